@@ -1,0 +1,46 @@
+//! Bytes <-> meaning: IP and TCP headers, TCP options, every MPTCP option of RFC 8684, the
+//! virtio-net header, checksums, and the number spaces.
+//!
+//! The crate owns the layout of what is on the wire and nothing else: no state, no clock, no I/O,
+//! no allocation. Parsing takes network input and can't panic; what is malformed is a
+//! [`ParseError`] that says why. Writing takes our own values: a buffer that is too short there is
+//! a bug of the caller and panics. For every well-formed header or option `emit(parse(x)) = x`,
+//! where well-formed means that reserved bits are zero: they are ignored when read (as the RFCs
+//! ask) and written as zero.
+#![no_std]
+#![forbid(unsafe_code)]
+
+mod bytes;
+mod checksum;
+mod error;
+mod ip;
+mod mptcp;
+mod option;
+mod pretty;
+mod seq;
+mod tcp;
+mod vnet;
+
+pub use checksum::{Sum, dss_checksum, update_checksum};
+pub use error::ParseError;
+pub use ip::{IpHeader, protocol};
+pub use mptcp::{
+    AddAddr, CapableFlags, CapableKeys, DataNumber, Dss, DssMapping, MpCapable, MpExperimental,
+    MpFail, MpFastClose, MpJoin, MpPrio, MpTcpRst, MpUnknown, MptcpOption, OptionData, RemoveAddr,
+    Subtype,
+};
+pub use option::{OptionWriter, SackBlocks, TcpOption, TcpOptions, Timestamps, kind};
+pub use pretty::PacketLine;
+pub use seq::{Dsn, Ssn, TcpSeq};
+pub use tcp::{TcpFlags, TcpHeader};
+pub use vnet::{ChecksumState, Gso, GsoKind, Offload, VNET_HEADER_LEN, emit_vnet, parse_vnet};
+
+/// Length of a TCP header without options, in bytes.
+pub const TCP_HEADER_LEN: usize = 20;
+
+/// Most bytes that options can take in one TCP header (the data offset is a 4-bit word count).
+pub const MAX_TCP_OPTIONS_LEN: usize = 40;
+
+/// Most bytes of headers that this crate ever writes: IPv6 without extension headers, then a full
+/// TCP header.
+pub const MAX_HEADERS_LEN: usize = 40 + TCP_HEADER_LEN + MAX_TCP_OPTIONS_LEN;
