@@ -1,0 +1,152 @@
+//! What the translator is told to do. Checked by whoever reads it from a file; the translator takes
+//! it as it is.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::net::{IpAddr, SocketAddr};
+use core::ops::RangeInclusive;
+use core::time::Duration;
+
+/// Everything the translator is configured with.
+#[derive(Clone, Debug, Default)]
+pub struct Config {
+    /// In order of precedence: the first that matches a SYN takes it.
+    pub services: Vec<Service>,
+    /// Bounds on state.
+    pub limits: Limits,
+    /// How long state is kept.
+    pub timeouts: Timeouts,
+}
+
+/// One thing FlexCP does for its clients.
+#[derive(Clone, Debug)]
+pub struct Service {
+    /// For logs and `show`.
+    pub name: String,
+    /// How clients and servers meet.
+    pub mode: Mode,
+    /// Further addresses of the proxy, announced to each client with `ADD_ADDR` (RFC 8684 section
+    /// 3.4.1) so that it can join over them.
+    pub announce: Vec<Announce>,
+}
+
+/// An address for `ADD_ADDR`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Announce {
+    /// The address clients may join.
+    pub addr: IpAddr,
+    /// The port, when it is not the one of the initial subflow.
+    pub port: Option<u16>,
+}
+
+/// How clients and servers meet.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Mode {
+    /// On the path: clients address the server, the server sees the client's address.
+    Transparent {
+        /// Server addresses that the service covers.
+        destinations: Vec<Prefix>,
+        /// Server ports that the service covers; empty: all.
+        ports: Vec<RangeInclusive<u16>>,
+        /// Leave `MP_CAPABLE` in the SYN to the server, so that one that speaks MPTCP itself can
+        /// answer it; FlexCP then steps aside.
+        end_to_end: bool,
+    },
+    /// Clients address FlexCP; the back end sees FlexCP's address.
+    Reverse {
+        /// Where clients connect to.
+        listen: Vec<SocketAddr>,
+        /// Taken in turn; one that refuses is skipped.
+        backends: Vec<SocketAddr>,
+        /// Addresses towards the back ends, at least one of the family of each back end.
+        source: Vec<IpAddr>,
+        /// Ports towards the back ends.
+        source_ports: RangeInclusive<u16>,
+    },
+}
+
+/// An address prefix.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Prefix {
+    /// Network address.
+    pub addr: IpAddr,
+    /// Prefix length in bits.
+    pub len: u8,
+}
+
+impl Prefix {
+    /// Whether `addr` lies in the prefix; never for the other family.
+    #[must_use]
+    pub fn contains(&self, addr: IpAddr) -> bool {
+        match (self.addr, addr) {
+            (IpAddr::V4(net), IpAddr::V4(addr)) => {
+                let mask = u32::MAX.checked_shl(32 - u32::from(self.len)).unwrap_or(0);
+                (net.to_bits() ^ addr.to_bits()) & mask == 0
+            }
+            (IpAddr::V6(net), IpAddr::V6(addr)) => {
+                let mask = u128::MAX.checked_shl(128 - u32::from(self.len)).unwrap_or(0);
+                (net.to_bits() ^ addr.to_bits()) & mask == 0
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Bounds on state. What is beyond them passes as plain TCP or is refused; nothing grows past them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// Connections of all services together.
+    pub connections: usize,
+    /// Connections whose handshake is not complete; beyond it new ones pass as plain TCP.
+    pub half_open: usize,
+    /// Subflows of one connection, the initial one included; at most 8.
+    pub subflows: usize,
+    /// Joins of one connection that have not authenticated themselves yet.
+    pub half_open_joins: usize,
+    /// Runs of unacknowledged mappings on one subflow and direction.
+    pub mappings: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 1 << 20,
+            half_open: 1 << 14,
+            subflows: 8,
+            half_open_joins: 4,
+            mappings: 4096,
+        }
+    }
+}
+
+/// How long state is kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Timeouts {
+    /// An established connection without a packet (RFC 5382: at least 2 h 4 min).
+    pub idle: Duration,
+    /// A connection or a join whose handshake does not complete (RFC 5382: at least 4 min for a
+    /// connection; a join is cheap to repeat and uses a quarter of it).
+    pub half_open: Duration,
+    /// A connection whose last subflow is gone: the client may join again.
+    pub rejoin: Duration,
+    /// After both ends have closed: what still comes is answered.
+    pub linger: Duration,
+    /// Between two copies of an `ADD_ADDR` that was not echoed.
+    pub add_addr: Duration,
+    /// A subflow with data outstanding that stays silent so long is left when the server
+    /// retransmits.
+    pub silence: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            idle: Duration::from_secs(7500),
+            half_open: Duration::from_secs(240),
+            rejoin: Duration::from_secs(60),
+            linger: Duration::from_secs(10),
+            add_addr: Duration::from_secs(1),
+            silence: Duration::from_millis(100),
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Timestamps (RFC 7323). Each subflow of a client has a clock of its own; the server sees one clock,
+//! the initial subflow's, which never goes back: PAWS would drop what comes with an older value.
+
+use flexcp_wire::Timestamps;
+
+use crate::time::Instant;
+
+/// The clock that the server sees.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct ServerClock {
+    /// The latest TSval sent to the server, and when.
+    sent: u32,
+    sent_at: Instant,
+    /// The latest TSval from the server.
+    heard: u32,
+    /// The latest echo of the server's TSval that any subflow brought.
+    echo: u32,
+}
+
+/// A subflow's clock against the server's view.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct SubflowClock {
+    /// Added to the client's TSval to get the initial subflow's.
+    offset: u32,
+    /// The latest TSval that the client sent.
+    heard: u32,
+}
+
+/// Whether `a` is later than `b` (RFC 7323 section 5.2).
+const fn later(a: u32, b: u32) -> bool {
+    a.wrapping_sub(b).cast_signed() > 0
+}
+
+impl ServerClock {
+    /// Starts with the client's SYN.
+    pub(crate) const fn start(now: Instant, syn: Timestamps) -> Self {
+        Self { sent: syn.val, sent_at: now, heard: 0, echo: 0 }
+    }
+
+    /// Takes the first timestamp of the server, whatever it is.
+    pub(crate) const fn start_server(&mut self, timestamps: Timestamps) {
+        self.heard = timestamps.val;
+        self.echo = timestamps.val;
+    }
+
+    /// Takes a later timestamp of the server.
+    pub(crate) const fn heard(&mut self, val: u32) {
+        if later(val, self.heard) {
+            self.heard = val;
+        }
+    }
+
+    /// The server's latest TSval, for packets that FlexCP makes.
+    pub(crate) const fn server_val(&self) -> u32 {
+        self.heard
+    }
+
+    /// Timestamps of a packet to the server that came from `clock` with `timestamps`.
+    pub(crate) fn to_server(
+        &mut self,
+        now: Instant,
+        clock: Option<&SubflowClock>,
+        timestamps: Option<Timestamps>,
+    ) -> Timestamps {
+        match (clock, timestamps) {
+            (Some(clock), Some(timestamps)) => {
+                let val = timestamps.val.wrapping_add(clock.offset);
+                if later(val, self.sent) {
+                    self.sent = val;
+                    self.sent_at = now;
+                }
+                // An older echo comes from a path that has not heard the server lately.
+                if later(timestamps.ecr, self.echo) && !later(timestamps.ecr, self.heard) {
+                    self.echo = timestamps.ecr;
+                }
+            }
+            // The subflow does without timestamps, or a middlebox took them: the clock goes on.
+            _ => self.advance(now),
+        }
+        Timestamps { val: self.sent, ecr: self.echo }
+    }
+
+    /// Timestamps of a packet that FlexCP makes for the server.
+    pub(crate) const fn own_to_server(&self) -> Timestamps {
+        Timestamps { val: self.sent, ecr: self.echo }
+    }
+
+    /// What the initial subflow's clock shows now, counted in milliseconds from its last value.
+    pub(crate) fn initial_now(&self, now: Instant) -> u32 {
+        let millis = now.since(self.sent_at).as_millis();
+        self.sent.wrapping_add(u32::try_from(millis).unwrap_or(0))
+    }
+
+    fn advance(&mut self, now: Instant) {
+        let val = self.initial_now(now);
+        if later(val, self.sent) {
+            self.sent = val;
+            self.sent_at = now;
+        }
+    }
+}
+
+impl SubflowClock {
+    /// The initial subflow's own.
+    pub(crate) const fn initial(val: u32) -> Self {
+        Self { offset: 0, heard: val }
+    }
+
+    /// A joined subflow's, whose SYN with `val` came when the initial clock showed `initial_now`.
+    pub(crate) const fn joined(val: u32, initial_now: u32) -> Self {
+        Self { offset: initial_now.wrapping_sub(val), heard: val }
+    }
+
+    /// Takes a TSval of the client.
+    pub(crate) const fn heard(&mut self, val: u32) {
+        if later(val, self.heard) {
+            self.heard = val;
+        }
+    }
+
+    /// The echo for this subflow of what the server echoed: never something that the client has
+    /// not sent on it.
+    pub(crate) const fn echo(&self, server_echo: u32) -> u32 {
+        let echo = server_echo.wrapping_sub(self.offset);
+        if later(echo, self.heard) { self.heard } else { echo }
+    }
+
+    /// The latest TSval of the client, for packets that FlexCP makes.
+    pub(crate) const fn latest(&self) -> u32 {
+        self.heard
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn ts(val: u32, ecr: u32) -> Timestamps {
+        Timestamps { val, ecr }
+    }
+
+    fn started() -> (ServerClock, SubflowClock) {
+        let mut clock = ServerClock::start(Instant::from_millis(0), ts(1000, 0));
+        clock.start_server(ts(500_000, 1000));
+        (clock, SubflowClock::initial(1000))
+    }
+
+    #[test]
+    fn joined_clock_is_moved_onto_the_initial_one() {
+        let (mut clock, _) = started();
+        let now = Instant::from_millis(40);
+        let joined = SubflowClock::joined(u32::MAX - 5, clock.initial_now(now));
+        let out = clock.to_server(now, Some(&joined), Some(ts(u32::MAX - 5, 500_000)));
+        assert_eq!(out.val, 1040);
+        let out = clock.to_server(now, Some(&joined), Some(ts(4, 500_000)));
+        assert_eq!(out.val, 1050, "across the wrap of the subflow's own clock");
+    }
+
+    #[test]
+    fn late_packet_does_not_turn_the_server_clock_back() {
+        let (mut clock, initial) = started();
+        let now = Instant::from_millis(100);
+        assert_eq!(clock.to_server(now, Some(&initial), Some(ts(1100, 500_050))).val, 1100);
+        let late = clock.to_server(now, Some(&initial), Some(ts(1090, 500_040)));
+        assert_eq!(late, ts(1100, 500_050));
+    }
+
+    #[test]
+    fn packet_without_timestamps_gets_some() {
+        let (mut clock, _) = started();
+        let out = clock.to_server(Instant::from_millis(70), None, None);
+        assert_eq!(out, ts(1070, 500_000));
+    }
+
+    #[test]
+    fn echo_is_only_what_the_client_sent_on_that_subflow() {
+        let joined = SubflowClock::joined(7_000_000, 2000);
+        assert_eq!(joined.echo(1990), 6_999_990);
+        assert_eq!(joined.echo(2500), 7_000_000, "the server echoed a later packet of another path");
+    }
+
+    #[test]
+    fn echo_from_the_future_is_not_passed_on() {
+        let (mut clock, initial) = started();
+        let out = clock.to_server(Instant::from_millis(1), Some(&initial), Some(ts(1001, 900_000)));
+        assert_eq!(out.ecr, 500_000);
+    }
+}

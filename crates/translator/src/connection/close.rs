@@ -1,0 +1,267 @@
+//! The end: FIN and DATA_FIN, resets on either side, fallback.
+//!
+//! A subflow's FIN and RST concern that subflow alone. What ends the connection is DATA_FIN and
+//! MP_FASTCLOSE on the client's side, FIN and RST on the server's (RFC 8684 sections 3.3.3, 3.5, 3.6).
+
+use flexcp_wire::{
+    Dsn, MpFastClose, MpTcpRst, MptcpOption, Ssn, TcpFlags, TcpOption, TcpSeq,
+};
+
+use super::{Connection, Context, INITIAL, Phase, SubflowIndex, SubflowState};
+use crate::auth::same_key;
+use crate::counters::DropReason;
+use crate::frame::{Frame, Verdict};
+use crate::segment::Segment;
+
+impl Connection {
+    /// Notes the client's FIN on a subflow, and its ACK of FlexCP's.
+    pub(crate) fn take_subflow_fin(
+        &mut self,
+        ctx: &mut Context<'_>,
+        index: SubflowIndex,
+        segment: &Segment,
+    ) {
+        let subflow = self.subflow_mut(index);
+        if segment.has(TcpFlags::FIN) {
+            subflow.fin_remote = Some(Ssn(segment.tcp.seq).add(segment.payload_len()));
+        }
+        if subflow.fin_local.is_some_and(|fin| subflow.snd_una.after(fin)) {
+            self.close_subflow(ctx, index);
+        }
+    }
+
+    /// Answers the client's FIN on a subflow once everything before it has reached the server: the ACK
+    /// carries FlexCP's own FIN, so a lost one is asked for by the client's next copy.
+    pub(crate) fn answer_subflow_fin(
+        &mut self,
+        ctx: &mut Context<'_>,
+        index: SubflowIndex,
+        again: bool,
+    ) {
+        let subflow = self.subflow_mut(index);
+        let waiting = subflow.fin_remote == Some(subflow.rcv_ack) && subflow.lives();
+        if !waiting || (subflow.fin_local.is_some() && !again) {
+            return;
+        }
+        if subflow.fin_local.is_none() {
+            subflow.fin_local = Some(subflow.snd_next);
+            subflow.snd_next = subflow.snd_next.add(1);
+            subflow.state = SubflowState::Closing;
+        }
+        let fin = subflow.fin_local.unwrap_or(subflow.snd_next);
+        let mut outgoing = self.own_down(index, TcpFlags::FIN | TcpFlags::ACK);
+        outgoing.seq = fin.0;
+        self.push_dss(&mut outgoing, None, false);
+        ctx.send(outgoing.own());
+        self.note_orphan(ctx);
+    }
+
+    /// Both directions closed: what still comes is answered for a while.
+    pub(crate) fn note_finished(&mut self, ctx: &Context<'_>) {
+        if self.phase == Phase::Established && self.is_finished() {
+            self.phase = Phase::Closed(ctx.now + ctx.config.timeouts.linger);
+        }
+    }
+
+    /// A subflow is over; its slot may be taken.
+    pub(crate) fn close_subflow(&mut self, ctx: &mut Context<'_>, index: SubflowIndex) {
+        let subflow = self.subflow_mut(index);
+        if !subflow.lives() {
+            return;
+        }
+        subflow.state = SubflowState::Closed;
+        subflow.down.clear();
+        subflow.up.clear();
+        subflow.filler = None;
+        let flow = subflow.flow();
+        ctx.gone.push(flow);
+        self.note_orphan(ctx);
+    }
+
+    /// Notes when no subflow is left that could carry data.
+    fn note_orphan(&mut self, ctx: &Context<'_>) {
+        let alone = !self.subflows.iter().any(|s| s.state == SubflowState::Established);
+        if alone && self.orphaned.is_none() {
+            self.orphaned = Some(ctx.now);
+        }
+    }
+
+    /// FlexCP gives a subflow up.
+    pub(crate) fn reset_subflow(&mut self, ctx: &mut Context<'_>, index: SubflowIndex, reason: u8) {
+        if !self.subflow(index).lives() {
+            return;
+        }
+        let mut outgoing = self.own_down(index, TcpFlags::RST | TcpFlags::ACK);
+        let reset = MpTcpRst { transient: reason != MpTcpRst::MPTCP_ERROR, reason };
+        outgoing.options.push(&TcpOption::Mptcp(MptcpOption::Reset(reset)));
+        ctx.counters.mp_rst_tx += 1;
+        ctx.send(outgoing.own());
+        self.close_subflow(ctx, index);
+    }
+
+    /// The client resets one subflow. Believed at the exact number only (RFC 5961 section 3.2); another
+    /// one in the window gets a challenge ACK.
+    pub(crate) fn handle_subflow_reset(
+        &mut self,
+        ctx: &mut Context<'_>,
+        index: SubflowIndex,
+        segment: &Segment,
+    ) -> Verdict {
+        let seq = Ssn(segment.tcp.seq);
+        let subflow = self.subflow(index);
+        let expected = [subflow.rcv_ack, subflow.ack_number(), self.rcv_next(index)];
+        if !expected.contains(&seq) {
+            return self.challenge(ctx, index);
+        }
+        if let Some(key) = segment.options.fast_close {
+            return self.handle_fast_close(ctx, index, key);
+        }
+        ctx.counters.mp_rst_rx += 1;
+        self.close_subflow(ctx, index);
+        Verdict::Consume
+    }
+
+    /// Behind the last data that came up on the subflow.
+    fn rcv_next(&self, index: SubflowIndex) -> Ssn {
+        let subflow = self.subflow(index);
+        subflow.up.end().map_or(subflow.rcv_ack, |end| end.max(subflow.rcv_ack))
+    }
+
+    /// Tells the sender of a doubtful packet what FlexCP expects; the true client corrects it.
+    pub(crate) fn challenge(&mut self, ctx: &mut Context<'_>, index: SubflowIndex) -> Verdict {
+        self.send_ack(ctx, index, TcpFlags::ACK);
+        Verdict::Drop(DropReason::BlindReset)
+    }
+
+    /// The client aborts the connection (RFC 8684 section 3.5): the server gets a RST, every subflow
+    /// too.
+    pub(crate) fn handle_fast_close(
+        &mut self,
+        ctx: &mut Context<'_>,
+        _index: SubflowIndex,
+        key: u64,
+    ) -> Verdict {
+        if !same_key(key, self.local.key) {
+            return Verdict::Drop(DropReason::NotAuthenticated);
+        }
+        ctx.counters.mp_fastclose_rx += 1;
+        self.reset_server(ctx);
+        for index in self.indices() {
+            if self.subflow(index).lives() {
+                let outgoing = self.own_down(index, TcpFlags::RST | TcpFlags::ACK);
+                ctx.send(outgoing.own());
+            }
+        }
+        self.phase = Phase::Reset(ctx.now + ctx.config.timeouts.linger);
+        Verdict::Consume
+    }
+
+    /// The server resets the connection: `MP_FASTCLOSE` and RST on every subflow, so that the client's
+    /// application hears of it at once.
+    pub(crate) fn handle_server_reset(
+        &mut self,
+        ctx: &mut Context<'_>,
+        dsn: Dsn,
+        segment: &Segment,
+    ) -> Verdict {
+        // The server's own number, or what an ACK of the client's made it use.
+        let behind = self.down_next.max(self.down_acked);
+        if dsn.before(self.down_acked) || dsn.after(behind.add(u64::from(segment.tcp.window))) {
+            return Verdict::Drop(DropReason::BlindReset);
+        }
+        self.fast_close_all(ctx);
+        self.phase = Phase::Reset(ctx.now + ctx.config.timeouts.linger);
+        Verdict::Consume
+    }
+
+    /// RST with `MP_FASTCLOSE` on every subflow.
+    fn fast_close_all(&self, ctx: &mut Context<'_>) {
+        ctx.counters.mp_fastclose_tx += 1;
+        for index in self.indices() {
+            if self.subflow(index).lives() {
+                self.send_fast_close(ctx, index, self.subflow(index).snd_next);
+            }
+        }
+    }
+
+    fn send_fast_close(&self, ctx: &mut Context<'_>, index: SubflowIndex, seq: Ssn) {
+        let mut outgoing = self.own_down(index, TcpFlags::RST | TcpFlags::ACK);
+        outgoing.seq = seq.0;
+        if let Some(remote) = self.remote {
+            let option = MpFastClose { key: remote.key };
+            outgoing.options.push(&TcpOption::Mptcp(MptcpOption::FastClose(option)));
+        }
+        ctx.send(outgoing.own());
+    }
+
+    /// RST to the server.
+    pub(crate) fn reset_server(&self, ctx: &mut Context<'_>) {
+        let outgoing = self.own_up(self.up_seq(self.up_next), TcpFlags::RST | TcpFlags::ACK);
+        ctx.send(outgoing.own());
+    }
+
+    /// Ends a connection that nobody uses any more.
+    pub(crate) fn reset_both(&self, ctx: &mut Context<'_>) {
+        self.fast_close_all(ctx);
+        self.reset_server(ctx);
+    }
+
+    /// A packet of the client's after the reset: it has not got it, or not believed it because data was
+    /// missing before it. The number that it ACKs is the one it will believe.
+    pub(crate) fn answer_reset_client(
+        &mut self,
+        ctx: &mut Context<'_>,
+        index: SubflowIndex,
+        segment: &Segment,
+    ) -> Verdict {
+        if !segment.has(TcpFlags::RST) && segment.has(TcpFlags::ACK) {
+            self.send_fast_close(ctx, index, Ssn(segment.tcp.ack));
+        }
+        Verdict::Consume
+    }
+
+    /// The same for the server.
+    pub(crate) fn answer_reset_server(
+        &mut self,
+        ctx: &mut Context<'_>,
+        segment: &Segment,
+    ) -> Verdict {
+        if !segment.has(TcpFlags::RST) && segment.has(TcpFlags::ACK) {
+            let outgoing = self.own_up(TcpSeq(segment.tcp.ack), TcpFlags::RST | TcpFlags::ACK);
+            ctx.send(outgoing.own());
+        }
+        Verdict::Consume
+    }
+
+    /// The client goes on without MPTCP, or its options do not come through any more: the initial
+    /// subflow becomes the TCP connection that it has been all along (RFC 8684 section 3.7). The data is
+    /// relayed as it is; that there is no DSS on what goes down tells the client.
+    pub(crate) fn fall_back_up(
+        &mut self,
+        ctx: &mut Context<'_>,
+        index: SubflowIndex,
+        segment: &Segment,
+        frame: &mut Frame<'_>,
+    ) -> Verdict {
+        if !self.identity || index != INITIAL {
+            self.reset_subflow(ctx, index, MpTcpRst::MPTCP_ERROR);
+            return Verdict::Drop(DropReason::NoMapping);
+        }
+        self.phase = Phase::Fallback;
+        ctx.counters.fallback_established += 1;
+        self.relay_up(ctx, segment, frame)
+    }
+
+    /// `MP_FAIL`: the client saw a wrong checksum. FlexCP negotiates none, so this is a client that
+    /// leaves MPTCP in the only way it has.
+    pub(crate) fn handle_fail(
+        &mut self,
+        ctx: &mut Context<'_>,
+        index: SubflowIndex,
+        segment: &Segment,
+        frame: &mut Frame<'_>,
+    ) -> Verdict {
+        ctx.counters.mp_fail_rx += 1;
+        self.fall_back_up(ctx, index, segment, frame)
+    }
+}

@@ -1,0 +1,339 @@
+//! Server to client: packets of the TCP connection go down on one subflow, with a DSS each.
+
+use flexcp_wire::{
+    DataNumber, Dsn, Dss, DssMapping, MptcpOption, TcpFlags, TcpOption, TcpSeq, Timestamps,
+};
+
+use super::acknowledge::DataBlocks;
+use super::place::Placed;
+use super::{Connection, Context, Phase, SubflowIndex};
+use crate::counters::DropReason;
+use crate::frame::{Frame, Verdict};
+use crate::segment::{Outgoing, Segment, may_split};
+
+/// Numbers further away than this from where they should be are not believed.
+const FAR: u64 = 1 << 30;
+
+/// Set of subflows, by index.
+type SubflowSet = u8;
+
+impl Connection {
+    /// A packet of the server's on an established connection.
+    pub(crate) fn handle_down(
+        &mut self,
+        ctx: &mut Context<'_>,
+        segment: &Segment,
+        frame: &mut Frame<'_>,
+    ) -> Verdict {
+        if segment.has(TcpFlags::SYN) {
+            return self.handle_syn_ack(ctx, segment, frame);
+        }
+        let dsn = self.down_dsn(TcpSeq(segment.tcp.seq));
+        if dsn.offset_from(self.down_next).unsigned_abs() > FAR {
+            return Verdict::Drop(DropReason::OutOfWindow);
+        }
+        if segment.has(TcpFlags::RST) {
+            return self.handle_server_reset(ctx, dsn, segment);
+        }
+        if !segment.has(TcpFlags::ACK) {
+            return Verdict::Drop(DropReason::Unexpected);
+        }
+        let ack = self.up_dsn(TcpSeq(segment.tcp.ack));
+        if ack.after(self.up_next) {
+            return Verdict::Drop(DropReason::AckOfUnsent);
+        }
+        self.last_packet = ctx.now;
+        self.take_server_header(ack, segment);
+        let blocks = self.take_server_ack(ack, segment);
+        let moved = self.advance_all(&blocks);
+        let end = dsn.add(u64::from(segment.payload_len()));
+        if segment.has(TcpFlags::FIN) {
+            self.down_fin = Some(end);
+        }
+        let verdict = self.forward_down(ctx, dsn, end, segment, frame, &blocks, moved);
+        for index in self.indices() {
+            if moved & (1 << index) != 0 {
+                self.answer_subflow_fin(ctx, index, false);
+            }
+        }
+        self.announce_start(ctx);
+        self.note_finished(ctx);
+        verdict
+    }
+
+    /// Notes the server's window and clock.
+    fn take_server_header(&mut self, ack: Dsn, segment: &Segment) {
+        // An older packet does not take the window back.
+        if !ack.before(self.up_acked) {
+            self.server.window = segment.tcp.window;
+        }
+        if let (Some(clock), Some(timestamps)) = (&mut self.server.clock, segment.options.timestamps)
+        {
+            clock.heard(timestamps.val);
+        }
+    }
+
+    /// Moves the ACKs of all subflows; those that moved.
+    fn advance_all(&mut self, blocks: &DataBlocks) -> SubflowSet {
+        let mut moved = 0;
+        for index in self.indices() {
+            if self.subflow(index).lives() && self.advance_subflow_ack(index, blocks) {
+                moved |= 1 << index;
+            }
+        }
+        moved
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one packet's facts, each used here")]
+    fn forward_down(
+        &mut self,
+        ctx: &mut Context<'_>,
+        dsn: Dsn,
+        end: Dsn,
+        segment: &Segment,
+        frame: &mut Frame<'_>,
+        blocks: &DataBlocks,
+        moved: SubflowSet,
+    ) -> Verdict {
+        let fin = segment.has(TcpFlags::FIN);
+        let behind = end.add(u64::from(fin));
+        if (dsn != end || fin) && !behind.after(self.down_acked) {
+            // The client has it all; the server missed the ACK. The client's subflows may be gone.
+            self.send_acks(ctx, blocks, moved);
+            let ack = self.own_up(self.up_seq(self.up_next), TcpFlags::ACK);
+            ctx.send(ack.own());
+            return Verdict::Consume;
+        }
+        if let Phase::Closed(_) = self.phase {
+            return Verdict::Consume;
+        }
+        if dsn == end && !fin {
+            return self.forward_ack_down(ctx, dsn, segment, frame, blocks, moved);
+        }
+        if dsn.before(self.down_next) {
+            self.note_server_retransmission(ctx, dsn, end);
+        }
+        if dsn == end {
+            return self.forward_fin(ctx, dsn, segment, frame, blocks, moved);
+        }
+        self.forward_data_down(ctx, dsn.max(self.down_acked), end, segment, frame, blocks, moved)
+    }
+
+    /// Data, in as many pieces as there are mappings and subflows that it belongs to.
+    #[expect(clippy::too_many_arguments, reason = "one packet's facts, each used here")]
+    fn forward_data_down(
+        &mut self,
+        ctx: &mut Context<'_>,
+        from: Dsn,
+        end: Dsn,
+        segment: &Segment,
+        frame: &mut Frame<'_>,
+        blocks: &DataBlocks,
+        moved: SubflowSet,
+    ) -> Verdict {
+        let mut from = from;
+        let in_packet = |dsn: Dsn| segment.payload.end - usize_of(end.since(dsn));
+        let fin = |behind: Dsn| segment.has(TcpFlags::FIN) && behind == end;
+        let Some(first) = self.place_part(ctx, &mut from, end) else {
+            return Verdict::Drop(DropReason::NoSubflow);
+        };
+        let mut told = 1 << first.subflow;
+        if from.before(end) && let Err(reason) = may_split(frame, segment) {
+            return Verdict::Drop(reason);
+        }
+        while from.before(end) {
+            let Some(placed) = self.place_part(ctx, &mut from, end) else { break };
+            told |= 1 << placed.subflow;
+            let mut outgoing = self.data_headers(&placed, fin(from), segment, blocks);
+            outgoing.urgent = 0;
+            outgoing.flags = outgoing.flags.without(TcpFlags::URG).without(TcpFlags::CWR);
+            let start = in_packet(placed.dsn);
+            let limit = self.segment_limit(placed.subflow, &mut outgoing);
+            let payload = start..start + placed.len as usize;
+            ctx.send(outgoing.piece(frame, &segment.ip, payload, limit));
+        }
+        let behind = first.dsn.add(u64::from(first.len));
+        let mut outgoing = self.data_headers(&first, fin(behind), segment, blocks);
+        let limit = self.segment_limit(first.subflow, &mut outgoing);
+        self.send_acks(ctx, blocks, moved & !told);
+        let start = in_packet(first.dsn);
+        match outgoing.forward(frame, segment, start..start + first.len as usize, limit) {
+            Ok(()) => Verdict::Forward,
+            Err(reason) => Verdict::Drop(reason),
+        }
+    }
+
+    /// Places the next part of a packet and moves `from` behind it; a FIN right behind the data is
+    /// counted in.
+    fn place_part(&mut self, ctx: &mut Context<'_>, from: &mut Dsn, end: Dsn) -> Option<Placed> {
+        let len = u32::try_from(end.since(*from)).ok()?;
+        let known = from.before(self.down_next);
+        let placed = self.place(ctx, *from, len)?;
+        if known {
+            ctx.counters.retransmitted_down_bytes += u64::from(placed.len);
+        }
+        *from = from.add(u64::from(placed.len));
+        if self.down_fin == Some(*from) {
+            self.down_next = self.down_next.max(from.add(1));
+        }
+        Some(placed)
+    }
+
+    /// Headers for a piece of data.
+    fn data_headers(
+        &self,
+        placed: &Placed,
+        fin: bool,
+        segment: &Segment,
+        blocks: &DataBlocks,
+    ) -> Outgoing {
+        let (dsn, ssn, len) = placed.mapping;
+        // DATA_FIN belongs to the mapping that ends right before it.
+        let data_fin = fin && dsn.add(u64::from(len)) == placed.dsn.add(u64::from(placed.len));
+        let subflow = self.subflow(placed.subflow);
+        let mapping = DssMapping {
+            dsn: DataNumber::Long(dsn.0),
+            ssn: subflow.relative_down(ssn),
+            len: u16::try_from(len + u32::from(data_fin)).unwrap_or(u16::MAX),
+            checksum: None,
+        };
+        let mut outgoing = self.headers_down(placed.subflow, segment);
+        outgoing.seq = placed.ssn.0;
+        self.push_dss(&mut outgoing, Some(mapping), data_fin);
+        self.push_sack(placed.subflow, &mut outgoing, blocks);
+        outgoing
+    }
+
+    /// The server's FIN without data: a DATA_FIN of its own (RFC 8684 section 3.3.3).
+    fn forward_fin(
+        &mut self,
+        ctx: &mut Context<'_>,
+        fin: Dsn,
+        segment: &Segment,
+        frame: &mut Frame<'_>,
+        blocks: &DataBlocks,
+        moved: SubflowSet,
+    ) -> Verdict {
+        let Some(index) = self.usable_active(ctx) else {
+            return Verdict::Drop(DropReason::NoSubflow);
+        };
+        if fin.after(self.down_next) {
+            self.reserve_up_to(index, fin);
+        }
+        self.down_next = self.down_next.max(fin.add(1));
+        let mapping =
+            DssMapping { dsn: DataNumber::Long(fin.0), ssn: 0, len: 1, checksum: None };
+        let mut outgoing = self.headers_down(index, segment);
+        self.push_dss(&mut outgoing, Some(mapping), true);
+        self.send_acks(ctx, blocks, moved & !(1 << index));
+        match outgoing.forward(frame, segment, segment.payload.clone(), u16::MAX) {
+            Ok(()) => Verdict::Forward,
+            Err(reason) => Verdict::Drop(reason),
+        }
+    }
+
+    /// A packet without data: to each subflow whose ACK moved or whose data it SACKs, else to where the
+    /// client was heard last.
+    fn forward_ack_down(
+        &mut self,
+        ctx: &mut Context<'_>,
+        dsn: Dsn,
+        segment: &Segment,
+        frame: &mut Frame<'_>,
+        blocks: &DataBlocks,
+        moved: SubflowSet,
+    ) -> Verdict {
+        let mut targets = moved;
+        for index in self.indices() {
+            if self.subflow(index).lives() && !self.sack_down(index, blocks, 1).is_empty() {
+                targets |= 1 << index;
+            }
+        }
+        let Some(fallback) = self.answering() else {
+            return Verdict::Drop(DropReason::NoSubflow);
+        };
+        let first = self.indices().find(|index| targets & (1 << index) != 0).unwrap_or(fallback);
+        self.send_acks(ctx, blocks, targets & !(1 << first));
+        let mut outgoing = self.headers_down(first, segment);
+        if dsn.before(self.down_acked) {
+            // The server wants an answer (keepalive, zero-window probe): so has the subflow to.
+            outgoing.seq = self.subflow(first).snd_una.sub(1).0;
+        }
+        self.push_dss(&mut outgoing, None, false);
+        self.push_sack(first, &mut outgoing, blocks);
+        match outgoing.forward(frame, segment, segment.payload.clone(), u16::MAX) {
+            Ok(()) => Verdict::Forward,
+            Err(reason) => Verdict::Drop(reason),
+        }
+    }
+
+    /// ACKs of FlexCP's own to each of `targets`.
+    fn send_acks(&self, ctx: &mut Context<'_>, blocks: &DataBlocks, targets: SubflowSet) {
+        for index in self.indices().filter(|index| targets & (1 << index) != 0) {
+            let mut outgoing = self.own_down(index, TcpFlags::ACK);
+            self.push_dss(&mut outgoing, None, false);
+            self.push_sack(index, &mut outgoing, blocks);
+            ctx.send(outgoing.own());
+        }
+    }
+
+    /// One ACK of FlexCP's own, completed with the data ACK.
+    pub(crate) fn send_ack(&self, ctx: &mut Context<'_>, index: SubflowIndex, flags: TcpFlags) {
+        let mut outgoing = self.own_down(index, flags);
+        self.push_dss(&mut outgoing, None, false);
+        ctx.send(outgoing.own());
+    }
+
+    /// Adds the DSS: always with the data ACK, which alone makes the window valid, and always with
+    /// 64-bit numbers, which any client has to take.
+    pub(crate) fn push_dss(
+        &self,
+        outgoing: &mut Outgoing,
+        mapping: Option<DssMapping>,
+        data_fin: bool,
+    ) {
+        let data_ack = Some(DataNumber::Long(self.up_acked.0));
+        let dss = Dss { data_ack, mapping, data_fin };
+        outgoing.options.push(&TcpOption::Mptcp(MptcpOption::Dss(dss)));
+    }
+
+    /// Adds as many SACK blocks as there is room for.
+    fn push_sack(&self, index: SubflowIndex, outgoing: &mut Outgoing, blocks: &DataBlocks) {
+        let room = (outgoing.options.remaining().saturating_sub(4) / 8).min(4);
+        let sack = self.sack_down(index, blocks, room);
+        if room > 0 && !sack.is_empty() {
+            outgoing.options.push(&TcpOption::Sack(sack));
+        }
+    }
+
+    /// The header fields that every packet of the server's shares on its way down.
+    fn headers_down(&self, index: SubflowIndex, segment: &Segment) -> Outgoing {
+        let subflow = self.subflow(index);
+        let mut options = flexcp_wire::OptionWriter::default();
+        if let (Some(clock), Some(timestamps)) = (&subflow.clock, segment.options.timestamps) {
+            let ecr = clock.echo(timestamps.ecr);
+            options.push(&TcpOption::Timestamps(Timestamps { val: timestamps.val, ecr }));
+        }
+        Outgoing {
+            ends: subflow.ends(),
+            seq: subflow.snd_next.0,
+            ack: subflow.ack_number().0,
+            flags: segment.tcp.flags.without(TcpFlags::FIN),
+            window: self.window_down(index),
+            urgent: segment.tcp.urgent,
+            keep_ecn: subflow.ecn,
+            options,
+        }
+    }
+
+    /// Largest payload of one segment beside these options.
+    fn segment_limit(&self, index: SubflowIndex, outgoing: &mut Outgoing) -> u16 {
+        let options = u16::try_from(outgoing.options.finish().len()).unwrap_or(40);
+        self.subflow(index).mss.saturating_sub(options).max(1)
+    }
+}
+
+/// A distance inside one packet.
+fn usize_of(distance: u64) -> usize {
+    usize::try_from(distance).unwrap_or(usize::MAX)
+}

@@ -1,0 +1,234 @@
+//! The initial handshake (RFC 8684 section 3.1): the client's SYN, the server's SYN/ACK and the
+//! client's third packet, which brings its key. Initial sequence numbers pass unchanged.
+
+use core::net::SocketAddr;
+
+use flexcp_wire::{
+    CapableFlags, CapableKeys, MpCapable, MptcpOption, OptionWriter, Ssn, TcpFlags, TcpOption,
+    TcpSeq,
+};
+
+use super::clock::{ServerClock, SubflowClock};
+use super::{Connection, Context, INITIAL, Phase, SubflowState};
+use crate::auth::{Key, same_key};
+use crate::counters::DropReason;
+use crate::frame::{Frame, Verdict};
+use crate::segment::{Options, Outgoing, Segment};
+use crate::time::Instant;
+
+/// What a DSS with 64-bit numbers takes of each segment that goes down, padding included.
+pub(crate) const DSS_LEN: u16 = 28;
+/// Below it nothing useful is left beside the options.
+pub(crate) const MIN_MSS: u16 = 88 + DSS_LEN;
+/// Segments to and from one end are never marked longer than this when the other said nothing.
+const NO_LIMIT: u16 = u16::MAX;
+
+/// A server to connect to, and the address that it will see.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Backend {
+    pub(crate) source: SocketAddr,
+    pub(crate) addr: SocketAddr,
+}
+
+/// What a client's SYN asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Request {
+    /// MPTCP that FlexCP can translate.
+    Mptcp,
+    /// Plain TCP, or something that has to pass as such.
+    Plain,
+}
+
+/// Sorts a SYN. Another version, no HMAC-SHA-256, the extensibility flag (RFC 8684 section 3.1), DSS
+/// checksums, data in the SYN, and an MSS that leaves no room pass as plain TCP.
+pub(crate) fn request(syn: &Segment) -> Request {
+    let Some(capable) = &syn.options.capable else { return Request::Plain };
+    let flags = capable.flags;
+    let honoured = capable.version == 1
+        && capable.keys == CapableKeys::Syn
+        && flags.0 & CapableFlags::HMAC_SHA256.0 != 0
+        && flags.0 & (CapableFlags::EXTENSIBILITY.0 | CapableFlags::CHECKSUM.0) == 0;
+    let roomy = syn.options.mss.is_none_or(|mss| mss >= MIN_MSS);
+    if honoured && roomy && syn.payload.is_empty() { Request::Mptcp } else { Request::Plain }
+}
+
+/// FlexCP's own `MP_CAPABLE`: version 1, no checksums.
+const fn capable(keys: CapableKeys) -> MpCapable {
+    MpCapable { version: 1, flags: CapableFlags::HMAC_SHA256, keys }
+}
+
+/// Options of a handshake segment that both legs share. What FlexCP does not know stays behind: the
+/// other end would believe it agreed on.
+fn handshake_options(options: &Options, mss: u16) -> OptionWriter {
+    let mut writer = OptionWriter::default();
+    writer.push(&TcpOption::Mss(mss));
+    if options.sack_permitted {
+        writer.push(&TcpOption::SackPermitted);
+    }
+    if let Some(timestamps) = options.timestamps {
+        writer.push(&TcpOption::Timestamps(timestamps));
+    }
+    if let Some(shift) = options.window_scale {
+        writer.push(&TcpOption::WindowScale(shift));
+    }
+    writer
+}
+
+impl Connection {
+    /// The client's SYN, first or repeated: goes to the server with the MSS lowered by what a DSS will
+    /// take.
+    pub(crate) fn forward_syn(
+        &mut self,
+        ctx: &mut Context<'_>,
+        segment: &Segment,
+        frame: &mut Frame<'_>,
+        end_to_end: bool,
+    ) -> Verdict {
+        self.last_packet = ctx.now;
+        self.offered_end_to_end = end_to_end;
+        self.remember_syn(ctx.now, segment);
+        let mut outgoing = self.syn_to_server();
+        outgoing.window = segment.tcp.window;
+        match outgoing.forward(frame, segment, segment.payload.clone(), NO_LIMIT) {
+            Ok(()) => Verdict::Forward,
+            Err(reason) => Verdict::Drop(reason),
+        }
+    }
+
+    /// Notes what of the SYN may change when it is sent again.
+    pub(crate) fn remember_syn(&mut self, now: Instant, segment: &Segment) {
+        self.server.clock = segment.options.timestamps.map(|ts| ServerClock::start(now, ts));
+        let clock = segment.options.timestamps.map(|ts| SubflowClock::initial(ts.val));
+        let subflow = self.subflow_mut(INITIAL);
+        subflow.clock = clock;
+        subflow.ecn = segment.has(TcpFlags::ECE) && segment.has(TcpFlags::CWR);
+    }
+
+    /// The client's SYN as the server gets it, from what FlexCP remembers of it.
+    fn syn_to_server(&self) -> Outgoing {
+        let subflow = self.subflow(INITIAL);
+        let room = if self.phase == Phase::Plain { 0 } else { DSS_LEN };
+        let ecn = if subflow.ecn { TcpFlags::ECE | TcpFlags::CWR } else { TcpFlags::default() };
+        let options = Options {
+            sack_permitted: subflow.sack,
+            timestamps: self.server.clock.map(|clock| clock.own_to_server()),
+            window_scale: Some(subflow.window_scale).filter(|_| subflow.scales),
+            ..Options::default()
+        };
+        let mut writer = handshake_options(&options, subflow.mss - room);
+        if self.offered_end_to_end {
+            writer.push(&TcpOption::Mptcp(MptcpOption::Capable(capable(CapableKeys::Syn))));
+        }
+        Outgoing {
+            ends: self.server_ends(),
+            seq: self.isn_client.0,
+            ack: 0,
+            flags: TcpFlags::SYN | ecn,
+            window: u16::MAX,
+            urgent: 0,
+            keep_ecn: true,
+            options: writer,
+        }
+    }
+
+    /// The same SYN to another back end.
+    pub(crate) fn try_backend(&mut self, ctx: &mut Context<'_>, backend: Backend) {
+        self.server.source = backend.source;
+        self.server.backend = backend.addr;
+        self.server.tried += 1;
+        ctx.counters.backend_skipped += 1;
+        let outgoing = self.syn_to_server();
+        ctx.send(outgoing.own());
+    }
+
+    /// The server's SYN/ACK, first or repeated: goes to the client with FlexCP's key.
+    pub(crate) fn handle_syn_ack(
+        &mut self,
+        ctx: &mut Context<'_>,
+        segment: &Segment,
+        frame: &mut Frame<'_>,
+    ) -> Verdict {
+        if TcpSeq(segment.tcp.ack) != self.isn_client.add(1) {
+            return Verdict::Drop(DropReason::AckOfUnsent);
+        }
+        if self.phase == Phase::SynSent {
+            self.learn_server(segment);
+            self.phase = Phase::SynReceived;
+        } else if TcpSeq(segment.tcp.seq) != self.server.isn {
+            return Verdict::Drop(DropReason::Unexpected);
+        }
+        self.last_packet = ctx.now;
+        if let (Some(clock), Some(ts)) = (&mut self.server.clock, segment.options.timestamps) {
+            clock.heard(ts.val);
+        }
+        let mss = segment.options.mss.unwrap_or(self.server.mss);
+        let mut options = handshake_options(&segment.options, mss);
+        let keys = CapableKeys::SynAck { sender: self.local.key };
+        options.push(&TcpOption::Mptcp(MptcpOption::Capable(capable(keys))));
+        let outgoing = Outgoing {
+            ends: self.subflow(INITIAL).ends(),
+            seq: segment.tcp.seq,
+            ack: segment.tcp.ack,
+            flags: segment.tcp.flags,
+            window: segment.tcp.window,
+            urgent: 0,
+            keep_ecn: true,
+            options,
+        };
+        match outgoing.forward(frame, segment, segment.payload.clone(), NO_LIMIT) {
+            Ok(()) => Verdict::Forward,
+            Err(reason) => Verdict::Drop(reason),
+        }
+    }
+
+    /// What the server's SYN/ACK settles for the connection.
+    fn learn_server(&mut self, segment: &Segment) {
+        let options = &segment.options;
+        let default_mss = if segment.ip.is_v6() { 1220 } else { 536 };
+        self.server.answered = true;
+        self.server.isn = TcpSeq(segment.tcp.seq);
+        self.server.mss = options.mss.unwrap_or(default_mss);
+        self.server.window = segment.tcp.window;
+        self.server.sack = options.sack_permitted;
+        // Scaling counts only when both SYNs offer it (RFC 7323 section 2.2).
+        let subflow = &mut self.subflows[usize::from(INITIAL)];
+        self.server.window_scale = options.window_scale.filter(|_| subflow.scales);
+        if options.window_scale.is_none() {
+            subflow.window_scale = 0;
+        }
+        subflow.sack &= options.sack_permitted;
+        subflow.ecn &= segment.has(TcpFlags::ECE);
+        subflow.isn_local = Ssn(segment.tcp.seq);
+        subflow.snd_next = subflow.isn_local.add(1);
+        subflow.snd_una = subflow.snd_next;
+        match (&mut self.server.clock, options.timestamps) {
+            (Some(clock), Some(timestamps)) => clock.start_server(timestamps),
+            _ => {
+                self.server.clock = None;
+                subflow.clock = None;
+            }
+        }
+    }
+
+    /// Takes the client's keys from its third packet, or from its first data when that was lost or came
+    /// late. `true`: the connection is established.
+    pub(crate) fn take_keys(&mut self, ctx: &mut Context<'_>, segment: &Segment) -> bool {
+        let Some(capable) = &segment.options.capable else { return false };
+        let (CapableKeys::Ack { sender, receiver } | CapableKeys::AckData { sender, receiver, .. }) =
+            capable.keys
+        else {
+            return false;
+        };
+        if capable.version != 1 || !same_key(receiver, self.local.key) {
+            return false;
+        }
+        let remote = Key::new(sender);
+        self.remote = Some(remote);
+        self.up_next = remote.idsn.add(1);
+        self.up_acked = self.up_next;
+        self.phase = Phase::Established;
+        self.subflow_mut(INITIAL).state = SubflowState::Established;
+        ctx.counters.mp_capable_ack_rx += 1;
+        true
+    }
+}

@@ -1,0 +1,173 @@
+//! Joins (RFC 8684 section 3.2): FlexCP answers them itself, the server never hears of them.
+//!
+//! Nothing here needs a timer of FlexCP's: the client repeats its SYN and its third packet until they
+//! are answered.
+
+use flexcp_wire::{
+    MpJoin, MptcpOption, Ssn, TcpFlags, TcpOption, Timestamps,
+};
+
+use super::clock::SubflowClock;
+use super::handshake::MIN_MSS;
+use super::{Connection, Context, INITIAL, Phase, Subflow, SubflowIndex, SubflowState};
+use crate::auth::{join_hmac, same_hmac};
+use crate::counters::DropReason;
+use crate::frame::Verdict;
+use crate::segment::Segment;
+
+/// Slots for subflows: a set of them fits a byte.
+const MAX_SLOTS: usize = 8;
+
+impl Connection {
+    /// The client's SYN with `MP_JOIN`, whose token names this connection. The index of the new subflow,
+    /// or why there is none.
+    pub(crate) fn handle_join_syn(
+        &mut self,
+        ctx: &mut Context<'_>,
+        segment: &Segment,
+    ) -> Result<SubflowIndex, DropReason> {
+        let Some(MpJoin::Syn { backup, address_id, nonce, .. }) = segment.options.join else {
+            return Err(DropReason::Unexpected);
+        };
+        let limits = &ctx.config.limits;
+        let living = self.subflows.iter().filter(|s| s.lives()).count();
+        let joining = self.subflows.iter().filter(|s| s.state == SubflowState::Joining).count();
+        let roomy = segment.options.mss.is_none_or(|mss| mss >= MIN_MSS);
+        if self.phase != Phase::Established || !roomy {
+            return Err(DropReason::Unexpected);
+        }
+        if living >= limits.subflows.min(MAX_SLOTS) || joining >= limits.half_open_joins {
+            return Err(DropReason::LimitReached);
+        }
+        let isn = Ssn(ctx.secrets.next_u32());
+        let mut subflow = Subflow::new(ctx.now, segment, isn);
+        subflow.backup = backup;
+        subflow.address_id = address_id;
+        subflow.nonces = (nonce, ctx.secrets.next_u32());
+        // Only what the server takes part in can be offered.
+        subflow.sack &= self.server.sack;
+        subflow.scales &= self.server.window_scale.is_some();
+        if !subflow.scales {
+            subflow.window_scale = 0;
+        }
+        subflow.clock = match (&self.server.clock, segment.options.timestamps) {
+            (Some(server), Some(ts)) => {
+                Some(SubflowClock::joined(ts.val, server.initial_now(ctx.now)))
+            }
+            _ => None,
+        };
+        let Some(index) = self.seat(subflow) else { return Err(DropReason::LimitReached) };
+        ctx.counters.mp_join_syn_rx += 1;
+        self.send_join_syn_ack(ctx, index);
+        Ok(index)
+    }
+
+    /// Puts a subflow in the first free slot. The initial one's stays: what it agreed on with the server
+    /// holds for the whole connection.
+    fn seat(&mut self, subflow: Subflow) -> Option<SubflowIndex> {
+        let free = self.subflows.iter().skip(1).position(|s| !s.lives()).map(|i| i + 1);
+        let index = free.unwrap_or(self.subflows.len());
+        if index >= MAX_SLOTS {
+            return None;
+        }
+        if index == self.subflows.len() {
+            self.subflows.push(subflow);
+        } else {
+            self.subflows[index] = subflow;
+        }
+        u8::try_from(index).ok()
+    }
+
+    /// Answers the SYN, first or repeated, always with the same numbers.
+    fn send_join_syn_ack(&self, ctx: &mut Context<'_>, index: SubflowIndex) {
+        let subflow = self.subflow(index);
+        let remote = self.remote.map_or(0, |key| key.key);
+        let (nonce_remote, nonce_local) = subflow.nonces;
+        let hmac = join_hmac(self.local.key, remote, nonce_local, nonce_remote);
+        let [h0, h1, h2, h3, h4, h5, h6, h7, ..] = hmac;
+        let mut outgoing = self.own_down(index, TcpFlags::SYN | TcpFlags::ACK);
+        outgoing.seq = subflow.isn_local.0;
+        // Windows in a SYN are not scaled (RFC 7323 section 2.2).
+        let scale = self.server.window_scale.unwrap_or(0);
+        let window = u32::from(self.server.window) << scale;
+        outgoing.window = u16::try_from(window).unwrap_or(u16::MAX);
+        outgoing.options = flexcp_wire::OptionWriter::default();
+        outgoing.options.push(&TcpOption::Mss(self.server.mss));
+        if subflow.sack {
+            outgoing.options.push(&TcpOption::SackPermitted);
+        }
+        if let (Some(clock), Some(server)) = (&subflow.clock, &self.server.clock) {
+            let timestamps = Timestamps { val: server.server_val(), ecr: clock.latest() };
+            outgoing.options.push(&TcpOption::Timestamps(timestamps));
+        }
+        if let Some(scale) = self.server.window_scale.filter(|_| subflow.scales) {
+            outgoing.options.push(&TcpOption::WindowScale(scale));
+        }
+        let join = MpJoin::SynAck {
+            backup: false,
+            address_id: 0,
+            hmac: u64::from_be_bytes([h0, h1, h2, h3, h4, h5, h6, h7]),
+            nonce: nonce_local,
+        };
+        outgoing.options.push(&TcpOption::Mptcp(MptcpOption::Join(join)));
+        ctx.send(outgoing.own());
+    }
+
+    /// A packet on a subflow whose client has not authenticated itself: its SYN again, or the third
+    /// packet with the HMAC, which is answered with an ACK that carries a DSS.
+    pub(crate) fn handle_joining(
+        &mut self,
+        ctx: &mut Context<'_>,
+        index: SubflowIndex,
+        segment: &Segment,
+    ) -> Verdict {
+        let subflow = self.subflow(index);
+        if segment.has(TcpFlags::SYN) {
+            let same = Ssn(segment.tcp.seq) == subflow.isn_remote
+                && matches!(segment.options.join, Some(MpJoin::Syn { nonce, .. }) if nonce == subflow.nonces.0);
+            if same {
+                self.send_join_syn_ack(ctx, index);
+                return Verdict::Consume;
+            }
+            return Verdict::Drop(DropReason::Unexpected);
+        }
+        if segment.has(TcpFlags::RST) {
+            if Ssn(segment.tcp.seq) != subflow.rcv_ack {
+                return Verdict::Drop(DropReason::BlindReset);
+            }
+            self.close_subflow(ctx, index);
+            return Verdict::Consume;
+        }
+        if Ssn(segment.tcp.ack) != subflow.snd_next {
+            return Verdict::Drop(DropReason::AckOfUnsent);
+        }
+        let Some(MpJoin::Ack { hmac }) = &segment.options.join else {
+            return Verdict::Drop(DropReason::NotAuthenticated);
+        };
+        let remote = self.remote.map_or(0, |key| key.key);
+        let (nonce_remote, nonce_local) = subflow.nonces;
+        let expected = join_hmac(remote, self.local.key, nonce_remote, nonce_local);
+        if !same_hmac(hmac, &expected[..hmac.len()]) {
+            ctx.counters.mp_join_ack_hmac_failure += 1;
+            self.reset_subflow(ctx, index, flexcp_wire::MpTcpRst::PROHIBITED);
+            return Verdict::Drop(DropReason::NotAuthenticated);
+        }
+        self.establish_join(ctx, index);
+        Verdict::Consume
+    }
+
+    fn establish_join(&mut self, ctx: &mut Context<'_>, index: SubflowIndex) {
+        self.identity = false;
+        self.orphaned = None;
+        let subflow = self.subflow_mut(index);
+        subflow.state = SubflowState::Established;
+        subflow.last_heard = ctx.now;
+        self.heard = index;
+        self.last_packet = ctx.now;
+        ctx.counters.mp_join_ack_rx += 1;
+        if index != INITIAL && !self.subflow(self.active).lives() {
+            self.active = index;
+        }
+        self.send_ack(ctx, index, TcpFlags::ACK);
+    }
+}

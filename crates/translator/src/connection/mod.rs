@@ -1,0 +1,366 @@
+//! One connection: an MPTCP client with its subflows on one side, a TCP server on the other.
+//!
+//! Directions are seen from the client: up is towards the server, down is towards the client. Data is
+//! counted in 64-bit data sequence numbers on both sides; `up_seq`, `up_dsn`, `down_seq` and
+//! `down_dsn` move between them and the server's TCP sequence numbers.
+
+mod acknowledge;
+mod clock;
+mod close;
+mod down;
+mod handshake;
+mod join;
+mod path;
+mod place;
+mod plain;
+mod subflow;
+mod up;
+mod view;
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::net::SocketAddr;
+
+use flexcp_wire::{Dsn, TcpFlags, TcpOption, TcpSeq};
+
+use self::clock::ServerClock;
+pub(crate) use self::handshake::{Backend, Request, request};
+pub(crate) use self::plain::relay;
+pub(crate) use self::subflow::{Subflow, SubflowState};
+use crate::auth::{Key, SecretStream};
+use crate::config::Config;
+use crate::counters::Counters;
+use crate::frame::Transmit;
+use crate::segment::{Ends, Outgoing};
+use crate::time::Instant;
+
+/// Index of a subflow in its connection; the initial one is 0.
+pub(crate) type SubflowIndex = u8;
+
+/// The initial subflow.
+pub(crate) const INITIAL: SubflowIndex = 0;
+
+/// What a connection may use of the translator while it handles a packet.
+pub(crate) struct Context<'a> {
+    pub(crate) now: Instant,
+    pub(crate) config: &'a Config,
+    pub(crate) counters: &'a mut Counters,
+    pub(crate) secrets: &'a mut SecretStream,
+    pub(crate) outbox: &'a mut VecDeque<Transmit>,
+    /// Flows that the connection has no use for any more.
+    pub(crate) gone: &'a mut Vec<Ends>,
+}
+
+impl Context<'_> {
+    /// Queues a packet that FlexCP makes.
+    pub(crate) fn send(&mut self, transmit: Transmit) {
+        self.counters.packets_made += 1;
+        self.outbox.push_back(transmit);
+    }
+}
+
+/// Life of a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Phase {
+    /// The client's SYN went to the server.
+    SynSent,
+    /// The server's SYN/ACK went to the client, with FlexCP's key.
+    SynReceived,
+    /// The client has proved its keys: packets are translated.
+    Established,
+    /// Plain TCP from the start; only addresses are translated.
+    Plain,
+    /// MPTCP that has fallen back; as `Plain`.
+    Fallback,
+    /// Both directions are closed and acknowledged; stragglers are answered until then.
+    Closed(Instant),
+    /// Reset; stragglers are answered with a reset until then.
+    Reset(Instant),
+}
+
+/// The TCP side.
+#[derive(Debug)]
+pub(crate) struct ServerLeg {
+    /// What the server sees as its client.
+    pub(crate) source: SocketAddr,
+    /// The server.
+    pub(crate) backend: SocketAddr,
+    /// Back ends tried so far.
+    pub(crate) tried: u8,
+    /// It has answered the SYN.
+    pub(crate) answered: bool,
+    pub(crate) isn: TcpSeq,
+    pub(crate) mss: u16,
+    /// Shift of the windows that the server offers; `None`: it does without scaling, and so does the
+    /// initial subflow.
+    pub(crate) window_scale: Option<u8>,
+    pub(crate) sack: bool,
+    /// Window that the server offered last, unscaled.
+    pub(crate) window: u16,
+    /// Timestamps, when client and server have agreed on them.
+    pub(crate) clock: Option<ServerClock>,
+}
+
+/// One connection.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) service: u16,
+    pub(crate) phase: Phase,
+    pub(crate) server: ServerLeg,
+    pub(crate) local: Key,
+    /// The client's key, known from its third packet on.
+    pub(crate) remote: Option<Key>,
+    pub(crate) subflows: Vec<Subflow>,
+    /// Where new data goes down.
+    pub(crate) active: SubflowIndex,
+    /// The subflow that the client was heard on last.
+    pub(crate) heard: SubflowIndex,
+    /// Initial sequence number of the client, on the initial subflow and towards the server.
+    pub(crate) isn_client: TcpSeq,
+    /// The SYN to the server carried `MP_CAPABLE`.
+    pub(crate) offered_end_to_end: bool,
+    /// So far SSN and TCP sequence numbers of the initial subflow are the same, and there never was
+    /// another: only then can the connection fall back (RFC 8684 section 3.7).
+    pub(crate) identity: bool,
+
+    /// Behind the last data that went up, DATA_FIN included.
+    pub(crate) up_next: Dsn,
+    /// The server's ACK.
+    pub(crate) up_acked: Dsn,
+    /// The client's DATA_FIN.
+    pub(crate) up_fin: Option<Dsn>,
+    /// Behind the last data that went down, DATA_FIN included.
+    pub(crate) down_next: Dsn,
+    /// The client's data ACK.
+    pub(crate) down_acked: Dsn,
+    /// The server's FIN.
+    pub(crate) down_fin: Option<Dsn>,
+    /// Right edge of the client's window: the furthest that was offered.
+    pub(crate) down_edge: Dsn,
+
+    pub(crate) announce: Announcements,
+    pub(crate) opened: Instant,
+    pub(crate) last_packet: Instant,
+    /// Since when there is no subflow left.
+    pub(crate) orphaned: Option<Instant>,
+    /// When the timer queue will look at the connection; `None`: it is not in the queue.
+    pub(crate) armed: Option<Instant>,
+}
+
+/// `ADD_ADDR`s that the client has not echoed yet.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Announcements {
+    /// Bit n: the service's n-th address.
+    pub(crate) pending: u16,
+    pub(crate) copies: u8,
+    /// When the next copy is due; `None`: not started, or done.
+    pub(crate) due: Option<Instant>,
+}
+
+impl Connection {
+    pub(crate) fn new(
+        now: Instant,
+        service: u16,
+        initial: Subflow,
+        backend: Backend,
+        local: Key,
+    ) -> Self {
+        let isn_client = TcpSeq(initial.isn_remote.0);
+        Self {
+            service,
+            phase: Phase::SynSent,
+            server: ServerLeg {
+                source: backend.source,
+                backend: backend.addr,
+                tried: 1,
+                answered: false,
+                isn: TcpSeq(0),
+                mss: 0,
+                window_scale: None,
+                sack: false,
+                window: 0,
+                clock: None,
+            },
+            local,
+            remote: None,
+            subflows: alloc::vec![initial],
+            active: INITIAL,
+            heard: INITIAL,
+            isn_client,
+            offered_end_to_end: false,
+            identity: true,
+            up_next: Dsn(0),
+            up_acked: Dsn(0),
+            up_fin: None,
+            down_next: local.idsn.add(1),
+            down_acked: local.idsn.add(1),
+            down_fin: None,
+            down_edge: local.idsn.add(1),
+            announce: Announcements::default(),
+            opened: now,
+            last_packet: now,
+            orphaned: None,
+            armed: None,
+        }
+    }
+
+    pub(crate) fn subflow(&self, index: SubflowIndex) -> &Subflow {
+        &self.subflows[usize::from(index)]
+    }
+
+    pub(crate) fn subflow_mut(&mut self, index: SubflowIndex) -> &mut Subflow {
+        &mut self.subflows[usize::from(index)]
+    }
+
+    /// Indices of all subflow slots.
+    #[allow(clippy::cast_possible_truncation, reason = "a connection has at most 8 subflows")]
+    pub(crate) fn indices(&self) -> impl Iterator<Item = SubflowIndex> + use<> {
+        0..self.subflows.len() as SubflowIndex
+    }
+
+    /// The packets from the server, as the flow table knows them.
+    pub(crate) const fn server_flow(&self) -> Ends {
+        Ends { from: self.server.backend, to: self.server.source }
+    }
+
+    /// The ends of a packet to the server.
+    pub(crate) const fn server_ends(&self) -> Ends {
+        Ends { from: self.server.source, to: self.server.backend }
+    }
+
+    /// Whether MPTCP is spoken with the client.
+    pub(crate) const fn translates(&self) -> bool {
+        matches!(self.phase, Phase::Established | Phase::Closed(_))
+    }
+
+    /// TCP sequence number of the client's data.
+    #[allow(clippy::cast_possible_truncation, reason = "TCP sees the low 32 bits")]
+    pub(crate) fn up_seq(&self, dsn: Dsn) -> TcpSeq {
+        let idsn = self.remote.map_or(Dsn(0), |key| key.idsn);
+        self.isn_client.add(dsn.since(idsn) as u32)
+    }
+
+    /// Data sequence number of the client's data, the one nearest to what went up last.
+    pub(crate) fn up_dsn(&self, seq: TcpSeq) -> Dsn {
+        let distance = seq.offset_from(self.up_seq(self.up_next));
+        Dsn(self.up_next.0.wrapping_add_signed(i64::from(distance)))
+    }
+
+    /// TCP sequence number of the server's data.
+    #[allow(clippy::cast_possible_truncation, reason = "TCP sees the low 32 bits")]
+    pub(crate) fn down_seq(&self, dsn: Dsn) -> TcpSeq {
+        self.server.isn.add(dsn.since(self.local.idsn) as u32)
+    }
+
+    /// Data sequence number of the server's data, the one nearest to what went down last.
+    pub(crate) fn down_dsn(&self, seq: TcpSeq) -> Dsn {
+        let distance = seq.offset_from(self.down_seq(self.down_next));
+        Dsn(self.down_next.0.wrapping_add_signed(i64::from(distance)))
+    }
+
+    /// Both directions are closed and acknowledged.
+    pub(crate) fn is_finished(&self) -> bool {
+        let done = |fin: Option<Dsn>, acked: Dsn| fin.is_some_and(|fin| acked.after(fin));
+        done(self.up_fin, self.up_acked) && done(self.down_fin, self.down_acked)
+    }
+
+    /// A segment of FlexCP's own on a subflow, with the timestamps that belong there.
+    pub(crate) fn own_down(&self, index: SubflowIndex, flags: TcpFlags) -> Outgoing {
+        let subflow = self.subflow(index);
+        let mut outgoing = Outgoing {
+            ends: subflow.ends(),
+            seq: subflow.snd_next.0,
+            ack: subflow.ack_number().0,
+            flags,
+            window: self.window_down(index),
+            urgent: 0,
+            keep_ecn: false,
+            options: flexcp_wire::OptionWriter::default(),
+        };
+        if let (Some(clock), Some(server)) = (&subflow.clock, &self.server.clock) {
+            let val = server.server_val();
+            let timestamps = flexcp_wire::Timestamps { val, ecr: clock.latest() };
+            outgoing.options.push(&TcpOption::Timestamps(timestamps));
+        }
+        outgoing
+    }
+
+    /// A segment of FlexCP's own to the server.
+    pub(crate) fn own_up(&self, seq: TcpSeq, flags: TcpFlags) -> Outgoing {
+        let mut outgoing = Outgoing {
+            ends: self.server_ends(),
+            seq: seq.0,
+            ack: self.down_seq(self.down_acked).0,
+            flags,
+            window: self.window_up(),
+            urgent: 0,
+            keep_ecn: false,
+            options: flexcp_wire::OptionWriter::default(),
+        };
+        if let Some(clock) = &self.server.clock {
+            outgoing.options.push(&TcpOption::Timestamps(clock.own_to_server()));
+        }
+        outgoing
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) has something to do, at the earliest.
+    pub(crate) fn deadline(&self, config: &Config) -> Instant {
+        let timeouts = &config.timeouts;
+        let idle = self.last_packet + timeouts.idle;
+        match self.phase {
+            Phase::SynSent | Phase::SynReceived => self.last_packet + timeouts.half_open,
+            Phase::Closed(until) | Phase::Reset(until) => until,
+            Phase::Plain | Phase::Fallback => {
+                if self.is_finished() { self.last_packet + timeouts.linger } else { idle }
+            }
+            Phase::Established => {
+                let orphaned = self.orphaned.map(|since| since + timeouts.rejoin);
+                let filler = self.subflows.iter().filter_map(|s| s.filler.map(|(_, due)| due));
+                let joins = self
+                    .subflows
+                    .iter()
+                    .filter(|s| s.state == SubflowState::Joining)
+                    .map(|s| s.opened + timeouts.half_open / 4);
+                let closing = self
+                    .subflows
+                    .iter()
+                    .filter(|s| s.state == SubflowState::Closing)
+                    .map(|s| s.last_heard + timeouts.linger);
+                filler
+                    .chain(joins)
+                    .chain(closing)
+                    .chain(orphaned)
+                    .chain(self.announce.due)
+                    .fold(idle, Instant::min)
+            }
+        }
+    }
+
+    /// Does what is due. `false`: the connection is over and leaves the table.
+    pub(crate) fn handle_timeout(&mut self, ctx: &mut Context<'_>) -> bool {
+        let timeouts = ctx.config.timeouts;
+        let over = |since: Instant, limit| ctx.now >= since + limit;
+        match self.phase {
+            Phase::SynSent | Phase::SynReceived => !over(self.last_packet, timeouts.half_open),
+            Phase::Closed(until) | Phase::Reset(until) => ctx.now < until,
+            Phase::Plain | Phase::Fallback => {
+                let limit = if self.is_finished() { timeouts.linger } else { timeouts.idle };
+                !over(self.last_packet, limit)
+            }
+            Phase::Established => {
+                if over(self.last_packet, timeouts.idle) {
+                    self.reset_both(ctx);
+                    return false;
+                }
+                if self.orphaned.is_some_and(|since| over(since, timeouts.rejoin)) {
+                    self.reset_server(ctx);
+                    return false;
+                }
+                self.expire_subflows(ctx);
+                self.announce_due(ctx);
+                self.fill_due(ctx);
+                true
+            }
+        }
+    }
+}

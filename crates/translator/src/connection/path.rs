@@ -1,0 +1,280 @@
+//! Paths: which subflow carries what goes down, holes on one that was left, and the client's and
+//! FlexCP's signals about addresses (RFC 8684 sections 3.3.8 and 3.4).
+
+use core::time::Duration;
+
+use flexcp_wire::{
+    AddAddr, Dsn, MpJoin, MpTcpRst, MptcpOption, RemoveAddr, TcpFlags, TcpOption,
+};
+
+use super::{Connection, Context, INITIAL, SubflowIndex, SubflowState};
+use crate::auth::add_addr_hmac;
+use crate::config::Announce;
+use crate::segment::Segment;
+
+/// `ADD_ADDR` copies sent when the client does not echo.
+const MAX_ADD_ADDR_COPIES: u8 = 6;
+/// First pause between two fillers; it doubles with each.
+const FILLER_PAUSE: Duration = Duration::from_millis(200);
+/// Doublings of that pause.
+const MAX_FILLER_DOUBLINGS: u8 = 8;
+/// So many fillers that a client which is heard does not ACK, and the subflow is reset.
+const MAX_FILLERS: u8 = 6;
+/// Largest filler packet: what one mapping may hold, within one IP packet.
+const MAX_FILLER_LEN: u32 = 32 * 1024;
+
+impl Connection {
+    /// The subflow for new data: the active one while it is good, else the first good one, which is
+    /// active from then on. One that the client wants as backup, that is suspect, or that has a hole
+    /// counts less, in this order.
+    pub(crate) fn usable_active(&mut self, ctx: &mut Context<'_>) -> Option<SubflowIndex> {
+        let active = self.subflow(self.active);
+        if active.carries() && !active.suspect && !active.backup {
+            return Some(self.active);
+        }
+        let badness = |&index: &SubflowIndex| {
+            let subflow = self.subflow(index);
+            let elsewhere = index != self.active;
+            let hole = elsewhere && self.hole(index).is_some();
+            (subflow.suspect, subflow.backup, hole, elsewhere)
+        };
+        let best = self.indices().filter(|&i| self.subflow(i).carries()).min_by_key(badness)?;
+        if best != self.active {
+            self.active = best;
+            ctx.counters.subflow_switch += 1;
+            if self.hole(best).is_some() {
+                self.fill(ctx, best);
+            }
+        }
+        Some(best)
+    }
+
+    /// The subflow for an answer that belongs to none in particular: where the client was heard last.
+    pub(crate) fn answering(&self) -> Option<SubflowIndex> {
+        let lives = |&index: &SubflowIndex| {
+            matches!(self.subflow(index).state, SubflowState::Established | SubflowState::Closing)
+        };
+        Some(self.heard).filter(lives).or_else(|| self.indices().find(lives))
+    }
+
+    /// The server sends again what it has sent: when the subflow that holds it has been silent since,
+    /// its path counts as failed.
+    pub(crate) fn note_server_retransmission(&mut self, ctx: &mut Context<'_>, from: Dsn, end: Dsn) {
+        let limit = ctx.config.timeouts.silence;
+        for index in self.indices() {
+            let subflow = self.subflow(index);
+            let holds = subflow.carries()
+                && !subflow.suspect
+                && (subflow.down.by_dsn(from.max(self.down_acked)).is_some()
+                    || subflow.down.by_dsn(end.sub(1)).is_some());
+            if holds && subflow.is_silent(ctx.now, limit) {
+                self.subflow_mut(index).suspect = true;
+            }
+        }
+    }
+
+    /// Data that a subflow still misses although the client has it from another one: nobody will send
+    /// it again, and what comes behind it would wait for ever. As (front mapping, bytes missing).
+    pub(crate) fn hole(&self, index: SubflowIndex) -> Option<crate::dtree::Mapping> {
+        let subflow = self.subflow(index);
+        let front = subflow.down.front_mapping()?;
+        let end = front.dsn.add(u64::from(front.len));
+        let missing = front.ssn.add(front.len).after(subflow.snd_una);
+        (missing && !end.after(self.down_acked)).then_some(front)
+    }
+
+    /// A subflow that is heard again and has a hole gets filler soon.
+    pub(crate) fn watch_hole(&mut self, ctx: &Context<'_>, index: SubflowIndex) {
+        if self.hole(index).is_none() {
+            self.subflow_mut(index).filler = None;
+        } else if self.subflow(index).filler.is_none() && index != self.active {
+            self.subflow_mut(index).filler = Some((0, ctx.now + FILLER_PAUSE));
+        }
+    }
+
+    /// Fillers whose pause is over.
+    pub(crate) fn fill_due(&mut self, ctx: &mut Context<'_>) {
+        for index in self.indices() {
+            let subflow = self.subflow(index);
+            let Some((count, due)) = subflow.filler else { continue };
+            if ctx.now < due {
+                continue;
+            }
+            let heard = ctx.now.since(subflow.last_heard) < FILLER_PAUSE * 4;
+            if !subflow.carries() || self.hole(index).is_none() {
+                self.subflow_mut(index).filler = None;
+            } else if count >= MAX_FILLERS && heard {
+                self.reset_subflow(ctx, index, MpTcpRst::BAD_PERFORMANCE);
+            } else {
+                self.fill(ctx, index);
+            }
+        }
+    }
+
+    /// Sends bytes of no meaning, under the mappings that were declared, into the hole at the front of a
+    /// subflow. The client has the data and drops them.
+    fn fill(&mut self, ctx: &mut Context<'_>, index: SubflowIndex) {
+        let count = self.subflow(index).filler.map_or(0, |(count, _)| count);
+        let pause = FILLER_PAUSE * (1 << count.min(MAX_FILLER_DOUBLINGS));
+        self.subflow_mut(index).filler = Some((count.saturating_add(1), ctx.now + pause));
+        let Some(front) = self.hole(index) else { return };
+        let subflow = self.subflow(index);
+        let start = front.ssn.max(subflow.snd_una);
+        let len = front.ssn.add(front.len).since(start).min(MAX_FILLER_LEN);
+        // What was reserved and never came is declared by its filler.
+        let (dsn, ssn, mapped) = if front.declared {
+            (front.dsn, front.ssn, front.len)
+        } else {
+            let dsn = front.dsn.add(u64::from(start.since(front.ssn)));
+            self.subflow_mut(index).down.declare(dsn, start, len);
+            (dsn, start, len)
+        };
+        let subflow = self.subflow(index);
+        let mapping = flexcp_wire::DssMapping {
+            dsn: flexcp_wire::DataNumber::Long(dsn.0),
+            ssn: subflow.relative_down(ssn),
+            len: u16::try_from(mapped).unwrap_or(u16::MAX),
+            checksum: None,
+        };
+        let mss = subflow.mss;
+        let mut outgoing = self.own_down(index, TcpFlags::ACK);
+        outgoing.seq = start.0;
+        self.push_dss(&mut outgoing, Some(mapping), false);
+        let options = u16::try_from(outgoing.options.finish().len()).unwrap_or(40);
+        ctx.counters.filler_tx += 1;
+        ctx.send(outgoing.filler(len as usize, mss.saturating_sub(options).max(1)));
+    }
+
+    /// Options that are for FlexCP alone. `true`: there were some, so that a packet without payload has
+    /// done its duty.
+    pub(crate) fn take_control(
+        &mut self,
+        ctx: &mut Context<'_>,
+        index: SubflowIndex,
+        segment: &Segment,
+    ) -> bool {
+        let options = &segment.options;
+        if let Some(add_addr) = &options.add_addr
+            && add_addr.echo
+        {
+            self.take_echo(ctx, add_addr.id);
+        }
+        if let Some(backup) = options.prio {
+            self.subflow_mut(index).backup = backup;
+            ctx.counters.mp_prio_rx += 1;
+        }
+        if let Some(remove) = &options.remove_addr {
+            self.take_remove_addr(ctx, remove);
+        }
+        if let Some(MpJoin::Ack { .. }) = options.join {
+            // The client has not got the ACK that ends its join.
+            self.send_ack(ctx, index, TcpFlags::ACK);
+        }
+        options.add_addr.is_some()
+            || options.prio.is_some()
+            || options.remove_addr.is_some()
+            || options.join.is_some()
+    }
+
+    /// The client has got an `ADD_ADDR`.
+    fn take_echo(&mut self, ctx: &mut Context<'_>, id: u8) {
+        let bit = id.checked_sub(1).and_then(|n| 1_u16.checked_shl(n.into())).unwrap_or(0);
+        if self.announce.pending & bit != 0 {
+            self.announce.pending &= !bit;
+            ctx.counters.echo_add_rx += 1;
+        }
+        if self.announce.pending == 0 {
+            self.announce.due = None;
+        }
+    }
+
+    /// The client has lost an address: its subflows from there are over.
+    fn take_remove_addr(&mut self, ctx: &mut Context<'_>, remove: &RemoveAddr) {
+        for &id in remove.ids() {
+            let gone = |&index: &SubflowIndex| {
+                let subflow = self.subflow(index);
+                subflow.address_id == id && subflow.lives() && index != self.heard
+            };
+            let Some(index) = self.indices().find(gone) else { continue };
+            ctx.counters.rm_addr_rx += 1;
+            self.reset_subflow(ctx, index, MpTcpRst::UNSPECIFIED);
+        }
+    }
+
+    /// Starts to announce the service's addresses, once a packet with a data ACK has gone down: before
+    /// that the client would not take it.
+    pub(crate) fn announce_start(&mut self, ctx: &mut Context<'_>) {
+        let count = ctx.config.services[usize::from(self.service)].announce.len().min(15);
+        if count == 0 || self.announce.copies > 0 {
+            return;
+        }
+        self.announce.pending = (1 << count) - 1;
+        self.announce.due = Some(ctx.now);
+        self.announce_due(ctx);
+    }
+
+    /// Announces what has not been echoed, when it is time to.
+    pub(crate) fn announce_due(&mut self, ctx: &mut Context<'_>) {
+        if self.announce.due.is_none_or(|due| ctx.now < due) {
+            return;
+        }
+        if self.announce.copies >= MAX_ADD_ADDR_COPIES {
+            self.announce.due = None;
+            return;
+        }
+        let Some(index) = self.answering() else { return };
+        let announce = &ctx.config.services[usize::from(self.service)].announce;
+        for (n, &address) in announce.iter().enumerate().take(15) {
+            if self.announce.pending & (1 << n) == 0 {
+                continue;
+            }
+            let id = u8::try_from(n + 1).unwrap_or(u8::MAX);
+            let outgoing = self.add_addr(index, id, address);
+            ctx.counters.add_addr_tx += 1;
+            ctx.send(outgoing.own());
+        }
+        let pause = ctx.config.timeouts.add_addr * (1 << self.announce.copies);
+        self.announce.copies += 1;
+        self.announce.due = Some(ctx.now + pause);
+    }
+
+    fn add_addr(&self, index: SubflowIndex, id: u8, address: Announce) -> crate::segment::Outgoing {
+        let remote = self.remote.map_or(0, |key| key.key);
+        let port = address.port.unwrap_or(0);
+        let hmac = add_addr_hmac(self.local.key, remote, id, address.addr, port);
+        let option = AddAddr {
+            echo: false,
+            id,
+            addr: address.addr,
+            port: address.port,
+            hmac: Some(hmac),
+        };
+        let mut outgoing = self.own_down(index, TcpFlags::ACK);
+        outgoing.options.push(&TcpOption::Mptcp(MptcpOption::AddAddr(option)));
+        // Where there is no room for both, the address alone has to do.
+        self.push_dss(&mut outgoing, None, false);
+        outgoing
+    }
+
+    /// Joins that did not authenticate themselves and closes that were not confirmed in time.
+    pub(crate) fn expire_subflows(&mut self, ctx: &mut Context<'_>) {
+        let timeouts = ctx.config.timeouts;
+        for index in self.indices().filter(|&index| index != INITIAL) {
+            let subflow = self.subflow(index);
+            let over = match subflow.state {
+                SubflowState::Joining => ctx.now >= subflow.opened + timeouts.half_open / 4,
+                SubflowState::Closing => ctx.now >= subflow.last_heard + timeouts.linger,
+                SubflowState::Established | SubflowState::Closed => false,
+            };
+            if over {
+                self.close_subflow(ctx, index);
+            }
+        }
+        let initial = self.subflow(INITIAL);
+        if initial.state == SubflowState::Closing
+            && ctx.now >= initial.last_heard + timeouts.linger
+        {
+            self.close_subflow(ctx, INITIAL);
+        }
+    }
+}

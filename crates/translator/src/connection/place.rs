@@ -1,0 +1,146 @@
+//! Where the server's data goes: which subflow, at which SSN, under which mapping.
+//!
+//! New data goes down on the active subflow and is declared there. Data that went down before goes
+//! under the mapping it was declared with, on the same subflow, as long as that subflow can still
+//! deliver it; otherwise it gets a fresh SSN (RFC 8684 section 3.3.6).
+
+use flexcp_wire::{Dsn, Ssn};
+
+use super::{Connection, Context, SubflowIndex};
+
+/// Longest mapping that is declared for one piece: the DSS length is 16 bits wide and DATA_FIN may
+/// come on top.
+const MAX_MAPPING: u32 = 0xffff - 1;
+
+/// A piece of the server's data and the mapping that it goes under.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Placed {
+    pub(crate) subflow: SubflowIndex,
+    pub(crate) dsn: Dsn,
+    pub(crate) ssn: Ssn,
+    pub(crate) len: u32,
+    /// The mapping as declared: it may start before the piece and end behind it.
+    pub(crate) mapping: (Dsn, Ssn, u32),
+}
+
+impl Connection {
+    /// Places the data from `dsn` on, as much of `len` bytes as one mapping holds. `None`: there is no
+    /// subflow to carry it.
+    pub(crate) fn place(
+        &mut self,
+        ctx: &mut Context<'_>,
+        dsn: Dsn,
+        len: u32,
+    ) -> Option<Placed> {
+        let len = len.min(MAX_MAPPING);
+        let active = self.usable_active(ctx)?;
+        if !dsn.before(self.down_next) {
+            return Some(self.place_new(ctx, active, dsn, len));
+        }
+        let left = self.down_next.since(dsn);
+        let len = u32::try_from(left).map_or(len, |left| len.min(left));
+        match self.holder(dsn) {
+            Some(index) => self.place_again(ctx, index, dsn, len),
+            None => Some(self.place_fresh(ctx, active, dsn, len)),
+        }
+    }
+
+    /// Data behind all that went down so far. What is skipped keeps its place before it.
+    fn place_new(
+        &mut self,
+        ctx: &Context<'_>,
+        index: SubflowIndex,
+        dsn: Dsn,
+        len: u32,
+    ) -> Placed {
+        self.reserve_up_to(index, dsn);
+        let subflow = self.subflow_mut(index);
+        let ssn = subflow.snd_next;
+        subflow.down.append(dsn, ssn, len);
+        subflow.sent_new(ctx.now, len);
+        self.down_next = dsn.add(u64::from(len));
+        Placed { subflow: index, dsn, ssn, len, mapping: (dsn, ssn, len) }
+    }
+
+    /// Data that was skipped keeps its place on the subflow: it has only been overtaken.
+    pub(crate) fn reserve_up_to(&mut self, index: SubflowIndex, dsn: Dsn) {
+        let start = self.down_next;
+        let Ok(gap) = u32::try_from(dsn.since(start)) else { return };
+        if gap > 0 {
+            let subflow = self.subflow_mut(index);
+            subflow.down.reserve(start, subflow.snd_next, gap);
+            subflow.sent_new_hole(gap);
+            self.down_next = dsn;
+        }
+    }
+
+    /// The subflow that can still deliver this data under the mapping it was declared with.
+    fn holder(&self, dsn: Dsn) -> Option<SubflowIndex> {
+        let holds = |&index: &SubflowIndex| {
+            let subflow = self.subflow(index);
+            subflow.carries()
+                && (!subflow.suspect || self.active == index)
+                && subflow.down.by_dsn(dsn).is_some_and(|mapping| {
+                    // The subflow has ACKed it, so there it would be an old duplicate; the client
+                    // dropped it after that (RFC 8684 section 3.3.2).
+                    let ssn = mapping.ssn.add(distance(dsn, mapping.dsn));
+                    !ssn.before(subflow.snd_una)
+                })
+        };
+        Some(self.active).filter(holds).or_else(|| self.indices().find(holds))
+    }
+
+    /// On the subflow that holds it.
+    fn place_again(
+        &mut self,
+        ctx: &Context<'_>,
+        index: SubflowIndex,
+        dsn: Dsn,
+        len: u32,
+    ) -> Option<Placed> {
+        let subflow = self.subflow_mut(index);
+        let mapping = subflow.down.by_dsn(dsn)?;
+        let offset = distance(dsn, mapping.dsn);
+        let ssn = mapping.ssn.add(offset);
+        let len = len.min(mapping.len - offset);
+        if mapping.declared {
+            subflow.sent_again(len);
+            let mapping = (mapping.dsn, mapping.ssn, mapping.len);
+            return Some(Placed { subflow: index, dsn, ssn, len, mapping });
+        }
+        // Its place was reserved; this is the first time that it goes down.
+        subflow.down.declare(dsn, ssn, len);
+        subflow.bytes_down += u64::from(len);
+        subflow.outstanding_since = subflow.outstanding_since.max(ctx.now);
+        Some(Placed { subflow: index, dsn, ssn, len, mapping: (dsn, ssn, len) })
+    }
+
+    /// Under a fresh SSN, up to what a usable subflow still holds.
+    fn place_fresh(
+        &mut self,
+        ctx: &Context<'_>,
+        index: SubflowIndex,
+        dsn: Dsn,
+        len: u32,
+    ) -> Placed {
+        let next = self.subflow(index).down.next_dsn(dsn);
+        let len = match next {
+            Some(next) if next.since(dsn) < u64::from(len) => distance(next, dsn),
+            _ => len,
+        };
+        self.identity = false;
+        let subflow = self.subflow_mut(index);
+        let ssn = subflow.snd_next;
+        subflow.down.append(dsn, ssn, len);
+        subflow.sent_new(ctx.now, len);
+        subflow.timed = None;
+        subflow.retransmitted_down += u64::from(len);
+        Placed { subflow: index, dsn, ssn, len, mapping: (dsn, ssn, len) }
+    }
+}
+
+/// Distance between two DSNs that belong to one packet or mapping.
+#[allow(clippy::cast_possible_truncation, reason = "a mapping is at most 64 KiB long")]
+const fn distance(dsn: Dsn, base: Dsn) -> u32 {
+    dsn.since(base) as u32
+}

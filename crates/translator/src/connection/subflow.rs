@@ -1,0 +1,238 @@
+//! One subflow: the client's end of it, and FlexCP's.
+
+use core::net::SocketAddr;
+use core::time::Duration;
+
+use flexcp_wire::{Ssn, Timestamps};
+
+use super::clock::SubflowClock;
+use crate::dtree::Lane;
+use crate::segment::{Ends, Options, Segment};
+use crate::time::Instant;
+
+/// MSS of a peer that does not say (RFC 9293 section 3.7.1).
+const DEFAULT_MSS_V4: u16 = 536;
+const DEFAULT_MSS_V6: u16 = 1220;
+
+/// Life of a subflow. FlexCP never opens one, so there is no state before the client's SYN.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum SubflowState {
+    /// A join that has been answered; the client has not authenticated itself.
+    Joining,
+    /// Carries data.
+    Established,
+    /// The client has sent its FIN, and FlexCP its own with the ACK; nothing more goes down.
+    Closing,
+    /// Over. The slot may be taken by another.
+    Closed,
+}
+
+/// One subflow. Sequence numbers are those in its TCP headers.
+#[derive(Debug)]
+pub(crate) struct Subflow {
+    pub(crate) state: SubflowState,
+    /// The client's end.
+    pub(crate) remote: SocketAddr,
+    /// What the client addresses.
+    pub(crate) local: SocketAddr,
+    /// The client's address id; 0 for the initial subflow.
+    pub(crate) address_id: u8,
+    pub(crate) backup: bool,
+    /// Silent while data was outstanding: nothing new goes down until the client is heard on it.
+    pub(crate) suspect: bool,
+    /// ECN was negotiated on it (RFC 3168).
+    pub(crate) ecn: bool,
+    pub(crate) sack: bool,
+    /// Largest payload plus options that the client takes in a segment.
+    pub(crate) mss: u16,
+    /// The client offered window scaling in its SYN.
+    pub(crate) scales: bool,
+    /// Shift of the windows that the client offers on it.
+    pub(crate) window_scale: u8,
+    /// Initial numbers: of the client's SYN, and of the SYN/ACK to it.
+    pub(crate) isn_remote: Ssn,
+    pub(crate) isn_local: Ssn,
+
+    /// Mappings of data that went down on it.
+    pub(crate) down: Lane,
+    /// The next number to go down.
+    pub(crate) snd_next: Ssn,
+    /// Everything before it is ACKed by the client.
+    pub(crate) snd_una: Ssn,
+    /// Mappings of data that came up on it.
+    pub(crate) up: Lane,
+    /// What FlexCP ACKs to the client: everything before it has reached the server.
+    pub(crate) rcv_ack: Ssn,
+    /// Number of the client's FIN on this subflow, once it was seen.
+    pub(crate) fin_remote: Option<Ssn>,
+    /// Number of FlexCP's FIN on this subflow, once it was sent.
+    pub(crate) fin_local: Option<Ssn>,
+
+    /// The client's timestamps on it; `None` when they are not used.
+    pub(crate) clock: Option<SubflowClock>,
+    /// Nonces of the join: the client's and FlexCP's.
+    pub(crate) nonces: (u32, u32),
+    /// When it came to be.
+    pub(crate) opened: Instant,
+    /// Last packet from the client.
+    pub(crate) last_heard: Instant,
+    /// When the first byte that is not ACKed went down, or the ACK last moved on.
+    pub(crate) outstanding_since: Instant,
+    /// A number whose ACK gives the next RTT sample, and when it went down.
+    pub(crate) timed: Option<(Ssn, Instant)>,
+    /// Smoothed RTT in microseconds (RFC 6298).
+    pub(crate) srtt: Option<u32>,
+    /// Fillers sent into the hole that the data ACK has overtaken, and when the next one is due.
+    pub(crate) filler: Option<(u8, Instant)>,
+    /// ACKs in a row that moved on without saying a data ACK: options are being stripped.
+    pub(crate) bare_acks: u8,
+
+    pub(crate) bytes_up: u64,
+    pub(crate) bytes_down: u64,
+    pub(crate) retransmitted_down: u64,
+}
+
+impl Subflow {
+    /// From the client's SYN.
+    pub(crate) fn new(now: Instant, syn: &Segment, isn_local: Ssn) -> Self {
+        let isn_remote = Ssn(syn.tcp.seq);
+        let default_mss = if syn.ip.is_v6() { DEFAULT_MSS_V6 } else { DEFAULT_MSS_V4 };
+        Self {
+            state: SubflowState::Joining,
+            remote: syn.source(),
+            local: syn.destination(),
+            address_id: 0,
+            backup: false,
+            suspect: false,
+            ecn: false,
+            sack: syn.options.sack_permitted,
+            mss: syn.options.mss.unwrap_or(default_mss),
+            scales: syn.options.window_scale.is_some(),
+            window_scale: syn.options.window_scale.unwrap_or(0),
+            isn_remote,
+            isn_local,
+            down: Lane::default(),
+            snd_next: isn_local.add(1),
+            snd_una: isn_local.add(1),
+            up: Lane::default(),
+            rcv_ack: isn_remote.add(1),
+            fin_remote: None,
+            fin_local: None,
+            clock: None,
+            nonces: (0, 0),
+            opened: now,
+            last_heard: now,
+            outstanding_since: now,
+            timed: None,
+            srtt: None,
+            filler: None,
+            bare_acks: 0,
+            bytes_up: 0,
+            bytes_down: 0,
+            retransmitted_down: 0,
+        }
+    }
+
+    /// Ends of a packet to the client.
+    pub(crate) const fn ends(&self) -> Ends {
+        Ends { from: self.local, to: self.remote }
+    }
+
+    /// Ends of a packet from the client, as the flow table knows them.
+    pub(crate) const fn flow(&self) -> Ends {
+        Ends { from: self.remote, to: self.local }
+    }
+
+    /// Whether data can go down on it.
+    pub(crate) fn carries(&self) -> bool {
+        self.state == SubflowState::Established
+    }
+
+    /// Whether it takes up a place among the connection's subflows.
+    pub(crate) fn lives(&self) -> bool {
+        self.state != SubflowState::Closed
+    }
+
+    /// A number as a DSS option says it: relative to the SYN.
+    pub(crate) const fn relative_down(&self, ssn: Ssn) -> u32 {
+        ssn.since(self.isn_local)
+    }
+
+    /// The number that the client's DSS option means.
+    pub(crate) const fn absolute_up(&self, relative: u32) -> Ssn {
+        self.isn_remote.add(relative)
+    }
+
+    /// The number that FlexCP ACKs, its FIN counted once everything before it is ACKed.
+    pub(crate) fn ack_number(&self) -> Ssn {
+        if self.fin_remote == Some(self.rcv_ack) { self.rcv_ack.add(1) } else { self.rcv_ack }
+    }
+
+    /// Notes what the client's packet says about the path: it is alive, and its clock.
+    pub(crate) fn heard(&mut self, now: Instant, options: &Options) {
+        self.last_heard = now;
+        self.suspect = false;
+        if let (Some(clock), Some(Timestamps { val, .. })) = (&mut self.clock, options.timestamps) {
+            clock.heard(val);
+        }
+    }
+
+    /// Takes the client's subflow ACK. `false`: it ACKs what was never sent.
+    pub(crate) fn take_ack(&mut self, now: Instant, ack: Ssn) -> bool {
+        if ack.after(self.snd_next) {
+            return false;
+        }
+        if ack.after(self.snd_una) {
+            self.snd_una = ack;
+            self.outstanding_since = now;
+            if let Some((timed, sent)) = self.timed
+                && !ack.before(timed)
+            {
+                self.timed = None;
+                self.sample_rtt(now.since(sent));
+            }
+        }
+        true
+    }
+
+    /// Notes that `len` new bytes went down: they are the next to be timed, unless others are.
+    pub(crate) fn sent_new(&mut self, now: Instant, len: u32) {
+        if self.snd_una == self.snd_next {
+            self.outstanding_since = now;
+        }
+        self.snd_next = self.snd_next.add(len);
+        if self.timed.is_none() {
+            self.timed = Some((self.snd_next, now));
+        }
+        self.bytes_down += u64::from(len);
+    }
+
+    /// Notes that `len` numbers are kept for data that is still to come.
+    pub(crate) const fn sent_new_hole(&mut self, len: u32) {
+        self.snd_next = self.snd_next.add(len);
+    }
+
+    /// Notes that `len` bytes went down again: what is being timed is ambiguous (Karn's rule).
+    pub(crate) fn sent_again(&mut self, len: u32) {
+        self.timed = None;
+        self.bytes_down += u64::from(len);
+        self.retransmitted_down += u64::from(len);
+    }
+
+    /// Whether data is outstanding and the client has been silent for `limit` since it went down.
+    pub(crate) fn is_silent(&self, now: Instant, limit: Duration) -> bool {
+        let since = self.last_heard.max(self.outstanding_since);
+        self.snd_una != self.snd_next && now.since(since) >= limit
+    }
+
+    /// The smoothed RTT.
+    pub(crate) fn rtt(&self) -> Option<Duration> {
+        self.srtt.map(|micros| Duration::from_micros(u64::from(micros)))
+    }
+
+    /// RFC 6298 section 2: alpha = 1/8.
+    fn sample_rtt(&mut self, sample: Duration) {
+        let micros = u32::try_from(sample.as_micros()).unwrap_or(u32::MAX);
+        self.srtt = Some(self.srtt.map_or(micros, |srtt| srtt - srtt / 8 + micros / 8));
+    }
+}

@@ -1,0 +1,448 @@
+//! Client to server: packets of the subflows become packets of one TCP connection.
+
+use flexcp_wire::{
+    CapableKeys, DataNumber, Dsn, Dss, DssMapping, MpCapable, Ssn, TcpFlags, TcpOption,
+    TcpSeq,
+};
+
+use super::acknowledge::AckNews;
+use super::{Connection, Context, INITIAL, Phase, SubflowIndex};
+use crate::counters::DropReason;
+use crate::frame::{Frame, Verdict};
+use crate::segment::{Outgoing, Segment, may_split};
+
+/// Numbers further away than this from where they should be are not believed.
+const FAR: u32 = 1 << 30;
+/// A packet is never split in more pieces: honest mappings hold many packets, not the other way round.
+const MAX_PIECES: usize = 8;
+/// So many ACKs in a row without a data ACK, and the path of a joined subflow strips options.
+const MAX_BARE_ACKS: u8 = 3;
+
+/// Part of a payload and its place in the data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Piece {
+    /// Offset in the payload.
+    at: u32,
+    dsn: Dsn,
+    len: u32,
+}
+
+/// Pieces of one payload.
+#[derive(Default, Debug)]
+struct Pieces {
+    pieces: [Option<Piece>; MAX_PIECES],
+    len: usize,
+}
+
+/// What the packet declares about the client's data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Declared {
+    Nothing,
+    /// `[dsn, dsn + len)` stands at `ssn`; DATA_FIN not counted.
+    Mapping { dsn: Dsn, ssn: Ssn, len: u32 },
+    /// From now on the subflow's numbers are the data's (RFC 8684 section 3.7).
+    Infinite,
+}
+
+impl Connection {
+    /// A packet on a subflow that has authenticated itself.
+    pub(crate) fn handle_up(
+        &mut self,
+        ctx: &mut Context<'_>,
+        index: SubflowIndex,
+        segment: &Segment,
+        frame: &mut Frame<'_>,
+    ) -> Verdict {
+        let seq = Ssn(segment.tcp.seq);
+        let subflow = self.subflow_mut(index);
+        if seq.offset_from(subflow.rcv_ack).unsigned_abs() > FAR {
+            return Verdict::Drop(DropReason::OutOfWindow);
+        }
+        if segment.has(TcpFlags::RST) {
+            return self.handle_subflow_reset(ctx, index, segment);
+        }
+        if segment.has(TcpFlags::SYN) {
+            return self.challenge(ctx, index);
+        }
+        if !segment.has(TcpFlags::ACK) {
+            return Verdict::Drop(DropReason::Unexpected);
+        }
+        if !subflow.take_ack(ctx.now, Ssn(segment.tcp.ack)) {
+            return Verdict::Drop(DropReason::AckOfUnsent);
+        }
+        subflow.heard(ctx.now, &segment.options);
+        self.heard = index;
+        self.last_packet = ctx.now;
+        if let Some(key) = segment.options.fast_close {
+            return self.handle_fast_close(ctx, index, key);
+        }
+        let Some(news) = self.take_data_ack(index, segment) else {
+            return Verdict::Drop(DropReason::AckOfUnsent);
+        };
+        self.release_down();
+        self.watch_hole(ctx, index);
+        let control = self.take_control(ctx, index, segment);
+        if segment.options.fail {
+            return self.handle_fail(ctx, index, segment, frame);
+        }
+        let declared = match self.take_mapping(index, segment) {
+            Ok(Declared::Infinite) => return self.fall_back_up(ctx, index, segment, frame),
+            Ok(declared) => declared,
+            Err(reason) => return Verdict::Drop(reason),
+        };
+        self.take_subflow_fin(ctx, index, segment);
+        if let Phase::Closed(_) = self.phase {
+            self.answer_subflow_fin(ctx, index, segment.has(TcpFlags::FIN));
+            return Verdict::Consume;
+        }
+        let verdict = if segment.payload.is_empty() {
+            self.forward_control(ctx, index, segment, frame, news, control)
+        } else {
+            self.forward_data(ctx, index, segment, frame, declared)
+        };
+        self.answer_subflow_fin(ctx, index, segment.has(TcpFlags::FIN));
+        self.note_finished(ctx);
+        verdict
+    }
+
+    /// Lets go of downstream mappings that are done with.
+    fn release_down(&mut self) {
+        let data_acked = self.down_acked;
+        for subflow in &mut self.subflows {
+            subflow.down.release(subflow.snd_una, data_acked);
+        }
+    }
+
+    /// Takes what the packet declares: a mapping, DATA_FIN, or the end of MPTCP.
+    fn take_mapping(
+        &mut self,
+        index: SubflowIndex,
+        segment: &Segment,
+    ) -> Result<Declared, DropReason> {
+        let first_data = self.remote.map(|key| key.idsn.add(1));
+        if let (Some(dsn), Some(MpCapable { keys: CapableKeys::AckData { data_len, .. }, .. })) =
+            (first_data, &segment.options.capable)
+        {
+            let ssn = self.subflow(index).absolute_up(1);
+            return self.declare_up(index, dsn, ssn, u32::from(*data_len));
+        }
+        let Some(Dss { mapping: Some(mapping), data_fin, .. }) = &segment.options.dss else {
+            return Ok(Declared::Nothing);
+        };
+        let DssMapping { dsn, ssn, len, .. } = *mapping;
+        let dsn = match dsn {
+            DataNumber::Long(dsn) => Dsn(dsn),
+            DataNumber::Short(low) => self.up_next.expand(low),
+        };
+        if dsn.offset_from(self.up_next).unsigned_abs() > u64::from(FAR) {
+            return Err(DropReason::BadMapping);
+        }
+        if len == 0 && !data_fin {
+            return Ok(Declared::Infinite);
+        }
+        let data_len = u32::from(len).saturating_sub(u32::from(*data_fin));
+        if *data_fin {
+            let fin = dsn.add(u64::from(data_len));
+            if self.up_fin.is_some_and(|known| known != fin) {
+                return Err(DropReason::BadMapping);
+            }
+            self.up_fin = Some(fin);
+        }
+        if data_len == 0 {
+            return Ok(Declared::Nothing);
+        }
+        let ssn = self.subflow(index).absolute_up(ssn);
+        self.declare_up(index, dsn, ssn, data_len)
+    }
+
+    /// Remembers a mapping of the client's, except for what is acknowledged already.
+    fn declare_up(
+        &mut self,
+        index: SubflowIndex,
+        dsn: Dsn,
+        ssn: Ssn,
+        len: u32,
+    ) -> Result<Declared, DropReason> {
+        let declared = Declared::Mapping { dsn, ssn, len };
+        let subflow = self.subflow_mut(index);
+        if ssn.offset_from(subflow.rcv_ack).unsigned_abs() > FAR {
+            return Err(DropReason::BadMapping);
+        }
+        let old = if ssn.before(subflow.rcv_ack) { subflow.rcv_ack.since(ssn).min(len) } else { 0 };
+        if old < len {
+            let (dsn, ssn) = (dsn.add(u64::from(old)), ssn.add(old));
+            subflow.up.insert(dsn, ssn, len - old).map_err(|_| DropReason::BadMapping)?;
+        }
+        Ok(declared)
+    }
+
+    /// A packet with payload.
+    fn forward_data(
+        &mut self,
+        ctx: &mut Context<'_>,
+        index: SubflowIndex,
+        segment: &Segment,
+        frame: &mut Frame<'_>,
+        declared: Declared,
+    ) -> Verdict {
+        if self.subflow(index).up.len() > ctx.config.limits.mappings {
+            self.reset_subflow(ctx, index, flexcp_wire::MpTcpRst::TOO_MUCH_DATA);
+            return Verdict::Drop(DropReason::LimitReached);
+        }
+        let pieces = match self.pieces_up(index, segment, declared) {
+            Ok(pieces) => pieces,
+            Err(DropReason::NoMapping) => return self.handle_unmapped(ctx, index, segment, frame),
+            Err(reason) => return Verdict::Drop(reason),
+        };
+        if pieces.len > 1 && let Err(reason) = may_split(frame, segment) {
+            return Verdict::Drop(reason);
+        }
+        self.subflow_mut(index).bytes_up += u64::from(segment.payload_len());
+        let mut rest = pieces.pieces.iter().take(pieces.len).flatten();
+        let Some(&first) = rest.next() else { return Verdict::Drop(DropReason::NoMapping) };
+        for &piece in rest {
+            let (outgoing, limit) = self.data_up(ctx, index, segment, piece);
+            let start = segment.payload.start + piece.at as usize;
+            let payload = start..start + piece.len as usize;
+            let transmit = outgoing.piece(frame, &segment.ip, payload, limit);
+            ctx.send(transmit);
+        }
+        let (outgoing, limit) = self.data_up(ctx, index, segment, first);
+        let start = segment.payload.start + first.at as usize;
+        match outgoing.forward(frame, segment, start..start + first.len as usize, limit) {
+            Ok(()) => Verdict::Forward,
+            Err(reason) => Verdict::Drop(reason),
+        }
+    }
+
+    /// Where the payload belongs in the data.
+    fn pieces_up(
+        &self,
+        index: SubflowIndex,
+        segment: &Segment,
+        declared: Declared,
+    ) -> Result<Pieces, DropReason> {
+        let subflow = self.subflow(index);
+        let start = Ssn(segment.tcp.seq);
+        let end = start.add(segment.payload_len());
+        let mut pieces = Pieces::default();
+        let mut at = start;
+        while at.before(end) {
+            let known = subflow.up.by_ssn(at).or_else(|| match declared {
+                Declared::Mapping { dsn, ssn, len }
+                    if !at.before(ssn) && at.before(ssn.add(len)) =>
+                {
+                    let offset = at.since(ssn);
+                    Some((dsn.add(u64::from(offset)), len - offset))
+                }
+                _ => subflow.up.by_ssn_late(at),
+            });
+            let (dsn, known) = known.ok_or(DropReason::NoMapping)?;
+            let len = known.min(end.since(at));
+            pieces.push(Piece { at: at.since(start), dsn, len })?;
+            at = at.add(len);
+        }
+        Ok(pieces)
+    }
+
+    /// Headers for part of the payload, DATA_FIN included when it comes right behind.
+    fn data_up(
+        &mut self,
+        ctx: &mut Context<'_>,
+        index: SubflowIndex,
+        segment: &Segment,
+        piece: Piece,
+    ) -> (Outgoing, u16) {
+        let end = piece.dsn.add(u64::from(piece.len));
+        let fin = self.up_fin == Some(end);
+        self.up_next = self.up_next.max(end.add(u64::from(fin)));
+        let mut flags = segment.tcp.flags.without(TcpFlags::FIN);
+        if fin {
+            flags = flags.with(TcpFlags::FIN);
+        }
+        let seq = self.up_seq(piece.dsn);
+        let (mut outgoing, _) = self.headers_up(ctx, index, segment, seq, flags);
+        if piece.at > 0 {
+            outgoing.urgent = 0;
+            outgoing.flags = outgoing.flags.without(TcpFlags::URG).without(TcpFlags::CWR);
+        }
+        let limit = self.server.mss - u16::try_from(outgoing.options.finish().len()).unwrap_or(0);
+        (outgoing, limit)
+    }
+
+    /// A packet without payload: an ACK, a probe, DATA_FIN, or something for FlexCP alone.
+    fn forward_control(
+        &mut self,
+        ctx: &mut Context<'_>,
+        index: SubflowIndex,
+        segment: &Segment,
+        frame: &mut Frame<'_>,
+        news: AckNews,
+        control: bool,
+    ) -> Verdict {
+        let data_fin = segment.options.dss.as_ref().is_some_and(|dss| dss.data_fin);
+        let Some(seq) = self.control_seq(index, segment, data_fin) else {
+            return Verdict::Drop(DropReason::Unexpected);
+        };
+        let mut flags = segment.tcp.flags.without(TcpFlags::FIN);
+        if data_fin {
+            flags = flags.with(TcpFlags::FIN);
+            self.up_next = self.up_next.max(self.up_dsn(seq).add(1));
+        }
+        let probe = self.is_probe(index, segment);
+        if probe && index != self.carrier() {
+            // A keepalive of this subflow: the server would answer on another one.
+            self.send_ack(ctx, index, TcpFlags::ACK);
+            return Verdict::Consume;
+        }
+        let (mut outgoing, sacked) = self.headers_up(ctx, index, segment, seq, flags);
+        let duplicate = index == self.carrier() && !control && !segment.has(TcpFlags::FIN);
+        if self.note_bare_ack(ctx, index, segment) {
+            return Verdict::Consume;
+        }
+        let useful = news.acked || news.window || data_fin || probe || sacked || duplicate;
+        if !useful {
+            return if control || segment.has(TcpFlags::FIN) {
+                Verdict::Consume
+            } else {
+                Verdict::Drop(DropReason::StaleAck)
+            };
+        }
+        outgoing.urgent = 0;
+        match outgoing.forward(frame, segment, segment.payload.clone(), u16::MAX) {
+            Ok(()) => Verdict::Forward,
+            Err(reason) => Verdict::Drop(reason),
+        }
+    }
+
+    /// The number to write in a packet without payload: DATA_FIN's own, the one before the server's ACK
+    /// for a probe, else the next.
+    fn control_seq(
+        &self,
+        index: SubflowIndex,
+        segment: &Segment,
+        data_fin: bool,
+    ) -> Option<TcpSeq> {
+        if data_fin {
+            return self.up_fin.map(|fin| self.up_seq(fin));
+        }
+        let dsn = if self.is_probe(index, segment) { self.up_acked.sub(1) } else { self.up_next };
+        Some(self.up_seq(dsn))
+    }
+
+    /// An old number and no payload: the client wants an answer (keepalive, zero-window probe).
+    fn is_probe(&self, index: SubflowIndex, segment: &Segment) -> bool {
+        segment.payload.is_empty()
+            && !segment.has(TcpFlags::FIN)
+            && Ssn(segment.tcp.seq).before(self.subflow(index).rcv_ack)
+    }
+
+    /// The subflow whose duplicate ACKs are real ones: it carries what the client waits for.
+    pub(crate) fn carrier(&self) -> SubflowIndex {
+        if self.down_acked == self.down_next || self.identity {
+            return self.active;
+        }
+        let carries = |&index: &SubflowIndex| {
+            let subflow = self.subflow(index);
+            subflow.lives() && subflow.down.by_dsn(self.down_acked).is_some()
+        };
+        Some(self.active).filter(carries).or_else(|| self.indices().find(carries)).unwrap_or(self.active)
+    }
+
+    /// The header fields that every packet to the server shares, and whether there is a SACK among
+    /// them.
+    fn headers_up(
+        &mut self,
+        ctx: &mut Context<'_>,
+        index: SubflowIndex,
+        segment: &Segment,
+        seq: TcpSeq,
+        flags: TcpFlags,
+    ) -> (Outgoing, bool) {
+        let mut options = flexcp_wire::OptionWriter::default();
+        let clock = self.subflow(index).clock;
+        if let Some(server) = &mut self.server.clock {
+            let timestamps = server.to_server(ctx.now, clock.as_ref(), segment.options.timestamps);
+            options.push(&TcpOption::Timestamps(timestamps));
+        }
+        let room = (options.remaining().saturating_sub(4) / 8).min(4);
+        let sack = self.sack_up(index, segment, room);
+        if !sack.is_empty() {
+            options.push(&TcpOption::Sack(sack));
+        }
+        let outgoing = Outgoing {
+            ends: self.server_ends(),
+            seq: seq.0,
+            ack: self.down_seq(self.down_acked).0,
+            flags,
+            window: self.window_up(),
+            urgent: segment.tcp.urgent,
+            keep_ecn: self.subflow(index).ecn,
+            options,
+        };
+        (outgoing, !sack.is_empty())
+    }
+
+    /// Counts ACKs that move on without a data ACK. `true`: options are being stripped on this joined
+    /// subflow, and it has been reset (RFC 8684 section 3.7).
+    fn note_bare_ack(
+        &mut self,
+        ctx: &mut Context<'_>,
+        index: SubflowIndex,
+        segment: &Segment,
+    ) -> bool {
+        let identity = self.identity;
+        let subflow = self.subflow_mut(index);
+        if segment.options.mptcp || identity {
+            subflow.bare_acks = 0;
+            return false;
+        }
+        subflow.bare_acks += 1;
+        if subflow.bare_acks < MAX_BARE_ACKS {
+            return false;
+        }
+        self.reset_subflow(ctx, index, flexcp_wire::MpTcpRst::MIDDLEBOX);
+        true
+    }
+
+    /// Data that no mapping covers: the options are being stripped. The connection falls back while it
+    /// still can; otherwise the subflow goes (RFC 8684 section 3.7).
+    fn handle_unmapped(
+        &mut self,
+        ctx: &mut Context<'_>,
+        index: SubflowIndex,
+        segment: &Segment,
+        frame: &mut Frame<'_>,
+    ) -> Verdict {
+        if self.identity && index == INITIAL {
+            return self.fall_back_up(ctx, index, segment, frame);
+        }
+        // Old data whose mapping has been let go: an ACK is all that it wants.
+        let end = Ssn(segment.tcp.seq).add(segment.payload_len());
+        if !end.after(self.subflow(index).rcv_ack) {
+            self.send_ack(ctx, index, TcpFlags::ACK);
+            return Verdict::Consume;
+        }
+        if segment.options.mptcp {
+            return Verdict::Drop(DropReason::NoMapping);
+        }
+        self.reset_subflow(ctx, index, flexcp_wire::MpTcpRst::MIDDLEBOX);
+        Verdict::Drop(DropReason::NoMapping)
+    }
+}
+
+impl Pieces {
+    /// Adds a piece, joined with the last one when it continues it.
+    fn push(&mut self, piece: Piece) -> Result<(), DropReason> {
+        if let Some(Some(last)) = self.len.checked_sub(1).and_then(|i| self.pieces.get_mut(i))
+            && last.dsn.add(u64::from(last.len)) == piece.dsn
+        {
+            last.len += piece.len;
+            return Ok(());
+        }
+        let slot = self.pieces.get_mut(self.len).ok_or(DropReason::BadMapping)?;
+        *slot = Some(piece);
+        self.len += 1;
+        Ok(())
+    }
+}

@@ -1,0 +1,59 @@
+//! A connection as an operator sees it.
+
+use super::{Connection, INITIAL, Phase, SubflowState};
+use crate::time::Instant;
+use crate::view::{ConnectionState, ConnectionView, SubflowView};
+
+impl Connection {
+    pub(crate) fn view(&self, now: Instant) -> ConnectionView {
+        let initial = self.subflow(INITIAL);
+        let mptcp = !matches!(self.phase, Phase::Plain);
+        ConnectionView {
+            service: usize::from(self.service),
+            state: self.state(),
+            client: initial.remote,
+            server: initial.local,
+            source: self.server.source,
+            backend: self.server.backend,
+            token: mptcp.then_some(self.local.token),
+            age: now.since(self.opened),
+            idle: now.since(self.last_packet),
+            subflows: self
+                .indices()
+                .filter(|&index| self.subflow(index).lives())
+                .map(|index| self.subflow_view(index))
+                .collect(),
+        }
+    }
+
+    const fn state(&self) -> ConnectionState {
+        match self.phase {
+            Phase::SynSent | Phase::SynReceived => ConnectionState::Handshake,
+            Phase::Established if self.up_fin.is_some() || self.down_fin.is_some() => {
+                ConnectionState::HalfClosed
+            }
+            Phase::Established => ConnectionState::Translating,
+            Phase::Plain => ConnectionState::Plain,
+            Phase::Fallback => ConnectionState::Fallback,
+            Phase::Closed(_) => ConnectionState::Closed,
+            Phase::Reset(_) => ConnectionState::Reset,
+        }
+    }
+
+    fn subflow_view(&self, index: super::SubflowIndex) -> SubflowView {
+        let subflow = self.subflow(index);
+        SubflowView {
+            client: subflow.remote,
+            local: subflow.local,
+            address_id: subflow.address_id,
+            active: self.active == index,
+            backup: subflow.backup,
+            established: subflow.state == SubflowState::Established
+                || matches!(self.phase, Phase::Plain),
+            bytes_up: subflow.bytes_up,
+            bytes_down: subflow.bytes_down,
+            retransmitted_down: subflow.retransmitted_down,
+            rtt: subflow.rtt(),
+        }
+    }
+}

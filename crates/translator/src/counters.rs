@@ -1,0 +1,162 @@
+//! Counters, named after the kernel's MIB where it has a counterpart, and the reasons for which a
+//! packet is dropped: each reason is a counter.
+
+macro_rules! counters {
+    ($(#[$doc:meta])* $name:ident { $($(#[$fdoc:meta])* $field:ident),* $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+        pub struct $name { $($(#[$fdoc])* pub $field: u64),* }
+
+        impl $name {
+            /// Name and value of each counter, in declaration order.
+            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($field), self.$field)),*].into_iter()
+            }
+        }
+    };
+}
+
+counters! {
+    /// What the translator has done since it was made.
+    Counters {
+        /// Packets handed in.
+        packets_in,
+        /// Packets forwarded, in place or in pieces.
+        packets_forwarded,
+        /// Packets that the translator made: ACKs, handshake answers, resets, filler.
+        packets_made,
+        /// SYNs with an `MP_CAPABLE` that FlexCP took.
+        mp_capable_syn_rx,
+        /// Connections whose client proved its keys: MPTCP works.
+        mp_capable_ack_rx,
+        /// SYNs of a service that go on as plain TCP: no `MP_CAPABLE`, or one we can't honour.
+        plain_syn,
+        /// SYNs with `MP_CAPABLE` that went on as plain TCP because a limit was reached.
+        overload_plain,
+        /// The server answered `MP_CAPABLE` itself and FlexCP stepped aside.
+        end_to_end,
+        /// Connections that fell back to TCP before the client proved its keys.
+        fallback_handshake,
+        /// Connections that fell back to TCP later (RFC 8684 section 3.7).
+        fallback_established,
+        /// `MP_JOIN` SYNs answered.
+        mp_join_syn_rx,
+        /// Subflows whose client proved itself.
+        mp_join_ack_rx,
+        /// `MP_JOIN` SYNs with a token that no connection has.
+        mp_join_no_token,
+        /// `MP_JOIN` ACKs with a wrong HMAC.
+        mp_join_ack_hmac_failure,
+        /// `MP_JOIN` SYNs refused: too many subflows, or the connection does not take any.
+        mp_join_refused,
+        /// `ADD_ADDR` sent, copies included.
+        add_addr_tx,
+        /// `ADD_ADDR` echoes with which a client confirmed one.
+        echo_add_rx,
+        /// `REMOVE_ADDR` obeyed.
+        rm_addr_rx,
+        /// `MP_PRIO` obeyed.
+        mp_prio_rx,
+        /// `MP_FAIL` received.
+        mp_fail_rx,
+        /// `MP_FASTCLOSE` received and passed to the server as RST.
+        mp_fastclose_rx,
+        /// `MP_FASTCLOSE` sent because the server reset the connection.
+        mp_fastclose_tx,
+        /// Subflows reset by FlexCP.
+        mp_rst_tx,
+        /// Subflows reset by their client.
+        mp_rst_rx,
+        /// Downstream data moved to another subflow.
+        subflow_switch,
+        /// Payload bytes of the server that it had sent before.
+        retransmitted_down_bytes,
+        /// Filler sent into holes that the data ACK had overtaken.
+        filler_tx,
+        /// Connections taken into the table.
+        connections_opened,
+        /// Connections that left the table.
+        connections_closed,
+        /// Back ends that refused or did not answer, so that another was tried.
+        backend_skipped,
+    }
+}
+
+macro_rules! drop_reasons {
+    ($($(#[$doc:meta])* $variant:ident => $name:ident),* $(,)?) => {
+        /// Why a packet was dropped. Each reason has a counter of the same name.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        pub enum DropReason { $($(#[$doc])* $variant),* }
+
+        impl DropReason {
+            /// Every reason.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),*];
+
+            /// The counter's name.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => stringify!($name)),* }
+            }
+        }
+    };
+}
+
+drop_reasons! {
+    /// Not a packet: cut short, or lengths that contradict each other.
+    Malformed => malformed,
+    /// An IP fragment: the rest of it can't be told apart.
+    Fragment => fragment,
+    /// Checksum wrong where FlexCP had to check it.
+    Checksum => checksum,
+    /// TCP options that can't be walked to their end.
+    MalformedOptions => malformed_options,
+    /// Not TCP, and nothing FlexCP asked for.
+    NotTcp => not_tcp,
+    /// Belongs to no connection, and the service leaves nobody else to send it to.
+    NoConnection => no_connection,
+    /// Sequence number outside what the receiver could take.
+    OutOfWindow => out_of_window,
+    /// An ACK of something that was never sent.
+    AckOfUnsent => ack_of_unsent,
+    /// An ACK that tells the server nothing new and would look like a duplicate.
+    StaleAck => stale_ack,
+    /// Older than what the sender's timestamps have said already (RFC 7323 section 5).
+    Paws => paws,
+    /// A mapping that contradicts an earlier one, or lies out of reach.
+    BadMapping => bad_mapping,
+    /// Data on a subflow that has not authenticated itself.
+    NotAuthenticated => not_authenticated,
+    /// Data without a mapping on a connection that can't fall back.
+    NoMapping => no_mapping,
+    /// No subflow is left to carry it.
+    NoSubflow => no_subflow,
+    /// A table is full.
+    LimitReached => limit_reached,
+    /// The headers would not fit before the payload.
+    NoHeadroom => no_headroom,
+    /// A RST whose sequence number does not prove that its sender is on the path (RFC 5961).
+    BlindReset => blind_reset,
+    /// The state of the connection has no use for it.
+    Unexpected => unexpected,
+}
+
+/// Packets dropped, by reason.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Drops([u64; DropReason::ALL.len()]);
+
+impl Drops {
+    pub(crate) const fn count(&mut self, reason: DropReason) {
+        self.0[reason as usize] += 1;
+    }
+
+    /// Packets dropped for this reason.
+    #[must_use]
+    pub const fn get(&self, reason: DropReason) -> u64 {
+        self.0[reason as usize]
+    }
+
+    /// Name and value of each counter.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        DropReason::ALL.iter().map(|&reason| (reason.name(), self.get(reason)))
+    }
+}

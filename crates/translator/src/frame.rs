@@ -1,0 +1,140 @@
+//! What goes in and out of the translator: a packet in a buffer with headroom, a verdict on it, and
+//! the packets the translator makes itself.
+
+use core::ops::Range;
+
+use flexcp_wire::{MAX_HEADERS_LEN, Offload};
+
+use crate::counters::DropReason;
+
+/// Room a carrier leaves before a packet, so that its headers can grow in place: the IPv4 to IPv6
+/// difference and a full set of TCP options, and the carrier's own header before it.
+pub const HEADROOM: usize = 128;
+
+/// One packet, from the IP header on, inside a buffer with [`HEADROOM`] bytes before it.
+#[derive(Debug)]
+pub struct Frame<'a> {
+    buf: &'a mut [u8],
+    start: usize,
+    end: usize,
+    /// What the carrier knows, or has to do, about checksum and segmentation.
+    pub offload: Offload,
+}
+
+impl<'a> Frame<'a> {
+    /// The packet stands at `packet` in `buf`.
+    ///
+    /// # Panics
+    /// When `packet` does not lie inside `buf`: a defect of the carrier.
+    #[must_use]
+    pub fn new(buf: &'a mut [u8], packet: Range<usize>, offload: Offload) -> Self {
+        assert!(packet.start <= packet.end && packet.end <= buf.len(), "packet outside its buffer");
+        Self { buf, start: packet.start, end: packet.end, offload }
+    }
+
+    /// The packet's bytes.
+    #[must_use]
+    pub fn packet(&self) -> &[u8] {
+        &self.buf[self.start..self.end]
+    }
+
+    /// The packet's bytes, to change.
+    pub fn packet_mut(&mut self) -> &mut [u8] {
+        &mut self.buf[self.start..self.end]
+    }
+
+    /// Where the packet stands in the buffer.
+    #[must_use]
+    pub const fn range(&self) -> Range<usize> {
+        self.start..self.end
+    }
+
+    /// Any part of the buffer, such as the payload a [`Transmit`] names.
+    #[must_use]
+    pub fn buffer(&self, range: Range<usize>) -> &[u8] {
+        &self.buf[range]
+    }
+
+    /// The whole buffer and where the packet stands in it: for a carrier that puts its own header
+    /// right before the packet.
+    pub fn parts_mut(&mut self) -> (&mut [u8], Range<usize>) {
+        (self.buf, self.start..self.end)
+    }
+
+    /// Puts `header` right before `payload`; the packet is then both. `false`, and nothing changed,
+    /// when the headroom does not suffice.
+    pub(crate) fn replace_header(&mut self, header: &[u8], payload: Range<usize>) -> bool {
+        let Some(start) = payload.start.checked_sub(header.len()) else { return false };
+        self.buf[start..payload.start].copy_from_slice(header);
+        self.start = start;
+        self.end = payload.end;
+        true
+    }
+}
+
+/// What becomes of the packet in hand.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Verdict {
+    /// Send the frame on: it now holds the translated packet.
+    Forward,
+    /// The packet is at its end here, as it should be; answers to it may wait in `poll_transmit`.
+    Consume,
+    /// The packet goes no further; the reason has been counted.
+    Drop(DropReason),
+}
+
+/// A packet that the translator made: its headers, and where its payload comes from.
+#[derive(Clone, Debug)]
+pub struct Transmit {
+    header: [u8; MAX_HEADERS_LEN],
+    header_len: u8,
+    ip_header_len: u8,
+    /// What stands behind the headers.
+    pub payload: Payload,
+    /// What the carrier has to do about checksum and segmentation.
+    pub offload: Offload,
+}
+
+/// Where the payload of a [`Transmit`] comes from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Payload {
+    /// No payload.
+    None,
+    /// This part of the buffer of the frame last handled: the pieces of a packet that was split.
+    Frame(Range<usize>),
+    /// So many zero bytes: filler for a hole that nobody waits for any more.
+    Zeros(usize),
+}
+
+impl Transmit {
+    pub(crate) fn new(
+        header: &[u8],
+        ip_header_len: usize,
+        payload: Payload,
+        offload: Offload,
+    ) -> Self {
+        let mut bytes = [0; MAX_HEADERS_LEN];
+        bytes[..header.len()].copy_from_slice(header);
+        let short = |len: usize| u8::try_from(len).expect("headers fit their maximum");
+        Self {
+            header: bytes,
+            header_len: short(header.len()),
+            ip_header_len: short(ip_header_len),
+            payload,
+            offload,
+        }
+    }
+
+    /// IP and TCP header.
+    #[must_use]
+    pub fn header(&self) -> &[u8] {
+        &self.header[..usize::from(self.header_len)]
+    }
+
+    /// Length of the IP header alone: the TCP header's place.
+    #[must_use]
+    pub const fn ip_header_len(&self) -> usize {
+        self.ip_header_len as usize
+    }
+}

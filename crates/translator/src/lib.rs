@@ -1,0 +1,28 @@
+//! The sans-IO translator between MPTCP clients and TCP servers.
+//!
+//! It takes packets and the time, and gives back verdicts and packets. There is no clock, socket,
+//! thread or source of randomness in it.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+mod auth;
+mod config;
+mod connection;
+mod counters;
+mod dtree;
+mod frame;
+mod segment;
+mod service;
+mod table;
+mod time;
+mod translator;
+mod view;
+
+pub use config::{Announce, Config, Limits, Mode, Prefix, Service, Timeouts};
+pub use counters::{Counters, DropReason, Drops};
+pub use frame::{Frame, HEADROOM, Payload, Transmit, Verdict};
+pub use time::Instant;
+pub use translator::Translator;
+pub use view::{ConnectionState, ConnectionView, SubflowView};

@@ -1,0 +1,208 @@
+//! The tables: connections, flows to connections, tokens to connections, and the timer queue. One
+//! worker's; nothing is shared.
+
+use alloc::collections::BinaryHeap;
+use core::cmp::Reverse;
+use core::hash::Hasher;
+use core::net::{IpAddr, SocketAddr};
+
+use hashbrown::HashTable;
+use siphasher::sip::SipHasher13;
+use slab::Slab;
+
+use crate::connection::{Connection, SubflowIndex};
+use crate::segment::Ends;
+use crate::time::Instant;
+
+/// Handle of a connection while it is in the table.
+pub(crate) type ConnectionId = u32;
+
+/// Which packets of a connection a flow holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Leg {
+    /// From the client, on this subflow.
+    Subflow(SubflowIndex),
+    /// From the server.
+    Server,
+}
+
+/// A connection and one of its flows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct FlowRef {
+    pub(crate) id: ConnectionId,
+    pub(crate) leg: Leg,
+}
+
+/// One worker's tables.
+#[derive(Debug)]
+pub(crate) struct Table {
+    connections: Slab<Connection>,
+    flows: HashTable<FlowRef>,
+    tokens: HashTable<ConnectionId>,
+    timers: BinaryHeap<Reverse<(Instant, ConnectionId)>>,
+    /// Keys of the flow hash: without them nobody can aim at one bucket.
+    hash_keys: (u64, u64),
+    /// Connections whose handshake is not complete.
+    pub(crate) half_open: usize,
+}
+
+impl Table {
+    pub(crate) fn new(hash_keys: (u64, u64)) -> Self {
+        Self {
+            connections: Slab::new(),
+            flows: HashTable::new(),
+            tokens: HashTable::new(),
+            timers: BinaryHeap::new(),
+            hash_keys,
+            half_open: 0,
+        }
+    }
+
+    /// Connections in the table.
+    pub(crate) fn len(&self) -> usize {
+        self.connections.len()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Connection> {
+        self.connections.iter().map(|(_, connection)| connection)
+    }
+
+    pub(crate) fn get_mut(&mut self, id: ConnectionId) -> Option<&mut Connection> {
+        self.connections.get_mut(id as usize)
+    }
+
+    /// The connection and flow that a packet with these ends belongs to.
+    pub(crate) fn find(&self, ends: Ends) -> Option<FlowRef> {
+        let hash = self.hash(ends);
+        self.flows.find(hash, |flow| self.ends_of(*flow) == Some(ends)).copied()
+    }
+
+    /// The connection whose token FlexCP gave this value.
+    pub(crate) fn find_token(&self, token: u32) -> Option<ConnectionId> {
+        let has = |&id: &ConnectionId| {
+            self.connections.get(id as usize).is_some_and(|c| c.local.token == token)
+        };
+        self.tokens.find(u64::from(token).wrapping_mul(0x9e37_79b9_7f4a_7c15), has).copied()
+    }
+
+    /// Adds a connection with its initial subflow and server flow.
+    pub(crate) fn insert(&mut self, connection: Connection) -> ConnectionId {
+        let token = connection.local.token;
+        let initial = connection.subflow(0).flow();
+        let server = connection.server_flow();
+        let id = u32::try_from(self.connections.insert(connection)).expect("fewer than 2^32");
+        self.insert_flow(initial, FlowRef { id, leg: Leg::Subflow(0) });
+        self.insert_flow(server, FlowRef { id, leg: Leg::Server });
+        let token_hash = |token: u32| u64::from(token).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let connections = &self.connections;
+        self.tokens.insert_unique(token_hash(token), id, |&id| {
+            connections.get(id as usize).map_or(0, |c| token_hash(c.local.token))
+        });
+        id
+    }
+
+    /// Adds a flow of a connection.
+    pub(crate) fn insert_flow(&mut self, ends: Ends, flow: FlowRef) {
+        let hash = self.hash(ends);
+        let (connections, keys) = (&self.connections, self.hash_keys);
+        self.flows.insert_unique(hash, flow, |&flow| {
+            ends_in(connections, flow).map_or(0, |ends| hash_ends(keys, ends))
+        });
+    }
+
+    /// Removes a flow.
+    pub(crate) fn remove_flow(&mut self, id: ConnectionId, ends: Ends) {
+        let hash = self.hash(ends);
+        let connections = &self.connections;
+        let same = |flow: &FlowRef| flow.id == id && ends_in(connections, *flow) == Some(ends);
+        if let Ok(entry) = self.flows.find_entry(hash, same) {
+            entry.remove();
+        }
+    }
+
+    /// Removes a connection and all that leads to it.
+    pub(crate) fn remove(&mut self, id: ConnectionId) {
+        let Some(connection) = self.connections.get(id as usize) else { return };
+        let server = connection.server_flow();
+        let count = connection.subflows.len();
+        let token = connection.local.token;
+        self.remove_flow(id, server);
+        for index in 0..count {
+            let connection = &self.connections[id as usize];
+            let subflow = &connection.subflows[index];
+            if subflow.lives() {
+                let ends = subflow.flow();
+                self.remove_flow(id, ends);
+            }
+        }
+        let token_hash = u64::from(token).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        if let Ok(entry) = self.tokens.find_entry(token_hash, |&other| other == id) {
+            entry.remove();
+        }
+        self.connections.remove(id as usize);
+    }
+
+    /// Puts a connection in the timer queue, unless it stands there for an earlier time already.
+    pub(crate) fn arm(&mut self, id: ConnectionId, deadline: Instant) {
+        let Some(connection) = self.connections.get_mut(id as usize) else { return };
+        if connection.armed.is_none_or(|armed| deadline < armed) {
+            connection.armed = Some(deadline);
+            self.timers.push(Reverse((deadline, id)));
+        }
+    }
+
+    /// When the next connection wants to be looked at.
+    pub(crate) fn next_timer(&self) -> Option<Instant> {
+        self.timers.peek().map(|Reverse((at, _))| *at)
+    }
+
+    /// A connection whose time has come; entries that were overtaken are dropped on the way.
+    pub(crate) fn pop_timer(&mut self, now: Instant) -> Option<ConnectionId> {
+        while let Some(&Reverse((at, id))) = self.timers.peek() {
+            if at > now {
+                return None;
+            }
+            self.timers.pop();
+            if let Some(connection) = self.connections.get_mut(id as usize)
+                && connection.armed == Some(at)
+            {
+                connection.armed = None;
+                return Some(id);
+            }
+        }
+        None
+    }
+
+    fn ends_of(&self, flow: FlowRef) -> Option<Ends> {
+        ends_in(&self.connections, flow)
+    }
+
+    fn hash(&self, ends: Ends) -> u64 {
+        hash_ends(self.hash_keys, ends)
+    }
+}
+
+fn ends_in(connections: &Slab<Connection>, flow: FlowRef) -> Option<Ends> {
+    let connection = connections.get(flow.id as usize)?;
+    match flow.leg {
+        Leg::Server => Some(connection.server_flow()),
+        Leg::Subflow(index) => connection.subflows.get(usize::from(index)).map(|s| s.flow()),
+    }
+}
+
+fn hash_ends(keys: (u64, u64), ends: Ends) -> u64 {
+    let mut hasher = SipHasher13::new_with_keys(keys.0, keys.1);
+    let mut bytes = [0; 36];
+    write_addr(&mut bytes[..18], ends.from);
+    write_addr(&mut bytes[18..], ends.to);
+    hasher.write(&bytes);
+    hasher.finish()
+}
+
+fn write_addr(out: &mut [u8], addr: SocketAddr) {
+    match addr.ip() {
+        IpAddr::V4(ip) => out[..4].copy_from_slice(&ip.octets()),
+        IpAddr::V6(ip) => out[..16].copy_from_slice(&ip.octets()),
+    }
+    out[16..18].copy_from_slice(&addr.port().to_be_bytes());
+}

@@ -1,0 +1,542 @@
+//! The entry: one packet or timer at a time goes to its connection, or makes one.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use flexcp_wire::{MpJoin, MpTcpRst, MptcpOption, TcpFlags, TcpOption};
+
+use crate::auth::{Key, SecretStream};
+use crate::connection::{
+    Backend, Connection, Context, INITIAL, Phase, Request, Subflow, SubflowState, relay, request,
+};
+use crate::counters::DropReason;
+use crate::segment::{Ends, Outgoing, Segment};
+use crate::service::{Match, Services};
+use crate::table::{ConnectionId, FlowRef, Leg, Table};
+use crate::{Config, ConnectionView, Counters, Drops, Frame, Instant, Transmit, Verdict};
+
+/// Packets that may wait to be sent before memory for more is asked for.
+const OUTBOX: usize = 64;
+
+/// The translator of one worker.
+///
+/// Feed it with [`handle_packet`](Self::handle_packet) and
+/// [`handle_timeout`](Self::handle_timeout). **After each of them carry out the verdict, then drain
+/// [`poll_transmit`](Self::poll_transmit) until `None`**: pieces of a split packet borrow the payload
+/// of the frame just handled. [`poll_timeout`](Self::poll_timeout) may change after either.
+#[derive(Debug)]
+pub struct Translator {
+    config: Config,
+    services: Services,
+    table: Table,
+    secrets: SecretStream,
+    outbox: VecDeque<Transmit>,
+    gone: Vec<Ends>,
+    counters: Counters,
+    drops: Drops,
+}
+
+/// Borrows what a connection may use, beside the table that holds it.
+macro_rules! context {
+    ($self:ident, $now:expr) => {
+        Context {
+            now: $now,
+            config: &$self.config,
+            counters: &mut $self.counters,
+            secrets: &mut $self.secrets,
+            outbox: &mut $self.outbox,
+            gone: &mut $self.gone,
+        }
+    };
+}
+
+impl Translator {
+    /// `seed` must be unpredictable: keys, nonces and sequence numbers are derived from it. The same
+    /// seed and the same calls give the same packets.
+    #[must_use]
+    pub fn new(config: Config, seed: [u8; 32]) -> Self {
+        let mut secrets = SecretStream::new(seed);
+        let hash_keys = (secrets.next_u64(), secrets.next_u64());
+        Self {
+            services: Services::new(&config),
+            config,
+            table: Table::new(hash_keys),
+            secrets,
+            outbox: VecDeque::with_capacity(OUTBOX),
+            gone: Vec::with_capacity(OUTBOX),
+            counters: Counters::default(),
+            drops: Drops::default(),
+        }
+    }
+
+    /// Translates the packet in `frame`.
+    pub fn handle_packet(&mut self, now: Instant, frame: &mut Frame<'_>) -> Verdict {
+        self.counters.packets_in += 1;
+        let verdict = match Segment::parse(frame) {
+            Ok(segment) => self.handle_segment(now, &segment, frame),
+            Err(reason) => Verdict::Drop(reason),
+        };
+        match verdict {
+            Verdict::Forward => self.counters.packets_forwarded += 1,
+            Verdict::Consume => {}
+            Verdict::Drop(reason) => self.drops.count(reason),
+        }
+        verdict
+    }
+
+    /// Does what is due at `now`.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        while let Some(id) = self.table.pop_timer(now) {
+            let Some(connection) = self.table.get_mut(id) else { continue };
+            let mut ctx = context!(self, now);
+            if connection.handle_timeout(&mut ctx) {
+                self.settle(now, id);
+            } else {
+                self.gone.clear();
+                self.remove(id);
+            }
+        }
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) wants to be called; `None`: not before another
+    /// packet.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.table.next_timer()
+    }
+
+    /// A packet that wants to be sent.
+    #[must_use]
+    pub fn poll_transmit(&mut self) -> Option<Transmit> {
+        self.outbox.pop_front()
+    }
+
+    /// What has been done so far.
+    #[must_use]
+    pub const fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// What has been dropped so far, and why.
+    #[must_use]
+    pub const fn drops(&self) -> &Drops {
+        &self.drops
+    }
+
+    /// The connections that there are. Costs one pass over the table; not for the packet path.
+    pub fn connections(&self, now: Instant) -> impl Iterator<Item = ConnectionView> + '_ {
+        self.table.iter().map(move |connection| connection.view(now))
+    }
+
+    fn handle_segment(
+        &mut self,
+        now: Instant,
+        segment: &Segment,
+        frame: &mut Frame<'_>,
+    ) -> Verdict {
+        let ends = Ends { from: segment.source(), to: segment.destination() };
+        let is_syn = segment.has(TcpFlags::SYN) && !segment.has(TcpFlags::ACK);
+        let Some(flow) = self.table.find(ends) else {
+            return if is_syn {
+                self.handle_syn(now, segment, frame)
+            } else {
+                self.handle_unknown(segment)
+            };
+        };
+        if is_syn && self.gives_way(flow, segment) {
+            self.remove(flow.id);
+            return self.handle_syn(now, segment, frame);
+        }
+        let verdict = match flow.leg {
+            Leg::Subflow(index) => self.handle_client(now, flow.id, index, segment, frame),
+            Leg::Server => self.handle_server(now, flow.id, segment, frame),
+        };
+        self.settle(now, flow.id);
+        verdict
+    }
+
+    /// Whether a SYN on a known flow starts another connection: the one that is known is over, or has
+    /// not come beyond its own SYN and the client has started anew.
+    fn gives_way(&mut self, flow: FlowRef, segment: &Segment) -> bool {
+        let Some(connection) = self.table.get_mut(flow.id) else { return true };
+        if flow.leg != Leg::Subflow(INITIAL) {
+            return matches!(connection.phase, Phase::Closed(_) | Phase::Reset(_));
+        }
+        let same = connection.isn_client.0 == segment.tcp.seq;
+        match connection.phase {
+            Phase::Closed(_) | Phase::Reset(_) => true,
+            Phase::SynSent | Phase::SynReceived | Phase::Plain | Phase::Fallback => !same,
+            Phase::Established => false,
+        }
+    }
+
+    /// A packet of a known client.
+    fn handle_client(
+        &mut self,
+        now: Instant,
+        id: ConnectionId,
+        index: u8,
+        segment: &Segment,
+        frame: &mut Frame<'_>,
+    ) -> Verdict {
+        let Some(connection) = self.table.get_mut(id) else { return Verdict::Consume };
+        let mut ctx = context!(self, now);
+        match connection.phase {
+            Phase::SynSent | Phase::SynReceived if segment.has(TcpFlags::SYN) => {
+                self.repeat_syn(now, id, segment, frame)
+            }
+            Phase::SynSent => relay(connection.server_ends(), segment, frame),
+            Phase::SynReceived if segment.has(TcpFlags::RST) => {
+                let verdict = relay(connection.server_ends(), segment, frame);
+                self.remove(id);
+                verdict
+            }
+            Phase::SynReceived => {
+                if connection.take_keys(&mut ctx, segment) {
+                    self.table.half_open -= 1;
+                    return connection_up(&mut self.table, ctx, id, index, segment, frame);
+                }
+                if segment.options.mptcp {
+                    // Data that overtook the packet with the keys comes again.
+                    return Verdict::Drop(DropReason::NotAuthenticated);
+                }
+                connection.phase = Phase::Fallback;
+                ctx.counters.fallback_handshake += 1;
+                self.table.half_open -= 1;
+                let Some(connection) = self.table.get_mut(id) else { return Verdict::Consume };
+                connection.relay_up(&mut ctx, segment, frame)
+            }
+            Phase::Established | Phase::Closed(_) => {
+                if connection.subflow(index).state == SubflowState::Joining {
+                    connection.handle_joining(&mut ctx, index, segment)
+                } else {
+                    connection.handle_up(&mut ctx, index, segment, frame)
+                }
+            }
+            Phase::Plain | Phase::Fallback => connection.relay_up(&mut ctx, segment, frame),
+            Phase::Reset(_) => connection.answer_reset_client(&mut ctx, index, segment),
+        }
+    }
+
+    /// A packet of a known server.
+    fn handle_server(
+        &mut self,
+        now: Instant,
+        id: ConnectionId,
+        segment: &Segment,
+        frame: &mut Frame<'_>,
+    ) -> Verdict {
+        let Some(connection) = self.table.get_mut(id) else { return Verdict::Consume };
+        let mut ctx = context!(self, now);
+        match connection.phase {
+            Phase::SynSent | Phase::SynReceived if segment.has(TcpFlags::RST) => {
+                self.handle_refusal(now, id, segment, frame)
+            }
+            Phase::SynSent | Phase::SynReceived
+                if segment.has(TcpFlags::SYN) && segment.has(TcpFlags::ACK) =>
+            {
+                if connection.offered_end_to_end && segment.options.capable.is_some() {
+                    // The server speaks MPTCP itself: from here on FlexCP only routes.
+                    ctx.counters.end_to_end += 1;
+                    self.remove(id);
+                    return Verdict::Forward;
+                }
+                connection.handle_syn_ack(&mut ctx, segment, frame)
+            }
+            Phase::SynSent | Phase::SynReceived => Verdict::Drop(DropReason::Unexpected),
+            Phase::Established | Phase::Closed(_) => {
+                connection.handle_down(&mut ctx, segment, frame)
+            }
+            Phase::Plain if segment.has(TcpFlags::RST) && !connection.server.answered => {
+                self.handle_refusal(now, id, segment, frame)
+            }
+            Phase::Plain | Phase::Fallback => connection.relay_down(&mut ctx, segment, frame),
+            Phase::Reset(_) => connection.answer_reset_server(&mut ctx, segment),
+        }
+    }
+
+    /// A SYN that no connection knows.
+    fn handle_syn(&mut self, now: Instant, segment: &Segment, frame: &mut Frame<'_>) -> Verdict {
+        if let Some(MpJoin::Syn { token, .. }) = segment.options.join {
+            return self.handle_join(now, token, segment);
+        }
+        match self.services.find(&self.config, segment.destination()) {
+            None => self.handle_unknown(segment),
+            Some(Match::Transparent { service, end_to_end }) => {
+                let backend = Backend { source: segment.source(), addr: segment.destination() };
+                if self.wants_mptcp(segment) {
+                    return self.open(now, service, backend, segment, frame, end_to_end);
+                }
+                self.counters.plain_syn += 1;
+                if segment.options.mptcp && !end_to_end {
+                    return relay(Ends { from: backend.source, to: backend.addr }, segment, frame);
+                }
+                Verdict::Forward
+            }
+            Some(Match::Reverse { service }) => {
+                if self.table.len() >= self.config.limits.connections {
+                    return Verdict::Drop(DropReason::LimitReached);
+                }
+                let Some(backend) = self.next_backend(service, None) else {
+                    return Verdict::Drop(DropReason::LimitReached);
+                };
+                if self.wants_mptcp(segment) {
+                    return self.open(now, service, backend, segment, frame, false);
+                }
+                self.counters.plain_syn += 1;
+                self.open_plain(now, service, backend, segment, frame)
+            }
+        }
+    }
+
+    /// Whether the SYN asks for MPTCP and there is room for it. Without room it passes as plain TCP:
+    /// clients that lose such SYNs give up MPTCP altogether.
+    fn wants_mptcp(&mut self, segment: &Segment) -> bool {
+        if request(segment) == Request::Plain {
+            return false;
+        }
+        let limits = &self.config.limits;
+        let full =
+            self.table.len() >= limits.connections || self.table.half_open >= limits.half_open;
+        self.counters.overload_plain += u64::from(full);
+        !full
+    }
+
+    /// Takes a connection into the table and sends its SYN on.
+    fn open(
+        &mut self,
+        now: Instant,
+        service: u16,
+        backend: Backend,
+        segment: &Segment,
+        frame: &mut Frame<'_>,
+        end_to_end: bool,
+    ) -> Verdict {
+        let local = self.fresh_key();
+        let initial = Subflow::new(now, segment, flexcp_wire::Ssn(0));
+        let connection = Connection::new(now, service, initial, backend, local);
+        let id = self.table.insert(connection);
+        self.table.half_open += 1;
+        self.counters.connections_opened += 1;
+        self.counters.mp_capable_syn_rx += 1;
+        let Some(connection) = self.table.get_mut(id) else { return Verdict::Consume };
+        let mut ctx = context!(self, now);
+        let verdict = connection.forward_syn(&mut ctx, segment, frame, end_to_end);
+        self.settle(now, id);
+        verdict
+    }
+
+    /// The same for a client without MPTCP, in reverse mode.
+    fn open_plain(
+        &mut self,
+        now: Instant,
+        service: u16,
+        backend: Backend,
+        segment: &Segment,
+        frame: &mut Frame<'_>,
+    ) -> Verdict {
+        let local = self.fresh_key();
+        let initial = Subflow::new(now, segment, flexcp_wire::Ssn(0));
+        let mut connection = Connection::new(now, service, initial, backend, local);
+        connection.phase = Phase::Plain;
+        connection.remember_syn(now, segment);
+        let id = self.table.insert(connection);
+        self.counters.connections_opened += 1;
+        let Some(connection) = self.table.get_mut(id) else { return Verdict::Consume };
+        let mut ctx = context!(self, now);
+        let verdict = connection.relay_up(&mut ctx, segment, frame);
+        self.settle(now, id);
+        verdict
+    }
+
+    /// The client sends its SYN again: the server has not answered, or its answer got lost. Without
+    /// `MP_CAPABLE` the client has given MPTCP up.
+    fn repeat_syn(
+        &mut self,
+        now: Instant,
+        id: ConnectionId,
+        segment: &Segment,
+        frame: &mut Frame<'_>,
+    ) -> Verdict {
+        let Some(connection) = self.table.get_mut(id) else { return Verdict::Consume };
+        let (service, tried, phase) =
+            (connection.service, connection.server.tried, connection.phase);
+        if phase == Phase::SynSent && self.services.backends(service) > usize::from(tried) {
+            self.skip_backend(now, id);
+            return Verdict::Consume;
+        }
+        let Some(connection) = self.table.get_mut(id) else { return Verdict::Consume };
+        let mut ctx = context!(self, now);
+        if request(segment) == Request::Mptcp {
+            let end_to_end = connection.offered_end_to_end;
+            return connection.forward_syn(&mut ctx, segment, frame, end_to_end);
+        }
+        ctx.counters.plain_syn += 1;
+        connection.phase = Phase::Plain;
+        self.table.half_open -= 1;
+        let Some(connection) = self.table.get_mut(id) else { return Verdict::Consume };
+        connection.relay_up(&mut ctx, segment, frame)
+    }
+
+    /// The server refuses: another back end is tried if there is one, else the client hears of it.
+    fn handle_refusal(
+        &mut self,
+        now: Instant,
+        id: ConnectionId,
+        segment: &Segment,
+        frame: &mut Frame<'_>,
+    ) -> Verdict {
+        let Some(connection) = self.table.get_mut(id) else { return Verdict::Consume };
+        if segment.tcp.ack != connection.isn_client.add(1).0 || !segment.has(TcpFlags::ACK) {
+            return Verdict::Drop(DropReason::BlindReset);
+        }
+        let (service, tried, phase) =
+            (connection.service, connection.server.tried, connection.phase);
+        let more = self.services.backends(service) > usize::from(tried);
+        let early = matches!(phase, Phase::SynSent | Phase::Plain);
+        if early && more && self.skip_backend(now, id) {
+            return Verdict::Consume;
+        }
+        let Some(connection) = self.table.get_mut(id) else { return Verdict::Consume };
+        let ends = connection.subflow(INITIAL).ends();
+        self.remove(id);
+        relay(ends, segment, frame)
+    }
+
+    /// Sends the SYN to the next back end. `false`: there is none.
+    fn skip_backend(&mut self, now: Instant, id: ConnectionId) -> bool {
+        let Some(connection) = self.table.get_mut(id) else { return false };
+        let (service, old) = (connection.service, connection.server_flow());
+        let Some(backend) = self.next_backend(service, Some(old.from)) else { return false };
+        self.table.remove_flow(id, old);
+        let Some(connection) = self.table.get_mut(id) else { return false };
+        let mut ctx = context!(self, now);
+        connection.try_backend(&mut ctx, backend);
+        let flow = connection.server_flow();
+        self.table.insert_flow(flow, FlowRef { id, leg: Leg::Server });
+        true
+    }
+
+    /// A back end in turn, and a source address and port that are free towards it.
+    fn next_backend(
+        &mut self,
+        service: u16,
+        not: Option<core::net::SocketAddr>,
+    ) -> Option<Backend> {
+        let table = &self.table;
+        self.services.next_backend(&self.config, service, not, &mut self.secrets, |backend| {
+            table.find(Ends { from: backend.addr, to: backend.source }).is_none()
+        })
+    }
+
+    /// A join: by its token to its connection.
+    fn handle_join(
+        &mut self,
+        now: Instant,
+        token: u32,
+        segment: &Segment,
+    ) -> Verdict {
+        let Some(id) = self.table.find_token(token) else {
+            self.counters.mp_join_no_token += 1;
+            if let Some(Match::Transparent { .. }) =
+                self.services.find(&self.config, segment.destination())
+            {
+                // It may belong to a connection that the server keeps itself.
+                return Verdict::Forward;
+            }
+            self.refuse(segment, MpTcpRst::MPTCP_ERROR);
+            return Verdict::Drop(DropReason::NoConnection);
+        };
+        let Some(connection) = self.table.get_mut(id) else { return Verdict::Consume };
+        let mut ctx = context!(self, now);
+        match connection.handle_join_syn(&mut ctx, segment) {
+            Ok(index) => {
+                let ends = connection.subflow(index).flow();
+                self.table.insert_flow(ends, FlowRef { id, leg: Leg::Subflow(index) });
+                self.settle(now, id);
+                Verdict::Consume
+            }
+            Err(reason) => {
+                self.counters.mp_join_refused += 1;
+                self.refuse(segment, MpTcpRst::PROHIBITED);
+                Verdict::Drop(reason)
+            }
+        }
+    }
+
+    /// A packet that belongs to nothing known. On the path it goes on; where FlexCP is the end it is
+    /// told that there is nobody here.
+    fn handle_unknown(&mut self, segment: &Segment) -> Verdict {
+        let to = self.services.find(&self.config, segment.destination());
+        let from = self.services.find(&self.config, segment.source());
+        let on_path = |found| matches!(found, Some(Match::Transparent { .. }));
+        if on_path(to) || on_path(from) {
+            return Verdict::Forward;
+        }
+        if !segment.has(TcpFlags::RST) {
+            self.refuse(segment, MpTcpRst::UNSPECIFIED);
+        }
+        Verdict::Drop(DropReason::NoConnection)
+    }
+
+    /// RST in answer to a segment (RFC 9293 section 3.5.2); MPTCP ones hear why.
+    fn refuse(&mut self, segment: &Segment, reason: u8) {
+        let (seq, ack, flags) = if segment.has(TcpFlags::ACK) {
+            (segment.tcp.ack, 0, TcpFlags::RST)
+        } else {
+            let ack = segment.tcp.seq.wrapping_add(segment.sequence_len());
+            (0, ack, TcpFlags::RST | TcpFlags::ACK)
+        };
+        let mut options = flexcp_wire::OptionWriter::default();
+        if segment.options.mptcp {
+            let reset = MpTcpRst { transient: false, reason };
+            options.push(&TcpOption::Mptcp(MptcpOption::Reset(reset)));
+        }
+        let ends = Ends { from: segment.destination(), to: segment.source() };
+        let outgoing =
+            Outgoing { ends, seq, ack, flags, window: 0, urgent: 0, keep_ecn: false, options };
+        self.counters.packets_made += 1;
+        self.outbox.push_back(outgoing.own());
+    }
+
+    /// A key whose token is free.
+    fn fresh_key(&mut self) -> Key {
+        loop {
+            let key = Key::new(self.secrets.next_u64());
+            if self.table.find_token(key.token).is_none() {
+                return key;
+            }
+        }
+    }
+
+    /// After a connection has handled something: flows that it gave up leave the table, and its next
+    /// deadline enters the queue.
+    fn settle(&mut self, now: Instant, id: ConnectionId) {
+        while let Some(ends) = self.gone.pop() {
+            self.table.remove_flow(id, ends);
+        }
+        let Some(connection) = self.table.get_mut(id) else { return };
+        let deadline = connection.deadline(&self.config).max(now);
+        self.table.arm(id, deadline);
+    }
+
+    fn remove(&mut self, id: ConnectionId) {
+        let Some(connection) = self.table.get_mut(id) else { return };
+        let half_open = matches!(connection.phase, Phase::SynSent | Phase::SynReceived);
+        self.table.half_open -= usize::from(half_open);
+        self.counters.connections_closed += 1;
+        self.table.remove(id);
+    }
+}
+
+fn connection_up(
+    table: &mut Table,
+    mut ctx: Context<'_>,
+    id: ConnectionId,
+    index: u8,
+    segment: &Segment,
+    frame: &mut Frame<'_>,
+) -> Verdict {
+    let Some(connection) = table.get_mut(id) else { return Verdict::Consume };
+    connection.handle_up(&mut ctx, index, segment, frame)
+}

@@ -1,0 +1,90 @@
+//! What an operator may see of a connection.
+
+use alloc::vec::Vec;
+use core::net::SocketAddr;
+use core::time::Duration;
+
+/// A connection as it stands.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ConnectionView {
+    /// Index into the configuration's services.
+    pub service: usize,
+    /// What FlexCP does with the connection's packets.
+    pub state: ConnectionState,
+    /// The client, as on the initial subflow.
+    pub client: SocketAddr,
+    /// What the client connected to.
+    pub server: SocketAddr,
+    /// The address that the server sees as its client.
+    pub source: SocketAddr,
+    /// The TCP server itself: `server` in transparent mode, a back end in reverse mode.
+    pub backend: SocketAddr,
+    /// The proxy's token (RFC 8684 section 3.1); `None` unless MPTCP was negotiated.
+    pub token: Option<u32>,
+    /// Age.
+    pub age: Duration,
+    /// Since the last packet.
+    pub idle: Duration,
+    /// Every subflow that there is.
+    pub subflows: Vec<SubflowView>,
+}
+
+/// What FlexCP does with the connection's packets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ConnectionState {
+    /// The handshake is not complete.
+    Handshake,
+    /// MPTCP at the client, TCP at the server.
+    Translating,
+    /// One end has closed.
+    HalfClosed,
+    /// Both ends have closed; what still comes is answered.
+    Closed,
+    /// Plain TCP from the start.
+    Plain,
+    /// Fallen back to TCP.
+    Fallback,
+    /// Reset, by either end.
+    Reset,
+}
+
+impl ConnectionState {
+    /// For output: one lower-case word.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Handshake => "handshake",
+            Self::Translating => "translating",
+            Self::HalfClosed => "half-closed",
+            Self::Closed => "closed",
+            Self::Plain => "plain",
+            Self::Fallback => "fallback",
+            Self::Reset => "reset",
+        }
+    }
+}
+
+/// A subflow as it stands.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SubflowView {
+    /// The client's address and port.
+    pub client: SocketAddr,
+    /// The address and port that the client joined.
+    pub local: SocketAddr,
+    /// The client's address id (RFC 8684 section 3.2); 0 for the initial subflow.
+    pub address_id: u8,
+    /// Downstream data goes here now.
+    pub active: bool,
+    /// Asked to be used only when no other is left.
+    pub backup: bool,
+    /// Authenticated, and not closed.
+    pub established: bool,
+    /// Payload bytes from the client, retransmissions included.
+    pub bytes_up: u64,
+    /// Payload bytes to the client, retransmissions included.
+    pub bytes_down: u64,
+    /// Payload bytes to the client that had been sent before.
+    pub retransmitted_down: u64,
+    /// Smoothed round-trip time between FlexCP and the client; `None` before the first sample.
+    pub rtt: Option<Duration>,
+}
