@@ -1,0 +1,424 @@
+//! The kernel's tables that bring packets to the TUN device and take back what it writes: one
+//! routing table, routing rules, a handful of sysctls. All of it is undone at the end, and what a
+//! crashed run left is undone at the next start.
+//!
+//! The order of the rules of one family, ours marked with `*` (they carry protocol [`PROTOCOL`]):
+//!
+//! ```text
+//! * 0: iif lo      goto 1         what this host sends itself is never diverted,
+//! * 0: iif flexcp0 goto 1         nor what FlexCP has written
+//! * 0: [iif .. from .. to ..] ipproto tcp [sport ..] [dport ..] lookup 7300      one per diversion
+//!   0: lookup local               as before; made anew, because a new rule goes behind its equals
+//! * 1: lookup local               for those that skipped the rules above
+//!   32766: lookup main            as before
+//! ```
+//!
+//! So a diversion comes before the table `local`, and catches packets to the host's own addresses
+//! too. When the process dies, the TUN device and the routes through it go with it; the rules that
+//! stay then look up an empty table, which changes nothing.
+
+mod address;
+mod journal;
+mod link;
+mod listener;
+mod netlink;
+mod route;
+mod rules;
+mod sysctl;
+
+use std::io;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+
+use flexcp_translator::Prefix;
+use netlink_packet_route::AddressFamily;
+
+pub(crate) use self::address::interface_index;
+pub use self::address::{interface_exists, local_addresses, route_source};
+pub use self::journal::JournalError;
+use self::journal::{Journal, Record};
+pub use self::listener::tcp_listener_on;
+use self::netlink::Netlink;
+pub use self::netlink::NetlinkError;
+use self::sysctl::Change;
+
+/// What is to be diverted, and how.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The TUN device, which is open already.
+    pub device: String,
+    /// The routing table to use, which has to be empty.
+    pub table: u32,
+    /// What goes to the device.
+    pub diversions: Vec<Diversion>,
+    /// Whether IPv4 packets are diverted and forwarded.
+    pub v4: bool,
+    /// Whether IPv6 packets are diverted and forwarded.
+    pub v6: bool,
+    /// Ports that the kernel shall not give to its own connections.
+    pub reserved_ports: Option<RangeInclusive<u16>>,
+    /// Where it is written down what has to be undone, such as `/run/flexcp/flexcp0.json`.
+    pub journal: PathBuf,
+}
+
+/// TCP packets that match go to the TUN device; `None` is any. What this host sends itself never
+/// matches.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Diversion {
+    /// The interface they come in.
+    pub interface: Option<String>,
+    /// Their source address.
+    pub source: Option<Prefix>,
+    /// Their destination address.
+    pub destination: Option<Prefix>,
+    /// Their source port. The kernel's rules know no port 65535, except in the range of all ports.
+    pub source_ports: Option<RangeInclusive<u16>>,
+    /// Their destination port, likewise.
+    pub destination_ports: Option<RangeInclusive<u16>>,
+    /// Their family, which is also that of the addresses.
+    pub family: Family,
+}
+
+/// A family of addresses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+/// The diversion as it is installed; taken back by [`KernelTables::remove`], or when dropped.
+#[derive(Debug)]
+pub struct KernelTables {
+    netlink: Netlink,
+    /// What to set back, and where that is written down; `None` when everything has been taken back.
+    sysctls: Option<(Journal, Vec<Change>)>,
+    index: u32,
+    table: u32,
+}
+
+impl KernelTables {
+    /// Takes back what a crashed run left, then installs `plan`. Each change is told to `report`
+    /// in one line.
+    ///
+    /// # Errors
+    /// Says which step failed and what to do about it. Everything installed until then has been
+    /// taken back.
+    pub fn install(plan: &Plan, report: &mut dyn FnMut(&str)) -> Result<Self, KernelError> {
+        let index = check(plan)?;
+        let (mut journal, left) = Journal::claim(&plan.journal)?;
+        let mut netlink = Netlink::open()?;
+        rules::refuse_other_instance(&mut netlink, &plan.device)?;
+        take_back_leftover(&mut netlink, &mut journal, left, report)?;
+
+        let mut layouts = Vec::new();
+        for family in plan.families() {
+            layouts.push(rules::layout(&mut netlink, plan, family)?);
+            route::check_unused(&mut netlink, family, plan.table)?;
+        }
+        let changes = sysctl::wanted(plan, &sysctl::read)?;
+        journal.write(&Record::new(plan, &changes))?;
+
+        // From here on an error takes back what is there by dropping this.
+        let mut tables = Self {
+            netlink,
+            sysctls: Some((journal, changes.clone())),
+            index,
+            table: plan.table,
+        };
+        link::prepare(&mut tables.netlink, index, plan)?;
+        sysctl::apply(&changes, report)?;
+        link::bring_up(&mut tables.netlink, index)?;
+        report(&format!("link: {} up, mtu {}", plan.device, link::MTU));
+        for layout in &layouts {
+            route::add_default(&mut tables.netlink, layout.family, plan.table, index)?;
+            report(&format!(
+                "route: {} default via {} in table {}",
+                layout.family, plan.device, plan.table
+            ));
+            rules::install(&mut tables.netlink, layout, report)?;
+        }
+        Ok(tables)
+    }
+
+    /// Takes everything back, each change told to `report` in one line.
+    ///
+    /// # Errors
+    /// The first step that failed; the others have been done nevertheless.
+    pub fn remove(mut self, report: &mut dyn FnMut(&str)) -> Result<(), KernelError> {
+        self.take_back(report)
+    }
+
+    /// Takes back what a crashed run left, if anything; [`KernelTables::install`] does it too.
+    ///
+    /// # Errors
+    /// Says which step failed and what to do about it; in particular when the run is still alive.
+    pub fn clean_up(journal: &Path, report: &mut dyn FnMut(&str)) -> Result<(), KernelError> {
+        let (mut journal, left) = Journal::claim(journal)?;
+        let mut netlink = Netlink::open()?;
+        rules::refuse_other_instance(&mut netlink, "")?;
+        take_back_leftover(&mut netlink, &mut journal, left, report)
+    }
+
+    fn take_back(&mut self, report: &mut dyn FnMut(&str)) -> Result<(), KernelError> {
+        let Some((mut journal, changes)) = self.sysctls.take() else {
+            return Ok(());
+        };
+        let rules = rules::remove(&mut self.netlink, report);
+        let routes = route::remove(&mut self.netlink, self.table, self.index);
+        let sysctls = sysctl::restore(&changes, report).and_then(|()| Ok(journal.settle()?));
+        let link = link::take_down(&mut self.netlink, self.index);
+        rules.and(routes).and(sysctls).and(link)
+    }
+}
+
+impl Drop for KernelTables {
+    fn drop(&mut self) {
+        // Whoever wants to know about errors calls `remove`.
+        let _ = self.take_back(&mut |_| {});
+    }
+}
+
+impl Plan {
+    fn families(&self) -> impl Iterator<Item = Family> {
+        [(self.v4, Family::V4), (self.v6, Family::V6)]
+            .into_iter()
+            .filter_map(|(wanted, family)| wanted.then_some(family))
+    }
+}
+
+impl Family {
+    const BOTH: [Self; 2] = [Self::V4, Self::V6];
+
+    const fn netlink(self) -> AddressFamily {
+        match self {
+            Self::V4 => AddressFamily::Inet,
+            Self::V6 => AddressFamily::Inet6,
+        }
+    }
+
+    const fn is_of(self, prefix: &Prefix) -> bool {
+        match self {
+            Self::V4 => prefix.addr.is_ipv4() && prefix.len <= 32,
+            Self::V6 => prefix.addr.is_ipv6() && prefix.len <= 128,
+        }
+    }
+}
+
+impl std::fmt::Display for Family {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::V4 => "ipv4",
+            Self::V6 => "ipv6",
+        })
+    }
+}
+
+/// Checks what can be checked without touching anything; returns the device's index.
+fn check(plan: &Plan) -> Result<u32, KernelError> {
+    let no_interface = |name: &str| KernelError::NoInterface {
+        name: name.to_owned(),
+    };
+    let index = interface_index(&plan.device).ok_or_else(|| no_interface(&plan.device))?;
+    for diversion in &plan.diversions {
+        if let Some(name) = diversion
+            .interface
+            .as_deref()
+            .filter(|name| !interface_exists(name))
+        {
+            return Err(no_interface(name));
+        }
+        for prefix in [diversion.source, diversion.destination]
+            .into_iter()
+            .flatten()
+        {
+            if !diversion.family.is_of(&prefix) {
+                return Err(KernelError::Prefix {
+                    family: diversion.family,
+                    prefix,
+                });
+            }
+        }
+        for ports in [&diversion.source_ports, &diversion.destination_ports]
+            .into_iter()
+            .flatten()
+        {
+            rules::check_ports(ports)?;
+        }
+    }
+    Ok(index)
+}
+
+fn take_back_leftover(
+    netlink: &mut Netlink,
+    journal: &mut Journal,
+    left: Option<Record>,
+    report: &mut dyn FnMut(&str),
+) -> Result<(), KernelError> {
+    rules::remove(netlink, report)?;
+    match left {
+        None => {}
+        Some(record) if record.is_of_this_namespace() => {
+            sysctl::restore(&record.changes, report)?;
+            journal.settle()?;
+        }
+        Some(record) => {
+            report(&format!(
+                "journal: of network namespace {} or an earlier boot, nothing restored",
+                record.namespace
+            ));
+            journal.settle()?;
+        }
+    }
+    Ok(())
+}
+
+/// Why packets are not diverted.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum KernelError {
+    /// An interface of the plan does not exist.
+    #[error("there is no interface {name}: check the name (ip link)")]
+    NoInterface {
+        /// Its name.
+        name: String,
+    },
+    /// An address of the plan is not of the family it should be.
+    #[error("{}/{} is no {family} prefix", prefix.addr, prefix.len)]
+    Prefix {
+        /// The diversion's family.
+        family: Family,
+        /// The prefix.
+        prefix: Prefix,
+    },
+    /// The kernel's rules cannot express the range.
+    #[error(
+        "routing rules cannot divert the ports {}-{}: give a range within 1-65534, or all ports",
+        ports.start(), ports.end()
+    )]
+    Ports {
+        /// The range.
+        ports: RangeInclusive<u16>,
+    },
+    /// The journal cannot be used.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// The kernel does not talk about its tables.
+    #[error("cannot talk to the kernel about routing: {source}")]
+    Netlink {
+        /// What the kernel says.
+        #[from]
+        source: NetlinkError,
+    },
+    /// Another FlexCP diverts packets in this namespace.
+    #[error(
+        "another FlexCP is running in this network namespace, with the device {device}: stop it, \
+         or give one of the two a network namespace of its own"
+    )]
+    OtherInstance {
+        /// Its device.
+        device: String,
+    },
+    /// A rule that is not ours stands where ours have to stand.
+    #[error(
+        "the {family} routing rule at preference {preference} ({rule}) is in the way: move it to a \
+         higher preference (ip rule)"
+    )]
+    RuleInTheWay {
+        /// Of which family it is.
+        family: Family,
+        /// Where it stands.
+        preference: u32,
+        /// What it says, as far as we understand it.
+        rule: String,
+    },
+    /// There are no rules at all.
+    #[error("there are no {family} routing rules: is {family} disabled?")]
+    NoRules {
+        /// The family.
+        family: Family,
+    },
+    /// The rules cannot be read.
+    #[error("cannot read the {family} routing rules: {source}")]
+    ReadRules {
+        /// The family.
+        family: Family,
+        /// What the kernel says.
+        source: NetlinkError,
+    },
+    /// A rule cannot be added.
+    #[error("cannot add the routing rule \"{rule}\": {source}")]
+    AddRule {
+        /// The rule.
+        rule: String,
+        /// What the kernel says.
+        source: NetlinkError,
+    },
+    /// A rule cannot be removed.
+    #[error("cannot remove the routing rule \"{rule}\": {source}")]
+    RemoveRule {
+        /// The rule.
+        rule: String,
+        /// What the kernel says.
+        source: NetlinkError,
+    },
+    /// The routing table is not ours alone.
+    #[error("there are {family} routes in routing table {table} already: configure another table")]
+    TableInUse {
+        /// The family.
+        family: Family,
+        /// The table.
+        table: u32,
+    },
+    /// The table's route cannot be read, added or removed.
+    #[error("cannot {action} the {family} route of table {table}: {source}")]
+    Route {
+        /// Which of these.
+        action: &'static str,
+        /// The family.
+        family: Family,
+        /// The table.
+        table: u32,
+        /// What the kernel says.
+        source: NetlinkError,
+    },
+    /// The device cannot be taken up or down.
+    #[error("cannot {action} the TUN device: {source}")]
+    Link {
+        /// What failed.
+        action: &'static str,
+        /// What the kernel says.
+        source: NetlinkError,
+    },
+    /// The TUN device was made without IPv6.
+    #[error(
+        "ipv6 is disabled for new interfaces: enable it (sysctl net.ipv6.conf.default.disable_ipv6), \
+         or configure no ipv6 addresses"
+    )]
+    Ipv6Disabled,
+    /// A sysctl cannot be read.
+    #[error("cannot read the sysctl {key}: {source}")]
+    ReadSysctl {
+        /// Its name.
+        key: String,
+        /// What the kernel says.
+        source: io::Error,
+    },
+    /// A sysctl cannot be set.
+    #[error(
+        "cannot set the sysctl {key} to {value}: {source}{}",
+        sysctl::advice(source)
+    )]
+    WriteSysctl {
+        /// Its name.
+        key: String,
+        /// The value it should have.
+        value: String,
+        /// What the kernel says.
+        source: io::Error,
+    },
+}
+
+/// Marks our rules and routes (`proto` in the output of `ip`).
+pub const PROTOCOL: u8 = 117;

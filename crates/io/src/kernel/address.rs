@@ -1,0 +1,99 @@
+//! What the namespace has: interfaces, addresses, and the way to a destination.
+
+use std::net::IpAddr;
+
+use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use rustix::net::{AddressFamily as SocketFamily, SocketFlags, SocketType, netdevice, socket_with};
+
+use super::netlink::Netlink;
+
+/// Whether there is an interface of this name.
+#[must_use]
+pub fn interface_exists(name: &str) -> bool {
+    interface_index(name).is_some()
+}
+
+pub(crate) fn interface_index(name: &str) -> Option<u32> {
+    netdevice::name_to_index(any_socket()?, name).ok()
+}
+
+/// The addresses of this host with the names of their interfaces, of both families; empty when the
+/// kernel does not tell.
+#[must_use]
+pub fn local_addresses() -> Vec<(String, IpAddr)> {
+    let answers = Netlink::open()
+        .and_then(|mut netlink| {
+            netlink.dump(RouteNetlinkMessage::GetAddress(AddressMessage::default()))
+        })
+        .unwrap_or_default();
+    let Some(socket) = any_socket() else {
+        return Vec::new();
+    };
+    let named = answers.into_iter().filter_map(|answer| {
+        let RouteNetlinkMessage::NewAddress(message) = answer else {
+            return None;
+        };
+        let name = netdevice::index_to_name(&socket, message.header.index).ok()?;
+        Some((name, address(&message)?))
+    });
+    named.collect()
+}
+
+/// On a point-to-point link `Address` is the peer's, and `Local` ours; IPv6 mostly has no `Local`.
+fn address(message: &AddressMessage) -> Option<IpAddr> {
+    let local = message
+        .attributes
+        .iter()
+        .find_map(|attribute| match attribute {
+            AddressAttribute::Local(addr) => Some(*addr),
+            _ => None,
+        });
+    local.or_else(|| {
+        message
+            .attributes
+            .iter()
+            .find_map(|attribute| match attribute {
+                AddressAttribute::Address(addr) => Some(*addr),
+                _ => None,
+            })
+    })
+}
+
+/// The source address that the kernel would use towards `dst`; `None` when there is no route.
+#[must_use]
+pub fn route_source(dst: IpAddr) -> Option<IpAddr> {
+    let mut question = RouteMessage::default();
+    (
+        question.header.address_family,
+        question.header.destination_prefix_length,
+    ) = match dst {
+        IpAddr::V4(_) => (AddressFamily::Inet, 32),
+        IpAddr::V6(_) => (AddressFamily::Inet6, 128),
+    };
+    question.attributes = vec![RouteAttribute::Destination(dst.into())];
+    let answers = Netlink::open()
+        .ok()?
+        .get(RouteNetlinkMessage::GetRoute(question))
+        .ok()?;
+    answers.into_iter().find_map(|answer| {
+        let RouteNetlinkMessage::NewRoute(route) = answer else {
+            return None;
+        };
+        route
+            .attributes
+            .into_iter()
+            .find_map(|attribute| match attribute {
+                RouteAttribute::PrefSource(RouteAddress::Inet(addr)) => Some(addr.into()),
+                RouteAttribute::PrefSource(RouteAddress::Inet6(addr)) => Some(addr.into()),
+                _ => None,
+            })
+    })
+}
+
+/// Interfaces are asked about through any socket of the namespace.
+fn any_socket() -> Option<rustix::fd::OwnedFd> {
+    let open = |family| socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None).ok();
+    open(SocketFamily::UNIX).or_else(|| open(SocketFamily::INET))
+}

@@ -1,0 +1,156 @@
+//! The TUN device itself: its size, its own settings, up and down.
+//!
+//! Its settings go by netlink and not through `/proc/sys`, which is read-only in a container.
+
+use std::fs;
+
+use netlink_packet_core::{DefaultNla, Emitable};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
+
+use super::netlink::{Netlink, NetlinkError};
+use super::{KernelError, Plan};
+
+/// Prepares the device for packets that pass through, while forwarding may still be off.
+pub(crate) fn prepare(netlink: &mut Netlink, index: u32, plan: &Plan) -> Result<(), KernelError> {
+    // A device that forwards and can do multicast is a member of the routers' group, and reports
+    // so into the translator. Packets are forwarded all the same: IPv6 looks at the switch of
+    // `all`. Where this one cannot be set, a report or two arrive.
+    let _ = fs::write(
+        format!("/proc/sys/net/ipv6/conf/{}/forwarding", plan.device),
+        "0\n",
+    );
+    let size = [
+        LinkAttribute::Mtu(MTU),
+        LinkAttribute::TxQueueLen(QUEUE_LEN),
+    ];
+    set(
+        netlink,
+        index,
+        size.into(),
+        LinkFlags::empty(),
+        LinkFlags::Multicast,
+    )
+    .map_err(|source| KernelError::Link {
+        action: "set the size of",
+        source,
+    })?;
+    if plan.v4 {
+        set(
+            netlink,
+            index,
+            vec![ipv4_options()],
+            LinkFlags::empty(),
+            LinkFlags::empty(),
+        )
+        .map_err(|source| KernelError::Link {
+            action: "set the ipv4 options of",
+            source,
+        })?;
+    }
+    match set(
+        netlink,
+        index,
+        vec![ipv6_options()],
+        LinkFlags::empty(),
+        LinkFlags::empty(),
+    ) {
+        // The kernel has no IPv6 to be kept quiet.
+        Err(error) if error.refusal() == Some(libc::EAFNOSUPPORT) && !plan.v6 => Ok(()),
+        done => done.map_err(|source| KernelError::Link {
+            action: "set the ipv6 options of",
+            source,
+        }),
+    }
+}
+
+/// Takes the device up.
+pub(crate) fn bring_up(netlink: &mut Netlink, index: u32) -> Result<(), KernelError> {
+    set(netlink, index, Vec::new(), LinkFlags::Up, LinkFlags::Up).map_err(|source| {
+        KernelError::Link {
+            action: "take up",
+            source,
+        }
+    })
+}
+
+/// Takes the device down; that it is gone already is no error.
+pub(crate) fn take_down(netlink: &mut Netlink, index: u32) -> Result<(), KernelError> {
+    match set(
+        netlink,
+        index,
+        Vec::new(),
+        LinkFlags::empty(),
+        LinkFlags::Up,
+    ) {
+        Err(error) if error.refusal() == Some(libc::ENODEV) => Ok(()),
+        done => done.map_err(|source| KernelError::Link {
+            action: "take down",
+            source,
+        }),
+    }
+}
+
+fn set(
+    netlink: &mut Netlink,
+    index: u32,
+    attributes: Vec<LinkAttribute>,
+    flags: LinkFlags,
+    mask: LinkFlags,
+) -> Result<(), NetlinkError> {
+    let mut link = LinkMessage::default();
+    link.header.index = index;
+    link.header.flags = flags;
+    link.header.change_mask = mask;
+    link.attributes = attributes;
+    netlink.change(RouteNetlinkMessage::SetLink(link), 0)
+}
+
+/// What is written to the device comes from anywhere, also from the host's own addresses (reverse
+/// mode), and goes on.
+fn ipv4_options() -> LinkAttribute {
+    let on = |number, value: u32| DefaultNla::new(number, value.to_ne_bytes().to_vec());
+    let options = [
+        on(IPV4_DEVCONF_FORWARDING, 1),
+        on(IPV4_DEVCONF_RP_FILTER, 0),
+        on(IPV4_DEVCONF_ACCEPT_LOCAL, 1),
+    ];
+    let inet = DefaultNla::new(IFLA_INET_CONF, bytes(&options[..]));
+    af_spec(libc::AF_INET, inet)
+}
+
+/// No link-local address, and so no solicitations and reports from it: whatever the kernel sends
+/// into the device is to be a packet for the translator.
+fn ipv6_options() -> LinkAttribute {
+    af_spec(
+        libc::AF_INET6,
+        DefaultNla::new(IFLA_INET6_ADDR_GEN_MODE, vec![IN6_ADDR_GEN_MODE_NONE]),
+    )
+}
+
+fn af_spec(family: i32, option: DefaultNla) -> LinkAttribute {
+    let family = u16::try_from(family).expect("families are small numbers");
+    let family = DefaultNla::new(family, bytes(&[option][..]));
+    LinkAttribute::Other(DefaultNla::new(IFLA_AF_SPEC, bytes(&[family][..])))
+}
+
+fn bytes(attributes: &[DefaultNla]) -> Vec<u8> {
+    let mut bytes = vec![0; attributes.buffer_len()];
+    attributes.emit(&mut bytes);
+    bytes
+}
+
+/// The largest that the TUN driver takes. Packets of one segment are as large as they come; this
+/// only has to be in nobody's way.
+pub(crate) const MTU: u32 = 65535;
+/// Packets, of up to 64 KiB, that may wait for a worker: bursts of many connections, and no more.
+const QUEUE_LEN: u32 = 10_000;
+
+// linux/if_link.h, linux/ip.h: the kernel's ABI; libc does not have them.
+const IFLA_AF_SPEC: u16 = 26;
+const IFLA_INET_CONF: u16 = 1;
+const IFLA_INET6_ADDR_GEN_MODE: u16 = 8;
+const IN6_ADDR_GEN_MODE_NONE: u8 = 1;
+const IPV4_DEVCONF_FORWARDING: u16 = 1;
+const IPV4_DEVCONF_RP_FILTER: u16 = 8;
+const IPV4_DEVCONF_ACCEPT_LOCAL: u16 = 23;

@@ -1,0 +1,567 @@
+//! Routing rules: which packets look up our table, and in what order.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+
+use flexcp_translator::Prefix;
+use netlink_packet_core::NLM_F_CREATE;
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::route::RouteProtocol;
+use netlink_packet_route::rule::{
+    RuleAction, RuleAttribute, RuleFlags, RuleMessage, RulePortRange,
+};
+
+use super::netlink::{Netlink, NetlinkError};
+use super::{Family, KernelError, PROTOCOL, Plan};
+
+/// The rules to install for one family.
+#[derive(Debug)]
+pub(crate) struct Layout {
+    pub(crate) family: Family,
+    rules: Vec<Rule>,
+    /// The rule `lookup local` at preference 0, to be made anew behind ours; `None` when it does
+    /// not stand there (as with VRFs).
+    local: Option<RuleMessage>,
+}
+
+/// One of our rules.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Rule {
+    family: Family,
+    preference: u32,
+    interface: Option<String>,
+    source: Option<Prefix>,
+    destination: Option<Prefix>,
+    source_ports: Option<RangeInclusive<u16>>,
+    destination_ports: Option<RangeInclusive<u16>>,
+    tcp: bool,
+    action: Action,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Action {
+    Lookup(u32),
+    Goto(u32),
+}
+
+/// Refuses when a FlexCP with another device is alive: its rules are there, and its device.
+pub(crate) fn refuse_other_instance(
+    netlink: &mut Netlink,
+    device: &str,
+) -> Result<(), KernelError> {
+    for family in Family::BOTH {
+        for rule in dump(netlink, family)? {
+            let Some(interface) = interface(&rule) else {
+                continue;
+            };
+            if is_ours(&rule)
+                && rule.header.action == RuleAction::Goto
+                && !rule.header.flags.contains(RuleFlags::IifDetached)
+                && interface != LOOPBACK
+                && interface != device
+            {
+                return Err(KernelError::OtherInstance {
+                    device: interface.to_owned(),
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What to install, after a look at what is there.
+pub(crate) fn layout(
+    netlink: &mut Netlink,
+    plan: &Plan,
+    family: Family,
+) -> Result<Layout, KernelError> {
+    arrange(plan, family, &dump(netlink, family)?)
+}
+
+/// Puts our rules before those that are there.
+fn arrange(plan: &Plan, family: Family, there: &[RuleMessage]) -> Result<Layout, KernelError> {
+    let foreign = |rule: &RuleMessage| KernelError::RuleInTheWay {
+        family,
+        preference: preference(rule),
+        rule: describe(rule),
+    };
+    let mut first = there.iter().filter(|rule| preference(rule) == 0);
+    let local = first.next();
+    if let Some(rule) = local
+        .filter(|rule| !is_plain_local(rule))
+        .or_else(|| first.next())
+    {
+        return Err(foreign(rule));
+    }
+    let Some(next) = there.iter().find(|rule| preference(rule) > 0) else {
+        return Err(KernelError::NoRules { family });
+    };
+    // Without the table `local` at the front, whoever is not diverted goes where it went before.
+    let target = if local.is_some() {
+        BEHIND_LOCAL
+    } else {
+        preference(next)
+    };
+    if local.is_some() && preference(next) == BEHIND_LOCAL {
+        return Err(foreign(next));
+    }
+
+    let plain = |preference, interface: Option<&str>, action| Rule {
+        family,
+        preference,
+        interface: interface.map(str::to_owned),
+        source: None,
+        destination: None,
+        source_ports: None,
+        destination_ports: None,
+        tcp: false,
+        action,
+    };
+    let mut rules = Vec::new();
+    if local.is_some() {
+        rules.push(plain(BEHIND_LOCAL, None, Action::Lookup(TABLE_LOCAL)));
+    }
+    rules.push(plain(0, Some(LOOPBACK), Action::Goto(target)));
+    rules.push(plain(0, Some(&plan.device), Action::Goto(target)));
+    rules.extend(
+        plan.diversions
+            .iter()
+            .filter(|diversion| diversion.family == family)
+            .map(|diversion| Rule {
+                family,
+                preference: 0,
+                interface: diversion.interface.clone(),
+                source: diversion.source,
+                destination: diversion.destination,
+                source_ports: diversion.source_ports.as_ref().and_then(selector),
+                destination_ports: diversion.destination_ports.as_ref().and_then(selector),
+                tcp: true,
+                action: Action::Lookup(plan.table),
+            }),
+    );
+    Ok(Layout {
+        family,
+        rules,
+        local: local.cloned(),
+    })
+}
+
+/// Adds the rules; they take effect with the last step, all at once.
+pub(crate) fn install(
+    netlink: &mut Netlink,
+    layout: &Layout,
+    report: &mut dyn FnMut(&str),
+) -> Result<(), KernelError> {
+    for rule in &layout.rules {
+        add(netlink, rule.message()).map_err(|source| KernelError::AddRule {
+            rule: rule.to_string(),
+            source,
+        })?;
+        report(&format!(
+            "rule: {} {}: {rule}",
+            rule.family, rule.preference
+        ));
+    }
+    if let Some(local) = &layout.local {
+        // There is a rule `lookup local` at every moment. Removing one takes the first that
+        // matches, which is the old one.
+        add(netlink, local.clone()).map_err(|source| KernelError::AddRule {
+            rule: describe(local),
+            source,
+        })?;
+        delete(netlink, local.clone())?;
+    }
+    Ok(())
+}
+
+/// Removes our rules of both families, and the second `lookup local` when [`install`] was
+/// interrupted between its last two steps.
+pub(crate) fn remove(
+    netlink: &mut Netlink,
+    report: &mut dyn FnMut(&str),
+) -> Result<(), KernelError> {
+    for family in Family::BOTH {
+        let rules = dump(netlink, family)?;
+        // Backwards within a preference: diversions go before the rules that exempt from them.
+        let (front, behind): (Vec<_>, Vec<_>) = rules
+            .iter()
+            .filter(|rule| is_ours(rule))
+            .partition(|rule| preference(rule) == 0);
+        for rule in front.into_iter().rev().chain(behind) {
+            delete(netlink, rule.clone())?;
+            report(&format!(
+                "rule: {family} {}: {} removed",
+                preference(rule),
+                describe(rule)
+            ));
+        }
+        let locals = rules
+            .iter()
+            .filter(|rule| preference(rule) == 0 && is_plain_local(rule));
+        for local in locals.skip(1) {
+            delete(netlink, local.clone())?;
+        }
+    }
+    Ok(())
+}
+
+/// The kernel takes ranges within 1-65534; all ports need no selector.
+pub(crate) fn check_ports(ports: &RangeInclusive<u16>) -> Result<(), KernelError> {
+    match selector(ports) {
+        Some(range) if range.is_empty() || *range.end() == u16::MAX => Err(KernelError::Ports {
+            ports: ports.clone(),
+        }),
+        _ => Ok(()),
+    }
+}
+
+fn selector(ports: &RangeInclusive<u16>) -> Option<RangeInclusive<u16>> {
+    let start = (*ports.start()).max(1);
+    (start > 1 || *ports.end() < u16::MAX).then_some(start..=*ports.end())
+}
+
+impl Rule {
+    fn message(&self) -> RuleMessage {
+        let mut message = RuleMessage::default();
+        let header = &mut message.header;
+        header.family = self.family.netlink();
+        header.src_len = self.source.map_or(0, |prefix| prefix.len);
+        header.dst_len = self.destination.map_or(0, |prefix| prefix.len);
+        header.action = match self.action {
+            Action::Lookup(_) => RuleAction::ToTable,
+            Action::Goto(_) => RuleAction::Goto,
+        };
+        let range = |ports: &RangeInclusive<u16>| RulePortRange {
+            start: *ports.start(),
+            end: *ports.end(),
+        };
+        // A prefix of length 0 is no selector, and the kernel wants no address with it.
+        let addr = |prefix: Option<Prefix>| prefix.filter(|p| p.len > 0).map(|p| p.addr);
+        message.attributes = [
+            Some(RuleAttribute::Priority(self.preference)),
+            Some(RuleAttribute::Protocol(RouteProtocol::from(PROTOCOL))),
+            Some(match self.action {
+                Action::Lookup(table) => RuleAttribute::Table(table),
+                Action::Goto(target) => RuleAttribute::Goto(target),
+            }),
+            self.interface.clone().map(RuleAttribute::Iifname),
+            addr(self.source).map(RuleAttribute::Source),
+            addr(self.destination).map(RuleAttribute::Destination),
+            self.tcp.then_some(RuleAttribute::IpProtocol(TCP)),
+            self.source_ports
+                .as_ref()
+                .map(range)
+                .map(RuleAttribute::SourcePortRange),
+            self.destination_ports
+                .as_ref()
+                .map(range)
+                .map(RuleAttribute::DestinationPortRange),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        message
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&describe(&self.message()))
+    }
+}
+
+fn dump(netlink: &mut Netlink, family: Family) -> Result<Vec<RuleMessage>, KernelError> {
+    let mut question = RuleMessage::default();
+    question.header.family = family.netlink();
+    let answers = match netlink.dump(RouteNetlinkMessage::GetRule(question)) {
+        // Without IPv6 there are no rules of it.
+        Err(error) if matches!(error.refusal(), Some(libc::EAFNOSUPPORT | libc::EOPNOTSUPP)) => {
+            return Ok(Vec::new());
+        }
+        answers => answers.map_err(|source| KernelError::ReadRules { family, source })?,
+    };
+    let rules = answers.into_iter().filter_map(|answer| match answer {
+        // A kernel without the family answers for all that it has.
+        RouteNetlinkMessage::NewRule(rule) if rule.header.family == family.netlink() => Some(rule),
+        _ => None,
+    });
+    Ok(rules.collect())
+}
+
+/// Adds a rule, behind those of the same preference, even when there is one like it.
+fn add(netlink: &mut Netlink, rule: RuleMessage) -> Result<(), NetlinkError> {
+    netlink.change(
+        RouteNetlinkMessage::NewRule(with_preference(rule)),
+        NLM_F_CREATE,
+    )
+}
+
+/// Deletes the first rule like this one; that it is gone already is no error.
+fn delete(netlink: &mut Netlink, rule: RuleMessage) -> Result<(), KernelError> {
+    let words = describe(&rule);
+    match netlink.change(RouteNetlinkMessage::DelRule(with_preference(rule)), 0) {
+        Err(error) if error.refusal() == Some(libc::ENOENT) => Ok(()),
+        done => done.map_err(|source| KernelError::RemoveRule {
+            rule: words,
+            source,
+        }),
+    }
+}
+
+/// The kernel does not mention preference 0 when it lists a rule, and takes its absence for "any"
+/// when it deletes one, and for "choose one" when it adds one. Flags are the kernel's to set.
+fn with_preference(mut rule: RuleMessage) -> RuleMessage {
+    let preference = preference(&rule);
+    rule.attributes
+        .retain(|attribute| !matches!(attribute, RuleAttribute::Priority(_)));
+    rule.attributes.push(RuleAttribute::Priority(preference));
+    rule.header.flags &= RuleFlags::Invert;
+    rule
+}
+
+fn preference(rule: &RuleMessage) -> u32 {
+    let preference = |attribute: &RuleAttribute| match attribute {
+        RuleAttribute::Priority(preference) => Some(*preference),
+        _ => None,
+    };
+    rule.attributes.iter().find_map(preference).unwrap_or(0)
+}
+
+fn table(rule: &RuleMessage) -> u32 {
+    let table = |attribute: &RuleAttribute| match attribute {
+        RuleAttribute::Table(table) => Some(*table),
+        _ => None,
+    };
+    rule.attributes
+        .iter()
+        .find_map(table)
+        .unwrap_or_else(|| rule.header.table.into())
+}
+
+fn interface(rule: &RuleMessage) -> Option<&str> {
+    rule.attributes
+        .iter()
+        .find_map(|attribute| match attribute {
+            RuleAttribute::Iifname(name) => Some(name.as_str()),
+            _ => None,
+        })
+}
+
+fn is_ours(rule: &RuleMessage) -> bool {
+    rule.attributes
+        .contains(&RuleAttribute::Protocol(RouteProtocol::from(PROTOCOL)))
+}
+
+/// Whether the rule sends every packet to the table `local`, like the kernel's own.
+fn is_plain_local(rule: &RuleMessage) -> bool {
+    let header = &rule.header;
+    let harmless = |attribute: &RuleAttribute| {
+        matches!(
+            attribute,
+            RuleAttribute::Table(_)
+                | RuleAttribute::Priority(_)
+                | RuleAttribute::Protocol(_)
+                | RuleAttribute::SuppressPrefixLen(u32::MAX)
+                | RuleAttribute::SuppressIfGroup(u32::MAX)
+        )
+    };
+    header.action == RuleAction::ToTable
+        && table(rule) == TABLE_LOCAL
+        && (header.src_len, header.dst_len, header.tos) == (0, 0, 0)
+        && !header.flags.contains(RuleFlags::Invert)
+        && !is_ours(rule)
+        && rule.attributes.iter().all(harmless)
+}
+
+/// The rule in words close to those of `ip rule`.
+fn describe(rule: &RuleMessage) -> String {
+    let header = &rule.header;
+    let mut words = Vec::new();
+    for attribute in &rule.attributes {
+        let ports = |range: &RulePortRange| {
+            if range.start == range.end {
+                range.start.to_string()
+            } else {
+                format!("{}-{}", range.start, range.end)
+            }
+        };
+        words.push(match attribute {
+            RuleAttribute::Iifname(name) => format!("iif {name}"),
+            RuleAttribute::Oifname(name) => format!("oif {name}"),
+            RuleAttribute::Source(addr) => format!("from {addr}/{}", header.src_len),
+            RuleAttribute::Destination(addr) => format!("to {addr}/{}", header.dst_len),
+            RuleAttribute::FwMark(mark) => format!("fwmark {mark:#x}"),
+            RuleAttribute::IpProtocol(TCP) => "tcp".to_owned(),
+            RuleAttribute::IpProtocol(protocol) => format!("ipproto {}", u8::from(*protocol)),
+            RuleAttribute::SourcePortRange(range) => format!("sport {}", ports(range)),
+            RuleAttribute::DestinationPortRange(range) => format!("dport {}", ports(range)),
+            _ => continue,
+        });
+    }
+    if words.is_empty() {
+        words.push("all".to_owned());
+    }
+    let goto = rule
+        .attributes
+        .iter()
+        .find_map(|attribute| match attribute {
+            RuleAttribute::Goto(target) => Some(*target),
+            _ => None,
+        });
+    words.push(match (header.action, goto, table(rule)) {
+        (RuleAction::Goto, Some(target), _) => format!("-> rule {target}"),
+        (RuleAction::ToTable, _, TABLE_LOCAL) => "-> table local".to_owned(),
+        (RuleAction::ToTable, _, table) => format!("-> table {table}"),
+        (action, ..) => format!("-> {action:?}").to_lowercase(),
+    });
+    words.join(" ")
+}
+
+/// Preference of our own `lookup local`, the first behind the kernel's.
+const BEHIND_LOCAL: u32 = 1;
+const TABLE_LOCAL: u32 = 255;
+const LOOPBACK: &str = "lo";
+const TCP: netlink_packet_route::IpProtocol = netlink_packet_route::IpProtocol::Tcp;
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::super::Diversion;
+    use super::*;
+
+    fn prefix(addr: &str, len: u8) -> Option<Prefix> {
+        Some(Prefix {
+            addr: addr.parse().unwrap(),
+            len,
+        })
+    }
+
+    fn diversion(family: Family) -> Diversion {
+        Diversion {
+            interface: None,
+            source: None,
+            destination: None,
+            source_ports: None,
+            destination_ports: None,
+            family,
+        }
+    }
+
+    fn plan(diversions: Vec<Diversion>) -> Plan {
+        Plan {
+            device: "flexcp0".into(),
+            table: 7300,
+            diversions,
+            v4: true,
+            v6: true,
+            reserved_ports: None,
+            journal: PathBuf::new(),
+        }
+    }
+
+    fn kernels(preference: u32, table: u32) -> RuleMessage {
+        let mut rule = RuleMessage::default();
+        rule.header.action = RuleAction::ToTable;
+        rule.attributes = vec![
+            RuleAttribute::Table(table),
+            RuleAttribute::SuppressPrefixLen(u32::MAX),
+            RuleAttribute::Protocol(RouteProtocol::Kernel),
+        ];
+        if preference > 0 {
+            rule.attributes.push(RuleAttribute::Priority(preference));
+        }
+        rule
+    }
+
+    fn usual() -> Vec<RuleMessage> {
+        vec![kernels(0, 255), kernels(32766, 254), kernels(32767, 253)]
+    }
+
+    fn words(layout: &Layout) -> Vec<String> {
+        let words = |rule: &Rule| format!("{}: {rule}", rule.preference);
+        layout.rules.iter().map(words).collect()
+    }
+
+    #[test]
+    fn diversions_stand_behind_the_exceptions_and_before_local() {
+        let mut first = diversion(Family::V4);
+        first.interface = Some("eth0".into());
+        first.source = prefix("10.1.0.0", 16);
+        first.destination = prefix("0.0.0.0", 0);
+        first.destination_ports = Some(80..=80);
+        let mut second = diversion(Family::V4);
+        second.destination = prefix("192.0.2.1", 32);
+        second.source_ports = Some(0..=1023);
+        second.destination_ports = Some(0..=65535);
+        let plan = plan(vec![first, diversion(Family::V6), second]);
+
+        let layout = arrange(&plan, Family::V4, &usual()).unwrap();
+        assert_eq!(
+            words(&layout),
+            [
+                "1: all -> table local",
+                "0: iif lo -> rule 1",
+                "0: iif flexcp0 -> rule 1",
+                "0: iif eth0 from 10.1.0.0/16 tcp dport 80 -> table 7300",
+                "0: to 192.0.2.1/32 tcp sport 1-1023 -> table 7300",
+            ]
+        );
+        assert_eq!(layout.local, Some(kernels(0, 255)));
+        assert!(layout.rules.iter().all(|rule| is_ours(&rule.message())));
+        let layout = arrange(&plan, Family::V6, &usual()).unwrap();
+        assert_eq!(words(&layout).last().unwrap(), "0: tcp -> table 7300");
+    }
+
+    #[test]
+    fn local_elsewhere_stays_there() {
+        let there = [kernels(1000, 99), kernels(32765, 255), kernels(32766, 254)];
+        let layout = arrange(&plan(vec![]), Family::V4, &there).unwrap();
+        assert_eq!(
+            words(&layout),
+            ["0: iif lo -> rule 1000", "0: iif flexcp0 -> rule 1000"]
+        );
+        assert_eq!(layout.local, None);
+    }
+
+    #[test]
+    fn foreign_rules_at_our_preferences_are_in_the_way() {
+        let mut marked = kernels(0, 255);
+        marked.attributes.push(RuleAttribute::FwMark(1));
+        for there in [
+            vec![kernels(0, 99), kernels(32766, 254)],
+            vec![marked, kernels(32766, 254)],
+            vec![kernels(0, 255), kernels(0, 99), kernels(32766, 254)],
+            vec![kernels(0, 255), kernels(1, 255), kernels(32766, 254)],
+        ] {
+            let error = arrange(&plan(vec![]), Family::V6, &there).unwrap_err();
+            assert!(matches!(error, KernelError::RuleInTheWay { .. }), "{error}");
+        }
+        let error = arrange(&plan(vec![]), Family::V6, &[]).unwrap_err();
+        assert!(matches!(error, KernelError::NoRules { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_rule_names_its_preference_when_it_is_deleted() {
+        let mut rule = kernels(0, 255);
+        rule.header.flags = RuleFlags::IifDetached | RuleFlags::Invert;
+        let rule = with_preference(rule);
+        assert_eq!(rule.attributes.last(), Some(&RuleAttribute::Priority(0)));
+        assert_eq!(rule.header.flags, RuleFlags::Invert);
+        let again = with_preference(with_preference(kernels(7, 255)));
+        assert_eq!(again.attributes, kernels(7, 255).attributes);
+    }
+
+    #[test]
+    fn ports_the_kernel_has_rules_for() {
+        assert_eq!(selector(&(0..=65535)), None);
+        assert_eq!(selector(&(1..=65535)), None);
+        assert_eq!(selector(&(0..=7)), Some(1..=7));
+        for ports in [0..=65535, 1..=65534, 80..=80] {
+            assert!(check_ports(&ports).is_ok(), "{ports:?}");
+        }
+        for ports in [2..=65535, 65535..=65535, 0..=0, RangeInclusive::new(9, 8)] {
+            assert!(check_ports(&ports).is_err(), "{ports:?}");
+        }
+    }
+}

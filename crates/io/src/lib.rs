@@ -1,0 +1,25 @@
+//! How packets come to the translator and go from it: the TUN carrier, the kernel's tables that
+//! divert packets to it, and what a worker needs of the system beside (waiting, time, randomness,
+//! signals).
+//!
+//! Everything here acts on the network namespace of the calling thread.
+//!
+//! This is the only crate of FlexCP with `unsafe`: three ioctls in [`Tun`] and the signal mask in
+//! [`Signals`].
+#![deny(
+    clippy::undocumented_unsafe_blocks,
+    reason = "each unsafe block tells why it is sound"
+)]
+
+mod event;
+mod kernel;
+mod signal;
+mod tun;
+
+pub use event::{Ready, Waker, monotonic_micros, random_bytes, wait};
+pub use kernel::{
+    Diversion, Family, JournalError, KernelError, KernelTables, NetlinkError, PROTOCOL, Plan,
+    interface_exists, local_addresses, route_source, tcp_listener_on,
+};
+pub use signal::{Signal, Signals};
+pub use tun::{PacketBuffer, Tun, TunError};

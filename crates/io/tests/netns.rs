@@ -1,0 +1,40 @@
+//! The TUN carrier and the kernel's tables against the kernel itself. Every test has network
+//! namespaces of its own, which end with its threads; nothing of the host is touched.
+//!
+//! Needs root (`CAP_SYS_ADMIN` for the namespaces); without it the tests are reported as ignored.
+
+#[path = "netns/carrier.rs"]
+mod carrier;
+#[path = "netns/failure.rs"]
+mod failure;
+#[path = "netns/host.rs"]
+mod host;
+#[path = "netns/relay.rs"]
+mod relay;
+#[path = "netns/tables.rs"]
+mod tables;
+
+use libtest_mimic::{Arguments, Failed, Trial};
+
+use crate::host::{CRASH, Host};
+
+fn main() {
+    if let Some(journal) = std::env::var_os(CRASH) {
+        tables::install_and_hang(journal.into());
+    }
+    let may = Host::try_new().is_ok();
+    if !may {
+        eprintln!("not run: network namespaces need root (CAP_SYS_ADMIN, CAP_NET_ADMIN)");
+    }
+    let tests: Vec<(&str, fn())> = [carrier::TESTS, tables::TESTS, failure::TESTS].concat();
+    let trials = tests.into_iter().map(|(name, test)| {
+        let run = move || {
+            let host = Host::try_new().map_err(|error| Failed::from(error.to_string()))?;
+            host.try_run(test).map_err(Failed::from)
+        };
+        Trial::test(name, run).with_ignored_flag(!may)
+    });
+    let conclusion = libtest_mimic::run(&Arguments::from_args(), trials.collect());
+    host::remove_journals();
+    conclusion.exit();
+}
