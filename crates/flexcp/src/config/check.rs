@@ -1,0 +1,428 @@
+//! What the file says must make sense together. Looks at nothing but the file; what depends on the
+//! host is in [`live`](super::live).
+
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::path::Path;
+use std::time::Duration;
+
+use flexcp_translator::Prefix;
+
+use super::file::{Config, Mode, Service};
+use super::overlap::{self, intersect, nested};
+use super::span::{Diagnostics, Located};
+use super::value::{self, ShowAnnounce, ShowPorts, ShowPrefix};
+
+/// Adds everything that is wrong with `config` to `out`.
+pub(super) fn check(config: &Config, out: &mut Diagnostics) {
+    device(config, out);
+    control(config, out);
+    limits(config, out);
+    timeouts(config, out);
+    names(&config.services, out);
+    for service in &config.services {
+        lists(service, out);
+        addresses(service, out);
+        ports(service, out);
+        if let Mode::Reverse {
+            backends,
+            source,
+            source_ports,
+            ..
+        } = &service.mode
+        {
+            sources(backends, source, out);
+            ports_towards_backends(source_ports, out);
+        }
+    }
+    overlap::check(&config.services, out);
+    loops(&config.services, out);
+}
+
+fn device(config: &Config, out: &mut Diagnostics) {
+    let name = &config.device.name;
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
+    // "all" and "default" are directories beside the devices in /proc/sys/net/ipv4/conf.
+    if ["lo", "all", "default"].contains(&name.value.as_str()) || !name.value.chars().all(plain) {
+        out.error(
+            name.at,
+            format!(
+                "FlexCP can't make a device named `{}`; write a name like \"flexcp0\"",
+                name.value
+            ),
+        );
+    }
+    let table = &config.device.table;
+    match table.value {
+        0 | 253..=255 => out.error(
+            table.at,
+            format!(
+                "routing table {} belongs to the kernel; use another, like 7300",
+                table.value
+            ),
+        ),
+        1..=0xffff_ffff => {}
+        other => out.error(
+            table.at,
+            format!("{other} is not a routing table; write a number from 1 to 4294967295"),
+        ),
+    }
+}
+
+fn control(config: &Config, out: &mut Diagnostics) {
+    let socket = &config.control.socket;
+    let len = path_len(&socket.value);
+    if len > SOCKET_PATH_MAX {
+        out.error(
+            socket.at,
+            format!("the socket's path has {len} bytes; the kernel takes {SOCKET_PATH_MAX}"),
+        );
+    }
+}
+
+fn limits(config: &Config, out: &mut Diagnostics) {
+    let limits = &config.limits;
+    if !(1..=8).contains(&limits.subflows.value) {
+        out.error(
+            limits.subflows.at,
+            format!(
+                "`subflows` can't be {}; a connection has 1 to 8",
+                limits.subflows.value
+            ),
+        );
+    }
+    for (name, limit) in [
+        ("connections", &limits.connections),
+        ("half_open", &limits.half_open),
+        ("half_open_joins", &limits.half_open_joins),
+        ("mappings", &limits.mappings),
+    ] {
+        if limit.value < 1 {
+            out.error(
+                limit.at,
+                format!("`{name}` can't be {}; write at least 1", limit.value),
+            );
+        }
+        if limit.value > i64::from(u32::MAX) {
+            out.error(
+                limit.at,
+                format!(
+                    "`{name}` can't be {}; write at most 4294967295",
+                    limit.value
+                ),
+            );
+        }
+    }
+}
+
+fn timeouts(config: &Config, out: &mut Diagnostics) {
+    let timeouts = &config.timeouts;
+    for (name, timeout) in [
+        ("idle", &timeouts.idle),
+        ("half_open", &timeouts.half_open),
+        ("rejoin", &timeouts.rejoin),
+        ("linger", &timeouts.linger),
+        ("add_addr", &timeouts.add_addr),
+        ("silence", &timeouts.silence),
+    ] {
+        if timeout.value.is_zero() {
+            out.error(
+                timeout.at,
+                format!("`{name}` can't be 0; write a duration like \"30s\""),
+            );
+        }
+    }
+    for (name, timeout, least, said) in [
+        ("idle", &timeouts.idle, 7440, "2h4m"),
+        ("half_open", &timeouts.half_open, 240, "4m"),
+    ] {
+        if !timeout.value.is_zero() && timeout.value < Duration::from_secs(least) {
+            out.warning(
+                timeout.at,
+                format!(
+                    "`{name}` is shorter than RFC 5382 section 5 allows; write at least \"{said}\""
+                ),
+            );
+        }
+    }
+}
+
+fn names(services: &[Service], out: &mut Diagnostics) {
+    for (index, Service { name, .. }) in services.iter().enumerate() {
+        // A service without a name has been complained about.
+        if name.value.is_empty() && name.at == services[index].at {
+            continue;
+        }
+        let wrong = |c: char| c.is_whitespace() || c.is_control();
+        if name.value.is_empty() || name.value.contains(wrong) {
+            out.error(
+                name.at,
+                format!(
+                    "{:?} is not a name for a service; write one word, like \"web\"",
+                    name.value
+                ),
+            );
+        }
+        if let Some(first) = services[..index]
+            .iter()
+            .find(|other| other.name.value == name.value)
+        {
+            let line = out.line(first.name.at);
+            out.error(
+                name.at,
+                format!(
+                    "the name `{}` is taken on line {line}; write another",
+                    name.value
+                ),
+            );
+        }
+    }
+}
+
+/// Nothing is listed twice.
+fn lists(service: &Service, out: &mut Diagnostics) {
+    duplicates(&service.interfaces, Clone::clone, out);
+    duplicates(
+        &service.announce,
+        |announce| ShowAnnounce(*announce).to_string(),
+        out,
+    );
+    match &service.mode {
+        Mode::Transparent {
+            destinations,
+            ports,
+            ..
+        } => {
+            covered(
+                destinations,
+                |a, b| nested(*a, *b),
+                |prefix| ShowPrefix(*prefix).to_string(),
+                out,
+            );
+            covered(ports, intersect, |ports| ShowPorts(ports).to_string(), out);
+        }
+        Mode::Reverse {
+            listen,
+            backends,
+            source,
+            ..
+        } => {
+            duplicates(listen, ToString::to_string, out);
+            duplicates(backends, ToString::to_string, out);
+            duplicates(source, ToString::to_string, out);
+        }
+    }
+}
+
+fn duplicates<T: PartialEq>(
+    list: &[Located<T>],
+    show: impl Fn(&T) -> String,
+    out: &mut Diagnostics,
+) {
+    for (index, item) in list.iter().enumerate() {
+        if list[..index].iter().any(|other| other.value == item.value) {
+            out.error(
+                item.at,
+                format!("{} is listed twice; remove one", show(&item.value)),
+            );
+        }
+    }
+}
+
+fn covered<T: PartialEq>(
+    list: &[Located<T>],
+    overlap: impl Fn(&T, &T) -> bool,
+    show: impl Fn(&T) -> String,
+    out: &mut Diagnostics,
+) {
+    for (index, item) in list.iter().enumerate() {
+        let Some(other) = list[..index]
+            .iter()
+            .find(|other| overlap(&other.value, &item.value))
+        else {
+            continue;
+        };
+        if other.value == item.value {
+            out.error(
+                item.at,
+                format!("{} is listed twice; remove one", show(&item.value)),
+            );
+        } else {
+            let (item_said, other_said) = (show(&item.value), show(&other.value));
+            out.error(
+                item.at,
+                format!("{item_said} and {other_said} of the same list overlap; keep the wider"),
+            );
+        }
+    }
+}
+
+/// Addresses are such as hosts have.
+fn addresses(service: &Service, out: &mut Diagnostics) {
+    let mut usable = |at, key: &str, addr| {
+        if let Some(wrong) = value::unusable(addr) {
+            out.error(at, format!("`{key}`: {wrong}"));
+        }
+    };
+    for announce in &service.announce {
+        usable(announce.at, "announce", announce.value.addr);
+    }
+    match &service.mode {
+        Mode::Transparent { destinations, .. } => {
+            // A prefix shorter than these may well have such addresses in it: 0.0.0.0/0 does.
+            for destination in destinations {
+                let Prefix { addr, len } = destination.value;
+                if len >= if addr.is_ipv4() { 8 } else { 10 } {
+                    usable(destination.at, "destinations", addr);
+                }
+            }
+        }
+        Mode::Reverse {
+            listen,
+            backends,
+            source,
+            ..
+        } => {
+            listen
+                .iter()
+                .for_each(|addr| usable(addr.at, "listen", addr.value.ip()));
+            backends
+                .iter()
+                .for_each(|addr| usable(addr.at, "backends", addr.value.ip()));
+            source
+                .iter()
+                .for_each(|addr| usable(addr.at, "source", addr.value));
+        }
+    }
+}
+
+/// The kernel's routing rules, which bring the packets to FlexCP, know no port 65535 except among
+/// all ports.
+fn ports(service: &Service, out: &mut Diagnostics) {
+    let mut known = |at, ports: &RangeInclusive<u16>| {
+        let hint = match (*ports.start(), *ports.end()) {
+            (2..u16::MAX, u16::MAX) => format!("write \"{}-65534\"", ports.start()),
+            (u16::MAX, _) => "use another".into(),
+            _ => return,
+        };
+        out.error(
+            at,
+            format!("the kernel's routing rules can't tell port 65535; {hint}"),
+        );
+    };
+    for announce in &service.announce {
+        if let Some(port) = announce.value.port {
+            known(announce.at, &(port..=port));
+        }
+    }
+    match &service.mode {
+        Mode::Transparent { ports, .. } => {
+            ports.iter().for_each(|ports| known(ports.at, &ports.value));
+        }
+        Mode::Reverse {
+            listen,
+            backends,
+            source_ports,
+            ..
+        } => {
+            for addr in listen.iter().chain(backends) {
+                known(addr.at, &(addr.value.port()..=addr.value.port()));
+            }
+            known(source_ports.at, &source_ports.value);
+        }
+    }
+}
+
+/// There is a source address for each back end, when any is given.
+fn sources(backends: &[Located<SocketAddr>], source: &[Located<IpAddr>], out: &mut Diagnostics) {
+    if source.is_empty() {
+        return;
+    }
+    let same = |a: IpAddr, b: IpAddr| a.is_ipv4() == b.is_ipv4();
+    for backend in backends {
+        let addr = backend.value.ip();
+        if !source.iter().any(|source| same(source.value, addr)) {
+            let family = value::family(addr);
+            out.error(
+                backend.at,
+                format!(
+                    "no {family} address in `source` for back end {}; add one",
+                    backend.value
+                ),
+            );
+        }
+    }
+    for source in source {
+        if !backends
+            .iter()
+            .any(|backend| same(source.value, backend.value.ip()))
+        {
+            let family = value::family(source.value);
+            out.warning(
+                source.at,
+                format!("no back end is {family}, so {} is not used", source.value),
+            );
+        }
+    }
+}
+
+fn ports_towards_backends(ports: &Located<RangeInclusive<u16>>, out: &mut Diagnostics) {
+    let count = ports.value.len();
+    if *ports.value.start() < 1024 {
+        out.error(
+            ports.at,
+            format!(
+                "`source_ports` {} has ports below 1024, which belong to servers; \
+                 use high ones, like \"61000-65534\"",
+                ShowPorts(&ports.value)
+            ),
+        );
+    }
+    if count < FEW_PORTS {
+        out.warning(
+            ports.at,
+            format!(
+                "`source_ports` {} has {count} ports, and each connection to a back end at one time \
+                 takes one; use more, like \"61000-65534\"",
+                ShowPorts(&ports.value)
+            ),
+        );
+    }
+}
+
+/// No back end is FlexCP itself.
+fn loops(services: &[Service], out: &mut Diagnostics) {
+    for service in services {
+        let Mode::Reverse { backends, .. } = &service.mode else {
+            continue;
+        };
+        for backend in backends {
+            for other in services {
+                let Mode::Reverse { listen, .. } = &other.mode else {
+                    continue;
+                };
+                if listen.iter().any(|listen| listen.value == backend.value) {
+                    let (name, line) = (&other.name.value, out.line(other.at));
+                    out.error(
+                        backend.at,
+                        format!(
+                            "back end {} is where service `{name}` (line {line}) listens; \
+                             write the server's own address",
+                            backend.value
+                        ),
+                    );
+                }
+            }
+        }
+    }
+}
+
+fn path_len(path: &Path) -> usize {
+    path.as_os_str().len()
+}
+
+/// `sun_path` of unix(7) with its final zero.
+const SOCKET_PATH_MAX: usize = 107;
+
+/// Fewer ports than this are worth a remark.
+const FEW_PORTS: usize = 1024;

@@ -1,0 +1,435 @@
+//! What the configuration file says. [`Config`] is the reference of all keys; an example with
+//! comments is in `dist/flexcp.toml`.
+
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use flexcp_translator::{Announce, Limits, Prefix, Timeouts};
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::read::{self, Interface, Ports, Reader};
+use super::span::{Diagnostics, Located};
+
+/// The whole file. Every section but `[[service]]` may be left out.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// `[device]`: what FlexCP makes in the kernel.
+    pub device: Device,
+    /// `[control]`: how a running FlexCP is reached.
+    pub control: Control,
+    /// `[limits]`: bounds on state, for all services together.
+    pub limits: LimitsSection,
+    /// `[timeouts]`: how long state is kept. Each is a string like "30s", "2h5m" or "100ms", or a
+    /// number of seconds.
+    pub timeouts: TimeoutsSection,
+    /// `[[service]]`, once for each. The first that matches a connection takes it.
+    pub services: Vec<Service>,
+}
+
+/// `[device]`
+#[derive(Clone, Debug)]
+pub struct Device {
+    /// `name`: of the TUN device; at most 15 characters. Default "flexcp0".
+    pub name: Located<String>,
+    /// `table`: number of the routing table that leads to the device. Default 7300.
+    pub table: Located<i64>,
+}
+
+/// `[control]`
+#[derive(Clone, Debug)]
+pub struct Control {
+    /// `socket`: where `flexcp show` reaches the daemon. Default "/run/flexcp/flexcp.sock".
+    pub socket: Located<PathBuf>,
+    /// `state_dir`: where FlexCP notes what it has changed in the kernel, so that it can be taken
+    /// back even after a crash. Default "/run/flexcp".
+    pub state_dir: Located<PathBuf>,
+}
+
+/// `[limits]`
+#[derive(Clone, Debug)]
+pub struct LimitsSection {
+    /// `connections`: of all services together. Default 1048576.
+    pub connections: Located<i64>,
+    /// `half_open`: connections whose handshake is not complete; beyond it new ones pass as plain
+    /// TCP. Default 16384.
+    pub half_open: Located<i64>,
+    /// `subflows`: of one connection, the initial one included; 1 to 8. Default 8.
+    pub subflows: Located<i64>,
+    /// `half_open_joins`: joins of one connection that have not authenticated themselves. Default 4.
+    pub half_open_joins: Located<i64>,
+    /// `mappings`: runs of unacknowledged data on one subflow and direction. Default 4096.
+    pub mappings: Located<i64>,
+}
+
+/// `[timeouts]`
+#[derive(Clone, Debug)]
+pub struct TimeoutsSection {
+    /// `idle`: an established connection without a packet. Default "2h5m".
+    pub idle: Located<Duration>,
+    /// `half_open`: a connection whose handshake does not complete. Default "4m".
+    pub half_open: Located<Duration>,
+    /// `rejoin`: a connection whose last subflow is gone. Default "60s".
+    pub rejoin: Located<Duration>,
+    /// `linger`: a connection that both ends have closed. Default "10s".
+    pub linger: Located<Duration>,
+    /// `add_addr`: between two copies of an announced address that was not confirmed. Default "1s".
+    pub add_addr: Located<Duration>,
+    /// `silence`: a subflow with data outstanding that stays silent so long is left when the server
+    /// retransmits. Default "100ms".
+    pub silence: Located<Duration>,
+}
+
+/// `[[service]]`
+#[derive(Clone, Debug)]
+pub struct Service {
+    /// Where it begins in the file.
+    pub at: usize,
+    /// `name`: for logs and `flexcp show`; each is used once.
+    pub name: Located<String>,
+    /// `interfaces`: on which the clients' packets come in; all when left out.
+    pub interfaces: Vec<Located<String>>,
+    /// `announce`: further addresses of FlexCP that clients may join, with a port when it is not the
+    /// one they connected to: "192.0.2.1", "[2001:db8::1]:444".
+    pub announce: Vec<Located<Announce>>,
+    /// `mode` and what belongs to it.
+    pub mode: Mode,
+}
+
+/// How clients and servers meet.
+#[derive(Clone, Debug)]
+pub enum Mode {
+    /// `mode = "transparent"`: FlexCP is on the path; clients address the server, the server sees
+    /// the client's address.
+    Transparent {
+        /// `destinations`: address prefixes of the servers.
+        destinations: Vec<Located<Prefix>>,
+        /// `ports`: of the servers: numbers, and ranges like "8000-8999"; all when left out.
+        ports: Vec<Located<RangeInclusive<u16>>>,
+        /// `end_to_end`: a server that speaks MPTCP itself may answer the client; FlexCP then steps
+        /// aside. Default true.
+        end_to_end: Located<bool>,
+    },
+    /// `mode = "reverse"`: clients connect to FlexCP's address and port; the back end sees FlexCP's
+    /// address.
+    Reverse {
+        /// `listen`: addresses and ports that clients connect to.
+        listen: Vec<Located<SocketAddr>>,
+        /// `backends`: addresses and ports of the servers, taken in turn.
+        backends: Vec<Located<SocketAddr>>,
+        /// `source`: FlexCP's addresses towards the back ends; those that the kernel would take when
+        /// left out.
+        source: Vec<Located<IpAddr>>,
+        /// `source_ports`: FlexCP's ports towards the back ends. Default "61000-65534".
+        source_ports: Located<RangeInclusive<u16>>,
+    },
+}
+
+impl Mode {
+    /// As written in the file.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Transparent { .. } => TRANSPARENT,
+            Self::Reverse { .. } => REVERSE,
+        }
+    }
+}
+
+/// Reads the file's text. What is wrong goes to `out`; what could be read is given back all the same,
+/// so that the rest can be checked. `None`: not TOML.
+pub(super) fn read(text: &str, out: &mut Diagnostics) -> Option<Config> {
+    let (document, errors) = DeTable::parse_recoverable(text);
+    for error in &errors {
+        out.error(
+            error.span().map_or(text.len(), |span| span.start),
+            error.message(),
+        );
+    }
+    if !errors.is_empty() {
+        return None;
+    }
+    let root = Reader::new(
+        document.get_ref(),
+        ("the file", 0),
+        &["device", "control", "limits", "timeouts", "service"],
+        &[],
+        out,
+    );
+    Some(Config {
+        device: device(&root, out),
+        control: control(&root, out),
+        limits: limits(&root, out),
+        timeouts: timeouts(&root, out),
+        services: services(&root, out),
+    })
+}
+
+fn device(root: &Reader<'_, '_>, out: &mut Diagnostics) -> Device {
+    let empty = DeTable::new();
+    let section = section(root, "device", &empty, &["name", "table"], out);
+    let name = section.optional::<Interface>("name", out);
+    Device {
+        name: name.map_or_else(
+            || Located::default(DEVICE.into()),
+            |name| Located::new(name.value.0, name.at),
+        ),
+        table: section.or("table", TABLE, out),
+    }
+}
+
+fn control(root: &Reader<'_, '_>, out: &mut Diagnostics) -> Control {
+    let empty = DeTable::new();
+    let section = section(root, "control", &empty, &["socket", "state_dir"], out);
+    Control {
+        socket: section.or("socket", SOCKET.into(), out),
+        state_dir: section.or("state_dir", STATE_DIR.into(), out),
+    }
+}
+
+fn limits(root: &Reader<'_, '_>, out: &mut Diagnostics) -> LimitsSection {
+    let empty = DeTable::new();
+    let known = [
+        "connections",
+        "half_open",
+        "subflows",
+        "half_open_joins",
+        "mappings",
+    ];
+    let section = section(root, "limits", &empty, &known, out);
+    let default = Limits::default();
+    let mut limit = |key, default: usize| {
+        section.or(
+            key,
+            i64::try_from(default).expect("a default limit is small"),
+            out,
+        )
+    };
+    LimitsSection {
+        connections: limit("connections", default.connections),
+        half_open: limit("half_open", default.half_open),
+        subflows: limit("subflows", default.subflows),
+        half_open_joins: limit("half_open_joins", default.half_open_joins),
+        mappings: limit("mappings", default.mappings),
+    }
+}
+
+fn timeouts(root: &Reader<'_, '_>, out: &mut Diagnostics) -> TimeoutsSection {
+    let empty = DeTable::new();
+    let known = [
+        "idle",
+        "half_open",
+        "rejoin",
+        "linger",
+        "add_addr",
+        "silence",
+    ];
+    let section = section(root, "timeouts", &empty, &known, out);
+    let default = Timeouts::default();
+    TimeoutsSection {
+        idle: section.or("idle", default.idle, out),
+        half_open: section.or("half_open", default.half_open, out),
+        rejoin: section.or("rejoin", default.rejoin, out),
+        linger: section.or("linger", default.linger, out),
+        add_addr: section.or("add_addr", default.add_addr, out),
+        silence: section.or("silence", default.silence, out),
+    }
+}
+
+fn services(root: &Reader<'_, '_>, out: &mut Diagnostics) -> Vec<Service> {
+    let Some(value) = root.get("service") else {
+        out.error(
+            0,
+            "there is no service; write at least one [[service]] section",
+        );
+        return Vec::new();
+    };
+    let tables = match value.get_ref() {
+        DeValue::Array(tables) if !tables.is_empty() => tables,
+        DeValue::Array(_) => {
+            out.error(
+                value.span().start,
+                "there is no service; write at least one [[service]] section",
+            );
+            return Vec::new();
+        }
+        _ => {
+            out.error(
+                value.span().start,
+                format!(
+                    "`service` is {}; write [[service]], in two brackets, for each",
+                    read::kind(value)
+                ),
+            );
+            return Vec::new();
+        }
+    };
+    tables
+        .iter()
+        .filter_map(|table| service(table, out))
+        .collect()
+}
+
+fn service(value: &Spanned<DeValue<'_>>, out: &mut Diagnostics) -> Option<Service> {
+    let at = value.span().start;
+    let DeValue::Table(entries) = value.get_ref() else {
+        out.error(
+            at,
+            format!(
+                "a service can't be {}; write a [[service]] section",
+                read::kind(value)
+            ),
+        );
+        return None;
+    };
+    let mode = mode(entries, at, out)?;
+    let known: Vec<_> = COMMON.iter().chain(keys(mode)).copied().collect();
+    let other = if mode == TRANSPARENT {
+        REVERSE
+    } else {
+        TRANSPARENT
+    };
+    let place = format!("a {other} service");
+    let elsewhere: Vec<_> = keys(other)
+        .iter()
+        .map(|&key| (key, place.as_str()))
+        .collect();
+    let what = format!("a {mode} service");
+    let section = Reader::new(entries, (&what, at), &known, &elsewhere, out);
+
+    let name = section.required("name", "write name = \"web\"", out);
+    let interfaces = section.list::<Interface>("interfaces", out);
+    let announce = section.list("announce", out);
+    let mode = if mode == TRANSPARENT {
+        transparent(&section, out)
+    } else {
+        reverse(&section, out)
+    };
+    Some(Service {
+        at,
+        name: name.unwrap_or_else(|| Located::new(String::new(), at)),
+        interfaces: interfaces
+            .into_iter()
+            .map(|name| Located::new(name.value.0, name.at))
+            .collect(),
+        announce,
+        mode,
+    })
+}
+
+/// The mode that a service names, which says what other keys there are.
+fn mode(entries: &DeTable<'_>, at: usize, out: &mut Diagnostics) -> Option<&'static str> {
+    let Some(value) = entries.get("mode") else {
+        let reverse = ["listen", "backends"]
+            .iter()
+            .any(|key| entries.contains_key(*key));
+        let hint = match (reverse, entries.contains_key("destinations")) {
+            (true, false) => "write mode = \"reverse\"",
+            (false, true) => "write mode = \"transparent\"",
+            _ => "write mode = \"transparent\" or mode = \"reverse\"",
+        };
+        out.error(at, format!("a service has no `mode`; {hint}"));
+        return None;
+    };
+    let at = value.span().start;
+    let Some(word) = value.get_ref().as_str() else {
+        out.error(
+            at,
+            format!(
+                "`mode` can't be {}; write \"transparent\" or \"reverse\"",
+                read::kind(value)
+            ),
+        );
+        return None;
+    };
+    let mode = [TRANSPARENT, REVERSE]
+        .into_iter()
+        .find(|mode| *mode == word);
+    if mode.is_none() {
+        let hint = match read::similar(word, &[TRANSPARENT, REVERSE]) {
+            Some(similar) => format!("did you mean \"{similar}\"?"),
+            None => "the modes are \"transparent\" and \"reverse\"".into(),
+        };
+        out.error(at, format!("there is no mode \"{word}\"; {hint}"));
+    }
+    mode
+}
+
+fn transparent(section: &Reader<'_, '_>, out: &mut Diagnostics) -> Mode {
+    let hint = "list the servers' prefixes, or [\"0.0.0.0/0\", \"::/0\"] for all servers";
+    Mode::Transparent {
+        destinations: section.required_list("destinations", hint, out),
+        ports: section
+            .list::<Ports>("ports", out)
+            .into_iter()
+            .map(|ports| Located::new(ports.value.0, ports.at))
+            .collect(),
+        end_to_end: section.or("end_to_end", true, out),
+    }
+}
+
+fn reverse(section: &Reader<'_, '_>, out: &mut Diagnostics) -> Mode {
+    let listen = "write the addresses that clients connect to, like [\"192.0.2.1:443\"]";
+    let backends = "write the servers' addresses, like [\"10.0.0.11:443\"]";
+    let source_ports = section.optional::<Ports>("source_ports", out);
+    Mode::Reverse {
+        listen: section.required_list("listen", listen, out),
+        backends: section.required_list("backends", backends, out),
+        source: section.list("source", out),
+        source_ports: source_ports.map_or_else(
+            || Located::default(SOURCE_PORTS),
+            |ports| Located::new(ports.value.0, ports.at),
+        ),
+    }
+}
+
+/// The section `name`; an empty one when it is not there.
+fn section<'a, 'i>(
+    root: &Reader<'a, 'i>,
+    name: &str,
+    empty: &'a DeTable<'i>,
+    known: &[&str],
+    out: &mut Diagnostics,
+) -> Reader<'a, 'i> {
+    let what = format!("[{name}]");
+    let (entries, at) = match root.get(name) {
+        None => (empty, root.at()),
+        Some(value) => {
+            let at = value.span().start;
+            match value.get_ref() {
+                DeValue::Table(entries) => (entries, at),
+                _ => {
+                    out.error(
+                        at,
+                        format!(
+                            "`{name}` is {}; write a [{name}] section",
+                            read::kind(value)
+                        ),
+                    );
+                    (empty, at)
+                }
+            }
+        }
+    };
+    Reader::new(entries, (&what, at), known, &[], out)
+}
+
+fn keys(mode: &str) -> &'static [&'static str] {
+    if mode == TRANSPARENT {
+        &["destinations", "ports", "end_to_end"]
+    } else {
+        &["listen", "backends", "source", "source_ports"]
+    }
+}
+
+const COMMON: &[&str] = &["name", "mode", "interfaces", "announce"];
+const TRANSPARENT: &str = "transparent";
+const REVERSE: &str = "reverse";
+const DEVICE: &str = "flexcp0";
+const TABLE: i64 = 7300;
+/// Where the control socket is unless the file says otherwise.
+pub const SOCKET: &str = "/run/flexcp/flexcp.sock";
+const STATE_DIR: &str = "/run/flexcp";
+const SOURCE_PORTS: RangeInclusive<u16> = 61000..=65534;

@@ -1,0 +1,203 @@
+//! What the file says must fit the host: interfaces, addresses, ports, routes.
+
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+
+use super::file::{Config, Mode, Service};
+use super::overlap::intersect;
+use super::span::{Diagnostics, Located};
+use super::value::ShowPorts;
+
+/// What there is to know about the host.
+pub trait Host {
+    /// Whether there is a network device of that name.
+    fn interface_exists(&self, name: &str) -> bool;
+    /// Interface and address, for each address of the host.
+    fn local_addresses(&self) -> Vec<(String, IpAddr)>;
+    /// The address that the kernel would use towards `destination`.
+    fn route_source(&self, destination: IpAddr) -> Option<IpAddr>;
+    /// A socket of the kernel that listens on `addr`, or on all addresses with that port.
+    fn tcp_listener_on(&self, addr: SocketAddr) -> Option<String>;
+    /// The ports that the kernel takes for its own connections.
+    fn local_port_range(&self) -> Option<RangeInclusive<u16>>;
+}
+
+/// The host that we run on.
+#[derive(Clone, Copy, Debug)]
+pub struct ThisHost;
+
+impl Host for ThisHost {
+    fn interface_exists(&self, name: &str) -> bool {
+        flexcp_io::interface_exists(name)
+    }
+
+    fn local_addresses(&self) -> Vec<(String, IpAddr)> {
+        flexcp_io::local_addresses()
+    }
+
+    fn route_source(&self, destination: IpAddr) -> Option<IpAddr> {
+        flexcp_io::route_source(destination)
+    }
+
+    fn tcp_listener_on(&self, addr: SocketAddr) -> Option<String> {
+        flexcp_io::tcp_listener_on(addr)
+    }
+
+    fn local_port_range(&self) -> Option<RangeInclusive<u16>> {
+        let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").ok()?;
+        let mut words = text.split_whitespace().map(str::parse);
+        Some(words.next()?.ok()?..=words.next()?.ok()?)
+    }
+}
+
+/// Adds everything that does not fit `host` to `out`. Gives for each service the addresses towards
+/// its back ends: none but in reverse mode.
+pub fn check(config: &Config, host: &dyn Host, out: &mut Diagnostics) -> Vec<Vec<IpAddr>> {
+    let local = host.local_addresses();
+    let mut sources = Vec::new();
+    for service in &config.services {
+        interfaces(service, host, &local, out);
+        for announce in &service.announce {
+            local_or_routed(announce.at, announce.value.addr, "announce", &local, out);
+            if let Some(port) = announce.value.port {
+                free(
+                    announce.at,
+                    SocketAddr::new(announce.value.addr, port),
+                    host,
+                    out,
+                );
+            }
+        }
+        let Mode::Reverse {
+            listen,
+            backends,
+            source,
+            source_ports,
+        } = &service.mode
+        else {
+            sources.push(Vec::new());
+            continue;
+        };
+        for listen in listen {
+            local_or_routed(listen.at, listen.value.ip(), "listen", &local, out);
+            free(listen.at, listen.value, host, out);
+        }
+        for source in source {
+            local_or_routed(source.at, source.value, "source", &local, out);
+        }
+        distinct_ports(source_ports, host, out);
+        sources.push(towards(backends, source, host, &local, out));
+    }
+    sources
+}
+
+fn interfaces(
+    service: &Service,
+    host: &dyn Host,
+    local: &[(String, IpAddr)],
+    out: &mut Diagnostics,
+) {
+    for interface in &service.interfaces {
+        if host.interface_exists(&interface.value) {
+            continue;
+        }
+        let mut there: Vec<&str> = local.iter().map(|(name, _)| name.as_str()).collect();
+        there.sort_unstable();
+        there.dedup();
+        let hint = match there.is_empty() {
+            true => String::new(),
+            false => format!("; with addresses there are: {}", there.join(", ")),
+        };
+        out.error(
+            interface.at,
+            format!("there is no interface `{}`{hint}", interface.value),
+        );
+    }
+}
+
+/// Clients reach an address that is no interface's when it is routed to the host.
+fn local_or_routed(
+    at: usize,
+    addr: IpAddr,
+    key: &str,
+    local: &[(String, IpAddr)],
+    out: &mut Diagnostics,
+) {
+    if !local.iter().any(|(_, own)| *own == addr) {
+        out.warning(
+            at,
+            format!(
+                "`{key}`: {addr} is not on any interface; packets to it must be routed to this host"
+            ),
+        );
+    }
+}
+
+fn free(at: usize, addr: SocketAddr, host: &dyn Host, out: &mut Diagnostics) {
+    if let Some(listener) = host.tcp_listener_on(addr) {
+        out.error(
+            at,
+            format!(
+                "address already in use: {addr}: a TCP socket of this host listens on {listener}; \
+                     stop its program or use another address or port"
+            ),
+        );
+    }
+}
+
+fn distinct_ports(ports: &Located<RangeInclusive<u16>>, host: &dyn Host, out: &mut Diagnostics) {
+    let Some(range) = host.local_port_range() else {
+        return;
+    };
+    if intersect(&ports.value, &range) {
+        out.warning(
+            ports.at,
+            format!(
+                "`source_ports` {} overlaps with net.ipv4.ip_local_port_range {}, from which the \
+                 host's own connections take their ports; FlexCP will reserve them",
+                ShowPorts(&ports.value),
+                ShowPorts(&range)
+            ),
+        );
+    }
+}
+
+/// The addresses towards `backends`: those given, or else the kernel's choice.
+fn towards(
+    backends: &[Located<SocketAddr>],
+    given: &[Located<IpAddr>],
+    host: &dyn Host,
+    local: &[(String, IpAddr)],
+    out: &mut Diagnostics,
+) -> Vec<IpAddr> {
+    let mut sources: Vec<IpAddr> = given.iter().map(|source| source.value).collect();
+    for backend in backends {
+        let addr = backend.value.ip();
+        if local.iter().any(|(_, own)| *own == addr) {
+            out.error(
+                backend.at,
+                format!(
+                    "back end {} is on this host itself, where FlexCP can't see its packets; \
+                         write a server on another host or network namespace",
+                    backend.value
+                ),
+            );
+            continue;
+        }
+        if !given.is_empty() {
+            continue;
+        }
+        match host.route_source(addr) {
+            Some(source) if sources.contains(&source) => {}
+            Some(source) => sources.push(source),
+            None => out.error(
+                backend.at,
+                format!(
+                    "there is no route to back end {}; add one, or set `source`",
+                    backend.value
+                ),
+            ),
+        }
+    }
+    sources
+}

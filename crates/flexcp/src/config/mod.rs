@@ -1,0 +1,58 @@
+//! The configuration file: what it says ([`file`]), whether that makes sense (`check`), whether it
+//! fits the host ([`live`]), and what follows from it for the translator and the kernel ([`plan`]).
+
+pub mod file;
+pub mod live;
+pub mod plan;
+pub mod span;
+
+mod check;
+mod overlap;
+mod read;
+mod summary;
+#[cfg(test)]
+mod tests;
+mod value;
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+pub use file::Config;
+pub use span::Diagnostics;
+pub use summary::summary;
+
+/// Reads and checks the file `path`, not the host. The configuration is there unless the file is not
+/// TOML; whether it can be used, [`Diagnostics::has_errors`] tells.
+///
+/// # Errors
+/// When the file can't be read.
+pub fn load(path: &Path) -> Result<(Option<Config>, Diagnostics), ReadError> {
+    let text = std::fs::read(path).map_err(|error| ReadError {
+        path: path.into(),
+        error,
+    })?;
+    let text = String::from_utf8(text).map_err(|_| ReadError {
+        path: path.into(),
+        error: io::Error::new(io::ErrorKind::InvalidData, "not UTF-8 text"),
+    })?;
+    Ok(parse(&path.display().to_string(), &text))
+}
+
+/// Checks `text`, which `file` holds.
+#[must_use]
+pub fn parse(file: &str, text: &str) -> (Option<Config>, Diagnostics) {
+    let mut found = Diagnostics::new(file, text);
+    let config = file::read(text, &mut found);
+    if let Some(config) = &config {
+        check::check(config, &mut found);
+    }
+    (config, found)
+}
+
+/// The configuration file can't be read.
+#[derive(thiserror::Error, Debug)]
+#[error("can't read the configuration {path}: {error}", path = path.display())]
+pub struct ReadError {
+    path: PathBuf,
+    error: io::Error,
+}

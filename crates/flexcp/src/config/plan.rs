@@ -1,0 +1,248 @@
+//! What follows from the configuration: what the translator does, and which packets the kernel has
+//! to bring to it.
+
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+
+use flexcp_io::{Diversion, Family, Plan};
+use flexcp_translator::{Limits, Prefix, Timeouts};
+
+use super::file::{Config, Mode, Service};
+
+/// What the translator is told. `sources` are the addresses towards the back ends of each service,
+/// as [`live::check`](super::live::check) gives them.
+#[must_use]
+pub fn translator(config: &Config, sources: &[Vec<IpAddr>]) -> flexcp_translator::Config {
+    let services = config
+        .services
+        .iter()
+        .zip(sources)
+        .map(|(service, source)| flexcp_translator::Service {
+            name: service.name.value.clone(),
+            mode: mode(&service.mode, source),
+            announce: service
+                .announce
+                .iter()
+                .map(|announce| announce.value)
+                .collect(),
+        });
+    // The check has seen to it that they are positive and not too large.
+    let limit = |limit: i64| usize::try_from(limit).unwrap_or(usize::MAX);
+    let (limits, timeouts) = (&config.limits, &config.timeouts);
+    flexcp_translator::Config {
+        services: services.collect(),
+        limits: Limits {
+            connections: limit(limits.connections.value),
+            half_open: limit(limits.half_open.value),
+            subflows: limit(limits.subflows.value),
+            half_open_joins: limit(limits.half_open_joins.value),
+            mappings: limit(limits.mappings.value),
+        },
+        timeouts: Timeouts {
+            idle: timeouts.idle.value,
+            half_open: timeouts.half_open.value,
+            rejoin: timeouts.rejoin.value,
+            linger: timeouts.linger.value,
+            add_addr: timeouts.add_addr.value,
+            silence: timeouts.silence.value,
+        },
+    }
+}
+
+/// What is to be changed in the kernel.
+#[must_use]
+pub fn kernel(config: &Config, sources: &[Vec<IpAddr>]) -> Plan {
+    let mut diversions = Vec::new();
+    for (service, source) in config.services.iter().zip(sources) {
+        for diversion in diverted(service, source) {
+            if !diversions.contains(&diversion) {
+                diversions.push(diversion);
+            }
+        }
+    }
+    let has = |family| {
+        diversions
+            .iter()
+            .any(|diversion| diversion.family == family)
+    };
+    Plan {
+        device: config.device.name.value.clone(),
+        // The check has seen to it.
+        table: u32::try_from(config.device.table.value).unwrap_or(u32::MAX),
+        v4: has(Family::V4),
+        v6: has(Family::V6),
+        reserved_ports: reserved_ports(config),
+        journal: journal(config),
+        diversions,
+    }
+}
+
+/// Where the changes are noted, so that they can be taken back after a crash.
+#[must_use]
+pub fn journal(config: &Config) -> PathBuf {
+    config
+        .control
+        .state_dir
+        .value
+        .join(format!("{}.json", config.device.name.value))
+}
+
+fn mode(mode: &Mode, source: &[IpAddr]) -> flexcp_translator::Mode {
+    match mode {
+        Mode::Transparent {
+            destinations,
+            ports,
+            end_to_end,
+        } => flexcp_translator::Mode::Transparent {
+            destinations: destinations.iter().map(|to| to.value).collect(),
+            ports: ports.iter().map(|ports| ports.value.clone()).collect(),
+            end_to_end: end_to_end.value,
+        },
+        Mode::Reverse {
+            listen,
+            backends,
+            source_ports,
+            ..
+        } => flexcp_translator::Mode::Reverse {
+            listen: listen.iter().map(|listen| listen.value).collect(),
+            backends: backends.iter().map(|backend| backend.value).collect(),
+            source: source.to_vec(),
+            source_ports: source_ports.value.clone(),
+        },
+    }
+}
+
+/// The packets of a service: from its clients, to the announced addresses, and from its servers.
+fn diverted(service: &Service, source: &[IpAddr]) -> Vec<Diversion> {
+    let mut diversions = Vec::new();
+    // Clients' packets come in on certain interfaces, if any are named.
+    let mut from_clients = |to: Prefix, ports: Option<RangeInclusive<u16>>| {
+        let to = Diversion {
+            destination: Some(to),
+            destination_ports: ports,
+            ..any(family(to.addr))
+        };
+        if service.interfaces.is_empty() {
+            diversions.push(to);
+            return;
+        }
+        for interface in &service.interfaces {
+            diversions.push(Diversion {
+                interface: Some(interface.value.clone()),
+                ..to.clone()
+            });
+        }
+    };
+    let ports = client_ports(service);
+    match &service.mode {
+        Mode::Transparent { destinations, .. } => {
+            for destination in destinations {
+                ports
+                    .iter()
+                    .for_each(|ports| from_clients(destination.value, ports.clone()));
+            }
+        }
+        Mode::Reverse { listen, .. } => {
+            for listen in listen {
+                from_clients(host(listen.value.ip()), one(listen.value));
+            }
+        }
+    }
+    for announce in &service.announce {
+        let to = host(announce.value.addr);
+        match announce.value.port {
+            Some(port) => from_clients(to, Some(port..=port)),
+            None => ports
+                .iter()
+                .for_each(|ports| from_clients(to, ports.clone())),
+        }
+    }
+    match &service.mode {
+        Mode::Transparent { destinations, .. } => {
+            for destination in destinations {
+                diversions.extend(ports.iter().map(|ports| Diversion {
+                    source: Some(destination.value),
+                    source_ports: ports.clone(),
+                    ..any(family(destination.value.addr))
+                }));
+            }
+        }
+        Mode::Reverse {
+            backends,
+            source_ports,
+            ..
+        } => {
+            for backend in backends.iter().map(|backend| backend.value) {
+                let same = source
+                    .iter()
+                    .filter(|own| own.is_ipv4() == backend.is_ipv4());
+                diversions.extend(same.map(|own| Diversion {
+                    source: Some(host(backend.ip())),
+                    source_ports: one(backend),
+                    destination: Some(host(*own)),
+                    destination_ports: Some(source_ports.value.clone()),
+                    ..any(family(*own))
+                }));
+            }
+        }
+    }
+    diversions
+}
+
+/// The ports that clients connect to; `None`: all.
+fn client_ports(service: &Service) -> Vec<Option<RangeInclusive<u16>>> {
+    let mut ports: Vec<_> = match &service.mode {
+        Mode::Transparent { ports, .. } if ports.is_empty() => vec![None],
+        Mode::Transparent { ports, .. } => ports
+            .iter()
+            .map(|ports| Some(ports.value.clone()))
+            .collect(),
+        Mode::Reverse { listen, .. } => listen.iter().map(|listen| one(listen.value)).collect(),
+    };
+    ports.sort_by_key(|ports| ports.as_ref().map(|ports| *ports.start()));
+    ports.dedup();
+    ports
+}
+
+/// From the lowest to the highest port that any service uses towards its back ends.
+fn reserved_ports(config: &Config) -> Option<RangeInclusive<u16>> {
+    config
+        .services
+        .iter()
+        .filter_map(|service| match &service.mode {
+            Mode::Reverse { source_ports, .. } => Some(source_ports.value.clone()),
+            Mode::Transparent { .. } => None,
+        })
+        .reduce(|a, b| *a.start().min(b.start())..=*a.end().max(b.end()))
+}
+
+fn any(family: Family) -> Diversion {
+    Diversion {
+        interface: None,
+        source: None,
+        destination: None,
+        source_ports: None,
+        destination_ports: None,
+        family,
+    }
+}
+
+const fn family(addr: IpAddr) -> Family {
+    if addr.is_ipv4() {
+        Family::V4
+    } else {
+        Family::V6
+    }
+}
+
+const fn host(addr: IpAddr) -> Prefix {
+    Prefix {
+        addr,
+        len: if addr.is_ipv4() { 32 } else { 128 },
+    }
+}
+
+const fn one(addr: SocketAddr) -> Option<RangeInclusive<u16>> {
+    Some(addr.port()..=addr.port())
+}

@@ -1,0 +1,59 @@
+//! One line for each service, for `check` and the log.
+
+use std::fmt::Display;
+
+use super::file::{Config, Mode, Service};
+use super::span::Located;
+use super::value::{ShowAnnounce, ShowPorts, ShowPrefix};
+
+/// "web: transparent, to 10.9.0.0/16 port 80,443 from eth0; announces 192.0.2.1", for each service.
+#[must_use]
+pub fn summary(config: &Config) -> Vec<String> {
+    config.services.iter().map(line).collect()
+}
+
+fn line(service: &Service) -> String {
+    let mut line = format!("{}: {}, ", service.name.value, service.mode.name());
+    match &service.mode {
+        Mode::Transparent {
+            destinations,
+            ports,
+            ..
+        } => {
+            line += &format!("to {}", join(destinations, |to| ShowPrefix(*to)));
+            line += &match ports.as_slice() {
+                [] => ", all ports".into(),
+                ports => format!(" port {}", join(ports, ShowPorts)),
+            };
+        }
+        Mode::Reverse {
+            listen,
+            backends,
+            source,
+            source_ports,
+        } => {
+            line += &format!("{} to {}", join(listen, |to| to), join(backends, |to| to));
+            if !source.is_empty() {
+                line += &format!(" from {}", join(source, |from| from));
+            }
+            line += &format!(" ports {}", ShowPorts(&source_ports.value));
+        }
+    }
+    if !service.interfaces.is_empty() {
+        line += &format!(", clients on {}", join(&service.interfaces, |name| name));
+    }
+    if !service.announce.is_empty() {
+        line += &format!(
+            "; announces {}",
+            join(&service.announce, |announce| ShowAnnounce(*announce))
+        );
+    }
+    line
+}
+
+fn join<'a, T, S: Display>(list: &'a [Located<T>], show: impl Fn(&'a T) -> S) -> String {
+    list.iter()
+        .map(|item| show(&item.value).to_string())
+        .collect::<Vec<_>>()
+        .join(", ")
+}

@@ -1,0 +1,965 @@
+//! Each thing that can be wrong, with the exact message and its position; and what follows from
+//! configurations that are right.
+
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::path::Path;
+use std::time::Duration;
+
+use flexcp_io::Diversion;
+use flexcp_translator::{Announce, Limits, Timeouts};
+
+use super::file::{Config, Mode};
+use super::live::{self, Host};
+use super::value::{ShowPorts, ShowPrefix};
+use super::{load, parse, plan, summary};
+
+/// Asserts that the file made of `lines` gives just these messages.
+#[track_caller]
+fn said(text: &str, messages: &[&str]) {
+    let (_, found) = parse("f", text);
+    let found = found.to_string();
+    assert_eq!(found.lines().collect::<Vec<_>>(), messages);
+}
+
+/// Asserts that `section` before a good service gives just this message.
+#[track_caller]
+fn section(section: &str, message: &str) {
+    said(&format!("{section}\n{TRANSPARENT}"), &[message]);
+}
+
+/// Asserts that `line` in a transparent service gives just this message.
+#[track_caller]
+fn transparent(line: &str, message: &str) {
+    said(
+        &format!(
+            "[[service]]\nname = \"web\"\nmode = \"transparent\"\ndestinations = [\"10.0.0.0/8\"]\n{line}\n"
+        ),
+        &[message],
+    );
+}
+
+/// Asserts that `line` in a reverse service gives just this message.
+#[track_caller]
+fn reverse(line: &str, message: &str) {
+    said(&format!("{REVERSE}{line}\n"), &[message]);
+}
+
+#[track_caller]
+fn good(text: &str) -> Config {
+    let (config, found) = parse("f", text);
+    assert_eq!(found.to_string(), "");
+    config.unwrap()
+}
+
+const TRANSPARENT: &str = "\
+[[service]]
+name = 'web'
+mode = 'transparent'
+destinations = ['10.9.0.0/16']
+";
+
+const REVERSE: &str = "\
+[[service]]
+name = 'shop'
+mode = 'reverse'
+listen = ['203.0.113.5:443']
+backends = ['10.0.0.11:443', '10.0.0.12:443']
+";
+
+#[test]
+fn not_toml() {
+    said(
+        "[device\nname = 1\n",
+        &["f:1:8: error: unclosed table, expected `]`"],
+    );
+    said(
+        "[control]\nsocket = /run\n[limits]\nsubflows = \n",
+        &[
+            "f:2:10: error: string values must be quoted, expected literal string",
+            "f:4:12: error: string values must be quoted, expected literal string",
+        ],
+    );
+}
+
+#[test]
+fn no_service() {
+    said(
+        "",
+        &["f:1:1: error: there is no service; write at least one [[service]] section"],
+    );
+    said(
+        "service = []\n",
+        &["f:1:11: error: there is no service; write at least one [[service]] section"],
+    );
+    said(
+        "[service]\nname = 'web'\n",
+        &["f:1:1: error: `service` is a table; write [[service]], in two brackets, for each"],
+    );
+}
+
+#[test]
+fn unknown_keys() {
+    section(
+        "[devices]",
+        "f:1:2: error: unknown key `devices` in the file; did you mean `device`?",
+    );
+    section(
+        "[device]\nnmae = 'x'",
+        "f:2:1: error: unknown key `nmae` in [device]; did you mean `name`?",
+    );
+    section(
+        "[device]\nqueues = 4",
+        "f:2:1: error: unknown key `queues` in [device]; known here: name, table",
+    );
+    section(
+        "[limits]\nhalf-open = 4",
+        "f:2:1: error: unknown key `half-open` in [limits]; did you mean `half_open`?",
+    );
+    transparent(
+        "port = [80]",
+        "f:5:1: error: unknown key `port` in a transparent service; did you mean `ports`?",
+    );
+    transparent(
+        "listen = ['192.0.2.1:80']",
+        "f:5:1: error: unknown key `listen` in a transparent service; it belongs in a reverse service",
+    );
+    reverse(
+        "end_to_end = false",
+        "f:6:1: error: unknown key `end_to_end` in a reverse service; it belongs in a transparent service",
+    );
+}
+
+#[test]
+fn modes() {
+    let service = |mode: &str| format!("[[service]]\nname = 'web'\n{mode}\n");
+    said(
+        &service("mode = 'tranparent'"),
+        &["f:3:8: error: there is no mode \"tranparent\"; did you mean \"transparent\"?"],
+    );
+    said(
+        &service("mode = 'socks'"),
+        &[
+            "f:3:8: error: there is no mode \"socks\"; the modes are \"transparent\" and \"reverse\"",
+        ],
+    );
+    said(
+        &service("mode = 1"),
+        &["f:3:8: error: `mode` can't be an integer; write \"transparent\" or \"reverse\""],
+    );
+    said(
+        &service(""),
+        &[
+            "f:1:1: error: a service has no `mode`; write mode = \"transparent\" or mode = \"reverse\"",
+        ],
+    );
+    said(
+        &service("listen = ['192.0.2.1:80']"),
+        &["f:1:1: error: a service has no `mode`; write mode = \"reverse\""],
+    );
+    said(
+        &service("destinations = ['10.0.0.0/8']"),
+        &["f:1:1: error: a service has no `mode`; write mode = \"transparent\""],
+    );
+}
+
+#[test]
+fn missing_keys_are_all_named() {
+    said(
+        "[[service]]\nmode = 'transparent'\n",
+        &[
+            "f:1:1: error: a transparent service has no `name`; write name = \"web\"",
+            "f:1:1: error: a transparent service has no `destinations`; list the servers' prefixes, \
+         or [\"0.0.0.0/0\", \"::/0\"] for all servers",
+        ],
+    );
+    said(
+        "[[service]]\nname = 'a'\nmode = 'reverse'\nlisten = []\n",
+        &[
+            "f:1:1: error: a reverse service has no `backends`; write the servers' addresses, \
+         like [\"10.0.0.11:443\"]",
+            "f:4:10: error: `listen` is empty; write the addresses that clients connect to, \
+         like [\"192.0.2.1:443\"]",
+        ],
+    );
+}
+
+#[test]
+fn wrong_types() {
+    section(
+        "device = 1",
+        "f:1:10: error: `device` is an integer; write a [device] section",
+    );
+    section(
+        "[device]\nname = 7",
+        "f:2:8: error: `name` can't be an integer; write \"eth0\"",
+    );
+    section(
+        "[device]\ntable = '7'",
+        "f:2:9: error: `table` can't be a string; write a number",
+    );
+    section(
+        "[timeouts]\nidle = 1.5",
+        "f:2:8: error: `idle` can't be a float; write seconds, or a duration like \"30s\"",
+    );
+    transparent(
+        "ports = 80",
+        "f:5:9: error: `ports` is an integer; write a list: [80 or \"8000-8999\"]",
+    );
+    transparent(
+        "end_to_end = 'no'",
+        "f:5:14: error: `end_to_end` can't be a string; write true or false",
+    );
+    transparent(
+        "interfaces = [1]",
+        "f:5:15: error: `interfaces` can't be an integer; write \"eth0\"",
+    );
+}
+
+#[test]
+fn wrong_values_stand_with_their_own_position() {
+    transparent(
+        "ports = [80, 0]",
+        "f:5:14: error: `ports`: 0 is not a port; ports are 1 to 65535",
+    );
+    transparent(
+        "ports = [80, \"8999-8000\"]",
+        "f:5:14: error: `ports`: range 8999-8000 is upside down; write \"8000-8999\"",
+    );
+    transparent(
+        "ports = [70000]",
+        "f:5:10: error: `ports`: 70000 is not a port; ports are 1 to 65535",
+    );
+    transparent(
+        "interfaces = ['a_very_long_name0']",
+        "f:5:15: error: `interfaces`: `a_very_long_name0` has 17 characters; \
+         the kernel takes 15 in the name of an interface",
+    );
+    section(
+        "[timeouts]\nidle = '5 min'",
+        "f:2:8: error: `idle`: `5 min` is not a duration; write it like \"30s\", \"2h5m\" or \"100ms\"",
+    );
+    section(
+        "[timeouts]\nidle = -1",
+        "f:2:8: error: `idle`: -1 is negative; write seconds, or a duration like \"30s\"",
+    );
+    section(
+        "[control]\nsocket = 'flexcp.sock'",
+        "f:2:10: error: `socket`: `flexcp.sock` must begin with /",
+    );
+    said(
+        &TRANSPARENT.replace("10.9.0.0/16", "10.9.0.1/16"),
+        &[
+            "f:4:17: error: `destinations`: `10.9.0.1/16` has bits set behind the prefix; \
+         the network is 10.9.0.0/16",
+        ],
+    );
+    said(
+        &REVERSE.replace("10.0.0.12:443", "10.0.0.12"),
+        &["f:5:30: error: `backends`: `10.0.0.12` has no port; write it like \"10.0.0.12:443\""],
+    );
+    reverse(
+        "source = ['10.0.0.1:80']",
+        "f:6:11: error: `source`: `10.0.0.1:80` has a port; only an address belongs here: \"10.0.0.1\"",
+    );
+}
+
+#[test]
+fn device_and_control() {
+    section(
+        "[device]\nname = 'flexcp0123456789'",
+        "f:2:8: error: `name`: `flexcp0123456789` has 16 characters; \
+         the kernel takes 15 in the name of an interface",
+    );
+    section(
+        "[device]\nname = 'all'",
+        "f:2:8: error: FlexCP can't make a device named `all`; write a name like \"flexcp0\"",
+    );
+    section(
+        "[device]\ntable = 254",
+        "f:2:9: error: routing table 254 belongs to the kernel; use another, like 7300",
+    );
+    section(
+        "[device]\ntable = -1",
+        "f:2:9: error: -1 is not a routing table; write a number from 1 to 4294967295",
+    );
+    let long = "x".repeat(107);
+    section(
+        &format!("[control]\nsocket = '/{long}'"),
+        "f:2:10: error: the socket's path has 108 bytes; the kernel takes 107",
+    );
+}
+
+#[test]
+fn limits_and_timeouts() {
+    section(
+        "[limits]\nsubflows = 9",
+        "f:2:12: error: `subflows` can't be 9; a connection has 1 to 8",
+    );
+    section(
+        "[limits]\nsubflows = 0",
+        "f:2:12: error: `subflows` can't be 0; a connection has 1 to 8",
+    );
+    section(
+        "[limits]\nmappings = 0",
+        "f:2:12: error: `mappings` can't be 0; write at least 1",
+    );
+    section(
+        "[limits]\nconnections = 5_000_000_000",
+        "f:2:15: error: `connections` can't be 5000000000; write at most 4294967295",
+    );
+    section(
+        "[timeouts]\nrejoin = 0",
+        "f:2:10: error: `rejoin` can't be 0; write a duration like \"30s\"",
+    );
+    section(
+        "[timeouts]\nidle = '1h'",
+        "f:2:8: warning: `idle` is shorter than RFC 5382 section 5 allows; write at least \"2h4m\"",
+    );
+    section(
+        "[timeouts]\nhalf_open = 30",
+        "f:2:13: warning: `half_open` is shorter than RFC 5382 section 5 allows; write at least \"4m\"",
+    );
+}
+
+#[test]
+fn names_are_words_and_used_once() {
+    said(
+        &format!("{TRANSPARENT}{}", REVERSE.replace("shop", "web")),
+        &["f:6:8: error: the name `web` is taken on line 2; write another"],
+    );
+    said(
+        &TRANSPARENT.replace("web", "my web"),
+        &["f:2:8: error: \"my web\" is not a name for a service; write one word, like \"web\""],
+    );
+}
+
+#[test]
+fn lists_name_each_thing_once() {
+    transparent(
+        "interfaces = ['eth0', 'eth0']",
+        "f:5:23: error: eth0 is listed twice; remove one",
+    );
+    transparent(
+        "announce = ['192.0.2.1', '192.0.2.1']",
+        "f:5:26: error: 192.0.2.1 is listed twice; remove one",
+    );
+    transparent(
+        "ports = [80, '80']",
+        "f:5:14: error: 80 is listed twice; remove one",
+    );
+    transparent(
+        "ports = [80, '1-100']",
+        "f:5:14: error: 1-100 and 80 of the same list overlap; keep the wider",
+    );
+    said(
+        &TRANSPARENT.replace("'10.9.0.0/16'", "'10.9.0.0/16', '10.0.0.0/8'"),
+        &["f:4:32: error: 10.0.0.0/8 and 10.9.0.0/16 of the same list overlap; keep the wider"],
+    );
+    said(
+        &REVERSE.replace("10.0.0.12", "10.0.0.11"),
+        &["f:5:30: error: 10.0.0.11:443 is listed twice; remove one"],
+    );
+    said(
+        &REVERSE.replace(
+            "['203.0.113.5:443']",
+            "['203.0.113.5:443', '203.0.113.5:443']",
+        ),
+        &["f:4:30: error: 203.0.113.5:443 is listed twice; remove one"],
+    );
+}
+
+#[test]
+fn addresses_that_hosts_do_not_have() {
+    transparent(
+        "announce = ['0.0.0.0']",
+        "f:5:13: error: `announce`: 0.0.0.0 is the unspecified address; \
+         write an address that other hosts can reach",
+    );
+    transparent(
+        "announce = ['::ffff:192.0.2.1']",
+        "f:5:13: error: `announce`: ::ffff:192.0.2.1 is an IPv4 address in IPv6 clothes; write 192.0.2.1",
+    );
+    said(
+        &REVERSE.replace("203.0.113.5", "0.0.0.0"),
+        &[
+            "f:4:11: error: `listen`: 0.0.0.0 is the unspecified address; \
+         write an address that other hosts can reach",
+        ],
+    );
+    said(
+        &REVERSE.replace("10.0.0.12", "127.0.0.1"),
+        &[
+            "f:5:30: error: `backends`: 127.0.0.1 is a loopback address; \
+         write an address that other hosts can reach",
+        ],
+    );
+    said(
+        &TRANSPARENT.replace("10.9.0.0/16", "239.0.0.0/8"),
+        &[
+            "f:4:17: error: `destinations`: 239.0.0.0 is a multicast address; \
+         write an address that other hosts can reach",
+        ],
+    );
+    reverse(
+        "source = ['224.0.0.1']",
+        "f:6:11: error: `source`: 224.0.0.1 is a multicast address; \
+         write an address that other hosts can reach",
+    );
+}
+
+#[test]
+fn sources_of_each_family() {
+    said(
+        &format!(
+            "{}source = ['10.0.0.1']\n",
+            REVERSE.replace("10.0.0.12:443", "[2001:db8::12]:443")
+        ),
+        &["f:5:30: error: no IPv6 address in `source` for back end [2001:db8::12]:443; add one"],
+    );
+    reverse(
+        "source = ['10.0.0.1', '2001:db8::1']",
+        "f:6:23: warning: no back end is IPv6, so 2001:db8::1 is not used",
+    );
+}
+
+#[test]
+fn ports_towards_back_ends() {
+    reverse(
+        "source_ports = '1000-9999'",
+        "f:6:16: error: `source_ports` 1000-9999 has ports below 1024, which belong to servers; \
+         use high ones, like \"61000-65534\"",
+    );
+    reverse(
+        "source_ports = '61000-61099'",
+        "f:6:16: warning: `source_ports` 61000-61099 has 100 ports, and each connection to a back end \
+         at one time takes one; use more, like \"61000-65534\"",
+    );
+}
+
+#[test]
+fn port_that_routing_rules_do_not_know() {
+    transparent(
+        "ports = ['8000-65535']",
+        "f:5:10: error: the kernel's routing rules can't tell port 65535; write \"8000-65534\"",
+    );
+    reverse(
+        "source_ports = '61000-65535'",
+        "f:6:16: error: the kernel's routing rules can't tell port 65535; write \"61000-65534\"",
+    );
+    said(
+        &REVERSE.replace("203.0.113.5:443", "203.0.113.5:65535"),
+        &["f:4:11: error: the kernel's routing rules can't tell port 65535; use another"],
+    );
+    let all = "[[service]]\nname = 'a'\nmode = 'transparent'\ndestinations = ['10.0.0.0/8']\n";
+    good(&format!("{all}ports = ['1-65535']\n"));
+}
+
+fn two(first: &str, second: &str) -> String {
+    let service = |name: &str, lines: &str| {
+        format!("[[service]]\nname = '{name}'\nmode = 'transparent'\n{lines}\n")
+    };
+    service("a", first) + &service("b", second)
+}
+
+#[test]
+fn destinations_claimed_twice() {
+    let ten = "destinations = ['10.0.0.0/8']\nports = [80]";
+    said(
+        &two(ten, ten),
+        &[
+            "f:9:17: error: 10.0.0.0/8 port 80 belongs to service `a` (line 1) already; \
+         leave it to one of the two",
+        ],
+    );
+    said(
+        &two(ten, "destinations = ['10.9.0.0/16']\nports = [80, 443]"),
+        &[
+            "f:9:17: error: 10.9.0.0/16 port 80 never gets here: service `a` (line 1) comes first and takes \
+         10.0.0.0/8 port 80; put the narrower service first",
+        ],
+    );
+    said(
+        &two(
+            "destinations = ['10.0.0.0/8']\nports = ['80-90']",
+            "destinations = ['10.9.0.0/16']\nports = ['85-95']",
+        ),
+        &[
+            "f:9:17: error: 10.9.0.0/16 ports 85-95 overlaps with 10.0.0.0/8 ports 80-90 of service `a` (line 1); \
+           give the common part to one of the two",
+        ],
+    );
+    said(
+        &two(
+            "destinations = ['10.0.0.0/8']\ninterfaces = ['eth0']",
+            "destinations = ['10.0.0.0/8']\ninterfaces = ['eth1']",
+        ),
+        &[
+            "f:9:17: error: 10.0.0.0/8 with all ports belongs to service `a` (line 1) already; \
+           leave it to one of the two (`interfaces` does not tell services apart)",
+        ],
+    );
+}
+
+#[test]
+fn narrower_first_is_an_exception_not_an_error() {
+    good(&two(
+        "destinations = ['10.9.0.0/16']\nports = [80]",
+        "destinations = ['10.0.0.0/8']",
+    ));
+    good(&two(
+        "destinations = ['10.0.0.0/8']\nports = [80]",
+        "destinations = ['10.0.0.0/8']\nports = [443]",
+    ));
+    good(&two(
+        "destinations = ['10.0.0.0/8']",
+        "destinations = ['2001:db8::/32']",
+    ));
+}
+
+#[test]
+fn listen_addresses_claimed_twice() {
+    said(
+        &format!("{REVERSE}{}", REVERSE.replace("shop", "again")),
+        &[
+            "f:9:11: error: 203.0.113.5 port 443 belongs to service `shop` (line 1) already; \
+         leave it to one of the two",
+        ],
+    );
+    let all = TRANSPARENT.replace("10.9.0.0/16", "0.0.0.0/0");
+    said(
+        &format!("{all}{REVERSE}"),
+        &[
+            "f:8:11: error: 203.0.113.5 port 443 never gets here: service `web` (line 1) comes first and takes \
+         0.0.0.0/0 with all ports; put the narrower service first",
+        ],
+    );
+    good(&format!("{REVERSE}{all}"));
+}
+
+#[test]
+fn back_end_that_is_flexcp_itself() {
+    said(
+        &REVERSE.replace("10.0.0.12", "203.0.113.5"),
+        &[
+            "f:5:30: error: back end 203.0.113.5:443 is where service `shop` (line 1) listens; \
+         write the server's own address",
+        ],
+    );
+}
+
+#[test]
+fn everything_wrong_is_said_in_one_run_in_the_files_order() {
+    said(
+        "[device]\ntable = 0\n[limits]\nsubflow = 3\n[[service]]\nname = 'a'\nmode = 'reverse'\n\
+         listen = ['1.2.3.4']\nbackends = ['0.0.0.0:80']\nports = [80]\n",
+        &[
+            "f:2:9: error: routing table 0 belongs to the kernel; use another, like 7300",
+            "f:4:1: error: unknown key `subflow` in [limits]; did you mean `subflows`?",
+            "f:8:11: error: `listen`: `1.2.3.4` has no port; write it like \"1.2.3.4:443\"",
+            "f:9:13: error: `backends`: 0.0.0.0 is the unspecified address; \
+             write an address that other hosts can reach",
+            "f:10:1: error: unknown key `ports` in a reverse service; it belongs in a transparent service",
+        ],
+    );
+}
+
+#[test]
+fn defaults() {
+    let config = good(TRANSPARENT);
+    assert_eq!(config.device.name.value, "flexcp0");
+    assert_eq!(config.device.table.value, 7300);
+    assert_eq!(
+        config.control.socket.value,
+        Path::new("/run/flexcp/flexcp.sock")
+    );
+    assert_eq!(
+        plan::journal(&config),
+        Path::new("/run/flexcp/flexcp0.json")
+    );
+    let translator = plan::translator(&config, &[Vec::new()]);
+    assert_eq!(translator.limits, Limits::default());
+    assert_eq!(translator.timeouts, Timeouts::default());
+    assert_eq!(
+        translator.services[0].mode,
+        flexcp_translator::Mode::Transparent {
+            destinations: vec![flexcp_translator::Prefix {
+                addr: [10, 9, 0, 0].into(),
+                len: 16
+            }],
+            ports: Vec::new(),
+            end_to_end: true,
+        }
+    );
+    let Mode::Reverse { source_ports, .. } = &good(REVERSE).services[0].mode else {
+        panic!()
+    };
+    assert_eq!(source_ports.value, 61000..=65534);
+}
+
+#[test]
+fn every_key_is_read() {
+    let config = good(
+        "[device]\nname = 'fx1'\ntable = 99\n\
+         [control]\nsocket = '/tmp/s'\nstate_dir = '/tmp'\n\
+         [limits]\nconnections = 1\nhalf_open = 2\nsubflows = 3\nhalf_open_joins = 4\nmappings = 5\n\
+         [timeouts]\nidle = '3h'\nhalf_open = '5m'\nrejoin = 1\nlinger = '2s'\nadd_addr = '3s'\nsilence = '4ms'\n\
+         [[service]]\nname = 'web'\nmode = 'transparent'\ndestinations = ['10.9.0.0/16', '2001:db8::/32']\n\
+         ports = [80, '8000-8999']\ninterfaces = ['eth0']\nannounce = ['192.0.2.1', '[2001:db8::1]:444']\n\
+         end_to_end = false\n",
+    );
+    let kernel = plan::kernel(&config, &[Vec::new()]);
+    assert_eq!((kernel.device.as_str(), kernel.table), ("fx1", 99));
+    assert_eq!(kernel.journal, Path::new("/tmp/fx1.json"));
+    let translator = plan::translator(&config, &[Vec::new()]);
+    assert_eq!(
+        translator.limits,
+        Limits {
+            connections: 1,
+            half_open: 2,
+            subflows: 3,
+            half_open_joins: 4,
+            mappings: 5,
+        }
+    );
+    assert_eq!(
+        translator.timeouts,
+        Timeouts {
+            idle: Duration::from_secs(10800),
+            half_open: Duration::from_secs(300),
+            rejoin: Duration::from_secs(1),
+            linger: Duration::from_secs(2),
+            add_addr: Duration::from_secs(3),
+            silence: Duration::from_millis(4),
+        }
+    );
+    let service = &translator.services[0];
+    assert_eq!(service.name, "web");
+    assert_eq!(
+        service.announce,
+        [
+            Announce {
+                addr: "192.0.2.1".parse().unwrap(),
+                port: None
+            },
+            Announce {
+                addr: "2001:db8::1".parse().unwrap(),
+                port: Some(444)
+            },
+        ]
+    );
+    let flexcp_translator::Mode::Transparent {
+        ports, end_to_end, ..
+    } = &service.mode
+    else {
+        panic!()
+    };
+    assert_eq!(
+        (ports.as_slice(), *end_to_end),
+        (&[80..=80, 8000..=8999][..], false)
+    );
+}
+
+/// "iif eth0 to 10.9.0.0/16 dport 80", as ip-rule(8) would say it.
+fn shown(diversion: &Diversion) -> String {
+    let mut words = Vec::new();
+    words.extend(
+        diversion
+            .interface
+            .as_ref()
+            .map(|name| format!("iif {name}")),
+    );
+    words.extend(
+        diversion
+            .source
+            .map(|prefix| format!("from {}", ShowPrefix(prefix))),
+    );
+    words.extend(
+        diversion
+            .destination
+            .map(|prefix| format!("to {}", ShowPrefix(prefix))),
+    );
+    words.extend(
+        diversion
+            .source_ports
+            .as_ref()
+            .map(|ports| format!("sport {}", ShowPorts(ports))),
+    );
+    words.extend(
+        diversion
+            .destination_ports
+            .as_ref()
+            .map(|ports| format!("dport {}", ShowPorts(ports))),
+    );
+    words.join(" ")
+}
+
+fn diversions(config: &Config, sources: &[Vec<IpAddr>]) -> Vec<String> {
+    plan::kernel(config, sources)
+        .diversions
+        .iter()
+        .map(shown)
+        .collect()
+}
+
+#[test]
+fn transparent_service_diverts_both_directions_and_announced_addresses() {
+    let config = good(
+        "[[service]]\nname = 'web'\nmode = 'transparent'\ndestinations = ['10.9.0.0/16', '2001:db8::/32']\n\
+         ports = [80, '8000-8999']\ninterfaces = ['eth0', 'eth1']\n\
+         announce = ['192.0.2.1', '[2001:db8:f::1]:444']\n",
+    );
+    assert_eq!(
+        diversions(&config, &[Vec::new()]),
+        [
+            "iif eth0 to 10.9.0.0/16 dport 80",
+            "iif eth1 to 10.9.0.0/16 dport 80",
+            "iif eth0 to 10.9.0.0/16 dport 8000-8999",
+            "iif eth1 to 10.9.0.0/16 dport 8000-8999",
+            "iif eth0 to 2001:db8::/32 dport 80",
+            "iif eth1 to 2001:db8::/32 dport 80",
+            "iif eth0 to 2001:db8::/32 dport 8000-8999",
+            "iif eth1 to 2001:db8::/32 dport 8000-8999",
+            "iif eth0 to 192.0.2.1/32 dport 80",
+            "iif eth1 to 192.0.2.1/32 dport 80",
+            "iif eth0 to 192.0.2.1/32 dport 8000-8999",
+            "iif eth1 to 192.0.2.1/32 dport 8000-8999",
+            "iif eth0 to 2001:db8:f::1/128 dport 444",
+            "iif eth1 to 2001:db8:f::1/128 dport 444",
+            "from 10.9.0.0/16 sport 80",
+            "from 10.9.0.0/16 sport 8000-8999",
+            "from 2001:db8::/32 sport 80",
+            "from 2001:db8::/32 sport 8000-8999",
+        ]
+    );
+    let kernel = plan::kernel(&config, &[Vec::new()]);
+    assert_eq!(
+        (kernel.v4, kernel.v6, kernel.reserved_ports),
+        (true, true, None)
+    );
+}
+
+#[test]
+fn transparent_service_on_all_ports_and_interfaces() {
+    let config = good(&format!("{TRANSPARENT}announce = ['192.0.2.1']\n"));
+    assert_eq!(
+        diversions(&config, &[Vec::new()]),
+        ["to 10.9.0.0/16", "to 192.0.2.1/32", "from 10.9.0.0/16",]
+    );
+    let kernel = plan::kernel(&config, &[Vec::new()]);
+    assert_eq!((kernel.v4, kernel.v6), (true, false));
+}
+
+#[test]
+fn reverse_service_diverts_its_listeners_and_its_back_ends_answers() {
+    let config = good(
+        "[[service]]\nname = 'shop'\nmode = 'reverse'\n\
+         listen = ['203.0.113.5:443', '[2001:db8::5]:443', '203.0.113.5:8443']\n\
+         backends = ['10.0.0.11:4430', '[2001:db8:b::11]:4430']\nannounce = ['203.0.113.6']\n",
+    );
+    let sources = vec![
+        "10.0.0.1".parse().unwrap(),
+        "2001:db8:b::1".parse().unwrap(),
+    ];
+    assert_eq!(
+        diversions(&config, std::slice::from_ref(&sources)),
+        [
+            "to 203.0.113.5/32 dport 443",
+            "to 2001:db8::5/128 dport 443",
+            "to 203.0.113.5/32 dport 8443",
+            "to 203.0.113.6/32 dport 443",
+            "to 203.0.113.6/32 dport 8443",
+            "from 10.0.0.11/32 to 10.0.0.1/32 sport 4430 dport 61000-65534",
+            "from 2001:db8:b::11/128 to 2001:db8:b::1/128 sport 4430 dport 61000-65534",
+        ]
+    );
+    let kernel = plan::kernel(&config, std::slice::from_ref(&sources));
+    assert_eq!(kernel.reserved_ports, Some(61000..=65534));
+    let flexcp_translator::Mode::Reverse { source, .. } =
+        &plan::translator(&config, std::slice::from_ref(&sources)).services[0].mode
+    else {
+        panic!()
+    };
+    assert_eq!(*source, sources);
+}
+
+#[test]
+fn diversions_that_two_services_share_are_made_once() {
+    let other = REVERSE
+        .replace("shop", "other")
+        .replace("203.0.113.5", "203.0.113.6");
+    let config = good(&format!("{REVERSE}{other}"));
+    let sources = vec!["10.0.0.1".parse().unwrap()];
+    assert_eq!(
+        diversions(&config, &[sources.clone(), sources]),
+        [
+            "to 203.0.113.5/32 dport 443",
+            "from 10.0.0.11/32 to 10.0.0.1/32 sport 443 dport 61000-65534",
+            "from 10.0.0.12/32 to 10.0.0.1/32 sport 443 dport 61000-65534",
+            "to 203.0.113.6/32 dport 443",
+        ]
+    );
+}
+
+/// A host with eth0 and eth1 that listens on port 22 of all addresses.
+struct FakeHost;
+
+impl Host for FakeHost {
+    fn interface_exists(&self, name: &str) -> bool {
+        ["lo", "eth0", "eth1"].contains(&name)
+    }
+
+    fn local_addresses(&self) -> Vec<(String, IpAddr)> {
+        [
+            ("eth1", "10.0.0.1"),
+            ("eth0", "203.0.113.5"),
+            ("eth0", "2001:db8::5"),
+        ]
+        .map(|(name, addr)| (name.into(), addr.parse().unwrap()))
+        .into()
+    }
+
+    fn route_source(&self, destination: IpAddr) -> Option<IpAddr> {
+        let net = flexcp_translator::Prefix {
+            addr: [10, 0, 0, 0].into(),
+            len: 8,
+        };
+        net.contains(destination)
+            .then(|| "10.0.0.1".parse().unwrap())
+    }
+
+    fn tcp_listener_on(&self, addr: SocketAddr) -> Option<String> {
+        (addr.port() == 22).then(|| "0.0.0.0:22".into())
+    }
+
+    fn local_port_range(&self) -> Option<RangeInclusive<u16>> {
+        Some(32768..=60999)
+    }
+}
+
+/// The addresses towards the back ends, after asserting that the host makes just these messages.
+#[track_caller]
+fn on_host(text: &str, messages: &[&str]) -> Vec<Vec<IpAddr>> {
+    let config = good(text);
+    let (_, mut found) = parse("f", text);
+    let sources = live::check(&config, &FakeHost, &mut found);
+    assert_eq!(found.to_string().lines().collect::<Vec<_>>(), messages);
+    sources
+}
+
+#[test]
+fn source_is_the_kernels_choice_unless_given() {
+    let sources = on_host(REVERSE, &[]);
+    assert_eq!(sources, [["10.0.0.1".parse::<IpAddr>().unwrap()]]);
+    let sources = on_host(&format!("{REVERSE}source = ['203.0.113.5']\n"), &[]);
+    assert_eq!(sources, [["203.0.113.5".parse::<IpAddr>().unwrap()]]);
+    assert_eq!(on_host(TRANSPARENT, &[]), [Vec::<IpAddr>::new()]);
+}
+
+#[test]
+fn interface_that_is_not_there() {
+    on_host(
+        &format!("{TRANSPARENT}interfaces = ['eth0', 'eth7']\n"),
+        &["f:5:23: error: there is no interface `eth7`; with addresses there are: eth0, eth1"],
+    );
+}
+
+#[test]
+fn address_in_use() {
+    on_host(
+        &REVERSE.replace("203.0.113.5:443", "203.0.113.5:22"),
+        &[
+            "f:4:11: error: address already in use: 203.0.113.5:22: a TCP socket of this host listens on \
+         0.0.0.0:22; stop its program or use another address or port",
+        ],
+    );
+}
+
+#[test]
+fn address_that_no_interface_has() {
+    on_host(
+        &REVERSE.replace("203.0.113.5", "203.0.113.7"),
+        &[
+            "f:4:11: warning: `listen`: 203.0.113.7 is not on any interface; \
+         packets to it must be routed to this host",
+        ],
+    );
+}
+
+#[test]
+fn back_end_without_a_route_or_on_this_host() {
+    on_host(
+        &REVERSE.replace("10.0.0.12", "192.0.2.12"),
+        &["f:5:30: error: there is no route to back end 192.0.2.12:443; add one, or set `source`"],
+    );
+    on_host(
+        &REVERSE.replace("10.0.0.12", "10.0.0.1"),
+        &[
+            "f:5:30: error: back end 10.0.0.1:443 is on this host itself, where FlexCP can't see its packets; \
+         write a server on another host or network namespace",
+        ],
+    );
+}
+
+#[test]
+fn source_ports_that_the_host_uses() {
+    on_host(
+        &format!("{REVERSE}source_ports = '60000-65534'\n"),
+        &[
+            "f:6:16: warning: `source_ports` 60000-65534 overlaps with net.ipv4.ip_local_port_range \
+         32768-60999, from which the host's own connections take their ports; FlexCP will reserve them",
+        ],
+    );
+}
+
+#[test]
+fn summary_has_a_line_for_each_service() {
+    let config = good(&format!(
+        "{TRANSPARENT}ports = [80, '8000-8999']\ninterfaces = ['eth0', 'eth1']\n\
+         announce = ['192.0.2.1', '[2001:db8::1]:444']\n{REVERSE}source = ['10.0.0.1']\n"
+    ));
+    assert_eq!(
+        summary(&config),
+        [
+            "web: transparent, to 10.9.0.0/16 port 80, 8000-8999, clients on eth0, eth1; \
+         announces 192.0.2.1, [2001:db8::1]:444",
+            "shop: reverse, 203.0.113.5:443 to 10.0.0.11:443, 10.0.0.12:443 from 10.0.0.1 ports 61000-65534",
+        ]
+    );
+}
+
+/// What the example has as comments must be right, too.
+#[test]
+fn example_is_right_with_and_without_its_comments() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("dist/flexcp.toml");
+    let (_, found) = load(&path).unwrap();
+    assert_eq!(found.to_string(), "");
+    let text = std::fs::read_to_string(path).unwrap();
+    let setting = |line: &&str| {
+        let line = line.trim_start_matches("# ");
+        line.starts_with('[')
+            || line
+                .split_once(" = ")
+                .is_some_and(|(key, _)| !key.contains(' '))
+    };
+    let all: Vec<_> = text
+        .lines()
+        .filter(setting)
+        .map(|line| line.trim_start_matches("# "))
+        .collect();
+    let config = good(&all.join("\n"));
+    assert_eq!(config.services.len(), 2);
+    let defaults = good(TRANSPARENT);
+    let plan = |config| plan::translator(config, &[Vec::new(), Vec::new()]);
+    assert_eq!(plan(&config).limits, plan(&defaults).limits);
+    assert_eq!(plan(&config).timeouts, plan(&defaults).timeouts);
+}
+
+#[test]
+fn file_that_cannot_be_read() {
+    let error = load(Path::new("/nonexistent/flexcp.toml")).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "can't read the configuration /nonexistent/flexcp.toml: No such file or directory (os error 2)"
+    );
+}

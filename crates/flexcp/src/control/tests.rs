@@ -1,0 +1,282 @@
+//! Whole exchanges over a socket in a temporary directory, with workers that are played.
+
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use flexcp_io::Waker;
+use flexcp_translator::{ConnectionState, ConnectionView, Counters, Drops, SubflowView};
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::{Action, BindError, ClientError, Control, Named, SocketFile, VERSION, ask, view};
+use crate::worker::{CarrierCounters, Request, Snapshot, WorkerHandle};
+
+/// A worker that answers as if it had one connection.
+fn played() -> WorkerHandle {
+    let (handle, requests) = WorkerHandle::new(Arc::new(Waker::new().unwrap()));
+    thread::spawn(move || {
+        for request in requests {
+            match request {
+                Request::Stats(answer) => answer.send(snapshot()).unwrap(),
+                Request::Connections(answer) => answer.send(vec![connection()]).unwrap(),
+                Request::Stop => return,
+            }
+        }
+    });
+    handle
+}
+
+fn snapshot() -> Snapshot {
+    Snapshot {
+        counters: Counters {
+            packets_in: 10,
+            connections_opened: 5,
+            connections_closed: 4,
+            ..Counters::default()
+        },
+        drops: Drops::default(),
+        carrier: CarrierCounters {
+            malformed_rx: 0,
+            send_failed: 2,
+        },
+    }
+}
+
+fn connection() -> ConnectionView {
+    let client = "10.0.1.2:40312".parse().unwrap();
+    let server = "10.9.0.2:80".parse().unwrap();
+    ConnectionView {
+        service: 0,
+        state: ConnectionState::Translating,
+        client,
+        server,
+        source: client,
+        backend: server,
+        token: Some(0xdead_beef),
+        age: Duration::from_secs(3),
+        idle: Duration::from_millis(40),
+        subflows: vec![SubflowView {
+            client: "[2001:db8::2]:51000".parse().unwrap(),
+            local: "[2001:db8::1]:80".parse().unwrap(),
+            address_id: 1,
+            active: true,
+            backup: false,
+            established: true,
+            bytes_up: 78,
+            bytes_down: 1 << 40,
+            retransmitted_down: 0,
+            rtt: None,
+        }],
+    }
+}
+
+struct Served {
+    directory: TempDir,
+    file: SocketFile,
+}
+
+impl Served {
+    fn by(workers: Vec<WorkerHandle>) -> Self {
+        let directory = TempDir::new().unwrap();
+        let (control, file) = Control::bind(&directory.path().join("made/flexcp.sock")).unwrap();
+        let named = [Named {
+            name: "web".into(),
+            mode: "transparent",
+        }];
+        thread::spawn(move || control.serve(&workers, &named));
+        Self { directory, file }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.directory.path().join("made/flexcp.sock")
+    }
+}
+
+/// Sends `request` and gives back all that is answered.
+fn raw(path: &Path, request: &[u8]) -> String {
+    let mut socket = UnixStream::connect(path).unwrap();
+    socket.write_all(request).unwrap();
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn connections_are_answered_with_raw_numbers() {
+    let served = Served::by(vec![played()]);
+    let answer = ask(&served.path(), Action::Connections).unwrap();
+    assert_eq!(
+        answer,
+        json!({
+            "version": 1,
+            "connections": [{
+                "service": "web",
+                "mode": "transparent",
+                "state": "translating",
+                "client": "10.0.1.2:40312",
+                "server": "10.9.0.2:80",
+                "source": "10.0.1.2:40312",
+                "backend": "10.9.0.2:80",
+                "token": 3_735_928_559_u32,
+                "age_us": 3_000_000,
+                "idle_us": 40_000,
+                "subflows": [{
+                    "client": "[2001:db8::2]:51000",
+                    "local": "[2001:db8::1]:80",
+                    "address_id": 1,
+                    "active": true,
+                    "backup": false,
+                    "established": true,
+                    "bytes_up": 78,
+                    "bytes_down": 1_099_511_627_776_u64,
+                    "retransmitted_down": 0,
+                    "rtt_us": null,
+                }],
+            }],
+        })
+    );
+    let read: view::Connections = serde_json::from_value(answer).unwrap();
+    assert_eq!(read.connections[0].subflows[0].rtt_us, None);
+}
+
+#[test]
+fn stats_of_several_workers_are_summed() {
+    let served = Served::by(vec![played(), played()]);
+    let stats: view::Stats =
+        serde_json::from_value(ask(&served.path(), Action::Stats).unwrap()).unwrap();
+    assert_eq!(stats.version, VERSION);
+    assert_eq!(stats.counters.get("packets_in"), Some(20));
+    assert_eq!(stats.counters.0.len(), Counters::default().iter().count());
+    assert_eq!(stats.drops.0.len(), Drops::default().iter().count());
+    assert_eq!(stats.carrier.get("send_failed"), Some(4));
+    assert_eq!(stats.connections, 2);
+    let connections = ask(&served.path(), Action::Connections).unwrap();
+    assert_eq!(connections["connections"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn one_request_line_gets_one_answer_line() {
+    let served = Served::by(vec![played()]);
+    let answer = raw(&served.path(), b"{\"command\":\"stats\"}\n");
+    assert!(
+        answer.starts_with("{\"version\":1,\"counters\":{\"packets_in\":10,"),
+        "{answer}"
+    );
+    assert_eq!(answer.matches('\n').count(), 1);
+    assert!(answer.ends_with('\n'));
+}
+
+#[test]
+fn request_that_is_none_is_refused() {
+    let served = Served::by(vec![played()]);
+    let answer = raw(&served.path(), b"{\"command\":\"reboot\"}\n");
+    assert_eq!(
+        answer,
+        "{\"version\":1,\"error\":\"not a request: unknown variant `reboot`, expected `stats` or \
+         `connections` at line 1 column 19\"}\n"
+    );
+    let answer = raw(&served.path(), b"GET / HTTP/1.1\n");
+    assert!(
+        answer.starts_with("{\"version\":1,\"error\":\"not a request: "),
+        "{answer}"
+    );
+    // The next one is served all the same.
+    ask(&served.path(), Action::Stats).unwrap();
+}
+
+#[test]
+fn worker_that_is_gone_is_told() {
+    let worker = played();
+    worker.stop();
+    let served = Served::by(vec![worker]);
+    let error = ask(&served.path(), Action::Stats).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "flexcp refuses: the worker does not answer"
+    );
+}
+
+#[test]
+fn socket_is_for_its_owner_only_and_goes_away() {
+    let served = Served::by(vec![played()]);
+    let path = served.path();
+    let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    drop(served.file);
+    assert!(!path.exists());
+}
+
+#[test]
+fn second_daemon_on_the_same_socket_is_refused() {
+    let served = Served::by(vec![played()]);
+    let path = served.path();
+    let error = Control::bind(&path).unwrap_err();
+    assert!(matches!(error, BindError::Busy { .. }));
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "another flexcp is running: it answers on the control socket {}; stop it, or give this \
+             one a network namespace and a [control] section of its own",
+            path.display()
+        )
+    );
+    // The first one's is still there.
+    ask(&path, Action::Stats).unwrap();
+}
+
+#[test]
+fn socket_that_a_crash_left_is_taken_over() {
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("flexcp.sock");
+    drop(UnixListener::bind(&path).unwrap());
+    assert!(path.exists());
+    Control::bind(&path).unwrap();
+}
+
+#[test]
+fn file_in_the_sockets_place_is_left_alone() {
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("flexcp.sock");
+    std::fs::write(&path, "precious").unwrap();
+    assert!(matches!(
+        Control::bind(&path),
+        Err(BindError::NotASocket { .. })
+    ));
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
+}
+
+#[test]
+fn daemon_that_is_not_there() {
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("flexcp.sock");
+    let not_running = |path: &Path| {
+        let error = ask(path, Action::Stats).unwrap_err();
+        assert!(matches!(error, ClientError::NotRunning { .. }), "{error}");
+    };
+    not_running(&path);
+    drop(UnixListener::bind(&path).unwrap());
+    not_running(&path);
+}
+
+#[test]
+fn daemon_of_another_version() {
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("flexcp.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    thread::spawn(move || {
+        let (mut client, _) = listener.accept().unwrap();
+        let _ = client.read(&mut [0; 100]).unwrap();
+        client.write_all(b"{\"version\":2}\n").unwrap();
+    });
+    let error = ask(&path, Action::Stats).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the running flexcp answers in version 2 of the protocol, and this is version 1; \
+         use the same version of both"
+    );
+}

@@ -1,0 +1,185 @@
+//! The command line of FlexCP.
+#![forbid(unsafe_code)]
+
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use flexcp::config::live::{self, ThisHost};
+use flexcp::control::{self, Action};
+use flexcp::{config, run, show};
+use tracing::level_filters::LevelFilter;
+
+/// A splitless proxy between MPTCP clients and TCP servers
+#[derive(Parser)]
+#[command(version, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run the proxy until SIGTERM or SIGINT
+    Run {
+        /// The configuration file
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+        /// How much to log to standard error
+        #[arg(long, value_enum, default_value_t, value_name = "LEVEL")]
+        log_level: LogLevel,
+    },
+    /// Say what is wrong with a configuration file, where, and what would be right
+    Check {
+        /// The configuration file
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+        /// Check against this host, too: its interfaces, addresses, ports and routes
+        #[arg(long)]
+        live: bool,
+    },
+    /// Show what a running FlexCP does
+    Show {
+        #[command(subcommand)]
+        what: What,
+    },
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// The connections that there are, and their subflows
+    Connections(ShowArgs),
+    /// What has been done and dropped so far
+    Stats(ShowArgs),
+}
+
+#[derive(Args)]
+struct ShowArgs {
+    /// Print JSON, as the daemon answers
+    #[arg(long)]
+    json: bool,
+    /// The daemon's control socket [default: /run/flexcp/flexcp.sock]
+    #[arg(long, value_name = "PATH", conflicts_with = "config")]
+    socket: Option<PathBuf>,
+    /// Take the control socket from this configuration file
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Default, ValueEnum)]
+enum LogLevel {
+    Error,
+    Warn,
+    #[default]
+    Info,
+    Debug,
+    Trace,
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Run { config, log_level } => {
+            log_to_stderr(log_level);
+            run::run(&config)
+                .map_err(Into::into)
+                .map(|()| ExitCode::SUCCESS)
+        }
+        Command::Check { config, live } => check(&config, live),
+        Command::Show { what } => show(&what),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("flexcp: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+fn check(path: &Path, live: bool) -> Result<ExitCode> {
+    let (config, mut found) = config::load(path)?;
+    if let Some(config) = config.as_ref().filter(|_| live) {
+        live::check(config, &ThisHost, &mut found);
+    }
+    eprint!("{found}");
+    let Some(config) = config.filter(|_| !found.has_errors()) else {
+        let errors = found.errors();
+        eprintln!(
+            "flexcp: {}: {errors} error{}",
+            found.file(),
+            if errors == 1 { "" } else { "s" }
+        );
+        return Ok(ExitCode::FAILURE);
+    };
+    let services = config::summary(&config);
+    let mut text = format!(
+        "ok: {}: {} service{}\n",
+        found.file(),
+        services.len(),
+        if services.len() == 1 { "" } else { "s" }
+    );
+    services
+        .iter()
+        .for_each(|line| text += &format!("  {line}\n"));
+    print(&text)
+}
+
+fn show(what: &What) -> Result<ExitCode> {
+    let (What::Connections(args) | What::Stats(args)) = what;
+    let socket = match (&args.socket, &args.config) {
+        (Some(socket), _) => socket.clone(),
+        (None, Some(config)) => control_socket(config)?,
+        (None, None) => config::file::SOCKET.into(),
+    };
+    let action = match what {
+        What::Connections(_) => Action::Connections,
+        What::Stats(_) => Action::Stats,
+    };
+    let answer = control::ask(&socket, action)?;
+    let text = match what {
+        _ if args.json => format!("{answer}\n"),
+        What::Connections(_) => show::connections(&serde_json::from_value(answer)?),
+        What::Stats(_) => show::stats(&serde_json::from_value(answer)?),
+    };
+    print(&text)
+}
+
+fn control_socket(path: &Path) -> Result<PathBuf> {
+    let (config, found) = config::load(path)?;
+    match config.filter(|_| !found.has_errors()) {
+        Some(config) => Ok(config.control.socket.value),
+        None => anyhow::bail!(
+            "{path} has errors; see: flexcp check --config {path}",
+            path = path.display()
+        ),
+    }
+}
+
+/// Prints `text`; whoever reads it may go away before the end (`flexcp show connections | head`).
+fn print(text: &str) -> Result<ExitCode> {
+    match io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}
+
+fn log_to_stderr(level: LogLevel) {
+    let level = match level {
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+        LogLevel::Trace => LevelFilter::TRACE,
+    };
+    let log = tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
+        .with_target(false)
+        .compact();
+    // The journal has the time already.
+    if std::env::var_os("JOURNAL_STREAM").is_some() {
+        log.without_time().init();
+    } else {
+        log.init();
+    }
+}

@@ -1,0 +1,218 @@
+//! `flexcp run`: starts everything in order, waits, and takes everything back.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use flexcp_io::{KernelError, KernelTables, Signal, Signals, Tun, TunError, Waker};
+use sd_notify::NotifyState;
+use tracing::{info, warn};
+
+use crate::config::live::{self, ThisHost};
+use crate::config::span::Severity;
+use crate::config::{self, Config, Diagnostics, ReadError, plan};
+use crate::control::{BindError, Control, Named};
+use crate::worker::{self, Worker, WorkerHandle};
+
+/// Runs FlexCP as the file `path` says, until a signal ends it. To be called before the process has
+/// other threads, as signals are blocked first.
+///
+/// # Errors
+/// When something does not work; whatever was changed in the kernel by then has been taken back.
+pub fn run(path: &Path) -> Result<(), RunError> {
+    let signals = Signals::block().map_err(RunError::Signals)?;
+    info!(
+        "flexcp {} starts with {}",
+        env!("CARGO_PKG_VERSION"),
+        path.display()
+    );
+    let (config, sources) = checked(path)?;
+    if !may_administer_network() {
+        return Err(RunError::NotPermitted);
+    }
+
+    // From here on, each guard takes back what it stands for when it goes out of scope: the last
+    // first.
+    let socket = &config.control.socket.value;
+    let (control, _socket_file) = Control::bind(socket)?;
+    info!("control socket at {}", socket.display());
+    let state_dir = &config.control.state_dir.value;
+    std::fs::create_dir_all(state_dir).map_err(|error| RunError::StateDir {
+        path: state_dir.clone(),
+        error,
+    })?;
+    let tun = Tun::open(&config.device.name.value)?;
+    info!("device {} made", tun.name());
+    let seed = flexcp_io::random_bytes().map_err(RunError::Random)?;
+    let (worker, handle) =
+        Worker::new(tun, plan::translator(&config, &sources), seed).map_err(RunError::Worker)?;
+    let mut report = |change: &str| info!("kernel: {change}");
+    let kernel = KernelTables::install(&plan::kernel(&config, &sources), &mut report)?;
+
+    let ended = Arc::new(Waker::new().map_err(RunError::Worker)?);
+    let tell = Arc::clone(&ended);
+    let worker = worker::spawn(worker, move || tell.wake()).map_err(RunError::Worker)?;
+    serve(control, vec![handle.clone()], &config).map_err(RunError::Worker)?;
+    for line in config::summary(&config) {
+        info!("service {line}");
+    }
+    info!("ready");
+    notify(NotifyState::Ready);
+
+    let reason = until_ended(&signals, &ended);
+    notify(NotifyState::Stopping);
+    // The kernel goes first: what it brings no more, the worker need not translate.
+    let removed = kernel.remove(&mut report);
+    handle.stop();
+    joined(worker)?;
+    removed?;
+    reason?;
+    info!("everything taken back, ends");
+    Ok(())
+}
+
+/// The configuration and the addresses towards each service's back ends, when nothing is wrong.
+/// Otherwise everything that is wrong has gone to standard error.
+fn checked(path: &Path) -> Result<(Config, Vec<Vec<std::net::IpAddr>>), RunError> {
+    let (config, mut found) = config::load(path)?;
+    let Some(config) = config else {
+        return Err(invalid(&found));
+    };
+    let sources = live::check(&config, &ThisHost, &mut found);
+    if found.has_errors() {
+        return Err(invalid(&found));
+    }
+    for warning in found.found() {
+        warn!("{}", found.render(warning));
+    }
+    Ok((config, sources))
+}
+
+fn invalid(found: &Diagnostics) -> RunError {
+    for error in found
+        .found()
+        .into_iter()
+        .filter(|found| found.severity == Severity::Error)
+    {
+        eprintln!("{}", found.render(error));
+    }
+    RunError::Invalid {
+        file: found.file().into(),
+        errors: found.errors(),
+    }
+}
+
+/// Answers requests on a thread of its own, which ends with the process.
+fn serve(control: Control, workers: Vec<WorkerHandle>, config: &Config) -> io::Result<()> {
+    let named = config.services.iter().map(|service| Named {
+        name: service.name.value.clone(),
+        mode: service.mode.name(),
+    });
+    let named: Vec<_> = named.collect();
+    thread::Builder::new()
+        .name("control".into())
+        .spawn(move || control.serve(&workers, &named))
+        .map(drop)
+}
+
+/// Waits for a signal to end, or for the worker's end.
+fn until_ended(signals: &Signals, ended: &Waker) -> Result<(), RunError> {
+    loop {
+        let ready = flexcp_io::wait(signals, ended, None).map_err(RunError::Signals)?;
+        while let Some(signal) = signals.next().map_err(RunError::Signals)? {
+            match signal {
+                Signal::Terminate => info!("SIGTERM, stops"),
+                Signal::Interrupt => info!("SIGINT, stops"),
+                Signal::Hangup => {
+                    warn!("SIGHUP: the configuration can't be reloaded yet; restart flexcp");
+                    continue;
+                }
+            }
+            return Ok(());
+        }
+        if ready.woken {
+            // Why it has ended, joining it will tell.
+            return Ok(());
+        }
+    }
+}
+
+fn joined(worker: JoinHandle<io::Result<()>>) -> Result<(), RunError> {
+    match worker.join() {
+        Ok(result) => result.map_err(RunError::Device),
+        Err(_) => Err(RunError::Panicked),
+    }
+}
+
+/// Whether the process has `CAP_NET_ADMIN`. The kernel has the last word: this is for an answer
+/// before anything was changed.
+fn may_administer_network() -> bool {
+    const CAP_NET_ADMIN: u64 = 12;
+    let Ok(status) = std::fs::read_to_string("/proc/self/status") else {
+        return true;
+    };
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = effective.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
+    effective.is_none_or(|set| set >> CAP_NET_ADMIN & 1 == 1)
+}
+
+/// Tells the service manager, if there is one.
+fn notify(state: NotifyState<'_>) {
+    if let Err(error) = sd_notify::notify(&[state]) {
+        warn!("can't notify the service manager: {error}");
+    }
+}
+
+/// FlexCP can't run, or can't go on.
+#[derive(thiserror::Error, Debug)]
+pub enum RunError {
+    /// The control socket can't be bound.
+    #[error(transparent)]
+    Control(#[from] BindError),
+    /// The device can't be read any more.
+    #[error("the device can't be read any more: {0}")]
+    Device(io::Error),
+    /// What is wrong with the file has been said.
+    #[error("{file}: {errors} error{s}, does not start", s = if *errors == 1 { "" } else { "s" })]
+    Invalid {
+        /// The configuration file.
+        file: String,
+        /// How many.
+        errors: usize,
+    },
+    /// The kernel's tables can't be changed.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+    /// The process may not change the network.
+    #[error(
+        "no permission to change the network: run flexcp as root or with the capability CAP_NET_ADMIN"
+    )]
+    NotPermitted,
+    /// A defect of FlexCP.
+    #[error("the worker panicked, which is a defect of flexcp; the message above says where")]
+    Panicked,
+    /// The kernel gives no random numbers.
+    #[error("no random numbers from the kernel: {0}")]
+    Random(io::Error),
+    /// The file can't be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// Signals can't be read.
+    #[error("signals can't be read: {0}")]
+    Signals(io::Error),
+    /// The state directory can't be made.
+    #[error("can't make the state directory {path}: {error}", path = path.display())]
+    StateDir {
+        /// The directory.
+        path: PathBuf,
+        /// The kernel's reason.
+        error: io::Error,
+    },
+    /// The device can't be made.
+    #[error(transparent)]
+    Tun(#[from] TunError),
+    /// The kernel gives no thread or no file descriptor.
+    #[error("can't start a thread: {0}")]
+    Worker(io::Error),
+}

@@ -1,0 +1,312 @@
+//! What `flexcp show` prints for people: aligned tables, in the manner of ss(8).
+
+use std::fmt::Write;
+
+use crate::control::view::{Connection, Connections, Numbers, Stats, Subflow};
+
+/// One line for each connection, and one below it for each of its subflows.
+#[must_use]
+pub fn connections(view: &Connections) -> String {
+    if view.connections.is_empty() {
+        return "no connections\n".into();
+    }
+    let mut rows = vec![HEADER.map(String::from).to_vec()];
+    rows.extend(view.connections.iter().map(row));
+    let subflows: Vec<_> = view
+        .connections
+        .iter()
+        .flat_map(|connection| &connection.subflows)
+        .map(subflow)
+        .collect();
+    let connection_lines = align(&rows);
+    let mut subflow_lines = align(&subflows).into_iter();
+
+    let mut text = String::new();
+    text.push_str(&connection_lines[0]);
+    text.push('\n');
+    for (connection, line) in view.connections.iter().zip(&connection_lines[1..]) {
+        text.push_str(line);
+        text.push('\n');
+        for line in subflow_lines.by_ref().take(connection.subflows.len()) {
+            let _ = writeln!(text, "  {line}");
+        }
+    }
+    text
+}
+
+/// The counters, and those drop reasons that have occurred.
+#[must_use]
+pub fn stats(view: &Stats) -> String {
+    let mut text = format!("connections  {}\n", view.connections);
+    section(&mut text, "counters", &view.counters.0);
+    for (title, numbers) in [("drops", &view.drops), ("carrier", &view.carrier)] {
+        let occurred: Vec<_> = nonzero(numbers);
+        if !occurred.is_empty() {
+            section(&mut text, title, &occurred);
+        }
+    }
+    if nonzero(&view.drops).is_empty() {
+        text.push_str("\nno drops\n");
+    }
+    text
+}
+
+fn nonzero(numbers: &Numbers) -> Vec<(String, u64)> {
+    numbers
+        .0
+        .iter()
+        .filter(|(_, number)| *number != 0)
+        .cloned()
+        .collect()
+}
+
+fn section(text: &mut String, title: &str, numbers: &[(String, u64)]) {
+    let names = numbers
+        .iter()
+        .map(|(name, _)| name.len())
+        .max()
+        .unwrap_or(0);
+    let digits = numbers
+        .iter()
+        .map(|(_, number)| number.to_string().len())
+        .max()
+        .unwrap_or(0);
+    let _ = writeln!(text, "\n{title}");
+    for (name, number) in numbers {
+        let _ = writeln!(text, "  {name:names$}  {number:>digits$}");
+    }
+}
+
+fn row(connection: &Connection) -> Vec<String> {
+    vec![
+        connection.service.clone(),
+        connection.mode.clone(),
+        connection.state.clone(),
+        connection.client.to_string(),
+        connection.server.to_string(),
+        connection.backend.to_string(),
+        age(connection.age_us),
+        age(connection.idle_us),
+    ]
+}
+
+fn subflow(subflow: &Subflow) -> Vec<String> {
+    let flags: Vec<_> = [
+        (subflow.active, "active"),
+        (subflow.backup, "backup"),
+        (subflow.established, "established"),
+    ]
+    .into_iter()
+    .filter_map(|(set, name)| set.then_some(name))
+    .collect();
+    vec![
+        format!("id {}", subflow.address_id),
+        subflow.client.to_string(),
+        subflow.local.to_string(),
+        if flags.is_empty() {
+            "-".into()
+        } else {
+            flags.join(",")
+        },
+        format!("up {}", bytes(subflow.bytes_up)),
+        format!("down {}", bytes(subflow.bytes_down)),
+        format!("retrans {}", bytes(subflow.retransmitted_down)),
+        format!("rtt {}", subflow.rtt_us.map_or_else(|| "-".into(), rtt)),
+    ]
+}
+
+/// The rows, each column as wide as its widest cell, two blanks between columns.
+fn align(rows: &[Vec<String>]) -> Vec<String> {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        rows.iter()
+            .filter_map(|row| row.get(column))
+            .map(|cell| cell.chars().count())
+            .max()
+    };
+    let widths: Vec<_> = (0..columns)
+        .map(|column| width(column).unwrap_or(0))
+        .collect();
+    let line = |row: &Vec<String>| {
+        let cells = row
+            .iter()
+            .zip(&widths)
+            .map(|(cell, &width)| format!("{cell:width$}"));
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    rows.iter().map(line).collect()
+}
+
+/// "0B", "999B", "1.2kB", "10.0MB": decimal units, as link speeds have.
+fn bytes(count: u64) -> String {
+    let mut divisor = 1;
+    let mut unit = "B";
+    for larger in ["kB", "MB", "GB", "TB", "PB"] {
+        if count / divisor < 1000 {
+            break;
+        }
+        divisor *= 1000;
+        unit = larger;
+    }
+    if divisor == 1 {
+        return format!("{count}B");
+    }
+    format!(
+        "{}.{}{unit}",
+        count / divisor,
+        count % divisor / (divisor / 10)
+    )
+}
+
+/// "40ms", "12s", "3m20s", "2h5m", "3d4h".
+fn age(micros: u64) -> String {
+    let seconds = micros / 1_000_000;
+    let two = |large: u64, large_unit, small: u64, small_unit| match small {
+        0 => format!("{large}{large_unit}"),
+        _ => format!("{large}{large_unit}{small}{small_unit}"),
+    };
+    match seconds {
+        0 => format!("{}ms", micros / 1000),
+        1..60 => format!("{seconds}s"),
+        60..3600 => two(seconds / 60, "m", seconds % 60, "s"),
+        3600..86400 => two(seconds / 3600, "h", seconds % 3600 / 60, "m"),
+        _ => two(seconds / 86400, "d", seconds % 86400 / 3600, "h"),
+    }
+}
+
+/// "12.1ms": milliseconds, as ss(8) has them.
+fn rtt(micros: u64) -> String {
+    match micros {
+        0..1000 => format!("{micros}us"),
+        _ => format!("{}.{}ms", micros / 1000, micros % 1000 / 100),
+    }
+}
+
+const HEADER: [&str; 8] = [
+    "SERVICE", "MODE", "STATE", "CLIENT", "SERVER", "BACKEND", "AGE", "IDLE",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::VERSION;
+
+    fn numbers(list: &[(&str, u64)]) -> Numbers {
+        Numbers(
+            list.iter()
+                .map(|(name, number)| ((*name).into(), *number))
+                .collect(),
+        )
+    }
+
+    fn path(address_id: u8, client: &str) -> Subflow {
+        Subflow {
+            client: client.parse().unwrap(),
+            local: "10.9.0.2:80".parse().unwrap(),
+            address_id,
+            active: address_id == 0,
+            backup: address_id == 1,
+            established: true,
+            bytes_up: 78,
+            bytes_down: 104_857_600,
+            retransmitted_down: 2896,
+            rtt_us: (address_id == 0).then_some(12_345),
+        }
+    }
+
+    fn connection(service: &str, subflows: Vec<Subflow>) -> Connection {
+        Connection {
+            service: service.into(),
+            mode: "transparent".into(),
+            state: "translating".into(),
+            client: "10.0.1.2:40312".parse().unwrap(),
+            server: "10.9.0.2:80".parse().unwrap(),
+            source: "10.0.1.2:40312".parse().unwrap(),
+            backend: "10.9.0.2:80".parse().unwrap(),
+            token: Some(7),
+            age_us: 200_000_000,
+            idle_us: 40_000,
+            subflows,
+        }
+    }
+
+    #[test]
+    fn connections_are_aligned_with_their_subflows_below() {
+        let two = vec![path(0, "10.0.1.2:40312"), path(1, "[2001:db8::2]:51000")];
+        let plain = Connection {
+            state: "plain".into(),
+            ..connection("mail-relay", Vec::new())
+        };
+        let view = Connections {
+            version: VERSION,
+            connections: vec![connection("web", two), plain],
+        };
+        assert_eq!(
+            connections(&view),
+            "\
+SERVICE     MODE         STATE        CLIENT          SERVER       BACKEND      AGE    IDLE
+web         transparent  translating  10.0.1.2:40312  10.9.0.2:80  10.9.0.2:80  3m20s  40ms
+  id 0  10.0.1.2:40312       10.9.0.2:80  active,established  up 78B  down 104.8MB  retrans 2.8kB  rtt 12.3ms
+  id 1  [2001:db8::2]:51000  10.9.0.2:80  backup,established  up 78B  down 104.8MB  retrans 2.8kB  rtt -
+mail-relay  transparent  plain        10.0.1.2:40312  10.9.0.2:80  10.9.0.2:80  3m20s  40ms
+"
+        );
+    }
+
+    #[test]
+    fn no_connections() {
+        let view = Connections {
+            version: VERSION,
+            connections: Vec::new(),
+        };
+        assert_eq!(connections(&view), "no connections\n");
+    }
+
+    #[test]
+    fn stats_hide_reasons_that_did_not_occur() {
+        let view = Stats {
+            version: VERSION,
+            counters: numbers(&[("packets_in", 1234), ("mp_capable_syn_rx", 0)]),
+            drops: numbers(&[("malformed", 0), ("stale_ack", 12)]),
+            carrier: numbers(&[("malformed_rx", 0), ("send_failed", 0)]),
+            connections: 3,
+        };
+        assert_eq!(
+            stats(&view),
+            "\
+connections  3
+
+counters
+  packets_in         1234
+  mp_capable_syn_rx     0
+
+drops
+  stale_ack  12
+"
+        );
+    }
+
+    #[test]
+    fn stats_without_drops_say_so() {
+        let view = Stats {
+            version: VERSION,
+            counters: numbers(&[("packets_in", 1)]),
+            drops: numbers(&[("malformed", 0)]),
+            carrier: numbers(&[("send_failed", 2)]),
+            connections: 0,
+        };
+        assert_eq!(
+            stats(&view),
+            "connections  0\n\ncounters\n  packets_in  1\n\ncarrier\n  send_failed  2\n\nno drops\n"
+        );
+    }
+
+    #[test]
+    fn units() {
+        let said = [0, 999, 1000, 1_234_567, u64::MAX].map(bytes);
+        assert_eq!(said, ["0B", "999B", "1.0kB", "1.2MB", "18446.7PB"]);
+        let said = [0, 59_999_999, 60_000_000, 7_500_000_000, 266_400_000_000].map(age);
+        assert_eq!(said, ["0ms", "59s", "1m", "2h5m", "3d2h"]);
+        assert_eq!([999, 1000, 123_456].map(rtt), ["999us", "1.0ms", "123.4ms"]);
+    }
+}

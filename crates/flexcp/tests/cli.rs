@@ -1,0 +1,631 @@
+//! The program as its users meet it: exit codes, and what it says. What changes the kernel runs in a
+//! network namespace of its own, and is skipped where that is not allowed.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// A directory with a configuration whose sockets and state are in it, too.
+struct Place(TempDir);
+
+impl Place {
+    fn new(services: &str) -> Self {
+        let place = Self(TempDir::new().unwrap());
+        let directory = place.0.path().display();
+        let text = format!(
+            "[control]\nsocket = '{directory}/flexcp.sock'\nstate_dir = '{directory}/state'\n{services}"
+        );
+        std::fs::write(place.config(), text).unwrap();
+        place
+    }
+
+    fn config(&self) -> PathBuf {
+        self.0.path().join("flexcp.toml")
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.0.path().join("flexcp.sock")
+    }
+
+    /// What is said about this place, with the directory left out.
+    fn said(&self, bytes: &[u8]) -> String {
+        let text = String::from_utf8(bytes.to_vec()).unwrap();
+        text.replace(&format!("{}/", self.0.path().display()), "")
+    }
+}
+
+fn flexcp() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_flexcp"));
+    command
+        .env_remove("NOTIFY_SOCKET")
+        .env_remove("JOURNAL_STREAM");
+    command
+}
+
+fn check(place: &Place, more: &[&str]) -> Output {
+    flexcp()
+        .arg("check")
+        .arg("--config")
+        .arg(place.config())
+        .args(more)
+        .output()
+        .unwrap()
+}
+
+const TRANSPARENT: &str = "\
+[[service]]
+name = 'web'
+mode = 'transparent'
+destinations = ['10.98.0.0/16']
+ports = [80]
+";
+
+#[test]
+fn check_of_a_good_file_says_ok_and_lists_the_services() {
+    let place = Place::new(TRANSPARENT);
+    let output = check(&place, &[]);
+    assert_eq!(place.said(&output.stderr), "");
+    assert_eq!(
+        place.said(&output.stdout),
+        "ok: flexcp.toml: 1 service\n  web: transparent, to 10.98.0.0/16 port 80\n"
+    );
+    assert_eq!(output.status.code(), Some(0));
+}
+
+#[test]
+fn check_of_a_bad_file_says_all_that_is_wrong_and_fails() {
+    let place =
+        Place::new("[device]\ntable = 254\n[[service]]\nname = 'web'\nmode = 'tranparent'\n");
+    let output = check(&place, &[]);
+    assert_eq!(
+        place.said(&output.stderr),
+        "flexcp.toml:5:9: error: routing table 254 belongs to the kernel; use another, like 7300\n\
+         flexcp.toml:8:8: error: there is no mode \"tranparent\"; did you mean \"transparent\"?\n\
+         flexcp: flexcp.toml: 2 errors\n"
+    );
+    assert_eq!(place.said(&output.stdout), "");
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn check_of_a_file_with_a_warning_succeeds() {
+    let place = Place::new(&format!("[timeouts]\nidle = '1h'\n{TRANSPARENT}"));
+    let output = check(&place, &[]);
+    assert!(
+        place
+            .said(&output.stderr)
+            .starts_with("flexcp.toml:5:8: warning: `idle` is shorter")
+    );
+    assert_eq!(output.status.code(), Some(0));
+}
+
+#[test]
+fn check_of_a_file_that_is_not_there() {
+    let output = flexcp()
+        .args(["check", "--config", "/nonexistent.toml"])
+        .output()
+        .unwrap();
+    assert_eq!(
+        String::from_utf8_lossy(&output.stderr),
+        "flexcp: can't read the configuration /nonexistent.toml: No such file or directory (os error 2)\n"
+    );
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn live_check_finds_an_interface_that_is_not_there() {
+    let place = Place::new(&format!("{TRANSPARENT}interfaces = ['fxnone0']\n"));
+    let output = check(&place, &["--live"]);
+    let said = place.said(&output.stderr);
+    assert!(
+        said.starts_with("flexcp.toml:9:15: error: there is no interface `fxnone0`"),
+        "{said}"
+    );
+    assert_eq!(output.status.code(), Some(1));
+    // The file alone is right.
+    assert_eq!(check(&place, &[]).status.code(), Some(0));
+}
+
+#[test]
+fn run_with_a_bad_file_fails_before_anything_else() {
+    let place = Place::new("");
+    let output = flexcp()
+        .arg("run")
+        .arg("--config")
+        .arg(place.config())
+        .output()
+        .unwrap();
+    let said = place.said(&output.stderr);
+    assert!(
+        said.ends_with(
+            "flexcp.toml:1:1: error: there is no service; write at least one [[service]] section\n\
+             flexcp: flexcp.toml: 1 error, does not start\n"
+        ),
+        "{said}"
+    );
+    assert_eq!(output.status.code(), Some(1));
+    assert!(!place.socket().exists());
+}
+
+#[test]
+fn run_without_privileges_says_which_are_missing() {
+    let place = Place::new(TRANSPARENT);
+    let mut command = Command::new("setpriv");
+    command
+        .args(["--bounding-set=-all", "--inh-caps=-all"])
+        .arg(env!("CARGO_BIN_EXE_flexcp"));
+    if !rustix::process::geteuid().is_root() {
+        command = flexcp();
+    }
+    let output = command
+        .arg("run")
+        .arg("--config")
+        .arg(place.config())
+        .output()
+        .unwrap();
+    let said = place.said(&output.stderr);
+    let last = said.lines().last().unwrap();
+    assert_eq!(
+        last,
+        "flexcp: no permission to change the network: run flexcp as root or with the capability \
+         CAP_NET_ADMIN"
+    );
+    assert_eq!(output.status.code(), Some(1));
+    assert!(!place.socket().exists());
+}
+
+#[test]
+fn show_without_a_daemon_says_so_in_one_line() {
+    let place = Place::new(TRANSPARENT);
+    for what in ["connections", "stats"] {
+        let output = flexcp()
+            .args(["show", what, "--config"])
+            .arg(place.config())
+            .output()
+            .unwrap();
+        assert_eq!(
+            place.said(&output.stderr),
+            "flexcp: flexcp is not running: nobody listens on the control socket flexcp.sock; if it has \
+             another one, name it with --socket or --config\n"
+        );
+        assert_eq!(output.status.code(), Some(1));
+    }
+}
+
+#[test]
+fn wrong_arguments_are_a_usage_error() {
+    assert_eq!(flexcp().arg("run").output().unwrap().status.code(), Some(2));
+    let both = ["show", "stats", "--socket", "/a", "--config", "/b"];
+    assert_eq!(flexcp().args(both).output().unwrap().status.code(), Some(2));
+    assert_eq!(
+        flexcp().arg("--version").output().unwrap().status.code(),
+        Some(0)
+    );
+}
+
+/// A network namespace, gone when dropped.
+struct Namespace(String);
+
+impl Namespace {
+    /// `None`: not allowed here.
+    fn new() -> Option<Self> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("fxd-{}-{count}", std::process::id());
+        let made = Command::new("ip").args(["netns", "add", &name]).output();
+        if !made.is_ok_and(|output| output.status.success()) {
+            eprintln!("skipped: can't make network namespaces");
+            return None;
+        }
+        let namespace = Self(name);
+        for command in [
+            "ip link set lo up",
+            "ip link add eth0 type veth peer name peer0",
+            // Link-local addresses would come and go while we compare.
+            "ip link set eth0 addrgenmode none",
+            "ip link set peer0 addrgenmode none",
+            "ip addr add 10.99.0.1/24 dev eth0",
+            "ip link set eth0 up",
+            "ip link set peer0 up",
+            // The kernel takes a moment to notice that both ends are up.
+            "for _ in $(seq 100); do \
+                 [ $(ip -br link | grep -c ' UP ') = 2 ] && \
+                 [ $(ip -6 route show table all | grep -c 'dev \\(eth0\\|peer0\\)') = 2 ] && exit; \
+                 sleep 0.05; \
+             done; exit 1",
+        ] {
+            assert!(namespace.sh(command).status.success(), "{command}");
+        }
+        Some(namespace)
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new("nsenter");
+        command
+            .arg(format!("--net=/run/netns/{}", self.0))
+            .arg(program);
+        command
+            .env_remove("NOTIFY_SOCKET")
+            .env_remove("JOURNAL_STREAM");
+        command
+    }
+
+    fn sh(&self, script: &str) -> Output {
+        self.command("sh").args(["-c", script]).output().unwrap()
+    }
+
+    /// Everything that FlexCP may change.
+    fn state(&self) -> String {
+        let script = "ip rule; ip -6 rule; ip route show table all; ip -6 route show table all; ip -br link; \
+                      sysctl -a 2>/dev/null | \
+                      grep -E 'forwarding|rp_filter|accept_ra|accept_local|ip_forward|reserved_ports'";
+        String::from_utf8(self.sh(script).stdout).unwrap()
+    }
+
+    /// Asserts that everything is as it was.
+    #[track_caller]
+    fn is_as(&self, before: &str) {
+        let now = self.state();
+        let only = |a: &str, b: &str| {
+            a.lines()
+                .filter(|line| !b.lines().any(|other| other == *line))
+                .collect::<Vec<_>>()
+                .join("\n")
+        };
+        assert!(
+            now == before,
+            "gone:\n{}\nleft:\n{}",
+            only(before, &now),
+            only(&now, before)
+        );
+    }
+
+    fn run(&self, place: &Place) -> Daemon {
+        let log = std::fs::File::create(place.0.path().join("log")).unwrap();
+        let mut command = self.command(env!("CARGO_BIN_EXE_flexcp"));
+        command
+            .arg("run")
+            .arg("--config")
+            .arg(place.config())
+            .stderr(log)
+            .stdin(Stdio::null());
+        Daemon {
+            child: command.spawn().unwrap(),
+            log: place.0.path().join("log"),
+        }
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "del", &self.0]).output();
+    }
+}
+
+/// A running `flexcp run`, killed when dropped.
+struct Daemon {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Daemon {
+    fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap()
+    }
+
+    /// Waits for `text` in the log.
+    #[track_caller]
+    fn says(&mut self, text: &str) {
+        let began = Instant::now();
+        while !self.log().contains(text) {
+            let ended = self.child.try_wait().unwrap();
+            assert!(ended.is_none(), "ended ({ended:?}) with\n{}", self.log());
+            assert!(began.elapsed() < PATIENCE, "no `{text}` in\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    #[track_caller]
+    fn signal(&self, signal: rustix::process::Signal) {
+        // nsenter execs the program, so the child is the daemon itself.
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+
+    #[track_caller]
+    fn ends(&mut self) -> Option<i32> {
+        let began = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code();
+            }
+            assert!(began.elapsed() < PATIENCE, "does not end:\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+const BOTH: &str = "\
+[[service]]
+name = 'web'
+mode = 'transparent'
+destinations = ['10.98.0.0/16', '2001:db8:98::/48']
+ports = [80]
+interfaces = ['eth0']
+[[service]]
+name = 'shop'
+mode = 'reverse'
+listen = ['10.99.0.1:443']
+backends = ['10.99.0.11:443']
+";
+
+#[test]
+fn runs_until_sigterm_and_takes_everything_back() {
+    let Some(namespace) = Namespace::new() else {
+        return;
+    };
+    let place = Place::new(BOTH);
+    let before = namespace.state();
+
+    let mut daemon = namespace.run(&place);
+    daemon.says("ready");
+    assert_ne!(namespace.state(), before);
+    let log = daemon.log();
+    for said in [
+        "service web: transparent, to 10.98.0.0/16, 2001:db8:98::/48 port 80, clients on eth0",
+        "service shop: reverse, 10.99.0.1:443 to 10.99.0.11:443 ports 61000-65534",
+        "control socket at ",
+        "kernel: ",
+    ] {
+        assert!(log.contains(said), "no `{said}` in\n{log}");
+    }
+
+    let stats = flexcp()
+        .args(["show", "stats", "--json", "--config"])
+        .arg(place.config())
+        .output();
+    let stats: serde_json::Value = serde_json::from_slice(&stats.unwrap().stdout).unwrap();
+    assert_eq!(
+        (&stats["version"], &stats["connections"]),
+        (&1.into(), &0.into())
+    );
+    let shown = flexcp()
+        .args(["show", "connections", "--socket"])
+        .arg(place.socket())
+        .output();
+    assert_eq!(
+        String::from_utf8_lossy(&shown.unwrap().stdout),
+        "no connections\n"
+    );
+
+    daemon.signal(rustix::process::Signal::HUP);
+    daemon.says("can't be reloaded yet");
+    daemon.signal(rustix::process::Signal::TERM);
+    assert_eq!(daemon.ends(), Some(0), "{}", daemon.log());
+    namespace.is_as(&before);
+    assert!(!place.socket().exists());
+    assert!(!place.0.path().join("state/flexcp0.json").exists());
+}
+
+#[test]
+fn what_a_killed_daemon_left_is_taken_back_by_the_next() {
+    let Some(namespace) = Namespace::new() else {
+        return;
+    };
+    let place = Place::new(BOTH);
+    let before = namespace.state();
+
+    let mut daemon = namespace.run(&place);
+    daemon.says("ready");
+    daemon.signal(rustix::process::Signal::KILL);
+    daemon.ends();
+    assert_ne!(namespace.state(), before);
+    assert!(place.socket().exists());
+
+    let mut daemon = namespace.run(&place);
+    daemon.says("ready");
+    daemon.signal(rustix::process::Signal::INT);
+    assert_eq!(daemon.ends(), Some(0), "{}", daemon.log());
+    namespace.is_as(&before);
+}
+
+/// Asserts that a daemon fails with just this as its last line, and leaves the kernel as it was.
+#[track_caller]
+fn fails(namespace: &Namespace, place: &Place, last: &str) {
+    let before = namespace.state();
+    let mut daemon = namespace.run(place);
+    assert_eq!(daemon.ends(), Some(1), "{}", daemon.log());
+    namespace.is_as(&before);
+    let log = place.said(daemon.log().as_bytes());
+    let lines: Vec<_> = log
+        .lines()
+        .filter(|line| !line.contains(" INFO "))
+        .collect();
+    assert!(
+        lines.last().is_some_and(|line| line.starts_with(last)),
+        "{log}"
+    );
+}
+
+#[test]
+fn interface_that_is_not_there() {
+    let Some(namespace) = Namespace::new() else {
+        return;
+    };
+    let place = Place::new(&BOTH.replace("'eth0'", "'eth7'"));
+    let before = namespace.state();
+    let mut daemon = namespace.run(&place);
+    assert_eq!(daemon.ends(), Some(1));
+    namespace.is_as(&before);
+    let log = place.said(daemon.log().as_bytes());
+    assert!(
+        log.contains(
+            "flexcp.toml:9:15: error: there is no interface `eth7`; with addresses there are: eth0, lo\n\
+             flexcp: flexcp.toml: 1 error, does not start\n"
+        ),
+        "{log}"
+    );
+}
+
+#[test]
+fn address_already_in_use() {
+    let Some(namespace) = Namespace::new() else {
+        return;
+    };
+    let place = Place::new(BOTH);
+    let script = "import socket,time\n\
+                  s = socket.create_server(('10.99.0.1', 443))\nprint('listens', flush=True)\ntime.sleep(60)";
+    let mut listener = namespace
+        .command("python3")
+        .args(["-c", script])
+        .stdout(Stdio::piped())
+        .spawn()
+        .map(|child| Daemon {
+            child,
+            log: place.0.path().join("log"),
+        })
+        .unwrap();
+    let mut ready = [0; 7];
+    std::io::Read::read_exact(listener.child.stdout.as_mut().unwrap(), &mut ready).unwrap();
+    let before = namespace.state();
+    let mut daemon = namespace.run(&place);
+    assert_eq!(daemon.ends(), Some(1));
+    namespace.is_as(&before);
+    let log = place.said(daemon.log().as_bytes());
+    assert!(
+        log.contains(
+            "flexcp.toml:13:11: error: address already in use: 10.99.0.1:443: a TCP socket"
+        ),
+        "{log}"
+    );
+}
+
+#[test]
+fn second_daemon_with_the_same_socket_or_device() {
+    let Some(namespace) = Namespace::new() else {
+        return;
+    };
+    let place = Place::new(BOTH);
+    let mut daemon = namespace.run(&place);
+    daemon.says("ready");
+
+    let same = Place::new(BOTH);
+    std::fs::copy(place.config(), same.config()).unwrap();
+    fails(
+        &namespace,
+        &same,
+        "flexcp: another flexcp is running: it answers on the control socket ",
+    );
+    let other = Place::new(BOTH);
+    fails(
+        &namespace,
+        &other,
+        "flexcp: there is an interface flexcp0 already",
+    );
+
+    // The first has not noticed.
+    let output = flexcp()
+        .args(["show", "stats", "--config"])
+        .arg(place.config())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0));
+}
+
+#[test]
+fn device_driver_that_is_not_there() {
+    let Some(namespace) = Namespace::new() else {
+        return;
+    };
+    let place = Place::new(BOTH);
+    let before = namespace.state();
+    // A mount namespace in which /dev/net is empty.
+    let script = "mount -t tmpfs none /dev/net && exec \"$0\" run --config \"$1\"";
+    let output = namespace
+        .command("unshare")
+        .args(["--mount", "sh", "-c", script, env!("CARGO_BIN_EXE_flexcp")])
+        .arg(place.config())
+        .output()
+        .unwrap();
+    let said = place.said(&output.stderr);
+    assert!(
+        said.lines()
+            .last()
+            .unwrap()
+            .starts_with("flexcp: /dev/net/tun is missing: "),
+        "{said}"
+    );
+    assert_eq!(output.status.code(), Some(1));
+    namespace.is_as(&before);
+    assert!(!place.socket().exists());
+}
+
+#[test]
+fn service_manager_is_told_when_ready() {
+    let Some(namespace) = Namespace::new() else {
+        return;
+    };
+    let place = Place::new(TRANSPARENT);
+    let notify = place.0.path().join("notify");
+    let socket = std::os::unix::net::UnixDatagram::bind(&notify).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let child = namespace
+        .command(env!("CARGO_BIN_EXE_flexcp"))
+        .arg("run")
+        .arg("--config")
+        .arg(place.config())
+        .env("NOTIFY_SOCKET", &notify)
+        .stderr(std::fs::File::create(place.0.path().join("log")).unwrap())
+        .spawn()
+        .unwrap();
+    let mut daemon = Daemon {
+        child,
+        log: place.0.path().join("log"),
+    };
+    assert_eq!(heard(&socket), "READY=1\n");
+    daemon.signal(rustix::process::Signal::TERM);
+    assert_eq!(heard(&socket), "STOPPING=1\n");
+    assert_eq!(daemon.ends(), Some(0), "{}", daemon.log());
+}
+
+fn heard(socket: &std::os::unix::net::UnixDatagram) -> String {
+    let mut buffer = [0; 100];
+    let len = socket.recv(&mut buffer).unwrap();
+    String::from_utf8_lossy(&buffer[..len]).into_owned()
+}
+
+/// The device goes away under the daemon: it ends, and still takes the rest back.
+#[test]
+fn device_deleted_under_the_daemon() {
+    let Some(namespace) = Namespace::new() else {
+        return;
+    };
+    let place = Place::new(BOTH);
+    let before = namespace.state();
+    let mut daemon = namespace.run(&place);
+    daemon.says("ready");
+    assert!(namespace.sh("ip link del flexcp0").status.success());
+    assert_eq!(daemon.ends(), Some(1), "{}", daemon.log());
+    let log = daemon.log();
+    assert!(
+        log.lines()
+            .last()
+            .unwrap()
+            .starts_with("flexcp: the device can't be read any more: "),
+        "{log}"
+    );
+    namespace.is_as(&before);
+    assert!(!Path::new(&place.socket()).exists());
+}
