@@ -1,0 +1,68 @@
+//! Packet captures on both sides of the proxy.
+
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use rustix::process::Signal;
+
+use crate::process::Background;
+use crate::topology::Lab;
+
+/// Running captures, one file per interface of the proxy.
+#[derive(Debug)]
+pub struct Capture {
+    running: Vec<(Background, PathBuf)>,
+}
+
+impl Lab {
+    /// Captures on every interface of the proxy, into `<name>-<interface>.pcap`.
+    ///
+    /// Only the first 256 bytes of each packet are kept.
+    pub fn capture(&self, name: &str) -> Result<Capture> {
+        let access = (1..=self.links()).map(|link| format!("a{link}"));
+        let servers = (1..=self.servers().len()).map(|number| format!("srv{number}"));
+        let mut running = vec![];
+        for device in access.chain(servers) {
+            let file = self.dir().join(format!("{name}-{device}.pcap"));
+            let mut command = self.proxy().command("tcpdump");
+            command.args([
+                "-q", "-n", "-s", "256", "-U", "-Z", "root", "-i", &device, "-w",
+            ]);
+            command.arg(&file);
+            let tcpdump = Background::spawn(command, self.dir(), &format!("tcpdump-{device}"))?;
+            running.push((tcpdump, file));
+        }
+        let capture = Capture { running };
+        capture.wait_until_listening()?;
+        Ok(capture)
+    }
+}
+
+impl Capture {
+    /// Ends the captures; the files, complete.
+    pub fn stop(mut self) -> Result<Vec<PathBuf>> {
+        // What was sent a moment ago may still be on its way through the socket.
+        thread::sleep(Duration::from_millis(100));
+        for (tcpdump, _) in &mut self.running {
+            tcpdump.signal(Signal::INT)?;
+            ensure!(
+                tcpdump.wait(Duration::from_secs(2))?.is_some(),
+                "tcpdump does not stop"
+            );
+        }
+        Ok(self.running.into_iter().map(|(_, file)| file).collect())
+    }
+
+    fn wait_until_listening(&self) -> Result<()> {
+        let deadline = Instant::now() + Duration::from_secs(3);
+        for (tcpdump, _) in &self.running {
+            while !tcpdump.stderr().contains("listening on") {
+                ensure!(Instant::now() < deadline, "tcpdump: {}", tcpdump.stderr());
+                thread::sleep(Duration::from_millis(5));
+            }
+        }
+        Ok(())
+    }
+}

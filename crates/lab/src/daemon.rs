@@ -1,0 +1,227 @@
+//! FlexCP under test: its configuration, its process, what it reports.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+use std::{env, fs, thread};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::process::{Background, describe_exit, output};
+use crate::topology::{Families, Lab};
+
+/// A running `flexcp run` in the proxy's namespace of a lab.
+///
+/// Killed when dropped; [`FlexCp::stop`] ends it in the way it is meant to end.
+#[derive(Debug)]
+pub struct FlexCp {
+    process: Background,
+    binary: PathBuf,
+    socket: PathBuf,
+}
+
+impl FlexCp {
+    /// Starts it with this configuration and waits until it answers.
+    pub fn start(lab: &Lab, config: &str) -> Result<Self> {
+        let binary = binary()?;
+        let command = Self::command(lab, config)?;
+        let process = Background::spawn(command, lab.dir(), "flexcp")?;
+        let mut flexcp = Self {
+            process,
+            binary,
+            socket: socket(lab),
+        };
+        flexcp.wait_until_ready()?;
+        Ok(flexcp)
+    }
+
+    /// The command `flexcp run` on this configuration, in the proxy's namespace.
+    pub fn command(lab: &Lab, config: &str) -> Result<Command> {
+        let file = lab.dir().join("flexcp.toml");
+        fs::write(&file, config).with_context(|| format!("writing {file:?}"))?;
+        let mut command = lab.proxy().command(binary()?);
+        command.args(["run", "--config"]).arg(file);
+        Ok(command)
+    }
+
+    /// Process id.
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// What it has logged: standard error, then standard output.
+    pub fn log(&self) -> String {
+        self.process.stderr() + &self.process.stdout()
+    }
+
+    /// `flexcp show connections --json`
+    pub fn show_connections(&self) -> Result<Value> {
+        self.show_json("connections")
+    }
+
+    /// `flexcp show stats --json`
+    pub fn show_stats(&self) -> Result<Value> {
+        self.show_json("stats")
+    }
+
+    /// `flexcp show WHAT` as a human reads it.
+    pub fn show(&self, what: &str) -> Result<String> {
+        let output = output(&mut self.show_command(what))?;
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// An error if it has ended.
+    pub fn alive(&mut self) -> Result<()> {
+        match self.process.try_wait()? {
+            None => Ok(()),
+            Some(status) => bail!("flexcp: {}\n{}", describe_exit(status), self.log()),
+        }
+    }
+
+    /// Sends SIGTERM; it must exit with code 0 within two seconds.
+    pub fn stop(mut self) -> Result<()> {
+        self.alive()?;
+        self.process.signal(Signal::TERM)?;
+        let Some(status) = self.process.wait(Duration::from_secs(2))? else {
+            bail!("flexcp does not end within 2 s of SIGTERM\n{}", self.log());
+        };
+        ensure!(
+            status.success(),
+            "flexcp: {}\n{}",
+            describe_exit(status),
+            self.log()
+        );
+        Ok(())
+    }
+
+    /// Sends SIGKILL and waits for the end.
+    pub fn kill(mut self) -> Result<()> {
+        self.process.signal(Signal::KILL)?;
+        self.process.wait(Duration::from_secs(2))?;
+        Ok(())
+    }
+
+    /// Leaves it running when this value is dropped.
+    pub fn detach(mut self) {
+        self.process.detach();
+    }
+
+    /// The command that asks this daemon, for humans to copy.
+    pub fn show_command_line(&self) -> String {
+        format!(
+            "{} show connections --socket {}",
+            self.binary.display(),
+            self.socket.display()
+        )
+    }
+
+    fn show_command(&self, what: &str) -> Command {
+        let mut command = Command::new(&self.binary);
+        command.args(["show", what, "--socket"]).arg(&self.socket);
+        command
+    }
+
+    fn show_json(&self, what: &str) -> Result<Value> {
+        let output = output(self.show_command(what).arg("--json"))?;
+        serde_json::from_slice(&output.stdout).with_context(|| format!("flexcp show {what} --json"))
+    }
+
+    fn wait_until_ready(&mut self) -> Result<()> {
+        let deadline = Instant::now() + Duration::from_secs(5);
+        loop {
+            self.alive()?;
+            let answer = self.show_stats();
+            if answer.is_ok() {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                answer.with_context(|| format!("flexcp does not answer\n{}", self.log()))?;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// Runs `flexcp check` on a configuration; its output, whatever the exit code.
+pub fn check(lab: &Lab, config: &str) -> Result<Output> {
+    let file = lab.dir().join("flexcp-check.toml");
+    fs::write(&file, config)?;
+    let mut command = lab.proxy().command(binary()?);
+    command
+        .args(["check", "--config"])
+        .arg(file)
+        .output()
+        .context("flexcp check")
+}
+
+/// A configuration for a lab: the common tables, then `services` as they are.
+pub fn config(lab: &Lab, services: &str) -> String {
+    format!(
+        "[device]\nname = \"flexcp0\"\ntable = 7300\n\n\
+         [control]\nsocket = {:?}\nstate_dir = {:?}\n\n{services}",
+        socket(lab),
+        lab.dir()
+    )
+}
+
+/// A transparent service for everything that goes to the lab's servers.
+///
+/// `announce` are addresses of the proxy that clients are told to join.
+pub fn transparent(lab: &Lab, announce: &[String]) -> String {
+    let interfaces: Vec<_> = (1..=lab.links()).map(|link| format!("a{link}")).collect();
+    let destinations: &[&str] = match lab.families() {
+        Families::V4 => &["10.9.0.0/16"],
+        Families::V6 => &["fd09::/16"],
+        Families::Both => &["10.9.0.0/16", "fd09::/16"],
+        Families::Neither => &[],
+    };
+    let mut service = "[[service]]\nname = \"web\"\nmode = \"transparent\"\n".to_owned();
+    let _ = writeln!(service, "interfaces = {interfaces:?}");
+    let _ = writeln!(service, "destinations = {destinations:?}");
+    let _ = writeln!(service, "ports = [80, \"4000-5999\"]");
+    let _ = writeln!(service, "announce = {announce:?}");
+    service
+}
+
+/// A reverse service.
+pub fn reverse(name: &str, listen: &[String], backends: &[String], announce: &[String]) -> String {
+    format!(
+        "[[service]]\nname = {name:?}\nmode = \"reverse\"\nlisten = {listen:?}\n\
+         backends = {backends:?}\nannounce = {announce:?}\n"
+    )
+}
+
+/// Where FlexCP's program is: `FLEXCP_BIN`, or beside the running program.
+pub fn binary() -> Result<PathBuf> {
+    if let Some(path) = env::var_os("FLEXCP_BIN") {
+        let path = PathBuf::from(path);
+        ensure!(
+            path.is_file(),
+            "FLEXCP_BIN={} is not a file",
+            path.display()
+        );
+        return Ok(path);
+    }
+    // Tests run from target/<profile>/deps, programs from target/<profile>.
+    let this = env::current_exe()?;
+    let near = this
+        .ancestors()
+        .skip(1)
+        .take(2)
+        .map(|dir| dir.join("flexcp"));
+    let target = this
+        .ancestors()
+        .find(|dir| dir.file_name().is_some_and(|n| n == "target"));
+    let target = target.unwrap_or_else(|| Path::new("target"));
+    let usual = ["release", "debug"].map(|profile| target.join(profile).join("flexcp"));
+    near.chain(usual)
+        .find(|path| path.is_file())
+        .context("no flexcp program found: build it (cargo build -p flexcp) or set FLEXCP_BIN")
+}
+
+fn socket(lab: &Lab) -> PathBuf {
+    lab.dir().join("flexcp.sock")
+}

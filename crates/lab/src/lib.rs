@@ -1,0 +1,36 @@
+//! A laboratory for FlexCP: network namespaces with real kernels at both ends.
+//!
+//! A [`Lab`] is a client with n access links, a proxy and servers. Programs run
+//! in it, links are cut, options are stripped, every byte is checked and the
+//! kernel's own counters are the judge. Whatever happens to this process,
+//! nothing stays behind.
+//!
+//! `make demo`, the end-to-end tests and the benchmark stand on it.
+
+#![forbid(unsafe_code)]
+
+mod capture;
+mod cleanup;
+mod counters;
+pub mod daemon;
+pub mod demo;
+mod fault;
+mod namespace;
+mod nginx;
+mod process;
+mod sockstat;
+mod topology;
+pub mod transfer;
+
+pub use capture::Capture;
+pub use cleanup::{Sweep, remove, sweep};
+pub use counters::{
+    End, Expect, FALLBACKS, FORBIDDEN, InterfaceBytes, KernelLog, Mib, Oracle, interfaces,
+};
+pub use daemon::FlexCp;
+pub use fault::{Cut, Direction, Strip};
+pub use namespace::Namespace;
+pub use nginx::{Nginx, sha256_of};
+pub use process::{Background, describe_exit, output, text};
+pub use sockstat::{SocketLine, mptcp_connections, mptcp_subflows};
+pub use topology::{Families, Family, Lab, LabBuilder, require_root};

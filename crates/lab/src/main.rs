@@ -1,0 +1,344 @@
+//! `lab`: FlexCP's laboratory at the command line.
+
+#![forbid(unsafe_code)]
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+use std::{fs, thread};
+
+use anyhow::{Context as _, Result, ensure};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use flexcp_lab::demo::{Demo, clean_command};
+use flexcp_lab::transfer::{Client, Job, Mode, Proto, ServeOptions, Server};
+use flexcp_lab::{Families, FlexCp, Lab, LabBuilder, Sweep, remove, require_root, sweep};
+
+/// Network namespaces, faults and transfers around FlexCP.
+#[derive(Parser)]
+#[command(version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Fetch a file over two links, cut one on the way, and show what happened
+    Demo(DemoArgs),
+    /// Build a lab and leave it up
+    Up(UpArgs),
+    /// Build a lab, open a shell in its client, and remove it at the end
+    Shell(UpArgs),
+    /// Remove a lab that was left up, or all that no living process owns
+    Clean {
+        /// Its name, e.g. fxl1234
+        prefix: Option<String>,
+    },
+    /// Move checked bytes over real sockets
+    #[command(subcommand)]
+    Transfer(TransferCommand),
+}
+
+#[derive(Args)]
+struct DemoArgs {
+    /// Leave the lab up at the end and say how to enter it
+    #[arg(long)]
+    keep: bool,
+    /// Size of the file
+    #[arg(long, default_value_t = 100_000_000)]
+    bytes: u64,
+    /// Rate of each link in Mbit/s
+    #[arg(long, default_value_t = 200)]
+    rate_mbit: u32,
+    /// For comparison: no FlexCP, the server speaks MPTCP itself
+    #[arg(long)]
+    direct: bool,
+}
+
+#[derive(Args)]
+struct UpArgs {
+    /// Access links between client and proxy
+    #[arg(long, default_value_t = 2)]
+    links: u8,
+    /// Servers
+    #[arg(long, default_value_t = 1)]
+    servers: u8,
+    /// IP versions
+    #[arg(long, value_enum, default_value_t = FamiliesArg::Both)]
+    families: FamiliesArg,
+    /// Rate of each link in Mbit/s
+    #[arg(long)]
+    rate_mbit: Option<u32>,
+    /// Start FlexCP with this file; {dir} in it becomes the lab's directory
+    #[arg(long)]
+    config: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum FamiliesArg {
+    V4,
+    V6,
+    Both,
+}
+
+#[derive(Subcommand)]
+enum TransferCommand {
+    /// Serve until killed; one line of JSON for every connection
+    Serve {
+        /// Port, on all addresses
+        #[arg(long, default_value_t = 5000)]
+        port: u16,
+        /// Protocol of the listening socket
+        #[arg(long, value_enum, default_value_t = Proto::Tcp)]
+        proto: Proto,
+        /// Bytes to send before the client has said anything
+        #[arg(long, default_value_t = 0)]
+        banner: u64,
+    },
+    /// Fetch bytes
+    Get {
+        /// Address and port of the server
+        server: SocketAddr,
+        /// How many
+        bytes: u64,
+        #[command(flatten)]
+        options: ClientArgs,
+    },
+    /// Send bytes
+    Put {
+        /// Address and port of the server
+        server: SocketAddr,
+        /// How many
+        bytes: u64,
+        #[command(flatten)]
+        options: ClientArgs,
+    },
+    /// Any other order of events
+    Run {
+        /// Address and port of the server
+        server: SocketAddr,
+        /// What happens
+        #[arg(long, value_enum)]
+        mode: Mode,
+        /// Bytes to the server
+        #[arg(long, default_value_t = 0)]
+        up: u64,
+        /// Bytes from the server
+        #[arg(long, default_value_t = 0)]
+        down: u64,
+        /// Number of exchanges (ping-pong)
+        #[arg(long, default_value_t = 1)]
+        rounds: u32,
+        /// Pause between exchanges, or time to hold, in milliseconds
+        #[arg(long, default_value_t = 0)]
+        pause_ms: u64,
+        #[command(flatten)]
+        options: ClientArgs,
+    },
+}
+
+#[derive(Args)]
+struct ClientArgs {
+    /// Protocol of the socket
+    #[arg(long, value_enum, default_value_t = Proto::Mptcp)]
+    proto: Proto,
+    /// Connections at once
+    #[arg(long, default_value_t = 1)]
+    connections: usize,
+    /// Own address
+    #[arg(long)]
+    from: Option<IpAddr>,
+    /// Bytes the server sends first
+    #[arg(long, default_value_t = 0)]
+    banner: u64,
+    /// Read at most that many bytes a second
+    #[arg(long)]
+    read_rate: Option<u64>,
+    /// Chooses the payload
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Give up after that many seconds without progress
+    #[arg(long, default_value_t = 30)]
+    patience: u64,
+}
+
+fn main() -> ExitCode {
+    match run(Cli::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("lab: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> Result<()> {
+    match command {
+        Command::Demo(DemoArgs {
+            keep,
+            bytes,
+            rate_mbit,
+            direct,
+        }) => Demo {
+            bytes,
+            rate_mbit,
+            keep,
+            direct,
+        }
+        .run(),
+        Command::Up(args) => up(&args),
+        Command::Shell(args) => shell(&args),
+        Command::Clean { prefix } => clean(prefix.as_deref()),
+        Command::Transfer(command) => transfer(command),
+    }
+}
+
+impl UpArgs {
+    fn builder(&self) -> LabBuilder {
+        let families = match self.families {
+            FamiliesArg::V4 => Families::V4,
+            FamiliesArg::V6 => Families::V6,
+            FamiliesArg::Both => Families::Both,
+        };
+        let builder = Lab::builder()
+            .access_links(self.links)
+            .servers(self.servers)
+            .families(families);
+        let Some(mbit) = self.rate_mbit else {
+            return builder;
+        };
+        (1..=self.links).fold(builder, |builder, link| builder.rate_mbit(link, mbit))
+    }
+
+    fn start_flexcp(&self, lab: &Lab) -> Result<Option<FlexCp>> {
+        let Some(file) = &self.config else {
+            return Ok(None);
+        };
+        let config = fs::read_to_string(file).with_context(|| format!("reading {file:?}"))?;
+        let config = config.replace("{dir}", &lab.dir().display().to_string());
+        FlexCp::start(lab, &config).map(Some)
+    }
+}
+
+fn up(args: &UpArgs) -> Result<()> {
+    let lab = args.builder().keep(true).build()?;
+    if let Some(flexcp) = args.start_flexcp(&lab)? {
+        println!("  watch     {}", flexcp.show_command_line());
+        flexcp.detach();
+    }
+    let prefix = lab.prefix().to_owned();
+    print!("{}", lab.keep()?);
+    println!("  tear down {}", clean_command(&prefix));
+    Ok(())
+}
+
+fn shell(args: &UpArgs) -> Result<()> {
+    let lab = args.builder().build()?;
+    let flexcp = args.start_flexcp(&lab)?;
+    if let Some(flexcp) = &flexcp {
+        println!("watch FlexCP: {}", flexcp.show_command_line());
+    }
+    println!(
+        "this shell is in the client's namespace {}; exit ends the lab",
+        lab.client().name()
+    );
+    let shell = std::env::var("SHELL").unwrap_or_else(|_| "/bin/sh".to_owned());
+    lab.client().command(shell).status()?;
+    flexcp.map_or(Ok(()), FlexCp::stop)
+}
+
+fn clean(prefix: Option<&str>) -> Result<()> {
+    require_root()?;
+    let removed = match prefix {
+        Some(prefix) => {
+            ensure!(remove(prefix), "there is no lab {prefix}");
+            vec![prefix.to_owned()]
+        }
+        None => sweep(Sweep::DeadAndKept),
+    };
+    for prefix in removed {
+        println!("removed {prefix}");
+    }
+    Ok(())
+}
+
+fn transfer(command: TransferCommand) -> Result<()> {
+    match command {
+        TransferCommand::Serve {
+            port,
+            proto,
+            banner,
+        } => {
+            let options = match proto {
+                Proto::Tcp => ServeOptions::tcp(port),
+                Proto::Mptcp => ServeOptions::mptcp(port),
+            };
+            serve(options.banner(banner))
+        }
+        TransferCommand::Get {
+            server,
+            bytes,
+            options,
+        } => options.run(server, &Job::down(bytes)),
+        TransferCommand::Put {
+            server,
+            bytes,
+            options,
+        } => options.run(server, &Job::up(bytes)),
+        TransferCommand::Run {
+            server,
+            mode,
+            up,
+            down,
+            rounds,
+            pause_ms,
+            options,
+        } => options.run(
+            server,
+            &Job {
+                rounds,
+                ..Job::new(mode, up, down).pause_ms(pause_ms)
+            },
+        ),
+    }
+}
+
+fn serve(options: ServeOptions) -> Result<()> {
+    flexcp_lab::transfer::raise_file_limit()?;
+    let server = Server::start_here(options)?;
+    loop {
+        for report in server.take_reports() {
+            println!("{}", serde_json::to_string(&report)?);
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+impl ClientArgs {
+    fn run(&self, server: SocketAddr, job: &Job) -> Result<()> {
+        let mut client = Client::new(server, self.proto)
+            .banner(self.banner)
+            .patience(Duration::from_secs(self.patience));
+        if let Some(address) = self.from {
+            client = client.from(address);
+        }
+        if let Some(rate) = self.read_rate {
+            client = client.read_rate(rate);
+        }
+        let reports = client.run_many(self.connections, &job.seed(self.seed))?;
+        for report in &reports {
+            println!("{}", serde_json::to_string(report)?);
+        }
+        let failed = reports
+            .iter()
+            .filter(|report| report.failure.is_some())
+            .count();
+        ensure!(
+            failed == 0,
+            "{failed} of {} connections failed",
+            reports.len()
+        );
+        Ok(())
+    }
+}

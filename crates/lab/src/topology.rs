@@ -1,0 +1,678 @@
+//! The lab itself: client, wire, proxy and server namespaces and their links.
+//!
+//! ```text
+//!            link 1  ┌──────┐ a1        srv1 ┌──────────┐
+//!  client a1 ════════╡ wire ╞════ proxy ═════╡ server 1 │ eth0
+//!         a2 ════════╡      ╞════       ═════╡ server 2 │ eth0
+//!            link 2  └──────┘ a2        srv2 └──────────┘
+//! ```
+//!
+//! The wire forwards frames and is where faults are injected and rates are
+//! limited: between client and proxy, out of sight of both.
+
+use std::fmt::Write as _;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::{fs, process};
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use crate::cleanup::{self, PREFIX, Sweep, sweep};
+use crate::fault::LinkFaults;
+use crate::namespace::{self, Namespace};
+use crate::process::{Reaper, output};
+
+/// An IP version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Family {
+    /// IPv4
+    V4,
+    /// IPv6
+    V6,
+}
+
+/// Which IP versions something has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Families {
+    /// None at all.
+    Neither,
+    /// IPv4 only
+    V4,
+    /// IPv6 only
+    V6,
+    /// Both
+    Both,
+}
+
+impl Families {
+    /// True if `family` is among them.
+    pub fn has(self, family: Family) -> bool {
+        match family {
+            Family::V4 => matches!(self, Self::V4 | Self::Both),
+            Family::V6 => matches!(self, Self::V6 | Self::Both),
+        }
+    }
+
+    fn iter(self) -> impl Iterator<Item = Family> {
+        [Family::V4, Family::V6]
+            .into_iter()
+            .filter(move |family| self.has(*family))
+    }
+}
+
+/// What to build. Made by [`Lab::builder`].
+#[derive(Clone, Debug)]
+pub struct LabBuilder {
+    links: u8,
+    servers: u8,
+    families: Families,
+    /// `None`: those of the links.
+    endpoints: Option<Families>,
+    backup: Vec<u8>,
+    wire: bool,
+    offloads: bool,
+    keep: bool,
+    mtu: Vec<(u8, u32)>,
+    rate_mbit: Vec<(u8, u32)>,
+    client_sysctls: Vec<(String, String)>,
+    server_sysctls: Vec<(String, String)>,
+}
+
+impl LabBuilder {
+    /// Number of access links between client and proxy (1 to 8; default 2).
+    pub fn access_links(mut self, links: u8) -> Self {
+        self.links = links;
+        self
+    }
+
+    /// Number of servers (1 to 8; default 1).
+    pub fn servers(mut self, servers: u8) -> Self {
+        self.servers = servers;
+        self
+    }
+
+    /// IP versions on all links (default IPv4).
+    pub fn families(mut self, families: Families) -> Self {
+        self.families = families;
+        self
+    }
+
+    /// IP versions of the client's MPTCP endpoints on links 2 to n.
+    ///
+    /// Default: those of the links. [`Families::Neither`] makes a client that
+    /// never joins of its own accord; IPv6 endpoints with an IPv4 server give
+    /// connections of mixed families once the far end announces an address.
+    pub fn endpoints(mut self, families: Families) -> Self {
+        self.endpoints = Some(families);
+        self
+    }
+
+    /// Gives the endpoints of this link the backup flag.
+    pub fn backup(mut self, link: u8) -> Self {
+        self.backup.push(link);
+        self
+    }
+
+    /// With `false`, client and proxy are joined directly: no faults, one hop less.
+    pub fn wire(mut self, wire: bool) -> Self {
+        self.wire = wire;
+        self
+    }
+
+    /// Switches TSO, GSO, GRO and checksum offload of every interface (default on).
+    pub fn offloads(mut self, on: bool) -> Self {
+        self.offloads = on;
+        self
+    }
+
+    /// MTU of one access link.
+    pub fn mtu(mut self, link: u8, bytes: u32) -> Self {
+        self.mtu.push((link, bytes));
+        self
+    }
+
+    /// Rate of one access link, each way.
+    pub fn rate_mbit(mut self, link: u8, mbit: u32) -> Self {
+        self.rate_mbit.push((link, mbit));
+        self
+    }
+
+    /// A sysctl of the client's namespace, e.g. `("net.ipv4.tcp_timestamps", "0")`.
+    pub fn client_sysctl(mut self, name: &str, value: &str) -> Self {
+        self.client_sysctls
+            .push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// A sysctl of every server's namespace.
+    pub fn server_sysctl(mut self, name: &str, value: &str) -> Self {
+        self.server_sysctls
+            .push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Lets programs started in the lab outlive this process; see [`Lab::keep`].
+    pub fn keep(mut self, keep: bool) -> Self {
+        self.keep = keep;
+        self
+    }
+
+    /// Builds it. On an error nothing stays behind.
+    pub fn build(self) -> Result<Lab> {
+        require_root()?;
+        ensure!(
+            (1..=8).contains(&self.links),
+            "a lab has 1 to 8 access links"
+        );
+        ensure!((1..=8).contains(&self.servers), "a lab has 1 to 8 servers");
+        sweep(Sweep::Leftovers);
+
+        let prefix = next_prefix();
+        let dir = cleanup::directory(&prefix);
+        fs::create_dir_all(&dir).with_context(|| format!("creating {dir:?}"))?;
+        let guard = Remains {
+            reaper: Reaper::arm(&prefix, &dir)?,
+            dir,
+            prefix: prefix.clone(),
+        };
+        Plan {
+            spec: self,
+            prefix,
+            guard,
+        }
+        .carry_out()
+    }
+}
+
+/// A running lab. Dropping it removes everything it made.
+#[derive(Debug)]
+pub struct Lab {
+    prefix: String,
+    spec: LabBuilder,
+    client: Namespace,
+    wire: Option<Namespace>,
+    proxy: Namespace,
+    servers: Vec<Namespace>,
+    /// By link, from 0.
+    pub(crate) faults: Mutex<Vec<LinkFaults>>,
+    remains: Remains,
+}
+
+impl Lab {
+    /// Starts describing a lab: two IPv4 access links, one server.
+    pub fn builder() -> LabBuilder {
+        LabBuilder {
+            links: 2,
+            servers: 1,
+            families: Families::V4,
+            endpoints: None,
+            backup: vec![],
+            wire: true,
+            offloads: true,
+            keep: false,
+            mtu: vec![],
+            rate_mbit: vec![],
+            client_sysctls: vec![],
+            server_sysctls: vec![],
+        }
+    }
+
+    /// What the names of its namespaces start with.
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// Its directory for configuration, logs and captures.
+    pub fn dir(&self) -> &Path {
+        &self.remains.dir
+    }
+
+    /// The client's namespace, with interfaces `a1` to `an`.
+    pub fn client(&self) -> &Namespace {
+        &self.client
+    }
+
+    /// The proxy's namespace, with `a1` to `an` and `srv1` to `srvm`.
+    pub fn proxy(&self) -> &Namespace {
+        &self.proxy
+    }
+
+    /// The namespace of server `number`, from 1, with interface `eth0`.
+    pub fn server(&self, number: u8) -> &Namespace {
+        &self.servers[usize::from(number) - 1]
+    }
+
+    /// The namespaces of all servers.
+    pub fn servers(&self) -> &[Namespace] {
+        &self.servers
+    }
+
+    /// The namespace that links client and proxy, with `c1`.. and `p1`..
+    pub fn wire(&self) -> Result<&Namespace> {
+        self.wire
+            .as_ref()
+            .context("this lab was built without a wire")
+    }
+
+    /// Number of access links.
+    pub fn links(&self) -> u8 {
+        self.spec.links
+    }
+
+    /// IP versions on its links.
+    pub fn families(&self) -> Families {
+        self.spec.families
+    }
+
+    /// The client's address on a link, from 1.
+    pub fn client_addr(&self, link: u8, family: Family) -> IpAddr {
+        access_addr(link, 2, family)
+    }
+
+    /// The proxy's address on an access link, from 1.
+    pub fn proxy_addr(&self, link: u8, family: Family) -> IpAddr {
+        access_addr(link, 1, family)
+    }
+
+    /// The address of server `number`, from 1.
+    pub fn server_addr(&self, number: u8, family: Family) -> IpAddr {
+        server_addr(number, 2, family)
+    }
+
+    /// Address and port on server `number`.
+    pub fn server_socket(&self, number: u8, family: Family, port: u16) -> SocketAddr {
+        SocketAddr::new(self.server_addr(number, family), port)
+    }
+
+    /// Addresses, routes and MPTCP endpoints of the client on one link.
+    ///
+    /// Applied when the lab is built and when a link that was down is restored.
+    pub(crate) fn configure_client_link(&self, link: u8) -> Result<()> {
+        self.client.ip_batch(&self.spec.client_link(link))
+    }
+
+    /// Leaves namespaces and programs in place; needs [`LabBuilder::keep`].
+    ///
+    /// Returns the lines that tell a human how to get in and how to end it.
+    pub fn keep(mut self) -> Result<String> {
+        ensure!(self.spec.keep, "this lab was not built to be kept");
+        cleanup::mark_kept(&self.remains.dir)?;
+        self.remains.reaper.disarm();
+        let mut help = String::new();
+        let mut tell = |what: &str, namespace: &Namespace| {
+            let _ = writeln!(
+                help,
+                "  {what:<9} nsenter --net={}",
+                namespace.path().display()
+            );
+        };
+        tell("client", &self.client);
+        if let Some(wire) = &self.wire {
+            tell("wire", wire);
+        }
+        tell("proxy", &self.proxy);
+        for (number, server) in (1..).zip(&self.servers) {
+            tell(&format!("server {number}"), server);
+        }
+        let _ = writeln!(help, "  {:<9} {}", "files", self.remains.dir.display());
+        self.remains.dir = PathBuf::new();
+        Ok(help)
+    }
+}
+
+/// What has to go when the lab goes, in whatever state it is.
+#[derive(Debug)]
+struct Remains {
+    reaper: Reaper,
+    /// Empty when the lab was kept.
+    dir: PathBuf,
+    prefix: String,
+}
+
+impl Drop for Remains {
+    fn drop(&mut self) {
+        if self.dir.as_os_str().is_empty() {
+            return;
+        }
+        let ours = format!("{}-", self.prefix);
+        for name in namespace::list()
+            .iter()
+            .filter(|name| name.starts_with(&ours))
+        {
+            if let Err(error) = namespace::remove_by_name(name) {
+                eprintln!("lab: {error:#}");
+            }
+        }
+        let _ = fs::remove_dir_all(&self.dir);
+        self.reaper.disarm();
+    }
+}
+
+/// A lab on its way to being built.
+struct Plan {
+    spec: LabBuilder,
+    prefix: String,
+    guard: Remains,
+}
+
+impl Plan {
+    fn carry_out(self) -> Result<Lab> {
+        let client = self.namespace("c")?;
+        let wire = if self.spec.wire {
+            Some(self.namespace("w")?)
+        } else {
+            None
+        };
+        let proxy = self.namespace("p")?;
+        let mut servers = vec![];
+        for number in 1..=self.spec.servers {
+            servers.push(self.namespace(&format!("s{number}"))?);
+        }
+
+        for namespace in [&client, &proxy].into_iter().chain(&servers) {
+            namespace.sysctl(COMMON_SYSCTLS)?;
+        }
+        proxy.sysctl(&[
+            ("net.ipv4.ip_forward", "1"),
+            ("net.ipv6.conf.all.forwarding", "1"),
+        ])?;
+        client.sysctl(&borrowed(&self.spec.client_sysctls))?;
+        for server in &servers {
+            server.sysctl(&borrowed(&self.spec.server_sysctls))?;
+        }
+
+        self.connect(&client, wire.as_ref(), &proxy, &servers)?;
+        let links = usize::from(self.spec.links);
+        let lab = Lab {
+            prefix: self.prefix,
+            client,
+            wire,
+            proxy,
+            servers,
+            faults: Mutex::new(vec![LinkFaults::default(); links]),
+            remains: self.guard,
+            spec: self.spec,
+        };
+        lab.set_offloads_and_rates()?;
+        lab.load_wire()?;
+        lab.address()?;
+        Ok(lab)
+    }
+
+    fn namespace(&self, suffix: &str) -> Result<Namespace> {
+        let name = format!("{}-{suffix}", self.prefix);
+        Namespace::create(&name, self.spec.keep)
+    }
+
+    /// Makes all veth pairs and brings them up.
+    fn connect(
+        &self,
+        client: &Namespace,
+        wire: Option<&Namespace>,
+        proxy: &Namespace,
+        servers: &[Namespace],
+    ) -> Result<()> {
+        let mut ends = vec![];
+        let mut pair = |near: (&Namespace, String), far: (&Namespace, String), mtu: u32| {
+            let line = format!(
+                "link add {} mtu {mtu} type veth peer name {} mtu {mtu} netns {}\n",
+                near.1,
+                far.1,
+                far.0.name()
+            );
+            near.0.ip_batch(&line)?;
+            for (namespace, name) in [near, far] {
+                ends.push((namespace.clone(), name));
+            }
+            anyhow::Ok(())
+        };
+        for link in 1..=self.spec.links {
+            let mtu = self.spec.mtu_of(link);
+            let name = format!("a{link}");
+            match wire {
+                Some(wire) => {
+                    pair((client, name.clone()), (wire, format!("c{link}")), mtu)?;
+                    pair((proxy, name), (wire, format!("p{link}")), mtu)?;
+                }
+                None => pair((client, name.clone()), (proxy, name), mtu)?,
+            }
+        }
+        for (number, server) in (1..).zip(servers) {
+            let _: u8 = number;
+            pair(
+                (proxy, format!("srv{number}")),
+                (server, "eth0".to_owned()),
+                1500,
+            )?;
+        }
+        for namespace in [Some(client), wire, Some(proxy)]
+            .into_iter()
+            .flatten()
+            .chain(servers)
+        {
+            let lines = ends.iter().filter(|end| end.0.name() == namespace.name());
+            let lines = lines.map(|end| format!("link set {} up\n", end.1));
+            namespace.ip_batch(&lines.collect::<String>())?;
+            keep_order(namespace)?;
+        }
+        Ok(())
+    }
+}
+
+impl LabBuilder {
+    fn mtu_of(&self, link: u8) -> u32 {
+        let found = self.mtu.iter().rev().find(|(number, _)| *number == link);
+        found.map_or(1500, |(_, bytes)| *bytes)
+    }
+
+    /// The `ip` commands that give the client its side of a link.
+    fn client_link(&self, link: u8) -> String {
+        let mut lines = String::new();
+        for family in self.families.iter() {
+            let own = access_addr(link, 2, family);
+            let gateway = access_addr(link, 1, family);
+            let plen = if family == Family::V4 { "24" } else { "64" };
+            let nodad = if family == Family::V4 { "" } else { "nodad" };
+            let table = table(link);
+            let _ = write!(
+                lines,
+                "addr replace {own}/{plen} dev a{link} {nodad}\n\
+                 route replace {gateway} dev a{link} src {own} table {table}\n\
+                 route replace default via {gateway} dev a{link} src {own} table {table}\n\
+                 route replace default via {gateway} dev a{link} metric {table}\n"
+            );
+        }
+        lines
+    }
+
+    /// The client's MPTCP limits and endpoints; these survive a link's going down.
+    fn client_endpoints(&self) -> String {
+        let mut lines = MPTCP_LIMITS.to_owned();
+        let families = self.endpoints.unwrap_or(self.families);
+        for link in 2..=self.links {
+            for family in self.families.iter().filter(|family| families.has(*family)) {
+                let own = access_addr(link, 2, family);
+                let backup = if self.backup.contains(&link) {
+                    "backup"
+                } else {
+                    ""
+                };
+                let _ = writeln!(
+                    lines,
+                    "mptcp endpoint add {own} dev a{link} subflow {backup}"
+                );
+            }
+        }
+        lines
+    }
+}
+
+impl Lab {
+    fn address(&self) -> Result<()> {
+        let mut proxy = String::new();
+        for link in 1..=self.links() {
+            self.configure_client_link(link)?;
+            for family in self.families().iter() {
+                let _ = writeln!(
+                    proxy,
+                    "{}",
+                    addr_line(access_addr(link, 1, family), "a", link)
+                );
+                // In a batch file `ip rule` cannot tell the family from the address.
+                let version = if family == Family::V4 { "-4" } else { "-6" };
+                let own = access_addr(link, 2, family);
+                self.client.ip(&format!(
+                    "{version} rule add from {own} table {}",
+                    table(link)
+                ))?;
+            }
+        }
+        self.client.ip_batch(&self.spec.client_endpoints())?;
+
+        for (number, server) in (1..).zip(&self.servers) {
+            let mut lines = MPTCP_LIMITS.to_owned();
+            for family in self.families().iter() {
+                let near = server_addr(number, 1, family);
+                let _ = writeln!(proxy, "{}", addr_line(near, "srv", number));
+                let plen = if family == Family::V4 {
+                    "24"
+                } else {
+                    "64 nodad"
+                };
+                let own = server_addr(number, 2, family);
+                let _ = writeln!(lines, "addr add {own}/{plen} dev eth0");
+                let _ = writeln!(lines, "route add default via {near}");
+            }
+            server.ip_batch(&lines)?;
+        }
+        self.proxy.ip_batch(&proxy)
+    }
+
+    fn set_offloads_and_rates(&self) -> Result<()> {
+        let access: Vec<_> = (1..=self.links()).map(|link| format!("a{link}")).collect();
+        if !self.spec.offloads {
+            let mut devices: Vec<(&Namespace, String)> = vec![];
+            for name in &access {
+                devices.extend([(&self.client, name.clone()), (&self.proxy, name.clone())]);
+            }
+            for (number, server) in (1..).zip(&self.servers) {
+                let _: u8 = number;
+                devices.extend([
+                    (&self.proxy, format!("srv{number}")),
+                    (server, "eth0".into()),
+                ]);
+            }
+            for (namespace, device) in devices {
+                let mut command = namespace.command("ethtool");
+                output(command.args(["-K", &device]).args(OFFLOADS_OFF.split(' ')))?;
+            }
+        }
+        for (link, mbit) in &self.spec.rate_mbit {
+            let ends = match &self.wire {
+                Some(wire) => [(wire, format!("c{link}")), (wire, format!("p{link}"))],
+                None => [
+                    (&self.client, format!("a{link}")),
+                    (&self.proxy, format!("a{link}")),
+                ],
+            };
+            for (namespace, device) in ends {
+                namespace.tc(&format!(
+                    "qdisc replace dev {device} root tbf rate {mbit}mbit burst 256kb latency 50ms"
+                ))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Makes veth pairs deliver the packets of a flow in order.
+///
+/// A veth hands a packet to the CPU that sent it. When the sender moves to
+/// another CPU its packets overtake each other, and the counters complain of
+/// reordering (PAWSOldAck, retransmissions) that no link of ours was asked for.
+/// Receive packet steering picks the CPU by flow instead.
+fn keep_order(namespace: &Namespace) -> Result<()> {
+    let cpus = std::thread::available_parallelism()
+        .map_or(1, usize::from)
+        .min(32);
+    let script = format!(
+        "for file in /sys/class/net/*/queues/rx-*/rps_cpus; do echo {:x} > $file; done",
+        (1_u64 << cpus) - 1
+    );
+    // With a /sys of its own, which shows the namespace's interfaces.
+    let mut command = Command::new("ip");
+    output(command.args(["netns", "exec", namespace.name(), "/bin/sh", "-ec", &script]))?;
+    Ok(())
+}
+
+/// An error that says what to do when the caller is not root.
+pub fn require_root() -> Result<()> {
+    if rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    bail!("the lab builds network namespaces and needs root: run it with sudo")
+}
+
+/// `fxl<pid>` for the first lab of a process, then `fxl<pid>.1` and so on.
+fn next_prefix() -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    match COUNT.fetch_add(1, Ordering::Relaxed) {
+        0 => format!("{PREFIX}{}", process::id()),
+        count => format!("{PREFIX}{}.{count}", process::id()),
+    }
+}
+
+fn access_addr(link: u8, host: u8, family: Family) -> IpAddr {
+    match family {
+        Family::V4 => Ipv4Addr::new(10, 1, link, host).into(),
+        Family::V6 => Ipv6Addr::new(0xfd01, link.into(), 0, 0, 0, 0, 0, host.into()).into(),
+    }
+}
+
+fn server_addr(number: u8, host: u8, family: Family) -> IpAddr {
+    match family {
+        Family::V4 => Ipv4Addr::new(10, 9, number, host).into(),
+        Family::V6 => Ipv6Addr::new(0xfd09, number.into(), 0, 0, 0, 0, 0, host.into()).into(),
+    }
+}
+
+fn addr_line(address: IpAddr, device: &str, number: u8) -> String {
+    match address {
+        IpAddr::V4(v4) => format!("addr add {v4}/24 dev {device}{number}"),
+        IpAddr::V6(v6) => format!("addr add {v6}/64 dev {device}{number} nodad"),
+    }
+}
+
+/// The client's routing table for packets from its address on a link.
+fn table(link: u8) -> u32 {
+    100 + u32::from(link)
+}
+
+fn borrowed(settings: &[(String, String)]) -> Vec<(&str, &str)> {
+    settings
+        .iter()
+        .map(|(name, value)| (name.as_str(), value.as_str()))
+        .collect()
+}
+
+/// As many subflows as the kernel has; joins wherever the far end announces.
+const MPTCP_LIMITS: &str = "mptcp limits set subflows 8 add_addr_accepted 8\n";
+
+const OFFLOADS_OFF: &str = "tso off gso off gro off tx off rx off";
+
+/// No duplicate address detection (tests start at once), no router
+/// solicitations, and no reverse-path filter: clients send from every address.
+///
+/// The congestion control stays the host's default: outside the first namespace
+/// the kernel takes only those in `tcp_allowed_congestion_control`.
+const COMMON_SYSCTLS: &[(&str, &str)] = &[
+    ("net.ipv4.conf.all.rp_filter", "0"),
+    ("net.ipv4.conf.default.rp_filter", "0"),
+    ("net.ipv6.conf.all.accept_dad", "0"),
+    ("net.ipv6.conf.default.accept_dad", "0"),
+    ("net.ipv6.conf.default.router_solicitations", "0"),
+    ("net.ipv6.conf.default.accept_ra", "0"),
+];

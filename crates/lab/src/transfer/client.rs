@@ -1,0 +1,296 @@
+//! The client side of a transfer.
+
+use std::io::{Read, Write as _};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
+use std::sync::Barrier;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, anyhow};
+use socket2::{Domain, SockRef, Socket, Type};
+
+use super::Proto;
+use super::flow::{Receiving, Sending, Step, during, expect_end};
+use super::job::{Job, Mode, REQUEST_LEN, Verdict};
+use super::report::{Failure, Report};
+use super::serve::{BANNER_SEED, BUFFER, STACK, reset};
+use crate::namespace::Namespace;
+
+/// How to connect.
+#[derive(Clone, Debug)]
+pub struct Client {
+    to: SocketAddr,
+    from: Option<IpAddr>,
+    proto: Proto,
+    banner: u64,
+    read_rate: Option<u64>,
+    receive_buffer: Option<usize>,
+    patience: Duration,
+}
+
+impl Client {
+    /// A client of the server at `to`.
+    pub fn new(to: SocketAddr, proto: Proto) -> Self {
+        Self {
+            to,
+            from: None,
+            proto,
+            banner: 0,
+            read_rate: None,
+            receive_buffer: None,
+            patience: Duration::from_secs(30),
+        }
+    }
+
+    /// An MPTCP client.
+    pub fn mptcp(to: SocketAddr) -> Self {
+        Self::new(to, Proto::Mptcp)
+    }
+
+    /// A plain TCP client.
+    pub fn tcp(to: SocketAddr) -> Self {
+        Self::new(to, Proto::Tcp)
+    }
+
+    /// Binds the (initial) flow to this address.
+    pub fn from(mut self, address: IpAddr) -> Self {
+        self.from = Some(address);
+        self
+    }
+
+    /// Reaches an IPv4 server from an IPv6 socket, by its mapped address.
+    ///
+    /// Linux opens subflows of the other family on IPv6 sockets only.
+    pub fn mapped(mut self) -> Self {
+        if let IpAddr::V4(address) = self.to.ip() {
+            self.to.set_ip(address.to_ipv6_mapped().into());
+        }
+        self
+    }
+
+    /// Expects that many bytes before it says anything.
+    pub fn banner(mut self, bytes: u64) -> Self {
+        self.banner = bytes;
+        self
+    }
+
+    /// Reads no faster than this.
+    pub fn read_rate(mut self, bytes_per_second: u64) -> Self {
+        self.read_rate = Some(bytes_per_second);
+        self
+    }
+
+    /// Sets SO_RCVBUF.
+    pub fn receive_buffer(mut self, bytes: usize) -> Self {
+        self.receive_buffer = Some(bytes);
+        self
+    }
+
+    /// How long it waits without progress before it gives up (default 30 s).
+    pub fn patience(mut self, limit: Duration) -> Self {
+        self.patience = limit;
+        self
+    }
+
+    /// Does one job from inside a namespace.
+    pub fn run_in(&self, namespace: &Namespace, job: &Job) -> Result<Report> {
+        namespace.run(|| Ok(self.run(job)))
+    }
+
+    /// Does one job on each of `count` connections, all open at the same time.
+    pub fn run_many_in(
+        &self,
+        namespace: &Namespace,
+        count: usize,
+        job: &Job,
+    ) -> Result<Vec<Report>> {
+        namespace.run(|| self.run_many(count, job))
+    }
+
+    /// Does one job.
+    pub fn run(&self, job: &Job) -> Report {
+        self.attempt(job, BUFFER, || ())
+    }
+
+    /// Does one job on each of `count` connections, all open at the same time.
+    ///
+    /// Each has its own seed. No job starts before all are connected or failed.
+    pub fn run_many(&self, count: usize, job: &Job) -> Result<Vec<Report>> {
+        super::raise_file_limit()?;
+        let all_connected = Barrier::new(count);
+        let buffer = if count > 64 { 16 << 10 } else { BUFFER };
+        thread::scope(|scope| {
+            let mut threads = vec![];
+            for number in (0..).take(count) {
+                let job = job.seed(job.seed.wrapping_add(number));
+                let all_connected = &all_connected;
+                let work = move || {
+                    self.attempt(&job, buffer, || {
+                        all_connected.wait();
+                    })
+                };
+                threads.push(
+                    thread::Builder::new()
+                        .stack_size(STACK)
+                        .spawn_scoped(scope, work)?,
+                );
+            }
+            let joined = threads.into_iter().map(|thread| thread.join());
+            joined
+                .map(|report| report.map_err(|_| anyhow!("a client panicked")))
+                .collect()
+        })
+    }
+
+    /// `connected` is called once, whether or not the connection came about.
+    fn attempt(&self, job: &Job, buffer: usize, connected: impl FnOnce()) -> Report {
+        let mut report = Report::default();
+        let began = Instant::now();
+        let stream = during("connect", self.connect());
+        report.connect_us = micros(began.elapsed());
+        connected();
+        let began = Instant::now();
+        let result = stream.and_then(|stream| {
+            report.local = stream.local_addr().ok();
+            self.perform(stream, job, buffer, &mut report)
+        });
+        report.total_us = micros(began.elapsed());
+        report.failure = result.err();
+        report
+    }
+
+    fn connect(&self) -> std::io::Result<TcpStream> {
+        let domain = Domain::for_address(self.to);
+        let socket = Socket::new(domain, Type::STREAM, Some(self.proto.socket2()))?;
+        if let Some(address) = self.from {
+            socket.bind(&SocketAddr::new(address, 0).into())?;
+        }
+        if let Some(bytes) = self.receive_buffer {
+            socket.set_recv_buffer_size(bytes)?;
+        }
+        // The kernel also counts the connect against SO_SNDTIMEO.
+        socket.set_write_timeout(Some(self.patience))?;
+        socket.set_read_timeout(Some(self.patience))?;
+        socket.connect(&self.to.into())?;
+        socket.set_tcp_nodelay(true)?;
+        Ok(socket.into())
+    }
+
+    fn perform(
+        &self,
+        mut stream: TcpStream,
+        job: &Job,
+        buffer: usize,
+        report: &mut Report,
+    ) -> Step<()> {
+        if self.banner > 0 {
+            let mut banner = Receiving::new(BANNER_SEED, buffer, None);
+            banner.receive(&mut stream, self.banner)?;
+        }
+        during("write", job.send(&mut stream))?;
+        let mut sending = Sending::new(job.seed_up(), buffer);
+        let mut receiving = Receiving::new(job.seed_down(), buffer, self.read_rate);
+        let result = exchange(stream, job, &mut sending, &mut receiving, report);
+        report.up = sending.sent;
+        report.down = receiving.received;
+        let only_sending = receiving.received == 0;
+        let gap = if only_sending {
+            sending.longest_gap
+        } else {
+            receiving.longest_gap
+        };
+        report.longest_gap_us = micros(gap);
+        result
+    }
+}
+
+/// The client's part of a job; takes the stream so that it is closed at the end.
+fn exchange(
+    mut stream: TcpStream,
+    job: &Job,
+    sending: &mut Sending,
+    receiving: &mut Receiving,
+    report: &mut Report,
+) -> Step<()> {
+    let pause = Duration::from_millis(job.pause_ms);
+    match job.mode {
+        Mode::Down => {
+            receiving.receive(&mut stream, job.down)?;
+            expect_end(&mut stream)
+        }
+        Mode::Up | Mode::UpThenDown => {
+            sending.send(&mut stream, job.up)?;
+            during("write", stream.shutdown(Shutdown::Write))?;
+            receiving.receive(&mut stream, job.down)?;
+            verdict(&mut stream, sending, report)
+        }
+        Mode::Both => {
+            let mut writer = during("write", stream.try_clone())?;
+            let (sent, received) = thread::scope(|scope| {
+                let sent = scope.spawn(|| {
+                    sending.send(&mut writer, job.up)?;
+                    during("write", writer.shutdown(Shutdown::Write))
+                });
+                let received = receiving.receive(&mut stream, job.down);
+                (sent.join(), received)
+            });
+            received?;
+            sent.unwrap_or_else(|_| unreachable!("the sending thread never panics"))?;
+            verdict(&mut stream, sending, report)
+        }
+        Mode::DownThenUp => {
+            receiving.receive(&mut stream, job.down)?;
+            expect_end(&mut stream)?;
+            sending.send(&mut stream, job.up)
+        }
+        Mode::PingPong => {
+            for _ in 0..job.rounds {
+                sending.send(&mut stream, job.up)?;
+                receiving.receive(&mut stream, job.down)?;
+                thread::sleep(pause);
+            }
+            during("write", stream.shutdown(Shutdown::Write))?;
+            expect_end(&mut stream)
+        }
+        Mode::ServerReset => {
+            receiving.receive(&mut stream, job.down)?;
+            during("write", stream.write_all(b"!"))?;
+            let told = Instant::now();
+            let result = expect_end(&mut stream);
+            report.reset_us = Some(micros(told.elapsed()));
+            result
+        }
+        Mode::ClientAbort => {
+            receiving.receive(&mut stream, job.up)?;
+            reset(&stream)
+        }
+        Mode::Hold => {
+            thread::sleep(pause);
+            // Whatever happened meanwhile is on the socket.
+            match SockRef::from(&stream).take_error() {
+                Ok(Some(error)) | Err(error) => during("read", Err(error)),
+                Ok(None) => Ok(()),
+            }
+        }
+    }
+}
+
+/// Reads what the server says it got, to the end of the connection.
+fn verdict(stream: &mut impl Read, sending: &Sending, report: &mut Report) -> Step<()> {
+    let mut bytes = vec![];
+    during(
+        "read",
+        stream.take(2 * REQUEST_LEN as u64).read_to_end(&mut bytes),
+    )?;
+    let verdict = Verdict::from_bytes(&bytes).map_err(|error| Failure::new("check", &error))?;
+    report.server_gap_us = Some(verdict.gap_us);
+    if verdict.up != sending.sent {
+        let error = anyhow!("the server got {} of {} bytes", verdict.up, sending.sent);
+        return Err(Failure::new("check", &error));
+    }
+    Ok(())
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
