@@ -92,52 +92,55 @@ impl Connection {
         segment: &Segment,
         room: usize,
     ) -> SackBlocks {
-        let mut blocks = SackBlocks::default();
+        let mut blocks = Blocks::new(room);
         if !self.server.sack || room == 0 {
-            return blocks;
+            return SackBlocks::default();
         }
         let subflow = self.subflow(index);
         for &(left, right) in segment.options.sack.as_slice() {
-            self.sack_block_up(subflow, Ssn(left), Ssn(right), room, &mut blocks);
+            self.sack_block_up(subflow, Ssn(left), Ssn(right), &mut blocks);
         }
-        // A subflow that was switched to has delivered data behind a hole that another one left. What
-        // only runs ahead of the data ACK, without a hole before it, is no business of the server's.
+        if !self.identity {
+            self.sack_overtaken(&mut blocks);
+        }
+        blocks.finish()
+    }
+
+    /// A subflow that was switched to has delivered data behind a hole that another one left. What only
+    /// runs ahead of the data ACK, without a hole before it, is no business of the server's.
+    fn sack_overtaken(&self, blocks: &mut Blocks) {
         let mut reached = self.down_acked;
-        for other in self.subflows.iter().filter(|s| s.lives()) {
-            other.down.for_each_in(self.down_acked, self.down_next, |ssn, dsn, len| {
-                if blocks.len() >= room || !other.snd_una.after(ssn) {
+        for subflow in self.subflows.iter().filter(|s| s.lives()) {
+            subflow.down.for_each_in(self.down_acked, self.down_next, |ssn, dsn, len| {
+                if !subflow.snd_una.after(ssn) {
                     return;
                 }
-                let acked = other.snd_una.since(ssn).min(len);
+                let acked = subflow.snd_una.since(ssn).min(len);
                 if dsn.after(reached) {
                     let left = self.down_seq(dsn);
-                    push_block(&mut blocks, left.0, left.add(acked).0);
+                    blocks.push(left.0, left.add(acked).0);
                 } else {
                     reached = reached.max(dsn.add(u64::from(acked)));
                 }
             });
         }
-        blocks
     }
 
     /// One block of a subflow: it may fall apart in several.
-    fn sack_block_up(
-        &self,
-        subflow: &Subflow,
-        left: Ssn,
-        right: Ssn,
-        room: usize,
-        blocks: &mut SackBlocks,
-    ) {
+    fn sack_block_up(&self, subflow: &Subflow, left: Ssn, right: Ssn, blocks: &mut Blocks) {
         if !left.before(right) || right.after(subflow.snd_next) {
             return;
         }
         let mut at = left;
-        while at.before(right) && blocks.len() < room {
+        while at.before(right) && !blocks.is_full() {
             let Some((dsn, known)) = subflow.down.by_ssn_late(at) else { return };
             let len = known.min(right.since(at));
-            let seq = self.down_seq(dsn);
-            push_block(blocks, seq.0, seq.add(len).0);
+            // What starts at the data ACK is held up inside the client by a hole of the subflow; a
+            // block there would make no sense to the server.
+            if dsn != self.down_acked {
+                let seq = self.down_seq(dsn);
+                blocks.push(seq.0, seq.add(len).0);
+            }
             at = at.add(len);
         }
     }
@@ -182,18 +185,18 @@ impl Connection {
         room: usize,
     ) -> SackBlocks {
         let subflow = self.subflow(index);
-        let mut sack = SackBlocks::default();
-        if !subflow.sack {
-            return sack;
+        if !subflow.sack || room == 0 {
+            return SackBlocks::default();
         }
+        let mut sack = Blocks::new(room);
         for &(left, right) in blocks.as_slice() {
             subflow.up.for_each_in(left, right, |ssn, _, len| {
-                if sack.len() < room && ssn.after(subflow.rcv_ack) {
-                    push_block(&mut sack, ssn.0, ssn.add(len).0);
+                if ssn.after(subflow.rcv_ack) {
+                    sack.push(ssn.0, ssn.add(len).0);
                 }
             });
         }
-        sack
+        sack.finish()
     }
 }
 
@@ -212,13 +215,50 @@ fn reached_from(dsn: Dsn, len: u32, acked: Dsn, blocks: &DataBlocks) -> u32 {
     u32::try_from(at.since(dsn)).unwrap_or(len)
 }
 
-/// Adds a block, joined with the last one when they touch, unless it is there already.
-fn push_block(blocks: &mut SackBlocks, left: u32, right: u32) {
-    let known = blocks.as_slice().iter().any(|&(l, r)| {
-        left.wrapping_sub(l) <= r.wrapping_sub(l) && right.wrapping_sub(l) <= r.wrapping_sub(l)
-    });
-    if known {
-        return;
+/// SACK blocks being collected: those that touch are joined, those that are known are left out.
+struct Blocks {
+    blocks: [(u32, u32); SackBlocks::MAX],
+    len: usize,
+    room: usize,
+}
+
+impl Blocks {
+    fn new(room: usize) -> Self {
+        Self { blocks: [(0, 0); SackBlocks::MAX], len: 0, room: room.min(SackBlocks::MAX) }
     }
-    blocks.push(left, right);
+
+    const fn is_full(&self) -> bool {
+        self.len >= self.room
+    }
+
+    fn push(&mut self, left: u32, right: u32) {
+        for (known_left, known_right) in &mut self.blocks[..self.len] {
+            let span = known_right.wrapping_sub(*known_left);
+            let inside = |edge: u32| edge.wrapping_sub(*known_left) <= span;
+            match (inside(left), inside(right)) {
+                (true, true) => return,
+                (true, false) => {
+                    *known_right = right;
+                    return;
+                }
+                (false, true) => {
+                    *known_left = left;
+                    return;
+                }
+                (false, false) => {}
+            }
+        }
+        if !self.is_full() {
+            self.blocks[self.len] = (left, right);
+            self.len += 1;
+        }
+    }
+
+    fn finish(self) -> SackBlocks {
+        let mut sack = SackBlocks::default();
+        for &(left, right) in &self.blocks[..self.len] {
+            sack.push(left, right);
+        }
+        sack
+    }
 }

@@ -14,8 +14,10 @@ use crate::segment::Segment;
 
 /// `ADD_ADDR` copies sent when the client does not echo.
 const MAX_ADD_ADDR_COPIES: u8 = 6;
-/// First pause between two fillers; it doubles with each.
+/// Pause between two fillers, and before the first when the RTT is not known; it doubles with each.
 const FILLER_PAUSE: Duration = Duration::from_millis(200);
+/// Shortest pause before the first: a hole may only be an ACK that another path's has overtaken.
+const MIN_FILLER_PAUSE: Duration = Duration::from_millis(10);
 /// Doublings of that pause.
 const MAX_FILLER_DOUBLINGS: u8 = 8;
 /// So many fillers that a client which is heard does not ACK, and the subflow is reset.
@@ -60,9 +62,11 @@ impl Connection {
     /// The server sends again what it has sent: when the subflow that holds it has been silent since,
     /// its path counts as failed.
     pub(crate) fn note_server_retransmission(&mut self, ctx: &mut Context<'_>, from: Dsn, end: Dsn) {
-        let limit = ctx.config.timeouts.silence;
         for index in self.indices() {
             let subflow = self.subflow(index);
+            // A fast retransmission comes one round trip after the last packet it answers to.
+            let round_trips = subflow.rtt().map_or(Duration::ZERO, |rtt| rtt * 2);
+            let limit = ctx.config.timeouts.silence.max(round_trips);
             let holds = subflow.carries()
                 && !subflow.suspect
                 && (subflow.down.by_dsn(from.max(self.down_acked)).is_some()
@@ -83,12 +87,29 @@ impl Connection {
         (missing && !end.after(self.down_acked)).then_some(front)
     }
 
-    /// A subflow that is heard again and has a hole gets filler soon.
-    pub(crate) fn watch_hole(&mut self, ctx: &Context<'_>, index: SubflowIndex) {
-        if self.hole(index).is_none() {
-            self.subflow_mut(index).filler = None;
-        } else if self.subflow(index).filler.is_none() && index != self.active {
-            self.subflow_mut(index).filler = Some((0, ctx.now + FILLER_PAUSE));
+    /// Looks for holes after a packet on `heard`: on that subflow, and on all of them when the data ACK
+    /// has moved on and may have overtaken what they miss.
+    pub(crate) fn watch_holes(&mut self, ctx: &Context<'_>, heard: SubflowIndex, acked: bool) {
+        if self.identity {
+            return;
+        }
+        for index in self.indices() {
+            if (acked || index == heard) && self.subflow(index).carries() {
+                self.watch_hole(ctx, index);
+            }
+        }
+    }
+
+    /// A subflow with a hole gets filler, unless its next ACKs show soon that there is none.
+    fn watch_hole(&mut self, ctx: &Context<'_>, index: SubflowIndex) {
+        let hole = self.hole(index).is_some();
+        let subflow = self.subflow_mut(index);
+        if !hole {
+            subflow.filler = None;
+        } else if subflow.filler.is_none() {
+            let pause = subflow.rtt().map_or(FILLER_PAUSE, |rtt| rtt * 2);
+            let pause = pause.clamp(MIN_FILLER_PAUSE, FILLER_PAUSE);
+            subflow.filler = Some((0, ctx.now + pause));
         }
     }
 

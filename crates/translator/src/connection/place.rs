@@ -40,9 +40,32 @@ impl Connection {
         let left = self.down_next.since(dsn);
         let len = u32::try_from(left).map_or(len, |left| len.min(left));
         match self.holder(dsn) {
-            Some(index) => self.place_again(ctx, index, dsn, len),
-            None => Some(self.place_fresh(ctx, active, dsn, len)),
+            Some(index) if !self.is_blocked(index, dsn) => self.place_again(ctx, index, dsn, len),
+            holder => match (self.unblocked(active, dsn), holder) {
+                (Some(other), _) => Some(self.place_fresh(ctx, other, dsn, len)),
+                (None, Some(index)) => self.place_again(ctx, index, dsn, len),
+                (None, None) => Some(self.place_fresh(ctx, active, dsn, len)),
+            },
         }
+    }
+
+    /// Whether data on this subflow waits for later data: it went down under a fresh SSN behind a byte
+    /// with a larger DSN that the client still misses. The server repeats the earliest first and would
+    /// not come to what is missing.
+    fn is_blocked(&self, index: SubflowIndex, dsn: Dsn) -> bool {
+        let subflow = self.subflow(index);
+        let first_missing = subflow.down.by_ssn(subflow.snd_una);
+        first_missing.is_some_and(|(missing, _)| missing.after(dsn))
+    }
+
+    /// A subflow where this data would not wait for later data: the active one, else any other that is
+    /// not suspect.
+    fn unblocked(&self, active: SubflowIndex, dsn: Dsn) -> Option<SubflowIndex> {
+        let free = |&index: &SubflowIndex| {
+            let subflow = self.subflow(index);
+            subflow.carries() && !subflow.suspect && !self.is_blocked(index, dsn)
+        };
+        Some(active).filter(free).or_else(|| self.indices().find(free))
     }
 
     /// Data behind all that went down so far. What is skipped keeps its place before it.

@@ -80,7 +80,7 @@ impl Connection {
             return Verdict::Drop(DropReason::AckOfUnsent);
         };
         self.release_down();
-        self.watch_hole(ctx, index);
+        self.watch_holes(ctx, index, news.acked);
         let control = self.take_control(ctx, index, segment);
         if segment.options.fail {
             return self.handle_fail(ctx, index, segment, frame);

@@ -1,0 +1,369 @@
+//! The harness: a translator, a virtual clock, and peers that speak in lines of text.
+//!
+//! A test has three parts: given (a constructor), when (`client`, `server`, `timeout` at a time), then
+//! (`gives` what goes out, and `moved` the counters that moved). A scenario that ends with counters
+//! that moved and that nobody asked for fails.
+
+mod judge;
+mod net;
+mod notation;
+mod setup;
+
+use flexcp_translator::{
+    Config, ConnectionState, ConnectionView, Counters, Drops, Frame, HEADROOM, Instant, Payload,
+    Translator, Verdict,
+};
+use flexcp_wire::{ChecksumState, GsoKind, IpHeader, Offload, Sum, TcpFlags, TcpHeader};
+
+use self::judge::Judge;
+pub(crate) use self::net::{FLOWS_PER_CONNECTION, Leg, Net};
+use self::notation::{Seen, build, parse, show};
+pub(crate) use self::setup::Setup;
+
+/// A translator among its peers.
+#[derive(Debug)]
+pub(crate) struct Scenario {
+    pub(crate) translator: Translator,
+    pub(crate) net: Net,
+    judge: Judge,
+    now: Instant,
+    headroom: usize,
+    seen: (Counters, Drops),
+    asked: bool,
+    server_window: u16,
+}
+
+/// What FlexCP does with one packet or timeout.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Outcome {
+    what: String,
+    lines: Vec<String>,
+    /// State of the checksum of each packet sent.
+    pub(crate) checksums: Vec<ChecksumState>,
+}
+
+impl Outcome {
+    /// Compares what goes out with `expected`, line by line.
+    #[track_caller]
+    pub(crate) fn gives(&self, expected: &[&str]) {
+        if self.lines != expected {
+            let show = |lines: &[String]| {
+                if lines.is_empty() { "    nothing".into() } else { lines.join("\n    ") }
+            };
+            let wanted: Vec<String> = expected.iter().map(ToString::to_string).collect();
+            panic!("{}\n  gives\n    {}\n  not\n    {}", self.what, show(&self.lines), show(&wanted));
+        }
+    }
+
+    /// The lines, for tests that look at a part of them.
+    pub(crate) fn lines(&self) -> &[String] {
+        &self.lines
+    }
+}
+
+impl Scenario {
+    pub(crate) fn new(config: Config, seed: [u8; 32], net: Net) -> Self {
+        Self {
+            translator: Translator::new(config, seed),
+            net,
+            judge: Judge::default(),
+            now: Instant::default(),
+            headroom: HEADROOM,
+            seen: (Counters::default(), Drops::default()),
+            asked: true,
+            server_window: 64,
+        }
+    }
+
+    /// It is now so many milliseconds since the start.
+    pub(crate) fn at(&mut self, millis: u64) {
+        let now = Instant::from_millis(millis);
+        assert!(now >= self.now, "time goes on");
+        self.now = now;
+    }
+
+    /// The carrier leaves less room before packets.
+    pub(crate) const fn headroom(&mut self, len: usize) {
+        self.headroom = len;
+    }
+
+    /// A packet of a client's, on flow `id`.
+    #[track_caller]
+    pub(crate) fn client(&mut self, id: usize, line: &str) -> Outcome {
+        self.packet(Leg::Client(id), line, |_| {})
+    }
+
+    /// A packet of the server's.
+    #[track_caller]
+    pub(crate) fn server(&mut self, line: &str) -> Outcome {
+        self.server_of(0, line)
+    }
+
+    /// A packet of the server of another connection.
+    #[track_caller]
+    pub(crate) fn server_of(&mut self, connection: usize, line: &str) -> Outcome {
+        let backend = self.net.connections[connection].backend;
+        self.packet(Leg::Server { connection, backend }, line, |_| {})
+    }
+
+    /// A packet of another back end's.
+    #[track_caller]
+    pub(crate) fn backend(&mut self, backend: usize, line: &str) -> Outcome {
+        let outcome = self.packet(Leg::Server { connection: 0, backend }, line, |_| {});
+        if line.starts_with("S.") {
+            self.net.connections[0].backend = backend;
+        }
+        outcome
+    }
+
+    /// A packet whose bytes, from the IP header on, are changed on the way.
+    #[track_caller]
+    pub(crate) fn edited(
+        &mut self,
+        leg: Leg,
+        line: &str,
+        edit: impl FnOnce(&mut Vec<u8>),
+    ) -> Outcome {
+        self.packet(leg, line, edit)
+    }
+
+    #[track_caller]
+    fn packet(&mut self, leg: Leg, line: &str, edit: impl FnOnce(&mut Vec<u8>)) -> Outcome {
+        let (mut bytes, offload) = self.bytes(leg, line);
+        edit(&mut bytes);
+        let what = format!("{} {line}", self.net.name(leg));
+        self.raw(what, &bytes, offload)
+    }
+
+    /// The packet that a line says, and what follows from its having been sent.
+    pub(crate) fn bytes(&mut self, leg: Leg, line: &str) -> (Vec<u8>, Offload) {
+        let mut parsed = parse(&self.net, leg, line);
+        if let Leg::Client(id) = leg
+            && parsed.flags.contains(TcpFlags::SYN)
+            && id % FLOWS_PER_CONNECTION == 0
+            && self.state_of(id / FLOWS_PER_CONNECTION).is_none()
+        {
+            self.net.connection_mut(leg).flexcp_key = None;
+        }
+        let window = match leg {
+            Leg::Client(id) => &mut self.net.flow_mut(id).window,
+            Leg::Server { .. } => &mut self.server_window,
+        };
+        match parsed.window {
+            Some(said) if !parsed.flags.contains(TcpFlags::SYN) => *window = said,
+            Some(_) => {}
+            None => parsed.window = Some(*window),
+        }
+        if let (Leg::Client(id), Some(mapping)) = (leg, parsed.mapping) {
+            let mapped = &mut self.net.flow_mut(id).mapped;
+            if mapping.1 > 0 && !mapped.contains(&mapping) {
+                mapped.push(mapping);
+            }
+        }
+        self.judge.sent(leg, parsed.flags, &parsed.options);
+        build(&self.net, leg, &parsed)
+    }
+
+    /// Any bytes as a packet.
+    #[track_caller]
+    pub(crate) fn raw(&mut self, what: String, bytes: &[u8], offload: Offload) -> Outcome {
+        let mut buf = vec![0xa5; self.headroom + bytes.len()];
+        buf[self.headroom..].copy_from_slice(bytes);
+        let mut frame = Frame::new(&mut buf, self.headroom..self.headroom + bytes.len(), offload);
+        let translating = self.translating();
+        let before = (*self.translator.counters(), *self.translator.drops());
+        let verdict = self.translator.handle_packet(self.now, &mut frame);
+        let after = (*self.translator.counters(), *self.translator.drops());
+        assert_eq!(after.0.packets_in, before.0.packets_in + 1);
+        let forwarded = u64::from(verdict == Verdict::Forward);
+        assert_eq!(after.0.packets_forwarded, before.0.packets_forwarded + forwarded);
+        let drops = |drops: &Drops| drops.iter().map(|(_, count)| count).sum::<u64>();
+        let dropped = u64::from(matches!(verdict, Verdict::Drop(_)));
+        assert_eq!(drops(&after.1), drops(&before.1) + dropped);
+
+        let mut outcome = Outcome { what, lines: Vec::new(), checksums: Vec::new() };
+        match verdict {
+            Verdict::Forward => {
+                let (packet, offload) = (frame.packet().to_vec(), frame.offload);
+                self.emit(&mut outcome, &packet, offload, false, translating);
+            }
+            Verdict::Consume => {}
+            Verdict::Drop(reason) => outcome.lines.push(format!("drop {}", reason.name())),
+        }
+        self.drain(&mut outcome, Some(&frame), translating);
+        outcome
+    }
+
+    /// Does what is due.
+    pub(crate) fn timeout(&mut self) -> Outcome {
+        let what = format!("timeout at {} ms", self.now.0 / 1000);
+        let mut outcome = Outcome { what, lines: Vec::new(), checksums: Vec::new() };
+        let translating = self.translating();
+        self.translator.handle_timeout(self.now);
+        assert!(self.translator.poll_timeout().is_none_or(|next| next > self.now), "timer left over");
+        self.drain(&mut outcome, None, translating);
+        outcome
+    }
+
+    /// Milliseconds, from the start on, to when a timeout is wanted.
+    pub(crate) fn next_timeout(&self) -> Option<u64> {
+        self.translator.poll_timeout().map(|at| at.0 / 1000)
+    }
+
+    /// Counters and drops that have moved since the last call, packets in and out apart.
+    pub(crate) fn moved(&mut self) -> String {
+        self.asked = true;
+        let now = (*self.translator.counters(), *self.translator.drops());
+        let text = self.unasked();
+        self.seen = now;
+        text
+    }
+
+    fn unasked(&self) -> String {
+        let (counters, drops) = (self.translator.counters(), self.translator.drops());
+        let names = counters.iter().chain(drops.iter());
+        let old = self.seen.0.iter().chain(self.seen.1.iter());
+        let moved: Vec<String> = names
+            .zip(old)
+            .filter(|((name, new), (_, old))| new != old && !name.starts_with("packets_"))
+            .map(|((name, new), (_, old))| format!("{name}+{}", new - old))
+            .collect();
+        moved.join(" ")
+    }
+
+    /// The first connection, as an operator sees it.
+    pub(crate) fn view(&self) -> Option<ConnectionView> {
+        self.view_of(0)
+    }
+
+    pub(crate) fn view_of(&self, connection: usize) -> Option<ConnectionView> {
+        let client = self.net.connections[connection].flows[0].client;
+        self.translator.connections(self.now).find(|view| view.client == client)
+    }
+
+    /// Its state in one word; `gone` when there is none.
+    pub(crate) fn state(&self) -> &'static str {
+        self.state_of(0).map_or("gone", ConnectionState::name)
+    }
+
+    pub(crate) fn state_of(&self, connection: usize) -> Option<ConnectionState> {
+        self.view_of(connection).map(|view| view.state)
+    }
+
+    /// Its subflows in one line each: `0 active`, `1 backup`, ...
+    pub(crate) fn subflows(&self) -> Vec<String> {
+        let view = self.view().expect("a connection");
+        let connection = &self.net.connections[0];
+        let show = |subflow: &flexcp_translator::SubflowView| {
+            let of = |flow: &net::Flow| (flow.client, flow.local) == (subflow.client, subflow.local);
+            let id = connection.flows.iter().position(of).expect("a known flow");
+            let mark = |is: bool, text: &str| if is { format!(" {text}") } else { String::new() };
+            format!(
+                "{id}{}{}{}",
+                mark(subflow.active, "active"),
+                mark(subflow.backup, "backup"),
+                mark(!subflow.established, "down")
+            )
+        };
+        view.subflows.iter().map(show).collect()
+    }
+
+    /// The client starts flow `id` anew, with other numbers.
+    pub(crate) fn restart(&mut self, id: usize) {
+        let initial = id % FLOWS_PER_CONNECTION == 0;
+        let flow = self.net.flow_mut(id);
+        flow.isn_client = flow.isn_client.wrapping_add(0x1357_9bdf);
+        flow.nonce_client ^= 0xff00_00ff;
+        flow.mapped.clear();
+        let connection = id / FLOWS_PER_CONNECTION;
+        self.judge.forget(id, initial.then_some(connection));
+        if initial {
+            let connection = &mut self.net.connections[connection];
+            connection.flexcp_key = None;
+            connection.server_isn = connection.server_isn.wrapping_add(0x0246_8ace);
+            connection.flows[0].isn_flexcp = connection.server_isn;
+        }
+    }
+
+    fn translating(&self) -> bool {
+        let translates = |view: &ConnectionView| {
+            matches!(
+                view.state,
+                ConnectionState::Translating | ConnectionState::HalfClosed | ConnectionState::Closed
+            )
+        };
+        self.translator.connections(self.now).all(|view| translates(&view))
+    }
+
+    fn drain(&mut self, outcome: &mut Outcome, frame: Option<&Frame<'_>>, translating: bool) {
+        while let Some(transmit) = self.translator.poll_transmit() {
+            let mut packet = transmit.header().to_vec();
+            let filler = matches!(transmit.payload, Payload::Zeros(_));
+            match &transmit.payload {
+                Payload::None => {}
+                Payload::Frame(range) => {
+                    packet.extend_from_slice(frame.expect("a frame").buffer(range.clone()));
+                }
+                Payload::Zeros(len) => packet.resize(packet.len() + len, 0),
+            }
+            self.emit(outcome, &packet, transmit.offload, filler, translating);
+        }
+    }
+
+    /// Checks a packet and adds its line.
+    fn emit(
+        &mut self,
+        outcome: &mut Outcome,
+        packet: &[u8],
+        offload: Offload,
+        filler: bool,
+        translating: bool,
+    ) {
+        let ip = IpHeader::parse(packet).expect("an IP packet");
+        assert_eq!(ip.total_len, packet.len(), "IP total length");
+        assert_eq!(ip.protocol, 6, "protocol");
+        if !ip.is_v6() {
+            assert_eq!(Sum::of(&packet[..ip.header_len]).fold(), 0xffff, "IP header checksum");
+        }
+        let segment = &packet[ip.header_len..];
+        let (tcp, options) = TcpHeader::parse(segment).expect("a TCP segment");
+        let payload = segment[tcp.header_len..].to_vec();
+        let pseudo = ip.pseudo_header_sum(segment.len());
+        let sum_is_right = match offload.checksum {
+            ChecksumState::Partial => tcp.checksum == pseudo.fold(),
+            _ => pseudo.add(Sum::of(segment)).fold() == 0xffff,
+        };
+        if let Some(gso) = offload.gso {
+            assert_eq!(gso.kind == GsoKind::TcpV6, ip.is_v6(), "segmentation of the wrong family");
+            assert!(usize::from(gso.size) < payload.len(), "segmentation of one segment");
+            assert_ne!(offload.checksum, ChecksumState::Complete, "segmentation needs the checksum");
+        }
+        let (from, to) = ((ip.src, tcp.src_port).into(), (ip.dst, tcp.dst_port).into());
+        let syn = tcp.flags.contains(TcpFlags::SYN) && !tcp.flags.contains(TcpFlags::ACK);
+        let Some(leg) = self.net.leg_to(from, to, syn) else {
+            outcome.lines.push(format!("{from} > {to} {}", tcp.flags));
+            return;
+        };
+        let seen = Seen { leg, tcp, options: options.to_vec(), payload, ip };
+        let mut line = show(&mut self.net, &seen, offload, filler);
+        if !sum_is_right {
+            line.push_str(" bad");
+        }
+        outcome.lines.push(line);
+        outcome.checksums.push(offload.checksum);
+        let segment_len = offload.gso.map_or(seen.payload.len(), |gso| usize::from(gso.size));
+        let wrong = self.judge.violations(&self.net, &seen, segment_len, translating, filler);
+        outcome.lines.extend(wrong);
+    }
+}
+
+impl Drop for Scenario {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            assert!(self.asked, "nobody asked for the counters");
+            let rest = self.unasked();
+            assert!(rest.is_empty(), "counters that nobody asked for: {rest}");
+        }
+    }
+}
