@@ -138,7 +138,7 @@ mod tests {
     const KEY_A: u64 = 0x0503_34cf_e246_2c44;
     const KEY_B: u64 = 0x557c_fc6f_9e8c_e594;
     const NONCE_A: u32 = 0xb1b1_e86c;
-    const NONCE_B: u32 = 0xb402_0970;
+    const NONCE_B: u32 = 0xb420_2970;
 
     #[test]
     fn token_and_idsn_are_those_of_linux() {

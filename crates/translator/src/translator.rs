@@ -187,8 +187,12 @@ impl Translator {
             }
             Phase::SynSent => relay(connection.server_ends(), segment, frame),
             Phase::SynReceived if segment.has(TcpFlags::RST) => {
+                // The server judges for itself; FlexCP believes the exact number (RFC 5961).
+                let is_exact = segment.tcp.seq == connection.isn_client.add(1).0;
                 let verdict = relay(connection.server_ends(), segment, frame);
-                self.remove(id);
+                if is_exact {
+                    self.remove(id);
+                }
                 verdict
             }
             Phase::SynReceived => {

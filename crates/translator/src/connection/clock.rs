@@ -159,6 +159,7 @@ mod tests {
     #[test]
     fn late_packet_does_not_turn_the_server_clock_back() {
         let (mut clock, initial) = started();
+        clock.heard(500_050);
         let now = Instant::from_millis(100);
         assert_eq!(clock.to_server(now, Some(&initial), Some(ts(1100, 500_050))).val, 1100);
         let late = clock.to_server(now, Some(&initial), Some(ts(1090, 500_040)));
