@@ -136,9 +136,9 @@ fn show(what: &What) -> Result<ExitCode> {
     };
     let answer = control::ask(&socket, action)?;
     let text = match what {
-        _ if args.json => format!("{answer}\n"),
-        What::Connections(_) => show::connections(&serde_json::from_value(answer)?),
-        What::Stats(_) => show::stats(&serde_json::from_value(answer)?),
+        _ if args.json => format!("{}\n", answer.line()),
+        What::Connections(_) => show::connections(&answer.read()?),
+        What::Stats(_) => show::stats(&answer.read()?),
     };
     print(&text)
 }

@@ -5,17 +5,24 @@
 //! The order of the rules of one family, ours marked with `*` (they carry protocol [`PROTOCOL`]):
 //!
 //! ```text
-//! * 0: iif lo      goto 1         what this host sends itself is never diverted,
-//! * 0: iif flexcp0 goto 1         nor what FlexCP has written
-//! * 0: [iif .. from .. to ..] ipproto tcp [sport ..] [dport ..] lookup 7300      one per diversion
-//!   0: lookup local               as before; made anew, because a new rule goes behind its equals
-//! * 1: lookup local               for those that skipped the rules above
-//!   32766: lookup main            as before
+//! * 0: iif lo      goto 1       what this host sends itself is never diverted,
+//! * 0: iif flexcp0 goto 1       nor what FlexCP has written
+//! * 0: to 192.0.2.1 [iif ..] [from ..] ipproto tcp [sport ..] [dport ..] lookup 7300
+//!   0: lookup local             as before; made anew, because a new rule goes behind its equals
+//! * 1: lookup local             for those that skipped the rules above
+//! * 1: iif lo      goto 2
+//! * 1: iif flexcp0 goto 2
+//! * 1: [to ..] [iif ..] [from ..] ipproto tcp [sport ..] [dport ..] lookup 7300
+//! * 2: nop
+//!   32766: lookup main          as before
 //! ```
 //!
-//! So a diversion comes before the table `local`, and catches packets to the host's own addresses
-//! too. When the process dies, the TUN device and the routes through it go with it; the rules that
-//! stay then look up an empty table, which changes nothing.
+//! So a diversion with one destination address comes before the table `local` and catches packets
+//! to the host's own addresses too (reverse mode); any other one comes behind it, and leaves the
+//! host's own connections alone. Of either kind only what is needed is there.
+//!
+//! When the process dies, the TUN device and the routes through it go with it; the rules that stay
+//! then look up an empty table, which changes nothing.
 
 mod address;
 mod journal;
@@ -69,7 +76,8 @@ pub struct Diversion {
     pub interface: Option<String>,
     /// Their source address.
     pub source: Option<Prefix>,
-    /// Their destination address.
+    /// Their destination address. An address of this host has to be given in full length: only
+    /// then its packets are diverted.
     pub destination: Option<Prefix>,
     /// Their source port. The kernel's rules know no port 65535, except in the range of all ports.
     pub source_ports: Option<RangeInclusive<u16>>,
@@ -221,6 +229,9 @@ fn check(plan: &Plan) -> Result<u32, KernelError> {
         name: name.to_owned(),
     };
     let index = interface_index(&plan.device).ok_or_else(|| no_interface(&plan.device))?;
+    if RESERVED_TABLES.contains(&plan.table) {
+        return Err(KernelError::ReservedTable { table: plan.table });
+    }
     for diversion in &plan.diversions {
         if let Some(name) = diversion
             .interface
@@ -333,12 +344,6 @@ pub enum KernelError {
         /// What it says, as far as we understand it.
         rule: String,
     },
-    /// There are no rules at all.
-    #[error("there are no {family} routing rules: is {family} disabled?")]
-    NoRules {
-        /// The family.
-        family: Family,
-    },
     /// The rules cannot be read.
     #[error("cannot read the {family} routing rules: {source}")]
     ReadRules {
@@ -368,6 +373,12 @@ pub enum KernelError {
     TableInUse {
         /// The family.
         family: Family,
+        /// The table.
+        table: u32,
+    },
+    /// The routing table is one that the kernel uses itself.
+    #[error("the routing table {table} is the kernel's own: configure another, such as 7300")]
+    ReservedTable {
         /// The table.
         table: u32,
     },
@@ -422,3 +433,5 @@ pub enum KernelError {
 
 /// Marks our rules and routes (`proto` in the output of `ip`).
 pub const PROTOCOL: u8 = 117;
+/// Unspecified, `default`, `main` and `local`.
+const RESERVED_TABLES: [u32; 4] = [0, 253, 254, 255];

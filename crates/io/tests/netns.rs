@@ -34,7 +34,11 @@ fn main() {
         };
         Trial::test(name, run).with_ignored_flag(!may)
     });
-    let conclusion = libtest_mimic::run(&Arguments::from_args(), trials.collect());
+    let mut arguments = Arguments::from_args();
+    // One after another: a child process that another test starts holds, until it is its own
+    // program, copies of all descriptors, so that a device closed here would live on for a moment.
+    arguments.test_threads = Some(1);
+    let conclusion = libtest_mimic::run(&arguments, trials.collect());
     host::remove_journals();
     conclusion.exit();
 }

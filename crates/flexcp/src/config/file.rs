@@ -92,7 +92,7 @@ pub struct Service {
     /// `interfaces`: on which the clients' packets come in; all when left out.
     pub interfaces: Vec<Located<String>>,
     /// `announce`: further addresses of FlexCP that clients may join, with a port when it is not the
-    /// one they connected to: "192.0.2.1", "[2001:db8::1]:444".
+    /// one they connected to: "192.0.2.1", `"[2001:db8::1]:444"`.
     pub announce: Vec<Located<Announce>>,
     /// `mode` and what belongs to it.
     pub mode: Mode,

@@ -1,4 +1,4 @@
-//! The configuration file: what it says ([`file`]), whether that makes sense (`check`), whether it
+//! The configuration file: what it says ([`mod@file`]), whether that makes sense (`check`), whether it
 //! fits the host ([`live`]), and what follows from it for the translator and the kernel ([`plan`]).
 
 pub mod file;

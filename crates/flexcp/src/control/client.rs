@@ -5,15 +5,36 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde_json::Value;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 use super::action::{Action, VERSION};
 
-/// Asks the FlexCP that listens on the control socket `path`; gives its answer as it is.
+/// An answer in the version of the protocol that we speak.
+#[derive(Clone, Debug)]
+pub struct Answer(String);
+
+impl Answer {
+    /// The line of JSON that was answered.
+    #[must_use]
+    pub fn line(&self) -> &str {
+        &self.0
+    }
+
+    /// What it says.
+    ///
+    /// # Errors
+    /// When it is not the answer to what was asked.
+    pub fn read<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
+        serde_json::from_str(&self.0)
+    }
+}
+
+/// Asks the FlexCP that listens on the control socket `path`.
 ///
 /// # Errors
 /// When it is not running, doesn't answer, or refuses.
-pub fn ask(path: &Path, action: Action) -> Result<Value, ClientError> {
+pub fn ask(path: &Path, action: Action) -> Result<Answer, ClientError> {
     let socket = UnixStream::connect(path).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
             ClientError::NotRunning { path: path.into() }
@@ -28,16 +49,25 @@ pub fn ask(path: &Path, action: Action) -> Result<Value, ClientError> {
         error,
     };
     let answer = exchange(&socket, action).map_err(broken)?;
-    let answer: Value = serde_json::from_str(&answer).map_err(|error| broken(error.into()))?;
-    if let Some(error) = answer["error"].as_str() {
-        return Err(ClientError::Refused(error.into()));
+    let envelope: Envelope = serde_json::from_str(&answer).map_err(|error| broken(error.into()))?;
+    match envelope {
+        Envelope {
+            version: VERSION,
+            error: None,
+        } => Ok(Answer(answer.trim_end().into())),
+        Envelope {
+            version: VERSION,
+            error: Some(error),
+        } => Err(ClientError::Refused(error)),
+        Envelope { version, .. } => Err(ClientError::Version { answered: version }),
     }
-    if answer["version"] != VERSION {
-        return Err(ClientError::Version {
-            answered: answer["version"].to_string(),
-        });
-    }
-    Ok(answer)
+}
+
+/// What every answer has.
+#[derive(Deserialize)]
+struct Envelope {
+    version: u32,
+    error: Option<String>,
 }
 
 fn exchange(mut socket: &UnixStream, action: Action) -> io::Result<String> {
@@ -88,7 +118,7 @@ pub enum ClientError {
     )]
     Version {
         /// What it said.
-        answered: String,
+        answered: u32,
     },
 }
 

@@ -12,5 +12,5 @@ mod tests;
 pub mod view;
 
 pub use action::{Action, Refusal, VERSION};
-pub use client::{ClientError, ask};
+pub use client::{Answer, ClientError, ask};
 pub use server::{BindError, Control, Named, SocketFile};

@@ -2,8 +2,6 @@
 //!
 //! Its settings go by netlink and not through `/proc/sys`, which is read-only in a container.
 
-use std::fs;
-
 use netlink_packet_core::{DefaultNla, Emitable};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
@@ -11,78 +9,55 @@ use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
 use super::netlink::{Netlink, NetlinkError};
 use super::{KernelError, Plan};
 
-/// Prepares the device for packets that pass through, while forwarding may still be off.
+/// Prepares the device for packets that pass through: nothing is to come from it that is not one.
 pub(crate) fn prepare(netlink: &mut Netlink, index: u32, plan: &Plan) -> Result<(), KernelError> {
-    // A device that forwards and can do multicast is a member of the routers' group, and reports
-    // so into the translator. Packets are forwarded all the same: IPv6 looks at the switch of
-    // `all`. Where this one cannot be set, a report or two arrive.
-    let _ = fs::write(
-        format!("/proc/sys/net/ipv6/conf/{}/forwarding", plan.device),
-        "0\n",
-    );
+    let mut step = |action, attributes: &[LinkAttribute], mask| {
+        set(netlink, index, attributes, LinkFlags::empty(), mask)
+            .map_err(|source| KernelError::Link { action, source })
+    };
+    // A device that can do multicast joins the group of all routers when it is made, and reports
+    // so when it goes up, even after it left the group. With less than an IPv6 packet has to fit,
+    // the kernel forgets IPv6 on the device; with more, it begins anew, now without multicast.
+    let small = LinkAttribute::Mtu(IPV6_MIN_MTU - 1);
+    step("set the flags of", &[small], LinkFlags::Multicast)?;
     let size = [
         LinkAttribute::Mtu(MTU),
         LinkAttribute::TxQueueLen(QUEUE_LEN),
     ];
-    set(
-        netlink,
-        index,
-        size.into(),
-        LinkFlags::empty(),
-        LinkFlags::Multicast,
-    )
-    .map_err(|source| KernelError::Link {
-        action: "set the size of",
-        source,
-    })?;
+    step("set the size of", &size, LinkFlags::empty())?;
     if plan.v4 {
-        set(
-            netlink,
-            index,
-            vec![ipv4_options()],
+        step(
+            "set the ipv4 options of",
+            &[ipv4_options()],
             LinkFlags::empty(),
-            LinkFlags::empty(),
-        )
-        .map_err(|source| KernelError::Link {
-            action: "set the ipv4 options of",
-            source,
-        })?;
+        )?;
     }
-    match set(
-        netlink,
-        index,
-        vec![ipv6_options()],
-        LinkFlags::empty(),
+    match step(
+        "set the ipv6 options of",
+        &[ipv6_options()],
         LinkFlags::empty(),
     ) {
         // The kernel has no IPv6 to be kept quiet.
-        Err(error) if error.refusal() == Some(libc::EAFNOSUPPORT) && !plan.v6 => Ok(()),
-        done => done.map_err(|source| KernelError::Link {
-            action: "set the ipv6 options of",
-            source,
-        }),
+        Err(KernelError::Link { source, .. })
+            if source.refusal() == Some(libc::EAFNOSUPPORT) && !plan.v6 =>
+        {
+            Ok(())
+        }
+        done => done,
     }
 }
 
 /// Takes the device up.
 pub(crate) fn bring_up(netlink: &mut Netlink, index: u32) -> Result<(), KernelError> {
-    set(netlink, index, Vec::new(), LinkFlags::Up, LinkFlags::Up).map_err(|source| {
-        KernelError::Link {
-            action: "take up",
-            source,
-        }
+    set(netlink, index, &[], LinkFlags::Up, LinkFlags::Up).map_err(|source| KernelError::Link {
+        action: "take up",
+        source,
     })
 }
 
 /// Takes the device down; that it is gone already is no error.
 pub(crate) fn take_down(netlink: &mut Netlink, index: u32) -> Result<(), KernelError> {
-    match set(
-        netlink,
-        index,
-        Vec::new(),
-        LinkFlags::empty(),
-        LinkFlags::Up,
-    ) {
+    match set(netlink, index, &[], LinkFlags::empty(), LinkFlags::Up) {
         Err(error) if error.refusal() == Some(libc::ENODEV) => Ok(()),
         done => done.map_err(|source| KernelError::Link {
             action: "take down",
@@ -94,7 +69,7 @@ pub(crate) fn take_down(netlink: &mut Netlink, index: u32) -> Result<(), KernelE
 fn set(
     netlink: &mut Netlink,
     index: u32,
-    attributes: Vec<LinkAttribute>,
+    attributes: &[LinkAttribute],
     flags: LinkFlags,
     mask: LinkFlags,
 ) -> Result<(), NetlinkError> {
@@ -102,7 +77,7 @@ fn set(
     link.header.index = index;
     link.header.flags = flags;
     link.header.change_mask = mask;
-    link.attributes = attributes;
+    link.attributes = attributes.to_vec();
     netlink.change(RouteNetlinkMessage::SetLink(link), 0)
 }
 
@@ -143,6 +118,7 @@ fn bytes(attributes: &[DefaultNla]) -> Vec<u8> {
 /// The largest that the TUN driver takes. Packets of one segment are as large as they come; this
 /// only has to be in nobody's way.
 pub(crate) const MTU: u32 = 65535;
+const IPV6_MIN_MTU: u32 = 1280;
 /// Packets, of up to 64 KiB, that may wait for a worker: bursts of many connections, and no more.
 const QUEUE_LEN: u32 = 10_000;
 

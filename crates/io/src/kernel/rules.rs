@@ -12,15 +12,15 @@ use netlink_packet_route::rule::{
 };
 
 use super::netlink::{Netlink, NetlinkError};
-use super::{Family, KernelError, PROTOCOL, Plan};
+use super::{Diversion, Family, KernelError, PROTOCOL, Plan};
 
 /// The rules to install for one family.
 #[derive(Debug)]
 pub(crate) struct Layout {
     pub(crate) family: Family,
     rules: Vec<Rule>,
-    /// The rule `lookup local` at preference 0, to be made anew behind ours; `None` when it does
-    /// not stand there (as with VRFs).
+    /// The rule `lookup local` at preference 0, to be made anew behind ours; `None` when none of
+    /// ours stands there, or when it does not (as with VRFs).
     local: Option<RuleMessage>,
 }
 
@@ -42,6 +42,8 @@ struct Rule {
 enum Action {
     Lookup(u32),
     Goto(u32),
+    /// Nothing: a place to go to.
+    Pass,
 }
 
 /// Refuses when a FlexCP with another device is alive: its rules are there, and its device.
@@ -80,73 +82,77 @@ pub(crate) fn layout(
 
 /// Puts our rules before those that are there.
 fn arrange(plan: &Plan, family: Family, there: &[RuleMessage]) -> Result<Layout, KernelError> {
-    let foreign = |rule: &RuleMessage| KernelError::RuleInTheWay {
+    let (own, passing): (Vec<_>, Vec<_>) = plan
+        .diversions
+        .iter()
+        .filter(|diversion| diversion.family == family)
+        .partition(|diversion| has_one_destination(diversion));
+    let mut layout = Layout {
         family,
-        preference: preference(rule),
-        rule: describe(rule),
+        rules: Vec::new(),
+        local: None,
     };
+    if !own.is_empty() {
+        layout.local = local_at_the_front(family, there)?;
+        // Whoever skips the first group misses the table `local`, if it stands there.
+        let action = if layout.local.is_some() {
+            Action::Lookup(TABLE_LOCAL)
+        } else {
+            Action::Pass
+        };
+        layout.rules.push(plain(family, BEHIND_LOCAL, None, action));
+        layout.add_group(plan, 0, BEHIND_LOCAL, &own);
+    }
+    if !passing.is_empty() {
+        layout
+            .rules
+            .push(plain(family, BEHIND_ALL, None, Action::Pass));
+        layout.add_group(plan, BEHIND_LOCAL, BEHIND_ALL, &passing);
+    }
+    let ours = BEHIND_LOCAL..=BEHIND_ALL;
+    match there.iter().find(|rule| ours.contains(&preference(rule))) {
+        Some(rule) if !layout.rules.is_empty() => Err(in_the_way(family, rule)),
+        _ => Ok(layout),
+    }
+}
+
+/// Whether it may be about an address of this host. Others stand behind the table `local`: a packet
+/// to one of this host's own sockets must not be diverted, because the kernel, which has found the
+/// socket before it asks for a route, then drops it.
+fn has_one_destination(diversion: &Diversion) -> bool {
+    diversion
+        .destination
+        .is_some_and(|prefix| match diversion.family {
+            Family::V4 => prefix.len == 32,
+            Family::V6 => prefix.len == 128,
+        })
+}
+
+/// The rule `lookup local` at preference 0, where nothing else may stand.
+fn local_at_the_front(
+    family: Family,
+    there: &[RuleMessage],
+) -> Result<Option<RuleMessage>, KernelError> {
     let mut first = there.iter().filter(|rule| preference(rule) == 0);
     let local = first.next();
-    if let Some(rule) = local
+    match local
         .filter(|rule| !is_plain_local(rule))
         .or_else(|| first.next())
     {
-        return Err(foreign(rule));
+        Some(rule) => Err(in_the_way(family, rule)),
+        None => Ok(local.cloned()),
     }
-    let Some(next) = there.iter().find(|rule| preference(rule) > 0) else {
-        return Err(KernelError::NoRules { family });
-    };
-    // Without the table `local` at the front, whoever is not diverted goes where it went before.
-    let target = if local.is_some() {
-        BEHIND_LOCAL
-    } else {
-        preference(next)
-    };
-    if local.is_some() && preference(next) == BEHIND_LOCAL {
-        return Err(foreign(next));
-    }
-
-    let plain = |preference, interface: Option<&str>, action| Rule {
-        family,
-        preference,
-        interface: interface.map(str::to_owned),
-        source: None,
-        destination: None,
-        source_ports: None,
-        destination_ports: None,
-        tcp: false,
-        action,
-    };
-    let mut rules = Vec::new();
-    if local.is_some() {
-        rules.push(plain(BEHIND_LOCAL, None, Action::Lookup(TABLE_LOCAL)));
-    }
-    rules.push(plain(0, Some(LOOPBACK), Action::Goto(target)));
-    rules.push(plain(0, Some(&plan.device), Action::Goto(target)));
-    rules.extend(
-        plan.diversions
-            .iter()
-            .filter(|diversion| diversion.family == family)
-            .map(|diversion| Rule {
-                family,
-                preference: 0,
-                interface: diversion.interface.clone(),
-                source: diversion.source,
-                destination: diversion.destination,
-                source_ports: diversion.source_ports.as_ref().and_then(selector),
-                destination_ports: diversion.destination_ports.as_ref().and_then(selector),
-                tcp: true,
-                action: Action::Lookup(plan.table),
-            }),
-    );
-    Ok(Layout {
-        family,
-        rules,
-        local: local.cloned(),
-    })
 }
 
-/// Adds the rules; they take effect with the last step, all at once.
+fn in_the_way(family: Family, rule: &RuleMessage) -> KernelError {
+    KernelError::RuleInTheWay {
+        family,
+        preference: preference(rule),
+        rule: describe(rule),
+    }
+}
+
+/// Adds the rules, exceptions before what they are exceptions from.
 pub(crate) fn install(
     netlink: &mut Netlink,
     layout: &Layout,
@@ -182,12 +188,14 @@ pub(crate) fn remove(
 ) -> Result<(), KernelError> {
     for family in Family::BOTH {
         let rules = dump(netlink, family)?;
-        // Backwards within a preference: diversions go before the rules that exempt from them.
-        let (front, behind): (Vec<_>, Vec<_>) = rules
-            .iter()
-            .filter(|rule| is_ours(rule))
-            .partition(|rule| preference(rule) == 0);
-        for rule in front.into_iter().rev().chain(behind) {
+        let mut ours: Vec<_> = rules.iter().filter(|rule| is_ours(rule)).collect();
+        // Diversions before the exceptions from them, and these before what they go to.
+        ours.sort_by_key(|rule| match rule.header.action {
+            RuleAction::ToTable if table(rule) != TABLE_LOCAL => 0,
+            RuleAction::Goto => 1,
+            _ => 2,
+        });
+        for rule in ours {
             delete(netlink, rule.clone())?;
             report(&format!(
                 "rule: {family} {}: {} removed",
@@ -220,6 +228,46 @@ fn selector(ports: &RangeInclusive<u16>) -> Option<RangeInclusive<u16>> {
     (start > 1 || *ports.end() < u16::MAX).then_some(start..=*ports.end())
 }
 
+impl Layout {
+    /// The diversions at `preference`, and before them the exceptions from them, which go on at
+    /// `target`.
+    fn add_group(&mut self, plan: &Plan, preference: u32, target: u32, group: &[&Diversion]) {
+        for interface in [LOOPBACK, &plan.device] {
+            let action = Action::Goto(target);
+            self.rules
+                .push(plain(self.family, preference, Some(interface), action));
+        }
+        for diversion in group {
+            self.rules.push(Rule {
+                family: self.family,
+                preference,
+                interface: diversion.interface.clone(),
+                source: diversion.source,
+                destination: diversion.destination,
+                source_ports: diversion.source_ports.as_ref().and_then(selector),
+                destination_ports: diversion.destination_ports.as_ref().and_then(selector),
+                tcp: true,
+                action: Action::Lookup(plan.table),
+            });
+        }
+    }
+}
+
+/// A rule for every packet, or for every packet of an interface.
+fn plain(family: Family, preference: u32, interface: Option<&str>, action: Action) -> Rule {
+    Rule {
+        family,
+        preference,
+        interface: interface.map(str::to_owned),
+        source: None,
+        destination: None,
+        source_ports: None,
+        destination_ports: None,
+        tcp: false,
+        action,
+    }
+}
+
 impl Rule {
     fn message(&self) -> RuleMessage {
         let mut message = RuleMessage::default();
@@ -230,6 +278,7 @@ impl Rule {
         header.action = match self.action {
             Action::Lookup(_) => RuleAction::ToTable,
             Action::Goto(_) => RuleAction::Goto,
+            Action::Pass => RuleAction::Nop,
         };
         let range = |ports: &RangeInclusive<u16>| RulePortRange {
             start: *ports.start(),
@@ -240,10 +289,11 @@ impl Rule {
         message.attributes = [
             Some(RuleAttribute::Priority(self.preference)),
             Some(RuleAttribute::Protocol(RouteProtocol::from(PROTOCOL))),
-            Some(match self.action {
-                Action::Lookup(table) => RuleAttribute::Table(table),
-                Action::Goto(target) => RuleAttribute::Goto(target),
-            }),
+            match self.action {
+                Action::Lookup(table) => Some(RuleAttribute::Table(table)),
+                Action::Goto(target) => Some(RuleAttribute::Goto(target)),
+                Action::Pass => None,
+            },
             self.interface.clone().map(RuleAttribute::Iifname),
             addr(self.source).map(RuleAttribute::Source),
             addr(self.destination).map(RuleAttribute::Destination),
@@ -412,13 +462,16 @@ fn describe(rule: &RuleMessage) -> String {
         (RuleAction::Goto, Some(target), _) => format!("-> rule {target}"),
         (RuleAction::ToTable, _, TABLE_LOCAL) => "-> table local".to_owned(),
         (RuleAction::ToTable, _, table) => format!("-> table {table}"),
+        (RuleAction::Nop, ..) => "-> next rule".to_owned(),
         (action, ..) => format!("-> {action:?}").to_lowercase(),
     });
     words.join(" ")
 }
 
-/// Preference of our own `lookup local`, the first behind the kernel's.
+/// The first preference behind the kernel's own `lookup local`.
 const BEHIND_LOCAL: u32 = 1;
+/// The first preference behind our diversions.
+const BEHIND_ALL: u32 = 2;
 const TABLE_LOCAL: u32 = 255;
 const LOOPBACK: &str = "lo";
 const TCP: netlink_packet_route::IpProtocol = netlink_packet_route::IpProtocol::Tcp;
@@ -427,7 +480,6 @@ const TCP: netlink_packet_route::IpProtocol = netlink_packet_route::IpProtocol::
 mod tests {
     use std::path::PathBuf;
 
-    use super::super::Diversion;
     use super::*;
 
     fn prefix(addr: &str, len: u8) -> Option<Prefix> {
@@ -483,44 +535,66 @@ mod tests {
         layout.rules.iter().map(words).collect()
     }
 
-    #[test]
-    fn diversions_stand_behind_the_exceptions_and_before_local() {
-        let mut first = diversion(Family::V4);
-        first.interface = Some("eth0".into());
-        first.source = prefix("10.1.0.0", 16);
-        first.destination = prefix("0.0.0.0", 0);
-        first.destination_ports = Some(80..=80);
-        let mut second = diversion(Family::V4);
-        second.destination = prefix("192.0.2.1", 32);
-        second.source_ports = Some(0..=1023);
-        second.destination_ports = Some(0..=65535);
-        let plan = plan(vec![first, diversion(Family::V6), second]);
+    /// One diversion to an address of this host's own, and one of packets that pass.
+    fn both() -> Plan {
+        let mut own = diversion(Family::V4);
+        own.destination = prefix("192.0.2.1", 32);
+        own.source_ports = Some(0..=1023);
+        own.destination_ports = Some(0..=65535);
+        let mut passing = diversion(Family::V4);
+        passing.interface = Some("eth0".into());
+        passing.source = prefix("10.1.0.0", 16);
+        passing.destination = prefix("0.0.0.0", 0);
+        passing.destination_ports = Some(80..=80);
+        plan(vec![passing, diversion(Family::V6), own])
+    }
 
-        let layout = arrange(&plan, Family::V4, &usual()).unwrap();
+    #[test]
+    fn own_addresses_stand_before_local_and_others_behind() {
+        let layout = arrange(&both(), Family::V4, &usual()).unwrap();
         assert_eq!(
             words(&layout),
             [
                 "1: all -> table local",
                 "0: iif lo -> rule 1",
                 "0: iif flexcp0 -> rule 1",
-                "0: iif eth0 from 10.1.0.0/16 tcp dport 80 -> table 7300",
                 "0: to 192.0.2.1/32 tcp sport 1-1023 -> table 7300",
+                "2: all -> next rule",
+                "1: iif lo -> rule 2",
+                "1: iif flexcp0 -> rule 2",
+                "1: iif eth0 from 10.1.0.0/16 tcp dport 80 -> table 7300",
             ]
         );
         assert_eq!(layout.local, Some(kernels(0, 255)));
         assert!(layout.rules.iter().all(|rule| is_ours(&rule.message())));
-        let layout = arrange(&plan, Family::V6, &usual()).unwrap();
-        assert_eq!(words(&layout).last().unwrap(), "0: tcp -> table 7300");
+    }
+
+    #[test]
+    fn without_own_addresses_local_stays_where_it_is() {
+        let layout = arrange(&both(), Family::V6, &usual()).unwrap();
+        assert_eq!(
+            words(&layout),
+            [
+                "2: all -> next rule",
+                "1: iif lo -> rule 2",
+                "1: iif flexcp0 -> rule 2",
+                "1: tcp -> table 7300",
+            ]
+        );
+        assert_eq!(layout.local, None);
+    }
+
+    #[test]
+    fn no_diversion_no_rule() {
+        let layout = arrange(&plan(vec![]), Family::V4, &[kernels(1, 99)]).unwrap();
+        assert!(layout.rules.is_empty() && layout.local.is_none());
     }
 
     #[test]
     fn local_elsewhere_stays_there() {
         let there = [kernels(1000, 99), kernels(32765, 255), kernels(32766, 254)];
-        let layout = arrange(&plan(vec![]), Family::V4, &there).unwrap();
-        assert_eq!(
-            words(&layout),
-            ["0: iif lo -> rule 1000", "0: iif flexcp0 -> rule 1000"]
-        );
+        let layout = arrange(&both(), Family::V4, &there).unwrap();
+        assert_eq!(words(&layout)[0], "1: all -> next rule");
         assert_eq!(layout.local, None);
     }
 
@@ -533,12 +607,13 @@ mod tests {
             vec![marked, kernels(32766, 254)],
             vec![kernels(0, 255), kernels(0, 99), kernels(32766, 254)],
             vec![kernels(0, 255), kernels(1, 255), kernels(32766, 254)],
+            vec![kernels(0, 255), kernels(2, 99), kernels(32766, 254)],
         ] {
-            let error = arrange(&plan(vec![]), Family::V6, &there).unwrap_err();
+            let error = arrange(&both(), Family::V4, &there).unwrap_err();
             assert!(matches!(error, KernelError::RuleInTheWay { .. }), "{error}");
         }
-        let error = arrange(&plan(vec![]), Family::V6, &[]).unwrap_err();
-        assert!(matches!(error, KernelError::NoRules { .. }), "{error}");
+        // Behind the table `local` a rule at preference 0 is in nobody's way.
+        assert!(arrange(&both(), Family::V6, &[kernels(0, 99)]).is_ok());
     }
 
     #[test]

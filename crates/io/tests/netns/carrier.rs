@@ -10,7 +10,6 @@ use flexcp_io::{
     local_addresses, route_source, tcp_listener_on, wait,
 };
 use flexcp_translator::Prefix;
-use flexcp_wire::IpHeader;
 use rustix::io::Errno;
 
 use crate::host::{
@@ -218,8 +217,7 @@ fn pattern(block: usize) -> Vec<u8> {
         .collect()
 }
 
-/// What the host sends is not diverted. What comes back is, as the plan says (it comes from port 80
-/// of a server); passed on as it is, it arrives.
+/// Nor is what comes back to the host itself, although it comes from port 80 of a server.
 fn own_connections_are_not_diverted() {
     let neighbours = Neighbours::new();
     let tun = Tun::open(DEVICE).unwrap();
@@ -228,27 +226,13 @@ fn own_connections_are_not_diverted() {
         let listener = neighbours
             .server
             .run(move || TcpListener::bind(server).unwrap());
-        assert!(TcpStream::connect_timeout(&server, Duration::from_millis(100)).is_err());
-        // The other end has had the SYN all the same.
-        drop(listener);
-    }
-    let mut buffer = PacketBuffer::new();
-    while let Some(frame) = tun.receive(&mut buffer).unwrap() {
-        let ip = IpHeader::parse(frame.packet()).unwrap();
-        assert!([socket("10.9.0.2", 80).ip(), socket("fd09::2", 80).ip()].contains(&ip.src));
-    }
-    let relay = Relay::start(tun, None);
-    for server in [socket("10.9.0.2", 80), socket("fd09::2", 80)] {
-        let listener = neighbours
-            .server
-            .run(move || TcpListener::bind(server).unwrap());
         TcpStream::connect_timeout(&server, LIMIT).unwrap();
         drop(listener);
     }
-    assert!(relay.seen.packets.load(Relaxed) >= 2);
     // To one of its own addresses, over the loopback device.
-    let listener = TcpListener::bind(socket("10.9.0.1", 80)).unwrap();
+    let listener = TcpListener::bind(socket("10.1.0.1", 8080)).unwrap();
     TcpStream::connect_timeout(&listener.local_addr().unwrap(), LIMIT).unwrap();
+    assert!(tun.receive(&mut PacketBuffer::new()).unwrap().is_none());
 }
 
 fn kernel_sends_nothing(forwarding: bool) {
@@ -261,7 +245,7 @@ fn kernel_sends_nothing(forwarding: bool) {
     let _tables = KernelTables::install(&plan(journal()), &mut |_| {}).unwrap();
     let (mut buffer, waker) = (PacketBuffer::new(), Waker::new().unwrap());
     let mut packets = Vec::new();
-    while wait(&tun, &waker, Some(Duration::from_secs(3)))
+    while wait(&tun, &waker, Some(Duration::from_secs(2)))
         .unwrap()
         .packets
     {
@@ -269,7 +253,6 @@ fn kernel_sends_nothing(forwarding: bool) {
             packets.push(frame.packet().to_vec());
         }
     }
-    println!("malformed: {}", tun.malformed());
     assert!(packets.is_empty() && tun.malformed() == 0, "{packets:x?}");
     assert_eq!(ip("-6 address show dev flexcp0"), "");
     assert!(ip("link show flexcp0").contains("mtu 65535"));

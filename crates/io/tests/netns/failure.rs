@@ -31,6 +31,11 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ),
     ("rule_in_the_way", rule_in_the_way),
     ("table_in_use", table_in_use),
+    ("table_of_the_kernel", table_of_the_kernel),
+    (
+        "error_in_the_midst_takes_everything_back",
+        error_in_the_midst,
+    ),
     (
         "port_the_kernel_has_no_rule_for",
         port_the_kernel_has_no_rule_for,
@@ -163,6 +168,42 @@ fn table_in_use() {
     let _tun = Tun::open(DEVICE).unwrap();
     ip("-6 route add fd55::/64 dev cli table 7300");
     refused(&plan(journal()), &["ipv6 routes in routing table 7300"]);
+}
+
+fn table_of_the_kernel() {
+    let _neighbours = Neighbours::new();
+    let _tun = Tun::open(DEVICE).unwrap();
+    for table in [0, 253, 254, 255] {
+        let plan = Plan {
+            table,
+            ..plan(journal())
+        };
+        refused(&plan, &["is the kernel's own"]);
+    }
+}
+
+fn error_in_the_midst() {
+    let _neighbours = Neighbours::new();
+    let before = snapshot();
+    let tun = Tun::open(DEVICE).unwrap();
+    let journal = journal();
+    let mut lines = 0;
+    // Everything of IPv4 is there when the device vanishes.
+    let error = KernelTables::install(&plan(journal.clone()), &mut |line| {
+        lines += 1;
+        if line.starts_with("rule: ipv4 2") {
+            ip("link delete flexcp0");
+        }
+    })
+    .unwrap_err();
+    assert!(
+        error.to_string().starts_with("cannot add the ipv6 route"),
+        "{error}"
+    );
+    assert!(lines > 10);
+    assert!(!journal.exists());
+    drop(tun);
+    assert_unchanged(&before);
 }
 
 fn port_the_kernel_has_no_rule_for() {

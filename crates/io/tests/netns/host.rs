@@ -107,7 +107,7 @@ fn neighbour(interface: &str, net: u8) -> Host {
     ));
     // The detection of duplicate link-local addresses would end, and change the tables, in the
     // midst of a test.
-    set_sysctl(&format!("ipv6/conf/{interface}/dad_transmits"), "0");
+    set_sysctl(&format!("ipv6/conf/{interface}/accept_dad"), "0");
     ip(&format!("address add 10.{net}.0.1/24 dev {interface}"));
     ip(&format!("address add fd0{net}::1/64 dev {interface} nodad"));
     ip(&format!("link set {interface} up"));
@@ -234,7 +234,8 @@ fn journals() -> PathBuf {
     PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(directory)
 }
 
-/// Diverts what goes from the client to port 80 of the server's network, and what comes back.
+/// Diverts what goes from the client to port 80 of the server's network, and what comes back; and
+/// what goes to two ports of an own address.
 pub(crate) fn plan(journal: PathBuf) -> Plan {
     let prefix = |addr: &str, len| {
         Some(Prefix {
@@ -264,6 +265,14 @@ pub(crate) fn plan(journal: PathBuf) -> Plan {
             family,
         });
     }
+    diversions.push(Diversion {
+        interface: None,
+        source: None,
+        destination: prefix("10.1.0.1", 32),
+        source_ports: None,
+        destination_ports: Some(8080..=8081),
+        family: Family::V4,
+    });
     Plan {
         device: DEVICE.into(),
         table: TABLE,

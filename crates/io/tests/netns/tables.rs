@@ -8,6 +8,8 @@ use std::{env, fs, thread};
 
 use flexcp_io::{KernelTables, Plan, Tun};
 
+use rustix::process::{Signal, set_parent_process_death_signal};
+
 use crate::host::{
     CRASH, DEVICE, Neighbours, assert_unchanged, assert_unchanged_but_device, ip, journal, plan,
     set_sysctl, snapshot, sysctl,
@@ -70,10 +72,14 @@ fn rules_stand_in_order() {
         [
             "0: from all iif lo goto 1 proto 117",
             "0: from all iif flexcp0 goto 1 proto 117",
-            "0: from all to 10.9.0.0/16 iif cli ipproto tcp dport 80 lookup 7300 proto 117",
-            "0: from 10.9.0.0/16 ipproto tcp sport 80 lookup 7300 proto 117",
+            "0: from all to 10.1.0.1 ipproto tcp dport 8080-8081 lookup 7300 proto 117",
             "0: from all lookup local proto kernel",
             "1: from all lookup local proto 117",
+            "1: from all iif lo goto 2 proto 117",
+            "1: from all iif flexcp0 goto 2 proto 117",
+            "1: from all to 10.9.0.0/16 iif cli ipproto tcp dport 80 lookup 7300 proto 117",
+            "1: from 10.9.0.0/16 ipproto tcp sport 80 lookup 7300 proto 117",
+            "2: from all nop proto 117",
             "32766: from all lookup main proto kernel",
             "32767: from all lookup default proto kernel",
         ]
@@ -81,12 +87,12 @@ fn rules_stand_in_order() {
     assert_eq!(
         rules("-6"),
         [
-            "0: from all iif lo goto 1 proto 117",
-            "0: from all iif flexcp0 goto 1 proto 117",
-            "0: from all to fd09::/32 iif cli ipproto tcp dport 80 lookup 7300 proto 117",
-            "0: from fd09::/32 ipproto tcp sport 80 lookup 7300 proto 117",
             "0: from all lookup local proto kernel",
-            "1: from all lookup local proto 117",
+            "1: from all iif lo goto 2 proto 117",
+            "1: from all iif flexcp0 goto 2 proto 117",
+            "1: from all to fd09::/32 iif cli ipproto tcp dport 80 lookup 7300 proto 117",
+            "1: from fd09::/32 ipproto tcp sport 80 lookup 7300 proto 117",
+            "2: from all nop proto 117",
             "32766: from all lookup main proto kernel",
         ]
     );
@@ -102,8 +108,9 @@ fn rules_stand_in_order() {
         "link: flexcp0 up, mtu 65535",
         "route: ipv4 default via flexcp0 in table 7300",
         "rule: ipv4 0: iif lo -> rule 1",
-        "rule: ipv4 0: iif cli to 10.9.0.0/16 tcp dport 80 -> table 7300",
-        "rule: ipv6 1: all -> table local",
+        "rule: ipv4 0: to 10.1.0.1/32 tcp dport 8080-8081 -> table 7300",
+        "rule: ipv4 1: iif cli to 10.9.0.0/16 tcp dport 80 -> table 7300",
+        "rule: ipv6 2: all -> next rule",
     ] {
         assert!(
             lines.iter().any(|line| line == expected),
@@ -184,6 +191,7 @@ fn drop_leaves_everything_as_it_was() {
 
 /// The child's part: installs, tells so, and waits to be killed.
 pub(crate) fn install_and_hang(journal: PathBuf) -> ! {
+    set_parent_process_death_signal(Some(Signal::KILL)).unwrap();
     let _tun = Tun::open(DEVICE).unwrap();
     let _tables = KernelTables::install(&reserving(plan(journal)), &mut |_| {}).unwrap();
     println!("installed");
@@ -214,7 +222,13 @@ impl Other {
         Self(child)
     }
 
-    fn kill(mut self) {
+    fn kill(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
         self.0.kill().unwrap();
         self.0.wait().unwrap();
     }
@@ -323,7 +337,8 @@ fn rules_where_local_does_not_come_first() {
     let tun = Tun::open(DEVICE).unwrap();
     let tables = KernelTables::install(&plan(journal()), &mut |_| {}).unwrap();
     let rules = ip("rule");
-    assert!(rules.contains("from all iif lo goto 900"), "{rules}");
+    assert!(rules.contains("0:	from all iif lo goto 1 "), "{rules}");
+    assert!(rules.contains("1:	from all nop"), "{rules}");
     assert!(!rules.contains("0:	from all lookup local"), "{rules}");
     tables.remove(&mut |_| {}).unwrap();
     drop(tun);
