@@ -53,6 +53,8 @@ counters! {
         add_addr_tx,
         /// `ADD_ADDR` echoes with which a client confirmed one.
         echo_add_rx,
+        /// `ADD_ADDR` of a client, echoed.
+        add_addr_rx,
         /// `REMOVE_ADDR` obeyed.
         rm_addr_rx,
         /// `MP_PRIO` obeyed.

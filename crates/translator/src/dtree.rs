@@ -279,11 +279,6 @@ impl Lane {
         self.runs.len()
     }
 
-    /// Whether nothing is held.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.runs.is_empty()
-    }
-
     /// Forgets everything, and the memory with it.
     pub(crate) fn clear(&mut self) {
         *self = Self::default();
@@ -635,7 +630,7 @@ mod tests {
                     // What came before the contradiction may have been taken.
                     for s in ssn..ssn + len {
                         if let Some((found, _)) = lane.by_ssn(SSN.add(s)) {
-                            known.entry(s).or_insert(found.since(DSN));
+                            known.entry(s).or_insert_with(|| found.since(DSN));
                         }
                     }
                 }

@@ -300,7 +300,7 @@ impl Outgoing {
             flow_label: if same_family { like.flow_label } else { 0 },
             traffic_class: if self.keep_ecn { like.traffic_class } else { like.traffic_class & !3 },
             protocol: TCP,
-            ..like.clone()
+            ..*like
         }
     }
 

@@ -2,6 +2,7 @@
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use core::time::Duration;
 
 use flexcp_wire::{MpJoin, MpTcpRst, MptcpOption, TcpFlags, TcpOption};
 
@@ -17,6 +18,9 @@ use crate::{Config, ConnectionView, Counters, Drops, Frame, Instant, Transmit, V
 
 /// Packets that may wait to be sent before memory for more is asked for.
 const OUTBOX: usize = 64;
+
+/// Shortest time between two looks of the timer at one connection.
+const TIMER_PROGRESS: Duration = Duration::from_millis(1);
 
 /// The translator of one worker.
 ///
@@ -89,10 +93,10 @@ impl Translator {
         while let Some(id) = self.table.pop_timer(now) {
             let Some(connection) = self.table.get_mut(id) else { continue };
             let mut ctx = context!(self, now);
-            if connection.handle_timeout(&mut ctx) {
-                self.settle(now, id);
-            } else {
-                self.gone.clear();
+            let stays = connection.handle_timeout(&mut ctx);
+            // Never at once again: whatever its deadline, this loop ends.
+            self.settle(now + TIMER_PROGRESS, id);
+            if !stays {
                 self.remove(id);
             }
         }
@@ -515,12 +519,12 @@ impl Translator {
 
     /// After a connection has handled something: flows that it gave up leave the table, and its next
     /// deadline enters the queue.
-    fn settle(&mut self, now: Instant, id: ConnectionId) {
+    fn settle(&mut self, earliest: Instant, id: ConnectionId) {
         while let Some(ends) = self.gone.pop() {
             self.table.remove_flow(id, ends);
         }
         let Some(connection) = self.table.get_mut(id) else { return };
-        let deadline = connection.deadline(&self.config).max(now);
+        let deadline = connection.deadline(&self.config).max(earliest);
         self.table.arm(id, deadline);
     }
 

@@ -56,7 +56,7 @@ impl ServerClock {
     }
 
     /// Timestamps of a packet to the server that came from `clock` with `timestamps`.
-    pub(crate) fn to_server(
+    pub(crate) fn translate(
         &mut self,
         now: Instant,
         clock: Option<&SubflowClock>,
@@ -150,9 +150,9 @@ mod tests {
         let (mut clock, _) = started();
         let now = Instant::from_millis(40);
         let joined = SubflowClock::joined(u32::MAX - 5, clock.initial_now(now));
-        let out = clock.to_server(now, Some(&joined), Some(ts(u32::MAX - 5, 500_000)));
+        let out = clock.translate(now, Some(&joined), Some(ts(u32::MAX - 5, 500_000)));
         assert_eq!(out.val, 1040);
-        let out = clock.to_server(now, Some(&joined), Some(ts(4, 500_000)));
+        let out = clock.translate(now, Some(&joined), Some(ts(4, 500_000)));
         assert_eq!(out.val, 1050, "across the wrap of the subflow's own clock");
     }
 
@@ -161,15 +161,15 @@ mod tests {
         let (mut clock, initial) = started();
         clock.heard(500_050);
         let now = Instant::from_millis(100);
-        assert_eq!(clock.to_server(now, Some(&initial), Some(ts(1100, 500_050))).val, 1100);
-        let late = clock.to_server(now, Some(&initial), Some(ts(1090, 500_040)));
+        assert_eq!(clock.translate(now, Some(&initial), Some(ts(1100, 500_050))).val, 1100);
+        let late = clock.translate(now, Some(&initial), Some(ts(1090, 500_040)));
         assert_eq!(late, ts(1100, 500_050));
     }
 
     #[test]
     fn packet_without_timestamps_gets_some() {
         let (mut clock, _) = started();
-        let out = clock.to_server(Instant::from_millis(70), None, None);
+        let out = clock.translate(Instant::from_millis(70), None, None);
         assert_eq!(out, ts(1070, 500_000));
     }
 
@@ -183,7 +183,7 @@ mod tests {
     #[test]
     fn echo_from_the_future_is_not_passed_on() {
         let (mut clock, initial) = started();
-        let out = clock.to_server(Instant::from_millis(1), Some(&initial), Some(ts(1001, 900_000)));
+        let out = clock.translate(Instant::from_millis(1), Some(&initial), Some(ts(1001, 900_000)));
         assert_eq!(out.ecr, 500_000);
     }
 }

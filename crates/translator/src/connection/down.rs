@@ -113,10 +113,11 @@ impl Connection {
         if dsn.before(self.down_next) {
             self.note_server_retransmission(ctx, dsn, end);
         }
-        if dsn == end {
-            return self.forward_fin(ctx, dsn, segment, frame, blocks, moved);
+        let from = dsn.max(self.down_acked);
+        if from == end {
+            return self.forward_fin(ctx, end, segment, frame, blocks, moved);
         }
-        self.forward_data_down(ctx, dsn.max(self.down_acked), end, segment, frame, blocks, moved)
+        self.forward_data_down(ctx, from, end, segment, frame, blocks, moved)
     }
 
     /// Data, in as many pieces as there are mappings and subflows that it belongs to.
@@ -204,7 +205,7 @@ impl Connection {
         outgoing
     }
 
-    /// The server's FIN without data: a DATA_FIN of its own (RFC 8684 section 3.3.3).
+    /// The server's FIN without data that the client still needs: a DATA_FIN of its own (RFC 8684 section 3.3.3).
     fn forward_fin(
         &mut self,
         ctx: &mut Context<'_>,
@@ -226,7 +227,8 @@ impl Connection {
         let mut outgoing = self.headers_down(index, segment);
         self.push_dss(&mut outgoing, Some(mapping), true);
         self.send_acks(ctx, blocks, moved & !(1 << index));
-        match outgoing.forward(frame, segment, segment.payload.clone(), u16::MAX) {
+        let nothing = segment.payload.end..segment.payload.end;
+        match outgoing.forward(frame, segment, nothing, u16::MAX) {
             Ok(()) => Verdict::Forward,
             Err(reason) => Verdict::Drop(reason),
         }

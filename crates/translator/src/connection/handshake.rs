@@ -188,11 +188,13 @@ impl Connection {
         self.server.answered = true;
         self.server.isn = TcpSeq(segment.tcp.seq);
         self.server.mss = options.mss.unwrap_or(default_mss);
-        self.server.window = segment.tcp.window;
         self.server.sack = options.sack_permitted;
         // Scaling counts only when both SYNs offer it (RFC 7323 section 2.2).
         let subflow = &mut self.subflows[usize::from(INITIAL)];
         self.server.window_scale = options.window_scale.filter(|_| subflow.scales);
+        // The window of a SYN is not scaled; that of any packet of FlexCP's own will be.
+        self.server.window = segment.tcp.window >> self.server.window_scale.unwrap_or(0);
+        // The window of a SYN is not scaled, the one that is kept is.
         if options.window_scale.is_none() {
             subflow.window_scale = 0;
         }

@@ -142,6 +142,8 @@ impl Connection {
             return Verdict::Drop(DropReason::AckOfUnsent);
         }
         let Some(MpJoin::Ack { hmac }) = &segment.options.join else {
+            // Somebody on the path takes the options away (RFC 8684 section 3.2).
+            self.reset_subflow(ctx, index, flexcp_wire::MpTcpRst::MPTCP_ERROR);
             return Verdict::Drop(DropReason::NotAuthenticated);
         };
         let remote = self.remote.map_or(0, |key| key.key);

@@ -228,11 +228,6 @@ impl Connection {
         Ends { from: self.server.source, to: self.server.backend }
     }
 
-    /// Whether MPTCP is spoken with the client.
-    pub(crate) const fn translates(&self) -> bool {
-        matches!(self.phase, Phase::Established | Phase::Closed(_))
-    }
-
     /// TCP sequence number of the client's data.
     #[allow(clippy::cast_possible_truncation, reason = "TCP sees the low 32 bits")]
     pub(crate) fn up_seq(&self, dsn: Dsn) -> TcpSeq {

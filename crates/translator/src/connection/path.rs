@@ -8,7 +8,7 @@ use flexcp_wire::{
 };
 
 use super::{Connection, Context, INITIAL, SubflowIndex, SubflowState};
-use crate::auth::add_addr_hmac;
+use crate::auth::{add_addr_hmac, same_hmac};
 use crate::config::Announce;
 use crate::segment::Segment;
 
@@ -175,10 +175,12 @@ impl Connection {
         segment: &Segment,
     ) -> bool {
         let options = &segment.options;
-        if let Some(add_addr) = &options.add_addr
-            && add_addr.echo
-        {
-            self.take_echo(ctx, add_addr.id);
+        if let Some(add_addr) = &options.add_addr {
+            if add_addr.echo {
+                self.take_echo(ctx, add_addr.id);
+            } else {
+                self.echo_add_addr(ctx, index, add_addr);
+            }
         }
         if let Some(backup) = options.prio {
             self.subflow_mut(index).backup = backup;
@@ -197,6 +199,24 @@ impl Connection {
             || options.join.is_some()
     }
 
+    /// Confirms an address of the client's. FlexCP opens no subflows, so it has no other use for it.
+    fn echo_add_addr(&self, ctx: &mut Context<'_>, index: SubflowIndex, add_addr: &AddAddr) {
+        let AddAddr { id, addr, port, hmac, .. } = *add_addr;
+        let remote = self.remote.map_or(0, |key| key.key);
+        let expected = add_addr_hmac(remote, self.local.key, id, addr, port.unwrap_or(0));
+        let authentic =
+            hmac.is_some_and(|hmac| same_hmac(&hmac.to_be_bytes(), &expected.to_be_bytes()));
+        if !authentic {
+            return;
+        }
+        let echo = AddAddr { echo: true, id, addr, port, hmac: None };
+        let mut outgoing = self.own_down(index, TcpFlags::ACK);
+        outgoing.options.push(&TcpOption::Mptcp(MptcpOption::AddAddr(echo)));
+        self.push_dss(&mut outgoing, None, false);
+        ctx.counters.add_addr_rx += 1;
+        ctx.send(outgoing.own());
+    }
+
     /// The client has got an `ADD_ADDR`.
     fn take_echo(&mut self, ctx: &mut Context<'_>, id: u8) {
         let bit = id.checked_sub(1).and_then(|n| 1_u16.checked_shl(n.into())).unwrap_or(0);
@@ -211,14 +231,13 @@ impl Connection {
 
     /// The client has lost an address: its subflows from there are over.
     fn take_remove_addr(&mut self, ctx: &mut Context<'_>, remove: &RemoveAddr) {
-        for &id in remove.ids() {
-            let gone = |&index: &SubflowIndex| {
-                let subflow = self.subflow(index);
-                subflow.address_id == id && subflow.lives() && index != self.heard
-            };
-            let Some(index) = self.indices().find(gone) else { continue };
-            ctx.counters.rm_addr_rx += 1;
-            self.reset_subflow(ctx, index, MpTcpRst::UNSPECIFIED);
+        ctx.counters.rm_addr_rx += 1;
+        for index in self.indices() {
+            let id = self.subflow(index).address_id;
+            // One that still brings packets has its address.
+            if index != self.heard && remove.ids().contains(&id) {
+                self.reset_subflow(ctx, index, MpTcpRst::UNSPECIFIED);
+            }
         }
     }
 
@@ -243,6 +262,8 @@ impl Connection {
             self.announce.due = None;
             return;
         }
+        let pause = ctx.config.timeouts.add_addr * (1 << self.announce.copies);
+        self.announce.due = Some(ctx.now + pause);
         let Some(index) = self.answering() else { return };
         let announce = &ctx.config.services[usize::from(self.service)].announce;
         for (n, &address) in announce.iter().enumerate().take(15) {
@@ -254,9 +275,7 @@ impl Connection {
             ctx.counters.add_addr_tx += 1;
             ctx.send(outgoing.own());
         }
-        let pause = ctx.config.timeouts.add_addr * (1 << self.announce.copies);
         self.announce.copies += 1;
-        self.announce.due = Some(ctx.now + pause);
     }
 
     fn add_addr(&self, index: SubflowIndex, id: u8, address: Announce) -> crate::segment::Outgoing {

@@ -25,7 +25,7 @@ pub(crate) struct Placed {
 
 impl Connection {
     /// Places the data from `dsn` on, as much of `len` bytes as one mapping holds. `None`: there is no
-    /// subflow to carry it.
+    /// subflow to carry it, or too much is outstanding on it.
     pub(crate) fn place(
         &mut self,
         ctx: &mut Context<'_>,
@@ -34,6 +34,9 @@ impl Connection {
     ) -> Option<Placed> {
         let len = len.min(MAX_MAPPING);
         let active = self.usable_active(ctx)?;
+        if self.subflow(active).down.len() > ctx.config.limits.mappings {
+            return None;
+        }
         if !dsn.before(self.down_next) {
             return Some(self.place_new(ctx, active, dsn, len));
         }

@@ -266,7 +266,8 @@ impl Connection {
             outgoing.urgent = 0;
             outgoing.flags = outgoing.flags.without(TcpFlags::URG).without(TcpFlags::CWR);
         }
-        let limit = self.server.mss - u16::try_from(outgoing.options.finish().len()).unwrap_or(0);
+        let options = u16::try_from(outgoing.options.finish().len()).unwrap_or(40);
+        let limit = self.server.mss.saturating_sub(options).max(1);
         (outgoing, limit)
     }
 
@@ -362,7 +363,7 @@ impl Connection {
         let mut options = flexcp_wire::OptionWriter::default();
         let clock = self.subflow(index).clock;
         if let Some(server) = &mut self.server.clock {
-            let timestamps = server.to_server(ctx.now, clock.as_ref(), segment.options.timestamps);
+            let timestamps = server.translate(ctx.now, clock.as_ref(), segment.options.timestamps);
             options.push(&TcpOption::Timestamps(timestamps));
         }
         let room = (options.remaining().saturating_sub(4) / 8).min(4);
