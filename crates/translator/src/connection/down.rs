@@ -168,9 +168,8 @@ impl Connection {
     /// counted in.
     fn place_part(&mut self, ctx: &mut Context<'_>, from: &mut Dsn, end: Dsn) -> Option<Placed> {
         let len = u32::try_from(end.since(*from)).ok()?;
-        let known = from.before(self.down_next);
         let placed = self.place(ctx, *from, len)?;
-        if known {
+        if placed.again {
             ctx.counters.retransmitted_down_bytes += u64::from(placed.len);
         }
         *from = from.add(u64::from(placed.len));

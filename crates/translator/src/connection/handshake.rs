@@ -194,7 +194,6 @@ impl Connection {
         self.server.window_scale = options.window_scale.filter(|_| subflow.scales);
         // The window of a SYN is not scaled; that of any packet of FlexCP's own will be.
         self.server.window = segment.tcp.window >> self.server.window_scale.unwrap_or(0);
-        // The window of a SYN is not scaled, the one that is kept is.
         if options.window_scale.is_none() {
             subflow.window_scale = 0;
         }

@@ -150,8 +150,10 @@ pub(crate) struct Connection {
 /// `ADD_ADDR`s that the client has not echoed yet.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Announcements {
+    pub(crate) started: bool,
     /// Bit n: the service's n-th address.
     pub(crate) pending: u16,
+    /// Copies of the first pending one that have been sent.
     pub(crate) copies: u8,
     /// When the next copy is due; `None`: not started, or done.
     pub(crate) due: Option<Instant>,

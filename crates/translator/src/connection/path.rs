@@ -220,13 +220,14 @@ impl Connection {
     /// The client has got an `ADD_ADDR`.
     fn take_echo(&mut self, ctx: &mut Context<'_>, id: u8) {
         let bit = id.checked_sub(1).and_then(|n| 1_u16.checked_shl(n.into())).unwrap_or(0);
-        if self.announce.pending & bit != 0 {
-            self.announce.pending &= !bit;
-            ctx.counters.echo_add_rx += 1;
+        if self.announce.pending & bit == 0 {
+            return;
         }
-        if self.announce.pending == 0 {
-            self.announce.due = None;
-        }
+        self.announce.pending &= !bit;
+        self.announce.copies = 0;
+        self.announce.due = Some(ctx.now);
+        ctx.counters.echo_add_rx += 1;
+        self.announce_due(ctx);
     }
 
     /// The client has lost an address: its subflows from there are over.
@@ -245,37 +246,42 @@ impl Connection {
     /// that the client would not take it.
     pub(crate) fn announce_start(&mut self, ctx: &mut Context<'_>) {
         let count = ctx.config.services[usize::from(self.service)].announce.len().min(15);
-        if count == 0 || self.announce.copies > 0 {
+        if count == 0 || self.announce.started {
             return;
         }
+        self.announce.started = true;
         self.announce.pending = (1 << count) - 1;
         self.announce.due = Some(ctx.now);
         self.announce_due(ctx);
     }
 
-    /// Announces what has not been echoed, when it is time to.
+    /// Announces the first address that has not been echoed, when it is time to. One at a time: a client
+    /// drops a second one that comes before it has worked off the first.
     pub(crate) fn announce_due(&mut self, ctx: &mut Context<'_>) {
         if self.announce.due.is_none_or(|due| ctx.now < due) {
             return;
         }
         if self.announce.copies >= MAX_ADD_ADDR_COPIES {
+            // The client does not want it.
+            self.announce.pending &= self.announce.pending.wrapping_sub(1);
+            self.announce.copies = 0;
+        }
+        if self.announce.pending == 0 {
             self.announce.due = None;
             return;
         }
         let pause = ctx.config.timeouts.add_addr * (1 << self.announce.copies);
         self.announce.due = Some(ctx.now + pause);
-        let Some(index) = self.answering() else { return };
-        let announce = &ctx.config.services[usize::from(self.service)].announce;
-        for (n, &address) in announce.iter().enumerate().take(15) {
-            if self.announce.pending & (1 << n) == 0 {
-                continue;
-            }
-            let id = u8::try_from(n + 1).unwrap_or(u8::MAX);
-            let outgoing = self.add_addr(index, id, address);
-            ctx.counters.add_addr_tx += 1;
-            ctx.send(outgoing.own());
-        }
         self.announce.copies += 1;
+        let n = self.announce.pending.trailing_zeros();
+        let announce = &ctx.config.services[usize::from(self.service)].announce;
+        let (Some(index), Some(&address)) = (self.answering(), announce.get(n as usize)) else {
+            return;
+        };
+        let id = u8::try_from(n + 1).unwrap_or(u8::MAX);
+        let outgoing = self.add_addr(index, id, address);
+        ctx.counters.add_addr_tx += 1;
+        ctx.send(outgoing.own());
     }
 
     fn add_addr(&self, index: SubflowIndex, id: u8, address: Announce) -> crate::segment::Outgoing {

@@ -19,6 +19,8 @@ pub(crate) struct Placed {
     pub(crate) dsn: Dsn,
     pub(crate) ssn: Ssn,
     pub(crate) len: u32,
+    /// It went down before.
+    pub(crate) again: bool,
     /// The mapping as declared: it may start before the piece and end behind it.
     pub(crate) mapping: (Dsn, Ssn, u32),
 }
@@ -85,7 +87,7 @@ impl Connection {
         subflow.down.append(dsn, ssn, len);
         subflow.sent_new(ctx.now, len);
         self.down_next = dsn.add(u64::from(len));
-        Placed { subflow: index, dsn, ssn, len, mapping: (dsn, ssn, len) }
+        Placed { subflow: index, dsn, ssn, len, again: false, mapping: (dsn, ssn, len) }
     }
 
     /// Data that was skipped keeps its place on the subflow: it has only been overtaken.
@@ -132,13 +134,13 @@ impl Connection {
         if mapping.declared {
             subflow.sent_again(len);
             let mapping = (mapping.dsn, mapping.ssn, mapping.len);
-            return Some(Placed { subflow: index, dsn, ssn, len, mapping });
+            return Some(Placed { subflow: index, dsn, ssn, len, again: true, mapping });
         }
         // Its place was reserved; this is the first time that it goes down.
         subflow.down.declare(dsn, ssn, len);
         subflow.bytes_down += u64::from(len);
         subflow.outstanding_since = subflow.outstanding_since.max(ctx.now);
-        Some(Placed { subflow: index, dsn, ssn, len, mapping: (dsn, ssn, len) })
+        Some(Placed { subflow: index, dsn, ssn, len, again: false, mapping: (dsn, ssn, len) })
     }
 
     /// Under a fresh SSN, up to what a usable subflow still holds.
@@ -149,7 +151,14 @@ impl Connection {
         dsn: Dsn,
         len: u32,
     ) -> Placed {
-        let next = self.subflow(index).down.next_dsn(dsn);
+        // What the subflow has not ACKed goes again where it stands: nobody else would close that hole.
+        let subflow = self.subflow(index);
+        let len = subflow.down.by_dsn(dsn).map_or(len, |mapping| {
+            let offset = distance(dsn, mapping.dsn);
+            let acked = subflow.snd_una.since(mapping.ssn.add(offset));
+            len.min(acked).min(mapping.len - offset)
+        });
+        let next = subflow.down.next_dsn(dsn);
         let len = match next {
             Some(next) if next.since(dsn) < u64::from(len) => distance(next, dsn),
             _ => len,
@@ -161,7 +170,7 @@ impl Connection {
         subflow.sent_new(ctx.now, len);
         subflow.timed = None;
         subflow.retransmitted_down += u64::from(len);
-        Placed { subflow: index, dsn, ssn, len, mapping: (dsn, ssn, len) }
+        Placed { subflow: index, dsn, ssn, len, again: true, mapping: (dsn, ssn, len) }
     }
 }
 

@@ -85,7 +85,7 @@ impl Connection {
         if segment.options.fail {
             return self.handle_fail(ctx, index, segment, frame);
         }
-        let declared = match self.take_mapping(index, segment) {
+        let declared = match self.take_mapping(ctx, index, segment) {
             Ok(Declared::Infinite) => return self.fall_back_up(ctx, index, segment, frame),
             Ok(declared) => declared,
             Err(reason) => return Verdict::Drop(reason),
@@ -116,6 +116,7 @@ impl Connection {
     /// Takes what the packet declares: a mapping, DATA_FIN, or the end of MPTCP.
     fn take_mapping(
         &mut self,
+        ctx: &mut Context<'_>,
         index: SubflowIndex,
         segment: &Segment,
     ) -> Result<Declared, DropReason> {
@@ -129,7 +130,12 @@ impl Connection {
         let Some(Dss { mapping: Some(mapping), data_fin, .. }) = &segment.options.dss else {
             return Ok(Declared::Nothing);
         };
-        let DssMapping { dsn, ssn, len, .. } = *mapping;
+        let DssMapping { dsn, ssn, len, checksum } = *mapping;
+        if checksum.is_some() {
+            // Not negotiated (RFC 8684 section 3.3).
+            self.reset_subflow(ctx, index, flexcp_wire::MpTcpRst::MPTCP_ERROR);
+            return Err(DropReason::BadMapping);
+        }
         let dsn = match dsn {
             DataNumber::Long(dsn) => Dsn(dsn),
             DataNumber::Short(low) => self.up_next.expand(low),
