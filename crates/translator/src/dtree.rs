@@ -231,9 +231,10 @@ impl Lane {
         self.runs.front().map(|run| (run.ssn, run.dsn, run.len))
     }
 
-    /// The mapping at the front of the lane.
-    pub(crate) fn front_mapping(&self) -> Option<Mapping> {
-        self.runs.front().map(|run| run.mapping_at(0))
+    /// The mapping that holds this number of the subflow.
+    pub(crate) fn mapping_by_ssn(&self, ssn: Ssn) -> Option<Mapping> {
+        let run = self.runs.get(self.index_of_ssn(ssn)?)?;
+        Some(run.mapping_at(ssn.since(run.ssn)))
     }
 
     /// Lets go of the first `count` bytes of the front run.

@@ -9,6 +9,7 @@ mod clock;
 mod close;
 mod down;
 mod handshake;
+mod hole;
 mod join;
 mod path;
 mod place;
@@ -312,7 +313,7 @@ impl Connection {
             }
             Phase::Established => {
                 let orphaned = self.orphaned.map(|since| since + timeouts.rejoin);
-                let filler = self.subflows.iter().filter_map(|s| s.filler.map(|(_, due)| due));
+                let filler = self.subflows.iter().filter_map(|s| s.filler.map(|filler| filler.due));
                 let joins = self
                     .subflows
                     .iter()

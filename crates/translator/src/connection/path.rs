@@ -1,5 +1,4 @@
-//! Paths: which subflow carries what goes down, holes on one that was left, and the client's and
-//! FlexCP's signals about addresses (RFC 8684 sections 3.3.8 and 3.4).
+//! Paths: which subflow carries what goes down, and the client's and FlexCP's signals about addresses (RFC 8684 sections 3.3.8 and 3.4).
 
 use core::time::Duration;
 
@@ -14,16 +13,6 @@ use crate::segment::Segment;
 
 /// `ADD_ADDR` copies sent when the client does not echo.
 const MAX_ADD_ADDR_COPIES: u8 = 6;
-/// Pause between two fillers, and before the first when the RTT is not known; it doubles with each.
-const FILLER_PAUSE: Duration = Duration::from_millis(200);
-/// Shortest pause before the first: a hole may only be an ACK that another path's has overtaken.
-const MIN_FILLER_PAUSE: Duration = Duration::from_millis(10);
-/// Doublings of that pause.
-const MAX_FILLER_DOUBLINGS: u8 = 8;
-/// So many fillers that a client which is heard does not ACK, and the subflow is reset.
-const MAX_FILLERS: u8 = 6;
-/// Largest filler packet: what one mapping may hold, within one IP packet.
-const MAX_FILLER_LEN: u32 = 32 * 1024;
 
 impl Connection {
     /// The subflow for new data: the active one while it is good, else the first good one, which is
@@ -37,16 +26,14 @@ impl Connection {
         let badness = |&index: &SubflowIndex| {
             let subflow = self.subflow(index);
             let elsewhere = index != self.active;
-            let hole = elsewhere && self.hole(index).is_some();
+            let hole = elsewhere && self.has_hole(index);
             (subflow.suspect, subflow.backup, hole, elsewhere)
         };
         let best = self.indices().filter(|&i| self.subflow(i).carries()).min_by_key(badness)?;
         if best != self.active {
             self.active = best;
             ctx.counters.subflow_switch += 1;
-            if self.hole(best).is_some() {
-                self.fill(ctx, best);
-            }
+            self.fill_at_once(ctx, best);
         }
         Some(best)
     }
@@ -75,95 +62,6 @@ impl Connection {
                 self.subflow_mut(index).suspect = true;
             }
         }
-    }
-
-    /// Data that a subflow still misses although the client has it from another one: nobody will send
-    /// it again, and what comes behind it would wait for ever. As (front mapping, bytes missing).
-    pub(crate) fn hole(&self, index: SubflowIndex) -> Option<crate::dtree::Mapping> {
-        let subflow = self.subflow(index);
-        let front = subflow.down.front_mapping()?;
-        let end = front.dsn.add(u64::from(front.len));
-        let missing = front.ssn.add(front.len).after(subflow.snd_una);
-        (missing && !end.after(self.down_acked)).then_some(front)
-    }
-
-    /// Looks for holes after a packet on `heard`: on that subflow, and on all of them when the data ACK
-    /// has moved on and may have overtaken what they miss.
-    pub(crate) fn watch_holes(&mut self, ctx: &Context<'_>, heard: SubflowIndex, acked: bool) {
-        if self.identity {
-            return;
-        }
-        for index in self.indices() {
-            if (acked || index == heard) && self.subflow(index).carries() {
-                self.watch_hole(ctx, index);
-            }
-        }
-    }
-
-    /// A subflow with a hole gets filler, unless its next ACKs show soon that there is none.
-    fn watch_hole(&mut self, ctx: &Context<'_>, index: SubflowIndex) {
-        let hole = self.hole(index).is_some();
-        let subflow = self.subflow_mut(index);
-        if !hole {
-            subflow.filler = None;
-        } else if subflow.filler.is_none() {
-            let pause = subflow.rtt().map_or(FILLER_PAUSE, |rtt| rtt * 2);
-            let pause = pause.clamp(MIN_FILLER_PAUSE, FILLER_PAUSE);
-            subflow.filler = Some((0, ctx.now + pause));
-        }
-    }
-
-    /// Fillers whose pause is over.
-    pub(crate) fn fill_due(&mut self, ctx: &mut Context<'_>) {
-        for index in self.indices() {
-            let subflow = self.subflow(index);
-            let Some((count, due)) = subflow.filler else { continue };
-            if ctx.now < due {
-                continue;
-            }
-            let heard = ctx.now.since(subflow.last_heard) < FILLER_PAUSE * 4;
-            if !subflow.carries() || self.hole(index).is_none() {
-                self.subflow_mut(index).filler = None;
-            } else if count >= MAX_FILLERS && heard {
-                self.reset_subflow(ctx, index, MpTcpRst::BAD_PERFORMANCE);
-            } else {
-                self.fill(ctx, index);
-            }
-        }
-    }
-
-    /// Sends bytes of no meaning, under the mappings that were declared, into the hole at the front of a
-    /// subflow. The client has the data and drops them.
-    fn fill(&mut self, ctx: &mut Context<'_>, index: SubflowIndex) {
-        let count = self.subflow(index).filler.map_or(0, |(count, _)| count);
-        let pause = FILLER_PAUSE * (1 << count.min(MAX_FILLER_DOUBLINGS));
-        self.subflow_mut(index).filler = Some((count.saturating_add(1), ctx.now + pause));
-        let Some(front) = self.hole(index) else { return };
-        let subflow = self.subflow(index);
-        let start = front.ssn.max(subflow.snd_una);
-        let len = front.ssn.add(front.len).since(start).min(MAX_FILLER_LEN);
-        // What was reserved and never came is declared by its filler.
-        let (dsn, ssn, mapped) = if front.declared {
-            (front.dsn, front.ssn, front.len)
-        } else {
-            let dsn = front.dsn.add(u64::from(start.since(front.ssn)));
-            self.subflow_mut(index).down.declare(dsn, start, len);
-            (dsn, start, len)
-        };
-        let subflow = self.subflow(index);
-        let mapping = flexcp_wire::DssMapping {
-            dsn: flexcp_wire::DataNumber::Long(dsn.0),
-            ssn: subflow.relative_down(ssn),
-            len: u16::try_from(mapped).unwrap_or(u16::MAX),
-            checksum: None,
-        };
-        let mss = subflow.mss;
-        let mut outgoing = self.own_down(index, TcpFlags::ACK);
-        outgoing.seq = start.0;
-        self.push_dss(&mut outgoing, Some(mapping), false);
-        let options = u16::try_from(outgoing.options.finish().len()).unwrap_or(40);
-        ctx.counters.filler_tx += 1;
-        ctx.send(outgoing.filler(len as usize, mss.saturating_sub(options).max(1)));
     }
 
     /// Options that are for FlexCP alone. `true`: there were some, so that a packet without payload has

@@ -6,6 +6,7 @@ use core::time::Duration;
 use flexcp_wire::{Ssn, Timestamps};
 
 use super::clock::SubflowClock;
+use super::hole::Filler;
 use crate::dtree::Lane;
 use crate::segment::{Ends, Options, Segment};
 use crate::time::Instant;
@@ -82,8 +83,8 @@ pub(crate) struct Subflow {
     pub(crate) timed: Option<(Ssn, Instant)>,
     /// Smoothed RTT in microseconds (RFC 6298).
     pub(crate) srtt: Option<u32>,
-    /// Fillers sent into the hole that the data ACK has overtaken, and when the next one is due.
-    pub(crate) filler: Option<(u8, Instant)>,
+    /// What is being done about a hole that the data ACK has overtaken.
+    pub(crate) filler: Option<Filler>,
     /// ACKs in a row that moved on without saying a data ACK: options are being stripped.
     pub(crate) bare_acks: u8,
 

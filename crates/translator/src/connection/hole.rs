@@ -1,0 +1,172 @@
+//! Holes on a subflow that was left.
+//!
+//! After a switch the server sends again what the old subflow has lost, and it goes down on the new one.
+//! Once the data ACK has passed it the server never sends it again, and on the old subflow everything
+//! behind it would wait for ever. The client has those bytes and drops them when they come twice, so the
+//! hole can be closed with bytes of no meaning, under the mappings that were declared for it.
+
+use core::time::Duration;
+
+use flexcp_wire::{DataNumber, DssMapping, MpTcpRst, Ssn, TcpFlags};
+
+use super::{Connection, Context, SubflowIndex};
+use crate::dtree::Mapping;
+use crate::time::Instant;
+
+/// Pause before a filler is sent again, and before the first when the RTT is not known; it doubles with
+/// each that gets no answer.
+const PAUSE: Duration = Duration::from_millis(200);
+/// Shortest pause before the first: a hole may only be an ACK that another path's has overtaken.
+const MIN_PAUSE: Duration = Duration::from_millis(10);
+/// Doublings of the pause.
+const MAX_DOUBLINGS: u8 = 8;
+/// So many fillers in vain to a client that is heard, and the subflow is reset.
+const MAX_IN_VAIN: u8 = 6;
+/// Largest filler packet, within one IP packet.
+const MAX_PACKET: u32 = 32 * 1024;
+/// Packets in one burst at most; it starts with one and doubles with each burst that is ACKed.
+const MAX_BURST: u8 = 16;
+
+/// Filler on its way into a hole.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Filler {
+    /// Bursts since the subflow's ACK moved on.
+    in_vain: u8,
+    /// Packets in the next burst.
+    burst: u8,
+    /// The subflow's ACK when the last burst was sent.
+    una: Ssn,
+    /// When the next burst is due.
+    pub(crate) due: Instant,
+}
+
+impl Connection {
+    /// Whether a subflow misses data that the client has from another one.
+    pub(crate) fn has_hole(&self, index: SubflowIndex) -> bool {
+        self.hole_at(index, self.subflow(index).snd_una).is_some()
+    }
+
+    /// The mapping at this number of the subflow, if all of it is behind the data ACK.
+    fn hole_at(&self, index: SubflowIndex, ssn: Ssn) -> Option<Mapping> {
+        let mut mapping = self.subflow(index).down.mapping_by_ssn(ssn)?;
+        if !mapping.dsn.before(self.down_acked) {
+            return None;
+        }
+        let behind = self.down_acked.since(mapping.dsn);
+        if !mapping.declared && behind < u64::from(mapping.len) {
+            mapping.len = u32::try_from(behind).unwrap_or(mapping.len);
+        }
+        (behind >= u64::from(mapping.len)).then_some(mapping)
+    }
+
+    /// Looks for holes after a packet on `heard`: on that subflow, and on all of them when the data ACK
+    /// has moved on and may have overtaken what they miss.
+    pub(crate) fn watch_holes(&mut self, ctx: &mut Context<'_>, heard: SubflowIndex, acked: bool) {
+        if self.identity {
+            return;
+        }
+        for index in self.indices() {
+            if (acked || index == heard) && self.subflow(index).carries() {
+                self.watch_hole(ctx, index, index == heard);
+            }
+        }
+    }
+
+    fn watch_hole(&mut self, ctx: &mut Context<'_>, index: SubflowIndex, heard: bool) {
+        if !self.has_hole(index) {
+            self.subflow_mut(index).filler = None;
+            return;
+        }
+        let subflow = self.subflow_mut(index);
+        let una = subflow.snd_una;
+        let Some(filler) = &mut subflow.filler else {
+            // Its next ACKs may show that there is none.
+            let pause = subflow.rtt().map_or(PAUSE, |rtt| (rtt * 2).clamp(MIN_PAUSE, PAUSE));
+            subflow.filler = Some(Filler { in_vain: 0, burst: 1, una, due: ctx.now + pause });
+            return;
+        };
+        if filler.in_vain > 0 && una.after(filler.una) {
+            filler.in_vain = 0;
+            filler.burst = filler.burst.saturating_mul(2).min(MAX_BURST);
+            self.fill(ctx, index);
+        } else if heard {
+            // The path works again, so there is no reason to wait as if it did not.
+            filler.due = filler.due.min(ctx.now + PAUSE);
+        }
+    }
+
+    /// New data is about to go down on a subflow: what it misses goes before it.
+    pub(crate) fn fill_at_once(&mut self, ctx: &mut Context<'_>, index: SubflowIndex) {
+        if self.has_hole(index) {
+            self.fill(ctx, index);
+        }
+    }
+
+    /// Fillers whose pause is over.
+    pub(crate) fn fill_due(&mut self, ctx: &mut Context<'_>) {
+        for index in self.indices() {
+            let subflow = self.subflow(index);
+            let Some(filler) = subflow.filler else { continue };
+            if ctx.now < filler.due {
+                continue;
+            }
+            let heard = ctx.now.since(subflow.last_heard) < PAUSE * 4;
+            if !subflow.carries() || !self.has_hole(index) {
+                self.subflow_mut(index).filler = None;
+            } else if filler.in_vain >= MAX_IN_VAIN && heard {
+                self.reset_subflow(ctx, index, MpTcpRst::BAD_PERFORMANCE);
+            } else {
+                self.fill(ctx, index);
+            }
+        }
+    }
+
+    /// Sends one burst from the subflow's ACK on.
+    fn fill(&mut self, ctx: &mut Context<'_>, index: SubflowIndex) {
+        let subflow = self.subflow_mut(index);
+        let una = subflow.snd_una;
+        let known = subflow.filler.unwrap_or(Filler { in_vain: 0, burst: 1, una, due: ctx.now });
+        let pause = PAUSE * (1 << known.in_vain.min(MAX_DOUBLINGS));
+        let in_vain = known.in_vain.saturating_add(1);
+        subflow.filler = Some(Filler { in_vain, una, due: ctx.now + pause, ..known });
+        let mut at = una;
+        for _ in 0..known.burst {
+            let Some(mapping) = self.hole_at(index, at) else { break };
+            let end = mapping.ssn.add(mapping.len);
+            let len = end.since(at).min(MAX_PACKET);
+            self.send_filler(ctx, index, mapping, at, len);
+            at = at.add(len);
+        }
+    }
+
+    fn send_filler(
+        &mut self,
+        ctx: &mut Context<'_>,
+        index: SubflowIndex,
+        mapping: Mapping,
+        at: Ssn,
+        len: u32,
+    ) {
+        let Mapping { mut dsn, mut ssn, len: mut mapped, declared } = mapping;
+        let subflow = self.subflow_mut(index);
+        if !declared {
+            // What was reserved and never came is declared by its filler.
+            dsn = dsn.add(u64::from(at.since(ssn)));
+            subflow.down.declare(dsn, at, len);
+            (ssn, mapped) = (at, len);
+        }
+        let option = DssMapping {
+            dsn: DataNumber::Long(dsn.0),
+            ssn: subflow.relative_down(ssn),
+            len: u16::try_from(mapped).unwrap_or(u16::MAX),
+            checksum: None,
+        };
+        let mss = subflow.mss;
+        let mut outgoing = self.own_down(index, TcpFlags::ACK);
+        outgoing.seq = at.0;
+        self.push_dss(&mut outgoing, Some(option), false);
+        let options = u16::try_from(outgoing.options.finish().len()).unwrap_or(40);
+        ctx.counters.filler_tx += 1;
+        ctx.send(outgoing.filler(len as usize, mss.saturating_sub(options).max(1)));
+    }
+}
