@@ -164,10 +164,11 @@ impl Connection {
         let subflow = self.subflow_mut(index);
         let before = subflow.ack_number();
         while let Some((ssn, dsn, len)) = subflow.up.front() {
-            if ssn.after(subflow.rcv_ack) {
+            if ssn.after(subflow.rcv_ack) || !ssn.before(subflow.rcv_high) {
                 break;
             }
-            let reached = reached_from(dsn, len, up_acked, blocks);
+            let sent = len.min(subflow.rcv_high.since(ssn));
+            let reached = reached_from(dsn, sent, up_acked, blocks);
             if reached == 0 {
                 break;
             }

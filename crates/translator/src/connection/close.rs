@@ -14,20 +14,22 @@ use crate::frame::{Frame, Verdict};
 use crate::segment::Segment;
 
 impl Connection {
-    /// Notes the client's FIN on a subflow, and its ACK of FlexCP's.
+    /// Notes the client's FIN on a subflow, and its ACK of FlexCP's. `true`: it was that ACK.
     pub(crate) fn take_subflow_fin(
         &mut self,
         ctx: &mut Context<'_>,
         index: SubflowIndex,
         segment: &Segment,
-    ) {
+    ) -> bool {
         let subflow = self.subflow_mut(index);
         if segment.has(TcpFlags::FIN) {
             subflow.fin_remote = Some(Ssn(segment.tcp.seq).add(segment.payload_len()));
         }
-        if subflow.fin_local.is_some_and(|fin| subflow.snd_una.after(fin)) {
+        let confirmed = subflow.fin_local.is_some_and(|fin| subflow.snd_una.after(fin));
+        if confirmed {
             self.close_subflow(ctx, index);
         }
+        confirmed
     }
 
     /// Answers the client's FIN on a subflow once everything before it has reached the server: the ACK
@@ -164,9 +166,13 @@ impl Connection {
         dsn: Dsn,
         segment: &Segment,
     ) -> Verdict {
-        // The server's own number, or what an ACK of the client's made it use.
-        let behind = self.down_next.max(self.down_acked);
-        if dsn.before(self.down_acked) || dsn.after(behind.add(u64::from(segment.tcp.window))) {
+        // The server's own number, or what an ACK of the client's made it use. Another one in the window
+        // gets an ACK that the true server answers with that (RFC 5961 section 3.2).
+        if dsn != self.down_next && dsn != self.down_acked {
+            if !dsn.before(self.down_acked) && dsn.before(self.down_edge) {
+                let challenge = self.own_up(self.up_seq(self.up_next), TcpFlags::ACK);
+                ctx.send(challenge.own());
+            }
             return Verdict::Drop(DropReason::BlindReset);
         }
         self.fast_close_all(ctx);

@@ -154,7 +154,7 @@ impl Connection {
             self.reset_subflow(ctx, index, flexcp_wire::MpTcpRst::PROHIBITED);
             return Verdict::Drop(DropReason::NotAuthenticated);
         }
-        self.subflow_mut(index).heard(ctx.now, &segment.options);
+        self.subflow_mut(index).heard(ctx.now, segment);
         self.establish_join(ctx, index);
         Verdict::Consume
     }

@@ -3,7 +3,7 @@
 
 use flexcp_wire::{OptionWriter, TcpFlags, TcpOption, TcpOptions, TcpSeq};
 
-use super::{Connection, Context, INITIAL, Phase};
+use super::{Connection, Context, INITIAL};
 use crate::frame::{Frame, Verdict};
 use crate::segment::{Ends, Outgoing, Segment};
 
@@ -61,7 +61,7 @@ impl Connection {
     /// A RST goes through as it is, for its receiver to judge; the state lingers for a while, as the
     /// receiver may have refused it.
     fn note_plain_reset(&mut self, ctx: &Context<'_>, segment: &Segment) {
-        if segment.has(TcpFlags::RST) && self.phase == Phase::Plain {
+        if segment.has(TcpFlags::RST) {
             let linger = ctx.config.timeouts.linger;
             self.up_fin = Some(self.up_acked.sub(1));
             self.down_fin = Some(self.down_acked.sub(1));

@@ -8,7 +8,7 @@ use flexcp_wire::{Ssn, Timestamps};
 use super::clock::SubflowClock;
 use super::hole::Filler;
 use crate::dtree::Lane;
-use crate::segment::{Ends, Options, Segment};
+use crate::segment::{Ends, Segment};
 use crate::time::Instant;
 
 /// MSS of a peer that does not say (RFC 9293 section 3.7.1).
@@ -64,6 +64,9 @@ pub(crate) struct Subflow {
     pub(crate) up: Lane,
     /// What FlexCP ACKs to the client: everything before it has reached the server.
     pub(crate) rcv_ack: Ssn,
+    /// Behind the last number that the client has sent. A mapping may be declared further ahead, and its
+    /// data reach the server on another subflow first: an ACK beyond this would be one of unsent data.
+    pub(crate) rcv_high: Ssn,
     /// Number of the client's FIN on this subflow, once it was seen.
     pub(crate) fin_remote: Option<Ssn>,
     /// Number of FlexCP's FIN on this subflow, once it was sent.
@@ -117,6 +120,7 @@ impl Subflow {
             snd_una: isn_local.add(1),
             up: Lane::default(),
             rcv_ack: isn_remote.add(1),
+            rcv_high: isn_remote.add(1),
             fin_remote: None,
             fin_local: None,
             clock: None,
@@ -170,8 +174,10 @@ impl Subflow {
     }
 
     /// Notes what the client's packet says about the path: it is alive, and its clock.
-    pub(crate) fn heard(&mut self, now: Instant, options: &Options) {
+    pub(crate) fn heard(&mut self, now: Instant, segment: &Segment) {
+        let options = &segment.options;
         self.last_heard = now;
+        self.rcv_high = self.rcv_high.max(Ssn(segment.tcp.seq).add(segment.payload_len()));
         self.suspect = false;
         if let (Some(clock), Some(Timestamps { val, .. })) = (&mut self.clock, options.timestamps) {
             clock.heard(val);

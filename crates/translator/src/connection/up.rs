@@ -55,14 +55,15 @@ impl Connection {
     ) -> Verdict {
         let seq = Ssn(segment.tcp.seq);
         let subflow = self.subflow_mut(index);
+        // Whatever its number (RFC 5961 section 4): the client may have rebooted.
+        if segment.has(TcpFlags::SYN) {
+            return self.challenge(ctx, index);
+        }
         if seq.offset_from(subflow.rcv_ack).unsigned_abs() > FAR {
             return Verdict::Drop(DropReason::OutOfWindow);
         }
         if segment.has(TcpFlags::RST) {
             return self.handle_subflow_reset(ctx, index, segment);
-        }
-        if segment.has(TcpFlags::SYN) {
-            return self.challenge(ctx, index);
         }
         if !segment.has(TcpFlags::ACK) {
             return Verdict::Drop(DropReason::Unexpected);
@@ -70,7 +71,7 @@ impl Connection {
         if !subflow.take_ack(ctx.now, Ssn(segment.tcp.ack)) {
             return Verdict::Drop(DropReason::AckOfUnsent);
         }
-        subflow.heard(ctx.now, &segment.options);
+        subflow.heard(ctx.now, segment);
         self.heard = index;
         self.last_packet = ctx.now;
         if let Some(key) = segment.options.fast_close {
@@ -90,7 +91,7 @@ impl Connection {
             Ok(declared) => declared,
             Err(reason) => return Verdict::Drop(reason),
         };
-        self.take_subflow_fin(ctx, index, segment);
+        let control = self.take_subflow_fin(ctx, index, segment) || control;
         if let Phase::Closed(_) = self.phase {
             self.answer_subflow_fin(ctx, index, segment.has(TcpFlags::FIN));
             return Verdict::Consume;
