@@ -14,6 +14,8 @@ use crate::frame::{Frame, Payload, Transmit};
 
 /// IP protocol number of TCP.
 const TCP: u8 = 6;
+/// What the length field of an IP header can say.
+const MAX_IP_LEN: usize = 0xffff;
 /// TTL of packets that FlexCP makes.
 const OWN_TTL: u8 = 64;
 
@@ -206,6 +208,10 @@ impl Outgoing {
         limit: u16,
     ) -> Result<(), DropReason> {
         let v6 = self.ends.to.is_ipv6();
+        let ip_len = if v6 { 0 } else { 20 };
+        if ip_len + TCP_HEADER_LEN + self.options.finish().len() + payload.len() > MAX_IP_LEN {
+            return Err(DropReason::NoHeadroom);
+        }
         let gso = segmentation(frame.offload, payload.len(), limit, v6);
         let mut checksum = frame.offload.checksum;
         let changed = gso.is_some() || payload != segment.payload;

@@ -139,7 +139,8 @@ impl Translator {
         frame: &mut Frame<'_>,
     ) -> Verdict {
         let ends = Ends { from: segment.source(), to: segment.destination() };
-        let is_syn = segment.has(TcpFlags::SYN) && !segment.has(TcpFlags::ACK);
+        let not_opening = TcpFlags::ACK | TcpFlags::RST | TcpFlags::FIN;
+        let is_syn = segment.has(TcpFlags::SYN) && !segment.tcp.flags.intersects(not_opening);
         let Some(flow) = self.table.find(ends) else {
             return if is_syn {
                 self.handle_syn(now, segment, frame)
@@ -221,6 +222,9 @@ impl Translator {
                     connection.handle_up(&mut ctx, index, segment, frame)
                 }
             }
+            Phase::Plain if segment.has(TcpFlags::SYN) && !connection.server.answered => {
+                self.repeat_syn(now, id, segment, frame)
+            }
             Phase::Plain | Phase::Fallback => connection.relay_up(&mut ctx, segment, frame),
             Phase::Reset(_) => connection.answer_reset_client(&mut ctx, index, segment),
         }
@@ -282,10 +286,11 @@ impl Translator {
                 Verdict::Forward
             }
             Some(Match::Reverse { service }) => {
-                if self.table.len() >= self.config.limits.connections {
-                    return Verdict::Drop(DropReason::LimitReached);
-                }
-                let Some(backend) = self.next_backend(service, None) else {
+                let full = self.table.len() >= self.config.limits.connections;
+                let backend = if full { None } else { self.next_backend(service, None) };
+                let Some(backend) = backend else {
+                    // Silence would make the client give MPTCP up.
+                    self.refuse(segment, MpTcpRst::RESOURCES);
                     return Verdict::Drop(DropReason::LimitReached);
                 };
                 if self.wants_mptcp(segment) {
@@ -369,12 +374,16 @@ impl Translator {
         let Some(connection) = self.table.get_mut(id) else { return Verdict::Consume };
         let (service, tried, phase) =
             (connection.service, connection.server.tried, connection.phase);
-        if phase == Phase::SynSent && self.services.backends(service) > usize::from(tried) {
-            self.skip_backend(now, id);
+        let waits = matches!(phase, Phase::SynSent | Phase::Plain);
+        let more = self.services.backends(service) > usize::from(tried);
+        if waits && more && self.skip_backend(now, id) {
             return Verdict::Consume;
         }
         let Some(connection) = self.table.get_mut(id) else { return Verdict::Consume };
         let mut ctx = context!(self, now);
+        if phase == Phase::Plain {
+            return connection.relay_up(&mut ctx, segment, frame);
+        }
         if request(segment) == Request::Mptcp {
             let end_to_end = connection.offered_end_to_end;
             return connection.forward_syn(&mut ctx, segment, frame, end_to_end);

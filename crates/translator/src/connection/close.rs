@@ -34,6 +34,9 @@ impl Connection {
 
     /// Answers the client's FIN on a subflow once everything before it has reached the server: the ACK
     /// carries FlexCP's own FIN, so a lost one is asked for by the client's next copy.
+    ///
+    /// A FIN closes one direction. On the last subflow FlexCP keeps its own back for as long as the server
+    /// may have something to say.
     pub(crate) fn answer_subflow_fin(
         &mut self,
         ctx: &mut Context<'_>,
@@ -42,10 +45,18 @@ impl Connection {
     ) {
         let subflow = self.subflow_mut(index);
         let waiting = subflow.fin_remote == Some(subflow.rcv_ack) && subflow.lives();
-        if !waiting || (subflow.fin_local.is_some() && !again) {
+        let answered = subflow.fin_local.is_some();
+        if !waiting || (answered && !again) {
             return;
         }
-        if subflow.fin_local.is_none() {
+        if !answered && self.is_last(index) && !self.is_finished() {
+            if again {
+                self.send_ack(ctx, index, TcpFlags::ACK);
+            }
+            return;
+        }
+        let subflow = self.subflow_mut(index);
+        if !answered {
             subflow.fin_local = Some(subflow.snd_next);
             subflow.snd_next = subflow.snd_next.add(1);
             subflow.state = SubflowState::Closing;
@@ -58,10 +69,18 @@ impl Connection {
         self.note_orphan(ctx);
     }
 
+    /// Whether no other subflow could carry what the server still has to say.
+    fn is_last(&self, index: SubflowIndex) -> bool {
+        !self.indices().any(|other| other != index && self.subflow(other).carries())
+    }
+
     /// Both directions closed: what still comes is answered for a while.
-    pub(crate) fn note_finished(&mut self, ctx: &Context<'_>) {
+    pub(crate) fn note_finished(&mut self, ctx: &mut Context<'_>) {
         if self.phase == Phase::Established && self.is_finished() {
             self.phase = Phase::Closed(ctx.now + ctx.config.timeouts.linger);
+            for index in self.indices() {
+                self.answer_subflow_fin(ctx, index, false);
+            }
         }
     }
 
@@ -268,6 +287,13 @@ impl Connection {
         frame: &mut Frame<'_>,
     ) -> Verdict {
         ctx.counters.mp_fail_rx += 1;
+        if self.identity && index == INITIAL {
+            // RFC 8684 section 3.7: MP_FAIL is answered with MP_FAIL.
+            let mut outgoing = self.own_down(index, TcpFlags::ACK);
+            let fail = flexcp_wire::MpFail { dsn: self.up_acked.0 };
+            outgoing.options.push(&TcpOption::Mptcp(MptcpOption::Fail(fail)));
+            ctx.send(outgoing.own());
+        }
         self.fall_back_up(ctx, index, segment, frame)
     }
 }

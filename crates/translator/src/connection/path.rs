@@ -194,7 +194,12 @@ impl Connection {
             hmac: Some(hmac),
         };
         let mut outgoing = self.own_down(index, TcpFlags::ACK);
-        outgoing.options.push(&TcpOption::Mptcp(MptcpOption::AddAddr(option)));
+        let option = TcpOption::Mptcp(MptcpOption::AddAddr(option));
+        if !outgoing.options.push(&option) {
+            // An IPv6 address with a port leaves no room for timestamps.
+            outgoing.options = flexcp_wire::OptionWriter::default();
+            outgoing.options.push(&option);
+        }
         // Where there is no room for both, the address alone has to do.
         self.push_dss(&mut outgoing, None, false);
         outgoing

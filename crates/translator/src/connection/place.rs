@@ -8,9 +8,9 @@ use flexcp_wire::{Dsn, Ssn};
 
 use super::{Connection, Context, SubflowIndex};
 
-/// Longest mapping that is declared for one piece: the DSS length is 16 bits wide and DATA_FIN may
-/// come on top.
-const MAX_MAPPING: u32 = 0xffff - 1;
+/// Longest mapping that is declared for one piece: it has to fit one IPv4 packet with all headers, and
+/// with DATA_FIN the 16-bit length of the DSS.
+const MAX_MAPPING: u32 = 0xffff - 20 - 60;
 
 /// A piece of the server's data and the mapping that it goes under.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,10 +36,11 @@ impl Connection {
     ) -> Option<Placed> {
         let len = len.min(MAX_MAPPING);
         let active = self.usable_active(ctx)?;
-        if self.subflow(active).down.len() > ctx.config.limits.mappings {
-            return None;
-        }
         if !dsn.before(self.down_next) {
+            // What went down before goes again all the same: its ACK makes room.
+            if self.subflow(active).down.len() > ctx.config.limits.mappings {
+                return None;
+            }
             return Some(self.place_new(ctx, active, dsn, len));
         }
         let left = self.down_next.since(dsn);

@@ -93,6 +93,11 @@ impl Connection {
         };
         let control = self.take_subflow_fin(ctx, index, segment) || control;
         if let Phase::Closed(_) = self.phase {
+            let data_fin = segment.options.dss.as_ref().is_some_and(|dss| dss.data_fin);
+            if (data_fin || !segment.payload.is_empty()) && !segment.has(TcpFlags::FIN) {
+                // The last data ACK has got lost.
+                self.send_ack(ctx, index, TcpFlags::ACK);
+            }
             self.answer_subflow_fin(ctx, index, segment.has(TcpFlags::FIN));
             return Verdict::Consume;
         }

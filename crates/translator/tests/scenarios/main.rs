@@ -4,4 +4,25 @@
 
 mod support;
 
+mod ack_sack;
+mod addresses;
+mod close;
+mod down;
+mod fallback;
+mod gso;
 mod handshake;
+mod holes;
+mod join;
+mod limits;
+mod malformed;
+mod plain;
+mod properties;
+mod simulation;
+mod reset;
+mod reverse;
+mod switch;
+mod timers;
+mod timestamps;
+mod up;
+mod windows;
+mod wrap;

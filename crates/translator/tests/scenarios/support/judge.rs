@@ -162,7 +162,7 @@ impl Judge {
                 || mapping.ssn.wrapping_sub(ssn).cast_signed() >= length.cast_signed();
             if !same && !apart {
                 let from = other.wrapping_sub(bases.map);
-                wrong.push(format!("! mapping changed, was {from}:{}@{ssn}", from + u64::from(length)));
+                wrong.push(format!("! mapping changed, was {from}:{}@{ssn}", from.wrapping_add(length.into())));
             }
         }
         if !facts.declared.contains(&(mapping.ssn, dsn, len)) {

@@ -16,9 +16,10 @@ use flexcp_translator::{
 use flexcp_wire::{ChecksumState, GsoKind, IpHeader, Offload, Sum, TcpFlags, TcpHeader};
 
 use self::judge::Judge;
+use self::net::connection_of;
 pub(crate) use self::net::{FLOWS_PER_CONNECTION, Leg, Net};
 use self::notation::{Seen, build, parse, show};
-pub(crate) use self::setup::Setup;
+pub(crate) use self::setup::{Setup, millis};
 
 /// A translator among its peers.
 #[derive(Debug)]
@@ -110,11 +111,10 @@ impl Scenario {
     /// A packet of another back end's.
     #[track_caller]
     pub(crate) fn backend(&mut self, backend: usize, line: &str) -> Outcome {
-        let outcome = self.packet(Leg::Server { connection: 0, backend }, line, |_| {});
-        if line.starts_with("S.") {
-            self.net.connections[0].backend = backend;
-        }
-        outcome
+        let connection = &mut self.net.connections[0];
+        connection.backend = backend;
+        connection.flows[0].isn_flexcp = connection.server_isn_of(backend);
+        self.packet(Leg::Server { connection: 0, backend }, line, |_| {})
     }
 
     /// A packet whose bytes, from the IP header on, are changed on the way.
@@ -130,6 +130,7 @@ impl Scenario {
 
     #[track_caller]
     fn packet(&mut self, leg: Leg, line: &str, edit: impl FnOnce(&mut Vec<u8>)) -> Outcome {
+        self.net.current = connection_of(leg);
         let (mut bytes, offload) = self.bytes(leg, line);
         edit(&mut bytes);
         let what = format!("{} {line}", self.net.name(leg));
@@ -151,7 +152,7 @@ impl Scenario {
             Leg::Server { .. } => &mut self.server_window,
         };
         match parsed.window {
-            Some(said) if !parsed.flags.contains(TcpFlags::SYN) => *window = said,
+            Some(said) if !parsed.flags.intersects(TcpFlags::SYN | TcpFlags::RST) => *window = said,
             Some(_) => {}
             None => parsed.window = Some(*window),
         }
@@ -276,6 +277,7 @@ impl Scenario {
         flow.isn_client = flow.isn_client.wrapping_add(0x1357_9bdf);
         flow.nonce_client ^= 0xff00_00ff;
         flow.mapped.clear();
+        flow.isn_flexcp = 0;
         let connection = id / FLOWS_PER_CONNECTION;
         self.judge.forget(id, initial.then_some(connection));
         if initial {
@@ -293,7 +295,8 @@ impl Scenario {
                 ConnectionState::Translating | ConnectionState::HalfClosed | ConnectionState::Closed
             )
         };
-        self.translator.connections(self.now).all(|view| translates(&view))
+        let mut connections = self.translator.connections(self.now).peekable();
+        connections.peek().is_some() && connections.all(|view| translates(&view))
     }
 
     fn drain(&mut self, outcome: &mut Outcome, frame: Option<&Frame<'_>>, translating: bool) {

@@ -26,6 +26,8 @@ pub(crate) struct Net {
     pub(crate) reverse: bool,
     pub(crate) backends: Vec<SocketAddr>,
     pub(crate) connections: Vec<Connection>,
+    /// The connection that the packet in hand belongs to.
+    pub(crate) current: usize,
 }
 
 /// One connection's peers.
@@ -110,12 +112,12 @@ impl Net {
         }
         let backend = self.backends.iter().position(|&addr| addr == to)?;
         let known = |c: &Connection| c.sources[backend] == Some(from);
-        let connection = self.connections.iter().position(known).or_else(|| {
-            let is_new = |c: &Connection| {
-                if self.reverse { syn && c.sources[backend].is_none() } else { c.flows[0].client == from }
-            };
-            self.connections.iter().position(is_new)
-        })?;
+        let fits = |c: &Connection| {
+            if self.reverse { syn || known(c) } else { c.flows[0].client == from }
+        };
+        // In reverse mode a SYN belongs to the client that has just been heard.
+        let current = Some(self.current).filter(|&i| fits(&self.connections[i]));
+        let connection = current.or_else(|| self.connections.iter().position(fits))?;
         self.connections[connection].sources[backend] = Some(from);
         Some(Leg::Server { connection, backend })
     }

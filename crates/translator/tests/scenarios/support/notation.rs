@@ -164,7 +164,7 @@ fn parse_extras(text: &str) -> Extras {
 /// - `join [id N] [b] [token HEX] [bad]`: likewise
 /// - `dss [ack D | ack32 D] [map A:B@SSN | map32 A:B@SSN] [fin | fin D] [infinite D@SSN] [csum HEX]`
 /// - `add-addr id N ADDR[:PORT] [echo]`, `rm-addr N M`, `prio [b]`, `fail D`, `fastclose [bad]`,
-///   `rst reason N [transient]`
+///   `rst reason N [transient]`; an `add-addr` with `bad` has a wrong HMAC
 fn parse_option(net: &Net, leg: Leg, bases: Bases, text: &str, line: &mut Line) {
     let mut words = text.split_whitespace();
     let name = words.next().expect("option");
@@ -209,7 +209,7 @@ fn parse_option(net: &Net, leg: Leg, bases: Bases, text: &str, line: &mut Line) 
             }
             mptcp(MptcpOption::Dss(dss))
         }
-        "add-addr" => mptcp(MptcpOption::AddAddr(parse_add_addr(&rest))),
+        "add-addr" => mptcp(MptcpOption::AddAddr(parse_add_addr(net, leg, &rest))),
         "rm-addr" => {
             let ids: Vec<u8> = rest.iter().map(|id| id.parse().expect("id")).collect();
             mptcp(MptcpOption::RemoveAddr(RemoveAddr::new(&ids)))
@@ -220,7 +220,7 @@ fn parse_option(net: &Net, leg: Leg, bases: Bases, text: &str, line: &mut Line) 
             mptcp(MptcpOption::Fail(MpFail { dsn }))
         }
         "fastclose" => {
-            let key = net.connection(leg).flexcp_key.expect("FlexCP's key");
+            let key = net.connection(leg).flexcp_key.unwrap_or(0);
             let key = key ^ u64::from(rest.contains(&"bad"));
             mptcp(MptcpOption::FastClose(MpFastClose { key }))
         }
@@ -271,7 +271,7 @@ fn parse_join(net: &Net, leg: Leg, rest: &[&str], flags: TcpFlags) -> TcpOption<
     let Leg::Client(id) = leg else { panic!("a server does not join") };
     let (connection, flow) = (net.connection(leg), net.flow(id));
     let after = |word: &str| rest.iter().position(|w| *w == word).and_then(|i| rest.get(i + 1));
-    let flexcp_key = connection.flexcp_key.expect("FlexCP's key");
+    let flexcp_key = connection.flexcp_key.unwrap_or(0);
     let join = if flags.contains(TcpFlags::SYN) {
         let token = after("token").map(|text| u32::from_str_radix(text, 16).expect("hex"));
         let nonce = after("nonce").map(|text| u32::from_str_radix(text, 16).expect("hex"));
@@ -345,9 +345,9 @@ fn parse_dss(bases: Bases, rest: &[&str]) -> Dss {
     dss
 }
 
-fn parse_add_addr(rest: &[&str]) -> AddAddr {
+fn parse_add_addr(net: &Net, leg: Leg, rest: &[&str]) -> AddAddr {
     let after = |word: &str| rest.iter().position(|w| *w == word).map(|i| rest[i + 1]);
-    let id = after("id").expect("id").parse().expect("id");
+    let id: u8 = after("id").expect("id").parse().expect("id");
     let text = rest.iter().find(|w| w.contains('.') || w.contains(':')).expect("address");
     let (addr, port) = match text.parse::<IpAddr>() {
         Ok(addr) => (addr, None),
@@ -357,7 +357,20 @@ fn parse_add_addr(rest: &[&str]) -> AddAddr {
         }
     };
     let echo = rest.contains(&"echo");
-    AddAddr { echo, id, addr, port, hmac: (!echo).then_some(0x1234) }
+    let connection = net.connection(leg);
+    let hmac = add_addr_hmac(connection.client_key, connection.flexcp_key.unwrap_or(0), id, addr, port);
+    let hmac = hmac ^ u64::from(rest.contains(&"bad"));
+    AddAddr { echo, id, addr, port, hmac: (!echo).then_some(hmac) }
+}
+
+/// The rightmost 64 bits (RFC 8684 section 3.4.1); a port that is not there counts as 0.
+fn add_addr_hmac(sender: u64, receiver: u64, id: u8, addr: IpAddr, port: Option<u16>) -> u64 {
+    let octets = match addr {
+        IpAddr::V4(addr) => addr.octets().to_vec(),
+        IpAddr::V6(addr) => addr.octets().to_vec(),
+    };
+    let full = net::hmac(sender, receiver, &[&[id], &octets, &port.unwrap_or(0).to_be_bytes()]);
+    u64::from_be_bytes(full[24..].try_into().expect("8 bytes"))
 }
 
 /// The packet as bytes, and what a carrier knows of it.
@@ -626,13 +639,8 @@ fn show_dss(bases: Bases, dss: &Dss) -> String {
 }
 
 fn show_add_addr(sender: u64, receiver: u64, add: &AddAddr) -> String {
-    let octets = match add.addr {
-        IpAddr::V4(addr) => addr.octets().to_vec(),
-        IpAddr::V6(addr) => addr.octets().to_vec(),
-    };
-    let port = add.port.unwrap_or(0).to_be_bytes();
-    let full = net::hmac(sender, receiver, &[&[add.id], &octets, &port]);
-    let is_right = add.hmac.is_none_or(|hmac| hmac.to_be_bytes() == full[24..]);
+    let hmac = add_addr_hmac(sender, receiver, add.id, add.addr, add.port);
+    let is_right = add.hmac.is_none_or(|said| said == hmac);
     let addr = match add.port {
         Some(port) => SocketAddr::new(add.addr, port).to_string(),
         None => add.addr.to_string(),

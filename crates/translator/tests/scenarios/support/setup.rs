@@ -29,7 +29,8 @@ pub(crate) struct Setup {
     pub(crate) client_isn: u32,
     pub(crate) server_isn: u32,
     pub(crate) client_key: u64,
-    pub(crate) seed: u8,
+    pub(crate) seed: u64,
+    pub(crate) ports: u16,
     pub(crate) connections: usize,
 }
 
@@ -52,6 +53,7 @@ impl Default for Setup {
             server_isn: 0x2000_0000,
             client_key: 0x0503_34cf_e246_2c44,
             seed: 7,
+            ports: 1000,
             connections: 1,
         }
     }
@@ -105,6 +107,12 @@ impl Setup {
         self
     }
 
+    /// Ports towards the back ends.
+    pub(crate) const fn ports(mut self, count: u16) -> Self {
+        self.ports = count;
+        self
+    }
+
     pub(crate) const fn connections(mut self, count: usize) -> Self {
         self.connections = count;
         self
@@ -138,7 +146,7 @@ impl Setup {
         self
     }
 
-    pub(crate) const fn keys(mut self, client: u64, seed: u8) -> Self {
+    pub(crate) const fn keys(mut self, client: u64, seed: u64) -> Self {
         (self.client_key, self.seed) = (client, seed);
         self
     }
@@ -154,7 +162,9 @@ impl Setup {
             limits: self.limits,
             timeouts: self.timeouts,
         };
-        Scenario::new(config, [self.seed; 32], self.net())
+        let mut seed = [7; 32];
+        seed[..8].copy_from_slice(&self.seed.to_be_bytes());
+        Scenario::new(config, seed, self.net())
     }
 
     /// The client's SYN has gone to the server.
@@ -245,7 +255,7 @@ impl Setup {
                     IpAddr::from(Ipv4Addr::new(10, 8, 0, 100)),
                     IpAddr::from(Ipv6Addr::new(0xfd00, 8, 0, 0, 0, 0, 0, 100)),
                 ],
-                source_ports: 50_000..=50_999,
+                source_ports: 50_000..=49_999 + self.ports,
             };
         }
         Mode::Transparent {
@@ -275,7 +285,7 @@ impl Setup {
             vec![listen(self.v6)]
         };
         let connections = (0..self.connections).map(|c| self.connection(c, backends.len())).collect();
-        Net { reverse, backends, connections }
+        Net { reverse, backends, connections, current: 0 }
     }
 
     fn connection(&self, number: usize, backends: usize) -> Connection {
@@ -295,7 +305,7 @@ impl Setup {
                 client: (client, port).into(),
                 local: listen(v6),
                 isn_client: self.client_isn.wrapping_add(u32::from(byte) * 0x0100_0000 + n * 999),
-                isn_flexcp: server_isn,
+                isn_flexcp: if k == 0 { server_isn } else { 0 },
                 nonce_client: 0xb1b1_e86c ^ u32::from(byte),
                 nonce_flexcp: 0,
                 id: byte,

@@ -1,0 +1,446 @@
+//! The orderly end: FIN and DATA_FIN, half-close both ways, and the FINs of subflows (RFC 8684 section
+//! 3.3.3).
+
+use crate::support::{Scenario, Setup};
+
+const SERVER_FIN: &str = "F. 1:1(0) ack 1";
+const DATA_FIN_DOWN: &str = "client0 . 1:1(0) ack 1 win 64 <dss ack 1 fin 1>";
+const DATA_FIN: &str = ". 1:1(0) ack 1 <dss ack 1 fin 1>";
+const FIN_UP: &str = "server F. 1:1(0) ack 1 win 512";
+
+/// Both have closed, without any data, and both have acknowledged it.
+fn closed() -> Scenario {
+    let mut t = Scenario::established();
+    t.server(SERVER_FIN).gives(&[DATA_FIN_DOWN]);
+    t.client(0, ". 1:1(0) ack 1 <dss ack 2 fin 1>").gives(&["server F. 1:1(0) ack 2 win 512"]);
+    t.server(". 2:2(0) ack 2").gives(&["client0 . 1:1(0) ack 1 win 64 <dss ack 2>"]);
+    assert_eq!(t.moved(), "");
+    assert_eq!(t.state(), "closed");
+    t
+}
+
+#[test]
+fn established_server_fin_becomes_data_fin() {
+    let mut t = Scenario::established();
+    t.server(SERVER_FIN).gives(&[DATA_FIN_DOWN]);
+    assert_eq!(t.moved(), "");
+    assert_eq!(t.state(), "half-closed");
+}
+
+#[test]
+fn established_server_fin_again_becomes_data_fin_again() {
+    let mut t = Scenario::established();
+    t.server(SERVER_FIN).gives(&[DATA_FIN_DOWN]);
+    t.server(SERVER_FIN).gives(&[DATA_FIN_DOWN]);
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
+fn established_server_fin_with_data_is_counted_into_its_mapping() {
+    let mut t = Scenario::established();
+    for _ in 0..2 {
+        t.server("FP. 1:101(100) ack 1")
+            .gives(&["client0 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1 fin>"]);
+    }
+    assert_eq!(t.moved(), "retransmitted_down_bytes+100");
+}
+
+#[test]
+fn established_server_fin_attached_to_data_that_went_without_it() {
+    let mut t = Scenario::established();
+    t.server("P. 1:101(100) ack 1")
+        .gives(&["client0 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1>"]);
+    t.server("FP. 1:101(100) ack 1")
+        .gives(&["client0 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1 fin>"]);
+    assert_eq!(t.moved(), "retransmitted_down_bytes+100");
+}
+
+#[test]
+fn established_server_fin_with_a_part_of_the_data_again_keeps_the_mapping() {
+    let mut t = Scenario::established();
+    t.server("FP. 1:101(100) ack 1")
+        .gives(&["client0 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1 fin>"]);
+    t.server("FP. 61:101(40) ack 1")
+        .gives(&["client0 P. 61:101(40) ack 1 win 64 <dss ack 1 map 1:101@1 fin>"]);
+    assert_eq!(t.moved(), "retransmitted_down_bytes+40");
+}
+
+#[test]
+fn established_server_fin_over_two_mappings_is_at_the_end_of_the_second() {
+    let mut t = Scenario::established();
+    t.server("P. 1:101(100) ack 1")
+        .gives(&["client0 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1>"]);
+    t.server("FP. 51:151(100) ack 1").gives(&[
+        "client0 P. 51:101(50) ack 1 win 64 <dss ack 1 map 1:101@1>",
+        "client0 P. 101:151(50) ack 1 win 64 <dss ack 1 map 101:151@101 fin>",
+    ]);
+    assert_eq!(t.moved(), "retransmitted_down_bytes+50");
+}
+
+#[test]
+fn established_server_fin_before_its_data_keeps_room_for_it() {
+    let mut t = Scenario::established();
+    t.server("F. 101:101(0) ack 1").gives(&["client0 . 101:101(0) ack 1 win 64 <dss ack 1 fin 101>"]);
+    t.server("P. 1:101(100) ack 1")
+        .gives(&["client0 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1>"]);
+    t.client(0, ". 1:1(0) ack 101 <dss ack 102>").gives(&["server . 1:1(0) ack 102 win 512"]);
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
+fn established_server_fin_behind_data_that_the_client_has_goes_alone() {
+    let mut t = Scenario::established();
+    t.server("P. 1:101(100) ack 1")
+        .gives(&["client0 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1>"]);
+    t.client(0, ". 1:1(0) ack 101 <dss ack 101>").gives(&["server . 1:1(0) ack 101 win 512"]);
+    t.server("FP. 1:101(100) ack 1").gives(&["client0 P. 101:101(0) ack 1 win 64 <dss ack 1 fin 101>"]);
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
+fn half_closed_by_the_server_client_data_goes_up() {
+    let mut t = Scenario::established();
+    t.server(SERVER_FIN).gives(&[DATA_FIN_DOWN]);
+    t.client(0, ". 1:1(0) ack 1 <dss ack 2>").gives(&["server . 1:1(0) ack 2 win 512"]);
+    t.client(0, "P. 1:101(100) ack 1 <dss ack 2 map 1:101@1>")
+        .gives(&["server P. 1:101(100) ack 2 win 512"]);
+    t.server(". 2:2(0) ack 101").gives(&["client0 . 1:1(0) ack 101 win 64 <dss ack 101>"]);
+    assert_eq!(t.moved(), "");
+    assert_eq!(t.state(), "half-closed");
+}
+
+#[test]
+fn half_closed_by_the_server_fin_again_after_its_data_ack_is_acknowledged_by_flexcp() {
+    let mut t = Scenario::established();
+    t.server(SERVER_FIN).gives(&[DATA_FIN_DOWN]);
+    t.client(0, ". 1:1(0) ack 1 <dss ack 2>").gives(&["server . 1:1(0) ack 2 win 512"]);
+    t.server(SERVER_FIN).gives(&["server . 1:1(0) ack 2 win 512"]);
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
+fn established_data_fin_becomes_fin() {
+    let mut t = Scenario::established();
+    t.client(0, DATA_FIN).gives(&[FIN_UP]);
+    assert_eq!(t.moved(), "");
+    assert_eq!(t.state(), "half-closed");
+}
+
+#[test]
+fn established_data_fin_again_becomes_fin_again() {
+    let mut t = Scenario::established();
+    t.client(0, DATA_FIN).gives(&[FIN_UP]);
+    t.client(0, DATA_FIN).gives(&[FIN_UP]);
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
+fn established_short_data_fin_becomes_fin() {
+    let mut t = Scenario::established();
+    t.client(0, ". 1:1(0) ack 1 <dss ack32 1 fin32 1>").gives(&[FIN_UP]);
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
+fn established_data_fin_with_data_becomes_fin_with_data() {
+    let mut t = Scenario::established();
+    for _ in 0..2 {
+        t.client(0, "P. 1:101(100) ack 1 <dss ack 1 map 1:101@1 fin>")
+            .gives(&["server FP. 1:101(100) ack 1 win 512"]);
+    }
+    t.server(". 1:1(0) ack 102").gives(&["client0 . 1:1(0) ack 101 win 64 <dss ack 102>"]);
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
+fn established_data_fin_of_a_mapping_over_several_packets_goes_with_the_last() {
+    let mut t = Scenario::established();
+    t.client(0, ". 1:101(100) ack 1 <dss ack 1 map 1:201@1 fin>")
+        .gives(&["server . 1:101(100) ack 1 win 512"]);
+    t.client(0, "P. 101:201(100) ack 1 <dss ack 1 map 1:201@1 fin>")
+        .gives(&["server FP. 101:201(100) ack 1 win 512"]);
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
+fn established_data_fin_that_contradicts_the_first_is_dropped() {
+    let mut t = Scenario::established();
+    t.client(0, DATA_FIN).gives(&[FIN_UP]);
+    t.client(0, ". 1:1(0) ack 1 <dss ack 1 fin 2>").gives(&["drop bad_mapping"]);
+    assert_eq!(t.moved(), "bad_mapping+1");
+}
+
+#[test]
+fn two_subflows_data_fin_on_the_joined_one_becomes_fin() {
+    let mut t = Scenario::two_subflows();
+    t.client(0, "P. 1:101(100) ack 1 <dss ack 1 map 1:101@1>")
+        .gives(&["server P. 1:101(100) ack 1 win 512"]);
+    t.client(1, ". 1:1(0) ack 1 <dss ack 1 fin 101>").gives(&["server F. 101:101(0) ack 1 win 512"]);
+    t.server(". 1:1(0) ack 102").gives(&["client0 . 1:1(0) ack 101 win 64 <dss ack 102>"]);
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
+fn two_subflows_server_ack_of_data_fin_alone_goes_where_the_client_was_heard() {
+    let mut t = Scenario::two_subflows();
+    t.client(1, DATA_FIN).gives(&[FIN_UP]);
+    t.server(". 1:1(0) ack 2").gives(&["client1 . 1:1(0) ack 1 win 64 <dss ack 2>"]);
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
+fn half_closed_by_the_client_server_data_goes_down() {
+    let mut t = Scenario::established();
+    t.client(0, DATA_FIN).gives(&[FIN_UP]);
+    t.server(". 1:1(0) ack 2").gives(&["client0 . 1:1(0) ack 1 win 64 <dss ack 2>"]);
+    t.server("P. 1:101(100) ack 2")
+        .gives(&["client0 P. 1:101(100) ack 1 win 64 <dss ack 2 map 1:101@1>"]);
+    t.client(0, ". 1:1(0) ack 101 <dss ack 101>").gives(&["server . 2:2(0) ack 101 win 512"]);
+    assert_eq!(t.moved(), "");
+    assert_eq!(t.state(), "half-closed");
+}
+
+#[test]
+fn half_closed_by_the_client_with_a_subflow_fin_server_data_still_goes_down() {
+    // A FIN on a subflow closes one direction only, as in TCP.
+    let mut t = Scenario::established();
+    let _ = t.client(0, "F. 1:1(0) ack 1 <dss ack 1 fin 1>");
+    let outcome = t.server("P. 1:101(100) ack 2");
+    assert!(outcome.lines()[0].starts_with("client0 P. 1:101(100)"), "{:?}", outcome.lines());
+    let _ = t.moved();
+}
+
+#[test]
+fn closed_is_closed_when_both_fins_are_acknowledged() {
+    let _ = closed().moved();
+}
+
+#[test]
+fn closed_by_the_client_first() {
+    let mut t = Scenario::established();
+    t.client(0, DATA_FIN).gives(&[FIN_UP]);
+    t.server("F. 1:1(0) ack 2").gives(&["client0 . 1:1(0) ack 1 win 64 <dss ack 2 fin 1>"]);
+    assert_eq!(t.state(), "half-closed");
+    t.client(0, ". 1:1(0) ack 1 <dss ack 2>").gives(&["server . 2:2(0) ack 2 win 512"]);
+    assert_eq!(t.state(), "closed");
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
+fn closed_by_both_at_once() {
+    let mut t = Scenario::established();
+    t.server(SERVER_FIN).gives(&[DATA_FIN_DOWN]);
+    t.client(0, DATA_FIN).gives(&[FIN_UP]);
+    t.server(". 2:2(0) ack 2").gives(&["client0 . 1:1(0) ack 1 win 64 <dss ack 2>"]);
+    t.client(0, ". 1:1(0) ack 1 <dss ack 2>").gives(&["server . 2:2(0) ack 2 win 512"]);
+    assert_eq!(t.state(), "closed");
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
+fn closed_subflow_fin_is_answered_with_fin() {
+    let mut t = closed();
+    t.client(0, "F. 1:1(0) ack 1 <dss ack 2>").gives(&["client0 F. 1:1(0) ack 2 win 64 <dss ack 2>"]);
+    t.client(0, ". 2:2(0) ack 2 <dss ack 2>").gives(&[]);
+    assert_eq!(t.subflows(), Vec::<String>::new());
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
+fn closed_subflow_fin_again_is_answered_again_with_the_same_number() {
+    let mut t = closed();
+    for _ in 0..3 {
+        t.client(0, "F. 1:1(0) ack 1 <dss ack 2>")
+            .gives(&["client0 F. 1:1(0) ack 2 win 64 <dss ack 2>"]);
+    }
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
+fn closed_server_fin_again_after_the_client_is_gone_is_acknowledged_by_flexcp() {
+    let mut t = closed();
+    let _ = t.client(0, "F. 1:1(0) ack 1 <dss ack 2>");
+    t.client(0, ". 2:2(0) ack 2 <dss ack 2>").gives(&[]);
+    t.server("F. 1:1(0) ack 2").gives(&["server . 2:2(0) ack 2 win 512"]);
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
+fn closed_client_data_fin_again_is_acknowledged() {
+    // The client has not got the last data ACK.
+    let mut t = closed();
+    let outcome = t.client(0, ". 1:1(0) ack 1 <dss ack 2 fin 1>");
+    let answered = outcome.lines().iter().any(|line| {
+        line.starts_with("server F.") || line == "client0 . 1:1(0) ack 1 win 64 <dss ack 2>"
+    });
+    assert!(answered, "{:?}", outcome.lines());
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
+fn closed_connection_leaves_after_lingering() {
+    let mut t = closed();
+    assert_eq!(t.next_timeout(), Some(10_000));
+    t.at(10_000);
+    t.timeout().gives(&[]);
+    assert_eq!(t.state(), "gone");
+    assert_eq!(t.moved(), "connections_closed+1");
+}
+
+#[test]
+fn closed_syn_from_the_same_port_opens_a_new_connection() {
+    let mut t = closed();
+    t.restart(0);
+    t.client(0, "S 0:0(0) win 65535 <mss 1460,sackok,ws 8,capable>")
+        .gives(&["server S 0:0(0) win 65535 <mss 1432,sackok,ws 8>"]);
+    assert_eq!(t.moved(), "mp_capable_syn_rx+1 connections_opened+1 connections_closed+1");
+}
+
+#[test]
+fn closed_join_is_refused() {
+    let mut t = closed();
+    t.client(1, "S 0:0(0) win 65535 <mss 1460,join>")
+        .gives(&["drop unexpected", "client1 R. 0:0(0) ack 1 win 0 <rst reason 3>"]);
+    assert_eq!(t.moved(), "mp_join_refused+1 unexpected+1");
+}
+
+#[test]
+fn closed_with_two_subflows_each_fin_is_answered() {
+    let mut t = Scenario::two_subflows();
+    t.server(SERVER_FIN).gives(&[DATA_FIN_DOWN]);
+    t.client(0, ". 1:1(0) ack 1 <dss ack 2 fin 1>").gives(&["server F. 1:1(0) ack 2 win 512"]);
+    t.server(". 2:2(0) ack 2").gives(&["client0 . 1:1(0) ack 1 win 64 <dss ack 2>"]);
+    for id in 0..2 {
+        t.client(id, "F. 1:1(0) ack 1 <dss ack 2>")
+            .gives(&[&format!("client{id} F. 1:1(0) ack 2 win 64 <dss ack 2>")]);
+        t.client(id, ". 2:2(0) ack 2").gives(&[]);
+    }
+    assert_eq!(t.moved(), "");
+    assert_eq!(t.subflows(), Vec::<String>::new());
+}
+
+#[test]
+fn two_subflows_fin_on_one_concerns_that_one_alone() {
+    let mut t = Scenario::two_subflows();
+    t.client(1, "F. 1:1(0) ack 1 <dss ack 1>").gives(&["client1 F. 1:1(0) ack 2 win 509 <dss ack 1>"]);
+    t.client(1, ". 2:2(0) ack 2 <dss ack 1>").gives(&[]);
+    assert_eq!(t.subflows(), ["0 active"]);
+    t.client(0, "P. 1:101(100) ack 1 <dss ack 1 map 1:101@1>")
+        .gives(&["server P. 1:101(100) ack 1 win 512"]);
+    assert_eq!(t.moved(), "");
+    assert_eq!(t.state(), "translating");
+}
+
+#[test]
+fn two_subflows_fin_with_data_is_answered_when_the_server_has_the_data() {
+    let mut t = Scenario::two_subflows();
+    t.client(1, "FP. 1:101(100) ack 1 <dss ack 1 map 1:101@1>")
+        .gives(&["server P. 1:101(100) ack 1 win 512"]);
+    t.server(". 1:1(0) ack 101").gives(&[
+        "client1 . 1:1(0) ack 102 win 64 <dss ack 101>",
+        "client1 F. 1:1(0) ack 102 win 64 <dss ack 101>",
+    ]);
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
+fn two_subflows_fin_before_its_data_waits_for_it() {
+    let mut t = Scenario::two_subflows();
+    t.client(1, "F. 101:101(0) ack 1 <dss ack 1>").gives(&[]);
+    t.client(1, "P. 1:101(100) ack 1 <dss ack 1 map 1:101@1>")
+        .gives(&["server P. 1:101(100) ack 1 win 512"]);
+    let outcome = t.server(". 1:1(0) ack 101");
+    assert_eq!(outcome.lines().last().expect("a FIN"), "client1 F. 1:1(0) ack 102 win 64 <dss ack 101>");
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
+fn two_subflows_fin_never_takes_up_a_data_number() {
+    let mut t = Scenario::two_subflows();
+    let _ = t.client(1, "F. 1:1(0) ack 1 <dss ack 1>");
+    t.client(0, "P. 1:101(100) ack 1 <dss ack 1 map 1:101@1>")
+        .gives(&["server P. 1:101(100) ack 1 win 512"]);
+    t.client(0, ". 101:101(0) ack 1 <dss ack 1 fin 101>").gives(&["server F. 101:101(0) ack 1 win 512"]);
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
+fn closing_subflow_that_is_never_confirmed_expires() {
+    let mut t = Scenario::two_subflows();
+    let _ = t.client(1, "F. 1:1(0) ack 1 <dss ack 1>");
+    assert_eq!(t.next_timeout(), Some(10_000));
+    t.at(10_000);
+    t.timeout().gives(&[]);
+    assert_eq!(t.subflows(), ["0 active"]);
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
+fn closing_subflow_still_gets_acks_for_its_data() {
+    let mut t = Scenario::two_subflows();
+    t.client(1, "P. 1:101(100) ack 1 <dss ack 1 map 1:101@1>")
+        .gives(&["server P. 1:101(100) ack 1 win 512"]);
+    t.client(1, "F. 101:101(0) ack 1 <dss ack 1>").gives(&[]);
+    t.server(". 1:1(0) ack 51").gives(&["client1 . 1:1(0) ack 51 win 64 <dss ack 51>"]);
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
+fn established_fin_of_the_only_subflow_closes_one_direction_of_it() {
+    let mut t = Scenario::established();
+    t.client(0, "F. 1:1(0) ack 1 <dss ack 1>").gives(&["client0 . 1:1(0) ack 2 win 509 <dss ack 1>"]);
+    t.client(0, "F. 1:1(0) ack 1 <dss ack 1>").gives(&["client0 . 1:1(0) ack 2 win 509 <dss ack 1>"]);
+    assert_eq!(t.state(), "translating");
+    t.server("P. 1:101(100) ack 1")
+        .gives(&["client0 P. 1:101(100) ack 2 win 64 <dss ack 1 map 1:101@1>"]);
+    t.client(0, ". 2:2(0) ack 101 <dss ack 101>").gives(&["server . 1:1(0) ack 101 win 512"]);
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
+fn half_closed_by_the_client_with_a_subflow_fin_the_subflow_ends_with_the_connection() {
+    let mut t = Scenario::established();
+    t.client(0, "F. 1:1(0) ack 1 <dss ack 1 fin 1>")
+        .gives(&["server F. 1:1(0) ack 1 win 512", "client0 . 1:1(0) ack 2 win 509 <dss ack 1>"]);
+    t.server("FP. 1:101(100) ack 2")
+        .gives(&["client0 P. 1:101(100) ack 2 win 64 <dss ack 2 map 1:101@1 fin>"]);
+    t.client(0, ". 2:2(0) ack 101 <dss ack 102>").gives(&[
+        "server . 2:2(0) ack 102 win 512",
+        "client0 F. 101:101(0) ack 2 win 64 <dss ack 2>",
+    ]);
+    t.client(0, ". 2:2(0) ack 102 <dss ack 102>").gives(&[]);
+    assert_eq!(t.subflows(), Vec::<String>::new());
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
+fn fin_of_the_only_subflow_then_a_join_the_connection_goes_on() {
+    let mut t = Scenario::established();
+    let _ = t.client(0, "F. 1:1(0) ack 1 <dss ack 1>");
+    Setup::new().join(&mut t, 1);
+    t.client(1, "P. 1:101(100) ack 1 <dss ack 1 map 1:101@1>")
+        .gives(&["server P. 1:101(100) ack 1 win 512"]);
+    t.client(0, "R 2:2(0) win 0").gives(&[]);
+    t.server("P. 1:101(100) ack 101")
+        .gives(&["client1 P. 1:101(100) ack 101 win 64 <dss ack 101 map 1:101@1>"]);
+    let _ = t.moved();
+}
+
+#[test]
+fn server_fin_goes_down_on_the_subflow_that_is_left() {
+    let mut t = Scenario::two_subflows();
+    t.client(0, "R 1:1(0) win 0").gives(&[]);
+    t.server(SERVER_FIN).gives(&["client1 . 1:1(0) ack 1 win 64 <dss ack 1 fin 1>"]);
+    assert_eq!(t.moved(), "mp_rst_rx+1 subflow_switch+1");
+}
+
+#[test]
+fn server_fin_again_after_silence_goes_down_on_the_other_subflow() {
+    let mut t = Scenario::two_subflows();
+    t.server("FP. 1:101(100) ack 1")
+        .gives(&["client0 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1 fin>"]);
+    t.at(200);
+    t.server("FP. 1:101(100) ack 1")
+        .gives(&["client1 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1 fin>"]);
+    assert_eq!(t.moved(), "subflow_switch+1 retransmitted_down_bytes+100");
+}

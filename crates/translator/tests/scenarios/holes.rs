@@ -1,0 +1,189 @@
+//! A hole on a subflow that was left, which the data ACK has overtaken: nobody sends the data again, so
+//! FlexCP fills it with bytes of no meaning (design section 4; RFC 8684 section 3.3.6).
+
+use crate::support::Scenario;
+
+const FILLER: &str = "client0 . 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1> zeros";
+
+/// 1:101 went down on flow 0 and got lost; flow 1 brought it, and its data ACK is there.
+fn overtaken() -> Scenario {
+    let mut t = Scenario::two_subflows();
+    t.server("P. 1:101(100) ack 1")
+        .gives(&["client0 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1>"]);
+    t.at(200);
+    t.server("P. 1:101(100) ack 1")
+        .gives(&["client1 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1>"]);
+    t.client(1, ". 1:1(0) ack 101 <dss ack 101>").gives(&["server . 1:1(0) ack 101 win 512"]);
+    assert_eq!(t.moved(), "subflow_switch+1 retransmitted_down_bytes+100");
+    t
+}
+
+/// The client is heard on flow 0 again.
+fn heard() -> Scenario {
+    let mut t = overtaken();
+    t.client(0, ". 1:1(0) ack 1 win 600 <dss ack 101>").gives(&["server . 1:1(0) ack 101 win 600"]);
+    assert_eq!(t.moved(), "");
+    t
+}
+
+#[test]
+fn overtaken_hole_is_filled_even_while_the_subflow_is_not_heard() {
+    let mut t = overtaken();
+    t.at(399);
+    t.timeout().gives(&[]);
+    t.at(400);
+    t.timeout().gives(&[FILLER]);
+    assert_eq!(t.moved(), "filler_tx+1");
+}
+
+#[test]
+fn overtaken_hole_of_a_subflow_that_is_never_heard_does_not_end_it() {
+    let mut t = overtaken();
+    for at in (400..60_000).step_by(100) {
+        t.at(at);
+        assert!(t.timeout().lines().iter().all(|line| line == FILLER));
+    }
+    assert_eq!(t.subflows(), ["0", "1 active"]);
+    let _ = t.moved();
+}
+
+#[test]
+fn overtaken_hole_is_filled_soon_after_the_subflow_is_heard() {
+    let mut t = heard();
+    assert_eq!(t.next_timeout(), Some(400));
+    t.at(399);
+    t.timeout().gives(&[]);
+    t.at(400);
+    t.timeout().gives(&[FILLER]);
+    assert_eq!(t.moved(), "filler_tx+1");
+}
+
+#[test]
+fn filled_hole_that_is_acknowledged_is_done() {
+    let mut t = heard();
+    t.at(400);
+    t.timeout().gives(&[FILLER]);
+    t.client(0, ". 1:1(0) ack 101 win 700 <dss ack 101>").gives(&["server . 1:1(0) ack 101 win 700"]);
+    t.at(5000);
+    t.timeout().gives(&[]);
+    assert_eq!(t.moved(), "filler_tx+1");
+}
+
+#[test]
+fn filled_hole_without_an_answer_is_filled_again_and_later_each_time() {
+    let mut t = heard();
+    for at in [400, 600, 1000, 1800] {
+        t.at(at - 1);
+        t.timeout().gives(&[]);
+        t.at(at);
+        t.timeout().gives(&[FILLER]);
+    }
+    assert_eq!(t.moved(), "filler_tx+4");
+}
+
+#[test]
+fn filled_hole_that_a_living_client_never_acknowledges_ends_the_subflow() {
+    let mut t = heard();
+    let mut resets = Vec::new();
+    for at in (400..30_000).step_by(100) {
+        t.at(at);
+        if let Some(line) = t.timeout().lines().iter().find(|line| *line != FILLER) {
+            resets.push(line.clone());
+        } else if t.subflows().len() == 2 {
+            t.client(0, ". 1:1(0) ack 1 <dss ack 101>").gives(&["drop stale_ack"]);
+        }
+    }
+    assert_eq!(resets, ["client0 R. 101:101(0) ack 1 win 64 <rst reason 5 transient>"]);
+    let moved = t.moved();
+    assert!(moved.starts_with("mp_rst_tx+1 filler_tx+6"), "{moved}");
+    assert_eq!(t.subflows(), ["1 active"]);
+}
+
+#[test]
+fn overtaken_hole_gets_no_new_data_behind_it() {
+    let mut t = heard();
+    t.server("P. 101:201(100) ack 1")
+        .gives(&["client1 P. 101:201(100) ack 1 win 64 <dss ack 1 map 101:201@101>"]);
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
+fn overtaken_hole_is_filled_at_once_when_the_subflow_is_needed() {
+    let mut t = heard();
+    t.client(1, "R 1:1(0) win 0").gives(&[]);
+    t.server("P. 101:201(100) ack 1").gives(&[
+        "client0 P. 101:201(100) ack 1 win 64 <dss ack 1 map 101:201@101>",
+        FILLER,
+    ]);
+    assert_eq!(t.moved(), "mp_rst_rx+1 subflow_switch+1 filler_tx+1");
+}
+
+#[test]
+fn overtaken_hole_of_several_mappings_is_filled_under_each() {
+    let mut t = Scenario::two_subflows();
+    for (a, b) in [(1, 101), (101, 151)] {
+        let line = format!("P. {a}:{b}({}) ack 1", b - a);
+        t.server(&line).gives(&[&format!("client0 {line} win 64 <dss ack 1 map {a}:{b}@{a}>")]);
+    }
+    t.at(200);
+    t.server("P. 1:151(150) ack 1")
+        .gives(&["client1 P. 1:151(150) ack 1 win 64 <dss ack 1 map 1:151@1>"]);
+    t.client(1, ". 1:1(0) ack 151 <dss ack 151>").gives(&["server . 1:1(0) ack 151 win 512"]);
+    t.client(0, ". 1:1(0) ack 1 win 600 <dss ack 151>").gives(&["server . 1:1(0) ack 151 win 600"]);
+    t.at(400);
+    t.timeout().gives(&[FILLER]);
+    t.client(0, ". 1:1(0) ack 101 <dss ack 151>").gives(&[
+        "drop stale_ack",
+        "client0 . 101:151(50) ack 1 win 64 <dss ack 1 map 101:151@101> zeros",
+    ]);
+    t.client(0, ". 1:1(0) ack 151 <dss ack 151>").gives(&["drop stale_ack"]);
+    assert_eq!(
+        t.moved(),
+        "subflow_switch+1 retransmitted_down_bytes+150 filler_tx+2 stale_ack+2"
+    );
+}
+
+#[test]
+fn overtaken_hole_that_is_acknowledged_in_part_is_filled_from_there() {
+    let mut t = heard();
+    t.client(0, ". 1:1(0) ack 41 win 700 <dss ack 101>").gives(&["server . 1:1(0) ack 101 win 700"]);
+    t.at(400);
+    t.timeout().gives(&["client0 . 41:101(60) ack 1 win 64 <dss ack 1 map 1:101@1> zeros"]);
+    assert_eq!(t.moved(), "filler_tx+1");
+}
+
+#[test]
+fn overtaken_hole_that_was_only_reserved_is_declared_by_its_filler() {
+    let mut t = Scenario::two_subflows();
+    // 1:101 gets lost before FlexCP, 101:201 does not; then flow 0 falls silent.
+    t.server("P. 101:201(100) ack 1")
+        .gives(&["client0 P. 101:201(100) ack 1 win 64 <dss ack 1 map 101:201@101>"]);
+    t.at(200);
+    t.server("P. 101:201(100) ack 1")
+        .gives(&["client1 P. 1:101(100) ack 1 win 64 <dss ack 1 map 101:201@1>"]);
+    t.server("P. 1:101(100) ack 1")
+        .gives(&["client1 P. 101:201(100) ack 1 win 64 <dss ack 1 map 1:101@101>"]);
+    t.client(1, ". 1:1(0) ack 201 <dss ack 201>").gives(&["server . 1:1(0) ack 201 win 512"]);
+    t.client(0, ". 1:1(0) ack 1 win 600 <dss ack 201>").gives(&["server . 1:1(0) ack 201 win 600"]);
+    t.at(400);
+    t.timeout().gives(&[FILLER]);
+    let _ = t.moved();
+}
+
+#[test]
+fn overtaken_hole_whose_data_arrives_late_needs_no_filler() {
+    let mut t = overtaken();
+    t.client(0, ". 1:1(0) ack 101 win 600 <dss ack 101>").gives(&["server . 1:1(0) ack 101 win 600"]);
+    t.at(5000);
+    t.timeout().gives(&[]);
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
+fn filled_hole_of_a_subflow_that_is_reset_is_forgotten() {
+    let mut t = heard();
+    t.client(0, "R 1:1(0) win 0").gives(&[]);
+    t.at(5000);
+    t.timeout().gives(&[]);
+    assert_eq!(t.moved(), "mp_rst_rx+1");
+}

@@ -1,0 +1,351 @@
+//! Joins (RFC 8684 section 3.2), which FlexCP answers alone.
+
+use crate::support::{Leg, Scenario, Setup, millis};
+
+const SYN: &str = "S 0:0(0) win 65535 <mss 1460,sackok,ws 8,join>";
+const SYN_ACK: &str = "client1 S. 0:0(0) ack 1 win 65152 <mss 1460,sackok,ws 7,join id 0>";
+const THIRD: &str = ". 1:1(0) ack 1 win 512 <join>";
+const FOURTH: &str = "client1 . 1:1(0) ack 1 win 509 <dss ack 1>";
+
+#[test]
+fn established_join_is_answered_with_the_servers_options_and_window() {
+    let mut t = Scenario::established();
+    t.client(1, SYN).gives(&[SYN_ACK]);
+    assert_eq!(t.moved(), "mp_join_syn_rx+1");
+    assert_eq!(t.subflows(), ["0 active", "1 down"]);
+}
+
+#[test]
+fn established_join_after_a_window_update_offers_the_new_window() {
+    let mut t = Scenario::established();
+    t.server(". 1:1(0) ack 1 win 100").gives(&["client0 . 1:1(0) ack 1 win 100 <dss ack 1>"]);
+    t.client(1, SYN)
+        .gives(&["client1 S. 0:0(0) ack 1 win 12800 <mss 1460,sackok,ws 7,join id 0>"]);
+    t.client(1, THIRD).gives(&["client1 . 1:1(0) ack 1 win 100 <dss ack 1>"]);
+    assert_eq!(t.moved(), "mp_join_syn_rx+1 mp_join_ack_rx+1");
+}
+
+#[test]
+fn established_join_with_a_great_window_offers_what_a_syn_can_say() {
+    let mut t = Scenario::established();
+    t.server(". 1:1(0) ack 1 win 2000").gives(&["client0 . 1:1(0) ack 1 win 2000 <dss ack 1>"]);
+    t.client(1, SYN)
+        .gives(&["client1 S. 0:0(0) ack 1 win 65535 <mss 1460,sackok,ws 7,join id 0>"]);
+    assert_eq!(t.moved(), "mp_join_syn_rx+1");
+}
+
+#[test]
+fn established_join_gets_timestamps_that_go_on_from_the_servers() {
+    let mut t = Setup::new().ts().established();
+    t.at(40);
+    t.client(1, "S 0:0(0) win 65535 <mss 1460,sackok,ts 900000 0,ws 8,join>")
+        .gives(&["client1 S. 0:0(0) ack 1 win 65152 <mss 1460,sackok,ts 5000 900000,ws 7,join id 0>"]);
+    t.client(1, ". 1:1(0) ack 1 win 512 <ts 900010 5000,join>")
+        .gives(&["client1 . 1:1(0) ack 1 win 509 <ts 5000 900010,dss ack 1>"]);
+    assert_eq!(t.moved(), "mp_join_syn_rx+1 mp_join_ack_rx+1");
+}
+
+#[test]
+fn established_without_sack_join_is_not_offered_it() {
+    let mut t = Setup::new().no_sack().established();
+    t.client(1, SYN).gives(&["client1 S. 0:0(0) ack 1 win 65152 <mss 1460,ws 7,join id 0>"]);
+    assert_eq!(t.moved(), "mp_join_syn_rx+1");
+}
+
+#[test]
+fn established_without_scaling_join_is_not_offered_it() {
+    let mut t = Setup::new().scales(None, None).established();
+    t.client(1, SYN).gives(&["client1 S. 0:0(0) ack 1 win 65160 <mss 1460,sackok,join id 0>"]);
+    t.client(1, THIRD).gives(&["client1 . 1:1(0) ack 1 win 65160 <dss ack 1>"]);
+    assert_eq!(t.moved(), "mp_join_syn_rx+1 mp_join_ack_rx+1");
+}
+
+#[test]
+fn established_without_timestamps_join_is_not_offered_them() {
+    let mut t = Scenario::established();
+    t.client(1, "S 0:0(0) win 65535 <mss 1460,sackok,ts 900000 0,ws 8,join>").gives(&[SYN_ACK]);
+    assert_eq!(t.moved(), "mp_join_syn_rx+1");
+}
+
+#[test]
+fn established_join_without_options_is_offered_none() {
+    let mut t = Setup::new().ts().established();
+    t.client(1, "S 0:0(0) win 65535 <join>")
+        .gives(&["client1 S. 0:0(0) ack 1 win 65152 <mss 1460,join id 0>"]);
+    assert_eq!(t.moved(), "mp_join_syn_rx+1");
+}
+
+#[test]
+fn joining_syn_again_is_answered_alike() {
+    let mut t = Scenario::established();
+    t.client(1, SYN).gives(&[SYN_ACK]);
+    let (isn, nonce) = (t.net.flow(1).isn_flexcp, t.net.flow(1).nonce_flexcp);
+    t.client(1, SYN).gives(&[SYN_ACK]);
+    assert_eq!((t.net.flow(1).isn_flexcp, t.net.flow(1).nonce_flexcp), (isn, nonce));
+    assert_eq!(t.moved(), "mp_join_syn_rx+1");
+}
+
+#[test]
+fn joining_syn_with_another_nonce_is_dropped() {
+    let mut t = Scenario::established();
+    t.client(1, SYN).gives(&[SYN_ACK]);
+    t.client(1, "S 0:0(0) win 65535 <mss 1460,sackok,ws 8,join nonce 1234>").gives(&["drop unexpected"]);
+    assert_eq!(t.moved(), "mp_join_syn_rx+1 unexpected+1");
+}
+
+#[test]
+fn joining_third_ack_is_answered_with_a_data_ack() {
+    let mut t = Scenario::established();
+    t.client(1, SYN).gives(&[SYN_ACK]);
+    t.client(1, THIRD).gives(&[FOURTH]);
+    assert_eq!(t.moved(), "mp_join_syn_rx+1 mp_join_ack_rx+1");
+    assert_eq!(t.subflows(), ["0 active", "1"]);
+}
+
+#[test]
+fn joined_third_ack_again_is_answered_again() {
+    let mut t = Scenario::established();
+    t.client(1, SYN).gives(&[SYN_ACK]);
+    t.client(1, THIRD).gives(&[FOURTH]);
+    t.client(1, THIRD).gives(&[FOURTH]);
+    assert_eq!(t.moved(), "mp_join_syn_rx+1 mp_join_ack_rx+1");
+}
+
+#[test]
+fn joining_third_ack_with_a_wrong_hmac_resets_the_subflow() {
+    let mut t = Scenario::established();
+    t.client(1, SYN).gives(&[SYN_ACK]);
+    let outcome = t.client(1, ". 1:1(0) ack 1 win 512 <join bad>");
+    assert_eq!(outcome.lines()[0], "drop not_authenticated");
+    assert!(outcome.lines()[1].starts_with("client1 R. 1:1(0) ack 1 win 509 <rst reason"));
+    assert_eq!(outcome.lines().len(), 2);
+    assert_eq!(
+        t.moved(),
+        "mp_join_syn_rx+1 mp_join_ack_hmac_failure+1 mp_rst_tx+1 not_authenticated+1"
+    );
+    let outcome = t.client(1, THIRD);
+    assert_eq!(outcome.lines(), ["10.1.1.2:40001 > 10.9.0.2:80 ."], "as it belongs to nothing");
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
+fn joining_third_ack_without_join_resets_the_subflow() {
+    // RFC 8684 section 3.2: if the MP_JOIN option is missing from the ACK, it MUST close the subflow.
+    let mut t = Scenario::established();
+    t.client(1, SYN).gives(&[SYN_ACK]);
+    t.client(1, ". 1:1(0) ack 1 win 512")
+        .gives(&["drop not_authenticated", "client1 R. 1:1(0) ack 1 win 509 <rst reason 1>"]);
+    assert_eq!(t.moved(), "mp_join_syn_rx+1 mp_rst_tx+1 not_authenticated+1");
+}
+
+#[test]
+fn joining_data_never_reaches_the_server() {
+    let mut t = Scenario::established();
+    t.client(1, SYN).gives(&[SYN_ACK]);
+    let outcome = t.client(1, "P. 1:101(100) ack 1 <dss ack 1 map 1:101@1>");
+    assert_eq!(outcome.lines()[0], "drop not_authenticated");
+    assert!(!outcome.lines().iter().any(|line| line.starts_with("server")));
+    let _ = t.moved();
+}
+
+#[test]
+fn joining_ack_of_another_number_is_dropped() {
+    let mut t = Scenario::established();
+    t.client(1, SYN).gives(&[SYN_ACK]);
+    t.client(1, ". 1:1(0) ack 2 win 512 <join>").gives(&["drop ack_of_unsent"]);
+    assert_eq!(t.moved(), "mp_join_syn_rx+1 ack_of_unsent+1");
+    t.client(1, THIRD).gives(&[FOURTH]);
+    assert_eq!(t.moved(), "mp_join_ack_rx+1");
+}
+
+#[test]
+fn joining_rst_ends_it_and_the_server_hears_nothing() {
+    let mut t = Scenario::established();
+    t.client(1, SYN).gives(&[SYN_ACK]);
+    t.client(1, "R 1:1(0) win 0").gives(&[]);
+    assert_eq!(t.moved(), "mp_join_syn_rx+1");
+    assert_eq!(t.subflows(), ["0 active"]);
+}
+
+#[test]
+fn joining_blind_rst_is_dropped() {
+    let mut t = Scenario::established();
+    t.client(1, SYN).gives(&[SYN_ACK]);
+    t.client(1, "R 2:2(0) win 0").gives(&["drop blind_reset"]);
+    assert_eq!(t.moved(), "mp_join_syn_rx+1 blind_reset+1");
+    t.client(1, THIRD).gives(&[FOURTH]);
+    assert_eq!(t.moved(), "mp_join_ack_rx+1");
+}
+
+#[test]
+fn established_server_data_does_not_use_a_joining_subflow() {
+    let mut t = Scenario::established();
+    t.client(1, SYN).gives(&[SYN_ACK]);
+    t.server("P. 1:101(100) ack 1")
+        .gives(&["client0 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1>"]);
+    assert_eq!(t.moved(), "mp_join_syn_rx+1");
+}
+
+#[test]
+fn established_join_with_an_unknown_token_passes_a_transparent_proxy() {
+    let mut t = Scenario::established();
+    let outcome = t.client(1, "S 0:0(0) win 65535 <mss 1460,join token 1234>");
+    assert_eq!(outcome.lines(), ["10.1.1.2:40001 > 10.9.0.2:80 S"]);
+    assert_eq!(t.moved(), "mp_join_no_token+1");
+}
+
+#[test]
+fn reverse_join_with_an_unknown_token_is_reset() {
+    let mut t = Scenario::reverse(1);
+    t.client(1, "S 0:0(0) win 65535 <mss 1460,join token 1234>")
+        .gives(&["drop no_connection", "client1 R. 0:0(0) ack 1 win 0 <rst reason 1>"]);
+    assert_eq!(t.moved(), "mp_join_no_token+1 no_connection+1");
+}
+
+#[test]
+fn syn_received_join_is_refused() {
+    let mut t = Scenario::syn_received();
+    t.client(1, SYN).gives(&["drop unexpected", "client1 R. 0:0(0) ack 1 win 0 <rst reason 3>"]);
+    assert_eq!(t.moved(), "mp_join_refused+1 unexpected+1");
+}
+
+#[test]
+fn established_join_beyond_the_subflow_limit_is_refused() {
+    let mut t = Setup::new().limits(|limits| limits.subflows = 2).two_subflows();
+    t.client(2, SYN).gives(&["drop limit_reached", "client2 R. 0:0(0) ack 1 win 0 <rst reason 3>"]);
+    assert_eq!(t.moved(), "mp_join_refused+1 limit_reached+1");
+    t.client(1, "R 1:1(0) win 0").gives(&[]);
+    t.client(2, SYN).gives(&["client2 S. 0:0(0) ack 1 win 65152 <mss 1460,sackok,ws 7,join id 0>"]);
+    assert_eq!(t.moved(), "mp_join_syn_rx+1 mp_rst_rx+1");
+}
+
+#[test]
+fn established_join_beyond_the_half_open_limit_is_refused() {
+    let mut t = Setup::new().limits(|limits| limits.half_open_joins = 1).established();
+    t.client(1, SYN).gives(&[SYN_ACK]);
+    t.client(2, SYN).gives(&["drop limit_reached", "client2 R. 0:0(0) ack 1 win 0 <rst reason 3>"]);
+    assert_eq!(t.moved(), "mp_join_syn_rx+1 mp_join_refused+1 limit_reached+1");
+    t.client(1, THIRD).gives(&[FOURTH]);
+    t.client(2, SYN).gives(&["client2 S. 0:0(0) ack 1 win 65152 <mss 1460,sackok,ws 7,join id 0>"]);
+    assert_eq!(t.moved(), "mp_join_syn_rx+1 mp_join_ack_rx+1");
+}
+
+#[test]
+fn established_eight_subflows_are_the_most() {
+    let setup = Setup::new();
+    let mut t = setup.clone().established();
+    for id in 1..8 {
+        setup.join(&mut t, id);
+    }
+    t.client(8, SYN).gives(&["drop limit_reached", "client8 R. 0:0(0) ack 1 win 0 <rst reason 3>"]);
+    assert_eq!(t.moved(), "mp_join_syn_rx+7 mp_join_ack_rx+7 mp_join_refused+1 limit_reached+1");
+}
+
+#[test]
+fn established_join_with_little_mss_is_refused() {
+    let mut t = Scenario::established();
+    t.client(1, "S 0:0(0) win 65535 <mss 100,join>")
+        .gives(&["drop unexpected", "client1 R. 0:0(0) ack 1 win 0 <rst reason 3>"]);
+    assert_eq!(t.moved(), "mp_join_refused+1 unexpected+1");
+}
+
+#[test]
+fn established_backup_join_is_noted() {
+    let mut t = Scenario::established();
+    t.client(1, "S 0:0(0) win 65535 <mss 1460,sackok,ws 8,join b>").gives(&[SYN_ACK]);
+    t.client(1, THIRD).gives(&[FOURTH]);
+    assert_eq!(t.subflows(), ["0 active", "1 backup"]);
+    assert_eq!(t.moved(), "mp_join_syn_rx+1 mp_join_ack_rx+1");
+}
+
+#[test]
+fn established_join_keeps_the_clients_address_id() {
+    let mut t = Scenario::established();
+    t.client(1, "S 0:0(0) win 65535 <mss 1460,sackok,ws 8,join id 9>").gives(&[SYN_ACK]);
+    assert_eq!(t.view().expect("a connection").subflows[1].address_id, 9);
+    assert_eq!(t.moved(), "mp_join_syn_rx+1");
+}
+
+#[test]
+fn established_join_over_the_other_family_works() {
+    let mut t = Setup::new().mixed().established();
+    t.client(1, SYN).gives(&[SYN_ACK]);
+    t.client(1, THIRD).gives(&[FOURTH]);
+    t.client(1, "P. 1:101(100) ack 1 <dss ack 1 map 1:101@1>")
+        .gives(&["server P. 1:101(100) ack 1 win 512"]);
+    assert_eq!(t.moved(), "mp_join_syn_rx+1 mp_join_ack_rx+1");
+}
+
+#[test]
+fn two_subflows_syn_on_a_joined_one_gets_a_challenge() {
+    let mut t = Scenario::two_subflows();
+    t.client(1, "S 7:7(0) win 65535 <mss 1460,join>").gives(&["drop blind_reset", FOURTH]);
+    assert_eq!(t.moved(), "blind_reset+1");
+}
+
+#[test]
+fn two_subflows_join_from_a_flow_that_was_reset_takes_its_place() {
+    let mut t = Scenario::two_subflows();
+    t.client(1, "R 1:1(0) win 0").gives(&[]);
+    t.restart(1);
+    t.client(1, SYN).gives(&[SYN_ACK]);
+    t.client(1, THIRD).gives(&[FOURTH]);
+    t.client(1, "P. 1:101(100) ack 1 <dss ack 1 map 1:101@1>")
+        .gives(&["server P. 1:101(100) ack 1 win 512"]);
+    assert_eq!(t.moved(), "mp_join_syn_rx+1 mp_join_ack_rx+1 mp_rst_rx+1");
+    assert_eq!(t.subflows(), ["0 active", "1"]);
+}
+
+#[test]
+fn orphaned_join_carries_on() {
+    let mut t = Scenario::established();
+    t.server("P. 1:101(100) ack 1")
+        .gives(&["client0 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1>"]);
+    t.client(0, "R 1:1(0) win 0").gives(&[]);
+    t.at(2000);
+    t.client(1, SYN).gives(&["client1 S. 0:0(0) ack 1 win 8192 <mss 1460,sackok,ws 7,join id 0>"]);
+    t.client(1, THIRD).gives(&["client1 . 1:1(0) ack 1 win 64 <dss ack 1>"]);
+    assert_eq!(t.subflows(), ["1 active"]);
+    t.server("P. 1:101(100) ack 1")
+        .gives(&["client1 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1>"]);
+    assert_eq!(
+        t.moved(),
+        "mp_join_syn_rx+1 mp_join_ack_rx+1 mp_rst_rx+1 retransmitted_down_bytes+100"
+    );
+}
+
+#[test]
+fn joining_without_a_third_ack_expires() {
+    let mut t = Setup::new().timeouts(|timeouts| timeouts.half_open = millis(8000)).established();
+    t.client(1, SYN).gives(&[SYN_ACK]);
+    assert_eq!(t.next_timeout(), Some(2000));
+    t.at(2000);
+    t.timeout().gives(&[]);
+    assert_eq!(t.subflows(), ["0 active"]);
+    assert_eq!(t.moved(), "mp_join_syn_rx+1");
+}
+
+#[test]
+fn fallen_back_join_is_refused() {
+    let mut t = Scenario::established();
+    t.client(0, "P. 1:101(100) ack 1").gives(&["server P. 1:101(100) ack 1 win 512"]);
+    assert_eq!(t.state(), "fallback");
+    t.client(1, SYN).gives(&["drop unexpected", "client1 R. 0:0(0) ack 1 win 0 <rst reason 3>"]);
+    assert_eq!(t.moved(), "fallback_established+1 mp_join_refused+1 unexpected+1");
+}
+
+#[test]
+fn established_join_with_data_in_the_syn_never_passes_it_on() {
+    let mut t = Scenario::established();
+    let outcome = t.client(1, "S 0:10(10) win 65535 <mss 1460,join>");
+    assert!(!outcome.lines().iter().any(|line| line.starts_with("server")), "{:?}", outcome.lines());
+    let _ = t.moved();
+}
+
+#[test]
+fn established_join_from_the_servers_side_does_nothing() {
+    let mut t = Scenario::established();
+    t.edited(Leg::Server { connection: 0, backend: 0 }, "S 0:0(0) win 65535 <mss 1460>", |_| {})
+        .gives(&["drop ack_of_unsent"]);
+    assert_eq!(t.moved(), "ack_of_unsent+1");
+}
