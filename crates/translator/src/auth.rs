@@ -21,7 +21,9 @@ pub(crate) struct Key {
 impl core::fmt::Debug for Key {
     /// The key itself never reaches a log.
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Key").field("token", &self.token).finish_non_exhaustive()
+        f.debug_struct("Key")
+            .field("token", &self.token)
+            .finish_non_exhaustive()
     }
 }
 
@@ -106,7 +108,12 @@ impl core::fmt::Debug for SecretStream {
 
 impl SecretStream {
     pub(crate) const fn new(seed: [u8; 32]) -> Self {
-        Self { seed, counter: 0, block: [0; 32], used: 32 }
+        Self {
+            seed,
+            counter: 0,
+            block: [0; 32],
+            used: 32,
+        }
     }
 
     pub(crate) fn next_u64(&mut self) -> u64 {
@@ -124,7 +131,10 @@ impl SecretStream {
         u64::from_be_bytes(bytes)
     }
 
-    #[allow(clippy::cast_possible_truncation, reason = "the low half is as good as the high one")]
+    #[allow(
+        clippy::cast_possible_truncation,
+        reason = "the low half is as good as the high one"
+    )]
     pub(crate) fn next_u32(&mut self) -> u32 {
         self.next_u64() as u32
     }

@@ -84,7 +84,9 @@ impl Prefix {
                 (net.to_bits() ^ addr.to_bits()) & mask == 0
             }
             (IpAddr::V6(net), IpAddr::V6(addr)) => {
-                let mask = u128::MAX.checked_shl(128 - u32::from(self.len)).unwrap_or(0);
+                let mask = u128::MAX
+                    .checked_shl(128 - u32::from(self.len))
+                    .unwrap_or(0);
                 (net.to_bits() ^ addr.to_bits()) & mask == 0
             }
             _ => false,

@@ -159,6 +159,8 @@ impl Drops {
 
     /// Name and value of each counter.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        DropReason::ALL.iter().map(|&reason| (reason.name(), self.get(reason)))
+        DropReason::ALL
+            .iter()
+            .map(|&reason| (reason.name(), self.get(reason)))
     }
 }

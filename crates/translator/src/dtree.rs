@@ -77,9 +77,17 @@ impl Run {
 
     /// The mapping that holds the byte `offset` into the run.
     const fn mapping_at(&self, offset: u32) -> Mapping {
-        let start = if self.unit == 0 { offset } else { offset - offset % self.unit };
+        let start = if self.unit == 0 {
+            offset
+        } else {
+            offset - offset % self.unit
+        };
         let rest = self.len - start;
-        let len = if self.unit == 0 || rest < self.unit { rest } else { self.unit };
+        let len = if self.unit == 0 || rest < self.unit {
+            rest
+        } else {
+            self.unit
+        };
         Mapping {
             dsn: self.dsn.add(start as u64),
             ssn: self.ssn.add(start),
@@ -102,22 +110,39 @@ impl Run {
 impl Lane {
     /// Adds a mapping behind all others: FlexCP's own, downstream.
     pub(crate) fn append(&mut self, dsn: Dsn, ssn: Ssn, len: u32) {
-        self.push_back(Run { dsn, ssn, len, unit: len });
+        self.push_back(Run {
+            dsn,
+            ssn,
+            len,
+            unit: len,
+        });
     }
 
     /// Gives a stretch of data its SSNs before it has come.
     pub(crate) fn reserve(&mut self, dsn: Dsn, ssn: Ssn, len: u32) {
-        self.push_back(Run { dsn, ssn, len, unit: 0 });
+        self.push_back(Run {
+            dsn,
+            ssn,
+            len,
+            unit: 0,
+        });
     }
 
     /// Declares a mapping inside a reserved stretch.
     pub(crate) fn declare(&mut self, dsn: Dsn, ssn: Ssn, len: u32) {
-        let Some(index) = self.index_of_ssn(ssn) else { return };
+        let Some(index) = self.index_of_ssn(ssn) else {
+            return;
+        };
         let run = self.runs[index];
         let before = ssn.since(run.ssn);
         let after = run.len - before - len;
         debug_assert!(run.unit == 0 && run.dsn.add(u64::from(before)) == dsn);
-        let declared = Run { dsn, ssn, len, unit: len };
+        let declared = Run {
+            dsn,
+            ssn,
+            len,
+            unit: len,
+        };
         if after > 0 {
             self.runs.insert(index + 1, run.without_first(before + len));
         }
@@ -141,8 +166,17 @@ impl Lane {
     pub(crate) fn insert(&mut self, dsn: Dsn, ssn: Ssn, len: u32) -> Result<(), Contradiction> {
         let end = ssn.add(len);
         // The usual case: the next mapping behind all others.
-        if self.runs.back().is_none_or(|last| !last.ssn_end().after(ssn)) {
-            self.push_back(Run { dsn, ssn, len, unit: 0 });
+        if self
+            .runs
+            .back()
+            .is_none_or(|last| !last.ssn_end().after(ssn))
+        {
+            self.push_back(Run {
+                dsn,
+                ssn,
+                len,
+                unit: 0,
+            });
             return Ok(());
         }
         let mut at = ssn;
@@ -159,7 +193,12 @@ impl Lane {
                 }
                 next => {
                     let stop = next.map_or(end, |run| run.ssn.min(end));
-                    let piece = Run { dsn: dsn_at, ssn: at, len: stop.since(at), unit: 0 };
+                    let piece = Run {
+                        dsn: dsn_at,
+                        ssn: at,
+                        len: stop.since(at),
+                        unit: 0,
+                    };
                     index = self.insert_at(index, piece);
                     at = stop;
                 }
@@ -186,7 +225,11 @@ impl Lane {
             let index = self.runs.partition_point(|run| !run.dsn.after(dsn));
             return self.runs.get(index).map(|run| run.dsn);
         }
-        let behind = self.runs.iter().map(|run| run.dsn).filter(|start| start.after(dsn));
+        let behind = self
+            .runs
+            .iter()
+            .map(|run| run.dsn)
+            .filter(|start| start.after(dsn));
         behind.reduce(Dsn::min)
     }
 
@@ -219,7 +262,11 @@ impl Lane {
             let start = run.dsn.max(from);
             let end = run.dsn_end().min(to);
             if start.before(end) {
-                each(run.ssn.add(offset(start, run.dsn)), start, offset(end, start));
+                each(
+                    run.ssn.add(offset(start, run.dsn)),
+                    start,
+                    offset(end, start),
+                );
             } else if self.inversions == 0 && !run.dsn.before(to) {
                 break;
             }
@@ -239,13 +286,18 @@ impl Lane {
 
     /// Lets go of the first `count` bytes of the front run.
     pub(crate) fn advance_front(&mut self, count: u32) {
-        let Some(front) = self.runs.front().copied() else { return };
+        let Some(front) = self.runs.front().copied() else {
+            return;
+        };
         if count >= front.len {
             self.remember(front);
             self.pop_front();
             return;
         }
-        self.remember(Run { len: count, ..front });
+        self.remember(Run {
+            len: count,
+            ..front
+        });
         self.runs[0] = front.without_first(count);
     }
 
@@ -262,7 +314,10 @@ impl Lane {
                 let both = acked.since(front.ssn).min(offset(data_acked, front.dsn));
                 let whole = both - both % front.unit;
                 if whole > 0 && whole < front.len {
-                    self.remember(Run { len: whole, ..front });
+                    self.remember(Run {
+                        len: whole,
+                        ..front
+                    });
                     self.runs[0] = front.without_first(whole);
                 }
             }
@@ -293,7 +348,10 @@ impl Lane {
 
     fn index_of_ssn(&self, ssn: Ssn) -> Option<usize> {
         let index = self.runs.partition_point(|run| !run.ssn_end().after(ssn));
-        self.runs.get(index).filter(|run| !run.ssn.after(ssn)).map(|_| index)
+        self.runs
+            .get(index)
+            .filter(|run| !run.ssn.after(ssn))
+            .map(|_| index)
     }
 
     fn push_back(&mut self, run: Run) {
@@ -328,7 +386,10 @@ impl Lane {
             && piece.takes(&next)
         {
             self.inversions -= self.inverted_before(index);
-            self.runs[index] = Run { len: piece.len + next.len, ..piece };
+            self.runs[index] = Run {
+                len: piece.len + next.len,
+                ..piece
+            };
             self.inversions += self.inverted_before(index);
             return index;
         }
@@ -340,8 +401,14 @@ impl Lane {
 
     /// 1 when the run at `index` breaks the order with the one before it.
     fn inverted_before(&self, index: usize) -> usize {
-        let Some(previous) = index.checked_sub(1).and_then(|i| self.runs.get(i)) else { return 0 };
-        usize::from(self.runs.get(index).is_some_and(|run| run.dsn.before(previous.dsn_end())))
+        let Some(previous) = index.checked_sub(1).and_then(|i| self.runs.get(i)) else {
+            return 0;
+        };
+        usize::from(
+            self.runs
+                .get(index)
+                .is_some_and(|run| run.dsn.before(previous.dsn_end())),
+        )
     }
 
     fn pop_front(&mut self) {
@@ -359,7 +426,10 @@ impl Lane {
                     && recent.ssn_end() == run.ssn
                     && recent.len + run.len <= MAX_RUN =>
             {
-                Some(Run { len: recent.len + run.len, ..recent })
+                Some(Run {
+                    len: recent.len + run.len,
+                    ..recent
+                })
             }
             _ => Some(run),
         };
@@ -367,7 +437,10 @@ impl Lane {
 }
 
 /// Distance between two DSNs inside one run.
-#[allow(clippy::cast_possible_truncation, reason = "a run is at most MAX_RUN long")]
+#[allow(
+    clippy::cast_possible_truncation,
+    reason = "a run is at most MAX_RUN long"
+)]
 const fn offset(dsn: Dsn, base: Dsn) -> u32 {
     dsn.since(base) as u32
 }
@@ -393,7 +466,12 @@ mod tests {
     }
 
     fn mapping(dsn: u64, ssn: u32, len: u32) -> Option<Mapping> {
-        Some(Mapping { dsn: Dsn(dsn), ssn: Ssn(ssn), len, declared: true })
+        Some(Mapping {
+            dsn: Dsn(dsn),
+            ssn: Ssn(ssn),
+            len,
+            declared: true,
+        })
     }
 
     #[test]
@@ -422,7 +500,12 @@ mod tests {
         lane.append(Dsn(400), Ssn(400), 100);
         lane.declare(Dsn(200), Ssn(200), 100);
         assert_eq!(lane.by_dsn(Dsn(250)), mapping(200, 200, 100));
-        let reserved = Mapping { dsn: Dsn(350), ssn: Ssn(350), len: 50, declared: false };
+        let reserved = Mapping {
+            dsn: Dsn(350),
+            ssn: Ssn(350),
+            len: 50,
+            declared: false,
+        };
         assert_eq!(lane.by_dsn(Dsn(350)), Some(reserved));
         lane.declare(Dsn(100), Ssn(100), 100);
         lane.declare(Dsn(300), Ssn(300), 100);
@@ -448,8 +531,16 @@ mod tests {
         lane.release(Ssn(0), Dsn(200));
         assert_eq!(lane.front(), Some((Ssn(0), Dsn(0), 200)));
         lane.release(Ssn(150), Dsn(200));
-        assert_eq!(lane.front(), Some((Ssn(100), Dsn(100), 100)), "half a mapping stays whole");
-        assert_eq!(lane.by_ssn_late(Ssn(30)), Some((Dsn(30), 70)), "for a late D-SACK");
+        assert_eq!(
+            lane.front(),
+            Some((Ssn(100), Dsn(100), 100)),
+            "half a mapping stays whole"
+        );
+        assert_eq!(
+            lane.by_ssn_late(Ssn(30)),
+            Some((Dsn(30), 70)),
+            "for a late D-SACK"
+        );
         lane.release(Ssn(200), Dsn(200));
         assert_eq!(lane.len(), 0);
     }
@@ -515,7 +606,12 @@ mod tests {
             for (&ssn, &(dsn, bounds)) in &self.known {
                 let (found, _) = lane.by_ssn(SSN.add(ssn)).expect("known byte");
                 assert_eq!(found, DSN.add(dsn));
-                let latest = self.known.iter().rev().find(|(_, (d, _))| *d == dsn).unwrap();
+                let latest = self
+                    .known
+                    .iter()
+                    .rev()
+                    .find(|(_, (d, _))| *d == dsn)
+                    .unwrap();
                 let mapping = lane.by_dsn(DSN.add(dsn)).expect("known data");
                 match latest.1.1 {
                     Some((start, len)) => {
@@ -529,32 +625,39 @@ mod tests {
                 assert!(bounds.is_none() || latest.0 >= &ssn);
             }
             let order: Vec<_> = lane.iter().collect();
-            let inversions = order.windows(2).filter(|w| w[1].dsn.before(w[0].dsn_end())).count();
+            let inversions = order
+                .windows(2)
+                .filter(|w| w[1].dsn.before(w[0].dsn_end()))
+                .count();
             assert_eq!(lane.inversions, inversions);
             for pair in order.windows(2) {
-                assert!(!pair[1].ssn.before(pair[0].ssn_end()), "sorted and disjoint");
+                assert!(
+                    !pair[1].ssn.before(pair[0].ssn_end()),
+                    "sorted and disjoint"
+                );
             }
         }
 
         /// Removes whole mappings from the front, as far as both ACKs reach.
         fn release(&mut self, acked: u32, data_acked: u64) {
             while let Some((&ssn, &(dsn, bounds))) = self.known.first_key_value() {
-                let (end_ssn, end_dsn) = match bounds {
-                    Some((start, len)) => {
-                        let into = u32::try_from(dsn - start).unwrap();
-                        (ssn + len - into, start + u64::from(len))
-                    }
-                    None => {
-                        // A reserved stretch goes as a whole.
-                        let mut end = ssn;
-                        while self.known.get(&end).is_some_and(|(d, b)| {
-                            b.is_none() && *d == dsn + u64::from(end - ssn)
-                        }) {
-                            end += 1;
+                let (end_ssn, end_dsn) =
+                    match bounds {
+                        Some((start, len)) => {
+                            let into = u32::try_from(dsn - start).unwrap();
+                            (ssn + len - into, start + u64::from(len))
                         }
-                        (end, dsn + u64::from(end - ssn))
-                    }
-                };
+                        None => {
+                            // A reserved stretch goes as a whole.
+                            let mut end = ssn;
+                            while self.known.get(&end).is_some_and(|(d, b)| {
+                                b.is_none() && *d == dsn + u64::from(end - ssn)
+                            }) {
+                                end += 1;
+                            }
+                            (end, dsn + u64::from(end - ssn))
+                        }
+                    };
                 if end_ssn > acked || end_dsn > data_acked {
                     break;
                 }

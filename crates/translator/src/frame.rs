@@ -28,8 +28,16 @@ impl<'a> Frame<'a> {
     /// When `packet` does not lie inside `buf`: a defect of the carrier.
     #[must_use]
     pub fn new(buf: &'a mut [u8], packet: Range<usize>, offload: Offload) -> Self {
-        assert!(packet.start <= packet.end && packet.end <= buf.len(), "packet outside its buffer");
-        Self { buf, start: packet.start, end: packet.end, offload }
+        assert!(
+            packet.start <= packet.end && packet.end <= buf.len(),
+            "packet outside its buffer"
+        );
+        Self {
+            buf,
+            start: packet.start,
+            end: packet.end,
+            offload,
+        }
     }
 
     /// The packet's bytes.
@@ -64,7 +72,9 @@ impl<'a> Frame<'a> {
     /// Puts `header` right before `payload`; the packet is then both. `false`, and nothing changed,
     /// when the headroom does not suffice.
     pub(crate) fn replace_header(&mut self, header: &[u8], payload: Range<usize>) -> bool {
-        let Some(start) = payload.start.checked_sub(header.len()) else { return false };
+        let Some(start) = payload.start.checked_sub(header.len()) else {
+            return false;
+        };
         self.buf[start..payload.start].copy_from_slice(header);
         self.start = start;
         self.end = payload.end;

@@ -66,12 +66,20 @@ impl Segment {
             return Err(DropReason::NotTcp);
         }
         let start = frame.range().start;
-        let segment = packet.get(ip.header_len..ip.total_len).ok_or(DropReason::Malformed)?;
+        let segment = packet
+            .get(ip.header_len..ip.total_len)
+            .ok_or(DropReason::Malformed)?;
         let (tcp, option_bytes) = TcpHeader::parse(segment).map_err(|_| DropReason::Malformed)?;
         let options = Options::parse(option_bytes)?;
         let tcp_start = start + ip.header_len;
         let payload = tcp_start + tcp.header_len..start + ip.total_len;
-        Ok(Self { ip, tcp, options, payload, tcp_start })
+        Ok(Self {
+            ip,
+            tcp,
+            options,
+            payload,
+            tcp_start,
+        })
     }
 
     /// Sender.
@@ -85,16 +93,17 @@ impl Segment {
     }
 
     /// Payload bytes.
-    #[allow(clippy::cast_possible_truncation, reason = "an IP packet is at most 64 KiB long")]
+    #[allow(
+        clippy::cast_possible_truncation,
+        reason = "an IP packet is at most 64 KiB long"
+    )]
     pub(crate) const fn payload_len(&self) -> u32 {
         (self.payload.end - self.payload.start) as u32
     }
 
     /// Bytes of sequence space that it takes.
     pub(crate) fn sequence_len(&self) -> u32 {
-        self.payload_len()
-            + u32::from(self.has(TcpFlags::SYN))
-            + u32::from(self.has(TcpFlags::FIN))
+        self.payload_len() + u32::from(self.has(TcpFlags::SYN)) + u32::from(self.has(TcpFlags::FIN))
     }
 
     pub(crate) fn has(&self, flag: TcpFlags) -> bool {
@@ -110,17 +119,25 @@ impl Segment {
     fn header_sum(&self, frame: &Frame<'_>) -> Sum {
         let tcp_len = self.payload.end - self.tcp_start;
         let header = frame.buffer(self.tcp_start..self.payload.start);
-        self.ip.pseudo_header_sum(tcp_len).add(Sum::of(header)).sub(Sum::default().add_u16(self.tcp.checksum))
+        self.ip
+            .pseudo_header_sum(tcp_len)
+            .add(Sum::of(header))
+            .sub(Sum::default().add_u16(self.tcp.checksum))
     }
 
     /// Whether a checksum that nobody has checked yet is right.
-    fn checksum_is_right(&self, frame: &Frame<'_>) -> bool {
+    pub(crate) fn checksum_is_right(&self, frame: &Frame<'_>) -> bool {
         if frame.offload.checksum != ChecksumState::Complete {
             return true;
         }
         let payload = Sum::of(frame.buffer(self.payload.clone()));
         self.header_sum(frame).add(payload).checksum() == self.tcp.checksum
-            || self.header_sum(frame).add(payload).add_u16(self.tcp.checksum).fold() == 0xffff
+            || self
+                .header_sum(frame)
+                .add(payload)
+                .add_u16(self.tcp.checksum)
+                .fold()
+                == 0xffff
     }
 }
 
@@ -226,7 +243,9 @@ impl Outgoing {
             let mut header = self.write(&segment.ip, payload.len(), 0);
             let ip = self.ip_header(&segment.ip);
             let tcp = &header.bytes[header.ip_len..header.len];
-            let new = ip.pseudo_header_sum(tcp.len() + payload.len()).add(Sum::of(tcp));
+            let new = ip
+                .pseudo_header_sum(tcp.len() + payload.len())
+                .add(Sum::of(tcp));
             let updated = update_checksum(segment.tcp.checksum, segment.header_sum(frame), new);
             let at = header.ip_len + 16;
             header.bytes[at..at + 2].copy_from_slice(&updated.to_be_bytes());
@@ -257,8 +276,15 @@ impl Outgoing {
         let v6 = self.ends.to.is_ipv6();
         let gso = segmentation(frame.offload, payload.len(), limit, v6);
         let header = self.write_partial(like, payload.len());
-        let offload = Offload { checksum: ChecksumState::Partial, gso };
-        let payload = if payload.is_empty() { Payload::None } else { Payload::Frame(payload) };
+        let offload = Offload {
+            checksum: ChecksumState::Partial,
+            gso,
+        };
+        let payload = if payload.is_empty() {
+            Payload::None
+        } else {
+            Payload::Frame(payload)
+        };
         Transmit::new(&header.bytes[..header.len], header.ip_len, payload, offload)
     }
 
@@ -266,8 +292,16 @@ impl Outgoing {
     pub(crate) fn own(mut self) -> Transmit {
         let like = self.own_ip_header();
         let header = self.write_partial(&like, 0);
-        let offload = Offload { checksum: ChecksumState::Partial, gso: None };
-        Transmit::new(&header.bytes[..header.len], header.ip_len, Payload::None, offload)
+        let offload = Offload {
+            checksum: ChecksumState::Partial,
+            gso: None,
+        };
+        Transmit::new(
+            &header.bytes[..header.len],
+            header.ip_len,
+            Payload::None,
+            offload,
+        )
     }
 
     /// A packet of FlexCP's own with `len` zero bytes, at most `limit` in each segment.
@@ -275,8 +309,16 @@ impl Outgoing {
         let like = self.own_ip_header();
         let header = self.write_partial(&like, len);
         let gso = segmentation(Offload::default(), len, limit, self.ends.to.is_ipv6());
-        let offload = Offload { checksum: ChecksumState::Partial, gso };
-        Transmit::new(&header.bytes[..header.len], header.ip_len, Payload::Zeros(len), offload)
+        let offload = Offload {
+            checksum: ChecksumState::Partial,
+            gso,
+        };
+        Transmit::new(
+            &header.bytes[..header.len],
+            header.ip_len,
+            Payload::Zeros(len),
+            offload,
+        )
     }
 
     fn own_ip_header(&self) -> IpHeader {
@@ -302,9 +344,17 @@ impl Outgoing {
             dst,
             // What only one family has is not carried over into the other.
             identification: if same_family { like.identification } else { 0 },
-            dont_fragment: if same_family { like.dont_fragment } else { true },
+            dont_fragment: if same_family {
+                like.dont_fragment
+            } else {
+                true
+            },
             flow_label: if same_family { like.flow_label } else { 0 },
-            traffic_class: if self.keep_ecn { like.traffic_class } else { like.traffic_class & !3 },
+            traffic_class: if self.keep_ecn {
+                like.traffic_class
+            } else {
+                like.traffic_class & !3
+            },
             protocol: TCP,
             ..*like
         }
@@ -340,12 +390,6 @@ impl Outgoing {
         bytes[options_start..len].copy_from_slice(options);
         Header { bytes, len, ip_len }
     }
-}
-
-/// Whether the payload in hand can be split: pieces get a checksum of their own, so the one it came
-/// with has to be right.
-pub(crate) fn may_split(frame: &Frame<'_>, segment: &Segment) -> Result<(), DropReason> {
-    if segment.checksum_is_right(frame) { Ok(()) } else { Err(DropReason::Checksum) }
 }
 
 /// Segmentation for `payload_len` bytes of which one packet may carry `limit`.

@@ -35,27 +35,41 @@ struct State {
 impl Services {
     pub(crate) fn new(config: &Config) -> Self {
         let state = config.services.iter().map(|service| match &service.mode {
-            Mode::Transparent { .. } => State { next: 0, backends: 1 },
-            Mode::Reverse { backends, .. } => State { next: 0, backends: backends.len() },
+            Mode::Transparent { .. } => State {
+                next: 0,
+                backends: 1,
+            },
+            Mode::Reverse { backends, .. } => State {
+                next: 0,
+                backends: backends.len(),
+            },
         });
-        Self { state: state.collect() }
+        Self {
+            state: state.collect(),
+        }
     }
 
     /// The service that clients reach at `destination`.
     pub(crate) fn find(&self, config: &Config, destination: SocketAddr) -> Option<Match> {
-        let index = config.services.iter().position(|service| covers(service, destination))?;
+        let index = config
+            .services
+            .iter()
+            .position(|service| covers(service, destination))?;
         let service = u16::try_from(index).ok()?;
         Some(match &config.services[index].mode {
-            Mode::Transparent { end_to_end, .. } => {
-                Match::Transparent { service, end_to_end: *end_to_end }
-            }
+            Mode::Transparent { end_to_end, .. } => Match::Transparent {
+                service,
+                end_to_end: *end_to_end,
+            },
             Mode::Reverse { .. } => Match::Reverse { service },
         })
     }
 
     /// Back ends of a service.
     pub(crate) fn backends(&self, service: u16) -> usize {
-        self.state.get(usize::from(service)).map_or(0, |state| state.backends)
+        self.state
+            .get(usize::from(service))
+            .map_or(0, |state| state.backends)
     }
 
     /// The next back end in turn, other than `not`, with a source that `is_free` towards it.
@@ -67,8 +81,12 @@ impl Services {
         secrets: &mut SecretStream,
         is_free: impl Fn(&Backend) -> bool,
     ) -> Option<Backend> {
-        let Mode::Reverse { backends, source, source_ports, .. } =
-            &config.services.get(usize::from(service))?.mode
+        let Mode::Reverse {
+            backends,
+            source,
+            source_ports,
+            ..
+        } = &config.services.get(usize::from(service))?.mode
         else {
             return None;
         };
@@ -99,8 +117,14 @@ impl Services {
 /// Whether clients reach the service at `destination`.
 fn covers(service: &Service, destination: SocketAddr) -> bool {
     match &service.mode {
-        Mode::Transparent { destinations, ports, .. } => {
-            destinations.iter().any(|prefix| prefix.contains(destination.ip()))
+        Mode::Transparent {
+            destinations,
+            ports,
+            ..
+        } => {
+            destinations
+                .iter()
+                .any(|prefix| prefix.contains(destination.ip()))
                 && (ports.is_empty() || ports.iter().any(|p| p.contains(&destination.port())))
         }
         Mode::Reverse { listen, .. } => listen.contains(&destination),

@@ -74,15 +74,21 @@ impl Table {
     /// The connection and flow that a packet with these ends belongs to.
     pub(crate) fn find(&self, ends: Ends) -> Option<FlowRef> {
         let hash = self.hash(ends);
-        self.flows.find(hash, |flow| self.ends_of(*flow) == Some(ends)).copied()
+        self.flows
+            .find(hash, |flow| self.ends_of(*flow) == Some(ends))
+            .copied()
     }
 
     /// The connection whose token FlexCP gave this value.
     pub(crate) fn find_token(&self, token: u32) -> Option<ConnectionId> {
         let has = |&id: &ConnectionId| {
-            self.connections.get(id as usize).is_some_and(|c| c.local.token == token)
+            self.connections
+                .get(id as usize)
+                .is_some_and(|c| c.local.token == token)
         };
-        self.tokens.find(u64::from(token).wrapping_mul(0x9e37_79b9_7f4a_7c15), has).copied()
+        self.tokens
+            .find(u64::from(token).wrapping_mul(0x9e37_79b9_7f4a_7c15), has)
+            .copied()
     }
 
     /// Adds a connection with its initial subflow and server flow.
@@ -91,12 +97,26 @@ impl Table {
         let initial = connection.subflow(0).flow();
         let server = connection.server_flow();
         let id = u32::try_from(self.connections.insert(connection)).expect("fewer than 2^32");
-        self.insert_flow(initial, FlowRef { id, leg: Leg::Subflow(0) });
-        self.insert_flow(server, FlowRef { id, leg: Leg::Server });
+        self.insert_flow(
+            initial,
+            FlowRef {
+                id,
+                leg: Leg::Subflow(0),
+            },
+        );
+        self.insert_flow(
+            server,
+            FlowRef {
+                id,
+                leg: Leg::Server,
+            },
+        );
         let token_hash = |token: u32| u64::from(token).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let connections = &self.connections;
         self.tokens.insert_unique(token_hash(token), id, |&id| {
-            connections.get(id as usize).map_or(0, |c| token_hash(c.local.token))
+            connections
+                .get(id as usize)
+                .map_or(0, |c| token_hash(c.local.token))
         });
         id
     }
@@ -122,7 +142,9 @@ impl Table {
 
     /// Removes a connection and all that leads to it.
     pub(crate) fn remove(&mut self, id: ConnectionId) {
-        let Some(connection) = self.connections.get(id as usize) else { return };
+        let Some(connection) = self.connections.get(id as usize) else {
+            return;
+        };
         let server = connection.server_flow();
         let count = connection.subflows.len();
         let token = connection.local.token;
@@ -130,7 +152,7 @@ impl Table {
         for index in 0..count {
             let connection = &self.connections[id as usize];
             let subflow = &connection.subflows[index];
-            if subflow.lives() {
+            if subflow.lives() || index == 0 {
                 let ends = subflow.flow();
                 self.remove_flow(id, ends);
             }
@@ -144,7 +166,9 @@ impl Table {
 
     /// Puts a connection in the timer queue, unless it stands there for an earlier time already.
     pub(crate) fn arm(&mut self, id: ConnectionId, deadline: Instant) {
-        let Some(connection) = self.connections.get_mut(id as usize) else { return };
+        let Some(connection) = self.connections.get_mut(id as usize) else {
+            return;
+        };
         if connection.armed.is_none_or(|armed| deadline < armed) {
             connection.armed = Some(deadline);
             self.timers.push(Reverse((deadline, id)));
@@ -186,7 +210,10 @@ fn ends_in(connections: &Slab<Connection>, flow: FlowRef) -> Option<Ends> {
     let connection = connections.get(flow.id as usize)?;
     match flow.leg {
         Leg::Server => Some(connection.server_flow()),
-        Leg::Subflow(index) => connection.subflows.get(usize::from(index)).map(|s| s.flow()),
+        Leg::Subflow(index) => connection
+            .subflows
+            .get(usize::from(index))
+            .map(|s| s.flow()),
     }
 }
 

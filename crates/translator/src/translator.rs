@@ -4,7 +4,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use flexcp_wire::{MpJoin, MpTcpRst, MptcpOption, TcpFlags, TcpOption};
+use flexcp_wire::{ChecksumState, MpJoin, MpTcpRst, MptcpOption, TcpFlags, TcpOption};
 
 use crate::auth::{Key, SecretStream};
 use crate::connection::{
@@ -91,7 +91,9 @@ impl Translator {
     /// Does what is due at `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
         while let Some(id) = self.table.pop_timer(now) {
-            let Some(connection) = self.table.get_mut(id) else { continue };
+            let Some(connection) = self.table.get_mut(id) else {
+                continue;
+            };
             let mut ctx = context!(self, now);
             let stays = connection.handle_timeout(&mut ctx);
             // Never at once again: whatever its deadline, this loop ends.
@@ -129,7 +131,9 @@ impl Translator {
 
     /// The connections that there are. Costs one pass over the table; not for the packet path.
     pub fn connections(&self, now: Instant) -> impl Iterator<Item = ConnectionView> + '_ {
-        self.table.iter().map(move |connection| connection.view(now))
+        self.table
+            .iter()
+            .map(move |connection| connection.view(now))
     }
 
     fn handle_segment(
@@ -138,7 +142,10 @@ impl Translator {
         segment: &Segment,
         frame: &mut Frame<'_>,
     ) -> Verdict {
-        let ends = Ends { from: segment.source(), to: segment.destination() };
+        let ends = Ends {
+            from: segment.source(),
+            to: segment.destination(),
+        };
         let not_opening = TcpFlags::ACK | TcpFlags::RST | TcpFlags::FIN;
         let is_syn = segment.has(TcpFlags::SYN) && !segment.tcp.flags.intersects(not_opening);
         let Some(flow) = self.table.find(ends) else {
@@ -152,6 +159,13 @@ impl Translator {
             self.remove(flow.id);
             return self.handle_syn(now, segment, frame);
         }
+        // What changes a connection's state has to be what its sender sent.
+        if self.translates(flow.id) && frame.offload.checksum == ChecksumState::Complete {
+            if !segment.checksum_is_right(frame) {
+                return Verdict::Drop(DropReason::Checksum);
+            }
+            frame.offload.checksum = ChecksumState::Verified;
+        }
         let verdict = match flow.leg {
             Leg::Subflow(index) => self.handle_client(now, flow.id, index, segment, frame),
             Leg::Server => self.handle_server(now, flow.id, segment, frame),
@@ -160,10 +174,18 @@ impl Translator {
         verdict
     }
 
+    /// Whether the connection's packets are more than relayed.
+    fn translates(&mut self, id: ConnectionId) -> bool {
+        let phase = self.table.get_mut(id).map(|connection| connection.phase);
+        phase.is_some_and(|phase| !matches!(phase, Phase::Plain | Phase::Fallback))
+    }
+
     /// Whether a SYN on a known flow starts another connection: the one that is known is over, or has
     /// not come beyond its own SYN and the client has started anew.
     fn gives_way(&mut self, flow: FlowRef, segment: &Segment) -> bool {
-        let Some(connection) = self.table.get_mut(flow.id) else { return true };
+        let Some(connection) = self.table.get_mut(flow.id) else {
+            return true;
+        };
         if flow.leg != Leg::Subflow(INITIAL) {
             return matches!(connection.phase, Phase::Closed(_) | Phase::Reset(_));
         }
@@ -184,7 +206,9 @@ impl Translator {
         segment: &Segment,
         frame: &mut Frame<'_>,
     ) -> Verdict {
-        let Some(connection) = self.table.get_mut(id) else { return Verdict::Consume };
+        let Some(connection) = self.table.get_mut(id) else {
+            return Verdict::Consume;
+        };
         let mut ctx = context!(self, now);
         match connection.phase {
             Phase::SynSent | Phase::SynReceived if segment.has(TcpFlags::SYN) => {
@@ -212,16 +236,23 @@ impl Translator {
                 connection.phase = Phase::Fallback;
                 ctx.counters.fallback_handshake += 1;
                 self.table.half_open -= 1;
-                let Some(connection) = self.table.get_mut(id) else { return Verdict::Consume };
+                let Some(connection) = self.table.get_mut(id) else {
+                    return Verdict::Consume;
+                };
                 connection.relay_up(&mut ctx, segment, frame)
             }
-            Phase::Established | Phase::Closed(_) => {
-                if connection.subflow(index).state == SubflowState::Joining {
-                    connection.handle_joining(&mut ctx, index, segment)
-                } else {
+            Phase::Established | Phase::Closed(_) => match connection.subflow(index).state {
+                SubflowState::Joining => connection.handle_joining(&mut ctx, index, segment),
+                SubflowState::Established | SubflowState::Closing => {
                     connection.handle_up(&mut ctx, index, segment, frame)
                 }
-            }
+                SubflowState::Closed => {
+                    if !segment.has(TcpFlags::RST) {
+                        self.refuse(segment, MpTcpRst::UNSPECIFIED);
+                    }
+                    Verdict::Drop(DropReason::NoSubflow)
+                }
+            },
             Phase::Plain if segment.has(TcpFlags::SYN) && !connection.server.answered => {
                 self.repeat_syn(now, id, segment, frame)
             }
@@ -238,7 +269,9 @@ impl Translator {
         segment: &Segment,
         frame: &mut Frame<'_>,
     ) -> Verdict {
-        let Some(connection) = self.table.get_mut(id) else { return Verdict::Consume };
+        let Some(connection) = self.table.get_mut(id) else {
+            return Verdict::Consume;
+        };
         let mut ctx = context!(self, now);
         match connection.phase {
             Phase::SynSent | Phase::SynReceived if segment.has(TcpFlags::RST) => {
@@ -254,6 +287,11 @@ impl Translator {
                     return Verdict::Forward;
                 }
                 connection.handle_syn_ack(&mut ctx, segment, frame)
+            }
+            // A challenge ACK (RFC 5961): the server still knows an earlier connection. The client's answer
+            // ends that.
+            Phase::SynSent if segment.payload.is_empty() => {
+                relay(connection.subflow(INITIAL).ends(), segment, frame)
             }
             Phase::SynSent | Phase::SynReceived => Verdict::Drop(DropReason::Unexpected),
             Phase::Established | Phase::Closed(_) => {
@@ -274,20 +312,37 @@ impl Translator {
         }
         match self.services.find(&self.config, segment.destination()) {
             None => self.handle_unknown(segment),
-            Some(Match::Transparent { service, end_to_end }) => {
-                let backend = Backend { source: segment.source(), addr: segment.destination() };
+            Some(Match::Transparent {
+                service,
+                end_to_end,
+            }) => {
+                let backend = Backend {
+                    source: segment.source(),
+                    addr: segment.destination(),
+                };
                 if self.wants_mptcp(segment) {
                     return self.open(now, service, backend, segment, frame, end_to_end);
                 }
                 self.counters.plain_syn += 1;
                 if segment.options.mptcp && !end_to_end {
-                    return relay(Ends { from: backend.source, to: backend.addr }, segment, frame);
+                    return relay(
+                        Ends {
+                            from: backend.source,
+                            to: backend.addr,
+                        },
+                        segment,
+                        frame,
+                    );
                 }
                 Verdict::Forward
             }
             Some(Match::Reverse { service }) => {
                 let full = self.table.len() >= self.config.limits.connections;
-                let backend = if full { None } else { self.next_backend(service, None) };
+                let backend = if full {
+                    None
+                } else {
+                    self.next_backend(service, None)
+                };
                 let Some(backend) = backend else {
                     // Silence would make the client give MPTCP up.
                     self.refuse(segment, MpTcpRst::RESOURCES);
@@ -332,7 +387,9 @@ impl Translator {
         self.table.half_open += 1;
         self.counters.connections_opened += 1;
         self.counters.mp_capable_syn_rx += 1;
-        let Some(connection) = self.table.get_mut(id) else { return Verdict::Consume };
+        let Some(connection) = self.table.get_mut(id) else {
+            return Verdict::Consume;
+        };
         let mut ctx = context!(self, now);
         let verdict = connection.forward_syn(&mut ctx, segment, frame, end_to_end);
         self.settle(now, id);
@@ -355,7 +412,9 @@ impl Translator {
         connection.remember_syn(now, segment);
         let id = self.table.insert(connection);
         self.counters.connections_opened += 1;
-        let Some(connection) = self.table.get_mut(id) else { return Verdict::Consume };
+        let Some(connection) = self.table.get_mut(id) else {
+            return Verdict::Consume;
+        };
         let mut ctx = context!(self, now);
         let verdict = connection.relay_up(&mut ctx, segment, frame);
         self.settle(now, id);
@@ -371,15 +430,22 @@ impl Translator {
         segment: &Segment,
         frame: &mut Frame<'_>,
     ) -> Verdict {
-        let Some(connection) = self.table.get_mut(id) else { return Verdict::Consume };
-        let (service, tried, phase) =
-            (connection.service, connection.server.tried, connection.phase);
+        let Some(connection) = self.table.get_mut(id) else {
+            return Verdict::Consume;
+        };
+        let (service, tried, phase) = (
+            connection.service,
+            connection.server.tried,
+            connection.phase,
+        );
         let waits = matches!(phase, Phase::SynSent | Phase::Plain);
         let more = self.services.backends(service) > usize::from(tried);
         if waits && more && self.skip_backend(now, id) {
             return Verdict::Consume;
         }
-        let Some(connection) = self.table.get_mut(id) else { return Verdict::Consume };
+        let Some(connection) = self.table.get_mut(id) else {
+            return Verdict::Consume;
+        };
         let mut ctx = context!(self, now);
         if phase == Phase::Plain {
             return connection.relay_up(&mut ctx, segment, frame);
@@ -391,7 +457,9 @@ impl Translator {
         ctx.counters.plain_syn += 1;
         connection.phase = Phase::Plain;
         self.table.half_open -= 1;
-        let Some(connection) = self.table.get_mut(id) else { return Verdict::Consume };
+        let Some(connection) = self.table.get_mut(id) else {
+            return Verdict::Consume;
+        };
         connection.relay_up(&mut ctx, segment, frame)
     }
 
@@ -403,18 +471,25 @@ impl Translator {
         segment: &Segment,
         frame: &mut Frame<'_>,
     ) -> Verdict {
-        let Some(connection) = self.table.get_mut(id) else { return Verdict::Consume };
+        let Some(connection) = self.table.get_mut(id) else {
+            return Verdict::Consume;
+        };
         if segment.tcp.ack != connection.isn_client.add(1).0 || !segment.has(TcpFlags::ACK) {
             return Verdict::Drop(DropReason::BlindReset);
         }
-        let (service, tried, phase) =
-            (connection.service, connection.server.tried, connection.phase);
+        let (service, tried, phase) = (
+            connection.service,
+            connection.server.tried,
+            connection.phase,
+        );
         let more = self.services.backends(service) > usize::from(tried);
         let early = matches!(phase, Phase::SynSent | Phase::Plain);
         if early && more && self.skip_backend(now, id) {
             return Verdict::Consume;
         }
-        let Some(connection) = self.table.get_mut(id) else { return Verdict::Consume };
+        let Some(connection) = self.table.get_mut(id) else {
+            return Verdict::Consume;
+        };
         let ends = connection.subflow(INITIAL).ends();
         self.remove(id);
         relay(ends, segment, frame)
@@ -422,15 +497,27 @@ impl Translator {
 
     /// Sends the SYN to the next back end. `false`: there is none.
     fn skip_backend(&mut self, now: Instant, id: ConnectionId) -> bool {
-        let Some(connection) = self.table.get_mut(id) else { return false };
+        let Some(connection) = self.table.get_mut(id) else {
+            return false;
+        };
         let (service, old) = (connection.service, connection.server_flow());
-        let Some(backend) = self.next_backend(service, Some(old.from)) else { return false };
+        let Some(backend) = self.next_backend(service, Some(old.from)) else {
+            return false;
+        };
         self.table.remove_flow(id, old);
-        let Some(connection) = self.table.get_mut(id) else { return false };
+        let Some(connection) = self.table.get_mut(id) else {
+            return false;
+        };
         let mut ctx = context!(self, now);
         connection.try_backend(&mut ctx, backend);
         let flow = connection.server_flow();
-        self.table.insert_flow(flow, FlowRef { id, leg: Leg::Server });
+        self.table.insert_flow(
+            flow,
+            FlowRef {
+                id,
+                leg: Leg::Server,
+            },
+        );
         true
     }
 
@@ -441,18 +528,19 @@ impl Translator {
         not: Option<core::net::SocketAddr>,
     ) -> Option<Backend> {
         let table = &self.table;
-        self.services.next_backend(&self.config, service, not, &mut self.secrets, |backend| {
-            table.find(Ends { from: backend.addr, to: backend.source }).is_none()
-        })
+        self.services
+            .next_backend(&self.config, service, not, &mut self.secrets, |backend| {
+                table
+                    .find(Ends {
+                        from: backend.addr,
+                        to: backend.source,
+                    })
+                    .is_none()
+            })
     }
 
     /// A join: by its token to its connection.
-    fn handle_join(
-        &mut self,
-        now: Instant,
-        token: u32,
-        segment: &Segment,
-    ) -> Verdict {
+    fn handle_join(&mut self, now: Instant, token: u32, segment: &Segment) -> Verdict {
         let Some(id) = self.table.find_token(token) else {
             self.counters.mp_join_no_token += 1;
             if let Some(Match::Transparent { .. }) =
@@ -464,12 +552,20 @@ impl Translator {
             self.refuse(segment, MpTcpRst::MPTCP_ERROR);
             return Verdict::Drop(DropReason::NoConnection);
         };
-        let Some(connection) = self.table.get_mut(id) else { return Verdict::Consume };
+        let Some(connection) = self.table.get_mut(id) else {
+            return Verdict::Consume;
+        };
         let mut ctx = context!(self, now);
         match connection.handle_join_syn(&mut ctx, segment) {
             Ok(index) => {
                 let ends = connection.subflow(index).flow();
-                self.table.insert_flow(ends, FlowRef { id, leg: Leg::Subflow(index) });
+                self.table.insert_flow(
+                    ends,
+                    FlowRef {
+                        id,
+                        leg: Leg::Subflow(index),
+                    },
+                );
                 self.settle(now, id);
                 Verdict::Consume
             }
@@ -506,12 +602,26 @@ impl Translator {
         };
         let mut options = flexcp_wire::OptionWriter::default();
         if segment.options.mptcp {
-            let reset = MpTcpRst { transient: false, reason };
+            let reset = MpTcpRst {
+                transient: false,
+                reason,
+            };
             options.push(&TcpOption::Mptcp(MptcpOption::Reset(reset)));
         }
-        let ends = Ends { from: segment.destination(), to: segment.source() };
-        let outgoing =
-            Outgoing { ends, seq, ack, flags, window: 0, urgent: 0, keep_ecn: false, options };
+        let ends = Ends {
+            from: segment.destination(),
+            to: segment.source(),
+        };
+        let outgoing = Outgoing {
+            ends,
+            seq,
+            ack,
+            flags,
+            window: 0,
+            urgent: 0,
+            keep_ecn: false,
+            options,
+        };
         self.counters.packets_made += 1;
         self.outbox.push_back(outgoing.own());
     }
@@ -532,13 +642,17 @@ impl Translator {
         while let Some(ends) = self.gone.pop() {
             self.table.remove_flow(id, ends);
         }
-        let Some(connection) = self.table.get_mut(id) else { return };
+        let Some(connection) = self.table.get_mut(id) else {
+            return;
+        };
         let deadline = connection.deadline(&self.config).max(earliest);
         self.table.arm(id, deadline);
     }
 
     fn remove(&mut self, id: ConnectionId) {
-        let Some(connection) = self.table.get_mut(id) else { return };
+        let Some(connection) = self.table.get_mut(id) else {
+            return;
+        };
         let half_open = matches!(connection.phase, Phase::SynSent | Phase::SynReceived);
         self.table.half_open -= usize::from(half_open);
         self.counters.connections_closed += 1;
@@ -554,6 +668,8 @@ fn connection_up(
     segment: &Segment,
     frame: &mut Frame<'_>,
 ) -> Verdict {
-    let Some(connection) = table.get_mut(id) else { return Verdict::Consume };
+    let Some(connection) = table.get_mut(id) else {
+        return Verdict::Consume;
+    };
     connection.handle_up(&mut ctx, index, segment, frame)
 }

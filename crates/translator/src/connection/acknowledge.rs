@@ -49,10 +49,21 @@ impl Connection {
         segment: &Segment,
     ) -> Option<AckNews> {
         let data_ack = match segment.options.dss {
-            Some(Dss { data_ack: Some(DataNumber::Long(ack)), .. }) => Dsn(ack),
-            Some(Dss { data_ack: Some(DataNumber::Short(ack)), .. }) => self.down_acked.expand(ack),
+            Some(Dss {
+                data_ack: Some(DataNumber::Long(ack)),
+                ..
+            }) => Dsn(ack),
+            Some(Dss {
+                data_ack: Some(DataNumber::Short(ack)),
+                ..
+            }) => self.down_acked.expand(ack),
             _ if self.identity => self.down_dsn(TcpSeq(segment.tcp.ack)),
-            _ => return Some(AckNews { acked: false, window: false }),
+            _ => {
+                return Some(AckNews {
+                    acked: false,
+                    window: false,
+                });
+            }
         };
         if data_ack.after(self.down_next) {
             return None;
@@ -111,18 +122,20 @@ impl Connection {
     fn sack_overtaken(&self, blocks: &mut Blocks) {
         let mut reached = self.down_acked;
         for subflow in self.subflows.iter().filter(|s| s.lives()) {
-            subflow.down.for_each_in(self.down_acked, self.down_next, |ssn, dsn, len| {
-                if !subflow.snd_una.after(ssn) {
-                    return;
-                }
-                let acked = subflow.snd_una.since(ssn).min(len);
-                if dsn.after(reached) {
-                    let left = self.down_seq(dsn);
-                    blocks.push(left.0, left.add(acked).0);
-                } else {
-                    reached = reached.max(dsn.add(u64::from(acked)));
-                }
-            });
+            subflow
+                .down
+                .for_each_in(self.down_acked, self.down_next, |ssn, dsn, len| {
+                    if !subflow.snd_una.after(ssn) {
+                        return;
+                    }
+                    let acked = subflow.snd_una.since(ssn).min(len);
+                    if dsn.after(reached) {
+                        let left = self.down_seq(dsn);
+                        blocks.push(left.0, left.add(acked).0);
+                    } else {
+                        reached = reached.max(dsn.add(u64::from(acked)));
+                    }
+                });
         }
     }
 
@@ -131,13 +144,23 @@ impl Connection {
         if !left.before(right) || right.after(subflow.snd_next) {
             return;
         }
+        // Below the subflow's ACK it is a D-SACK (RFC 2883), which comes first and says that data came
+        // twice; above it, data that the connection has by now is no news.
+        let duplicate = left.before(subflow.snd_una);
         let mut at = left;
         while at.before(right) && !blocks.is_full() {
-            let Some((dsn, known)) = subflow.down.by_ssn_late(at) else { return };
+            let Some((dsn, known)) = subflow.down.by_ssn_late(at) else {
+                return;
+            };
             let len = known.min(right.since(at));
             // What starts at the data ACK is held up inside the client by a hole of the subflow; a
             // block there would make no sense to the server.
-            if dsn != self.down_acked {
+            let news = if duplicate {
+                blocks.len == 0
+            } else {
+                dsn.after(self.down_acked)
+            };
+            if news {
                 let seq = self.down_seq(dsn);
                 blocks.push(seq.0, seq.add(len).0);
             }
@@ -225,7 +248,11 @@ struct Blocks {
 
 impl Blocks {
     fn new(room: usize) -> Self {
-        Self { blocks: [(0, 0); SackBlocks::MAX], len: 0, room: room.min(SackBlocks::MAX) }
+        Self {
+            blocks: [(0, 0); SackBlocks::MAX],
+            len: 0,
+            room: room.min(SackBlocks::MAX),
+        }
     }
 
     const fn is_full(&self) -> bool {

@@ -34,7 +34,20 @@ const fn later(a: u32, b: u32) -> bool {
 impl ServerClock {
     /// Starts with the client's SYN.
     pub(crate) const fn start(now: Instant, syn: Timestamps) -> Self {
-        Self { sent: syn.val, sent_at: now, heard: 0, echo: 0 }
+        Self {
+            sent: syn.val,
+            sent_at: now,
+            heard: 0,
+            echo: 0,
+        }
+    }
+
+    /// Takes the timestamp of a SYN that the client repeats.
+    pub(crate) const fn restart(&mut self, now: Instant, syn: Timestamps) {
+        if later(syn.val, self.sent) {
+            self.sent = syn.val;
+            self.sent_at = now;
+        }
     }
 
     /// Takes the first timestamp of the server, whatever it is.
@@ -77,12 +90,18 @@ impl ServerClock {
             // The subflow does without timestamps, or a middlebox took them: the clock goes on.
             _ => self.advance(now),
         }
-        Timestamps { val: self.sent, ecr: self.echo }
+        Timestamps {
+            val: self.sent,
+            ecr: self.echo,
+        }
     }
 
     /// Timestamps of a packet that FlexCP makes for the server.
     pub(crate) const fn own_to_server(&self) -> Timestamps {
-        Timestamps { val: self.sent, ecr: self.echo }
+        Timestamps {
+            val: self.sent,
+            ecr: self.echo,
+        }
     }
 
     /// What the initial subflow's clock shows now, counted in milliseconds from its last value.
@@ -103,12 +122,18 @@ impl ServerClock {
 impl SubflowClock {
     /// The initial subflow's own.
     pub(crate) const fn initial(val: u32) -> Self {
-        Self { offset: 0, heard: val }
+        Self {
+            offset: 0,
+            heard: val,
+        }
     }
 
     /// A joined subflow's, whose SYN with `val` came when the initial clock showed `initial_now`.
     pub(crate) const fn joined(val: u32, initial_now: u32) -> Self {
-        Self { offset: initial_now.wrapping_sub(val), heard: val }
+        Self {
+            offset: initial_now.wrapping_sub(val),
+            heard: val,
+        }
     }
 
     /// Takes a TSval of the client.
@@ -122,7 +147,11 @@ impl SubflowClock {
     /// not sent on it.
     pub(crate) const fn echo(&self, server_echo: u32) -> u32 {
         let echo = server_echo.wrapping_sub(self.offset);
-        if later(echo, self.heard) { self.heard } else { echo }
+        if later(echo, self.heard) {
+            self.heard
+        } else {
+            echo
+        }
     }
 
     /// The latest TSval of the client, for packets that FlexCP makes.
@@ -161,7 +190,12 @@ mod tests {
         let (mut clock, initial) = started();
         clock.heard(500_050);
         let now = Instant::from_millis(100);
-        assert_eq!(clock.translate(now, Some(&initial), Some(ts(1100, 500_050))).val, 1100);
+        assert_eq!(
+            clock
+                .translate(now, Some(&initial), Some(ts(1100, 500_050)))
+                .val,
+            1100
+        );
         let late = clock.translate(now, Some(&initial), Some(ts(1090, 500_040)));
         assert_eq!(late, ts(1100, 500_050));
     }
@@ -177,13 +211,21 @@ mod tests {
     fn echo_is_only_what_the_client_sent_on_that_subflow() {
         let joined = SubflowClock::joined(7_000_000, 2000);
         assert_eq!(joined.echo(1990), 6_999_990);
-        assert_eq!(joined.echo(2500), 7_000_000, "the server echoed a later packet of another path");
+        assert_eq!(
+            joined.echo(2500),
+            7_000_000,
+            "the server echoed a later packet of another path"
+        );
     }
 
     #[test]
     fn echo_from_the_future_is_not_passed_on() {
         let (mut clock, initial) = started();
-        let out = clock.translate(Instant::from_millis(1), Some(&initial), Some(ts(1001, 900_000)));
+        let out = clock.translate(
+            Instant::from_millis(1),
+            Some(&initial),
+            Some(ts(1001, 900_000)),
+        );
         assert_eq!(out.ecr, 500_000);
     }
 }

@@ -3,9 +3,7 @@
 //! A subflow's FIN and RST concern that subflow alone. What ends the connection is DATA_FIN and
 //! MP_FASTCLOSE on the client's side, FIN and RST on the server's (RFC 8684 sections 3.3.3, 3.5, 3.6).
 
-use flexcp_wire::{
-    Dsn, MpFastClose, MpTcpRst, MptcpOption, Ssn, TcpFlags, TcpOption, TcpSeq,
-};
+use flexcp_wire::{Dsn, MpFastClose, MpTcpRst, MptcpOption, Ssn, TcpFlags, TcpOption, TcpSeq};
 
 use super::{Connection, Context, INITIAL, Phase, SubflowIndex, SubflowState};
 use crate::auth::same_key;
@@ -25,7 +23,9 @@ impl Connection {
         if segment.has(TcpFlags::FIN) {
             subflow.fin_remote = Some(Ssn(segment.tcp.seq).add(segment.payload_len()));
         }
-        let confirmed = subflow.fin_local.is_some_and(|fin| subflow.snd_una.after(fin));
+        let confirmed = subflow
+            .fin_local
+            .is_some_and(|fin| subflow.snd_una.after(fin));
         if confirmed {
             self.close_subflow(ctx, index);
         }
@@ -71,7 +71,9 @@ impl Connection {
 
     /// Whether no other subflow could carry what the server still has to say.
     fn is_last(&self, index: SubflowIndex) -> bool {
-        !self.indices().any(|other| other != index && self.subflow(other).carries())
+        !self
+            .indices()
+            .any(|other| other != index && self.subflow(other).carries())
     }
 
     /// Both directions closed: what still comes is answered for a while.
@@ -95,13 +97,20 @@ impl Connection {
         subflow.up.clear();
         subflow.filler = None;
         let flow = subflow.flow();
-        ctx.gone.push(flow);
+        // The initial subflow's ends may be those of the server leg: what still comes must not pass as
+        // a packet of nobody's.
+        if index != INITIAL {
+            ctx.gone.push(flow);
+        }
         self.note_orphan(ctx);
     }
 
     /// Notes when no subflow is left that could carry data.
     fn note_orphan(&mut self, ctx: &Context<'_>) {
-        let alone = !self.subflows.iter().any(|s| s.state == SubflowState::Established);
+        let alone = !self
+            .subflows
+            .iter()
+            .any(|s| s.state == SubflowState::Established);
         if alone && self.orphaned.is_none() {
             self.orphaned = Some(ctx.now);
         }
@@ -113,8 +122,13 @@ impl Connection {
             return;
         }
         let mut outgoing = self.own_down(index, TcpFlags::RST | TcpFlags::ACK);
-        let reset = MpTcpRst { transient: reason != MpTcpRst::MPTCP_ERROR, reason };
-        outgoing.options.push(&TcpOption::Mptcp(MptcpOption::Reset(reset)));
+        let reset = MpTcpRst {
+            transient: reason != MpTcpRst::MPTCP_ERROR,
+            reason,
+        };
+        outgoing
+            .options
+            .push(&TcpOption::Mptcp(MptcpOption::Reset(reset)));
         ctx.counters.mp_rst_tx += 1;
         ctx.send(outgoing.own());
         self.close_subflow(ctx, index);
@@ -130,12 +144,18 @@ impl Connection {
     ) -> Verdict {
         let seq = Ssn(segment.tcp.seq);
         let subflow = self.subflow(index);
+        // The key proves more than the number does, which may lie behind data that got lost.
+        if let Some(key) = segment.options.fast_close
+            && same_key(key, self.local.key)
+        {
+            return self.handle_fast_close(ctx, key);
+        }
         let expected = [subflow.rcv_ack, subflow.ack_number(), self.rcv_next(index)];
         if !expected.contains(&seq) {
             return self.challenge(ctx, index);
         }
-        if let Some(key) = segment.options.fast_close {
-            return self.handle_fast_close(ctx, index, key);
+        if segment.options.fast_close.is_some() {
+            return Verdict::Drop(DropReason::NotAuthenticated);
         }
         ctx.counters.mp_rst_rx += 1;
         self.close_subflow(ctx, index);
@@ -145,7 +165,10 @@ impl Connection {
     /// Behind the last data that came up on the subflow.
     fn rcv_next(&self, index: SubflowIndex) -> Ssn {
         let subflow = self.subflow(index);
-        subflow.up.end().map_or(subflow.rcv_ack, |end| end.max(subflow.rcv_ack))
+        subflow
+            .up
+            .end()
+            .map_or(subflow.rcv_ack, |end| end.max(subflow.rcv_ack))
     }
 
     /// Tells the sender of a doubtful packet what FlexCP expects; the true client corrects it.
@@ -156,12 +179,7 @@ impl Connection {
 
     /// The client aborts the connection (RFC 8684 section 3.5): the server gets a RST, every subflow
     /// too.
-    pub(crate) fn handle_fast_close(
-        &mut self,
-        ctx: &mut Context<'_>,
-        _index: SubflowIndex,
-        key: u64,
-    ) -> Verdict {
+    pub(crate) fn handle_fast_close(&mut self, ctx: &mut Context<'_>, key: u64) -> Verdict {
         if !same_key(key, self.local.key) {
             return Verdict::Drop(DropReason::NotAuthenticated);
         }
@@ -179,12 +197,7 @@ impl Connection {
 
     /// The server resets the connection: `MP_FASTCLOSE` and RST on every subflow, so that the client's
     /// application hears of it at once.
-    pub(crate) fn handle_server_reset(
-        &mut self,
-        ctx: &mut Context<'_>,
-        dsn: Dsn,
-        segment: &Segment,
-    ) -> Verdict {
+    pub(crate) fn handle_server_reset(&mut self, ctx: &mut Context<'_>, dsn: Dsn) -> Verdict {
         // The server's own number, or what an ACK of the client's made it use. Another one in the window
         // gets an ACK that the true server answers with that (RFC 5961 section 3.2).
         if dsn != self.down_next && dsn != self.down_acked {
@@ -214,7 +227,9 @@ impl Connection {
         outgoing.seq = seq.0;
         if let Some(remote) = self.remote {
             let option = MpFastClose { key: remote.key };
-            outgoing.options.push(&TcpOption::Mptcp(MptcpOption::FastClose(option)));
+            outgoing
+                .options
+                .push(&TcpOption::Mptcp(MptcpOption::FastClose(option)));
         }
         ctx.send(outgoing.own());
     }
@@ -290,8 +305,12 @@ impl Connection {
         if self.identity && index == INITIAL {
             // RFC 8684 section 3.7: MP_FAIL is answered with MP_FAIL.
             let mut outgoing = self.own_down(index, TcpFlags::ACK);
-            let fail = flexcp_wire::MpFail { dsn: self.up_acked.0 };
-            outgoing.options.push(&TcpOption::Mptcp(MptcpOption::Fail(fail)));
+            let fail = flexcp_wire::MpFail {
+                dsn: self.up_acked.0,
+            };
+            outgoing
+                .options
+                .push(&TcpOption::Mptcp(MptcpOption::Fail(fail)));
             ctx.send(outgoing.own());
         }
         self.fall_back_up(ctx, index, segment, frame)

@@ -9,7 +9,7 @@ use super::place::Placed;
 use super::{Connection, Context, Phase, SubflowIndex};
 use crate::counters::DropReason;
 use crate::frame::{Frame, Verdict};
-use crate::segment::{Outgoing, Segment, may_split};
+use crate::segment::{Outgoing, Segment};
 
 /// Numbers further away than this from where they should be are not believed.
 const FAR: u64 = 1 << 30;
@@ -33,7 +33,7 @@ impl Connection {
             return Verdict::Drop(DropReason::OutOfWindow);
         }
         if segment.has(TcpFlags::RST) {
-            return self.handle_server_reset(ctx, dsn, segment);
+            return self.handle_server_reset(ctx, dsn);
         }
         if !segment.has(TcpFlags::ACK) {
             return Verdict::Drop(DropReason::Unexpected);
@@ -47,7 +47,12 @@ impl Connection {
         let blocks = self.take_server_ack(ack, segment);
         let moved = self.advance_all(&blocks);
         let end = dsn.add(u64::from(segment.payload_len()));
-        if segment.has(TcpFlags::FIN) {
+        let fin = segment.has(TcpFlags::FIN);
+        let contradicts = |known: Dsn| (fin && end != known) || (dsn != end && end.after(known));
+        if self.down_fin.is_some_and(contradicts) {
+            return Verdict::Drop(DropReason::Unexpected);
+        }
+        if fin {
             self.down_fin = Some(end);
         }
         let verdict = self.forward_down(ctx, dsn, end, segment, frame, &blocks, moved);
@@ -67,7 +72,8 @@ impl Connection {
         if !ack.before(self.up_acked) {
             self.server.window = segment.tcp.window;
         }
-        if let (Some(clock), Some(timestamps)) = (&mut self.server.clock, segment.options.timestamps)
+        if let (Some(clock), Some(timestamps)) =
+            (&mut self.server.clock, segment.options.timestamps)
         {
             clock.heard(timestamps.val);
         }
@@ -84,7 +90,10 @@ impl Connection {
         moved
     }
 
-    #[expect(clippy::too_many_arguments, reason = "one packet's facts, each used here")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "one packet's facts, each used here"
+    )]
     fn forward_down(
         &mut self,
         ctx: &mut Context<'_>,
@@ -121,7 +130,10 @@ impl Connection {
     }
 
     /// Data, in as many pieces as there are mappings and subflows that it belongs to.
-    #[expect(clippy::too_many_arguments, reason = "one packet's facts, each used here")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "one packet's facts, each used here"
+    )]
     fn forward_data_down(
         &mut self,
         ctx: &mut Context<'_>,
@@ -139,11 +151,10 @@ impl Connection {
             return Verdict::Drop(DropReason::NoSubflow);
         };
         let mut told = 1 << first.subflow;
-        if from.before(end) && let Err(reason) = may_split(frame, segment) {
-            return Verdict::Drop(reason);
-        }
         while from.before(end) {
-            let Some(placed) = self.place_part(ctx, &mut from, end) else { break };
+            let Some(placed) = self.place_part(ctx, &mut from, end) else {
+                break;
+            };
             told |= 1 << placed.subflow;
             let mut outgoing = self.data_headers(&placed, fin(from), segment, blocks);
             outgoing.urgent = 0;
@@ -168,7 +179,7 @@ impl Connection {
     /// counted in.
     fn place_part(&mut self, ctx: &mut Context<'_>, from: &mut Dsn, end: Dsn) -> Option<Placed> {
         let len = u32::try_from(end.since(*from)).ok()?;
-        let placed = self.place(ctx, *from, len)?;
+        let placed = self.place(ctx, *from, len).filter(|placed| placed.len > 0)?;
         if placed.again {
             ctx.counters.retransmitted_down_bytes += u64::from(placed.len);
         }
@@ -218,11 +229,15 @@ impl Connection {
             return Verdict::Drop(DropReason::NoSubflow);
         };
         if fin.after(self.down_next) {
-            self.reserve_up_to(index, fin);
+            self.reserve_up_to(ctx.now, index, fin);
         }
         self.down_next = self.down_next.max(fin.add(1));
-        let mapping =
-            DssMapping { dsn: DataNumber::Long(fin.0), ssn: 0, len: 1, checksum: None };
+        let mapping = DssMapping {
+            dsn: DataNumber::Long(fin.0),
+            ssn: 0,
+            len: 1,
+            checksum: None,
+        };
         let mut outgoing = self.headers_down(index, segment);
         self.push_dss(&mut outgoing, Some(mapping), true);
         self.send_acks(ctx, blocks, moved & !(1 << index));
@@ -253,7 +268,10 @@ impl Connection {
         let Some(fallback) = self.answering() else {
             return Verdict::Drop(DropReason::NoSubflow);
         };
-        let first = self.indices().find(|index| targets & (1 << index) != 0).unwrap_or(fallback);
+        let first = self
+            .indices()
+            .find(|index| targets & (1 << index) != 0)
+            .unwrap_or(fallback);
         self.send_acks(ctx, blocks, targets & !(1 << first));
         let mut outgoing = self.headers_down(first, segment);
         if dsn.before(self.down_acked) {
@@ -294,8 +312,14 @@ impl Connection {
         data_fin: bool,
     ) {
         let data_ack = Some(DataNumber::Long(self.up_acked.0));
-        let dss = Dss { data_ack, mapping, data_fin };
-        outgoing.options.push(&TcpOption::Mptcp(MptcpOption::Dss(dss)));
+        let dss = Dss {
+            data_ack,
+            mapping,
+            data_fin,
+        };
+        outgoing
+            .options
+            .push(&TcpOption::Mptcp(MptcpOption::Dss(dss)));
     }
 
     /// Adds as many SACK blocks as there is room for.
@@ -313,7 +337,10 @@ impl Connection {
         let mut options = flexcp_wire::OptionWriter::default();
         if let (Some(clock), Some(timestamps)) = (&subflow.clock, segment.options.timestamps) {
             let ecr = clock.echo(timestamps.ecr);
-            options.push(&TcpOption::Timestamps(Timestamps { val: timestamps.val, ecr }));
+            options.push(&TcpOption::Timestamps(Timestamps {
+                val: timestamps.val,
+                ecr,
+            }));
         }
         Outgoing {
             ends: subflow.ends(),

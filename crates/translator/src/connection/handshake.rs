@@ -42,19 +42,29 @@ pub(crate) enum Request {
 /// Sorts a SYN. Another version, no HMAC-SHA-256, the extensibility flag (RFC 8684 section 3.1), DSS
 /// checksums, data in the SYN, and an MSS that leaves no room pass as plain TCP.
 pub(crate) fn request(syn: &Segment) -> Request {
-    let Some(capable) = &syn.options.capable else { return Request::Plain };
+    let Some(capable) = &syn.options.capable else {
+        return Request::Plain;
+    };
     let flags = capable.flags;
     let honoured = capable.version == 1
         && capable.keys == CapableKeys::Syn
         && flags.0 & CapableFlags::HMAC_SHA256.0 != 0
         && flags.0 & (CapableFlags::EXTENSIBILITY.0 | CapableFlags::CHECKSUM.0) == 0;
     let roomy = syn.options.mss.is_none_or(|mss| mss >= MIN_MSS);
-    if honoured && roomy && syn.payload.is_empty() { Request::Mptcp } else { Request::Plain }
+    if honoured && roomy && syn.payload.is_empty() {
+        Request::Mptcp
+    } else {
+        Request::Plain
+    }
 }
 
 /// FlexCP's own `MP_CAPABLE`: version 1, no checksums.
 const fn capable(keys: CapableKeys) -> MpCapable {
-    MpCapable { version: 1, flags: CapableFlags::HMAC_SHA256, keys }
+    MpCapable {
+        version: 1,
+        flags: CapableFlags::HMAC_SHA256,
+        keys,
+    }
 }
 
 /// Options of a handshake segment that both legs share. What FlexCP does not know stays behind: the
@@ -97,8 +107,21 @@ impl Connection {
 
     /// Notes what of the SYN may change when it is sent again.
     pub(crate) fn remember_syn(&mut self, now: Instant, segment: &Segment) {
-        self.server.clock = segment.options.timestamps.map(|ts| ServerClock::start(now, ts));
-        let clock = segment.options.timestamps.map(|ts| SubflowClock::initial(ts.val));
+        if self.server.answered {
+            // What the server has settled stays; only the client's clock has gone on.
+            if let (Some(clock), Some(ts)) = (&mut self.server.clock, segment.options.timestamps) {
+                clock.restart(now, ts);
+            }
+            return;
+        }
+        self.server.clock = segment
+            .options
+            .timestamps
+            .map(|ts| ServerClock::start(now, ts));
+        let clock = segment
+            .options
+            .timestamps
+            .map(|ts| SubflowClock::initial(ts.val));
         let subflow = self.subflow_mut(INITIAL);
         subflow.clock = clock;
         subflow.ecn = segment.has(TcpFlags::ECE) && segment.has(TcpFlags::CWR);
@@ -107,8 +130,16 @@ impl Connection {
     /// The client's SYN as the server gets it, from what FlexCP remembers of it.
     fn syn_to_server(&self) -> Outgoing {
         let subflow = self.subflow(INITIAL);
-        let room = if self.phase == Phase::Plain { 0 } else { DSS_LEN };
-        let ecn = if subflow.ecn { TcpFlags::ECE | TcpFlags::CWR } else { TcpFlags::default() };
+        let room = if self.phase == Phase::Plain {
+            0
+        } else {
+            DSS_LEN
+        };
+        let ecn = if subflow.ecn {
+            TcpFlags::ECE | TcpFlags::CWR
+        } else {
+            TcpFlags::default()
+        };
         let options = Options {
             sack_permitted: subflow.sack,
             timestamps: self.server.clock.map(|clock| clock.own_to_server()),
@@ -117,7 +148,9 @@ impl Connection {
         };
         let mut writer = handshake_options(&options, subflow.mss - room);
         if self.offered_end_to_end {
-            writer.push(&TcpOption::Mptcp(MptcpOption::Capable(capable(CapableKeys::Syn))));
+            writer.push(&TcpOption::Mptcp(MptcpOption::Capable(capable(
+                CapableKeys::Syn,
+            ))));
         }
         Outgoing {
             ends: self.server_ends(),
@@ -163,7 +196,9 @@ impl Connection {
         }
         let mss = segment.options.mss.unwrap_or(self.server.mss);
         let mut options = handshake_options(&segment.options, mss);
-        let keys = CapableKeys::SynAck { sender: self.local.key };
+        let keys = CapableKeys::SynAck {
+            sender: self.local.key,
+        };
         options.push(&TcpOption::Mptcp(MptcpOption::Capable(capable(keys))));
         let outgoing = Outgoing {
             ends: self.subflow(INITIAL).ends(),
@@ -214,9 +249,13 @@ impl Connection {
     /// Takes the client's keys from its third packet, or from its first data when that was lost or came
     /// late. `true`: the connection is established.
     pub(crate) fn take_keys(&mut self, ctx: &mut Context<'_>, segment: &Segment) -> bool {
-        let Some(capable) = &segment.options.capable else { return false };
-        let (CapableKeys::Ack { sender, receiver } | CapableKeys::AckData { sender, receiver, .. }) =
-            capable.keys
+        let Some(capable) = &segment.options.capable else {
+            return false;
+        };
+        let (CapableKeys::Ack { sender, receiver }
+        | CapableKeys::AckData {
+            sender, receiver, ..
+        }) = capable.keys
         else {
             return false;
         };

@@ -81,8 +81,15 @@ impl Connection {
         let una = subflow.snd_una;
         let Some(filler) = &mut subflow.filler else {
             // Its next ACKs may show that there is none.
-            let pause = subflow.rtt().map_or(PAUSE, |rtt| (rtt * 2).clamp(MIN_PAUSE, PAUSE));
-            subflow.filler = Some(Filler { in_vain: 0, burst: 1, una, due: ctx.now + pause });
+            let pause = subflow
+                .rtt()
+                .map_or(PAUSE, |rtt| (rtt * 2).clamp(MIN_PAUSE, PAUSE));
+            subflow.filler = Some(Filler {
+                in_vain: 0,
+                burst: 1,
+                una,
+                due: ctx.now + pause,
+            });
             return;
         };
         if filler.in_vain > 0 && una.after(filler.una) {
@@ -106,7 +113,9 @@ impl Connection {
     pub(crate) fn fill_due(&mut self, ctx: &mut Context<'_>) {
         for index in self.indices() {
             let subflow = self.subflow(index);
-            let Some(filler) = subflow.filler else { continue };
+            let Some(filler) = subflow.filler else {
+                continue;
+            };
             if ctx.now < filler.due {
                 continue;
             }
@@ -125,13 +134,25 @@ impl Connection {
     fn fill(&mut self, ctx: &mut Context<'_>, index: SubflowIndex) {
         let subflow = self.subflow_mut(index);
         let una = subflow.snd_una;
-        let known = subflow.filler.unwrap_or(Filler { in_vain: 0, burst: 1, una, due: ctx.now });
+        let known = subflow.filler.unwrap_or(Filler {
+            in_vain: 0,
+            burst: 1,
+            una,
+            due: ctx.now,
+        });
         let pause = PAUSE * (1 << known.in_vain.min(MAX_DOUBLINGS));
         let in_vain = known.in_vain.saturating_add(1);
-        subflow.filler = Some(Filler { in_vain, una, due: ctx.now + pause, ..known });
+        subflow.filler = Some(Filler {
+            in_vain,
+            una,
+            due: ctx.now + pause,
+            ..known
+        });
         let mut at = una;
         for _ in 0..known.burst {
-            let Some(mapping) = self.hole_at(index, at) else { break };
+            let Some(mapping) = self.hole_at(index, at) else {
+                break;
+            };
             let end = mapping.ssn.add(mapping.len);
             let len = end.since(at).min(MAX_PACKET);
             self.send_filler(ctx, index, mapping, at, len);
@@ -147,7 +168,12 @@ impl Connection {
         at: Ssn,
         len: u32,
     ) {
-        let Mapping { mut dsn, mut ssn, len: mut mapped, declared } = mapping;
+        let Mapping {
+            mut dsn,
+            mut ssn,
+            len: mut mapped,
+            declared,
+        } = mapping;
         let subflow = self.subflow_mut(index);
         if !declared {
             // What was reserved and never came is declared by its filler.

@@ -3,9 +3,7 @@
 //! Nothing here needs a timer of FlexCP's: the client repeats its SYN and its third packet until they
 //! are answered.
 
-use flexcp_wire::{
-    MpJoin, MptcpOption, Ssn, TcpFlags, TcpOption, Timestamps,
-};
+use flexcp_wire::{MpJoin, MptcpOption, Ssn, TcpFlags, TcpOption, Timestamps};
 
 use super::clock::SubflowClock;
 use super::handshake::MIN_MSS;
@@ -26,12 +24,22 @@ impl Connection {
         ctx: &mut Context<'_>,
         segment: &Segment,
     ) -> Result<SubflowIndex, DropReason> {
-        let Some(MpJoin::Syn { backup, address_id, nonce, .. }) = segment.options.join else {
+        let Some(MpJoin::Syn {
+            backup,
+            address_id,
+            nonce,
+            ..
+        }) = segment.options.join
+        else {
             return Err(DropReason::Unexpected);
         };
         let limits = &ctx.config.limits;
         let living = self.subflows.iter().filter(|s| s.lives()).count();
-        let joining = self.subflows.iter().filter(|s| s.state == SubflowState::Joining).count();
+        let joining = self
+            .subflows
+            .iter()
+            .filter(|s| s.state == SubflowState::Joining)
+            .count();
         let roomy = segment.options.mss.is_none_or(|mss| mss >= MIN_MSS);
         if self.phase != Phase::Established || !roomy {
             return Err(DropReason::Unexpected);
@@ -56,7 +64,9 @@ impl Connection {
             }
             _ => None,
         };
-        let Some(index) = self.seat(subflow) else { return Err(DropReason::LimitReached) };
+        let Some(index) = self.seat(subflow) else {
+            return Err(DropReason::LimitReached);
+        };
         ctx.counters.mp_join_syn_rx += 1;
         self.send_join_syn_ack(ctx, index);
         Ok(index)
@@ -65,7 +75,12 @@ impl Connection {
     /// Puts a subflow in the first free slot. The initial one's stays: what it agreed on with the server
     /// holds for the whole connection.
     fn seat(&mut self, subflow: Subflow) -> Option<SubflowIndex> {
-        let free = self.subflows.iter().skip(1).position(|s| !s.lives()).map(|i| i + 1);
+        let free = self
+            .subflows
+            .iter()
+            .skip(1)
+            .position(|s| !s.lives())
+            .map(|i| i + 1);
         let index = free.unwrap_or(self.subflows.len());
         if index >= MAX_SLOTS {
             return None;
@@ -97,7 +112,10 @@ impl Connection {
             outgoing.options.push(&TcpOption::SackPermitted);
         }
         if let (Some(clock), Some(server)) = (&subflow.clock, &self.server.clock) {
-            let timestamps = Timestamps { val: server.server_val(), ecr: clock.latest() };
+            let timestamps = Timestamps {
+                val: server.server_val(),
+                ecr: clock.latest(),
+            };
             outgoing.options.push(&TcpOption::Timestamps(timestamps));
         }
         if let Some(scale) = self.server.window_scale.filter(|_| subflow.scales) {
@@ -109,7 +127,9 @@ impl Connection {
             hmac: u64::from_be_bytes([h0, h1, h2, h3, h4, h5, h6, h7]),
             nonce: nonce_local,
         };
-        outgoing.options.push(&TcpOption::Mptcp(MptcpOption::Join(join)));
+        outgoing
+            .options
+            .push(&TcpOption::Mptcp(MptcpOption::Join(join)));
         ctx.send(outgoing.own());
     }
 

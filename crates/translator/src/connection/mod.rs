@@ -216,19 +216,28 @@ impl Connection {
     }
 
     /// Indices of all subflow slots.
-    #[allow(clippy::cast_possible_truncation, reason = "a connection has at most 8 subflows")]
+    #[allow(
+        clippy::cast_possible_truncation,
+        reason = "a connection has at most 8 subflows"
+    )]
     pub(crate) fn indices(&self) -> impl Iterator<Item = SubflowIndex> + use<> {
         0..self.subflows.len() as SubflowIndex
     }
 
     /// The packets from the server, as the flow table knows them.
     pub(crate) const fn server_flow(&self) -> Ends {
-        Ends { from: self.server.backend, to: self.server.source }
+        Ends {
+            from: self.server.backend,
+            to: self.server.source,
+        }
     }
 
     /// The ends of a packet to the server.
     pub(crate) const fn server_ends(&self) -> Ends {
-        Ends { from: self.server.source, to: self.server.backend }
+        Ends {
+            from: self.server.source,
+            to: self.server.backend,
+        }
     }
 
     /// TCP sequence number of the client's data.
@@ -277,7 +286,10 @@ impl Connection {
         };
         if let (Some(clock), Some(server)) = (&subflow.clock, &self.server.clock) {
             let val = server.server_val();
-            let timestamps = flexcp_wire::Timestamps { val, ecr: clock.latest() };
+            let timestamps = flexcp_wire::Timestamps {
+                val,
+                ecr: clock.latest(),
+            };
             outgoing.options.push(&TcpOption::Timestamps(timestamps));
         }
         outgoing
@@ -296,7 +308,9 @@ impl Connection {
             options: flexcp_wire::OptionWriter::default(),
         };
         if let Some(clock) = &self.server.clock {
-            outgoing.options.push(&TcpOption::Timestamps(clock.own_to_server()));
+            outgoing
+                .options
+                .push(&TcpOption::Timestamps(clock.own_to_server()));
         }
         outgoing
     }
@@ -307,13 +321,21 @@ impl Connection {
         let idle = self.last_packet + timeouts.idle;
         match self.phase {
             Phase::SynSent | Phase::SynReceived => self.last_packet + timeouts.half_open,
+            Phase::Plain if !self.server.answered => self.last_packet + timeouts.half_open,
             Phase::Closed(until) | Phase::Reset(until) => until,
             Phase::Plain | Phase::Fallback => {
-                if self.is_finished() { self.last_packet + timeouts.linger } else { idle }
+                if self.is_finished() {
+                    self.last_packet + timeouts.linger
+                } else {
+                    idle
+                }
             }
             Phase::Established => {
                 let orphaned = self.orphaned.map(|since| since + timeouts.rejoin);
-                let filler = self.subflows.iter().filter_map(|s| s.filler.map(|filler| filler.due));
+                let filler = self
+                    .subflows
+                    .iter()
+                    .filter_map(|s| s.filler.map(|filler| filler.due));
                 let joins = self
                     .subflows
                     .iter()
@@ -340,9 +362,14 @@ impl Connection {
         let over = |since: Instant, limit| ctx.now >= since + limit;
         match self.phase {
             Phase::SynSent | Phase::SynReceived => !over(self.last_packet, timeouts.half_open),
+            Phase::Plain if !self.server.answered => !over(self.last_packet, timeouts.half_open),
             Phase::Closed(until) | Phase::Reset(until) => ctx.now < until,
             Phase::Plain | Phase::Fallback => {
-                let limit = if self.is_finished() { timeouts.linger } else { timeouts.idle };
+                let limit = if self.is_finished() {
+                    timeouts.linger
+                } else {
+                    timeouts.idle
+                };
                 !over(self.last_packet, limit)
             }
             Phase::Established => {
@@ -350,7 +377,10 @@ impl Connection {
                     self.reset_both(ctx);
                     return false;
                 }
-                if self.orphaned.is_some_and(|since| over(since, timeouts.rejoin)) {
+                if self
+                    .orphaned
+                    .is_some_and(|since| over(since, timeouts.rejoin))
+                {
                     self.reset_server(ctx);
                     return false;
                 }

@@ -2,9 +2,7 @@
 
 use core::time::Duration;
 
-use flexcp_wire::{
-    AddAddr, Dsn, MpJoin, MpTcpRst, MptcpOption, RemoveAddr, TcpFlags, TcpOption,
-};
+use flexcp_wire::{AddAddr, Dsn, MpJoin, MpTcpRst, MptcpOption, RemoveAddr, TcpFlags, TcpOption};
 
 use super::{Connection, Context, INITIAL, SubflowIndex, SubflowState};
 use crate::auth::{add_addr_hmac, same_hmac};
@@ -29,7 +27,10 @@ impl Connection {
             let hole = elsewhere && self.has_hole(index);
             (subflow.suspect, subflow.backup, hole, elsewhere)
         };
-        let best = self.indices().filter(|&i| self.subflow(i).carries()).min_by_key(badness)?;
+        let best = self
+            .indices()
+            .filter(|&i| self.subflow(i).carries())
+            .min_by_key(badness)?;
         if best != self.active {
             self.active = best;
             ctx.counters.subflow_switch += 1;
@@ -41,14 +42,24 @@ impl Connection {
     /// The subflow for an answer that belongs to none in particular: where the client was heard last.
     pub(crate) fn answering(&self) -> Option<SubflowIndex> {
         let lives = |&index: &SubflowIndex| {
-            matches!(self.subflow(index).state, SubflowState::Established | SubflowState::Closing)
+            matches!(
+                self.subflow(index).state,
+                SubflowState::Established | SubflowState::Closing
+            )
         };
-        Some(self.heard).filter(lives).or_else(|| self.indices().find(lives))
+        Some(self.heard)
+            .filter(lives)
+            .or_else(|| self.indices().find(lives))
     }
 
     /// The server sends again what it has sent: when the subflow that holds it has been silent since,
     /// its path counts as failed.
-    pub(crate) fn note_server_retransmission(&mut self, ctx: &mut Context<'_>, from: Dsn, end: Dsn) {
+    pub(crate) fn note_server_retransmission(
+        &mut self,
+        ctx: &mut Context<'_>,
+        from: Dsn,
+        end: Dsn,
+    ) {
         for index in self.indices() {
             let subflow = self.subflow(index);
             // A fast retransmission comes one round trip after the last packet it answers to.
@@ -99,7 +110,13 @@ impl Connection {
 
     /// Confirms an address of the client's. FlexCP opens no subflows, so it has no other use for it.
     fn echo_add_addr(&self, ctx: &mut Context<'_>, index: SubflowIndex, add_addr: &AddAddr) {
-        let AddAddr { id, addr, port, hmac, .. } = *add_addr;
+        let AddAddr {
+            id,
+            addr,
+            port,
+            hmac,
+            ..
+        } = *add_addr;
         let remote = self.remote.map_or(0, |key| key.key);
         let expected = add_addr_hmac(remote, self.local.key, id, addr, port.unwrap_or(0));
         let authentic =
@@ -107,9 +124,17 @@ impl Connection {
         if !authentic {
             return;
         }
-        let echo = AddAddr { echo: true, id, addr, port, hmac: None };
+        let echo = AddAddr {
+            echo: true,
+            id,
+            addr,
+            port,
+            hmac: None,
+        };
         let mut outgoing = self.own_down(index, TcpFlags::ACK);
-        outgoing.options.push(&TcpOption::Mptcp(MptcpOption::AddAddr(echo)));
+        outgoing
+            .options
+            .push(&TcpOption::Mptcp(MptcpOption::AddAddr(echo)));
         self.push_dss(&mut outgoing, None, false);
         ctx.counters.add_addr_rx += 1;
         ctx.send(outgoing.own());
@@ -117,7 +142,10 @@ impl Connection {
 
     /// The client has got an `ADD_ADDR`.
     fn take_echo(&mut self, ctx: &mut Context<'_>, id: u8) {
-        let bit = id.checked_sub(1).and_then(|n| 1_u16.checked_shl(n.into())).unwrap_or(0);
+        let bit = id
+            .checked_sub(1)
+            .and_then(|n| 1_u16.checked_shl(n.into()))
+            .unwrap_or(0);
         if self.announce.pending & bit == 0 {
             return;
         }
@@ -143,7 +171,10 @@ impl Connection {
     /// Starts to announce the service's addresses, once a packet with a data ACK has gone down: before
     /// that the client would not take it.
     pub(crate) fn announce_start(&mut self, ctx: &mut Context<'_>) {
-        let count = ctx.config.services[usize::from(self.service)].announce.len().min(15);
+        let count = ctx.config.services[usize::from(self.service)]
+            .announce
+            .len()
+            .min(15);
         if count == 0 || self.announce.started {
             return;
         }
@@ -220,8 +251,7 @@ impl Connection {
             }
         }
         let initial = self.subflow(INITIAL);
-        if initial.state == SubflowState::Closing
-            && ctx.now >= initial.last_heard + timeouts.linger
+        if initial.state == SubflowState::Closing && ctx.now >= initial.last_heard + timeouts.linger
         {
             self.close_subflow(ctx, INITIAL);
         }

@@ -7,6 +7,7 @@
 use flexcp_wire::{Dsn, Ssn};
 
 use super::{Connection, Context, SubflowIndex};
+use crate::time::Instant;
 
 /// Longest mapping that is declared for one piece: it has to fit one IPv4 packet with all headers, and
 /// with DATA_FIN the 16-bit length of the DSS.
@@ -28,12 +29,7 @@ pub(crate) struct Placed {
 impl Connection {
     /// Places the data from `dsn` on, as much of `len` bytes as one mapping holds. `None`: there is no
     /// subflow to carry it, or too much is outstanding on it.
-    pub(crate) fn place(
-        &mut self,
-        ctx: &mut Context<'_>,
-        dsn: Dsn,
-        len: u32,
-    ) -> Option<Placed> {
+    pub(crate) fn place(&mut self, ctx: &mut Context<'_>, dsn: Dsn, len: u32) -> Option<Placed> {
         let len = len.min(MAX_MAPPING);
         let active = self.usable_active(ctx)?;
         if !dsn.before(self.down_next) {
@@ -48,6 +44,7 @@ impl Connection {
         match self.holder(dsn) {
             Some(index) if !self.is_blocked(index, dsn) => self.place_again(ctx, index, dsn, len),
             holder => match (self.unblocked(active, dsn), holder) {
+                (Some(other), _) if self.holds(other, dsn) => self.place_again(ctx, other, dsn, len),
                 (Some(other), _) => Some(self.place_fresh(ctx, other, dsn, len)),
                 (None, Some(index)) => self.place_again(ctx, index, dsn, len),
                 (None, None) => Some(self.place_fresh(ctx, active, dsn, len)),
@@ -71,52 +68,62 @@ impl Connection {
             let subflow = self.subflow(index);
             subflow.carries() && !subflow.suspect && !self.is_blocked(index, dsn)
         };
-        Some(active).filter(free).or_else(|| self.indices().find(free))
+        Some(active)
+            .filter(free)
+            .or_else(|| self.indices().find(free))
     }
 
     /// Data behind all that went down so far. What is skipped keeps its place before it.
-    fn place_new(
-        &mut self,
-        ctx: &Context<'_>,
-        index: SubflowIndex,
-        dsn: Dsn,
-        len: u32,
-    ) -> Placed {
-        self.reserve_up_to(index, dsn);
+    fn place_new(&mut self, ctx: &Context<'_>, index: SubflowIndex, dsn: Dsn, len: u32) -> Placed {
+        self.reserve_up_to(ctx.now, index, dsn);
         let subflow = self.subflow_mut(index);
         let ssn = subflow.snd_next;
         subflow.down.append(dsn, ssn, len);
         subflow.sent_new(ctx.now, len);
         self.down_next = dsn.add(u64::from(len));
-        Placed { subflow: index, dsn, ssn, len, again: false, mapping: (dsn, ssn, len) }
+        Placed {
+            subflow: index,
+            dsn,
+            ssn,
+            len,
+            again: false,
+            mapping: (dsn, ssn, len),
+        }
     }
 
     /// Data that was skipped keeps its place on the subflow: it has only been overtaken.
-    pub(crate) fn reserve_up_to(&mut self, index: SubflowIndex, dsn: Dsn) {
+    pub(crate) fn reserve_up_to(&mut self, now: Instant, index: SubflowIndex, dsn: Dsn) {
         let start = self.down_next;
-        let Ok(gap) = u32::try_from(dsn.since(start)) else { return };
+        let Ok(gap) = u32::try_from(dsn.since(start)) else {
+            return;
+        };
         if gap > 0 {
             let subflow = self.subflow_mut(index);
             subflow.down.reserve(start, subflow.snd_next, gap);
-            subflow.sent_new_hole(gap);
+            subflow.sent_new_hole(now, gap);
             self.down_next = dsn;
         }
     }
 
     /// The subflow that can still deliver this data under the mapping it was declared with.
     fn holder(&self, dsn: Dsn) -> Option<SubflowIndex> {
-        let holds = |&index: &SubflowIndex| {
-            let subflow = self.subflow(index);
-            subflow.carries()
-                && (!subflow.suspect || self.active == index)
-                && subflow.down.by_dsn(dsn).is_some_and(|mapping| {
-                    // The subflow has ACKed it, so there it would be an old duplicate; the client
-                    // dropped it after that (RFC 8684 section 3.3.2).
-                    let ssn = mapping.ssn.add(distance(dsn, mapping.dsn));
-                    !ssn.before(subflow.snd_una)
-                })
-        };
-        Some(self.active).filter(holds).or_else(|| self.indices().find(holds))
+        let holds = |&index: &SubflowIndex| self.holds(index, dsn);
+        Some(self.active)
+            .filter(holds)
+            .or_else(|| self.indices().find(holds))
+    }
+
+    /// Whether this subflow can.
+    fn holds(&self, index: SubflowIndex, dsn: Dsn) -> bool {
+        let subflow = self.subflow(index);
+        subflow.carries()
+            && (!subflow.suspect || self.active == index)
+            && subflow.down.by_dsn(dsn).is_some_and(|mapping| {
+                // The subflow has ACKed it, so there it would be an old duplicate; the client
+                // dropped it after that (RFC 8684 section 3.3.2).
+                let ssn = mapping.ssn.add(distance(dsn, mapping.dsn));
+                !ssn.before(subflow.snd_una)
+            })
     }
 
     /// On the subflow that holds it.
@@ -135,13 +142,27 @@ impl Connection {
         if mapping.declared {
             subflow.sent_again(len);
             let mapping = (mapping.dsn, mapping.ssn, mapping.len);
-            return Some(Placed { subflow: index, dsn, ssn, len, again: true, mapping });
+            return Some(Placed {
+                subflow: index,
+                dsn,
+                ssn,
+                len,
+                again: true,
+                mapping,
+            });
         }
         // Its place was reserved; this is the first time that it goes down.
         subflow.down.declare(dsn, ssn, len);
         subflow.bytes_down += u64::from(len);
         subflow.outstanding_since = subflow.outstanding_since.max(ctx.now);
-        Some(Placed { subflow: index, dsn, ssn, len, again: false, mapping: (dsn, ssn, len) })
+        Some(Placed {
+            subflow: index,
+            dsn,
+            ssn,
+            len,
+            again: false,
+            mapping: (dsn, ssn, len),
+        })
     }
 
     /// Under a fresh SSN, up to what a usable subflow still holds.
@@ -156,7 +177,8 @@ impl Connection {
         let subflow = self.subflow(index);
         let len = subflow.down.by_dsn(dsn).map_or(len, |mapping| {
             let offset = distance(dsn, mapping.dsn);
-            let acked = subflow.snd_una.since(mapping.ssn.add(offset));
+            let ssn = mapping.ssn.add(offset);
+            let acked = if ssn.before(subflow.snd_una) { subflow.snd_una.since(ssn) } else { len };
             len.min(acked).min(mapping.len - offset)
         });
         let next = subflow.down.next_dsn(dsn);
@@ -171,12 +193,22 @@ impl Connection {
         subflow.sent_new(ctx.now, len);
         subflow.timed = None;
         subflow.retransmitted_down += u64::from(len);
-        Placed { subflow: index, dsn, ssn, len, again: true, mapping: (dsn, ssn, len) }
+        Placed {
+            subflow: index,
+            dsn,
+            ssn,
+            len,
+            again: true,
+            mapping: (dsn, ssn, len),
+        }
     }
 }
 
 /// Distance between two DSNs that belong to one packet or mapping.
-#[allow(clippy::cast_possible_truncation, reason = "a mapping is at most 64 KiB long")]
+#[allow(
+    clippy::cast_possible_truncation,
+    reason = "a mapping is at most 64 KiB long"
+)]
 const fn distance(dsn: Dsn, base: Dsn) -> u32 {
     dsn.since(base) as u32
 }

@@ -100,7 +100,11 @@ impl Subflow {
     /// From the client's SYN.
     pub(crate) fn new(now: Instant, syn: &Segment, isn_local: Ssn) -> Self {
         let isn_remote = Ssn(syn.tcp.seq);
-        let default_mss = if syn.ip.is_v6() { DEFAULT_MSS_V6 } else { DEFAULT_MSS_V4 };
+        let default_mss = if syn.ip.is_v6() {
+            DEFAULT_MSS_V6
+        } else {
+            DEFAULT_MSS_V4
+        };
         Self {
             state: SubflowState::Joining,
             remote: syn.source(),
@@ -140,12 +144,18 @@ impl Subflow {
 
     /// Ends of a packet to the client.
     pub(crate) const fn ends(&self) -> Ends {
-        Ends { from: self.local, to: self.remote }
+        Ends {
+            from: self.local,
+            to: self.remote,
+        }
     }
 
     /// Ends of a packet from the client, as the flow table knows them.
     pub(crate) const fn flow(&self) -> Ends {
-        Ends { from: self.remote, to: self.local }
+        Ends {
+            from: self.remote,
+            to: self.local,
+        }
     }
 
     /// Whether data can go down on it.
@@ -170,14 +180,20 @@ impl Subflow {
 
     /// The number that FlexCP ACKs, its FIN counted once everything before it is ACKed.
     pub(crate) fn ack_number(&self) -> Ssn {
-        if self.fin_remote == Some(self.rcv_ack) { self.rcv_ack.add(1) } else { self.rcv_ack }
+        if self.fin_remote == Some(self.rcv_ack) {
+            self.rcv_ack.add(1)
+        } else {
+            self.rcv_ack
+        }
     }
 
     /// Notes what the client's packet says about the path: it is alive, and its clock.
     pub(crate) fn heard(&mut self, now: Instant, segment: &Segment) {
         let options = &segment.options;
         self.last_heard = now;
-        self.rcv_high = self.rcv_high.max(Ssn(segment.tcp.seq).add(segment.payload_len()));
+        self.rcv_high = self
+            .rcv_high
+            .max(Ssn(segment.tcp.seq).add(segment.payload_len()));
         self.suspect = false;
         if let (Some(clock), Some(Timestamps { val, .. })) = (&mut self.clock, options.timestamps) {
             clock.heard(val);
@@ -215,7 +231,10 @@ impl Subflow {
     }
 
     /// Notes that `len` numbers are kept for data that is still to come.
-    pub(crate) const fn sent_new_hole(&mut self, len: u32) {
+    pub(crate) fn sent_new_hole(&mut self, now: Instant, len: u32) {
+        if self.snd_una == self.snd_next {
+            self.outstanding_since = now;
+        }
         self.snd_next = self.snd_next.add(len);
     }
 
@@ -234,12 +253,16 @@ impl Subflow {
 
     /// The smoothed RTT.
     pub(crate) fn rtt(&self) -> Option<Duration> {
-        self.srtt.map(|micros| Duration::from_micros(u64::from(micros)))
+        self.srtt
+            .map(|micros| Duration::from_micros(u64::from(micros)))
     }
 
     /// RFC 6298 section 2: alpha = 1/8.
     fn sample_rtt(&mut self, sample: Duration) {
         let micros = u32::try_from(sample.as_micros()).unwrap_or(u32::MAX);
-        self.srtt = Some(self.srtt.map_or(micros, |srtt| srtt - srtt / 8 + micros / 8));
+        self.srtt = Some(
+            self.srtt
+                .map_or(micros, |srtt| srtt - srtt / 8 + micros / 8),
+        );
     }
 }

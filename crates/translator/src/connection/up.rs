@@ -1,15 +1,14 @@
 //! Client to server: packets of the subflows become packets of one TCP connection.
 
 use flexcp_wire::{
-    CapableKeys, DataNumber, Dsn, Dss, DssMapping, MpCapable, Ssn, TcpFlags, TcpOption,
-    TcpSeq,
+    CapableKeys, DataNumber, Dsn, Dss, DssMapping, MpCapable, Ssn, TcpFlags, TcpOption, TcpSeq,
 };
 
 use super::acknowledge::AckNews;
 use super::{Connection, Context, INITIAL, Phase, SubflowIndex};
 use crate::counters::DropReason;
 use crate::frame::{Frame, Verdict};
-use crate::segment::{Outgoing, Segment, may_split};
+use crate::segment::{Outgoing, Segment};
 
 /// Numbers further away than this from where they should be are not believed.
 const FAR: u32 = 1 << 30;
@@ -39,7 +38,11 @@ struct Pieces {
 enum Declared {
     Nothing,
     /// `[dsn, dsn + len)` stands at `ssn`; DATA_FIN not counted.
-    Mapping { dsn: Dsn, ssn: Ssn, len: u32 },
+    Mapping {
+        dsn: Dsn,
+        ssn: Ssn,
+        len: u32,
+    },
     /// From now on the subflow's numbers are the data's (RFC 8684 section 3.7).
     Infinite,
 }
@@ -75,7 +78,7 @@ impl Connection {
         self.heard = index;
         self.last_packet = ctx.now;
         if let Some(key) = segment.options.fast_close {
-            return self.handle_fast_close(ctx, index, key);
+            return self.handle_fast_close(ctx, key);
         }
         let Some(news) = self.take_data_ack(index, segment) else {
             return Verdict::Drop(DropReason::AckOfUnsent);
@@ -91,6 +94,10 @@ impl Connection {
             Ok(declared) => declared,
             Err(reason) => return Verdict::Drop(reason),
         };
+        if self.subflow(index).up.len() > ctx.config.limits.mappings {
+            self.reset_subflow(ctx, index, flexcp_wire::MpTcpRst::TOO_MUCH_DATA);
+            return Verdict::Drop(DropReason::LimitReached);
+        }
         let control = self.take_subflow_fin(ctx, index, segment) || control;
         if let Phase::Closed(_) = self.phase {
             let data_fin = segment.options.dss.as_ref().is_some_and(|dss| dss.data_fin);
@@ -127,16 +134,31 @@ impl Connection {
         segment: &Segment,
     ) -> Result<Declared, DropReason> {
         let first_data = self.remote.map(|key| key.idsn.add(1));
-        if let (Some(dsn), Some(MpCapable { keys: CapableKeys::AckData { data_len, .. }, .. })) =
-            (first_data, &segment.options.capable)
+        if let (
+            Some(dsn),
+            Some(MpCapable {
+                keys: CapableKeys::AckData { data_len, .. },
+                ..
+            }),
+        ) = (first_data, &segment.options.capable)
         {
             let ssn = self.subflow(index).absolute_up(1);
             return self.declare_up(index, dsn, ssn, u32::from(*data_len));
         }
-        let Some(Dss { mapping: Some(mapping), data_fin, .. }) = &segment.options.dss else {
+        let Some(Dss {
+            mapping: Some(mapping),
+            data_fin,
+            ..
+        }) = &segment.options.dss
+        else {
             return Ok(Declared::Nothing);
         };
-        let DssMapping { dsn, ssn, len, checksum } = *mapping;
+        let DssMapping {
+            dsn,
+            ssn,
+            len,
+            checksum,
+        } = *mapping;
         if checksum.is_some() {
             // Not negotiated (RFC 8684 section 3.3).
             self.reset_subflow(ctx, index, flexcp_wire::MpTcpRst::MPTCP_ERROR);
@@ -160,6 +182,9 @@ impl Connection {
             }
             self.up_fin = Some(fin);
         }
+        if self.up_fin.is_some_and(|fin| dsn.add(u64::from(data_len)).after(fin)) {
+            return Err(DropReason::BadMapping);
+        }
         if data_len == 0 {
             return Ok(Declared::Nothing);
         }
@@ -180,10 +205,17 @@ impl Connection {
         if ssn.offset_from(subflow.rcv_ack).unsigned_abs() > FAR {
             return Err(DropReason::BadMapping);
         }
-        let old = if ssn.before(subflow.rcv_ack) { subflow.rcv_ack.since(ssn).min(len) } else { 0 };
+        let old = if ssn.before(subflow.rcv_ack) {
+            subflow.rcv_ack.since(ssn).min(len)
+        } else {
+            0
+        };
         if old < len {
             let (dsn, ssn) = (dsn.add(u64::from(old)), ssn.add(old));
-            subflow.up.insert(dsn, ssn, len - old).map_err(|_| DropReason::BadMapping)?;
+            subflow
+                .up
+                .insert(dsn, ssn, len - old)
+                .map_err(|_| DropReason::BadMapping)?;
         }
         Ok(declared)
     }
@@ -197,21 +229,16 @@ impl Connection {
         frame: &mut Frame<'_>,
         declared: Declared,
     ) -> Verdict {
-        if self.subflow(index).up.len() > ctx.config.limits.mappings {
-            self.reset_subflow(ctx, index, flexcp_wire::MpTcpRst::TOO_MUCH_DATA);
-            return Verdict::Drop(DropReason::LimitReached);
-        }
         let pieces = match self.pieces_up(index, segment, declared) {
             Ok(pieces) => pieces,
             Err(DropReason::NoMapping) => return self.handle_unmapped(ctx, index, segment, frame),
             Err(reason) => return Verdict::Drop(reason),
         };
-        if pieces.len > 1 && let Err(reason) = may_split(frame, segment) {
-            return Verdict::Drop(reason);
-        }
         self.subflow_mut(index).bytes_up += u64::from(segment.payload_len());
         let mut rest = pieces.pieces.iter().take(pieces.len).flatten();
-        let Some(&first) = rest.next() else { return Verdict::Drop(DropReason::NoMapping) };
+        let Some(&first) = rest.next() else {
+            return Verdict::Drop(DropReason::NoMapping);
+        };
         for &piece in rest {
             let (outgoing, limit) = self.data_up(ctx, index, segment, piece);
             let start = segment.payload.start + piece.at as usize;
@@ -251,7 +278,11 @@ impl Connection {
             });
             let (dsn, known) = known.ok_or(DropReason::NoMapping)?;
             let len = known.min(end.since(at));
-            pieces.push(Piece { at: at.since(start), dsn, len })?;
+            pieces.push(Piece {
+                at: at.since(start),
+                dsn,
+                len,
+            })?;
             at = at.add(len);
         }
         Ok(pieces)
@@ -303,8 +334,9 @@ impl Connection {
             self.up_next = self.up_next.max(self.up_dsn(seq).add(1));
         }
         let probe = self.is_probe(index, segment);
-        if probe && index != self.carrier() {
-            // A keepalive of this subflow: the server would answer on another one.
+        if probe && index != self.carrier() && self.server.window > 0 {
+            // A keepalive of this subflow alone. While the window is closed it may be a probe, which only
+            // the server can answer.
             self.send_ack(ctx, index, TcpFlags::ACK);
             return Verdict::Consume;
         }
@@ -339,7 +371,11 @@ impl Connection {
         if data_fin {
             return self.up_fin.map(|fin| self.up_seq(fin));
         }
-        let dsn = if self.is_probe(index, segment) { self.up_acked.sub(1) } else { self.up_next };
+        let dsn = if self.is_probe(index, segment) {
+            self.up_acked.sub(1)
+        } else {
+            self.up_next
+        };
         Some(self.up_seq(dsn))
     }
 
@@ -359,7 +395,10 @@ impl Connection {
             let subflow = self.subflow(index);
             subflow.lives() && subflow.down.by_dsn(self.down_acked).is_some()
         };
-        Some(self.active).filter(carries).or_else(|| self.indices().find(carries)).unwrap_or(self.active)
+        Some(self.active)
+            .filter(carries)
+            .or_else(|| self.indices().find(carries))
+            .unwrap_or(self.active)
     }
 
     /// The header fields that every packet to the server shares, and whether there is a SACK among
@@ -427,6 +466,12 @@ impl Connection {
         segment: &Segment,
         frame: &mut Frame<'_>,
     ) -> Verdict {
+        let subflow = self.subflow(index);
+        let known = subflow.up.end().unwrap_or(subflow.rcv_ack);
+        if Ssn(segment.tcp.seq).after(known) {
+            // Its mapping may have been overtaken; it comes again.
+            return Verdict::Drop(DropReason::NoMapping);
+        }
         if self.identity && index == INITIAL {
             return self.fall_back_up(ctx, index, segment, frame);
         }
@@ -453,7 +498,10 @@ impl Pieces {
             last.len += piece.len;
             return Ok(());
         }
-        let slot = self.pieces.get_mut(self.len).ok_or(DropReason::BadMapping)?;
+        let slot = self
+            .pieces
+            .get_mut(self.len)
+            .ok_or(DropReason::BadMapping)?;
         *slot = Some(piece);
         self.len += 1;
         Ok(())

@@ -6,16 +6,20 @@ use crate::support::{Scenario, Setup};
 /// 100 bytes went down on flow 0 at `start`.
 fn down(t: &mut Scenario, flow: usize, start: u32, ssn: u32) {
     let (end, ssn_end) = (start + 100, ssn + 100);
-    t.server(&format!(". {start}:{end}(100) ack 1")).gives(&[&format!(
-        "client{flow} . {ssn}:{ssn_end}(100) ack 1 win 64 <dss ack 1 map {start}:{end}@{ssn}>"
-    )]);
+    t.server(&format!(". {start}:{end}(100) ack 1"))
+        .gives(&[&format!(
+            "client{flow} . {ssn}:{ssn_end}(100) ack 1 win 64 <dss ack 1 map {start}:{end}@{ssn}>"
+        )]);
 }
 
 /// 100 bytes on `flow` at `ssn` went up as `start`.
 fn up(t: &mut Scenario, flow: usize, start: u32, ssn: u32) {
     let (end, ssn_end) = (start + 100, ssn + 100);
-    t.client(flow, &format!(". {ssn}:{ssn_end}(100) ack 1 <dss ack 1 map {start}:{end}@{ssn}>"))
-        .gives(&[&format!("server . {start}:{end}(100) ack 1 win 512")]);
+    t.client(
+        flow,
+        &format!(". {ssn}:{ssn_end}(100) ack 1 <dss ack 1 map {start}:{end}@{ssn}>"),
+    )
+    .gives(&[&format!("server . {start}:{end}(100) ack 1 win 512")]);
 }
 
 /// Two subflows: 1:101 went down on flow 0, then the client made it backup, and 101:301 went down on
@@ -34,7 +38,8 @@ fn spread() -> Scenario {
 fn established_data_ack_becomes_the_servers_ack() {
     let mut t = Scenario::established();
     down(&mut t, 0, 1, 1);
-    t.client(0, ". 1:1(0) ack 101 <dss ack 101>").gives(&["server . 1:1(0) ack 101 win 512"]);
+    t.client(0, ". 1:1(0) ack 101 <dss ack 101>")
+        .gives(&["server . 1:1(0) ack 101 win 512"]);
     assert_eq!(t.moved(), "");
 }
 
@@ -60,7 +65,8 @@ fn two_subflows_subflow_ack_is_not_a_data_ack() {
 fn established_data_ack_behind_the_subflow_ack_counts() {
     let mut t = Scenario::established();
     down(&mut t, 0, 1, 1);
-    t.client(0, ". 1:1(0) ack 101 <dss ack 51>").gives(&["server . 1:1(0) ack 51 win 512"]);
+    t.client(0, ". 1:1(0) ack 101 <dss ack 51>")
+        .gives(&["server . 1:1(0) ack 51 win 512"]);
     assert_eq!(t.moved(), "");
 }
 
@@ -68,7 +74,8 @@ fn established_data_ack_behind_the_subflow_ack_counts() {
 fn two_subflows_data_ack_on_the_other_one_reaches_the_server() {
     let mut t = Scenario::two_subflows();
     down(&mut t, 0, 1, 1);
-    t.client(1, ". 1:1(0) ack 1 <dss ack 101>").gives(&["server . 1:1(0) ack 101 win 512"]);
+    t.client(1, ". 1:1(0) ack 1 <dss ack 101>")
+        .gives(&["server . 1:1(0) ack 101 win 512"]);
     assert_eq!(t.moved(), "");
 }
 
@@ -77,8 +84,10 @@ fn two_subflows_stale_ack_on_the_other_one_is_dropped() {
     let mut t = Scenario::two_subflows();
     down(&mut t, 0, 1, 1);
     down(&mut t, 0, 101, 101);
-    t.client(0, ". 1:1(0) ack 201 <dss ack 201>").gives(&["server . 1:1(0) ack 201 win 512"]);
-    t.client(1, ". 1:1(0) ack 1 <dss ack 101>").gives(&["drop stale_ack"]);
+    t.client(0, ". 1:1(0) ack 201 <dss ack 201>")
+        .gives(&["server . 1:1(0) ack 201 win 512"]);
+    t.client(1, ". 1:1(0) ack 1 <dss ack 101>")
+        .gives(&["drop stale_ack"]);
     assert_eq!(t.moved(), "stale_ack+1");
 }
 
@@ -86,8 +95,10 @@ fn two_subflows_stale_ack_on_the_other_one_is_dropped() {
 fn two_subflows_ack_that_repeats_the_last_one_on_the_other_is_dropped() {
     let mut t = Scenario::two_subflows();
     down(&mut t, 0, 1, 1);
-    t.client(1, ". 1:1(0) ack 1 <dss ack 1>").gives(&["drop stale_ack"]);
-    t.client(1, ". 1:1(0) ack 1 <dss ack 1>").gives(&["drop stale_ack"]);
+    t.client(1, ". 1:1(0) ack 1 <dss ack 1>")
+        .gives(&["drop stale_ack"]);
+    t.client(1, ". 1:1(0) ack 1 <dss ack 1>")
+        .gives(&["drop stale_ack"]);
     assert_eq!(t.moved(), "stale_ack+2");
 }
 
@@ -106,7 +117,8 @@ fn two_subflows_duplicate_ack_of_the_one_that_carries_the_data_passes() {
 #[test]
 fn spread_duplicate_ack_of_the_subflow_with_the_missing_data_passes() {
     let mut t = spread();
-    t.client(0, ". 1:1(0) ack 1 <dss ack 1>").gives(&["server . 1:1(0) ack 1 win 512"]);
+    t.client(0, ". 1:1(0) ack 1 <dss ack 1>")
+        .gives(&["server . 1:1(0) ack 1 win 512"]);
     assert_eq!(t.moved(), "");
 }
 
@@ -114,7 +126,8 @@ fn spread_duplicate_ack_of_the_subflow_with_the_missing_data_passes() {
 fn two_subflows_old_data_ack_with_data_does_not_take_the_ack_back() {
     let mut t = Scenario::two_subflows();
     down(&mut t, 0, 1, 1);
-    t.client(0, ". 1:1(0) ack 101 <dss ack 101>").gives(&["server . 1:1(0) ack 101 win 512"]);
+    t.client(0, ". 1:1(0) ack 101 <dss ack 101>")
+        .gives(&["server . 1:1(0) ack 101 win 512"]);
     t.client(1, "P. 1:101(100) ack 1 <dss ack 1 map 1:101@1>")
         .gives(&["server P. 1:101(100) ack 101 win 512"]);
     assert_eq!(t.moved(), "");
@@ -124,7 +137,8 @@ fn two_subflows_old_data_ack_with_data_does_not_take_the_ack_back() {
 fn established_short_data_ack_is_expanded() {
     let mut t = Scenario::established();
     down(&mut t, 0, 1, 1);
-    t.client(0, ". 1:1(0) ack 101 <dss ack32 101>").gives(&["server . 1:1(0) ack 101 win 512"]);
+    t.client(0, ". 1:1(0) ack 101 <dss ack32 101>")
+        .gives(&["server . 1:1(0) ack 101 win 512"]);
     assert_eq!(t.moved(), "");
 }
 
@@ -162,7 +176,8 @@ fn established_duplicate_sack_goes_up() {
     let mut t = Scenario::established();
     down(&mut t, 0, 1, 1);
     down(&mut t, 0, 101, 101);
-    t.client(0, ". 1:1(0) ack 101 <dss ack 101>").gives(&["server . 1:1(0) ack 101 win 512"]);
+    t.client(0, ". 1:1(0) ack 101 <dss ack 101>")
+        .gives(&["server . 1:1(0) ack 101 win 512"]);
     t.client(0, ". 1:1(0) ack 101 <sack 1:101,dss ack 101>")
         .gives(&["server . 1:1(0) ack 101 win 512 <sack 1:101>"]);
     assert_eq!(t.moved(), "");
@@ -172,9 +187,12 @@ fn established_duplicate_sack_goes_up() {
 fn established_sack_of_what_was_never_sent_is_dropped() {
     let mut t = Scenario::established();
     down(&mut t, 0, 1, 1);
-    t.client(0, ". 1:1(0) ack 1 <sack 201:301,dss ack 1>").gives(&["server . 1:1(0) ack 1 win 512"]);
-    t.client(0, ". 1:1(0) ack 1 <sack 51:301,dss ack 1>").gives(&["server . 1:1(0) ack 1 win 512"]);
-    t.client(0, ". 1:1(0) ack 1 <sack 101:51,dss ack 1>").gives(&["server . 1:1(0) ack 1 win 512"]);
+    t.client(0, ". 1:1(0) ack 1 <sack 201:301,dss ack 1>")
+        .gives(&["server . 1:1(0) ack 1 win 512"]);
+    t.client(0, ". 1:1(0) ack 1 <sack 51:301,dss ack 1>")
+        .gives(&["server . 1:1(0) ack 1 win 512"]);
+    t.client(0, ". 1:1(0) ack 1 <sack 101:51,dss ack 1>")
+        .gives(&["server . 1:1(0) ack 1 win 512"]);
     assert_eq!(t.moved(), "");
 }
 
@@ -183,7 +201,8 @@ fn established_without_sack_at_the_server_none_goes_up() {
     let mut t = Setup::new().no_sack().established();
     down(&mut t, 0, 1, 1);
     down(&mut t, 0, 101, 101);
-    t.client(0, ". 1:1(0) ack 1 <sack 101:201,dss ack 1>").gives(&["server . 1:1(0) ack 1 win 512"]);
+    t.client(0, ". 1:1(0) ack 1 <sack 101:201,dss ack 1>")
+        .gives(&["server . 1:1(0) ack 1 win 512"]);
     assert_eq!(t.moved(), "");
 }
 
@@ -198,9 +217,12 @@ fn spread_sack_of_a_joined_subflow_is_translated() {
 #[test]
 fn spread_ack_of_data_behind_a_hole_on_another_subflow_becomes_sack() {
     let mut t = spread();
-    t.client(1, ". 1:1(0) ack 101 <dss ack 1>").gives(&["server . 1:1(0) ack 1 win 512 <sack 101:201>"]);
-    t.client(1, ". 1:1(0) ack 201 <dss ack 1>").gives(&["server . 1:1(0) ack 1 win 512 <sack 101:301>"]);
-    t.client(0, ". 1:1(0) ack 101 <dss ack 301>").gives(&["server . 1:1(0) ack 301 win 512"]);
+    t.client(1, ". 1:1(0) ack 101 <dss ack 1>")
+        .gives(&["server . 1:1(0) ack 1 win 512 <sack 101:201>"]);
+    t.client(1, ". 1:1(0) ack 201 <dss ack 1>")
+        .gives(&["server . 1:1(0) ack 1 win 512 <sack 101:301>"]);
+    t.client(0, ". 1:1(0) ack 101 <dss ack 301>")
+        .gives(&["server . 1:1(0) ack 301 win 512"]);
     assert_eq!(t.moved(), "");
 }
 
@@ -218,7 +240,8 @@ fn established_subflow_ack_ahead_of_the_data_ack_without_a_hole_is_no_sack() {
     let mut t = Scenario::established();
     down(&mut t, 0, 1, 1);
     down(&mut t, 0, 101, 101);
-    t.client(0, ". 1:1(0) ack 201 <dss ack 101>").gives(&["server . 1:1(0) ack 101 win 512"]);
+    t.client(0, ". 1:1(0) ack 201 <dss ack 101>")
+        .gives(&["server . 1:1(0) ack 101 win 512"]);
     assert_eq!(t.moved(), "");
 }
 
@@ -242,12 +265,16 @@ fn established_with_timestamps_three_sack_blocks_fit_up() {
     let mut t = Setup::new().ts().established();
     for n in 0..8 {
         let (a, b) = (1 + 100 * n, 101 + 100 * n);
-        t.server(&format!(". {a}:{b}(100) ack 1 win 64 <ts 5001 1000>")).gives(&[&format!(
-            "client0 . {a}:{b}(100) ack 1 win 64 <ts 5001 1000,dss ack 1 map {a}:{b}@{a}>"
-        )]);
+        t.server(&format!(". {a}:{b}(100) ack 1 win 64 <ts 5001 1000>"))
+            .gives(&[&format!(
+                "client0 . {a}:{b}(100) ack 1 win 64 <ts 5001 1000,dss ack 1 map {a}:{b}@{a}>"
+            )]);
     }
-    t.client(0, ". 1:1(0) ack 1 win 512 <ts 1001 5001,sack 701:801,dss ack 1>")
-        .gives(&["server . 1:1(0) ack 1 win 512 <ts 1001 5001,sack 701:801>"]);
+    t.client(
+        0,
+        ". 1:1(0) ack 1 win 512 <ts 1001 5001,sack 701:801,dss ack 1>",
+    )
+    .gives(&["server . 1:1(0) ack 1 win 512 <ts 1001 5001,sack 701:801>"]);
     assert_eq!(t.moved(), "");
 }
 
@@ -255,7 +282,8 @@ fn established_with_timestamps_three_sack_blocks_fit_up() {
 fn established_server_ack_becomes_data_ack_and_subflow_ack() {
     let mut t = Scenario::established();
     up(&mut t, 0, 1, 1);
-    t.server(". 1:1(0) ack 101").gives(&["client0 . 1:1(0) ack 101 win 64 <dss ack 101>"]);
+    t.server(". 1:1(0) ack 101")
+        .gives(&["client0 . 1:1(0) ack 101 win 64 <dss ack 101>"]);
     assert_eq!(t.moved(), "");
 }
 
@@ -263,8 +291,10 @@ fn established_server_ack_becomes_data_ack_and_subflow_ack() {
 fn established_server_ack_of_a_part_acks_the_part() {
     let mut t = Scenario::established();
     up(&mut t, 0, 1, 1);
-    t.server(". 1:1(0) ack 31").gives(&["client0 . 1:1(0) ack 31 win 64 <dss ack 31>"]);
-    t.server(". 1:1(0) ack 101").gives(&["client0 . 1:1(0) ack 101 win 64 <dss ack 101>"]);
+    t.server(". 1:1(0) ack 31")
+        .gives(&["client0 . 1:1(0) ack 31 win 64 <dss ack 31>"]);
+    t.server(". 1:1(0) ack 101")
+        .gives(&["client0 . 1:1(0) ack 101 win 64 <dss ack 101>"]);
     assert_eq!(t.moved(), "");
 }
 
@@ -284,9 +314,11 @@ fn two_subflows_server_ack_reaches_each_subflow_that_brought_data() {
 fn two_subflows_server_ack_reaches_only_the_subflow_that_brought_the_data() {
     let mut t = Scenario::two_subflows();
     up(&mut t, 1, 1, 1);
-    t.server(". 1:1(0) ack 101").gives(&["client1 . 1:1(0) ack 101 win 64 <dss ack 101>"]);
+    t.server(". 1:1(0) ack 101")
+        .gives(&["client1 . 1:1(0) ack 101 win 64 <dss ack 101>"]);
     up(&mut t, 0, 101, 1);
-    t.server(". 1:1(0) ack 201").gives(&["client0 . 1:1(0) ack 101 win 64 <dss ack 201>"]);
+    t.server(". 1:1(0) ack 201")
+        .gives(&["client0 . 1:1(0) ack 101 win 64 <dss ack 201>"]);
     assert_eq!(t.moved(), "");
 }
 
@@ -304,9 +336,12 @@ fn two_subflows_server_data_with_an_ack_for_the_other_subflow_acks_it_apart() {
 #[test]
 fn two_subflows_server_ack_without_news_goes_where_the_client_was_heard_last() {
     let mut t = Scenario::two_subflows();
-    t.server(". 1:1(0) ack 1 win 65").gives(&["client1 . 1:1(0) ack 1 win 65 <dss ack 1>"]);
-    t.client(0, ". 1:1(0) ack 1 win 600 <dss ack 1>").gives(&["server . 1:1(0) ack 1 win 600"]);
-    t.server(". 1:1(0) ack 1 win 66").gives(&["client0 . 1:1(0) ack 1 win 66 <dss ack 1>"]);
+    t.server(". 1:1(0) ack 1 win 65")
+        .gives(&["client1 . 1:1(0) ack 1 win 65 <dss ack 1>"]);
+    t.client(0, ". 1:1(0) ack 1 win 600 <dss ack 1>")
+        .gives(&["server . 1:1(0) ack 1 win 600"]);
+    t.server(". 1:1(0) ack 1 win 66")
+        .gives(&["client0 . 1:1(0) ack 1 win 66 <dss ack 1>"]);
     assert_eq!(t.moved(), "");
 }
 
@@ -315,7 +350,8 @@ fn two_subflows_server_ack_behind_a_hole_leaves_the_other_subflow_unacked() {
     let mut t = Scenario::two_subflows();
     up(&mut t, 1, 101, 1);
     up(&mut t, 0, 1, 1);
-    t.server(". 1:1(0) ack 101").gives(&["client0 . 1:1(0) ack 101 win 64 <dss ack 101>"]);
+    t.server(". 1:1(0) ack 101")
+        .gives(&["client0 . 1:1(0) ack 101 win 64 <dss ack 101>"]);
     assert_eq!(t.moved(), "");
 }
 
@@ -369,12 +405,10 @@ fn established_server_sacks_that_do_not_fit_beside_a_mapping_are_cut() {
     for n in [1, 3, 5] {
         up(&mut t, 0, 1 + 100 * n, 1 + 100 * n);
     }
-    t.server(". 1:1(0) ack 1 win 64 <sack 501:601 301:401 101:201>").gives(&[
-        "client0 . 1:1(0) ack 1 win 64 <dss ack 1,sack 501:601 301:401 101:201>",
-    ]);
-    t.server("P. 1:101(100) ack 1 win 64 <sack 501:601 301:401 101:201>").gives(&[
-        "client0 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1,sack 501:601>",
-    ]);
+    t.server(". 1:1(0) ack 1 win 64 <sack 501:601 301:401 101:201>")
+        .gives(&["client0 . 1:1(0) ack 1 win 64 <dss ack 1,sack 501:601 301:401 101:201>"]);
+    t.server("P. 1:101(100) ack 1 win 64 <sack 501:601 301:401 101:201>")
+        .gives(&["client0 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1,sack 501:601>"]);
     assert_eq!(t.moved(), "");
 }
 
@@ -383,8 +417,13 @@ fn established_with_timestamps_one_server_sack_fits_an_ack_and_none_fits_data() 
     let mut t = Setup::new().ts().established();
     for n in [1, 3] {
         let (a, b) = (1 + 100 * n, 101 + 100 * n);
-        t.client(0, &format!(". {a}:{b}(100) ack 1 win 512 <ts 1001 5000,dss ack 1 map {a}:{b}@{a}>"))
-            .gives(&[&format!("server . {a}:{b}(100) ack 1 win 512 <ts 1001 5000>")]);
+        t.client(
+            0,
+            &format!(". {a}:{b}(100) ack 1 win 512 <ts 1001 5000,dss ack 1 map {a}:{b}@{a}>"),
+        )
+        .gives(&[&format!(
+            "server . {a}:{b}(100) ack 1 win 512 <ts 1001 5000>"
+        )]);
     }
     t.server(". 1:1(0) ack 1 win 64 <ts 5001 1001,sack 301:401 101:201>")
         .gives(&["client0 . 1:1(0) ack 1 win 64 <ts 5001 1001,dss ack 1,sack 301:401>"]);
@@ -411,7 +450,8 @@ fn two_subflows_one_without_sack_gets_none() {
 fn established_server_sack_of_what_the_client_never_sent_is_ignored() {
     let mut t = Scenario::established();
     up(&mut t, 0, 1, 1);
-    t.server(". 1:1(0) ack 1 win 64 <sack 201:301>").gives(&["client0 . 1:1(0) ack 1 win 64 <dss ack 1>"]);
+    t.server(". 1:1(0) ack 1 win 64 <sack 201:301>")
+        .gives(&["client0 . 1:1(0) ack 1 win 64 <dss ack 1>"]);
     assert_eq!(t.moved(), "");
 }
 
@@ -419,7 +459,8 @@ fn established_server_sack_of_what_the_client_never_sent_is_ignored() {
 fn established_server_duplicate_sack_does_not_ack_anything() {
     let mut t = Scenario::established();
     up(&mut t, 0, 1, 1);
-    t.server(". 1:1(0) ack 101").gives(&["client0 . 1:1(0) ack 101 win 64 <dss ack 101>"]);
+    t.server(". 1:1(0) ack 101")
+        .gives(&["client0 . 1:1(0) ack 101 win 64 <dss ack 101>"]);
     t.server(". 1:1(0) ack 101 win 64 <sack 1:101>")
         .gives(&["client0 . 1:1(0) ack 101 win 64 <dss ack 101>"]);
     assert_eq!(t.moved(), "");
@@ -430,8 +471,10 @@ fn two_subflows_late_server_ack_does_not_take_anything_back() {
     let mut t = Scenario::two_subflows();
     up(&mut t, 0, 1, 1);
     up(&mut t, 0, 101, 101);
-    t.server(". 1:1(0) ack 201").gives(&["client0 . 1:1(0) ack 201 win 64 <dss ack 201>"]);
-    t.server(". 1:1(0) ack 101 win 70").gives(&["client0 . 1:1(0) ack 201 win 64 <dss ack 201>"]);
+    t.server(". 1:1(0) ack 201")
+        .gives(&["client0 . 1:1(0) ack 201 win 64 <dss ack 201>"]);
+    t.server(". 1:1(0) ack 101 win 70")
+        .gives(&["client0 . 1:1(0) ack 201 win 64 <dss ack 201>"]);
     assert_eq!(t.moved(), "");
 }
 
@@ -442,7 +485,8 @@ fn two_subflows_third_bare_ack_on_the_joined_one_resets_it() {
     for _ in 0..2 {
         let _ = t.client(1, ". 1:1(0) ack 101");
     }
-    t.client(1, ". 1:1(0) ack 101").gives(&["client1 R. 201:201(0) ack 1 win 64 <rst reason 6 transient>"]);
+    t.client(1, ". 1:1(0) ack 101")
+        .gives(&["client1 R. 201:201(0) ack 1 win 64 <rst reason 6 transient>"]);
     let moved = t.moved();
     assert!(moved.contains("mp_rst_tx+1"), "{moved}");
 }

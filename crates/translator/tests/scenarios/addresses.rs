@@ -41,7 +41,11 @@ fn established_address_with_a_port_is_announced_with_it() {
 fn established_ipv6_address_is_announced() {
     let mut t = Setup::new().announce("fd00:7::1").established();
     let outcome = t.server(". 1:1(0) ack 1");
-    assert!(outcome.lines()[1].contains("<add-addr id 1 fd00:7::1"), "{:?}", outcome.lines());
+    assert!(
+        outcome.lines()[1].contains("<add-addr id 1 fd00:7::1"),
+        "{:?}",
+        outcome.lines()
+    );
     assert_eq!(t.moved(), "add_addr_tx+1");
 }
 
@@ -66,7 +70,8 @@ fn announced_address_is_announced_again_until_it_is_echoed() {
         t.at(at);
         t.timeout().gives(&[ADD]);
     }
-    t.client(0, ". 1:1(0) ack 1 <add-addr id 1 10.7.0.1 echo>").gives(&[]);
+    t.client(0, ". 1:1(0) ack 1 <add-addr id 1 10.7.0.1 echo>")
+        .gives(&[]);
     t.at(60_000);
     t.timeout().gives(&[]);
     assert_eq!(t.moved(), "add_addr_tx+3 echo_add_rx+1");
@@ -87,15 +92,19 @@ fn announced_address_that_is_never_echoed_is_given_up() {
 #[test]
 fn announced_echo_does_not_reach_the_server() {
     let mut t = announced();
-    t.client(0, ". 1:1(0) ack 1 <add-addr id 1 10.7.0.1 echo,dss ack 1>").gives(&[]);
+    t.client(0, ". 1:1(0) ack 1 <add-addr id 1 10.7.0.1 echo,dss ack 1>")
+        .gives(&[]);
     assert_eq!(t.moved(), "echo_add_rx+1");
 }
 
 #[test]
 fn announced_echo_with_news_reaches_the_server_without_it() {
     let mut t = announced();
-    t.client(0, ". 1:1(0) ack 1 win 700 <add-addr id 1 10.7.0.1 echo,dss ack 1>")
-        .gives(&["server . 1:1(0) ack 1 win 700"]);
+    t.client(
+        0,
+        ". 1:1(0) ack 1 win 700 <add-addr id 1 10.7.0.1 echo,dss ack 1>",
+    )
+    .gives(&["server . 1:1(0) ack 1 win 700"]);
     assert_eq!(t.moved(), "echo_add_rx+1");
 }
 
@@ -103,7 +112,11 @@ fn announced_echo_with_news_reaches_the_server_without_it() {
 fn announced_echo_of_an_unknown_id_is_ignored() {
     let mut t = announced();
     for id in [0, 2, 16, 17, 255] {
-        t.client(0, &format!(". 1:1(0) ack 1 <add-addr id {id} 10.7.0.1 echo>")).gives(&[]);
+        t.client(
+            0,
+            &format!(". 1:1(0) ack 1 <add-addr id {id} 10.7.0.1 echo>"),
+        )
+        .gives(&[]);
     }
     t.at(1000);
     t.timeout().gives(&[ADD]);
@@ -113,18 +126,24 @@ fn announced_echo_of_an_unknown_id_is_ignored() {
 #[test]
 fn announced_echo_again_is_ignored() {
     let mut t = announced();
-    t.client(0, ". 1:1(0) ack 1 <add-addr id 1 10.7.0.1 echo>").gives(&[]);
-    t.client(0, ". 1:1(0) ack 1 <add-addr id 1 10.7.0.1 echo>").gives(&[]);
+    t.client(0, ". 1:1(0) ack 1 <add-addr id 1 10.7.0.1 echo>")
+        .gives(&[]);
+    t.client(0, ". 1:1(0) ack 1 <add-addr id 1 10.7.0.1 echo>")
+        .gives(&[]);
     assert_eq!(t.moved(), "echo_add_rx+1");
 }
 
 #[test]
 fn established_two_addresses_are_announced_one_after_the_other() {
-    let mut t = Setup::new().announce("10.7.0.1").announce("10.7.0.2").established();
+    let mut t = Setup::new()
+        .announce("10.7.0.1")
+        .announce("10.7.0.2")
+        .established();
     t.server(". 1:1(0) ack 1").gives(&[ACK_DOWN, ADD]);
     t.client(0, ". 1:1(0) ack 1 <add-addr id 1 10.7.0.1 echo>")
         .gives(&["client0 . 1:1(0) ack 1 win 64 <add-addr id 2 10.7.0.2,dss ack 1>"]);
-    t.client(0, ". 1:1(0) ack 1 <add-addr id 2 10.7.0.2 echo>").gives(&[]);
+    t.client(0, ". 1:1(0) ack 1 <add-addr id 2 10.7.0.2 echo>")
+        .gives(&[]);
     assert_eq!(t.moved(), "add_addr_tx+2 echo_add_rx+2");
 }
 
@@ -135,7 +154,8 @@ fn announced_address_can_be_joined() {
     Setup::new().join(&mut t, 1);
     t.client(1, "P. 1:101(100) ack 1 <dss ack 1 map 1:101@1>")
         .gives(&["server P. 1:101(100) ack 1 win 512"]);
-    t.server(". 1:1(0) ack 101").gives(&["client1 . 1:1(0) ack 101 win 64 <dss ack 101>"]);
+    t.server(". 1:1(0) ack 101")
+        .gives(&["client1 . 1:1(0) ack 101 win 64 <dss ack 101>"]);
     assert_eq!(t.moved(), "mp_join_syn_rx+1 mp_join_ack_rx+1");
 }
 
@@ -144,14 +164,16 @@ fn announced_resend_goes_where_the_client_was_heard_last() {
     let mut t = announced();
     Setup::new().join(&mut t, 1);
     t.at(1000);
-    t.timeout().gives(&["client1 . 1:1(0) ack 1 win 64 <add-addr id 1 10.7.0.1,dss ack 1>"]);
+    t.timeout()
+        .gives(&["client1 . 1:1(0) ack 1 win 64 <add-addr id 1 10.7.0.1,dss ack 1>"]);
     assert_eq!(t.moved(), "mp_join_syn_rx+1 mp_join_ack_rx+1 add_addr_tx+1");
 }
 
 #[test]
 fn established_announcement_of_the_clients_with_a_wrong_hmac_is_ignored() {
     let mut t = Scenario::established();
-    t.client(0, ". 1:1(0) ack 1 <dss ack 1,add-addr id 5 10.1.9.9 bad>").gives(&[]);
+    t.client(0, ". 1:1(0) ack 1 <dss ack 1,add-addr id 5 10.1.9.9 bad>")
+        .gives(&[]);
     assert_eq!(t.moved(), "");
 }
 
@@ -189,13 +211,17 @@ fn two_subflows_removed_address_of_the_initial_one_moves_its_data() {
         .gives(&["client0 R. 101:101(0) ack 1 win 64 <rst reason 0 transient>"]);
     t.server("P. 1:101(100) ack 1")
         .gives(&["client1 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1>"]);
-    assert_eq!(t.moved(), "rm_addr_rx+1 mp_rst_tx+1 subflow_switch+1 retransmitted_down_bytes+100");
+    assert_eq!(
+        t.moved(),
+        "rm_addr_rx+1 mp_rst_tx+1 subflow_switch+1 retransmitted_down_bytes+100"
+    );
 }
 
 #[test]
 fn two_subflows_removed_unknown_address_is_ignored() {
     let mut t = Scenario::two_subflows();
-    t.client(0, ". 1:1(0) ack 1 <dss ack 1,rm-addr 77>").gives(&[]);
+    t.client(0, ". 1:1(0) ack 1 <dss ack 1,rm-addr 77>")
+        .gives(&[]);
     assert_eq!(t.subflows(), ["0 active", "1"]);
     let _ = t.moved();
 }
@@ -204,7 +230,8 @@ fn two_subflows_removed_unknown_address_is_ignored() {
 fn two_subflows_removed_address_that_still_speaks_stays() {
     // RFC 8684 section 3.4.2: the path is alive, so it is not removed.
     let mut t = Scenario::two_subflows();
-    t.client(1, ". 1:1(0) ack 1 <dss ack 1,rm-addr 1>").gives(&[]);
+    t.client(1, ". 1:1(0) ack 1 <dss ack 1,rm-addr 1>")
+        .gives(&[]);
     assert_eq!(t.subflows(), ["0 active", "1"]);
     assert_eq!(t.moved(), "rm_addr_rx+1");
 }
@@ -213,10 +240,14 @@ fn two_subflows_removed_address_that_still_speaks_stays() {
 fn three_subflows_two_addresses_removed_at_once() {
     let mut t = Scenario::two_subflows();
     Setup::new().join(&mut t, 2);
-    t.client(0, ". 1:1(0) ack 1 <dss ack 1,rm-addr 1 2>").gives(&[
-        "client1 R. 1:1(0) ack 1 win 509 <rst reason 0 transient>",
-        "client2 R. 1:1(0) ack 1 win 509 <rst reason 0 transient>",
-    ]);
+    t.client(0, ". 1:1(0) ack 1 <dss ack 1,rm-addr 1 2>")
+        .gives(&[
+            "client1 R. 1:1(0) ack 1 win 509 <rst reason 0 transient>",
+            "client2 R. 1:1(0) ack 1 win 509 <rst reason 0 transient>",
+        ]);
     assert_eq!(t.subflows(), ["0 active"]);
-    assert_eq!(t.moved(), "mp_join_syn_rx+1 mp_join_ack_rx+1 rm_addr_rx+1 mp_rst_tx+2");
+    assert_eq!(
+        t.moved(),
+        "mp_join_syn_rx+1 mp_join_ack_rx+1 rm_addr_rx+1 mp_rst_tx+2"
+    );
 }

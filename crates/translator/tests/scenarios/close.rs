@@ -12,8 +12,10 @@ const FIN_UP: &str = "server F. 1:1(0) ack 1 win 512";
 fn closed() -> Scenario {
     let mut t = Scenario::established();
     t.server(SERVER_FIN).gives(&[DATA_FIN_DOWN]);
-    t.client(0, ". 1:1(0) ack 1 <dss ack 2 fin 1>").gives(&["server F. 1:1(0) ack 2 win 512"]);
-    t.server(". 2:2(0) ack 2").gives(&["client0 . 1:1(0) ack 1 win 64 <dss ack 2>"]);
+    t.client(0, ". 1:1(0) ack 1 <dss ack 2 fin 1>")
+        .gives(&["server F. 1:1(0) ack 2 win 512"]);
+    t.server(". 2:2(0) ack 2")
+        .gives(&["client0 . 1:1(0) ack 1 win 64 <dss ack 2>"]);
     assert_eq!(t.moved(), "");
     assert_eq!(t.state(), "closed");
     t
@@ -80,10 +82,12 @@ fn established_server_fin_over_two_mappings_is_at_the_end_of_the_second() {
 #[test]
 fn established_server_fin_before_its_data_keeps_room_for_it() {
     let mut t = Scenario::established();
-    t.server("F. 101:101(0) ack 1").gives(&["client0 . 101:101(0) ack 1 win 64 <dss ack 1 fin 101>"]);
+    t.server("F. 101:101(0) ack 1")
+        .gives(&["client0 . 101:101(0) ack 1 win 64 <dss ack 1 fin 101>"]);
     t.server("P. 1:101(100) ack 1")
         .gives(&["client0 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1>"]);
-    t.client(0, ". 1:1(0) ack 101 <dss ack 102>").gives(&["server . 1:1(0) ack 102 win 512"]);
+    t.client(0, ". 1:1(0) ack 101 <dss ack 102>")
+        .gives(&["server . 1:1(0) ack 102 win 512"]);
     assert_eq!(t.moved(), "");
 }
 
@@ -92,8 +96,10 @@ fn established_server_fin_behind_data_that_the_client_has_goes_alone() {
     let mut t = Scenario::established();
     t.server("P. 1:101(100) ack 1")
         .gives(&["client0 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1>"]);
-    t.client(0, ". 1:1(0) ack 101 <dss ack 101>").gives(&["server . 1:1(0) ack 101 win 512"]);
-    t.server("FP. 1:101(100) ack 1").gives(&["client0 P. 101:101(0) ack 1 win 64 <dss ack 1 fin 101>"]);
+    t.client(0, ". 1:1(0) ack 101 <dss ack 101>")
+        .gives(&["server . 1:1(0) ack 101 win 512"]);
+    t.server("FP. 1:101(100) ack 1")
+        .gives(&["client0 P. 101:101(0) ack 1 win 64 <dss ack 1 fin 101>"]);
     assert_eq!(t.moved(), "");
 }
 
@@ -101,10 +107,12 @@ fn established_server_fin_behind_data_that_the_client_has_goes_alone() {
 fn half_closed_by_the_server_client_data_goes_up() {
     let mut t = Scenario::established();
     t.server(SERVER_FIN).gives(&[DATA_FIN_DOWN]);
-    t.client(0, ". 1:1(0) ack 1 <dss ack 2>").gives(&["server . 1:1(0) ack 2 win 512"]);
+    t.client(0, ". 1:1(0) ack 1 <dss ack 2>")
+        .gives(&["server . 1:1(0) ack 2 win 512"]);
     t.client(0, "P. 1:101(100) ack 1 <dss ack 2 map 1:101@1>")
         .gives(&["server P. 1:101(100) ack 2 win 512"]);
-    t.server(". 2:2(0) ack 101").gives(&["client0 . 1:1(0) ack 101 win 64 <dss ack 101>"]);
+    t.server(". 2:2(0) ack 101")
+        .gives(&["client0 . 1:1(0) ack 101 win 64 <dss ack 101>"]);
     assert_eq!(t.moved(), "");
     assert_eq!(t.state(), "half-closed");
 }
@@ -113,8 +121,10 @@ fn half_closed_by_the_server_client_data_goes_up() {
 fn half_closed_by_the_server_fin_again_after_its_data_ack_is_acknowledged_by_flexcp() {
     let mut t = Scenario::established();
     t.server(SERVER_FIN).gives(&[DATA_FIN_DOWN]);
-    t.client(0, ". 1:1(0) ack 1 <dss ack 2>").gives(&["server . 1:1(0) ack 2 win 512"]);
-    t.server(SERVER_FIN).gives(&["server . 1:1(0) ack 2 win 512"]);
+    t.client(0, ". 1:1(0) ack 1 <dss ack 2>")
+        .gives(&["server . 1:1(0) ack 2 win 512"]);
+    t.server(SERVER_FIN)
+        .gives(&["server . 1:1(0) ack 2 win 512"]);
     assert_eq!(t.moved(), "");
 }
 
@@ -137,7 +147,8 @@ fn established_data_fin_again_becomes_fin_again() {
 #[test]
 fn established_short_data_fin_becomes_fin() {
     let mut t = Scenario::established();
-    t.client(0, ". 1:1(0) ack 1 <dss ack32 1 fin32 1>").gives(&[FIN_UP]);
+    t.client(0, ". 1:1(0) ack 1 <dss ack32 1 fin32 1>")
+        .gives(&[FIN_UP]);
     assert_eq!(t.moved(), "");
 }
 
@@ -148,7 +159,8 @@ fn established_data_fin_with_data_becomes_fin_with_data() {
         t.client(0, "P. 1:101(100) ack 1 <dss ack 1 map 1:101@1 fin>")
             .gives(&["server FP. 1:101(100) ack 1 win 512"]);
     }
-    t.server(". 1:1(0) ack 102").gives(&["client0 . 1:1(0) ack 101 win 64 <dss ack 102>"]);
+    t.server(". 1:1(0) ack 102")
+        .gives(&["client0 . 1:1(0) ack 101 win 64 <dss ack 102>"]);
     assert_eq!(t.moved(), "");
 }
 
@@ -166,7 +178,8 @@ fn established_data_fin_of_a_mapping_over_several_packets_goes_with_the_last() {
 fn established_data_fin_that_contradicts_the_first_is_dropped() {
     let mut t = Scenario::established();
     t.client(0, DATA_FIN).gives(&[FIN_UP]);
-    t.client(0, ". 1:1(0) ack 1 <dss ack 1 fin 2>").gives(&["drop bad_mapping"]);
+    t.client(0, ". 1:1(0) ack 1 <dss ack 1 fin 2>")
+        .gives(&["drop bad_mapping"]);
     assert_eq!(t.moved(), "bad_mapping+1");
 }
 
@@ -175,8 +188,10 @@ fn two_subflows_data_fin_on_the_joined_one_becomes_fin() {
     let mut t = Scenario::two_subflows();
     t.client(0, "P. 1:101(100) ack 1 <dss ack 1 map 1:101@1>")
         .gives(&["server P. 1:101(100) ack 1 win 512"]);
-    t.client(1, ". 1:1(0) ack 1 <dss ack 1 fin 101>").gives(&["server F. 101:101(0) ack 1 win 512"]);
-    t.server(". 1:1(0) ack 102").gives(&["client0 . 1:1(0) ack 101 win 64 <dss ack 102>"]);
+    t.client(1, ". 1:1(0) ack 1 <dss ack 1 fin 101>")
+        .gives(&["server F. 101:101(0) ack 1 win 512"]);
+    t.server(". 1:1(0) ack 102")
+        .gives(&["client0 . 1:1(0) ack 101 win 64 <dss ack 102>"]);
     assert_eq!(t.moved(), "");
 }
 
@@ -184,7 +199,8 @@ fn two_subflows_data_fin_on_the_joined_one_becomes_fin() {
 fn two_subflows_server_ack_of_data_fin_alone_goes_where_the_client_was_heard() {
     let mut t = Scenario::two_subflows();
     t.client(1, DATA_FIN).gives(&[FIN_UP]);
-    t.server(". 1:1(0) ack 2").gives(&["client1 . 1:1(0) ack 1 win 64 <dss ack 2>"]);
+    t.server(". 1:1(0) ack 2")
+        .gives(&["client1 . 1:1(0) ack 1 win 64 <dss ack 2>"]);
     assert_eq!(t.moved(), "");
 }
 
@@ -192,10 +208,12 @@ fn two_subflows_server_ack_of_data_fin_alone_goes_where_the_client_was_heard() {
 fn half_closed_by_the_client_server_data_goes_down() {
     let mut t = Scenario::established();
     t.client(0, DATA_FIN).gives(&[FIN_UP]);
-    t.server(". 1:1(0) ack 2").gives(&["client0 . 1:1(0) ack 1 win 64 <dss ack 2>"]);
+    t.server(". 1:1(0) ack 2")
+        .gives(&["client0 . 1:1(0) ack 1 win 64 <dss ack 2>"]);
     t.server("P. 1:101(100) ack 2")
         .gives(&["client0 P. 1:101(100) ack 1 win 64 <dss ack 2 map 1:101@1>"]);
-    t.client(0, ". 1:1(0) ack 101 <dss ack 101>").gives(&["server . 2:2(0) ack 101 win 512"]);
+    t.client(0, ". 1:1(0) ack 101 <dss ack 101>")
+        .gives(&["server . 2:2(0) ack 101 win 512"]);
     assert_eq!(t.moved(), "");
     assert_eq!(t.state(), "half-closed");
 }
@@ -206,7 +224,11 @@ fn half_closed_by_the_client_with_a_subflow_fin_server_data_still_goes_down() {
     let mut t = Scenario::established();
     let _ = t.client(0, "F. 1:1(0) ack 1 <dss ack 1 fin 1>");
     let outcome = t.server("P. 1:101(100) ack 2");
-    assert!(outcome.lines()[0].starts_with("client0 P. 1:101(100)"), "{:?}", outcome.lines());
+    assert!(
+        outcome.lines()[0].starts_with("client0 P. 1:101(100)"),
+        "{:?}",
+        outcome.lines()
+    );
     let _ = t.moved();
 }
 
@@ -219,9 +241,11 @@ fn closed_is_closed_when_both_fins_are_acknowledged() {
 fn closed_by_the_client_first() {
     let mut t = Scenario::established();
     t.client(0, DATA_FIN).gives(&[FIN_UP]);
-    t.server("F. 1:1(0) ack 2").gives(&["client0 . 1:1(0) ack 1 win 64 <dss ack 2 fin 1>"]);
+    t.server("F. 1:1(0) ack 2")
+        .gives(&["client0 . 1:1(0) ack 1 win 64 <dss ack 2 fin 1>"]);
     assert_eq!(t.state(), "half-closed");
-    t.client(0, ". 1:1(0) ack 1 <dss ack 2>").gives(&["server . 2:2(0) ack 2 win 512"]);
+    t.client(0, ". 1:1(0) ack 1 <dss ack 2>")
+        .gives(&["server . 2:2(0) ack 2 win 512"]);
     assert_eq!(t.state(), "closed");
     assert_eq!(t.moved(), "");
 }
@@ -231,8 +255,10 @@ fn closed_by_both_at_once() {
     let mut t = Scenario::established();
     t.server(SERVER_FIN).gives(&[DATA_FIN_DOWN]);
     t.client(0, DATA_FIN).gives(&[FIN_UP]);
-    t.server(". 2:2(0) ack 2").gives(&["client0 . 1:1(0) ack 1 win 64 <dss ack 2>"]);
-    t.client(0, ". 1:1(0) ack 1 <dss ack 2>").gives(&["server . 2:2(0) ack 2 win 512"]);
+    t.server(". 2:2(0) ack 2")
+        .gives(&["client0 . 1:1(0) ack 1 win 64 <dss ack 2>"]);
+    t.client(0, ". 1:1(0) ack 1 <dss ack 2>")
+        .gives(&["server . 2:2(0) ack 2 win 512"]);
     assert_eq!(t.state(), "closed");
     assert_eq!(t.moved(), "");
 }
@@ -240,7 +266,8 @@ fn closed_by_both_at_once() {
 #[test]
 fn closed_subflow_fin_is_answered_with_fin() {
     let mut t = closed();
-    t.client(0, "F. 1:1(0) ack 1 <dss ack 2>").gives(&["client0 F. 1:1(0) ack 2 win 64 <dss ack 2>"]);
+    t.client(0, "F. 1:1(0) ack 1 <dss ack 2>")
+        .gives(&["client0 F. 1:1(0) ack 2 win 64 <dss ack 2>"]);
     t.client(0, ". 2:2(0) ack 2 <dss ack 2>").gives(&[]);
     assert_eq!(t.subflows(), Vec::<String>::new());
     assert_eq!(t.moved(), "");
@@ -261,7 +288,8 @@ fn closed_server_fin_again_after_the_client_is_gone_is_acknowledged_by_flexcp() 
     let mut t = closed();
     let _ = t.client(0, "F. 1:1(0) ack 1 <dss ack 2>");
     t.client(0, ". 2:2(0) ack 2 <dss ack 2>").gives(&[]);
-    t.server("F. 1:1(0) ack 2").gives(&["server . 2:2(0) ack 2 win 512"]);
+    t.server("F. 1:1(0) ack 2")
+        .gives(&["server . 2:2(0) ack 2 win 512"]);
     assert_eq!(t.moved(), "");
 }
 
@@ -293,14 +321,19 @@ fn closed_syn_from_the_same_port_opens_a_new_connection() {
     t.restart(0);
     t.client(0, "S 0:0(0) win 65535 <mss 1460,sackok,ws 8,capable>")
         .gives(&["server S 0:0(0) win 65535 <mss 1432,sackok,ws 8>"]);
-    assert_eq!(t.moved(), "mp_capable_syn_rx+1 connections_opened+1 connections_closed+1");
+    assert_eq!(
+        t.moved(),
+        "mp_capable_syn_rx+1 connections_opened+1 connections_closed+1"
+    );
 }
 
 #[test]
 fn closed_join_is_refused() {
     let mut t = closed();
-    t.client(1, "S 0:0(0) win 65535 <mss 1460,join>")
-        .gives(&["drop unexpected", "client1 R. 0:0(0) ack 1 win 0 <rst reason 3>"]);
+    t.client(1, "S 0:0(0) win 65535 <mss 1460,join>").gives(&[
+        "drop unexpected",
+        "client1 R. 0:0(0) ack 1 win 0 <rst reason 3>",
+    ]);
     assert_eq!(t.moved(), "mp_join_refused+1 unexpected+1");
 }
 
@@ -308,8 +341,10 @@ fn closed_join_is_refused() {
 fn closed_with_two_subflows_each_fin_is_answered() {
     let mut t = Scenario::two_subflows();
     t.server(SERVER_FIN).gives(&[DATA_FIN_DOWN]);
-    t.client(0, ". 1:1(0) ack 1 <dss ack 2 fin 1>").gives(&["server F. 1:1(0) ack 2 win 512"]);
-    t.server(". 2:2(0) ack 2").gives(&["client0 . 1:1(0) ack 1 win 64 <dss ack 2>"]);
+    t.client(0, ". 1:1(0) ack 1 <dss ack 2 fin 1>")
+        .gives(&["server F. 1:1(0) ack 2 win 512"]);
+    t.server(". 2:2(0) ack 2")
+        .gives(&["client0 . 1:1(0) ack 1 win 64 <dss ack 2>"]);
     for id in 0..2 {
         t.client(id, "F. 1:1(0) ack 1 <dss ack 2>")
             .gives(&[&format!("client{id} F. 1:1(0) ack 2 win 64 <dss ack 2>")]);
@@ -322,7 +357,8 @@ fn closed_with_two_subflows_each_fin_is_answered() {
 #[test]
 fn two_subflows_fin_on_one_concerns_that_one_alone() {
     let mut t = Scenario::two_subflows();
-    t.client(1, "F. 1:1(0) ack 1 <dss ack 1>").gives(&["client1 F. 1:1(0) ack 2 win 509 <dss ack 1>"]);
+    t.client(1, "F. 1:1(0) ack 1 <dss ack 1>")
+        .gives(&["client1 F. 1:1(0) ack 2 win 509 <dss ack 1>"]);
     t.client(1, ". 2:2(0) ack 2 <dss ack 1>").gives(&[]);
     assert_eq!(t.subflows(), ["0 active"]);
     t.client(0, "P. 1:101(100) ack 1 <dss ack 1 map 1:101@1>")
@@ -350,7 +386,10 @@ fn two_subflows_fin_before_its_data_waits_for_it() {
     t.client(1, "P. 1:101(100) ack 1 <dss ack 1 map 1:101@1>")
         .gives(&["server P. 1:101(100) ack 1 win 512"]);
     let outcome = t.server(". 1:1(0) ack 101");
-    assert_eq!(outcome.lines().last().expect("a FIN"), "client1 F. 1:1(0) ack 102 win 64 <dss ack 101>");
+    assert_eq!(
+        outcome.lines().last().expect("a FIN"),
+        "client1 F. 1:1(0) ack 102 win 64 <dss ack 101>"
+    );
     assert_eq!(t.moved(), "");
 }
 
@@ -360,7 +399,8 @@ fn two_subflows_fin_never_takes_up_a_data_number() {
     let _ = t.client(1, "F. 1:1(0) ack 1 <dss ack 1>");
     t.client(0, "P. 1:101(100) ack 1 <dss ack 1 map 1:101@1>")
         .gives(&["server P. 1:101(100) ack 1 win 512"]);
-    t.client(0, ". 101:101(0) ack 1 <dss ack 1 fin 101>").gives(&["server F. 101:101(0) ack 1 win 512"]);
+    t.client(0, ". 101:101(0) ack 1 <dss ack 1 fin 101>")
+        .gives(&["server F. 101:101(0) ack 1 win 512"]);
     assert_eq!(t.moved(), "");
 }
 
@@ -381,27 +421,33 @@ fn closing_subflow_still_gets_acks_for_its_data() {
     t.client(1, "P. 1:101(100) ack 1 <dss ack 1 map 1:101@1>")
         .gives(&["server P. 1:101(100) ack 1 win 512"]);
     t.client(1, "F. 101:101(0) ack 1 <dss ack 1>").gives(&[]);
-    t.server(". 1:1(0) ack 51").gives(&["client1 . 1:1(0) ack 51 win 64 <dss ack 51>"]);
+    t.server(". 1:1(0) ack 51")
+        .gives(&["client1 . 1:1(0) ack 51 win 64 <dss ack 51>"]);
     assert_eq!(t.moved(), "");
 }
 
 #[test]
 fn established_fin_of_the_only_subflow_closes_one_direction_of_it() {
     let mut t = Scenario::established();
-    t.client(0, "F. 1:1(0) ack 1 <dss ack 1>").gives(&["client0 . 1:1(0) ack 2 win 509 <dss ack 1>"]);
-    t.client(0, "F. 1:1(0) ack 1 <dss ack 1>").gives(&["client0 . 1:1(0) ack 2 win 509 <dss ack 1>"]);
+    t.client(0, "F. 1:1(0) ack 1 <dss ack 1>")
+        .gives(&["client0 . 1:1(0) ack 2 win 509 <dss ack 1>"]);
+    t.client(0, "F. 1:1(0) ack 1 <dss ack 1>")
+        .gives(&["client0 . 1:1(0) ack 2 win 509 <dss ack 1>"]);
     assert_eq!(t.state(), "translating");
     t.server("P. 1:101(100) ack 1")
         .gives(&["client0 P. 1:101(100) ack 2 win 64 <dss ack 1 map 1:101@1>"]);
-    t.client(0, ". 2:2(0) ack 101 <dss ack 101>").gives(&["server . 1:1(0) ack 101 win 512"]);
+    t.client(0, ". 2:2(0) ack 101 <dss ack 101>")
+        .gives(&["server . 1:1(0) ack 101 win 512"]);
     assert_eq!(t.moved(), "");
 }
 
 #[test]
 fn half_closed_by_the_client_with_a_subflow_fin_the_subflow_ends_with_the_connection() {
     let mut t = Scenario::established();
-    t.client(0, "F. 1:1(0) ack 1 <dss ack 1 fin 1>")
-        .gives(&["server F. 1:1(0) ack 1 win 512", "client0 . 1:1(0) ack 2 win 509 <dss ack 1>"]);
+    t.client(0, "F. 1:1(0) ack 1 <dss ack 1 fin 1>").gives(&[
+        "server F. 1:1(0) ack 1 win 512",
+        "client0 . 1:1(0) ack 2 win 509 <dss ack 1>",
+    ]);
     t.server("FP. 1:101(100) ack 2")
         .gives(&["client0 P. 1:101(100) ack 2 win 64 <dss ack 2 map 1:101@1 fin>"]);
     t.client(0, ". 2:2(0) ack 101 <dss ack 102>").gives(&[
@@ -430,7 +476,8 @@ fn fin_of_the_only_subflow_then_a_join_the_connection_goes_on() {
 fn server_fin_goes_down_on_the_subflow_that_is_left() {
     let mut t = Scenario::two_subflows();
     t.client(0, "R 1:1(0) win 0").gives(&[]);
-    t.server(SERVER_FIN).gives(&["client1 . 1:1(0) ack 1 win 64 <dss ack 1 fin 1>"]);
+    t.server(SERVER_FIN)
+        .gives(&["client1 . 1:1(0) ack 1 win 64 <dss ack 1 fin 1>"]);
     assert_eq!(t.moved(), "mp_rst_rx+1 subflow_switch+1");
 }
 

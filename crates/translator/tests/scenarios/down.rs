@@ -98,9 +98,10 @@ fn established_retransmission_over_mappings_of_many_lengths_is_split_at_each() {
     let mut at = 1;
     for len in [100, 100, 70, 30, 100, 1] {
         let end = at + len;
-        t.server(&format!(". {at}:{end}({len}) ack 1")).gives(&[&format!(
-            "client0 . {at}:{end}({len}) ack 1 win 64 <dss ack 1 map {at}:{end}@{at}>"
-        )]);
+        t.server(&format!(". {at}:{end}({len}) ack 1"))
+            .gives(&[&format!(
+                "client0 . {at}:{end}({len}) ack 1 win 64 <dss ack 1 map {at}:{end}@{at}>"
+            )]);
         at = end;
     }
     t.server(". 1:402(401) ack 1").gives(&[
@@ -118,7 +119,8 @@ fn established_retransmission_over_mappings_of_many_lengths_is_split_at_each() {
 fn established_retransmission_after_a_partial_data_ack_keeps_the_mapping() {
     let mut t = Scenario::established();
     second(&mut t);
-    t.client(0, ". 1:1(0) ack 51 <dss ack 51>").gives(&["server . 1:1(0) ack 51 win 512"]);
+    t.client(0, ". 1:1(0) ack 51 <dss ack 51>")
+        .gives(&["server . 1:1(0) ack 51 win 512"]);
     t.server("P. 51:101(50) ack 1")
         .gives(&["client0 P. 51:101(50) ack 1 win 64 <dss ack 1 map 1:101@1>"]);
     assert_eq!(t.moved(), "retransmitted_down_bytes+50");
@@ -128,8 +130,10 @@ fn established_retransmission_after_a_partial_data_ack_keeps_the_mapping() {
 fn established_retransmission_of_acknowledged_data_is_answered_by_flexcp() {
     let mut t = Scenario::established();
     first(&mut t);
-    t.client(0, ". 1:1(0) ack 101 <dss ack 101>").gives(&["server . 1:1(0) ack 101 win 512"]);
-    t.server("P. 1:101(100) ack 1").gives(&["server . 1:1(0) ack 101 win 512"]);
+    t.client(0, ". 1:1(0) ack 101 <dss ack 101>")
+        .gives(&["server . 1:1(0) ack 101 win 512"]);
+    t.server("P. 1:101(100) ack 1")
+        .gives(&["server . 1:1(0) ack 101 win 512"]);
     assert_eq!(t.moved(), "");
 }
 
@@ -137,7 +141,8 @@ fn established_retransmission_of_acknowledged_data_is_answered_by_flexcp() {
 fn established_retransmission_of_partly_acknowledged_data_goes_without_the_known_part() {
     let mut t = Scenario::established();
     second(&mut t);
-    t.client(0, ". 1:1(0) ack 101 <dss ack 101>").gives(&["server . 1:1(0) ack 101 win 512"]);
+    t.client(0, ". 1:1(0) ack 101 <dss ack 101>")
+        .gives(&["server . 1:1(0) ack 101 win 512"]);
     t.server("P. 1:201(200) ack 1")
         .gives(&["client0 P. 101:201(100) ack 1 win 64 <dss ack 1 map 101:201@101>"]);
     assert_eq!(t.moved(), "retransmitted_down_bytes+100");
@@ -152,7 +157,8 @@ fn established_new_data_out_of_order_keeps_the_numbers_of_what_it_overtook() {
         .gives(&["client0 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1>"]);
     t.server("P. 201:301(100) ack 1")
         .gives(&["client0 P. 201:301(100) ack 1 win 64 <dss ack 1 map 201:301@201>"]);
-    t.client(0, ". 1:1(0) ack 301 <dss ack 301>").gives(&["server . 1:1(0) ack 301 win 512"]);
+    t.client(0, ". 1:1(0) ack 301 <dss ack 301>")
+        .gives(&["server . 1:1(0) ack 301 win 512"]);
     let _ = t.moved();
 }
 
@@ -164,7 +170,10 @@ fn established_new_data_overtaken_is_not_retransmitted() {
     t.server("P. 1:101(100) ack 1")
         .gives(&["client0 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1>"]);
     assert_eq!(t.moved(), "");
-    assert_eq!(t.view().expect("a connection").subflows[0].retransmitted_down, 0);
+    assert_eq!(
+        t.view().expect("a connection").subflows[0].retransmitted_down,
+        0
+    );
 }
 
 #[test]
@@ -203,12 +212,14 @@ fn established_hole_filled_beyond_its_end_is_split() {
 fn established_data_acked_on_the_subflow_alone_gets_fresh_numbers_when_sent_again() {
     let mut t = Scenario::established();
     first(&mut t);
-    t.client(0, ". 1:1(0) ack 101 <dss ack 1>").gives(&["server . 1:1(0) ack 1 win 512"]);
+    t.client(0, ". 1:1(0) ack 101 <dss ack 1>")
+        .gives(&["server . 1:1(0) ack 1 win 512"]);
     t.server("P. 1:101(100) ack 1")
         .gives(&["client0 P. 101:201(100) ack 1 win 64 <dss ack 1 map 1:101@101>"]);
     t.server("P. 101:201(100) ack 1")
         .gives(&["client0 P. 201:301(100) ack 1 win 64 <dss ack 1 map 101:201@201>"]);
-    t.client(0, ". 1:1(0) ack 301 <dss ack 201>").gives(&["server . 1:1(0) ack 201 win 512"]);
+    t.client(0, ". 1:1(0) ack 301 <dss ack 201>")
+        .gives(&["server . 1:1(0) ack 201 win 512"]);
     assert_eq!(t.moved(), "retransmitted_down_bytes+100");
 }
 
@@ -216,7 +227,8 @@ fn established_data_acked_on_the_subflow_alone_gets_fresh_numbers_when_sent_agai
 fn established_fresh_numbers_are_kept_when_sent_once_more() {
     let mut t = Scenario::established();
     first(&mut t);
-    t.client(0, ". 1:1(0) ack 101 <dss ack 1>").gives(&["server . 1:1(0) ack 1 win 512"]);
+    t.client(0, ". 1:1(0) ack 101 <dss ack 1>")
+        .gives(&["server . 1:1(0) ack 1 win 512"]);
     for _ in 0..3 {
         t.server("P. 1:101(100) ack 1")
             .gives(&["client0 P. 101:201(100) ack 1 win 64 <dss ack 1 map 1:101@101>"]);
@@ -228,7 +240,8 @@ fn established_fresh_numbers_are_kept_when_sent_once_more() {
 fn established_data_half_acked_on_the_subflow_is_split_between_old_and_fresh_numbers() {
     let mut t = Scenario::established();
     second(&mut t);
-    t.client(0, ". 1:1(0) ack 101 <dss ack 1>").gives(&["server . 1:1(0) ack 1 win 512"]);
+    t.client(0, ". 1:1(0) ack 101 <dss ack 1>")
+        .gives(&["server . 1:1(0) ack 1 win 512"]);
     t.server("P. 1:201(200) ack 1").gives(&[
         "client0 P. 201:301(100) ack 1 win 64 <dss ack 1 map 1:101@201>",
         "client0 P. 101:201(100) ack 1 win 64 <dss ack 1 map 101:201@101>",
@@ -239,8 +252,10 @@ fn established_data_half_acked_on_the_subflow_is_split_between_old_and_fresh_num
 #[test]
 fn established_data_far_ahead_is_dropped() {
     let mut t = Scenario::established();
-    t.server("P. 1500000001:1500000101(100) ack 1").gives(&["drop out_of_window"]);
-    t.server("P. -1500000100:-1500000000(100) ack 1").gives(&["drop out_of_window"]);
+    t.server("P. 1500000001:1500000101(100) ack 1")
+        .gives(&["drop out_of_window"]);
+    t.server("P. -1500000100:-1500000000(100) ack 1")
+        .gives(&["drop out_of_window"]);
     assert_eq!(t.moved(), "out_of_window+2");
 }
 
@@ -254,7 +269,8 @@ fn established_segment_without_ack_flag_is_dropped() {
 #[test]
 fn established_ack_of_unsent_is_dropped() {
     let mut t = Scenario::established();
-    t.server("P. 1:101(100) ack 2").gives(&["drop ack_of_unsent"]);
+    t.server("P. 1:101(100) ack 2")
+        .gives(&["drop ack_of_unsent"]);
     assert_eq!(t.moved(), "ack_of_unsent+1");
 }
 
@@ -281,9 +297,12 @@ fn established_split_urgent_data_keeps_the_pointer_on_its_first_piece() {
 fn established_keepalive_of_the_servers_asks_the_client() {
     let mut t = Scenario::established();
     first(&mut t);
-    t.client(0, ". 1:1(0) ack 101 <dss ack 101>").gives(&["server . 1:1(0) ack 101 win 512"]);
-    t.server(". 100:100(0) ack 1").gives(&["client0 . 100:100(0) ack 1 win 64 <dss ack 1>"]);
-    t.client(0, ". 1:1(0) ack 101 <dss ack 101>").gives(&["server . 1:1(0) ack 101 win 512"]);
+    t.client(0, ". 1:1(0) ack 101 <dss ack 101>")
+        .gives(&["server . 1:1(0) ack 101 win 512"]);
+    t.server(". 100:100(0) ack 1")
+        .gives(&["client0 . 100:100(0) ack 1 win 64 <dss ack 1>"]);
+    t.client(0, ". 1:1(0) ack 101 <dss ack 101>")
+        .gives(&["server . 1:1(0) ack 101 win 512"]);
     assert_eq!(t.moved(), "");
 }
 
@@ -291,8 +310,10 @@ fn established_keepalive_of_the_servers_asks_the_client() {
 fn established_keepalive_with_a_byte_is_answered() {
     let mut t = Scenario::established();
     first(&mut t);
-    t.client(0, ". 1:1(0) ack 101 <dss ack 101>").gives(&["server . 1:1(0) ack 101 win 512"]);
-    t.server(". 100:101(1) ack 1").gives(&["server . 1:1(0) ack 101 win 512"]);
+    t.client(0, ". 1:1(0) ack 101 <dss ack 101>")
+        .gives(&["server . 1:1(0) ack 101 win 512"]);
+    t.server(". 100:101(1) ack 1")
+        .gives(&["server . 1:1(0) ack 101 win 512"]);
     assert_eq!(t.moved(), "");
 }
 
@@ -300,7 +321,8 @@ fn established_keepalive_with_a_byte_is_answered() {
 fn two_subflows_data_stays_on_the_active_one() {
     let mut t = Scenario::two_subflows();
     first(&mut t);
-    t.client(1, ". 1:1(0) ack 1 win 600 <dss ack 101>").gives(&["server . 1:1(0) ack 101 win 600"]);
+    t.client(1, ". 1:1(0) ack 1 win 600 <dss ack 101>")
+        .gives(&["server . 1:1(0) ack 101 win 600"]);
     t.server("P. 101:201(100) ack 1")
         .gives(&["client0 P. 101:201(100) ack 1 win 64 <dss ack 1 map 101:201@101>"]);
     assert_eq!(t.moved(), "");
@@ -314,7 +336,13 @@ fn established_counts_bytes_down() {
     t.server("P. 1:101(100) ack 1")
         .gives(&["client0 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1>"]);
     let view = t.view().expect("a connection");
-    assert_eq!((view.subflows[0].bytes_down, view.subflows[0].retransmitted_down), (300, 100));
+    assert_eq!(
+        (
+            view.subflows[0].bytes_down,
+            view.subflows[0].retransmitted_down
+        ),
+        (300, 100)
+    );
     assert_eq!(t.moved(), "retransmitted_down_bytes+100");
 }
 
@@ -323,8 +351,12 @@ fn established_data_ack_samples_the_rtt() {
     let mut t = Scenario::established();
     first(&mut t);
     t.at(30);
-    t.client(0, ". 1:1(0) ack 101 <dss ack 101>").gives(&["server . 1:1(0) ack 101 win 512"]);
-    assert_eq!(t.view().expect("a connection").subflows[0].rtt, Some(crate::support::millis(30)));
+    t.client(0, ". 1:1(0) ack 101 <dss ack 101>")
+        .gives(&["server . 1:1(0) ack 101 win 512"]);
+    assert_eq!(
+        t.view().expect("a connection").subflows[0].rtt,
+        Some(crate::support::millis(30))
+    );
     assert_eq!(t.moved(), "");
 }
 
@@ -336,7 +368,8 @@ fn established_data_sent_twice_gives_no_rtt_sample() {
     t.server("P. 1:101(100) ack 1")
         .gives(&["client0 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1>"]);
     t.at(30);
-    t.client(0, ". 1:1(0) ack 101 <dss ack 101>").gives(&["server . 1:1(0) ack 101 win 512"]);
+    t.client(0, ". 1:1(0) ack 101 <dss ack 101>")
+        .gives(&["server . 1:1(0) ack 101 win 512"]);
     assert_eq!(t.view().expect("a connection").subflows[0].rtt, None);
     assert_eq!(t.moved(), "retransmitted_down_bytes+100");
 }
@@ -344,7 +377,9 @@ fn established_data_sent_twice_gives_no_rtt_sample() {
 #[test]
 fn established_window_of_the_servers_passes() {
     let mut t = Scenario::established();
-    t.server(". 1:1(0) ack 1 win 0").gives(&["client0 . 1:1(0) ack 1 win 0 <dss ack 1>"]);
-    t.server(". 1:1(0) ack 1 win 77").gives(&["client0 . 1:1(0) ack 1 win 77 <dss ack 1>"]);
+    t.server(". 1:1(0) ack 1 win 0")
+        .gives(&["client0 . 1:1(0) ack 1 win 0 <dss ack 1>"]);
+    t.server(". 1:1(0) ack 1 win 77")
+        .gives(&["client0 . 1:1(0) ack 1 win 77 <dss ack 1>"]);
     assert_eq!(t.moved(), "");
 }

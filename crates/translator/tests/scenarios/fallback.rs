@@ -8,14 +8,17 @@ fn is_plain(t: &mut Scenario, up: u32, down: u32) {
     t.client(0, &format!("P. {up}:{up_end}(100) ack {down} win 300"))
         .gives(&[&format!("server P. {up}:{up_end}(100) ack {down} win 300")]);
     t.server(&format!("P. {down}:{down_end}(100) ack {up_end} win 70"))
-        .gives(&[&format!("client0 P. {down}:{down_end}(100) ack {up_end} win 70")]);
+        .gives(&[&format!(
+            "client0 P. {down}:{down_end}(100) ack {up_end} win 70"
+        )]);
     assert_eq!(t.state(), "fallback");
 }
 
 #[test]
 fn syn_received_third_ack_without_capable_falls_back() {
     let mut t = Scenario::syn_received();
-    t.client(0, ". 1:1(0) ack 1 win 512").gives(&["server . 1:1(0) ack 1 win 512"]);
+    t.client(0, ". 1:1(0) ack 1 win 512")
+        .gives(&["server . 1:1(0) ack 1 win 512"]);
     assert_eq!(t.moved(), "fallback_handshake+1");
     is_plain(&mut t, 1, 1);
     assert_eq!(t.moved(), "");
@@ -24,7 +27,8 @@ fn syn_received_third_ack_without_capable_falls_back() {
 #[test]
 fn syn_received_data_without_capable_falls_back() {
     let mut t = Scenario::syn_received();
-    t.client(0, "P. 1:101(100) ack 1 win 512").gives(&["server P. 1:101(100) ack 1 win 512"]);
+    t.client(0, "P. 1:101(100) ack 1 win 512")
+        .gives(&["server P. 1:101(100) ack 1 win 512"]);
     assert_eq!(t.moved(), "fallback_handshake+1");
     is_plain(&mut t, 101, 1);
     assert_eq!(t.moved(), "");
@@ -45,7 +49,8 @@ fn syn_received_fallback_keeps_timestamps_and_sack() {
 #[test]
 fn established_first_data_without_a_mapping_falls_back() {
     let mut t = Scenario::established();
-    t.client(0, "P. 1:101(100) ack 1").gives(&["server P. 1:101(100) ack 1 win 512"]);
+    t.client(0, "P. 1:101(100) ack 1")
+        .gives(&["server P. 1:101(100) ack 1 win 512"]);
     assert_eq!(t.moved(), "fallback_established+1");
     is_plain(&mut t, 101, 1);
     assert_eq!(t.moved(), "");
@@ -58,7 +63,8 @@ fn established_later_data_without_a_mapping_falls_back() {
         .gives(&["server P. 1:101(100) ack 1 win 512"]);
     t.server("P. 1:101(100) ack 101")
         .gives(&["client0 P. 1:101(100) ack 101 win 64 <dss ack 101 map 1:101@1>"]);
-    t.client(0, "P. 101:201(100) ack 101").gives(&["server P. 101:201(100) ack 101 win 512"]);
+    t.client(0, "P. 101:201(100) ack 101")
+        .gives(&["server P. 101:201(100) ack 101 win 512"]);
     assert_eq!(t.moved(), "fallback_established+1");
     is_plain(&mut t, 201, 101);
     assert_eq!(t.moved(), "");
@@ -77,7 +83,8 @@ fn established_infinite_mapping_falls_back() {
 #[test]
 fn established_infinite_mapping_on_an_ack_falls_back() {
     let mut t = Scenario::established();
-    t.client(0, ". 1:1(0) ack 1 <dss ack 1 infinite 1@1>").gives(&["server . 1:1(0) ack 1 win 512"]);
+    t.client(0, ". 1:1(0) ack 1 <dss ack 1 infinite 1@1>")
+        .gives(&["server . 1:1(0) ack 1 win 512"]);
     assert_eq!(t.moved(), "fallback_established+1");
     assert_eq!(t.state(), "fallback");
 }
@@ -93,7 +100,10 @@ fn established_mp_fail_falls_back_and_is_answered_with_mp_fail() {
     assert_eq!(t.state(), "fallback");
     assert_eq!(t.moved(), "fallback_established+1 mp_fail_rx+1");
     assert!(
-        outcome.lines().iter().any(|line| line.starts_with("client0") && line.contains("fail")),
+        outcome
+            .lines()
+            .iter()
+            .any(|line| line.starts_with("client0") && line.contains("fail")),
         "{:?}",
         outcome.lines()
     );
@@ -102,8 +112,10 @@ fn established_mp_fail_falls_back_and_is_answered_with_mp_fail() {
 #[test]
 fn two_subflows_data_without_a_mapping_on_the_joined_one_resets_it() {
     let mut t = Scenario::two_subflows();
-    t.client(1, "P. 1:101(100) ack 1")
-        .gives(&["drop no_mapping", "client1 R. 1:1(0) ack 1 win 509 <rst reason 6 transient>"]);
+    t.client(1, "P. 1:101(100) ack 1").gives(&[
+        "drop no_mapping",
+        "client1 R. 1:1(0) ack 1 win 509 <rst reason 6 transient>",
+    ]);
     assert_eq!(t.moved(), "mp_rst_tx+1 no_mapping+1");
     assert_eq!(t.subflows(), ["0 active"]);
 }
@@ -111,8 +123,10 @@ fn two_subflows_data_without_a_mapping_on_the_joined_one_resets_it() {
 #[test]
 fn two_subflows_data_without_a_mapping_on_the_initial_one_resets_it() {
     let mut t = Scenario::two_subflows();
-    t.client(0, "P. 1:101(100) ack 1")
-        .gives(&["drop no_mapping", "client0 R. 1:1(0) ack 1 win 509 <rst reason 6 transient>"]);
+    t.client(0, "P. 1:101(100) ack 1").gives(&[
+        "drop no_mapping",
+        "client0 R. 1:1(0) ack 1 win 509 <rst reason 6 transient>",
+    ]);
     assert_eq!(t.moved(), "mp_rst_tx+1 no_mapping+1");
     t.server("P. 1:101(100) ack 1")
         .gives(&["client1 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1>"]);
@@ -122,7 +136,8 @@ fn two_subflows_data_without_a_mapping_on_the_initial_one_resets_it() {
 #[test]
 fn two_subflows_data_with_dss_but_beyond_any_mapping_waits_for_it() {
     let mut t = Scenario::two_subflows();
-    t.client(1, "P. 1:101(100) ack 1 <dss ack 1>").gives(&["drop no_mapping"]);
+    t.client(1, "P. 1:101(100) ack 1 <dss ack 1>")
+        .gives(&["drop no_mapping"]);
     assert_eq!(t.moved(), "no_mapping+1");
     assert_eq!(t.subflows(), ["0 active", "1"]);
 }
@@ -130,7 +145,7 @@ fn two_subflows_data_with_dss_but_beyond_any_mapping_waits_for_it() {
 #[test]
 fn two_subflows_data_whose_mapping_ends_in_it_goes_up_as_far_as_it_reaches() {
     let mut t = Scenario::two_subflows();
-    t.client(1, "P. 1:101(100) ack 1 <dss ack 1 map 1:51@1>");
+    let _ = t.client(1, "P. 1:101(100) ack 1 <dss ack 1 map 1:51@1>");
     let view = t.view().expect("a connection");
     assert_eq!(view.subflows.len(), 2);
     let _ = t.moved();
@@ -141,14 +156,24 @@ fn two_subflows_old_data_without_a_mapping_is_acknowledged() {
     let mut t = Scenario::two_subflows();
     for n in 0..3 {
         let (a, b) = (1 + 100 * n, 101 + 100 * n);
-        t.client(1, &format!("P. {a}:{b}(100) ack 1 <dss ack 1 map {a}:{b}@{a}>"))
-            .gives(&[&format!("server P. {a}:{b}(100) ack 1 win 512")]);
+        t.client(
+            1,
+            &format!("P. {a}:{b}(100) ack 1 <dss ack 1 map {a}:{b}@{a}>"),
+        )
+        .gives(&[&format!("server P. {a}:{b}(100) ack 1 win 512")]);
         t.server(&format!(". 1:1(0) ack {b}"))
             .gives(&[&format!("client1 . 1:1(0) ack {b} win 64 <dss ack {b}>")]);
     }
     let outcome = t.client(1, "P. 1:101(100) ack 1");
-    let fine = ["client1 . 1:1(0) ack 301 win 64 <dss ack 301>", "server P. 1:101(100) ack 1 win 512"];
-    assert!(fine.contains(&outcome.lines()[0].as_str()), "{:?}", outcome.lines());
+    let fine = [
+        "client1 . 1:1(0) ack 301 win 64 <dss ack 301>",
+        "server P. 1:101(100) ack 1 win 512",
+    ];
+    assert!(
+        fine.contains(&outcome.lines()[0].as_str()),
+        "{:?}",
+        outcome.lines()
+    );
     assert_eq!(t.moved(), "");
 }
 
@@ -156,15 +181,20 @@ fn two_subflows_old_data_without_a_mapping_is_acknowledged() {
 fn two_subflows_infinite_mapping_resets_the_subflow() {
     let mut t = Scenario::two_subflows();
     t.client(1, "P. 1:101(100) ack 1 <dss ack 1 infinite 1@1>")
-        .gives(&["drop no_mapping", "client1 R. 1:1(0) ack 1 win 509 <rst reason 1>"]);
+        .gives(&[
+            "drop no_mapping",
+            "client1 R. 1:1(0) ack 1 win 509 <rst reason 1>",
+        ]);
     assert_eq!(t.moved(), "mp_rst_tx+1 no_mapping+1");
 }
 
 #[test]
 fn two_subflows_mp_fail_resets_the_subflow() {
     let mut t = Scenario::two_subflows();
-    t.client(1, ". 1:1(0) ack 1 <dss ack 1,fail 1>")
-        .gives(&["drop no_mapping", "client1 R. 1:1(0) ack 1 win 509 <rst reason 1>"]);
+    t.client(1, ". 1:1(0) ack 1 <dss ack 1,fail 1>").gives(&[
+        "drop no_mapping",
+        "client1 R. 1:1(0) ack 1 win 509 <rst reason 1>",
+    ]);
     assert_eq!(t.moved(), "mp_fail_rx+1 mp_rst_tx+1 no_mapping+1");
 }
 
@@ -186,8 +216,10 @@ fn left_by_its_joined_subflow_data_without_a_mapping_resets_the_initial_one() {
     t.client(1, "P. 1:101(100) ack 1 <dss ack 1 map 1:101@1>")
         .gives(&["server P. 1:101(100) ack 1 win 512"]);
     t.client(1, "R 101:101(0) win 0").gives(&[]);
-    t.client(0, "P. 1:101(100) ack 1")
-        .gives(&["drop no_mapping", "client0 R. 1:1(0) ack 1 win 509 <rst reason 6 transient>"]);
+    t.client(0, "P. 1:101(100) ack 1").gives(&[
+        "drop no_mapping",
+        "client0 R. 1:1(0) ack 1 win 509 <rst reason 6 transient>",
+    ]);
     assert_eq!(t.moved(), "mp_rst_tx+1 mp_rst_rx+1 no_mapping+1");
 }
 
@@ -196,18 +228,25 @@ fn established_data_sent_again_under_fresh_numbers_can_not_fall_back() {
     let mut t = Scenario::established();
     t.server("P. 1:101(100) ack 1")
         .gives(&["client0 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1>"]);
-    t.client(0, ". 1:1(0) ack 101 <dss ack 1>").gives(&["server . 1:1(0) ack 1 win 512"]);
+    t.client(0, ". 1:1(0) ack 101 <dss ack 1>")
+        .gives(&["server . 1:1(0) ack 1 win 512"]);
     t.server("P. 1:101(100) ack 1")
         .gives(&["client0 P. 101:201(100) ack 1 win 64 <dss ack 1 map 1:101@101>"]);
-    t.client(0, "P. 1:101(100) ack 201")
-        .gives(&["drop no_mapping", "client0 R. 201:201(0) ack 1 win 64 <rst reason 6 transient>"]);
-    assert_eq!(t.moved(), "mp_rst_tx+1 retransmitted_down_bytes+100 no_mapping+1");
+    t.client(0, "P. 1:101(100) ack 201").gives(&[
+        "drop no_mapping",
+        "client0 R. 201:201(0) ack 1 win 64 <rst reason 6 transient>",
+    ]);
+    assert_eq!(
+        t.moved(),
+        "mp_rst_tx+1 retransmitted_down_bytes+100 no_mapping+1"
+    );
 }
 
 #[test]
 fn fallen_back_mptcp_options_of_the_client_stay_behind() {
     let mut t = Scenario::syn_received();
-    t.client(0, ". 1:1(0) ack 1 win 512").gives(&["server . 1:1(0) ack 1 win 512"]);
+    t.client(0, ". 1:1(0) ack 1 win 512")
+        .gives(&["server . 1:1(0) ack 1 win 512"]);
     t.client(0, "P. 1:101(100) ack 1 win 512 <dss ack 1 map 1:101@1>")
         .gives(&["server P. 1:101(100) ack 1 win 512"]);
     assert_eq!(t.moved(), "fallback_handshake+1");
@@ -216,18 +255,24 @@ fn fallen_back_mptcp_options_of_the_client_stay_behind() {
 #[test]
 fn fallen_back_window_and_urgent_pointer_pass_as_they_are() {
     let mut t = Scenario::syn_received();
-    t.client(0, ". 1:1(0) ack 1 win 512").gives(&["server . 1:1(0) ack 1 win 512"]);
-    t.client(0, "P.U 1:101(100) ack 1 win 3 urg 7").gives(&["server P.U 1:101(100) ack 1 win 3 urg 7"]);
+    t.client(0, ". 1:1(0) ack 1 win 512")
+        .gives(&["server . 1:1(0) ack 1 win 512"]);
+    t.client(0, "P.U 1:101(100) ack 1 win 3 urg 7")
+        .gives(&["server P.U 1:101(100) ack 1 win 3 urg 7"]);
     assert_eq!(t.moved(), "fallback_handshake+1");
 }
 
 #[test]
 fn fallen_back_fins_pass_and_the_connection_leaves() {
     let mut t = Scenario::syn_received();
-    t.client(0, ". 1:1(0) ack 1 win 512").gives(&["server . 1:1(0) ack 1 win 512"]);
-    t.server("F. 1:1(0) ack 1").gives(&["client0 F. 1:1(0) ack 1 win 64"]);
-    t.client(0, "F. 1:1(0) ack 2").gives(&["server F. 1:1(0) ack 2 win 512"]);
-    t.server(". 2:2(0) ack 2").gives(&["client0 . 2:2(0) ack 2 win 64"]);
+    t.client(0, ". 1:1(0) ack 1 win 512")
+        .gives(&["server . 1:1(0) ack 1 win 512"]);
+    t.server("F. 1:1(0) ack 1")
+        .gives(&["client0 F. 1:1(0) ack 1 win 64"]);
+    t.client(0, "F. 1:1(0) ack 2")
+        .gives(&["server F. 1:1(0) ack 2 win 512"]);
+    t.server(". 2:2(0) ack 2")
+        .gives(&["client0 . 2:2(0) ack 2 win 64"]);
     t.at(10_000);
     t.timeout().gives(&[]);
     assert_eq!(t.state(), "gone");
@@ -238,11 +283,14 @@ fn fallen_back_fins_pass_and_the_connection_leaves() {
 fn fallen_back_rst_passes_and_the_connection_leaves_soon() {
     for rst_of_client in [true, false] {
         let mut t = Scenario::syn_received();
-        t.client(0, ". 1:1(0) ack 1 win 512").gives(&["server . 1:1(0) ack 1 win 512"]);
+        t.client(0, ". 1:1(0) ack 1 win 512")
+            .gives(&["server . 1:1(0) ack 1 win 512"]);
         if rst_of_client {
-            t.client(0, "R. 1:1(0) ack 1 win 0").gives(&["server R. 1:1(0) ack 1 win 0"]);
+            t.client(0, "R. 1:1(0) ack 1 win 0")
+                .gives(&["server R. 1:1(0) ack 1 win 0"]);
         } else {
-            t.server("R. 1:1(0) ack 1 win 0").gives(&["client0 R. 1:1(0) ack 1 win 0"]);
+            t.server("R. 1:1(0) ack 1 win 0")
+                .gives(&["client0 R. 1:1(0) ack 1 win 0"]);
         }
         t.at(60_000);
         t.timeout().gives(&[]);
@@ -254,9 +302,11 @@ fn fallen_back_rst_passes_and_the_connection_leaves_soon() {
 #[test]
 fn fallen_back_syn_from_the_same_port_opens_a_new_connection() {
     let mut t = Scenario::syn_received();
-    t.client(0, ". 1:1(0) ack 1 win 512").gives(&["server . 1:1(0) ack 1 win 512"]);
+    t.client(0, ". 1:1(0) ack 1 win 512")
+        .gives(&["server . 1:1(0) ack 1 win 512"]);
     t.restart(0);
-    t.client(0, "S 0:0(0) win 65535 <mss 1460,capable>").gives(&["server S 0:0(0) win 65535 <mss 1432>"]);
+    t.client(0, "S 0:0(0) win 65535 <mss 1460,capable>")
+        .gives(&["server S 0:0(0) win 65535 <mss 1432>"]);
     assert_eq!(
         t.moved(),
         "mp_capable_syn_rx+1 fallback_handshake+1 connections_opened+1 connections_closed+1"
@@ -266,6 +316,7 @@ fn fallen_back_syn_from_the_same_port_opens_a_new_connection() {
 #[test]
 fn established_packet_with_an_unreadable_dss_is_as_one_without() {
     let mut t = Scenario::two_subflows();
-    t.client(1, "P. 1:101(100) ack 1 <raw 1e052003ff>").gives(&["drop no_mapping"]);
+    t.client(1, "P. 1:101(100) ack 1 <raw 1e052003ff>")
+        .gives(&["drop no_mapping"]);
     assert_eq!(t.moved(), "no_mapping+1");
 }

@@ -60,29 +60,43 @@ fn mixed_segmentation_changes_with_the_family() {
     t.client(0, "R 1:1(0) win 0").gives(&[]);
     t.server("P. 1:14001(14000) ack 1 gso 1400")
         .gives(&["client1 P. 1:14001(14000) ack 1 win 64 <dss ack 1 map 1:14001@1> gso 1400"]);
-    t.client(1, "P. 1:14001(14000) ack 14001 <dss ack 14001 map 1:14001@1> gso 1400")
-        .gives(&["server P. 1:14001(14000) ack 14001 win 512 gso 1400"]);
+    t.client(
+        1,
+        "P. 1:14001(14000) ack 14001 <dss ack 14001 map 1:14001@1> gso 1400",
+    )
+    .gives(&["server P. 1:14001(14000) ack 14001 win 512 gso 1400"]);
     assert_eq!(t.moved(), "mp_rst_rx+1 subflow_switch+1");
 }
 
 #[test]
 fn established_long_packet_goes_up_whole() {
     let mut t = Scenario::established();
-    t.client(0, "P. 1:14001(14000) ack 1 <dss ack 1 map 1:14001@1> gso 1400")
-        .gives(&["server P. 1:14001(14000) ack 1 win 512 gso 1400"]);
+    t.client(
+        0,
+        "P. 1:14001(14000) ack 1 <dss ack 1 map 1:14001@1> gso 1400",
+    )
+    .gives(&["server P. 1:14001(14000) ack 1 win 512 gso 1400"]);
     assert_eq!(t.moved(), "");
 }
 
 #[test]
 fn established_segments_up_respect_the_servers_mss() {
     let mut t = Setup::new().start();
-    t.client(0, "S 0:0(0) win 65535 <mss 1460,capable>").gives(&["server S 0:0(0) win 65535 <mss 1432>"]);
+    t.client(0, "S 0:0(0) win 65535 <mss 1460,capable>")
+        .gives(&["server S 0:0(0) win 65535 <mss 1432>"]);
     t.server("S. 0:0(0) ack 1 win 65160 <mss 1000>")
         .gives(&["client0 S. 0:0(0) ack 1 win 65160 <mss 1000,capable>"]);
-    t.client(0, ". 1:1(0) ack 1 win 512 <capable>").gives(&["server . 1:1(0) ack 1 win 512"]);
-    t.client(0, "P. 1:14001(14000) ack 1 <dss ack 1 map 1:14001@1> gso 1400")
-        .gives(&["server P. 1:14001(14000) ack 1 win 512 gso 1000"]);
-    assert_eq!(t.moved(), "mp_capable_syn_rx+1 mp_capable_ack_rx+1 connections_opened+1");
+    t.client(0, ". 1:1(0) ack 1 win 512 <capable>")
+        .gives(&["server . 1:1(0) ack 1 win 512"]);
+    t.client(
+        0,
+        "P. 1:14001(14000) ack 1 <dss ack 1 map 1:14001@1> gso 1400",
+    )
+    .gives(&["server P. 1:14001(14000) ack 1 win 512 gso 1000"]);
+    assert_eq!(
+        t.moved(),
+        "mp_capable_syn_rx+1 mp_capable_ack_rx+1 connections_opened+1"
+    );
 }
 
 #[test]
@@ -93,7 +107,10 @@ fn joined_segments_respect_the_mss_of_their_subflow() {
     t.client(0, "R 1:1(0) win 0").gives(&[]);
     t.server("P. 1:14001(14000) ack 1 gso 1400")
         .gives(&["client1 P. 1:14001(14000) ack 1 win 64 <dss ack 1 map 1:14001@1> gso 972"]);
-    assert_eq!(t.moved(), "mp_join_syn_rx+1 mp_join_ack_rx+1 mp_rst_rx+1 subflow_switch+1");
+    assert_eq!(
+        t.moved(),
+        "mp_join_syn_rx+1 mp_join_ack_rx+1 mp_rst_rx+1 subflow_switch+1"
+    );
 }
 
 #[test]
@@ -111,7 +128,9 @@ fn established_long_packet_over_two_mappings_is_split_into_two_long_ones() {
     let mut t = Scenario::established();
     for (a, b) in [(1, 7001), (7001, 14_001)] {
         t.server(&format!("P. {a}:{b}(7000) ack 1 gso 1400"))
-            .gives(&[&format!("client0 P. {a}:{b}(7000) ack 1 win 64 <dss ack 1 map {a}:{b}@{a}> gso 1400")]);
+            .gives(&[&format!(
+                "client0 P. {a}:{b}(7000) ack 1 win 64 <dss ack 1 map {a}:{b}@{a}> gso 1400"
+            )]);
     }
     t.server("P. 1:14001(14000) ack 1 gso 1400").gives(&[
         "client0 P. 1:7001(7000) ack 1 win 64 <dss ack 1 map 1:7001@1> gso 1400",
@@ -128,8 +147,15 @@ fn established_longest_packet_that_ip_allows_still_fits_with_the_dss() {
     let mut at = 1;
     for line in outcome.lines() {
         let start = format!("client0 P. {at}:");
-        let rest = line.strip_prefix(&start).unwrap_or_else(|| panic!("{line}"));
-        at = rest.split('(').next().expect("an end").parse().expect("a number");
+        let rest = line
+            .strip_prefix(&start)
+            .unwrap_or_else(|| panic!("{line}"));
+        at = rest
+            .split('(')
+            .next()
+            .expect("an end")
+            .parse()
+            .expect("a number");
     }
     assert_eq!(at, 65_496, "{:?}", outcome.lines());
     assert_eq!(t.moved(), "");
@@ -139,7 +165,11 @@ fn established_longest_packet_that_ip_allows_still_fits_with_the_dss() {
 fn established_v6_longest_packet_still_fits_with_the_dss() {
     let mut t = Scenario::established_v6();
     let outcome = t.server("P. 1:65516(65515) ack 1 gso 1400");
-    assert!(outcome.lines().last().expect("a line").contains(":65516("), "{:?}", outcome.lines());
+    assert!(
+        outcome.lines().last().expect("a line").contains(":65516("),
+        "{:?}",
+        outcome.lines()
+    );
     assert_eq!(t.moved(), "");
 }
 
@@ -147,7 +177,11 @@ fn established_v6_longest_packet_still_fits_with_the_dss() {
 fn ipv4_server_longest_packet_to_an_ipv6_client_still_fits() {
     let mut t = Setup::new().v6().backends(1).established();
     let outcome = t.server("P. 1:65496(65495) ack 1 gso 1400");
-    assert!(outcome.lines().last().expect("a line").contains(":65496("), "{:?}", outcome.lines());
+    assert!(
+        outcome.lines().last().expect("a line").contains(":65496("),
+        "{:?}",
+        outcome.lines()
+    );
     assert_eq!(t.moved(), "");
 }
 
@@ -155,8 +189,10 @@ fn ipv4_server_longest_packet_to_an_ipv6_client_still_fits() {
 fn longest_packet_up_from_ipv6_that_ipv4_can_not_hold_is_dropped() {
     // An IPv4 length counts its header, an IPv6 one does not.
     let mut t = Setup::new().v6().backends(1).established();
-    t.client(0, ". 1:2(1) ack 1 <dss ack 1 map 1:65531@1>").gives(&["server0 . 1:2(1) ack 1 win 512"]);
-    t.client(0, "P. 2:65502(65500) ack 1 gso 1400").gives(&["drop no_headroom"]);
+    t.client(0, ". 1:2(1) ack 1 <dss ack 1 map 1:65531@1>")
+        .gives(&["server0 . 1:2(1) ack 1 win 512"]);
+    t.client(0, "P. 2:65502(65500) ack 1 gso 1400")
+        .gives(&["drop no_headroom"]);
     t.client(0, "P. 2:65497(65495) ack 1 gso 1400")
         .gives(&["server0 P. 2:65497(65495) ack 1 win 512 gso 1400"]);
     assert_eq!(t.moved(), "no_headroom+1");
@@ -165,8 +201,10 @@ fn longest_packet_up_from_ipv6_that_ipv4_can_not_hold_is_dropped() {
 #[test]
 fn longest_plain_packet_from_ipv6_that_ipv4_can_not_hold_is_dropped() {
     let mut t = Setup::new().v6().backends(1).syn_received();
-    t.client(0, ". 1:1(0) ack 1").gives(&["server0 . 1:1(0) ack 1 win 512"]);
-    t.client(0, "P. 1:65501(65500) ack 1 gso 1400").gives(&["drop no_headroom"]);
+    t.client(0, ". 1:1(0) ack 1")
+        .gives(&["server0 . 1:1(0) ack 1 win 512"]);
+    t.client(0, "P. 1:65501(65500) ack 1 gso 1400")
+        .gives(&["drop no_headroom"]);
     assert_eq!(t.moved(), "fallback_handshake+1 no_headroom+1");
 }
 
@@ -178,23 +216,26 @@ fn established_filler_of_a_long_mapping_is_segmented() {
     t.at(200);
     t.server("P. 1:14001(14000) ack 1 gso 1400")
         .gives(&["client1 P. 1:14001(14000) ack 1 win 64 <dss ack 1 map 1:14001@1> gso 1400"]);
-    t.client(1, ". 1:1(0) ack 14001 <dss ack 14001>").gives(&["server . 1:1(0) ack 14001 win 512"]);
+    t.client(1, ". 1:1(0) ack 14001 <dss ack 14001>")
+        .gives(&["server . 1:1(0) ack 14001 win 512"]);
     t.at(400);
-    t.timeout().gives(&[
-        "client0 . 1:14001(14000) ack 1 win 64 <dss ack 1 map 1:14001@1> gso 1432 zeros",
-    ]);
-    assert_eq!(t.moved(), "subflow_switch+1 retransmitted_down_bytes+14000 filler_tx+1");
+    t.timeout()
+        .gives(&["client0 . 1:14001(14000) ack 1 win 64 <dss ack 1 map 1:14001@1> gso 1432 zeros"]);
+    assert_eq!(
+        t.moved(),
+        "subflow_switch+1 retransmitted_down_bytes+14000 filler_tx+1"
+    );
 }
 
 #[test]
-fn established_complete_checksum_is_updated() {
+fn established_complete_checksum_that_is_right_is_left_to_the_carrier() {
     let mut t = Scenario::established();
     let down = t.server("P. 1:101(100) ack 1");
     down.gives(&["client0 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1>"]);
-    assert_eq!(down.checksums, [ChecksumState::Complete]);
+    assert_eq!(down.checksums, [ChecksumState::Partial]);
     let up = t.client(0, "P. 1:101(100) ack 101 <dss ack 101 map 1:101@1>");
     up.gives(&["server P. 1:101(100) ack 101 win 512"]);
-    assert_eq!(up.checksums, [ChecksumState::Complete]);
+    assert_eq!(up.checksums, [ChecksumState::Partial]);
     assert_eq!(t.moved(), "");
 }
 
@@ -205,7 +246,10 @@ fn established_partial_and_verified_checksums_are_left_to_the_carrier() {
         let down = t.server(&format!("P. 1:101(100) ack 1 {state}"));
         down.gives(&["client0 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1>"]);
         assert_eq!(down.checksums, [ChecksumState::Partial]);
-        let up = t.client(0, &format!("P. 1:101(100) ack 1 <dss ack 1 map 1:101@1> {state}"));
+        let up = t.client(
+            0,
+            &format!("P. 1:101(100) ack 1 <dss ack 1 map 1:101@1> {state}"),
+        );
         up.gives(&["server P. 1:101(100) ack 1 win 512"]);
         assert_eq!(up.checksums, [ChecksumState::Partial]);
     }
@@ -213,23 +257,24 @@ fn established_partial_and_verified_checksums_are_left_to_the_carrier() {
 }
 
 #[test]
-fn established_odd_payload_checksum_is_updated() {
+fn established_odd_payload_checksum_is_right() {
     let mut t = Scenario::established();
     t.server("P. 1:102(101) ack 1")
         .gives(&["client0 P. 1:102(101) ack 1 win 64 <dss ack 1 map 1:102@1>"]);
-    t.client(0, "P. 1:2(1) ack 1 <dss ack 1 map 1:2@1>").gives(&["server P. 1:2(1) ack 1 win 512"]);
+    t.client(0, "P. 1:2(1) ack 1 <dss ack 1 map 1:2@1>")
+        .gives(&["server P. 1:2(1) ack 1 win 512"]);
     assert_eq!(t.moved(), "");
 }
 
 #[test]
-fn mixed_checksum_is_updated_between_families() {
+fn mixed_checksum_is_right_between_families() {
     let mut t = Scenario::mixed();
     let up = t.client(1, "P. 1:101(100) ack 1 <dss ack 1 map 1:101@1>");
     up.gives(&["server P. 1:101(100) ack 1 win 512"]);
-    assert_eq!(up.checksums, [ChecksumState::Complete]);
+    assert_eq!(up.checksums, [ChecksumState::Partial]);
     t.client(1, "P. 1:101(100) ack 1 <dss ack 1 map 1:101@1> bad")
-        .gives(&["server P. 1:101(100) ack 1 win 512 bad"]);
-    assert_eq!(t.moved(), "");
+        .gives(&["drop checksum"]);
+    assert_eq!(t.moved(), "checksum+1");
 }
 
 #[test]
@@ -237,16 +282,20 @@ fn established_corrupted_packet_that_must_be_split_is_dropped() {
     let mut t = Scenario::established();
     for (a, b) in [(1, 101), (101, 201)] {
         t.server(&format!("P. {a}:{b}(100) ack 1"))
-            .gives(&[&format!("client0 P. {a}:{b}(100) ack 1 win 64 <dss ack 1 map {a}:{b}@{a}>")]);
+            .gives(&[&format!(
+                "client0 P. {a}:{b}(100) ack 1 win 64 <dss ack 1 map {a}:{b}@{a}>"
+            )]);
     }
-    t.server("P. 1:201(200) ack 1 bad").gives(&["drop checksum"]);
+    t.server("P. 1:201(200) ack 1 bad")
+        .gives(&["drop checksum"]);
     let _ = t.moved();
 }
 
 #[test]
 fn established_corrupted_packet_that_must_be_segmented_is_dropped() {
     let mut t = Scenario::established();
-    t.server("P. 1:1461(1460) ack 1 bad").gives(&["drop checksum"]);
+    t.server("P. 1:1461(1460) ack 1 bad")
+        .gives(&["drop checksum"]);
     assert_eq!(t.moved(), "checksum+1");
 }
 
@@ -257,7 +306,8 @@ fn two_subflows_corrupted_packet_up_that_must_be_split_is_dropped() {
         .gives(&["server . 1:101(100) ack 1 win 512"]);
     t.client(1, ". 101:201(100) ack 1 <dss ack 1 map 501:601@101>")
         .gives(&["server . 501:601(100) ack 1 win 512"]);
-    t.client(1, "P. 51:151(100) ack 1 <dss ack 1> bad").gives(&["drop checksum"]);
+    t.client(1, "P. 51:151(100) ack 1 <dss ack 1> bad")
+        .gives(&["drop checksum"]);
     assert_eq!(t.moved(), "checksum+1");
 }
 
@@ -271,7 +321,10 @@ fn established_ecn_mark_passes_where_it_was_negotiated() {
         .gives(&["client0 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1> ce"]);
     t.client(0, "P.E 1:101(100) ack 101 <dss ack 101 map 1:101@1> ect0")
         .gives(&["server P.E 1:101(100) ack 101 win 512 ect0"]);
-    assert_eq!(t.moved(), "mp_capable_syn_rx+1 mp_capable_ack_rx+1 connections_opened+1");
+    assert_eq!(
+        t.moved(),
+        "mp_capable_syn_rx+1 mp_capable_ack_rx+1 connections_opened+1"
+    );
 }
 
 #[test]
@@ -296,7 +349,11 @@ fn established_congestion_mark_of_a_long_packet_keeps_its_flag() {
     let _ = t.client(0, "SEW 0:0(0) win 65535 <mss 1460,capable>");
     let _ = t.server("S.E 0:0(0) ack 1 win 65160 <mss 1460>");
     let _ = t.client(0, ". 1:1(0) ack 1 win 512 <capable>");
-    t.server("P.W 1:14001(14000) ack 1 gso 1400 ect0")
-        .gives(&["client0 P.W 1:14001(14000) ack 1 win 64 <dss ack 1 map 1:14001@1> gso 1400 ect0"]);
-    assert_eq!(t.moved(), "mp_capable_syn_rx+1 mp_capable_ack_rx+1 connections_opened+1");
+    t.server("P.W 1:14001(14000) ack 1 gso 1400 ect0").gives(&[
+        "client0 P.W 1:14001(14000) ack 1 win 64 <dss ack 1 map 1:14001@1> gso 1400 ect0",
+    ]);
+    assert_eq!(
+        t.moved(),
+        "mp_capable_syn_rx+1 mp_capable_ack_rx+1 connections_opened+1"
+    );
 }

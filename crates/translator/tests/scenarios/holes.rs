@@ -13,7 +13,8 @@ fn overtaken() -> Scenario {
     t.at(200);
     t.server("P. 1:101(100) ack 1")
         .gives(&["client1 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1>"]);
-    t.client(1, ". 1:1(0) ack 101 <dss ack 101>").gives(&["server . 1:1(0) ack 101 win 512"]);
+    t.client(1, ". 1:1(0) ack 101 <dss ack 101>")
+        .gives(&["server . 1:1(0) ack 101 win 512"]);
     assert_eq!(t.moved(), "subflow_switch+1 retransmitted_down_bytes+100");
     t
 }
@@ -21,7 +22,8 @@ fn overtaken() -> Scenario {
 /// The client is heard on flow 0 again.
 fn heard() -> Scenario {
     let mut t = overtaken();
-    t.client(0, ". 1:1(0) ack 1 win 600 <dss ack 101>").gives(&["server . 1:1(0) ack 101 win 600"]);
+    t.client(0, ". 1:1(0) ack 1 win 600 <dss ack 101>")
+        .gives(&["server . 1:1(0) ack 101 win 600"]);
     assert_eq!(t.moved(), "");
     t
 }
@@ -63,7 +65,8 @@ fn filled_hole_that_is_acknowledged_is_done() {
     let mut t = heard();
     t.at(400);
     t.timeout().gives(&[FILLER]);
-    t.client(0, ". 1:1(0) ack 101 win 700 <dss ack 101>").gives(&["server . 1:1(0) ack 101 win 700"]);
+    t.client(0, ". 1:1(0) ack 101 win 700 <dss ack 101>")
+        .gives(&["server . 1:1(0) ack 101 win 700"]);
     t.at(5000);
     t.timeout().gives(&[]);
     assert_eq!(t.moved(), "filler_tx+1");
@@ -90,10 +93,14 @@ fn filled_hole_that_a_living_client_never_acknowledges_ends_the_subflow() {
         if let Some(line) = t.timeout().lines().iter().find(|line| *line != FILLER) {
             resets.push(line.clone());
         } else if t.subflows().len() == 2 {
-            t.client(0, ". 1:1(0) ack 1 <dss ack 101>").gives(&["drop stale_ack"]);
+            t.client(0, ". 1:1(0) ack 1 <dss ack 101>")
+                .gives(&["drop stale_ack"]);
         }
     }
-    assert_eq!(resets, ["client0 R. 101:101(0) ack 1 win 64 <rst reason 5 transient>"]);
+    assert_eq!(
+        resets,
+        ["client0 R. 101:101(0) ack 1 win 64 <rst reason 5 transient>"]
+    );
     let moved = t.moved();
     assert!(moved.starts_with("mp_rst_tx+1 filler_tx+6"), "{moved}");
     assert_eq!(t.subflows(), ["1 active"]);
@@ -123,20 +130,25 @@ fn overtaken_hole_of_several_mappings_is_filled_under_each() {
     let mut t = Scenario::two_subflows();
     for (a, b) in [(1, 101), (101, 151)] {
         let line = format!("P. {a}:{b}({}) ack 1", b - a);
-        t.server(&line).gives(&[&format!("client0 {line} win 64 <dss ack 1 map {a}:{b}@{a}>")]);
+        t.server(&line).gives(&[&format!(
+            "client0 {line} win 64 <dss ack 1 map {a}:{b}@{a}>"
+        )]);
     }
     t.at(200);
     t.server("P. 1:151(150) ack 1")
         .gives(&["client1 P. 1:151(150) ack 1 win 64 <dss ack 1 map 1:151@1>"]);
-    t.client(1, ". 1:1(0) ack 151 <dss ack 151>").gives(&["server . 1:1(0) ack 151 win 512"]);
-    t.client(0, ". 1:1(0) ack 1 win 600 <dss ack 151>").gives(&["server . 1:1(0) ack 151 win 600"]);
+    t.client(1, ". 1:1(0) ack 151 <dss ack 151>")
+        .gives(&["server . 1:1(0) ack 151 win 512"]);
+    t.client(0, ". 1:1(0) ack 1 win 600 <dss ack 151>")
+        .gives(&["server . 1:1(0) ack 151 win 600"]);
     t.at(400);
     t.timeout().gives(&[FILLER]);
     t.client(0, ". 1:1(0) ack 101 <dss ack 151>").gives(&[
         "drop stale_ack",
         "client0 . 101:151(50) ack 1 win 64 <dss ack 1 map 101:151@101> zeros",
     ]);
-    t.client(0, ". 1:1(0) ack 151 <dss ack 151>").gives(&["drop stale_ack"]);
+    t.client(0, ". 1:1(0) ack 151 <dss ack 151>")
+        .gives(&["drop stale_ack"]);
     assert_eq!(
         t.moved(),
         "subflow_switch+1 retransmitted_down_bytes+150 filler_tx+2 stale_ack+2"
@@ -146,9 +158,11 @@ fn overtaken_hole_of_several_mappings_is_filled_under_each() {
 #[test]
 fn overtaken_hole_that_is_acknowledged_in_part_is_filled_from_there() {
     let mut t = heard();
-    t.client(0, ". 1:1(0) ack 41 win 700 <dss ack 101>").gives(&["server . 1:1(0) ack 101 win 700"]);
+    t.client(0, ". 1:1(0) ack 41 win 700 <dss ack 101>")
+        .gives(&["server . 1:1(0) ack 101 win 700"]);
     t.at(400);
-    t.timeout().gives(&["client0 . 41:101(60) ack 1 win 64 <dss ack 1 map 1:101@1> zeros"]);
+    t.timeout()
+        .gives(&["client0 . 41:101(60) ack 1 win 64 <dss ack 1 map 1:101@1> zeros"]);
     assert_eq!(t.moved(), "filler_tx+1");
 }
 
@@ -163,8 +177,10 @@ fn overtaken_hole_that_was_only_reserved_is_declared_by_its_filler() {
         .gives(&["client1 P. 1:101(100) ack 1 win 64 <dss ack 1 map 101:201@1>"]);
     t.server("P. 1:101(100) ack 1")
         .gives(&["client1 P. 101:201(100) ack 1 win 64 <dss ack 1 map 1:101@101>"]);
-    t.client(1, ". 1:1(0) ack 201 <dss ack 201>").gives(&["server . 1:1(0) ack 201 win 512"]);
-    t.client(0, ". 1:1(0) ack 1 win 600 <dss ack 201>").gives(&["server . 1:1(0) ack 201 win 600"]);
+    t.client(1, ". 1:1(0) ack 201 <dss ack 201>")
+        .gives(&["server . 1:1(0) ack 201 win 512"]);
+    t.client(0, ". 1:1(0) ack 1 win 600 <dss ack 201>")
+        .gives(&["server . 1:1(0) ack 201 win 600"]);
     t.at(400);
     t.timeout().gives(&[FILLER]);
     let _ = t.moved();
@@ -173,7 +189,8 @@ fn overtaken_hole_that_was_only_reserved_is_declared_by_its_filler() {
 #[test]
 fn overtaken_hole_whose_data_arrives_late_needs_no_filler() {
     let mut t = overtaken();
-    t.client(0, ". 1:1(0) ack 101 win 600 <dss ack 101>").gives(&["server . 1:1(0) ack 101 win 600"]);
+    t.client(0, ". 1:1(0) ack 101 win 600 <dss ack 101>")
+        .gives(&["server . 1:1(0) ack 101 win 600"]);
     t.at(5000);
     t.timeout().gives(&[]);
     assert_eq!(t.moved(), "");

@@ -18,17 +18,20 @@ fn established_join_is_answered_with_the_servers_options_and_window() {
 #[test]
 fn established_join_after_a_window_update_offers_the_new_window() {
     let mut t = Scenario::established();
-    t.server(". 1:1(0) ack 1 win 100").gives(&["client0 . 1:1(0) ack 1 win 100 <dss ack 1>"]);
+    t.server(". 1:1(0) ack 1 win 100")
+        .gives(&["client0 . 1:1(0) ack 1 win 100 <dss ack 1>"]);
     t.client(1, SYN)
         .gives(&["client1 S. 0:0(0) ack 1 win 12800 <mss 1460,sackok,ws 7,join id 0>"]);
-    t.client(1, THIRD).gives(&["client1 . 1:1(0) ack 1 win 100 <dss ack 1>"]);
+    t.client(1, THIRD)
+        .gives(&["client1 . 1:1(0) ack 1 win 100 <dss ack 1>"]);
     assert_eq!(t.moved(), "mp_join_syn_rx+1 mp_join_ack_rx+1");
 }
 
 #[test]
 fn established_join_with_a_great_window_offers_what_a_syn_can_say() {
     let mut t = Scenario::established();
-    t.server(". 1:1(0) ack 1 win 2000").gives(&["client0 . 1:1(0) ack 1 win 2000 <dss ack 1>"]);
+    t.server(". 1:1(0) ack 1 win 2000")
+        .gives(&["client0 . 1:1(0) ack 1 win 2000 <dss ack 1>"]);
     t.client(1, SYN)
         .gives(&["client1 S. 0:0(0) ack 1 win 65535 <mss 1460,sackok,ws 7,join id 0>"]);
     assert_eq!(t.moved(), "mp_join_syn_rx+1");
@@ -38,8 +41,11 @@ fn established_join_with_a_great_window_offers_what_a_syn_can_say() {
 fn established_join_gets_timestamps_that_go_on_from_the_servers() {
     let mut t = Setup::new().ts().established();
     t.at(40);
-    t.client(1, "S 0:0(0) win 65535 <mss 1460,sackok,ts 900000 0,ws 8,join>")
-        .gives(&["client1 S. 0:0(0) ack 1 win 65152 <mss 1460,sackok,ts 5000 900000,ws 7,join id 0>"]);
+    t.client(
+        1,
+        "S 0:0(0) win 65535 <mss 1460,sackok,ts 900000 0,ws 8,join>",
+    )
+    .gives(&["client1 S. 0:0(0) ack 1 win 65152 <mss 1460,sackok,ts 5000 900000,ws 7,join id 0>"]);
     t.client(1, ". 1:1(0) ack 1 win 512 <ts 900010 5000,join>")
         .gives(&["client1 . 1:1(0) ack 1 win 509 <ts 5000 900010,dss ack 1>"]);
     assert_eq!(t.moved(), "mp_join_syn_rx+1 mp_join_ack_rx+1");
@@ -48,22 +54,29 @@ fn established_join_gets_timestamps_that_go_on_from_the_servers() {
 #[test]
 fn established_without_sack_join_is_not_offered_it() {
     let mut t = Setup::new().no_sack().established();
-    t.client(1, SYN).gives(&["client1 S. 0:0(0) ack 1 win 65152 <mss 1460,ws 7,join id 0>"]);
+    t.client(1, SYN)
+        .gives(&["client1 S. 0:0(0) ack 1 win 65152 <mss 1460,ws 7,join id 0>"]);
     assert_eq!(t.moved(), "mp_join_syn_rx+1");
 }
 
 #[test]
 fn established_without_scaling_join_is_not_offered_it() {
     let mut t = Setup::new().scales(None, None).established();
-    t.client(1, SYN).gives(&["client1 S. 0:0(0) ack 1 win 65160 <mss 1460,sackok,join id 0>"]);
-    t.client(1, THIRD).gives(&["client1 . 1:1(0) ack 1 win 65160 <dss ack 1>"]);
+    t.client(1, SYN)
+        .gives(&["client1 S. 0:0(0) ack 1 win 65160 <mss 1460,sackok,join id 0>"]);
+    t.client(1, THIRD)
+        .gives(&["client1 . 1:1(0) ack 1 win 65160 <dss ack 1>"]);
     assert_eq!(t.moved(), "mp_join_syn_rx+1 mp_join_ack_rx+1");
 }
 
 #[test]
 fn established_without_timestamps_join_is_not_offered_them() {
     let mut t = Scenario::established();
-    t.client(1, "S 0:0(0) win 65535 <mss 1460,sackok,ts 900000 0,ws 8,join>").gives(&[SYN_ACK]);
+    t.client(
+        1,
+        "S 0:0(0) win 65535 <mss 1460,sackok,ts 900000 0,ws 8,join>",
+    )
+    .gives(&[SYN_ACK]);
     assert_eq!(t.moved(), "mp_join_syn_rx+1");
 }
 
@@ -81,7 +94,10 @@ fn joining_syn_again_is_answered_alike() {
     t.client(1, SYN).gives(&[SYN_ACK]);
     let (isn, nonce) = (t.net.flow(1).isn_flexcp, t.net.flow(1).nonce_flexcp);
     t.client(1, SYN).gives(&[SYN_ACK]);
-    assert_eq!((t.net.flow(1).isn_flexcp, t.net.flow(1).nonce_flexcp), (isn, nonce));
+    assert_eq!(
+        (t.net.flow(1).isn_flexcp, t.net.flow(1).nonce_flexcp),
+        (isn, nonce)
+    );
     assert_eq!(t.moved(), "mp_join_syn_rx+1");
 }
 
@@ -89,7 +105,11 @@ fn joining_syn_again_is_answered_alike() {
 fn joining_syn_with_another_nonce_is_dropped() {
     let mut t = Scenario::established();
     t.client(1, SYN).gives(&[SYN_ACK]);
-    t.client(1, "S 0:0(0) win 65535 <mss 1460,sackok,ws 8,join nonce 1234>").gives(&["drop unexpected"]);
+    t.client(
+        1,
+        "S 0:0(0) win 65535 <mss 1460,sackok,ws 8,join nonce 1234>",
+    )
+    .gives(&["drop unexpected"]);
     assert_eq!(t.moved(), "mp_join_syn_rx+1 unexpected+1");
 }
 
@@ -124,7 +144,11 @@ fn joining_third_ack_with_a_wrong_hmac_resets_the_subflow() {
         "mp_join_syn_rx+1 mp_join_ack_hmac_failure+1 mp_rst_tx+1 not_authenticated+1"
     );
     let outcome = t.client(1, THIRD);
-    assert_eq!(outcome.lines(), ["10.1.1.2:40001 > 10.9.0.2:80 ."], "as it belongs to nothing");
+    assert_eq!(
+        outcome.lines(),
+        ["10.1.1.2:40001 > 10.9.0.2:80 ."],
+        "as it belongs to nothing"
+    );
     assert_eq!(t.moved(), "");
 }
 
@@ -133,9 +157,14 @@ fn joining_third_ack_without_join_resets_the_subflow() {
     // RFC 8684 section 3.2: if the MP_JOIN option is missing from the ACK, it MUST close the subflow.
     let mut t = Scenario::established();
     t.client(1, SYN).gives(&[SYN_ACK]);
-    t.client(1, ". 1:1(0) ack 1 win 512")
-        .gives(&["drop not_authenticated", "client1 R. 1:1(0) ack 1 win 509 <rst reason 1>"]);
-    assert_eq!(t.moved(), "mp_join_syn_rx+1 mp_rst_tx+1 not_authenticated+1");
+    t.client(1, ". 1:1(0) ack 1 win 512").gives(&[
+        "drop not_authenticated",
+        "client1 R. 1:1(0) ack 1 win 509 <rst reason 1>",
+    ]);
+    assert_eq!(
+        t.moved(),
+        "mp_join_syn_rx+1 mp_rst_tx+1 not_authenticated+1"
+    );
 }
 
 #[test]
@@ -144,7 +173,12 @@ fn joining_data_never_reaches_the_server() {
     t.client(1, SYN).gives(&[SYN_ACK]);
     let outcome = t.client(1, "P. 1:101(100) ack 1 <dss ack 1 map 1:101@1>");
     assert_eq!(outcome.lines()[0], "drop not_authenticated");
-    assert!(!outcome.lines().iter().any(|line| line.starts_with("server")));
+    assert!(
+        !outcome
+            .lines()
+            .iter()
+            .any(|line| line.starts_with("server"))
+    );
     let _ = t.moved();
 }
 
@@ -152,7 +186,8 @@ fn joining_data_never_reaches_the_server() {
 fn joining_ack_of_another_number_is_dropped() {
     let mut t = Scenario::established();
     t.client(1, SYN).gives(&[SYN_ACK]);
-    t.client(1, ". 1:1(0) ack 2 win 512 <join>").gives(&["drop ack_of_unsent"]);
+    t.client(1, ". 1:1(0) ack 2 win 512 <join>")
+        .gives(&["drop ack_of_unsent"]);
     assert_eq!(t.moved(), "mp_join_syn_rx+1 ack_of_unsent+1");
     t.client(1, THIRD).gives(&[FOURTH]);
     assert_eq!(t.moved(), "mp_join_ack_rx+1");
@@ -198,35 +233,56 @@ fn established_join_with_an_unknown_token_passes_a_transparent_proxy() {
 fn reverse_join_with_an_unknown_token_is_reset() {
     let mut t = Scenario::reverse(1);
     t.client(1, "S 0:0(0) win 65535 <mss 1460,join token 1234>")
-        .gives(&["drop no_connection", "client1 R. 0:0(0) ack 1 win 0 <rst reason 1>"]);
+        .gives(&[
+            "drop no_connection",
+            "client1 R. 0:0(0) ack 1 win 0 <rst reason 1>",
+        ]);
     assert_eq!(t.moved(), "mp_join_no_token+1 no_connection+1");
 }
 
 #[test]
 fn syn_received_join_is_refused() {
     let mut t = Scenario::syn_received();
-    t.client(1, SYN).gives(&["drop unexpected", "client1 R. 0:0(0) ack 1 win 0 <rst reason 3>"]);
+    t.client(1, SYN).gives(&[
+        "drop unexpected",
+        "client1 R. 0:0(0) ack 1 win 0 <rst reason 3>",
+    ]);
     assert_eq!(t.moved(), "mp_join_refused+1 unexpected+1");
 }
 
 #[test]
 fn established_join_beyond_the_subflow_limit_is_refused() {
-    let mut t = Setup::new().limits(|limits| limits.subflows = 2).two_subflows();
-    t.client(2, SYN).gives(&["drop limit_reached", "client2 R. 0:0(0) ack 1 win 0 <rst reason 3>"]);
+    let mut t = Setup::new()
+        .limits(|limits| limits.subflows = 2)
+        .two_subflows();
+    t.client(2, SYN).gives(&[
+        "drop limit_reached",
+        "client2 R. 0:0(0) ack 1 win 0 <rst reason 3>",
+    ]);
     assert_eq!(t.moved(), "mp_join_refused+1 limit_reached+1");
     t.client(1, "R 1:1(0) win 0").gives(&[]);
-    t.client(2, SYN).gives(&["client2 S. 0:0(0) ack 1 win 65152 <mss 1460,sackok,ws 7,join id 0>"]);
+    t.client(2, SYN)
+        .gives(&["client2 S. 0:0(0) ack 1 win 65152 <mss 1460,sackok,ws 7,join id 0>"]);
     assert_eq!(t.moved(), "mp_join_syn_rx+1 mp_rst_rx+1");
 }
 
 #[test]
 fn established_join_beyond_the_half_open_limit_is_refused() {
-    let mut t = Setup::new().limits(|limits| limits.half_open_joins = 1).established();
+    let mut t = Setup::new()
+        .limits(|limits| limits.half_open_joins = 1)
+        .established();
     t.client(1, SYN).gives(&[SYN_ACK]);
-    t.client(2, SYN).gives(&["drop limit_reached", "client2 R. 0:0(0) ack 1 win 0 <rst reason 3>"]);
-    assert_eq!(t.moved(), "mp_join_syn_rx+1 mp_join_refused+1 limit_reached+1");
+    t.client(2, SYN).gives(&[
+        "drop limit_reached",
+        "client2 R. 0:0(0) ack 1 win 0 <rst reason 3>",
+    ]);
+    assert_eq!(
+        t.moved(),
+        "mp_join_syn_rx+1 mp_join_refused+1 limit_reached+1"
+    );
     t.client(1, THIRD).gives(&[FOURTH]);
-    t.client(2, SYN).gives(&["client2 S. 0:0(0) ack 1 win 65152 <mss 1460,sackok,ws 7,join id 0>"]);
+    t.client(2, SYN)
+        .gives(&["client2 S. 0:0(0) ack 1 win 65152 <mss 1460,sackok,ws 7,join id 0>"]);
     assert_eq!(t.moved(), "mp_join_syn_rx+1 mp_join_ack_rx+1");
 }
 
@@ -237,22 +293,31 @@ fn established_eight_subflows_are_the_most() {
     for id in 1..8 {
         setup.join(&mut t, id);
     }
-    t.client(8, SYN).gives(&["drop limit_reached", "client8 R. 0:0(0) ack 1 win 0 <rst reason 3>"]);
-    assert_eq!(t.moved(), "mp_join_syn_rx+7 mp_join_ack_rx+7 mp_join_refused+1 limit_reached+1");
+    t.client(8, SYN).gives(&[
+        "drop limit_reached",
+        "client8 R. 0:0(0) ack 1 win 0 <rst reason 3>",
+    ]);
+    assert_eq!(
+        t.moved(),
+        "mp_join_syn_rx+7 mp_join_ack_rx+7 mp_join_refused+1 limit_reached+1"
+    );
 }
 
 #[test]
 fn established_join_with_little_mss_is_refused() {
     let mut t = Scenario::established();
-    t.client(1, "S 0:0(0) win 65535 <mss 100,join>")
-        .gives(&["drop unexpected", "client1 R. 0:0(0) ack 1 win 0 <rst reason 3>"]);
+    t.client(1, "S 0:0(0) win 65535 <mss 100,join>").gives(&[
+        "drop unexpected",
+        "client1 R. 0:0(0) ack 1 win 0 <rst reason 3>",
+    ]);
     assert_eq!(t.moved(), "mp_join_refused+1 unexpected+1");
 }
 
 #[test]
 fn established_backup_join_is_noted() {
     let mut t = Scenario::established();
-    t.client(1, "S 0:0(0) win 65535 <mss 1460,sackok,ws 8,join b>").gives(&[SYN_ACK]);
+    t.client(1, "S 0:0(0) win 65535 <mss 1460,sackok,ws 8,join b>")
+        .gives(&[SYN_ACK]);
     t.client(1, THIRD).gives(&[FOURTH]);
     assert_eq!(t.subflows(), ["0 active", "1 backup"]);
     assert_eq!(t.moved(), "mp_join_syn_rx+1 mp_join_ack_rx+1");
@@ -261,7 +326,8 @@ fn established_backup_join_is_noted() {
 #[test]
 fn established_join_keeps_the_clients_address_id() {
     let mut t = Scenario::established();
-    t.client(1, "S 0:0(0) win 65535 <mss 1460,sackok,ws 8,join id 9>").gives(&[SYN_ACK]);
+    t.client(1, "S 0:0(0) win 65535 <mss 1460,sackok,ws 8,join id 9>")
+        .gives(&[SYN_ACK]);
     assert_eq!(t.view().expect("a connection").subflows[1].address_id, 9);
     assert_eq!(t.moved(), "mp_join_syn_rx+1");
 }
@@ -279,7 +345,8 @@ fn established_join_over_the_other_family_works() {
 #[test]
 fn two_subflows_syn_on_a_joined_one_gets_a_challenge() {
     let mut t = Scenario::two_subflows();
-    t.client(1, "S 7:7(0) win 65535 <mss 1460,join>").gives(&["drop blind_reset", FOURTH]);
+    t.client(1, "S 7:7(0) win 65535 <mss 1460,join>")
+        .gives(&["drop blind_reset", FOURTH]);
     assert_eq!(t.moved(), "blind_reset+1");
 }
 
@@ -303,8 +370,10 @@ fn orphaned_join_carries_on() {
         .gives(&["client0 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1>"]);
     t.client(0, "R 1:1(0) win 0").gives(&[]);
     t.at(2000);
-    t.client(1, SYN).gives(&["client1 S. 0:0(0) ack 1 win 8192 <mss 1460,sackok,ws 7,join id 0>"]);
-    t.client(1, THIRD).gives(&["client1 . 1:1(0) ack 1 win 64 <dss ack 1>"]);
+    t.client(1, SYN)
+        .gives(&["client1 S. 0:0(0) ack 1 win 8192 <mss 1460,sackok,ws 7,join id 0>"]);
+    t.client(1, THIRD)
+        .gives(&["client1 . 1:1(0) ack 1 win 64 <dss ack 1>"]);
     assert_eq!(t.subflows(), ["1 active"]);
     t.server("P. 1:101(100) ack 1")
         .gives(&["client1 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1>"]);
@@ -316,7 +385,9 @@ fn orphaned_join_carries_on() {
 
 #[test]
 fn joining_without_a_third_ack_expires() {
-    let mut t = Setup::new().timeouts(|timeouts| timeouts.half_open = millis(8000)).established();
+    let mut t = Setup::new()
+        .timeouts(|timeouts| timeouts.half_open = millis(8000))
+        .established();
     t.client(1, SYN).gives(&[SYN_ACK]);
     assert_eq!(t.next_timeout(), Some(2000));
     t.at(2000);
@@ -328,24 +399,45 @@ fn joining_without_a_third_ack_expires() {
 #[test]
 fn fallen_back_join_is_refused() {
     let mut t = Scenario::established();
-    t.client(0, "P. 1:101(100) ack 1").gives(&["server P. 1:101(100) ack 1 win 512"]);
+    t.client(0, "P. 1:101(100) ack 1")
+        .gives(&["server P. 1:101(100) ack 1 win 512"]);
     assert_eq!(t.state(), "fallback");
-    t.client(1, SYN).gives(&["drop unexpected", "client1 R. 0:0(0) ack 1 win 0 <rst reason 3>"]);
-    assert_eq!(t.moved(), "fallback_established+1 mp_join_refused+1 unexpected+1");
+    t.client(1, SYN).gives(&[
+        "drop unexpected",
+        "client1 R. 0:0(0) ack 1 win 0 <rst reason 3>",
+    ]);
+    assert_eq!(
+        t.moved(),
+        "fallback_established+1 mp_join_refused+1 unexpected+1"
+    );
 }
 
 #[test]
 fn established_join_with_data_in_the_syn_never_passes_it_on() {
     let mut t = Scenario::established();
     let outcome = t.client(1, "S 0:10(10) win 65535 <mss 1460,join>");
-    assert!(!outcome.lines().iter().any(|line| line.starts_with("server")), "{:?}", outcome.lines());
+    assert!(
+        !outcome
+            .lines()
+            .iter()
+            .any(|line| line.starts_with("server")),
+        "{:?}",
+        outcome.lines()
+    );
     let _ = t.moved();
 }
 
 #[test]
 fn established_join_from_the_servers_side_does_nothing() {
     let mut t = Scenario::established();
-    t.edited(Leg::Server { connection: 0, backend: 0 }, "S 0:0(0) win 65535 <mss 1460>", |_| {})
-        .gives(&["drop ack_of_unsent"]);
+    t.edited(
+        Leg::Server {
+            connection: 0,
+            backend: 0,
+        },
+        "S 0:0(0) win 65535 <mss 1460>",
+        |_| {},
+    )
+    .gives(&["drop ack_of_unsent"]);
     assert_eq!(t.moved(), "ack_of_unsent+1");
 }

@@ -7,8 +7,12 @@ const SYN: &str = "S 0:0(0) win 65535 <mss 1460,sackok,ws 8,capable>";
 
 #[test]
 fn syn_beyond_the_half_open_limit_passes_as_plain_tcp() {
-    let mut t = Setup::new().connections(2).limits(|limits| limits.half_open = 1).syn_sent();
-    t.client(10, SYN).gives(&["server#1 S 0:0(0) win 65535 <mss 1460,sackok,ws 8>"]);
+    let mut t = Setup::new()
+        .connections(2)
+        .limits(|limits| limits.half_open = 1)
+        .syn_sent();
+    t.client(10, SYN)
+        .gives(&["server#1 S 0:0(0) win 65535 <mss 1460,sackok,ws 8>"]);
     t.server_of(1, "S. 0:0(0) ack 1 win 65160 <mss 1460>")
         .gives(&["client10 S. 0:0(0) ack 1 win 65160 <mss 1460>"]);
     assert_eq!(t.moved(), "plain_syn+1 overload_plain+1");
@@ -16,15 +20,22 @@ fn syn_beyond_the_half_open_limit_passes_as_plain_tcp() {
 
 #[test]
 fn syn_beyond_the_connection_limit_passes_as_plain_tcp() {
-    let mut t = Setup::new().connections(2).limits(|limits| limits.connections = 1).established();
-    t.client(10, SYN).gives(&["server#1 S 0:0(0) win 65535 <mss 1460,sackok,ws 8>"]);
+    let mut t = Setup::new()
+        .connections(2)
+        .limits(|limits| limits.connections = 1)
+        .established();
+    t.client(10, SYN)
+        .gives(&["server#1 S 0:0(0) win 65535 <mss 1460,sackok,ws 8>"]);
     assert_eq!(t.moved(), "plain_syn+1 overload_plain+1");
 }
 
 #[test]
 fn syn_again_at_the_limit_is_still_its_connections() {
-    let mut t = Setup::new().limits(|limits| limits.half_open = 1).syn_sent();
-    t.client(0, SYN).gives(&["server S 0:0(0) win 65535 <mss 1432,sackok,ws 8>"]);
+    let mut t = Setup::new()
+        .limits(|limits| limits.half_open = 1)
+        .syn_sent();
+    t.client(0, SYN)
+        .gives(&["server S 0:0(0) win 65535 <mss 1432,sackok,ws 8>"]);
     assert_eq!(t.moved(), "");
 }
 
@@ -32,11 +43,26 @@ fn syn_again_at_the_limit_is_still_its_connections() {
 fn half_open_place_is_free_again_after_each_way_out() {
     type Way = fn(&mut Scenario);
     let ways: [(Way, &str); 6] = [
-        (|t| drop(t.client(0, ". 1:1(0) ack 1 win 512 <capable>")), "mp_capable_ack_rx+1"),
-        (|t| drop(t.client(0, ". 1:1(0) ack 1 win 512")), "fallback_handshake+1"),
-        (|t| drop(t.client(0, "R 1:1(0) win 0")), "connections_closed+1"),
-        (|t| drop(t.server("R. 1:1(0) ack 1 win 0")), "connections_closed+1"),
-        (|t| drop(t.client(0, "S 0:0(0) win 65535 <mss 1460>")), "plain_syn+1"),
+        (
+            |t| drop(t.client(0, ". 1:1(0) ack 1 win 512 <capable>")),
+            "mp_capable_ack_rx+1",
+        ),
+        (
+            |t| drop(t.client(0, ". 1:1(0) ack 1 win 512")),
+            "fallback_handshake+1",
+        ),
+        (
+            |t| drop(t.client(0, "R 1:1(0) win 0")),
+            "connections_closed+1",
+        ),
+        (
+            |t| drop(t.server("R. 1:1(0) ack 1 win 0")),
+            "connections_closed+1",
+        ),
+        (
+            |t| drop(t.client(0, "S 0:0(0) win 65535 <mss 1460>")),
+            "plain_syn+1",
+        ),
         (
             |t| {
                 t.at(2000);
@@ -53,46 +79,69 @@ fn half_open_place_is_free_again_after_each_way_out() {
             .syn_received();
         way(&mut t);
         assert_eq!(t.moved(), moved);
-        t.client(10, SYN).gives(&["server#1 S 0:0(0) win 65535 <mss 1432,sackok,ws 8>"]);
+        t.client(10, SYN)
+            .gives(&["server#1 S 0:0(0) win 65535 <mss 1432,sackok,ws 8>"]);
         assert_eq!(t.moved(), "mp_capable_syn_rx+1 connections_opened+1");
     }
 }
 
 #[test]
 fn reverse_syn_beyond_the_half_open_limit_is_proxied_as_plain_tcp() {
-    let mut t =
-        Setup::new().backends(1).connections(2).limits(|limits| limits.half_open = 1).syn_sent();
-    t.client(10, SYN).gives(&["server0#1 S 0:0(0) win 65535 <mss 1460,sackok,ws 8>"]);
+    let mut t = Setup::new()
+        .backends(1)
+        .connections(2)
+        .limits(|limits| limits.half_open = 1)
+        .syn_sent();
+    t.client(10, SYN)
+        .gives(&["server0#1 S 0:0(0) win 65535 <mss 1460,sackok,ws 8>"]);
     t.server_of(1, "S. 0:0(0) ack 1 win 65160 <mss 1460>")
         .gives(&["client10 S. 0:0(0) ack 1 win 65160 <mss 1460>"]);
-    assert_eq!(t.moved(), "plain_syn+1 overload_plain+1 connections_opened+1");
+    assert_eq!(
+        t.moved(),
+        "plain_syn+1 overload_plain+1 connections_opened+1"
+    );
 }
 
 #[test]
 fn reverse_syn_beyond_the_connection_limit_is_refused_aloud() {
     // Silence would make the client give MPTCP up for everybody; a RST does not.
-    let mut t =
-        Setup::new().backends(1).connections(2).limits(|limits| limits.connections = 1).established();
+    let mut t = Setup::new()
+        .backends(1)
+        .connections(2)
+        .limits(|limits| limits.connections = 1)
+        .established();
     let outcome = t.client(10, SYN);
     assert_eq!(outcome.lines()[0], "drop limit_reached");
-    assert!(outcome.lines()[1..].iter().any(|line| line.starts_with("client10 R.")), "{:?}", outcome.lines());
+    assert!(
+        outcome.lines()[1..]
+            .iter()
+            .any(|line| line.starts_with("client10 R.")),
+        "{:?}",
+        outcome.lines()
+    );
     let _ = t.moved();
 }
 
 #[test]
 fn connection_place_is_free_again_after_the_end() {
-    let mut t = Setup::new().connections(2).limits(|limits| limits.connections = 1).established();
+    let mut t = Setup::new()
+        .connections(2)
+        .limits(|limits| limits.connections = 1)
+        .established();
     let _ = t.server("R. 1:1(0) ack 1 win 0");
     t.at(10_000);
     t.timeout().gives(&[]);
     assert_eq!(t.moved(), "mp_fastclose_tx+1 connections_closed+1");
-    t.client(10, SYN).gives(&["server#1 S 0:0(0) win 65535 <mss 1432,sackok,ws 8>"]);
+    t.client(10, SYN)
+        .gives(&["server#1 S 0:0(0) win 65535 <mss 1432,sackok,ws 8>"]);
     assert_eq!(t.moved(), "mp_capable_syn_rx+1 connections_opened+1");
 }
 
 #[test]
 fn downstream_mappings_beyond_the_limit_are_dropped() {
-    let mut t = Setup::new().limits(|limits| limits.mappings = 4).established();
+    let mut t = Setup::new()
+        .limits(|limits| limits.mappings = 4)
+        .established();
     // Growing lengths: no two mappings can be one run.
     let mut at = 1;
     let mut dropped = 0;
@@ -108,25 +157,32 @@ fn downstream_mappings_beyond_the_limit_are_dropped() {
 
 #[test]
 fn downstream_mappings_at_the_limit_are_sent_again_all_the_same() {
-    let mut t = Setup::new().limits(|limits| limits.mappings = 4).established();
+    let mut t = Setup::new()
+        .limits(|limits| limits.mappings = 4)
+        .established();
     let mut at = 1;
     for len in 1..20 {
         let end = at + len;
         let _ = t.server(&format!(". {at}:{end}({len}) ack 1"));
         at = end;
     }
-    t.server(". 1:2(1) ack 1").gives(&["client0 . 1:2(1) ack 1 win 64 <dss ack 1 map 1:2@1>"]);
-    t.client(0, ". 1:1(0) ack 4 <dss ack 4>").gives(&["server . 1:1(0) ack 4 win 512"]);
+    t.server(". 1:2(1) ack 1")
+        .gives(&["client0 . 1:2(1) ack 1 win 64 <dss ack 1 map 1:2@1>"]);
+    t.client(0, ". 1:1(0) ack 4 <dss ack 4>")
+        .gives(&["server . 1:1(0) ack 4 win 512"]);
     let _ = t.moved();
 }
 
 #[test]
 fn equal_mappings_count_as_one() {
-    let mut t = Setup::new().limits(|limits| limits.mappings = 4).established();
+    let mut t = Setup::new()
+        .limits(|limits| limits.mappings = 4)
+        .established();
     for n in 0..100 {
         let (a, b) = (1 + 100 * n, 101 + 100 * n);
-        t.server(&format!(". {a}:{b}(100) ack 1"))
-            .gives(&[&format!("client0 . {a}:{b}(100) ack 1 win 64 <dss ack 1 map {a}:{b}@{a}>")]);
+        t.server(&format!(". {a}:{b}(100) ack 1")).gives(&[&format!(
+            "client0 . {a}:{b}(100) ack 1 win 64 <dss ack 1 map {a}:{b}@{a}>"
+        )]);
     }
     assert_eq!(t.moved(), "");
 }
@@ -136,10 +192,17 @@ fn packet_over_more_mappings_than_any_honest_one_is_dropped() {
     let mut t = Scenario::two_subflows();
     for n in 0..9 {
         let (ssn, end, dsn) = (1 + 10 * n, 11 + 10 * n, 1 + 100 * n);
-        t.client(1, &format!(". {ssn}:{end}(10) ack 1 <dss ack 1 map {dsn}:{}@{ssn}>", dsn + 10))
-            .gives(&[&format!("server . {dsn}:{}(10) ack 1 win 512", dsn + 10)]);
+        t.client(
+            1,
+            &format!(
+                ". {ssn}:{end}(10) ack 1 <dss ack 1 map {dsn}:{}@{ssn}>",
+                dsn + 10
+            ),
+        )
+        .gives(&[&format!("server . {dsn}:{}(10) ack 1 win 512", dsn + 10)]);
     }
-    t.client(1, ". 1:91(90) ack 1 <dss ack 1>").gives(&["drop bad_mapping"]);
+    t.client(1, ". 1:91(90) ack 1 <dss ack 1>")
+        .gives(&["drop bad_mapping"]);
     let outcome = t.client(1, ". 1:81(80) ack 1 <dss ack 1>");
     assert_eq!(outcome.lines().len(), 8);
     assert_eq!(t.moved(), "bad_mapping+1");

@@ -9,7 +9,8 @@ fn start_plain_connection_passes_untouched() {
         .gives(&["server S 0:0(0) win 65535 <mss 1460,sackok,ts 7 0,ws 8>"]);
     t.server("S. 0:0(0) ack 1 win 65160 <mss 1400,sackok,ts 9 7,ws 7>")
         .gives(&["client0 S. 0:0(0) ack 1 win 65160 <mss 1400,sackok,ts 9 7,ws 7>"]);
-    t.client(0, ". 1:1(0) ack 1 win 512 <ts 8 9>").gives(&["server . 1:1(0) ack 1 win 512 <ts 8 9>"]);
+    t.client(0, ". 1:1(0) ack 1 win 512 <ts 8 9>")
+        .gives(&["server . 1:1(0) ack 1 win 512 <ts 8 9>"]);
     t.client(0, "P. 1:101(100) ack 1 win 512 <ts 8 9>")
         .gives(&["server P. 1:101(100) ack 1 win 512 <ts 8 9>"]);
     t.server("FP. 1:101(100) ack 101 win 64 <ts 10 8>")
@@ -40,11 +41,18 @@ fn start_syn_to_a_port_outside_the_service_is_not_taken() {
     t.net.flow_mut(0).local.set_port(443);
     t.net.flow_mut(0).isn_flexcp = 0;
     t.client(0, "S 0:0(0) win 65535 <mss 1460,capable>")
-        .gives(&["drop no_connection", "client0 R. 0:0(0) ack 1 win 0 <rst reason 0>"]);
+        .gives(&[
+            "drop no_connection",
+            "client0 R. 0:0(0) ack 1 win 0 <rst reason 0>",
+        ]);
     assert_eq!(t.moved(), "no_connection+1");
     t.net.flow_mut(0).local.set_port(89);
     let outcome = t.client(0, "S 0:0(0) win 65535 <mss 1460,capable>");
-    assert_eq!(outcome.lines(), ["10.1.0.2:40000 > 10.9.0.2:89 S"], "the last port of its range");
+    assert_eq!(
+        outcome.lines(),
+        ["10.1.0.2:40000 > 10.9.0.2:89 S"],
+        "the last port of its range"
+    );
     assert_eq!(t.moved(), "mp_capable_syn_rx+1 connections_opened+1");
 }
 
@@ -54,22 +62,28 @@ fn start_syn_to_an_address_outside_the_service_is_not_taken() {
     t.net.flow_mut(0).isn_flexcp = 0;
     t.net.flow_mut(0).local = "10.9.1.2:80".parse().expect("an address");
     t.client(0, "S 0:0(0) win 65535 <mss 1460,capable>")
-        .gives(&["drop no_connection", "client0 R. 0:0(0) ack 1 win 0 <rst reason 0>"]);
+        .gives(&[
+            "drop no_connection",
+            "client0 R. 0:0(0) ack 1 win 0 <rst reason 0>",
+        ]);
     assert_eq!(t.moved(), "no_connection+1");
 }
 
 #[test]
 fn established_other_connections_packets_pass_by() {
     let mut t = Setup::new().connections(2).established();
-    t.client(10, "S 0:0(0) win 65535 <mss 1460>").gives(&["server#1 S 0:0(0) win 65535 <mss 1460>"]);
-    t.client(10, ". 1:1(0) ack 1").gives(&["server#1 . 1:1(0) ack 1 win 512"]);
+    t.client(10, "S 0:0(0) win 65535 <mss 1460>")
+        .gives(&["server#1 S 0:0(0) win 65535 <mss 1460>"]);
+    t.client(10, ". 1:1(0) ack 1")
+        .gives(&["server#1 . 1:1(0) ack 1 win 512"]);
     assert_eq!(t.moved(), "plain_syn+1");
 }
 
 #[test]
 fn start_plain_corrupted_packet_stays_corrupted() {
     let mut t = Setup::new().start();
-    t.client(0, "P. 1:101(100) ack 1 bad").gives(&["server P. 1:101(100) ack 1 win 512 bad"]);
+    t.client(0, "P. 1:101(100) ack 1 bad")
+        .gives(&["server P. 1:101(100) ack 1 win 512 bad"]);
     assert_eq!(t.moved(), "");
 }
 
@@ -84,7 +98,10 @@ fn start_stripped_syn_that_was_corrupted_stays_corrupted() {
 #[test]
 fn plain_ttl_and_class_pass() {
     let mut t = Scenario::established();
-    t.client(0, "P. 1:101(100) ack 1 <dss ack 1 map 1:101@1> tc 184 ttl 3")
-        .gives(&["server P. 1:101(100) ack 1 win 512 tc 184"]);
+    t.client(
+        0,
+        "P. 1:101(100) ack 1 <dss ack 1 map 1:101@1> tc 184 ttl 3",
+    )
+    .gives(&["server P. 1:101(100) ack 1 win 512 tc 184"]);
     assert_eq!(t.moved(), "");
 }

@@ -9,15 +9,24 @@ use crate::support::{Leg, Scenario, Setup};
 
 /// Packets of a conversation, as (from the server, line).
 const LINES: &[(bool, &str)] = &[
-    (false, "S 0:0(0) win 65535 <mss 1460,sackok,ts 1000 0,ws 8,capable>"),
+    (
+        false,
+        "S 0:0(0) win 65535 <mss 1460,sackok,ts 1000 0,ws 8,capable>",
+    ),
     (false, "S 0:0(0) win 65535 <mss 1460,sackok,ws 8,join>"),
     (false, ". 1:1(0) ack 1 win 512 <ts 1001 5000,capable>"),
     (false, ". 1:1(0) ack 1 win 512 <join>"),
     (false, "P. 1:101(100) ack 1 <dss ack 1 map 1:101@1>"),
-    (false, "P. 101:201(100) ack 101 <ts 1009 5009,dss ack 101 map 101:201@101>"),
+    (
+        false,
+        "P. 101:201(100) ack 101 <ts 1009 5009,dss ack 101 map 101:201@101>",
+    ),
     (false, "P. 51:151(100) ack 1 <dss ack 1 map 51:151@51>"),
     (false, "P. 1:201(200) ack 1"),
-    (false, "P. 1:4001(4000) ack 1 <dss ack 1 map 1:4001@1> gso 1000"),
+    (
+        false,
+        "P. 1:4001(4000) ack 1 <dss ack 1 map 1:4001@1> gso 1000",
+    ),
     (false, ". 1:1(0) ack 101 <dss ack 101>"),
     (false, ". 1:1(0) ack 1 <sack 101:201 301:401,dss ack 1>"),
     (false, ". 1:1(0) ack 1 <dss ack 1,prio b>"),
@@ -32,7 +41,10 @@ const LINES: &[(bool, &str)] = &[
     (false, "R 1:1(0) <rst reason 1>"),
     (false, ". 1:1(0) ack 1 <fail 1>"),
     (false, "P. 1:101(100) ack 1 <dss ack 1 infinite 1@1>"),
-    (true, "S. 0:0(0) ack 1 win 65160 <mss 1460,sackok,ts 5000 1000,ws 7>"),
+    (
+        true,
+        "S. 0:0(0) ack 1 win 65160 <mss 1460,sackok,ts 5000 1000,ws 7>",
+    ),
     (true, ". 1:1(0) ack 1"),
     (true, "P. 1:101(100) ack 1"),
     (true, "P. 101:201(100) ack 101 win 64 <ts 5009 1009>"),
@@ -48,7 +60,12 @@ const LINES: &[(bool, &str)] = &[
 /// One thing that happens.
 #[derive(Clone, Debug)]
 enum Event {
-    Packet { line: usize, flow: usize, edits: Vec<Edit>, partial: bool },
+    Packet {
+        line: usize,
+        flow: usize,
+        edits: Vec<Edit>,
+        partial: bool,
+    },
     Wait(u64),
     Bytes(Vec<u8>),
 }
@@ -72,8 +89,16 @@ fn edit() -> impl Strategy<Value = Edit> {
         any::<u8>().prop_map(Edit::Grow),
         (select(vec![24_usize, 28, 44, 48, 56, 60, 64]), any::<u32>())
             .prop_map(|(at, number)| Edit::Number(at, number)),
-        (select(vec![24_usize, 28]), 0..5000_u32, any::<bool>())
-            .prop_map(|(at, delta, back)| Edit::Number(at, if back { 0_u32.wrapping_sub(delta) } else { delta })),
+        (select(vec![24_usize, 28]), 0..5000_u32, any::<bool>()).prop_map(|(at, delta, back)| {
+            Edit::Number(
+                at,
+                if back {
+                    0_u32.wrapping_sub(delta)
+                } else {
+                    delta
+                },
+            )
+        }),
     ]
 }
 
@@ -115,17 +140,28 @@ fn play(mut t: Scenario, events: &[Event]) {
     let reverse = t.net.reverse;
     for event in events {
         let outcome = match event {
-            Event::Packet { line, flow, edits, partial } => {
+            Event::Packet {
+                line,
+                flow,
+                edits,
+                partial,
+            } => {
                 let (of_server, text) = LINES[*line];
                 let leg = if of_server {
-                    Leg::Server { connection: 0, backend: 0 }
+                    Leg::Server {
+                        connection: 0,
+                        backend: 0,
+                    }
                 } else {
                     Leg::Client(*flow)
                 };
                 let (mut bytes, mut offload) = t.bytes(leg, text);
                 if offload.checksum == ChecksumState::Complete {
-                    offload.checksum =
-                        if *partial { ChecksumState::Partial } else { ChecksumState::Verified };
+                    offload.checksum = if *partial {
+                        ChecksumState::Partial
+                    } else {
+                        ChecksumState::Verified
+                    };
                 }
                 apply(&mut bytes, edits);
                 t.raw(text.into(), &bytes, offload)

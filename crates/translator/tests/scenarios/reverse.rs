@@ -45,8 +45,15 @@ fn established_join_to_the_listening_address_works() {
 #[test]
 fn start_back_ends_are_taken_in_turn() {
     let mut t = Setup::new().backends(3).connections(4).start();
-    for (client, server) in [(0, "server0"), (10, "server1#1"), (20, "server2#2"), (30, "server0#3")] {
-        t.client(client, SYN).gives(&[&format!("{server} S 0:0(0) win 65535 <mss 1432,sackok,ws 8>")]);
+    for (client, server) in [
+        (0, "server0"),
+        (10, "server1#1"),
+        (20, "server2#2"),
+        (30, "server0#3"),
+    ] {
+        t.client(client, SYN).gives(&[&format!(
+            "{server} S 0:0(0) win 65535 <mss 1432,sackok,ws 8>"
+        )]);
     }
     assert_eq!(t.moved(), "mp_capable_syn_rx+4 connections_opened+4");
 }
@@ -56,7 +63,8 @@ fn syn_sent_refused_goes_to_the_next_back_end_with_the_same_syn() {
     let mut t = Setup::new().backends(2).syn_sent();
     t.server(REFUSED).gives(&[&syn_up(1)]);
     t.backend(1, SYN_ACK).gives(&[SYN_ACK_DOWN]);
-    t.client(0, ". 1:1(0) ack 1 win 512 <capable>").gives(&["server1 . 1:1(0) ack 1 win 512"]);
+    t.client(0, ". 1:1(0) ack 1 win 512 <capable>")
+        .gives(&["server1 . 1:1(0) ack 1 win 512"]);
     assert_eq!(t.moved(), "mp_capable_ack_rx+1 backend_skipped+1");
     t.server("P. 1:101(100) ack 1")
         .gives(&["client0 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1>"]);
@@ -76,7 +84,8 @@ fn syn_sent_all_refuse_and_the_client_hears_of_it() {
     let mut t = Setup::new().backends(3).syn_sent();
     t.server(REFUSED).gives(&[&syn_up(1)]);
     t.backend(1, REFUSED).gives(&[&syn_up(2)]);
-    t.backend(2, REFUSED).gives(&["client0 R. 0:0(0) ack 1 win 0"]);
+    t.backend(2, REFUSED)
+        .gives(&["client0 R. 0:0(0) ack 1 win 0"]);
     assert_eq!(t.state(), "gone");
     assert_eq!(t.moved(), "connections_closed+1 backend_skipped+2");
 }
@@ -112,7 +121,8 @@ fn skipped_back_end_that_answers_late_is_reset() {
     let mut t = Setup::new().backends(2).syn_sent();
     t.at(1000);
     t.client(0, SYN).gives(&[&syn_up(1)]);
-    t.backend(0, SYN_ACK).gives(&["drop no_connection", "server0 R 1:1(0) win 0"]);
+    t.backend(0, SYN_ACK)
+        .gives(&["drop no_connection", "server0 R 1:1(0) win 0"]);
     t.backend(1, SYN_ACK).gives(&[SYN_ACK_DOWN]);
     assert_eq!(t.moved(), "backend_skipped+1 no_connection+1");
 }
@@ -128,14 +138,16 @@ fn syn_received_syn_again_stays_with_its_back_end() {
 #[test]
 fn syn_sent_blind_refusal_is_dropped() {
     let mut t = Setup::new().backends(2).syn_sent();
-    t.server("R. 0:0(0) ack 7 win 0").gives(&["drop blind_reset"]);
+    t.server("R. 0:0(0) ack 7 win 0")
+        .gives(&["drop blind_reset"]);
     assert_eq!(t.moved(), "blind_reset+1");
 }
 
 #[test]
 fn established_server_rst_is_no_refusal() {
     let mut t = Scenario::reverse(2);
-    t.server("R. 1:1(0) ack 1 win 0").gives(&["client0 R. 1:1(0) ack 1 win 509 <fastclose>"]);
+    t.server("R. 1:1(0) ack 1 win 0")
+        .gives(&["client0 R. 1:1(0) ack 1 win 509 <fastclose>"]);
     assert_eq!(t.moved(), "mp_fastclose_tx+1");
 }
 
@@ -146,7 +158,10 @@ fn ipv4_client_reaches_an_ipv6_back_end() {
         .gives(&["server0 P. 1:101(100) ack 1 win 512"]);
     t.server("P. 1:101(100) ack 101")
         .gives(&["client0 P. 1:101(100) ack 101 win 64 <dss ack 101 map 1:101@1>"]);
-    assert_eq!(t.view().expect("a connection").source.ip().to_string(), "fd00:8::64");
+    assert_eq!(
+        t.view().expect("a connection").source.ip().to_string(),
+        "fd00:8::64"
+    );
     assert_eq!(t.moved(), "");
 }
 
@@ -165,10 +180,14 @@ fn start_syn_without_capable_is_proxied_too() {
     let mut t = Setup::new().backends(2).start();
     t.client(0, "S 0:0(0) win 65535 <mss 1460,sackok,ws 8>")
         .gives(&["server0 S 0:0(0) win 65535 <mss 1460,sackok,ws 8>"]);
-    t.server(SYN_ACK).gives(&["client0 S. 0:0(0) ack 1 win 65160 <mss 1460,sackok,ws 7>"]);
-    t.client(0, ". 1:1(0) ack 1").gives(&["server0 . 1:1(0) ack 1 win 512"]);
-    t.client(0, "P. 1:101(100) ack 1").gives(&["server0 P. 1:101(100) ack 1 win 512"]);
-    t.server("P. 1:101(100) ack 101").gives(&["client0 P. 1:101(100) ack 101 win 64"]);
+    t.server(SYN_ACK)
+        .gives(&["client0 S. 0:0(0) ack 1 win 65160 <mss 1460,sackok,ws 7>"]);
+    t.client(0, ". 1:1(0) ack 1")
+        .gives(&["server0 . 1:1(0) ack 1 win 512"]);
+    t.client(0, "P. 1:101(100) ack 1")
+        .gives(&["server0 P. 1:101(100) ack 1 win 512"]);
+    t.server("P. 1:101(100) ack 101")
+        .gives(&["client0 P. 1:101(100) ack 101 win 64"]);
     assert_eq!(t.state(), "plain");
     assert_eq!(t.moved(), "plain_syn+1 connections_opened+1");
 }
@@ -178,47 +197,70 @@ fn plain_refused_goes_to_the_next_back_end() {
     let mut t = Setup::new().backends(2).start();
     t.client(0, "S 0:0(0) win 65535 <mss 1460,sackok,ws 8>")
         .gives(&["server0 S 0:0(0) win 65535 <mss 1460,sackok,ws 8>"]);
-    t.server(REFUSED).gives(&["server1 S 0:0(0) win 65535 <mss 1460,sackok,ws 8>"]);
-    t.backend(1, SYN_ACK).gives(&["client0 S. 0:0(0) ack 1 win 65160 <mss 1460,sackok,ws 7>"]);
-    assert_eq!(t.moved(), "plain_syn+1 connections_opened+1 backend_skipped+1");
+    t.server(REFUSED)
+        .gives(&["server1 S 0:0(0) win 65535 <mss 1460,sackok,ws 8>"]);
+    t.backend(1, SYN_ACK)
+        .gives(&["client0 S. 0:0(0) ack 1 win 65160 <mss 1460,sackok,ws 7>"]);
+    assert_eq!(
+        t.moved(),
+        "plain_syn+1 connections_opened+1 backend_skipped+1"
+    );
 }
 
 #[test]
 fn plain_unreachable_goes_to_the_next_back_end_when_the_client_asks_again() {
     let mut t = Setup::new().backends(2).start();
-    t.client(0, "S 0:0(0) win 65535 <mss 1460>").gives(&["server0 S 0:0(0) win 65535 <mss 1460>"]);
+    t.client(0, "S 0:0(0) win 65535 <mss 1460>")
+        .gives(&["server0 S 0:0(0) win 65535 <mss 1460>"]);
     t.at(1000);
-    t.client(0, "S 0:0(0) win 65535 <mss 1460>").gives(&["server1 S 0:0(0) win 65535 <mss 1460>"]);
-    assert_eq!(t.moved(), "plain_syn+1 connections_opened+1 backend_skipped+1");
+    t.client(0, "S 0:0(0) win 65535 <mss 1460>")
+        .gives(&["server1 S 0:0(0) win 65535 <mss 1460>"]);
+    assert_eq!(
+        t.moved(),
+        "plain_syn+1 connections_opened+1 backend_skipped+1"
+    );
 }
 
 #[test]
 fn plain_closed_by_fins_leaves_after_lingering() {
     let mut t = Setup::new().backends(1).start();
-    t.client(0, "S 0:0(0) win 65535 <mss 1460>").gives(&["server0 S 0:0(0) win 65535 <mss 1460>"]);
+    t.client(0, "S 0:0(0) win 65535 <mss 1460>")
+        .gives(&["server0 S 0:0(0) win 65535 <mss 1460>"]);
     t.server("S. 0:0(0) ack 1 win 65160 <mss 1460>")
         .gives(&["client0 S. 0:0(0) ack 1 win 65160 <mss 1460>"]);
-    t.client(0, "F. 1:1(0) ack 1").gives(&["server0 F. 1:1(0) ack 1 win 512"]);
-    t.server("F. 1:1(0) ack 2").gives(&["client0 F. 1:1(0) ack 2 win 64"]);
-    t.client(0, ". 2:2(0) ack 2").gives(&["server0 . 2:2(0) ack 2 win 512"]);
+    t.client(0, "F. 1:1(0) ack 1")
+        .gives(&["server0 F. 1:1(0) ack 1 win 512"]);
+    t.server("F. 1:1(0) ack 2")
+        .gives(&["client0 F. 1:1(0) ack 2 win 64"]);
+    t.client(0, ". 2:2(0) ack 2")
+        .gives(&["server0 . 2:2(0) ack 2 win 512"]);
     t.at(10_000);
     t.timeout().gives(&[]);
     assert_eq!(t.state(), "gone");
-    assert_eq!(t.moved(), "plain_syn+1 connections_opened+1 connections_closed+1");
+    assert_eq!(
+        t.moved(),
+        "plain_syn+1 connections_opened+1 connections_closed+1"
+    );
 }
 
 #[test]
 fn plain_rst_passes() {
     let mut t = Setup::new().backends(2).start();
-    t.client(0, "S 0:0(0) win 65535 <mss 1460>").gives(&["server0 S 0:0(0) win 65535 <mss 1460>"]);
+    t.client(0, "S 0:0(0) win 65535 <mss 1460>")
+        .gives(&["server0 S 0:0(0) win 65535 <mss 1460>"]);
     t.server("S. 0:0(0) ack 1 win 65160 <mss 1460>")
         .gives(&["client0 S. 0:0(0) ack 1 win 65160 <mss 1460>"]);
-    t.client(0, ". 1:1(0) ack 1").gives(&["server0 . 1:1(0) ack 1 win 512"]);
-    t.server("R. 1:1(0) ack 1 win 0").gives(&["client0 R. 1:1(0) ack 1 win 0"]);
+    t.client(0, ". 1:1(0) ack 1")
+        .gives(&["server0 . 1:1(0) ack 1 win 512"]);
+    t.server("R. 1:1(0) ack 1 win 0")
+        .gives(&["client0 R. 1:1(0) ack 1 win 0"]);
     t.at(60_000);
     t.timeout().gives(&[]);
     assert_eq!(t.state(), "gone");
-    assert_eq!(t.moved(), "plain_syn+1 connections_opened+1 connections_closed+1");
+    assert_eq!(
+        t.moved(),
+        "plain_syn+1 connections_opened+1 connections_closed+1"
+    );
 }
 
 #[test]
@@ -227,16 +269,19 @@ fn syn_sent_syn_again_without_capable_makes_it_plain_tcp() {
     t.at(3000);
     t.client(0, "S 0:0(0) win 65535 <mss 1460,sackok,ws 8>")
         .gives(&["server0 S 0:0(0) win 65535 <mss 1460,sackok,ws 8>"]);
-    t.server(SYN_ACK).gives(&["client0 S. 0:0(0) ack 1 win 65160 <mss 1460,sackok,ws 7>"]);
+    t.server(SYN_ACK)
+        .gives(&["client0 S. 0:0(0) ack 1 win 65160 <mss 1460,sackok,ws 7>"]);
     assert_eq!(t.moved(), "plain_syn+1");
 }
 
 #[test]
 fn start_segment_of_no_connection_is_reset() {
     let mut t = Setup::new().backends(1).start();
-    t.client(0, ". 1:1(0) ack 1").gives(&["drop no_connection", "client0 R 1:1(0) win 0"]);
+    t.client(0, ". 1:1(0) ack 1")
+        .gives(&["drop no_connection", "client0 R 1:1(0) win 0"]);
     t.net.flow_mut(0).isn_flexcp = 0;
-    t.client(0, "P 1:101(100)").gives(&["drop no_connection", "client0 R. 0:0(0) ack 101 win 0"]);
+    t.client(0, "P 1:101(100)")
+        .gives(&["drop no_connection", "client0 R. 0:0(0) ack 101 win 0"]);
     t.client(0, "R 1:1(0)").gives(&["drop no_connection"]);
     assert_eq!(t.moved(), "no_connection+3");
 }
@@ -255,6 +300,10 @@ fn closed_connection_gives_its_port_back() {
     let mut t = Setup::new().backends(1).ports(1).connections(2).start();
     t.client(0, SYN).gives(&[&syn_up(0)]);
     t.server(REFUSED).gives(&["client0 R. 0:0(0) ack 1 win 0"]);
-    t.client(10, SYN).gives(&["server0#1 S 0:0(0) win 65535 <mss 1432,sackok,ws 8>"]);
-    assert_eq!(t.moved(), "mp_capable_syn_rx+2 connections_opened+2 connections_closed+1");
+    t.client(10, SYN)
+        .gives(&["server0#1 S 0:0(0) win 65535 <mss 1432,sackok,ws 8>"]);
+    assert_eq!(
+        t.moved(),
+        "mp_capable_syn_rx+2 connections_opened+2 connections_closed+1"
+    );
 }

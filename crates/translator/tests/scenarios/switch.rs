@@ -49,7 +49,9 @@ fn two_subflows_retransmission_stays_while_the_subflow_is_heard() {
 
 #[test]
 fn two_subflows_silence_is_configurable() {
-    let mut t = Setup::new().timeouts(|timeouts| timeouts.silence = millis(500)).two_subflows();
+    let mut t = Setup::new()
+        .timeouts(|timeouts| timeouts.silence = millis(500))
+        .two_subflows();
     first(&mut t);
     t.at(400);
     t.server("P. 1:101(100) ack 1")
@@ -117,7 +119,10 @@ fn two_subflows_rst_on_the_active_one_moves_its_data() {
         .gives(&["client1 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1>"]);
     t.server("P. 101:201(100) ack 1")
         .gives(&["client1 P. 101:201(100) ack 1 win 64 <dss ack 1 map 101:201@101>"]);
-    assert_eq!(t.moved(), "mp_rst_rx+1 subflow_switch+1 retransmitted_down_bytes+100");
+    assert_eq!(
+        t.moved(),
+        "mp_rst_rx+1 subflow_switch+1 retransmitted_down_bytes+100"
+    );
 }
 
 #[test]
@@ -142,7 +147,10 @@ fn two_subflows_prio_backup_on_the_active_one_moves_new_data_only() {
         .gives(&["client1 P. 1:101(100) ack 1 win 64 <dss ack 1 map 101:201@1>"]);
     t.server("P. 1:101(100) ack 1")
         .gives(&["client0 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1>"]);
-    assert_eq!(t.moved(), "mp_prio_rx+1 subflow_switch+1 retransmitted_down_bytes+100");
+    assert_eq!(
+        t.moved(),
+        "mp_prio_rx+1 subflow_switch+1 retransmitted_down_bytes+100"
+    );
     assert_eq!(t.subflows(), ["0 backup", "1 active"]);
 }
 
@@ -157,7 +165,10 @@ fn two_subflows_retransmission_over_both_is_split_between_them() {
         "client0 P. 51:101(50) ack 1 win 64 <dss ack 1 map 1:101@1>",
         "client1 P. 1:51(50) ack 1 win 64 <dss ack 1 map 101:201@1>",
     ]);
-    assert_eq!(t.moved(), "mp_prio_rx+1 subflow_switch+1 retransmitted_down_bytes+100");
+    assert_eq!(
+        t.moved(),
+        "mp_prio_rx+1 subflow_switch+1 retransmitted_down_bytes+100"
+    );
 }
 
 #[test]
@@ -169,7 +180,10 @@ fn two_subflows_retransmission_behind_a_switch_with_new_data_is_split() {
         "client0 P. 51:101(50) ack 1 win 64 <dss ack 1 map 1:101@1>",
         "client1 P. 1:101(100) ack 1 win 64 <dss ack 1 map 101:201@1>",
     ]);
-    assert_eq!(t.moved(), "mp_prio_rx+1 subflow_switch+1 retransmitted_down_bytes+50");
+    assert_eq!(
+        t.moved(),
+        "mp_prio_rx+1 subflow_switch+1 retransmitted_down_bytes+50"
+    );
 }
 
 #[test]
@@ -216,11 +230,15 @@ fn two_subflows_both_backup_the_active_one_stays() {
 fn backup_in_use_gives_way_to_a_subflow_that_joins() {
     let mut t = Scenario::established();
     first(&mut t);
-    t.client(0, ". 1:1(0) ack 101 <dss ack 101,prio b>").gives(&["server . 1:1(0) ack 101 win 512"]);
+    t.client(0, ". 1:1(0) ack 101 <dss ack 101,prio b>")
+        .gives(&["server . 1:1(0) ack 101 win 512"]);
     Setup::new().join(&mut t, 1);
     t.server("P. 101:201(100) ack 1")
         .gives(&["client1 P. 1:101(100) ack 1 win 64 <dss ack 1 map 101:201@1>"]);
-    assert_eq!(t.moved(), "mp_join_syn_rx+1 mp_join_ack_rx+1 mp_prio_rx+1 subflow_switch+1");
+    assert_eq!(
+        t.moved(),
+        "mp_join_syn_rx+1 mp_join_ack_rx+1 mp_prio_rx+1 subflow_switch+1"
+    );
 }
 
 #[test]
@@ -240,11 +258,14 @@ fn switched_data_that_both_subflows_hold_stays_with_the_active_one() {
 fn switched_back_data_goes_behind_what_went_before() {
     let mut t = Scenario::two_subflows();
     first(&mut t);
-    t.client(0, ". 1:1(0) ack 101 <dss ack 101,prio b>").gives(&["server . 1:1(0) ack 101 win 512"]);
+    t.client(0, ". 1:1(0) ack 101 <dss ack 101,prio b>")
+        .gives(&["server . 1:1(0) ack 101 win 512"]);
     t.server("P. 101:201(100) ack 1")
         .gives(&["client1 P. 1:101(100) ack 1 win 64 <dss ack 1 map 101:201@1>"]);
-    t.client(0, ". 1:1(0) ack 101 <dss ack 101,prio>").gives(&[]);
-    t.client(1, ". 1:1(0) ack 101 <dss ack 201,prio b>").gives(&["server . 1:1(0) ack 201 win 512"]);
+    t.client(0, ". 1:1(0) ack 101 <dss ack 101,prio>")
+        .gives(&[]);
+    t.client(1, ". 1:1(0) ack 101 <dss ack 201,prio b>")
+        .gives(&["server . 1:1(0) ack 201 win 512"]);
     t.server("P. 201:301(100) ack 1")
         .gives(&["client0 P. 101:201(100) ack 1 win 64 <dss ack 1 map 201:301@101>"]);
     assert_eq!(t.moved(), "mp_prio_rx+3 subflow_switch+2");

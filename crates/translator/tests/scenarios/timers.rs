@@ -12,7 +12,9 @@ fn start_no_timer_runs() {
 
 #[test]
 fn syn_sent_without_an_answer_leaves() {
-    let mut t = Setup::new().timeouts(|timeouts| timeouts.half_open = millis(5000)).syn_sent();
+    let mut t = Setup::new()
+        .timeouts(|timeouts| timeouts.half_open = millis(5000))
+        .syn_sent();
     assert_eq!(t.next_timeout(), Some(5000));
     t.at(4999);
     t.timeout().gives(&[]);
@@ -28,7 +30,9 @@ fn syn_sent_without_an_answer_leaves() {
 
 #[test]
 fn syn_sent_syn_again_starts_the_time_anew() {
-    let mut t = Setup::new().timeouts(|timeouts| timeouts.half_open = millis(5000)).syn_sent();
+    let mut t = Setup::new()
+        .timeouts(|timeouts| timeouts.half_open = millis(5000))
+        .syn_sent();
     t.at(3000);
     let _ = t.client(0, "S 0:0(0) win 65535 <mss 1460,sackok,ws 8,capable>");
     t.at(5000);
@@ -42,7 +46,9 @@ fn syn_sent_syn_again_starts_the_time_anew() {
 
 #[test]
 fn syn_received_without_a_third_ack_leaves() {
-    let mut t = Setup::new().timeouts(|timeouts| timeouts.half_open = millis(5000)).syn_received();
+    let mut t = Setup::new()
+        .timeouts(|timeouts| timeouts.half_open = millis(5000))
+        .syn_received();
     t.at(5000);
     t.timeout().gives(&[]);
     assert_eq!(t.state(), "gone");
@@ -51,7 +57,9 @@ fn syn_received_without_a_third_ack_leaves() {
 
 #[test]
 fn established_idle_connection_is_reset_on_both_sides() {
-    let mut t = Setup::new().timeouts(|timeouts| timeouts.idle = millis(9000)).two_subflows();
+    let mut t = Setup::new()
+        .timeouts(|timeouts| timeouts.idle = millis(9000))
+        .two_subflows();
     assert_eq!(t.next_timeout(), Some(9000));
     t.at(9000);
     t.timeout().gives(&[
@@ -65,13 +73,17 @@ fn established_idle_connection_is_reset_on_both_sides() {
 
 #[test]
 fn established_any_packet_keeps_it() {
-    let mut t = Setup::new().timeouts(|timeouts| timeouts.idle = millis(9000)).established();
+    let mut t = Setup::new()
+        .timeouts(|timeouts| timeouts.idle = millis(9000))
+        .established();
     t.at(8000);
-    t.client(0, ". 1:1(0) ack 1 <dss ack 1>").gives(&["server . 1:1(0) ack 1 win 512"]);
+    t.client(0, ". 1:1(0) ack 1 <dss ack 1>")
+        .gives(&["server . 1:1(0) ack 1 win 512"]);
     t.at(9000);
     t.timeout().gives(&[]);
     t.at(16_000);
-    t.server(". 1:1(0) ack 1").gives(&["client0 . 1:1(0) ack 1 win 64 <dss ack 1>"]);
+    t.server(". 1:1(0) ack 1")
+        .gives(&["client0 . 1:1(0) ack 1 win 64 <dss ack 1>"]);
     t.at(24_999);
     t.timeout().gives(&[]);
     assert_eq!(t.state(), "translating");
@@ -83,10 +95,16 @@ fn established_any_packet_keeps_it() {
 
 #[test]
 fn established_packets_that_are_dropped_do_not_keep_it() {
-    let mut t = Setup::new().timeouts(|timeouts| timeouts.idle = millis(9000)).established();
+    let mut t = Setup::new()
+        .timeouts(|timeouts| timeouts.idle = millis(9000))
+        .established();
     t.at(8000);
-    t.client(0, "R 50:50(0) win 0").gives(&["drop blind_reset", "client0 . 1:1(0) ack 1 win 509 <dss ack 1>"]);
-    t.server("P. 1:101(100) ack 500").gives(&["drop ack_of_unsent"]);
+    t.client(0, "R 50:50(0) win 0").gives(&[
+        "drop blind_reset",
+        "client0 . 1:1(0) ack 1 win 509 <dss ack 1>",
+    ]);
+    t.server("P. 1:101(100) ack 500")
+        .gives(&["drop ack_of_unsent"]);
     t.at(9000);
     let _ = t.timeout();
     assert_eq!(t.state(), "gone");
@@ -131,17 +149,28 @@ fn orphaned_join_that_does_not_authenticate_does_not_keep_it() {
     t.at(60_000);
     let _ = t.timeout();
     assert_eq!(t.state(), "gone");
-    assert_eq!(t.moved(), "mp_join_syn_rx+1 mp_rst_rx+1 connections_closed+1");
+    assert_eq!(
+        t.moved(),
+        "mp_join_syn_rx+1 mp_rst_rx+1 connections_closed+1"
+    );
 }
 
 #[test]
 fn plain_idle_connection_leaves() {
-    let mut t = Setup::new().backends(1).timeouts(|timeouts| timeouts.idle = millis(9000)).start();
-    t.client(0, "S 0:0(0) win 65535 <mss 1460>").gives(&["server0 S 0:0(0) win 65535 <mss 1460>"]);
+    let mut t = Setup::new()
+        .backends(1)
+        .timeouts(|timeouts| timeouts.idle = millis(9000))
+        .start();
+    t.client(0, "S 0:0(0) win 65535 <mss 1460>")
+        .gives(&["server0 S 0:0(0) win 65535 <mss 1460>"]);
+    let _ = t.server("S. 0:0(0) ack 1 <mss 1460>");
     t.at(9000);
     t.timeout().gives(&[]);
     assert_eq!(t.state(), "gone");
-    assert_eq!(t.moved(), "plain_syn+1 connections_opened+1 connections_closed+1");
+    assert_eq!(
+        t.moved(),
+        "plain_syn+1 connections_opened+1 connections_closed+1"
+    );
 }
 
 #[test]
@@ -159,7 +188,10 @@ fn established_timer_of_one_connection_leaves_the_others() {
     t.at(6000);
     t.timeout().gives(&[]);
     assert_eq!(t.state_of(1), None);
-    assert_eq!(t.moved(), "mp_capable_syn_rx+1 connections_opened+1 connections_closed+2");
+    assert_eq!(
+        t.moved(),
+        "mp_capable_syn_rx+1 connections_opened+1 connections_closed+2"
+    );
 }
 
 #[test]
@@ -167,7 +199,8 @@ fn established_timer_queue_does_not_grow_with_packets() {
     let mut t = Setup::new().established();
     for n in 0..1000 {
         t.at(n);
-        t.client(0, ". 1:1(0) ack 1 <dss ack 1>").gives(&["server . 1:1(0) ack 1 win 512"]);
+        t.client(0, ". 1:1(0) ack 1 <dss ack 1>")
+            .gives(&["server . 1:1(0) ack 1 win 512"]);
     }
     // One wake-up at the time that was asked for first, the next one idle time later.
     t.at(7_500_000);
@@ -180,7 +213,8 @@ fn established_timer_queue_does_not_grow_with_packets() {
 fn view_tells_age_and_idle_time() {
     let mut t = Scenario::established();
     t.at(300);
-    t.client(0, ". 1:1(0) ack 1 <dss ack 1>").gives(&["server . 1:1(0) ack 1 win 512"]);
+    t.client(0, ". 1:1(0) ack 1 <dss ack 1>")
+        .gives(&["server . 1:1(0) ack 1 win 512"]);
     t.at(500);
     let view = t.view().expect("a connection");
     assert_eq!((view.age, view.idle), (millis(500), millis(200)));

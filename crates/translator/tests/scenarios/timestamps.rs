@@ -6,8 +6,11 @@ use crate::support::{Scenario, Setup};
 fn joined() -> Scenario {
     let mut t = Setup::new().ts().established();
     t.at(40);
-    t.client(1, "S 0:0(0) win 65535 <mss 1460,sackok,ts 900000 0,ws 8,join>")
-        .gives(&["client1 S. 0:0(0) ack 1 win 65152 <mss 1460,sackok,ts 5000 900000,ws 7,join id 0>"]);
+    t.client(
+        1,
+        "S 0:0(0) win 65535 <mss 1460,sackok,ts 900000 0,ws 8,join>",
+    )
+    .gives(&["client1 S. 0:0(0) ack 1 win 65152 <mss 1460,sackok,ts 5000 900000,ws 7,join id 0>"]);
     t.client(1, ". 1:1(0) ack 1 win 512 <ts 900000 5000,join>")
         .gives(&["client1 . 1:1(0) ack 1 win 509 <ts 5000 900000,dss ack 1>"]);
     assert_eq!(t.moved(), "mp_join_syn_rx+1 mp_join_ack_rx+1");
@@ -18,8 +21,11 @@ fn joined() -> Scenario {
 fn established_timestamps_of_the_initial_subflow_pass() {
     let mut t = Setup::new().ts().established();
     t.at(10);
-    t.client(0, "P. 1:101(100) ack 1 win 512 <ts 1010 5000,dss ack 1 map 1:101@1>")
-        .gives(&["server P. 1:101(100) ack 1 win 512 <ts 1010 5000>"]);
+    t.client(
+        0,
+        "P. 1:101(100) ack 1 win 512 <ts 1010 5000,dss ack 1 map 1:101@1>",
+    )
+    .gives(&["server P. 1:101(100) ack 1 win 512 <ts 1010 5000>"]);
     t.server(". 1:1(0) ack 101 win 64 <ts 5010 1010>")
         .gives(&["client0 . 1:1(0) ack 101 win 64 <ts 5010 1010,dss ack 101>"]);
     assert_eq!(t.moved(), "");
@@ -29,8 +35,11 @@ fn established_timestamps_of_the_initial_subflow_pass() {
 fn joined_timestamps_move_onto_the_initial_clock() {
     let mut t = joined();
     t.at(50);
-    t.client(1, "P. 1:101(100) ack 1 win 512 <ts 900010 5000,dss ack 1 map 1:101@1>")
-        .gives(&["server P. 1:101(100) ack 1 win 512 <ts 1050 5000>"]);
+    t.client(
+        1,
+        "P. 1:101(100) ack 1 win 512 <ts 900010 5000,dss ack 1 map 1:101@1>",
+    )
+    .gives(&["server P. 1:101(100) ack 1 win 512 <ts 1050 5000>"]);
     assert_eq!(t.moved(), "");
 }
 
@@ -38,8 +47,11 @@ fn joined_timestamps_move_onto_the_initial_clock() {
 fn joined_echo_moves_back_to_the_subflows_clock() {
     let mut t = joined();
     t.at(50);
-    t.client(1, "P. 1:101(100) ack 1 win 512 <ts 900010 5000,dss ack 1 map 1:101@1>")
-        .gives(&["server P. 1:101(100) ack 1 win 512 <ts 1050 5000>"]);
+    t.client(
+        1,
+        "P. 1:101(100) ack 1 win 512 <ts 900010 5000,dss ack 1 map 1:101@1>",
+    )
+    .gives(&["server P. 1:101(100) ack 1 win 512 <ts 1050 5000>"]);
     t.server(". 1:1(0) ack 101 win 64 <ts 5050 1050>")
         .gives(&["client1 . 1:1(0) ack 101 win 64 <ts 5050 900010,dss ack 101>"]);
     assert_eq!(t.moved(), "");
@@ -48,22 +60,37 @@ fn joined_echo_moves_back_to_the_subflows_clock() {
 #[test]
 fn joined_late_packet_of_the_slower_path_does_not_turn_the_clock_back() {
     let mut t = joined();
-    t.client(1, ". 1:101(100) ack 1 win 512 <ts 900100 5000,dss ack 1 map 101:201@1>")
-        .gives(&["server . 101:201(100) ack 1 win 512 <ts 1140 5000>"]);
-    t.client(0, ". 1:101(100) ack 1 win 512 <ts 1060 5000,dss ack 1 map 1:101@1>")
-        .gives(&["server . 1:101(100) ack 1 win 512 <ts 1140 5000>"]);
-    t.client(0, ". 101:201(100) ack 1 win 512 <ts 1150 5000,dss ack 1 map 201:301@101>")
-        .gives(&["server . 201:301(100) ack 1 win 512 <ts 1150 5000>"]);
+    t.client(
+        1,
+        ". 1:101(100) ack 1 win 512 <ts 900100 5000,dss ack 1 map 101:201@1>",
+    )
+    .gives(&["server . 101:201(100) ack 1 win 512 <ts 1140 5000>"]);
+    t.client(
+        0,
+        ". 1:101(100) ack 1 win 512 <ts 1060 5000,dss ack 1 map 1:101@1>",
+    )
+    .gives(&["server . 1:101(100) ack 1 win 512 <ts 1140 5000>"]);
+    t.client(
+        0,
+        ". 101:201(100) ack 1 win 512 <ts 1150 5000,dss ack 1 map 201:301@101>",
+    )
+    .gives(&["server . 201:301(100) ack 1 win 512 <ts 1150 5000>"]);
     assert_eq!(t.moved(), "");
 }
 
 #[test]
 fn joined_echo_of_what_another_subflow_sent_is_cut_to_what_this_one_has() {
     let mut t = joined();
-    t.client(0, ". 1:101(100) ack 1 win 512 <ts 1060 5000,dss ack 1 map 1:101@1>")
-        .gives(&["server . 1:101(100) ack 1 win 512 <ts 1060 5000>"]);
-    t.client(1, ". 1:101(100) ack 1 win 512 <ts 900100 5000,dss ack 1 map 101:201@1>")
-        .gives(&["server . 101:201(100) ack 1 win 512 <ts 1140 5000>"]);
+    t.client(
+        0,
+        ". 1:101(100) ack 1 win 512 <ts 1060 5000,dss ack 1 map 1:101@1>",
+    )
+    .gives(&["server . 1:101(100) ack 1 win 512 <ts 1060 5000>"]);
+    t.client(
+        1,
+        ". 1:101(100) ack 1 win 512 <ts 900100 5000,dss ack 1 map 101:201@1>",
+    )
+    .gives(&["server . 101:201(100) ack 1 win 512 <ts 1140 5000>"]);
     t.server("P. 1:101(100) ack 1 win 64 <ts 5100 1140>")
         .gives(&["client0 P. 1:101(100) ack 1 win 64 <ts 5100 1060,dss ack 1 map 1:101@1>"]);
     assert_eq!(t.moved(), "");
@@ -72,10 +99,16 @@ fn joined_echo_of_what_another_subflow_sent_is_cut_to_what_this_one_has() {
 #[test]
 fn joined_ack_of_flexcps_own_echoes_the_subflows_latest() {
     let mut t = joined();
-    t.client(0, ". 1:101(100) ack 1 win 512 <ts 1060 5000,dss ack 1 map 1:101@1>")
-        .gives(&["server . 1:101(100) ack 1 win 512 <ts 1060 5000>"]);
-    t.client(1, ". 1:101(100) ack 1 win 512 <ts 900020 5000,dss ack 1 map 101:201@1>")
-        .gives(&["server . 101:201(100) ack 1 win 512 <ts 1060 5000>"]);
+    t.client(
+        0,
+        ". 1:101(100) ack 1 win 512 <ts 1060 5000,dss ack 1 map 1:101@1>",
+    )
+    .gives(&["server . 1:101(100) ack 1 win 512 <ts 1060 5000>"]);
+    t.client(
+        1,
+        ". 1:101(100) ack 1 win 512 <ts 900020 5000,dss ack 1 map 101:201@1>",
+    )
+    .gives(&["server . 101:201(100) ack 1 win 512 <ts 1060 5000>"]);
     t.server(". 1:1(0) ack 201 win 64 <ts 5100 1060>").gives(&[
         "client0 . 1:1(0) ack 101 win 64 <ts 5100 1060,dss ack 201>",
         "client1 . 1:1(0) ack 101 win 64 <ts 5100 900020,dss ack 201>",
@@ -101,16 +134,22 @@ fn joined_older_echo_of_the_slower_path_is_not_sent_to_the_server() {
         .gives(&["client0 P. 1:101(100) ack 1 win 64 <ts 5100 1000,dss ack 1 map 1:101@1>"]);
     t.client(0, ". 1:1(0) ack 101 win 512 <ts 1060 5100,dss ack 101>")
         .gives(&["server . 1:1(0) ack 101 win 512 <ts 1060 5100>"]);
-    t.client(1, ". 1:101(100) ack 1 win 512 <ts 900050 5000,dss ack 101 map 1:101@1>")
-        .gives(&["server . 1:101(100) ack 101 win 512 <ts 1090 5100>"]);
+    t.client(
+        1,
+        ". 1:101(100) ack 1 win 512 <ts 900050 5000,dss ack 101 map 1:101@1>",
+    )
+    .gives(&["server . 1:101(100) ack 101 win 512 <ts 1090 5100>"]);
     assert_eq!(t.moved(), "");
 }
 
 #[test]
 fn established_echo_of_what_the_server_never_sent_is_not_passed_on() {
     let mut t = Setup::new().ts().established();
-    t.client(0, "P. 1:101(100) ack 1 win 512 <ts 1010 99999,dss ack 1 map 1:101@1>")
-        .gives(&["server P. 1:101(100) ack 1 win 512 <ts 1010 5000>"]);
+    t.client(
+        0,
+        "P. 1:101(100) ack 1 win 512 <ts 1010 99999,dss ack 1 map 1:101@1>",
+    )
+    .gives(&["server P. 1:101(100) ack 1 win 512 <ts 1010 5000>"]);
     assert_eq!(t.moved(), "");
 }
 
@@ -128,7 +167,8 @@ fn established_joined_subflow_without_timestamps_gets_the_initial_clock() {
     let mut t = Setup::new().ts().established();
     t.client(1, "S 0:0(0) win 65535 <mss 1460,sackok,ws 8,join>")
         .gives(&["client1 S. 0:0(0) ack 1 win 65152 <mss 1460,sackok,ws 7,join id 0>"]);
-    t.client(1, ". 1:1(0) ack 1 win 512 <join>").gives(&["client1 . 1:1(0) ack 1 win 509 <dss ack 1>"]);
+    t.client(1, ". 1:1(0) ack 1 win 512 <join>")
+        .gives(&["client1 . 1:1(0) ack 1 win 509 <dss ack 1>"]);
     t.at(30);
     t.client(1, "P. 1:101(100) ack 1 <dss ack 1 map 1:101@1>")
         .gives(&["server P. 1:101(100) ack 1 win 512 <ts 1030 5000>"]);
@@ -144,10 +184,14 @@ fn established_client_with_timestamps_and_a_server_without_uses_none() {
         .gives(&["server S 0:0(0) win 65535 <mss 1432,ts 1000 0>"]);
     t.server("S. 0:0(0) ack 1 win 65160 <mss 1460>")
         .gives(&["client0 S. 0:0(0) ack 1 win 65160 <mss 1460,capable>"]);
-    t.client(0, ". 1:1(0) ack 1 win 512 <capable>").gives(&["server . 1:1(0) ack 1 win 512"]);
+    t.client(0, ". 1:1(0) ack 1 win 512 <capable>")
+        .gives(&["server . 1:1(0) ack 1 win 512"]);
     t.server("P. 1:101(100) ack 1")
         .gives(&["client0 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1>"]);
-    assert_eq!(t.moved(), "mp_capable_syn_rx+1 mp_capable_ack_rx+1 connections_opened+1");
+    assert_eq!(
+        t.moved(),
+        "mp_capable_syn_rx+1 mp_capable_ack_rx+1 connections_opened+1"
+    );
 }
 
 #[test]
@@ -155,28 +199,40 @@ fn established_clock_of_the_client_wraps() {
     let mut t = Setup::new().start();
     t.client(0, "S 0:0(0) win 65535 <mss 1460,ts 4294967290 0,capable>")
         .gives(&["server S 0:0(0) win 65535 <mss 1432,ts 4294967290 0>"]);
-    t.server("S. 0:0(0) ack 1 win 65160 <mss 1460,ts 4294967000 4294967290>").gives(&[
-        "client0 S. 0:0(0) ack 1 win 65160 <mss 1460,ts 4294967000 4294967290,capable>",
-    ]);
+    t.server("S. 0:0(0) ack 1 win 65160 <mss 1460,ts 4294967000 4294967290>")
+        .gives(&["client0 S. 0:0(0) ack 1 win 65160 <mss 1460,ts 4294967000 4294967290,capable>"]);
     t.client(0, ". 1:1(0) ack 1 win 512 <ts 5 4294967000,capable>")
         .gives(&["server . 1:1(0) ack 1 win 512 <ts 5 4294967000>"]);
     t.server(". 1:1(0) ack 1 win 64 <ts 10 5>")
         .gives(&["client0 . 1:1(0) ack 1 win 64 <ts 10 5,dss ack 1>"]);
-    t.client(0, "P. 1:101(100) ack 1 win 512 <ts 8 10,dss ack 1 map 1:101@1>")
-        .gives(&["server P. 1:101(100) ack 1 win 512 <ts 8 10>"]);
-    assert_eq!(t.moved(), "mp_capable_syn_rx+1 mp_capable_ack_rx+1 connections_opened+1");
+    t.client(
+        0,
+        "P. 1:101(100) ack 1 win 512 <ts 8 10,dss ack 1 map 1:101@1>",
+    )
+    .gives(&["server P. 1:101(100) ack 1 win 512 <ts 8 10>"]);
+    assert_eq!(
+        t.moved(),
+        "mp_capable_syn_rx+1 mp_capable_ack_rx+1 connections_opened+1"
+    );
 }
 
 #[test]
 fn joined_clock_that_wraps_goes_on_at_the_server() {
     let mut t = Setup::new().ts().established();
-    t.client(1, "S 0:0(0) win 65535 <mss 1460,sackok,ts 4294967290 0,ws 8,join>").gives(&[
+    t.client(
+        1,
+        "S 0:0(0) win 65535 <mss 1460,sackok,ts 4294967290 0,ws 8,join>",
+    )
+    .gives(&[
         "client1 S. 0:0(0) ack 1 win 65152 <mss 1460,sackok,ts 5000 4294967290,ws 7,join id 0>",
     ]);
     t.client(1, ". 1:1(0) ack 1 win 512 <ts 4294967292 5000,join>")
         .gives(&["client1 . 1:1(0) ack 1 win 509 <ts 5000 4294967292,dss ack 1>"]);
-    t.client(1, "P. 1:101(100) ack 1 win 512 <ts 4 5000,dss ack 1 map 1:101@1>")
-        .gives(&["server P. 1:101(100) ack 1 win 512 <ts 1010 5000>"]);
+    t.client(
+        1,
+        "P. 1:101(100) ack 1 win 512 <ts 4 5000,dss ack 1 map 1:101@1>",
+    )
+    .gives(&["server P. 1:101(100) ack 1 win 512 <ts 1010 5000>"]);
     t.server(". 1:1(0) ack 101 win 64 <ts 5010 1010>")
         .gives(&["client1 . 1:1(0) ack 101 win 64 <ts 5010 4,dss ack 101>"]);
     assert_eq!(t.moved(), "mp_join_syn_rx+1 mp_join_ack_rx+1");
@@ -186,8 +242,11 @@ fn joined_clock_that_wraps_goes_on_at_the_server() {
 fn syn_sent_syn_again_with_a_later_timestamp_starts_the_clock_there() {
     let mut t = Setup::new().ts().syn_sent();
     t.at(1000);
-    t.client(0, "S 0:0(0) win 65535 <mss 1460,sackok,ts 2000 0,ws 8,capable>")
-        .gives(&["server S 0:0(0) win 65535 <mss 1432,sackok,ts 2000 0,ws 8>"]);
+    t.client(
+        0,
+        "S 0:0(0) win 65535 <mss 1460,sackok,ts 2000 0,ws 8,capable>",
+    )
+    .gives(&["server S 0:0(0) win 65535 <mss 1432,sackok,ts 2000 0,ws 8>"]);
     t.server("S. 0:0(0) ack 1 win 65160 <mss 1460,sackok,ts 5000 2000,ws 7>")
         .gives(&["client0 S. 0:0(0) ack 1 win 65160 <mss 1460,sackok,ts 5000 2000,ws 7,capable>"]);
     t.client(0, ". 1:1(0) ack 1 win 512 <ts 2001 5000,capable>")

@@ -66,7 +66,8 @@ fn mixed_data_over_ipv6_reaches_an_ipv4_server() {
     let mut t = Scenario::mixed();
     t.client(1, "P. 1:101(100) ack 1 <dss ack 1 map 1:101@1>")
         .gives(&["server P. 1:101(100) ack 1 win 512"]);
-    t.server(". 1:1(0) ack 101").gives(&["client1 . 1:1(0) ack 101 win 64 <dss ack 101>"]);
+    t.server(". 1:1(0) ack 101")
+        .gives(&["client1 . 1:1(0) ack 101 win 64 <dss ack 101>"]);
     assert_eq!(t.moved(), "");
 }
 
@@ -97,10 +98,12 @@ fn established_retransmission_of_acknowledged_data_goes_up() {
     let mut t = Scenario::established();
     t.client(0, "P. 1:101(100) ack 1 <dss ack 1 map 1:101@1>")
         .gives(&["server P. 1:101(100) ack 1 win 512"]);
-    t.server(". 1:1(0) ack 101").gives(&["client0 . 1:1(0) ack 101 win 64 <dss ack 101>"]);
+    t.server(". 1:1(0) ack 101")
+        .gives(&["client0 . 1:1(0) ack 101 win 64 <dss ack 101>"]);
     t.client(0, "P. 1:101(100) ack 1 <dss ack 1 map 1:101@1>")
         .gives(&["server P. 1:101(100) ack 1 win 512"]);
-    t.server(". 1:1(0) ack 101").gives(&["client0 . 1:1(0) ack 101 win 64 <dss ack 101>"]);
+    t.server(". 1:1(0) ack 101")
+        .gives(&["client0 . 1:1(0) ack 101 win 64 <dss ack 101>"]);
     assert_eq!(t.moved(), "");
 }
 
@@ -109,8 +112,10 @@ fn established_data_without_dss_belongs_to_the_mapping_before() {
     let mut t = Scenario::established();
     t.client(0, ". 1:101(100) ack 1 <dss ack 1 map 1:301@1>")
         .gives(&["server . 1:101(100) ack 1 win 512"]);
-    t.client(0, ". 101:201(100) ack 1 <dss ack 1>").gives(&["server . 101:201(100) ack 1 win 512"]);
-    t.client(0, "P. 201:301(100) ack 1").gives(&["server P. 201:301(100) ack 1 win 512"]);
+    t.client(0, ". 101:201(100) ack 1 <dss ack 1>")
+        .gives(&["server . 101:201(100) ack 1 win 512"]);
+    t.client(0, "P. 201:301(100) ack 1")
+        .gives(&["server P. 201:301(100) ack 1 win 512"]);
     assert_eq!(t.moved(), "");
 }
 
@@ -119,7 +124,8 @@ fn two_subflows_data_without_dss_belongs_to_the_mapping_before_on_its_subflow() 
     let mut t = Scenario::two_subflows();
     t.client(1, ". 1:101(100) ack 1 <dss ack 1 map 1001:1201@1>")
         .gives(&["server . 1001:1101(100) ack 1 win 512"]);
-    t.client(1, "P. 101:201(100) ack 1").gives(&["server P. 1101:1201(100) ack 1 win 512"]);
+    t.client(1, "P. 101:201(100) ack 1")
+        .gives(&["server P. 1101:1201(100) ack 1 win 512"]);
     assert_eq!(t.moved(), "");
 }
 
@@ -153,30 +159,40 @@ fn two_subflows_mapping_that_contradicts_an_earlier_one_is_dropped() {
     let mut t = Scenario::two_subflows();
     t.client(1, ". 1:101(100) ack 1 <dss ack 1 map 1:101@1>")
         .gives(&["server . 1:101(100) ack 1 win 512"]);
-    t.client(1, ". 51:151(100) ack 1 <dss ack 1 map 501:601@51>").gives(&["drop bad_mapping"]);
+    t.client(1, ". 51:151(100) ack 1 <dss ack 1 map 501:601@51>")
+        .gives(&["drop bad_mapping"]);
     assert_eq!(t.moved(), "bad_mapping+1");
 }
 
 #[test]
 fn established_mapping_out_of_reach_is_dropped() {
     let mut t = Scenario::established();
-    t.client(0, ". 1:101(100) ack 1 <dss ack 1 map 1500000001:1500000101@1>").gives(&["drop bad_mapping"]);
-    t.client(0, ". 1:101(100) ack 1 <dss ack 1 map 1:101@1500000001>").gives(&["drop bad_mapping"]);
+    t.client(
+        0,
+        ". 1:101(100) ack 1 <dss ack 1 map 1500000001:1500000101@1>",
+    )
+    .gives(&["drop bad_mapping"]);
+    t.client(0, ". 1:101(100) ack 1 <dss ack 1 map 1:101@1500000001>")
+        .gives(&["drop bad_mapping"]);
     assert_eq!(t.moved(), "bad_mapping+2");
 }
 
 #[test]
 fn established_data_out_of_reach_is_dropped() {
     let mut t = Scenario::established();
-    t.client(0, ". 1500000001:1500000101(100) ack 1 <dss ack 1 map 1:101@1>")
-        .gives(&["drop out_of_window"]);
+    t.client(
+        0,
+        ". 1500000001:1500000101(100) ack 1 <dss ack 1 map 1:101@1>",
+    )
+    .gives(&["drop out_of_window"]);
     assert_eq!(t.moved(), "out_of_window+1");
 }
 
 #[test]
 fn two_subflows_data_outside_its_mapping_is_dropped() {
     let mut t = Scenario::two_subflows();
-    t.client(1, ". 1:101(100) ack 1 <dss ack 1 map 1:101@201>").gives(&["drop no_mapping"]);
+    t.client(1, ". 1:101(100) ack 1 <dss ack 1 map 1:101@201>")
+        .gives(&["drop no_mapping"]);
     assert_eq!(t.moved(), "no_mapping+1");
 }
 
@@ -185,7 +201,10 @@ fn established_mapping_with_a_checksum_that_was_not_negotiated_resets_the_subflo
     // RFC 8684 section 3.3: "the receiver MUST close the subflow with a RST".
     let mut t = Scenario::two_subflows();
     t.client(1, "P. 1:101(100) ack 1 <dss ack 1 map 1:101@1 csum 1234>")
-        .gives(&["drop bad_mapping", "client1 R. 1:1(0) ack 1 win 509 <rst reason 1>"]);
+        .gives(&[
+            "drop bad_mapping",
+            "client1 R. 1:1(0) ack 1 win 509 <rst reason 1>",
+        ]);
     assert_eq!(t.moved(), "mp_rst_tx+1 bad_mapping+1");
 }
 
@@ -196,36 +215,43 @@ fn established_short_data_numbers_are_understood() {
         .gives(&["server P. 1:101(100) ack 1 win 512"]);
     t.server("P. 1:101(100) ack 101")
         .gives(&["client0 P. 1:101(100) ack 101 win 64 <dss ack 101 map 1:101@1>"]);
-    t.client(0, ". 101:101(0) ack 101 <dss ack32 101>").gives(&["server . 101:101(0) ack 101 win 512"]);
+    t.client(0, ". 101:101(0) ack 101 <dss ack32 101>")
+        .gives(&["server . 101:101(0) ack 101 win 512"]);
     assert_eq!(t.moved(), "");
 }
 
 #[test]
 fn established_ack_of_unsent_on_the_subflow_is_dropped() {
     let mut t = Scenario::established();
-    t.client(0, "P. 1:101(100) ack 2 <dss ack 1 map 1:101@1>").gives(&["drop ack_of_unsent"]);
+    t.client(0, "P. 1:101(100) ack 2 <dss ack 1 map 1:101@1>")
+        .gives(&["drop ack_of_unsent"]);
     assert_eq!(t.moved(), "ack_of_unsent+1");
 }
 
 #[test]
 fn established_data_ack_of_unsent_is_dropped() {
     let mut t = Scenario::established();
-    t.client(0, "P. 1:101(100) ack 1 <dss ack 2 map 1:101@1>").gives(&["drop ack_of_unsent"]);
+    t.client(0, "P. 1:101(100) ack 1 <dss ack 2 map 1:101@1>")
+        .gives(&["drop ack_of_unsent"]);
     assert_eq!(t.moved(), "ack_of_unsent+1");
 }
 
 #[test]
 fn established_segment_without_ack_flag_is_dropped() {
     let mut t = Scenario::established();
-    t.client(0, "P 1:101(100) <dss map 1:101@1>").gives(&["drop unexpected"]);
+    t.client(0, "P 1:101(100) <dss map 1:101@1>")
+        .gives(&["drop unexpected"]);
     assert_eq!(t.moved(), "unexpected+1");
 }
 
 #[test]
 fn established_urgent_data_passes() {
     let mut t = Scenario::established();
-    t.client(0, "P.U 1:101(100) ack 1 win 512 urg 100 <dss ack 1 map 1:101@1>")
-        .gives(&["server P.U 1:101(100) ack 1 win 512 urg 100"]);
+    t.client(
+        0,
+        "P.U 1:101(100) ack 1 win 512 urg 100 <dss ack 1 map 1:101@1>",
+    )
+    .gives(&["server P.U 1:101(100) ack 1 win 512 urg 100"]);
     assert_eq!(t.moved(), "");
 }
 
@@ -234,15 +260,18 @@ fn established_keepalive_of_the_clients_asks_the_server() {
     let mut t = Scenario::established();
     t.client(0, "P. 1:101(100) ack 1 <dss ack 1 map 1:101@1>")
         .gives(&["server P. 1:101(100) ack 1 win 512"]);
-    t.server(". 1:1(0) ack 101").gives(&["client0 . 1:1(0) ack 101 win 64 <dss ack 101>"]);
-    t.client(0, ". 100:100(0) ack 1 <dss ack 1>").gives(&["server . 100:100(0) ack 1 win 512"]);
+    t.server(". 1:1(0) ack 101")
+        .gives(&["client0 . 1:1(0) ack 101 win 64 <dss ack 101>"]);
+    t.client(0, ". 100:100(0) ack 1 <dss ack 1>")
+        .gives(&["server . 100:100(0) ack 1 win 512"]);
     assert_eq!(t.moved(), "");
 }
 
 #[test]
 fn two_subflows_keepalive_on_the_joined_one_is_answered_by_flexcp() {
     let mut t = Scenario::two_subflows();
-    t.client(1, ". 0:0(0) ack 1 <dss ack 1>").gives(&["client1 . 1:1(0) ack 1 win 509 <dss ack 1>"]);
+    t.client(1, ". 0:0(0) ack 1 <dss ack 1>")
+        .gives(&["client1 . 1:1(0) ack 1 win 509 <dss ack 1>"]);
     assert_eq!(t.moved(), "");
 }
 
@@ -254,20 +283,31 @@ fn two_subflows_counts_bytes_up_on_each() {
     t.client(1, "P. 1:51(50) ack 1 <dss ack 1 map 101:151@1>")
         .gives(&["server P. 101:151(50) ack 1 win 512"]);
     let view = t.view().expect("a connection");
-    assert_eq!([view.subflows[0].bytes_up, view.subflows[1].bytes_up], [100, 50]);
+    assert_eq!(
+        [view.subflows[0].bytes_up, view.subflows[1].bytes_up],
+        [100, 50]
+    );
     assert_eq!(t.moved(), "");
 }
 
 #[test]
 fn established_with_many_mappings_resets_the_subflow_at_the_limit() {
-    let mut t = Setup::new().limits(|limits| limits.mappings = 4).two_subflows();
+    let mut t = Setup::new()
+        .limits(|limits| limits.mappings = 4)
+        .two_subflows();
     // Each leaves a gap, so that no two can be one.
     for n in 0..4 {
         let (ssn, end) = (1 + n * 20, 11 + n * 20);
-        t.client(1, &format!(". {ssn}:{end}(10) ack 1 <dss ack 1 map {ssn}:{end}@{ssn}>"))
-            .gives(&[&format!("server . {ssn}:{end}(10) ack 1 win 512")]);
+        t.client(
+            1,
+            &format!(". {ssn}:{end}(10) ack 1 <dss ack 1 map {ssn}:{end}@{ssn}>"),
+        )
+        .gives(&[&format!("server . {ssn}:{end}(10) ack 1 win 512")]);
     }
     t.client(1, ". 81:91(10) ack 1 <dss ack 1 map 81:91@81>")
-        .gives(&["drop limit_reached", "client1 R. 1:1(0) ack 1 win 509 <rst reason 4 transient>"]);
+        .gives(&[
+            "drop limit_reached",
+            "client1 R. 1:1(0) ack 1 win 509 <rst reason 4 transient>",
+        ]);
     assert_eq!(t.moved(), "mp_rst_tx+1 limit_reached+1");
 }

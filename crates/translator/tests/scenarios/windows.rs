@@ -6,29 +6,35 @@ use crate::support::{Scenario, Setup};
 /// A connection whose client has offered 256 bytes so far.
 fn small() -> Scenario {
     let mut t = Scenario::syn_received();
-    t.client(0, ". 1:1(0) ack 1 win 1 <capable>").gives(&["server . 1:1(0) ack 1 win 1"]);
+    t.client(0, ". 1:1(0) ack 1 win 1 <capable>")
+        .gives(&["server . 1:1(0) ack 1 win 1"]);
     assert_eq!(t.moved(), "mp_capable_ack_rx+1");
     t
 }
 
 /// Flow 1 joins with this window scale.
 fn join(t: &mut Scenario, scale: &str, window: u16) {
-    t.client(1, &format!("S 0:0(0) win 65535 <mss 1460,sackok{scale},join>"));
-    t.client(1, &format!(". 1:1(0) ack 1 win {window} <join>"));
+    let _ = t.client(
+        1,
+        &format!("S 0:0(0) win 65535 <mss 1460,sackok{scale},join>"),
+    );
+    let _ = t.client(1, &format!(". 1:1(0) ack 1 win {window} <join>"));
     assert_eq!(t.moved(), "mp_join_syn_rx+1 mp_join_ack_rx+1");
 }
 
 #[test]
 fn established_window_of_the_client_passes() {
     let mut t = Scenario::established();
-    t.client(0, ". 1:1(0) ack 1 win 600 <dss ack 1>").gives(&["server . 1:1(0) ack 1 win 600"]);
+    t.client(0, ". 1:1(0) ack 1 win 600 <dss ack 1>")
+        .gives(&["server . 1:1(0) ack 1 win 600"]);
     assert_eq!(t.moved(), "");
 }
 
 #[test]
 fn established_window_that_shrinks_is_not_told_to_the_server() {
     let mut t = Scenario::established();
-    t.client(0, ". 1:1(0) ack 1 win 100 <dss ack 1>").gives(&["server . 1:1(0) ack 1 win 512"]);
+    t.client(0, ". 1:1(0) ack 1 win 100 <dss ack 1>")
+        .gives(&["server . 1:1(0) ack 1 win 512"]);
     assert_eq!(t.moved(), "");
 }
 
@@ -37,8 +43,10 @@ fn established_window_closes_as_data_is_acknowledged() {
     let mut t = small();
     t.server(". 1:257(256) ack 1")
         .gives(&["client0 . 1:257(256) ack 1 win 64 <dss ack 1 map 1:257@1>"]);
-    t.client(0, ". 1:1(0) ack 257 win 0 <dss ack 257>").gives(&["server . 1:1(0) ack 257 win 0"]);
-    t.client(0, ". 1:1(0) ack 257 win 3 <dss ack 257>").gives(&["server . 1:1(0) ack 257 win 3"]);
+    t.client(0, ". 1:1(0) ack 257 win 0 <dss ack 257>")
+        .gives(&["server . 1:1(0) ack 257 win 0"]);
+    t.client(0, ". 1:1(0) ack 257 win 3 <dss ack 257>")
+        .gives(&["server . 1:1(0) ack 257 win 3"]);
     assert_eq!(t.moved(), "");
 }
 
@@ -47,10 +55,13 @@ fn closed_window_probe_reaches_the_client_and_its_answer_the_server() {
     let mut t = small();
     t.server(". 1:257(256) ack 1")
         .gives(&["client0 . 1:257(256) ack 1 win 64 <dss ack 1 map 1:257@1>"]);
-    t.client(0, ". 1:1(0) ack 257 win 0 <dss ack 257>").gives(&["server . 1:1(0) ack 257 win 0"]);
+    t.client(0, ". 1:1(0) ack 257 win 0 <dss ack 257>")
+        .gives(&["server . 1:1(0) ack 257 win 0"]);
     t.at(200);
-    t.server(". 256:256(0) ack 1").gives(&["client0 . 256:256(0) ack 1 win 64 <dss ack 1>"]);
-    t.client(0, ". 1:1(0) ack 257 win 0 <dss ack 257>").gives(&["server . 1:1(0) ack 257 win 0"]);
+    t.server(". 256:256(0) ack 1")
+        .gives(&["client0 . 256:256(0) ack 1 win 64 <dss ack 1>"]);
+    t.client(0, ". 1:1(0) ack 257 win 0 <dss ack 257>")
+        .gives(&["server . 1:1(0) ack 257 win 0"]);
     assert_eq!(t.moved(), "");
 }
 
@@ -59,11 +70,15 @@ fn closed_window_probe_of_the_clients_reaches_the_server() {
     let mut t = Scenario::established();
     t.client(0, "P. 1:101(100) ack 1 <dss ack 1 map 1:101@1>")
         .gives(&["server P. 1:101(100) ack 1 win 512"]);
-    t.server(". 1:1(0) ack 101 win 0").gives(&["client0 . 1:1(0) ack 101 win 0 <dss ack 101>"]);
+    t.server(". 1:1(0) ack 101 win 0")
+        .gives(&["client0 . 1:1(0) ack 101 win 0 <dss ack 101>"]);
     t.at(200);
-    t.client(0, ". 100:100(0) ack 1 <dss ack 1>").gives(&["server . 100:100(0) ack 1 win 512"]);
-    t.server(". 1:1(0) ack 101 win 0").gives(&["client0 . 1:1(0) ack 101 win 0 <dss ack 101>"]);
-    t.server(". 1:1(0) ack 101 win 9").gives(&["client0 . 1:1(0) ack 101 win 9 <dss ack 101>"]);
+    t.client(0, ". 100:100(0) ack 1 <dss ack 1>")
+        .gives(&["server . 100:100(0) ack 1 win 512"]);
+    t.server(". 1:1(0) ack 101 win 0")
+        .gives(&["client0 . 1:1(0) ack 101 win 0 <dss ack 101>"]);
+    t.server(". 1:1(0) ack 101 win 9")
+        .gives(&["client0 . 1:1(0) ack 101 win 9 <dss ack 101>"]);
     assert_eq!(t.moved(), "");
 }
 
@@ -73,7 +88,8 @@ fn established_window_of_a_partial_unit_is_rounded_down() {
     t.server(". 1:101(100) ack 1")
         .gives(&["client0 . 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1>"]);
     // 156 bytes are left of the 256.
-    t.client(0, ". 1:1(0) ack 101 win 0 <dss ack 101>").gives(&["server . 1:1(0) ack 101 win 0"]);
+    t.client(0, ". 1:1(0) ack 101 win 0 <dss ack 101>")
+        .gives(&["server . 1:1(0) ack 101 win 0"]);
     assert_eq!(t.moved(), "");
 }
 
@@ -81,7 +97,8 @@ fn established_window_of_a_partial_unit_is_rounded_down() {
 fn joined_without_scaling_window_is_rescaled_for_the_server() {
     let mut t = small();
     join(&mut t, "", 200);
-    t.client(1, ". 1:1(0) ack 1 win 60000 <dss ack 1>").gives(&["server . 1:1(0) ack 1 win 234"]);
+    t.client(1, ". 1:1(0) ack 1 win 60000 <dss ack 1>")
+        .gives(&["server . 1:1(0) ack 1 win 234"]);
     assert_eq!(t.moved(), "");
 }
 
@@ -89,7 +106,8 @@ fn joined_without_scaling_window_is_rescaled_for_the_server() {
 fn joined_with_a_larger_scale_window_is_rescaled_for_the_server() {
     let mut t = small();
     join(&mut t, ",ws 10", 0);
-    t.client(1, ". 1:1(0) ack 1 win 100 <dss ack 1>").gives(&["server . 1:1(0) ack 1 win 400"]);
+    t.client(1, ". 1:1(0) ack 1 win 100 <dss ack 1>")
+        .gives(&["server . 1:1(0) ack 1 win 400"]);
     assert_eq!(t.moved(), "");
 }
 
@@ -97,7 +115,8 @@ fn joined_with_a_larger_scale_window_is_rescaled_for_the_server() {
 fn joined_with_a_larger_scale_window_is_capped_at_what_the_field_holds() {
     let mut t = small();
     join(&mut t, ",ws 14", 0);
-    t.client(1, ". 1:1(0) ack 1 win 65535 <dss ack 1>").gives(&["server . 1:1(0) ack 1 win 65535"]);
+    t.client(1, ". 1:1(0) ack 1 win 65535 <dss ack 1>")
+        .gives(&["server . 1:1(0) ack 1 win 65535"]);
     assert_eq!(t.moved(), "");
 }
 
@@ -105,29 +124,37 @@ fn joined_with_a_larger_scale_window_is_capped_at_what_the_field_holds() {
 fn joined_without_scaling_gets_the_servers_window_in_bytes() {
     let mut t = Scenario::established();
     join(&mut t, "", 60000);
-    t.client(1, ". 1:101(100) ack 1 <dss ack 1 map 1:101@1>").gives(&["server . 1:101(100) ack 1 win 512"]);
-    t.server(". 1:1(0) ack 101 win 10").gives(&["client1 . 1:1(0) ack 101 win 1280 <dss ack 101>"]);
+    t.client(1, ". 1:101(100) ack 1 <dss ack 1 map 1:101@1>")
+        .gives(&["server . 1:101(100) ack 1 win 512"]);
+    t.server(". 1:1(0) ack 101 win 10")
+        .gives(&["client1 . 1:1(0) ack 101 win 1280 <dss ack 101>"]);
     t.client(1, ". 101:201(100) ack 1 <dss ack 1 map 101:201@101>")
         .gives(&["server . 101:201(100) ack 1 win 512"]);
-    t.server(". 1:1(0) ack 201 win 1000").gives(&["client1 . 1:1(0) ack 201 win 65535 <dss ack 201>"]);
+    t.server(". 1:1(0) ack 201 win 1000")
+        .gives(&["client1 . 1:1(0) ack 201 win 65535 <dss ack 201>"]);
     assert_eq!(t.moved(), "");
 }
 
 #[test]
 fn server_without_scaling_windows_are_taken_as_they_are() {
     let mut t = Setup::new().scales(Some(8), None).established();
-    t.server(". 1:1(0) ack 1 win 500").gives(&["client0 . 1:1(0) ack 1 win 500 <dss ack 1>"]);
-    t.client(0, ". 1:1(0) ack 1 win 60000 <dss ack 1>").gives(&["server . 1:1(0) ack 1 win 60000"]);
+    t.server(". 1:1(0) ack 1 win 500")
+        .gives(&["client0 . 1:1(0) ack 1 win 500 <dss ack 1>"]);
+    t.client(0, ". 1:1(0) ack 1 win 60000 <dss ack 1>")
+        .gives(&["server . 1:1(0) ack 1 win 60000"]);
     join(&mut t, ",ws 8", 512);
-    t.client(1, ". 1:1(0) ack 1 win 61000 <dss ack 1>").gives(&["server . 1:1(0) ack 1 win 61000"]);
+    t.client(1, ". 1:1(0) ack 1 win 61000 <dss ack 1>")
+        .gives(&["server . 1:1(0) ack 1 win 61000"]);
     assert_eq!(t.moved(), "");
 }
 
 #[test]
 fn client_without_scaling_windows_are_taken_as_they_are() {
     let mut t = Setup::new().scales(None, Some(7)).established();
-    t.server(". 1:1(0) ack 1 win 500").gives(&["client0 . 1:1(0) ack 1 win 500 <dss ack 1>"]);
-    t.client(0, ". 1:1(0) ack 1 win 60000 <dss ack 1>").gives(&["server . 1:1(0) ack 1 win 60000"]);
+    t.server(". 1:1(0) ack 1 win 500")
+        .gives(&["client0 . 1:1(0) ack 1 win 500 <dss ack 1>"]);
+    t.client(0, ". 1:1(0) ack 1 win 60000 <dss ack 1>")
+        .gives(&["server . 1:1(0) ack 1 win 60000"]);
     assert_eq!(t.moved(), "");
 }
 
@@ -144,7 +171,8 @@ fn two_subflows_stale_window_of_the_slower_path_does_not_shrink_it() {
     let mut t = Scenario::two_subflows();
     t.server(". 1:101(100) ack 1")
         .gives(&["client0 . 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1>"]);
-    t.client(0, ". 1:1(0) ack 101 win 600 <dss ack 101>").gives(&["server . 1:1(0) ack 101 win 600"]);
+    t.client(0, ". 1:1(0) ack 101 win 600 <dss ack 101>")
+        .gives(&["server . 1:1(0) ack 101 win 600"]);
     t.client(1, "P. 1:101(100) ack 1 win 512 <dss ack 1 map 1:101@1>")
         .gives(&["server P. 1:101(100) ack 101 win 600"]);
     assert_eq!(t.moved(), "");
@@ -153,7 +181,8 @@ fn two_subflows_stale_window_of_the_slower_path_does_not_shrink_it() {
 #[test]
 fn two_subflows_window_update_on_the_other_one_reaches_the_server() {
     let mut t = Scenario::two_subflows();
-    t.client(1, ". 1:1(0) ack 1 win 700 <dss ack 1>").gives(&["server . 1:1(0) ack 1 win 700"]);
+    t.client(1, ". 1:1(0) ack 1 win 700 <dss ack 1>")
+        .gives(&["server . 1:1(0) ack 1 win 700"]);
     assert_eq!(t.moved(), "");
 }
 
@@ -162,7 +191,8 @@ fn two_subflows_server_window_of_a_late_packet_is_not_told() {
     let mut t = Scenario::two_subflows();
     t.client(0, ". 1:101(100) ack 1 <dss ack 1 map 1:101@1>")
         .gives(&["server . 1:101(100) ack 1 win 512"]);
-    t.server(". 1:1(0) ack 101 win 70").gives(&["client0 . 1:1(0) ack 101 win 70 <dss ack 101>"]);
+    t.server(". 1:1(0) ack 101 win 70")
+        .gives(&["client0 . 1:1(0) ack 101 win 70 <dss ack 101>"]);
     t.server("P. 1:101(100) ack 1 win 99")
         .gives(&["client0 P. 1:101(100) ack 101 win 70 <dss ack 101 map 1:101@1>"]);
     assert_eq!(t.moved(), "");

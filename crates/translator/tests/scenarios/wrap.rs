@@ -23,7 +23,9 @@ fn down(t: &mut Scenario, count: u32) {
     for n in 0..count {
         let (a, b) = (1 + 100 * n, 101 + 100 * n);
         t.server(&format!("P. {a}:{b}(100) ack 1"))
-            .gives(&[&format!("client0 P. {a}:{b}(100) ack 1 win 64 <dss ack 1 map {a}:{b}@{a}>")]);
+            .gives(&[&format!(
+                "client0 P. {a}:{b}(100) ack 1 win 64 <dss ack 1 map {a}:{b}@{a}>"
+            )]);
         t.client(0, &format!(". 1:1(0) ack {b} <dss ack {b}>"))
             .gives(&[&format!("server . 1:1(0) ack {b} win 512")]);
     }
@@ -33,8 +35,11 @@ fn down(t: &mut Scenario, count: u32) {
 fn up(t: &mut Scenario, count: u32) {
     for n in 0..count {
         let (a, b) = (1 + 100 * n, 101 + 100 * n);
-        t.client(0, &format!("P. {a}:{b}(100) ack 1 <dss ack 1 map {a}:{b}@{a}>"))
-            .gives(&[&format!("server P. {a}:{b}(100) ack 1 win 512")]);
+        t.client(
+            0,
+            &format!("P. {a}:{b}(100) ack 1 <dss ack 1 map {a}:{b}@{a}>"),
+        )
+        .gives(&[&format!("server P. {a}:{b}(100) ack 1 win 512")]);
         t.server(&format!(". 1:1(0) ack {b}"))
             .gives(&[&format!("client0 . 1:1(0) ack {b} win 64 <dss ack {b}>")]);
     }
@@ -69,10 +74,12 @@ fn tcp_numbers_wrap_in_the_handshake() {
 #[test]
 fn tcp_numbers_wrap_within_a_packet_that_is_sent_again_in_parts() {
     let mut t = low_isns().established();
-    t.server(". 1:801(800) ack 1").gives(&["client0 . 1:801(800) ack 1 win 64 <dss ack 1 map 1:801@1>"]);
+    t.server(". 1:801(800) ack 1")
+        .gives(&["client0 . 1:801(800) ack 1 win 64 <dss ack 1 map 1:801@1>"]);
     t.server(". 201:401(200) ack 1")
         .gives(&["client0 . 201:401(200) ack 1 win 64 <dss ack 1 map 1:801@1>"]);
-    t.client(0, ". 1:1(0) ack 351 <dss ack 351>").gives(&["server . 1:1(0) ack 351 win 512"]);
+    t.client(0, ". 1:1(0) ack 351 <dss ack 351>")
+        .gives(&["server . 1:1(0) ack 351 win 512"]);
     t.server(". 351:401(50) ack 1")
         .gives(&["client0 . 351:401(50) ack 1 win 64 <dss ack 1 map 1:801@1>"]);
     assert_eq!(t.moved(), "retransmitted_down_bytes+250");
@@ -82,8 +89,9 @@ fn tcp_numbers_wrap_within_a_packet_that_is_sent_again_in_parts() {
 fn tcp_numbers_wrap_in_sack_both_ways() {
     let mut t = low_isns().established();
     for (a, b) in [(1, 201), (201, 401)] {
-        t.server(&format!(". {a}:{b}(200) ack 1"))
-            .gives(&[&format!("client0 . {a}:{b}(200) ack 1 win 64 <dss ack 1 map {a}:{b}@{a}>")]);
+        t.server(&format!(". {a}:{b}(200) ack 1")).gives(&[&format!(
+            "client0 . {a}:{b}(200) ack 1 win 64 <dss ack 1 map {a}:{b}@{a}>"
+        )]);
     }
     t.client(0, ". 1:1(0) ack 1 <sack 201:401,dss ack 1>")
         .gives(&["server . 1:1(0) ack 1 win 512 <sack 201:401>"]);
@@ -97,22 +105,28 @@ fn tcp_numbers_wrap_in_sack_both_ways() {
 #[test]
 fn tcp_numbers_wrap_with_two_subflows_and_a_switch() {
     let mut t = low_isns().two_subflows();
-    t.server(". 1:201(200) ack 1").gives(&["client0 . 1:201(200) ack 1 win 64 <dss ack 1 map 1:201@1>"]);
-    t.client(0, ". 1:1(0) ack 201 <dss ack 201,prio b>").gives(&["server . 1:1(0) ack 201 win 512"]);
+    t.server(". 1:201(200) ack 1")
+        .gives(&["client0 . 1:201(200) ack 1 win 64 <dss ack 1 map 1:201@1>"]);
+    t.client(0, ". 1:1(0) ack 201 <dss ack 201,prio b>")
+        .gives(&["server . 1:1(0) ack 201 win 512"]);
     t.server(". 201:401(200) ack 1")
         .gives(&["client1 . 1:201(200) ack 1 win 64 <dss ack 1 map 201:401@1>"]);
     t.client(1, ". 1:401(400) ack 201 <dss ack 401 map 1:401@1>")
         .gives(&["server . 1:401(400) ack 401 win 512"]);
-    t.server(". 401:401(0) ack 401").gives(&["client1 . 201:201(0) ack 401 win 64 <dss ack 401>"]);
+    t.server(". 401:401(0) ack 401")
+        .gives(&["client1 . 201:201(0) ack 401 win 64 <dss ack 401>"]);
     assert_eq!(t.moved(), "mp_prio_rx+1 subflow_switch+1");
 }
 
 #[test]
 fn tcp_numbers_wrap_at_the_fins() {
     let mut t = Setup::new().isns(u32::MAX - 1, u32::MAX - 1).established();
-    t.server("F. 1:1(0) ack 1").gives(&["client0 . 1:1(0) ack 1 win 64 <dss ack 1 fin 1>"]);
-    t.client(0, ". 1:1(0) ack 1 <dss ack 2 fin 1>").gives(&["server F. 1:1(0) ack 2 win 512"]);
-    t.server(". 2:2(0) ack 2").gives(&["client0 . 1:1(0) ack 1 win 64 <dss ack 2>"]);
+    t.server("F. 1:1(0) ack 1")
+        .gives(&["client0 . 1:1(0) ack 1 win 64 <dss ack 1 fin 1>"]);
+    t.client(0, ". 1:1(0) ack 1 <dss ack 2 fin 1>")
+        .gives(&["server F. 1:1(0) ack 2 win 512"]);
+    t.server(". 2:2(0) ack 2")
+        .gives(&["client0 . 1:1(0) ack 1 win 64 <dss ack 2>"]);
     assert_eq!(t.state(), "closed");
     assert_eq!(t.moved(), "");
 }
@@ -120,8 +134,10 @@ fn tcp_numbers_wrap_at_the_fins() {
 #[test]
 fn reset_at_the_wrap_is_exact() {
     let mut t = Setup::new().isns(u32::MAX - 1, u32::MAX - 1).two_subflows();
-    t.client(0, "R 0:0(0) win 0")
-        .gives(&["drop blind_reset", "client0 . 1:1(0) ack 1 win 509 <dss ack 1>"]);
+    t.client(0, "R 0:0(0) win 0").gives(&[
+        "drop blind_reset",
+        "client0 . 1:1(0) ack 1 win 509 <dss ack 1>",
+    ]);
     t.client(0, "R 1:1(0) win 0").gives(&[]);
     assert_eq!(t.moved(), "mp_rst_rx+1 blind_reset+1");
 }
@@ -131,8 +147,11 @@ fn short_data_numbers_of_the_client_wrap() {
     let mut t = Setup::new().keys(CLIENT_LOW, 7).established();
     for n in 0..12 {
         let (a, b) = (1 + 100 * n, 101 + 100 * n);
-        t.client(0, &format!("P. {a}:{b}(100) ack 1 <dss ack32 1 map32 {a}:{b}@{a}>"))
-            .gives(&[&format!("server P. {a}:{b}(100) ack 1 win 512")]);
+        t.client(
+            0,
+            &format!("P. {a}:{b}(100) ack 1 <dss ack32 1 map32 {a}:{b}@{a}>"),
+        )
+        .gives(&[&format!("server P. {a}:{b}(100) ack 1 win 512")]);
         t.server(&format!(". 1:1(0) ack {b}"))
             .gives(&[&format!("client0 . 1:1(0) ack {b} win 64 <dss ack {b}>")]);
     }
@@ -158,7 +177,9 @@ fn short_data_acks_of_the_client_wrap() {
     for n in 0..8 {
         let (a, b) = (1 + 100 * n, 101 + 100 * n);
         t.server(&format!("P. {a}:{b}(100) ack 1"))
-            .gives(&[&format!("client0 P. {a}:{b}(100) ack 1 win 64 <dss ack 1 map {a}:{b}@{a}>")]);
+            .gives(&[&format!(
+                "client0 P. {a}:{b}(100) ack 1 win 64 <dss ack 1 map {a}:{b}@{a}>"
+            )]);
         t.client(0, &format!(". 1:1(0) ack {b} <dss ack32 {b}>"))
             .gives(&[&format!("server . 1:1(0) ack {b} win 512")]);
     }
@@ -171,10 +192,14 @@ fn short_data_ack_from_before_the_wrap_is_not_one_from_after_it() {
     for n in 0..4 {
         let (a, b) = (1 + 100 * n, 101 + 100 * n);
         t.server(&format!("P. {a}:{b}(100) ack 1"))
-            .gives(&[&format!("client0 P. {a}:{b}(100) ack 1 win 64 <dss ack 1 map {a}:{b}@{a}>")]);
+            .gives(&[&format!(
+                "client0 P. {a}:{b}(100) ack 1 win 64 <dss ack 1 map {a}:{b}@{a}>"
+            )]);
     }
-    t.client(0, ". 1:1(0) ack 401 <dss ack32 401>").gives(&["server . 1:1(0) ack 401 win 512"]);
-    t.client(1, ". 1:1(0) ack 1 <dss ack32 201>").gives(&["drop stale_ack"]);
+    t.client(0, ". 1:1(0) ack 401 <dss ack32 401>")
+        .gives(&["server . 1:1(0) ack 401 win 512"]);
+    t.client(1, ". 1:1(0) ack 1 <dss ack32 201>")
+        .gives(&["drop stale_ack"]);
     assert_eq!(t.moved(), "stale_ack+1");
 }
 
@@ -183,7 +208,8 @@ fn short_data_fin_behind_the_wrap() {
     let mut t = Setup::new().keys(CLIENT_LOW, 7).established();
     t.client(0, "P. 1:701(700) ack 1 <dss ack 1 map 1:701@1>")
         .gives(&["server P. 1:701(700) ack 1 win 512"]);
-    t.client(0, ". 701:701(0) ack 1 <dss ack32 1 fin32 701>").gives(&["server F. 701:701(0) ack 1 win 512"]);
+    t.client(0, ". 701:701(0) ack 1 <dss ack32 1 fin32 701>")
+        .gives(&["server F. 701:701(0) ack 1 win 512"]);
     assert_eq!(t.moved(), "");
 }
 
@@ -197,13 +223,20 @@ fn data_numbers_of_the_client_wrap_at_the_end_of_all_numbers() {
     for _ in 0..120 {
         let seq = dsn % (1 << 32);
         let line = format!("P. {ssn}:{}(100) ack 1", ssn + 100);
-        t.client(0, &format!("{line} <dss ack 1 map {dsn}:{}@{ssn}>", dsn + 100))
-            .gives(&[&format!("server P. {seq}:{}(100) ack 1 win 512", (seq + 100) % (1 << 32))]);
-        t.server(&format!(". 1:1(0) ack {}", dsn + 100)).gives(&[&format!(
-            "client0 . 1:1(0) ack {} win 64 <dss ack {}>",
-            ssn + 100,
-            dsn + 100
+        t.client(
+            0,
+            &format!("{line} <dss ack 1 map {dsn}:{}@{ssn}>", dsn + 100),
+        )
+        .gives(&[&format!(
+            "server P. {seq}:{}(100) ack 1 win 512",
+            (seq + 100) % (1 << 32)
         )]);
+        t.server(&format!(". 1:1(0) ack {}", dsn + 100))
+            .gives(&[&format!(
+                "client0 . 1:1(0) ack {} win 64 <dss ack {}>",
+                ssn + 100,
+                dsn + 100
+            )]);
         dsn += STEP;
         ssn += 100;
     }
@@ -219,7 +252,11 @@ fn data_numbers_of_the_server_wrap_at_the_end_of_all_numbers() {
         let (seq, end) = (dsn % (1 << 32), (dsn + 100) % (1 << 32));
         let outcome = t.server(&format!("P. {seq}:{end}(100) ack 1"));
         let said = format!("<dss ack 1 map {dsn}:{}@{seq}>", dsn + 100);
-        assert!(outcome.lines()[0].ends_with(&said), "{:?}, not {said}", outcome.lines());
+        assert!(
+            outcome.lines()[0].ends_with(&said),
+            "{:?}, not {said}",
+            outcome.lines()
+        );
         let _ = t.client(0, &format!(". 1:1(0) ack {end} <dss ack {}>", dsn + 100));
         dsn += STEP;
     }

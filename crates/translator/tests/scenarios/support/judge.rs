@@ -107,7 +107,9 @@ impl Judge {
                 }
                 let room = facts.mss.map_or(usize::MAX, usize::from);
                 if translating && segment_len > 0 && segment_len + seen.options.len() > room {
-                    wrong.push(format!("! segment of {segment_len} beyond the client's MSS"));
+                    wrong.push(format!(
+                        "! segment of {segment_len} beyond the client's MSS"
+                    ));
                 }
             }
             Leg::Server { connection, .. } => {
@@ -162,7 +164,10 @@ impl Judge {
                 || mapping.ssn.wrapping_sub(ssn).cast_signed() >= length.cast_signed();
             if !same && !apart {
                 let from = other.wrapping_sub(bases.map);
-                wrong.push(format!("! mapping changed, was {from}:{}@{ssn}", from.wrapping_add(length.into())));
+                wrong.push(format!(
+                    "! mapping changed, was {from}:{}@{ssn}",
+                    from.wrapping_add(length.into())
+                ));
             }
         }
         if !facts.declared.contains(&(mapping.ssn, dsn, len)) {
@@ -205,7 +210,9 @@ impl Judge {
         }
         let room = facts.server_mss.map_or(usize::MAX, usize::from);
         if segment_len > 0 && segment_len + seen.options.len() > room {
-            wrong.push(format!("! segment of {segment_len} beyond the server's MSS"));
+            wrong.push(format!(
+                "! segment of {segment_len} beyond the server's MSS"
+            ));
         }
         if seen.dss().is_some() {
             wrong.push("! dss to the server".into());
@@ -214,11 +221,18 @@ impl Judge {
             wrong.push("! ACK goes back".into());
         }
         latest(&mut facts.acked, tcp.ack);
-        let scale = facts.server_scale.and(facts.client_scale).unwrap_or(0).min(14);
+        let scale = facts
+            .server_scale
+            .and(facts.client_scale)
+            .unwrap_or(0)
+            .min(14);
         let edge = tcp.ack.wrapping_add(u32::from(tcp.window) << scale);
         // What scaling rounds off may come off (RFC 7323 section 2.4).
         let rounding = (1 << scale) - 1;
-        if facts.edge.is_some_and(|known| later(known, edge.wrapping_add(rounding))) {
+        if facts
+            .edge
+            .is_some_and(|known| later(known, edge.wrapping_add(rounding)))
+        {
             wrong.push("! window shrinks".into());
         }
         latest(&mut facts.edge, edge);
@@ -227,7 +241,11 @@ impl Judge {
     /// Every byte stands where its sender put it.
     fn check_payload(&self, net: &Net, seen: &Seen, wrong: &mut Vec<String>) {
         let syn = u32::from(seen.tcp.flags.contains(TcpFlags::SYN));
-        let at = seen.tcp.seq.wrapping_add(syn).wrapping_sub(net.bases(seen.leg, false).seq);
+        let at = seen
+            .tcp
+            .seq
+            .wrapping_add(syn)
+            .wrapping_sub(net.bases(seen.leg, false).seq);
         let len = seen.payload.len();
         let expected = match seen.leg {
             Leg::Server { .. } => stream(Direction::Up, at, len),

@@ -92,7 +92,10 @@ impl Net {
     pub(crate) fn ends_from(&self, leg: Leg) -> (SocketAddr, SocketAddr) {
         match leg {
             Leg::Client(id) => (self.flow(id).client, self.flow(id).local),
-            Leg::Server { connection, backend } => {
+            Leg::Server {
+                connection,
+                backend,
+            } => {
                 let source = self.connections[connection].sources[backend];
                 let source = source.expect("a server that has not got a SYN");
                 (self.backends[backend], source)
@@ -113,13 +116,20 @@ impl Net {
         let backend = self.backends.iter().position(|&addr| addr == to)?;
         let known = |c: &Connection| c.sources[backend] == Some(from);
         let fits = |c: &Connection| {
-            if self.reverse { syn || known(c) } else { c.flows[0].client == from }
+            if self.reverse {
+                syn || known(c)
+            } else {
+                c.flows[0].client == from
+            }
         };
         // In reverse mode a SYN belongs to the client that has just been heard.
         let current = Some(self.current).filter(|&i| fits(&self.connections[i]));
         let connection = current.or_else(|| self.connections.iter().position(fits))?;
         self.connections[connection].sources[backend] = Some(from);
-        Some(Leg::Server { connection, backend })
+        Some(Leg::Server {
+            connection,
+            backend,
+        })
     }
 
     /// Bases of a packet that this leg sends, or gets.
@@ -129,19 +139,36 @@ impl Net {
         let flexcp_idsn = connection.flexcp_key.map_or(0, idsn);
         let (own, other) = match leg {
             Leg::Client(id) => (self.flow(id).isn_client, self.flow(id).isn_flexcp),
-            Leg::Server { backend, .. } => {
-                (connection.server_isn_of(backend), connection.flows[0].isn_client)
-            }
+            Leg::Server { backend, .. } => (
+                connection.server_isn_of(backend),
+                connection.flows[0].isn_client,
+            ),
         };
         match (leg, sends) {
-            (Leg::Client(_), true) => {
-                Bases { seq: own, ack: other, map: client_idsn, data_ack: flexcp_idsn }
-            }
-            (Leg::Client(_), false) => {
-                Bases { seq: other, ack: own, map: flexcp_idsn, data_ack: client_idsn }
-            }
-            (Leg::Server { .. }, true) => Bases { seq: own, ack: other, map: 0, data_ack: 0 },
-            (Leg::Server { .. }, false) => Bases { seq: other, ack: own, map: 0, data_ack: 0 },
+            (Leg::Client(_), true) => Bases {
+                seq: own,
+                ack: other,
+                map: client_idsn,
+                data_ack: flexcp_idsn,
+            },
+            (Leg::Client(_), false) => Bases {
+                seq: other,
+                ack: own,
+                map: flexcp_idsn,
+                data_ack: client_idsn,
+            },
+            (Leg::Server { .. }, true) => Bases {
+                seq: own,
+                ack: other,
+                map: 0,
+                data_ack: 0,
+            },
+            (Leg::Server { .. }, false) => Bases {
+                seq: other,
+                ack: own,
+                map: 0,
+                data_ack: 0,
+            },
         }
     }
 
@@ -149,9 +176,20 @@ impl Net {
     pub(crate) fn name(&self, leg: Leg) -> String {
         match leg {
             Leg::Client(id) => format!("client{id}"),
-            Leg::Server { connection, backend } => {
-                let number = if self.reverse { backend.to_string() } else { String::new() };
-                let suffix = if connection > 0 { format!("#{connection}") } else { String::new() };
+            Leg::Server {
+                connection,
+                backend,
+            } => {
+                let number = if self.reverse {
+                    backend.to_string()
+                } else {
+                    String::new()
+                };
+                let suffix = if connection > 0 {
+                    format!("#{connection}")
+                } else {
+                    String::new()
+                };
                 format!("server{number}{suffix}")
             }
         }
@@ -168,8 +206,14 @@ impl Connection {
 impl Flow {
     /// The data at a relative SSN: what the client mapped there last, else as on an initial subflow.
     pub(crate) fn stream_offset(&self, ssn: u32) -> u32 {
-        let covering = self.mapped.iter().rev().find(|(start, len, _)| ssn.wrapping_sub(*start) < *len);
-        covering.map_or(ssn, |(start, _, dsn)| low(dsn.wrapping_add(u64::from(ssn.wrapping_sub(*start)))))
+        let covering = self
+            .mapped
+            .iter()
+            .rev()
+            .find(|(start, len, _)| ssn.wrapping_sub(*start) < *len);
+        covering.map_or(ssn, |(start, _, dsn)| {
+            low(dsn.wrapping_add(u64::from(ssn.wrapping_sub(*start))))
+        })
     }
 }
 
@@ -192,7 +236,11 @@ pub(crate) fn stream(direction: Direction, offset: u32, len: usize) -> Vec<u8> {
     (0..len)
         .map(|i| {
             let at = offset.wrapping_add(u32::try_from(i).expect("short payload"));
-            let salt = if direction == Direction::Up { 0 } else { 0x55_5555 };
+            let salt = if direction == Direction::Up {
+                0
+            } else {
+                0x55_5555
+            };
             (at.wrapping_add(salt).wrapping_mul(0x9e37_79b1) >> 24) as u8
         })
         .collect()

@@ -66,7 +66,9 @@ pub(crate) fn parse(net: &Net, leg: Leg, line: &str) -> Line {
         extras: parse_extras(tail),
     };
     while let Some(word) = words.next() {
-        let value = words.next().unwrap_or_else(|| panic!("value of {word} in {line:?}"));
+        let value = words
+            .next()
+            .unwrap_or_else(|| panic!("value of {word} in {line:?}"));
         match word {
             "ack" => parsed.ack = bases.ack.wrapping_add(relative(value)),
             "win" => parsed.window = Some(value.parse().expect("window")),
@@ -80,15 +82,24 @@ pub(crate) fn parse(net: &Net, leg: Leg, line: &str) -> Line {
     while !parsed.options.len().is_multiple_of(4) {
         parsed.options.push(1);
     }
-    assert!(parsed.options.len() <= 40, "options take {} bytes: {line:?}", parsed.options.len());
+    assert!(
+        parsed.options.len() <= 40,
+        "options take {} bytes: {line:?}",
+        parsed.options.len()
+    );
     parsed
 }
 
 fn split(line: &str) -> (&str, &str, &str) {
     let Some((head, rest)) = line.split_once('<') else {
         // Without options, extras begin at the first word that is none of the head's.
-        let marks = ["gso", "partial", "verified", "bad", "bytes", "ect0", "ect1", "ce", "tc", "ttl"];
-        let at = marks.iter().filter_map(|mark| line.find(&format!(" {mark}"))).min();
+        let marks = [
+            "gso", "partial", "verified", "bad", "bytes", "ect0", "ect1", "ce", "tc", "ttl",
+        ];
+        let at = marks
+            .iter()
+            .filter_map(|mark| line.find(&format!(" {mark}")))
+            .min();
         let (head, tail) = line.split_at(at.unwrap_or(line.len()));
         return (head, "", tail);
     };
@@ -117,7 +128,10 @@ fn parse_flags(text: &str) -> TcpFlags {
 /// `a:b(len)`.
 fn parse_range(text: &str, base: u32) -> (u32, usize) {
     let (start, rest) = text.split_once(':').expect("a:b(len)");
-    let (end, len) = rest.trim_end_matches(')').split_once('(').expect("a:b(len)");
+    let (end, len) = rest
+        .trim_end_matches(')')
+        .split_once('(')
+        .expect("a:b(len)");
     let (start, end) = (relative(start), relative(end));
     let len: u32 = len.parse().expect("length");
     assert_eq!(end.wrapping_sub(start), len, "range {text}");
@@ -125,21 +139,40 @@ fn parse_range(text: &str, base: u32) -> (u32, usize) {
 }
 
 /// A relative number; below 0 it is before the initial one.
-#[expect(clippy::cast_sign_loss, clippy::cast_possible_truncation, reason = "modular")]
+#[expect(
+    clippy::cast_sign_loss,
+    clippy::cast_possible_truncation,
+    reason = "modular"
+)]
 fn relative(text: &str) -> u32 {
-    text.parse::<i64>().unwrap_or_else(|_| panic!("number {text:?}")) as u32
+    text.parse::<i64>()
+        .unwrap_or_else(|_| panic!("number {text:?}")) as u32
 }
 
-#[expect(clippy::cast_sign_loss, clippy::cast_possible_truncation, reason = "modular")]
+#[expect(
+    clippy::cast_sign_loss,
+    clippy::cast_possible_truncation,
+    reason = "modular"
+)]
 fn relative_long(text: &str) -> u64 {
-    text.parse::<i128>().unwrap_or_else(|_| panic!("number {text:?}")) as u64
+    text.parse::<i128>()
+        .unwrap_or_else(|_| panic!("number {text:?}")) as u64
 }
 
 fn parse_extras(text: &str) -> Extras {
-    let mut extras = Extras { ttl: 60, ..Extras::default() };
+    let mut extras = Extras {
+        ttl: 60,
+        ..Extras::default()
+    };
     let mut words = text.split_whitespace();
     while let Some(word) = words.next() {
-        let mut number = || words.next().expect("number").parse::<u32>().expect("number");
+        let mut number = || {
+            words
+                .next()
+                .expect("number")
+                .parse::<u32>()
+                .expect("number")
+        };
         match word {
             "gso" => extras.gso = Some(number().try_into().expect("16 bits")),
             "partial" => extras.checksum = ChecksumState::Partial,
@@ -175,7 +208,10 @@ fn parse_option(net: &Net, leg: Leg, bases: Bases, text: &str, line: &mut Line) 
         "mss" => TcpOption::Mss(number(0).try_into().expect("16 bits")),
         "sackok" => TcpOption::SackPermitted,
         "ws" => TcpOption::WindowScale(number(0).try_into().expect("8 bits")),
-        "ts" => TcpOption::Timestamps(Timestamps { val: number(0), ecr: number(1) }),
+        "ts" => TcpOption::Timestamps(Timestamps {
+            val: number(0),
+            ecr: number(1),
+        }),
         "sack" => {
             let mut blocks = SackBlocks::new();
             for block in &rest {
@@ -191,7 +227,9 @@ fn parse_option(net: &Net, leg: Leg, bases: Bases, text: &str, line: &mut Line) 
         }
         "raw" => {
             let hex = rest.concat();
-            let bytes = (0..hex.len()).step_by(2).map(|i| u8::from_str_radix(&hex[i..i + 2], 16));
+            let bytes = (0..hex.len())
+                .step_by(2)
+                .map(|i| u8::from_str_radix(&hex[i..i + 2], 16));
             line.options.extend(bytes.map(|byte| byte.expect("hex")));
             return;
         }
@@ -214,7 +252,9 @@ fn parse_option(net: &Net, leg: Leg, bases: Bases, text: &str, line: &mut Line) 
             let ids: Vec<u8> = rest.iter().map(|id| id.parse().expect("id")).collect();
             mptcp(MptcpOption::RemoveAddr(RemoveAddr::new(&ids)))
         }
-        "prio" => mptcp(MptcpOption::Prio(MpPrio { backup: rest.contains(&"b") })),
+        "prio" => mptcp(MptcpOption::Prio(MpPrio {
+            backup: rest.contains(&"b"),
+        })),
         "fail" => {
             let dsn = bases.map.wrapping_add(relative_long(rest[0]));
             mptcp(MptcpOption::Fail(MpFail { dsn }))
@@ -225,7 +265,10 @@ fn parse_option(net: &Net, leg: Leg, bases: Bases, text: &str, line: &mut Line) 
             mptcp(MptcpOption::FastClose(MpFastClose { key }))
         }
         "rst" => {
-            let (transient, reason) = (rest.contains(&"transient"), rest[1].parse().expect("reason"));
+            let (transient, reason) = (
+                rest.contains(&"transient"),
+                rest[1].parse().expect("reason"),
+            );
             mptcp(MptcpOption::Reset(MpTcpRst { transient, reason }))
         }
         _ => panic!("unknown option {text:?}"),
@@ -240,9 +283,17 @@ const fn mptcp(option: MptcpOption) -> TcpOption<'static> {
 
 fn parse_capable(net: &Net, leg: Leg, rest: &[&str], line: &mut Line) -> TcpOption<'static> {
     let connection = net.connection(leg);
-    let after = |word: &str| rest.iter().position(|w| *w == word).and_then(|i| rest.get(i + 1));
+    let after = |word: &str| {
+        rest.iter()
+            .position(|w| *w == word)
+            .and_then(|i| rest.get(i + 1))
+    };
     let hex = |text: &&str| u16::from_str_radix(text, 16).expect("hex");
-    let sender = if matches!(leg, Leg::Client(_)) { connection.client_key } else { SERVER_KEY };
+    let sender = if matches!(leg, Leg::Client(_)) {
+        connection.client_key
+    } else {
+        SERVER_KEY
+    };
     let receiver = connection.flexcp_key.unwrap_or(0) ^ u64::from(rest.contains(&"badkey"));
     let keys = if rest.contains(&"key-only") {
         CapableKeys::SynAck { sender }
@@ -251,7 +302,12 @@ fn parse_capable(net: &Net, leg: Leg, rest: &[&str], line: &mut Line) -> TcpOpti
             Some(len) => {
                 let data_len: u16 = len.parse().expect("length");
                 line.mapping = Some((1, u32::from(data_len), 1));
-                CapableKeys::AckData { sender, receiver, data_len, checksum: after("csum").map(hex) }
+                CapableKeys::AckData {
+                    sender,
+                    receiver,
+                    data_len,
+                    checksum: after("csum").map(hex),
+                }
             }
             None => CapableKeys::Ack { sender, receiver },
         }
@@ -264,13 +320,23 @@ fn parse_capable(net: &Net, leg: Leg, rest: &[&str], line: &mut Line) -> TcpOpti
         u8::from_str_radix(text, 16).expect("hex")
     });
     let version = after("v").map_or(1, |text| text.parse().expect("version"));
-    mptcp(MptcpOption::Capable(MpCapable { version, flags: CapableFlags(flags), keys }))
+    mptcp(MptcpOption::Capable(MpCapable {
+        version,
+        flags: CapableFlags(flags),
+        keys,
+    }))
 }
 
 fn parse_join(net: &Net, leg: Leg, rest: &[&str], flags: TcpFlags) -> TcpOption<'static> {
-    let Leg::Client(id) = leg else { panic!("a server does not join") };
+    let Leg::Client(id) = leg else {
+        panic!("a server does not join")
+    };
     let (connection, flow) = (net.connection(leg), net.flow(id));
-    let after = |word: &str| rest.iter().position(|w| *w == word).and_then(|i| rest.get(i + 1));
+    let after = |word: &str| {
+        rest.iter()
+            .position(|w| *w == word)
+            .and_then(|i| rest.get(i + 1))
+    };
     let flexcp_key = connection.flexcp_key.unwrap_or(0);
     let join = if flags.contains(TcpFlags::SYN) {
         let token = after("token").map(|text| u32::from_str_radix(text, 16).expect("hex"));
@@ -282,7 +348,10 @@ fn parse_join(net: &Net, leg: Leg, rest: &[&str], flags: TcpFlags) -> TcpOption<
             nonce: nonce.unwrap_or(flow.nonce_client),
         }
     } else {
-        let nonces = [flow.nonce_client.to_be_bytes(), flow.nonce_flexcp.to_be_bytes()];
+        let nonces = [
+            flow.nonce_client.to_be_bytes(),
+            flow.nonce_flexcp.to_be_bytes(),
+        ];
         let full = net::hmac(connection.client_key, flexcp_key, &[&nonces[0], &nonces[1]]);
         let mut hmac = [0; 20];
         hmac.copy_from_slice(&full[..20]);
@@ -293,7 +362,11 @@ fn parse_join(net: &Net, leg: Leg, rest: &[&str], flags: TcpFlags) -> TcpOption<
 }
 
 fn parse_dss(bases: Bases, rest: &[&str]) -> Dss {
-    let mut dss = Dss { data_ack: None, mapping: None, data_fin: false };
+    let mut dss = Dss {
+        data_ack: None,
+        mapping: None,
+        data_fin: false,
+    };
     let mut checksum = None;
     let mut words = rest.iter().peekable();
     while let Some(&word) = words.next() {
@@ -313,7 +386,11 @@ fn parse_dss(bases: Bases, rest: &[&str]) -> Dss {
                 let (start, end) = (relative_long(start), relative_long(end));
                 let dsn = bases.map.wrapping_add(start);
                 dss.mapping = Some(DssMapping {
-                    dsn: if word == "map" { DataNumber::Long(dsn) } else { DataNumber::Short(low(dsn)) },
+                    dsn: if word == "map" {
+                        DataNumber::Long(dsn)
+                    } else {
+                        DataNumber::Short(low(dsn))
+                    },
                     ssn: relative(ssn),
                     len: end.wrapping_sub(start).try_into().expect("length"),
                     checksum: None,
@@ -322,7 +399,12 @@ fn parse_dss(bases: Bases, rest: &[&str]) -> Dss {
             "infinite" => {
                 let (dsn, ssn) = next().split_once('@').expect("dsn@ssn");
                 let dsn = DataNumber::Long(bases.map.wrapping_add(relative_long(dsn)));
-                dss.mapping = Some(DssMapping { dsn, ssn: relative(ssn), len: 0, checksum: None });
+                dss.mapping = Some(DssMapping {
+                    dsn,
+                    ssn: relative(ssn),
+                    len: 0,
+                    checksum: None,
+                });
             }
             "fin" | "fin32" => {
                 dss.data_fin = true;
@@ -330,9 +412,17 @@ fn parse_dss(bases: Bases, rest: &[&str]) -> Dss {
                     mapping.len += 1;
                 } else {
                     let dsn = bases.map.wrapping_add(relative_long(next()));
-                    let dsn =
-                        if word == "fin" { DataNumber::Long(dsn) } else { DataNumber::Short(low(dsn)) };
-                    dss.mapping = Some(DssMapping { dsn, ssn: 0, len: 1, checksum: None });
+                    let dsn = if word == "fin" {
+                        DataNumber::Long(dsn)
+                    } else {
+                        DataNumber::Short(low(dsn))
+                    };
+                    dss.mapping = Some(DssMapping {
+                        dsn,
+                        ssn: 0,
+                        len: 1,
+                        checksum: None,
+                    });
                 }
             }
             "csum" => checksum = Some(u16::from_str_radix(next(), 16).expect("hex")),
@@ -348,7 +438,10 @@ fn parse_dss(bases: Bases, rest: &[&str]) -> Dss {
 fn parse_add_addr(net: &Net, leg: Leg, rest: &[&str]) -> AddAddr {
     let after = |word: &str| rest.iter().position(|w| *w == word).map(|i| rest[i + 1]);
     let id: u8 = after("id").expect("id").parse().expect("id");
-    let text = rest.iter().find(|w| w.contains('.') || w.contains(':')).expect("address");
+    let text = rest
+        .iter()
+        .find(|w| w.contains('.') || w.contains(':'))
+        .expect("address");
     let (addr, port) = match text.parse::<IpAddr>() {
         Ok(addr) => (addr, None),
         Err(_) => {
@@ -358,9 +451,21 @@ fn parse_add_addr(net: &Net, leg: Leg, rest: &[&str]) -> AddAddr {
     };
     let echo = rest.contains(&"echo");
     let connection = net.connection(leg);
-    let hmac = add_addr_hmac(connection.client_key, connection.flexcp_key.unwrap_or(0), id, addr, port);
+    let hmac = add_addr_hmac(
+        connection.client_key,
+        connection.flexcp_key.unwrap_or(0),
+        id,
+        addr,
+        port,
+    );
     let hmac = hmac ^ u64::from(rest.contains(&"bad"));
-    AddAddr { echo, id, addr, port, hmac: (!echo).then_some(hmac) }
+    AddAddr {
+        echo,
+        id,
+        addr,
+        port,
+        hmac: (!echo).then_some(hmac),
+    }
 }
 
 /// The rightmost 64 bits (RFC 8684 section 3.4.1); a port that is not there counts as 0.
@@ -369,7 +474,11 @@ fn add_addr_hmac(sender: u64, receiver: u64, id: u8, addr: IpAddr, port: Option<
         IpAddr::V4(addr) => addr.octets().to_vec(),
         IpAddr::V6(addr) => addr.octets().to_vec(),
     };
-    let full = net::hmac(sender, receiver, &[&[id], &octets, &port.unwrap_or(0).to_be_bytes()]);
+    let full = net::hmac(
+        sender,
+        receiver,
+        &[&[id], &octets, &port.unwrap_or(0).to_be_bytes()],
+    );
     u64::from_be_bytes(full[24..].try_into().expect("8 bytes"))
 }
 
@@ -382,13 +491,18 @@ pub(crate) fn build(net: &Net, leg: Leg, line: &Line) -> (Vec<u8>, Offload) {
         Leg::Client(id) => {
             let flow = net.flow(id);
             let syn = u32::from(line.flags.contains(TcpFlags::SYN));
-            let offset = line.extras.bytes.unwrap_or_else(|| flow.stream_offset(at.wrapping_add(syn)));
+            let offset = line
+                .extras
+                .bytes
+                .unwrap_or_else(|| flow.stream_offset(at.wrapping_add(syn)));
             match line.extras.bytes {
                 Some(_) => stream(Direction::Up, offset, line.len),
                 // Byte by byte: one packet may run over several mappings.
                 None => (0..line.len)
                     .flat_map(|i| {
-                        let ssn = at.wrapping_add(syn).wrapping_add(u32::try_from(i).expect("short"));
+                        let ssn = at
+                            .wrapping_add(syn)
+                            .wrapping_add(u32::try_from(i).expect("short"));
                         stream(Direction::Up, flow.stream_offset(ssn), 1)
                     })
                     .collect(),
@@ -443,7 +557,11 @@ pub(crate) fn build(net: &Net, leg: Leg, line: &Line) -> (Vec<u8>, Offload) {
     }
     let place = ip.emitted_len() + 16;
     bytes[place..place + 2].copy_from_slice(&field.to_be_bytes());
-    let kind = if src.is_ipv6() { GsoKind::TcpV6 } else { GsoKind::TcpV4 };
+    let kind = if src.is_ipv6() {
+        GsoKind::TcpV6
+    } else {
+        GsoKind::TcpV4
+    };
     let ecn = line.flags.contains(TcpFlags::CWR);
     let gso = line.extras.gso.map(|size| Gso { kind, size, ecn });
     (bytes, Offload { checksum, gso })
@@ -461,17 +579,21 @@ pub(crate) struct Seen {
 
 impl Seen {
     pub(crate) fn dss(&self) -> Option<Dss> {
-        TcpOptions::new(&self.options).flatten().find_map(|option| match option {
-            TcpOption::Mptcp(MptcpOption::Dss(dss)) => Some(dss),
-            _ => None,
-        })
+        TcpOptions::new(&self.options)
+            .flatten()
+            .find_map(|option| match option {
+                TcpOption::Mptcp(MptcpOption::Dss(dss)) => Some(dss),
+                _ => None,
+            })
     }
 
     pub(crate) fn timestamps(&self) -> Option<Timestamps> {
-        TcpOptions::new(&self.options).flatten().find_map(|option| match option {
-            TcpOption::Timestamps(timestamps) => Some(timestamps),
-            _ => None,
-        })
+        TcpOptions::new(&self.options)
+            .flatten()
+            .find_map(|option| match option {
+                TcpOption::Timestamps(timestamps) => Some(timestamps),
+                _ => None,
+            })
     }
 }
 
@@ -571,9 +693,10 @@ fn show_option(net: &Net, seen: &Seen, bases: Bases, option: TcpOption<'_>) -> S
         TcpOption::Mptcp(option) => option,
     };
     match option {
-        MptcpOption::Capable(MpCapable { keys: CapableKeys::SynAck { sender: SERVER_KEY }, .. }) => {
-            "capable of the server".into()
-        }
+        MptcpOption::Capable(MpCapable {
+            keys: CapableKeys::SynAck { sender: SERVER_KEY },
+            ..
+        }) => "capable of the server".into(),
         MptcpOption::Capable(capable) => {
             let wrong = match capable.keys {
                 CapableKeys::SynAck { sender } => sender != flexcp_key,
@@ -583,13 +706,24 @@ fn show_option(net: &Net, seen: &Seen, bases: Bases, option: TcpOption<'_>) -> S
                 || capable.flags != CapableFlags::HMAC_SHA256;
             format!("capable{}", right(!wrong))
         }
-        MptcpOption::Join(MpJoin::SynAck { backup, address_id, hmac, nonce }) => {
-            let Leg::Client(id) = seen.leg else { return "join WRONG".into() };
+        MptcpOption::Join(MpJoin::SynAck {
+            backup,
+            address_id,
+            hmac,
+            nonce,
+        }) => {
+            let Leg::Client(id) = seen.leg else {
+                return "join WRONG".into();
+            };
             let flow = net.flow(id);
             let nonces = [nonce.to_be_bytes(), flow.nonce_client.to_be_bytes()];
             let full = net::hmac(flexcp_key, connection.client_key, &[&nonces[0], &nonces[1]]);
             let is_right = hmac.to_be_bytes() == full[..8];
-            format!("join id {address_id}{}{}", if backup { " b" } else { "" }, right(is_right))
+            format!(
+                "join id {address_id}{}{}",
+                if backup { " b" } else { "" },
+                right(is_right)
+            )
         }
         MptcpOption::Join(_) => "join WRONG".into(),
         MptcpOption::Dss(dss) => show_dss(bases, &dss),
@@ -601,7 +735,11 @@ fn show_option(net: &Net, seen: &Seen, bases: Bases, option: TcpOption<'_>) -> S
             format!("fastclose{}", right(close.key == connection.client_key))
         }
         MptcpOption::Reset(reset) => {
-            format!("rst reason {}{}", reset.reason, if reset.transient { " transient" } else { "" })
+            format!(
+                "rst reason {}{}",
+                reset.reason,
+                if reset.transient { " transient" } else { "" }
+            )
         }
         other => format!("{other:?}"),
     }
@@ -646,14 +784,26 @@ fn show_add_addr(sender: u64, receiver: u64, add: &AddAddr) -> String {
         None => add.addr.to_string(),
     };
     let echo = if add.echo { " echo" } else { "" };
-    format!("add-addr id {} {addr}{echo}{}", add.id, if is_right { "" } else { " WRONG" })
+    format!(
+        "add-addr id {} {addr}{echo}{}",
+        add.id,
+        if is_right { "" } else { " WRONG" }
+    )
 }
 
 /// A relative number as it is said: a little below 0 as negative.
 fn near(number: u32) -> String {
-    if number > 0xfff0_0000 { number.cast_signed().to_string() } else { number.to_string() }
+    if number > 0xfff0_0000 {
+        number.cast_signed().to_string()
+    } else {
+        number.to_string()
+    }
 }
 
 fn near_long(number: u64) -> String {
-    if number > u64::MAX - 0xf_ffff { number.cast_signed().to_string() } else { number.to_string() }
+    if number > u64::MAX - 0xf_ffff {
+        number.cast_signed().to_string()
+    } else {
+        number.to_string()
+    }
 }

@@ -123,7 +123,10 @@ impl Setup {
             Ok(addr) => Announce { addr, port: None },
             Err(_) => {
                 let addr: SocketAddr = addr.parse().expect("address and port");
-                Announce { addr: addr.ip(), port: Some(addr.port()) }
+                Announce {
+                    addr: addr.ip(),
+                    port: Some(addr.port()),
+                }
             }
         };
         self.announce.push(announce);
@@ -204,13 +207,19 @@ impl Setup {
 
     /// The client's SYN.
     pub(crate) fn syn(&self) -> String {
-        format!("S 0:0(0) win 65535 <{},capable>", self.syn_options("1000 0", self.client_scale))
+        format!(
+            "S 0:0(0) win 65535 <{},capable>",
+            self.syn_options("1000 0", self.client_scale)
+        )
     }
 
     /// The server's SYN/ACK.
     pub(crate) fn syn_ack(&self) -> String {
         let scale = self.server_scale.filter(|_| self.client_scale.is_some());
-        format!("S. 0:0(0) ack 1 win 65160 <{}>", self.syn_options("5000 1000", scale))
+        format!(
+            "S. 0:0(0) ack 1 win 65160 <{}>",
+            self.syn_options("5000 1000", scale)
+        )
     }
 
     /// The client's third packet.
@@ -221,7 +230,10 @@ impl Setup {
 
     /// Flow `id` joins.
     pub(crate) fn join(&self, scenario: &mut Scenario, id: usize) {
-        expect_one(&scenario.client(id, &self.join_syn(id)), &format!("client{id} S."));
+        expect_one(
+            &scenario.client(id, &self.join_syn(id)),
+            &format!("client{id} S."),
+        );
         let outcome = scenario.client(id, &self.join_third(id));
         expect_one(&outcome, &format!("client{id} ."));
     }
@@ -229,12 +241,19 @@ impl Setup {
     /// SYN of a join on flow `id`.
     pub(crate) fn join_syn(&self, id: usize) -> String {
         let ts = format!("{} 0", 900_000 * id);
-        format!("S 0:0(0) win 65535 <{},join>", self.syn_options(&ts, self.client_scale))
+        format!(
+            "S 0:0(0) win 65535 <{},join>",
+            self.syn_options(&ts, self.client_scale)
+        )
     }
 
     /// Third packet of a join on flow `id`.
     pub(crate) fn join_third(&self, id: usize) -> String {
-        let ts = if self.ts { format!("ts {} 5000,", 900_000 * id) } else { String::new() };
+        let ts = if self.ts {
+            format!("ts {} 5000,", 900_000 * id)
+        } else {
+            String::new()
+        };
         format!(". 1:1(0) ack 1 win 512 <{ts}join>")
     }
 
@@ -260,8 +279,14 @@ impl Setup {
         }
         Mode::Transparent {
             destinations: vec![
-                Prefix { addr: IpAddr::from(Ipv4Addr::new(10, 9, 0, 0)), len: 24 },
-                Prefix { addr: IpAddr::from(Ipv6Addr::new(0xfd00, 9, 0, 0, 0, 0, 0, 0)), len: 32 },
+                Prefix {
+                    addr: IpAddr::from(Ipv4Addr::new(10, 9, 0, 0)),
+                    len: 24,
+                },
+                Prefix {
+                    addr: IpAddr::from(Ipv6Addr::new(0xfd00, 9, 0, 0, 0, 0, 0, 0)),
+                    len: 32,
+                },
             ],
             ports: vec![80..=89],
             end_to_end: self.end_to_end,
@@ -284,8 +309,15 @@ impl Setup {
         } else {
             vec![listen(self.v6)]
         };
-        let connections = (0..self.connections).map(|c| self.connection(c, backends.len())).collect();
-        Net { reverse, backends, connections, current: 0 }
+        let connections = (0..self.connections)
+            .map(|c| self.connection(c, backends.len()))
+            .collect();
+        Net {
+            reverse,
+            backends,
+            connections,
+            current: 0,
+        }
     }
 
     fn connection(&self, number: usize, backends: usize) -> Connection {
@@ -304,7 +336,9 @@ impl Setup {
             Flow {
                 client: (client, port).into(),
                 local: listen(v6),
-                isn_client: self.client_isn.wrapping_add(u32::from(byte) * 0x0100_0000 + n * 999),
+                isn_client: self
+                    .client_isn
+                    .wrapping_add(u32::from(byte) * 0x0100_0000 + n * 999),
                 isn_flexcp: if k == 0 { server_isn } else { 0 },
                 nonce_client: 0xb1b1_e86c ^ u32::from(byte),
                 nonce_flexcp: 0,
@@ -377,5 +411,8 @@ fn listen(v6: bool) -> SocketAddr {
 #[track_caller]
 fn expect_one(outcome: &Outcome, start: &str) {
     let lines = outcome.lines();
-    assert!(lines.len() == 1 && lines[0].starts_with(start), "{start}: {lines:?}");
+    assert!(
+        lines.len() == 1 && lines[0].starts_with(start),
+        "{start}: {lines:?}"
+    );
 }
