@@ -28,7 +28,18 @@ impl Lab {
             let file = self.dir().join(format!("{name}-{device}.pcap"));
             let mut command = self.proxy().command("tcpdump");
             command.args([
-                "-q", "-n", "-s", "256", "-U", "-Z", "root", "-i", &device, "-w",
+                "-q",
+                "-n",
+                "-s",
+                "256",
+                "--immediate-mode",
+                "-B",
+                "16384",
+                "-Z",
+                "root",
+                "-i",
+                &device,
+                "-w",
             ]);
             command.arg(&file);
             let tcpdump = Background::spawn(command, self.dir(), &format!("tcpdump-{device}"))?;

@@ -14,7 +14,7 @@ use crate::daemon::{self, FlexCp};
 use crate::fault::Cut;
 use crate::nginx::{Nginx, sha256_of};
 use crate::process::{Background, describe_exit};
-use crate::sockstat::mptcp_subflows;
+use crate::sockstat::{SocketLine, mptcp_subflows};
 use crate::topology::{Family, Lab};
 use crate::transfer::Proto;
 
@@ -224,8 +224,12 @@ impl Demo {
             print!("{}", indent(&act.connections));
             paint.title("flexcp show connections (after the cut)");
             print!("{}", indent(&act.connections_after));
-            paint.title("flexcp show stats");
-            print!("{}", indent(&stage.show("stats")?));
+            paint.title("flexcp show stats (what is not 0)");
+            let stats = stage.show("stats")?;
+            let moved = stats
+                .lines()
+                .filter(|line| !line.ends_with(" 0") && !line.is_empty());
+            moved.for_each(|line| println!("  {line}"));
         }
 
         paint.title("Verdict");
@@ -409,7 +413,9 @@ fn busier_link(lab: &Lab) -> Result<u8> {
 
 fn subflow_table(lab: &Lab) -> Result<String> {
     let mut table = String::new();
-    for subflow in mptcp_subflows(lab.client())? {
+    let mut subflows = mptcp_subflows(lab.client())?;
+    subflows.sort_by_key(SocketLine::is_join);
+    for subflow in subflows {
         let field = |name| subflow.field(name).unwrap_or("-").to_owned();
         let kind = if subflow.is_join() {
             "joined"

@@ -46,6 +46,8 @@ pub enum Strip {
     ThirdAck,
     /// Everything, one way, after that many bytes (from now) went this way.
     After(Direction, u64),
+    /// Everything, both ways, after that many bytes (from now) went either way.
+    AllAfter(u64),
     /// Data packets with a mapping, one way: what a broken ALG would do.
     Data(Direction),
 }
@@ -57,6 +59,8 @@ pub(crate) struct LinkFaults {
     strips: Vec<Strip>,
     /// nft rule texts by direction.
     custom: Vec<(Direction, String)>,
+    /// Number of changes so far: names the quota that both directions share.
+    changes: u32,
 }
 
 impl Lab {
@@ -156,11 +160,21 @@ impl Lab {
             .unwrap_or_else(std::sync::PoisonError::into_inner);
         let faults = &mut faults[usize::from(link) - 1];
         change(faults);
+        faults.changes += 1;
+        let quota = format!("q{link}_{}", faults.changes);
         let mut rules = String::new();
+        for strip in &faults.strips {
+            if let Strip::AllAfter(bytes) = strip {
+                let _ = writeln!(
+                    rules,
+                    "add quota netdev wire {quota} {{ over {bytes} bytes }}"
+                );
+            }
+        }
         for direction in [Direction::Up, Direction::Down] {
             let chain = chain(link, direction);
             let _ = writeln!(rules, "flush chain netdev wire {chain}");
-            for rule in faults.rules(direction) {
+            for rule in faults.rules(direction, &quota) {
                 let _ = writeln!(rules, "add rule netdev wire {chain} {rule}");
             }
         }
@@ -175,7 +189,7 @@ impl Lab {
 }
 
 impl LinkFaults {
-    fn rules(&self, direction: Direction) -> Vec<String> {
+    fn rules(&self, direction: Direction, quota: &str) -> Vec<String> {
         let mut rules = vec![];
         let cut = match self.cut {
             Some(Cut::Silent) => true,
@@ -186,7 +200,11 @@ impl LinkFaults {
         if cut {
             rules.push("counter drop".to_owned());
         }
-        rules.extend(self.strips.iter().filter_map(|strip| strip.rule(direction)));
+        rules.extend(
+            self.strips
+                .iter()
+                .filter_map(|strip| strip.rule(direction, quota)),
+        );
         let custom = self.custom.iter().filter(|(way, _)| *way == direction);
         rules.extend(custom.map(|(_, rule)| rule.clone()));
         rules
@@ -194,7 +212,7 @@ impl LinkFaults {
 }
 
 impl Strip {
-    fn rule(self, direction: Direction) -> Option<String> {
+    fn rule(self, direction: Direction, quota: &str) -> Option<String> {
         const STRIP: &str = "counter reset tcp option mptcp";
         let condition = match (self, direction) {
             (Self::Syn, Direction::Up) => "tcp flags syn / syn,ack".to_owned(),
@@ -207,6 +225,7 @@ impl Strip {
             (Self::After(way, bytes), _) if way == direction => {
                 format!("meta l4proto tcp quota over {bytes} bytes")
             }
+            (Self::AllAfter(_), _) => format!("meta l4proto tcp quota name {quota}"),
             // A DSS with a 64-bit mapping is 20 bytes or longer; a data ACK alone is at most 12.
             (Self::Data(way), _) if way == direction => {
                 "tcp option mptcp subtype 2 tcp option mptcp length >= 16".to_owned()

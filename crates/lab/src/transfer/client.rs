@@ -232,6 +232,10 @@ fn exchange(
                     during("write", writer.shutdown(Shutdown::Write))
                 });
                 let received = receiving.receive(&mut stream, job.down);
+                if received.is_err() {
+                    // Nobody will ever take what the other thread is sending.
+                    let _ = stream.shutdown(Shutdown::Both);
+                }
                 (sent.join(), received)
             });
             received?;

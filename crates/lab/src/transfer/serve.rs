@@ -273,6 +273,10 @@ impl Session {
                         expect_end(&mut reader)
                     });
                     let sent = sending.send(stream, job.down);
+                    if sent.is_err() {
+                        // Nothing more will come of what the other thread waits for.
+                        let _ = stream.shutdown(Shutdown::Both);
+                    }
                     (received.join(), sent)
                 });
                 sent?;

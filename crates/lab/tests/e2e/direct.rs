@@ -6,7 +6,8 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use flexcp_lab::transfer::{Client, Job, Mode, ServeOptions, Server};
 use flexcp_lab::{
-    Cut, Direction, End, Expect, FALLBACKS, Families, Family, Lab, Oracle, Strip, interfaces,
+    Cut, Direction, End, Expect, FALLBACKS, Families, Family, Lab, Oracle, Strip, WINDOW_OVERRUN,
+    interfaces,
 };
 
 crate::cases!("lab":
@@ -31,6 +32,7 @@ crate::cases!("lab":
     thousand_connections_at_once,
     lab_without_a_wire_works,
     lab_without_offloads_works,
+    capture_has_both_sides_of_the_proxy,
     nothing_stays_behind,
 );
 
@@ -46,17 +48,14 @@ fn two_links() -> Result<Lab> {
     Lab::builder().build()
 }
 
-/// Nothing of note.
+/// Nothing of note, apart from what the kernel's MPTCP does to itself.
 ///
-/// A kernel MPTCP sender now and then overruns the window of a kernel MPTCP
-/// receiver, which shares it between subflows: seen without any FlexCP.
+/// With data on several subflows its receiver's window is now and then overrun.
 fn quiet() -> Expect {
-    Expect::clean().allow_all(&[
-        "NoDSSInWindow",
-        "BeyondWindow",
-        "TCPZeroWindowDrop",
-        "TCPACKSkippedSeq",
-    ])
+    Expect::clean()
+        .allow_all(WINDOW_OVERRUN)
+        .allow("NoDSSInWindow")
+        .allow("RcvWndConflict")
 }
 
 /// Joined so often, and nothing else of note.
@@ -281,20 +280,22 @@ fn strip_of_all_after_some_bytes_falls_back() -> Result<()> {
     let expect = quiet()
         .at_least(End::Client, "DssFallback", 1)
         .allow_all(FALLBACKS);
-    stripped(
-        Strip::After(Direction::Down, 100_000),
-        Direction::Down,
-        &expect,
-    )
+    stripped(Strip::AllAfter(100_000), Direction::Down, &expect)
 }
 
 /// One link, one strip: the bytes arrive all the same.
 fn stripped(strip: Strip, direction: Direction, expect: &Expect) -> Result<()> {
-    let lab = Lab::builder().access_links(1).build()?;
+    // Slow, or the kernel's sender has data on its way twice, and the stream is
+    // wrong after a fallback in its middle: its own bug, at full speed only.
+    let lab = Lab::builder().access_links(1).rate_mbit(1, 100).build()?;
     let (_server, client) = direct(&lab, Family::V4)?;
     lab.strip(1, strip)?;
     let oracle = Oracle::start(&lab)?;
-    client.run_in(lab.client(), &Job::both(1_000_000))?.ok()?;
+    // Not in bulk: after a fallback in mid-stream the kernel's own MPTCP sender
+    // misses the data ACKs and sends data again, which its receiver, fallen back,
+    // takes for new data.
+    let job = Job::ping_pong(300, 1000);
+    client.run_in(lab.client(), &job)?.ok()?;
     ensure!(lab.fault_hits(1, direction)? > 0, "{strip:?} hit no packet");
     oracle.check(&lab, expect)
 }
@@ -406,11 +407,28 @@ fn lab_without_a_wire_works() -> Result<()> {
 }
 
 fn lab_without_offloads_works() -> Result<()> {
-    let lab = Lab::builder().offloads(false).mtu(2, 1400).build()?;
+    let builder = Lab::builder().offloads(false).mtu(2, 1400);
+    let lab = builder.rate_mbit(1, 400).rate_mbit(2, 400).build()?;
     let (_server, client) = direct(&lab, Family::V4)?;
     let oracle = Oracle::start(&lab)?;
-    client.run_in(lab.client(), &Job::both(5_000_000))?.ok()?;
+    client.run_in(lab.client(), &Job::down(30_000_000))?.ok()?;
     oracle.check(&lab, &joined(1))
+}
+
+fn capture_has_both_sides_of_the_proxy() -> Result<()> {
+    let lab = two_links()?;
+    let (_server, client) = direct(&lab, Family::V4)?;
+    let capture = lab.capture("case")?;
+    client
+        .run_in(lab.client(), &Job::ping_pong(10, 1000).pause_ms(10))?
+        .ok()?;
+    let files = capture.stop()?;
+    ensure!(files.len() == 3, "{files:?}");
+    for file in files {
+        // More than the file's header.
+        ensure!(std::fs::metadata(&file)?.len() > 500, "{file:?} is empty");
+    }
+    Ok(())
 }
 
 fn nothing_stays_behind() -> Result<()> {
@@ -419,6 +437,14 @@ fn nothing_stays_behind() -> Result<()> {
     let dir = lab.dir().to_owned();
     let mut sleeper = lab.client().command("sleep").arg("1000").spawn()?;
     ensure!(namespaces(&prefix)? == 4);
+    // It is not in the namespace at once.
+    while lab
+        .client()
+        .ip(&format!("netns pids {}", lab.client().name()))?
+        .is_empty()
+    {
+        thread::sleep(Duration::from_millis(2));
+    }
     drop(lab);
     ensure!(namespaces(&prefix)? == 0);
     ensure!(!dir.exists());

@@ -2,13 +2,25 @@
 //!
 //! Run as root: `cargo test -p flexcp-lab --test e2e [-- FILTER]`. The group
 //! `lab::` needs no FlexCP: a kernel MPTCP server behind a plain router shows
-//! that the lab itself tells the truth.
+//! that the lab itself tells the truth. The others run the `flexcp` program that
+//! `FLEXCP_BIN` names, or the one beside the test.
 
 #![forbid(unsafe_code)]
 
+mod close;
 mod direct;
+mod fallback;
+mod operation;
+mod paths;
+mod programs;
+mod reverse;
+mod rig;
+mod transfers;
 
 use std::process::ExitCode;
+use std::sync::mpsc;
+use std::time::Duration;
+use std::{panic, thread};
 
 use flexcp_lab::require_root;
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -17,17 +29,42 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // Each case has a lab of its own, but two cores carry only so much at once.
     arguments.test_threads = Some(arguments.test_threads.unwrap_or(2).min(2));
-    libtest_mimic::run(&arguments, direct::cases()).exit_code()
+    let groups = [
+        direct::cases(),
+        transfers::cases(),
+        paths::cases(),
+        close::cases(),
+        fallback::cases(),
+        reverse::cases(),
+        programs::cases(),
+        operation::cases(),
+    ];
+    libtest_mimic::run(&arguments, groups.into_iter().flatten().collect()).exit_code()
 }
 
-/// A test whose function is a case; fails, with the reason, when we are not root.
+/// A test whose function is a case.
+///
+/// It fails, with the reason, when we are not root, and when it takes too long;
+/// a case that hangs is left behind on its thread.
 pub(crate) fn trial(group: &str, name: &str, case: fn() -> anyhow::Result<()>) -> Trial {
     Trial::test(format!("{group}::{name}"), move || {
-        require_root()
-            .and_then(|()| case())
-            .map_err(|error| Failed::from(format!("{error:#}")))
+        require_root().map_err(|error| format!("{error:#}"))?;
+        let (sender, outcome) = mpsc::channel();
+        thread::spawn(move || {
+            let outcome = panic::catch_unwind(case);
+            let _ = sender.send(match outcome {
+                Ok(Ok(())) => Ok(()),
+                Ok(Err(error)) => Err(Failed::from(format!("{error:#}"))),
+                Err(_) => Err(Failed::from("panicked")),
+            });
+        });
+        let outcome = outcome.recv_timeout(LIMIT);
+        outcome.unwrap_or_else(|_| Err(format!("hangs ({LIMIT:?})").into()))
     })
 }
+
+/// No case takes longer than this, also on a busy machine.
+const LIMIT: Duration = Duration::from_secs(150);
 
 /// Lists functions as trials of a group.
 macro_rules! cases {

@@ -1,0 +1,215 @@
+//! Reverse mode: clients connect to FlexCP, back ends see FlexCP's address.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use flexcp_lab::transfer::{Client, Job, Mode, ServeOptions, Server};
+use flexcp_lab::{Cut, End, Expect, Families, Family, Lab, daemon};
+
+use crate::rig::{PORT, Rig, with};
+
+crate::cases!("reverse":
+    bytes_both_ways_over_two_links,
+    backend_sees_flexcps_address,
+    backends_are_taken_in_turn,
+    backend_that_refuses_is_skipped,
+    all_backends_refuse,
+    announced_address_is_joined,
+    cut_while_downloading,
+    ipv6_listener,
+    plain_tcp_client,
+    server_reset_arrives,
+    many_connections_at_once,
+    two_services_side_by_side,
+);
+
+const LISTEN: u16 = 8080;
+
+fn listen_on(lab: &Lab, family: Family) -> SocketAddr {
+    SocketAddr::new(lab.proxy_addr(1, family), LISTEN)
+}
+
+fn service(lab: &Lab, family: Family, backends: &[u8], announce: &[String]) -> String {
+    let backends: Vec<_> = backends
+        .iter()
+        .map(|number| lab.server_socket(*number, family, PORT).to_string())
+        .collect();
+    daemon::reverse(
+        "shop",
+        &[listen_on(lab, family).to_string()],
+        &backends,
+        announce,
+    )
+}
+
+/// A case with one back end, FlexCP listening on the first link's address.
+fn reverse(lab: Lab, family: Family, case: impl FnOnce(&Rig) -> Result<Expect>) -> Result<()> {
+    let service = service(&lab, family, &[1], &[]);
+    with(lab, &service, ServeOptions::tcp(PORT), case)
+}
+
+fn client(rig: &Rig, family: Family) -> Client {
+    Client::mptcp(listen_on(&rig.lab, family))
+}
+
+fn paced() -> Result<Lab> {
+    Lab::builder().rate_mbit(1, 200).rate_mbit(2, 200).build()
+}
+
+fn short() -> Expect {
+    Expect::clean().allow("MPRstTx").allow("MPRstRx")
+}
+
+fn bytes_both_ways_over_two_links() -> Result<()> {
+    reverse(paced()?, Family::V4, |rig| {
+        for job in [
+            Job::down(10_000_000),
+            Job::up(10_000_000),
+            Job::both(10_000_000),
+        ] {
+            rig.run_client(&client(rig, Family::V4), &job)?;
+        }
+        Ok(Expect::clean().exactly(End::Client, "MPJoinSynAckRx", 3))
+    })
+}
+
+fn backend_sees_flexcps_address() -> Result<()> {
+    reverse(Lab::builder().build()?, Family::V4, |rig| {
+        rig.run_client(&client(rig, Family::V4), &Job::both(1000))?;
+        let served = rig.server.wait_for(1, Duration::from_secs(2))?;
+        ensure!(
+            served[0].peer.ip().to_string() == "10.9.1.1",
+            "{:?}",
+            served[0]
+        );
+        Ok(short())
+    })
+}
+
+fn backends_are_taken_in_turn() -> Result<()> {
+    let lab = Lab::builder().servers(2).build()?;
+    let second = Server::start(lab.server(2), ServeOptions::tcp(PORT))?;
+    let service = service(&lab, Family::V4, &[1, 2], &[]);
+    with(lab, &service, ServeOptions::tcp(PORT), |rig| {
+        for _ in 0..10 {
+            rig.run_client(&client(rig, Family::V4), &Job::both(10_000))?;
+        }
+        let (one, two) = (rig.server.accepted(), second.accepted());
+        ensure!(
+            (one, two) == (5, 5),
+            "the back ends got {one} and {two} of 10 connections"
+        );
+        Ok(short())
+    })
+}
+
+fn backend_that_refuses_is_skipped() -> Result<()> {
+    let lab = Lab::builder().servers(2).build()?;
+    let service = service(&lab, Family::V4, &[2, 1], &[]);
+    with(lab, &service, ServeOptions::tcp(PORT), |rig| {
+        for _ in 0..6 {
+            rig.run_client(&client(rig, Family::V4), &Job::both(10_000))?;
+        }
+        ensure!(rig.counter("backend_skipped")? >= 1);
+        Ok(short())
+    })
+}
+
+fn all_backends_refuse() -> Result<()> {
+    let lab = Lab::builder().servers(3).build()?;
+    let service = service(&lab, Family::V4, &[2, 3], &[]);
+    with(lab, &service, ServeOptions::tcp(PORT), |rig| {
+        let report = rig.attempt(&client(rig, Family::V4), &Job::down(1))?;
+        ensure!(report.failure_kind() == "ECONNREFUSED", "{report:?}");
+        Ok(Expect::clean())
+    })
+}
+
+fn announced_address_is_joined() -> Result<()> {
+    let builder = Lab::builder().endpoints(Families::Neither);
+    let lab = builder.rate_mbit(1, 200).rate_mbit(2, 200).build()?;
+    let announce = [lab.proxy_addr(2, Family::V4).to_string()];
+    let service = service(&lab, Family::V4, &[1], &announce);
+    with(lab, &service, ServeOptions::tcp(PORT), |rig| {
+        rig.run_client(&client(rig, Family::V4), &Job::both(10_000_000))?;
+        Ok(Expect::clean().exactly(End::Client, "AddAddr", 1).exactly(
+            End::Client,
+            "MPJoinSynAckRx",
+            1,
+        ))
+    })
+}
+
+fn cut_while_downloading() -> Result<()> {
+    reverse(paced()?, Family::V4, |rig| {
+        let report = std::thread::scope(|scope| {
+            let run =
+                scope.spawn(|| rig.run_client(&client(rig, Family::V4), &Job::down(20_000_000)));
+            std::thread::sleep(Duration::from_millis(300));
+            rig.lab.cut(1, Cut::Silent)?;
+            run.join().expect("a client does not panic")
+        })?;
+        ensure!(
+            report.longest_gap() < Duration::from_secs(3),
+            "{:?}",
+            report.longest_gap()
+        );
+        Ok(short().exactly(End::Client, "MPJoinSynAckRx", 1))
+    })
+}
+
+fn ipv6_listener() -> Result<()> {
+    let builder = Lab::builder().families(Families::V6);
+    let lab = builder.rate_mbit(1, 200).rate_mbit(2, 200).build()?;
+    reverse(lab, Family::V6, |rig| {
+        rig.run_client(&client(rig, Family::V6), &Job::both(10_000_000))?;
+        Ok(Expect::clean().exactly(End::Client, "MPJoinSynAckRx", 1))
+    })
+}
+
+fn plain_tcp_client() -> Result<()> {
+    reverse(Lab::builder().build()?, Family::V4, |rig| {
+        let client = Client::tcp(listen_on(&rig.lab, Family::V4));
+        for job in [Job::both(5_000_000), Job::new(Mode::UpThenDown, 1000, 1000)] {
+            rig.run_client(&client, &job)?;
+        }
+        Ok(Expect::clean())
+    })
+}
+
+fn server_reset_arrives() -> Result<()> {
+    reverse(Lab::builder().build()?, Family::V4, |rig| {
+        let job = Job::new(Mode::ServerReset, 0, 100_000);
+        let report = rig.attempt(&client(rig, Family::V4), &job)?;
+        ensure!(report.failure_kind() == "ECONNRESET", "{report:?}");
+        ensure!(report.reset_us < Some(500_000), "{report:?}");
+        Ok(short().at_least(End::Client, "MPFastcloseRx", 1))
+    })
+}
+
+fn many_connections_at_once() -> Result<()> {
+    reverse(Lab::builder().build()?, Family::V4, |rig| {
+        let job = Job::ping_pong(5, 4000).pause_ms(50);
+        for report in client(rig, Family::V4).run_many_in(rig.lab.client(), 300, &job)? {
+            report.ok()?;
+        }
+        Ok(short())
+    })
+}
+
+fn two_services_side_by_side() -> Result<()> {
+    let lab = Lab::builder().build()?;
+    let services = daemon::transparent(&lab, &[]) + "\n" + &service(&lab, Family::V4, &[1], &[]);
+    with(lab, &services, ServeOptions::tcp(PORT), |rig| {
+        rig.run(Family::V4, &Job::both(1_000_000))?;
+        rig.run_client(&client(rig, Family::V4), &Job::both(1_000_000))?;
+        let served = rig.server.wait_for(2, Duration::from_secs(2))?;
+        ensure!(
+            served[0].peer.ip() == rig.lab.client_addr(1, Family::V4),
+            "{served:?}"
+        );
+        ensure!(served[1].peer.ip().to_string() == "10.9.1.1", "{served:?}");
+        Ok(short())
+    })
+}

@@ -1,0 +1,204 @@
+//! A lab with FlexCP in the middle, and what every case checks at its end.
+
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+use flexcp_lab::transfer::{Client, Job, Report, ServeOptions, Server};
+use flexcp_lab::{
+    End, Expect, Family, FlexCp, Lab, Namespace, Oracle, WINDOW_OVERRUN, daemon, text,
+};
+
+/// Client, FlexCP and a TCP server, all running.
+pub(crate) struct Rig {
+    pub(crate) lab: Lab,
+    pub(crate) server: Server,
+    pub(crate) flexcp: FlexCp,
+    pub(crate) oracle: Oracle,
+}
+
+/// Port of the server, whatever the mode.
+pub(crate) const PORT: u16 = 5000;
+
+/// Runs a case behind a transparent FlexCP that announces nothing.
+pub(crate) fn transparent(lab: Lab, case: impl FnOnce(&Rig) -> Result<Expect>) -> Result<()> {
+    let service = daemon::transparent(&lab, &[]);
+    with(lab, &service, ServeOptions::tcp(PORT), case)
+}
+
+/// Runs a case behind FlexCP with these services.
+///
+/// The case says what the counters should show. Then the counters are checked,
+/// FlexCP must forget all connections, end on SIGTERM, and leave the proxy's
+/// namespace as it found it.
+pub(crate) fn with(
+    lab: Lab,
+    services: &str,
+    serve: ServeOptions,
+    case: impl FnOnce(&Rig) -> Result<Expect>,
+) -> Result<()> {
+    let before = kernel_state(lab.proxy())?;
+    let server = Server::start(lab.server(1), serve)?;
+    let flexcp = FlexCp::start(&lab, &config(&lab, services))?;
+    let oracle = Oracle::start(&lab)?;
+    let rig = Rig {
+        lab,
+        server,
+        flexcp,
+        oracle,
+    };
+    let outcome = case(&rig).and_then(|expect| {
+        let expect = expect.allow_at(End::Servers, WINDOW_OVERRUN);
+        rig.oracle.check(&rig.lab, &expect)
+    });
+    let outcome = outcome.and_then(|()| rig.drained());
+    outcome.map_err(|error| anyhow!("{error:#}\n{}", rig.story()))?;
+    let Rig { lab, flexcp, .. } = rig;
+    flexcp.stop()?;
+    ensure_same(&before, &kernel_state(lab.proxy())?)
+}
+
+/// A configuration that forgets closed connections soon.
+pub(crate) fn config(lab: &Lab, services: &str) -> String {
+    daemon::config(
+        lab,
+        &format!("[timeouts]\nlinger = \"200ms\"\n\n{services}"),
+    )
+}
+
+impl Rig {
+    /// An MPTCP client of the server.
+    pub(crate) fn client(&self, family: Family) -> Client {
+        Client::mptcp(self.lab.server_socket(1, family, PORT))
+    }
+
+    /// Does a job, which must succeed, with the MPTCP client.
+    pub(crate) fn run(&self, family: Family, job: &Job) -> Result<Report> {
+        self.run_client(&self.client(family), job)
+    }
+
+    /// Does a job, which must succeed.
+    pub(crate) fn run_client(&self, client: &Client, job: &Job) -> Result<Report> {
+        let report = self.attempt(client, job)?;
+        report.ok().with_context(|| format!("{job:?}"))?;
+        Ok(report)
+    }
+
+    /// Does a job, whatever becomes of it.
+    pub(crate) fn attempt(&self, client: &Client, job: &Job) -> Result<Report> {
+        client.run_in(self.lab.client(), job)
+    }
+
+    /// Does a job while `meanwhile` runs.
+    pub(crate) fn run_while(
+        &self,
+        family: Family,
+        job: &Job,
+        meanwhile: impl FnOnce() -> Result<()>,
+    ) -> Result<Report> {
+        thread::scope(|scope| {
+            let run = scope.spawn(|| self.run(family, job));
+            let done = meanwhile();
+            let report = run.join().expect("a client does not panic")?;
+            done.map(|()| report)
+        })
+    }
+
+    /// One of FlexCP's counters.
+    pub(crate) fn counter(&self, name: &str) -> Result<u64> {
+        let stats = self.flexcp.show_stats()?;
+        stats["counters"][name]
+            .as_u64()
+            .with_context(|| format!("no counter {name} in {stats}"))
+    }
+
+    /// The states of FlexCP's connections.
+    pub(crate) fn states(&self) -> Result<Vec<String>> {
+        let view = self.flexcp.show_connections()?;
+        let connections = view["connections"].as_array().into_iter().flatten();
+        Ok(connections
+            .filter_map(|c| c["state"].as_str())
+            .map(str::to_owned)
+            .collect())
+    }
+
+    /// Waits until FlexCP has no connection left.
+    fn drained(&self) -> Result<()> {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            let left = self.states()?;
+            if left.is_empty() {
+                return Ok(());
+            }
+            ensure!(
+                Instant::now() < deadline,
+                "FlexCP still has connections: {left:?}"
+            );
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// What FlexCP has to say, for whoever reads a failure.
+    fn story(&self) -> String {
+        let connections = self.flexcp.show("connections");
+        let stats = self
+            .flexcp
+            .show("stats")
+            .unwrap_or_else(|error| format!("{error:#}"));
+        let moved = stats
+            .lines()
+            .filter(|line| !line.ends_with(" 0"))
+            .collect::<Vec<_>>();
+        format!(
+            "{}\n{}\nlog:\n{}\n",
+            connections.unwrap_or_else(|error| format!("{error:#}")),
+            moved.join("\n"),
+            self.flexcp.log()
+        )
+    }
+}
+
+/// All that a proxy may change in its namespace, one thing a line.
+pub(crate) fn kernel_state(namespace: &Namespace) -> Result<Vec<String>> {
+    let mut state = vec![];
+    let mut add = |command: &mut Command| -> Result<()> {
+        state.extend(
+            text(command)?
+                .lines()
+                .map(|line| line.trim_end().to_owned()),
+        );
+        Ok(())
+    };
+    for family in ["-4", "-6"] {
+        add(namespace.command("ip").args([family, "rule"]))?;
+        add(namespace
+            .command("ip")
+            .args([family, "route", "show", "table", "all"]))?;
+        add(namespace.command("ip").args([family, "-o", "addr"]))?;
+    }
+    add(namespace.command("nft").args(["list", "ruleset"]))?;
+    add(namespace
+        .command("sysctl")
+        .args(["-a", "-r", r"^net\.ipv[46]\.(conf|ip_|tcp_)"]))?;
+    // "2: a1@if3: <...>": names only, the rest moves by itself.
+    let links = text(namespace.command("ip").args(["-o", "link"]))?;
+    let names = links.lines().filter_map(|line| line.split(": ").nth(1));
+    // Whether a link has its carrier is not FlexCP's doing.
+    state
+        .iter_mut()
+        .for_each(|line| *line = line.replace(" linkdown", ""));
+    state.extend(names.map(|name| format!("link {name}")));
+    Ok(state)
+}
+
+/// An error that names what is new and what is gone.
+pub(crate) fn ensure_same(before: &[String], after: &[String]) -> Result<()> {
+    let new: Vec<_> = after.iter().filter(|line| !before.contains(line)).collect();
+    let gone: Vec<_> = before.iter().filter(|line| !after.contains(line)).collect();
+    ensure!(
+        new.is_empty() && gone.is_empty(),
+        "FlexCP left the kernel's tables changed: new {new:?}, gone {gone:?}"
+    );
+    Ok(())
+}
