@@ -155,8 +155,9 @@ impl Connection {
             let len = known.min(right.since(at));
             // What starts at the data ACK is held up inside the client by a hole of the subflow; a
             // block there would make no sense to the server.
+            let end = dsn.add(u64::from(len));
             let news = if duplicate {
-                blocks.len == 0
+                blocks.len == 0 && !subflow.filled && !end.after(self.down_acked)
             } else {
                 dsn.after(self.down_acked)
             };

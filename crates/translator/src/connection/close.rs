@@ -23,9 +23,10 @@ impl Connection {
         if segment.has(TcpFlags::FIN) {
             subflow.fin_remote = Some(Ssn(segment.tcp.seq).add(segment.payload_len()));
         }
-        let confirmed = subflow
-            .fin_local
-            .is_some_and(|fin| subflow.snd_una.after(fin));
+        let confirmed = subflow.fin_remote.is_some()
+            && subflow
+                .fin_local
+                .is_some_and(|fin| subflow.snd_una.after(fin));
         if confirmed {
             self.close_subflow(ctx, index);
         }
@@ -290,6 +291,32 @@ impl Connection {
         self.phase = Phase::Fallback;
         ctx.counters.fallback_established += 1;
         self.relay_up(ctx, segment, frame)
+    }
+
+    /// The same for a packet of the server's.
+    pub(crate) fn fall_back_down(
+        &mut self,
+        ctx: &mut Context<'_>,
+        segment: &Segment,
+        frame: &mut Frame<'_>,
+    ) -> Verdict {
+        self.phase = Phase::Fallback;
+        ctx.counters.fallback_established += 1;
+        self.relay_down(ctx, segment, frame)
+    }
+
+    /// The client's options do not come through, and it does not know: `MP_FAIL` makes it fall back with
+    /// its next data. Until then it needs data ACKs, or its window closes.
+    pub(crate) fn tell_fallback(&mut self, ctx: &mut Context<'_>) {
+        self.acks_in_fallback = true;
+        let mut outgoing = self.own_down(INITIAL, TcpFlags::ACK);
+        let fail = flexcp_wire::MpFail {
+            dsn: self.up_acked.0,
+        };
+        outgoing
+            .options
+            .push(&TcpOption::Mptcp(MptcpOption::Fail(fail)));
+        ctx.send(outgoing.own());
     }
 
     /// `MP_FAIL`: the client saw a wrong checksum. FlexCP negotiates none, so this is a client that

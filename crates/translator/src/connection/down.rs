@@ -179,7 +179,9 @@ impl Connection {
     /// counted in.
     fn place_part(&mut self, ctx: &mut Context<'_>, from: &mut Dsn, end: Dsn) -> Option<Placed> {
         let len = u32::try_from(end.since(*from)).ok()?;
-        let placed = self.place(ctx, *from, len).filter(|placed| placed.len > 0)?;
+        let placed = self
+            .place(ctx, *from, len)
+            .filter(|placed| placed.len > 0)?;
         if placed.again {
             ctx.counters.retransmitted_down_bytes += u64::from(placed.len);
         }
@@ -228,9 +230,14 @@ impl Connection {
         let Some(index) = self.usable_active(ctx) else {
             return Verdict::Drop(DropReason::NoSubflow);
         };
+        if self.identity && self.subflow(index).bare_acks > 0 {
+            // The client's last words were plain TCP, so it hears of the end in plain TCP.
+            return self.fall_back_down(ctx, segment, frame);
+        }
         if fin.after(self.down_next) {
             self.reserve_up_to(ctx.now, index, fin);
         }
+        let again = self.down_next.after(fin);
         self.down_next = self.down_next.max(fin.add(1));
         let mapping = DssMapping {
             dsn: DataNumber::Long(fin.0),
@@ -239,6 +246,15 @@ impl Connection {
             checksum: None,
         };
         let mut outgoing = self.headers_down(index, segment);
+        if again && self.identity {
+            // Should options be stripped on the way down, the client has fallen back without FlexCP's
+            // knowing, and a FIN of the subflow is all that it understands.
+            let subflow = self.subflow_mut(index);
+            let fin_local = *subflow.fin_local.get_or_insert(subflow.snd_next);
+            subflow.snd_next = subflow.snd_next.max(fin_local.add(1));
+            outgoing.seq = fin_local.0;
+            outgoing.flags = outgoing.flags.with(TcpFlags::FIN);
+        }
         self.push_dss(&mut outgoing, Some(mapping), true);
         self.send_acks(ctx, blocks, moved & !(1 << index));
         let nothing = segment.payload.end..segment.payload.end;

@@ -187,6 +187,7 @@ impl Connection {
             len: u16::try_from(mapped).unwrap_or(u16::MAX),
             checksum: None,
         };
+        subflow.filled = true;
         let mss = subflow.mss;
         let mut outgoing = self.own_down(index, TcpFlags::ACK);
         outgoing.seq = at.0;

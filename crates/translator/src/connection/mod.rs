@@ -124,6 +124,9 @@ pub(crate) struct Connection {
     /// another: only then can the connection fall back (RFC 8684 section 3.7).
     pub(crate) identity: bool,
 
+    /// Fallen back because the client's options do not come through: it still wants data ACKs.
+    pub(crate) acks_in_fallback: bool,
+
     /// Behind the last data that went up, DATA_FIN included.
     pub(crate) up_next: Dsn,
     /// The server's ACK.
@@ -192,6 +195,7 @@ impl Connection {
             isn_client,
             offered_end_to_end: false,
             identity: true,
+            acks_in_fallback: false,
             up_next: Dsn(0),
             up_acked: Dsn(0),
             up_fin: None,

@@ -44,7 +44,9 @@ impl Connection {
         match self.holder(dsn) {
             Some(index) if !self.is_blocked(index, dsn) => self.place_again(ctx, index, dsn, len),
             holder => match (self.unblocked(active, dsn), holder) {
-                (Some(other), _) if self.holds(other, dsn) => self.place_again(ctx, other, dsn, len),
+                (Some(other), _) if self.holds(other, dsn) => {
+                    self.place_again(ctx, other, dsn, len)
+                }
                 (Some(other), _) => Some(self.place_fresh(ctx, other, dsn, len)),
                 (None, Some(index)) => self.place_again(ctx, index, dsn, len),
                 (None, None) => Some(self.place_fresh(ctx, active, dsn, len)),
@@ -178,7 +180,11 @@ impl Connection {
         let len = subflow.down.by_dsn(dsn).map_or(len, |mapping| {
             let offset = distance(dsn, mapping.dsn);
             let ssn = mapping.ssn.add(offset);
-            let acked = if ssn.before(subflow.snd_una) { subflow.snd_una.since(ssn) } else { len };
+            let acked = if ssn.before(subflow.snd_una) {
+                subflow.snd_una.since(ssn)
+            } else {
+                len
+            };
             len.min(acked).min(mapping.len - offset)
         });
         let next = subflow.down.next_dsn(dsn);

@@ -1,7 +1,9 @@
 //! Plain TCP: connections that never were MPTCP, and those that have fallen back. Numbers are the same
 //! on both sides; addresses may differ, and MPTCP options stay behind.
 
-use flexcp_wire::{OptionWriter, TcpFlags, TcpOption, TcpOptions, TcpSeq};
+use flexcp_wire::{
+    DataNumber, Dss, MptcpOption, OptionWriter, TcpFlags, TcpOption, TcpOptions, TcpSeq,
+};
 
 use super::{Connection, Context, INITIAL};
 use crate::frame::{Frame, Verdict};
@@ -55,7 +57,16 @@ impl Connection {
             self.up_acked = self.up_dsn(TcpSeq(segment.tcp.ack));
         }
         self.note_plain_reset(ctx, segment);
-        relay(self.subflow(INITIAL).ends(), segment, frame)
+        let control = TcpFlags::SYN | TcpFlags::FIN | TcpFlags::RST;
+        let is_ack = segment.payload.is_empty() && !segment.tcp.flags.intersects(control);
+        let dss = Dss {
+            data_ack: Some(DataNumber::Long(self.up_acked.0)),
+            mapping: None,
+            data_fin: false,
+        };
+        let extra =
+            (self.acks_in_fallback && is_ack).then_some(TcpOption::Mptcp(MptcpOption::Dss(dss)));
+        relay_with(self.subflow(INITIAL).ends(), segment, frame, extra)
     }
 
     /// A RST goes through as it is, for its receiver to judge; the state lingers for a while, as the
@@ -72,11 +83,24 @@ impl Connection {
 
 /// Writes the packet with other addresses and without MPTCP options.
 pub(crate) fn relay(ends: Ends, segment: &Segment, frame: &mut Frame<'_>) -> Verdict {
+    relay_with(ends, segment, frame, None)
+}
+
+/// The same with one option more, if there is room.
+fn relay_with(
+    ends: Ends,
+    segment: &Segment,
+    frame: &mut Frame<'_>,
+    extra: Option<TcpOption<'_>>,
+) -> Verdict {
     let mut options = OptionWriter::default();
     for option in TcpOptions::new(segment.option_bytes(frame)).flatten() {
         if !matches!(option, TcpOption::Mptcp(_)) {
             options.push(&option);
         }
+    }
+    if let Some(extra) = extra {
+        options.push(&extra);
     }
     let outgoing = Outgoing {
         ends,

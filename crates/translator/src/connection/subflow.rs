@@ -80,7 +80,8 @@ pub(crate) struct Subflow {
     pub(crate) opened: Instant,
     /// Last packet from the client.
     pub(crate) last_heard: Instant,
-    /// When the first byte that is not ACKed went down, or the ACK last moved on.
+    /// When the first byte that is not ACKed went down, or the client last showed that something
+    /// arrived: its ACK moved on, or it sent a bare ACK. Data of the client's shows nothing of the kind.
     pub(crate) outstanding_since: Instant,
     /// A number whose ACK gives the next RTT sample, and when it went down.
     pub(crate) timed: Option<(Ssn, Instant)>,
@@ -88,6 +89,8 @@ pub(crate) struct Subflow {
     pub(crate) srtt: Option<u32>,
     /// What is being done about a hole that the data ACK has overtaken.
     pub(crate) filler: Option<Filler>,
+    /// Filler went down on it: what comes twice to the client is no news for the server.
+    pub(crate) filled: bool,
     /// ACKs in a row that moved on without saying a data ACK: options are being stripped.
     pub(crate) bare_acks: u8,
 
@@ -135,6 +138,7 @@ impl Subflow {
             timed: None,
             srtt: None,
             filler: None,
+            filled: false,
             bare_acks: 0,
             bytes_up: 0,
             bytes_down: 0,
@@ -187,15 +191,22 @@ impl Subflow {
         }
     }
 
-    /// Notes what the client's packet says about the path: it is alive, and its clock.
+    /// Notes what the client's packet says about the path and its clock. Call it after
+    /// [`take_ack`](Self::take_ack).
     pub(crate) fn heard(&mut self, now: Instant, segment: &Segment) {
-        let options = &segment.options;
         self.last_heard = now;
         self.rcv_high = self
             .rcv_high
             .max(Ssn(segment.tcp.seq).add(segment.payload_len()));
-        self.suspect = false;
-        if let (Some(clock), Some(Timestamps { val, .. })) = (&mut self.clock, options.timestamps) {
+        if segment.payload.is_empty() {
+            self.outstanding_since = now;
+        }
+        if self.snd_una == self.snd_next {
+            self.suspect = false;
+        }
+        if let (Some(clock), Some(Timestamps { val, .. })) =
+            (&mut self.clock, segment.options.timestamps)
+        {
             clock.heard(val);
         }
     }
@@ -208,6 +219,7 @@ impl Subflow {
         if ack.after(self.snd_una) {
             self.snd_una = ack;
             self.outstanding_since = now;
+            self.suspect = false;
             if let Some((timed, sent)) = self.timed
                 && !ack.before(timed)
             {
@@ -245,10 +257,9 @@ impl Subflow {
         self.retransmitted_down += u64::from(len);
     }
 
-    /// Whether data is outstanding and the client has been silent for `limit` since it went down.
+    /// Whether data is outstanding and the client has not shown for `limit` that anything arrives.
     pub(crate) fn is_silent(&self, now: Instant, limit: Duration) -> bool {
-        let since = self.last_heard.max(self.outstanding_since);
-        self.snd_una != self.snd_next && now.since(since) >= limit
+        self.snd_una != self.snd_next && now.since(self.outstanding_since) >= limit
     }
 
     /// The smoothed RTT.

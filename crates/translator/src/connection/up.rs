@@ -14,6 +14,8 @@ use crate::segment::{Outgoing, Segment};
 const FAR: u32 = 1 << 30;
 /// A packet is never split in more pieces: honest mappings hold many packets, not the other way round.
 const MAX_PIECES: usize = 8;
+/// So many packets in a row without any MPTCP option, and the client has fallen back.
+const MAX_BARE_PACKETS: u8 = 2;
 /// So many ACKs in a row without a data ACK, and the path of a joined subflow strips options.
 const MAX_BARE_ACKS: u8 = 3;
 
@@ -89,6 +91,9 @@ impl Connection {
         if segment.options.fail {
             return self.handle_fail(ctx, index, segment, frame);
         }
+        if self.has_left_mptcp(index, segment) {
+            return self.fall_back_up(ctx, index, segment, frame);
+        }
         let declared = match self.take_mapping(ctx, index, segment) {
             Ok(Declared::Infinite) => return self.fall_back_up(ctx, index, segment, frame),
             Ok(declared) => declared,
@@ -116,6 +121,22 @@ impl Connection {
         self.answer_subflow_fin(ctx, index, segment.has(TcpFlags::FIN));
         self.note_finished(ctx);
         verdict
+    }
+
+    /// Whether the client of an undisturbed connection has fallen back: its packets carry no MPTCP option
+    /// any more. One packet could be an exception of its stack's; a FIN is its last word.
+    fn has_left_mptcp(&mut self, index: SubflowIndex, segment: &Segment) -> bool {
+        if !self.identity || index != INITIAL || self.phase != Phase::Established {
+            return false;
+        }
+        let subflow = self.subflow_mut(index);
+        if segment.options.mptcp {
+            subflow.bare_acks = 0;
+            return false;
+        }
+        subflow.bare_acks = subflow.bare_acks.saturating_add(1);
+        segment.payload.is_empty()
+            && (subflow.bare_acks >= MAX_BARE_PACKETS || segment.has(TcpFlags::FIN))
     }
 
     /// Lets go of downstream mappings that are done with.
@@ -182,7 +203,10 @@ impl Connection {
             }
             self.up_fin = Some(fin);
         }
-        if self.up_fin.is_some_and(|fin| dsn.add(u64::from(data_len)).after(fin)) {
+        if self
+            .up_fin
+            .is_some_and(|fin| dsn.add(u64::from(data_len)).after(fin))
+        {
             return Err(DropReason::BadMapping);
         }
         if data_len == 0 {
@@ -443,9 +467,11 @@ impl Connection {
         index: SubflowIndex,
         segment: &Segment,
     ) -> bool {
-        let identity = self.identity;
+        if self.identity {
+            return false;
+        }
         let subflow = self.subflow_mut(index);
-        if segment.options.mptcp || identity {
+        if segment.options.mptcp {
             subflow.bare_acks = 0;
             return false;
         }
@@ -473,6 +499,7 @@ impl Connection {
             return Verdict::Drop(DropReason::NoMapping);
         }
         if self.identity && index == INITIAL {
+            self.tell_fallback(ctx);
             return self.fall_back_up(ctx, index, segment, frame);
         }
         // Old data whose mapping has been let go: an ACK is all that it wants.

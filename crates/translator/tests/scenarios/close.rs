@@ -30,11 +30,18 @@ fn established_server_fin_becomes_data_fin() {
 }
 
 #[test]
-fn established_server_fin_again_becomes_data_fin_again() {
+fn established_server_fin_again_ends_the_subflow_too() {
+    // A client that has fallen back unnoticed understands nothing else.
     let mut t = Scenario::established();
     t.server(SERVER_FIN).gives(&[DATA_FIN_DOWN]);
-    t.server(SERVER_FIN).gives(&[DATA_FIN_DOWN]);
+    for _ in 0..2 {
+        t.server(SERVER_FIN).gives(&["client0 F. 1:1(0) ack 1 win 64 <dss ack 1 fin 1>"]);
+    }
     assert_eq!(t.moved(), "");
+    // One that has not goes on: its subflow is open in the other direction.
+    t.client(0, "P. 1:101(100) ack 2 <dss ack 2 map 1:101@1>")
+        .gives(&["server P. 1:101(100) ack 2 win 512"]);
+    assert_eq!(t.state(), "half-closed");
 }
 
 #[test]
@@ -101,6 +108,29 @@ fn established_server_fin_behind_data_that_the_client_has_goes_alone() {
     t.server("FP. 1:101(100) ack 1")
         .gives(&["client0 P. 101:101(0) ack 1 win 64 <dss ack 1 fin 101>"]);
     assert_eq!(t.moved(), "");
+}
+
+#[test]
+fn server_data_behind_its_fin_is_dropped() {
+    let mut t = Scenario::established();
+    t.server("FP. 1:101(100) ack 1")
+        .gives(&["client0 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1 fin>"]);
+    t.server("P. 1:201(200) ack 1").gives(&["drop unexpected"]);
+    t.server("P. 102:201(99) ack 1").gives(&["drop unexpected"]);
+    t.server("F. 51:51(0) ack 1").gives(&["drop unexpected"]);
+    t.server(". 102:102(0) ack 1")
+        .gives(&["client0 . 101:101(0) ack 1 win 64 <dss ack 1>"]);
+    assert_eq!(t.moved(), "unexpected+3");
+}
+
+#[test]
+fn client_data_behind_its_data_fin_is_dropped() {
+    let mut t = Scenario::established();
+    t.client(0, "P. 1:101(100) ack 1 <dss ack 1 map 1:101@1 fin>")
+        .gives(&["server FP. 1:101(100) ack 1 win 512"]);
+    t.client(0, "P. 101:201(100) ack 1 <dss ack 1 map 101:201@101>")
+        .gives(&["drop bad_mapping"]);
+    assert_eq!(t.moved(), "bad_mapping+1");
 }
 
 #[test]

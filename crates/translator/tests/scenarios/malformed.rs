@@ -313,8 +313,10 @@ fn start_syn_with_fin_opens_nothing() {
 #[test]
 fn checksum_that_is_wrong_changes_nothing() {
     let mut t = Scenario::established();
-    t.client(0, &format!("{DATA} bad")).gives(&["drop checksum"]);
-    t.server("P. 1:101(100) ack 1 bad").gives(&["drop checksum"]);
+    t.client(0, &format!("{DATA} bad"))
+        .gives(&["drop checksum"]);
+    t.server("P. 1:101(100) ack 1 bad")
+        .gives(&["drop checksum"]);
     assert_eq!(t.moved(), "checksum+2");
     t.client(0, DATA).gives(&[DATA_UP]);
     assert_eq!(t.moved(), "");

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 
 use flexcp_wire::{DataNumber, TcpFlags, TcpOption, TcpOptions, Timestamps};
 
-use super::net::{Direction, Leg, Net, connection_of, low, stream};
-use super::notation::Seen;
+use super::net::{Direction, FLOWS_PER_CONNECTION, Leg, Net, connection_of, low, stream};
+use super::show::Seen;
 
 /// What the peers have agreed on and seen.
 #[derive(Default, Debug)]
@@ -66,10 +66,10 @@ impl Judge {
                     self.flows.entry(id).or_default().mss = Some(mss);
                 }
                 (Leg::Server { .. }, TcpOption::Mss(mss)) => connection.server_mss = Some(mss),
-                (Leg::Client(id), TcpOption::WindowScale(shift)) if syn => {
-                    if id % super::net::FLOWS_PER_CONNECTION == 0 {
-                        connection.client_scale = Some(shift);
-                    }
+                (Leg::Client(id), TcpOption::WindowScale(shift))
+                    if syn && id.is_multiple_of(FLOWS_PER_CONNECTION) =>
+                {
+                    connection.client_scale = Some(shift);
                 }
                 (Leg::Server { .. }, TcpOption::WindowScale(shift)) => {
                     connection.server_scale = Some(shift);

@@ -8,6 +8,7 @@ mod judge;
 mod net;
 mod notation;
 mod setup;
+mod show;
 
 use flexcp_translator::{
     Config, ConnectionState, ConnectionView, Counters, Drops, Frame, HEADROOM, Instant, Payload,
@@ -18,8 +19,9 @@ use flexcp_wire::{ChecksumState, GsoKind, IpHeader, Offload, Sum, TcpFlags, TcpH
 use self::judge::Judge;
 use self::net::connection_of;
 pub(crate) use self::net::{FLOWS_PER_CONNECTION, Leg, Net};
-use self::notation::{Seen, build, parse, show};
+use self::notation::{build, parse};
 pub(crate) use self::setup::{Setup, millis};
+use self::show::{Seen, show};
 
 /// A translator among its peers.
 #[derive(Debug)]
@@ -165,7 +167,7 @@ impl Scenario {
         let mut parsed = parse(&self.net, leg, line);
         if let Leg::Client(id) = leg
             && parsed.flags.contains(TcpFlags::SYN)
-            && id % FLOWS_PER_CONNECTION == 0
+            && id.is_multiple_of(FLOWS_PER_CONNECTION)
             && self.state_of(id / FLOWS_PER_CONNECTION).is_none()
         {
             self.net.connection_mut(leg).flexcp_key = None;
@@ -328,7 +330,7 @@ impl Scenario {
 
     /// The client starts flow `id` anew, with other numbers.
     pub(crate) fn restart(&mut self, id: usize) {
-        let initial = id % FLOWS_PER_CONNECTION == 0;
+        let initial = id.is_multiple_of(FLOWS_PER_CONNECTION);
         let flow = self.net.flow_mut(id);
         flow.isn_client = flow.isn_client.wrapping_add(0x1357_9bdf);
         flow.nonce_client ^= 0xff00_00ff;

@@ -1,6 +1,6 @@
 //! Who is who: addresses, initial numbers and keys of every peer, and the bytes of both streams.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
@@ -267,4 +267,24 @@ pub(crate) fn hmac(sender: u64, receiver: u64, message: &[&[u8]]) -> [u8; 32] {
     let mut mac = Hmac::<Sha256>::new_from_slice(&key).expect("any length");
     message.iter().for_each(|part| mac.update(part));
     mac.finalize().into_bytes().into()
+}
+
+/// The rightmost 64 bits (RFC 8684 section 3.4.1); a port that is not there counts as 0.
+pub(crate) fn add_addr_hmac(
+    sender: u64,
+    receiver: u64,
+    id: u8,
+    addr: IpAddr,
+    port: Option<u16>,
+) -> u64 {
+    let octets = match addr {
+        IpAddr::V4(addr) => addr.octets().to_vec(),
+        IpAddr::V6(addr) => addr.octets().to_vec(),
+    };
+    let full = hmac(
+        sender,
+        receiver,
+        &[&[id], &octets, &port.unwrap_or(0).to_be_bytes()],
+    );
+    u64::from_be_bytes(full[24..].try_into().expect("8 bytes"))
 }
