@@ -63,7 +63,7 @@ pub(crate) fn with(
 pub(crate) fn config(lab: &Lab, services: &str) -> String {
     daemon::config(
         lab,
-        &format!("[timeouts]\nlinger = \"200ms\"\n\n{services}"),
+        &format!("[timeouts]\nlinger = \"200ms\"\nhalf_open = \"3s\"\n\n{services}"),
     )
 }
 

@@ -305,20 +305,6 @@ impl Connection {
         self.relay_down(ctx, segment, frame)
     }
 
-    /// The client's options do not come through, and it does not know: `MP_FAIL` makes it fall back with
-    /// its next data. Until then it needs data ACKs, or its window closes.
-    pub(crate) fn tell_fallback(&mut self, ctx: &mut Context<'_>) {
-        self.acks_in_fallback = true;
-        let mut outgoing = self.own_down(INITIAL, TcpFlags::ACK);
-        let fail = flexcp_wire::MpFail {
-            dsn: self.up_acked.0,
-        };
-        outgoing
-            .options
-            .push(&TcpOption::Mptcp(MptcpOption::Fail(fail)));
-        ctx.send(outgoing.own());
-    }
-
     /// `MP_FAIL`: the client saw a wrong checksum. FlexCP negotiates none, so this is a client that
     /// leaves MPTCP in the only way it has.
     pub(crate) fn handle_fail(

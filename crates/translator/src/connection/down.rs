@@ -246,9 +246,10 @@ impl Connection {
             checksum: None,
         };
         let mut outgoing = self.headers_down(index, segment);
-        if again && self.identity {
+        if again && self.identity && self.down_acked == fin {
             // Should options be stripped on the way down, the client has fallen back without FlexCP's
-            // knowing, and a FIN of the subflow is all that it understands.
+            // knowing, and a FIN of the subflow is all that it understands. It has all data, so nothing
+            // else will need a number on the subflow.
             let subflow = self.subflow_mut(index);
             let fin_local = *subflow.fin_local.get_or_insert(subflow.snd_next);
             subflow.snd_next = subflow.snd_next.max(fin_local.add(1));

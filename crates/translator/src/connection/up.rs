@@ -499,7 +499,9 @@ impl Connection {
             return Verdict::Drop(DropReason::NoMapping);
         }
         if self.identity && index == INITIAL {
-            self.tell_fallback(ctx);
+            // The client does not know yet; it will by the next data without a mapping. Until then it needs
+            // data ACKs, or its window closes.
+            self.acks_in_fallback = true;
             return self.fall_back_up(ctx, index, segment, frame);
         }
         // Old data whose mapping has been let go: an ACK is all that it wants.

@@ -490,3 +490,12 @@ fn two_subflows_third_bare_ack_on_the_joined_one_resets_it() {
     let moved = t.moved();
     assert!(moved.contains("mp_rst_tx+1"), "{moved}");
 }
+
+#[test]
+fn two_subflows_server_sack_beyond_what_was_sent_acks_nothing() {
+    let mut t = Scenario::two_subflows();
+    up(&mut t, 1, 101, 1);
+    t.server(". 1:1(0) ack 1 win 64 <sack 101:999>")
+        .gives(&["client1 . 1:1(0) ack 1 win 64 <dss ack 1>"]);
+    assert_eq!(t.moved(), "");
+}

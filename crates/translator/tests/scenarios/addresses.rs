@@ -251,3 +251,21 @@ fn three_subflows_two_addresses_removed_at_once() {
         "mp_join_syn_rx+1 mp_join_ack_rx+1 rm_addr_rx+1 mp_rst_tx+2"
     );
 }
+
+#[test]
+fn announced_address_that_is_given_up_makes_room_for_the_next() {
+    let mut t = Setup::new()
+        .announce("10.7.0.1")
+        .announce("10.7.0.2")
+        .established();
+    t.server(". 1:1(0) ack 1").gives(&[ACK_DOWN, ADD]);
+    let mut copies = [1, 0];
+    for at in (1000..2_000_000).step_by(1000) {
+        t.at(at);
+        for line in t.timeout().lines() {
+            copies[usize::from(line.contains("add-addr id 2"))] += 1;
+        }
+    }
+    assert_eq!(copies, [6, 6]);
+    assert_eq!(t.moved(), "add_addr_tx+12");
+}

@@ -35,7 +35,8 @@ fn established_server_fin_again_ends_the_subflow_too() {
     let mut t = Scenario::established();
     t.server(SERVER_FIN).gives(&[DATA_FIN_DOWN]);
     for _ in 0..2 {
-        t.server(SERVER_FIN).gives(&["client0 F. 1:1(0) ack 1 win 64 <dss ack 1 fin 1>"]);
+        t.server(SERVER_FIN)
+            .gives(&["client0 F. 1:1(0) ack 1 win 64 <dss ack 1 fin 1>"]);
     }
     assert_eq!(t.moved(), "");
     // One that has not goes on: its subflow is open in the other direction.
@@ -520,4 +521,32 @@ fn server_fin_again_after_silence_goes_down_on_the_other_subflow() {
     t.server("FP. 1:101(100) ack 1")
         .gives(&["client1 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1 fin>"]);
     assert_eq!(t.moved(), "subflow_switch+1 retransmitted_down_bytes+100");
+}
+
+#[test]
+fn established_server_fin_again_while_data_is_missing_takes_no_number_on_the_subflow() {
+    // The client has ACKed the data on the subflow and dropped it: it still needs a fresh number.
+    let mut t = Scenario::established();
+    t.server("FP. 1:101(100) ack 1")
+        .gives(&["client0 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1 fin>"]);
+    t.client(0, ". 1:1(0) ack 101 <dss ack 1>")
+        .gives(&["server . 1:1(0) ack 1 win 512"]);
+    t.server("F. 101:101(0) ack 1")
+        .gives(&["client0 . 101:101(0) ack 1 win 64 <dss ack 1 fin 101>"]);
+    t.server("P. 1:101(100) ack 1")
+        .gives(&["client0 P. 101:201(100) ack 1 win 64 <dss ack 1 map 1:101@101>"]);
+    assert_eq!(t.moved(), "retransmitted_down_bytes+100");
+}
+
+#[test]
+fn established_server_fin_again_to_a_client_that_has_all_data_ends_the_subflow_too() {
+    // Options may be stripped on the way down, and then it understands nothing else.
+    let mut t = Scenario::established();
+    t.server("F. 1:1(0) ack 1")
+        .gives(&["client0 . 1:1(0) ack 1 win 64 <dss ack 1 fin 1>"]);
+    t.server("F. 1:1(0) ack 1")
+        .gives(&["client0 F. 1:1(0) ack 1 win 64 <dss ack 1 fin 1>"]);
+    t.server("F. 1:1(0) ack 1")
+        .gives(&["client0 F. 1:1(0) ack 1 win 64 <dss ack 1 fin 1>"]);
+    assert_eq!(t.moved(), "");
 }

@@ -350,10 +350,45 @@ fn established_congestion_mark_of_a_long_packet_keeps_its_flag() {
     let _ = t.server("S.E 0:0(0) ack 1 win 65160 <mss 1460>");
     let _ = t.client(0, ". 1:1(0) ack 1 win 512 <capable>");
     t.server("P.W 1:14001(14000) ack 1 gso 1400 ect0").gives(&[
-        "client0 P.W 1:14001(14000) ack 1 win 64 <dss ack 1 map 1:14001@1> gso 1400 ect0",
+        "client0 P.W 1:14001(14000) ack 1 win 64 <dss ack 1 map 1:14001@1> gso 1400 ecn ect0",
     ]);
     assert_eq!(
         t.moved(),
         "mp_capable_syn_rx+1 mp_capable_ack_rx+1 connections_opened+1"
     );
+}
+
+#[test]
+fn established_ecn_that_the_server_did_not_confirm_is_not_used() {
+    let mut t = Setup::new().start();
+    let _ = t.client(0, "SEW 0:0(0) win 65535 <mss 1460,capable>");
+    let _ = t.server("S. 0:0(0) ack 1 win 65160 <mss 1460>");
+    let _ = t.client(0, ". 1:1(0) ack 1 win 512 <capable>");
+    t.server("P. 1:101(100) ack 1 ect0")
+        .gives(&["client0 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1>"]);
+    assert_eq!(
+        t.moved(),
+        "mp_capable_syn_rx+1 mp_capable_ack_rx+1 connections_opened+1"
+    );
+}
+
+#[test]
+fn two_subflows_ecn_of_a_joined_one_was_not_negotiated() {
+    let mut t = Setup::new().start();
+    let _ = t.client(0, "SEW 0:0(0) win 65535 <mss 1460,capable>");
+    let _ = t.server("S.E 0:0(0) ack 1 win 65160 <mss 1460>");
+    let _ = t.client(0, ". 1:1(0) ack 1 win 512 <capable>");
+    let _ = t.client(1, "SEW 0:0(0) win 65535 <mss 1460,join>");
+    let _ = t.client(1, ". 1:1(0) ack 1 win 512 <join>");
+    t.client(1, "P. 1:101(100) ack 1 <dss ack 1 map 1:101@1> ect0")
+        .gives(&["server P. 1:101(100) ack 1 win 512"]);
+    let _ = t.moved();
+}
+
+#[test]
+fn two_subflows_packets_of_flexcps_own_are_not_ecn_capable() {
+    let mut t = Scenario::two_subflows();
+    t.client(1, ". 0:0(0) ack 1 <dss ack 1> ect0")
+        .gives(&["client1 . 1:1(0) ack 1 win 509 <dss ack 1>"]);
+    assert_eq!(t.moved(), "");
 }

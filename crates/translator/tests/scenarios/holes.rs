@@ -204,3 +204,56 @@ fn filled_hole_of_a_subflow_that_is_reset_is_forgotten() {
     t.timeout().gives(&[]);
     assert_eq!(t.moved(), "mp_rst_rx+1");
 }
+
+#[test]
+fn filled_hole_that_gets_answers_is_filled_faster_and_faster() {
+    let mut t = Scenario::two_subflows();
+    for n in 0..20 {
+        let (a, b) = (1 + 100 * n, 101 + 100 * n);
+        t.server(&format!(". {a}:{b}(100) ack 1")).gives(&[&format!(
+            "client0 . {a}:{b}(100) ack 1 win 64 <dss ack 1 map {a}:{b}@{a}>"
+        )]);
+    }
+    t.at(200);
+    let _ = t.server(". 1:2001(2000) ack 1 gso 1400");
+    let _ = t.client(1, ". 1:1(0) ack 2001 <dss ack 2001>");
+    t.at(400);
+    let mut packets = vec![t.timeout().lines().len()];
+    let mut acked = 1;
+    while acked < 2001 {
+        acked += 100 * u32::try_from(packets[packets.len() - 1]).expect("a few");
+        let outcome = t.client(0, &format!(". 1:1(0) ack {acked} <dss ack 2001>"));
+        packets.push(
+            outcome
+                .lines()
+                .iter()
+                .filter(|line| line.ends_with("zeros"))
+                .count(),
+        );
+    }
+    assert_eq!(packets, [1, 2, 4, 8, 5, 0]);
+    let _ = t.moved();
+}
+
+#[test]
+fn overtaken_part_of_what_was_only_reserved_is_filled_alone() {
+    let mut t = Scenario::two_subflows();
+    t.server("P. 201:301(100) ack 1")
+        .gives(&["client0 P. 201:301(100) ack 1 win 64 <dss ack 1 map 201:301@201>"]);
+    t.at(200);
+    t.server("P. 201:301(100) ack 1")
+        .gives(&["client1 P. 1:101(100) ack 1 win 64 <dss ack 1 map 201:301@1>"]);
+    let _ = t.server("P. 1:101(100) ack 1");
+    let outcome = t.client(1, ". 1:1(0) ack 201 <dss ack 101>");
+    assert!(
+        outcome.lines()[0].starts_with("server . 1:1(0) ack 101"),
+        "{:?}",
+        outcome.lines()
+    );
+    t.at(400);
+    t.timeout().gives(&[FILLER]);
+    // Its mapping is kept when it goes again.
+    t.at(800);
+    assert_eq!(t.timeout().lines()[0], FILLER);
+    let _ = t.moved();
+}

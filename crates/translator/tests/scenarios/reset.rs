@@ -358,3 +358,24 @@ fn half_closed_server_rst_becomes_fastclose() {
         .gives(&["client0 R. 1:1(0) ack 1 win 509 <fastclose>"]);
     assert_eq!(t.moved(), "mp_fastclose_tx+1");
 }
+
+#[test]
+fn orphaned_packet_on_the_initial_subflow_is_answered_with_rst() {
+    let mut t = Scenario::established();
+    t.client(0, "R 1:1(0) win 0").gives(&[]);
+    t.client(0, "P. 1:101(100) ack 1 <dss ack 1 map 1:101@1>")
+        .gives(&["drop no_subflow", "client0 R 1:1(0) win 0 <rst reason 0>"]);
+    t.client(0, "R 1:1(0) win 0").gives(&["drop no_subflow"]);
+    assert_eq!(t.moved(), "mp_rst_rx+1 no_subflow+2");
+}
+
+#[test]
+fn two_subflows_packet_on_the_initial_one_that_was_reset_is_answered_with_rst() {
+    let mut t = Scenario::two_subflows();
+    t.client(0, "R 1:1(0) win 0").gives(&[]);
+    t.client(0, ". 1:1(0) ack 1 <dss ack 1>")
+        .gives(&["drop no_subflow", "client0 R 1:1(0) win 0 <rst reason 0>"]);
+    t.client(1, "P. 1:101(100) ack 1 <dss ack 1 map 1:101@1>")
+        .gives(&["server P. 1:101(100) ack 1 win 512"]);
+    assert_eq!(t.moved(), "mp_rst_rx+1 no_subflow+1");
+}

@@ -307,3 +307,46 @@ fn closed_connection_gives_its_port_back() {
         "mp_capable_syn_rx+2 connections_opened+2 connections_closed+1"
     );
 }
+
+#[test]
+fn syn_received_refusal_by_rst_is_not_tried_elsewhere() {
+    let mut t = Setup::new().backends(2).syn_received();
+    t.server("R. 1:1(0) ack 1 win 0")
+        .gives(&["client0 R. 1:1(0) ack 1 win 0"]);
+    assert_eq!(t.moved(), "connections_closed+1");
+}
+
+#[test]
+fn syn_received_syn_without_capable_then_rst_is_no_refusal() {
+    let mut t = Setup::new().backends(2).syn_received();
+    let _ = t.client(0, "S 0:0(0) win 65535 <mss 1460,sackok,ws 8>");
+    t.client(0, ". 1:1(0) ack 1")
+        .gives(&["server0 . 1:1(0) ack 1 win 512"]);
+    t.server("R. 1:1(0) ack 1 win 0")
+        .gives(&["client0 R. 1:1(0) ack 1 win 0"]);
+    assert_eq!(t.moved(), "plain_syn+1");
+}
+
+#[test]
+fn skipped_back_end_and_the_next_are_reached_from_ports_of_their_own() {
+    let mut t = Setup::new().backends(2).syn_sent();
+    let first = t.view().expect("a connection").source;
+    t.server(REFUSED).gives(&[&syn_up(1)]);
+    let second = t.view().expect("a connection").source;
+    assert_ne!(first, second);
+    assert_eq!(t.net.connections[0].sources, [Some(first), Some(second)]);
+    assert_eq!(t.moved(), "backend_skipped+1");
+}
+
+#[test]
+fn plain_refused_with_timestamps_the_same_syn_has_them() {
+    let mut t = Setup::new().backends(2).start();
+    t.client(0, "S 0:0(0) win 65535 <mss 1460,sackok,ts 1000 0,ws 8>")
+        .gives(&["server0 S 0:0(0) win 65535 <mss 1460,sackok,ts 1000 0,ws 8>"]);
+    t.server(REFUSED)
+        .gives(&["server1 S 0:0(0) win 65535 <mss 1460,sackok,ts 1000 0,ws 8>"]);
+    assert_eq!(
+        t.moved(),
+        "plain_syn+1 connections_opened+1 backend_skipped+1"
+    );
+}

@@ -290,3 +290,51 @@ fn mixed_switch_goes_over_the_other_family() {
         .gives(&["client1 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1>"]);
     assert_eq!(t.moved(), "subflow_switch+1 retransmitted_down_bytes+100");
 }
+
+#[test]
+fn two_subflows_silence_counts_from_when_the_data_went_down() {
+    let mut t = Scenario::two_subflows();
+    t.at(5000);
+    first(&mut t);
+    t.at(5050);
+    t.server("P. 1:101(100) ack 1")
+        .gives(&["client0 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1>"]);
+    assert_eq!(t.moved(), "retransmitted_down_bytes+100");
+}
+
+#[test]
+fn two_subflows_silence_counts_from_the_last_ack() {
+    let mut t = Scenario::two_subflows();
+    first(&mut t);
+    t.server("P. 101:201(100) ack 1")
+        .gives(&["client0 P. 101:201(100) ack 1 win 64 <dss ack 1 map 101:201@101>"]);
+    t.at(80);
+    t.client(0, ". 1:1(0) ack 101 <dss ack 101>")
+        .gives(&["server . 1:1(0) ack 101 win 512"]);
+    // The round trip takes 80 ms, so that twice as long is no silence yet.
+    t.at(239);
+    t.server("P. 101:201(100) ack 1")
+        .gives(&["client0 P. 101:201(100) ack 1 win 64 <dss ack 1 map 101:201@101>"]);
+    t.at(240);
+    t.server("P. 101:201(100) ack 1")
+        .gives(&["client1 P. 1:101(100) ack 1 win 64 <dss ack 1 map 101:201@1>"]);
+    assert_eq!(t.moved(), "subflow_switch+1 retransmitted_down_bytes+200");
+}
+
+#[test]
+fn two_subflows_with_a_long_round_trip_silence_is_longer_too() {
+    let mut t = Scenario::two_subflows();
+    first(&mut t);
+    t.at(300);
+    t.client(0, ". 1:1(0) ack 101 <dss ack 101>")
+        .gives(&["server . 1:1(0) ack 101 win 512"]);
+    t.server("P. 101:201(100) ack 1")
+        .gives(&["client0 P. 101:201(100) ack 1 win 64 <dss ack 1 map 101:201@101>"]);
+    t.at(899);
+    t.server("P. 101:201(100) ack 1")
+        .gives(&["client0 P. 101:201(100) ack 1 win 64 <dss ack 1 map 101:201@101>"]);
+    t.at(900);
+    t.server("P. 101:201(100) ack 1")
+        .gives(&["client1 P. 1:101(100) ack 1 win 64 <dss ack 1 map 101:201@1>"]);
+    assert_eq!(t.moved(), "subflow_switch+1 retransmitted_down_bytes+200");
+}

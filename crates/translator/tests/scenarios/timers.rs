@@ -220,3 +220,57 @@ fn view_tells_age_and_idle_time() {
     assert_eq!((view.age, view.idle), (millis(500), millis(200)));
     assert_eq!(t.moved(), "");
 }
+
+#[test]
+fn plain_packets_of_either_end_keep_it() {
+    let mut t = Setup::new()
+        .backends(1)
+        .timeouts(|timeouts| timeouts.idle = millis(9000))
+        .start();
+    let _ = t.client(0, "S 0:0(0) win 65535 <mss 1460>");
+    let _ = t.server("S. 0:0(0) ack 1 win 65160 <mss 1460>");
+    t.at(8000);
+    t.client(0, ". 1:1(0) ack 1")
+        .gives(&["server0 . 1:1(0) ack 1 win 512"]);
+    t.at(16_000);
+    t.timeout().gives(&[]);
+    assert_eq!(t.state(), "plain");
+    t.server("P. 1:101(100) ack 1")
+        .gives(&["client0 P. 1:101(100) ack 1 win 64"]);
+    t.at(24_999);
+    t.timeout().gives(&[]);
+    assert_eq!(t.state(), "plain");
+    t.at(25_000);
+    t.timeout().gives(&[]);
+    assert_eq!(t.state(), "gone");
+    assert_eq!(
+        t.moved(),
+        "plain_syn+1 connections_opened+1 connections_closed+1"
+    );
+}
+
+#[test]
+fn established_join_keeps_it() {
+    let mut t = Setup::new()
+        .timeouts(|timeouts| timeouts.idle = millis(9000))
+        .established();
+    t.at(8000);
+    Setup::new().join(&mut t, 1);
+    t.at(16_000);
+    t.timeout().gives(&[]);
+    assert_eq!(t.state(), "translating");
+    assert_eq!(t.moved(), "mp_join_syn_rx+1 mp_join_ack_rx+1");
+}
+
+#[test]
+fn syn_received_syn_ack_again_starts_the_time_anew() {
+    let mut t = Setup::new()
+        .timeouts(|timeouts| timeouts.half_open = millis(5000))
+        .syn_received();
+    t.at(4000);
+    let _ = t.server("S. 0:0(0) ack 1 win 65160 <mss 1460,sackok,ws 7>");
+    t.at(8000);
+    t.timeout().gives(&[]);
+    assert_eq!(t.state(), "handshake");
+    assert_eq!(t.moved(), "");
+}

@@ -311,3 +311,59 @@ fn established_with_many_mappings_resets_the_subflow_at_the_limit() {
         ]);
     assert_eq!(t.moved(), "mp_rst_tx+1 limit_reached+1");
 }
+
+#[test]
+fn two_subflows_urgent_data_that_is_split_keeps_its_pointer_on_the_first_piece() {
+    let mut t = Scenario::two_subflows();
+    t.client(1, ". 1:101(100) ack 1 <dss ack 1 map 1:101@1>")
+        .gives(&["server . 1:101(100) ack 1 win 512"]);
+    t.client(1, ". 101:201(100) ack 1 <dss ack 1 map 501:601@101>")
+        .gives(&["server . 501:601(100) ack 1 win 512"]);
+    t.client(1, "P.UW 51:151(100) ack 1 win 512 urg 20 <dss ack 1>")
+        .gives(&[
+            "server P.UW 51:101(50) ack 1 win 512 urg 20",
+            "server P. 501:551(50) ack 1 win 512",
+        ]);
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
+fn established_ack_with_an_urgent_pointer_loses_it() {
+    let mut t = Scenario::established();
+    t.client(0, ". 1:1(0) ack 1 win 600 urg 9 <dss ack 1>")
+        .gives(&["server . 1:1(0) ack 1 win 600"]);
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
+fn two_subflows_acknowledged_data_without_a_mapping_goes_up_where_it_belongs() {
+    let mut t = Scenario::two_subflows();
+    t.client(1, "P. 1:101(100) ack 1 <dss ack 1 map 501:601@1>")
+        .gives(&["server P. 501:601(100) ack 1 win 512"]);
+    t.server(". 1:1(0) ack 1 win 64 <sack 501:601>")
+        .gives(&["client1 . 1:1(0) ack 101 win 64 <dss ack 1>"]);
+    t.client(1, "P. 1:101(100) ack 1")
+        .gives(&["server P. 501:601(100) ack 1 win 512"]);
+    t.client(1, "P. 41:81(40) ack 1")
+        .gives(&["server P. 541:581(40) ack 1 win 512"]);
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
+fn two_subflows_mapping_ahead_of_what_was_sent_is_not_acknowledged_beyond_it() {
+    // The rest of the mapping reaches the server on the other subflow first.
+    let mut t = Scenario::two_subflows();
+    t.client(1, ". 1:51(50) ack 1 <dss ack 1 map 1:101@1>")
+        .gives(&["server . 1:51(50) ack 1 win 512"]);
+    t.client(0, ". 1:51(50) ack 1 <dss ack 1 map 51:101@1>")
+        .gives(&["server . 51:101(50) ack 1 win 512"]);
+    t.server(". 1:1(0) ack 101").gives(&[
+        "client0 . 1:1(0) ack 51 win 64 <dss ack 101>",
+        "client1 . 1:1(0) ack 51 win 64 <dss ack 101>",
+    ]);
+    t.client(1, ". 51:101(50) ack 1 <dss ack 1 map 1:101@1>")
+        .gives(&["server . 51:101(50) ack 1 win 512"]);
+    t.server(". 1:1(0) ack 101")
+        .gives(&["client1 . 1:1(0) ack 101 win 64 <dss ack 101>"]);
+    assert_eq!(t.moved(), "");
+}

@@ -73,7 +73,11 @@ pub(crate) fn show(net: &mut Net, seen: &Seen, offload: Offload, filler: bool) -
         put(format!("<{}>", options.join(",")));
     }
     if let Some(gso) = offload.gso {
-        put(format!("gso {}", gso.size));
+        put(format!(
+            "gso {}{}",
+            gso.size,
+            if gso.ecn { " ecn" } else { "" }
+        ));
     }
     match seen.ip.traffic_class {
         0 => {}
