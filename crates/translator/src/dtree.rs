@@ -278,6 +278,21 @@ impl Lane {
         self.runs.front().map(|run| (run.ssn, run.dsn, run.len))
     }
 
+    /// The first mapping, in subflow order, that holds this data at `from` or behind.
+    pub(crate) fn by_dsn_from(&self, dsn: Dsn, from: Ssn) -> Option<Mapping> {
+        if self.inversions == 0 {
+            let mapping = self.by_dsn(dsn)?;
+            let ssn = mapping.ssn.add(offset(dsn, mapping.dsn));
+            return (!ssn.before(from)).then_some(mapping);
+        }
+        let first = self.runs.partition_point(|run| !run.ssn_end().after(from));
+        self.runs.iter().skip(first).find_map(|run| {
+            let inside = !dsn.before(run.dsn) && dsn.before(run.dsn_end());
+            let at = offset(dsn, run.dsn);
+            (inside && !run.ssn.add(at).before(from)).then(|| run.mapping_at(at))
+        })
+    }
+
     /// The mapping that holds this number of the subflow.
     pub(crate) fn mapping_by_ssn(&self, ssn: Ssn) -> Option<Mapping> {
         let run = self.runs.get(self.index_of_ssn(ssn)?)?;

@@ -109,7 +109,13 @@ impl Connection {
         }
         let subflow = self.subflow(index);
         for &(left, right) in segment.options.sack.as_slice() {
-            self.sack_block_up(subflow, Ssn(left), Ssn(right), &mut blocks);
+            self.sack_block_up(
+                subflow,
+                Ssn(segment.tcp.ack),
+                Ssn(left),
+                Ssn(right),
+                &mut blocks,
+            );
         }
         if !self.identity {
             self.sack_overtaken(&mut blocks);
@@ -140,13 +146,20 @@ impl Connection {
     }
 
     /// One block of a subflow: it may fall apart in several.
-    fn sack_block_up(&self, subflow: &Subflow, left: Ssn, right: Ssn, blocks: &mut Blocks) {
+    fn sack_block_up(
+        &self,
+        subflow: &Subflow,
+        acked: Ssn,
+        left: Ssn,
+        right: Ssn,
+        blocks: &mut Blocks,
+    ) {
         if !left.before(right) || right.after(subflow.snd_next) {
             return;
         }
         // Below the subflow's ACK it is a D-SACK (RFC 2883), which comes first and says that data came
         // twice; above it, data that the connection has by now is no news.
-        let duplicate = left.before(subflow.snd_una);
+        let duplicate = left.before(acked);
         let mut at = left;
         while at.before(right) && !blocks.is_full() {
             let Some((dsn, known)) = subflow.down.by_ssn_late(at) else {

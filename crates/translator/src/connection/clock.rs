@@ -24,6 +24,9 @@ pub(crate) struct SubflowClock {
     offset: u32,
     /// The latest TSval that the client sent.
     heard: u32,
+    /// The latest of the server's that the client echoed: no packet with an older one gets through to
+    /// it, and one with just this does not raise the bar for those that are on their way.
+    echoed: Option<u32>,
 }
 
 /// Whether `a` is later than `b` (RFC 7323 section 5.2).
@@ -61,11 +64,6 @@ impl ServerClock {
         if later(val, self.heard) {
             self.heard = val;
         }
-    }
-
-    /// The server's latest TSval, for packets that FlexCP makes.
-    pub(crate) const fn server_val(&self) -> u32 {
-        self.heard
     }
 
     /// Timestamps of a packet to the server that came from `clock` with `timestamps`.
@@ -125,6 +123,7 @@ impl SubflowClock {
         Self {
             offset: 0,
             heard: val,
+            echoed: None,
         }
     }
 
@@ -133,13 +132,28 @@ impl SubflowClock {
         Self {
             offset: initial_now.wrapping_sub(val),
             heard: val,
+            echoed: None,
         }
     }
 
-    /// Takes a TSval of the client.
-    pub(crate) const fn heard(&mut self, val: u32) {
-        if later(val, self.heard) {
-            self.heard = val;
+    /// Takes a timestamp of the client.
+    pub(crate) fn heard(&mut self, timestamps: Timestamps) {
+        if later(timestamps.val, self.heard) {
+            self.heard = timestamps.val;
+        }
+        if self
+            .echoed
+            .is_none_or(|echoed| later(timestamps.ecr, echoed))
+        {
+            self.echoed = Some(timestamps.ecr);
+        }
+    }
+
+    /// Timestamps of a packet that FlexCP makes for the client.
+    pub(crate) fn own(&self, server: &ServerClock) -> Timestamps {
+        Timestamps {
+            val: self.echoed.unwrap_or(server.heard),
+            ecr: self.heard,
         }
     }
 
@@ -152,11 +166,6 @@ impl SubflowClock {
         } else {
             echo
         }
-    }
-
-    /// The latest TSval of the client, for packets that FlexCP makes.
-    pub(crate) const fn latest(&self) -> u32 {
-        self.heard
     }
 }
 

@@ -34,8 +34,10 @@ pub(crate) struct Filler {
     in_vain: u8,
     /// Packets in the next burst.
     burst: u8,
-    /// The subflow's ACK when the last burst was sent.
+    /// The subflow's ACK when it last moved on.
     una: Ssn,
+    /// Behind the last burst.
+    end: Ssn,
     /// When the next burst is due.
     pub(crate) due: Instant,
 }
@@ -46,17 +48,21 @@ impl Connection {
         self.hole_at(index, self.subflow(index).snd_una).is_some()
     }
 
-    /// The mapping at this number of the subflow, if all of it is behind the data ACK.
-    fn hole_at(&self, index: SubflowIndex, ssn: Ssn) -> Option<Mapping> {
+    /// The mapping at this number of the subflow, and how many bytes from the number on are behind the data
+    /// ACK: the mapping's end may still be the server's to send.
+    fn hole_at(&self, index: SubflowIndex, ssn: Ssn) -> Option<(Mapping, u32)> {
         let mut mapping = self.subflow(index).down.mapping_by_ssn(ssn)?;
-        if !mapping.dsn.before(self.down_acked) {
+        let into = ssn.since(mapping.ssn);
+        let at = mapping.dsn.add(u64::from(into));
+        if !at.before(self.down_acked) {
             return None;
         }
-        let behind = self.down_acked.since(mapping.dsn);
-        if !mapping.declared && behind < u64::from(mapping.len) {
-            mapping.len = u32::try_from(behind).unwrap_or(mapping.len);
+        let behind = u32::try_from(self.down_acked.since(at)).unwrap_or(u32::MAX);
+        let len = behind.min(mapping.len - into);
+        if !mapping.declared {
+            mapping.len = len;
         }
-        (behind >= u64::from(mapping.len)).then_some(mapping)
+        Some((mapping, len))
     }
 
     /// Looks for holes after a packet on `heard`: on that subflow, and on all of them when the data ACK
@@ -79,23 +85,28 @@ impl Connection {
         }
         let subflow = self.subflow_mut(index);
         let una = subflow.snd_una;
+        // Its next ACKs may show that there is none.
+        let pause = subflow.rtt().map_or(PAUSE, |rtt| (rtt * 2).max(MIN_PAUSE));
         let Some(filler) = &mut subflow.filler else {
-            // Its next ACKs may show that there is none.
-            let pause = subflow
-                .rtt()
-                .map_or(PAUSE, |rtt| (rtt * 2).clamp(MIN_PAUSE, PAUSE));
             subflow.filler = Some(Filler {
                 in_vain: 0,
                 burst: 1,
                 una,
+                end: una,
                 due: ctx.now + pause,
             });
             return;
         };
-        if filler.in_vain > 0 && una.after(filler.una) {
+        if una.after(filler.una) {
+            let filled = filler.in_vain > 0 && una == filler.end;
+            filler.una = una;
             filler.in_vain = 0;
-            filler.burst = filler.burst.saturating_mul(2).min(MAX_BURST);
-            self.fill(ctx, index);
+            filler.due = ctx.now + pause;
+            if filled {
+                filler.burst = filler.burst.saturating_mul(2).min(MAX_BURST);
+                self.fill(ctx, index);
+            }
+            // Otherwise the subflow's own data is being ACKed: nothing is missing for good.
         } else if heard {
             // The path works again, so there is no reason to wait as if it did not.
             filler.due = filler.due.min(ctx.now + PAUSE);
@@ -138,10 +149,14 @@ impl Connection {
             in_vain: 0,
             burst: 1,
             una,
+            end: una,
             due: ctx.now,
         });
         let pause = PAUSE * (1 << known.in_vain.min(MAX_DOUBLINGS));
-        let in_vain = known.in_vain.saturating_add(1);
+        // In vain is only what a client that is heard does not ACK.
+        let heard = ctx.now.since(subflow.last_heard) < PAUSE * 4;
+        let most = if heard { u8::MAX } else { MAX_IN_VAIN - 2 };
+        let in_vain = known.in_vain.saturating_add(1).min(most);
         subflow.filler = Some(Filler {
             in_vain,
             una,
@@ -150,13 +165,15 @@ impl Connection {
         });
         let mut at = una;
         for _ in 0..known.burst {
-            let Some(mapping) = self.hole_at(index, at) else {
+            let Some((mapping, len)) = self.hole_at(index, at) else {
                 break;
             };
-            let end = mapping.ssn.add(mapping.len);
-            let len = end.since(at).min(MAX_PACKET);
+            let len = len.min(MAX_PACKET);
             self.send_filler(ctx, index, mapping, at, len);
             at = at.add(len);
+        }
+        if let Some(filler) = &mut self.subflow_mut(index).filler {
+            filler.end = at;
         }
     }
 

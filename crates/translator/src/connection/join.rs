@@ -3,7 +3,7 @@
 //! Nothing here needs a timer of FlexCP's: the client repeats its SYN and its third packet until they
 //! are answered.
 
-use flexcp_wire::{MpJoin, MptcpOption, Ssn, TcpFlags, TcpOption, Timestamps};
+use flexcp_wire::{MpJoin, MptcpOption, Ssn, TcpFlags, TcpOption};
 
 use super::clock::SubflowClock;
 use super::handshake::MIN_MSS;
@@ -112,11 +112,8 @@ impl Connection {
             outgoing.options.push(&TcpOption::SackPermitted);
         }
         if let (Some(clock), Some(server)) = (&subflow.clock, &self.server.clock) {
-            let timestamps = Timestamps {
-                val: server.server_val(),
-                ecr: clock.latest(),
-            };
-            outgoing.options.push(&TcpOption::Timestamps(timestamps));
+            let timestamps = TcpOption::Timestamps(clock.own(server));
+            outgoing.options.push(&timestamps);
         }
         if let Some(scale) = self.server.window_scale.filter(|_| subflow.scales) {
             outgoing.options.push(&TcpOption::WindowScale(scale));

@@ -289,12 +289,8 @@ impl Connection {
             options: flexcp_wire::OptionWriter::default(),
         };
         if let (Some(clock), Some(server)) = (&subflow.clock, &self.server.clock) {
-            let val = server.server_val();
-            let timestamps = flexcp_wire::Timestamps {
-                val,
-                ecr: clock.latest(),
-            };
-            outgoing.options.push(&TcpOption::Timestamps(timestamps));
+            let timestamps = TcpOption::Timestamps(clock.own(server));
+            outgoing.options.push(&timestamps);
         }
         outgoing
     }

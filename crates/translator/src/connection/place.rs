@@ -41,16 +41,23 @@ impl Connection {
         }
         let left = self.down_next.since(dsn);
         let len = u32::try_from(left).map_or(len, |left| len.min(left));
-        match self.holder(dsn) {
-            Some(index) if !self.is_blocked(index, dsn) => self.place_again(ctx, index, dsn, len),
-            holder => match (self.unblocked(active, dsn), holder) {
-                (Some(other), _) if self.holds(other, dsn) => {
-                    self.place_again(ctx, other, dsn, len)
-                }
-                (Some(other), _) => Some(self.place_fresh(ctx, other, dsn, len)),
-                (None, Some(index)) => self.place_again(ctx, index, dsn, len),
-                (None, None) => Some(self.place_fresh(ctx, active, dsn, len)),
-            },
+        // Where it is delivered without waiting for later data: first where nothing speaks against the
+        // path, then where it stands already, then on the active one.
+        let open = |&i: &SubflowIndex| self.subflow(i).carries() && !self.is_blocked(i, dsn);
+        let suspect = |i: SubflowIndex| self.subflow(i).suspect && i != active;
+        let badness = |&i: &SubflowIndex| (suspect(i), !self.holds(i, dsn), i != active);
+        let best = self.indices().filter(open).min_by_key(badness);
+        let best = match best {
+            Some(index) if !suspect(index) => index,
+            // It may be held up for a moment only; a silent path comes after that.
+            _ if !self.holds(active, dsn) => active,
+            Some(index) => index,
+            None => active,
+        };
+        if self.holds(best, dsn) {
+            self.place_again(ctx, best, dsn, len)
+        } else {
+            Some(self.place_fresh(ctx, best, dsn, len))
         }
     }
 
@@ -61,18 +68,6 @@ impl Connection {
         let subflow = self.subflow(index);
         let first_missing = subflow.down.by_ssn(subflow.snd_una);
         first_missing.is_some_and(|(missing, _)| missing.after(dsn))
-    }
-
-    /// A subflow where this data would not wait for later data: the active one, else any other that is
-    /// not suspect.
-    fn unblocked(&self, active: SubflowIndex, dsn: Dsn) -> Option<SubflowIndex> {
-        let free = |&index: &SubflowIndex| {
-            let subflow = self.subflow(index);
-            subflow.carries() && !subflow.suspect && !self.is_blocked(index, dsn)
-        };
-        Some(active)
-            .filter(free)
-            .or_else(|| self.indices().find(free))
     }
 
     /// Data behind all that went down so far. What is skipped keeps its place before it.
@@ -107,25 +102,10 @@ impl Connection {
         }
     }
 
-    /// The subflow that can still deliver this data under the mapping it was declared with.
-    fn holder(&self, dsn: Dsn) -> Option<SubflowIndex> {
-        let holds = |&index: &SubflowIndex| self.holds(index, dsn);
-        Some(self.active)
-            .filter(holds)
-            .or_else(|| self.indices().find(holds))
-    }
-
-    /// Whether this subflow can.
+    /// Whether this subflow has the data outstanding.
     fn holds(&self, index: SubflowIndex, dsn: Dsn) -> bool {
         let subflow = self.subflow(index);
-        subflow.carries()
-            && (!subflow.suspect || self.active == index)
-            && subflow.down.by_dsn(dsn).is_some_and(|mapping| {
-                // The subflow has ACKed it, so there it would be an old duplicate; the client
-                // dropped it after that (RFC 8684 section 3.3.2).
-                let ssn = mapping.ssn.add(distance(dsn, mapping.dsn));
-                !ssn.before(subflow.snd_una)
-            })
+        subflow.carries() && subflow.down.by_dsn_from(dsn, subflow.snd_una).is_some()
     }
 
     /// On the subflow that holds it.
@@ -137,7 +117,7 @@ impl Connection {
         len: u32,
     ) -> Option<Placed> {
         let subflow = self.subflow_mut(index);
-        let mapping = subflow.down.by_dsn(dsn)?;
+        let mapping = subflow.down.by_dsn_from(dsn, subflow.snd_una)?;
         let offset = distance(dsn, mapping.dsn);
         let ssn = mapping.ssn.add(offset);
         let len = len.min(mapping.len - offset);

@@ -3,7 +3,7 @@
 use core::net::SocketAddr;
 use core::time::Duration;
 
-use flexcp_wire::{Ssn, Timestamps};
+use flexcp_wire::Ssn;
 
 use super::clock::SubflowClock;
 use super::hole::Filler;
@@ -204,10 +204,8 @@ impl Subflow {
         if self.snd_una == self.snd_next {
             self.suspect = false;
         }
-        if let (Some(clock), Some(Timestamps { val, .. })) =
-            (&mut self.clock, segment.options.timestamps)
-        {
-            clock.heard(val);
+        if let (Some(clock), Some(timestamps)) = (&mut self.clock, segment.options.timestamps) {
+            clock.heard(timestamps);
         }
     }
 
