@@ -24,9 +24,6 @@ pub(crate) struct SubflowClock {
     offset: u32,
     /// The latest TSval that the client sent.
     heard: u32,
-    /// The latest of the server's that the client echoed: no packet with an older one gets through to
-    /// it, and one with just this does not raise the bar for those that are on their way.
-    echoed: Option<u32>,
 }
 
 /// Whether `a` is later than `b` (RFC 7323 section 5.2).
@@ -123,7 +120,6 @@ impl SubflowClock {
         Self {
             offset: 0,
             heard: val,
-            echoed: None,
         }
     }
 
@@ -132,27 +128,21 @@ impl SubflowClock {
         Self {
             offset: initial_now.wrapping_sub(val),
             heard: val,
-            echoed: None,
         }
     }
 
     /// Takes a timestamp of the client.
-    pub(crate) fn heard(&mut self, timestamps: Timestamps) {
+    pub(crate) const fn heard(&mut self, timestamps: Timestamps) {
         if later(timestamps.val, self.heard) {
             self.heard = timestamps.val;
         }
-        if self
-            .echoed
-            .is_none_or(|echoed| later(timestamps.ecr, echoed))
-        {
-            self.echoed = Some(timestamps.ecr);
-        }
     }
 
-    /// Timestamps of a packet that FlexCP makes for the client.
-    pub(crate) fn own(&self, server: &ServerClock) -> Timestamps {
+    /// Timestamps of a packet that FlexCP makes for the client: the server's latest. The client may have
+    /// seen all before it, though it has not echoed them yet, and would drop an older one.
+    pub(crate) const fn own(&self, server: &ServerClock) -> Timestamps {
         Timestamps {
-            val: self.echoed.unwrap_or(server.heard),
+            val: server.heard,
             ecr: self.heard,
         }
     }
