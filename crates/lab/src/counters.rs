@@ -142,6 +142,11 @@ pub const FORBIDDEN: &[&str] = &[
     "TcpInErrs",
 ];
 
+/// What FlexCP cannot rule out. `PAWSEstab`: the kernel reorders packets between FlexCP and an end when
+/// their sender moves to another core, and the timestamps of the later one are newer. `TCPSACKReneging`:
+/// a SACK says that a subflow has the data; when it dies with a hole before them, the data come again.
+pub const REORDERED_OR_RENEGED: &[&str] = &["PAWSEstab", "TCPSACKReneging"];
+
 /// What the kernel's own MPTCP sender brings about at its receiver now and then.
 ///
 /// It takes the connection's window from the subflow at hand, whose own idea of

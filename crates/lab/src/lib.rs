@@ -25,8 +25,8 @@ pub mod transfer;
 pub use capture::Capture;
 pub use cleanup::{Sweep, remove, sweep};
 pub use counters::{
-    End, Expect, FALLBACKS, FORBIDDEN, InterfaceBytes, KernelLog, Mib, Oracle, WINDOW_OVERRUN,
-    interfaces,
+    End, Expect, FALLBACKS, FORBIDDEN, InterfaceBytes, KernelLog, Mib, Oracle,
+    REORDERED_OR_RENEGED, WINDOW_OVERRUN, interfaces,
 };
 pub use daemon::FlexCp;
 pub use fault::{Cut, Direction, Strip};

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, anyhow, ensure};
 use flexcp_lab::transfer::{Client, Job, Report, ServeOptions, Server};
 use flexcp_lab::{
-    End, Expect, Family, FlexCp, Lab, Namespace, Oracle, WINDOW_OVERRUN, daemon, text,
+    End, Expect, Family, FlexCp, Lab, Namespace, Oracle, REORDERED_OR_RENEGED, WINDOW_OVERRUN,
+    daemon, text,
 };
 
 /// Client, FlexCP and a TCP server, all running.
@@ -49,7 +50,9 @@ pub(crate) fn with(
         oracle,
     };
     let outcome = case(&rig).and_then(|expect| {
-        let expect = expect.allow_at(End::Servers, WINDOW_OVERRUN);
+        let expect = expect
+            .allow_at(End::Servers, WINDOW_OVERRUN)
+            .allow_all(REORDERED_OR_RENEGED);
         rig.oracle.check(&rig.lab, &expect)
     });
     let outcome = outcome.and_then(|()| rig.drained());
