@@ -229,8 +229,10 @@ impl Connection {
         let mut sack = Blocks::new(room);
         for &(left, right) in blocks.as_slice() {
             subflow.up.for_each_in(left, right, |ssn, _, len| {
-                if ssn.after(subflow.rcv_ack) {
-                    sack.push(ssn.0, ssn.add(len).0);
+                // Not what the client has only announced on this subflow: it came over another one.
+                let end = ssn.add(len).min(subflow.rcv_high);
+                if ssn.after(subflow.rcv_ack) && ssn.before(end) {
+                    sack.push(ssn.0, end.0);
                 }
             });
         }

@@ -499,3 +499,13 @@ fn two_subflows_server_sack_beyond_what_was_sent_acks_nothing() {
         .gives(&["client1 . 1:1(0) ack 1 win 64 <dss ack 1>"]);
     assert_eq!(t.moved(), "");
 }
+
+#[test]
+fn two_subflows_sack_of_what_a_subflow_has_only_announced_goes_where_it_was_sent() {
+    let mut t = Scenario::two_subflows();
+    let _ = t.client(0, "P. 1:101(100) ack 1 <dss ack 1 map 1:201@1>");
+    let _ = t.client(1, "P. 1:101(100) ack 1 <dss ack 1 map 101:201@1>");
+    t.server(". 1:1(0) ack 1 <sack 101:201>")
+        .gives(&["client1 . 1:1(0) ack 101 win 64 <dss ack 1>"]);
+    assert_eq!(t.moved(), "");
+}
