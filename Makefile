@@ -3,7 +3,7 @@
 
 CARGO ?= cargo
 
-.PHONY: setup build demo test lint unit privileged e2e clean
+.PHONY: setup build demo test lint unit root privileged e2e clean
 
 setup:
 	@scripts/setup
@@ -22,14 +22,19 @@ lint: setup
 
 # No root needed: byte formats, the translator's scenarios, configuration.
 unit: setup
-	$(CARGO) test --workspace --locked --exclude flexcp-lab --exclude flexcp-io
+	$(CARGO) test --locked -p flexcp-wire -p flexcp-translator
+	$(CARGO) test --locked -p flexcp --lib --bins
 
-# The kernel's tables, in namespaces of their own.
-privileged: setup
+root:
+	@[ "$$(id -u)" -eq 0 ] || { echo "these tests make network namespaces: run them as root" >&2; exit 1; }
+
+# The kernel's tables and the command line, in namespaces of their own.
+privileged: root setup
 	$(CARGO) test --locked -p flexcp-io
+	$(CARGO) test --locked -p flexcp --test cli
 
 # Real clients and servers around the real binary.
-e2e: build
+e2e: root build
 	$(CARGO) test --release --locked -p flexcp-lab
 
 clean:

@@ -256,6 +256,11 @@ impl Translator {
             Phase::Plain if segment.has(TcpFlags::SYN) && !connection.server.answered => {
                 self.repeat_syn(now, id, segment, frame)
             }
+            // A join that was pending when the connection fell back has no place in it.
+            Phase::Fallback if index != INITIAL => {
+                self.refuse(segment, MpTcpRst::MPTCP_ERROR);
+                Verdict::Drop(DropReason::Unexpected)
+            }
             Phase::Plain | Phase::Fallback => connection.relay_up(&mut ctx, segment, frame),
             Phase::Reset(_) => connection.answer_reset_client(&mut ctx, index, segment),
         }

@@ -440,3 +440,22 @@ fn established_join_from_the_servers_side_does_nothing() {
     .gives(&["drop ack_of_unsent"]);
     assert_eq!(t.moved(), "ack_of_unsent+1");
 }
+
+#[test]
+fn fallen_back_pending_join_does_not_reach_the_server() {
+    let mut t = Scenario::established();
+    let _ = t.client(1, SYN);
+    let _ = t.client(0, "P. 1:101(100) ack 1");
+    assert_eq!(t.state(), "fallback");
+    let outcome = t.client(1, ". 1:1(0) ack 1 <join>");
+    assert!(
+        outcome
+            .lines()
+            .iter()
+            .all(|line| !line.starts_with("server")),
+        "{:?}",
+        outcome.lines()
+    );
+    assert!(outcome.lines().contains(&"drop unexpected".to_owned()));
+    let _ = t.moved();
+}
