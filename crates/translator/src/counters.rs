@@ -33,6 +33,8 @@ counters! {
         plain_syn,
         /// SYNs with `MP_CAPABLE` that went on as plain TCP because a limit was reached.
         overload_plain,
+        /// Handshakes let go before their time because a new one needed the room.
+        half_open_evicted,
         /// The server answered `MP_CAPABLE` itself and FlexCP stepped aside.
         end_to_end,
         /// Connections that fell back to TCP before the client proved its keys.
@@ -73,6 +75,8 @@ counters! {
         subflow_switch,
         /// Payload bytes of the server that it had sent before.
         retransmitted_down_bytes,
+        /// Repeated packets of a server that run over so many mappings that only their start was sent again.
+        retransmission_cut,
         /// Filler sent into holes that the data ACK had overtaken.
         filler_tx,
         /// Connections taken into the table.
@@ -130,6 +134,8 @@ drop_reasons! {
     NotAuthenticated => not_authenticated,
     /// Data without a mapping on a connection that can't fall back.
     NoMapping => no_mapping,
+    /// Marked "congestion experienced" for a subflow that does without ECN.
+    Congestion => congestion,
     /// No subflow is left to carry it.
     NoSubflow => no_subflow,
     /// A table is full.

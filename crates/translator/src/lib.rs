@@ -13,6 +13,7 @@ mod connection;
 mod counters;
 mod dtree;
 mod frame;
+mod half_open;
 mod segment;
 mod service;
 mod table;

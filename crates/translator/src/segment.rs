@@ -202,6 +202,9 @@ pub(crate) struct Outgoing {
     pub(crate) urgent: u16,
     /// Leave the ECN bits of the IP header as they came; otherwise the packet is not ECN-capable.
     pub(crate) keep_ecn: bool,
+    /// IPv6 flow label, the same for all packets of a flow, or routers and cores that tell flows apart by
+    /// it let them overtake each other (RFC 6437 section 2).
+    pub(crate) flow_label: u32,
     pub(crate) options: OptionWriter,
 }
 
@@ -349,7 +352,7 @@ impl Outgoing {
             } else {
                 true
             },
-            flow_label: if same_family { like.flow_label } else { 0 },
+            flow_label: self.flow_label,
             traffic_class: if self.keep_ecn {
                 like.traffic_class
             } else {

@@ -11,6 +11,7 @@ use siphasher::sip::SipHasher13;
 use slab::Slab;
 
 use crate::connection::{Connection, SubflowIndex};
+use crate::half_open::HalfOpenQueue;
 use crate::segment::Ends;
 use crate::time::Instant;
 
@@ -42,8 +43,7 @@ pub(crate) struct Table {
     timers: BinaryHeap<Reverse<(Instant, ConnectionId)>>,
     /// Keys of the flow hash: without them nobody can aim at one bucket.
     hash_keys: (u64, u64),
-    /// Connections whose handshake is not complete.
-    pub(crate) half_open: usize,
+    half_open: HalfOpenQueue,
 }
 
 impl Table {
@@ -54,13 +54,28 @@ impl Table {
             tokens: HashTable::new(),
             timers: BinaryHeap::new(),
             hash_keys,
-            half_open: 0,
+            half_open: HalfOpenQueue::new(),
         }
     }
 
     /// Connections in the table.
     pub(crate) fn len(&self) -> usize {
         self.connections.len()
+    }
+
+    /// Connections whose handshake is not complete.
+    pub(crate) const fn half_open(&self) -> usize {
+        self.half_open.len()
+    }
+
+    /// The one of them that came first.
+    pub(crate) fn oldest_half_open(&self) -> Option<ConnectionId> {
+        self.half_open.oldest()
+    }
+
+    /// Counts the connection among them or not, as its phase says.
+    pub(crate) fn update_half_open(&mut self, id: ConnectionId) {
+        self.half_open.update(&mut self.connections, id);
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Connection> {
@@ -161,6 +176,7 @@ impl Table {
         if let Ok(entry) = self.tokens.find_entry(token_hash, |&other| other == id) {
             entry.remove();
         }
+        self.half_open.remove(&mut self.connections, id);
         self.connections.remove(id as usize);
     }
 

@@ -22,6 +22,12 @@ const OUTBOX: usize = 64;
 /// Shortest time between two looks of the timer at one connection.
 const TIMER_PROGRESS: Duration = Duration::from_millis(1);
 
+/// The furthest that a timer is set ahead.
+const FURTHEST_TIMER: Duration = Duration::from_secs(60);
+
+/// A half-open connection of this age makes room for another: honest clients answer sooner.
+const STALE_HANDSHAKE: Duration = Duration::from_secs(3);
+
 /// The translator of one worker.
 ///
 /// Feed it with [`handle_packet`](Self::handle_packet) and
@@ -156,7 +162,7 @@ impl Translator {
             };
         };
         if is_syn && self.gives_way(flow, segment) {
-            self.remove(flow.id);
+            self.abandon(now, flow.id);
             return self.handle_syn(now, segment, frame);
         }
         // What changes a connection's state has to be what its sender sent.
@@ -192,9 +198,27 @@ impl Translator {
         let same = connection.isn_client.0 == segment.tcp.seq;
         match connection.phase {
             Phase::Closed(_) | Phase::Reset(_) => true,
-            Phase::SynSent | Phase::SynReceived | Phase::Plain | Phase::Fallback => !same,
-            Phase::Established => false,
+            Phase::SynSent | Phase::SynReceived => !same,
+            // A live one is the server's to ask about (RFC 5961 section 4): anybody can send a SYN.
+            Phase::Plain | Phase::Fallback => {
+                let over = connection.is_finished() || connection.plain_reset;
+                !same && (over || !connection.server.answered)
+            }
+            // All that is left of the client's end is gone, and it starts anew.
+            Phase::Established => !same && !connection.subflows.iter().any(Subflow::lives),
         }
+    }
+
+    /// Removes a connection that another takes the place of; a server that still has it hears of it.
+    fn abandon(&mut self, now: Instant, id: ConnectionId) {
+        let Some(connection) = self.table.get_mut(id) else {
+            return;
+        };
+        if connection.phase == Phase::Established {
+            let mut ctx = context!(self, now);
+            connection.reset_server(&mut ctx);
+        }
+        self.remove(id);
     }
 
     /// A packet of a known client.
@@ -226,19 +250,17 @@ impl Translator {
             }
             Phase::SynReceived => {
                 if connection.take_keys(&mut ctx, segment) {
-                    self.table.half_open -= 1;
                     return connection_up(&mut self.table, ctx, id, index, segment, frame);
                 }
                 if segment.options.mptcp {
                     // Data that overtook the packet with the keys comes again.
                     return Verdict::Drop(DropReason::NotAuthenticated);
                 }
+                if !connection.answers_handshake(segment) {
+                    return Verdict::Drop(DropReason::OutOfWindow);
+                }
                 connection.phase = Phase::Fallback;
                 ctx.counters.fallback_handshake += 1;
-                self.table.half_open -= 1;
-                let Some(connection) = self.table.get_mut(id) else {
-                    return Verdict::Consume;
-                };
                 connection.relay_up(&mut ctx, segment, frame)
             }
             Phase::Established | Phase::Closed(_) => match connection.subflow(index).state {
@@ -325,7 +347,7 @@ impl Translator {
                     source: segment.source(),
                     addr: segment.destination(),
                 };
-                if self.wants_mptcp(segment) {
+                if self.wants_mptcp(now, segment) {
                     return self.open(now, service, backend, segment, frame, end_to_end);
                 }
                 self.counters.plain_syn += 1;
@@ -353,10 +375,13 @@ impl Translator {
                     self.refuse(segment, MpTcpRst::RESOURCES);
                     return Verdict::Drop(DropReason::LimitReached);
                 };
-                if self.wants_mptcp(segment) {
+                if self.wants_mptcp(now, segment) {
                     return self.open(now, service, backend, segment, frame, false);
                 }
                 self.counters.plain_syn += 1;
+                if self.table.half_open() >= self.config.limits.half_open {
+                    self.evict_half_open();
+                }
                 self.open_plain(now, service, backend, segment, frame)
             }
         }
@@ -364,15 +389,33 @@ impl Translator {
 
     /// Whether the SYN asks for MPTCP and there is room for it. Without room it passes as plain TCP:
     /// clients that lose such SYNs give up MPTCP altogether.
-    fn wants_mptcp(&mut self, segment: &Segment) -> bool {
+    fn wants_mptcp(&mut self, now: Instant, segment: &Segment) -> bool {
         if request(segment) == Request::Plain {
             return false;
         }
-        let limits = &self.config.limits;
+        let limits = self.config.limits;
+        if self.table.half_open() >= limits.half_open && self.has_stale_handshake(now) {
+            self.evict_half_open();
+        }
         let full =
-            self.table.len() >= limits.connections || self.table.half_open >= limits.half_open;
+            self.table.len() >= limits.connections || self.table.half_open() >= limits.half_open;
         self.counters.overload_plain += u64::from(full);
         !full
+    }
+
+    fn has_stale_handshake(&mut self, now: Instant) -> bool {
+        let oldest = self.table.oldest_half_open();
+        let opened =
+            oldest.and_then(|id| self.table.get_mut(id).map(|connection| connection.opened));
+        opened.is_some_and(|opened| now.since(opened) >= STALE_HANDSHAKE)
+    }
+
+    /// Lets the oldest handshake that is not complete go.
+    fn evict_half_open(&mut self) {
+        if let Some(id) = self.table.oldest_half_open() {
+            self.counters.half_open_evicted += 1;
+            self.remove(id);
+        }
     }
 
     /// Takes a connection into the table and sends its SYN on.
@@ -389,7 +432,6 @@ impl Translator {
         let initial = Subflow::new(now, segment, flexcp_wire::Ssn(0));
         let connection = Connection::new(now, service, initial, backend, local);
         let id = self.table.insert(connection);
-        self.table.half_open += 1;
         self.counters.connections_opened += 1;
         self.counters.mp_capable_syn_rx += 1;
         let Some(connection) = self.table.get_mut(id) else {
@@ -461,10 +503,6 @@ impl Translator {
         }
         ctx.counters.plain_syn += 1;
         connection.phase = Phase::Plain;
-        self.table.half_open -= 1;
-        let Some(connection) = self.table.get_mut(id) else {
-            return Verdict::Consume;
-        };
         connection.relay_up(&mut ctx, segment, frame)
     }
 
@@ -561,6 +599,12 @@ impl Translator {
             return Verdict::Consume;
         };
         let mut ctx = context!(self, now);
+        connection.make_room_for_join(&mut ctx);
+        self.forget_gone(id);
+        let Some(connection) = self.table.get_mut(id) else {
+            return Verdict::Consume;
+        };
+        let mut ctx = context!(self, now);
         match connection.handle_join_syn(&mut ctx, segment) {
             Ok(index) => {
                 let ends = connection.subflow(index).flow();
@@ -576,19 +620,33 @@ impl Translator {
             }
             Err(reason) => {
                 self.counters.mp_join_refused += 1;
-                self.refuse(segment, MpTcpRst::PROHIBITED);
+                let why = match reason {
+                    DropReason::LimitReached => MpTcpRst::RESOURCES,
+                    _ => MpTcpRst::PROHIBITED,
+                };
+                self.refuse(segment, why);
+                self.settle(now, id);
                 Verdict::Drop(reason)
             }
         }
     }
 
-    /// A packet that belongs to nothing known. On the path it goes on; where FlexCP is the end it is
-    /// told that there is nobody here.
+    /// A packet that belongs to nothing known. On the path it goes on; where FlexCP is the end, or was
+    /// before it lost its state, it is told that there is nobody here.
     fn handle_unknown(&mut self, segment: &Segment) -> Verdict {
         let to = self.services.find(&self.config, segment.destination());
         let from = self.services.find(&self.config, segment.source());
         let on_path = |found| matches!(found, Some(Match::Transparent { .. }));
-        if on_path(to) || on_path(from) {
+        // MPTCP that FlexCP alone could have spoken: its numbers mean nothing to the server.
+        let lost = segment.options.mptcp
+            && matches!(
+                to,
+                Some(Match::Transparent {
+                    end_to_end: false,
+                    ..
+                })
+            );
+        if !lost && (on_path(to) || on_path(from)) {
             return Verdict::Forward;
         }
         if !segment.has(TcpFlags::RST) {
@@ -608,7 +666,8 @@ impl Translator {
         let mut options = flexcp_wire::OptionWriter::default();
         if segment.options.mptcp {
             let reset = MpTcpRst {
-                transient: false,
+                // RFC 8684 section 3.6: the client may try again later.
+                transient: reason == MpTcpRst::RESOURCES,
                 reason,
             };
             options.push(&TcpOption::Mptcp(MptcpOption::Reset(reset)));
@@ -625,6 +684,7 @@ impl Translator {
             window: 0,
             urgent: 0,
             keep_ecn: false,
+            flow_label: segment.ip.flow_label,
             options,
         };
         self.counters.packets_made += 1;
@@ -644,24 +704,28 @@ impl Translator {
     /// After a connection has handled something: flows that it gave up leave the table, and its next
     /// deadline enters the queue.
     fn settle(&mut self, earliest: Instant, id: ConnectionId) {
-        while let Some(ends) = self.gone.pop() {
-            self.table.remove_flow(id, ends);
-        }
+        self.forget_gone(id);
         let Some(connection) = self.table.get_mut(id) else {
             return;
         };
-        let deadline = connection.deadline(&self.config).max(earliest);
+        let deadline = connection.deadline(&self.config);
+        // A far deadline is looked at again before: most are put off, and those must not fill the queue.
+        let deadline = deadline.min(earliest + FURTHEST_TIMER).max(earliest);
+        self.table.update_half_open(id);
         self.table.arm(id, deadline);
     }
 
+    fn forget_gone(&mut self, id: ConnectionId) {
+        while let Some(ends) = self.gone.pop() {
+            self.table.remove_flow(id, ends);
+        }
+    }
+
     fn remove(&mut self, id: ConnectionId) {
-        let Some(connection) = self.table.get_mut(id) else {
-            return;
-        };
-        let half_open = matches!(connection.phase, Phase::SynSent | Phase::SynReceived);
-        self.table.half_open -= usize::from(half_open);
-        self.counters.connections_closed += 1;
-        self.table.remove(id);
+        if self.table.get_mut(id).is_some() {
+            self.counters.connections_closed += 1;
+            self.table.remove(id);
+        }
     }
 }
 

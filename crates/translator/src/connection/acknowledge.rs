@@ -30,16 +30,18 @@ impl DataBlocks {
 }
 
 /// What a client's packet said about the connection.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct AckNews {
     /// The data ACK moved on.
     pub(crate) acked: bool,
     /// The right edge of the window moved on.
     pub(crate) window: bool,
+    /// The subflow's own ACK moved on: whatever else it says, it is no duplicate.
+    pub(crate) subflow_acked: bool,
 }
 
 impl Connection {
-    /// Takes the client's data ACK and window. `None`: it acknowledges what was never sent.
+    /// Takes the client's data ACK and window. `None`: it acknowledges what was never sent, or long ago.
     ///
     /// A packet without a data ACK says nothing about the connection, except while the initial subflow
     /// is all there is: then its ACK is the data ACK (options are being stripped, or are not yet there).
@@ -59,22 +61,25 @@ impl Connection {
             }) => self.down_acked.expand(ack),
             _ if self.identity => self.down_dsn(TcpSeq(segment.tcp.ack)),
             _ => {
-                return Some(AckNews {
-                    acked: false,
-                    window: false,
-                });
+                return Some(AckNews::default());
             }
         };
-        if data_ack.after(self.down_next) {
+        let oldest = self.down_acked.sub(u64::from(self.span_down()));
+        if data_ack.after(self.down_next) || data_ack.before(oldest) {
             return None;
         }
         let acked = data_ack.after(self.down_acked);
         self.down_acked = self.down_acked.max(data_ack);
-        let scale = self.subflow(index).window_scale;
-        let edge = data_ack.add(u64::from(segment.tcp.window) << scale);
+        let window = u32::from(segment.tcp.window) << self.subflow(index).window_scale;
+        self.client_window = self.client_window.max(window);
+        let edge = data_ack.add(u64::from(window));
         let window = edge.after(self.down_edge);
         self.down_edge = self.down_edge.max(edge);
-        Some(AckNews { acked, window })
+        Some(AckNews {
+            acked,
+            window,
+            subflow_acked: false,
+        })
     }
 
     /// The window to write in a packet to the server: what is left of the client's, in the scale that

@@ -147,6 +147,15 @@ impl SubflowClock {
         }
     }
 
+    /// Timestamps of a packet of the server's, with its echo. A late packet gets the latest TSval too: one
+    /// of FlexCP's own may have told the client that already, and it would drop an older one.
+    pub(crate) const fn answer(&self, server: &ServerClock, echo: u32) -> Timestamps {
+        Timestamps {
+            val: server.heard,
+            ecr: self.echo(echo),
+        }
+    }
+
     /// The echo for this subflow of what the server echoed: never something that the client has
     /// not sent on it.
     pub(crate) const fn echo(&self, server_echo: u32) -> u32 {

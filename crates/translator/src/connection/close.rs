@@ -3,13 +3,19 @@
 //! A subflow's FIN and RST concern that subflow alone. What ends the connection is DATA_FIN and
 //! MP_FASTCLOSE on the client's side, FIN and RST on the server's (RFC 8684 sections 3.3.3, 3.5, 3.6).
 
+use core::time::Duration;
+
 use flexcp_wire::{Dsn, MpFastClose, MpTcpRst, MptcpOption, Ssn, TcpFlags, TcpOption, TcpSeq};
 
-use super::{Connection, Context, INITIAL, Phase, SubflowIndex, SubflowState};
+use super::{Connection, Context, INITIAL, Phase, Subflow, SubflowIndex, SubflowState};
 use crate::auth::same_key;
 use crate::counters::DropReason;
 use crate::frame::{Frame, Verdict};
 use crate::segment::Segment;
+
+/// Challenge ACKs of one connection in each period.
+const MAX_CHALLENGES: u8 = 10;
+const CHALLENGE_PERIOD: Duration = Duration::from_secs(1);
 
 impl Connection {
     /// Notes the client's FIN on a subflow, and its ACK of FlexCP's. `true`: it was that ACK.
@@ -53,6 +59,10 @@ impl Connection {
         if !answered && self.is_last(index) && !self.is_finished() {
             if again {
                 self.send_ack(ctx, index, TcpFlags::ACK);
+            }
+            if self.up_fin.is_none() {
+                // Without DATA_FIN the client has left, to come back on another subflow or not at all.
+                self.orphaned.get_or_insert(ctx.now);
             }
             return;
         }
@@ -173,8 +183,19 @@ impl Connection {
     }
 
     /// Tells the sender of a doubtful packet what FlexCP expects; the true client corrects it.
+    ///
+    /// At most so many a second for one connection (RFC 5961 section 7); a limit that connections shared
+    /// would tell one of them about another.
     pub(crate) fn challenge(&mut self, ctx: &mut Context<'_>, index: SubflowIndex) -> Verdict {
-        self.send_ack(ctx, index, TcpFlags::ACK);
+        let (since, count) = self.challenges;
+        self.challenges = if ctx.now.since(since) >= CHALLENGE_PERIOD {
+            (ctx.now, 1)
+        } else {
+            (since, count.saturating_add(1))
+        };
+        if self.challenges.1 <= MAX_CHALLENGES {
+            self.send_ack(ctx, index, TcpFlags::ACK);
+        }
         Verdict::Drop(DropReason::BlindReset)
     }
 
@@ -215,7 +236,8 @@ impl Connection {
 
     /// RST with `MP_FASTCLOSE` on every subflow.
     fn fast_close_all(&self, ctx: &mut Context<'_>) {
-        ctx.counters.mp_fastclose_tx += 1;
+        let told = self.subflows.iter().any(Subflow::lives);
+        ctx.counters.mp_fastclose_tx += u64::from(told);
         for index in self.indices() {
             if self.subflow(index).lives() {
                 self.send_fast_close(ctx, index, self.subflow(index).snd_next);

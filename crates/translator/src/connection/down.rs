@@ -1,8 +1,6 @@
 //! Server to client: packets of the TCP connection go down on one subflow, with a DSS each.
 
-use flexcp_wire::{
-    DataNumber, Dsn, Dss, DssMapping, MptcpOption, TcpFlags, TcpOption, TcpSeq, Timestamps,
-};
+use flexcp_wire::{DataNumber, Dsn, Dss, DssMapping, MptcpOption, TcpFlags, TcpOption, TcpSeq};
 
 use super::acknowledge::DataBlocks;
 use super::place::Placed;
@@ -11,8 +9,16 @@ use crate::counters::DropReason;
 use crate::frame::{Frame, Verdict};
 use crate::segment::{Outgoing, Segment};
 
-/// Numbers further away than this from where they should be are not believed.
-const FAR: u64 = 1 << 30;
+/// What a window is taken for at least: that of a SYN, which counts before any other is known.
+const SLACK: u64 = 1 << 16;
+
+/// A packet of the server's is cut in so many pieces at most. Only a repeated one can belong to more
+/// mappings than that; its end comes again when its start has arrived.
+const MAX_PIECES: u8 = 32;
+
+/// ECN bits of the IP header: their mask, and "congestion experienced" (RFC 3168).
+const ECN: u8 = 3;
+const CE: u8 = 3;
 
 /// Set of subflows, by index.
 type SubflowSet = u8;
@@ -29,7 +35,10 @@ impl Connection {
             return self.handle_syn_ack(ctx, segment, frame);
         }
         let dsn = self.down_dsn(TcpSeq(segment.tcp.seq));
-        if dsn.offset_from(self.down_next).unsigned_abs() > FAR {
+        // RFC 9293 section 3.10.7.4: only what the client has room for, or had not long ago.
+        let end = dsn.add(u64::from(segment.payload_len()));
+        let span = u64::from(self.client_window).max(SLACK);
+        if dsn.before(self.down_acked.sub(span)) || end.after(self.down_edge.add(SLACK)) {
             return Verdict::Drop(DropReason::OutOfWindow);
         }
         if segment.has(TcpFlags::RST) {
@@ -39,20 +48,22 @@ impl Connection {
             return Verdict::Drop(DropReason::Unexpected);
         }
         let ack = self.up_dsn(TcpSeq(segment.tcp.ack));
-        if ack.after(self.up_next) {
+        // RFC 5961 section 5.2.
+        let oldest = self.up_acked.sub(u64::from(self.span_up()));
+        if ack.after(self.up_next) || ack.before(oldest) {
             return Verdict::Drop(DropReason::AckOfUnsent);
         }
         self.last_packet = ctx.now;
+        self.label_down = segment.ip.flow_label;
         self.take_server_header(ack, segment);
         let blocks = self.take_server_ack(ack, segment);
         let moved = self.advance_all(&blocks);
-        let end = dsn.add(u64::from(segment.payload_len()));
         let fin = segment.has(TcpFlags::FIN);
         let contradicts = |known: Dsn| (fin && end != known) || (dsn != end && end.after(known));
         if self.down_fin.is_some_and(contradicts) {
             return Verdict::Drop(DropReason::Unexpected);
         }
-        if fin {
+        if fin && !end.before(self.down_acked) {
             self.down_fin = Some(end);
         }
         let verdict = self.forward_down(ctx, dsn, end, segment, frame, &blocks, moved);
@@ -71,6 +82,8 @@ impl Connection {
         // An older packet does not take the window back.
         if !ack.before(self.up_acked) {
             self.server.window = segment.tcp.window;
+            let bytes = u32::from(segment.tcp.window) << self.server.window_scale.unwrap_or(0);
+            self.server.window_max = self.server.window_max.max(bytes);
         }
         if let (Some(clock), Some(timestamps)) =
             (&mut self.server.clock, segment.options.timestamps)
@@ -144,6 +157,13 @@ impl Connection {
         blocks: &DataBlocks,
         moved: SubflowSet,
     ) -> Verdict {
+        if segment.ip.traffic_class & ECN == CE
+            && let Some(active) = self.usable_active(ctx)
+            && !self.subflow(active).ecn
+        {
+            // The mark can't be passed on, and the server has to hear of it (RFC 6040 section 4.2).
+            return Verdict::Drop(DropReason::Congestion);
+        }
         let mut from = from;
         let in_packet = |dsn: Dsn| segment.payload.end - usize_of(end.since(dsn));
         let fin = |behind: Dsn| segment.has(TcpFlags::FIN) && behind == end;
@@ -151,7 +171,13 @@ impl Connection {
             return Verdict::Drop(DropReason::NoSubflow);
         };
         let mut told = 1 << first.subflow;
+        let mut pieces = 1;
         while from.before(end) {
+            if pieces == MAX_PIECES {
+                ctx.counters.retransmission_cut += 1;
+                break;
+            }
+            pieces += 1;
             let Some(placed) = self.place_part(ctx, &mut from, end) else {
                 break;
             };
@@ -352,12 +378,12 @@ impl Connection {
     fn headers_down(&self, index: SubflowIndex, segment: &Segment) -> Outgoing {
         let subflow = self.subflow(index);
         let mut options = flexcp_wire::OptionWriter::default();
-        if let (Some(clock), Some(timestamps)) = (&subflow.clock, segment.options.timestamps) {
-            let ecr = clock.echo(timestamps.ecr);
-            options.push(&TcpOption::Timestamps(Timestamps {
-                val: timestamps.val,
-                ecr,
-            }));
+        if let (Some(clock), Some(server), Some(timestamps)) = (
+            &subflow.clock,
+            &self.server.clock,
+            segment.options.timestamps,
+        ) {
+            options.push(&TcpOption::Timestamps(clock.answer(server, timestamps.ecr)));
         }
         Outgoing {
             ends: subflow.ends(),
@@ -367,6 +393,7 @@ impl Connection {
             window: self.window_down(index),
             urgent: segment.tcp.urgent,
             keep_ecn: subflow.ecn,
+            flow_label: self.label_down,
             options,
         }
     }

@@ -107,6 +107,7 @@ impl Connection {
 
     /// Notes what of the SYN may change when it is sent again.
     pub(crate) fn remember_syn(&mut self, now: Instant, segment: &Segment) {
+        self.label_up = segment.ip.flow_label;
         if self.server.answered {
             // What the server has settled stays; only the client's clock has gone on.
             if let (Some(clock), Some(ts)) = (&mut self.server.clock, segment.options.timestamps) {
@@ -160,6 +161,7 @@ impl Connection {
             window: u16::MAX,
             urgent: 0,
             keep_ecn: true,
+            flow_label: self.label_up,
             options: writer,
         }
     }
@@ -191,6 +193,7 @@ impl Connection {
             return Verdict::Drop(DropReason::Unexpected);
         }
         self.last_packet = ctx.now;
+        self.label_down = segment.ip.flow_label;
         if let (Some(clock), Some(ts)) = (&mut self.server.clock, segment.options.timestamps) {
             clock.heard(ts.val);
         }
@@ -208,6 +211,7 @@ impl Connection {
             window: segment.tcp.window,
             urgent: 0,
             keep_ecn: true,
+            flow_label: self.label_down,
             options,
         };
         match outgoing.forward(frame, segment, segment.payload.clone(), NO_LIMIT) {
@@ -229,6 +233,7 @@ impl Connection {
         self.server.window_scale = options.window_scale.filter(|_| subflow.scales);
         // The window of a SYN is not scaled; that of any packet of FlexCP's own will be.
         self.server.window = segment.tcp.window >> self.server.window_scale.unwrap_or(0);
+        self.server.window_max = u32::from(segment.tcp.window);
         if options.window_scale.is_none() {
             subflow.window_scale = 0;
         }
@@ -244,6 +249,15 @@ impl Connection {
                 subflow.clock = None;
             }
         }
+    }
+
+    /// Whether a packet without MPTCP options may be the client's answer to the SYN/ACK: its numbers are
+    /// those of the handshake, which nobody off the path knows.
+    pub(crate) fn answers_handshake(&self, segment: &Segment) -> bool {
+        let ahead = segment.tcp.seq.wrapping_sub(self.isn_client.add(1).0);
+        segment.has(TcpFlags::ACK)
+            && segment.tcp.ack == self.server.isn.add(1).0
+            && ahead <= u32::from(u16::MAX)
     }
 
     /// Takes the client's keys from its third packet, or from its first data when that was lost or came

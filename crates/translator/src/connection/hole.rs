@@ -24,14 +24,18 @@ const MAX_DOUBLINGS: u8 = 8;
 const MAX_IN_VAIN: u8 = 6;
 /// Largest filler packet, within one IP packet.
 const MAX_PACKET: u32 = 32 * 1024;
+/// The same to a client that is not heard.
+const MAX_BLIND_PACKET: u32 = 1024;
 /// Packets in one burst at most; it starts with one and doubles with each burst that is ACKed.
 const MAX_BURST: u8 = 16;
 
 /// Filler on its way into a hole.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Filler {
-    /// Bursts since the subflow's ACK moved on.
+    /// Bursts since the subflow's ACK moved on, to a client that was heard.
     in_vain: u8,
+    /// Bursts since then, heard or not: each doubles the pause.
+    doublings: u8,
     /// Packets in the next burst.
     burst: u8,
     /// The subflow's ACK when it last moved on.
@@ -90,6 +94,7 @@ impl Connection {
         let Some(filler) = &mut subflow.filler else {
             subflow.filler = Some(Filler {
                 in_vain: 0,
+                doublings: 0,
                 burst: 1,
                 una,
                 end: una,
@@ -98,9 +103,10 @@ impl Connection {
             return;
         };
         if una.after(filler.una) {
-            let filled = filler.in_vain > 0 && una == filler.end;
+            let filled = filler.doublings > 0 && una == filler.end;
             filler.una = una;
             filler.in_vain = 0;
+            filler.doublings = 0;
             filler.due = ctx.now + pause;
             if filled {
                 filler.burst = filler.burst.saturating_mul(2).min(MAX_BURST);
@@ -130,8 +136,11 @@ impl Connection {
             if ctx.now < filler.due {
                 continue;
             }
-            let heard = ctx.now.since(subflow.last_heard) < PAUSE * 4;
-            if !subflow.carries() || !self.has_hole(index) {
+            let silence = ctx.now.since(subflow.last_heard);
+            let heard = silence < PAUSE * 4;
+            let vanished = silence >= ctx.config.timeouts.rejoin;
+            if vanished || !subflow.carries() || !self.has_hole(index) {
+                // Should a vanished client be heard again, its next packet shows the hole.
                 self.subflow_mut(index).filler = None;
             } else if filler.in_vain >= MAX_IN_VAIN && heard {
                 self.reset_subflow(ctx, index, MpTcpRst::BAD_PERFORMANCE);
@@ -147,28 +156,34 @@ impl Connection {
         let una = subflow.snd_una;
         let known = subflow.filler.unwrap_or(Filler {
             in_vain: 0,
+            doublings: 0,
             burst: 1,
             una,
             end: una,
             due: ctx.now,
         });
-        let pause = PAUSE * (1 << known.in_vain.min(MAX_DOUBLINGS));
-        // In vain is only what a client that is heard does not ACK.
+        let pause = PAUSE * (1 << known.doublings);
+        // In vain is only what a client that is heard does not ACK, and the other may never have been there.
         let heard = ctx.now.since(subflow.last_heard) < PAUSE * 4;
         let most = if heard { u8::MAX } else { MAX_IN_VAIN - 2 };
-        let in_vain = known.in_vain.saturating_add(1).min(most);
+        let (burst, max_packet) = if heard {
+            (known.burst, MAX_PACKET)
+        } else {
+            (1, MAX_BLIND_PACKET)
+        };
         subflow.filler = Some(Filler {
-            in_vain,
+            in_vain: known.in_vain.saturating_add(1).min(most),
+            doublings: (known.doublings + 1).min(MAX_DOUBLINGS),
             una,
             due: ctx.now + pause,
             ..known
         });
         let mut at = una;
-        for _ in 0..known.burst {
+        for _ in 0..burst {
             let Some((mapping, len)) = self.hole_at(index, at) else {
                 break;
             };
-            let len = len.min(MAX_PACKET);
+            let len = len.min(max_packet);
             self.send_filler(ctx, index, mapping, at, len);
             at = at.add(len);
         }

@@ -3,18 +3,23 @@
 //! Nothing here needs a timer of FlexCP's: the client repeats its SYN and its third packet until they
 //! are answered.
 
+use core::time::Duration;
+
 use flexcp_wire::{MpJoin, MptcpOption, Ssn, TcpFlags, TcpOption};
 
 use super::clock::SubflowClock;
 use super::handshake::MIN_MSS;
 use super::{Connection, Context, INITIAL, Phase, Subflow, SubflowIndex, SubflowState};
 use crate::auth::{join_hmac, same_hmac};
+use crate::config::{Announce, Limits};
 use crate::counters::DropReason;
 use crate::frame::Verdict;
 use crate::segment::Segment;
 
 /// Slots for subflows: a set of them fits a byte.
 const MAX_SLOTS: usize = 8;
+/// A join of this age makes room for another: honest clients answer sooner.
+const STALE_JOIN: Duration = Duration::from_secs(3);
 
 impl Connection {
     /// The client's SYN with `MP_JOIN`, whose token names this connection. The index of the new subflow,
@@ -33,18 +38,11 @@ impl Connection {
         else {
             return Err(DropReason::Unexpected);
         };
-        let limits = &ctx.config.limits;
-        let living = self.subflows.iter().filter(|s| s.lives()).count();
-        let joining = self
-            .subflows
-            .iter()
-            .filter(|s| s.state == SubflowState::Joining)
-            .count();
         let roomy = segment.options.mss.is_none_or(|mss| mss >= MIN_MSS);
         if self.phase != Phase::Established || !roomy {
             return Err(DropReason::Unexpected);
         }
-        if living >= limits.subflows.min(MAX_SLOTS) || joining >= limits.half_open_joins {
+        if self.is_full(&ctx.config.limits) {
             return Err(DropReason::LimitReached);
         }
         let isn = Ssn(ctx.secrets.next_u32());
@@ -70,6 +68,40 @@ impl Connection {
         ctx.counters.mp_join_syn_rx += 1;
         self.send_join_syn_ack(ctx, index);
         Ok(index)
+    }
+
+    fn is_full(&self, limits: &Limits) -> bool {
+        let count = |has: fn(&Subflow) -> bool| self.subflows.iter().filter(|s| has(s)).count();
+        let joining = count(|s| s.state == SubflowState::Joining);
+        count(Subflow::lives) >= limits.subflows.min(MAX_SLOTS) || joining >= limits.half_open_joins
+    }
+
+    /// Before a join of a connection that has all it may have: lets go of the oldest other join that an
+    /// honest client would have completed by now.
+    pub(crate) fn make_room_for_join(&mut self, ctx: &mut Context<'_>) {
+        if !self.is_full(&ctx.config.limits) {
+            return;
+        }
+        let stale = |&index: &SubflowIndex| {
+            let subflow = self.subflow(index);
+            subflow.state == SubflowState::Joining && ctx.now.since(subflow.opened) >= STALE_JOIN
+        };
+        let oldest = self.indices().filter(stale);
+        let oldest = oldest.min_by_key(|&index| self.subflow(index).opened);
+        if let Some(index) = oldest {
+            self.close_subflow(ctx, index);
+        }
+    }
+
+    /// The id under which the subflow's local address was announced; 0 for the initial one.
+    fn local_address_id(&self, ctx: &Context<'_>, index: SubflowIndex) -> u8 {
+        let local = self.subflow(index).local;
+        let announced = &ctx.config.services[usize::from(self.service)].announce;
+        let same = |address: &Announce| {
+            address.addr == local.ip() && address.port.is_none_or(|port| port == local.port())
+        };
+        let position = announced.iter().position(same).map_or(0, |n| n + 1);
+        u8::try_from(position).unwrap_or(0)
     }
 
     /// Puts a subflow in the first free slot. The initial one's stays: what it agreed on with the server
@@ -120,7 +152,7 @@ impl Connection {
         }
         let join = MpJoin::SynAck {
             backup: false,
-            address_id: 0,
+            address_id: self.local_address_id(ctx, index),
             hmac: u64::from_be_bytes([h0, h1, h2, h3, h4, h5, h6, h7]),
             nonce: nonce_local,
         };
@@ -189,5 +221,9 @@ impl Connection {
             self.active = index;
         }
         self.send_ack(ctx, index, TcpFlags::ACK);
+        // FINs that were held back because theirs was the last subflow.
+        for other in self.indices() {
+            self.answer_subflow_fin(ctx, other, false);
+        }
     }
 }

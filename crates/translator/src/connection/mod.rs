@@ -32,6 +32,7 @@ use crate::auth::{Key, SecretStream};
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::frame::Transmit;
+use crate::half_open::HalfOpenLinks;
 use crate::segment::{Ends, Outgoing};
 use crate::time::Instant;
 
@@ -98,6 +99,8 @@ pub(crate) struct ServerLeg {
     pub(crate) sack: bool,
     /// Window that the server offered last, unscaled.
     pub(crate) window: u16,
+    /// The largest window that the server ever offered, in bytes.
+    pub(crate) window_max: u32,
     /// Timestamps, when client and server have agreed on them.
     pub(crate) clock: Option<ServerClock>,
 }
@@ -141,12 +144,29 @@ pub(crate) struct Connection {
     pub(crate) down_fin: Option<Dsn>,
     /// Right edge of the client's window: the furthest that was offered.
     pub(crate) down_edge: Dsn,
+    /// The largest window that the client ever offered, in bytes.
+    pub(crate) client_window: u32,
+    /// IPv6 flow label of what goes up: the initial subflow's. 0 for IPv4.
+    pub(crate) label_up: u32,
+    /// IPv6 flow label of what goes down: the server's. 0 for IPv4.
+    pub(crate) label_down: u32,
 
     pub(crate) announce: Announcements,
     pub(crate) opened: Instant,
     pub(crate) last_packet: Instant,
     /// Since when there is no subflow left.
     pub(crate) orphaned: Option<Instant>,
+    /// The client of a plain connection has ACKed what only the server's answer could tell it.
+    pub(crate) proved: bool,
+    /// An end of a plain connection has reset it; what still comes says that the other has not believed it.
+    pub(crate) plain_reset: bool,
+    /// Since when the server repeats what no subflow can deliver.
+    pub(crate) stuck: Option<Instant>,
+    /// When all subflows were suspect and another was tried.
+    pub(crate) tried_other: Instant,
+    /// Challenge ACKs: since when they are counted, and how many there were.
+    pub(crate) challenges: (Instant, u8),
+    pub(crate) half_open: HalfOpenLinks,
     /// When the timer queue will look at the connection; `None`: it is not in the queue.
     pub(crate) armed: Option<Instant>,
 }
@@ -185,6 +205,7 @@ impl Connection {
                 window_scale: None,
                 sack: false,
                 window: 0,
+                window_max: 0,
                 clock: None,
             },
             local,
@@ -203,10 +224,19 @@ impl Connection {
             down_acked: local.idsn.add(1),
             down_fin: None,
             down_edge: local.idsn.add(1),
+            client_window: 0,
+            label_up: 0,
+            label_down: 0,
             announce: Announcements::default(),
             opened: now,
             last_packet: now,
             orphaned: None,
+            proved: false,
+            plain_reset: false,
+            stuck: None,
+            tried_other: now,
+            challenges: (now, 0),
+            half_open: HalfOpenLinks::default(),
             armed: None,
         }
     }
@@ -269,6 +299,15 @@ impl Connection {
         Dsn(self.down_next.0.wrapping_add_signed(i64::from(distance)))
     }
 
+    /// The client has not shown yet that it is where its packets say.
+    pub(crate) const fn is_half_open(&self) -> bool {
+        match self.phase {
+            Phase::SynSent | Phase::SynReceived => true,
+            Phase::Plain => !self.proved,
+            _ => false,
+        }
+    }
+
     /// Both directions are closed and acknowledged.
     pub(crate) fn is_finished(&self) -> bool {
         let done = |fin: Option<Dsn>, acked: Dsn| fin.is_some_and(|fin| acked.after(fin));
@@ -286,6 +325,7 @@ impl Connection {
             window: self.window_down(index),
             urgent: 0,
             keep_ecn: false,
+            flow_label: self.label_down,
             options: flexcp_wire::OptionWriter::default(),
         };
         if let (Some(clock), Some(server)) = (&subflow.clock, &self.server.clock) {
@@ -305,6 +345,7 @@ impl Connection {
             window: self.window_up(),
             urgent: 0,
             keep_ecn: false,
+            flow_label: self.label_up,
             options: flexcp_wire::OptionWriter::default(),
         };
         if let Some(clock) = &self.server.clock {
@@ -315,23 +356,31 @@ impl Connection {
         outgoing
     }
 
+    /// Since when the client has left the connection without a subflow, or with one that it has closed and
+    /// on which nothing is heard of it.
+    fn abandoned(&self) -> Option<Instant> {
+        let closing = |s: &&Subflow| s.lives() && s.state != SubflowState::Joining;
+        let living = self.subflows.iter().filter(closing);
+        self.orphaned
+            .map(|since| living.map(|s| s.last_heard).fold(since, Instant::max))
+    }
+
     /// When [`handle_timeout`](Self::handle_timeout) has something to do, at the earliest.
     pub(crate) fn deadline(&self, config: &Config) -> Instant {
         let timeouts = &config.timeouts;
         let idle = self.last_packet + timeouts.idle;
         match self.phase {
-            Phase::SynSent | Phase::SynReceived => self.last_packet + timeouts.half_open,
-            Phase::Plain if !self.server.answered => self.last_packet + timeouts.half_open,
+            _ if self.is_half_open() => self.last_packet + timeouts.half_open,
             Phase::Closed(until) | Phase::Reset(until) => until,
-            Phase::Plain | Phase::Fallback => {
-                if self.is_finished() {
+            Phase::SynSent | Phase::SynReceived | Phase::Plain | Phase::Fallback => {
+                if self.is_finished() || self.plain_reset {
                     self.last_packet + timeouts.linger
                 } else {
                     idle
                 }
             }
             Phase::Established => {
-                let orphaned = self.orphaned.map(|since| since + timeouts.rejoin);
+                let orphaned = self.abandoned().map(|since| since + timeouts.rejoin);
                 let filler = self
                     .subflows
                     .iter()
@@ -361,11 +410,10 @@ impl Connection {
         let timeouts = ctx.config.timeouts;
         let over = |since: Instant, limit| ctx.now >= since + limit;
         match self.phase {
-            Phase::SynSent | Phase::SynReceived => !over(self.last_packet, timeouts.half_open),
-            Phase::Plain if !self.server.answered => !over(self.last_packet, timeouts.half_open),
+            _ if self.is_half_open() => !over(self.last_packet, timeouts.half_open),
             Phase::Closed(until) | Phase::Reset(until) => ctx.now < until,
-            Phase::Plain | Phase::Fallback => {
-                let limit = if self.is_finished() {
+            Phase::SynSent | Phase::SynReceived | Phase::Plain | Phase::Fallback => {
+                let limit = if self.is_finished() || self.plain_reset {
                     timeouts.linger
                 } else {
                     timeouts.idle
@@ -378,10 +426,10 @@ impl Connection {
                     return false;
                 }
                 if self
-                    .orphaned
+                    .abandoned()
                     .is_some_and(|since| over(since, timeouts.rejoin))
                 {
-                    self.reset_server(ctx);
+                    self.reset_both(ctx);
                     return false;
                 }
                 self.expire_subflows(ctx);

@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use flexcp_wire::{AddAddr, Dsn, MpJoin, MpTcpRst, MptcpOption, RemoveAddr, TcpFlags, TcpOption};
 
-use super::{Connection, Context, INITIAL, SubflowIndex, SubflowState};
+use super::{Connection, Context, INITIAL, Subflow, SubflowIndex, SubflowState};
 use crate::auth::{add_addr_hmac, same_hmac};
 use crate::config::Announce;
 use crate::segment::Segment;
@@ -14,18 +14,20 @@ const MAX_ADD_ADDR_COPIES: u8 = 6;
 
 impl Connection {
     /// The subflow for new data: the active one while it is good, else the first good one, which is
-    /// active from then on. One that the client wants as backup, that is suspect, or that has a hole
-    /// counts less, in this order.
+    /// active from then on. One that has a hole, that the client wants as backup, that is suspect or that
+    /// the client has closed its side of counts less, the last the least.
     pub(crate) fn usable_active(&mut self, ctx: &mut Context<'_>) -> Option<SubflowIndex> {
         let active = self.subflow(self.active);
-        if active.carries() && !active.suspect && !active.backup {
+        let leaving = |subflow: &Subflow| subflow.fin_remote.is_some();
+        if active.carries() && !active.suspect && !active.backup && !leaving(active) {
             return Some(self.active);
         }
         let badness = |&index: &SubflowIndex| {
             let subflow = self.subflow(index);
             let elsewhere = index != self.active;
             let hole = elsewhere && self.has_hole(index);
-            (subflow.suspect, subflow.backup, hole, elsewhere)
+            let suspect = subflow.suspect;
+            (leaving(subflow), suspect, subflow.backup, hole, elsewhere)
         };
         let best = self
             .indices()
@@ -72,6 +74,29 @@ impl Connection {
             if holds && subflow.is_silent(ctx.now, limit) {
                 self.subflow_mut(index).suspect = true;
             }
+        }
+        self.try_other(ctx);
+    }
+
+    /// While every path is suspect the server's retransmissions go over one after the other: whichever
+    /// works again is found without waiting for the others.
+    fn try_other(&mut self, ctx: &mut Context<'_>) {
+        let carrying = |&index: &SubflowIndex| self.subflow(index).carries();
+        let suspect = self
+            .indices()
+            .filter(carrying)
+            .all(|index| self.subflow(index).suspect);
+        if !suspect || ctx.now.since(self.tried_other) < ctx.config.timeouts.silence {
+            return;
+        }
+        let behind = self.indices().filter(|&index| index > self.active);
+        let Some(next) = behind.chain(self.indices()).find(carrying) else {
+            return;
+        };
+        self.tried_other = ctx.now;
+        if next != self.active {
+            self.active = next;
+            ctx.counters.subflow_switch += 1;
         }
     }
 

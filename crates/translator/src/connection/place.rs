@@ -4,7 +4,9 @@
 //! under the mapping it was declared with, on the same subflow, as long as that subflow can still
 //! deliver it; otherwise it gets a fresh SSN (RFC 8684 section 3.3.6).
 
-use flexcp_wire::{Dsn, Ssn};
+use core::time::Duration;
+
+use flexcp_wire::{Dsn, MpTcpRst, Ssn};
 
 use super::{Connection, Context, SubflowIndex};
 use crate::time::Instant;
@@ -12,6 +14,9 @@ use crate::time::Instant;
 /// Longest mapping that is declared for one piece: it has to fit one IPv4 packet with all headers, and
 /// with DATA_FIN the 16-bit length of the DSS.
 const MAX_MAPPING: u32 = 0xffff - 20 - 60;
+
+/// How long the server repeats a byte that no subflow can deliver before one of them is given up.
+const STUCK: Duration = Duration::from_secs(2);
 
 /// A piece of the server's data and the mapping that it goes under.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,13 +46,13 @@ impl Connection {
         }
         let left = self.down_next.since(dsn);
         let len = u32::try_from(left).map_or(len, |left| len.min(left));
-        // Where it is delivered without waiting for later data: first where nothing speaks against the
-        // path, then where it stands already, then on the active one.
-        let open = |&i: &SubflowIndex| self.subflow(i).carries() && !self.is_blocked(i, dsn);
+        let open = self.open_for(active, dsn);
+        if dsn == self.down_acked && self.is_stuck(ctx, open) {
+            self.resolve(ctx, active);
+            return self.place(ctx, dsn, len);
+        }
         let suspect = |i: SubflowIndex| self.subflow(i).suspect && i != active;
-        let badness = |&i: &SubflowIndex| (suspect(i), !self.holds(i, dsn), i != active);
-        let best = self.indices().filter(open).min_by_key(badness);
-        let best = match best {
+        let best = match open {
             Some(index) if !suspect(index) => index,
             // It may be held up for a moment only; a silent path comes after that.
             _ if !self.holds(active, dsn) => active,
@@ -59,6 +64,36 @@ impl Connection {
         } else {
             Some(self.place_fresh(ctx, best, dsn, len))
         }
+    }
+
+    /// Where data is delivered without waiting for later data: first where nothing speaks against the
+    /// path, then where it stands already, then on the active one.
+    fn open_for(&self, active: SubflowIndex, dsn: Dsn) -> Option<SubflowIndex> {
+        let open = |&i: &SubflowIndex| self.subflow(i).carries() && !self.is_blocked(i, dsn);
+        let suspect = |i: SubflowIndex| self.subflow(i).suspect && i != active;
+        let badness = |&i: &SubflowIndex| (suspect(i), !self.holds(i, dsn), i != active);
+        self.indices().filter(open).min_by_key(badness)
+    }
+
+    /// Whether the server has repeated the client's next byte for some time, and no subflow could deliver
+    /// it: each misses something later that the server believes delivered, because another one SACKed it.
+    /// It takes a client that dropped what it had ACKed on a subflow, and holes on all of them.
+    fn is_stuck(&mut self, ctx: &Context<'_>, open: Option<SubflowIndex>) -> bool {
+        if open.is_some() {
+            self.stuck = None;
+            return false;
+        }
+        let since = *self.stuck.get_or_insert(ctx.now);
+        ctx.now.since(since) >= STUCK
+    }
+
+    /// Gives up a subflow that can't deliver: what it SACKed is taken back with it, and the client may join
+    /// again without a hole (RFC 8684 section 3.6).
+    fn resolve(&mut self, ctx: &mut Context<'_>, active: SubflowIndex) {
+        self.stuck = None;
+        let carries = |&index: &SubflowIndex| self.subflow(index).carries();
+        let other = self.indices().filter(carries).find(|&i| i != active);
+        self.reset_subflow(ctx, other.unwrap_or(active), MpTcpRst::BAD_PERFORMANCE);
     }
 
     /// Whether data on this subflow waits for later data: it went down under a fresh SSN behind a byte

@@ -2,12 +2,15 @@
 //! on both sides; addresses may differ, and MPTCP options stay behind.
 
 use flexcp_wire::{
-    DataNumber, Dss, MptcpOption, OptionWriter, TcpFlags, TcpOption, TcpOptions, TcpSeq,
+    DataNumber, Dsn, Dss, MptcpOption, OptionWriter, TcpFlags, TcpOption, TcpOptions, TcpSeq,
 };
 
 use super::{Connection, Context, INITIAL};
 use crate::frame::{Frame, Verdict};
 use crate::segment::{Ends, Outgoing, Segment};
+
+/// Plain connections' windows are not followed: no honest number is further from what is acknowledged.
+const NEAR: u64 = 1 << 30;
 
 impl Connection {
     /// Client to server.
@@ -21,16 +24,19 @@ impl Connection {
         let subflow = self.subflow_mut(INITIAL);
         subflow.last_heard = ctx.now;
         subflow.bytes_up += u64::from(segment.payload_len());
-        let end = TcpSeq(segment.tcp.seq).add(segment.payload_len());
-        if segment.has(TcpFlags::FIN) {
-            self.up_fin = Some(self.up_dsn(end));
+        let seq = self.up_dsn(TcpSeq(segment.tcp.seq));
+        let exact = seq == self.up_acked || seq == self.up_next;
+        self.note_plain_reset(ctx, segment, exact);
+        if !segment.has(TcpFlags::RST) && is_near(seq, self.up_acked) {
+            let next = seq.add(u64::from(segment.sequence_len()));
+            if segment.has(TcpFlags::FIN) && next.after(self.up_acked) {
+                self.up_fin = Some(next.sub(1));
+            }
+            self.up_next = self.up_next.max(next);
+            if segment.has(TcpFlags::ACK) {
+                self.take_plain_ack_up(segment);
+            }
         }
-        let next = end.add(u32::from(segment.has(TcpFlags::FIN)));
-        self.up_next = self.up_next.max(self.up_dsn(next));
-        if segment.has(TcpFlags::ACK) {
-            self.down_acked = self.down_dsn(TcpSeq(segment.tcp.ack));
-        }
-        self.note_plain_reset(ctx, segment);
         relay(self.server_ends(), segment, frame)
     }
 
@@ -42,21 +48,25 @@ impl Connection {
         frame: &mut Frame<'_>,
     ) -> Verdict {
         self.last_packet = ctx.now;
-        if segment.has(TcpFlags::SYN) {
+        if segment.has(TcpFlags::SYN) && !self.proved {
             self.server.answered = true;
             self.server.isn = TcpSeq(segment.tcp.seq);
         }
         self.subflow_mut(INITIAL).bytes_down += u64::from(segment.payload_len());
-        let end = TcpSeq(segment.tcp.seq).add(segment.payload_len());
-        if segment.has(TcpFlags::FIN) {
-            self.down_fin = Some(self.down_dsn(end));
+        let seq = self.down_dsn(TcpSeq(segment.tcp.seq));
+        let exact = seq == self.down_acked || seq == self.down_next;
+        self.note_plain_reset(ctx, segment, exact);
+        if !segment.has(TcpFlags::RST) && is_near(seq, self.down_acked) {
+            let next = seq.add(u64::from(segment.sequence_len()));
+            if segment.has(TcpFlags::FIN) && next.after(self.down_acked) {
+                self.down_fin = Some(next.sub(1));
+            }
+            self.down_next = self.down_next.max(next);
+            let ack = self.up_dsn(TcpSeq(segment.tcp.ack));
+            if segment.has(TcpFlags::ACK) && !ack.after(self.up_next) {
+                self.up_acked = self.up_acked.max(ack);
+            }
         }
-        let next = end.add(u32::from(segment.has(TcpFlags::FIN)));
-        self.down_next = self.down_next.max(self.down_dsn(next));
-        if segment.has(TcpFlags::ACK) {
-            self.up_acked = self.up_dsn(TcpSeq(segment.tcp.ack));
-        }
-        self.note_plain_reset(ctx, segment);
         let control = TcpFlags::SYN | TcpFlags::FIN | TcpFlags::RST;
         let is_ack = segment.payload.is_empty() && !segment.tcp.flags.intersects(control);
         let dss = Dss {
@@ -69,16 +79,31 @@ impl Connection {
         relay_with(self.subflow(INITIAL).ends(), segment, frame, extra)
     }
 
-    /// A RST goes through as it is, for its receiver to judge; the state lingers for a while, as the
-    /// receiver may have refused it.
-    fn note_plain_reset(&mut self, ctx: &Context<'_>, segment: &Segment) {
-        if segment.has(TcpFlags::RST) {
-            let linger = ctx.config.timeouts.linger;
-            self.up_fin = Some(self.up_acked.sub(1));
-            self.down_fin = Some(self.down_acked.sub(1));
-            self.last_packet = ctx.now + linger / 2;
+    /// The client's ACK: the first that could not have been guessed proves where the client is.
+    fn take_plain_ack_up(&mut self, segment: &Segment) {
+        let ack = self.down_dsn(TcpSeq(segment.tcp.ack));
+        if ack.after(self.down_next) || !is_near(ack, self.down_acked) {
+            return;
+        }
+        self.down_acked = self.down_acked.max(ack);
+        self.proved |= self.server.answered && ack.after(self.local.idsn);
+    }
+
+    /// A RST goes through as it is, for its receiver to judge. One with the number that the receiver
+    /// expects (RFC 5961 section 3.2) lets the state go soon, unless traffic shows that it was refused.
+    fn note_plain_reset(&mut self, ctx: &Context<'_>, segment: &Segment, exact: bool) {
+        if !segment.has(TcpFlags::RST) {
+            self.plain_reset = false;
+        } else if exact {
+            self.plain_reset = true;
+            self.last_packet = ctx.now + ctx.config.timeouts.linger / 2;
         }
     }
+}
+
+/// Whether a number may be from this connection and not from somebody who only knows its ends.
+fn is_near(number: Dsn, acked: Dsn) -> bool {
+    number.offset_from(acked).unsigned_abs() <= NEAR
 }
 
 /// Writes the packet with other addresses and without MPTCP options.
@@ -110,6 +135,7 @@ fn relay_with(
         window: segment.tcp.window,
         urgent: segment.tcp.urgent,
         keep_ecn: true,
+        flow_label: segment.ip.flow_label,
         options,
     };
     match outgoing.forward(frame, segment, segment.payload.clone(), u16::MAX) {

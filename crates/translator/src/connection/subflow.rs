@@ -209,9 +209,9 @@ impl Subflow {
         }
     }
 
-    /// Takes the client's subflow ACK. `false`: it ACKs what was never sent.
-    pub(crate) fn take_ack(&mut self, now: Instant, ack: Ssn) -> bool {
-        if ack.after(self.snd_next) {
+    /// Takes the client's subflow ACK. `false`: it ACKs what was never sent, or is `span` old.
+    pub(crate) fn take_ack(&mut self, now: Instant, ack: Ssn, span: u32) -> bool {
+        if ack.after(self.snd_next) || ack.before(self.snd_una.sub(span)) {
             return false;
         }
         if ack.after(self.snd_una) {

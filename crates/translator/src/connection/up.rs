@@ -4,16 +4,21 @@ use flexcp_wire::{
     CapableKeys, DataNumber, Dsn, Dss, DssMapping, MpCapable, Ssn, TcpFlags, TcpOption, TcpSeq,
 };
 
-use super::acknowledge::AckNews;
+use super::acknowledge::{AckNews, DataBlocks};
 use super::{Connection, Context, INITIAL, Phase, SubflowIndex};
 use crate::counters::DropReason;
 use crate::frame::{Frame, Verdict};
 use crate::segment::{Outgoing, Segment};
 
-/// Numbers further away than this from where they should be are not believed.
+/// Numbers further away than this from where they should be are never believed.
 const FAR: u32 = 1 << 30;
+/// Numbers nearer than this always are: a SYN offers such a window.
+const MIN_SPAN: u32 = 1 << 17;
 /// A packet is never split in more pieces: honest mappings hold many packets, not the other way round.
 const MAX_PIECES: usize = 8;
+/// The smallest segment that is cut for a server, whatever MSS it claims: Linux goes no lower than this
+/// either, and a claim of a few bytes would turn one packet into thousands.
+const MIN_SEGMENT: u16 = 48;
 /// So many packets in a row without any MPTCP option, and the client has fallen back.
 const MAX_BARE_PACKETS: u8 = 2;
 /// So many ACKs in a row without a data ACK, and the path of a joined subflow strips options.
@@ -59,12 +64,13 @@ impl Connection {
         frame: &mut Frame<'_>,
     ) -> Verdict {
         let seq = Ssn(segment.tcp.seq);
+        let (span, span_down) = (self.span_up(), self.span_down());
         let subflow = self.subflow_mut(index);
         // Whatever its number (RFC 5961 section 4): the client may have rebooted.
         if segment.has(TcpFlags::SYN) {
             return self.challenge(ctx, index);
         }
-        if seq.offset_from(subflow.rcv_ack).unsigned_abs() > FAR {
+        if seq.offset_from(subflow.rcv_ack).unsigned_abs() > span {
             return Verdict::Drop(DropReason::OutOfWindow);
         }
         if segment.has(TcpFlags::RST) {
@@ -73,18 +79,24 @@ impl Connection {
         if !segment.has(TcpFlags::ACK) {
             return Verdict::Drop(DropReason::Unexpected);
         }
-        if !subflow.take_ack(ctx.now, Ssn(segment.tcp.ack)) {
+        let una = subflow.snd_una;
+        if !subflow.take_ack(ctx.now, Ssn(segment.tcp.ack), span_down) {
             return Verdict::Drop(DropReason::AckOfUnsent);
         }
+        let subflow_acked = subflow.snd_una != una;
         subflow.heard(ctx.now, segment);
+        if index == INITIAL {
+            self.label_up = segment.ip.flow_label;
+        }
         self.heard = index;
         self.last_packet = ctx.now;
         if let Some(key) = segment.options.fast_close {
             return self.handle_fast_close(ctx, key);
         }
-        let Some(news) = self.take_data_ack(index, segment) else {
+        let Some(mut news) = self.take_data_ack(index, segment) else {
             return Verdict::Drop(DropReason::AckOfUnsent);
         };
+        news.subflow_acked = subflow_acked;
         self.release_down();
         self.watch_holes(ctx, index, news.acked);
         let control = self.take_control(ctx, index, segment);
@@ -105,6 +117,7 @@ impl Connection {
         }
         let control = self.take_subflow_fin(ctx, index, segment) || control;
         if let Phase::Closed(_) = self.phase {
+            self.advance_subflow_ack(index, &DataBlocks::default());
             let data_fin = segment.options.dss.as_ref().is_some_and(|dss| dss.data_fin);
             if (data_fin || !segment.payload.is_empty()) && !segment.has(TcpFlags::FIN) {
                 // The last data ACK has got lost.
@@ -137,6 +150,20 @@ impl Connection {
         subflow.bare_acks = subflow.bare_acks.saturating_add(1);
         segment.payload.is_empty()
             && (subflow.bare_acks >= MAX_BARE_PACKETS || segment.has(TcpFlags::FIN))
+    }
+
+    /// How far numbers of the client's may lie from what is acknowledged (RFC 9293 section 3.10.7.4): the
+    /// largest window that it was ever offered, twice, as a subflow may carry what others carried before.
+    pub(crate) fn span_up(&self) -> u32 {
+        self.server
+            .window_max
+            .saturating_mul(2)
+            .clamp(MIN_SPAN, FAR)
+    }
+
+    /// The same for the numbers that it acknowledges (RFC 5961 section 5.2).
+    pub(crate) fn span_down(&self) -> u32 {
+        self.client_window.saturating_mul(2).clamp(MIN_SPAN, FAR)
     }
 
     /// Lets go of downstream mappings that are done with.
@@ -189,7 +216,7 @@ impl Connection {
             DataNumber::Long(dsn) => Dsn(dsn),
             DataNumber::Short(low) => self.up_next.expand(low),
         };
-        if dsn.offset_from(self.up_next).unsigned_abs() > u64::from(FAR) {
+        if dsn.offset_from(self.up_acked).unsigned_abs() > u64::from(self.span_up()) {
             return Err(DropReason::BadMapping);
         }
         if len == 0 && !data_fin {
@@ -334,7 +361,7 @@ impl Connection {
             outgoing.flags = outgoing.flags.without(TcpFlags::URG).without(TcpFlags::CWR);
         }
         let options = u16::try_from(outgoing.options.finish().len()).unwrap_or(40);
-        let limit = self.server.mss.saturating_sub(options).max(1);
+        let limit = self.server.mss.saturating_sub(options).max(MIN_SEGMENT);
         (outgoing, limit)
     }
 
@@ -365,7 +392,10 @@ impl Connection {
             return Verdict::Consume;
         }
         let (mut outgoing, sacked) = self.headers_up(ctx, index, segment, seq, flags);
-        let duplicate = index == self.carrier() && !control && !segment.has(TcpFlags::FIN);
+        let duplicate = index == self.carrier()
+            && !news.subflow_acked
+            && !control
+            && !segment.has(TcpFlags::FIN);
         if self.note_bare_ack(ctx, index, segment) {
             return Verdict::Consume;
         }
@@ -454,6 +484,7 @@ impl Connection {
             window: self.window_up(),
             urgent: segment.tcp.urgent,
             keep_ecn: self.subflow(index).ecn,
+            flow_label: self.label_up,
             options,
         };
         (outgoing, !sack.is_empty())

@@ -269,3 +269,15 @@ fn announced_address_that_is_given_up_makes_room_for_the_next() {
     assert_eq!(copies, [6, 6]);
     assert_eq!(t.moved(), "add_addr_tx+12");
 }
+
+#[test]
+fn join_to_an_announced_address_is_answered_with_its_id() {
+    // RFC 8684 section 3.2: the id tells which address a later REMOVE_ADDR is about.
+    let mut t = Setup::new()
+        .announce("10.7.0.1")
+        .announce("10.9.0.2")
+        .established();
+    t.client(1, "S 0:0(0) win 65535 <mss 1460,sackok,ws 8,join>")
+        .gives(&["client1 S. 0:0(0) ack 1 win 65152 <mss 1460,sackok,ws 7,join id 2>"]);
+    assert_eq!(t.moved(), "mp_join_syn_rx+1");
+}

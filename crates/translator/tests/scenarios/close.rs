@@ -1,7 +1,7 @@
 //! The orderly end: FIN and DATA_FIN, half-close both ways, and the FINs of subflows (RFC 8684 section
 //! 3.3.3).
 
-use crate::support::{Scenario, Setup};
+use crate::support::Scenario;
 
 const SERVER_FIN: &str = "F. 1:1(0) ack 1";
 const DATA_FIN_DOWN: &str = "client0 . 1:1(0) ack 1 win 64 <dss ack 1 fin 1>";
@@ -494,10 +494,15 @@ fn half_closed_by_the_client_with_a_subflow_fin_the_subflow_ends_with_the_connec
 fn fin_of_the_only_subflow_then_a_join_the_connection_goes_on() {
     let mut t = Scenario::established();
     let _ = t.client(0, "F. 1:1(0) ack 1 <dss ack 1>");
-    Setup::new().join(&mut t, 1);
+    let _ = t.client(1, "S 0:0(0) win 65535 <mss 1460,sackok,ws 8,join>");
+    t.client(1, ". 1:1(0) ack 1 win 512 <join>").gives(&[
+        "client1 . 1:1(0) ack 1 win 509 <dss ack 1>",
+        "client0 F. 1:1(0) ack 2 win 509 <dss ack 1>",
+    ]);
     t.client(1, "P. 1:101(100) ack 1 <dss ack 1 map 1:101@1>")
         .gives(&["server P. 1:101(100) ack 1 win 512"]);
-    t.client(0, "R 2:2(0) win 0").gives(&[]);
+    t.client(0, ". 2:2(0) ack 2 <dss ack 1>").gives(&[]);
+    assert_eq!(t.subflows(), ["1"]);
     t.server("P. 1:101(100) ack 101")
         .gives(&["client1 P. 1:101(100) ack 101 win 64 <dss ack 101 map 1:101@1>"]);
     let _ = t.moved();
@@ -530,12 +535,12 @@ fn established_server_fin_again_while_data_is_missing_takes_no_number_on_the_sub
     t.server("FP. 1:101(100) ack 1")
         .gives(&["client0 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1 fin>"]);
     t.client(0, ". 1:1(0) ack 101 <dss ack 1>")
-        .gives(&["server . 1:1(0) ack 1 win 512"]);
+        .gives(&["drop stale_ack"]);
     t.server("F. 101:101(0) ack 1")
         .gives(&["client0 . 101:101(0) ack 1 win 64 <dss ack 1 fin 101>"]);
     t.server("P. 1:101(100) ack 1")
         .gives(&["client0 P. 101:201(100) ack 1 win 64 <dss ack 1 map 1:101@101>"]);
-    assert_eq!(t.moved(), "retransmitted_down_bytes+100");
+    assert_eq!(t.moved(), "retransmitted_down_bytes+100 stale_ack+1");
 }
 
 #[test]
@@ -549,4 +554,52 @@ fn established_server_fin_again_to_a_client_that_has_all_data_ends_the_subflow_t
     t.server("F. 1:1(0) ack 1")
         .gives(&["client0 F. 1:1(0) ack 1 win 64 <dss ack 1 fin 1>"]);
     assert_eq!(t.moved(), "");
+}
+
+#[test]
+fn closed_late_copy_on_another_subflow_and_its_fin_are_acknowledged() {
+    let mut t = Scenario::two_subflows();
+    let _ = t.client(0, "P. 1:101(100) ack 1 <dss ack 1 map 1:101@1>");
+    let _ = t.server("F. 1:1(0) ack 101");
+    let _ = t.client(0, ". 101:101(0) ack 1 <dss ack 2 fin 101>");
+    let _ = t.server(". 2:2(0) ack 102");
+    assert_eq!(t.state(), "closed");
+    t.client(1, "FP. 1:101(100) ack 1 <dss ack 2 map 1:101@1>")
+        .gives(&["client1 F. 1:1(0) ack 102 win 64 <dss ack 102>"]);
+    let _ = t.moved();
+}
+
+#[test]
+fn fin_of_the_only_subflow_without_data_fin_is_kept_for_a_join_only_so_long() {
+    let mut t = Scenario::established();
+    let _ = t.client(0, "F. 1:1(0) ack 1 <dss ack 1>");
+    t.at(30_000);
+    // The client is still heard, so it is still there.
+    t.server("P. 1:101(100) ack 1")
+        .gives(&["client0 P. 1:101(100) ack 2 win 64 <dss ack 1 map 1:101@1>"]);
+    t.client(0, ". 2:2(0) ack 101 <dss ack 101>")
+        .gives(&["server . 1:1(0) ack 101 win 512"]);
+    t.at(89_999);
+    t.timeout().gives(&[]);
+    assert_eq!(t.state(), "translating");
+    t.at(90_000);
+    t.timeout().gives(&[
+        "client0 R. 101:101(0) ack 2 win 64 <fastclose>",
+        "server R. 1:1(0) ack 101 win 512",
+    ]);
+    assert_eq!(t.state(), "gone");
+    assert_eq!(t.moved(), "mp_fastclose_tx+1 connections_closed+1");
+}
+
+#[test]
+fn server_data_goes_to_the_subflow_that_the_client_has_not_closed() {
+    let mut t = Scenario::established();
+    let _ = t.client(0, "P. 1:101(100) ack 1 <dss ack 1 map 1:101@1>");
+    let _ = t.client(0, "F. 101:101(0) ack 1 <dss ack 1>");
+    let _ = t.client(1, "S 0:0(0) win 65535 <mss 1460,sackok,ws 8,join>");
+    // Its FIN still waits for data that the server has not ACKed.
+    let _ = t.client(1, ". 1:1(0) ack 1 win 512 <join>");
+    t.server("P. 1:101(100) ack 1")
+        .gives(&["client1 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1>"]);
+    let _ = t.moved();
 }

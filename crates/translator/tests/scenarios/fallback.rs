@@ -282,7 +282,7 @@ fn established_data_sent_again_under_fresh_numbers_can_not_fall_back() {
     t.server("P. 1:101(100) ack 1")
         .gives(&["client0 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1>"]);
     t.client(0, ". 1:1(0) ack 101 <dss ack 1>")
-        .gives(&["server . 1:1(0) ack 1 win 512"]);
+        .gives(&["drop stale_ack"]);
     t.server("P. 1:101(100) ack 1")
         .gives(&["client0 P. 101:201(100) ack 1 win 64 <dss ack 1 map 1:101@101>"]);
     t.client(0, "P. 1:101(100) ack 201").gives(&[
@@ -291,7 +291,7 @@ fn established_data_sent_again_under_fresh_numbers_can_not_fall_back() {
     ]);
     assert_eq!(
         t.moved(),
-        "mp_rst_tx+1 retransmitted_down_bytes+100 no_mapping+1"
+        "mp_rst_tx+1 retransmitted_down_bytes+100 stale_ack+1 no_mapping+1"
     );
 }
 
@@ -353,10 +353,25 @@ fn fallen_back_rst_passes_and_the_connection_leaves_soon() {
 }
 
 #[test]
-fn fallen_back_syn_from_the_same_port_opens_a_new_connection() {
+fn fallen_back_syn_from_the_same_port_is_the_servers_to_ask_about() {
+    // RFC 5961 section 4: anybody could have sent it.
     let mut t = Scenario::syn_received();
     t.client(0, ". 1:1(0) ack 1 win 512")
         .gives(&["server . 1:1(0) ack 1 win 512"]);
+    t.restart(0);
+    t.client(0, "S 0:0(0) win 65535 <mss 1460,capable>")
+        .gives(&["server S 0:0(0) win 65535 <mss 1460>"]);
+    assert_eq!(t.state(), "fallback");
+    assert_eq!(t.moved(), "fallback_handshake+1");
+}
+
+#[test]
+fn fallen_back_syn_behind_the_clients_reset_opens_a_new_connection() {
+    let mut t = Scenario::syn_received();
+    t.client(0, ". 1:1(0) ack 1 win 512")
+        .gives(&["server . 1:1(0) ack 1 win 512"]);
+    t.client(0, "R 1:1(0) win 0")
+        .gives(&["server R 1:1(0) win 0"]);
     t.restart(0);
     t.client(0, "S 0:0(0) win 65535 <mss 1460,capable>")
         .gives(&["server S 0:0(0) win 65535 <mss 1432>"]);

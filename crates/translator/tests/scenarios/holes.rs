@@ -257,3 +257,23 @@ fn overtaken_part_of_what_was_only_reserved_is_filled_alone() {
     assert_eq!(t.timeout().lines()[0], FILLER);
     let _ = t.moved();
 }
+
+#[test]
+fn overtaken_hole_of_a_client_that_has_vanished_gets_less_and_less() {
+    let mut t = overtaken();
+    let mut fillers = 0;
+    for at in (400..7_000_000).step_by(100) {
+        t.at(at);
+        fillers += t.timeout().lines().len();
+    }
+    assert_eq!(
+        fillers, 9,
+        "0.4, 0.6, 1, 1.8, 3.4, 6.6, 13, 25.8 and 51.4 s, and nothing a minute after the last sign of it"
+    );
+    let _ = t.moved();
+    t.client(0, ". 1:1(0) ack 1 win 600 <dss ack 101>")
+        .gives(&["server . 1:1(0) ack 101 win 600"]);
+    t.at(7_000_200);
+    t.timeout().gives(&[FILLER]);
+    assert_eq!(t.moved(), "filler_tx+1");
+}

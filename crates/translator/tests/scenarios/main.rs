@@ -6,6 +6,7 @@ mod support;
 
 mod ack_sack;
 mod addresses;
+mod blind;
 mod close;
 mod down;
 mod fallback;

@@ -30,6 +30,27 @@ fn start_plain_syn_with_unknown_options_keeps_them() {
 #[test]
 fn start_packet_of_an_unknown_connection_passes() {
     let mut t = Setup::new().start();
+    t.client(0, "P. 1:101(100) ack 1")
+        .gives(&["server P. 1:101(100) ack 1 win 512"]);
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
+fn start_mptcp_packet_of_an_unknown_connection_is_refused() {
+    // Only FlexCP can have spoken MPTCP with it: its numbers are not the server's.
+    let mut t = Setup::new().start();
+    t.client(0, "P. 1:101(100) ack 1 <prio b>").gives(&[
+        "drop no_connection",
+        "client0 R 1:1(0) win 0 <rst reason 0>",
+    ]);
+    t.client(0, "R. 1:1(0) ack 1 <rst reason 0>")
+        .gives(&["drop no_connection"]);
+    assert_eq!(t.moved(), "no_connection+2");
+}
+
+#[test]
+fn start_mptcp_packet_of_an_unknown_connection_passes_to_a_server_that_may_speak_it() {
+    let mut t = Setup::new().end_to_end().start();
     t.client(0, "P. 1:101(100) ack 1 <prio b>")
         .gives(&["server P. 1:101(100) ack 1 win 512 <prio b>"]);
     assert_eq!(t.moved(), "");

@@ -14,6 +14,8 @@ use crate::support::{Scenario, Setup};
 
 /// Virtual time in which everything has to be done.
 const DEADLINE: u64 = 400_000;
+/// Every so many milliseconds the client looks for subflows that FlexCP has reset, and joins anew.
+const AGAIN: u64 = 500;
 
 /// What the paths do, and who sends how much.
 #[derive(Clone, Copy, Debug)]
@@ -215,6 +217,12 @@ impl Simulation {
             if line.starts_with("server R") {
                 self.fail("the server was reset");
             }
+            if !["!", "drop", "server", "client"]
+                .iter()
+                .any(|is| line.starts_with(is))
+            {
+                self.fail("to nobody of this connection");
+            }
             if !line.starts_with("drop") {
                 self.send(Arrival::Out(line.clone()));
             }
@@ -253,6 +261,9 @@ impl Simulation {
                 self.send(Arrival::FromClient(flow, line));
             }
         }
+        if due(AGAIN, self.now) && self.client.lacks_subflows(self.world.subflows) {
+            self.join();
+        }
         if due(self.world.rejoin, self.now)
             && self.client.flows.len() < 8
             && self.t.state() == "translating"
@@ -264,10 +275,14 @@ impl Simulation {
                 let outcome = self.t.client(old, &line);
                 self.forward(outcome.lines());
             }
-            let id = self.client.join();
-            let setup = Setup::new();
-            setup.join(&mut self.t, id);
+            self.join();
         }
+    }
+
+    /// The client joins another subflow; the handshake itself meets no trouble.
+    fn join(&mut self) {
+        let id = self.client.join();
+        Setup::new().join(&mut self.t, id);
     }
 
     fn note(&mut self, line: String) {

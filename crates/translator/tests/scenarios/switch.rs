@@ -338,3 +338,24 @@ fn two_subflows_with_a_long_round_trip_silence_is_longer_too() {
         .gives(&["client1 P. 1:101(100) ack 1 win 64 <dss ack 1 map 101:201@1>"]);
     assert_eq!(t.moved(), "subflow_switch+1 retransmitted_down_bytes+200");
 }
+
+#[test]
+fn two_subflows_while_both_are_silent_retransmissions_take_turns() {
+    let mut t = Scenario::two_subflows();
+    first(&mut t);
+    t.at(200);
+    let _ = t.server("P. 1:101(100) ack 1");
+    assert_eq!(t.subflows(), ["0", "1 active"]);
+    t.at(600);
+    t.server("P. 1:101(100) ack 1")
+        .gives(&["client0 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1>"]);
+    t.at(650);
+    t.server("P. 1:101(100) ack 1")
+        .gives(&["client0 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1>"]);
+    t.at(1400);
+    t.server("P. 1:101(100) ack 1")
+        .gives(&["client1 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1>"]);
+    t.client(1, ". 1:1(0) ack 101 <dss ack 101>")
+        .gives(&["server . 1:1(0) ack 101 win 512"]);
+    assert_eq!(t.moved(), "subflow_switch+3 retransmitted_down_bytes+400");
+}

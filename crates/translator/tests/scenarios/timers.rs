@@ -151,7 +151,7 @@ fn orphaned_join_that_does_not_authenticate_does_not_keep_it() {
     assert_eq!(t.state(), "gone");
     assert_eq!(
         t.moved(),
-        "mp_join_syn_rx+1 mp_rst_rx+1 connections_closed+1"
+        "mp_join_syn_rx+1 mp_fastclose_tx+1 mp_rst_rx+1 connections_closed+1"
     );
 }
 
@@ -164,6 +164,10 @@ fn plain_idle_connection_leaves() {
     t.client(0, "S 0:0(0) win 65535 <mss 1460>")
         .gives(&["server0 S 0:0(0) win 65535 <mss 1460>"]);
     let _ = t.server("S. 0:0(0) ack 1 <mss 1460>");
+    let _ = t.client(0, ". 1:1(0) ack 1");
+    t.at(8999);
+    t.timeout().gives(&[]);
+    assert_eq!(t.state(), "plain");
     t.at(9000);
     t.timeout().gives(&[]);
     assert_eq!(t.state(), "gone");

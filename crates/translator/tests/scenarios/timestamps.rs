@@ -253,3 +253,14 @@ fn syn_sent_syn_again_with_a_later_timestamp_starts_the_clock_there() {
         .gives(&["server . 1:1(0) ack 1 win 512 <ts 2001 5000>"]);
     assert_eq!(t.moved(), "mp_capable_ack_rx+1");
 }
+
+#[test]
+fn late_packet_of_the_server_does_not_turn_the_clients_view_back() {
+    // FlexCP's own ACK has told the client of 5010 already; an older value would be dropped (PAWS).
+    let mut t = Setup::new().ts().established();
+    t.server(". 1:1(0) ack 1 win 64 <ts 5010 1000>")
+        .gives(&["client0 . 1:1(0) ack 1 win 64 <ts 5010 1000,dss ack 1>"]);
+    t.server("P. 1:101(100) ack 1 win 64 <ts 5003 1000>")
+        .gives(&["client0 P. 1:101(100) ack 1 win 64 <ts 5010 1000,dss ack 1 map 1:101@1>"]);
+    assert_eq!(t.moved(), "");
+}

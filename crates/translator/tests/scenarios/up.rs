@@ -367,3 +367,26 @@ fn two_subflows_mapping_ahead_of_what_was_sent_is_not_acknowledged_beyond_it() {
         .gives(&["client1 . 1:1(0) ack 101 win 64 <dss ack 101>"]);
     assert_eq!(t.moved(), "");
 }
+
+#[test]
+fn established_data_for_a_server_with_a_tiny_mss_is_not_cut_to_dust() {
+    let mut t = Setup::new().start();
+    let _ = t.client(0, "S 0:0(0) win 65535 <mss 1460,capable>");
+    let _ = t.server("S. 0:0(0) ack 1 win 65160 <mss 8>");
+    let _ = t.client(0, ". 1:1(0) ack 1 win 512 <capable>");
+    t.client(0, "P. 1:1001(1000) ack 1 <dss ack 1 map 1:1001@1>")
+        .gives(&["server P. 1:1001(1000) ack 1 win 512 gso 48"]);
+    let _ = t.moved();
+}
+
+#[test]
+fn established_ack_that_moved_on_the_subflow_alone_is_no_duplicate() {
+    // The client has taken the data on the subflow and not yet on the connection.
+    let mut t = Scenario::established();
+    let _ = t.server("P. 1:101(100) ack 1");
+    t.client(0, ". 1:1(0) ack 51 <dss ack 1>")
+        .gives(&["drop stale_ack"]);
+    t.client(0, ". 1:1(0) ack 51 <dss ack 1>")
+        .gives(&["server . 1:1(0) ack 1 win 512"]);
+    assert_eq!(t.moved(), "stale_ack+1");
+}

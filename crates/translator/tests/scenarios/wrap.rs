@@ -213,27 +213,37 @@ fn short_data_fin_behind_the_wrap() {
     assert_eq!(t.moved(), "");
 }
 
+/// Both ends offer nearly a GiB, so that jumps of half a GiB are inside the window.
+fn widest_windows(setup: Setup) -> Scenario {
+    let mut t = setup.scales(Some(14), Some(14)).established();
+    t.server(". 1:1(0) ack 1 win 60000")
+        .gives(&["client0 . 1:1(0) ack 1 win 60000 <dss ack 1>"]);
+    t.client(0, ". 1:1(0) ack 1 win 60000 <dss ack 1>")
+        .gives(&["server . 1:1(0) ack 1 win 60000"]);
+    t
+}
+
 #[test]
 fn data_numbers_of_the_client_wrap_at_the_end_of_all_numbers() {
     const STEP: u64 = 1 << 29;
-    let mut t = Setup::new().keys(CLIENT_HIGH, 7).established();
+    let mut t = widest_windows(Setup::new().keys(CLIENT_HIGH, 7));
     let mut dsn = 1;
     let mut ssn = 1_u32;
     // A hundred bytes in every half GiB: the client jumps, which no honest one does.
     for _ in 0..120 {
         let seq = dsn % (1 << 32);
-        let line = format!("P. {ssn}:{}(100) ack 1", ssn + 100);
+        let line = format!("P. {ssn}:{}(100) ack 1 win 60000", ssn + 100);
         t.client(
             0,
             &format!("{line} <dss ack 1 map {dsn}:{}@{ssn}>", dsn + 100),
         )
         .gives(&[&format!(
-            "server P. {seq}:{}(100) ack 1 win 512",
+            "server P. {seq}:{}(100) ack 1 win 60000",
             (seq + 100) % (1 << 32)
         )]);
-        t.server(&format!(". 1:1(0) ack {}", dsn + 100))
+        t.server(&format!(". 1:1(0) ack {} win 60000", dsn + 100))
             .gives(&[&format!(
-                "client0 . 1:1(0) ack {} win 64 <dss ack {}>",
+                "client0 . 1:1(0) ack {} win 60000 <dss ack {}>",
                 ssn + 100,
                 dsn + 100
             )]);
@@ -246,7 +256,7 @@ fn data_numbers_of_the_client_wrap_at_the_end_of_all_numbers() {
 #[test]
 fn data_numbers_of_the_server_wrap_at_the_end_of_all_numbers() {
     const STEP: u64 = 1 << 29;
-    let mut t = Setup::new().keys(CLIENT_HIGH, SEED_HIGH).established();
+    let mut t = widest_windows(Setup::new().keys(CLIENT_HIGH, SEED_HIGH));
     let mut dsn = 1_u64;
     for _ in 0..500 {
         let (seq, end) = (dsn % (1 << 32), (dsn + 100) % (1 << 32));
@@ -257,7 +267,10 @@ fn data_numbers_of_the_server_wrap_at_the_end_of_all_numbers() {
             "{:?}, not {said}",
             outcome.lines()
         );
-        let _ = t.client(0, &format!(". 1:1(0) ack {end} <dss ack {}>", dsn + 100));
+        let _ = t.client(
+            0,
+            &format!(". 1:1(0) ack {end} win 60000 <dss ack {}>", dsn + 100),
+        );
         dsn += STEP;
     }
     assert!(!t.moved().contains("drop"));

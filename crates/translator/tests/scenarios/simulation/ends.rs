@@ -295,6 +295,12 @@ impl Client {
         self.data_ack == self.expected + 2 && self.una == self.total + 2
     }
 
+    /// Fewer than `wanted` subflows are left, and there is room for another.
+    pub(crate) fn lacks_subflows(&self, wanted: usize) -> bool {
+        let alive = self.flows.iter().filter(|flow| flow.alive).count();
+        alive < wanted && self.flows.len() < 8
+    }
+
     pub(crate) fn oldest_alive(&self) -> usize {
         self.flows.iter().position(|flow| flow.alive).unwrap_or(0)
     }
@@ -416,12 +422,8 @@ impl Client {
         };
         if packet.rst {
             flow.alive = false;
-            return if self.flows.iter().any(|flow| flow.alive) {
-                self.nxt = self.una.min(self.total + 1);
-                Ok(Vec::new())
-            } else {
-                Err("the last subflow was reset".into())
-            };
+            self.nxt = self.una.min(self.total + 1);
+            return Ok(Vec::new());
         }
         if packet.ack > flow.nxt {
             return Err(format!("ACK of what was never sent: {packet:?}"));

@@ -18,6 +18,8 @@ pub(crate) struct Judge {
 #[derive(Default, Debug)]
 struct FlowFacts {
     mss: Option<u16>,
+    /// Flow label of the first packet to it.
+    label: Option<u32>,
     /// Mappings that the client was told, as (SSN, DSN, length): relative SSN, absolute DSN.
     declared: Vec<(u32, u64, u32)>,
     /// Latest TSval of the client.
@@ -27,6 +29,8 @@ struct FlowFacts {
 #[derive(Default, Debug)]
 struct ConnectionFacts {
     server_mss: Option<u16>,
+    /// Flow label of the first packet to the server.
+    label: Option<u32>,
     client_scale: Option<u8>,
     server_scale: Option<u8>,
     /// Latest TSval of the server, and latest one that it was sent.
@@ -95,6 +99,7 @@ impl Judge {
         filler: bool,
     ) -> Vec<String> {
         let mut wrong = Vec::new();
+        self.check_label(seen, translating, &mut wrong);
         match seen.leg {
             Leg::Client(id) => {
                 self.check_mapping(net, id, seen, filler, &mut wrong);
@@ -120,6 +125,22 @@ impl Judge {
             self.check_payload(net, seen, &mut wrong);
         }
         wrong
+    }
+
+    /// RFC 6437 section 2: all packets of a flow carry the same label, or they overtake each other where
+    /// flows are told apart by it.
+    fn check_label(&mut self, seen: &Seen, translating: bool, wrong: &mut Vec<String>) {
+        let known = match seen.leg {
+            Leg::Client(id) => &mut self.flows.entry(id).or_default().label,
+            Leg::Server { .. } => {
+                let connection = connection_of(seen.leg);
+                &mut self.connections.entry(connection).or_default().label
+            }
+        };
+        let label = seen.ip.flow_label;
+        if *known.get_or_insert(label) != label && translating {
+            wrong.push(format!("! flow label {label:x} in a flow of {known:x?}"));
+        }
     }
 
     /// RFC 8684 section 3.3.1: a mapping never changes; section 3.3.2 and Linux: it holds the payload.
@@ -208,7 +229,10 @@ impl Judge {
         if !translating || tcp.flags.contains(TcpFlags::RST) {
             return;
         }
-        let room = facts.server_mss.map_or(usize::MAX, usize::from);
+        // Below that a claim is not taken at its word.
+        let room = facts
+            .server_mss
+            .map_or(usize::MAX, |mss| mss.max(48).into());
         if segment_len > 0 && segment_len + seen.options.len() > room {
             wrong.push(format!(
                 "! segment of {segment_len} beyond the server's MSS"

@@ -467,6 +467,15 @@ fn parse_add_addr(net: &Net, leg: Leg, rest: &[&str]) -> AddAddr {
     }
 }
 
+/// Every sender has its own.
+fn flow_label(leg: Leg, src: SocketAddr) -> u32 {
+    match leg {
+        _ if src.is_ipv4() => 0,
+        Leg::Client(id) => 0xa_bc00 + u32::try_from(id).expect("small"),
+        Leg::Server { .. } => 0xc_de00,
+    }
+}
+
 /// The packet as bytes, and what a carrier knows of it.
 pub(crate) fn build(net: &Net, leg: Leg, line: &Line) -> (Vec<u8>, Offload) {
     let (src, dst) = net.ends_from(leg);
@@ -509,7 +518,7 @@ pub(crate) fn build(net: &Net, leg: Leg, line: &Line) -> (Vec<u8>, Offload) {
         ttl: line.extras.ttl,
         identification: if src.is_ipv4() { 0x1234 } else { 0 },
         dont_fragment: true,
-        flow_label: if src.is_ipv6() { 0xabcde } else { 0 },
+        flow_label: flow_label(leg, src),
     };
     let tcp_len = 20 + line.options.len() + payload.len();
     let mut bytes = vec![0; ip.emitted_len() + 20];

@@ -1,0 +1,110 @@
+//! The queue of connections whose handshake is not complete, oldest first.
+//!
+//! The links live in the connections, so that one leaves from the middle in constant time: under a flood
+//! nearly all that enter never complete, and those that do must not have to be searched for.
+
+use slab::Slab;
+
+use crate::connection::Connection;
+use crate::table::ConnectionId;
+
+/// No neighbour.
+const NONE: ConnectionId = ConnectionId::MAX;
+
+/// A connection's place in the queue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct HalfOpenLinks {
+    queued: bool,
+    older: ConnectionId,
+    younger: ConnectionId,
+}
+
+impl Default for HalfOpenLinks {
+    fn default() -> Self {
+        Self {
+            queued: false,
+            older: NONE,
+            younger: NONE,
+        }
+    }
+}
+
+/// Both ends of the queue.
+#[derive(Debug)]
+pub(crate) struct HalfOpenQueue {
+    oldest: ConnectionId,
+    youngest: ConnectionId,
+    len: usize,
+}
+
+impl HalfOpenQueue {
+    pub(crate) const fn new() -> Self {
+        Self {
+            oldest: NONE,
+            youngest: NONE,
+            len: 0,
+        }
+    }
+
+    pub(crate) const fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn oldest(&self) -> Option<ConnectionId> {
+        (self.oldest != NONE).then_some(self.oldest)
+    }
+
+    /// Enters or leaves the queue as the connection's phase asks for.
+    pub(crate) fn update(&mut self, connections: &mut Slab<Connection>, id: ConnectionId) {
+        let Some(connection) = connections.get(id as usize) else {
+            return;
+        };
+        match (connection.half_open.queued, connection.is_half_open()) {
+            (false, true) => self.push(connections, id),
+            (true, false) => self.remove(connections, id),
+            _ => {}
+        }
+    }
+
+    fn push(&mut self, connections: &mut Slab<Connection>, id: ConnectionId) {
+        let before = self.youngest;
+        if let Some(links) = links(connections, id) {
+            *links = HalfOpenLinks {
+                queued: true,
+                older: before,
+                younger: NONE,
+            };
+        }
+        match links(connections, before) {
+            Some(links) => links.younger = id,
+            None => self.oldest = id,
+        }
+        self.youngest = id;
+        self.len += 1;
+    }
+
+    /// Takes the connection out, if it is in.
+    pub(crate) fn remove(&mut self, connections: &mut Slab<Connection>, id: ConnectionId) {
+        let Some(place) = links(connections, id).map(core::mem::take) else {
+            return;
+        };
+        if !place.queued {
+            return;
+        }
+        match links(connections, place.older) {
+            Some(links) => links.younger = place.younger,
+            None => self.oldest = place.younger,
+        }
+        match links(connections, place.younger) {
+            Some(links) => links.older = place.older,
+            None => self.youngest = place.older,
+        }
+        self.len -= 1;
+    }
+}
+
+fn links(connections: &mut Slab<Connection>, id: ConnectionId) -> Option<&mut HalfOpenLinks> {
+    connections
+        .get_mut(id as usize)
+        .map(|connection| &mut connection.half_open)
+}
