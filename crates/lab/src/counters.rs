@@ -220,16 +220,23 @@ impl Oracle {
             expect.judge(end, mib, &mut complaints);
         }
         complaints.extend(self.log.complaints()?);
-        anyhow::ensure!(
-            complaints.is_empty(),
+        if complaints.is_empty() {
+            return Ok(());
+        }
+        let story = format!(
             "{}\n  client: {}\n  servers: {}",
             complaints.join("; "),
             client.story(),
             servers.story()
         );
-        Ok(())
+        Err(Complaints(story).into())
     }
 }
+
+/// Counters that moved, or did not, against what the case expects.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Complaints(String);
 
 /// What a case expects of the counters beyond [`FORBIDDEN`] ones staying at 0.
 #[derive(Clone, Debug, Default)]

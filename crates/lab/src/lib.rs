@@ -25,7 +25,7 @@ pub mod transfer;
 pub use capture::Capture;
 pub use cleanup::{Sweep, remove, sweep};
 pub use counters::{
-    End, Expect, FALLBACKS, FORBIDDEN, InterfaceBytes, KernelLog, Mib, Oracle,
+    Complaints, End, Expect, FALLBACKS, FORBIDDEN, InterfaceBytes, KernelLog, Mib, Oracle,
     REORDERED_OR_RENEGED, WINDOW_OVERRUN, interfaces,
 };
 pub use daemon::FlexCp;

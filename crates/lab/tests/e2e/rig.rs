@@ -4,7 +4,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, anyhow, ensure};
+use anyhow::{Context as _, Result, ensure};
 use flexcp_lab::transfer::{Client, Job, Report, ServeOptions, Server};
 use flexcp_lab::{
     End, Expect, Family, FlexCp, Lab, Namespace, Oracle, REORDERED_OR_RENEGED, WINDOW_OVERRUN,
@@ -56,7 +56,7 @@ pub(crate) fn with(
         rig.oracle.check(&rig.lab, &expect)
     });
     let outcome = outcome.and_then(|()| rig.drained());
-    outcome.map_err(|error| anyhow!("{error:#}\n{}", rig.story()))?;
+    outcome.map_err(|error| error.context(rig.story()))?;
     let Rig { lab, flexcp, .. } = rig;
     flexcp.stop()?;
     ensure_same(&before, &kernel_state(lab.proxy())?)
