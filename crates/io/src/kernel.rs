@@ -68,10 +68,11 @@ pub struct Plan {
     pub journal: PathBuf,
 }
 
-/// TCP packets that match go to the TUN device; `None` is any. What this host sends itself never
-/// matches.
+/// Packets that match go to the TUN device; `None` is any. What this host sends itself never matches.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Diversion {
+    /// What they are.
+    pub protocol: Protocol,
     /// The interface they come in.
     pub interface: Option<String>,
     /// Their source address.
@@ -85,6 +86,15 @@ pub struct Diversion {
     pub destination_ports: Option<RangeInclusive<u16>>,
     /// Their family, which is also that of the addresses.
     pub family: Family,
+}
+
+/// What a [`Diversion`] is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Protocol {
+    /// TCP.
+    Tcp,
+    /// ICMP, or ICMPv6 in a diversion of IPv6. It has no ports.
+    Icmp,
 }
 
 /// A family of addresses.

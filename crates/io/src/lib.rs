@@ -19,7 +19,7 @@ mod tun;
 pub use event::{Ready, Waker, monotonic_micros, random_bytes, wait};
 pub use kernel::{
     Diversion, Family, JournalError, KernelError, KernelTables, NetlinkError, PROTOCOL, Plan,
-    interface_exists, local_addresses, route_source, tcp_listener_on,
+    Protocol, interface_exists, local_addresses, route_source, tcp_listener_on,
 };
 pub use signal::{Signal, Signals};
 pub use tun::{PacketBuffer, Tun, TunError};

@@ -57,6 +57,10 @@ counters! {
         echo_add_rx,
         /// `ADD_ADDR` of a client, echoed.
         add_addr_rx,
+        /// ICMP errors passed on with the numbers of the end that they are for.
+        icmp_translated,
+        /// ICMP errors that told of a smaller MTU on a leg of a connection.
+        path_mtu_lowered,
         /// `REMOVE_ADDR` obeyed.
         rm_addr_rx,
         /// `MP_PRIO` obeyed.
@@ -116,7 +120,7 @@ drop_reasons! {
     Checksum => checksum,
     /// TCP options that can't be walked to their end.
     MalformedOptions => malformed_options,
-    /// Not TCP, and nothing FlexCP asked for.
+    /// Neither TCP nor ICMP.
     NotTcp => not_tcp,
     /// Belongs to no connection, and the service leaves nobody else to send it to.
     NoConnection => no_connection,

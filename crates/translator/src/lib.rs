@@ -14,6 +14,7 @@ mod counters;
 mod dtree;
 mod frame;
 mod half_open;
+mod icmp;
 mod segment;
 mod service;
 mod table;

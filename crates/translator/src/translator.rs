@@ -36,20 +36,20 @@ const STALE_HANDSHAKE: Duration = Duration::from_secs(3);
 /// of the frame just handled. [`poll_timeout`](Self::poll_timeout) may change after either.
 #[derive(Debug)]
 pub struct Translator {
-    config: Config,
+    pub(crate) config: Config,
     services: Services,
-    table: Table,
-    secrets: SecretStream,
-    outbox: VecDeque<Transmit>,
-    gone: Vec<Ends>,
-    counters: Counters,
+    pub(crate) table: Table,
+    pub(crate) secrets: SecretStream,
+    pub(crate) outbox: VecDeque<Transmit>,
+    pub(crate) gone: Vec<Ends>,
+    pub(crate) counters: Counters,
     drops: Drops,
 }
 
 /// Borrows what a connection may use, beside the table that holds it.
 macro_rules! context {
     ($self:ident, $now:expr) => {
-        Context {
+        $crate::connection::Context {
             now: $now,
             config: &$self.config,
             counters: &mut $self.counters,
@@ -59,6 +59,7 @@ macro_rules! context {
         }
     };
 }
+pub(crate) use context;
 
 impl Translator {
     /// `seed` must be unpredictable: keys, nonces and sequence numbers are derived from it. The same
@@ -84,6 +85,9 @@ impl Translator {
         self.counters.packets_in += 1;
         let verdict = match Segment::parse(frame) {
             Ok(segment) => self.handle_segment(now, &segment, frame),
+            Err(reason @ (DropReason::NotTcp | DropReason::Fragment)) => {
+                self.handle_other(now, frame, reason)
+            }
             Err(reason) => Verdict::Drop(reason),
         };
         match verdict {
@@ -480,14 +484,8 @@ impl Translator {
         let Some(connection) = self.table.get_mut(id) else {
             return Verdict::Consume;
         };
-        let (service, tried, phase) = (
-            connection.service,
-            connection.server.tried,
-            connection.phase,
-        );
-        let waits = matches!(phase, Phase::SynSent | Phase::Plain);
-        let more = self.services.backends(service) > usize::from(tried);
-        if waits && more && self.skip_backend(now, id) {
+        let phase = connection.phase;
+        if self.try_next_backend(now, id) {
             return Verdict::Consume;
         }
         let Some(connection) = self.table.get_mut(id) else {
@@ -520,14 +518,7 @@ impl Translator {
         if segment.tcp.ack != connection.isn_client.add(1).0 || !segment.has(TcpFlags::ACK) {
             return Verdict::Drop(DropReason::BlindReset);
         }
-        let (service, tried, phase) = (
-            connection.service,
-            connection.server.tried,
-            connection.phase,
-        );
-        let more = self.services.backends(service) > usize::from(tried);
-        let early = matches!(phase, Phase::SynSent | Phase::Plain);
-        if early && more && self.skip_backend(now, id) {
+        if self.try_next_backend(now, id) {
             return Verdict::Consume;
         }
         let Some(connection) = self.table.get_mut(id) else {
@@ -536,6 +527,18 @@ impl Translator {
         let ends = connection.subflow(INITIAL).ends();
         self.remove(id);
         relay(ends, segment, frame)
+    }
+
+    /// Sends the SYN of a connection that still waits for its answer to a back end that it has not tried.
+    /// `false`: there is none, or it does not wait.
+    pub(crate) fn try_next_backend(&mut self, now: Instant, id: ConnectionId) -> bool {
+        let Some(connection) = self.table.get_mut(id) else {
+            return false;
+        };
+        let waits = matches!(connection.phase, Phase::SynSent | Phase::Plain);
+        let more =
+            self.services.backends(connection.service) > usize::from(connection.server.tried);
+        waits && more && self.skip_backend(now, id)
     }
 
     /// Sends the SYN to the next back end. `false`: there is none.
@@ -721,7 +724,7 @@ impl Translator {
         }
     }
 
-    fn remove(&mut self, id: ConnectionId) {
+    pub(crate) fn remove(&mut self, id: ConnectionId) {
         if self.table.get_mut(id).is_some() {
             self.counters.connections_closed += 1;
             self.table.remove(id);

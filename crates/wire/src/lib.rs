@@ -13,6 +13,7 @@
 mod bytes;
 mod checksum;
 mod error;
+mod icmp;
 mod ip;
 mod mptcp;
 mod option;
@@ -23,6 +24,7 @@ mod vnet;
 
 pub use checksum::{Sum, dss_checksum, update_checksum};
 pub use error::ParseError;
+pub use icmp::{IcmpError, IcmpKind};
 pub use ip::{IpHeader, protocol};
 pub use mptcp::{
     AddAddr, CapableFlags, CapableKeys, DataNumber, Dss, DssMapping, MpCapable, MpExperimental,

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
-use flexcp_io::{Diversion, Family, Plan};
+use flexcp_io::{Diversion, Family, Plan, Protocol};
 use flexcp_translator::{Limits, Prefix, Timeouts};
 
 use super::file::{Config, Mode, Service};
@@ -187,7 +187,28 @@ fn diverted(service: &Service, source: &[IpAddr]) -> Vec<Diversion> {
             }
         }
     }
+    diversions.extend(diverted_icmp(service, source));
     diversions
+}
+
+/// ICMP errors about what FlexCP sends go to the address that it was sent from: a server's (on the path),
+/// or FlexCP's own. On the path, those for clients go by as they are: a client's address may be any.
+fn diverted_icmp(service: &Service, source: &[IpAddr]) -> Vec<Diversion> {
+    let announced = service.announce.iter().map(|own| host(own.value.addr));
+    let mut to: Vec<_> = match &service.mode {
+        Mode::Transparent { destinations, .. } => destinations.iter().map(|to| to.value).collect(),
+        Mode::Reverse { listen, .. } => {
+            let listen = listen.iter().map(|listen| host(listen.value.ip()));
+            listen.chain(source.iter().copied().map(host)).collect()
+        }
+    };
+    to.extend(announced);
+    let diversion = |to: Prefix| Diversion {
+        protocol: Protocol::Icmp,
+        destination: Some(to),
+        ..any(family(to.addr))
+    };
+    to.into_iter().map(diversion).collect()
 }
 
 /// The ports that clients connect to; `None`: all.
@@ -219,6 +240,7 @@ fn reserved_ports(config: &Config) -> Option<RangeInclusive<u16>> {
 
 fn any(family: Family) -> Diversion {
     Diversion {
+        protocol: Protocol::Tcp,
         interface: None,
         source: None,
         destination: None,

@@ -5,14 +5,14 @@ use std::ops::RangeInclusive;
 
 use flexcp_translator::Prefix;
 use netlink_packet_core::NLM_F_CREATE;
-use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::route::RouteProtocol;
 use netlink_packet_route::rule::{
     RuleAction, RuleAttribute, RuleFlags, RuleMessage, RulePortRange,
 };
+use netlink_packet_route::{IpProtocol, RouteNetlinkMessage};
 
 use super::netlink::{Netlink, NetlinkError};
-use super::{Diversion, Family, KernelError, PROTOCOL, Plan};
+use super::{Diversion, Family, KernelError, PROTOCOL, Plan, Protocol};
 
 /// The rules to install for one family.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ struct Rule {
     destination: Option<Prefix>,
     source_ports: Option<RangeInclusive<u16>>,
     destination_ports: Option<RangeInclusive<u16>>,
-    tcp: bool,
+    protocol: Option<Protocol>,
     action: Action,
 }
 
@@ -246,7 +246,7 @@ impl Layout {
                 destination: diversion.destination,
                 source_ports: diversion.source_ports.as_ref().and_then(selector),
                 destination_ports: diversion.destination_ports.as_ref().and_then(selector),
-                tcp: true,
+                protocol: Some(diversion.protocol),
                 action: Action::Lookup(plan.table),
             });
         }
@@ -263,7 +263,7 @@ fn plain(family: Family, preference: u32, interface: Option<&str>, action: Actio
         destination: None,
         source_ports: None,
         destination_ports: None,
-        tcp: false,
+        protocol: None,
         action,
     }
 }
@@ -297,7 +297,8 @@ impl Rule {
             self.interface.clone().map(RuleAttribute::Iifname),
             addr(self.source).map(RuleAttribute::Source),
             addr(self.destination).map(RuleAttribute::Destination),
-            self.tcp.then_some(RuleAttribute::IpProtocol(TCP)),
+            self.protocol
+                .map(|protocol| RuleAttribute::IpProtocol(number(protocol, self.family))),
             self.source_ports
                 .as_ref()
                 .map(range)
@@ -317,6 +318,18 @@ impl Rule {
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&describe(&self.message()))
+    }
+}
+
+/// The library has no name for it.
+const ICMPV6: IpProtocol = IpProtocol::Other(58);
+
+/// The protocol's number in the family's IP header.
+const fn number(protocol: Protocol, family: Family) -> IpProtocol {
+    match (protocol, family) {
+        (Protocol::Tcp, _) => IpProtocol::Tcp,
+        (Protocol::Icmp, Family::V4) => IpProtocol::Icmp,
+        (Protocol::Icmp, Family::V6) => ICMPV6,
     }
 }
 
@@ -441,7 +454,8 @@ fn describe(rule: &RuleMessage) -> String {
             RuleAttribute::Source(addr) => format!("from {addr}/{}", header.src_len),
             RuleAttribute::Destination(addr) => format!("to {addr}/{}", header.dst_len),
             RuleAttribute::FwMark(mark) => format!("fwmark {mark:#x}"),
-            RuleAttribute::IpProtocol(TCP) => "tcp".to_owned(),
+            RuleAttribute::IpProtocol(IpProtocol::Tcp) => "tcp".to_owned(),
+            RuleAttribute::IpProtocol(IpProtocol::Icmp | ICMPV6) => "icmp".to_owned(),
             RuleAttribute::IpProtocol(protocol) => format!("ipproto {}", u8::from(*protocol)),
             RuleAttribute::SourcePortRange(range) => format!("sport {}", ports(range)),
             RuleAttribute::DestinationPortRange(range) => format!("dport {}", ports(range)),
@@ -474,7 +488,6 @@ const BEHIND_LOCAL: u32 = 1;
 const BEHIND_ALL: u32 = 2;
 const TABLE_LOCAL: u32 = 255;
 const LOOPBACK: &str = "lo";
-const TCP: netlink_packet_route::IpProtocol = netlink_packet_route::IpProtocol::Tcp;
 
 #[cfg(test)]
 mod tests {
@@ -491,6 +504,7 @@ mod tests {
 
     fn diversion(family: Family) -> Diversion {
         Diversion {
+            protocol: Protocol::Tcp,
             interface: None,
             source: None,
             destination: None,
@@ -582,6 +596,24 @@ mod tests {
             ]
         );
         assert_eq!(layout.local, None);
+    }
+
+    #[test]
+    fn icmp_has_the_number_of_its_family() {
+        for (family, protocol) in [(Family::V4, IpProtocol::Icmp), (Family::V6, ICMPV6)] {
+            let icmp = Diversion {
+                protocol: Protocol::Icmp,
+                ..diversion(family)
+            };
+            let layout = arrange(&plan(vec![icmp]), family, &usual()).unwrap();
+            assert_eq!(words(&layout)[3], "1: icmp -> table 7300");
+            let message = layout.rules[3].message();
+            assert!(
+                message
+                    .attributes
+                    .contains(&RuleAttribute::IpProtocol(protocol))
+            );
+        }
     }
 
     #[test]

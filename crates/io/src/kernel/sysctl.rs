@@ -291,7 +291,7 @@ const ROOT: &str = "/proc/sys/";
 mod tests {
     use std::path::PathBuf;
 
-    use super::super::{Diversion, Family};
+    use super::super::{Diversion, Family, Protocol};
     use super::*;
 
     /// A host with the interfaces `lo`, `eth0` and the TUN device, and nothing unusual but for
@@ -323,6 +323,7 @@ mod tests {
             device: "flexcp0".into(),
             table: 7300,
             diversions: vec![Diversion {
+                protocol: Protocol::Tcp,
                 interface: Some("eth0".into()),
                 source: None,
                 destination: None,

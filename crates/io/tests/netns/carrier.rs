@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use flexcp_io::{
-    Diversion, Family, KernelTables, PacketBuffer, Plan, Tun, Waker, interface_exists,
+    Diversion, Family, KernelTables, PacketBuffer, Plan, Protocol, Tun, Waker, interface_exists,
     local_addresses, route_source, tcp_listener_on, wait,
 };
 use flexcp_translator::Prefix;
@@ -97,6 +97,7 @@ fn reverse([client, listen, source, server]: Addresses) {
         })
     };
     let diversion = Diversion {
+        protocol: Protocol::Tcp,
         interface: None,
         source: None,
         destination: None,

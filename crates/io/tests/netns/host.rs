@@ -9,7 +9,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 use std::{fs, io, thread};
 
-use flexcp_io::{Diversion, Family, Plan};
+use flexcp_io::{Diversion, Family, Plan, Protocol};
 use flexcp_translator::Prefix;
 use rustix::thread::{UnshareFlags, gettid, unshare_unsafe};
 
@@ -249,6 +249,7 @@ pub(crate) fn plan(journal: PathBuf) -> Plan {
         (Family::V6, prefix("fd09::", 32)),
     ] {
         diversions.push(Diversion {
+            protocol: Protocol::Tcp,
             interface: Some("cli".into()),
             source: None,
             destination: servers,
@@ -257,6 +258,7 @@ pub(crate) fn plan(journal: PathBuf) -> Plan {
             family,
         });
         diversions.push(Diversion {
+            protocol: Protocol::Tcp,
             interface: None,
             source: servers,
             destination: None,
@@ -266,6 +268,7 @@ pub(crate) fn plan(journal: PathBuf) -> Plan {
         });
     }
     diversions.push(Diversion {
+        protocol: Protocol::Tcp,
         interface: None,
         source: None,
         destination: prefix("10.1.0.1", 32),

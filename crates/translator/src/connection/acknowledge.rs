@@ -260,6 +260,11 @@ fn reached_from(dsn: Dsn, len: u32, acked: Dsn, blocks: &DataBlocks) -> u32 {
     u32::try_from(at.since(dsn)).unwrap_or(len)
 }
 
+/// Serial comparison (RFC 1982).
+const fn before(a: u32, b: u32) -> bool {
+    a.wrapping_sub(b).cast_signed() < 0
+}
+
 /// SACK blocks being collected: those that touch are joined, those that are known are left out.
 struct Blocks {
     blocks: [(u32, u32); SackBlocks::MAX],
@@ -280,25 +285,37 @@ impl Blocks {
         self.len >= self.room
     }
 
-    fn push(&mut self, left: u32, right: u32) {
-        for (known_left, known_right) in &mut self.blocks[..self.len] {
-            let span = known_right.wrapping_sub(*known_left);
-            let inside = |edge: u32| edge.wrapping_sub(*known_left) <= span;
-            match (inside(left), inside(right)) {
-                (true, true) => return,
-                (true, false) => {
-                    *known_right = right;
-                    return;
-                }
-                (false, true) => {
-                    *known_left = left;
-                    return;
-                }
-                (false, false) => {}
+    /// Adds a block, joined with all that it touches, in the place of the first of those.
+    fn push(&mut self, mut left: u32, mut right: u32) {
+        let mut place = None;
+        let mut at = 0;
+        while at < self.len {
+            let (known_left, known_right) = self.blocks[at];
+            let apart = before(right, known_left) || before(known_right, left);
+            if apart {
+                at += 1;
+                continue;
             }
+            left = if before(known_left, left) {
+                known_left
+            } else {
+                left
+            };
+            right = if before(right, known_right) {
+                known_right
+            } else {
+                right
+            };
+            self.blocks.copy_within(at + 1..self.len, at);
+            self.len -= 1;
+            place = Some(place.map_or(at, |place: usize| place.min(at)));
+            // It has grown, and may touch one that it did not touch before.
+            at = 0;
         }
         if !self.is_full() {
-            self.blocks[self.len] = (left, right);
+            let place = place.unwrap_or(self.len);
+            self.blocks.copy_within(place..self.len, place + 1);
+            self.blocks[place] = (left, right);
             self.len += 1;
         }
     }
@@ -309,5 +326,51 @@ impl Blocks {
             sack.push(left, right);
         }
         sack
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use super::*;
+
+    fn joined(blocks: &[(u32, u32)], room: usize) -> Vec<(u32, u32)> {
+        let mut all = Blocks::new(room);
+        for &(left, right) in blocks {
+            all.push(left, right);
+        }
+        all.blocks[..all.len].to_vec()
+    }
+
+    #[test]
+    fn blocks_that_touch_are_one_where_the_first_of_them_stood() {
+        assert_eq!(
+            joined(&[(10, 20), (40, 50), (20, 30)], 4),
+            [(10, 30), (40, 50)]
+        );
+        assert_eq!(
+            joined(&[(60, 70), (10, 20), (40, 50), (15, 45)], 4),
+            [(60, 70), (10, 50)]
+        );
+        assert_eq!(
+            joined(&[(10, 20), (12, 15), (30, 40), (5, 50)], 4),
+            [(5, 50)]
+        );
+        assert_eq!(joined(&[(40, 50), (10, 20), (20, 40)], 4), [(10, 50)]);
+        let wrap = u32::MAX - 4;
+        assert_eq!(joined(&[(wrap, 5), (3, 9)], 4), [(wrap, 9)]);
+    }
+
+    #[test]
+    fn blocks_beyond_the_room_are_left_out_but_still_join() {
+        assert_eq!(
+            joined(&[(10, 20), (30, 40), (50, 60)], 2),
+            [(10, 20), (30, 40)]
+        );
+        assert_eq!(
+            joined(&[(10, 20), (30, 40), (40, 60)], 2),
+            [(10, 20), (30, 60)]
+        );
     }
 }

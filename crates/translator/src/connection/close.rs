@@ -97,6 +97,13 @@ impl Connection {
         }
     }
 
+    /// Something still comes, so its sender may not have heard that all is done.
+    pub(crate) fn linger(&mut self, ctx: &Context<'_>) {
+        if let Phase::Closed(_) = self.phase {
+            self.phase = Phase::Closed(ctx.now + ctx.config.timeouts.linger);
+        }
+    }
+
     /// A subflow is over; its slot may be taken.
     pub(crate) fn close_subflow(&mut self, ctx: &mut Context<'_>, index: SubflowIndex) {
         let subflow = self.subflow_mut(index);

@@ -4,7 +4,7 @@ use flexcp_wire::{DataNumber, Dsn, Dss, DssMapping, MptcpOption, TcpFlags, TcpOp
 
 use super::acknowledge::DataBlocks;
 use super::place::Placed;
-use super::{Connection, Context, Phase, SubflowIndex};
+use super::{Connection, Context, Phase, SubflowIndex, SubflowState};
 use crate::counters::DropReason;
 use crate::frame::{Frame, Verdict};
 use crate::segment::{Outgoing, Segment};
@@ -55,9 +55,12 @@ impl Connection {
         }
         self.last_packet = ctx.now;
         self.label_down = segment.ip.flow_label;
-        self.take_server_header(ack, segment);
+        let opened = self.take_server_header(ack, segment);
         let blocks = self.take_server_ack(ack, segment);
-        let moved = self.advance_all(&blocks);
+        let mut moved = self.advance_all(&blocks);
+        if opened {
+            moved |= self.living();
+        }
         let fin = segment.has(TcpFlags::FIN);
         let contradicts = |known: Dsn| (fin && end != known) || (dsn != end && end.after(known));
         if self.down_fin.is_some_and(contradicts) {
@@ -77,19 +80,45 @@ impl Connection {
         verdict
     }
 
-    /// Notes the server's window and clock.
-    fn take_server_header(&mut self, ack: Dsn, segment: &Segment) {
+    /// Notes the server's window and clock. `true`: the window had been used up, and there is room again.
+    /// Nobody repeats that, and one path may be dead, so every subflow has to hear of it.
+    fn take_server_header(&mut self, ack: Dsn, segment: &Segment) -> bool {
+        let mut opened = false;
         // An older packet does not take the window back.
-        if !ack.before(self.up_acked) {
+        let late = match (&self.server.clock, segment.options.timestamps) {
+            (Some(clock), Some(timestamps)) => clock.is_late(timestamps.val),
+            _ => false,
+        };
+        if !late && !ack.before(self.up_acked) {
+            let scale = self.server.window_scale.unwrap_or(0);
+            let window = |unscaled: u16| u32::from(unscaled) << scale;
+            let edge = self.up_acked.add(window(self.server.window).into());
+            let new = ack.add(window(segment.tcp.window).into());
+            let used_up = !edge.after(self.up_next.add(u64::from(self.server.mss) * 2));
+            opened = used_up && new.after(edge);
             self.server.window = segment.tcp.window;
-            let bytes = u32::from(segment.tcp.window) << self.server.window_scale.unwrap_or(0);
-            self.server.window_max = self.server.window_max.max(bytes);
+            let offered = window(segment.tcp.window);
+            self.server.window_max = self.server.window_max.max(offered);
         }
         if let (Some(clock), Some(timestamps)) =
             (&mut self.server.clock, segment.options.timestamps)
         {
             clock.heard(timestamps.val);
         }
+        opened
+    }
+
+    /// The subflows that can be told something.
+    fn living(&self) -> SubflowSet {
+        let told = |&index: &SubflowIndex| {
+            matches!(
+                self.subflow(index).state,
+                SubflowState::Established | SubflowState::Closing
+            )
+        };
+        self.indices()
+            .filter(told)
+            .fold(0, |set, index| set | 1 << index)
     }
 
     /// Moves the ACKs of all subflows; those that moved.
@@ -124,6 +153,7 @@ impl Connection {
             self.send_acks(ctx, blocks, moved);
             let ack = self.own_up(self.up_seq(self.up_next), TcpFlags::ACK);
             ctx.send(ack.own());
+            self.linger(ctx);
             return Verdict::Consume;
         }
         if let Phase::Closed(_) = self.phase {

@@ -76,7 +76,7 @@ impl Connection {
             return;
         }
         for index in self.indices() {
-            if (acked || index == heard) && self.subflow(index).carries() {
+            if (acked || index == heard) && self.subflow(index).delivers() {
                 self.watch_hole(ctx, index, index == heard);
             }
         }
@@ -139,7 +139,7 @@ impl Connection {
             let silence = ctx.now.since(subflow.last_heard);
             let heard = silence < PAUSE * 4;
             let vanished = silence >= ctx.config.timeouts.rejoin;
-            if vanished || !subflow.carries() || !self.has_hole(index) {
+            if vanished || !subflow.delivers() || !self.has_hole(index) {
                 // Should a vanished client be heard again, its next packet shows the hole.
                 self.subflow_mut(index).filler = None;
             } else if filler.in_vain >= MAX_IN_VAIN && heard {

@@ -10,6 +10,7 @@ mod close;
 mod down;
 mod handshake;
 mod hole;
+mod icmp;
 mod join;
 mod path;
 mod place;
@@ -26,6 +27,7 @@ use flexcp_wire::{Dsn, TcpFlags, TcpOption, TcpSeq};
 
 use self::clock::ServerClock;
 pub(crate) use self::handshake::{Backend, Request, request};
+pub(crate) use self::icmp::IcmpVerdict;
 pub(crate) use self::plain::relay;
 pub(crate) use self::subflow::{Subflow, SubflowState};
 use crate::auth::{Key, SecretStream};
@@ -356,6 +358,12 @@ impl Connection {
         outgoing
     }
 
+    /// When fillers are due.
+    fn fillers(&self) -> impl Iterator<Item = Instant> + '_ {
+        let due = |subflow: &Subflow| subflow.filler.map(|filler| filler.due);
+        self.subflows.iter().filter_map(due)
+    }
+
     /// Since when the client has left the connection without a subflow, or with one that it has closed and
     /// on which nothing is heard of it.
     fn abandoned(&self) -> Option<Instant> {
@@ -371,7 +379,8 @@ impl Connection {
         let idle = self.last_packet + timeouts.idle;
         match self.phase {
             _ if self.is_half_open() => self.last_packet + timeouts.half_open,
-            Phase::Closed(until) | Phase::Reset(until) => until,
+            Phase::Closed(until) => self.fillers().fold(until, Instant::min),
+            Phase::Reset(until) => until,
             Phase::SynSent | Phase::SynReceived | Phase::Plain | Phase::Fallback => {
                 if self.is_finished() || self.plain_reset {
                     self.last_packet + timeouts.linger
@@ -381,10 +390,6 @@ impl Connection {
             }
             Phase::Established => {
                 let orphaned = self.abandoned().map(|since| since + timeouts.rejoin);
-                let filler = self
-                    .subflows
-                    .iter()
-                    .filter_map(|s| s.filler.map(|filler| filler.due));
                 let joins = self
                     .subflows
                     .iter()
@@ -395,7 +400,7 @@ impl Connection {
                     .iter()
                     .filter(|s| s.state == SubflowState::Closing)
                     .map(|s| s.last_heard + timeouts.linger);
-                filler
+                self.fillers()
                     .chain(joins)
                     .chain(closing)
                     .chain(orphaned)
@@ -411,7 +416,11 @@ impl Connection {
         let over = |since: Instant, limit| ctx.now >= since + limit;
         match self.phase {
             _ if self.is_half_open() => !over(self.last_packet, timeouts.half_open),
-            Phase::Closed(until) | Phase::Reset(until) => ctx.now < until,
+            Phase::Closed(until) => {
+                self.fill_due(ctx);
+                ctx.now < until
+            }
+            Phase::Reset(until) => ctx.now < until,
             Phase::SynSent | Phase::SynReceived | Phase::Plain | Phase::Fallback => {
                 let limit = if self.is_finished() || self.plain_reset {
                     timeouts.linger

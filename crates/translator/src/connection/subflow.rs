@@ -167,6 +167,14 @@ impl Subflow {
         self.state == SubflowState::Established
     }
 
+    /// Whether what went down on it may still arrive: FlexCP's FIN stands behind the rest.
+    pub(crate) fn delivers(&self) -> bool {
+        matches!(
+            self.state,
+            SubflowState::Established | SubflowState::Closing
+        )
+    }
+
     /// Whether it takes up a place among the connection's subflows.
     pub(crate) fn lives(&self) -> bool {
         self.state != SubflowState::Closed

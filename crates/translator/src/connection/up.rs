@@ -117,6 +117,7 @@ impl Connection {
         }
         let control = self.take_subflow_fin(ctx, index, segment) || control;
         if let Phase::Closed(_) = self.phase {
+            self.linger(ctx);
             self.advance_subflow_ack(index, &DataBlocks::default());
             let data_fin = segment.options.dss.as_ref().is_some_and(|dss| dss.data_fin);
             if (data_fin || !segment.payload.is_empty()) && !segment.has(TcpFlags::FIN) {
@@ -442,16 +443,18 @@ impl Connection {
 
     /// The subflow whose duplicate ACKs are real ones: it carries what the client waits for.
     pub(crate) fn carrier(&self) -> SubflowIndex {
-        if self.down_acked == self.down_next || self.identity {
-            return self.active;
-        }
-        let carries = |&index: &SubflowIndex| {
-            let subflow = self.subflow(index);
-            subflow.lives() && subflow.down.by_dsn(self.down_acked).is_some()
+        let lives = |&index: &SubflowIndex| self.subflow(index).lives();
+        let nothing_missing = self.down_acked == self.down_next || self.identity;
+        let carries = |index: &SubflowIndex| {
+            let holds = || self.subflow(*index).down.by_dsn(self.down_acked);
+            lives(index) && (nothing_missing || holds().is_some())
         };
-        Some(self.active)
+        let active = Some(self.active);
+        active
             .filter(carries)
             .or_else(|| self.indices().find(carries))
+            .or_else(|| active.filter(lives))
+            .or_else(|| self.indices().find(lives))
             .unwrap_or(self.active)
     }
 
@@ -529,7 +532,7 @@ impl Connection {
             // Its mapping may have been overtaken; it comes again.
             return Verdict::Drop(DropReason::NoMapping);
         }
-        if self.identity && index == INITIAL {
+        if self.identity && index == INITIAL && !segment.options.mptcp {
             // The client does not know yet; it will by the next data without a mapping. Until then it needs
             // data ACKs, or its window closes.
             self.acks_in_fallback = true;

@@ -603,3 +603,31 @@ fn server_data_goes_to_the_subflow_that_the_client_has_not_closed() {
         .gives(&["client1 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1>"]);
     let _ = t.moved();
 }
+
+#[test]
+fn closed_connection_lingers_on_while_its_ends_repeat_themselves() {
+    let mut t = Scenario::established();
+    let _ = t.client(0, ". 1:1(0) ack 1 <dss ack 1 fin 1>");
+    let _ = t.server("F. 1:1(0) ack 2");
+    let _ = t.client(0, ". 1:1(0) ack 1 <dss ack 2>");
+    assert_eq!(t.state(), "closed");
+    for at in [9_000, 18_000] {
+        t.at(at);
+        assert_eq!(t.server("F. 1:1(0) ack 2").lines().len(), 1);
+        t.timeout().gives(&[]);
+    }
+    t.at(27_000);
+    assert_eq!(
+        t.client(0, ". 1:1(0) ack 1 <dss ack 2 fin 1>")
+            .lines()
+            .len(),
+        1
+    );
+    t.at(36_999);
+    t.timeout().gives(&[]);
+    assert_eq!(t.state(), "closed");
+    t.at(37_000);
+    t.timeout().gives(&[]);
+    assert_eq!(t.state(), "gone");
+    let _ = t.moved();
+}

@@ -277,3 +277,32 @@ fn overtaken_hole_of_a_client_that_has_vanished_gets_less_and_less() {
     t.timeout().gives(&[FILLER]);
     assert_eq!(t.moved(), "filler_tx+1");
 }
+
+#[test]
+fn hole_before_flexcps_own_fin_is_filled_too() {
+    // The client waits for that FIN, and it for what stands before it.
+    let mut t = heard();
+    t.client(0, "F. 1:1(0) ack 1 <dss ack 101>")
+        .gives(&["client0 F. 101:101(0) ack 2 win 64 <dss ack 1>"]);
+    t.at(400);
+    t.timeout()
+        .gives(&["client0 . 1:101(100) ack 2 win 64 <dss ack 1 map 1:101@1> zeros"]);
+    t.client(0, ". 2:2(0) ack 102 <dss ack 101>").gives(&[]);
+    assert_eq!(t.subflows(), ["1 active"]);
+    assert_eq!(t.moved(), "filler_tx+1");
+}
+
+#[test]
+fn closed_hole_before_flexcps_own_fin_is_filled_too() {
+    let mut t = heard();
+    let _ = t.client(1, ". 1:1(0) ack 101 <dss ack 101 fin 1>");
+    let _ = t.server("F. 101:101(0) ack 2");
+    let _ = t.client(1, "F. 1:1(0) ack 101 <dss ack 102>");
+    assert_eq!(t.state(), "closed");
+    let _ = t.client(0, "F. 1:1(0) ack 1 <dss ack 102>");
+    let _ = t.moved();
+    t.at(400);
+    t.timeout()
+        .gives(&["client0 . 1:101(100) ack 2 win 64 <dss ack 2 map 1:101@1> zeros"]);
+    assert_eq!(t.moved(), "filler_tx+1");
+}

@@ -157,16 +157,9 @@ fn udp() {
 }
 
 #[test]
-fn icmp() {
-    is_dropped(&mut Scenario::established(), "not_tcp", |bytes| {
-        bytes[9] = 1
-    });
-}
-
-#[test]
-fn icmpv6() {
+fn udp_over_ipv6() {
     is_dropped(&mut Scenario::established_v6(), "not_tcp", |bytes| {
-        bytes[6] = 58
+        bytes[6] = 17
     });
 }
 

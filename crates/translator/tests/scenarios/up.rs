@@ -390,3 +390,30 @@ fn established_ack_that_moved_on_the_subflow_alone_is_no_duplicate() {
         .gives(&["server . 1:1(0) ack 1 win 512"]);
     assert_eq!(t.moved(), "stale_ack+1");
 }
+
+#[test]
+fn keepalive_of_the_only_subflow_left_reaches_the_server() {
+    let mut t = Scenario::two_subflows();
+    let _ = t.client(1, "P. 1:101(100) ack 1 <dss ack 1 map 1:101@1>");
+    let _ = t.server(". 1:1(0) ack 101");
+    t.client(0, "R 1:1(0) win 0").gives(&[]);
+    t.client(1, ". 100:100(0) ack 1 <dss ack 1>")
+        .gives(&["server . 100:100(0) ack 1 win 512"]);
+    let _ = t.moved();
+}
+
+#[test]
+fn established_data_whose_mapping_got_lost_comes_again() {
+    // RFC 8684 section 3.3.1: a mapping need not stand in each of its packets.
+    let mut t = Scenario::established();
+    t.client(0, "P. 201:301(100) ack 1 <dss ack 1 map 201:301@201>")
+        .gives(&["server P. 201:301(100) ack 1 win 512"]);
+    t.client(0, "P. 101:201(100) ack 1 <dss ack 1>")
+        .gives(&["drop no_mapping"]);
+    assert_eq!(t.state(), "translating");
+    t.client(0, "P. 1:101(100) ack 1 <dss ack 1 map 1:201@1>")
+        .gives(&["server P. 1:101(100) ack 1 win 512"]);
+    t.client(0, "P. 101:201(100) ack 1 <dss ack 1>")
+        .gives(&["server P. 101:201(100) ack 1 win 512"]);
+    assert_eq!(t.moved(), "no_mapping+1");
+}

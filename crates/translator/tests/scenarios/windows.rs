@@ -130,8 +130,39 @@ fn joined_without_scaling_gets_the_servers_window_in_bytes() {
         .gives(&["client1 . 1:1(0) ack 101 win 1280 <dss ack 101>"]);
     t.client(1, ". 101:201(100) ack 1 <dss ack 1 map 101:201@101>")
         .gives(&["server . 101:201(100) ack 1 win 512"]);
-    t.server(". 1:1(0) ack 201 win 1000")
-        .gives(&["client1 . 1:1(0) ack 201 win 65535 <dss ack 201>"]);
+    // The window was used up: both hear that there is room again.
+    t.server(". 1:1(0) ack 201 win 1000").gives(&[
+        "client0 . 1:1(0) ack 1 win 1000 <dss ack 201>",
+        "client1 . 1:1(0) ack 201 win 65535 <dss ack 201>",
+    ]);
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
+fn two_subflows_window_that_opens_is_told_to_both() {
+    // The path where the client was heard last may be dead, and nobody repeats an ACK.
+    let mut t = Scenario::two_subflows();
+    let _ = t.client(1, "P. 1:101(100) ack 1 <dss ack 1 map 1:101@1>");
+    t.server(". 1:1(0) ack 101 win 0")
+        .gives(&["client1 . 1:1(0) ack 101 win 0 <dss ack 101>"]);
+    t.server(". 1:1(0) ack 101 win 500").gives(&[
+        "client0 . 1:1(0) ack 1 win 500 <dss ack 101>",
+        "client1 . 1:1(0) ack 101 win 500 <dss ack 101>",
+    ]);
+    t.server(". 1:1(0) ack 101 win 600")
+        .gives(&["client1 . 1:1(0) ack 101 win 600 <dss ack 101>"]);
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
+fn server_window_of_an_overtaken_packet_does_not_come_back() {
+    let mut t = Setup::new().ts().established();
+    t.server(". 1:1(0) ack 1 win 500 <ts 5010 1000>")
+        .gives(&["client0 . 1:1(0) ack 1 win 500 <ts 5010 1000,dss ack 1>"]);
+    t.server(". 1:1(0) ack 1 win 0 <ts 5009 1000>")
+        .gives(&["client0 . 1:1(0) ack 1 win 500 <ts 5010 1000,dss ack 1>"]);
+    t.server(". 1:1(0) ack 1 win 400 <ts 5011 1000>")
+        .gives(&["client0 . 1:1(0) ack 1 win 400 <ts 5011 1000,dss ack 1>"]);
     assert_eq!(t.moved(), "");
 }
 

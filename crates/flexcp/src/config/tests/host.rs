@@ -33,6 +33,9 @@ fn shown(diversion: &Diversion) -> String {
             .as_ref()
             .map(|ports| format!("dport {}", ShowPorts(ports))),
     );
+    if diversion.protocol == Protocol::Icmp {
+        words.push("icmp".into());
+    }
     words.join(" ")
 }
 
@@ -72,6 +75,10 @@ fn transparent_service_diverts_both_directions_and_announced_addresses() {
             "from 10.9.0.0/16 sport 8000-8999",
             "from 2001:db8::/32 sport 80",
             "from 2001:db8::/32 sport 8000-8999",
+            "to 10.9.0.0/16 icmp",
+            "to 2001:db8::/32 icmp",
+            "to 192.0.2.1/32 icmp",
+            "to 2001:db8:f::1/128 icmp",
         ]
     );
     let kernel = plan::kernel(&config, &[Vec::new()]);
@@ -86,7 +93,13 @@ fn transparent_service_on_all_ports_and_interfaces() {
     let config = good(&format!("{TRANSPARENT}announce = ['192.0.2.1']\n"));
     assert_eq!(
         diversions(&config, &[Vec::new()]),
-        ["to 10.9.0.0/16", "to 192.0.2.1/32", "from 10.9.0.0/16",]
+        [
+            "to 10.9.0.0/16",
+            "to 192.0.2.1/32",
+            "from 10.9.0.0/16",
+            "to 10.9.0.0/16 icmp",
+            "to 192.0.2.1/32 icmp",
+        ]
     );
     let kernel = plan::kernel(&config, &[Vec::new()]);
     assert_eq!((kernel.v4, kernel.v6), (true, false));
@@ -113,6 +126,11 @@ fn reverse_service_diverts_its_listeners_and_its_back_ends_answers() {
             "to 203.0.113.6/32 dport 8443",
             "from 10.0.0.11/32 to 10.0.0.1/32 sport 4430 dport 61000-65534",
             "from 2001:db8:b::11/128 to 2001:db8:b::1/128 sport 4430 dport 61000-65534",
+            "to 203.0.113.5/32 icmp",
+            "to 2001:db8::5/128 icmp",
+            "to 10.0.0.1/32 icmp",
+            "to 2001:db8:b::1/128 icmp",
+            "to 203.0.113.6/32 icmp",
         ]
     );
     let kernel = plan::kernel(&config, std::slice::from_ref(&sources));
@@ -138,7 +156,10 @@ fn diversions_that_two_services_share_are_made_once() {
             "to 203.0.113.5/32 dport 443",
             "from 10.0.0.11/32 to 10.0.0.1/32 sport 443 dport 61000-65534",
             "from 10.0.0.12/32 to 10.0.0.1/32 sport 443 dport 61000-65534",
+            "to 203.0.113.5/32 icmp",
+            "to 10.0.0.1/32 icmp",
             "to 203.0.113.6/32 dport 443",
+            "to 203.0.113.6/32 icmp",
         ]
     );
 }

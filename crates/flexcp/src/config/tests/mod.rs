@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
 
-use flexcp_io::Diversion;
+use flexcp_io::{Diversion, Protocol};
 use flexcp_translator::{Announce, Limits, Timeouts};
 
 use super::file::{Config, Mode};

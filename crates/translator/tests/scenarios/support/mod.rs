@@ -4,6 +4,7 @@
 //! (`gives` what goes out, and `moved` the counters that moved). A scenario that ends with counters
 //! that moved and that nobody asked for fails.
 
+mod icmp;
 mod judge;
 mod net;
 mod notation;
@@ -14,7 +15,7 @@ use flexcp_translator::{
     Config, ConnectionState, ConnectionView, Counters, Drops, Frame, HEADROOM, Instant, Payload,
     Translator, Verdict,
 };
-use flexcp_wire::{ChecksumState, GsoKind, IpHeader, Offload, Sum, TcpFlags, TcpHeader};
+use flexcp_wire::{ChecksumState, GsoKind, IpHeader, Offload, Sum, TcpFlags, TcpHeader, protocol};
 
 use self::judge::Judge;
 use self::net::connection_of;
@@ -385,7 +386,6 @@ impl Scenario {
     ) {
         let ip = IpHeader::parse(packet).expect("an IP packet");
         assert_eq!(ip.total_len, packet.len(), "IP total length");
-        assert_eq!(ip.protocol, 6, "protocol");
         if !ip.is_v6() {
             assert_eq!(
                 Sum::of(&packet[..ip.header_len]).fold(),
@@ -393,6 +393,11 @@ impl Scenario {
                 "IP header checksum"
             );
         }
+        if matches!(ip.protocol, protocol::ICMP | protocol::ICMPV6) {
+            outcome.lines.push(icmp::show(&mut self.net, &ip, packet));
+            return;
+        }
+        assert_eq!(ip.protocol, protocol::TCP, "protocol");
         let segment = &packet[ip.header_len..];
         let (tcp, options) = TcpHeader::parse(segment).expect("a TCP segment");
         let payload = segment[tcp.header_len..].to_vec();
