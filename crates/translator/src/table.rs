@@ -166,11 +166,8 @@ impl Table {
         self.remove_flow(id, server);
         for index in 0..count {
             let connection = &self.connections[id as usize];
-            let subflow = &connection.subflows[index];
-            if subflow.lives() || index == 0 {
-                let ends = subflow.flow();
-                self.remove_flow(id, ends);
-            }
+            let ends = connection.subflows[index].flow();
+            self.remove_flow(id, ends);
         }
         let token_hash = u64::from(token).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         if let Ok(entry) = self.tokens.find_entry(token_hash, |&other| other == id) {

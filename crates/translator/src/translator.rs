@@ -165,6 +165,10 @@ impl Translator {
                 self.handle_unknown(segment)
             };
         };
+        if is_syn && self.is_free(flow) {
+            self.table.remove_flow(flow.id, ends);
+            return self.handle_syn(now, segment, frame);
+        }
         if is_syn && self.gives_way(flow, segment) {
             self.abandon(now, flow.id);
             return self.handle_syn(now, segment, frame);
@@ -190,14 +194,25 @@ impl Translator {
         phase.is_some_and(|phase| !matches!(phase, Phase::Plain | Phase::Fallback))
     }
 
+    /// Whether the flow is a joined subflow's that is over: another one may come from there.
+    fn is_free(&mut self, flow: FlowRef) -> bool {
+        let Leg::Subflow(index @ 1..) = flow.leg else {
+            return false;
+        };
+        let connection = self.table.get_mut(flow.id);
+        connection.is_some_and(|connection| !connection.subflow(index).lives())
+    }
+
     /// Whether a SYN on a known flow starts another connection: the one that is known is over, or has
     /// not come beyond its own SYN and the client has started anew.
     fn gives_way(&mut self, flow: FlowRef, segment: &Segment) -> bool {
         let Some(connection) = self.table.get_mut(flow.id) else {
             return true;
         };
-        if flow.leg != Leg::Subflow(INITIAL) {
-            return matches!(connection.phase, Phase::Closed(_) | Phase::Reset(_));
+        match flow.leg {
+            Leg::Subflow(INITIAL) => {}
+            Leg::Subflow(_) => return false,
+            Leg::Server => return matches!(connection.phase, Phase::Closed(_) | Phase::Reset(_)),
         }
         let same = connection.isn_client.0 == segment.tcp.seq;
         match connection.phase {
@@ -273,6 +288,9 @@ impl Translator {
                     connection.handle_up(&mut ctx, index, segment, frame)
                 }
                 SubflowState::Closed => {
+                    if connection.answer_closed(&mut ctx, index, segment) {
+                        return Verdict::Consume;
+                    }
                     if !segment.has(TcpFlags::RST) {
                         self.refuse(segment, MpTcpRst::UNSPECIFIED);
                     }

@@ -59,7 +59,9 @@ impl Connection {
                 data_ack: Some(DataNumber::Short(ack)),
                 ..
             }) => self.down_acked.expand(ack),
-            _ if self.identity => self.down_dsn(TcpSeq(segment.tcp.ack)),
+            _ if self.identity && (!segment.options.mptcp || segment.options.capable.is_some()) => {
+                self.down_dsn(TcpSeq(segment.tcp.ack))
+            }
             _ => {
                 return Some(AckNews::default());
             }

@@ -114,13 +114,31 @@ impl Connection {
         subflow.down.clear();
         subflow.up.clear();
         subflow.filler = None;
-        let flow = subflow.flow();
-        // The initial subflow's ends may be those of the server leg: what still comes must not pass as
-        // a packet of nobody's.
-        if index != INITIAL {
-            ctx.gone.push(flow);
-        }
+        // Its flow stays known until another takes the slot: what still comes must not pass as a packet of
+        // nobody's.
         self.note_orphan(ctx);
+    }
+
+    /// A packet on a subflow that is over. One that ended with FINs is in TIME-WAIT: what the client repeats
+    /// there has been taken, and the answer carries the data ACK that it may still lack. `false`: it has to be
+    /// refused.
+    pub(crate) fn answer_closed(
+        &mut self,
+        ctx: &mut Context<'_>,
+        index: SubflowIndex,
+        segment: &Segment,
+    ) -> bool {
+        let subflow = self.subflow(index);
+        if subflow.fin_local.is_none() || subflow.fin_remote.is_none() {
+            return false;
+        }
+        let data_fin = segment.options.dss.as_ref().is_some_and(|dss| dss.data_fin);
+        let repeats = data_fin || segment.sequence_len() > 0;
+        if repeats && !segment.has(TcpFlags::RST) {
+            self.send_ack(ctx, index, TcpFlags::ACK);
+            self.linger(ctx);
+        }
+        true
     }
 
     /// Notes when no subflow is left that could carry data.

@@ -302,7 +302,9 @@ impl Connection {
             checksum: None,
         };
         let mut outgoing = self.headers_down(index, segment);
-        if again && self.identity && self.down_acked == fin {
+        let first = *self.down_fin_sent.get_or_insert(ctx.now);
+        let repeated = again && ctx.now.since(first) >= ctx.config.timeouts.silence;
+        if repeated && self.identity && self.down_acked == fin {
             // Should options be stripped on the way down, the client has fallen back without FlexCP's
             // knowing, and a FIN of the subflow is all that it understands. It has all data, so nothing
             // else will need a number on the subflow.

@@ -39,7 +39,10 @@ impl Connection {
             return Err(DropReason::Unexpected);
         };
         let roomy = segment.options.mss.is_none_or(|mss| mss >= MIN_MSS);
-        if self.phase != Phase::Established || !roomy {
+        // Without SACK nothing says which later data the server holds, so a subflow that carries some could
+        // never be ACKed while another one misses what comes before.
+        let alone = self.server.sack || !self.subflows.iter().any(Subflow::carries);
+        if self.phase != Phase::Established || !roomy || !alone {
             return Err(DropReason::Unexpected);
         }
         if self.is_full(&ctx.config.limits) {
@@ -79,9 +82,16 @@ impl Connection {
     /// Before a join of a connection that has all it may have: lets go of the oldest other join that an
     /// honest client would have completed by now.
     pub(crate) fn make_room_for_join(&mut self, ctx: &mut Context<'_>) {
-        if !self.is_full(&ctx.config.limits) {
-            return;
+        if self.is_full(&ctx.config.limits) {
+            self.evict_join(ctx);
         }
+        // The flow of whoever had the slot before.
+        if let Some(free) = self.free_slot() {
+            ctx.gone.push(self.subflows[free].flow());
+        }
+    }
+
+    fn evict_join(&mut self, ctx: &mut Context<'_>) {
         let stale = |&index: &SubflowIndex| {
             let subflow = self.subflow(index);
             subflow.state == SubflowState::Joining && ctx.now.since(subflow.opened) >= STALE_JOIN
@@ -104,16 +114,17 @@ impl Connection {
         u8::try_from(position).unwrap_or(0)
     }
 
+    /// The first slot, behind the initial subflow's, whose subflow is over.
+    fn free_slot(&self) -> Option<usize> {
+        let mut joined = self.subflows.iter().skip(1);
+        let position = joined.position(|s| !s.lives())?;
+        Some(position + 1)
+    }
+
     /// Puts a subflow in the first free slot. The initial one's stays: what it agreed on with the server
     /// holds for the whole connection.
     fn seat(&mut self, subflow: Subflow) -> Option<SubflowIndex> {
-        let free = self
-            .subflows
-            .iter()
-            .skip(1)
-            .position(|s| !s.lives())
-            .map(|i| i + 1);
-        let index = free.unwrap_or(self.subflows.len());
+        let index = self.free_slot().unwrap_or(self.subflows.len());
         if index >= MAX_SLOTS {
             return None;
         }

@@ -144,6 +144,8 @@ pub(crate) struct Connection {
     pub(crate) down_acked: Dsn,
     /// The server's FIN.
     pub(crate) down_fin: Option<Dsn>,
+    /// When it first went down without data.
+    pub(crate) down_fin_sent: Option<Instant>,
     /// Right edge of the client's window: the furthest that was offered.
     pub(crate) down_edge: Dsn,
     /// The largest window that the client ever offered, in bytes.
@@ -225,6 +227,7 @@ impl Connection {
             down_next: local.idsn.add(1),
             down_acked: local.idsn.add(1),
             down_fin: None,
+            down_fin_sent: None,
             down_edge: local.idsn.add(1),
             client_window: 0,
             label_up: 0,
@@ -430,16 +433,14 @@ impl Connection {
                 !over(self.last_packet, limit)
             }
             Phase::Established => {
-                if over(self.last_packet, timeouts.idle) {
-                    self.reset_both(ctx);
-                    return false;
-                }
-                if self
-                    .abandoned()
-                    .is_some_and(|since| over(since, timeouts.rejoin))
+                let abandoned = self.abandoned();
+                if over(self.last_packet, timeouts.idle)
+                    || abandoned.is_some_and(|since| over(since, timeouts.rejoin))
                 {
+                    // An end that does not believe the RST's number says which one it will.
                     self.reset_both(ctx);
-                    return false;
+                    self.phase = Phase::Reset(ctx.now + timeouts.linger);
+                    return true;
                 }
                 self.expire_subflows(ctx);
                 self.announce_due(ctx);

@@ -253,6 +253,8 @@ impl Connection {
         len: u32,
     ) -> Result<Declared, DropReason> {
         let declared = Declared::Mapping { dsn, ssn, len };
+        // A client that repeats its data on the same subflow moves the two number spaces apart.
+        self.identity &= self.up_seq(dsn).0 == ssn.0;
         let subflow = self.subflow_mut(index);
         if ssn.offset_from(subflow.rcv_ack).unsigned_abs() > FAR {
             return Err(DropReason::BadMapping);
@@ -532,17 +534,17 @@ impl Connection {
             // Its mapping may have been overtaken; it comes again.
             return Verdict::Drop(DropReason::NoMapping);
         }
-        if self.identity && index == INITIAL && !segment.options.mptcp {
-            // The client does not know yet; it will by the next data without a mapping. Until then it needs
-            // data ACKs, or its window closes.
-            self.acks_in_fallback = true;
-            return self.fall_back_up(ctx, index, segment, frame);
-        }
         // Old data whose mapping has been let go: an ACK is all that it wants.
         let end = Ssn(segment.tcp.seq).add(segment.payload_len());
         if !end.after(self.subflow(index).rcv_ack) {
             self.send_ack(ctx, index, TcpFlags::ACK);
             return Verdict::Consume;
+        }
+        if self.identity && index == INITIAL && !segment.options.mptcp {
+            // The client does not know yet; it will by the next data without a mapping. Until then it needs
+            // data ACKs, or its window closes.
+            self.acks_in_fallback = true;
+            return self.fall_back_up(ctx, index, segment, frame);
         }
         if segment.options.mptcp {
             return Verdict::Drop(DropReason::NoMapping);

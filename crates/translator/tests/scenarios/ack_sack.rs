@@ -44,11 +44,14 @@ fn established_data_ack_becomes_the_servers_ack() {
 }
 
 #[test]
-fn established_subflow_ack_without_data_ack_counts_while_the_subflow_is_alone() {
+fn established_subflow_ack_counts_only_without_mptcp_options_and_while_the_subflow_is_alone() {
     let mut t = Scenario::established();
     down(&mut t, 0, 1, 1);
     t.client(0, "P. 1:101(100) ack 101 <dss map 1:101@1>")
-        .gives(&["server P. 1:101(100) ack 101 win 512"]);
+        .gives(&["server P. 1:101(100) ack 1 win 512"]);
+    // Without any MPTCP option it is a TCP ACK: options may be stripped.
+    t.client(0, ". 101:101(0) ack 101")
+        .gives(&["server . 101:101(0) ack 101 win 512"]);
     assert_eq!(t.moved(), "");
 }
 

@@ -34,7 +34,11 @@ fn established_server_fin_again_ends_the_subflow_too() {
     // A client that has fallen back unnoticed understands nothing else.
     let mut t = Scenario::established();
     t.server(SERVER_FIN).gives(&[DATA_FIN_DOWN]);
-    for _ in 0..2 {
+    // At once it is a copy from the network.
+    t.at(99);
+    t.server(SERVER_FIN).gives(&[DATA_FIN_DOWN]);
+    for at in [100, 300] {
+        t.at(at);
         t.server(SERVER_FIN)
             .gives(&["client0 F. 1:1(0) ack 1 win 64 <dss ack 1 fin 1>"]);
     }
@@ -549,6 +553,7 @@ fn established_server_fin_again_to_a_client_that_has_all_data_ends_the_subflow_t
     let mut t = Scenario::established();
     t.server("F. 1:1(0) ack 1")
         .gives(&["client0 . 1:1(0) ack 1 win 64 <dss ack 1 fin 1>"]);
+    t.at(200);
     t.server("F. 1:1(0) ack 1")
         .gives(&["client0 F. 1:1(0) ack 1 win 64 <dss ack 1 fin 1>"]);
     t.server("F. 1:1(0) ack 1")
@@ -587,8 +592,8 @@ fn fin_of_the_only_subflow_without_data_fin_is_kept_for_a_join_only_so_long() {
         "client0 R. 101:101(0) ack 2 win 64 <fastclose>",
         "server R. 1:1(0) ack 101 win 512",
     ]);
-    assert_eq!(t.state(), "gone");
-    assert_eq!(t.moved(), "mp_fastclose_tx+1 connections_closed+1");
+    assert_eq!(t.state(), "reset");
+    assert_eq!(t.moved(), "mp_fastclose_tx+1");
 }
 
 #[test]
@@ -629,5 +634,34 @@ fn closed_connection_lingers_on_while_its_ends_repeat_themselves() {
     t.at(37_000);
     t.timeout().gives(&[]);
     assert_eq!(t.state(), "gone");
+    let _ = t.moved();
+}
+
+#[test]
+fn data_fin_again_on_a_subflow_that_ended_with_fins_gets_its_data_ack() {
+    // The server had not ACKed it when the subflow ended, and there is no other to say it on.
+    let mut t = Scenario::established();
+    t.server(SERVER_FIN).gives(&[DATA_FIN_DOWN]);
+    t.at(200);
+    let _ = t.server(SERVER_FIN);
+    let _ = t.client(0, "F. 1:1(0) ack 2 <dss ack 2 fin 1>");
+    let _ = t.server(". 2:2(0) ack 2");
+    t.client(0, ". 2:2(0) ack 3 <dss ack 2 fin 1>")
+        .gives(&["client0 . 2:2(0) ack 2 win 64 <dss ack 2>"]);
+    let _ = t.moved();
+}
+
+#[test]
+fn closed_join_syn_again_leaves_the_connection_alone() {
+    let mut t = Scenario::established();
+    let join = "S 0:0(0) win 65535 <mss 1460,sackok,ws 8,join>";
+    let _ = t.client(1, join);
+    let _ = t.client(0, ". 1:1(0) ack 1 <dss ack 1 fin 1>");
+    let _ = t.server("F. 1:1(0) ack 2");
+    let _ = t.client(0, ". 1:1(0) ack 1 <dss ack 2>");
+    assert_eq!(t.state(), "closed");
+    t.client(1, join)
+        .gives(&["client1 S. 0:0(0) ack 1 win 8192 <mss 1460,sackok,ws 7,join id 0>"]);
+    assert_eq!(t.state(), "closed");
     let _ = t.moved();
 }

@@ -388,3 +388,17 @@ fn established_packet_with_an_unreadable_dss_is_as_one_without() {
         .gives(&["drop no_mapping"]);
     assert_eq!(t.moved(), "no_mapping+1");
 }
+
+#[test]
+fn established_client_that_repeats_data_under_other_numbers_can_not_fall_back() {
+    // Its subflow numbers are not the server's any more.
+    let mut t = Scenario::established();
+    let _ = t.client(0, "P. 1:101(100) ack 1 <dss ack 1 map 1:101@1>");
+    t.client(0, "P. 101:201(100) ack 1 <dss ack 1 map 1:101@101>")
+        .gives(&["server P. 1:101(100) ack 1 win 512"]);
+    t.client(0, "P. 201:301(100) ack 1").gives(&[
+        "drop no_mapping",
+        "client0 R. 1:1(0) ack 1 win 509 <rst reason 6 transient>",
+    ]);
+    assert_eq!(t.moved(), "mp_rst_tx+1 no_mapping+1");
+}

@@ -375,8 +375,8 @@ fn established_ecn_that_the_server_did_not_confirm_is_not_used() {
 #[test]
 fn two_subflows_ecn_of_a_joined_one_was_not_negotiated() {
     let mut t = Setup::new().start();
-    let _ = t.client(0, "SEW 0:0(0) win 65535 <mss 1460,capable>");
-    let _ = t.server("S.E 0:0(0) ack 1 win 65160 <mss 1460>");
+    let _ = t.client(0, "SEW 0:0(0) win 65535 <mss 1460,sackok,capable>");
+    let _ = t.server("S.E 0:0(0) ack 1 win 65160 <mss 1460,sackok>");
     let _ = t.client(0, ". 1:1(0) ack 1 win 512 <capable>");
     let _ = t.client(1, "SEW 0:0(0) win 65535 <mss 1460,join>");
     let _ = t.client(1, ". 1:1(0) ack 1 win 512 <join>");

@@ -310,6 +310,12 @@ fn established_rst_of_the_only_subflow_leaves_the_server_alone_for_a_while() {
     assert_eq!(t.next_timeout(), Some(3000));
     t.at(3000);
     t.timeout().gives(&["server R. 1:1(0) ack 1 win 512"]);
+    assert_eq!(t.state(), "reset");
+    // It expects another number (RFC 5961 section 3.2), and gets it.
+    t.server(". 1:1(0) ack 1")
+        .gives(&["server R. 1:1(0) ack 1 win 512"]);
+    t.at(13_000);
+    t.timeout().gives(&[]);
     assert_eq!(t.state(), "gone");
     assert_eq!(t.moved(), "mp_rst_rx+1 connections_closed+1");
 }
@@ -330,12 +336,9 @@ fn two_subflows_packet_on_one_that_was_reset_is_not_the_connections() {
     let outcome = t.client(1, "P. 1:101(100) ack 1 <dss ack 1 map 1:101@1>");
     assert_eq!(
         outcome.lines(),
-        [
-            "drop no_connection",
-            "client1 R 1:1(0) win 0 <rst reason 0>"
-        ],
+        ["drop no_subflow", "client1 R 1:1(0) win 0 <rst reason 0>"],
     );
-    assert_eq!(t.moved(), "mp_rst_rx+1 no_connection+1");
+    assert_eq!(t.moved(), "mp_rst_rx+1 no_subflow+1");
 }
 
 #[test]
@@ -344,11 +347,8 @@ fn reverse_packet_on_a_subflow_that_was_reset_is_answered_with_rst() {
     let mut t = setup.clone().two_subflows();
     t.client(1, "R 1:1(0) win 0").gives(&[]);
     t.client(1, "P. 1:101(100) ack 1 <dss ack 1 map 1:101@1>")
-        .gives(&[
-            "drop no_connection",
-            "client1 R 1:1(0) win 0 <rst reason 0>",
-        ]);
-    assert_eq!(t.moved(), "mp_rst_rx+1 no_connection+1");
+        .gives(&["drop no_subflow", "client1 R 1:1(0) win 0 <rst reason 0>"]);
+    assert_eq!(t.moved(), "mp_rst_rx+1 no_subflow+1");
 }
 
 #[test]

@@ -21,7 +21,7 @@ impl Scenario {
         let (what, about) = line.split_once(" about ").expect("`about`");
         let number: i64 = about.parse().expect("a number");
         let base = self.net.bases(leg, false).seq;
-        let seq = (i64::from(base) + number) as u32;
+        let seq = base.wrapping_add_signed(i32::try_from(number).expect("near"));
         let (kind, mtu) = match what.split_once(' ') {
             Some(("too-big", mtu)) => ("too-big", mtu.parse().expect("an MTU")),
             _ => (what, 0),
