@@ -4,7 +4,7 @@ use flexcp_wire::{DataNumber, Dsn, Dss, DssMapping, MptcpOption, TcpFlags, TcpOp
 
 use super::acknowledge::DataBlocks;
 use super::place::Placed;
-use super::{Connection, Context, Phase, SubflowIndex, SubflowState};
+use super::{Connection, Context, Phase, SubflowIndex, SubflowSet, SubflowState};
 use crate::counters::DropReason;
 use crate::frame::{Frame, Verdict};
 use crate::segment::{Outgoing, Segment};
@@ -19,9 +19,6 @@ const MAX_PIECES: u8 = 32;
 /// ECN bits of the IP header: their mask, and "congestion experienced" (RFC 3168).
 const ECN: u8 = 3;
 const CE: u8 = 3;
-
-/// Set of subflows, by index.
-type SubflowSet = u8;
 
 impl Connection {
     /// A packet of the server's on an established connection.
@@ -334,7 +331,8 @@ impl Connection {
         blocks: &DataBlocks,
         moved: SubflowSet,
     ) -> Verdict {
-        let mut targets = moved;
+        let mut targets = moved | (self.owed & self.living());
+        self.owed = 0;
         for index in self.indices() {
             if self.subflow(index).lives() && !self.sack_down(index, blocks, 1).is_empty() {
                 targets |= 1 << index;

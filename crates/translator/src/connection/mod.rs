@@ -41,6 +41,9 @@ use crate::time::Instant;
 /// Index of a subflow in its connection; the initial one is 0.
 pub(crate) type SubflowIndex = u8;
 
+/// Set of subflows, by index: bit n is subflow n.
+pub(crate) type SubflowSet = u8;
+
 /// The initial subflow.
 pub(crate) const INITIAL: SubflowIndex = 0;
 
@@ -121,6 +124,9 @@ pub(crate) struct Connection {
     pub(crate) active: SubflowIndex,
     /// The subflow that the client was heard on last.
     pub(crate) heard: SubflowIndex,
+    /// Subflows on which the client has repeated what was ACKed there: it has missed that, and the server's
+    /// answer has to go there, whatever else it is about.
+    pub(crate) owed: SubflowSet,
     /// Initial sequence number of the client, on the initial subflow and towards the server.
     pub(crate) isn_client: TcpSeq,
     /// The SYN to the server carried `MP_CAPABLE`.
@@ -217,6 +223,7 @@ impl Connection {
             subflows: alloc::vec![initial],
             active: INITIAL,
             heard: INITIAL,
+            owed: 0,
             isn_client,
             offered_end_to_end: false,
             identity: true,

@@ -84,7 +84,9 @@ impl Connection {
             return Verdict::Drop(DropReason::AckOfUnsent);
         }
         let subflow_acked = subflow.snd_una != una;
+        let repeats = seq.before(subflow.rcv_ack);
         subflow.heard(ctx.now, segment);
+        self.owed |= u8::from(repeats) << index;
         if index == INITIAL {
             self.label_up = segment.ip.flow_label;
         }

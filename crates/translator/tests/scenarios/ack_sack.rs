@@ -512,3 +512,24 @@ fn two_subflows_sack_of_what_a_subflow_has_only_announced_goes_where_it_was_sent
         .gives(&["client1 . 1:1(0) ack 101 win 64 <dss ack 1>"]);
     assert_eq!(t.moved(), "");
 }
+
+#[test]
+fn two_subflows_repeated_data_is_acknowledged_where_it_came_whatever_else_the_server_says() {
+    // The ACK on flow 0 got lost; the server's answer is about data of flow 1 too. (An upload over paths
+    // that went up and down stood still: flow 0 repeated its first byte for ever.)
+    let mut t = Scenario::two_subflows();
+    let _ = t.client(0, "P. 1:101(100) ack 1 <dss ack 1 map 1:101@1>");
+    let _ = t.server(". 1:1(0) ack 101");
+    let _ = t.client(1, "P. 1:101(100) ack 1 <dss ack 1 map 201:301@1>");
+    t.server(". 1:1(0) ack 101 <sack 201:301>")
+        .gives(&["client1 . 1:1(0) ack 101 win 64 <dss ack 101>"]);
+    let _ = t.client(1, "P. 201:301(100) ack 1 <dss ack 1 map 401:501@201>");
+    let _ = t.client(0, "P. 1:101(100) ack 1 <dss ack 1 map 1:101@1>");
+    t.server(". 1:1(0) ack 101 <sack 1:101 401:501>").gives(&[
+        "client0 . 1:1(0) ack 101 win 64 <dss ack 101>",
+        "client1 . 1:1(0) ack 101 win 64 <dss ack 101,sack 201:301>",
+    ]);
+    t.server(". 1:1(0) ack 101 <sack 1:101 401:501>")
+        .gives(&["client1 . 1:1(0) ack 101 win 64 <dss ack 101,sack 201:301>"]);
+    let _ = t.moved();
+}
