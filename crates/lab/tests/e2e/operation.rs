@@ -1,6 +1,7 @@
 //! The program itself: bad starts, ends of every kind, nothing left behind.
 
-use std::net::TcpListener;
+use std::io::Read as _;
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
@@ -8,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use flexcp_lab::transfer::{Client, Job, ServeOptions, Server};
 use flexcp_lab::{Background, Family, FlexCp, Lab, daemon};
+use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::rig::{PORT, config, ensure_same, kernel_state};
 
@@ -24,6 +26,7 @@ crate::cases!("operation":
     sigterm_under_load_ends_at_once,
     crash_is_cleaned_up_at_the_next_start,
     second_daemon_with_the_same_socket_is_refused,
+    pings_pass,
 );
 
 fn lab() -> Result<Lab> {
@@ -204,4 +207,49 @@ fn second_daemon_with_the_same_socket_is_refused() -> Result<()> {
     // The first one has not noticed.
     flexcp.show_stats()?;
     flexcp.stop()
+}
+
+/// Rules can't tell an ICMP error about a connection from a ping: both go through FlexCP.
+fn pings_pass() -> Result<()> {
+    let lab = lab()?;
+    let services = daemon::transparent(&lab, &[])
+        + &daemon::reverse(
+            "shop",
+            &[format!("{}:8080", lab.proxy_addr(1, Family::V4))],
+            &[lab.server_socket(1, Family::V4, PORT).to_string()],
+            &[],
+        );
+    let flexcp = FlexCp::start(&lab, &config(&lab, &services))?;
+    for to in [
+        lab.server_socket(1, Family::V4, 0).ip(),
+        lab.proxy_addr(1, Family::V4),
+    ] {
+        // The larger one travels in fragments.
+        for len in [56, 4000] {
+            let answer = lab.client().run(|| ping(to, len));
+            answer.with_context(|| format!("{len} bytes to {to}"))?;
+        }
+    }
+    flexcp.stop()
+}
+
+/// One ICMP echo request of `len` bytes, and its reply.
+fn ping(to: IpAddr, len: usize) -> Result<()> {
+    let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::ICMPV4))?;
+    socket.set_read_timeout(Some(Duration::from_secs(3)))?;
+    let mut request = vec![8, 0, 0, 0, 0x12, 0x34, 0, 1];
+    request.extend((0..len).map(|i| i.to_le_bytes()[0]));
+    let sum = request.chunks(2).fold(0_u32, |sum, pair| {
+        sum + u32::from(u16::from_be_bytes([pair[0], pair[1]]))
+    });
+    let folded = (sum & 0xffff) + (sum >> 16);
+    let checksum = !u16::try_from((folded & 0xffff) + (folded >> 16))?;
+    request[2..4].copy_from_slice(&checksum.to_be_bytes());
+    socket.send_to(&request, &SocketAddr::new(to, 0).into())?;
+    let mut buffer = vec![0; 20 + request.len()];
+    let got = (&socket).read(&mut buffer).context("no answer")?;
+    let (_, reply) = buffer[..got].split_at(20);
+    ensure!(reply[0] == 0, "ICMP type {}", reply[0]);
+    ensure!(reply[4..] == request[4..], "other bytes than were sent");
+    Ok(())
 }
