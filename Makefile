@@ -20,9 +20,9 @@ test: lint unit privileged e2e
 lint: setup
 	scripts/lint
 
-# No root needed: byte formats, the translator's scenarios, configuration.
+# No root needed: byte formats, the fault model, the translator's scenarios, configuration.
 unit: setup
-	$(CARGO) test --locked -p flexcp-wire -p flexcp-translator
+	$(CARGO) test --locked -p flexcp-wire -p flexcp-faults -p flexcp-translator
 	$(CARGO) test --locked -p flexcp --lib --bins
 
 root:
