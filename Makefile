@@ -3,7 +3,7 @@
 
 CARGO ?= cargo
 
-.PHONY: setup build demo test lint unit root privileged e2e clean
+.PHONY: setup build demo test lint unit root privileged e2e link-selftest clean
 
 setup:
 	@scripts/setup
@@ -36,6 +36,10 @@ privileged: root setup
 # Real clients and servers around the real binary.
 e2e: root build
 	$(CARGO) test --release --locked -p flexcp-lab
+
+# How exact the lab's emulated links are on this machine, and how fast.
+link-selftest: root build
+	target/release/lab link-selftest
 
 clean:
 	$(CARGO) clean

@@ -39,7 +39,7 @@ pub use fault::{
     Coalesce, Corrupt, DropNth, Fault, Faults, GilbertElliott, Jitter, Nat, Place, Ppm, Rate,
     Reorder, Strip, Which,
 };
-pub use packet::checksums_right;
+pub use packet::{checksums_right, segments};
 pub use path::Path;
 pub use random::Random;
 pub use text::FaultError;

@@ -159,33 +159,58 @@ pub(crate) fn append_options(packet: &mut Vec<u8>, segment: &Segment, bytes: &[u
 
 /// Cuts a segment after `offset` bytes of payload; `None` when it has no more than that.
 ///
-/// Both halves have all options. FIN and PSH go with the second one, CWR with the first, as in
-/// segmentation offload.
+/// Both halves have all options. Halves of a segment with a wrong checksum have wrong ones.
 pub(crate) fn split(packet: &[u8], segment: &Segment, offset: usize) -> Option<[Vec<u8>; 2]> {
-    let payload = segment.payload();
-    if payload.len() <= offset || offset == 0 {
+    let len = segment.payload().len();
+    if len <= offset || offset == 0 {
         return None;
     }
     let right = checksums_right(packet);
-    let mut first = packet[..payload.start + offset].to_vec();
-    let mut second = packet[..payload.start].to_vec();
-    second.extend_from_slice(&packet[payload.start + offset..payload.end]);
+    Some([0..offset, offset..len].map(|part| cut(packet, segment, part, right)))
+}
 
+/// Segmentation offload: a TCP packet as segments with at most `size` bytes of payload each, with
+/// checksums made right whatever stood there. Anything but TCP, and any packet when `size` is 0,
+/// comes back as it is.
+#[must_use]
+pub fn segments(packet: &[u8], size: usize) -> Vec<Vec<u8>> {
+    let Some(segment) = Segment::parse(packet).filter(|_| size > 0) else {
+        return vec![packet.to_vec()];
+    };
+    let len = segment.payload().len();
+    let starts = (0..len.max(1)).step_by(size);
+    starts
+        .map(|start| cut(packet, &segment, start..len.min(start + size), true))
+        .collect()
+}
+
+/// A part of a segment's payload as a segment of its own.
+///
+/// FIN and PSH go with the last part, CWR with the first; IPv4 identifications count up.
+fn cut(packet: &[u8], segment: &Segment, part: Range<usize>, right: bool) -> Vec<u8> {
+    let payload = segment.payload();
     let tcp_at = segment.ip.header_len;
-    first[tcp_at + 13] &= !(FIN | PSH);
-    second[tcp_at + 13] &= !CWR;
-    let shift = u32::try_from(offset).unwrap_or(u32::MAX);
-    put_u32(&mut second, tcp_at + 4, segment.tcp.seq.wrapping_add(shift));
-    if !segment.ip.is_v6() {
-        let id = segment.ip.identification.wrapping_add(1);
-        second[4..6].copy_from_slice(&id.to_be_bytes());
+    let mut out = Vec::with_capacity(payload.start + part.len());
+    out.extend_from_slice(&packet[..payload.start]);
+    out.extend_from_slice(&packet[payload.start + part.start..payload.start + part.end]);
+    if part.end < payload.len() {
+        out[tcp_at + 13] &= !(FIN | PSH);
     }
-    for half in [&mut first, &mut second] {
-        let len = half.len();
-        set_total_len(half, &segment.ip, len);
-        complete(half, tcp_at, right);
+    if part.start > 0 {
+        out[tcp_at + 13] &= !CWR;
+        let shift = u32::try_from(part.start).unwrap_or(u32::MAX);
+        put_u32(&mut out, tcp_at + 4, segment.tcp.seq.wrapping_add(shift));
+        if !segment.ip.is_v6() {
+            let number = part.start.div_ceil(part.len().max(1));
+            let number = u16::try_from(number).unwrap_or(u16::MAX);
+            let id = segment.ip.identification.wrapping_add(number);
+            put_u16(&mut out, 4, id);
+        }
     }
-    Some([first, second])
+    let len = out.len();
+    set_total_len(&mut out, &segment.ip, len);
+    complete(&mut out, tcp_at, right);
+    out
 }
 
 /// Appends the payload of `next`, which follows `packet` directly, to it. Flags are united.

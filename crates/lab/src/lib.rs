@@ -15,6 +15,7 @@ mod counters;
 pub mod daemon;
 pub mod demo;
 mod fault;
+pub mod link;
 mod namespace;
 mod nginx;
 mod process;

@@ -5,7 +5,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use flexcp_faults::{Path, Time, checksums_right};
+use flexcp_faults::{Path, Time, checksums_right, segments};
 use flexcp_wire::{TcpFlags, TcpOption, Timestamps};
 
 use crate::support::{Tcp, drain, options_of, pair, path, read, through};
@@ -191,6 +191,30 @@ fn resegmented_halves_make_up_the_segment() {
         assert_eq!(first.options, packet.options);
         assert_eq!(second.options, packet.options);
     }
+}
+
+#[test]
+fn segmentation_makes_right_segments_of_one_without_checksum() {
+    for packet in both(Tcp {
+        flags: TcpFlags::ACK | TcpFlags::PSH,
+        ..data()
+    }) {
+        let mut unfinished = packet.build();
+        let at = unfinished.len() - packet.payload.len() - packet.options.len() - 4;
+        unfinished[at] ^= 1;
+        let out: Vec<_> = segments(&unfinished, 400)
+            .iter()
+            .map(|out| read(out))
+            .collect();
+        let payload: Vec<u8> = out.iter().flat_map(|out| out.payload.clone()).collect();
+        assert_eq!(payload, packet.payload);
+        let seqs: Vec<_> = out.iter().map(|out| out.seq - packet.seq).collect();
+        assert_eq!(seqs, [0, 400, 800]);
+        let pushed = out.iter().map(|out| out.flags.contains(TcpFlags::PSH));
+        assert!(pushed.eq([false, false, true]));
+        assert_eq!(segments(&unfinished, 0), [unfinished]);
+    }
+    assert_eq!(segments(&Tcp::ack().build(), 400), [Tcp::ack().build()]);
 }
 
 #[test]
