@@ -3,7 +3,7 @@
 
 CARGO ?= cargo
 
-.PHONY: setup build demo test lint unit root privileged e2e link-selftest clean
+.PHONY: setup build demo test lint unit root privileged e2e link-selftest faults clean
 
 setup:
 	@scripts/setup
@@ -36,6 +36,10 @@ privileged: root setup
 # Real clients and servers around the real binary.
 e2e: root build
 	$(CARGO) test --release --locked -p flexcp-lab
+
+# Small transfers over faulty links: every combination, or FAULTS_ARGS="--minutes 10 --cell loss".
+faults: root build
+	target/release/lab faults $(FAULTS_ARGS)
 
 # How exact the lab's emulated links are on this machine, and how fast.
 link-selftest: root build

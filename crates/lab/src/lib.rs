@@ -16,6 +16,7 @@ pub mod daemon;
 pub mod demo;
 mod fault;
 pub mod link;
+pub mod matrix;
 mod namespace;
 mod nginx;
 mod process;

@@ -13,6 +13,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use flexcp_faults::Faults;
 use flexcp_lab::demo::{Demo, clean_command};
 use flexcp_lab::link::{Emulator, LinkSpec, SelfTest};
+use flexcp_lab::matrix::{self, Matrix};
 use flexcp_lab::transfer::{Client, Job, Mode, Proto, ServeOptions, Server};
 use flexcp_lab::{
     Direction, Families, Family, FlexCp, Lab, LabBuilder, Sweep, remove, require_root, sweep,
@@ -50,6 +51,8 @@ enum Command {
         #[arg(long)]
         v6: bool,
     },
+    /// Run the fault matrix: small transfers through FlexCP over faulty links
+    Faults(FaultsArgs),
     /// Move checked bytes over real sockets
     #[command(subcommand)]
     Transfer(TransferCommand),
@@ -95,6 +98,31 @@ enum FamiliesArg {
     V4,
     V6,
     Both,
+}
+
+#[derive(Args)]
+struct FaultsArgs {
+    /// Cells whose name has this in it, e.g. loss-1/v4 or /down/4/ (may be given several times)
+    #[arg(long = "cell")]
+    cells: Vec<String>,
+    /// That many cells, spread over the matrix
+    #[arg(long)]
+    sample: Option<usize>,
+    /// Start no cell after that many minutes
+    #[arg(long)]
+    minutes: Option<u64>,
+    /// Cells at once
+    #[arg(long, default_value_t = 2)]
+    jobs: usize,
+    /// Chooses the luck of every packet
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// List the cells and run nothing
+    #[arg(long)]
+    list: bool,
+    /// Where faults.json and faults.md go
+    #[arg(long, default_value = "lab/results")]
+    results: PathBuf,
 }
 
 #[derive(Args)]
@@ -222,6 +250,7 @@ fn run(command: Command) -> Result<()> {
         Command::Up(args) => up(&args),
         Command::Shell(args) => shell(&args),
         Command::Clean { prefix } => clean(prefix.as_deref()),
+        Command::Faults(args) => faults(&args),
         Command::Link(args) => link(args),
         Command::LinkSelftest { v6 } => link_selftest(if v6 { Family::V6 } else { Family::V4 }),
         Command::Transfer(command) => transfer(command),
@@ -294,6 +323,44 @@ fn clean(prefix: Option<&str>) -> Result<()> {
     for prefix in removed {
         println!("removed {prefix}");
     }
+    Ok(())
+}
+
+fn faults(args: &FaultsArgs) -> Result<()> {
+    let matrix = Matrix {
+        only: args.cells.clone(),
+        sample: args.sample,
+        limit: args
+            .minutes
+            .map(|minutes| Duration::from_secs(60 * minutes)),
+        jobs: args.jobs,
+        seed: args.seed,
+    };
+    let cells = matrix.cells();
+    ensure!(
+        !cells.is_empty(),
+        "no cell has such a name; --list shows them"
+    );
+    if args.list {
+        for cell in &cells {
+            println!("{}", cell.name());
+        }
+        return Ok(());
+    }
+    require_root()?;
+    let outcomes = matrix.run(|outcome| {
+        let passed = if outcome.passed { "ok  " } else { "FAIL" };
+        let detail = outcome.detail.lines().next().unwrap_or_default();
+        println!("{passed} {} {} ms {detail}", outcome.cell, outcome.millis);
+    })?;
+    matrix::write(&outcomes, &args.results)?;
+    let failed = outcomes.iter().filter(|outcome| !outcome.passed).count();
+    let (run, all) = (outcomes.len(), cells.len());
+    println!(
+        "{run} of {all} cells run, {failed} failed; see {}",
+        args.results.display()
+    );
+    ensure!(failed == 0, "{failed} cells failed");
     Ok(())
 }
 

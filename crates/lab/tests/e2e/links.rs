@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use flexcp_lab::link::SelfTest;
+use flexcp_lab::matrix::Matrix;
 use flexcp_lab::transfer::Job;
 use flexcp_lab::{Cut, Direction, Expect, Families, Family, Lab};
 
@@ -23,6 +24,7 @@ crate::cases!("link":
     transfer_over_a_lossy_link_is_exact_ipv6,
     upload_over_a_lossy_link_is_exact,
     cut_and_restored_link_is_survived,
+    slice_of_the_fault_matrix_passes,
 );
 
 const MS: Duration = Duration::from_millis(1);
@@ -192,4 +194,34 @@ fn cut_and_restored_link_is_survived() -> Result<()> {
         ensure!(lost > 0, "the cut hit nothing");
         Ok(Expect::clean())
     })
+}
+
+/// A few cells of different kinds; `make faults` runs them all.
+fn slice_of_the_fault_matrix_passes() -> Result<()> {
+    let cells = [
+        "loss-1/v4/down/2/offloads",
+        "reorder-5/v6/up/2/plain",
+        "corrupt-payload/v4/up/1/plain",
+        "drop-third-ack/v4/up/2/offloads",
+        "resegment-500/v6/down/2/plain",
+        "coalesce/v4/up/2/plain",
+        "nat-rebind/v4/up/2/offloads",
+        "firewall/v6/up/4/plain",
+    ];
+    let matrix = Matrix {
+        only: cells.map(str::to_owned).to_vec(),
+        sample: None,
+        limit: None,
+        jobs: 1,
+        seed: 1,
+    };
+    let outcomes = matrix.run(|_| ())?;
+    ensure!(
+        outcomes.len() == cells.len(),
+        "{} cells run",
+        outcomes.len()
+    );
+    let failed: Vec<_> = outcomes.iter().filter(|outcome| !outcome.passed).collect();
+    ensure!(failed.is_empty(), "{failed:#?}");
+    Ok(())
 }
