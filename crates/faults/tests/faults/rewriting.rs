@@ -276,7 +276,7 @@ fn adjacent_segments_are_joined() {
 }
 
 #[test]
-fn segments_are_not_joined_across_a_gap_other_options_or_flows() {
+fn segments_are_not_joined_across_a_gap_other_options_flows_or_acknowledgments() {
     let first = data();
     let gap = Tcp {
         seq: first.seq + 1001,
@@ -292,7 +292,12 @@ fn segments_are_not_joined_across_a_gap_other_options_or_flows() {
         src: (first.src.0, 1001),
         ..data()
     };
-    for second in [gap, other_options, other_flow] {
+    let other_ack = Tcp {
+        seq: first.seq + 1000,
+        ack: first.ack + 1,
+        ..data()
+    };
+    for second in [gap, other_options, other_flow, other_ack] {
         let mut path = path("coalesce=5ms:9000", 1);
         path.send(Time::ZERO, first.build());
         path.send(Time::ZERO, second.build());
@@ -326,6 +331,14 @@ fn push_and_whatever_is_not_data_do_not_wait() {
     path.send(Time::ZERO, push.build());
     let out = drain(&mut path);
     assert_eq!((out.len(), out[0].0), (1, Time::ZERO));
+}
+
+#[test]
+fn waiting_segment_comes_out_when_the_faults_are_replaced() {
+    let mut path = path("coalesce=5ms:9000", 1);
+    path.send(Time::ZERO, data().build());
+    path.set_faults(Time::from_millis(1), vec![]);
+    assert_eq!(drain(&mut path), [(Time::from_millis(1), data().build())]);
 }
 
 #[test]

@@ -77,6 +77,7 @@ fn mistakes_say_where_and_what_would_be_right() {
         ("isn=3", &["isn, without a value"]),
         ("delay=20", &["delay=TIME", "20ms"]),
         ("blackhole=5s..2s", &["UNTIL after FROM"]),
+        ("blackhole=2s..2s", &["UNTIL after FROM"]),
         ("flap=1s:2s", &["DOWN not above PERIOD"]),
         ("drop=0:syn", &["drop=N"]),
         ("strip=mptpc", &["strip=OPTION", "mp-join"]),

@@ -3,7 +3,7 @@
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::time::Duration;
 
-use flexcp_faults::{Counters, Fault, Time};
+use flexcp_faults::{Counters, Fault, Ppm, Time};
 
 use crate::support::{Tcp, drain, path, stream, through};
 
@@ -235,6 +235,18 @@ fn schedules_of_new_faults_start_when_they_are_set() {
             (Time::from_millis(10), vec![1])
         ]
     );
+}
+
+#[test]
+fn packets_under_way_do_not_meet_the_new_faults() {
+    let mut path = path("delay=10ms,delay=1ms", 1);
+    path.send(Time::ZERO, vec![1]);
+    path.set_faults(
+        Time::from_millis(2),
+        vec![Fault::Delay(MS), Fault::Loss(Ppm::ALWAYS)],
+    );
+    path.send(Time::from_millis(3), vec![2]);
+    assert_eq!(drain(&mut path), [(Time::from_millis(10), vec![1])]);
 }
 
 #[test]
