@@ -117,6 +117,9 @@ struct FaultsArgs {
     /// Chooses the luck of every packet
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Leave captures of failed cells in this directory
+    #[arg(long)]
+    captures: Option<PathBuf>,
     /// List the cells and run nothing
     #[arg(long)]
     list: bool,
@@ -335,6 +338,7 @@ fn faults(args: &FaultsArgs) -> Result<()> {
             .map(|minutes| Duration::from_secs(60 * minutes)),
         jobs: args.jobs,
         seed: args.seed,
+        captures: args.captures.clone(),
     };
     let cells = matrix.cells();
     ensure!(

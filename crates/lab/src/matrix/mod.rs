@@ -9,6 +9,7 @@ mod report;
 mod rows;
 mod run;
 
+use std::path::PathBuf;
 use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -33,6 +34,8 @@ pub struct Matrix {
     pub jobs: usize,
     /// Chooses the luck of every packet and the payload.
     pub seed: u64,
+    /// Where captures of failed cells go; they cost time.
+    pub captures: Option<PathBuf>,
 }
 
 impl Matrix {
@@ -65,7 +68,7 @@ impl Matrix {
                 let Some((index, cell)) = lock(&next).next() else {
                     return;
                 };
-                let outcome = run(cell, self.seed);
+                let outcome = run(cell, self.seed, self.captures.as_deref());
                 each(&outcome);
                 lock(&outcomes).push((index, outcome));
             }

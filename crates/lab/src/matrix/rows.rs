@@ -58,6 +58,9 @@ pub enum Allow {
     Reset,
     /// Packets that are late, come twice or come from a rebound port look out of place.
     OutOfPlace,
+    /// D-SACKs for copies that the network made: a sender that did not retransmit as often does not
+    /// believe them (Linux, `tcp_dsack_seen`) and takes the block for nonsense.
+    NetworkCopies,
     /// A SYN+ACK comes again when the connection is open: the retransmission and the answer to the
     /// retransmitted SYN.
     SecondSynAck,
@@ -70,6 +73,7 @@ impl Allow {
             Self::Checksum => &["TcpInCsumErrors", "TcpInErrs"],
             Self::Fallback => crate::FALLBACKS,
             Self::Reset => &["MPRstTx", "MPRstRx", "MPFastcloseRx", "MPFastcloseTx"],
+            Self::NetworkCopies => &["TCPSACKDiscard"],
             Self::SecondSynAck => &["TcpInErrs", "TCPChallengeACK"],
             Self::OutOfPlace => &[
                 "TCPChallengeACK",
@@ -110,7 +114,7 @@ fn impairments() -> Vec<Row> {
         row("jitter-reorder", "jitter=5ms:reorder").allow(LATE),
         row("reorder-5", "reorder=5%:5ms").allow(LATE),
         row("reorder-25", "reorder=25%:5ms").allow(LATE),
-        row("duplicate-1", "duplicate=1%").allow(LATE),
+        row("duplicate-1", "duplicate=1%").allow(&[Allow::OutOfPlace, Allow::NetworkCopies]),
         row("corrupt-payload", "corrupt=0.1%:payload").allow(&[Allow::Checksum]),
         row("corrupt-header", "corrupt=0.1%:header").allow(&[Allow::Checksum]),
         row("flap", "flap=800ms:200ms").on(Reach::First),

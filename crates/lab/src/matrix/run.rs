@@ -1,5 +1,7 @@
 //! One cell, from its lab to its outcome.
 
+use std::fs;
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -46,8 +48,9 @@ pub struct Outcome {
     pub links: Vec<Value>,
 }
 
-/// Runs a cell in a lab of its own.
-pub fn run(cell: &Cell, seed: u64) -> Outcome {
+/// Runs a cell in a lab of its own. When it fails, captures of every interface of the proxy are left
+/// in the directory `captures`.
+pub fn run(cell: &Cell, seed: u64, captures: Option<&Path>) -> Outcome {
     let ends = |link| [Direction::Up, Direction::Down].map(|way| cell.faults(link, way));
     let mut outcome = Outcome {
         cell: cell.name(),
@@ -64,28 +67,51 @@ pub fn run(cell: &Cell, seed: u64) -> Outcome {
         server: None,
         links: vec![],
     };
-    match attempt(cell, seed, &mut outcome) {
+    match attempt(cell, seed, captures, &mut outcome) {
         Ok(()) => outcome.passed = true,
         Err(error) => outcome.detail = format!("{error:#}"),
     }
     outcome
 }
 
-fn attempt(cell: &Cell, seed: u64, outcome: &mut Outcome) -> Result<()> {
+fn attempt(cell: &Cell, seed: u64, captures: Option<&Path>, outcome: &mut Outcome) -> Result<()> {
     let lab = cell.lab(seed).build()?;
-    let server = Server::start(lab.server(1), ServeOptions::tcp(PORT))?;
-    let services = daemon::transparent(&lab, &[]);
-    let timeouts = "[timeouts]\nlinger = \"200ms\"\nhalf_open = \"3s\"\nrejoin = \"5s\"\n\n";
-    let config = daemon::config(&lab, &format!("{timeouts}{services}"));
-    let mut flexcp = FlexCp::start(&lab, &config)?;
-    let oracle = Oracle::start(&lab)?;
+    let Some(directory) = captures else {
+        return transfer(cell, seed, &lab, outcome);
+    };
+    let capture = lab.capture(&cell.name().replace('/', "-"))?;
+    let result = transfer(cell, seed, &lab, outcome);
+    let files = capture.stop()?;
+    if result.is_err() {
+        fs::create_dir_all(directory)?;
+        for file in files {
+            let name = file.file_name().context("a capture without a name")?;
+            fs::copy(&file, directory.join(name))?;
+        }
+    }
+    result
+}
 
+fn transfer(cell: &Cell, seed: u64, lab: &Lab, outcome: &mut Outcome) -> Result<()> {
+    let server = Server::start(lab.server(1), ServeOptions::tcp(PORT))?;
+    let services = daemon::transparent(lab, &[]);
+    let timeouts = "[timeouts]\nlinger = \"600ms\"\nhalf_open = \"3s\"\nrejoin = \"5s\"\n\n";
+    let config = daemon::config(lab, &format!("{timeouts}{services}"));
+    let mut flexcp = FlexCp::start(lab, &config)?;
+    let oracle = Oracle::start(lab)?;
+
+    // Schedules and counts begin with the transfer.
+    for link in 1..=lab.links() {
+        for direction in [Direction::Up, Direction::Down] {
+            lab.set_faults(link, direction, &cell.faults(link, direction))?;
+        }
+    }
     let job = Job::both(BYTES).seed(seed);
     let client = Client::mptcp(lab.server_socket(1, cell.family, PORT)).patience(PATIENCE);
     let report = client.run_in(lab.client(), &job)?;
     note(&report, outcome);
-    outcome.client = Some(oracle.client(&lab)?.telling());
-    outcome.server = Some(oracle.server(&lab, 1)?.telling());
+    outcome.client = Some(oracle.client(lab)?.telling());
+    outcome.server = Some(oracle.server(lab, 1)?.telling());
     for link in 1..=lab.links() {
         outcome.links.push(lab.link_counters(link)?.to_json());
     }
@@ -94,9 +120,9 @@ fn attempt(cell: &Cell, seed: u64, outcome: &mut Outcome) -> Result<()> {
     judge_end(cell, &report)?;
     // After an error its story is told by the counters; which ones is for the kernel to say.
     if report.failure.is_none() {
-        oracle.check(&lab, &expect(cell))?;
+        oracle.check(lab, &expect(cell))?;
     }
-    forgets_everything(&lab, &flexcp)?;
+    forgets_everything(lab, &flexcp)?;
     drop(server);
     flexcp.stop()
 }

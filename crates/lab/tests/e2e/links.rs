@@ -214,6 +214,7 @@ fn slice_of_the_fault_matrix_passes() -> Result<()> {
         limit: None,
         jobs: 1,
         seed: 1,
+        captures: None,
     };
     let outcomes = matrix.run(|_| ())?;
     ensure!(
