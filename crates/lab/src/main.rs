@@ -353,8 +353,13 @@ fn faults(args: &FaultsArgs) -> Result<()> {
     }
     require_root()?;
     let outcomes = matrix.run(|outcome| {
-        let passed = if outcome.passed { "ok  " } else { "FAIL" };
-        let detail = outcome.detail.lines().next().unwrap_or_default();
+        let passed = match (outcome.passed, &outcome.first_attempt) {
+            (true, None) => "ok   ",
+            (true, Some(_)) => "again",
+            (false, _) => "FAIL ",
+        };
+        let detail = outcome.first_attempt.as_ref().unwrap_or(&outcome.detail);
+        let detail = detail.lines().next().unwrap_or_default();
         println!("{passed} {} {} ms {detail}", outcome.cell, outcome.millis);
     })?;
     matrix::write(&outcomes, &args.results)?;

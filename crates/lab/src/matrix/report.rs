@@ -30,8 +30,8 @@ fn table(outcomes: &[Outcome]) -> String {
     let passed = outcomes.iter().filter(|outcome| outcome.passed).count();
     let mut text = format!(
         "# Fault matrix\n\n{passed} of {} cells passed.\n\n\
-         | fault | cells | passed | ended with an error | MB | median ms | longest gap ms |\n\
-         |---|---|---|---|---|---|---|\n",
+         | fault | cells | passed | at the second attempt | ended with an error | MB | median ms | longest gap ms |\n\
+         |---|---|---|---|---|---|---|---|\n",
         outcomes.len()
     );
     for (row, cells) in &rows {
@@ -40,9 +40,10 @@ fn table(outcomes: &[Outcome]) -> String {
         millis.sort_unstable();
         let _ = writeln!(
             text,
-            "| {row} | {} | {} | {} | {} | {} | {} |",
+            "| {row} | {} | {} | {} | {} | {} | {} | {} |",
             cells.len(),
             count(|cell| cell.passed),
+            count(|cell| cell.passed && cell.first_attempt.is_some()),
             count(|cell| cell.ended.is_some()),
             cells.iter().map(|cell| cell.bytes).sum::<u64>() / 1_000_000,
             millis[millis.len() / 2],
@@ -60,6 +61,19 @@ fn table(outcomes: &[Outcome]) -> String {
             format!("- `{}` (seed {}): {detail}\n", outcome.cell, outcome.seed)
         })
         .collect();
+    let again = outcomes.iter().filter_map(|outcome| {
+        let first = outcome.first_attempt.as_ref()?;
+        let first = first.lines().next().unwrap_or_default();
+        Some(format!("- `{}`: {first}\n", outcome.cell))
+    });
+    let again: Vec<_> = again.collect();
+    if !again.is_empty() {
+        let _ = write!(
+            text,
+            "\n## Counters that were wrong at the first attempt\n\n{}",
+            again.concat()
+        );
+    }
     if !lines.is_empty() {
         let _ = write!(text, "\n## What failed\n\n{}", lines.concat());
     }
