@@ -187,6 +187,10 @@ impl LabBuilder {
             "a lab has 1 to 8 access links"
         );
         ensure!((1..=8).contains(&self.servers), "a lab has 1 to 8 servers");
+        ensure!(
+            !self.keep || self.faults.is_empty(),
+            "a lab that outlives us can't have emulated links: they are threads of ours"
+        );
         sweep(Sweep::Leftovers);
 
         let prefix = next_prefix();
