@@ -110,6 +110,12 @@ fn directions_have_their_own_faults() -> Result<()> {
     test.send("", 10, MS, 200)?;
     test.lab().set_faults(1, Direction::Down, "loss=100%")?;
     ensure!(test.send("", 50, MS, 200)?.numbers.len() == 50);
+    let proxy = test.lab().proxy_addr(1, Family::V4).to_string();
+    let mut ping = test.lab().client().command("ping");
+    let ping = ping.args(["-c", "2", "-W", "1", &proxy]).output()?;
+    ensure!(!ping.status.success(), "answers came through");
+    let lost = test.lab().link_counters(1)?.down.lost_loss;
+    ensure!(lost >= 2, "{lost} answers lost");
     Ok(())
 }
 
