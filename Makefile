@@ -3,7 +3,7 @@
 
 CARGO ?= cargo
 
-.PHONY: setup build demo test lint unit root privileged e2e clean
+.PHONY: setup build demo test lint unit root privileged e2e link-selftest faults clean
 
 setup:
 	@scripts/setup
@@ -20,9 +20,9 @@ test: lint unit privileged e2e
 lint: setup
 	scripts/lint
 
-# No root needed: byte formats, the translator's scenarios, configuration.
+# No root needed: byte formats, the fault model, the translator's scenarios, configuration.
 unit: setup
-	$(CARGO) test --locked -p flexcp-wire -p flexcp-translator
+	$(CARGO) test --locked -p flexcp-wire -p flexcp-faults -p flexcp-translator
 	$(CARGO) test --locked -p flexcp --lib --bins
 
 root:
@@ -36,6 +36,14 @@ privileged: root setup
 # Real clients and servers around the real binary.
 e2e: root build
 	$(CARGO) test --release --locked -p flexcp-lab
+
+# Small transfers over faulty links: every combination, or FAULTS_ARGS="--minutes 10 --cell loss".
+faults: root build
+	target/release/lab faults $(FAULTS_ARGS)
+
+# How exact the lab's emulated links are on this machine, and how fast.
+link-selftest: root build
+	target/release/lab link-selftest
 
 clean:
 	$(CARGO) clean

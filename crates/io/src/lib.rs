@@ -4,8 +4,8 @@
 //!
 //! Everything here acts on the network namespace of the calling thread.
 //!
-//! This is the only crate of FlexCP with `unsafe`: three ioctls in [`Tun`] and the signal mask in
-//! [`Signals`].
+//! This is the only crate of FlexCP with `unsafe`: three ioctls in [`Tun`], the signal mask in
+//! [`Signals`], binding and options of [`PacketSocket`], and the policy of [`run_promptly`].
 #![deny(
     clippy::undocumented_unsafe_blocks,
     reason = "each unsafe block tells why it is sound"
@@ -13,6 +13,8 @@
 
 mod event;
 mod kernel;
+mod packet;
+mod schedule;
 mod signal;
 mod tun;
 
@@ -21,5 +23,7 @@ pub use kernel::{
     Diversion, Family, JournalError, KernelError, KernelTables, NetlinkError, PROTOCOL, Plan,
     Protocol, interface_exists, local_addresses, route_source, tcp_listener_on,
 };
+pub use packet::{PacketSocket, ReceivedFrame};
+pub use schedule::run_promptly;
 pub use signal::{Signal, Signals};
 pub use tun::{PacketBuffer, Tun, TunError};

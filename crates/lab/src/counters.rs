@@ -54,9 +54,9 @@ impl Mib {
         self.0.iter().map(|(name, value)| (name.as_str(), *value))
     }
 
-    /// The counters that tell what happened, for whoever reads a failure.
-    fn story(&self) -> String {
-        let telling = |(name, _): &(&str, i64)| {
+    /// The counters that tell what happened.
+    pub fn telling(&self) -> Self {
+        let telling = |name: &str| {
             let prefixes = [
                 "MP",
                 "DSS",
@@ -66,11 +66,17 @@ impl Mib {
                 "TcpOutRsts",
                 "TcpEstabResets",
             ];
-            FORBIDDEN.contains(name) || prefixes.iter().any(|prefix| name.starts_with(prefix))
+            FORBIDDEN.contains(&name) || prefixes.iter().any(|prefix| name.starts_with(prefix))
         };
-        let words = self
+        let kept = self.0.iter().filter(|(name, _)| telling(name));
+        Self(kept.map(|(name, value)| (name.clone(), *value)).collect())
+    }
+
+    /// For whoever reads a failure.
+    fn story(&self) -> String {
+        let telling = self.telling();
+        let words = telling
             .iter()
-            .filter(telling)
             .map(|(name, value)| format!("{name} {value}"));
         words.collect::<Vec<_>>().join(", ")
     }

@@ -1,15 +1,18 @@
-//! Faults between client and proxy: cut links, stripped options.
+//! Faults between client and proxy: cut links, stripped options, emulated links.
 //!
-//! All but a link that is set down are nftables rules in the wire's namespace,
-//! so neither end can see them, whatever it hooks on its own interfaces.
+//! All but a link that is set down are in the wire's namespace, so neither end
+//! can see them, whatever it hooks on its own interfaces: nftables rules, or for
+//! what those can't do an [`Emulator`] that carries the link's packets.
 
 use std::fmt::Write as _;
 
 use anyhow::{Context as _, Result, ensure};
+use flexcp_faults::Faults;
 use serde_json::Value;
 
+use crate::link::{Emulator, LinkCounters, LinkSpec};
 use crate::process::text;
-use crate::topology::Lab;
+use crate::topology::{Lab, LabBuilder};
 
 /// Ways to cut an access link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,19 +130,74 @@ impl Lab {
             .sum())
     }
 
+    /// Replaces the faults of an emulated link, one way (see [`LabBuilder::faults`]).
+    pub fn set_faults(&self, link: u8, direction: Direction, faults: &str) -> Result<()> {
+        self.emulator(link)?
+            .set_faults(direction, parse_faults(faults)?)
+    }
+
+    /// What happened on an emulated link so far.
+    pub fn link_counters(&self, link: u8) -> Result<LinkCounters> {
+        self.emulator(link)?.counters()
+    }
+
+    fn emulator(&self, link: u8) -> Result<&Emulator> {
+        let emulator = usize::from(link)
+            .checked_sub(1)
+            .and_then(|index| self.emulators.get(index)?.as_ref());
+        emulator
+            .with_context(|| format!("link {link} is not emulated: it was built without faults"))
+    }
+
+    /// One for each link that the description has faults for.
+    pub(crate) fn start_emulators(&self, spec: &LabBuilder) -> Result<Vec<Option<Emulator>>> {
+        let links = 1..=self.links();
+        for (link, ..) in &spec.faults {
+            ensure!(links.contains(link), "faults on link {link}: there is none");
+        }
+        links.map(|link| self.start_emulator(spec, link)).collect()
+    }
+
+    fn start_emulator(&self, spec: &LabBuilder, link: u8) -> Result<Option<Emulator>> {
+        let mut given = LinkSpec {
+            seed: spec.fault_seed.wrapping_add(u64::from(link) << 32),
+            ..LinkSpec::default()
+        };
+        let mut emulated = false;
+        for (_, direction, text) in spec.faults.iter().filter(|(on, ..)| *on == link) {
+            emulated = true;
+            let list = match direction {
+                Direction::Up => &mut given.up,
+                Direction::Down => &mut given.down,
+            };
+            list.0.extend(parse_faults(text)?.0);
+        }
+        if !emulated {
+            return Ok(None);
+        }
+        let ends = [format!("c{link}"), format!("p{link}")];
+        Emulator::start(self.wire()?, [&ends[0], &ends[1]], given).map(Some)
+    }
+
     /// Makes the wire forward frames between the two halves of every link.
     pub(crate) fn load_wire(&self) -> Result<()> {
         let Ok(wire) = self.wire() else { return Ok(()) };
         let mut rules = "table netdev wire {\n".to_owned();
-        for link in 1..=self.links() {
+        for (link, emulator) in (1..=self.links()).zip(&self.emulators) {
             for (from, to, chain) in [("c", "p", "up"), ("p", "c", "down")] {
+                // What an emulator carries must not pass a second time: it sees frames before the
+                // rules do.
+                let forward = match emulator {
+                    Some(_) => String::new(),
+                    None => format!("fwd to \"{to}{link}\""),
+                };
                 let _ = write!(
                     rules,
                     "chain {chain}{link} {{ }}\n\
                      chain {from}{link} {{\n\
                        type filter hook ingress device \"{from}{link}\" priority 0; policy drop;\n\
                        jump {chain}{link}\n\
-                       fwd to \"{to}{link}\"\n\
+                       {forward}\n\
                      }}\n"
                 );
             }
@@ -159,8 +217,17 @@ impl Lab {
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner);
         let faults = &mut faults[usize::from(link) - 1];
-        change(faults);
-        faults.changes += 1;
+        let mut changed = faults.clone();
+        change(&mut changed);
+        changed.changes += 1;
+        let by_rules = [Direction::Up, Direction::Down]
+            .iter()
+            .any(|direction| !changed.rules(*direction, "").is_empty());
+        ensure!(
+            !by_rules || self.emulator(link).is_err(),
+            "link {link} is emulated: its packets pass no rules; use set_faults"
+        );
+        *faults = changed;
         let quota = format!("q{link}_{}", faults.changes);
         let mut rules = String::new();
         for strip in &faults.strips {
@@ -234,6 +301,11 @@ impl Strip {
         };
         Some(format!("{condition} {STRIP}"))
     }
+}
+
+fn parse_faults(text: &str) -> Result<Faults> {
+    text.parse()
+        .with_context(|| format!("list of faults `{text}`"))
 }
 
 fn chain(link: u8, direction: Direction) -> String {

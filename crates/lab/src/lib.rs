@@ -15,6 +15,8 @@ mod counters;
 pub mod daemon;
 pub mod demo;
 mod fault;
+pub mod link;
+pub mod matrix;
 mod namespace;
 mod nginx;
 mod process;

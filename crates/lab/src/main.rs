@@ -8,11 +8,16 @@ use std::process::ExitCode;
 use std::time::Duration;
 use std::{fs, thread};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use flexcp_faults::Faults;
 use flexcp_lab::demo::{Demo, clean_command};
+use flexcp_lab::link::{Emulator, LinkSpec, SelfTest};
+use flexcp_lab::matrix::{self, Matrix};
 use flexcp_lab::transfer::{Client, Job, Mode, Proto, ServeOptions, Server};
-use flexcp_lab::{Families, FlexCp, Lab, LabBuilder, Sweep, remove, require_root, sweep};
+use flexcp_lab::{
+    Direction, Families, Family, FlexCp, Lab, LabBuilder, Sweep, remove, require_root, sweep,
+};
 
 /// Network namespaces, faults and transfers around FlexCP.
 #[derive(Parser)]
@@ -35,6 +40,19 @@ enum Command {
         /// Its name, e.g. fxl1234
         prefix: Option<String>,
     },
+    /// Carry packets between two interfaces of this network namespace, with faults
+    ///
+    /// Reads commands from standard input, one a line: `up FAULTS` and `down FAULTS` replace the
+    /// faults of a direction, `show` prints the counters as JSON. Ends with the input.
+    Link(LinkArgs),
+    /// Measure how exact emulated links are, and how fast
+    LinkSelftest {
+        /// IPv6 instead of IPv4
+        #[arg(long)]
+        v6: bool,
+    },
+    /// Run the fault matrix: small transfers through FlexCP over faulty links
+    Faults(FaultsArgs),
     /// Move checked bytes over real sockets
     #[command(subcommand)]
     Transfer(TransferCommand),
@@ -80,6 +98,51 @@ enum FamiliesArg {
     V4,
     V6,
     Both,
+}
+
+#[derive(Args)]
+struct FaultsArgs {
+    /// Cells whose name has this in it, e.g. loss-1/v4 or /down/4/ (may be given several times)
+    #[arg(long = "cell")]
+    cells: Vec<String>,
+    /// That many cells, spread over the matrix
+    #[arg(long)]
+    sample: Option<usize>,
+    /// Start no cell after that many minutes
+    #[arg(long)]
+    minutes: Option<u64>,
+    /// Cells at once
+    #[arg(long, default_value_t = 2)]
+    jobs: usize,
+    /// Chooses the luck of every packet
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Leave captures of failed cells in this directory
+    #[arg(long)]
+    captures: Option<PathBuf>,
+    /// List the cells and run nothing
+    #[arg(long)]
+    list: bool,
+    /// Where faults.json and faults.md go
+    #[arg(long, default_value = "lab/results")]
+    results: PathBuf,
+}
+
+#[derive(Args)]
+struct LinkArgs {
+    /// The interface where the way up begins
+    first: String,
+    /// The interface where it ends
+    second: String,
+    /// Faults from the first interface to the second, e.g. loss=1%,delay=10ms
+    #[arg(long, default_value = "")]
+    up: Faults,
+    /// Faults from the second interface to the first
+    #[arg(long, default_value = "")]
+    down: Faults,
+    /// Decides the luck of every packet
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
 }
 
 #[derive(Subcommand)]
@@ -190,6 +253,9 @@ fn run(command: Command) -> Result<()> {
         Command::Up(args) => up(&args),
         Command::Shell(args) => shell(&args),
         Command::Clean { prefix } => clean(prefix.as_deref()),
+        Command::Faults(args) => faults(&args),
+        Command::Link(args) => link(args),
+        Command::LinkSelftest { v6 } => link_selftest(if v6 { Family::V6 } else { Family::V4 }),
         Command::Transfer(command) => transfer(command),
     }
 }
@@ -261,6 +327,87 @@ fn clean(prefix: Option<&str>) -> Result<()> {
         println!("removed {prefix}");
     }
     Ok(())
+}
+
+fn faults(args: &FaultsArgs) -> Result<()> {
+    let matrix = Matrix {
+        only: args.cells.clone(),
+        sample: args.sample,
+        limit: args
+            .minutes
+            .map(|minutes| Duration::from_secs(60 * minutes)),
+        jobs: args.jobs,
+        seed: args.seed,
+        captures: args.captures.clone(),
+    };
+    let cells = matrix.cells();
+    ensure!(
+        !cells.is_empty(),
+        "no cell has such a name; --list shows them"
+    );
+    if args.list {
+        for cell in &cells {
+            println!("{}", cell.name());
+        }
+        return Ok(());
+    }
+    require_root()?;
+    let outcomes = matrix.run(|outcome| {
+        let passed = match (outcome.passed, &outcome.first_attempt) {
+            (true, None) => "ok   ",
+            (true, Some(_)) => "again",
+            (false, _) => "FAIL ",
+        };
+        let detail = outcome.first_attempt.as_ref().unwrap_or(&outcome.detail);
+        let detail = detail.lines().next().unwrap_or_default();
+        println!("{passed} {} {} ms {detail}", outcome.cell, outcome.millis);
+    })?;
+    matrix::write(&outcomes, &args.results)?;
+    let failed = outcomes.iter().filter(|outcome| !outcome.passed).count();
+    let (run, all) = (outcomes.len(), cells.len());
+    println!(
+        "{run} of {all} cells run, {failed} failed; see {}",
+        args.results.display()
+    );
+    ensure!(failed == 0, "{failed} cells failed");
+    Ok(())
+}
+
+fn link(args: LinkArgs) -> Result<()> {
+    let spec = LinkSpec {
+        up: args.up,
+        down: args.down,
+        seed: args.seed,
+    };
+    let emulator = Emulator::start_here([&args.first, &args.second], spec)?;
+    for line in std::io::stdin().lines() {
+        let line = line?;
+        let (command, faults) = line.split_once(' ').unwrap_or((&line, ""));
+        let outcome = match command {
+            "up" | "down" => faults
+                .parse()
+                .map_err(anyhow::Error::from)
+                .and_then(|list| {
+                    let up = command == "up";
+                    let direction = if up { Direction::Up } else { Direction::Down };
+                    emulator.set_faults(direction, list)
+                }),
+            "show" => emulator
+                .counters()
+                .map(|counters| println!("{}", counters.to_json())),
+            _ => Err(anyhow!("`{line}`: expected up FAULTS, down FAULTS or show")),
+        };
+        if let Err(error) = outcome {
+            eprintln!("lab: {error:#}");
+        }
+    }
+    Ok(())
+}
+
+fn link_selftest(family: Family) -> Result<()> {
+    let findings = SelfTest::new(family)?.all()?;
+    println!("{}", serde_json::to_string_pretty(&findings)?);
+    findings.judge()
 }
 
 fn transfer(command: TransferCommand) -> Result<()> {

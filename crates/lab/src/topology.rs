@@ -21,7 +21,8 @@ use std::{fs, process};
 use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::cleanup::{self, PREFIX, Sweep, sweep};
-use crate::fault::LinkFaults;
+use crate::fault::{Direction, LinkFaults};
+use crate::link::Emulator;
 use crate::namespace::{self, Namespace};
 use crate::process::{Reaper, output};
 
@@ -77,6 +78,9 @@ pub struct LabBuilder {
     keep: bool,
     mtu: Vec<(u8, u32)>,
     rate_mbit: Vec<(u8, u32)>,
+    /// Lists of faults as text; the links they name are emulated.
+    pub(crate) faults: Vec<(u8, Direction, String)>,
+    pub(crate) fault_seed: u64,
     client_sysctls: Vec<(String, String)>,
     server_sysctls: Vec<(String, String)>,
 }
@@ -140,6 +144,21 @@ impl LabBuilder {
         self
     }
 
+    /// Faults on one access link, one way, e.g. `loss=1%,delay=10ms` (see `flexcp_faults`).
+    ///
+    /// The link is carried by an [`Emulator`] then, and [`Lab::set_faults`] changes them while it
+    /// runs; an empty list has it emulated without faults.
+    pub fn faults(mut self, link: u8, direction: Direction, faults: &str) -> Self {
+        self.faults.push((link, direction, faults.to_owned()));
+        self
+    }
+
+    /// Decides the luck of every packet on emulated links (default 1).
+    pub fn fault_seed(mut self, seed: u64) -> Self {
+        self.fault_seed = seed;
+        self
+    }
+
     /// A sysctl of the client's namespace, e.g. `("net.ipv4.tcp_timestamps", "0")`.
     pub fn client_sysctl(mut self, name: &str, value: &str) -> Self {
         self.client_sysctls
@@ -168,6 +187,10 @@ impl LabBuilder {
             "a lab has 1 to 8 access links"
         );
         ensure!((1..=8).contains(&self.servers), "a lab has 1 to 8 servers");
+        ensure!(
+            !self.keep || self.faults.is_empty(),
+            "a lab that outlives us can't have emulated links: they are threads of ours"
+        );
         sweep(Sweep::Leftovers);
 
         let prefix = next_prefix();
@@ -198,6 +221,8 @@ pub struct Lab {
     servers: Vec<Namespace>,
     /// By link, from 0.
     pub(crate) faults: Mutex<Vec<LinkFaults>>,
+    /// By link, from 0; `None` where the wire forwards by itself.
+    pub(crate) emulators: Vec<Option<Emulator>>,
     remains: Remains,
 }
 
@@ -215,6 +240,8 @@ impl Lab {
             keep: false,
             mtu: vec![],
             rate_mbit: vec![],
+            faults: vec![],
+            fault_seed: 1,
             client_sysctls: vec![],
             server_sysctls: vec![],
         }
@@ -386,17 +413,19 @@ impl Plan {
 
         self.connect(&client, wire.as_ref(), &proxy, &servers)?;
         let links = usize::from(self.spec.links);
-        let lab = Lab {
+        let mut lab = Lab {
             prefix: self.prefix,
             client,
             wire,
             proxy,
             servers,
             faults: Mutex::new(vec![LinkFaults::default(); links]),
+            emulators: vec![],
             remains: self.guard,
             spec: self.spec,
         };
         lab.set_offloads_and_rates()?;
+        lab.emulators = lab.start_emulators(&lab.spec)?;
         lab.load_wire()?;
         lab.address()?;
         Ok(lab)

@@ -10,6 +10,7 @@
 mod close;
 mod direct;
 mod fallback;
+mod links;
 mod operation;
 mod paths;
 mod programs;
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
         reverse::cases(),
         programs::cases(),
         operation::cases(),
+        links::cases(),
     ];
     libtest_mimic::run(&arguments, groups.into_iter().flatten().collect()).exit_code()
 }

@@ -1,0 +1,281 @@
+//! The rows of the matrix: a fault each, and what may come of it.
+
+use super::cell::Way;
+
+/// A fault and what may come of it.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// Its name.
+    pub name: &'static str,
+    /// The faults on the way that has them; see `flexcp_faults`.
+    pub faults: &'static str,
+    /// Faults on the same links, the other way.
+    pub back: &'static str,
+    /// Directions that the fault makes sense for.
+    pub ways: &'static [Way],
+    /// Numbers of subflows that it makes sense for.
+    pub subflows: &'static [u8],
+    /// Links that have it.
+    pub reach: Reach,
+    /// What has to come of the transfer.
+    pub verdict: Verdict,
+    /// Forbidden counters that may move.
+    pub allow: &'static [Allow],
+    /// Sysctls of the client; those of `net.ipv4` of the server too.
+    pub sysctls: &'static [(&'static str, &'static str)],
+}
+
+/// Which links have a fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// Every link.
+    All,
+    /// The one of the initial subflow.
+    First,
+    /// Those of the joined subflows.
+    Others,
+}
+
+/// What has to come of a transfer. A wrong byte is a failure in any case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Every byte arrives.
+    Exact,
+    /// Every byte arrives if there is a second subflow; a connection of one may end with an error.
+    ExactIfJoined,
+    /// The connection may end with an error.
+    MayFail,
+}
+
+/// Reasons for which forbidden counters may move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Allow {
+    /// Packets with a wrong checksum arrive.
+    Checksum,
+    /// The connection falls back to TCP.
+    Fallback,
+    /// Subflows are reset or refused.
+    Reset,
+    /// Packets that are late, come twice or come from a rebound port look out of place.
+    OutOfPlace,
+    /// D-SACKs for copies that the network made: a sender that did not retransmit as often does not
+    /// believe them (Linux, `tcp_dsack_seen`) and takes the block for nonsense.
+    NetworkCopies,
+    /// A SYN+ACK comes again when the connection is open: the retransmission and the answer to the
+    /// retransmitted SYN.
+    SecondSynAck,
+}
+
+impl Allow {
+    /// The counters.
+    pub const fn counters(self) -> &'static [&'static str] {
+        match self {
+            Self::Checksum => &["TcpInCsumErrors", "TcpInErrs"],
+            Self::Fallback => crate::FALLBACKS,
+            Self::Reset => &["MPRstTx", "MPRstRx", "MPFastcloseRx", "MPFastcloseTx"],
+            Self::NetworkCopies => &["TCPSACKDiscard"],
+            Self::SecondSynAck => &["TcpInErrs", "TCPChallengeACK"],
+            Self::OutOfPlace => &[
+                "TCPChallengeACK",
+                "TCPACKSkippedSeq",
+                "TCPACKSkippedChallenge",
+                "TCPACKSkippedPAWS",
+                "TCPACKSkippedSynRecv",
+                "TCPACKSkippedFinWait2",
+                "TCPACKSkippedTimeWait",
+                "PAWSOldAck",
+                "BeyondWindow",
+            ],
+        }
+    }
+}
+
+/// All rows.
+pub fn rows() -> Vec<Row> {
+    let mut rows = impairments();
+    rows.extend(strips());
+    rows.extend(drops());
+    rows.extend(middleboxes());
+    rows
+}
+
+/// What links do.
+fn impairments() -> Vec<Row> {
+    const LATE: &[Allow] = &[Allow::OutOfPlace];
+    vec![
+        row("clean", ""),
+        row("loss-0.1", "loss=0.1%"),
+        row("loss-1", "loss=1%"),
+        row("loss-5", "loss=5%"),
+        row("burst", "burst=0.5%:20%"),
+        row("delay-10", "delay=10ms"),
+        row("delay-100", "delay=100ms"),
+        row("jitter", "jitter=5ms"),
+        row("jitter-reorder", "jitter=5ms:reorder").allow(LATE),
+        row("reorder-5", "reorder=5%:5ms").allow(LATE),
+        row("reorder-25", "reorder=25%:5ms").allow(LATE),
+        row("duplicate-1", "duplicate=1%").allow(&[Allow::OutOfPlace, Allow::NetworkCopies]),
+        row("corrupt-payload", "corrupt=0.1%:payload").allow(&[Allow::Checksum]),
+        row("corrupt-header", "corrupt=0.1%:header").allow(&[Allow::Checksum]),
+        row("flap", "flap=800ms:200ms").on(Reach::First),
+        row("blackhole", "blackhole=200ms..1200ms").on(Reach::First),
+        row("rate-10-1", "rate=8mbit:100kb,delay=2ms")
+            .on(Reach::Others)
+            .with(&[2, 4]),
+        row("ce-10", "ce=10%").sysctls(&[("net.ipv4.tcp_ecn", "1")]),
+    ]
+}
+
+/// Middleboxes that remove options.
+fn strips() -> Vec<Row> {
+    const PLAIN: &[Allow] = &[Allow::Fallback];
+    const JOIN: &[Allow] = &[Allow::Reset];
+    vec![
+        row("strip-capable-syn", "strip=mptcp@syn")
+            .only(UP)
+            .allow(PLAIN),
+        row("strip-capable-syn-ack", "strip=mptcp@syn-ack")
+            .only(DOWN)
+            .allow(PLAIN)
+            .on(Reach::First),
+        row("strip-capable-ack", "strip=mp-capable@ack")
+            .only(UP)
+            .allow(PLAIN),
+        row("strip-join-syn", "strip=mp-join@syn")
+            .only(UP)
+            .with(&[2, 4])
+            .allow(JOIN),
+        row("strip-join-syn-ack", "strip=mp-join@syn-ack")
+            .only(DOWN)
+            .with(&[2, 4])
+            .allow(JOIN),
+        row("strip-join-ack", "strip=mp-join@ack")
+            .only(UP)
+            .with(&[2, 4])
+            .allow(JOIN),
+        row("strip-dss-data", "strip=dss@data")
+            .verdict(Verdict::MayFail)
+            .allow(&[Allow::Fallback, Allow::Reset]),
+        row("strip-mptcp-later", "strip=mptcp@any#200")
+            .verdict(Verdict::MayFail)
+            .allow(&[Allow::Fallback, Allow::Reset]),
+        row("strip-timestamps", "strip=timestamps@syn").only(UP),
+        row("strip-sack", "strip=sack-permitted@syn").only(UP),
+        row("strip-window-scale", "strip=window-scale@syn").only(UP),
+    ]
+}
+
+/// Packets that matter, lost once.
+fn drops() -> Vec<Row> {
+    const JOIN: &[Allow] = &[Allow::Reset, Allow::OutOfPlace, Allow::SecondSynAck];
+    vec![
+        row("drop-syn", "drop=1:mp-capable")
+            .only(UP)
+            .on(Reach::First),
+        row("drop-syn-ack", "drop=1:mp-capable")
+            .only(DOWN)
+            .on(Reach::First)
+            .allow(&[Allow::OutOfPlace, Allow::SecondSynAck]),
+        row("drop-third-ack", "drop=2:mp-capable")
+            .only(UP)
+            .on(Reach::First)
+            .allow(&[Allow::OutOfPlace]),
+        row("drop-capable-data", "drop=2..3:mp-capable")
+            .only(UP)
+            .on(Reach::First)
+            .allow(&[Allow::OutOfPlace]),
+        row("drop-join-syn", "drop=1:mp-join")
+            .only(UP)
+            .with(&[2, 4]),
+        row("drop-join-syn-ack", "drop=1:mp-join")
+            .only(DOWN)
+            .with(&[2, 4])
+            .allow(JOIN),
+        row("drop-join-ack", "drop=2:mp-join")
+            .only(UP)
+            .with(&[2, 4])
+            .allow(JOIN),
+        row("drop-first-data", "drop=1:data"),
+        row("drop-three-data", "drop=20..22:data"),
+        row("drop-acks", "drop=10..20:ack"),
+        row("drop-fin", "drop=1..2:fin"),
+    ]
+}
+
+/// Middleboxes that rewrite.
+fn middleboxes() -> Vec<Row> {
+    vec![
+        row("resegment-500", "resegment=500"),
+        row("resegment-1", "resegment=1:10%"),
+        Row {
+            back: "mss=536",
+            ..row("coalesce", "mss=536,coalesce=2ms:1400")
+        },
+        Row {
+            back: "mss=536",
+            ..row("mss-536", "mss=536")
+        },
+        row("window-scale-4", "wscale=4"),
+        row("shift-timestamps", "shift-ts=100000"),
+        row("double-capable", "double=mptcp@syn")
+            .only(UP)
+            .allow(&[Allow::Fallback, Allow::Reset]),
+        row("nat", "nat").only(UP),
+        row("nat-rebind", "nat=at250ms")
+            .only(UP)
+            .on(Reach::First)
+            .verdict(Verdict::ExactIfJoined)
+            .allow(&[Allow::Reset, Allow::OutOfPlace]),
+        row("isn", "isn"),
+        row("firewall", "isn,shift-ts=100000,nat,resegment=700:20%").only(UP),
+    ]
+}
+
+const UP: &[Way] = &[Way::Up];
+const DOWN: &[Way] = &[Way::Down];
+
+const fn row(name: &'static str, faults: &'static str) -> Row {
+    Row {
+        name,
+        faults,
+        back: "",
+        ways: &[Way::Up, Way::Down],
+        subflows: &[1, 2, 4],
+        reach: Reach::All,
+        verdict: Verdict::Exact,
+        allow: &[],
+        sysctls: &[],
+    }
+}
+
+impl Row {
+    const fn only(mut self, ways: &'static [Way]) -> Self {
+        self.ways = ways;
+        self
+    }
+
+    const fn with(mut self, subflows: &'static [u8]) -> Self {
+        self.subflows = subflows;
+        self
+    }
+
+    const fn on(mut self, reach: Reach) -> Self {
+        self.reach = reach;
+        self
+    }
+
+    const fn verdict(mut self, verdict: Verdict) -> Self {
+        self.verdict = verdict;
+        self
+    }
+
+    const fn allow(mut self, allow: &'static [Allow]) -> Self {
+        self.allow = allow;
+        self
+    }
+
+    const fn sysctls(mut self, sysctls: &'static [(&'static str, &'static str)]) -> Self {
+        self.sysctls = sysctls;
+        self
+    }
+}

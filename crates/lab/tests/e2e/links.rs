@@ -1,0 +1,234 @@
+//! Emulated links: they do to packets what they were told, and nothing else.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use flexcp_lab::link::SelfTest;
+use flexcp_lab::matrix::Matrix;
+use flexcp_lab::transfer::Job;
+use flexcp_lab::{Cut, Direction, Expect, Families, Family, Lab};
+
+use crate::rig::transparent;
+
+crate::cases!("link":
+    loss_is_what_was_said_and_every_packet_is_accounted_for,
+    delay_is_what_was_said,
+    packets_are_reordered_and_doubled,
+    rate_is_what_was_said,
+    faults_change_while_it_runs,
+    directions_have_their_own_faults,
+    ordinary_rules_are_refused_on_an_emulated_link,
+    mistake_in_a_list_is_told,
+    transfer_over_a_clean_emulated_link_is_clean,
+    transfer_over_a_lossy_link_is_exact_ipv4,
+    transfer_over_a_lossy_link_is_exact_ipv6,
+    upload_over_a_lossy_link_is_exact,
+    cut_and_restored_link_is_survived,
+    slice_of_the_fault_matrix_passes,
+);
+
+const MS: Duration = Duration::from_millis(1);
+
+fn loss_is_what_was_said_and_every_packet_is_accounted_for() -> Result<()> {
+    let test = SelfTest::new(Family::V4)?;
+    test.send("", 10, MS, 200)?; // the neighbour is known now
+    let before = test.lab().link_counters(1)?.up;
+    let arrived = test.send("loss=2%", 10_000, MS / 20, 200)?.numbers.len() as u64;
+    let after = test.lab().link_counters(1)?;
+    let lost = after.up.lost_loss - before.lost_loss;
+    let counted = after.up.packets_in - before.packets_in;
+    ensure!(
+        counted - lost == after.up.packets_out - before.packets_out,
+        "{:?}",
+        after.up
+    );
+    // The kernel says a thing or two of its own meanwhile, such as IPv6 router solicitations.
+    ensure!(
+        (10_000..10_020).contains(&counted)
+            && arrived + lost <= counted
+            && arrived + lost >= 10_000,
+        "{arrived} arrived, {lost} lost: {:?}",
+        after.up
+    );
+    // 200 +- 3 * sqrt(10000 * 0.02 * 0.98)
+    ensure!((158..=242).contains(&lost), "{lost} of 10000 lost");
+    ensure!(after.unsent == [0, 0]);
+    Ok(())
+}
+
+fn delay_is_what_was_said() -> Result<()> {
+    for family in [Family::V4, Family::V6] {
+        let test = SelfTest::new(family)?;
+        let carrying = test.send("", 300, MS, 200)?.delay(50);
+        let delayed = test.send("delay=20ms", 300, MS, 200)?;
+        ensure!(delayed.numbers.len() == 300);
+        // Nothing can be early; late is what a busy machine makes of it, so the median is judged.
+        let (least, median) = (delayed.delay(0), delayed.delay(50));
+        ensure!(least >= 20 * MS, "{least:?}");
+        ensure!(
+            median.abs_diff(20 * MS + carrying) <= MS,
+            "{median:?} with {carrying:?} of our own"
+        );
+    }
+    Ok(())
+}
+
+fn packets_are_reordered_and_doubled() -> Result<()> {
+    let test = SelfTest::new(Family::V4)?;
+    let arrivals = test.send("reorder=every10:5ms,duplicate=20%", 1000, MS / 2, 200)?;
+    let counters = test.lab().link_counters(1)?.up;
+    let late = arrivals.numbers.windows(2).filter(|pair| pair[1] < pair[0]);
+    let (late, doubled) = (late.count(), arrivals.numbers.len() - 1000);
+    ensure!(late >= 50, "{late} came late of 100");
+    ensure!(
+        doubled as u64 == counters.duplicated && (150..250).contains(&doubled),
+        "{doubled} came twice: {counters:?}"
+    );
+    Ok(())
+}
+
+fn rate_is_what_was_said() -> Result<()> {
+    let test = SelfTest::new(Family::V4)?;
+    let arrivals = test.send("rate=8mbit:10mb", 1000, MS / 10, 1000)?;
+    ensure!(arrivals.numbers.len() == 1000);
+    let rate = arrivals.kbit(1000);
+    ensure!((7600..=8400).contains(&rate), "{rate} kbit/s");
+    Ok(())
+}
+
+fn faults_change_while_it_runs() -> Result<()> {
+    let test = SelfTest::new(Family::V4)?;
+    for (faults, expected) in [("", 50), ("loss=100%", 0), ("blackhole=10s..", 50)] {
+        let arrived = test.send(faults, 50, MS, 200)?.numbers.len();
+        ensure!(arrived == expected, "`{faults}`: {arrived} arrived");
+    }
+    Ok(())
+}
+
+fn directions_have_their_own_faults() -> Result<()> {
+    let test = SelfTest::new(Family::V4)?;
+    test.send("", 10, MS, 200)?;
+    test.lab().set_faults(1, Direction::Down, "loss=100%")?;
+    ensure!(test.send("", 50, MS, 200)?.numbers.len() == 50);
+    let proxy = test.lab().proxy_addr(1, Family::V4).to_string();
+    let mut ping = test.lab().client().command("ping");
+    let ping = ping.args(["-c", "2", "-W", "1", &proxy]).output()?;
+    ensure!(!ping.status.success(), "answers came through");
+    let lost = test.lab().link_counters(1)?.down.lost_loss;
+    ensure!(lost >= 2, "{lost} answers lost");
+    Ok(())
+}
+
+fn ordinary_rules_are_refused_on_an_emulated_link() -> Result<()> {
+    let lab = Lab::builder().faults(1, Direction::Up, "").build()?;
+    ensure!(lab.cut(1, Cut::Silent).is_err());
+    lab.cut(2, Cut::Silent)?;
+    ensure!(lab.set_faults(2, Direction::Up, "loss=1%").is_err());
+    lab.cut(1, Cut::NoCarrier)?;
+    lab.restore(1)
+}
+
+fn mistake_in_a_list_is_told() -> Result<()> {
+    let built = Lab::builder().faults(2, Direction::Up, "delay=20").build();
+    let error = format!("{:#}", built.expect_err("a delay without unit"));
+    ensure!(
+        error.contains("`delay=20`") && error.contains("20ms"),
+        "{error}"
+    );
+    let built = Lab::builder().faults(3, Direction::Up, "").build();
+    let error = format!("{:#}", built.expect_err("a third link of two"));
+    ensure!(error.contains("link 3"), "{error}");
+    Ok(())
+}
+
+/// Two links with these faults each way.
+fn lab(families: Families, up: &str, down: &str) -> Result<Lab> {
+    let builder = Lab::builder().families(families);
+    let links = (1..=2).fold(builder, |builder, link| {
+        builder
+            .faults(link, Direction::Up, up)
+            .faults(link, Direction::Down, down)
+    });
+    links.build()
+}
+
+fn transfer_over_a_clean_emulated_link_is_clean() -> Result<()> {
+    transparent(lab(Families::V4, "", "")?, |rig| {
+        rig.run(Family::V4, &Job::down(20_000_000))?;
+        rig.run(Family::V4, &Job::up(20_000_000))?;
+        Ok(Expect::clean().at_least(flexcp_lab::End::Client, "MPJoinSynAckRx", 1))
+    })
+}
+
+/// A few packets of each kind lost and late, at a rate that lets joins take part.
+const LOSSY: &str = "loss=1%,delay=5ms,rate=100mbit:200kb";
+
+fn transfer_over_a_lossy_link_is_exact_ipv4() -> Result<()> {
+    lossy(Families::V4, Family::V4, &Job::down(5_000_000))
+}
+
+fn transfer_over_a_lossy_link_is_exact_ipv6() -> Result<()> {
+    lossy(Families::V6, Family::V6, &Job::down(5_000_000))
+}
+
+fn upload_over_a_lossy_link_is_exact() -> Result<()> {
+    lossy(Families::V4, Family::V4, &Job::up(5_000_000))
+}
+
+fn lossy(families: Families, family: Family, job: &Job) -> Result<()> {
+    transparent(lab(families, LOSSY, LOSSY)?, |rig| {
+        rig.run(family, job)?;
+        let counters = rig.lab.link_counters(1)?;
+        ensure!(counters.up.packets_in + counters.down.packets_in > 500);
+        ensure!(
+            counters.up.lost() + counters.down.lost() > 0,
+            "{counters:?}"
+        );
+        Ok(Expect::clean())
+    })
+}
+
+fn cut_and_restored_link_is_survived() -> Result<()> {
+    let faults = "rate=50mbit:200kb";
+    transparent(lab(Families::V4, faults, faults)?, |rig| {
+        rig.run_while(Family::V4, &Job::down(8_000_000), || {
+            std::thread::sleep(200 * MS);
+            rig.lab
+                .set_faults(1, Direction::Down, "blackhole=0s..1s,rate=50mbit:200kb")
+        })?;
+        let lost = rig.lab.link_counters(1)?.down.lost_blackhole;
+        ensure!(lost > 0, "the cut hit nothing");
+        Ok(Expect::clean())
+    })
+}
+
+/// A few cells of different kinds; `make faults` runs them all.
+fn slice_of_the_fault_matrix_passes() -> Result<()> {
+    let cells = [
+        "loss-1/v4/down/2/offloads",
+        "reorder-5/v6/up/2/plain",
+        "corrupt-payload/v4/up/1/plain",
+        "drop-third-ack/v4/up/2/offloads",
+        "resegment-500/v6/down/2/plain",
+        "coalesce/v4/up/2/plain",
+        "nat-rebind/v4/up/2/offloads",
+        "firewall/v6/up/4/plain",
+    ];
+    let matrix = Matrix {
+        only: cells.map(str::to_owned).to_vec(),
+        sample: None,
+        limit: None,
+        jobs: 1,
+        seed: 1,
+        captures: None,
+    };
+    let outcomes = matrix.run(|_| ())?;
+    ensure!(
+        outcomes.len() == cells.len(),
+        "{} cells run",
+        outcomes.len()
+    );
+    let failed: Vec<_> = outcomes.iter().filter(|outcome| !outcome.passed).collect();
+    ensure!(failed.is_empty(), "{failed:#?}");
+    Ok(())
+}
