@@ -192,17 +192,21 @@ fn diverted(service: &Service, source: &[IpAddr]) -> Vec<Diversion> {
 }
 
 /// ICMP errors about what FlexCP sends go to the address that it was sent from: a server's (on the path),
-/// or FlexCP's own. On the path, those for clients go by as they are: a client's address may be any.
+/// or FlexCP's own. On the path, those for clients go by as they are: a client's address may be any. Those to
+/// IPv6 addresses of this host stay with the kernel: it needs the neighbour discovery that comes along.
 fn diverted_icmp(service: &Service, source: &[IpAddr]) -> Vec<Diversion> {
-    let announced = service.announce.iter().map(|own| host(own.value.addr));
-    let mut to: Vec<_> = match &service.mode {
-        Mode::Transparent { destinations, .. } => destinations.iter().map(|to| to.value).collect(),
-        Mode::Reverse { listen, .. } => {
-            let listen = listen.iter().map(|listen| host(listen.value.ip()));
-            listen.chain(source.iter().copied().map(host)).collect()
+    let mut to = Vec::new();
+    let mut own: Vec<_> = service.announce.iter().map(|own| own.value.addr).collect();
+    match &service.mode {
+        Mode::Transparent { destinations, .. } => {
+            to.extend(destinations.iter().map(|to| to.value));
         }
-    };
-    to.extend(announced);
+        Mode::Reverse { listen, .. } => {
+            own.extend(listen.iter().map(|listen| listen.value.ip()));
+            own.extend(source);
+        }
+    }
+    to.extend(own.into_iter().filter(IpAddr::is_ipv4).map(host));
     let diversion = |to: Prefix| Diversion {
         protocol: Protocol::Icmp,
         destination: Some(to),

@@ -78,7 +78,6 @@ fn transparent_service_diverts_both_directions_and_announced_addresses() {
             "to 10.9.0.0/16 icmp",
             "to 2001:db8::/32 icmp",
             "to 192.0.2.1/32 icmp",
-            "to 2001:db8:f::1/128 icmp",
         ]
     );
     let kernel = plan::kernel(&config, &[Vec::new()]);
@@ -126,11 +125,9 @@ fn reverse_service_diverts_its_listeners_and_its_back_ends_answers() {
             "to 203.0.113.6/32 dport 8443",
             "from 10.0.0.11/32 to 10.0.0.1/32 sport 4430 dport 61000-65534",
             "from 2001:db8:b::11/128 to 2001:db8:b::1/128 sport 4430 dport 61000-65534",
-            "to 203.0.113.5/32 icmp",
-            "to 2001:db8::5/128 icmp",
-            "to 10.0.0.1/32 icmp",
-            "to 2001:db8:b::1/128 icmp",
             "to 203.0.113.6/32 icmp",
+            "to 203.0.113.5/32 icmp",
+            "to 10.0.0.1/32 icmp",
         ]
     );
     let kernel = plan::kernel(&config, std::slice::from_ref(&sources));
