@@ -161,6 +161,8 @@ pub(crate) fn snapshot() -> Vec<String> {
         let title = arguments.to_owned();
         ip(arguments)
             .lines()
+            // The kernel gives links their local addresses when it is ready to.
+            .filter(|line| !line.contains("fe80::"))
             .map(|line| format!("{title}: {line}"))
             .collect::<Vec<_>>()
     })

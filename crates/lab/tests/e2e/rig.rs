@@ -169,6 +169,8 @@ pub(crate) fn kernel_state(namespace: &Namespace) -> Result<Vec<String>> {
         state.extend(
             text(command)?
                 .lines()
+                // The kernel gives links their local addresses when it is ready to.
+                .filter(|line| !line.contains("fe80::"))
                 .map(|line| line.trim_end().to_owned()),
         );
         Ok(())

@@ -41,7 +41,7 @@ pub(crate) struct AckNews {
 }
 
 impl Connection {
-    /// Takes the client's data ACK and window. `None`: it acknowledges what was never sent, or long ago.
+    /// Takes the client's data ACK and window. `None`: it acknowledges what was never sent.
     ///
     /// A packet without a data ACK says nothing about the connection, except while the initial subflow
     /// is all there is: then its ACK is the data ACK (options are being stripped, or are not yet there).
@@ -66,8 +66,7 @@ impl Connection {
                 return Some(AckNews::default());
             }
         };
-        let oldest = self.down_acked.sub(u64::from(self.span_down()));
-        if data_ack.after(self.down_next) || data_ack.before(oldest) {
+        if data_ack.after(self.down_next) {
             return None;
         }
         let acked = data_ack.after(self.down_acked);

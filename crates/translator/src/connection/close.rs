@@ -29,7 +29,13 @@ impl Connection {
         if segment.has(TcpFlags::FIN) {
             subflow.fin_remote = Some(Ssn(segment.tcp.seq).add(segment.payload_len()));
         }
-        let confirmed = subflow.fin_remote.is_some()
+        self.confirm_fins(ctx, index)
+    }
+
+    /// Closes a subflow on which both FINs and all before them are ACKed. `true`: it is closed.
+    pub(crate) fn confirm_fins(&mut self, ctx: &mut Context<'_>, index: SubflowIndex) -> bool {
+        let subflow = self.subflow(index);
+        let confirmed = subflow.fin_remote == Some(subflow.rcv_ack)
             && subflow
                 .fin_local
                 .is_some_and(|fin| subflow.snd_una.after(fin));
@@ -137,6 +143,11 @@ impl Connection {
         if repeats && !segment.has(TcpFlags::RST) {
             self.send_ack(ctx, index, TcpFlags::ACK);
             self.linger(ctx);
+        }
+        if data_fin && let Some(fin) = self.up_fin.filter(|fin| !self.up_acked.after(*fin)) {
+            // The server has not got it.
+            let outgoing = self.own_up(self.up_seq(fin), TcpFlags::FIN | TcpFlags::ACK);
+            ctx.send(outgoing.own());
         }
         true
     }

@@ -70,6 +70,7 @@ impl Connection {
         for index in self.indices() {
             if moved & (1 << index) != 0 {
                 self.answer_subflow_fin(ctx, index, false);
+                self.confirm_fins(ctx, index);
             }
         }
         self.announce_start(ctx);

@@ -219,7 +219,9 @@ impl Connection {
             DataNumber::Long(dsn) => Dsn(dsn),
             DataNumber::Short(low) => self.up_next.expand(low),
         };
-        if dsn.offset_from(self.up_acked).unsigned_abs() > u64::from(self.span_up()) {
+        // What others have carried long since may still come on a subflow that was held up.
+        let ahead = dsn.offset_from(self.up_acked);
+        if ahead > i64::from(self.span_up()) || ahead < -i64::from(FAR) {
             return Err(DropReason::BadMapping);
         }
         if len == 0 && !data_fin {

@@ -665,3 +665,37 @@ fn closed_join_syn_again_leaves_the_connection_alone() {
     assert_eq!(t.state(), "closed");
     let _ = t.moved();
 }
+
+#[test]
+fn subflow_whose_fins_cross_stays_until_its_data_is_acknowledged() {
+    let mut t = Scenario::established();
+    t.server(SERVER_FIN).gives(&[DATA_FIN_DOWN]);
+    t.at(200);
+    // FlexCP's FIN goes first, and the client ACKs it with its last data and its own.
+    let _ = t.server(SERVER_FIN);
+    t.client(0, "FP. 1:101(100) ack 2 <dss ack 2 map 1:101@1 fin>")
+        .gives(&["server FP. 1:101(100) ack 2 win 512"]);
+    assert_eq!(t.subflows(), ["0 active"]);
+    t.server(". 2:2(0) ack 102")
+        .gives(&["client0 . 2:2(0) ack 102 win 64 <dss ack 102>"]);
+    assert_eq!(t.subflows(), Vec::<String>::new());
+    assert_eq!(t.state(), "closed");
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
+fn data_fin_again_on_a_subflow_that_is_over_still_reaches_the_server() {
+    let mut t = Scenario::established();
+    t.server(SERVER_FIN).gives(&[DATA_FIN_DOWN]);
+    t.at(200);
+    let _ = t.server(SERVER_FIN);
+    let _ = t.client(0, "F. 1:1(0) ack 2 <dss ack 2 fin 1>");
+    t.client(0, ". 2:2(0) ack 2 <dss ack 2 fin 1>").gives(&[
+        "client0 . 2:2(0) ack 2 win 64 <dss ack 1>",
+        "server F. 1:1(0) ack 2 win 512",
+    ]);
+    let _ = t.server(". 2:2(0) ack 2");
+    t.client(0, ". 2:2(0) ack 2 <dss ack 2 fin 1>")
+        .gives(&["client0 . 2:2(0) ack 2 win 64 <dss ack 2>"]);
+    let _ = t.moved();
+}
