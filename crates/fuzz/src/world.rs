@@ -306,7 +306,9 @@ impl World {
         }
         self.drain(Some(&frame), &mut out);
         self.buf = buf;
-        checks::bounded(out.len());
+        let from_server = packet.from == Party::Server;
+        let crossing = if from_server { packet.payload.len() } else { 0 };
+        checks::bounded(out.len(), crossing);
         out
     }
 
@@ -319,7 +321,7 @@ impl World {
         let _ = self.translator.handle_packet(self.now, &mut frame);
         let mut out = Vec::new();
         self.drain(Some(&frame), &mut out);
-        checks::bounded(out.len());
+        checks::bounded(out.len(), 0);
     }
 
     /// Time goes on to `now`, with all that is due on the way.
@@ -333,7 +335,7 @@ impl World {
             self.translator.handle_timeout(self.now);
             let before = out.len();
             self.drain(None, &mut out);
-            checks::bounded(out.len() - before);
+            checks::bounded(out.len() - before, 0);
             let next = self.translator.poll_timeout();
             assert!(next.is_none_or(|next| next > self.now), "timer left over");
         }
