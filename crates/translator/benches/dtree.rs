@@ -12,8 +12,8 @@ use std::time::Instant;
 use flexcp_translator::internals::Lane;
 use flexcp_wire::{Dsn, Ssn};
 
-/// Runs held; 4096 is what `limits.mappings` allows by default.
-const SIZES: [u32; 7] = [1, 10, 100, 1_000, 4_096, 10_000, 100_000];
+/// Runs held; `limits.mappings` allows 4096 by default.
+const SIZES: [u32; 7] = [1, 10, 100, 1_000, 4_000, 10_000, 100_000];
 /// Bytes of a mapping.
 const LEN: u32 = 1000;
 /// From one mapping to the next, in both spaces.
