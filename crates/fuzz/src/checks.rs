@@ -124,9 +124,7 @@ pub(crate) fn well_formed(packet: &[u8], offload: Offload, same: bool, broken: b
     }
 }
 
-/// Work bound of one call. What the server sends again may cross as many mappings as it has bytes
-/// (`crossing`), and each piece is a packet.
-pub(crate) fn bounded(outputs: usize, crossing: usize) {
-    let most = MAX_OUTPUTS + crossing;
-    assert!(outputs <= most, "{outputs} packets out of one call");
+/// Work bound of one call.
+pub(crate) fn bounded(outputs: usize) {
+    assert!(outputs <= MAX_OUTPUTS, "{outputs} packets out of one call");
 }
