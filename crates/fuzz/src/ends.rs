@@ -36,6 +36,13 @@ impl Ranges {
         self.0.iter().find(holds).map_or(start, |&(_, right)| right)
     }
 
+    /// Whether all of `[from, to)` is there.
+    pub(crate) fn holds(&self, from: u64, to: u64) -> bool {
+        self.0
+            .iter()
+            .any(|&(left, right)| left <= from && to <= right)
+    }
+
     /// The first ranges behind `ack`, as SACK blocks counted from `base`.
     pub(crate) fn sack(&self, ack: u64, base: u32) -> SackBlocks {
         let mut blocks = SackBlocks::new();
@@ -73,6 +80,8 @@ pub(crate) struct Client {
     pub(crate) next: u64,
     pub(crate) fin: bool,
     got: Ranges,
+    /// The data that has come on any flow, also behind what is missing there.
+    pub(crate) seen: Ranges,
     /// Number of the server's DATA_FIN.
     pub(crate) fin_got: Option<u64>,
     /// The latest data ACK it has sent.
@@ -89,6 +98,9 @@ pub(crate) struct Server {
     /// The latest ACK it has sent and got.
     pub(crate) acked: u64,
     pub(crate) peer_acked: u64,
+    /// The latest TSval and right window edge that it was told.
+    pub(crate) clock: Option<u32>,
+    pub(crate) edge: u64,
 }
 
 impl Client {
@@ -145,6 +157,7 @@ impl Client {
         let flow = &mut self.flows[k];
         flow.got.add(ssn.into(), u64::from(ssn) + u64::from(len));
         flow.pending.push((ssn, dsn, len));
+        self.seen.add(dsn, dsn + u64::from(len));
         let ready = flow.got.end_from(1);
         let got = &mut self.got;
         flow.pending.retain(|&(ssn, dsn, len)| {

@@ -136,7 +136,9 @@ impl Model {
                 continue;
             }
             let next = self.entries.iter().position(|entry| entry.ssn > at);
-            let stop = next.map_or(new.ssn_end(), |i| self.entries[i].ssn.min(new.ssn_end()));
+            let stop = next
+                .map_or(u64::MAX, |i| self.entries[i].ssn)
+                .min(new.ssn_end());
             let piece = Entry {
                 ssn: at,
                 dsn,

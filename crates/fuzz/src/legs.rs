@@ -100,7 +100,7 @@ impl Legs {
 
     fn client_data(&mut self, input: &mut Input<'_>) {
         let k = self.flow(input);
-        let len = input.len(60_000).max(1);
+        let len = input.len(20_000).max(1);
         if self.client.fin || self.client.next > 1 << 24 {
             return;
         }
@@ -209,7 +209,7 @@ impl Legs {
     }
 
     fn server_data(&mut self, input: &mut Input<'_>) {
-        let len = input.len(60_000).max(1);
+        let len = input.len(20_000).max(1);
         if self.server.fin || self.server.next > 1 << 24 {
             return;
         }
@@ -226,7 +226,7 @@ impl Legs {
         let skip = u64::from(input.u16()) % outstanding;
         let skip = if input.bool() { skip } else { 0 };
         let at = self.server.peer_acked + skip;
-        let most = u32::try_from(self.server.next - at).unwrap_or(60_000);
+        let most = u32::try_from(self.server.next - at).unwrap_or(20_000);
         self.send_down(at, input.len(most).max(1));
     }
 
@@ -448,6 +448,7 @@ impl Legs {
                 );
                 let at = relative(output.tcp.seq, self.world.flows[0].isn);
                 self.check_bytes(true, at, output);
+                self.check_view_of_server(ack, output);
             }
             Party::Client(k) => {
                 let flow = &self.client.flows[k];
@@ -466,6 +467,39 @@ impl Legs {
                 let ssn = output.tcp.seq.wrapping_sub(self.world.flows[k].peer_isn);
                 self.check_down(k, ssn, output);
             }
+        }
+    }
+
+    /// The server's view of the client: a clock and a window that never go back, SACK blocks of what the
+    /// client has.
+    fn check_view_of_server(&mut self, ack: u64, output: &Output) {
+        if let Some(Timestamps { val, .. }) = output.options.timestamps {
+            let known = self.server.clock.get_or_insert(val);
+            assert!(
+                val.wrapping_sub(*known).cast_signed() >= 0,
+                "TSval {val} after {known}"
+            );
+            *known = val;
+        }
+        let scale = match self.world.setup.scales {
+            (Some(client), Some(_)) => client,
+            _ => 0,
+        };
+        let edge = ack + (u64::from(output.tcp.window) << scale);
+        // What scaling rounds off may come off (RFC 7323 section 2.4).
+        let known = self.server.edge;
+        assert!(
+            edge + (1 << scale) > known,
+            "right window edge {edge} after {known}"
+        );
+        self.server.edge = edge.max(known);
+        for &(left, right) in output.options.sack.as_slice() {
+            let place = |edge: u32| u64::from(edge.wrapping_sub(self.world.server_isn));
+            let (left, right) = (place(left), place(right));
+            assert!(
+                self.client.seen.holds(left, right),
+                "SACK {left}:{right} of what never came"
+            );
         }
     }
 

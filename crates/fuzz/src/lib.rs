@@ -40,14 +40,14 @@ pub const TARGETS: &[Target] = &[
         run: parse::target,
         max_len: 300,
         words: &[],
-        runs_in_tests: 20_000,
+        runs_in_tests: 60_000,
     },
     Target {
         name: "options",
         run: options::target,
         max_len: 200,
         words: &[],
-        runs_in_tests: 100_000,
+        runs_in_tests: 200_000,
     },
     Target {
         name: "stream",
@@ -82,7 +82,7 @@ pub const TARGETS: &[Target] = &[
         run: text::control,
         max_len: 100,
         words: text::CONTROL_WORDS,
-        runs_in_tests: 50_000,
+        runs_in_tests: 100_000,
     },
 ];
 

@@ -7,7 +7,7 @@ use flexcp_wire::{
 
 use crate::checks::Output;
 use crate::keys;
-use crate::world::{Packet, Party, World};
+use crate::world::{FLOWS, Packet, Party, World};
 
 /// How far a conversation has come before the fuzzer takes over.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -83,7 +83,7 @@ impl World {
     pub(crate) fn syn(&self) -> Packet {
         let mut syn = Packet::new(Party::Client(0), self.flows[0].isn, 0, TcpFlags::SYN);
         let capable = self.capable(CapableKeys::Syn);
-        syn.options = self.syn_options(self.setup.scales.0, Some(capable), 0);
+        syn.options = self.syn_options(0, self.setup.scales.0, Some(capable), 0);
         syn.window = 65_535;
         syn
     }
@@ -93,7 +93,7 @@ impl World {
         let ack = self.flows[0].isn.wrapping_add(1);
         let flags = TcpFlags::SYN | TcpFlags::ACK;
         let mut syn_ack = Packet::new(Party::Server, self.server_isn, ack, flags);
-        syn_ack.options = self.syn_options(self.setup.scales.1, None, self.clock(0));
+        syn_ack.options = self.syn_options(FLOWS, self.setup.scales.1, None, self.clock(0));
         syn_ack.window = 65_160;
         syn_ack
     }
@@ -119,7 +119,7 @@ impl World {
             nonce: flow.nonce,
         };
         let mut syn = Packet::new(Party::Client(k), flow.isn, 0, TcpFlags::SYN);
-        syn.options = self.syn_options(self.setup.scales.0, Some(MptcpOption::Join(join)), 0);
+        syn.options = self.syn_options(k, self.setup.scales.0, Some(MptcpOption::Join(join)), 0);
         syn
     }
 
@@ -170,14 +170,20 @@ impl World {
         Packet::new(Party::Client(k), seq, ack, TcpFlags::ACK)
     }
 
-    fn syn_options(&self, scale: Option<u8>, mptcp: Option<MptcpOption>, ecr: u32) -> Vec<u8> {
+    fn syn_options(
+        &self,
+        k: usize,
+        scale: Option<u8>,
+        mptcp: Option<MptcpOption>,
+        ecr: u32,
+    ) -> Vec<u8> {
         let mut writer = OptionWriter::new();
         writer.push(&TcpOption::Mss(1460));
         if self.setup.sack {
             writer.push(&TcpOption::SackPermitted);
         }
         if self.setup.timestamps {
-            let val = self.clock(0);
+            let val = self.clock(k);
             writer.push(&TcpOption::Timestamps(Timestamps { val, ecr }));
         }
         if let Some(scale) = scale {

@@ -1,8 +1,8 @@
 //! Puts the bugs of `mutants/*.txt` one by one into a copy of the workspace and runs the tests that need
 //! no root: which test notices each of them, and which bug nobody notices.
 //!
-//! `seeded-bugs [--check] [WORD...]`: `--check` only looks whether each text still stands where the list
-//! says, WORDs choose bugs by their name.
+//! `seeded-bugs [--check] [--only=PACKAGE] [WORD...]`: `--check` only looks whether each text still stands
+//! where the list says, `--only` runs the tests of one package, WORDs choose bugs by their name.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
@@ -57,7 +57,9 @@ fn run() -> Result<bool, String> {
     }
     let copy = root.join("target/seeded-bugs");
     mirror(&root, &copy.join("source")).map_err(|error| format!("copy: {error}"))?;
-    let copy = Copy { copy };
+    let only = flags.iter().find_map(|flag| flag.strip_prefix("--only="));
+    let packages = only.map_or_else(|| PACKAGES.to_vec(), |package| vec![package]);
+    let copy = Copy { copy, packages };
     if let Verdict::Invalid(why) | Verdict::Caught(why) = copy.test()? {
         return Err(format!("tests fail without any bug: {why}"));
     }
@@ -197,11 +199,12 @@ fn copy_file(from: &Path, to: &Path) -> io::Result<()> {
 }
 
 /// The copy that is damaged and mended.
-struct Copy {
+struct Copy<'a> {
     copy: PathBuf,
+    packages: Vec<&'a str>,
 }
 
-impl Copy {
+impl Copy<'_> {
     /// Puts the bug in, tests, takes it out.
     fn with(&self, bug: &Bug) -> Result<Verdict, String> {
         let file = self.copy.join("source").join(&bug.file);
@@ -216,7 +219,7 @@ impl Copy {
 
     /// Runs the tests of one package after the other until one fails; each is built when it is its turn.
     fn test(&self) -> Result<Verdict, String> {
-        for package in PACKAGES {
+        for package in &self.packages {
             let (builds, output) = self.cargo(&["--no-run"], package, PATIENCE * 20)?;
             if !builds {
                 let error = output.lines().find(|line| line.starts_with("error"));
