@@ -14,7 +14,7 @@ use std::{env, fs, io};
 /// Share of the bugs that has to be noticed, in percent.
 const WANTED: usize = 95;
 /// Seconds for the tests of one bug: one that makes a loop endless is noticed by that.
-const PATIENCE: u32 = 120;
+const PATIENCE: u32 = 60;
 /// Packages whose tests are run, those most likely to notice first.
 const PACKAGES: [&str; 3] = ["flexcp-translator", "flexcp-wire", "flexcp-fuzz"];
 
@@ -220,7 +220,7 @@ impl Copy<'_> {
     /// Runs the tests of one package after the other until one fails; each is built when it is its turn.
     fn test(&self) -> Result<Verdict, String> {
         for package in &self.packages {
-            let (builds, output) = self.cargo(&["--no-run"], package, PATIENCE * 20)?;
+            let (builds, output) = self.cargo(&["--no-run"], package, PATIENCE * 40)?;
             if !builds {
                 let error = output.lines().find(|line| line.starts_with("error"));
                 return Ok(Verdict::Invalid(error.unwrap_or("no error?").into()));
