@@ -5,8 +5,8 @@
 use std::net::SocketAddr;
 
 use flexcp_wire::{
-    ChecksumState, Dss, GsoKind, IpHeader, MpCapable, MpJoin, MptcpOption, Offload, SackBlocks,
-    Sum, TcpHeader, TcpOption, TcpOptions, Timestamps,
+    ChecksumState, Dss, GsoKind, IcmpError, IpHeader, MpCapable, MpJoin, MptcpOption, Offload,
+    SackBlocks, Sum, TcpHeader, TcpOption, TcpOptions, Timestamps, protocol,
 };
 
 use crate::world::Party;
@@ -121,6 +121,21 @@ pub(crate) fn well_formed(packet: &[u8], offload: Offload, same: bool, broken: b
             ChecksumState::Complete,
             "segmentation needs the checksum"
         );
+    }
+}
+
+/// What every packet has, TCP or not: lengths and header checksums, the one of ICMP included.
+pub(crate) fn addressed(packet: &[u8]) {
+    let ip = IpHeader::parse(packet).expect("an IP packet");
+    assert_eq!(ip.total_len, packet.len(), "IP total length");
+    if !ip.is_v6() {
+        let sum = Sum::of(&packet[..ip.header_len]).fold();
+        assert_eq!(sum, 0xffff, "IP header checksum");
+    }
+    let message = &packet[ip.header_len..];
+    if matches!(ip.protocol, protocol::ICMP | protocol::ICMPV6) {
+        assert!(IcmpError::checksum_is_right(&ip, message), "ICMP checksum");
+        assert!(IcmpError::parse(&ip, message).is_some(), "ICMP error");
     }
 }
 

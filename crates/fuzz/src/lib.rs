@@ -6,6 +6,7 @@
 mod checks;
 pub mod corpus;
 mod ends;
+pub mod icmp;
 mod input;
 mod keys;
 pub mod lane;
@@ -60,6 +61,13 @@ pub const TARGETS: &[Target] = &[
         name: "legs",
         run: legs::target,
         max_len: 600,
+        words: &[],
+        runs_in_tests: 10_000,
+    },
+    Target {
+        name: "icmp",
+        run: icmp::target,
+        max_len: 400,
         words: &[],
         runs_in_tests: 10_000,
     },

@@ -69,7 +69,12 @@ fn translator(packet: &[u8], offload: Offload) {
     let end = buf.len();
     let mut frame = Frame::new(&mut buf, HEADROOM..end, offload);
     let verdict = translator.handle_packet(Instant::default(), &mut frame);
-    assert!(matches!(verdict, Verdict::Drop(_)), "nobody wants it");
+    // What is ICMP was diverted by accident.
+    let untouched = verdict == Verdict::Forward && frame.packet() == packet;
+    assert!(
+        untouched || matches!(verdict, Verdict::Drop(_)),
+        "nobody wants it"
+    );
     let mut made = 0;
     while let Some(transmit) = translator.poll_transmit() {
         assert_eq!(transmit.offload.checksum, ChecksumState::Partial);

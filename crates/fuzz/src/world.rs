@@ -316,7 +316,12 @@ impl World {
         buf[HEADROOM..].copy_from_slice(bytes);
         let end = buf.len();
         let mut frame = Frame::new(&mut buf, HEADROOM..end, offload);
-        let _ = self.translator.handle_packet(self.now, &mut frame);
+        trace(|| format!("        raw {}", PacketLine(bytes)));
+        let verdict = self.translator.handle_packet(self.now, &mut frame);
+        if verdict == Verdict::Forward && frame.packet() != bytes {
+            trace(|| format!("        FlexCP sends {}", PacketLine(frame.packet())));
+            checks::addressed(frame.packet());
+        }
         let mut out = Vec::new();
         self.drain(Some(&frame), &mut out);
         checks::bounded(out.len());

@@ -49,4 +49,4 @@ macro_rules! targets {
     };
 }
 
-targets!(parse options stream legs lane config control);
+targets!(parse options stream legs icmp lane config control);
