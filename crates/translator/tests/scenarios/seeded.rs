@@ -18,9 +18,11 @@ fn wrapped_data_numbers_ack_of_the_server_from_before_the_wrap_is_taken() {
 }
 
 #[test]
-fn established_without_scaling_at_the_client_window_of_the_server_passes() {
-    let mut t = Setup::new().scales(None, Some(7)).established();
+fn syn_sent_without_scaling_server_that_scales_all_the_same_is_not_believed() {
+    let mut t = Setup::new().scales(None, None).syn_sent();
+    let _ = t.server("S. 0:0(0) ack 1 win 65160 <mss 1460,sackok,ws 7>");
+    let _ = t.client(0, ". 1:1(0) ack 1 win 512 <capable>");
     t.server(". 1:1(0) ack 1 win 50")
         .gives(&["client0 . 1:1(0) ack 1 win 50 <dss ack 1>"]);
-    assert_eq!(t.moved(), "");
+    assert_eq!(t.moved(), "mp_capable_ack_rx+1");
 }
