@@ -1,6 +1,6 @@
 //! What a seeded bug (`make seeded-bugs`) got past every other scenario with.
 
-use crate::support::Setup;
+use crate::support::{Scenario, Setup};
 
 /// The client's initial data number lies less than 700 before a wrap of the low 32 bits.
 const CLIENT_LOW: u64 = 0x0503_34cf_0074_9a39;
@@ -25,4 +25,36 @@ fn syn_sent_without_scaling_server_that_scales_all_the_same_is_not_believed() {
     t.server(". 1:1(0) ack 1 win 50")
         .gives(&["client0 . 1:1(0) ack 1 win 50 <dss ack 1>"]);
     assert_eq!(t.moved(), "mp_capable_ack_rx+1");
+}
+
+#[test]
+fn left_subflow_sack_right_at_the_data_ack_is_not_passed_on() {
+    let mut t = Scenario::two_subflows();
+    for line in [". 1:101(100) ack 1", ". 101:201(100) ack 1"] {
+        assert!(t.server(line).lines()[0].starts_with("client0"));
+    }
+    t.at(1000);
+    let again = t.server(". 1:101(100) ack 1");
+    assert!(again.lines()[0].starts_with("client1"), "{again:?}");
+    let _ = t.client(1, ". 1:1(0) ack 101 <dss ack 101>");
+    // Flow 0 has the second packet, and the client waits for the first one on it.
+    let late = t.client(0, ". 1:1(0) ack 1 <sack 101:201,dss ack 101>");
+    let sacked = late.lines().iter().any(|line| line.contains("sack"));
+    assert!(!sacked, "{late:?}");
+    let _ = t.moved();
+}
+
+#[test]
+fn three_subflows_data_that_a_good_one_holds_goes_again_there() {
+    let mut t = Scenario::two_subflows();
+    let _ = t.client(2, "S 0:0(0) win 65535 <mss 1460,sackok,ws 8,join>");
+    let _ = t.client(2, ". 1:1(0) ack 1 <join>");
+    assert!(t.server(". 1:101(100) ack 1").lines()[0].starts_with("client0"));
+    t.at(1000);
+    assert!(t.server(". 1:101(100) ack 1").lines()[0].starts_with("client1"));
+    // Flow 0 has failed, flow 1 holds the data, and new data goes down on flow 2.
+    let _ = t.client(1, ". 1:1(0) ack 1 <dss ack 1,prio b>");
+    t.server(". 1:101(100) ack 1")
+        .gives(&["client1 . 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1>"]);
+    let _ = t.moved();
 }
