@@ -58,3 +58,20 @@ fn three_subflows_data_that_a_good_one_holds_goes_again_there() {
         .gives(&["client1 . 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1>"]);
     let _ = t.moved();
 }
+
+#[test]
+fn failed_subflow_that_acks_a_part_is_good_again() {
+    let mut t = Scenario::two_subflows();
+    for line in [". 1:101(100) ack 1", ". 101:201(100) ack 1"] {
+        assert!(t.server(line).lines()[0].starts_with("client0"));
+    }
+    t.at(1000);
+    let again = t.server(". 101:201(100) ack 1");
+    assert!(again.lines()[0].starts_with("client1"), "{again:?}");
+    let _ = t.client(0, ". 1:1(0) ack 101 <dss ack 101>");
+    let _ = t.client(1, ". 1:1(0) ack 1 <dss ack 101,prio b>");
+    let new = t.server(". 201:301(100) ack 1");
+    let goes = |line: &String| line.starts_with("client0") && line.contains("map 201:301");
+    assert!(new.lines().iter().any(goes), "{new:?}");
+    let _ = t.moved();
+}
