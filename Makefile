@@ -3,8 +3,7 @@
 
 CARGO ?= cargo
 
-.PHONY: setup build demo test lint unit root privileged e2e link-selftest faults clean
-.PHONY: setup build demo test lint unit root privileged e2e fuzz bench-dtree seeded-bugs clean
+.PHONY: setup build demo test lint unit root privileged e2e link-selftest faults fuzz bench-dtree seeded-bugs clean
 
 setup:
 	@scripts/setup
@@ -21,12 +20,10 @@ test: lint unit privileged e2e
 lint: setup
 	scripts/lint
 
-# No root needed: byte formats, the fault model, the translator's scenarios, configuration.
+# No root needed: byte formats, the fault model, the translator's scenarios, fuzz targets over their
+# corpus, configuration.
 unit: setup
 	$(CARGO) test --locked -p flexcp-wire -p flexcp-faults -p flexcp-translator
-# No root needed: byte formats, the translator's scenarios, fuzz targets over their corpus, configuration.
-unit: setup
-	$(CARGO) test --locked -p flexcp-wire -p flexcp-translator
 	$(CARGO) test --locked -p flexcp-fuzz
 	$(CARGO) test --locked -p flexcp --lib --bins
 
