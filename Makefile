@@ -3,7 +3,7 @@
 
 CARGO ?= cargo
 
-.PHONY: setup build demo test lint unit root privileged e2e link-selftest faults clean
+.PHONY: setup build demo test lint unit root privileged e2e link-selftest faults fuzz bench-dtree seeded-bugs clean
 
 setup:
 	@scripts/setup
@@ -20,9 +20,11 @@ test: lint unit privileged e2e
 lint: setup
 	scripts/lint
 
-# No root needed: byte formats, the fault model, the translator's scenarios, configuration.
+# No root needed: byte formats, the fault model, the translator's scenarios, fuzz targets over their
+# corpus, configuration.
 unit: setup
 	$(CARGO) test --locked -p flexcp-wire -p flexcp-faults -p flexcp-translator
+	$(CARGO) test --locked -p flexcp-fuzz
 	$(CARGO) test --locked -p flexcp --lib --bins
 
 root:
@@ -44,6 +46,18 @@ faults: root build
 # How exact the lab's emulated links are on this machine, and how fast.
 link-selftest: root build
 	target/release/lab link-selftest
+# Each fuzz target for FUZZ_SECONDS; FUZZ_TARGETS names some of them.
+FUZZ_SECONDS ?= 60
+fuzz: setup
+	scripts/fuzz $(FUZZ_SECONDS) $(FUZZ_TARGETS)
+
+# The D-tree's ring against a linear list and ordered maps: the table in docs/dtree.md.
+bench-dtree: setup
+	$(CARGO) bench --locked -p flexcp-translator --features internals --bench dtree
+
+# Bugs put into a copy of the source on purpose, and which tests notice.
+seeded-bugs: setup
+	scripts/seeded-bugs
 
 clean:
 	$(CARGO) clean

@@ -15,6 +15,9 @@ mod dtree;
 mod frame;
 mod half_open;
 mod icmp;
+#[cfg(feature = "internals")]
+#[doc(hidden)]
+pub mod internals;
 mod segment;
 mod service;
 mod table;

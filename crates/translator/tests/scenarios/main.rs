@@ -21,6 +21,7 @@ mod plain;
 mod properties;
 mod reset;
 mod reverse;
+mod seeded;
 mod simulation;
 mod switch;
 mod timers;

@@ -1,0 +1,210 @@
+//! Model ends for target `legs`: a client and a server that keep to the protocol as far as the input
+//! lets them, and know what they have sent and got.
+
+use flexcp_wire::{DataNumber, SackBlocks};
+
+use crate::checks::Output;
+use crate::world::FLOWS;
+
+/// Sent mappings that a flow remembers for sending again.
+const REMEMBERED: usize = 16;
+
+/// Sorted ranges that do not touch.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Ranges(Vec<(u64, u64)>);
+
+impl Ranges {
+    pub(crate) fn add(&mut self, from: u64, to: u64) {
+        if from >= to {
+            return;
+        }
+        let (mut from, mut to) = (from, to);
+        self.0.retain(|&(left, right)| {
+            let touches = left <= to && from <= right;
+            if touches {
+                (from, to) = (from.min(left), to.max(right));
+            }
+            !touches
+        });
+        let at = self.0.partition_point(|&(left, _)| left < from);
+        self.0.insert(at, (from, to));
+    }
+
+    /// Behind what is there without a gap from `start` on.
+    pub(crate) fn end_from(&self, start: u64) -> u64 {
+        let holds = |&&(left, right): &&(u64, u64)| left <= start && start < right;
+        self.0.iter().find(holds).map_or(start, |&(_, right)| right)
+    }
+
+    /// Whether all of `[from, to)` is there.
+    pub(crate) fn holds(&self, from: u64, to: u64) -> bool {
+        self.0
+            .iter()
+            .any(|&(left, right)| left <= from && to <= right)
+    }
+
+    /// The first ranges behind `ack`, as SACK blocks counted from `base`.
+    pub(crate) fn sack(&self, ack: u64, base: u32) -> SackBlocks {
+        let mut blocks = SackBlocks::new();
+        let number = |at: u64| base.wrapping_add(u32::try_from(at & 0xffff_ffff).unwrap_or(0));
+        for &(left, right) in self.0.iter().filter(|(left, _)| *left > ack).take(3) {
+            blocks.push(number(left), number(right));
+        }
+        blocks
+    }
+}
+
+/// A mapping: (SSN, DSN, length), relative.
+pub(crate) type Mapping = (u32, u64, u32);
+
+/// A client's flow. Numbers are relative: a SYN has number 0.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct ClientFlow {
+    pub(crate) joined: bool,
+    pub(crate) next: u32,
+    pub(crate) sent: Vec<Mapping>,
+    pub(crate) got: Ranges,
+    /// What came under a mapping and waits for what is missing before it on the flow.
+    pending: Vec<Mapping>,
+    /// The mappings that FlexCP has declared.
+    declared: Vec<Mapping>,
+    /// The latest ACK that came.
+    pub(crate) acked: u32,
+}
+
+/// The client.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Client {
+    pub(crate) flows: [ClientFlow; FLOWS],
+    /// Behind the data it has sent, DATA_FIN not counted.
+    pub(crate) next: u64,
+    pub(crate) fin: bool,
+    got: Ranges,
+    /// The data that has come on any flow, also behind what is missing there.
+    pub(crate) seen: Ranges,
+    /// Number of the server's DATA_FIN.
+    pub(crate) fin_got: Option<u64>,
+    /// The latest data ACK it has sent.
+    pub(crate) acked: u64,
+}
+
+/// The server.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Server {
+    pub(crate) next: u64,
+    pub(crate) fin: bool,
+    pub(crate) got: Ranges,
+    pub(crate) fin_got: Option<u64>,
+    /// The latest ACK it has sent and got.
+    pub(crate) acked: u64,
+    pub(crate) peer_acked: u64,
+    /// The latest TSval and right window edge that it was told.
+    pub(crate) clock: Option<u32>,
+    pub(crate) edge: u64,
+}
+
+impl Client {
+    pub(crate) fn new() -> Self {
+        let mut client = Self {
+            next: 1,
+            acked: 1,
+            ..Self::default()
+        };
+        for flow in &mut client.flows {
+            (flow.next, flow.acked) = (1, 1);
+        }
+        client.flows[0].joined = true;
+        client
+    }
+
+    /// What it ACKs of the data.
+    pub(crate) fn data_ack(&self) -> u64 {
+        let end = self.got.end_from(1);
+        end + u64::from(self.fin_got == Some(end))
+    }
+
+    /// What it ACKs on a flow.
+    pub(crate) fn ack(&self, k: usize) -> u32 {
+        u32::try_from(self.flows[k].got.end_from(1)).unwrap_or(u32::MAX)
+    }
+
+    pub(crate) fn remember(&mut self, k: usize, mapping: Mapping) {
+        let sent = &mut self.flows[k].sent;
+        sent.push(mapping);
+        if sent.len() > REMEMBERED {
+            sent.remove(0);
+        }
+    }
+
+    /// A mapping is never declared twice in different ways (RFC 8684 section 3.3.1).
+    pub(crate) fn check_mapping(&mut self, k: usize, new: Mapping) {
+        let declared = &mut self.flows[k].declared;
+        let (ssn, _, len) = new;
+        for old in declared.iter() {
+            let apart = old.0 + old.2 <= ssn || ssn + len <= old.0;
+            assert!(
+                apart || *old == new,
+                "mapping {new:?} of flow {k} was {old:?}"
+            );
+        }
+        if !declared.contains(&new) {
+            declared.push(new);
+        }
+    }
+
+    /// Takes data that came at this place of a flow.
+    pub(crate) fn take(&mut self, k: usize, (ssn, dsn, len): Mapping) {
+        let flow = &mut self.flows[k];
+        flow.got.add(ssn.into(), u64::from(ssn) + u64::from(len));
+        flow.pending.push((ssn, dsn, len));
+        self.seen.add(dsn, dsn + u64::from(len));
+        let ready = flow.got.end_from(1);
+        let got = &mut self.got;
+        flow.pending.retain(|&(ssn, dsn, len)| {
+            let waits = u64::from(ssn) >= ready;
+            if !waits {
+                got.add(dsn, dsn + u64::from(len));
+            }
+            waits
+        });
+    }
+}
+
+impl Server {
+    pub(crate) fn new() -> Self {
+        Self {
+            next: 1,
+            acked: 1,
+            peer_acked: 1,
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn ack(&self) -> u64 {
+        let end = self.got.end_from(1);
+        end + u64::from(self.fin_got == Some(end))
+    }
+}
+
+/// A packet's mapping in numbers relative to `idsn`, DATA_FIN not counted, and whether it has one.
+/// FlexCP writes 64-bit numbers only (RFC 8684 section 3.3.1).
+pub(crate) fn mapping_of(output: &Output, idsn: u64) -> Option<(Mapping, bool)> {
+    let dss = output.options.dss?;
+    let mapping = dss.mapping?;
+    let DataNumber::Long(dsn) = mapping.dsn else {
+        return None; // never FlexCP's own
+    };
+    let len = u32::from(mapping.len).saturating_sub(u32::from(dss.data_fin));
+    Some(((mapping.ssn, dsn.wrapping_sub(idsn), len), dss.data_fin))
+}
+
+/// `len` bytes of a stream from `at` on.
+pub(crate) fn stream(up: bool, at: u64, len: u32) -> Vec<u8> {
+    (0..u64::from(len)).map(|i| byte(up, at + i)).collect()
+}
+
+/// The byte at `at`: never 0, which is what filler is made of.
+pub(crate) fn byte(up: bool, at: u64) -> u8 {
+    let mixed = (at + 1 + u64::from(up) * 77).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56;
+    u8::try_from(mixed).unwrap_or(0) | 1
+}

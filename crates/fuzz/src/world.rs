@@ -1,0 +1,465 @@
+//! A translator between one client and one server: packets go in, what comes out is checked and handed
+//! to whom it is for.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use flexcp_translator::{
+    Announce, Config, Frame, HEADROOM, Instant, Limits, Mode, Payload, Prefix, Service, Timeouts,
+    Translator, Verdict,
+};
+use flexcp_wire::{
+    ChecksumState, Gso, GsoKind, IpHeader, Offload, PacketLine, Sum, TcpFlags, TcpHeader,
+};
+
+use crate::checks::{self, Output};
+use crate::input::Input;
+
+/// Flows that a client may have.
+pub(crate) const FLOWS: usize = 4;
+
+/// Client keys: an ordinary one, one whose IDSN lies 325 bytes before a 32-bit wrap, and one with the
+/// highest half full.
+const CLIENT_KEYS: [u64; 3] = [
+    0x0503_34cf_e246_2c44,
+    0x0503_34cf_0074_9a39,
+    0x0503_34cf_0786_69f2,
+];
+/// Seeds that give FlexCP a key of each of these kinds.
+const SEEDS: [u64; 3] = [7, 0x61_6aa8, 0x47d_a46e];
+
+/// Who sends or gets a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Party {
+    /// The client, on this flow.
+    Client(usize),
+    Server,
+}
+
+/// What client and server can do, and how FlexCP is set up.
+#[derive(Clone, Debug)]
+pub(crate) struct Setup {
+    pub(crate) v6: bool,
+    pub(crate) mixed: bool,
+    pub(crate) timestamps: bool,
+    pub(crate) sack: bool,
+    pub(crate) reverse: bool,
+    pub(crate) announce: bool,
+    pub(crate) end_to_end: bool,
+    pub(crate) scales: (Option<u8>, Option<u8>),
+    /// Little room in every table.
+    tight: bool,
+    /// Initial numbers right before the wrap.
+    wrap: bool,
+    client_key: u64,
+    seed: u64,
+}
+
+/// One flow of the client's. Numbers are those in its TCP headers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Flow {
+    pub(crate) client: SocketAddr,
+    pub(crate) local: SocketAddr,
+    pub(crate) isn: u32,
+    /// Of the SYN/ACK; the server's for the initial flow.
+    pub(crate) peer_isn: u32,
+    pub(crate) nonce: u32,
+    pub(crate) peer_nonce: u32,
+    pub(crate) id: u8,
+}
+
+/// Everybody.
+#[derive(Debug)]
+pub(crate) struct World {
+    pub(crate) translator: Translator,
+    pub(crate) now: Instant,
+    pub(crate) setup: Setup,
+    pub(crate) client_key: u64,
+    /// Learned from the SYN/ACK.
+    pub(crate) proxy_key: Option<u64>,
+    pub(crate) flows: [Flow; FLOWS],
+    pub(crate) server: SocketAddr,
+    pub(crate) server_isn: u32,
+    /// What the server sees as its client: learned from the SYN.
+    pub(crate) source: SocketAddr,
+    buf: Vec<u8>,
+}
+
+/// A packet to be sent. Numbers are absolute.
+#[derive(Clone, Debug)]
+pub(crate) struct Packet {
+    pub(crate) from: Party,
+    pub(crate) seq: u32,
+    pub(crate) ack: u32,
+    pub(crate) flags: TcpFlags,
+    pub(crate) window: u16,
+    pub(crate) urgent: u16,
+    /// A multiple of 4 bytes, at most 40.
+    pub(crate) options: Vec<u8>,
+    pub(crate) payload: Vec<u8>,
+    pub(crate) checksum: ChecksumState,
+    /// Segment size.
+    pub(crate) gso: Option<u16>,
+    /// The checksum is wrong.
+    pub(crate) broken: bool,
+}
+
+impl Packet {
+    pub(crate) fn new(from: Party, seq: u32, ack: u32, flags: TcpFlags) -> Self {
+        Self {
+            from,
+            seq,
+            ack,
+            flags,
+            window: 65_000,
+            urgent: 0,
+            options: Vec::new(),
+            payload: Vec::new(),
+            checksum: ChecksumState::Verified,
+            gso: None,
+            broken: false,
+        }
+    }
+}
+
+impl Setup {
+    pub(crate) fn read(input: &mut Input<'_>) -> Self {
+        let (a, b) = (input.u8(), input.u8());
+        let bit = |byte: u8, n: u8| byte & (1 << n) != 0;
+        let scales = match b >> 6 {
+            0 => (Some(8), Some(7)),
+            1 => (Some(0), Some(14)),
+            2 => (None, Some(7)),
+            _ => (Some(10), None),
+        };
+        Self {
+            v6: bit(a, 0),
+            mixed: bit(a, 1),
+            timestamps: bit(a, 2),
+            sack: !bit(a, 3),
+            reverse: bit(a, 4),
+            announce: bit(a, 5),
+            end_to_end: bit(a, 6),
+            wrap: bit(a, 7),
+            tight: bit(b, 0),
+            scales,
+            client_key: CLIENT_KEYS[usize::from(b >> 1 & 3) % 3],
+            seed: SEEDS[usize::from(b >> 3 & 3) % 3],
+        }
+    }
+
+    fn config(&self, server: SocketAddr) -> Config {
+        let mode = if self.reverse {
+            Mode::Reverse {
+                listen: vec![SocketAddr::new(address(self.v6, 7, 1), 443)],
+                backends: vec![server],
+                source: vec![address(self.v6, 8, 1)],
+                source_ports: 40_000..=41_000,
+            }
+        } else {
+            let prefix = Prefix {
+                addr: server.ip(),
+                len: 24,
+            };
+            Mode::Transparent {
+                destinations: vec![prefix],
+                ports: Vec::new(),
+                end_to_end: self.end_to_end,
+            }
+        };
+        let addr = address(self.v6, 7, 2);
+        let announce = [
+            Announce { addr, port: None },
+            Announce {
+                addr,
+                port: Some(444),
+            },
+        ];
+        let limits = if self.tight {
+            Limits {
+                connections: 2,
+                half_open: 1,
+                subflows: 3,
+                half_open_joins: 1,
+                mappings: 4,
+            }
+        } else {
+            Limits {
+                mappings: 64,
+                ..Limits::default()
+            }
+        };
+        Config {
+            services: vec![Service {
+                name: "fuzz".into(),
+                mode,
+                announce: if self.announce {
+                    announce.into()
+                } else {
+                    Vec::new()
+                },
+            }],
+            limits,
+            // Short, so that the end of everything comes soon.
+            timeouts: Timeouts {
+                idle: Duration::from_secs(100),
+                half_open: Duration::from_secs(40),
+                rejoin: Duration::from_secs(20),
+                ..Timeouts::default()
+            },
+        }
+    }
+}
+
+/// Says what happens, for a look at one input.
+fn trace(line: impl FnOnce() -> String) {
+    static WANTED: LazyLock<bool> = LazyLock::new(|| std::env::var_os("FUZZ_TRACE").is_some());
+    if *WANTED {
+        eprintln!("{}", line());
+    }
+}
+
+fn address(v6: bool, net: u8, host: u8) -> IpAddr {
+    if v6 {
+        Ipv6Addr::new(0x2001, 0xdb8, u16::from(net), 0, 0, 0, 0, u16::from(host)).into()
+    } else {
+        Ipv4Addr::new(10, net, 0, host).into()
+    }
+}
+
+impl World {
+    pub(crate) fn new(setup: Setup) -> Self {
+        let server = SocketAddr::new(address(setup.v6, 9, 1), 443);
+        let config = setup.config(server);
+        let mut seed = [7; 32];
+        seed[..8].copy_from_slice(&setup.seed.to_be_bytes());
+        let base: u32 = if setup.wrap {
+            u32::MAX - 200
+        } else {
+            0x1000_0000
+        };
+        let reach = |v6, k: u8| {
+            let host = SocketAddr::new(address(v6, 7, 1 + k), 443);
+            if k == 0 && !setup.reverse {
+                server
+            } else {
+                host
+            }
+        };
+        let flows = std::array::from_fn(|k| {
+            let n = u8::try_from(k).expect("a handful");
+            let v6 = setup.v6 ^ (setup.mixed && k % 2 == 1);
+            Flow {
+                client: SocketAddr::new(address(v6, n, 2), 50_000 + u16::from(n)),
+                local: reach(v6, n),
+                isn: base.wrapping_add(u32::from(n) * 0x0100_0000),
+                peer_isn: 0,
+                nonce: 0x0bad_cafe + u32::from(n),
+                peer_nonce: 0,
+                id: n,
+            }
+        });
+        Self {
+            translator: Translator::new(config, seed),
+            now: Instant::default(),
+            client_key: setup.client_key,
+            proxy_key: None,
+            source: flows[0].client,
+            flows,
+            server,
+            server_isn: base.wrapping_add(0x2000_0000 * u32::from(!setup.wrap)),
+            setup,
+            buf: Vec::new(),
+        }
+    }
+
+    /// Sends a packet; what comes out of it has been checked.
+    pub(crate) fn send(&mut self, packet: &Packet) -> Vec<Output> {
+        let (bytes, offload) = self.build(packet);
+        let complete = offload.checksum == ChecksumState::Complete;
+        self.buf.clear();
+        self.buf.resize(HEADROOM, 0xa5);
+        self.buf.extend_from_slice(&bytes);
+        let mut buf = std::mem::take(&mut self.buf);
+        let end = buf.len();
+        let mut frame = Frame::new(&mut buf, HEADROOM..end, offload);
+        let verdict = self.translator.handle_packet(self.now, &mut frame);
+        let mut out = Vec::new();
+        trace(|| {
+            format!(
+                "{:>7} {:?} sends {}",
+                self.now.0 / 1000,
+                packet.from,
+                PacketLine(&bytes)
+            )
+        });
+        if let Verdict::Drop(reason) = verdict {
+            trace(|| format!("        drop {}", reason.name()));
+        }
+        if verdict == Verdict::Forward {
+            let (packet_out, offload) = (frame.packet().to_vec(), frame.offload);
+            let same = packet_out == bytes;
+            let broken = packet.broken && complete;
+            checks::well_formed(&packet_out, offload, same, broken);
+            self.deliver(&packet_out, false, &mut out);
+        }
+        self.drain(Some(&frame), &mut out);
+        self.buf = buf;
+        checks::bounded(out.len());
+        out
+    }
+
+    /// Any bytes as a packet.
+    pub(crate) fn send_raw(&mut self, bytes: &[u8], offload: Offload) {
+        let mut buf = vec![0xa5; HEADROOM + bytes.len()];
+        buf[HEADROOM..].copy_from_slice(bytes);
+        let end = buf.len();
+        let mut frame = Frame::new(&mut buf, HEADROOM..end, offload);
+        trace(|| format!("        raw {}", PacketLine(bytes)));
+        let verdict = self.translator.handle_packet(self.now, &mut frame);
+        if verdict == Verdict::Forward && frame.packet() != bytes {
+            trace(|| format!("        FlexCP sends {}", PacketLine(frame.packet())));
+            checks::addressed(frame.packet());
+        }
+        let mut out = Vec::new();
+        self.drain(Some(&frame), &mut out);
+        checks::bounded(out.len());
+    }
+
+    /// Time goes on to `now`, with all that is due on the way.
+    pub(crate) fn advance(&mut self, now: Instant) -> Vec<Output> {
+        let mut out = Vec::new();
+        for _ in 0..checks::MAX_TIMEOUTS {
+            match self.translator.poll_timeout() {
+                Some(due) if due <= now => self.now = self.now.max(due),
+                _ => break,
+            }
+            self.translator.handle_timeout(self.now);
+            let before = out.len();
+            self.drain(None, &mut out);
+            checks::bounded(out.len() - before);
+            let next = self.translator.poll_timeout();
+            assert!(next.is_none_or(|next| next > self.now), "timer left over");
+        }
+        self.now = self.now.max(now);
+        out
+    }
+
+    /// Everybody is silent until every timer has run: nothing may be left.
+    pub(crate) fn run_down(&mut self) {
+        for _ in 0..checks::MAX_TIMEOUTS {
+            let Some(due) = self.translator.poll_timeout() else {
+                break;
+            };
+            let _ = self.advance(due);
+        }
+        let left = self.translator.connections(self.now).count();
+        assert_eq!(left, 0, "connections left after every timeout");
+        assert_eq!(self.translator.poll_timeout(), None, "timers left");
+    }
+
+    fn drain(&mut self, frame: Option<&Frame<'_>>, out: &mut Vec<Output>) {
+        while let Some(transmit) = self.translator.poll_transmit() {
+            let mut packet = transmit.header().to_vec();
+            let filler = matches!(transmit.payload, Payload::Zeros(_));
+            match &transmit.payload {
+                Payload::None => {}
+                Payload::Frame(range) => {
+                    let frame = frame.expect("a piece of a frame without one");
+                    packet.extend_from_slice(frame.buffer(range.clone()));
+                }
+                Payload::Zeros(len) => packet.resize(packet.len() + len, 0),
+            }
+            checks::well_formed(&packet, transmit.offload, false, false);
+            self.deliver(&packet, filler, out);
+        }
+    }
+
+    /// Finds out whom a packet is for.
+    fn deliver(&mut self, packet: &[u8], filler: bool, out: &mut Vec<Output>) {
+        trace(|| format!("        FlexCP sends {}", PacketLine(packet)));
+        let Some(output) = Output::parse(packet, filler) else {
+            return;
+        };
+        let (from, to) = (output.from, output.to);
+        let flow = self
+            .flows
+            .iter()
+            .position(|flow| (flow.local, flow.client) == (from, to));
+        let party = match flow {
+            Some(flow) => Party::Client(flow),
+            None if to == self.server => Party::Server,
+            None => return,
+        };
+        if party == Party::Server && output.tcp.flags.contains(TcpFlags::SYN) {
+            self.source = from;
+        }
+        out.push(Output { party, ..output });
+    }
+
+    /// Source and destination of a packet from here.
+    fn ends(&self, from: Party) -> (SocketAddr, SocketAddr) {
+        match from {
+            Party::Client(k) => (self.flows[k].client, self.flows[k].local),
+            Party::Server => (self.server, self.source),
+        }
+    }
+
+    fn build(&self, packet: &Packet) -> (Vec<u8>, Offload) {
+        let (src, dst) = self.ends(packet.from);
+        let v6 = src.is_ipv6();
+        let ip = IpHeader {
+            src: src.ip(),
+            dst: dst.ip(),
+            protocol: 6,
+            header_len: 0,
+            total_len: 0,
+            traffic_class: 0,
+            ttl: 64,
+            identification: 0,
+            dont_fragment: true,
+            flow_label: 0,
+        };
+        let most = 65_535 - ip.emitted_len() - 20 - packet.options.len();
+        let payload = &packet.payload[..packet.payload.len().min(most)];
+        let tcp_len = 20 + packet.options.len() + payload.len();
+        let mut bytes = vec![0; ip.emitted_len() + 20];
+        let at = ip.emit(tcp_len, &mut bytes);
+        let tcp = TcpHeader {
+            src_port: src.port(),
+            dst_port: dst.port(),
+            seq: packet.seq,
+            ack: packet.ack,
+            flags: packet.flags,
+            window: packet.window,
+            checksum: 0,
+            urgent: packet.urgent,
+            header_len: 0,
+        };
+        tcp.emit(packet.options.len(), &mut bytes[at..]);
+        bytes.extend_from_slice(&packet.options);
+        bytes.extend_from_slice(payload);
+        let mut checksum = packet.checksum;
+        let gso = packet
+            .gso
+            .filter(|&size| payload.len() > usize::from(size.max(1)));
+        if gso.is_some() && checksum == ChecksumState::Complete {
+            checksum = ChecksumState::Partial;
+        }
+        let pseudo = ip.pseudo_header_sum(tcp_len);
+        let field = match checksum {
+            ChecksumState::Partial => pseudo.fold(),
+            _ => pseudo.add(Sum::of(&bytes[at..])).checksum(),
+        };
+        let field = if packet.broken { field ^ 0x5a5a } else { field };
+        bytes[at + 16..at + 18].copy_from_slice(&field.to_be_bytes());
+        let kind = if v6 { GsoKind::TcpV6 } else { GsoKind::TcpV4 };
+        let gso = gso.map(|size| Gso {
+            kind,
+            size: size.max(1),
+            ecn: packet.flags.contains(TcpFlags::CWR),
+        });
+        (bytes, Offload { checksum, gso })
+    }
+}

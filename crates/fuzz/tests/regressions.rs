@@ -1,0 +1,38 @@
+//! Inputs that once failed, each with what was wrong. `FUZZ_TRACE=1` shows what happens in one.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use flexcp_fuzz::corpus::directory;
+use flexcp_fuzz::{TARGETS, find};
+
+macro_rules! regressions {
+    ($($(#[doc = $doc:literal])* $target:ident / $file:literal $name:ident;)*) => {
+        $($(#[doc = $doc])*
+        #[test]
+        fn $name() {
+            let target = find(stringify!($target)).expect("a target");
+            let path = directory("regressions", target.name).join($file);
+            (target.run)(&fs::read(path).expect("the input"));
+        })*
+
+        #[test]
+        fn every_input_has_its_test() {
+            let tested: BTreeSet<String> =
+                [$(format!("{}/{}", stringify!($target), $file)),*].into_iter().collect();
+            let files = TARGETS.iter().flat_map(|target| {
+                let entries = fs::read_dir(directory("regressions", target.name));
+                entries.into_iter().flatten().flatten().map(|entry| {
+                    format!("{}/{}", target.name, entry.file_name().to_string_lossy())
+                })
+            });
+            assert_eq!(files.collect::<BTreeSet<_>>(), tested);
+        }
+    };
+}
+
+regressions! {
+    /// The server sends 100 segments of one byte, then all of them again in one packet: it became 100
+    /// packets, and with 60,000 bytes it would have become 60,000.
+    legs / "one-packet-over-many-mappings" repeated_packet_over_many_mappings_is_cut;
+}

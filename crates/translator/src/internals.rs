@@ -1,0 +1,143 @@
+//! The D-tree for the fuzz targets and the benchmark: feature `internals`, no part of the API.
+//!
+//! [`Lane`] hands every call through; what a test needs to read comes as plain values.
+
+use flexcp_wire::{Dsn, Ssn};
+
+use crate::dtree;
+
+/// A mapping, or the rest of a reserved stretch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Mapping {
+    /// Its first byte.
+    pub dsn: Dsn,
+    /// Where that stands on the subflow.
+    pub ssn: Ssn,
+    /// Bytes.
+    pub len: u32,
+    /// It has been sent.
+    pub declared: bool,
+}
+
+/// The mappings of one subflow in one direction.
+#[derive(Clone, Default, Debug)]
+pub struct Lane(dtree::Lane);
+
+impl From<dtree::Mapping> for Mapping {
+    fn from(mapping: dtree::Mapping) -> Self {
+        let dtree::Mapping {
+            dsn,
+            ssn,
+            len,
+            declared,
+        } = mapping;
+        Self {
+            dsn,
+            ssn,
+            len,
+            declared,
+        }
+    }
+}
+
+impl Lane {
+    /// Adds a mapping behind all others.
+    pub fn append(&mut self, dsn: Dsn, ssn: Ssn, len: u32) {
+        self.0.append(dsn, ssn, len);
+    }
+
+    /// Gives a stretch of data its SSNs before it has come.
+    pub fn reserve(&mut self, dsn: Dsn, ssn: Ssn, len: u32) {
+        self.0.reserve(dsn, ssn, len);
+    }
+
+    /// Declares a mapping inside a reserved stretch.
+    pub fn declare(&mut self, dsn: Dsn, ssn: Ssn, len: u32) {
+        self.0.declare(dsn, ssn, len);
+    }
+
+    /// Adds a mapping of the peer's; `false`: it contradicts a known one.
+    pub fn insert(&mut self, dsn: Dsn, ssn: Ssn, len: u32) -> bool {
+        self.0.insert(dsn, ssn, len).is_ok()
+    }
+
+    /// The latest mapping that holds this data.
+    #[must_use]
+    pub fn by_dsn(&self, dsn: Dsn) -> Option<Mapping> {
+        self.0.by_dsn(dsn).map(Mapping::from)
+    }
+
+    /// The first mapping that holds this data at `from` or behind.
+    #[must_use]
+    pub fn by_dsn_from(&self, dsn: Dsn, from: Ssn) -> Option<Mapping> {
+        self.0.by_dsn_from(dsn, from).map(Mapping::from)
+    }
+
+    /// Where the next stretch of data behind `dsn` starts.
+    #[must_use]
+    pub fn next_dsn(&self, dsn: Dsn) -> Option<Dsn> {
+        self.0.next_dsn(dsn)
+    }
+
+    /// The data at this number, and how many bytes are contiguous from there on.
+    #[must_use]
+    pub fn by_ssn(&self, ssn: Ssn) -> Option<(Dsn, u32)> {
+        self.0.by_ssn(ssn)
+    }
+
+    /// The same, looking also at what was let go last.
+    #[must_use]
+    pub fn by_ssn_late(&self, ssn: Ssn) -> Option<(Dsn, u32)> {
+        self.0.by_ssn_late(ssn)
+    }
+
+    /// The mapping that holds this number.
+    #[must_use]
+    pub fn mapping_by_ssn(&self, ssn: Ssn) -> Option<Mapping> {
+        self.0.mapping_by_ssn(ssn).map(Mapping::from)
+    }
+
+    /// Every stretch, as (SSN, DSN, length), that carries data of `[from, to)`.
+    pub fn for_each_in(&self, from: Dsn, to: Dsn, each: impl FnMut(Ssn, Dsn, u32)) {
+        self.0.for_each_in(from, to, each);
+    }
+
+    /// The first stretch, as (SSN, DSN, length).
+    #[must_use]
+    pub fn front(&self) -> Option<(Ssn, Dsn, u32)> {
+        self.0.front()
+    }
+
+    /// Lets go of the first bytes of the front run.
+    pub fn advance_front(&mut self, count: u32) {
+        self.0.advance_front(count);
+    }
+
+    /// Lets go of what is acknowledged at both levels.
+    pub fn release(&mut self, acked: Ssn, data_acked: Dsn) {
+        self.0.release(acked, data_acked);
+    }
+
+    /// Behind the last number held.
+    #[must_use]
+    pub fn end(&self) -> Option<Ssn> {
+        self.0.end()
+    }
+
+    /// Runs held.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether no run is held.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.len() == 0
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+}

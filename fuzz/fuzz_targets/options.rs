@@ -1,0 +1,6 @@
+//! Target `options` under libFuzzer.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    (flexcp_fuzz::find("options").expect("a target").run)(data);
+});
