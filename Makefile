@@ -3,7 +3,7 @@
 
 CARGO ?= cargo
 
-.PHONY: setup build demo test lint unit root privileged e2e link-selftest faults clean
+.PHONY: setup build demo test lint unit simulate root privileged e2e link-selftest faults clean
 
 setup:
 	@scripts/setup
@@ -23,7 +23,14 @@ lint: setup
 # No root needed: byte formats, the fault model, the translator's scenarios, configuration.
 unit: setup
 	$(CARGO) test --locked -p flexcp-wire -p flexcp-faults -p flexcp-translator
+	$(CARGO) test --locked -p flexcp-invariants -p flexcp-simulator
 	$(CARGO) test --locked -p flexcp --lib --bins
+
+# The translator in virtual time for as long as asked: make simulate SIMULATE_ARGS='--seeds 0..1000000'.
+SIMULATE_ARGS ?= --seeds 2000..2000 --time 600
+simulate: setup
+	$(CARGO) build --release --locked -p flexcp-simulator
+	target/release/simulator $(SIMULATE_ARGS)
 
 root:
 	@[ "$$(id -u)" -eq 0 ] || { echo "these tests make network namespaces: run them as root" >&2; exit 1; }
