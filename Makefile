@@ -3,7 +3,8 @@
 
 CARGO ?= cargo
 
-.PHONY: setup build demo test lint unit root privileged e2e link-selftest faults fuzz bench-dtree seeded-bugs clean
+.PHONY: setup build demo test lint unit simulate root privileged e2e link-selftest faults fuzz bench-dtree \
+	seeded-bugs clean
 
 setup:
 	@scripts/setup
@@ -25,7 +26,14 @@ lint: setup
 unit: setup
 	$(CARGO) test --locked -p flexcp-wire -p flexcp-faults -p flexcp-translator
 	$(CARGO) test --locked -p flexcp-fuzz
+	$(CARGO) test --locked -p flexcp-invariants -p flexcp-simulator
 	$(CARGO) test --locked -p flexcp --lib --bins
+
+# The translator in virtual time for as long as asked: make simulate SIMULATE_ARGS='--seeds 0..1000000'.
+SIMULATE_ARGS ?= --seeds 2000..2000 --time 600
+simulate: setup
+	$(CARGO) build --release --locked -p flexcp-simulator
+	target/release/simulator $(SIMULATE_ARGS)
 
 root:
 	@[ "$$(id -u)" -eq 0 ] || { echo "these tests make network namespaces: run them as root" >&2; exit 1; }

@@ -1,0 +1,503 @@
+//! The entry: packets go to their connections, and each packet out has to be worth its packet in.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+
+use flexcp_wire::{CapableKeys, ChecksumState, Gso, MpJoin, TcpFlags};
+
+use crate::connection::{Connection, Mode, Report};
+use crate::content::Oracle;
+use crate::from_client::derive;
+use crate::packet::{Observation, Payload, Point, View};
+use crate::subflow::Subflow;
+use crate::{Rule, Violation};
+
+/// Violations that are kept; more are only counted.
+const MAX_VIOLATIONS: usize = 64;
+/// A connection without a packet for so long is forgotten, in microseconds.
+const FORGET: u64 = 4 * 3600 * 1_000_000;
+/// Packets between two looks for connections to forget.
+const SWEEP: u64 = 1 << 16;
+/// Packets of filler for one packet in, for each subflow.
+const MAX_FILLER: u64 = 17;
+
+/// What a checker can rely on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// All that follows an input until the next one was caused by it: packets are seen as the proxy
+    /// handles them, not where a capture saw them.
+    pub causal: bool,
+    /// Checksum fields mean what the offload says. Captures on a host show sums that the carrier has
+    /// still to complete.
+    pub checksums: bool,
+    /// A TSecr is exactly one of the values that the client has sent on that subflow; otherwise only
+    /// not later than the latest, for the server may echo what came over another subflow.
+    pub exact_echo: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            causal: true,
+            checksums: true,
+            exact_echo: false,
+        }
+    }
+}
+
+/// Ends of a flow: the client's or, towards the server, what stands for it, and the other.
+type Ends = (SocketAddr, SocketAddr);
+
+/// Sees every packet and holds it against the rules.
+pub struct Checker {
+    options: Options,
+    oracle: Option<Box<dyn Oracle>>,
+    connections: Vec<Connection>,
+    /// Client side: connection and subflow.
+    flows: HashMap<Ends, (usize, usize)>,
+    servers: HashMap<Ends, usize>,
+    tokens: HashMap<u32, usize>,
+    /// The last look-up on each side: packets come in trains.
+    last: [Option<(Ends, usize, usize)>; 2],
+    input: Input,
+    found: Vec<(Rule, String)>,
+    violations: Vec<Violation>,
+    count: u64,
+    packets: u64,
+    hash: u64,
+}
+
+/// The packet that went in last, and what has come out since.
+#[derive(Debug)]
+struct Input {
+    subflows: u64,
+    payload: u64,
+    /// Its checksum was wrong.
+    corrupt: bool,
+    /// It was a RST, from these ends.
+    reset: Option<(Ends, Point)>,
+    payload_out: u64,
+    filler_out: u64,
+    bare_out: u64,
+}
+
+impl Default for Input {
+    fn default() -> Self {
+        Self {
+            subflows: 8,
+            payload: 0,
+            corrupt: false,
+            reset: None,
+            payload_out: 0,
+            filler_out: 0,
+            bare_out: 0,
+        }
+    }
+}
+
+impl std::fmt::Debug for Checker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Checker")
+            .field("packets", &self.packets)
+            .field("violations", &self.count)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Checker {
+    /// Bytes are judged by `oracle`; without one, by what came in.
+    #[must_use]
+    pub fn new(options: Options, oracle: Option<Box<dyn Oracle>>) -> Self {
+        Self {
+            options,
+            oracle,
+            connections: Vec::new(),
+            flows: HashMap::new(),
+            servers: HashMap::new(),
+            tokens: HashMap::new(),
+            last: [None; 2],
+            input: Input::default(),
+            found: Vec::new(),
+            violations: Vec::new(),
+            count: 0,
+            packets: 0,
+            hash: 0xcbf2_9ce4_8422_2325,
+        }
+    }
+
+    /// A packet that passes; call it before the proxy handles an input, and for each output in order.
+    pub fn observe(&mut self, seen: &Observation<'_>) {
+        self.packets += 1;
+        if self.packets.is_multiple_of(SWEEP) {
+            self.sweep(seen.time);
+        }
+        let packet = match View::parse(seen) {
+            Ok(packet) => packet,
+            Err(_) if seen.point.is_input() => {
+                self.input = Input::default();
+                return;
+            }
+            Err(why) => {
+                self.hold(seen, None, Rule::Size, why);
+                return;
+            }
+        };
+        let id = match seen.point {
+            Point::FromClient => self.note_client(seen, &packet),
+            Point::FromServer => self.note_server(seen, &packet),
+            Point::ToClient => self.judge_client(seen, &packet),
+            Point::ToServer => self.judge_server(seen, &packet),
+        };
+        if let Some(id) = id {
+            self.connections[id].last_packet = seen.time;
+        }
+        if !self.found.is_empty() {
+            let client = id.map(|id| self.connections[id].client);
+            for (rule, text) in std::mem::take(&mut self.found) {
+                self.hold(seen, client, rule, text);
+            }
+        }
+    }
+
+    /// The proxy's timers fire: what comes out next answers no packet.
+    pub fn observe_timeout(&mut self) {
+        self.input = Input::default();
+    }
+
+    /// What has been found so far, at most 64 of it.
+    #[must_use]
+    pub fn violations(&self) -> &[Violation] {
+        &self.violations
+    }
+
+    /// How much has been found so far.
+    #[must_use]
+    pub const fn violation_count(&self) -> u64 {
+        self.count
+    }
+
+    /// Packets seen.
+    #[must_use]
+    pub const fn packets(&self) -> u64 {
+        self.packets
+    }
+
+    /// A hash over the headers of all that came out: equal for equal runs (I13).
+    #[must_use]
+    pub const fn output_hash(&self) -> u64 {
+        self.hash
+    }
+
+    /// Mappings and ranges held for all connections: what memory grows with.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.connections.iter().map(Connection::held).sum()
+    }
+
+    fn hold(
+        &mut self,
+        seen: &Observation<'_>,
+        client: Option<SocketAddr>,
+        rule: Rule,
+        text: String,
+    ) {
+        self.count += 1;
+        if self.violations.len() < MAX_VIOLATIONS {
+            self.violations.push(Violation {
+                time: seen.time,
+                rule,
+                point: seen.point,
+                client,
+                text,
+            });
+        }
+    }
+
+    fn note_client(&mut self, seen: &Observation<'_>, packet: &View<'_>) -> Option<usize> {
+        let ends = (packet.source(), packet.destination());
+        let corrupt = self.begin_input(seen, packet, ends);
+        if corrupt {
+            // Whatever it says, its sender has not said it.
+            return None;
+        }
+        let is_syn = packet.has(TcpFlags::SYN) && !packet.has(TcpFlags::ACK);
+        if is_syn {
+            self.syn(seen.time, ends, packet);
+        }
+        let (id, index) = self.find(Point::FromClient, ends)?;
+        let remembers = self.oracle.is_none();
+        let connection = &mut self.connections[id];
+        connection.note_client(index, packet, remembers);
+        self.input.subflows = connection.subflows.len() as u64;
+        Some(id)
+    }
+
+    fn note_server(&mut self, seen: &Observation<'_>, packet: &View<'_>) -> Option<usize> {
+        let ends = (packet.destination(), packet.source());
+        if self.begin_input(seen, packet, ends) {
+            return None;
+        }
+        let (id, _) = self.find(Point::FromServer, ends)?;
+        let remembers = self.oracle.is_none();
+        let connection = &mut self.connections[id];
+        connection.note_server(packet, remembers);
+        self.input.subflows = connection.subflows.len() as u64;
+        Some(id)
+    }
+
+    fn judge_client(&mut self, seen: &Observation<'_>, packet: &View<'_>) -> Option<usize> {
+        let ends = (packet.destination(), packet.source());
+        if self.output(seen, packet, ends) {
+            return None;
+        }
+        let (id, index) = self.find(Point::ToClient, ends)?;
+        let connection = &mut self.connections[id];
+        let limit = connection.subflows[index].mss;
+        let mut report = Report {
+            found: &mut self.found,
+            oracle: self.oracle.as_deref(),
+            exact_echo: self.options.exact_echo,
+        };
+        if connection.mode != Mode::Plain {
+            check_length(seen.offload.gso, packet, limit, &mut report);
+        }
+        connection.judge_client(index, packet, &mut report);
+        if let (0, Some(CapableKeys::SynAck { sender })) =
+            (index, packet.options.capable.map(|capable| capable.keys))
+        {
+            self.tokens.insert(derive(sender).0, id);
+        }
+        Some(id)
+    }
+
+    fn judge_server(&mut self, seen: &Observation<'_>, packet: &View<'_>) -> Option<usize> {
+        let ends = (packet.source(), packet.destination());
+        if self.output(seen, packet, ends) {
+            return None;
+        }
+        if packet.has(TcpFlags::SYN) {
+            self.syn_to_server(ends, packet);
+        }
+        let (id, _) = self.find(Point::ToServer, ends)?;
+        let connection = &mut self.connections[id];
+        let mut report = Report {
+            found: &mut self.found,
+            oracle: self.oracle.as_deref(),
+            exact_echo: self.options.exact_echo,
+        };
+        if connection.mode != Mode::Plain {
+            check_length(seen.offload.gso, packet, connection.server_mss, &mut report);
+        }
+        connection.judge_server(packet, &mut report);
+        Some(id)
+    }
+
+    /// Whether the packet's checksum is wrong.
+    fn begin_input(&mut self, seen: &Observation<'_>, packet: &View<'_>, ends: Ends) -> bool {
+        let corrupt = self.options.checksums && packet.checksum_is_right(seen) == Some(false);
+        self.input = Input {
+            payload: packet.payload_len,
+            corrupt,
+            reset: (packet.has(TcpFlags::RST) && !packet.options.fast_close)
+                .then_some((ends, seen.point)),
+            ..Input::default()
+        };
+        corrupt
+    }
+
+    /// Rules for any packet out: checksums, and how much one packet may cause. `true`: a packet that came
+    /// in with a wrong checksum goes on with a wrong one, for its receiver to drop.
+    fn output(&mut self, seen: &Observation<'_>, packet: &View<'_>, ends: Ends) -> bool {
+        self.hash_output(seen);
+        let mut report = Report {
+            found: &mut self.found,
+            oracle: None,
+            exact_echo: false,
+        };
+        if packet.options.malformed {
+            report.add(Rule::Size, "an MPTCP option that can't be read");
+        }
+        let mut stays_wrong = false;
+        if self.options.checksums {
+            let right = packet.checksum_is_right(seen);
+            if self.input.corrupt {
+                stays_wrong = right == Some(false);
+                let completed = seen.offload.checksum != ChecksumState::Complete;
+                let mended = packet.payload_len > 0 && (completed || right == Some(true));
+                report.expect(!mended, Rule::Checksum, || {
+                    "a wrong checksum has been made right".into()
+                });
+            } else {
+                report.expect(right != Some(false), Rule::Checksum, || {
+                    "TCP checksum".into()
+                });
+            }
+            report.expect(packet.ip_checksum_is_right(seen), Rule::Checksum, || {
+                "IP header checksum".into()
+            });
+        }
+        if self.options.causal {
+            self.input.count(packet, ends, seen.point, &mut report);
+        }
+        stays_wrong
+    }
+
+    fn hash_output(&mut self, seen: &Observation<'_>) {
+        let mut hash = self.hash ^ seen.time;
+        for chunk in seen.header.chunks(8) {
+            let mut bytes = [0; 8];
+            bytes[..chunk.len()].copy_from_slice(chunk);
+            hash = (hash ^ u64::from_le_bytes(bytes)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            hash ^= hash >> 29;
+        }
+        self.hash = hash;
+    }
+
+    fn find(&mut self, point: Point, ends: Ends) -> Option<(usize, usize)> {
+        let client = matches!(point, Point::FromClient | Point::ToClient);
+        let slot = usize::from(client);
+        if let Some((known, id, index)) = self.last[slot]
+            && known == ends
+        {
+            return Some((id, index));
+        }
+        let found = if client {
+            self.flows.get(&ends).copied()
+        } else {
+            self.servers.get(&ends).map(|id| (*id, 0))
+        };
+        self.last[slot] = found.map(|(id, index)| (ends, id, index));
+        found
+    }
+
+    /// A client's SYN: a new connection, a join, or one of them again.
+    fn syn(&mut self, time: u64, ends: Ends, packet: &View<'_>) {
+        if let Some((id, index)) = self.find(Point::FromClient, ends) {
+            let known = &self.connections[id].subflows[index];
+            if known.isn_client == packet.tcp.seq {
+                return;
+            }
+            if index == 0 && !self.is_over(id) {
+                // A stray of another connection.
+                return;
+            }
+        }
+        self.last = [None; 2];
+        let subflow = Subflow::new(packet);
+        if let Some(MpJoin::Syn { token, .. }) = packet.options.join {
+            if let Some(&id) = self.tokens.get(&token) {
+                let connection = &mut self.connections[id];
+                connection.subflows.push(subflow);
+                let index = connection.subflows.len() - 1;
+                self.flows.insert(ends, (id, index));
+            }
+            return;
+        }
+        let mut connection = Connection::new(time, subflow);
+        if packet.options.capable.is_none() {
+            connection.mode = Mode::Plain;
+        }
+        self.connections.push(connection);
+        self.flows.insert(ends, (self.connections.len() - 1, 0));
+    }
+
+    fn is_over(&self, id: usize) -> bool {
+        let connection = &self.connections[id];
+        let ended =
+            |stream: &crate::connection::Stream| stream.fin.is_some_and(|fin| stream.acked > fin);
+        connection.server_reset
+            || connection.subflows[0].reset
+            || !connection.server_answered
+            || connection.mode != Mode::Translated
+            || (ended(&connection.up) && ended(&connection.down))
+    }
+
+    /// A SYN towards the server belongs to the client's with the same number.
+    fn syn_to_server(&mut self, ends: Ends, packet: &View<'_>) {
+        let waits = |connection: &Connection| {
+            connection.up.isn == packet.tcp.seq
+                && (!connection.server_answered || connection.server == Some(ends))
+        };
+        let Some(id) = self.connections.iter().rposition(waits) else {
+            return;
+        };
+        let connection = &mut self.connections[id];
+        if connection.server != Some(ends) {
+            if let Some(old) = connection.server.replace(ends) {
+                self.servers.remove(&old);
+            }
+            self.servers.insert(ends, id);
+            self.last = [None; 2];
+        }
+    }
+
+    /// Forgets connections that have been silent for long.
+    fn sweep(&mut self, now: u64) {
+        let old = |connection: &Connection| now.saturating_sub(connection.last_packet) > FORGET;
+        if !self.connections.iter().any(old) {
+            return;
+        }
+        let mut moved = vec![None; self.connections.len()];
+        let mut kept = Vec::with_capacity(self.connections.len());
+        for (id, connection) in self.connections.drain(..).enumerate() {
+            if !old(&connection) {
+                moved[id] = Some(kept.len());
+                kept.push(connection);
+            }
+        }
+        self.connections = kept;
+        self.last = [None; 2];
+        let rename = |id: &mut usize| moved[*id].map(|new| *id = new).is_some();
+        self.flows.retain(|_, (id, _)| rename(id));
+        self.servers.retain(|_, id| rename(id));
+        self.tokens.retain(|_, id| rename(id));
+    }
+}
+
+impl Input {
+    /// I9.
+    fn count(&mut self, packet: &View<'_>, ends: Ends, point: Point, report: &mut Report<'_>) {
+        let is_reset = packet.has(TcpFlags::RST);
+        let source = match point {
+            Point::ToClient => Point::FromClient,
+            _ => Point::FromServer,
+        };
+        if is_reset && self.reset == Some((ends, source)) {
+            report.add(
+                Rule::Amplification,
+                format!("a RST is answered with a RST ({point:?})"),
+            );
+        }
+        if packet.payload_len == 0 {
+            self.bare_out += 1;
+        } else if matches!(packet.payload, Payload::Zeros) {
+            self.filler_out += 1;
+        } else {
+            self.payload_out += packet.payload_len;
+        }
+        let bare = 2 * self.subflows + 2;
+        report.expect(self.bare_out <= bare, Rule::Amplification, || {
+            format!("{} packets without payload for one", self.bare_out)
+        });
+        let filler = MAX_FILLER * self.subflows;
+        report.expect(self.filler_out <= filler, Rule::Amplification, || {
+            format!("{} fillers for one packet", self.filler_out)
+        });
+        report.expect(
+            self.payload_out <= self.payload,
+            Rule::Amplification,
+            || format!("{} bytes for {}", self.payload_out, self.payload),
+        );
+    }
+}
+
+/// I7: what one segment carries fits what its receiver takes, options counted (RFC 6691).
+fn check_length(gso: Option<Gso>, packet: &View<'_>, mss: u64, report: &mut Report<'_>) {
+    let segment = gso.map_or(packet.payload_len, |gso| {
+        packet.payload_len.min(gso.size.into())
+    });
+    let len = segment + packet.options_len as u64;
+    report.expect(segment == 0 || len <= mss, Rule::Size, || {
+        format!("segment of {segment} and options beyond an MSS of {mss}")
+    });
+}

@@ -1,0 +1,70 @@
+//! Timestamps (RFC 7323): which values a peer has sent.
+
+use crate::ranges::Ranges;
+
+/// Runs of values that are remembered.
+const MAX_RUNS: usize = 256;
+/// First value's place, with room on both sides.
+const BASE: u64 = 1 << 40;
+
+/// The TSvals that one end has sent on one flow.
+#[derive(Default, Debug)]
+pub(crate) struct Sent {
+    values: Ranges,
+    latest: Option<u64>,
+    /// Nothing below it is remembered.
+    floor: u64,
+    last: Option<u32>,
+}
+
+impl Sent {
+    /// The value that is nearest to what was sent last.
+    #[allow(
+        clippy::cast_possible_truncation,
+        reason = "the low half is what is compared"
+    )]
+    fn unwrap(&self, value: u32) -> u64 {
+        let reference = self.latest.unwrap_or_else(|| BASE | u64::from(value));
+        let distance = value.wrapping_sub(reference as u32).cast_signed();
+        reference.wrapping_add_signed(i64::from(distance))
+    }
+
+    pub(crate) fn note(&mut self, value: u32) {
+        if self.last == Some(value) {
+            return;
+        }
+        self.last = Some(value);
+        let at = self.unwrap(value);
+        self.values.insert(at, at + 1);
+        self.latest = Some(self.latest.map_or(at, |latest| latest.max(at)));
+        if self.values.as_slice().len() > MAX_RUNS {
+            let (_, end) = self.values.as_slice()[MAX_RUNS / 2];
+            self.values.release(end);
+            self.floor = end;
+        }
+    }
+
+    /// Whether the value was sent; `true` for what is too long ago to know.
+    pub(crate) fn has(&self, value: u32) -> bool {
+        if self.last == Some(value) {
+            return true;
+        }
+        let at = self.unwrap(value);
+        at < self.floor || self.values.contains(at, at + 1)
+    }
+
+    /// Whether the value is not later than the latest that was sent.
+    pub(crate) fn spans(&self, value: u32) -> bool {
+        self.latest
+            .is_some_and(|latest| self.unwrap(value) <= latest)
+    }
+
+    pub(crate) fn is_latest(&self, value: u32) -> bool {
+        self.last == Some(value)
+    }
+}
+
+/// Whether `a` is earlier than `b`.
+pub(crate) const fn earlier(a: u32, b: u32) -> bool {
+    a.wrapping_sub(b).cast_signed() < 0
+}

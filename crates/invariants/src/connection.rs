@@ -1,0 +1,219 @@
+//! One connection as it can be told from its packets.
+
+use std::net::SocketAddr;
+
+use flexcp_wire::DataNumber;
+
+use crate::clock::Sent;
+use crate::content::{Oracle, Remembered};
+use crate::position::{ORIGIN, from_dsn, from_seq, from_short_dsn};
+use crate::ranges::Ranges;
+use crate::subflow::Subflow;
+use crate::{Direction, Rule};
+
+/// How far a connection has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Mode {
+    /// The client has not proved its keys.
+    Handshake,
+    /// MPTCP at the client, TCP at the server.
+    Translated,
+    /// The same numbers on both sides: never MPTCP, or fallen back.
+    Plain,
+}
+
+/// One direction of the data.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    direction: Direction,
+    /// Initial sequence number on the TCP side.
+    pub(crate) isn: u32,
+    /// Initial data sequence number.
+    pub(crate) idsn: u64,
+    /// Behind what the sender has sent, its FIN not counted.
+    pub(crate) sent: u64,
+    /// The sender's FIN or DATA_FIN.
+    pub(crate) fin: Option<u64>,
+    /// What the receiver has acknowledged; behind the FIN when that is included.
+    pub(crate) acked: u64,
+    /// What the receiver has: acknowledged, or said by SACK.
+    pub(crate) has: Ranges,
+    /// Furthest right edge that the receiver has offered.
+    pub(crate) edge: u64,
+    /// What the proxy has acknowledged to the sender.
+    pub(crate) ack_out: u64,
+    pub(crate) remembered: Remembered,
+}
+
+impl Stream {
+    pub(crate) fn new(direction: Direction, isn: u32) -> Self {
+        Self {
+            direction,
+            isn,
+            idsn: 0,
+            sent: ORIGIN,
+            fin: None,
+            acked: ORIGIN,
+            has: Ranges::new(),
+            edge: ORIGIN,
+            ack_out: ORIGIN,
+            remembered: Remembered::default(),
+        }
+    }
+
+    /// Position of a TCP sequence number.
+    pub(crate) fn at_seq(&self, seq: u32) -> u64 {
+        from_seq(seq, self.isn, self.sent)
+    }
+
+    /// Position of a data sequence number.
+    pub(crate) fn at_dsn(&self, number: DataNumber, reference: u64) -> u64 {
+        match number {
+            DataNumber::Long(dsn) => from_dsn(dsn, self.idsn),
+            DataNumber::Short(low) => from_short_dsn(low, self.idsn, reference),
+        }
+    }
+
+    /// The receiver has everything below `ack`.
+    pub(crate) fn acknowledge(&mut self, ack: u64) {
+        if ack > self.acked {
+            self.acked = ack;
+            self.has.release(ack);
+        }
+    }
+
+    /// Whether the receiver has said that it has all of this.
+    pub(crate) fn receiver_has(&self, from: u64, to: u64) -> bool {
+        let from = from.max(self.acked);
+        from >= to || self.has.contains(from, to)
+    }
+
+    /// Takes bytes that came in.
+    pub(crate) fn note(&mut self, at: u64, bytes: &[u8], len: u64, remembers: bool) {
+        self.sent = self.sent.max(at + len);
+        if remembers && at >= self.acked.min(self.ack_out) {
+            self.remembered.note(at, bytes);
+        }
+    }
+
+    /// Whether bytes that go out are those that came in.
+    pub(crate) fn matches(
+        &self,
+        oracle: Option<&dyn Oracle>,
+        client: SocketAddr,
+        at: u64,
+        bytes: &[u8],
+    ) -> bool {
+        match oracle {
+            Some(oracle) => {
+                at >= ORIGIN && oracle.matches(client, self.direction, at - ORIGIN, bytes)
+            }
+            None => self.remembered.matches(at, bytes),
+        }
+    }
+}
+
+/// One connection.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    /// The client's first address.
+    pub(crate) client: SocketAddr,
+    pub(crate) mode: Mode,
+    /// Only the initial subflow, whose numbers have been those of the TCP side so far.
+    pub(crate) identity: bool,
+    /// The client has given a reason to fall back.
+    pub(crate) may_fall_back: bool,
+    /// The proxy's key and the client's.
+    pub(crate) proxy_key: Option<u64>,
+    pub(crate) client_key: Option<u64>,
+    /// Ends towards the server: what it sees as its client, and itself.
+    pub(crate) server: Option<(SocketAddr, SocketAddr)>,
+    pub(crate) server_scale: u8,
+    pub(crate) server_scales: bool,
+    pub(crate) server_sack: bool,
+    pub(crate) server_timestamps: bool,
+    /// Payload and options that the server takes in one segment.
+    pub(crate) server_mss: u64,
+    pub(crate) server_answered: bool,
+    pub(crate) server_clock: Sent,
+    pub(crate) server_reset: bool,
+    /// The proxy has reset it: what still passes is between the ends.
+    pub(crate) over: bool,
+    /// Latest TSval and right edge towards the server.
+    pub(crate) last_tsval_out: Option<u32>,
+    pub(crate) edge_out: Option<u64>,
+    pub(crate) up: Stream,
+    pub(crate) down: Stream,
+    pub(crate) subflows: Vec<Subflow>,
+    pub(crate) last_packet: u64,
+}
+
+impl Connection {
+    pub(crate) fn new(time: u64, initial: Subflow) -> Self {
+        Self {
+            client: initial.client,
+            mode: Mode::Handshake,
+            identity: true,
+            may_fall_back: false,
+            proxy_key: None,
+            client_key: None,
+            server: None,
+            server_scale: 0,
+            server_scales: false,
+            server_sack: false,
+            server_timestamps: false,
+            server_mss: u64::MAX,
+            server_answered: false,
+            server_clock: Sent::default(),
+            server_reset: false,
+            over: false,
+            last_tsval_out: None,
+            edge_out: None,
+            up: Stream::new(Direction::Up, initial.isn_client),
+            down: Stream::new(Direction::Down, 0),
+            subflows: vec![initial],
+            last_packet: time,
+        }
+    }
+
+    /// Lets go of what is acknowledged at both levels.
+    pub(crate) fn release(&mut self) {
+        let (up, down) = (self.up.ack_out, self.down.acked);
+        let mut up_floor = up;
+        for subflow in &mut self.subflows {
+            subflow.up.release(subflow.ack_out, up);
+            subflow.down.release(subflow.client_ack, down);
+        }
+        up_floor = up_floor.min(self.up.acked);
+        self.up.remembered.release(up_floor);
+        self.down.remembered.release(down.min(self.down.ack_out));
+    }
+
+    /// Mappings and ranges held: for bounds on memory.
+    pub(crate) fn held(&self) -> usize {
+        let of_subflow = |subflow: &Subflow| subflow.up.len() + subflow.down.len();
+        self.subflows.iter().map(of_subflow).sum::<usize>()
+            + self.up.has.as_slice().len()
+            + self.down.has.as_slice().len()
+    }
+}
+
+/// Where a check reports to.
+pub(crate) struct Report<'a> {
+    pub(crate) found: &'a mut Vec<(Rule, String)>,
+    pub(crate) oracle: Option<&'a dyn Oracle>,
+    pub(crate) exact_echo: bool,
+}
+
+impl Report<'_> {
+    pub(crate) fn add(&mut self, rule: Rule, text: impl Into<String>) {
+        self.found.push((rule, text.into()));
+    }
+
+    /// Reports when `holds` does not.
+    pub(crate) fn expect(&mut self, holds: bool, rule: Rule, text: impl FnOnce() -> String) {
+        if !holds {
+            self.found.push((rule, text()));
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! What a server's packets tell: nothing is held against the server.
+
+use flexcp_wire::TcpFlags;
+
+use crate::connection::Connection;
+use crate::packet::View;
+use crate::position::{ORIGIN, from_seq};
+use crate::subflow::default_mss;
+
+impl Connection {
+    /// A server's packet.
+    pub(crate) fn note_server(&mut self, packet: &View<'_>, remembers: bool) {
+        if let Some(timestamps) = packet.options.timestamps {
+            self.server_clock.note(timestamps.val);
+        }
+        if packet.has(TcpFlags::RST) {
+            self.server_reset = true;
+            return;
+        }
+        if packet.has(TcpFlags::SYN) {
+            self.take_syn_ack(packet);
+            return;
+        }
+        if !packet.has(TcpFlags::ACK) || !self.server_answered {
+            return;
+        }
+        let ack = self.up.at_seq(packet.tcp.ack);
+        // Plausible, that is: the server may be asked about data that the checker has not seen placed.
+        if ack
+            <= self
+                .up
+                .fin
+                .map_or(self.up.sent, |fin| fin.max(self.up.sent) + 1)
+        {
+            self.up.acknowledge(ack);
+            let edge = ack + (u64::from(packet.tcp.window) << self.server_scale);
+            self.up.edge = self.up.edge.max(edge);
+        }
+        for &(left, right) in packet.options.sack.as_slice() {
+            let (left, right) = (self.up.at_seq(left), self.up.at_seq(right));
+            if left < right && right <= self.up.sent {
+                self.up.has.insert(left.max(self.up.acked), right);
+            }
+        }
+        let start = self.down.at_seq(packet.tcp.seq);
+        if packet.has(TcpFlags::FIN) {
+            self.down.fin = Some(start + packet.payload_len);
+        }
+        if packet.payload_len > 0 {
+            self.down
+                .note(start, packet.bytes(), packet.payload_len, remembers);
+        }
+        self.release();
+    }
+
+    fn take_syn_ack(&mut self, packet: &View<'_>) {
+        if !packet.has(TcpFlags::ACK)
+            || self.server_answered
+            || packet.tcp.ack != self.up.isn.wrapping_add(1)
+        {
+            return;
+        }
+        let options = &packet.options;
+        self.server_answered = true;
+        self.down.isn = packet.tcp.seq;
+        debug_assert_eq!(from_seq(packet.tcp.seq, self.down.isn, ORIGIN), ORIGIN - 1);
+        self.server_scales = options.window_scale.is_some() && self.subflows[0].scales;
+        self.server_scale = options
+            .window_scale
+            .filter(|_| self.server_scales)
+            .unwrap_or(0);
+        self.server_sack = options.sack_permitted && self.subflows[0].sack;
+        self.server_timestamps = options.timestamps.is_some() && self.subflows[0].timestamps;
+        self.server_mss = options
+            .mss
+            .map_or_else(|| default_mss(packet.ip.is_v6()), u64::from);
+        self.up.edge = ORIGIN + u64::from(packet.tcp.window);
+    }
+}

@@ -1,0 +1,288 @@
+//! One packet as the checker sees it.
+
+use std::net::SocketAddr;
+
+use flexcp_wire::{
+    ChecksumState, DataNumber, Dss, IpHeader, MpCapable, MpJoin, MptcpOption, Offload, ParseError,
+    SackBlocks, Sum, TcpFlags, TcpHeader, TcpOption, TcpOptions, Timestamps, protocol,
+};
+
+/// Where a packet was seen.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Point {
+    /// From a client into the proxy.
+    FromClient,
+    /// From the proxy to a client.
+    ToClient,
+    /// From a server into the proxy.
+    FromServer,
+    /// From the proxy to a server.
+    ToServer,
+}
+
+impl Point {
+    /// Whether the proxy receives the packet.
+    #[must_use]
+    pub const fn is_input(self) -> bool {
+        matches!(self, Self::FromClient | Self::FromServer)
+    }
+}
+
+/// The payload of an observed packet.
+#[derive(Clone, Copy, Debug)]
+pub enum Payload<'a> {
+    /// The bytes, of which a capture may hold only the first.
+    Bytes(&'a [u8]),
+    /// Zeros that the proxy made.
+    Zeros,
+}
+
+/// A packet that passed.
+#[derive(Clone, Copy, Debug)]
+pub struct Observation<'a> {
+    /// When, in microseconds; never less than that of an earlier packet.
+    pub time: u64,
+    /// Where.
+    pub point: Point,
+    /// IP and TCP header with options.
+    pub header: &'a [u8],
+    /// What stands behind the headers.
+    pub payload: Payload<'a>,
+    /// Checksum state and segmentation.
+    pub offload: Offload,
+}
+
+impl<'a> Observation<'a> {
+    /// From one whole packet. `None` when its headers can't be found.
+    #[must_use]
+    pub fn whole(time: u64, point: Point, packet: &'a [u8], offload: Offload) -> Option<Self> {
+        let ip_len = ip_header_len(packet)?;
+        let tcp_len = usize::from(packet.get(ip_len + 12)? >> 4) * 4;
+        let (header, payload) = packet.split_at_checked(ip_len + tcp_len)?;
+        Some(Self {
+            time,
+            point,
+            header,
+            payload: Payload::Bytes(payload),
+            offload,
+        })
+    }
+}
+
+/// Length of the IP header; extension headers are not for the checker.
+fn ip_header_len(packet: &[u8]) -> Option<usize> {
+    let first = *packet.first()?;
+    match first >> 4 {
+        4 => Some(usize::from(first & 0x0f) * 4),
+        6 => Some(40),
+        _ => None,
+    }
+}
+
+/// The headers' meaning.
+#[derive(Clone, Debug)]
+pub(crate) struct View<'a> {
+    pub(crate) ip: IpHeader,
+    pub(crate) tcp: TcpHeader,
+    pub(crate) options_len: usize,
+    pub(crate) options: Options,
+    pub(crate) payload: Payload<'a>,
+    /// As the IP header says.
+    pub(crate) payload_len: u64,
+}
+
+/// The options that rules speak of.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Options {
+    pub(crate) mss: Option<u16>,
+    pub(crate) window_scale: Option<u8>,
+    pub(crate) sack_permitted: bool,
+    pub(crate) sack: SackBlocks,
+    pub(crate) timestamps: Option<Timestamps>,
+    pub(crate) capable: Option<MpCapable>,
+    pub(crate) join: Option<MpJoin>,
+    pub(crate) dss: Option<Dss>,
+    pub(crate) add_addr: bool,
+    pub(crate) fail: bool,
+    pub(crate) fast_close: bool,
+    /// Any MPTCP option.
+    pub(crate) mptcp: bool,
+    /// An MPTCP option that can't be read.
+    pub(crate) malformed: bool,
+    /// An option that nobody agreed on.
+    pub(crate) unknown: Option<u8>,
+}
+
+impl<'a> View<'a> {
+    /// # Errors
+    /// What is malformed.
+    pub(crate) fn parse(seen: &Observation<'a>) -> Result<Self, String> {
+        let header = seen.header;
+        let (mut fixed, ip_len) = fixed_header(header)?;
+        // The IP length counts payload that is not in the header slice.
+        let total = ip_total_len(header, ip_len);
+        set_total_len(&mut fixed, header.len(), ip_len);
+        let ip = IpHeader::parse(&fixed[..header.len()]).map_err(|error| error.to_string())?;
+        if ip.protocol != protocol::TCP {
+            return Err("not TCP".into());
+        }
+        let (tcp, option_bytes) = header
+            .get(ip_len..)
+            .ok_or("cut short")
+            .and_then(|bytes| TcpHeader::parse(bytes).map_err(|_| "bad TCP header"))?;
+        let payload_len = total
+            .checked_sub(ip_len + tcp.header_len)
+            .ok_or("IP length shorter than the headers")?;
+        let options = Options::parse(option_bytes)?;
+        Ok(Self {
+            ip,
+            tcp,
+            options_len: tcp.header_len - flexcp_wire::TCP_HEADER_LEN,
+            options,
+            payload: seen.payload,
+            payload_len: payload_len as u64,
+        })
+    }
+
+    pub(crate) fn source(&self) -> SocketAddr {
+        SocketAddr::new(self.ip.src, self.tcp.src_port)
+    }
+
+    pub(crate) fn destination(&self) -> SocketAddr {
+        SocketAddr::new(self.ip.dst, self.tcp.dst_port)
+    }
+
+    pub(crate) fn has(&self, flag: TcpFlags) -> bool {
+        self.tcp.flags.contains(flag)
+    }
+
+    /// The bytes that there are; none for zeros.
+    pub(crate) fn bytes(&self) -> &'a [u8] {
+        match self.payload {
+            Payload::Bytes(bytes) => {
+                let len = usize::try_from(self.payload_len).unwrap_or(usize::MAX);
+                bytes.get(..len).unwrap_or(bytes)
+            }
+            Payload::Zeros => &[],
+        }
+    }
+
+    /// Whether everything that is known of the payload is zero.
+    pub(crate) fn is_zeros(&self) -> bool {
+        match self.payload {
+            Payload::Bytes(_) => self.bytes().iter().all(|byte| *byte == 0),
+            Payload::Zeros => true,
+        }
+    }
+
+    /// Whether the checksum field is right: of the whole packet, or of the pseudo-header when the carrier
+    /// completes it. `None` when it can't be known.
+    pub(crate) fn checksum_is_right(&self, seen: &Observation<'_>) -> Option<bool> {
+        let ip_len = seen.header.len() - self.tcp.header_len;
+        let tcp_len = self.tcp.header_len + usize::try_from(self.payload_len).unwrap_or(usize::MAX);
+        let pseudo = self.ip.pseudo_header_sum(tcp_len);
+        match seen.offload.checksum {
+            ChecksumState::Verified => None,
+            ChecksumState::Partial => Some(same_sum(self.tcp.checksum, pseudo.fold())),
+            ChecksumState::Complete => {
+                let payload = match self.payload {
+                    Payload::Bytes(bytes) if bytes.len() as u64 >= self.payload_len => {
+                        Sum::of(self.bytes())
+                    }
+                    Payload::Bytes(_) => return None,
+                    Payload::Zeros => Sum::default(),
+                };
+                let sum = pseudo.add(Sum::of(&seen.header[ip_len..])).add(payload);
+                Some(sum.fold() == 0xffff || sum.fold() == 0)
+            }
+        }
+    }
+
+    /// Whether the IPv4 header checksum is right.
+    pub(crate) fn ip_checksum_is_right(&self, seen: &Observation<'_>) -> bool {
+        let ip_len = seen.header.len() - self.tcp.header_len;
+        self.ip.is_v6() || Sum::of(&seen.header[..ip_len]).fold() == 0xffff
+    }
+}
+
+/// Both forms of zero are the same sum.
+fn same_sum(a: u16, b: u16) -> bool {
+    a == b || (matches!(a, 0 | 0xffff) && matches!(b, 0 | 0xffff))
+}
+
+/// A copy of the header to parse, and the length of the IP header.
+fn fixed_header(header: &[u8]) -> Result<([u8; 128], usize), String> {
+    let mut fixed = [0; 128];
+    let ip_len = ip_header_len(header).ok_or("not IP")?;
+    let copy = fixed.get_mut(..header.len()).ok_or("headers too long")?;
+    copy.copy_from_slice(header);
+    if header.len() < ip_len + flexcp_wire::TCP_HEADER_LEN {
+        return Err("headers cut short".into());
+    }
+    Ok((fixed, ip_len))
+}
+
+fn ip_total_len(header: &[u8], ip_len: usize) -> usize {
+    let field = |at: usize| usize::from(u16::from_be_bytes([header[at], header[at + 1]]));
+    if header[0] >> 4 == 4 {
+        field(2)
+    } else {
+        ip_len + field(4)
+    }
+}
+
+/// Makes the header's length that of the slice, which has no payload.
+fn set_total_len(fixed: &mut [u8; 128], len: usize, ip_len: usize) {
+    let (at, value) = if fixed[0] >> 4 == 4 {
+        (2, len)
+    } else {
+        (4, len - ip_len)
+    };
+    let value = u16::try_from(value).unwrap_or(u16::MAX).to_be_bytes();
+    fixed[at..at + 2].copy_from_slice(&value);
+}
+
+impl Options {
+    fn parse(bytes: &[u8]) -> Result<Self, String> {
+        let mut options = Self::default();
+        for option in TcpOptions::new(bytes) {
+            match option {
+                Ok(option) => options.take(option),
+                Err(ParseError::MptcpLength { .. } | ParseError::DataFinWithoutMapping) => {
+                    options.mptcp = true;
+                    options.malformed = true;
+                }
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        Ok(options)
+    }
+
+    fn take(&mut self, option: TcpOption<'_>) {
+        match option {
+            TcpOption::Mss(mss) => self.mss = Some(mss),
+            TcpOption::WindowScale(shift) => self.window_scale = Some(shift.min(14)),
+            TcpOption::SackPermitted => self.sack_permitted = true,
+            TcpOption::Sack(blocks) => self.sack = blocks,
+            TcpOption::Timestamps(timestamps) => self.timestamps = Some(timestamps),
+            TcpOption::FastOpen(_) => self.unknown = Some(flexcp_wire::kind::FAST_OPEN),
+            TcpOption::Unknown { kind, .. } => self.unknown = Some(kind),
+            TcpOption::Mptcp(option) => {
+                self.mptcp = true;
+                match option {
+                    MptcpOption::Capable(capable) => self.capable = Some(capable),
+                    MptcpOption::Join(join) => self.join = Some(join),
+                    MptcpOption::Dss(dss) => self.dss = Some(dss),
+                    MptcpOption::AddAddr(_) => self.add_addr = true,
+                    MptcpOption::Fail(_) => self.fail = true,
+                    MptcpOption::FastClose(_) => self.fast_close = true,
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    pub(crate) fn data_ack(&self) -> Option<DataNumber> {
+        self.dss.and_then(|dss| dss.data_ack)
+    }
+}

@@ -1,0 +1,114 @@
+//! One subflow as it can be told from its packets.
+
+use std::net::SocketAddr;
+
+use crate::clock::Sent;
+use crate::mapping::Mappings;
+use crate::packet::View;
+use crate::position::{ORIGIN, from_seq};
+
+/// One subflow. Positions are its own: the first byte after the SYN stands at the origin.
+#[derive(Debug)]
+pub(crate) struct Subflow {
+    /// The client's end.
+    pub(crate) client: SocketAddr,
+    pub(crate) isn_client: u32,
+    /// The proxy's; known from its SYN/ACK on.
+    pub(crate) isn_proxy: Option<u32>,
+    /// The client has proved its keys on it.
+    pub(crate) established: bool,
+    /// RST seen in either direction.
+    pub(crate) reset: bool,
+
+    pub(crate) scales: bool,
+    /// Shift of the windows that the client offers.
+    pub(crate) window_scale: u8,
+    /// Shift of the windows that the proxy offers.
+    pub(crate) proxy_scale: u8,
+    pub(crate) sack: bool,
+    pub(crate) timestamps: bool,
+    /// Payload and options that the client takes in one segment.
+    pub(crate) mss: u64,
+
+    /// What the client has declared, and what the proxy has.
+    pub(crate) up: Mappings,
+    pub(crate) down: Mappings,
+    /// Behind what the client has sent.
+    pub(crate) client_sent: u64,
+    pub(crate) client_fin: Option<u64>,
+    /// Behind what the proxy has sent.
+    pub(crate) proxy_sent: u64,
+    /// What the client has acknowledged.
+    pub(crate) client_ack: u64,
+    /// What the proxy has acknowledged.
+    pub(crate) ack_out: u64,
+    /// Right edge of the window that the proxy offered last, in data positions.
+    pub(crate) edge_out: Option<u64>,
+    /// TSvals of the client's, and the latest of the proxy's.
+    pub(crate) client_clock: Sent,
+    pub(crate) last_tsval_out: Option<u32>,
+}
+
+/// MSS of a peer that does not say (RFC 9293 section 3.7.1).
+pub(crate) const fn default_mss(is_v6: bool) -> u64 {
+    if is_v6 { 1220 } else { 536 }
+}
+
+impl Subflow {
+    /// From the client's SYN.
+    pub(crate) fn new(syn: &View<'_>) -> Self {
+        let options = &syn.options;
+        let mut client_clock = Sent::default();
+        if let Some(timestamps) = options.timestamps {
+            client_clock.note(timestamps.val);
+        }
+        Self {
+            client: syn.source(),
+            isn_client: syn.tcp.seq,
+            isn_proxy: None,
+            established: false,
+            reset: false,
+            scales: options.window_scale.is_some(),
+            window_scale: options.window_scale.unwrap_or(0),
+            proxy_scale: 0,
+            sack: options.sack_permitted,
+            timestamps: options.timestamps.is_some(),
+            mss: options
+                .mss
+                .map_or_else(|| default_mss(syn.ip.is_v6()), u64::from),
+            up: Mappings::default(),
+            down: Mappings::default(),
+            client_sent: ORIGIN,
+            client_fin: None,
+            proxy_sent: ORIGIN,
+            client_ack: ORIGIN,
+            ack_out: ORIGIN,
+            edge_out: None,
+            client_clock,
+            last_tsval_out: None,
+        }
+    }
+
+    /// What the SYN/ACK settles.
+    pub(crate) fn answered(&mut self, syn_ack: &View<'_>) {
+        let options = &syn_ack.options;
+        self.isn_proxy = Some(syn_ack.tcp.seq);
+        let scales = self.scales && options.window_scale.is_some();
+        self.proxy_scale = options.window_scale.filter(|_| scales).unwrap_or(0);
+        if !scales {
+            self.window_scale = 0;
+        }
+        self.sack &= options.sack_permitted;
+        self.timestamps &= options.timestamps.is_some();
+    }
+
+    /// Position of a number of the client's.
+    pub(crate) fn up_at(&self, seq: u32) -> u64 {
+        from_seq(seq, self.isn_client, self.client_sent)
+    }
+
+    /// Position of a number of the proxy's.
+    pub(crate) fn down_at(&self, seq: u32) -> u64 {
+        from_seq(seq, self.isn_proxy.unwrap_or(0), self.proxy_sent)
+    }
+}

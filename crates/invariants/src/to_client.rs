@@ -1,0 +1,388 @@
+//! What the proxy sends to a client.
+
+use flexcp_wire::{CapableKeys, DataNumber, MpJoin, TcpFlags};
+
+use crate::Rule;
+use crate::clock::earlier;
+use crate::connection::{Connection, Mode, Report};
+use crate::mapping::Mapping;
+use crate::packet::{Payload, View};
+use crate::position::{ORIGIN, from_seq};
+use crate::ranges::Ranges;
+
+impl Connection {
+    /// A packet of the proxy's on subflow `index`.
+    pub(crate) fn judge_client(
+        &mut self,
+        index: usize,
+        packet: &View<'_>,
+        report: &mut Report<'_>,
+    ) {
+        if packet.has(TcpFlags::RST) {
+            self.subflows[index].reset = true;
+            self.over |= packet.options.fast_close;
+        }
+        if packet.has(TcpFlags::RST) || self.over {
+            return;
+        }
+        if packet.has(TcpFlags::SYN) {
+            self.syn_ack_out(index, packet, report);
+            return;
+        }
+        self.clock_to_client(index, packet, report);
+        if self.mode != Mode::Translated {
+            let subflow = &mut self.subflows[index];
+            let fin = u64::from(packet.has(TcpFlags::FIN));
+            let end = subflow.down_at(packet.tcp.seq) + packet.payload_len + fin;
+            subflow.proxy_sent = subflow.proxy_sent.max(end);
+        }
+        if self.mode == Mode::Handshake {
+            return;
+        }
+        if self.mode == Mode::Translated {
+            self.notice_fallback_down(packet, report);
+        }
+        if self.mode == Mode::Translated {
+            self.data_ack_out(packet, report);
+            self.data_to_client(index, packet, report);
+            self.ack_to_client(index, packet, report);
+            self.sack_to_client(index, packet, report);
+            self.window_to_client(index, packet, report);
+        } else {
+            self.plain_to_client(packet, report);
+        }
+        self.release();
+    }
+
+    fn syn_ack_out(&mut self, index: usize, packet: &View<'_>, report: &mut Report<'_>) {
+        if !packet.has(TcpFlags::ACK) {
+            report.add(Rule::Translation, "a SYN to the client");
+            return;
+        }
+        let known = self.subflows[index].isn_proxy;
+        if known.is_none() {
+            self.subflows[index].answered(packet);
+            if index == 0 {
+                self.window_of_syn_ack(packet);
+            }
+        }
+        report.expect(
+            known.is_none_or(|isn| isn == packet.tcp.seq),
+            Rule::Translation,
+            || format!("SYN/ACK with another number: {}", packet.tcp.seq),
+        );
+        let subflow = &self.subflows[index];
+        report.expect(
+            packet.tcp.ack == subflow.isn_client.wrapping_add(1),
+            Rule::AckToClient,
+            || "SYN/ACK that acknowledges something else".into(),
+        );
+        if let Some(kind) = packet.options.unknown {
+            report.add(Rule::Size, format!("option {kind} that nobody offered"));
+        }
+        if let Some(CapableKeys::SynAck { sender }) =
+            packet.options.capable.map(|capable| capable.keys)
+        {
+            report.expect(
+                self.proxy_key.is_none_or(|key| key == sender),
+                Rule::StableMapping,
+                || "SYN/ACK with another key".into(),
+            );
+            self.proxy_key = Some(sender);
+        }
+        if let (true, Some(MpJoin::SynAck { .. })) = (index == 0, packet.options.join) {
+            report.add(Rule::StableMapping, "MP_JOIN on the initial subflow");
+        }
+        self.clock_to_client(index, packet, report);
+    }
+
+    fn window_of_syn_ack(&mut self, packet: &View<'_>) {
+        let edge = ORIGIN + u64::from(packet.tcp.window);
+        self.up.edge = self.up.edge.max(edge);
+    }
+
+    fn clock_to_client(&mut self, index: usize, packet: &View<'_>, report: &mut Report<'_>) {
+        let subflow = &mut self.subflows[index];
+        let Some(timestamps) = packet.options.timestamps else {
+            let excused = packet.options.add_addr || packet.has(TcpFlags::SYN);
+            let plain = self.mode == Mode::Plain;
+            report.expect(
+                !subflow.timestamps || excused || plain,
+                Rule::Timestamps,
+                || "without the timestamps that were agreed on".into(),
+            );
+            return;
+        };
+        report.expect(
+            self.server_clock.has(timestamps.val),
+            Rule::Timestamps,
+            || format!("TSval {} that the server has not sent", timestamps.val),
+        );
+        if let Some(last) = subflow.last_tsval_out
+            && earlier(timestamps.val, last)
+        {
+            // A late packet of the server's keeps its own time, as it does on the way to any client.
+            report.expect(
+                self.server_clock.is_latest(timestamps.val),
+                Rule::Timestamps,
+                || format!("TSval {} after {last}", timestamps.val),
+            );
+        } else {
+            subflow.last_tsval_out = Some(timestamps.val);
+        }
+        let exact = report.exact_echo || self.subflows.len() == 1;
+        let subflow = &self.subflows[index];
+        report.expect(
+            subflow.client_clock.has(timestamps.ecr)
+                || (!exact && subflow.client_clock.spans(timestamps.ecr)),
+            Rule::Timestamps,
+            || format!("TSecr {} that the client has not sent", timestamps.ecr),
+        );
+    }
+
+    /// Packets without a DSS are TCP: allowed once the client has given a reason, and then for good.
+    fn notice_fallback_down(&mut self, packet: &View<'_>, report: &mut Report<'_>) {
+        if packet.options.data_ack().is_some() || packet.options.add_addr || packet.options.fail {
+            return;
+        }
+        if self.may_fall_back && self.identity {
+            self.mode = Mode::Plain;
+        } else {
+            report.add(Rule::StableMapping, "without a data ACK");
+        }
+    }
+
+    fn data_ack_out(&mut self, packet: &View<'_>, report: &mut Report<'_>) {
+        let Some(number) = packet.options.data_ack() else {
+            return;
+        };
+        let ack = self.up.at_dsn(number, self.up.ack_out);
+        report.expect(ack <= self.up.acked, Rule::AckToClient, || {
+            format!(
+                "data ACK {} beyond the server's",
+                ack.wrapping_sub(self.up.acked)
+            )
+        });
+        report.expect(ack >= self.up.ack_out, Rule::AckToClient, || {
+            format!("data ACK goes back by {}", self.up.ack_out - ack)
+        });
+        self.up.ack_out = self.up.ack_out.max(ack.min(self.up.acked));
+    }
+
+    fn data_to_client(&mut self, index: usize, packet: &View<'_>, report: &mut Report<'_>) {
+        let start = self.subflows[index].down_at(packet.tcp.seq);
+        let end = start + packet.payload_len;
+        let dss = packet.options.dss;
+        if let Some(mapping) = dss.and_then(|dss| dss.mapping) {
+            let data_fin = dss.is_some_and(|dss| dss.data_fin);
+            let len = u64::from(mapping.len).saturating_sub(data_fin.into());
+            let to = self.down.at_dsn(mapping.dsn, self.down.sent);
+            if data_fin {
+                report.expect(self.down.fin == Some(to + len), Rule::Translation, || {
+                    "DATA_FIN where the server's FIN is not".into()
+                });
+            }
+            if matches!(mapping.dsn, DataNumber::Short(_)) {
+                report.add(Rule::StableMapping, "a data number of 32 bits");
+            }
+            if len > 0 {
+                let at = from_seq(mapping.ssn, 0, self.subflows[index].proxy_sent);
+                self.declared_down(index, Mapping { at, to, len }, report);
+            }
+        }
+        let subflow = &mut self.subflows[index];
+        if packet.payload_len > 0 {
+            let mapping = subflow.down.find(start).filter(|m| m.end() >= end);
+            if let Some(mapping) = mapping {
+                let to = mapping.data(start);
+                self.content_to_client(to, packet, report);
+            } else {
+                report.add(Rule::StableMapping, "payload outside its mapping");
+            }
+        }
+        let subflow = &mut self.subflows[index];
+        let fin = u64::from(packet.has(TcpFlags::FIN));
+        subflow.proxy_sent = subflow.proxy_sent.max(end + fin);
+    }
+
+    /// I2: the same bounds each time; the numbers of the initial subflow may differ later.
+    fn declared_down(&mut self, index: usize, mapping: Mapping, report: &mut Report<'_>) {
+        if index != 0 || mapping.at != mapping.to {
+            self.identity = false;
+        }
+        let subflow = &mut self.subflows[index];
+        if mapping.end() <= subflow.client_ack && mapping.to + mapping.len <= self.down.acked {
+            // Released: nobody can say what it was.
+            return;
+        }
+        if let Err(known) = subflow.down.declare_exactly(mapping) {
+            report.add(
+                Rule::StableMapping,
+                format!(
+                    "mapping {}+{} to {} contradicts {}+{} to {}",
+                    mapping.at.wrapping_sub(ORIGIN),
+                    mapping.len,
+                    mapping.to.wrapping_sub(ORIGIN),
+                    known.at.wrapping_sub(ORIGIN),
+                    known.len,
+                    known.to.wrapping_sub(ORIGIN),
+                ),
+            );
+        }
+    }
+
+    /// I1: the server's bytes; or zeros, where the client has acknowledged the data already and would drop
+    /// whatever comes.
+    fn content_to_client(&mut self, to: u64, packet: &View<'_>, report: &mut Report<'_>) {
+        let end = to + packet.payload_len;
+        let superfluous = end <= self.down.acked;
+        if matches!(packet.payload, Payload::Zeros) {
+            report.expect(superfluous, Rule::SameBytes, || {
+                "filler under data that the client has not acknowledged".into()
+            });
+            return;
+        }
+        let right = self
+            .down
+            .matches(report.oracle, self.client, to, packet.bytes());
+        let filler = superfluous && packet.is_zeros();
+        report.expect(right || filler, Rule::SameBytes, || {
+            format!("other bytes at {}", to.wrapping_sub(ORIGIN))
+        });
+        report.expect(end <= self.down.sent, Rule::Translation, || {
+            "data that the server has not sent".into()
+        });
+    }
+
+    /// I5: only what the server has, and only what the client has sent here.
+    fn ack_to_client(&mut self, index: usize, packet: &View<'_>, report: &mut Report<'_>) {
+        let subflow = &mut self.subflows[index];
+        let ack = from_seq(packet.tcp.ack, subflow.isn_client, subflow.ack_out);
+        report.expect(ack >= subflow.ack_out, Rule::AckToClient, || {
+            format!("ACK goes back by {}", subflow.ack_out - ack)
+        });
+        let fin = subflow.client_fin.filter(|fin| *fin + 1 == ack).is_some();
+        let data_end = ack - u64::from(fin);
+        report.expect(data_end <= subflow.client_sent, Rule::AckToClient, || {
+            format!(
+                "ACK {} beyond what the client sent here",
+                data_end - subflow.client_sent
+            )
+        });
+        let mut at = subflow.ack_out;
+        while at < data_end {
+            let (to, end) = match subflow.up.find(at) {
+                Some(mapping) => (mapping.data(at), mapping.end().min(data_end)),
+                None if self.identity && index == 0 => (at, data_end),
+                None => {
+                    report.add(Rule::AckToClient, "ACK of what has no mapping");
+                    break;
+                }
+            };
+            if !self.up.receiver_has(to, to + (end - at)) {
+                report.add(
+                    Rule::AckToClient,
+                    format!(
+                        "ACK of {}..{} that the server has not acknowledged",
+                        to - ORIGIN,
+                        to + (end - at) - ORIGIN
+                    ),
+                );
+                break;
+            }
+            at = end;
+        }
+        subflow.ack_out = subflow.ack_out.max(ack);
+    }
+
+    /// I11 towards the client.
+    fn sack_to_client(&mut self, index: usize, packet: &View<'_>, report: &mut Report<'_>) {
+        let subflow = &self.subflows[index];
+        let blocks = packet.options.sack;
+        report.expect(blocks.is_empty() || subflow.sack, Rule::Sack, || {
+            "SACK that was not agreed on".into()
+        });
+        let mut seen = Ranges::new();
+        let mut first = (0, 0);
+        for (n, &(left, right)) in blocks.as_slice().iter().enumerate() {
+            let (left, right) = (subflow.up_at(left), subflow.up_at(right));
+            let placed = left > subflow.ack_out && left < right && right <= subflow.client_sent;
+            report.expect(placed, Rule::Sack, || {
+                format!(
+                    "block {}..{} outside {}..{}",
+                    left.wrapping_sub(ORIGIN),
+                    right.wrapping_sub(ORIGIN),
+                    subflow.ack_out - ORIGIN,
+                    subflow.client_sent - ORIGIN
+                )
+            });
+            if !placed {
+                continue;
+            }
+            // A D-SACK may lie in the block behind it (RFC 2883 section 4.1).
+            let holds_first = n == 1 && seen.range_at(left.max(first.0)) == Some(first);
+            let holds_first = holds_first && left <= first.0 && first.1 <= right;
+            report.expect(
+                holds_first || !seen.intersects(left, right),
+                Rule::Sack,
+                || "blocks that overlap".into(),
+            );
+            first = if n == 0 { (left, right) } else { first };
+            seen.insert(left, right);
+            let mut at = left;
+            while at < right {
+                let Some(mapping) = subflow.up.find(at) else {
+                    report.add(Rule::Sack, "block over what has no mapping");
+                    break;
+                };
+                let end = mapping.end().min(right);
+                report.expect(
+                    self.up.receiver_has(mapping.data(at), mapping.data(end)),
+                    Rule::Sack,
+                    || "block over what the server lacks".into(),
+                );
+                at = end;
+            }
+        }
+    }
+
+    /// I6 towards the client: counted from the data ACK (RFC 8684 section 3.3.4).
+    fn window_to_client(&mut self, index: usize, packet: &View<'_>, report: &mut Report<'_>) {
+        let Some(number) = packet.options.data_ack() else {
+            return;
+        };
+        let ack = self.up.at_dsn(number, self.up.ack_out);
+        let subflow = &mut self.subflows[index];
+        let edge = ack + (u64::from(packet.tcp.window) << subflow.proxy_scale);
+        report.expect(edge <= self.up.edge, Rule::Window, || {
+            format!(
+                "right edge {} beyond what the server offered",
+                edge - self.up.edge
+            )
+        });
+        if let Some(last) = subflow.edge_out {
+            // The server's own scaling rounds down.
+            let rounding = (1 << self.server_scale) - 1;
+            report.expect(edge + rounding >= last, Rule::Window, || {
+                format!("right edge moves left by {}", last - edge)
+            });
+        }
+        subflow.edge_out = Some(subflow.edge_out.map_or(edge, |last| last.max(edge)));
+    }
+
+    /// Plain TCP: the bytes, and nothing acknowledged that the server has not.
+    fn plain_to_client(&mut self, packet: &View<'_>, report: &mut Report<'_>) {
+        if self.server.is_none() || !self.server_answered {
+            return;
+        }
+        let start = self.down.at_seq(packet.tcp.seq);
+        if packet.payload_len > 0 {
+            self.content_to_client(start, packet, report);
+        }
+        let ack = from_seq(packet.tcp.ack, self.up.isn, self.up.acked);
+        report.expect(ack <= self.up.acked, Rule::AckToClient, || {
+            "ACK beyond the server's".into()
+        });
+        self.up.ack_out = self.up.ack_out.max(ack.min(self.up.acked));
+    }
+}

@@ -1,0 +1,195 @@
+//! What the proxy sends to a server.
+
+use flexcp_wire::TcpFlags;
+
+use crate::Rule;
+use crate::clock::earlier;
+use crate::connection::{Connection, Mode, Report};
+use crate::packet::{Payload, View};
+use crate::position::{ORIGIN, from_seq};
+use crate::ranges::Ranges;
+
+impl Connection {
+    /// A packet of the proxy's to the server.
+    pub(crate) fn judge_server(&mut self, packet: &View<'_>, report: &mut Report<'_>) {
+        if packet.has(TcpFlags::SYN) {
+            self.syn_out(packet, report);
+            return;
+        }
+        if packet.has(TcpFlags::RST) {
+            self.over |= self.mode == Mode::Translated;
+        }
+        if packet.has(TcpFlags::RST) || self.over {
+            return;
+        }
+        if packet.options.mptcp {
+            report.add(
+                Rule::Translation,
+                "an MPTCP packet goes to the server as it is",
+            );
+            return;
+        }
+        self.clock_to_server(packet, report);
+        if !self.server_answered {
+            return;
+        }
+        let start = self.up.at_seq(packet.tcp.seq);
+        self.data_to_server(start, packet, report);
+        self.ack_to_server(packet, report);
+        if self.mode == Mode::Translated {
+            self.sack_to_server(packet, report);
+        }
+        self.window_to_server(packet, report);
+        self.release();
+    }
+
+    fn syn_out(&mut self, packet: &View<'_>, report: &mut Report<'_>) {
+        report.expect(packet.tcp.seq == self.up.isn, Rule::Translation, || {
+            "SYN with another number than the client's".into()
+        });
+        if let Some(kind) = packet.options.unknown
+            && self.mode != Mode::Plain
+        {
+            report.add(Rule::Size, format!("option {kind} that nobody knows"));
+        }
+        self.clock_to_server(packet, report);
+    }
+
+    fn clock_to_server(&mut self, packet: &View<'_>, report: &mut Report<'_>) {
+        let Some(timestamps) = packet.options.timestamps else {
+            report.expect(
+                !self.server_timestamps || self.mode == Mode::Plain,
+                Rule::Timestamps,
+                || "without the timestamps that were agreed on".into(),
+            );
+            return;
+        };
+        if let Some(last) = self.last_tsval_out
+            && self.mode != Mode::Plain
+        {
+            report.expect(!earlier(timestamps.val, last), Rule::Timestamps, || {
+                format!("TSval {} after {last}", timestamps.val)
+            });
+        }
+        self.last_tsval_out = Some(timestamps.val);
+        if packet.has(TcpFlags::ACK) {
+            report.expect(
+                self.server_clock.has(timestamps.ecr),
+                Rule::Timestamps,
+                || format!("TSecr {} that the server has not sent", timestamps.ecr),
+            );
+        }
+    }
+
+    fn data_to_server(&mut self, start: u64, packet: &View<'_>, report: &mut Report<'_>) {
+        let end = start + packet.payload_len;
+        if packet.payload_len > 0 {
+            report.expect(
+                !matches!(packet.payload, Payload::Zeros),
+                Rule::SameBytes,
+                || "filler to the server".into(),
+            );
+            report.expect(end <= self.up.sent, Rule::Translation, || {
+                format!("data {} that the client has not sent", start - ORIGIN)
+            });
+            let right = self
+                .up
+                .matches(report.oracle, self.client, start, packet.bytes());
+            report.expect(right, Rule::SameBytes, || {
+                format!("other bytes at {}", start.wrapping_sub(ORIGIN))
+            });
+        }
+        if packet.has(TcpFlags::FIN) {
+            report.expect(self.up.fin == Some(end), Rule::Translation, || {
+                "FIN where the client's DATA_FIN is not".into()
+            });
+        }
+    }
+
+    /// I4: the client's data ACK and nothing more.
+    fn ack_to_server(&mut self, packet: &View<'_>, report: &mut Report<'_>) {
+        let ack = from_seq(packet.tcp.ack, self.down.isn, self.down.ack_out);
+        report.expect(ack <= self.down.acked, Rule::AckToServer, || {
+            format!("ACK {} beyond the client's", ack - self.down.acked)
+        });
+        report.expect(
+            ack >= self.down.ack_out || self.mode == Mode::Plain,
+            Rule::AckToServer,
+            || format!("ACK goes back by {}", self.down.ack_out - ack),
+        );
+        self.down.ack_out = self.down.ack_out.max(ack.min(self.down.acked));
+    }
+
+    /// I11 towards the server: a D-SACK comes first or not at all (RFC 2883); the other blocks lie behind
+    /// the ACK, for what starts there has no hole before it.
+    fn sack_to_server(&mut self, packet: &View<'_>, report: &mut Report<'_>) {
+        let blocks = packet.options.sack;
+        report.expect(blocks.is_empty() || self.server_sack, Rule::Sack, || {
+            "SACK that was not agreed on".into()
+        });
+        let ack = from_seq(packet.tcp.ack, self.down.isn, self.down.ack_out);
+        let mut seen = Ranges::new();
+        let mut first = (0, 0);
+        for (n, &(left, right)) in blocks.as_slice().iter().enumerate() {
+            let (left, right) = (self.down.at_seq(left), self.down.at_seq(right));
+            let duplicate = n == 0 && left < ack && right <= ack;
+            let inside = left > ack && right <= self.down.sent;
+            report.expect(left < right && (duplicate || inside), Rule::Sack, || {
+                format!(
+                    "block {}..{} outside {}..{}",
+                    left.wrapping_sub(ORIGIN),
+                    right.wrapping_sub(ORIGIN),
+                    ack.wrapping_sub(ORIGIN),
+                    self.down.sent - ORIGIN
+                )
+            });
+            // A D-SACK may lie in the block behind it (RFC 2883 section 4.1).
+            let holds_first = n == 1 && seen.range_at(left.max(first.0)) == Some(first);
+            let holds_first = holds_first && left <= first.0 && first.1 <= right;
+            report.expect(
+                holds_first || !seen.intersects(left, right),
+                Rule::Sack,
+                || "blocks that overlap".into(),
+            );
+            first = if n == 0 { (left, right) } else { first };
+            seen.insert(left, right);
+            report.expect(
+                duplicate || self.down.receiver_has(left, right),
+                Rule::Sack,
+                || {
+                    format!(
+                        "block {}..{} over what the client lacks",
+                        left.wrapping_sub(ORIGIN),
+                        right.wrapping_sub(ORIGIN)
+                    )
+                },
+            );
+        }
+    }
+
+    /// I6 towards the server. Scaling rounds down, so the edge may lie one unit further left.
+    fn window_to_server(&mut self, packet: &View<'_>, report: &mut Report<'_>) {
+        let scale = if self.server_scales {
+            self.subflows[0].window_scale
+        } else {
+            0
+        };
+        let ack = from_seq(packet.tcp.ack, self.down.isn, self.down.ack_out);
+        let edge = ack + (u64::from(packet.tcp.window) << scale);
+        report.expect(edge <= self.down.edge, Rule::Window, || {
+            format!(
+                "right edge {} beyond what the client offered",
+                edge - self.down.edge
+            )
+        });
+        if let Some(last) = self.edge_out
+            && self.mode == Mode::Translated
+        {
+            let rounding = (1 << scale) - 1;
+            report.expect(edge + rounding >= last, Rule::Window, || {
+                format!("right edge moves left by {}", last - edge)
+            });
+        }
+        self.edge_out = Some(self.edge_out.map_or(edge, |last| last.max(edge)));
+    }
+}

@@ -1,0 +1,10 @@
+//! For each rule an exchange that keeps it, and ones that break it in a single packet.
+#![forbid(unsafe_code)]
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "numbers on the wire are the low halves of offsets"
+)]
+
+mod broken;
+mod clean;
+mod exchange;

@@ -1,0 +1,26 @@
+//! The translator between models of TCP servers and MPTCP clients, in virtual time.
+//!
+//! One seed is one run: it draws the topology, the stacks, what applications do, and what the paths do
+//! to packets. Every packet in and out of the translator is held against the wire's rules
+//! (`flexcp-invariants`), every byte is checked where it arrives, and after the faults everything has to
+//! come to its end and leave nothing behind.
+#![forbid(unsafe_code)]
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "numbers on the wire are the low halves of positions, all over the models"
+)]
+
+mod client;
+mod net;
+mod payload;
+mod proxy;
+mod random;
+mod run;
+mod server;
+mod stack;
+mod swarm;
+mod tcp;
+mod trace;
+mod world;
+
+pub use run::{Outcome, describe, run, run_traced};

@@ -1,0 +1,117 @@
+//! Runs seeds.
+#![forbid(unsafe_code)]
+
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use flexcp_simulator::{Outcome, describe, run, run_traced};
+
+/// The translator between models of servers and clients, in virtual time.
+#[derive(Parser, Debug)]
+struct Arguments {
+    /// Seeds to run: `A..B`, without B; `A..A` with `--time` or `--packets` goes on from A.
+    #[arg(long, default_value = "0..1000")]
+    seeds: String,
+    /// One seed alone.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Print each packet of the one seed.
+    #[arg(long)]
+    trace: bool,
+    /// Print the plan of the one seed.
+    #[arg(long)]
+    plan: bool,
+    /// Go on behind the seeds until so many packets have passed.
+    #[arg(long)]
+    packets: Option<u64>,
+    /// Go on behind the seeds for so many seconds.
+    #[arg(long)]
+    time: Option<u64>,
+    /// Run every n-th seed twice: both runs have to be the same.
+    #[arg(long, default_value_t = 64)]
+    twice: u64,
+    /// Stop after so many failures.
+    #[arg(long, default_value_t = 20)]
+    failures: usize,
+}
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    if let Some(seed) = arguments.seed {
+        return one(seed, &arguments);
+    }
+    let (first, behind) = arguments
+        .seeds
+        .split_once("..")
+        .and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)))
+        .context("--seeds takes A..B")?;
+    many(first, behind, &arguments)
+}
+
+fn one(seed: u64, arguments: &Arguments) -> Result<()> {
+    if arguments.plan {
+        println!("{}", describe(seed));
+    }
+    let outcome = if arguments.trace {
+        run_traced(seed)
+    } else {
+        run(seed)
+    };
+    report(&outcome);
+    println!(
+        "seed {seed}: {} packets, {} virtual seconds, hash {:016x}",
+        outcome.packets,
+        outcome.time / 1_000_000,
+        outcome.hash
+    );
+    if !outcome.failures.is_empty() {
+        std::process::exit(1);
+    }
+    Ok(())
+}
+
+fn report(outcome: &Outcome) {
+    for failure in outcome.failures.iter().take(5) {
+        println!("seed {}: {failure}", outcome.seed);
+    }
+}
+
+fn many(first: u64, behind: u64, arguments: &Arguments) -> Result<()> {
+    let start = Instant::now();
+    let (mut packets, mut time, mut failed) = (0, 0, vec![]);
+    let mut seed = first;
+    let goes_on = |seed: u64, packets: u64| {
+        seed < behind
+            || arguments.packets.is_some_and(|goal| packets < goal)
+            || arguments
+                .time
+                .is_some_and(|goal| start.elapsed().as_secs() < goal)
+    };
+    while goes_on(seed, packets) && failed.len() < arguments.failures {
+        let mut outcome = run(seed);
+        if arguments.twice > 0 && seed.is_multiple_of(arguments.twice) && run(seed) != outcome {
+            outcome
+                .failures
+                .push("I13: the same seed, another run".into());
+        }
+        packets += outcome.packets;
+        time += outcome.time;
+        if !outcome.failures.is_empty() {
+            report(&outcome);
+            failed.push(seed);
+        }
+        seed += 1;
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    println!(
+        "seeds {first}..{seed}: {packets} packets, {:.1} virtual hours, {:.2} million packets/s, {} failed {failed:?}",
+        time as f64 / 3.6e9,
+        packets as f64 / seconds / 1e6,
+        failed.len()
+    );
+    if !failed.is_empty() {
+        std::process::exit(1);
+    }
+    Ok(())
+}

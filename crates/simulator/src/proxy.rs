@@ -1,0 +1,335 @@
+//! The translator and its carrier: joins trains of packets as GRO does, cuts what is longer than a
+//! segment, completes checksums, and shows everything to the checker.
+
+use flexcp_invariants::{Checker, Observation, Options, Payload as Seen, Point};
+use flexcp_translator::{Config, Frame, HEADROOM, Instant, Payload, Translator, Verdict};
+use flexcp_wire::{ChecksumState, Gso, GsoKind, Offload, Sum};
+
+use crate::net::Outbox;
+use crate::payload::Judge;
+use crate::trace::Trace;
+
+/// Longest packet.
+const MAX_PACKET: usize = 65_535;
+
+/// A packet that may still grow.
+#[derive(Clone, Copy, Debug)]
+struct Train {
+    point: Point,
+    len: usize,
+    header: usize,
+    ip_len: usize,
+    /// Payload of each segment.
+    size: usize,
+    /// A short segment ends it.
+    closed: bool,
+}
+
+/// The translator with its carrier.
+#[derive(Debug)]
+pub(crate) struct Proxy {
+    /// The thing under test.
+    pub(crate) translator: Translator,
+    /// Its judge.
+    pub(crate) checker: Checker,
+    /// Packets that the proxy sends, segments already.
+    pub(crate) outbox: Outbox,
+    frame: Vec<u8>,
+    train: Option<Train>,
+    joins: bool,
+    /// How checksums come in.
+    state: ChecksumState,
+    /// Packets that went in and out, after GRO and before GSO.
+    pub(crate) packets: u64,
+    /// Bits of it can be seen.
+    pub(crate) trace: Trace,
+}
+
+impl Proxy {
+    /// `joins`: trains of packets come in as one; `state`: what is known of checksums.
+    #[must_use]
+    pub(crate) fn new(
+        config: Config,
+        seed: [u8; 32],
+        joins: bool,
+        state: ChecksumState,
+        trace: Trace,
+    ) -> Self {
+        Self {
+            translator: Translator::new(config, seed),
+            checker: Checker::new(Options::default(), Some(Box::new(Judge))),
+            outbox: Outbox::new(state == ChecksumState::Complete),
+            frame: vec![0; HEADROOM + MAX_PACKET],
+            train: None,
+            joins,
+            state,
+            packets: 0,
+            trace,
+        }
+    }
+
+    /// A packet arrives; it may wait for more of its train until [`flush`](Self::flush).
+    pub(crate) fn receive(&mut self, now: u64, point: Point, packet: &[u8]) {
+        if self.extend(point, packet) {
+            return;
+        }
+        self.flush(now);
+        if packet.len() > MAX_PACKET {
+            return;
+        }
+        self.frame[HEADROOM..HEADROOM + packet.len()].copy_from_slice(packet);
+        let ip_len = ip_header_len(packet);
+        let tcp_len = packet
+            .get(ip_len + 12)
+            .map_or(0, |byte| usize::from(byte >> 4) * 4);
+        let header = ip_len + tcp_len;
+        let size = packet.len().saturating_sub(header);
+        self.train = Some(Train {
+            point,
+            len: packet.len(),
+            header,
+            ip_len,
+            size,
+            closed: size == 0,
+        });
+        if !self.joins || self.state == ChecksumState::Complete || size == 0 {
+            self.flush(now);
+        }
+    }
+
+    /// Adds a packet to the train, when it continues it.
+    fn extend(&mut self, point: Point, packet: &[u8]) -> bool {
+        let Some(train) = &mut self.train else {
+            return false;
+        };
+        let head = &self.frame[HEADROOM..HEADROOM + train.header];
+        if train.closed || point != train.point || packet.len() <= train.header {
+            return false;
+        }
+        let size = packet.len() - train.header;
+        if size > train.size || train.len + size > MAX_PACKET || !same_flow(head, packet, train) {
+            return false;
+        }
+        let (start, ip_len) = (HEADROOM + train.len, train.ip_len);
+        self.frame[start..start + size].copy_from_slice(&packet[train.header..]);
+        train.len += size;
+        // PSH and FIN of the last one count.
+        let flags = HEADROOM + ip_len + 13;
+        self.frame[flags] |= packet[ip_len + 13] & 0x09;
+        train.closed = size < train.size || packet[ip_len + 13] & 0x09 != 0;
+        true
+    }
+
+    /// What has arrived is handled.
+    pub(crate) fn flush(&mut self, now: u64) {
+        let Some(train) = self.train.take() else {
+            return;
+        };
+        let is_train = train.len > train.header + train.size;
+        let is_v6 = self.frame[HEADROOM] >> 4 == 6;
+        let mut offload = Offload {
+            checksum: self.state,
+            gso: None,
+        };
+        if is_train {
+            let kind = if is_v6 {
+                GsoKind::TcpV6
+            } else {
+                GsoKind::TcpV4
+            };
+            offload.gso = Some(Gso {
+                kind,
+                size: train.size as u16,
+                ecn: false,
+            });
+            let packet = &mut self.frame[HEADROOM..HEADROOM + train.len];
+            set_length(packet, train.ip_len);
+            set_partial_checksum(packet, train.ip_len);
+        }
+        self.handle(now, train.point, train.len, offload);
+    }
+
+    fn handle(&mut self, now: u64, point: Point, len: usize, offload: Offload) {
+        self.packets += 1;
+        let mut buffer = std::mem::take(&mut self.frame);
+        let packet = &buffer[HEADROOM..HEADROOM + len];
+        self.trace.packet(now, point, packet, &offload);
+        match Observation::whole(now, point, packet, offload) {
+            Some(seen) => self.checker.observe(&seen),
+            None => self.checker.observe_timeout(),
+        }
+        let mut frame = Frame::new(&mut buffer, HEADROOM..HEADROOM + len, offload);
+        let verdict = self.translator.handle_packet(Instant(now), &mut frame);
+        match verdict {
+            Verdict::Forward => {
+                let packet = frame.packet();
+                let header = header_len(packet);
+                let (header, payload) = packet.split_at(header);
+                let offload = frame.offload;
+                self.emit(now, header, Seen::Bytes(payload), payload.len(), offload);
+            }
+            Verdict::Consume => {}
+            Verdict::Drop(reason) => self.trace.note(now, || format!("drop {}", reason.name())),
+        }
+        self.transmit(now, Some(&frame));
+        self.frame = buffer;
+    }
+
+    /// The translator's timers.
+    pub(crate) fn timeout(&mut self, now: u64) {
+        self.trace.note(now, || "timeout".into());
+        self.checker.observe_timeout();
+        self.translator.handle_timeout(Instant(now));
+        self.transmit(now, None);
+    }
+
+    fn transmit(&mut self, now: u64, frame: Option<&Frame<'_>>) {
+        while let Some(transmit) = self.translator.poll_transmit() {
+            let (payload, len) = match (&transmit.payload, frame) {
+                (Payload::Frame(range), Some(frame)) => {
+                    let bytes = frame.buffer(range.clone());
+                    (Seen::Bytes(bytes), bytes.len())
+                }
+                (Payload::Zeros(len), _) => (Seen::Zeros, *len),
+                _ => (Seen::Bytes(&[]), 0),
+            };
+            self.emit(now, transmit.header(), payload, len, transmit.offload);
+        }
+    }
+
+    /// One packet leaves, in segments.
+    fn emit(&mut self, now: u64, header: &[u8], payload: Seen<'_>, len: usize, offload: Offload) {
+        self.packets += 1;
+        let point = if goes_to_server(header) {
+            Point::ToServer
+        } else {
+            Point::ToClient
+        };
+        let seen = Observation {
+            time: now,
+            point,
+            header,
+            payload,
+            offload,
+        };
+        self.trace.header(now, point, header, len, &offload);
+        self.checker.observe(&seen);
+        let size = offload.gso.map_or(len, |gso| gso.size.into()).max(1);
+        let mut at = 0;
+        loop {
+            let part = size.min(len - at);
+            let mut packet = self.outbox.buffer();
+            packet.extend_from_slice(header);
+            match payload {
+                Seen::Bytes(bytes) => packet.extend_from_slice(&bytes[at..at + part]),
+                Seen::Zeros => packet.resize(header.len() + part, 0),
+            }
+            let last = at + part == len;
+            let completes = self.outbox.checksums && offload.checksum != ChecksumState::Complete;
+            finish(&mut packet, at, last && at == 0, last, completes);
+            self.outbox.packets.push(packet);
+            at += part;
+            if at >= len {
+                break;
+            }
+        }
+    }
+}
+
+/// Makes a segment of its copy of the header.
+fn finish(packet: &mut [u8], at: usize, whole: bool, last: bool, completes: bool) {
+    let ip_len = ip_header_len(packet);
+    if !whole {
+        let seq_at = ip_len + 4;
+        let mut seq = [0; 4];
+        seq.copy_from_slice(&packet[seq_at..seq_at + 4]);
+        let seq = u32::from_be_bytes(seq).wrapping_add(at as u32);
+        packet[seq_at..seq_at + 4].copy_from_slice(&seq.to_be_bytes());
+        if !last {
+            packet[ip_len + 13] &= !0x09;
+        }
+        set_length(packet, ip_len);
+        set_partial_checksum(packet, ip_len);
+    }
+    if completes {
+        let tcp_len = packet.len() - ip_len;
+        let pseudo = pseudo_sum(packet, tcp_len);
+        packet[ip_len + 16..ip_len + 18].fill(0);
+        crate::net::complete(packet, ip_len, pseudo);
+    }
+}
+
+/// What the frame's packet starts with, up to the payload.
+fn header_len(packet: &[u8]) -> usize {
+    let ip_len = ip_header_len(packet);
+    packet.get(ip_len + 12).map_or(packet.len(), |byte| {
+        (ip_len + usize::from(byte >> 4) * 4).min(packet.len())
+    })
+}
+
+fn ip_header_len(packet: &[u8]) -> usize {
+    match packet.first() {
+        Some(first) if first >> 4 == 4 => usize::from(first & 15) * 4,
+        _ => 40,
+    }
+}
+
+/// Servers have 200 where clients have the number of their link.
+#[must_use]
+pub(crate) fn goes_to_server(header: &[u8]) -> bool {
+    destination_net(header) == 200
+}
+
+/// The byte of the destination address that names the link.
+#[must_use]
+pub(crate) fn destination_net(header: &[u8]) -> u8 {
+    let at = if header[0] >> 4 == 4 { 17 } else { 27 };
+    header.get(at).copied().unwrap_or(0)
+}
+
+/// Writes the packet's length into its IP header.
+fn set_length(packet: &mut [u8], ip_len: usize) {
+    let len = packet.len();
+    if packet[0] >> 4 == 4 {
+        packet[2..4].copy_from_slice(&(len as u16).to_be_bytes());
+        packet[10..12].fill(0);
+        let sum = Sum::of(&packet[..ip_len]).checksum();
+        packet[10..12].copy_from_slice(&sum.to_be_bytes());
+    } else {
+        packet[4..6].copy_from_slice(&((len - ip_len) as u16).to_be_bytes());
+    }
+}
+
+fn set_partial_checksum(packet: &mut [u8], ip_len: usize) {
+    let sum = pseudo_sum(packet, packet.len() - ip_len).fold();
+    packet[ip_len + 16..ip_len + 18].copy_from_slice(&sum.to_be_bytes());
+}
+
+fn pseudo_sum(packet: &[u8], tcp_len: usize) -> Sum {
+    let addresses = if packet[0] >> 4 == 4 { 12..20 } else { 8..40 };
+    Sum::of(&packet[addresses])
+        .add_u16(6)
+        .add_u32(tcp_len as u32)
+}
+
+/// Whether GRO would join: the same ends, ACK, window, flags and options, and the next number.
+fn same_flow(head: &[u8], packet: &[u8], train: &Train) -> bool {
+    let ip_len = train.ip_len;
+    let addresses = if head[0] >> 4 == 4 { 12..20 } else { 8..40 };
+    if packet[0] != head[0] || packet[addresses.clone()] != head[addresses] {
+        return false;
+    }
+    let (a, b) = (&head[ip_len..], &packet[ip_len..train.header]);
+    let seq = |tcp: &[u8]| u32::from_be_bytes([tcp[4], tcp[5], tcp[6], tcp[7]]);
+    let sent = (train.len - train.header) as u32;
+    // FIN and PSH may stand in the last one only; SYN, RST, URG and the like end a train.
+    let quiet = |tcp: &[u8]| tcp[13] & !0x19 == 0;
+    seq(b) == seq(a).wrapping_add(sent)
+        && a[..4] == b[..4]
+        && a[8..13] == b[8..13]
+        && a[14..16] == b[14..16]
+        && a[20..] == b[20..]
+        && quiet(a)
+        && quiet(b)
+        && a[13] & 0x09 == 0
+}

@@ -1,0 +1,115 @@
+//! One seed, from its plan to its verdict.
+
+use flexcp_translator::Instant;
+
+use crate::swarm::Plan;
+use crate::trace::Trace;
+use crate::world::World;
+
+const SECOND: u64 = 1_000_000;
+/// After the faults everything is done in this time.
+const LIVENESS: u64 = 400 * SECOND;
+/// After the end, a connection that ended well is gone in this time.
+const FREED: u64 = 260 * SECOND;
+/// One that was aborted: the idle timeout and more.
+const FREED_ABORTED: u64 = 8000 * SECOND;
+/// Steps of a run at most: more go round in a circle.
+const MAX_STEPS: u64 = 5_000_000;
+
+/// What became of a run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Outcome {
+    /// Its seed.
+    pub seed: u64,
+    /// Packets in and out of the translator.
+    pub packets: u64,
+    /// Virtual microseconds until everything was done.
+    pub time: u64,
+    /// A hash of what the translator sent.
+    pub hash: u64,
+    /// What went wrong: each a line or more.
+    pub failures: Vec<String>,
+}
+
+/// Runs a seed.
+#[must_use]
+pub fn run(seed: u64) -> Outcome {
+    run_plan(Plan::of(seed), Trace::Off)
+}
+
+/// Runs a seed and prints its packets.
+#[must_use]
+pub fn run_traced(seed: u64) -> Outcome {
+    run_plan(Plan::of(seed), Trace::On)
+}
+
+/// What a seed stands for, as text.
+#[must_use]
+pub fn describe(seed: u64) -> String {
+    format!("{:#?}", Plan::of(seed))
+}
+
+fn run_plan(plan: Plan, trace: Trace) -> Outcome {
+    let seed = plan.seed;
+    let calm = plan.calm;
+    let aborts = plan.connections.iter().any(|connection| connection.aborts);
+    let mut world = World::new(plan, trace);
+    let mut failures = Vec::new();
+    let mut steps = 0;
+    let broken =
+        |world: &World| world.proxy.checker.violation_count() > 0 || world.failure().is_some();
+    while !world.is_done() && !broken(&world) {
+        steps += 1;
+        if steps > MAX_STEPS {
+            failures.push(format!("no end in sight{}", world.unfinished()));
+            break;
+        }
+        if !world.step(calm + LIVENESS) {
+            failures.push(format!("stalled{}", world.unfinished()));
+            break;
+        }
+    }
+    let time = world.now;
+    if failures.is_empty() && !broken(&world) {
+        let limit = time.max(calm) + if aborts { FREED_ABORTED } else { FREED };
+        drain(&mut world, limit, &mut failures);
+    }
+    if let Some(why) = world.failure() {
+        failures.push(why.to_owned());
+    }
+    let found = world.proxy.checker.violations();
+    failures.extend(found.iter().map(ToString::to_string));
+    Outcome {
+        seed,
+        packets: world.proxy.packets,
+        time,
+        hash: world.proxy.checker.output_hash(),
+        failures,
+    }
+}
+
+/// After the end: the last packets, then the translator's timers, until nothing is left (I12).
+fn drain(world: &mut World, limit: u64, failures: &mut Vec<String>) {
+    let mut steps = 0;
+    while world.step(limit) {
+        steps += 1;
+        if steps > MAX_STEPS {
+            failures.push("hosts do not come to rest".into());
+            return;
+        }
+        if world.failure().is_some() {
+            return;
+        }
+    }
+    let left = world.proxy.translator.connections(Instant(limit)).count();
+    if left > 0 {
+        failures.push(format!(
+            "I12: {left} connections left{}",
+            world.unfinished()
+        ));
+    }
+    let counters = world.proxy.translator.counters();
+    if left == 0 && counters.connections_opened != counters.connections_closed {
+        failures.push(format!("I12: counters disagree: {counters:?}"));
+    }
+}

@@ -1,0 +1,371 @@
+//! The run itself: hosts, paths and the proxy in virtual time.
+
+use flexcp_faults::{Path, Time};
+use flexcp_invariants::Point;
+
+use crate::client::{Client, Phase, Setup, find_key};
+use crate::net::{Incoming, Outbox};
+use crate::proxy::{Proxy, destination_net, goes_to_server};
+use crate::random::Random;
+use crate::server::{Server, State};
+use crate::swarm::{PathPlan, Plan};
+use crate::trace::Trace;
+
+/// A path and when it has something to give.
+#[derive(Debug)]
+struct Line {
+    path: Path,
+    due: u64,
+}
+
+impl Line {
+    fn new(plan: &PathPlan, seed: u64) -> Self {
+        Self {
+            path: Path::new(plan.faults.clone(), seed),
+            due: u64::MAX,
+        }
+    }
+
+    fn send(&mut self, now: u64, packet: Vec<u8>) {
+        self.path.send(Time::from_micros(now), packet);
+        self.look();
+    }
+
+    fn look(&mut self) {
+        // Up to the next whole microsecond.
+        self.due = self
+            .path
+            .poll_timeout()
+            .map_or(u64::MAX, |at| at.0.div_ceil(1000));
+    }
+}
+
+/// One client and its server.
+#[derive(Debug)]
+struct Pair {
+    client: Client,
+    server: Server,
+    started: bool,
+    starts: u64,
+    due: u64,
+    aborts: bool,
+}
+
+impl Pair {
+    fn look(&mut self) {
+        let client = if self.started {
+            self.client.deadline()
+        } else {
+            Some(self.starts)
+        };
+        let server = self.server.deadline();
+        self.due = client.unwrap_or(u64::MAX).min(server.unwrap_or(u64::MAX));
+    }
+
+    fn is_done(&self) -> bool {
+        let client_reset = self.client.phase == Phase::Reset;
+        let server_reset = self.server.state == State::Reset;
+        if self.aborts && (client_reset || server_reset) {
+            return true;
+        }
+        self.client.is_done() && self.server.is_done()
+    }
+}
+
+/// Everything in a run.
+#[derive(Debug)]
+pub(crate) struct World {
+    plan: Plan,
+    /// Virtual time in microseconds.
+    pub(crate) now: u64,
+    /// The proxy.
+    pub(crate) proxy: Proxy,
+    pairs: Vec<Pair>,
+    up: Vec<Line>,
+    down: Vec<Line>,
+    to_server: Line,
+    from_server: Line,
+    outbox: Outbox,
+    checked: bool,
+    calm: bool,
+}
+
+impl World {
+    /// Before anything has happened.
+    #[must_use]
+    pub(crate) fn new(plan: Plan, trace: Trace) -> Self {
+        let mut random = Random::new(plan.seed, 20);
+        let mut secret = [0; 32];
+        for chunk in secret.chunks_mut(8) {
+            chunk.copy_from_slice(&random.next().to_le_bytes());
+        }
+        let proxy = Proxy::new(
+            plan.config(),
+            secret,
+            plan.joins_trains,
+            plan.checksums,
+            trace,
+        );
+        let mut line = |plan: &PathPlan| Line::new(plan, random.next());
+        let up = plan.links.iter().map(|link| line(&link.0)).collect();
+        let down = plan.links.iter().map(|link| line(&link.1)).collect();
+        let to_server = line(&plan.server.0);
+        let from_server = line(&plan.server.1);
+        let pairs = (0..plan.connections.len())
+            .map(|n| pair(&plan, n, &mut random))
+            .collect();
+        let checked = plan.checksums == flexcp_wire::ChecksumState::Complete;
+        Self {
+            now: 0,
+            proxy,
+            pairs,
+            up,
+            down,
+            to_server,
+            from_server,
+            outbox: Outbox::new(checked),
+            checked,
+            calm: false,
+            plan,
+        }
+    }
+
+    /// Goes on to the next event. `false`: there is none before `limit`.
+    pub(crate) fn step(&mut self, limit: u64) -> bool {
+        let mut next = self
+            .proxy
+            .translator
+            .poll_timeout()
+            .map_or(u64::MAX, |at| at.0);
+        let lines = self.up.iter().chain(&self.down);
+        for line in lines.chain([&self.to_server, &self.from_server]) {
+            next = next.min(line.due);
+        }
+        for pair in &self.pairs {
+            next = next.min(pair.due);
+        }
+        if next > limit {
+            return false;
+        }
+        self.now = self.now.max(next);
+        if !self.calm && self.now >= self.plan.calm {
+            self.become_calm();
+        }
+        self.deliver();
+        self.run_timers();
+        true
+    }
+
+    /// The faults are over.
+    fn become_calm(&mut self) {
+        self.calm = true;
+        let now = Time::from_micros(self.now);
+        let plans = &self.plan.links;
+        for (line, plan) in self.up.iter_mut().zip(plans) {
+            line.path.set_faults(now, plan.0.calm.clone());
+            line.look();
+        }
+        for (line, plan) in self.down.iter_mut().zip(plans) {
+            line.path.set_faults(now, plan.1.calm.clone());
+            line.look();
+        }
+        let (up, down) = (&self.plan.server.0, &self.plan.server.1);
+        self.to_server.path.set_faults(now, up.calm.clone());
+        self.from_server.path.set_faults(now, down.calm.clone());
+        self.to_server.look();
+        self.from_server.look();
+    }
+
+    /// Packets at the end of their way.
+    fn deliver(&mut self) {
+        let now = self.now;
+        let time = Time::from_micros(now);
+        for index in 0..self.up.len() {
+            if self.up[index].due <= now {
+                while let Some(packet) = self.up[index].path.receive(time) {
+                    self.proxy.receive(now, Point::FromClient, &packet);
+                    self.outbox.pool.push(packet);
+                }
+                self.proxy.flush(now);
+                self.up[index].look();
+                self.send_from_proxy();
+            }
+        }
+        if self.from_server.due <= now {
+            while let Some(packet) = self.from_server.path.receive(time) {
+                self.proxy.receive(now, Point::FromServer, &packet);
+                self.outbox.pool.push(packet);
+            }
+            self.proxy.flush(now);
+            self.from_server.look();
+            self.send_from_proxy();
+        }
+        for index in 0..self.down.len() {
+            if self.down[index].due <= now {
+                while let Some(packet) = self.down[index].path.receive(time) {
+                    self.at_client(&packet);
+                    self.proxy.outbox.pool.push(packet);
+                }
+                self.down[index].look();
+            }
+        }
+        if self.to_server.due <= now {
+            while let Some(packet) = self.to_server.path.receive(time) {
+                self.at_server(&packet);
+                self.proxy.outbox.pool.push(packet);
+            }
+            self.to_server.look();
+        }
+    }
+
+    fn at_client(&mut self, packet: &[u8]) {
+        let Some(incoming) = Incoming::parse(packet, self.checked) else {
+            return;
+        };
+        let n = usize::from(incoming.to.port() / 1000).wrapping_sub(10);
+        if let Some(pair) = self.pairs.get_mut(n) {
+            pair.client.receive(self.now, &incoming, &mut self.outbox);
+            pair.look();
+            self.send_from_hosts();
+        }
+    }
+
+    fn at_server(&mut self, packet: &[u8]) {
+        let Some(incoming) = Incoming::parse(packet, self.checked) else {
+            return;
+        };
+        let n = usize::from(incoming.to.port()).wrapping_sub(8000);
+        if let Some(pair) = self.pairs.get_mut(n) {
+            pair.server.receive(self.now, &incoming, &mut self.outbox);
+            pair.look();
+            self.send_from_hosts();
+        }
+    }
+
+    fn run_timers(&mut self) {
+        let now = self.now;
+        for index in 0..self.pairs.len() {
+            let pair = &mut self.pairs[index];
+            if pair.due > now {
+                continue;
+            }
+            if pair.started {
+                pair.client.timeout(now, &mut self.outbox);
+            } else if pair.starts <= now {
+                pair.started = true;
+                pair.client.start(now, &mut self.outbox);
+            }
+            pair.server.timeout(now, &mut self.outbox);
+            pair.look();
+            self.send_from_hosts();
+        }
+        let due = self.proxy.translator.poll_timeout();
+        if due.is_some_and(|at| at.0 <= now) {
+            self.proxy.timeout(now);
+            self.send_from_proxy();
+        }
+    }
+
+    /// What hosts send starts on its way: clients' packets by their source, servers' on the other side.
+    fn send_from_hosts(&mut self) {
+        for packet in self.outbox.packets.drain(..) {
+            let net = source_net(&packet);
+            if net == 200 {
+                self.from_server.send(self.now, packet);
+            } else if let Some(line) = self.up.get_mut(usize::from(net).wrapping_sub(1)) {
+                line.send(self.now, packet);
+            }
+        }
+    }
+
+    fn send_from_proxy(&mut self) {
+        for packet in self.proxy.outbox.packets.drain(..) {
+            if goes_to_server(&packet) {
+                self.to_server.send(self.now, packet);
+                continue;
+            }
+            let net = destination_net(&packet);
+            if let Some(line) = self.down.get_mut(usize::from(net).wrapping_sub(1)) {
+                line.send(self.now, packet);
+            }
+        }
+    }
+
+    /// Whether all connections have come to their end.
+    #[must_use]
+    pub(crate) fn is_done(&self) -> bool {
+        self.pairs.iter().all(Pair::is_done)
+    }
+
+    /// What went wrong at a host.
+    #[must_use]
+    pub(crate) fn failure(&self) -> Option<&str> {
+        self.pairs.iter().find_map(|pair| {
+            let client = pair.client.failure.as_deref();
+            client.or(pair.server.failure.as_deref())
+        })
+    }
+
+    /// The connections that have not come to their end.
+    #[must_use]
+    pub(crate) fn unfinished(&self) -> String {
+        use std::fmt::Write;
+        let mut text = String::new();
+        for (n, pair) in self.pairs.iter().enumerate().filter(|(_, p)| !p.is_done()) {
+            let _ = write!(
+                text,
+                "\n  connection {n}: client {}\n    server {}",
+                pair.client.summary(),
+                pair.server.summary()
+            );
+        }
+        for view in self
+            .proxy
+            .translator
+            .connections(flexcp_translator::Instant(self.now))
+        {
+            let _ = write!(text, "\n  {view:?}");
+        }
+        text
+    }
+}
+
+fn source_net(header: &[u8]) -> u8 {
+    let at = if header[0] >> 4 == 4 { 13 } else { 11 };
+    header.get(at).copied().unwrap_or(0)
+}
+
+fn pair(plan: &Plan, n: usize, random: &mut Random) -> Pair {
+    let connection = &plan.connections[n];
+    let addresses = (0..plan.links.len()).map(|link| plan.client_address(n, link));
+    let addresses: Vec<_> = addresses.collect();
+    let first = addresses[0];
+    let client = Client::new(Setup {
+        stack: connection.client,
+        app: connection.client_app,
+        plan: connection.mptcp.clone(),
+        addresses,
+        remote: plan.remote(n),
+        isn: connection.isns.0,
+        key: find_key(random, connection.wraps),
+        random: Random::new(random.next(), 30),
+    });
+    let server = Server::new(
+        connection.server,
+        connection.server_app,
+        plan.server_address(n),
+        first,
+        connection.isns.1,
+        Random::new(random.next(), 31),
+    );
+    let mut pair = Pair {
+        client,
+        server,
+        started: false,
+        starts: connection.starts,
+        due: 0,
+        aborts: connection.aborts,
+    };
+    pair.look();
+    pair
+}
