@@ -63,11 +63,6 @@ impl ServerClock {
         }
     }
 
-    /// Whether the server has said a later TSval already.
-    pub(crate) const fn is_late(&self, val: u32) -> bool {
-        later(self.heard, val)
-    }
-
     /// Timestamps of a packet to the server that came from `clock` with `timestamps`.
     pub(crate) fn translate(
         &mut self,

@@ -13,6 +13,10 @@ use crate::counters::DropReason;
 use crate::frame::{Frame, Verdict};
 use crate::segment::Segment;
 
+/// Pause before FlexCP's FIN is repeated; it doubles with each copy.
+const FIN_PAUSE: Duration = Duration::from_secs(1);
+/// Copies of it at most.
+const MAX_FINS: u8 = 5;
 /// Challenge ACKs of one connection in each period.
 const MAX_CHALLENGES: u8 = 10;
 const CHALLENGE_PERIOD: Duration = Duration::from_secs(1);
@@ -78,12 +82,36 @@ impl Connection {
             subflow.snd_next = subflow.snd_next.add(1);
             subflow.state = SubflowState::Closing;
         }
+        subflow.fin_due = Some(ctx.now + FIN_PAUSE);
+        self.send_fin(ctx, index);
+        self.note_orphan(ctx);
+    }
+
+    /// FlexCP's FIN on a subflow, with the ACK of the client's.
+    fn send_fin(&self, ctx: &mut Context<'_>, index: SubflowIndex) {
+        let subflow = self.subflow(index);
         let fin = subflow.fin_local.unwrap_or(subflow.snd_next);
         let mut outgoing = self.own_down(index, TcpFlags::FIN | TcpFlags::ACK);
         outgoing.seq = fin.0;
         self.push_dss(&mut outgoing, None, false);
         ctx.send(outgoing.own());
-        self.note_orphan(ctx);
+    }
+
+    /// FINs that are due again. Most of the time the client asks for a lost one by repeating its own; not
+    /// when that has been ACKed by another packet.
+    pub(crate) fn repeat_fins(&mut self, ctx: &mut Context<'_>) {
+        for index in self.indices() {
+            let subflow = self.subflow_mut(index);
+            if subflow.fin_due.is_none_or(|due| ctx.now < due) {
+                continue;
+            }
+            subflow.fin_copies += 1;
+            let again = subflow.state == SubflowState::Closing && subflow.fin_copies < MAX_FINS;
+            subflow.fin_due = again.then(|| ctx.now + FIN_PAUSE * (1 << subflow.fin_copies));
+            if again {
+                self.send_fin(ctx, index);
+            }
+        }
     }
 
     /// Whether no other subflow could carry what the server still has to say.
@@ -120,6 +148,7 @@ impl Connection {
         subflow.down.clear();
         subflow.up.clear();
         subflow.filler = None;
+        subflow.fin_due = None;
         // Its flow stays known until another takes the slot: what still comes must not pass as a packet of
         // nobody's.
         self.note_orphan(ctx);
@@ -179,6 +208,8 @@ impl Connection {
         ctx.counters.mp_rst_tx += 1;
         ctx.send(outgoing.own());
         self.close_subflow(ctx, index);
+        // No TIME-WAIT: what still comes is refused.
+        self.subflow_mut(index).fin_local = None;
     }
 
     /// The client resets one subflow. Believed at the exact number only (RFC 5961 section 3.2); another

@@ -1,5 +1,7 @@
 //! Server to client: packets of the TCP connection go down on one subflow, with a DSS each.
 
+use core::time::Duration;
+
 use flexcp_wire::{DataNumber, Dsn, Dss, DssMapping, MptcpOption, TcpFlags, TcpOption, TcpSeq};
 
 use super::acknowledge::DataBlocks;
@@ -15,6 +17,10 @@ const SLACK: u64 = 1 << 16;
 /// A packet of the server's is cut in so many pieces at most. Only a repeated one can belong to more
 /// mappings than that; its end comes again when its start has arrived.
 const MAX_PIECES: u8 = 32;
+
+/// The server repeats its FIN for so long before the subflow ends with it: by then it is not the data ACK
+/// that got lost.
+const FIN_IN_VAIN: Duration = Duration::from_secs(1);
 
 /// ECN bits of the IP header: their mask, and "congestion experienced" (RFC 3168).
 const ECN: u8 = 3;
@@ -82,16 +88,15 @@ impl Connection {
     /// Nobody repeats that, and one path may be dead, so every subflow has to hear of it.
     fn take_server_header(&mut self, ack: Dsn, segment: &Segment) -> bool {
         let mut opened = false;
-        // An older packet does not take the window back.
-        let late = match (&self.server.clock, segment.options.timestamps) {
-            (Some(clock), Some(timestamps)) => clock.is_late(timestamps.val),
-            _ => false,
-        };
-        if !late && !ack.before(self.up_acked) {
-            let scale = self.server.window_scale.unwrap_or(0);
-            let window = |unscaled: u16| u32::from(unscaled) << scale;
-            let edge = self.up_acked.add(window(self.server.window).into());
-            let new = ack.add(window(segment.tcp.window).into());
+        let scale = self.server.window_scale.unwrap_or(0);
+        let window = |unscaled: u16| u32::from(unscaled) << scale;
+        let edge = self.up_acked.add(window(self.server.window).into());
+        let new = ack.add(window(segment.tcp.window).into());
+        // A packet that was overtaken does not take the window back: what moves the right edge to the left
+        // without ACKing anything is older, as no server goes back on its word (RFC 8684 section 3.3.4).
+        let grows = ack.after(self.up_acked) || !new.before(edge) || self.server.window_of_syn;
+        if !ack.before(self.up_acked) && grows {
+            self.server.window_of_syn = false;
             let used_up = !edge.after(self.up_next.add(u64::from(self.server.mss) * 2));
             opened = used_up && new.after(edge);
             self.server.window = segment.tcp.window;
@@ -301,7 +306,7 @@ impl Connection {
         };
         let mut outgoing = self.headers_down(index, segment);
         let first = *self.down_fin_sent.get_or_insert(ctx.now);
-        let repeated = again && ctx.now.since(first) >= ctx.config.timeouts.silence;
+        let repeated = again && ctx.now.since(first) >= FIN_IN_VAIN;
         if repeated && self.identity && self.down_acked == fin {
             // Should options be stripped on the way down, the client has fallen back without FlexCP's
             // knowing, and a FIN of the subflow is all that it understands. It has all data, so nothing

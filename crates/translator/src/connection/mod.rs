@@ -104,6 +104,8 @@ pub(crate) struct ServerLeg {
     pub(crate) sack: bool,
     /// Window that the server offered last, unscaled.
     pub(crate) window: u16,
+    /// That was in its SYN/ACK, unscaled, which a smaller one may follow.
+    pub(crate) window_of_syn: bool,
     /// The largest window that the server ever offered, in bytes.
     pub(crate) window_max: u32,
     /// Timestamps, when client and server have agreed on them.
@@ -215,6 +217,7 @@ impl Connection {
                 window_scale: None,
                 sack: false,
                 window: 0,
+                window_of_syn: true,
                 window_max: 0,
                 clock: None,
             },
@@ -368,10 +371,11 @@ impl Connection {
         outgoing
     }
 
-    /// When fillers are due.
-    fn fillers(&self) -> impl Iterator<Item = Instant> + '_ {
-        let due = |subflow: &Subflow| subflow.filler.map(|filler| filler.due);
-        self.subflows.iter().filter_map(due)
+    /// When fillers and FINs are due.
+    fn repeats(&self) -> impl Iterator<Item = Instant> + '_ {
+        let filler = |subflow: &Subflow| subflow.filler.map(|filler| filler.due);
+        let due = move |subflow| filler(subflow).into_iter().chain(subflow.fin_due);
+        self.subflows.iter().flat_map(due)
     }
 
     /// Since when the client has left the connection without a subflow, or with one that it has closed and
@@ -389,7 +393,7 @@ impl Connection {
         let idle = self.last_packet + timeouts.idle;
         match self.phase {
             _ if self.is_half_open() => self.last_packet + timeouts.half_open,
-            Phase::Closed(until) => self.fillers().fold(until, Instant::min),
+            Phase::Closed(until) => self.repeats().fold(until, Instant::min),
             Phase::Reset(until) => until,
             Phase::SynSent | Phase::SynReceived | Phase::Plain | Phase::Fallback => {
                 if self.is_finished() || self.plain_reset {
@@ -410,7 +414,7 @@ impl Connection {
                     .iter()
                     .filter(|s| s.state == SubflowState::Closing)
                     .map(|s| s.last_heard + timeouts.linger);
-                self.fillers()
+                self.repeats()
                     .chain(joins)
                     .chain(closing)
                     .chain(orphaned)
@@ -428,6 +432,7 @@ impl Connection {
             _ if self.is_half_open() => !over(self.last_packet, timeouts.half_open),
             Phase::Closed(until) => {
                 self.fill_due(ctx);
+                self.repeat_fins(ctx);
                 ctx.now < until
             }
             Phase::Reset(until) => ctx.now < until,
@@ -452,6 +457,7 @@ impl Connection {
                 self.expire_subflows(ctx);
                 self.announce_due(ctx);
                 self.fill_due(ctx);
+                self.repeat_fins(ctx);
                 true
             }
         }

@@ -71,6 +71,9 @@ pub(crate) struct Subflow {
     pub(crate) fin_remote: Option<Ssn>,
     /// Number of FlexCP's FIN on this subflow, once it was sent.
     pub(crate) fin_local: Option<Ssn>,
+    /// When that is repeated, unless the client ACKs it before, and how often it was.
+    pub(crate) fin_due: Option<Instant>,
+    pub(crate) fin_copies: u8,
 
     /// The client's timestamps on it; `None` when they are not used.
     pub(crate) clock: Option<SubflowClock>,
@@ -130,6 +133,8 @@ impl Subflow {
             rcv_high: isn_remote.add(1),
             fin_remote: None,
             fin_local: None,
+            fin_due: None,
+            fin_copies: 0,
             clock: None,
             nonces: (0, 0),
             opened: now,

@@ -22,7 +22,6 @@ mod properties;
 mod reset;
 mod reverse;
 mod seeded;
-mod simulation;
 mod switch;
 mod timers;
 mod timestamps;

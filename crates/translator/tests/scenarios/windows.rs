@@ -161,8 +161,12 @@ fn server_window_of_an_overtaken_packet_does_not_come_back() {
         .gives(&["client0 . 1:1(0) ack 1 win 500 <ts 5010 1000,dss ack 1>"]);
     t.server(". 1:1(0) ack 1 win 0 <ts 5009 1000>")
         .gives(&["client0 . 1:1(0) ack 1 win 500 <ts 5010 1000,dss ack 1>"]);
-    t.server(". 1:1(0) ack 1 win 400 <ts 5011 1000>")
-        .gives(&["client0 . 1:1(0) ack 1 win 400 <ts 5011 1000,dss ack 1>"]);
+    let _ = t.client(
+        0,
+        "P. 1:101(100) ack 1 <ts 1001 5010,dss ack 1 map 1:101@1>",
+    );
+    t.server(". 1:1(0) ack 101 win 400 <ts 5011 1001>")
+        .gives(&["client0 . 1:1(0) ack 101 win 400 <ts 5011 1001,dss ack 101>"]);
     assert_eq!(t.moved(), "");
 }
 
