@@ -26,6 +26,18 @@ const FIN_IN_VAIN: Duration = Duration::from_secs(1);
 const ECN: u8 = 3;
 const CE: u8 = 3;
 
+/// A packet of the server's, and what has been learnt from it.
+struct ServerPacket<'a> {
+    segment: &'a Segment,
+    /// Its data: `[dsn, end)`.
+    dsn: Dsn,
+    end: Dsn,
+    /// Its SACK blocks.
+    blocks: DataBlocks,
+    /// Subflows that have to be told: their ACK has moved, or the window has opened.
+    moved: SubflowSet,
+}
+
 impl Connection {
     /// A packet of the server's on an established connection.
     pub(crate) fn handle_down(
@@ -72,7 +84,14 @@ impl Connection {
         if fin && !end.before(self.down_acked) {
             self.down_fin = Some(end);
         }
-        let verdict = self.forward_down(ctx, dsn, end, segment, frame, &blocks, moved);
+        let packet = ServerPacket {
+            segment,
+            dsn,
+            end,
+            blocks,
+            moved,
+        };
+        let verdict = self.forward_down(ctx, &packet, frame);
         for index in self.indices() {
             if moved & (1 << index) != 0 {
                 self.answer_subflow_fin(ctx, index, false);
@@ -135,25 +154,18 @@ impl Connection {
         moved
     }
 
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "one packet's facts, each used here"
-    )]
     fn forward_down(
         &mut self,
         ctx: &mut Context<'_>,
-        dsn: Dsn,
-        end: Dsn,
-        segment: &Segment,
+        packet: &ServerPacket<'_>,
         frame: &mut Frame<'_>,
-        blocks: &DataBlocks,
-        moved: SubflowSet,
     ) -> Verdict {
-        let fin = segment.has(TcpFlags::FIN);
+        let &ServerPacket { dsn, end, .. } = packet;
+        let fin = packet.segment.has(TcpFlags::FIN);
         let behind = end.add(u64::from(fin));
         if (dsn != end || fin) && !behind.after(self.down_acked) {
             // The client has it all; the server missed the ACK. The client's subflows may be gone.
-            self.send_acks(ctx, blocks, moved);
+            self.send_acks(ctx, &packet.blocks, packet.moved);
             let ack = self.own_up(self.up_seq(self.up_next), TcpFlags::ACK);
             ctx.send(ack.own());
             self.linger(ctx);
@@ -163,33 +175,27 @@ impl Connection {
             return Verdict::Consume;
         }
         if dsn == end && !fin {
-            return self.forward_ack_down(ctx, dsn, segment, frame, blocks, moved);
+            return self.forward_ack_down(ctx, packet, frame);
         }
         if dsn.before(self.down_next) {
             self.note_server_retransmission(ctx, dsn, end);
         }
         let from = dsn.max(self.down_acked);
         if from == end {
-            return self.forward_fin(ctx, end, segment, frame, blocks, moved);
+            return self.forward_fin(ctx, packet, frame);
         }
-        self.forward_data_down(ctx, from, end, segment, frame, blocks, moved)
+        self.forward_data_down(ctx, from, packet, frame)
     }
 
     /// Data, in as many pieces as there are mappings and subflows that it belongs to.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "one packet's facts, each used here"
-    )]
     fn forward_data_down(
         &mut self,
         ctx: &mut Context<'_>,
         from: Dsn,
-        end: Dsn,
-        segment: &Segment,
+        packet: &ServerPacket<'_>,
         frame: &mut Frame<'_>,
-        blocks: &DataBlocks,
-        moved: SubflowSet,
     ) -> Verdict {
+        let &ServerPacket { segment, end, .. } = packet;
         if segment.ip.traffic_class & ECN == CE
             && let Some(active) = self.usable_active(ctx)
             && !self.subflow(active).ecn
@@ -215,7 +221,7 @@ impl Connection {
                 break;
             };
             told |= 1 << placed.subflow;
-            let mut outgoing = self.data_headers(&placed, fin(from), segment, blocks);
+            let mut outgoing = self.data_headers(&placed, fin(from), packet);
             outgoing.urgent = 0;
             outgoing.flags = outgoing.flags.without(TcpFlags::URG).without(TcpFlags::CWR);
             let start = in_packet(placed.dsn);
@@ -224,9 +230,9 @@ impl Connection {
             ctx.send(outgoing.piece(frame, &segment.ip, payload, limit));
         }
         let behind = first.dsn.add(u64::from(first.len));
-        let mut outgoing = self.data_headers(&first, fin(behind), segment, blocks);
+        let mut outgoing = self.data_headers(&first, fin(behind), packet);
         let limit = self.segment_limit(first.subflow, &mut outgoing);
-        self.send_acks(ctx, blocks, moved & !told);
+        self.send_acks(ctx, &packet.blocks, packet.moved & !told);
         let start = in_packet(first.dsn);
         match outgoing.forward(frame, segment, start..start + first.len as usize, limit) {
             Ok(()) => Verdict::Forward,
@@ -252,13 +258,7 @@ impl Connection {
     }
 
     /// Headers for a piece of data.
-    fn data_headers(
-        &self,
-        placed: &Placed,
-        fin: bool,
-        segment: &Segment,
-        blocks: &DataBlocks,
-    ) -> Outgoing {
+    fn data_headers(&self, placed: &Placed, fin: bool, packet: &ServerPacket<'_>) -> Outgoing {
         let (dsn, ssn, len) = placed.mapping;
         // DATA_FIN belongs to the mapping that ends right before it.
         let data_fin = fin && dsn.add(u64::from(len)) == placed.dsn.add(u64::from(placed.len));
@@ -269,10 +269,10 @@ impl Connection {
             len: u16::try_from(len + u32::from(data_fin)).unwrap_or(u16::MAX),
             checksum: None,
         };
-        let mut outgoing = self.headers_down(placed.subflow, segment);
+        let mut outgoing = self.headers_down(placed.subflow, packet.segment);
         outgoing.seq = placed.ssn.0;
         self.push_dss(&mut outgoing, Some(mapping), data_fin);
-        self.push_sack(placed.subflow, &mut outgoing, blocks);
+        self.push_sack(placed.subflow, &mut outgoing, &packet.blocks);
         outgoing
     }
 
@@ -280,12 +280,12 @@ impl Connection {
     fn forward_fin(
         &mut self,
         ctx: &mut Context<'_>,
-        fin: Dsn,
-        segment: &Segment,
+        packet: &ServerPacket<'_>,
         frame: &mut Frame<'_>,
-        blocks: &DataBlocks,
-        moved: SubflowSet,
     ) -> Verdict {
+        let &ServerPacket {
+            segment, end: fin, ..
+        } = packet;
         let Some(index) = self.usable_active(ctx) else {
             return Verdict::Drop(DropReason::NoSubflow);
         };
@@ -318,7 +318,7 @@ impl Connection {
             outgoing.flags = outgoing.flags.with(TcpFlags::FIN);
         }
         self.push_dss(&mut outgoing, Some(mapping), true);
-        self.send_acks(ctx, blocks, moved & !(1 << index));
+        self.send_acks(ctx, &packet.blocks, packet.moved & !(1 << index));
         let nothing = segment.payload.end..segment.payload.end;
         match outgoing.forward(frame, segment, nothing, u16::MAX) {
             Ok(()) => Verdict::Forward,
@@ -331,12 +331,15 @@ impl Connection {
     fn forward_ack_down(
         &mut self,
         ctx: &mut Context<'_>,
-        dsn: Dsn,
-        segment: &Segment,
+        packet: &ServerPacket<'_>,
         frame: &mut Frame<'_>,
-        blocks: &DataBlocks,
-        moved: SubflowSet,
     ) -> Verdict {
+        let ServerPacket {
+            segment,
+            blocks,
+            moved,
+            ..
+        } = packet;
         let mut targets = moved | (self.owed & self.living());
         self.owed = 0;
         for index in self.indices() {
@@ -353,7 +356,7 @@ impl Connection {
             .unwrap_or(fallback);
         self.send_acks(ctx, blocks, targets & !(1 << first));
         let mut outgoing = self.headers_down(first, segment);
-        if dsn.before(self.down_acked) {
+        if packet.dsn.before(self.down_acked) {
             // The server wants an answer (keepalive, zero-window probe): so has the subflow to.
             outgoing.seq = self.subflow(first).snd_una.sub(1).0;
         }

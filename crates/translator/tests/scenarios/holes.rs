@@ -306,3 +306,20 @@ fn closed_hole_before_flexcps_own_fin_is_filled_too() {
         .gives(&["client0 . 1:101(100) ack 2 win 64 <dss ack 2 map 1:101@1> zeros"]);
     assert_eq!(t.moved(), "filler_tx+1");
 }
+
+#[test]
+fn filler_of_what_was_only_reserved_keeps_its_bounds_when_the_data_ack_moves_on() {
+    let mut t = Scenario::two_subflows();
+    let _ = t.server("P. 201:301(100) ack 1");
+    t.at(200);
+    let _ = t.server("P. 201:301(100) ack 1");
+    let _ = t.server("P. 1:101(100) ack 1");
+    let _ = t.client(1, ". 1:1(0) ack 201 <dss ack 101>");
+    t.at(400);
+    t.timeout().gives(&[FILLER]);
+    let _ = t.server("P. 101:151(50) ack 1");
+    let _ = t.client(1, ". 1:1(0) ack 251 <dss ack 151>");
+    t.at(800);
+    assert_eq!(t.timeout().lines()[0], FILLER, "not 1:151");
+    let _ = t.moved();
+}
