@@ -67,7 +67,8 @@ impl Client {
             .iter()
             .filter(|s| s.is_open() && !s.sender.fin);
         let only_backups = open.clone().all(|s| s.backup);
-        let well = open.clone().any(|s| s.sender.rtt.backoffs() < 2);
+        let mut eligible = open.filter(|s| only_backups || !s.backup);
+        let well = eligible.any(|s| s.sender.rtt.backoffs() < 2);
         let count = self.subflows.len();
         let start = match self.plan.scheduler {
             Scheduler::RoundRobin => self.turn + 1,

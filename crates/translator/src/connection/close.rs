@@ -197,6 +197,29 @@ impl Connection {
         if !self.subflow(index).lives() {
             return;
         }
+        ctx.counters.mp_rst_tx += 1;
+        self.send_reset(ctx, index, reason);
+        self.close_subflow(ctx, index);
+        let subflow = self.subflow_mut(index);
+        subflow.given_up = Some(reason);
+        // No TIME-WAIT: what still comes is refused.
+        subflow.fin_local = None;
+    }
+
+    /// The server repeats data that nobody carries: a client whose subflow FlexCP gave up may not have heard
+    /// of it, and joins again once it has.
+    pub(crate) fn repeat_resets(&self, ctx: &mut Context<'_>) {
+        if self.orphaned.is_none_or(|since| since == ctx.now) {
+            return;
+        }
+        for index in self.indices() {
+            if let Some(reason) = self.subflow(index).given_up {
+                self.send_reset(ctx, index, reason);
+            }
+        }
+    }
+
+    fn send_reset(&self, ctx: &mut Context<'_>, index: SubflowIndex, reason: u8) {
         let mut outgoing = self.own_down(index, TcpFlags::RST | TcpFlags::ACK);
         let reset = MpTcpRst {
             transient: reason != MpTcpRst::MPTCP_ERROR,
@@ -205,11 +228,7 @@ impl Connection {
         outgoing
             .options
             .push(&TcpOption::Mptcp(MptcpOption::Reset(reset)));
-        ctx.counters.mp_rst_tx += 1;
         ctx.send(outgoing.own());
-        self.close_subflow(ctx, index);
-        // No TIME-WAIT: what still comes is refused.
-        self.subflow_mut(index).fin_local = None;
     }
 
     /// The client resets one subflow. Believed at the exact number only (RFC 5961 section 3.2); another

@@ -207,6 +207,7 @@ impl Connection {
         let in_packet = |dsn: Dsn| segment.payload.end - usize_of(end.since(dsn));
         let fin = |behind: Dsn| segment.has(TcpFlags::FIN) && behind == end;
         let Some(first) = self.place_part(ctx, &mut from, end) else {
+            self.repeat_resets(ctx);
             return Verdict::Drop(DropReason::NoSubflow);
         };
         let mut told = 1 << first.subflow;

@@ -395,6 +395,7 @@ impl Connection {
         if probe && index != self.carrier() && self.server.window > 0 {
             // A keepalive of this subflow alone. While the window is closed it may be a probe, which only
             // the server can answer.
+            self.owed &= !(1 << index);
             self.send_ack(ctx, index, TcpFlags::ACK);
             return Verdict::Consume;
         }

@@ -323,3 +323,25 @@ fn filler_of_what_was_only_reserved_keeps_its_bounds_when_the_data_ack_moves_on(
     assert_eq!(t.timeout().lines()[0], FILLER, "not 1:151");
     let _ = t.moved();
 }
+
+#[test]
+fn given_up_subflow_hears_of_it_again_while_the_server_repeats_its_data() {
+    // The only subflow misses later data, which the server believes delivered: nothing could go down.
+    let mut t = Scenario::two_subflows();
+    let _ = t.server("P. 1:101(100) ack 1");
+    let _ = t.server("P. 101:201(100) ack 1");
+    t.client(0, ". 1:1(0) ack 101 <dss ack 1>")
+        .gives(&["drop stale_ack"]);
+    t.client(1, "R 1:1(0) win 0").gives(&[]);
+    t.server("P. 1:101(100) ack 1")
+        .gives(&["client0 P. 201:301(100) ack 1 win 64 <dss ack 1 map 1:101@201>"]);
+    t.at(2000);
+    let reset = "client0 R. 301:301(0) ack 1 win 64 <rst reason 5 transient>";
+    t.server("P. 1:101(100) ack 1")
+        .gives(&["drop no_subflow", reset]);
+    t.at(4000);
+    t.server("P. 1:101(100) ack 1")
+        .gives(&["drop no_subflow", reset]);
+    assert_eq!(t.subflows(), Vec::<String>::new());
+    let _ = t.moved();
+}
