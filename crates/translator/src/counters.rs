@@ -118,6 +118,8 @@ drop_reasons! {
     Fragment => fragment,
     /// Checksum wrong where FlexCP had to check it.
     Checksum => checksum,
+    /// From its own destination: nobody's packet.
+    Spoofed => spoofed,
     /// TCP options that can't be walked to their end.
     MalformedOptions => malformed_options,
     /// Neither TCP nor ICMP.

@@ -54,6 +54,17 @@ impl HalfOpenQueue {
         (self.oldest != NONE).then_some(self.oldest)
     }
 
+    /// All of them, oldest first.
+    pub(crate) fn iter<'a>(
+        &self,
+        connections: &'a Slab<Connection>,
+    ) -> impl Iterator<Item = ConnectionId> + 'a {
+        core::iter::successors(self.oldest(), |&id| {
+            let younger = connections.get(id as usize)?.half_open.younger;
+            (younger != NONE).then_some(younger)
+        })
+    }
+
     /// Enters or leaves the queue as the connection's phase asks for.
     pub(crate) fn update(&mut self, connections: &mut Slab<Connection>, id: ConnectionId) {
         let Some(connection) = connections.get(id as usize) else {

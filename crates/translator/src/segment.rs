@@ -71,6 +71,9 @@ impl Segment {
             .ok_or(DropReason::Malformed)?;
         let (tcp, option_bytes) = TcpHeader::parse(segment).map_err(|_| DropReason::Malformed)?;
         let options = Options::parse(option_bytes)?;
+        if (ip.src, tcp.src_port) == (ip.dst, tcp.dst_port) {
+            return Err(DropReason::Spoofed);
+        }
         let tcp_start = start + ip.header_len;
         let payload = tcp_start + tcp.header_len..start + ip.total_len;
         Ok(Self {

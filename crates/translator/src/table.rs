@@ -15,6 +15,9 @@ use crate::half_open::HalfOpenQueue;
 use crate::segment::Ends;
 use crate::time::Instant;
 
+/// Handshakes that are looked at to find a certain one.
+const HALF_OPEN_SEARCH: usize = 64;
+
 /// Handle of a connection while it is in the table.
 pub(crate) type ConnectionId = u32;
 
@@ -71,6 +74,19 @@ impl Table {
     /// The one of them that came first.
     pub(crate) fn oldest_half_open(&self) -> Option<ConnectionId> {
         self.half_open.oldest()
+    }
+
+    /// The first of them that `fits`, if it is not far behind the first of all.
+    pub(crate) fn oldest_half_open_where(
+        &self,
+        fits: impl Fn(&Connection) -> bool,
+    ) -> Option<ConnectionId> {
+        let ids = self
+            .half_open
+            .iter(&self.connections)
+            .take(HALF_OPEN_SEARCH);
+        ids.into_iter()
+            .find(|&id| self.connections.get(id as usize).is_some_and(&fits))
     }
 
     /// Counts the connection among them or not, as its phase says.

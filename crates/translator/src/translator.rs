@@ -386,25 +386,29 @@ impl Translator {
                 Verdict::Forward
             }
             Some(Match::Reverse { service }) => {
-                let full = self.table.len() >= self.config.limits.connections;
-                let backend = if full {
-                    None
-                } else {
-                    self.next_backend(service, None)
-                };
-                let Some(backend) = backend else {
+                let Some((backend, reused)) = self.room_in_reverse(now, service) else {
                     // Silence would make the client give MPTCP up.
                     self.refuse(segment, MpTcpRst::RESOURCES);
                     return Verdict::Drop(DropReason::LimitReached);
                 };
                 if self.wants_mptcp(now, segment) {
-                    return self.open(now, service, backend, segment, frame, false);
+                    let verdict = self.open(now, service, backend, segment, frame, false);
+                    return if reused {
+                        self.put_off_syn(now, segment)
+                    } else {
+                        verdict
+                    };
                 }
                 self.counters.plain_syn += 1;
                 if self.table.half_open() >= self.config.limits.half_open {
-                    self.evict_half_open();
+                    self.evict(now, self.table.oldest_half_open());
                 }
-                self.open_plain(now, service, backend, segment, frame)
+                let verdict = self.open_plain(now, service, backend, segment, frame);
+                if reused {
+                    self.put_off_syn(now, segment)
+                } else {
+                    verdict
+                }
             }
         }
     }
@@ -417,7 +421,7 @@ impl Translator {
         }
         let limits = self.config.limits;
         if self.table.half_open() >= limits.half_open && self.has_stale_handshake(now) {
-            self.evict_half_open();
+            self.evict(now, self.table.oldest_half_open());
         }
         let full =
             self.table.len() >= limits.connections || self.table.half_open() >= limits.half_open;
@@ -432,12 +436,51 @@ impl Translator {
         opened.is_some_and(|opened| now.since(opened) >= STALE_HANDSHAKE)
     }
 
-    /// Lets the oldest handshake that is not complete go.
-    fn evict_half_open(&mut self) {
-        if let Some(id) = self.table.oldest_half_open() {
-            self.counters.half_open_evicted += 1;
-            self.remove(id);
+    /// Room for a connection in reverse mode: a back end, and a port towards it. When the table or the ports
+    /// are used up, the oldest handshake that is not complete makes room: under a flood of SYNs nearly all of
+    /// them never will be.
+    ///
+    /// `true` beside it: the port is the one that was freed just now.
+    fn room_in_reverse(&mut self, now: Instant, service: u16) -> Option<(Backend, bool)> {
+        if self.table.len() >= self.config.limits.connections {
+            self.evict(now, self.table.oldest_half_open())?;
         }
+        if let Some(free) = self.next_backend(service, None) {
+            return Some((free, false));
+        }
+        let of_service = |connection: &Connection| connection.service == service;
+        let oldest = self.table.oldest_half_open_where(of_service);
+        Some((self.evict(now, oldest)?, true))
+    }
+
+    /// Sends the SYN of a connection just opened behind the RST that frees its port, which waits to be sent.
+    fn put_off_syn(&mut self, now: Instant, segment: &Segment) -> Verdict {
+        let ends = Ends {
+            from: segment.source(),
+            to: segment.destination(),
+        };
+        let flow = self.table.find(ends);
+        if let Some(connection) = flow.and_then(|flow| self.table.get_mut(flow.id)) {
+            let mut ctx = context!(self, now);
+            connection.send_syn(&mut ctx, segment.tcp.window);
+        }
+        Verdict::Consume
+    }
+
+    /// Lets a handshake that is not complete go, and the server know; what it used towards the server is
+    /// free again.
+    fn evict(&mut self, now: Instant, id: Option<ConnectionId>) -> Option<Backend> {
+        let id = id?;
+        let connection = self.table.get_mut(id)?;
+        let backend = Backend {
+            source: connection.server.source,
+            addr: connection.server.backend,
+        };
+        let mut ctx = context!(self, now);
+        connection.reset_half_open(&mut ctx);
+        self.counters.half_open_evicted += 1;
+        self.remove(id);
+        Some(backend)
     }
 
     /// Takes a connection into the table and sends its SYN on.
@@ -620,7 +663,7 @@ impl Translator {
             return Verdict::Consume;
         };
         let mut ctx = context!(self, now);
-        connection.make_room_for_join(&mut ctx);
+        connection.make_room_for_join(&mut ctx, segment);
         self.forget_gone(id);
         let Some(connection) = self.table.get_mut(id) else {
             return Verdict::Consume;

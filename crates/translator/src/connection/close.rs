@@ -12,6 +12,26 @@ use crate::auth::same_key;
 use crate::counters::DropReason;
 use crate::frame::{Frame, Verdict};
 use crate::segment::Segment;
+use crate::time::Instant;
+
+/// Challenge ACKs of one leg of a connection.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Challenges {
+    /// Since when they are counted, and how many there were.
+    since: Instant,
+    count: u8,
+}
+
+impl Challenges {
+    /// Whether another one may go out.
+    fn take(&mut self, now: Instant) -> bool {
+        if now.since(self.since) >= CHALLENGE_PERIOD {
+            (self.since, self.count) = (now, 0);
+        }
+        self.count = self.count.saturating_add(1);
+        self.count <= MAX_CHALLENGES
+    }
+}
 
 /// Pause before FlexCP's FIN is repeated; it doubles with each copy.
 const FIN_PAUSE: Duration = Duration::from_secs(1);
@@ -273,13 +293,7 @@ impl Connection {
     /// At most so many a second for one connection (RFC 5961 section 7); a limit that connections shared
     /// would tell one of them about another.
     pub(crate) fn challenge(&mut self, ctx: &mut Context<'_>, index: SubflowIndex) -> Verdict {
-        let (since, count) = self.challenges;
-        self.challenges = if ctx.now.since(since) >= CHALLENGE_PERIOD {
-            (ctx.now, 1)
-        } else {
-            (since, count.saturating_add(1))
-        };
-        if self.challenges.1 <= MAX_CHALLENGES {
+        if self.challenges.take(ctx.now) {
             self.send_ack(ctx, index, TcpFlags::ACK);
         }
         Verdict::Drop(DropReason::BlindReset)
@@ -309,7 +323,8 @@ impl Connection {
         // The server's own number, or what an ACK of the client's made it use. Another one in the window
         // gets an ACK that the true server answers with that (RFC 5961 section 3.2).
         if dsn != self.down_next && dsn != self.down_acked {
-            if !dsn.before(self.down_acked) && dsn.before(self.down_edge) {
+            let in_window = !dsn.before(self.down_acked) && dsn.before(self.down_edge);
+            if in_window && self.server.challenges.take(ctx.now) {
                 let challenge = self.own_up(self.up_seq(self.up_next), TcpFlags::ACK);
                 ctx.send(challenge.own());
             }
@@ -346,6 +361,12 @@ impl Connection {
     /// RST to the server.
     pub(crate) fn reset_server(&self, ctx: &mut Context<'_>) {
         let outgoing = self.own_up(self.up_seq(self.up_next), TcpFlags::RST | TcpFlags::ACK);
+        ctx.send(outgoing.own());
+    }
+
+    /// RST to the server before the client has shown that it is there: the SYN is all that was sent.
+    pub(crate) fn reset_half_open(&self, ctx: &mut Context<'_>) {
+        let outgoing = self.own_up(self.isn_client.add(1), TcpFlags::RST);
         ctx.send(outgoing.own());
     }
 

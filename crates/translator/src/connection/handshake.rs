@@ -166,6 +166,13 @@ impl Connection {
         }
     }
 
+    /// The SYN as a packet of FlexCP's own.
+    pub(crate) fn send_syn(&self, ctx: &mut Context<'_>, window: u16) {
+        let mut outgoing = self.syn_to_server();
+        outgoing.window = window;
+        ctx.send(outgoing.own());
+    }
+
     /// The same SYN to another back end.
     pub(crate) fn try_backend(&mut self, ctx: &mut Context<'_>, backend: Backend) {
         self.server.source = backend.source;
@@ -281,7 +288,9 @@ impl Connection {
         self.up_next = remote.idsn.add(1);
         self.up_acked = self.up_next;
         self.phase = Phase::Established;
-        self.subflow_mut(INITIAL).state = SubflowState::Established;
+        let initial = self.subflow_mut(INITIAL);
+        initial.state = SubflowState::Established;
+        initial.proved = true;
         ctx.counters.mp_capable_ack_rx += 1;
         true
     }

@@ -3,6 +3,7 @@
 //! Nothing here needs a timer of FlexCP's: the client repeats its SYN and its third packet until they
 //! are answered.
 
+use core::net::IpAddr;
 use core::time::Duration;
 
 use flexcp_wire::{MpJoin, MptcpOption, Ssn, TcpFlags, TcpOption};
@@ -81,22 +82,38 @@ impl Connection {
 
     /// Before a join of a connection that has all it may have: lets go of the oldest other join that an
     /// honest client would have completed by now.
-    pub(crate) fn make_room_for_join(&mut self, ctx: &mut Context<'_>) {
+    pub(crate) fn make_room_for_join(&mut self, ctx: &mut Context<'_>, segment: &Segment) {
         if self.is_full(&ctx.config.limits) {
-            self.evict_join(ctx);
+            self.evict_join(ctx, segment.ip.src);
         }
         // The flow of whoever had the slot before.
-        if let Some(free) = self.free_slot() {
+        if self.takes_joins(&ctx.config.limits)
+            && let Some(free) = self.free_slot()
+        {
             ctx.gone.push(self.subflows[free].flow());
         }
     }
 
-    fn evict_join(&mut self, ctx: &mut Context<'_>) {
-        let stale = |&index: &SubflowIndex| {
-            let subflow = self.subflow(index);
-            subflow.state == SubflowState::Joining && ctx.now.since(subflow.opened) >= STALE_JOIN
+    /// Whether there is room for a join.
+    fn takes_joins(&self, limits: &Limits) -> bool {
+        self.phase == Phase::Established && !self.is_full(limits)
+    }
+
+    /// Lets a pending join go: from an address that the client has never used before one that it has, the
+    /// oldest first. `from`: where the new one comes from.
+    fn evict_join(&mut self, ctx: &mut Context<'_>, from: IpAddr) {
+        let knows = |addr: IpAddr| {
+            let mut proved = self.subflows.iter().filter(|s| s.proved);
+            proved.any(|subflow| subflow.remote.ip() == addr)
         };
-        let oldest = self.indices().filter(stale);
+        let is_known = knows(from);
+        let gives_way = |&index: &SubflowIndex| {
+            let subflow = self.subflow(index);
+            let stale = ctx.now.since(subflow.opened) >= STALE_JOIN;
+            let stranger = is_known && !knows(subflow.remote.ip());
+            subflow.state == SubflowState::Joining && (stale || stranger)
+        };
+        let oldest = self.indices().filter(gives_way);
         let oldest = oldest.min_by_key(|&index| self.subflow(index).opened);
         if let Some(index) = oldest {
             self.close_subflow(ctx, index);
@@ -224,6 +241,7 @@ impl Connection {
         self.orphaned = None;
         let subflow = self.subflow_mut(index);
         subflow.state = SubflowState::Established;
+        subflow.proved = true;
         subflow.last_heard = ctx.now;
         self.heard = index;
         self.last_packet = ctx.now;

@@ -26,6 +26,7 @@ use core::net::SocketAddr;
 use flexcp_wire::{Dsn, TcpFlags, TcpOption, TcpSeq};
 
 use self::clock::ServerClock;
+use self::close::Challenges;
 pub(crate) use self::handshake::{Backend, Request, request};
 pub(crate) use self::icmp::IcmpVerdict;
 pub(crate) use self::plain::relay;
@@ -110,6 +111,8 @@ pub(crate) struct ServerLeg {
     pub(crate) window_max: u32,
     /// Timestamps, when client and server have agreed on them.
     pub(crate) clock: Option<ServerClock>,
+    /// Challenge ACKs to it.
+    pub(crate) challenges: Challenges,
 }
 
 /// One connection.
@@ -176,8 +179,8 @@ pub(crate) struct Connection {
     pub(crate) stuck: Option<Instant>,
     /// When all subflows were suspect and another was tried.
     pub(crate) tried_other: Instant,
-    /// Challenge ACKs: since when they are counted, and how many there were.
-    pub(crate) challenges: (Instant, u8),
+    /// Challenge ACKs to the client.
+    pub(crate) challenges: Challenges,
     pub(crate) half_open: HalfOpenLinks,
     /// When the timer queue will look at the connection; `None`: it is not in the queue.
     pub(crate) armed: Option<Instant>,
@@ -220,6 +223,7 @@ impl Connection {
                 window_of_syn: true,
                 window_max: 0,
                 clock: None,
+                challenges: Challenges::default(),
             },
             local,
             remote: None,
@@ -250,7 +254,7 @@ impl Connection {
             plain_reset: false,
             stuck: None,
             tried_other: now,
-            challenges: (now, 0),
+            challenges: Challenges::default(),
             half_open: HalfOpenLinks::default(),
             armed: None,
         }

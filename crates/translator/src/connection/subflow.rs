@@ -74,6 +74,8 @@ pub(crate) struct Subflow {
     /// When that is repeated, unless the client ACKs it before, and how often it was.
     pub(crate) fin_due: Option<Instant>,
     pub(crate) fin_copies: u8,
+    /// Its client has authenticated itself on it.
+    pub(crate) proved: bool,
     /// FlexCP has reset it, for this reason (RFC 8684 section 3.6).
     pub(crate) given_up: Option<u8>,
 
@@ -137,6 +139,7 @@ impl Subflow {
             fin_local: None,
             fin_due: None,
             fin_copies: 0,
+            proved: false,
             given_up: None,
             clock: None,
             nonces: (0, 0),

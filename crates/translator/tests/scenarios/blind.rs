@@ -268,3 +268,14 @@ fn two_subflows_old_data_of_a_subflow_that_was_held_up_is_taken() {
         .gives(&["server P. 1:101(100) ack 1 win 512"]);
     assert_eq!(t.moved(), "");
 }
+
+#[test]
+fn established_challenges_to_the_server_are_few() {
+    let mut t = Scenario::established();
+    let mut answers = 0;
+    for _ in 0..20 {
+        answers += t.server("R 1001:1001(0) win 0").lines().len() - 1;
+    }
+    assert_eq!(answers, 10);
+    assert_eq!(t.moved(), "blind_reset+20");
+}

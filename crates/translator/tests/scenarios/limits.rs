@@ -88,8 +88,10 @@ fn reverse_syn_beyond_the_half_open_limit_is_proxied_as_plain_tcp() {
         .connections(2)
         .limits(|limits| limits.half_open = 1)
         .syn_sent();
-    t.client(10, SYN)
-        .gives(&["server0#1 S 0:0(0) win 65535 <mss 1460,sackok,ws 8>"]);
+    t.client(10, SYN).gives(&[
+        "server0#1 S 0:0(0) win 65535 <mss 1460,sackok,ws 8>",
+        "server0 R 1:1(0) win 0",
+    ]);
     t.server_of(1, "S. 0:0(0) ack 1 win 65160 <mss 1460>")
         .gives(&["client10 S. 0:0(0) ack 1 win 65160 <mss 1460>"]);
     assert_eq!(
@@ -218,8 +220,10 @@ fn reverse_plain_flood_leaves_room_for_mptcp() {
     }
     assert_eq!(t.moved(), "plain_syn+2 connections_opened+2");
     t.at(3000);
-    t.client(20, SYN)
-        .gives(&["server0#2 S 0:0(0) win 65535 <mss 1432,sackok,ws 8>"]);
+    t.client(20, SYN).gives(&[
+        "server0#2 S 0:0(0) win 65535 <mss 1432,sackok,ws 8>",
+        "server0 R 1:1(0) win 0",
+    ]);
     assert_eq!(
         t.moved(),
         "mp_capable_syn_rx+1 half_open_evicted+1 connections_opened+1 connections_closed+1"
@@ -256,8 +260,10 @@ fn half_open_connection_that_is_not_stale_is_not_evicted() {
     assert_eq!(t.moved(), "plain_syn+1 overload_plain+1");
     t.at(3000);
     t.restart(10);
-    t.client(10, SYN)
-        .gives(&["server#1 S 0:0(0) win 65535 <mss 1432,sackok,ws 8>"]);
+    t.client(10, SYN).gives(&[
+        "server#1 S 0:0(0) win 65535 <mss 1432,sackok,ws 8>",
+        "server R 1:1(0) win 0",
+    ]);
     assert_eq!(
         t.moved(),
         "mp_capable_syn_rx+1 half_open_evicted+1 connections_opened+1 connections_closed+1"
@@ -307,4 +313,23 @@ fn repeated_packet_over_many_mappings_is_cut_short() {
         t.moved(),
         "retransmitted_down_bytes+64 retransmission_cut+2"
     );
+}
+
+#[test]
+fn pending_joins_of_strangers_give_way_to_the_clients_own_addresses() {
+    // The token travels in the clear; flow 0's address has proved itself.
+    let mut t = Setup::new()
+        .limits(|limits| limits.half_open_joins = 1)
+        .established();
+    let join = "S 0:0(0) win 65535 <mss 1460,sackok,ws 8,join>";
+    let _ = t.client(1, join);
+    let known = t.net.flow(0).client.ip();
+    t.net.flow_mut(2).client.set_ip(known);
+    t.client(2, join)
+        .gives(&["client2 S. 0:0(0) ack 1 win 65152 <mss 1460,sackok,ws 7,join id 0>"]);
+    let outcome = t.client(3, join);
+    assert_eq!(outcome.lines()[0], "drop limit_reached", "a stranger waits");
+    t.client(2, ". 1:1(0) ack 1 win 512 <join>")
+        .gives(&["client2 . 1:1(0) ack 1 win 509 <dss ack 1>"]);
+    let _ = t.moved();
 }

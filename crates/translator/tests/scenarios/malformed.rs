@@ -362,3 +362,14 @@ fn source_that_is_the_destination() {
     assert!(outcome.lines().len() <= 2, "{:?}", outcome.lines());
     let _ = t.moved();
 }
+
+#[test]
+fn packet_from_its_own_destination() {
+    let mut t = Scenario::established();
+    let (mut bytes, offload) = t.bytes(CLIENT, "S 0:0(0) win 65535 <mss 1460,capable>");
+    bytes.copy_within(16..20, 12);
+    bytes.copy_within(22..24, 20);
+    t.raw("LAND".into(), &bytes, offload)
+        .gives(&["drop spoofed"]);
+    assert_eq!(t.moved(), "spoofed+1");
+}

@@ -288,10 +288,35 @@ fn start_segment_of_no_connection_is_reset() {
 
 #[test]
 fn start_ports_that_are_all_taken_refuse_the_connection() {
-    let mut t = Setup::new().backends(1).ports(1).connections(2).start();
-    t.client(0, SYN).gives(&[&syn_up(0)]);
+    let mut t = Setup::new()
+        .backends(1)
+        .ports(1)
+        .connections(2)
+        .established();
     let outcome = t.client(10, SYN);
     assert_eq!(outcome.lines()[0], "drop limit_reached");
+    let _ = t.moved();
+}
+
+#[test]
+fn start_port_of_a_handshake_that_is_not_complete_makes_room() {
+    // Under a flood of SYNs none of them ever will be; the back end is told first.
+    let mut t = Setup::new().backends(1).ports(1).connections(3).start();
+    t.client(0, SYN).gives(&[&syn_up(0)]);
+    let outcome = t.client(10, SYN);
+    assert_eq!(outcome.lines()[0], "server0 R 1:1(0) win 0");
+    assert!(
+        outcome.lines()[1].contains(" S 0:0(0) win 65535 <mss 1432"),
+        "{outcome:?}"
+    );
+    assert_eq!(t.state_of(0), None);
+    t.restart(0);
+    let outcome = t.client(20, "S 0:0(0) win 65535 <mss 1460>");
+    assert_eq!(outcome.lines().len(), 2);
+    assert!(
+        outcome.lines()[1].contains(" S 0:0(0) win 65535 <mss 1460>"),
+        "{outcome:?}"
+    );
     let _ = t.moved();
 }
 
