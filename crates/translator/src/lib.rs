@@ -18,6 +18,7 @@ mod icmp;
 #[cfg(feature = "internals")]
 #[doc(hidden)]
 pub mod internals;
+mod room;
 mod segment;
 mod service;
 mod table;

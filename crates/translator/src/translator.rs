@@ -26,7 +26,7 @@ const TIMER_PROGRESS: Duration = Duration::from_millis(1);
 const FURTHEST_TIMER: Duration = Duration::from_secs(60);
 
 /// A half-open connection of this age makes room for another: honest clients answer sooner.
-const STALE_HANDSHAKE: Duration = Duration::from_secs(3);
+pub(crate) const STALE_HANDSHAKE: Duration = Duration::from_secs(3);
 
 /// The translator of one worker.
 ///
@@ -37,7 +37,7 @@ const STALE_HANDSHAKE: Duration = Duration::from_secs(3);
 #[derive(Debug)]
 pub struct Translator {
     pub(crate) config: Config,
-    services: Services,
+    pub(crate) services: Services,
     pub(crate) table: Table,
     pub(crate) secrets: SecretStream,
     pub(crate) outbox: VecDeque<Transmit>,
@@ -429,60 +429,6 @@ impl Translator {
         !full
     }
 
-    fn has_stale_handshake(&mut self, now: Instant) -> bool {
-        let oldest = self.table.oldest_half_open();
-        let opened =
-            oldest.and_then(|id| self.table.get_mut(id).map(|connection| connection.opened));
-        opened.is_some_and(|opened| now.since(opened) >= STALE_HANDSHAKE)
-    }
-
-    /// Room for a connection in reverse mode: a back end, and a port towards it. When the table or the ports
-    /// are used up, the oldest handshake that is not complete makes room: under a flood of SYNs nearly all of
-    /// them never will be.
-    ///
-    /// `true` beside it: the port is the one that was freed just now.
-    fn room_in_reverse(&mut self, now: Instant, service: u16) -> Option<(Backend, bool)> {
-        if self.table.len() >= self.config.limits.connections {
-            self.evict(now, self.table.oldest_half_open())?;
-        }
-        if let Some(free) = self.next_backend(service, None) {
-            return Some((free, false));
-        }
-        let of_service = |connection: &Connection| connection.service == service;
-        let oldest = self.table.oldest_half_open_where(of_service);
-        Some((self.evict(now, oldest)?, true))
-    }
-
-    /// Sends the SYN of a connection just opened behind the RST that frees its port, which waits to be sent.
-    fn put_off_syn(&mut self, now: Instant, segment: &Segment) -> Verdict {
-        let ends = Ends {
-            from: segment.source(),
-            to: segment.destination(),
-        };
-        let flow = self.table.find(ends);
-        if let Some(connection) = flow.and_then(|flow| self.table.get_mut(flow.id)) {
-            let mut ctx = context!(self, now);
-            connection.send_syn(&mut ctx, segment.tcp.window);
-        }
-        Verdict::Consume
-    }
-
-    /// Lets a handshake that is not complete go, and the server know; what it used towards the server is
-    /// free again.
-    fn evict(&mut self, now: Instant, id: Option<ConnectionId>) -> Option<Backend> {
-        let id = id?;
-        let connection = self.table.get_mut(id)?;
-        let backend = Backend {
-            source: connection.server.source,
-            addr: connection.server.backend,
-        };
-        let mut ctx = context!(self, now);
-        connection.reset_half_open(&mut ctx);
-        self.counters.half_open_evicted += 1;
-        self.remove(id);
-        Some(backend)
-    }
-
     /// Takes a connection into the table and sends its SYN on.
     fn open(
         &mut self,
@@ -563,87 +509,6 @@ impl Translator {
         ctx.counters.plain_syn += 1;
         connection.phase = Phase::Plain;
         connection.relay_up(&mut ctx, segment, frame)
-    }
-
-    /// The server refuses: another back end is tried if there is one, else the client hears of it.
-    fn handle_refusal(
-        &mut self,
-        now: Instant,
-        id: ConnectionId,
-        segment: &Segment,
-        frame: &mut Frame<'_>,
-    ) -> Verdict {
-        let Some(connection) = self.table.get_mut(id) else {
-            return Verdict::Consume;
-        };
-        if segment.tcp.ack != connection.isn_client.add(1).0 || !segment.has(TcpFlags::ACK) {
-            return Verdict::Drop(DropReason::BlindReset);
-        }
-        if self.try_next_backend(now, id) {
-            return Verdict::Consume;
-        }
-        let Some(connection) = self.table.get_mut(id) else {
-            return Verdict::Consume;
-        };
-        let ends = connection.subflow(INITIAL).ends();
-        self.remove(id);
-        relay(ends, segment, frame)
-    }
-
-    /// Sends the SYN of a connection that still waits for its answer to a back end that it has not tried.
-    /// `false`: there is none, or it does not wait.
-    pub(crate) fn try_next_backend(&mut self, now: Instant, id: ConnectionId) -> bool {
-        let Some(connection) = self.table.get_mut(id) else {
-            return false;
-        };
-        let waits = matches!(connection.phase, Phase::SynSent | Phase::Plain);
-        let more =
-            self.services.backends(connection.service) > usize::from(connection.server.tried);
-        waits && more && self.skip_backend(now, id)
-    }
-
-    /// Sends the SYN to the next back end. `false`: there is none.
-    fn skip_backend(&mut self, now: Instant, id: ConnectionId) -> bool {
-        let Some(connection) = self.table.get_mut(id) else {
-            return false;
-        };
-        let (service, old) = (connection.service, connection.server_flow());
-        let Some(backend) = self.next_backend(service, Some(old.from)) else {
-            return false;
-        };
-        self.table.remove_flow(id, old);
-        let Some(connection) = self.table.get_mut(id) else {
-            return false;
-        };
-        let mut ctx = context!(self, now);
-        connection.try_backend(&mut ctx, backend);
-        let flow = connection.server_flow();
-        self.table.insert_flow(
-            flow,
-            FlowRef {
-                id,
-                leg: Leg::Server,
-            },
-        );
-        true
-    }
-
-    /// A back end in turn, and a source address and port that are free towards it.
-    fn next_backend(
-        &mut self,
-        service: u16,
-        not: Option<core::net::SocketAddr>,
-    ) -> Option<Backend> {
-        let table = &self.table;
-        self.services
-            .next_backend(&self.config, service, not, &mut self.secrets, |backend| {
-                table
-                    .find(Ends {
-                        from: backend.addr,
-                        to: backend.source,
-                    })
-                    .is_none()
-            })
     }
 
     /// A join: by its token to its connection.
