@@ -44,11 +44,21 @@ impl Position {
         })
     }
 
-    /// Packets and bytes to spoofed addresses so far: what FlexCP's host sent, and what the server did.
-    pub(super) fn to_spoofed(&self) -> [(u64, u64); 2] {
+    /// Packets and bytes that FlexCP's host sent to spoofed addresses so far.
+    pub(super) fn to_spoofed(&self) -> (u64, u64) {
         let sent = self.to_clients.iter().map(|watch| watch.seen().to_spoofed);
-        let sent = sent.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
-        [sent, self.from_server.seen().to_spoofed]
+        sent.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
+    }
+
+    /// Bytes of it that the server made FlexCP send: what it sent to those addresses itself, or, when it
+    /// sees FlexCP as its client, its SYN/ACKs.
+    pub(super) fn answered_by_server(&self, reverse: bool) -> u64 {
+        let seen = self.from_server.seen();
+        if reverse {
+            seen.syn_acks
+        } else {
+            seen.to_spoofed.1
+        }
     }
 }
 

@@ -38,7 +38,7 @@ pub fn table(outcomes: &[Outcome]) -> String {
         let [before, middle, end] = outcome.rss_kib.map(|kib| kib as f64 / 1024.0);
         let sent = outcome.sent.bytes.max(1) as f64;
         let all = outcome.to_spoofed.bytes;
-        let own = all.saturating_sub(outcome.to_spoofed_by_server.bytes);
+        let own = all.saturating_sub(outcome.answered_by_server);
         let _ = writeln!(
             text,
             "| {} | {} | {:.0} | {} | {slower} | {} | {} of {} | {:.1} | {before:.1}, {middle:.1}, {end:.1} \

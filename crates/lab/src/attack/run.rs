@@ -64,8 +64,8 @@ pub struct Outcome {
     pub rate: f64,
     /// What FlexCP's host sent to the spoofed addresses.
     pub to_spoofed: Volume,
-    /// What the server itself sent to them; part of the former.
-    pub to_spoofed_by_server: Volume,
+    /// Bytes of it that were the server's own answers, sent on.
+    pub answered_by_server: u64,
     /// Hostile clients that proved their keys, and those of them that FlexCP reset.
     pub hostile_clients: (u64, u64),
     /// Time that the long MPTCP transfer took, in milliseconds.
@@ -199,40 +199,16 @@ impl Stage<'_> {
             dice: Dice(self.options.seed),
         };
         let stop = AtomicBool::new(false);
-        let alive = |flexcp: &FlexCp| subflows_of(flexcp, target.token);
         let mut subflows = vec![];
         let sent = thread::scope(|scope| {
             let attacker = scope.spawn(|| attacker.run(|| stop.load(Ordering::Relaxed)));
-            let limit = self.options.duration * 4 + Duration::from_secs(30);
-            let mut middle = false;
-            while began.elapsed() < limit && !attacker.is_finished() {
-                thread::sleep(LOOK);
-                if !middle && began.elapsed() * 2 > self.options.duration {
-                    middle = true;
-                    outcome.rss_kib[1] = rss_kib(self.flexcp.pid()).unwrap_or(0);
-                }
-                subflows.extend(alive(self.flexcp).ok().flatten());
-                let over = mptcp.is_over() && plain.is_over();
-                if over && began.elapsed() > self.options.duration {
-                    break;
-                }
-                // What the attacker aims at has to be there.
-                let blind = matches!(self.attack.kind, Kind::Blind(..));
-                if blind && mptcp.is_over() {
-                    break;
-                }
-            }
-            if self.attack.kind == Kind::Nothing {
-                while began.elapsed() < self.options.duration
-                    || !(mptcp.is_over() && plain.is_over())
-                {
-                    thread::sleep(LOOK);
-                }
-            }
+            let looks = self.look_on(outcome, &target, || {
+                (mptcp.is_over(), plain.is_over() || attacker.is_finished())
+            });
             stop.store(true, Ordering::Relaxed);
-            attacker
-                .join()
-                .unwrap_or_else(|_| bail!("the attacker panicked"))
+            let sent = attacker.join();
+            subflows = looks?;
+            sent.unwrap_or_else(|_| bail!("the attacker panicked"))
         })?;
         let took = began.elapsed();
         outcome.rss_kib[2] = rss_kib(self.flexcp.pid())?;
@@ -251,7 +227,7 @@ impl Stage<'_> {
             })
             .filter(|(name, value)| *value != 0 && name != CONNECTIONS)
             .collect();
-        note_sent(outcome, &sent, &position);
+        note_sent(outcome, &sent, &position, self.attack.reverse);
         let (mptcp, plain) = (mptcp.report()?, plain.report()?);
         outcome.mptcp_ms = mptcp.total_us / 1000;
         outcome.mptcp_gap_ms = mptcp.longest_gap_us / 1000;
@@ -266,6 +242,40 @@ impl Stage<'_> {
         }
         self.judge(outcome, &subflows);
         Ok(())
+    }
+
+    /// Looks on while the attack goes on; how many subflows the long connection had at each look. `over`:
+    /// whether the long MPTCP transfer is, and everything else.
+    fn look_on(
+        &self,
+        outcome: &mut Outcome,
+        target: &Target,
+        over: impl Fn() -> (bool, bool),
+    ) -> Result<Vec<usize>> {
+        let began = Instant::now();
+        let limit = self.options.duration * 4 + Duration::from_secs(30);
+        // What is aimed at has to be there.
+        let blind = matches!(self.attack.kind, Kind::Blind(..));
+        let mut subflows = vec![];
+        while began.elapsed() < limit {
+            thread::sleep(LOOK);
+            if outcome.rss_kib[1] == 0 && began.elapsed() * 2 > self.options.duration {
+                outcome.rss_kib[1] = rss_kib(self.flexcp.pid())?;
+                if self.attack.kind == Kind::Flood(Flood::JoinToken) {
+                    self.join_again()?;
+                }
+            }
+            let now = subflows_of(self.flexcp, target.token)?;
+            let (mptcp, rest) = over();
+            if let Some(count) = now.filter(|_| !mptcp) {
+                subflows.push(count);
+            }
+            let long_enough = blind || began.elapsed() > self.options.duration;
+            if mptcp && long_enough && (blind || rest) {
+                break;
+            }
+        }
+        Ok(subflows)
     }
 
     fn start_long(&self) -> (Long, Long) {
@@ -304,6 +314,16 @@ impl Stage<'_> {
         }
     }
 
+    /// Has the long connection give up its second subflow and join again, under fire.
+    fn join_again(&self) -> Result<()> {
+        let client = self.lab.client();
+        client.ip("mptcp endpoint flush")?;
+        thread::sleep(LOOK);
+        let own = self.lab.client_addr(2, Family::V4);
+        client.ip(&format!("mptcp endpoint add {own} dev a2 subflow"))?;
+        Ok(())
+    }
+
     /// All counters and drop reasons, by name.
     fn counters(&self) -> Result<BTreeMap<String, u64>> {
         let stats = self.flexcp.show_stats()?;
@@ -328,8 +348,16 @@ impl Stage<'_> {
                 .err()
                 .map_or_else(String::new, |error| format!("{error:#}")),
         );
-        let fewest = subflows.iter().min().copied().unwrap_or(0);
-        outcome.judge("both subflows last", fewest >= 2, format!("{fewest}"));
+        if self.attack.kind == Kind::Flood(Flood::JoinToken) {
+            let last = subflows.last().copied().unwrap_or(0);
+            let found = format!("{last} subflows");
+            outcome.judge("a subflow that was given up joins again", last >= 2, found);
+        } else {
+            // The last look may have seen a connection that was being closed.
+            let looks = &subflows[..subflows.len().saturating_sub(1)];
+            let fewest = looks.iter().min().copied().unwrap_or(0);
+            outcome.judge("both subflows last", fewest >= 2, fewest.to_string());
+        }
         let shorts = &outcome.shorts;
         let share = shorts.succeeded as f64 / shorts.tried.max(1) as f64;
         let enough = share >= 0.999 && shorts.tried > 0;
@@ -350,7 +378,7 @@ impl Stage<'_> {
         let own = outcome
             .to_spoofed
             .bytes
-            .saturating_sub(outcome.to_spoofed_by_server.bytes);
+            .saturating_sub(outcome.answered_by_server);
         let ratio = own as f64 / outcome.sent.bytes.max(1) as f64;
         outcome.judge(
             "FlexCP adds no more than it was sent",
@@ -394,18 +422,16 @@ impl Stage<'_> {
     }
 }
 
-fn note_sent(outcome: &mut Outcome, sent: &Sent, position: &Position) {
+fn note_sent(outcome: &mut Outcome, sent: &Sent, position: &Position, reverse: bool) {
     outcome.sent = Volume {
         packets: sent.packets,
         bytes: sent.bytes,
     };
     outcome.rate = sent.packets as f64 / sent.took.as_secs_f64().max(1e-3);
     outcome.hostile_clients = sent.bombs;
-    let [all, server] = position
-        .to_spoofed()
-        .map(|(packets, bytes)| Volume { packets, bytes });
-    outcome.to_spoofed = all;
-    outcome.to_spoofed_by_server = server;
+    let (packets, bytes) = position.to_spoofed();
+    outcome.to_spoofed = Volume { packets, bytes };
+    outcome.answered_by_server = position.answered_by_server(reverse);
 }
 
 /// Established subflows of the connection with this token, while it is translated in both directions.

@@ -69,6 +69,8 @@ pub(super) struct Seen {
     pub(super) flows: HashMap<(SocketAddr, SocketAddr), Numbers>,
     /// Packets and bytes (from the IP header on) to the addresses that spoofed packets claimed to be from.
     pub(super) to_spoofed: (u64, u64),
+    /// Bytes of SYN/ACKs, whomever they were for.
+    pub(super) syn_acks: u64,
     /// Packets to this address are kept.
     pub(super) keep_to: Option<SocketAddr>,
     pub(super) kept: Vec<Vec<u8>>,
@@ -147,6 +149,9 @@ fn note(seen: &Mutex<Seen>, frame: &[u8]) {
     );
     if seen.keep_to == Some(to) {
         seen.kept.push(packet[..ip.total_len].to_vec());
+    }
+    if tcp.flags.contains(TcpFlags::SYN | TcpFlags::ACK) {
+        seen.syn_acks += u64::try_from(ip.total_len).unwrap_or_default();
     }
     if is_spoofed(ip.dst) || tcp.flags.contains(TcpFlags::RST) {
         return;
