@@ -1,6 +1,6 @@
 //! The attacker at work: which connection it aims at, and how fast it sends.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -66,6 +66,7 @@ impl Position {
 #[derive(Clone, Debug)]
 pub(super) struct Target {
     pub(super) token: u32,
+    pub(super) client: IpAddr,
     /// Client and FlexCP's end of each subflow.
     pub(super) subflows: Vec<(SocketAddr, SocketAddr)>,
     /// The server, and what it sees as its client.
@@ -90,6 +91,7 @@ impl Target {
         let token = connection["token"].as_u64().context("no token")?;
         Ok(Self {
             token: u32::try_from(token)?,
+            client: address(&connection["client"])?.ip(),
             subflows: established.map(ends).collect::<Result<_>>()?,
             server: (
                 address(&connection["backend"])?,
@@ -160,7 +162,8 @@ impl Attacker<'_> {
     }
 
     fn flood(&mut self, kind: Flood) -> Vec<u8> {
-        kinds::flood(kind, self.service, self.target.token, &mut self.dice)
+        let known = (self.target.client, self.target.token);
+        kinds::flood(kind, self.service, known, &mut self.dice)
     }
 
     fn blind(&mut self, leg: Leg, kind: Blind) -> Result<(&Muzzle, Vec<u8>)> {

@@ -30,6 +30,8 @@ pub enum Flood {
     Syn,
     /// SYNs with `MP_CAPABLE`.
     Capable,
+    /// The same from the honest client's address.
+    CapableOfClient,
     /// SYNs with `MP_JOIN` and a token that nobody has.
     JoinUnknown,
     /// SYNs with `MP_JOIN` and the token of the long connection.
@@ -105,6 +107,7 @@ impl Attack {
             flood("syn-flood-reverse", Flood::Syn, true),
             flood("mp-capable-flood", Flood::Capable, false),
             flood("mp-capable-flood-reverse", Flood::Capable, true),
+            flood("mp-capable-flood-client", Flood::CapableOfClient, false),
             flood("mp-join-flood", Flood::JoinUnknown, false),
             flood("mp-join-flood-reverse", Flood::JoinUnknown, true),
             flood("mp-join-token-flood", Flood::JoinToken, false),
@@ -140,8 +143,13 @@ impl Attack {
     }
 }
 
-/// A packet of a flood to `service`; `token` is that of the long connection.
-pub(super) fn flood(flood: Flood, service: SocketAddr, token: u32, dice: &mut Dice) -> Vec<u8> {
+/// A packet of a flood to `service`; client and token are those of the long connection.
+pub(super) fn flood(
+    flood: Flood,
+    service: SocketAddr,
+    (client, token): (IpAddr, u32),
+    dice: &mut Dice,
+) -> Vec<u8> {
     let from = dice.stranger();
     let syn = Forged::new(from, service, TcpFlags::SYN)
         .numbers(dice.word(), 0)
@@ -149,6 +157,10 @@ pub(super) fn flood(flood: Flood, service: SocketAddr, token: u32, dice: &mut Di
     match flood {
         Flood::Syn => syn,
         Flood::Capable => syn.option(&capable()),
+        Flood::CapableOfClient => Forged {
+            from: SocketAddr::new(client, from.port()),
+            ..syn.option(&capable())
+        },
         Flood::JoinUnknown => {
             let unknown = dice.word();
             syn.option(&join(unknown, dice))

@@ -396,10 +396,22 @@ impl Stage<'_> {
             fallbacks == 0,
             fallbacks.to_string(),
         );
+        if let Kind::Blind(..) = self.attack.kind {
+            // Honest connections cost FlexCP some packets of its own, forged ones at most some a second.
+            let made = outcome.counter("packets_made");
+            let honest = 500 + 4 * u64::try_from(outcome.shorts.tried).unwrap_or(u64::MAX);
+            let few = made <= honest + outcome.sent.packets / 20;
+            let found = format!("{made} packets of FlexCP's own");
+            outcome.judge("few answers to forged packets", few, found);
+        }
         match self.attack.kind {
             Kind::Blind(_, Blind::Icmp) => {
                 let lowered = outcome.counter("path_mtu_lowered");
                 outcome.judge("no MTU is believed", lowered == 0, lowered.to_string());
+            }
+            Kind::Flood(Flood::Syn | Flood::Capable | Flood::CapableOfClient) => {
+                let dropped = outcome.counter("limit_reached");
+                outcome.judge("no SYN is dropped", dropped == 0, dropped.to_string());
             }
             Kind::Flood(Flood::JoinToken) => {
                 let joined = outcome.counter("mp_join_syn_rx");
@@ -415,7 +427,8 @@ impl Stage<'_> {
                 let (bombs, resets) = outcome.hostile_clients;
                 let found = format!("{resets} of {bombs} reset");
                 // The last one may not have come to its end.
-                outcome.judge("mappings capped", bombs > 0 && resets + 1 >= bombs, found);
+                let capped = resets > 0 && resets + 1 >= bombs;
+                outcome.judge("mappings capped", capped, found);
             }
             _ => {}
         }
