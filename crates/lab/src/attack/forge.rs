@@ -112,7 +112,7 @@ fn ip_header(src: IpAddr, dst: IpAddr, protocol: u8) -> IpHeader {
         header_len: 0,
         total_len: 0,
         traffic_class: 0,
-        ttl: 64,
+        ttl: FORGED_TTL,
         identification: 0,
         dont_fragment: true,
         flow_label: 0,
@@ -161,6 +161,9 @@ impl Dice {
 pub(super) fn is_spoofed(address: IpAddr) -> bool {
     matches!(address, IpAddr::V4(v4) if v4.octets()[0] == 198 && v4.octets()[1] & 0xfe == 18)
 }
+
+/// Tells forged packets from the others where both are seen.
+pub(super) const FORGED_TTL: u8 = 99;
 
 /// For benchmarks of networks (RFC 2544): nobody lives there.
 pub(super) const SPOOFED: &str = "198.18.0.0/15";

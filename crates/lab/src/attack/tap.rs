@@ -12,7 +12,7 @@ use flexcp_io::PacketSocket;
 use flexcp_wire::{IpHeader, TcpFlags, TcpHeader, protocol};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::forge::is_spoofed;
+use super::forge::{FORGED_TTL, is_spoofed};
 use crate::namespace::Namespace;
 
 /// Where forged packets enter: an interface, and the station behind it.
@@ -153,7 +153,8 @@ fn note(seen: &Mutex<Seen>, frame: &[u8]) {
     if tcp.flags.contains(TcpFlags::SYN | TcpFlags::ACK) {
         seen.syn_acks += u64::try_from(ip.total_len).unwrap_or_default();
     }
-    if is_spoofed(ip.dst) || tcp.flags.contains(TcpFlags::RST) {
+    // What the attacker sent itself tells nothing of the connection.
+    if ip.ttl == FORGED_TTL || is_spoofed(ip.dst) || tcp.flags.contains(TcpFlags::RST) {
         return;
     }
     let len = u32::try_from(segment.len() - tcp.header_len).unwrap_or_default();

@@ -47,11 +47,14 @@ pub struct Shorts {
     pub first_failure: Option<String>,
 }
 
+/// What one stream did, and how long it took.
+type Stretch = (Vec<Report>, Duration);
+
 /// Short connections, one after another, until told to stop.
 #[derive(Debug)]
 pub(super) struct ShortStream {
     stop: Arc<AtomicBool>,
-    threads: Vec<JoinHandle<Result<(Vec<Report>, Duration)>>>,
+    threads: Vec<JoinHandle<Result<Stretch>>>,
 }
 
 impl ShortStream {
