@@ -3,7 +3,7 @@
 
 CARGO ?= cargo
 
-.PHONY: setup build demo test lint unit simulate root privileged e2e link-selftest faults fuzz bench-dtree \
+.PHONY: setup build demo test lint unit simulate root privileged e2e link-selftest faults attack fuzz bench-dtree \
 	seeded-bugs clean
 
 setup:
@@ -50,6 +50,11 @@ e2e: root build
 # Small transfers over faulty links: every combination, or FAULTS_ARGS="--minutes 10 --cell loss".
 faults: root build
 	target/release/lab faults $(FAULTS_ARGS)
+
+# Floods, blind injection and a hostile client beside honest traffic: all of them, or
+# ATTACK_ARGS="syn-flood map-bomb --seconds 10".
+attack: root build
+	target/release/lab attack $(ATTACK_ARGS)
 
 # How exact the lab's emulated links are on this machine, and how fast.
 link-selftest: root build

@@ -336,7 +336,7 @@ impl KernelLog {
         })
     }
 
-    fn complaints(&self) -> Result<Vec<String>> {
+    pub(crate) fn complaints(&self) -> Result<Vec<String>> {
         let alarms = alarms()?;
         let new = alarms.get(self.alarms..).unwrap_or_default();
         Ok(new

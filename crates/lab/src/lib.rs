@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod attack;
 mod capture;
 mod cleanup;
 mod counters;

@@ -11,6 +11,7 @@ use std::{fs, thread};
 use anyhow::{Context as _, Result, anyhow, ensure};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use flexcp_faults::Faults;
+use flexcp_lab::attack::{self, Attack};
 use flexcp_lab::demo::{Demo, clean_command};
 use flexcp_lab::link::{Emulator, LinkSpec, SelfTest};
 use flexcp_lab::matrix::{self, Matrix};
@@ -51,6 +52,8 @@ enum Command {
         #[arg(long)]
         v6: bool,
     },
+    /// Attack FlexCP beside honest traffic: floods, blind injection, a hostile client
+    Attack(AttackArgs),
     /// Run the fault matrix: small transfers through FlexCP over faulty links
     Faults(FaultsArgs),
     /// Move checked bytes over real sockets
@@ -124,6 +127,33 @@ struct FaultsArgs {
     #[arg(long)]
     list: bool,
     /// Where faults.json and faults.md go
+    #[arg(long, default_value = "lab/results")]
+    results: PathBuf,
+}
+
+#[derive(Args)]
+struct AttackArgs {
+    /// Attacks by name; all when there are none
+    names: Vec<String>,
+    /// List the attacks and run nothing
+    #[arg(long)]
+    list: bool,
+    /// How long each goes on, at least
+    #[arg(long, default_value_t = 5)]
+    seconds: u64,
+    /// Packets a second, instead of each attack's own
+    #[arg(long)]
+    rate: Option<u32>,
+    /// FlexCP's bound on handshakes that are not complete, instead of its default
+    #[arg(long)]
+    half_open: Option<usize>,
+    /// Chooses addresses and numbers of the attacker's
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Print JSON instead of the table
+    #[arg(long)]
+    json: bool,
+    /// Where attack.json and attack.md go
     #[arg(long, default_value = "lab/results")]
     results: PathBuf,
 }
@@ -253,6 +283,7 @@ fn run(command: Command) -> Result<()> {
         Command::Up(args) => up(&args),
         Command::Shell(args) => shell(&args),
         Command::Clean { prefix } => clean(prefix.as_deref()),
+        Command::Attack(args) => attack(&args),
         Command::Faults(args) => faults(&args),
         Command::Link(args) => link(args),
         Command::LinkSelftest { v6 } => link_selftest(if v6 { Family::V6 } else { Family::V4 }),
@@ -370,6 +401,54 @@ fn faults(args: &FaultsArgs) -> Result<()> {
         args.results.display()
     );
     ensure!(failed == 0, "{failed} cells failed");
+    Ok(())
+}
+
+fn attack(args: &AttackArgs) -> Result<()> {
+    let known = |name: &String| {
+        Attack::named(name).with_context(|| format!("there is no attack {name}; --list shows them"))
+    };
+    let attacks = if args.names.is_empty() {
+        Attack::all()
+    } else {
+        args.names.iter().map(known).collect::<Result<_>>()?
+    };
+    if args.list {
+        for attack in &attacks {
+            println!("{}", attack.name);
+        }
+        return Ok(());
+    }
+    require_root()?;
+    let options = attack::Options {
+        duration: Duration::from_secs(args.seconds),
+        half_open: args.half_open,
+        rate: args.rate,
+        seed: args.seed,
+    };
+    let mut outcomes = vec![];
+    for attack in attacks {
+        let outcome = attack::run(attack, &options)?;
+        let verdict = if outcome.passed() { "ok  " } else { "FAIL" };
+        eprintln!(
+            "{verdict} {} {}",
+            attack.name,
+            outcome.failures().join("; ")
+        );
+        outcomes.push(outcome);
+    }
+    attack::write(&outcomes, &args.results)?;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&outcomes)?);
+    } else {
+        print!("{}", attack::table(&outcomes));
+    }
+    let failed = outcomes.iter().filter(|outcome| !outcome.passed()).count();
+    ensure!(
+        failed == 0,
+        "{failed} of {} attacks had an effect",
+        outcomes.len()
+    );
     Ok(())
 }
 

@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+mod attacks;
 mod close;
 mod direct;
 mod fallback;
@@ -41,6 +42,7 @@ fn main() -> ExitCode {
         programs::cases(),
         operation::cases(),
         links::cases(),
+        attacks::cases(),
     ];
     libtest_mimic::run(&arguments, groups.into_iter().flatten().collect()).exit_code()
 }

@@ -1,0 +1,182 @@
+//! The hostile client: it proves its keys as any other would, then maps single bytes in reverse order, so
+//! that no two mappings can be merged and none can ever be acknowledged.
+
+use std::net::SocketAddr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use flexcp_wire::{
+    CapableFlags, CapableKeys, DataNumber, Dss, DssMapping, IpHeader, MpCapable, MptcpOption,
+    TcpFlags, TcpHeader, TcpOption, TcpOptions,
+};
+use sha2::{Digest as _, Sha256};
+
+use super::forge::{Dice, Forged};
+use super::tap::{Muzzle, Watch};
+
+/// A connection of the hostile client's.
+pub(super) struct Bomb {
+    from: SocketAddr,
+    to: SocketAddr,
+    /// Its first data byte's, and the ACK of the server's SYN.
+    numbers: (u32, u32),
+    /// Data sequence number of the first byte.
+    first: u64,
+    /// Offset of the next byte to map; counts down.
+    at: u32,
+}
+
+impl Bomb {
+    /// Connects; an error if FlexCP does not answer with its key.
+    pub(super) fn connect(
+        muzzle: &Muzzle,
+        watch: &Watch,
+        to: SocketAddr,
+        dice: &mut Dice,
+    ) -> Result<Self> {
+        let from = dice.stranger();
+        {
+            let mut seen = watch.seen();
+            seen.keep_to = Some(from);
+            seen.kept.clear();
+        }
+        let isn = dice.word();
+        let key = dice.next();
+        let syn = Forged::new(from, to, TcpFlags::SYN)
+            .numbers(isn, 0)
+            .option(&TcpOption::Mss(1460))
+            .option(&capable(CapableKeys::Syn));
+        muzzle.send(&syn.bytes());
+        let (ack, remote) = answer(watch)?;
+        let keys = CapableKeys::Ack {
+            sender: key,
+            receiver: remote,
+        };
+        let numbers = (isn.wrapping_add(1), ack);
+        let third = Forged::new(from, to, TcpFlags::ACK)
+            .numbers(numbers.0, numbers.1)
+            .option(&capable(keys));
+        muzzle.send(&third.bytes());
+        Ok(Self {
+            from,
+            to,
+            numbers,
+            first: initial(key).wrapping_add(1),
+            at: SPREAD,
+        })
+    }
+
+    /// The next one-byte mapping, or `None` when there is no room for more.
+    pub(super) fn next(&mut self) -> Option<Vec<u8>> {
+        self.at = self.at.checked_sub(2).filter(|at| *at > 0)?;
+        let dss = Dss {
+            data_ack: None,
+            mapping: Some(DssMapping {
+                dsn: DataNumber::Long(self.first.wrapping_add(u64::from(self.at))),
+                ssn: 1 + self.at,
+                len: 1,
+                checksum: None,
+            }),
+            data_fin: false,
+        };
+        let seq = self.numbers.0.wrapping_add(self.at);
+        let packet = Forged::new(self.from, self.to, TcpFlags::ACK)
+            .numbers(seq, self.numbers.1)
+            .option(&TcpOption::Mptcp(MptcpOption::Dss(dss)))
+            .payload(b"x");
+        Some(packet.bytes())
+    }
+
+    /// Whether FlexCP has reset it.
+    pub(super) fn is_reset(&self, watch: &Watch) -> bool {
+        let seen = watch.seen();
+        seen.kept
+            .iter()
+            .filter_map(|packet| parse(packet))
+            .any(|(tcp, _)| tcp.flags.contains(TcpFlags::RST))
+    }
+}
+
+/// Waits for the SYN/ACK: what acknowledges it, and FlexCP's key.
+fn answer(watch: &Watch) -> Result<(u32, u64)> {
+    let deadline = Instant::now() + Duration::from_secs(1);
+    while Instant::now() < deadline {
+        let found = watch.seen().kept.iter().find_map(|packet| {
+            let (tcp, options) = parse(packet)?;
+            let syn_ack = TcpFlags::SYN | TcpFlags::ACK;
+            let key = TcpOptions::new(options)
+                .flatten()
+                .find_map(|option| match option {
+                    TcpOption::Mptcp(MptcpOption::Capable(MpCapable {
+                        keys: CapableKeys::SynAck { sender },
+                        ..
+                    })) => Some(sender),
+                    _ => None,
+                });
+            let key = key.filter(|_| tcp.flags.contains(syn_ack))?;
+            Some((tcp.seq.wrapping_add(1), key))
+        });
+        if let Some(found) = found {
+            return Ok(found);
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    None.context("FlexCP does not answer the hostile client's MP_CAPABLE")
+}
+
+fn parse(packet: &[u8]) -> Option<(TcpHeader, &[u8])> {
+    let ip = IpHeader::parse(packet).ok()?;
+    TcpHeader::parse(packet.get(ip.header_len..)?).ok()
+}
+
+fn capable(keys: CapableKeys) -> TcpOption<'static> {
+    TcpOption::Mptcp(MptcpOption::Capable(MpCapable {
+        version: 1,
+        flags: CapableFlags::HMAC_SHA256,
+        keys,
+    }))
+}
+
+/// The initial data sequence number of a key (RFC 8684 section 3.1).
+fn initial(key: u64) -> u64 {
+    let hash = Sha256::digest(key.to_be_bytes());
+    let mut last = [0; 8];
+    last.copy_from_slice(&hash[24..]);
+    u64::from_be_bytes(last)
+}
+
+/// Bytes of the stream over which the mappings are spread: inside the window that a server's SYN offers.
+const SPREAD: u32 = 60_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn initial_data_sequence_number_is_the_end_of_the_hash() {
+        // As the translator's test of its keys has it.
+        let hash = Sha256::digest(1_u64.to_be_bytes());
+        assert_eq!(initial(1).to_be_bytes(), hash[24..]);
+    }
+
+    #[test]
+    fn mappings_go_backwards_and_never_touch() {
+        let mut bomb = Bomb {
+            from: "198.18.0.1:1024".parse().unwrap(),
+            to: "10.9.1.2:5000".parse().unwrap(),
+            numbers: (100, 200),
+            first: 7,
+            at: SPREAD,
+        };
+        let mut last = u32::MAX;
+        let mut count = 0;
+        while let Some(packet) = bomb.next() {
+            let (tcp, _) = parse(&packet).unwrap();
+            assert!(tcp.seq.wrapping_add(2) <= last && tcp.seq > 100);
+            last = tcp.seq;
+            count += 1;
+        }
+        assert!(count > 4096 * 2, "{count} mappings");
+    }
+}
