@@ -169,6 +169,10 @@ impl Translator {
             self.table.remove_flow(flow.id, ends);
             return self.handle_syn(now, segment, frame);
         }
+        if is_syn && self.is_fresh_handshake(now, flow, segment) {
+            // Anybody can send a SYN; one from the client itself comes again.
+            return Verdict::Drop(DropReason::Unexpected);
+        }
         if is_syn && self.gives_way(flow, segment) {
             self.abandon(now, flow.id);
             return self.handle_syn(now, segment, frame);
@@ -201,6 +205,18 @@ impl Translator {
         };
         let connection = self.table.get_mut(flow.id);
         connection.is_some_and(|connection| !connection.subflow(index).lives())
+    }
+
+    /// Whether a SYN with another number comes while the handshake that is known may still complete.
+    fn is_fresh_handshake(&mut self, now: Instant, flow: FlowRef, segment: &Segment) -> bool {
+        let Some(connection) = self.table.get_mut(flow.id) else {
+            return false;
+        };
+        let waits = matches!(connection.phase, Phase::SynSent | Phase::SynReceived);
+        flow.leg == Leg::Subflow(INITIAL)
+            && waits
+            && connection.isn_client.0 != segment.tcp.seq
+            && now.since(connection.opened) < STALE_HANDSHAKE
     }
 
     /// Whether a SYN on a known flow starts another connection: the one that is known is over, or has

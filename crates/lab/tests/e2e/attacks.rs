@@ -97,13 +97,7 @@ fn mappings_of_single_bytes_are_capped() -> Result<()> {
 
 /// What FlexCP is known not to stand yet, by attack and criterion: who knows a connection's token can hold
 /// the few places for joins that are not complete, and the server gets an ACK for every doubtful RST.
-const KNOWN: &[(&str, &str)] = &[
-    (
-        "mp-join-token-flood",
-        "a subflow that was given up joins again",
-    ),
-    ("blind-rst-server", "few answers to forged packets"),
-];
+const KNOWN: &[(&str, &str)] = &[];
 
 /// Handshakes that may be incomplete: few, so that a short flood reaches the bound.
 const HALF_OPEN: usize = 128;
