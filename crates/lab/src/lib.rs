@@ -23,6 +23,7 @@ mod process;
 mod sockstat;
 mod topology;
 pub mod transfer;
+pub mod wirecheck;
 
 pub use capture::Capture;
 pub use cleanup::{Sweep, remove, sweep};

@@ -15,6 +15,7 @@ use flexcp_lab::demo::{Demo, clean_command};
 use flexcp_lab::link::{Emulator, LinkSpec, SelfTest};
 use flexcp_lab::matrix::{self, Matrix};
 use flexcp_lab::transfer::{Client, Job, Mode, Proto, ServeOptions, Server};
+use flexcp_lab::wirecheck::WireCheck;
 use flexcp_lab::{
     Direction, Families, Family, FlexCp, Lab, LabBuilder, Sweep, remove, require_root, sweep,
 };
@@ -53,6 +54,11 @@ enum Command {
     },
     /// Run the fault matrix: small transfers through FlexCP over faulty links
     Faults(FaultsArgs),
+    /// Hold captures from both sides of FlexCP against the rules of the wire
+    ///
+    /// Captures are those of tcpdump; 256 bytes of each packet are enough. They need the SYN of every
+    /// connection that is to be judged. Exit code 1 when a rule was broken.
+    Wirecheck(WirecheckArgs),
     /// Move checked bytes over real sockets
     #[command(subcommand)]
     Transfer(TransferCommand),
@@ -126,6 +132,19 @@ struct FaultsArgs {
     /// Where faults.json and faults.md go
     #[arg(long, default_value = "lab/results")]
     results: PathBuf,
+}
+
+#[derive(Args)]
+struct WirecheckArgs {
+    /// Captures from the clients' side, then one from the servers' side
+    #[arg(num_args = 2.., required = true, value_name = "CLIENT.pcap... SERVER.pcap")]
+    files: Vec<PathBuf>,
+    /// Further captures from the servers' side
+    #[arg(long, value_name = "PCAP")]
+    server: Vec<PathBuf>,
+    /// Segmentation and checksum offloads were off: judge lengths and checksums as well
+    #[arg(long)]
+    offloads_off: bool,
 }
 
 #[derive(Args)]
@@ -256,6 +275,7 @@ fn run(command: Command) -> Result<()> {
         Command::Faults(args) => faults(&args),
         Command::Link(args) => link(args),
         Command::LinkSelftest { v6 } => link_selftest(if v6 { Family::V6 } else { Family::V4 }),
+        Command::Wirecheck(args) => wirecheck(args),
         Command::Transfer(command) => transfer(command),
     }
 }
@@ -370,6 +390,25 @@ fn faults(args: &FaultsArgs) -> Result<()> {
         args.results.display()
     );
     ensure!(failed == 0, "{failed} cells failed");
+    Ok(())
+}
+
+fn wirecheck(args: WirecheckArgs) -> Result<()> {
+    let WirecheckArgs {
+        files: mut client,
+        mut server,
+        offloads_off,
+    } = args;
+    server.extend(client.pop());
+    let findings = WireCheck {
+        client,
+        server,
+        offloads_off,
+    }
+    .run()?;
+    println!("{findings}");
+    let count = findings.violations;
+    ensure!(count == 0, "rules of the wire were broken {count} times");
     Ok(())
 }
 

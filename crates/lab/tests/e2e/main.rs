@@ -17,6 +17,7 @@ mod programs;
 mod reverse;
 mod rig;
 mod transfers;
+mod wire;
 
 use std::process::ExitCode;
 use std::sync::mpsc;
@@ -41,6 +42,7 @@ fn main() -> ExitCode {
         programs::cases(),
         operation::cases(),
         links::cases(),
+        wire::cases(),
     ];
     libtest_mimic::run(&arguments, groups.into_iter().flatten().collect()).exit_code()
 }
