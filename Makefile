@@ -3,7 +3,7 @@
 
 CARGO ?= cargo
 
-.PHONY: setup build demo test lint unit simulate root privileged e2e link-selftest faults fuzz bench-dtree \
+.PHONY: setup build demo test lint unit simulate root privileged e2e link-selftest faults compare fuzz bench-dtree \
 	seeded-bugs clean
 
 setup:
@@ -50,6 +50,10 @@ e2e: root build
 # Small transfers over faulty links: every combination, or FAULTS_ARGS="--minutes 10 --cell loss".
 faults: root build
 	target/release/lab faults $(FAULTS_ARGS)
+
+# FlexCP beside TCP and kernel-to-kernel MPTCP over the same links: a table, and lab/results/compare.json.
+compare: root build
+	target/release/lab compare $(COMPARE_ARGS)
 
 # How exact the lab's emulated links are on this machine, and how fast.
 link-selftest: root build

@@ -11,6 +11,7 @@
 
 mod capture;
 mod cleanup;
+pub mod compare;
 mod counters;
 pub mod daemon;
 pub mod demo;

@@ -11,6 +11,7 @@ use std::{fs, thread};
 use anyhow::{Context as _, Result, anyhow, ensure};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use flexcp_faults::Faults;
+use flexcp_lab::compare::Compare;
 use flexcp_lab::demo::{Demo, clean_command};
 use flexcp_lab::link::{Emulator, LinkSpec, SelfTest};
 use flexcp_lab::matrix::{self, Matrix};
@@ -54,6 +55,8 @@ enum Command {
     },
     /// Run the fault matrix: small transfers through FlexCP over faulty links
     Faults(FaultsArgs),
+    /// Measure FlexCP beside TCP and kernel-to-kernel MPTCP over the same links
+    Compare(CompareArgs),
     /// Hold captures from both sides of FlexCP against the rules of the wire
     ///
     /// Captures are those of tcpdump; 256 bytes of each packet are enough. They need the SYN of every
@@ -123,13 +126,29 @@ struct FaultsArgs {
     /// Chooses the luck of every packet
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Leave captures of failed cells in this directory
+    /// Hold captures of every cell against the rules of the wire, and leave those of failed cells here
     #[arg(long)]
     captures: Option<PathBuf>,
     /// List the cells and run nothing
     #[arg(long)]
     list: bool,
     /// Where faults.json and faults.md go
+    #[arg(long, default_value = "lab/results")]
+    results: PathBuf,
+}
+
+#[derive(Args)]
+struct CompareArgs {
+    /// Transfers of each kind over each link
+    #[arg(long, default_value_t = 3)]
+    runs: usize,
+    /// Transfers of each kind with a path that is cut
+    #[arg(long, default_value_t = 5)]
+    cuts: usize,
+    /// Congestion control of the servers, e.g. cubic (default: the kernel's)
+    #[arg(long)]
+    congestion: Option<String>,
+    /// Where compare.json goes
     #[arg(long, default_value = "lab/results")]
     results: PathBuf,
 }
@@ -275,6 +294,7 @@ fn run(command: Command) -> Result<()> {
         Command::Faults(args) => faults(&args),
         Command::Link(args) => link(args),
         Command::LinkSelftest { v6 } => link_selftest(if v6 { Family::V6 } else { Family::V4 }),
+        Command::Compare(args) => compare(&args),
         Command::Wirecheck(args) => wirecheck(args),
         Command::Transfer(command) => transfer(command),
     }
@@ -390,6 +410,23 @@ fn faults(args: &FaultsArgs) -> Result<()> {
         args.results.display()
     );
     ensure!(failed == 0, "{failed} cells failed");
+    Ok(())
+}
+
+fn compare(args: &CompareArgs) -> Result<()> {
+    require_root()?;
+    let compare = Compare {
+        runs: args.runs,
+        cuts: args.cuts,
+        congestion: args.congestion.clone(),
+    };
+    let results = compare.run(|step| eprintln!("{step} ..."))?;
+    results.write(&args.results)?;
+    print!("{results}");
+    ensure!(
+        results.cut.passes(),
+        "the gap at a cut is more than 50 ms longer through FlexCP"
+    );
     Ok(())
 }
 
