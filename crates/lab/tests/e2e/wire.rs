@@ -90,7 +90,7 @@ fn rules_hold_under_loss() -> Result<()> {
 /// Without the server's packets everything that FlexCP says on its behalf is unfounded.
 fn packet_that_is_missing_from_a_capture_is_noticed() -> Result<()> {
     transparent(lab().build()?, |rig| {
-        let files = captured(rig, || rig.run(Family::V4, &Job::down(100_000)).map(drop))?;
+        let files = captured(rig, || rig.run(Family::V4, &Job::down(2_000_000)).map(drop))?;
         let server = files.last().context("no capture of the server's side")?;
         cut_short(server)?;
         let findings = check(files, false)?;
