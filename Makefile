@@ -3,7 +3,7 @@
 
 CARGO ?= cargo
 
-.PHONY: setup build demo test lint unit simulate root privileged e2e link-selftest faults attack fuzz bench-dtree \
+.PHONY: setup build demo test lint unit simulate root privileged e2e link-selftest faults attack compare fuzz bench-dtree \
 	seeded-bugs clean
 
 setup:
@@ -55,6 +55,10 @@ faults: root build
 # ATTACK_ARGS="syn-flood map-bomb --seconds 10".
 attack: root build
 	target/release/lab attack $(ATTACK_ARGS)
+
+# FlexCP beside TCP and kernel-to-kernel MPTCP over the same links: a table, and lab/results/compare.json.
+compare: root build
+	target/release/lab compare $(COMPARE_ARGS)
 
 # How exact the lab's emulated links are on this machine, and how fast.
 link-selftest: root build

@@ -18,6 +18,8 @@ const MAX_VIOLATIONS: usize = 64;
 const FORGET: u64 = 4 * 3600 * 1_000_000;
 /// Packets between two looks for connections to forget.
 const SWEEP: u64 = 1 << 16;
+/// Bytes that may be acknowledged while packets wait inside the proxy.
+const LAG: u64 = 4 << 20;
 /// Packets of filler for one packet in, for each subflow.
 const MAX_FILLER: u64 = 17;
 
@@ -33,6 +35,22 @@ pub struct Options {
     /// A TSecr is exactly one of the values that the client has sent on that subflow; otherwise only
     /// not later than the latest, for the server may echo what came over another subflow.
     pub exact_echo: bool,
+    /// The offload says how long segments are. Captures on a host show packets that the carrier has
+    /// still to cut, and not where.
+    pub segments: bool,
+}
+
+impl Options {
+    /// For captures on the proxy's host, taken where offloads have not been done yet.
+    #[must_use]
+    pub const fn capture() -> Self {
+        Self {
+            causal: false,
+            checksums: false,
+            exact_echo: false,
+            segments: false,
+        }
+    }
 }
 
 impl Default for Options {
@@ -41,6 +59,7 @@ impl Default for Options {
             causal: true,
             checksums: true,
             exact_echo: false,
+            segments: true,
         }
     }
 }
@@ -258,7 +277,7 @@ impl Checker {
             oracle: self.oracle.as_deref(),
             exact_echo: self.options.exact_echo,
         };
-        if connection.mode != Mode::Plain {
+        if self.options.segments && connection.mode != Mode::Plain {
             check_length(seen.offload.gso, packet, limit, &mut report);
         }
         connection.judge_client(index, packet, &mut report);
@@ -285,7 +304,7 @@ impl Checker {
             oracle: self.oracle.as_deref(),
             exact_echo: self.options.exact_echo,
         };
-        if connection.mode != Mode::Plain {
+        if self.options.segments && connection.mode != Mode::Plain {
             check_length(seen.offload.gso, packet, connection.server_mss, &mut report);
         }
         connection.judge_server(packet, &mut report);
@@ -396,6 +415,9 @@ impl Checker {
         let mut connection = Connection::new(time, subflow);
         if packet.options.capable.is_none() {
             connection.mode = Mode::Plain;
+        }
+        if !self.options.causal {
+            connection.lag = LAG;
         }
         self.connections.push(connection);
         self.flows.insert(ends, (self.connections.len() - 1, 0));

@@ -74,6 +74,11 @@ impl Stream {
         }
     }
 
+    /// Behind what the sender has sent, its FIN counted.
+    pub(crate) fn end(&self) -> u64 {
+        self.fin.map_or(self.sent, |fin| fin.max(self.sent) + 1)
+    }
+
     /// The receiver has everything below `ack`.
     pub(crate) fn acknowledge(&mut self, ack: u64) {
         if ack > self.acked {
@@ -146,6 +151,9 @@ pub(crate) struct Connection {
     pub(crate) down: Stream,
     pub(crate) subflows: Vec<Subflow>,
     pub(crate) last_packet: u64,
+    /// What is acknowledged is kept for so many bytes more: the proxy may have queued packets that it
+    /// sends on after an ACK was captured.
+    pub(crate) lag: u64,
 }
 
 impl Connection {
@@ -173,18 +181,18 @@ impl Connection {
             down: Stream::new(Direction::Down, 0),
             subflows: vec![initial],
             last_packet: time,
+            lag: 0,
         }
     }
 
     /// Lets go of what is acknowledged at both levels.
     pub(crate) fn release(&mut self) {
-        let (up, down) = (self.up.ack_out, self.down.acked);
-        let mut up_floor = up;
+        let (up, down) = (self.up.ack_out, self.down.acked - self.lag);
         for subflow in &mut self.subflows {
             subflow.up.release(subflow.ack_out, up);
-            subflow.down.release(subflow.client_ack, down);
+            subflow.down.release(subflow.client_ack - self.lag, down);
         }
-        up_floor = up_floor.min(self.up.acked);
+        let up_floor = up.min(self.up.acked) - self.lag;
         self.up.remembered.release(up_floor);
         self.down.remembered.release(down.min(self.down.ack_out));
     }

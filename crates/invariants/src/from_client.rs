@@ -143,8 +143,9 @@ impl Connection {
         if self.identity {
             for &(left, right) in packet.options.sack.as_slice() {
                 let (left, right) = (self.down.at_seq(left), self.down.at_seq(right));
-                if left < right && right <= self.down.sent {
-                    self.down.has.insert(left, right);
+                let end = right.min(self.down.sent);
+                if left < end && right <= self.down.end() {
+                    self.down.has.insert(left, end);
                 }
             }
         }

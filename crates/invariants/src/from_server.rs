@@ -26,20 +26,17 @@ impl Connection {
         }
         let ack = self.up.at_seq(packet.tcp.ack);
         // Plausible, that is: the server may be asked about data that the checker has not seen placed.
-        if ack
-            <= self
-                .up
-                .fin
-                .map_or(self.up.sent, |fin| fin.max(self.up.sent) + 1)
-        {
+        if ack <= self.up.end() {
             self.up.acknowledge(ack);
             let edge = ack + (u64::from(packet.tcp.window) << self.server_scale);
             self.up.edge = self.up.edge.max(edge);
         }
         for &(left, right) in packet.options.sack.as_slice() {
             let (left, right) = (self.up.at_seq(left), self.up.at_seq(right));
-            if left < right && right <= self.up.sent {
-                self.up.has.insert(left.max(self.up.acked), right);
+            // A FIN may have come out of order, and lies in a block then.
+            let (left, end) = (left.max(self.up.acked), right.min(self.up.sent));
+            if left < end && right <= self.up.end() {
+                self.up.has.insert(left, end);
             }
         }
         let start = self.down.at_seq(packet.tcp.seq);

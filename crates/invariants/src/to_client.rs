@@ -210,8 +210,12 @@ impl Connection {
         if index != 0 || mapping.at != mapping.to {
             self.identity = false;
         }
+        let lag = self.lag;
         let subflow = &mut self.subflows[index];
-        if mapping.end() <= subflow.client_ack && mapping.to + mapping.len <= self.down.acked {
+        let is_over = |end: u64, acked: u64| end + lag <= acked;
+        if is_over(mapping.end(), subflow.client_ack)
+            && is_over(mapping.to + mapping.len, self.down.acked)
+        {
             // Released: nobody can say what it was.
             return;
         }

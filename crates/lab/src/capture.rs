@@ -33,6 +33,8 @@ impl Lab {
                 "-s",
                 "256",
                 "--immediate-mode",
+                // Files are merged by time, and a microsecond has room for several packets.
+                "--time-stamp-precision=nano",
                 "-B",
                 "16384",
                 "-Z",
@@ -54,6 +56,28 @@ impl Lab {
 impl Capture {
     /// Ends the captures; the files, complete.
     pub fn stop(mut self) -> Result<Vec<PathBuf>> {
+        self.end()?;
+        Ok(self.files())
+    }
+
+    /// Ends the captures; the files, in which every packet is.
+    ///
+    /// # Errors
+    ///
+    /// tcpdump was too slow, and the kernel dropped packets.
+    pub fn stop_whole(mut self) -> Result<Vec<PathBuf>> {
+        self.end()?;
+        for (tcpdump, _) in &self.running {
+            let said = tcpdump.stderr();
+            ensure!(
+                said.contains("\n0 packets dropped by kernel"),
+                "a capture has holes: {said}"
+            );
+        }
+        Ok(self.files())
+    }
+
+    fn end(&mut self) -> Result<()> {
         // What was sent a moment ago may still be on its way through the socket.
         thread::sleep(Duration::from_millis(100));
         for (tcpdump, _) in &mut self.running {
@@ -63,7 +87,11 @@ impl Capture {
                 "tcpdump does not stop"
             );
         }
-        Ok(self.running.into_iter().map(|(_, file)| file).collect())
+        Ok(())
+    }
+
+    fn files(self) -> Vec<PathBuf> {
+        self.running.into_iter().map(|(_, file)| file).collect()
     }
 
     fn wait_until_listening(&self) -> Result<()> {

@@ -12,6 +12,7 @@
 pub mod attack;
 mod capture;
 mod cleanup;
+pub mod compare;
 mod counters;
 pub mod daemon;
 pub mod demo;
@@ -24,6 +25,7 @@ mod process;
 mod sockstat;
 mod topology;
 pub mod transfer;
+pub mod wirecheck;
 
 pub use capture::Capture;
 pub use cleanup::{Sweep, remove, sweep};

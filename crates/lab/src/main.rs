@@ -12,10 +12,12 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use flexcp_faults::Faults;
 use flexcp_lab::attack::{self, Attack};
+use flexcp_lab::compare::Compare;
 use flexcp_lab::demo::{Demo, clean_command};
 use flexcp_lab::link::{Emulator, LinkSpec, SelfTest};
 use flexcp_lab::matrix::{self, Matrix};
 use flexcp_lab::transfer::{Client, Job, Mode, Proto, ServeOptions, Server};
+use flexcp_lab::wirecheck::WireCheck;
 use flexcp_lab::{
     Direction, Families, Family, FlexCp, Lab, LabBuilder, Sweep, remove, require_root, sweep,
 };
@@ -56,6 +58,13 @@ enum Command {
     Attack(AttackArgs),
     /// Run the fault matrix: small transfers through FlexCP over faulty links
     Faults(FaultsArgs),
+    /// Measure FlexCP beside TCP and kernel-to-kernel MPTCP over the same links
+    Compare(CompareArgs),
+    /// Hold captures from both sides of FlexCP against the rules of the wire
+    ///
+    /// Captures are those of tcpdump; 256 bytes of each packet are enough. They need the SYN of every
+    /// connection that is to be judged. Exit code 1 when a rule was broken.
+    Wirecheck(WirecheckArgs),
     /// Move checked bytes over real sockets
     #[command(subcommand)]
     Transfer(TransferCommand),
@@ -120,7 +129,7 @@ struct FaultsArgs {
     /// Chooses the luck of every packet
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Leave captures of failed cells in this directory
+    /// Hold captures of every cell against the rules of the wire, and leave those of failed cells here
     #[arg(long)]
     captures: Option<PathBuf>,
     /// List the cells and run nothing
@@ -156,6 +165,35 @@ struct AttackArgs {
     /// Where attack.json and attack.md go
     #[arg(long, default_value = "lab/results")]
     results: PathBuf,
+}
+
+#[derive(Args)]
+struct CompareArgs {
+    /// Transfers of each kind over each link
+    #[arg(long, default_value_t = 3)]
+    runs: usize,
+    /// Transfers of each kind with a path that is cut
+    #[arg(long, default_value_t = 5)]
+    cuts: usize,
+    /// Congestion control of the servers, e.g. cubic (default: the kernel's)
+    #[arg(long)]
+    congestion: Option<String>,
+    /// Where compare.json goes
+    #[arg(long, default_value = "lab/results")]
+    results: PathBuf,
+}
+
+#[derive(Args)]
+struct WirecheckArgs {
+    /// Captures from the clients' side, then one from the servers' side
+    #[arg(num_args = 2.., required = true, value_name = "CLIENT.pcap... SERVER.pcap")]
+    files: Vec<PathBuf>,
+    /// Further captures from the servers' side
+    #[arg(long, value_name = "PCAP")]
+    server: Vec<PathBuf>,
+    /// Segmentation and checksum offloads were off: judge lengths and checksums as well
+    #[arg(long)]
+    offloads_off: bool,
 }
 
 #[derive(Args)]
@@ -287,6 +325,8 @@ fn run(command: Command) -> Result<()> {
         Command::Faults(args) => faults(&args),
         Command::Link(args) => link(args),
         Command::LinkSelftest { v6 } => link_selftest(if v6 { Family::V6 } else { Family::V4 }),
+        Command::Compare(args) => compare(&args),
+        Command::Wirecheck(args) => wirecheck(args),
         Command::Transfer(command) => transfer(command),
     }
 }
@@ -449,6 +489,42 @@ fn attack(args: &AttackArgs) -> Result<()> {
         "{failed} of {} attacks had an effect",
         outcomes.len()
     );
+    Ok(())
+}
+
+fn compare(args: &CompareArgs) -> Result<()> {
+    require_root()?;
+    let compare = Compare {
+        runs: args.runs,
+        cuts: args.cuts,
+        congestion: args.congestion.clone(),
+    };
+    let results = compare.run(|step| eprintln!("{step} ..."))?;
+    results.write(&args.results)?;
+    print!("{results}");
+    ensure!(
+        results.cut.passes(),
+        "the gap at a cut is more than 50 ms longer through FlexCP"
+    );
+    Ok(())
+}
+
+fn wirecheck(args: WirecheckArgs) -> Result<()> {
+    let WirecheckArgs {
+        files: mut client,
+        mut server,
+        offloads_off,
+    } = args;
+    server.extend(client.pop());
+    let findings = WireCheck {
+        client,
+        server,
+        offloads_off,
+    }
+    .run()?;
+    println!("{findings}");
+    let count = findings.violations;
+    ensure!(count == 0, "rules of the wire were broken {count} times");
     Ok(())
 }
 

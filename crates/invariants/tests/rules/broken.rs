@@ -76,6 +76,21 @@ fn i3_data_that_was_never_sent() {
     one_down().breaks(Rule::Translation, &data_down(Flow::First, 100, 100, 10));
 }
 
+/// Copies that waited inside the proxy have the mapping that they had.
+#[test]
+fn i2_other_mapping_of_a_queued_copy() {
+    let other = data_down(Flow::First, 0, 0, 100).with(|p| {
+        p.mptcp = Some(dss(dsn_up(0), Some((dsn_down(0), 1, 101)), false));
+    });
+    Exchange::with_options(false, Options::capture())
+        .pass(&[
+            server_data(0, 200),
+            data_down(Flow::First, 0, 0, 100),
+            client_ack(Flow::First, 100, 100),
+        ])
+        .breaks(Rule::StableMapping, &other);
+}
+
 #[test]
 fn i3_fin_out_of_place() {
     let fin = |p: &mut Packet| p.flags = TcpFlags::FIN | TcpFlags::ACK;

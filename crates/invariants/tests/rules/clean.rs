@@ -4,8 +4,8 @@ use flexcp_invariants::Options;
 use flexcp_wire::TcpFlags;
 
 use crate::exchange::{
-    Exchange, Flow, ISN_SERVER, Packet, ack_down, ack_up, client_ack, client_data, data_down,
-    data_up, dsn_down, dsn_up, dss, seq, server_ack, server_data,
+    Exchange, Flow, ISN_CLIENT, ISN_JOIN, ISN_SERVER, Packet, ack_down, ack_up, client_ack,
+    client_data, data_down, data_up, dsn_down, dsn_up, dss, seq, server_ack, server_data,
 };
 
 #[test]
@@ -79,6 +79,47 @@ fn d_sack_first_and_inside_the_next_block() {
                 .with(|p| p.sack = vec![block(200, 250), block(200, 300)]),
             ack_up(100).with(|p| p.sack = vec![block(220, 250), block(200, 300)]),
         ])
+        .clean();
+}
+
+#[test]
+fn servers_sack_over_the_fin() {
+    let block = |from, to| (seq(ISN_CLIENT, from), seq(ISN_CLIENT, to));
+    let fin = |p: &mut Packet| p.flags = TcpFlags::FIN | TcpFlags::ACK;
+    let data_fin = dss(dsn_down(0), Some((dsn_up(200), 0, 1)), true);
+    let _ = Exchange::established(false)
+        .join()
+        .pass(&[
+            client_data(Flow::Joined, 0, 100, 100),
+            data_up(100, 100),
+            client_ack(Flow::Joined, 0, 0).with(|p| {
+                p.seq = seq(ISN_JOIN, 100);
+                p.mptcp = Some(data_fin);
+            }),
+            data_up(200, 0).with(fin),
+            server_ack(0).with(|p| p.sack = vec![block(100, 201)]),
+            ack_down(Flow::Joined, 0, 0).with(|p| p.ack = seq(ISN_JOIN, 100)),
+        ])
+        .clean();
+}
+
+/// The proxy sends the server's second copy on, which waited inside it while the client acknowledged.
+#[test]
+fn copy_that_was_queued_when_the_ack_was_captured() {
+    let exchange = Exchange::with_options(false, Options::capture()).pass(&[
+        server_data(0, 100),
+        data_down(Flow::First, 0, 0, 100),
+        server_data(0, 100),
+        client_ack(Flow::First, 100, 100),
+    ]);
+    let _ = exchange.pass(&[data_down(Flow::First, 0, 0, 100)]).clean();
+}
+
+#[test]
+fn partial_checksum_and_uncut_segment_in_a_capture() {
+    let long = data_down(Flow::First, 0, 0, 2000).with(|p| p.damaged = true);
+    let _ = Exchange::with_options(false, Options::capture())
+        .pass(&[server_data(0, 2000), long])
         .clean();
 }
 

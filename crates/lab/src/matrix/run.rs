@@ -1,7 +1,7 @@
 //! One cell, from its lab to its outcome.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,7 @@ use crate::daemon::{self, FlexCp};
 use crate::fault::Direction;
 use crate::topology::Lab;
 use crate::transfer::{Client, Job, Report, ServeOptions, Server};
+use crate::wirecheck::WireCheck;
 
 /// What came of a cell.
 #[derive(Clone, Debug, Serialize)]
@@ -50,8 +51,8 @@ pub struct Outcome {
     pub links: Vec<Value>,
 }
 
-/// Runs a cell in a lab of its own. When it fails, captures of every interface of the proxy are left
-/// in the directory `captures`. When only counters are wrong it has a second attempt.
+/// Runs a cell in a lab of its own. With a directory for `captures`, those of every interface of the
+/// proxy are held against the rules of the wire, and left there when the cell fails. When only counters are wrong it has a second attempt.
 pub fn run(cell: &Cell, seed: u64, captures: Option<&Path>) -> Outcome {
     let ends = |link| [Direction::Up, Direction::Down].map(|way| cell.faults(link, way));
     let mut outcome = Outcome {
@@ -94,6 +95,7 @@ fn attempt(cell: &Cell, seed: u64, captures: Option<&Path>, outcome: &mut Outcom
     let capture = lab.capture(&cell.name().replace('/', "-"))?;
     let result = transfer(cell, seed, &lab, outcome);
     let files = capture.stop()?;
+    let result = result.and_then(|()| judge_wire(cell, &files));
     if result.is_err() {
         fs::create_dir_all(directory)?;
         for file in files {
@@ -102,6 +104,19 @@ fn attempt(cell: &Cell, seed: u64, captures: Option<&Path>, outcome: &mut Outcom
         }
     }
     result
+}
+
+/// The rules of the wire, on the captures of a cell; the last is of the server's side.
+fn judge_wire(cell: &Cell, files: &[PathBuf]) -> Result<()> {
+    let Some((server, client)) = files.split_last() else {
+        return Ok(());
+    };
+    let check = WireCheck {
+        client: client.to_vec(),
+        server: vec![server.clone()],
+        offloads_off: !cell.offloads,
+    };
+    check.run()?.ok()
 }
 
 fn transfer(cell: &Cell, seed: u64, lab: &Lab, outcome: &mut Outcome) -> Result<()> {

@@ -18,6 +18,7 @@ mod programs;
 mod reverse;
 mod rig;
 mod transfers;
+mod wire;
 
 use std::process::ExitCode;
 use std::sync::mpsc;
@@ -43,6 +44,7 @@ fn main() -> ExitCode {
         operation::cases(),
         links::cases(),
         attacks::cases(),
+        wire::cases(),
     ];
     libtest_mimic::run(&arguments, groups.into_iter().flatten().collect()).exit_code()
 }

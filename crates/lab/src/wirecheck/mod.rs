@@ -1,0 +1,282 @@
+//! The rules of the wire, checked on captures that were taken on both sides of FlexCP.
+//!
+//! Files are merged by time. A capture does not say which way a packet went: the client's end of a
+//! flow is the one that sent its SYN, so flows whose SYN was not captured can't be judged.
+
+mod frames;
+
+use std::cmp::Reverse;
+use std::collections::HashSet;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail, ensure};
+use flexcp_invariants::{Checker, Observation, Options, Point, Violation};
+use flexcp_wire::{ChecksumState, IpHeader, Offload, TcpFlags, TcpHeader, protocol};
+
+use frames::{Frame, Frames};
+
+/// Captures to check.
+#[derive(Clone, Debug)]
+pub struct WireCheck {
+    /// From the interfaces on the clients' side.
+    pub client: Vec<PathBuf>,
+    /// From those on the servers' side.
+    pub server: Vec<PathBuf>,
+    /// The interfaces cut packets and complete checksums by software before they were captured
+    /// (`ethtool -K ... off`), so that lengths and checksums are those of the wire.
+    pub offloads_off: bool,
+}
+
+/// What the captures say.
+#[derive(Debug)]
+pub struct Findings {
+    /// TCP packets that were judged.
+    pub packets: u64,
+    /// Flows whose SYN was seen, with clients and with servers.
+    pub flows: [usize; 2],
+    /// TCP packets of flows whose SYN was not captured.
+    pub strays: u64,
+    /// How often a rule was broken.
+    pub violations: u64,
+    /// The first of them.
+    pub found: Vec<Found>,
+}
+
+/// A broken rule and the packet that broke it.
+#[derive(Debug)]
+pub struct Found {
+    /// The file.
+    pub file: PathBuf,
+    /// The packet's place in it, from 1.
+    pub number: u64,
+    /// Which rule, when (microseconds since 1970), and how.
+    pub violation: Violation,
+}
+
+impl WireCheck {
+    /// Checks all files together.
+    ///
+    /// # Errors
+    ///
+    /// A file can't be read, or nothing in the captures can be judged.
+    pub fn run(&self) -> Result<Findings> {
+        let mut files = vec![];
+        for (side, paths) in [(Side::Client, &self.client), (Side::Server, &self.server)] {
+            for path in paths {
+                files.push(Source::open(side, path)?);
+            }
+        }
+        let options = Options {
+            checksums: self.offloads_off,
+            segments: self.offloads_off,
+            ..Options::capture()
+        };
+        let mut judge = Judge::new(options);
+        let mut ends = [HashSet::new(), HashSet::new()];
+        for file in &mut files {
+            file.advance(&mut ends)?;
+        }
+        // What comes in goes first: what went out in the same moment may be caused by it.
+        while let Some(file) = files
+            .iter_mut()
+            .filter(|file| file.head.is_some())
+            .min_by_key(|file| file.order())
+        {
+            if let Some(head) = file.head.take() {
+                judge.packet(file.frames.path(), &head);
+            }
+            file.advance(&mut ends)?;
+        }
+        let strays = files.iter().map(|file| file.strays).sum();
+        judge.findings(ends.map(|ends| ends.len()), strays)
+    }
+}
+
+/// A side of FlexCP.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Side {
+    Client,
+    Server,
+}
+
+/// Two ends of a flow: the one that opened it, and the other.
+type Ends = (SocketAddr, SocketAddr);
+
+/// A file and its next packet.
+struct Source {
+    frames: Frames,
+    side: Side,
+    head: Option<Head>,
+    strays: u64,
+}
+
+struct Head {
+    frame: Frame,
+    point: Point,
+}
+
+impl Source {
+    fn open(side: Side, path: &Path) -> Result<Self> {
+        Ok(Self {
+            frames: Frames::open(path)?,
+            side,
+            head: None,
+            strays: 0,
+        })
+    }
+
+    fn order(&self) -> (u64, Reverse<bool>) {
+        self.head
+            .as_ref()
+            .map_or((u64::MAX, Reverse(false)), |head| {
+                (head.frame.time, Reverse(head.point.is_input()))
+            })
+    }
+
+    /// Reads on to the next packet that can be judged.
+    fn advance(&mut self, ends: &mut [HashSet<Ends>; 2]) -> Result<()> {
+        while let Some(frame) = self.frames.next()? {
+            let Some((from, to, flags)) = tcp_ends(&frame.packet) else {
+                continue;
+            };
+            let opened = &mut ends[self.side as usize];
+            if flags.contains(TcpFlags::SYN) && !flags.contains(TcpFlags::ACK) {
+                opened.insert((from, to));
+            }
+            let outward = match (opened.contains(&(from, to)), opened.contains(&(to, from))) {
+                (true, _) => false,
+                (_, true) => true,
+                _ => {
+                    self.strays += 1;
+                    continue;
+                }
+            };
+            let point = match (self.side, outward) {
+                (Side::Client, false) => Point::FromClient,
+                (Side::Client, true) => Point::ToClient,
+                (Side::Server, false) => Point::ToServer,
+                (Side::Server, true) => Point::FromServer,
+            };
+            self.head = Some(Head { frame, point });
+            return Ok(());
+        }
+        Ok(())
+    }
+}
+
+/// Sender, receiver and flags of a TCP packet; `None` for anything else.
+fn tcp_ends(packet: &[u8]) -> Option<(SocketAddr, SocketAddr, TcpFlags)> {
+    // The IP length counts bytes that were not kept.
+    let mut header = [0; 120];
+    let kept = packet.len().min(header.len());
+    header[..kept].copy_from_slice(&packet[..kept]);
+    let is_v4 = header[0] >> 4 == 4;
+    let (at, value) = if is_v4 {
+        (2, kept)
+    } else {
+        (4, kept.checked_sub(40)?)
+    };
+    header[at..at + 2].copy_from_slice(&u16::try_from(value).ok()?.to_be_bytes());
+    let ip = IpHeader::parse(&header[..kept]).ok()?;
+    if ip.protocol != protocol::TCP {
+        return None;
+    }
+    let ip_len = if is_v4 {
+        usize::from(header[0] & 0x0f) * 4
+    } else {
+        40
+    };
+    let (tcp, _) = TcpHeader::parse(header.get(ip_len..kept)?).ok()?;
+    Some((
+        SocketAddr::new(ip.src, tcp.src_port),
+        SocketAddr::new(ip.dst, tcp.dst_port),
+        tcp.flags,
+    ))
+}
+
+/// Puts packets before the checker and remembers which one broke a rule.
+struct Judge {
+    checker: Checker,
+    found: Vec<Found>,
+    time: u64,
+}
+
+impl Judge {
+    fn new(options: Options) -> Self {
+        Self {
+            checker: Checker::new(options, None),
+            found: vec![],
+            time: 0,
+        }
+    }
+
+    fn packet(&mut self, file: &Path, head: &Head) {
+        self.time = self.time.max(head.frame.time / 1000);
+        let offload = Offload {
+            checksum: ChecksumState::Complete,
+            gso: None,
+        };
+        let seen = Observation::whole(self.time, head.point, &head.frame.packet, offload);
+        let Some(seen) = seen else {
+            return;
+        };
+        self.checker.observe(&seen);
+        for violation in self.checker.violations().iter().skip(self.found.len()) {
+            self.found.push(Found {
+                file: file.to_owned(),
+                number: head.frame.number,
+                violation: violation.clone(),
+            });
+        }
+    }
+
+    fn findings(self, flows: [usize; 2], strays: u64) -> Result<Findings> {
+        for (side, flows) in ["clients", "servers"].iter().zip(flows) {
+            if flows == 0 {
+                bail!("no SYN in the captures of the {side}' side: nothing can be judged");
+            }
+        }
+        Ok(Findings {
+            packets: self.checker.packets(),
+            flows,
+            strays,
+            violations: self.checker.violation_count(),
+            found: self.found,
+        })
+    }
+}
+
+impl Findings {
+    /// # Errors
+    ///
+    /// Rules were broken; the text tells which, and by which packets.
+    pub fn ok(&self) -> Result<()> {
+        ensure!(self.violations == 0, "{self}");
+        Ok(())
+    }
+}
+
+impl fmt::Display for Findings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for found in &self.found {
+            let file = found.file.file_name().unwrap_or_default().display();
+            writeln!(f, "{file} #{}: {}", found.number, found.violation)?;
+        }
+        let [client, server] = self.flows;
+        write!(
+            f,
+            "{} packets of {client} flows with clients and {server} with servers: {} violations",
+            self.packets, self.violations
+        )?;
+        if self.strays > 0 {
+            write!(
+                f,
+                "; {} packets of flows without a SYN not judged",
+                self.strays
+            )?;
+        }
+        Ok(())
+    }
+}
