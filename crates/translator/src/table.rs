@@ -15,6 +15,9 @@ use crate::half_open::HalfOpenQueue;
 use crate::segment::Ends;
 use crate::time::Instant;
 
+/// So many entries of the timer queue may mean nothing, beside one for each connection.
+const OVERTAKEN_TIMERS: usize = 1024;
+
 /// Handshakes that are looked at to find a certain one.
 const HALF_OPEN_SEARCH: usize = 64;
 
@@ -44,6 +47,8 @@ pub(crate) struct Table {
     flows: HashTable<FlowRef>,
     tokens: HashTable<ConnectionId>,
     timers: BinaryHeap<Reverse<(Instant, ConnectionId)>>,
+    /// Entries of the queue whose connection is gone or has an earlier one.
+    overtaken: usize,
     /// Keys of the flow hash: without them nobody can aim at one bucket.
     hash_keys: (u64, u64),
     half_open: HalfOpenQueue,
@@ -56,6 +61,7 @@ impl Table {
             flows: HashTable::new(),
             tokens: HashTable::new(),
             timers: BinaryHeap::new(),
+            overtaken: 0,
             hash_keys,
             half_open: HalfOpenQueue::new(),
         }
@@ -190,7 +196,9 @@ impl Table {
             entry.remove();
         }
         self.half_open.remove(&mut self.connections, id);
-        self.connections.remove(id as usize);
+        let connection = self.connections.remove(id as usize);
+        self.overtaken += usize::from(connection.armed.is_some());
+        debug_assert_eq!(self.tokens.len(), self.connections.len(), "a token each");
     }
 
     /// Puts a connection in the timer queue, unless it stands there for an earlier time already.
@@ -199,9 +207,31 @@ impl Table {
             return;
         };
         if connection.armed.is_none_or(|armed| deadline < armed) {
+            self.overtaken += usize::from(connection.armed.is_some());
             connection.armed = Some(deadline);
             self.timers.push(Reverse((deadline, id)));
+            self.tidy_timers();
         }
+    }
+
+    /// Drops entries that mean nothing any more when they are the most: under a flood of connections that
+    /// come and go they would stand there for a minute each.
+    fn tidy_timers(&mut self) {
+        if self.overtaken > self.connections.len() + OVERTAKEN_TIMERS {
+            let connections = &self.connections;
+            let counts = |at: Instant, id: ConnectionId| {
+                let connection = connections.get(id as usize);
+                connection.is_some_and(|connection| connection.armed == Some(at))
+            };
+            self.timers.retain(|&Reverse((at, id))| counts(at, id));
+            self.overtaken = 0;
+        }
+    }
+
+    /// Entries of the timer queue, those that were overtaken included.
+    #[cfg(test)]
+    pub(crate) fn timer_entries(&self) -> usize {
+        self.timers.len()
     }
 
     /// When the next connection wants to be looked at.
@@ -222,6 +252,7 @@ impl Table {
                 connection.armed = None;
                 return Some(id);
             }
+            self.overtaken = self.overtaken.saturating_sub(1);
         }
         None
     }

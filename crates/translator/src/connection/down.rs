@@ -32,6 +32,8 @@ struct ServerPacket<'a> {
     /// Its data: `[dsn, end)`.
     dsn: Dsn,
     end: Dsn,
+    /// It carries a FIN that is believed.
+    fin: bool,
     /// Its SACK blocks.
     blocks: DataBlocks,
     /// Subflows that have to be told: their ACK has moved, or the window has opened.
@@ -76,7 +78,9 @@ impl Connection {
         if opened {
             moved |= self.living();
         }
-        let fin = segment.has(TcpFlags::FIN);
+        // Before what it ends has been seen a FIN may be anybody's, and nothing would take it back: the client
+        // believes it too. The server repeats it.
+        let fin = segment.has(TcpFlags::FIN) && !dsn.after(self.down_next);
         let contradicts = |known: Dsn| (fin && end != known) || (dsn != end && end.after(known));
         if self.down_fin.is_some_and(contradicts) {
             return Verdict::Drop(DropReason::Unexpected);
@@ -88,6 +92,7 @@ impl Connection {
             segment,
             dsn,
             end,
+            fin,
             blocks,
             moved,
         };
@@ -160,8 +165,7 @@ impl Connection {
         packet: &ServerPacket<'_>,
         frame: &mut Frame<'_>,
     ) -> Verdict {
-        let &ServerPacket { dsn, end, .. } = packet;
-        let fin = packet.segment.has(TcpFlags::FIN);
+        let &ServerPacket { dsn, end, fin, .. } = packet;
         let behind = end.add(u64::from(fin));
         if (dsn != end || fin) && !behind.after(self.down_acked) {
             // The client has it all; the server missed the ACK. The client's subflows may be gone.
@@ -205,7 +209,7 @@ impl Connection {
         }
         let mut from = from;
         let in_packet = |dsn: Dsn| segment.payload.end - usize_of(end.since(dsn));
-        let fin = |behind: Dsn| segment.has(TcpFlags::FIN) && behind == end;
+        let fin = |behind: Dsn| packet.fin && behind == end;
         let Some(first) = self.place_part(ctx, &mut from, end) else {
             self.repeat_resets(ctx);
             return Verdict::Drop(DropReason::NoSubflow);
@@ -293,9 +297,6 @@ impl Connection {
         if self.identity && self.subflow(index).bare_acks > 0 {
             // The client's last words were plain TCP, so it hears of the end in plain TCP.
             return self.fall_back_down(ctx, segment, frame);
-        }
-        if fin.after(self.down_next) {
-            self.reserve_up_to(ctx.now, index, fin);
         }
         let again = self.down_next.after(fin);
         self.down_next = self.down_next.max(fin.add(1));

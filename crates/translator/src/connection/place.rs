@@ -124,7 +124,7 @@ impl Connection {
     }
 
     /// Data that was skipped keeps its place on the subflow: it has only been overtaken.
-    pub(crate) fn reserve_up_to(&mut self, now: Instant, index: SubflowIndex, dsn: Dsn) {
+    fn reserve_up_to(&mut self, now: Instant, index: SubflowIndex, dsn: Dsn) {
         let start = self.down_next;
         let Ok(gap) = u32::try_from(dsn.since(start)) else {
             return;

@@ -279,3 +279,18 @@ fn established_challenges_to_the_server_are_few() {
     assert_eq!(answers, 10);
     assert_eq!(t.moved(), "blind_reset+20");
 }
+
+#[test]
+fn established_fin_ahead_of_the_servers_data_is_not_its_end() {
+    // It has the right ACK and lies in the window; the server repeats a true one.
+    let mut t = Scenario::established();
+    t.server("F. 50001:50001(0) ack 1")
+        .gives(&["client0 . 1:1(0) ack 1 win 64 <dss ack 1>"]);
+    t.server("FP. 60001:60101(100) ack 1")
+        .gives(&["client0 P. 60001:60101(100) ack 1 win 64 <dss ack 1 map 60001:60101@60001>"]);
+    assert_eq!(t.state(), "translating");
+    t.server("F. 60101:60101(0) ack 1")
+        .gives(&["client0 . 60101:60101(0) ack 1 win 64 <dss ack 1 fin 60101>"]);
+    assert_eq!(t.state(), "half-closed");
+    assert_eq!(t.moved(), "");
+}
