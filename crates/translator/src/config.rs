@@ -99,7 +99,8 @@ impl Prefix {
 pub struct Limits {
     /// Connections of all services together.
     pub connections: usize,
-    /// Connections whose handshake is not complete; beyond it new ones pass as plain TCP.
+    /// Connections whose handshake is not complete; beyond it one that is 3 s old makes room, or else new
+    /// ones pass as plain TCP.
     pub half_open: usize,
     /// Subflows of one connection, the initial one included; at most 8.
     pub subflows: usize,

@@ -132,8 +132,6 @@ drop_reasons! {
     AckOfUnsent => ack_of_unsent,
     /// An ACK that tells the server nothing new and would look like a duplicate.
     StaleAck => stale_ack,
-    /// Older than what the sender's timestamps have said already (RFC 7323 section 5).
-    Paws => paws,
     /// A mapping that contradicts an earlier one, or lies out of reach.
     BadMapping => bad_mapping,
     /// Data on a subflow that has not authenticated itself.
