@@ -74,9 +74,13 @@ impl SelfTest {
     /// Each has `size` bytes of IP packet.
     pub fn send(&self, faults: &str, count: u32, gap: Duration, size: usize) -> Result<Arrivals> {
         self.lab.set_faults(1, Direction::Up, faults)?;
-        let to = (self.lab.proxy_addr(1, self.family), PORT);
         let headers = if self.family == Family::V4 { 28 } else { 48 };
-        let receiver = self.lab.proxy().run(|| Ok(UdpSocket::bind(to)?))?;
+        // A port of the kernel's choice: a process that another thread is just starting holds what
+        // this one has open until it executes its program, so a port is not free the moment that
+        // it is closed.
+        let at = (self.lab.proxy_addr(1, self.family), 0);
+        let receiver = self.lab.proxy().run(|| Ok(UdpSocket::bind(at)?))?;
+        let to = receiver.local_addr()?;
         receiver.set_read_timeout(Some(Duration::from_millis(500)))?;
         let sender = self.lab.client().run(|| {
             let any = (self.lab.client_addr(1, self.family), 0);
