@@ -29,6 +29,33 @@ impl DataBlocks {
     }
 }
 
+/// Segments that the server repeated and that went down again: it hears of no more duplicates (RFC 2883)
+/// than that. One repeated segment may come twice in two pieces, and a path may double what nobody
+/// repeated; a server that is told of duplicates it did not cause distrusts them all.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct RepeatedSegments {
+    due: u32,
+    /// Payload of the largest of them, in bytes.
+    largest: u32,
+}
+
+impl RepeatedSegments {
+    /// The server has repeated `len` bytes in segments of at most `size`.
+    pub(crate) fn add(&mut self, len: u32, size: u32) {
+        let size = size.clamp(1, len.max(1));
+        self.largest = self.largest.max(size);
+        self.due = self.due.saturating_add(len.div_ceil(size));
+    }
+
+    /// Whether the server can be told that `len` bytes were duplicates; it will count whole segments.
+    fn take(&mut self, len: u32) -> bool {
+        let segments = len.div_ceil(self.largest.max(1)).max(1);
+        let known = self.due.checked_sub(segments);
+        self.due = known.unwrap_or(self.due);
+        known.is_some()
+    }
+}
+
 /// What a client's packet said about the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct AckNews {
@@ -104,7 +131,7 @@ impl Connection {
     /// The client's SACK blocks, and what its subflows have ACKed beyond the data ACK, for the server.
     /// At most `room` blocks; the packet's own first, in its order.
     pub(crate) fn sack_up(
-        &self,
+        &mut self,
         index: SubflowIndex,
         segment: &Segment,
         room: usize,
@@ -113,15 +140,19 @@ impl Connection {
         if !self.server.sack || room == 0 {
             return SackBlocks::default();
         }
-        let subflow = self.subflow(index);
-        for &(left, right) in segment.options.sack.as_slice() {
-            self.sack_block_up(
-                subflow,
-                Ssn(segment.tcp.ack),
-                Ssn(left),
-                Ssn(right),
-                &mut blocks,
-            );
+        let acked = Ssn(segment.tcp.ack);
+        let mut received = segment.options.sack.as_slice();
+        // Below the subflow's ACK it is a D-SACK (RFC 2883), which comes first.
+        if let Some((&(left, right), rest)) = received.split_first()
+            && Ssn(left).before(acked)
+        {
+            received = rest;
+            self.duplicate_up(index, Ssn(left), Ssn(right), &mut blocks);
+        }
+        for &(left, right) in received {
+            if !Ssn(left).before(acked) {
+                self.sack_block_up(self.subflow(index), Ssn(left), Ssn(right), &mut blocks);
+            }
         }
         if !self.identity {
             self.sack_overtaken(&mut blocks);
@@ -151,36 +182,43 @@ impl Connection {
         }
     }
 
+    /// A D-SACK: data that came twice, the first part of it that was one with the server too.
+    fn duplicate_up(&mut self, index: SubflowIndex, left: Ssn, right: Ssn, blocks: &mut Blocks) {
+        let subflow = self.subflow(index);
+        if !left.before(right) || right.after(subflow.snd_next) || subflow.filled {
+            return;
+        }
+        let mut at = left;
+        while at.before(right) {
+            let Some((dsn, known)) = subflow.down.by_ssn_late(at) else {
+                return;
+            };
+            let len = known.min(right.since(at));
+            if !dsn.add(u64::from(len)).after(self.down_acked) {
+                if self.server.repeated.take(len) {
+                    let seq = self.down_seq(dsn);
+                    blocks.push(seq.0, seq.add(len).0);
+                }
+                return;
+            }
+            at = at.add(len);
+        }
+    }
+
     /// One block of a subflow: it may fall apart in several.
-    fn sack_block_up(
-        &self,
-        subflow: &Subflow,
-        acked: Ssn,
-        left: Ssn,
-        right: Ssn,
-        blocks: &mut Blocks,
-    ) {
+    fn sack_block_up(&self, subflow: &Subflow, left: Ssn, right: Ssn, blocks: &mut Blocks) {
         if !left.before(right) || right.after(subflow.snd_next) {
             return;
         }
-        // Below the subflow's ACK it is a D-SACK (RFC 2883), which comes first and says that data came
-        // twice; above it, data that the connection has by now is no news.
-        let duplicate = left.before(acked);
         let mut at = left;
         while at.before(right) && !blocks.is_full() {
             let Some((dsn, known)) = subflow.down.by_ssn_late(at) else {
                 return;
             };
             let len = known.min(right.since(at));
-            // What starts at the data ACK is held up inside the client by a hole of the subflow; a
-            // block there would make no sense to the server.
-            let end = dsn.add(u64::from(len));
-            let news = if duplicate {
-                blocks.len == 0 && !subflow.filled && !end.after(self.down_acked)
-            } else {
-                dsn.after(self.down_acked)
-            };
-            if news {
+            // Data that the connection has by now is no news. What starts at the data ACK is held up
+            // inside the client by a hole of the subflow; a block there would make no sense to the server.
+            if dsn.after(self.down_acked) {
                 let seq = self.down_seq(dsn);
                 blocks.push(seq.0, seq.add(len).0);
             }
@@ -342,6 +380,17 @@ mod tests {
             all.push(left, right);
         }
         all.blocks[..all.len].to_vec()
+    }
+
+    #[test]
+    fn duplicates_are_counted_in_segments() {
+        let mut repeated = RepeatedSegments::default();
+        assert!(!repeated.take(1));
+        repeated.add(4000, 1400);
+        assert!(repeated.take(1401), "two segments of three");
+        assert!(!repeated.take(1401));
+        assert!(repeated.take(28));
+        assert!(!repeated.take(1));
     }
 
     #[test]

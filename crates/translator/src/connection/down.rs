@@ -2,7 +2,9 @@
 
 use core::time::Duration;
 
-use flexcp_wire::{DataNumber, Dsn, Dss, DssMapping, MptcpOption, TcpFlags, TcpOption, TcpSeq};
+use flexcp_wire::{
+    DataNumber, Dsn, Dss, DssMapping, MptcpOption, SackBlocks, TcpFlags, TcpOption, TcpSeq,
+};
 
 use super::acknowledge::DataBlocks;
 use super::place::Placed;
@@ -170,7 +172,12 @@ impl Connection {
         if (dsn != end || fin) && !behind.after(self.down_acked) {
             // The client has it all; the server missed the ACK. The client's subflows may be gone.
             self.send_acks(ctx, &packet.blocks, packet.moved);
-            let ack = self.own_up(self.up_seq(self.up_next), TcpFlags::ACK);
+            let mut ack = self.own_up(self.up_seq(self.up_next), TcpFlags::ACK);
+            if self.server.sack && dsn != end {
+                let mut duplicate = SackBlocks::default();
+                duplicate.push(self.down_seq(dsn).0, self.down_seq(end).0);
+                ack.options.push(&TcpOption::Sack(duplicate));
+            }
             ctx.send(ack.own());
             self.linger(ctx);
             return Verdict::Consume;
@@ -216,6 +223,7 @@ impl Connection {
         };
         let mut told = 1 << first.subflow;
         let mut pieces = 1;
+        let mut again = if first.again { first.len } else { 0 };
         while from.before(end) {
             if pieces == MAX_PIECES {
                 ctx.counters.retransmission_cut += 1;
@@ -226,6 +234,7 @@ impl Connection {
                 break;
             };
             told |= 1 << placed.subflow;
+            again += if placed.again { placed.len } else { 0 };
             let mut outgoing = self.data_headers(&placed, fin(from), packet);
             outgoing.urgent = 0;
             outgoing.flags = outgoing.flags.without(TcpFlags::URG).without(TcpFlags::CWR);
@@ -233,6 +242,10 @@ impl Connection {
             let limit = self.segment_limit(placed.subflow, &mut outgoing);
             let payload = start..start + placed.len as usize;
             ctx.send(outgoing.piece(frame, &segment.ip, payload, limit));
+        }
+        if again > 0 {
+            let size = frame.offload.gso.map_or(again, |gso| gso.size.into());
+            self.server.repeated.add(again, size);
         }
         let behind = first.dsn.add(u64::from(first.len));
         let mut outgoing = self.data_headers(&first, fin(behind), packet);

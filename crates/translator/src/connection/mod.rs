@@ -25,6 +25,7 @@ use core::net::SocketAddr;
 
 use flexcp_wire::{Dsn, TcpFlags, TcpOption, TcpSeq};
 
+use self::acknowledge::RepeatedSegments;
 use self::clock::ServerClock;
 use self::close::Challenges;
 pub(crate) use self::handshake::{Backend, Request, request};
@@ -109,6 +110,8 @@ pub(crate) struct ServerLeg {
     pub(crate) window_of_syn: bool,
     /// The largest window that the server ever offered, in bytes.
     pub(crate) window_max: u32,
+    /// Of its data, what it may still hear about as duplicates.
+    pub(crate) repeated: RepeatedSegments,
     /// Timestamps, when client and server have agreed on them.
     pub(crate) clock: Option<ServerClock>,
     /// Challenge ACKs to it.
@@ -221,6 +224,7 @@ impl Connection {
                 sack: false,
                 window: 0,
                 window_of_syn: true,
+                repeated: RepeatedSegments::default(),
                 window_max: 0,
                 clock: None,
                 challenges: Challenges::default(),

@@ -179,11 +179,31 @@ fn established_duplicate_sack_goes_up() {
     let mut t = Scenario::established();
     down(&mut t, 0, 1, 1);
     down(&mut t, 0, 101, 101);
+    down(&mut t, 0, 1, 1);
     t.client(0, ". 1:1(0) ack 101 <dss ack 101>")
         .gives(&["server . 1:1(0) ack 101 win 512"]);
     t.client(0, ". 1:1(0) ack 101 <sack 1:101,dss ack 101>")
         .gives(&["server . 1:1(0) ack 101 win 512 <sack 1:101>"]);
-    assert_eq!(t.moved(), "");
+    assert_eq!(t.moved(), "retransmitted_down_bytes+100");
+}
+
+#[test]
+fn established_server_hears_of_no_more_duplicates_than_it_repeated() {
+    let mut t = Scenario::established();
+    down(&mut t, 0, 1, 1);
+    down(&mut t, 0, 101, 101);
+    t.client(0, ". 1:1(0) ack 101 <dss ack 101>")
+        .gives(&["server . 1:1(0) ack 101 win 512"]);
+    // The path has doubled it.
+    t.client(0, ". 1:1(0) ack 101 <sack 1:101,dss ack 101>")
+        .gives(&["server . 1:1(0) ack 101 win 512"]);
+    down(&mut t, 0, 101, 101);
+    // It came in two pieces.
+    t.client(0, ". 1:1(0) ack 201 <sack 101:131,dss ack 201>")
+        .gives(&["server . 1:1(0) ack 201 win 512 <sack 101:131>"]);
+    t.client(0, ". 1:1(0) ack 201 <sack 131:201,dss ack 201>")
+        .gives(&["server . 1:1(0) ack 201 win 512"]);
+    assert_eq!(t.moved(), "retransmitted_down_bytes+100");
 }
 
 #[test]

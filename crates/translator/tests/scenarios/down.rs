@@ -132,8 +132,9 @@ fn established_retransmission_of_acknowledged_data_is_answered_by_flexcp() {
     first(&mut t);
     t.client(0, ". 1:1(0) ack 101 <dss ack 101>")
         .gives(&["server . 1:1(0) ack 101 win 512"]);
+    // It also hears that it came twice (RFC 2883).
     t.server("P. 1:101(100) ack 1")
-        .gives(&["server . 1:1(0) ack 101 win 512"]);
+        .gives(&["server . 1:1(0) ack 101 win 512 <sack 1:101>"]);
     assert_eq!(t.moved(), "");
 }
 
@@ -313,7 +314,7 @@ fn established_keepalive_with_a_byte_is_answered() {
     t.client(0, ". 1:1(0) ack 101 <dss ack 101>")
         .gives(&["server . 1:1(0) ack 101 win 512"]);
     t.server(". 100:101(1) ack 1")
-        .gives(&["server . 1:1(0) ack 101 win 512"]);
+        .gives(&["server . 1:1(0) ack 101 win 512 <sack 100:101>"]);
     assert_eq!(t.moved(), "");
 }
 
