@@ -110,11 +110,18 @@ impl Client {
             acked: 1,
             ..Self::default()
         };
-        for flow in &mut client.flows {
-            (flow.next, flow.acked) = (1, 1);
-        }
+        (0..FLOWS).for_each(|k| client.reopen(k));
         client.flows[0].joined = true;
         client
+    }
+
+    /// A flow of which nothing is known yet.
+    pub(crate) fn reopen(&mut self, k: usize) {
+        self.flows[k] = ClientFlow {
+            next: 1,
+            acked: 1,
+            ..ClientFlow::default()
+        };
     }
 
     /// What it ACKs of the data.

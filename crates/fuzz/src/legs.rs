@@ -267,7 +267,12 @@ impl Legs {
             0 => self.world.join_syn(k, input.bool()),
             _ => self.world.join_ack(k),
         };
+        let before = self.world.flows[k].peer_isn;
         self.send(&packet);
+        if self.world.flows[k].peer_isn != before {
+            // A flow of its own, though on the ports of one that is over.
+            self.client.reopen(k);
+        }
         self.client.flows[k].joined = self.world.flows[k].peer_nonce != 0;
     }
 
