@@ -137,7 +137,7 @@ pub struct Timeouts {
     /// Between two copies of an `ADD_ADDR` that was not echoed.
     pub add_addr: Duration,
     /// A subflow with data outstanding that stays silent so long is left when the server
-    /// retransmits.
+    /// retransmits. One that owes an answer to two segments is left after two round trips, if that is less.
     pub silence: Duration,
 }
 

@@ -78,7 +78,8 @@ pub struct TimeoutsSection {
     /// `add_addr`: between two copies of an announced address that was not confirmed. Default "1s".
     pub add_addr: Located<Duration>,
     /// `silence`: a subflow with data outstanding that stays silent so long is left when the server
-    /// retransmits. Default "100ms".
+    /// retransmits. One that owes an answer to two segments is left after two round trips, if that is
+    /// less. Default "100ms".
     pub silence: Located<Duration>,
 }
 

@@ -190,6 +190,8 @@ impl Connection {
         }
         if dsn.before(self.down_next) {
             self.note_server_retransmission(ctx, dsn, end);
+        } else {
+            self.note_server_probe(ctx);
         }
         let from = dsn.max(self.down_acked);
         if from == end {

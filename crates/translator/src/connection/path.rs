@@ -1,7 +1,5 @@
 //! Paths: which subflow carries what goes down, and the client's and FlexCP's signals about addresses (RFC 8684 sections 3.3.8 and 3.4).
 
-use core::time::Duration;
-
 use flexcp_wire::{AddAddr, Dsn, MpJoin, MpTcpRst, MptcpOption, RemoveAddr, TcpFlags, TcpOption};
 
 use super::{Connection, Context, INITIAL, Subflow, SubflowIndex, SubflowState};
@@ -64,18 +62,24 @@ impl Connection {
     ) {
         for index in self.indices() {
             let subflow = self.subflow(index);
-            // A fast retransmission comes one round trip after the last packet it answers to.
-            let round_trips = subflow.rtt().map_or(Duration::ZERO, |rtt| rtt * 2);
-            let limit = ctx.config.timeouts.silence.max(round_trips);
             let holds = subflow.carries()
                 && !subflow.suspect
                 && (subflow.down.by_dsn(from.max(self.down_acked)).is_some()
                     || subflow.down.by_dsn(end.sub(1)).is_some());
-            if holds && subflow.is_silent(ctx.now, limit) {
+            if holds && subflow.is_silent(ctx.now, ctx.config.timeouts.silence) {
                 self.subflow_mut(index).suspect = true;
             }
         }
         self.try_other(ctx);
+    }
+
+    /// The server sends on although an answer is overdue: its tail loss probe (RFC 8985 section 7), which is
+    /// new data when there is some. Over another path it finds out within a round trip what the server's
+    /// retransmission timer would take 200 ms and more for.
+    pub(crate) fn note_server_probe(&mut self, ctx: &Context<'_>) {
+        let silence = ctx.config.timeouts.silence;
+        let active = self.subflow_mut(self.active);
+        active.suspect |= active.is_overdue(ctx.now, silence);
     }
 
     /// While every path is suspect the server's retransmissions go over one after the other: whichever

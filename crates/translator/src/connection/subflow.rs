@@ -15,6 +15,9 @@ use crate::time::Instant;
 const DEFAULT_MSS_V4: u16 = 536;
 const DEFAULT_MSS_V6: u16 = 1220;
 
+/// What an answer may take beyond two round trips before it is overdue.
+const JITTER: Duration = Duration::from_millis(2);
+
 /// Life of a subflow. FlexCP never opens one, so there is no state before the client's SYN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SubflowState {
@@ -274,8 +277,24 @@ impl Subflow {
         self.retransmitted_down += u64::from(len);
     }
 
-    /// Whether data is outstanding and the client has not shown for `limit` that anything arrives.
-    pub(crate) fn is_silent(&self, now: Instant, limit: Duration) -> bool {
+    /// Whether data is outstanding and the client has not shown for `silence`, and two round trips, that
+    /// anything arrives; or an answer is overdue.
+    ///
+    /// A fast retransmission comes one round trip after the last packet it answers to.
+    pub(crate) fn is_silent(&self, now: Instant, silence: Duration) -> bool {
+        let round_trips = self.rtt().map_or(Duration::ZERO, |rtt| rtt * 2);
+        self.is_mute(now, silence.max(round_trips)) || self.is_overdue(now, silence)
+    }
+
+    /// Whether the client should have answered by now: it ACKs every other full segment at once (RFC 9293
+    /// section 3.8.6.3), and two round trips are over. At most `silence`, or two round trips, are waited.
+    pub(crate) fn is_overdue(&self, now: Instant, silence: Duration) -> bool {
+        let owes = self.snd_next.since(self.snd_una) >= u32::from(self.mss) * 2;
+        let limit = |rtt: Duration| (rtt * 2 + JITTER).min(silence.max(rtt * 2));
+        owes && self.rtt().is_some_and(|rtt| self.is_mute(now, limit(rtt)))
+    }
+
+    fn is_mute(&self, now: Instant, limit: Duration) -> bool {
         self.snd_una != self.snd_next && now.since(self.outstanding_since) >= limit
     }
 

@@ -18,6 +18,7 @@ mod join;
 mod limits;
 mod malformed;
 mod plain;
+mod probe;
 mod properties;
 mod reset;
 mod reverse;

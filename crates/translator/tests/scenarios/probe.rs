@@ -1,0 +1,106 @@
+//! A tail loss probe of the server's (RFC 8985 section 7) while the active subflow owes an answer: it goes
+//! over another path.
+
+use crate::support::Scenario;
+
+/// At 10 ms: the round trip on flow 0 is known to be 10 ms, and 3000 bytes are outstanding there, so that an
+/// answer is overdue from 32 ms on.
+fn owing() -> Scenario {
+    let mut t = Scenario::two_subflows();
+    t.server("P. 1:101(100) ack 1")
+        .gives(&["client0 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1>"]);
+    t.at(10);
+    t.client(0, ". 1:1(0) ack 101 <dss ack 101>")
+        .gives(&["server . 1:1(0) ack 101 win 512"]);
+    for start in [101, 1101, 2101] {
+        let end = start + 1000;
+        t.server(&format!(". {start}:{end}(1000) ack 1"))
+            .gives(&[&format!(
+                "client0 . {start}:{end}(1000) ack 1 win 64 <dss ack 1 map {start}:{end}@{start}>"
+            )]);
+    }
+    t
+}
+
+/// A probe of new data that stays on flow 0.
+fn stays(t: &mut Scenario) {
+    t.server("P. 3101:3201(100) ack 1")
+        .gives(&["client0 P. 3101:3201(100) ack 1 win 64 <dss ack 1 map 3101:3201@3101>"]);
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
+fn two_subflows_new_data_goes_to_the_other_when_an_answer_is_overdue() {
+    let mut t = owing();
+    t.at(32);
+    t.server("P. 3101:3201(100) ack 1")
+        .gives(&["client1 P. 1:101(100) ack 1 win 64 <dss ack 1 map 3101:3201@1>"]);
+    // The server learns from the SACK what is lost, and that goes the same way.
+    t.client(1, ". 1:1(0) ack 101 <dss ack 101>")
+        .gives(&["server . 1:1(0) ack 101 win 512 <sack 3101:3201>"]);
+    t.server(". 101:1101(1000) ack 1")
+        .gives(&["client1 . 101:1101(1000) ack 1 win 64 <dss ack 1 map 101:1101@101>"]);
+    assert_eq!(t.moved(), "subflow_switch+1 retransmitted_down_bytes+1000");
+}
+
+#[test]
+fn two_subflows_repeated_data_goes_to_the_other_when_an_answer_is_overdue() {
+    let mut t = owing();
+    t.at(32);
+    t.server("P. 2101:3101(1000) ack 1")
+        .gives(&["client1 P. 1:1001(1000) ack 1 win 64 <dss ack 1 map 2101:3101@1>"]);
+    assert_eq!(t.moved(), "subflow_switch+1 retransmitted_down_bytes+1000");
+}
+
+#[test]
+fn two_subflows_an_answer_is_not_overdue_before_two_round_trips() {
+    let mut t = owing();
+    t.at(31);
+    stays(&mut t);
+}
+
+#[test]
+fn two_subflows_an_answer_is_not_overdue_while_the_client_answers() {
+    let mut t = owing();
+    t.at(30);
+    t.client(0, ". 1:1(0) ack 101 <sack 1101:2101,dss ack 101>")
+        .gives(&["server . 1:1(0) ack 101 win 512 <sack 1101:2101>"]);
+    t.at(51);
+    stays(&mut t);
+}
+
+#[test]
+fn two_subflows_no_answer_is_owed_for_less_than_two_segments() {
+    let mut t = owing();
+    t.client(0, ". 1:1(0) ack 1101 <dss ack 1101>")
+        .gives(&["server . 1:1(0) ack 1101 win 512"]);
+    t.at(90);
+    stays(&mut t);
+}
+
+#[test]
+fn two_subflows_new_data_stays_when_the_other_path_does_not_answer_either() {
+    let mut t = owing();
+    t.at(32);
+    t.server("P. 3101:3201(100) ack 1")
+        .gives(&["client1 P. 1:101(100) ack 1 win 64 <dss ack 1 map 3101:3201@1>"]);
+    t.client(1, ". 1:1(0) ack 101 <dss ack 101>")
+        .gives(&["server . 1:1(0) ack 101 win 512 <sack 3101:3201>"]);
+    t.server(". 3201:6201(3000) ack 1")
+        .gives(&["client1 . 101:3101(3000) ack 1 win 64 <dss ack 1 map 3201:6201@101> gso 1432"]);
+    t.at(300);
+    t.server("P. 6201:6301(100) ack 1")
+        .gives(&["client1 P. 3101:3201(100) ack 1 win 64 <dss ack 1 map 6201:6301@3101>"]);
+    assert_eq!(t.moved(), "subflow_switch+1");
+}
+
+#[test]
+fn established_new_data_stays_when_there_is_no_other_path() {
+    let mut t = Scenario::established();
+    t.server(". 1:3001(3000) ack 1 gso 1000")
+        .gives(&["client0 . 1:3001(3000) ack 1 win 64 <dss ack 1 map 1:3001@1> gso 1000"]);
+    t.at(5000);
+    t.server("P. 3001:3101(100) ack 1")
+        .gives(&["client0 P. 3001:3101(100) ack 1 win 64 <dss ack 1 map 3001:3101@3001>"]);
+    assert_eq!(t.moved(), "");
+}
