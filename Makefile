@@ -3,7 +3,7 @@
 
 CARGO ?= cargo
 
-.PHONY: setup build demo test lint unit simulate root privileged e2e link-selftest faults attack compare fuzz bench-dtree \
+.PHONY: setup build demo test lint unit simulate root privileged e2e link-selftest faults attack lossy compare fuzz bench-dtree \
 	seeded-bugs clean
 
 setup:
@@ -55,6 +55,11 @@ faults: root build
 # ATTACK_ARGS="syn-flood map-bomb --seconds 10".
 attack: root build
 	target/release/lab attack $(ATTACK_ARGS)
+
+# 64 connections of two subflows, 10 GB in all, over links that lose 0.1, 1 and 5 % of the segments; or
+# LOSSY_ARGS="--loss 1% --bytes 1000000000".
+lossy: root build
+	target/release/lab lossy $(LOSSY_ARGS)
 
 # FlexCP beside TCP and kernel-to-kernel MPTCP over the same links: a table, and lab/results/compare.json.
 compare: root build

@@ -18,6 +18,7 @@ pub mod daemon;
 pub mod demo;
 mod fault;
 pub mod link;
+pub mod lossy;
 pub mod matrix;
 mod namespace;
 mod nginx;

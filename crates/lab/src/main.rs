@@ -15,6 +15,7 @@ use flexcp_lab::attack::{self, Attack};
 use flexcp_lab::compare::Compare;
 use flexcp_lab::demo::{Demo, clean_command};
 use flexcp_lab::link::{Emulator, LinkSpec, SelfTest};
+use flexcp_lab::lossy::Lossy;
 use flexcp_lab::matrix::{self, Matrix};
 use flexcp_lab::transfer::{Client, Job, Mode, Proto, ServeOptions, Server};
 use flexcp_lab::wirecheck::WireCheck;
@@ -60,6 +61,8 @@ enum Command {
     Faults(FaultsArgs),
     /// Measure FlexCP beside TCP and kernel-to-kernel MPTCP over the same links
     Compare(CompareArgs),
+    /// Many connections with much data over links that lose single segments
+    Lossy(LossyArgs),
     /// Hold captures from both sides of FlexCP against the rules of the wire
     ///
     /// Captures are those of tcpdump; 256 bytes of each packet are enough. They need the SYN of every
@@ -179,6 +182,25 @@ struct CompareArgs {
     #[arg(long)]
     congestion: Option<String>,
     /// Where compare.json goes
+    #[arg(long, default_value = "lab/results")]
+    results: PathBuf,
+}
+
+#[derive(Args)]
+struct LossyArgs {
+    /// Loss in each direction of both links (may be given several times)
+    #[arg(long = "loss", default_values = ["0.1%", "1%", "5%"])]
+    losses: Vec<String>,
+    /// Connections at once, of two subflows each
+    #[arg(long, default_value_t = 64)]
+    connections: usize,
+    /// Of all connections at all losses together, up and down together
+    #[arg(long, default_value_t = 10_000_000_000)]
+    bytes: u64,
+    /// Chooses the luck of every packet
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Where lossy.json goes
     #[arg(long, default_value = "lab/results")]
     results: PathBuf,
 }
@@ -326,6 +348,7 @@ fn run(command: Command) -> Result<()> {
         Command::Link(args) => link(args),
         Command::LinkSelftest { v6 } => link_selftest(if v6 { Family::V6 } else { Family::V4 }),
         Command::Compare(args) => compare(&args),
+        Command::Lossy(args) => lossy(&args),
         Command::Wirecheck(args) => wirecheck(args),
         Command::Transfer(command) => transfer(command),
     }
@@ -507,6 +530,20 @@ fn compare(args: &CompareArgs) -> Result<()> {
         "the gap at a cut is more than 50 ms longer through FlexCP"
     );
     Ok(())
+}
+
+fn lossy(args: &LossyArgs) -> Result<()> {
+    require_root()?;
+    let lossy = Lossy {
+        losses: args.losses.clone(),
+        connections: args.connections,
+        bytes: args.bytes,
+        seed: args.seed,
+    };
+    let results = lossy.run(|row| eprintln!("{row}"))?;
+    results.write(&args.results)?;
+    print!("{results}");
+    results.judge()
 }
 
 fn wirecheck(args: WirecheckArgs) -> Result<()> {

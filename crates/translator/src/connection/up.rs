@@ -230,7 +230,11 @@ impl Connection {
         let data_len = u32::from(len).saturating_sub(u32::from(*data_fin));
         if *data_fin {
             let fin = dsn.add(u64::from(data_len));
-            if self.up_fin.is_some_and(|known| known != fin) {
+            // It ends behind all that went up.
+            if self
+                .up_fin
+                .map_or(fin.before(self.up_next), |known| known != fin)
+            {
                 return Err(DropReason::BadMapping);
             }
             self.up_fin = Some(fin);

@@ -222,6 +222,18 @@ fn established_data_fin_that_contradicts_the_first_is_dropped() {
 }
 
 #[test]
+fn established_data_fin_before_the_end_of_the_data_is_dropped() {
+    let mut t = Scenario::established();
+    t.client(0, "P. 1:101(100) ack 1 <dss ack 1 map 1:101@1>")
+        .gives(&["server P. 1:101(100) ack 1 win 512"]);
+    t.client(0, ". 101:101(0) ack 1 <dss ack 1 fin 100>")
+        .gives(&["drop bad_mapping"]);
+    t.client(0, ". 101:101(0) ack 1 <dss ack 1 fin 101>")
+        .gives(&["server F. 101:101(0) ack 1 win 512"]);
+    assert_eq!(t.moved(), "bad_mapping+1");
+}
+
+#[test]
 fn two_subflows_data_fin_on_the_joined_one_becomes_fin() {
     let mut t = Scenario::two_subflows();
     t.client(0, "P. 1:101(100) ack 1 <dss ack 1 map 1:101@1>")
