@@ -83,6 +83,9 @@ counters! {
         retransmission_cut,
         /// Filler sent into holes that the data ACK had overtaken.
         filler_tx,
+        /// Packets of clients beyond the server's window that were ACKed on their subflow, for the client to send
+        /// the data again when there is room.
+        window_overrun,
         /// Connections taken into the table.
         connections_opened,
         /// Connections that left the table.

@@ -308,12 +308,47 @@ impl Connection {
             let transmit = outgoing.piece(frame, &segment.ip, payload, limit);
             ctx.send(transmit);
         }
+        self.let_overrun_go(ctx, index, segment, &pieces);
         let (outgoing, limit) = self.data_up(ctx, index, segment, first);
         let start = segment.payload.start + first.at as usize;
         match outgoing.forward(frame, segment, start..start + first.len as usize, limit) {
             Ok(()) => Verdict::Forward,
             Err(reason) => Verdict::Drop(reason),
         }
+    }
+
+    /// ACKs data at the head of a subflow that lies beyond the server's window, though the server may refuse
+    /// it: the client keeps it until the data ACK (RFC 8684 section 3.3.6). Linux takes the connection's window
+    /// from whichever subflow it sends on and overruns it now and then, and it sends what another path has
+    /// lost on this one only when nothing is outstanding here. But the window does not move before that.
+    fn let_overrun_go(
+        &mut self,
+        ctx: &mut Context<'_>,
+        index: SubflowIndex,
+        segment: &Segment,
+        pieces: &Pieces,
+    ) {
+        let start = Ssn(segment.tcp.seq);
+        let end = start.add(segment.payload_len());
+        if self.identity || start != self.subflow(index).rcv_ack {
+            return;
+        }
+        let scale = self.server.window_scale.unwrap_or(0);
+        let edge = self.up_acked.add(u64::from(self.server.window) << scale);
+        let overruns = |piece: &Piece| piece.dsn.add(piece.len.into()).after(edge);
+        let mut pieces = pieces.pieces.iter().take(pieces.len).flatten();
+        if !pieces.any(overruns) {
+            return;
+        }
+        let subflow = self.subflow_mut(index);
+        while let Some((ssn, _, len)) = subflow.up.front()
+            && ssn.before(end)
+        {
+            subflow.up.advance_front(len.min(end.since(ssn)));
+        }
+        subflow.rcv_ack = end;
+        ctx.counters.window_overrun += 1;
+        self.send_ack(ctx, index, TcpFlags::ACK);
     }
 
     /// Where the payload belongs in the data.

@@ -62,9 +62,9 @@ fn mixed_segmentation_changes_with_the_family() {
         .gives(&["client1 P. 1:14001(14000) ack 1 win 64 <dss ack 1 map 1:14001@1> gso 1400"]);
     t.client(
         1,
-        "P. 1:14001(14000) ack 14001 <dss ack 14001 map 1:14001@1> gso 1400",
+        "P. 1:7001(7000) ack 14001 <dss ack 14001 map 1:7001@1> gso 1400",
     )
-    .gives(&["server P. 1:14001(14000) ack 14001 win 512 gso 1400"]);
+    .gives(&["server P. 1:7001(7000) ack 14001 win 512 gso 1400"]);
     assert_eq!(t.moved(), "mp_rst_rx+1 subflow_switch+1");
 }
 

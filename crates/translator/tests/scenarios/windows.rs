@@ -155,6 +155,55 @@ fn two_subflows_window_that_opens_is_told_to_both() {
 }
 
 #[test]
+fn two_subflows_data_beyond_the_servers_window_does_not_hold_up_its_subflow() {
+    let mut t = Scenario::two_subflows();
+    // Room for 128 bytes; the first 100 get lost on flow 1.
+    t.server(". 1:1(0) ack 1 win 1")
+        .gives(&["client1 . 1:1(0) ack 1 win 1 <dss ack 1>"]);
+    t.client(0, "P. 1:29(28) ack 1 <dss ack 1 map 101:129@1>")
+        .gives(&["server P. 101:129(28) ack 1 win 512"]);
+    assert_eq!(t.moved(), "");
+    t.server(". 1:1(0) ack 1 win 1 <sack 101:129>")
+        .gives(&["client0 . 1:1(0) ack 29 win 1 <dss ack 1>"]);
+    t.client(0, "P. 29:129(100) ack 1 <dss ack 1 map 129:229@29>")
+        .gives(&[
+            "server P. 129:229(100) ack 1 win 512",
+            "client0 . 1:1(0) ack 129 win 1 <dss ack 1>",
+        ]);
+    assert_eq!(t.moved(), "window_overrun+1");
+    // Nothing is outstanding on flow 0, so the client sends there what it misses.
+    t.client(0, "P. 129:229(100) ack 1 <dss ack 1 map 1:101@129>")
+        .gives(&["server P. 1:101(100) ack 1 win 512"]);
+    t.server(". 1:1(0) ack 129 win 2").gives(&[
+        "client0 . 1:1(0) ack 229 win 2 <dss ack 129>",
+        "client1 . 1:1(0) ack 1 win 2 <dss ack 129>",
+    ]);
+    t.client(0, "P. 229:329(100) ack 1 <dss ack 1 map 129:229@229>")
+        .gives(&["server P. 129:229(100) ack 1 win 512"]);
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
+fn two_subflows_data_beyond_the_servers_window_waits_for_what_is_before_it() {
+    let mut t = Scenario::two_subflows();
+    t.server(". 1:1(0) ack 1 win 1")
+        .gives(&["client1 . 1:1(0) ack 1 win 1 <dss ack 1>"]);
+    t.client(0, "P. 101:201(100) ack 1 <dss ack 1 map 101:201@101>")
+        .gives(&["server P. 101:201(100) ack 1 win 512"]);
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
+fn established_data_beyond_the_servers_window_is_not_acked_on_the_only_subflow() {
+    let mut t = Scenario::established();
+    t.server(". 1:1(0) ack 1 win 1")
+        .gives(&["client0 . 1:1(0) ack 1 win 1 <dss ack 1>"]);
+    t.client(0, "P. 1:201(200) ack 1 <dss ack 1 map 1:201@1>")
+        .gives(&["server P. 1:201(200) ack 1 win 512"]);
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
 fn server_window_of_an_overtaken_packet_does_not_come_back() {
     let mut t = Setup::new().ts().established();
     t.server(". 1:1(0) ack 1 win 500 <ts 5010 1000>")
