@@ -325,7 +325,7 @@ impl Connection {
         if dsn != self.down_next && dsn != self.down_acked {
             let in_window = !dsn.before(self.down_acked) && dsn.before(self.down_edge);
             if in_window && self.server.challenges.take(ctx.now) {
-                let challenge = self.own_up(self.up_seq(self.up_next), TcpFlags::ACK);
+                let challenge = self.own_up(self.bare_seq_up(), TcpFlags::ACK);
                 ctx.send(challenge.own());
             }
             return Verdict::Drop(DropReason::BlindReset);
@@ -360,7 +360,7 @@ impl Connection {
 
     /// RST to the server.
     pub(crate) fn reset_server(&self, ctx: &mut Context<'_>) {
-        let outgoing = self.own_up(self.up_seq(self.up_next), TcpFlags::RST | TcpFlags::ACK);
+        let outgoing = self.own_up(self.bare_seq_up(), TcpFlags::RST | TcpFlags::ACK);
         ctx.send(outgoing.own());
     }
 

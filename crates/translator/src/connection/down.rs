@@ -172,7 +172,7 @@ impl Connection {
         if (dsn != end || fin) && !behind.after(self.down_acked) {
             // The client has it all; the server missed the ACK. The client's subflows may be gone.
             self.send_acks(ctx, &packet.blocks, packet.moved);
-            let mut ack = self.own_up(self.up_seq(self.up_next), TcpFlags::ACK);
+            let mut ack = self.own_up(self.bare_seq_up(), TcpFlags::ACK);
             if self.server.sack && dsn != end {
                 let mut duplicate = SackBlocks::default();
                 duplicate.push(self.down_seq(dsn).0, self.down_seq(end).0);

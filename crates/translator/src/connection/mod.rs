@@ -358,6 +358,19 @@ impl Connection {
         outgoing
     }
 
+    /// Right edge of the server's window.
+    pub(crate) fn server_edge(&self) -> Dsn {
+        let scale = self.server.window_scale.unwrap_or(0);
+        self.up_acked.add(u64::from(self.server.window) << scale)
+    }
+
+    /// Sequence number of a packet to the server without data: behind all that went up, or the edge of its
+    /// window where the client has overrun that. Beyond it a server takes nothing, not even the ACK (RFC 9293
+    /// section 3.10.7.4).
+    pub(crate) fn bare_seq_up(&self) -> TcpSeq {
+        self.up_seq(self.up_next.min(self.server_edge()))
+    }
+
     /// A segment of FlexCP's own to the server.
     pub(crate) fn own_up(&self, seq: TcpSeq, flags: TcpFlags) -> Outgoing {
         let mut outgoing = Outgoing {

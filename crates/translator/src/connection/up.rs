@@ -333,8 +333,7 @@ impl Connection {
         if self.identity || start != self.subflow(index).rcv_ack {
             return;
         }
-        let scale = self.server.window_scale.unwrap_or(0);
-        let edge = self.up_acked.add(u64::from(self.server.window) << scale);
+        let edge = self.server_edge();
         let overruns = |piece: &Piece| piece.dsn.add(piece.len.into()).after(edge);
         let mut pieces = pieces.pieces.iter().take(pieces.len).flatten();
         if !pieces.any(overruns) {
@@ -472,12 +471,11 @@ impl Connection {
         if data_fin {
             return self.up_fin.map(|fin| self.up_seq(fin));
         }
-        let dsn = if self.is_probe(index, segment) {
-            self.up_acked.sub(1)
+        Some(if self.is_probe(index, segment) {
+            self.up_seq(self.up_acked.sub(1))
         } else {
-            self.up_next
-        };
-        Some(self.up_seq(dsn))
+            self.bare_seq_up()
+        })
     }
 
     /// An old number and no payload: the client wants an answer (keepalive, zero-window probe).

@@ -184,6 +184,23 @@ fn two_subflows_data_beyond_the_servers_window_does_not_hold_up_its_subflow() {
 }
 
 #[test]
+fn two_subflows_ack_after_data_beyond_the_servers_window_stays_within_it() {
+    let mut t = Scenario::two_subflows();
+    t.server("P. 1:101(100) ack 1 win 1")
+        .gives(&["client0 P. 1:101(100) ack 1 win 1 <dss ack 1 map 1:101@1>"]);
+    t.client(0, "P. 1:201(200) ack 1 <dss ack 1 map 101:301@1>")
+        .gives(&[
+            "server P. 101:301(200) ack 1 win 512",
+            "client0 . 101:101(0) ack 201 win 1 <dss ack 1>",
+        ]);
+    t.client(0, ". 201:201(0) ack 101 <dss ack 101>")
+        .gives(&["server . 129:129(0) ack 101 win 512"]);
+    t.server("P. 1:101(100) ack 1 win 1")
+        .gives(&["server . 129:129(0) ack 101 win 512 <sack 1:101>"]);
+    assert_eq!(t.moved(), "window_overrun+1");
+}
+
+#[test]
 fn two_subflows_data_beyond_the_servers_window_waits_for_what_is_before_it() {
     let mut t = Scenario::two_subflows();
     t.server(". 1:1(0) ack 1 win 1")
