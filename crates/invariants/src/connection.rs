@@ -150,6 +150,8 @@ pub(crate) struct Connection {
     pub(crate) up: Stream,
     pub(crate) down: Stream,
     pub(crate) subflows: Vec<Subflow>,
+    /// Joins that the proxy has answered.
+    pub(crate) joins: u64,
     pub(crate) last_packet: u64,
     /// What is acknowledged is kept for so many bytes more: the proxy may have queued packets that it
     /// sends on after an ACK was captured.
@@ -180,6 +182,7 @@ impl Connection {
             up: Stream::new(Direction::Up, initial.isn_client),
             down: Stream::new(Direction::Down, 0),
             subflows: vec![initial],
+            joins: 0,
             last_packet: time,
             lag: 0,
         }

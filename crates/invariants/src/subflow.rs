@@ -17,6 +17,10 @@ pub(crate) struct Subflow {
     pub(crate) isn_proxy: Option<u32>,
     /// The client has proved its keys on it.
     pub(crate) established: bool,
+    /// The proxy has sent something beside its SYN/ACK: it takes the subflow for established.
+    pub(crate) spoken: bool,
+    /// How many joins of the connection the proxy had answered when it answered this one.
+    pub(crate) turn: u64,
     /// RST seen in either direction.
     pub(crate) reset: bool,
 
@@ -67,6 +71,8 @@ impl Subflow {
             isn_client: syn.tcp.seq,
             isn_proxy: None,
             established: false,
+            spoken: false,
+            turn: 0,
             reset: false,
             scales: options.window_scale.is_some(),
             window_scale: options.window_scale.unwrap_or(0),

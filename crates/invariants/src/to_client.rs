@@ -29,6 +29,7 @@ impl Connection {
             self.syn_ack_out(index, packet, report);
             return;
         }
+        self.subflows[index].spoken = true;
         self.clock_to_client(index, packet, report);
         if self.mode != Mode::Translated {
             let subflow = &mut self.subflows[index];
@@ -59,8 +60,15 @@ impl Connection {
             report.add(Rule::Translation, "a SYN to the client");
             return;
         }
-        let known = self.subflows[index].isn_proxy;
+        let subflow = &self.subflows[index];
+        let known = subflow.isn_proxy.filter(|isn| {
+            // A join that is not complete may have made room for another. Its SYN starts anew then.
+            let forgotten = index > 0 && !subflow.spoken && self.joins > subflow.turn;
+            *isn == packet.tcp.seq || !forgotten
+        });
         if known.is_none() {
+            self.joins += u64::from(index > 0);
+            self.subflows[index].turn = self.joins;
             self.subflows[index].answered(packet);
             if index == 0 {
                 self.window_of_syn_ack(packet);

@@ -5,7 +5,8 @@ use flexcp_wire::{TcpFlags, TcpOption};
 
 use crate::exchange::{
     Exchange, Flow, ISN_CLIENT, ISN_SERVER, Packet, ack_down, ack_up, client_ack, client_data,
-    data_down, data_up, dsn_down, dsn_up, dss, seq, server_ack, server_data,
+    data_down, data_up, dsn_down, dsn_up, dss, join_syn, join_syn_ack, seq, server_ack,
+    server_data,
 };
 
 fn one_down() -> Exchange {
@@ -101,6 +102,32 @@ fn i3_fin_out_of_place() {
     one_down()
         .pass(&[server_data(0, 100)])
         .breaks(Rule::Translation, &data_fin);
+}
+
+#[test]
+fn i3_join_answered_with_another_number() {
+    let again = join_syn_ack(Flow::Joined, 30);
+    Exchange::established(false)
+        .pass(&[join_syn(Flow::Joined), join_syn_ack(Flow::Joined, 10)])
+        .breaks(Rule::Translation, &again);
+    // It was answered after the other one, which it made room for.
+    Exchange::established(false)
+        .pass(&[
+            join_syn(Flow::Third),
+            join_syn_ack(Flow::Third, 20),
+            join_syn(Flow::Joined),
+            join_syn_ack(Flow::Joined, 10),
+        ])
+        .breaks(Rule::Translation, &again);
+    // A complete one does not make room.
+    Exchange::established(false)
+        .join()
+        .pass(&[
+            ack_down(Flow::Joined, 0, 0),
+            join_syn(Flow::Third),
+            join_syn_ack(Flow::Third, 20),
+        ])
+        .breaks(Rule::Translation, &again);
 }
 
 #[test]

@@ -5,7 +5,8 @@ use flexcp_wire::TcpFlags;
 
 use crate::exchange::{
     Exchange, Flow, ISN_CLIENT, ISN_JOIN, ISN_SERVER, Packet, ack_down, ack_up, client_ack,
-    client_data, data_down, data_up, dsn_down, dsn_up, dss, seq, server_ack, server_data,
+    client_data, data_down, data_up, dsn_down, dsn_up, dss, join_syn, join_syn_ack, seq,
+    server_ack, server_data,
 };
 
 #[test]
@@ -213,4 +214,18 @@ fn same_packets_give_the_same_hash() {
     };
     assert_eq!(run(1000), run(1000));
     assert_ne!(run(1000), run(999), "I13 has to notice another output");
+}
+
+#[test]
+fn join_that_made_room_for_another_is_answered_anew() {
+    Exchange::established(false)
+        .pass(&[
+            join_syn(Flow::Joined),
+            join_syn_ack(Flow::Joined, 10),
+            join_syn(Flow::Third),
+            join_syn_ack(Flow::Third, 20),
+            join_syn(Flow::Joined),
+            join_syn_ack(Flow::Joined, 30),
+        ])
+        .clean();
 }

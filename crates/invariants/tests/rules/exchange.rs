@@ -22,6 +22,7 @@ const KEY_CLIENT: u64 = 0x2222;
 pub(crate) enum Flow {
     First,
     Joined,
+    Third,
     Server,
 }
 
@@ -124,6 +125,7 @@ impl Packet {
         let (client, proxy) = match self.flow {
             Flow::First => ("10.1.0.1:1000", "10.9.0.1:80"),
             Flow::Joined => ("10.2.0.1:2000", "10.9.0.1:80"),
+            Flow::Third => ("10.3.0.1:3000", "10.9.0.1:80"),
             Flow::Server => ("10.9.0.2:3000", "10.8.0.1:80"),
         };
         let ends = (client.parse().unwrap(), proxy.parse().unwrap());
@@ -261,40 +263,8 @@ impl Exchange {
 
     /// A second subflow, established.
     pub(crate) fn join(mut self) -> Self {
-        let others = |scale| {
-            vec![
-                TcpOption::Mss(1000),
-                TcpOption::SackPermitted,
-                TcpOption::WindowScale(scale),
-            ]
-        };
-        let syn = MpJoin::Syn {
-            backup: false,
-            address_id: 1,
-            token: derive(KEY_PROXY).1,
-            nonce: 1,
-        };
-        self.see(
-            &Packet::new(Point::FromClient, Flow::Joined, ISN_JOIN, 0).with(|p| {
-                p.flags = TcpFlags::SYN;
-                p.others = others(2);
-                p.mptcp = Some(MptcpOption::Join(syn));
-            }),
-        );
-        let answer = MpJoin::SynAck {
-            backup: false,
-            address_id: 0,
-            hmac: 1,
-            nonce: 2,
-        };
-        let ack = ISN_JOIN.wrapping_add(1);
-        self.see(
-            &Packet::new(Point::ToClient, Flow::Joined, ISN_JOIN_PROXY, ack).with(|p| {
-                p.flags = TcpFlags::SYN | TcpFlags::ACK;
-                p.others = others(0);
-                p.mptcp = Some(MptcpOption::Join(answer));
-            }),
-        );
+        self.see(&join_syn(Flow::Joined));
+        self.see(&join_syn_ack(Flow::Joined, ISN_JOIN_PROXY));
         let third = MpJoin::Ack { hmac: [0; 20] };
         self.see(
             &Packet::new(
@@ -355,6 +325,45 @@ impl Exchange {
             self.checker.violations()
         );
     }
+}
+
+fn join_options(scale: u8) -> Vec<TcpOption<'static>> {
+    vec![
+        TcpOption::Mss(1000),
+        TcpOption::SackPermitted,
+        TcpOption::WindowScale(scale),
+    ]
+}
+
+/// A join's SYN.
+pub(crate) fn join_syn(flow: Flow) -> Packet {
+    let syn = MpJoin::Syn {
+        backup: false,
+        address_id: 1,
+        token: derive(KEY_PROXY).1,
+        nonce: 1,
+    };
+    Packet::new(Point::FromClient, flow, ISN_JOIN, 0).with(|p| {
+        p.flags = TcpFlags::SYN;
+        p.others = join_options(2);
+        p.mptcp = Some(MptcpOption::Join(syn));
+    })
+}
+
+/// Its answer, with the proxy's number.
+pub(crate) fn join_syn_ack(flow: Flow, isn_proxy: u32) -> Packet {
+    let answer = MpJoin::SynAck {
+        backup: false,
+        address_id: 0,
+        hmac: 1,
+        nonce: 2,
+    };
+    let ack = ISN_JOIN.wrapping_add(1);
+    Packet::new(Point::ToClient, flow, isn_proxy, ack).with(|p| {
+        p.flags = TcpFlags::SYN | TcpFlags::ACK;
+        p.others = join_options(0);
+        p.mptcp = Some(MptcpOption::Join(answer));
+    })
 }
 
 /// Data of the server's, as it comes in.
