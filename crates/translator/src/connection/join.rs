@@ -43,7 +43,7 @@ impl Connection {
         // Without SACK nothing says which later data the server holds, so a subflow that carries some could
         // never be ACKed while another one misses what comes before.
         let alone = self.server.sack || !self.subflows.iter().any(Subflow::carries);
-        if self.phase != Phase::Established || !roomy || !alone {
+        if !self.is_joinable() || !roomy || !alone {
             return Err(DropReason::Unexpected);
         }
         if self.is_full(&ctx.config.limits) {
@@ -96,7 +96,13 @@ impl Connection {
 
     /// Whether there is room for a join.
     fn takes_joins(&self, limits: &Limits) -> bool {
-        self.phase == Phase::Established && !self.is_full(limits)
+        self.is_joinable() && !self.is_full(limits)
+    }
+
+    /// Whether joins have a place. Also after the end: a client whose subflows are gone before it has heard of
+    /// the ACK of its DATA_FIN comes back for it.
+    const fn is_joinable(&self) -> bool {
+        matches!(self.phase, Phase::Established | Phase::Closed(_))
     }
 
     /// Lets a pending join go: from an address that the client has never used before one that it has, the
@@ -246,6 +252,7 @@ impl Connection {
         self.heard = index;
         self.last_packet = ctx.now;
         ctx.counters.mp_join_ack_rx += 1;
+        self.linger(ctx);
         if index != INITIAL && !self.subflow(self.active).lives() {
             self.active = index;
         }

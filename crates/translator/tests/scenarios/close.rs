@@ -378,13 +378,34 @@ fn closed_syn_from_the_same_port_opens_a_new_connection() {
 }
 
 #[test]
-fn closed_join_is_refused() {
-    let mut t = closed();
-    t.client(1, "S 0:0(0) win 65535 <mss 1460,join>").gives(&[
-        "drop unexpected",
-        "client1 R. 0:0(0) ack 1 win 0 <rst reason 3>",
-    ]);
-    assert_eq!(t.moved(), "mp_join_refused+1 unexpected+1");
+fn closed_join_of_a_client_that_has_not_heard_of_the_end_gets_the_data_ack() {
+    // The subflow ended with FINs before the server had ACKed DATA_FIN; a client that has no other joins again.
+    let mut t = Scenario::established();
+    t.server(SERVER_FIN).gives(&[DATA_FIN_DOWN]);
+    t.at(1000);
+    let _ = t.server(SERVER_FIN);
+    let _ = t.client(0, "F. 1:1(0) ack 2 <dss ack 2 fin 1>");
+    let _ = t.server(". 2:2(0) ack 2");
+    assert_eq!(t.state(), "closed");
+    let _ = t.moved();
+    t.at(9000);
+    t.client(1, "S 0:0(0) win 65535 <mss 1460,sackok,ws 8,join>")
+        .gives(&["client1 S. 0:0(0) ack 1 win 8192 <mss 1460,sackok,ws 7,join id 0>"]);
+    t.client(1, ". 1:1(0) ack 1 win 512 <join>")
+        .gives(&["client1 . 1:1(0) ack 1 win 64 <dss ack 2>"]);
+    t.client(1, "F. 1:1(0) ack 1 <dss ack 2>")
+        .gives(&["client1 F. 1:1(0) ack 2 win 64 <dss ack 2>"]);
+    t.client(1, ". 2:2(0) ack 2").gives(&[]);
+    assert_eq!(t.state(), "closed");
+    assert_eq!(t.moved(), "mp_join_syn_rx+1 mp_join_ack_rx+1");
+    // It lingers from here on.
+    t.at(18_000);
+    t.timeout().gives(&[]);
+    assert_eq!(t.state(), "closed");
+    t.at(19_000);
+    t.timeout().gives(&[]);
+    assert_eq!(t.state(), "gone");
+    assert_eq!(t.moved(), "connections_closed+1");
 }
 
 #[test]
