@@ -327,11 +327,13 @@ impl Client {
     /// Ends the connection.
     pub(super) fn abort(&mut self, now: u64, by_reset: bool, outbox: &mut Outbox) {
         for index in 0..self.subflows.len() {
-            if !self.subflows[index].is_open() {
+            let state = std::mem::replace(&mut self.subflows[index].state, State::Closed);
+            if !matches!(state, State::Open | State::Joining) {
                 continue;
             }
             let mut outgoing = self.headers(now, index, TcpFlags::RST | TcpFlags::ACK);
-            if self.phase == Phase::Multipath {
+            // A join that is not complete can't carry the key yet.
+            if self.phase == Phase::Multipath && state == State::Open {
                 if !by_reset {
                     outgoing.flags = TcpFlags::ACK;
                 }
@@ -341,7 +343,6 @@ impl Client {
                 outgoing.options.push(&TcpOption::Mptcp(option));
             }
             outbox.send(outgoing, &[]);
-            self.subflows[index].state = State::Closed;
         }
         self.phase = Phase::Reset;
     }
