@@ -180,15 +180,17 @@ impl Client {
 
     /// After the end of the connection: each subflow is to be closed by both sides.
     fn wait_for_fin(&mut self, now: u64, index: usize, outbox: &mut Outbox) {
-        let subflow = &mut self.subflows[index];
-        if subflow.sender.rtt.backoffs() > 8 {
+        let subflow = &self.subflows[index];
+        if subflow.timer.is_some_and(|due| due <= now) {
+            let what = if subflow.sender.is_done() {
+                "no FIN of the proxy's"
+            } else {
+                "FIN is not acknowledged"
+            };
             self.failure = Some(format!(
-                "client: subflow {index}: FIN is not acknowledged, {} of {}",
-                subflow.sender.una, subflow.sender.end
-            ));
-        } else if subflow.timer.is_some_and(|due| due <= now) {
-            self.failure = Some(format!(
-                "client: subflow {index}: no FIN of the proxy's, hole {}",
+                "client: subflow {index}: {what}, {} of {}, hole {}",
+                subflow.sender.una,
+                subflow.sender.end,
                 subflow.receiver.has_hole()
             ));
         }
