@@ -172,7 +172,7 @@ impl Client {
         let taken = if subflow.clock.is_some() { 12 } else { 0 } + 28;
         let mss = own.min(remote).saturating_sub(taken).max(64);
         subflow.sender = crate::tcp::Sender::new(self.stack.tuning, mss);
-        subflow.sender.edge = u64::MAX;
+        subflow.sender.edge = packet.tcp.window.into();
     }
 
     fn open_first(&mut self, now: u64, packet: &Incoming<'_>, outbox: &mut Outbox) {

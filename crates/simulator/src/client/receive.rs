@@ -86,11 +86,12 @@ impl Client {
         }
         let bare = packet.is_empty() && !packet.has(TcpFlags::FIN);
         let ack = u64::try_from(ack).unwrap_or(0);
+        let window = u64::from(packet.tcp.window) << subflow.remote_scale;
+        // Each subflow keeps to the window that it was shown, too (RFC 8684 section 3.3.5).
         subflow
             .sender
-            .acknowledge(now, ack, &blocks[..count], u64::MAX, bare, echo);
+            .acknowledge(now, ack, &blocks[..count], ack + window, bare, echo);
         subflow.release();
-        let window = u64::from(packet.tcp.window) << subflow.remote_scale;
         if self.phase == Phase::Plain {
             let fin = u64::from(self.subflows[index].sender.is_done() && self.wants_close);
             self.una = self.una.max(ack.min(self.app.writes + fin));

@@ -55,6 +55,8 @@ pub(crate) struct Sender {
     pub(crate) fin: bool,
     /// The receiver's right edge.
     pub(crate) edge: u64,
+    /// The largest window that the receiver has offered.
+    widest: u64,
     congestion_window: u64,
     threshold: u64,
     grown: u64,
@@ -90,6 +92,7 @@ impl Sender {
             end: 0,
             fin: false,
             edge: 0,
+            widest: 0,
             congestion_window: tuning.initial_window * mss,
             threshold: u64::MAX,
             grown: 0,
@@ -174,6 +177,7 @@ impl Sender {
         let opened = edge > self.edge;
         let closed = self.edge <= self.una;
         self.edge = self.edge.max(edge);
+        self.widest = self.widest.max(edge.saturating_sub(ack));
         let mut news = 0;
         for &(from, to) in blocks {
             if from >= self.una.max(ack) && to <= self.nxt {
@@ -363,7 +367,8 @@ impl Sender {
             return None;
         }
         // Not a sliver of a window while more is on its way (RFC 9293 section 3.8.6.2.1).
-        if len < self.mss && usable < self.limit() - self.nxt && flight > 0 {
+        let sliver = len < self.mss && len < self.widest / 2;
+        if sliver && usable < self.limit() - self.nxt && flight > 0 {
             return None;
         }
         let chunk = self.chunk(now, self.nxt, self.nxt + usable, room, false);
