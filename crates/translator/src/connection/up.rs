@@ -122,8 +122,10 @@ impl Connection {
             self.linger(ctx);
             self.advance_subflow_ack(index, &DataBlocks::default());
             let data_fin = segment.options.dss.as_ref().is_some_and(|dss| dss.data_fin);
-            if (data_fin || !segment.payload.is_empty()) && !segment.has(TcpFlags::FIN) {
-                // The last data ACK has got lost.
+            let wants_ack =
+                data_fin || !segment.payload.is_empty() || self.is_probe(index, segment);
+            if wants_ack && !segment.has(TcpFlags::FIN) {
+                // The last data ACK has got lost, or the window that lets the subflow's FIN go.
                 self.send_ack(ctx, index, TcpFlags::ACK);
             }
             self.answer_subflow_fin(ctx, index, segment.has(TcpFlags::FIN));

@@ -409,6 +409,15 @@ fn closed_join_of_a_client_that_has_not_heard_of_the_end_gets_the_data_ack() {
 }
 
 #[test]
+fn closed_window_probe_is_answered() {
+    // The client has not heard that the window is open again, so its subflow's FIN has to wait.
+    let mut t = closed();
+    t.client(0, ". 0:0(0) ack 1 <dss ack 2>")
+        .gives(&["client0 . 1:1(0) ack 1 win 64 <dss ack 2>"]);
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
 fn closed_with_two_subflows_each_fin_is_answered() {
     let mut t = Scenario::two_subflows();
     t.server(SERVER_FIN).gives(&[DATA_FIN_DOWN]);
