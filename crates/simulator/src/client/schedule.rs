@@ -1,7 +1,7 @@
 //! Which subflow carries what, and what is sent again on another (RFC 8684 sections 3.3.3 to 3.3.6).
 
 use super::plan::{Action, Scheduler};
-use super::subflow::{Mapping, State};
+use super::subflow::{Mapping, State, Subflow};
 use super::{Client, Phase};
 use crate::net::Outbox;
 
@@ -264,10 +264,11 @@ impl Client {
         }
     }
 
-    /// After the last subflow is gone, another follows.
+    /// After the last subflow that takes data is gone, another follows.
     pub(super) fn join_again(&mut self, now: u64, outbox: &mut Outbox) {
-        let alive = self.subflows.iter().any(|s| s.state != State::Closed);
-        if alive {
+        // One that the client has closed itself takes no more data.
+        let usable = |s: &Subflow| s.state != State::Closed && !s.sender.fin;
+        if self.subflows.iter().any(usable) {
             self.rejoin_at = None;
             return;
         }
