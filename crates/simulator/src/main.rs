@@ -105,13 +105,21 @@ fn many(first: u64, behind: u64, arguments: &Arguments) -> Result<()> {
     }
     let seconds = start.elapsed().as_secs_f64();
     println!(
-        "seeds {first}..{seed}: {packets} packets, {:.1} virtual hours, {:.2} million packets/s, {} failed {failed:?}",
+        "seeds {first}..{seed}: {packets} packets, {:.1} virtual hours, {:.2} million packets/s, at most {}, {} failed {failed:?}",
         time as f64 / 3.6e9,
         packets as f64 / seconds / 1e6,
+        peak_memory(),
         failed.len()
     );
     if !failed.is_empty() {
         std::process::exit(1);
     }
     Ok(())
+}
+
+/// The most memory that was ever resident, as the kernel says it.
+fn peak_memory() -> String {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    peak.map_or_else(|| "?".into(), |peak| peak.trim().into())
 }

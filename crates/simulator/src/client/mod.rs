@@ -85,6 +85,8 @@ pub(crate) struct Client {
     into: Payload,
     random: Random,
     rejoin_at: Option<u64>,
+    /// Joins in a row that have come to nothing.
+    refused: u32,
     /// What went wrong.
     pub(crate) failure: Option<String>,
     /// Packets dropped by PAWS.
@@ -166,6 +168,7 @@ impl Client {
             addresses,
             random,
             rejoin_at: None,
+            refused: 0,
             failure: None,
             paws: 0,
             dropped: 0,

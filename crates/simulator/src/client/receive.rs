@@ -52,6 +52,7 @@ impl Client {
         if subflow.state == State::Joining {
             subflow.state = State::Open;
             subflow.timer = None;
+            self.refused = 0;
         }
         self.heard = index;
         self.take_ack(now, index, ack, packet);

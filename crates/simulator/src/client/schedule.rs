@@ -7,6 +7,9 @@ use crate::net::Outbox;
 
 /// Shortest wait for a data ACK.
 const DATA_TIMEOUT: u64 = 1_000_000;
+/// The pause between joins that come to nothing, in microseconds: what doubles at least, and the longest.
+const MIN_JOIN_PAUSE: u64 = 1000;
+const MAX_JOIN_PAUSE: u64 = 4_000_000;
 
 impl Client {
     /// Gives data to subflows as long as they have room.
@@ -264,6 +267,13 @@ impl Client {
         }
     }
 
+    /// Pause before a subflow replaces the last: it doubles with each join in a row that comes to nothing.
+    pub(super) fn join_pause(&self) -> u64 {
+        let rejoin = self.plan.rejoin;
+        let doubled = rejoin.max(MIN_JOIN_PAUSE) << self.refused.min(12);
+        doubled.min(MAX_JOIN_PAUSE).max(rejoin)
+    }
+
     /// After the last subflow that takes data is gone, another follows.
     pub(super) fn join_again(&mut self, now: u64, outbox: &mut Outbox) {
         // One that the client has closed itself takes no more data.
@@ -273,7 +283,7 @@ impl Client {
             return;
         }
         match self.rejoin_at {
-            None => self.rejoin_at = Some(now + self.plan.rejoin),
+            None => self.rejoin_at = Some(now + self.join_pause()),
             Some(at) if at <= now => {
                 self.rejoin_at = None;
                 let link =

@@ -314,13 +314,18 @@ impl Client {
         if subflow.state == State::Closed {
             return;
         }
+        if subflow.state != State::Open {
+            self.refused += 1;
+        }
         subflow.state = State::Closed;
         subflow.closed_at = now;
         subflow.receiver.acknowledged();
         self.abandon(index);
+        self.subflows[index].out.clear();
+        self.subflows[index].into.clear();
         if self.phase == Phase::Multipath && self.subflows.iter().all(|s| s.state == State::Closed)
         {
-            self.rejoin_at = Some(now + self.plan.rejoin);
+            self.rejoin_at = Some(now + self.join_pause());
         }
     }
 
