@@ -1,4 +1,4 @@
-//! The first seeds, each a run of its own.
+//! The first seeds, each a run of its own, and those further on that once failed.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,6 +9,35 @@ use flexcp_simulator::{Outcome, run};
 const SEEDS: u64 = 2000;
 /// Every so many, a seed runs twice.
 const TWICE: u64 = 50;
+
+/// Seeds that failed, and over what.
+const FAILED: &[(u64, &str)] = &[
+    (
+        437,
+        "closed: nobody answered the window probe before a subflow's FIN",
+    ),
+    (
+        1_024_827,
+        "closed: a client without subflows could not join for the ACK of its DATA_FIN",
+    ),
+    (14_606, "a join that made room for another came again"),
+    (9365, "a path that was dead until shortly before the end"),
+    (1_016_569, "an abort while a join was half open"),
+    (1_024_863, "one subflow carried more than the window"),
+    (1_010_607, "a window smaller than a segment"),
+    (
+        6172,
+        "the last subflow was closed by the client, which had more to say",
+    ),
+];
+
+#[test]
+fn seeds_that_failed() {
+    for &(seed, what) in FAILED {
+        let failures = run(seed).failures;
+        assert_eq!(failures, Vec::<String>::new(), "seed {seed}: {what}");
+    }
+}
 
 #[test]
 fn first_seeds() {
