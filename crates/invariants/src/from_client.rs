@@ -32,7 +32,9 @@ impl Connection {
             return;
         }
         if packet.has(TcpFlags::RST) {
+            // What it ACKs counts for nothing: the proxy may not believe it.
             subflow.reset = true;
+            return;
         }
         if !packet.has(TcpFlags::ACK) {
             return;

@@ -188,6 +188,22 @@ fn i6_window_wider_than_offered() {
 }
 
 #[test]
+fn i6_window_at_the_end_wider_than_a_fin() {
+    let fin = |p: &mut Packet| p.flags = TcpFlags::FIN | TcpFlags::ACK;
+    let data_fin = dss(dsn_down(0), Some((dsn_up(0), 0, 1)), true);
+    Exchange::established(false)
+        .pass(&[
+            client_ack(Flow::First, 0, 0).with(|p| p.mptcp = Some(data_fin)),
+            ack_up(0).with(fin),
+            server_ack(1).with(|p| p.window = 999),
+        ])
+        .breaks(
+            Rule::Window,
+            &ack_down(Flow::First, 0, 1).with(|p| p.window = 1001),
+        );
+}
+
+#[test]
 fn i6_right_edge_moves_left() {
     let narrow = ack_up(100).with(|p| p.window = 900);
     one_down()

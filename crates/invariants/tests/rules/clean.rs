@@ -155,6 +155,46 @@ fn end_of_both_directions() {
 }
 
 #[test]
+fn ack_of_a_reset_that_the_proxy_does_not_believe() {
+    // The data may be filled in under its mapping all the same.
+    Exchange::established(false)
+        .pass(&[server_data(0, 100), data_down(Flow::First, 0, 0, 100)])
+        .join()
+        .pass(&[
+            server_data(0, 100),
+            data_down(Flow::Joined, 0, 0, 100),
+            client_ack(Flow::Joined, 100, 100),
+            client_ack(Flow::First, 100, 100).with(|p| p.flags = TcpFlags::RST | TcpFlags::ACK),
+            server_data(0, 100),
+            data_down(Flow::First, 0, 0, 100).with(|p| {
+                p.mptcp = Some(dss(dsn_up(0), None, false));
+                p.payload = vec![0; 100];
+            }),
+        ])
+        .clean();
+}
+
+#[test]
+fn closed_window_at_the_end_has_room_for_a_fin() {
+    let data_fin = dss(dsn_down(0), Some((dsn_up(1000), 0, 1)), true);
+    Exchange::established(false)
+        .pass(&[
+            client_data(Flow::First, 0, 0, 500),
+            data_up(0, 500),
+            client_data(Flow::First, 500, 500, 500),
+            data_up(500, 500),
+            client_ack(Flow::First, 0, 0).with(|p| p.mptcp = Some(data_fin)),
+            ack_up(0).with(|p| {
+                p.flags = TcpFlags::FIN | TcpFlags::ACK;
+                p.seq = seq(ISN_CLIENT, 1000);
+            }),
+            server_ack(1001).with(|p| p.window = 0),
+            ack_down(Flow::First, 1000, 1001).with(|p| p.window = 1),
+        ])
+        .clean();
+}
+
+#[test]
 fn wrong_checksum_that_stays_wrong() {
     let _ = Exchange::established(false)
         .pass(&[
