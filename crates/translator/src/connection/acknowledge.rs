@@ -6,7 +6,7 @@
 
 use flexcp_wire::{DataNumber, Dsn, Dss, SackBlocks, Ssn, TcpSeq};
 
-use super::{Connection, INITIAL, Subflow, SubflowIndex};
+use super::{Connection, INITIAL, Phase, Subflow, SubflowIndex};
 use crate::segment::Segment;
 
 /// SACK blocks in data sequence numbers.
@@ -121,11 +121,17 @@ impl Connection {
     /// The server's window to write in a packet to the client. A subflow that was joined without
     /// scaling gets what fits.
     pub(crate) fn window_down(&self, index: SubflowIndex) -> u16 {
-        let scale = match self.server.window_scale {
-            Some(scale) if !self.subflow(index).scales => scale,
-            _ => return self.server.window,
+        let window = match self.server.window_scale {
+            Some(scale) if !self.subflow(index).scales => {
+                u16::try_from(u32::from(self.server.window) << scale).unwrap_or(u16::MAX)
+            }
+            _ => self.server.window,
         };
-        u16::try_from(u32::from(self.server.window) << scale).unwrap_or(u16::MAX)
+        match self.phase {
+            // No data comes behind DATA_FIN, but the subflow's FIN needs room, too.
+            Phase::Closed(_) => window.max(1),
+            _ => window,
+        }
     }
 
     /// The client's SACK blocks, and what its subflows have ACKed beyond the data ACK, for the server.

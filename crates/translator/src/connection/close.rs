@@ -117,6 +117,17 @@ impl Connection {
         ctx.send(outgoing.own());
     }
 
+    /// An ACK, with FlexCP's FIN when the client has not ACKed that: it may have got lost, too.
+    pub(crate) fn acknowledge_with_fin(&self, ctx: &mut Context<'_>, index: SubflowIndex) {
+        let subflow = self.subflow(index);
+        let waits = |fin: Ssn| !subflow.snd_una.after(fin);
+        if subflow.fin_local.is_some_and(waits) {
+            self.send_fin(ctx, index);
+        } else {
+            self.send_ack(ctx, index, TcpFlags::ACK);
+        }
+    }
+
     /// FINs that are due again. Most of the time the client asks for a lost one by repeating its own; not
     /// when that has been ACKed by another packet.
     pub(crate) fn repeat_fins(&mut self, ctx: &mut Context<'_>) {

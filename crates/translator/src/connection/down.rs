@@ -376,6 +376,7 @@ impl Connection {
         if packet.dsn.before(self.down_acked) {
             // The server wants an answer (keepalive, zero-window probe): so has the subflow to.
             outgoing.seq = self.subflow(first).snd_una.sub(1).0;
+            self.asked |= 1 << first;
         }
         self.push_dss(&mut outgoing, None, false);
         self.push_sack(first, &mut outgoing, blocks);

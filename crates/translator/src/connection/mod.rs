@@ -135,6 +135,8 @@ pub(crate) struct Connection {
     /// Subflows on which the client has repeated what was ACKed there: it has missed that, and the server's
     /// answer has to go there, whatever else it is about.
     pub(crate) owed: SubflowSet,
+    /// Subflows on which the server's probe went down: their next ACK is the answer, whatever it says.
+    pub(crate) asked: SubflowSet,
     /// Initial sequence number of the client, on the initial subflow and towards the server.
     pub(crate) isn_client: TcpSeq,
     /// The SYN to the server carried `MP_CAPABLE`.
@@ -235,6 +237,7 @@ impl Connection {
             active: INITIAL,
             heard: INITIAL,
             owed: 0,
+            asked: 0,
             isn_client,
             offered_end_to_end: false,
             identity: true,

@@ -126,7 +126,7 @@ impl Connection {
                 data_fin || !segment.payload.is_empty() || self.is_probe(index, segment);
             if wants_ack && !segment.has(TcpFlags::FIN) {
                 // The last data ACK has got lost, or the window that lets the subflow's FIN go.
-                self.send_ack(ctx, index, TcpFlags::ACK);
+                self.acknowledge_with_fin(ctx, index);
             }
             self.answer_subflow_fin(ctx, index, segment.has(TcpFlags::FIN));
             return Verdict::Consume;
@@ -447,7 +447,10 @@ impl Connection {
         if self.note_bare_ack(ctx, index, segment) {
             return Verdict::Consume;
         }
-        let useful = news.acked || news.window || data_fin || probe || sacked || duplicate;
+        let answers = self.asked & (1 << index) != 0;
+        self.asked &= !(1 << index);
+        let useful =
+            news.acked || news.window || data_fin || probe || sacked || duplicate || answers;
         if !useful {
             return if control || segment.has(TcpFlags::FIN) {
                 Verdict::Consume

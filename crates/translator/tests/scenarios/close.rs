@@ -409,6 +409,20 @@ fn closed_join_of_a_client_that_has_not_heard_of_the_end_gets_the_data_ack() {
 }
 
 #[test]
+fn closed_client_data_again_behind_flexcps_fin_is_answered_with_that_fin() {
+    let mut t = Scenario::established();
+    let _ = t.client(0, "P. 1:101(100) ack 1 <dss ack 1 map 1:101@1>");
+    let _ = t.server("F. 1:1(0) ack 101");
+    let _ = t.client(0, ". 101:101(0) ack 1 <dss ack 2 fin 101>");
+    let _ = t.server(". 2:2(0) ack 102");
+    t.client(0, "F. 101:101(0) ack 1 <dss ack 2>")
+        .gives(&["client0 F. 1:1(0) ack 102 win 64 <dss ack 102>"]);
+    t.client(0, "P. 1:101(100) ack 1 <dss ack 2 map 1:101@1>")
+        .gives(&["client0 F. 1:1(0) ack 102 win 64 <dss ack 102>"]);
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
 fn closed_window_probe_is_answered() {
     // The client has not heard that the window is open again, so its subflow's FIN has to wait.
     let mut t = closed();

@@ -66,6 +66,34 @@ fn closed_window_probe_reaches_the_client_and_its_answer_the_server() {
 }
 
 #[test]
+fn server_probe_on_another_subflow_is_answered_whatever_the_answer_says() {
+    // The server has missed that the window is open again, and nobody else would tell it.
+    let mut t = Scenario::two_subflows();
+    t.client(1, ". 1:1(0) ack 1 win 600 <dss ack 1>")
+        .gives(&["server . 1:1(0) ack 1 win 600"]);
+    t.server(". 0:0(0) ack 1")
+        .gives(&["client1 . 0:0(0) ack 1 win 64 <dss ack 1>"]);
+    t.client(1, ". 1:1(0) ack 1 win 600 <dss ack 1>")
+        .gives(&["server . 1:1(0) ack 1 win 600"]);
+    // One answer to one question.
+    t.client(1, ". 1:1(0) ack 1 win 600 <dss ack 1>")
+        .gives(&["drop stale_ack"]);
+    assert_eq!(t.moved(), "stale_ack+1");
+}
+
+#[test]
+fn closed_window_of_the_server_at_the_end_leaves_room_for_the_fins_of_subflows() {
+    let mut t = Scenario::established();
+    let _ = t.server("F. 1:1(0) ack 1 win 0");
+    let _ = t.client(0, ". 1:1(0) ack 1 <dss ack 2 fin 1>");
+    let _ = t.server(". 2:2(0) ack 2 win 0");
+    assert_eq!(t.state(), "closed");
+    t.client(0, ". 0:0(0) ack 1 <dss ack 2>")
+        .gives(&["client0 . 1:1(0) ack 1 win 1 <dss ack 2>"]);
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
 fn closed_window_probe_of_the_clients_reaches_the_server() {
     let mut t = Scenario::established();
     t.client(0, "P. 1:101(100) ack 1 <dss ack 1 map 1:101@1>")
