@@ -181,7 +181,9 @@ impl Client {
         self.subflows[0].timer = None;
         self.subflows[0].keepalive = self.stack.keepalive.map(|pause| now + pause);
         let keys = packet.options.capable.map(|capable| capable.keys);
-        if let (true, Some(CapableKeys::SynAck { sender })) = (self.plan.enabled, keys) {
+        // Who has sent a SYN without it has given MPTCP up, whatever answer is still under way.
+        let asks = self.plan.enabled && self.subflows[0].tries < MPTCP_TRIES;
+        if let (true, Some(CapableKeys::SynAck { sender })) = (asks, keys) {
             self.remote_key = sender;
             (self.remote_token, self.remote_idsn) = derive(sender);
             self.phase = Phase::Multipath;

@@ -64,7 +64,7 @@ pub(crate) struct Client {
     heard: usize,
 
     /// Data that goes up: acknowledged, given to subflows, there is.
-    una: u64,
+    pub(crate) una: u64,
     nxt: u64,
     edge: u64,
     wants_close: bool,

@@ -63,8 +63,9 @@ impl Rtt {
     /// The retransmission timeout.
     #[must_use]
     pub(crate) fn timeout(&self) -> u64 {
+        // The least is waited beyond the round trip, as Linux does: else it races with delayed ACKs.
         let base = self.smoothed.map_or(1_000_000, |smoothed| {
-            smoothed + (4 * self.variance).max(1000)
+            smoothed + (4 * self.variance).max(self.min)
         });
         (base.max(self.min) << self.backoff).min(self.max)
     }
