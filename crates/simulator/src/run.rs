@@ -7,8 +7,12 @@ use crate::trace::Trace;
 use crate::world::World;
 
 const SECOND: u64 = 1_000_000;
-/// After the faults everything is done in this time.
+/// After the faults everything is done in this time, unless there is much to transfer.
 const LIVENESS: u64 = 400 * SECOND;
+/// Then, and in each such time from there on, so many bytes have to get through: small segments, windows
+/// and long ways make no more of it.
+const PERIOD: u64 = 100 * SECOND;
+const LEAST: u64 = 100_000;
 /// After the end, a connection that ended well is gone in this time.
 const FREED: u64 = 260 * SECOND;
 /// One that was aborted: the idle timeout and more.
@@ -56,6 +60,8 @@ fn run_plan(plan: Plan, trace: Trace) -> Outcome {
     let mut world = World::new(plan, trace);
     let mut failures = Vec::new();
     let mut steps = 0;
+    let mut limit = calm + LIVENESS - PERIOD;
+    let mut got_through = 0;
     let broken =
         |world: &World| world.proxy.checker.violation_count() > 0 || world.failure().is_some();
     while !world.is_done() && !broken(&world) {
@@ -64,9 +70,13 @@ fn run_plan(plan: Plan, trace: Trace) -> Outcome {
             failures.push(format!("no end in sight{}", world.unfinished()));
             break;
         }
-        if !world.step(calm + LIVENESS) {
-            failures.push(format!("stalled{}", world.unfinished()));
-            break;
+        if !world.step(limit) {
+            let before = std::mem::replace(&mut got_through, world.progress());
+            if limit >= calm + LIVENESS && got_through < before + LEAST {
+                failures.push(format!("stalled{}", world.unfinished()));
+                break;
+            }
+            limit += PERIOD;
         }
     }
     let time = world.now;

@@ -111,6 +111,12 @@ impl Server {
         self.state == State::Closed
     }
 
+    /// Bytes that the client has acknowledged.
+    #[must_use]
+    pub(crate) const fn acknowledged(&self) -> u64 {
+        self.sender.una
+    }
+
     /// When [`timeout`](Self::timeout) wants to be called.
     #[must_use]
     pub(crate) fn deadline(&self) -> Option<u64> {

@@ -291,6 +291,13 @@ impl World {
         }
     }
 
+    /// Bytes of all connections that have been acknowledged.
+    #[must_use]
+    pub(crate) fn progress(&self) -> u64 {
+        let both = |pair: &Pair| pair.client.una + pair.server.acknowledged();
+        self.pairs.iter().map(both).sum()
+    }
+
     /// Whether all connections have come to their end.
     #[must_use]
     pub(crate) fn is_done(&self) -> bool {
