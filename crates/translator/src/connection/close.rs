@@ -82,7 +82,10 @@ impl Connection {
     ) {
         let subflow = self.subflow_mut(index);
         let waiting = subflow.fin_remote == Some(subflow.rcv_ack) && subflow.lives();
-        let answered = subflow.fin_local.is_some();
+        // A FIN that went before the client's may have got lost.
+        let acked = |fin: Ssn| subflow.snd_una.after(fin);
+        let answered =
+            subflow.state == SubflowState::Closing || subflow.fin_local.is_some_and(acked);
         if !waiting || (answered && !again) {
             return;
         }
@@ -98,8 +101,8 @@ impl Connection {
         }
         let subflow = self.subflow_mut(index);
         if !answered {
-            subflow.fin_local = Some(subflow.snd_next);
-            subflow.snd_next = subflow.snd_next.add(1);
+            let fin = *subflow.fin_local.get_or_insert(subflow.snd_next);
+            subflow.snd_next = subflow.snd_next.max(fin.add(1));
             subflow.state = SubflowState::Closing;
         }
         subflow.fin_due = Some(ctx.now + FIN_PAUSE);

@@ -9,7 +9,7 @@ use core::time::Duration;
 
 use flexcp_wire::{DataNumber, DssMapping, MpTcpRst, Ssn, TcpFlags};
 
-use super::{Connection, Context, SubflowIndex};
+use super::{Connection, Context, Phase, SubflowIndex};
 use crate::dtree::Mapping;
 use crate::time::Instant;
 
@@ -142,7 +142,8 @@ impl Connection {
             if vanished || !subflow.delivers() || !self.has_hole(index) {
                 // Should a vanished client be heard again, its next packet shows the hole.
                 self.subflow_mut(index).filler = None;
-            } else if filler.in_vain >= MAX_IN_VAIN && heard {
+            } else if filler.in_vain >= MAX_IN_VAIN && heard && self.phase == Phase::Established {
+                // After the end only FlexCP's FIN waits behind the hole, and nobody would repeat a RST.
                 self.reset_subflow(ctx, index, MpTcpRst::BAD_PERFORMANCE);
             } else {
                 self.fill(ctx, index);

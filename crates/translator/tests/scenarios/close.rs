@@ -743,6 +743,23 @@ fn subflow_whose_fins_cross_stays_until_its_data_is_acknowledged() {
 }
 
 #[test]
+fn subflow_fin_of_flexcps_that_went_before_the_clients_and_got_lost_is_repeated() {
+    let mut t = Scenario::established();
+    t.server(SERVER_FIN).gives(&[DATA_FIN_DOWN]);
+    t.at(1000);
+    let _ = t.server(SERVER_FIN);
+    t.client(0, "FP. 1:101(100) ack 1 <dss ack 2 map 1:101@1 fin>")
+        .gives(&["server FP. 1:101(100) ack 2 win 512"]);
+    t.server(". 2:2(0) ack 102").gives(&[
+        "client0 . 2:2(0) ack 102 win 64 <dss ack 102>",
+        "client0 F. 1:1(0) ack 102 win 64 <dss ack 102>",
+    ]);
+    t.client(0, ". 102:102(0) ack 2 <dss ack 2>").gives(&[]);
+    assert_eq!(t.subflows(), Vec::<String>::new());
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
 fn data_fin_again_on_a_subflow_that_is_over_still_reaches_the_server() {
     let mut t = Scenario::established();
     t.server(SERVER_FIN).gives(&[DATA_FIN_DOWN]);

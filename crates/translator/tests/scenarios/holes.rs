@@ -308,6 +308,29 @@ fn closed_hole_before_flexcps_own_fin_is_filled_too() {
 }
 
 #[test]
+fn closed_hole_that_is_filled_in_vain_does_not_end_the_subflow() {
+    let mut t = heard();
+    let _ = t.client(1, ". 1:1(0) ack 101 <dss ack 101 fin 1>");
+    let _ = t.server("F. 101:101(0) ack 2");
+    let _ = t.client(1, "F. 1:1(0) ack 101 <dss ack 102>");
+    let _ = t.client(1, ". 2:2(0) ack 102 <dss ack 102>");
+    let _ = t.client(0, "F. 1:1(0) ack 1 <dss ack 102>");
+    for at in (400..30_000).step_by(100) {
+        t.at(at);
+        let outcome = t.timeout();
+        let reset = outcome.lines().iter().find(|line| line.contains(" R"));
+        assert_eq!(reset, None, "at {at}");
+        t.client(0, ". 2:2(0) ack 1 <dss ack 102>").gives(&[]);
+    }
+    let moved = t.moved();
+    assert!(moved.starts_with("filler_tx+"), "{moved}");
+    assert_eq!(t.subflows().len(), 1);
+    t.client(0, ". 2:2(0) ack 102 <dss ack 102>").gives(&[]);
+    assert_eq!(t.subflows(), Vec::<String>::new());
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
 fn filler_of_what_was_only_reserved_keeps_its_bounds_when_the_data_ack_moves_on() {
     let mut t = Scenario::two_subflows();
     let _ = t.server("P. 201:301(100) ack 1");
