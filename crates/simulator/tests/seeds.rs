@@ -26,6 +26,29 @@ const FAILED: &[(u64, &str)] = &[
     (1_024_863, "one subflow carried more than the window"),
     (1_010_607, "a window smaller than a segment"),
     (
+        2_018_125,
+        "the answer to the server's window probe was taken for stale",
+    ),
+    (
+        2_049_345,
+        "closed: the server's last window left no room for a subflow's FIN",
+    ),
+    (1_038_211, "closed: client data again behind FlexCP's FIN"),
+    (
+        1_026_936,
+        "closed: filler in vain, and a reset that got lost",
+    ),
+    (
+        2_043_007,
+        "a client gave MPTCP up while the answer was under way",
+    ),
+    (1_031_737, "a reset that was not believed, and its ACK"),
+    (
+        2_003_722,
+        "delayed ACKs as slow as the retransmission timeout",
+    ),
+    (2_003_182, "much to transfer in small segments"),
+    (
         6172,
         "the last subflow was closed by the client, which had more to say",
     ),
