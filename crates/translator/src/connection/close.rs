@@ -34,7 +34,7 @@ impl Challenges {
 }
 
 /// Pause before FlexCP's FIN is repeated; it doubles with each copy.
-const FIN_PAUSE: Duration = Duration::from_secs(1);
+pub(super) const FIN_PAUSE: Duration = Duration::from_secs(1);
 /// Copies of it at most.
 const MAX_FINS: u8 = 5;
 /// Challenge ACKs of one connection in each period.

@@ -6,6 +6,7 @@ use core::time::Duration;
 use flexcp_wire::Ssn;
 
 use super::clock::SubflowClock;
+use super::close::FIN_PAUSE;
 use super::hole::Filler;
 use crate::dtree::Lane;
 use crate::segment::{Ends, Segment};
@@ -240,6 +241,9 @@ impl Subflow {
             self.snd_una = ack;
             self.outstanding_since = now;
             self.suspect = false;
+            if self.fin_due.is_some() || self.fin_copies > 0 {
+                self.expect_fin_ack(now);
+            }
             if let Some((timed, sent)) = self.timed
                 && !ack.before(timed)
             {
@@ -248,6 +252,14 @@ impl Subflow {
             }
         }
         true
+    }
+
+    /// The client ACKs what stands before FlexCP's FIN: the path works, so the copies count anew.
+    fn expect_fin_ack(&mut self, now: Instant) {
+        if self.fin_local.is_some_and(|fin| !self.snd_una.after(fin)) {
+            self.fin_copies = 0;
+            self.fin_due = Some(now + FIN_PAUSE);
+        }
     }
 
     /// Notes that `len` new bytes went down: they are the next to be timed, unless others are.

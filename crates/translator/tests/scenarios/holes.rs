@@ -293,6 +293,25 @@ fn hole_before_flexcps_own_fin_is_filled_too() {
 }
 
 #[test]
+fn flexcps_own_fin_is_repeated_once_the_hole_before_it_is_closed_however_late() {
+    let mut t = heard();
+    let _ = t.client(1, ". 1:1(0) ack 101 <dss ack 101 fin 1>");
+    let _ = t.server("F. 101:101(0) ack 2");
+    let _ = t.client(1, "F. 1:1(0) ack 101 <dss ack 102>");
+    let _ = t.client(0, "F. 1:1(0) ack 1 <dss ack 102>");
+    for at in (500..=40_000).step_by(500) {
+        t.at(at);
+        let _ = t.timeout();
+        let _ = t.client(0, ". 2:2(0) ack 1 <dss ack 102>");
+    }
+    let _ = t.client(0, ". 2:2(0) ack 101 <dss ack 102>");
+    t.at(41_000);
+    t.timeout()
+        .gives(&["client0 F. 101:101(0) ack 2 win 64 <dss ack 2>"]);
+    let _ = t.moved();
+}
+
+#[test]
 fn closed_hole_before_flexcps_own_fin_is_filled_too() {
     let mut t = heard();
     let _ = t.client(1, ". 1:1(0) ack 101 <dss ack 101 fin 1>");
