@@ -158,7 +158,17 @@ impl Translator {
         };
         let not_opening = TcpFlags::ACK | TcpFlags::RST | TcpFlags::FIN;
         let is_syn = segment.has(TcpFlags::SYN) && !segment.tcp.flags.intersects(not_opening);
-        let Some(flow) = self.table.find(ends) else {
+        let flow = self.table.find(ends);
+        let changes = flow.is_some_and(|flow| self.translates(flow.id))
+            || (is_syn && (flow.is_some() || self.may_open(segment)));
+        // What changes a connection's state, or opens one, has to be what its sender sent.
+        if changes && frame.offload.checksum == ChecksumState::Complete {
+            if !segment.checksum_is_right(frame) {
+                return Verdict::Drop(DropReason::Checksum);
+            }
+            frame.offload.checksum = ChecksumState::Verified;
+        }
+        let Some(flow) = flow else {
             return if is_syn {
                 self.handle_syn(now, segment, frame)
             } else {
@@ -177,19 +187,19 @@ impl Translator {
             self.abandon(now, flow.id);
             return self.handle_syn(now, segment, frame);
         }
-        // What changes a connection's state has to be what its sender sent.
-        if self.translates(flow.id) && frame.offload.checksum == ChecksumState::Complete {
-            if !segment.checksum_is_right(frame) {
-                return Verdict::Drop(DropReason::Checksum);
-            }
-            frame.offload.checksum = ChecksumState::Verified;
-        }
         let verdict = match flow.leg {
             Leg::Subflow(index) => self.handle_client(now, flow.id, index, segment, frame),
             Leg::Server => self.handle_server(now, flow.id, segment, frame),
         };
         self.settle(now, flow.id);
         verdict
+    }
+
+    /// Whether a SYN that no connection knows may open one, or join one.
+    fn may_open(&self, segment: &Segment) -> bool {
+        let service = self.services.find(&self.config, segment.destination());
+        let asks = request(segment) == Request::Mptcp || segment.options.join.is_some();
+        asks || matches!(service, Some(Match::Reverse { .. }))
     }
 
     /// Whether the connection's packets are more than relayed.
@@ -318,7 +328,10 @@ impl Translator {
             }
             // A join that was pending when the connection fell back has no place in it.
             Phase::Fallback if index != INITIAL => {
-                self.refuse(segment, MpTcpRst::MPTCP_ERROR);
+                // A RST is never answered with one (RFC 9293 section 3.5.2).
+                if !segment.has(TcpFlags::RST) {
+                    self.refuse(segment, MpTcpRst::MPTCP_ERROR);
+                }
                 Verdict::Drop(DropReason::Unexpected)
             }
             Phase::Plain | Phase::Fallback => connection.relay_up(&mut ctx, segment, frame),
@@ -754,7 +767,11 @@ mod tests {
             let mut buf = [0; 200];
             let port = u16::try_from(n % 60_000).unwrap_or(0) + 1;
             buf[128..200].copy_from_slice(&syn(port));
-            let mut frame = Frame::new(&mut buf, 128..172, Offload::default());
+            let offload = Offload {
+                checksum: ChecksumState::Verified,
+                gso: None,
+            };
+            let mut frame = Frame::new(&mut buf, 128..172, offload);
             // Each takes the place of the oldest: there are 16 ports.
             let now = Instant::from_millis(n / 10);
             let _ = translator.handle_packet(now, &mut frame);

@@ -402,3 +402,17 @@ fn established_client_that_repeats_data_under_other_numbers_can_not_fall_back() 
     ]);
     assert_eq!(t.moved(), "mp_rst_tx+1 no_mapping+1");
 }
+
+#[test]
+fn fallback_rst_of_a_pending_join_is_not_answered_with_a_rst() {
+    let mut t = Scenario::established();
+    let _ = t.client(1, "S 0:0(0) win 65535 <mss 1460,sackok,ws 8,join>");
+    t.client(0, "P. 1:101(100) ack 1 <dss ack 1 infinite 1@1>")
+        .gives(&["server P. 1:101(100) ack 1 win 512"]);
+    assert_eq!(t.state(), "fallback");
+    t.client(1, ". 1:1(0) ack 1 win 512")
+        .gives(&["drop unexpected", "client1 R 1:1(0) win 0"]);
+    // RFC 9293 section 3.5.2.
+    t.client(1, "R 1:1(0) win 0").gives(&["drop unexpected"]);
+    let _ = t.moved();
+}

@@ -316,6 +316,49 @@ fn checksum_that_is_wrong_changes_nothing() {
 }
 
 #[test]
+fn start_syn_with_a_wrong_checksum_opens_nothing() {
+    let mut t = Setup::new().start();
+    // What it says of windows would stay.
+    t.client(0, "S 0:0(0) win 65535 <mss 1460,sackok,ws 2,capable> bad")
+        .gives(&["drop checksum"]);
+    assert_eq!(t.state(), "gone");
+    t.client(0, "S 0:0(0) win 65535 <mss 1460,sackok,ws 8,capable>")
+        .gives(&["server S 0:0(0) win 65535 <mss 1432,sackok,ws 8>"]);
+    assert_eq!(
+        t.moved(),
+        "mp_capable_syn_rx+1 connections_opened+1 checksum+1"
+    );
+}
+
+#[test]
+fn start_plain_syn_with_a_wrong_checksum_passes_as_it_is() {
+    let mut t = Setup::new().start();
+    t.client(0, "S 0:0(0) win 65535 <mss 1460,sackok,ws 8> bad")
+        .gives(&["server S 0:0(0) win 65535 <mss 1460,sackok,ws 8> bad"]);
+    assert_eq!(t.moved(), "plain_syn+1");
+}
+
+#[test]
+fn established_join_with_a_wrong_checksum_is_not_answered() {
+    let mut t = Scenario::established();
+    t.client(1, "S 0:0(0) win 65535 <mss 1460,sackok,ws 8,join> bad")
+        .gives(&["drop checksum"]);
+    assert_eq!(t.subflows(), ["0 active"]);
+    assert_eq!(t.moved(), "checksum+1");
+}
+
+#[test]
+fn reset_connection_is_not_replaced_by_a_syn_with_a_wrong_checksum() {
+    let mut t = Scenario::established();
+    let _ = t.server("R. 1:1(0) ack 1 win 0");
+    let _ = t.moved();
+    t.client(0, "S 0:0(0) win 65535 <mss 1460,sackok,ws 8> bad")
+        .gives(&["drop checksum"]);
+    assert_eq!(t.state(), "reset");
+    assert_eq!(t.moved(), "checksum+1");
+}
+
+#[test]
 fn headroom_that_does_not_suffice() {
     let mut t = Scenario::established();
     t.headroom(8);
