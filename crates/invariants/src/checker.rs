@@ -3,11 +3,13 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
-use flexcp_wire::{CapableKeys, ChecksumState, Gso, MpJoin, TcpFlags};
+use flexcp_wire::{CapableKeys, ChecksumState, GsoKind, MpJoin, TcpFlags};
 
+use crate::conduct::Side;
 use crate::connection::{Connection, Mode, Report};
 use crate::content::Oracle;
-use crate::from_client::derive;
+use crate::kept::Kept;
+use crate::keys::derive;
 use crate::packet::{Observation, Payload, Point, View};
 use crate::subflow::Subflow;
 use crate::{Rule, Violation};
@@ -22,6 +24,10 @@ const SWEEP: u64 = 1 << 16;
 const LAG: u64 = 4 << 20;
 /// Packets of filler for one packet in, for each subflow.
 const MAX_FILLER: u64 = 17;
+/// Payload of the smallest segment that anybody cuts, whatever MSS is claimed; Linux goes no lower either.
+const MIN_SEGMENT: u64 = 48;
+/// Pieces that one packet may be cut into.
+const MAX_PIECES: u64 = 32;
 
 /// What a checker can rely on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,6 +44,10 @@ pub struct Options {
     /// The offload says how long segments are. Captures on a host show packets that the carrier has
     /// still to cut, and not where.
     pub segments: bool,
+    /// The ends may break the protocol. What they do is held against them ([`Checker::breaches`]), and a
+    /// rule that needs an honest end is asked only while it is one. Goes with `causal`: a repeated SYN
+    /// opens another connection when the proxy has let go of the one before.
+    pub hostile: bool,
 }
 
 impl Options {
@@ -49,6 +59,7 @@ impl Options {
             checksums: false,
             exact_echo: false,
             segments: false,
+            hostile: false,
         }
     }
 }
@@ -60,6 +71,7 @@ impl Default for Options {
             checksums: true,
             exact_echo: false,
             segments: true,
+            hostile: false,
         }
     }
 }
@@ -95,9 +107,36 @@ struct Input {
     corrupt: bool,
     /// It was a RST, from these ends.
     reset: Option<(Ends, Point)>,
+    /// It was a SYN on a flow that is known already.
+    syn: Option<(Ends, Opening)>,
+    /// Of a hostile end, its headers and payload.
+    kept: Kept,
     payload_out: u64,
+    pieces_out: u64,
     filler_out: u64,
     bare_out: u64,
+}
+
+/// What a client's SYN asks for.
+#[derive(Debug)]
+struct Opening {
+    subflow: Subflow,
+    /// Token of the connection that it joins.
+    token: Option<u32>,
+    capable: bool,
+}
+
+impl Opening {
+    fn new(packet: &View<'_>) -> Self {
+        Self {
+            subflow: Subflow::new(packet),
+            token: match packet.options.join {
+                Some(MpJoin::Syn { token, .. }) => Some(token),
+                _ => None,
+            },
+            capable: packet.options.capable.is_some(),
+        }
+    }
 }
 
 impl Default for Input {
@@ -107,7 +146,10 @@ impl Default for Input {
             payload: 0,
             corrupt: false,
             reset: None,
+            syn: None,
+            kept: Kept::default(),
             payload_out: 0,
+            pieces_out: 0,
             filler_out: 0,
             bare_out: 0,
         }
@@ -150,10 +192,14 @@ impl Checker {
         if self.packets.is_multiple_of(SWEEP) {
             self.sweep(seen.time);
         }
+        if !seen.point.is_input() && self.is_routed(seen) {
+            return;
+        }
         let packet = match View::parse(seen) {
             Ok(packet) => packet,
             Err(_) if seen.point.is_input() => {
                 self.input = Input::default();
+                self.copy_header(seen);
                 return;
             }
             Err(why) => {
@@ -193,6 +239,16 @@ impl Checker {
     #[must_use]
     pub const fn violation_count(&self) -> u64 {
         self.count
+    }
+
+    /// What the ends have done that honest ends do not, the first breach of each side of a connection; the
+    /// connection by its client's first address. Looked for only among hostile ends.
+    pub fn breaches(&self) -> impl Iterator<Item = (SocketAddr, Side, &'static str)> {
+        self.connections.iter().flat_map(|connection| {
+            [Side::Client, Side::Server].into_iter().filter_map(|side| {
+                Some((connection.client, side, connection.breaches[side as usize]?))
+            })
+        })
     }
 
     /// Packets seen.
@@ -244,9 +300,11 @@ impl Checker {
             self.syn(seen.time, ends, packet);
         }
         let (id, index) = self.find(Point::FromClient, ends)?;
-        let remembers = self.oracle.is_none();
         let connection = &mut self.connections[id];
-        connection.note_client(index, packet, remembers);
+        connection.note_client(index, packet, self.oracle.as_deref());
+        if !connection.trusts(Side::Client) {
+            self.input.kept.keep_payload(packet.bytes());
+        }
         self.input.subflows = connection.subflows.len() as u64;
         Some(id)
     }
@@ -257,9 +315,11 @@ impl Checker {
             return None;
         }
         let (id, _) = self.find(Point::FromServer, ends)?;
-        let remembers = self.oracle.is_none();
         let connection = &mut self.connections[id];
-        connection.note_server(packet, remembers);
+        connection.note_server(packet, self.oracle.as_deref());
+        if !connection.trusts(Side::Server) {
+            self.input.kept.keep_payload(packet.bytes());
+        }
         self.input.subflows = connection.subflows.len() as u64;
         Some(id)
     }
@@ -269,6 +329,9 @@ impl Checker {
         if self.output(seen, packet, ends) {
             return None;
         }
+        if packet.has(TcpFlags::SYN) {
+            self.reopen_by_syn_ack(seen.time, ends, packet);
+        }
         let (id, index) = self.find(Point::ToClient, ends)?;
         let connection = &mut self.connections[id];
         let limit = connection.subflows[index].mss;
@@ -277,8 +340,8 @@ impl Checker {
             oracle: self.oracle.as_deref(),
             exact_echo: self.options.exact_echo,
         };
-        if self.options.segments && connection.mode != Mode::Plain {
-            check_length(seen.offload.gso, packet, limit, &mut report);
+        if self.options.segments && connection.mode != Mode::Plain && !connection.may_relay() {
+            check_length(packet, limit, &mut report);
         }
         connection.judge_client(index, packet, &mut report);
         if let (0, Some(CapableKeys::SynAck { sender })) =
@@ -294,7 +357,8 @@ impl Checker {
         if self.output(seen, packet, ends) {
             return None;
         }
-        if packet.has(TcpFlags::SYN) {
+        if packet.has(TcpFlags::SYN) && !packet.has(TcpFlags::ACK) {
+            self.reopen_by_syn(seen.time, packet);
             self.syn_to_server(ends, packet);
         }
         let (id, _) = self.find(Point::ToServer, ends)?;
@@ -304,8 +368,8 @@ impl Checker {
             oracle: self.oracle.as_deref(),
             exact_echo: self.options.exact_echo,
         };
-        if self.options.segments && connection.mode != Mode::Plain {
-            check_length(seen.offload.gso, packet, connection.server_mss, &mut report);
+        if self.options.segments && connection.mode != Mode::Plain && !connection.may_relay() {
+            check_length(packet, connection.server_mss, &mut report);
         }
         connection.judge_server(packet, &mut report);
         Some(id)
@@ -321,6 +385,7 @@ impl Checker {
                 .then_some((ends, seen.point)),
             ..Input::default()
         };
+        self.copy_header(seen);
         corrupt
     }
 
@@ -336,9 +401,21 @@ impl Checker {
         if packet.options.malformed {
             report.add(Rule::Size, "an MPTCP option that can't be read");
         }
+        if self.options.segments {
+            check_whole(seen, packet, &mut report);
+            let cut = seen.offload.gso.is_some() && self.options.hostile;
+            let completes = seen.offload.checksum != ChecksumState::Complete;
+            report.expect(!cut || completes, Rule::Size, || {
+                "segmentation without the checksum".into()
+            });
+        }
         let mut stays_wrong = false;
         if self.options.checksums {
-            let right = packet.checksum_is_right(seen);
+            let right = match seen.offload.checksum {
+                // Nobody will look at it again before it is on the wire.
+                ChecksumState::Verified if self.options.hostile => packet.sum_is_right(seen),
+                _ => packet.checksum_is_right(seen),
+            };
             if self.input.corrupt {
                 stays_wrong = right == Some(false);
                 let completed = seen.offload.checksum != ChecksumState::Complete;
@@ -353,6 +430,12 @@ impl Checker {
             }
             report.expect(packet.ip_checksum_is_right(seen), Rule::Checksum, || {
                 "IP header checksum".into()
+            });
+        }
+        if !packet.bytes().is_empty() {
+            let known = self.input.kept.has_bytes(packet.bytes());
+            report.expect(known, Rule::SameBytes, || {
+                "bytes that did not come in".into()
             });
         }
         if self.options.causal {
@@ -392,6 +475,11 @@ impl Checker {
     /// A client's SYN: a new connection, a join, or one of them again.
     fn syn(&mut self, time: u64, ends: Ends, packet: &View<'_>) {
         if let Some((id, index)) = self.find(Point::FromClient, ends) {
+            if self.options.hostile {
+                // What comes of it the proxy will show.
+                self.input.syn = Some((ends, Opening::new(packet)));
+                return;
+            }
             let known = &self.connections[id].subflows[index];
             if known.isn_client == packet.tcp.seq {
                 return;
@@ -401,19 +489,24 @@ impl Checker {
                 return;
             }
         }
+        self.open(time, ends, Opening::new(packet));
+    }
+
+    /// A connection or a subflow begins.
+    fn open(&mut self, time: u64, ends: Ends, opening: Opening) {
         self.last = [None; 2];
-        let subflow = Subflow::new(packet);
-        if let Some(MpJoin::Syn { token, .. }) = packet.options.join {
+        if let Some(token) = opening.token {
             if let Some(&id) = self.tokens.get(&token) {
                 let connection = &mut self.connections[id];
-                connection.subflows.push(subflow);
+                connection.subflows.push(opening.subflow);
                 let index = connection.subflows.len() - 1;
                 self.flows.insert(ends, (id, index));
             }
             return;
         }
-        let mut connection = Connection::new(time, subflow);
-        if packet.options.capable.is_none() {
+        let mut connection = Connection::new(time, opening.subflow);
+        connection.hostile = self.options.hostile;
+        if !opening.capable {
             connection.mode = Mode::Plain;
         }
         if !self.options.causal {
@@ -432,6 +525,38 @@ impl Checker {
             || !connection.server_answered
             || connection.mode != Mode::Translated
             || (ended(&connection.up) && ended(&connection.down))
+    }
+
+    /// The proxy takes a SYN on a known flow for a new connection: it sends it on, though that flow's was
+    /// another one or has been answered.
+    fn reopen_by_syn(&mut self, time: u64, packet: &View<'_>) {
+        let Some((ends, opening)) = self.input.syn.take() else {
+            return;
+        };
+        let known = self.find(Point::FromClient, ends);
+        let renews = known.is_none_or(|(id, index)| {
+            let connection = &self.connections[id];
+            index != 0 || connection.up.isn != packet.tcp.seq || connection.mode != Mode::Handshake
+        });
+        if renews && opening.subflow.isn_client == packet.tcp.seq {
+            self.open(time, ends, opening);
+        }
+    }
+
+    /// The same for a join: the proxy answers it with numbers that are not those of the subflow before.
+    fn reopen_by_syn_ack(&mut self, time: u64, ends: Ends, packet: &View<'_>) {
+        let Some((id, index)) = self.find(Point::ToClient, ends) else {
+            return;
+        };
+        let known = &self.connections[id].subflows[index];
+        let same = known.isn_proxy.is_none_or(|isn| isn == packet.tcp.seq)
+            && packet.tcp.ack == known.isn_client.wrapping_add(1);
+        if same || !matches!(packet.options.join, Some(MpJoin::SynAck { .. })) {
+            return;
+        }
+        if let Some((_, opening)) = self.input.syn.take_if(|(from, _)| *from == ends) {
+            self.open(time, ends, opening);
+        }
     }
 
     /// A SYN towards the server belongs to the client's with the same number.
@@ -453,10 +578,42 @@ impl Checker {
         }
     }
 
+    /// A packet that goes out as it came, on a flow that the proxy does not translate: somebody else's. Only
+    /// hostile ends send such packets.
+    fn is_routed(&mut self, seen: &Observation<'_>) -> bool {
+        if !self.options.hostile || !self.input.kept.has_header(seen.header) {
+            return false;
+        }
+        let Ok(packet) = View::parse(seen) else {
+            return true;
+        };
+        let ends = match seen.point {
+            Point::ToServer | Point::FromClient => (packet.source(), packet.destination()),
+            Point::ToClient | Point::FromServer => (packet.destination(), packet.source()),
+        };
+        self.find(seen.point, ends)
+            .is_none_or(|(id, _)| self.connections[id].mode != Mode::Translated)
+    }
+
+    fn copy_header(&mut self, seen: &Observation<'_>) {
+        if self.options.hostile {
+            self.input.kept.keep_header(seen.header);
+        }
+    }
+
     /// Forgets connections that have been silent for long.
     fn sweep(&mut self, now: u64) {
-        let old = |connection: &Connection| now.saturating_sub(connection.last_packet) > FORGET;
-        if !self.connections.iter().any(old) {
+        self.forget(|connection| now.saturating_sub(connection.last_packet) > FORGET);
+    }
+
+    /// The proxy has let go of connections; it still has those that `keeps` names, each by its client's first
+    /// address.
+    pub fn retain(&mut self, mut keeps: impl FnMut(SocketAddr) -> bool) {
+        self.forget(|connection| !keeps(connection.client));
+    }
+
+    fn forget(&mut self, mut old: impl FnMut(&Connection) -> bool) {
+        if !self.connections.iter().any(&mut old) {
             return;
         }
         let mut moved = vec![None; self.connections.len()];
@@ -496,10 +653,14 @@ impl Input {
             self.filler_out += 1;
         } else {
             self.payload_out += packet.payload_len;
+            self.pieces_out += 1;
         }
         let bare = 2 * self.subflows + 2;
         report.expect(self.bare_out <= bare, Rule::Amplification, || {
             format!("{} packets without payload for one", self.bare_out)
+        });
+        report.expect(self.pieces_out <= MAX_PIECES, Rule::Amplification, || {
+            format!("{} pieces of one packet", self.pieces_out)
         });
         let filler = MAX_FILLER * self.subflows;
         report.expect(self.filler_out <= filler, Rule::Amplification, || {
@@ -513,13 +674,28 @@ impl Input {
     }
 }
 
+/// I7: the lengths in the headers are those of the packet, and what is left to the carrier is what it can do.
+fn check_whole(seen: &Observation<'_>, packet: &View<'_>, report: &mut Report<'_>) {
+    if let Payload::Bytes(bytes) = packet.payload {
+        let same = bytes.len() as u64 == packet.payload_len;
+        report.expect(same, Rule::Size, || "IP total length".into());
+    }
+    if let Some(gso) = seen.offload.gso {
+        let v6 = gso.kind == GsoKind::TcpV6;
+        let fits = v6 == packet.ip.is_v6() && packet.segment < packet.payload_len;
+        report.expect(fits, Rule::Size, || {
+            format!("segmentation that makes no sense: {:?}", seen.offload)
+        });
+    }
+}
+
 /// I7: what one segment carries fits what its receiver takes, options counted (RFC 6691).
-fn check_length(gso: Option<Gso>, packet: &View<'_>, mss: u64, report: &mut Report<'_>) {
-    let segment = gso.map_or(packet.payload_len, |gso| {
-        packet.payload_len.min(gso.size.into())
-    });
+fn check_length(packet: &View<'_>, mss: u64, report: &mut Report<'_>) {
+    let segment = packet.segment;
     let len = segment + packet.options_len as u64;
-    report.expect(segment == 0 || len <= mss, Rule::Size, || {
+    let none = segment == 0 || packet.tcp.flags.intersects(TcpFlags::SYN | TcpFlags::RST);
+    let none = none || segment <= MIN_SEGMENT;
+    report.expect(none || len <= mss, Rule::Size, || {
         format!("segment of {segment} and options beyond an MSS of {mss}")
     });
 }

@@ -59,6 +59,14 @@ impl Sent {
             .is_some_and(|latest| self.unwrap(value) <= latest)
     }
 
+    /// Whether the value is no further from the latest than a clock may have gone on in silence.
+    pub(crate) fn is_near(&self, value: u32) -> bool {
+        let Some(latest) = self.latest else {
+            return true;
+        };
+        self.unwrap(value).abs_diff(latest) < 1 << 30
+    }
+
     pub(crate) fn is_latest(&self, value: u32) -> bool {
         self.last == Some(value)
     }

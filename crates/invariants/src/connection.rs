@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use flexcp_wire::DataNumber;
 
 use crate::clock::Sent;
+use crate::conduct::Breach;
 use crate::content::{Oracle, Remembered};
 use crate::position::{ORIGIN, from_dsn, from_seq, from_short_dsn};
 use crate::ranges::Ranges;
@@ -38,6 +39,8 @@ pub(crate) struct Stream {
     pub(crate) acked: u64,
     /// What the receiver has: acknowledged, or said by SACK.
     pub(crate) has: Ranges,
+    /// What the proxy has sent to the receiver, FIN and DATA_FIN counted; noted among hostile ends.
+    pub(crate) carried: Ranges,
     /// Furthest right edge that the receiver has offered.
     pub(crate) edge: u64,
     /// What the proxy has acknowledged to the sender.
@@ -55,6 +58,7 @@ impl Stream {
             fin: None,
             acked: ORIGIN,
             has: Ranges::new(),
+            carried: Ranges::new(),
             edge: ORIGIN,
             ack_out: ORIGIN,
             remembered: Remembered::default(),
@@ -144,7 +148,8 @@ pub(crate) struct Connection {
     pub(crate) server_reset: bool,
     /// The proxy has reset it: what still passes is between the ends.
     pub(crate) over: bool,
-    /// Latest TSval and right edge towards the server.
+    /// TSvals towards the server, the latest one, and the right edge.
+    pub(crate) tsvals_out: Sent,
     pub(crate) last_tsval_out: Option<u32>,
     pub(crate) edge_out: Option<u64>,
     pub(crate) up: Stream,
@@ -152,6 +157,10 @@ pub(crate) struct Connection {
     pub(crate) subflows: Vec<Subflow>,
     /// Joins that the proxy has answered.
     pub(crate) joins: u64,
+    /// What the ends do is held against them.
+    pub(crate) hostile: bool,
+    /// How each side has broken the protocol first.
+    pub(crate) breaches: [Option<Breach>; 2],
     pub(crate) last_packet: u64,
     /// What is acknowledged is kept for so many bytes more: the proxy may have queued packets that it
     /// sends on after an ACK was captured.
@@ -177,15 +186,24 @@ impl Connection {
             server_clock: Sent::default(),
             server_reset: false,
             over: false,
+            tsvals_out: Sent::default(),
             last_tsval_out: None,
             edge_out: None,
             up: Stream::new(Direction::Up, initial.isn_client),
             down: Stream::new(Direction::Down, 0),
             subflows: vec![initial],
             joins: 0,
+            hostile: false,
+            breaches: [None; 2],
             last_packet: time,
             lag: 0,
         }
+    }
+
+    /// Whether the packets of hostile ends may be relayed as they are.
+    pub(crate) fn may_relay(&self) -> bool {
+        let plain = self.mode != Mode::Translated && !self.trusts_both();
+        self.hostile && (plain || self.may_fall_back)
     }
 
     /// Lets go of what is acknowledged at both levels.

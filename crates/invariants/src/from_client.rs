@@ -1,31 +1,32 @@
 //! What a client's packets tell: nothing is held against the client.
 
 use flexcp_wire::{CapableKeys, DataNumber, MpJoin, TcpFlags};
-use sha2::{Digest, Sha256};
 
+use crate::conduct::{FAR, Side};
 use crate::connection::{Connection, Mode};
+use crate::content::Oracle;
+use crate::keys::{derive, join_ack};
 use crate::mapping::Mapping;
 use crate::packet::View;
 use crate::position::{ORIGIN, from_seq};
 
-/// Token and initial data sequence number of a key (RFC 8684 section 3.1).
-pub(crate) fn derive(key: u64) -> (u32, u64) {
-    let hash: [u8; 32] = Sha256::digest(key.to_be_bytes()).into();
-    let mut token = [0; 4];
-    let mut idsn = [0; 8];
-    token.copy_from_slice(&hash[..4]);
-    idsn.copy_from_slice(&hash[24..]);
-    (u32::from_be_bytes(token), u64::from_be_bytes(idsn))
-}
-
 impl Connection {
     /// A client's packet on subflow `index`.
-    pub(crate) fn note_client(&mut self, index: usize, packet: &View<'_>, remembers: bool) {
+    pub(crate) fn note_client(
+        &mut self,
+        index: usize,
+        packet: &View<'_>,
+        oracle: Option<&dyn Oracle>,
+    ) {
+        self.watch_client(index, packet);
         let subflow = &mut self.subflows[index];
         if let Some(timestamps) = packet.options.timestamps {
             subflow.client_clock.note(timestamps.val);
         }
         if packet.has(TcpFlags::SYN) {
+            // The client gives MPTCP up, or it asks for something that passes as TCP.
+            let plain = packet.options.capable.is_none() || !self.trusts(Side::Client);
+            self.may_fall_back |= self.hostile && index == 0 && plain;
             if index == 0 && !packet.has(TcpFlags::ACK) {
                 self.down.edge = self.down.edge.max(ORIGIN + u64::from(packet.tcp.window));
             }
@@ -46,14 +47,25 @@ impl Connection {
             // Without the keys it means nothing yet: the proxy has to drop it.
             return;
         }
-        if let Some(MpJoin::Ack { .. }) = packet.options.join {
+        if let Some(MpJoin::Ack { hmac }) = packet.options.join
+            && self.proves_join(index, &hmac)
+        {
             self.subflows[index].established = true;
             self.identity = false;
         }
+        if self.hostile && index != 0 && !self.subflows[index].established {
+            // Anybody can have sent it.
+            return;
+        }
+        let subflow = &self.subflows[index];
+        if self.hostile && subflow.up_at(packet.tcp.seq).abs_diff(subflow.ack_out) > FAR {
+            return;
+        }
         self.take_ack(index, packet);
         self.take_sack(index, packet);
-        self.take_data(index, packet, remembers);
-        if self.mode == Mode::Translated && self.identity {
+        let alone = self.identity || (index == 0 && !self.trusts(Side::Client));
+        self.take_data(index, packet, oracle);
+        if self.mode == Mode::Translated && alone {
             let dss = packet.options.dss;
             let infinite = dss.is_some_and(|dss| {
                 !dss.data_fin && dss.mapping.is_some_and(|mapping| mapping.len == 0)
@@ -76,7 +88,7 @@ impl Connection {
             Some(proxy),
         ) = (keys, self.proxy_key)
         else {
-            if !packet.options.mptcp && self.server_answered {
+            if !packet.options.mptcp && self.server_answered && self.answers_handshake(packet) {
                 self.mode = Mode::Plain;
             }
             return;
@@ -90,6 +102,24 @@ impl Connection {
         }
     }
 
+    /// Whether the packet's numbers are those that follow a SYN/ACK.
+    fn answers_handshake(&self, packet: &View<'_>) -> bool {
+        let subflow = &self.subflows[0];
+        let ahead = subflow.up_at(packet.tcp.seq).wrapping_sub(ORIGIN);
+        !self.hostile || (subflow.down_at(packet.tcp.ack) == ORIGIN && ahead <= u64::from(u16::MAX))
+    }
+
+    /// Whether the third packet of a join comes from who knows both keys; `true` when the handshake before it
+    /// has not been seen.
+    pub(crate) fn proves_join(&self, index: usize, hmac: &[u8; 20]) -> bool {
+        let (Some(client), Some(proxy), (Some(own), Some(other))) =
+            (self.client_key, self.proxy_key, self.subflows[index].nonces)
+        else {
+            return true;
+        };
+        !self.hostile || *hmac == join_ack((client, proxy), (own, other))
+    }
+
     fn take_ack(&mut self, index: usize, packet: &View<'_>) {
         let identity = self.identity;
         let subflow = &mut self.subflows[index];
@@ -100,22 +130,19 @@ impl Connection {
         let old = subflow.client_ack;
         subflow.client_ack = old.max(ack);
         // What the subflow has acknowledged has reached the client, whatever becomes of it there.
-        let mut at = old;
-        while at < ack {
-            let Some(mapping) = subflow.down.find(at) else {
-                break;
-            };
-            let end = mapping.end().min(ack);
-            self.down.has.insert(mapping.data(at), mapping.data(end));
-            at = end;
+        for mapping in subflow.down.within(old, ack) {
+            self.down.has.insert(mapping.to, mapping.to + mapping.len);
         }
+        // A mapping that the proxy has dropped leaves the numbers of a lone subflow those of the TCP side.
+        let bare = index == 0
+            && self.hostile
+            && (!packet.options.mptcp || packet.options.capable.is_some());
         let data_ack = match packet.options.data_ack() {
             Some(number) => self.down.at_dsn(number, self.down.acked),
-            None if identity => from_seq(packet.tcp.ack, self.down.isn, self.down.sent),
+            None if identity || bare => from_seq(packet.tcp.ack, self.down.isn, self.down.sent),
             None => return,
         };
-        let limit = self.down.fin.map_or(self.down.sent, |fin| fin + 1);
-        if data_ack > limit {
+        if data_ack > self.down.end() {
             return;
         }
         self.down.acknowledge(data_ack);
@@ -128,17 +155,12 @@ impl Connection {
     fn take_sack(&mut self, index: usize, packet: &View<'_>) {
         let subflow = &self.subflows[index];
         for &(left, right) in packet.options.sack.as_slice() {
-            let (mut at, right) = (subflow.down_at(left), subflow.down_at(right));
+            let (left, right) = (subflow.down_at(left), subflow.down_at(right));
             if right > subflow.proxy_sent {
                 continue;
             }
-            while at < right {
-                let Some(mapping) = subflow.down.find(at) else {
-                    break;
-                };
-                let end = mapping.end().min(right);
-                self.down.has.insert(mapping.data(at), mapping.data(end));
-                at = end;
+            for mapping in subflow.down.within(left, right) {
+                self.down.has.insert(mapping.to, mapping.to + mapping.len);
             }
         }
         // Fallen back, or about to: the same numbers on both sides.
@@ -155,7 +177,7 @@ impl Connection {
         self.down.has.release(acked);
     }
 
-    fn take_data(&mut self, index: usize, packet: &View<'_>, remembers: bool) {
+    fn take_data(&mut self, index: usize, packet: &View<'_>, oracle: Option<&dyn Oracle>) {
         self.take_mapping(index, packet);
         let subflow = &mut self.subflows[index];
         let start = subflow.up_at(packet.tcp.seq);
@@ -175,12 +197,18 @@ impl Connection {
             let (to, len) = match subflow.up.find(at) {
                 Some(mapping) => (mapping.data(at), mapping.end().min(end) - at),
                 None if self.identity && index == 0 => (at, end - at),
-                None => return,
+                None => {
+                    at = subflow.up.next_from(at).map_or(end, |next| next.min(end));
+                    continue;
+                }
             };
             let from = usize::try_from(at - start).unwrap_or(usize::MAX);
             let part = bytes.get(from..).unwrap_or(&[]);
             let part = &part[..part.len().min(usize::try_from(len).unwrap_or(usize::MAX))];
-            self.up.note(to, part, len, remembers);
+            if self.hostile && !self.up.matches(oracle, self.client, to, part) {
+                self.note_breach(Side::Client, "other bytes");
+            }
+            self.up.note(to, part, len, oracle.is_none());
             at += len;
         }
     }
@@ -189,13 +217,15 @@ impl Connection {
     fn take_mapping(&mut self, index: usize, packet: &View<'_>) {
         if let Some(CapableKeys::AckData { data_len, .. }) =
             packet.options.capable.map(|capable| capable.keys)
-            && index == 0
         {
-            self.subflows[0].up.declare_more(Mapping {
+            self.subflows[index].up.declare_more(Mapping {
                 at: ORIGIN,
                 to: ORIGIN,
                 len: data_len.into(),
             });
+            if !self.trusts(Side::Client) {
+                self.up.sent = self.up.sent.max(ORIGIN + u64::from(data_len));
+            }
             return;
         }
         let Some(dss) = packet.options.dss else {
@@ -208,12 +238,16 @@ impl Connection {
             DataNumber::Long(_) => self.up.at_dsn(mapping.dsn, 0),
             DataNumber::Short(_) => self.up.at_dsn(mapping.dsn, self.up.sent),
         };
-        if to.abs_diff(self.up.sent) > 1 << 31 {
+        if to.abs_diff(self.up.sent) > 1 << 31 || self.is_far(to) {
             return;
         }
         let len = u64::from(mapping.len).saturating_sub(dss.data_fin.into());
         if dss.data_fin {
             self.up.fin = self.up.fin.or(Some(to + len));
+        }
+        if !self.trusts(Side::Client) {
+            // Which of two mappings for the same place counts, or which DATA_FIN, nobody can say.
+            self.up.sent = self.up.sent.max(to + len);
         }
         if len == 0 {
             return;

@@ -2,14 +2,17 @@
 
 use flexcp_wire::TcpFlags;
 
+use crate::conduct::{FAR, Side};
 use crate::connection::Connection;
+use crate::content::Oracle;
 use crate::packet::View;
 use crate::position::{ORIGIN, from_seq};
 use crate::subflow::default_mss;
 
 impl Connection {
     /// A server's packet.
-    pub(crate) fn note_server(&mut self, packet: &View<'_>, remembers: bool) {
+    pub(crate) fn note_server(&mut self, packet: &View<'_>, oracle: Option<&dyn Oracle>) {
+        self.watch_server(packet);
         if let Some(timestamps) = packet.options.timestamps {
             self.server_clock.note(timestamps.val);
         }
@@ -22,6 +25,9 @@ impl Connection {
             return;
         }
         if !packet.has(TcpFlags::ACK) || !self.server_answered {
+            return;
+        }
+        if self.hostile && self.down.at_seq(packet.tcp.seq).abs_diff(self.down.acked) > FAR {
             return;
         }
         let ack = self.up.at_seq(packet.tcp.ack);
@@ -44,8 +50,12 @@ impl Connection {
             self.down.fin = Some(start + packet.payload_len);
         }
         if packet.payload_len > 0 {
-            self.down
-                .note(start, packet.bytes(), packet.payload_len, remembers);
+            let bytes = packet.bytes();
+            if self.hostile && !self.down.matches(oracle, self.client, start, bytes) {
+                self.note_breach(Side::Server, "other bytes");
+            }
+            let remembers = oracle.is_none();
+            self.down.note(start, bytes, packet.payload_len, remembers);
         }
         self.release();
     }

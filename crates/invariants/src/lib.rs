@@ -11,10 +11,13 @@
 
 mod checker;
 mod clock;
+mod conduct;
 mod connection;
 mod content;
 mod from_client;
 mod from_server;
+mod kept;
+mod keys;
 mod mapping;
 mod packet;
 mod position;
@@ -25,6 +28,7 @@ mod to_server;
 mod violation;
 
 pub use checker::{Checker, Options};
+pub use conduct::Side;
 pub use content::Oracle;
 pub use packet::{Observation, Payload, Point};
 pub use ranges::Ranges;

@@ -82,6 +82,36 @@ impl Mappings {
         }
     }
 
+    /// Where the first mapping behind `at` starts.
+    pub(crate) fn next_from(&self, at: u64) -> Option<u64> {
+        let next = self.0.partition_point(|known| known.at <= at);
+        self.0.get(next).map(|known| known.at)
+    }
+
+    /// What is known of `[from, to)`, each mapping cut to that.
+    pub(crate) fn within(&self, from: u64, to: u64) -> impl Iterator<Item = Mapping> {
+        let to = to.max(from);
+        let first = self.0.partition_point(|known| known.end() <= from);
+        let overlapping = self.0.range(first..).take_while(move |known| known.at < to);
+        overlapping.map(move |known| {
+            let at = known.at.max(from);
+            Mapping {
+                at,
+                to: known.data(at),
+                len: known.end().min(to) - at,
+            }
+        })
+    }
+
+    /// Whether a known mapping says something else about any of the same places.
+    pub(crate) fn contradicts(&self, new: Mapping) -> bool {
+        let first = self.0.partition_point(|known| known.end() <= new.at);
+        let overlapping = self.0.range(first..);
+        overlapping
+            .take_while(|known| known.at < new.end())
+            .any(|known| known.to.wrapping_sub(known.at) != new.to.wrapping_sub(new.at))
+    }
+
     /// Lets go of mappings that are acknowledged at both levels.
     pub(crate) fn release(&mut self, subflow_ack: u64, data_ack: u64) {
         while self

@@ -69,12 +69,23 @@ impl<'a> Observation<'a> {
     }
 }
 
-/// Length of the IP header; extension headers are not for the checker.
+/// Length of the fixed IPv6 header.
+const IPV6: usize = 40;
+
+/// Length of the IP header, with the extension headers that may stand before a segment.
 fn ip_header_len(packet: &[u8]) -> Option<usize> {
     let first = *packet.first()?;
     match first >> 4 {
         4 => Some(usize::from(first & 0x0f) * 4),
-        6 => Some(40),
+        6 => {
+            let (mut next, mut len) = (*packet.get(6)?, IPV6);
+            // Hop-by-hop options, routing, destination options (RFC 8200 section 4).
+            while matches!(next, 0 | 43 | 60) {
+                next = *packet.get(len)?;
+                len += (usize::from(*packet.get(len + 1)?) + 1) * 8;
+            }
+            Some(len)
+        }
         _ => None,
     }
 }
@@ -89,6 +100,8 @@ pub(crate) struct View<'a> {
     pub(crate) payload: Payload<'a>,
     /// As the IP header says.
     pub(crate) payload_len: u64,
+    /// Payload of its longest segment.
+    pub(crate) segment: u64,
 }
 
 /// The options that rules speak of.
@@ -120,8 +133,8 @@ impl<'a> View<'a> {
         let header = seen.header;
         let (mut fixed, ip_len) = fixed_header(header)?;
         // The IP length counts payload that is not in the header slice.
-        let total = ip_total_len(header, ip_len);
-        set_total_len(&mut fixed, header.len(), ip_len);
+        let total = ip_total_len(header);
+        set_total_len(&mut fixed, header.len());
         let ip = IpHeader::parse(&fixed[..header.len()]).map_err(|error| error.to_string())?;
         if ip.protocol != protocol::TCP {
             return Err("not TCP".into());
@@ -141,6 +154,9 @@ impl<'a> View<'a> {
             options,
             payload: seen.payload,
             payload_len: payload_len as u64,
+            segment: seen.offload.gso.map_or(payload_len as u64, |gso| {
+                (payload_len as u64).min(gso.size.into())
+            }),
         })
     }
 
@@ -178,10 +194,19 @@ impl<'a> View<'a> {
     /// Whether the checksum field is right: of the whole packet, or of the pseudo-header when the carrier
     /// completes it. `None` when it can't be known.
     pub(crate) fn checksum_is_right(&self, seen: &Observation<'_>) -> Option<bool> {
+        self.checksum_is(seen, seen.offload.checksum)
+    }
+
+    /// The same, whatever the offload says of it, of a packet that nobody has to complete.
+    pub(crate) fn sum_is_right(&self, seen: &Observation<'_>) -> Option<bool> {
+        self.checksum_is(seen, ChecksumState::Complete)
+    }
+
+    fn checksum_is(&self, seen: &Observation<'_>, state: ChecksumState) -> Option<bool> {
         let ip_len = seen.header.len() - self.tcp.header_len;
         let tcp_len = self.tcp.header_len + usize::try_from(self.payload_len).unwrap_or(usize::MAX);
         let pseudo = self.ip.pseudo_header_sum(tcp_len);
-        match seen.offload.checksum {
+        match state {
             ChecksumState::Verified => None,
             ChecksumState::Partial => Some(same_sum(self.tcp.checksum, pseudo.fold())),
             ChecksumState::Complete => {
@@ -222,21 +247,21 @@ fn fixed_header(header: &[u8]) -> Result<([u8; 128], usize), String> {
     Ok((fixed, ip_len))
 }
 
-fn ip_total_len(header: &[u8], ip_len: usize) -> usize {
+fn ip_total_len(header: &[u8]) -> usize {
     let field = |at: usize| usize::from(u16::from_be_bytes([header[at], header[at + 1]]));
     if header[0] >> 4 == 4 {
         field(2)
     } else {
-        ip_len + field(4)
+        IPV6 + field(4)
     }
 }
 
 /// Makes the header's length that of the slice, which has no payload.
-fn set_total_len(fixed: &mut [u8; 128], len: usize, ip_len: usize) {
+fn set_total_len(fixed: &mut [u8; 128], len: usize) {
     let (at, value) = if fixed[0] >> 4 == 4 {
         (2, len)
     } else {
-        (4, len - ip_len)
+        (4, len - IPV6)
     };
     let value = u16::try_from(value).unwrap_or(u16::MAX).to_be_bytes();
     fixed[at..at + 2].copy_from_slice(&value);

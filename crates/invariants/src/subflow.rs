@@ -2,10 +2,13 @@
 
 use std::net::SocketAddr;
 
+use flexcp_wire::MpJoin;
+
 use crate::clock::Sent;
 use crate::mapping::Mappings;
 use crate::packet::View;
 use crate::position::{ORIGIN, from_seq};
+use crate::ranges::Ranges;
 
 /// One subflow. Positions are its own: the first byte after the SYN stands at the origin.
 #[derive(Debug)]
@@ -21,6 +24,8 @@ pub(crate) struct Subflow {
     pub(crate) spoken: bool,
     /// How many joins of the connection the proxy had answered when it answered this one.
     pub(crate) turn: u64,
+    /// Nonces of a join (RFC 8684 section 3.2): the client's and the proxy's.
+    pub(crate) nonces: (Option<u32>, Option<u32>),
     /// RST seen in either direction.
     pub(crate) reset: bool,
 
@@ -42,6 +47,8 @@ pub(crate) struct Subflow {
     pub(crate) client_fin: Option<u64>,
     /// Behind what the proxy has sent.
     pub(crate) proxy_sent: u64,
+    /// The numbers that it has used, FIN counted; noted among hostile ends.
+    pub(crate) carried: Ranges,
     /// What the client has acknowledged.
     pub(crate) client_ack: u64,
     /// What the proxy has acknowledged.
@@ -73,6 +80,13 @@ impl Subflow {
             established: false,
             spoken: false,
             turn: 0,
+            nonces: (
+                match options.join {
+                    Some(MpJoin::Syn { nonce, .. }) => Some(nonce),
+                    _ => None,
+                },
+                None,
+            ),
             reset: false,
             scales: options.window_scale.is_some(),
             window_scale: options.window_scale.unwrap_or(0),
@@ -87,6 +101,7 @@ impl Subflow {
             client_sent: ORIGIN,
             client_fin: None,
             proxy_sent: ORIGIN,
+            carried: Ranges::new(),
             client_ack: ORIGIN,
             ack_out: ORIGIN,
             edge_out: None,
@@ -99,6 +114,9 @@ impl Subflow {
     pub(crate) fn answered(&mut self, syn_ack: &View<'_>) {
         let options = &syn_ack.options;
         self.isn_proxy = Some(syn_ack.tcp.seq);
+        if let Some(MpJoin::SynAck { nonce, .. }) = options.join {
+            self.nonces.1 = Some(nonce);
+        }
         let scales = self.scales && options.window_scale.is_some();
         self.proxy_scale = options.window_scale.filter(|_| scales).unwrap_or(0);
         if !scales {

@@ -4,6 +4,7 @@ use flexcp_wire::{CapableKeys, DataNumber, MpJoin, TcpFlags};
 
 use crate::Rule;
 use crate::clock::earlier;
+use crate::conduct::Side;
 use crate::connection::{Connection, Mode, Report};
 use crate::mapping::Mapping;
 use crate::packet::{Payload, View};
@@ -26,16 +27,23 @@ impl Connection {
             return;
         }
         if packet.has(TcpFlags::SYN) {
-            self.syn_ack_out(index, packet, report);
+            if self.trusts(Side::Server) || index != 0 {
+                self.syn_ack_out(index, packet, report);
+            }
+            if self.hostile && index == 0 && packet.options.capable.is_none() {
+                // The client hears of no MPTCP.
+                self.mode = Mode::Plain;
+            }
+            return;
+        }
+        if self.may_relay() {
+            self.relayed_to_client(index, packet);
             return;
         }
         self.subflows[index].spoken = true;
         self.clock_to_client(index, packet, report);
         if self.mode != Mode::Translated {
-            let subflow = &mut self.subflows[index];
-            let fin = u64::from(packet.has(TcpFlags::FIN));
-            let end = subflow.down_at(packet.tcp.seq) + packet.payload_len + fin;
-            subflow.proxy_sent = subflow.proxy_sent.max(end);
+            self.relayed_to_client(index, packet);
         }
         if self.mode == Mode::Handshake {
             return;
@@ -53,6 +61,19 @@ impl Connection {
             self.plain_to_client(packet, report);
         }
         self.release();
+    }
+
+    /// Notes how far the server has come on a flow whose numbers are its own.
+    fn relayed_to_client(&mut self, index: usize, packet: &View<'_>) {
+        let subflow = &mut self.subflows[index];
+        let fin = u64::from(packet.has(TcpFlags::FIN));
+        let start = subflow.down_at(packet.tcp.seq);
+        let end = start + packet.payload_len + fin;
+        subflow.proxy_sent = subflow.proxy_sent.max(end);
+        if self.hostile {
+            subflow.carried.insert(start, end);
+            self.down.carried.insert(start, end);
+        }
     }
 
     fn syn_ack_out(&mut self, index: usize, packet: &View<'_>, report: &mut Report<'_>) {
@@ -110,22 +131,22 @@ impl Connection {
     }
 
     fn clock_to_client(&mut self, index: usize, packet: &View<'_>, report: &mut Report<'_>) {
-        let subflow = &mut self.subflows[index];
+        let subflow = &self.subflows[index];
         let Some(timestamps) = packet.options.timestamps else {
             let excused = packet.options.add_addr || packet.has(TcpFlags::SYN);
             let plain = self.mode == Mode::Plain;
-            report.expect(
-                !subflow.timestamps || excused || plain,
-                Rule::Timestamps,
-                || "without the timestamps that were agreed on".into(),
-            );
+            let complete = !subflow.timestamps || !self.trusts(Side::Server);
+            report.expect(complete || excused || plain, Rule::Timestamps, || {
+                "without the timestamps that were agreed on".into()
+            });
             return;
         };
         report.expect(
-            self.server_clock.has(timestamps.val),
+            self.server_clock.has(timestamps.val) || !self.trusts(Side::Server),
             Rule::Timestamps,
             || format!("TSval {} that the server has not sent", timestamps.val),
         );
+        let subflow = &mut self.subflows[index];
         if let Some(last) = subflow.last_tsval_out
             && earlier(timestamps.val, last)
         {
@@ -139,9 +160,12 @@ impl Connection {
             subflow.last_tsval_out = Some(timestamps.val);
         }
         let exact = report.exact_echo || self.subflows.len() == 1;
+        let exact = exact && self.trusts_both();
+        let known = self.trusts(Side::Client);
         let subflow = &self.subflows[index];
         report.expect(
             subflow.client_clock.has(timestamps.ecr)
+                || !known
                 || (!exact && subflow.client_clock.spans(timestamps.ecr)),
             Rule::Timestamps,
             || format!("TSecr {} that the client has not sent", timestamps.ecr),
@@ -153,7 +177,7 @@ impl Connection {
         if packet.options.data_ack().is_some() || packet.options.add_addr || packet.options.fail {
             return;
         }
-        if self.may_fall_back && self.identity {
+        if self.may_fall_back && (self.identity || !self.trusts(Side::Client)) {
             self.mode = Mode::Plain;
         } else {
             report.add(Rule::StableMapping, "without a data ACK");
@@ -181,26 +205,37 @@ impl Connection {
         let start = self.subflows[index].down_at(packet.tcp.seq);
         let end = start + packet.payload_len;
         let dss = packet.options.dss;
+        let mut declared = None;
         if let Some(mapping) = dss.and_then(|dss| dss.mapping) {
             let data_fin = dss.is_some_and(|dss| dss.data_fin);
             let len = u64::from(mapping.len).saturating_sub(data_fin.into());
             let to = self.down.at_dsn(mapping.dsn, self.down.sent);
-            if data_fin {
+            if data_fin && self.trusts(Side::Server) {
                 report.expect(self.down.fin == Some(to + len), Rule::Translation, || {
                     "DATA_FIN where the server's FIN is not".into()
                 });
+            }
+            if self.hostile && data_fin {
+                self.down.carried.insert(to + len, to + len + 1);
             }
             if matches!(mapping.dsn, DataNumber::Short(_)) {
                 report.add(Rule::StableMapping, "a data number of 32 bits");
             }
             if len > 0 {
                 let at = from_seq(mapping.ssn, 0, self.subflows[index].proxy_sent);
-                self.declared_down(index, Mapping { at, to, len }, report);
+                let mapping = Mapping { at, to, len };
+                declared = Some(mapping);
+                self.declared_down(index, mapping, report);
+                if self.hostile {
+                    // Whatever the client has given reason for, the proxy has not fallen back.
+                    self.may_fall_back = false;
+                }
             }
         }
         let subflow = &mut self.subflows[index];
         if packet.payload_len > 0 {
-            let mapping = subflow.down.find(start).filter(|m| m.end() >= end);
+            let known = subflow.down.find(start).or(declared);
+            let mapping = known.filter(|m| m.at <= start && m.end() >= end);
             if let Some(mapping) = mapping {
                 let to = mapping.data(start);
                 self.content_to_client(to, packet, report);
@@ -211,6 +246,9 @@ impl Connection {
         let subflow = &mut self.subflows[index];
         let fin = u64::from(packet.has(TcpFlags::FIN));
         subflow.proxy_sent = subflow.proxy_sent.max(end + fin);
+        if self.hostile {
+            subflow.carried.insert(start, end + fin);
+        }
     }
 
     /// I2: the same bounds each time; the numbers of the initial subflow may differ later.
@@ -247,6 +285,9 @@ impl Connection {
     /// whatever comes.
     fn content_to_client(&mut self, to: u64, packet: &View<'_>, report: &mut Report<'_>) {
         let end = to + packet.payload_len;
+        if self.hostile {
+            self.down.carried.insert(to, end);
+        }
         let superfluous = end <= self.down.acked;
         if matches!(packet.payload, Payload::Zeros) {
             report.expect(superfluous, Rule::SameBytes, || {
@@ -254,9 +295,10 @@ impl Connection {
             });
             return;
         }
-        let right = self
-            .down
-            .matches(report.oracle, self.client, to, packet.bytes());
+        let right = !self.trusts(Side::Server)
+            || self
+                .down
+                .matches(report.oracle, self.client, to, packet.bytes());
         let filler = superfluous && packet.is_zeros();
         report.expect(right || filler, Rule::SameBytes, || {
             format!("other bytes at {}", to.wrapping_sub(ORIGIN))
@@ -268,20 +310,25 @@ impl Connection {
 
     /// I5: only what the server has, and only what the client has sent here.
     fn ack_to_client(&mut self, index: usize, packet: &View<'_>, report: &mut Report<'_>) {
+        let trusted = self.trusts(Side::Client);
         let subflow = &mut self.subflows[index];
         let ack = from_seq(packet.tcp.ack, subflow.isn_client, subflow.ack_out);
-        report.expect(ack >= subflow.ack_out, Rule::AckToClient, || {
-            format!("ACK goes back by {}", subflow.ack_out - ack)
-        });
+        report.expect(
+            ack >= subflow.ack_out || !trusted,
+            Rule::AckToClient,
+            || format!("ACK goes back by {}", subflow.ack_out - ack),
+        );
         let fin = subflow.client_fin.filter(|fin| *fin + 1 == ack).is_some();
         let data_end = ack - u64::from(fin);
-        report.expect(data_end <= subflow.client_sent, Rule::AckToClient, || {
+        let limit = subflow.client_sent + u64::from(!trusted);
+        report.expect(data_end <= limit, Rule::AckToClient, || {
             format!(
                 "ACK {} beyond what the client sent here",
                 data_end - subflow.client_sent
             )
         });
-        let mut at = subflow.ack_out;
+        // Of mappings that contradict each other nobody can say which counts.
+        let mut at = if trusted { subflow.ack_out } else { data_end };
         while at < data_end {
             let (to, end) = match subflow.up.find(at) {
                 Some(mapping) => (mapping.data(at), mapping.end().min(data_end)),
@@ -296,8 +343,8 @@ impl Connection {
                     Rule::AckToClient,
                     format!(
                         "ACK of {}..{} that the server has not acknowledged",
-                        to - ORIGIN,
-                        to + (end - at) - ORIGIN
+                        to.wrapping_sub(ORIGIN),
+                        (to + (end - at)).wrapping_sub(ORIGIN)
                     ),
                 );
                 break;
@@ -309,6 +356,7 @@ impl Connection {
 
     /// I11 towards the client.
     fn sack_to_client(&mut self, index: usize, packet: &View<'_>, report: &mut Report<'_>) {
+        let trusted = self.trusts(Side::Client);
         let subflow = &self.subflows[index];
         let blocks = packet.options.sack;
         report.expect(blocks.is_empty() || subflow.sack, Rule::Sack, || {
@@ -324,8 +372,8 @@ impl Connection {
                     "block {}..{} outside {}..{}",
                     left.wrapping_sub(ORIGIN),
                     right.wrapping_sub(ORIGIN),
-                    subflow.ack_out - ORIGIN,
-                    subflow.client_sent - ORIGIN
+                    subflow.ack_out.wrapping_sub(ORIGIN),
+                    subflow.client_sent.wrapping_sub(ORIGIN)
                 )
             });
             if !placed {
@@ -344,12 +392,14 @@ impl Connection {
             let mut at = left;
             while at < right {
                 let Some(mapping) = subflow.up.find(at) else {
-                    report.add(Rule::Sack, "block over what has no mapping");
+                    report.expect(!trusted, Rule::Sack, || {
+                        "block over what has no mapping".into()
+                    });
                     break;
                 };
                 let end = mapping.end().min(right);
                 report.expect(
-                    self.up.receiver_has(mapping.data(at), mapping.data(end)),
+                    !trusted || self.up.receiver_has(mapping.data(at), mapping.data(end)),
                     Rule::Sack,
                     || "block over what the server lacks".into(),
                 );
@@ -364,6 +414,7 @@ impl Connection {
             return;
         };
         let ack = self.up.at_dsn(number, self.up.ack_out);
+        let trusted = self.trusts(Side::Server);
         let subflow = &mut self.subflows[index];
         let edge = ack + (u64::from(packet.tcp.window) << subflow.proxy_scale);
         // No data comes behind DATA_FIN, so one unit is for the subflow's FIN alone.
@@ -379,7 +430,7 @@ impl Connection {
                 edge - self.up.edge
             )
         });
-        if let Some(last) = subflow.edge_out {
+        if let Some(last) = subflow.edge_out.filter(|_| trusted) {
             // The server's own scaling rounds down.
             let rounding = (1 << self.server_scale) - 1;
             report.expect(edge + rounding >= last, Rule::Window, || {

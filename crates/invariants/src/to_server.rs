@@ -4,6 +4,7 @@ use flexcp_wire::TcpFlags;
 
 use crate::Rule;
 use crate::clock::earlier;
+use crate::conduct::Side;
 use crate::connection::{Connection, Mode, Report};
 use crate::packet::{Payload, View};
 use crate::position::{ORIGIN, from_seq};
@@ -13,13 +14,31 @@ impl Connection {
     /// A packet of the proxy's to the server.
     pub(crate) fn judge_server(&mut self, packet: &View<'_>, report: &mut Report<'_>) {
         if packet.has(TcpFlags::SYN) {
-            self.syn_out(packet, report);
+            if self.trusts(Side::Client) && !self.may_relay() {
+                self.syn_out(packet, report);
+            }
+            if let Some(timestamps) = packet.options.timestamps {
+                self.tsvals_out.note(timestamps.val);
+            }
             return;
         }
         if packet.has(TcpFlags::RST) {
             self.over |= self.mode == Mode::Translated;
         }
         if packet.has(TcpFlags::RST) || self.over {
+            return;
+        }
+        if self.hostile {
+            let fin = u64::from(packet.has(TcpFlags::FIN));
+            let start = self.up.at_seq(packet.tcp.seq);
+            self.up
+                .carried
+                .insert(start, start + packet.payload_len + fin);
+            if let (true, Some(timestamps)) = (self.may_relay(), packet.options.timestamps) {
+                self.tsvals_out.note(timestamps.val);
+            }
+        }
+        if self.may_relay() {
             return;
         }
         if packet.options.mptcp {
@@ -72,9 +91,13 @@ impl Connection {
             });
         }
         self.last_tsval_out = Some(timestamps.val);
+        self.tsvals_out.note(timestamps.val);
         if packet.has(TcpFlags::ACK) {
+            let spans = || self.server_clock.spans(timestamps.ecr);
             report.expect(
-                self.server_clock.has(timestamps.ecr),
+                self.server_clock.has(timestamps.ecr)
+                    || !self.trusts(Side::Server)
+                    || (!self.trusts(Side::Client) && spans()),
                 Rule::Timestamps,
                 || format!("TSecr {} that the server has not sent", timestamps.ecr),
             );
@@ -90,16 +113,21 @@ impl Connection {
                 || "filler to the server".into(),
             );
             report.expect(end <= self.up.sent, Rule::Translation, || {
-                format!("data {} that the client has not sent", start - ORIGIN)
+                format!(
+                    "data {} that the client has not sent",
+                    start.wrapping_sub(ORIGIN)
+                )
             });
-            let right = self
-                .up
-                .matches(report.oracle, self.client, start, packet.bytes());
+            let right = !self.trusts(Side::Client)
+                || self
+                    .up
+                    .matches(report.oracle, self.client, start, packet.bytes());
             report.expect(right, Rule::SameBytes, || {
                 format!("other bytes at {}", start.wrapping_sub(ORIGIN))
             });
         }
-        if packet.has(TcpFlags::FIN) {
+        let fin = packet.has(TcpFlags::FIN);
+        if fin && self.trusts(Side::Client) {
             report.expect(self.up.fin == Some(end), Rule::Translation, || {
                 "FIN where the client's DATA_FIN is not".into()
             });
@@ -128,6 +156,7 @@ impl Connection {
             "SACK that was not agreed on".into()
         });
         let ack = from_seq(packet.tcp.ack, self.down.isn, self.down.ack_out);
+        let trusted = self.trusts(Side::Client);
         let mut seen = Ranges::new();
         let mut first = (0, 0);
         for (n, &(left, right)) in blocks.as_slice().iter().enumerate() {
@@ -140,7 +169,7 @@ impl Connection {
                     left.wrapping_sub(ORIGIN),
                     right.wrapping_sub(ORIGIN),
                     ack.wrapping_sub(ORIGIN),
-                    self.down.sent - ORIGIN
+                    self.down.sent.wrapping_sub(ORIGIN)
                 )
             });
             // A D-SACK may lie in the block behind it (RFC 2883 section 4.1).
@@ -154,7 +183,7 @@ impl Connection {
             first = if n == 0 { (left, right) } else { first };
             seen.insert(left, right);
             report.expect(
-                duplicate || self.down.receiver_has(left, right),
+                duplicate || !trusted || self.down.receiver_has(left, right),
                 Rule::Sack,
                 || {
                     format!(

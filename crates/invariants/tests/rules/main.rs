@@ -8,3 +8,4 @@
 mod broken;
 mod clean;
 mod exchange;
+mod hostile;

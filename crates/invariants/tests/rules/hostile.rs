@@ -1,0 +1,200 @@
+//! Among hostile ends: what is a breach and what is not, which rules a breach costs, and which remain.
+
+use flexcp_invariants::{Options, Point, Rule, Side};
+use flexcp_wire::TcpFlags;
+
+use crate::exchange::{
+    Exchange, Flow, ISN_CLIENT, ISN_SERVER, Packet, ack_down, ack_up, client_ack, client_data,
+    data_down, data_up, dsn_down, dsn_up, dss, seq, server_ack, server_data,
+};
+
+fn hostile() -> Exchange {
+    Exchange::with_options(
+        false,
+        Options {
+            hostile: true,
+            ..Options::default()
+        },
+    )
+}
+
+fn breaches(exchange: &Exchange) -> Vec<(Side, &'static str)> {
+    let breaches = exchange.checker.breaches();
+    breaches.map(|(_, side, breach)| (side, breach)).collect()
+}
+
+/// The breach of the last packet, in an exchange of otherwise honest ends.
+#[track_caller]
+fn breach_of(before: &[Packet], last: &Packet) -> (Side, &'static str) {
+    let exchange = hostile().pass(before);
+    assert_eq!(breaches(&exchange), [], "before");
+    let found = breaches(&exchange.pass(std::slice::from_ref(last)).clean());
+    *found.first().expect("a breach")
+}
+
+#[test]
+fn honest_ends_do_nothing_that_is_held_against_them() {
+    let fin = |p: &mut Packet| p.mptcp = Some(dss(dsn_down(100), Some((dsn_up(100), 0, 1)), true));
+    let exchange = hostile().pass(&[
+        client_data(Flow::First, 0, 0, 100),
+        data_up(0, 100),
+        client_data(Flow::First, 0, 0, 100),
+        data_up(0, 100),
+        server_ack(100),
+        ack_down(Flow::First, 100, 100),
+        server_data(0, 100),
+        data_down(Flow::First, 0, 0, 100)
+            .with(|p| p.mptcp = Some(dss(dsn_up(100), Some((dsn_down(0), 1, 100)), false)))
+            .with(|p| p.ack = seq(ISN_CLIENT, 100)),
+        client_ack(Flow::First, 100, 100)
+            .with(|p| p.seq = seq(ISN_CLIENT, 100))
+            .with(fin),
+    ]);
+    assert_eq!(breaches(&exchange.clean()), []);
+}
+
+#[test]
+fn other_bytes_under_the_same_number_are_a_breach() {
+    let mut other = client_data(Flow::First, 0, 0, 100);
+    other.payload[7] ^= 1;
+    let before = [client_data(Flow::First, 0, 0, 100), data_up(0, 100)];
+    assert_eq!(breach_of(&before, &other), (Side::Client, "other bytes"));
+    let mut other = server_data(0, 100);
+    other.payload[7] ^= 1;
+    let before = [server_data(0, 100), data_down(Flow::First, 0, 0, 100)];
+    assert_eq!(breach_of(&before, &other), (Side::Server, "other bytes"));
+}
+
+#[test]
+fn ack_of_what_was_not_sent_is_a_breach() {
+    let early = client_ack(Flow::First, 100, 100);
+    assert_eq!(
+        breach_of(&[server_data(0, 100)], &early),
+        (Side::Client, "ACK of what was not sent")
+    );
+    assert_eq!(
+        breach_of(&[client_data(Flow::First, 0, 0, 100)], &server_ack(100)),
+        (Side::Server, "ACK of what was not sent")
+    );
+}
+
+#[test]
+fn ack_over_a_gap_is_a_breach() {
+    let before = [
+        server_data(0, 100),
+        server_data(100, 100),
+        data_down(Flow::First, 100, 100, 100),
+    ];
+    assert_eq!(
+        breach_of(&before, &client_ack(Flow::First, 200, 200)),
+        (Side::Client, "ACK of what was not sent")
+    );
+}
+
+#[test]
+fn mapping_that_contradicts_another_is_a_breach() {
+    let before = [client_data(Flow::First, 0, 0, 100), data_up(0, 100)];
+    assert_eq!(
+        breach_of(&before, &client_data(Flow::First, 0, 500, 100)),
+        (Side::Client, "another mapping")
+    );
+}
+
+#[test]
+fn fin_elsewhere_is_a_breach() {
+    let fin = |at| server_data(at, 0).with(|p| p.flags = TcpFlags::ACK | TcpFlags::FIN);
+    assert_eq!(
+        breach_of(&[fin(0)], &fin(10)),
+        (Side::Server, "data behind the FIN")
+    );
+}
+
+#[test]
+fn a_joined_subflow_without_proof_counts_for_nothing() {
+    // The HMAC of this exchange's third packet is not the right one.
+    let exchange = hostile().join().pass(&[
+        server_data(0, 100),
+        data_down(Flow::First, 0, 0, 100),
+        client_ack(Flow::Joined, 0, 100),
+    ]);
+    assert_eq!(breaches(&exchange), [(Side::Client, "another proof")]);
+    exchange.breaks(Rule::AckToServer, &ack_up(100));
+}
+
+/// A client that has acknowledged what was never sent.
+fn after_a_breach() -> Exchange {
+    let exchange = hostile().pass(&[client_ack(Flow::First, 5000, 5000)]);
+    assert_eq!(breaches(&exchange)[0].0, Side::Client);
+    exchange
+}
+
+#[test]
+fn after_a_breach_other_bytes_of_the_client_are_its_own_affair() {
+    let mut other = client_data(Flow::First, 0, 0, 100);
+    other.payload[7] ^= 1;
+    let mut up = data_up(0, 100);
+    up.payload[7] ^= 1;
+    let passed = after_a_breach().pass(&[
+        client_data(Flow::First, 0, 0, 100),
+        data_up(0, 100),
+        other,
+        up,
+    ]);
+    let _ = passed.clean();
+}
+
+#[test]
+fn after_a_breach_bytes_that_did_not_come_in_are_still_wrong() {
+    let mut wrong = data_up(0, 100);
+    wrong.payload[7] ^= 1;
+    after_a_breach()
+        .pass(&[client_data(Flow::First, 0, 0, 100)])
+        .breaks(Rule::SameBytes, &wrong);
+}
+
+#[test]
+fn after_a_breach_the_server_is_still_told_nothing_of_its_own_account() {
+    after_a_breach()
+        .pass(&[server_data(0, 100), data_down(Flow::First, 0, 0, 100)])
+        .breaks(Rule::AckToServer, &ack_up(100));
+    after_a_breach().breaks(Rule::Window, &ack_up(0).with(|p| p.window = 60_000));
+    let damaged = ack_up(0).with(|p| p.damaged = true);
+    after_a_breach().breaks(Rule::Checksum, &damaged);
+}
+
+#[test]
+fn after_a_breach_mappings_are_still_stable_and_data_acks_true() {
+    let longer = data_down(Flow::First, 0, 0, 100)
+        .with(|p| p.mptcp = Some(dss(dsn_up(0), Some((dsn_down(0), 1, 120)), false)));
+    after_a_breach()
+        .pass(&[
+            server_data(0, 100),
+            data_down(Flow::First, 0, 0, 100),
+            server_data(0, 100),
+        ])
+        .breaks(Rule::StableMapping, &longer);
+    after_a_breach()
+        .pass(&[client_data(Flow::First, 0, 0, 100), data_up(0, 100)])
+        .breaks(Rule::AckToClient, &ack_down(Flow::First, 0, 100));
+}
+
+#[test]
+fn a_stray_goes_on_as_it_came() {
+    let stray = Packet::new(Point::FromClient, Flow::Joined, 7, 9);
+    let same = stray.clone().with(|p| p.point = Point::ToServer);
+    let exchange = hostile().pass(&[stray, same]);
+    assert_eq!(breaches(&exchange.clean()), []);
+}
+
+#[test]
+fn connection_that_the_proxy_has_let_go_of_may_begin_again_on_the_same_ends() {
+    let mut exchange = hostile();
+    exchange.checker.retain(|_| false);
+    let syn = Packet::new(Point::FromClient, Flow::First, ISN_SERVER, 0)
+        .with(|p| p.flags = TcpFlags::SYN);
+    let up = syn.clone().with(|p| {
+        p.point = Point::ToServer;
+        p.flow = Flow::Server;
+    });
+    assert_eq!(breaches(&exchange.pass(&[syn, up]).clean()), []);
+}
