@@ -3,7 +3,7 @@
 
 use flexcp_wire::{DataNumber, SackBlocks};
 
-use crate::checks::Output;
+use crate::output::Output;
 use crate::world::FLOWS;
 
 /// Sent mappings that a flow remembers for sending again.
@@ -36,13 +36,6 @@ impl Ranges {
         self.0.iter().find(holds).map_or(start, |&(_, right)| right)
     }
 
-    /// Whether all of `[from, to)` is there.
-    pub(crate) fn holds(&self, from: u64, to: u64) -> bool {
-        self.0
-            .iter()
-            .any(|&(left, right)| left <= from && to <= right)
-    }
-
     /// The first ranges behind `ack`, as SACK blocks counted from `base`.
     pub(crate) fn sack(&self, ack: u64, base: u32) -> SackBlocks {
         let mut blocks = SackBlocks::new();
@@ -62,12 +55,12 @@ pub(crate) type Mapping = (u32, u64, u32);
 pub(crate) struct ClientFlow {
     pub(crate) joined: bool,
     pub(crate) next: u32,
+    /// It has ended with a FIN, at `next`.
+    pub(crate) fin: bool,
     pub(crate) sent: Vec<Mapping>,
     pub(crate) got: Ranges,
     /// What came under a mapping and waits for what is missing before it on the flow.
     pending: Vec<Mapping>,
-    /// The mappings that FlexCP has declared.
-    declared: Vec<Mapping>,
     /// The latest ACK that came.
     pub(crate) acked: u32,
 }
@@ -80,12 +73,12 @@ pub(crate) struct Client {
     pub(crate) next: u64,
     pub(crate) fin: bool,
     got: Ranges,
-    /// The data that has come on any flow, also behind what is missing there.
-    pub(crate) seen: Ranges,
     /// Number of the server's DATA_FIN.
     pub(crate) fin_got: Option<u64>,
     /// The latest data ACK it has sent.
     pub(crate) acked: u64,
+    /// Right edge of the windows that it has offered.
+    pub(crate) edge: u64,
 }
 
 /// The server.
@@ -98,9 +91,6 @@ pub(crate) struct Server {
     /// The latest ACK it has sent and got.
     pub(crate) acked: u64,
     pub(crate) peer_acked: u64,
-    /// The latest TSval and right window edge that it was told.
-    pub(crate) clock: Option<u32>,
-    pub(crate) edge: u64,
 }
 
 impl Client {
@@ -143,28 +133,11 @@ impl Client {
         }
     }
 
-    /// A mapping is never declared twice in different ways (RFC 8684 section 3.3.1).
-    pub(crate) fn check_mapping(&mut self, k: usize, new: Mapping) {
-        let declared = &mut self.flows[k].declared;
-        let (ssn, _, len) = new;
-        for old in declared.iter() {
-            let apart = old.0 + old.2 <= ssn || ssn + len <= old.0;
-            assert!(
-                apart || *old == new,
-                "mapping {new:?} of flow {k} was {old:?}"
-            );
-        }
-        if !declared.contains(&new) {
-            declared.push(new);
-        }
-    }
-
     /// Takes data that came at this place of a flow.
     pub(crate) fn take(&mut self, k: usize, (ssn, dsn, len): Mapping) {
         let flow = &mut self.flows[k];
         flow.got.add(ssn.into(), u64::from(ssn) + u64::from(len));
         flow.pending.push((ssn, dsn, len));
-        self.seen.add(dsn, dsn + u64::from(len));
         let ready = flow.got.end_from(1);
         let got = &mut self.got;
         flow.pending.retain(|&(ssn, dsn, len)| {
@@ -211,7 +184,7 @@ pub(crate) fn stream(up: bool, at: u64, len: u32) -> Vec<u8> {
 }
 
 /// The byte at `at`: never 0, which is what filler is made of.
-pub(crate) fn byte(up: bool, at: u64) -> u8 {
+fn byte(up: bool, at: u64) -> u8 {
     let mixed = (at + 1 + u64::from(up) * 77).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56;
     u8::try_from(mixed).unwrap_or(0) | 1
 }

@@ -3,7 +3,6 @@
 //! inputs) and under libFuzzer (`fuzz/` beside the workspace).
 #![forbid(unsafe_code)]
 
-mod checks;
 pub mod corpus;
 mod ends;
 pub mod icmp;
@@ -14,6 +13,7 @@ pub mod legs;
 pub mod mutate;
 mod opening;
 pub mod options;
+mod output;
 pub mod parse;
 pub mod stream;
 pub mod text;

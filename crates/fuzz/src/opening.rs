@@ -5,8 +5,8 @@ use flexcp_wire::{
     Timestamps,
 };
 
-use crate::checks::Output;
 use crate::keys;
+use crate::output::Output;
 use crate::world::{FLOWS, Packet, Party, World};
 
 /// How far a conversation has come before the fuzzer takes over.
@@ -37,14 +37,16 @@ impl World {
     /// Plays the handshakes up to `stage`.
     pub(crate) fn open(&mut self, stage: Stage) {
         if stage >= Stage::SynSent {
-            let _ = self.send(&self.syn());
+            let out = self.send(&self.syn());
+            self.learn(&out);
         }
         if stage >= Stage::SynReceived {
             let out = self.send(&self.syn_ack());
             self.learn(&out);
         }
         if stage >= Stage::Established {
-            let _ = self.send(&self.third());
+            let out = self.send(&self.third());
+            self.learn(&out);
         }
         let joins = match stage {
             Stage::OneJoin => 1,
@@ -54,13 +56,17 @@ impl World {
         for k in 1..=joins {
             let out = self.send(&self.join_syn(k, false));
             self.learn(&out);
-            let _ = self.send(&self.join_ack(k));
+            if self.flows[k].peer_nonce != 0 {
+                let out = self.send(&self.join_ack(k));
+                self.learn(&out);
+            }
         }
     }
 
-    /// Takes keys, numbers and nonces out of what FlexCP has answered.
+    /// Takes keys, numbers, nonces and clocks out of what FlexCP has sent.
     pub(crate) fn learn(&mut self, outputs: &[Output]) {
         for output in outputs {
+            self.hear(output);
             let (Party::Client(k), true) = (output.party, output.tcp.flags.contains(TcpFlags::SYN))
             else {
                 continue;
@@ -79,12 +85,25 @@ impl World {
         }
     }
 
+    /// Notes the clock that a packet shows its receiver.
+    fn hear(&mut self, output: &Output) {
+        let heard = match output.party {
+            Party::Client(k) => &mut self.heard[k],
+            Party::Server => &mut self.heard[FLOWS],
+        };
+        if let Some(Timestamps { val, .. }) = output.options.timestamps
+            && (*heard == 0 || val.wrapping_sub(*heard).cast_signed() > 0)
+        {
+            *heard = val;
+        }
+    }
+
     /// The client's SYN.
     pub(crate) fn syn(&self) -> Packet {
         let mut syn = Packet::new(Party::Client(0), self.flows[0].isn, 0, TcpFlags::SYN);
         let capable = self.capable(CapableKeys::Syn);
         syn.options = self.syn_options(0, self.setup.scales.0, Some(capable), 0);
-        syn.window = 65_535;
+        syn.window = 65_000;
         syn
     }
 
@@ -93,8 +112,8 @@ impl World {
         let ack = self.flows[0].isn.wrapping_add(1);
         let flags = TcpFlags::SYN | TcpFlags::ACK;
         let mut syn_ack = Packet::new(Party::Server, self.server_isn, ack, flags);
-        syn_ack.options = self.syn_options(FLOWS, self.setup.scales.1, None, self.clock(0));
-        syn_ack.window = 65_160;
+        syn_ack.options = self.syn_options(FLOWS, self.setup.scales.1, None, self.heard[FLOWS]);
+        syn_ack.window = 65_000;
         syn_ack
     }
 
@@ -147,7 +166,7 @@ impl World {
     pub(crate) fn options(&self, k: usize, more: &[TcpOption<'_>]) -> Vec<u8> {
         let mut writer = OptionWriter::new();
         if self.setup.timestamps {
-            let (val, ecr) = (self.clock(k), 0);
+            let (val, ecr) = (self.clock(k), self.heard[k]);
             writer.push(&TcpOption::Timestamps(Timestamps { val, ecr }));
         }
         for option in more {

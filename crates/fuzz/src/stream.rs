@@ -9,9 +9,9 @@ use flexcp_wire::{
     TcpFlags, TcpOption, Timestamps,
 };
 
-use crate::checks::Output;
 use crate::input::Input;
 use crate::opening::Stage;
+use crate::output::Output;
 use crate::world::{FLOWS, Packet, Party, Setup, World};
 use crate::{keys, options};
 
@@ -156,7 +156,8 @@ fn some_options(
             Party::Client(k) => k,
             Party::Server => FLOWS,
         };
-        let (val, ecr) = (world.clock(k).wrapping_add(input.delta()), input.delta());
+        let val = world.clock(k).wrapping_add(input.delta());
+        let ecr = world.heard[k].wrapping_add(input.delta());
         writer.push(&TcpOption::Timestamps(Timestamps { val, ecr }));
     }
     if form & 0x30 == 0x30 {

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::LazyLock;
 use std::time::Duration;
 
+use flexcp_invariants::{Checker, Observation, Options, Payload as Seen, Point};
 use flexcp_translator::{
     Announce, Config, Frame, HEADROOM, Instant, Limits, Mode, Payload, Prefix, Service, Timeouts,
     Translator, Verdict,
@@ -13,8 +14,8 @@ use flexcp_wire::{
     ChecksumState, Gso, GsoKind, IpHeader, Offload, PacketLine, Sum, TcpFlags, TcpHeader,
 };
 
-use crate::checks::{self, Output};
 use crate::input::Input;
+use crate::output::{self, Output};
 
 /// Flows that a client may have.
 pub(crate) const FLOWS: usize = 4;
@@ -83,6 +84,12 @@ pub(crate) struct World {
     pub(crate) server_isn: u32,
     /// What the server sees as its client: learned from the SYN.
     pub(crate) source: SocketAddr,
+    /// The latest TSval that came to each flow, and to the server behind them.
+    pub(crate) heard: [u32; FLOWS + 1],
+    /// Sees every packet, and judges those of FlexCP's.
+    pub(crate) checker: Checker,
+    /// Connections that FlexCP had let go of when the checker was told last.
+    closed: u64,
     buf: Vec<u8>,
 }
 
@@ -270,6 +277,15 @@ impl World {
             server,
             server_isn: base.wrapping_add(0x2000_0000 * u32::from(!setup.wrap)),
             setup,
+            heard: [0; FLOWS + 1],
+            checker: Checker::new(
+                Options {
+                    hostile: true,
+                    ..Options::default()
+                },
+                None,
+            ),
+            closed: 0,
             buf: Vec::new(),
         }
     }
@@ -277,12 +293,12 @@ impl World {
     /// Sends a packet; what comes out of it has been checked.
     pub(crate) fn send(&mut self, packet: &Packet) -> Vec<Output> {
         let (bytes, offload) = self.build(packet);
-        let complete = offload.checksum == ChecksumState::Complete;
         self.buf.clear();
         self.buf.resize(HEADROOM, 0xa5);
         self.buf.extend_from_slice(&bytes);
         let mut buf = std::mem::take(&mut self.buf);
         let end = buf.len();
+        self.observe_input(&bytes, offload);
         let mut frame = Frame::new(&mut buf, HEADROOM..end, offload);
         let verdict = self.translator.handle_packet(self.now, &mut frame);
         let mut out = Vec::new();
@@ -299,14 +315,11 @@ impl World {
         }
         if verdict == Verdict::Forward {
             let (packet_out, offload) = (frame.packet().to_vec(), frame.offload);
-            let same = packet_out == bytes;
-            let broken = packet.broken && complete;
-            checks::well_formed(&packet_out, offload, same, broken);
-            self.deliver(&packet_out, false, &mut out);
+            self.deliver(&packet_out, offload, false, &mut out);
         }
         self.drain(Some(&frame), &mut out);
+        self.forget_closed();
         self.buf = buf;
-        checks::bounded(out.len());
         out
     }
 
@@ -317,28 +330,29 @@ impl World {
         let end = buf.len();
         let mut frame = Frame::new(&mut buf, HEADROOM..end, offload);
         trace(|| format!("        raw {}", PacketLine(bytes)));
+        self.observe_input(bytes, offload);
         let verdict = self.translator.handle_packet(self.now, &mut frame);
         if verdict == Verdict::Forward && frame.packet() != bytes {
             trace(|| format!("        FlexCP sends {}", PacketLine(frame.packet())));
-            checks::addressed(frame.packet());
+            output::addressed(frame.packet());
         }
         let mut out = Vec::new();
         self.drain(Some(&frame), &mut out);
-        checks::bounded(out.len());
+        self.forget_closed();
     }
 
     /// Time goes on to `now`, with all that is due on the way.
     pub(crate) fn advance(&mut self, now: Instant) -> Vec<Output> {
         let mut out = Vec::new();
-        for _ in 0..checks::MAX_TIMEOUTS {
+        for _ in 0..output::MAX_TIMEOUTS {
             match self.translator.poll_timeout() {
                 Some(due) if due <= now => self.now = self.now.max(due),
                 _ => break,
             }
+            self.checker.observe_timeout();
             self.translator.handle_timeout(self.now);
-            let before = out.len();
             self.drain(None, &mut out);
-            checks::bounded(out.len() - before);
+            self.forget_closed();
             let next = self.translator.poll_timeout();
             assert!(next.is_none_or(|next| next > self.now), "timer left over");
         }
@@ -348,7 +362,7 @@ impl World {
 
     /// Everybody is silent until every timer has run: nothing may be left.
     pub(crate) fn run_down(&mut self) {
-        for _ in 0..checks::MAX_TIMEOUTS {
+        for _ in 0..output::MAX_TIMEOUTS {
             let Some(due) = self.translator.poll_timeout() else {
                 break;
             };
@@ -371,15 +385,66 @@ impl World {
                 }
                 Payload::Zeros(len) => packet.resize(packet.len() + len, 0),
             }
-            checks::well_formed(&packet, transmit.offload, false, false);
-            self.deliver(&packet, filler, out);
+            self.deliver(&packet, transmit.offload, filler, out);
+        }
+    }
+
+    /// Shows the checker a packet that goes in.
+    fn observe_input(&mut self, packet: &[u8], offload: Offload) {
+        let from_server = IpHeader::parse(packet).is_ok_and(|ip| ip.src == self.server.ip());
+        let point = if from_server {
+            Point::FromServer
+        } else {
+            Point::FromClient
+        };
+        match Observation::whole(self.now.0, point, packet, offload) {
+            Some(seen) => self.checker.observe(&seen),
+            None => self.checker.observe_timeout(),
+        }
+    }
+
+    /// Shows the checker a packet that comes out.
+    fn judge(&mut self, packet: &[u8], offload: Offload, filler: bool) {
+        let to_server = IpHeader::parse(packet).is_ok_and(|ip| ip.dst == self.server.ip());
+        let point = if to_server {
+            Point::ToServer
+        } else {
+            Point::ToClient
+        };
+        let Some(mut seen) = Observation::whole(self.now.0, point, packet, offload) else {
+            return;
+        };
+        if filler {
+            seen.payload = Seen::Zeros;
+        }
+        self.checker.observe(&seen);
+        if let Some(violation) = self.checker.violations().first() {
+            let breaches: Vec<_> = self
+                .checker
+                .breaches()
+                .filter(|(client, ..)| Some(*client) == violation.client)
+                .map(|(_, side, breach)| (side, breach))
+                .collect();
+            panic!("{violation}; breaches so far: {breaches:?}");
+        }
+    }
+
+    /// Tells the checker which connections FlexCP has let go of.
+    fn forget_closed(&mut self) {
+        let closed = self.translator.counters().connections_closed;
+        if closed != self.closed {
+            self.closed = closed;
+            let views = self.translator.connections(self.now);
+            let left: Vec<SocketAddr> = views.map(|view| view.client).collect();
+            self.checker.retain(|client| left.contains(&client));
         }
     }
 
     /// Finds out whom a packet is for.
-    fn deliver(&mut self, packet: &[u8], filler: bool, out: &mut Vec<Output>) {
+    fn deliver(&mut self, packet: &[u8], offload: Offload, filler: bool, out: &mut Vec<Output>) {
         trace(|| format!("        FlexCP sends {}", PacketLine(packet)));
-        let Some(output) = Output::parse(packet, filler) else {
+        self.judge(packet, offload, filler);
+        let Some(output) = Output::parse(packet) else {
             return;
         };
         let (from, to) = (output.from, output.to);
@@ -452,7 +517,8 @@ impl World {
             ChecksumState::Partial => pseudo.fold(),
             _ => pseudo.add(Sum::of(&bytes[at..])).checksum(),
         };
-        let field = if packet.broken { field ^ 0x5a5a } else { field };
+        let is_broken = packet.broken && checksum == ChecksumState::Complete;
+        let field = if is_broken { field ^ 0x5a5a } else { field };
         bytes[at + 16..at + 18].copy_from_slice(&field.to_be_bytes());
         let kind = if v6 { GsoKind::TcpV6 } else { GsoKind::TcpV4 };
         let gso = gso.map(|size| Gso {
