@@ -13,6 +13,7 @@ mod fallback;
 mod gso;
 mod handshake;
 mod holes;
+mod honest;
 mod icmp;
 mod join;
 mod limits;

@@ -11,6 +11,7 @@ mod notation;
 mod setup;
 mod show;
 
+use flexcp_invariants::{Checker, Observation, Options, Payload as Seeing, Point, Side};
 use flexcp_translator::{
     Config, ConnectionState, ConnectionView, Counters, Drops, Frame, HEADROOM, Instant, Payload,
     Translator, Verdict,
@@ -30,6 +31,10 @@ pub(crate) struct Scenario {
     pub(crate) translator: Translator,
     pub(crate) net: Net,
     judge: Judge,
+    /// Sees every packet, and judges those of FlexCP's.
+    checker: Checker,
+    /// Connections that FlexCP had let go of when the checker was told last.
+    closed: u64,
     now: Instant,
     headroom: usize,
     seen: (Counters, Drops),
@@ -81,6 +86,14 @@ impl Scenario {
             translator: Translator::new(config, seed),
             net,
             judge: Judge::default(),
+            checker: Checker::new(
+                Options {
+                    hostile: true,
+                    ..Options::default()
+                },
+                None,
+            ),
+            closed: 0,
             now: Instant::default(),
             headroom: HEADROOM,
             seen: (Counters::default(), Drops::default()),
@@ -202,6 +215,7 @@ impl Scenario {
             self.headroom..self.headroom + bytes.len(),
             offload,
         );
+        self.observe_input(bytes, offload);
         let translating = self.translating();
         let before = (*self.translator.counters(), *self.translator.drops());
         let verdict = self.translator.handle_packet(self.now, &mut frame);
@@ -234,6 +248,7 @@ impl Scenario {
             Verdict::Drop(reason) => outcome.lines.push(format!("drop {}", reason.name())),
         }
         self.drain(&mut outcome, Some(&frame), translating);
+        self.forget_closed();
         outcome
     }
 
@@ -246,6 +261,7 @@ impl Scenario {
             checksums: Vec::new(),
         };
         let translating = self.translating();
+        self.checker.observe_timeout();
         self.translator.handle_timeout(self.now);
         assert!(
             self.translator
@@ -254,6 +270,7 @@ impl Scenario {
             "timer left over"
         );
         self.drain(&mut outcome, None, translating);
+        self.forget_closed();
         outcome
     }
 
@@ -448,6 +465,64 @@ impl Scenario {
             .judge
             .violations(&self.net, &seen, segment_len, translating, filler);
         outcome.lines.extend(wrong);
+        outcome
+            .lines
+            .extend(self.observe_output(packet, offload, filler));
+    }
+
+    /// Shows the checker a packet that goes in.
+    fn observe_input(&mut self, packet: &[u8], offload: Offload) {
+        let servers = &self.net.backends;
+        let of_server = |ip: IpHeader| servers.iter().any(|server| server.ip() == ip.src);
+        let point = if IpHeader::parse(packet).is_ok_and(of_server) {
+            Point::FromServer
+        } else {
+            Point::FromClient
+        };
+        match Observation::whole(self.now.0, point, packet, offload) {
+            Some(seen) => self.checker.observe(&seen),
+            None => self.checker.observe_timeout(),
+        }
+    }
+
+    /// Shows the checker a packet that goes out; what is wrong with it.
+    fn observe_output(&mut self, packet: &[u8], offload: Offload, filler: bool) -> Vec<String> {
+        let servers = &self.net.backends;
+        let to_server = |ip: IpHeader| servers.iter().any(|server| server.ip() == ip.dst);
+        let point = if IpHeader::parse(packet).is_ok_and(to_server) {
+            Point::ToServer
+        } else {
+            Point::ToClient
+        };
+        let Some(mut seen) = Observation::whole(self.now.0, point, packet, offload) else {
+            return Vec::new();
+        };
+        if filler {
+            seen.payload = Seeing::Zeros;
+        }
+        let before = self.checker.violations().len();
+        self.checker.observe(&seen);
+        let new = &self.checker.violations()[before..];
+        new.iter()
+            .map(|violation| format!("! {violation}"))
+            .collect()
+    }
+
+    /// Tells the checker which connections FlexCP has let go of.
+    fn forget_closed(&mut self) {
+        let closed = self.translator.counters().connections_closed;
+        if closed != self.closed {
+            self.closed = closed;
+            let views = self.translator.connections(self.now);
+            let left: Vec<_> = views.map(|view| view.client).collect();
+            self.checker.retain(|client| left.contains(&client));
+        }
+    }
+
+    /// The sides that the checker has caught at breaking the protocol, and how.
+    pub(crate) fn breaches(&self) -> Vec<(Side, &'static str)> {
+        let breaches = self.checker.breaches();
+        breaches.map(|(_, side, breach)| (side, breach)).collect()
     }
 }
 
