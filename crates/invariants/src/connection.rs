@@ -43,6 +43,11 @@ pub(crate) struct Stream {
     pub(crate) carried: Ranges,
     /// Furthest right edge that the receiver has offered.
     pub(crate) edge: u64,
+    /// The one that it offered last.
+    pub(crate) last_edge: u64,
+    /// What came from the sender in packets that end beyond the right edge: the proxy may ACK it on its subflow
+    /// all the same (RFC 8684 section 3.3.6: the sender keeps it until the data ACK).
+    pub(crate) overrun: Ranges,
     /// What the proxy has acknowledged to the sender.
     pub(crate) ack_out: u64,
     pub(crate) remembered: Remembered,
@@ -60,6 +65,8 @@ impl Stream {
             has: Ranges::new(),
             carried: Ranges::new(),
             edge: ORIGIN,
+            last_edge: ORIGIN,
+            overrun: Ranges::new(),
             ack_out: ORIGIN,
             remembered: Remembered::default(),
         }
@@ -95,6 +102,19 @@ impl Stream {
     pub(crate) fn receiver_has(&self, from: u64, to: u64) -> bool {
         let from = from.max(self.acked);
         from >= to || self.has.contains(from, to)
+    }
+
+    /// Whether all of this has come to the receiver by its own words, or overran its window.
+    pub(crate) fn is_accounted_for(&self, from: u64, to: u64) -> bool {
+        let mut at = from.max(self.acked);
+        while at < to {
+            let known = [&self.has, &self.overrun].map(|ranges| ranges.range_at(at));
+            let Some((_, right)) = known.into_iter().flatten().max_by_key(|range| range.1) else {
+                return false;
+            };
+            at = right;
+        }
+        true
     }
 
     /// Takes bytes that came in.
@@ -215,6 +235,7 @@ impl Connection {
         }
         let up_floor = up.min(self.up.acked) - self.lag;
         self.up.remembered.release(up_floor);
+        self.up.overrun.release(up_floor);
         self.down.remembered.release(down.min(self.down.ack_out));
     }
 

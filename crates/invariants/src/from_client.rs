@@ -191,7 +191,7 @@ impl Connection {
             }
         }
         let bytes = packet.bytes();
-        let mut at = start;
+        let (mut at, mut overruns) = (start, false);
         while at < end {
             let subflow = &self.subflows[index];
             let (to, len) = match subflow.up.find(at) {
@@ -209,7 +209,13 @@ impl Connection {
                 self.note_breach(Side::Client, "other bytes");
             }
             self.up.note(to, part, len, oracle.is_none());
+            overruns |= !self.identity && to + len > self.up.last_edge;
             at += len;
+        }
+        if overruns {
+            for mapping in self.subflows[index].up.within(start, end) {
+                self.up.overrun.insert(mapping.to, mapping.to + mapping.len);
+            }
         }
     }
 

@@ -338,7 +338,7 @@ impl Connection {
                     break;
                 }
             };
-            if !self.up.receiver_has(to, to + (end - at)) {
+            if !self.up.is_accounted_for(to, to + (end - at)) {
                 report.add(
                     Rule::AckToClient,
                     format!(

@@ -1,6 +1,6 @@
 //! Exchanges that keep every rule, among them the odd ones that are allowed.
 
-use flexcp_invariants::Options;
+use flexcp_invariants::{Options, Rule};
 use flexcp_wire::TcpFlags;
 
 use crate::exchange::{
@@ -268,4 +268,20 @@ fn join_that_made_room_for_another_is_answered_anew() {
             join_syn_ack(Flow::Joined, 30),
         ])
         .clean();
+}
+
+#[test]
+fn data_beyond_the_servers_window_may_be_acked_on_its_subflow() {
+    let exchange = |from| {
+        Exchange::established(false).join().pass(&[
+            server_ack(0),
+            client_data(Flow::Joined, 0, from, 200),
+            data_up(from, 200),
+        ])
+    };
+    // The window ends at 1000.
+    exchange(801)
+        .pass(&[ack_down(Flow::Joined, 200, 0)])
+        .clean();
+    exchange(800).breaks(Rule::AckToClient, &ack_down(Flow::Joined, 200, 0));
 }
