@@ -1,6 +1,7 @@
 //! `flexcp run`: starts everything in order, waits, and takes everything back.
 
 use std::io;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -44,16 +45,21 @@ pub fn run(path: &Path) -> Result<(), RunError> {
     })?;
     let tun = Tun::open(&config.device.name.value)?;
     info!("device {} made", tun.name());
-    let seed = flexcp_io::random_bytes().map_err(RunError::Random)?;
-    let (worker, handle) =
-        Worker::new(tun, plan::translator(&config, &sources), seed).map_err(RunError::Worker)?;
+    let queues = queues(tun, &config, &sources)?;
+    let (workers, handles): (Vec<_>, Vec<_>) = Worker::all(queues)
+        .map_err(RunError::Worker)?
+        .into_iter()
+        .unzip();
     let mut report = |change: &str| info!("kernel: {change}");
     let kernel = KernelTables::install(&plan::kernel(&config, &sources), &mut report)?;
 
     let ended = Arc::new(Waker::new().map_err(RunError::Worker)?);
-    let tell = Arc::clone(&ended);
-    let worker = worker::spawn(worker, move || tell.wake()).map_err(RunError::Worker)?;
-    serve(control, vec![handle.clone()], &config).map_err(RunError::Worker)?;
+    let spawn = |worker| {
+        let tell = Arc::clone(&ended);
+        worker::spawn(worker, move || tell.wake()).map_err(RunError::Worker)
+    };
+    let workers: Vec<_> = workers.into_iter().map(spawn).collect::<Result<_, _>>()?;
+    serve(control, handles.clone(), &config).map_err(RunError::Worker)?;
     for line in config::summary(&config) {
         info!("service {line}");
     }
@@ -64,17 +70,31 @@ pub fn run(path: &Path) -> Result<(), RunError> {
     notify(NotifyState::Stopping);
     // The kernel goes first: what it brings no more, the worker need not translate.
     let removed = kernel.remove(&mut report);
-    handle.stop();
-    joined(worker)?;
+    handles.iter().for_each(WorkerHandle::stop);
+    workers.into_iter().try_for_each(joined)?;
     removed?;
     reason?;
     info!("everything taken back, ends");
     Ok(())
 }
 
+/// A queue of the device for each worker, and what its translator is told.
+fn queues(
+    tun: Tun,
+    config: &Config,
+    sources: &[Vec<IpAddr>],
+) -> Result<Vec<(Tun, flexcp_translator::Config)>, RunError> {
+    let count = plan::workers(config);
+    let more = (1..count).map(|_| tun.another_queue());
+    let mut tuns = more.collect::<Result<Vec<_>, _>>()?;
+    tuns.insert(0, tun);
+    let told = (0..count).map(|worker| plan::translator(config, sources, worker));
+    Ok(tuns.into_iter().zip(told).collect())
+}
+
 /// The configuration and the addresses towards each service's back ends, when nothing is wrong.
 /// Otherwise everything that is wrong has gone to standard error.
-fn checked(path: &Path) -> Result<(Config, Vec<Vec<std::net::IpAddr>>), RunError> {
+fn checked(path: &Path) -> Result<(Config, Vec<Vec<IpAddr>>), RunError> {
     let (config, mut found) = config::load(path)?;
     let Some(config) = config else {
         return Err(invalid(&found));

@@ -1,7 +1,10 @@
 //! A worker: one thread that owns one queue of the device and one translator, and takes every packet
 //! from the one through the other and back. It takes no lock and allocates nothing for a packet.
 //!
-//! Others reach it through a [`WorkerHandle`]: what they ask is answered between two batches.
+//! Others reach it through a [`WorkerHandle`]: what they ask is answered between two batches. Workers beside
+//! each other have nothing in common but the rings between them.
+
+mod handover;
 
 use std::fmt;
 use std::io;
@@ -11,16 +14,28 @@ use std::thread;
 use std::time::Duration;
 
 use flexcp_io::{PacketBuffer, Tun, Waker};
-use flexcp_translator::{Config, ConnectionView, Counters, Drops, Instant, Translator, Verdict};
+use flexcp_translator::{
+    Config, ConnectionView, Counters, Drops, Frame, Instant, Translator, Verdict,
+};
+
+use self::handover::{Handover, Sorted};
 
 /// A worker that has not begun yet.
 pub struct Worker {
-    tun: Tun,
-    translator: Translator,
+    number: usize,
+    path: Path,
     buffer: PacketBuffer,
-    carrier: CarrierCounters,
+    /// To and from the others, when there are any.
+    handover: Option<Handover>,
     requests: Receiver<Request>,
     waker: Arc<Waker>,
+}
+
+/// From the device through the translator and back.
+struct Path {
+    tun: Tun,
+    translator: Translator,
+    carrier: CarrierCounters,
 }
 
 /// How others reach a worker.
@@ -48,6 +63,10 @@ pub struct CarrierCounters {
     pub malformed_rx: u64,
     /// Packets that the device did not take.
     pub send_failed: u64,
+    /// Packets that came to the wrong worker and went on to another.
+    pub handed_over: u64,
+    /// Such packets that were lost because the other one lags behind.
+    pub handover_lost: u64,
 }
 
 /// What can be asked of a worker.
@@ -62,22 +81,44 @@ pub(crate) enum Request {
 }
 
 impl Worker {
-    /// A worker for the queue `tun`, and the handle to it. `seed` must be unpredictable.
+    /// A worker for each queue, and the handles to them. The first queue is for the translator that the first
+    /// of `configs` tells what to do, and so on.
     ///
     /// # Errors
-    /// When the process has no file descriptor left.
-    pub fn new(tun: Tun, config: Config, seed: [u8; 32]) -> io::Result<(Self, WorkerHandle)> {
-        let waker = Arc::new(Waker::new()?);
-        let (handle, requests) = WorkerHandle::new(Arc::clone(&waker));
-        let worker = Self {
-            tun,
-            translator: Translator::new(config, seed),
-            buffer: PacketBuffer::new(),
-            carrier: CarrierCounters::default(),
-            requests,
-            waker,
+    /// When the process has no file descriptor left, or no randomness is to be had.
+    pub fn all(queues: Vec<(Tun, Config)>) -> io::Result<Vec<(Self, WorkerHandle)>> {
+        let (tuns, configs): (Vec<_>, Vec<_>) = queues.into_iter().unzip();
+        let wakers = tuns.iter().map(|_| Waker::new().map(Arc::new));
+        let wakers: Vec<_> = wakers.collect::<io::Result<_>>()?;
+        let handovers: Vec<_> = if tuns.len() > 1 {
+            let keys = flexcp_io::random_bytes::<16>()?;
+            let (low, high) = keys.split_at(8);
+            let key = |half: &[u8]| u64::from_ne_bytes(half.try_into().expect("8 bytes"));
+            let ends = Handover::connect(&configs, &wakers, (key(low), key(high)));
+            ends.into_iter().map(Some).collect()
+        } else {
+            vec![None]
         };
-        Ok((worker, handle))
+        let mut workers = vec![];
+        let parts = tuns.into_iter().zip(configs).zip(wakers).zip(handovers);
+        for (number, (((tun, config), waker), handover)) in parts.enumerate() {
+            let (handle, requests) = WorkerHandle::new(Arc::clone(&waker));
+            let seed = flexcp_io::random_bytes()?;
+            let worker = Self {
+                number,
+                path: Path {
+                    tun,
+                    translator: Translator::new(config, seed),
+                    carrier: CarrierCounters::default(),
+                },
+                buffer: PacketBuffer::new(),
+                handover,
+                requests,
+                waker,
+            };
+            workers.push((worker, handle));
+        }
+        Ok(workers)
     }
 
     /// Works until it is told to stop.
@@ -86,19 +127,23 @@ impl Worker {
     /// When the device can't be read any more, as when it was deleted.
     pub fn run(mut self) -> io::Result<()> {
         loop {
-            let timeout = self.translator.poll_timeout().map(|due| due.since(now()));
-            let ready = flexcp_io::wait(&self.tun, &self.waker, timeout)?;
+            let due = self.path.translator.poll_timeout();
+            let timeout = due.map(|due| due.since(now()));
+            let may_sleep = self.handover.as_ref().is_none_or(Handover::may_sleep);
+            let timeout = if may_sleep {
+                timeout
+            } else {
+                Some(Duration::ZERO)
+            };
+            let ready = flexcp_io::wait(&self.path.tun, &self.waker, timeout)?;
+            if let Some(handover) = &self.handover {
+                handover.has_woken();
+            }
             if ready.packets {
                 self.batch()?;
             }
-            if self
-                .translator
-                .poll_timeout()
-                .is_some_and(|due| due <= now())
-            {
-                self.translator.handle_timeout(now());
-                self.transmit();
-            }
+            self.take_parcels();
+            self.path.handle_timeout(&self.buffer);
             if ready.woken && self.answer().is_break() {
                 return Ok(());
             }
@@ -107,30 +152,46 @@ impl Worker {
 
     /// Takes a bounded number of packets, so that timers and requests have their turn.
     fn batch(&mut self) -> io::Result<()> {
+        let path = &mut self.path;
         for _ in 0..BATCH {
-            let Some(mut frame) = self.tun.receive(&mut self.buffer)? else {
+            let Some(mut frame) = path.tun.receive(&mut self.buffer)? else {
                 break;
             };
-            if self.translator.handle_packet(now(), &mut frame) == Verdict::Forward
-                && self.tun.send(&mut frame).is_err()
-            {
-                self.carrier.send_failed += 1;
+            let Some(handover) = &mut self.handover else {
+                path.translate(&mut frame);
+                path.transmit(&self.buffer);
+                continue;
+            };
+            let (range, offload) = (frame.range(), frame.offload);
+            let sorted = handover.sort(&path.translator, &mut self.buffer, range.clone(), offload);
+            if path.carrier.is_ours(sorted) {
+                path.translate(&mut self.buffer.frame(range, offload));
+                path.transmit(&self.buffer);
             }
-            self.transmit();
         }
         Ok(())
     }
 
-    /// Sends what the translator has made; its payload may stand in the packet just handled.
-    fn transmit(&mut self) {
-        while let Some(transmit) = self.translator.poll_transmit() {
-            if self
-                .tun
-                .send_transmit(&transmit, self.buffer.as_bytes())
-                .is_err()
-            {
-                self.carrier.send_failed += 1;
+    /// Takes what others have handed over, a bounded number again.
+    fn take_parcels(&mut self) {
+        let (Some(handover), path) = (&mut self.handover, &mut self.path) else {
+            return;
+        };
+        for _ in 0..BATCH {
+            let Some((from, mut parcel)) = handover.take() else {
+                break;
+            };
+            let (range, offload) = (parcel.range.clone(), parcel.offload);
+            let sorted = if parcel.is_owned() {
+                Sorted::Ours
+            } else {
+                handover.sort(&path.translator, &mut parcel.buffer, range.clone(), offload)
+            };
+            if path.carrier.is_ours(sorted) {
+                path.translate(&mut parcel.buffer.frame(range, offload));
+                path.transmit(&parcel.buffer);
             }
+            handover.give_back(from, parcel.buffer);
         }
     }
 
@@ -140,7 +201,7 @@ impl Worker {
             match request {
                 Request::Stats(answer) => drop(answer.try_send(self.snapshot())),
                 Request::Connections(answer) => {
-                    drop(answer.try_send(self.translator.connections(now()).collect()));
+                    drop(answer.try_send(self.path.translator.connections(now()).collect()));
                 }
                 Request::Stop => return std::ops::ControlFlow::Break(()),
             }
@@ -150,12 +211,43 @@ impl Worker {
 
     fn snapshot(&self) -> Snapshot {
         Snapshot {
-            counters: *self.translator.counters(),
-            drops: *self.translator.drops(),
+            counters: *self.path.translator.counters(),
+            drops: *self.path.translator.drops(),
             carrier: CarrierCounters {
-                malformed_rx: self.tun.malformed(),
-                ..self.carrier
+                malformed_rx: self.path.tun.malformed(),
+                ..self.path.carrier
             },
+        }
+    }
+}
+
+impl Path {
+    fn translate(&mut self, frame: &mut Frame<'_>) {
+        if self.translator.handle_packet(now(), frame) == Verdict::Forward
+            && self.tun.send(frame).is_err()
+        {
+            self.carrier.send_failed += 1;
+        }
+    }
+
+    /// Sends what the translator has made; its payload may stand in the packet just handled.
+    fn transmit(&mut self, buffer: &PacketBuffer) {
+        while let Some(transmit) = self.translator.poll_transmit() {
+            if self
+                .tun
+                .send_transmit(&transmit, buffer.as_bytes())
+                .is_err()
+            {
+                self.carrier.send_failed += 1;
+            }
+        }
+    }
+
+    fn handle_timeout(&mut self, buffer: &PacketBuffer) {
+        let due = self.translator.poll_timeout();
+        if due.is_some_and(|due| due <= now()) {
+            self.translator.handle_timeout(now());
+            self.transmit(buffer);
         }
     }
 }
@@ -204,15 +296,28 @@ impl CarrierCounters {
         [
             ("malformed_rx", self.malformed_rx),
             ("send_failed", self.send_failed),
+            ("handed_over", self.handed_over),
+            ("handover_lost", self.handover_lost),
         ]
         .into_iter()
+    }
+
+    /// Counts what became of a packet just received; whether it is for the translator here.
+    fn is_ours(&mut self, sorted: Sorted) -> bool {
+        match sorted {
+            Sorted::Ours => {}
+            Sorted::HandedOver => self.handed_over += 1,
+            Sorted::Lost => self.handover_lost += 1,
+        }
+        sorted == Sorted::Ours
     }
 }
 
 impl fmt::Debug for Worker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Worker")
-            .field("device", &self.tun.name())
+            .field("device", &self.path.tun.name())
+            .field("number", &self.number)
             .finish_non_exhaustive()
     }
 }
@@ -237,7 +342,7 @@ pub fn spawn(
     }
 
     thread::Builder::new()
-        .name("worker-0".into())
+        .name(format!("worker-{}", worker.number))
         .spawn(move || {
             // Called after a panic, too.
             let _ended = Ended(Some(ended));

@@ -3,6 +3,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice};
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -219,6 +220,14 @@ impl PacketBuffer {
     #[must_use]
     pub fn new() -> Self {
         Self(vec![0; HEADROOM + MAX_PACKET].into_boxed_slice())
+    }
+
+    /// The packet that stands at `range`, as [`Tun::receive`] put it there.
+    ///
+    /// # Panics
+    /// When `range` does not lie inside the buffer.
+    pub fn frame(&mut self, range: Range<usize>, offload: Offload) -> Frame<'_> {
+        Frame::new(&mut self.0, range, offload)
     }
 
     /// All of the buffer: what [`Tun::send_transmit`] wants when the frame is gone.

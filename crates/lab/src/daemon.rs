@@ -159,8 +159,13 @@ pub fn check(lab: &Lab, config: &str) -> Result<Output> {
 
 /// A configuration for a lab: the common tables, then `services` as they are.
 pub fn config(lab: &Lab, services: &str) -> String {
+    config_of_workers(lab, 1, services)
+}
+
+/// The same for several workers.
+pub fn config_of_workers(lab: &Lab, workers: u16, services: &str) -> String {
     format!(
-        "[device]\nname = \"flexcp0\"\ntable = 7300\n\n\
+        "[device]\nname = \"flexcp0\"\ntable = 7300\nworkers = {workers}\n\n\
          [control]\nsocket = {:?}\nstate_dir = {:?}\n\n{services}",
         socket(lab),
         lab.dir()

@@ -7,6 +7,8 @@ use core::net::{IpAddr, SocketAddr};
 use core::ops::RangeInclusive;
 use core::time::Duration;
 
+use crate::affinity::Share;
+
 /// Everything the translator is configured with.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
@@ -16,6 +18,8 @@ pub struct Config {
     pub limits: Limits,
     /// How long state is kept.
     pub timeouts: Timeouts,
+    /// Which connections this translator has, beside those of others.
+    pub share: Share,
 }
 
 /// One thing FlexCP does for its clients.
@@ -60,7 +64,7 @@ pub enum Mode {
         backends: Vec<SocketAddr>,
         /// Addresses towards the back ends, at least one of the family of each back end.
         source: Vec<IpAddr>,
-        /// Ports towards the back ends.
+        /// Ports towards the back ends; at least one for each worker.
         source_ports: RangeInclusive<u16>,
     },
 }

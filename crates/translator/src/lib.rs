@@ -7,6 +7,7 @@
 
 extern crate alloc;
 
+mod affinity;
 mod auth;
 mod config;
 mod connection;
@@ -26,6 +27,7 @@ mod time;
 mod translator;
 mod view;
 
+pub use affinity::{Affinity, Owner, Share};
 pub use config::{Announce, Config, Limits, Mode, Prefix, Service, Timeouts};
 pub use counters::{Counters, DropReason, Drops};
 pub use frame::{Frame, HEADROOM, Payload, Transmit, Verdict};

@@ -97,12 +97,11 @@ impl Services {
             if Some(addr) == not {
                 continue;
             }
-            let ports = u32::from(source_ports.end() - source_ports.start()) + 1;
             for ip in source.iter().filter(|ip| ip.is_ipv4() == addr.is_ipv4()) {
                 for _ in 0..PORT_TRIES {
                     // Not to be guessed (RFC 6056).
-                    let offset = u16::try_from(secrets.next_u32() % ports).unwrap_or(0);
-                    let source = SocketAddr::new(*ip, source_ports.start() + offset);
+                    let port = config.share.port(source_ports, secrets.next_u32())?;
+                    let source = SocketAddr::new(*ip, port);
                     let backend = Backend { source, addr };
                     if is_free(&backend) {
                         return Some(backend);

@@ -649,11 +649,12 @@ impl Translator {
         self.outbox.push_back(outgoing.own());
     }
 
-    /// A key whose token is free.
-    fn fresh_key(&mut self) -> Key {
+    /// A key whose token is free and names this worker.
+    pub(crate) fn fresh_key(&mut self) -> Key {
         loop {
             let key = Key::new(self.secrets.next_u64());
-            if self.table.find_token(key.token).is_none() {
+            let named = self.config.share.has_token(key.token);
+            if named && self.table.find_token(key.token).is_none() {
                 return key;
             }
         }
@@ -760,6 +761,7 @@ mod tests {
             }],
             limits: Limits::default(),
             timeouts: Timeouts::default(),
+            share: crate::Share::default(),
         };
         let mut translator = Translator::new(config, [7; 32]);
         let mut opened = 0;

@@ -13,9 +13,13 @@ use super::overlap::{self, intersect, nested};
 use super::span::{Diagnostics, Located};
 use super::value::{self, ShowAnnounce, ShowPorts, ShowPrefix};
 
+/// Threads that translate, at most.
+const MAX_WORKERS: i64 = 64;
+
 /// Adds everything that is wrong with `config` to `out`.
 pub(super) fn check(config: &Config, out: &mut Diagnostics) {
     device(config, out);
+    workers(config, out);
     control(config, out);
     limits(config, out);
     timeouts(config, out);
@@ -66,6 +70,36 @@ fn device(config: &Config, out: &mut Diagnostics) {
             table.at,
             format!("{other} is not a routing table; write a number from 1 to 4294967295"),
         ),
+    }
+}
+
+fn workers(config: &Config, out: &mut Diagnostics) {
+    let workers = &config.device.workers;
+    if !(1..=MAX_WORKERS).contains(&workers.value) {
+        out.error(
+            workers.at,
+            format!(
+                "`workers` can't be {}; write a number from 1 to {MAX_WORKERS}",
+                workers.value
+            ),
+        );
+        return;
+    }
+    for service in &config.services {
+        let Mode::Reverse { source_ports, .. } = &service.mode else {
+            continue;
+        };
+        let ports =
+            i64::from(*source_ports.value.end()) - i64::from(*source_ports.value.start()) + 1;
+        if ports < workers.value {
+            out.error(
+                source_ports.at,
+                format!(
+                    "{ports} ports are too few for {} workers; each needs one at least",
+                    workers.value
+                ),
+            );
+        }
     }
 }
 

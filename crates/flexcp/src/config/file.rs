@@ -36,6 +36,9 @@ pub struct Device {
     pub name: Located<String>,
     /// `table`: number of the routing table that leads to the device. Default 7300.
     pub table: Located<i64>,
+    /// `workers`: threads that translate, each with a queue of the device and its share of the
+    /// connections; 1 to 64. Default 1.
+    pub workers: Located<i64>,
 }
 
 /// `[control]`
@@ -170,7 +173,7 @@ pub(super) fn read(text: &str, out: &mut Diagnostics) -> Option<Config> {
 
 fn device(root: &Reader<'_, '_>, out: &mut Diagnostics) -> Device {
     let empty = DeTable::new();
-    let section = section(root, "device", &empty, &["name", "table"], out);
+    let section = section(root, "device", &empty, &["name", "table", "workers"], out);
     let name = section.optional::<Interface>("name", out);
     Device {
         name: name.map_or_else(
@@ -178,6 +181,7 @@ fn device(root: &Reader<'_, '_>, out: &mut Diagnostics) -> Device {
             |name| Located::new(name.value.0, name.at),
         ),
         table: section.or("table", TABLE, out),
+        workers: section.or("workers", 1, out),
     }
 }
 

@@ -6,14 +6,25 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use flexcp_io::{Diversion, Family, Plan, Protocol};
-use flexcp_translator::{Limits, Prefix, Timeouts};
+use flexcp_translator::{Limits, Prefix, Share, Timeouts};
 
 use super::file::{Config, Mode, Service};
 
-/// What the translator is told. `sources` are the addresses towards the back ends of each service,
+/// How many translators there are.
+#[must_use]
+pub fn workers(config: &Config) -> u16 {
+    // The check has seen to it.
+    u16::try_from(config.device.workers.value).unwrap_or(1)
+}
+
+/// What the translator of a worker is told. `sources` are the addresses towards the back ends of each service,
 /// as [`live::check`](super::live::check) gives them.
 #[must_use]
-pub fn translator(config: &Config, sources: &[Vec<IpAddr>]) -> flexcp_translator::Config {
+pub fn translator(
+    config: &Config,
+    sources: &[Vec<IpAddr>],
+    worker: u16,
+) -> flexcp_translator::Config {
     let services = config
         .services
         .iter()
@@ -29,12 +40,14 @@ pub fn translator(config: &Config, sources: &[Vec<IpAddr>]) -> flexcp_translator
         });
     // The check has seen to it that they are positive and not too large.
     let limit = |limit: i64| usize::try_from(limit).unwrap_or(usize::MAX);
+    let workers = workers(config);
+    let part = |of_all: i64| limit(of_all).div_ceil(workers.into());
     let (limits, timeouts) = (&config.limits, &config.timeouts);
     flexcp_translator::Config {
         services: services.collect(),
         limits: Limits {
-            connections: limit(limits.connections.value),
-            half_open: limit(limits.half_open.value),
+            connections: part(limits.connections.value),
+            half_open: part(limits.half_open.value),
             subflows: limit(limits.subflows.value),
             half_open_joins: limit(limits.half_open_joins.value),
             mappings: limit(limits.mappings.value),
@@ -47,6 +60,7 @@ pub fn translator(config: &Config, sources: &[Vec<IpAddr>]) -> flexcp_translator
             add_addr: timeouts.add_addr.value,
             silence: timeouts.silence.value,
         },
+        share: Share { worker, workers },
     }
 }
 

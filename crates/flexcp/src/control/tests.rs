@@ -43,6 +43,7 @@ fn snapshot() -> Snapshot {
         carrier: CarrierCounters {
             malformed_rx: 0,
             send_failed: 2,
+            ..CarrierCounters::default()
         },
     }
 }

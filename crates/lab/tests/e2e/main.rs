@@ -19,6 +19,7 @@ mod reverse;
 mod rig;
 mod transfers;
 mod wire;
+mod workers;
 
 use std::process::ExitCode;
 use std::sync::mpsc;
@@ -45,6 +46,7 @@ fn main() -> ExitCode {
         links::cases(),
         attacks::cases(),
         wire::cases(),
+        workers::cases(),
     ];
     libtest_mimic::run(&arguments, groups.into_iter().flatten().collect()).exit_code()
 }

@@ -39,9 +39,20 @@ pub(crate) fn with(
     serve: ServeOptions,
     case: impl FnOnce(&Rig) -> Result<Expect>,
 ) -> Result<()> {
+    let config = config(&lab, services);
+    with_config(lab, &config, serve, case)
+}
+
+/// The same with a configuration of its own.
+pub(crate) fn with_config(
+    lab: Lab,
+    config: &str,
+    serve: ServeOptions,
+    case: impl FnOnce(&Rig) -> Result<Expect>,
+) -> Result<()> {
     let before = kernel_state(lab.proxy())?;
     let server = Server::start(lab.server(1), serve)?;
-    let flexcp = FlexCp::start(&lab, &config(&lab, services))?;
+    let flexcp = FlexCp::start(&lab, config)?;
     let oracle = Oracle::start(&lab)?;
     let rig = Rig {
         lab,
@@ -64,10 +75,13 @@ pub(crate) fn with(
 
 /// A configuration that forgets closed connections soon.
 pub(crate) fn config(lab: &Lab, services: &str) -> String {
-    daemon::config(
-        lab,
-        &format!("[timeouts]\nlinger = \"200ms\"\nhalf_open = \"3s\"\n\n{services}"),
-    )
+    config_of_workers(lab, 1, services)
+}
+
+/// The same for several workers.
+pub(crate) fn config_of_workers(lab: &Lab, workers: u16, services: &str) -> String {
+    let timeouts = "[timeouts]\nlinger = \"200ms\"\nhalf_open = \"3s\"";
+    daemon::config_of_workers(lab, workers, &format!("{timeouts}\n\n{services}"))
 }
 
 impl Rig {

@@ -232,11 +232,9 @@ impl Connection {
         let data_len = u32::from(len).saturating_sub(u32::from(*data_fin));
         if *data_fin {
             let fin = dsn.add(u64::from(data_len));
+            let too_early = fin.before(self.up_next);
             // It ends behind all that went up.
-            if self
-                .up_fin
-                .map_or(fin.before(self.up_next), |known| known != fin)
-            {
+            if self.up_fin.map_or(too_early, |known| known != fin) {
                 return Err(DropReason::BadMapping);
             }
             self.up_fin = Some(fin);

@@ -328,7 +328,7 @@ impl World {
         if flags.contains('S') || flags.contains('R') {
             return;
         }
-        let Some(span) = packet.split(' ').nth(1).and_then(|span| range(span)) else {
+        let Some(span) = packet.split(' ').nth(1).and_then(range) else {
             return;
         };
         let number_behind = |word: &str| {

@@ -133,7 +133,7 @@ fn reverse_service_diverts_its_listeners_and_its_back_ends_answers() {
     let kernel = plan::kernel(&config, std::slice::from_ref(&sources));
     assert_eq!(kernel.reserved_ports, Some(61000..=65534));
     let flexcp_translator::Mode::Reverse { source, .. } =
-        &plan::translator(&config, std::slice::from_ref(&sources)).services[0].mode
+        &plan::translator(&config, std::slice::from_ref(&sources), 0).services[0].mode
     else {
         panic!()
     };
@@ -310,7 +310,7 @@ fn example_is_right_with_and_without_its_comments() {
     let config = good(&all.join("\n"));
     assert_eq!(config.services.len(), 2);
     let defaults = good(TRANSPARENT);
-    let plan = |config| plan::translator(config, &[Vec::new(), Vec::new()]);
+    let plan = |config| plan::translator(config, &[Vec::new(), Vec::new()], 0);
     assert_eq!(plan(&config).limits, plan(&defaults).limits);
     assert_eq!(plan(&config).timeouts, plan(&defaults).timeouts);
 }

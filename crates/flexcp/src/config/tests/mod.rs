@@ -112,7 +112,7 @@ fn unknown_keys() {
     );
     section(
         "[device]\nqueues = 4",
-        "f:2:1: error: unknown key `queues` in [device]; known here: name, table",
+        "f:2:1: error: unknown key `queues` in [device]; known here: name, table, workers",
     );
     section(
         "[limits]\nhalf-open = 4",
@@ -284,6 +284,14 @@ fn device_and_control() {
     section(
         "[device]\ntable = -1",
         "f:2:9: error: -1 is not a routing table; write a number from 1 to 4294967295",
+    );
+    section(
+        "[device]\nworkers = 0",
+        "f:2:11: error: `workers` can't be 0; write a number from 1 to 64",
+    );
+    section(
+        "[device]\nworkers = 65",
+        "f:2:11: error: `workers` can't be 65; write a number from 1 to 64",
     );
     let long = "x".repeat(107);
     section(
@@ -579,7 +587,7 @@ fn defaults() {
         plan::journal(&config),
         Path::new("/run/flexcp/flexcp0.json")
     );
-    let translator = plan::translator(&config, &[Vec::new()]);
+    let translator = plan::translator(&config, &[Vec::new()], 0);
     assert_eq!(translator.limits, Limits::default());
     assert_eq!(translator.timeouts, Timeouts::default());
     assert_eq!(
@@ -613,7 +621,7 @@ fn every_key_is_read() {
     let kernel = plan::kernel(&config, &[Vec::new()]);
     assert_eq!((kernel.device.as_str(), kernel.table), ("fx1", 99));
     assert_eq!(kernel.journal, Path::new("/tmp/fx1.json"));
-    let translator = plan::translator(&config, &[Vec::new()]);
+    let translator = plan::translator(&config, &[Vec::new()], 0);
     assert_eq!(
         translator.limits,
         Limits {
@@ -660,4 +668,36 @@ fn every_key_is_read() {
         (ports.as_slice(), *end_to_end),
         (&[80..=80, 8000..=8999][..], false)
     );
+}
+
+#[test]
+fn every_worker_needs_a_port_towards_the_back_ends() {
+    let text = |ports| {
+        format!(
+            "[device]\nworkers = 8\n[[service]]\nname = 'a'\nmode = 'reverse'\nlisten = ['10.0.0.1:80']\n\
+             backends = ['10.0.1.1:80']\nsource_ports = '{ports}'\n"
+        )
+    };
+    let found = |ports| {
+        let (_, found) = parse("f", &text(ports));
+        found.to_string()
+    };
+    let few = found("61000-61006");
+    assert!(
+        few.contains("f:8:16: error: 7 ports are too few for 8 workers; each needs one at least"),
+        "{few}"
+    );
+    assert!(!found("61000-61007").contains("error"));
+}
+
+#[test]
+fn limits_are_shared_out_among_the_workers() {
+    let config = good(&format!(
+        "[device]\nworkers = 3\n[limits]\nconnections = 10\nhalf_open = 3\n{TRANSPARENT}"
+    ));
+    for worker in 0..plan::workers(&config) {
+        let told = plan::translator(&config, &[Vec::new()], worker);
+        assert_eq!((told.share.worker, told.share.workers), (worker, 3));
+        assert_eq!((told.limits.connections, told.limits.half_open), (4, 1));
+    }
 }
