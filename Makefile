@@ -3,8 +3,8 @@
 
 CARGO ?= cargo
 
-.PHONY: setup build demo test lint unit simulate root privileged e2e link-selftest faults attack lossy compare fuzz bench-dtree \
-	seeded-bugs clean
+.PHONY: setup build demo test lint unit simulate root privileged e2e link-selftest faults attack lossy compare fuzz \
+	bench bench-quick bench-dtree seeded-bugs clean
 
 setup:
 	@scripts/setup
@@ -28,6 +28,7 @@ unit: setup
 	$(CARGO) test --locked -p flexcp-fuzz
 	$(CARGO) test --locked -p flexcp-invariants -p flexcp-simulator
 	$(CARGO) test --locked -p flexcp --lib --bins
+	$(CARGO) test --locked -p flexcp-bench --lib
 
 # The translator in virtual time for as long as asked: make simulate SIMULATE_ARGS='--seeds 0..1000000'.
 SIMULATE_ARGS ?= --seeds 2000..2000 --time 600
@@ -72,6 +73,14 @@ link-selftest: root build
 FUZZ_SECONDS ?= 60
 fuzz: setup
 	scripts/fuzz $(FUZZ_SECONDS) $(FUZZ_TARGETS)
+
+# FlexCP beside nginx, haproxy, kernel MPTCP and TCP, by turns: tables and plots in bench/results.
+bench: root build
+	target/release/bench $(BENCH_ARGS)
+
+# The first item of it alone, in less than three minutes.
+bench-quick: root build
+	target/release/bench --quick $(BENCH_ARGS)
 
 # The D-tree's ring against a linear list and ordered maps: the table in docs/dtree.md.
 bench-dtree: setup

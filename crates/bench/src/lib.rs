@@ -1,0 +1,26 @@
+//! FlexCP beside what does the same work: nginx and haproxy as MPTCP-TCP proxies, and what needs no
+//! proxy at all, MPTCP and TCP from end to end.
+//!
+//! Every subject has a lab of its own, with the same links and the same servers, and they are measured
+//! by turns, so that a busy machine is busy for all. `make bench` runs it.
+
+#![forbid(unsafe_code)]
+
+mod circumstances;
+mod cpu;
+mod http;
+mod load;
+mod measure;
+mod plan;
+mod programs;
+mod record;
+mod report;
+mod rig;
+mod sink;
+mod verdict;
+mod verify;
+
+pub use plan::{Plan, files};
+pub use record::{Circumstances, Missing, Record, Results};
+pub use report::Report;
+pub use rig::Subject;

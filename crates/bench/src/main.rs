@@ -1,0 +1,82 @@
+//! `bench`: FlexCP beside nginx, haproxy, kernel MPTCP and TCP.
+
+#![forbid(unsafe_code)]
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result};
+use clap::Parser;
+use flexcp_bench::{Plan, Report, Results, Subject, files};
+
+/// Measures FlexCP and its peers by turns.
+#[derive(Parser)]
+#[command(version)]
+struct Cli {
+    /// Only 1 MB objects down over 64 connections, in three rounds
+    #[arg(long)]
+    quick: bool,
+    /// Rounds, in each of which every subject has its turn [default: 5, quick: 3]
+    #[arg(long)]
+    rounds: Option<usize>,
+    /// Seconds that count, of each run of a load
+    #[arg(long, default_value_t = 3.0)]
+    seconds: f64,
+    /// Cells whose name has this in it (may be given several times)
+    #[arg(long)]
+    only: Vec<String>,
+    /// Subjects [default: all]
+    #[arg(long = "subject", value_enum)]
+    subjects: Vec<Subject>,
+    /// Congestion control of all ends, e.g. cubic [default: the kernel's own choice]
+    #[arg(long)]
+    congestion: Option<String>,
+    /// List the cells and measure nothing
+    #[arg(long)]
+    list: bool,
+    /// Where latest.json, latest.md and the plots go
+    #[arg(long, default_value = "bench/results")]
+    results: PathBuf,
+}
+
+fn main() -> ExitCode {
+    match run(Cli::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<()> {
+    let plan = Plan {
+        rounds: cli.rounds.unwrap_or(if cli.quick { 3 } else { 5 }),
+        seconds: cli.seconds,
+        quick: cli.quick,
+        only: cli.only,
+        subjects: if cli.subjects.is_empty() {
+            Subject::ALL.to_vec()
+        } else {
+            cli.subjects
+        },
+        congestion: cli.congestion,
+    };
+    if cli.list {
+        for cell in plan.cells() {
+            println!("{cell}");
+        }
+        return Ok(());
+    }
+    fs::create_dir_all(&cli.results).with_context(|| format!("creating {:?}", cli.results))?;
+    let [json, markdown] = files(&cli.results);
+    let keep = |results: &Results| {
+        results.write(&json)?;
+        let text = Report(results).to_string();
+        fs::write(&markdown, text).with_context(|| format!("writing {markdown:?}"))
+    };
+    let results = plan.run(|step| eprintln!("{step}"), keep)?;
+    print!("{}", Report(&results));
+    Ok(())
+}

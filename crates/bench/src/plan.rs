@@ -1,0 +1,211 @@
+//! The run: groups, rounds, and whose turn it is.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use flexcp_lab::transfer::raise_file_limit;
+use flexcp_lab::{Sweep, require_root, sweep};
+
+use crate::circumstances;
+use crate::measure::{self, Group, Pace};
+use crate::record::{Results, median};
+use crate::rig::{Rig, Subject};
+
+/// What to measure, and how often.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Rounds, in each of which every subject has its turn.
+    pub rounds: usize,
+    /// Seconds that count, of each run of a load.
+    pub seconds: f64,
+    /// The first item alone: 1 MB objects down over 64 connections.
+    pub quick: bool,
+    /// Cells whose name has one of these in it; all when there are none.
+    pub only: Vec<String>,
+    /// Of whom.
+    pub subjects: Vec<Subject>,
+    /// Congestion control of all ends; the kernel's own choice when there is none.
+    pub congestion: Option<String>,
+}
+
+impl Plan {
+    /// Names of the cells it will measure.
+    pub fn cells(&self) -> Vec<String> {
+        let cells = |group: Group| {
+            group
+                .cells
+                .into_iter()
+                .map(move |cell| full(group.name, &cell.name))
+        };
+        self.groups().into_iter().flat_map(cells).collect()
+    }
+
+    /// Measures; `say` hears of each step, and `keep` gets the results after every round.
+    ///
+    /// # Errors
+    /// When this machine can't run any of it; a subject that fails is in the results.
+    pub fn run(
+        &self,
+        say: impl Fn(&str),
+        keep: impl Fn(&Results) -> Result<()>,
+    ) -> Result<Results> {
+        require_root()?;
+        sweep(Sweep::Leftovers);
+        raise_file_limit()?;
+        let mut results = Results {
+            circumstances: circumstances::gather(self)?,
+            ..Results::default()
+        };
+        let mut foreign = vec![];
+        for group in self.groups() {
+            self.measure(&group, &mut results, &mut foreign, &say, &keep)?;
+        }
+        ensure!(!results.records.is_empty(), "nothing could be measured");
+        Ok(results)
+    }
+
+    fn groups(&self) -> Vec<Group> {
+        let mut groups = if self.quick {
+            measure::quick()
+        } else {
+            measure::all()
+        };
+        for group in &mut groups {
+            group.setting.congestion.clone_from(&self.congestion);
+            let chosen = |cell: &str| {
+                let name = full(group.name, cell);
+                self.only.is_empty() || self.only.iter().any(|only| name.contains(only))
+            };
+            group.cells.retain(|cell| chosen(&cell.name));
+            group
+                .subjects
+                .retain(|subject| self.subjects.contains(subject));
+        }
+        groups.retain(|group| !group.cells.is_empty() && !group.subjects.is_empty());
+        groups
+    }
+
+    fn measure(
+        &self,
+        group: &Group,
+        results: &mut Results,
+        foreign: &mut Vec<f64>,
+        say: &impl Fn(&str),
+        keep: &impl Fn(&Results) -> Result<()>,
+    ) -> Result<()> {
+        let mut rigs = vec![];
+        for subject in group.subjects.iter().copied() {
+            let verified = Rig::build(subject, &group.setting).and_then(|rig| {
+                rig.verify(group.setting.objects[0])?;
+                Ok(rig)
+            });
+            match verified {
+                Ok(rig) => rigs.push(rig),
+                Err(error) => {
+                    say(&format!("{}: {}: {error:#}", group.name, subject.name()));
+                    results.miss(group.name, Some(subject), &format!("{error:#}"));
+                }
+            }
+        }
+        let pace = Pace {
+            warm: Duration::from_secs_f64(WARM),
+            time: Duration::from_secs_f64(self.seconds),
+        };
+        for round in 0..self.rounds {
+            for cell in &group.cells {
+                let name = full(group.name, &cell.name);
+                for at in turns(rigs.len(), round) {
+                    let rig = &rigs[at];
+                    let run = match cell.work.run(rig, pace) {
+                        Ok(run) => run,
+                        Err(error) => {
+                            say(&format!("{name}: {}: {error:#}", rig.subject.name()));
+                            results.miss(&name, Some(rig.subject), &format!("{error:#}"));
+                            continue;
+                        }
+                    };
+                    foreign.push(run.foreign);
+                    let mut said = format!(
+                        "{}/{} {name}: {}",
+                        round + 1,
+                        self.rounds,
+                        rig.subject.name()
+                    );
+                    for (metric, unit, value) in run.figures {
+                        said.push_str(&format!("  {value:.3} {unit}"));
+                        let name = format!("{metric}/{}", cell.name);
+                        results.add(&name, Some(rig.subject), unit, value);
+                    }
+                    say(&said);
+                }
+            }
+            results.circumstances.foreign_median = median(foreign);
+            results.circumstances.foreign_max = foreign.iter().copied().fold(0.0, f64::max);
+            keep(results)?;
+        }
+        Ok(())
+    }
+}
+
+/// Who goes when: every round begins with the next one.
+fn turns(count: usize, round: usize) -> impl Iterator<Item = usize> {
+    (0..count).map(move |turn| (turn + round) % count)
+}
+
+fn full(group: &str, cell: &str) -> String {
+    format!("{group}/{cell}")
+}
+
+/// Where the results are written.
+#[must_use]
+pub fn files(directory: &Path) -> [std::path::PathBuf; 2] {
+    ["latest.json", "latest.md"].map(|name| directory.join(name))
+}
+
+/// Seconds before those that count.
+const WARM: f64 = 0.7;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everyone_has_each_turn() {
+        let rounds: Vec<Vec<usize>> = (0..3).map(|round| turns(3, round).collect()).collect();
+        assert_eq!(rounds, [[0, 1, 2], [1, 2, 0], [2, 0, 1]]);
+        assert_eq!(turns(0, 1).count(), 0);
+    }
+
+    fn plan(only: &[&str]) -> Plan {
+        Plan {
+            rounds: 1,
+            seconds: 1.0,
+            quick: false,
+            only: only.iter().map(|&name| name.to_owned()).collect(),
+            subjects: Subject::ALL.to_vec(),
+            congestion: None,
+        }
+    }
+
+    #[test]
+    fn cells_are_chosen_by_a_part_of_their_name() {
+        assert_eq!(plan(&["bulk/up/256x1"]).cells(), ["bulk/up/256x1"]);
+        assert_eq!(plan(&["/64MB"]).cells(), ["small/64MB"]);
+        assert!(plan(&["nothing"]).cells().is_empty());
+        let mut all = plan(&[]).cells();
+        let count = all.len();
+        all.sort();
+        all.dedup();
+        assert_eq!(all.len(), count, "names of cells are unique");
+    }
+
+    #[test]
+    fn quick_is_the_first_item() {
+        let quick = Plan {
+            quick: true,
+            ..plan(&[])
+        };
+        assert_eq!(quick.cells(), ["bulk/down/64x1", "bulk/down/64x2"]);
+    }
+}

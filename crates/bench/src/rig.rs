@@ -1,0 +1,310 @@
+//! The subjects, and the lab that each of them is measured in.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use clap::ValueEnum;
+use flexcp_lab::transfer::Proto;
+use flexcp_lab::{Families, Family, FlexCp, Lab, Mib, daemon};
+use serde::Serialize;
+
+use crate::load::{Exchange, Load};
+use crate::programs::{self, Program, WEB};
+use crate::sink::{BACKLOG, Sink};
+use crate::verify;
+
+/// What stands between client and server.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Subject {
+    /// FlexCP with the offload in the kernel
+    #[value(name = "flexcp")]
+    #[serde(rename = "flexcp")]
+    FlexCp,
+    /// FlexCP, every packet through its translator
+    #[value(name = "flexcp-translator")]
+    #[serde(rename = "flexcp-translator")]
+    Translator,
+    /// nginx, stream proxy
+    Nginx,
+    /// haproxy, TCP mode with splice()
+    Haproxy,
+    /// No proxy: MPTCP from end to end, through a router
+    Mptcp,
+    /// No proxy: TCP from end to end, through a router
+    Tcp,
+}
+
+impl Subject {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::FlexCp,
+        Self::Translator,
+        Self::Nginx,
+        Self::Haproxy,
+        Self::Mptcp,
+        Self::Tcp,
+    ];
+
+    /// Its name in tables and files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::FlexCp => "flexcp",
+            Self::Translator => "flexcp-translator",
+            Self::Nginx => "nginx",
+            Self::Haproxy => "haproxy",
+            Self::Mptcp => "mptcp",
+            Self::Tcp => "tcp",
+        }
+    }
+
+    fn client(self) -> Proto {
+        match self {
+            Self::Tcp => Proto::Tcp,
+            _ => Proto::Mptcp,
+        }
+    }
+
+    fn server(self) -> Proto {
+        match self {
+            Self::Mptcp => Proto::Mptcp,
+            _ => Proto::Tcp,
+        }
+    }
+}
+
+/// What the labs of a measurement are like.
+#[derive(Clone, Debug)]
+pub(crate) struct Setting {
+    /// Segmentation and checksum offloads on all links, and on FlexCP's TUN device.
+    pub(crate) gso: bool,
+    /// Congestion control of all ends; the kernel's own choice when there is none.
+    pub(crate) congestion: Option<String>,
+    /// Sizes of the web server's objects.
+    pub(crate) objects: Vec<u64>,
+    /// Further addresses of the client.
+    pub(crate) addresses: u8,
+    /// Further lines of FlexCP's configuration.
+    pub(crate) flexcp: &'static str,
+}
+
+/// A subject in its lab, with its servers, ready for load.
+#[derive(Debug)]
+pub(crate) struct Rig {
+    pub(crate) subject: Subject,
+    proxy: Option<Proxy>,
+    _web: Program,
+    _sink: Sink,
+    addresses: u8,
+    pub(crate) lab: Lab,
+}
+
+#[derive(Debug)]
+enum Proxy {
+    FlexCp(FlexCp),
+    Other(Program),
+}
+
+impl Rig {
+    /// Builds it.
+    ///
+    /// # Errors
+    /// With the reason why this subject can't run here.
+    pub(crate) fn build(subject: Subject, setting: &Setting) -> Result<Self> {
+        let lab = Lab::builder()
+            .access_links(2)
+            .wire(false)
+            .offloads(setting.gso)
+            // Joins are switched by `subflows`.
+            .endpoints(Families::Neither)
+            .build()?;
+        for namespace in [lab.client(), lab.proxy(), lab.server(1)] {
+            namespace.sysctl(&[
+                ("net.core.somaxconn", &BACKLOG.to_string()),
+                ("net.ipv4.tcp_max_syn_backlog", &BACKLOG.to_string()),
+                ("net.ipv4.ip_local_port_range", "1024 65535"),
+            ])?;
+            if let Some(name) = &setting.congestion {
+                namespace.sysctl(&[("net.ipv4.tcp_congestion_control", name)])?;
+            }
+        }
+        lab.proxy()
+            .ip("mptcp limits set subflows 8 add_addr_accepted 8")?;
+        for number in 0..setting.addresses {
+            let own = further_address(number);
+            lab.client().ip(&format!("addr add {own}/24 dev a1"))?;
+        }
+        let web = programs::web(&lab, subject.server(), &setting.objects)?;
+        let sink = Sink::start(lab.server(1), subject.server(), &SINKS)?;
+        let proxy = Proxy::start(subject, &lab, setting)?;
+        Ok(Self {
+            subject,
+            proxy,
+            _web: web,
+            _sink: sink,
+            addresses: setting.addresses,
+            lab,
+        })
+    }
+
+    /// Whether new MPTCP connections of the client get a second subflow.
+    pub(crate) fn subflows(&self, count: usize) -> Result<()> {
+        self.lab.client().ip("mptcp endpoint flush")?;
+        if count > 1 {
+            let own = self.lab.client_addr(2, Family::V4);
+            self.lab
+                .client()
+                .ip(&format!("mptcp endpoint add {own} dev a2 subflow"))?;
+        }
+        Ok(())
+    }
+
+    /// Where the client finds this exchange's server.
+    pub(crate) fn target(&self, exchange: Exchange) -> SocketAddr {
+        let port = match exchange {
+            Exchange::Get(_) => WEB,
+            Exchange::Put(_) => SINKS[0],
+        };
+        self.port(port)
+    }
+
+    /// Where the client finds a port of the server.
+    pub(crate) fn port(&self, port: u16) -> SocketAddr {
+        match self.subject {
+            Subject::Nginx | Subject::Haproxy => {
+                SocketAddr::new(self.lab.proxy_addr(1, Family::V4), port)
+            }
+            _ => self.lab.server_socket(1, Family::V4, port),
+        }
+    }
+
+    /// Protocol of the client's sockets.
+    pub(crate) fn proto(&self) -> Proto {
+        self.subject.client()
+    }
+
+    /// The client's addresses, when it has more than one for the first path.
+    pub(crate) fn addresses(&self) -> Vec<IpAddr> {
+        (0..self.addresses).map(further_address).collect()
+    }
+
+    /// Process id of the proxy.
+    pub(crate) fn proxy_pid(&self) -> Option<u32> {
+        self.proxy.as_ref().map(|proxy| match proxy {
+            Proxy::FlexCp(flexcp) => flexcp.pid(),
+            Proxy::Other(program) => program.pid(),
+        })
+    }
+
+    /// Runs a load from the client, and checks that it had the subflows that were asked for.
+    pub(crate) fn load(&self, load: &Load, subflows: usize) -> Result<crate::load::Outcome> {
+        self.subflows(subflows)?;
+        let before = Mib::read(self.lab.client())?;
+        let client = self.lab.client();
+        let outcome = client.run(|| load.run(self.proxy_pid()))?;
+        let moved = Mib::read(client)?.since(&before);
+        if self.proto() == Proto::Mptcp && !load.reconnect {
+            let connections = i64::try_from(load.connections).unwrap_or(i64::MAX);
+            let (made, joined) = (moved.get("MPCapableSYNACKRX"), moved.get("MPJoinSynAckRx"));
+            ensure!(
+                made >= connections,
+                "{made} of {connections} connections speak MPTCP"
+            );
+            let expected = if subflows > 1 { connections } else { 0 };
+            ensure!(
+                joined >= expected && (subflows > 1) == (joined > 0),
+                "{joined} joins, {expected} expected"
+            );
+        }
+        Ok(outcome)
+    }
+
+    /// Fetches an object and sends one, and compares what arrives by SHA-256.
+    pub(crate) fn verify(&self, bytes: u64) -> Result<()> {
+        self.subflows(2)?;
+        let get = self.target(Exchange::Get(bytes));
+        let put = self.target(Exchange::Put(bytes));
+        self.lab
+            .client()
+            .run(|| verify::both_ways(self.proto(), get, put, bytes))
+            .with_context(|| format!("{} does not pass objects unchanged", self.subject.name()))
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        if let Some(Proxy::FlexCp(flexcp)) = self.proxy.take()
+            && let Err(error) = flexcp.stop()
+        {
+            eprintln!("bench: {error:#}");
+        }
+    }
+}
+
+impl Proxy {
+    fn start(subject: Subject, lab: &Lab, setting: &Setting) -> Result<Option<Self>> {
+        let mut ports = vec![WEB];
+        ports.extend(SINKS);
+        Ok(Some(match subject {
+            Subject::Mptcp | Subject::Tcp => return Ok(None),
+            Subject::Nginx => Self::Other(programs::nginx_proxy(lab, &ports)?),
+            Subject::Haproxy => Self::Other(programs::haproxy(lab, &ports)?),
+            Subject::FlexCp | Subject::Translator => {
+                let offload = offload(lab, subject == Subject::FlexCp)?;
+                let services = format!(
+                    "{offload}{}{}",
+                    setting.flexcp,
+                    daemon::transparent(lab, &[])
+                );
+                let config = daemon::config(lab, &services);
+                check(lab, &config)?;
+                let flexcp = FlexCp::start(lab, &config)?;
+                if !setting.gso {
+                    let mut command = lab.proxy().command("ethtool");
+                    command.args(["-K", "flexcp0", "tso", "off", "gso", "off"]);
+                    flexcp_lab::output(&mut command)?;
+                }
+                Self::FlexCp(flexcp)
+            }
+        }))
+    }
+}
+
+/// The lines that switch the offload.
+///
+/// # Errors
+/// When it is to be on and this FlexCP has none.
+fn offload(lab: &Lab, on: bool) -> Result<&'static str> {
+    let with =
+        |lines: &str| daemon::config(lab, &format!("{lines}{}", daemon::transparent(lab, &[])));
+    let offered = daemon::check(lab, &with(OFFLOAD_ON))?.status.success();
+    match (on, offered) {
+        (true, false) => bail!("this flexcp program has no offload"),
+        (true, true) => Ok(OFFLOAD_ON),
+        (false, true) => Ok(OFFLOAD_OFF),
+        (false, false) => Ok(""),
+    }
+}
+
+fn check(lab: &Lab, config: &str) -> Result<()> {
+    let output = daemon::check(lab, config)?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        output.status.success(),
+        "this flexcp program does not know the configuration: {}",
+        said.lines().next().unwrap_or_default()
+    );
+    Ok(())
+}
+
+fn further_address(number: u8) -> IpAddr {
+    Ipv4Addr::new(10, 1, 1, 100 + number).into()
+}
+
+/// FlexCP's switch for the offload.
+const OFFLOAD_ON: &str = "[offload]\nenabled = true\n\n";
+const OFFLOAD_OFF: &str = "[offload]\nenabled = false\n\n";
+
+/// Ports of the sink. One is enough for uploads; a proxy needs several to have 100,000 connections
+/// to one server.
+pub(crate) const SINKS: [u16; 4] = [5000, 5001, 5002, 5003];

@@ -1,0 +1,180 @@
+//! FlexCP against the others, and against the floors that it is held to.
+
+use crate::record::Results;
+use crate::rig::Subject;
+
+/// Something FlexCP is held to.
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct Floor {
+    subject: Subject,
+    against: Subject,
+    kind: Kind,
+    /// Least ratio, or greatest share.
+    bound: f64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    /// Throughput of the subject, divided by the other's.
+    Throughput,
+    /// CPU time per byte that the subject adds to what TCP takes, divided by what the other adds.
+    AddedCpu,
+}
+
+/// How a floor was met in one cell.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Judgement {
+    pub(crate) cell: String,
+    pub(crate) subject: Subject,
+    /// What is compared, in words.
+    pub(crate) what: String,
+    /// `None` when the other adds nothing to compare with.
+    pub(crate) ratio: Option<f64>,
+    /// The bound, in words.
+    pub(crate) bound: String,
+    pub(crate) met: bool,
+}
+
+const FLOORS: [Floor; 8] = {
+    use Kind::{AddedCpu, Throughput};
+    use Subject::{FlexCp, Haproxy, Mptcp, Nginx, Tcp, Translator};
+    const fn floor(subject: Subject, against: Subject, kind: Kind, bound: f64) -> Floor {
+        Floor {
+            subject,
+            against,
+            kind,
+            bound,
+        }
+    }
+    [
+        floor(FlexCp, Haproxy, Throughput, 3.0),
+        floor(FlexCp, Nginx, Throughput, 1.6),
+        floor(FlexCp, Mptcp, Throughput, 1.5),
+        floor(FlexCp, Tcp, Throughput, 0.8),
+        floor(FlexCp, Haproxy, AddedCpu, 1.0 / 7.0),
+        floor(FlexCp, Nginx, AddedCpu, 1.0 / 3.5),
+        floor(Translator, Haproxy, Throughput, 2.0),
+        floor(Translator, Nginx, Throughput, 1.2),
+    ]
+};
+
+/// Every floor in every cell of the main measurement that has both sides.
+pub(crate) fn judge(results: &Results) -> Vec<Judgement> {
+    let mut judgements = vec![];
+    for name in results.names() {
+        let Some(cell) = name
+            .strip_prefix("throughput/")
+            .filter(|cell| is_main(cell))
+        else {
+            continue;
+        };
+        judgements.extend(FLOORS.iter().filter_map(|floor| floor.judge(results, cell)));
+    }
+    judgements
+}
+
+/// The floors are about the usual case: offloads on, one worker.
+fn is_main(cell: &str) -> bool {
+    !cell.contains('-')
+}
+
+impl Floor {
+    fn judge(self, results: &Results, cell: &str) -> Option<Judgement> {
+        let get = |metric: &str, subject| results.median(&format!("{metric}/{cell}"), subject);
+        let (subject, against) = (self.subject, self.against);
+        let ratio = match self.kind {
+            Kind::Throughput => Some(get("throughput", subject)? / get("throughput", against)?),
+            Kind::AddedCpu => {
+                let tcp = get("cpu", Subject::Tcp)?;
+                added_share(get("cpu", subject)? - tcp, get("cpu", against)? - tcp)
+            }
+        };
+        let (what, bound, met) = match self.kind {
+            Kind::Throughput => (
+                format!("throughput / {}'s", against.name()),
+                format!(">= {}", self.bound),
+                ratio.is_some_and(|ratio| ratio >= self.bound),
+            ),
+            Kind::AddedCpu => (
+                format!("CPU added to TCP's / {}'s", against.name()),
+                format!("<= 1/{}", 1.0 / self.bound),
+                ratio.is_some_and(|ratio| ratio <= self.bound),
+            ),
+        };
+        Some(Judgement {
+            cell: cell.to_owned(),
+            subject,
+            what,
+            ratio,
+            bound,
+            met,
+        })
+    }
+}
+
+/// What one adds, as a share of what another adds; `None` when that is nothing.
+fn added_share(own: f64, other: f64) -> Option<f64> {
+    (other > 0.0).then(|| own.max(0.0) / other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn results(rows: &[(&str, Subject, f64)]) -> Results {
+        let mut results = Results::default();
+        for (name, subject, value) in rows {
+            results.add(name, Some(*subject), "", *value);
+        }
+        results
+    }
+
+    #[test]
+    fn throughput_is_held_against_its_floor() {
+        for (flexcp, met) in [(2.25, true), (2.24, false)] {
+            let judged = judge(&results(&[
+                ("throughput/down/64x1", Subject::FlexCp, flexcp),
+                ("throughput/down/64x1", Subject::Haproxy, 0.75),
+            ]));
+            assert_eq!(
+                judged.len(),
+                1,
+                "floors without the other side are not judged"
+            );
+            assert_eq!(judged[0].met, met, "{judged:?}");
+            assert_eq!(judged[0].bound, ">= 3");
+        }
+    }
+
+    #[test]
+    fn added_cpu_is_what_is_above_tcp() {
+        let judged = judge(&results(&[
+            ("throughput/down/64x1", Subject::FlexCp, 1.0),
+            ("cpu/down/64x1", Subject::FlexCp, 0.8),
+            ("cpu/down/64x1", Subject::Tcp, 0.6),
+            ("cpu/down/64x1", Subject::Haproxy, 2.1),
+            ("cpu/down/64x1", Subject::Nginx, 1.2),
+        ]));
+        let rows: Vec<_> = judged
+            .iter()
+            .map(|judgement| (judgement.bound.as_str(), judgement.met))
+            .collect();
+        // 0.2 of 1.5 and 0.2 of 0.6.
+        assert_eq!(rows, [("<= 1/7", true), ("<= 1/3.5", false)]);
+    }
+
+    #[test]
+    fn nothing_added_is_not_divided_by() {
+        assert_eq!(added_share(0.1, 0.0), None);
+        assert_eq!(added_share(-0.1, 0.5), Some(0.0));
+    }
+
+    #[test]
+    fn floors_are_about_the_usual_case() {
+        let judged = judge(&results(&[
+            ("throughput/down/64x1-no-gso", Subject::FlexCp, 1.0),
+            ("throughput/down/64x1-no-gso", Subject::Haproxy, 1.0),
+        ]));
+        assert!(judged.is_empty());
+    }
+}
