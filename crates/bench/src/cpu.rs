@@ -38,6 +38,8 @@ struct Process {
     /// Its own ticks, and those of children that have ended: the sum over all processes does not
     /// change when one ends.
     ticks: u64,
+    /// Pages of memory that it holds.
+    pages: u64,
 }
 
 impl Sample {
@@ -80,6 +82,14 @@ impl Sample {
     /// CPU seconds since `before` that are charged to a process and what it has started.
     pub(crate) fn of_tree_since(&self, before: &Self, root: u32) -> f64 {
         seconds(self.tree(root).saturating_sub(before.tree(root)))
+    }
+
+    /// Bytes of memory that a process and what it has started hold.
+    pub(crate) fn resident(&self, root: u32) -> u64 {
+        let tree = self.processes.iter();
+        let tree = tree.filter(|(pid, _)| self.below(**pid, root));
+        let pages: u64 = tree.map(|(_, process)| process.pages).sum();
+        pages * rustix::param::page_size() as u64
     }
 
     /// Ticks of all user processes outside the tree below `us`.
@@ -131,6 +141,7 @@ fn process(line: &str) -> Option<Process> {
         parent: u32::try_from(number(1)?).ok()?,
         kernel: number(6)? & PF_KTHREAD != 0,
         ticks: number(11)? + number(12)? + number(13)? + number(14)?,
+        pages: number(21)?,
     })
 }
 
@@ -154,11 +165,12 @@ mod tests {
 
     #[test]
     fn process_line_with_an_odd_name() {
-        let line = "42 (a b) c) S 7 42 42 0 -1 2097152 1 2 3 4 10 20 30 40 20 0 1 0 5 6";
+        let line = "42 (a b) c) S 7 42 42 0 -1 2097152 1 2 3 4 10 20 30 40 20 0 1 0 5 6 77";
         let expected = Process {
             parent: 7,
             kernel: true,
             ticks: 100,
+            pages: 77,
         };
         assert_eq!(process(line), Some(expected));
     }
@@ -178,6 +190,7 @@ mod tests {
                 parent,
                 kernel,
                 ticks,
+                pages: ticks,
             };
             (pid, process)
         });

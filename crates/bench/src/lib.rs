@@ -8,10 +8,15 @@
 
 mod circumstances;
 mod cpu;
+mod helper;
+mod hold;
 mod http;
 mod load;
 mod measure;
+mod memory;
+mod micro;
 mod plan;
+mod plot;
 mod programs;
 mod record;
 mod report;
@@ -20,7 +25,9 @@ mod sink;
 mod verdict;
 mod verify;
 
+pub use helper::Helping;
 pub use plan::{Plan, files};
+pub use plot::plots;
 pub use record::{Circumstances, Missing, Record, Results};
 pub use report::Report;
 pub use rig::Subject;

@@ -8,12 +8,14 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 use clap::Parser;
-use flexcp_bench::{Plan, Report, Results, Subject, files};
+use flexcp_bench::{Helping, Plan, Report, Results, Subject, files, plots};
 
 /// Measures FlexCP and its peers by turns.
 #[derive(Parser)]
 #[command(version)]
 struct Cli {
+    #[command(subcommand)]
+    helping: Option<Helping>,
     /// Only 1 MB objects down over 64 connections, in three rounds
     #[arg(long)]
     quick: bool,
@@ -32,6 +34,9 @@ struct Cli {
     /// Congestion control of all ends, e.g. cubic [default: the kernel's own choice]
     #[arg(long)]
     congestion: Option<String>,
+    /// Connections that are open and idle when their memory is measured
+    #[arg(long, default_value_t = 100_000)]
+    idle: usize,
     /// List the cells and measure nothing
     #[arg(long)]
     list: bool,
@@ -51,6 +56,9 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> Result<()> {
+    if let Some(helping) = cli.helping {
+        return helping.run();
+    }
     let plan = Plan {
         rounds: cli.rounds.unwrap_or(if cli.quick { 3 } else { 5 }),
         seconds: cli.seconds,
@@ -62,6 +70,7 @@ fn run(cli: Cli) -> Result<()> {
             cli.subjects
         },
         congestion: cli.congestion,
+        idle: cli.idle,
     };
     if cli.list {
         for cell in plan.cells() {
@@ -73,6 +82,9 @@ fn run(cli: Cli) -> Result<()> {
     let [json, markdown] = files(&cli.results);
     let keep = |results: &Results| {
         results.write(&json)?;
+        for (name, plot) in plots(results) {
+            fs::write(cli.results.join(name), plot)?;
+        }
         let text = Report(results).to_string();
         fs::write(&markdown, text).with_context(|| format!("writing {markdown:?}"))
     };

@@ -65,6 +65,7 @@ impl Work {
         let (load, subflows) = self.load(rig, pace);
         let outcome = rig.load(&load, subflows)?;
         let failed = outcome.failures;
+        ensure!(!outcome.micros.is_empty(), "no object arrived as a whole");
         ensure!(
             failed * 1000 <= outcome.micros.len(),
             "{failed} failures beside {} objects: {}",
@@ -99,7 +100,7 @@ impl Work {
                 let load = Load {
                     reconnect: true,
                     warm: Duration::ZERO,
-                    time: Duration::from_secs(60),
+                    time: RESPONSES,
                     enough: Some(count),
                     ..base(Exchange::Get(bytes), 1)
                 };
@@ -209,13 +210,13 @@ fn throughput() -> Group {
 /// Times of single objects, small objects, new connections.
 fn small() -> Group {
     let sizes = [
-        ("1KB", KILO, 300),
-        ("16KB", 16 * KILO, 300),
+        ("1KB", KILO, 200),
+        ("16KB", 16 * KILO, 200),
         ("256KB", 256 * KILO, 200),
-        ("1MB", MEGA, 200),
-        ("4MB", 4 * MEGA, 100),
-        ("16MB", 16 * MEGA, 50),
-        ("64MB", 64 * MEGA, 20),
+        ("1MB", MEGA, 100),
+        ("4MB", 4 * MEGA, 50),
+        ("16MB", 16 * MEGA, 20),
+        ("64MB", 64 * MEGA, 8),
     ];
     let mut cells: Vec<_> = sizes
         .map(|(name, bytes, count)| cell(name.to_owned(), Work::Response { bytes, count }))
@@ -264,6 +265,9 @@ fn affinity() -> Group {
 
 /// FlexCP's switches for several workers.
 const AFFINITY: &str = "[workers]\ncount = 2\naffinity = true\n\n";
+
+/// Longer than it takes to fetch the objects of a cell, unless something stalls.
+const RESPONSES: Duration = Duration::from_secs(8);
 
 pub(crate) const KILO: u64 = 1000;
 pub(crate) const MEGA: u64 = 1_000_000;

@@ -11,6 +11,7 @@ use crate::circumstances;
 use crate::measure::{self, Group, Pace};
 use crate::record::{Results, median};
 use crate::rig::{Rig, Subject};
+use crate::{memory, micro};
 
 /// What to measure, and how often.
 #[derive(Clone, Debug)]
@@ -27,6 +28,8 @@ pub struct Plan {
     pub subjects: Vec<Subject>,
     /// Congestion control of all ends; the kernel's own choice when there is none.
     pub congestion: Option<String>,
+    /// Connections that are open and idle when their memory is measured.
+    pub idle: usize,
 }
 
 impl Plan {
@@ -38,7 +41,14 @@ impl Plan {
                 .into_iter()
                 .map(move |cell| full(group.name, &cell.name))
         };
-        self.groups().into_iter().flat_map(cells).collect()
+        let loads = self.groups().into_iter().flat_map(cells);
+        let others = [MICRO, MEMORY].into_iter().filter(|name| self.wants(name));
+        loads.chain(others.map(str::to_owned)).collect()
+    }
+
+    /// Whether what is neither load nor in the first item is to be measured.
+    fn wants(&self, name: &str) -> bool {
+        !self.quick && (self.only.is_empty() || self.only.iter().any(|only| name.contains(only)))
     }
 
     /// Measures; `say` hears of each step, and `keep` gets the results after every round.
@@ -60,6 +70,14 @@ impl Plan {
         let mut foreign = vec![];
         for group in self.groups() {
             self.measure(&group, &mut results, &mut foreign, &say, &keep)?;
+        }
+        if self.wants(MICRO) {
+            micro::measure(&mut results, self.rounds, &say);
+            keep(&results)?;
+        }
+        if self.wants(MEMORY) {
+            memory::measure(&mut results, &self.subjects, self.idle, &say);
+            keep(&results)?;
         }
         ensure!(!results.records.is_empty(), "nothing could be measured");
         Ok(results)
@@ -86,6 +104,22 @@ impl Plan {
         groups
     }
 
+    /// Builds a rig and has it pass objects. A peer whose kernel alters one has two more attempts, so
+    /// that it can be measured at all; each that failed is in the results.
+    fn rig(&self, subject: Subject, group: &Group, results: &mut Results) -> Result<Rig> {
+        let rig = Rig::build(subject, &group.setting)?;
+        let peer = !matches!(subject, Subject::FlexCp | Subject::Translator);
+        let attempts = if peer { 3 } else { 1 };
+        for attempt in 1..=attempts {
+            match rig.verify(group.setting.objects[0]) {
+                Ok(()) => break,
+                Err(error) if attempt == attempts => return Err(error),
+                Err(error) => results.miss(group.name, Some(subject), &format!("{error:#}; again")),
+            }
+        }
+        Ok(rig)
+    }
+
     fn measure(
         &self,
         group: &Group,
@@ -96,11 +130,7 @@ impl Plan {
     ) -> Result<()> {
         let mut rigs = vec![];
         for subject in group.subjects.iter().copied() {
-            let verified = Rig::build(subject, &group.setting).and_then(|rig| {
-                rig.verify(group.setting.objects[0])?;
-                Ok(rig)
-            });
-            match verified {
+            match self.rig(subject, group, results) {
                 Ok(rig) => rigs.push(rig),
                 Err(error) => {
                     say(&format!("{}: {}: {error:#}", group.name, subject.name()));
@@ -166,6 +196,10 @@ pub fn files(directory: &Path) -> [std::path::PathBuf; 2] {
 /// Seconds before those that count.
 const WARM: f64 = 0.7;
 
+/// What is no load.
+const MICRO: &str = "micro";
+const MEMORY: &str = "memory";
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -185,6 +219,7 @@ mod tests {
             only: only.iter().map(|&name| name.to_owned()).collect(),
             subjects: Subject::ALL.to_vec(),
             congestion: None,
+            idle: 0,
         }
     }
 

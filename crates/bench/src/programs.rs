@@ -72,7 +72,7 @@ pub(crate) fn web(lab: &Lab, proto: Proto, sizes: &[u64]) -> Result<Program> {
     let config = format!(
         "{head}\
          http {{\n\
-           access_log off; sendfile on; tcp_nodelay on; tcp_nopush on;\n\
+           access_log off; sendfile on; tcp_nodelay on;\n\
            keepalive_requests 1000000000; keepalive_timeout 1h; open_file_cache max=64;\n\
            client_body_temp_path {dir}/body; proxy_temp_path {dir}/proxy;\n\
            fastcgi_temp_path {dir}/fcgi; uwsgi_temp_path {dir}/uwsgi; scgi_temp_path {dir}/scgi;\n\
@@ -86,7 +86,7 @@ pub(crate) fn web(lab: &Lab, proto: Proto, sizes: &[u64]) -> Result<Program> {
 
 /// nginx as a proxy of these ports, MPTCP towards the client.
 pub(crate) fn nginx_proxy(lab: &Lab, ports: &[u16]) -> Result<Program> {
-    let dir = lab.dir().join("nginx-proxy");
+    let dir = lab.dir().join(format!("nginx-proxy-{}", ports[0]));
     fs::create_dir_all(&dir)?;
     let mut config = nginx_head(&dir, "load_module modules/ngx_stream_module.so;\n");
     config.push_str("stream {\n  tcp_nodelay on; proxy_timeout 1h;\n");
@@ -116,11 +116,12 @@ pub(crate) fn haproxy(lab: &Lab, ports: &[u16]) -> Result<Program> {
         let to = server(lab, *port);
         let _ = writeln!(config, "listen p{port}\n  bind *:{port}\n  server s {to}");
     }
-    let file = lab.dir().join("haproxy.cfg");
+    let name = format!("haproxy-{}", ports[0]);
+    let file = lab.dir().join(&name);
     fs::write(&file, config)?;
     let ready = SocketAddr::from(([127, 0, 0, 1], ports[0]));
     let words = ["haproxy", "-db", "-f", path(&file)?];
-    Program::start((lab, lab.proxy()), "haproxy", &words, Proto::Mptcp, ready)
+    Program::start((lab, lab.proxy()), &name, &words, Proto::Mptcp, ready)
 }
 
 fn nginx(

@@ -58,14 +58,16 @@ impl Subject {
         }
     }
 
-    fn client(self) -> Proto {
+    /// Protocol of its client's sockets.
+    pub(crate) fn client(self) -> Proto {
         match self {
             Self::Tcp => Proto::Tcp,
             _ => Proto::Mptcp,
         }
     }
 
-    fn server(self) -> Proto {
+    /// Protocol of its server's sockets.
+    pub(crate) fn server(self) -> Proto {
         match self {
             Self::Mptcp => Proto::Mptcp,
             _ => Proto::Tcp,
@@ -118,18 +120,12 @@ impl Rig {
             // Joins are switched by `subflows`.
             .endpoints(Families::Neither)
             .build()?;
-        for namespace in [lab.client(), lab.proxy(), lab.server(1)] {
-            namespace.sysctl(&[
-                ("net.core.somaxconn", &BACKLOG.to_string()),
-                ("net.ipv4.tcp_max_syn_backlog", &BACKLOG.to_string()),
-                ("net.ipv4.ip_local_port_range", "1024 65535"),
-            ])?;
-            if let Some(name) = &setting.congestion {
+        prepare(&lab)?;
+        if let Some(name) = &setting.congestion {
+            for namespace in [lab.client(), lab.proxy(), lab.server(1)] {
                 namespace.sysctl(&[("net.ipv4.tcp_congestion_control", name)])?;
             }
         }
-        lab.proxy()
-            .ip("mptcp limits set subflows 8 add_addr_accepted 8")?;
         for number in 0..setting.addresses {
             let own = further_address(number);
             lab.client().ip(&format!("addr add {own}/24 dev a1"))?;
@@ -250,15 +246,9 @@ impl Proxy {
             Subject::Nginx => Self::Other(programs::nginx_proxy(lab, &ports)?),
             Subject::Haproxy => Self::Other(programs::haproxy(lab, &ports)?),
             Subject::FlexCp | Subject::Translator => {
-                let offload = offload(lab, subject == Subject::FlexCp)?;
-                let services = format!(
-                    "{offload}{}{}",
-                    setting.flexcp,
-                    daemon::transparent(lab, &[])
-                );
-                let config = daemon::config(lab, &services);
-                check(lab, &config)?;
-                let flexcp = FlexCp::start(lab, &config)?;
+                let services = daemon::transparent(lab, &[]);
+                let offload = subject == Subject::FlexCp;
+                let flexcp = start_flexcp(lab, offload, setting.flexcp, &services)?;
                 if !setting.gso {
                     let mut command = lab.proxy().command("ethtool");
                     command.args(["-K", "flexcp0", "tso", "off", "gso", "off"]);
@@ -270,20 +260,41 @@ impl Proxy {
     }
 }
 
-/// The lines that switch the offload.
+/// Room for many connections at once, in all namespaces.
+pub(crate) fn prepare(lab: &Lab) -> Result<()> {
+    for namespace in [lab.client(), lab.proxy(), lab.server(1)] {
+        namespace.sysctl(&[
+            ("net.core.somaxconn", &BACKLOG.to_string()),
+            ("net.ipv4.tcp_max_syn_backlog", &BACKLOG.to_string()),
+            ("net.ipv4.ip_local_port_range", "1024 65535"),
+        ])?;
+    }
+    lab.proxy()
+        .ip("mptcp limits set subflows 8 add_addr_accepted 8")?;
+    Ok(())
+}
+
+/// Starts FlexCP with or without its offload, and with further lines of configuration.
 ///
 /// # Errors
-/// When it is to be on and this FlexCP has none.
-fn offload(lab: &Lab, on: bool) -> Result<&'static str> {
-    let with =
-        |lines: &str| daemon::config(lab, &format!("{lines}{}", daemon::transparent(lab, &[])));
-    let offered = daemon::check(lab, &with(OFFLOAD_ON))?.status.success();
-    match (on, offered) {
+/// When this flexcp program has no offload and should, or does not know one of the lines.
+pub(crate) fn start_flexcp(
+    lab: &Lab,
+    offload: bool,
+    lines: &str,
+    services: &str,
+) -> Result<FlexCp> {
+    let config = |lines: &str| daemon::config(lab, &format!("{lines}{services}"));
+    let offered = daemon::check(lab, &config(OFFLOAD_ON))?.status.success();
+    let switch = match (offload, offered) {
         (true, false) => bail!("this flexcp program has no offload"),
-        (true, true) => Ok(OFFLOAD_ON),
-        (false, true) => Ok(OFFLOAD_OFF),
-        (false, false) => Ok(""),
-    }
+        (true, true) => OFFLOAD_ON,
+        (false, true) => OFFLOAD_OFF,
+        (false, false) => "",
+    };
+    let config = config(&format!("{switch}{lines}"));
+    check(lab, &config)?;
+    FlexCp::start(lab, &config)
 }
 
 fn check(lab: &Lab, config: &str) -> Result<()> {

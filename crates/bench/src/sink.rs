@@ -35,8 +35,13 @@ struct Shared {
 impl Sink {
     /// Listens on these ports in a namespace.
     pub(crate) fn start(namespace: &Namespace, proto: Proto, ports: &[u16]) -> Result<Self> {
+        namespace.run(|| Self::start_here(proto, ports))
+    }
+
+    /// Listens in the namespace of the calling thread.
+    pub(crate) fn start_here(proto: Proto, ports: &[u16]) -> Result<Self> {
         let listeners = ports.iter().map(|port| listen(proto, *port));
-        let listeners = namespace.run(|| listeners.collect::<Result<Vec<_>>>())?;
+        let listeners = listeners.collect::<Result<Vec<_>>>()?;
         let listeners = Arc::new(listeners);
         let shared = Arc::new(Shared::default());
         let mut threads = vec![];

@@ -1,0 +1,261 @@
+//! A connection through the translator: its handshake, then data down and ACKs up.
+
+use std::hint::black_box;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use flexcp_translator::{
+    Config, Frame, HEADROOM, Instant, Limits, Mode, Prefix, Service, Timeouts, Translator, Verdict,
+};
+use flexcp_wire::{
+    CapableFlags, CapableKeys, ChecksumState, DataNumber, Dss, Gso, GsoKind, IpHeader, MpCapable,
+    MptcpOption, Offload, OptionWriter, TcpFlags, TcpHeader, TcpOption, TcpOptions, Timestamps,
+};
+use sha2::{Digest as _, Sha256};
+
+/// A connection that is established, and what it takes to go on with it.
+pub(super) struct Conversation {
+    translator: Translator,
+    now: Instant,
+    buf: Vec<u8>,
+    /// Behind the data of the server so far.
+    sent: u32,
+    /// The data sequence number of its first byte.
+    first: u64,
+    /// Packets are made and not translated, to see what making them costs.
+    only_made: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Packet {
+    from: SocketAddr,
+    to: SocketAddr,
+    seq: u32,
+    ack: u32,
+    flags: TcpFlags,
+    payload: usize,
+}
+
+impl Conversation {
+    /// Plays the handshake.
+    pub(super) fn open() -> Self {
+        let mut conversation = Self {
+            translator: Translator::new(config(), [7; 32]),
+            now: Instant::default(),
+            buf: vec![0; HEADROOM + 100 + SEGMENT * SEGMENTS],
+            sent: 0,
+            first: 0,
+            only_made: false,
+        };
+        let syn = up(CLIENT_ISN, 0, TcpFlags::SYN);
+        conversation.send(syn, &opening(Some(capable(CapableKeys::Syn))));
+        let flags = TcpFlags::SYN | TcpFlags::ACK;
+        let syn_ack = down(SERVER_ISN, CLIENT_ISN + 1, flags, 0);
+        let answer = conversation.send(syn_ack, &opening(None));
+        let key = proxy_key(&answer);
+        let digest = Sha256::digest(key.to_be_bytes());
+        let low = digest
+            .last_chunk()
+            .map_or(0, |low| u64::from_be_bytes(*low));
+        conversation.first = low.wrapping_add(1);
+        let keys = CapableKeys::Ack {
+            sender: CLIENT_KEY,
+            receiver: key,
+        };
+        let third = up(CLIENT_ISN + 1, SERVER_ISN + 1, TcpFlags::ACK);
+        let options = with_clock(Some(TcpOption::Mptcp(capable(keys))));
+        conversation.send(third, &options);
+        conversation
+    }
+
+    /// From now on packets are only made.
+    pub(super) fn only_make(&mut self) {
+        self.only_made = true;
+    }
+
+    /// A packet of many segments from the server.
+    pub(super) fn data_down(&mut self) {
+        let seq = SERVER_ISN.wrapping_add(1).wrapping_add(self.sent);
+        let len = SEGMENT * SEGMENTS;
+        let packet = down(seq, CLIENT_ISN + 1, TcpFlags::ACK, len);
+        self.send(packet, &with_clock(None));
+        self.sent = self.sent.wrapping_add(u32::try_from(len).unwrap_or(0));
+    }
+
+    /// The client's ACK of all of it.
+    pub(super) fn ack_up(&mut self) {
+        let ack = SERVER_ISN.wrapping_add(1).wrapping_add(self.sent);
+        // Never more than 4 GB in one conversation.
+        let data_ack = self.first.wrapping_add(u64::from(self.sent));
+        let dss = Dss {
+            data_ack: Some(DataNumber::Long(data_ack)),
+            ..Dss::default()
+        };
+        let options = with_clock(Some(TcpOption::Mptcp(MptcpOption::Dss(dss))));
+        self.send(up(CLIENT_ISN + 1, ack, TcpFlags::ACK), &options);
+    }
+
+    /// Translates a packet, which has to be sent on; the headers that it has then.
+    fn send(&mut self, packet: Packet, options: &OptionBytes) -> Vec<u8> {
+        let options = &options.0[..options.1];
+        let ip = IpHeader {
+            src: packet.from.ip(),
+            dst: packet.to.ip(),
+            protocol: 6,
+            header_len: 0,
+            total_len: 0,
+            traffic_class: 0,
+            ttl: 64,
+            identification: 0,
+            dont_fragment: true,
+            flow_label: 0,
+        };
+        let tcp = TcpHeader {
+            src_port: packet.from.port(),
+            dst_port: packet.to.port(),
+            seq: packet.seq,
+            ack: packet.ack,
+            flags: packet.flags,
+            window: 65_000,
+            ..TcpHeader::default()
+        };
+        let tcp_len = 20 + options.len() + packet.payload;
+        let bytes = &mut self.buf[HEADROOM..];
+        let at = ip.emit(tcp_len, bytes);
+        tcp.emit(options.len(), &mut bytes[at..]);
+        bytes[at + 20..at + 20 + options.len()].copy_from_slice(options);
+        let field = ip.pseudo_header_sum(tcp_len).fold();
+        bytes[at + 16..at + 18].copy_from_slice(&field.to_be_bytes());
+        let offload = Offload {
+            checksum: ChecksumState::Partial,
+            gso: (packet.payload > SEGMENT).then_some(Gso {
+                kind: GsoKind::TcpV4,
+                size: u16::try_from(SEGMENT).unwrap_or(u16::MAX),
+                ecn: false,
+            }),
+        };
+        let range = HEADROOM..HEADROOM + at + tcp_len;
+        if self.only_made {
+            black_box(&mut self.buf);
+            return vec![];
+        }
+        let mut frame = Frame::new(&mut self.buf, range, offload);
+        let verdict = self.translator.handle_packet(self.now, &mut frame);
+        assert_eq!(verdict, Verdict::Forward, "{tcp:?}");
+        let headers = if packet.flags.contains(TcpFlags::SYN) {
+            frame.packet().to_vec()
+        } else {
+            vec![]
+        };
+        while self.translator.poll_transmit().is_some() {}
+        headers
+    }
+}
+
+/// Options as they go into a header, and their length.
+#[derive(Clone, Copy)]
+struct OptionBytes([u8; 40], usize);
+
+impl OptionBytes {
+    fn new(options: impl IntoIterator<Item = TcpOption<'static>>) -> Self {
+        let mut writer = OptionWriter::new();
+        for option in options {
+            writer.push(&option);
+        }
+        let written = writer.finish();
+        let mut bytes = [0; 40];
+        bytes[..written.len()].copy_from_slice(written);
+        Self(bytes, written.len())
+    }
+}
+
+fn with_clock(more: Option<TcpOption<'static>>) -> OptionBytes {
+    let clock = TcpOption::Timestamps(Timestamps {
+        val: 1000,
+        ecr: 1000,
+    });
+    OptionBytes::new([clock].into_iter().chain(more))
+}
+
+fn opening(mptcp: Option<MptcpOption>) -> OptionBytes {
+    let usual = [
+        TcpOption::Mss(1460),
+        TcpOption::SackPermitted,
+        TcpOption::Timestamps(Timestamps { val: 1000, ecr: 0 }),
+        TcpOption::WindowScale(10),
+    ];
+    OptionBytes::new(usual.into_iter().chain(mptcp.map(TcpOption::Mptcp)))
+}
+
+const fn capable(keys: CapableKeys) -> MptcpOption {
+    MptcpOption::Capable(MpCapable {
+        version: 1,
+        flags: CapableFlags::HMAC_SHA256,
+        keys,
+    })
+}
+
+/// FlexCP's key out of its SYN/ACK.
+fn proxy_key(packet: &[u8]) -> u64 {
+    let ip = IpHeader::parse(packet).expect("FlexCP sends whole headers");
+    let (_, options) = TcpHeader::parse(&packet[ip.header_len..]).expect("and whole TCP headers");
+    let key = TcpOptions::new(options).find_map(|option| match option {
+        Ok(TcpOption::Mptcp(MptcpOption::Capable(MpCapable {
+            keys: CapableKeys::SynAck { sender },
+            ..
+        }))) => Some(sender),
+        _ => None,
+    });
+    key.expect("FlexCP answers MP_CAPABLE")
+}
+
+const fn up(seq: u32, ack: u32, flags: TcpFlags) -> Packet {
+    Packet {
+        from: CLIENT,
+        to: SERVER,
+        seq,
+        ack,
+        flags,
+        payload: 0,
+    }
+}
+
+const fn down(seq: u32, ack: u32, flags: TcpFlags, payload: usize) -> Packet {
+    Packet {
+        from: SERVER,
+        to: CLIENT,
+        seq,
+        ack,
+        flags,
+        payload,
+    }
+}
+
+fn config() -> Config {
+    let destinations = vec![Prefix {
+        addr: SERVER.ip(),
+        len: 32,
+    }];
+    Config {
+        services: vec![Service {
+            name: "bench".into(),
+            mode: Mode::Transparent {
+                destinations,
+                ports: vec![],
+                end_to_end: false,
+            },
+            announce: vec![],
+        }],
+        limits: Limits::default(),
+        timeouts: Timeouts::default(),
+    }
+}
+
+const CLIENT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 1, 1, 2)), 50_000);
+const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 9, 1, 2)), 80);
+const CLIENT_ISN: u32 = 0x1000_0000;
+const SERVER_ISN: u32 = 0x3000_0000;
+const CLIENT_KEY: u64 = 0x0503_34cf_e246_2c44;
+
+/// Payload of a segment, and segments of a packet.
+const SEGMENT: usize = 1420;
+const SEGMENTS: usize = 20;
