@@ -28,7 +28,6 @@ unit: setup
 	$(CARGO) test --locked -p flexcp-fuzz
 	$(CARGO) test --locked -p flexcp-invariants -p flexcp-simulator
 	$(CARGO) test --locked -p flexcp --lib --bins
-	$(CARGO) test --locked -p flexcp-bench --lib
 
 # The translator in virtual time for as long as asked: make simulate SIMULATE_ARGS='--seeds 0..1000000'.
 SIMULATE_ARGS ?= --seeds 2000..2000 --time 600
@@ -46,7 +45,7 @@ privileged: root setup
 
 # Real clients and servers around the real binary.
 e2e: root build
-	$(CARGO) test --release --locked -p flexcp-lab
+	$(CARGO) test --release --locked -p flexcp-lab -p flexcp-bench
 
 # Small transfers over faulty links: every combination, or FAULTS_ARGS="--minutes 10 --cell loss".
 faults: root build

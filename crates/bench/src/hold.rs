@@ -136,8 +136,9 @@ fn connect(proto: Proto, from: IpAddr, to: SocketAddr) -> Result<TcpStream> {
     socket.connect(&to.into()).context("connecting")?;
     let mut stream = TcpStream::from(socket);
     stream.write_all(b"PUT /count HTTP/1.1\r\nContent-Length: 0\r\n\r\n")?;
-    let mut answer = [0; 40];
-    stream.read_exact(&mut answer).context("no answer")?;
+    let mut answer = [0; 200];
+    let len = stream.read(&mut answer).context("no answer")?;
+    ensure!(answer[..len].starts_with(b"HTTP/1.1 200 "), "no answer");
     Ok(stream)
 }
 

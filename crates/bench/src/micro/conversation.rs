@@ -18,7 +18,7 @@ pub(super) struct Conversation {
     now: Instant,
     buf: Vec<u8>,
     /// Behind the data of the server so far.
-    sent: u32,
+    sent: u64,
     /// The data sequence number of its first byte.
     first: u64,
     /// Packets are made and not translated, to see what making them costs.
@@ -74,18 +74,23 @@ impl Conversation {
 
     /// A packet of many segments from the server.
     pub(super) fn data_down(&mut self) {
-        let seq = SERVER_ISN.wrapping_add(1).wrapping_add(self.sent);
+        let seq = self.server_next();
         let len = SEGMENT * SEGMENTS;
         let packet = down(seq, CLIENT_ISN + 1, TcpFlags::ACK, len);
         self.send(packet, &with_clock(None));
-        self.sent = self.sent.wrapping_add(u32::try_from(len).unwrap_or(0));
+        self.sent += len as u64;
+    }
+
+    /// The number of the server's next byte.
+    fn server_next(&self) -> u32 {
+        let low = u32::try_from(self.sent & u64::from(u32::MAX)).unwrap_or(0);
+        SERVER_ISN.wrapping_add(1).wrapping_add(low)
     }
 
     /// The client's ACK of all of it.
     pub(super) fn ack_up(&mut self) {
-        let ack = SERVER_ISN.wrapping_add(1).wrapping_add(self.sent);
-        // Never more than 4 GB in one conversation.
-        let data_ack = self.first.wrapping_add(u64::from(self.sent));
+        let ack = self.server_next();
+        let data_ack = self.first.wrapping_add(self.sent);
         let dss = Dss {
             data_ack: Some(DataNumber::Long(data_ack)),
             ..Dss::default()

@@ -1,0 +1,47 @@
+//! The harness as a whole, in a few seconds: `make e2e` runs it as root.
+
+use std::fs;
+use std::path::PathBuf;
+
+use flexcp_bench::{Plan, Report, Subject};
+
+#[test]
+fn one_short_round_of_everyone() {
+    let plan = Plan {
+        rounds: 1,
+        seconds: 0.3,
+        quick: true,
+        only: vec!["64x2".into()],
+        subjects: Subject::ALL.to_vec(),
+        congestion: None,
+        idle: 0,
+    };
+    let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    let file = directory.join("smoke.json");
+    let results = plan
+        .run(|_| (), |results| results.write(&file))
+        .expect("something can be measured");
+
+    let said = Report(&results).to_string();
+    for subject in Subject::ALL {
+        let rate = results.median("throughput/down/64x2", subject);
+        let reason = results
+            .missing
+            .iter()
+            .find(|missing| missing.subject == Some(subject));
+        // On a machine without a peer, and until there is an offload, the reason has to be there.
+        let optional = !matches!(subject, Subject::Translator | Subject::Mptcp | Subject::Tcp);
+        match (rate, reason) {
+            (Some(rate), _) => assert!(rate > 0.0, "{said}"),
+            (None, Some(_)) if optional => {}
+            _ => panic!("{} is missing\n{said}", subject.name()),
+        }
+    }
+    let written: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(&file).expect("results are written"))
+            .expect("as JSON");
+    assert_eq!(
+        written["records"].as_array().map(Vec::len),
+        Some(results.records.len())
+    );
+}
