@@ -52,7 +52,9 @@ impl Report<'_> {
     fn figures(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let subjects = self.subjects();
         writeln!(f, "\n## Medians (least to greatest)\n")?;
-        head(f, "", &subjects)?;
+        if !subjects.is_empty() {
+            head(f, "", &subjects)?;
+        }
         for name in self.0.names() {
             let record = |subject: &Subject| self.0.get(name, *subject);
             let Some(unit) = subjects.iter().find_map(record).map(|record| record.unit) else {
