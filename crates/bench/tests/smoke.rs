@@ -6,13 +6,19 @@ use std::path::PathBuf;
 use flexcp_bench::{Plan, Report, Subject};
 
 #[test]
-fn one_short_round_of_everyone() {
+fn one_short_round() {
+    let subjects = [
+        Subject::FlexCp,
+        Subject::Translator,
+        Subject::Haproxy,
+        Subject::Tcp,
+    ];
     let plan = Plan {
         rounds: 1,
         seconds: 0.3,
         quick: true,
         only: vec!["64x2".into()],
-        subjects: Subject::ALL.to_vec(),
+        subjects: subjects.to_vec(),
         congestion: None,
         idle: 0,
     };
@@ -23,14 +29,14 @@ fn one_short_round_of_everyone() {
         .expect("something can be measured");
 
     let said = Report(&results).to_string();
-    for subject in Subject::ALL {
+    for subject in subjects {
         let rate = results.median("throughput/down/64x2", subject);
         let reason = results
             .missing
             .iter()
             .find(|missing| missing.subject == Some(subject));
         // On a machine without a peer, and until there is an offload, the reason has to be there.
-        let optional = !matches!(subject, Subject::Translator | Subject::Mptcp | Subject::Tcp);
+        let optional = !matches!(subject, Subject::Translator | Subject::Tcp);
         match (rate, reason) {
             (Some(rate), _) => assert!(rate > 0.0, "{said}"),
             (None, Some(_)) if optional => {}
