@@ -138,6 +138,8 @@ impl Plan {
                 }
             }
         }
+        let earlier = results.circumstances.backlog_drops;
+        let drops = circumstances::backlog_drops();
         let pace = Pace {
             warm: Duration::from_secs_f64(WARM),
             time: Duration::from_secs_f64(self.seconds),
@@ -172,6 +174,8 @@ impl Plan {
             }
             results.circumstances.foreign_median = median(foreign);
             results.circumstances.foreign_max = foreign.iter().copied().fold(0.0, f64::max);
+            let dropped = circumstances::backlog_drops().saturating_sub(drops);
+            results.circumstances.backlog_drops = earlier + dropped;
             keep(results)?;
         }
         Ok(())

@@ -58,6 +58,8 @@ pub struct Circumstances {
     pub foreign_median: f64,
     /// See `foreign_median`.
     pub foreign_max: f64,
+    /// Packets dropped meanwhile because too many waited to be received: losses that no path had.
+    pub backlog_drops: u64,
 }
 
 /// Everything.

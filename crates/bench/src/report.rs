@@ -26,14 +26,16 @@ impl Report<'_> {
         writeln!(
             f,
             "Linux {}, {} CPUs for all parties together, {}; {} rounds by turns, {} s each.\n\
-             Other processes kept {:.2} CPUs busy meanwhile (median of all runs; at most {:.2}).",
+             Other processes kept {:.2} CPUs busy meanwhile (median of all runs; at most {:.2}).\n\
+             {} packets were lost in the machine's own queues (net.core.netdev_max_backlog).",
             here.kernel,
             here.cpus,
             here.congestion,
             here.rounds,
             here.seconds,
             here.foreign_median,
-            here.foreign_max
+            here.foreign_max,
+            here.backlog_drops
         )?;
         for program in &here.programs {
             writeln!(f, "{program}.")?;
