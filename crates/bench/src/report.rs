@@ -150,6 +150,15 @@ impl Report<'_> {
                 "| {cell} | {subject} | {what} | {ratio} | {bound} | {verdict} |"
             )?;
         }
+        for subject in [Subject::FlexCp, Subject::Translator] {
+            if !self.subjects().contains(&subject) {
+                let name = subject.name();
+                writeln!(
+                    f,
+                    "\nThe floors of {name} are not judged: it was not measured."
+                )?;
+            }
+        }
         Ok(())
     }
 
@@ -157,7 +166,7 @@ impl Report<'_> {
         if self.0.missing.is_empty() {
             return Ok(());
         }
-        writeln!(f, "\n## Not measured\n")?;
+        writeln!(f, "\n## Not measured, or not in every round\n")?;
         for missing in &self.0.missing {
             let subject = missing.subject.map_or("", Subject::name);
             writeln!(f, "- {} {subject}: {}", missing.name, missing.reason)?;
@@ -232,6 +241,10 @@ mod tests {
     fn a_miss_is_printed_as_one() {
         let text = Report(&results()).to_string();
         assert!(text.contains("Floors: 1 of 2 missed"), "{text}");
+        assert!(
+            text.contains("The floors of flexcp are not judged"),
+            "{text}"
+        );
         let rows: Vec<_> = text.lines().filter(|line| line.contains(">=")).collect();
         assert!(
             rows[0].contains("haproxy") && rows[0].contains("**MISS**"),

@@ -1,6 +1,6 @@
 //! FlexCP against the others, and against the floors that it is held to.
 
-use crate::record::Results;
+use crate::record::{Missing, Results};
 use crate::rig::Subject;
 
 /// Something FlexCP is held to.
@@ -28,7 +28,7 @@ pub(crate) struct Judgement {
     pub(crate) subject: Subject,
     /// What is compared, in words.
     pub(crate) what: String,
-    /// `None` when the other adds nothing to compare with.
+    /// `None` when the other adds nothing to compare with, or the subject failed.
     pub(crate) ratio: Option<f64>,
     /// The bound, in words.
     pub(crate) bound: String,
@@ -58,7 +58,8 @@ const FLOORS: [Floor; 8] = {
     ]
 };
 
-/// Every floor in every cell of the main measurement that has both sides.
+/// Every floor in every cell of the main measurement that has both sides, or lacks the subject because
+/// it failed there.
 pub(crate) fn judge(results: &Results) -> Vec<Judgement> {
     let mut judgements = vec![];
     for name in results.names() {
@@ -73,6 +74,18 @@ pub(crate) fn judge(results: &Results) -> Vec<Judgement> {
     judgements
 }
 
+/// Whether a subject was to run this cell and failed.
+fn failed(results: &Results, cell: &str, subject: Subject) -> bool {
+    let here = |missing: &&Missing| {
+        let name = missing.name.split_once('/').map(|(_, name)| name);
+        missing.subject == Some(subject) && name == Some(cell)
+    };
+    results
+        .median(&format!("throughput/{cell}"), subject)
+        .is_none()
+        && results.missing.iter().any(|missing| here(&missing))
+}
+
 /// The floors are about the usual case: offloads on, one worker.
 fn is_main(cell: &str) -> bool {
     !cell.contains('-')
@@ -83,6 +96,10 @@ impl Floor {
         let get = |metric: &str, subject| results.median(&format!("{metric}/{cell}"), subject);
         let (subject, against) = (self.subject, self.against);
         let ratio = match self.kind {
+            _ if failed(results, cell, subject) => {
+                get("throughput", against)?;
+                None
+            }
             Kind::Throughput => Some(get("throughput", subject)? / get("throughput", against)?),
             Kind::AddedCpu => {
                 let tcp = get("cpu", Subject::Tcp)?;
@@ -167,6 +184,16 @@ mod tests {
     fn nothing_added_is_not_divided_by() {
         assert_eq!(added_share(0.1, 0.0), None);
         assert_eq!(added_share(-0.1, 0.5), Some(0.0));
+    }
+
+    #[test]
+    fn a_subject_that_failed_has_missed() {
+        let mut results = results(&[("throughput/up/256x2", Subject::Haproxy, 1.0)]);
+        assert!(judge(&results).is_empty(), "nobody else was to run");
+        results.miss("bulk/up/256x2", Some(Subject::Translator), "stalled");
+        let judged = judge(&results);
+        assert_eq!(judged.len(), 1, "{judged:?}");
+        assert!(!judged[0].met && judged[0].ratio.is_none());
     }
 
     #[test]
