@@ -167,7 +167,7 @@ pub(crate) fn quick() -> Vec<Group> {
 
 /// Everything that is a load.
 pub(crate) fn all() -> Vec<Group> {
-    vec![throughput(), small(), no_gso(), affinity()]
+    vec![throughput(), small(), no_gso(), two_workers()]
 }
 
 fn setting(objects: &[u64]) -> Setting {
@@ -176,7 +176,7 @@ fn setting(objects: &[u64]) -> Setting {
         congestion: None,
         objects: objects.to_vec(),
         addresses: 0,
-        flexcp: "",
+        workers: 1,
     }
 }
 
@@ -249,22 +249,19 @@ fn no_gso() -> Group {
 }
 
 /// Two workers of FlexCP, with all packets of a connection on one of them.
-fn affinity() -> Group {
+fn two_workers() -> Group {
     let mut group = throughput();
     group
         .cells
         .retain(|cell| cell.name.starts_with("down/256x2"));
     for cell in &mut group.cells {
-        cell.name.push_str("-affinity");
+        cell.name.push_str("-two-workers");
     }
-    group.name = "affinity";
+    group.name = "workers";
     group.subjects = vec![Subject::FlexCp, Subject::Translator];
-    group.setting.flexcp = AFFINITY;
+    group.setting.workers = 2;
     group
 }
-
-/// FlexCP's switches for several workers.
-const AFFINITY: &str = "[workers]\ncount = 2\naffinity = true\n\n";
 
 /// Longer than it takes to fetch the objects of a cell, unless something stalls.
 const RESPONSES: Duration = Duration::from_secs(8);

@@ -87,7 +87,7 @@ impl Stage {
             Subject::Translator => Some(false),
             _ => None,
         };
-        let start = |offload| start_flexcp(&lab, offload, "", &daemon::transparent(&lab, &[]));
+        let start = |offload| start_flexcp(&lab, offload, 1, &daemon::transparent(&lab, &[]));
         let flexcp = offload.map(start).transpose()?;
         Ok(Self {
             flexcp,

@@ -86,8 +86,8 @@ pub(crate) struct Setting {
     pub(crate) objects: Vec<u64>,
     /// Further addresses of the client.
     pub(crate) addresses: u8,
-    /// Further lines of FlexCP's configuration.
-    pub(crate) flexcp: &'static str,
+    /// Of FlexCP.
+    pub(crate) workers: u16,
 }
 
 /// A subject in its lab, with its servers, ready for load.
@@ -254,7 +254,7 @@ impl Proxy {
             Subject::FlexCp | Subject::Translator => {
                 let services = daemon::transparent(lab, &[]);
                 let offload = subject == Subject::FlexCp;
-                let flexcp = start_flexcp(lab, offload, setting.flexcp, &services)?;
+                let flexcp = start_flexcp(lab, offload, setting.workers, &services)?;
                 if !setting.gso {
                     let mut command = lab.proxy().command("ethtool");
                     command.args(["-K", "flexcp0", "tso", "off", "gso", "off"]);
@@ -282,17 +282,18 @@ pub(crate) fn prepare(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// Starts FlexCP with or without its offload, and with further lines of configuration.
+/// Starts FlexCP with or without its offload.
 ///
 /// # Errors
-/// When this flexcp program has no offload and should, or does not know one of the lines.
+/// When this flexcp program has no offload and should, or does not know its configuration.
 pub(crate) fn start_flexcp(
     lab: &Lab,
     offload: bool,
-    lines: &str,
+    workers: u16,
     services: &str,
 ) -> Result<FlexCp> {
-    let config = |lines: &str| daemon::config(lab, &format!("{lines}{services}"));
+    let config =
+        |lines: &str| daemon::config_of_workers(lab, workers, &format!("{lines}{services}"));
     let offered = daemon::check(lab, &config(OFFLOAD_ON))?.status.success();
     let switch = match (offload, offered) {
         (true, false) => bail!("this flexcp program has no offload"),
@@ -300,7 +301,7 @@ pub(crate) fn start_flexcp(
         (false, true) => OFFLOAD_OFF,
         (false, false) => "",
     };
-    let config = config(&format!("{switch}{lines}"));
+    let config = config(switch);
     check(lab, &config)?;
     FlexCp::start(lab, &config)
 }

@@ -4,7 +4,8 @@ use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use flexcp_translator::{
-    Config, Frame, HEADROOM, Instant, Limits, Mode, Prefix, Service, Timeouts, Translator, Verdict,
+    Config, Frame, HEADROOM, Instant, Limits, Mode, Prefix, Service, Share, Timeouts, Translator,
+    Verdict,
 };
 use flexcp_wire::{
     CapableFlags, CapableKeys, ChecksumState, DataNumber, Dss, Gso, GsoKind, IpHeader, MpCapable,
@@ -252,6 +253,7 @@ fn config() -> Config {
         }],
         limits: Limits::default(),
         timeouts: Timeouts::default(),
+        share: Share::default(),
     }
 }
 
