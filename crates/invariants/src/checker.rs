@@ -402,7 +402,11 @@ impl Checker {
             report.add(Rule::Size, "an MPTCP option that can't be read");
         }
         if self.options.segments {
-            check_whole(seen, packet, &mut report);
+            // A capture may hold only the first bytes.
+            if self.options.causal {
+                check_bytes(packet, &mut report);
+            }
+            check_segmentation(seen, packet, &mut report);
             let cut = seen.offload.gso.is_some() && self.options.hostile;
             let completes = seen.offload.checksum != ChecksumState::Complete;
             report.expect(!cut || completes, Rule::Size, || {
@@ -674,12 +678,16 @@ impl Input {
     }
 }
 
-/// I7: the lengths in the headers are those of the packet, and what is left to the carrier is what it can do.
-fn check_whole(seen: &Observation<'_>, packet: &View<'_>, report: &mut Report<'_>) {
+/// I7: the lengths in the headers are those of the packet.
+fn check_bytes(packet: &View<'_>, report: &mut Report<'_>) {
     if let Payload::Bytes(bytes) = packet.payload {
         let same = bytes.len() as u64 == packet.payload_len;
         report.expect(same, Rule::Size, || "IP total length".into());
     }
+}
+
+/// I7: what is left to the carrier is what it can do.
+fn check_segmentation(seen: &Observation<'_>, packet: &View<'_>, report: &mut Report<'_>) {
     if let Some(gso) = seen.offload.gso {
         let v6 = gso.kind == GsoKind::TcpV6;
         let fits = v6 == packet.ip.is_v6() && packet.segment < packet.payload_len;
