@@ -36,7 +36,7 @@ impl Connection {
             self.up.acknowledge(ack);
             let edge = ack + (u64::from(packet.tcp.window) << self.server_scale);
             self.up.edge = self.up.edge.max(edge);
-            self.up.last_edge = edge;
+            self.up.last_edge = self.up.last_edge.max(edge);
         }
         for &(left, right) in packet.options.sack.as_slice() {
             let (left, right) = (self.up.at_seq(left), self.up.at_seq(right));
@@ -83,7 +83,5 @@ impl Connection {
             .mss
             .map_or_else(|| default_mss(packet.ip.is_v6()), u64::from);
         self.up.edge = ORIGIN + u64::from(packet.tcp.window);
-        // FlexCP, like any sender, may take it for scaled.
-        self.up.last_edge = self.up.edge;
     }
 }

@@ -118,6 +118,7 @@ impl Connection {
         let window = |unscaled: u16| u32::from(unscaled) << scale;
         let edge = self.up_acked.add(window(self.server.window).into());
         let new = ack.add(window(segment.tcp.window).into());
+        self.server.edge = Some(self.server.edge.map_or(new, |known| known.max(new)));
         // A packet that was overtaken does not take the window back: what moves the right edge to the left
         // without ACKing anything is older, as no server goes back on its word (RFC 8684 section 3.3.4).
         let grows = ack.after(self.up_acked) || !new.before(edge) || self.server.window_of_syn;

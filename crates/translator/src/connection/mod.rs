@@ -110,6 +110,8 @@ pub(crate) struct ServerLeg {
     pub(crate) window_of_syn: bool,
     /// The largest window that the server ever offered, in bytes.
     pub(crate) window_max: u32,
+    /// The furthest right edge that it offered since its SYN/ACK.
+    pub(crate) edge: Option<Dsn>,
     /// Of its data, what it may still hear about as duplicates.
     pub(crate) repeated: RepeatedSegments,
     /// Timestamps, when client and server have agreed on them.
@@ -226,6 +228,7 @@ impl Connection {
                 sack: false,
                 window: 0,
                 window_of_syn: true,
+                edge: None,
                 repeated: RepeatedSegments::default(),
                 window_max: 0,
                 clock: None,
@@ -361,10 +364,14 @@ impl Connection {
         outgoing
     }
 
-    /// Right edge of the server's window.
+    /// Right edge of the server's window: the furthest since its SYN/ACK. A later one may lie further left only
+    /// by what scaling rounds off (RFC 7323 section 2.4).
     pub(crate) fn server_edge(&self) -> Dsn {
         let scale = self.server.window_scale.unwrap_or(0);
-        self.up_acked.add(u64::from(self.server.window) << scale)
+        let offered = u64::from(self.server.window) << scale;
+        let at_first = self.up_acked.add(offered);
+        let known = self.server.edge.unwrap_or(at_first);
+        known.max(self.up_acked)
     }
 
     /// Sequence number of a packet to the server without data: behind all that went up, or the edge of its
