@@ -229,6 +229,21 @@ fn two_subflows_ack_after_data_beyond_the_servers_window_stays_within_it() {
 }
 
 #[test]
+fn two_subflows_window_that_rounds_down_takes_nothing_back() {
+    let mut t = Scenario::two_subflows();
+    t.server(". 1:1(0) ack 1 win 2")
+        .gives(&["client1 . 1:1(0) ack 1 win 2 <dss ack 1>"]);
+    t.client(0, "P. 1:101(100) ack 1 <dss ack 1 map 1:101@1>")
+        .gives(&["server P. 1:101(100) ack 1 win 512"]);
+    // The edge was 257; by these numbers it would be 229.
+    t.server(". 1:1(0) ack 101 win 1")
+        .gives(&["client0 . 1:1(0) ack 101 win 1 <dss ack 101>"]);
+    t.client(0, "P. 101:251(150) ack 1 <dss ack 1 map 101:251@101>")
+        .gives(&["server P. 101:251(150) ack 1 win 512"]);
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
 fn two_subflows_data_beyond_the_servers_window_waits_for_what_is_before_it() {
     let mut t = Scenario::two_subflows();
     t.server(". 1:1(0) ack 1 win 1")
