@@ -22,7 +22,7 @@ mod wire;
 mod workers;
 
 use std::process::ExitCode;
-use std::sync::mpsc;
+use std::sync::{Mutex, mpsc};
 use std::time::Duration;
 use std::{panic, thread};
 
@@ -48,7 +48,21 @@ fn main() -> ExitCode {
         wire::cases(),
         workers::cases(),
     ];
-    libtest_mimic::run(&arguments, groups.into_iter().flatten().collect()).exit_code()
+    let conclusion = libtest_mimic::run(&arguments, groups.into_iter().flatten().collect());
+    for line in FAILED.lock().iter().flat_map(|lines| lines.iter()) {
+        eprintln!("{line}");
+    }
+    conclusion.exit_code()
+}
+
+/// What failed, and of the reason its first lines: said once more at the very end, where it is looked for.
+static FAILED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+fn note_failure(name: &str, reason: &str) {
+    let first: Vec<_> = reason.lines().take(4).collect();
+    if let Ok(mut failed) = FAILED.lock() {
+        failed.push(format!("{name}: {}", first.join("\n  ")));
+    }
 }
 
 /// A test whose function is a case.
@@ -60,6 +74,7 @@ fn main() -> ExitCode {
 /// cores, a neighbour that does not answer in time). What FlexCP does wrong, it does
 /// again. Bytes, resets, stalls and whatever is left behind have one attempt.
 pub(crate) fn trial(group: &str, name: &str, case: fn() -> anyhow::Result<()>) -> Trial {
+    let (group, name) = (group.to_owned(), name.to_owned());
     Trial::test(format!("{group}::{name}"), move || {
         require_root().map_err(|error| format!("{error:#}"))?;
         match attempt(case) {
@@ -72,7 +87,10 @@ pub(crate) fn trial(group: &str, name: &str, case: fn() -> anyhow::Result<()>) -
             }
             outcome => outcome,
         }
-        .map_err(|error| Failed::from(tell(&error)))
+        .map_err(|error| {
+            note_failure(&format!("{group}::{name}"), &tell(&error));
+            Failed::from(tell(&error))
+        })
     })
 }
 

@@ -80,7 +80,9 @@ pub(crate) fn config(lab: &Lab, services: &str) -> String {
 
 /// The same for several workers.
 pub(crate) fn config_of_workers(lab: &Lab, workers: u16, services: &str) -> String {
-    let timeouts = "[timeouts]\nlinger = \"200ms\"\nhalf_open = \"3s\"";
+    // A starved client repeats its last FIN late; then FlexCP has to know the connection still.
+    let linger = if workers > 1 { "1s" } else { "200ms" };
+    let timeouts = format!("[timeouts]\nlinger = \"{linger}\"\nhalf_open = \"3s\"");
     daemon::config_of_workers(lab, workers, &format!("{timeouts}\n\n{services}"))
 }
 

@@ -38,6 +38,13 @@ fn many(rig: &Rig, client: &Client, count: u32) -> Result<Expect> {
         report.ok()?;
     }
     ensure!(rig.counter("mp_capable_ack_rx")? == u64::from(count));
+    for failed in [
+        "mp_join_no_token",
+        "mp_join_ack_hmac_failure",
+        "mp_join_refused",
+    ] {
+        ensure!(rig.counter(failed)? == 0, "{failed} moved");
+    }
     let stats = rig.flexcp.show_stats()?;
     let carrier = |name: &str| {
         let value = stats["carrier"][name].as_u64();
@@ -50,7 +57,11 @@ fn many(rig: &Rig, client: &Client, count: u32) -> Result<Expect> {
         // A SYN lost in the burst comes again only after the connection's end, and is reset.
         .allow("MPRstTx")
         .allow("MPRstRx")
-        .at_least(End::Client, "MPJoinSynAckRx", (count * 8 / 10).into()))
+        // Captures of this burst hold nothing beyond the edge that the subflow was told; a busy Linux client
+        // refuses one or two segments that fill its window to the last byte, as its subflows compete for that.
+        .allow_at(End::Client, &["BeyondWindow", "RcvWndConflict"])
+        // A starved client is done before it has come to join.
+        .at_least(End::Client, "MPJoinSynAckRx", (count / 4).into()))
 }
 
 fn many_connections_find_their_worker() -> Result<()> {

@@ -77,6 +77,9 @@ impl Connection {
         index: SubflowIndex,
         segment: &Segment,
     ) -> Option<AckNews> {
+        let subflow = self.subflow_mut(index);
+        let window = u32::from(segment.tcp.window) << subflow.window_scale;
+        subflow.take_window(Ssn(segment.tcp.ack).add(window));
         let data_ack = match segment.options.dss {
             Some(Dss {
                 data_ack: Some(DataNumber::Long(ack)),
@@ -98,7 +101,6 @@ impl Connection {
         }
         let acked = data_ack.after(self.down_acked);
         self.down_acked = self.down_acked.max(data_ack);
-        let window = u32::from(segment.tcp.window) << self.subflow(index).window_scale;
         self.client_window = self.client_window.max(window);
         let edge = data_ack.add(u64::from(window));
         let window = edge.after(self.down_edge);

@@ -344,6 +344,10 @@ impl Connection {
             }
             return Verdict::Drop(DropReason::BlindReset);
         }
+        if let Phase::Closed(_) = self.phase {
+            // It has all data and has forgotten the connection: the client's last ACK reached it twice.
+            return Verdict::Consume;
+        }
         self.fast_close_all(ctx);
         self.phase = Phase::Reset(ctx.now + ctx.config.timeouts.linger);
         Verdict::Consume

@@ -39,6 +39,31 @@ impl Connection {
         Some(best)
     }
 
+    /// The active subflow for `len` new bytes, or another good one that has heard of the room for them: the
+    /// window is the connection's (RFC 8684 section 3.3.1), but Linux drops what comes on a subflow beyond the
+    /// last edge that it has sent there itself.
+    pub(crate) fn active_with_room(
+        &mut self,
+        ctx: &mut Context<'_>,
+        active: SubflowIndex,
+        len: u32,
+    ) -> SubflowIndex {
+        if self.subflow(active).has_room(len) {
+            return active;
+        }
+        let good = |&index: &SubflowIndex| {
+            let subflow = self.subflow(index);
+            let usable = subflow.carries() && !subflow.suspect && subflow.fin_remote.is_none();
+            usable && !subflow.backup && subflow.has_room(len) && !self.has_hole(index)
+        };
+        let Some(other) = self.indices().find(good) else {
+            return active;
+        };
+        self.active = other;
+        ctx.counters.subflow_switch += 1;
+        other
+    }
+
     /// The subflow for an answer that belongs to none in particular: where the client was heard last.
     pub(crate) fn answering(&self) -> Option<SubflowIndex> {
         let lives = |&index: &SubflowIndex| {

@@ -42,6 +42,7 @@ impl Connection {
             if self.subflow(active).down.len() > ctx.config.limits.mappings {
                 return None;
             }
+            let active = self.active_with_room(ctx, active, len);
             return Some(self.place_new(ctx, active, dsn, len));
         }
         let left = self.down_next.since(dsn);

@@ -64,6 +64,8 @@ pub(crate) struct Subflow {
     pub(crate) snd_next: Ssn,
     /// Everything before it is ACKed by the client.
     pub(crate) snd_una: Ssn,
+    /// The furthest right edge of the client's window that it has offered on this subflow.
+    pub(crate) snd_edge: Option<Ssn>,
     /// Mappings of data that came up on it.
     pub(crate) up: Lane,
     /// What FlexCP ACKs to the client: everything before it has reached the server.
@@ -136,6 +138,7 @@ impl Subflow {
             down: Lane::default(),
             snd_next: isn_local.add(1),
             snd_una: isn_local.add(1),
+            snd_edge: None,
             up: Lane::default(),
             rcv_ack: isn_remote.add(1),
             rcv_high: isn_remote.add(1),
@@ -252,6 +255,17 @@ impl Subflow {
             }
         }
         true
+    }
+
+    /// Notes the right edge of the client's window, as this subflow was told.
+    pub(crate) fn take_window(&mut self, edge: Ssn) {
+        self.snd_edge = Some(self.snd_edge.map_or(edge, |known| known.max(edge)));
+    }
+
+    /// Whether the client expects `len` more bytes on this subflow.
+    pub(crate) fn has_room(&self, len: u32) -> bool {
+        self.snd_edge
+            .is_some_and(|edge| !self.snd_next.add(len).after(edge))
     }
 
     /// The client ACKs what stands before FlexCP's FIN: the path works, so the copies count anew.

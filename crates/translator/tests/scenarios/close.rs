@@ -314,6 +314,19 @@ fn closed_by_both_at_once() {
 }
 
 #[test]
+fn closed_server_that_has_forgotten_resets_nothing() {
+    // It repeats its FIN while the ACK of that is on its way, and FlexCP ACKs it once more.
+    let mut t = closed();
+    t.server(SERVER_FIN)
+        .gives(&["server . 2:2(0) ack 2 win 512"]);
+    t.server("R 2:2(0)").gives(&[]);
+    assert_eq!(t.state(), "closed");
+    t.client(0, "F. 1:1(0) ack 1 <dss ack 2>")
+        .gives(&["client0 F. 1:1(0) ack 2 win 64 <dss ack 2>"]);
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
 fn closed_subflow_fin_is_answered_with_fin() {
     let mut t = closed();
     t.client(0, "F. 1:1(0) ack 1 <dss ack 2>")

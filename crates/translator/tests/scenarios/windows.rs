@@ -331,6 +331,22 @@ fn two_subflows_window_update_on_the_other_one_reaches_the_server() {
 }
 
 #[test]
+fn two_subflows_data_beyond_the_edge_of_one_goes_down_on_the_other() {
+    let mut t = Scenario::two_subflows();
+    t.client(1, ". 1:1(0) ack 1 win 513 <dss ack 1>")
+        .gives(&["server . 1:1(0) ack 1 win 513"]);
+    t.server("P. 1:65001(65000) ack 1")
+        .gives(&["client0 P. 1:65001(65000) ack 1 win 64 <dss ack 1 map 1:65001@1> gso 1432"]);
+    t.server("P. 65001:130001(65000) ack 1").gives(&[
+        "client0 P. 65001:130001(65000) ack 1 win 64 <dss ack 1 map 65001:130001@65001> gso 1432",
+    ]);
+    // The initial subflow knows of 512 units of 256 bytes.
+    t.server("P. 130001:131101(1100) ack 1")
+        .gives(&["client1 P. 1:1101(1100) ack 1 win 64 <dss ack 1 map 130001:131101@1>"]);
+    assert_eq!(t.moved(), "subflow_switch+1");
+}
+
+#[test]
 fn two_subflows_server_window_of_a_late_packet_is_not_told() {
     let mut t = Scenario::two_subflows();
     t.client(0, ". 1:101(100) ack 1 <dss ack 1 map 1:101@1>")
