@@ -8,6 +8,7 @@ mod ack_sack;
 mod addresses;
 mod blind;
 mod close;
+mod closed;
 mod down;
 mod fallback;
 mod gso;
