@@ -59,20 +59,15 @@ impl Translator {
         let Some(backend) = self.next_backend(service, Some(old.from)) else {
             return false;
         };
-        self.table.remove_flow(id, old);
+        let leg = Leg::Server;
+        self.table.remove_flow(FlowRef { id, leg });
         let Some(connection) = self.table.get_mut(id) else {
             return false;
         };
         let mut ctx = context!(self, now);
         connection.try_backend(&mut ctx, backend);
         let flow = connection.server_flow();
-        self.table.insert_flow(
-            flow,
-            FlowRef {
-                id,
-                leg: Leg::Server,
-            },
-        );
+        self.table.insert_flow(flow, FlowRef { id, leg });
         true
     }
 

@@ -167,12 +167,14 @@ impl Table {
         });
     }
 
-    /// Removes a flow.
-    pub(crate) fn remove_flow(&mut self, id: ConnectionId, ends: Ends) {
+    /// Removes a flow. A subflow that is over may have its ends still when another one of its connection has
+    /// come from there: that one's entry stays.
+    pub(crate) fn remove_flow(&mut self, flow: FlowRef) {
+        let Some(ends) = self.ends_of(flow) else {
+            return;
+        };
         let hash = self.hash(ends);
-        let connections = &self.connections;
-        let same = |flow: &FlowRef| flow.id == id && ends_in(connections, *flow) == Some(ends);
-        if let Ok(entry) = self.flows.find_entry(hash, same) {
+        if let Ok(entry) = self.flows.find_entry(hash, |known| *known == flow) {
             entry.remove();
         }
     }
@@ -182,14 +184,10 @@ impl Table {
         let Some(connection) = self.connections.get(id as usize) else {
             return;
         };
-        let server = connection.server_flow();
-        let count = connection.subflows.len();
+        let subflows = connection.indices().map(Leg::Subflow);
         let token = connection.local.token;
-        self.remove_flow(id, server);
-        for index in 0..count {
-            let connection = &self.connections[id as usize];
-            let ends = connection.subflows[index].flow();
-            self.remove_flow(id, ends);
+        for leg in subflows.chain([Leg::Server]) {
+            self.remove_flow(FlowRef { id, leg });
         }
         let token_hash = u64::from(token).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         if let Ok(entry) = self.tokens.find_entry(token_hash, |&other| other == id) {

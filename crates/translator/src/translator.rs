@@ -8,7 +8,8 @@ use flexcp_wire::{ChecksumState, MpJoin, MpTcpRst, MptcpOption, TcpFlags, TcpOpt
 
 use crate::auth::{Key, SecretStream};
 use crate::connection::{
-    Backend, Connection, Context, INITIAL, Phase, Request, Subflow, SubflowState, relay, request,
+    Backend, Connection, Context, INITIAL, Phase, Request, Subflow, SubflowIndex, SubflowState,
+    relay, request,
 };
 use crate::counters::DropReason;
 use crate::segment::{Ends, Outgoing, Segment};
@@ -41,7 +42,7 @@ pub struct Translator {
     pub(crate) table: Table,
     pub(crate) secrets: SecretStream,
     pub(crate) outbox: VecDeque<Transmit>,
-    pub(crate) gone: Vec<Ends>,
+    pub(crate) gone: Vec<SubflowIndex>,
     pub(crate) counters: Counters,
     drops: Drops,
 }
@@ -176,7 +177,7 @@ impl Translator {
             };
         };
         if is_syn && self.is_free(flow) {
-            self.table.remove_flow(flow.id, ends);
+            self.table.remove_flow(flow);
             return self.handle_syn(now, segment, frame);
         }
         if is_syn && self.is_fresh_handshake(now, flow, segment) {
@@ -675,8 +676,9 @@ impl Translator {
     }
 
     fn forget_gone(&mut self, id: ConnectionId) {
-        while let Some(ends) = self.gone.pop() {
-            self.table.remove_flow(id, ends);
+        while let Some(index) = self.gone.pop() {
+            let leg = Leg::Subflow(index);
+            self.table.remove_flow(FlowRef { id, leg });
         }
     }
 

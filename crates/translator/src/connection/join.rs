@@ -90,7 +90,7 @@ impl Connection {
         if self.takes_joins(&ctx.config.limits)
             && let Some(free) = self.free_slot()
         {
-            ctx.gone.push(self.subflows[free].flow());
+            ctx.gone.push(free);
         }
     }
 
@@ -138,25 +138,23 @@ impl Connection {
     }
 
     /// The first slot, behind the initial subflow's, whose subflow is over.
-    fn free_slot(&self) -> Option<usize> {
-        let mut joined = self.subflows.iter().skip(1);
-        let position = joined.position(|s| !s.lives())?;
-        Some(position + 1)
+    fn free_slot(&self) -> Option<SubflowIndex> {
+        let mut joined = self.indices().skip(1);
+        joined.find(|&index| !self.subflow(index).lives())
     }
 
     /// Puts a subflow in the first free slot. The initial one's stays: what it agreed on with the server
     /// holds for the whole connection.
     fn seat(&mut self, subflow: Subflow) -> Option<SubflowIndex> {
-        let index = self.free_slot().unwrap_or(self.subflows.len());
-        if index >= MAX_SLOTS {
+        if let Some(free) = self.free_slot() {
+            *self.subflow_mut(free) = subflow;
+            return Some(free);
+        }
+        if self.subflows.len() >= MAX_SLOTS {
             return None;
         }
-        if index == self.subflows.len() {
-            self.subflows.push(subflow);
-        } else {
-            self.subflows[index] = subflow;
-        }
-        u8::try_from(index).ok()
+        self.subflows.push(subflow);
+        self.indices().last()
     }
 
     /// Answers the SYN, first or repeated, always with the same numbers.

@@ -56,8 +56,8 @@ pub(crate) struct Context<'a> {
     pub(crate) counters: &'a mut Counters,
     pub(crate) secrets: &'a mut SecretStream,
     pub(crate) outbox: &'a mut VecDeque<Transmit>,
-    /// Flows that the connection has no use for any more.
-    pub(crate) gone: &'a mut Vec<Ends>,
+    /// Subflows whose flows the connection has no use for any more.
+    pub(crate) gone: &'a mut Vec<SubflowIndex>,
 }
 
 impl Context<'_> {

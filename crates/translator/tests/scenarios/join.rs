@@ -373,6 +373,24 @@ fn two_subflows_join_from_a_flow_that_was_reset_takes_its_place() {
 }
 
 #[test]
+fn join_in_the_place_of_a_flow_that_has_come_back_takes_nothing_from_it() {
+    let setup = Setup::new();
+    let mut t = setup.clone().two_subflows();
+    setup.join(&mut t, 2);
+    t.client(1, "R 1:1(0) win 0").gives(&[]);
+    t.client(2, "R 1:1(0) win 0").gives(&[]);
+    // It takes the first place that is free, that of the other one.
+    t.restart(2);
+    t.client(2, SYN)
+        .gives(&["client2 S. 0:0(0) ack 1 win 65152 <mss 1460,sackok,ws 7,join id 0>"]);
+    setup.join(&mut t, 3);
+    t.client(2, THIRD)
+        .gives(&["client2 . 1:1(0) ack 1 win 509 <dss ack 1>"]);
+    assert_eq!(t.subflows(), ["0 active", "2", "3"]);
+    assert_eq!(t.moved(), "mp_join_syn_rx+3 mp_join_ack_rx+3 mp_rst_rx+2");
+}
+
+#[test]
 fn orphaned_join_carries_on() {
     let mut t = Scenario::established();
     t.server("P. 1:101(100) ack 1")
