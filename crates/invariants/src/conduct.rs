@@ -165,6 +165,7 @@ impl Connection {
                 index == 0 || self.subflows[index].established,
                 "a subflow without proof",
             ),
+            Some(MpJoin::Ack { .. }) if index == 0 => Err("MP_JOIN on the initial subflow"),
             Some(MpJoin::Ack { hmac }) => keeps(self.proves_join(index, &hmac), "another proof"),
             Some(_) => Err("MP_JOIN of another kind"),
         }

@@ -48,6 +48,7 @@ impl Connection {
             return;
         }
         if let Some(MpJoin::Ack { hmac }) = packet.options.join
+            && index != 0
             && self.proves_join(index, &hmac)
         {
             self.subflows[index].established = true;

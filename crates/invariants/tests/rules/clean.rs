@@ -5,8 +5,8 @@ use flexcp_wire::TcpFlags;
 
 use crate::exchange::{
     Exchange, Flow, ISN_CLIENT, ISN_JOIN, ISN_SERVER, Packet, ack_down, ack_up, client_ack,
-    client_data, data_down, data_up, dsn_down, dsn_up, dss, join_syn, join_syn_ack, seq,
-    server_ack, server_data,
+    client_data, data_down, data_up, dsn_down, dsn_up, dss, join_proof, join_syn, join_syn_ack,
+    seq, server_ack, server_data,
 };
 
 #[test]
@@ -213,6 +213,21 @@ fn fallback_once_the_client_gives_a_reason() {
             data_up(0, 100),
             server_ack(100),
             ack_down(Flow::First, 100, 100).with(|p| p.mptcp = None),
+        ])
+        .clean();
+}
+
+#[test]
+fn mp_join_on_the_initial_subflow_joins_nothing() {
+    // So the client may still fall back, with a FIN as its last word.
+    let fin = |p: &mut Packet| p.flags = TcpFlags::FIN | TcpFlags::ACK;
+    Exchange::established(false)
+        .pass(&[
+            client_ack(Flow::First, 0, 0).with(|p| p.mptcp = Some(join_proof())),
+            client_ack(Flow::First, 0, 0)
+                .with(|p| p.mptcp = None)
+                .with(fin),
+            ack_up(0).with(fin),
         ])
         .clean();
 }

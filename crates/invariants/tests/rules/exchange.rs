@@ -265,7 +265,6 @@ impl Exchange {
     pub(crate) fn join(mut self) -> Self {
         self.see(&join_syn(Flow::Joined));
         self.see(&join_syn_ack(Flow::Joined, ISN_JOIN_PROXY));
-        let third = MpJoin::Ack { hmac: [0; 20] };
         self.see(
             &Packet::new(
                 Point::FromClient,
@@ -273,7 +272,7 @@ impl Exchange {
                 seq(ISN_JOIN, 0),
                 seq(ISN_JOIN_PROXY, 0),
             )
-            .with(|p| p.mptcp = Some(MptcpOption::Join(third))),
+            .with(|p| p.mptcp = Some(join_proof())),
         );
         self
     }
@@ -333,6 +332,11 @@ fn join_options(scale: u8) -> Vec<TcpOption<'static>> {
         TcpOption::SackPermitted,
         TcpOption::WindowScale(scale),
     ]
+}
+
+/// `MP_JOIN` of a join's third packet, with an HMAC that is not right.
+pub(crate) const fn join_proof() -> MptcpOption {
+    MptcpOption::Join(MpJoin::Ack { hmac: [0; 20] })
 }
 
 /// A join's SYN.

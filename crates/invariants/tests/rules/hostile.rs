@@ -5,7 +5,7 @@ use flexcp_wire::TcpFlags;
 
 use crate::exchange::{
     Exchange, Flow, ISN_CLIENT, ISN_SERVER, Packet, ack_down, ack_up, client_ack, client_data,
-    data_down, data_up, dsn_down, dsn_up, dss, seq, server_ack, server_data,
+    data_down, data_up, dsn_down, dsn_up, dss, join_proof, seq, server_ack, server_data,
 };
 
 fn hostile() -> Exchange {
@@ -119,6 +119,15 @@ fn a_joined_subflow_without_proof_counts_for_nothing() {
     ]);
     assert_eq!(breaches(&exchange), [(Side::Client, "another proof")]);
     exchange.breaks(Rule::AckToServer, &ack_up(100));
+}
+
+#[test]
+fn mp_join_on_the_initial_subflow_is_a_breach() {
+    let odd = client_ack(Flow::First, 0, 0).with(|p| p.mptcp = Some(join_proof()));
+    assert_eq!(
+        breach_of(&[], &odd),
+        (Side::Client, "MP_JOIN on the initial subflow")
+    );
 }
 
 /// A client that has acknowledged what was never sent.
