@@ -165,9 +165,11 @@ impl Setup {
                 source_ports: 40_000..=41_000,
             }
         } else {
+            // The servers' network alone: the world is told apart by addresses, and a client's must not be
+            // a server's too.
             let prefix = Prefix {
                 addr: server.ip(),
-                len: 24,
+                len: if self.v6 { 48 } else { 24 },
             };
             Mode::Transparent {
                 destinations: vec![prefix],

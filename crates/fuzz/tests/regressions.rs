@@ -35,4 +35,12 @@ regressions! {
     /// The server sends 100 segments of one byte, then all of them again in one packet: it became 100
     /// packets, and with 60,000 bytes it would have become 60,000.
     legs / "one-packet-over-many-mappings" repeated_packet_over_many_mappings_is_cut;
+    /// A joined flow came back in the place of another one; a third took the place that it had before, and
+    /// with it the flow's entry in the table.
+    stream / "place-of-a-flow-that-came-back" flow_that_came_back_keeps_its_entry;
+    /// IPv6 clients had addresses of the diverted prefix, so the server's SYN was a client's.
+    legs / "syn-of-the-servers" server_opens_a_connection_of_its_own;
+    legs / "syn-of-the-servers-behind-a-plain-one" server_opens_a_connection_beside_a_plain_one;
+    /// The checker took MP_JOIN on the initial subflow for a join, after which there is no fallback.
+    icmp / "mp-join-on-the-initial-subflow" fallback_after_mp_join_on_the_initial_subflow;
 }
