@@ -553,7 +553,9 @@ impl Checker {
             return;
         };
         let known = &self.connections[id].subflows[index];
-        let same = known.isn_proxy.is_none_or(|isn| isn == packet.tcp.seq)
+        // What stands first on its ends and was never answered is no subflow of a connection of the proxy's.
+        let alike = |isn: u32| isn == packet.tcp.seq;
+        let same = known.isn_proxy.map_or(index > 0, alike)
             && packet.tcp.ack == known.isn_client.wrapping_add(1);
         if same || !matches!(packet.options.join, Some(MpJoin::SynAck { .. })) {
             return;

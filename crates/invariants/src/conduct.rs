@@ -17,6 +17,9 @@ use crate::subflow::Subflow;
 /// No window is larger, so nothing honest is further from what is acknowledged.
 pub(crate) const FAR: u64 = 1 << 30;
 
+/// An honest client may overrun a window that it was told on another subflow, but not by a whole one.
+const OVERRUN: u64 = 1 << 16;
+
 /// One of the two ends that the proxy stands between.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Side {
@@ -217,6 +220,7 @@ impl Connection {
         let len = u64::from(mapping.len).saturating_sub(dss.data_fin.into());
         let near = to >= ORIGIN && to.abs_diff(self.up.acked) < FAR;
         keeps(near, "a data number from elsewhere")?;
+        keeps(to <= self.up.edge + OVERRUN, "data far beyond the window")?;
         let ends_before = self.up.fin.is_none_or(|fin| to + len <= fin);
         keeps(ends_before, "data behind the DATA_FIN")?;
         if dss.data_fin {

@@ -43,7 +43,7 @@ pub(crate) struct Stream {
     pub(crate) carried: Ranges,
     /// Furthest right edge that the receiver has offered.
     pub(crate) edge: u64,
-    /// The same since its SYN/ACK.
+    /// The same since its SYN/ACK, and before it broke the protocol: from then on the proxy may not believe it.
     pub(crate) last_edge: u64,
     /// What came from the sender in packets that end beyond the right edge: the proxy may ACK it on its subflow
     /// all the same (RFC 8684 section 3.3.6: the sender keeps it until the data ACK).

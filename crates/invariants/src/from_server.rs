@@ -36,7 +36,9 @@ impl Connection {
             self.up.acknowledge(ack);
             let edge = ack + (u64::from(packet.tcp.window) << self.server_scale);
             self.up.edge = self.up.edge.max(edge);
-            self.up.last_edge = self.up.last_edge.max(edge);
+            if self.trusts(Side::Server) {
+                self.up.last_edge = self.up.last_edge.max(edge);
+            }
         }
         for &(left, right) in packet.options.sack.as_slice() {
             let (left, right) = (self.up.at_seq(left), self.up.at_seq(right));

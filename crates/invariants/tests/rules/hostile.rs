@@ -4,8 +4,9 @@ use flexcp_invariants::{Options, Point, Rule, Side};
 use flexcp_wire::TcpFlags;
 
 use crate::exchange::{
-    Exchange, Flow, ISN_CLIENT, ISN_SERVER, Packet, ack_down, ack_up, client_ack, client_data,
-    data_down, data_up, dsn_down, dsn_up, dss, join_proof, seq, server_ack, server_data,
+    Exchange, Flow, ISN_CLIENT, ISN_JOIN_PROXY, ISN_SERVER, Packet, ack_down, ack_up, client_ack,
+    client_data, data_down, data_up, dsn_down, dsn_up, dss, join_proof, join_syn, join_syn_ack,
+    seq, server_ack, server_data,
 };
 
 fn hostile() -> Exchange {
@@ -128,6 +129,60 @@ fn mp_join_on_the_initial_subflow_is_a_breach() {
         breach_of(&[], &odd),
         (Side::Client, "MP_JOIN on the initial subflow")
     );
+}
+
+#[test]
+fn data_far_beyond_the_window_is_a_breach_and_a_little_beyond_is_not() {
+    // The window ends at 1000.
+    let far = client_data(Flow::First, 0, 1001 + (1 << 16), 100);
+    assert_eq!(
+        breach_of(&[], &far),
+        (Side::Client, "data far beyond the window")
+    );
+    let near = client_data(Flow::First, 0, 1000 + (1 << 16), 100);
+    assert_eq!(breaches(&hostile().pass(&[near])), []);
+}
+
+#[test]
+fn window_of_a_server_that_lies_is_not_what_the_proxy_goes_by() {
+    let exchange = hostile().pass(&[
+        client_data(Flow::First, 0, 0, 100),
+        data_up(0, 100),
+        server_ack(100),
+        // The same again behind it: from here on the numbers differ.
+        client_data(Flow::First, 100, 0, 100),
+        data_up(0, 100),
+        client_data(Flow::First, 200, 100, 900),
+        // That was lost.
+        server_ack(1000),
+    ]);
+    assert_eq!(
+        breaches(&exchange),
+        [(Side::Server, "ACK of what was not sent")]
+    );
+    // The window ends at 1100 all the same.
+    exchange
+        .pass(&[
+            client_data(Flow::First, 1100, 1000, 200),
+            data_up(1000, 200),
+            ack_down(Flow::First, 1300, 100),
+        ])
+        .clean();
+}
+
+#[test]
+fn join_on_ends_of_a_syn_that_nobody_answered() {
+    let odd = join_syn(Flow::Joined).with(|p| {
+        p.flags = TcpFlags::SYN | TcpFlags::FIN;
+        p.mptcp = None;
+    });
+    hostile()
+        .pass(&[
+            odd,
+            join_syn(Flow::Joined),
+            join_syn_ack(Flow::Joined, ISN_JOIN_PROXY),
+        ])
+        .clean();
 }
 
 /// A client that has acknowledged what was never sent.
