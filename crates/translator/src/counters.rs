@@ -92,6 +92,17 @@ counters! {
         connections_closed,
         /// Back ends that refused or did not answer, so that another was tried.
         backend_skipped,
+        /// Times that an established connection was lent to the fast path.
+        offload_lent,
+        /// Times that one was taken back.
+        offload_taken_back,
+        /// Times that the fast path had no room for one.
+        offload_refused,
+        /// Packets of servers that the fast path translated; counted when it gives the connection back, also as
+        /// handed in and forwarded.
+        offload_packets_down,
+        /// The same for packets of clients.
+        offload_packets_up,
     }
 }
 

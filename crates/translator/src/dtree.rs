@@ -10,6 +10,8 @@
 //! does not lose the bounds of the mappings: a receiver takes a retransmission only under the mapping
 //! that was first declared for it (RFC 8684 section 3.3.1).
 
+mod lent;
+
 use alloc::collections::VecDeque;
 
 use flexcp_wire::{Dsn, Ssn};
@@ -44,7 +46,7 @@ pub(crate) struct Mapping {
 pub(crate) struct Contradiction;
 
 /// The mappings of one subflow in one direction.
-#[derive(Clone, Default, Debug)]
+#[derive(Clone, Default)]
 pub(crate) struct Lane {
     runs: VecDeque<Run>,
     /// Neighbours whose DSNs are not in the order of their SSNs.

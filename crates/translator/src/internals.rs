@@ -1,10 +1,33 @@
-//! The D-tree for the fuzz targets and the benchmark: feature `internals`, no part of the API.
+//! What tests and benchmarks see of the inside: feature `internals`, no part of the API.
 //!
-//! [`Lane`] hands every call through; what a test needs to read comes as plain values.
+//! [`Lane`] is the D-tree: it hands every call through; what a test needs to read comes as plain values.
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
 
 use flexcp_wire::{Dsn, Ssn};
 
-use crate::dtree;
+use crate::{Translator, dtree};
+
+/// Connections are lent to the fast path at every opportunity; `untimed`: even those without timestamps, for which
+/// it can do nothing.
+pub const fn lend_eagerly(translator: &mut Translator, untimed: bool) {
+    translator.lend_eagerly(untimed);
+}
+
+/// All that each connection knows, as text, except for its place in the timer queue and what the fast path has
+/// to do with it.
+#[must_use]
+pub fn states(translator: &Translator) -> Vec<String> {
+    let state = |connection| {
+        let text = format!("{connection:?}");
+        // These two stand last.
+        let end = text.rfind(", armed: ").unwrap_or(text.len());
+        text[..end].into()
+    };
+    translator.table.iter().map(state).collect()
+}
 
 /// A mapping, or the rest of a reserved stretch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -19,6 +19,8 @@ mod icmp;
 #[cfg(feature = "internals")]
 #[doc(hidden)]
 pub mod internals;
+mod lending;
+mod offload;
 mod room;
 mod segment;
 mod service;
@@ -31,6 +33,9 @@ pub use affinity::{Affinity, Owner, Share};
 pub use config::{Announce, Config, Limits, Mode, Prefix, Service, Timeouts};
 pub use counters::{Counters, DropReason, Drops};
 pub use frame::{Frame, HEADROOM, Payload, Transmit, Verdict};
+pub use offload::{
+    FastPath, LEASE_RUNS, LEASE_SUBFLOWS, Lease, LeaseSubflow, MappingRun, NO_SUBFLOW,
+};
 pub use time::Instant;
 pub use translator::Translator;
 pub use view::{ConnectionState, ConnectionView, SubflowView};

@@ -2,6 +2,7 @@
 //! worker's; nothing is shared.
 
 use alloc::collections::BinaryHeap;
+use alloc::vec::Vec;
 use core::cmp::Reverse;
 use core::hash::Hasher;
 use core::net::{IpAddr, SocketAddr};
@@ -102,6 +103,14 @@ impl Table {
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Connection> {
         self.connections.iter().map(|(_, connection)| connection)
+    }
+
+    /// Handles of the connections that `fit`.
+    pub(crate) fn ids_where(&self, fit: impl Fn(&Connection) -> bool) -> Vec<ConnectionId> {
+        let fitting = self.connections.iter().filter(|(_, c)| fit(c));
+        fitting
+            .filter_map(|(key, _)| u32::try_from(key).ok())
+            .collect()
     }
 
     pub(crate) fn get_mut(&mut self, id: ConnectionId) -> Option<&mut Connection> {

@@ -12,6 +12,7 @@ use crate::connection::{
     relay, request,
 };
 use crate::counters::DropReason;
+use crate::lending::Lender;
 use crate::segment::{Ends, Outgoing, Segment};
 use crate::service::{Match, Services};
 use crate::table::{ConnectionId, FlowRef, Leg, Table};
@@ -21,7 +22,7 @@ use crate::{Config, ConnectionView, Counters, Drops, Frame, Instant, Transmit, V
 const OUTBOX: usize = 64;
 
 /// Shortest time between two looks of the timer at one connection.
-const TIMER_PROGRESS: Duration = Duration::from_millis(1);
+pub(crate) const TIMER_PROGRESS: Duration = Duration::from_millis(1);
 
 /// The furthest that a timer is set ahead.
 const FURTHEST_TIMER: Duration = Duration::from_secs(60);
@@ -44,6 +45,7 @@ pub struct Translator {
     pub(crate) outbox: VecDeque<Transmit>,
     pub(crate) gone: Vec<SubflowIndex>,
     pub(crate) counters: Counters,
+    pub(crate) lender: Option<Lender>,
     drops: Drops,
 }
 
@@ -77,6 +79,7 @@ impl Translator {
             outbox: VecDeque::with_capacity(OUTBOX),
             gone: Vec::with_capacity(OUTBOX),
             counters: Counters::default(),
+            lender: None,
             drops: Drops::default(),
         }
     }
@@ -102,6 +105,10 @@ impl Translator {
     /// Does what is due at `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
         while let Some(id) = self.table.pop_timer(now) {
+            if self.leave_lent(now, id) {
+                continue;
+            }
+            self.recall(now, id);
             let Some(connection) = self.table.get_mut(id) else {
                 continue;
             };
@@ -109,7 +116,9 @@ impl Translator {
             let stays = connection.handle_timeout(&mut ctx);
             // Never at once again: whatever its deadline, this loop ends.
             self.settle(now + TIMER_PROGRESS, id);
-            if !stays {
+            if stays {
+                self.lend_again(now, id);
+            } else {
                 self.remove(id);
             }
         }
@@ -140,7 +149,8 @@ impl Translator {
         &self.drops
     }
 
-    /// The connections that there are. Costs one pass over the table; not for the packet path.
+    /// The connections that there are, those that are lent as they were then: call
+    /// [`recall_all`](Self::recall_all) before. Costs one pass over the table; not for the packet path.
     pub fn connections(&self, now: Instant) -> impl Iterator<Item = ConnectionView> + '_ {
         self.table
             .iter()
@@ -176,6 +186,7 @@ impl Translator {
                 self.handle_unknown(segment)
             };
         };
+        self.recall(now, flow.id);
         if is_syn && self.is_free(flow) {
             self.table.remove_flow(flow);
             return self.handle_syn(now, segment, frame);
@@ -193,6 +204,7 @@ impl Translator {
             Leg::Server => self.handle_server(now, flow.id, segment, frame),
         };
         self.settle(now, flow.id);
+        self.note_course(now, flow.id, verdict);
         verdict
     }
 
@@ -554,6 +566,7 @@ impl Translator {
             self.refuse(segment, MpTcpRst::MPTCP_ERROR);
             return Verdict::Drop(DropReason::NoConnection);
         };
+        self.recall(now, id);
         let Some(connection) = self.table.get_mut(id) else {
             return Verdict::Consume;
         };
@@ -683,6 +696,7 @@ impl Translator {
     }
 
     pub(crate) fn remove(&mut self, id: ConnectionId) {
+        self.release(id);
         if self.table.get_mut(id).is_some() {
             self.counters.connections_closed += 1;
             self.table.remove(id);
@@ -705,91 +719,4 @@ fn connection_up(
 }
 
 #[cfg(test)]
-mod tests {
-    use core::net::{IpAddr, Ipv4Addr};
-
-    use flexcp_wire::{IpHeader, Offload, TcpHeader, protocol};
-
-    use super::*;
-    use crate::config::{Mode, Service};
-    use crate::{Limits, Timeouts};
-
-    /// A SYN from port `port`.
-    fn syn(port: u16) -> [u8; 72] {
-        let mut bytes = [0; 72];
-        let ip = IpHeader {
-            src: IpAddr::V4(Ipv4Addr::new(10, 1, 1, 2)),
-            dst: IpAddr::V4(Ipv4Addr::new(10, 9, 1, 2)),
-            protocol: protocol::TCP,
-            header_len: 0,
-            total_len: 0,
-            traffic_class: 0,
-            ttl: 64,
-            identification: 0,
-            dont_fragment: true,
-            flow_label: 0,
-        };
-        let options = [2, 4, 5, 180];
-        ip.emit(20 + options.len(), &mut bytes);
-        let tcp = TcpHeader {
-            src_port: port,
-            dst_port: 80,
-            seq: 1,
-            ack: 0,
-            flags: TcpFlags::SYN,
-            window: 1000,
-            checksum: 0,
-            urgent: 0,
-            header_len: 0,
-        };
-        tcp.emit(options.len(), &mut bytes[20..]);
-        bytes[40..44].copy_from_slice(&options);
-        bytes
-    }
-
-    #[test]
-    fn timer_queue_stays_in_proportion_while_connections_come_and_go() {
-        let addr = |text: &str| text.parse().expect("an address");
-        let config = Config {
-            services: alloc::vec![Service {
-                name: "shop".into(),
-                announce: Vec::new(),
-                mode: Mode::Reverse {
-                    listen: alloc::vec![addr("10.9.1.2:80")],
-                    backends: alloc::vec![addr("10.8.1.2:80")],
-                    source: alloc::vec![Ipv4Addr::new(10, 8, 1, 1).into()],
-                    source_ports: 1000..=1015,
-                },
-            }],
-            limits: Limits::default(),
-            timeouts: Timeouts::default(),
-            share: crate::Share::default(),
-        };
-        let mut translator = Translator::new(config, [7; 32]);
-        let mut opened = 0;
-        for n in 0..20_000_u64 {
-            let mut buf = [0; 200];
-            let port = u16::try_from(n % 60_000).unwrap_or(0) + 1;
-            buf[128..200].copy_from_slice(&syn(port));
-            let offload = Offload {
-                checksum: ChecksumState::Verified,
-                gso: None,
-            };
-            let mut frame = Frame::new(&mut buf, 128..172, offload);
-            // Each takes the place of the oldest: there are 16 ports.
-            let now = Instant::from_millis(n / 10);
-            let _ = translator.handle_packet(now, &mut frame);
-            while translator.poll_transmit().is_some() {}
-            opened = translator.counters().connections_opened;
-        }
-        assert_eq!(opened, 20_000);
-        let entries = translator.table.timer_entries();
-        assert!(
-            entries < 16 + 2 * OVERTAKEN,
-            "{entries} entries for 16 connections"
-        );
-    }
-
-    /// As many entries as may mean nothing.
-    const OVERTAKEN: usize = 1024;
-}
+mod tests;

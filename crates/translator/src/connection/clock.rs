@@ -9,21 +9,21 @@ use crate::time::Instant;
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct ServerClock {
     /// The latest TSval sent to the server, and when.
-    sent: u32,
-    sent_at: Instant,
+    pub(super) sent: u32,
+    pub(super) sent_at: Instant,
     /// The latest TSval from the server.
-    heard: u32,
+    pub(super) heard: u32,
     /// The latest echo of the server's TSval that any subflow brought.
-    echo: u32,
+    pub(super) echo: u32,
 }
 
 /// A subflow's clock against the server's view.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct SubflowClock {
     /// Added to the client's TSval to get the initial subflow's.
-    offset: u32,
+    pub(super) offset: u32,
     /// The latest TSval that the client sent.
-    heard: u32,
+    pub(super) heard: u32,
 }
 
 /// Whether `a` is later than `b` (RFC 7323 section 5.2).

@@ -12,6 +12,7 @@ mod handshake;
 mod hole;
 mod icmp;
 mod join;
+mod lease;
 mod path;
 mod place;
 mod plain;
@@ -37,6 +38,7 @@ use crate::config::Config;
 use crate::counters::Counters;
 use crate::frame::Transmit;
 use crate::half_open::HalfOpenLinks;
+use crate::lending::Lending;
 use crate::segment::{Ends, Outgoing};
 use crate::time::Instant;
 
@@ -191,6 +193,8 @@ pub(crate) struct Connection {
     pub(crate) half_open: HalfOpenLinks,
     /// When the timer queue will look at the connection; `None`: it is not in the queue.
     pub(crate) armed: Option<Instant>,
+    /// What the fast path has to do with it.
+    pub(crate) lending: Lending,
 }
 
 /// `ADD_ADDR`s that the client has not echoed yet.
@@ -267,6 +271,7 @@ impl Connection {
             challenges: Challenges::default(),
             half_open: HalfOpenLinks::default(),
             armed: None,
+            lending: Lending::default(),
         }
     }
 

@@ -17,7 +17,7 @@ const DEFAULT_MSS_V4: u16 = 536;
 const DEFAULT_MSS_V6: u16 = 1220;
 
 /// What an answer may take beyond two round trips before it is overdue.
-const JITTER: Duration = Duration::from_millis(2);
+const JITTER: Duration = Duration::from_millis(10);
 
 /// Life of a subflow. FlexCP never opens one, so there is no state before the client's SYN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -330,9 +330,9 @@ impl Subflow {
             .map(|micros| Duration::from_micros(u64::from(micros)))
     }
 
-    /// RFC 6298 section 2: alpha = 1/8.
+    /// RFC 6298 section 2: alpha = 1/8. Never 0, which a lease takes for unknown.
     fn sample_rtt(&mut self, sample: Duration) {
-        let micros = u32::try_from(sample.as_micros()).unwrap_or(u32::MAX);
+        let micros = u32::try_from(sample.as_micros()).map_or(u32::MAX, |micros| micros.max(1));
         self.srtt = Some(
             self.srtt
                 .map_or(micros, |srtt| srtt - srtt / 8 + micros / 8),

@@ -63,6 +63,29 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// Little goes wrong: the connection runs its steady course most of the time.
+fn calm_step() -> impl Strategy<Value = Step> {
+    let len = || prop_oneof![3 => 1..300_u32, 3 => Just(100_u32), 1 => 1000..4000_u32];
+    let arrives = || Just(Fate::Arrives);
+    prop_oneof![
+        6 => (0..4_usize, len()).prop_map(|(k, len)| Step::ClientData(k / 3, len)),
+        8 => len().prop_map(Step::ServerData),
+        4 => (0..4_usize).prop_map(|k| Step::ClientAck(k / 3)),
+        3 => Just(Step::ServerAck),
+        12 => (Just(0_usize), arrives()).prop_map(|(nth, fate)| Step::In(nth, fate)),
+        12 => (Just(0_usize), arrives()).prop_map(|(nth, fate)| Step::Out(nth, fate)),
+        6 => Just(Step::All),
+        3 => (0..60_u64).prop_map(Step::Wait),
+        1 => prop_oneof![
+            2 => Just(Step::Wait(2500)),
+            2 => (0..1500_u32, len()).prop_map(|(skip, len)| Step::ServerAgain(skip, len)),
+            1 => (0..2_usize, 0..8_usize, any::<bool>())
+                .prop_map(|(k, nth, moved)| Step::ClientAgain(k, nth, moved)),
+            2 => (0..4_usize, fate()).prop_map(|(nth, fate)| Step::Out(nth, fate)),
+        ],
+    ]
+}
+
 /// One way of the data, as its two ends know it; the first byte has number 1.
 #[derive(Default, Debug)]
 struct Stream {
@@ -114,6 +137,8 @@ struct World {
     flows: [Flow; 2],
     up: Stream,
     down: Stream,
+    /// No more data than this each way.
+    most: u64,
     server_heard: u64,
     /// Packets on their way: to FlexCP with the flow (`None`: of the server), and from it.
     inward: Vec<(Option<usize>, String)>,
@@ -135,6 +160,7 @@ impl World {
             flows: [flow(), flow()],
             up: Stream::new(),
             down: Stream::new(),
+            most: 30_000,
             server_heard: 1000,
             inward: Vec::new(),
             outward: Vec::new(),
@@ -152,7 +178,7 @@ impl World {
 
     fn step(&mut self, step: &Step) {
         match *step {
-            Step::ClientData(k, len) if !self.up.fin && self.up.next < 30_000 => {
+            Step::ClientData(k, len) if !self.up.fin && self.up.next < self.most => {
                 let mapping = (self.flows[k].next, self.up.next, u64::from(len));
                 self.up.next += mapping.2;
                 self.client_data(k, mapping, true);
@@ -175,7 +201,7 @@ impl World {
                 let fin = format!(" fin {}", self.up.next);
                 self.client_bare(k, &fin);
             }
-            Step::ServerData(len) if !self.down.fin && self.down.next < 30_000 => {
+            Step::ServerData(len) if !self.down.fin && self.down.next < self.most => {
                 let at = self.down.next;
                 self.down.next += u64::from(len);
                 self.server(at, len.into(), false);
@@ -405,5 +431,17 @@ proptest! {
     ) {
         let setup = Setup::new().isns(u32::MAX - 2000, u32::MAX - 3000);
         World::new(setup, clocks).play(&steps);
+    }
+
+    /// The harness compares with a translator whose fast path takes what it can.
+    #[test]
+    fn two_subflows_in_their_steady_course_need_nothing_but_the_fast_path(
+        steps in prop::collection::vec(calm_step(), 100..300),
+        v6 in any::<bool>(),
+    ) {
+        let setup = if v6 { Setup::new().v6() } else { Setup::new() };
+        let mut world = World::new(setup.isns(u32::MAX - 9000, u32::MAX - 7000), true);
+        world.most = 120_000;
+        world.play(&steps);
     }
 }

@@ -17,6 +17,8 @@ mod holes;
 mod honest;
 mod icmp;
 mod join;
+mod lease;
+mod lending;
 mod limits;
 mod malformed;
 mod plain;

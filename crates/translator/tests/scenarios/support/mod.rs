@@ -6,24 +6,29 @@
 
 mod icmp;
 mod judge;
+mod model;
 mod net;
 mod notation;
 mod setup;
 mod show;
+mod twin;
 
 use flexcp_invariants::{Checker, Observation, Options, Payload as Seeing, Point, Side};
 use flexcp_translator::{
-    Config, ConnectionState, ConnectionView, Counters, Drops, Frame, HEADROOM, Instant, Payload,
-    Translator, Verdict,
+    Config, ConnectionState, ConnectionView, Counters, Drops, Frame, HEADROOM, Instant, Translator,
+    Verdict,
 };
 use flexcp_wire::{ChecksumState, GsoKind, IpHeader, Offload, Sum, TcpFlags, TcpHeader, protocol};
 
 use self::judge::Judge;
+use self::model::{Headers, headers};
 use self::net::connection_of;
 pub(crate) use self::net::{FLOWS_PER_CONNECTION, Leg, Net};
 use self::notation::{build, parse};
 pub(crate) use self::setup::{Setup, millis};
 use self::show::{Seen, show};
+pub(crate) use self::twin::Shelf;
+use self::twin::{Done, Twin, finish};
 
 /// A translator among its peers.
 #[derive(Debug)]
@@ -40,6 +45,10 @@ pub(crate) struct Scenario {
     seen: (Counters, Drops),
     asked: bool,
     server_window: u16,
+    /// Translators with a fast path, which have to do the same.
+    twins: [Twin; 2],
+    /// In the end all that they know is compared.
+    compares: bool,
 }
 
 /// What FlexCP does with one packet or timeout.
@@ -82,8 +91,11 @@ impl Outcome {
 
 impl Scenario {
     pub(crate) fn new(config: Config, seed: [u8; 32], net: Net) -> Self {
+        let twins = [false, true].map(|works| Twin::new(config.clone(), seed, works));
         Self {
             translator: Translator::new(config, seed),
+            twins,
+            compares: true,
             net,
             judge: Judge::default(),
             checker: Checker::new(
@@ -100,6 +112,40 @@ impl Scenario {
             asked: true,
             server_window: 64,
         }
+    }
+
+    /// Gives the translator a fast path that lends nothing back but what it got.
+    pub(crate) fn fast_path(&mut self, shelf: &Shelf) {
+        self.translator.set_fast_path(Box::new(shelf.clone()));
+    }
+
+    /// What it knows differs from what its twins know by the end: the test has made it so.
+    pub(crate) const fn uncompared(&mut self) {
+        self.compares = false;
+    }
+
+    /// The translator alone handles a packet, unseen by anybody; what goes out.
+    pub(crate) fn alone(&mut self, bytes: &[u8], offload: Offload) -> Headers {
+        let mut buf = vec![0; self.headroom + bytes.len()];
+        buf[self.headroom..].copy_from_slice(bytes);
+        let range = self.headroom..buf.len();
+        let mut frame = Frame::new(&mut buf, range, offload);
+        let verdict = self.translator.handle_packet(self.now, &mut frame);
+        let done = finish(&mut self.translator, verdict, Some(&frame));
+        let [out] = &done.out[..] else {
+            panic!("{done:?}");
+        };
+        headers(&out.bytes, out.offload).expect("a segment")
+    }
+
+    /// What a translator that lends at every opportunity has lent by now.
+    pub(crate) fn lent(&self) -> Vec<flexcp_translator::Lease> {
+        self.twins[0].lent()
+    }
+
+    /// Packets that a fast path would have translated.
+    pub(crate) const fn taken(&self) -> u64 {
+        self.twins[1].taken
     }
 
     /// It is now so many milliseconds since the start.
@@ -230,24 +276,20 @@ impl Scenario {
         let dropped = u64::from(matches!(verdict, Verdict::Drop(_)));
         assert_eq!(drops(&after.1), drops(&before.1) + dropped);
 
+        let done = finish(&mut self.translator, verdict, Some(&frame));
+        self.translator.lend_ready(self.now);
+        for twin in &mut self.twins {
+            twin.packet(self.now, self.headroom, bytes, offload, &done);
+        }
         let mut outcome = Outcome {
             what,
             lines: Vec::new(),
             checksums: Vec::new(),
         };
-        match verdict {
-            Verdict::Forward => {
-                let (packet, offload) = (frame.packet().to_vec(), frame.offload);
-                if packet == bytes && (offload.gso.is_some() || !is_well_formed(bytes)) {
-                    outcome.lines.push("the same".into());
-                } else {
-                    self.emit(&mut outcome, &packet, offload, false, translating);
-                }
-            }
-            Verdict::Consume => {}
-            Verdict::Drop(reason) => outcome.lines.push(format!("drop {}", reason.name())),
+        if let Verdict::Drop(reason) = verdict {
+            outcome.lines.push(format!("drop {}", reason.name()));
         }
-        self.drain(&mut outcome, Some(&frame), translating);
+        self.emit_all(&mut outcome, &done, Some(bytes), translating);
         self.forget_closed();
         outcome
     }
@@ -269,7 +311,11 @@ impl Scenario {
                 .is_none_or(|next| next > self.now),
             "timer left over"
         );
-        self.drain(&mut outcome, None, translating);
+        let done = finish(&mut self.translator, Verdict::Consume, None);
+        for twin in &mut self.twins {
+            twin.timeout(self.now, &done);
+        }
+        self.emit_all(&mut outcome, &done, None, translating);
         self.forget_closed();
         outcome
     }
@@ -377,18 +423,22 @@ impl Scenario {
         connections.peek().is_some() && connections.all(|view| translates(&view))
     }
 
-    fn drain(&mut self, outcome: &mut Outcome, frame: Option<&Frame<'_>>, translating: bool) {
-        while let Some(transmit) = self.translator.poll_transmit() {
-            let mut packet = transmit.header().to_vec();
-            let filler = matches!(transmit.payload, Payload::Zeros(_));
-            match &transmit.payload {
-                Payload::None => {}
-                Payload::Frame(range) => {
-                    packet.extend_from_slice(frame.expect("a frame").buffer(range.clone()));
-                }
-                Payload::Zeros(len) => packet.resize(packet.len() + len, 0),
+    /// Checks what goes out and adds its lines; `came`: the packet that it is an answer to.
+    fn emit_all(
+        &mut self,
+        outcome: &mut Outcome,
+        done: &Done,
+        came: Option<&[u8]>,
+        translating: bool,
+    ) {
+        for (place, out) in done.out.iter().enumerate() {
+            let in_hand = done.verdict == Verdict::Forward && place == 0;
+            let same = in_hand && came == Some(&out.bytes[..]);
+            if same && (out.offload.gso.is_some() || !is_well_formed(&out.bytes)) {
+                outcome.lines.push("the same".into());
+            } else {
+                self.emit(outcome, &out.bytes, out.offload, out.filler, translating);
             }
-            self.emit(outcome, &packet, transmit.offload, filler, translating);
         }
     }
 
@@ -540,6 +590,9 @@ impl Drop for Scenario {
             assert!(self.asked, "nobody asked for the counters");
             let rest = self.unasked();
             assert!(rest.is_empty(), "counters that nobody asked for: {rest}");
+            for twin in self.twins.iter_mut().filter(|_| self.compares) {
+                twin.compare(self.now, &self.translator);
+            }
         }
     }
 }

@@ -1,0 +1,393 @@
+//! Lending a connection: whether it can be lent, its state as a fast path gets it, and the way back.
+//!
+//! A fast path follows a few of this crate's rules and knows no others. So a connection is lent only while none
+//! of the others could apply to the packets that the fast path takes: nothing is to be repeated, filled, announced
+//! or closed, and all that is outstanding stands on one subflow in each direction.
+
+use core::net::{IpAddr, SocketAddr};
+
+use flexcp_wire::{Dsn, Ssn};
+
+use super::{Connection, INITIAL, Phase, Subflow, SubflowIndex, SubflowState};
+use crate::config::Config;
+use crate::dtree::Lane;
+use crate::offload::{LEASE_RUNS, LEASE_SUBFLOWS, Lease, LeaseSubflow, MappingRun, NO_SUBFLOW};
+use crate::time::Instant;
+
+/// More than this between two numbers of a subflow, and their order is in doubt.
+const FAR: u64 = 1 << 30;
+
+impl Connection {
+    /// The connection as a fast path gets it; `None`: it is not in its steady course, or nothing that a fast path
+    /// could take a part in. `untimed`: all the same when it goes without timestamps.
+    pub(crate) fn lease(&self, config: &Config, untimed: bool) -> Option<Lease> {
+        if !self.is_steady(config) || (self.server.clock.is_none() && !untimed) {
+            return None;
+        }
+        let room = config.limits.mappings;
+        if !self.subflow(self.active).is_active_steady(room)
+            || self.has_hole(self.active)
+            || !self.stands_on(self.active)
+        {
+            return None;
+        }
+        let mut lent = 0_u8;
+        let mut run = None;
+        for index in self.indices().filter(|&i| self.subflow(i).lives()) {
+            let subflow = self.subflow(index);
+            if subflow.state == SubflowState::Joining {
+                continue;
+            }
+            if !self.is_subflow_steady(index) {
+                return None;
+            }
+            let fits = usize::from(index) < LEASE_SUBFLOWS
+                && subflow.remote.is_ipv4() == self.server.backend.is_ipv4()
+                && subflow.snd_edge.is_some()
+                && (subflow.clock.is_some() || untimed);
+            if subflow.has_outstanding_up() {
+                if run.is_some() || !self.runs_up(index) {
+                    return None;
+                }
+                run = Some(index);
+            }
+            if !fits && (index == self.active || run == Some(index)) {
+                return None;
+            }
+            lent |= u8::from(fits) << index;
+        }
+        if run.is_none() && self.up_acked != self.up_next {
+            return None;
+        }
+        Some(self.export(config, lent, run))
+    }
+
+    /// Takes the connection back as the fast path has left it: as if the translator had handled those packets.
+    pub(crate) fn restore(&mut self, lease: &Lease) {
+        self.restore_down(lease);
+        self.restore_up(lease);
+        for (subflow, lent) in self.subflows.iter_mut().zip(&lease.subflows) {
+            if lent.lent != 0 {
+                subflow.restore(lent);
+            }
+        }
+        if let Ok(heard) = SubflowIndex::try_from(lease.heard)
+            && usize::from(heard) < self.subflows.len()
+        {
+            self.heard = heard;
+        }
+        self.down_next = Dsn(lease.down_next);
+        self.down_acked = Dsn(lease.down_acked);
+        self.down_edge = Dsn(lease.down_edge);
+        self.up_next = Dsn(lease.up_next);
+        self.up_acked = Dsn(lease.up_acked);
+        self.client_window = lease.client_window;
+        self.label_up = lease.label_up;
+        self.label_down = lease.label_down;
+        self.last_packet = Instant(lease.last_packet);
+        let server = &mut self.server;
+        server.edge = Some(Dsn(lease.server_edge));
+        server.window = u16::try_from(lease.server_window).unwrap_or(u16::MAX);
+        server.window_max = lease.server_window_max;
+        if let Some(clock) = &mut server.clock {
+            clock.sent = lease.ts_sent;
+            clock.sent_at = Instant(lease.ts_sent_at);
+            clock.heard = lease.ts_heard;
+            clock.echo = lease.ts_echo;
+        }
+    }
+
+    /// Whether nothing about the connection as a whole is out of the ordinary.
+    fn is_steady(&self, config: &Config) -> bool {
+        let announced = self.announce.started
+            || config.services[usize::from(self.service)]
+                .announce
+                .is_empty();
+        let within_window = |edge: Dsn| !self.up_next.after(edge);
+        self.phase == Phase::Established
+            && self.remote.is_some()
+            && self.up_fin.is_none()
+            && self.down_fin.is_none()
+            && self.owed == 0
+            && self.asked == 0
+            && self.orphaned.is_none()
+            && self.stuck.is_none()
+            && announced
+            && !self.server.window_of_syn
+            && self.server.edge.is_some_and(within_window)
+    }
+
+    /// Whether nothing is to be done on a subflow but carry data: and only the active one has some outstanding
+    /// downwards.
+    fn is_subflow_steady(&self, index: SubflowIndex) -> bool {
+        let subflow = self.subflow(index);
+        // A window of another scale would have to be changed on its way down.
+        let scales = subflow.scales || self.server.window_scale.is_none();
+        let quiet = subflow.snd_una == subflow.snd_next && subflow.down.len() == 0;
+        subflow.state == SubflowState::Established
+            && scales
+            && !subflow.suspect
+            // A lease does not say whether marks pass.
+            && !subflow.ecn
+            && subflow.filler.is_none()
+            && subflow.fin_local.is_none()
+            && subflow.fin_remote.is_none()
+            && subflow.fin_due.is_none()
+            && subflow.fin_copies == 0
+            && subflow.bare_acks == 0
+            && (quiet || index == self.active)
+    }
+
+    /// Whether all of the server's data that the client has not ACKed stands on this subflow, in one stretch.
+    fn stands_on(&self, index: SubflowIndex) -> bool {
+        let subflow = self.subflow(index);
+        let Some((ssn, dsn)) = subflow.down.declared_stretch() else {
+            let nothing = subflow.down.len() == 0;
+            return nothing
+                && subflow.snd_una == subflow.snd_next
+                && self.down_acked == self.down_next;
+        };
+        subflow.down.end() == Some(subflow.snd_next)
+            && subflow.down.dsn_end() == Some(self.down_next)
+            && !ssn.after(subflow.snd_una)
+            && !dsn.after(self.down_acked)
+    }
+
+    /// Whether all of the client's data that the server has not ACKed came on this subflow, in one stretch.
+    fn runs_up(&self, index: SubflowIndex) -> bool {
+        let subflow = self.subflow(index);
+        let outstanding = subflow.rcv_high.since(subflow.rcv_ack);
+        subflow.up.len() == 1
+            && subflow.up.front() == Some((subflow.rcv_ack, self.up_acked, outstanding))
+            && self.up_acked.add(u64::from(outstanding)) == self.up_next
+    }
+
+    fn export(&self, config: &Config, lent: u8, run: Option<SubflowIndex>) -> Lease {
+        let server = &self.server;
+        let clock = server.clock.unwrap_or_default();
+        let mut lease = Lease {
+            family: if server.backend.is_ipv4() { 4 } else { 6 },
+            server_addr: address(server.backend),
+            source_addr: address(server.source),
+            server_port: server.backend.port(),
+            source_port: server.source.port(),
+            active: self.active.into(),
+            heard: self.heard.into(),
+            run: run.map_or(NO_SUBFLOW, u32::from),
+            down_next: self.down_next.0,
+            down_acked: self.down_acked.0,
+            down_edge: self.down_edge.0,
+            up_next: self.up_next.0,
+            up_acked: self.up_acked.0,
+            server_edge: self.server_edge().0,
+            seq_down: self.down_seq(self.down_next).0,
+            seq_up: self.up_seq(self.up_next).0,
+            server_window: server.window.into(),
+            server_scale: server.window_scale.unwrap_or(0).into(),
+            server_window_max: server.window_max,
+            server_mss: server.mss.into(),
+            client_window: self.client_window,
+            initial_scale: self.subflow(INITIAL).window_scale.into(),
+            ts_sent: clock.sent,
+            ts_heard: clock.heard,
+            ts_echo: clock.echo,
+            label_up: self.label_up,
+            label_down: self.label_down,
+            ts_sent_at: clock.sent_at.0,
+            silence: u64::try_from(config.timeouts.silence.as_micros()).unwrap_or(u64::MAX),
+            last_packet: self.last_packet.0,
+            ..Lease::default()
+        };
+        for (index, place) in self.indices().zip(&mut lease.subflows) {
+            if lent & (1 << index) != 0 {
+                *place = self.subflow(index).export();
+            }
+        }
+        lease
+    }
+
+    /// Downwards: adds what was declared meanwhile to the active subflow's lane, and lets go of what is ACKed.
+    fn restore_down(&mut self, lease: &Lease) {
+        let known = self.down_next;
+        let Some(lent) = lease.subflows.get(usize::from(self.active)) else {
+            return;
+        };
+        let (next, acked) = (Dsn(lease.down_next), Dsn(lease.down_acked));
+        let subflow_acked = next.sub(u64::from(lent.snd_next.wrapping_sub(lent.snd_una)));
+        let both = acked.min(subflow_acked);
+        let ssn_of = |dsn: Dsn| Ssn(lent.snd_next).sub(low(next.since(dsn)));
+        let total: u64 = entries(lease).map(bytes).sum();
+        let mut at = next.sub(total);
+        let lane = &mut self.subflow_mut(self.active).down;
+        let mut passes = at.after(known);
+        if passes || both.since(known) > FAR && both.after(known) {
+            // More than the numbers of a subflow can tell apart may have gone down and been ACKed.
+            passes = true;
+            lane.let_go();
+        }
+        for entry in entries(lease) {
+            let (len, mut count) = (u32::from(entry.len), u32::from(entry.count));
+            if passes {
+                let whole = Lane::whole_before(at, len, count, both);
+                at = at.add(u64::from(whole) * u64::from(len));
+                count -= whole;
+                if count > 0 {
+                    lane.pass(at, ssn_of(at), at.since(known));
+                    passes = false;
+                }
+            }
+            lane.append_equal(at, ssn_of(at), len, count);
+            at = at.add(u64::from(count) * u64::from(len));
+        }
+        if passes {
+            lane.pass(at, ssn_of(at), at.since(known));
+        }
+        lane.release(Ssn(lent.snd_una), acked);
+    }
+
+    /// Upwards: what the server has not ACKed came on the subflow `run`.
+    fn restore_up(&mut self, lease: &Lease) {
+        let (next, acked) = (Dsn(lease.up_next), Dsn(lease.up_acked));
+        let new = next.since(self.up_next);
+        if new == 0 && acked == self.up_acked {
+            return;
+        }
+        let alone = self.took_all_up(lease, new);
+        let known = self.up_next;
+        for index in self.indices() {
+            let Some(lent) = lease.subflows.get(usize::from(index)) else {
+                break;
+            };
+            if lent.lent == 0 {
+                continue;
+            }
+            let (ack, high) = (Ssn(lent.rcv_ack), Ssn(lent.rcv_high));
+            let outstanding = next.since(acked);
+            let subflow = self.subflow_mut(index);
+            if alone == Some(index) {
+                if acked.before(known) {
+                    if new > 0 {
+                        let _ = subflow.up.insert(known, subflow.rcv_high, low(new));
+                    }
+                    subflow.up.advance_to(acked);
+                    continue;
+                }
+                subflow.up.let_go();
+                subflow.up.pass(acked, ack, acked.since(known));
+            } else if high == subflow.rcv_high {
+                subflow.up.let_go();
+            } else {
+                // Where its data belonged is not known any more, except for what is outstanding.
+                subflow.up.clear();
+            }
+            if lease.run == u32::from(index) && outstanding > 0 {
+                let _ = subflow.up.insert(acked, ack, low(outstanding));
+            }
+        }
+    }
+
+    /// The subflow that brought all `new` bytes that have come up since the connection was lent. Had another one
+    /// some outstanding then, all of that has been ACKed.
+    fn took_all_up(&self, lease: &Lease, new: u64) -> Option<SubflowIndex> {
+        let run = SubflowIndex::try_from(lease.run).ok()?;
+        let lent = lease.subflows.get(usize::from(run))?;
+        let known = self.subflows.get(usize::from(run))?.rcv_high;
+        let moved = Ssn(lent.rcv_high).since(known);
+        (moved == low(new)).then_some(run)
+    }
+}
+
+impl Subflow {
+    /// Whether new data goes down on it as a matter of course, and the mappings of a lease would find room.
+    fn is_active_steady(&self, mappings: usize) -> bool {
+        self.carries() && !self.backup && self.down.len() + LEASE_RUNS <= mappings
+    }
+
+    /// Whether something came up on it, or was announced, that has not reached the server.
+    fn has_outstanding_up(&self) -> bool {
+        self.rcv_ack != self.rcv_high || self.up.len() > 0
+    }
+
+    fn export(&self) -> LeaseSubflow {
+        LeaseSubflow {
+            remote_addr: address(self.remote),
+            local_addr: address(self.local),
+            remote_port: self.remote.port(),
+            local_port: self.local.port(),
+            lent: 1,
+            window_scale: self.window_scale,
+            pad: [0; 2],
+            isn_remote: self.isn_remote.0,
+            isn_local: self.isn_local.0,
+            snd_next: self.snd_next.0,
+            snd_una: self.snd_una.0,
+            snd_edge: self.snd_edge.unwrap_or(self.snd_una).0,
+            rcv_ack: self.rcv_ack.0,
+            rcv_high: self.rcv_high.0,
+            clock_offset: self.clock.map_or(0, |clock| clock.offset),
+            clock_heard: self.clock.map_or(0, |clock| clock.heard),
+            timed: self.timed.map_or(0, |(ssn, _)| ssn.0),
+            is_timed: self.timed.is_some().into(),
+            srtt: self.srtt.unwrap_or(0),
+            mss: self.mss.into(),
+            pad2: 0,
+            timed_at: self.timed.map_or(0, |(_, at)| at.0),
+            last_heard: self.last_heard.0,
+            outstanding_since: self.outstanding_since.0,
+            bytes_up: self.bytes_up,
+            bytes_down: self.bytes_down,
+        }
+    }
+
+    fn restore(&mut self, lent: &LeaseSubflow) {
+        self.snd_next = Ssn(lent.snd_next);
+        self.snd_una = Ssn(lent.snd_una);
+        self.snd_edge = Some(Ssn(lent.snd_edge));
+        self.rcv_ack = Ssn(lent.rcv_ack);
+        self.rcv_high = Ssn(lent.rcv_high);
+        if let Some(clock) = &mut self.clock {
+            clock.heard = lent.clock_heard;
+        }
+        let timed = || (Ssn(lent.timed), Instant(lent.timed_at));
+        self.timed = (lent.is_timed != 0).then(timed);
+        self.srtt = Some(lent.srtt).filter(|&srtt| srtt != 0);
+        self.last_heard = Instant(lent.last_heard);
+        self.outstanding_since = Instant(lent.outstanding_since);
+        self.bytes_up = lent.bytes_up;
+        self.bytes_down = lent.bytes_down;
+    }
+}
+
+/// An address in network order, an IPv4 one in the first four bytes.
+fn address(addr: SocketAddr) -> [u8; 16] {
+    match addr.ip() {
+        IpAddr::V4(ip) => {
+            let mut bytes = [0; 16];
+            bytes[..4].copy_from_slice(&ip.octets());
+            bytes
+        }
+        IpAddr::V6(ip) => ip.octets(),
+    }
+}
+
+/// The used entries of a lease's ring, in order.
+fn entries(lease: &Lease) -> impl Iterator<Item = MappingRun> + '_ {
+    let used = lease.runs.iter().cycle();
+    let first = lease.first_run as usize % LEASE_RUNS;
+    let count = (lease.runs_used as usize).min(LEASE_RUNS);
+    let used = used.skip(first).take(count).copied();
+    used.filter(|entry| entry.len > 0 && entry.count > 0)
+}
+
+fn bytes(entry: MappingRun) -> u64 {
+    u64::from(entry.len) * u64::from(entry.count)
+}
+
+/// The distance between two numbers, as the 32-bit numbers of a subflow show it.
+#[allow(
+    clippy::cast_possible_truncation,
+    reason = "sequence numbers wrap at 32 bits"
+)]
+const fn low(distance: u64) -> u32 {
+    distance as u32
+}

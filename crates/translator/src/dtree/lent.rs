@@ -1,0 +1,125 @@
+//! What a lane has missed while its connection was lent to a fast path, in the only shape that occurs there:
+//! one stretch of both spaces that grows at its end and shrinks at its front.
+
+use core::fmt;
+
+use super::{Dsn, Lane, MAX_RUN, Run, Ssn, offset};
+
+impl Lane {
+    /// The first run's place, if all runs are declared and stand one behind the other in both spaces.
+    pub(crate) fn declared_stretch(&self) -> Option<(Ssn, Dsn)> {
+        let front = self.runs.front()?;
+        let (mut ssn, mut dsn) = (front.ssn, front.dsn);
+        for run in &self.runs {
+            if run.unit == 0 || run.ssn != ssn || run.dsn != dsn {
+                return None;
+            }
+            (ssn, dsn) = (run.ssn_end(), run.dsn_end());
+        }
+        Some((front.ssn, front.dsn))
+    }
+
+    /// Where the data of the last run ends.
+    pub(crate) fn dsn_end(&self) -> Option<Dsn> {
+        self.runs.back().map(Run::dsn_end)
+    }
+
+    /// Adds `count` mappings of `len` bytes each behind all others.
+    pub(crate) fn append_equal(&mut self, dsn: Dsn, ssn: Ssn, len: u32, count: u32) {
+        if count == 0 {
+            return;
+        }
+        // The first may end a run of longer ones; the others are the start of another, then.
+        self.append(dsn, ssn, len);
+        let mut at = len;
+        let mut rest = (count - 1) * len;
+        while rest > 0 {
+            let part = rest.min(MAX_RUN - MAX_RUN % len);
+            self.push_back(Run {
+                dsn: dsn.add(u64::from(at)),
+                ssn: ssn.add(at),
+                len: part,
+                unit: len,
+            });
+            at += part;
+            rest -= part;
+        }
+    }
+
+    /// Lets go of everything, as acknowledged.
+    pub(crate) fn let_go(&mut self) {
+        while let Some(front) = self.runs.front().copied() {
+            self.remember(front);
+            self.pop_front();
+        }
+    }
+
+    /// Notes a stretch up to `dsn` and `ssn` of which nothing is left by now.
+    pub(crate) fn pass(&mut self, dsn: Dsn, ssn: Ssn, len: u64) {
+        if len == 0 {
+            return;
+        }
+        let len = u32::try_from(len).map_or(MAX_RUN, |len| len.min(MAX_RUN));
+        self.remember(Run {
+            dsn: dsn.sub(u64::from(len)),
+            ssn: ssn.sub(len),
+            len,
+            unit: 0,
+        });
+    }
+
+    /// How many of `count` mappings of `len` bytes from `dsn` on lie before `acked`.
+    pub(crate) fn whole_before(dsn: Dsn, len: u32, count: u32, acked: Dsn) -> u32 {
+        if len == 0 || !acked.after(dsn) {
+            return 0;
+        }
+        let whole = acked.since(dsn) / u64::from(len);
+        u32::try_from(whole).map_or(count, |whole| whole.min(count))
+    }
+
+    /// Lets go of the front run up to `acked`: the peer's mappings go byte by byte.
+    pub(crate) fn advance_to(&mut self, acked: Dsn) {
+        if let Some(front) = self.runs.front()
+            && acked.after(front.dsn)
+        {
+            let count = offset(acked.min(front.dsn_end()), front.dsn);
+            self.advance_front(count);
+        }
+    }
+}
+
+/// Shows the mappings that are held, the same for equal ones whatever runs they happen to stand in.
+impl fmt::Debug for Lane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut list = f.debug_list();
+        // Where it starts, the length of each mapping (0: not declared), and the bytes in all.
+        let mut known: Option<(Run, u32)> = None;
+        for run in &self.runs {
+            let tail = run.len.checked_rem(run.unit).unwrap_or(0);
+            let parts = [(run.unit, run.len - tail), (tail, tail)];
+            let mut rest = *run;
+            for (unit, len) in parts.into_iter().filter(|(_, len)| *len > 0) {
+                let part = Run { len, unit, ..rest };
+                rest = rest.without_first(len);
+                match &mut known {
+                    Some((known, bytes))
+                        if known.unit == unit
+                            && known.dsn.add(u64::from(*bytes)) == part.dsn
+                            && known.ssn.add(*bytes) == part.ssn =>
+                    {
+                        *bytes += len;
+                    }
+                    _ => {
+                        if let Some((run, bytes)) = known.replace((part, len)) {
+                            list.entry(&(run.dsn, run.ssn, run.unit, bytes));
+                        }
+                    }
+                }
+            }
+        }
+        if let Some((run, bytes)) = known {
+            list.entry(&(run.dsn, run.ssn, run.unit, bytes));
+        }
+        list.finish()
+    }
+}

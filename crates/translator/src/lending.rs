@@ -1,0 +1,229 @@
+//! When a connection is lent to the fast path, and when it is taken back.
+//!
+//! Lent is what runs its steady course: some packets in a row that were forwarded, and nothing else to say. Taken
+//! back it is before anything looks at it or changes it: any packet, timer or ICMP error that comes up to the
+//! translator.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use crate::offload::{FastPath, Lease};
+use crate::table::ConnectionId;
+use crate::translator::{TIMER_PROGRESS, Translator, context};
+use crate::{Instant, Verdict};
+
+/// So many packets in a row, and a connection runs its steady course.
+const STEADY: u8 = 2;
+/// A lent connection is taken back and looked at after this time: the fast path keeps no timers.
+const LOOK: Duration = Duration::from_secs(2);
+/// One whose last packet is older than this then has no need of the fast path.
+const QUIET: Duration = Duration::from_secs(1);
+/// Connections that may wait to be lent.
+const READY: usize = 1024;
+/// Pause after the fast path had no room for a connection.
+const REFUSED: Duration = Duration::from_secs(1);
+
+/// The fast path, and how eagerly connections are lent to it.
+#[derive(Debug)]
+pub(crate) struct Lender {
+    fast_path: Box<dyn FastPath>,
+    /// Packets in a row before a connection is lent.
+    steady: u8,
+    /// Then it is lent at once: for tests.
+    eager: bool,
+    /// Also connections that the fast path could do nothing for, as they go without timestamps: for tests.
+    untimed: bool,
+    /// Connections that are lent as soon as nothing of theirs waits on its way to the translator.
+    ready: Vec<ConnectionId>,
+}
+
+/// What the fast path has to do with a connection.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Lending {
+    /// The slot that it has with the fast path, lent or not.
+    slot: Option<u32>,
+    /// It is the fast path's for now.
+    lent: bool,
+    /// Packets in a row that were forwarded, and nothing else happened.
+    steady: u8,
+    /// While it is lent: when to look at it. Otherwise: it is not offered before.
+    look: Instant,
+}
+
+impl Translator {
+    /// Sets who translates what runs its steady course. Call it before the first packet.
+    pub fn set_fast_path(&mut self, fast_path: Box<dyn FastPath>) {
+        self.lender = Some(Lender {
+            fast_path,
+            steady: STEADY,
+            eager: false,
+            untimed: false,
+            ready: Vec::with_capacity(READY),
+        });
+    }
+
+    /// Connections are lent at every opportunity; `untimed`: even those without timestamps.
+    #[cfg(feature = "internals")]
+    pub(crate) const fn lend_eagerly(&mut self, untimed: bool) {
+        if let Some(lender) = &mut self.lender {
+            lender.steady = 1;
+            lender.eager = true;
+            lender.untimed = untimed;
+        }
+    }
+
+    /// Takes back whatever is lent, so that [`connections`](Self::connections) and
+    /// [`counters`](Self::counters) are up to date. The next packet of each connection may lend it again.
+    pub fn recall_all(&mut self, now: Instant) {
+        let Some(lender) = &self.lender else {
+            return;
+        };
+        let steady = lender.steady.saturating_sub(1);
+        for id in self.table.ids_where(|connection| connection.lending.lent) {
+            self.recall(now, id);
+            if let Some(connection) = self.table.get_mut(id) {
+                connection.lending.steady = steady;
+            }
+        }
+    }
+
+    /// Takes a connection back if it is lent: before any use of it.
+    pub(crate) fn recall(&mut self, now: Instant, id: ConnectionId) {
+        let Some(lender) = &mut self.lender else {
+            return;
+        };
+        let Some(connection) = self.table.get_mut(id) else {
+            return;
+        };
+        let Some(slot) = connection.lending.slot.filter(|_| connection.lending.lent) else {
+            return;
+        };
+        connection.lending.lent = false;
+        connection.lending.steady = 0;
+        connection.lending.look = now;
+        let lease = lender.fast_path.take_back(slot);
+        connection.restore(&lease);
+        let mut ctx = context!(self, now);
+        // The fast path knows no holes.
+        connection.watch_holes(&mut ctx, connection.heard, true);
+        self.count_returned(&lease);
+    }
+
+    /// After a packet: lends the connection once it has run its steady course for a while.
+    pub(crate) fn note_course(&mut self, now: Instant, id: ConnectionId, verdict: Verdict) {
+        let Some(lender) = &mut self.lender else {
+            return;
+        };
+        let Some(connection) = self.table.get_mut(id) else {
+            return;
+        };
+        let lending = &mut connection.lending;
+        if verdict != Verdict::Forward || !self.outbox.is_empty() {
+            lending.steady = 0;
+            return;
+        }
+        lending.steady = lending.steady.saturating_add(1);
+        if lending.steady < lender.steady {
+            return;
+        }
+        if lender.eager {
+            self.lend(now, id);
+        } else if lending.steady == lender.steady && lender.ready.len() < READY {
+            lender.ready.push(id);
+        } else if lending.steady == lender.steady {
+            // With its next packet, then.
+            lending.steady -= 1;
+        }
+    }
+
+    /// Lends what has run its steady course. Call it when no packet waits to be handled: one that does would find
+    /// its place taken by a later one, and the connection be taken back at once.
+    pub fn lend_ready(&mut self, now: Instant) {
+        while let Some(id) = self.lender.as_mut().and_then(|lender| lender.ready.pop()) {
+            let steady = self.lender.as_ref().map_or(0, |lender| lender.steady);
+            let connection = self.table.get_mut(id);
+            if connection.is_some_and(|c| !c.lending.lent && c.lending.steady >= steady) {
+                self.lend(now, id);
+            }
+        }
+    }
+
+    /// After a look at a connection that was lent: lends it on, if it is still of use.
+    pub(crate) fn lend_again(&mut self, now: Instant, id: ConnectionId) {
+        let Some(connection) = self.table.get_mut(id) else {
+            return;
+        };
+        let was_lent = connection.lending.slot.is_some() && connection.lending.look == now;
+        if was_lent && now.since(connection.last_packet) <= QUIET {
+            self.lend(now, id);
+        }
+    }
+
+    /// A lent connection's timer. `true`: it is not time to look at it.
+    pub(crate) fn leave_lent(&mut self, now: Instant, id: ConnectionId) -> bool {
+        let Some(connection) = self.table.get_mut(id) else {
+            return false;
+        };
+        let look = connection.lending.look;
+        let waits = connection.lending.lent && now < look;
+        if waits {
+            self.table.arm(id, look);
+        }
+        waits
+    }
+
+    /// A connection leaves the table: its slot is free.
+    pub(crate) fn release(&mut self, id: ConnectionId) {
+        let (Some(lender), Some(connection)) = (&mut self.lender, self.table.get_mut(id)) else {
+            return;
+        };
+        let Some(slot) = connection.lending.slot.take() else {
+            return;
+        };
+        let returned = connection
+            .lending
+            .lent
+            .then(|| lender.fast_path.take_back(slot));
+        lender.fast_path.release(slot);
+        if let Some(lease) = returned {
+            self.count_returned(&lease);
+        }
+    }
+
+    fn lend(&mut self, now: Instant, id: ConnectionId) {
+        let (Some(lender), Some(connection)) = (&mut self.lender, self.table.get_mut(id)) else {
+            return;
+        };
+        connection.lending.steady = 0;
+        if now < connection.lending.look {
+            return;
+        }
+        let Some(lease) = connection.lease(&self.config, lender.untimed) else {
+            return;
+        };
+        let Some(slot) = lender.fast_path.lend(connection.lending.slot, &lease) else {
+            self.counters.offload_refused += 1;
+            connection.lending.look = now + REFUSED;
+            return;
+        };
+        self.counters.offload_lent += 1;
+        let deadline = connection.deadline(&self.config);
+        let look = deadline.min(now + LOOK).max(now + TIMER_PROGRESS);
+        connection.lending.slot = Some(slot);
+        connection.lending.lent = true;
+        connection.lending.look = look;
+        self.table.arm(id, look);
+    }
+
+    /// What the fast path has done with a connection.
+    const fn count_returned(&mut self, lease: &Lease) {
+        let counters = &mut self.counters;
+        counters.offload_taken_back += 1;
+        counters.offload_packets_down += lease.packets_down;
+        counters.offload_packets_up += lease.packets_up;
+        let packets = lease.packets_down + lease.packets_up;
+        counters.packets_in += packets;
+        counters.packets_forwarded += packets;
+    }
+}

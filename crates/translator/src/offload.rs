@@ -1,0 +1,229 @@
+//! The state of a connection in its steady course, as it is lent to a fast path: programs in the kernel that
+//! translate what comes as expected and leave everything else to the translator.
+//!
+//! A [`Lease`] is all that the fast path knows. It counts on in it, and gives it back on demand; from then on it
+//! leaves the connection alone until it gets the next one. Layouts are those of `bpf/offload.h`.
+
+use core::fmt::Debug;
+
+/// Subflows that a lease has room for; a connection with more is not lent.
+pub const LEASE_SUBFLOWS: usize = 4;
+/// Runs of mappings that a lease has room for.
+pub const LEASE_RUNS: usize = 128;
+/// No subflow.
+pub const NO_SUBFLOW: u32 = u32::MAX;
+
+/// What the translator asks of a fast path.
+///
+/// Every call is an exchange of plain state. Between [`lend`](Self::lend) and [`take_back`](Self::take_back) the
+/// state is the fast path's.
+pub trait FastPath: Debug + Send {
+    /// Lends a connection. `slot`: where it was lent before, unless that was [released](Self::release). `None`:
+    /// there is no room, or the fast path can't have it.
+    fn lend(&mut self, slot: Option<u32>, lease: &Lease) -> Option<u32>;
+    /// Takes a connection back: when this returns, the fast path touches it no more.
+    fn take_back(&mut self, slot: u32) -> Lease;
+    /// Frees a slot whose connection has been taken back.
+    fn release(&mut self, slot: u32);
+}
+
+/// Equally long mappings one behind the other.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct MappingRun {
+    /// SSN of the first.
+    pub ssn: u32,
+    /// Bytes of each.
+    pub len: u16,
+    /// How many there are.
+    pub count: u16,
+}
+
+/// One subflow of a lent connection. Sequence numbers are those in TCP headers, times are microseconds.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct LeaseSubflow {
+    /// The client's address in network order, an IPv4 one in the first four bytes.
+    pub remote_addr: [u8; 16],
+    /// What the client addresses.
+    pub local_addr: [u8; 16],
+    /// The client's port.
+    pub remote_port: u16,
+    /// Port that the client addresses.
+    pub local_port: u16,
+    /// 1: part of the lease; 0: an empty or foreign slot.
+    pub lent: u8,
+    /// Shift of the windows that the client offers on it.
+    pub window_scale: u8,
+    /// Zero.
+    pub pad: [u8; 2],
+    /// Initial number of the client.
+    pub isn_remote: u32,
+    /// Initial number of FlexCP.
+    pub isn_local: u32,
+    /// The next number to go down.
+    pub snd_next: u32,
+    /// Everything before it is ACKed by the client.
+    pub snd_una: u32,
+    /// Right edge of the client's window as this subflow was told.
+    pub snd_edge: u32,
+    /// What FlexCP ACKs to the client.
+    pub rcv_ack: u32,
+    /// Behind the last number that the client has sent.
+    pub rcv_high: u32,
+    /// Added to the client's TSval to get the initial subflow's.
+    pub clock_offset: u32,
+    /// The latest TSval that the client sent.
+    pub clock_heard: u32,
+    /// A number whose ACK gives the next RTT sample.
+    pub timed: u32,
+    /// 1: there is such a number.
+    pub is_timed: u32,
+    /// Smoothed RTT in microseconds; 0: not known.
+    pub srtt: u32,
+    /// Largest payload plus options that the client takes in a segment.
+    pub mss: u32,
+    /// Zero.
+    pub pad2: u32,
+    /// When the timed number went down.
+    pub timed_at: u64,
+    /// Last packet from the client.
+    pub last_heard: u64,
+    /// When the first byte that is not ACKed went down, or the client last showed that something arrived.
+    pub outstanding_since: u64,
+    /// Payload that came up on it.
+    pub bytes_up: u64,
+    /// Payload that went down on it.
+    pub bytes_down: u64,
+}
+
+/// A lent connection. Data sequence numbers are 64 bits long, times are microseconds.
+///
+/// All that is outstanding downwards stands on the active subflow, its SSNs and DSNs equally far apart: a byte
+/// with SSN `s` has the DSN `down_next - (snd_next - s)`. All that is outstanding upwards came on the subflow
+/// `run`, again equally far apart: what has the SSN `rcv_high` is `up_next`.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Lease {
+    /// The fast path's lock.
+    pub lock: u32,
+    /// 4 or 6.
+    pub family: u32,
+    /// The server's address in network order, an IPv4 one in the first four bytes.
+    pub server_addr: [u8; 16],
+    /// The address that the server sees.
+    pub source_addr: [u8; 16],
+    /// The server's port.
+    pub server_port: u16,
+    /// The port that the server sees.
+    pub source_port: u16,
+    /// Where new data goes down: an index of `subflows`.
+    pub active: u32,
+    /// The subflow that the client was heard on last.
+    pub heard: u32,
+    /// The subflow that everything between `up_acked` and `up_next` came on; [`NO_SUBFLOW`]: there is nothing.
+    pub run: u32,
+    /// Behind the last data that went down.
+    pub down_next: u64,
+    /// The client's data ACK.
+    pub down_acked: u64,
+    /// Right edge of the client's window.
+    pub down_edge: u64,
+    /// Behind the last data that went up.
+    pub up_next: u64,
+    /// The server's ACK.
+    pub up_acked: u64,
+    /// Right edge of the server's window, the furthest it has offered.
+    pub server_edge: u64,
+    /// TCP sequence number of `down_next` on the server's side.
+    pub seq_down: u32,
+    /// TCP sequence number of `up_next` on the server's side.
+    pub seq_up: u32,
+    /// Window that the server offered last, unscaled.
+    pub server_window: u32,
+    /// Shift of it.
+    pub server_scale: u32,
+    /// The largest window that the server ever offered, in bytes.
+    pub server_window_max: u32,
+    /// MSS of the server.
+    pub server_mss: u32,
+    /// The largest window that the client ever offered, in bytes.
+    pub client_window: u32,
+    /// Shift of windows to the server: the initial subflow's.
+    pub initial_scale: u32,
+    /// The latest TSval sent to the server.
+    pub ts_sent: u32,
+    /// The latest TSval from the server.
+    pub ts_heard: u32,
+    /// The latest echo of the server's TSval.
+    pub ts_echo: u32,
+    /// IPv6 flow label of what goes up.
+    pub label_up: u32,
+    /// IPv6 flow label of what goes down.
+    pub label_down: u32,
+    /// First used entry of `runs`.
+    pub first_run: u32,
+    /// Entries of `runs` that are used, from `first_run` on and round the end.
+    pub runs_used: u32,
+    /// Zero.
+    pub pad: u32,
+    /// When `ts_sent` was sent.
+    pub ts_sent_at: u64,
+    /// What counts as silence of a path.
+    pub silence: u64,
+    /// The last packet of any end.
+    pub last_packet: u64,
+    /// Packets translated downwards since it was lent.
+    pub packets_down: u64,
+    /// Packets translated upwards since it was lent.
+    pub packets_up: u64,
+    /// Its subflows, in the slots that they have with the translator.
+    pub subflows: [LeaseSubflow; LEASE_SUBFLOWS],
+    /// Mappings that were declared downwards since it was lent.
+    pub runs: [MappingRun; LEASE_RUNS],
+}
+
+impl Default for Lease {
+    fn default() -> Self {
+        Self {
+            lock: 0,
+            family: 4,
+            server_addr: [0; 16],
+            source_addr: [0; 16],
+            server_port: 0,
+            source_port: 0,
+            active: 0,
+            heard: 0,
+            run: NO_SUBFLOW,
+            down_next: 0,
+            down_acked: 0,
+            down_edge: 0,
+            up_next: 0,
+            up_acked: 0,
+            server_edge: 0,
+            seq_down: 0,
+            seq_up: 0,
+            server_window: 0,
+            server_scale: 0,
+            server_window_max: 0,
+            server_mss: 0,
+            client_window: 0,
+            initial_scale: 0,
+            ts_sent: 0,
+            ts_heard: 0,
+            ts_echo: 0,
+            label_up: 0,
+            label_down: 0,
+            first_run: 0,
+            runs_used: 0,
+            pad: 0,
+            ts_sent_at: 0,
+            silence: 0,
+            last_packet: 0,
+            packets_down: 0,
+            packets_up: 0,
+            subflows: [LeaseSubflow::default(); LEASE_SUBFLOWS],
+            runs: [MappingRun::default(); LEASE_RUNS],
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! The timer queue under a flood.
+
+use core::net::{IpAddr, Ipv4Addr};
+
+use flexcp_wire::{IpHeader, Offload, TcpHeader, protocol};
+
+use super::*;
+use crate::config::{Mode, Service};
+use crate::{Limits, Timeouts};
+
+/// A SYN from port `port`.
+fn syn(port: u16) -> [u8; 72] {
+    let mut bytes = [0; 72];
+    let ip = IpHeader {
+        src: IpAddr::V4(Ipv4Addr::new(10, 1, 1, 2)),
+        dst: IpAddr::V4(Ipv4Addr::new(10, 9, 1, 2)),
+        protocol: protocol::TCP,
+        header_len: 0,
+        total_len: 0,
+        traffic_class: 0,
+        ttl: 64,
+        identification: 0,
+        dont_fragment: true,
+        flow_label: 0,
+    };
+    let options = [2, 4, 5, 180];
+    ip.emit(20 + options.len(), &mut bytes);
+    let tcp = TcpHeader {
+        src_port: port,
+        dst_port: 80,
+        seq: 1,
+        ack: 0,
+        flags: TcpFlags::SYN,
+        window: 1000,
+        checksum: 0,
+        urgent: 0,
+        header_len: 0,
+    };
+    tcp.emit(options.len(), &mut bytes[20..]);
+    bytes[40..44].copy_from_slice(&options);
+    bytes
+}
+
+#[test]
+fn timer_queue_stays_in_proportion_while_connections_come_and_go() {
+    let addr = |text: &str| text.parse().expect("an address");
+    let config = Config {
+        services: alloc::vec![Service {
+            name: "shop".into(),
+            announce: Vec::new(),
+            mode: Mode::Reverse {
+                listen: alloc::vec![addr("10.9.1.2:80")],
+                backends: alloc::vec![addr("10.8.1.2:80")],
+                source: alloc::vec![Ipv4Addr::new(10, 8, 1, 1).into()],
+                source_ports: 1000..=1015,
+            },
+        }],
+        limits: Limits::default(),
+        timeouts: Timeouts::default(),
+        share: crate::Share::default(),
+    };
+    let mut translator = Translator::new(config, [7; 32]);
+    let mut opened = 0;
+    for n in 0..20_000_u64 {
+        let mut buf = [0; 200];
+        let port = u16::try_from(n % 60_000).unwrap_or(0) + 1;
+        buf[128..200].copy_from_slice(&syn(port));
+        let offload = Offload {
+            checksum: ChecksumState::Verified,
+            gso: None,
+        };
+        let mut frame = Frame::new(&mut buf, 128..172, offload);
+        // Each takes the place of the oldest: there are 16 ports.
+        let now = Instant::from_millis(n / 10);
+        let _ = translator.handle_packet(now, &mut frame);
+        while translator.poll_transmit().is_some() {}
+        opened = translator.counters().connections_opened;
+    }
+    assert_eq!(opened, 20_000);
+    let entries = translator.table.timer_entries();
+    assert!(
+        entries < 16 + 2 * OVERTAKEN,
+        "{entries} entries for 16 connections"
+    );
+}
+
+/// As many entries as may mean nothing.
+const OVERTAKEN: usize = 1024;

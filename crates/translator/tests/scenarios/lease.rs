@@ -1,0 +1,610 @@
+//! What can be lent, and that nothing is lost on the way out and back. The harness compares with a translator
+//! whose fast path takes what it can (`taken`), and with one that lends at every opportunity (`lent`).
+
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "numbers on the wire are the low halves of positions"
+)]
+
+use flexcp_translator::{Lease, MappingRun, NO_SUBFLOW};
+
+use crate::support::{Leg, Scenario, Setup, Shelf};
+
+/// Timestamps, both subflows heard, nothing outstanding, lent.
+fn steady() -> Scenario {
+    let mut t = Setup::new().ts().two_subflows();
+    let _ = t.server(". 1:101(100) ack 1 win 64 <ts 5000 1000>");
+    let _ = t.client(0, ". 1:1(0) ack 101 win 512 <ts 1000 5000,dss ack 101>");
+    t.client(1, ". 1:1(0) ack 1 win 600 <ts 900000 5000,dss ack 101>")
+        .gives(&["server . 1:1(0) ack 101 win 600 <ts 1000 5000>"]);
+    assert_eq!(lent_subflows(&t), [1, 1, 0, 0]);
+    let _ = t.moved();
+    t
+}
+
+/// The same with one subflow.
+fn alone() -> Scenario {
+    let mut t = Setup::new().ts().established();
+    let _ = t.server(". 1:101(100) ack 1 win 64 <ts 5000 1000>");
+    let _ = t.client(0, ". 1:1(0) ack 101 win 512 <ts 1000 5000,dss ack 101>");
+    assert_eq!(lent_subflows(&t), [1, 0, 0, 0]);
+    let _ = t.moved();
+    t
+}
+
+fn lent_subflows(t: &Scenario) -> [u8; 4] {
+    let [lease] = t.lent()[..] else {
+        panic!("not lent");
+    };
+    lease.subflows.map(|subflow| subflow.lent)
+}
+
+/// Packets that the fast path takes of these, which all have to be forwarded.
+fn taken(t: &mut Scenario, packets: &[(usize, &str)]) -> u64 {
+    let before = t.taken();
+    for &(from, line) in packets {
+        let outcome = match from {
+            SERVER => t.server(line),
+            k => t.client(k, line),
+        };
+        assert_eq!(outcome.lines().len(), 1, "{line}: {outcome:?}");
+    }
+    t.taken() - before
+}
+
+const SERVER: usize = 9;
+
+#[test]
+fn steady_course_is_the_fast_paths() {
+    let mut t = steady();
+    let packets = [
+        (SERVER, "P. 101:201(100) ack 1 win 64 <ts 5010 1000>"),
+        (SERVER, ". 201:301(100) ack 1 win 70 <ts 5010 1000>"),
+        (
+            SERVER,
+            ". 301:3301(3000) ack 1 win 70 <ts 5010 1000> gso 1400",
+        ),
+        (0, ". 1:1(0) ack 201 win 512 <ts 1020 5010,dss ack 201>"),
+        (0, ". 1:1(0) ack 3301 win 512 <ts 1020 5010,dss ack 3301>"),
+        (
+            1,
+            "P. 1:101(100) ack 1 win 600 <ts 900020 5000,dss ack 3301 map 1:101@1>",
+        ),
+        (
+            1,
+            "P. 101:151(50) ack 1 win 600 <ts 900020 5000,dss ack 3301 map 101:151@101>",
+        ),
+        (SERVER, ". 3301:3301(0) ack 101 win 64 <ts 5030 1020>"),
+        (SERVER, ". 3301:3301(0) ack 151 win 64 <ts 5030 1020>"),
+        (
+            0,
+            "P. 1:11(10) ack 3301 win 512 <ts 1030 5010,dss ack 3301 map 151:161@1>",
+        ),
+        (SERVER, "P. 3301:3401(100) ack 161 win 64 <ts 5040 1030>"),
+    ];
+    assert_eq!(taken(&mut t, &packets), packets.len() as u64);
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
+fn mapping_of_the_fast_path_is_kept_for_what_the_server_repeats() {
+    let mut t = steady();
+    let packets = [
+        (SERVER, ". 101:301(200) ack 1 win 64 <ts 5010 1000>"),
+        (SERVER, ". 301:501(200) ack 1 win 64 <ts 5010 1000>"),
+        (SERVER, ". 501:601(100) ack 1 win 64 <ts 5010 1000>"),
+        (0, ". 1:1(0) ack 301 win 512 <ts 1020 5010,dss ack 301>"),
+    ];
+    assert_eq!(taken(&mut t, &packets), 4);
+    t.server(". 401:451(50) ack 1 win 64 <ts 5050 1000>")
+        .gives(&["client0 . 401:451(50) ack 1 win 64 <ts 5050 1000,dss ack 1 map 301:501@301>"]);
+    let again = t.server(". 501:601(100) ack 1 win 64 <ts 5050 1000>");
+    assert!(again.lines()[0].contains("map 501:601@501"), "{again:?}");
+    assert_eq!(t.moved(), "retransmitted_down_bytes+150");
+}
+
+#[test]
+fn duplicate_of_what_the_fast_path_sent_is_known() {
+    let mut t = alone();
+    // The server repeats one segment, so it may hear of one duplicate.
+    let _ = t.server(". 101:201(100) ack 1 win 64 <ts 5010 1000>");
+    let _ = t.server(". 101:201(100) ack 1 win 64 <ts 5010 1000>");
+    let packets = [
+        (0, ". 1:1(0) ack 201 win 512 <ts 1020 5010,dss ack 201>"),
+        (SERVER, ". 201:301(100) ack 1 win 64 <ts 5010 1000>"),
+        (SERVER, ". 301:361(60) ack 1 win 64 <ts 5010 1000>"),
+        (0, ". 1:1(0) ack 361 win 512 <ts 1020 5010,dss ack 361>"),
+    ];
+    assert_eq!(taken(&mut t, &packets), 4);
+    t.client(
+        0,
+        ". 1:1(0) ack 361 win 512 <ts 1020 5010,sack 201:301,dss ack 361>",
+    )
+    .gives(&["server . 1:1(0) ack 361 win 512 <ts 1020 5010,sack 201:301>"]);
+    assert_eq!(t.moved(), "retransmitted_down_bytes+100");
+}
+
+#[test]
+fn data_that_the_client_repeats_without_a_mapping_is_known() {
+    let mut t = alone();
+    let packets = [
+        (
+            0,
+            "P. 1:101(100) ack 101 win 512 <ts 1020 5000,dss ack 101 map 1:101@1>",
+        ),
+        (
+            0,
+            "P. 101:201(100) ack 101 win 512 <ts 1020 5000,dss ack 101 map 101:201@101>",
+        ),
+        (SERVER, ". 101:101(0) ack 201 win 64 <ts 5030 1020>"),
+        (
+            0,
+            "P. 201:301(100) ack 101 win 512 <ts 1040 5030,dss ack 101 map 201:301@201>",
+        ),
+    ];
+    assert_eq!(taken(&mut t, &packets), 4);
+    t.client(0, "P. 101:301(200) ack 101 win 512 <ts 1040 5030>")
+        .gives(&["server P. 101:301(200) ack 101 win 512 <ts 1040 5030>"]);
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
+fn subflow_that_was_quiet_before_brings_data_to_be_sacked() {
+    let mut t = steady();
+    let packets = [
+        (
+            1,
+            "P. 1:101(100) ack 1 win 600 <ts 900020 5000,dss ack 101 map 1:101@1>",
+        ),
+        (
+            1,
+            "P. 101:201(100) ack 1 win 600 <ts 900020 5000,dss ack 101 map 101:201@101>",
+        ),
+    ];
+    assert_eq!(taken(&mut t, &packets), 2);
+    t.server(". 101:101(0) ack 1 win 64 <ts 5030 1020,sack 101:201>")
+        .gives(&["client1 . 1:1(0) ack 1 win 64 <ts 5030 900020,dss ack 1,sack 101:201>"]);
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
+fn part_of_what_was_outstanding_before_is_acked_by_the_fast_path() {
+    let mut t = alone();
+    let data = [
+        (
+            0,
+            "P. 1:101(100) ack 101 win 512 <ts 1020 5000,dss ack 101 map 1:101@1>",
+        ),
+        (
+            0,
+            "P. 101:201(100) ack 101 win 512 <ts 1020 5000,dss ack 101 map 101:201@101>",
+        ),
+    ];
+    assert_eq!(taken(&mut t, &data), 2);
+    // A window alone is the translator's, which lends it again with both outstanding.
+    let _ = t.server(". 101:101(0) ack 1 win 80 <ts 5010 1000>");
+    let acks = [
+        (SERVER, ". 101:101(0) ack 51 win 80 <ts 5030 1020>"),
+        (SERVER, ". 101:101(0) ack 101 win 80 <ts 5030 1020>"),
+    ];
+    assert_eq!(taken(&mut t, &acks), 2);
+    // What is left is compared in the end.
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
+fn old_data_of_several_subflows_is_not_taken_for_others() {
+    let mut t = steady();
+    let packets = [
+        (
+            0,
+            "P. 1:101(100) ack 101 win 512 <ts 1020 5000,dss ack 101 map 1:101@1>",
+        ),
+        (SERVER, ". 101:101(0) ack 101 win 64 <ts 5030 1020>"),
+        (
+            1,
+            "P. 1:101(100) ack 1 win 600 <ts 900020 5000,dss ack 101 map 101:201@1>",
+        ),
+        (SERVER, ". 101:101(0) ack 201 win 64 <ts 5030 1020>"),
+        (
+            0,
+            "P. 101:201(100) ack 101 win 512 <ts 1020 5000,dss ack 101 map 201:301@101>",
+        ),
+        (SERVER, ". 101:101(0) ack 301 win 64 <ts 5030 1020>"),
+    ];
+    assert_eq!(taken(&mut t, &packets), 6);
+    t.client(0, "P. 1:101(100) ack 101 win 512 <ts 1040 5030>")
+        .gives(&["client0 . 101:101(0) ack 201 win 64 <ts 5030 1040,dss ack 301>"]);
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
+fn ring_that_is_full_leaves_the_rest_to_the_translator() {
+    let mut t = steady();
+    let mut at = 101;
+    for n in 0..130 {
+        let end = at + 10 + n % 2;
+        let _ = t.server(&format!(
+            ". {at}:{end}({}) ack 1 win 64 <ts 5010 1000>",
+            end - at
+        ));
+        at = end;
+    }
+    assert_eq!(t.taken(), 130, "lent anew when it was full");
+    let _ = t.client(
+        0,
+        &format!(". 1:1(0) ack {at} win 512 <ts 1020 5010,dss ack {at}>"),
+    );
+    assert_eq!(t.moved(), "");
+}
+
+/// More than the 32 bits of a subflow's numbers went down and were ACKed while it was lent, but for two mappings
+/// of a thousand bytes. `dropped`: the fast path has forgotten those that are ACKed.
+fn gigabytes(lease: &mut Lease, dropped: bool) -> u64 {
+    let mut runs = vec![
+        MappingRun {
+            ssn: 0,
+            len: 16_384,
+            count: u16::MAX
+        };
+        5
+    ];
+    runs.push(MappingRun {
+        ssn: 0,
+        len: 1000,
+        count: 3,
+    });
+    let bytes = |run: &MappingRun| u64::from(run.len) * u64::from(run.count);
+    let total: u64 = runs.iter().map(bytes).sum();
+    let kept = if dropped { &runs[5..] } else { &runs[..] };
+    // Round the ring's end.
+    lease.first_run = 126;
+    for (n, run) in kept.iter().enumerate() {
+        lease.runs[(126 + n) % 128] = *run;
+    }
+    lease.runs_used = kept.len() as u32;
+    let subflow = &mut lease.subflows[0];
+    lease.down_next += total;
+    lease.down_acked = lease.down_next - 2000;
+    lease.down_edge += total;
+    subflow.snd_next = subflow.snd_next.wrapping_add(total as u32);
+    subflow.snd_una = subflow.snd_next.wrapping_sub(2000);
+    subflow.snd_edge = subflow.snd_edge.wrapping_add(total as u32);
+    total
+}
+
+#[test]
+fn more_than_the_numbers_tell_apart_goes_down_in_one_lease() {
+    for dropped in [false, true] {
+        let shelf = Shelf::new(1);
+        let mut t = Setup::new().ts().established();
+        for line in [". 1:101(100)", ". 101:201(100)", ". 201:301(100)"] {
+            if line.contains(" 101:") {
+                t.fast_path(&shelf);
+            }
+            let _ = t.server(&format!("{line} ack 1 win 64 <ts 5000 1000>"));
+        }
+        let mut total = 0;
+        shelf.edit(|lease| total = gigabytes(lease, dropped));
+        let at = (301 + total - 1000) as u32;
+        let line = format!(". {at}:{}(900) ack 1 win 64 <ts 5000 1000>", at + 900);
+        let (bytes, offload) = t.bytes(
+            Leg::Server {
+                connection: 0,
+                backend: 0,
+            },
+            &line,
+        );
+        let headers = t.alone(&bytes, offload);
+        let dss = headers.dss.expect("a DSS").mapping.expect("a mapping");
+        assert_eq!(dss.ssn, at, "dropped: {dropped}");
+        assert_eq!(dss.len, 1000, "dropped: {dropped}");
+        let _ = t.moved();
+        t.uncompared();
+    }
+}
+
+/// After `line`, which is forwarded, the connection is not lent.
+#[track_caller]
+fn refuses(t: &mut Scenario, from: usize, line: &str) {
+    let outcome = match from {
+        SERVER => t.server(line),
+        k => t.client(k, line),
+    };
+    let verdict = outcome.lines().first().map_or("", |line| line);
+    assert!(
+        !verdict.starts_with("drop") && !verdict.is_empty(),
+        "{outcome:?}"
+    );
+    assert_eq!(t.lent(), [], "{line}");
+    let _ = t.moved();
+}
+
+#[test]
+fn end_of_the_servers_data_refuses() {
+    let mut t = steady();
+    refuses(
+        &mut t,
+        SERVER,
+        "FP. 101:201(100) ack 1 win 64 <ts 5000 1000>",
+    );
+    // Also once the client has all of it.
+    refuses(
+        &mut t,
+        0,
+        ". 1:1(0) ack 201 win 512 <ts 1000 5000,dss ack 202>",
+    );
+}
+
+#[test]
+fn end_of_the_clients_data_refuses() {
+    let mut t = steady();
+    refuses(
+        &mut t,
+        0,
+        ". 1:1(0) ack 101 win 512 <ts 1000 5000,dss ack 101 fin 1>",
+    );
+    // Also once the server has all of it.
+    refuses(&mut t, SERVER, ". 101:101(0) ack 2 win 64 <ts 5000 1000>");
+}
+
+#[test]
+fn repeated_data_that_waits_for_its_answer_refuses() {
+    let mut t = steady();
+    let data = "P. 1:101(100) ack 101 win 512 <ts 1000 5000,dss ack 101 map 1:101@1>";
+    let _ = t.client(0, data);
+    let _ = t.server(". 101:101(0) ack 101 win 64 <ts 5000 1000>");
+    refuses(&mut t, 0, data);
+    // Its answer goes where it came from.
+    let _ = t.server(". 101:101(0) ack 101 win 64 <ts 5000 1000>");
+    assert_eq!(lent_subflows(&t), [1, 1, 0, 0]);
+}
+
+#[test]
+fn servers_probe_that_waits_for_its_answer_refuses() {
+    let mut t = steady();
+    refuses(&mut t, SERVER, ". 100:100(0) ack 1 win 64 <ts 5000 1000>");
+}
+
+#[test]
+fn data_beyond_the_servers_window_refuses() {
+    let mut t = alone();
+    let _ = t.server(". 101:201(100) ack 1 win 1 <ts 5000 1000>");
+    // 64 of 128 bytes was the furthest that was offered.
+    let line = "P. 1:9001(9000) ack 101 win 512 <ts 1000 5000,dss ack 101 map 1:9001@1> gso 1400";
+    refuses(&mut t, 0, line);
+}
+
+#[test]
+fn joined_subflow_that_does_not_scale_windows_refuses() {
+    let mut t = alone();
+    let _ = t.client(1, "S 0:0(0) win 65535 <mss 1460,sackok,ts 900000 0,join>");
+    // What is not authenticated yet takes no part.
+    let _ = t.server(". 101:201(100) ack 1 win 64 <ts 5000 1000>");
+    assert_eq!(lent_subflows(&t), [1, 0, 0, 0]);
+    let _ = t.client(1, ". 1:1(0) ack 1 win 512 <ts 900000 5000,join>");
+    refuses(&mut t, SERVER, ". 201:301(100) ack 1 win 64 <ts 5000 1000>");
+}
+
+#[test]
+fn joined_subflow_is_lent_once_its_window_is_known() {
+    let mut t = Setup::new().ts().two_subflows();
+    let _ = t.server(". 1:101(100) ack 1 win 64 <ts 5000 1000>");
+    assert_eq!(lent_subflows(&t), [1, 0, 0, 0]);
+    let _ = t.client(1, ". 1:1(0) ack 1 win 600 <ts 900000 5000,dss ack 1>");
+    assert_eq!(lent_subflows(&t), [1, 1, 0, 0]);
+    let _ = t.moved();
+}
+
+#[test]
+fn subflow_of_the_other_family_is_not_lent() {
+    let mut t = Setup::new().ts().mixed().two_subflows();
+    let _ = t.client(1, ". 1:1(0) ack 1 win 600 <ts 900000 5000,dss ack 1>");
+    let _ = t.server(". 1:101(100) ack 1 win 64 <ts 5000 1000>");
+    assert_eq!(lent_subflows(&t), [1, 0, 0, 0]);
+    // Nor the connection while it is the active one, or something has come up on it.
+    refuses(
+        &mut t,
+        1,
+        "P. 1:101(100) ack 1 win 600 <ts 900000 5000,dss ack 1 map 1:101@1>",
+    );
+    let _ = t.server(". 101:101(0) ack 101 win 64 <ts 5000 1000>");
+    let _ = t.client(0, ". 1:1(0) ack 101 win 512 <ts 1000 5000,dss ack 101>");
+    assert_eq!(lent_subflows(&t), [1, 0, 0, 0]);
+    t.client(
+        0,
+        ". 1:1(0) ack 101 win 512 <ts 1000 5000,prio b,dss ack 101>",
+    )
+    .gives(&[]);
+    refuses(
+        &mut t,
+        SERVER,
+        ". 101:201(100) ack 101 win 64 <ts 5000 1000>",
+    );
+}
+
+#[test]
+fn active_subflow_that_is_meant_as_backup_refuses() {
+    let mut t = alone();
+    t.client(
+        0,
+        ". 1:1(0) ack 101 win 512 <ts 1000 5000,prio b,dss ack 101>",
+    )
+    .gives(&[]);
+    refuses(&mut t, SERVER, ". 101:201(100) ack 1 win 64 <ts 5000 1000>");
+}
+
+#[test]
+fn data_outstanding_on_a_subflow_that_was_left_refuses() {
+    let mut t = steady();
+    let _ = t.server(". 101:201(100) ack 1 win 64 <ts 5000 1000>");
+    t.client(
+        0,
+        ". 1:1(0) ack 101 win 512 <ts 1000 5000,prio b,dss ack 101>",
+    )
+    .gives(&[]);
+    refuses(&mut t, SERVER, ". 201:301(100) ack 1 win 64 <ts 5000 1000>");
+    // Until it is ACKed, on both levels.
+    refuses(
+        &mut t,
+        0,
+        ". 1:1(0) ack 201 win 700 <ts 1000 5000,dss ack 101>",
+    );
+    let _ = t.client(0, ". 1:1(0) ack 201 win 512 <ts 1000 5000,dss ack 201>");
+    assert_eq!(lent_subflows(&t), [1, 1, 0, 0]);
+    let _ = t.moved();
+}
+
+#[test]
+fn suspect_subflow_refuses_and_so_does_its_hole() {
+    let mut t = steady();
+    let _ = t.server(". 101:201(100) ack 1 win 64 <ts 5000 1000>");
+    t.at(1000);
+    let again = t.server(". 101:201(100) ack 1 win 64 <ts 6000 1000>");
+    assert!(again.lines()[0].starts_with("client1"), "{again:?}");
+    assert_eq!(t.lent(), []);
+    refuses(
+        &mut t,
+        1,
+        ". 1:1(0) ack 101 win 600 <ts 901000 6000,dss ack 201>",
+    );
+}
+
+#[test]
+fn suspect_subflow_refuses_though_it_is_the_only_one() {
+    let mut t = alone();
+    let _ = t.server(". 101:201(100) ack 1 win 64 <ts 5000 1000>");
+    t.at(1000);
+    refuses(&mut t, SERVER, ". 101:201(100) ack 1 win 64 <ts 6000 1000>");
+    let _ = t.client(0, ". 1:1(0) ack 201 win 512 <ts 2000 6000,dss ack 201>");
+    assert_eq!(lent_subflows(&t), [1, 0, 0, 0]);
+    let _ = t.moved();
+}
+
+#[test]
+fn gap_in_the_servers_data_refuses() {
+    let mut t = steady();
+    refuses(&mut t, SERVER, ". 201:301(100) ack 1 win 64 <ts 5000 1000>");
+    // It comes late, and then all is declared.
+    let _ = t.server(". 101:201(100) ack 1 win 64 <ts 5000 1000>");
+    assert_eq!(lent_subflows(&t), [1, 1, 0, 0]);
+    let _ = t.moved();
+}
+
+#[test]
+fn data_of_the_client_on_two_subflows_refuses() {
+    let mut t = steady();
+    let _ = t.client(
+        0,
+        "P. 1:101(100) ack 101 win 512 <ts 1000 5000,dss ack 101 map 1:101@1>",
+    );
+    let [lease] = t.lent()[..] else {
+        panic!("not lent");
+    };
+    assert_eq!(lease.run, 0);
+    refuses(
+        &mut t,
+        1,
+        "P. 1:101(100) ack 1 win 600 <ts 900000 5000,dss ack 101 map 101:201@1>",
+    );
+    let _ = t.server(". 101:101(0) ack 201 win 64 <ts 5000 1000>");
+    // Its ACK goes to both, which is no steady course; the next packet's is.
+    let _ = t.server(". 101:101(0) ack 201 win 65 <ts 5000 1000>");
+    assert_eq!(lent_subflows(&t), [1, 1, 0, 0]);
+    let _ = t.moved();
+}
+
+#[test]
+fn gap_in_the_clients_data_refuses() {
+    let mut t = alone();
+    refuses(
+        &mut t,
+        0,
+        "P. 101:201(100) ack 101 win 512 <ts 1000 5000,dss ack 101 map 101:201@101>",
+    );
+}
+
+#[test]
+fn mapping_that_runs_ahead_of_its_data_refuses() {
+    let mut t = alone();
+    refuses(
+        &mut t,
+        0,
+        "P. 1:101(100) ack 101 win 512 <ts 1000 5000,dss ack 101 map 1:1001@1>",
+    );
+    let _ = t.client(
+        0,
+        "P. 101:1001(900) ack 101 win 512 <ts 1000 5000,dss ack 101 map 1:1001@1>",
+    );
+    assert_eq!(lent_subflows(&t), [1, 0, 0, 0]);
+    let _ = t.moved();
+}
+
+#[test]
+fn nothing_up_has_no_run() {
+    let t = steady();
+    assert_eq!(t.lent()[0].run, NO_SUBFLOW);
+}
+
+#[test]
+fn ack_whose_options_were_stripped_refuses() {
+    let mut t = steady();
+    refuses(&mut t, 0, ". 1:1(0) ack 101 win 512 <ts 1000 5000>");
+}
+
+#[test]
+fn subflow_that_the_client_has_closed_refuses() {
+    let mut t = steady();
+    let _ = t.client(1, "F. 1:1(0) ack 1 win 600 <ts 900000 5000,dss ack 101>");
+    refuses(&mut t, SERVER, ". 101:201(100) ack 1 win 64 <ts 5000 1000>");
+}
+
+#[test]
+fn fifth_subflow_refuses() {
+    let setup = Setup::new().ts();
+    let mut t = setup.clone().established();
+    for id in 1..5 {
+        let _ = t.server(". 1:1(0) ack 1 win 64 <ts 5000 1000>");
+        assert_eq!(t.lent().len(), 1, "with {id} subflows");
+        setup.join(&mut t, id);
+    }
+    let _ = t.server(". 1:1(0) ack 1 win 64 <ts 5000 1000>");
+    assert_eq!(t.lent().len(), 1, "not heard yet, it takes no part");
+    refuses(
+        &mut t,
+        4,
+        "P. 1:101(100) ack 1 win 600 <ts 3600000 5000,dss ack 1 map 1:101@1>",
+    );
+}
+
+#[test]
+fn lane_without_room_for_a_lease_refuses() {
+    let mut t = Setup::new()
+        .ts()
+        .limits(|limits| limits.mappings = 128)
+        .established();
+    let _ = t.server(". 1:1(0) ack 1 win 64 <ts 5000 1000>");
+    assert_eq!(t.lent().len(), 1);
+    refuses(&mut t, SERVER, ". 1:101(100) ack 1 win 64 <ts 5000 1000>");
+}
+
+#[test]
+fn negotiated_ecn_refuses() {
+    let mut t = Setup::new().ts().start();
+    let _ = t.client(
+        0,
+        "SEW 0:0(0) win 65535 <mss 1460,sackok,ts 1000 0,ws 8,capable>",
+    );
+    let _ = t.server("S.E 0:0(0) ack 1 win 65160 <mss 1460,sackok,ts 5000 1000,ws 7>");
+    let _ = t.client(0, ". 1:1(0) ack 1 win 512 <ts 1000 5000,capable>");
+    refuses(&mut t, SERVER, ". 1:101(100) ack 1 win 64 <ts 5000 1000>");
+}
+
+#[test]
+fn numbers_that_have_moved_apart_unseen_refuse() {
+    let mut t = alone();
+    // Data with an option but no mapping: the number counts, the data does not.
+    t.client(0, "P. 11:21(10) ack 101 win 512 <ts 1000 5000,dss ack 101>")
+        .gives(&["drop no_mapping"]);
+    refuses(&mut t, SERVER, ". 101:201(100) ack 1 win 64 <ts 5000 1000>");
+}

@@ -1,0 +1,288 @@
+//! When a connection is lent to the fast path, and when it is taken back.
+
+use crate::support::{Leg, Scenario, Setup, Shelf, millis};
+
+const SERVER: Leg = Leg::Server {
+    connection: 0,
+    backend: 0,
+};
+
+/// Timestamps, and a fast path with room for so many connections.
+fn given(setup: Setup, room: usize) -> (Scenario, Shelf) {
+    let shelf = Shelf::new(room);
+    let mut t = setup.ts().established();
+    t.fast_path(&shelf);
+    (t, shelf)
+}
+
+/// The n-th hundred bytes of the server's, from 0 on.
+fn data(n: u32) -> String {
+    let at = n * 100 + 1;
+    format!(". {at}:{}(100) ack 1 win 64 <ts 5000 1000>", at + 100)
+}
+
+/// The client ACKs them.
+fn ack(n: u32) -> String {
+    let ack = n * 100 + 101;
+    format!(". 1:1(0) ack {ack} win 512 <ts 1000 5000,dss ack {ack}>")
+}
+
+/// Two packets of the server's in a row, and one before there is a fast path.
+fn lent(setup: Setup) -> (Scenario, Shelf) {
+    let shelf = Shelf::new(8);
+    let mut t = setup.ts().established();
+    let _ = t.server(&data(0));
+    t.fast_path(&shelf);
+    for n in 1..3 {
+        assert_eq!(shelf.leases(), []);
+        let _ = t.server(&data(n));
+    }
+    assert_eq!(shelf.leases().len(), 1);
+    assert_eq!(t.moved(), "offload_lent+1");
+    (t, shelf)
+}
+
+#[test]
+fn second_packet_in_a_row_lends() {
+    let (_, shelf) = lent(Setup::new());
+    let [lease] = shelf.leases()[..] else {
+        panic!("one connection");
+    };
+    assert_eq!((lease.family, lease.server_port, lease.active), (4, 80, 0));
+    assert_eq!(lease.server_addr[..4], [10, 9, 0, 2]);
+    assert_eq!(lease.source_addr[..4], [10, 1, 0, 2]);
+    let subflow = lease.subflows[0];
+    assert_eq!(subflow.remote_addr[..4], [10, 1, 0, 2]);
+    assert_eq!((subflow.lent, subflow.remote_port), (1, 40_000));
+    assert_eq!(subflow.snd_next.wrapping_sub(subflow.isn_local), 301);
+    assert_eq!(
+        lease.subflows[1..],
+        [flexcp_translator::LeaseSubflow::default(); 3]
+    );
+}
+
+#[test]
+fn second_packet_in_a_row_lends_over_ipv6() {
+    let (_, shelf) = lent(Setup::new().v6());
+    let [lease] = shelf.leases()[..] else {
+        panic!("one connection");
+    };
+    assert_eq!(lease.family, 6);
+    assert_eq!(lease.server_addr[..4], [0xfd, 0, 0, 9]);
+    assert_eq!(lease.subflows[0].local_addr, lease.server_addr);
+}
+
+#[test]
+fn packet_that_is_dropped_starts_the_count_anew() {
+    let (mut t, shelf) = given(Setup::new(), 8);
+    let _ = t.server(&data(0));
+    t.server(". 1:1(0) ack 999999 <ts 5000 1000>")
+        .gives(&["drop ack_of_unsent"]);
+    let _ = t.server(&data(1));
+    assert_eq!(shelf.leases(), []);
+    let _ = t.server(&data(2));
+    assert_eq!(shelf.leases().len(), 1);
+    assert_eq!(t.moved(), "offload_lent+1 ack_of_unsent+1");
+}
+
+#[test]
+fn packet_that_calls_for_another_starts_the_count_anew() {
+    let (mut t, shelf) = given(Setup::new(), 8);
+    let _ = t.server(&data(0));
+    // Repeated and new data in one packet: two mappings.
+    let both = t.server(". 1:201(200) ack 1 win 64 <ts 5000 1000>");
+    assert_eq!(both.lines().len(), 2);
+    assert_eq!(shelf.leases(), []);
+    let _ = t.server(&data(2));
+    assert_eq!(shelf.leases(), []);
+    let _ = t.moved();
+}
+
+#[test]
+fn lent_any_packet_takes_it_back() {
+    let packets: [(Leg, &str); 3] = [
+        (SERVER, ". 301:401(100) ack 1 win 64 <ts 5000 1000>"),
+        (
+            Leg::Client(0),
+            ". 1:1(0) ack 1 win 512 <ts 1000 5000,dss ack 1>",
+        ),
+        (Leg::Client(0), "S 77:77(0) win 65535 <mss 1460>"),
+    ];
+    for (leg, line) in packets {
+        let (mut t, shelf) = lent(Setup::new());
+        let _ = t.edited(leg, line, |_| {});
+        assert_eq!(shelf.leases(), [], "{line}");
+        assert!(t.moved().starts_with("offload_taken_back+1"), "{line}");
+    }
+}
+
+#[test]
+fn lent_packet_with_a_wrong_checksum_does_not_take_it_back() {
+    let (mut t, shelf) = lent(Setup::new());
+    t.server(". 301:401(100) ack 1 win 64 <ts 5000 1000> bad")
+        .gives(&["drop checksum"]);
+    assert_eq!(shelf.leases().len(), 1);
+    assert_eq!(t.moved(), "checksum+1");
+}
+
+#[test]
+fn lent_join_takes_it_back() {
+    let (mut t, shelf) = lent(Setup::new());
+    let setup = Setup::new().ts();
+    let outcome = t.client(1, &setup.join_syn(1));
+    assert!(outcome.lines()[0].starts_with("client1 S."));
+    assert_eq!(shelf.leases(), []);
+    assert_eq!(t.moved(), "mp_join_syn_rx+1 offload_taken_back+1");
+}
+
+#[test]
+fn lent_icmp_error_about_it_takes_it_back() {
+    let (mut t, shelf) = lent(Setup::new());
+    let _ = t.icmp(Leg::Client(0), "too-big 1400 about 1");
+    assert_eq!(shelf.leases(), []);
+    assert_eq!(
+        t.moved(),
+        "icmp_translated+1 path_mtu_lowered+1 offload_taken_back+1"
+    );
+}
+
+#[test]
+fn lent_and_quiet_is_taken_back_for_good_after_a_while() {
+    let (mut t, shelf) = lent(Setup::new());
+    assert_eq!(t.next_timeout(), Some(2000));
+    t.at(1999);
+    t.timeout().gives(&[]);
+    assert_eq!(shelf.leases().len(), 1);
+    t.at(2000);
+    t.timeout().gives(&[]);
+    assert_eq!(shelf.leases(), []);
+    assert_eq!(t.moved(), "offload_taken_back+1");
+}
+
+#[test]
+fn lent_and_busy_is_looked_at_and_lent_on() {
+    let (mut t, shelf) = lent(Setup::new());
+    shelf.edit(|lease| lease.last_packet = 1_000_000);
+    t.at(2000);
+    t.timeout().gives(&[]);
+    assert_eq!(shelf.leases().len(), 1);
+    assert_eq!(t.next_timeout(), Some(4000));
+    assert_eq!(t.moved(), "offload_lent+1 offload_taken_back+1");
+    t.uncompared();
+}
+
+#[test]
+fn lent_timer_that_was_set_before_lets_it_be() {
+    let setup = Setup::new().timeouts(|timeouts| timeouts.half_open = millis(4000));
+    let (mut t, shelf) = lent(setup);
+    // A join that never completes has a timer of its own at 1000 ms.
+    let _ = t.client(1, &Setup::new().ts().join_syn(1));
+    for n in 0..2 {
+        let _ = t.client(0, &ack(n));
+    }
+    assert_eq!(shelf.leases().len(), 1);
+    assert_eq!(t.next_timeout(), Some(1000));
+    t.at(1000);
+    t.timeout().gives(&[]);
+    assert_eq!(t.subflows(), ["0 active"]);
+    let _ = t.moved();
+}
+
+#[test]
+fn lent_is_idle_for_as_long_as_others() {
+    let setup = Setup::new().timeouts(|timeouts| timeouts.idle = millis(1500));
+    let (mut t, shelf) = lent(setup);
+    assert_eq!(t.next_timeout(), Some(1500));
+    t.at(1500);
+    let outcome = t.timeout();
+    assert_eq!(outcome.lines().len(), 2, "a reset each way");
+    assert_eq!(shelf.leases(), []);
+    assert_eq!(t.state(), "reset");
+    let _ = t.moved();
+}
+
+#[test]
+fn no_room_is_counted_and_not_asked_for_again_at_once() {
+    let (mut t, shelf) = given(Setup::new(), 0);
+    for n in 0..9 {
+        let _ = t.server(&data(n));
+    }
+    assert_eq!(t.moved(), "offload_refused+1");
+    t.at(1000);
+    for n in 9..12 {
+        let _ = t.server(&data(n));
+    }
+    assert_eq!(t.moved(), "offload_refused+1");
+    assert_eq!(shelf.leases(), []);
+}
+
+#[test]
+fn connection_that_leaves_frees_its_slot() {
+    let setup = Setup::new().timeouts(|timeouts| timeouts.linger = millis(100));
+    let (mut t, shelf) = lent(setup);
+    assert_eq!(shelf.taken(), 1);
+    let _ = t.server("R. 301:301(0) ack 1 win 0");
+    assert_eq!(shelf.taken(), 1);
+    t.at(100);
+    t.timeout().gives(&[]);
+    assert_eq!(t.state(), "gone");
+    assert_eq!(shelf.taken(), 0);
+    assert_eq!(
+        t.moved(),
+        "mp_fastclose_tx+1 connections_closed+1 offload_taken_back+1"
+    );
+}
+
+#[test]
+fn recall_of_all_ends_with_the_next_packet() {
+    let (mut t, shelf) = lent(Setup::new());
+    t.translator.recall_all(flexcp_translator::Instant(0));
+    assert_eq!(shelf.leases(), []);
+    assert_eq!(t.moved(), "offload_taken_back+1");
+    let _ = t.server(&data(3));
+    assert_eq!(shelf.leases().len(), 1);
+    assert_eq!(t.moved(), "offload_lent+1");
+}
+
+#[test]
+fn packets_of_the_fast_path_are_counted() {
+    let (mut t, shelf) = lent(Setup::new());
+    let before = *t.translator.counters();
+    shelf.edit(|lease| (lease.packets_down, lease.packets_up) = (7, 5));
+    t.translator.recall_all(flexcp_translator::Instant(0));
+    assert_eq!(
+        t.moved(),
+        "offload_taken_back+1 offload_packets_down+7 offload_packets_up+5"
+    );
+    let after = *t.translator.counters();
+    assert_eq!(after.packets_in, before.packets_in + 12);
+    assert_eq!(after.packets_forwarded, before.packets_forwarded + 12);
+    t.uncompared();
+}
+
+#[test]
+fn joined_subflow_without_timestamps_is_not_lent() {
+    let (mut t, shelf) = lent(Setup::new());
+    let setup = Setup::new();
+    setup.join(&mut t, 1);
+    let _ = t.client(1, ". 1:1(0) ack 1 win 600 <dss ack 1>");
+    let _ = t.server(&data(3));
+    let [lease] = shelf.leases()[..] else {
+        panic!("one connection");
+    };
+    let subflows = lease.subflows.map(|subflow| subflow.lent);
+    assert_eq!(subflows, [1, 0, 0, 0]);
+    let _ = t.moved();
+}
+
+#[test]
+fn without_timestamps_nothing_is_lent() {
+    let shelf = Shelf::new(8);
+    let mut t = Scenario::established();
+    t.fast_path(&shelf);
+    for n in 0..6 {
+        let at = n * 100 + 1;
+        let _ = t.server(&format!(". {at}:{}(100) ack 1", at + 100));
+    }
+    assert_eq!(t.moved(), "");
+}

@@ -1,0 +1,416 @@
+//! A model of the fast path: takes what runs its steady course, by the rules of a lease alone.
+
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "numbers on the wire are the low halves of positions"
+)]
+
+use std::net::{IpAddr, SocketAddr};
+
+use flexcp_translator::{LEASE_RUNS, Lease, LeaseSubflow, MappingRun, NO_SUBFLOW};
+use flexcp_wire::{
+    ChecksumState, DataNumber, Dsn, Dss, DssMapping, IpHeader, MptcpOption, Offload, Sum, TcpFlags,
+    TcpHeader, TcpOption, TcpOptions, Timestamps,
+};
+
+/// What an answer may take beyond two round trips, in microseconds.
+const JITTER: u64 = 10_000;
+/// Longest payload of one mapping.
+const MAX_MAPPING: usize = 0xffff - 20 - 60;
+
+/// Headers of a translated packet.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Headers {
+    from: SocketAddr,
+    to: SocketAddr,
+    seq: u32,
+    ack: u32,
+    flags: TcpFlags,
+    window: u16,
+    flow_label: u32,
+    timestamps: Option<Timestamps>,
+    pub(crate) dss: Option<Dss>,
+}
+
+/// A packet, read.
+struct Packet {
+    headers: Headers,
+    payload: usize,
+    /// Nothing stands in it that the fast path does not know.
+    plain: bool,
+}
+
+/// Whether `a` is later than `b` on a clock of timestamps.
+const fn later(a: u32, b: u32) -> bool {
+    a.wrapping_sub(b).cast_signed() > 0
+}
+
+fn read(bytes: &[u8], offload: Offload) -> Option<Packet> {
+    let ip = IpHeader::parse(bytes).ok()?;
+    let segment = bytes.get(ip.header_len..ip.total_len)?;
+    let (tcp, options) = TcpHeader::parse(segment).ok()?;
+    let right = offload.checksum != ChecksumState::Complete
+        || ip
+            .pseudo_header_sum(segment.len())
+            .add(Sum::of(segment))
+            .fold()
+            == 0xffff;
+    let ack = [TcpFlags::ACK, TcpFlags::ACK | TcpFlags::PSH];
+    let mut plain = right
+        && ip.protocol == 6
+        && ip.header_len == if ip.is_v6() { 40 } else { 20 }
+        && ip.traffic_class & 3 == 0
+        && tcp.urgent == 0
+        && ack.contains(&tcp.flags);
+    let (mut timestamps, mut dss) = (None, None);
+    for option in TcpOptions::new(options) {
+        match option {
+            Ok(TcpOption::Timestamps(found)) if timestamps.is_none() => timestamps = Some(found),
+            Ok(TcpOption::Mptcp(MptcpOption::Dss(found))) if dss.is_none() => dss = Some(found),
+            _ => plain = false,
+        }
+    }
+    Some(Packet {
+        headers: Headers {
+            from: (ip.src, tcp.src_port).into(),
+            to: (ip.dst, tcp.dst_port).into(),
+            seq: tcp.seq,
+            ack: tcp.ack,
+            flags: tcp.flags,
+            window: tcp.window,
+            flow_label: ip.flow_label,
+            timestamps,
+            dss,
+        },
+        payload: segment.len() - tcp.header_len,
+        plain,
+    })
+}
+
+/// The headers of a packet that FlexCP sends.
+pub(crate) fn headers(bytes: &[u8], offload: Offload) -> Option<Headers> {
+    read(bytes, offload).map(|packet| packet.headers)
+}
+
+/// Translates a packet of this connection's, if it is one for the fast path.
+pub(crate) fn take(lease: &mut Lease, now: u64, bytes: &[u8], offload: Offload) -> Option<Headers> {
+    let packet = read(bytes, offload).filter(|packet| packet.plain)?;
+    let ends = (packet.headers.from, packet.headers.to);
+    let mut edited = *lease;
+    let headers = if ends == server_ends(lease) {
+        edited.down(now, &packet)
+    } else {
+        let of = |s: &LeaseSubflow| s.lent == 1 && ends == client_ends(lease, s);
+        let index = lease.subflows.iter().position(of)?;
+        edited.up(now, index, &packet)
+    }?;
+    *lease = edited;
+    Some(headers)
+}
+
+fn addr(lease: &Lease, bytes: [u8; 16]) -> IpAddr {
+    if lease.family == 4 {
+        let [a, b, c, d, ..] = bytes;
+        IpAddr::from([a, b, c, d])
+    } else {
+        IpAddr::from(bytes)
+    }
+}
+
+/// Ends of the server's packets.
+fn server_ends(lease: &Lease) -> (SocketAddr, SocketAddr) {
+    let server = (addr(lease, lease.server_addr), lease.server_port);
+    let source = (addr(lease, lease.source_addr), lease.source_port);
+    (server.into(), source.into())
+}
+
+/// Ends of the client's packets on a subflow.
+fn client_ends(lease: &Lease, subflow: &LeaseSubflow) -> (SocketAddr, SocketAddr) {
+    let remote = (addr(lease, subflow.remote_addr), subflow.remote_port);
+    let local = (addr(lease, subflow.local_addr), subflow.local_port);
+    (remote.into(), local.into())
+}
+
+/// The rules.
+trait Rules {
+    fn down(&mut self, now: u64, packet: &Packet) -> Option<Headers>;
+    fn up(&mut self, now: u64, index: usize, packet: &Packet) -> Option<Headers>;
+    fn take_server_header(&mut self, ack: Dsn, headers: &Headers) -> Option<()>;
+    fn declare(&mut self, ssn: u32, len: usize) -> Option<()>;
+    fn drop_acked(&mut self);
+    /// What the active subflow has ACKed, as data.
+    fn una(&self) -> Dsn;
+    fn down_to(&self, index: usize, headers: &Headers, seq: u32, dss: Dss) -> Headers;
+}
+
+impl Rules for Lease {
+    fn down(&mut self, now: u64, packet: &Packet) -> Option<Headers> {
+        let headers = &packet.headers;
+        let timestamps = headers.timestamps.filter(|_| headers.dss.is_none())?;
+        if headers.seq != self.seq_down {
+            return None;
+        }
+        let distance = headers.ack.wrapping_sub(self.seq_up).cast_signed();
+        let ack = Dsn(self.up_next.wrapping_add_signed(distance.into()));
+        let (acked, next) = (Dsn(self.up_acked), Dsn(self.up_next));
+        if ack.before(acked) || ack.after(next) {
+            return None;
+        }
+        let index = if packet.payload > 0 {
+            self.active
+        } else {
+            self.run
+        };
+        if ack != acked && self.run != index || ack == acked && packet.payload == 0 {
+            return None;
+        }
+        self.take_server_header(ack, headers)?;
+        if later(timestamps.val, self.ts_heard) {
+            self.ts_heard = timestamps.val;
+        }
+        let dss = Dss {
+            data_ack: Some(DataNumber::Long(ack.0)),
+            mapping: None,
+            data_fin: false,
+        };
+        self.up_acked = ack.0;
+        self.last_packet = now;
+        self.label_down = headers.flow_label;
+        self.packets_down += 1;
+        let index = index as usize;
+        let subflow = &mut self.subflows[index];
+        let ssn = subflow.snd_next;
+        let moved = ack.since(acked) as u32;
+        subflow.rcv_ack = subflow.rcv_ack.wrapping_add(moved);
+        if packet.payload == 0 {
+            return Some(self.down_to(index, headers, ssn, dss));
+        }
+        let len = u32::try_from(packet.payload).ok()?;
+        let outstanding = ssn.wrapping_sub(subflow.snd_una);
+        let limit = (u64::from(subflow.srtt) * 2 + JITTER)
+            .min(self.silence.max(u64::from(subflow.srtt) * 2));
+        let overdue = outstanding >= subflow.mss * 2
+            && subflow.srtt != 0
+            && now.saturating_sub(subflow.outstanding_since) >= limit;
+        let room = subflow.snd_edge.wrapping_sub(ssn.wrapping_add(len));
+        let window = Dsn(self.down_edge).offset_from(Dsn(self.down_next).add(len.into()));
+        if packet.payload > MAX_MAPPING || overdue || room.cast_signed() < 0 || window < 0 {
+            return None;
+        }
+        if outstanding == 0 {
+            subflow.outstanding_since = now;
+        }
+        subflow.snd_next = ssn.wrapping_add(len);
+        if subflow.is_timed == 0 {
+            (subflow.timed, subflow.timed_at, subflow.is_timed) = (subflow.snd_next, now, 1);
+        }
+        subflow.bytes_down += u64::from(len);
+        let mapping = DssMapping {
+            dsn: DataNumber::Long(self.down_next),
+            ssn: ssn.wrapping_sub(subflow.isn_local),
+            len: len as u16,
+            checksum: None,
+        };
+        self.declare(ssn, packet.payload)?;
+        self.down_next = self.down_next.wrapping_add(len.into());
+        self.seq_down = self.seq_down.wrapping_add(len);
+        let dss = Dss {
+            mapping: Some(mapping),
+            ..dss
+        };
+        Some(self.down_to(index, headers, ssn, dss))
+    }
+
+    fn take_server_header(&mut self, ack: Dsn, headers: &Headers) -> Option<()> {
+        let window = |unscaled: u32| u64::from(unscaled << self.server_scale);
+        let edge = Dsn(self.up_acked).add(window(self.server_window));
+        let offered = window(headers.window.into());
+        let new = ack.add(offered);
+        let used_up = !edge.after(Dsn(self.up_next).add(u64::from(self.server_mss) * 2));
+        self.server_edge = Dsn(self.server_edge).max(new).0;
+        if ack.after(Dsn(self.up_acked)) || !new.before(edge) {
+            if used_up && new.after(edge) {
+                return None;
+            }
+            self.server_window = headers.window.into();
+            self.server_window_max = self.server_window_max.max(offered as u32);
+        }
+        Some(())
+    }
+
+    fn declare(&mut self, ssn: u32, len: usize) -> Option<()> {
+        let len = u16::try_from(len).ok()?;
+        let at = |n: u32| (self.first_run + n) as usize % LEASE_RUNS;
+        if let Some(last) = self.runs_used.checked_sub(1) {
+            let last = &mut self.runs[at(last)];
+            if last.len == len && last.count < u16::MAX {
+                last.count += 1;
+                return Some(());
+            }
+        }
+        if self.runs_used as usize == LEASE_RUNS {
+            return None;
+        }
+        self.runs[at(self.runs_used)] = MappingRun { ssn, len, count: 1 };
+        self.runs_used += 1;
+        Some(())
+    }
+
+    fn drop_acked(&mut self) {
+        let both = self.una().min(Dsn(self.down_acked));
+        while self.runs_used > 0 {
+            let bytes = |run: &MappingRun| u64::from(run.len) * u64::from(run.count);
+            let used = (0..self.runs_used).map(|n| (self.first_run + n) as usize % LEASE_RUNS);
+            let total: u64 = used.map(|at| bytes(&self.runs[at])).sum();
+            let front = &self.runs[self.first_run as usize];
+            let end = Dsn(self.down_next).sub(total - bytes(front));
+            if end.after(both) {
+                return;
+            }
+            self.first_run = (self.first_run + 1) % LEASE_RUNS as u32;
+            self.runs_used -= 1;
+        }
+    }
+
+    fn una(&self) -> Dsn {
+        let active = &self.subflows[self.active as usize];
+        Dsn(self.down_next).sub(active.snd_next.wrapping_sub(active.snd_una).into())
+    }
+
+    fn down_to(&self, index: usize, headers: &Headers, seq: u32, dss: Dss) -> Headers {
+        let subflow = &self.subflows[index];
+        let (to, from) = client_ends(self, subflow);
+        let timestamps = headers.timestamps.map(|timestamps| {
+            let echo = timestamps.ecr.wrapping_sub(subflow.clock_offset);
+            let known = subflow.clock_heard;
+            Timestamps {
+                val: self.ts_heard,
+                ecr: if later(echo, known) { known } else { echo },
+            }
+        });
+        Headers {
+            from,
+            to,
+            seq,
+            ack: subflow.rcv_ack,
+            flags: headers.flags,
+            window: self.server_window as u16,
+            flow_label: self.label_down,
+            timestamps,
+            dss: Some(dss),
+        }
+    }
+
+    fn up(&mut self, now: u64, index: usize, packet: &Packet) -> Option<Headers> {
+        let headers = &packet.headers;
+        let timestamps = headers.timestamps?;
+        let dss = headers.dss.filter(|dss| !dss.data_fin)?;
+        let data_ack = match dss.data_ack? {
+            DataNumber::Long(ack) => Dsn(ack),
+            DataNumber::Short(ack) => Dsn(self.down_acked).expand(ack),
+        };
+        let subflow = &mut self.subflows[index];
+        let ahead = headers.ack.wrapping_sub(subflow.snd_una);
+        let unsent = ahead > subflow.snd_next.wrapping_sub(subflow.snd_una);
+        let (acked, next) = (Dsn(self.down_acked), Dsn(self.down_next));
+        if headers.seq != subflow.rcv_high
+            || unsent
+            || data_ack.before(acked)
+            || data_ack.after(next)
+        {
+            return None;
+        }
+        let window = u32::from(headers.window) << subflow.window_scale;
+        let edge = data_ack.add(window.into());
+        let news = data_ack != acked || edge.after(Dsn(self.down_edge));
+        let len = packet.payload as u32;
+        if len == 0 && (!news || dss.mapping.is_some()) {
+            return None;
+        }
+        if ahead > 0 {
+            subflow.snd_una = headers.ack;
+            subflow.outstanding_since = now;
+            if subflow.is_timed == 1 && headers.ack.wrapping_sub(subflow.timed).cast_signed() >= 0 {
+                subflow.is_timed = 0;
+                let micros = (now.saturating_sub(subflow.timed_at) as u32).max(1);
+                subflow.srtt = match subflow.srtt {
+                    0 => micros,
+                    srtt => srtt - srtt / 8 + micros / 8,
+                };
+                (subflow.timed, subflow.timed_at) = (0, 0);
+            }
+        }
+        subflow.last_heard = now;
+        if len == 0 {
+            subflow.outstanding_since = now;
+        }
+        if later(timestamps.val, subflow.clock_heard) {
+            subflow.clock_heard = timestamps.val;
+        }
+        let window_edge = headers.ack.wrapping_add(window);
+        if later(window_edge, subflow.snd_edge) {
+            subflow.snd_edge = window_edge;
+        }
+        let val = timestamps.val.wrapping_add(subflow.clock_offset);
+        let isn = subflow.isn_remote;
+        subflow.rcv_high = subflow.rcv_high.wrapping_add(len);
+        subflow.bytes_up += u64::from(len);
+        // A hole is the translator's.
+        if data_ack.after(self.una()) {
+            return None;
+        }
+        if later(val, self.ts_sent) {
+            (self.ts_sent, self.ts_sent_at) = (val, now);
+        }
+        if later(timestamps.ecr, self.ts_echo) && !later(timestamps.ecr, self.ts_heard) {
+            self.ts_echo = timestamps.ecr;
+        }
+        if index == 0 {
+            self.label_up = headers.flow_label;
+        }
+        self.heard = index as u32;
+        self.last_packet = now;
+        self.packets_up += 1;
+        self.down_acked = data_ack.0;
+        self.client_window = self.client_window.max(window);
+        self.down_edge = Dsn(self.down_edge).max(edge).0;
+        self.drop_acked();
+        let seq = self.seq_up;
+        if len > 0 {
+            let mapping = dss.mapping?;
+            let end = Dsn(self.up_next).add(len.into());
+            let dsn = match mapping.dsn {
+                DataNumber::Long(dsn) => Dsn(dsn),
+                DataNumber::Short(dsn) => Dsn(self.up_next).expand(dsn),
+            };
+            let exact = dsn.0 == self.up_next
+                && isn.wrapping_add(mapping.ssn) == headers.seq
+                && u32::from(mapping.len) == len
+                && mapping.checksum.is_none();
+            let alone = self.run == index as u32 || self.up_acked == self.up_next;
+            if !exact || !alone || end.after(Dsn(self.server_edge)) {
+                return None;
+            }
+            self.run = index as u32;
+            self.up_next = end.0;
+            self.seq_up = self.seq_up.wrapping_add(len);
+        }
+        debug_assert_ne!(self.active, NO_SUBFLOW);
+        let (to, from) = server_ends(self);
+        let left = (Dsn(self.down_edge).since(data_ack)) >> self.initial_scale;
+        Some(Headers {
+            from,
+            to,
+            seq,
+            ack: self.seq_down.wrapping_sub(next.since(data_ack) as u32),
+            flags: headers.flags,
+            window: u16::try_from(left).unwrap_or(u16::MAX),
+            flow_label: self.label_up,
+            timestamps: Some(Timestamps {
+                val: self.ts_sent,
+                ecr: self.ts_echo,
+            }),
+            dss: None,
+        })
+    }
+}

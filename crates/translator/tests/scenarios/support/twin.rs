@@ -1,0 +1,267 @@
+//! A twin of the translator under test: it gets the same packets, its connections are lent to a fast path at
+//! every opportunity, and nothing that it does may differ.
+
+use std::sync::{Arc, Mutex};
+
+use flexcp_translator::{
+    Config, FastPath, Frame, Instant, Lease, Payload, Translator, Verdict, internals,
+};
+use flexcp_wire::Offload;
+
+use super::model::{self, Headers};
+
+/// A fast path that keeps what it is lent, and gives it back as it is unless somebody has edited it.
+#[derive(Clone, Debug)]
+pub(crate) struct Shelf {
+    places: Arc<Mutex<Vec<Place>>>,
+    room: usize,
+}
+
+/// One slot of a shelf.
+#[derive(Clone, Debug)]
+struct Place {
+    lease: Lease,
+    lent: bool,
+    taken: bool,
+}
+
+impl FastPath for Shelf {
+    fn lend(&mut self, slot: Option<u32>, lease: &Lease) -> Option<u32> {
+        let mut places = self.places.lock().expect("one thread");
+        let place = Place {
+            lease: *lease,
+            lent: true,
+            taken: true,
+        };
+        let free = || places.iter().position(|place| !place.taken);
+        let slot = match slot {
+            Some(slot) => slot as usize,
+            None => free().unwrap_or(places.len()),
+        };
+        if slot >= self.room {
+            return None;
+        }
+        if slot == places.len() {
+            places.push(place);
+        } else {
+            assert!(!places[slot].lent, "lent twice");
+            places[slot] = place;
+        }
+        u32::try_from(slot).ok()
+    }
+
+    fn take_back(&mut self, slot: u32) -> Lease {
+        let mut places = self.places.lock().expect("one thread");
+        let place = &mut places[slot as usize];
+        assert!(place.lent && place.taken, "taken back without being lent");
+        place.lent = false;
+        place.lease
+    }
+
+    fn release(&mut self, slot: u32) {
+        let mut places = self.places.lock().expect("one thread");
+        let place = &mut places[slot as usize];
+        assert!(!place.lent && place.taken, "released while lent");
+        place.taken = false;
+    }
+}
+
+impl Shelf {
+    pub(crate) fn new(room: usize) -> Self {
+        Self {
+            places: Arc::default(),
+            room,
+        }
+    }
+
+    /// The packet as the fast path translates it, if it is one for it.
+    fn take(&self, now: Instant, bytes: &[u8], offload: Offload) -> Option<Headers> {
+        let mut places = self.places.lock().expect("one thread");
+        let lent = places.iter_mut().filter(|place| place.lent);
+        let mut leases = lent.map(|place| &mut place.lease);
+        leases.find_map(|lease| model::take(lease, now.0, bytes, offload))
+    }
+
+    /// Changes what it has been lent.
+    pub(crate) fn edit(&self, edit: impl FnOnce(&mut Lease)) {
+        let mut places = self.places.lock().expect("one thread");
+        let mut lent = places.iter_mut().filter(|place| place.lent);
+        edit(&mut lent.next().expect("a lent connection").lease);
+    }
+
+    /// Slots that are taken.
+    pub(crate) fn taken(&self) -> usize {
+        let places = self.places.lock().expect("one thread");
+        places.iter().filter(|place| place.taken).count()
+    }
+
+    /// What it has been lent.
+    pub(crate) fn leases(&self) -> Vec<Lease> {
+        let places = self.places.lock().expect("one thread");
+        let lent = places.iter().filter(|place| place.lent);
+        lent.map(|place| place.lease).collect()
+    }
+}
+
+/// What a translator did with one packet or timeout.
+#[derive(PartialEq, Debug)]
+pub(crate) struct Done {
+    pub(crate) verdict: Verdict,
+    /// What goes out, the packet in hand first.
+    pub(crate) out: Vec<Out>,
+}
+
+/// A packet that goes out.
+#[derive(PartialEq, Debug)]
+pub(crate) struct Out {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) offload: Offload,
+    pub(crate) filler: bool,
+}
+
+/// The other translator.
+#[derive(Debug)]
+pub(crate) struct Twin {
+    pub(crate) translator: Translator,
+    shelf: Shelf,
+    /// The fast path takes packets.
+    works: bool,
+    /// Packets that it took.
+    pub(crate) taken: u64,
+}
+
+impl Twin {
+    /// `works`: the fast path takes packets; otherwise it only keeps connections.
+    pub(crate) fn new(config: Config, seed: [u8; 32], works: bool) -> Self {
+        let shelf = Shelf::new(usize::MAX);
+        let mut translator = Translator::new(config, seed);
+        translator.set_fast_path(Box::new(shelf.clone()));
+        internals::lend_eagerly(&mut translator, !works);
+        Self {
+            translator,
+            shelf,
+            works,
+            taken: 0,
+        }
+    }
+
+    /// Whether its fast path has a connection.
+    pub(crate) fn lent(&self) -> Vec<Lease> {
+        self.shelf.leases()
+    }
+
+    /// Gives it the packet that the other one has handled, and compares.
+    #[track_caller]
+    pub(crate) fn packet(
+        &mut self,
+        now: Instant,
+        headroom: usize,
+        bytes: &[u8],
+        offload: Offload,
+        done: &Done,
+    ) {
+        if self.works
+            && let Some(headers) = self.shelf.take(now, bytes, offload)
+        {
+            self.taken += 1;
+            let [out] = &done.out[..] else {
+                panic!("the fast path translated what gives {done:?}");
+            };
+            assert_eq!(done.verdict, Verdict::Forward, "by the fast path");
+            assert_eq!(
+                model::headers(&out.bytes, out.offload),
+                Some(headers),
+                "by the fast path"
+            );
+            return;
+        }
+        let mut buf = vec![0xa5; headroom + bytes.len()];
+        buf[headroom..].copy_from_slice(bytes);
+        let mut frame = Frame::new(&mut buf, headroom..headroom + bytes.len(), offload);
+        let verdict = self.translator.handle_packet(now, &mut frame);
+        let twin = finish(&mut self.translator, verdict, Some(&frame));
+        assert_eq!(*done, twin, "the twin does something else");
+    }
+
+    /// The same for a timeout.
+    #[track_caller]
+    pub(crate) fn timeout(&mut self, now: Instant, done: &Done) {
+        self.translator.handle_timeout(now);
+        let twin = finish(&mut self.translator, Verdict::Consume, None);
+        assert_eq!(*done, twin, "the twin does something else");
+    }
+
+    /// Compares all that the two know.
+    #[track_caller]
+    pub(crate) fn compare(&mut self, now: Instant, other: &Translator) {
+        self.translator.recall_all(now);
+        let (ours, theirs) = (
+            internals::states(&self.translator),
+            internals::states(other),
+        );
+        assert_eq!(ours.len(), theirs.len(), "connections of the twin");
+        for (ours, theirs) in ours.iter().zip(&theirs) {
+            assert_same(ours, theirs);
+        }
+        assert_eq!(self.translator.drops(), other.drops());
+        let ours = self.translator.counters().iter();
+        for ((name, ours), (_, theirs)) in ours.zip(other.counters().iter()) {
+            assert!(
+                ours == theirs || name.starts_with("offload_"),
+                "{name} of the twin"
+            );
+        }
+    }
+}
+
+/// What goes out after a packet or timeout.
+pub(crate) fn finish(
+    translator: &mut Translator,
+    verdict: Verdict,
+    frame: Option<&Frame<'_>>,
+) -> Done {
+    let mut out = Vec::new();
+    if let (Verdict::Forward, Some(frame)) = (verdict, frame) {
+        out.push(Out {
+            bytes: frame.packet().to_vec(),
+            offload: frame.offload,
+            filler: false,
+        });
+    }
+    while let Some(transmit) = translator.poll_transmit() {
+        let mut packet = transmit.header().to_vec();
+        match &transmit.payload {
+            Payload::None => {}
+            Payload::Frame(range) => {
+                packet.extend_from_slice(frame.expect("a frame").buffer(range.clone()));
+            }
+            Payload::Zeros(len) => packet.resize(packet.len() + len, 0),
+        }
+        out.push(Out {
+            bytes: packet,
+            offload: transmit.offload,
+            filler: matches!(transmit.payload, Payload::Zeros(_)),
+        });
+    }
+    Done { verdict, out }
+}
+
+/// Fails with what stands around the first difference.
+#[track_caller]
+fn assert_same(ours: &str, theirs: &str) {
+    if ours != theirs {
+        let same = ours.bytes().zip(theirs.bytes()).take_while(|(a, b)| a == b);
+        let at = same.count();
+        let around = |text: &str| {
+            text.get(at.saturating_sub(200)..).unwrap_or(text)[..]
+                .chars()
+                .take(300)
+                .collect::<String>()
+        };
+        panic!(
+            "the twin knows\n  {}\nnot\n  {}",
+            around(ours),
+            around(theirs)
+        );
+    }
+}
