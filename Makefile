@@ -4,7 +4,7 @@
 CARGO ?= cargo
 
 .PHONY: setup build demo test lint unit simulate root privileged e2e link-selftest faults attack lossy compare fuzz \
-	bench bench-quick bench-dtree seeded-bugs clean
+	bench bench-quick bench-dtree seeded-bugs bpf clean
 
 setup:
 	@scripts/setup
@@ -35,6 +35,10 @@ simulate: setup
 	$(CARGO) build --release --locked -p flexcp-simulator
 	target/release/simulator $(SIMULATE_ARGS)
 
+# The kernel's programs, after a change in bpf/: needs clang and libbpf-dev.
+bpf:
+	scripts/bpf
+
 root:
 	@[ "$$(id -u)" -eq 0 ] || { echo "these tests make network namespaces: run them as root" >&2; exit 1; }
 
@@ -43,9 +47,11 @@ privileged: root setup
 	$(CARGO) test --locked -p flexcp-io
 	$(CARGO) test --locked -p flexcp --test cli
 
-# Real clients and servers around the real binary.
+# Real clients and servers around the real binary; what cuts paths and closes connections also without the
+# offload. FLEXCP_OFFLOAD=off in the environment turns it off in all that the lab does.
 e2e: root build
 	$(CARGO) test --release --locked -p flexcp-lab -p flexcp-bench
+	FLEXCP_OFFLOAD=off $(CARGO) test --release --locked -p flexcp-lab --test e2e -- path:: close::
 
 # Small transfers over faulty links: every combination, or FAULTS_ARGS="--minutes 10 --cell loss".
 faults: root build

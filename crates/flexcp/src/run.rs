@@ -6,7 +6,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-use flexcp_io::{KernelError, KernelTables, Signal, Signals, Tun, TunError, Waker};
+use flexcp_io::{
+    KernelError, KernelTables, Offload, OffloadError, Reasons, Signal, Signals, Tun, TunError,
+    Waker, ethernet_interfaces,
+};
 use sd_notify::NotifyState;
 use tracing::{info, warn};
 
@@ -45,13 +48,17 @@ pub fn run(path: &Path) -> Result<(), RunError> {
     })?;
     let tun = Tun::open(&config.device.name.value)?;
     info!("device {} made", tun.name());
+    let device = tun.index();
     let queues = queues(tun, &config, &sources)?;
-    let (workers, handles): (Vec<_>, Vec<_>) = Worker::all(queues)
+    let (mut workers, handles): (Vec<_>, Vec<_>) = Worker::all(queues)
         .map_err(RunError::Worker)?
         .into_iter()
         .unzip();
     let mut report = |change: &str| info!("kernel: {change}");
     let kernel = KernelTables::install(&plan::kernel(&config, &sources), &mut report)?;
+
+    let offload = offload(&config, device, &mut workers);
+    let reasons = offload.as_ref().and_then(|offload| offload.reasons().ok());
 
     let ended = Arc::new(Waker::new().map_err(RunError::Worker)?);
     let spawn = |worker| {
@@ -59,7 +66,7 @@ pub fn run(path: &Path) -> Result<(), RunError> {
         worker::spawn(worker, move || tell.wake()).map_err(RunError::Worker)
     };
     let workers: Vec<_> = workers.into_iter().map(spawn).collect::<Result<_, _>>()?;
-    serve(control, handles.clone(), &config).map_err(RunError::Worker)?;
+    serve(control, handles.clone(), reasons, &config).map_err(RunError::Worker)?;
     for line in config::summary(&config) {
         info!("service {line}");
     }
@@ -69,6 +76,7 @@ pub fn run(path: &Path) -> Result<(), RunError> {
     let reason = until_ended(&signals, &ended);
     notify(NotifyState::Stopping);
     // The kernel goes first: what it brings no more, the worker need not translate.
+    drop(offload);
     let removed = kernel.remove(&mut report);
     handles.iter().for_each(WorkerHandle::stop);
     workers.into_iter().try_for_each(joined)?;
@@ -90,6 +98,41 @@ fn queues(
     tuns.insert(0, tun);
     let told = (0..count).map(|worker| plan::translator(config, sources, worker));
     Ok(tuns.into_iter().zip(told).collect())
+}
+
+/// The fast path, when it is wanted and the kernel can: each worker gets its share. Otherwise the log says
+/// what is missing.
+fn offload(config: &Config, device: u32, workers: &mut [Worker]) -> Option<Offload> {
+    if !config.offload.enabled.value {
+        return None;
+    }
+    let made = load(config, device, workers);
+    if let Err(error) = &made {
+        warn!("no offload: {error}; every packet goes through the workers");
+    }
+    made.ok()
+}
+
+fn load(config: &Config, device: u32, workers: &mut [Worker]) -> Result<Offload, OffloadError> {
+    let connections = u32::try_from(config.offload.connections.value).unwrap_or(1);
+    let share = connections.div_ceil(u32::try_from(workers.len()).unwrap_or(1));
+    let slots = share * u32::try_from(workers.len()).unwrap_or(1);
+    let mut offload = Offload::load(device, slots)?;
+    let paths = workers.iter().map(|_| offload.fast_path(share));
+    let paths = paths.collect::<Result<Vec<_>, _>>()?;
+    let interfaces = ethernet_interfaces();
+    for interface in &interfaces {
+        offload.attach(interface)?;
+    }
+    // Only now, so that nothing is lent in vain.
+    for (worker, path) in workers.iter_mut().zip(paths) {
+        worker.offload(Box::new(path));
+    }
+    info!(
+        "offload: up to {slots} connections, on {}",
+        interfaces.join(", ")
+    );
+    Ok(offload)
 }
 
 /// The configuration and the addresses towards each service's back ends, when nothing is wrong.
@@ -124,7 +167,12 @@ fn invalid(found: &Diagnostics) -> RunError {
 }
 
 /// Answers requests on a thread of its own, which ends with the process.
-fn serve(control: Control, workers: Vec<WorkerHandle>, config: &Config) -> io::Result<()> {
+fn serve(
+    control: Control,
+    workers: Vec<WorkerHandle>,
+    reasons: Option<Reasons>,
+    config: &Config,
+) -> io::Result<()> {
     let named = config.services.iter().map(|service| Named {
         name: service.name.value.clone(),
         mode: service.mode.name(),
@@ -132,7 +180,7 @@ fn serve(control: Control, workers: Vec<WorkerHandle>, config: &Config) -> io::R
     let named: Vec<_> = named.collect();
     thread::Builder::new()
         .name("control".into())
-        .spawn(move || control.serve(&workers, &named))
+        .spawn(move || control.serve(&workers, reasons.as_ref(), &named))
         .map(drop)
 }
 

@@ -39,7 +39,11 @@ pub fn connections(view: &Connections) -> String {
 pub fn stats(view: &Stats) -> String {
     let mut text = format!("connections  {}\n", view.connections);
     section(&mut text, "counters", &view.counters.0);
-    for (title, numbers) in [("drops", &view.drops), ("carrier", &view.carrier)] {
+    for (title, numbers) in [
+        ("drops", &view.drops),
+        ("carrier", &view.carrier),
+        ("offload", &view.offload),
+    ] {
         let occurred: Vec<_> = nonzero(numbers);
         if !occurred.is_empty() {
             section(&mut text, title, &occurred);
@@ -269,6 +273,7 @@ mail-relay  transparent  plain        10.0.1.2:40312  10.9.0.2:80  10.9.0.2:80  
             counters: numbers(&[("packets_in", 1234), ("mp_capable_syn_rx", 0)]),
             drops: numbers(&[("malformed", 0), ("stale_ack", 12)]),
             carrier: numbers(&[("malformed_rx", 0), ("send_failed", 0)]),
+            offload: numbers(&[]),
             connections: 3,
         };
         assert_eq!(
@@ -293,6 +298,7 @@ drops
             counters: numbers(&[("packets_in", 1)]),
             drops: numbers(&[("malformed", 0)]),
             carrier: numbers(&[("send_failed", 2)]),
+            offload: numbers(&[]),
             connections: 0,
         };
         assert_eq!(

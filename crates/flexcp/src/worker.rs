@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use flexcp_io::{PacketBuffer, Tun, Waker};
 use flexcp_translator::{
-    Config, ConnectionView, Counters, Drops, Frame, Instant, Translator, Verdict,
+    Config, ConnectionView, Counters, Drops, FastPath, Frame, Instant, Translator, Verdict,
 };
 
 use self::handover::{Handover, Sorted};
@@ -121,6 +121,11 @@ impl Worker {
         Ok(workers)
     }
 
+    /// Lends what needs no decision to a fast path.
+    pub fn offload(&mut self, fast_path: Box<dyn FastPath>) {
+        self.path.translator.set_fast_path(fast_path);
+    }
+
     /// Works until it is told to stop.
     ///
     /// # Errors
@@ -155,6 +160,7 @@ impl Worker {
         let path = &mut self.path;
         for _ in 0..BATCH {
             let Some(mut frame) = path.tun.receive(&mut self.buffer)? else {
+                path.translator.lend_ready(now());
                 break;
             };
             let Some(handover) = &mut self.handover else {
@@ -195,11 +201,12 @@ impl Worker {
         }
     }
 
-    fn answer(&self) -> std::ops::ControlFlow<()> {
+    fn answer(&mut self) -> std::ops::ControlFlow<()> {
         for request in self.requests.try_iter() {
+            self.path.translator.recall_all(now());
             // Whoever asked may have given up since.
             match request {
-                Request::Stats(answer) => drop(answer.try_send(self.snapshot())),
+                Request::Stats(answer) => drop(answer.try_send(self.path.snapshot())),
                 Request::Connections(answer) => {
                     drop(answer.try_send(self.path.translator.connections(now()).collect()));
                 }
@@ -208,20 +215,20 @@ impl Worker {
         }
         std::ops::ControlFlow::Continue(())
     }
-
-    fn snapshot(&self) -> Snapshot {
-        Snapshot {
-            counters: *self.path.translator.counters(),
-            drops: *self.path.translator.drops(),
-            carrier: CarrierCounters {
-                malformed_rx: self.path.tun.malformed(),
-                ..self.path.carrier
-            },
-        }
-    }
 }
 
 impl Path {
+    fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            counters: *self.translator.counters(),
+            drops: *self.translator.drops(),
+            carrier: CarrierCounters {
+                malformed_rx: self.tun.malformed(),
+                ..self.carrier
+            },
+        }
+    }
+
     fn translate(&mut self, frame: &mut Frame<'_>) {
         if self.translator.handle_packet(now(), frame) == Verdict::Forward
             && self.tun.send(frame).is_err()

@@ -41,7 +41,7 @@ use flexcp_translator::Prefix;
 use netlink_packet_route::AddressFamily;
 
 pub(crate) use self::address::interface_index;
-pub use self::address::{interface_exists, local_addresses, route_source};
+pub use self::address::{ethernet_interfaces, interface_exists, local_addresses, route_source};
 pub use self::journal::JournalError;
 use self::journal::{Journal, Record};
 pub use self::listener::tcp_listener_on;

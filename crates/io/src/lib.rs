@@ -5,7 +5,8 @@
 //! Everything here acts on the network namespace of the calling thread.
 //!
 //! This is the only crate of FlexCP with `unsafe`: three ioctls in [`Tun`], the signal mask in
-//! [`Signals`], binding and options of [`PacketSocket`], and the policy of [`run_promptly`].
+//! [`Signals`], binding and options of [`PacketSocket`], the policy of [`run_promptly`], and in [`Offload`] the
+//! gates' memory and the layout of what it shares with the kernel's programs.
 #![deny(
     clippy::undocumented_unsafe_blocks,
     reason = "each unsafe block tells why it is sound"
@@ -13,6 +14,7 @@
 
 mod event;
 mod kernel;
+mod offload;
 mod packet;
 mod schedule;
 mod signal;
@@ -21,8 +23,10 @@ mod tun;
 pub use event::{Ready, Waker, monotonic_micros, random_bytes, wait};
 pub use kernel::{
     Diversion, Family, JournalError, KernelError, KernelTables, NetlinkError, PROTOCOL, Plan,
-    Protocol, interface_exists, local_addresses, route_source, tcp_listener_on,
+    Protocol, ethernet_interfaces, interface_exists, local_addresses, route_source,
+    tcp_listener_on,
 };
+pub use offload::{KernelFastPath, Offload, OffloadError, Reasons};
 pub use packet::{PacketSocket, ReceivedFrame};
 pub use schedule::run_promptly;
 pub use signal::{Signal, Signals};

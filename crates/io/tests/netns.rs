@@ -9,6 +9,8 @@ mod carrier;
 mod failure;
 #[path = "netns/host.rs"]
 mod host;
+#[path = "netns/offload.rs"]
+mod offload;
 #[path = "netns/relay.rs"]
 mod relay;
 #[path = "netns/tables.rs"]
@@ -26,7 +28,13 @@ fn main() {
     if !may {
         eprintln!("not run: network namespaces need root (CAP_SYS_ADMIN, CAP_NET_ADMIN)");
     }
-    let tests: Vec<(&str, fn())> = [carrier::TESTS, tables::TESTS, failure::TESTS].concat();
+    let tests: Vec<(&str, fn())> = [
+        carrier::TESTS,
+        tables::TESTS,
+        failure::TESTS,
+        offload::TESTS,
+    ]
+    .concat();
     let trials = tests.into_iter().map(|(name, test)| {
         let run = move || {
             let host = Host::try_new().map_err(|error| Failed::from(error.to_string()))?;

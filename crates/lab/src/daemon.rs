@@ -163,9 +163,17 @@ pub fn config(lab: &Lab, services: &str) -> String {
 }
 
 /// The same for several workers.
+///
+/// The offload is on, as it is by default, unless the environment says `FLEXCP_OFFLOAD=off`.
 pub fn config_of_workers(lab: &Lab, workers: u16, services: &str) -> String {
+    let off = env::var_os("FLEXCP_OFFLOAD").is_some_and(|value| value == "off");
+    let offload = if off {
+        "[offload]\nenabled = false\n\n"
+    } else {
+        ""
+    };
     format!(
-        "[device]\nname = \"flexcp0\"\ntable = 7300\nworkers = {workers}\n\n\
+        "[device]\nname = \"flexcp0\"\ntable = 7300\nworkers = {workers}\n\n{offload}\
          [control]\nsocket = {:?}\nstate_dir = {:?}\n\n{services}",
         socket(lab),
         lab.dir()

@@ -17,10 +17,12 @@ mod proxy;
 mod random;
 mod run;
 mod server;
+mod shelf;
 mod stack;
 mod swarm;
 mod tcp;
 mod trace;
 mod world;
 
-pub use run::{Outcome, describe, run, run_traced};
+pub use proxy::Kernel;
+pub use run::{Outcome, describe, run, run_lent, run_on, run_traced};

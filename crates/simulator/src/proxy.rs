@@ -2,11 +2,12 @@
 //! segment, completes checksums, and shows everything to the checker.
 
 use flexcp_invariants::{Checker, Observation, Options, Payload as Seen, Point};
-use flexcp_translator::{Config, Frame, HEADROOM, Instant, Payload, Translator, Verdict};
+use flexcp_translator::{Config, FastPath, Frame, HEADROOM, Instant, Payload, Translator, Verdict};
 use flexcp_wire::{ChecksumState, Gso, GsoKind, Offload, Sum};
 
 use crate::net::Outbox;
 use crate::payload::Judge;
+use crate::shelf::Shelf;
 use crate::trace::Trace;
 
 /// Longest packet.
@@ -23,6 +24,15 @@ struct Train {
     size: usize,
     /// A short segment ends it.
     closed: bool,
+}
+
+/// The kernel's fast path under the translator, one packet at a time.
+pub trait Kernel: std::fmt::Debug {
+    /// What the translator lends connections to.
+    fn fast_path(&mut self) -> Box<dyn FastPath>;
+    /// Takes an IP packet that is one segment and whose checksum is still to be completed, at a time in
+    /// microseconds. `None`: it is the translator's.
+    fn translate(&mut self, now: u64, packet: &[u8]) -> Option<Vec<u8>>;
 }
 
 /// The translator with its carrier.
@@ -43,6 +53,9 @@ pub(crate) struct Proxy {
     pub(crate) packets: u64,
     /// Bits of it can be seen.
     pub(crate) trace: Trace,
+    kernel: Option<Box<dyn Kernel>>,
+    /// Packets that the kernel has translated.
+    pub(crate) offloaded: u64,
 }
 
 impl Proxy {
@@ -65,7 +78,21 @@ impl Proxy {
             state,
             packets: 0,
             trace,
+            kernel: None,
+            offloaded: 0,
         }
+    }
+
+    /// Puts the kernel's fast path under the translator. Packets come one segment at a time from now on.
+    pub(crate) fn put_on(&mut self, mut kernel: Box<dyn Kernel>) {
+        self.translator.set_fast_path(kernel.fast_path());
+        self.kernel = Some(kernel);
+        self.joins = false;
+    }
+
+    /// From now on connections are lent to a fast path, which keeps them until they are taken back.
+    pub(crate) fn lend(&mut self) {
+        self.translator.set_fast_path(Box::new(Shelf::default()));
     }
 
     /// A packet arrives; it may wait for more of its train until [`flush`](Self::flush).
@@ -158,6 +185,11 @@ impl Proxy {
             Some(seen) => self.checker.observe(&seen),
             None => self.checker.observe_timeout(),
         }
+        let packet = &mut buffer[HEADROOM..HEADROOM + len];
+        if self.offload(now, packet, offload) {
+            self.frame = buffer;
+            return;
+        }
         let mut frame = Frame::new(&mut buffer, HEADROOM..HEADROOM + len, offload);
         let verdict = self.translator.handle_packet(Instant(now), &mut frame);
         match verdict {
@@ -172,7 +204,31 @@ impl Proxy {
             Verdict::Drop(reason) => self.trace.note(now, || format!("drop {}", reason.name())),
         }
         self.transmit(now, Some(&frame));
+        self.translator.lend_ready(Instant(now));
         self.frame = buffer;
+    }
+
+    /// Whether the kernel has translated the packet.
+    fn offload(&mut self, now: u64, packet: &mut [u8], offload: Offload) -> bool {
+        let Some(kernel) = &mut self.kernel else {
+            return false;
+        };
+        let complete = self.state == ChecksumState::Complete;
+        if !complete {
+            set_partial_checksum(packet, ip_header_len(packet));
+        }
+        let Some(mut out) = kernel.translate(now, packet) else {
+            return false;
+        };
+        if !complete {
+            // The programs run on a packet that counts as complete.
+            let ip_len = ip_header_len(&out);
+            set_partial_checksum(&mut out, ip_len);
+        }
+        self.offloaded += 1;
+        let (header, payload) = out.split_at(header_len(&out));
+        self.emit(now, header, Seen::Bytes(payload), payload.len(), offload);
+        true
     }
 
     /// The translator's timers.

@@ -2,6 +2,7 @@
 
 use flexcp_translator::Instant;
 
+use crate::proxy::Kernel;
 use crate::swarm::Plan;
 use crate::trace::Trace;
 use crate::world::World;
@@ -38,13 +39,23 @@ pub struct Outcome {
 /// Runs a seed.
 #[must_use]
 pub fn run(seed: u64) -> Outcome {
-    run_plan(Plan::of(seed), Trace::Off)
+    run_world(&mut World::new(Plan::of(seed), Trace::Off))
+}
+
+/// Runs a seed with a translator that lends what runs its steady course to a fast path, which only keeps it:
+/// nothing may differ. Also how often it did.
+#[must_use]
+pub fn run_lent(seed: u64) -> (Outcome, u64) {
+    let mut world = World::new(Plan::of(seed), Trace::Off);
+    world.proxy.lend();
+    let outcome = run_world(&mut world);
+    (outcome, world.proxy.translator.counters().offload_lent)
 }
 
 /// Runs a seed and prints its packets.
 #[must_use]
 pub fn run_traced(seed: u64) -> Outcome {
-    run_plan(Plan::of(seed), Trace::On)
+    run_world(&mut World::new(Plan::of(seed), Trace::On))
 }
 
 /// What a seed stands for, as text.
@@ -53,18 +64,29 @@ pub fn describe(seed: u64) -> String {
     format!("{:#?}", Plan::of(seed))
 }
 
-fn run_plan(plan: Plan, trace: Trace) -> Outcome {
-    let seed = plan.seed;
-    let calm = plan.calm;
-    let aborts = plan.connections.iter().any(|connection| connection.aborts);
-    let mut world = World::new(plan, trace);
+/// Runs a seed with the kernel's fast path under the translator; packets come in single segments. How many of
+/// them the fast path took comes beside the outcome.
+#[must_use]
+pub fn run_on(kernel: Box<dyn Kernel>, seed: u64, traced: bool) -> (Outcome, u64) {
+    let trace = if traced { Trace::On } else { Trace::Off };
+    let mut world = World::new(Plan::of(seed), trace);
+    world.proxy.put_on(kernel);
+    let outcome = run_world(&mut world);
+    (outcome, world.proxy.offloaded)
+}
+
+fn run_world(world: &mut World) -> Outcome {
+    let seed = world.plan.seed;
+    let calm = world.plan.calm;
+    let mut connections = world.plan.connections.iter();
+    let aborts = connections.any(|connection| connection.aborts);
     let mut failures = Vec::new();
     let mut steps = 0;
     let mut limit = calm + LIVENESS - PERIOD;
     let mut got_through = 0;
     let broken =
         |world: &World| world.proxy.checker.violation_count() > 0 || world.failure().is_some();
-    while !world.is_done() && !broken(&world) {
+    while !world.is_done() && !broken(world) {
         steps += 1;
         if steps > MAX_STEPS {
             failures.push(format!("no end in sight{}", world.unfinished()));
@@ -80,9 +102,9 @@ fn run_plan(plan: Plan, trace: Trace) -> Outcome {
         }
     }
     let time = world.now;
-    if failures.is_empty() && !broken(&world) {
+    if failures.is_empty() && !broken(world) {
         let limit = time.max(calm) + if aborts { FREED_ABORTED } else { FREED };
-        drain(&mut world, limit, &mut failures);
+        drain(world, limit, &mut failures);
     }
     if let Some(why) = world.failure() {
         failures.push(why.to_owned());

@@ -75,7 +75,7 @@ impl Pair {
 /// Everything in a run.
 #[derive(Debug)]
 pub(crate) struct World {
-    plan: Plan,
+    pub(crate) plan: Plan,
     /// Virtual time in microseconds.
     pub(crate) now: u64,
     /// The proxy.

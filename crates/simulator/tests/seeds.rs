@@ -4,11 +4,13 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use flexcp_simulator::{Outcome, run};
+use flexcp_simulator::{Outcome, run, run_lent};
 
 const SEEDS: u64 = 2000;
 /// Every so many, a seed runs twice.
 const TWICE: u64 = 50;
+/// Every so many, with what runs its steady course lent to a fast path.
+const LENT: u64 = 10;
 
 /// Seeds that failed, and over what.
 const FAILED: &[(u64, &str)] = &[
@@ -70,6 +72,7 @@ fn seeds_that_failed() {
 #[test]
 fn first_seeds() {
     let next = AtomicU64::new(0);
+    let lent = AtomicU64::new(0);
     let work = || {
         let mut failed = vec![];
         loop {
@@ -80,6 +83,11 @@ fn first_seeds() {
             let outcome = run(seed);
             if seed.is_multiple_of(TWICE) {
                 assert_eq!(outcome, run(seed), "I13: seed {seed} runs differently");
+            }
+            if seed.is_multiple_of(LENT) {
+                let (again, times) = run_lent(seed);
+                assert_eq!(outcome, again, "seed {seed} runs differently when lent");
+                lent.fetch_add(times, Ordering::Relaxed);
             }
             if !outcome.failures.is_empty() {
                 failed.push(outcome);
@@ -94,6 +102,7 @@ fn first_seeds() {
             .flat_map(|worker| worker.join().expect("a worker ends"))
             .collect()
     });
+    assert!(lent.into_inner() > SEEDS, "little was lent");
     let seeds: Vec<u64> = failed.iter().map(|outcome| outcome.seed).collect();
     let first = failed.iter().map(|outcome| &outcome.failures[0]).next();
     assert!(

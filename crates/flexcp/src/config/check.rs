@@ -15,11 +15,14 @@ use super::value::{self, ShowAnnounce, ShowPorts, ShowPrefix};
 
 /// Threads that translate, at most.
 const MAX_WORKERS: i64 = 64;
+/// Connections that the offload may have room for.
+const MAX_OFFLOADED: i64 = 1 << 20;
 
 /// Adds everything that is wrong with `config` to `out`.
 pub(super) fn check(config: &Config, out: &mut Diagnostics) {
     device(config, out);
     workers(config, out);
+    offload(config, out);
     control(config, out);
     limits(config, out);
     timeouts(config, out);
@@ -100,6 +103,20 @@ fn workers(config: &Config, out: &mut Diagnostics) {
                 ),
             );
         }
+    }
+}
+
+fn offload(config: &Config, out: &mut Diagnostics) {
+    let connections = &config.offload.connections;
+    if !(1..=MAX_OFFLOADED).contains(&connections.value) {
+        out.error(
+            connections.at,
+            format!(
+                "`connections` of the offload can't be {}; write a number from 1 to {MAX_OFFLOADED}, or \
+                 `enabled = false`",
+                connections.value
+            ),
+        );
     }
 }
 

@@ -18,6 +18,8 @@ use super::span::{Diagnostics, Located};
 pub struct Config {
     /// `[device]`: what FlexCP makes in the kernel.
     pub device: Device,
+    /// `[offload]`: the fast path in the kernel.
+    pub offload: Offload,
     /// `[control]`: how a running FlexCP is reached.
     pub control: Control,
     /// `[limits]`: bounds on state, for all services together.
@@ -39,6 +41,16 @@ pub struct Device {
     /// `workers`: threads that translate, each with a queue of the device and its share of the
     /// connections; 1 to 64. Default 1.
     pub workers: Located<i64>,
+}
+
+/// `[offload]`
+#[derive(Clone, Debug)]
+pub struct Offload {
+    /// `enabled`: let programs in the kernel translate what needs no decision. Where the kernel can't,
+    /// FlexCP says so and runs without. Default true.
+    pub enabled: Located<bool>,
+    /// `connections`: so many at a time at most; about 2 KB of kernel memory each. Default 4096.
+    pub connections: Located<i64>,
 }
 
 /// `[control]`
@@ -158,12 +170,15 @@ pub(super) fn read(text: &str, out: &mut Diagnostics) -> Option<Config> {
     let root = Reader::new(
         document.get_ref(),
         ("the file", 0),
-        &["device", "control", "limits", "timeouts", "service"],
+        &[
+            "device", "offload", "control", "limits", "timeouts", "service",
+        ],
         &[],
         out,
     );
     Some(Config {
         device: device(&root, out),
+        offload: offload(&root, out),
         control: control(&root, out),
         limits: limits(&root, out),
         timeouts: timeouts(&root, out),
@@ -182,6 +197,15 @@ fn device(root: &Reader<'_, '_>, out: &mut Diagnostics) -> Device {
         ),
         table: section.or("table", TABLE, out),
         workers: section.or("workers", 1, out),
+    }
+}
+
+fn offload(root: &Reader<'_, '_>, out: &mut Diagnostics) -> Offload {
+    let empty = DeTable::new();
+    let section = section(root, "offload", &empty, &["enabled", "connections"], out);
+    Offload {
+        enabled: section.or("enabled", true, out),
+        connections: section.or("connections", OFFLOADED, out),
     }
 }
 
@@ -434,6 +458,8 @@ const TRANSPARENT: &str = "transparent";
 const REVERSE: &str = "reverse";
 const DEVICE: &str = "flexcp0";
 const TABLE: i64 = 7300;
+/// Connections in the kernel's fast path at a time.
+const OFFLOADED: i64 = 4096;
 /// Where the control socket is unless the file says otherwise.
 pub const SOCKET: &str = "/run/flexcp/flexcp.sock";
 const STATE_DIR: &str = "/run/flexcp";

@@ -5,6 +5,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use flexcp_io::Reasons;
 use rustix::fs::Mode;
 use tracing::{debug, warn};
 
@@ -62,11 +63,11 @@ impl Control {
     }
 
     /// Answers requests for as long as the process lives, or until `accept` fails.
-    pub fn serve(self, workers: &[WorkerHandle], services: &[Named]) {
+    pub fn serve(self, workers: &[WorkerHandle], reasons: Option<&Reasons>, services: &[Named]) {
         for client in self.listener.incoming() {
             match client {
                 Ok(client) => {
-                    if let Err(error) = answer(&client, workers, services) {
+                    if let Err(error) = answer(&client, workers, reasons, services) {
                         debug!("control: {error}");
                     }
                 }
@@ -91,7 +92,12 @@ impl Drop for SocketFile {
 }
 
 /// Reads one request and writes one answer.
-fn answer(client: &UnixStream, workers: &[WorkerHandle], services: &[Named]) -> io::Result<()> {
+fn answer(
+    client: &UnixStream,
+    workers: &[WorkerHandle],
+    reasons: Option<&Reasons>,
+    services: &[Named],
+) -> io::Result<()> {
     client.set_read_timeout(Some(PATIENCE))?;
     client.set_write_timeout(Some(PATIENCE))?;
     let mut line = Vec::new();
@@ -99,7 +105,7 @@ fn answer(client: &UnixStream, workers: &[WorkerHandle], services: &[Named]) -> 
         .take(REQUEST_MAX)
         .read_until(b'\n', &mut line)?;
     let answer = match serde_json::from_slice(&line) {
-        Ok(action) => carry_out(action, workers, services),
+        Ok(action) => carry_out(action, workers, reasons, services),
         Err(error) => Err(format!("not a request: {error}")),
     };
     let mut answer = match answer {
@@ -116,10 +122,11 @@ fn answer(client: &UnixStream, workers: &[WorkerHandle], services: &[Named]) -> 
 fn carry_out(
     action: Action,
     workers: &[WorkerHandle],
+    reasons: Option<&Reasons>,
     services: &[Named],
 ) -> Result<Vec<u8>, String> {
     let answer = match action {
-        Action::Stats => stats(workers)
+        Action::Stats => stats(workers, reasons)
             .map_err(|error| error.to_string())
             .map(|stats| serde_json::to_vec(&stats)),
         Action::Connections => connections(workers, services)
@@ -129,14 +136,15 @@ fn carry_out(
     answer?.map_err(|error| error.to_string())
 }
 
-fn stats(workers: &[WorkerHandle]) -> Result<Stats, Gone> {
-    let [mut counters, mut drops, mut carrier] = [const { Numbers(Vec::new()) }; 3];
+fn stats(workers: &[WorkerHandle], reasons: Option<&Reasons>) -> Result<Stats, Gone> {
+    let [mut counters, mut drops, mut carrier, mut offload] = [const { Numbers(Vec::new()) }; 4];
     for worker in workers {
         let snapshot = worker.stats()?;
         counters.add(snapshot.counters.iter());
         drops.add(snapshot.drops.iter());
         carrier.add(snapshot.carrier.iter());
     }
+    offload.add(reasons.map(Reasons::counts).unwrap_or_default().into_iter());
     let count = |name| counters.get(name).unwrap_or_default();
     let connections = count("connections_opened").saturating_sub(count("connections_closed"));
     Ok(Stats {
@@ -144,6 +152,7 @@ fn stats(workers: &[WorkerHandle]) -> Result<Stats, Gone> {
         counters,
         drops,
         carrier,
+        offload,
         connections,
     })
 }

@@ -89,7 +89,7 @@ impl Served {
             name: "web".into(),
             mode: "transparent",
         }];
-        thread::spawn(move || control.serve(&workers, &named));
+        thread::spawn(move || control.serve(&workers, None, &named));
         Self { directory, file }
     }
 

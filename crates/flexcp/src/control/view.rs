@@ -23,6 +23,9 @@ pub struct Stats {
     /// What went wrong between FlexCP and its device, by the names of
     /// [`CarrierCounters`](crate::worker::CarrierCounters).
     pub carrier: Numbers,
+    /// Packets of offloaded connections: translated in the kernel, or why they came up to a worker. Empty
+    /// without the offload.
+    pub offload: Numbers,
     /// Connections that there are now.
     pub connections: u64,
 }

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_packet_route::link::{LinkAttribute, LinkLayerType, LinkMessage};
 use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use rustix::net::{AddressFamily as SocketFamily, SocketFlags, SocketType, netdevice, socket_with};
@@ -17,6 +18,29 @@ pub fn interface_exists(name: &str) -> bool {
 
 pub(crate) fn interface_index(name: &str) -> Option<u32> {
     netdevice::name_to_index(any_socket()?, name).ok()
+}
+
+/// The names of the interfaces that carry Ethernet frames; empty when the kernel does not tell.
+#[must_use]
+pub fn ethernet_interfaces() -> Vec<String> {
+    let answers = Netlink::open()
+        .and_then(|mut netlink| netlink.dump(RouteNetlinkMessage::GetLink(LinkMessage::default())))
+        .unwrap_or_default();
+    let named = answers.into_iter().filter_map(|answer| {
+        let RouteNetlinkMessage::NewLink(message) = answer else {
+            return None;
+        };
+        let ethernet = message.header.link_layer_type == LinkLayerType::Ether;
+        let name = message.attributes.into_iter().find_map(|attribute| {
+            if let LinkAttribute::IfName(name) = attribute {
+                Some(name)
+            } else {
+                None
+            }
+        });
+        name.filter(|_| ethernet)
+    });
+    named.collect()
 }
 
 /// The addresses of this host with the names of their interfaces, of both families; empty when the

@@ -293,6 +293,15 @@ fn device_and_control() {
         "[device]\nworkers = 65",
         "f:2:11: error: `workers` can't be 65; write a number from 1 to 64",
     );
+    section(
+        "[offload]\nenabled = 1",
+        "f:2:11: error: `enabled` can't be an integer; write true or false",
+    );
+    section(
+        "[offload]\nconnections = 0",
+        "f:2:15: error: `connections` of the offload can't be 0; write a number from 1 to 1048576, or \
+         `enabled = false`",
+    );
     let long = "x".repeat(107);
     section(
         &format!("[control]\nsocket = '/{long}'"),

@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR MIT */
+/* State that the translator and the programs share. The translator's side is crates/translator/src/offload.rs;
+ * the loader compares the sizes. Sequence numbers are in host order, addresses in network order, times are
+ * microseconds of CLOCK_MONOTONIC. */
+#pragma once
+
+#define LEASE_SUBFLOWS 4
+#define LEASE_RUNS 128
+#define NO_SUBFLOW 0xffffffffu
+
+struct mapping_run {
+	__u32 ssn;
+	__u16 len;
+	__u16 count;
+};
+
+struct lease_subflow {
+	__u8 remote_addr[16];
+	__u8 local_addr[16];
+	__u16 remote_port;
+	__u16 local_port;
+	__u8 lent;
+	__u8 window_scale;
+	__u8 pad[2];
+	__u32 isn_remote;
+	__u32 isn_local;
+	__u32 snd_next;
+	__u32 snd_una;
+	__u32 snd_edge;
+	__u32 rcv_ack;
+	__u32 rcv_high;
+	__u32 clock_offset;
+	__u32 clock_heard;
+	__u32 timed;
+	__u32 is_timed;
+	__u32 srtt;
+	__u32 mss;
+	__u32 pad2;
+	__u64 timed_at;
+	__u64 last_heard;
+	__u64 outstanding_since;
+	__u64 bytes_up;
+	__u64 bytes_down;
+};
+
+struct lease {
+	struct bpf_spin_lock lock;
+	__u32 family;
+	__u8 server_addr[16];
+	__u8 source_addr[16];
+	__u16 server_port;
+	__u16 source_port;
+	__u32 active;
+	__u32 heard;
+	__u32 run;
+	__u64 down_next;
+	__u64 down_acked;
+	__u64 down_edge;
+	__u64 up_next;
+	__u64 up_acked;
+	__u64 server_edge;
+	__u32 seq_down;
+	__u32 seq_up;
+	__u32 server_window;
+	__u32 server_scale;
+	__u32 server_window_max;
+	__u32 server_mss;
+	__u32 client_window;
+	__u32 initial_scale;
+	__u32 ts_sent;
+	__u32 ts_heard;
+	__u32 ts_echo;
+	__u32 label_up;
+	__u32 label_down;
+	__u32 first_run;
+	__u32 runs_used;
+	__u32 pad;
+	__u64 ts_sent_at;
+	__u64 silence;
+	__u64 last_packet;
+	__u64 packets_down;
+	__u64 packets_up;
+	struct lease_subflow subflows[LEASE_SUBFLOWS];
+	struct mapping_run runs[LEASE_RUNS];
+};
+
+/* A packet's ends, as they stand in it. */
+struct flow_key {
+	__u8 from[16];
+	__u8 to[16];
+	__be16 from_port;
+	__be16 to_port;
+};
+
+#define LEG_SERVER 0xff
+
+/* Whose packets those are. */
+struct flow_ref {
+	__u32 slot;
+	__u32 leg; /* LEG_SERVER, or the subflow's index */
+};
+
+/* What the programs are told once. */
+struct settings {
+	/* The device that FlexCP works on: packets are routed as if they came from there. */
+	__u32 device;
+	__u32 pad;
+	/* Tests set the time, in microseconds; 0: the kernel's. */
+	__u64 now;
+};
+
+/* Why a packet of a lent connection goes up to the translator. */
+enum reason {
+	TRANSLATED,
+	NOT_LENT,
+	FLAGS,
+	OPTIONS,
+	CHECKSUM,
+	IP_HEADER,
+	TOO_LONG,
+	ROUTE,
+	REPEATED,
+	AHEAD,
+	SEQUENCE_UP,
+	MAPPING,
+	ACK,
+	WINDOW,
+	OVERDUE,
+	NO_ROOM,
+	NO_NEWS,
+	RESIZE_FAILED,
+	/* Not up, but nowhere: the translator would drop it, too. */
+	STALE_ACK,
+	REASONS,
+};

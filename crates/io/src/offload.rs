@@ -1,0 +1,466 @@
+//! The fast path in the kernel: loads the programs of `bpf/offload.bpf.c`, attaches them to the ingress of
+//! devices, and lends connections to them.
+//!
+//! A connection lives in a slot: its [`Lease`] in one map, the flows that lead to it in another, and a gate that
+//! says whose it is. The gate is shared memory, so closing it costs no system call; the lease is then read under
+//! the lock that the programs change it under.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray};
+use aya::programs::{ProgramError, SchedClassifier, TcAttachType, TestRunOptions};
+use aya::{Ebpf, EbpfError, EbpfLoader, TestRun as _, include_bytes_aligned};
+use flexcp_translator::{FastPath, LEASE_SUBFLOWS, Lease};
+
+/// The programs, compiled by `make bpf`.
+static OBJECT: &[u8] = include_bytes_aligned!("../../../bpf/offload.bpf.o");
+
+const PROGRAM: &str = "flexcp_offload";
+/// Flows of a connection at most: the server's and the subflows'.
+const FLOWS: usize = LEASE_SUBFLOWS + 1;
+/// `flow_ref.leg` of the server's packets.
+const LEG_SERVER: u32 = 0xff;
+/// Read or write a value under its lock (`BPF_F_LOCK`).
+const LOCKED: u64 = 4;
+
+/// Why packets of lent connections go to the translator, in the order of `enum reason`.
+const REASONS: [&str; 19] = [
+    "translated",
+    "not_lent",
+    "flags",
+    "options",
+    "checksum",
+    "ip_header",
+    "too_long",
+    "route",
+    "repeated",
+    "ahead",
+    "sequence_up",
+    "mapping",
+    "ack",
+    "window",
+    "overdue",
+    "no_room",
+    "no_news",
+    "resize_failed",
+    "stale_ack",
+];
+
+/// What stands in the way of the fast path.
+#[derive(thiserror::Error, Debug)]
+pub enum OffloadError {
+    /// The kernel takes no programs, or not these.
+    #[error(
+        "the kernel does not load the offload's programs: {0}; it takes Linux 6.6 or newer and CAP_BPF"
+    )]
+    Load(#[from] EbpfError),
+    /// The program could not be loaded or attached.
+    #[error(
+        "the kernel refuses the offload's program: {}; it takes Linux 6.6 or newer, CAP_BPF and CAP_PERFMON",
+        without_log(.0)
+    )]
+    Program(#[from] ProgramError),
+    /// A map could not be used.
+    #[error("a map of the offload can't be used: {0}")]
+    Map(#[from] MapError),
+    /// The gates could not be mapped into memory.
+    #[error("the offload's gates can't be mapped into memory: {0}")]
+    Gates(io::Error),
+    /// The object file lacks a part: a defect of the build.
+    #[error("the offload's object file has no {0}; build it anew with `make bpf`")]
+    Missing(&'static str),
+}
+
+/// Without the verifier's words, which fill pages and are for whoever changes the program.
+fn without_log(error: &ProgramError) -> String {
+    match error {
+        ProgramError::LoadError { io_error, .. } => io_error.to_string(),
+        other => chain(other),
+    }
+}
+
+/// An error and what it stems from.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+/// The loaded programs. They work until this is dropped.
+#[derive(Debug)]
+pub struct Offload {
+    ebpf: Ebpf,
+    gates: Arc<Gates>,
+    next_slot: u32,
+    slots: u32,
+}
+
+/// What the programs are told (`struct settings`).
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+struct Settings {
+    device: u32,
+    pad: u32,
+    now: u64,
+}
+
+/// A packet's ends as they stand in it (`struct flow_key`).
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+struct FlowKey {
+    from: [u8; 16],
+    to: [u8; 16],
+    from_port: [u8; 2],
+    to_port: [u8; 2],
+}
+
+/// Whose packets those are (`struct flow_ref`).
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+struct FlowRef {
+    slot: u32,
+    leg: u32,
+}
+
+/// A [`Lease`] as a map's value.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug)]
+struct Value(Lease);
+
+// SAFETY: `repr(C)` of integers without padding (112 + 56 + 40 + 544 + 1024 bytes): every byte is initialised, and
+// every pattern of bytes is a value.
+unsafe impl aya::Pod for Value {}
+// SAFETY: the same, two words of 32 bits before one of 64.
+unsafe impl aya::Pod for Settings {}
+// SAFETY: the same, bytes alone.
+unsafe impl aya::Pod for FlowKey {}
+// SAFETY: the same, two words of 32 bits.
+unsafe impl aya::Pod for FlowRef {}
+
+/// One word for each slot, shared with the programs. 1: the lease is theirs.
+#[derive(Debug)]
+struct Gates {
+    words: NonNull<AtomicU64>,
+    len: usize,
+}
+
+// SAFETY: the memory is a mapping of its own that lives as long as this does, and is only used as atomics.
+unsafe impl Send for Gates {}
+// SAFETY: the same.
+unsafe impl Sync for Gates {}
+
+impl Gates {
+    fn map(fd: BorrowedFd<'_>, slots: u32) -> io::Result<Self> {
+        use rustix::mm::{MapFlags, ProtFlags, mmap};
+        let len = slots as usize;
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours; the map behind
+        // it has a word for each slot.
+        let words = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                len * size_of::<AtomicU64>(),
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                fd,
+                0,
+            )
+        }?;
+        let words = NonNull::new(words.cast()).ok_or(io::ErrorKind::InvalidData)?;
+        Ok(Self { words, len })
+    }
+
+    fn gate(&self, slot: u32) -> &AtomicU64 {
+        let slot = slot as usize;
+        assert!(slot < self.len, "a slot that does not exist");
+        // SAFETY: inside the mapping, aligned, and an atomic may be shared with the kernel.
+        unsafe { self.words.add(slot).as_ref() }
+    }
+}
+
+impl Drop for Gates {
+    fn drop(&mut self) {
+        // SAFETY: the mapping that `map` made, which nobody refers to any more.
+        let unmapped = unsafe {
+            rustix::mm::munmap(
+                self.words.as_ptr().cast(),
+                self.len * size_of::<AtomicU64>(),
+            )
+        };
+        debug_assert!(unmapped.is_ok(), "{unmapped:?}");
+    }
+}
+
+impl Offload {
+    /// Loads the programs with room for `slots` connections. Packets are routed as if they came from the
+    /// interface with the index `device`.
+    ///
+    /// # Errors
+    /// When the kernel can't or may not.
+    pub fn load(device: u32, slots: u32) -> Result<Self, OffloadError> {
+        let flows = slots.saturating_mul(u32::try_from(FLOWS).unwrap_or(u32::MAX));
+        let mut ebpf = EbpfLoader::new()
+            .map_max_entries("leases", slots)
+            .map_max_entries("gates", slots)
+            .map_max_entries("flows", flows)
+            .load(OBJECT)?;
+        let gates = Map::try_clone_fd(ebpf.map("gates"), "gates")?;
+        let gates = Gates::map(gates.as_fd(), slots).map_err(OffloadError::Gates)?;
+        let program: &mut SchedClassifier = ebpf
+            .program_mut(PROGRAM)
+            .ok_or(OffloadError::Missing("program"))?
+            .try_into()?;
+        program.load()?;
+        let mut offload = Self {
+            ebpf,
+            gates: Arc::new(gates),
+            next_slot: 0,
+            slots,
+        };
+        offload.tell(Settings {
+            device,
+            pad: 0,
+            now: 0,
+        })?;
+        Ok(offload)
+    }
+
+    /// From now on the programs see what comes in on `interface`.
+    ///
+    /// # Errors
+    /// When there is no such interface, or the kernel refuses.
+    pub fn attach(&mut self, interface: &str) -> Result<(), OffloadError> {
+        self.program()?.attach(interface, TcAttachType::Ingress)?;
+        Ok(())
+    }
+
+    /// A fast path with `slots` of the slots, for one translator.
+    ///
+    /// # Errors
+    /// When the process has no file descriptor left.
+    pub fn fast_path(&mut self, slots: u32) -> Result<KernelFastPath, OffloadError> {
+        let first = self.next_slot;
+        let end = first.saturating_add(slots).min(self.slots);
+        self.next_slot = end;
+        let map = |name| -> Result<Map, OffloadError> {
+            let data = MapData::from_fd(Map::try_clone_fd(self.ebpf.map(name), name)?)?;
+            Ok(Map::from_map_data(data)?)
+        };
+        Ok(KernelFastPath {
+            leases: Array::try_from(map("leases")?)?,
+            flows: HashMap::try_from(map("flows")?)?,
+            gates: Arc::clone(&self.gates),
+            first,
+            free: (first..end).rev().collect(),
+            taken: vec![[None; FLOWS]; (end - first) as usize],
+        })
+    }
+
+    /// A reader of what the programs have counted.
+    ///
+    /// # Errors
+    /// When the process has no file descriptor left.
+    pub fn reasons(&self) -> Result<Reasons, OffloadError> {
+        let data = MapData::from_fd(Map::try_clone_fd(self.ebpf.map("reasons"), "reasons")?)?;
+        let counts = PerCpuArray::try_from(Map::from_map_data(data)?)?;
+        Ok(Reasons { counts })
+    }
+
+    /// Sets the programs' time, in microseconds, and runs one packet, from the link layer's header on, through
+    /// them. What comes out, when it was translated. For tests.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn try_packet(
+        &mut self,
+        device: u32,
+        now: u64,
+        packet: &[u8],
+    ) -> Result<Option<Vec<u8>>, OffloadError> {
+        const REDIRECT: u32 = 7;
+        self.tell(Settings {
+            device,
+            pad: 0,
+            now,
+        })?;
+        let mut out = vec![0; packet.len() + 256];
+        let mut options = TestRunOptions {
+            data_in: Some(packet),
+            data_out: Some(&mut out),
+            ..TestRunOptions::default()
+        };
+        options.repeat = 1;
+        let result = self.program()?.test_run(options)?;
+        let len = result.data_size_out as usize;
+        out.truncate(len);
+        Ok((result.return_value == REDIRECT).then_some(out))
+    }
+
+    fn program(&mut self) -> Result<&mut SchedClassifier, OffloadError> {
+        let program = self.ebpf.program_mut(PROGRAM);
+        let program = program.ok_or(OffloadError::Missing("program"))?;
+        Ok(program.try_into()?)
+    }
+
+    fn tell(&mut self, settings: Settings) -> Result<(), OffloadError> {
+        let map = self.ebpf.map_mut("settings");
+        let map = map.ok_or(OffloadError::Missing("settings"))?;
+        let mut told: Array<_, Settings> = Array::try_from(map)?;
+        Ok(told.set(0, settings, 0)?)
+    }
+}
+
+/// What the programs have counted.
+pub struct Reasons {
+    counts: PerCpuArray<MapData, u64>,
+}
+
+impl Reasons {
+    /// Packets of connections that were lent once: translated in the kernel, or why not, by reason.
+    #[must_use]
+    pub fn counts(&self) -> Vec<(&'static str, u64)> {
+        let count = |(index, name): (usize, &'static str)| {
+            let index = u32::try_from(index).unwrap_or(u32::MAX);
+            let counted = self.counts.get(&index, 0);
+            (name, counted.map_or(0, |counted| counted.iter().sum()))
+        };
+        REASONS.into_iter().enumerate().map(count).collect()
+    }
+}
+
+/// A share of the slots, for one translator.
+pub struct KernelFastPath {
+    leases: Array<MapData, Value>,
+    flows: HashMap<MapData, FlowKey, FlowRef>,
+    gates: Arc<Gates>,
+    first: u32,
+    free: Vec<u32>,
+    /// The flows that lead to each slot.
+    taken: Vec<[Option<FlowKey>; FLOWS]>,
+}
+
+impl FastPath for KernelFastPath {
+    fn lend(&mut self, slot: Option<u32>, lease: &Lease) -> Option<u32> {
+        let held = slot.is_some();
+        let slot = slot.or_else(|| self.free.pop())?;
+        let known =
+            self.lead_to(slot, lease) && self.leases.set(slot, Value(*lease), LOCKED).is_ok();
+        if !known {
+            self.forget(slot, &[None; FLOWS]);
+            if !held {
+                self.free.push(slot);
+            }
+            return None;
+        }
+        self.gates.gate(slot).store(1, Ordering::SeqCst);
+        Some(slot)
+    }
+
+    fn take_back(&mut self, slot: u32) -> Lease {
+        self.gates.gate(slot).store(0, Ordering::SeqCst);
+        // Whoever had the lock before has done its work; whoever gets it later sees the gate.
+        let value = self.leases.get(&slot, LOCKED);
+        value.expect("a slot that was lent can be read").0
+    }
+
+    fn release(&mut self, slot: u32) {
+        self.gates.gate(slot).store(0, Ordering::SeqCst);
+        self.forget(slot, &[None; FLOWS]);
+        self.free.push(slot);
+    }
+}
+
+impl KernelFastPath {
+    /// Makes the flows of `lease`, and no others, lead to `slot`.
+    fn lead_to(&mut self, slot: u32, lease: &Lease) -> bool {
+        let wanted = flows(lease);
+        self.forget(slot, &wanted);
+        let known = self.taken[(slot - self.first) as usize];
+        for (index, flow) in wanted.iter().enumerate() {
+            let Some(flow) = flow.filter(|flow| known[index] != Some(*flow)) else {
+                continue;
+            };
+            let leg = u32::try_from(index).map_or(LEG_SERVER, |index| {
+                index.checked_sub(1).unwrap_or(LEG_SERVER)
+            });
+            if self.flows.insert(flow, FlowRef { slot, leg }, 0).is_err() {
+                return false;
+            }
+            self.taken[(slot - self.first) as usize][index] = Some(flow);
+        }
+        true
+    }
+
+    /// Removes the flows that lead to `slot`, except for those in `wanted`.
+    fn forget(&mut self, slot: u32, wanted: &[Option<FlowKey>; FLOWS]) {
+        let known = &mut self.taken[(slot - self.first) as usize];
+        for (known, wanted) in known.iter_mut().zip(wanted) {
+            if known != wanted
+                && let Some(flow) = known.take()
+            {
+                // Another connection may have got the same ends since.
+                let ours = self
+                    .flows
+                    .get(&flow, 0)
+                    .is_ok_and(|found| found.slot == slot);
+                if ours {
+                    let _ = self.flows.remove(&flow);
+                }
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for KernelFastPath {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("KernelFastPath")
+            .field("first", &self.first)
+            .field("free", &self.free.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The flows of a lease: first the server's, then the subflows'.
+fn flows(lease: &Lease) -> [Option<FlowKey>; FLOWS] {
+    let mut flows = [None; FLOWS];
+    flows[0] = Some(FlowKey {
+        from: lease.server_addr,
+        to: lease.source_addr,
+        from_port: lease.server_port.to_be_bytes(),
+        to_port: lease.source_port.to_be_bytes(),
+    });
+    for (flow, subflow) in flows[1..].iter_mut().zip(&lease.subflows) {
+        *flow = (subflow.lent == 1).then(|| FlowKey {
+            from: subflow.remote_addr,
+            to: subflow.local_addr,
+            from_port: subflow.remote_port.to_be_bytes(),
+            to_port: subflow.local_port.to_be_bytes(),
+        });
+    }
+    flows
+}
+
+/// Copies of a map's descriptor.
+trait CloneFd {
+    fn try_clone_fd(map: Option<&Map>, name: &'static str) -> Result<OwnedFd, OffloadError>;
+}
+
+impl CloneFd for Map {
+    fn try_clone_fd(map: Option<&Self>, name: &'static str) -> Result<OwnedFd, OffloadError> {
+        let map = map.ok_or(OffloadError::Missing(name))?;
+        let (Self::Array(data) | Self::HashMap(data) | Self::PerCpuArray(data)) = map else {
+            return Err(OffloadError::Missing(name));
+        };
+        data.fd()
+            .as_fd()
+            .try_clone_to_owned()
+            .map_err(OffloadError::Gates)
+    }
+}

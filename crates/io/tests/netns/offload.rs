@@ -1,0 +1,142 @@
+//! The fast path's programs under the translator, packet by packet: the simulator's clients, servers and faults
+//! around the translator with the real programs in the kernel, held against the wire's rules.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use flexcp_io::{KernelFastPath, Offload};
+use flexcp_simulator::{Kernel, run_on};
+use flexcp_translator::{FastPath, Lease, LeaseSubflow};
+
+use crate::host::{ip, set_sysctl};
+
+pub(crate) const TESTS: &[(&str, fn())] = &[
+    ("lent_connection_comes_back_as_it_was", comes_back),
+    ("simulated_connections_keep_the_rules_in_the_kernel", seeds),
+];
+
+/// Where the simulator's packets would leave.
+fn network() {
+    ip("link add out type veth peer name peer");
+    for key in ["ipv4/conf/all/forwarding", "ipv6/conf/all/forwarding"] {
+        set_sysctl(key, "1");
+    }
+    set_sysctl("ipv6/conf/out/accept_dad", "0");
+    ip("link set peer up");
+    ip("link set out up");
+    ip("addr add 192.0.2.1/24 dev out");
+    ip("neigh add 192.0.2.2 lladdr 02:00:00:00:00:02 dev out");
+    ip("route add default via 192.0.2.2");
+    ip("-6 addr add 2001:db8:ffff::1/64 dev out nodad");
+    ip("-6 neigh add 2001:db8:ffff::2 lladdr 02:00:00:00:00:02 dev out");
+    ip("-6 route add default via 2001:db8:ffff::2");
+}
+
+fn comes_back() {
+    network();
+    let mut offload = Offload::load(1, 16).unwrap_or_else(|error| panic!("{error}"));
+    let mut path = offload.fast_path(16).unwrap();
+    let mut lease = Lease {
+        down_next: 0x0123_4567_89ab_cdef,
+        ..Lease::default()
+    };
+    for (at, subflow) in lease.subflows.iter_mut().enumerate() {
+        *subflow = LeaseSubflow {
+            lent: 1,
+            remote_port: u16::try_from(at).unwrap(),
+            bytes_down: 77,
+            ..LeaseSubflow::default()
+        };
+    }
+    lease.runs[127].ssn = 99;
+    let slots: Vec<_> = (0..16)
+        .map(|port| {
+            lease.source_port = port;
+            path.lend(None, &lease).unwrap()
+        })
+        .collect();
+    assert_eq!(path.lend(None, &lease), None, "there are 16 slots");
+    lease.source_port = 5;
+    assert_eq!(path.take_back(slots[5]), lease);
+    path.release(slots[5]);
+    assert_eq!(path.lend(None, &lease), Some(slots[5]));
+    // Every device that carries Ethernet frames takes the programs.
+    offload.attach("out").unwrap();
+}
+
+/// The programs, one packet at a time.
+#[derive(Debug)]
+struct Programs {
+    offload: Rc<RefCell<Offload>>,
+    path: Option<KernelFastPath>,
+}
+
+impl Kernel for Programs {
+    fn fast_path(&mut self) -> Box<dyn FastPath> {
+        Box::new(self.path.take().expect("asked once"))
+    }
+
+    fn translate(&mut self, now: u64, packet: &[u8]) -> Option<Vec<u8>> {
+        const ETHERNET: usize = 14;
+        // A test's packet has to fit one page, with room around it.
+        if packet.len() > 3000 {
+            return None;
+        }
+        let mut frame = vec![2; ETHERNET];
+        let protocol: [u8; 2] = if packet[0] >> 4 == 4 {
+            [8, 0]
+        } else {
+            [0x86, 0xdd]
+        };
+        frame[12..].copy_from_slice(&protocol);
+        frame.extend_from_slice(packet);
+        let out = self.offload.borrow_mut().try_packet(DEVICE, now, &frame);
+        let out = out.unwrap_or_else(|error| panic!("{error}"))?;
+        Some(out[ETHERNET..].to_vec())
+    }
+}
+
+/// The loopback device: any that forwards does.
+const DEVICE: u32 = 1;
+
+fn seeds() {
+    network();
+    let from: u64 = std::env::var("FLEXCP_SEED").map_or(1, |seed| seed.parse().unwrap());
+    let count: u64 = std::env::var("FLEXCP_SEEDS").map_or(60, |count| count.parse().unwrap());
+    let traced = std::env::var_os("FLEXCP_TRACE").is_some();
+    let (mut packets, mut offloaded) = (0, 0);
+    let mut failed = Vec::new();
+    let mut reasons = Vec::new();
+    for seed in from..from + count {
+        let mut offload = Offload::load(DEVICE, 64).unwrap_or_else(|error| panic!("{error}"));
+        let path = offload.fast_path(64).unwrap();
+        let counts = offload.reasons().unwrap();
+        let kernel = Programs {
+            offload: Rc::new(RefCell::new(offload)),
+            path: Some(path),
+        };
+        let (outcome, taken) = run_on(Box::new(kernel), seed, traced);
+        packets += outcome.packets;
+        offloaded += taken;
+        for (at, (name, count)) in counts.counts().into_iter().enumerate() {
+            if reasons.len() <= at {
+                reasons.push((name, 0));
+            }
+            reasons[at].1 += count;
+        }
+        if !outcome.failures.is_empty() {
+            failed.push(format!("seed {seed}: {}", outcome.failures.join("\n  ")));
+        }
+    }
+    println!("{packets} packets, {offloaded} of them in the kernel; {reasons:?}");
+    assert!(
+        failed.is_empty(),
+        "{} seeds\n{}",
+        failed.len(),
+        failed.join("\n")
+    );
+    assert!(
+        offloaded * 50 > packets,
+        "the fast path takes hardly anything"
+    );
+}
