@@ -16,7 +16,7 @@ use crate::{Instant, Verdict};
 /// So many packets in a row, and a connection runs its steady course.
 const STEADY: u8 = 2;
 /// A lent connection is taken back and looked at after this time: the fast path keeps no timers.
-const LOOK: Duration = Duration::from_secs(2);
+pub(crate) const LOOK: Duration = Duration::from_secs(2);
 /// One whose last packet is older than this then has no need of the fast path.
 const QUIET: Duration = Duration::from_secs(1);
 /// Connections that may wait to be lent.
@@ -49,6 +49,13 @@ pub(crate) struct Lending {
     steady: u8,
     /// While it is lent: when to look at it. Otherwise: it is not offered before.
     look: Instant,
+}
+
+impl Lending {
+    /// The connection has a slot with the fast path, and is not lent.
+    pub(crate) const fn waits_with_slot(&self) -> bool {
+        self.slot.is_some() && !self.lent
+    }
 }
 
 impl Translator {
@@ -149,13 +156,18 @@ impl Translator {
         }
     }
 
-    /// After a look at a connection that was lent: lends it on, if it is still of use.
+    /// After a look at a connection that has a slot: lends it on if it was lent and is still of use. One that has
+    /// become quiet leaves the slot to others.
     pub(crate) fn lend_again(&mut self, now: Instant, id: ConnectionId) {
         let Some(connection) = self.table.get_mut(id) else {
             return;
         };
-        let was_lent = connection.lending.slot.is_some() && connection.lending.look == now;
-        if was_lent && now.since(connection.last_packet) <= QUIET {
+        if !connection.lending.waits_with_slot() {
+            return;
+        }
+        if now.since(connection.last_packet) > QUIET {
+            self.release(id);
+        } else if connection.lending.look == now {
             self.lend(now, id);
         }
     }
@@ -173,7 +185,7 @@ impl Translator {
         waits
     }
 
-    /// A connection leaves the table: its slot is free.
+    /// A connection leaves the table, or has no use for its slot: that is free.
     pub(crate) fn release(&mut self, id: ConnectionId) {
         let (Some(lender), Some(connection)) = (&mut self.lender, self.table.get_mut(id)) else {
             return;

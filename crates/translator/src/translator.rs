@@ -12,7 +12,7 @@ use crate::connection::{
     relay, request,
 };
 use crate::counters::DropReason;
-use crate::lending::Lender;
+use crate::lending::{LOOK, Lender};
 use crate::segment::{Ends, Outgoing, Segment};
 use crate::service::{Match, Services};
 use crate::table::{ConnectionId, FlowRef, Leg, Table};
@@ -681,7 +681,10 @@ impl Translator {
         let Some(connection) = self.table.get_mut(id) else {
             return;
         };
-        let deadline = connection.deadline(&self.config);
+        let mut deadline = connection.deadline(&self.config);
+        if connection.lending.waits_with_slot() {
+            deadline = deadline.min(earliest + LOOK);
+        }
         // A far deadline is looked at again before: most are put off, and those must not fill the queue.
         let deadline = deadline.min(earliest + FURTHEST_TIMER).max(earliest);
         self.table.update_half_open(id);

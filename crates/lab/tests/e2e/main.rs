@@ -12,6 +12,7 @@ mod close;
 mod direct;
 mod fallback;
 mod links;
+mod offload;
 mod operation;
 mod paths;
 mod programs;
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
         programs::cases(),
         operation::cases(),
         links::cases(),
+        offload::cases(),
         attacks::cases(),
         wire::cases(),
         workers::cases(),

@@ -156,6 +156,20 @@ fn lent_and_quiet_is_taken_back_for_good_after_a_while() {
     t.at(2000);
     t.timeout().gives(&[]);
     assert_eq!(shelf.leases(), []);
+    assert_eq!(shelf.taken(), 0, "its slot is for others");
+    assert_eq!(t.moved(), "offload_taken_back+1");
+}
+
+#[test]
+fn taken_back_and_quiet_leaves_its_slot_to_others() {
+    let (mut t, shelf) = lent(Setup::new());
+    t.client(0, &ack(0))
+        .gives(&["server . 1:1(0) ack 101 win 512 <ts 1000 5000>"]);
+    assert_eq!((shelf.leases().len(), shelf.taken()), (0, 1));
+    assert_eq!(t.next_timeout(), Some(2000));
+    t.at(2000);
+    t.timeout().gives(&[]);
+    assert_eq!(shelf.taken(), 0);
     assert_eq!(t.moved(), "offload_taken_back+1");
 }
 

@@ -1,0 +1,104 @@
+//! The fast path in the kernel: it carries most of a transfer, and leaves everything exact.
+
+use std::time::Duration;
+use std::{env, thread};
+
+use anyhow::{Result, ensure};
+use flexcp_lab::transfer::{Job, ServeOptions};
+use flexcp_lab::{Cut, End, Expect, Families, Family, Lab, daemon};
+
+use crate::rig::{PORT, Rig, config, transparent, with_config};
+
+crate::cases!("offload":
+    carries_a_download,
+    carries_a_download_over_ipv6,
+    carries_an_upload,
+    carries_single_segments,
+    survives_a_cut_and_goes_on_over_the_other_path,
+    is_off_when_the_configuration_says_so,
+);
+
+fn lab() -> flexcp_lab::LabBuilder {
+    Lab::builder().rate_mbit(1, 400).rate_mbit(2, 400)
+}
+
+/// The share of a transfer's packets that the kernel translated, of 100.
+fn share(rig: &Rig) -> Result<u64> {
+    let offloaded = rig.counter("offload_packets_down")? + rig.counter("offload_packets_up")?;
+    Ok(offloaded * 100 / rig.counter("packets_in")?.max(1))
+}
+
+/// Nothing to ask for where the environment turns the offload off.
+fn is_off() -> bool {
+    env::var_os("FLEXCP_OFFLOAD").is_some_and(|value| value == "off")
+}
+
+fn carries(lab: Lab, family: Family, job: &Job, least: u64) -> Result<()> {
+    transparent(lab, |rig| {
+        rig.run(family, job)?;
+        let share = share(rig)?;
+        ensure!(share >= least || is_off(), "only {share} % in the kernel");
+        Ok(Expect::clean().at_least(End::Client, "MPJoinSynAckRx", 1))
+    })
+}
+
+fn carries_a_download() -> Result<()> {
+    carries(lab().build()?, Family::V4, &Job::down(40_000_000), 30)
+}
+
+fn carries_a_download_over_ipv6() -> Result<()> {
+    let lab = lab().families(Families::V6).build()?;
+    carries(lab, Family::V6, &Job::down(40_000_000), 30)
+}
+
+/// Over one subflow: data that comes up on several at once is the translator's.
+fn carries_an_upload() -> Result<()> {
+    let lab = Lab::builder().access_links(1).rate_mbit(1, 400).build()?;
+    transparent(lab, |rig| {
+        rig.run(Family::V4, &Job::up(40_000_000))?;
+        let share = share(rig)?;
+        ensure!(share >= 30 || is_off(), "only {share} % in the kernel");
+        Ok(Expect::clean())
+    })
+}
+
+/// Their checksums are complete, and the programs have to verify them.
+fn carries_single_segments() -> Result<()> {
+    let lab = lab().offloads(false).build()?;
+    carries(lab, Family::V4, &Job::down(20_000_000), 30)
+}
+
+fn survives_a_cut_and_goes_on_over_the_other_path() -> Result<()> {
+    transparent(lab().build()?, |rig| {
+        let report = rig.run_while(Family::V4, &Job::down(60_000_000), || {
+            thread::sleep(Duration::from_millis(400));
+            rig.lab.cut(1, Cut::Silent)
+        })?;
+        ensure!(report.longest_gap() < Duration::from_secs(3));
+        ensure!(
+            rig.counter("offload_lent")? >= 2 || is_off(),
+            "lent only once"
+        );
+        Ok(Expect::clean().exactly(End::Client, "MPJoinSynAckRx", 1))
+    })
+}
+
+fn is_off_when_the_configuration_says_so() -> Result<()> {
+    let lab = lab().build()?;
+    let service = daemon::transparent(&lab, &[]);
+    let told = config(&lab, &service);
+    let told = if is_off() {
+        told
+    } else {
+        format!("[offload]\nenabled = false\n\n{told}")
+    };
+    with_config(lab, &told, ServeOptions::tcp(PORT), |rig| {
+        rig.run(Family::V4, &Job::down(5_000_000))?;
+        ensure!(rig.counter("offload_lent")? == 0, "something was lent");
+        ensure!(
+            !rig.flexcp.log().contains("offload:"),
+            "the log speaks of it"
+        );
+        Ok(Expect::clean().at_least(End::Client, "MPJoinSynAckRx", 1))
+    })
+}
