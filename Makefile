@@ -51,7 +51,8 @@ privileged: root setup
 # offload. FLEXCP_OFFLOAD=off in the environment turns it off in all that the lab does.
 e2e: root build
 	$(CARGO) test --release --locked -p flexcp-lab -p flexcp-bench
-	FLEXCP_OFFLOAD=off $(CARGO) test --release --locked -p flexcp-lab --test e2e -- path:: close::
+	FLEXCP_OFFLOAD=off $(CARGO) test --release --locked -p flexcp-lab -p flexcp-bench --test e2e -- path::
+	FLEXCP_OFFLOAD=off $(CARGO) test --release --locked -p flexcp-lab -p flexcp-bench --test e2e -- close::
 
 # Small transfers over faulty links: every combination, or FAULTS_ARGS="--minutes 10 --cell loss".
 faults: root build

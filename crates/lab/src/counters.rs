@@ -149,9 +149,15 @@ pub const FORBIDDEN: &[&str] = &[
 ];
 
 /// What FlexCP cannot rule out. `PAWSEstab`: the kernel reorders packets between FlexCP and an end when
-/// their sender moves to another core, and the timestamps of the later one are newer. `TCPSACKReneging`:
-/// a SACK says that a subflow has the data; when it dies with a hole before them, the data come again.
-pub const REORDERED_OR_RENEGED: &[&str] = &["PAWSEstab", "TCPSACKReneging"];
+/// their sender moves to another core, or the offload takes over from a worker, and the timestamps of the later
+/// one are newer; `PAWSOldAck` and `TCPACKSkippedPAWS` are the same of a bare ACK and of the answer.
+/// `TCPSACKReneging`: a SACK says that a subflow has the data; when it dies with a hole before them, the data come again.
+pub const REORDERED_OR_RENEGED: &[&str] = &[
+    "PAWSEstab",
+    "PAWSOldAck",
+    "TCPACKSkippedPAWS",
+    "TCPSACKReneging",
+];
 
 /// What the kernel's own MPTCP sender brings about at its receiver now and then.
 ///
