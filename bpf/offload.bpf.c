@@ -31,7 +31,7 @@
 /* Largest payload of a packet that has to be moved by hand. */
 #define MOVED 2048
 /* What an answer may take beyond two round trips before it is overdue (microseconds). */
-#define JITTER 10000
+#define JITTER 5000
 #define MAX_IP_LEN 0xffff
 /* A data ACK that is further behind than this may be anything. */
 #define MAX_AGE (1 << 30)

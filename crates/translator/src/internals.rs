@@ -16,6 +16,11 @@ pub const fn lend_eagerly(translator: &mut Translator, untimed: bool) {
     translator.lend_eagerly(untimed);
 }
 
+/// Connections are lent for the first time as soon as they are later on.
+pub const fn lend_soon(translator: &mut Translator) {
+    translator.lend_soon();
+}
+
 /// All that each connection knows, as text, except for its place in the timer queue and what the fast path has
 /// to do with it.
 #[must_use]

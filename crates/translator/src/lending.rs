@@ -15,6 +15,8 @@ use crate::{Instant, Verdict};
 
 /// So many packets in a row, and a connection runs its steady course.
 const STEADY: u8 = 2;
+/// The same for one that has no slot yet: one that ends after a few packets is not worth the calls.
+const FIRST: u8 = 10;
 /// A lent connection is taken back and looked at after this time: the fast path keeps no timers.
 pub(crate) const LOOK: Duration = Duration::from_secs(2);
 /// One whose last packet is older than this then has no need of the fast path.
@@ -30,6 +32,8 @@ pub(crate) struct Lender {
     fast_path: Box<dyn FastPath>,
     /// Packets in a row before a connection is lent.
     steady: u8,
+    /// The same before it is lent for the first time.
+    first: u8,
     /// Then it is lent at once: for tests.
     eager: bool,
     /// Also connections that the fast path could do nothing for, as they go without timestamps: for tests.
@@ -51,6 +55,17 @@ pub(crate) struct Lending {
     look: Instant,
 }
 
+impl Lender {
+    /// Packets in a row after which the connection is lent.
+    const fn enough(&self, lending: &Lending) -> u8 {
+        if lending.slot.is_some() {
+            self.steady
+        } else {
+            self.first
+        }
+    }
+}
+
 impl Lending {
     /// The connection has a slot with the fast path, and is not lent.
     pub(crate) const fn waits_with_slot(&self) -> bool {
@@ -64,6 +79,7 @@ impl Translator {
         self.lender = Some(Lender {
             fast_path,
             steady: STEADY,
+            first: FIRST,
             eager: false,
             untimed: false,
             ready: Vec::with_capacity(READY),
@@ -75,8 +91,17 @@ impl Translator {
     pub(crate) const fn lend_eagerly(&mut self, untimed: bool) {
         if let Some(lender) = &mut self.lender {
             lender.steady = 1;
+            lender.first = 1;
             lender.eager = true;
             lender.untimed = untimed;
+        }
+    }
+
+    /// Connections are lent for the first time as soon as they are later on.
+    #[cfg(feature = "internals")]
+    pub(crate) const fn lend_soon(&mut self) {
+        if let Some(lender) = &mut self.lender {
+            lender.first = lender.steady;
         }
     }
 
@@ -131,14 +156,15 @@ impl Translator {
             return;
         }
         lending.steady = lending.steady.saturating_add(1);
-        if lending.steady < lender.steady {
+        let enough = lender.enough(lending);
+        if lending.steady < enough {
             return;
         }
         if lender.eager {
             self.lend(now, id);
-        } else if lending.steady == lender.steady && lender.ready.len() < READY {
+        } else if lending.steady == enough && lender.ready.len() < READY {
             lender.ready.push(id);
-        } else if lending.steady == lender.steady {
+        } else if lending.steady == enough {
             // With its next packet, then.
             lending.steady -= 1;
         }
@@ -147,10 +173,14 @@ impl Translator {
     /// Lends what has run its steady course. Call it when no packet waits to be handled: one that does would find
     /// its place taken by a later one, and the connection be taken back at once.
     pub fn lend_ready(&mut self, now: Instant) {
-        while let Some(id) = self.lender.as_mut().and_then(|lender| lender.ready.pop()) {
-            let steady = self.lender.as_ref().map_or(0, |lender| lender.steady);
-            let connection = self.table.get_mut(id);
-            if connection.is_some_and(|c| !c.lending.lent && c.lending.steady >= steady) {
+        while let Some(lender) = &mut self.lender
+            && let Some(id) = lender.ready.pop()
+        {
+            let Some(connection) = self.table.get_mut(id) else {
+                continue;
+            };
+            let lending = &connection.lending;
+            if !lending.lent && lending.steady >= lender.enough(lending) {
                 self.lend(now, id);
             }
         }

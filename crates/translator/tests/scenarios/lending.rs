@@ -73,6 +73,24 @@ fn second_packet_in_a_row_lends_over_ipv6() {
 }
 
 #[test]
+fn tenth_packet_in_a_row_lends_for_the_first_time() {
+    let shelf = Shelf::new(8);
+    let mut t = Setup::new().ts().established();
+    t.translator.set_fast_path(Box::new(shelf.clone()));
+    for n in 0..10 {
+        assert_eq!(shelf.leases(), [], "after {n}");
+        let _ = t.server(&data(n));
+    }
+    assert_eq!(shelf.leases().len(), 1);
+    assert_eq!(t.moved(), "offload_lent+1");
+    // It keeps its slot, so that two are enough the next time.
+    for n in 0..2 {
+        let _ = t.client(0, &ack(n));
+    }
+    assert_eq!(t.moved(), "offload_lent+1 offload_taken_back+1");
+}
+
+#[test]
 fn packet_that_is_dropped_starts_the_count_anew() {
     let (mut t, shelf) = given(Setup::new(), 8);
     let _ = t.server(&data(0));

@@ -4,7 +4,7 @@
 use crate::support::Scenario;
 
 /// At 10 ms: the round trip on flow 0 is known to be 10 ms, and 3000 bytes are outstanding there, so that an
-/// answer is overdue from 40 ms on.
+/// answer is overdue from 35 ms on.
 fn owing() -> Scenario {
     let mut t = Scenario::two_subflows();
     t.server("P. 1:101(100) ack 1")
@@ -32,7 +32,7 @@ fn stays(t: &mut Scenario) {
 #[test]
 fn two_subflows_new_data_goes_to_the_other_when_an_answer_is_overdue() {
     let mut t = owing();
-    t.at(40);
+    t.at(35);
     t.server("P. 3101:3201(100) ack 1")
         .gives(&["client1 P. 1:101(100) ack 1 win 64 <dss ack 1 map 3101:3201@1>"]);
     // The server learns from the SACK what is lost, and that goes the same way.
@@ -46,7 +46,7 @@ fn two_subflows_new_data_goes_to_the_other_when_an_answer_is_overdue() {
 #[test]
 fn two_subflows_repeated_data_goes_to_the_other_when_an_answer_is_overdue() {
     let mut t = owing();
-    t.at(40);
+    t.at(35);
     t.server("P. 2101:3101(1000) ack 1")
         .gives(&["client1 P. 1:1001(1000) ack 1 win 64 <dss ack 1 map 2101:3101@1>"]);
     assert_eq!(t.moved(), "subflow_switch+1 retransmitted_down_bytes+1000");
@@ -55,7 +55,7 @@ fn two_subflows_repeated_data_goes_to_the_other_when_an_answer_is_overdue() {
 #[test]
 fn two_subflows_an_answer_is_not_overdue_before_two_round_trips() {
     let mut t = owing();
-    t.at(39);
+    t.at(34);
     stays(&mut t);
 }
 
@@ -65,7 +65,7 @@ fn two_subflows_an_answer_is_not_overdue_while_the_client_answers() {
     t.at(30);
     t.client(0, ". 1:1(0) ack 101 <sack 1101:2101,dss ack 101>")
         .gives(&["server . 1:1(0) ack 101 win 512 <sack 1101:2101>"]);
-    t.at(59);
+    t.at(54);
     stays(&mut t);
 }
 
@@ -81,7 +81,7 @@ fn two_subflows_no_answer_is_owed_for_less_than_two_segments() {
 #[test]
 fn two_subflows_new_data_stays_when_the_other_path_does_not_answer_either() {
     let mut t = owing();
-    t.at(40);
+    t.at(35);
     t.server("P. 3101:3201(100) ack 1")
         .gives(&["client1 P. 1:101(100) ack 1 win 64 <dss ack 1 map 3101:3201@1>"]);
     t.client(1, ". 1:1(0) ack 101 <dss ack 101>")

@@ -117,6 +117,7 @@ impl Scenario {
     /// Gives the translator a fast path that lends nothing back but what it got.
     pub(crate) fn fast_path(&mut self, shelf: &Shelf) {
         self.translator.set_fast_path(Box::new(shelf.clone()));
+        flexcp_translator::internals::lend_soon(&mut self.translator);
     }
 
     /// What it knows differs from what its twins know by the end: the test has made it so.

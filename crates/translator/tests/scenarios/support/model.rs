@@ -14,7 +14,7 @@ use flexcp_wire::{
 };
 
 /// What an answer may take beyond two round trips, in microseconds.
-const JITTER: u64 = 10_000;
+const JITTER: u64 = 5_000;
 /// Longest payload of one mapping.
 const MAX_MAPPING: usize = 0xffff - 20 - 60;
 
