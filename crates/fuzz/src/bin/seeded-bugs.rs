@@ -161,6 +161,7 @@ fn mirror(root: &Path, copy: &Path) -> io::Result<()> {
     for name in ["Cargo.toml", "Cargo.lock"] {
         copy_file(&root.join(name), &copy.join(name))?;
     }
+    mirror_tree(&root.join("bpf"), &copy.join("bpf"))?;
     mirror_tree(&root.join("crates"), &copy.join("crates"))
 }
 
