@@ -26,7 +26,7 @@ pub use kernel::{
     Protocol, ethernet_interfaces, interface_exists, local_addresses, route_source,
     tcp_listener_on,
 };
-pub use offload::{KernelFastPath, Offload, OffloadError, Reasons};
+pub use offload::{KernelFastPath, Offload, OffloadError, Reasons, Tried};
 pub use packet::{PacketSocket, ReceivedFrame};
 pub use schedule::run_promptly;
 pub use signal::{Signal, Signals};

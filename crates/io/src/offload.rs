@@ -70,6 +70,9 @@ pub enum OffloadError {
     /// The gates could not be mapped into memory.
     #[error("the offload's gates can't be mapped into memory: {0}")]
     Gates(io::Error),
+    /// No descriptor is left for a map.
+    #[error("no file descriptor for a map of the offload: {0}; raise LimitNOFILE")]
+    Descriptor(io::Error),
     /// The object file lacks a part: a defect of the build.
     #[error("the offload's object file has no {0}; build it anew with `make bpf`")]
     Missing(&'static str),
@@ -101,6 +104,17 @@ pub struct Offload {
     gates: Arc<Gates>,
     next_slot: u32,
     slots: u32,
+}
+
+/// What became of a packet in [`Offload::try_packet`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Tried {
+    /// It leaves as this frame.
+    Translated(Vec<u8>),
+    /// It is for the translator.
+    Passed,
+    /// The translator would drop it, too.
+    Dropped,
 }
 
 /// What the programs are told (`struct settings`).
@@ -211,7 +225,7 @@ impl Offload {
             .map_max_entries("gates", slots)
             .map_max_entries("flows", flows)
             .load(OBJECT)?;
-        let gates = Map::try_clone_fd(ebpf.map("gates"), "gates")?;
+        let gates = another_fd(&ebpf, "gates")?;
         let gates = Gates::map(gates.as_fd(), slots).map_err(OffloadError::Gates)?;
         let program: &mut SchedClassifier = ebpf
             .program_mut(PROGRAM)
@@ -250,7 +264,7 @@ impl Offload {
         let end = first.saturating_add(slots).min(self.slots);
         self.next_slot = end;
         let map = |name| -> Result<Map, OffloadError> {
-            let data = MapData::from_fd(Map::try_clone_fd(self.ebpf.map(name), name)?)?;
+            let data = MapData::from_fd(another_fd(&self.ebpf, name)?)?;
             Ok(Map::from_map_data(data)?)
         };
         Ok(KernelFastPath {
@@ -268,13 +282,16 @@ impl Offload {
     /// # Errors
     /// When the process has no file descriptor left.
     pub fn reasons(&self) -> Result<Reasons, OffloadError> {
-        let data = MapData::from_fd(Map::try_clone_fd(self.ebpf.map("reasons"), "reasons")?)?;
+        let data = MapData::from_fd(another_fd(&self.ebpf, "reasons")?)?;
         let counts = PerCpuArray::try_from(Map::from_map_data(data)?)?;
+        if counts.len() as usize != REASONS.len() {
+            return Err(OffloadError::Missing("counter for each reason"));
+        }
         Ok(Reasons { counts })
     }
 
     /// Sets the programs' time, in microseconds, and runs one packet, from the link layer's header on, through
-    /// them. What comes out, when it was translated. For tests.
+    /// them. For tests.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -283,7 +300,8 @@ impl Offload {
         device: u32,
         now: u64,
         packet: &[u8],
-    ) -> Result<Option<Vec<u8>>, OffloadError> {
+    ) -> Result<Tried, OffloadError> {
+        const SHOT: u32 = 2;
         const REDIRECT: u32 = 7;
         self.tell(Settings {
             device,
@@ -300,7 +318,11 @@ impl Offload {
         let result = self.program()?.test_run(options)?;
         let len = result.data_size_out as usize;
         out.truncate(len);
-        Ok((result.return_value == REDIRECT).then_some(out))
+        Ok(match result.return_value {
+            REDIRECT => Tried::Translated(out),
+            SHOT => Tried::Dropped,
+            _ => Tried::Passed,
+        })
     }
 
     fn program(&mut self) -> Result<&mut SchedClassifier, OffloadError> {
@@ -447,20 +469,12 @@ fn flows(lease: &Lease) -> [Option<FlowKey>; FLOWS] {
     flows
 }
 
-/// Copies of a map's descriptor.
-trait CloneFd {
-    fn try_clone_fd(map: Option<&Map>, name: &'static str) -> Result<OwnedFd, OffloadError>;
-}
-
-impl CloneFd for Map {
-    fn try_clone_fd(map: Option<&Self>, name: &'static str) -> Result<OwnedFd, OffloadError> {
-        let map = map.ok_or(OffloadError::Missing(name))?;
-        let (Self::Array(data) | Self::HashMap(data) | Self::PerCpuArray(data)) = map else {
-            return Err(OffloadError::Missing(name));
-        };
-        data.fd()
-            .as_fd()
-            .try_clone_to_owned()
-            .map_err(OffloadError::Gates)
-    }
+/// Another descriptor of the map `name`.
+fn another_fd(ebpf: &Ebpf, name: &'static str) -> Result<OwnedFd, OffloadError> {
+    let Some(Map::Array(data) | Map::HashMap(data) | Map::PerCpuArray(data)) = ebpf.map(name)
+    else {
+        return Err(OffloadError::Missing(name));
+    };
+    let copy = data.fd().as_fd().try_clone_to_owned();
+    copy.map_err(OffloadError::Descriptor)
 }

@@ -11,6 +11,10 @@ mod failure;
 mod host;
 #[path = "netns/offload.rs"]
 mod offload;
+#[path = "netns/offload_packets.rs"]
+mod offload_packets;
+#[path = "netns/offload_rules.rs"]
+mod offload_rules;
 #[path = "netns/relay.rs"]
 mod relay;
 #[path = "netns/tables.rs"]
@@ -33,6 +37,7 @@ fn main() {
         tables::TESTS,
         failure::TESTS,
         offload::TESTS,
+        offload_rules::TESTS,
     ]
     .concat();
     let trials = tests.into_iter().map(|(name, test)| {

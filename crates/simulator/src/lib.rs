@@ -22,7 +22,8 @@ mod stack;
 mod swarm;
 mod tcp;
 mod trace;
+mod twin;
 mod world;
 
-pub use proxy::Kernel;
+pub use proxy::{Kernel, Taken};
 pub use run::{Outcome, describe, run, run_lent, run_on, run_traced};

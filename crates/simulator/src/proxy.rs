@@ -9,9 +9,10 @@ use crate::net::Outbox;
 use crate::payload::Judge;
 use crate::shelf::Shelf;
 use crate::trace::Trace;
+use crate::twin::Twin;
 
 /// Longest packet.
-const MAX_PACKET: usize = 65_535;
+pub(crate) const MAX_PACKET: usize = 65_535;
 
 /// A packet that may still grow.
 #[derive(Clone, Copy, Debug)]
@@ -31,8 +32,19 @@ pub trait Kernel: std::fmt::Debug {
     /// What the translator lends connections to.
     fn fast_path(&mut self) -> Box<dyn FastPath>;
     /// Takes an IP packet that is one segment and whose checksum is still to be completed, at a time in
-    /// microseconds. `None`: it is the translator's.
-    fn translate(&mut self, now: u64, packet: &[u8]) -> Option<Vec<u8>>;
+    /// microseconds.
+    fn translate(&mut self, now: u64, packet: &[u8]) -> Taken;
+}
+
+/// What the kernel did with a packet.
+#[derive(Debug)]
+pub enum Taken {
+    /// It goes on as this one.
+    Translated(Vec<u8>),
+    /// It is the translator's.
+    No,
+    /// It is dropped.
+    Dropped,
 }
 
 /// The translator with its carrier.
@@ -54,6 +66,8 @@ pub(crate) struct Proxy {
     /// Bits of it can be seen.
     pub(crate) trace: Trace,
     kernel: Option<Box<dyn Kernel>>,
+    /// Beside a kernel: what the translator does without.
+    twin: Option<Box<Twin>>,
     /// Packets that the kernel has translated.
     pub(crate) offloaded: u64,
 }
@@ -79,15 +93,23 @@ impl Proxy {
             packets: 0,
             trace,
             kernel: None,
+            twin: None,
             offloaded: 0,
         }
     }
 
-    /// Puts the kernel's fast path under the translator. Packets come one segment at a time from now on.
-    pub(crate) fn put_on(&mut self, mut kernel: Box<dyn Kernel>) {
+    /// Puts the kernel's fast path under the translator, and a twin without one beside it. Packets come one
+    /// segment at a time from now on.
+    pub(crate) fn put_on(&mut self, mut kernel: Box<dyn Kernel>, config: Config, seed: [u8; 32]) {
+        self.twin = Some(Box::new(Twin::new(config, seed)));
         self.translator.set_fast_path(kernel.fast_path());
         self.kernel = Some(kernel);
         self.joins = false;
+    }
+
+    /// What the twin would have done otherwise.
+    pub(crate) fn difference(&self) -> Option<&str> {
+        self.twin.as_ref()?.difference.as_deref()
     }
 
     /// From now on connections are lent to a fast path, which keeps them until they are taken back.
@@ -186,11 +208,19 @@ impl Proxy {
             None => self.checker.observe_timeout(),
         }
         let packet = &mut buffer[HEADROOM..HEADROOM + len];
-        if self.offload(now, packet, offload) {
-            self.frame = buffer;
-            return;
+        let by_kernel = self.offload(now, packet, offload);
+        let copy = self.twin.is_some().then(|| packet.to_vec());
+        if !by_kernel {
+            self.translate(now, &mut buffer, len, offload);
         }
-        let mut frame = Frame::new(&mut buffer, HEADROOM..HEADROOM + len, offload);
+        self.frame = buffer;
+        if let (Some(twin), Some(packet)) = (&mut self.twin, copy) {
+            twin.packet(now, &packet, offload, by_kernel);
+        }
+    }
+
+    fn translate(&mut self, now: u64, buffer: &mut [u8], len: usize, offload: Offload) {
+        let mut frame = Frame::new(buffer, HEADROOM..HEADROOM + len, offload);
         let verdict = self.translator.handle_packet(Instant(now), &mut frame);
         match verdict {
             Verdict::Forward => {
@@ -205,10 +235,9 @@ impl Proxy {
         }
         self.transmit(now, Some(&frame));
         self.translator.lend_ready(Instant(now));
-        self.frame = buffer;
     }
 
-    /// Whether the kernel has translated the packet.
+    /// Whether the kernel has taken the packet.
     fn offload(&mut self, now: u64, packet: &mut [u8], offload: Offload) -> bool {
         let Some(kernel) = &mut self.kernel else {
             return false;
@@ -217,8 +246,10 @@ impl Proxy {
         if !complete {
             set_partial_checksum(packet, ip_header_len(packet));
         }
-        let Some(mut out) = kernel.translate(now, packet) else {
-            return false;
+        let mut out = match kernel.translate(now, packet) {
+            Taken::Translated(out) => out,
+            Taken::No => return false,
+            Taken::Dropped => return true,
         };
         if !complete {
             // The programs run on a packet that counts as complete.
@@ -231,12 +262,22 @@ impl Proxy {
         true
     }
 
+    /// When [`timeout`](Self::timeout) is due.
+    pub(crate) fn poll_timeout(&self) -> u64 {
+        let twin = self.twin.as_ref().and_then(|twin| twin.poll_timeout());
+        let due = self.translator.poll_timeout().map(|at| at.0);
+        due.unwrap_or(u64::MAX).min(twin.unwrap_or(u64::MAX))
+    }
+
     /// The translator's timers.
     pub(crate) fn timeout(&mut self, now: u64) {
         self.trace.note(now, || "timeout".into());
         self.checker.observe_timeout();
         self.translator.handle_timeout(Instant(now));
         self.transmit(now, None);
+        if let Some(twin) = &mut self.twin {
+            twin.timeout(now);
+        }
     }
 
     fn transmit(&mut self, now: u64, frame: Option<&Frame<'_>>) {
@@ -270,6 +311,9 @@ impl Proxy {
         };
         self.trace.header(now, point, header, len, &offload);
         self.checker.observe(&seen);
+        if let Some(twin) = &mut self.twin {
+            twin.sends(header, &payload, len);
+        }
         let size = offload.gso.map_or(len, |gso| gso.size.into()).max(1);
         let mut at = 0;
         loop {

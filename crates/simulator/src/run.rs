@@ -64,13 +64,13 @@ pub fn describe(seed: u64) -> String {
     format!("{:#?}", Plan::of(seed))
 }
 
-/// Runs a seed with the kernel's fast path under the translator; packets come in single segments. How many of
-/// them the fast path took comes beside the outcome.
+/// Runs a seed with the kernel's fast path under the translator; packets come in single segments. What leaves has
+/// to be what a translator without a fast path sends. How many packets the fast path took comes beside the outcome.
 #[must_use]
 pub fn run_on(kernel: Box<dyn Kernel>, seed: u64, traced: bool) -> (Outcome, u64) {
     let trace = if traced { Trace::On } else { Trace::Off };
     let mut world = World::new(Plan::of(seed), trace);
-    world.proxy.put_on(kernel);
+    world.put_on(kernel);
     let outcome = run_world(&mut world);
     (outcome, world.proxy.offloaded)
 }
@@ -84,8 +84,12 @@ fn run_world(world: &mut World) -> Outcome {
     let mut steps = 0;
     let mut limit = calm + LIVENESS - PERIOD;
     let mut got_through = 0;
-    let broken =
-        |world: &World| world.proxy.checker.violation_count() > 0 || world.failure().is_some();
+    let broken = |world: &World| {
+        let proxy = &world.proxy;
+        proxy.checker.violation_count() > 0
+            || proxy.difference().is_some()
+            || world.failure().is_some()
+    };
     while !world.is_done() && !broken(world) {
         steps += 1;
         if steps > MAX_STEPS {
@@ -109,6 +113,7 @@ fn run_world(world: &mut World) -> Outcome {
     if let Some(why) = world.failure() {
         failures.push(why.to_owned());
     }
+    failures.extend(world.proxy.difference().map(ToOwned::to_owned));
     let found = world.proxy.checker.violations();
     failures.extend(found.iter().map(ToString::to_string));
     Outcome {

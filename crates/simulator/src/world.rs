@@ -5,7 +5,7 @@ use flexcp_invariants::Point;
 
 use crate::client::{Client, Phase, Setup, find_key};
 use crate::net::{Incoming, Outbox};
-use crate::proxy::{Proxy, destination_net, goes_to_server};
+use crate::proxy::{Kernel, Proxy, destination_net, goes_to_server};
 use crate::random::Random;
 use crate::server::{Server, State};
 use crate::swarm::{PathPlan, Plan};
@@ -80,6 +80,8 @@ pub(crate) struct World {
     pub(crate) now: u64,
     /// The proxy.
     pub(crate) proxy: Proxy,
+    /// What the translator's keys come from.
+    secret: [u8; 32],
     pairs: Vec<Pair>,
     up: Vec<Line>,
     down: Vec<Line>,
@@ -118,6 +120,7 @@ impl World {
         Self {
             now: 0,
             proxy,
+            secret,
             pairs,
             up,
             down,
@@ -132,11 +135,7 @@ impl World {
 
     /// Goes on to the next event. `false`: there is none before `limit`.
     pub(crate) fn step(&mut self, limit: u64) -> bool {
-        let mut next = self
-            .proxy
-            .translator
-            .poll_timeout()
-            .map_or(u64::MAX, |at| at.0);
+        let mut next = self.proxy.poll_timeout();
         let lines = self.up.iter().chain(&self.down);
         for line in lines.chain([&self.to_server, &self.from_server]) {
             next = next.min(line.due);
@@ -259,8 +258,7 @@ impl World {
             pair.look();
             self.send_from_hosts();
         }
-        let due = self.proxy.translator.poll_timeout();
-        if due.is_some_and(|at| at.0 <= now) {
+        if self.proxy.poll_timeout() <= now {
             self.proxy.timeout(now);
             self.send_from_proxy();
         }
@@ -311,6 +309,11 @@ impl World {
             let client = pair.client.failure.as_deref();
             client.or(pair.server.failure.as_deref())
         })
+    }
+
+    /// Puts the kernel's fast path under the translator.
+    pub(crate) fn put_on(&mut self, kernel: Box<dyn Kernel>) {
+        self.proxy.put_on(kernel, self.plan.config(), self.secret);
     }
 
     /// The connections that have not come to their end.

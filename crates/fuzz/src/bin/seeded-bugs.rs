@@ -1,5 +1,6 @@
 //! Puts the bugs of `mutants/*.txt` one by one into a copy of the workspace and runs the tests that need
-//! no root: which test notices each of them, and which bug nobody notices.
+//! no root: which test notices each of them, and which bug nobody notices. Those in `bpf/` are for root alone,
+//! and take clang.
 //!
 //! `seeded-bugs [--check] [--only=PACKAGE] [WORD...]`: `--check` only looks whether each text still stands
 //! where the list says, `--only` runs the tests of one package, WORDs choose bugs by their name.
@@ -24,6 +25,12 @@ struct Bug {
     file: String,
     old: Vec<String>,
     new: Vec<String>,
+}
+
+impl Bug {
+    fn is_in_kernel(&self) -> bool {
+        self.file.starts_with("bpf/")
+    }
 }
 
 /// What the tests say of one bug.
@@ -60,6 +67,7 @@ fn run() -> Result<bool, String> {
     let only = flags.iter().find_map(|flag| flag.strip_prefix("--only="));
     let packages = only.map_or_else(|| PACKAGES.to_vec(), |package| vec![package]);
     let copy = Copy { copy, packages };
+    let root = is_root();
     if let Verdict::Invalid(why) | Verdict::Caught(why) = copy.test()? {
         return Err(format!("tests fail without any bug: {why}"));
     }
@@ -67,6 +75,10 @@ fn run() -> Result<bool, String> {
     let (mut caught, mut survived) = (0, 0);
     for bug in &bugs {
         if !words.is_empty() && !words.iter().any(|word| bug.name.contains(word.as_str())) {
+            continue;
+        }
+        if bug.is_in_kernel() && !root {
+            println!("| {} | not tried: needs root |", bug.name);
             continue;
         }
         let start = Instant::now();
@@ -161,7 +173,9 @@ fn mirror(root: &Path, copy: &Path) -> io::Result<()> {
     for name in ["Cargo.toml", "Cargo.lock"] {
         copy_file(&root.join(name), &copy.join(name))?;
     }
-    mirror_tree(&root.join("bpf"), &copy.join("bpf"))?;
+    for directory in ["bpf", "scripts"] {
+        mirror_tree(&root.join(directory), &copy.join(directory))?;
+    }
     mirror_tree(&root.join("crates"), &copy.join("crates"))
 }
 
@@ -199,6 +213,16 @@ fn copy_file(from: &Path, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// Whether this process may load programs into the kernel.
+fn is_root() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    status.lines().any(|line| {
+        line.strip_prefix("Uid:")
+            .and_then(|ids| ids.split_whitespace().nth(1))
+            == Some("0")
+    })
+}
+
 /// The copy that is damaged and mended.
 struct Copy<'a> {
     copy: PathBuf,
@@ -213,7 +237,11 @@ impl Copy<'_> {
         let text = fs::read_to_string(&file).map_err(say)?;
         let damaged = text.replacen(&bug.old.join("\n"), &bug.new.join("\n"), 1);
         fs::write(&file, damaged).map_err(say)?;
-        let verdict = self.test();
+        let verdict = if bug.is_in_kernel() {
+            self.test_kernel()
+        } else {
+            self.test()
+        };
         fs::write(&file, text).map_err(say)?;
         verdict
     }
@@ -221,17 +249,45 @@ impl Copy<'_> {
     /// Runs the tests of one package after the other until one fails; each is built when it is its turn.
     fn test(&self) -> Result<Verdict, String> {
         for package in &self.packages {
-            let (builds, output) = self.cargo(&["--no-run"], package, PATIENCE * 40)?;
+            let (builds, output) =
+                self.cargo(&["--lib", "--tests", "--no-run"], package, PATIENCE * 40)?;
             if !builds {
                 let error = output.lines().find(|line| line.starts_with("error"));
                 return Ok(Verdict::Invalid(error.unwrap_or("no error?").into()));
             }
-            let (passes, output) = self.cargo(&["--no-fail-fast"], package, PATIENCE)?;
+            let (passes, output) =
+                self.cargo(&["--lib", "--tests", "--no-fail-fast"], package, PATIENCE)?;
             if !passes {
                 return Ok(Verdict::Caught(who(&output)));
             }
         }
         Ok(Verdict::Survived)
+    }
+
+    /// Compiles the kernel's programs and runs the tests of them.
+    fn test_kernel(&self) -> Result<Verdict, String> {
+        let compiled = Command::new("sh")
+            .arg("scripts/bpf")
+            .current_dir(self.copy.join("source"))
+            .output()
+            .map_err(|error| format!("scripts/bpf: {error}"))?;
+        if !compiled.status.success() {
+            let output = String::from_utf8_lossy(&compiled.stderr);
+            return Ok(Verdict::Invalid(output.into_owned()));
+        }
+        let (passes, output) = self.cargo(
+            &["--test", "netns", "--", "offload"],
+            "flexcp-io",
+            PATIENCE * 5,
+        )?;
+        if passes {
+            return Ok(Verdict::Survived);
+        }
+        let failed = output.lines().find_map(|line| {
+            let (name, _) = line.strip_prefix("test ")?.split_once(" ... FAILED")?;
+            Some(name.trim().to_owned())
+        });
+        Ok(Verdict::Caught(failed.unwrap_or_else(|| who(&output))))
     }
 
     fn cargo(
@@ -244,9 +300,8 @@ impl Copy<'_> {
         command
             .arg(patience.to_string())
             .args(["cargo", "test", "--quiet", "--offline", "--locked"])
-            .args(["--lib", "--tests"])
-            .args(arguments)
             .args(["-p", package])
+            .args(arguments)
             .current_dir(self.copy.join("source"))
             .env("CARGO_TARGET_DIR", self.copy.join("build"))
             .env("CARGO_INCREMENTAL", "1")

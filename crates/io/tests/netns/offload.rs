@@ -4,19 +4,19 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use flexcp_io::{KernelFastPath, Offload};
-use flexcp_simulator::{Kernel, run_on};
+use flexcp_io::{KernelFastPath, Offload, Tried};
+use flexcp_simulator::{Kernel, Taken, run_on};
 use flexcp_translator::{FastPath, Lease, LeaseSubflow};
 
 use crate::host::{ip, set_sysctl};
 
 pub(crate) const TESTS: &[(&str, fn())] = &[
-    ("lent_connection_comes_back_as_it_was", comes_back),
-    ("simulated_connections_keep_the_rules_in_the_kernel", seeds),
+    ("offload_lent_connection_comes_back_as_it_was", comes_back),
+    ("offload_simulated_connections_are_translated_alike", seeds),
 ];
 
 /// Where the simulator's packets would leave.
-fn network() {
+pub(crate) fn network() {
     ip("link add out type veth peer name peer");
     for key in ["ipv4/conf/all/forwarding", "ipv6/conf/all/forwarding"] {
         set_sysctl(key, "1");
@@ -76,13 +76,14 @@ impl Kernel for Programs {
         Box::new(self.path.take().expect("asked once"))
     }
 
-    fn translate(&mut self, now: u64, packet: &[u8]) -> Option<Vec<u8>> {
+    fn translate(&mut self, now: u64, packet: &[u8]) -> Taken {
         const ETHERNET: usize = 14;
         // A test's packet has to fit one page, with room around it.
         if packet.len() > 3000 {
-            return None;
+            return Taken::No;
         }
-        let mut frame = vec![2; ETHERNET];
+        // Without addresses, as on the loopback device: it is for this machine.
+        let mut frame = vec![0; ETHERNET];
         let protocol: [u8; 2] = if packet[0] >> 4 == 4 {
             [8, 0]
         } else {
@@ -91,13 +92,16 @@ impl Kernel for Programs {
         frame[12..].copy_from_slice(&protocol);
         frame.extend_from_slice(packet);
         let out = self.offload.borrow_mut().try_packet(DEVICE, now, &frame);
-        let out = out.unwrap_or_else(|error| panic!("{error}"))?;
-        Some(out[ETHERNET..].to_vec())
+        match out.unwrap_or_else(|error| panic!("{error}")) {
+            Tried::Translated(out) => Taken::Translated(out[ETHERNET..].to_vec()),
+            Tried::Passed => Taken::No,
+            Tried::Dropped => Taken::Dropped,
+        }
     }
 }
 
 /// The loopback device: any that forwards does.
-const DEVICE: u32 = 1;
+pub(crate) const DEVICE: u32 = 1;
 
 fn seeds() {
     network();

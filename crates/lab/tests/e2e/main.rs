@@ -35,6 +35,10 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // Each case has a lab of its own, but two cores carry only so much at once.
     arguments.test_threads = Some(arguments.test_threads.unwrap_or(2).min(2));
+    let cases = offload::cases().into_iter();
+    let offload: Vec<_> = cases
+        .map(|case| case.with_ignored_flag(offload::is_off()))
+        .collect();
     let groups = [
         direct::cases(),
         transfers::cases(),
@@ -45,7 +49,7 @@ fn main() -> ExitCode {
         programs::cases(),
         operation::cases(),
         links::cases(),
-        offload::cases(),
+        offload,
         attacks::cases(),
         wire::cases(),
         workers::cases(),

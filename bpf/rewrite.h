@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR MIT */
+/* A packet as it leaves: headers, room for the DSS, checksum, and the way out. */
+#pragma once
+
+#define AF_INET 2
+#define AF_INET6 10
+
+/* The way out for a packet between these ends, as if it came from FlexCP's device. */
+static __always_inline int route(struct __sk_buff *skb, struct packet *p, struct outgoing *o, __u32 device, __u32 headers,
+				 const int v6)
+{
+	struct bpf_fib_lookup fib = {};
+	long found;
+
+	fib.family = v6 ? AF_INET6 : AF_INET;
+	fib.l4_protocol = IPPROTO_TCP;
+	fib.sport = bpf_htons(o->from_port);
+	fib.dport = bpf_htons(o->to_port);
+	fib.tot_len = p->segment + headers;
+	fib.ifindex = device;
+	if (v6) {
+		__builtin_memcpy(fib.ipv6_src, o->from, 16);
+		__builtin_memcpy(fib.ipv6_dst, o->to, 16);
+	} else {
+		fib.tos = p->l3[1] & ~3;
+		__builtin_memcpy(&fib.ipv4_src, o->from, 4);
+		__builtin_memcpy(&fib.ipv4_dst, o->to, 4);
+	}
+	/* A neighbour that is not known is the kernel's to find, and to give up. */
+	found = bpf_fib_lookup(skb, &fib, sizeof(fib), 0);
+	if (found != BPF_FIB_LKUP_RET_SUCCESS)
+		return -1;
+	o->device = fib.ifindex;
+	__builtin_memcpy(o->dmac, fib.dmac, 6);
+	__builtin_memcpy(o->smac, fib.smac, 6);
+	return 0;
+}
+
+/* Writes the IP header of the packet as it will leave over the old one. */
+static __always_inline void write_ip(__u8 *l3, const struct outgoing *o, __u32 tcp_len, const int v6)
+{
+	__u64 sum = 0;
+	__u16 word;
+
+	if (v6) {
+		l3[1] = (l3[1] & 0xf0) | (o->label >> 16 & 0xf);
+		store16(l3 + 2, o->label);
+		store16(l3 + 4, tcp_len);
+		l3[7]--;
+		copy16(l3 + 8, o->from);
+		copy16(l3 + 24, o->to);
+		return;
+	}
+	store16(l3 + 2, 20 + tcp_len);
+	l3[8]--;
+	store16(l3 + 10, 0);
+	__builtin_memcpy(l3 + 12, o->from, 4);
+	__builtin_memcpy(l3 + 16, o->to, 4);
+	for (int i = 0; i < 10; i++) {
+		__builtin_memcpy(&word, l3 + 2 * i, 2);
+		sum += word;
+	}
+	word = ~fold(sum);
+	__builtin_memcpy(l3 + 10, &word, 2);
+}
+
+/* Writes the TCP header, timestamps included. The checksum stays. */
+static __always_inline void write_tcp(__u8 *tcp, const struct outgoing *o, __u32 tcp_len)
+{
+	store16(tcp, o->from_port);
+	store16(tcp + 2, o->to_port);
+	store32(tcp + 4, o->seq);
+	store32(tcp + 8, o->ack);
+	tcp[12] = tcp_len / 4 << 4;
+	store16(tcp + 14, o->window);
+	store32(tcp + TCP_LEN + 4, o->ts_val);
+	store32(tcp + TCP_LEN + 8, o->ts_ecr);
+}
+
+static __always_inline void write_dss(__u8 *dss, const struct outgoing *o, __u32 payload)
+{
+	dss[0] = MPTCP;
+	dss[2] = DSS << 4;
+	store64(dss + 4, o->data_ack);
+	if (!payload) {
+		dss[1] = DSS_ACK_LEN;
+		dss[3] = DSS_ACK | DSS_ACK_64;
+		return;
+	}
+	dss[1] = DSS_MAP_LEN - 2;
+	dss[3] = DSS_ACK | DSS_ACK_64 | DSS_MAP | DSS_DSN_64;
+	store64(dss + 12, o->dsn);
+	store32(dss + 20, o->ssn);
+	store16(dss + 24, payload);
+	dss[26] = dss[27] = NOP;
+}
+
+/* The difference between two headers as it enters the checksum: first the pseudo header's, which counts even
+ * while the checksum is still to be completed, then the rest. */
+static __always_inline int adjust_checksum(struct __sk_buff *skb, const struct packet *p, const struct outgoing *o, __u8 *old,
+					   __u8 *new, __u32 new_tcp_len, const int v6)
+{
+	const __u8 *from = p->l3 + (v6 ? 8 : 12), *to = p->l3 + (v6 ? 24 : 16);
+	__u32 at = ETH_HLEN + p->l3_len + 16;
+	__u32 before = fold(pseudo_sum(from, to, p->tcp_len + p->payload, v6));
+	__u32 later = fold(pseudo_sum(o->from, o->to, new_tcp_len + p->payload, v6));
+	__s64 diff;
+
+	if (bpf_l4_csum_replace(skb, at, 0, fold((__u64)later + (__u16)~before), BPF_F_PSEUDO_HDR) < 0)
+		return -1;
+	old[16] = old[17] = new[16] = new[17] = 0;
+	diff = bpf_csum_diff((__be32 *)old, MAX_TCP_LEN, (__be32 *)new, MAX_TCP_LEN, 0);
+	if (diff < 0)
+		return -1;
+	return bpf_l4_csum_replace(skb, at, 0, diff, 0);
+}
+
+static __always_inline int leave(struct __sk_buff *skb, const struct outgoing *o)
+{
+	count(TRANSLATED);
+	if (bpf_skb_store_bytes(skb, 0, o->dmac, 6, 0) < 0 || bpf_skb_store_bytes(skb, 6, o->smac, 6, 0) < 0)
+		return TC_ACT_SHOT;
+	return bpf_redirect(o->device, 0);
+}
+
+/* Moves the payload of a packet that is one segment, by `by` bytes towards its end. */
+static __always_inline int move_payload(struct __sk_buff *skb, struct scratch *c, __u32 by)
+{
+	__u32 len = c->p.payload, at = ETH_HLEN + c->p.l3_len + c->p.tcp_len;
+
+	if (len == 0 || len > MOVED)
+		return -1;
+	if (bpf_skb_load_bytes(skb, at, c->payload, len) < 0 || bpf_skb_change_tail(skb, skb->len + by, 0) < 0)
+		return -1;
+	return bpf_skb_store_bytes(skb, at + by, c->payload, len, BPF_F_RECOMPUTE_CSUM);
+}
+
+/* Makes room behind the timestamps of a GSO packet. Opening room alone would leave the start of the checksum
+ * where it was, so the headers are first taken away, which makes the kernel forget about it; it works out anew
+ * what a GSO packet needs when that leaves. */
+static __always_inline int reopen(struct __sk_buff *skb, __u32 by, const int v6)
+{
+	const int headers = v6 ? 60 : 40;
+
+	if (bpf_skb_adjust_room(skb, -headers, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO) < 0)
+		return -1;
+	return bpf_skb_adjust_room(skb, headers + by, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO);
+}
+
+static __always_inline int rewrite_down(struct __sk_buff *skb, struct scratch *c, const int v6)
+{
+	struct packet *p = &c->p;
+	struct outgoing *o = &c->o;
+	__u8 *tcp = c->tcp, *old = c->old, *l3 = c->l3;
+	const __u32 l3_len = v6 ? 40 : 20;
+	__u32 dss_len = p->payload ? DSS_MAP_LEN : DSS_ACK_LEN;
+	__u32 tcp_len = TCP_LEN + TS_LEN + dss_len;
+	int gso = skb->gso_size != 0, failed;
+
+	__builtin_memset(old, 0, MAX_TCP_LEN);
+	__builtin_memset(tcp, 0, MAX_TCP_LEN);
+	__builtin_memcpy(old, p->tcp, TCP_LEN + TS_LEN);
+	__builtin_memcpy(tcp, p->tcp, TCP_LEN + TS_LEN);
+	__builtin_memcpy(l3, p->l3, 40);
+	write_tcp(tcp, o, tcp_len);
+	write_dss(tcp + TCP_LEN + TS_LEN, o, p->payload);
+	write_ip(l3, o, tcp_len + p->payload, v6);
+	if (gso) {
+		__u16 sum = fold(pseudo_sum(o->from, o->to, tcp_len + p->payload, v6));
+
+		if (reopen(skb, DSS_MAP_LEN, v6) < 0)
+			return lose(RESIZE_FAILED);
+		__builtin_memcpy(tcp + 16, &sum, 2);
+	} else if (p->payload) {
+		if (move_payload(skb, c, DSS_MAP_LEN) < 0)
+			return lose(RESIZE_FAILED);
+	} else if (bpf_skb_change_tail(skb, skb->len + DSS_ACK_LEN, 0) < 0) {
+		return lose(RESIZE_FAILED);
+	}
+	if (p->payload)
+		failed = bpf_skb_store_bytes(skb, ETH_HLEN + l3_len, tcp, TCP_LEN + TS_LEN + DSS_MAP_LEN, 0);
+	else
+		failed = bpf_skb_store_bytes(skb, ETH_HLEN + l3_len, tcp, TCP_LEN + TS_LEN + DSS_ACK_LEN, 0);
+	if (failed || bpf_skb_store_bytes(skb, ETH_HLEN, l3, l3_len, 0) < 0)
+		return TC_ACT_SHOT;
+	if (!gso && adjust_checksum(skb, p, o, old, tcp, tcp_len, v6) < 0)
+		return TC_ACT_SHOT;
+	return leave(skb, o);
+}
+
+static __always_inline int rewrite_up(struct __sk_buff *skb, struct scratch *c, const int v6)
+{
+	struct packet *p = &c->p;
+	struct outgoing *o = &c->o;
+	__u8 *tcp = c->tcp, *l3 = c->l3;
+	const __u32 l3_len = v6 ? 40 : 20;
+	/* The options of data become padding in their place: the payload stays where it is. */
+	__u32 tcp_len = p->payload ? p->tcp_len : TCP_LEN + TS_LEN;
+	int failed;
+
+	__builtin_memset(tcp, 0, MAX_TCP_LEN);
+	__builtin_memcpy(tcp, p->tcp, TCP_LEN + TS_LEN);
+	__builtin_memcpy(l3, p->l3, 40);
+	write_tcp(tcp, o, tcp_len);
+	write_ip(l3, o, tcp_len + p->payload, v6);
+	if (p->payload) {
+		for (int i = TCP_LEN + TS_LEN; i < MAX_TCP_LEN; i++)
+			tcp[i] = i < tcp_len ? NOP : 0;
+		__u32 len = tcp_len;
+
+		if (len < TCP_LEN + TS_LEN || len > MAX_TCP_LEN)
+			return TC_ACT_SHOT;
+		failed = bpf_skb_store_bytes(skb, ETH_HLEN + l3_len, tcp, len, 0);
+	} else {
+		if (bpf_skb_change_tail(skb, ETH_HLEN + l3_len + TCP_LEN + TS_LEN, 0) < 0)
+			return lose(RESIZE_FAILED);
+		failed = bpf_skb_store_bytes(skb, ETH_HLEN + l3_len, tcp, TCP_LEN + TS_LEN, 0);
+	}
+	if (failed || bpf_skb_store_bytes(skb, ETH_HLEN, l3, l3_len, 0) < 0)
+		return TC_ACT_SHOT;
+	if (adjust_checksum(skb, p, o, p->tcp, tcp, tcp_len, v6) < 0)
+		return TC_ACT_SHOT;
+	return leave(skb, o);
+}

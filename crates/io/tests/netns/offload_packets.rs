@@ -1,0 +1,279 @@
+//! A lent connection and packets of its ends, byte by byte.
+
+use std::net::IpAddr;
+
+use flexcp_translator::{Lease, LeaseSubflow};
+use flexcp_wire::{IpHeader, Sum, TcpFlags, TcpHeader};
+
+pub(crate) const NOW: u64 = 50_000_000;
+/// Ends of the connection: the server, the client on two paths.
+pub(crate) const SERVER: [u8; 4] = [203, 0, 113, 80];
+pub(crate) const CLIENTS: [[u8; 4]; 2] = [[198, 51, 100, 1], [198, 51, 100, 2]];
+pub(crate) const PORTS: [u16; 2] = [50_001, 50_002];
+/// Bytes on their way in either direction.
+pub(crate) const OUTSTANDING: u32 = 5_000;
+
+/// A packet to try. Its options are raw bytes, its checksum is made right at the end.
+#[derive(Clone)]
+pub(crate) struct Packet {
+    pub(crate) ip: IpHeader,
+    pub(crate) tcp: TcpHeader,
+    pub(crate) options: Vec<u8>,
+    pub(crate) payload: usize,
+    /// Byte of the finished IP packet, and what it is changed with (XOR).
+    pub(crate) damage: Option<(usize, u8)>,
+    /// As `damage`, before the checksum is made.
+    pub(crate) twist: Option<(usize, u8)>,
+    /// Bytes of the link behind it.
+    pub(crate) padding: usize,
+    /// First byte of the frame's destination.
+    pub(crate) station: u8,
+}
+
+impl Packet {
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        let tcp_len = 20 + self.options.len() + self.payload;
+        let mut packet = vec![0; 60 + tcp_len];
+        let ip_len = self.ip.emit(tcp_len, &mut packet);
+        packet.truncate(ip_len + tcp_len);
+        let (_, segment) = packet.split_at_mut(ip_len);
+        self.tcp.emit(self.options.len(), segment);
+        segment[20..20 + self.options.len()].copy_from_slice(&self.options);
+        for (at, byte) in segment[20 + self.options.len()..].iter_mut().enumerate() {
+            *byte = at.to_le_bytes()[0];
+        }
+        if let Some((at, with)) = self.twist {
+            packet[at] ^= with;
+        }
+        let (_, segment) = packet.split_at_mut(ip_len);
+        let sum = self.ip.pseudo_header_sum(tcp_len).add(Sum::of(segment));
+        segment[16..18].copy_from_slice(&sum.checksum().to_be_bytes());
+        if let Some((at, with)) = self.damage {
+            packet[at] ^= with;
+        }
+        packet.resize(packet.len() + self.padding, 0);
+        packet
+    }
+
+    pub(crate) fn frame(&self) -> Vec<u8> {
+        let mut frame = vec![0; 12];
+        frame[0] = self.station;
+        let protocol: u16 = if self.ip.is_v6() { 0x86dd } else { 0x0800 };
+        frame.extend_from_slice(&protocol.to_be_bytes());
+        frame.extend(self.bytes());
+        frame
+    }
+}
+
+/// What a packet came out as.
+pub(crate) struct Out {
+    pub(crate) ip: IpHeader,
+    pub(crate) tcp: TcpHeader,
+    pub(crate) options: Vec<u8>,
+}
+
+pub(crate) fn read(frame: &[u8]) -> Out {
+    let packet = &frame[14..];
+    let ip = IpHeader::parse(packet).unwrap();
+    assert_eq!(ip.total_len, packet.len(), "length of the IP packet");
+    let segment = &packet[ip.header_len..];
+    let sum = ip.pseudo_header_sum(segment.len()).add(Sum::of(segment));
+    assert_eq!(sum.fold(), 0xffff, "TCP checksum");
+    if !ip.is_v6() {
+        assert_eq!(
+            Sum::of(&packet[..ip.header_len]).fold(),
+            0xffff,
+            "IP checksum"
+        );
+    }
+    let (tcp, options) = TcpHeader::parse(segment).unwrap();
+    for (at, byte) in segment[tcp.header_len..].iter().enumerate() {
+        assert_eq!(*byte, at.to_le_bytes()[0], "byte {at} of the payload");
+    }
+    Out {
+        ip,
+        tcp,
+        options: options.to_vec(),
+    }
+}
+
+pub(crate) fn addr(octets: [u8; 4]) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[..4].copy_from_slice(&octets);
+    bytes
+}
+
+/// A connection with two subflows, data on its way in both directions on the first, close to the end of the
+/// 32-bit numbers.
+pub(crate) fn lease() -> Lease {
+    let mut lease = Lease {
+        server_addr: addr(SERVER),
+        source_addr: addr(CLIENTS[0]),
+        server_port: 80,
+        source_port: PORTS[0],
+        active: 0,
+        heard: 0,
+        run: 0,
+        down_next: 0x5_ffff_ff00,
+        down_acked: 0x5_ffff_ff00 - u64::from(OUTSTANDING),
+        down_edge: 0x5_ffff_ff00 + 60_000,
+        up_next: 0x7_ffff_fff0,
+        up_acked: 0x7_ffff_fff0 - u64::from(OUTSTANDING),
+        server_edge: 0x7_ffff_fff0 + 60_000,
+        seq_down: 0xffff_ff80,
+        seq_up: 0xffff_fff8,
+        server_window: 508,
+        server_scale: 7,
+        server_window_max: 65_024,
+        server_mss: 1460,
+        client_window: 65_000,
+        initial_scale: 5,
+        ts_sent: 7_000,
+        ts_heard: 9_000,
+        ts_echo: 8_990,
+        silence: 1_000_000,
+        ..Lease::default()
+    };
+    for (at, subflow) in lease.subflows.iter_mut().take(2).enumerate() {
+        *subflow = LeaseSubflow {
+            lent: 1,
+            remote_addr: addr(CLIENTS[at]),
+            remote_port: PORTS[at],
+            local_addr: addr(SERVER),
+            local_port: 80,
+            window_scale: 7,
+            isn_remote: 1_000,
+            isn_local: 2_000,
+            snd_next: 0xffff_fe00,
+            snd_una: 0xffff_fe00 - OUTSTANDING,
+            snd_edge: 0xffff_fe00_u32.wrapping_add(60_000),
+            rcv_ack: 0xffff_fd00 - OUTSTANDING,
+            rcv_high: 0xffff_fd00,
+            clock_offset: 100,
+            clock_heard: 6_900,
+            srtt: 10_000,
+            mss: 1460,
+            outstanding_since: NOW - 1_000,
+            ..LeaseSubflow::default()
+        };
+    }
+    lease.subflows[1].snd_una = lease.subflows[1].snd_next;
+    lease.subflows[1].rcv_ack = lease.subflows[1].rcv_high;
+    lease
+}
+
+pub(crate) fn packet(
+    from: ([u8; 4], u16),
+    to: ([u8; 4], u16),
+    options: Vec<u8>,
+    payload: usize,
+) -> Packet {
+    Packet {
+        ip: IpHeader {
+            src: IpAddr::from(from.0),
+            dst: IpAddr::from(to.0),
+            protocol: 6,
+            header_len: 20,
+            total_len: 0,
+            traffic_class: 0,
+            ttl: 64,
+            identification: 7,
+            dont_fragment: true,
+            flow_label: 0,
+        },
+        tcp: TcpHeader {
+            src_port: from.1,
+            dst_port: to.1,
+            flags: TcpFlags::ACK,
+            window: 508,
+            ..TcpHeader::default()
+        },
+        options,
+        payload,
+        damage: None,
+        twist: None,
+        padding: 0,
+        station: 0,
+    }
+}
+
+pub(crate) fn timestamps(val: u32, ecr: u32) -> Vec<u8> {
+    let mut options = vec![1, 1, 8, 10];
+    options.extend(val.to_be_bytes());
+    options.extend(ecr.to_be_bytes());
+    options
+}
+
+/// The server's next data, and its ACK says nothing new.
+pub(crate) fn data_down(lease: &Lease) -> Packet {
+    let ends = ((SERVER, 80), (CLIENTS[0], PORTS[0]));
+    let mut packet = packet(ends.0, ends.1, timestamps(9_001, 6_995), 1_000);
+    packet.tcp.seq = lease.seq_down;
+    packet.tcp.ack = lease.seq_up - OUTSTANDING;
+    packet
+}
+
+/// The server ACKs a thousand bytes.
+pub(crate) fn ack_down(lease: &Lease) -> Packet {
+    let mut packet = data_down(lease);
+    packet.payload = 0;
+    packet.tcp.ack = packet.tcp.ack.wrapping_add(1_000);
+    packet
+}
+
+/// A DSS as Linux writes it: data ACK and numbers of 64 bits or 32.
+pub(crate) fn dss(
+    data_ack: u64,
+    is_long: bool,
+    map: Option<(u64, u32, u16)>,
+    long_map: bool,
+) -> Vec<u8> {
+    fn number(option: &mut Vec<u8>, number: u64, is_long: bool) {
+        let bytes = number.to_be_bytes();
+        option.extend(&bytes[if is_long { 0 } else { 4 }..]);
+    }
+    let map_flags = map.map_or(0, |_| 4 | (u8::from(long_map) << 3));
+    let mut option = vec![30, 0, 0x20, 1 | (u8::from(is_long) << 1) | map_flags];
+    number(&mut option, data_ack, is_long);
+    if let Some((dsn, ssn, len)) = map {
+        number(&mut option, dsn, long_map);
+        option.extend(ssn.to_be_bytes());
+        option.extend(len.to_be_bytes());
+    }
+    option[1] = option.len().to_le_bytes()[0];
+    option.resize(option.len().next_multiple_of(4), 1);
+    option
+}
+
+/// The client ACKs a thousand bytes on its first subflow.
+pub(crate) fn ack_up(lease: &Lease) -> Packet {
+    let ends = ((CLIENTS[0], PORTS[0]), (SERVER, 80));
+    let mut options = timestamps(6_950, 9_000);
+    options.extend(dss(lease.down_acked + 1_000, true, None, false));
+    let mut packet = packet(ends.0, ends.1, options, 0);
+    packet.tcp.seq = lease.subflows[0].rcv_high;
+    packet.tcp.ack = lease.subflows[0].snd_una.wrapping_add(1_000);
+    packet
+}
+
+/// The client's next data.
+pub(crate) fn data_up(lease: &Lease) -> Packet {
+    let ssn = lease.subflows[0].rcv_high.wrapping_sub(1_000);
+    data_up_with(lease, true, true, (lease.up_next, ssn, 500))
+}
+
+pub(crate) fn data_up_with(
+    lease: &Lease,
+    long: bool,
+    long_map: bool,
+    map: (u64, u32, u16),
+) -> Packet {
+    let mut packet = ack_up(lease);
+    packet.options.truncate(12);
+    let data_ack = lease.down_acked + 1_000;
+    packet
+        .options
+        .extend(dss(data_ack, long, Some(map), long_map));
+    packet.payload = 500;
+    packet
+}

@@ -1,0 +1,648 @@
+//! The rules of the fast path's programs, one packet for each: what they take, and what goes to the translator,
+//! counted under the right reason.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use flexcp_io::{KernelFastPath, Offload, Tried};
+use flexcp_translator::{FastPath as _, LEASE_RUNS, Lease, MappingRun, NO_SUBFLOW};
+use flexcp_wire::TcpFlags;
+
+use crate::host::ip;
+use crate::offload::{DEVICE, network};
+use crate::offload_packets::{
+    CLIENTS, NOW, OUTSTANDING, Out, PORTS, Packet, SERVER, ack_down, ack_up, addr, data_down,
+    data_up, data_up_with, dss, lease, read, timestamps,
+};
+
+pub(crate) const TESTS: &[(&str, fn())] = &[
+    ("offload_rules_of_the_servers_packets", down),
+    ("offload_rules_of_the_clients_packets", up),
+    ("offload_rules_of_every_packet", either),
+    ("offload_keeps_the_families_apart", families),
+];
+
+/// The programs and the table of cases.
+struct Rules {
+    offload: Offload,
+    path: KernelFastPath,
+}
+
+impl Rules {
+    fn new() -> Self {
+        network();
+        ip("route add unreachable 198.51.100.66");
+        let mut offload = Offload::load(DEVICE, 4).unwrap_or_else(|error| panic!("{error}"));
+        let path = offload.fast_path(4).unwrap();
+        Self { offload, path }
+    }
+
+    fn counts(&self) -> Vec<(&'static str, u64)> {
+        self.offload.reasons().unwrap().counts()
+    }
+
+    /// Lends, tries, takes back.
+    fn run(&mut self, lease: &Lease, packet: &Packet) -> (Tried, Option<&'static str>, Lease) {
+        let before = self.counts();
+        let slot = self.path.lend(None, lease).unwrap();
+        let tried = self.offload.try_packet(DEVICE, NOW, &packet.frame());
+        let back = self.path.take_back(slot);
+        self.path.release(slot);
+        let moved: Vec<_> = self
+            .counts()
+            .into_iter()
+            .zip(before)
+            .filter(|(after, before)| after.1 != before.1)
+            .map(|(after, _)| after.0)
+            .collect();
+        assert!(moved.len() <= 1, "{moved:?}");
+        (tried.unwrap(), moved.first().copied(), back)
+    }
+
+    /// The packet goes to the translator, for this reason, and the lease stays as it was.
+    #[track_caller]
+    fn passes(&mut self, why: &str, lease: &Lease, packet: &Packet) {
+        let (tried, moved, back) = self.run(lease, packet);
+        assert_eq!((tried, moved), (Tried::Passed, Some(why)));
+        assert_eq!(back, *lease, "the lease of a packet that was not taken");
+    }
+
+    /// The packet is not looked at any closer.
+    #[track_caller]
+    fn ignores(&mut self, lease: &Lease, packet: &Packet) {
+        let (tried, moved, back) = self.run(lease, packet);
+        assert_eq!((tried, moved), (Tried::Passed, None));
+        assert_eq!(back, *lease);
+    }
+
+    /// The packet is translated. What comes out, and the lease after it.
+    #[track_caller]
+    fn takes(&mut self, lease: &Lease, packet: &Packet) -> (Out, Lease) {
+        let (tried, moved, back) = self.run(lease, packet);
+        let Tried::Translated(frame) = tried else {
+            panic!("{tried:?}: {moved:?}");
+        };
+        assert_eq!(moved, Some("translated"));
+        (read(&frame), back)
+    }
+}
+
+fn down() {
+    let mut rules = Rules::new();
+    downs_that_pass(&mut rules);
+    down_beyond_a_window(&mut rules);
+    down_late(&mut rules);
+    downs_that_are_taken(&mut rules);
+}
+
+fn downs_that_pass(rules: &mut Rules) {
+    let lease = lease();
+    let with = |edit: &dyn Fn(&mut Packet)| {
+        let mut packet = data_down(&lease);
+        edit(&mut packet);
+        packet
+    };
+    rules.passes("repeated", &lease, &with(&|p| p.tcp.seq -= 1));
+    rules.passes("ahead", &lease, &with(&|p| p.tcp.seq += 1));
+    let beyond = lease.seq_up.wrapping_add(1);
+    rules.passes("ack", &lease, &with(&|p| p.tcp.ack = beyond));
+    rules.passes("ack", &lease, &with(&|p| p.tcp.ack -= 1));
+    let sack = |p: &mut Packet| p.options.extend([1, 1, 5, 10, 0, 0, 0, 1, 0, 0, 0, 2]);
+    rules.passes("options", &lease, &with(&sack));
+    let mut narrow = lease;
+    narrow.subflows[0].mss = 1_039;
+    rules.passes("too_long", &narrow, &data_down(&lease));
+    narrow.subflows[0].mss += 1;
+    rules.takes(&narrow, &data_down(&lease));
+    // More than the programs can sum up.
+    rules.passes("checksum", &lease, &with(&|p| p.payload = 2_049));
+    let mut silent = ack_down(&lease);
+    silent.tcp.ack -= 1_000;
+    rules.passes("no_news", &lease, &silent);
+    // Nobody knows which subflow is owed the ACK, or it is another than the one that the data goes down on.
+    for run in [NO_SUBFLOW, 1] {
+        let other = Lease { run, ..lease };
+        let acks = |p: &mut Packet| p.tcp.ack += 1_000;
+        rules.passes("ack", &other, &with(&acks));
+    }
+    let nobody = Lease {
+        run: NO_SUBFLOW,
+        ..lease
+    };
+    rules.passes("ack", &nobody, &ack_down(&lease));
+    // A used-up window opens: that is for every subflow to know.
+    let used_up = Lease {
+        server_window: 0,
+        server_edge: lease.up_next,
+        ..lease
+    };
+    rules.passes("window", &used_up, &data_down(&lease));
+}
+
+fn down_beyond_a_window(rules: &mut Rules) {
+    let mut lease = lease();
+    let packet = data_down(&lease);
+    lease.down_edge = lease.down_next + 999;
+    rules.passes("window", &lease, &packet);
+    lease.down_edge += 1;
+    rules.takes(&lease, &packet);
+    let next = lease.subflows[0].snd_next;
+    lease.subflows[0].snd_edge = next.wrapping_add(999);
+    rules.passes("window", &lease, &packet);
+    lease.subflows[0].snd_edge = next.wrapping_add(1_000);
+    rules.takes(&lease, &packet);
+    let full = MappingRun {
+        ssn: next,
+        len: 10,
+        count: 1,
+    };
+    lease.runs = [full; LEASE_RUNS];
+    lease.runs_used = 128;
+    rules.passes("no_room", &lease, &packet);
+    lease.runs_used = 127;
+    rules.takes(&lease, &packet);
+}
+
+fn down_late(rules: &mut Rules) {
+    let mut lease = lease();
+    let packet = data_down(&lease);
+    // Two round trips of 10 ms, and five.
+    lease.subflows[0].outstanding_since = NOW - 25_000;
+    rules.passes("overdue", &lease, &packet);
+    lease.subflows[0].outstanding_since = NOW - 24_999;
+    rules.takes(&lease, &packet);
+    // Little is outstanding: the client may wait with its ACK.
+    lease.subflows[0].outstanding_since = NOW - 25_000;
+    lease.subflows[0].snd_una = lease.subflows[0].snd_next - 2_919;
+    rules.takes(&lease, &packet);
+    lease.subflows[0].snd_una -= 1;
+    rules.passes("overdue", &lease, &packet);
+    lease.subflows[0].srtt = 0;
+    rules.takes(&lease, &packet);
+    // What counts as silence ends the patience.
+    lease.subflows[0].srtt = 100_000;
+    lease.subflows[0].outstanding_since = NOW - 202_000;
+    rules.takes(&lease, &packet);
+    lease.silence = 1_000;
+    rules.passes("overdue", &lease, &packet);
+    // Another CPU's clock is ahead.
+    lease.subflows[0].outstanding_since = NOW + 10;
+    rules.takes(&lease, &packet);
+}
+
+fn downs_that_are_taken(rules: &mut Rules) {
+    let lease = lease();
+    let (out, back) = rules.takes(&lease, &data_down(&lease));
+    assert_eq!(out.ip.dst, IpAddr::from(CLIENTS[0]));
+    assert_eq!((out.ip.ttl, out.ip.identification), (63, 7));
+    assert_eq!(out.tcp.seq, lease.subflows[0].snd_next);
+    assert_eq!(out.tcp.ack, lease.subflows[0].rcv_ack);
+    assert_eq!(out.tcp.window, 508);
+    let ssn = lease.subflows[0].snd_next - 2_000;
+    let mut options = timestamps(9_001, 6_895);
+    options.extend(dss(
+        lease.up_acked,
+        true,
+        Some((lease.down_next, ssn, 1_000)),
+        true,
+    ));
+    assert_eq!(out.options, options);
+    assert_eq!(back.down_next, lease.down_next + 1_000);
+    assert_eq!(back.seq_down, lease.seq_down.wrapping_add(1_000));
+    assert_eq!(back.subflows[0].bytes_down, 1_000);
+    assert_eq!((back.packets_down, back.packets_up), (1, 0));
+    let run = MappingRun {
+        ssn: lease.subflows[0].snd_next,
+        len: 1_000,
+        count: 1,
+    };
+    assert_eq!((back.runs[0], back.runs_used), (run, 1));
+    assert_eq!(back.subflows[0].outstanding_since, NOW - 1_000);
+    // The first byte that is outstanding has just gone down.
+    let mut idle = lease;
+    idle.subflows[0].snd_una = idle.subflows[0].snd_next;
+    let (_, back) = rules.takes(&idle, &data_down(&lease));
+    assert_eq!(back.subflows[0].outstanding_since, NOW);
+    assert_eq!(
+        (back.subflows[0].is_timed, back.subflows[0].timed_at),
+        (1, NOW)
+    );
+    assert_eq!(back.subflows[0].timed, back.subflows[0].snd_next);
+
+    let (out, back) = rules.takes(&lease, &ack_down(&lease));
+    assert_eq!(out.tcp.ack, lease.subflows[0].rcv_ack.wrapping_add(1_000));
+    let mut options = timestamps(9_001, 6_895);
+    options.extend(dss(lease.up_acked + 1_000, true, None, false));
+    assert_eq!(out.options, options);
+    assert_eq!(back.up_acked, lease.up_acked + 1_000);
+    assert_eq!(back.ts_heard, 9_001);
+    // A window that shrinks with an ACK counts, and so does the largest ever.
+    let mut small = ack_down(&lease);
+    small.tcp.window = 10;
+    let (_, back) = rules.takes(&lease, &small);
+    assert_eq!((back.server_window, back.server_window_max), (10, 65_024));
+    let mut large = ack_down(&lease);
+    large.tcp.window = 1_000;
+    let (_, back) = rules.takes(&lease, &large);
+    assert_eq!(
+        (back.server_window, back.server_window_max),
+        (1_000, 128_000)
+    );
+    assert_eq!(back.server_edge, lease.up_acked + 1_000 + 128_000);
+    // The client is not told an echo of what it has not said.
+    let mut early = ack_down(&lease);
+    early.options = timestamps(9_001, 7_001);
+    let (out, _) = rules.takes(&lease, &early);
+    assert_eq!(out.options[..12], timestamps(9_001, 6_900));
+}
+
+fn up() {
+    let mut rules = Rules::new();
+    ups_that_pass(&mut rules);
+    data_that_passes(&mut rules);
+    options_that_pass(&mut rules);
+    stale_acks(&mut rules);
+    ups_that_are_taken(&mut rules);
+    short_numbers(&mut rules);
+}
+
+fn ups_that_pass(rules: &mut Rules) {
+    let lease = lease();
+    let with = |edit: &dyn Fn(&mut Packet)| {
+        let mut packet = ack_up(&lease);
+        edit(&mut packet);
+        packet
+    };
+    rules.passes("sequence_up", &lease, &with(&|p| p.tcp.seq += 1));
+    rules.passes("sequence_up", &lease, &with(&|p| p.tcp.seq -= 1));
+    let next = lease.subflows[0].snd_next;
+    rules.passes("ack", &lease, &with(&|p| p.tcp.ack = next + 1));
+    rules.passes(
+        "ack",
+        &lease,
+        &with(&|p| p.tcp.ack = next - OUTSTANDING - 1),
+    );
+    let acks = |data_ack: u64| {
+        let mut packet = ack_up(&lease);
+        packet.options.truncate(12);
+        packet.options.extend(dss(data_ack, true, None, false));
+        packet
+    };
+    rules.passes("ack", &lease, &acks(lease.down_next + 1));
+    rules.passes("ack", &lease, &acks(lease.down_acked - (1 << 30) - 1));
+    let beyond = Lease {
+        server_edge: lease.up_next - 1,
+        ..lease
+    };
+    rules.passes("window", &beyond, &ack_up(&lease));
+}
+
+fn data_that_passes(rules: &mut Rules) {
+    let lease = lease();
+    let ssn = lease.subflows[0].rcv_high - 1_000;
+    let map = |dsn: u64, ssn: u32, len: u16| data_up_with(&lease, true, true, (dsn, ssn, len));
+    rules.passes("mapping", &lease, &map(lease.up_next + 1, ssn, 500));
+    rules.passes("mapping", &lease, &map(lease.up_next, ssn + 1, 500));
+    rules.passes("mapping", &lease, &map(lease.up_next, ssn, 501));
+    // What is outstanding came on another subflow: one run tells what is owed to whom.
+    let other = Lease { run: 1, ..lease };
+    rules.passes("ack", &other, &data_up(&lease));
+    let nothing = Lease {
+        up_acked: lease.up_next,
+        ..other
+    };
+    let (_, back) = rules.takes(&nothing, &data_up(&lease));
+    assert_eq!(back.run, 0);
+    let full = Lease {
+        server_edge: lease.up_next + 499,
+        ..lease
+    };
+    rules.passes("window", &full, &data_up(&lease));
+    // The options stay as padding, so they count against the server's MSS.
+    let small = Lease {
+        server_mss: 539,
+        ..lease
+    };
+    rules.passes("too_long", &small, &data_up(&lease));
+    let fits = Lease {
+        server_mss: 540,
+        ..lease
+    };
+    rules.takes(&fits, &data_up(&lease));
+}
+
+fn options_that_pass(rules: &mut Rules) {
+    let lease = lease();
+    // Data without a mapping; a mapping without data.
+    let mut bare = ack_up(&lease);
+    bare.payload = 500;
+    rules.passes("options", &lease, &bare);
+    let mut empty = data_up(&lease);
+    empty.payload = 0;
+    rules.passes("options", &lease, &empty);
+    // In the DSS: kind, length, subtype, DATA_FIN, reserved, no data ACK, a long DSN without a mapping.
+    let at = 20 + 20 + 12;
+    for (byte, with) in [
+        (0, 1),
+        (1, 4),
+        (2, 0x10),
+        (3, 0x10),
+        (3, 0x20),
+        (3, 1),
+        (3, 8),
+    ] {
+        for good in [ack_up(&lease), data_up(&lease)] {
+            if good.payload > 0 && with == 8 {
+                continue;
+            }
+            let mut bad = good;
+            bad.twist = Some((at + byte, with));
+            rules.passes("options", &lease, &bad);
+        }
+    }
+    // A DSS with a checksum, and an end of options where padding should be.
+    let mut checked = data_up(&lease);
+    checked.options[13] = 28;
+    rules.passes("options", &lease, &checked);
+    let mut ended = data_up(&lease);
+    ended.options[38] = 0;
+    rules.passes("options", &lease, &ended);
+    let mut more = ack_up(&lease);
+    more.options.extend([1; 4]);
+    rules.passes("options", &lease, &more);
+}
+
+fn stale_acks(rules: &mut Rules) {
+    let lease = lease();
+    let stale = |index: usize| {
+        let mut packet = ack_up(&lease);
+        packet.ip.src = IpAddr::from(CLIENTS[index]);
+        packet.tcp.src_port = PORTS[index];
+        packet.tcp.ack = lease.subflows[index].snd_una;
+        packet.options.truncate(12);
+        packet
+            .options
+            .extend(dss(lease.down_acked, true, None, false));
+        packet.tcp.window = 100;
+        packet
+    };
+    // On the active subflow a duplicate may be meant for the server.
+    rules.passes("no_news", &lease, &stale(0));
+    let (tried, moved, back) = rules.run(&lease, &stale(1));
+    assert_eq!((tried, moved), (Tried::Dropped, Some("stale_ack")));
+    assert_eq!(back.subflows[1].last_heard, NOW);
+    assert_eq!((back.heard, back.last_packet), (1, NOW));
+    assert_eq!(back.packets_up, 0);
+    // Its subflow's ACK is news even so, but none for the server.
+    let mut acks = stale(0);
+    acks.tcp.ack += 1_000;
+    let (tried, moved, back) = rules.run(&lease, &acks);
+    assert_eq!((tried, moved), (Tried::Dropped, Some("stale_ack")));
+    assert_eq!(back.subflows[0].snd_una, lease.subflows[0].snd_una + 1_000);
+}
+
+fn ups_that_are_taken(rules: &mut Rules) {
+    let mut lease = lease();
+    lease.subflows[0].is_timed = 1;
+    lease.subflows[0].timed = lease.subflows[0].snd_una.wrapping_add(1_000);
+    lease.subflows[0].timed_at = NOW - 18_000;
+    let (out, back) = rules.takes(&lease, &ack_up(&lease));
+    assert_eq!(out.ip.src, IpAddr::from(CLIENTS[0]));
+    assert_eq!(out.tcp.seq, lease.seq_up);
+    assert_eq!(out.tcp.ack, lease.seq_down - (OUTSTANDING - 1_000));
+    // Bytes to the edge of the window, in the scale that the server knows.
+    let window = (lease.down_acked + 1_000 + (508 << 7)).max(lease.down_edge);
+    let left = (window - lease.down_acked - 1_000) >> 5;
+    assert_eq!(u64::from(out.tcp.window), left);
+    assert_eq!(out.options, timestamps(7_050, 9_000));
+    assert_eq!(back.down_acked, lease.down_acked + 1_000);
+    assert_eq!(back.client_window, 508 << 7);
+    assert_eq!(
+        (back.ts_sent, back.ts_sent_at, back.ts_echo),
+        (7_050, NOW, 9_000)
+    );
+    let subflow = &back.subflows[0];
+    assert_eq!(subflow.clock_heard, 6_950);
+    assert_eq!(
+        subflow.snd_una,
+        lease.subflows[0].snd_una.wrapping_add(1_000)
+    );
+    assert_eq!(subflow.snd_edge, subflow.snd_una.wrapping_add(508 << 7));
+    assert_eq!((subflow.srtt, subflow.is_timed), (11_000, 0));
+    assert_eq!(subflow.outstanding_since, NOW);
+    assert_eq!((back.packets_down, back.packets_up), (0, 1));
+    // A window that does not fit the field is as large as that can say.
+    let wide = Lease {
+        initial_scale: 0,
+        down_edge: lease.down_next + 200_000,
+        ..lease
+    };
+    let (out, _) = rules.takes(&wide, &ack_up(&lease));
+    assert_eq!(out.tcp.window, 0xffff);
+    // An echo of what the server has not said is not passed on.
+    let mut early = ack_up(&lease);
+    early.options[8..12].copy_from_slice(&9_001_u32.to_be_bytes());
+    let (out, _) = rules.takes(&lease, &early);
+    assert_eq!(out.options, timestamps(7_050, 8_990));
+    // Another CPU's clock is ahead: the shortest RTT there is.
+    lease.subflows[0].timed_at = NOW + 5;
+    let (_, back) = rules.takes(&lease, &ack_up(&lease));
+    assert_eq!(back.subflows[0].srtt, 10_000 - 1_250);
+}
+
+fn short_numbers(rules: &mut Rules) {
+    let mut lease = lease();
+    // Across the end of the 32-bit numbers, too.
+    for ahead in [0, 0x100_u64] {
+        lease.down_next += ahead;
+        lease.down_acked = lease.down_next - u64::from(OUTSTANDING);
+        lease.up_next += ahead;
+        lease.up_acked = lease.up_next - u64::from(OUTSTANDING);
+        lease.down_edge = lease.down_next + 60_000;
+        lease.server_edge = lease.up_next + 60_000;
+        let ssn = lease.subflows[0].rcv_high - 1_000;
+        for (long, long_map) in [(true, true), (true, false), (false, true), (false, false)] {
+            let packet = data_up_with(&lease, long, long_map, (lease.up_next, ssn, 500));
+            let (out, back) = rules.takes(&lease, &packet);
+            assert_eq!(out.tcp.seq, lease.seq_up);
+            assert_eq!(out.options[..12], timestamps(7_050, 9_000));
+            assert!(out.options[12..].iter().all(|&byte| byte == 1), "padding");
+            assert_eq!(back.up_next, lease.up_next + 500);
+            assert_eq!(back.seq_up, lease.seq_up.wrapping_add(500));
+            assert_eq!(back.down_acked, lease.down_acked + 1_000);
+            let high = lease.subflows[0].rcv_high.wrapping_add(500);
+            assert_eq!(back.subflows[0].rcv_high, high);
+            assert_eq!(back.subflows[0].bytes_up, 500);
+            // Data is no answer to what went down, unless it ACKs.
+            assert_eq!(back.subflows[0].outstanding_since, NOW);
+        }
+        let mut short = ack_up(&lease);
+        short.options.truncate(12);
+        let edge = lease.down_next;
+        short.options.extend(dss(edge, false, None, false));
+        let (_, back) = rules.takes(&lease, &short);
+        assert_eq!(back.down_acked, lease.down_next);
+    }
+    let mut quiet = data_up(&lease);
+    quiet.tcp.ack = lease.subflows[0].snd_una;
+    let (_, back) = rules.takes(&lease, &quiet);
+    assert_eq!(back.subflows[0].outstanding_since, NOW - 1_000);
+}
+
+fn either() {
+    let mut rules = Rules::new();
+    let lease = lease();
+    for good in [
+        data_down(&lease),
+        ack_down(&lease),
+        data_up(&lease),
+        ack_up(&lease),
+    ] {
+        rules.takes(&lease, &good);
+        headers_that_pass(&mut rules, &lease, &good);
+        headers_that_are_ignored(&mut rules, &lease, &good);
+    }
+    let mut lost = lease;
+    lost.subflows[0].remote_addr = addr([198, 51, 100, 66]);
+    rules.passes("route", &lost, &data_down(&lease));
+    // Its gate is closed, though its flows lead here.
+    let slot = rules.path.lend(None, &lease).unwrap();
+    rules.path.take_back(slot);
+    let before = rules.counts();
+    let frame = data_down(&lease).frame();
+    let tried = rules.offload.try_packet(DEVICE, NOW, &frame).unwrap();
+    assert_eq!(tried, Tried::Passed);
+    let not_lent = |counts: &[(&str, u64)]| counts[1].1;
+    assert_eq!(rules.counts()[1].0, "not_lent");
+    assert_eq!(not_lent(&rules.counts()), not_lent(&before) + 1);
+    assert_eq!(rules.path.take_back(slot), lease);
+}
+
+fn headers_that_pass(rules: &mut Rules, lease: &Lease, good: &Packet) {
+    let with = |edit: &dyn Fn(&mut Packet)| {
+        let mut packet = good.clone();
+        edit(&mut packet);
+        packet
+    };
+    let flags = [
+        TcpFlags::FIN,
+        TcpFlags::SYN,
+        TcpFlags::RST,
+        TcpFlags::URG,
+        TcpFlags::ECE,
+        TcpFlags::CWR,
+        TcpFlags::AE,
+    ];
+    for flag in flags {
+        let marked = with(&|p| p.tcp.flags = TcpFlags::ACK | flag);
+        rules.passes("flags", lease, &marked);
+    }
+    rules.passes("flags", lease, &with(&|p| p.tcp.flags = TcpFlags::PSH));
+    rules.passes("flags", lease, &with(&|p| p.tcp.urgent = 1));
+    rules.takes(
+        lease,
+        &with(&|p| p.tcp.flags = TcpFlags::ACK | TcpFlags::PSH),
+    );
+    rules.passes("ip_header", lease, &with(&|p| p.ip.ttl = 1));
+    rules.takes(lease, &with(&|p| p.ip.ttl = 2));
+    for ecn in 1..4 {
+        let marked = with(&|p| p.ip.traffic_class = ecn);
+        rules.passes("ip_header", lease, &marked);
+    }
+    let (out, _) = rules.takes(lease, &with(&|p| p.ip.traffic_class = 0xb8));
+    assert_eq!(out.ip.traffic_class, 0xb8);
+    // One bit of the last byte, or of the header.
+    let end = good.bytes().len() - 1;
+    for at in [end, 20 + 14] {
+        let damaged = with(&|p| p.damage = Some((at, 1)));
+        rules.passes("checksum", lease, &damaged);
+    }
+    // The kernel has still to complete it.
+    let tcp_len = end + 1 - 20;
+    let sum = good.ip.pseudo_header_sum(tcp_len).fold().to_be_bytes();
+    let whole = good.bytes();
+    let mut frame = good.frame();
+    frame[14 + 36..14 + 38].copy_from_slice(&sum);
+    assert_ne!(frame[14..], whole[..]);
+    let slot = rules.path.lend(None, lease).unwrap();
+    let tried = rules.offload.try_packet(DEVICE, NOW, &frame).unwrap();
+    assert!(matches!(tried, Tried::Translated(_)), "{tried:?}");
+    rules.path.take_back(slot);
+    rules.path.release(slot);
+    for options in [
+        vec![],
+        vec![1, 1, 8, 9],
+        vec![8, 10, 0, 0, 0, 1, 0, 0, 0, 2, 1, 1],
+    ] {
+        let other = with(&|p| {
+            p.options.drain(..12);
+            p.options.splice(..0, options.iter().copied());
+        });
+        rules.passes("options", lease, &other);
+    }
+}
+
+fn headers_that_are_ignored(rules: &mut Rules, lease: &Lease, good: &Packet) {
+    let with = |edit: &dyn Fn(&mut Packet)| {
+        let mut packet = good.clone();
+        edit(&mut packet);
+        packet
+    };
+    rules.ignores(lease, &with(&|p| p.ip.protocol = 17));
+    // More fragments; a later fragment; options of IP; behind the packet, padding of the link.
+    rules.ignores(lease, &with(&|p| p.damage = Some((6, 0x20))));
+    rules.ignores(lease, &with(&|p| p.damage = Some((7, 1))));
+    rules.ignores(lease, &with(&|p| p.damage = Some((0, 3))));
+    rules.ignores(lease, &with(&|p| p.padding = 1));
+    // For another station, as on a bridge.
+    rules.ignores(lease, &with(&|p| p.station = 2));
+    rules.ignores(lease, &with(&|p| p.tcp.src_port += 1));
+    rules.ignores(lease, &with(&|p| p.tcp.dst_port += 1));
+}
+
+/// The first bytes of an IPv6 address are an IPv4 one, the rest is zero.
+fn families() {
+    let mut rules = Rules::new();
+    let lease = lease();
+    let alike = |octets: [u8; 4]| IpAddr::from(Ipv6Addr::from(addr(octets)));
+    for good in [
+        data_down(&lease),
+        ack_down(&lease),
+        data_up(&lease),
+        ack_up(&lease),
+    ] {
+        let mut packet = good.clone();
+        let IpAddr::V4(src) = packet.ip.src else {
+            panic!()
+        };
+        let IpAddr::V4(dst) = packet.ip.dst else {
+            panic!()
+        };
+        (packet.ip.src, packet.ip.dst) = (alike(src.octets()), alike(dst.octets()));
+        packet.ip.header_len = 40;
+        packet.ip.flow_label = 0x12345;
+        rules.passes("not_lent", &lease, &packet);
+        let six = Lease { family: 6, ..lease };
+        rules.passes("not_lent", &six, &good);
+        let (out, back) = rules.takes(&six, &packet);
+        assert_eq!((out.ip.ttl, out.ip.flow_label), (63, 0x12345));
+        let labels = if good.tcp.src_port == 80 {
+            (0, 0x12345)
+        } else {
+            (0x12345, 0)
+        };
+        assert_eq!((back.label_up, back.label_down), labels);
+    }
+    // Upwards all carry the label of the first subflow.
+    let six = Lease {
+        family: 6,
+        label_up: 0x54321,
+        ..lease
+    };
+    let mut second = ack_up(&lease);
+    (second.ip.src, second.ip.dst) = (alike(CLIENTS[1]), alike(SERVER));
+    (second.ip.header_len, second.ip.flow_label) = (40, 7);
+    second.tcp.src_port = PORTS[1];
+    second.tcp.ack = lease.subflows[1].snd_next;
+    let (out, _) = rules.takes(&six, &second);
+    assert_eq!(out.ip.flow_label, 0x54321);
+}

@@ -1,0 +1,136 @@
+//! A twin of the translator under test, without a fast path: it gets the same packets at the same times, and what
+//! the fast path did has to be what the translator would have done.
+
+use flexcp_invariants::Payload as Seen;
+use flexcp_translator::{Config, Frame, HEADROOM, Instant, Payload, Translator, Verdict};
+use flexcp_wire::{IpHeader, Offload, PacketLine, TcpHeader, TcpOptions};
+
+use crate::proxy::MAX_PACKET;
+
+/// The other translator, and what the one under test has sent for the packet in hand.
+#[derive(Debug)]
+pub(crate) struct Twin {
+    translator: Translator,
+    frame: Vec<u8>,
+    /// What the one under test sent.
+    sent: Vec<Vec<u8>>,
+    /// The first difference.
+    pub(crate) difference: Option<String>,
+}
+
+impl Twin {
+    pub(crate) fn new(config: Config, seed: [u8; 32]) -> Self {
+        Self {
+            translator: Translator::new(config, seed),
+            frame: vec![0; HEADROOM + MAX_PACKET],
+            sent: vec![],
+            difference: None,
+        }
+    }
+
+    /// The one under test sends a packet.
+    pub(crate) fn sends(&mut self, header: &[u8], payload: &Seen<'_>, len: usize) {
+        let mut packet = header.to_vec();
+        match payload {
+            Seen::Bytes(bytes) => packet.extend_from_slice(bytes),
+            Seen::Zeros => packet.resize(header.len() + len, 0),
+        }
+        self.sent.push(packet);
+    }
+
+    /// The packet that the one under test has handled comes in here, too.
+    pub(crate) fn packet(&mut self, now: u64, packet: &[u8], offload: Offload, by_kernel: bool) {
+        let mut buffer = std::mem::take(&mut self.frame);
+        let range = HEADROOM..HEADROOM + packet.len();
+        buffer[range.clone()].copy_from_slice(packet);
+        let mut frame = Frame::new(&mut buffer, range, offload);
+        let verdict = self.translator.handle_packet(Instant(now), &mut frame);
+        let mut out = vec![];
+        if verdict == Verdict::Forward {
+            out.push(frame.packet().to_vec());
+        }
+        self.transmit(Some(&frame), &mut out);
+        self.frame = buffer;
+        self.compare(now, &out, by_kernel);
+    }
+
+    /// When its timers are due.
+    pub(crate) fn poll_timeout(&self) -> Option<u64> {
+        self.translator.poll_timeout().map(|at| at.0)
+    }
+
+    /// Its timers.
+    pub(crate) fn timeout(&mut self, now: u64) {
+        self.translator.handle_timeout(Instant(now));
+        let mut out = vec![];
+        self.transmit(None, &mut out);
+        self.compare(now, &out, false);
+    }
+
+    fn transmit(&mut self, frame: Option<&Frame<'_>>, out: &mut Vec<Vec<u8>>) {
+        while let Some(transmit) = self.translator.poll_transmit() {
+            let mut packet = transmit.header().to_vec();
+            match (&transmit.payload, frame) {
+                (Payload::Frame(range), Some(frame)) => {
+                    packet.extend_from_slice(frame.buffer(range.clone()));
+                }
+                (Payload::Zeros(len), _) => packet.resize(packet.len() + len, 0),
+                _ => {}
+            }
+            out.push(packet);
+        }
+    }
+
+    fn compare(&mut self, now: u64, out: &[Vec<u8>], by_kernel: bool) {
+        let sent = std::mem::take(&mut self.sent);
+        let same = if by_kernel {
+            let pairs = sent.iter().zip(out);
+            sent.len() == out.len() && pairs.into_iter().all(|(a, b)| said(a) == said(b))
+        } else {
+            sent == out
+        };
+        if !same && self.difference.is_none() {
+            let lines = |packets: &[Vec<u8>]| {
+                let line = |packet: &Vec<u8>| format!("\n    {}", PacketLine(packet));
+                packets.iter().map(line).collect::<String>()
+            };
+            let who = if by_kernel {
+                "the kernel's fast path"
+            } else {
+                "the translator"
+            };
+            self.difference = Some(format!(
+                "{who} sends at {}.{:06}{}\n  where it sends without a fast path{}",
+                now / 1_000_000,
+                now % 1_000_000,
+                lines(&sent),
+                lines(out)
+            ));
+        }
+    }
+}
+
+/// All that a packet says: hops, which are the router's to count, padding and checksums, which follow from the
+/// rest, are left out.
+#[derive(PartialEq, Eq, Debug)]
+struct Said<'a> {
+    ip: IpHeader,
+    tcp: TcpHeader,
+    options: Vec<String>,
+    payload: &'a [u8],
+}
+
+fn said(packet: &[u8]) -> Option<Said<'_>> {
+    let mut ip = IpHeader::parse(packet).ok()?;
+    let segment = packet.get(ip.header_len..ip.total_len)?;
+    let (mut tcp, options) = TcpHeader::parse(segment).ok()?;
+    let payload = &segment[tcp.header_len..];
+    (ip.ttl, ip.total_len, tcp.header_len, tcp.checksum) = (0, 0, 0, 0);
+    let options = TcpOptions::new(options).map(|option| format!("{option:?}"));
+    Some(Said {
+        ip,
+        tcp,
+        options: options.collect(),
+        payload,
+    })
+}
