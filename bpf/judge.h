@@ -236,7 +236,7 @@ static __always_inline int judge_up(struct lease *l, struct packet *p, struct ou
 		if (!p->has_map)
 			return OPTIONS;
 		if (!(p->dss_flags & DSS_DSN_64))
-			dsn = l->up_next + (__s64)(__s32)((__u32)dsn - (__u32)l->up_next);
+			dsn |= l->up_next & ~0xffffffffull;
 		if (dsn != l->up_next || p->ssn + s->isn_remote != p->seq || p->map_len != p->payload)
 			return MAPPING;
 		if (l->up_acked != l->up_next && l->run != index)

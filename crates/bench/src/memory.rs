@@ -3,7 +3,7 @@
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use flexcp_lab::{Families, Family, FlexCp, Lab, daemon};
@@ -125,13 +125,27 @@ impl Stage {
             "{open} of {connections} connections came about: {why}"
         );
         drop(helpers);
-        thread::sleep(SETTLE);
+        self.wait_for_the_end()?;
         Ok(Figures {
             open,
             before,
             with,
             after: self.bytes()?,
         })
+    }
+
+    /// Waits until FlexCP has let go of all connections, which linger after their end; of others nobody knows.
+    fn wait_for_the_end(&self) -> Result<()> {
+        thread::sleep(SETTLE);
+        let Some(flexcp) = &self.flexcp else {
+            return Ok(());
+        };
+        let start = Instant::now();
+        while open_connections(flexcp)? > 0 {
+            ensure!(start.elapsed() < LEAVING, "connections stay");
+            thread::sleep(Duration::from_secs(1));
+        }
+        Ok(())
     }
 
     fn target(&self) -> IpAddr {
@@ -209,6 +223,14 @@ const PORT: u16 = 5000;
 
 /// After the end of all connections: longer than FlexCP's `linger`, and than 2 s of its rejoin timers.
 const SETTLE: Duration = Duration::from_secs(15);
+/// What FlexCP may take beyond that to let go of all.
+const LEAVING: Duration = Duration::from_secs(120);
+
+fn open_connections(flexcp: &FlexCp) -> Result<u64> {
+    let stats = flexcp.show_stats()?;
+    let count = |name: &str| stats["counters"][name].as_u64().context("a counter");
+    Ok(count("connections_opened")?.saturating_sub(count("connections_closed")?))
+}
 
 #[cfg(test)]
 mod tests {

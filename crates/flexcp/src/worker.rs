@@ -5,6 +5,7 @@
 //! each other have nothing in common but the rings between them.
 
 mod handover;
+mod memory;
 
 use std::fmt;
 use std::io;
@@ -19,6 +20,7 @@ use flexcp_translator::{
 };
 
 use self::handover::{Handover, Sorted};
+use self::memory::Memory;
 
 /// A worker that has not begun yet.
 pub struct Worker {
@@ -36,6 +38,7 @@ struct Path {
     tun: Tun,
     translator: Translator,
     carrier: CarrierCounters,
+    memory: Memory,
 }
 
 /// How others reach a worker.
@@ -100,8 +103,11 @@ impl Worker {
             vec![None]
         };
         let mut workers = vec![];
+        let memories = Memory::watch(tuns.len())?;
         let parts = tuns.into_iter().zip(configs).zip(wakers).zip(handovers);
-        for (number, (((tun, config), waker), handover)) in parts.enumerate() {
+        for (number, ((((tun, config), waker), handover), memory)) in
+            parts.zip(memories).enumerate()
+        {
             let (handle, requests) = WorkerHandle::new(Arc::clone(&waker));
             let seed = flexcp_io::random_bytes()?;
             let worker = Self {
@@ -110,6 +116,7 @@ impl Worker {
                     tun,
                     translator: Translator::new(config, seed),
                     carrier: CarrierCounters::default(),
+                    memory,
                 },
                 buffer: PacketBuffer::new(),
                 handover,
@@ -255,6 +262,9 @@ impl Path {
         if due.is_some_and(|due| due <= now()) {
             self.translator.handle_timeout(now());
             self.transmit(buffer);
+            let counters = self.translator.counters();
+            let open = counters.connections_opened - counters.connections_closed;
+            self.memory.note(open);
         }
     }
 }

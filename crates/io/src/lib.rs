@@ -14,6 +14,7 @@
 
 mod event;
 mod kernel;
+mod memory;
 mod offload;
 mod packet;
 mod schedule;
@@ -26,6 +27,7 @@ pub use kernel::{
     Protocol, ethernet_interfaces, interface_exists, local_addresses, route_source,
     tcp_listener_on,
 };
+pub use memory::give_memory_back;
 pub use offload::{KernelFastPath, Offload, OffloadError, Reasons, Tried};
 pub use packet::{PacketSocket, ReceivedFrame};
 pub use schedule::run_promptly;

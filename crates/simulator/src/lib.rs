@@ -11,6 +11,7 @@
 )]
 
 mod client;
+mod conversation;
 mod net;
 mod payload;
 mod proxy;
@@ -25,5 +26,6 @@ mod trace;
 mod twin;
 mod world;
 
+pub use conversation::Conversation;
 pub use proxy::{Kernel, Taken};
 pub use run::{Outcome, describe, run, run_lent, run_on, run_traced};

@@ -19,8 +19,9 @@ use flexcp_wire::{Dsn, Ssn};
 /// Longest stretch that one run may stand for: well within half the SSN space.
 const MAX_RUN: u32 = 1 << 30;
 
-/// Consecutive mappings of equal length.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// Consecutive mappings of equal length. Packed, so that there is no gap behind the numbers of 32 bits.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[repr(Rust, packed(4))]
 pub(crate) struct Run {
     pub(crate) dsn: Dsn,
     pub(crate) ssn: Ssn,
@@ -50,9 +51,9 @@ pub(crate) struct Contradiction;
 pub(crate) struct Lane {
     runs: VecDeque<Run>,
     /// Neighbours whose DSNs are not in the order of their SSNs.
-    inversions: usize,
-    /// The last run that was let go: what a late D-SACK may still name.
-    recent: Option<Run>,
+    inversions: u32,
+    /// The last run that was let go: what a late D-SACK may still name. Of no length: there is none.
+    recent: Run,
 }
 
 impl Run {
@@ -110,6 +111,18 @@ impl Run {
 }
 
 impl Lane {
+    /// Whether memory stands ready for mappings, and there are none.
+    pub(crate) fn has_room_to_spare(&self) -> bool {
+        self.runs.is_empty() && self.runs.capacity() > 0
+    }
+
+    /// Gives that memory back.
+    pub(crate) fn give_back(&mut self) {
+        if self.has_room_to_spare() {
+            self.runs = VecDeque::new();
+        }
+    }
+
     /// Adds a mapping behind all others: FlexCP's own, downstream.
     pub(crate) fn append(&mut self, dsn: Dsn, ssn: Ssn, len: u32) {
         self.push_back(Run {
@@ -245,7 +258,7 @@ impl Lane {
     /// Like [`by_ssn`](Self::by_ssn), looking also at what was let go last.
     pub(crate) fn by_ssn_late(&self, ssn: Ssn) -> Option<(Dsn, u32)> {
         self.by_ssn(ssn).or_else(|| {
-            let run = self.recent?;
+            let run = self.recent;
             let inside = !ssn.before(run.ssn) && ssn.before(run.ssn_end());
             let offset = ssn.since(run.ssn);
             inside.then(|| (run.dsn.add(u64::from(offset)), run.len - offset))
@@ -375,7 +388,7 @@ impl Lane {
         match self.runs.back_mut() {
             Some(last) if last.takes(&run) => last.len += run.len,
             Some(last) => {
-                self.inversions += usize::from(run.dsn.before(last.dsn_end()));
+                self.inversions += u32::from(run.dsn.before(last.dsn_end()));
                 self.runs.push_back(run);
             }
             None => self.runs.push_back(run),
@@ -417,11 +430,11 @@ impl Lane {
     }
 
     /// 1 when the run at `index` breaks the order with the one before it.
-    fn inverted_before(&self, index: usize) -> usize {
+    fn inverted_before(&self, index: usize) -> u32 {
         let Some(previous) = index.checked_sub(1).and_then(|i| self.runs.get(i)) else {
             return 0;
         };
-        usize::from(
+        u32::from(
             self.runs
                 .get(index)
                 .is_some_and(|run| run.dsn.before(previous.dsn_end())),
@@ -431,24 +444,19 @@ impl Lane {
     fn pop_front(&mut self) {
         self.inversions -= self.inverted_before(1);
         self.runs.pop_front();
-        if self.runs.is_empty() && self.runs.capacity() > 64 {
-            self.runs = VecDeque::new();
-        }
     }
 
     fn remember(&mut self, run: Run) {
-        self.recent = match self.recent {
-            Some(recent)
-                if recent.dsn_end() == run.dsn
-                    && recent.ssn_end() == run.ssn
-                    && recent.len + run.len <= MAX_RUN =>
-            {
-                Some(Run {
-                    len: recent.len + run.len,
-                    ..recent
-                })
+        let recent = self.recent;
+        let goes_on =
+            recent.len > 0 && recent.dsn_end().0 == run.dsn.0 && recent.ssn_end() == run.ssn;
+        self.recent = if goes_on && recent.len + run.len <= MAX_RUN {
+            Run {
+                len: recent.len + run.len,
+                ..recent
             }
-            _ => Some(run),
+        } else {
+            run
         };
     }
 }
@@ -646,7 +654,7 @@ mod tests {
                 .windows(2)
                 .filter(|w| w[1].dsn.before(w[0].dsn_end()))
                 .count();
-            assert_eq!(lane.inversions, inversions);
+            assert_eq!(lane.inversions as usize, inversions);
             for pair in order.windows(2) {
                 assert!(
                     !pair[1].ssn.before(pair[0].ssn_end()),
@@ -762,7 +770,7 @@ mod tests {
                 let order: Vec<_> = lane.iter().collect();
                 let inversions =
                     order.windows(2).filter(|w| w[1].dsn.before(w[0].dsn_end())).count();
-                prop_assert_eq!(lane.inversions, inversions);
+                prop_assert_eq!(lane.inversions as usize, inversions);
             }
         }
     }

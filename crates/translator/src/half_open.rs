@@ -3,10 +3,7 @@
 //! The links live in the connections, so that one leaves from the middle in constant time: under a flood
 //! nearly all that enter never complete, and those that do must not have to be searched for.
 
-use slab::Slab;
-
-use crate::connection::Connection;
-use crate::table::ConnectionId;
+use crate::table::{ConnectionId, Connections};
 
 /// No neighbour.
 const NONE: ConnectionId = ConnectionId::MAX;
@@ -57,7 +54,7 @@ impl HalfOpenQueue {
     /// All of them, oldest first.
     pub(crate) fn iter<'a>(
         &self,
-        connections: &'a Slab<Connection>,
+        connections: &'a Connections,
     ) -> impl Iterator<Item = ConnectionId> + 'a {
         core::iter::successors(self.oldest(), |&id| {
             let younger = connections.get(id as usize)?.half_open.younger;
@@ -66,7 +63,7 @@ impl HalfOpenQueue {
     }
 
     /// Enters or leaves the queue as the connection's phase asks for.
-    pub(crate) fn update(&mut self, connections: &mut Slab<Connection>, id: ConnectionId) {
+    pub(crate) fn update(&mut self, connections: &mut Connections, id: ConnectionId) {
         let Some(connection) = connections.get(id as usize) else {
             return;
         };
@@ -77,7 +74,7 @@ impl HalfOpenQueue {
         }
     }
 
-    fn push(&mut self, connections: &mut Slab<Connection>, id: ConnectionId) {
+    fn push(&mut self, connections: &mut Connections, id: ConnectionId) {
         let before = self.youngest;
         if let Some(links) = links(connections, id) {
             *links = HalfOpenLinks {
@@ -95,7 +92,7 @@ impl HalfOpenQueue {
     }
 
     /// Takes the connection out, if it is in.
-    pub(crate) fn remove(&mut self, connections: &mut Slab<Connection>, id: ConnectionId) {
+    pub(crate) fn remove(&mut self, connections: &mut Connections, id: ConnectionId) {
         let Some(place) = links(connections, id).map(core::mem::take) else {
             return;
         };
@@ -114,7 +111,7 @@ impl HalfOpenQueue {
     }
 }
 
-fn links(connections: &mut Slab<Connection>, id: ConnectionId) -> Option<&mut HalfOpenLinks> {
+fn links(connections: &mut Connections, id: ConnectionId) -> Option<&mut HalfOpenLinks> {
     connections
         .get_mut(id as usize)
         .map(|connection| &mut connection.half_open)

@@ -34,6 +34,14 @@ pub fn states(translator: &Translator) -> Vec<String> {
     translator.table.iter().map(state).collect()
 }
 
+/// Directions of subflows that keep memory ready for mappings, and have none.
+#[must_use]
+pub fn spare_lanes(translator: &Translator) -> usize {
+    let subflows = translator.table.iter().flat_map(|c| &c.subflows);
+    let lanes = subflows.flat_map(|s| [&s.up, &s.down]);
+    lanes.filter(|lane| lane.has_room_to_spare()).count()
+}
+
 /// A mapping, or the rest of a reserved stretch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mapping {

@@ -26,6 +26,9 @@ const READY: usize = 1024;
 /// Pause after the fast path had no room for a connection.
 const REFUSED: Duration = Duration::from_secs(1);
 
+/// No slot has this number.
+const NO_SLOT: u32 = u32::MAX;
+
 /// The fast path, and how eagerly connections are lent to it.
 #[derive(Debug)]
 pub(crate) struct Lender {
@@ -43,10 +46,10 @@ pub(crate) struct Lender {
 }
 
 /// What the fast path has to do with a connection.
-#[derive(Clone, Copy, Default, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Lending {
-    /// The slot that it has with the fast path, lent or not.
-    slot: Option<u32>,
+    /// The slot that it has with the fast path, lent or not; [`NO_SLOT`].
+    slot: u32,
     /// It is the fast path's for now.
     lent: bool,
     /// Packets in a row that were forwarded, and nothing else happened.
@@ -58,7 +61,7 @@ pub(crate) struct Lending {
 impl Lender {
     /// Packets in a row after which the connection is lent.
     const fn enough(&self, lending: &Lending) -> u8 {
-        if lending.slot.is_some() {
+        if lending.slot != NO_SLOT {
             self.steady
         } else {
             self.first
@@ -66,10 +69,25 @@ impl Lender {
     }
 }
 
+impl Default for Lending {
+    fn default() -> Self {
+        Self {
+            slot: NO_SLOT,
+            lent: false,
+            steady: 0,
+            look: Instant::default(),
+        }
+    }
+}
+
 impl Lending {
+    fn slot(&self) -> Option<u32> {
+        Some(self.slot).filter(|&slot| slot != NO_SLOT)
+    }
+
     /// The connection has a slot with the fast path, and is not lent.
     pub(crate) const fn waits_with_slot(&self) -> bool {
-        self.slot.is_some() && !self.lent
+        self.slot != NO_SLOT && !self.lent
     }
 }
 
@@ -128,7 +146,11 @@ impl Translator {
         let Some(connection) = self.table.get_mut(id) else {
             return;
         };
-        let Some(slot) = connection.lending.slot.filter(|_| connection.lending.lent) else {
+        let Some(slot) = connection
+            .lending
+            .slot()
+            .filter(|_| connection.lending.lent)
+        else {
             return;
         };
         connection.lending.lent = false;
@@ -220,9 +242,10 @@ impl Translator {
         let (Some(lender), Some(connection)) = (&mut self.lender, self.table.get_mut(id)) else {
             return;
         };
-        let Some(slot) = connection.lending.slot.take() else {
+        let Some(slot) = connection.lending.slot() else {
             return;
         };
+        connection.lending.slot = NO_SLOT;
         let returned = connection
             .lending
             .lent
@@ -244,7 +267,7 @@ impl Translator {
         let Some(lease) = connection.lease(&self.config, lender.untimed) else {
             return;
         };
-        let Some(slot) = lender.fast_path.lend(connection.lending.slot, &lease) else {
+        let Some(slot) = lender.fast_path.lend(connection.lending.slot(), &lease) else {
             self.counters.offload_refused += 1;
             connection.lending.look = now + REFUSED;
             return;
@@ -252,7 +275,7 @@ impl Translator {
         self.counters.offload_lent += 1;
         let deadline = connection.deadline(&self.config);
         let look = deadline.min(now + LOOK).max(now + TIMER_PROGRESS);
-        connection.lending.slot = Some(slot);
+        connection.lending.slot = slot;
         connection.lending.lent = true;
         connection.lending.look = look;
         self.table.arm(id, look);

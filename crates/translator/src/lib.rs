@@ -13,6 +13,7 @@ mod config;
 mod connection;
 mod counters;
 mod dtree;
+mod endpoint;
 mod frame;
 mod half_open;
 mod icmp;

@@ -130,8 +130,8 @@ impl Translator {
         let id = id?;
         let connection = self.table.get_mut(id)?;
         let backend = Backend {
-            source: connection.server.source,
-            addr: connection.server.backend,
+            source: connection.server.source.addr(),
+            addr: connection.server.backend.addr(),
         };
         let mut ctx = context!(self, now);
         connection.reset_half_open(&mut ctx);

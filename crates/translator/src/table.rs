@@ -1,6 +1,7 @@
 //! The tables: connections, flows to connections, tokens to connections, and the timer queue. One
 //! worker's; nothing is shared.
 
+use alloc::boxed::Box;
 use alloc::collections::BinaryHeap;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
@@ -16,7 +17,7 @@ use crate::half_open::HalfOpenQueue;
 use crate::segment::Ends;
 use crate::time::Instant;
 
-/// So many entries of the timer queue may mean nothing, beside one for each connection.
+/// So many entries of the timer queue may mean nothing, beside one for every four connections.
 const OVERTAKEN_TIMERS: usize = 1024;
 
 /// Handshakes that are looked at to find a certain one.
@@ -41,10 +42,14 @@ pub(crate) struct FlowRef {
     pub(crate) leg: Leg,
 }
 
+/// The connections by their handles.
+pub(crate) type Connections = Slab<Box<Connection>>;
+
 /// One worker's tables.
 #[derive(Debug)]
 pub(crate) struct Table {
-    connections: Slab<Connection>,
+    /// Each in an allocation of its own: what many took for a while can be given back.
+    connections: Connections,
     flows: HashTable<FlowRef>,
     tokens: HashTable<ConnectionId>,
     timers: BinaryHeap<Reverse<(Instant, ConnectionId)>>,
@@ -93,7 +98,7 @@ impl Table {
             .iter(&self.connections)
             .take(HALF_OPEN_SEARCH);
         ids.into_iter()
-            .find(|&id| self.connections.get(id as usize).is_some_and(&fits))
+            .find(|&id| self.connections.get(id as usize).is_some_and(|c| fits(c)))
     }
 
     /// Counts the connection among them or not, as its phase says.
@@ -102,7 +107,7 @@ impl Table {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Connection> {
-        self.connections.iter().map(|(_, connection)| connection)
+        self.connections.iter().map(|(_, connection)| &**connection)
     }
 
     /// Handles of the connections that `fit`.
@@ -114,7 +119,7 @@ impl Table {
     }
 
     pub(crate) fn get_mut(&mut self, id: ConnectionId) -> Option<&mut Connection> {
-        self.connections.get_mut(id as usize)
+        self.connections.get_mut(id as usize).map(|c| &mut **c)
     }
 
     /// The connection and flow that a packet with these ends belongs to.
@@ -132,9 +137,7 @@ impl Table {
                 .get(id as usize)
                 .is_some_and(|c| c.local.token == token)
         };
-        self.tokens
-            .find(u64::from(token).wrapping_mul(0x9e37_79b9_7f4a_7c15), has)
-            .copied()
+        self.tokens.find(token_hash(token), has).copied()
     }
 
     /// Adds a connection with its initial subflow and server flow.
@@ -142,7 +145,8 @@ impl Table {
         let token = connection.local.token;
         let initial = connection.subflow(0).flow();
         let server = connection.server_flow();
-        let id = u32::try_from(self.connections.insert(connection)).expect("fewer than 2^32");
+        let id =
+            u32::try_from(self.connections.insert(Box::new(connection))).expect("fewer than 2^32");
         self.insert_flow(
             initial,
             FlowRef {
@@ -157,7 +161,6 @@ impl Table {
                 leg: Leg::Server,
             },
         );
-        let token_hash = |token: u32| u64::from(token).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let connections = &self.connections;
         self.tokens.insert_unique(token_hash(token), id, |&id| {
             connections
@@ -198,14 +201,36 @@ impl Table {
         for leg in subflows.chain([Leg::Server]) {
             self.remove_flow(FlowRef { id, leg });
         }
-        let token_hash = u64::from(token).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        if let Ok(entry) = self.tokens.find_entry(token_hash, |&other| other == id) {
+        if let Ok(entry) = self
+            .tokens
+            .find_entry(token_hash(token), |&other| other == id)
+        {
             entry.remove();
         }
         self.half_open.remove(&mut self.connections, id);
         let connection = self.connections.remove(id as usize);
+        self.shrink();
         self.overtaken += usize::from(connection.armed.is_some());
         debug_assert_eq!(self.tokens.len(), self.connections.len(), "a token each");
+    }
+
+    /// Gives back what many more connections than there are now have taken.
+    fn shrink(&mut self) {
+        let (connections, keys) = (&self.connections, self.hash_keys);
+        if is_far_too_large(self.flows.capacity(), self.flows.len()) {
+            self.flows.shrink_to(self.flows.len() * 2, |&flow| {
+                ends_in(connections, flow).map_or(0, |ends| hash_ends(keys, ends))
+            });
+        }
+        if is_far_too_large(self.tokens.capacity(), self.tokens.len()) {
+            self.tokens.shrink_to(self.tokens.len() * 2, |&id| {
+                let connection = connections.get(id as usize);
+                connection.map_or(0, |c| token_hash(c.local.token))
+            });
+        }
+        if is_far_too_large(self.timers.capacity(), self.timers.len()) {
+            self.timers.shrink_to(self.timers.len() * 2);
+        }
     }
 
     /// Puts a connection in the timer queue, unless it stands there for an earlier time already.
@@ -224,7 +249,7 @@ impl Table {
     /// Drops entries that mean nothing any more when they are the most: under a flood of connections that
     /// come and go they would stand there for a minute each.
     fn tidy_timers(&mut self) {
-        if self.overtaken > self.connections.len() + OVERTAKEN_TIMERS {
+        if self.overtaken > self.connections.len() / 4 + OVERTAKEN_TIMERS {
             let connections = &self.connections;
             let counts = |at: Instant, id: ConnectionId| {
                 let connection = connections.get(id as usize);
@@ -239,6 +264,16 @@ impl Table {
     #[cfg(test)]
     pub(crate) fn timer_entries(&self) -> usize {
         self.timers.len()
+    }
+
+    /// What flows, tokens and timers have room for.
+    #[cfg(test)]
+    pub(crate) fn capacities(&self) -> [usize; 3] {
+        [
+            self.flows.capacity(),
+            self.tokens.capacity(),
+            self.timers.capacity(),
+        ]
     }
 
     /// When the next connection wants to be looked at.
@@ -273,7 +308,7 @@ impl Table {
     }
 }
 
-fn ends_in(connections: &Slab<Connection>, flow: FlowRef) -> Option<Ends> {
+fn ends_in(connections: &Connections, flow: FlowRef) -> Option<Ends> {
     let connection = connections.get(flow.id as usize)?;
     match flow.leg {
         Leg::Server => Some(connection.server_flow()),
@@ -282,6 +317,17 @@ fn ends_in(connections: &Slab<Connection>, flow: FlowRef) -> Option<Ends> {
             .get(usize::from(index))
             .map(|s| s.flow()),
     }
+}
+
+/// Tokens are as good as random; this brings all their bits to where the table looks.
+const fn token_hash(token: u32) -> u64 {
+    (token as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// A table that is worth making smaller: that costs as much as it holds, and happens at most once for every seven
+/// entries that leave for each that stays.
+const fn is_far_too_large(capacity: usize, len: usize) -> bool {
+    capacity > 4096 && len < capacity / 8
 }
 
 fn hash_ends(keys: (u64, u64), ends: Ends) -> u64 {

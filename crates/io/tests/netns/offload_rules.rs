@@ -31,6 +31,7 @@ impl Rules {
     fn new() -> Self {
         network();
         ip("route add unreachable 198.51.100.66");
+        ip("rule add tos 0x10 unreachable");
         let mut offload = Offload::load(DEVICE, 4).unwrap_or_else(|error| panic!("{error}"));
         let path = offload.fast_path(4).unwrap();
         Self { offload, path }
@@ -504,6 +505,10 @@ fn either() {
     let mut lost = lease;
     lost.subflows[0].remote_addr = addr([198, 51, 100, 66]);
     rules.passes("route", &lost, &data_down(&lease));
+    // The traffic class has its own rule.
+    let mut classed = data_down(&lease);
+    classed.ip.traffic_class = 0x10;
+    rules.passes("route", &lease, &classed);
     // Its gate is closed, though its flows lead here.
     let slot = rules.path.lend(None, &lease).unwrap();
     rules.path.take_back(slot);

@@ -17,16 +17,19 @@ use crate::time::Instant;
 /// Challenge ACKs of one leg of a connection.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Challenges {
-    /// Since when they are counted, and how many there were.
-    since: Instant,
+    /// Since when they are counted, in units of 1,024 µs, round and round.
+    since: u32,
+    /// How many there were.
     count: u8,
 }
 
 impl Challenges {
     /// Whether another one may go out.
     fn take(&mut self, now: Instant) -> bool {
-        if now.since(self.since) >= CHALLENGE_PERIOD {
-            (self.since, self.count) = (now, 0);
+        #[allow(clippy::cast_possible_truncation, reason = "it goes round")]
+        let time = (now.0 / 1024) as u32;
+        if time.wrapping_sub(self.since) >= CHALLENGE_PERIOD {
+            (self.since, self.count) = (time, 0);
         }
         self.count = self.count.saturating_add(1);
         self.count <= MAX_CHALLENGES
@@ -39,7 +42,8 @@ pub(super) const FIN_PAUSE: Duration = Duration::from_secs(1);
 const MAX_FINS: u8 = 5;
 /// Challenge ACKs of one connection in each period.
 const MAX_CHALLENGES: u8 = 10;
-const CHALLENGE_PERIOD: Duration = Duration::from_secs(1);
+/// That is one second, in units of 1,024 µs.
+const CHALLENGE_PERIOD: u32 = 1_000_000 / 1024;
 
 impl Connection {
     /// Notes the client's FIN on a subflow, and its ACK of FlexCP's. `true`: it was that ACK.

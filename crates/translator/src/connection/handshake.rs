@@ -175,8 +175,8 @@ impl Connection {
 
     /// The same SYN to another back end.
     pub(crate) fn try_backend(&mut self, ctx: &mut Context<'_>, backend: Backend) {
-        self.server.source = backend.source;
-        self.server.backend = backend.addr;
+        self.server.source = backend.source.into();
+        self.server.backend = backend.addr.into();
         self.server.tried += 1;
         ctx.counters.backend_skipped += 1;
         let outgoing = self.syn_to_server();

@@ -5,6 +5,7 @@
 //! behind it would wait for ever. The client has those bytes and drops them when they come twice, so the
 //! hole can be closed with bytes of no meaning, under the mappings that were declared for it.
 
+use core::num::NonZeroU8;
 use core::time::Duration;
 
 use flexcp_wire::{DataNumber, DssMapping, MpTcpRst, Ssn, TcpFlags};
@@ -27,7 +28,8 @@ const MAX_PACKET: u32 = 32 * 1024;
 /// The same to a client that is not heard.
 const MAX_BLIND_PACKET: u32 = 1024;
 /// Packets in one burst at most; it starts with one and doubles with each burst that is ACKed.
-const MAX_BURST: u8 = 16;
+const MAX_BURST: NonZeroU8 = NonZeroU8::new(16).expect("more than none");
+const TWICE: NonZeroU8 = NonZeroU8::new(2).expect("more than none");
 
 /// Filler on its way into a hole.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,7 +39,7 @@ pub(crate) struct Filler {
     /// Bursts since then, heard or not: each doubles the pause.
     doublings: u8,
     /// Packets in the next burst.
-    burst: u8,
+    burst: NonZeroU8,
     /// The subflow's ACK when it last moved on.
     una: Ssn,
     /// Behind the last burst.
@@ -95,7 +97,7 @@ impl Connection {
             subflow.filler = Some(Filler {
                 in_vain: 0,
                 doublings: 0,
-                burst: 1,
+                burst: NonZeroU8::MIN,
                 una,
                 end: una,
                 due: ctx.now + pause,
@@ -109,7 +111,7 @@ impl Connection {
             filler.doublings = 0;
             filler.due = ctx.now + pause;
             if filled {
-                filler.burst = filler.burst.saturating_mul(2).min(MAX_BURST);
+                filler.burst = filler.burst.saturating_mul(TWICE).min(MAX_BURST);
                 self.fill(ctx, index);
             }
             // Otherwise the subflow's own data is being ACKed: nothing is missing for good.
@@ -158,7 +160,7 @@ impl Connection {
         let known = subflow.filler.unwrap_or(Filler {
             in_vain: 0,
             doublings: 0,
-            burst: 1,
+            burst: NonZeroU8::MIN,
             una,
             end: una,
             due: ctx.now,
@@ -170,7 +172,7 @@ impl Connection {
         let (burst, max_packet) = if heard {
             (known.burst, MAX_PACKET)
         } else {
-            (1, MAX_BLIND_PACKET)
+            (NonZeroU8::MIN, MAX_BLIND_PACKET)
         };
         subflow.filler = Some(Filler {
             in_vain: known.in_vain.saturating_add(1).min(most),
@@ -180,7 +182,7 @@ impl Connection {
             ..known
         });
         let mut at = una;
-        for _ in 0..burst {
+        for _ in 0..burst.get() {
             let Some((mapping, len)) = self.hole_at(index, at) else {
                 break;
             };

@@ -72,7 +72,7 @@ impl Connection {
         };
         let mut translated = *error;
         translated.kind = kind;
-        (translated.src, translated.dst) = (self.server.backend, self.server.source);
+        (translated.src, translated.dst) = (self.server.backend.addr(), self.server.source.addr());
         translated.seq = seq.0;
         to_source(translated, error)
     }
@@ -104,7 +104,7 @@ impl Connection {
             (Phase::Plain | Phase::Fallback, _) => {
                 let subflow = self.subflow(INITIAL);
                 let mut translated = *error;
-                (translated.src, translated.dst) = (subflow.remote, subflow.local);
+                (translated.src, translated.dst) = (subflow.remote.addr(), subflow.local.addr());
                 to_source(translated, error)
             }
             // An established connection outlives an unreachable path (RFC 1122 section 4.2.3.9).

@@ -110,13 +110,13 @@ impl Connection {
     fn evict_join(&mut self, ctx: &mut Context<'_>, from: IpAddr) {
         let knows = |addr: IpAddr| {
             let mut proved = self.subflows.iter().filter(|s| s.proved);
-            proved.any(|subflow| subflow.remote.ip() == addr)
+            proved.any(|subflow| subflow.remote.addr().ip() == addr)
         };
         let is_known = knows(from);
         let gives_way = |&index: &SubflowIndex| {
             let subflow = self.subflow(index);
             let stale = ctx.now.since(subflow.opened) >= STALE_JOIN;
-            let stranger = is_known && !knows(subflow.remote.ip());
+            let stranger = is_known && !knows(subflow.remote.addr().ip());
             subflow.state == SubflowState::Joining && (stale || stranger)
         };
         let oldest = self.indices().filter(gives_way);
@@ -128,7 +128,7 @@ impl Connection {
 
     /// The id under which the subflow's local address was announced; 0 for the initial one.
     fn local_address_id(&self, ctx: &Context<'_>, index: SubflowIndex) -> u8 {
-        let local = self.subflow(index).local;
+        let local = self.subflow(index).local.addr();
         let announced = &ctx.config.services[usize::from(self.service)].announce;
         let same = |address: &Announce| {
             address.addr == local.ip() && address.port.is_none_or(|port| port == local.port())
@@ -153,6 +153,8 @@ impl Connection {
         if self.subflows.len() >= MAX_SLOTS {
             return None;
         }
+        // Few have many: room for four at once would be idle memory.
+        self.subflows.reserve_exact(1);
         self.subflows.push(subflow);
         self.indices().last()
     }

@@ -4,8 +4,6 @@
 //! of the others could apply to the packets that the fast path takes: nothing is to be repeated, filled, announced
 //! or closed, and all that is outstanding stands on one subflow in each direction.
 
-use core::net::{IpAddr, SocketAddr};
-
 use flexcp_wire::{Dsn, Ssn};
 
 use super::{Connection, INITIAL, Phase, Subflow, SubflowIndex, SubflowState};
@@ -167,8 +165,8 @@ impl Connection {
         let clock = server.clock.unwrap_or_default();
         let mut lease = Lease {
             family: if server.backend.is_ipv4() { 4 } else { 6 },
-            server_addr: address(server.backend),
-            source_addr: address(server.source),
+            server_addr: server.backend.octets(),
+            source_addr: server.source.octets(),
             server_port: server.backend.port(),
             source_port: server.source.port(),
             active: self.active.into(),
@@ -310,8 +308,8 @@ impl Subflow {
 
     fn export(&self) -> LeaseSubflow {
         LeaseSubflow {
-            remote_addr: address(self.remote),
-            local_addr: address(self.local),
+            remote_addr: self.remote.octets(),
+            local_addr: self.local.octets(),
             remote_port: self.remote.port(),
             local_port: self.local.port(),
             lent: 1,
@@ -355,18 +353,6 @@ impl Subflow {
         self.outstanding_since = Instant(lent.outstanding_since);
         self.bytes_up = lent.bytes_up;
         self.bytes_down = lent.bytes_down;
-    }
-}
-
-/// An address in network order, an IPv4 one in the first four bytes.
-fn address(addr: SocketAddr) -> [u8; 16] {
-    match addr.ip() {
-        IpAddr::V4(ip) => {
-            let mut bytes = [0; 16];
-            bytes[..4].copy_from_slice(&ip.octets());
-            bytes
-        }
-        IpAddr::V6(ip) => ip.octets(),
     }
 }
 

@@ -22,7 +22,7 @@ mod view;
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use core::net::SocketAddr;
+use core::time::Duration;
 
 use flexcp_wire::{Dsn, TcpFlags, TcpOption, TcpSeq};
 
@@ -36,6 +36,7 @@ pub(crate) use self::subflow::{Subflow, SubflowState};
 use crate::auth::{Key, SecretStream};
 use crate::config::Config;
 use crate::counters::Counters;
+use crate::endpoint::Endpoint;
 use crate::frame::Transmit;
 use crate::half_open::HalfOpenLinks;
 use crate::lending::Lending;
@@ -50,6 +51,9 @@ pub(crate) type SubflowSet = u8;
 
 /// The initial subflow.
 pub(crate) const INITIAL: SubflowIndex = 0;
+
+/// A connection without a packet for so long gives back memory that stands ready for mappings.
+const RESTING: Duration = Duration::from_secs(10);
 
 /// What a connection may use of the translator while it handles a packet.
 pub(crate) struct Context<'a> {
@@ -93,9 +97,9 @@ pub(crate) enum Phase {
 #[derive(Debug)]
 pub(crate) struct ServerLeg {
     /// What the server sees as its client.
-    pub(crate) source: SocketAddr,
+    pub(crate) source: Endpoint,
     /// The server.
-    pub(crate) backend: SocketAddr,
+    pub(crate) backend: Endpoint,
     /// Back ends tried so far.
     pub(crate) tried: u8,
     /// It has answered the SYN.
@@ -222,8 +226,8 @@ impl Connection {
             service,
             phase: Phase::SynSent,
             server: ServerLeg {
-                source: backend.source,
-                backend: backend.addr,
+                source: backend.source.into(),
+                backend: backend.addr.into(),
                 tried: 1,
                 answered: false,
                 isn: TcpSeq(0),
@@ -293,18 +297,18 @@ impl Connection {
     }
 
     /// The packets from the server, as the flow table knows them.
-    pub(crate) const fn server_flow(&self) -> Ends {
+    pub(crate) fn server_flow(&self) -> Ends {
         Ends {
-            from: self.server.backend,
-            to: self.server.source,
+            from: self.server.backend.addr(),
+            to: self.server.source.addr(),
         }
     }
 
     /// The ends of a packet to the server.
-    pub(crate) const fn server_ends(&self) -> Ends {
+    pub(crate) fn server_ends(&self) -> Ends {
         Ends {
-            from: self.server.source,
-            to: self.server.backend,
+            from: self.server.source.addr(),
+            to: self.server.backend.addr(),
         }
     }
 
@@ -423,6 +427,13 @@ impl Connection {
             .map(|since| living.map(|s| s.last_heard).fold(since, Instant::max))
     }
 
+    /// When an idle connection gives back memory that it does not need now.
+    fn resting(&self) -> Option<Instant> {
+        let spare = |s: &Subflow| s.up.has_room_to_spare() || s.down.has_room_to_spare();
+        let any = self.subflows.iter().any(spare);
+        any.then(|| self.last_packet + RESTING)
+    }
+
     /// When [`handle_timeout`](Self::handle_timeout) has something to do, at the earliest.
     pub(crate) fn deadline(&self, config: &Config) -> Instant {
         let timeouts = &config.timeouts;
@@ -455,6 +466,7 @@ impl Connection {
                     .chain(closing)
                     .chain(orphaned)
                     .chain(self.announce.due)
+                    .chain(self.resting())
                     .fold(idle, Instant::min)
             }
         }
@@ -494,6 +506,12 @@ impl Connection {
                 self.announce_due(ctx);
                 self.fill_due(ctx);
                 self.repeat_fins(ctx);
+                if self.resting().is_some_and(|at| ctx.now >= at) {
+                    for subflow in &mut self.subflows {
+                        subflow.up.give_back();
+                        subflow.down.give_back();
+                    }
+                }
                 true
             }
         }

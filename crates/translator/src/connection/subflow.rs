@@ -1,6 +1,5 @@
 //! One subflow: the client's end of it, and FlexCP's.
 
-use core::net::SocketAddr;
 use core::time::Duration;
 
 use flexcp_wire::Ssn;
@@ -9,6 +8,7 @@ use super::clock::SubflowClock;
 use super::close::FIN_PAUSE;
 use super::hole::Filler;
 use crate::dtree::Lane;
+use crate::endpoint::Endpoint;
 use crate::segment::{Ends, Segment};
 use crate::time::Instant;
 
@@ -38,9 +38,9 @@ pub(crate) enum SubflowState {
 pub(crate) struct Subflow {
     pub(crate) state: SubflowState,
     /// The client's end.
-    pub(crate) remote: SocketAddr,
+    pub(crate) remote: Endpoint,
     /// What the client addresses.
-    pub(crate) local: SocketAddr,
+    pub(crate) local: Endpoint,
     /// The client's address id; 0 for the initial subflow.
     pub(crate) address_id: u8,
     pub(crate) backup: bool,
@@ -124,8 +124,8 @@ impl Subflow {
         };
         Self {
             state: SubflowState::Joining,
-            remote: syn.source(),
-            local: syn.destination(),
+            remote: syn.source().into(),
+            local: syn.destination().into(),
             address_id: 0,
             backup: false,
             suspect: false,
@@ -166,18 +166,18 @@ impl Subflow {
     }
 
     /// Ends of a packet to the client.
-    pub(crate) const fn ends(&self) -> Ends {
+    pub(crate) fn ends(&self) -> Ends {
         Ends {
-            from: self.local,
-            to: self.remote,
+            from: self.local.addr(),
+            to: self.remote.addr(),
         }
     }
 
     /// Ends of a packet from the client, as the flow table knows them.
-    pub(crate) const fn flow(&self) -> Ends {
+    pub(crate) fn flow(&self) -> Ends {
         Ends {
-            from: self.remote,
-            to: self.local,
+            from: self.remote.addr(),
+            to: self.local.addr(),
         }
     }
 

@@ -11,10 +11,10 @@ impl Connection {
         ConnectionView {
             service: usize::from(self.service),
             state: self.state(),
-            client: initial.remote,
-            server: initial.local,
-            source: self.server.source,
-            backend: self.server.backend,
+            client: initial.remote.addr(),
+            server: initial.local.addr(),
+            source: self.server.source.addr(),
+            backend: self.server.backend.addr(),
             token: mptcp.then_some(self.local.token),
             age: now.since(self.opened),
             idle: now.since(self.last_packet),
@@ -43,8 +43,8 @@ impl Connection {
     fn subflow_view(&self, index: super::SubflowIndex) -> SubflowView {
         let subflow = self.subflow(index);
         SubflowView {
-            client: subflow.remote,
-            local: subflow.local,
+            client: subflow.remote.addr(),
+            local: subflow.local.addr(),
             address_id: subflow.address_id,
             active: self.active == index,
             backup: subflow.backup,

@@ -11,7 +11,7 @@ impl Lane {
         let front = self.runs.front()?;
         let (mut ssn, mut dsn) = (front.ssn, front.dsn);
         for run in &self.runs {
-            if run.unit == 0 || run.ssn != ssn || run.dsn != dsn {
+            if run.unit == 0 || run.ssn != ssn || run.dsn.0 != dsn.0 {
                 return None;
             }
             (ssn, dsn) = (run.ssn_end(), run.dsn_end());
@@ -104,7 +104,7 @@ impl fmt::Debug for Lane {
                 match &mut known {
                     Some((known, bytes))
                         if known.unit == unit
-                            && known.dsn.add(u64::from(*bytes)) == part.dsn
+                            && known.dsn.add(u64::from(*bytes)).0 == part.dsn.0
                             && known.ssn.add(*bytes) == part.ssn =>
                     {
                         *bytes += len;

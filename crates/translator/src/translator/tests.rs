@@ -1,4 +1,4 @@
-//! The timer queue under a flood.
+//! The tables under a flood.
 
 use core::net::{IpAddr, Ipv4Addr};
 
@@ -41,8 +41,7 @@ fn syn(port: u16) -> [u8; 72] {
     bytes
 }
 
-#[test]
-fn timer_queue_stays_in_proportion_while_connections_come_and_go() {
+fn reverse(source_ports: core::ops::RangeInclusive<u16>) -> Translator {
     let addr = |text: &str| text.parse().expect("an address");
     let config = Config {
         services: alloc::vec![Service {
@@ -52,15 +51,18 @@ fn timer_queue_stays_in_proportion_while_connections_come_and_go() {
                 listen: alloc::vec![addr("10.9.1.2:80")],
                 backends: alloc::vec![addr("10.8.1.2:80")],
                 source: alloc::vec![Ipv4Addr::new(10, 8, 1, 1).into()],
-                source_ports: 1000..=1015,
+                source_ports,
             },
         }],
         limits: Limits::default(),
         timeouts: Timeouts::default(),
         share: crate::Share::default(),
     };
-    let mut translator = Translator::new(config, [7; 32]);
-    let mut opened = 0;
+    Translator::new(config, [7; 32])
+}
+
+/// 20,000 SYNs, ten in each millisecond.
+fn open_many(translator: &mut Translator) {
     for n in 0..20_000_u64 {
         let mut buf = [0; 200];
         let port = u16::try_from(n % 60_000).unwrap_or(0) + 1;
@@ -70,18 +72,36 @@ fn timer_queue_stays_in_proportion_while_connections_come_and_go() {
             gso: None,
         };
         let mut frame = Frame::new(&mut buf, 128..172, offload);
-        // Each takes the place of the oldest: there are 16 ports.
         let now = Instant::from_millis(n / 10);
         let _ = translator.handle_packet(now, &mut frame);
         while translator.poll_transmit().is_some() {}
-        opened = translator.counters().connections_opened;
     }
-    assert_eq!(opened, 20_000);
+    assert_eq!(translator.counters().connections_opened, 20_000);
+}
+
+#[test]
+fn timer_queue_stays_in_proportion_while_connections_come_and_go() {
+    // Each takes the place of the oldest: there are 16 ports.
+    let mut translator = reverse(1000..=1015);
+    open_many(&mut translator);
     let entries = translator.table.timer_entries();
     assert!(
         entries < 16 + 2 * OVERTAKEN,
         "{entries} entries for 16 connections"
     );
+}
+
+#[test]
+fn tables_are_small_again_after_many_connections() {
+    let mut translator = reverse(1000..=60_999);
+    open_many(&mut translator);
+    let full = translator.table.capacities();
+    assert!(full.iter().all(|&room| room >= 20_000), "{full:?}");
+    translator.handle_timeout(Instant::from_millis(3_600_000));
+    while translator.poll_transmit().is_some() {}
+    assert_eq!(translator.table.len(), 0);
+    let empty = translator.table.capacities();
+    assert!(empty.iter().all(|&room| room < 8_192), "{empty:?}");
 }
 
 /// As many entries as may mean nothing.

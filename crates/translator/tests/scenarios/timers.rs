@@ -1,5 +1,7 @@
 //! Timers: how long state is kept, and that nobody is woken for nothing.
 
+use flexcp_translator::internals;
+
 use crate::support::{Scenario, Setup, millis};
 
 #[test]
@@ -270,5 +272,24 @@ fn syn_received_syn_ack_again_starts_the_time_anew() {
     t.at(8000);
     t.timeout().gives(&[]);
     assert_eq!(t.state(), "handshake");
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
+fn established_idle_connection_gives_its_memory_back() {
+    let mut t = Setup::new().established();
+    t.server(". 1:1001(1000) ack 1 win 512")
+        .gives(&["client0 . 1:1001(1000) ack 1 win 512 <dss ack 1 map 1:1001@1>"]);
+    let _ = t.client(0, ". 1:1(0) ack 1001 win 509 <dss ack 1001>");
+    assert_eq!(internals::spare_lanes(&t.translator), 1);
+    assert_eq!(t.next_timeout(), Some(10_000));
+    t.at(8000);
+    let _ = t.client(0, ". 1:1(0) ack 1001 win 510 <dss ack 1001>");
+    t.at(10_000);
+    t.timeout().gives(&[]);
+    assert_eq!(internals::spare_lanes(&t.translator), 1, "not idle yet");
+    t.at(18_000);
+    t.timeout().gives(&[]);
+    assert_eq!(internals::spare_lanes(&t.translator), 0);
     assert_eq!(t.moved(), "");
 }

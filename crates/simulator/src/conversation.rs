@@ -1,4 +1,5 @@
-//! A connection through the translator: its handshake, then data down and ACKs up.
+//! A connection through the translator without ends that think: its handshake, then data and ACKs, as many as one
+//! likes. For measuring the translator alone: nothing here allocates once the connection is open.
 
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -8,20 +9,26 @@ use flexcp_translator::{
     Verdict,
 };
 use flexcp_wire::{
-    CapableFlags, CapableKeys, ChecksumState, DataNumber, Dss, Gso, GsoKind, IpHeader, MpCapable,
-    MptcpOption, Offload, OptionWriter, TcpFlags, TcpHeader, TcpOption, TcpOptions, Timestamps,
+    CapableFlags, CapableKeys, ChecksumState, DataNumber, Dss, DssMapping, Gso, GsoKind, IpHeader,
+    MpCapable, MptcpOption, Offload, OptionWriter, TcpFlags, TcpHeader, TcpOption, TcpOptions,
+    Timestamps,
 };
 use sha2::{Digest as _, Sha256};
 
 /// A connection that is established, and what it takes to go on with it.
-pub(super) struct Conversation {
+#[derive(Debug)]
+pub struct Conversation {
     translator: Translator,
     now: Instant,
     buf: Vec<u8>,
-    /// Behind the data of the server so far.
+    /// Bytes of the server so far.
     sent: u64,
     /// The data sequence number of its first byte.
     first: u64,
+    /// Bytes of the client so far.
+    sent_up: u64,
+    /// The data sequence number of its first byte.
+    first_up: u64,
     /// Packets are made and not translated, to see what making them costs.
     only_made: bool,
 }
@@ -38,13 +45,16 @@ struct Packet {
 
 impl Conversation {
     /// Plays the handshake.
-    pub(super) fn open() -> Self {
+    #[must_use]
+    pub fn open() -> Self {
         let mut conversation = Self {
             translator: Translator::new(config(), [7; 32]),
             now: Instant::default(),
             buf: vec![0; HEADROOM + 100 + SEGMENT * SEGMENTS],
             sent: 0,
             first: 0,
+            sent_up: 0,
+            first_up: first_number(CLIENT_KEY),
             only_made: false,
         };
         let syn = up(CLIENT_ISN, 0, TcpFlags::SYN);
@@ -53,11 +63,7 @@ impl Conversation {
         let syn_ack = down(SERVER_ISN, CLIENT_ISN + 1, flags, 0);
         let answer = conversation.send(syn_ack, &opening(None));
         let key = proxy_key(&answer);
-        let digest = Sha256::digest(key.to_be_bytes());
-        let low = digest
-            .last_chunk()
-            .map_or(0, |low| u64::from_be_bytes(*low));
-        conversation.first = low.wrapping_add(1);
+        conversation.first = first_number(key);
         let keys = CapableKeys::Ack {
             sender: CLIENT_KEY,
             receiver: key,
@@ -69,27 +75,59 @@ impl Conversation {
     }
 
     /// From now on packets are only made.
-    pub(super) fn only_make(&mut self) {
+    pub const fn only_make(&mut self) {
         self.only_made = true;
     }
 
     /// A packet of many segments from the server.
-    pub(super) fn data_down(&mut self) {
+    pub fn data_down(&mut self) {
         let seq = self.server_next();
         let len = SEGMENT * SEGMENTS;
-        let packet = down(seq, CLIENT_ISN + 1, TcpFlags::ACK, len);
+        let packet = down(seq, self.client_next(), TcpFlags::ACK, len);
         self.send(packet, &with_clock(None));
         self.sent += len as u64;
     }
 
+    /// A segment of the client's, with its mapping.
+    pub fn data_up(&mut self) {
+        let ssn = low_half(self.sent_up).wrapping_add(1);
+        let dss = Dss {
+            data_ack: Some(DataNumber::Long(self.first.wrapping_add(self.sent))),
+            mapping: Some(DssMapping {
+                dsn: DataNumber::Long(self.first_up.wrapping_add(self.sent_up)),
+                ssn,
+                len: SEGMENT as u16,
+                checksum: None,
+            }),
+            ..Dss::default()
+        };
+        let mut packet = up(self.client_next(), self.server_next(), TcpFlags::ACK);
+        packet.payload = SEGMENT;
+        let options = with_clock(Some(TcpOption::Mptcp(MptcpOption::Dss(dss))));
+        self.send(packet, &options);
+        self.sent_up += SEGMENT as u64;
+    }
+
+    /// The server's ACK of all of it.
+    pub fn ack_down(&mut self) {
+        let packet = down(self.server_next(), self.client_next(), TcpFlags::ACK, 0);
+        self.send(packet, &with_clock(None));
+    }
+
     /// The number of the server's next byte.
-    fn server_next(&self) -> u32 {
-        let low = u32::try_from(self.sent & u64::from(u32::MAX)).unwrap_or(0);
-        SERVER_ISN.wrapping_add(1).wrapping_add(low)
+    const fn server_next(&self) -> u32 {
+        SERVER_ISN.wrapping_add(1).wrapping_add(low_half(self.sent))
+    }
+
+    /// The number of the client's next byte.
+    const fn client_next(&self) -> u32 {
+        CLIENT_ISN
+            .wrapping_add(1)
+            .wrapping_add(low_half(self.sent_up))
     }
 
     /// The client's ACK of all of it.
-    pub(super) fn ack_up(&mut self) {
+    pub fn ack_up(&mut self) {
         let ack = self.server_next();
         let data_ack = self.first.wrapping_add(self.sent);
         let dss = Dss {
@@ -97,7 +135,7 @@ impl Conversation {
             ..Dss::default()
         };
         let options = with_clock(Some(TcpOption::Mptcp(MptcpOption::Dss(dss))));
-        self.send(up(CLIENT_ISN + 1, ack, TcpFlags::ACK), &options);
+        self.send(up(self.client_next(), ack, TcpFlags::ACK), &options);
     }
 
     /// Translates a packet, which has to be sent on; the headers that it has then.
@@ -135,7 +173,7 @@ impl Conversation {
             checksum: ChecksumState::Partial,
             gso: (packet.payload > SEGMENT).then_some(Gso {
                 kind: GsoKind::TcpV4,
-                size: u16::try_from(SEGMENT).unwrap_or(u16::MAX),
+                size: SEGMENT as u16,
                 ecn: false,
             }),
         };
@@ -155,6 +193,19 @@ impl Conversation {
         while self.translator.poll_transmit().is_some() {}
         headers
     }
+}
+
+/// The data sequence number of the first byte of whoever has this key (RFC 8684, section 3.1).
+fn first_number(key: u64) -> u64 {
+    let digest = Sha256::digest(key.to_be_bytes());
+    let low = digest.last_chunk();
+    low.map_or(0, |low| u64::from_be_bytes(*low))
+        .wrapping_add(1)
+}
+
+/// A position as it goes into a field of 32 bits.
+const fn low_half(position: u64) -> u32 {
+    position as u32
 }
 
 /// Options as they go into a header, and their length.
@@ -243,7 +294,7 @@ fn config() -> Config {
     }];
     Config {
         services: vec![Service {
-            name: "bench".into(),
+            name: "conversation".into(),
             mode: Mode::Transparent {
                 destinations,
                 ports: vec![],

@@ -1,13 +1,12 @@
 //! What single operations cost: nanoseconds, and instructions as valgrind counts them.
 
-mod conversation;
-
 use std::env;
 use std::hint::black_box;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
+use flexcp_simulator::Conversation;
 use flexcp_translator::internals::Lane;
 use flexcp_wire::{
     DataNumber, Dsn, Dss, DssMapping, MptcpOption, OptionWriter, Ssn, TcpOption, TcpOptions,
@@ -15,7 +14,6 @@ use flexcp_wire::{
 };
 
 use crate::record::{Results, median};
-use conversation::Conversation;
 
 /// An operation that can be repeated: how long that many repetitions take.
 type Operation = fn(u32) -> Duration;
