@@ -119,6 +119,8 @@ impl Stage {
                 failure.clone_into(&mut why);
             }
         }
+        // Now they are idle.
+        thread::sleep(SETTLE);
         let with = self.bytes()?;
         ensure!(
             open * 10 >= connections * 9,
@@ -221,7 +223,8 @@ fn address(slice: u16) -> IpAddr {
 /// Port of the first slice; FlexCP's service covers 4000 to 5999.
 const PORT: u16 = 5000;
 
-/// After the end of all connections: longer than FlexCP's `linger`, and than 2 s of its rejoin timers.
+/// After the last packet: longer than what FlexCP takes to see that connections are idle, and than its `linger` after
+/// their end.
 const SETTLE: Duration = Duration::from_secs(15);
 /// What FlexCP may take beyond that to let go of all.
 const LEAVING: Duration = Duration::from_secs(120);

@@ -391,7 +391,10 @@ impl Lane {
                 self.inversions += u32::from(run.dsn.before(last.dsn_end()));
                 self.runs.push_back(run);
             }
-            None => self.runs.push_back(run),
+            None => {
+                self.reserve_first();
+                self.runs.push_back(run);
+            }
         }
     }
 
@@ -424,6 +427,7 @@ impl Lane {
             return index;
         }
         self.inversions -= self.inverted_before(index);
+        self.reserve_first();
         self.runs.insert(index, piece);
         self.inversions += self.inverted_before(index) + self.inverted_before(index + 1);
         index + 1
@@ -439,6 +443,13 @@ impl Lane {
                 .get(index)
                 .is_some_and(|run| run.dsn.before(previous.dsn_end())),
         )
+    }
+
+    /// Room for one run, where there is none: that is all that most connections ever need.
+    fn reserve_first(&mut self) {
+        if self.runs.capacity() == 0 {
+            self.runs.reserve_exact(1);
+        }
     }
 
     fn pop_front(&mut self) {
