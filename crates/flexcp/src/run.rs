@@ -7,12 +7,14 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use flexcp_io::{
-    KernelError, KernelTables, Offload, OffloadError, Reasons, Signal, Signals, Tun, TunError,
-    Waker, ethernet_interfaces,
+    KernelError, KernelTables, Offload, OffloadError, Reasons, Signal, Signals, Steering,
+    SteeringError, Target, Tun, TunError, Waker, ethernet_interfaces,
 };
+use flexcp_translator::{Exceptions, Rules};
 use sd_notify::NotifyState;
 use tracing::{info, warn};
 
+use crate::config::file;
 use crate::config::live::{self, ThisHost};
 use crate::config::span::Severity;
 use crate::config::{self, Config, Diagnostics, ReadError, plan};
@@ -50,10 +52,18 @@ pub fn run(path: &Path) -> Result<(), RunError> {
     info!("device {} made", tun.name());
     let device = tun.index();
     let queues = queues(tun, &config, &sources)?;
-    let (mut workers, handles): (Vec<_>, Vec<_>) = Worker::all(queues)
+    let hash_keys = hash_keys().map_err(RunError::Random)?;
+    let steering = steering(&config, &queues, hash_keys);
+    let (mut workers, handles): (Vec<_>, Vec<_>) = Worker::all(queues, hash_keys)
         .map_err(RunError::Worker)?
         .into_iter()
         .unzip();
+    for (worker, exceptions) in workers.iter_mut().zip(steering) {
+        worker.steer(exceptions);
+    }
+    if config.device.pin.value {
+        workers.iter_mut().for_each(Worker::pin);
+    }
     let mut report = |change: &str| info!("kernel: {change}");
     let kernel = KernelTables::install(&plan::kernel(&config, &sources), &mut report)?;
 
@@ -98,6 +108,55 @@ fn queues(
     tuns.insert(0, tun);
     let told = (0..count).map(|worker| plan::translator(config, sources, worker));
     Ok(tuns.into_iter().zip(told).collect())
+}
+
+fn hash_keys() -> io::Result<(u64, u64)> {
+    let key = || flexcp_io::random_bytes().map(u64::from_ne_bytes);
+    Ok((key()?, key()?))
+}
+
+/// Brings packets to their workers as wanted, where the kernel can; otherwise the log says what is missing. Gives
+/// what each worker claims flows in, when packets come to their owners.
+fn steering(
+    config: &Config,
+    queues: &[(Tun, flexcp_translator::Config)],
+    hash_keys: (u64, u64),
+) -> Vec<Exceptions> {
+    let target = match config.device.steering.value {
+        file::Steering::Owner => Target::Owner,
+        file::Steering::Scatter => Target::Scatter,
+        file::Steering::Kernel => return vec![],
+    };
+    if queues.len() < 2 {
+        return vec![];
+    }
+    let steered = steer(queues, hash_keys, target);
+    match &steered {
+        Ok(_) if target == Target::Owner => info!("steering: packets come to their worker"),
+        Ok(_) => warn!("steering: packets are scattered, to measure what handing over costs"),
+        Err(error) => warn!("no steering: {error}; workers hand packets over"),
+    }
+    steered.unwrap_or_default()
+}
+
+fn steer(
+    queues: &[(Tun, flexcp_translator::Config)],
+    hash_keys: (u64, u64),
+    target: Target,
+) -> Result<Vec<Exceptions>, SteeringError> {
+    let Some((device, told)) = queues.first() else {
+        return Ok(vec![]);
+    };
+    let share = plan::steered_flows(told);
+    let all = share.saturating_mul(queues.len());
+    let rules = Rules::new(told, hash_keys);
+    let steering = Steering::load(&rules, target, u32::try_from(all).unwrap_or(u32::MAX))?;
+    steering.attach(device)?;
+    if target == Target::Scatter {
+        return Ok(vec![]);
+    }
+    let of = |worker| Ok(Exceptions::new(Box::new(steering.flows(worker)?), share));
+    (0..rules.workers).map(of).collect()
 }
 
 /// The fast path, when it is wanted and the kernel can: each worker gets its share. Otherwise the log says

@@ -16,8 +16,11 @@ use std::time::Duration;
 
 use flexcp_io::{PacketBuffer, Tun, Waker};
 use flexcp_translator::{
-    Config, ConnectionView, Counters, Drops, FastPath, Frame, Instant, Translator, Verdict,
+    Config, ConnectionView, Counters, Drops, Exceptions, FastPath, Frame, Instant, Translator,
+    Verdict,
 };
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use tracing::{info, warn};
 
 use self::handover::{Handover, Sorted};
 use self::memory::Memory;
@@ -31,6 +34,8 @@ pub struct Worker {
     handover: Option<Handover>,
     requests: Receiver<Request>,
     waker: Arc<Waker>,
+    /// Stays on a CPU of its own.
+    pinned: bool,
 }
 
 /// From the device through the translator and back.
@@ -70,6 +75,8 @@ pub struct CarrierCounters {
     pub handed_over: u64,
     /// Such packets that were lost because the other one lags behind.
     pub handover_lost: u64,
+    /// Flows whose packets others have to hand over, as the steering program's map had no room for them.
+    pub steering_full: u64,
 }
 
 /// What can be asked of a worker.
@@ -85,19 +92,20 @@ pub(crate) enum Request {
 
 impl Worker {
     /// A worker for each queue, and the handles to them. The first queue is for the translator that the first
-    /// of `configs` tells what to do, and so on.
+    /// of `configs` tells what to do, and so on. `hash_keys`, of what names the owner of a packet, must be
+    /// unpredictable.
     ///
     /// # Errors
     /// When the process has no file descriptor left, or no randomness is to be had.
-    pub fn all(queues: Vec<(Tun, Config)>) -> io::Result<Vec<(Self, WorkerHandle)>> {
+    pub fn all(
+        queues: Vec<(Tun, Config)>,
+        hash_keys: (u64, u64),
+    ) -> io::Result<Vec<(Self, WorkerHandle)>> {
         let (tuns, configs): (Vec<_>, Vec<_>) = queues.into_iter().unzip();
         let wakers = tuns.iter().map(|_| Waker::new().map(Arc::new));
         let wakers: Vec<_> = wakers.collect::<io::Result<_>>()?;
         let handovers: Vec<_> = if tuns.len() > 1 {
-            let keys = flexcp_io::random_bytes::<16>()?;
-            let (low, high) = keys.split_at(8);
-            let key = |half: &[u8]| u64::from_ne_bytes(half.try_into().expect("8 bytes"));
-            let ends = Handover::connect(&configs, &wakers, (key(low), key(high)));
+            let ends = Handover::connect(&configs, &wakers, hash_keys);
             ends.into_iter().map(Some).collect()
         } else {
             vec![None]
@@ -122,6 +130,7 @@ impl Worker {
                 handover,
                 requests,
                 waker,
+                pinned: false,
             };
             workers.push((worker, handle));
         }
@@ -133,11 +142,31 @@ impl Worker {
         self.path.translator.set_fast_path(fast_path);
     }
 
+    /// A program in the kernel brings packets to their worker, and this one claims what is not where its ends
+    /// say. Nothing happens when there is no other worker.
+    pub fn steer(&mut self, exceptions: Exceptions) {
+        if let Some(handover) = &mut self.handover {
+            handover.steer(exceptions);
+            self.path.translator.watch_flows();
+        }
+    }
+
+    /// Makes it stay on the CPU that has its number among those that the process may use.
+    pub fn pin(&mut self) {
+        self.pinned = true;
+    }
+
     /// Works until it is told to stop.
     ///
     /// # Errors
     /// When the device can't be read any more, as when it was deleted.
     pub fn run(mut self) -> io::Result<()> {
+        if self.pinned {
+            match pin(self.number) {
+                Ok(cpu) => info!("worker {} stays on CPU {cpu}", self.number),
+                Err(error) => warn!("worker {} can't stay on one CPU: {error}", self.number),
+            }
+        }
         loop {
             let due = self.path.translator.poll_timeout();
             let timeout = due.map(|due| due.since(now()));
@@ -155,7 +184,8 @@ impl Worker {
                 self.batch()?;
             }
             self.take_parcels();
-            self.path.handle_timeout(&self.buffer);
+            let handover = self.handover.as_mut();
+            self.path.handle_timeout(handover, &self.buffer);
             if ready.woken && self.answer().is_break() {
                 return Ok(());
             }
@@ -172,14 +202,14 @@ impl Worker {
             };
             let Some(handover) = &mut self.handover else {
                 path.translate(&mut frame);
-                path.transmit(&self.buffer);
+                path.transmit(None, &self.buffer);
                 continue;
             };
             let (range, offload) = (frame.range(), frame.offload);
             let sorted = handover.sort(&path.translator, &mut self.buffer, range.clone(), offload);
             if path.carrier.is_ours(sorted) {
                 path.translate(&mut self.buffer.frame(range, offload));
-                path.transmit(&self.buffer);
+                path.transmit(Some(handover), &self.buffer);
             }
         }
         Ok(())
@@ -202,7 +232,7 @@ impl Worker {
             };
             if path.carrier.is_ours(sorted) {
                 path.translate(&mut parcel.buffer.frame(range, offload));
-                path.transmit(&parcel.buffer);
+                path.transmit(Some(handover), &parcel.buffer);
             }
             handover.give_back(from, parcel.buffer);
         }
@@ -213,7 +243,9 @@ impl Worker {
             self.path.translator.recall_all(now());
             // Whoever asked may have given up since.
             match request {
-                Request::Stats(answer) => drop(answer.try_send(self.path.snapshot())),
+                Request::Stats(answer) => {
+                    let _ = answer.try_send(self.path.snapshot(self.handover.as_ref()));
+                }
                 Request::Connections(answer) => {
                     drop(answer.try_send(self.path.translator.connections(now()).collect()));
                 }
@@ -225,12 +257,13 @@ impl Worker {
 }
 
 impl Path {
-    fn snapshot(&self) -> Snapshot {
+    fn snapshot(&self, handover: Option<&Handover>) -> Snapshot {
         Snapshot {
             counters: *self.translator.counters(),
             drops: *self.translator.drops(),
             carrier: CarrierCounters {
                 malformed_rx: self.tun.malformed(),
+                steering_full: handover.map_or(0, Handover::refused),
                 ..self.carrier
             },
         }
@@ -244,8 +277,12 @@ impl Path {
         }
     }
 
-    /// Sends what the translator has made; its payload may stand in the packet just handled.
-    fn transmit(&mut self, buffer: &PacketBuffer) {
+    /// Sends what the translator has made; its payload may stand in the packet just handled. The answers will
+    /// come to this worker.
+    fn transmit(&mut self, handover: Option<&mut Handover>, buffer: &PacketBuffer) {
+        if let Some(handover) = handover {
+            handover.update(&mut self.translator);
+        }
         while let Some(transmit) = self.translator.poll_transmit() {
             if self
                 .tun
@@ -257,11 +294,11 @@ impl Path {
         }
     }
 
-    fn handle_timeout(&mut self, buffer: &PacketBuffer) {
+    fn handle_timeout(&mut self, handover: Option<&mut Handover>, buffer: &PacketBuffer) {
         let due = self.translator.poll_timeout();
         if due.is_some_and(|due| due <= now()) {
             self.translator.handle_timeout(now());
-            self.transmit(buffer);
+            self.transmit(handover, buffer);
             let counters = self.translator.counters();
             let open = counters.connections_opened - counters.connections_closed;
             self.memory.note(open);
@@ -315,6 +352,7 @@ impl CarrierCounters {
             ("send_failed", self.send_failed),
             ("handed_over", self.handed_over),
             ("handover_lost", self.handover_lost),
+            ("steering_full", self.steering_full),
         ]
         .into_iter()
     }
@@ -365,6 +403,20 @@ pub fn spawn(
             let _ended = Ended(Some(ended));
             worker.run()
         })
+}
+
+/// Keeps the calling thread on the `number`-th CPU of those that it may use, counted round. Gives the CPU.
+fn pin(number: usize) -> io::Result<usize> {
+    let allowed = sched_getaffinity(None)?;
+    let cpus: Vec<_> = (0..CpuSet::MAX_CPU)
+        .filter(|cpu| allowed.is_set(*cpu))
+        .collect();
+    let cpu = cpus.get(number % cpus.len().max(1)).copied();
+    let cpu = cpu.ok_or_else(|| io::Error::other("there is no CPU to run on"))?;
+    let mut only = CpuSet::new();
+    only.set(cpu);
+    sched_setaffinity(None, &only)?;
+    Ok(cpu)
 }
 
 /// The worker has ended, or does not answer.

@@ -5,8 +5,9 @@
 //! Everything here acts on the network namespace of the calling thread.
 //!
 //! This is the only crate of FlexCP with `unsafe`: three ioctls in [`Tun`], the signal mask in
-//! [`Signals`], binding and options of [`PacketSocket`], the policy of [`run_promptly`], and in [`Offload`] the
-//! gates' memory and the layout of what it shares with the kernel's programs.
+//! [`Signals`], binding and options of [`PacketSocket`], the policy of [`run_promptly`], in [`Offload`] the
+//! gates' memory and the layout of what it shares with the kernel's programs, and the same layout and an ioctl in
+//! [`Steering`].
 #![deny(
     clippy::undocumented_unsafe_blocks,
     reason = "each unsafe block tells why it is sound"
@@ -19,6 +20,7 @@ mod offload;
 mod packet;
 mod schedule;
 mod signal;
+mod steering;
 mod tun;
 
 pub use event::{Ready, Waker, monotonic_micros, random_bytes, wait};
@@ -32,4 +34,5 @@ pub use offload::{KernelFastPath, Offload, OffloadError, Reasons, Tried};
 pub use packet::{PacketSocket, ReceivedFrame};
 pub use schedule::run_promptly;
 pub use signal::{Signal, Signals};
+pub use steering::{SteeredFlows, Steering, SteeringError, Target};
 pub use tun::{PacketBuffer, Tun, TunError};

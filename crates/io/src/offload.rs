@@ -79,7 +79,7 @@ pub enum OffloadError {
 }
 
 /// Without the verifier's words, which fill pages and are for whoever changes the program.
-fn without_log(error: &ProgramError) -> String {
+pub(crate) fn without_log(error: &ProgramError) -> String {
     match error {
         ProgramError::LoadError { io_error, .. } => io_error.to_string(),
         other => chain(other),

@@ -17,6 +17,8 @@ mod offload_packets;
 mod offload_rules;
 #[path = "netns/relay.rs"]
 mod relay;
+#[path = "netns/steering.rs"]
+mod steering;
 #[path = "netns/tables.rs"]
 mod tables;
 
@@ -38,6 +40,7 @@ fn main() {
         failure::TESTS,
         offload::TESTS,
         offload_rules::TESTS,
+        steering::TESTS,
     ]
     .concat();
     let trials = tests.into_iter().map(|(name, test)| {

@@ -163,9 +163,14 @@ pub fn config(lab: &Lab, services: &str) -> String {
 }
 
 /// The same for several workers.
+pub fn config_of_workers(lab: &Lab, workers: u16, services: &str) -> String {
+    config_of_device(lab, &format!("workers = {workers}"), services)
+}
+
+/// The same with further lines of its `[device]` section.
 ///
 /// The offload is on, as it is by default, unless the environment says `FLEXCP_OFFLOAD=off`.
-pub fn config_of_workers(lab: &Lab, workers: u16, services: &str) -> String {
+pub fn config_of_device(lab: &Lab, lines: &str, services: &str) -> String {
     let off = env::var_os("FLEXCP_OFFLOAD").is_some_and(|value| value == "off");
     let offload = if off {
         "[offload]\nenabled = false\n\n"
@@ -173,7 +178,7 @@ pub fn config_of_workers(lab: &Lab, workers: u16, services: &str) -> String {
         ""
     };
     format!(
-        "[device]\nname = \"flexcp0\"\ntable = 7300\nworkers = {workers}\n\n{offload}\
+        "[device]\nname = \"flexcp0\"\ntable = 7300\n{lines}\n\n{offload}\
          [control]\nsocket = {:?}\nstate_dir = {:?}\n\n{services}",
         socket(lab),
         lab.dir()

@@ -6,22 +6,24 @@
 //! - In reverse mode FlexCP chooses the port towards the back end, and that names the worker.
 //! - FlexCP chooses its key, and the token names the worker: a SYN with `MP_JOIN` goes by it (as the token
 //!   space is divided in RomanRoads, section V.B).
-//! - What follows on a joined subflow says neither. The worker that its hash names has seen that SYN, and
-//!   remembers where it went.
+//! - What follows on a joined subflow says neither. Where a program in the kernel chooses the queues, the worker
+//!   that takes the join notes that in the program's map. Otherwise, or when the map is full, the worker that its
+//!   hash names has seen that SYN, and remembers where it went.
 
-use core::hash::Hasher;
-use core::net::{IpAddr, SocketAddr};
+mod exceptions;
+mod rules;
+
 use core::ops::RangeInclusive;
-
-use alloc::vec::Vec;
 
 use flexcp_wire::{
     IcmpError, IpHeader, MpJoin, MptcpOption, TcpFlags, TcpHeader, TcpOption, TcpOptions, protocol,
 };
 use hashbrown::HashTable;
-use siphasher::sip::SipHasher13;
 
-use crate::config::{Config, Mode};
+pub use self::exceptions::{Exceptions, FlowMap};
+use self::rules::of_token;
+pub use self::rules::{BackEnds, Pair, Rules};
+use crate::config::Config;
 use crate::segment::Ends;
 use crate::translator::Translator;
 
@@ -64,33 +66,17 @@ impl Share {
     }
 }
 
-/// The worker that a token names: equal parts of the token space.
-#[allow(
-    clippy::cast_possible_truncation,
-    reason = "the quotient is below a 16-bit number"
-)]
-fn of_token(token: u32, workers: u16) -> u16 {
-    ((u64::from(token) * u64::from(workers)) >> 32) as u16
-}
-
 /// Finds the worker that owns a packet: one for each worker, none is shared.
 #[derive(Debug)]
 pub struct Affinity {
     share: Share,
-    /// Towards back ends: their addresses, FlexCP's, and the ports that name workers.
-    back_ends: Vec<BackEnds>,
-    hash_keys: (u64, u64),
+    rules: Rules,
     /// Joined subflows whose hash names this worker, and who has them: those of late, and those before.
     joined: [HashTable<Joined>; 2],
     /// So many are remembered in each.
     capacity: usize,
-}
-
-#[derive(Debug)]
-struct BackEnds {
-    addrs: Vec<SocketAddr>,
-    sources: Vec<IpAddr>,
-    ports: RangeInclusive<u16>,
+    /// What this worker has in a steering program's map, where there is one.
+    exceptions: Option<Exceptions>,
 }
 
 /// A joined subflow and who has it.
@@ -113,29 +99,35 @@ pub enum Owner {
 }
 
 impl Affinity {
-    /// `share` says for which worker; `hash_keys` must be the same for all.
+    /// For the worker that `config` says; `hash_keys` must be the same for all.
     #[must_use]
-    pub fn new(config: &Config, share: Share, hash_keys: (u64, u64)) -> Self {
-        let back_ends = config.services.iter().filter_map(|s| match &s.mode {
-            Mode::Reverse {
-                backends,
-                source,
-                source_ports,
-                ..
-            } => Some(BackEnds {
-                addrs: backends.clone(),
-                sources: source.clone(),
-                ports: source_ports.clone(),
-            }),
-            Mode::Transparent { .. } => None,
-        });
+    pub fn new(config: &Config, hash_keys: (u64, u64)) -> Self {
         Self {
-            share,
-            back_ends: back_ends.collect(),
-            hash_keys,
+            share: config.share,
+            rules: Rules::new(config, hash_keys),
             joined: [HashTable::new(), HashTable::new()],
             capacity: config.limits.connections.min(REMEMBERED),
+            exceptions: None,
         }
+    }
+
+    /// A program chooses the queues by the same rules and a map, where this worker claims its joined subflows.
+    pub fn steer(&mut self, exceptions: Exceptions) {
+        self.exceptions = Some(exceptions);
+    }
+
+    /// To be called when the translator has handled something, before its answer is sent: the map learns of the
+    /// flows that came and went.
+    pub fn update(&mut self, translator: &mut Translator) {
+        if let Some(exceptions) = &mut self.exceptions {
+            exceptions.update(&self.rules, self.share.worker, translator);
+        }
+    }
+
+    /// Flows that found no room in the map; `None`: there is no map.
+    #[must_use]
+    pub fn refused(&self) -> Option<u64> {
+        self.exceptions.as_ref().map(Exceptions::refused)
     }
 
     /// Whose `packet` is, from its IP header on. A packet that belongs to no connection belongs to whoever
@@ -178,32 +170,40 @@ impl Affinity {
         if !opens {
             return self.owner_of_flow(ends);
         }
-        let hash = self.hash(ends);
-        let directory = of_hash(hash, self.share.workers);
+        let token = joined_token(options);
+        if token.is_none()
+            && let Some(worker) = self.rules.of_back_end(ends)
+        {
+            return self.named(worker);
+        }
+        let owner = token.map(|token| self.rules.of_token(token));
+        if owner == Some(self.share.worker) && self.claims() {
+            return Owner::This;
+        }
+        let hash = self.rules.hash(Pair::of(ends));
+        let directory = self.rules.of_hash(hash);
         if directory != self.share.worker {
             return Owner::Directory(directory);
         }
         self.forget(ends, hash);
-        match joined_token(options) {
-            Some(token) => {
-                let owner = of_token(token, self.share.workers);
-                self.remember(Joined {
-                    ends,
-                    hash,
-                    worker: owner,
-                });
-                self.named(owner)
-            }
-            None => Owner::This,
-        }
+        let Some(worker) = owner else {
+            return Owner::This;
+        };
+        self.remember(Joined { ends, hash, worker });
+        self.named(worker)
+    }
+
+    /// Whether a join that is taken here will be in the program's map: the directory need not know then.
+    fn claims(&self) -> bool {
+        self.exceptions.as_ref().is_some_and(Exceptions::has_room)
     }
 
     fn owner_of_flow(&mut self, ends: Ends) -> Owner {
-        if let Some(worker) = self.of_back_end(ends) {
+        if let Some(worker) = self.rules.of_back_end(ends) {
             return self.named(worker);
         }
-        let hash = self.hash(ends);
-        let directory = of_hash(hash, self.share.workers);
+        let hash = self.rules.hash(Pair::of(ends));
+        let directory = self.rules.of_hash(hash);
         if directory != self.share.worker {
             return Owner::Directory(directory);
         }
@@ -217,33 +217,6 @@ impl Affinity {
         } else {
             Owner::Worker(worker)
         }
-    }
-
-    /// The worker that a back end's packet names by the port that it goes to.
-    fn of_back_end(&self, ends: Ends) -> Option<u16> {
-        let comes_from = |b: &&BackEnds| {
-            b.ports.contains(&ends.to.port())
-                && b.addrs.contains(&ends.from)
-                && b.sources.contains(&ends.to.ip())
-        };
-        self.back_ends
-            .iter()
-            .find(comes_from)
-            .map(|_| ends.to.port() % self.share.workers)
-    }
-
-    /// Hash of a pair of ends, whichever is the sender.
-    fn hash(&self, ends: Ends) -> u64 {
-        let Ends { from, to } = ends;
-        let mut hasher = SipHasher13::new_with_keys(self.hash_keys.0, self.hash_keys.1);
-        for end in [from.min(to), from.max(to)] {
-            match end.ip() {
-                IpAddr::V4(ip) => hasher.write_u32(ip.to_bits()),
-                IpAddr::V6(ip) => hasher.write_u128(ip.to_bits()),
-            }
-            hasher.write_u16(end.port());
-        }
-        hasher.finish()
     }
 
     fn remember(&mut self, joined: Joined) {
@@ -275,33 +248,40 @@ impl Affinity {
     }
 }
 
-/// The worker that a hash names.
-#[allow(
-    clippy::cast_possible_truncation,
-    reason = "the high half is as good as the whole"
-)]
-fn of_hash(hash: u64, workers: u16) -> u16 {
-    of_token((hash >> 32) as u32, workers)
-}
-
 impl Translator {
-    /// Whether a packet, from its IP header on, belongs to a connection that is here. Not asked about a SYN:
-    /// it may begin another one, with another owner.
+    /// Whether a packet, from its IP header on, or the one that an ICMP error quotes, belongs to a connection that
+    /// is here. A SYN may begin another one, with another owner: it belongs here only if a steering program has
+    /// brought it (see [`watch_flows`](Self::watch_flows)), and without `MP_JOIN`.
     #[must_use]
     pub fn has_flow_of(&self, packet: &[u8]) -> bool {
         let Ok(ip) = IpHeader::parse(packet) else {
             return false;
         };
-        let segment = packet.get(ip.header_len..ip.total_len);
-        let Some(Ok((tcp, _))) = segment.map(TcpHeader::parse) else {
+        let Some(body) = packet.get(ip.header_len..ip.total_len) else {
             return false;
         };
-        let ends = Ends {
+        let ends = match ip.protocol {
+            protocol::TCP => self.ends_of_segment(&ip, body),
+            protocol::ICMP | protocol::ICMPV6 => IcmpError::parse(&ip, body).map(|error| Ends {
+                from: error.dst,
+                to: error.src,
+            }),
+            _ => None,
+        };
+        ends.is_some_and(|ends| self.table.find(ends).is_some())
+    }
+
+    /// `None`: another worker has to be asked whatever flow that is.
+    fn ends_of_segment(&self, ip: &IpHeader, segment: &[u8]) -> Option<Ends> {
+        let (tcp, options) = TcpHeader::parse(segment).ok()?;
+        let opens = tcp.flags.contains(TcpFlags::SYN) && !tcp.flags.contains(TcpFlags::ACK);
+        if opens && !(self.table.is_watched() && joined_token(options).is_none()) {
+            return None;
+        }
+        Some(Ends {
             from: (ip.src, tcp.src_port).into(),
             to: (ip.dst, tcp.dst_port).into(),
-        };
-        let opens = tcp.flags.contains(TcpFlags::SYN) && !tcp.flags.contains(TcpFlags::ACK);
-        ip.protocol == protocol::TCP && !opens && self.table.find(ends).is_some()
+        })
     }
 }
 

@@ -30,13 +30,14 @@ mod time;
 mod translator;
 mod view;
 
-pub use affinity::{Affinity, Owner, Share};
+pub use affinity::{Affinity, BackEnds, Exceptions, FlowMap, Owner, Pair, Rules, Share};
 pub use config::{Announce, Config, Limits, Mode, Prefix, Service, Timeouts};
 pub use counters::{Counters, DropReason, Drops};
 pub use frame::{Frame, HEADROOM, Payload, Transmit, Verdict};
 pub use offload::{
     FastPath, LEASE_RUNS, LEASE_SUBFLOWS, Lease, LeaseSubflow, MappingRun, NO_SUBFLOW,
 };
+pub use segment::Ends;
 pub use time::Instant;
 pub use translator::Translator;
 pub use view::{ConnectionState, ConnectionView, SubflowView};

@@ -187,11 +187,13 @@ impl Options {
     }
 }
 
-/// The two ends of a packet that FlexCP sends.
+/// The two ends of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Ends {
-    pub(crate) from: SocketAddr,
-    pub(crate) to: SocketAddr,
+pub struct Ends {
+    /// Who sends it.
+    pub from: SocketAddr,
+    /// Who gets it.
+    pub to: SocketAddr,
 }
 
 /// A segment to be written: the header fields of the leg it goes out on.

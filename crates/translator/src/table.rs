@@ -58,6 +58,8 @@ pub(crate) struct Table {
     /// Keys of the flow hash: without them nobody can aim at one bucket.
     hash_keys: (u64, u64),
     half_open: HalfOpenQueue,
+    /// Ends of flows that have come or gone, if anybody wants to know.
+    moved: Option<Vec<Ends>>,
 }
 
 impl Table {
@@ -70,6 +72,28 @@ impl Table {
             overtaken: 0,
             hash_keys,
             half_open: HalfOpenQueue::new(),
+            moved: None,
+        }
+    }
+
+    /// From now on notes the flows that come and go. What is noted must be fetched.
+    pub(crate) fn watch(&mut self) {
+        self.moved.get_or_insert_default();
+    }
+
+    /// Whether it does.
+    pub(crate) const fn is_watched(&self) -> bool {
+        self.moved.is_some()
+    }
+
+    /// A flow that has come or gone since.
+    pub(crate) fn pop_moved(&mut self) -> Option<Ends> {
+        self.moved.as_mut()?.pop()
+    }
+
+    fn note_moved(&mut self, ends: Ends) {
+        if let Some(moved) = &mut self.moved {
+            moved.push(ends);
         }
     }
 
@@ -177,6 +201,7 @@ impl Table {
         self.flows.insert_unique(hash, flow, |&flow| {
             ends_in(connections, flow).map_or(0, |ends| hash_ends(keys, ends))
         });
+        self.note_moved(ends);
     }
 
     /// Removes a flow. A subflow that is over may have its ends still when another one of its connection has
@@ -188,6 +213,7 @@ impl Table {
         let hash = self.hash(ends);
         if let Ok(entry) = self.flows.find_entry(hash, |known| *known == flow) {
             entry.remove();
+            self.note_moved(ends);
         }
     }
 

@@ -41,6 +41,22 @@ pub struct Device {
     /// `workers`: threads that translate, each with a queue of the device and its share of the
     /// connections; 1 to 64. Default 1.
     pub workers: Located<i64>,
+    /// `steering`: how packets come to one of several workers. Default "owner".
+    pub steering: Located<Steering>,
+    /// `pin`: each worker to a CPU of its own, of those that the process may use. Default false.
+    pub pin: Located<bool>,
+}
+
+/// How packets come to one of several workers. Whoever gets a packet of another hands it over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Steering {
+    /// "owner": a program in the kernel brings each to the worker that has its connection. Where the kernel
+    /// can't, FlexCP says so and goes on as with "kernel".
+    Owner,
+    /// "kernel": the kernel's own choice, mostly the worker that sent the last packet the other way.
+    Kernel,
+    /// "scatter": each to the next worker. Only to measure what handing over costs.
+    Scatter,
 }
 
 /// `[offload]`
@@ -188,7 +204,8 @@ pub(super) fn read(text: &str, out: &mut Diagnostics) -> Option<Config> {
 
 fn device(root: &Reader<'_, '_>, out: &mut Diagnostics) -> Device {
     let empty = DeTable::new();
-    let section = section(root, "device", &empty, &["name", "table", "workers"], out);
+    let known = ["name", "table", "workers", "steering", "pin"];
+    let section = section(root, "device", &empty, &known, out);
     let name = section.optional::<Interface>("name", out);
     Device {
         name: name.map_or_else(
@@ -197,6 +214,8 @@ fn device(root: &Reader<'_, '_>, out: &mut Diagnostics) -> Device {
         ),
         table: section.or("table", TABLE, out),
         workers: section.or("workers", 1, out),
+        steering: section.or("steering", Steering::Owner, out),
+        pin: section.or("pin", false, out),
     }
 }
 

@@ -64,6 +64,15 @@ pub fn translator(
     }
 }
 
+/// Flows that a worker may claim in the steering program's map: its joined subflows, as many as it can have, within
+/// reason.
+#[must_use]
+pub fn steered_flows(worker: &flexcp_translator::Config) -> usize {
+    let joined = worker.limits.subflows.saturating_sub(1);
+    let all = worker.limits.connections.saturating_mul(joined);
+    all.clamp(1, STEERED_FLOWS / usize::from(worker.share.workers.max(1)))
+}
+
 /// What is to be changed in the kernel.
 #[must_use]
 pub fn kernel(config: &Config, sources: &[Vec<IpAddr>]) -> Plan {
@@ -286,3 +295,7 @@ const fn host(addr: IpAddr) -> Prefix {
 const fn one(addr: SocketAddr) -> Option<RangeInclusive<u16>> {
     Some(addr.port()..=addr.port())
 }
+
+/// Flows of all workers in the steering program's map. The kernel takes memory for those that there are, about 100
+/// bytes each, and 4 MB for its index.
+const STEERED_FLOWS: usize = 1 << 18;

@@ -227,6 +227,11 @@ from_text!(
     value::announce
 );
 from_text!(std::net::IpAddr, "\"192.0.2.1\"", value::ip);
+from_text!(
+    super::file::Steering,
+    "\"owner\", \"kernel\" or \"scatter\"",
+    value::steering
+);
 from_text!(std::net::SocketAddr, "\"192.0.2.1:443\"", value::socket);
 from_text!(PathBuf, "\"/run/flexcp/flexcp.sock\"", |text| {
     let path = Self::from(text);

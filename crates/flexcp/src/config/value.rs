@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use flexcp_translator::{Announce, Prefix};
 
+use super::file::Steering;
+
 /// "30s", "2h5m", "100ms".
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
     let wrong =
@@ -42,6 +44,18 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
         Err(wrong())
     } else {
         Ok(sum)
+    }
+}
+
+/// "owner", "kernel" or "scatter".
+pub(super) fn steering(text: &str) -> Result<Steering, String> {
+    match text {
+        "owner" => Ok(Steering::Owner),
+        "kernel" => Ok(Steering::Kernel),
+        "scatter" => Ok(Steering::Scatter),
+        _ => Err(format!(
+            "there is no steering `{text}`; write \"owner\", \"kernel\" or \"scatter\""
+        )),
     }
 }
 

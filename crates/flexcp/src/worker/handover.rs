@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 use flexcp_io::{PacketBuffer, Waker};
-use flexcp_translator::{Affinity, Config, Owner, Translator};
+use flexcp_translator::{Affinity, Config, Exceptions, Owner, Translator};
 use flexcp_wire::Offload;
 use rtrb::{Consumer, Producer, RingBuffer};
 
@@ -79,7 +79,7 @@ impl Handover {
         hash_keys: (u64, u64),
     ) -> Vec<Self> {
         let ends = configs.iter().zip(wakers).map(|(config, waker)| Self {
-            affinity: Affinity::new(config, config.share, hash_keys),
+            affinity: Affinity::new(config, hash_keys),
             bell: Arc::new(Bell {
                 asleep: AtomicBool::new(false),
                 waker: Arc::clone(waker),
@@ -102,6 +102,21 @@ impl Handover {
             }
         }
         ends
+    }
+
+    /// A program brings each packet to its worker, and this one claims what is not where its ends say.
+    pub(super) fn steer(&mut self, exceptions: Exceptions) {
+        self.affinity.steer(exceptions);
+    }
+
+    /// To be called when the translator has handled something, before its answer is sent.
+    pub(super) fn update(&mut self, translator: &mut Translator) {
+        self.affinity.update(translator);
+    }
+
+    /// Flows that the program's map had no room for.
+    pub(super) fn refused(&self) -> u64 {
+        self.affinity.refused().unwrap_or_default()
     }
 
     /// Finds out whose the packet in `buffer` is, and hands it over with its buffer when it is another's;
@@ -233,7 +248,7 @@ mod tests {
         let wakers = [(); 2].map(|()| Arc::new(Waker::new().expect("a descriptor")));
         let ends = Handover::connect(&[config(0), config(1)], &wakers, (1, 2));
         let translator = Translator::new(config(0), [0; 32]);
-        let mut affinity = Affinity::new(&config(0), config(0).share, (1, 2));
+        let mut affinity = Affinity::new(&config(0), (1, 2));
         let syn = (1000..2000).map(syn_from);
         let syn = syn
             .into_iter()

@@ -75,15 +75,18 @@ pub(crate) fn with_config(
 
 /// A configuration that forgets closed connections soon.
 pub(crate) fn config(lab: &Lab, services: &str) -> String {
-    config_of_workers(lab, 1, services)
+    daemon::config(lab, &lingering("200ms", services))
 }
 
-/// The same for several workers.
-pub(crate) fn config_of_workers(lab: &Lab, workers: u16, services: &str) -> String {
+/// The same for several workers, and how packets come to them.
+pub(crate) fn config_of_workers(lab: &Lab, workers: u16, steering: &str, services: &str) -> String {
+    let device = format!("workers = {workers}\nsteering = {steering:?}\npin = true");
     // A starved client repeats its last FIN late; then FlexCP has to know the connection still.
-    let linger = if workers > 1 { "1s" } else { "200ms" };
-    let timeouts = format!("[timeouts]\nlinger = \"{linger}\"\nhalf_open = \"3s\"");
-    daemon::config_of_workers(lab, workers, &format!("{timeouts}\n\n{services}"))
+    daemon::config_of_device(lab, &device, &lingering("1s", services))
+}
+
+fn lingering(linger: &str, services: &str) -> String {
+    format!("[timeouts]\nlinger = \"{linger}\"\nhalf_open = \"3s\"\n\n{services}")
 }
 
 impl Rig {

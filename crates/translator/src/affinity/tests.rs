@@ -1,10 +1,15 @@
+use core::net::SocketAddr;
+
 use alloc::string::String;
 use alloc::vec;
+use alloc::vec::Vec;
 
 use flexcp_wire::{OptionWriter, Sum};
 
+mod claims;
+
 use super::*;
-use crate::config::{Limits, Service};
+use crate::config::{Limits, Mode, Service};
 
 const WORKERS: u16 = 5;
 const KEYS: (u64, u64) = (7, 9);
@@ -31,13 +36,19 @@ fn config(connections: usize) -> Config {
 }
 
 fn workers_of(connections: usize) -> Vec<Affinity> {
-    let share = |worker| Share {
-        worker,
-        workers: WORKERS,
-    };
     (0..WORKERS)
-        .map(|worker| Affinity::new(&config(connections), share(worker), KEYS))
+        .map(|worker| Affinity::new(&config_of(worker, connections), KEYS))
         .collect()
+}
+
+fn config_of(worker: u16, connections: usize) -> Config {
+    Config {
+        share: Share {
+            worker,
+            workers: WORKERS,
+        },
+        ..config(connections)
+    }
 }
 
 fn at(host: u8, port: u16) -> SocketAddr {
@@ -77,6 +88,26 @@ fn packet(from: SocketAddr, to: SocketAddr, flags: TcpFlags, token: Option<u32>)
     segment[13] = u8::try_from(flags.0).expect("flags");
     segment[20..].copy_from_slice(options);
     bytes
+}
+
+/// An ICMP error about a packet that `to` has sent.
+fn error_about(about: &[u8], to: SocketAddr) -> Vec<u8> {
+    let mut error = vec![0; 28 + about.len()];
+    let ip = IpHeader {
+        src: at(77, 0).ip(),
+        dst: to.ip(),
+        protocol: protocol::ICMP,
+        header_len: 20,
+        total_len: error.len(),
+        ..IpHeader::parse(about).expect("a packet")
+    };
+    ip.emit(8 + about.len(), &mut error);
+    error[20] = 3;
+    error[21] = 1;
+    error[28..].copy_from_slice(about);
+    let sum = Sum::of(&error[20..]).fold();
+    error[22..24].copy_from_slice(&(!sum).to_be_bytes());
+    error
 }
 
 /// The worker that gets the packet in the end, from whichever it comes to first.
@@ -187,21 +218,7 @@ fn error_goes_where_the_packet_came_from_that_it_is_about() {
         let (client, server) = (at(2, port), at(3, 443));
         let about = packet(server, client, TcpFlags::ACK, None);
         let owner = agreed_owner(&mut workers, &about);
-        let mut error = vec![0; 28 + about.len()];
-        let ip = IpHeader {
-            src: at(77, 0).ip(),
-            dst: server.ip(),
-            protocol: protocol::ICMP,
-            header_len: 20,
-            total_len: error.len(),
-            ..IpHeader::parse(&about).expect("a packet")
-        };
-        ip.emit(8 + about.len(), &mut error);
-        error[20] = 3;
-        error[21] = 1;
-        error[28..].copy_from_slice(&about);
-        let sum = Sum::of(&error[20..]).fold();
-        error[22..24].copy_from_slice(&(!sum).to_be_bytes());
+        let error = error_about(&about, server);
         assert_eq!(agreed_owner(&mut workers, &error), owner);
     }
 }
@@ -276,8 +293,20 @@ fn flow_of_a_connection_is_known_where_it_is_but_for_a_syn() {
     let syn = packet(client, listen, TcpFlags::SYN, None);
     let later = packet(client, listen, TcpFlags::ACK, None);
     assert!(!translator.has_flow_of(&later));
+    handle(&mut translator, &syn);
+    assert!(translator.has_flow_of(&later));
+    assert!(!translator.has_flow_of(&syn));
+    assert!(!translator.has_flow_of(&packet(at(2, 5001), listen, TcpFlags::ACK, None)));
+    assert!(!translator.has_flow_of(&later[..19]));
+    let sent = |port| packet(listen, at(2, port), TcpFlags::ACK, None);
+    assert!(translator.has_flow_of(&error_about(&sent(5000), listen)));
+    assert!(!translator.has_flow_of(&error_about(&sent(5001), listen)));
+}
+
+/// Gives a whole packet to a translator.
+fn handle(translator: &mut Translator, packet: &[u8]) {
     let mut buffer = vec![0; crate::HEADROOM];
-    buffer.extend_from_slice(&syn);
+    buffer.extend_from_slice(packet);
     let end = buffer.len();
     let offload = flexcp_wire::Offload {
         checksum: flexcp_wire::ChecksumState::Verified,
@@ -285,8 +314,4 @@ fn flow_of_a_connection_is_known_where_it_is_but_for_a_syn() {
     };
     let mut frame = crate::Frame::new(&mut buffer, crate::HEADROOM..end, offload);
     let _ = translator.handle_packet(crate::Instant(0), &mut frame);
-    assert!(translator.has_flow_of(&later));
-    assert!(!translator.has_flow_of(&syn));
-    assert!(!translator.has_flow_of(&packet(at(2, 5001), listen, TcpFlags::ACK, None)));
-    assert!(!translator.has_flow_of(&later[..19]));
 }

@@ -112,7 +112,8 @@ fn unknown_keys() {
     );
     section(
         "[device]\nqueues = 4",
-        "f:2:1: error: unknown key `queues` in [device]; known here: name, table, workers",
+        "f:2:1: error: unknown key `queues` in [device]; known here: name, table, workers, \
+         steering, pin",
     );
     section(
         "[limits]\nhalf-open = 4",
@@ -292,6 +293,18 @@ fn device_and_control() {
     section(
         "[device]\nworkers = 65",
         "f:2:11: error: `workers` can't be 65; write a number from 1 to 64",
+    );
+    section(
+        "[device]\nsteering = 'random'",
+        "f:2:12: error: `steering`: there is no steering `random`; write \"owner\", \"kernel\" or \"scatter\"",
+    );
+    section(
+        "[device]\nsteering = true",
+        "f:2:12: error: `steering` can't be a boolean; write \"owner\", \"kernel\" or \"scatter\"",
+    );
+    section(
+        "[device]\npin = 'yes'",
+        "f:2:7: error: `pin` can't be a string; write true or false",
     );
     section(
         "[offload]\nenabled = 1",

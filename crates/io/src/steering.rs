@@ -1,0 +1,302 @@
+//! Which worker a packet comes to: loads the program of `bpf/steering.bpf.c`, which chooses the queue of the TUN
+//! device for each packet, and tells it the rules and the flows that workers claim.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use aya::maps::{Array, HashMap, Map, MapData, MapError};
+use aya::programs::{ProgramError, SocketFilter, TestRunOptions};
+use aya::{Ebpf, EbpfError, EbpfLoader, TestRun as _, include_bytes_aligned};
+use flexcp_translator::{FlowMap, Pair, Rules};
+use rustix::io::Errno;
+use rustix::ioctl::{Opcode, Setter, ioctl, opcode};
+
+use crate::tun::Tun;
+
+/// The program, compiled by `make bpf`.
+static OBJECT: &[u8] = include_bytes_aligned!("../../../bpf/steering.bpf.o");
+
+const PROGRAM: &str = "flexcp_steering";
+/// Ranges of ports from one address to one back end that the program knows (`RANGES`).
+const RANGES: usize = 4;
+// linux/if_tun.h
+const TUNSETSTEERINGEBPF: Opcode = opcode::read::<libc::c_int>(b'T', 224);
+
+/// Where packets go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Target {
+    /// To the worker that owns them.
+    Owner,
+    /// Each to the next worker, so that nearly all have to be handed over: to measure what affinity is worth.
+    Scatter,
+}
+
+/// What stands in the way of steering.
+#[derive(thiserror::Error, Debug)]
+pub enum SteeringError {
+    /// The kernel takes no programs, or not this one.
+    #[error(
+        "the kernel does not load the steering program: {0}; it takes Linux 5.18 or newer and CAP_BPF"
+    )]
+    Load(#[from] EbpfError),
+    /// The program is refused.
+    #[error(
+        "the kernel refuses the steering program: {}; it takes Linux 5.18 or newer and CAP_BPF",
+        super::offload::without_log(.0)
+    )]
+    Program(#[from] ProgramError),
+    /// A map could not be used.
+    #[error("a map of the steering program can't be used: {0}")]
+    Map(#[from] MapError),
+    /// The device does not take the program.
+    #[error("the TUN device takes no steering program (TUNSETSTEERINGEBPF): {0}")]
+    Attach(io::Error),
+    /// The process has no file descriptor left.
+    #[error("no file descriptor for a map of the steering program: {0}")]
+    Descriptor(io::Error),
+    /// The object file lacks a part: a defect of the build.
+    #[error("the steering program's object file has no {0}; build it anew with `make bpf`")]
+    Missing(&'static str),
+}
+
+/// The loaded program. A device that it was attached to keeps it.
+#[derive(Debug)]
+pub struct Steering {
+    ebpf: Ebpf,
+}
+
+/// What the program is told (`struct settings`).
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+struct Settings {
+    key0: u64,
+    key1: u64,
+    workers: u32,
+    scatter: u32,
+    back_ends: u32,
+    pad: u32,
+}
+
+/// An address and port that FlexCP connects to, and from where (`struct back_end`).
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct BackEnd {
+    addr: [u8; 16],
+    source: [u8; 16],
+    port: [u8; 2],
+    pad: [u8; 2],
+}
+
+/// FlexCP's ports there (`struct ports`); what is not used has its first behind its last.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Ports {
+    first: [u16; RANGES],
+    last: [u16; RANGES],
+}
+
+/// `struct pair`.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug)]
+struct Key([u8; 36]);
+
+// SAFETY: `repr(C)` of integers without padding (16 + 16 bytes): every byte is initialised, and every pattern of
+// bytes is a value.
+unsafe impl aya::Pod for Settings {}
+// SAFETY: the same, bytes alone.
+unsafe impl aya::Pod for BackEnd {}
+// SAFETY: the same, two bytes each.
+unsafe impl aya::Pod for Ports {}
+// SAFETY: the same, bytes alone.
+unsafe impl aya::Pod for Key {}
+
+impl Steering {
+    /// Loads the program with `rules`, and room for so many flows that workers claim.
+    ///
+    /// # Errors
+    /// When the kernel can't or may not.
+    pub fn load(rules: &Rules, target: Target, flows: u32) -> Result<Self, SteeringError> {
+        let known = back_ends(rules);
+        let count = u32::try_from(known.len()).unwrap_or(u32::MAX);
+        let mut ebpf = EbpfLoader::new()
+            .map_max_entries("flows", flows.max(1))
+            .map_max_entries("back_ends", count.max(1))
+            .load(OBJECT)?;
+        let program: &mut SocketFilter = ebpf
+            .program_mut(PROGRAM)
+            .ok_or(SteeringError::Missing("program"))?
+            .try_into()?;
+        program.load()?;
+        let mut map: HashMap<_, BackEnd, Ports> =
+            HashMap::try_from(named(&mut ebpf, "back_ends")?)?;
+        for (back_end, ports) in known {
+            map.insert(back_end, ports, 0)?;
+        }
+        let settings = Settings {
+            key0: rules.hash_keys.0,
+            key1: rules.hash_keys.1,
+            workers: rules.workers.into(),
+            scatter: u32::from(target == Target::Scatter),
+            back_ends: count,
+            pad: 0,
+        };
+        let mut told: Array<_, Settings> = Array::try_from(named(&mut ebpf, "settings")?)?;
+        told.set(0, settings, 0)?;
+        Ok(Self { ebpf })
+    }
+
+    /// From now on the program chooses the queue of each packet that comes to `device`: queues count from 0 in the
+    /// order in which they were opened. To be called with any of them.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn attach(&self, device: &Tun) -> Result<(), SteeringError> {
+        let program = self.program()?.fd()?.as_fd().as_raw_fd();
+        // SAFETY: TUNSETSTEERINGEBPF reads an int, the program's descriptor.
+        let attached = unsafe {
+            ioctl(
+                device,
+                Setter::<TUNSETSTEERINGEBPF, libc::c_int>::new(program),
+            )
+        };
+        attached.map_err(|errno: Errno| SteeringError::Attach(errno.into()))
+    }
+
+    /// The map of claimed flows for one worker.
+    ///
+    /// # Errors
+    /// When the process has no file descriptor left.
+    pub fn flows(&self, worker: u16) -> Result<SteeredFlows, SteeringError> {
+        let fd = self.flows_fd()?;
+        let map = Map::from_map_data(MapData::from_fd(fd)?)?;
+        Ok(SteeredFlows {
+            flows: HashMap::try_from(map)?,
+            worker: worker.into(),
+        })
+    }
+
+    /// The queue that the program chooses for a packet, from its IP header on. For tests.
+    ///
+    /// # Errors
+    /// When the kernel refuses, as it does packets shorter than an Ethernet header.
+    pub fn try_packet(&self, packet: &[u8]) -> Result<u32, SteeringError> {
+        // The kernel takes an Ethernet header away before it runs the program, as it would for a socket.
+        let mut frame = vec![0; 14];
+        let protocol: [u8; 2] = match packet.first().map(|first| first >> 4) {
+            Some(6) => [0x86, 0xdd],
+            _ => [8, 0],
+        };
+        frame[12..].copy_from_slice(&protocol);
+        frame.extend_from_slice(packet);
+        let options = TestRunOptions {
+            data_in: Some(&frame),
+            ..TestRunOptions::default()
+        };
+        Ok(self.program()?.test_run(options)?.return_value)
+    }
+
+    fn program(&self) -> Result<&SocketFilter, SteeringError> {
+        let program = self.ebpf.program(PROGRAM);
+        Ok(program
+            .ok_or(SteeringError::Missing("program"))?
+            .try_into()?)
+    }
+
+    fn flows_fd(&self) -> Result<OwnedFd, SteeringError> {
+        match self.ebpf.map("flows") {
+            Some(Map::HashMap(data)) => {
+                let fd = data.fd().as_fd().try_clone_to_owned();
+                fd.map_err(SteeringError::Descriptor)
+            }
+            _ => Err(SteeringError::Missing("flows")),
+        }
+    }
+}
+
+/// The program's map of claimed flows, as one worker uses it. It works as long as the device has the program.
+pub struct SteeredFlows {
+    flows: HashMap<MapData, Key, u32>,
+    worker: u32,
+}
+
+impl FlowMap for SteeredFlows {
+    fn claim(&mut self, flow: Pair) -> bool {
+        self.flows.insert(Key(flow.bytes()), self.worker, 0).is_ok()
+    }
+
+    fn give_up(&mut self, flow: Pair) {
+        let key = Key(flow.bytes());
+        let ours = self
+            .flows
+            .get(&key, 0)
+            .is_ok_and(|worker| worker == self.worker);
+        if ours {
+            let _ = self.flows.remove(&key);
+        }
+    }
+}
+
+impl std::fmt::Debug for SteeredFlows {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SteeredFlows")
+            .field("worker", &self.worker)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Each address of a back end with each of FlexCP's, and the ports of all services that have both. More ranges
+/// than the program knows are left out: then workers hand packets over.
+fn back_ends(rules: &Rules) -> Vec<(BackEnd, Ports)> {
+    let mut known: Vec<(BackEnd, Vec<(u16, u16)>)> = vec![];
+    for service in &rules.back_ends {
+        let range = (*service.ports.start(), *service.ports.end());
+        for (addr, source) in service
+            .addrs
+            .iter()
+            .flat_map(|addr| service.sources.iter().map(move |source| (addr, source)))
+        {
+            let key = back_end(*addr, *source);
+            match known.iter_mut().find(|(known, _)| *known == key) {
+                Some((_, ranges)) if ranges.contains(&range) => {}
+                Some((_, ranges)) => ranges.push(range),
+                None => known.push((key, vec![range])),
+            }
+        }
+    }
+    let ports = |ranges: Vec<(u16, u16)>| {
+        let mut ports = Ports {
+            first: [1; RANGES],
+            last: [0; RANGES],
+        };
+        for (at, (first, last)) in ranges.into_iter().take(RANGES).enumerate() {
+            (ports.first[at], ports.last[at]) = (first, last);
+        }
+        ports
+    };
+    known
+        .into_iter()
+        .map(|(key, ranges)| (key, ports(ranges)))
+        .collect()
+}
+
+fn back_end(addr: SocketAddr, source: IpAddr) -> BackEnd {
+    BackEnd {
+        addr: octets(addr.ip()),
+        source: octets(source),
+        port: addr.port().to_be_bytes(),
+        pad: [0; 2],
+    }
+}
+
+/// As packets' addresses stand in the program's keys.
+fn octets(addr: IpAddr) -> [u8; 16] {
+    match addr {
+        IpAddr::V4(addr) => addr.to_ipv6_mapped().octets(),
+        IpAddr::V6(addr) => addr.octets(),
+    }
+}
+
+fn named<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut Map, SteeringError> {
+    ebpf.map_mut(name).ok_or(SteeringError::Missing(name))
+}
