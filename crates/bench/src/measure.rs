@@ -167,7 +167,7 @@ pub(crate) fn quick() -> Vec<Group> {
 
 /// Everything that is a load.
 pub(crate) fn all() -> Vec<Group> {
-    vec![throughput(), small(), no_gso(), two_workers()]
+    vec![throughput(), small(), no_gso(), two_workers(), affinity()]
 }
 
 fn setting(objects: &[u64]) -> Setting {
@@ -201,7 +201,7 @@ fn throughput() -> Group {
     }
     Group {
         name: "bulk",
-        subjects: Subject::ALL.to_vec(),
+        subjects: Subject::COMPARED.to_vec(),
         setting: setting(&[MEGA]),
         cells,
     }
@@ -228,7 +228,7 @@ fn small() -> Group {
     cells.push(cell("1KB/64-at-once".to_owned(), work));
     Group {
         name: "small",
-        subjects: Subject::ALL.to_vec(),
+        subjects: Subject::COMPARED.to_vec(),
         setting: Setting {
             addresses: 8,
             ..setting(&sizes.map(|(_, bytes, _)| bytes))
@@ -259,6 +259,24 @@ fn two_workers() -> Group {
     }
     group.name = "workers";
     group.subjects = vec![Subject::FlexCp, Subject::Translator];
+    group.setting.workers = 2;
+    group
+}
+
+/// What affinity is worth (figure 9 of the paper): two workers that get all packets of their connections, those that
+/// the kernel chooses, or every other packet.
+fn affinity() -> Group {
+    let mut group = throughput();
+    group.cells.retain(|cell| cell.name.ends_with("x2"));
+    for cell in &mut group.cells {
+        cell.name.push_str("-affinity");
+    }
+    group.name = "affinity";
+    group.subjects = vec![
+        Subject::Translator,
+        Subject::KernelSteering,
+        Subject::Scatter,
+    ];
     group.setting.workers = 2;
     group
 }

@@ -21,7 +21,11 @@ pub(crate) fn measure(
     connections: usize,
     say: &impl Fn(&str),
 ) {
-    for subject in subjects.iter().copied() {
+    // The others are FlexCP with several workers, which it is not about.
+    let compared = subjects
+        .iter()
+        .filter(|subject| Subject::COMPARED.contains(subject));
+    for subject in compared.copied() {
         let stage = Stage::build(subject, connections);
         match stage.and_then(|stage| stage.measure(connections)) {
             Ok(figures) => figures.add(results, subject, connections, say),
@@ -87,7 +91,14 @@ impl Stage {
             Subject::Translator => Some(false),
             _ => None,
         };
-        let start = |offload| start_flexcp(&lab, offload, 1, &daemon::transparent(&lab, &[]));
+        let start = |offload| {
+            start_flexcp(
+                &lab,
+                offload,
+                "workers = 1",
+                &daemon::transparent(&lab, &[]),
+            )
+        };
         let flexcp = offload.map(start).transpose()?;
         Ok(Self {
             flexcp,

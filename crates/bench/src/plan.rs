@@ -108,8 +108,7 @@ impl Plan {
     /// that it can be measured at all; each that failed is in the results.
     fn rig(&self, subject: Subject, group: &Group, results: &mut Results) -> Result<Rig> {
         let rig = Rig::build(subject, &group.setting)?;
-        let peer = !matches!(subject, Subject::FlexCp | Subject::Translator);
-        let attempts = if peer { 3 } else { 1 };
+        let attempts = if subject.is_flexcp() { 1 } else { 3 };
         for attempt in 1..=attempts {
             match rig.verify(group.setting.objects[0]) {
                 Ok(()) => break,

@@ -223,6 +223,8 @@ const fn color(subject: Subject) -> &'static str {
     match subject {
         Subject::FlexCp => "#d55e00",
         Subject::Translator => "#e69f00",
+        Subject::KernelSteering => "#f0e442",
+        Subject::Scatter => "#cc79a7",
         Subject::Nginx => "#009e73",
         Subject::Haproxy => "#56b4e9",
         Subject::Mptcp => "#0072b2",

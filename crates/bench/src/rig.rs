@@ -25,6 +25,14 @@ pub enum Subject {
     #[value(name = "flexcp-translator")]
     #[serde(rename = "flexcp-translator")]
     Translator,
+    /// The same; the kernel chooses which worker a packet comes to, and workers hand over what is another's
+    #[value(name = "flexcp-kernel-steering")]
+    #[serde(rename = "flexcp-kernel-steering")]
+    KernelSteering,
+    /// The same; each packet comes to the next worker
+    #[value(name = "flexcp-scatter")]
+    #[serde(rename = "flexcp-scatter")]
+    Scatter,
     /// nginx, stream proxy
     Nginx,
     /// haproxy, TCP mode with splice()
@@ -37,7 +45,19 @@ pub enum Subject {
 
 impl Subject {
     /// All of them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 8] = [
+        Self::FlexCp,
+        Self::Translator,
+        Self::KernelSteering,
+        Self::Scatter,
+        Self::Nginx,
+        Self::Haproxy,
+        Self::Mptcp,
+        Self::Tcp,
+    ];
+
+    /// Those that are compared wherever workers do not matter.
+    pub(crate) const COMPARED: [Self; 6] = [
         Self::FlexCp,
         Self::Translator,
         Self::Nginx,
@@ -51,10 +71,29 @@ impl Subject {
         match self {
             Self::FlexCp => "flexcp",
             Self::Translator => "flexcp-translator",
+            Self::KernelSteering => "flexcp-kernel-steering",
+            Self::Scatter => "flexcp-scatter",
             Self::Nginx => "nginx",
             Self::Haproxy => "haproxy",
             Self::Mptcp => "mptcp",
             Self::Tcp => "tcp",
+        }
+    }
+
+    /// Whether it is FlexCP in one way or another.
+    pub(crate) const fn is_flexcp(self) -> bool {
+        matches!(
+            self,
+            Self::FlexCp | Self::Translator | Self::KernelSteering | Self::Scatter
+        )
+    }
+
+    /// What it has in FlexCP's `[device]` section beside the number of workers.
+    const fn device(self) -> &'static str {
+        match self {
+            Self::KernelSteering => "\nsteering = \"kernel\"",
+            Self::Scatter => "\nsteering = \"scatter\"",
+            _ => "",
         }
     }
 
@@ -251,10 +290,11 @@ impl Proxy {
             Subject::Mptcp | Subject::Tcp => return Ok(None),
             Subject::Nginx => Self::Other(programs::nginx_proxy(lab, &ports)?),
             Subject::Haproxy => Self::Other(programs::haproxy(lab, &ports)?),
-            Subject::FlexCp | Subject::Translator => {
+            Subject::FlexCp | Subject::Translator | Subject::KernelSteering | Subject::Scatter => {
                 let services = daemon::transparent(lab, &[]);
                 let offload = subject == Subject::FlexCp;
-                let flexcp = start_flexcp(lab, offload, setting.workers, &services)?;
+                let device = format!("workers = {}{}", setting.workers, subject.device());
+                let flexcp = start_flexcp(lab, offload, &device, &services)?;
                 if !setting.gso {
                     let mut command = lab.proxy().command("ethtool");
                     command.args(["-K", "flexcp0", "tso", "off", "gso", "off"]);
@@ -282,18 +322,17 @@ pub(crate) fn prepare(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// Starts FlexCP with or without its offload.
+/// Starts FlexCP with or without its offload; `device` are lines of its `[device]` section.
 ///
 /// # Errors
 /// When this flexcp program has no offload and should, or does not know its configuration.
 pub(crate) fn start_flexcp(
     lab: &Lab,
     offload: bool,
-    workers: u16,
+    device: &str,
     services: &str,
 ) -> Result<FlexCp> {
-    let config =
-        |lines: &str| daemon::config_of_workers(lab, workers, &format!("{lines}{services}"));
+    let config = |lines: &str| daemon::config_of_device(lab, device, &format!("{lines}{services}"));
     let offered = daemon::check(lab, &config(OFFLOAD_ON))?.status.success();
     let switch = match (offload, offered) {
         (true, false) => bail!("this flexcp program has no offload"),

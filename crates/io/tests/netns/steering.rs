@@ -359,7 +359,16 @@ fn queues() {
                 break syn;
             }
         };
-        assert_eq!(steering.try_packet(&packet).unwrap() as usize, queue);
+        let (ip, ports) = (IpHeader::parse(&packet).unwrap(), [0, 2]);
+        let [from, to] = ports.map(|at| {
+            let port = &packet[ip.header_len + at..][..2];
+            u16::from_be_bytes(port.try_into().unwrap())
+        });
+        let ends = Ends {
+            from: (ip.src, from).into(),
+            to: (ip.dst, to).into(),
+        };
+        assert_eq!(usize::from(rules.of_ends(ends)), queue);
         seen[queue] += 1;
     }
     assert!(seen.iter().all(|count| *count > 0), "{seen:?}");
