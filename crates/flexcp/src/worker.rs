@@ -167,6 +167,7 @@ impl Worker {
                 Err(error) => warn!("worker {} can't stay on one CPU: {error}", self.number),
             }
         }
+        self.path.translator.make_keys(usize::MAX);
         loop {
             let due = self.path.translator.poll_timeout();
             let timeout = due.map(|due| due.since(now()));
@@ -198,6 +199,7 @@ impl Worker {
         for _ in 0..BATCH {
             let Some(mut frame) = path.tun.receive(&mut self.buffer)? else {
                 path.translator.lend_ready(now());
+                path.translator.make_keys(KEYS);
                 break;
             };
             let Some(handover) = &mut self.handover else {
@@ -430,6 +432,9 @@ fn now() -> Instant {
 
 /// Packets between two looks at timers and requests.
 const BATCH: usize = 64;
+
+/// Keys that are made ahead when the queue is empty: a packet that comes meanwhile waits for them.
+const KEYS: usize = 4;
 
 /// How long whoever asks waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -116,6 +116,15 @@ impl SecretStream {
         }
     }
 
+    /// Another stream, as unpredictable, that takes nothing from this one later on.
+    pub(crate) fn branch(&mut self) -> Self {
+        let mut seed = [0; 32];
+        for part in seed.chunks_exact_mut(8) {
+            part.copy_from_slice(&self.next_u64().to_be_bytes());
+        }
+        Self::new(seed)
+    }
+
     pub(crate) fn next_u64(&mut self) -> u64 {
         if self.used == self.block.len() {
             let mut mac =

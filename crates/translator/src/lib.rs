@@ -20,6 +20,7 @@ mod icmp;
 #[cfg(feature = "internals")]
 #[doc(hidden)]
 pub mod internals;
+mod keys;
 mod lending;
 mod offload;
 mod room;

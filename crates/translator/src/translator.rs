@@ -6,12 +6,13 @@ use core::time::Duration;
 
 use flexcp_wire::{ChecksumState, MpJoin, MpTcpRst, MptcpOption, TcpFlags, TcpOption};
 
-use crate::auth::{Key, SecretStream};
+use crate::auth::SecretStream;
 use crate::connection::{
     Backend, Connection, Context, INITIAL, Phase, Request, Subflow, SubflowIndex, SubflowState,
     relay, request,
 };
 use crate::counters::DropReason;
+use crate::keys::Keys;
 use crate::lending::{LOOK, Lender};
 use crate::segment::{Ends, Outgoing, Segment};
 use crate::service::{Match, Services};
@@ -42,6 +43,7 @@ pub struct Translator {
     pub(crate) services: Services,
     pub(crate) table: Table,
     pub(crate) secrets: SecretStream,
+    pub(crate) keys: Keys,
     pub(crate) outbox: VecDeque<Transmit>,
     pub(crate) gone: Vec<SubflowIndex>,
     pub(crate) counters: Counters,
@@ -72,6 +74,7 @@ impl Translator {
         let mut secrets = SecretStream::new(seed);
         let hash_keys = (secrets.next_u64(), secrets.next_u64());
         Self {
+            keys: Keys::new(secrets.branch(), config.share),
             services: Services::new(&config),
             config,
             table: Table::new(hash_keys),
@@ -661,17 +664,6 @@ impl Translator {
         };
         self.counters.packets_made += 1;
         self.outbox.push_back(outgoing.own());
-    }
-
-    /// A key whose token is free and names this worker.
-    pub(crate) fn fresh_key(&mut self) -> Key {
-        loop {
-            let key = Key::new(self.secrets.next_u64());
-            let named = self.config.share.has_token(key.token);
-            if named && self.table.find_token(key.token).is_none() {
-                return key;
-            }
-        }
     }
 
     /// After a connection has handled something: flows that it gave up leave the table, and its next
