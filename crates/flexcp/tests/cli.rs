@@ -284,9 +284,16 @@ impl Namespace {
     }
 
     fn run(&self, place: &Place) -> Daemon {
+        self.run_as(place, &[])
+    }
+
+    /// The same by way of another program and its arguments.
+    fn run_as(&self, place: &Place, by: &[&str]) -> Daemon {
         let log = std::fs::File::create(place.0.path().join("log")).unwrap();
-        let mut command = self.command(env!("CARGO_BIN_EXE_flexcp"));
+        let line: Vec<_> = by.iter().chain(&[env!("CARGO_BIN_EXE_flexcp")]).collect();
+        let mut command = self.command(line[0]);
         command
+            .args(&line[1..])
             .arg("run")
             .arg("--config")
             .arg(place.config())
@@ -417,6 +424,50 @@ fn runs_until_sigterm_and_takes_everything_back() {
     namespace.is_as(&before);
     assert!(!place.socket().exists());
     assert!(!place.0.path().join("state/flexcp0.json").exists());
+}
+
+#[test]
+fn several_workers_are_steered_or_told_what_is_missing() {
+    let Some(namespace) = Namespace::new() else {
+        return;
+    };
+    let steered = "steering: packets come to their worker";
+    let place = Place::new(&format!("[device]\nworkers = 2\npin = true\n{BOTH}"));
+    let before = namespace.state();
+    let mut daemon = namespace.run(&place);
+    daemon.says("ready");
+    daemon.says("worker 0 stays on CPU");
+    daemon.says("worker 1 stays on CPU");
+    assert!(daemon.log().contains(steered), "{}", daemon.log());
+    daemon.signal(rustix::process::Signal::TERM);
+    assert_eq!(daemon.ends(), Some(0), "{}", daemon.log());
+    namespace.is_as(&before);
+
+    // Without CAP_BPF it runs all the same.
+    let no_bpf = [
+        "setpriv",
+        "--bounding-set=-all,+net_admin,+dac_override",
+        "--inh-caps=-all,+net_admin,+dac_override",
+    ];
+    let mut daemon = namespace.run_as(&place, &no_bpf);
+    daemon.says("ready");
+    let log = daemon.log();
+    assert!(log.contains("no steering: the kernel does not load"));
+    assert!(log.contains("CAP_BPF; workers hand packets over"));
+    assert!(!log.contains(steered), "{log}");
+    daemon.signal(rustix::process::Signal::TERM);
+    assert_eq!(daemon.ends(), Some(0), "{}", daemon.log());
+    namespace.is_as(&before);
+
+    // Nobody to steer to, or nobody who wants it.
+    for device in ["", "[device]\nworkers = 2\nsteering = 'kernel'\n"] {
+        let place = Place::new(&format!("{device}{BOTH}"));
+        let mut daemon = namespace.run(&place);
+        daemon.says("ready");
+        assert!(!daemon.log().contains("steering:"), "{}", daemon.log());
+        daemon.signal(rustix::process::Signal::TERM);
+        assert_eq!(daemon.ends(), Some(0), "{}", daemon.log());
+    }
 }
 
 #[test]

@@ -87,7 +87,7 @@ pub(crate) fn without_log(error: &ProgramError) -> String {
 }
 
 /// An error and what it stems from.
-fn chain(error: &dyn std::error::Error) -> String {
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {

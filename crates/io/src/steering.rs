@@ -37,12 +37,13 @@ pub enum Target {
 pub enum SteeringError {
     /// The kernel takes no programs, or not this one.
     #[error(
-        "the kernel does not load the steering program: {0}; it takes Linux 5.18 or newer and CAP_BPF"
+        "the kernel does not load the steering program: {}; it takes Linux 5.17 or newer and CAP_BPF",
+        super::offload::chain(.0)
     )]
     Load(#[from] EbpfError),
     /// The program is refused.
     #[error(
-        "the kernel refuses the steering program: {}; it takes Linux 5.18 or newer and CAP_BPF",
+        "the kernel refuses the steering program: {}; it takes Linux 5.17 or newer and CAP_BPF",
         super::offload::without_log(.0)
     )]
     Program(#[from] ProgramError),
