@@ -200,11 +200,12 @@ impl Worker {
             let Some(mut frame) = path.tun.receive(&mut self.buffer)? else {
                 path.translator.lend_ready(now());
                 path.translator.make_keys(KEYS);
-                break;
+                return Ok(());
             };
             let Some(handover) = &mut self.handover else {
                 path.translate(&mut frame);
                 path.transmit(None, &self.buffer);
+                path.lend_sent();
                 continue;
             };
             let (range, offload) = (frame.range(), frame.offload);
@@ -212,8 +213,10 @@ impl Worker {
             if path.carrier.is_ours(sorted) {
                 path.translate(&mut self.buffer.frame(range, offload));
                 path.transmit(Some(handover), &self.buffer);
+                path.lend_sent();
             }
         }
+        path.translator.note_backlog();
         Ok(())
     }
 
@@ -293,6 +296,12 @@ impl Path {
             {
                 self.carrier.send_failed += 1;
             }
+        }
+    }
+
+    fn lend_sent(&mut self) {
+        if self.translator.has_backlog() {
+            self.translator.lend_sent(now());
         }
     }
 

@@ -43,6 +43,8 @@ pub(crate) struct Lender {
     untimed: bool,
     /// Connections that are lent as soon as nothing of theirs waits on its way to the translator.
     ready: Vec<ConnectionId>,
+    /// There is no such moment: more packets wait than are handled at a time.
+    backlog: bool,
 }
 
 /// What the fast path has to do with a connection.
@@ -61,7 +63,9 @@ pub(crate) struct Lending {
 impl Lender {
     /// Packets in a row after which the connection is lent.
     const fn enough(&self, lending: &Lending) -> u8 {
-        if lending.slot != NO_SLOT {
+        if lending.slot != NO_SLOT && self.backlog {
+            1
+        } else if lending.slot != NO_SLOT {
             self.steady
         } else {
             self.first
@@ -101,6 +105,7 @@ impl Translator {
             eager: false,
             untimed: false,
             ready: Vec::with_capacity(READY),
+            backlog: false,
         });
     }
 
@@ -164,8 +169,15 @@ impl Translator {
         self.count_returned(&lease);
     }
 
-    /// After a packet: lends the connection once it has run its steady course for a while.
-    pub(crate) fn note_course(&mut self, now: Instant, id: ConnectionId, verdict: Verdict) {
+    /// After a packet, `bare` when it carried no data: lends the connection once it has run its steady course for a
+    /// while.
+    pub(crate) fn note_course(
+        &mut self,
+        now: Instant,
+        id: ConnectionId,
+        verdict: Verdict,
+        bare: bool,
+    ) {
         let Some(lender) = &mut self.lender else {
             return;
         };
@@ -182,7 +194,7 @@ impl Translator {
         if lending.steady < enough {
             return;
         }
-        if lender.eager {
+        if lender.eager || (lender.backlog && bare) {
             self.lend(now, id);
         } else if lending.steady == enough && lender.ready.len() < READY {
             lender.ready.push(id);
@@ -195,6 +207,24 @@ impl Translator {
     /// Lends what has run its steady course. Call it when no packet waits to be handled: one that does would find
     /// its place taken by a later one, and the connection be taken back at once.
     pub fn lend_ready(&mut self, now: Instant) {
+        self.lend_steady(now);
+        if let Some(lender) = &mut self.lender {
+            lender.backlog = false;
+        }
+    }
+
+    /// Whether packets wait ([`note_backlog`](Self::note_backlog)).
+    #[must_use]
+    pub fn has_backlog(&self) -> bool {
+        self.lender.as_ref().is_some_and(|lender| lender.backlog)
+    }
+
+    /// After a packet was sent while others wait: lends its connection.
+    pub fn lend_sent(&mut self, now: Instant) {
+        self.lend_steady(now);
+    }
+
+    fn lend_steady(&mut self, now: Instant) {
         while let Some(lender) = &mut self.lender
             && let Some(id) = lender.ready.pop()
         {
@@ -205,6 +235,16 @@ impl Translator {
             if !lending.lent && lending.steady >= lender.enough(lending) {
                 self.lend(now, id);
             }
+        }
+    }
+
+    /// Packets wait, and go on waiting: until [`lend_ready`](Self::lend_ready) is called, a connection is lent with an
+    /// ACK, just before that is sent. What the ACK calls forth then finds the fast path, and joins no queue; what of
+    /// the connection still waits takes it back once more. With data that would be wrong, as a later packet might
+    /// overtake it: then the connection is lent by [`lend_sent`](Self::lend_sent).
+    pub const fn note_backlog(&mut self) {
+        if let Some(lender) = &mut self.lender {
+            lender.backlog = true;
         }
     }
 

@@ -207,7 +207,7 @@ impl Translator {
             Leg::Server => self.handle_server(now, flow.id, segment, frame),
         };
         self.settle(now, flow.id);
-        self.note_course(now, flow.id, verdict);
+        self.note_course(now, flow.id, verdict, segment.payload.is_empty());
         verdict
     }
 

@@ -307,7 +307,11 @@ fn made_backup_while_downloading() -> Result<()> {
             pause(400);
             // On a busy machine it may have moved already: whichever has it becomes the backup.
             let busy = active_link(rig)?;
-            let id = if busy == 1 { 100 } else { endpoint_id(rig, busy)? };
+            let id = if busy == 1 {
+                100
+            } else {
+                endpoint_id(rig, busy)?
+            };
             let change = format!("mptcp endpoint change id {id} backup");
             rig.lab.client().ip(&change)?;
             pause(200);

@@ -91,6 +91,53 @@ fn tenth_packet_in_a_row_lends_for_the_first_time() {
 }
 
 #[test]
+fn where_packets_wait_an_ack_lends_before_it_is_sent_and_data_does_not() {
+    let (mut t, shelf) = given(Setup::new(), 8);
+    t.backlog(true);
+    for n in 0..4 {
+        let _ = t.server(&data(n));
+        assert_eq!(shelf.leases(), [], "data may be overtaken");
+    }
+    let _ = t.client(0, &ack(0));
+    let [lease] = shelf.leases()[..] else {
+        panic!("one connection");
+    };
+    assert_eq!(lease.down_next - lease.down_acked, 300);
+    // What waited takes it back, and one packet is enough to lend it again: data when it has been sent.
+    let _ = t.client(0, &ack(1));
+    assert_eq!(shelf.leases().len(), 1);
+    let _ = t.server(&data(4));
+    assert_eq!(shelf.leases(), []);
+    t.sent();
+    assert_eq!(shelf.leases().len(), 1);
+    assert_eq!(t.moved(), "offload_lent+3 offload_taken_back+2");
+}
+
+#[test]
+fn where_no_packet_waits_any_more_data_lends_too() {
+    let (mut t, shelf) = given(Setup::new(), 8);
+    t.backlog(true);
+    let _ = t.server(&data(0));
+    let _ = t.server(&data(1));
+    assert_eq!(shelf.leases(), []);
+    t.backlog(false);
+    let _ = t.server(&data(2));
+    assert_eq!(shelf.leases().len(), 1);
+    // That moment is over for ACKs, too, until packets wait again.
+    for n in 0..2 {
+        let (bytes, offload) = t.bytes(Leg::Client(0), &ack(n));
+        let _ = t.alone(&bytes, offload);
+        assert_eq!(shelf.leases(), []);
+    }
+    t.uncompared();
+    let moved = t.moved();
+    assert!(
+        moved.starts_with("offload_lent+1 offload_taken_back+1"),
+        "{moved}"
+    );
+}
+
+#[test]
 fn packet_that_is_dropped_starts_the_count_anew() {
     let (mut t, shelf) = given(Setup::new(), 8);
     let _ = t.server(&data(0));

@@ -49,6 +49,8 @@ pub(crate) struct Scenario {
     twins: [Twin; 2],
     /// In the end all that they know is compared.
     compares: bool,
+    /// Behind each packet others wait.
+    backlog: bool,
 }
 
 /// What FlexCP does with one packet or timeout.
@@ -96,6 +98,7 @@ impl Scenario {
             translator: Translator::new(config, seed),
             twins,
             compares: true,
+            backlog: false,
             net,
             judge: Judge::default(),
             checker: Checker::new(
@@ -118,6 +121,16 @@ impl Scenario {
     pub(crate) fn fast_path(&mut self, shelf: &Shelf) {
         self.translator.set_fast_path(Box::new(shelf.clone()));
         flexcp_translator::internals::lend_soon(&mut self.translator);
+    }
+
+    /// From now on others wait behind each packet, or no longer.
+    pub(crate) const fn backlog(&mut self, waits: bool) {
+        self.backlog = waits;
+    }
+
+    /// The last packet has been sent.
+    pub(crate) fn sent(&mut self) {
+        self.translator.lend_sent(self.now);
     }
 
     /// What it knows differs from what its twins know by the end: the test has made it so.
@@ -278,7 +291,11 @@ impl Scenario {
         assert_eq!(drops(&after.1), drops(&before.1) + dropped);
 
         let done = finish(&mut self.translator, verdict, Some(&frame));
-        self.translator.lend_ready(self.now);
+        if self.backlog {
+            self.translator.note_backlog();
+        } else {
+            self.translator.lend_ready(self.now);
+        }
         for twin in &mut self.twins {
             twin.packet(self.now, self.headroom, bytes, offload, &done);
         }
