@@ -205,7 +205,6 @@ impl Worker {
             let Some(handover) = &mut self.handover else {
                 path.translate(&mut frame);
                 path.transmit(None, &self.buffer);
-                path.lend_sent();
                 continue;
             };
             let (range, offload) = (frame.range(), frame.offload);
@@ -213,7 +212,6 @@ impl Worker {
             if path.carrier.is_ours(sorted) {
                 path.translate(&mut self.buffer.frame(range, offload));
                 path.transmit(Some(handover), &self.buffer);
-                path.lend_sent();
             }
         }
         path.translator.note_backlog();
@@ -296,12 +294,6 @@ impl Path {
             {
                 self.carrier.send_failed += 1;
             }
-        }
-    }
-
-    fn lend_sent(&mut self) {
-        if self.translator.has_backlog() {
-            self.translator.lend_sent(now());
         }
     }
 

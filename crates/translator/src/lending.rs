@@ -63,9 +63,7 @@ pub(crate) struct Lending {
 impl Lender {
     /// Packets in a row after which the connection is lent.
     const fn enough(&self, lending: &Lending) -> u8 {
-        if lending.slot != NO_SLOT && self.backlog {
-            1
-        } else if lending.slot != NO_SLOT {
+        if lending.slot != NO_SLOT {
             self.steady
         } else {
             self.first
@@ -207,24 +205,9 @@ impl Translator {
     /// Lends what has run its steady course. Call it when no packet waits to be handled: one that does would find
     /// its place taken by a later one, and the connection be taken back at once.
     pub fn lend_ready(&mut self, now: Instant) {
-        self.lend_steady(now);
         if let Some(lender) = &mut self.lender {
             lender.backlog = false;
         }
-    }
-
-    /// Whether packets wait ([`note_backlog`](Self::note_backlog)).
-    #[must_use]
-    pub fn has_backlog(&self) -> bool {
-        self.lender.as_ref().is_some_and(|lender| lender.backlog)
-    }
-
-    /// After a packet was sent while others wait: lends its connection.
-    pub fn lend_sent(&mut self, now: Instant) {
-        self.lend_steady(now);
-    }
-
-    fn lend_steady(&mut self, now: Instant) {
         while let Some(lender) = &mut self.lender
             && let Some(id) = lender.ready.pop()
         {
@@ -240,8 +223,8 @@ impl Translator {
 
     /// Packets wait, and go on waiting: until [`lend_ready`](Self::lend_ready) is called, a connection is lent with an
     /// ACK, just before that is sent. What the ACK calls forth then finds the fast path, and joins no queue; what of
-    /// the connection still waits takes it back once more. With data that would be wrong, as a later packet might
-    /// overtake it: then the connection is lent by [`lend_sent`](Self::lend_sent).
+    /// the connection still waits takes it back once more. With data that would be wrong: a later packet might overtake
+    /// it.
     pub const fn note_backlog(&mut self) {
         if let Some(lender) = &mut self.lender {
             lender.backlog = true;
