@@ -80,8 +80,11 @@ fn packets_are_reordered_and_doubled() -> Result<()> {
     let late = arrivals.numbers.windows(2).filter(|pair| pair[1] < pair[0]);
     let (late, doubled) = (late.count(), arrivals.numbers.len() - 1000);
     ensure!(late >= 50, "{late} came late of 100");
+    // The hosts' own packets, as those that look for neighbours, may be doubled, too.
+    let own = counters.packets_in - 1000;
+    let told = counters.duplicated.saturating_sub(doubled as u64);
     ensure!(
-        doubled as u64 == counters.duplicated && (150..250).contains(&doubled),
+        doubled as u64 <= counters.duplicated && told <= own && (150..250).contains(&doubled),
         "{doubled} came twice: {counters:?}"
     );
     Ok(())
