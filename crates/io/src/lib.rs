@@ -6,8 +6,8 @@
 //!
 //! This is the only crate of FlexCP with `unsafe`: three ioctls in [`Tun`], the signal mask in
 //! [`Signals`], binding and options of [`PacketSocket`], the policy of [`run_promptly`], in [`Offload`] the
-//! gates' memory and the layout of what it shares with the kernel's programs, and the same layout and an ioctl in
-//! [`Steering`].
+//! gates' memory and the layout of what it shares with the kernel's programs, the same layout and an ioctl in
+//! [`Steering`], and a call to the allocator in [`give_memory_back`].
 #![deny(
     clippy::undocumented_unsafe_blocks,
     reason = "each unsafe block tells why it is sound"
