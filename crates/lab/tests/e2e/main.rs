@@ -65,7 +65,7 @@ fn main() -> ExitCode {
 static FAILED: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 fn note_failure(name: &str, reason: &str) {
-    let first: Vec<_> = reason.lines().take(4).collect();
+    let first: Vec<_> = reason.lines().take(12).collect();
     if let Ok(mut failed) = FAILED.lock() {
         failed.push(format!("{name}: {}", first.join("\n  ")));
     }

@@ -161,21 +161,23 @@ impl Rig {
         }
     }
 
-    /// What FlexCP has to say, for whoever reads a failure.
+    /// What FlexCP and the kernels at both ends have to say, for whoever reads a failure.
     fn story(&self) -> String {
-        let connections = self.flexcp.show("connections");
-        let stats = self
-            .flexcp
-            .show("stats")
-            .unwrap_or_else(|error| format!("{error:#}"));
+        let said = |what: Result<String>| what.unwrap_or_else(|error| format!("{error:#}"));
+        let stats = said(self.flexcp.show("stats"));
         let moved = stats
             .lines()
             .filter(|line| !line.ends_with(" 0"))
+            .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
             .collect::<Vec<_>>();
+        let sockets =
+            |namespace: &Namespace| said(text(namespace.command("ss").args(["-H", "-timnO"])));
         format!(
-            "{}\n{}\nlog:\n{}\n",
-            connections.unwrap_or_else(|error| format!("{error:#}")),
-            moved.join("\n"),
+            "{}{}\nclient: {}\nserver: {}\nlog:\n{}\n",
+            said(self.flexcp.show("connections")),
+            moved.join(", "),
+            sockets(self.lab.client()),
+            sockets(self.lab.server(1)),
             self.flexcp.log()
         )
     }

@@ -441,7 +441,8 @@ impl Connection {
         let duplicate = index == self.carrier()
             && !news.subflow_acked
             && !control
-            && !segment.has(TcpFlags::FIN);
+            && !segment.has(TcpFlags::FIN)
+            && (probe || !Ssn(segment.tcp.seq).before(self.subflow(index).rcv_ack));
         if self.note_bare_ack(ctx, index, segment) {
             return Verdict::Consume;
         }
@@ -481,11 +482,12 @@ impl Connection {
         })
     }
 
-    /// An old number and no payload: the client wants an answer (keepalive, zero-window probe).
+    /// The number before the next and no payload: the client wants an answer (keepalive, zero-window probe; RFC 9293
+    /// section 3.8.4). An older one is of an ACK that data has overtaken, which is nobody's question.
     fn is_probe(&self, index: SubflowIndex, segment: &Segment) -> bool {
         segment.payload.is_empty()
             && !segment.has(TcpFlags::FIN)
-            && Ssn(segment.tcp.seq).before(self.subflow(index).rcv_ack)
+            && Ssn(segment.tcp.seq).add(1) == self.subflow(index).rcv_ack
     }
 
     /// The subflow whose duplicate ACKs are real ones: it carries what the client waits for.

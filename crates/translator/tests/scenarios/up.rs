@@ -268,6 +268,19 @@ fn established_keepalive_of_the_clients_asks_the_server() {
 }
 
 #[test]
+fn established_ack_that_data_has_overtaken_asks_nobody() {
+    let mut t = Scenario::established();
+    t.client(0, "P. 1:101(100) ack 1 <dss ack 1 map 1:101@1>")
+        .gives(&["server P. 1:101(100) ack 1 win 512"]);
+    t.server(". 1:1(0) ack 101")
+        .gives(&["client0 . 1:1(0) ack 101 win 64 <dss ack 101>"]);
+    // Sent before the data: no keepalive, and no duplicate that the server should count.
+    t.client(0, ". 1:1(0) ack 1 <dss ack 1>")
+        .gives(&["drop stale_ack"]);
+    assert_eq!(t.moved(), "stale_ack+1");
+}
+
+#[test]
 fn two_subflows_keepalive_on_the_joined_one_is_answered_by_flexcp() {
     let mut t = Scenario::two_subflows();
     t.client(1, ". 0:0(0) ack 1 <dss ack 1>")
