@@ -199,7 +199,9 @@ fn thousand_connections_at_once() -> Result<()> {
         Ok(short()
             .exactly(End::Client, "MPCapableSYNACKRX", 1000)
             // A SYN lost in the burst comes again only after the connection's end.
-            .at_least(End::Client, "MPJoinSynAckRx", 980))
+            .at_least(End::Client, "MPJoinSynAckRx", 980)
+            // So does what waited in the queue before FlexCP for too long.
+            .allow("TCPACKSkippedTimeWait"))
     })
 }
 

@@ -368,14 +368,19 @@ impl Connection {
         let Some(fallback) = self.answering() else {
             return Verdict::Drop(DropReason::NoSubflow);
         };
+        // The number before the next asks for an answer (keepalive, zero-window probe; RFC 9293 section 3.8.4); an
+        // older one is of an ACK that data has overtaken.
+        let asks = packet.dsn.add(1) == self.down_acked;
+        if targets == 0 && !asks && packet.dsn.before(self.down_acked) {
+            return Verdict::Drop(DropReason::StaleAck);
+        }
         let first = self
             .indices()
             .find(|index| targets & (1 << index) != 0)
             .unwrap_or(fallback);
         self.send_acks(ctx, blocks, targets & !(1 << first));
         let mut outgoing = self.headers_down(first, segment);
-        if packet.dsn.before(self.down_acked) {
-            // The server wants an answer (keepalive, zero-window probe): so has the subflow to.
+        if asks {
             outgoing.seq = self.subflow(first).snd_una.sub(1).0;
             self.asked |= 1 << first;
         }

@@ -308,6 +308,27 @@ fn established_keepalive_of_the_servers_asks_the_client() {
 }
 
 #[test]
+fn established_ack_of_the_servers_that_data_has_overtaken_asks_nobody() {
+    let mut t = Scenario::established();
+    first(&mut t);
+    t.client(0, ". 1:1(0) ack 101 <dss ack 101>")
+        .gives(&["server . 1:1(0) ack 101 win 512"]);
+    t.server(". 1:1(0) ack 1").gives(&["drop stale_ack"]);
+    assert_eq!(t.moved(), "stale_ack+1");
+}
+
+#[test]
+fn established_ack_of_the_servers_that_data_has_overtaken_still_acknowledges() {
+    let mut t = Scenario::established();
+    first(&mut t);
+    t.client(0, "P. 1:51(50) ack 101 <dss ack 101 map 1:51@1>")
+        .gives(&["server P. 1:51(50) ack 101 win 512"]);
+    t.server(". 1:1(0) ack 51")
+        .gives(&["client0 . 101:101(0) ack 51 win 64 <dss ack 51>"]);
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
 fn established_keepalive_with_a_byte_is_answered() {
     let mut t = Scenario::established();
     first(&mut t);
