@@ -110,7 +110,9 @@ static __always_inline void header_down(struct outgoing *o, const struct lease *
 	o->ack = s->rcv_ack;
 	o->window = l->server_window;
 	o->ts_val = l->ts_heard;
-	o->ts_ecr = after(echo, s->clock_heard) ? s->clock_heard : echo;
+	if (after(echo, s->clock_heard))
+		echo = s->clock_heard;
+	o->ts_ecr = after(s->clock_recent, echo) ? s->clock_recent : echo;
 	o->data_ack = l->up_acked;
 }
 
@@ -184,6 +186,8 @@ static __always_inline void take_subflow_ack(struct lease_subflow *s, const stru
 		s->outstanding_since = now;
 	if (after(p->ts_val, s->clock_heard))
 		s->clock_heard = p->ts_val;
+	if (p->payload && !after(p->seq, s->rcv_ack) && after(p->ts_val, s->clock_recent))
+		s->clock_recent = p->ts_val;
 	if (!after(p->ack, s->snd_una))
 		return;
 	s->snd_una = p->ack;

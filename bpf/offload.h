@@ -35,7 +35,7 @@ struct lease_subflow {
 	__u32 is_timed;
 	__u32 srtt;
 	__u32 mss;
-	__u32 pad2;
+	__u32 clock_recent;
 	__u64 timed_at;
 	__u64 last_heard;
 	__u64 outstanding_since;

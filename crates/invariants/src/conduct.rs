@@ -234,9 +234,9 @@ impl Connection {
         let near = at >= ORIGIN && at.abs_diff(subflow.ack_out) < FAR;
         keeps(near, "a mapping from elsewhere")?;
         let new = Mapping { at, to, len };
-        // What was acknowledged here the server had under the mapping of that time.
+        // What was acknowledged here the server had under the mapping of that time, or it was let go.
         let old = subflow.ack_out.saturating_sub(at).min(len);
-        let known = self.up.receiver_has(to, to + old);
+        let known = self.up.is_accounted_for(to, to + old);
         keeps(known && !subflow.up.contradicts(new), "another mapping")?;
         Ok(Some(new))
     }

@@ -48,6 +48,8 @@ pub(crate) struct Stream {
     /// What came from the sender in packets that end beyond the right edge: the proxy may ACK it on its subflow
     /// all the same (RFC 8684 section 3.3.6: the sender keeps it until the data ACK).
     pub(crate) overrun: Ranges,
+    /// Packets with what was next on their subflow that came again since the receiver's ACK moved on.
+    pub(crate) repeated: u64,
     /// What the proxy has acknowledged to the sender.
     pub(crate) ack_out: u64,
     pub(crate) remembered: Remembered,
@@ -67,6 +69,7 @@ impl Stream {
             edge: ORIGIN,
             last_edge: ORIGIN,
             overrun: Ranges::new(),
+            repeated: 0,
             ack_out: ORIGIN,
             remembered: Remembered::default(),
         }
@@ -94,6 +97,7 @@ impl Stream {
     pub(crate) fn acknowledge(&mut self, ack: u64) {
         if ack > self.acked {
             self.acked = ack;
+            self.repeated = 0;
             self.has.release(ack);
         }
     }

@@ -183,6 +183,8 @@ impl Connection {
         let subflow = &mut self.subflows[index];
         let start = subflow.up_at(packet.tcp.seq);
         let end = start + packet.payload_len;
+        let next = start <= subflow.ack_out && end > subflow.ack_out;
+        self.up.repeated += u64::from(next && end <= subflow.client_sent);
         // A packet without data has the number behind what was sent, too.
         subflow.client_sent = subflow.client_sent.max(end);
         if packet.has(TcpFlags::FIN) {
@@ -213,11 +215,21 @@ impl Connection {
             overruns |= !self.identity && to + len > self.up.last_edge;
             at += len;
         }
-        if overruns {
+        // What stands in the way of what the server waits for may be ACKed as well (RFC 8684 section 3.3.6: the client
+        // keeps it), for a client that sends data anew only where nothing is outstanding.
+        let again_and_again = self.up.repeated >= 3 && !self.identity;
+        if overruns || (again_and_again && self.nobody_brings_up()) {
             for mapping in self.subflows[index].up.within(start, end) {
                 self.up.overrun.insert(mapping.to, mapping.to + mapping.len);
             }
         }
+    }
+
+    /// Whether the client has what the server waits for outstanding on no subflow.
+    fn nobody_brings_up(&self) -> bool {
+        let next = self.up.acked;
+        let mut lives = self.subflows.iter().filter(|subflow| !subflow.reset);
+        next < self.up.sent && !lives.any(|subflow| subflow.up.brings(next, subflow.ack_out))
     }
 
     /// The mapping and DATA_FIN that the packet declares.

@@ -41,6 +41,13 @@ impl Mappings {
             .filter(|mapping| mapping.at <= at)
     }
 
+    /// Whether the byte `to` of the data stands at `from` or behind.
+    pub(crate) fn brings(&self, to: u64, from: u64) -> bool {
+        let first = self.0.partition_point(|mapping| mapping.end() <= from);
+        let mut rest = self.0.iter().skip(first);
+        rest.any(|m| (m.to..m.to + m.len).contains(&to) && m.at + (to - m.to) >= from)
+    }
+
     /// Takes a declaration that has to repeat what is known exactly.
     ///
     /// # Errors

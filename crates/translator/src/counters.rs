@@ -86,6 +86,9 @@ counters! {
         /// Packets of clients beyond the server's window that were ACKed on their subflow, for the client to send
         /// the data again when there is room.
         window_overrun,
+        /// Repeated packets of clients that were ACKed on their subflow, for the client to send anew what the server
+        /// waits for: that had been ACKed where it came, and the server has it no more.
+        let_go_up,
         /// Connections taken into the table.
         connections_opened,
         /// Connections that left the table.

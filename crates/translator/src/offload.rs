@@ -83,8 +83,8 @@ pub struct LeaseSubflow {
     pub srtt: u32,
     /// Largest payload plus options that the client takes in a segment.
     pub mss: u32,
-    /// Zero.
-    pub pad2: u32,
+    /// The latest TSval that came with data from where the subflow's ACK stood.
+    pub clock_recent: u32,
     /// When the timed number went down.
     pub timed_at: u64,
     /// Last packet from the client.

@@ -151,6 +151,7 @@ pub(crate) fn lease() -> Lease {
             rcv_high: 0xffff_fd00,
             clock_offset: 100,
             clock_heard: 6_900,
+            clock_recent: 6_800,
             srtt: 10_000,
             mss: 1460,
             outstanding_since: NOW - 1_000,

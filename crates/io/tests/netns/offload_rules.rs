@@ -263,6 +263,7 @@ fn up() {
     options_that_pass(&mut rules);
     stale_acks(&mut rules);
     ups_that_are_taken(&mut rules);
+    what_was_next(&mut rules);
     short_numbers(&mut rules);
 }
 
@@ -448,6 +449,29 @@ fn ups_that_are_taken(rules: &mut Rules) {
     lease.subflows[0].timed_at = NOW + 5;
     let (_, back) = rules.takes(&lease, &ack_up(&lease));
     assert_eq!(back.subflows[0].srtt, 10_000 - 1_250);
+}
+
+/// TS.Recent of a subflow (RFC 7323 section 4.3): data from where its ACK stands.
+fn what_was_next(rules: &mut Rules) {
+    let lease = lease();
+    let recent = |lease: &Lease| lease.subflows[0].clock_recent;
+    // Behind what is outstanding.
+    let (_, back) = rules.takes(&lease, &data_up(&lease));
+    assert_eq!(recent(&back), 6_800);
+    let mut acked = lease;
+    acked.up_acked = acked.up_next;
+    acked.subflows[0].rcv_ack = acked.subflows[0].rcv_high;
+    let (_, back) = rules.takes(&acked, &data_up(&acked));
+    assert_eq!(recent(&back), 6_950);
+    let (_, back) = rules.takes(&acked, &ack_up(&acked));
+    assert_eq!(recent(&back), 6_800);
+    acked.subflows[0].clock_recent = 6_960;
+    let (_, back) = rules.takes(&acked, &data_up(&acked));
+    assert_eq!(recent(&back), 6_960);
+    let mut later = lease;
+    later.subflows[0].clock_recent = 6_899;
+    let (out, _) = rules.takes(&later, &data_down(&later));
+    assert_eq!(out.options[..12], timestamps(9_001, 6_899));
 }
 
 fn short_numbers(rules: &mut Rules) {

@@ -108,7 +108,7 @@ impl Connection {
         Some(AckNews {
             acked,
             window,
-            subflow_acked: false,
+            ..AckNews::default()
         })
     }
 
@@ -236,7 +236,10 @@ impl Connection {
 
     /// Takes the server's ACK and SACK blocks; the blocks in data sequence numbers.
     pub(crate) fn take_server_ack(&mut self, ack: Dsn, segment: &Segment) -> DataBlocks {
-        self.up_acked = self.up_acked.max(ack);
+        if ack.after(self.up_acked) {
+            self.up_acked = ack;
+            self.repeated_up = 0;
+        }
         let mut blocks = DataBlocks::default();
         for &(left, right) in segment.options.sack.as_slice() {
             let (left, right) = (self.up_dsn(TcpSeq(left)), self.up_dsn(TcpSeq(right)));

@@ -24,6 +24,8 @@ pub(crate) struct SubflowClock {
     pub(super) offset: u32,
     /// The latest TSval that the client sent.
     pub(super) heard: u32,
+    /// The latest that came with data from where the subflow's ACK stood: TS.Recent (RFC 7323 section 4.3).
+    pub(super) recent: u32,
 }
 
 /// Whether `a` is later than `b` (RFC 7323 section 5.2).
@@ -120,6 +122,7 @@ impl SubflowClock {
         Self {
             offset: 0,
             heard: val,
+            recent: val,
         }
     }
 
@@ -128,13 +131,17 @@ impl SubflowClock {
         Self {
             offset: initial_now.wrapping_sub(val),
             heard: val,
+            recent: val,
         }
     }
 
-    /// Takes a timestamp of the client.
-    pub(crate) const fn heard(&mut self, timestamps: Timestamps) {
+    /// Takes a timestamp of the client; `next`: of data from where the subflow's ACK stands, or from before that.
+    pub(crate) const fn heard(&mut self, timestamps: Timestamps, next: bool) {
         if later(timestamps.val, self.heard) {
             self.heard = timestamps.val;
+        }
+        if next && later(timestamps.val, self.recent) {
+            self.recent = timestamps.val;
         }
     }
 
@@ -157,11 +164,15 @@ impl SubflowClock {
     }
 
     /// The echo for this subflow of what the server echoed: never something that the client has
-    /// not sent on it.
+    /// not sent on it. While the server waits for data of another subflow its echo stands still (RFC 7323
+    /// section 4.3), but what is ACKed here is not as old as that: the client would measure an RTT of seconds, and
+    /// take what it has just repeated for repeated in vain (RFC 3522).
     pub(crate) const fn echo(&self, server_echo: u32) -> u32 {
         let echo = server_echo.wrapping_sub(self.offset);
         if later(echo, self.heard) {
             self.heard
+        } else if later(self.recent, echo) {
+            self.recent
         } else {
             echo
         }
@@ -218,12 +229,27 @@ mod tests {
     #[test]
     fn echo_is_only_what_the_client_sent_on_that_subflow() {
         let joined = SubflowClock::joined(7_000_000, 2000);
-        assert_eq!(joined.echo(1990), 6_999_990);
+        assert_eq!(
+            joined.echo(1990),
+            7_000_000,
+            "the server echoed what came before the subflow"
+        );
         assert_eq!(
             joined.echo(2500),
             7_000_000,
             "the server echoed a later packet of another path"
         );
+    }
+
+    #[test]
+    fn echo_is_not_older_than_what_was_next_on_the_subflow() {
+        let mut joined = SubflowClock::joined(7_000_000, 2000);
+        joined.heard(ts(7_000_300, 500_000), true);
+        joined.heard(ts(7_000_400, 500_000), false);
+        assert_eq!(joined.echo(2100), 7_000_300);
+        assert_eq!(joined.echo(2350), 7_000_350, "the server's is later");
+        joined.heard(ts(7_000_200, 500_000), true);
+        assert_eq!(joined.echo(2100), 7_000_300, "it never goes back");
     }
 
     #[test]

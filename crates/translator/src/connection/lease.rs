@@ -78,6 +78,9 @@ impl Connection {
         self.down_acked = Dsn(lease.down_acked);
         self.down_edge = Dsn(lease.down_edge);
         self.up_next = Dsn(lease.up_next);
+        if self.up_acked != Dsn(lease.up_acked) {
+            self.repeated_up = 0;
+        }
         self.up_acked = Dsn(lease.up_acked);
         self.client_window = lease.client_window;
         self.label_up = lease.label_up;
@@ -328,7 +331,7 @@ impl Subflow {
             is_timed: self.timed.is_some().into(),
             srtt: self.srtt.unwrap_or(0),
             mss: self.mss.into(),
-            pad2: 0,
+            clock_recent: self.clock.map_or(0, |clock| clock.recent),
             timed_at: self.timed.map_or(0, |(_, at)| at.0),
             last_heard: self.last_heard.0,
             outstanding_since: self.outstanding_since.0,
@@ -345,6 +348,7 @@ impl Subflow {
         self.rcv_high = Ssn(lent.rcv_high);
         if let Some(clock) = &mut self.clock {
             clock.heard = lent.clock_heard;
+            clock.recent = lent.clock_recent;
         }
         let timed = || (Ssn(lent.timed), Instant(lent.timed_at));
         self.timed = (lent.is_timed != 0).then(timed);

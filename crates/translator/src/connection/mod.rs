@@ -190,6 +190,8 @@ pub(crate) struct Connection {
     pub(crate) plain_reset: bool,
     /// Since when the server repeats what no subflow can deliver.
     pub(crate) stuck: Option<Instant>,
+    /// Packets with what is next on their subflow that the client has repeated since the server's ACK moved on.
+    pub(crate) repeated_up: u8,
     /// When all subflows were suspect and another was tried.
     pub(crate) tried_other: Instant,
     /// Challenge ACKs to the client.
@@ -271,6 +273,7 @@ impl Connection {
             proved: false,
             plain_reset: false,
             stuck: None,
+            repeated_up: 0,
             tried_other: now,
             challenges: Challenges::default(),
             half_open: HalfOpenLinks::default(),

@@ -231,8 +231,9 @@ impl Subflow {
         if self.snd_una == self.snd_next {
             self.suspect = false;
         }
+        let next = !segment.payload.is_empty() && !Ssn(segment.tcp.seq).after(self.rcv_ack);
         if let (Some(clock), Some(timestamps)) = (&mut self.clock, segment.options.timestamps) {
-            clock.heard(timestamps);
+            clock.heard(timestamps, next);
         }
     }
 

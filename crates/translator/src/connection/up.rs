@@ -23,6 +23,9 @@ const MIN_SEGMENT: u16 = 48;
 const MAX_BARE_PACKETS: u8 = 2;
 /// So many ACKs in a row without a data ACK, and the path of a joined subflow strips options.
 const MAX_BARE_ACKS: u8 = 3;
+/// What is next on a subflow has to come again so often before it is in the way of what the server waits for: a path
+/// may double a packet, and another path bring late what has never been seen.
+const PATIENCE: u8 = 3;
 
 /// Part of a payload and its place in the data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -85,7 +88,10 @@ impl Connection {
         }
         let subflow_acked = subflow.snd_una != una;
         let repeats = seq.before(subflow.rcv_ack);
+        let end = seq.add(segment.payload_len());
+        let repeats_next = seq == subflow.rcv_ack && !end.after(subflow.rcv_high) && end != seq;
         subflow.heard(ctx.now, segment);
+        self.repeated_up = self.repeated_up.saturating_add(repeats_next.into());
         self.owed |= u8::from(repeats) << index;
         if index == INITIAL {
             self.label_up = segment.ip.flow_label;
@@ -308,7 +314,7 @@ impl Connection {
             let transmit = outgoing.piece(frame, &segment.ip, payload, limit);
             ctx.send(transmit);
         }
-        self.let_overrun_go(ctx, index, segment, &pieces);
+        self.let_go_up(ctx, index, segment, &pieces);
         let (outgoing, limit) = self.data_up(ctx, index, segment, first);
         let start = segment.payload.start + first.at as usize;
         match outgoing.forward(frame, segment, start..start + first.len as usize, limit) {
@@ -317,11 +323,13 @@ impl Connection {
         }
     }
 
-    /// ACKs data at the head of a subflow that lies beyond the server's window, though the server may refuse
-    /// it: the client keeps it until the data ACK (RFC 8684 section 3.3.6). Linux takes the connection's window
-    /// from whichever subflow it sends on and overruns it now and then, and it sends what another path has
-    /// lost on this one only when nothing is outstanding here. But the window does not move before that.
-    fn let_overrun_go(
+    /// ACKs data at the head of a subflow though the server may refuse it: the client keeps it until the data ACK
+    /// (RFC 8684 section 3.3.6), and Linux sends data anew, as it has to with what another path has lost or the server
+    /// has thrown away, only on a subflow where nothing is outstanding. So what stands in the way has to go: data
+    /// beyond the server's window, which moves no sooner than that (Linux takes the connection's window from whichever
+    /// subflow it sends on and overruns it now and then); and what is repeated again and again while no subflow will
+    /// bring what the server waits for.
+    fn let_go_up(
         &mut self,
         ctx: &mut Context<'_>,
         index: SubflowIndex,
@@ -336,7 +344,9 @@ impl Connection {
         let edge = self.server_edge();
         let overruns = |piece: &Piece| piece.dsn.add(piece.len.into()).after(edge);
         let mut pieces = pieces.pieces.iter().take(pieces.len).flatten();
-        if !pieces.any(overruns) {
+        let overrun = pieces.any(overruns);
+        let in_the_way = self.repeated_up >= PATIENCE && self.nobody_brings(self.up_acked);
+        if !overrun && !in_the_way {
             return;
         }
         let subflow = self.subflow_mut(index);
@@ -346,8 +356,23 @@ impl Connection {
             subflow.up.advance_front(len.min(end.since(ssn)));
         }
         subflow.rcv_ack = end;
-        ctx.counters.window_overrun += 1;
+        if overrun {
+            ctx.counters.window_overrun += 1;
+        } else {
+            ctx.counters.let_go_up += 1;
+        }
         self.send_ack(ctx, index, TcpFlags::ACK);
+    }
+
+    /// Whether the client has this data outstanding on no subflow: it was ACKed where it came, as the server had it
+    /// (and may have thrown it away since, RFC 2018 section 8), or as it lay beyond the window.
+    fn nobody_brings(&self, dsn: Dsn) -> bool {
+        let brings = |index| {
+            let subflow = self.subflow(index);
+            subflow.lives() && subflow.up.by_dsn(dsn).is_some()
+        };
+        let data = dsn.before(self.up_next) && self.up_fin != Some(dsn);
+        data && !self.indices().any(brings)
     }
 
     /// Where the payload belongs in the data.

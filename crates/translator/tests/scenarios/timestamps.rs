@@ -97,6 +97,35 @@ fn joined_echo_of_what_another_subflow_sent_is_cut_to_what_this_one_has() {
 }
 
 #[test]
+fn joined_echo_is_of_what_is_repeated_though_the_server_waits_for_another_subflow() {
+    let mut t = joined();
+    // 1:101 gets lost on flow 0. The server's echo stands still, and flow 1 repeats its part.
+    t.client(
+        1,
+        ". 1:101(100) ack 1 win 512 <ts 900020 5000,dss ack 1 map 101:201@1>",
+    )
+    .gives(&["server . 101:201(100) ack 1 win 512 <ts 1060 5000>"]);
+    t.client(
+        1,
+        ". 1:101(100) ack 1 win 512 <ts 901020 5000,dss ack 1 map 101:201@1>",
+    )
+    .gives(&["server . 101:201(100) ack 1 win 512 <ts 2060 5000>"]);
+    t.server(". 1:1(0) ack 1 win 64 <ts 6100 1040,sack 101:201>")
+        .gives(&["client1 . 1:1(0) ack 101 win 64 <ts 6100 901020,dss ack 1>"]);
+    // What came behind a gap, or without data, is not what is ACKed next.
+    t.client(
+        1,
+        ". 201:301(100) ack 1 win 512 <ts 901500 5000,dss ack 1 map 301:401@201>",
+    )
+    .gives(&["server . 301:401(100) ack 1 win 512 <ts 2540 5000>"]);
+    t.client(1, ". 101:101(0) ack 1 win 600 <ts 901600 5000,dss ack 1>")
+        .gives(&["server . 401:401(0) ack 1 win 600 <ts 2640 5000>"]);
+    t.server(". 1:1(0) ack 1 win 64 <ts 6200 1040,sack 101:201 301:401>")
+        .gives(&["client1 . 1:1(0) ack 101 win 64 <ts 6200 901020,dss ack 1,sack 201:301>"]);
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
 fn joined_ack_of_flexcps_own_has_the_servers_latest() {
     let mut t = joined();
     t.client(
@@ -123,7 +152,7 @@ fn joined_server_timestamps_pass_unchanged_on_both() {
         .gives(&["client0 P. 1:101(100) ack 1 win 64 <ts 5100 1000,dss ack 1 map 1:101@1>"]);
     t.client(0, "R 1:1(0) win 0").gives(&[]);
     t.server("P. 101:201(100) ack 1 win 64 <ts 5200 1000>")
-        .gives(&["client1 P. 1:101(100) ack 1 win 64 <ts 5200 899960,dss ack 1 map 101:201@1>"]);
+        .gives(&["client1 P. 1:101(100) ack 1 win 64 <ts 5200 900000,dss ack 1 map 101:201@1>"]);
     assert_eq!(t.moved(), "mp_rst_rx+1 subflow_switch+1");
 }
 

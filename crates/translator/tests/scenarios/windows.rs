@@ -357,3 +357,47 @@ fn two_subflows_server_window_of_a_late_packet_is_not_told() {
         .gives(&["client0 P. 1:101(100) ack 101 win 70 <dss ack 101 map 1:101@1>"]);
     assert_eq!(t.moved(), "");
 }
+
+#[test]
+fn two_subflows_data_that_the_server_threw_away_does_not_hold_up_the_subflows() {
+    let mut t = Scenario::two_subflows();
+    // Flow 0 loses its first 100 bytes on the way to the server; what flow 1 brings is SACKed, and ACKed there.
+    t.client(0, "P. 1:101(100) ack 1 <dss ack 1 map 1:101@1>")
+        .gives(&["server P. 1:101(100) ack 1 win 512"]);
+    t.client(1, "P. 1:101(100) ack 1 <dss ack 1 map 101:201@1>")
+        .gives(&["server P. 101:201(100) ack 1 win 512"]);
+    t.server(". 1:1(0) ack 1 <sack 101:201>")
+        .gives(&["client1 . 1:1(0) ack 101 win 64 <dss ack 1>"]);
+    t.client(1, "P. 101:201(100) ack 1 <dss ack 1 map 201:301@101>")
+        .gives(&["server P. 201:301(100) ack 1 win 512"]);
+    // It throws that away (RFC 2018 section 8), and gets what was lost, at last.
+    for _ in 0..2 {
+        t.client(0, "P. 1:101(100) ack 1 <dss ack 1 map 1:101@1>")
+            .gives(&["server P. 1:101(100) ack 1 win 512"]);
+    }
+    t.server(". 1:1(0) ack 101")
+        .gives(&["client0 . 1:1(0) ack 101 win 64 <dss ack 101>"]);
+    // No subflow will bring 101:201. New data waits for the server, and so does what is repeated ...
+    t.client(0, "P. 101:201(100) ack 1 <dss ack 1 map 301:401@101>")
+        .gives(&["server P. 301:401(100) ack 1 win 512"]);
+    for _ in 0..2 {
+        t.client(1, "P. 101:201(100) ack 1 <dss ack 1 map 201:301@101>")
+            .gives(&["server P. 201:301(100) ack 1 win 512"]);
+    }
+    assert_eq!(t.moved(), "");
+    // ... but not for ever.
+    t.client(1, "P. 101:201(100) ack 1 <dss ack 1 map 201:301@101>")
+        .gives(&[
+            "server P. 201:301(100) ack 1 win 512",
+            "client1 . 1:1(0) ack 201 win 64 <dss ack 101>",
+        ]);
+    assert_eq!(t.moved(), "let_go_up+1");
+    // Nothing is outstanding on flow 1, so the client sends it there; then there is no reason any more.
+    t.client(1, "P. 201:301(100) ack 1 <dss ack 1 map 101:201@201>")
+        .gives(&["server P. 101:201(100) ack 1 win 512"]);
+    t.client(0, "P. 101:201(100) ack 1 <dss ack 1 map 301:401@101>")
+        .gives(&["server P. 301:401(100) ack 1 win 512"]);
+    t.server(". 1:1(0) ack 301")
+        .gives(&["client1 . 1:1(0) ack 301 win 64 <dss ack 301>"]);
+    assert_eq!(t.moved(), "");
+}

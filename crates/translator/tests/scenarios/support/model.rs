@@ -283,9 +283,11 @@ impl Rules for Lease {
         let timestamps = headers.timestamps.map(|timestamps| {
             let echo = timestamps.ecr.wrapping_sub(subflow.clock_offset);
             let known = subflow.clock_heard;
+            let echo = if later(echo, known) { known } else { echo };
+            let recent = subflow.clock_recent;
             Timestamps {
                 val: self.ts_heard,
-                ecr: if later(echo, known) { known } else { echo },
+                ecr: if later(recent, echo) { recent } else { echo },
             }
         });
         Headers {
@@ -346,6 +348,10 @@ impl Rules for Lease {
         }
         if later(timestamps.val, subflow.clock_heard) {
             subflow.clock_heard = timestamps.val;
+        }
+        let at_head = headers.seq.wrapping_sub(subflow.rcv_ack).cast_signed() <= 0;
+        if len > 0 && at_head && later(timestamps.val, subflow.clock_recent) {
+            subflow.clock_recent = timestamps.val;
         }
         let window_edge = headers.ack.wrapping_add(window);
         if later(window_edge, subflow.snd_edge) {
