@@ -360,6 +360,9 @@ impl Server {
             ));
         }
         self.receiver.take(now, from, to, fin, self.reader.edge);
+        if self.random.chance(self.stack.reneges) {
+            self.receiver.renege();
+        }
     }
 
     fn work(&mut self, now: u64, outbox: &mut Outbox) {

@@ -21,6 +21,9 @@ pub(crate) struct Stack {
     pub(crate) ack_every: u32,
     /// Reports duplicates by D-SACK.
     pub(crate) reports_duplicates: bool,
+    /// Of a million segments behind a hole, so many after which everything behind holes is thrown away, SACKed or
+    /// not (RFC 2018 section 8).
+    pub(crate) reneges: u64,
     /// Idle time after which a keepalive goes out.
     pub(crate) keepalive: Option<u64>,
     /// Sending.

@@ -108,6 +108,7 @@ impl Plan {
             .map(|_| connection(random, link_count, calm))
             .collect();
         drop_after_ack(seed, &mut connections);
+        renege(seed, &mut connections);
         let partial = random.pick(&[
             ChecksumState::Partial,
             ChecksumState::Partial,
@@ -399,6 +400,17 @@ fn drop_after_ack(seed: u64, connections: &mut [ConnectionPlan]) {
     }
 }
 
+/// Some servers throw away what they have SACKed, and some clients then are slow to send it anew.
+fn renege(seed: u64, connections: &mut [ConnectionPlan]) {
+    let mut random = Random::new(seed, 12);
+    if random.one_in(8) {
+        for connection in connections {
+            connection.server.reneges = random.pick(&[1000, 30_000, 300_000]);
+            connection.mptcp.repeats_on_idle = random.one_in(2);
+        }
+    }
+}
+
 /// Often just before the wrap.
 fn initial_number(random: &mut Random) -> u32 {
     if random.one_in(2) {
@@ -456,6 +468,7 @@ fn stack(random: &mut Random, timestamps: bool) -> Stack {
         ack_delay: random.pick(&[1, 10, 40, 200]) * MILLI,
         ack_every: random.pick(&[1, 2, 2, 4]),
         reports_duplicates: random.one_in(2),
+        reneges: 0,
         keepalive: random.one_in(6).then(|| random.between(1, 10) * SECOND),
         tuning: Tuning {
             initial_window: random.pick(&[2, 4, 10]),
@@ -509,6 +522,7 @@ fn mptcp(random: &mut Random, links: u64, calm: u64, abort: Option<u64>) -> Mptc
         repeats_mapping: !random.one_in(4),
         fin_with_data: random.one_in(2),
         drops: 0,
+        repeats_on_idle: false,
         redundant: random.pick(&[0, 0, 0, 20_000, 1_000_000]),
         scheduler: random.pick(&[Scheduler::RoundRobin, Scheduler::First, Scheduler::Random]),
         rejoin: random.below(2 * SECOND),

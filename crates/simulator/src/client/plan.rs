@@ -57,6 +57,8 @@ pub(crate) struct MptcpPlan {
     pub(crate) fin_with_data: bool,
     /// Of a million pieces that the subflow has acknowledged and that are dropped then.
     pub(crate) drops: u64,
+    /// What is sent again goes only on a subflow with nothing outstanding, as Linux does it.
+    pub(crate) repeats_on_idle: bool,
     /// Of a million mappings that are sent on another subflow too.
     pub(crate) redundant: u64,
     /// Order of subflows.

@@ -85,6 +85,7 @@ impl Client {
                 && (only_backups || !s.backup)
                 && (!well || s.sender.rtt.backoffs() < 2)
                 && s.sender.has_room()
+                && (!again || !self.plan.repeats_on_idle || s.sender.una == s.sender.end)
         };
         let order = (start..start + count).map(|i| i % count);
         let holds = |index: &usize| {

@@ -102,6 +102,12 @@ impl Receiver {
         Arrived { from: old }
     }
 
+    /// Throws away what lies behind holes.
+    pub(crate) fn renege(&mut self) {
+        self.ahead.clear();
+        self.recent = [u64::MAX; 4];
+    }
+
     /// The FIN has been received with everything before it.
     #[must_use]
     pub(crate) fn is_closed(&self) -> bool {
