@@ -40,7 +40,6 @@ regressions! {
     stream / "place-of-a-flow-that-came-back" flow_that_came_back_keeps_its_entry;
     /// IPv6 clients had addresses of the diverted prefix, so the server's SYN was a client's.
     legs / "syn-of-the-servers" server_opens_a_connection_of_its_own;
-    legs / "syn-of-the-servers-behind-a-plain-one" server_opens_a_connection_beside_a_plain_one;
     /// The checker went by a window that came with an ACK of what was not sent; the translator did not.
     legs / "window-of-a-server-that-lies" window_of_a_server_that_lies_moves_nothing;
     /// The checker took a flow whose SYN was dropped for a connection, and the answer to a join for its own.
@@ -49,4 +48,6 @@ regressions! {
     icmp / "mapping-far-beyond-the-window" fallback_after_a_mapping_far_beyond_the_window;
     /// The checker took MP_JOIN on the initial subflow for a join, after which there is no fallback.
     icmp / "mp-join-on-the-initial-subflow" fallback_after_mp_join_on_the_initial_subflow;
+    /// The server repeated its SYN/ACK behind data of a joined subflow, and its echo of that passed as it was.
+    stream / "syn-ack-again-beside-another-subflow" syn_ack_again_beside_another_subflow;
 }

@@ -5,7 +5,7 @@ use core::net::SocketAddr;
 
 use flexcp_wire::{
     CapableFlags, CapableKeys, MpCapable, MptcpOption, OptionWriter, Ssn, TcpFlags, TcpOption,
-    TcpSeq,
+    TcpSeq, Timestamps,
 };
 
 use super::clock::{ServerClock, SubflowClock};
@@ -67,15 +67,15 @@ const fn capable(keys: CapableKeys) -> MpCapable {
     }
 }
 
-/// Options of a handshake segment that both legs share. What FlexCP does not know stays behind: the
-/// other end would believe it agreed on.
-fn handshake_options(options: &Options, mss: u16) -> OptionWriter {
+/// Options of a handshake segment that both legs share, with the timestamps that belong on its leg. What FlexCP
+/// does not know stays behind: the other end would believe it agreed on.
+fn handshake_options(options: &Options, timestamps: Option<Timestamps>, mss: u16) -> OptionWriter {
     let mut writer = OptionWriter::default();
     writer.push(&TcpOption::Mss(mss));
     if options.sack_permitted {
         writer.push(&TcpOption::SackPermitted);
     }
-    if let Some(timestamps) = options.timestamps {
+    if let Some(timestamps) = timestamps {
         writer.push(&TcpOption::Timestamps(timestamps));
     }
     if let Some(shift) = options.window_scale {
@@ -110,8 +110,12 @@ impl Connection {
         self.label_up = segment.ip.flow_label;
         if self.server.answered {
             // What the server has settled stays; only the client's clock has gone on.
-            if let (Some(clock), Some(ts)) = (&mut self.server.clock, segment.options.timestamps) {
-                clock.restart(now, ts);
+            if let Some(ts) = segment.options.timestamps {
+                let subflow = &mut self.subflows[usize::from(INITIAL)];
+                if let (Some(server), Some(clock)) = (&mut self.server.clock, &mut subflow.clock) {
+                    server.restart(now, ts);
+                    clock.heard(ts, false);
+                }
             }
             return;
         }
@@ -143,11 +147,11 @@ impl Connection {
         };
         let options = Options {
             sack_permitted: subflow.sack,
-            timestamps: self.server.clock.map(|clock| clock.own_to_server()),
             window_scale: Some(subflow.window_scale).filter(|_| subflow.scales),
             ..Options::default()
         };
-        let mut writer = handshake_options(&options, subflow.mss - room);
+        let timestamps = self.server.clock.map(|clock| clock.own_to_server());
+        let mut writer = handshake_options(&options, timestamps, subflow.mss - room);
         if self.offered_end_to_end {
             writer.push(&TcpOption::Mptcp(MptcpOption::Capable(capable(
                 CapableKeys::Syn,
@@ -205,7 +209,8 @@ impl Connection {
             clock.heard(ts.val);
         }
         let mss = segment.options.mss.unwrap_or(self.server.mss);
-        let mut options = handshake_options(&segment.options, mss);
+        let timestamps = self.syn_ack_timestamps(segment);
+        let mut options = handshake_options(&segment.options, timestamps, mss);
         let keys = CapableKeys::SynAck {
             sender: self.local.key,
         };
@@ -225,6 +230,15 @@ impl Connection {
             Ok(()) => Verdict::Forward,
             Err(reason) => Verdict::Drop(reason),
         }
+    }
+
+    /// Timestamps of the server's SYN/ACK on the initial subflow. A repeated one may come when other subflows have
+    /// carried data: it echoes their clock then, and is older than what the client has heard (RFC 7323 section 5.3).
+    fn syn_ack_timestamps(&self, segment: &Segment) -> Option<Timestamps> {
+        let clock = self.subflow(INITIAL).clock.as_ref()?;
+        let server = self.server.clock.as_ref()?;
+        let timestamps = segment.options.timestamps?;
+        Some(clock.answer(server, timestamps.ecr))
     }
 
     /// What the server's SYN/ACK settles for the connection.

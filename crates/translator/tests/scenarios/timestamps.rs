@@ -293,3 +293,46 @@ fn late_packet_of_the_server_does_not_turn_the_clients_view_back() {
         .gives(&["client0 P. 1:101(100) ack 1 win 64 <ts 5010 1000,dss ack 1 map 1:101@1>"]);
     assert_eq!(t.moved(), "");
 }
+
+#[test]
+fn joined_syn_ack_again_echoes_the_initial_subflow_and_has_the_servers_latest() {
+    // The server has not heard the third packet, only data of the other subflow, and repeats its SYN/ACK: as it is
+    // it would echo the other subflow's clock, or be older than what the client has heard from FlexCP.
+    let again = |val: u32, echo: u32| {
+        format!("S. 0:0(0) ack 1 win 65160 <mss 1460,sackok,ts {val} {echo},ws 7>")
+    };
+    let mut t = joined();
+    t.at(50);
+    t.client(
+        1,
+        "P. 1:101(100) ack 1 win 512 <ts 900010 5000,dss ack 1 map 1:101@1>",
+    )
+    .gives(&["server P. 1:101(100) ack 1 win 512 <ts 1050 5000>"]);
+    t.server(&again(5060, 1050))
+        .gives(&["client0 S. 0:0(0) ack 1 win 65160 <mss 1460,sackok,ts 5060 1000,ws 7,capable>"]);
+    t.server(&again(5002, 1000))
+        .gives(&["client0 S. 0:0(0) ack 1 win 65160 <mss 1460,sackok,ts 5060 1000,ws 7,capable>"]);
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
+fn syn_received_syn_again_may_be_echoed_by_the_syn_ack_again() {
+    let mut t = Setup::new().ts().syn_received();
+    t.at(1000);
+    t.client(
+        0,
+        "S 0:0(0) win 65535 <mss 1460,sackok,ts 2000 0,ws 8,capable>",
+    )
+    .gives(&["server S 0:0(0) win 65535 <mss 1432,sackok,ts 2000 5000,ws 8>"]);
+    t.server("S. 0:0(0) ack 1 win 65160 <mss 1460,sackok,ts 6000 2000,ws 7>")
+        .gives(&["client0 S. 0:0(0) ack 1 win 65160 <mss 1460,sackok,ts 6000 2000,ws 7,capable>"]);
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
+fn syn_ack_with_timestamps_that_the_client_did_not_offer_brings_none() {
+    let mut t = Setup::new().syn_sent();
+    t.server("S. 0:0(0) ack 1 win 65160 <mss 1460,sackok,ts 5000 0,ws 7>")
+        .gives(&["client0 S. 0:0(0) ack 1 win 65160 <mss 1460,sackok,ws 7,capable>"]);
+    assert_eq!(t.moved(), "");
+}
