@@ -50,4 +50,6 @@ regressions! {
     icmp / "mp-join-on-the-initial-subflow" fallback_after_mp_join_on_the_initial_subflow;
     /// The server repeated its SYN/ACK behind data of a joined subflow, and its echo of that passed as it was.
     stream / "syn-ack-again-beside-another-subflow" syn_ack_again_beside_another_subflow;
+    /// Behind the client's FIN, which was ACKed, came data: the SACK block for it began at the ACK.
+    legs / "sack-behind-a-fin" sack_behind_a_fin;
 }

@@ -286,7 +286,7 @@ impl Connection {
             subflow.up.for_each_in(left, right, |ssn, _, len| {
                 // Not what the client has only announced on this subflow: it came over another one.
                 let end = ssn.add(len).min(subflow.rcv_high);
-                if ssn.after(subflow.rcv_ack) && ssn.before(end) {
+                if ssn.after(subflow.ack_number()) && ssn.before(end) {
                     sack.push(ssn.0, end.0);
                 }
             });

@@ -534,6 +534,18 @@ fn two_subflows_sack_of_what_a_subflow_has_only_announced_goes_where_it_was_sent
 }
 
 #[test]
+fn two_subflows_server_sack_of_what_came_behind_a_fin_is_no_block_at_the_ack() {
+    // The FIN's own number, and the next: a block there would say that the ACK stops short (RFC 2018 section 3).
+    let mut t = Scenario::two_subflows();
+    t.client(0, "F. 1:1(0) ack 1 <dss ack 1>")
+        .gives(&["client0 F. 1:1(0) ack 2 win 509 <dss ack 1>"]);
+    let _ = t.client(0, ". 2:102(100) ack 1 <dss ack 1 map 101:201@2>");
+    t.server(". 1:1(0) ack 1 win 64 <sack 101:201>")
+        .gives(&["client0 . 2:2(0) ack 2 win 64 <dss ack 1>"]);
+    let _ = t.moved();
+}
+
+#[test]
 fn two_subflows_repeated_data_is_acknowledged_where_it_came_whatever_else_the_server_says() {
     // The ACK on flow 0 got lost; the server's answer is about data of flow 1 too. (An upload over paths
     // that went up and down stood still: flow 0 repeated its first byte for ever.)
