@@ -52,4 +52,10 @@ regressions! {
     stream / "syn-ack-again-beside-another-subflow" syn_ack_again_beside_another_subflow;
     /// Behind the client's FIN, which was ACKed, came data: the SACK block for it began at the ACK.
     legs / "sack-behind-a-fin" sack_behind_a_fin;
+    /// The checker took a mapping from a client that had left MPTCP at its third packet.
+    stream / "mapping-of-a-client-that-is-plain" mapping_of_a_client_that_is_plain;
+    /// The checker did not notice that a SYN came again for another version of MPTCP, which is relayed.
+    icmp / "syn-again-with-another-version" syn_again_with_another_version;
+    /// The checker took a SYN with RST for a new connection.
+    icmp / "syn-with-rst" syn_with_rst;
 }

@@ -295,8 +295,7 @@ impl Checker {
             // Whatever it says, its sender has not said it.
             return None;
         }
-        let is_syn = packet.has(TcpFlags::SYN) && !packet.has(TcpFlags::ACK);
-        if is_syn {
+        if packet.opens() {
             self.syn(seen.time, ends, packet);
         }
         let (id, index) = self.find(Point::FromClient, ends)?;
@@ -357,7 +356,7 @@ impl Checker {
         if self.output(seen, packet, ends) {
             return None;
         }
-        if packet.has(TcpFlags::SYN) && !packet.has(TcpFlags::ACK) {
+        if packet.opens() {
             self.reopen_by_syn(seen.time, packet);
             self.syn_to_server(ends, packet);
         }

@@ -93,6 +93,10 @@ impl Connection {
         }
         keeps(packet.has(TcpFlags::ACK), "no ACK")?;
         keeps(subflow.isn_proxy.is_some(), "an ACK of no SYN/ACK")?;
+            // A repeated one may do without it (RFC 8684 section 3.7).
+            let capable = packet.options.capable;
+            let same = capable.is_none() || capable == subflow.capable;
+            keeps(same, "another MP_CAPABLE")?;
         let ack = subflow.down_at(packet.tcp.ack);
         keeps(
             ack >= ORIGIN && ack <= reached(&subflow.carried),

@@ -179,7 +179,10 @@ impl Connection {
     }
 
     fn take_data(&mut self, index: usize, packet: &View<'_>, oracle: Option<&dyn Oracle>) {
-        self.take_mapping(index, packet);
+        if self.mode == Mode::Translated {
+            // What has fallen back is TCP, whatever options it carries (RFC 8684 section 3.7).
+            self.take_mapping(index, packet);
+        }
         let subflow = &mut self.subflows[index];
         let start = subflow.up_at(packet.tcp.seq);
         let end = start + packet.payload_len;

@@ -172,6 +172,13 @@ impl<'a> View<'a> {
         self.tcp.flags.contains(flag)
     }
 
+    /// Whether it asks for a connection: a SYN without ACK. With RST beside it nobody takes it for one (RFC 9293
+    /// section 3.10.7.2).
+    pub(crate) fn opens(&self) -> bool {
+        let odd = TcpFlags::ACK | TcpFlags::RST;
+        self.has(TcpFlags::SYN) && !self.tcp.flags.intersects(odd)
+    }
+
     /// The bytes that there are; none for zeros.
     pub(crate) fn bytes(&self) -> &'a [u8] {
         match self.payload {

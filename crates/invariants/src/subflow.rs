@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use flexcp_wire::MpJoin;
+use flexcp_wire::{MpCapable, MpJoin};
 
 use crate::clock::Sent;
 use crate::mapping::Mappings;
@@ -16,6 +16,8 @@ pub(crate) struct Subflow {
     /// The client's end.
     pub(crate) client: SocketAddr,
     pub(crate) isn_client: u32,
+    /// What its SYN asked for.
+    pub(crate) capable: Option<MpCapable>,
     /// The proxy's; known from its SYN/ACK on.
     pub(crate) isn_proxy: Option<u32>,
     /// The client has proved its keys on it.
@@ -76,6 +78,7 @@ impl Subflow {
         Self {
             client: syn.source(),
             isn_client: syn.tcp.seq,
+            capable: options.capable,
             isn_proxy: None,
             established: false,
             spoken: false,

@@ -89,7 +89,7 @@ pub(crate) fn dss(ack: u64, mapping: Option<(u64, u32, u16)>, data_fin: bool) ->
     })
 }
 
-fn capable(keys: CapableKeys) -> MptcpOption {
+pub(crate) fn capable(keys: CapableKeys) -> MptcpOption {
     MptcpOption::Capable(MpCapable {
         version: 1,
         flags: CapableFlags::HMAC_SHA256,
@@ -205,6 +205,15 @@ impl Exchange {
     }
 
     pub(crate) fn with_options(clocks: bool, options: Options) -> Self {
+        let keys = CapableKeys::Ack {
+            sender: KEY_CLIENT,
+            receiver: KEY_PROXY,
+        };
+        Self::opened(clocks, options, Some(capable(keys)))
+    }
+
+    /// The same with something else in the client's third packet.
+    pub(crate) fn opened(clocks: bool, options: Options, proof: Option<MptcpOption>) -> Self {
         let mut exchange = Self {
             checker: Checker::new(options, None),
             time: 0,
@@ -239,10 +248,6 @@ impl Exchange {
         exchange.see(&syn_ack(Point::ToClient, Flow::First).with(|p| {
             p.mptcp = Some(capable(CapableKeys::SynAck { sender: KEY_PROXY }));
         }));
-        let keys = CapableKeys::Ack {
-            sender: KEY_CLIENT,
-            receiver: KEY_PROXY,
-        };
         let third = Packet::new(
             Point::FromClient,
             Flow::First,
@@ -250,7 +255,7 @@ impl Exchange {
             seq(ISN_SERVER, 0),
         );
         exchange.see(&third.clone().with(|p| {
-            p.mptcp = Some(capable(keys));
+            p.mptcp = proof;
             p.timestamps = stamp(101, 900);
         }));
         exchange.see(&third.with(|p| {

@@ -1,12 +1,12 @@
 //! Among hostile ends: what is a breach and what is not, which rules a breach costs, and which remain.
 
 use flexcp_invariants::{Options, Point, Rule, Side};
-use flexcp_wire::TcpFlags;
+use flexcp_wire::{CapableKeys, DataNumber, Dss, DssMapping, MptcpOption, TcpFlags};
 
 use crate::exchange::{
-    Exchange, Flow, ISN_CLIENT, ISN_JOIN_PROXY, ISN_SERVER, Packet, ack_down, ack_up, client_ack,
-    client_data, data_down, data_up, dsn_down, dsn_up, dss, join_proof, join_syn, join_syn_ack,
-    seq, server_ack, server_data,
+    Exchange, Flow, ISN_CLIENT, ISN_JOIN_PROXY, ISN_SERVER, Packet, ack_down, ack_up, capable,
+    client_ack, client_data, data_down, data_up, dsn_down, dsn_up, dss, join_proof, join_syn,
+    join_syn_ack, seq, server_ack, server_data,
 };
 
 fn hostile() -> Exchange {
@@ -168,6 +168,67 @@ fn window_of_a_server_that_lies_is_not_what_the_proxy_goes_by() {
             ack_down(Flow::First, 1300, 100),
         ])
         .clean();
+}
+
+#[test]
+fn mappings_of_a_client_that_has_left_mptcp_mean_nothing() {
+    let options = Options {
+        hostile: true,
+        ..Options::default()
+    };
+    // The bytes come again after 251, so nothing else is odd about it. Without keys data numbers count from 0.
+    let mapping = DssMapping {
+        dsn: DataNumber::Short(1),
+        ssn: 252,
+        len: 100,
+        checksum: None,
+    };
+    let odd = MptcpOption::Dss(Dss {
+        data_ack: None,
+        mapping: Some(mapping),
+        data_fin: false,
+    });
+    let first = client_data(Flow::First, 0, 0, 251).with(|p| p.mptcp = None);
+    let other = client_data(Flow::First, 251, 0, 100).with(|p| p.mptcp = Some(odd));
+    let plain = Exchange::opened(false, options, None).pass(&[first, data_up(0, 251)]);
+    let _ = plain.pass(&[other, data_up(251, 100)]).clean();
+    // While it is MPTCP they do.
+    let again = client_data(Flow::First, 100, 0, 100);
+    let first = [client_data(Flow::First, 0, 0, 100), data_up(0, 100), again];
+    let exchange = hostile().pass(&first);
+    exchange.breaks(Rule::Translation, &data_up(100, 100));
+}
+
+#[test]
+fn syn_again_that_asks_for_another_mptcp_is_a_breach_and_one_without_is_not() {
+    let syn = Packet::new(Point::FromClient, Flow::First, ISN_CLIENT, 0)
+        .with(|p| p.flags = TcpFlags::SYN);
+    assert_eq!(
+        breaches(&hostile().pass(std::slice::from_ref(&syn)).clean()),
+        []
+    );
+    let other = syn.with(|p| p.mptcp = Some(capable(CapableKeys::SynAck { sender: 7 })));
+    assert_eq!(breach_of(&[], &other), (Side::Client, "another MP_CAPABLE"));
+}
+
+#[test]
+fn syn_with_rst_opens_nothing() {
+    let odd = |isn| {
+        Packet::new(Point::FromClient, Flow::First, isn, 0)
+            .with(|p| p.flags = TcpFlags::SYN | TcpFlags::RST)
+    };
+    let up = odd(77).with(|p| {
+        p.point = Point::ToServer;
+        p.flow = Flow::Server;
+    });
+    let exchange = hostile().pass(&[odd(77), up]);
+    // Still the connection that it was.
+    let exchange = exchange.pass(&[server_ack(500)]).clean();
+    let found = [
+        (Side::Client, "flags beside SYN"),
+        (Side::Server, "ACK of what was not sent"),
+    ];
+    assert_eq!(breaches(&exchange), found);
 }
 
 #[test]
