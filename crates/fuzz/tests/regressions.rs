@@ -52,6 +52,10 @@ regressions! {
     stream / "syn-ack-again-beside-another-subflow" syn_ack_again_beside_another_subflow;
     /// Behind the client's FIN, which was ACKed, came data: the SACK block for it began at the ACK.
     legs / "sack-behind-a-fin" sack_behind_a_fin;
+    /// The checker went by the window of a packet far beyond the client's, which the translator had dropped.
+    stream / "window-of-a-server-from-elsewhere" window_of_a_server_from_elsewhere;
+    /// The checker took a mapping from a packet that the translator had dropped.
+    icmp / "mapping-of-a-client-from-elsewhere" mapping_of_a_client_from_elsewhere;
     /// The checker took a mapping from a client that had left MPTCP at its third packet.
     stream / "mapping-of-a-client-that-is-plain" mapping_of_a_client_that_is_plain;
     /// The checker did not notice that a SYN came again for another version of MPTCP, which is relayed.

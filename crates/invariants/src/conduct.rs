@@ -18,7 +18,13 @@ use crate::subflow::Subflow;
 pub(crate) const FAR: u64 = 1 << 30;
 
 /// An honest client may overrun a window that it was told on another subflow, but not by a whole one.
-const OVERRUN: u64 = 1 << 16;
+pub(crate) const OVERRUN: u64 = 1 << 16;
+
+/// How far an honest client's numbers may lie from what is acknowledged, where the largest window is `widest`:
+/// twice that, as a subflow may carry again what others have carried, and what windows of SYNs allow at least.
+pub(crate) fn span(widest: u64) -> u64 {
+    (2 * widest).clamp(2 * OVERRUN, FAR)
+}
 
 /// One of the two ends that the proxy stands between.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -56,8 +62,9 @@ impl Connection {
     }
 
     /// Whether a hostile client's data number is one that no proxy would believe.
-    pub(crate) const fn is_far(&self, to: u64) -> bool {
-        self.hostile && to.abs_diff(self.up.acked) > FAR
+    pub(crate) fn is_far(&self, to: u64) -> bool {
+        let ahead = to > self.up.acked + span(self.up.widest);
+        self.hostile && (ahead || to + FAR < self.up.acked)
     }
 
     /// A client's packet on subflow `index`, before note is taken of it.
@@ -86,6 +93,10 @@ impl Connection {
         if packet.has(TcpFlags::SYN) {
             let odd = TcpFlags::ACK | TcpFlags::FIN | TcpFlags::RST;
             keeps(!packet.tcp.flags.intersects(odd), "flags beside SYN")?;
+            // A repeated one may do without it (RFC 8684 section 3.7).
+            let capable = packet.options.capable;
+            let same = capable.is_none() || capable == subflow.capable;
+            keeps(same, "another MP_CAPABLE")?;
             return keeps(subflow.isn_client == packet.tcp.seq, "another SYN");
         }
         if packet.has(TcpFlags::RST) {
@@ -93,10 +104,6 @@ impl Connection {
         }
         keeps(packet.has(TcpFlags::ACK), "no ACK")?;
         keeps(subflow.isn_proxy.is_some(), "an ACK of no SYN/ACK")?;
-            // A repeated one may do without it (RFC 8684 section 3.7).
-            let capable = packet.options.capable;
-            let same = capable.is_none() || capable == subflow.capable;
-            keeps(same, "another MP_CAPABLE")?;
         let ack = subflow.down_at(packet.tcp.ack);
         keeps(
             ack >= ORIGIN && ack <= reached(&subflow.carried),
@@ -183,8 +190,10 @@ impl Connection {
         let subflow = &self.subflows[index];
         let start = subflow.up_at(packet.tcp.seq);
         let end = start + packet.payload_len;
-        let near = start >= ORIGIN - 1 && start.abs_diff(subflow.ack_out) < FAR;
-        keeps(near, "a number from elsewhere")?;
+        // What is old may have been held up on the way; what is ahead of the window may not be.
+        let ahead = start > subflow.ack_out && self.is_strange_up(index, start);
+        let near = start >= ORIGIN - 1 && subflow.ack_out.saturating_sub(start) < FAR;
+        keeps(near && !ahead, "a number from elsewhere")?;
         let ends_before = |fin: u64| end <= fin + u64::from(packet.payload_len == 0);
         keeps(
             subflow.client_fin.is_none_or(ends_before),
@@ -293,6 +302,10 @@ impl Connection {
         let blocks = packet.options.sack.as_slice().iter();
         let blocks = blocks.map(|&(left, right)| (self.up.at_seq(left), self.up.at_seq(right)));
         sack_conduct(blocks, ack, &self.up.carried)?;
+        let end = self.down.at_seq(packet.tcp.seq) + packet.payload_len;
+        let offered = self.edge_out.unwrap_or(self.down.edge);
+        let ahead = self.translates() && end > offered + OVERRUN;
+        keeps(!ahead, "data far beyond the window")?;
         stream_conduct(&self.down, packet)
     }
 }

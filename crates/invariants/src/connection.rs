@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use flexcp_wire::DataNumber;
 
 use crate::clock::Sent;
-use crate::conduct::Breach;
+use crate::conduct::{Breach, FAR, OVERRUN, span};
 use crate::content::{Oracle, Remembered};
 use crate::position::{ORIGIN, from_dsn, from_seq, from_short_dsn};
 use crate::ranges::Ranges;
@@ -43,6 +43,8 @@ pub(crate) struct Stream {
     pub(crate) carried: Ranges,
     /// Furthest right edge that the receiver has offered.
     pub(crate) edge: u64,
+    /// The largest window that it has offered, in bytes.
+    pub(crate) widest: u64,
     /// The same since its SYN/ACK, and before it broke the protocol: from then on the proxy may not believe it.
     pub(crate) last_edge: u64,
     /// What came from the sender in packets that end beyond the right edge: the proxy may ACK it on its subflow
@@ -67,6 +69,7 @@ impl Stream {
             has: Ranges::new(),
             carried: Ranges::new(),
             edge: ORIGIN,
+            widest: 0,
             last_edge: ORIGIN,
             overrun: Ranges::new(),
             repeated: 0,
@@ -222,6 +225,33 @@ impl Connection {
             last_packet: time,
             lag: 0,
         }
+    }
+
+    /// Whether a client's number, `start` on subflow `index`, lies so far from what is acknowledged there that the
+    /// packet counts for nothing (RFC 9293 section 3.10.7.4): further than anything honest would bring news.
+    pub(crate) fn is_strange_up(&self, index: usize, start: u64) -> bool {
+        let span = if self.translates() {
+            span(self.up.widest)
+        } else {
+            FAR
+        };
+        self.hostile && start.abs_diff(self.subflows[index].ack_out) > span
+    }
+
+    /// The same of a server's data.
+    pub(crate) fn is_strange_down(&self, start: u64, end: u64) -> bool {
+        let (behind, ahead) = if self.translates() {
+            let room = self.down.edge.saturating_sub(self.down.acked);
+            (self.down.widest.max(OVERRUN), room + OVERRUN)
+        } else {
+            (FAR, FAR)
+        };
+        self.hostile && (start + behind < self.down.acked || end > self.down.acked + ahead)
+    }
+
+    /// Whether the proxy has to translate, and to judge numbers by the windows that it knows.
+    pub(crate) fn translates(&self) -> bool {
+        self.mode == Mode::Translated && !self.may_relay()
     }
 
     /// Whether the packets of hostile ends may be relayed as they are.

@@ -2,7 +2,7 @@
 
 use flexcp_wire::{CapableKeys, DataNumber, MpJoin, TcpFlags};
 
-use crate::conduct::{FAR, Side};
+use crate::conduct::Side;
 use crate::connection::{Connection, Mode};
 use crate::content::Oracle;
 use crate::keys::{derive, join_ack};
@@ -58,8 +58,7 @@ impl Connection {
             // Anybody can have sent it.
             return;
         }
-        let subflow = &self.subflows[index];
-        if self.hostile && subflow.up_at(packet.tcp.seq).abs_diff(subflow.ack_out) > FAR {
+        if self.is_strange_up(index, self.subflows[index].up_at(packet.tcp.seq)) {
             return;
         }
         self.take_ack(index, packet);
@@ -147,9 +146,9 @@ impl Connection {
             return;
         }
         self.down.acknowledge(data_ack);
-        let scale = self.subflows[index].window_scale;
-        let edge = data_ack + (u64::from(packet.tcp.window) << scale);
-        self.down.edge = self.down.edge.max(edge);
+        let window = u64::from(packet.tcp.window) << self.subflows[index].window_scale;
+        self.down.edge = self.down.edge.max(data_ack + window);
+        self.down.widest = self.down.widest.max(window);
     }
 
     /// What the client has out of order on a subflow.

@@ -2,7 +2,7 @@
 
 use flexcp_wire::TcpFlags;
 
-use crate::conduct::{FAR, Side};
+use crate::conduct::Side;
 use crate::connection::Connection;
 use crate::content::Oracle;
 use crate::packet::View;
@@ -27,14 +27,19 @@ impl Connection {
         if !packet.has(TcpFlags::ACK) || !self.server_answered {
             return;
         }
-        if self.hostile && self.down.at_seq(packet.tcp.seq).abs_diff(self.down.acked) > FAR {
+        let start = self.down.at_seq(packet.tcp.seq);
+        if self.is_strange_down(start, start + packet.payload_len) {
             return;
         }
         let ack = self.up.at_seq(packet.tcp.ack);
         // Plausible, that is: the server may be asked about data that the checker has not seen placed.
         if ack <= self.up.end() {
+            let window = u64::from(packet.tcp.window) << self.server_scale;
+            if ack >= self.up.acked {
+                self.up.widest = self.up.widest.max(window);
+            }
             self.up.acknowledge(ack);
-            let edge = ack + (u64::from(packet.tcp.window) << self.server_scale);
+            let edge = ack + window;
             self.up.edge = self.up.edge.max(edge);
             if self.trusts(Side::Server) {
                 self.up.last_edge = self.up.last_edge.max(edge);
@@ -48,7 +53,6 @@ impl Connection {
                 self.up.has.insert(left, end);
             }
         }
-        let start = self.down.at_seq(packet.tcp.seq);
         if packet.has(TcpFlags::FIN) {
             self.down.fin = Some(start + packet.payload_len);
         }
@@ -84,6 +88,7 @@ impl Connection {
         self.server_mss = options
             .mss
             .map_or_else(|| default_mss(packet.ip.is_v6()), u64::from);
-        self.up.edge = ORIGIN + u64::from(packet.tcp.window);
+        self.up.widest = packet.tcp.window.into();
+        self.up.edge = ORIGIN + self.up.widest;
     }
 }

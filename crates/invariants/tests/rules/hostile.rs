@@ -170,6 +170,78 @@ fn window_of_a_server_that_lies_is_not_what_the_proxy_goes_by() {
         .clean();
 }
 
+/// Numbers so far beyond the window that a proxy drops the packet.
+const STRANGE: u64 = 1 << 28;
+
+#[test]
+fn servers_number_far_beyond_the_window_is_a_breach_and_a_little_beyond_is_not() {
+    let ack = |at| server_data(at, 0).with(|p| p.ack = seq(ISN_CLIENT, 0));
+    // The client's window ends at 4000, what the proxy has offered too.
+    assert_eq!(
+        breach_of(&[], &ack(4001 + (1 << 16))),
+        (Side::Server, "data far beyond the window")
+    );
+    let near = hostile().pass(&[ack(4000 + (1 << 16))]).clean();
+    assert_eq!(breaches(&near), []);
+}
+
+#[test]
+fn what_a_server_says_far_beyond_the_window_counts_for_nothing() {
+    // Client: 100 bytes. The server's ACK of them is in a packet that has to be dropped.
+    let strange = server_ack(100).with(|p| p.seq = seq(ISN_SERVER, STRANGE));
+    hostile()
+        .pass(&[
+            client_data(Flow::First, 0, 0, 100),
+            data_up(0, 100),
+            strange,
+        ])
+        .breaks(Rule::AckToClient, &ack_down(Flow::First, 100, 100));
+}
+
+#[test]
+fn what_a_server_says_a_window_behind_counts_for_nothing_and_is_no_breach() {
+    // More than any window that was ever offered has gone down since.
+    let mut exchange = hostile();
+    for at in (0..81_000).step_by(900) {
+        exchange = exchange.pass(&[
+            server_data(at, 900),
+            data_down(Flow::First, at, at, 900),
+            client_ack(Flow::First, at + 900, at + 900),
+            ack_up(at + 900),
+        ]);
+    }
+    let exchange = exchange.pass(&[
+        client_data(Flow::First, 0, 0, 100).with(|p| {
+            p.ack = seq(ISN_SERVER, 81_000);
+            p.mptcp = Some(dss(dsn_down(81_000), Some((dsn_up(0), 1, 100)), false));
+        }),
+        data_up(0, 100).with(|p| p.ack = seq(ISN_SERVER, 81_000)),
+        server_ack(100).with(|p| p.seq = seq(ISN_SERVER, 900)),
+    ]);
+    assert_eq!(breaches(&exchange), []);
+    let ack = ack_down(Flow::First, 100, 100).with(|p| p.seq = seq(ISN_SERVER, 81_000));
+    exchange.breaks(Rule::AckToClient, &ack);
+}
+
+#[test]
+fn clients_number_far_beyond_the_window_is_a_breach_and_counts_for_nothing() {
+    // Such a mapping would end what makes the numbers of both sides the same.
+    let strange = client_data(Flow::First, STRANGE, 0, 100);
+    assert_eq!(
+        breach_of(&[], &strange),
+        (Side::Client, "a number from elsewhere")
+    );
+    let bare = client_ack(Flow::First, 0, 0).with(|p| p.mptcp = None);
+    let relayed = server_data(0, 100).with(|p| p.point = Point::ToClient);
+    let relayed = relayed.with(|p| p.flow = Flow::First);
+    let exchange = hostile().pass(&[strange, bare.clone(), ack_up(0), bare, ack_up(0)]);
+    let _ = exchange.pass(&[server_data(0, 100), relayed]).clean();
+    // Within twice the window it may be data again on another flow.
+    let again =
+        hostile().pass(&[client_ack(Flow::First, 0, 0).with(|p| p.seq = seq(ISN_CLIENT, 1 << 17))]);
+    assert_eq!(breaches(&again.clean()), []);
+}
+
 #[test]
 fn mappings_of_a_client_that_has_left_mptcp_mean_nothing() {
     let options = Options {
