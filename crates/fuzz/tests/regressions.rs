@@ -58,6 +58,8 @@ regressions! {
     icmp / "mapping-of-a-client-from-elsewhere" mapping_of_a_client_from_elsewhere;
     /// The checker took a mapping from a client that had left MPTCP at its third packet.
     stream / "mapping-of-a-client-that-is-plain" mapping_of_a_client_that_is_plain;
+    /// The checker held two TSvals against each other between which the server's clock had leapt half round.
+    legs / "clock-that-leaps-round" clock_that_leaps_round;
     /// The checker did not notice that a SYN came again for another version of MPTCP, which is relayed.
     icmp / "syn-again-with-another-version" syn_again_with_another_version;
     /// The checker took a SYN with RST for a new connection.

@@ -18,12 +18,12 @@ pub(crate) struct Sent {
 }
 
 impl Sent {
-    /// The value that is nearest to what was sent last.
+    /// The value, counted on across the wraps: the one that is nearest to the latest that was sent.
     #[allow(
         clippy::cast_possible_truncation,
         reason = "the low half is what is compared"
     )]
-    fn unwrap(&self, value: u32) -> u64 {
+    pub(crate) fn unwrap(&self, value: u32) -> u64 {
         let reference = self.latest.unwrap_or_else(|| BASE | u64::from(value));
         let distance = value.wrapping_sub(reference as u32).cast_signed();
         reference.wrapping_add_signed(i64::from(distance))

@@ -57,9 +57,9 @@ pub(crate) struct Subflow {
     pub(crate) ack_out: u64,
     /// Right edge of the window that the proxy offered last, in data positions.
     pub(crate) edge_out: Option<u64>,
-    /// TSvals of the client's, and the latest of the proxy's.
+    /// TSvals of the client's, and the latest of the proxy's as the server's clock counts.
     pub(crate) client_clock: Sent,
-    pub(crate) last_tsval_out: Option<u32>,
+    pub(crate) last_tsval_out: Option<u64>,
 }
 
 /// MSS of a peer that does not say (RFC 9293 section 3.7.1).

@@ -3,7 +3,6 @@
 use flexcp_wire::{CapableKeys, DataNumber, MpJoin, TcpFlags};
 
 use crate::Rule;
-use crate::clock::earlier;
 use crate::conduct::Side;
 use crate::connection::{Connection, Mode, Report};
 use crate::mapping::Mapping;
@@ -146,18 +145,20 @@ impl Connection {
             Rule::Timestamps,
             || format!("TSval {} that the server has not sent", timestamps.val),
         );
+        // A clock that leaps may come round: what is later than what, its own course says.
+        let val = self.server_clock.unwrap(timestamps.val);
         let subflow = &mut self.subflows[index];
         if let Some(last) = subflow.last_tsval_out
-            && earlier(timestamps.val, last)
+            && val < last
         {
             // A late packet of the server's keeps its own time, as it does on the way to any client.
             report.expect(
                 self.server_clock.is_latest(timestamps.val),
                 Rule::Timestamps,
-                || format!("TSval {} after {last}", timestamps.val),
+                || format!("TSval {} goes back by {}", timestamps.val, last - val),
             );
         } else {
-            subflow.last_tsval_out = Some(timestamps.val);
+            subflow.last_tsval_out = Some(val);
         }
         let exact = report.exact_echo || self.subflows.len() == 1;
         let exact = exact && self.trusts_both();

@@ -304,6 +304,28 @@ fn syn_with_rst_opens_nothing() {
 }
 
 #[test]
+fn clock_of_a_server_that_leaps_all_the_way_round_goes_on_and_not_back() {
+    let clocks = || {
+        let options = Options {
+            hostile: true,
+            ..Options::default()
+        };
+        Exchange::with_options(true, options)
+    };
+    let ack = |val| server_data(0, 0).with(|p| p.timestamps = Some((val, 101)));
+    let down = |val| ack_down(Flow::First, 0, 0).with(|p| p.timestamps = Some((val, 101)));
+    let leap = |n: u32| 900_u32.wrapping_add(n.wrapping_mul(0x7000_0000));
+    let round = [ack(leap(1)), down(leap(1)), ack(leap(2)), ack(leap(3))];
+    // What comes last is late.
+    let _ = clocks()
+        .pass(&round)
+        .pass(&[ack(leap(2)), down(leap(3))])
+        .clean();
+    let less = [ack(leap(1)), down(leap(1))];
+    clocks().pass(&less).breaks(Rule::Timestamps, &down(900));
+}
+
+#[test]
 fn join_on_ends_of_a_syn_that_nobody_answered() {
     let odd = join_syn(Flow::Joined).with(|p| {
         p.flags = TcpFlags::SYN | TcpFlags::FIN;
