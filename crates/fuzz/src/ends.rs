@@ -4,7 +4,7 @@
 use flexcp_wire::{DataNumber, SackBlocks};
 
 use crate::output::Output;
-use crate::world::FLOWS;
+use crate::world::{FLOWS, SYN_WINDOW};
 
 /// Sent mappings that a flow remembers for sending again.
 const REMEMBERED: usize = 16;
@@ -79,6 +79,8 @@ pub(crate) struct Client {
     pub(crate) acked: u64,
     /// Right edge of the windows that it has offered.
     pub(crate) edge: u64,
+    /// The same of those that it was offered.
+    pub(crate) peer_edge: u64,
 }
 
 /// The server.
@@ -98,6 +100,7 @@ impl Client {
         let mut client = Self {
             next: 1,
             acked: 1,
+            peer_edge: 1 + u64::from(SYN_WINDOW),
             ..Self::default()
         };
         (0..FLOWS).for_each(|k| client.reopen(k));
@@ -112,6 +115,13 @@ impl Client {
             acked: 1,
             ..ClientFlow::default()
         };
+    }
+
+    /// Whether its window lets it send on a flow. It may overrun that with the last packet, as Linux does.
+    pub(crate) fn may_send(&self, k: usize, at: u64) -> bool {
+        let flow = &self.flows[k];
+        let outstanding = flow.next.saturating_sub(flow.acked);
+        !flow.fin && at <= self.peer_edge && outstanding <= u32::from(SYN_WINDOW)
     }
 
     /// What it ACKs of the data.

@@ -101,7 +101,10 @@ impl Legs {
     fn client_data(&mut self, input: &mut Input<'_>) {
         let k = self.flow(input);
         let len = input.len(20_000).max(1);
-        if self.client.fin || self.client.next > 1 << 24 || self.client.flows[k].fin {
+        if self.client.fin || self.client.next > 1 << 24 {
+            return;
+        }
+        if !self.client.may_send(k, self.client.next) {
             return;
         }
         let mapping = (self.client.flows[k].next, self.client.next, len);
@@ -119,7 +122,7 @@ impl Legs {
             return;
         }
         let (ssn, dsn, len) = sent[input.below(sent.len())];
-        if k != other && self.client.flows[other].fin {
+        if k != other && !self.client.may_send(other, dsn) {
             return;
         }
         if k == other {
@@ -206,6 +209,14 @@ impl Legs {
     const fn client_scale(&self) -> u8 {
         match self.world.setup.scales {
             (Some(client), Some(_)) => client,
+            _ => 0,
+        }
+    }
+
+    /// Shift of the server's windows, as the client is told them.
+    const fn server_scale(&self) -> u8 {
+        match self.world.setup.scales {
+            (Some(_), Some(server)) => server,
             _ => 0,
         }
     }
@@ -479,6 +490,15 @@ impl Legs {
         if !output.tcp.flags.intersects(TcpFlags::RST | TcpFlags::SYN) {
             // The answer to the third packet of a join, at the latest.
             known.joined = true;
+        }
+        if let Some(Dss {
+            data_ack: Some(DataNumber::Long(ack)),
+            ..
+        }) = output.options.dss
+        {
+            let window = u64::from(output.tcp.window) << self.server_scale();
+            let edge = ack.wrapping_sub(self.idsn.0) + window;
+            self.client.peer_edge = self.client.peer_edge.max(edge);
         }
         let ssn = output.tcp.seq.wrapping_sub(flow.peer_isn);
         let len = u32::try_from(output.payload.len()).unwrap_or(0);

@@ -103,7 +103,6 @@ impl World {
         let mut syn = Packet::new(Party::Client(0), self.flows[0].isn, 0, TcpFlags::SYN);
         let capable = self.capable(CapableKeys::Syn);
         syn.options = self.syn_options(0, self.setup.scales.0, Some(capable), 0);
-        syn.window = 65_000;
         syn
     }
 
@@ -113,7 +112,6 @@ impl World {
         let flags = TcpFlags::SYN | TcpFlags::ACK;
         let mut syn_ack = Packet::new(Party::Server, self.server_isn, ack, flags);
         syn_ack.options = self.syn_options(FLOWS, self.setup.scales.1, None, self.heard[FLOWS]);
-        syn_ack.window = 65_000;
         syn_ack
     }
 

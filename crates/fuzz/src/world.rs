@@ -17,6 +17,9 @@ use flexcp_wire::{
 use crate::input::Input;
 use crate::output::{self, Output};
 
+/// The window that everybody offers, in SYNs and behind them unless the input wants another.
+pub(crate) const SYN_WINDOW: u16 = 65_000;
+
 /// Flows that a client may have.
 pub(crate) const FLOWS: usize = 4;
 
@@ -119,7 +122,7 @@ impl Packet {
             seq,
             ack,
             flags,
-            window: 65_000,
+            window: SYN_WINDOW,
             urgent: 0,
             options: Vec::new(),
             payload: Vec::new(),

@@ -64,4 +64,6 @@ regressions! {
     icmp / "syn-again-with-another-version" syn_again_with_another_version;
     /// The checker took a SYN with RST for a new connection.
     icmp / "syn-with-rst" syn_with_rst;
+    /// The checker held it against the client that data which overran the window came again.
+    legs / "overrun-again" overrun_again;
 }

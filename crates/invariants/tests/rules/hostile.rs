@@ -326,6 +326,36 @@ fn clock_of_a_server_that_leaps_all_the_way_round_goes_on_and_not_back() {
 }
 
 #[test]
+fn what_overran_the_window_and_was_acked_may_come_again_under_its_mapping() {
+    // 100 bytes move the numbers apart, then data overruns the window, which ends at 1100.
+    let first = [
+        client_data(Flow::First, 0, 0, 100),
+        data_up(0, 100),
+        client_data(Flow::First, 100, 0, 100),
+        data_up(0, 100),
+        server_ack(100),
+        ack_down(Flow::First, 200, 100),
+    ];
+    let beyond = || client_data(Flow::First, 200, 1050, 100);
+    let exchange = hostile().pass(&first).pass(&[
+        beyond(),
+        data_up(1050, 100),
+        ack_down(Flow::First, 300, 100),
+        beyond(),
+        data_up(1050, 100),
+    ]);
+    assert_eq!(breaches(&exchange.clean()), []);
+    let other = client_data(Flow::First, 200, 1150, 100);
+    let before = hostile().pass(&first).pass(&[
+        beyond(),
+        data_up(1050, 100),
+        ack_down(Flow::First, 300, 100),
+        other,
+    ]);
+    assert_eq!(breaches(&before), [(Side::Client, "another mapping")]);
+}
+
+#[test]
 fn join_on_ends_of_a_syn_that_nobody_answered() {
     let odd = join_syn(Flow::Joined).with(|p| {
         p.flags = TcpFlags::SYN | TcpFlags::FIN;
