@@ -40,6 +40,7 @@ regressions! {
     stream / "place-of-a-flow-that-came-back" flow_that_came_back_keeps_its_entry;
     /// IPv6 clients had addresses of the diverted prefix, so the server's SYN was a client's.
     legs / "syn-of-the-servers" server_opens_a_connection_of_its_own;
+    legs / "syn-of-the-servers-behind-a-plain-one" server_opens_a_connection_beside_a_plain_one;
     /// The checker went by a window that came with an ACK of what was not sent; the translator did not.
     legs / "window-of-a-server-that-lies" window_of_a_server_that_lies_moves_nothing;
     /// The checker took a flow whose SYN was dropped for a connection, and the answer to a join for its own.
@@ -66,4 +67,6 @@ regressions! {
     icmp / "syn-with-rst" syn_with_rst;
     /// The checker held it against the client that data which overran the window came again.
     legs / "overrun-again" overrun_again;
+    /// A value with a line break was quoted as it was.
+    config / "two-lines-in-a-message" two_lines_in_a_message;
 }

@@ -135,9 +135,23 @@ impl Diagnostics {
             severity,
             line,
             column,
-            message,
+            message: one_line(&message),
         });
     }
+}
+
+/// A message quotes what stands in the file, where a string may hold line breaks and worse: each such character is
+/// written as its escape.
+fn one_line(message: &str) -> String {
+    let mut line = String::with_capacity(message.len());
+    for c in message.chars() {
+        if c.is_control() {
+            line.extend(c.escape_default());
+        } else {
+            line.push(c);
+        }
+    }
+    line
 }
 
 impl fmt::Display for Diagnostics {
@@ -172,5 +186,15 @@ mod tests {
             "f.toml:1:1: warning: first\nf.toml:2:4: error: second\nf.toml:2:7: error: at the end\n"
         );
         assert_eq!(found.errors(), 2);
+    }
+
+    #[test]
+    fn a_message_is_one_line_whatever_it_quotes() {
+        let mut found = Diagnostics::new("f.toml", "a = 1\n");
+        found.error(0, "`a\nb\u{1b}[2J` is no \u{e4}");
+        assert_eq!(
+            found.to_string(),
+            "f.toml:1:1: error: `a\\nb\\u{1b}[2J` is no \u{e4}\n"
+        );
     }
 }
