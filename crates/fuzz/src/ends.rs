@@ -93,6 +93,8 @@ pub(crate) struct Server {
     /// The latest ACK it has sent and got.
     pub(crate) acked: u64,
     pub(crate) peer_acked: u64,
+    /// Right edge of the windows that it was offered.
+    pub(crate) peer_edge: u64,
 }
 
 impl Client {
@@ -166,8 +168,15 @@ impl Server {
             next: 1,
             acked: 1,
             peer_acked: 1,
+            peer_edge: 1 + u64::from(SYN_WINDOW),
             ..Self::default()
         }
+    }
+
+    /// How much of `len` new bytes its client has room for.
+    pub(crate) fn room(&self, len: u32) -> u32 {
+        let room = self.peer_edge.saturating_sub(self.next);
+        len.min(u32::try_from(room).unwrap_or(u32::MAX))
     }
 
     pub(crate) fn ack(&self) -> u64 {

@@ -245,8 +245,8 @@ impl Legs {
     }
 
     fn server_data(&mut self, input: &mut Input<'_>) {
-        let len = input.len(20_000).max(1);
-        if self.server.fin || self.server.next > 1 << 24 {
+        let len = self.server.room(input.len(20_000).max(1));
+        if self.server.fin || self.server.next > 1 << 24 || len == 0 {
             return;
         }
         let at = self.server.next;
@@ -532,6 +532,10 @@ impl Legs {
         let ack = relative(output.tcp.ack, self.world.server_isn);
         if ack <= self.server.next {
             self.server.peer_acked = self.server.peer_acked.max(ack);
+            if !output.tcp.flags.contains(TcpFlags::SYN) {
+                let window = u64::from(output.tcp.window) << self.client_scale();
+                self.server.peer_edge = self.server.peer_edge.max(ack + window);
+            }
         }
     }
 }
