@@ -67,6 +67,8 @@ regressions! {
     icmp / "syn-with-rst" syn_with_rst;
     /// The checker held it against the client that data which overran the window came again.
     legs / "overrun-again" overrun_again;
+    /// The checker held it against the client that it answered a SYN/ACK which FlexCP had forgotten.
+    legs / "join-that-was-forgotten" join_that_was_forgotten;
     /// A value with a line break was quoted as it was.
     config / "two-lines-in-a-message" two_lines_in_a_message;
 }

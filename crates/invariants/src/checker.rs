@@ -496,11 +496,14 @@ impl Checker {
     }
 
     /// A connection or a subflow begins.
-    fn open(&mut self, time: u64, ends: Ends, opening: Opening) {
+    fn open(&mut self, time: u64, ends: Ends, mut opening: Opening) {
         self.last = [None; 2];
         if let Some(token) = opening.token {
             if let Some(&id) = self.tokens.get(&token) {
                 let connection = &mut self.connections[id];
+                if let Some((_, old)) = self.flows.get(&ends).filter(|known| known.0 == id) {
+                    opening.subflow.replaces(&connection.subflows[*old]);
+                }
                 connection.subflows.push(opening.subflow);
                 let index = connection.subflows.len() - 1;
                 self.flows.insert(ends, (id, index));

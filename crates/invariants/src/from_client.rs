@@ -18,6 +18,9 @@ impl Connection {
         packet: &View<'_>,
         oracle: Option<&dyn Oracle>,
     ) {
+        if self.subflows[index].answers_forgotten(packet) {
+            return;
+        }
         self.watch_client(index, packet);
         let subflow = &mut self.subflows[index];
         if let Some(timestamps) = packet.options.timestamps {

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use flexcp_wire::{MpCapable, MpJoin};
+use flexcp_wire::{MpCapable, MpJoin, TcpFlags};
 
 use crate::clock::Sent;
 use crate::mapping::Mappings;
@@ -20,6 +20,8 @@ pub(crate) struct Subflow {
     pub(crate) capable: Option<MpCapable>,
     /// The proxy's; known from its SYN/ACK on.
     pub(crate) isn_proxy: Option<u32>,
+    /// Those of its answers to the same SYN before that, of joins that it has forgotten since.
+    pub(crate) forgotten: Vec<u32>,
     /// The client has proved its keys on it.
     pub(crate) established: bool,
     /// The proxy has sent something beside its SYN/ACK: it takes the subflow for established.
@@ -80,6 +82,7 @@ impl Subflow {
             isn_client: syn.tcp.seq,
             capable: options.capable,
             isn_proxy: None,
+            forgotten: Vec::new(),
             established: false,
             spoken: false,
             turn: 0,
@@ -116,6 +119,7 @@ impl Subflow {
     /// What the SYN/ACK settles.
     pub(crate) fn answered(&mut self, syn_ack: &View<'_>) {
         let options = &syn_ack.options;
+        self.forgotten.extend(self.isn_proxy);
         self.isn_proxy = Some(syn_ack.tcp.seq);
         if let Some(MpJoin::SynAck { nonce, .. }) = options.join {
             self.nonces.1 = Some(nonce);
@@ -127,6 +131,21 @@ impl Subflow {
         }
         self.sack &= options.sack_permitted;
         self.timestamps &= options.timestamps.is_some();
+    }
+
+    /// The same client's SYN comes again, and the proxy has forgotten what it answered before.
+    pub(crate) fn replaces(&mut self, before: &Self) {
+        if self.isn_client == before.isn_client {
+            self.forgotten.clone_from(&before.forgotten);
+            self.forgotten.extend(before.isn_proxy);
+        }
+    }
+
+    /// Whether a packet answers a SYN/ACK that the proxy has forgotten: its sender is honest, and the proxy can do
+    /// nothing with it.
+    pub(crate) fn answers_forgotten(&self, packet: &View<'_>) -> bool {
+        let known = |isn: &u32| packet.tcp.ack == isn.wrapping_add(1);
+        packet.has(TcpFlags::ACK) && self.forgotten.iter().any(known)
     }
 
     /// Position of a number of the client's.

@@ -4,9 +4,9 @@ use flexcp_invariants::{Options, Point, Rule, Side};
 use flexcp_wire::{CapableKeys, DataNumber, Dss, DssMapping, MptcpOption, TcpFlags};
 
 use crate::exchange::{
-    Exchange, Flow, ISN_CLIENT, ISN_JOIN_PROXY, ISN_SERVER, Packet, ack_down, ack_up, capable,
-    client_ack, client_data, data_down, data_up, dsn_down, dsn_up, dss, join_proof, join_syn,
-    join_syn_ack, seq, server_ack, server_data,
+    Exchange, Flow, ISN_CLIENT, ISN_JOIN, ISN_JOIN_PROXY, ISN_SERVER, Packet, ack_down, ack_up,
+    capable, client_ack, client_data, data_down, data_up, dsn_down, dsn_up, dss, join_proof,
+    join_syn, join_syn_ack, seq, server_ack, server_data,
 };
 
 fn hostile() -> Exchange {
@@ -353,6 +353,32 @@ fn what_overran_the_window_and_was_acked_may_come_again_under_its_mapping() {
         other,
     ]);
     assert_eq!(breaches(&before), [(Side::Client, "another mapping")]);
+}
+
+#[test]
+fn answer_to_a_syn_ack_that_the_proxy_has_forgotten_is_no_breach() {
+    let number = 7;
+    let third = |isn| {
+        let (own, ack) = (seq(ISN_JOIN, 0), seq(isn, 0));
+        Packet::new(Point::FromClient, Flow::Joined, own, ack)
+            .with(|p| p.mptcp = Some(join_proof()))
+    };
+    // The SYN was doubled on its way, and the proxy has given the first one up in between.
+    let exchange = hostile().pass(&[
+        join_syn(Flow::Joined),
+        join_syn_ack(Flow::Joined, ISN_JOIN_PROXY),
+        join_syn(Flow::Joined),
+        join_syn_ack(Flow::Joined, number),
+        third(ISN_JOIN_PROXY),
+    ]);
+    assert_eq!(breaches(&exchange.clean()), []);
+    let exchange = hostile().pass(&[
+        join_syn(Flow::Joined),
+        join_syn_ack(Flow::Joined, number),
+        third(ISN_JOIN_PROXY),
+    ]);
+    let found = [(Side::Client, "ACK of what was not sent")];
+    assert_eq!(breaches(&exchange.clean()), found);
 }
 
 #[test]
