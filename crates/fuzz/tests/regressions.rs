@@ -69,6 +69,8 @@ regressions! {
     legs / "overrun-again" overrun_again;
     /// The checker held it against the client that it answered a SYN/ACK which FlexCP had forgotten.
     legs / "join-that-was-forgotten" join_that_was_forgotten;
+    /// The checker took a join for complete that FlexCP had reset before its third packet.
+    legs / "join-that-was-reset" join_that_was_reset;
     /// A value with a line break was quoted as it was.
     config / "two-lines-in-a-message" two_lines_in_a_message;
 }

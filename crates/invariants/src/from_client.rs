@@ -52,6 +52,7 @@ impl Connection {
         }
         if let Some(MpJoin::Ack { hmac }) = packet.options.join
             && index != 0
+            && !self.subflows[index].refused
             && self.proves_join(index, &hmac)
         {
             self.subflows[index].established = true;

@@ -32,6 +32,8 @@ pub(crate) struct Subflow {
     pub(crate) nonces: (Option<u32>, Option<u32>),
     /// RST seen in either direction.
     pub(crate) reset: bool,
+    /// The proxy's: no third packet can complete the join any more.
+    pub(crate) refused: bool,
 
     pub(crate) scales: bool,
     /// Shift of the windows that the client offers.
@@ -94,6 +96,7 @@ impl Subflow {
                 None,
             ),
             reset: false,
+            refused: false,
             scales: options.window_scale.is_some(),
             window_scale: options.window_scale.unwrap_or(0),
             proxy_scale: 0,
@@ -121,6 +124,7 @@ impl Subflow {
         let options = &syn_ack.options;
         self.forgotten.extend(self.isn_proxy);
         self.isn_proxy = Some(syn_ack.tcp.seq);
+        self.refused = false;
         if let Some(MpJoin::SynAck { nonce, .. }) = options.join {
             self.nonces.1 = Some(nonce);
         }

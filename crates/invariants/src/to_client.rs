@@ -20,6 +20,7 @@ impl Connection {
     ) {
         if packet.has(TcpFlags::RST) {
             self.subflows[index].reset = true;
+            self.subflows[index].refused = true;
             self.over |= packet.options.fast_close;
         }
         if packet.has(TcpFlags::RST) || self.over {

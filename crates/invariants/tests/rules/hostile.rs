@@ -382,6 +382,37 @@ fn answer_to_a_syn_ack_that_the_proxy_has_forgotten_is_no_breach() {
 }
 
 #[test]
+fn join_that_the_proxy_has_reset_leaves_the_initial_subflow_alone() {
+    let (own, other) = (seq(ISN_JOIN, 0), seq(ISN_JOIN_PROXY, 0));
+    let asks = [
+        join_syn(Flow::Joined),
+        join_syn_ack(Flow::Joined, ISN_JOIN_PROXY),
+    ];
+    let reset = Packet::new(Point::ToClient, Flow::Joined, other, own)
+        .with(|p| p.flags = TcpFlags::RST | TcpFlags::ACK);
+    let third = Packet::new(Point::FromClient, Flow::Joined, own, other)
+        .with(|p| p.mptcp = Some(join_proof()));
+    // Alone, it may fall back.
+    let bare = client_ack(Flow::First, 0, 0).with(|p| p.mptcp = None);
+    let fallback = [third, bare, ack_up(0), server_data(0, 100)];
+    let relayed = server_data(0, 100).with(|p| {
+        p.point = Point::ToClient;
+        p.flow = Flow::First;
+    });
+    let alone = Exchange::established(false)
+        .pass(&asks)
+        .pass(&[reset.clone()]);
+    let _ = alone.pass(&fallback).pass(&[relayed.clone()]).clean();
+    // Not so one whose first SYN was refused, and the next one taken.
+    let refused = reset.with(|p| p.seq = 0);
+    let joined = Exchange::established(false).pass(&[join_syn(Flow::Joined), refused]);
+    let joined = joined.pass(&asks).pass(&fallback);
+    joined.breaks(Rule::StableMapping, &relayed);
+    let joined = Exchange::established(false).pass(&asks).pass(&fallback);
+    joined.breaks(Rule::StableMapping, &relayed);
+}
+
+#[test]
 fn join_on_ends_of_a_syn_that_nobody_answered() {
     let odd = join_syn(Flow::Joined).with(|p| {
         p.flags = TcpFlags::SYN | TcpFlags::FIN;
