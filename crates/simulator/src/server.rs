@@ -360,7 +360,7 @@ impl Server {
             ));
         }
         self.receiver.take(now, from, to, fin, self.reader.edge);
-        if self.random.chance(self.stack.reneges) {
+        if now < self.stack.reneges_until && self.random.chance(self.stack.reneges) {
             self.receiver.renege();
         }
     }

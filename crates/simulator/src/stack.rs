@@ -24,6 +24,8 @@ pub(crate) struct Stack {
     /// Of a million segments behind a hole, so many after which everything behind holes is thrown away, SACKed or
     /// not (RFC 2018 section 8).
     pub(crate) reneges: u64,
+    /// Only before that time, in microseconds.
+    pub(crate) reneges_until: u64,
     /// Idle time after which a keepalive goes out.
     pub(crate) keepalive: Option<u64>,
     /// Sending.

@@ -108,7 +108,7 @@ impl Plan {
             .map(|_| connection(random, link_count, calm))
             .collect();
         drop_after_ack(seed, &mut connections);
-        renege(seed, &mut connections);
+        renege(seed, calm, &mut connections);
         let partial = random.pick(&[
             ChecksumState::Partial,
             ChecksumState::Partial,
@@ -401,11 +401,12 @@ fn drop_after_ack(seed: u64, connections: &mut [ConnectionPlan]) {
 }
 
 /// Some servers throw away what they have SACKed, and some clients then are slow to send it anew.
-fn renege(seed: u64, connections: &mut [ConnectionPlan]) {
+fn renege(seed: u64, calm: u64, connections: &mut [ConnectionPlan]) {
     let mut random = Random::new(seed, 12);
     if random.one_in(8) {
         for connection in connections {
             connection.server.reneges = random.pick(&[1000, 30_000, 300_000]);
+            connection.server.reneges_until = calm;
             connection.mptcp.repeats_on_idle = random.one_in(2);
         }
     }
@@ -469,6 +470,7 @@ fn stack(random: &mut Random, timestamps: bool) -> Stack {
         ack_every: random.pick(&[1, 2, 2, 4]),
         reports_duplicates: random.one_in(2),
         reneges: 0,
+        reneges_until: 0,
         keepalive: random.one_in(6).then(|| random.between(1, 10) * SECOND),
         tuning: Tuning {
             initial_window: random.pick(&[2, 4, 10]),
