@@ -399,10 +399,11 @@ fn join_that_the_proxy_has_reset_leaves_the_initial_subflow_alone() {
         p.point = Point::ToClient;
         p.flow = Flow::First;
     });
-    let alone = Exchange::established(false)
-        .pass(&asks)
-        .pass(&[reset.clone()]);
-    let _ = alone.pass(&fallback).pass(&[relayed.clone()]).clean();
+    let mut alone = Exchange::established(false).pass(&asks);
+    alone.see(&reset);
+    alone = alone.pass(&fallback);
+    alone.see(&relayed);
+    let _ = alone.clean();
     // Not so one whose first SYN was refused, and the next one taken.
     let refused = reset.with(|p| p.seq = 0);
     let joined = Exchange::established(false).pass(&[join_syn(Flow::Joined), refused]);
