@@ -17,8 +17,9 @@ struct {
 	__type(value, struct lease);
 } leases SEC(".maps");
 
-/* 1: the lease in this slot is the programs' to use. The translator closes it, then reads the lease under its
- * lock: whoever gets the lock later sees the gate closed. */
+/* Lowest bit: the lease in this slot is the programs' to use. The translator closes it, then reads the lease under
+ * its lock: whoever gets the lock later sees the gate closed. The other bits count the packets of the slot's flows
+ * that go up, so that the translator knows whether some of them still wait. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -52,6 +53,20 @@ static __always_inline int up(__u32 reason)
 {
 	count(reason);
 	return TC_ACT_OK;
+}
+
+#define OPEN 1
+#define ONE_UP 2
+
+static __always_inline int is_open(__u64 *gate)
+{
+	return *(volatile __u64 *)gate & OPEN;
+}
+
+static __always_inline int up_from(__u64 *gate, __u32 reason)
+{
+	__sync_fetch_and_add(gate, ONE_UP);
+	return up(reason);
 }
 
 /* Not even up. */

@@ -51,19 +51,21 @@ static __always_inline int translate(struct __sk_buff *skb, const int v6)
 	if (!gate || !l || !told)
 		return TC_ACT_OK;
 	/* An IPv6 address may start with the bytes of an IPv4 one. */
-	if (!*(volatile __u64 *)gate || l->family != (v6 ? 6 : 4))
+	if (l->family != (v6 ? 6 : 4))
 		return up(NOT_LENT);
+	if (!is_open(gate))
+		return up_from(gate, NOT_LENT);
 	refused = acceptable(skb, p, v6);
 	if (refused)
-		return up(refused);
+		return up_from(gate, refused);
 	if (!intact(skb, c, v6))
-		return up(CHECKSUM);
+		return up_from(gate, CHECKSUM);
 	down = flow->leg == LEG_SERVER;
 	if (down ? p->tcp_len != TCP_LEN + TS_LEN : parse_dss(p) < 0)
-		return up(OPTIONS);
+		return up_from(gate, OPTIONS);
 	headers = (v6 ? 40 : 20) + p->tcp_len + (down ? DSS_MAP_LEN : 0);
 	if (p->payload + headers > MAX_IP_LEN || (down && !skb->gso_size && p->payload > MOVED))
-		return up(TOO_LONG);
+		return up_from(gate, TOO_LONG);
 
 	bpf_spin_lock(&l->lock);
 	if (down) {
@@ -78,11 +80,11 @@ static __always_inline int translate(struct __sk_buff *skb, const int v6)
 	}
 	bpf_spin_unlock(&l->lock);
 	if (route(skb, p, &c->o, told->device, headers, v6) < 0)
-		return up(ROUTE);
+		return up_from(gate, ROUTE);
 	now = told->now ? told->now : bpf_ktime_get_ns() / 1000;
 
 	bpf_spin_lock(&l->lock);
-	if (!*(volatile __u64 *)gate)
+	if (!is_open(gate))
 		refused = NOT_LENT;
 	else if (down)
 		refused = judge_down(l, p, &c->o, now, v6);
@@ -92,7 +94,7 @@ static __always_inline int translate(struct __sk_buff *skb, const int v6)
 	if (refused == STALE_ACK)
 		return lose(refused);
 	if (refused)
-		return up(refused);
+		return up_from(gate, refused);
 	return down ? rewrite_down(skb, c, v6) : rewrite_up(skb, c, v6);
 }
 

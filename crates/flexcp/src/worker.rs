@@ -205,6 +205,7 @@ impl Worker {
             let Some(handover) = &mut self.handover else {
                 path.translate(&mut frame);
                 path.transmit(None, &self.buffer);
+                path.lend_sent();
                 continue;
             };
             let (range, offload) = (frame.range(), frame.offload);
@@ -212,6 +213,7 @@ impl Worker {
             if path.carrier.is_ours(sorted) {
                 path.translate(&mut self.buffer.frame(range, offload));
                 path.transmit(Some(handover), &self.buffer);
+                path.lend_sent();
             }
         }
         path.translator.note_backlog();
@@ -294,6 +296,12 @@ impl Path {
             {
                 self.carrier.send_failed += 1;
             }
+        }
+    }
+
+    fn lend_sent(&mut self) {
+        if self.translator.lends_when_sent() {
+            self.translator.lend_sent(now());
         }
     }
 

@@ -159,7 +159,12 @@ unsafe impl aya::Pod for FlowKey {}
 // SAFETY: the same, two words of 32 bits.
 unsafe impl aya::Pod for FlowRef {}
 
-/// One word for each slot, shared with the programs. 1: the lease is theirs.
+/// Lowest bit of a gate: the lease is the programs'.
+const OPEN: u64 = 1;
+/// The rest counts packets that went up.
+const ONE_UP: u64 = 2;
+
+/// One word for each slot, shared with the programs.
 #[derive(Debug)]
 struct Gates {
     words: NonNull<AtomicU64>,
@@ -381,21 +386,26 @@ impl FastPath for KernelFastPath {
             }
             return None;
         }
-        self.gates.gate(slot).store(1, Ordering::SeqCst);
+        self.gates.gate(slot).fetch_or(OPEN, Ordering::SeqCst);
         Some(slot)
     }
 
     fn take_back(&mut self, slot: u32) -> Lease {
-        self.gates.gate(slot).store(0, Ordering::SeqCst);
+        self.gates.gate(slot).fetch_and(!OPEN, Ordering::SeqCst);
         // Whoever had the lock before has done its work; whoever gets it later sees the gate.
         let value = self.leases.get(&slot, LOCKED);
         value.expect("a slot that was lent can be read").0
     }
 
     fn release(&mut self, slot: u32) {
-        self.gates.gate(slot).store(0, Ordering::SeqCst);
+        self.gates.gate(slot).fetch_and(!OPEN, Ordering::SeqCst);
         self.forget(slot, &[None; FLOWS]);
         self.free.push(slot);
+    }
+
+    fn passed_up(&self, slot: u32) -> Option<u32> {
+        let count = self.gates.gate(slot).load(Ordering::SeqCst) / ONE_UP;
+        Some(u32::try_from(count & u64::from(u32::MAX)).unwrap_or(0))
     }
 }
 

@@ -407,7 +407,9 @@ fn renege(seed: u64, calm: u64, connections: &mut [ConnectionPlan]) {
         for connection in connections {
             connection.server.reneges = random.pick(&[1000, 30_000, 300_000]);
             connection.server.reneges_until = calm;
-            connection.mptcp.repeats_on_idle = random.one_in(2);
+            // In pieces of a few bytes, one at a time, that takes for ever.
+            let long = connection.mptcp.mapping >= 5000;
+            connection.mptcp.repeats_on_idle = random.one_in(2) && long;
         }
     }
 }

@@ -45,6 +45,8 @@ pub(crate) struct Lender {
     ready: Vec<ConnectionId>,
     /// There is no such moment: more packets wait than are handled at a time.
     backlog: bool,
+    /// Then: the connection that is lent as soon as its last packet is sent.
+    sent: Option<ConnectionId>,
 }
 
 /// What the fast path has to do with a connection.
@@ -58,12 +60,20 @@ pub(crate) struct Lending {
     steady: u8,
     /// While it is lent: when to look at it. Otherwise: it is not offered before.
     look: Instant,
+    /// Packets that were handled since it has the slot.
+    handled: u32,
+    /// The most by which those were ahead of what passed the fast path: then none was on its way.
+    ahead: u32,
+    /// Packets in a row behind which others were on their way.
+    followed: u8,
 }
 
 impl Lender {
     /// Packets in a row after which the connection is lent.
-    const fn enough(&self, lending: &Lending) -> u8 {
-        if lending.slot != NO_SLOT {
+    const fn enough(&self, lending: &Lending, alone: bool) -> u8 {
+        if alone && self.backlog {
+            1
+        } else if lending.slot != NO_SLOT {
             self.steady
         } else {
             self.first
@@ -78,6 +88,9 @@ impl Default for Lending {
             lent: false,
             steady: 0,
             look: Instant::default(),
+            handled: 0,
+            ahead: 0,
+            followed: 0,
         }
     }
 }
@@ -85,6 +98,39 @@ impl Default for Lending {
 impl Lending {
     fn slot(&self) -> Option<u32> {
         Some(self.slot).filter(|&slot| slot != NO_SLOT)
+    }
+
+    /// Counts a packet; whether no other of the connection is on its way to the translator, as far as the fast path
+    /// knows.
+    ///
+    /// What was on its way when the connection got its slot has not been counted there, and what gets lost on the way
+    /// is not counted here: the first makes this say yes too early, the second no for a while.
+    fn is_alone(&mut self, fast_path: &dyn FastPath) -> Option<bool> {
+        let passed = fast_path.passed_up(self.slot()?)?;
+        self.handled = self.handled.wrapping_add(1);
+        let ahead = self.handled.wrapping_sub(passed);
+        let alone = ahead.wrapping_sub(self.ahead).cast_signed() >= 0 || self.followed == u8::MAX;
+        if alone {
+            self.ahead = ahead;
+            self.followed = 0;
+        } else {
+            self.followed += 1;
+        }
+        Some(alone)
+    }
+
+    /// Whether nothing has come on its way since.
+    fn is_still_alone(&self, fast_path: &dyn FastPath) -> bool {
+        let passed = self.slot().and_then(|slot| fast_path.passed_up(slot));
+        passed.is_some_and(|passed| self.handled.wrapping_sub(passed) == self.ahead)
+    }
+
+    /// Nothing is on its way.
+    fn settle(&mut self, fast_path: &dyn FastPath) {
+        if let Some(passed) = self.slot().and_then(|slot| fast_path.passed_up(slot)) {
+            self.ahead = self.handled.wrapping_sub(passed);
+            self.followed = 0;
+        }
     }
 
     /// The connection has a slot with the fast path, and is not lent.
@@ -104,6 +150,7 @@ impl Translator {
             untimed: false,
             ready: Vec::with_capacity(READY),
             backlog: false,
+            sent: None,
         });
     }
 
@@ -183,17 +230,20 @@ impl Translator {
             return;
         };
         let lending = &mut connection.lending;
+        let alone = lending.is_alone(&*lender.fast_path);
         if verdict != Verdict::Forward || !self.outbox.is_empty() {
             lending.steady = 0;
             return;
         }
         lending.steady = lending.steady.saturating_add(1);
-        let enough = lender.enough(lending);
+        let enough = lender.enough(lending, alone == Some(true));
         if lending.steady < enough {
             return;
         }
-        if lender.eager || (lender.backlog && bare) {
+        if lender.eager || (lender.backlog && bare && alone != Some(false)) {
             self.lend(now, id);
+        } else if lender.backlog && alone == Some(true) {
+            lender.sent = Some(id);
         } else if lending.steady == enough && lender.ready.len() < READY {
             lender.ready.push(id);
         } else if lending.steady == enough {
@@ -207,6 +257,7 @@ impl Translator {
     pub fn lend_ready(&mut self, now: Instant) {
         if let Some(lender) = &mut self.lender {
             lender.backlog = false;
+            lender.sent = None;
         }
         while let Some(lender) = &mut self.lender
             && let Some(id) = lender.ready.pop()
@@ -214,17 +265,43 @@ impl Translator {
             let Some(connection) = self.table.get_mut(id) else {
                 continue;
             };
-            let lending = &connection.lending;
-            if !lending.lent && lending.steady >= lender.enough(lending) {
+            let lending = &mut connection.lending;
+            lending.settle(&*lender.fast_path);
+            if !lending.lent && lending.steady >= lender.enough(lending, false) {
                 self.lend(now, id);
             }
         }
     }
 
+    /// Call it after a packet was sent while others wait ([`note_backlog`](Self::note_backlog)): lends its connection,
+    /// if none of those is of the same.
+    pub fn lend_sent(&mut self, now: Instant) {
+        let Some(lender) = &mut self.lender else {
+            return;
+        };
+        let Some(id) = lender.sent.take() else {
+            return;
+        };
+        let Some(connection) = self.table.get_mut(id) else {
+            return;
+        };
+        let lending = &connection.lending;
+        if !lending.lent && lending.steady > 0 && lending.is_still_alone(&*lender.fast_path) {
+            self.lend(now, id);
+        }
+    }
+
+    /// Whether [`lend_sent`](Self::lend_sent) has something to do.
+    #[must_use]
+    pub fn lends_when_sent(&self) -> bool {
+        let sent = self.lender.as_ref().map(|lender| lender.sent);
+        sent.flatten().is_some()
+    }
+
     /// Packets wait, and go on waiting: until [`lend_ready`](Self::lend_ready) is called, a connection is lent with an
-    /// ACK, just before that is sent. What the ACK calls forth then finds the fast path, and joins no queue; what of
-    /// the connection still waits takes it back once more. With data that would be wrong: a later packet might overtake
-    /// it.
+    /// ACK, just before that is sent: what the ACK calls forth then finds the fast path, and joins no queue. With data
+    /// that would be wrong, as a later packet might overtake it: then [`lend_sent`](Self::lend_sent) lends. Neither
+    /// while the fast path says that others of its packets are on their way here: those would take it back.
     pub const fn note_backlog(&mut self) {
         if let Some(lender) = &mut self.lender {
             lender.backlog = true;
@@ -298,7 +375,10 @@ impl Translator {
         self.counters.offload_lent += 1;
         let deadline = connection.deadline(&self.config);
         let look = deadline.min(now + LOOK).max(now + TIMER_PROGRESS);
-        connection.lending.slot = slot;
+        if connection.lending.slot().is_none() {
+            connection.lending.slot = slot;
+            connection.lending.settle(&*lender.fast_path);
+        }
         connection.lending.lent = true;
         connection.lending.look = look;
         self.table.arm(id, look);

@@ -258,8 +258,10 @@ impl Translator {
         }
         let same = connection.isn_client.0 == segment.tcp.seq;
         match connection.phase {
-            Phase::Closed(_) | Phase::Reset(_) => true,
-            Phase::SynSent | Phase::SynReceived => !same,
+            // The client may not have heard of the reset.
+            Phase::Reset(_) => true,
+            // Its own SYN has come long since; this one was held up on the way.
+            Phase::Closed(_) | Phase::SynSent | Phase::SynReceived => !same,
             // A live one is the server's to ask about (RFC 5961 section 4): anybody can send a SYN.
             Phase::Plain | Phase::Fallback => {
                 let over = connection.is_finished() || connection.plain_reset;

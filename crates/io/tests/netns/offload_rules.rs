@@ -544,6 +544,32 @@ fn either() {
     assert_eq!(rules.counts()[1].0, "not_lent");
     assert_eq!(not_lent(&rules.counts()), not_lent(&before) + 1);
     assert_eq!(rules.path.take_back(slot), lease);
+    what_goes_up_is_counted(&mut rules);
+}
+
+/// For the translator, which asks whether some of it still waits.
+fn what_goes_up_is_counted(rules: &mut Rules) {
+    let lease = lease();
+    let slot = rules.path.lend(None, &lease).unwrap();
+    let first = rules.path.passed_up(slot).unwrap();
+    let up = |rules: &mut Rules, packet: &Packet| {
+        let _ = rules
+            .offload
+            .try_packet(DEVICE, NOW, &packet.frame())
+            .unwrap();
+        rules.path.passed_up(slot).unwrap().wrapping_sub(first)
+    };
+    assert_eq!(up(rules, &data_down(&lease)), 0, "translated");
+    assert_eq!(up(rules, &data_down(&lease)), 1, "repeated");
+    let mut flagged = data_up(&lease);
+    flagged.tcp.flags = flagged.tcp.flags.with(TcpFlags::FIN);
+    assert_eq!(up(rules, &flagged), 2);
+    rules.path.take_back(slot);
+    assert_eq!(up(rules, &data_up(&lease)), 3, "not lent");
+    rules.path.lend(Some(slot), &lease).unwrap();
+    assert_eq!(up(rules, &data_up(&lease)), 3, "translated again");
+    rules.path.take_back(slot);
+    rules.path.release(slot);
 }
 
 fn headers_that_pass(rules: &mut Rules, lease: &Lease, good: &Packet) {

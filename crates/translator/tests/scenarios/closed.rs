@@ -125,6 +125,18 @@ fn closed_syn_from_the_same_port_opens_a_new_connection() {
 }
 
 #[test]
+fn closed_syn_that_was_held_up_on_the_way_opens_nothing() {
+    let mut t = closed();
+    // The one that began the connection, doubled by the path. The server may listen again by now.
+    t.client(0, "S 0:0(0) win 65535 <mss 1460,sackok,ws 8,capable>")
+        .gives(&[
+            "drop blind_reset",
+            "client0 . 1:1(0) ack 1 win 64 <dss ack 2>",
+        ]);
+    assert_eq!(t.moved(), "blind_reset+1");
+}
+
+#[test]
 fn closed_join_of_a_client_that_has_not_heard_of_the_end_gets_the_data_ack() {
     // The subflow ended with FINs before the server had ACKed DATA_FIN; a client that has no other joins again.
     let mut t = Scenario::established();

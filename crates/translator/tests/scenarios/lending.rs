@@ -112,6 +112,71 @@ fn where_packets_wait_an_ack_lends_before_it_is_sent_and_data_does_not() {
 }
 
 #[test]
+fn where_packets_wait_data_lends_when_sent_and_none_of_its_own_is_on_its_way() {
+    let shelf = Shelf::new(8);
+    let mut t = Setup::new().ts().established();
+    t.fast_path(&shelf);
+    // What passed before it got its slot does not count.
+    shelf.passed(1000);
+    for n in 0..2 {
+        let _ = t.server(&data(n));
+    }
+    assert_eq!(shelf.leases().len(), 1);
+    t.backlog(true);
+    shelf.passed(1001);
+    let _ = t.server(&data(2));
+    assert_eq!(shelf.leases(), [], "the first is not enough yet");
+    // One more is on its way behind it.
+    shelf.passed(1003);
+    let _ = t.server(&data(3));
+    assert!(!t.translator.lends_when_sent());
+    let _ = t.client(0, &ack(0));
+    assert_eq!(
+        shelf.leases().len(),
+        1,
+        "an ACK alone lends before it is sent"
+    );
+    shelf.passed(1005);
+    let _ = t.client(0, &ack(1));
+    assert_eq!(shelf.leases(), [], "with another behind it it does not");
+    let _ = t.server(&data(4));
+    assert_eq!(shelf.leases(), [], "data may be overtaken");
+    t.sent();
+    assert_eq!(shelf.leases().len(), 1);
+    // What comes on its way while a packet is sent would take it back.
+    shelf.passed(1006);
+    let _ = t.server(&data(5));
+    shelf.passed(1007);
+    t.sent();
+    assert_eq!(shelf.leases(), []);
+    assert_eq!(t.moved(), "offload_lent+3 offload_taken_back+3");
+}
+
+#[test]
+fn where_packets_wait_those_that_get_lost_are_waited_for_no_longer_than_255() {
+    let shelf = Shelf::new(8);
+    let mut t = Setup::new().ts().established();
+    t.fast_path(&shelf);
+    shelf.passed(0);
+    for n in 0..2 {
+        let _ = t.server(&data(n));
+    }
+    t.backlog(true);
+    // Of two that passed one never comes.
+    for n in 0..255 {
+        shelf.passed(n + 2);
+        let _ = t.client(0, &ack(0));
+        assert_eq!(shelf.leases(), [], "{n}");
+    }
+    shelf.passed(257);
+    let _ = t.client(0, &ack(1));
+    assert_eq!(shelf.leases().len(), 1);
+    t.uncompared();
+    let moved = t.moved();
+    assert!(moved.starts_with("offload_lent+2"), "{moved}");
+}
+
+#[test]
 fn where_no_packet_waits_any_more_data_lends_too() {
     let (mut t, shelf) = given(Setup::new(), 8);
     t.backlog(true);

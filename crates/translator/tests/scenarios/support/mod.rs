@@ -128,6 +128,12 @@ impl Scenario {
         self.backlog = waits;
     }
 
+    /// The last packet has been sent.
+    pub(crate) fn sent(&mut self) {
+        assert!(self.translator.lends_when_sent());
+        self.translator.lend_sent(self.now);
+    }
+
     /// What it knows differs from what its twins know by the end: the test has made it so.
     pub(crate) const fn uncompared(&mut self) {
         self.compares = false;

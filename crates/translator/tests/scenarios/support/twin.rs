@@ -15,6 +15,7 @@ use super::model::{self, Headers};
 pub(crate) struct Shelf {
     places: Arc<Mutex<Vec<Place>>>,
     room: usize,
+    passed_up: Arc<Mutex<Option<u32>>>,
 }
 
 /// One slot of a shelf.
@@ -64,13 +65,23 @@ impl FastPath for Shelf {
         assert!(!place.lent && place.taken, "released while lent");
         place.taken = false;
     }
+
+    fn passed_up(&self, _slot: u32) -> Option<u32> {
+        *self.passed_up.lock().expect("one thread")
+    }
 }
 
 impl Shelf {
+    /// So many packets have passed it on their way up.
+    pub(crate) fn passed(&self, count: u32) {
+        *self.passed_up.lock().expect("one thread") = Some(count);
+    }
+
     pub(crate) fn new(room: usize) -> Self {
         Self {
             places: Arc::default(),
             room,
+            passed_up: Arc::default(),
         }
     }
 
