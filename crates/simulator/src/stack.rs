@@ -21,8 +21,8 @@ pub(crate) struct Stack {
     pub(crate) ack_every: u32,
     /// Reports duplicates by D-SACK.
     pub(crate) reports_duplicates: bool,
-    /// Of a million segments behind a hole, so many after which everything behind holes is thrown away, SACKed or
-    /// not (RFC 2018 section 8).
+    /// Of a million segments, so many after which everything behind holes is thrown away, SACKed or not (RFC 2018
+    /// section 8).
     pub(crate) reneges: u64,
     /// Only before that time, in microseconds.
     pub(crate) reneges_until: u64,

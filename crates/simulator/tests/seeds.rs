@@ -15,6 +15,10 @@ const LENT: u64 = 10;
 /// Seeds that failed, and over what.
 const FAILED: &[(u64, &str)] = &[
     (
+        400_086_398,
+        "closed: a keepalive behind the client's FIN was not answered",
+    ),
+    (
         22_692,
         "the server threw away what it had SACKed, and nobody brought it again",
     ),

@@ -507,12 +507,13 @@ impl Connection {
         })
     }
 
-    /// The number before the next and no payload: the client wants an answer (keepalive, zero-window probe; RFC 9293
-    /// section 3.8.4). An older one is of an ACK that data has overtaken, which is nobody's question.
+    /// The number before the next, its FIN's counted, and no payload: the client wants an answer (keepalive,
+    /// zero-window probe; RFC 9293 section 3.8.4). An older one is of an ACK that data has overtaken, which is
+    /// nobody's question.
     fn is_probe(&self, index: SubflowIndex, segment: &Segment) -> bool {
         segment.payload.is_empty()
             && !segment.has(TcpFlags::FIN)
-            && Ssn(segment.tcp.seq).add(1) == self.subflow(index).rcv_ack
+            && Ssn(segment.tcp.seq).add(1) == self.subflow(index).ack_number()
     }
 
     /// The subflow whose duplicate ACKs are real ones: it carries what the client waits for.

@@ -81,6 +81,16 @@ fn closed_subflow_fin_again_is_answered_again_with_the_same_number() {
 }
 
 #[test]
+fn closed_keepalive_behind_the_clients_fin_is_answered() {
+    // The client has not got FlexCP's FIN, and asks.
+    let mut t = closed();
+    let fin = "client0 F. 1:1(0) ack 2 win 64 <dss ack 2>";
+    t.client(0, "F. 1:1(0) ack 1 <dss ack 2>").gives(&[fin]);
+    t.client(0, ". 1:1(0) ack 1 <dss ack 2>").gives(&[fin]);
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
 fn closed_server_fin_again_after_the_client_is_gone_is_acknowledged_by_flexcp() {
     let mut t = closed();
     let _ = t.client(0, "F. 1:1(0) ack 1 <dss ack 2>");
