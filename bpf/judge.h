@@ -7,6 +7,12 @@
 #define JITTER 5000
 /* A data ACK that is further behind than this may be anything. */
 #define MAX_AGE (1 << 30)
+/* Longest stretch that one entry stands for, and the largest and least distance at which numbers are believed. */
+#define MAX_RUN (1u << 30)
+#define MIN_SPAN (1u << 17)
+
+/* Unrolled, a loop takes more of the stack than there is. */
+#define rolled _Pragma("clang loop unroll(disable)")
 
 #define after(a, b) ((__s32)((a) - (b)) > 0)
 #define after64(a, b) ((__s64)((a) - (b)) > 0)
@@ -65,21 +71,212 @@ static __always_inline int remember(struct lease *l, __u32 ssn, __u32 len)
 	return 1;
 }
 
-/* The server's ACK and window. 0, or why the translator has to see it. */
-static __always_inline int take_server_header(struct lease *l, const struct packet *p, struct lease_subflow *run)
+/* The low half of a DSN as a number of the server's side. */
+static __always_inline __u32 seq_of(const struct lease *l, __u32 dsn)
 {
-	__u64 ack = l->up_next - (__u32)(l->seq_up - p->ack);
+	return l->seq_up - ((__u32)l->up_next - dsn);
+}
+
+/* The server's ACK. */
+static __always_inline __u64 acked_by(const struct lease *l, const struct packet *p)
+{
+	return l->up_next - (__u32)(l->seq_up - p->ack);
+}
+
+/* 1 if `a` comes after `b`. Without a branch: the verifier would follow each of them through all loops. */
+static __always_inline __u32 comes_after(__u32 a, __u32 b)
+{
+	return (b - a) >> 31;
+}
+
+static __always_inline __u32 choose(__u32 which, __u32 one, __u32 zero)
+{
+	return zero ^ ((zero ^ one) & -which);
+}
+
+/* 1 if there is any difference. */
+static __always_inline __u32 differ(__u64 a, __u64 b)
+{
+	return ((a - b) | (b - a)) >> 63;
+}
+
+/* The first `part` bytes of a run have reached the server, and go to what was let go last (Lane::remember). */
+static __always_inline void note_part(const struct lease *l, const struct up_run *run, volatile struct step *w, __u32 part)
+{
+	__u64 dsn = l->up_next - (__u32)((__u32)l->up_next - run->dsn);
+	__u32 popped = 1 ^ differ(part, run->len);
+	/* It goes on where the last one ended, and both are no longer than one may be. */
+	__u32 apart = differ(w->recent_dsn + w->recent_len, dsn) | (1 ^ differ(w->recent_len, 0)) |
+		      comes_after(w->recent_len + part, MAX_RUN);
+
+	apart &= differ(part, 0);
+	w->bytes += part;
+	w->recent_dsn ^= (w->recent_dsn ^ dsn) & -(__u64)apart;
+	w->recent_len = choose(apart, 0, w->recent_len) + part;
+	w->gone += popped;
+	w->rest += choose(popped, 0, part);
+}
+
+/* How far a subflow's ACK moves over what has reached the server (advance_subflow_ack), and what becomes of its runs, in
+ * `step`. -1: something behind a hole has, too, and it takes a SACK to say so. Of blocks that lead to one another only
+ * those that come in their order are followed: the rest is taken for something behind a hole. */
+static __always_inline int moves(const struct lease *l, struct packet *p, __u32 index)
+{
+	const struct lease_subflow *s = &l->subflows[index & (LEASE_SUBFLOWS - 1)];
+	volatile struct step *w = &p->steps[index & (LEASE_SUBFLOWS - 1)];
+
+	w->bytes = w->gone = w->rest = 0;
+	w->whole = 1;
+	w->recent_dsn = s->recent_dsn;
+	w->recent_len = s->recent_len;
+	rolled for (__u32 i = 0; i < LEASE_UPS; i++) {
+		const struct up_run *run = &l->ups[index & (LEASE_SUBFLOWS - 1)][(s->first_up + i) & (LEASE_UPS - 1)];
+		__u32 start = seq_of(l, run->dsn), end = start + run->len, at = start, sacked = 0;
+
+		if (i >= s->ups_used)
+			break;
+		/* What is only announced has not been sent. */
+		end -= choose(1 ^ differ(i + 1, s->ups_used), s->announced, 0);
+		at = choose(comes_after(p->ack, at), p->ack, at);
+		for (int k = 0; k < SACK_BLOCKS; k++) {
+			const struct block *b = &p->sack[k];
+
+			at = choose((1 ^ comes_after(b->left, at)) & comes_after(b->right, at) & comes_after(b->left, p->ack),
+				    b->right, at);
+		}
+		at = choose(comes_after(at, end), end, at);
+		at = choose(w->whole, at, start);
+		w->whole = 1 ^ comes_after(end, at);
+		for (int k = 0; k < SACK_BLOCKS; k++) {
+			const struct block *b = &p->sack[k];
+
+			sacked |= comes_after(b->right, b->left) & comes_after(b->right, at) & comes_after(end, b->left);
+		}
+		if (sacked & (1 ^ w->whole))
+			return -1;
+		note_part(l, run, w, at - start);
+	}
+	return w->bytes;
+}
+
+/* SACK blocks of what has not gone up are none. Those the wrong way round hold nothing. */
+static __always_inline void ignore_nonsense(const struct lease *l, struct packet *p)
+{
+	for (__u32 i = 0; i < SACK_BLOCKS; i++) {
+		struct block *b = &p->sack[i];
+
+		if (i >= p->blocks || after(b->right, l->seq_up))
+			b->left = b->right = p->ack;
+	}
+}
+
+/* Which subflow a packet of the server's goes down on, which other one gets an ACK, too, and how far their ACKs move: in
+ * `walk`. 0, or why the translator has to see it. */
+static __always_inline int told_by(const struct lease *l, struct packet *p)
+{
+	volatile struct walk *w = &p->walk;
+	__u64 ack = acked_by(l, p);
+
+	w->told = w->also = NOBODY;
+	w->moves = 0;
+	if (p->seq != l->seq_down)
+		return after(p->seq, l->seq_down) ? AHEAD : REPEATED;
+	/* An ACK of what has not gone up yet would be one from long ago. */
+	if (after64(l->up_acked, ack))
+		return ACK;
+	if (ack != l->up_acked || p->blocks) {
+		w->moves = 1;
+		ignore_nonsense(l, p);
+		rolled for (__u32 i = 0; i < LEASE_SUBFLOWS; i++) {
+			int by = moves(l, p, i);
+
+			if (by < 0)
+				return HOLE;
+			if (!by)
+				continue;
+			if (w->also != NOBODY || (w->told != NOBODY && p->payload))
+				return SEVERAL;
+			if (w->told != NOBODY)
+				w->also = i;
+			else
+				w->told = i;
+		}
+		/* Nobody is owed it. */
+		if (ack != l->up_acked && w->told == NOBODY)
+			return ACK;
+	}
+	if (!p->payload)
+		return w->told == NOBODY ? NO_NEWS : 0;
+	if (w->told != NOBODY && w->told != l->active)
+		return ACK;
+	w->told = l->active;
+	return 0;
+}
+
+/* Lets go of what a subflow has brought and the server has. */
+static __always_inline void advance(struct lease *l, const struct packet *p, __u32 index)
+{
+	struct lease_subflow *s = &l->subflows[index & (LEASE_SUBFLOWS - 1)];
+	const struct step *w = &p->steps[index & (LEASE_SUBFLOWS - 1)];
+	struct up_run *front;
+
+	s->rcv_ack += w->bytes;
+	s->recent_dsn = w->recent_dsn;
+	s->recent_len = w->recent_len;
+	s->first_up = (s->first_up + w->gone) & (LEASE_UPS - 1);
+	s->ups_used -= w->gone;
+	front = &l->ups[index & (LEASE_SUBFLOWS - 1)][s->first_up & (LEASE_UPS - 1)];
+	front->dsn += w->rest;
+	front->len -= w->rest;
+}
+
+/* Remembers data that has come on a subflow, and the rest of its mapping (Lane::insert). `into`: where in the mapping
+ * it starts. 0, or why the translator has to see it. */
+static __always_inline int receive(struct lease *l, struct lease_subflow *s, __u32 index, const struct packet *p, __u32 dsn,
+				   __u32 into)
+{
+	struct up_run *last = &l->ups[index & (LEASE_SUBFLOWS - 1)][(s->first_up + s->ups_used - 1) & (LEASE_UPS - 1)];
+	__u32 rest = p->map_len - into, known, next;
+
+	if (s->ups_used) {
+		known = last->len - s->announced;
+		next = last->dsn + known;
+		/* What is known of the mapping has to be one stretch with this. */
+		if (into && (next != dsn || (into > known && s->ups_used > 1)))
+			return MAPPING;
+		if (s->announced && (next != dsn || s->announced != rest))
+			return MAPPING;
+		if (next == dsn && known + rest <= MAX_RUN) {
+			last->len = known + rest;
+			s->announced = rest - p->payload;
+			return 0;
+		}
+	}
+	if (s->ups_used >= LEASE_UPS)
+		return NO_ROOM;
+	last = &l->ups[index & (LEASE_SUBFLOWS - 1)][(s->first_up + s->ups_used) & (LEASE_UPS - 1)];
+	last->dsn = dsn;
+	last->len = rest;
+	s->announced = rest - p->payload;
+	s->ups_used++;
+	return 0;
+}
+
+/* The server's ACK and window. 0, or why the translator has to see it. */
+static __always_inline int take_server_header(struct lease *l, struct packet *p)
+{
+	__u64 ack = acked_by(l, p);
 	__u64 offered = (__u64)p->window << l->server_scale;
 	__u64 known = l->up_acked + ((__u64)l->server_window << l->server_scale);
 	__u64 edge = ack + offered;
 
-	/* An ACK of what has not gone up yet would be one from long ago. */
-	if (after64(l->up_acked, ack))
-		return ACK;
 	/* A used-up window that opens is news for every subflow. */
 	if (!after64(known, l->up_next + (__u64)l->server_mss * 2) && after64(edge, known))
 		return WINDOW;
-	run->rcv_ack += (__u32)(ack - l->up_acked);
+	if (p->walk.moves) {
+		for (__u32 i = 0; i < LEASE_SUBFLOWS; i++)
+			advance(l, p, i);
+	}
 	if (after64(edge, l->server_edge))
 		l->server_edge = edge;
 	if (ack != l->up_acked || !after64(known, edge)) {
@@ -116,30 +313,40 @@ static __always_inline void header_down(struct outgoing *o, const struct lease *
 	o->data_ack = l->up_acked;
 }
 
-/* A packet of the server's, under the lock: 0, and `o` is filled in and the lease changed; or why not. */
-static __always_inline int judge_down(struct lease *l, struct packet *p, struct outgoing *o, __u64 now, const int v6)
+/* An ACK of FlexCP's own (Connection::own_down). */
+static __always_inline void own_ack(struct outgoing *o, struct lease *l, const struct lease_subflow *s)
 {
-	__u32 active = l->active & (LEASE_SUBFLOWS - 1), run = l->run & (LEASE_SUBFLOWS - 1);
-	struct lease_subflow *a = &l->subflows[active], *r = &l->subflows[run];
-	__u64 ack = l->up_next - (__u32)(l->seq_up - p->ack);
-	int refused;
+	o->seq = s->snd_next;
+	o->ack = s->rcv_ack;
+	o->window = l->server_window;
+	o->ts_val = l->ts_heard;
+	o->ts_ecr = s->clock_heard;
+	o->data_ack = l->up_acked;
+	o->label = l->label_down;
+	l->packets_made++;
+}
 
-	if (p->seq != l->seq_down)
-		return after(p->seq, l->seq_down) ? AHEAD : REPEATED;
-	if (ack != l->up_acked && l->run == NO_SUBFLOW)
-		return ACK;
+/* A packet of the server's, under the lock: 0, and `o` is filled in, and `also`, and the lease changed; or why not.
+ * There are routes to the subflows `to` and `also_to`. */
+static __always_inline int judge_down(struct lease *l, struct packet *p, struct outgoing *o, struct outgoing *also,
+				      __u64 now, const int v6)
+{
+	volatile struct walk *w = &p->walk;
+	struct lease_subflow *a = &l->subflows[w->to & (LEASE_SUBFLOWS - 1)];
+	int refused = told_by(l, p);
+
+	if (refused)
+		return refused;
+	if (w->told != w->to || w->also != w->also_to)
+		return ROUTE;
 	if (!p->payload) {
-		if (ack == l->up_acked)
-			return NO_NEWS;
-		refused = take_server_header(l, p, r);
+		refused = take_server_header(l, p);
 		if (refused)
 			return refused;
-		o->seq = r->snd_next;
-		header_down(o, l, r, p);
+		o->seq = a->snd_next;
+		header_down(o, l, a, p);
 		goto done;
 	}
-	if (ack != l->up_acked && run != active)
-		return ACK;
 	if (p->segment + TS_LEN + DSS_MAP_LEN > a->mss)
 		return TOO_LONG;
 	if (after(a->snd_next + p->payload, a->snd_edge) || after64(l->down_next + p->payload, l->down_edge))
@@ -149,7 +356,7 @@ static __always_inline int judge_down(struct lease *l, struct packet *p, struct 
 	forget_acked(l, a);
 	if (l->runs_used >= LEASE_RUNS)
 		return NO_ROOM;
-	refused = take_server_header(l, p, r);
+	refused = take_server_header(l, p);
 	if (refused)
 		return refused;
 	remember(l, a->snd_next, p->payload);
@@ -173,6 +380,8 @@ done:
 		l->label_down = (p->l3[1] & 0xf) << 16 | p->l3[2] << 8 | p->l3[3];
 		o->label = l->label_down;
 	}
+	if (w->also != NOBODY)
+		own_ack(also, l, &l->subflows[w->also & (LEASE_SUBFLOWS - 1)]);
 	l->last_packet = now;
 	l->packets_down++;
 	return 0;
@@ -214,6 +423,14 @@ static __always_inline void take_clock(struct lease *l, const struct lease_subfl
 		l->ts_echo = p->ts_ecr;
 }
 
+/* How far numbers of the client's may lie from what is ACKed to it (the translator's Connection::span_up). */
+static __always_inline __u32 span_up(const struct lease *l)
+{
+	if (l->server_window_max >= MAX_RUN / 2)
+		return MAX_RUN;
+	return l->server_window_max < MIN_SPAN / 2 ? MIN_SPAN : l->server_window_max * 2;
+}
+
 /* A packet of the client's, under the lock. */
 static __always_inline int judge_up(struct lease *l, struct packet *p, struct outgoing *o, __u32 index, __u64 now,
 				    const int v6)
@@ -221,11 +438,11 @@ static __always_inline int judge_up(struct lease *l, struct packet *p, struct ou
 	struct lease_subflow *s = &l->subflows[index & (LEASE_SUBFLOWS - 1)];
 	struct lease_subflow *a = &l->subflows[l->active & (LEASE_SUBFLOWS - 1)];
 	__u32 window = p->window << (s->window_scale & 15);
-	__u64 data_ack = p->data_ack, dsn = p->dsn, edge, left;
-	__u32 edge_here;
-	int stale = 0;
+	__u64 data_ack = p->data_ack, dsn = p->dsn, edge, left, end;
+	__u32 edge_here, into;
+	int stale = 0, refused;
 
-	if (p->seq != s->rcv_high)
+	if (p->seq != s->rcv_high || p->seq - s->rcv_ack > span_up(l))
 		return SEQUENCE_UP;
 	if (after(p->ack, s->snd_next) || after(s->snd_una, p->ack))
 		return ACK;
@@ -240,15 +457,22 @@ static __always_inline int judge_up(struct lease *l, struct packet *p, struct ou
 		if (!p->has_map)
 			return OPTIONS;
 		if (!(p->dss_flags & DSS_DSN_64))
-			dsn |= l->up_next & ~0xffffffffull;
-		if (dsn != l->up_next || p->ssn + s->isn_remote != p->seq || p->map_len != p->payload)
+			dsn = l->up_next + (__s64)(__s32)((__u32)dsn - (__u32)l->up_next);
+		/* The mapping may be that of several packets. */
+		into = p->seq - (p->ssn + s->isn_remote);
+		if (into > p->map_len || p->map_len - into < p->payload)
 			return MAPPING;
-		if (l->up_acked != l->up_next && l->run != index)
-			return ACK;
-		if (after64(l->up_next + p->payload, l->server_edge))
+		dsn += into;
+		/* What others have carried long since is the translator's. */
+		if (dsn != l->up_next && (l->ordered || after64(l->up_acked, dsn)))
+			return MAPPING;
+		if (after64(dsn + p->payload, l->server_edge))
 			return WINDOW;
 		if (p->segment + p->tcp_len - TCP_LEN > l->server_mss)
 			return TOO_LONG;
+		refused = receive(l, s, index, p, dsn, into);
+		if (refused)
+			return refused;
 	} else {
 		if (p->has_map)
 			return OPTIONS;
@@ -268,7 +492,7 @@ static __always_inline int judge_up(struct lease *l, struct packet *p, struct ou
 	if (after64(edge, l->down_edge))
 		l->down_edge = edge;
 	take_clock(l, s, p, now);
-	o->seq = l->seq_up;
+	o->seq = p->payload ? l->seq_up + (__u32)(dsn - l->up_next) : l->seq_up;
 	o->ack = l->seq_down - (__u32)(l->down_next - l->down_acked);
 	left = (l->down_edge - l->down_acked) >> (l->initial_scale & 15);
 	o->window = left > 0xffff ? 0xffff : left;
@@ -277,9 +501,11 @@ static __always_inline int judge_up(struct lease *l, struct packet *p, struct ou
 	if (p->payload) {
 		s->rcv_high += p->payload;
 		s->bytes_up += p->payload;
-		l->run = index;
-		l->up_next += p->payload;
-		l->seq_up += p->payload;
+		end = dsn + p->payload;
+		if (after64(end, l->up_next)) {
+			l->seq_up += (__u32)(end - l->up_next);
+			l->up_next = end;
+		}
 	}
 	if (v6) {
 		if (index == 0)

@@ -20,13 +20,22 @@
 #include "judge.h"
 #include "rewrite.h"
 
-static __always_inline int translate(struct __sk_buff *skb, const int v6)
+/* What is to be done with a packet that is translated; less is a verdict of the kernel's. */
+enum {
+	REWRITE_UP = 0x100,
+	REWRITE_DOWN,
+	REWRITE_ACK,
+	REWRITE_ACKS,
+};
+
+static __always_inline int judge(struct __sk_buff *skb, const int v6)
 {
-	struct flow_key key = {};
+	struct flow_key *key;
 	struct flow_ref *flow;
 	struct settings *told;
 	struct scratch *c;
 	struct packet *p;
+	volatile struct walk *w;
 	struct lease *l;
 	__u64 *gate, now;
 	__u32 zero = 0, headers;
@@ -36,13 +45,16 @@ static __always_inline int translate(struct __sk_buff *skb, const int v6)
 	if (!c)
 		return TC_ACT_OK;
 	p = &c->p;
+	w = &p->walk;
 	if (parse(skb, p, v6) < 0)
 		return TC_ACT_OK;
-	__builtin_memcpy(key.from, p->l3 + (v6 ? 8 : 12), v6 ? 16 : 4);
-	__builtin_memcpy(key.to, p->l3 + (v6 ? 24 : 16), v6 ? 16 : 4);
-	__builtin_memcpy(&key.from_port, p->tcp, 2);
-	__builtin_memcpy(&key.to_port, p->tcp + 2, 2);
-	flow = bpf_map_lookup_elem(&flows, &key);
+	key = &c->key;
+	__builtin_memset(key, 0, sizeof(*key));
+	__builtin_memcpy(key->from, p->l3 + (v6 ? 8 : 12), v6 ? 16 : 4);
+	__builtin_memcpy(key->to, p->l3 + (v6 ? 24 : 16), v6 ? 16 : 4);
+	__builtin_memcpy(&key->from_port, p->tcp, 2);
+	__builtin_memcpy(&key->to_port, p->tcp + 2, 2);
+	flow = bpf_map_lookup_elem(&flows, key);
 	if (!flow)
 		return TC_ACT_OK;
 	gate = bpf_map_lookup_elem(&gates, &flow->slot);
@@ -61,17 +73,20 @@ static __always_inline int translate(struct __sk_buff *skb, const int v6)
 	if (!intact(skb, c, v6))
 		return up_from(gate, CHECKSUM);
 	down = flow->leg == LEG_SERVER;
-	if (down ? p->tcp_len != TCP_LEN + TS_LEN : parse_dss(p) < 0)
+	if ((down ? parse_sack(p) : parse_dss(p)) < 0)
 		return up_from(gate, OPTIONS);
 	headers = (v6 ? 40 : 20) + p->tcp_len + (down ? DSS_MAP_LEN : 0);
+	refused = 0;
 	if (p->payload + headers > MAX_IP_LEN || (down && !skb->gso_size && p->payload > MOVED))
 		return up_from(gate, TOO_LONG);
 
 	bpf_spin_lock(&l->lock);
 	if (down) {
-		__u32 to = (p->payload ? l->active : l->run) & (LEASE_SUBFLOWS - 1);
-
-		address_down(&c->o, &l->subflows[to]);
+		refused = told_by(l, p);
+		w->to = w->told;
+		w->also_to = w->also;
+		address_down(&c->o, &l->subflows[w->to & (LEASE_SUBFLOWS - 1)]);
+		address_down(&c->also, &l->subflows[w->also_to & (LEASE_SUBFLOWS - 1)]);
 	} else {
 		copy16(c->o.from, l->source_addr);
 		copy16(c->o.to, l->server_addr);
@@ -79,7 +94,11 @@ static __always_inline int translate(struct __sk_buff *skb, const int v6)
 		c->o.to_port = l->server_port;
 	}
 	bpf_spin_unlock(&l->lock);
-	if (route(skb, p, &c->o, told->device, headers, v6) < 0)
+	if (refused)
+		return up_from(gate, refused);
+	if (route(skb, c, &c->o, told->device, headers, v6) < 0)
+		return up_from(gate, ROUTE);
+	if (down && w->also_to != NOBODY && route(skb, c, &c->also, told->device, headers, v6) < 0)
 		return up_from(gate, ROUTE);
 	now = told->now ? told->now : bpf_ktime_get_ns() / 1000;
 
@@ -87,7 +106,7 @@ static __always_inline int translate(struct __sk_buff *skb, const int v6)
 	if (!is_open(gate))
 		refused = NOT_LENT;
 	else if (down)
-		refused = judge_down(l, p, &c->o, now, v6);
+		refused = judge_down(l, p, &c->o, &c->also, now, v6);
 	else
 		refused = judge_up(l, p, &c->o, flow->leg, now, v6);
 	bpf_spin_unlock(&l->lock);
@@ -95,19 +114,64 @@ static __always_inline int translate(struct __sk_buff *skb, const int v6)
 		return lose(refused);
 	if (refused)
 		return up_from(gate, refused);
-	return down ? rewrite_down(skb, c, v6) : rewrite_up(skb, c, v6);
+	if (!down)
+		return REWRITE_UP;
+	if (p->payload)
+		return REWRITE_DOWN;
+	return w->also == NOBODY ? REWRITE_ACK : REWRITE_ACKS;
+}
+
+static __always_inline int rewrite(struct __sk_buff *skb, int verdict, const int v6)
+{
+	__u32 zero = 0;
+	struct scratch *c = bpf_map_lookup_elem(&scratches, &zero);
+
+	if (!c)
+		return TC_ACT_SHOT;
+	if (verdict == REWRITE_UP)
+		return rewrite_up(skb, c, v6);
+	if (verdict == REWRITE_DOWN)
+		return rewrite_down(skb, c, v6);
+	return rewrite_acks(skb, c, verdict == REWRITE_ACKS, v6);
+}
+
+/* Functions of their own: together they would take more of the stack than there is. */
+static __noinline int judge4(struct __sk_buff *skb)
+{
+	return judge(skb, 0);
+}
+
+static __noinline int judge6(struct __sk_buff *skb)
+{
+	return judge(skb, 1);
+}
+
+static __noinline int rewrite4(struct __sk_buff *skb, int verdict)
+{
+	return rewrite(skb, verdict, 0);
+}
+
+static __noinline int rewrite6(struct __sk_buff *skb, int verdict)
+{
+	return rewrite(skb, verdict, 1);
 }
 
 SEC("classifier")
 int flexcp_offload(struct __sk_buff *skb)
 {
+	int verdict;
+
 	/* What a bridge passes on to others, and other VLANs' packets, is not addressed to us. */
 	if (skb->pkt_type != PACKET_HOST || skb->vlan_present)
 		return TC_ACT_OK;
-	if (skb->protocol == bpf_htons(ETH_P_IP))
-		return translate(skb, 0);
-	if (skb->protocol == bpf_htons(ETH_P_IPV6))
-		return translate(skb, 1);
+	if (skb->protocol == bpf_htons(ETH_P_IP)) {
+		verdict = judge4(skb);
+		return verdict < REWRITE_UP ? verdict : rewrite4(skb, verdict);
+	}
+	if (skb->protocol == bpf_htons(ETH_P_IPV6)) {
+		verdict = judge6(skb);
+		return verdict < REWRITE_UP ? verdict : rewrite6(skb, verdict);
+	}
 	return TC_ACT_OK;
 }
 

@@ -6,12 +6,18 @@
 
 #define LEASE_SUBFLOWS 4
 #define LEASE_RUNS 128
-#define NO_SUBFLOW 0xffffffffu
+#define LEASE_UPS 16
 
 struct mapping_run {
 	__u32 ssn;
 	__u16 len;
 	__u16 count;
+};
+
+/* The client's data between two numbers of a subflow: one stretch of both spaces. */
+struct up_run {
+	__u32 dsn;
+	__u32 len;
 };
 
 struct lease_subflow {
@@ -36,6 +42,12 @@ struct lease_subflow {
 	__u32 srtt;
 	__u32 mss;
 	__u32 clock_recent;
+	__u16 first_up;
+	__u16 ups_used;
+	__u32 announced;
+	__u64 recent_dsn;
+	__u32 recent_len;
+	__u32 pad2;
 	__u64 timed_at;
 	__u64 last_heard;
 	__u64 outstanding_since;
@@ -52,7 +64,7 @@ struct lease {
 	__u16 source_port;
 	__u32 active;
 	__u32 heard;
-	__u32 run;
+	__u32 ordered;
 	__u64 down_next;
 	__u64 down_acked;
 	__u64 down_edge;
@@ -74,13 +86,14 @@ struct lease {
 	__u32 label_down;
 	__u32 first_run;
 	__u32 runs_used;
-	__u32 pad;
+	__u32 packets_made;
 	__u64 ts_sent_at;
 	__u64 silence;
 	__u64 last_packet;
 	__u64 packets_down;
 	__u64 packets_up;
 	struct lease_subflow subflows[LEASE_SUBFLOWS];
+	struct up_run ups[LEASE_SUBFLOWS][LEASE_UPS];
 	struct mapping_run runs[LEASE_RUNS];
 };
 
@@ -128,6 +141,8 @@ enum reason {
 	OVERDUE,
 	NO_ROOM,
 	NO_NEWS,
+	SEVERAL,
+	HOLE,
 	RESIZE_FAILED,
 	/* Not up, but nowhere: the translator would drop it, too. */
 	STALE_ACK,

@@ -9,8 +9,11 @@
 #define TS_LEN 12
 #define DSS_ACK_LEN 12
 #define DSS_MAP_LEN 28
+/* Blocks that find room beside timestamps (RFC 2018, 3). */
+#define SACK_BLOCKS 3
 /* Options (RFC 9293, 3.2; RFC 8684, 3.3). */
 #define NOP 1
+#define SACK 5
 #define MPTCP 30
 #define DSS 2
 #define DSS_ACK 1
@@ -21,6 +24,35 @@
 #define MAX_IP_LEN 0xffff
 /* Largest payload of a packet that has to be moved by hand. */
 #define MOVED 2048
+
+/* What a walk over the client's data finds for a subflow. It stands here and not in registers, so that the verifier does
+ * not follow every value through the loops. */
+struct step {
+	__u64 recent_dsn;
+	__u32 recent_len;
+	__u32 bytes; /* by which its ACK moves */
+	__u32 gone; /* runs that go */
+	__u32 rest; /* bytes of the next one that go */
+	__u32 whole;
+	__u32 pad;
+};
+
+/* Who gets to know. */
+struct walk {
+	__u32 told; /* a subflow, or NOBODY */
+	__u32 also; /* another */
+	__u32 moves; /* there are steps */
+	/* As they were when the ways to them were looked up. */
+	__u32 to;
+	__u32 also_to;
+};
+
+#define NOBODY 0xffffffffu
+
+struct block {
+	__u32 left;
+	__u32 right;
+};
 
 /* A packet as it came. */
 struct packet {
@@ -35,6 +67,9 @@ struct packet {
 	__u32 ts_val;
 	__u32 ts_ecr;
 	__u32 segment; /* payload of one segment */
+	/* SACK, downwards. */
+	struct block sack[SACK_BLOCKS];
+	__u32 blocks;
 	/* DSS, upwards */
 	__u32 dss_flags;
 	__u64 data_ack;
@@ -43,6 +78,8 @@ struct packet {
 	__u32 map_len;
 	__u8 flags;
 	__u8 has_map;
+	struct walk walk;
+	struct step steps[LEASE_SUBFLOWS];
 };
 
 /* A packet as it will leave. */
@@ -71,9 +108,15 @@ struct outgoing {
 struct scratch {
 	struct packet p;
 	struct outgoing o;
+	struct outgoing also;
+	struct flow_key key;
+	struct bpf_fib_lookup fib;
 	__u8 tcp[MAX_TCP_LEN];
-	__u8 old[MAX_TCP_LEN];
 	__u8 l3[40];
+	/* Headers as they stand in the packet by now. */
+	__u8 old[MAX_TCP_LEN];
+	__u8 old_l3[40];
+	__u32 old_tcp_len;
 	__u8 payload[MOVED + 4];
 };
 
@@ -245,6 +288,23 @@ static __always_inline int intact(struct __sk_buff *skb, struct scratch *c, cons
 	if (field == fold(pseudo) || bpf_csum_level(skb, BPF_CSUM_LEVEL_QUERY) >= 0)
 		return 1;
 	return checksum_right(skb, c, pseudo);
+}
+
+/* Reads the SACK of a server's packet, which has to stand behind the timestamps, with nothing behind it. */
+static __always_inline int parse_sack(struct packet *p)
+{
+	const __u8 *sack = p->tcp + TCP_LEN + TS_LEN;
+	__u32 rest = p->tcp_len - TCP_LEN - TS_LEN;
+
+	p->blocks = rest / 8;
+	if (rest && (rest != 4 + 8 * p->blocks || p->payload || sack[0] != NOP || sack[1] != NOP || sack[2] != SACK ||
+		     sack[3] != rest - 2))
+		return -1;
+	for (int i = 0; i < SACK_BLOCKS; i++) {
+		p->sack[i].left = load32(sack + 4 + 8 * i);
+		p->sack[i].right = load32(sack + 8 + 8 * i);
+	}
+	return 0;
 }
 
 /* Reads the DSS of a client's packet, which has to stand behind the timestamps, with nothing behind it but the

@@ -4,35 +4,39 @@
 
 #define AF_INET 2
 #define AF_INET6 10
+/* Of packets of FlexCP's own, as the translator makes them: their TTL, and identification and flags of IPv4. */
+#define OWN_TTL 64
+#define DONT_FRAGMENT 0x4000
 
 /* The way out for a packet between these ends, as if it came from FlexCP's device. */
-static __always_inline int route(struct __sk_buff *skb, struct packet *p, struct outgoing *o, __u32 device, __u32 headers,
+static __always_inline int route(struct __sk_buff *skb, struct scratch *c, struct outgoing *o, __u32 device, __u32 headers,
 				 const int v6)
 {
-	struct bpf_fib_lookup fib = {};
+	struct bpf_fib_lookup *fib = &c->fib;
 	long found;
 
-	fib.family = v6 ? AF_INET6 : AF_INET;
-	fib.l4_protocol = IPPROTO_TCP;
-	fib.sport = bpf_htons(o->from_port);
-	fib.dport = bpf_htons(o->to_port);
-	fib.tot_len = p->segment + headers;
-	fib.ifindex = device;
+	__builtin_memset(fib, 0, sizeof(*fib));
+	fib->family = v6 ? AF_INET6 : AF_INET;
+	fib->l4_protocol = IPPROTO_TCP;
+	fib->sport = bpf_htons(o->from_port);
+	fib->dport = bpf_htons(o->to_port);
+	fib->tot_len = c->p.segment + headers;
+	fib->ifindex = device;
 	if (v6) {
-		__builtin_memcpy(fib.ipv6_src, o->from, 16);
-		__builtin_memcpy(fib.ipv6_dst, o->to, 16);
+		__builtin_memcpy(fib->ipv6_src, o->from, 16);
+		__builtin_memcpy(fib->ipv6_dst, o->to, 16);
 	} else {
-		fib.tos = p->l3[1] & ~3;
-		__builtin_memcpy(&fib.ipv4_src, o->from, 4);
-		__builtin_memcpy(&fib.ipv4_dst, o->to, 4);
+		fib->tos = c->p.l3[1] & ~3;
+		__builtin_memcpy(&fib->ipv4_src, o->from, 4);
+		__builtin_memcpy(&fib->ipv4_dst, o->to, 4);
 	}
 	/* A neighbour that is not known is the kernel's to find, and to give up. */
-	found = bpf_fib_lookup(skb, &fib, sizeof(fib), 0);
+	found = bpf_fib_lookup(skb, fib, sizeof(*fib), 0);
 	if (found != BPF_FIB_LKUP_RET_SUCCESS)
 		return -1;
-	o->device = fib.ifindex;
-	__builtin_memcpy(o->dmac, fib.dmac, 6);
-	__builtin_memcpy(o->smac, fib.smac, 6);
+	o->device = fib->ifindex;
+	__builtin_memcpy(o->dmac, fib->dmac, 6);
+	__builtin_memcpy(o->smac, fib->smac, 6);
 	return 0;
 }
 
@@ -95,30 +99,45 @@ static __always_inline void write_dss(__u8 *dss, const struct outgoing *o, __u32
 	dss[26] = dss[27] = NOP;
 }
 
-/* The difference between two headers as it enters the checksum: first the pseudo header's, which counts even
- * while the checksum is still to be completed, then the rest. */
-static __always_inline int adjust_checksum(struct __sk_buff *skb, const struct packet *p, const struct outgoing *o, __u8 *old,
-					   __u8 *new, __u32 new_tcp_len, const int v6)
+/* The difference between the headers that stand in the packet and the new ones as it enters the checksum: first the
+ * pseudo header's, which counts even while the checksum is still to be completed, then the rest. */
+static __always_inline int adjust_checksum(struct __sk_buff *skb, struct scratch *c, const struct outgoing *o, __u32 new_tcp_len,
+					   const int v6)
 {
-	const __u8 *from = p->l3 + (v6 ? 8 : 12), *to = p->l3 + (v6 ? 24 : 16);
-	__u32 at = ETH_HLEN + p->l3_len + 16;
-	__u32 before = fold(pseudo_sum(from, to, p->tcp_len + p->payload, v6));
-	__u32 later = fold(pseudo_sum(o->from, o->to, new_tcp_len + p->payload, v6));
+	const __u8 *from = c->old_l3 + (v6 ? 8 : 12), *to = c->old_l3 + (v6 ? 24 : 16);
+	__u32 at = ETH_HLEN + c->p.l3_len + 16;
+	__u32 before = fold(pseudo_sum(from, to, c->old_tcp_len + c->p.payload, v6));
+	__u32 later = fold(pseudo_sum(o->from, o->to, new_tcp_len + c->p.payload, v6));
 	__s64 diff;
 
 	if (bpf_l4_csum_replace(skb, at, 0, fold((__u64)later + (__u16)~before), BPF_F_PSEUDO_HDR) < 0)
 		return -1;
-	old[16] = old[17] = new[16] = new[17] = 0;
-	diff = bpf_csum_diff((__be32 *)old, MAX_TCP_LEN, (__be32 *)new, MAX_TCP_LEN, 0);
+	c->old[16] = c->old[17] = c->tcp[16] = c->tcp[17] = 0;
+	diff = bpf_csum_diff((__be32 *)c->old, MAX_TCP_LEN, (__be32 *)c->tcp, MAX_TCP_LEN, 0);
 	if (diff < 0)
 		return -1;
 	return bpf_l4_csum_replace(skb, at, 0, diff, 0);
 }
 
+/* Starts the new headers from those of the packet as it came, which stand in it so far. */
+static __always_inline void copy_headers(struct scratch *c)
+{
+	__builtin_memcpy(c->old, c->p.tcp, MAX_TCP_LEN);
+	__builtin_memcpy(c->old_l3, c->p.l3, 40);
+	c->old_tcp_len = c->p.tcp_len;
+	__builtin_memset(c->tcp, 0, MAX_TCP_LEN);
+	__builtin_memcpy(c->tcp, c->p.tcp, TCP_LEN + TS_LEN);
+	__builtin_memcpy(c->l3, c->p.l3, 40);
+}
+
+static __always_inline int set_way(struct __sk_buff *skb, const struct outgoing *o)
+{
+	return bpf_skb_store_bytes(skb, 0, o->dmac, 6, 0) < 0 || bpf_skb_store_bytes(skb, 6, o->smac, 6, 0) < 0 ? -1 : 0;
+}
+
 static __always_inline int leave(struct __sk_buff *skb, const struct outgoing *o)
 {
-	count(TRANSLATED);
-	if (bpf_skb_store_bytes(skb, 0, o->dmac, 6, 0) < 0 || bpf_skb_store_bytes(skb, 6, o->smac, 6, 0) < 0)
+	if (set_way(skb, o) < 0)
 		return TC_ACT_SHOT;
 	return bpf_redirect(o->device, 0);
 }
@@ -147,78 +166,116 @@ static __always_inline int reopen(struct __sk_buff *skb, __u32 by, const int v6)
 	return bpf_skb_adjust_room(skb, headers + by, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO);
 }
 
+/* Data down. */
 static __always_inline int rewrite_down(struct __sk_buff *skb, struct scratch *c, const int v6)
 {
 	struct packet *p = &c->p;
 	struct outgoing *o = &c->o;
-	__u8 *tcp = c->tcp, *old = c->old, *l3 = c->l3;
-	const __u32 l3_len = v6 ? 40 : 20;
-	__u32 dss_len = p->payload ? DSS_MAP_LEN : DSS_ACK_LEN;
-	__u32 tcp_len = TCP_LEN + TS_LEN + dss_len;
-	int gso = skb->gso_size != 0, failed;
+	const __u32 l3_len = v6 ? 40 : 20, tcp_len = TCP_LEN + TS_LEN + DSS_MAP_LEN;
+	int gso = skb->gso_size != 0;
 
-	__builtin_memset(old, 0, MAX_TCP_LEN);
-	__builtin_memset(tcp, 0, MAX_TCP_LEN);
-	__builtin_memcpy(old, p->tcp, TCP_LEN + TS_LEN);
-	__builtin_memcpy(tcp, p->tcp, TCP_LEN + TS_LEN);
-	__builtin_memcpy(l3, p->l3, 40);
-	write_tcp(tcp, o, tcp_len);
-	write_dss(tcp + TCP_LEN + TS_LEN, o, p->payload);
-	write_ip(l3, o, tcp_len + p->payload, v6);
+	copy_headers(c);
+	write_tcp(c->tcp, o, tcp_len);
+	write_dss(c->tcp + TCP_LEN + TS_LEN, o, p->payload);
+	write_ip(c->l3, o, tcp_len + p->payload, v6);
 	if (gso) {
 		__u16 sum = fold(pseudo_sum(o->from, o->to, tcp_len + p->payload, v6));
 
 		if (reopen(skb, DSS_MAP_LEN, v6) < 0)
 			return lose(RESIZE_FAILED);
-		__builtin_memcpy(tcp + 16, &sum, 2);
-	} else if (p->payload) {
-		if (move_payload(skb, c, DSS_MAP_LEN) < 0)
-			return lose(RESIZE_FAILED);
-	} else if (bpf_skb_change_tail(skb, skb->len + DSS_ACK_LEN, 0) < 0) {
+		__builtin_memcpy(c->tcp + 16, &sum, 2);
+	} else if (move_payload(skb, c, DSS_MAP_LEN) < 0) {
 		return lose(RESIZE_FAILED);
 	}
-	if (p->payload)
-		failed = bpf_skb_store_bytes(skb, ETH_HLEN + l3_len, tcp, TCP_LEN + TS_LEN + DSS_MAP_LEN, 0);
-	else
-		failed = bpf_skb_store_bytes(skb, ETH_HLEN + l3_len, tcp, TCP_LEN + TS_LEN + DSS_ACK_LEN, 0);
-	if (failed || bpf_skb_store_bytes(skb, ETH_HLEN, l3, l3_len, 0) < 0)
+	if (bpf_skb_store_bytes(skb, ETH_HLEN + l3_len, c->tcp, tcp_len, 0) < 0 ||
+	    bpf_skb_store_bytes(skb, ETH_HLEN, c->l3, l3_len, 0) < 0)
 		return TC_ACT_SHOT;
-	if (!gso && adjust_checksum(skb, p, o, old, tcp, tcp_len, v6) < 0)
+	if (!gso && adjust_checksum(skb, c, o, tcp_len, v6) < 0)
 		return TC_ACT_SHOT;
+	count(TRANSLATED);
 	return leave(skb, o);
+}
+
+/* The headers of an ACK down: in place of those of the packet as it came, or of the ACK before. 0, or -1. */
+static __always_inline int write_ack(struct __sk_buff *skb, struct scratch *c, const struct outgoing *o, const int v6)
+{
+	const __u32 l3_len = v6 ? 40 : 20, tcp_len = TCP_LEN + TS_LEN + DSS_ACK_LEN;
+
+	write_tcp(c->tcp, o, tcp_len);
+	write_dss(c->tcp + TCP_LEN + TS_LEN, o, 0);
+	write_ip(c->l3, o, tcp_len, v6);
+	/* The checksum stays until it is adjusted. */
+	if (bpf_skb_load_bytes(skb, ETH_HLEN + l3_len + 16, c->tcp + 16, 2) < 0)
+		return -1;
+	if (bpf_skb_store_bytes(skb, ETH_HLEN + l3_len, c->tcp, tcp_len, 0) < 0 ||
+	    bpf_skb_store_bytes(skb, ETH_HLEN, c->l3, l3_len, 0) < 0)
+		return -1;
+	return adjust_checksum(skb, c, o, tcp_len, v6);
+}
+
+/* An ACK of the server's, and one of FlexCP's own for another subflow before it. */
+static __always_inline int rewrite_acks(struct __sk_buff *skb, struct scratch *c, int both, const int v6)
+{
+	const __u32 tcp_len = TCP_LEN + TS_LEN + DSS_ACK_LEN;
+
+	copy_headers(c);
+	if (bpf_skb_change_tail(skb, ETH_HLEN + (v6 ? 40 : 20) + tcp_len, 0) < 0)
+		return lose(RESIZE_FAILED);
+	if (both) {
+		c->tcp[13] = ACK_FLAG;
+		if (v6) {
+			c->l3[0] = 0x60;
+			c->l3[1] = 0;
+			c->l3[7] = OWN_TTL + 1;
+		} else {
+			c->l3[1] = 0;
+			store32(c->l3 + 4, DONT_FRAGMENT);
+			c->l3[8] = OWN_TTL + 1;
+		}
+		if (write_ack(skb, c, &c->also, v6) < 0 || set_way(skb, &c->also) < 0 ||
+		    bpf_clone_redirect(skb, c->also.device, 0) < 0)
+			return TC_ACT_SHOT;
+		__builtin_memcpy(c->old, c->tcp, MAX_TCP_LEN);
+		__builtin_memcpy(c->old_l3, c->l3, 40);
+		c->old_tcp_len = tcp_len;
+		c->tcp[13] = c->p.flags;
+		__builtin_memcpy(c->l3, c->p.l3, 40);
+	}
+	if (write_ack(skb, c, &c->o, v6) < 0)
+		return TC_ACT_SHOT;
+	count(TRANSLATED);
+	return leave(skb, &c->o);
 }
 
 static __always_inline int rewrite_up(struct __sk_buff *skb, struct scratch *c, const int v6)
 {
 	struct packet *p = &c->p;
 	struct outgoing *o = &c->o;
-	__u8 *tcp = c->tcp, *l3 = c->l3;
 	const __u32 l3_len = v6 ? 40 : 20;
 	/* The options of data become padding in their place: the payload stays where it is. */
 	__u32 tcp_len = p->payload ? p->tcp_len : TCP_LEN + TS_LEN;
 	int failed;
 
-	__builtin_memset(tcp, 0, MAX_TCP_LEN);
-	__builtin_memcpy(tcp, p->tcp, TCP_LEN + TS_LEN);
-	__builtin_memcpy(l3, p->l3, 40);
-	write_tcp(tcp, o, tcp_len);
-	write_ip(l3, o, tcp_len + p->payload, v6);
+	copy_headers(c);
+	write_tcp(c->tcp, o, tcp_len);
+	write_ip(c->l3, o, tcp_len + p->payload, v6);
 	if (p->payload) {
 		for (int i = TCP_LEN + TS_LEN; i < MAX_TCP_LEN; i++)
-			tcp[i] = i < tcp_len ? NOP : 0;
+			c->tcp[i] = i < tcp_len ? NOP : 0;
 		__u32 len = tcp_len;
 
 		if (len < TCP_LEN + TS_LEN || len > MAX_TCP_LEN)
 			return TC_ACT_SHOT;
-		failed = bpf_skb_store_bytes(skb, ETH_HLEN + l3_len, tcp, len, 0);
+		failed = bpf_skb_store_bytes(skb, ETH_HLEN + l3_len, c->tcp, len, 0);
 	} else {
 		if (bpf_skb_change_tail(skb, ETH_HLEN + l3_len + TCP_LEN + TS_LEN, 0) < 0)
 			return lose(RESIZE_FAILED);
-		failed = bpf_skb_store_bytes(skb, ETH_HLEN + l3_len, tcp, TCP_LEN + TS_LEN, 0);
+		failed = bpf_skb_store_bytes(skb, ETH_HLEN + l3_len, c->tcp, TCP_LEN + TS_LEN, 0);
 	}
-	if (failed || bpf_skb_store_bytes(skb, ETH_HLEN, l3, l3_len, 0) < 0)
+	if (failed || bpf_skb_store_bytes(skb, ETH_HLEN, c->l3, l3_len, 0) < 0)
 		return TC_ACT_SHOT;
-	if (adjust_checksum(skb, p, o, p->tcp, tcp, tcp_len, v6) < 0)
+	if (adjust_checksum(skb, c, o, tcp_len, v6) < 0)
 		return TC_ACT_SHOT;
+	count(TRANSLATED);
 	return leave(skb, o);
 }

@@ -28,7 +28,7 @@ const LEG_SERVER: u32 = 0xff;
 const LOCKED: u64 = 4;
 
 /// Why packets of lent connections go to the translator, in the order of `enum reason`.
-const REASONS: [&str; 19] = [
+const REASONS: [&str; 21] = [
     "translated",
     "not_lent",
     "flags",
@@ -46,6 +46,8 @@ const REASONS: [&str; 19] = [
     "overdue",
     "no_room",
     "no_news",
+    "several",
+    "hole",
     "resize_failed",
     "stale_ack",
 ];
@@ -149,7 +151,7 @@ struct FlowRef {
 #[derive(Clone, Copy, Debug)]
 struct Value(Lease);
 
-// SAFETY: `repr(C)` of integers without padding (112 + 56 + 40 + 544 + 1024 bytes): every byte is initialised, and
+// SAFETY: `repr(C)` of integers without padding (112 + 56 + 40 + 640 + 512 + 1024 bytes): every byte is initialised, and
 // every pattern of bytes is a value.
 unsafe impl aya::Pod for Value {}
 // SAFETY: the same, two words of 32 bits before one of 64.

@@ -15,6 +15,8 @@ mod offload;
 mod offload_packets;
 #[path = "netns/offload_rules.rs"]
 mod offload_rules;
+#[path = "netns/offload_ups.rs"]
+mod offload_ups;
 #[path = "netns/relay.rs"]
 mod relay;
 #[path = "netns/steering.rs"]
@@ -40,6 +42,7 @@ fn main() {
         failure::TESTS,
         offload::TESTS,
         offload_rules::TESTS,
+        offload_ups::TESTS,
         steering::TESTS,
     ]
     .concat();

@@ -39,8 +39,8 @@ pub trait Kernel: std::fmt::Debug {
 /// What the kernel did with a packet.
 #[derive(Debug)]
 pub enum Taken {
-    /// It goes on as this one.
-    Translated(Vec<u8>),
+    /// It goes on as the first of these; the others are ACKs beside it, for other subflows.
+    Translated(Vec<Vec<u8>>),
     /// It is the translator's.
     No,
     /// It is dropped.
@@ -246,19 +246,21 @@ impl Proxy {
         if !complete {
             set_partial_checksum(packet, ip_header_len(packet));
         }
-        let mut out = match kernel.translate(now, packet) {
-            Taken::Translated(out) => out,
+        let all = match kernel.translate(now, packet) {
+            Taken::Translated(all) => all,
             Taken::No => return false,
             Taken::Dropped => return true,
         };
-        if !complete {
-            // The programs run on a packet that counts as complete.
-            let ip_len = ip_header_len(&out);
-            set_partial_checksum(&mut out, ip_len);
-        }
         self.offloaded += 1;
-        let (header, payload) = out.split_at(header_len(&out));
-        self.emit(now, header, Seen::Bytes(payload), payload.len(), offload);
+        for mut out in all {
+            if !complete {
+                // The programs run on a packet that counts as complete.
+                let ip_len = ip_header_len(&out);
+                set_partial_checksum(&mut out, ip_len);
+            }
+            let (header, payload) = out.split_at(header_len(&out));
+            self.emit(now, header, Seen::Bytes(payload), payload.len(), offload);
+        }
         true
     }
 

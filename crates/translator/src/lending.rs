@@ -385,7 +385,7 @@ impl Translator {
     }
 
     /// What the fast path has done with a connection.
-    const fn count_returned(&mut self, lease: &Lease) {
+    fn count_returned(&mut self, lease: &Lease) {
         let counters = &mut self.counters;
         counters.offload_taken_back += 1;
         counters.offload_packets_down += lease.packets_down;
@@ -393,5 +393,6 @@ impl Translator {
         let packets = lease.packets_down + lease.packets_up;
         counters.packets_in += packets;
         counters.packets_forwarded += packets;
+        counters.packets_made += u64::from(lease.packets_made);
     }
 }

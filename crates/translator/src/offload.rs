@@ -10,8 +10,8 @@ use core::fmt::Debug;
 pub const LEASE_SUBFLOWS: usize = 4;
 /// Runs of mappings that a lease has room for.
 pub const LEASE_RUNS: usize = 128;
-/// No subflow.
-pub const NO_SUBFLOW: u32 = u32::MAX;
+/// Stretches of the client's data on a subflow that a lease has room for.
+pub const LEASE_UPS: usize = 16;
 
 /// What the translator asks of a fast path.
 ///
@@ -42,6 +42,16 @@ pub struct MappingRun {
     pub len: u16,
     /// How many there are.
     pub count: u16,
+}
+
+/// The client's data between two numbers of a subflow: one stretch of both spaces.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct UpRun {
+    /// DSN of its first byte, the low half.
+    pub dsn: u32,
+    /// Its bytes.
+    pub len: u32,
 }
 
 /// One subflow of a lent connection. Sequence numbers are those in TCP headers, times are microseconds.
@@ -90,6 +100,18 @@ pub struct LeaseSubflow {
     pub mss: u32,
     /// The latest TSval that came with data from where the subflow's ACK stood.
     pub clock_recent: u32,
+    /// First used entry of its `ups`.
+    pub first_up: u16,
+    /// Entries that are used, from there on and round the end.
+    pub ups_used: u16,
+    /// Bytes at the end of its `ups` that a mapping has announced, and no packet has brought.
+    pub announced: u32,
+    /// DSN of the client's last data, in one stretch, that ended at `rcv_ack`.
+    pub recent_dsn: u64,
+    /// Its bytes; 0: not known.
+    pub recent_len: u32,
+    /// Zero.
+    pub pad2: u32,
     /// When the timed number went down.
     pub timed_at: u64,
     /// Last packet from the client.
@@ -105,8 +127,8 @@ pub struct LeaseSubflow {
 /// A lent connection. Data sequence numbers are 64 bits long, times are microseconds.
 ///
 /// All that is outstanding downwards stands on the active subflow, its SSNs and DSNs equally far apart: a byte
-/// with SSN `s` has the DSN `down_next - (snd_next - s)`. All that is outstanding upwards came on the subflow
-/// `run`, again equally far apart: what has the SSN `rcv_high` is `up_next`.
+/// with SSN `s` has the DSN `down_next - (snd_next - s)`. What a subflow has brought up and the server has not
+/// ACKed, from `rcv_ack` to `rcv_high`, are the stretches of its `ups`, with what is announced behind it.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lease {
@@ -126,8 +148,8 @@ pub struct Lease {
     pub active: u32,
     /// The subflow that the client was heard on last.
     pub heard: u32,
-    /// The subflow that everything between `up_acked` and `up_next` came on; [`NO_SUBFLOW`]: there is nothing.
-    pub run: u32,
+    /// 1: data comes up in its order, or the translator has to see it.
+    pub ordered: u32,
     /// Behind the last data that went down.
     pub down_next: u64,
     /// The client's data ACK.
@@ -170,8 +192,8 @@ pub struct Lease {
     pub first_run: u32,
     /// Entries of `runs` that are used, from `first_run` on and round the end.
     pub runs_used: u32,
-    /// Zero.
-    pub pad: u32,
+    /// ACKs of FlexCP's own since it was lent.
+    pub packets_made: u32,
     /// When `ts_sent` was sent.
     pub ts_sent_at: u64,
     /// What counts as silence of a path.
@@ -184,6 +206,8 @@ pub struct Lease {
     pub packets_up: u64,
     /// Its subflows, in the slots that they have with the translator.
     pub subflows: [LeaseSubflow; LEASE_SUBFLOWS],
+    /// What the subflows have brought up, as their `first_up` and `ups_used` say.
+    pub ups: [[UpRun; LEASE_UPS]; LEASE_SUBFLOWS],
     /// Mappings that were declared downwards since it was lent.
     pub runs: [MappingRun; LEASE_RUNS],
 }
@@ -199,7 +223,7 @@ impl Default for Lease {
             source_port: 0,
             active: 0,
             heard: 0,
-            run: NO_SUBFLOW,
+            ordered: 0,
             down_next: 0,
             down_acked: 0,
             down_edge: 0,
@@ -221,13 +245,14 @@ impl Default for Lease {
             label_down: 0,
             first_run: 0,
             runs_used: 0,
-            pad: 0,
+            packets_made: 0,
             ts_sent_at: 0,
             silence: 0,
             last_packet: 0,
             packets_down: 0,
             packets_up: 0,
             subflows: [LeaseSubflow::default(); LEASE_SUBFLOWS],
+            ups: [[UpRun::default(); LEASE_UPS]; LEASE_SUBFLOWS],
             runs: [MappingRun::default(); LEASE_RUNS],
         }
     }

@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use flexcp_io::{KernelFastPath, Offload, Tried};
+use flexcp_io::{KernelFastPath, Offload, PacketSocket, Tried};
 use flexcp_simulator::{Kernel, Taken, run_on};
 use flexcp_translator::{FastPath, Lease, LeaseSubflow};
 
@@ -64,11 +64,38 @@ fn comes_back() {
     offload.attach("out").unwrap();
 }
 
+/// What leaves beside the packet that is tried: the ACKs for other subflows.
+#[derive(Debug)]
+pub(crate) struct Beside(PacketSocket);
+
+impl Beside {
+    /// At the other end of [`network`].
+    pub(crate) fn open() -> Self {
+        Self(PacketSocket::open("peer").unwrap())
+    }
+
+    /// What has left since, from the link layer's header on.
+    pub(crate) fn frames(&self) -> Vec<Vec<u8>> {
+        const TCP: u8 = 6;
+        let mut buf = vec![0; PacketSocket::FRAME_BUFFER];
+        let mut frames = Vec::new();
+        while let Some(frame) = self.0.receive(&mut buf).unwrap() {
+            let protocol = if frame.bytes[12] == 8 { 14 + 9 } else { 14 + 6 };
+            // The kernel itself looks for neighbours now and then.
+            if frame.bytes.get(protocol) == Some(&TCP) {
+                frames.push(frame.bytes.to_vec());
+            }
+        }
+        frames
+    }
+}
+
 /// The programs, one packet at a time.
 #[derive(Debug)]
 struct Programs {
     offload: Rc<RefCell<Offload>>,
     path: Option<KernelFastPath>,
+    beside: Beside,
 }
 
 impl Kernel for Programs {
@@ -93,7 +120,11 @@ impl Kernel for Programs {
         frame.extend_from_slice(packet);
         let out = self.offload.borrow_mut().try_packet(DEVICE, now, &frame);
         match out.unwrap_or_else(|error| panic!("{error}")) {
-            Tried::Translated(out) => Taken::Translated(out[ETHERNET..].to_vec()),
+            Tried::Translated(out) => {
+                let beside = self.beside.frames();
+                let all = std::iter::once(out).chain(beside);
+                Taken::Translated(all.map(|frame| frame[ETHERNET..].to_vec()).collect())
+            }
             Tried::Passed => Taken::No,
             Tried::Dropped => Taken::Dropped,
         }
@@ -118,6 +149,7 @@ fn seeds() {
         let kernel = Programs {
             offload: Rc::new(RefCell::new(offload)),
             path: Some(path),
+            beside: Beside::open(),
         };
         let (outcome, taken) = run_on(Box::new(kernel), seed, traced);
         packets += outcome.packets;

@@ -1,8 +1,8 @@
 //! A lent connection and packets of its ends, byte by byte.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
-use flexcp_translator::{Lease, LeaseSubflow};
+use flexcp_translator::{Lease, LeaseSubflow, UpRun};
 use flexcp_wire::{IpHeader, Sum, TcpFlags, TcpHeader};
 
 pub(crate) const NOW: u64 = 50_000_000;
@@ -103,6 +103,11 @@ pub(crate) fn addr(octets: [u8; 4]) -> [u8; 16] {
     bytes
 }
 
+/// An IPv6 address whose first bytes are those of an IPv4 one.
+pub(crate) fn alike(octets: [u8; 4]) -> IpAddr {
+    IpAddr::from(Ipv6Addr::from(addr(octets)))
+}
+
 /// A connection with two subflows, data on its way in both directions on the first, close to the end of the
 /// 32-bit numbers.
 pub(crate) fn lease() -> Lease {
@@ -113,7 +118,6 @@ pub(crate) fn lease() -> Lease {
         source_port: PORTS[0],
         active: 0,
         heard: 0,
-        run: 0,
         down_next: 0x5_ffff_ff00,
         down_acked: 0x5_ffff_ff00 - u64::from(OUTSTANDING),
         down_edge: 0x5_ffff_ff00 + 60_000,
@@ -160,6 +164,11 @@ pub(crate) fn lease() -> Lease {
     }
     lease.subflows[1].snd_una = lease.subflows[1].snd_next;
     lease.subflows[1].rcv_ack = lease.subflows[1].rcv_high;
+    lease.subflows[0].ups_used = 1;
+    lease.ups[0][0] = UpRun {
+        dsn: 0xffff_fff0 - OUTSTANDING,
+        len: OUTSTANDING,
+    };
     lease
 }
 

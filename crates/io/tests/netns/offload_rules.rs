@@ -1,17 +1,17 @@
 //! The rules of the fast path's programs, one packet for each: what they take, and what goes to the translator,
 //! counted under the right reason.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 
 use flexcp_io::{KernelFastPath, Offload, Tried};
-use flexcp_translator::{FastPath as _, LEASE_RUNS, Lease, MappingRun, NO_SUBFLOW};
+use flexcp_translator::{FastPath as _, LEASE_RUNS, LEASE_UPS, Lease, MappingRun, UpRun};
 use flexcp_wire::TcpFlags;
 
 use crate::host::ip;
-use crate::offload::{DEVICE, network};
+use crate::offload::{Beside, DEVICE, network};
 use crate::offload_packets::{
-    CLIENTS, NOW, OUTSTANDING, Out, PORTS, Packet, SERVER, ack_down, ack_up, addr, data_down,
-    data_up, data_up_with, dss, lease, read, timestamps,
+    CLIENTS, NOW, OUTSTANDING, Out, PORTS, Packet, SERVER, ack_down, ack_up, addr, alike,
+    data_down, data_up, data_up_with, dss, lease, read, timestamps,
 };
 
 pub(crate) const TESTS: &[(&str, fn())] = &[
@@ -22,19 +22,27 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
 ];
 
 /// The programs and the table of cases.
-struct Rules {
+pub(crate) struct Rules {
     offload: Offload,
     path: KernelFastPath,
+    beside: Beside,
 }
 
 impl Rules {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         network();
         ip("route add unreachable 198.51.100.66");
         ip("rule add tos 0x10 unreachable");
+        ip("neigh add 192.0.2.3 lladdr 02:00:00:00:00:03 dev out");
+        ip("route add 198.51.100.2 via 192.0.2.3");
         let mut offload = Offload::load(DEVICE, 4).unwrap_or_else(|error| panic!("{error}"));
         let path = offload.fast_path(4).unwrap();
-        Self { offload, path }
+        let beside = Beside::open();
+        Self {
+            offload,
+            path,
+            beside,
+        }
     }
 
     fn counts(&self) -> Vec<(&'static str, u64)> {
@@ -61,9 +69,10 @@ impl Rules {
 
     /// The packet goes to the translator, for this reason, and the lease stays as it was.
     #[track_caller]
-    fn passes(&mut self, why: &str, lease: &Lease, packet: &Packet) {
+    pub(crate) fn passes(&mut self, why: &str, lease: &Lease, packet: &Packet) {
         let (tried, moved, back) = self.run(lease, packet);
         assert_eq!((tried, moved), (Tried::Passed, Some(why)));
+        assert!(self.beside.frames().is_empty());
         assert_eq!(back, *lease, "the lease of a packet that was not taken");
     }
 
@@ -77,13 +86,37 @@ impl Rules {
 
     /// The packet is translated. What comes out, and the lease after it.
     #[track_caller]
-    fn takes(&mut self, lease: &Lease, packet: &Packet) -> (Out, Lease) {
+    pub(crate) fn takes(&mut self, lease: &Lease, packet: &Packet) -> (Out, Lease) {
         let (tried, moved, back) = self.run(lease, packet);
         let Tried::Translated(frame) = tried else {
             panic!("{tried:?}: {moved:?}");
         };
         assert_eq!(moved, Some("translated"));
+        assert!(self.beside.frames().is_empty());
         (read(&frame), back)
+    }
+
+    /// The packet is translated, and another leaves beside it, before it.
+    #[track_caller]
+    pub(crate) fn takes_with(&mut self, lease: &Lease, packet: &Packet) -> (Out, Out, Lease) {
+        let (tried, moved, back) = self.run(lease, packet);
+        let Tried::Translated(frame) = tried else {
+            panic!("{tried:?}: {moved:?}");
+        };
+        assert_eq!(moved, Some("translated"));
+        let beside = self.beside.frames();
+        assert_eq!(beside.len(), 1);
+        let (out, own) = (read(&frame), read(&beside[0]));
+        for (out, frame) in [(&out, &frame), (&own, &beside[0])] {
+            // The neighbour's address.
+            let neighbour = if out.ip.dst == IpAddr::from(CLIENTS[1]) {
+                3
+            } else {
+                2
+            };
+            assert_eq!(frame[..6], [2, 0, 0, 0, 0, neighbour]);
+        }
+        (out, own, back)
     }
 }
 
@@ -119,17 +152,6 @@ fn downs_that_pass(rules: &mut Rules) {
     let mut silent = ack_down(&lease);
     silent.tcp.ack -= 1_000;
     rules.passes("no_news", &lease, &silent);
-    // Nobody knows which subflow is owed the ACK, or it is another than the one that the data goes down on.
-    for run in [NO_SUBFLOW, 1] {
-        let other = Lease { run, ..lease };
-        let acks = |p: &mut Packet| p.tcp.ack += 1_000;
-        rules.passes("ack", &other, &with(&acks));
-    }
-    let nobody = Lease {
-        run: NO_SUBFLOW,
-        ..lease
-    };
-    rules.passes("ack", &nobody, &ack_down(&lease));
     // A used-up window opens: that is for every subflow to know.
     let used_up = Lease {
         server_window: 0,
@@ -302,18 +324,34 @@ fn data_that_passes(rules: &mut Rules) {
     let lease = lease();
     let ssn = lease.subflows[0].rcv_high - 1_000;
     let map = |dsn: u64, ssn: u32, len: u16| data_up_with(&lease, true, true, (dsn, ssn, len));
-    rules.passes("mapping", &lease, &map(lease.up_next + 1, ssn, 500));
     rules.passes("mapping", &lease, &map(lease.up_next, ssn + 1, 500));
-    rules.passes("mapping", &lease, &map(lease.up_next, ssn, 501));
-    // What is outstanding came on another subflow: one run tells what is owed to whom.
-    let other = Lease { run: 1, ..lease };
-    rules.passes("ack", &other, &data_up(&lease));
-    let nothing = Lease {
-        up_acked: lease.up_next,
-        ..other
+    rules.passes("mapping", &lease, &map(lease.up_next, ssn, 499));
+    // Data of the past; and out of order where the only subflow's numbers are the data's.
+    rules.passes("mapping", &lease, &map(lease.up_acked - 1, ssn, 500));
+    let ordered = Lease {
+        ordered: 1,
+        ..lease
     };
-    let (_, back) = rules.takes(&nothing, &data_up(&lease));
-    assert_eq!(back.run, 0);
+    rules.passes("mapping", &ordered, &map(lease.up_next + 1, ssn, 500));
+    rules.passes("mapping", &ordered, &map(lease.up_next - 1, ssn, 500));
+    rules.takes(&ordered, &data_up(&lease));
+    // The subflow's numbers are further from what is ACKed on it than any that is believed.
+    let mut far = lease;
+    far.subflows[0].rcv_ack = far.subflows[0].rcv_high.wrapping_sub((1 << 17) + 1);
+    rules.passes("sequence_up", &far, &data_up(&lease));
+    far.subflows[0].rcv_ack += 1;
+    rules.takes(&far, &data_up(&lease));
+    far.subflows[0].rcv_ack = far.subflows[0].rcv_high.wrapping_sub(200_001);
+    far.server_window_max = 100_000;
+    rules.passes("sequence_up", &far, &data_up(&lease));
+    far.server_window_max += 1;
+    rules.takes(&far, &data_up(&lease));
+    let mut full = lease;
+    full.ups[0] = [UpRun { dsn: 0, len: 10 }; LEASE_UPS];
+    full.subflows[0].ups_used = 16;
+    rules.passes("no_room", &full, &data_up(&lease));
+    full.subflows[0].ups_used = 15;
+    rules.takes(&full, &data_up(&lease));
     let full = Lease {
         server_edge: lease.up_next + 499,
         ..lease
@@ -658,7 +696,6 @@ fn headers_that_are_ignored(rules: &mut Rules, lease: &Lease, good: &Packet) {
 fn families() {
     let mut rules = Rules::new();
     let lease = lease();
-    let alike = |octets: [u8; 4]| IpAddr::from(Ipv6Addr::from(addr(octets)));
     for good in [
         data_down(&lease),
         ack_down(&lease),

@@ -366,8 +366,8 @@ impl Sender {
         if flight > 0 && flight + len > self.congestion_window {
             return None;
         }
-        // Not a sliver of a window while more is on its way (RFC 9293 section 3.8.6.2.1).
-        let sliver = len < self.mss && len < self.widest / 2;
+        // Not a sliver of a window while more is on its way (RFC 9293 section 3.8.6.2.1). A small mapping is none.
+        let sliver = len < self.mss.min(room(self.nxt)) && len < self.widest / 2;
         if sliver && usable < self.limit() - self.nxt && flight > 0 {
             return None;
         }

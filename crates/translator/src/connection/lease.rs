@@ -2,14 +2,17 @@
 //!
 //! A fast path follows a few of this crate's rules and knows no others. So a connection is lent only while none
 //! of the others could apply to the packets that the fast path takes: nothing is to be repeated, filled, announced
-//! or closed, and all that is outstanding stands on one subflow in each direction.
+//! or closed, all that is outstanding downwards stands on one subflow, and no subflow has a hole.
 
 use flexcp_wire::{Dsn, Ssn};
 
+use super::up::PATIENCE;
 use super::{Connection, INITIAL, Phase, Subflow, SubflowIndex, SubflowState};
 use crate::config::Config;
 use crate::dtree::Lane;
-use crate::offload::{LEASE_RUNS, LEASE_SUBFLOWS, Lease, LeaseSubflow, MappingRun, NO_SUBFLOW};
+use crate::offload::{
+    LEASE_RUNS, LEASE_SUBFLOWS, LEASE_UPS, Lease, LeaseSubflow, MappingRun, UpRun,
+};
 use crate::time::Instant;
 
 /// More than this between two numbers of a subflow, and their order is in doubt.
@@ -30,7 +33,6 @@ impl Connection {
             return None;
         }
         let mut lent = 0_u8;
-        let mut run = None;
         for index in self.indices().filter(|&i| self.subflow(i).lives()) {
             let subflow = self.subflow(index);
             if subflow.state == SubflowState::Joining {
@@ -43,21 +45,13 @@ impl Connection {
                 && subflow.remote.is_ipv4() == self.server.backend.is_ipv4()
                 && subflow.snd_edge.is_some()
                 && (subflow.clock.is_some() || untimed);
-            if subflow.has_outstanding_up() {
-                if run.is_some() || !self.runs_up(index) {
-                    return None;
-                }
-                run = Some(index);
-            }
-            if !fits && (index == self.active || run == Some(index)) {
+            let brings = subflow.has_outstanding_up();
+            if !fits && (index == self.active || brings) || brings && !self.brings_steadily(index) {
                 return None;
             }
             lent |= u8::from(fits) << index;
         }
-        if run.is_none() && self.up_acked != self.up_next {
-            return None;
-        }
-        Some(self.export(config, lent, run))
+        Some(self.export(config, lent))
     }
 
     /// Takes the connection back as the fast path has left it: as if the translator had handled those packets.
@@ -113,6 +107,7 @@ impl Connection {
             && self.asked == 0
             && self.orphaned.is_none()
             && self.stuck.is_none()
+            && self.repeated_up < PATIENCE
             && announced
             && !self.server.window_of_syn
             && self.server.edge.is_some_and(within_window)
@@ -154,16 +149,15 @@ impl Connection {
             && !dsn.after(self.down_acked)
     }
 
-    /// Whether all of the client's data that the server has not ACKed came on this subflow, in one stretch.
-    fn runs_up(&self, index: SubflowIndex) -> bool {
+    /// Whether what this subflow has brought, and the server has not, has no hole and finds room in a lease.
+    fn brings_steadily(&self, index: SubflowIndex) -> bool {
         let subflow = self.subflow(index);
-        let outstanding = subflow.rcv_high.since(subflow.rcv_ack);
-        subflow.up.len() == 1
-            && subflow.up.front() == Some((subflow.rcv_ack, self.up_acked, outstanding))
-            && self.up_acked.add(u64::from(outstanding)) == self.up_next
+        let near = |(dsn, _): (Dsn, u32)| self.up_next.since(dsn) < FAR;
+        let received = subflow.up.received(subflow.rcv_ack, subflow.rcv_high);
+        subflow.up.len() < LEASE_UPS && received.is_some_and(|mut runs| runs.all(near))
     }
 
-    fn export(&self, config: &Config, lent: u8, run: Option<SubflowIndex>) -> Lease {
+    fn export(&self, config: &Config, lent: u8) -> Lease {
         let server = &self.server;
         let clock = server.clock.unwrap_or_default();
         let mut lease = Lease {
@@ -174,7 +168,7 @@ impl Connection {
             source_port: server.source.port(),
             active: self.active.into(),
             heard: self.heard.into(),
-            run: run.map_or(NO_SUBFLOW, u32::from),
+            ordered: self.identity.into(),
             down_next: self.down_next.0,
             down_acked: self.down_acked.0,
             down_edge: self.down_edge.0,
@@ -199,9 +193,10 @@ impl Connection {
             last_packet: self.last_packet.0,
             ..Lease::default()
         };
-        for (index, place) in self.indices().zip(&mut lease.subflows) {
+        let places = lease.subflows.iter_mut().zip(&mut lease.ups);
+        for (index, (place, ups)) in self.indices().zip(places) {
             if lent & (1 << index) != 0 {
-                *place = self.subflow(index).export();
+                *place = self.subflow(index).export(ups);
             }
         }
         lease
@@ -246,55 +241,31 @@ impl Connection {
         lane.release(Ssn(lent.snd_una), acked);
     }
 
-    /// Upwards: what the server has not ACKed came on the subflow `run`.
+    /// Upwards: what each subflow has brought, and the server has not.
     fn restore_up(&mut self, lease: &Lease) {
-        let (next, acked) = (Dsn(lease.up_next), Dsn(lease.up_acked));
-        let new = next.since(self.up_next);
-        if new == 0 && acked == self.up_acked {
-            return;
-        }
-        let alone = self.took_all_up(lease, new);
-        let known = self.up_next;
-        for index in self.indices() {
-            let Some(lent) = lease.subflows.get(usize::from(index)) else {
+        let next = Dsn(lease.up_next);
+        for (index, subflow) in self.subflows.iter_mut().enumerate() {
+            let (Some(lent), Some(ups)) = (lease.subflows.get(index), lease.ups.get(index)) else {
                 break;
             };
-            if lent.lent == 0 {
+            let ack = Ssn(lent.rcv_ack);
+            if lent.lent == 0 || (ack == subflow.rcv_ack && lent.rcv_high == subflow.rcv_high.0) {
                 continue;
             }
-            let (ack, high) = (Ssn(lent.rcv_ack), Ssn(lent.rcv_high));
-            let outstanding = next.since(acked);
-            let subflow = self.subflow_mut(index);
-            if alone == Some(index) {
-                if acked.before(known) {
-                    if new > 0 {
-                        let _ = subflow.up.insert(known, subflow.rcv_high, low(new));
-                    }
-                    subflow.up.advance_to(acked);
-                    continue;
-                }
-                subflow.up.let_go();
-                subflow.up.pass(acked, ack, acked.since(known));
-            } else if high == subflow.rcv_high {
-                subflow.up.let_go();
-            } else {
-                // Where its data belonged is not known any more, except for what is outstanding.
-                subflow.up.clear();
-            }
-            if lease.run == u32::from(index) && outstanding > 0 {
-                let _ = subflow.up.insert(acked, ack, low(outstanding));
+            let used = ups.iter().cycle().skip(lent.first_up.into());
+            let runs = used.take(usize::from(lent.ups_used).min(LEASE_UPS));
+            let place = |run: &UpRun| {
+                (
+                    next.sub(u64::from(low(next.0).wrapping_sub(run.dsn))),
+                    run.len,
+                )
+            };
+            subflow.up.set_received(ack, runs.map(place));
+            if lent.recent_len > 0 {
+                let recent = Dsn(lent.recent_dsn);
+                subflow.up.set_recent_before(ack, recent, lent.recent_len);
             }
         }
-    }
-
-    /// The subflow that brought all `new` bytes that have come up since the connection was lent. Had another one
-    /// some outstanding then, all of that has been ACKed.
-    fn took_all_up(&self, lease: &Lease, new: u64) -> Option<SubflowIndex> {
-        let run = SubflowIndex::try_from(lease.run).ok()?;
-        let lent = lease.subflows.get(usize::from(run))?;
-        let known = self.subflows.get(usize::from(run))?.rcv_high;
-        let moved = Ssn(lent.rcv_high).since(known);
-        (moved == low(new)).then_some(run)
     }
 }
 
@@ -309,7 +280,15 @@ impl Subflow {
         self.rcv_ack != self.rcv_high || self.up.len() > 0
     }
 
-    fn export(&self) -> LeaseSubflow {
+    fn export(&self, ups: &mut [UpRun; LEASE_UPS]) -> LeaseSubflow {
+        let received = self.up.received(self.rcv_ack, self.rcv_high);
+        let mut ups_used = 0;
+        for (place, (dsn, len)) in ups.iter_mut().zip(received.into_iter().flatten()) {
+            let dsn = low(dsn.0);
+            *place = UpRun { dsn, len };
+            ups_used += 1;
+        }
+        let recent = self.up.recent_before(self.rcv_ack);
         LeaseSubflow {
             remote_addr: self.remote.octets(),
             local_addr: self.local.octets(),
@@ -332,6 +311,12 @@ impl Subflow {
             srtt: self.srtt.unwrap_or(0),
             mss: self.mss.into(),
             clock_recent: self.clock.map_or(0, |clock| clock.recent),
+            first_up: 0,
+            ups_used,
+            announced: self.up.end().map_or(0, |end| end.since(self.rcv_high)),
+            recent_dsn: recent.map_or(0, |(dsn, _)| dsn.0),
+            recent_len: recent.map_or(0, |(_, len)| len),
+            pad2: 0,
             timed_at: self.timed.map_or(0, |(_, at)| at.0),
             last_heard: self.last_heard.0,
             outstanding_since: self.outstanding_since.0,

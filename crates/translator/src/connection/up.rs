@@ -25,7 +25,7 @@ const MAX_BARE_PACKETS: u8 = 2;
 const MAX_BARE_ACKS: u8 = 3;
 /// What is next on a subflow has to come again so often before it is in the way of what the server waits for: a path
 /// may double a packet, and another path bring late what has never been seen.
-const PATIENCE: u8 = 3;
+pub(super) const PATIENCE: u8 = 3;
 
 /// Part of a payload and its place in the data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,9 +1,9 @@
-//! What a lane has missed while its connection was lent to a fast path, in the only shape that occurs there:
-//! one stretch of both spaces that grows at its end and shrinks at its front.
+//! A lane on its way to a fast path and back. Downwards it is one stretch of both spaces that grows at its end and
+//! shrinks at its front; upwards the subflow has no hole, but its runs may stand anywhere in the data.
 
 use core::fmt;
 
-use super::{Dsn, Lane, MAX_RUN, Run, Ssn, offset};
+use super::{Dsn, Lane, MAX_RUN, Run, Ssn};
 
 impl Lane {
     /// The first run's place, if all runs are declared and stand one behind the other in both spaces.
@@ -77,14 +77,51 @@ impl Lane {
         u32::try_from(whole).map_or(count, |whole| whole.min(count))
     }
 
-    /// Lets go of the front run up to `acked`: the peer's mappings go byte by byte.
-    pub(crate) fn advance_to(&mut self, acked: Dsn) {
-        if let Some(front) = self.runs.front()
-            && acked.after(front.dsn)
-        {
-            let count = offset(acked.min(front.dsn_end()), front.dsn);
-            self.advance_front(count);
+    /// The peer's data as (DSN, length), run by run, if that is all of `[from, to)`, and behind it nothing but the rest
+    /// of the last run.
+    pub(crate) fn received(&self, from: Ssn, to: Ssn) -> Option<impl Iterator<Item = (Dsn, u32)>> {
+        let mut at = from;
+        for run in &self.runs {
+            if run.ssn != at {
+                return None;
+            }
+            at = run.ssn_end();
         }
+        let last = self.runs.back().map_or(from, |run| run.ssn);
+        let all = !to.after(at) && !last.after(to);
+        all.then(|| self.runs.iter().map(|run| (run.dsn, run.len)))
+    }
+
+    /// The data that was let go last, as (DSN, length), if it stood right before this number.
+    pub(crate) fn recent_before(&self, ssn: Ssn) -> Option<(Dsn, u32)> {
+        let recent = self.recent;
+        (recent.len > 0 && recent.ssn_end() == ssn).then_some((recent.dsn, recent.len))
+    }
+
+    /// Holds these runs of the peer's data, from `ssn` on, and nothing else.
+    pub(crate) fn set_received(&mut self, mut ssn: Ssn, runs: impl Iterator<Item = (Dsn, u32)>) {
+        self.runs.clear();
+        self.inversions = 0;
+        for (dsn, len) in runs {
+            let run = Run {
+                dsn,
+                ssn,
+                len,
+                unit: 0,
+            };
+            self.push_back(run);
+            ssn = run.ssn_end();
+        }
+    }
+
+    /// The data that was let go last: `len` bytes from `dsn` on that stood right before this number.
+    pub(crate) const fn set_recent_before(&mut self, ssn: Ssn, dsn: Dsn, len: u32) {
+        self.recent = Run {
+            dsn,
+            ssn: ssn.sub(len),
+            len,
+            unit: 0,
+        };
     }
 }
 

@@ -6,7 +6,7 @@
     reason = "numbers on the wire are the low halves of positions"
 )]
 
-use flexcp_translator::{Lease, MappingRun, NO_SUBFLOW};
+use flexcp_translator::{Lease, MappingRun};
 
 use crate::support::{Leg, Scenario, Setup, Shelf};
 
@@ -146,6 +146,32 @@ fn data_that_the_client_repeats_without_a_mapping_is_known() {
     t.client(0, "P. 101:301(200) ack 101 win 512 <ts 1040 5030>")
         .gives(&["server P. 101:301(200) ack 101 win 512 <ts 1040 5030>"]);
     assert_eq!(t.moved(), "");
+}
+
+#[test]
+fn data_that_was_acked_before_and_while_it_was_lent_is_one_stretch() {
+    let mut t = alone();
+    let first = "P. 1:101(100) ack 101 win 512 <ts 1020 5000,dss ack 101 map 1:101@1>";
+    assert_eq!(taken(&mut t, &[(0, first)]), 1);
+    // An old number: that is the translator's.
+    assert_eq!(
+        taken(
+            &mut t,
+            &[(SERVER, ". 99:99(0) ack 101 win 64 <ts 5030 1020>")]
+        ),
+        0
+    );
+    let packets = [
+        (
+            0,
+            "P. 101:201(100) ack 101 win 512 <ts 1020 5000,dss ack 101 map 101:201@101>",
+        ),
+        (SERVER, ". 101:101(0) ack 201 win 64 <ts 5030 1020>"),
+    ];
+    assert_eq!(taken(&mut t, &packets), 2);
+    t.client(0, "P. 1:201(200) ack 101 win 512 <ts 1040 5030>")
+        .gives(&["server P. 1:201(200) ack 101 win 512 <ts 1040 5030>"]);
+    let _ = t.moved();
 }
 
 #[test]
@@ -492,26 +518,129 @@ fn gap_in_the_servers_data_refuses() {
 }
 
 #[test]
-fn data_of_the_client_on_two_subflows_refuses() {
+fn data_of_the_client_on_two_subflows_is_the_fast_paths() {
     let mut t = steady();
-    let _ = t.client(
-        0,
-        "P. 1:101(100) ack 101 win 512 <ts 1000 5000,dss ack 101 map 1:101@1>",
-    );
-    let [lease] = t.lent()[..] else {
-        panic!("not lent");
-    };
-    assert_eq!(lease.run, 0);
-    refuses(
-        &mut t,
-        1,
-        "P. 1:101(100) ack 1 win 600 <ts 900000 5000,dss ack 101 map 101:201@1>",
-    );
-    let _ = t.server(". 101:101(0) ack 201 win 64 <ts 5000 1000>");
-    // Its ACK goes to both, which is no steady course; the next packet's is.
+    let packets = [
+        (
+            0,
+            "P. 1:101(100) ack 101 win 512 <ts 1000 5000,dss ack 101 map 1:101@1>",
+        ),
+        // It comes before what stands before it.
+        (
+            1,
+            "P. 1:101(100) ack 1 win 600 <ts 900000 5000,dss ack 101 map 201:301@1>",
+        ),
+        (
+            SERVER,
+            ". 101:101(0) ack 1 win 64 <ts 5010 1000,sack 201:301>",
+        ),
+        (
+            0,
+            "P. 101:201(100) ack 101 win 512 <ts 1000 5000,dss ack 101 map 101:201@101>",
+        ),
+        (
+            SERVER,
+            ". 101:101(0) ack 51 win 64 <ts 5010 1000,sack 201:301>",
+        ),
+        (
+            1,
+            "P. 101:201(100) ack 1 win 600 <ts 900000 5000,dss ack 101 map 301:401@101>",
+        ),
+        (SERVER, ". 101:101(0) ack 301 win 64 <ts 5020 1000>"),
+        (SERVER, ". 101:101(0) ack 351 win 64 <ts 5020 1000>"),
+    ];
+    assert_eq!(taken(&mut t, &packets), packets.len() as u64);
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
+fn ack_for_two_subflows_is_not_the_fast_paths() {
+    let mut t = steady();
+    let packets = [
+        (
+            0,
+            "P. 1:101(100) ack 101 win 512 <ts 1000 5000,dss ack 101 map 1:101@1>",
+        ),
+        (
+            1,
+            "P. 1:101(100) ack 1 win 600 <ts 900000 5000,dss ack 101 map 101:201@1>",
+        ),
+    ];
+    assert_eq!(taken(&mut t, &packets), 2);
+    let before = t.taken();
+    let both = t.server(". 101:101(0) ack 201 win 64 <ts 5000 1000>");
+    assert_eq!(both.lines().len(), 2, "{both:?}");
+    assert_eq!(t.taken(), before);
+    // That is no steady course; the next packet's is.
     let _ = t.server(". 101:101(0) ack 201 win 65 <ts 5000 1000>");
     assert_eq!(lent_subflows(&t), [1, 1, 0, 0]);
     let _ = t.moved();
+}
+
+#[test]
+fn data_behind_a_hole_of_its_subflow_is_sacked_by_the_translator() {
+    let mut t = steady();
+    let packets = [
+        (
+            0,
+            "P. 1:101(100) ack 101 win 512 <ts 1000 5000,dss ack 101 map 1:101@1>",
+        ),
+        (
+            0,
+            "P. 101:201(100) ack 101 win 512 <ts 1000 5000,dss ack 101 map 201:301@101>",
+        ),
+        (
+            1,
+            "P. 1:101(100) ack 1 win 600 <ts 900000 5000,dss ack 101 map 101:201@1>",
+        ),
+    ];
+    assert_eq!(taken(&mut t, &packets), 3);
+    let before = t.taken();
+    t.server(". 101:101(0) ack 1 win 64 <ts 5010 1000,sack 201:301>")
+        .gives(&["client0 . 101:101(0) ack 1 win 64 <ts 5010 1000,dss ack 1,sack 101:201>"]);
+    assert_eq!(t.taken(), before);
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
+fn data_out_of_order_ends_the_identity_of_the_only_subflow() {
+    let mut t = alone();
+    let packet = (
+        0,
+        "P. 1:101(100) ack 101 win 512 <ts 1000 5000,dss ack 101 map 101:201@1>",
+    );
+    assert_eq!(taken(&mut t, &[packet]), 0);
+    assert_eq!(t.lent()[0].ordered, 0);
+    let _ = t.moved();
+}
+
+#[test]
+fn more_stretches_than_a_lease_holds_refuse() {
+    let mut t = steady();
+    for n in 0..17 {
+        let (seq, dsn) = (1 + 10 * n, 1 + 20 * n);
+        let _ = t.client(
+            0,
+            &format!(
+                "P. {seq}:{}(10) ack 101 win 512 <ts 1000 5000,dss ack 101 map {dsn}:{}@{seq}>",
+                seq + 10,
+                dsn + 10
+            ),
+        );
+        assert_eq!(t.lent().len(), usize::from(n < 15), "{n}");
+    }
+    let _ = t.moved();
+}
+
+#[test]
+fn repeated_in_vain_refuses() {
+    let mut t = steady();
+    let line = "P. 1:101(100) ack 101 win 512 <ts 1000 5000,dss ack 101 map 1:101@1>";
+    for _ in 0..3 {
+        let _ = t.client(0, line);
+    }
+    assert_eq!(t.lent().len(), 1);
+    refuses(&mut t, 0, line);
 }
 
 #[test]
@@ -525,25 +654,84 @@ fn gap_in_the_clients_data_refuses() {
 }
 
 #[test]
-fn mapping_that_runs_ahead_of_its_data_refuses() {
-    let mut t = alone();
-    refuses(
-        &mut t,
-        0,
-        "P. 1:101(100) ack 101 win 512 <ts 1000 5000,dss ack 101 map 1:1001@1>",
-    );
-    let _ = t.client(
-        0,
-        "P. 101:1001(900) ack 101 win 512 <ts 1000 5000,dss ack 101 map 1:1001@1>",
-    );
-    assert_eq!(lent_subflows(&t), [1, 0, 0, 0]);
-    let _ = t.moved();
+fn mapping_of_several_packets_is_the_fast_paths() {
+    for mut t in [alone(), steady()] {
+        let packets = [
+            (
+                0,
+                "P. 1:101(100) ack 101 win 512 <ts 1000 5000,dss ack 101 map 1:1001@1>",
+            ),
+            (SERVER, ". 101:101(0) ack 51 win 64 <ts 5010 1000>"),
+            (SERVER, ". 101:101(0) ack 101 win 64 <ts 5010 1000>"),
+            (
+                0,
+                "P. 101:901(800) ack 101 win 512 <ts 1010 5010,dss ack 101 map 1:1001@1>",
+            ),
+            (SERVER, ". 101:101(0) ack 801 win 64 <ts 5020 1010>"),
+            (
+                0,
+                "P. 901:1001(100) ack 101 win 512 <ts 1020 5020,dss ack 101 map 1:1001@1>",
+            ),
+            (
+                0,
+                "P. 1001:1101(100) ack 101 win 512 <ts 1020 5020,dss ack 101 map 1001:1201@1001>",
+            ),
+            (SERVER, ". 101:101(0) ack 1101 win 64 <ts 5030 1020>"),
+        ];
+        assert_eq!(taken(&mut t, &packets), packets.len() as u64);
+        assert_eq!(t.moved(), "");
+    }
 }
 
 #[test]
-fn nothing_up_has_no_run() {
-    let t = steady();
-    assert_eq!(t.lent()[0].run, NO_SUBFLOW);
+fn rest_of_a_mapping_is_lent() {
+    let mut t = alone();
+    let first = "P. 1:101(100) ack 101 win 512 <ts 1000 5000,dss ack 101 map 1:1001@1>";
+    assert_eq!(taken(&mut t, &[(0, first)]), 1);
+    // A window alone is the translator's, which lends it again with what is announced.
+    let _ = t.server(". 101:101(0) ack 1 win 80 <ts 5010 1000>");
+    assert_eq!(t.lent()[0].subflows[0].announced, 900);
+    let packets = [
+        (SERVER, ". 101:101(0) ack 101 win 80 <ts 5010 1000>"),
+        (
+            0,
+            "P. 101:1001(900) ack 101 win 512 <ts 1010 5010,dss ack 101 map 1:1001@1>",
+        ),
+        (SERVER, ". 101:101(0) ack 1001 win 80 <ts 5020 1010>"),
+    ];
+    assert_eq!(taken(&mut t, &packets), 3);
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
+fn two_mappings_ahead_of_their_data_refuse() {
+    let mut t = steady();
+    let _ = t.client(
+        0,
+        "P. 1:51(50) ack 101 win 512 <ts 1000 5000,dss ack 101 map 1:101@1>",
+    );
+    assert_eq!(t.lent().len(), 1);
+    // Without data it is dropped, but what it announces counts.
+    let _ = t.client(
+        0,
+        ". 51:51(0) ack 101 win 512 <ts 1000 5000,dss ack 101 map 1:51@101>",
+    );
+    refuses(&mut t, SERVER, ". 101:201(100) ack 1 win 64 <ts 5000 1000>");
+}
+
+#[test]
+fn mapping_that_says_otherwise_is_not_the_fast_paths() {
+    let first = (
+        0,
+        "P. 1:101(100) ack 101 win 512 <ts 1000 5000,dss ack 101 map 1:1001@1>",
+    );
+    for other in ["map 1:901@1", "map 101:201@101", "map 101:1002@101"] {
+        let mut t = steady();
+        assert_eq!(taken(&mut t, &[first]), 1);
+        let line = format!("P. 101:201(100) ack 101 win 512 <ts 1000 5000,dss ack 101 {other}>");
+        assert_eq!(taken(&mut t, &[(0, &line)]), 0, "{other}");
+        let _ = t.moved();
+    }
 }
 
 #[test]

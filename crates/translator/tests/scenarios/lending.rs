@@ -390,13 +390,17 @@ fn recall_of_all_ends_with_the_next_packet() {
 fn packets_of_the_fast_path_are_counted() {
     let (mut t, shelf) = lent(Setup::new());
     let before = *t.translator.counters();
-    shelf.edit(|lease| (lease.packets_down, lease.packets_up) = (7, 5));
+    shelf.edit(|lease| {
+        (lease.packets_down, lease.packets_up) = (7, 5);
+        lease.packets_made = 3;
+    });
     t.translator.recall_all(flexcp_translator::Instant(0));
     assert_eq!(
         t.moved(),
         "offload_taken_back+1 offload_packets_down+7 offload_packets_up+5"
     );
     let after = *t.translator.counters();
+    assert_eq!(after.packets_made, before.packets_made + 3);
     assert_eq!(after.packets_in, before.packets_in + 12);
     assert_eq!(after.packets_forwarded, before.packets_forwarded + 12);
     t.uncompared();

@@ -7,10 +7,10 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use flexcp_translator::{LEASE_RUNS, Lease, LeaseSubflow, MappingRun, NO_SUBFLOW};
+use flexcp_translator::{LEASE_RUNS, LEASE_UPS, Lease, LeaseSubflow, MappingRun, UpRun};
 use flexcp_wire::{
-    ChecksumState, DataNumber, Dsn, Dss, DssMapping, IpHeader, MptcpOption, Offload, Sum, TcpFlags,
-    TcpHeader, TcpOption, TcpOptions, Timestamps,
+    ChecksumState, DataNumber, Dsn, Dss, DssMapping, IpHeader, MptcpOption, Offload, SackBlocks,
+    Sum, TcpFlags, TcpHeader, TcpOption, TcpOptions, Timestamps,
 };
 
 /// What an answer may take beyond two round trips, in microseconds.
@@ -30,6 +30,7 @@ pub(crate) struct Headers {
     flow_label: u32,
     timestamps: Option<Timestamps>,
     pub(crate) dss: Option<Dss>,
+    sack: SackBlocks,
 }
 
 /// A packet, read.
@@ -62,11 +63,12 @@ fn read(bytes: &[u8], offload: Offload) -> Option<Packet> {
         && ip.traffic_class & 3 == 0
         && tcp.urgent == 0
         && ack.contains(&tcp.flags);
-    let (mut timestamps, mut dss) = (None, None);
+    let (mut timestamps, mut dss, mut sack) = (None, None, SackBlocks::default());
     for option in TcpOptions::new(options) {
         match option {
             Ok(TcpOption::Timestamps(found)) if timestamps.is_none() => timestamps = Some(found),
             Ok(TcpOption::Mptcp(MptcpOption::Dss(found))) if dss.is_none() => dss = Some(found),
+            Ok(TcpOption::Sack(found)) if sack.is_empty() => sack = found,
             _ => plain = false,
         }
     }
@@ -81,6 +83,7 @@ fn read(bytes: &[u8], offload: Offload) -> Option<Packet> {
             flow_label: ip.flow_label,
             timestamps,
             dss,
+            sack,
         },
         payload: segment.len() - tcp.header_len,
         plain,
@@ -140,6 +143,10 @@ trait Rules {
     fn drop_acked(&mut self);
     /// What the active subflow has ACKed, as data.
     fn una(&self) -> Dsn;
+    fn brought(&self, index: usize) -> Vec<(Dsn, u32)>;
+    fn keep(&mut self, index: usize, runs: &[(Dsn, u32)]);
+    fn moved(&self, ack: Dsn, sack: &SackBlocks) -> Option<Vec<(usize, u32)>>;
+    fn let_go(&mut self, index: usize, count: u32);
     fn down_to(&self, index: usize, headers: &Headers, seq: u32, dss: Dss) -> Headers;
 }
 
@@ -156,14 +163,14 @@ impl Rules for Lease {
         if ack.before(acked) || ack.after(next) {
             return None;
         }
-        let index = if packet.payload > 0 {
-            self.active
-        } else {
-            self.run
+        let moved = self.moved(ack, &headers.sack)?;
+        let active = self.active as usize;
+        let alone = packet.payload == 0;
+        let index = match moved.as_slice() {
+            [] if !alone && ack == acked && headers.sack.is_empty() => active,
+            &[(index, _)] if alone || index == active && headers.sack.is_empty() => index,
+            _ => return None,
         };
-        if ack != acked && self.run != index || ack == acked && packet.payload == 0 {
-            return None;
-        }
         self.take_server_header(ack, headers)?;
         if later(timestamps.val, self.ts_heard) {
             self.ts_heard = timestamps.val;
@@ -177,11 +184,11 @@ impl Rules for Lease {
         self.last_packet = now;
         self.label_down = headers.flow_label;
         self.packets_down += 1;
-        let index = index as usize;
+        for (index, count) in moved {
+            self.let_go(index, count);
+        }
         let subflow = &mut self.subflows[index];
         let ssn = subflow.snd_next;
-        let moved = ack.since(acked) as u32;
-        subflow.rcv_ack = subflow.rcv_ack.wrapping_add(moved);
         if packet.payload == 0 {
             return Some(self.down_to(index, headers, ssn, dss));
         }
@@ -277,6 +284,87 @@ impl Rules for Lease {
         Dsn(self.down_next).sub(active.snd_next.wrapping_sub(active.snd_una).into())
     }
 
+    /// What a subflow has brought, and the server has not ACKed.
+    fn brought(&self, index: usize) -> Vec<(Dsn, u32)> {
+        let lent = &self.subflows[index];
+        let place = |n: u16| usize::from(lent.first_up + n) % LEASE_UPS;
+        let runs = (0..lent.ups_used).map(|n| self.ups[index][place(n)]);
+        runs.map(|run| (Dsn(self.up_next).expand(run.dsn), run.len))
+            .collect()
+    }
+
+    fn keep(&mut self, index: usize, runs: &[(Dsn, u32)]) {
+        for (place, &(dsn, len)) in self.ups[index].iter_mut().zip(runs) {
+            let dsn = dsn.0 as u32;
+            *place = UpRun { dsn, len };
+        }
+        self.subflows[index].first_up = 0;
+        self.subflows[index].ups_used = runs.len() as u16;
+    }
+
+    /// By how much the ACK of which subflow moves; `None`: it takes a SACK to say what has arrived.
+    fn moved(&self, ack: Dsn, sack: &SackBlocks) -> Option<Vec<(usize, u32)>> {
+        let place = |seq: u32| {
+            let distance = seq.wrapping_sub(self.seq_up).cast_signed();
+            Dsn(self.up_next.wrapping_add_signed(distance.into()))
+        };
+        let blocks = sack.as_slice().iter();
+        let blocks: Vec<_> = blocks
+            .map(|&(left, right)| (place(left), place(right)))
+            .filter(|(left, right)| left.before(*right) && !right.after(Dsn(self.up_next)))
+            .collect();
+        let holds = |(left, right): &(Dsn, Dsn), at: Dsn| !left.after(at) && at.before(*right);
+        let has = |at: Dsn| {
+            let above = |block: &&(Dsn, Dsn)| block.0.after(ack);
+            at.before(ack) || blocks.iter().filter(above).any(|block| holds(block, at))
+        };
+        let mut moved = Vec::new();
+        for index in 0..self.subflows.len() {
+            let mut runs = self.brought(index);
+            if let Some((_, len)) = runs.last_mut() {
+                *len -= self.subflows[index].announced;
+            }
+            // Byte by byte.
+            let bytes = runs
+                .iter()
+                .flat_map(|&(dsn, len)| (0..len).map(move |n| dsn.add(n.into())));
+            let rest: Vec<Dsn> = bytes.clone().skip_while(|&at| has(at)).collect();
+            if rest
+                .iter()
+                .any(|&at| blocks.iter().any(|block| holds(block, at)))
+            {
+                return None;
+            }
+            let count = (bytes.count() - rest.len()) as u32;
+            if count > 0 {
+                moved.push((index, count));
+            }
+        }
+        Some(moved)
+    }
+
+    fn let_go(&mut self, index: usize, mut count: u32) {
+        let mut runs = self.brought(index);
+        let lent = &mut self.subflows[index];
+        lent.rcv_ack = lent.rcv_ack.wrapping_add(count);
+        for (dsn, len) in &mut runs {
+            let part = count.min(*len);
+            if part == 0 {
+                break;
+            }
+            let goes_on =
+                lent.recent_len > 0 && Dsn(lent.recent_dsn).add(lent.recent_len.into()) == *dsn;
+            if !goes_on {
+                (lent.recent_dsn, lent.recent_len) = (dsn.0, 0);
+            }
+            lent.recent_len += part;
+            count -= part;
+            (*dsn, *len) = (dsn.add(part.into()), *len - part);
+        }
+        runs.retain(|(_, len)| *len > 0);
+        self.keep(index, &runs);
+    }
+
     fn down_to(&self, index: usize, headers: &Headers, seq: u32, dss: Dss) -> Headers {
         let subflow = &self.subflows[index];
         let (to, from) = client_ends(self, subflow);
@@ -300,13 +388,16 @@ impl Rules for Lease {
             flow_label: self.label_down,
             timestamps,
             dss: Some(dss),
+            sack: SackBlocks::default(),
         }
     }
 
     fn up(&mut self, now: u64, index: usize, packet: &Packet) -> Option<Headers> {
         let headers = &packet.headers;
         let timestamps = headers.timestamps?;
-        let dss = headers.dss.filter(|dss| !dss.data_fin)?;
+        let dss = headers
+            .dss
+            .filter(|dss| !dss.data_fin && headers.sack.is_empty())?;
         let data_ack = match dss.data_ack? {
             DataNumber::Long(ack) => Dsn(ack),
             DataNumber::Short(ack) => Dsn(self.down_acked).expand(ack),
@@ -381,27 +472,51 @@ impl Rules for Lease {
         self.client_window = self.client_window.max(window);
         self.down_edge = Dsn(self.down_edge).max(edge).0;
         self.drop_acked();
-        let seq = self.seq_up;
+        let mut seq = self.seq_up;
         if len > 0 {
             let mapping = dss.mapping?;
-            let end = Dsn(self.up_next).add(len.into());
             let dsn = match mapping.dsn {
                 DataNumber::Long(dsn) => Dsn(dsn),
                 DataNumber::Short(dsn) => Dsn(self.up_next).expand(dsn),
             };
-            let exact = dsn.0 == self.up_next
-                && isn.wrapping_add(mapping.ssn) == headers.seq
-                && u32::from(mapping.len) == len
-                && mapping.checksum.is_none();
-            let alone = self.run == index as u32 || self.up_acked == self.up_next;
-            if !exact || !alone || end.after(Dsn(self.server_edge)) {
+            let start = isn.wrapping_add(mapping.ssn);
+            let into = headers.seq.wrapping_sub(start);
+            let dsn = dsn.add(into.into());
+            let end = dsn.add(len.into());
+            let next = Dsn(self.up_next);
+            let in_order = dsn == next || self.ordered == 0 && !dsn.before(Dsn(self.up_acked));
+            let inside = into.saturating_add(len) <= mapping.len.into();
+            let mut runs = self.brought(index);
+            // The stretch without what is only announced, then with all that this mapping announces.
+            let announced = self.subflows[index].announced;
+            if let Some((_, bytes)) = runs.last_mut() {
+                *bytes -= announced;
+            }
+            let rest = u32::from(mapping.len).wrapping_sub(into);
+            let goes_on = runs
+                .last()
+                .is_none_or(|&(start, bytes)| start.add(bytes.into()) == dsn);
+            let long_ago = runs.len() > 1 && runs.last().is_some_and(|run| run.1 < into);
+            let known = into == 0 || goes_on && !long_ago;
+            let as_announced = announced == 0 || goes_on && announced == rest;
+            if !in_order || !inside || !known || !as_announced || mapping.checksum.is_some() {
                 return None;
             }
-            self.run = index as u32;
-            self.up_next = end.0;
-            self.seq_up = self.seq_up.wrapping_add(len);
+            match runs.last_mut() {
+                Some((_, bytes)) if goes_on => *bytes += rest,
+                _ => runs.push((dsn, rest)),
+            }
+            if runs.len() > LEASE_UPS || end.after(Dsn(self.server_edge)) {
+                return None;
+            }
+            self.subflows[index].announced = rest - len;
+            seq = seq.wrapping_sub(next.since(dsn) as u32);
+            if end.after(next) {
+                self.seq_up = self.seq_up.wrapping_add(end.since(next) as u32);
+                self.up_next = end.0;
+            }
+            self.keep(index, &runs);
         }
-        debug_assert_ne!(self.active, NO_SUBFLOW);
         let (to, from) = server_ends(self);
         let left = (Dsn(self.down_edge).since(data_ack)) >> self.initial_scale;
         Some(Headers {
@@ -417,6 +532,7 @@ impl Rules for Lease {
                 ecr: self.ts_echo,
             }),
             dss: None,
+            sack: SackBlocks::default(),
         })
     }
 }

@@ -1,0 +1,374 @@
+//! Data of the client's on several subflows, in any order, and what the server says about it: which packets the
+//! programs take, and how far the subflows' ACKs move.
+
+use std::net::IpAddr;
+
+use flexcp_translator::{LEASE_UPS, Lease, UpRun};
+use flexcp_wire::TcpFlags;
+
+use crate::offload_packets::{
+    CLIENTS, OUTSTANDING, PORTS, Packet, SERVER, ack_down, addr, alike, data_down, data_up_with,
+    dss, lease, timestamps,
+};
+use crate::offload_rules::Rules;
+
+pub(crate) const TESTS: &[(&str, fn())] = &[("offload_rules_of_data_on_several_subflows", several)];
+
+fn several() {
+    let mut rules = Rules::new();
+    acks_for_others(&mut rules);
+    sacks_that_pass(&mut rules);
+    sacks_that_are_taken(&mut rules);
+    acks_for_both(&mut rules);
+    data_in_any_order(&mut rules);
+    mappings_of_several(&mut rules);
+}
+
+/// No subflow is owed the ACK, or it is another than the one that the data goes down on, or there are two.
+fn acks_for_others(rules: &mut Rules) {
+    let lease = lease();
+    let mut acks = data_down(&lease);
+    acks.tcp.ack += 1_000;
+    let mut nobody = lease;
+    nobody.subflows[0].ups_used = 0;
+    rules.passes("ack", &nobody, &acks);
+    rules.passes("ack", &nobody, &ack_down(&lease));
+    rules.passes("ack", &brought_by(&[(1, 0, 5_000)]), &acks);
+    let both = brought_by(&[(0, 0, 500), (1, 500, 4_500)]);
+    rules.passes("several", &both, &acks);
+    // There is an ACK beside that of the server's for one subflow, not for two.
+    let mut three = brought_by(&[(0, 0, 500), (1, 500, 4_000), (2, 600, 400)]);
+    rules.passes("several", &three, &ack_down(&lease));
+    three.subflows[2].ups_used = 0;
+    let _ = rules.takes_with(&three, &ack_down(&lease));
+    let mut lost = both;
+    lost.subflows[1].remote_addr = addr([198, 51, 100, 66]);
+    rules.passes("route", &lost, &ack_down(&lease));
+}
+
+/// The ACK of FlexCP's own for another subflow.
+fn acks_for_both(rules: &mut Rules) {
+    let lease = brought_by(&[(0, 0, 500), (1, 500, 4_500)]);
+    let mut both = ack_down(&lease);
+    both.tcp.flags = TcpFlags::ACK | TcpFlags::PSH;
+    both.ip.traffic_class = 0xb8;
+    let (out, own, back) = rules.takes_with(&lease, &both);
+    let [first, second] = [&lease.subflows[0], &lease.subflows[1]];
+    assert_eq!(out.ip.dst, IpAddr::from(CLIENTS[0]));
+    assert_eq!((out.ip.ttl, out.ip.traffic_class), (63, 0xb8));
+    assert_eq!(out.tcp.flags, both.tcp.flags);
+    assert_eq!((out.tcp.seq, out.tcp.ack), (first.snd_next, first.rcv_high));
+    let mut options = timestamps(9_001, 6_895);
+    options.extend(dss(lease.up_acked + 1_000, true, None, false));
+    assert_eq!(out.options, options);
+    assert_eq!(own.ip.dst, IpAddr::from(CLIENTS[1]));
+    assert_eq!((own.ip.ttl, own.ip.traffic_class), (64, 0));
+    assert_eq!((own.ip.identification, own.ip.dont_fragment), (0, true));
+    assert_eq!(own.tcp.flags, TcpFlags::ACK);
+    assert_eq!(
+        (own.tcp.seq, own.tcp.ack),
+        (second.snd_next, second.rcv_ack + 500)
+    );
+    assert_eq!((own.tcp.src_port, own.tcp.dst_port), (80, PORTS[1]));
+    assert_eq!(own.tcp.window, 508);
+    let mut options = timestamps(9_001, 6_900);
+    options.extend(dss(lease.up_acked + 1_000, true, None, false));
+    assert_eq!(own.options, options);
+    assert_eq!((back.packets_down, back.packets_made), (1, 1));
+    assert_eq!((back.subflows[0].ups_used, back.ups[1][14].len), (0, 4_000));
+    // With SACK blocks it gets shorter, and still its checksum is right; with padding of IPv6 as well.
+    let sacked = ack_with(500, &[(600, 700), (1_000, 1_200), (2_000, 3_000)]);
+    let shuffled = brought_by(&[(0, 0, 600), (1, 600, 100), (1, 1_000, 200)]);
+    let (_, own, _) = rules.takes_with(&shuffled, &sacked);
+    assert_eq!(own.tcp.ack, second.rcv_high);
+    let mut six = both;
+    (six.ip.src, six.ip.dst) = (alike(SERVER), alike(CLIENTS[0]));
+    (six.ip.header_len, six.ip.flow_label) = (40, 0x12345);
+    let (out, own, _) = rules.takes_with(&Lease { family: 6, ..lease }, &six);
+    assert_eq!(
+        (out.ip.ttl, out.ip.flow_label, out.ip.traffic_class),
+        (63, 0x12345, 0xb8)
+    );
+    assert_eq!(
+        (own.ip.ttl, own.ip.flow_label, own.ip.traffic_class),
+        (64, 0x12345, 0)
+    );
+    assert_eq!(own.ip.dst, alike(CLIENTS[1]));
+}
+
+/// Mappings of several packets.
+fn mappings_of_several(rules: &mut Rules) {
+    let lease = brought_by(&[(0, 0, 5_000)]);
+    let ssn = lease.subflows[0].rcv_high - 1_000;
+    let map = |lease: &Lease, back: u32, len: u16| {
+        let dsn = lease.up_next - u64::from(back);
+        data_up_with(lease, true, true, (dsn, ssn - back, len))
+    };
+    // The rest of it is announced.
+    let (out, ahead) = rules.takes(&lease, &map(&lease, 0, 1_300));
+    assert_eq!(out.tcp.seq, lease.seq_up);
+    assert_eq!(
+        (ahead.ups[0][14].len, ahead.subflows[0].announced),
+        (6_300, 800)
+    );
+    assert_eq!(ahead.up_next, lease.up_next + 500);
+    // Its next packet: the packets here are all at the same place, so the lease is moved there.
+    let second = |edit: &dyn Fn(&mut Lease), back: u32, len: u16| {
+        let mut lease = ahead;
+        edit(&mut lease);
+        let mut packet = data_up_with(
+            &lease,
+            true,
+            true,
+            (lease.up_next - u64::from(back), ssn + 500 - back, len),
+        );
+        packet.tcp.seq = lease.subflows[0].rcv_high;
+        (lease, packet)
+    };
+    let as_it_is = |_: &mut Lease| ();
+    let (next, packet) = second(&as_it_is, 500, 1_300);
+    let (out, back) = rules.takes(&next, &packet);
+    assert_eq!(out.tcp.seq, next.seq_up);
+    assert_eq!(
+        (back.ups[0][14].len, back.subflows[0].announced),
+        (6_300, 300)
+    );
+    // It ends elsewhere, or says that other data stands there.
+    for (back, len) in [(500, 1_299), (500, 1_301), (0, 799), (0, 801)] {
+        let (next, packet) = second(&as_it_is, back, len);
+        rules.passes("mapping", &next, &packet);
+    }
+    let (next, packet) = second(&|lease| lease.ups[0][14].dsn += 1, 500, 1_300);
+    rules.passes("mapping", &next, &packet);
+    // What is only announced is neither ACKed on the subflow nor SACKed.
+    let mut filled = ahead;
+    filled.up_next += 800;
+    filled.seq_up = filled.seq_up.wrapping_add(800);
+    let mut all = ack_down(&lease);
+    all.tcp.ack = filled.seq_up;
+    let (out, back) = rules.takes(&filled, &all);
+    assert_eq!(out.tcp.ack, ahead.subflows[0].rcv_high);
+    assert_eq!((back.subflows[0].ups_used, back.ups[0][14].len), (1, 800));
+    let mut two = brought_by(&[(0, 0, 1_000), (0, 2_000, 1_000)]);
+    two.subflows[0].announced = 300;
+    let (out, _) = rules.takes(&two, &ack_with(1_000, &[]));
+    assert_eq!(out.tcp.ack, two.subflows[0].rcv_ack + 1_000);
+    let mut behind = ack_with(0, &[(5_500, 5_600)]);
+    rules.passes("no_news", &filled, &behind);
+    behind = ack_with(0, &[(5_400, 5_600)]);
+    rules.passes("hole", &filled, &behind);
+    let beyond = data_up_with(&lease, true, true, (lease.up_next + 2_000, ssn, 600));
+    let (_, back) = rules.takes(&lease, &beyond);
+    assert_eq!(
+        (back.ups[0][15].len, back.subflows[0].announced),
+        (600, 100)
+    );
+    // The packet ends behind its mapping, or starts before it, or behind it.
+    rules.passes("mapping", &lease, &map(&lease, 100, 599));
+    rules.takes(&lease, &map(&lease, 100, 600));
+    let early = data_up_with(&lease, true, true, (lease.up_next + 1, ssn + 1, 600));
+    rules.passes("mapping", &lease, &early);
+    // It goes back behind the run that it would go on, or further than is known.
+    let apart = brought_by(&[(0, 0, 4_900), (0, 4_950, 50)]);
+    rules.passes("mapping", &apart, &map(&apart, 100, 600));
+    rules.takes(&apart, &map(&apart, 50, 550));
+    let rest = brought_by(&[(0, 4_950, 50)]);
+    rules.takes(&rest, &map(&rest, 100, 600));
+    let other = brought_by(&[(0, 0, 4_000)]);
+    rules.passes("mapping", &other, &map(&other, 100, 600));
+    let none = brought_by(&[]);
+    rules.takes(&none, &map(&none, 100, 600));
+}
+
+/// The lease with `(subflow, from, bytes)` of what is outstanding, in this order, instead of all on the first.
+fn brought_by(parts: &[(usize, u32, u32)]) -> Lease {
+    let mut lease = lease();
+    for (subflow, ups) in lease.subflows.iter_mut().zip(&mut lease.ups) {
+        // Round the ring's end.
+        subflow.first_up = 14;
+        subflow.ups_used = 0;
+        subflow.rcv_ack = subflow.rcv_high;
+        *ups = [UpRun::default(); LEASE_UPS];
+    }
+    let acked = lease.up_acked.to_le_bytes();
+    let acked = u32::from_le_bytes([acked[0], acked[1], acked[2], acked[3]]);
+    for &(index, from, len) in parts {
+        let subflow = &mut lease.subflows[index];
+        let at = usize::from(14 + subflow.ups_used) % LEASE_UPS;
+        lease.ups[index][at] = UpRun {
+            dsn: acked.wrapping_add(from),
+            len,
+        };
+        subflow.ups_used += 1;
+        subflow.rcv_ack = subflow.rcv_ack.wrapping_sub(len);
+    }
+    lease
+}
+
+/// An ACK of `acked` bytes of what is outstanding, with SACK blocks `(from, to)`.
+fn ack_with(acked: u32, blocks: &[(u32, u32)]) -> Packet {
+    let lease = lease();
+    let mut packet = ack_down(&lease);
+    let first = lease.seq_up.wrapping_sub(OUTSTANDING);
+    packet.tcp.ack = first.wrapping_add(acked);
+    if !blocks.is_empty() {
+        let len = 2 + 8 * blocks.len();
+        packet.options.extend([1, 1, 5, len.to_le_bytes()[0]]);
+    }
+    for &(left, right) in blocks {
+        for edge in [left, right] {
+            packet
+                .options
+                .extend(first.wrapping_add(edge).to_be_bytes());
+        }
+    }
+    packet
+}
+
+fn sacks_that_pass(rules: &mut Rules) {
+    // Kind, length, padding; a block too many to stand beside timestamps, or half of one.
+    let lease = brought_by(&[(0, 1_000, 1_000)]);
+    let good = ack_with(0, &[(1_000, 2_000)]);
+    rules.takes(&lease, &good);
+    for (byte, with) in [(12, 4), (13, 9), (14, 1), (15, 4)] {
+        let mut bad = good.clone();
+        bad.options[byte] ^= with;
+        rules.passes("options", &lease, &bad);
+    }
+    let mut more = good.clone();
+    more.options.extend([1; 4]);
+    rules.passes("options", &lease, &more);
+    // What stands behind a hole of its subflow takes a SACK.
+    let hole = brought_by(&[(0, 0, 1_000), (0, 2_000, 1_000), (1, 1_000, 1_000)]);
+    rules.passes("hole", &hole, &ack_with(0, &[(2_000, 2_001)]));
+    rules.passes("hole", &hole, &ack_with(500, &[(2_999, 4_000)]));
+    rules.takes(&hole, &ack_with(1_000, &[(3_000, 4_000)]));
+    rules.passes("hole", &hole, &ack_with(0, &[(999, 1_000)]));
+    // A block that starts where the ACK stands makes no sense, and is left to the translator.
+    let all = brought_by(&[(0, 0, 1_000)]);
+    rules.passes("hole", &all, &ack_with(500, &[(500, 900)]));
+    // Nothing that any subflow would be told.
+    rules.passes("no_news", &lease, &ack_with(0, &[(3_000, 4_000)]));
+    rules.passes("no_news", &lease, &ack_with(0, &[(2_000, 1_000)]));
+    rules.passes("no_news", &lease, &ack_with(0, &[(1_000, 5_001)]));
+}
+
+/// Each subflow's ACK moves over what of its data has reached the server.
+fn sacks_that_are_taken(rules: &mut Rules) {
+    let lease = brought_by(&[
+        (0, 0, 1_000),
+        (1, 1_000, 1_000),
+        (1, 3_000, 500),
+        (0, 3_500, 1_500),
+    ]);
+    let (out, back) = rules.takes(&lease, &ack_with(0, &[(1_000, 1_700)]));
+    assert_eq!(out.ip.dst, IpAddr::from(CLIENTS[1]));
+    assert_eq!(out.tcp.ack, lease.subflows[1].rcv_ack + 700);
+    assert_eq!(out.tcp.seq, lease.subflows[1].snd_next);
+    let mut options = timestamps(9_001, 6_895);
+    options.extend(dss(lease.up_acked, true, None, false));
+    assert_eq!(out.options, options);
+    assert_eq!(back.up_acked, lease.up_acked);
+    let subflow = &back.subflows[1];
+    assert_eq!((subflow.first_up, subflow.ups_used), (14, 2));
+    assert_eq!(
+        (subflow.recent_dsn, subflow.recent_len),
+        (lease.up_acked + 1_000, 700)
+    );
+    assert_eq!(back.ups[1][14].len, 300);
+    // Over both of its stretches, which were let go one after the other.
+    let (out, back) = rules.takes(
+        &lease,
+        &ack_with(0, &[(3_000, 3_200), (1_000, 1_500), (1_500, 2_000)]),
+    );
+    assert_eq!(out.tcp.ack, lease.subflows[1].rcv_ack + 1_200);
+    let subflow = &back.subflows[1];
+    assert_eq!((subflow.first_up, subflow.ups_used), (15, 1));
+    assert_eq!(
+        (subflow.recent_dsn, subflow.recent_len),
+        (lease.up_acked + 3_000, 200)
+    );
+    let (_, back) = rules.takes(&lease, &ack_with(0, &[(3_000, 3_500), (1_000, 2_000)]));
+    assert_eq!(
+        (back.subflows[1].first_up, back.subflows[1].ups_used),
+        (0, 0)
+    );
+    // A piece that goes on where the last one ended.
+    let mut known = lease;
+    known.subflows[1].recent_dsn = lease.up_acked + 900;
+    known.subflows[1].recent_len = 100;
+    let (_, back) = rules.takes(&known, &ack_with(0, &[(1_000, 1_700)]));
+    let subflow = &back.subflows[1];
+    assert_eq!(
+        (subflow.recent_dsn, subflow.recent_len),
+        (lease.up_acked + 900, 800)
+    );
+    known.subflows[1].recent_len = (1 << 30) - 600;
+    known.subflows[1].recent_dsn = lease.up_acked + 1_000 - u64::from(known.subflows[1].recent_len);
+    let (_, back) = rules.takes(&known, &ack_with(0, &[(1_000, 1_700)]));
+    assert_eq!(back.subflows[1].recent_len, 700, "no longer than a run");
+    // Blocks that lead to one another, and one of the past, which says nothing.
+    let chain = ack_with(500, &[(1_000, 1_400), (400, 450), (1_400, 2_000)]);
+    let (_, own, _) = rules.takes_with(&lease, &chain);
+    assert_eq!(own.tcp.ack, lease.subflows[1].rcv_ack + 1_000);
+    let one = brought_by(&[(1, 1_000, 3_000)]);
+    let chain = ack_with(0, &[(3_000, 4_000), (2_000, 3_000), (1_000, 2_000)]);
+    rules.passes("hole", &one, &chain);
+    let chain = ack_with(0, &[(1_000, 2_000), (2_000, 3_000), (3_000, 4_000)]);
+    let (out, back) = rules.takes(&one, &chain);
+    assert_eq!(out.tcp.ack, one.subflows[1].rcv_high);
+    assert_eq!(back.subflows[1].ups_used, 0);
+    // The block of a duplicate, which the ACK covers.
+    let (_, back) = rules.takes(&lease, &ack_with(500, &[(100, 200)]));
+    assert_eq!(back.subflows[0].rcv_ack, lease.subflows[0].rcv_ack + 500);
+    // Data goes down with the ACK of its own subflow.
+    let mut both = data_down(&lease);
+    both.tcp.ack = both.tcp.ack.wrapping_add(600);
+    let (out, back) = rules.takes(&lease, &both);
+    assert_eq!(out.tcp.ack, lease.subflows[0].rcv_ack + 600);
+    assert_eq!(back.ups[0][14].len, 400);
+}
+
+/// Data that comes in any order.
+fn data_in_any_order(rules: &mut Rules) {
+    let lease = brought_by(&[(0, 0, 5_000)]);
+    let ssn = lease.subflows[0].rcv_high - 1_000;
+    let map = |dsn: u64| data_up_with(&lease, true, true, (dsn, ssn, 500));
+    // Its number beyond the end of the 32-bit ones, as a short one too.
+    let short = data_up_with(&lease, true, false, (lease.up_next + 2_000, ssn, 500));
+    let (out, _) = rules.takes(&lease, &short);
+    assert_eq!(out.tcp.seq, lease.seq_up.wrapping_add(2_000));
+    let (out, back) = rules.takes(&lease, &map(lease.up_next + 2_000));
+    assert_eq!(out.tcp.seq, lease.seq_up.wrapping_add(2_000));
+    assert_eq!(back.up_next, lease.up_next + 2_500);
+    assert_eq!(back.seq_up, lease.seq_up.wrapping_add(2_500));
+    let run = |at: u64, len| UpRun {
+        dsn: u32::try_from(at % (1 << 32)).unwrap(),
+        len,
+    };
+    assert_eq!(back.ups[0][15], run(lease.up_next + 2_000, 500));
+    assert_eq!(back.subflows[0].ups_used, 2);
+    // What stands before it comes later.
+    let mut gap = back;
+    gap.subflows[0].rcv_high = lease.subflows[0].rcv_high;
+    let (out, later) = rules.takes(&gap, &map(lease.up_next + 100));
+    assert_eq!(out.tcp.seq, lease.seq_up.wrapping_add(100));
+    assert_eq!((later.up_next, later.seq_up), (gap.up_next, gap.seq_up));
+    assert_eq!(later.ups[0][0], run(lease.up_next + 100, 500));
+    // What goes on joins.
+    let (_, joined) = rules.takes(&gap, &map(lease.up_next + 2_500));
+    assert_eq!(joined.ups[0][15], run(lease.up_next + 2_000, 1_000));
+    assert_eq!(joined.subflows[0].ups_used, 2);
+    let mut long = gap;
+    long.ups[0][15].len = (1 << 30) - 499;
+    long.ups[0][15].dsn = run(lease.up_next + 2_500, 0)
+        .dsn
+        .wrapping_sub(long.ups[0][15].len);
+    let (_, apart) = rules.takes(&long, &map(lease.up_next + 2_500));
+    assert_eq!(apart.subflows[0].ups_used, 3, "no longer than a run");
+    let mut edge = lease;
+    edge.server_edge = lease.up_next + 2_499;
+    rules.passes("window", &edge, &map(lease.up_next + 2_000));
+    edge.server_edge += 1;
+    rules.takes(&edge, &map(lease.up_next + 2_000));
+}
