@@ -74,6 +74,8 @@ regressions! {
     /// Server packets without a place for their data moved the ACK of a flow, and the client was not told: what it sent
     /// next was let go as if it had come again once more.
     legs / "ack-in-a-packet-without-a-place" ack_in_a_packet_without_a_place;
+    /// The client's FIN was ACKed, then came again in another place: the ACK went back, and a SACK block lay before it.
+    legs / "fin-again-in-another-place" fin_again_in_another_place;
     /// A packet that FlexCP kept for itself moved the server's clock, and the next packet's TSval was an older one.
     icmp / "clock-moved-by-a-packet-that-stays" clock_moved_by_a_packet_that_stays;
     /// The checker waited for MPTCP behind a SYN for version 0, which is relayed, and held its clock for FlexCP's.

@@ -120,6 +120,16 @@ fn ack_in_data_behind_the_servers_fin_is_told_all_the_same() {
 }
 
 #[test]
+fn two_subflows_another_fin_does_not_turn_the_ack_back() {
+    let mut t = Scenario::two_subflows();
+    let fin = "client0 F. 1:1(0) ack 2 win 509 <dss ack 1>";
+    t.client(0, "F. 1:1(0) ack 1 <dss ack 1>").gives(&[fin]);
+    t.client(0, "F. 1:3(2) ack 1 <dss ack 1 map 1:3@1>")
+        .gives(&["server . 1:3(2) ack 1 win 512", fin]);
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
 fn server_data_behind_its_fin_is_dropped() {
     let mut t = Scenario::established();
     t.server("FP. 1:101(100) ack 1")
