@@ -410,12 +410,13 @@ static __always_inline void take_subflow_ack(struct lease_subflow *s, const stru
 	}
 }
 
-/* ServerClock::translate. */
-static __always_inline void take_clock(struct lease *l, const struct lease_subflow *s, const struct packet *p, __u64 now)
+/* ServerClock::translate. `seen`: the server gets to see it (ServerClock::take_back). */
+static __always_inline void take_clock(struct lease *l, const struct lease_subflow *s, const struct packet *p, int seen,
+				       __u64 now)
 {
 	__u32 val = p->ts_val + s->clock_offset;
 
-	if (after(val, l->ts_sent)) {
+	if (seen && after(val, l->ts_sent)) {
 		l->ts_sent = val;
 		l->ts_sent_at = now;
 	}
@@ -491,7 +492,7 @@ static __always_inline int judge_up(struct lease *l, struct packet *p, struct ou
 		l->client_window = window;
 	if (after64(edge, l->down_edge))
 		l->down_edge = edge;
-	take_clock(l, s, p, now);
+	take_clock(l, s, p, !stale, now);
 	o->seq = p->payload ? l->seq_up + (__u32)(dsn - l->up_next) : l->seq_up;
 	o->ack = l->seq_down - (__u32)(l->down_next - l->down_acked);
 	left = (l->down_edge - l->down_acked) >> (l->initial_scale & 15);

@@ -71,6 +71,19 @@ regressions! {
     legs / "join-that-was-forgotten" join_that_was_forgotten;
     /// The checker took a join for complete that FlexCP had reset before its third packet.
     legs / "join-that-was-reset" join_that_was_reset;
+    /// Server packets without a place for their data moved the ACK of a flow, and the client was not told: what it sent
+    /// next was let go as if it had come again once more.
+    legs / "ack-in-a-packet-without-a-place" ack_in_a_packet_without_a_place;
+    /// The client's FIN was ACKed, then came again in another place: the ACK went back, and a SACK block lay before it.
+    legs / "fin-again-in-another-place" fin_again_in_another_place;
+    /// A packet that FlexCP kept for itself moved the server's clock, and the next packet's TSval was an older one.
+    icmp / "clock-moved-by-a-packet-that-stays" clock_moved_by_a_packet_that_stays;
+    /// The checker waited for MPTCP behind a SYN for version 0, which is relayed, and held its clock for FlexCP's.
+    icmp / "syn-for-another-version-again" syn_for_another_version_again;
+    /// The checker took an ACK without MPTCP for a data ACK, beside a joined flow.
+    stream / "ack-without-mptcp-beside-a-join" ack_without_mptcp_beside_a_join;
+    /// The checker took a join for complete that its client had reset.
+    stream / "join-that-its-client-has-reset" join_that_its_client_has_reset;
     /// A value with a line break was quoted as it was.
     config / "two-lines-in-a-message" two_lines_in_a_message;
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
-use flexcp_wire::{CapableKeys, ChecksumState, GsoKind, MpJoin, TcpFlags};
+use flexcp_wire::{CapableFlags, CapableKeys, ChecksumState, GsoKind, MpCapable, MpJoin, TcpFlags};
 
 use crate::conduct::Side;
 use crate::connection::{Connection, Mode, Report};
@@ -123,7 +123,17 @@ struct Opening {
     subflow: Subflow,
     /// Token of the connection that it joins.
     token: Option<u32>,
+    /// It asks for MPTCP that can be translated.
     capable: bool,
+}
+
+/// Whether a SYN's option asks for MPTCP v1 without DSS checksums and what nobody knows yet; else it passes as plain
+/// TCP (RFC 8684 section 3.1).
+fn asks_for_mptcp(capable: MpCapable) -> bool {
+    let flags = capable.flags.0;
+    let odd = CapableFlags::EXTENSIBILITY.0 | CapableFlags::CHECKSUM.0;
+    let known = flags & CapableFlags::HMAC_SHA256.0 != 0 && flags & odd == 0;
+    capable.version == 1 && capable.keys == CapableKeys::Syn && known
 }
 
 impl Opening {
@@ -134,7 +144,7 @@ impl Opening {
                 Some(MpJoin::Syn { token, .. }) => Some(token),
                 _ => None,
             },
-            capable: packet.options.capable.is_some(),
+            capable: packet.options.capable.is_some_and(asks_for_mptcp),
         }
     }
 }

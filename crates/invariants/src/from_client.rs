@@ -9,6 +9,7 @@ use crate::keys::{derive, join_ack};
 use crate::mapping::Mapping;
 use crate::packet::View;
 use crate::position::{ORIGIN, from_seq};
+use crate::subflow::Subflow;
 
 impl Connection {
     /// A client's packet on subflow `index`.
@@ -38,6 +39,9 @@ impl Connection {
         if packet.has(TcpFlags::RST) {
             // What it ACKs counts for nothing: the proxy may not believe it.
             subflow.reset = true;
+            // A join that is not complete ends with the exact number (RFC 5961 section 3.2).
+            let exact = packet.tcp.seq == subflow.isn_client.wrapping_add(1);
+            subflow.refused |= index != 0 && !subflow.established && exact;
             return;
         }
         if !packet.has(TcpFlags::ACK) {
@@ -126,6 +130,7 @@ impl Connection {
 
     fn take_ack(&mut self, index: usize, packet: &View<'_>) {
         let identity = self.identity;
+        let lone = !self.subflows.iter().skip(1).any(Subflow::has_joined);
         let subflow = &mut self.subflows[index];
         let ack = subflow.down_at(packet.tcp.ack);
         if ack > subflow.proxy_sent {
@@ -139,6 +144,7 @@ impl Connection {
         }
         // A mapping that the proxy has dropped leaves the numbers of a lone subflow those of the TCP side.
         let bare = index == 0
+            && lone
             && self.hostile
             && (!packet.options.mptcp || packet.options.capable.is_some());
         let data_ack = match packet.options.data_ack() {

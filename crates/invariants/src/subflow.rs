@@ -32,7 +32,7 @@ pub(crate) struct Subflow {
     pub(crate) nonces: (Option<u32>, Option<u32>),
     /// RST seen in either direction.
     pub(crate) reset: bool,
-    /// The proxy's: no third packet can complete the join any more.
+    /// The proxy's, or one of the client's that ends a join: no third packet can complete the join any more.
     pub(crate) refused: bool,
 
     pub(crate) scales: bool,
@@ -150,6 +150,11 @@ impl Subflow {
     pub(crate) fn answers_forgotten(&self, packet: &View<'_>) -> bool {
         let known = |isn: &u32| packet.tcp.ack == isn.wrapping_add(1);
         packet.has(TcpFlags::ACK) && self.forgotten.iter().any(known)
+    }
+
+    /// Whether a join has come about: its client has proved its keys, and the proxy has answered that.
+    pub(crate) const fn has_joined(&self) -> bool {
+        self.established && self.spoken
     }
 
     /// Position of a number of the client's.

@@ -8,6 +8,7 @@ use flexcp_wire::{
     MpCapable, MpJoin, MptcpOption, Offload, OptionWriter, SackBlocks, Sum, TCP_HEADER_LEN,
     TcpFlags, TcpHeader, TcpOption, Timestamps, protocol,
 };
+use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 
 pub(crate) const ISN_CLIENT: u32 = u32::MAX - 50;
@@ -342,6 +343,16 @@ fn join_options(scale: u8) -> Vec<TcpOption<'static>> {
 /// `MP_JOIN` of a join's third packet, with an HMAC that is not right.
 pub(crate) const fn join_proof() -> MptcpOption {
     MptcpOption::Join(MpJoin::Ack { hmac: [0; 20] })
+}
+
+/// `MP_JOIN` of a join's third packet with the right one, for the nonces of [`join_syn`] and [`join_syn_ack`].
+pub(crate) fn right_join_proof() -> MptcpOption {
+    let key = [KEY_CLIENT.to_be_bytes(), KEY_PROXY.to_be_bytes()].concat();
+    let mut mac = Hmac::<Sha256>::new_from_slice(&key).unwrap();
+    mac.update(&1_u32.to_be_bytes());
+    mac.update(&2_u32.to_be_bytes());
+    let hmac = mac.finalize().into_bytes()[..20].try_into().unwrap();
+    MptcpOption::Join(MpJoin::Ack { hmac })
 }
 
 /// A join's SYN.

@@ -1,12 +1,14 @@
 //! Among hostile ends: what is a breach and what is not, which rules a breach costs, and which remain.
 
 use flexcp_invariants::{Options, Point, Rule, Side};
-use flexcp_wire::{CapableKeys, DataNumber, Dss, DssMapping, MptcpOption, TcpFlags};
+use flexcp_wire::{
+    CapableFlags, CapableKeys, DataNumber, Dss, DssMapping, MpCapable, MptcpOption, TcpFlags,
+};
 
 use crate::exchange::{
     Exchange, Flow, ISN_CLIENT, ISN_JOIN, ISN_JOIN_PROXY, ISN_SERVER, Packet, ack_down, ack_up,
     capable, client_ack, client_data, data_down, data_up, dsn_down, dsn_up, dss, join_proof,
-    join_syn, join_syn_ack, seq, server_ack, server_data,
+    join_syn, join_syn_ack, right_join_proof, seq, server_ack, server_data,
 };
 
 fn hostile() -> Exchange {
@@ -411,6 +413,102 @@ fn join_that_the_proxy_has_reset_leaves_the_initial_subflow_alone() {
     joined.breaks(Rule::StableMapping, &relayed);
     let joined = Exchange::established(false).pass(&asks).pass(&fallback);
     joined.breaks(Rule::StableMapping, &relayed);
+}
+
+#[test]
+fn join_that_its_client_has_reset_leaves_the_initial_subflow_alone() {
+    let (own, other) = (seq(ISN_JOIN, 0), seq(ISN_JOIN_PROXY, 0));
+    let asks = [
+        join_syn(Flow::Joined),
+        join_syn_ack(Flow::Joined, ISN_JOIN_PROXY),
+    ];
+    let reset = |seq| {
+        Packet::new(Point::FromClient, Flow::Joined, seq, other)
+            .with(|p| p.flags = TcpFlags::RST | TcpFlags::ACK)
+    };
+    let third = Packet::new(Point::FromClient, Flow::Joined, own, other)
+        .with(|p| p.mptcp = Some(right_join_proof()));
+    let bare = client_ack(Flow::First, 0, 0).with(|p| p.mptcp = None);
+    let fallback = [third, bare, ack_up(0), server_data(0, 100)];
+    let relayed = server_data(0, 100).with(|p| {
+        p.point = Point::ToClient;
+        p.flow = Flow::First;
+    });
+    let alone = hostile().pass(&asks).pass(&[reset(own)]).pass(&fallback);
+    let _ = alone.pass(std::slice::from_ref(&relayed)).clean();
+    // Anybody can have sent one with another number.
+    let joined = hostile().pass(&asks).pass(&[reset(own + 1)]);
+    joined.pass(&fallback).breaks(Rule::StableMapping, &relayed);
+}
+
+#[test]
+fn ack_without_mptcp_is_no_data_ack_beside_a_joined_subflow() {
+    let (own, other) = (seq(ISN_JOIN, 0), seq(ISN_JOIN_PROXY, 0));
+    let third = Packet::new(Point::FromClient, Flow::Joined, own, other)
+        .with(|p| p.mptcp = Some(right_join_proof()));
+    let bare = || {
+        [
+            server_data(0, 100),
+            data_down(Flow::First, 0, 0, 100),
+            client_ack(Flow::First, 100, 0).with(|p| p.mptcp = None),
+        ]
+    };
+    let joins = [
+        join_syn(Flow::Joined),
+        join_syn_ack(Flow::Joined, ISN_JOIN_PROXY),
+        third,
+    ];
+    let joined = hostile()
+        .pass(&joins)
+        .pass(&[ack_down(Flow::Joined, 0, 0)])
+        .pass(&bare());
+    assert_eq!(breaches(&joined), []);
+    joined.breaks(Rule::AckToServer, &ack_up(100));
+    let alone = hostile().pass(&bare()).pass(&[ack_up(100)]);
+    let _ = alone.clean();
+}
+
+#[test]
+fn syn_that_asks_for_mptcp_of_another_kind_passes_with_its_own_clock() {
+    let syn = |option, val| {
+        Packet::new(Point::FromClient, Flow::First, ISN_CLIENT, 0).with(|p| {
+            p.flags = TcpFlags::SYN;
+            p.mptcp = Some(MptcpOption::Capable(option));
+            p.timestamps = Some((val, 0));
+        })
+    };
+    let up = |val| {
+        Packet::new(Point::ToServer, Flow::Server, ISN_CLIENT, 0).with(|p| {
+            p.flags = TcpFlags::SYN;
+            p.timestamps = Some((val, 0));
+        })
+    };
+    let begin = |option| {
+        let mut exchange = hostile();
+        exchange.checker.retain(|_| false);
+        exchange.pass(&[syn(option, 1007), up(1007), syn(option, 1000)])
+    };
+    let v1 = MpCapable {
+        version: 1,
+        flags: CapableFlags::HMAC_SHA256,
+        keys: CapableKeys::Syn,
+    };
+    begin(v1).breaks(Rule::Timestamps, &up(1000));
+    let (v0, checksum) = (CapableKeys::SynAck { sender: 7 }, CapableFlags::CHECKSUM);
+    let others = [
+        MpCapable {
+            version: 0,
+            keys: v0,
+            ..v1
+        },
+        MpCapable {
+            flags: CapableFlags(v1.flags.0 | checksum.0),
+            ..v1
+        },
+    ];
+    for other in others {
+        let _ = begin(other).pass(&[up(1000)]).clean();
+    }
 }
 
 #[test]

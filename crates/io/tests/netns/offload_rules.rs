@@ -431,6 +431,8 @@ fn stale_acks(rules: &mut Rules) {
     assert_eq!((tried, moved), (Tried::Dropped, Some("stale_ack")));
     assert_eq!(back.subflows[1].last_heard, NOW);
     assert_eq!((back.heard, back.last_packet), (1, NOW));
+    // The server does not see its timestamp.
+    assert_eq!((back.ts_sent, back.ts_echo), (7_000, 9_000));
     assert_eq!(back.packets_up, 0);
     // Its subflow's ACK is news even so, but none for the server.
     let mut acks = stale(0);

@@ -93,6 +93,12 @@ impl ServerClock {
         }
     }
 
+    /// The packet of the last translation stays here: the server has not seen its TSval. `before`: the clock before it.
+    pub(crate) const fn take_back(&mut self, before: &Self) {
+        self.sent = before.sent;
+        self.sent_at = before.sent_at;
+    }
+
     /// Timestamps of a packet that FlexCP makes for the server.
     pub(crate) const fn own_to_server(&self) -> Timestamps {
         Timestamps {

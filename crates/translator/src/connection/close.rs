@@ -54,7 +54,9 @@ impl Connection {
         segment: &Segment,
     ) -> bool {
         let subflow = self.subflow_mut(index);
-        if segment.has(TcpFlags::FIN) {
+        // One that has been ACKed stays where it is: the ACK must not go back for another.
+        let acked = subflow.fin_remote == Some(subflow.rcv_ack);
+        if segment.has(TcpFlags::FIN) && !acked {
             subflow.fin_remote = Some(Ssn(segment.tcp.seq).add(segment.payload_len()));
         }
         self.confirm_fins(ctx, index)

@@ -85,6 +85,7 @@ impl Connection {
         let fin = segment.has(TcpFlags::FIN) && !dsn.after(self.down_next);
         let contradicts = |known: Dsn| (fin && end != known) || (dsn != end && end.after(known));
         if self.down_fin.is_some_and(contradicts) {
+            self.send_acks(ctx, &blocks, moved);
             return Verdict::Drop(DropReason::Unexpected);
         }
         if fin && !end.before(self.down_acked) {
@@ -99,6 +100,10 @@ impl Connection {
             moved,
         };
         let verdict = self.forward_down(ctx, &packet, frame);
+        if let Verdict::Drop(DropReason::NoSubflow | DropReason::Congestion) = verdict {
+            // Its data comes again; what it ACKs has been believed, and may be said but once.
+            self.send_acks(ctx, &packet.blocks, moved & self.living());
+        }
         for index in self.indices() {
             if moved & (1 << index) != 0 {
                 self.answer_subflow_fin(ctx, index, false);

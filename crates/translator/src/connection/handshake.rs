@@ -119,16 +119,16 @@ impl Connection {
             }
             return;
         }
-        self.server.clock = segment
-            .options
-            .timestamps
-            .map(|ts| ServerClock::start(now, ts));
-        let clock = segment
-            .options
-            .timestamps
-            .map(|ts| SubflowClock::initial(ts.val));
+        // One that was held up on the way may come behind a later one.
+        let before = self.server.clock;
+        let clock = segment.options.timestamps.map(|ts| {
+            let mut clock = before.unwrap_or_else(|| ServerClock::start(now, ts));
+            clock.restart(now, ts);
+            clock
+        });
+        self.server.clock = clock;
         let subflow = self.subflow_mut(INITIAL);
-        subflow.clock = clock;
+        subflow.clock = clock.map(|clock| SubflowClock::initial(clock.sent));
         subflow.ecn = segment.has(TcpFlags::ECE) && segment.has(TcpFlags::CWR);
     }
 

@@ -5,6 +5,7 @@ use flexcp_wire::{
 };
 
 use super::acknowledge::{AckNews, DataBlocks};
+use super::clock::ServerClock;
 use super::{Connection, Context, INITIAL, Phase, SubflowIndex};
 use crate::counters::DropReason;
 use crate::frame::{Frame, Verdict};
@@ -462,6 +463,7 @@ impl Connection {
             self.send_ack(ctx, index, TcpFlags::ACK);
             return Verdict::Consume;
         }
+        let clock = self.server.clock;
         let (mut outgoing, sacked) = self.headers_up(ctx, index, segment, seq, flags);
         let duplicate = index == self.carrier()
             && !news.subflow_acked
@@ -469,6 +471,7 @@ impl Connection {
             && !segment.has(TcpFlags::FIN)
             && (probe || !Ssn(segment.tcp.seq).before(self.subflow(index).rcv_ack));
         if self.note_bare_ack(ctx, index, segment) {
+            self.take_back_clock(clock);
             return Verdict::Consume;
         }
         let answers = self.asked & (1 << index) != 0;
@@ -476,6 +479,7 @@ impl Connection {
         let useful =
             news.acked || news.window || data_fin || probe || sacked || duplicate || answers;
         if !useful {
+            self.take_back_clock(clock);
             return if control || segment.has(TcpFlags::FIN) {
                 Verdict::Consume
             } else {
@@ -486,6 +490,14 @@ impl Connection {
         match outgoing.forward(frame, segment, segment.payload.clone(), u16::MAX) {
             Ok(()) => Verdict::Forward,
             Err(reason) => Verdict::Drop(reason),
+        }
+    }
+
+    /// A packet whose headers were made stays here: the clock that the server sees stands where it stood. From what
+    /// it has not seen a clock that leaps would go on, half way round in two leaps, and be an older one to it.
+    const fn take_back_clock(&mut self, before: Option<ServerClock>) {
+        if let (Some(clock), Some(before)) = (&mut self.server.clock, &before) {
+            clock.take_back(before);
         }
     }
 

@@ -106,6 +106,30 @@ fn established_server_fin_behind_data_that_the_client_has_goes_alone() {
 }
 
 #[test]
+fn ack_in_data_behind_the_servers_fin_is_told_all_the_same() {
+    let mut t = Scenario::established();
+    t.server("FP. 1:101(100) ack 1")
+        .gives(&["client0 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1 fin>"]);
+    t.client(0, "P. 1:51(50) ack 1 <dss ack 1 map 1:51@1>")
+        .gives(&["server P. 1:51(50) ack 1 win 512"]);
+    t.server("P. 1:201(200) ack 51").gives(&[
+        "drop unexpected",
+        "client0 . 101:101(0) ack 51 win 64 <dss ack 51>",
+    ]);
+    assert_eq!(t.moved(), "unexpected+1");
+}
+
+#[test]
+fn two_subflows_another_fin_does_not_turn_the_ack_back() {
+    let mut t = Scenario::two_subflows();
+    let fin = "client0 F. 1:1(0) ack 2 win 509 <dss ack 1>";
+    t.client(0, "F. 1:1(0) ack 1 <dss ack 1>").gives(&[fin]);
+    t.client(0, "F. 1:3(2) ack 1 <dss ack 1 map 1:3@1>")
+        .gives(&["server . 1:3(2) ack 1 win 512", fin]);
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
 fn server_data_behind_its_fin_is_dropped() {
     let mut t = Scenario::established();
     t.server("FP. 1:101(100) ack 1")

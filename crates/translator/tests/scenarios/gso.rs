@@ -385,8 +385,10 @@ fn two_subflows_ecn_of_a_joined_one_was_not_negotiated() {
     let _ = t.moved();
     // RFC 6040 section 4.2: what can't be marked is dropped, so that the server slows down all the same.
     t.client(0, ". 1:1(0) ack 1 <prio b,dss ack 1>").gives(&[]);
-    t.server("P. 1:101(100) ack 101 ce")
-        .gives(&["drop congestion"]);
+    t.server("P. 1:101(100) ack 101 ce").gives(&[
+        "drop congestion",
+        "client1 . 1:1(0) ack 101 win 64 <dss ack 101>",
+    ]);
     t.server("P. 1:101(100) ack 101 ect0")
         .gives(&["client1 P. 1:101(100) ack 101 win 64 <dss ack 101 map 1:101@1>"]);
     let _ = t.moved();

@@ -172,6 +172,30 @@ fn downstream_mappings_at_the_limit_are_sent_again_all_the_same() {
 }
 
 #[test]
+fn ack_in_a_packet_that_finds_no_place_is_told_all_the_same() {
+    let mut t = Setup::new()
+        .limits(|limits| limits.mappings = 4)
+        .established();
+    t.client(0, "P. 1:101(100) ack 1 <dss ack 1 map 1:101@1>")
+        .gives(&["server P. 1:101(100) ack 1 win 512"]);
+    let (mut at, mut len) = (1, 1);
+    while t
+        .server(&format!(". {at}:{}({len}) ack 1", at + len))
+        .lines()[0]
+        != "drop no_subflow"
+    {
+        at += len;
+        len += 1;
+    }
+    let next = at + len;
+    let again = format!(". {at}:{next}({len}) ack 101");
+    let ack = format!("client0 . {at}:{at}(0) ack 101 win 64 <dss ack 101>");
+    t.server(&again).gives(&["drop no_subflow", &ack]);
+    t.server(&again).gives(&["drop no_subflow"]);
+    let _ = t.moved();
+}
+
+#[test]
 fn equal_mappings_count_as_one() {
     let mut t = Setup::new()
         .limits(|limits| limits.mappings = 4)

@@ -183,6 +183,33 @@ fn established_echo_of_what_the_server_never_sent_is_not_passed_on() {
 }
 
 #[test]
+fn established_packet_that_stays_does_not_move_the_servers_clock() {
+    // Two leaps of less than half a round each are more than half of it, if the server sees only where they end.
+    let (half, most) = (1000 + 0x6000_0000_u32, 1000 + 0xc000_0000_u32);
+    let mut t = Setup::new().ts().established();
+    t.client(
+        0,
+        &format!("P. 1:101(100) ack 1 win 512 <ts {half} 5000,dss ack 1 map 1:101@1>"),
+    )
+    .gives(&[&format!(
+        "server P. 1:101(100) ack 1 win 512 <ts {half} 5000>"
+    )]);
+    t.client(
+        0,
+        &format!(". 101:101(0) ack 1 win 512 <ts {most} 5000,dss ack 1,prio>"),
+    )
+    .gives(&[]);
+    t.client(
+        0,
+        "P. 101:201(100) ack 1 win 512 <ts 1010 5000,dss ack 1 map 101:201@101>",
+    )
+    .gives(&[&format!(
+        "server P. 101:201(100) ack 1 win 512 <ts {half} 5000>"
+    )]);
+    assert_eq!(t.moved(), "mp_prio_rx+1");
+}
+
+#[test]
 fn established_client_packet_without_timestamps_gets_some() {
     let mut t = Setup::new().ts().established();
     t.at(70);
@@ -281,6 +308,19 @@ fn syn_sent_syn_again_with_a_later_timestamp_starts_the_clock_there() {
     t.client(0, ". 1:1(0) ack 1 win 512 <ts 2001 5000,capable>")
         .gives(&["server . 1:1(0) ack 1 win 512 <ts 2001 5000>"]);
     assert_eq!(t.moved(), "mp_capable_ack_rx+1");
+}
+
+#[test]
+fn syn_sent_syn_again_that_was_held_up_does_not_turn_the_clock_back() {
+    let syn = |val| format!("S 0:0(0) win 65535 <mss 1460,sackok,ts {val} 0,ws 8,capable>");
+    let up = "server S 0:0(0) win 65535 <mss 1432,sackok,ts 2000 0,ws 8>";
+    let mut t = Setup::new().ts().syn_sent();
+    t.at(1000);
+    t.client(0, &syn(2000)).gives(&[up]);
+    t.client(0, &syn(1000)).gives(&[up]);
+    t.server("S. 0:0(0) ack 1 win 65160 <mss 1460,sackok,ts 5000 2000,ws 7>")
+        .gives(&["client0 S. 0:0(0) ack 1 win 65160 <mss 1460,sackok,ts 5000 2000,ws 7,capable>"]);
+    assert_eq!(t.moved(), "");
 }
 
 #[test]
