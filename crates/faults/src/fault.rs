@@ -28,7 +28,7 @@ pub enum Fault {
     Reorder(Reorder),
     /// Each packet comes twice with this probability: `duplicate=1%`.
     Duplicate(Ppm),
-    /// A bit is flipped: `corrupt=0.1%`, `corrupt=0.1%:header`, `corrupt=0.1%:payload:fixed`.
+    /// A bit that is 0 becomes 1: `corrupt=0.1%`, `corrupt=0.1%:header`, `corrupt=0.1%:payload:fixed`.
     Corrupt(Corrupt),
     /// A bottleneck with a queue: `rate=50mbit:100kb`.
     Rate(Rate),

@@ -387,7 +387,8 @@ fn is_down(age: Duration, period: Duration, down: Duration) -> bool {
     into >= nanos(period).saturating_sub(nanos(down))
 }
 
-/// Flips one bit; false when the packet was left alone.
+/// Turns a bit that is 0 into 1; false when the packet was left alone. The other way round, too, what two links do to a
+/// packet might cancel in its checksum, and nobody could know (once in a billion packets).
 fn corrupt(packet: &mut [u8], rule: Corrupt, random: &mut Random) -> bool {
     if !random.chance(rule.chance) {
         return false;
@@ -402,13 +403,21 @@ fn corrupt(packet: &mut [u8], rule: Corrupt, random: &mut Random) -> bool {
     if place.is_empty() {
         return false;
     }
-    let draw = random.below(place.len() as u64 * 8);
-    let bit = usize::try_from(draw).unwrap_or(0);
-    let mut at = place.start + bit / 8;
-    if at & !1 == segment.ip.header_len + packet::CHECKSUM_AT {
-        at += 2; // the urgent pointer, which nobody minds
-    }
-    packet[at] ^= 1 << (bit % 8);
+    let bits = place.len() * 8;
+    let draw = usize::try_from(random.below(bits as u64)).unwrap_or(0);
+    let checksum = segment.ip.header_len + packet::CHECKSUM_AT;
+    let byte_of = |bit: usize| {
+        let at = place.start + bit / 8;
+        // Instead of the checksum the urgent pointer, which nobody minds.
+        if at & !1 == checksum { at + 2 } else { at }
+    };
+    let from_there = (0..bits).map(|n| (draw + n) % bits);
+    let mut zeros = from_there.filter(|&bit| packet[byte_of(bit)] >> (bit % 8) & 1 == 0);
+    let Some(bit) = zeros.next() else {
+        return false;
+    };
+    let at = byte_of(bit);
+    packet[at] |= 1 << (bit % 8);
     if rule.fixed {
         packet::fix_tcp_checksum(packet);
     }
