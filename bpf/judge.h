@@ -89,6 +89,7 @@ static __always_inline __u32 comes_after(__u32 a, __u32 b)
 	return (b - a) >> 31;
 }
 
+/* `one` if `which` is 1, `zero` if it is 0. */
 static __always_inline __u32 choose(__u32 which, __u32 one, __u32 zero)
 {
 	return zero ^ ((zero ^ one) & -which);

@@ -76,7 +76,6 @@ static __always_inline int judge(struct __sk_buff *skb, const int v6)
 	if ((down ? parse_sack(p) : parse_dss(p)) < 0)
 		return up_from(gate, OPTIONS);
 	headers = (v6 ? 40 : 20) + p->tcp_len + (down ? DSS_MAP_LEN : 0);
-	refused = 0;
 	if (p->payload + headers > MAX_IP_LEN || (down && !skb->gso_size && p->payload > MOVED))
 		return up_from(gate, TOO_LONG);
 
@@ -127,7 +126,7 @@ static __always_inline int rewrite(struct __sk_buff *skb, int verdict, const int
 	struct scratch *c = bpf_map_lookup_elem(&scratches, &zero);
 
 	if (!c)
-		return TC_ACT_SHOT;
+		return lose(REWRITE_FAILED);
 	if (verdict == REWRITE_UP)
 		return rewrite_up(skb, c, v6);
 	if (verdict == REWRITE_DOWN)

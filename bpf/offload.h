@@ -143,7 +143,7 @@ enum reason {
 	NO_NEWS,
 	SEVERAL,
 	HOLE,
-	RESIZE_FAILED,
+	REWRITE_FAILED,
 	/* Not up, but nowhere: the translator would drop it, too. */
 	STALE_ACK,
 	REASONS,

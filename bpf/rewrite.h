@@ -138,7 +138,8 @@ static __always_inline int set_way(struct __sk_buff *skb, const struct outgoing 
 static __always_inline int leave(struct __sk_buff *skb, const struct outgoing *o)
 {
 	if (set_way(skb, o) < 0)
-		return TC_ACT_SHOT;
+		return lose(REWRITE_FAILED);
+	count(TRANSLATED);
 	return bpf_redirect(o->device, 0);
 }
 
@@ -182,17 +183,16 @@ static __always_inline int rewrite_down(struct __sk_buff *skb, struct scratch *c
 		__u16 sum = fold(pseudo_sum(o->from, o->to, tcp_len + p->payload, v6));
 
 		if (reopen(skb, DSS_MAP_LEN, v6) < 0)
-			return lose(RESIZE_FAILED);
+			return lose(REWRITE_FAILED);
 		__builtin_memcpy(c->tcp + 16, &sum, 2);
 	} else if (move_payload(skb, c, DSS_MAP_LEN) < 0) {
-		return lose(RESIZE_FAILED);
+		return lose(REWRITE_FAILED);
 	}
 	if (bpf_skb_store_bytes(skb, ETH_HLEN + l3_len, c->tcp, tcp_len, 0) < 0 ||
 	    bpf_skb_store_bytes(skb, ETH_HLEN, c->l3, l3_len, 0) < 0)
-		return TC_ACT_SHOT;
+		return lose(REWRITE_FAILED);
 	if (!gso && adjust_checksum(skb, c, o, tcp_len, v6) < 0)
-		return TC_ACT_SHOT;
-	count(TRANSLATED);
+		return lose(REWRITE_FAILED);
 	return leave(skb, o);
 }
 
@@ -220,7 +220,7 @@ static __always_inline int rewrite_acks(struct __sk_buff *skb, struct scratch *c
 
 	copy_headers(c);
 	if (bpf_skb_change_tail(skb, ETH_HLEN + (v6 ? 40 : 20) + tcp_len, 0) < 0)
-		return lose(RESIZE_FAILED);
+		return lose(REWRITE_FAILED);
 	if (both) {
 		c->tcp[13] = ACK_FLAG;
 		if (v6) {
@@ -234,7 +234,7 @@ static __always_inline int rewrite_acks(struct __sk_buff *skb, struct scratch *c
 		}
 		if (write_ack(skb, c, &c->also, v6) < 0 || set_way(skb, &c->also) < 0 ||
 		    bpf_clone_redirect(skb, c->also.device, 0) < 0)
-			return TC_ACT_SHOT;
+			return lose(REWRITE_FAILED);
 		__builtin_memcpy(c->old, c->tcp, MAX_TCP_LEN);
 		__builtin_memcpy(c->old_l3, c->l3, 40);
 		c->old_tcp_len = tcp_len;
@@ -242,8 +242,7 @@ static __always_inline int rewrite_acks(struct __sk_buff *skb, struct scratch *c
 		__builtin_memcpy(c->l3, c->p.l3, 40);
 	}
 	if (write_ack(skb, c, &c->o, v6) < 0)
-		return TC_ACT_SHOT;
-	count(TRANSLATED);
+		return lose(REWRITE_FAILED);
 	return leave(skb, &c->o);
 }
 
@@ -265,17 +264,16 @@ static __always_inline int rewrite_up(struct __sk_buff *skb, struct scratch *c, 
 		__u32 len = tcp_len;
 
 		if (len < TCP_LEN + TS_LEN || len > MAX_TCP_LEN)
-			return TC_ACT_SHOT;
+			return lose(REWRITE_FAILED);
 		failed = bpf_skb_store_bytes(skb, ETH_HLEN + l3_len, c->tcp, len, 0);
 	} else {
 		if (bpf_skb_change_tail(skb, ETH_HLEN + l3_len + TCP_LEN + TS_LEN, 0) < 0)
-			return lose(RESIZE_FAILED);
+			return lose(REWRITE_FAILED);
 		failed = bpf_skb_store_bytes(skb, ETH_HLEN + l3_len, c->tcp, TCP_LEN + TS_LEN, 0);
 	}
 	if (failed || bpf_skb_store_bytes(skb, ETH_HLEN, c->l3, l3_len, 0) < 0)
-		return TC_ACT_SHOT;
+		return lose(REWRITE_FAILED);
 	if (adjust_checksum(skb, c, o, tcp_len, v6) < 0)
-		return TC_ACT_SHOT;
-	count(TRANSLATED);
+		return lose(REWRITE_FAILED);
 	return leave(skb, o);
 }

@@ -48,7 +48,7 @@ const REASONS: [&str; 21] = [
     "no_news",
     "several",
     "hole",
-    "resize_failed",
+    "rewrite_failed",
     "stale_ack",
 ];
 
