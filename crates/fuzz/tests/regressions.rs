@@ -71,6 +71,8 @@ regressions! {
     legs / "join-that-was-forgotten" join_that_was_forgotten;
     /// The checker took a join for complete that FlexCP had reset before its third packet.
     legs / "join-that-was-reset" join_that_was_reset;
+    /// The checker took a join for complete that FlexCP had given up for its age when the third packet came.
+    legs / "join-given-up-for-age" join_given_up_for_age;
     /// Server packets without a place for their data moved the ACK of a flow, and the client was not told: what it sent
     /// next was let go as if it had come again once more.
     legs / "ack-in-a-packet-without-a-place" ack_in_a_packet_without_a_place;

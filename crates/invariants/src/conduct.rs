@@ -154,7 +154,7 @@ impl Connection {
         let edge = ack.saturating_add(u64::from(packet.tcp.window) << subflow.window_scale);
         let rounding = (1 << subflow.window_scale) - 1;
         let is_old = ack <= self.down.acked && subflow.up_at(packet.tcp.seq) < subflow.client_sent;
-        let grows = !self.identity || is_old || edge + rounding >= self.down.edge;
+        let grows = !self.is_identity() || is_old || edge + rounding >= self.down.edge;
         keeps(grows, "a window that shrinks")
     }
 
@@ -215,7 +215,7 @@ impl Connection {
             let new = declared.filter(|new| new.at <= at && at < new.end());
             let Some(mapping) = new.or_else(|| subflow.up.find(at)) else {
                 let first = packet.options.capable.is_some();
-                let plain = self.identity && index == 0 && (first || !packet.options.mptcp);
+                let plain = self.is_identity() && index == 0 && (first || !packet.options.mptcp);
                 return keeps(plain, "data without a mapping");
             };
             at = mapping.end();
@@ -241,7 +241,7 @@ impl Connection {
             keeps(same && to + len >= self.up.sent, "another DATA_FIN")?;
         }
         if len == 0 {
-            return keeps(dss.data_fin || self.identity, "an infinite mapping").map(|()| None);
+            return keeps(dss.data_fin || self.is_identity(), "an infinite mapping").map(|()| None);
         }
         let at = from_seq(mapping.ssn, 0, subflow.client_sent);
         let near = at >= ORIGIN && at.abs_diff(subflow.ack_out) < FAR;

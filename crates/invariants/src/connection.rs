@@ -155,7 +155,8 @@ pub(crate) struct Connection {
     /// The client's first address.
     pub(crate) client: SocketAddr,
     pub(crate) mode: Mode,
-    /// Only the initial subflow, whose numbers have been those of the TCP side so far.
+    /// No subflow has joined, and the numbers of the initial one have been those of the TCP side so far. See
+    /// [`Self::is_identity`].
     pub(crate) identity: bool,
     /// The client has given a reason to fall back.
     pub(crate) may_fall_back: bool,
@@ -247,6 +248,12 @@ impl Connection {
             (FAR, FAR)
         };
         self.hostile && (start + behind < self.down.acked || end > self.down.acked + ahead)
+    }
+
+    /// Whether there is only the initial subflow, with the numbers of the TCP side. A third packet of a join ends
+    /// that, unless the proxy refuses it.
+    pub(crate) fn is_identity(&self) -> bool {
+        self.identity && !self.subflows.iter().skip(1).any(Subflow::may_have_joined)
     }
 
     /// Whether the proxy has to translate, and to judge numbers by the windows that it knows.

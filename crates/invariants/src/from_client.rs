@@ -60,7 +60,6 @@ impl Connection {
             && self.proves_join(index, &hmac)
         {
             self.subflows[index].established = true;
-            self.identity = false;
         }
         if self.hostile && index != 0 && !self.subflows[index].established {
             // Anybody can have sent it.
@@ -71,7 +70,7 @@ impl Connection {
         }
         self.take_ack(index, packet);
         self.take_sack(index, packet);
-        let alone = self.identity || (index == 0 && !self.trusts(Side::Client));
+        let alone = self.is_identity() || (index == 0 && !self.trusts(Side::Client));
         self.take_data(index, packet, oracle);
         if self.mode == Mode::Translated && alone {
             let dss = packet.options.dss;
@@ -129,7 +128,7 @@ impl Connection {
     }
 
     fn take_ack(&mut self, index: usize, packet: &View<'_>) {
-        let identity = self.identity;
+        let identity = self.is_identity();
         let lone = !self.subflows.iter().skip(1).any(Subflow::has_joined);
         let subflow = &mut self.subflows[index];
         let ack = subflow.down_at(packet.tcp.ack);
@@ -174,7 +173,7 @@ impl Connection {
             }
         }
         // Fallen back, or about to: the same numbers on both sides.
-        if self.identity {
+        if self.is_identity() {
             for &(left, right) in packet.options.sack.as_slice() {
                 let (left, right) = (self.down.at_seq(left), self.down.at_seq(right));
                 let end = right.min(self.down.sent);
@@ -192,6 +191,7 @@ impl Connection {
             // What has fallen back is TCP, whatever options it carries (RFC 8684 section 3.7).
             self.take_mapping(index, packet);
         }
+        let identity = self.is_identity();
         let subflow = &mut self.subflows[index];
         let start = subflow.up_at(packet.tcp.seq);
         let end = start + packet.payload_len;
@@ -201,7 +201,7 @@ impl Connection {
         subflow.client_sent = subflow.client_sent.max(end);
         if packet.has(TcpFlags::FIN) {
             subflow.client_fin = Some(end);
-            if self.mode == Mode::Plain || (self.identity && !packet.options.mptcp) {
+            if self.mode == Mode::Plain || (identity && !packet.options.mptcp) {
                 self.up.fin = Some(end);
             }
         }
@@ -211,7 +211,7 @@ impl Connection {
             let subflow = &self.subflows[index];
             let (to, len) = match subflow.up.find(at) {
                 Some(mapping) => (mapping.data(at), mapping.end().min(end) - at),
-                None if self.identity && index == 0 => (at, end - at),
+                None if identity && index == 0 => (at, end - at),
                 None => {
                     at = subflow.up.next_from(at).map_or(end, |next| next.min(end));
                     continue;
@@ -224,12 +224,12 @@ impl Connection {
                 self.note_breach(Side::Client, "other bytes");
             }
             self.up.note(to, part, len, oracle.is_none());
-            overruns |= !self.identity && to + len > self.up.last_edge;
+            overruns |= !identity && to + len > self.up.last_edge;
             at += len;
         }
         // What stands in the way of what the server waits for may be ACKed as well (RFC 8684 section 3.3.6: the client
         // keeps it), for a client that sends data anew only where nothing is outstanding.
-        let again_and_again = self.up.repeated >= 3 && !self.identity;
+        let again_and_again = self.up.repeated >= 3 && !identity;
         if overruns || (again_and_again && self.nobody_brings_up()) {
             for mapping in self.subflows[index].up.within(start, end) {
                 self.up.overrun.insert(mapping.to, mapping.to + mapping.len);
@@ -286,9 +286,8 @@ impl Connection {
         let subflow = &mut self.subflows[index];
         let at = from_seq(mapping.ssn, 0, subflow.client_sent);
         let mapping = Mapping { at, to, len };
-        if index != 0 || at != to {
-            self.identity = false;
-        }
+        // What comes on a joined subflow ends that as well, once the proxy has answered its join.
+        self.identity &= index != 0 || at == to;
         if mapping.end() > subflow.ack_out {
             subflow.up.declare_more(mapping);
         }

@@ -179,7 +179,7 @@ impl Connection {
         if packet.options.data_ack().is_some() || packet.options.add_addr || packet.options.fail {
             return;
         }
-        if self.may_fall_back && (self.identity || !self.trusts(Side::Client)) {
+        if self.may_fall_back && (self.is_identity() || !self.trusts(Side::Client)) {
             self.mode = Mode::Plain;
         } else {
             report.add(Rule::StableMapping, "without a data ACK");
@@ -313,6 +313,7 @@ impl Connection {
     /// I5: only what the server has, and only what the client has sent here.
     fn ack_to_client(&mut self, index: usize, packet: &View<'_>, report: &mut Report<'_>) {
         let trusted = self.trusts(Side::Client);
+        let alone = index == 0 && self.is_identity();
         let subflow = &mut self.subflows[index];
         let ack = from_seq(packet.tcp.ack, subflow.isn_client, subflow.ack_out);
         report.expect(
@@ -334,7 +335,7 @@ impl Connection {
         while at < data_end {
             let (to, end) = match subflow.up.find(at) {
                 Some(mapping) => (mapping.data(at), mapping.end().min(data_end)),
-                None if self.identity && index == 0 => (at, data_end),
+                None if alone => (at, data_end),
                 None => {
                     report.add(Rule::AckToClient, "ACK of what has no mapping");
                     break;

@@ -442,6 +442,41 @@ fn join_that_its_client_has_reset_leaves_the_initial_subflow_alone() {
 }
 
 #[test]
+fn join_that_the_proxy_refuses_at_its_third_packet_leaves_the_initial_subflow_alone() {
+    let (own, other) = (seq(ISN_JOIN, 0), seq(ISN_JOIN_PROXY, 0));
+    let third = Packet::new(Point::FromClient, Flow::Joined, own, other)
+        .with(|p| p.mptcp = Some(right_join_proof()));
+    let asks = [
+        join_syn(Flow::Joined),
+        join_syn_ack(Flow::Joined, ISN_JOIN_PROXY),
+        third,
+        client_data(Flow::Joined, 0, 0, 100),
+    ];
+    let reset = Packet::new(Point::ToClient, Flow::Joined, other, own)
+        .with(|p| p.flags = TcpFlags::RST | TcpFlags::ACK);
+    let fallback = [
+        client_ack(Flow::First, 0, 0).with(|p| p.mptcp = None),
+        ack_up(0),
+        server_data(0, 100),
+    ];
+    let relayed = server_data(0, 100).with(|p| {
+        p.point = Point::ToClient;
+        p.flow = Flow::First;
+    });
+    let alone = hostile()
+        .pass(&asks)
+        .pass(std::slice::from_ref(&reset))
+        .pass(&fallback);
+    let _ = alone.pass(std::slice::from_ref(&relayed)).clean();
+    // One that has come about stays one, though it is reset later.
+    let joined = hostile()
+        .pass(&asks)
+        .pass(&[ack_down(Flow::Joined, 0, 0), reset])
+        .pass(&fallback);
+    joined.breaks(Rule::StableMapping, &relayed);
+}
+
+#[test]
 fn ack_without_mptcp_is_no_data_ack_beside_a_joined_subflow() {
     let (own, other) = (seq(ISN_JOIN, 0), seq(ISN_JOIN_PROXY, 0));
     let third = Packet::new(Point::FromClient, Flow::Joined, own, other)
