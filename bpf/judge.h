@@ -177,8 +177,11 @@ static __always_inline int told_by(const struct lease *l, struct packet *p)
 {
 	volatile struct walk *w = &p->walk;
 	__u64 ack = acked_by(l, p);
+	int moved = 0;
 
-	w->told = w->also = NOBODY;
+	/* Data goes down on the active subflow, whatever it ACKs. */
+	w->told = p->payload ? l->active : NOBODY;
+	w->also = NOBODY;
 	w->moves = 0;
 	if (p->seq != l->seq_down)
 		return after(p->seq, l->seq_down) ? AHEAD : REPEATED;
@@ -193,9 +196,10 @@ static __always_inline int told_by(const struct lease *l, struct packet *p)
 
 			if (by < 0)
 				return HOLE;
-			if (!by)
+			moved |= by;
+			if (!by || i == w->told)
 				continue;
-			if (w->also != NOBODY || (w->told != NOBODY && p->payload))
+			if (w->also != NOBODY)
 				return SEVERAL;
 			if (w->told != NOBODY)
 				w->also = i;
@@ -203,15 +207,10 @@ static __always_inline int told_by(const struct lease *l, struct packet *p)
 				w->told = i;
 		}
 		/* Nobody is owed it. */
-		if (ack != l->up_acked && w->told == NOBODY)
+		if (ack != l->up_acked && !moved)
 			return ACK;
 	}
-	if (!p->payload)
-		return w->told == NOBODY ? NO_NEWS : 0;
-	if (w->told != NOBODY && w->told != l->active)
-		return ACK;
-	w->told = l->active;
-	return 0;
+	return w->told == NOBODY ? NO_NEWS : 0;
 }
 
 /* Lets go of what a subflow has brought and the server has. */

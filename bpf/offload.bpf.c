@@ -24,6 +24,7 @@
 enum {
 	REWRITE_UP = 0x100,
 	REWRITE_DOWN,
+	REWRITE_DOWN_ACK,
 	REWRITE_ACK,
 	REWRITE_ACKS,
 };
@@ -116,7 +117,7 @@ static __always_inline int judge(struct __sk_buff *skb, const int v6)
 	if (!down)
 		return REWRITE_UP;
 	if (p->payload)
-		return REWRITE_DOWN;
+		return w->also == NOBODY ? REWRITE_DOWN : REWRITE_DOWN_ACK;
 	return w->also == NOBODY ? REWRITE_ACK : REWRITE_ACKS;
 }
 
@@ -129,8 +130,8 @@ static __always_inline int rewrite(struct __sk_buff *skb, int verdict, const int
 		return lose(REWRITE_FAILED);
 	if (verdict == REWRITE_UP)
 		return rewrite_up(skb, c, v6);
-	if (verdict == REWRITE_DOWN)
-		return rewrite_down(skb, c, v6);
+	if (verdict == REWRITE_DOWN || verdict == REWRITE_DOWN_ACK)
+		return rewrite_down(skb, c, verdict == REWRITE_DOWN_ACK, v6);
 	return rewrite_acks(skb, c, verdict == REWRITE_ACKS, v6);
 }
 

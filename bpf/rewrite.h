@@ -167,8 +167,52 @@ static __always_inline int reopen(struct __sk_buff *skb, __u32 by, const int v6)
 	return bpf_skb_adjust_room(skb, headers + by, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO);
 }
 
-/* Data down. */
-static __always_inline int rewrite_down(struct __sk_buff *skb, struct scratch *c, const int v6)
+/* From the headers of a packet of the server's those of an ACK of FlexCP's own. */
+static __always_inline void own_headers(struct scratch *c, const int v6)
+{
+	c->tcp[13] = ACK_FLAG;
+	if (v6) {
+		c->l3[0] = 0x60;
+		c->l3[1] = 0;
+		c->l3[7] = OWN_TTL + 1;
+	} else {
+		c->l3[1] = 0;
+		store32(c->l3 + 4, DONT_FRAGMENT);
+		c->l3[8] = OWN_TTL + 1;
+	}
+}
+
+/* Cuts data that has gone down to an ACK for another subflow. */
+static __always_inline int cut_to_ack(struct __sk_buff *skb, struct scratch *c, const int v6)
+{
+	const __u32 l3_len = v6 ? 40 : 20, tcp_len = TCP_LEN + TS_LEN + DSS_ACK_LEN;
+	const struct outgoing *o = &c->also;
+	__s64 sum;
+
+	own_headers(c, v6);
+	__builtin_memset(c->tcp + TCP_LEN + TS_LEN, 0, MAX_TCP_LEN - TCP_LEN - TS_LEN);
+	write_tcp(c->tcp, o, tcp_len);
+	write_dss(c->tcp + TCP_LEN + TS_LEN, o, 0);
+	write_ip(c->l3, o, tcp_len, v6);
+	c->tcp[16] = c->tcp[17] = 0;
+	sum = bpf_csum_diff(0, 0, (__be32 *)c->tcp, MAX_TCP_LEN, fold(pseudo_sum(o->from, o->to, tcp_len, v6)));
+	if (sum < 0)
+		return -1;
+	__u16 field = ~fold(sum);
+
+	__builtin_memcpy(c->tcp + 16, &field, 2);
+	/* The checksum is complete: the kernel has to forget that it was to be completed, as in `reopen`, which takes
+	 * away more than it may of a packet without the room for a mapping. */
+	if (bpf_skb_change_tail(skb, ETH_HLEN + l3_len + TCP_LEN + TS_LEN + DSS_MAP_LEN, 0) < 0 || reopen(skb, 0, v6) < 0 ||
+	    bpf_skb_change_tail(skb, ETH_HLEN + l3_len + tcp_len, 0) < 0)
+		return -1;
+	return bpf_skb_store_bytes(skb, ETH_HLEN + l3_len, c->tcp, tcp_len, 0) < 0 ||
+		       bpf_skb_store_bytes(skb, ETH_HLEN, c->l3, l3_len, 0) < 0 ?
+	       -1 : 0;
+}
+
+/* Data down, and an ACK of FlexCP's own for another subflow behind it. */
+static __always_inline int rewrite_down(struct __sk_buff *skb, struct scratch *c, int also, const int v6)
 {
 	struct packet *p = &c->p;
 	struct outgoing *o = &c->o;
@@ -193,7 +237,15 @@ static __always_inline int rewrite_down(struct __sk_buff *skb, struct scratch *c
 		return lose(REWRITE_FAILED);
 	if (!gso && adjust_checksum(skb, c, o, tcp_len, v6) < 0)
 		return lose(REWRITE_FAILED);
-	return leave(skb, o);
+	if (!also)
+		return leave(skb, o);
+	if (set_way(skb, o) < 0 || bpf_clone_redirect(skb, o->device, 0) < 0)
+		return lose(REWRITE_FAILED);
+	count(TRANSLATED);
+	__builtin_memcpy(c->l3, p->l3, 40);
+	if (cut_to_ack(skb, c, v6) < 0 || set_way(skb, &c->also) < 0)
+		return lose(REWRITE_FAILED);
+	return bpf_redirect(c->also.device, 0);
 }
 
 /* The headers of an ACK down: in place of those of the packet as it came, or of the ACK before. 0, or -1. */
@@ -222,16 +274,7 @@ static __always_inline int rewrite_acks(struct __sk_buff *skb, struct scratch *c
 	if (bpf_skb_change_tail(skb, ETH_HLEN + (v6 ? 40 : 20) + tcp_len, 0) < 0)
 		return lose(REWRITE_FAILED);
 	if (both) {
-		c->tcp[13] = ACK_FLAG;
-		if (v6) {
-			c->l3[0] = 0x60;
-			c->l3[1] = 0;
-			c->l3[7] = OWN_TTL + 1;
-		} else {
-			c->l3[1] = 0;
-			store32(c->l3 + 4, DONT_FRAGMENT);
-			c->l3[8] = OWN_TTL + 1;
-		}
+		own_headers(c, v6);
 		if (write_ack(skb, c, &c->also, v6) < 0 || set_way(skb, &c->also) < 0 ||
 		    bpf_clone_redirect(skb, c->also.device, 0) < 0)
 			return lose(REWRITE_FAILED);

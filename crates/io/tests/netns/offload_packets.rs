@@ -70,6 +70,7 @@ pub(crate) struct Out {
     pub(crate) ip: IpHeader,
     pub(crate) tcp: TcpHeader,
     pub(crate) options: Vec<u8>,
+    pub(crate) payload: usize,
 }
 
 pub(crate) fn read(frame: &[u8]) -> Out {
@@ -94,6 +95,7 @@ pub(crate) fn read(frame: &[u8]) -> Out {
         ip,
         tcp,
         options: options.to_vec(),
+        payload: segment.len() - tcp.header_len,
     }
 }
 

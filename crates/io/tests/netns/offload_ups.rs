@@ -7,8 +7,8 @@ use flexcp_translator::{LEASE_UPS, Lease, UpRun};
 use flexcp_wire::TcpFlags;
 
 use crate::offload_packets::{
-    CLIENTS, OUTSTANDING, PORTS, Packet, SERVER, ack_down, addr, alike, data_down, data_up_with,
-    dss, lease, timestamps,
+    CLIENTS, OUTSTANDING, Out, PORTS, Packet, SERVER, ack_down, addr, alike, data_down,
+    data_up_with, dss, lease, timestamps,
 };
 use crate::offload_rules::Rules;
 
@@ -20,11 +20,12 @@ fn several() {
     sacks_that_pass(&mut rules);
     sacks_that_are_taken(&mut rules);
     acks_for_both(&mut rules);
+    data_and_an_ack(&mut rules);
     data_in_any_order(&mut rules);
     mappings_of_several(&mut rules);
 }
 
-/// No subflow is owed the ACK, or it is another than the one that the data goes down on, or there are two.
+/// No subflow is owed the ACK, or more are than get one.
 fn acks_for_others(rules: &mut Rules) {
     let lease = lease();
     let mut acks = data_down(&lease);
@@ -33,17 +34,73 @@ fn acks_for_others(rules: &mut Rules) {
     nobody.subflows[0].ups_used = 0;
     rules.passes("ack", &nobody, &acks);
     rules.passes("ack", &nobody, &ack_down(&lease));
-    rules.passes("ack", &brought_by(&[(1, 0, 5_000)]), &acks);
-    let both = brought_by(&[(0, 0, 500), (1, 500, 4_500)]);
-    rules.passes("several", &both, &acks);
-    // There is an ACK beside that of the server's for one subflow, not for two.
+    // There is an ACK beside the server's packet for one subflow, not for two.
     let mut three = brought_by(&[(0, 0, 500), (1, 500, 4_000), (2, 600, 400)]);
     rules.passes("several", &three, &ack_down(&lease));
+    rules.passes("several", &three, &acks);
+    let others = brought_by(&[(1, 0, 4_000), (2, 600, 400)]);
+    rules.passes("several", &others, &acks);
     three.subflows[2].ups_used = 0;
     let _ = rules.takes_with(&three, &ack_down(&lease));
-    let mut lost = both;
+    let mut lost = brought_by(&[(0, 0, 500), (1, 500, 4_500)]);
     lost.subflows[1].remote_addr = addr([198, 51, 100, 66]);
     rules.passes("route", &lost, &ack_down(&lease));
+    rules.passes("route", &lost, &acks);
+}
+
+/// Data, and behind it the ACK of FlexCP's own for a subflow that it does not go down on.
+fn data_and_an_ack(rules: &mut Rules) {
+    for active_too in [0, 400] {
+        let lease = brought_by(&[(0, 0, active_too), (1, active_too, 4_000)]);
+        let mut packet = data_down(&lease);
+        packet.tcp.ack += 1_000;
+        packet.tcp.flags = TcpFlags::ACK | TcpFlags::PSH;
+        packet.ip.traffic_class = 0xb8;
+        let (own, out, back) = rules.takes_with(&lease, &packet);
+        data_and_its_ack(&lease, &out, &own, active_too);
+        assert_eq!((out.ip.ttl, out.ip.traffic_class), (63, 0xb8));
+        assert_eq!((own.ip.identification, own.ip.dont_fragment), (0, true));
+        assert_eq!((back.packets_down, back.packets_made), (1, 1));
+        assert_eq!(back.down_next, lease.down_next + 1_000);
+        assert_eq!(back.up_acked, lease.up_acked + 1_000);
+        assert_eq!(
+            (back.subflows[0].bytes_down, back.subflows[1].bytes_down),
+            (1_000, 0)
+        );
+        assert_eq!(back.ups[1][14].len, 3_000 + active_too);
+        let six = Lease { family: 6, ..lease };
+        (packet.ip.src, packet.ip.dst) = (alike(SERVER), alike(CLIENTS[0]));
+        (packet.ip.header_len, packet.ip.flow_label) = (40, 0x12345);
+        let (own, out, _) = rules.takes_with(&six, &packet);
+        data_and_its_ack(&lease, &out, &own, active_too);
+        assert_eq!((out.ip.ttl, out.ip.traffic_class), (63, 0xb8));
+        assert_eq!((out.ip.flow_label, own.ip.flow_label), (0x12345, 0x12345));
+        // The kernel has still to complete the checksum of what came, not that of the ACK.
+        let own = rules.ack_of_incomplete(&six, &packet);
+        assert_eq!(own.tcp.dst_port, PORTS[1]);
+    }
+}
+
+fn data_and_its_ack(lease: &Lease, out: &Out, own: &Out, active_too: u32) {
+    let [first, second] = [&lease.subflows[0], &lease.subflows[1]];
+    assert_eq!((out.tcp.dst_port, own.tcp.dst_port), (PORTS[0], PORTS[1]));
+    assert_eq!(out.tcp.flags, TcpFlags::ACK | TcpFlags::PSH);
+    assert_eq!(out.tcp.seq, first.snd_next);
+    assert_eq!(out.tcp.ack, first.rcv_ack.wrapping_add(active_too));
+    let ssn = first.snd_next - 2_000;
+    let map = Some((lease.down_next, ssn, 1_000));
+    let mut options = timestamps(9_001, 6_895);
+    options.extend(dss(lease.up_acked + 1_000, true, map, true));
+    assert_eq!(out.options, options);
+    assert_eq!(own.tcp.flags, TcpFlags::ACK);
+    assert_eq!((own.ip.ttl, own.ip.traffic_class), (64, 0));
+    assert_eq!(own.payload, 0);
+    assert_eq!(own.tcp.seq, second.snd_next);
+    assert_eq!(own.tcp.ack, second.rcv_ack.wrapping_add(1_000 - active_too));
+    assert_eq!((own.tcp.src_port, own.tcp.window), (80, 508));
+    let mut options = timestamps(9_001, 6_900);
+    options.extend(dss(lease.up_acked + 1_000, true, None, false));
+    assert_eq!(own.options, options);
 }
 
 /// The ACK of FlexCP's own for another subflow.
