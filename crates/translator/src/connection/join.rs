@@ -15,6 +15,7 @@ use crate::auth::{join_hmac, same_hmac};
 use crate::config::{Announce, Limits};
 use crate::counters::DropReason;
 use crate::frame::Verdict;
+use crate::offload::LEASE_SUBFLOWS;
 use crate::segment::Segment;
 
 /// Slots for subflows: a set of them fits a byte.
@@ -137,10 +138,18 @@ impl Connection {
         u8::try_from(position).unwrap_or(0)
     }
 
-    /// The first slot, behind the initial subflow's, whose subflow is over.
+    /// A slot, behind the initial subflow's, whose subflow is over. One that FlexCP gave up is left while there is
+    /// other room: the client may have to hear of it again, and does nothing where it has not.
     fn free_slot(&self) -> Option<SubflowIndex> {
-        let mut joined = self.indices().skip(1);
-        joined.find(|&index| !self.subflow(index).lives())
+        let over = || {
+            let joined = self.indices().skip(1);
+            joined.filter(|&index| !self.subflow(index).lives())
+        };
+        let known = over().find(|&index| self.subflow(index).given_up.is_none());
+        if known.is_some() || self.subflows.len() < LEASE_SUBFLOWS {
+            return known;
+        }
+        over().min_by_key(|&index| self.subflow(index).last_heard)
     }
 
     /// Puts a subflow in the first free slot. The initial one's stays: what it agreed on with the server

@@ -1,7 +1,7 @@
 //! A hole on a subflow that was left, which the data ACK has overtaken: nobody sends the data again, so
 //! FlexCP fills it with bytes of no meaning (design section 4; RFC 8684 section 3.3.6).
 
-use crate::support::Scenario;
+use crate::support::{Scenario, Setup};
 
 const FILLER: &str = "client0 . 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1> zeros";
 
@@ -363,6 +363,27 @@ fn filler_of_what_was_only_reserved_keeps_its_bounds_when_the_data_ack_moves_on(
     let _ = t.client(1, ". 1:1(0) ack 251 <dss ack 151>");
     t.at(800);
     assert_eq!(t.timeout().lines()[0], FILLER, "not 1:151");
+    let _ = t.moved();
+}
+
+#[test]
+fn given_up_subflow_hears_of_it_again_though_another_has_joined_since() {
+    let setup = Setup::new();
+    let mut t = setup.clone().two_subflows();
+    for client in 1..=4 {
+        if client > 1 {
+            setup.join(&mut t, client);
+        }
+        let _ = t.client(client, "P. 1:101(100) ack 1");
+        t.at(client as u64 * 100);
+    }
+    let _ = t.client(0, "R 1:1(0) win 0");
+    assert_eq!(t.subflows(), Vec::<String>::new());
+    t.at(1000);
+    let outcome = t.server("P. 1:101(100) ack 1");
+    let told: Vec<_> = outcome.lines().iter().map(|line| &line[..7]).collect();
+    // The first of them had to make room.
+    assert_eq!(told, ["drop no", "client4", "client2", "client3"]);
     let _ = t.moved();
 }
 
