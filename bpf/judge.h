@@ -213,13 +213,18 @@ static __always_inline int told_by(const struct lease *l, struct packet *p)
 	return w->told == NOBODY ? NO_NEWS : 0;
 }
 
-/* Lets go of what a subflow has brought and the server has. */
-static __always_inline void advance(struct lease *l, const struct packet *p, __u32 index)
+/* Lets go of what a subflow has brought and the server has. `ack`: the server's. */
+static __always_inline void advance(struct lease *l, const struct packet *p, __u32 index, __u64 ack)
 {
 	struct lease_subflow *s = &l->subflows[index & (LEASE_SUBFLOWS - 1)];
 	const struct step *w = &p->steps[index & (LEASE_SUBFLOWS - 1)];
-	struct up_run *front;
+	struct up_run *front = &l->ups[index & (LEASE_SUBFLOWS - 1)][s->first_up & (LEASE_UPS - 1)];
+	__u32 echo = p->ts_ecr - s->clock_offset;
+	/* It brought what the server waited for (Connection::believe_echo). */
+	__u32 believed = differ(ack, l->up_acked) & differ(s->ups_used, 0) & (1 ^ differ(front->dsn, (__u32)l->up_acked)) &
+			 comes_after(s->clock_recent, echo);
 
+	s->clock_recent = choose(believed, echo, s->clock_recent);
 	s->rcv_ack += w->bytes;
 	s->recent_dsn = w->recent_dsn;
 	s->recent_len = w->recent_len;
@@ -275,7 +280,7 @@ static __always_inline int take_server_header(struct lease *l, struct packet *p)
 		return WINDOW;
 	if (p->walk.moves) {
 		for (__u32 i = 0; i < LEASE_SUBFLOWS; i++)
-			advance(l, p, i);
+			advance(l, p, i, ack);
 	}
 	if (after64(edge, l->server_edge))
 		l->server_edge = edge;

@@ -201,10 +201,8 @@ static __always_inline int cut_to_ack(struct __sk_buff *skb, struct scratch *c, 
 	__u16 field = ~fold(sum);
 
 	__builtin_memcpy(c->tcp + 16, &field, 2);
-	/* The checksum is complete: the kernel has to forget that it was to be completed, as in `reopen`, which takes
-	 * away more than it may of a packet without the room for a mapping. */
-	if (bpf_skb_change_tail(skb, ETH_HLEN + l3_len + TCP_LEN + TS_LEN + DSS_MAP_LEN, 0) < 0 || reopen(skb, 0, v6) < 0 ||
-	    bpf_skb_change_tail(skb, ETH_HLEN + l3_len + tcp_len, 0) < 0)
+	/* The checksum is complete: the kernel has to forget that it was to be completed. */
+	if (reopen(skb, 0, v6) < 0 || bpf_skb_change_tail(skb, ETH_HLEN + l3_len + tcp_len, 0) < 0)
 		return -1;
 	return bpf_skb_store_bytes(skb, ETH_HLEN + l3_len, c->tcp, tcp_len, 0) < 0 ||
 		       bpf_skb_store_bytes(skb, ETH_HLEN, c->l3, l3_len, 0) < 0 ?
@@ -242,7 +240,6 @@ static __always_inline int rewrite_down(struct __sk_buff *skb, struct scratch *c
 	if (set_way(skb, o) < 0 || bpf_clone_redirect(skb, o->device, 0) < 0)
 		return lose(REWRITE_FAILED);
 	count(TRANSLATED);
-	__builtin_memcpy(c->l3, p->l3, 40);
 	if (cut_to_ack(skb, c, v6) < 0 || set_way(skb, &c->also) < 0)
 		return lose(REWRITE_FAILED);
 	return bpf_redirect(c->also.device, 0);

@@ -536,6 +536,17 @@ fn what_was_next(rules: &mut Rules) {
     later.subflows[0].clock_recent = 6_899;
     let (out, _) = rules.takes(&later, &data_down(&later));
     assert_eq!(out.options[..12], timestamps(9_001, 6_899));
+    // The server has got what it waited for, and says which copy.
+    let (out, back) = rules.takes(&later, &ack_down(&later));
+    assert_eq!(out.options[..12], timestamps(9_001, 6_895));
+    assert_eq!(recent(&back), 6_895);
+    later.subflows[0].clock_recent = 6_890;
+    let (_, back) = rules.takes(&later, &ack_down(&later));
+    assert_eq!(recent(&back), 6_890, "no later one");
+    later.subflows[0].clock_recent = 6_899;
+    later.ups[0][0].dsn = later.ups[0][0].dsn.wrapping_add(1);
+    let (_, back) = rules.takes(&later, &ack_down(&later));
+    assert_eq!(recent(&back), 6_899, "another subflow has brought that");
 }
 
 fn short_numbers(rules: &mut Rules) {

@@ -250,6 +250,23 @@ impl Connection {
         blocks
     }
 
+    /// The server's ACK has moved on from `waited`: what it echoes is the TSval of the packet that brought this, and of
+    /// no later copy, which is on its way (RFC 7323 section 4.3). The client takes from it whether it has repeated
+    /// something in vain (RFC 3522).
+    pub(crate) fn believe_echo(&mut self, waited: Dsn, segment: &Segment) {
+        let Some(timestamps) = segment.options.timestamps else {
+            return;
+        };
+        for subflow in &mut self.subflows {
+            let brought = subflow.up.front().is_some_and(|(_, dsn, _)| dsn == waited);
+            if let Some(clock) = &mut subflow.clock
+                && brought
+            {
+                clock.believe(timestamps.ecr);
+            }
+        }
+    }
+
     /// Moves the ACK of a subflow over everything that has reached the server. `true`: it moved.
     pub(crate) fn advance_subflow_ack(&mut self, index: SubflowIndex, blocks: &DataBlocks) -> bool {
         let up_acked = self.up_acked;

@@ -24,7 +24,8 @@ pub(crate) struct SubflowClock {
     pub(super) offset: u32,
     /// The latest TSval that the client sent.
     pub(super) heard: u32,
-    /// The latest that came with data from where the subflow's ACK stood: TS.Recent (RFC 7323 section 4.3).
+    /// The latest that came with data from where the subflow's ACK stood: TS.Recent (RFC 7323 section 4.3). An
+    /// earlier one, once the server has shown that it got that.
     pub(super) recent: u32,
 }
 
@@ -148,6 +149,14 @@ impl SubflowClock {
         }
         if next && later(timestamps.val, self.recent) {
             self.recent = timestamps.val;
+        }
+    }
+
+    /// Takes what the server has echoed, and nothing later, for what came with the data that it ACKs now.
+    pub(crate) const fn believe(&mut self, server_echo: u32) {
+        let echo = server_echo.wrapping_sub(self.offset);
+        if later(self.recent, echo) {
+            self.recent = echo;
         }
     }
 

@@ -75,7 +75,11 @@ impl Connection {
         self.last_packet = ctx.now;
         self.label_down = segment.ip.flow_label;
         let opened = self.take_server_header(ack, segment);
+        let waited = self.up_acked;
         let blocks = self.take_server_ack(ack, segment);
+        if self.up_acked != waited {
+            self.believe_echo(waited, segment);
+        }
         let mut moved = self.advance_all(&blocks);
         if opened {
             moved |= self.living();

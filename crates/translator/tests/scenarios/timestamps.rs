@@ -126,6 +126,43 @@ fn joined_echo_is_of_what_is_repeated_though_the_server_waits_for_another_subflo
 }
 
 #[test]
+fn joined_echo_of_what_the_server_has_got_is_not_of_a_later_copy() {
+    let mut t = joined();
+    let data =
+        |val: u32| format!(". 1:101(100) ack 1 win 512 <ts {val} 5000,dss ack 1 map 1:101@1>");
+    for val in [1060, 1300] {
+        let out = format!("server . 1:101(100) ack 1 win 512 <ts {val} 5000>");
+        t.client(0, &data(val)).gives(&[out.as_str()]);
+    }
+    t.server(". 1:1(0) ack 101 win 64 <ts 5100 1060>")
+        .gives(&["client0 . 1:1(0) ack 101 win 64 <ts 5100 1060,dss ack 101>"]);
+    // The copy has arrived, too.
+    t.server("P. 1:101(100) ack 101 win 64 <ts 5300 1300>")
+        .gives(&["client0 P. 1:101(100) ack 101 win 64 <ts 5300 1300,dss ack 101 map 1:101@1>"]);
+    let _ = t.moved();
+}
+
+#[test]
+fn joined_echo_of_what_another_subflow_brought_says_nothing_of_copies() {
+    let mut t = joined();
+    let data =
+        |val: u32| format!(". 1:101(100) ack 1 win 512 <ts {val} 5000,dss ack 1 map 101:201@1>");
+    for val in [1060, 1300] {
+        let _ = t.client(0, &data(val));
+    }
+    t.client(
+        1,
+        ". 1:101(100) ack 1 win 512 <ts 900010 5000,dss ack 1 map 1:101@1>",
+    )
+    .gives(&["server . 1:101(100) ack 1 win 512 <ts 1300 5000>"]);
+    t.server(". 1:1(0) ack 201 win 64 <ts 5100 1050>").gives(&[
+        "client0 . 1:1(0) ack 101 win 64 <ts 5100 1300,dss ack 201>",
+        "client1 . 1:1(0) ack 101 win 64 <ts 5100 900010,dss ack 201>",
+    ]);
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
 fn joined_ack_of_flexcps_own_has_the_servers_latest() {
     let mut t = joined();
     t.client(

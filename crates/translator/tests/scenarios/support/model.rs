@@ -146,6 +146,7 @@ trait Rules {
     fn brought(&self, index: usize) -> Vec<(Dsn, u32)>;
     fn keep(&mut self, index: usize, runs: &[(Dsn, u32)]);
     fn moved(&self, ack: Dsn, sack: &SackBlocks) -> Option<Vec<(usize, u32)>>;
+    fn believe(&mut self, waited: Dsn, timestamps: Timestamps);
     fn let_go(&mut self, index: usize, count: u32);
     fn down_to(&self, index: usize, headers: &Headers, seq: u32, dss: Dss) -> Headers;
 }
@@ -180,6 +181,9 @@ impl Rules for Lease {
             mapping: None,
             data_fin: false,
         };
+        if ack.after(acked) {
+            self.believe(acked, timestamps);
+        }
         self.up_acked = ack.0;
         self.last_packet = now;
         self.label_down = headers.flow_label;
@@ -341,6 +345,18 @@ impl Rules for Lease {
             }
         }
         Some(moved)
+    }
+
+    /// The server echoes what came with the data that it waited for.
+    fn believe(&mut self, waited: Dsn, timestamps: Timestamps) {
+        for index in 0..self.subflows.len() {
+            let brought = self.brought(index).first().map(|&(dsn, _)| dsn);
+            let subflow = &mut self.subflows[index];
+            let echo = timestamps.ecr.wrapping_sub(subflow.clock_offset);
+            if brought == Some(waited) && later(subflow.clock_recent, echo) {
+                subflow.clock_recent = echo;
+            }
+        }
     }
 
     fn let_go(&mut self, index: usize, mut count: u32) {
