@@ -15,6 +15,10 @@ const LENT: u64 = 10;
 /// Seeds that failed, and over what.
 const FAILED: &[(u64, &str)] = &[
     (
+        1_300_037_280,
+        "reset: a copy of the SYN that was held up on the way opened the connection anew",
+    ),
+    (
         1_000_010_409,
         "the echo of a copy on its way kept the client's RTO below the server's delayed ACKs",
     ),

@@ -153,6 +153,24 @@ fn reset_syn_from_the_same_port_opens_a_new_connection() {
 }
 
 #[test]
+fn reset_syn_that_was_held_up_on_the_way_opens_nothing() {
+    let mut t = Scenario::established();
+    let _ = t.server("R. 1:1(0) ack 1 win 0");
+    t.client(0, "S 0:0(0) win 65535 <mss 1460,capable>")
+        .gives(&[]);
+    assert_eq!(t.state(), "reset");
+    let _ = t.moved();
+    // The server has refused: the client asks on until it hears of that.
+    let mut t = Setup::new().start();
+    let syn = "S 0:0(0) win 65535 <mss 1460,capable>";
+    let _ = t.client(0, syn);
+    let _ = t.server("R. 0:0(0) ack 1 win 0");
+    t.client(0, syn)
+        .gives(&["server S 0:0(0) win 65535 <mss 1432>"]);
+    let _ = t.moved();
+}
+
+#[test]
 fn reset_join_is_refused() {
     let mut t = Scenario::established();
     let _ = t.server("R. 1:1(0) ack 1 win 0");
