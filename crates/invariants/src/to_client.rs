@@ -83,8 +83,9 @@ impl Connection {
         }
         let subflow = &self.subflows[index];
         let known = subflow.isn_proxy.filter(|isn| {
-            // A join that is not complete may have made room for another. Its SYN starts anew then.
-            let forgotten = index > 0 && !subflow.spoken && self.joins > subflow.turn;
+            // A join that is not complete may have made room for another, or been reset. Its SYN starts anew then.
+            let gone = subflow.refused || self.joins > subflow.turn;
+            let forgotten = index > 0 && !subflow.spoken && gone;
             *isn == packet.tcp.seq || !forgotten
         });
         if known.is_none() {

@@ -1,12 +1,12 @@
 //! Exchanges that keep every rule, among them the odd ones that are allowed.
 
-use flexcp_invariants::{Options, Rule};
+use flexcp_invariants::{Options, Point, Rule};
 use flexcp_wire::TcpFlags;
 
 use crate::exchange::{
-    Exchange, Flow, ISN_CLIENT, ISN_JOIN, ISN_SERVER, Packet, ack_down, ack_up, client_ack,
-    client_data, data_down, data_up, dsn_down, dsn_up, dss, join_proof, join_syn, join_syn_ack,
-    seq, server_ack, server_data,
+    Exchange, Flow, ISN_CLIENT, ISN_JOIN, ISN_JOIN_PROXY, ISN_SERVER, Packet, ack_down, ack_up,
+    client_ack, client_data, data_down, data_up, dsn_down, dsn_up, dss, join_proof, join_syn,
+    join_syn_ack, seq, server_ack, server_data,
 };
 
 #[test]
@@ -299,4 +299,26 @@ fn data_beyond_the_servers_window_may_be_acked_on_its_subflow() {
         .pass(&[ack_down(Flow::Joined, 200, 0)])
         .clean();
     exchange(800).breaks(Rule::AckToClient, &ack_down(Flow::Joined, 200, 0));
+}
+
+#[test]
+fn join_that_was_reset_is_answered_anew() {
+    let reset = Packet::new(
+        Point::ToClient,
+        Flow::Joined,
+        seq(ISN_JOIN_PROXY, 0),
+        seq(ISN_JOIN, 0),
+    )
+    .with(|p| p.flags = TcpFlags::RST | TcpFlags::ACK);
+    let ask = || {
+        Exchange::established(false).pass(&[
+            join_syn(Flow::Joined),
+            join_syn_ack(Flow::Joined, ISN_JOIN_PROXY),
+        ])
+    };
+    let _ = ask()
+        .pass(&[reset, join_syn(Flow::Joined), join_syn_ack(Flow::Joined, 7)])
+        .clean();
+    let again = ask().pass(&[join_syn(Flow::Joined)]);
+    again.breaks(Rule::Translation, &join_syn_ack(Flow::Joined, 7));
 }
