@@ -15,6 +15,10 @@ const LENT: u64 = 10;
 /// Seeds that failed, and over what.
 const FAILED: &[(u64, &str)] = &[
     (
+        1_500_095_693,
+        "FlexCP's FIN on a subflow got lost five times, and was not repeated any more",
+    ),
+    (
         1_400_000_653,
         "the checker wanted a join that a late REMOVE_ADDR had ended answered as before",
     ),

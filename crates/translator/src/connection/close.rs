@@ -38,8 +38,8 @@ impl Challenges {
 
 /// Pause before FlexCP's FIN is repeated; it doubles with each copy.
 pub(super) const FIN_PAUSE: Duration = Duration::from_secs(1);
-/// Copies of it at most.
-const MAX_FINS: u8 = 5;
+/// So many such pauses, and the subflow is over: in all about as long as a Linux client waits for it.
+const MAX_FINS: u8 = 6;
 /// Challenge ACKs of one connection in each period.
 const MAX_CHALLENGES: u8 = 10;
 /// That is one second, in units of 1,024 µs.

@@ -1,7 +1,7 @@
 //! The orderly end: FIN and DATA_FIN, half-close both ways, and the FINs of subflows (RFC 8684 section
 //! 3.3.3).
 
-use crate::support::Scenario;
+use crate::support::{Scenario, Setup, millis};
 
 pub(crate) const SERVER_FIN: &str = "F. 1:1(0) ack 1";
 pub(crate) const DATA_FIN_DOWN: &str = "client0 . 1:1(0) ack 1 win 64 <dss ack 1 fin 1>";
@@ -546,6 +546,31 @@ fn subflow_fin_of_flexcps_that_went_before_the_clients_and_got_lost_is_repeated(
     t.client(0, ". 102:102(0) ack 2 <dss ack 2>").gives(&[]);
     assert_eq!(t.subflows(), Vec::<String>::new());
     assert_eq!(t.moved(), "");
+}
+
+#[test]
+fn closed_subflow_fin_of_flexcps_is_repeated_for_a_minute() {
+    let setup = Setup::new().timeouts(|timeouts| timeouts.linger = millis(100_000));
+    let mut t = setup.two_subflows();
+    t.server(SERVER_FIN).gives(&[DATA_FIN_DOWN]);
+    let _ = t.client(0, ". 1:1(0) ack 1 <dss ack 2 fin 1>");
+    let _ = t.server(". 2:2(0) ack 2");
+    assert_eq!(t.state(), "closed");
+    t.at(1000);
+    let fin = "client0 F. 1:1(0) ack 2 win 64 <dss ack 2>";
+    t.client(0, "F. 1:1(0) ack 1 <dss ack 2>").gives(&[fin]);
+    for at in [2000, 4000, 8000, 16_000, 32_000] {
+        t.at(at - 1);
+        t.timeout().gives(&[]);
+        t.at(at);
+        t.timeout().gives(&[fin]);
+    }
+    for at in (32_000..102_000).step_by(500) {
+        t.at(at);
+        t.timeout().gives(&[]);
+    }
+    assert_eq!(t.state(), "gone");
+    assert_eq!(t.moved(), "connections_closed+1");
 }
 
 #[test]
