@@ -54,6 +54,9 @@ pub(crate) struct Stream {
     pub(crate) repeated: u64,
     /// What the proxy has acknowledged to the sender.
     pub(crate) ack_out: u64,
+    /// A byte that the receiver has acknowledged, sent once more with another value: Linux asks for a window that way
+    /// (`mptcp_sendmsg_frag`), with a byte of what comes next.
+    pub(crate) probe: Option<(u64, u8)>,
     pub(crate) remembered: Remembered,
 }
 
@@ -74,6 +77,7 @@ impl Stream {
             overrun: Ranges::new(),
             repeated: 0,
             ack_out: ORIGIN,
+            probe: None,
             remembered: Remembered::default(),
         }
     }

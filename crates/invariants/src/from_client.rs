@@ -220,8 +220,12 @@ impl Connection {
             let from = usize::try_from(at - start).unwrap_or(usize::MAX);
             let part = bytes.get(from..).unwrap_or(&[]);
             let part = &part[..part.len().min(usize::try_from(len).unwrap_or(usize::MAX))];
-            if self.hostile && !self.up.matches(oracle, self.client, to, part) {
-                self.note_breach(Side::Client, "other bytes");
+            if !self.up.matches(oracle, self.client, to, part) {
+                if self.hostile {
+                    self.note_breach(Side::Client, "other bytes");
+                } else if let (&[byte], true) = (part, to < self.up.acked) {
+                    self.up.probe = Some((to, byte));
+                }
             }
             self.up.note(to, part, len, oracle.is_none());
             overruns |= !identity && to + len > self.up.last_edge;

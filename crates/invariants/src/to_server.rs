@@ -122,7 +122,11 @@ impl Connection {
                 || self
                     .up
                     .matches(report.oracle, self.client, start, packet.bytes());
-            report.expect(right, Rule::SameBytes, || {
+            let probes = || {
+                let byte = packet.bytes().first().map(|&byte| (start, byte));
+                packet.payload_len == 1 && byte.is_some() && byte == self.up.probe
+            };
+            report.expect(right || probes(), Rule::SameBytes, || {
                 format!("other bytes at {}", start.wrapping_sub(ORIGIN))
             });
         }

@@ -322,3 +322,25 @@ fn join_that_was_reset_is_answered_anew() {
     let again = ask().pass(&[join_syn(Flow::Joined)]);
     again.breaks(Rule::Translation, &join_syn_ack(Flow::Joined, 7));
 }
+
+#[test]
+fn window_probe_brings_another_byte_of_what_the_server_has() {
+    let acked = || {
+        Exchange::established(false).pass(&[
+            client_data(Flow::First, 0, 0, 100),
+            data_up(0, 100),
+            server_ack(100),
+        ])
+    };
+    // Linux gives it the number before what the server waits for, and a byte of what that is.
+    let probe = || client_data(Flow::First, 100, 99, 1).with(|p| p.payload = vec![0xee]);
+    let up = |value| data_up(99, 1).with(|p| p.payload = vec![value]);
+    let _ = acked().pass(&[probe(), up(0xee)]).clean();
+    acked().pass(&[probe()]).breaks(Rule::SameBytes, &up(0xed));
+    acked().breaks(Rule::SameBytes, &up(0xee));
+    let sent = [client_data(Flow::First, 0, 0, 100), data_up(0, 100)];
+    Exchange::established(false)
+        .pass(&sent)
+        .pass(&[probe()])
+        .breaks(Rule::SameBytes, &up(0xee));
+}
