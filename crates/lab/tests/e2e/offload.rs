@@ -33,19 +33,19 @@ pub(crate) fn is_off() -> bool {
     env::var_os("FLEXCP_OFFLOAD").is_some_and(|value| value == "off")
 }
 
-/// Each test has three connections' time: of one whose packets always wait for a worker that hardly gets the processor,
-/// nobody knows when none is on its way, and it is lent at the wrong moments.
+/// Up to three transfers, the share is that of all: of a connection whose packets always wait for a worker that hardly gets
+/// the processor, nobody knows when none is on its way, and it is lent at the wrong moments.
 fn carries(lab: Lab, family: Family, job: &Job, least: u64) -> Result<()> {
     transparent(lab, |rig| {
-        let mut best = 0;
+        let mut all = 0;
         for _ in 0..3 {
             rig.run(family, job)?;
-            best = share(rig)?;
-            if best >= least {
+            all = share(rig)?;
+            if all >= least {
                 break;
             }
         }
-        ensure!(best >= least, "only {best} % in the kernel");
+        ensure!(all >= least, "only {all} % in the kernel");
         Ok(Expect::clean().at_least(End::Client, "MPJoinSynAckRx", 1))
     })
 }
@@ -59,7 +59,7 @@ fn carries_a_download_over_ipv6() -> Result<()> {
     carries(lab, Family::V6, &Job::down(40_000_000), 30)
 }
 
-/// Over one subflow: data that comes up on several at once is the translator's.
+/// Over one subflow, where data comes up in its order or is the translator's.
 fn carries_an_upload() -> Result<()> {
     let lab = Lab::builder().access_links(1).rate_mbit(1, 400).build()?;
     transparent(lab, |rig| {
