@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray};
 use aya::programs::{ProgramError, SchedClassifier, TcAttachType, TestRunOptions};
 use aya::{Ebpf, EbpfError, EbpfLoader, TestRun as _, include_bytes_aligned};
-use flexcp_translator::{FastPath, LEASE_SUBFLOWS, Lease};
+use flexcp_translator::{FastPath, LEASE_SUBFLOWS, Lease, Lent};
 
 /// The programs, compiled by `make bpf`.
 static OBJECT: &[u8] = include_bytes_aligned!("../../../bpf/offload.bpf.o");
@@ -376,9 +376,11 @@ pub struct KernelFastPath {
 }
 
 impl FastPath for KernelFastPath {
-    fn lend(&mut self, slot: Option<u32>, lease: &Lease) -> Option<u32> {
+    fn lend(&mut self, slot: Option<u32>, lease: &Lease, passed: Option<u32>) -> Lent {
         let held = slot.is_some();
-        let slot = slot.or_else(|| self.free.pop())?;
+        let Some(slot) = slot.or_else(|| self.free.pop()) else {
+            return Lent::NoRoom;
+        };
         let known =
             self.lead_to(slot, lease) && self.leases.set(slot, Value(*lease), LOCKED).is_ok();
         if !known {
@@ -386,10 +388,13 @@ impl FastPath for KernelFastPath {
             if !held {
                 self.free.push(slot);
             }
-            return None;
+            return Lent::NoRoom;
         }
-        self.gates.gate(slot).fetch_or(OPEN, Ordering::SeqCst);
-        Some(slot)
+        if self.open(slot, passed) {
+            Lent::Slot(slot)
+        } else {
+            Lent::NotNow
+        }
     }
 
     fn take_back(&mut self, slot: u32) -> Lease {
@@ -406,12 +411,29 @@ impl FastPath for KernelFastPath {
     }
 
     fn passed_up(&self, slot: u32) -> Option<u32> {
-        let count = self.gates.gate(slot).load(Ordering::SeqCst) / ONE_UP;
-        Some(u32::try_from(count & u64::from(u32::MAX)).unwrap_or(0))
+        Some(up_by(self.gates.gate(slot).load(Ordering::SeqCst)))
     }
 }
 
+/// The packets that have gone up by a gate, modulo 2^32.
+fn up_by(gate: u64) -> u32 {
+    u32::try_from((gate / ONE_UP) & u64::from(u32::MAX)).unwrap_or(0)
+}
+
 impl KernelFastPath {
+    /// Opens the gate of a slot, if `passed` packets and no more have gone up by it: the same word counts them, so that
+    /// none slips through between a look and the opening.
+    fn open(&self, slot: u32, passed: Option<u32>) -> bool {
+        let gate = self.gates.gate(slot);
+        let Some(passed) = passed else {
+            gate.fetch_or(OPEN, Ordering::SeqCst);
+            return true;
+        };
+        let open = |word| (up_by(word) == passed).then_some(word | OPEN);
+        gate.fetch_update(Ordering::SeqCst, Ordering::SeqCst, open)
+            .is_ok()
+    }
+
     /// Makes the flows of `lease`, and no others, lead to `slot`.
     fn lead_to(&mut self, slot: u32, lease: &Lease) -> bool {
         let wanted = flows(lease);

@@ -1,6 +1,6 @@
 //! A fast path that translates nothing: it keeps what it is lent and gives it back as it was.
 
-use flexcp_translator::{FastPath, Lease};
+use flexcp_translator::{FastPath, Lease, Lent};
 
 /// A place for each lent connection; whether it is there, and whether the slot is taken.
 #[derive(Default, Debug)]
@@ -9,7 +9,7 @@ pub(crate) struct Shelf {
 }
 
 impl FastPath for Shelf {
-    fn lend(&mut self, slot: Option<u32>, lease: &Lease) -> Option<u32> {
+    fn lend(&mut self, slot: Option<u32>, lease: &Lease, _passed: Option<u32>) -> Lent {
         let free = self.places.iter().position(|&(_, _, taken)| !taken);
         let slot = match slot {
             Some(slot) => slot as usize,
@@ -21,7 +21,7 @@ impl FastPath for Shelf {
             assert!(!self.places[slot].1, "lent twice");
             self.places[slot] = (*lease, true, true);
         }
-        Some(slot as u32)
+        Lent::Slot(slot as u32)
     }
 
     fn take_back(&mut self, slot: u32) -> Lease {

@@ -8,7 +8,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::offload::{FastPath, Lease};
+use crate::offload::{FastPath, Lease, Lent};
 use crate::table::ConnectionId;
 use crate::translator::{TIMER_PROGRESS, Translator, context};
 use crate::{Instant, Verdict};
@@ -25,6 +25,9 @@ const QUIET: Duration = Duration::from_secs(1);
 const READY: usize = 1024;
 /// Pause after the fast path had no room for a connection.
 const REFUSED: Duration = Duration::from_secs(1);
+
+/// What a packet weighs that seems to be on its way although none waits: as many as these, handled while others wait.
+const EMPTY: u8 = 64;
 
 /// No slot has this number.
 const NO_SLOT: u32 = u32::MAX;
@@ -66,6 +69,8 @@ pub(crate) struct Lending {
     ahead: u32,
     /// Packets in a row behind which others were on their way.
     followed: u8,
+    /// The fewest that were on their way behind one of those.
+    fewest: u8,
 }
 
 impl Lender {
@@ -91,6 +96,7 @@ impl Default for Lending {
             handled: 0,
             ahead: 0,
             followed: 0,
+            fewest: u8::MAX,
         }
     }
 }
@@ -104,33 +110,44 @@ impl Lending {
     /// knows.
     ///
     /// What was on its way when the connection got its slot has not been counted there, and what gets lost on the way
-    /// is not counted here: the first makes this say yes too early, the second no for a while.
+    /// is not counted here: the first makes this say yes too early, the second no for a while. The while over, the
+    /// fewest that were on their way count as none.
     fn is_alone(&mut self, fast_path: &dyn FastPath) -> Option<bool> {
-        let passed = fast_path.passed_up(self.slot()?)?;
         self.handled = self.handled.wrapping_add(1);
+        if self.followed == u8::MAX {
+            self.start_from(self.ahead.wrapping_sub(self.fewest.into()));
+        }
+        self.weigh(fast_path, 1)
+    }
+
+    /// The same for one that waits to be lent, now that no packet waits.
+    fn is_alone_at_last(&mut self, fast_path: &dyn FastPath) -> bool {
+        self.weigh(fast_path, EMPTY) != Some(false)
+    }
+
+    fn weigh(&mut self, fast_path: &dyn FastPath, weight: u8) -> Option<bool> {
+        let passed = fast_path.passed_up(self.slot()?)?;
         let ahead = self.handled.wrapping_sub(passed);
-        let alone = ahead.wrapping_sub(self.ahead).cast_signed() >= 0 || self.followed == u8::MAX;
-        if alone {
-            self.ahead = ahead;
-            self.followed = 0;
+        let behind = self.ahead.wrapping_sub(ahead).cast_signed();
+        if behind <= 0 {
+            self.start_from(ahead);
         } else {
-            self.followed += 1;
+            self.followed = self.followed.saturating_add(weight);
+            self.fewest = self.fewest.min(u8::try_from(behind).unwrap_or(u8::MAX));
         }
-        Some(alone)
+        Some(behind <= 0)
     }
 
-    /// Whether nothing has come on its way since.
-    fn is_still_alone(&self, fast_path: &dyn FastPath) -> bool {
-        let passed = self.slot().and_then(|slot| fast_path.passed_up(slot));
-        passed.is_some_and(|passed| self.handled.wrapping_sub(passed) == self.ahead)
+    /// None is on its way when so many more were handled than have passed.
+    const fn start_from(&mut self, ahead: u32) {
+        self.ahead = ahead;
+        self.followed = 0;
+        self.fewest = u8::MAX;
     }
 
-    /// Nothing is on its way.
-    fn settle(&mut self, fast_path: &dyn FastPath) {
-        if let Some(passed) = self.slot().and_then(|slot| fast_path.passed_up(slot)) {
-            self.ahead = self.handled.wrapping_sub(passed);
-            self.followed = 0;
-        }
+    /// Packets that have passed when none is on its way.
+    const fn expected(&self) -> u32 {
+        self.handled.wrapping_sub(self.ahead)
     }
 
     /// The connection has a slot with the fast path, and is not lent.
@@ -266,9 +283,15 @@ impl Translator {
                 continue;
             };
             let lending = &mut connection.lending;
-            lending.settle(&*lender.fast_path);
-            if !lending.lent && lending.steady >= lender.enough(lending, false) {
+            let enough = lender.enough(lending, false);
+            if lending.lent || lending.steady < enough {
+                continue;
+            }
+            if lending.is_alone_at_last(&*lender.fast_path) {
                 self.lend(now, id);
+            } else {
+                // Another is on its way that nobody has seen wait: with that.
+                lending.steady = enough - 1;
             }
         }
     }
@@ -285,8 +308,7 @@ impl Translator {
         let Some(connection) = self.table.get_mut(id) else {
             return;
         };
-        let lending = &connection.lending;
-        if !lending.lent && lending.steady > 0 && lending.is_still_alone(&*lender.fast_path) {
+        if !connection.lending.lent && connection.lending.steady > 0 {
             self.lend(now, id);
         }
     }
@@ -367,17 +389,27 @@ impl Translator {
         let Some(lease) = connection.lease(&self.config, lender.untimed) else {
             return;
         };
-        let Some(slot) = lender.fast_path.lend(connection.lending.slot(), &lease) else {
-            self.counters.offload_refused += 1;
-            connection.lending.look = now + REFUSED;
-            return;
+        let lending = &mut connection.lending;
+        let held = lending.slot();
+        let known = held.and_then(|slot| lender.fast_path.passed_up(slot));
+        let passed = known.map(|_| lending.expected());
+        let slot = match lender.fast_path.lend(held, &lease, passed) {
+            Lent::Slot(slot) => slot,
+            Lent::NotNow => return,
+            Lent::NoRoom => {
+                self.counters.offload_refused += 1;
+                lending.look = now + REFUSED;
+                return;
+            }
         };
         self.counters.offload_lent += 1;
         let deadline = connection.deadline(&self.config);
         let look = deadline.min(now + LOOK).max(now + TIMER_PROGRESS);
-        if connection.lending.slot().is_none() {
+        if held.is_none() {
             connection.lending.slot = slot;
-            connection.lending.settle(&*lender.fast_path);
+            let passed = lender.fast_path.passed_up(slot).unwrap_or(0);
+            let lending = &mut connection.lending;
+            lending.start_from(lending.handled.wrapping_sub(passed));
         }
         connection.lending.lent = true;
         connection.lending.look = look;

@@ -18,9 +18,9 @@ pub const LEASE_UPS: usize = 16;
 /// Every call is an exchange of plain state. Between [`lend`](Self::lend) and [`take_back`](Self::take_back) the
 /// state is the fast path's.
 pub trait FastPath: Debug + Send {
-    /// Lends a connection. `slot`: where it was lent before, unless that was [released](Self::release). `None`:
-    /// there is no room, or the fast path can't have it.
-    fn lend(&mut self, slot: Option<u32>, lease: &Lease) -> Option<u32>;
+    /// Lends a connection. `slot`: where it was lent before, unless that was [released](Self::release). `passed`: only
+    /// if so many of its packets have [passed](Self::passed_up) and no more, as a later one would overtake those.
+    fn lend(&mut self, slot: Option<u32>, lease: &Lease, passed: Option<u32>) -> Lent;
     /// Takes a connection back: when this returns, the fast path touches it no more.
     fn take_back(&mut self, slot: u32) -> Lease;
     /// Frees a slot whose connection has been taken back.
@@ -30,6 +30,17 @@ pub trait FastPath: Debug + Send {
     fn passed_up(&self, _slot: u32) -> Option<u32> {
         None
     }
+}
+
+/// What came of lending a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lent {
+    /// It is lent, in this slot.
+    Slot(u32),
+    /// Another of its packets has passed the fast path on its way up.
+    NotNow,
+    /// There is no room, or the fast path can't have it.
+    NoRoom,
 }
 
 /// Equally long mappings one behind the other.

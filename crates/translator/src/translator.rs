@@ -258,10 +258,8 @@ impl Translator {
         }
         let same = connection.isn_client.0 == segment.tcp.seq;
         match connection.phase {
-            // A client that asks again has not heard of the reset. One that was answered has no use for its SYN.
-            Phase::Reset(_) => !same || connection.remote.is_none(),
             // Its own SYN has come long since; this one was held up on the way.
-            Phase::Closed(_) | Phase::SynSent | Phase::SynReceived => !same,
+            Phase::Reset(_) | Phase::Closed(_) | Phase::SynSent | Phase::SynReceived => !same,
             // A live one is the server's to ask about (RFC 5961 section 4): anybody can send a SYN.
             Phase::Plain | Phase::Fallback => {
                 let over = connection.is_finished() || connection.plain_reset;

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use flexcp_io::{KernelFastPath, Offload, PacketSocket, Tried};
 use flexcp_simulator::{Kernel, Taken, run_on};
-use flexcp_translator::{FastPath, Lease, LeaseSubflow};
+use flexcp_translator::{FastPath, Lease, LeaseSubflow, Lent};
 
 use crate::host::{ip, set_sysctl};
 
@@ -14,6 +14,14 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ("offload_lent_connection_comes_back_as_it_was", comes_back),
     ("offload_simulated_connections_are_translated_alike", seeds),
 ];
+
+/// The slot that a connection got.
+pub(crate) fn slot_of(lent: Lent) -> u32 {
+    let Lent::Slot(slot) = lent else {
+        panic!("not lent: {lent:?}");
+    };
+    slot
+}
 
 /// Where the simulator's packets would leave.
 pub(crate) fn network() {
@@ -52,14 +60,15 @@ fn comes_back() {
     let slots: Vec<_> = (0..16)
         .map(|port| {
             lease.source_port = port;
-            path.lend(None, &lease).unwrap()
+            slot_of(path.lend(None, &lease, None))
         })
         .collect();
-    assert_eq!(path.lend(None, &lease), None, "there are 16 slots");
+    let full = path.lend(None, &lease, None);
+    assert_eq!(full, Lent::NoRoom, "there are 16 slots");
     lease.source_port = 5;
     assert_eq!(path.take_back(slots[5]), lease);
     path.release(slots[5]);
-    assert_eq!(path.lend(None, &lease), Some(slots[5]));
+    assert_eq!(path.lend(None, &lease, None), Lent::Slot(slots[5]));
     // Every device that carries Ethernet frames takes the programs.
     offload.attach("out").unwrap();
 }

@@ -4,11 +4,11 @@
 use std::net::IpAddr;
 
 use flexcp_io::{KernelFastPath, Offload, Tried};
-use flexcp_translator::{FastPath as _, LEASE_RUNS, LEASE_UPS, Lease, MappingRun, UpRun};
+use flexcp_translator::{FastPath as _, LEASE_RUNS, LEASE_UPS, Lease, Lent, MappingRun, UpRun};
 use flexcp_wire::TcpFlags;
 
 use crate::host::ip;
-use crate::offload::{Beside, DEVICE, network};
+use crate::offload::{Beside, DEVICE, network, slot_of};
 use crate::offload_packets::{
     CLIENTS, NOW, OUTSTANDING, Out, PORTS, Packet, SERVER, ack_down, ack_up, addr, alike,
     data_down, data_up, data_up_with, dss, lease, read, timestamps,
@@ -52,7 +52,7 @@ impl Rules {
     /// Lends, tries, takes back.
     fn run(&mut self, lease: &Lease, packet: &Packet) -> (Tried, Option<&'static str>, Lease) {
         let before = self.counts();
-        let slot = self.path.lend(None, lease).unwrap();
+        let slot = slot_of(self.path.lend(None, lease, None));
         let tried = self.offload.try_packet(DEVICE, NOW, &packet.frame());
         let back = self.path.take_back(slot);
         self.path.release(slot);
@@ -122,7 +122,7 @@ impl Rules {
     /// The packet, whose checksum the kernel has still to complete, is translated: the ACK that leaves with it.
     #[track_caller]
     pub(crate) fn ack_of_incomplete(&mut self, lease: &Lease, packet: &Packet) -> Out {
-        let slot = self.path.lend(None, lease).unwrap();
+        let slot = slot_of(self.path.lend(None, lease, None));
         let tried = self.offload.try_packet(DEVICE, NOW, &incomplete(packet));
         self.path.take_back(slot);
         self.path.release(slot);
@@ -609,7 +609,7 @@ fn either() {
     classed.ip.traffic_class = 0x10;
     rules.passes("route", &lease, &classed);
     // Its gate is closed, though its flows lead here.
-    let slot = rules.path.lend(None, &lease).unwrap();
+    let slot = slot_of(rules.path.lend(None, &lease, None));
     rules.path.take_back(slot);
     let before = rules.counts();
     let frame = data_down(&lease).frame();
@@ -625,7 +625,7 @@ fn either() {
 /// For the translator, which asks whether some of it still waits.
 fn what_goes_up_is_counted(rules: &mut Rules) {
     let lease = lease();
-    let slot = rules.path.lend(None, &lease).unwrap();
+    let slot = slot_of(rules.path.lend(None, &lease, None));
     let first = rules.path.passed_up(slot).unwrap();
     let up = |rules: &mut Rules, packet: &Packet| {
         let _ = rules
@@ -641,8 +641,11 @@ fn what_goes_up_is_counted(rules: &mut Rules) {
     assert_eq!(up(rules, &flagged), 2);
     rules.path.take_back(slot);
     assert_eq!(up(rules, &data_up(&lease)), 3, "not lent");
-    rules.path.lend(Some(slot), &lease).unwrap();
-    assert_eq!(up(rules, &data_up(&lease)), 3, "translated again");
+    let again = rules.path.lend(Some(slot), &lease, Some(first + 2));
+    assert_eq!(again, Lent::NotNow, "one more has passed");
+    assert_eq!(up(rules, &data_up(&lease)), 4, "still not lent");
+    slot_of(rules.path.lend(Some(slot), &lease, Some(first + 4)));
+    assert_eq!(up(rules, &data_up(&lease)), 4, "translated again");
     rules.path.take_back(slot);
     rules.path.release(slot);
 }
@@ -687,7 +690,7 @@ fn headers_that_pass(rules: &mut Rules, lease: &Lease, good: &Packet) {
         rules.passes("checksum", lease, &damaged);
     }
     // The kernel has still to complete it.
-    let slot = rules.path.lend(None, lease).unwrap();
+    let slot = slot_of(rules.path.lend(None, lease, None));
     let tried = rules.offload.try_packet(DEVICE, NOW, &incomplete(good));
     let tried = tried.unwrap();
     assert!(matches!(tried, Tried::Translated(_)), "{tried:?}");

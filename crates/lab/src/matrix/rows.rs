@@ -215,7 +215,10 @@ fn middleboxes() -> Vec<Row> {
             back: "mss=536",
             ..row("mss-536", "mss=536")
         },
-        row("window-scale-4", "wscale=4"),
+        // The server's windows look like an eighth to the client, and those of the client like a sixty-fourth to the
+        // server. The other way round a client would send one segment at a time, and wait for the delayed ACK of each.
+        row("window-scale-4", "wscale=4").only(UP),
+        row("window-scale-7", "wscale=7").only(DOWN),
         row("shift-timestamps", "shift-ts=100000"),
         row("double-capable", "double=mptcp@syn")
             .only(UP)

@@ -162,18 +162,61 @@ fn where_packets_wait_those_that_get_lost_are_waited_for_no_longer_than_255() {
         let _ = t.server(&data(n));
     }
     t.backlog(true);
-    // Of two that passed one never comes.
+    // Of two that passed one never comes. Behind every other packet there is one that does.
     for n in 0..255 {
-        shelf.passed(n + 2);
+        shelf.passed(n + 2 + (n + 1) % 2);
         let _ = t.client(0, &ack(0));
         assert_eq!(shelf.leases(), [], "{n}");
     }
-    shelf.passed(257);
+    shelf.passed(258);
+    let _ = t.client(0, &ack(0));
+    assert_eq!(shelf.leases(), [], "there is one behind it");
+    shelf.passed(258);
     let _ = t.client(0, &ack(1));
     assert_eq!(shelf.leases().len(), 1);
     t.uncompared();
     let moved = t.moved();
     assert!(moved.starts_with("offload_lent+2"), "{moved}");
+}
+
+#[test]
+fn where_no_packet_waits_one_on_its_way_is_waited_for_but_one_that_got_lost_not_for_long() {
+    let shelf = Shelf::new(8);
+    let mut t = Setup::new().ts().established();
+    t.fast_path(&shelf);
+    shelf.passed(0);
+    for n in 0..2 {
+        let _ = t.server(&data(n));
+    }
+    assert_eq!(shelf.leases().len(), 1);
+    shelf.passed(1);
+    let _ = t.server(&data(2));
+    // One has passed and is not there yet.
+    shelf.passed(3);
+    let _ = t.server(&data(3));
+    assert_eq!(shelf.leases(), []);
+    // It comes.
+    let _ = t.server(&data(4));
+    assert_eq!(shelf.leases().len(), 1);
+    // Of the next two one never does.
+    for n in 5..8 {
+        shelf.passed(n);
+        let _ = t.server(&data(n));
+        assert_eq!(shelf.leases(), [], "{n}");
+    }
+    let mut packets = 0;
+    while shelf.leases().is_empty() && packets < 10 {
+        packets += 1;
+        shelf.passed(7 + packets);
+        let _ = t.client(0, &ack(0));
+    }
+    assert_eq!(packets, 3);
+    t.uncompared();
+    let moved = t.moved();
+    assert!(
+        moved.starts_with("offload_lent+3 offload_taken_back+2"),
+        "{moved}"
+    );
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex};
 
 use flexcp_translator::{
-    Config, FastPath, Frame, Instant, Lease, Payload, Translator, Verdict, internals,
+    Config, FastPath, Frame, Instant, Lease, Lent, Payload, Translator, Verdict, internals,
 };
 use flexcp_wire::Offload;
 
@@ -27,7 +27,10 @@ struct Place {
 }
 
 impl FastPath for Shelf {
-    fn lend(&mut self, slot: Option<u32>, lease: &Lease) -> Option<u32> {
+    fn lend(&mut self, slot: Option<u32>, lease: &Lease, passed: Option<u32>) -> Lent {
+        if slot.is_some_and(|slot| self.passed_up(slot) != passed) {
+            return Lent::NotNow;
+        }
         let mut places = self.places.lock().expect("one thread");
         let place = Place {
             lease: *lease,
@@ -40,7 +43,7 @@ impl FastPath for Shelf {
             None => free().unwrap_or(places.len()),
         };
         if slot >= self.room {
-            return None;
+            return Lent::NoRoom;
         }
         if slot == places.len() {
             places.push(place);
@@ -48,7 +51,7 @@ impl FastPath for Shelf {
             assert!(!places[slot].lent, "lent twice");
             places[slot] = place;
         }
-        u32::try_from(slot).ok()
+        Lent::Slot(u32::try_from(slot).expect("few slots"))
     }
 
     fn take_back(&mut self, slot: u32) -> Lease {
