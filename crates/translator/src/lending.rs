@@ -16,7 +16,7 @@ use crate::{Instant, Verdict};
 /// So many packets in a row, and a connection runs its steady course.
 const STEADY: u8 = 2;
 /// The same for one that has no slot yet: one that ends after a few packets is not worth the calls.
-const FIRST: u8 = 10;
+const FIRST: u8 = 20;
 /// A lent connection is taken back and looked at after this time: the fast path keeps no timers.
 pub(crate) const LOOK: Duration = Duration::from_secs(2);
 /// One whose last packet is older than this then has no need of the fast path.
