@@ -86,6 +86,12 @@ regressions! {
     stream / "ack-without-mptcp-beside-a-join" ack_without_mptcp_beside_a_join;
     /// The checker took a join for complete that its client had reset.
     stream / "join-that-its-client-has-reset" join_that_its_client_has_reset;
+    /// The reset of a subflow that FlexCP had given up was repeated once its client had come back from there, and the
+    /// checker took it for the new subflow's.
+    legs / "reset-again-after-another-join-from-there" reset_again_after_another_join_from_there;
+    /// The checker believed the ACK of a client's packet that was dropped for its mapping, and then took the server's
+    /// number for one from elsewhere.
+    stream / "ack-in-a-packet-with-a-bad-mapping" ack_in_a_packet_with_a_bad_mapping;
     /// A value with a line break was quoted as it was.
     config / "two-lines-in-a-message" two_lines_in_a_message;
 }

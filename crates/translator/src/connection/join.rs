@@ -155,6 +155,12 @@ impl Connection {
     /// Puts a subflow in the first free slot. The initial one's stays: what it agreed on with the server
     /// holds for the whole connection.
     fn seat(&mut self, subflow: Subflow) -> Option<SubflowIndex> {
+        for old in &mut self.subflows {
+            // A client that comes back from there has heard of it; told again, it would take it for the new one's.
+            if old.ends() == subflow.ends() {
+                old.given_up = None;
+            }
+        }
         if let Some(free) = self.free_slot() {
             *self.subflow_mut(free) = subflow;
             return Some(free);

@@ -299,13 +299,13 @@ fn flexcps_own_fin_is_repeated_once_the_hole_before_it_is_closed_however_late() 
     let _ = t.server("F. 101:101(0) ack 2");
     let _ = t.client(1, "F. 1:1(0) ack 101 <dss ack 102>");
     let _ = t.client(0, "F. 1:1(0) ack 1 <dss ack 102>");
-    for at in (500..=40_000).step_by(500) {
+    for at in (500..=70_000).step_by(500) {
         t.at(at);
         let _ = t.timeout();
         let _ = t.client(0, ". 2:2(0) ack 1 <dss ack 102>");
     }
     let _ = t.client(0, ". 2:2(0) ack 101 <dss ack 102>");
-    t.at(41_000);
+    t.at(71_000);
     t.timeout()
         .gives(&["client0 F. 101:101(0) ack 2 win 64 <dss ack 2>"]);
     let _ = t.moved();
@@ -384,6 +384,24 @@ fn given_up_subflow_hears_of_it_again_though_another_has_joined_since() {
     let told: Vec<_> = outcome.lines().iter().map(|line| &line[..7]).collect();
     // The first of them had to make room.
     assert_eq!(told, ["drop no", "client4", "client2", "client3"]);
+    let _ = t.moved();
+}
+
+#[test]
+fn given_up_subflow_hears_nothing_of_it_once_its_client_comes_back_from_there() {
+    let setup = Setup::new();
+    let mut t = setup.clone().two_subflows();
+    setup.join(&mut t, 2);
+    let _ = t.client(2, "R 1:1(0) win 0");
+    let _ = t.client(1, "P. 1:101(100) ack 1");
+    // It takes the place of the other one.
+    t.restart(1);
+    let _ = t.client(1, "S 0:0(0) win 65535 <mss 1460,sackok,ws 8,join>");
+    let _ = t.client(0, "R 1:1(0) win 0");
+    t.at(1000);
+    t.server("P. 1:101(100) ack 1").gives(&["drop no_subflow"]);
+    let _ = t.client(1, ". 1:1(0) ack 1 win 512 <join>");
+    assert_eq!(t.subflows(), ["1 active"]);
     let _ = t.moved();
 }
 
