@@ -92,6 +92,8 @@ regressions! {
     /// The checker believed the ACK of a client's packet that was dropped for its mapping, and then took the server's
     /// number for one from elsewhere.
     stream / "ack-in-a-packet-with-a-bad-mapping" ack_in_a_packet_with_a_bad_mapping;
+    /// The checker held against FlexCP what stood in a SYN/ACK that was relayed: the client had left MPTCP.
+    icmp / "relayed-syn-ack-with-another-option" relayed_syn_ack_with_another_option;
     /// A value with a line break was quoted as it was.
     config / "two-lines-in-a-message" two_lines_in_a_message;
 }

@@ -107,7 +107,10 @@ impl Connection {
             Rule::AckToClient,
             || "SYN/ACK that acknowledges something else".into(),
         );
-        if let Some(kind) = packet.options.unknown {
+        // What is relayed is the server's own.
+        if let Some(kind) = packet.options.unknown
+            && (index > 0 || !self.may_relay())
+        {
             report.add(Rule::Size, format!("option {kind} that nobody offered"));
         }
         if let Some(CapableKeys::SynAck { sender }) =
