@@ -382,12 +382,10 @@ impl Translator {
                 }
                 connection.handle_syn_ack(&mut ctx, segment, frame)
             }
-            // A challenge ACK (RFC 5961): the server still knows an earlier connection. The client's answer
-            // ends that.
-            Phase::SynSent if segment.payload.is_empty() => {
-                relay(connection.subflow(INITIAL).ends(), segment, frame)
-            }
-            Phase::SynSent | Phase::SynReceived => Verdict::Drop(DropReason::Unexpected),
+            // The server still knows an earlier connection: a challenge ACK (RFC 5961), whose answer ends that, or its
+            // data. Anybody can have sent the SYN, and what is only forwarded FlexCP does not know.
+            Phase::SynSent => relay(connection.subflow(INITIAL).ends(), segment, frame),
+            Phase::SynReceived => Verdict::Drop(DropReason::Unexpected),
             Phase::Established | Phase::Closed(_) => {
                 connection.handle_down(&mut ctx, segment, frame)
             }

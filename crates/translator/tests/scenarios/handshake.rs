@@ -255,6 +255,17 @@ fn syn_sent_challenge_of_the_servers_reaches_the_client() {
 }
 
 #[test]
+fn syn_sent_data_of_a_connection_that_is_only_forwarded_passes() {
+    // The SYN was anybody's: on these ports there is a connection that FlexCP does not know.
+    let mut t = Scenario::syn_sent();
+    t.client(0, "P. 501:601(100) ack 901 win 512")
+        .gives(&["server P. 501:601(100) ack 901 win 512"]);
+    t.server("P. 901:1001(100) ack 601 win 512")
+        .gives(&["client0 P. 901:1001(100) ack 601 win 512"]);
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
 fn syn_sent_refusal_reaches_the_client() {
     let mut t = Scenario::syn_sent();
     t.server("R. 0:0(0) ack 1 win 0")
