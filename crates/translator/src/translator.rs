@@ -383,9 +383,12 @@ impl Translator {
                 connection.handle_syn_ack(&mut ctx, segment, frame)
             }
             // The server still knows an earlier connection: a challenge ACK (RFC 5961), whose answer ends that, or its
-            // data. Anybody can have sent the SYN, and what is only forwarded FlexCP does not know.
-            Phase::SynSent => relay(connection.subflow(INITIAL).ends(), segment, frame),
-            Phase::SynReceived => Verdict::Drop(DropReason::Unexpected),
+            // data. On the client's own ports that is the client's: anybody can have sent the SYN, and what is only
+            // forwarded FlexCP does not know. On a port of FlexCP's it may be another client's.
+            Phase::SynSent if segment.payload.is_empty() || connection.keeps_ends() => {
+                relay(connection.subflow(INITIAL).ends(), segment, frame)
+            }
+            Phase::SynSent | Phase::SynReceived => Verdict::Drop(DropReason::Unexpected),
             Phase::Established | Phase::Closed(_) => {
                 connection.handle_down(&mut ctx, segment, frame)
             }

@@ -315,6 +315,11 @@ impl Connection {
         }
     }
 
+    /// The server sees the client's own address and port (transparent mode).
+    pub(crate) fn keeps_ends(&self) -> bool {
+        self.server_ends() == self.subflow(INITIAL).flow()
+    }
+
     /// TCP sequence number of the client's data.
     #[allow(clippy::cast_possible_truncation, reason = "TCP sees the low 32 bits")]
     pub(crate) fn up_seq(&self, dsn: Dsn) -> TcpSeq {

@@ -59,6 +59,15 @@ fn start_back_ends_are_taken_in_turn() {
 }
 
 #[test]
+fn syn_sent_data_of_an_earlier_connection_on_that_port_stays_where_it_is() {
+    // It may be another client's.
+    let mut t = Setup::new().backends(1).syn_sent();
+    t.server("P. 901:1001(100) ack 601 win 512")
+        .gives(&["drop unexpected"]);
+    assert_eq!(t.moved(), "unexpected+1");
+}
+
+#[test]
 fn syn_sent_refused_goes_to_the_next_back_end_with_the_same_syn() {
     let mut t = Setup::new().backends(2).syn_sent();
     t.server(REFUSED).gives(&[&syn_up(1)]);
