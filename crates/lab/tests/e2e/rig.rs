@@ -73,20 +73,20 @@ pub(crate) fn with_config(
     ensure_same(&before, &kernel_state(lab.proxy())?)
 }
 
-/// A configuration that forgets closed connections soon.
+/// A configuration that forgets closed connections soon, but not before a client has repeated its FIN:
+/// what comes for a connection that is not known goes to the server.
 pub(crate) fn config(lab: &Lab, services: &str) -> String {
-    daemon::config(lab, &lingering("200ms", services))
+    daemon::config(lab, &forgetful(services))
 }
 
 /// The same for several workers, and how packets come to them.
 pub(crate) fn config_of_workers(lab: &Lab, workers: u16, steering: &str, services: &str) -> String {
     let device = format!("workers = {workers}\nsteering = {steering:?}\npin = true");
-    // A starved client repeats its last FIN late; then FlexCP has to know the connection still.
-    daemon::config_of_device(lab, &device, &lingering("1s", services))
+    daemon::config_of_device(lab, &device, &forgetful(services))
 }
 
-fn lingering(linger: &str, services: &str) -> String {
-    format!("[timeouts]\nlinger = \"{linger}\"\nhalf_open = \"3s\"\n\n{services}")
+fn forgetful(services: &str) -> String {
+    format!("[timeouts]\nlinger = \"1s\"\nhalf_open = \"3s\"\n\n{services}")
 }
 
 impl Rig {
