@@ -96,4 +96,7 @@ regressions! {
     icmp / "relayed-syn-ack-with-another-option" relayed_syn_ack_with_another_option;
     /// A value with a line break was quoted as it was.
     config / "two-lines-in-a-message" two_lines_in_a_message;
+    /// The server ACKed what had not come, with a window of nothing, then less, with a large window: the checker
+    /// took the first for believed and the other for old, and the span for that of the SYN/ACK's window.
+    stream / "window-behind-an-ack-of-nothing" window_behind_an_ack_of_nothing_counts;
 }
