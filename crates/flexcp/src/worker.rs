@@ -1,5 +1,6 @@
 //! A worker: one thread that owns one queue of the device and one translator, and takes every packet
-//! from the one through the other and back. It takes no lock and allocates nothing for a packet.
+//! from the one through the other and back. It takes no lock and allocates nothing for a packet. Small packets
+//! go out together, before the worker sleeps or lends a connection.
 //!
 //! Others reach it through a [`WorkerHandle`]: what they ask is answered between two batches. Workers beside
 //! each other have nothing in common but the rings between them.
@@ -14,7 +15,7 @@ use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
 use std::thread;
 use std::time::Duration;
 
-use flexcp_io::{PacketBuffer, Tun, Waker};
+use flexcp_io::{PacketBuffer, SendBatch, Tun, Waker};
 use flexcp_translator::{
     Config, ConnectionView, Counters, Drops, Exceptions, FastPath, Frame, Instant, Translator,
     Verdict,
@@ -41,6 +42,11 @@ pub struct Worker {
 /// From the device through the translator and back.
 struct Path {
     tun: Tun,
+    batch: SendBatch,
+    /// There is a fast path, and packets go on waiting: a connection may be lent with one that is just about to be
+    /// sent ([`Translator::note_backlog`]), so nothing of its may be kept.
+    at_once: bool,
+    lends: bool,
     translator: Translator,
     carrier: CarrierCounters,
     memory: Memory,
@@ -122,6 +128,9 @@ impl Worker {
                 number,
                 path: Path {
                     tun,
+                    batch: SendBatch::new(),
+                    at_once: false,
+                    lends: false,
                     translator: Translator::new(config, seed),
                     carrier: CarrierCounters::default(),
                     memory,
@@ -139,6 +148,7 @@ impl Worker {
 
     /// Lends what needs no decision to a fast path.
     pub fn offload(&mut self, fast_path: Box<dyn FastPath>) {
+        self.path.lends = true;
         self.path.translator.set_fast_path(fast_path);
     }
 
@@ -198,6 +208,8 @@ impl Worker {
         let path = &mut self.path;
         for _ in 0..BATCH {
             let Some(mut frame) = path.tun.receive(&mut self.buffer)? else {
+                path.batch.flush(&path.tun);
+                path.at_once = false;
                 path.translator.lend_ready(now());
                 path.translator.make_keys(KEYS);
                 return Ok(());
@@ -216,6 +228,8 @@ impl Worker {
                 path.lend_sent();
             }
         }
+        path.batch.flush(&path.tun);
+        path.at_once = path.lends;
         path.translator.note_backlog();
         Ok(())
     }
@@ -241,6 +255,7 @@ impl Worker {
             }
             handover.give_back(from, parcel.buffer);
         }
+        path.batch.flush(&path.tun);
     }
 
     fn answer(&mut self) -> std::ops::ControlFlow<()> {
@@ -268,6 +283,7 @@ impl Path {
             drops: *self.translator.drops(),
             carrier: CarrierCounters {
                 malformed_rx: self.tun.malformed(),
+                send_failed: self.batch.failed(),
                 steering_full: handover.map_or(0, Handover::refused),
                 ..self.carrier
             },
@@ -275,10 +291,8 @@ impl Path {
     }
 
     fn translate(&mut self, frame: &mut Frame<'_>) {
-        if self.translator.handle_packet(now(), frame) == Verdict::Forward
-            && self.tun.send(frame).is_err()
-        {
-            self.carrier.send_failed += 1;
+        if self.translator.handle_packet(now(), frame) == Verdict::Forward {
+            self.batch.send(&self.tun, frame, self.at_once);
         }
     }
 
@@ -289,18 +303,14 @@ impl Path {
             handover.update(&mut self.translator);
         }
         while let Some(transmit) = self.translator.poll_transmit() {
-            if self
-                .tun
-                .send_transmit(&transmit, buffer.as_bytes())
-                .is_err()
-            {
-                self.carrier.send_failed += 1;
-            }
+            self.batch
+                .send_transmit(&self.tun, &transmit, buffer.as_bytes(), self.at_once);
         }
     }
 
     fn lend_sent(&mut self) {
         if self.translator.lends_when_sent() {
+            self.batch.flush(&self.tun);
             self.translator.lend_sent(now());
         }
     }
@@ -310,6 +320,7 @@ impl Path {
         if due.is_some_and(|due| due <= now()) {
             self.translator.handle_timeout(now());
             self.transmit(handover, buffer);
+            self.batch.flush(&self.tun);
             let counters = self.translator.counters();
             let open = counters.connections_opened - counters.connections_closed;
             self.memory.note(open);

@@ -13,6 +13,7 @@
     reason = "each unsafe block tells why it is sound"
 )]
 
+mod batch;
 mod event;
 mod kernel;
 mod memory;
@@ -23,6 +24,7 @@ mod signal;
 mod steering;
 mod tun;
 
+pub use batch::SendBatch;
 pub use event::{Ready, Waker, monotonic_micros, random_bytes, wait};
 pub use kernel::{
     Diversion, Family, JournalError, KernelError, KernelTables, NetlinkError, PROTOCOL, Plan,

@@ -134,14 +134,7 @@ impl Tun {
     /// not fit its packet. Anything else is what writing reports, such as that the device is down
     /// (`EIO`).
     pub fn send(&self, frame: &mut Frame<'_>) -> io::Result<()> {
-        let offload = frame.offload;
-        let (ip_header_len, tcp_header_len) = if needs_lengths(&offload) {
-            header_lengths(frame.packet())?
-        } else {
-            (0, 0)
-        };
-        let mut header = [0; VNET_HEADER_LEN];
-        emit_vnet(&offload, ip_header_len, tcp_header_len, &mut header);
+        let header = vnet_header(frame)?;
         let (buf, range) = frame.parts_mut();
         let Some(start) = range.start.checked_sub(VNET_HEADER_LEN) else {
             return self.write_parts(&[IoSlice::new(&header), IoSlice::new(&buf[range])]);
@@ -157,19 +150,10 @@ impl Tun {
     /// # Errors
     /// As [`Tun::send`]; `InvalidInput` also when the payload lies outside of `frame_buffer`.
     pub fn send_transmit(&self, transmit: &Transmit, frame_buffer: &[u8]) -> io::Result<()> {
-        let payload = match &transmit.payload {
-            Payload::None => &[],
-            Payload::Frame(range) => frame_buffer
-                .get(range.clone())
-                .ok_or_else(|| invalid("the payload lies outside of the frame's buffer"))?,
-            Payload::Zeros(len) => ZEROS
-                .get(..*len)
-                .ok_or_else(|| invalid("more filler than a packet can hold"))?,
-        };
         self.send_parts(
             transmit.header(),
             transmit.ip_header_len(),
-            payload,
+            payload_of(transmit, frame_buffer)?,
             &transmit.offload,
         )
     }
@@ -197,6 +181,12 @@ impl Tun {
             IoSlice::new(headers),
             IoSlice::new(payload),
         ])
+    }
+
+    /// Writes a packet that [`put`] or [`put_transmit`] has put together.
+    pub(crate) fn write(&self, bytes: &[u8]) -> io::Result<()> {
+        rustix::io::retry_on_intr(|| rustix::io::write(&self.file, bytes))?;
+        Ok(())
     }
 
     fn write_parts(&self, parts: &[IoSlice<'_>]) -> io::Result<()> {
@@ -363,6 +353,66 @@ fn set_header_size(file: &File) -> Result<(), Errno> {
 fn set_offloads(file: &File) -> Result<(), Errno> {
     // SAFETY: TUNSETOFFLOAD takes the flags themselves as its argument, no pointer.
     unsafe { ioctl(file, IntegerSetter::<TUNSETOFFLOAD>::new_usize(OFFLOADS)) }
+}
+
+/// Puts what [`Tun::send`] would write at the beginning of `room`; gives its length.
+pub(crate) fn put(frame: &Frame<'_>, room: &mut [u8]) -> io::Result<usize> {
+    join(&[&vnet_header(frame)?, frame.packet()], room)
+}
+
+/// Puts what [`Tun::send_transmit`] would write at the beginning of `room`; gives its length.
+pub(crate) fn put_transmit(
+    transmit: &Transmit,
+    frame_buffer: &[u8],
+    room: &mut [u8],
+) -> io::Result<usize> {
+    let payload = payload_of(transmit, frame_buffer)?;
+    let header = transmit.header();
+    let tcp_header_len = header.len() - transmit.ip_header_len();
+    let mut vnet = [0; VNET_HEADER_LEN];
+    emit_vnet(
+        &transmit.offload,
+        transmit.ip_header_len(),
+        tcp_header_len,
+        &mut vnet,
+    );
+    join(&[&vnet, header, payload], room)
+}
+
+fn join(parts: &[&[u8]], room: &mut [u8]) -> io::Result<usize> {
+    let mut end = 0;
+    for part in parts {
+        let place = room.get_mut(end..end + part.len());
+        place
+            .ok_or_else(|| invalid("no room for the packet"))?
+            .copy_from_slice(part);
+        end += part.len();
+    }
+    Ok(end)
+}
+
+fn vnet_header(frame: &Frame<'_>) -> io::Result<[u8; VNET_HEADER_LEN]> {
+    let offload = frame.offload;
+    let (ip_header_len, tcp_header_len) = if needs_lengths(&offload) {
+        header_lengths(frame.packet())?
+    } else {
+        (0, 0)
+    };
+    let mut header = [0; VNET_HEADER_LEN];
+    emit_vnet(&offload, ip_header_len, tcp_header_len, &mut header);
+    Ok(header)
+}
+
+fn payload_of<'b>(transmit: &Transmit, frame_buffer: &'b [u8]) -> io::Result<&'b [u8]> {
+    match &transmit.payload {
+        Payload::None => Ok(&[]),
+        Payload::Frame(range) => frame_buffer
+            .get(range.clone())
+            .ok_or_else(|| invalid("the payload lies outside of the frame's buffer")),
+        Payload::Zeros(len) => ZEROS
+            .get(..*len)
+            .ok_or_else(|| invalid("more filler than a packet can hold")),
+    }
 }
 
 fn needs_lengths(offload: &Offload) -> bool {

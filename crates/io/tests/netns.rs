@@ -3,6 +3,8 @@
 //!
 //! Needs root (`CAP_SYS_ADMIN` for the namespaces); without it the tests are reported as ignored.
 
+#[path = "netns/batch.rs"]
+mod batch;
 #[path = "netns/carrier.rs"]
 mod carrier;
 #[path = "netns/failure.rs"]
@@ -37,6 +39,7 @@ fn main() {
         eprintln!("not run: network namespaces need root (CAP_SYS_ADMIN, CAP_NET_ADMIN)");
     }
     let tests: Vec<(&str, fn())> = [
+        batch::TESTS,
         carrier::TESTS,
         tables::TESTS,
         failure::TESTS,
