@@ -99,4 +99,7 @@ regressions! {
     /// The server ACKed what had not come, with a window of nothing, then less, with a large window: the checker
     /// took the first for believed and the other for old, and the span for that of the SYN/ACK's window.
     stream / "window-behind-an-ack-of-nothing" window_behind_an_ack_of_nothing_counts;
+    /// The same kind of server said less than its SYN/ACK's window, and FlexCP let data beyond that go: the checker
+    /// held the data against the larger one.
+    stream / "window-that-shrinks-from-that-of-the-syn-ack" window_that_shrinks_from_that_of_the_syn_ack;
 }

@@ -42,9 +42,12 @@ impl Connection {
             self.up.acknowledge(ack);
             let edge = ack + window;
             self.up.edge = self.up.edge.max(edge);
-            if self.trusts(Side::Server) {
-                self.up.last_edge = self.up.last_edge.max(edge);
-            }
+            // Which of a dishonest one's windows the proxy goes by, nobody can say.
+            self.up.last_edge = if self.trusts(Side::Server) {
+                self.up.last_edge.max(edge)
+            } else {
+                self.up.last_edge.min(edge)
+            };
         }
         for &(left, right) in packet.options.sack.as_slice() {
             let (left, right) = (self.up.at_seq(left), self.up.at_seq(right));
