@@ -42,11 +42,8 @@ pub struct Worker {
 /// From the device through the translator and back.
 struct Path {
     tun: Tun,
+    /// Packets that are not on their way yet. Empty whenever a connection may be lent.
     batch: SendBatch,
-    /// There is a fast path, and packets go on waiting: a connection may be lent with one that is just about to be
-    /// sent ([`Translator::note_backlog`]), so nothing of its may be kept.
-    at_once: bool,
-    lends: bool,
     translator: Translator,
     carrier: CarrierCounters,
     memory: Memory,
@@ -129,8 +126,6 @@ impl Worker {
                 path: Path {
                     tun,
                     batch: SendBatch::new(),
-                    at_once: false,
-                    lends: false,
                     translator: Translator::new(config, seed),
                     carrier: CarrierCounters::default(),
                     memory,
@@ -148,7 +143,6 @@ impl Worker {
 
     /// Lends what needs no decision to a fast path.
     pub fn offload(&mut self, fast_path: Box<dyn FastPath>) {
-        self.path.lends = true;
         self.path.translator.set_fast_path(fast_path);
     }
 
@@ -208,9 +202,7 @@ impl Worker {
         let path = &mut self.path;
         for _ in 0..BATCH {
             let Some(mut frame) = path.tun.receive(&mut self.buffer)? else {
-                path.batch.flush(&path.tun);
-                path.at_once = false;
-                path.translator.lend_ready(now());
+                path.lend_ready();
                 path.translator.make_keys(KEYS);
                 return Ok(());
             };
@@ -229,7 +221,6 @@ impl Worker {
             }
         }
         path.batch.flush(&path.tun);
-        path.at_once = path.lends;
         path.translator.note_backlog();
         Ok(())
     }
@@ -292,7 +283,8 @@ impl Path {
 
     fn translate(&mut self, frame: &mut Frame<'_>) {
         if self.translator.handle_packet(now(), frame) == Verdict::Forward {
-            self.batch.send(&self.tun, frame, self.at_once);
+            let at_once = self.translator.lends_before_sent();
+            self.batch.send(&self.tun, frame, at_once);
         }
     }
 
@@ -302,10 +294,16 @@ impl Path {
         if let Some(handover) = handover {
             handover.update(&mut self.translator);
         }
+        let at_once = self.translator.lends_before_sent();
         while let Some(transmit) = self.translator.poll_transmit() {
             self.batch
-                .send_transmit(&self.tun, &transmit, buffer.as_bytes(), self.at_once);
+                .send_transmit(&self.tun, &transmit, buffer.as_bytes(), at_once);
         }
+    }
+
+    fn lend_ready(&mut self) {
+        self.batch.flush(&self.tun);
+        self.translator.lend_ready(now());
     }
 
     fn lend_sent(&mut self) {

@@ -6,7 +6,8 @@
 
 use std::io;
 
-use flexcp_translator::{Frame, Payload, Transmit};
+use flexcp_translator::{Frame, Transmit};
+use flexcp_wire::VNET_HEADER_LEN;
 
 use crate::tun::{Tun, put, put_transmit};
 
@@ -27,7 +28,7 @@ impl SendBatch {
     #[must_use]
     pub fn new() -> Self {
         Self {
-            bytes: vec![0; PACKETS * LARGEST].into_boxed_slice(),
+            bytes: vec![0; PACKETS * (VNET_HEADER_LEN + LARGEST)].into_boxed_slice(),
             ends: [0; PACKETS],
             len: 0,
             failed: 0,
@@ -36,8 +37,7 @@ impl SendBatch {
 
     /// Keeps the frame as it stands now; one that is large, or that `at_once` says, is written behind what is kept.
     pub fn send(&mut self, tun: &Tun, frame: &mut Frame<'_>, at_once: bool) {
-        let small = frame.packet().len() <= LARGEST - flexcp_wire::VNET_HEADER_LEN;
-        if at_once || !small {
+        if at_once || frame.packet().len() > LARGEST {
             self.flush(tun);
             self.failed += u64::from(tun.send(frame).is_err());
             return;
@@ -54,13 +54,7 @@ impl SendBatch {
         frame_buffer: &[u8],
         at_once: bool,
     ) {
-        let payload = match &transmit.payload {
-            Payload::None => 0,
-            Payload::Frame(range) => range.len(),
-            Payload::Zeros(len) => *len,
-        };
-        let small = transmit.header().len() + payload <= LARGEST - flexcp_wire::VNET_HEADER_LEN;
-        if at_once || !small {
+        if at_once || transmit.packet_len() > LARGEST {
             self.flush(tun);
             self.failed += u64::from(tun.send_transmit(transmit, frame_buffer).is_err());
             return;
@@ -116,5 +110,5 @@ impl Default for SendBatch {
 /// Packets that wait for others at most.
 const PACKETS: usize = 16;
 
-/// Bytes of the largest packet that is kept: one segment of an Ethernet link, and its virtio-net header.
-const LARGEST: usize = 1536;
+/// Bytes of the largest packet that is kept: any that an Ethernet link carries in one piece.
+const LARGEST: usize = 1500;

@@ -170,12 +170,7 @@ impl Tun {
         payload: &[u8],
         offload: &Offload,
     ) -> io::Result<()> {
-        let tcp_header_len = headers
-            .len()
-            .checked_sub(ip_header_len)
-            .ok_or_else(|| invalid("the IP header is longer than all headers"))?;
-        let mut header = [0; VNET_HEADER_LEN];
-        emit_vnet(offload, ip_header_len, tcp_header_len, &mut header);
+        let header = vnet_header_of(headers, ip_header_len, offload)?;
         self.write_parts(&[
             IoSlice::new(&header),
             IoSlice::new(headers),
@@ -366,16 +361,8 @@ pub(crate) fn put_transmit(
     frame_buffer: &[u8],
     room: &mut [u8],
 ) -> io::Result<usize> {
-    let payload = payload_of(transmit, frame_buffer)?;
-    let header = transmit.header();
-    let tcp_header_len = header.len() - transmit.ip_header_len();
-    let mut vnet = [0; VNET_HEADER_LEN];
-    emit_vnet(
-        &transmit.offload,
-        transmit.ip_header_len(),
-        tcp_header_len,
-        &mut vnet,
-    );
+    let (header, payload) = (transmit.header(), payload_of(transmit, frame_buffer)?);
+    let vnet = vnet_header_of(header, transmit.ip_header_len(), &transmit.offload)?;
     join(&[&vnet, header, payload], room)
 }
 
@@ -400,6 +387,21 @@ fn vnet_header(frame: &Frame<'_>) -> io::Result<[u8; VNET_HEADER_LEN]> {
     };
     let mut header = [0; VNET_HEADER_LEN];
     emit_vnet(&offload, ip_header_len, tcp_header_len, &mut header);
+    Ok(header)
+}
+
+/// The same where the length of the IP header among `headers` is known.
+fn vnet_header_of(
+    headers: &[u8],
+    ip_header_len: usize,
+    offload: &Offload,
+) -> io::Result<[u8; VNET_HEADER_LEN]> {
+    let tcp_header_len = headers
+        .len()
+        .checked_sub(ip_header_len)
+        .ok_or_else(|| invalid("the IP header is longer than all headers"))?;
+    let mut header = [0; VNET_HEADER_LEN];
+    emit_vnet(offload, ip_header_len, tcp_header_len, &mut header);
     Ok(header)
 }
 

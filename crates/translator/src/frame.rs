@@ -142,6 +142,17 @@ impl Transmit {
         &self.header[..usize::from(self.header_len)]
     }
 
+    /// Bytes of the whole packet.
+    #[must_use]
+    pub fn packet_len(&self) -> usize {
+        let payload = match &self.payload {
+            Payload::None => 0,
+            Payload::Frame(range) => range.len(),
+            Payload::Zeros(len) => *len,
+        };
+        usize::from(self.header_len) + payload
+    }
+
     /// Length of the IP header alone: the TCP header's place.
     #[must_use]
     pub const fn ip_header_len(&self) -> usize {

@@ -330,6 +330,13 @@ impl Translator {
         }
     }
 
+    /// Whether [`handle_packet`](Self::handle_packet) may lend a connection, so that all that has been forwarded has to
+    /// be on its way before it is called ([`note_backlog`](Self::note_backlog)).
+    #[must_use]
+    pub fn lends_before_sent(&self) -> bool {
+        self.lender.as_ref().is_some_and(|lender| lender.backlog)
+    }
+
     /// After a look at a connection that has a slot: lends it on if it was lent and is still of use. One that has
     /// become quiet leaves the slot to others.
     pub(crate) fn lend_again(&mut self, now: Instant, id: ConnectionId) {

@@ -82,6 +82,7 @@ fn twentieth_packet_in_a_row_lends_for_the_first_time() {
         let _ = t.server(&data(n));
     }
     assert_eq!(shelf.leases().len(), 1);
+    assert!(!t.translator.lends_before_sent());
     assert_eq!(t.moved(), "offload_lent+1");
     // It keeps its slot, so that two are enough the next time.
     for n in 0..2 {

@@ -279,6 +279,7 @@ impl Scenario {
         self.observe_input(bytes, offload);
         let translating = self.translating();
         let before = (*self.translator.counters(), *self.translator.drops());
+        let may_lend = self.translator.lends_before_sent();
         let verdict = self.translator.handle_packet(self.now, &mut frame);
         let after = (*self.translator.counters(), *self.translator.drops());
         assert_eq!(after.0.packets_in, before.0.packets_in + 1);
@@ -287,6 +288,8 @@ impl Scenario {
             after.0.packets_forwarded,
             before.0.packets_forwarded + forwarded
         );
+        let lent = after.0.offload_lent > before.0.offload_lent;
+        assert!(may_lend || !lent, "what was forwarded before may be kept");
         let drops = |drops: &Drops| drops.iter().map(|(_, count)| count).sum::<u64>();
         let dropped = u64::from(matches!(verdict, Verdict::Drop(_)));
         assert_eq!(drops(&after.1), drops(&before.1) + dropped);
