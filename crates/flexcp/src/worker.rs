@@ -67,7 +67,7 @@ pub struct Snapshot {
     pub carrier: CarrierCounters,
 }
 
-/// Packets that were lost between the translator and the device.
+/// What became of packets between the translator and the device.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct CarrierCounters {
     /// Packets that came with a virtio-net header nobody agreed on.
@@ -80,6 +80,8 @@ pub struct CarrierCounters {
     pub handover_lost: u64,
     /// Flows whose packets others have to hand over, as the steering program's map had no room for them.
     pub steering_full: u64,
+    /// ACKs that were not sent, as a later packet sent together with them says the same.
+    pub acks_superseded: u64,
 }
 
 /// What can be asked of a worker.
@@ -201,23 +203,19 @@ impl Worker {
     fn batch(&mut self) -> io::Result<()> {
         let path = &mut self.path;
         for _ in 0..BATCH {
-            let Some(mut frame) = path.tun.receive(&mut self.buffer)? else {
+            let Some(frame) = path.tun.receive(&mut self.buffer)? else {
                 path.lend_ready();
                 path.translator.make_keys(KEYS);
                 return Ok(());
             };
-            let Some(handover) = &mut self.handover else {
-                path.translate(&mut frame);
-                path.transmit(None, &self.buffer);
-                path.lend_sent();
-                continue;
-            };
             let (range, offload) = (frame.range(), frame.offload);
-            let sorted = handover.sort(&path.translator, &mut self.buffer, range.clone(), offload);
+            let handover = self.handover.as_mut();
+            let sorted = handover.map_or(Sorted::Ours, |handover| {
+                handover.sort(&path.translator, &mut self.buffer, range.clone(), offload)
+            });
             if path.carrier.is_ours(sorted) {
                 path.translate(&mut self.buffer.frame(range, offload));
-                path.transmit(Some(handover), &self.buffer);
-                path.lend_sent();
+                path.transmit(self.handover.as_mut(), &self.buffer);
             }
         }
         path.batch.flush(&path.tun);
@@ -276,41 +274,47 @@ impl Path {
                 malformed_rx: self.tun.malformed(),
                 send_failed: self.batch.failed(),
                 steering_full: handover.map_or(0, Handover::refused),
+                acks_superseded: self.batch.superseded(),
                 ..self.carrier
             },
         }
     }
 
     fn translate(&mut self, frame: &mut Frame<'_>) {
-        if self.translator.handle_packet(now(), frame) == Verdict::Forward {
-            let at_once = self.translator.lends_before_sent();
-            self.batch.send(&self.tun, frame, at_once);
+        if self.translator.handle_packet(now(), frame) != Verdict::Forward {
+            return;
+        }
+        if self.translator.lends_before_sent() {
+            self.lend_due();
+            self.batch.send_at_once(&self.tun, frame);
+        } else {
+            self.batch.send(&self.tun, frame);
         }
     }
 
     /// Sends what the translator has made; its payload may stand in the packet just handled. The answers will
-    /// come to this worker.
+    /// come to this worker. Then the connection may be lent.
     fn transmit(&mut self, handover: Option<&mut Handover>, buffer: &PacketBuffer) {
         if let Some(handover) = handover {
             handover.update(&mut self.translator);
         }
-        let at_once = self.translator.lends_before_sent();
         while let Some(transmit) = self.translator.poll_transmit() {
             self.batch
-                .send_transmit(&self.tun, &transmit, buffer.as_bytes(), at_once);
+                .send_transmit(&self.tun, &transmit, buffer.as_bytes());
         }
+        if self.translator.lends_when_sent() {
+            self.lend_due();
+        }
+    }
+
+    fn lend_due(&mut self) {
+        self.batch.flush(&self.tun);
+        self.translator.lend_due(now());
     }
 
     fn lend_ready(&mut self) {
         self.batch.flush(&self.tun);
         self.translator.lend_ready(now());
-    }
-
-    fn lend_sent(&mut self) {
-        if self.translator.lends_when_sent() {
-            self.batch.flush(&self.tun);
-            self.translator.lend_sent(now());
-        }
     }
 
     fn handle_timeout(&mut self, handover: Option<&mut Handover>, buffer: &PacketBuffer) {
@@ -373,6 +377,7 @@ impl CarrierCounters {
             ("handed_over", self.handed_over),
             ("handover_lost", self.handover_lost),
             ("steering_full", self.steering_full),
+            ("acks_superseded", self.acks_superseded),
         ]
         .into_iter()
     }

@@ -19,6 +19,7 @@ pub struct Frame<'a> {
     end: usize,
     /// What the carrier knows, or has to do, about checksum and segmentation.
     pub offload: Offload,
+    new_ack: bool,
 }
 
 impl<'a> Frame<'a> {
@@ -37,7 +38,20 @@ impl<'a> Frame<'a> {
             start: packet.start,
             end: packet.end,
             offload,
+            new_ack: false,
         }
+    }
+
+    /// Whether the translated packet ACKs, without payload, what nobody can take for a duplicate ACK (RFC 5681 section
+    /// 2) or wait for as an answer. A later one may make it superfluous ([`supersedes`](crate::supersedes)).
+    #[must_use]
+    pub const fn is_new_ack(&self) -> bool {
+        self.new_ack
+    }
+
+    /// Says whether it is one: the translator knows.
+    pub const fn set_new_ack(&mut self, is: bool) {
+        self.new_ack = is;
     }
 
     /// The packet's bytes.

@@ -48,8 +48,16 @@ pub(crate) struct Lender {
     ready: Vec<ConnectionId>,
     /// There is no such moment: more packets wait than are handled at a time.
     backlog: bool,
-    /// Then: the connection that is lent as soon as its last packet is sent.
-    sent: Option<ConnectionId>,
+    /// Then: the connection whose turn it is with the packet just handled.
+    due: Option<Due>,
+}
+
+/// A connection that is to be lent with its last packet.
+#[derive(Clone, Copy, Debug)]
+struct Due {
+    id: ConnectionId,
+    /// Before the packet is sent, not behind it.
+    before_sent: bool,
 }
 
 /// What the fast path has to do with a connection.
@@ -167,7 +175,7 @@ impl Translator {
             untimed: false,
             ready: Vec::with_capacity(READY),
             backlog: false,
-            sent: None,
+            due: None,
         });
     }
 
@@ -243,6 +251,7 @@ impl Translator {
         let Some(lender) = &mut self.lender else {
             return;
         };
+        lender.due = None;
         let Some(connection) = self.table.get_mut(id) else {
             return;
         };
@@ -257,10 +266,11 @@ impl Translator {
         if lending.steady < enough {
             return;
         }
-        if lender.eager || (lender.backlog && bare && alone != Some(false)) {
+        let before_sent = bare && alone != Some(false);
+        if lender.eager {
             self.lend(now, id);
-        } else if lender.backlog && alone == Some(true) {
-            lender.sent = Some(id);
+        } else if lender.backlog && (before_sent || alone == Some(true)) {
+            lender.due = Some(Due { id, before_sent });
         } else if lending.steady == enough && lender.ready.len() < READY {
             lender.ready.push(id);
         } else if lending.steady == enough {
@@ -274,7 +284,7 @@ impl Translator {
     pub fn lend_ready(&mut self, now: Instant) {
         if let Some(lender) = &mut self.lender {
             lender.backlog = false;
-            lender.sent = None;
+            lender.due = None;
         }
         while let Some(lender) = &mut self.lender
             && let Some(id) = lender.ready.pop()
@@ -296,45 +306,47 @@ impl Translator {
         }
     }
 
-    /// Call it after a packet was sent while others wait ([`note_backlog`](Self::note_backlog)): lends its connection,
-    /// if none of those is of the same.
-    pub fn lend_sent(&mut self, now: Instant) {
-        let Some(lender) = &mut self.lender else {
-            return;
-        };
-        let Some(id) = lender.sent.take() else {
-            return;
-        };
-        let Some(connection) = self.table.get_mut(id) else {
-            return;
-        };
-        if !connection.lending.lent && connection.lending.steady > 0 {
-            self.lend(now, id);
-        }
-    }
-
-    /// Whether [`lend_sent`](Self::lend_sent) has something to do.
-    #[must_use]
-    pub fn lends_when_sent(&self) -> bool {
-        let sent = self.lender.as_ref().map(|lender| lender.sent);
-        sent.flatten().is_some()
-    }
-
-    /// Packets wait, and go on waiting: until [`lend_ready`](Self::lend_ready) is called, a connection is lent with an
-    /// ACK, just before that is sent: what the ACK calls forth then finds the fast path, and joins no queue. With data
-    /// that would be wrong, as a later packet might overtake it: then [`lend_sent`](Self::lend_sent) lends. Neither
-    /// while the fast path says that others of its packets are on their way here: those would take it back.
+    /// Packets wait, and go on waiting: until [`lend_ready`](Self::lend_ready) is called, a connection whose turn it is
+    /// waits for [`lend_due`](Self::lend_due).
+    ///
+    /// With an ACK that is just before that is sent ([`lends_before_sent`](Self::lends_before_sent)): what the ACK calls
+    /// forth then finds the fast path, and joins no queue. With data that would be wrong, as a later packet might
+    /// overtake it ([`lends_when_sent`](Self::lends_when_sent)). Neither while the fast path says that others of its
+    /// packets are on their way here: those would take it back.
     pub const fn note_backlog(&mut self) {
         if let Some(lender) = &mut self.lender {
             lender.backlog = true;
         }
     }
 
-    /// Whether [`handle_packet`](Self::handle_packet) may lend a connection, so that all that has been forwarded has to
-    /// be on its way before it is called ([`note_backlog`](Self::note_backlog)).
+    /// Whether [`lend_due`](Self::lend_due) is to be called before the packet just handled is sent.
     #[must_use]
     pub fn lends_before_sent(&self) -> bool {
-        self.lender.as_ref().is_some_and(|lender| lender.backlog)
+        let due = self.lender.as_ref().and_then(|lender| lender.due);
+        due.is_some_and(|due| due.before_sent)
+    }
+
+    /// Whether [`lend_due`](Self::lend_due) is to be called as soon as the packet just handled, and all that it called
+    /// forth, is sent.
+    #[must_use]
+    pub fn lends_when_sent(&self) -> bool {
+        let due = self.lender.as_ref().and_then(|lender| lender.due);
+        due.is_some_and(|due| !due.before_sent)
+    }
+
+    /// Lends the connection of the packet just handled. All that has been forwarded before has to be on its way: what
+    /// the fast path translates would overtake it.
+    pub fn lend_due(&mut self, now: Instant) {
+        let due = self.lender.as_mut().and_then(|lender| lender.due.take());
+        let Some(Due { id, .. }) = due else {
+            return;
+        };
+        let Some(connection) = self.table.get_mut(id) else {
+            return;
+        };
+        if !connection.lending.lent {
+            self.lend(now, id);
+        }
     }
 
     /// After a look at a connection that has a slot: lends it on if it was lent and is still of use. One that has

@@ -26,6 +26,7 @@ mod offload;
 mod room;
 mod segment;
 mod service;
+mod superseded;
 mod table;
 mod time;
 mod translator;
@@ -39,6 +40,7 @@ pub use offload::{
     FastPath, LEASE_RUNS, LEASE_SUBFLOWS, LEASE_UPS, Lease, LeaseSubflow, Lent, MappingRun, UpRun,
 };
 pub use segment::Ends;
+pub use superseded::supersedes;
 pub use time::Instant;
 pub use translator::Translator;
 pub use view::{ConnectionState, ConnectionView, SubflowView};

@@ -190,7 +190,7 @@ impl Translator {
             };
         };
         self.recall(now, flow.id);
-        if is_syn && self.is_free(flow) {
+        if is_syn && self.is_free(flow, segment) {
             self.table.remove_flow(flow);
             return self.handle_syn(now, segment, frame);
         }
@@ -224,13 +224,19 @@ impl Translator {
         phase.is_some_and(|phase| !matches!(phase, Phase::Plain | Phase::Fallback))
     }
 
-    /// Whether the flow is a joined subflow's that is over: another one may come from there.
-    fn is_free(&mut self, flow: FlowRef) -> bool {
+    /// Whether a SYN comes from where a joined subflow came from that is over, or whose connection is: the client has
+    /// closed that socket and uses its port anew.
+    fn is_free(&mut self, flow: FlowRef, segment: &Segment) -> bool {
         let Leg::Subflow(index @ 1..) = flow.leg else {
             return false;
         };
-        let connection = self.table.get_mut(flow.id);
-        connection.is_some_and(|connection| !connection.subflow(index).lives())
+        let Some(connection) = self.table.get_mut(flow.id) else {
+            return false;
+        };
+        let over = matches!(connection.phase, Phase::Closed(_) | Phase::Reset(_));
+        let subflow = connection.subflow(index);
+        let same = subflow.isn_remote.0 == segment.tcp.seq;
+        !subflow.lives() || (over && !same)
     }
 
     /// Whether a SYN with another number comes while the handshake that is known may still complete.

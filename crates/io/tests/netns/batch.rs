@@ -2,16 +2,21 @@
 
 use std::net::UdpSocket;
 
-use flexcp_io::{KernelTables, SendBatch, Tun};
+use flexcp_io::{KernelTables, PacketSocket, SendBatch, Tun};
 use flexcp_translator::{Frame, HEADROOM};
-use flexcp_wire::Offload;
+use flexcp_wire::{IpHeader, Offload, TcpFlags, TcpHeader, protocol};
 
 use crate::host::{DEVICE, Neighbours, ip, journal, plan};
 
 pub(crate) const TESTS: &[(&str, fn())] = &[
     ("batch_keeps_small_packets_and_their_order", order),
     ("batch_that_is_full_goes_out", full),
+    ("batch_without_room_for_another_goes_out", full_of_bytes),
     ("batch_counts_what_the_device_refuses", refused),
+    ("batch_sends_the_last_of_the_acks_of_a_flow", acks),
+    ("batch_sends_an_ack_that_is_not_new", duplicates),
+    ("batch_sends_the_ack_of_another_flow", flows),
+    ("batch_drops_an_ack_before_a_large_packet", large),
 ];
 
 /// A datagram of `len` bytes from the server's side, with its number in it.
@@ -36,14 +41,128 @@ fn datagram(number: u8, len: usize) -> Vec<u8> {
     packet
 }
 
-fn send(batch: &mut SendBatch, tun: &Tun, number: u8, len: usize, at_once: bool) {
+fn send(batch: &mut SendBatch, tun: &Tun, number: u8, len: usize) {
     let mut packet = datagram(number, len);
     let range = HEADROOM..packet.len();
-    batch.send(
-        tun,
-        &mut Frame::new(&mut packet, range, Offload::default()),
-        at_once,
-    );
+    batch.send(tun, &mut Frame::new(&mut packet, range, Offload::default()));
+}
+
+fn send_at_once(batch: &mut SendBatch, tun: &Tun, number: u8) {
+    let mut packet = datagram(number, 30);
+    let range = HEADROOM..packet.len();
+    batch.send_at_once(tun, &mut Frame::new(&mut packet, range, Offload::default()));
+}
+
+/// A packet of the flow from `port` that ACKs `ack`, with `len` zero bytes.
+fn send_ack(batch: &mut SendBatch, tun: &Tun, port: u16, ack: u32, len: usize, new: bool) {
+    let ip = IpHeader {
+        src: [10, 9, 0, 2].into(),
+        dst: [10, 1, 0, 1].into(),
+        protocol: protocol::TCP,
+        header_len: 0,
+        total_len: 0,
+        traffic_class: 0,
+        ttl: 64,
+        identification: 0,
+        dont_fragment: true,
+        flow_label: 0,
+    };
+    let tcp = TcpHeader {
+        src_port: port,
+        dst_port: PORT,
+        ack,
+        flags: TcpFlags::ACK,
+        ..TcpHeader::default()
+    };
+    let mut packet = vec![0; HEADROOM + 40 + len];
+    ip.emit(20 + len, &mut packet[HEADROOM..]);
+    tcp.emit(0, &mut packet[HEADROOM + 20..]);
+    let range = HEADROOM..packet.len();
+    let mut frame = Frame::new(&mut packet, range, Offload::default());
+    frame.set_new_ack(new);
+    batch.send(tun, &mut frame);
+}
+
+/// `case` sends on the device; what it asks for are port, ACK and length of the TCP packets that have come since.
+fn with_capture(
+    case: impl FnOnce(&mut SendBatch, &Tun, &mut dyn FnMut() -> Vec<(u16, u32, usize)>),
+) {
+    let _neighbours = Neighbours::new();
+    let tun = Tun::open(DEVICE).unwrap();
+    let _tables = KernelTables::install(&plan(journal()), &mut |_| {}).unwrap();
+    let socket = PacketSocket::open(DEVICE).unwrap();
+    let mut bytes = vec![0; PacketSocket::FRAME_BUFFER];
+    case(&mut SendBatch::new(), &tun, &mut || {
+        let mut seen = vec![];
+        while let Some(frame) = socket.receive(&mut bytes).unwrap() {
+            let ip = IpHeader::parse(frame.bytes).unwrap();
+            if ip.protocol == protocol::TCP {
+                let (tcp, _) = TcpHeader::parse(&frame.bytes[ip.header_len..]).unwrap();
+                let len = frame.bytes.len() - ip.header_len - tcp.header_len;
+                seen.push((tcp.src_port, tcp.ack, len));
+            }
+        }
+        seen
+    });
+}
+
+fn acks() {
+    with_capture(|batch, tun, arrived| {
+        for ack in [100, 200, 300] {
+            send_ack(batch, tun, 80, ack, 0, true);
+        }
+        // It stands behind them, and stays.
+        send_ack(batch, tun, 80, 400, 10, false);
+        send_ack(batch, tun, 80, 500, 0, true);
+        assert!(arrived().is_empty());
+        batch.flush(tun);
+        assert_eq!(arrived(), [(80, 400, 10), (80, 500, 0)]);
+        assert_eq!((batch.superseded(), batch.failed()), (3, 0));
+        // What has gone out is none of the next ones' business.
+        send_ack(batch, tun, 80, 600, 0, true);
+        batch.flush(tun);
+        assert_eq!((arrived(), batch.superseded()), (vec![(80, 600, 0)], 3));
+    });
+}
+
+fn duplicates() {
+    with_capture(|batch, tun, arrived| {
+        send_ack(batch, tun, 80, 100, 0, true);
+        send_ack(batch, tun, 80, 100, 0, false);
+        send_ack(batch, tun, 80, 100, 0, false);
+        batch.flush(tun);
+        assert_eq!(arrived(), [(80, 100, 0), (80, 100, 0)]);
+        assert_eq!(batch.superseded(), 1);
+        // What is older says less.
+        send_ack(batch, tun, 80, 100, 0, true);
+        send_ack(batch, tun, 80, 90, 0, true);
+        send_ack(batch, tun, 80, 80, 9000, false);
+        let all = vec![(80, 100, 0), (80, 90, 0), (80, 80, 9000)];
+        assert_eq!((arrived(), batch.superseded()), (all, 1));
+    });
+}
+
+fn flows() {
+    with_capture(|batch, tun, arrived| {
+        for ack in [100, 200] {
+            for port in [80, 81, 82] {
+                send_ack(batch, tun, port, ack, 0, true);
+            }
+        }
+        batch.flush(tun);
+        assert_eq!(arrived(), [(80, 200, 0), (81, 200, 0), (82, 200, 0)]);
+        assert_eq!(batch.superseded(), 3);
+    });
+}
+
+fn large() {
+    with_capture(|batch, tun, arrived| {
+        send_ack(batch, tun, 80, 100, 0, true);
+        send_ack(batch, tun, 81, 100, 0, true);
+        send_ack(batch, tun, 80, 200, 9000, false);
+        assert_eq!(arrived(), [(81, 100, 0), (80, 200, 9000)]);
+        assert_eq!((batch.superseded(), batch.failed()), (1, 0));
+    });
 }
 
 fn with_socket(case: impl FnOnce(&Tun, &mut dyn FnMut() -> Vec<u8>)) {
@@ -53,7 +172,7 @@ fn with_socket(case: impl FnOnce(&Tun, &mut dyn FnMut() -> Vec<u8>)) {
     let socket = UdpSocket::bind(("10.1.0.1", PORT)).unwrap();
     socket.set_nonblocking(true).unwrap();
     case(&tun, &mut || {
-        let mut bytes = [0; 4000];
+        let mut bytes = [0; 10_000];
         std::iter::from_fn(|| socket.recv(&mut bytes).ok().map(|_| bytes[0])).collect()
     });
 }
@@ -61,37 +180,46 @@ fn with_socket(case: impl FnOnce(&Tun, &mut dyn FnMut() -> Vec<u8>)) {
 fn order() {
     with_socket(|tun, arrived| {
         let mut batch = SendBatch::new();
-        send(&mut batch, tun, 1, 30, false);
-        send(&mut batch, tun, 2, 1400, false);
+        send(&mut batch, tun, 1, 30);
+        send(&mut batch, tun, 2, 3900);
         assert!(arrived().is_empty());
         batch.flush(tun);
         assert_eq!(arrived(), [1, 2]);
         // What is large or in haste goes behind what is kept.
-        send(&mut batch, tun, 3, 30, false);
-        send(&mut batch, tun, 4, 2000, false);
+        send(&mut batch, tun, 3, 30);
+        send(&mut batch, tun, 4, 9000);
         assert_eq!(arrived(), [3, 4]);
-        send(&mut batch, tun, 5, 30, false);
-        send(&mut batch, tun, 6, 30, true);
+        send(&mut batch, tun, 5, 30);
+        send_at_once(&mut batch, tun, 6);
         assert_eq!(arrived(), [5, 6]);
         batch.flush(tun);
         assert_eq!((arrived(), batch.failed()), (vec![], 0));
     });
 }
 
-fn full() {
+/// Packets of `len` bytes that are sent until the first ones arrive.
+fn sent_until_full(len: usize) -> usize {
+    let mut count = 0;
     with_socket(|tun, arrived| {
         let mut batch = SendBatch::new();
-        let mut sent = vec![];
-        while sent.len() < 100 && arrived().is_empty() {
-            let number = u8::try_from(sent.len()).unwrap();
-            send(&mut batch, tun, number, 1450, false);
-            sent.push(number);
-            if sent.len() == 15 {
-                assert!(arrived().is_empty());
-            }
+        let mut seen = vec![];
+        while count < 200 && seen.is_empty() {
+            send(&mut batch, tun, 0, len);
+            count += 1;
+            seen = arrived();
         }
-        assert_eq!(sent.len(), 16);
+        assert_eq!(batch.failed(), 0);
     });
+    count
+}
+
+fn full() {
+    assert_eq!(sent_until_full(30), 64);
+}
+
+fn full_of_bytes() {
+    // 256 KB, less room for the largest that may come.
+    assert_eq!(sent_until_full(8000), 32);
 }
 
 fn refused() {
@@ -99,11 +227,11 @@ fn refused() {
         let mut batch = SendBatch::new();
         ip("link set flexcp0 down");
         for number in 1..=3 {
-            send(&mut batch, tun, number, 30, false);
+            send(&mut batch, tun, number, 30);
         }
         assert_eq!(batch.failed(), 0);
         batch.flush(tun);
-        send(&mut batch, tun, 4, 30, true);
+        send_at_once(&mut batch, tun, 4);
         assert_eq!((arrived(), batch.failed()), (vec![], 4));
     });
 }

@@ -395,6 +395,7 @@ impl Connection {
         }
         self.push_dss(&mut outgoing, None, false);
         self.push_sack(first, &mut outgoing, blocks);
+        frame.set_new_ack(!asks && moved & (1 << first) != 0);
         match outgoing.forward(frame, segment, segment.payload.clone(), u16::MAX) {
             Ok(()) => Verdict::Forward,
             Err(reason) => Verdict::Drop(reason),

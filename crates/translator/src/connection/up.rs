@@ -487,6 +487,8 @@ impl Connection {
             };
         }
         outgoing.urgent = 0;
+        let nothing_outstanding = self.down_acked == self.down_next;
+        frame.set_new_ack(!probe && !answers && (news.acked || nothing_outstanding));
         match outgoing.forward(frame, segment, segment.payload.clone(), u16::MAX) {
             Ok(()) => Verdict::Forward,
             Err(reason) => Verdict::Drop(reason),

@@ -1,5 +1,7 @@
 //! Joins (RFC 8684 section 3.2), which FlexCP answers alone.
 
+use flexcp_translator::ConnectionState;
+
 use crate::support::{Leg, Scenario, Setup, millis};
 
 const SYN: &str = "S 0:0(0) win 65535 <mss 1460,sackok,ws 8,join>";
@@ -388,6 +390,53 @@ fn join_in_the_place_of_a_flow_that_has_come_back_takes_nothing_from_it() {
         .gives(&["client2 . 1:1(0) ack 1 win 509 <dss ack 1>"]);
     assert_eq!(t.subflows(), ["0 active", "2", "3"]);
     assert_eq!(t.moved(), "mp_join_syn_rx+3 mp_join_ack_rx+3 mp_rst_rx+2");
+}
+
+/// Two connections; the first one had a joined subflow.
+fn two_connections() -> Scenario {
+    let setup = Setup::new().connections(2);
+    let mut t = setup.clone().two_subflows();
+    let _ = t.client(10, &setup.syn());
+    let _ = t.server_of(1, &setup.syn_ack());
+    let _ = t.client(10, &setup.third());
+    let _ = t.moved();
+    t
+}
+
+#[test]
+fn join_from_a_port_of_a_connection_that_was_reset_is_answered() {
+    let mut t = two_connections();
+    let _ = t.client(0, ". 1:1(0) ack 1 <dss ack 1,fastclose>");
+    // The SYN of then, held up on the way, is nobody's.
+    t.client(1, SYN).gives(&[]);
+    t.take_port(11, 1);
+    t.client(11, SYN)
+        .gives(&["client11 S. 0:0(0) ack 1 win 65152 <mss 1460,sackok,ws 7,join id 0>"]);
+    t.client(11, THIRD)
+        .gives(&["client11 . 1:1(0) ack 1 win 509 <dss ack 1>"]);
+    assert_eq!(
+        t.moved(),
+        "mp_join_syn_rx+1 mp_join_ack_rx+1 mp_fastclose_rx+1"
+    );
+    // What is left of the first one leaves without it.
+    t.at(10_000);
+    t.timeout().gives(&[]);
+    t.client(11, "P. 1:101(100) ack 1 <dss ack 1 map 1:101@1>")
+        .gives(&["server#1 P. 1:101(100) ack 1 win 512"]);
+    assert_eq!(t.moved(), "connections_closed+1");
+}
+
+#[test]
+fn join_from_a_port_of_a_connection_that_is_closed_is_answered() {
+    let mut t = two_connections();
+    let _ = t.server("F. 1:1(0) ack 1");
+    let _ = t.client(0, ". 1:1(0) ack 1 <dss ack 2 map 1:1@0 fin>");
+    let _ = t.server(". 2:2(0) ack 2");
+    assert_eq!(t.state_of(0), Some(ConnectionState::Closed));
+    t.take_port(11, 1);
+    t.client(11, SYN)
+        .gives(&["client11 S. 0:0(0) ack 1 win 65152 <mss 1460,sackok,ws 7,join id 0>"]);
+    assert_eq!(t.moved(), "mp_join_syn_rx+1");
 }
 
 #[test]

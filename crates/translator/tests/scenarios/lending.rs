@@ -82,7 +82,6 @@ fn twentieth_packet_in_a_row_lends_for_the_first_time() {
         let _ = t.server(&data(n));
     }
     assert_eq!(shelf.leases().len(), 1);
-    assert!(!t.translator.lends_before_sent());
     assert_eq!(t.moved(), "offload_lent+1");
     // It keeps its slot, so that two are enough the next time.
     for n in 0..2 {
@@ -151,6 +150,43 @@ fn where_packets_wait_data_lends_when_sent_and_none_of_its_own_is_on_its_way() {
     t.sent();
     assert_eq!(shelf.leases(), []);
     assert_eq!(t.moved(), "offload_lent+3 offload_taken_back+3");
+}
+
+#[test]
+fn where_packets_wait_a_connection_is_due_with_one_packet_alone() {
+    let shelf = Shelf::new(8);
+    let mut t = Setup::new().ts().established();
+    t.fast_path(&shelf);
+    shelf.passed(1000);
+    for n in 0..2 {
+        let _ = t.server(&data(n));
+    }
+    t.backlog(true);
+    for (passed, n) in [(1001, 2), (1002, 3)] {
+        shelf.passed(passed);
+        let _ = t.server(&data(n));
+    }
+    assert!(t.translator.lends_when_sent());
+    // Nobody has lent it, and others are on their way now.
+    shelf.passed(1004);
+    let _ = t.server(&data(4));
+    assert!(!t.translator.lends_when_sent());
+    // With an ACK alone, and none behind it, it is due before that is sent.
+    let ends = |t: &Scenario| {
+        (
+            t.translator.lends_before_sent(),
+            t.translator.lends_when_sent(),
+        )
+    };
+    for (passed, due) in [(1006, false), (1006, false), (1006, true)] {
+        shelf.passed(passed);
+        let (bytes, offload) = t.bytes(Leg::Client(0), &ack(0));
+        let _ = t.alone(&bytes, offload);
+        assert_eq!(ends(&t), (due, false));
+    }
+    t.uncompared();
+    let moved = t.moved();
+    assert!(moved.starts_with("offload_lent+1"), "{moved}");
 }
 
 #[test]

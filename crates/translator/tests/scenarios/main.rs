@@ -21,6 +21,7 @@ mod lease;
 mod lending;
 mod limits;
 mod malformed;
+mod new_ack;
 mod plain;
 mod probe;
 mod properties;

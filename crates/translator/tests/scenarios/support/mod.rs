@@ -61,6 +61,8 @@ pub(crate) struct Outcome {
     lines: Vec<String>,
     /// State of the checksum of each packet sent.
     pub(crate) checksums: Vec<ChecksumState>,
+    /// The packet went on, and as a new ACK.
+    pub(crate) new_ack: bool,
 }
 
 impl Outcome {
@@ -131,7 +133,8 @@ impl Scenario {
     /// The last packet has been sent.
     pub(crate) fn sent(&mut self) {
         assert!(self.translator.lends_when_sent());
-        self.translator.lend_sent(self.now);
+        self.translator.lend_due(self.now);
+        assert!(!self.translator.lends_when_sent());
     }
 
     /// What it knows differs from what its twins know by the end: the test has made it so.
@@ -279,7 +282,6 @@ impl Scenario {
         self.observe_input(bytes, offload);
         let translating = self.translating();
         let before = (*self.translator.counters(), *self.translator.drops());
-        let may_lend = self.translator.lends_before_sent();
         let verdict = self.translator.handle_packet(self.now, &mut frame);
         let after = (*self.translator.counters(), *self.translator.drops());
         assert_eq!(after.0.packets_in, before.0.packets_in + 1);
@@ -288,8 +290,13 @@ impl Scenario {
             after.0.packets_forwarded,
             before.0.packets_forwarded + forwarded
         );
-        let lent = after.0.offload_lent > before.0.offload_lent;
-        assert!(may_lend || !lent, "what was forwarded before may be kept");
+        assert_eq!(
+            after.0.offload_lent, before.0.offload_lent,
+            "what was forwarded before may be kept"
+        );
+        if self.translator.lends_before_sent() {
+            self.translator.lend_due(self.now);
+        }
         let drops = |drops: &Drops| drops.iter().map(|(_, count)| count).sum::<u64>();
         let dropped = u64::from(matches!(verdict, Verdict::Drop(_)));
         assert_eq!(drops(&after.1), drops(&before.1) + dropped);
@@ -307,6 +314,7 @@ impl Scenario {
             what,
             lines: Vec::new(),
             checksums: Vec::new(),
+            new_ack: verdict == Verdict::Forward && frame.is_new_ack(),
         };
         if let Verdict::Drop(reason) = verdict {
             outcome.lines.push(format!("drop {}", reason.name()));
@@ -323,6 +331,7 @@ impl Scenario {
             what,
             lines: Vec::new(),
             checksums: Vec::new(),
+            new_ack: false,
         };
         let translating = self.translating();
         self.checker.observe_timeout();
@@ -412,6 +421,13 @@ impl Scenario {
             )
         };
         view.subflows.iter().map(show).collect()
+    }
+
+    /// From now on flow `id` comes from where flow `other` came from, which is over.
+    pub(crate) fn take_port(&mut self, id: usize, other: usize) {
+        let (new, old) = (self.net.flow(other).client, self.net.flow(id).client);
+        self.net.flow_mut(id).client = new;
+        self.net.flow_mut(other).client = old;
     }
 
     /// The client starts flow `id` anew, with other numbers.
