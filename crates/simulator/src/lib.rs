@@ -28,4 +28,4 @@ mod world;
 
 pub use conversation::Conversation;
 pub use proxy::{Kernel, Taken};
-pub use run::{Outcome, describe, run, run_lent, run_on, run_traced};
+pub use run::{Outcome, describe, run, run_at_once, run_lent, run_on, run_traced};

@@ -2,7 +2,9 @@
 //! segment, completes checksums, and shows everything to the checker.
 
 use flexcp_invariants::{Checker, Observation, Options, Payload as Seen, Point};
-use flexcp_translator::{Config, FastPath, Frame, HEADROOM, Instant, Payload, Translator, Verdict};
+use flexcp_translator::{
+    Config, FastPath, Frame, HEADROOM, Instant, Payload, Translator, Verdict, supersedes,
+};
 use flexcp_wire::{ChecksumState, Gso, GsoKind, Offload, Sum};
 
 use crate::net::Outbox;
@@ -70,6 +72,10 @@ pub(crate) struct Proxy {
     twin: Option<Box<Twin>>,
     /// Packets that the kernel has translated.
     pub(crate) offloaded: u64,
+    /// Which packets in `outbox` may be left out for a later one.
+    new_acks: Vec<bool>,
+    /// ACKs that were.
+    pub(crate) left_out: u64,
 }
 
 impl Proxy {
@@ -95,6 +101,8 @@ impl Proxy {
             kernel: None,
             twin: None,
             offloaded: 0,
+            new_acks: Vec::new(),
+            left_out: 0,
         }
     }
 
@@ -229,6 +237,10 @@ impl Proxy {
                 let (header, payload) = packet.split_at(header);
                 let offload = frame.offload;
                 self.emit(now, header, Seen::Bytes(payload), payload.len(), offload);
+                self.new_acks.resize(self.outbox.packets.len(), false);
+                if let Some(last) = self.new_acks.last_mut() {
+                    *last = frame.is_new_ack();
+                }
             }
             Verdict::Consume => {}
             Verdict::Drop(reason) => self.trace.note(now, || format!("drop {}", reason.name())),
@@ -294,6 +306,25 @@ impl Proxy {
             };
             self.emit(now, transmit.header(), payload, len, transmit.offload);
         }
+    }
+
+    /// Packets in `outbox` have been kept, and go out now: without the ACKs that a later one makes superfluous. Those
+    /// are empty.
+    pub(crate) fn leave_out(&mut self) {
+        let packets = &mut self.outbox.packets;
+        self.new_acks.resize(packets.len(), false);
+        for later in 1..packets.len() {
+            let (before, behind) = packets.split_at_mut(later);
+            let of_flow = |earlier: &Vec<u8>| ends_of(earlier) == ends_of(&behind[0]);
+            let Some(last) = before.iter().rposition(of_flow) else {
+                continue;
+            };
+            if self.new_acks[last] && supersedes(&behind[0], &before[last]) {
+                before[last].clear();
+                self.left_out += 1;
+            }
+        }
+        self.new_acks.clear();
     }
 
     /// One packet leaves, in segments.
@@ -367,6 +398,17 @@ fn header_len(packet: &[u8]) -> usize {
     packet.get(ip_len + 12).map_or(packet.len(), |byte| {
         (ip_len + usize::from(byte >> 4) * 4).min(packet.len())
     })
+}
+
+/// Addresses and ports.
+fn ends_of(packet: &[u8]) -> Option<(&[u8], &[u8])> {
+    let addresses = if packet.first()? >> 4 == 4 {
+        12..20
+    } else {
+        8..40
+    };
+    let ip_len = ip_header_len(packet);
+    Some((packet.get(addresses)?, packet.get(ip_len..ip_len + 4)?))
 }
 
 fn ip_header_len(packet: &[u8]) -> usize {

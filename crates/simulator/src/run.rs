@@ -32,6 +32,8 @@ pub struct Outcome {
     pub time: u64,
     /// A hash of what the translator sent.
     pub hash: u64,
+    /// ACKs that the carrier left out, as a later packet said the same.
+    pub left_out: u64,
     /// What went wrong: each a line or more.
     pub failures: Vec<String>,
 }
@@ -40,6 +42,16 @@ pub struct Outcome {
 #[must_use]
 pub fn run(seed: u64) -> Outcome {
     run_world(&mut World::new(Plan::of(seed), Trace::Off))
+}
+
+/// Runs a seed with a carrier that sends every packet at once.
+#[must_use]
+pub fn run_at_once(seed: u64) -> Outcome {
+    let plan = Plan {
+        keeps: 0,
+        ..Plan::of(seed)
+    };
+    run_world(&mut World::new(plan, Trace::Off))
 }
 
 /// Runs a seed with a translator that lends what runs its steady course to a fast path, which only keeps it:
@@ -121,6 +133,7 @@ fn run_world(world: &mut World) -> Outcome {
         packets: world.proxy.packets,
         time,
         hash: world.proxy.checker.output_hash(),
+        left_out: world.proxy.left_out,
         failures,
     }
 }

@@ -75,6 +75,8 @@ pub(crate) struct Plan {
     pub(crate) announces: bool,
     /// Small tables.
     pub(crate) small_limits: bool,
+    /// How long the carrier keeps packets to send them together, in microseconds; 0: it does not.
+    pub(crate) keeps: u64,
 }
 
 impl Plan {
@@ -131,6 +133,7 @@ impl Plan {
             },
             announces: random.one_in(4),
             small_limits: random.one_in(12),
+            keeps: keeps(seed),
         }
     }
 
@@ -545,5 +548,15 @@ fn action(random: &mut Random, links: u64) -> Action {
         4 => Action::Prio(n, random.one_in(2)),
         5 => Action::RemoveAddr(n),
         _ => Action::AddAddr,
+    }
+}
+
+/// Drawn apart, so that the rest of a seed's plan is what it was before carriers kept packets.
+fn keeps(seed: u64) -> u64 {
+    let mut random = Random::new(seed, 13);
+    if random.one_in(3) {
+        random.pick(&[50, 500, 5_000])
+    } else {
+        0
     }
 }

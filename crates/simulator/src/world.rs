@@ -90,6 +90,8 @@ pub(crate) struct World {
     outbox: Outbox,
     checked: bool,
     calm: bool,
+    /// When the proxy's carrier sends what it keeps.
+    sends: u64,
 }
 
 impl World {
@@ -129,13 +131,14 @@ impl World {
             outbox: Outbox::new(checked),
             checked,
             calm: false,
+            sends: u64::MAX,
             plan,
         }
     }
 
     /// Goes on to the next event. `false`: there is none before `limit`.
     pub(crate) fn step(&mut self, limit: u64) -> bool {
-        let mut next = self.proxy.poll_timeout();
+        let mut next = self.proxy.poll_timeout().min(self.sends);
         let lines = self.up.iter().chain(&self.down);
         for line in lines.chain([&self.to_server, &self.from_server]) {
             next = next.min(line.due);
@@ -262,6 +265,9 @@ impl World {
             self.proxy.timeout(now);
             self.send_from_proxy();
         }
+        if self.sends <= now {
+            self.send_from_proxy();
+        }
     }
 
     /// What hosts send starts on its way: clients' packets by their source, servers' on the other side.
@@ -276,8 +282,21 @@ impl World {
         }
     }
 
+    /// What the proxy sends starts on its way, or is kept for a while first.
     fn send_from_proxy(&mut self) {
+        let kept = self.proxy.outbox.packets.len();
+        if self.plan.keeps > 0 && kept > 0 {
+            self.sends = self.sends.min(self.now + self.plan.keeps);
+            if self.now < self.sends && kept < KEPT {
+                return;
+            }
+            self.proxy.leave_out();
+        }
+        self.sends = u64::MAX;
         for packet in self.proxy.outbox.packets.drain(..) {
+            if packet.is_empty() {
+                continue;
+            }
             if goes_to_server(&packet) {
                 self.to_server.send(self.now, packet);
                 continue;
@@ -314,6 +333,8 @@ impl World {
     /// Puts the kernel's fast path under the translator.
     pub(crate) fn put_on(&mut self, kernel: Box<dyn Kernel>) {
         self.proxy.put_on(kernel, self.plan.config(), self.secret);
+        // What the kernel translates would overtake what is kept.
+        self.plan.keeps = 0;
     }
 
     /// The connections that have not come to their end.
@@ -339,6 +360,9 @@ impl World {
         text
     }
 }
+
+/// Packets that a carrier keeps at most.
+const KEPT: usize = 64;
 
 fn source_net(header: &[u8]) -> u8 {
     let at = if header[0] >> 4 == 4 { 13 } else { 11 };
