@@ -21,6 +21,8 @@ const PAUSE: Duration = Duration::from_millis(200);
 const MIN_PAUSE: Duration = Duration::from_millis(10);
 /// Doublings of the pause.
 const MAX_DOUBLINGS: u8 = 8;
+/// The same when the connection is at its end: it will be forgotten soon.
+const MAX_DOUBLINGS_CLOSED: u8 = 5;
 /// So many fillers in vain to a client that is heard, and the subflow is reset.
 const MAX_IN_VAIN: u8 = 6;
 /// Largest filler packet, within one IP packet.
@@ -155,6 +157,10 @@ impl Connection {
 
     /// Sends one burst from the subflow's ACK on.
     fn fill(&mut self, ctx: &mut Context<'_>, index: SubflowIndex) {
+        let most_doublings = match self.phase {
+            Phase::Closed(_) => MAX_DOUBLINGS_CLOSED,
+            _ => MAX_DOUBLINGS,
+        };
         let subflow = self.subflow_mut(index);
         let una = subflow.snd_una;
         let known = subflow.filler.unwrap_or(Filler {
@@ -176,7 +182,7 @@ impl Connection {
         };
         subflow.filler = Some(Filler {
             in_vain: known.in_vain.saturating_add(1).min(most),
-            doublings: (known.doublings + 1).min(MAX_DOUBLINGS),
+            doublings: (known.doublings + 1).min(most_doublings),
             una,
             due: ctx.now + pause,
             ..known
