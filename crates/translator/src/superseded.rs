@@ -2,7 +2,8 @@
 //!
 //! An ACK is cumulative: where it still waits to be sent when a later packet of its flow says all that it says, nobody
 //! misses it. That is so for the TCP ACK and for the data ACK, not for an ACK that is an answer, or that its receiver
-//! counts: a duplicate (RFC 5681 section 2), one with SACK blocks, ECN's echo.
+//! counts: a duplicate (RFC 5681 section 2), one with SACK blocks, ECN's echo. Nor does the duplicate say what the
+//! first one does: without that it would count as the first.
 
 use flexcp_wire::{
     DataNumber, Dss, IpHeader, MptcpOption, TcpFlags, TcpHeader, TcpOption, TcpOptions, TcpSeq,
@@ -60,6 +61,13 @@ impl<'a> Said<'a> {
         self.payload == 0 && self.tcp.flags == TcpFlags::ACK && self.ip.traffic_class & CE != CE
     }
 
+    /// It may count as a duplicate of `earlier`: it has no data and no FIN.
+    fn may_duplicate(&self, earlier: &Self) -> bool {
+        self.tcp.ack == earlier.tcp.ack
+            && self.payload == 0
+            && !self.tcp.flags.contains(TcpFlags::FIN)
+    }
+
     fn is_said_by(&self, later: &Self) -> bool {
         let ends = |said: &Self| {
             (
@@ -75,6 +83,7 @@ impl<'a> Said<'a> {
             && !later.tcp.flags.intersects(TcpFlags::SYN | TcpFlags::RST)
             && newer(later.tcp.ack, self.tcp.ack)
             && newer(later.tcp.seq, self.tcp.seq)
+            && !later.may_duplicate(self)
             && self.options().are_in(&later.options())
     }
 

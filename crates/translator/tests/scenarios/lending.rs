@@ -111,16 +111,21 @@ fn where_packets_wait_an_ack_lends_before_it_is_sent_and_data_does_not() {
     assert_eq!(t.moved(), "offload_lent+2 offload_taken_back+1");
 }
 
-#[test]
-fn where_packets_wait_data_lends_when_sent_and_none_of_its_own_is_on_its_way() {
+/// Two packets of the server's have lent a connection, after `passed` that do not count.
+fn with_slot(passed: u32) -> (Scenario, Shelf) {
     let shelf = Shelf::new(8);
     let mut t = Setup::new().ts().established();
     t.fast_path(&shelf);
-    // What passed before it got its slot does not count.
-    shelf.passed(1000);
+    shelf.passed(passed);
     for n in 0..2 {
         let _ = t.server(&data(n));
     }
+    (t, shelf)
+}
+
+#[test]
+fn where_packets_wait_data_lends_when_sent_and_none_of_its_own_is_on_its_way() {
+    let (mut t, shelf) = with_slot(1000);
     assert_eq!(shelf.leases().len(), 1);
     t.backlog(true);
     shelf.passed(1001);
@@ -154,13 +159,7 @@ fn where_packets_wait_data_lends_when_sent_and_none_of_its_own_is_on_its_way() {
 
 #[test]
 fn where_packets_wait_a_connection_is_due_with_one_packet_alone() {
-    let shelf = Shelf::new(8);
-    let mut t = Setup::new().ts().established();
-    t.fast_path(&shelf);
-    shelf.passed(1000);
-    for n in 0..2 {
-        let _ = t.server(&data(n));
-    }
+    let (mut t, shelf) = with_slot(1000);
     t.backlog(true);
     for (passed, n) in [(1001, 2), (1002, 3)] {
         shelf.passed(passed);
@@ -191,13 +190,7 @@ fn where_packets_wait_a_connection_is_due_with_one_packet_alone() {
 
 #[test]
 fn where_packets_wait_those_that_get_lost_are_waited_for_no_longer_than_255() {
-    let shelf = Shelf::new(8);
-    let mut t = Setup::new().ts().established();
-    t.fast_path(&shelf);
-    shelf.passed(0);
-    for n in 0..2 {
-        let _ = t.server(&data(n));
-    }
+    let (mut t, shelf) = with_slot(0);
     t.backlog(true);
     // Of two that passed one never comes. Behind every other packet there is one that does.
     for n in 0..255 {
@@ -218,13 +211,7 @@ fn where_packets_wait_those_that_get_lost_are_waited_for_no_longer_than_255() {
 
 #[test]
 fn where_no_packet_waits_one_on_its_way_is_waited_for_but_one_that_got_lost_not_for_long() {
-    let shelf = Shelf::new(8);
-    let mut t = Setup::new().ts().established();
-    t.fast_path(&shelf);
-    shelf.passed(0);
-    for n in 0..2 {
-        let _ = t.server(&data(n));
-    }
+    let (mut t, shelf) = with_slot(0);
     assert_eq!(shelf.leases().len(), 1);
     shelf.passed(1);
     let _ = t.server(&data(2));
