@@ -8,6 +8,7 @@
 
 mod circumstances;
 mod cpu;
+mod echo;
 mod helper;
 mod hold;
 mod http;

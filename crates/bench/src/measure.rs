@@ -132,7 +132,7 @@ impl Work {
                     ("throughput", "GB/s", giga / cpu.wall),
                     ("cpu", "s/GB", cpu.ours / giga),
                 ];
-                if !matches!(subject, Subject::Mptcp | Subject::Tcp) {
+                if !subject.is_bare() {
                     let charged = outcome.cpu_of_process / giga;
                     figures.push(("cpu-charged-to-proxy", "s/GB", charged));
                 }
@@ -167,12 +167,21 @@ pub(crate) fn quick() -> Vec<Group> {
 
 /// Everything that is a load.
 pub(crate) fn all() -> Vec<Group> {
-    vec![throughput(), small(), no_gso(), two_workers(), affinity()]
+    vec![
+        throughput(),
+        small(),
+        no_gso(),
+        tun(),
+        unsteered(),
+        two_workers(),
+        affinity(),
+    ]
 }
 
 fn setting(objects: &[u64]) -> Setting {
     Setting {
         gso: true,
+        in_order: true,
         congestion: None,
         objects: objects.to_vec(),
         addresses: 0,
@@ -245,6 +254,36 @@ fn no_gso() -> Group {
     }
     group.name = "no-gso";
     group.setting.gso = false;
+    group
+}
+
+/// What a TUN device carries at most, and how near the translator comes.
+fn tun() -> Group {
+    let mut group = throughput();
+    group.cells.retain(|cell| cell.name.ends_with("x2"));
+    for cell in &mut group.cells {
+        cell.name.push_str("-tun");
+    }
+    group.name = "tun";
+    group.subjects = vec![Subject::Translator, Subject::Haproxy, Subject::Tun];
+    group
+}
+
+/// On links without receive packet steering: the CPU that sends a packet receives it, too, and packets overtake each
+/// other.
+fn unsteered() -> Group {
+    let mut group = throughput();
+    group.cells.retain(|cell| cell.name.ends_with("x2"));
+    group.cells.push(cell(
+        "1KB/16-connections".to_owned(),
+        Work::Requests { connections: 16 },
+    ));
+    for cell in &mut group.cells {
+        cell.name.push_str("-unsteered");
+    }
+    group.name = "unsteered";
+    group.setting.objects.push(KILO);
+    group.setting.in_order = false;
     group
 }
 

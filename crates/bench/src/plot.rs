@@ -227,6 +227,7 @@ const fn color(subject: Subject) -> &'static str {
         Subject::Scatter => "#cc79a7",
         Subject::Nginx => "#009e73",
         Subject::Haproxy => "#56b4e9",
+        Subject::Tun => "#8c6d31",
         Subject::Mptcp => "#0072b2",
         Subject::Tcp => "#999999",
     }

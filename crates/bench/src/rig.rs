@@ -8,6 +8,7 @@ use flexcp_lab::transfer::Proto;
 use flexcp_lab::{Families, Family, FlexCp, Lab, Mib, daemon};
 use serde::Serialize;
 
+use crate::echo::Echo;
 use crate::load::{Exchange, Load};
 use crate::programs::{self, Program, WEB};
 use crate::sink::{BACKLOG, Sink};
@@ -37,6 +38,8 @@ pub enum Subject {
     Nginx,
     /// haproxy, TCP mode with splice()
     Haproxy,
+    /// No proxy: TCP from end to end, through a program that writes each packet of a TUN device back as it came
+    Tun,
     /// No proxy: MPTCP from end to end, through a router
     Mptcp,
     /// No proxy: TCP from end to end, through a router
@@ -45,13 +48,14 @@ pub enum Subject {
 
 impl Subject {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::FlexCp,
         Self::Translator,
         Self::KernelSteering,
         Self::Scatter,
         Self::Nginx,
         Self::Haproxy,
+        Self::Tun,
         Self::Mptcp,
         Self::Tcp,
     ];
@@ -75,6 +79,7 @@ impl Subject {
             Self::Scatter => "flexcp-scatter",
             Self::Nginx => "nginx",
             Self::Haproxy => "haproxy",
+            Self::Tun => "tun",
             Self::Mptcp => "mptcp",
             Self::Tcp => "tcp",
         }
@@ -97,10 +102,15 @@ impl Subject {
         }
     }
 
+    /// Whether it has no process of its own.
+    pub(crate) const fn is_bare(self) -> bool {
+        matches!(self, Self::Tun | Self::Mptcp | Self::Tcp)
+    }
+
     /// Protocol of its client's sockets.
     pub(crate) fn client(self) -> Proto {
         match self {
-            Self::Tcp => Proto::Tcp,
+            Self::Tun | Self::Tcp => Proto::Tcp,
             _ => Proto::Mptcp,
         }
     }
@@ -119,6 +129,8 @@ impl Subject {
 pub(crate) struct Setting {
     /// Segmentation and checksum offloads on all links, and on FlexCP's TUN device.
     pub(crate) gso: bool,
+    /// The packets of a flow stay in order on all links.
+    pub(crate) in_order: bool,
     /// Congestion control of all ends; the kernel's own choice when there is none.
     pub(crate) congestion: Option<String>,
     /// Sizes of the web server's objects.
@@ -144,6 +156,7 @@ pub(crate) struct Rig {
 enum Proxy {
     FlexCp(FlexCp),
     Other(Program),
+    Echo { _echo: Echo },
 }
 
 impl Rig {
@@ -156,6 +169,7 @@ impl Rig {
             .access_links(2)
             .wire(false)
             .offloads(setting.gso)
+            .in_order(setting.in_order)
             // Joins are switched by `subflows`.
             .endpoints(Families::Neither)
             .build()?;
@@ -225,9 +239,10 @@ impl Rig {
 
     /// Process id of the proxy.
     pub(crate) fn proxy_pid(&self) -> Option<u32> {
-        self.proxy.as_ref().map(|proxy| match proxy {
-            Proxy::FlexCp(flexcp) => flexcp.pid(),
-            Proxy::Other(program) => program.pid(),
+        self.proxy.as_ref().and_then(|proxy| match proxy {
+            Proxy::FlexCp(flexcp) => Some(flexcp.pid()),
+            Proxy::Other(program) => Some(program.pid()),
+            Proxy::Echo { .. } => None,
         })
     }
 
@@ -288,6 +303,9 @@ impl Proxy {
         ports.extend(SINKS);
         Ok(Some(match subject {
             Subject::Mptcp | Subject::Tcp => return Ok(None),
+            Subject::Tun => Self::Echo {
+                _echo: Echo::start(lab)?,
+            },
             Subject::Nginx => Self::Other(programs::nginx_proxy(lab, &ports)?),
             Subject::Haproxy => Self::Other(programs::haproxy(lab, &ports)?),
             Subject::FlexCp | Subject::Translator | Subject::KernelSteering | Subject::Scatter => {
