@@ -143,6 +143,7 @@ enum reason {
 	NO_NEWS,
 	SEVERAL,
 	HOLE,
+	DATA_ACK,
 	REWRITE_FAILED,
 	/* Not up, but nowhere: the translator would drop it, too. */
 	STALE_ACK,

@@ -17,6 +17,7 @@ mod holes;
 mod honest;
 mod icmp;
 mod join;
+mod lag;
 mod lease;
 mod lending;
 mod limits;
