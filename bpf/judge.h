@@ -459,9 +459,6 @@ static __always_inline int judge_up(struct lease *l, struct packet *p, struct ou
 	edge = data_ack + window;
 	if (after64(l->up_next, l->server_edge))
 		return WINDOW;
-	/* It stays behind the subflow's, and the client may have to be asked for it (Connection::lagging). */
-	if (s == a && p->ack == s->snd_next && l->down_acked != l->down_next && data_ack != l->down_next)
-		return DATA_ACK;
 	if (p->payload) {
 		if (!p->has_map)
 			return OPTIONS;

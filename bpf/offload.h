@@ -143,7 +143,6 @@ enum reason {
 	NO_NEWS,
 	SEVERAL,
 	HOLE,
-	DATA_ACK,
 	REWRITE_FAILED,
 	/* Not up, but nowhere: the translator would drop it, too. */
 	STALE_ACK,

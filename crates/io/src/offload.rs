@@ -28,7 +28,7 @@ const LEG_SERVER: u32 = 0xff;
 const LOCKED: u64 = 4;
 
 /// Why packets of lent connections go to the translator, in the order of `enum reason`.
-const REASONS: [&str; 22] = [
+const REASONS: [&str; 21] = [
     "translated",
     "not_lent",
     "flags",
@@ -48,7 +48,6 @@ const REASONS: [&str; 22] = [
     "no_news",
     "several",
     "hole",
-    "data_ack",
     "rewrite_failed",
     "stale_ack",
 ];

@@ -111,7 +111,6 @@ impl Plan {
             .collect();
         drop_after_ack(seed, &mut connections);
         renege(seed, calm, &mut connections);
-        lag(seed, &mut connections);
         let partial = random.pick(&[
             ChecksumState::Partial,
             ChecksumState::Partial,
@@ -530,7 +529,6 @@ fn mptcp(random: &mut Random, links: u64, calm: u64, abort: Option<u64>) -> Mptc
         repeats_mapping: !random.one_in(4),
         fin_with_data: random.one_in(2),
         drops: 0,
-        lags: 0,
         repeats_on_idle: false,
         redundant: random.pick(&[0, 0, 0, 20_000, 1_000_000]),
         scheduler: random.pick(&[Scheduler::RoundRobin, Scheduler::First, Scheduler::Random]),
@@ -550,16 +548,6 @@ fn action(random: &mut Random, links: u64) -> Action {
         4 => Action::Prio(n, random.one_in(2)),
         5 => Action::RemoveAddr(n),
         _ => Action::AddAddr,
-    }
-}
-
-/// Clients whose data ACKs stay behind. Drawn apart like the rest below.
-fn lag(seed: u64, connections: &mut [ConnectionPlan]) {
-    let mut random = Random::new(seed, 14);
-    for connection in connections {
-        if random.one_in(5) {
-            connection.mptcp.lags = random.pick(&[20_000, 300_000]);
-        }
     }
 }
 

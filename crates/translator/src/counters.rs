@@ -83,8 +83,6 @@ counters! {
         retransmission_cut,
         /// Filler sent into holes that the data ACK had overtaken.
         filler_tx,
-        /// Keepalives of FlexCP's own to clients whose data ACK stayed behind their subflow's ACK.
-        data_ack_probe_tx,
         /// Packets of clients beyond the server's window that were ACKed on their subflow, for the client to send
         /// the data again when there is room.
         window_overrun,

@@ -464,19 +464,6 @@ fn stale_acks(rules: &mut Rules) {
     let (tried, moved, back) = rules.run(&lease, &acks);
     assert_eq!((tried, moved), (Tried::Dropped, Some("stale_ack")));
     assert_eq!(back.subflows[0].snd_una, lease.subflows[0].snd_una + 1_000);
-    // All of it is ACKed there and none of it by the data ACK, or not all: the client may have to be asked.
-    let behind = |data_ack: u64| {
-        let mut packet = stale(0);
-        packet.tcp.ack = lease.subflows[0].snd_next;
-        packet.options.truncate(12);
-        packet.options.extend(dss(data_ack, true, None, false));
-        packet
-    };
-    rules.passes("data_ack", &lease, &behind(lease.down_acked));
-    rules.passes("data_ack", &lease, &behind(lease.down_next - 1));
-    let (_, back) = rules.takes(&lease, &behind(lease.down_next));
-    assert_eq!(back.down_acked, lease.down_next);
-    rules.passes("no_news", &back, &behind(lease.down_acked));
 }
 
 fn ups_that_are_taken(rules: &mut Rules) {

@@ -77,8 +77,6 @@ pub(crate) struct Client {
 
     /// Data that came down.
     data_in: u64,
-    /// What the last data ACK said of it.
-    data_told: u64,
     ahead: Ranges,
     fin_in: Option<u64>,
     reader: Reader,
@@ -162,7 +160,6 @@ impl Client {
             resend_fin: false,
             probe: None,
             data_in: 0,
-            data_told: 0,
             ahead: Ranges::new(),
             fin_in: None,
             reader: Reader::new(app, stack.buffer),

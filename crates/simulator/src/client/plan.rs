@@ -51,8 +51,6 @@ pub(crate) struct MptcpPlan {
     pub(crate) long_numbers: u64,
     /// Data ACKs of 64 bits, of a million.
     pub(crate) long_acks: u64,
-    /// Of a million data ACKs that stay behind the subflow's ACK, as when the application is in a system call.
-    pub(crate) lags: u64,
     /// The mapping stands in every packet of it; otherwise in its first only, and in what is resent.
     pub(crate) repeats_mapping: bool,
     /// DATA_FIN in the last mapping.

@@ -85,16 +85,7 @@ impl Client {
     }
 
     fn data_ack(&mut self) -> DataNumber {
-        // What ends the connection is told at once.
-        let lags =
-            self.plan.lags > 0 && self.fin_in.is_none() && self.random.chance(self.plan.lags);
-        if !lags {
-            self.data_told = self.data_in;
-        }
-        let ack = self
-            .remote_idsn
-            .wrapping_add(1)
-            .wrapping_add(self.data_told);
+        let ack = self.remote_idsn.wrapping_add(1).wrapping_add(self.data_in);
         if self.random.chance(self.plan.long_acks) {
             DataNumber::Long(ack)
         } else {

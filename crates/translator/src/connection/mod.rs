@@ -12,7 +12,6 @@ mod handshake;
 mod hole;
 mod icmp;
 mod join;
-mod lag;
 mod lease;
 mod path;
 mod place;
@@ -32,7 +31,6 @@ use self::clock::ServerClock;
 use self::close::Challenges;
 pub(crate) use self::handshake::{Backend, Request, request};
 pub(crate) use self::icmp::IcmpVerdict;
-use self::lag::Question;
 pub(crate) use self::plain::relay;
 pub(crate) use self::subflow::{Subflow, SubflowState};
 use crate::auth::{Key, SecretStream};
@@ -147,8 +145,6 @@ pub(crate) struct Connection {
     pub(crate) owed: SubflowSet,
     /// Subflows on which the server's probe went down: their next ACK is the answer, whatever it says.
     pub(crate) asked: SubflowSet,
-    /// FlexCP's own question about a data ACK.
-    asked_last: Question,
     /// Initial sequence number of the client, on the initial subflow and towards the server.
     pub(crate) isn_client: TcpSeq,
     /// The SYN to the server carried `MP_CAPABLE`.
@@ -278,7 +274,6 @@ impl Connection {
             plain_reset: false,
             stuck: None,
             repeated_up: 0,
-            asked_last: Question::default(),
             tried_other: now,
             challenges: Challenges::default(),
             half_open: HalfOpenLinks::default(),
@@ -479,7 +474,6 @@ impl Connection {
                     .chain(closing)
                     .chain(orphaned)
                     .chain(self.announce.due)
-                    .chain(self.lag_due())
                     .chain(self.resting())
                     .fold(idle, Instant::min)
             }
@@ -520,7 +514,6 @@ impl Connection {
                 self.announce_due(ctx);
                 self.fill_due(ctx);
                 self.repeat_fins(ctx);
-                self.ask_for_data_ack(ctx);
                 if self.resting().is_some_and(|at| ctx.now >= at) {
                     for subflow in &mut self.subflows {
                         subflow.up.give_back();

@@ -499,21 +499,3 @@ fn without_timestamps_nothing_is_lent() {
     }
     assert_eq!(t.moved(), "");
 }
-
-#[test]
-fn client_that_has_to_be_asked_for_its_data_ack_is_not_lent() {
-    let (mut t, shelf) = with_slot(0);
-    assert_eq!(shelf.leases().len(), 1);
-    let behind = ". 1:1(0) ack 201 win 512 <ts 1000 5000,dss ack 1>";
-    for win in 513..517 {
-        // News each time, so that it could be lent but for that.
-        let _ = t.client(0, &behind.replace("512", &win.to_string()));
-    }
-    assert_eq!(shelf.leases(), []);
-    assert_eq!(t.moved(), "offload_lent+1 offload_taken_back+1");
-    for n in 1..3 {
-        let _ = t.client(0, &ack(n));
-        let _ = t.server(&data(n + 1));
-    }
-    assert_eq!(t.moved(), "offload_lent+2 offload_taken_back+1");
-}

@@ -17,7 +17,6 @@ mod holes;
 mod honest;
 mod icmp;
 mod join;
-mod lag;
 mod lease;
 mod lending;
 mod limits;
