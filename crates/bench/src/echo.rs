@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 
 use anyhow::Result;
@@ -21,6 +21,7 @@ pub(crate) struct Echo {
 struct Shared {
     waker: Waker,
     stop: AtomicBool,
+    passed: AtomicU64,
 }
 
 impl Echo {
@@ -35,6 +36,7 @@ impl Echo {
         let shared = Arc::new(Shared {
             waker: Waker::new()?,
             stop: AtomicBool::new(false),
+            passed: AtomicU64::new(0),
         });
         let seen = Arc::clone(&shared);
         let run = move || {
@@ -44,6 +46,11 @@ impl Echo {
         };
         let thread = Some(thread::Builder::new().name("echo".into()).spawn(run)?);
         Ok(Self { shared, thread })
+    }
+
+    /// Packets so far.
+    pub(crate) fn passed(&self) -> u64 {
+        self.shared.passed.load(Ordering::Relaxed)
     }
 }
 
@@ -64,6 +71,7 @@ fn echo(tun: &Tun, shared: &Shared) -> io::Result<()> {
                 break;
             };
             batch.send(tun, &mut frame);
+            shared.passed.fetch_add(1, Ordering::Relaxed);
         }
         batch.flush(tun);
     }

@@ -246,25 +246,26 @@ fn small() -> Group {
     }
 }
 
-fn no_gso() -> Group {
+/// Cells of `bulk` in other circumstances, with a suffix to their names.
+fn variant(name: &'static str, suffix: &str, chosen: impl Fn(&str) -> bool) -> Group {
     let mut group = throughput();
-    group.cells.retain(|cell| cell.name.starts_with("down/64x"));
+    group.name = name;
+    group.cells.retain(|cell| chosen(&cell.name));
     for cell in &mut group.cells {
-        cell.name.push_str("-no-gso");
+        cell.name.push_str(suffix);
     }
-    group.name = "no-gso";
+    group
+}
+
+fn no_gso() -> Group {
+    let mut group = variant("no-gso", "-no-gso", |cell| cell.starts_with("down/64x"));
     group.setting.gso = false;
     group
 }
 
 /// What a TUN device carries at most, and how near the translator comes.
 fn tun() -> Group {
-    let mut group = throughput();
-    group.cells.retain(|cell| cell.name.ends_with("x2"));
-    for cell in &mut group.cells {
-        cell.name.push_str("-tun");
-    }
-    group.name = "tun";
+    let mut group = variant("tun", "-tun", |cell| cell.ends_with("x2"));
     group.subjects = vec![Subject::Translator, Subject::Haproxy, Subject::Tun];
     group
 }
@@ -272,16 +273,10 @@ fn tun() -> Group {
 /// On links without receive packet steering: the CPU that sends a packet receives it, too, and packets overtake each
 /// other.
 fn unsteered() -> Group {
-    let mut group = throughput();
-    group.cells.retain(|cell| cell.name.ends_with("x2"));
-    group.cells.push(cell(
-        "1KB/16-connections".to_owned(),
-        Work::Requests { connections: 16 },
-    ));
-    for cell in &mut group.cells {
-        cell.name.push_str("-unsteered");
-    }
-    group.name = "unsteered";
+    let mut group = variant("unsteered", "-unsteered", |cell| cell.ends_with("x2"));
+    let work = Work::Requests { connections: 16 };
+    let requests = cell("1KB/16-connections-unsteered".to_owned(), work);
+    group.cells.push(requests);
     group.setting.objects.push(KILO);
     group.setting.in_order = false;
     group
@@ -289,14 +284,7 @@ fn unsteered() -> Group {
 
 /// Two workers of FlexCP, with all packets of a connection on one of them.
 fn two_workers() -> Group {
-    let mut group = throughput();
-    group
-        .cells
-        .retain(|cell| cell.name.starts_with("down/256x2"));
-    for cell in &mut group.cells {
-        cell.name.push_str("-two-workers");
-    }
-    group.name = "workers";
+    let mut group = variant("workers", "-two-workers", |cell| cell == "down/256x2");
     group.subjects = vec![Subject::FlexCp, Subject::Translator];
     group.setting.workers = 2;
     group
@@ -305,12 +293,7 @@ fn two_workers() -> Group {
 /// What affinity is worth (figure 9 of the paper): two workers that get all packets of their connections, those that
 /// the kernel chooses, or every other packet.
 fn affinity() -> Group {
-    let mut group = throughput();
-    group.cells.retain(|cell| cell.name.ends_with("x2"));
-    for cell in &mut group.cells {
-        cell.name.push_str("-affinity");
-    }
-    group.name = "affinity";
+    let mut group = variant("affinity", "-affinity", |cell| cell.ends_with("x2"));
     group.subjects = vec![
         Subject::Translator,
         Subject::KernelSteering,

@@ -156,7 +156,7 @@ pub(crate) struct Rig {
 enum Proxy {
     FlexCp(FlexCp),
     Other(Program),
-    Echo { _echo: Echo },
+    Echo(Echo),
 }
 
 impl Rig {
@@ -242,7 +242,7 @@ impl Rig {
         self.proxy.as_ref().and_then(|proxy| match proxy {
             Proxy::FlexCp(flexcp) => Some(flexcp.pid()),
             Proxy::Other(program) => Some(program.pid()),
-            Proxy::Echo { .. } => None,
+            Proxy::Echo(_) => None,
         })
     }
 
@@ -253,6 +253,10 @@ impl Rig {
         let client = self.lab.client();
         let outcome = client.run(|| load.run(self.proxy_pid()))?;
         let moved = Mib::read(client)?.since(&before);
+        if let Some(Proxy::Echo(echo)) = &self.proxy {
+            let objects = u64::try_from(outcome.micros.len()).unwrap_or(u64::MAX);
+            ensure!(echo.passed() > objects, "packets pass the TUN device by");
+        }
         if self.proto() == Proto::Mptcp {
             let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
             // Some may not be complete yet, or fall back because packets were lost.
@@ -303,9 +307,7 @@ impl Proxy {
         ports.extend(SINKS);
         Ok(Some(match subject {
             Subject::Mptcp | Subject::Tcp => return Ok(None),
-            Subject::Tun => Self::Echo {
-                _echo: Echo::start(lab)?,
-            },
+            Subject::Tun => Self::Echo(Echo::start(lab)?),
             Subject::Nginx => Self::Other(programs::nginx_proxy(lab, &ports)?),
             Subject::Haproxy => Self::Other(programs::haproxy(lab, &ports)?),
             Subject::FlexCp | Subject::Translator | Subject::KernelSteering | Subject::Scatter => {

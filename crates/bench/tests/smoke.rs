@@ -7,6 +7,30 @@ use flexcp_bench::{Plan, Report, Subject};
 
 #[test]
 fn one_short_round() {
+    main_item();
+    other_circumstances();
+}
+
+/// The TUN device alone, which says when packets pass it by, and links without steering.
+fn other_circumstances() {
+    let plan = Plan {
+        rounds: 1,
+        seconds: 0.3,
+        quick: false,
+        only: vec!["down/64x2-tun".into(), "down/64x2-unsteered".into()],
+        subjects: vec![Subject::Tun, Subject::Tcp],
+        congestion: None,
+        idle: 0,
+    };
+    let results = plan.run(|_| (), |_| Ok(())).expect("both can be measured");
+    let said = Report(&results).to_string();
+    for (cell, subject) in [("tun", Subject::Tun), ("unsteered", Subject::Tcp)] {
+        let rate = results.median(&format!("throughput/down/64x2-{cell}"), subject);
+        assert!(rate.is_some_and(|rate| rate > 0.0), "{said}");
+    }
+}
+
+fn main_item() {
     let subjects = [
         Subject::FlexCp,
         Subject::Translator,
