@@ -10,6 +10,8 @@
 /* Longest stretch that one entry stands for, and the largest and least distance at which numbers are believed. */
 #define MAX_RUN (1u << 30)
 #define MIN_SPAN (1u << 17)
+/* The ring of mappings spans no more than that and what is outstanding. */
+#define MAX_MAPPED (1u << 26)
 
 /* Unrolled, a loop takes more of the stack than there is. */
 #define rolled _Pragma("clang loop unroll(disable)")
@@ -32,7 +34,20 @@ static __always_inline int overdue(const struct lease_subflow *s, __u64 now, __u
 	return !after64(s->outstanding_since + limit, now);
 }
 
-/* Drops mappings from the ring that the client has ACKed on the subflow and in the data. */
+/* The same, or nothing has been heard for as long as counts as silence (Subflow::is_silent). */
+static __always_inline int silent(const struct lease_subflow *s, __u64 now, __u64 silence)
+{
+	__u64 limit = (__u64)s->srtt * 2;
+
+	if (limit < silence)
+		limit = silence;
+	if (s->snd_next != s->snd_una && !after64(s->outstanding_since + limit, now))
+		return 1;
+	return overdue(s, now, silence);
+}
+
+/* Drops mappings from the ring that the client has ACKed on the subflow and in the data. They stand in the order in which
+ * they went down: what was overtaken stands behind what overtook it. */
 static __always_inline void forget_acked(struct lease *l, const struct lease_subflow *a)
 {
 	__u32 done = a->snd_next - (__u32)(l->down_next - l->down_acked);
@@ -56,7 +71,8 @@ static __always_inline int remember(struct lease *l, __u32 ssn, __u32 len)
 
 	if (l->runs_used) {
 		run = &l->runs[(l->first_run + l->runs_used - 1) & (LEASE_RUNS - 1)];
-		if (run->len == len && run->count < 0xffff && run->ssn + (__u32)run->len * run->count == ssn) {
+		if (run->len == len && run->count < 0xffff && len * (run->count + 1) <= MAX_MAPPED &&
+		    run->ssn + (__u32)run->len * run->count == ssn) {
 			run->count++;
 			return 1;
 		}
@@ -83,10 +99,17 @@ static __always_inline __u64 acked_by(const struct lease *l, const struct packet
 	return l->up_next - (__u32)(l->seq_up - p->ack);
 }
 
+/* A bit that the compiler knows nothing of: it would make a branch of what is computed with it. */
+static __always_inline __u32 hidden(__u32 bit)
+{
+	asm volatile("" : "+r"(bit));
+	return bit;
+}
+
 /* 1 if `a` comes after `b`. Without a branch: the verifier would follow each of them through all loops. */
 static __always_inline __u32 comes_after(__u32 a, __u32 b)
 {
-	return (b - a) >> 31;
+	return hidden((b - a) >> 31);
 }
 
 /* `one` if `which` is 1, `zero` if it is 0. */
@@ -98,7 +121,7 @@ static __always_inline __u32 choose(__u32 which, __u32 one, __u32 zero)
 /* 1 if there is any difference. */
 static __always_inline __u32 differ(__u64 a, __u64 b)
 {
-	return ((a - b) | (b - a)) >> 63;
+	return hidden(((a - b) | (b - a)) >> 63);
 }
 
 /* The first `part` bytes of a run have reached the server, and go to what was let go last (Lane::remember). */
@@ -171,6 +194,37 @@ static __always_inline void ignore_nonsense(const struct lease *l, struct packet
 	}
 }
 
+/* Where the data of a packet of the server's belongs: behind all that went down, with a gap or without, or at the start of
+ * a hole; in `walk`. 0, or why the translator has to see it. */
+static __always_inline int place(const struct lease *l, struct packet *p)
+{
+	const struct lease_subflow *a = &l->subflows[l->active & (LEASE_SUBFLOWS - 1)];
+	volatile struct walk *w = &p->walk;
+	__u32 ahead = p->seq - l->seq_down, holes = 0;
+
+	w->gap = 0;
+	w->hole = NOBODY;
+	if (!ahead)
+		return 0;
+	rolled for (__u32 i = 0; i < LEASE_HOLES; i++) {
+		const struct hole *h = &l->holes[i];
+
+		holes += differ(h->len, 0);
+		if (h->seq == p->seq && p->payload <= h->len)
+			w->hole = i;
+	}
+	if (after(p->seq, l->seq_down)) {
+		w->gap = ahead;
+		return !p->payload || holes == LEASE_HOLES || ahead > MAX_MAPPED ? AHEAD : 0;
+	}
+	if (!p->payload || w->hole == NOBODY)
+		return REPEATED;
+	/* What the client claims to have is the translator's. */
+	if (after(a->snd_una, a->snd_next + ahead) || after64(l->down_acked, l->down_next + (__s64)(__s32)ahead))
+		return REPEATED;
+	return 0;
+}
+
 /* Which subflow a packet of the server's goes down on, which other one gets an ACK, too, and how far their ACKs move: in
  * `walk`. 0, or why the translator has to see it. */
 static __always_inline int told_by(const struct lease *l, struct packet *p)
@@ -183,8 +237,6 @@ static __always_inline int told_by(const struct lease *l, struct packet *p)
 	w->told = p->payload ? l->active : NOBODY;
 	w->also = NOBODY;
 	w->moves = 0;
-	if (p->seq != l->seq_down)
-		return after(p->seq, l->seq_down) ? AHEAD : REPEATED;
 	/* An ACK of what has not gone up yet would be one from long ago. */
 	if (after64(l->up_acked, ack))
 		return ACK;
@@ -331,6 +383,54 @@ static __always_inline void own_ack(struct outgoing *o, struct lease *l, const s
 	l->packets_made++;
 }
 
+/* Whether the active subflow takes the data: 0, or why the translator has to see it. */
+static __always_inline int fits(const struct lease *l, const struct lease_subflow *a, const struct packet *p, __u64 now)
+{
+	__u32 len = p->walk.gap + p->payload;
+
+	if (p->segment + TS_LEN + DSS_MAP_LEN > a->mss)
+		return TOO_LONG;
+	if (p->walk.hole != NOBODY)
+		return silent(a, now, l->silence) ? OVERDUE : 0;
+	if (after(a->snd_next + len, a->snd_edge) || after64(l->down_next + len, l->down_edge))
+		return WINDOW;
+	return overdue(a, now, l->silence) ? OVERDUE : 0;
+}
+
+/* Data goes down behind all other. What it has overtaken keeps its place before it (Connection::reserve_up_to). */
+static __always_inline void extend(struct lease *l, struct lease_subflow *a, const struct packet *p, __u64 now)
+{
+	__u32 len = p->walk.gap + p->payload, free = NOBODY;
+
+	if (p->walk.gap) {
+		rolled for (__u32 i = 0; i < LEASE_HOLES; i++)
+			free = choose(1 ^ differ(l->holes[i].len, 0), i, free);
+		l->holes[free & (LEASE_HOLES - 1)].seq = l->seq_down;
+		l->holes[free & (LEASE_HOLES - 1)].len = p->walk.gap;
+	}
+	if (a->snd_una == a->snd_next)
+		a->outstanding_since = now;
+	a->snd_next += len;
+	if (!a->is_timed) {
+		a->is_timed = 1;
+		a->timed = a->snd_next;
+		a->timed_at = now;
+	}
+	l->down_next += len;
+	l->seq_down += len;
+}
+
+/* Data goes down to the place that was kept for it (Connection::place_again). */
+static __always_inline void fill(struct lease *l, struct lease_subflow *a, const struct packet *p, __u64 now)
+{
+	struct hole *h = &l->holes[p->walk.hole & (LEASE_HOLES - 1)];
+
+	h->seq += p->payload;
+	h->len -= p->payload;
+	if (after64(now, a->outstanding_since))
+		a->outstanding_since = now;
+}
+
 /* A packet of the server's, under the lock: 0, and `o` is filled in, and `also`, and the lease changed; or why not.
  * There are routes to the subflows `to` and `also_to`. */
 static __always_inline int judge_down(struct lease *l, struct packet *p, struct outgoing *o, struct outgoing *also,
@@ -339,11 +439,15 @@ static __always_inline int judge_down(struct lease *l, struct packet *p, struct 
 	volatile struct walk *w = &p->walk;
 	struct lease_subflow *a = &l->subflows[w->to & (LEASE_SUBFLOWS - 1)];
 	int refused = told_by(l, p);
+	__u32 at;
 
 	if (refused)
 		return refused;
 	if (w->told != w->to || w->also != w->also_to)
 		return ROUTE;
+	refused = place(l, p);
+	if (refused)
+		return refused;
 	if (!p->payload) {
 		refused = take_server_header(l, p);
 		if (refused)
@@ -352,34 +456,26 @@ static __always_inline int judge_down(struct lease *l, struct packet *p, struct 
 		header_down(o, l, a, p);
 		goto done;
 	}
-	if (p->segment + TS_LEN + DSS_MAP_LEN > a->mss)
-		return TOO_LONG;
-	if (after(a->snd_next + p->payload, a->snd_edge) || after64(l->down_next + p->payload, l->down_edge))
-		return WINDOW;
-	if (overdue(a, now, l->silence))
-		return OVERDUE;
+	refused = fits(l, a, p, now);
+	if (refused)
+		return refused;
 	forget_acked(l, a);
 	if (l->runs_used >= LEASE_RUNS)
 		return NO_ROOM;
 	refused = take_server_header(l, p);
 	if (refused)
 		return refused;
-	remember(l, a->snd_next, p->payload);
-	o->seq = a->snd_next;
-	o->dsn = l->down_next;
-	o->ssn = a->snd_next - a->isn_local;
+	at = p->seq - l->seq_down;
+	o->seq = a->snd_next + at;
+	o->dsn = l->down_next + (__s64)(__s32)at;
+	o->ssn = o->seq - a->isn_local;
+	remember(l, o->seq, p->payload);
 	header_down(o, l, a, p);
-	if (a->snd_una == a->snd_next)
-		a->outstanding_since = now;
-	a->snd_next += p->payload;
-	if (!a->is_timed) {
-		a->is_timed = 1;
-		a->timed = a->snd_next;
-		a->timed_at = now;
-	}
+	if (w->hole == NOBODY)
+		extend(l, a, p, now);
+	else
+		fill(l, a, p, now);
 	a->bytes_down += p->payload;
-	l->down_next += p->payload;
-	l->seq_down += p->payload;
 done:
 	if (v6) {
 		l->label_down = (p->l3[1] & 0xf) << 16 | p->l3[2] << 8 | p->l3[3];
@@ -437,6 +533,24 @@ static __always_inline __u32 span_up(const struct lease *l)
 	return l->server_window_max < MIN_SPAN / 2 ? MIN_SPAN : l->server_window_max * 2;
 }
 
+/* The client's SACK block as the server's (Connection::sack_up). 0: the translator has to see it. */
+static __always_inline int sack_up(const struct lease *l, const struct lease_subflow *s, const struct packet *p,
+				   struct outgoing *o, __u64 data_ack)
+{
+	__u32 left = p->sack[0].left, right = p->sack[0].right;
+	__u32 back = s->snd_next - left;
+
+	if (after64(l->down_acked, data_ack))
+		data_ack = l->down_acked;
+	/* One that names duplicates, or what never went down; and what stands at the data ACK is held up in the client. */
+	if (!l->server_sack || s != &l->subflows[l->active & (LEASE_SUBFLOWS - 1)] || after(p->ack, left) ||
+	    !after(right, left) || after(right, s->snd_next) || !after64(l->down_next - back, data_ack))
+		return 0;
+	o->sack.left = l->seq_down - back;
+	o->sack.right = l->seq_down - (s->snd_next - right);
+	return 1;
+}
+
 /* A packet of the client's, under the lock. */
 static __always_inline int judge_up(struct lease *l, struct packet *p, struct outgoing *o, __u32 index, __u64 now,
 				    const int v6)
@@ -482,7 +596,9 @@ static __always_inline int judge_up(struct lease *l, struct packet *p, struct ou
 	} else {
 		if (p->has_map)
 			return OPTIONS;
-		stale = !after64(data_ack, l->down_acked) && !after64(edge, l->down_edge);
+		stale = !p->blocks && !after64(data_ack, l->down_acked) && !after64(edge, l->down_edge);
+		if (p->blocks && !sack_up(l, s, p, o, data_ack))
+			return OPTIONS;
 		/* On the active subflow that may be a duplicate, which the server counts. */
 		if (stale && s == a && p->ack == s->snd_una)
 			return NO_NEWS;

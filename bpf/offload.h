@@ -7,6 +7,7 @@
 #define LEASE_SUBFLOWS 4
 #define LEASE_RUNS 128
 #define LEASE_UPS 16
+#define LEASE_HOLES 4
 
 struct mapping_run {
 	__u32 ssn;
@@ -18,6 +19,12 @@ struct mapping_run {
 struct up_run {
 	__u32 dsn;
 	__u32 len;
+};
+
+/* Data of the server's that was overtaken, and has its place on the active subflow. */
+struct hole {
+	__u32 seq;
+	__u32 len; /* 0: none */
 };
 
 struct lease_subflow {
@@ -87,11 +94,14 @@ struct lease {
 	__u32 first_run;
 	__u32 runs_used;
 	__u32 packets_made;
+	__u32 server_sack;
+	__u32 pad;
 	__u64 ts_sent_at;
 	__u64 silence;
 	__u64 last_packet;
 	__u64 packets_down;
 	__u64 packets_up;
+	struct hole holes[LEASE_HOLES];
 	struct lease_subflow subflows[LEASE_SUBFLOWS];
 	struct up_run ups[LEASE_SUBFLOWS][LEASE_UPS];
 	struct mapping_run runs[LEASE_RUNS];

@@ -9,6 +9,8 @@
 #define TS_LEN 12
 #define DSS_ACK_LEN 12
 #define DSS_MAP_LEN 28
+/* One block. */
+#define SACK_LEN 12
 /* Blocks that find room beside timestamps (RFC 2018, 3). */
 #define SACK_BLOCKS 3
 /* Options (RFC 9293, 3.2; RFC 8684, 3.3). */
@@ -37,8 +39,10 @@ struct step {
 	__u32 pad;
 };
 
-/* Who gets to know. */
+/* Where its data belongs, and who gets to know. */
 struct walk {
+	__u32 gap; /* bytes that it has overtaken */
+	__u32 hole; /* the one that it fills, or NOBODY */
 	__u32 told; /* a subflow, or NOBODY */
 	__u32 also; /* another */
 	__u32 moves; /* there are steps */
@@ -67,7 +71,7 @@ struct packet {
 	__u32 ts_val;
 	__u32 ts_ecr;
 	__u32 segment; /* payload of one segment */
-	/* SACK, downwards. */
+	/* SACK. */
 	struct block sack[SACK_BLOCKS];
 	__u32 blocks;
 	/* DSS, upwards */
@@ -94,6 +98,8 @@ struct outgoing {
 	__u32 ts_val;
 	__u32 ts_ecr;
 	__u32 label;
+	/* Upwards: of `blocks` of the packet. */
+	struct block sack;
 	/* Downwards. */
 	__u64 data_ack;
 	__u64 dsn;
@@ -307,14 +313,22 @@ static __always_inline int parse_sack(struct packet *p)
 	return 0;
 }
 
-/* Reads the DSS of a client's packet, which has to stand behind the timestamps, with nothing behind it but the
- * padding that a mapping needs. A DSS with a checksum is longer than its flags say here. */
+/* Reads the DSS of a client's packet, which has to stand behind the timestamps, or one block of SACK, with nothing
+ * behind it but the padding that a mapping needs. A DSS with a checksum is longer than its flags say here. */
 static __always_inline int parse_dss(struct packet *p)
 {
 	const __u8 *dss = p->tcp + TCP_LEN + TS_LEN;
 	__u32 rest = p->tcp_len - TCP_LEN - TS_LEN;
-	__u32 flags = dss[3], at = 4;
+	__u32 flags, at = 4;
 
+	p->blocks = rest >= SACK_LEN && dss[0] == NOP && dss[1] == NOP && dss[2] == SACK && dss[3] == SACK_LEN - 2;
+	if (p->blocks) {
+		p->sack[0].left = load32(dss + 4);
+		p->sack[0].right = load32(dss + 8);
+		dss += SACK_LEN;
+		rest -= SACK_LEN;
+	}
+	flags = dss[3];
 	if (rest < 8 || dss[0] != MPTCP || dss[2] != DSS << 4 || flags & 0xf0 || !(flags & DSS_ACK))
 		return -1;
 	p->dss_flags = flags;
@@ -327,6 +341,9 @@ static __always_inline int parse_dss(struct packet *p)
 	}
 	if (!p->has_map)
 		return flags & DSS_DSN_64 || dss[1] != at || rest != at ? -1 : 0;
+	/* There is no room for both. */
+	if (p->blocks)
+		return -1;
 	p->dsn = load32(dss + at);
 	at += 4;
 	if (flags & DSS_DSN_64) {

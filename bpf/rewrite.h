@@ -286,13 +286,22 @@ static __always_inline int rewrite_acks(struct __sk_buff *skb, struct scratch *c
 	return leave(skb, &c->o);
 }
 
+static __always_inline void write_sack(__u8 *option, const struct block *b)
+{
+	option[0] = option[1] = NOP;
+	option[2] = SACK;
+	option[3] = SACK_LEN - 2;
+	store32(option + 4, b->left);
+	store32(option + 8, b->right);
+}
+
 static __always_inline int rewrite_up(struct __sk_buff *skb, struct scratch *c, const int v6)
 {
 	struct packet *p = &c->p;
 	struct outgoing *o = &c->o;
 	const __u32 l3_len = v6 ? 40 : 20;
 	/* The options of data become padding in their place: the payload stays where it is. */
-	__u32 tcp_len = p->payload ? p->tcp_len : TCP_LEN + TS_LEN;
+	__u32 tcp_len = p->payload ? p->tcp_len : TCP_LEN + TS_LEN + (p->blocks ? SACK_LEN : 0);
 	int failed;
 
 	copy_headers(c);
@@ -307,9 +316,11 @@ static __always_inline int rewrite_up(struct __sk_buff *skb, struct scratch *c, 
 			return lose(REWRITE_FAILED);
 		failed = bpf_skb_store_bytes(skb, ETH_HLEN + l3_len, c->tcp, len, 0);
 	} else {
-		if (bpf_skb_change_tail(skb, ETH_HLEN + l3_len + TCP_LEN + TS_LEN, 0) < 0)
+		if (p->blocks)
+			write_sack(c->tcp + TCP_LEN + TS_LEN, &o->sack);
+		if (bpf_skb_change_tail(skb, ETH_HLEN + l3_len + tcp_len, 0) < 0)
 			return lose(REWRITE_FAILED);
-		failed = bpf_skb_store_bytes(skb, ETH_HLEN + l3_len, c->tcp, TCP_LEN + TS_LEN, 0);
+		failed = bpf_skb_store_bytes(skb, ETH_HLEN + l3_len, c->tcp, tcp_len, 0);
 	}
 	if (failed || bpf_skb_store_bytes(skb, ETH_HLEN, c->l3, l3_len, 0) < 0)
 		return lose(REWRITE_FAILED);

@@ -13,6 +13,8 @@ mod failure;
 mod host;
 #[path = "netns/offload.rs"]
 mod offload;
+#[path = "netns/offload_holes.rs"]
+mod offload_holes;
 #[path = "netns/offload_packets.rs"]
 mod offload_packets;
 #[path = "netns/offload_rules.rs"]
@@ -45,6 +47,7 @@ fn main() {
         failure::TESTS,
         offload::TESTS,
         offload_rules::TESTS,
+        offload_holes::TESTS,
         offload_ups::TESTS,
         steering::TESTS,
     ]

@@ -37,7 +37,8 @@ pub use config::{Announce, Config, Limits, Mode, Prefix, Service, Timeouts};
 pub use counters::{Counters, DropReason, Drops};
 pub use frame::{Frame, HEADROOM, Payload, Transmit, Verdict};
 pub use offload::{
-    FastPath, LEASE_RUNS, LEASE_SUBFLOWS, LEASE_UPS, Lease, LeaseSubflow, Lent, MappingRun, UpRun,
+    FastPath, Hole, LEASE_HOLES, LEASE_RUNS, LEASE_SUBFLOWS, LEASE_UPS, Lease, LeaseSubflow, Lent,
+    MappingRun, UpRun,
 };
 pub use segment::Ends;
 pub use superseded::supersedes;

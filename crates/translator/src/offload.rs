@@ -12,6 +12,8 @@ pub const LEASE_SUBFLOWS: usize = 4;
 pub const LEASE_RUNS: usize = 128;
 /// Stretches of the client's data on a subflow that a lease has room for.
 pub const LEASE_UPS: usize = 16;
+/// Holes in the server's data that a lease has room for.
+pub const LEASE_HOLES: usize = 4;
 
 /// What the translator asks of a fast path.
 ///
@@ -53,6 +55,16 @@ pub struct MappingRun {
     pub len: u16,
     /// How many there are.
     pub count: u16,
+}
+
+/// Data of the server's that later data has overtaken: its place on the active subflow is kept.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Hole {
+    /// TCP sequence number of its first byte on the server's side.
+    pub seq: u32,
+    /// Its bytes; 0: none.
+    pub len: u32,
 }
 
 /// The client's data between two numbers of a subflow: one stretch of both spaces.
@@ -205,6 +217,10 @@ pub struct Lease {
     pub runs_used: u32,
     /// ACKs of FlexCP's own since it was lent.
     pub packets_made: u32,
+    /// 1: the server takes SACK.
+    pub server_sack: u32,
+    /// Zero.
+    pub pad: u32,
     /// When `ts_sent` was sent.
     pub ts_sent_at: u64,
     /// What counts as silence of a path.
@@ -215,11 +231,13 @@ pub struct Lease {
     pub packets_down: u64,
     /// Packets translated upwards since it was lent.
     pub packets_up: u64,
+    /// What is missing of the server's data.
+    pub holes: [Hole; LEASE_HOLES],
     /// Its subflows, in the slots that they have with the translator.
     pub subflows: [LeaseSubflow; LEASE_SUBFLOWS],
     /// What the subflows have brought up, as their `first_up` and `ups_used` say.
     pub ups: [[UpRun; LEASE_UPS]; LEASE_SUBFLOWS],
-    /// Mappings that were declared downwards since it was lent.
+    /// Mappings that were declared downwards since it was lent, in that order.
     pub runs: [MappingRun; LEASE_RUNS],
 }
 
@@ -257,11 +275,14 @@ impl Default for Lease {
             first_run: 0,
             runs_used: 0,
             packets_made: 0,
+            server_sack: 0,
+            pad: 0,
             ts_sent_at: 0,
             silence: 0,
             last_packet: 0,
             packets_down: 0,
             packets_up: 0,
+            holes: [Hole::default(); LEASE_HOLES],
             subflows: [LeaseSubflow::default(); LEASE_SUBFLOWS],
             ups: [[UpRun::default(); LEASE_UPS]; LEASE_SUBFLOWS],
             runs: [MappingRun::default(); LEASE_RUNS],

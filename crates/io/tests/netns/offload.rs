@@ -132,7 +132,10 @@ impl Kernel for Programs {
             Tried::Translated(out) => {
                 let beside = self.beside.frames();
                 let all = std::iter::once(out).chain(beside);
-                Taken::Translated(all.map(|frame| frame[ETHERNET..].to_vec()).collect())
+                let mut all: Vec<_> = all.map(|frame| frame[ETHERNET..].to_vec()).collect();
+                // Data leaves before the ACK beside it.
+                all.sort_by_key(|packet| std::cmp::Reverse(packet.len()));
+                Taken::Translated(all)
             }
             Tried::Passed => Taken::No,
             Tried::Dropped => Taken::Dropped,

@@ -160,7 +160,6 @@ fn downs_that_pass(rules: &mut Rules) {
         packet
     };
     rules.passes("repeated", &lease, &with(&|p| p.tcp.seq -= 1));
-    rules.passes("ahead", &lease, &with(&|p| p.tcp.seq += 1));
     let beyond = lease.seq_up.wrapping_add(1);
     rules.passes("ack", &lease, &with(&|p| p.tcp.ack = beyond));
     rules.passes("ack", &lease, &with(&|p| p.tcp.ack -= 1));

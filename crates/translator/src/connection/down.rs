@@ -259,6 +259,7 @@ impl Connection {
             let size = frame.offload.gso.map_or(again, |gso| gso.size.into());
             self.server.repeated.add(again, size);
         }
+        self.owed &= !told;
         let behind = first.dsn.add(u64::from(first.len));
         let mut outgoing = self.data_headers(&first, fin(behind), packet);
         let limit = self.segment_limit(first.subflow, &mut outgoing);

@@ -11,7 +11,7 @@ use super::{Connection, INITIAL, Phase, Subflow, SubflowIndex, SubflowState};
 use crate::config::Config;
 use crate::dtree::Lane;
 use crate::offload::{
-    LEASE_RUNS, LEASE_SUBFLOWS, LEASE_UPS, Lease, LeaseSubflow, MappingRun, UpRun,
+    LEASE_HOLES, LEASE_RUNS, LEASE_SUBFLOWS, LEASE_UPS, Lease, LeaseSubflow, UpRun,
 };
 use crate::time::Instant;
 
@@ -149,12 +149,16 @@ impl Connection {
             && !dsn.after(self.down_acked)
     }
 
-    /// Whether what this subflow has brought, and the server has not, has no hole and finds room in a lease.
+    /// Whether what this subflow has brought, and the server has not, has no hole and finds room in a lease. What the
+    /// server had before it came here is ACKed with the server's next packet, whatever that ACKs.
     fn brings_steadily(&self, index: SubflowIndex) -> bool {
         let subflow = self.subflow(index);
         let near = |(dsn, _): (Dsn, u32)| self.up_next.since(dsn) < FAR;
         let received = subflow.up.received(subflow.rcv_ack, subflow.rcv_high);
-        subflow.up.len() < LEASE_UPS && received.is_some_and(|mut runs| runs.all(near))
+        let missing = |(_, dsn, _): (Ssn, Dsn, u32)| !dsn.before(self.up_acked);
+        subflow.up.len() < LEASE_UPS
+            && subflow.up.front().is_none_or(missing)
+            && received.is_some_and(|mut runs| runs.all(near))
     }
 
     fn export(&self, config: &Config, lent: u8) -> Lease {
@@ -183,6 +187,7 @@ impl Connection {
             server_mss: server.mss.into(),
             client_window: self.client_window,
             initial_scale: self.subflow(INITIAL).window_scale.into(),
+            server_sack: self.server.sack.into(),
             ts_sent: clock.sent,
             ts_heard: clock.heard,
             ts_echo: clock.echo,
@@ -212,8 +217,10 @@ impl Connection {
         let subflow_acked = next.sub(u64::from(lent.snd_next.wrapping_sub(lent.snd_una)));
         let both = acked.min(subflow_acked);
         let ssn_of = |dsn: Dsn| Ssn(lent.snd_next).sub(low(next.since(dsn)));
-        let total: u64 = entries(lease).map(bytes).sum();
-        let mut at = next.sub(total);
+        let mut room = [Stretch::default(); LEASE_RUNS + LEASE_HOLES];
+        let stretches = Stretch::all(lease, lent.snd_next, &mut room);
+        // The fast path may have forgotten some in their midst; then those before are ACKed, too.
+        let mut at = next.sub(stretches.iter().map(Stretch::bytes).sum());
         let lane = &mut self.subflow_mut(self.active).down;
         let mut passes = at.after(known);
         if passes || both.since(known) > FAR && both.after(known) {
@@ -221,10 +228,19 @@ impl Connection {
             passes = true;
             lane.let_go();
         }
-        for entry in entries(lease) {
-            let (len, mut count) = (u32::from(entry.len), u32::from(entry.count));
+        for &Stretch {
+            len,
+            mut count,
+            declared,
+            ..
+        } in stretches
+        {
             if passes {
-                let whole = Lane::whole_before(at, len, count, both);
+                let whole = if declared {
+                    Lane::whole_before(at, len, count, both)
+                } else {
+                    0
+                };
                 at = at.add(u64::from(whole) * u64::from(len));
                 count -= whole;
                 if count > 0 {
@@ -232,7 +248,11 @@ impl Connection {
                     passes = false;
                 }
             }
-            lane.append_equal(at, ssn_of(at), len, count);
+            if declared {
+                lane.append_equal(at, ssn_of(at), len, count);
+            } else {
+                lane.reserve(at, ssn_of(at), len);
+            }
             at = at.add(u64::from(count) * u64::from(len));
         }
         if passes {
@@ -272,7 +292,7 @@ impl Connection {
 impl Subflow {
     /// Whether new data goes down on it as a matter of course, and the mappings of a lease would find room.
     fn is_active_steady(&self, mappings: usize) -> bool {
-        self.carries() && !self.backup && self.down.len() + LEASE_RUNS <= mappings
+        self.carries() && !self.backup && self.down.len() + LEASE_RUNS + LEASE_HOLES <= mappings
     }
 
     /// Whether something came up on it, or was announced, that has not reached the server.
@@ -345,19 +365,6 @@ impl Subflow {
     }
 }
 
-/// The used entries of a lease's ring, in order.
-fn entries(lease: &Lease) -> impl Iterator<Item = MappingRun> + '_ {
-    let used = lease.runs.iter().cycle();
-    let first = lease.first_run as usize % LEASE_RUNS;
-    let count = (lease.runs_used as usize).min(LEASE_RUNS);
-    let used = used.skip(first).take(count).copied();
-    used.filter(|entry| entry.len > 0 && entry.count > 0)
-}
-
-fn bytes(entry: MappingRun) -> u64 {
-    u64::from(entry.len) * u64::from(entry.count)
-}
-
 /// The distance between two numbers, as the 32-bit numbers of a subflow show it.
 #[allow(
     clippy::cast_possible_truncation,
@@ -365,4 +372,51 @@ fn bytes(entry: MappingRun) -> u64 {
 )]
 const fn low(distance: u64) -> u32 {
     distance as u32
+}
+
+/// Equally long mappings one behind the other, or a hole.
+#[derive(Clone, Copy, Default)]
+struct Stretch {
+    /// Bytes from its start to the subflow's next number.
+    back: u32,
+    /// Bytes of each mapping.
+    len: u32,
+    /// Mappings; 1 for a hole.
+    count: u32,
+    declared: bool,
+}
+
+impl Stretch {
+    fn bytes(&self) -> u64 {
+        u64::from(self.len) * u64::from(self.count)
+    }
+
+    /// What a lease says of the server's data, in the order of the data, in `room`: mappings stand in a lease in the
+    /// order in which they went down.
+    fn all<'a>(lease: &Lease, snd_next: u32, room: &'a mut [Self]) -> &'a [Self] {
+        let used = lease.runs.iter().cycle();
+        let first = lease.first_run as usize % LEASE_RUNS;
+        let count = (lease.runs_used as usize).min(LEASE_RUNS);
+        let runs = used.skip(first).take(count).map(|run| Self {
+            back: snd_next.wrapping_sub(run.ssn),
+            len: run.len.into(),
+            count: run.count.into(),
+            declared: true,
+        });
+        let holes = lease.holes.iter().map(|hole| Self {
+            back: lease.seq_down.wrapping_sub(hole.seq),
+            len: hole.len,
+            count: 1,
+            declared: false,
+        });
+        let known = runs.chain(holes).filter(|stretch| stretch.bytes() > 0);
+        let mut count = 0;
+        for (place, stretch) in room.iter_mut().zip(known) {
+            *place = stretch;
+            count += 1;
+        }
+        let all = &mut room[..count];
+        all.sort_unstable_by_key(|stretch| core::cmp::Reverse(stretch.back));
+        all
+    }
 }

@@ -88,11 +88,13 @@ impl Connection {
             return Verdict::Drop(DropReason::AckOfUnsent);
         }
         let subflow_acked = subflow.snd_una != una;
-        let repeats = seq.before(subflow.rcv_ack);
+        let old = seq.before(subflow.rcv_ack);
         let end = seq.add(segment.payload_len());
         let repeats_next = seq == subflow.rcv_ack && !end.after(subflow.rcv_high) && end != seq;
         subflow.heard(ctx.now, segment);
         self.repeated_up = self.repeated_up.saturating_add(repeats_next.into());
+        // Nobody answers an ACK that data has overtaken.
+        let repeats = old && (!segment.payload.is_empty() || self.is_probe(index, segment));
         self.owed |= u8::from(repeats) << index;
         if index == INITIAL {
             self.label_up = segment.ip.flow_label;

@@ -11,7 +11,7 @@ use flexcp_translator::{Lease, MappingRun};
 use crate::support::{Leg, Scenario, Setup, Shelf};
 
 /// Timestamps, both subflows heard, nothing outstanding, lent.
-fn steady() -> Scenario {
+pub(crate) fn steady() -> Scenario {
     let mut t = Setup::new().ts().two_subflows();
     let _ = t.server(". 1:101(100) ack 1 win 64 <ts 5000 1000>");
     let _ = t.client(0, ". 1:1(0) ack 101 win 512 <ts 1000 5000,dss ack 101>");
@@ -23,7 +23,7 @@ fn steady() -> Scenario {
 }
 
 /// The same with one subflow.
-fn alone() -> Scenario {
+pub(crate) fn alone() -> Scenario {
     let mut t = Setup::new().ts().established();
     let _ = t.server(". 1:101(100) ack 1 win 64 <ts 5000 1000>");
     let _ = t.client(0, ". 1:1(0) ack 101 win 512 <ts 1000 5000,dss ack 101>");
@@ -40,7 +40,7 @@ fn lent_subflows(t: &Scenario) -> [u8; 4] {
 }
 
 /// Packets that the fast path takes of these, which all have to be forwarded.
-fn taken(t: &mut Scenario, packets: &[(usize, &str)]) -> u64 {
+pub(crate) fn taken(t: &mut Scenario, packets: &[(usize, &str)]) -> u64 {
     let before = t.taken();
     for &(from, line) in packets {
         let outcome = match from {
@@ -52,7 +52,7 @@ fn taken(t: &mut Scenario, packets: &[(usize, &str)]) -> u64 {
     t.taken() - before
 }
 
-const SERVER: usize = 9;
+pub(crate) const SERVER: usize = 9;
 
 #[test]
 fn steady_course_is_the_fast_paths() {
@@ -265,24 +265,23 @@ fn ring_that_is_full_leaves_the_rest_to_the_translator() {
 }
 
 /// More than the 32 bits of a subflow's numbers went down and were ACKed while it was lent, but for two mappings
-/// of a thousand bytes. `dropped`: the fast path has forgotten those that are ACKed.
+/// of a thousand bytes. `dropped`: the fast path has forgotten all those that are ACKed; otherwise not the last 64 MiB.
 fn gigabytes(lease: &mut Lease, dropped: bool) -> u64 {
-    let mut runs = vec![
+    let total: u64 = (5 << 30) + (64 << 20) + 3000;
+    let end = lease.subflows[0].snd_next.wrapping_add(total as u32);
+    let runs = [
         MappingRun {
-            ssn: 0,
+            ssn: end.wrapping_sub((64 << 20) + 3000),
             len: 16_384,
-            count: u16::MAX
-        };
-        5
+            count: 4096,
+        },
+        MappingRun {
+            ssn: end.wrapping_sub(3000),
+            len: 1000,
+            count: 3,
+        },
     ];
-    runs.push(MappingRun {
-        ssn: 0,
-        len: 1000,
-        count: 3,
-    });
-    let bytes = |run: &MappingRun| u64::from(run.len) * u64::from(run.count);
-    let total: u64 = runs.iter().map(bytes).sum();
-    let kept = if dropped { &runs[5..] } else { &runs[..] };
+    let kept = if dropped { &runs[1..] } else { &runs[..] };
     // Round the ring's end.
     lease.first_run = 126;
     for (n, run) in kept.iter().enumerate() {
@@ -293,7 +292,7 @@ fn gigabytes(lease: &mut Lease, dropped: bool) -> u64 {
     lease.down_next += total;
     lease.down_acked = lease.down_next - 2000;
     lease.down_edge += total;
-    subflow.snd_next = subflow.snd_next.wrapping_add(total as u32);
+    subflow.snd_next = end;
     subflow.snd_una = subflow.snd_next.wrapping_sub(2000);
     subflow.snd_edge = subflow.snd_edge.wrapping_add(total as u32);
     total
@@ -769,7 +768,7 @@ fn fifth_subflow_refuses() {
 fn lane_without_room_for_a_lease_refuses() {
     let mut t = Setup::new()
         .ts()
-        .limits(|limits| limits.mappings = 128)
+        .limits(|limits| limits.mappings = 132)
         .established();
     let _ = t.server(". 1:1(0) ack 1 win 64 <ts 5000 1000>");
     assert_eq!(t.lent().len(), 1);

@@ -22,6 +22,7 @@ mod lending;
 mod limits;
 mod malformed;
 mod new_ack;
+mod overtaken;
 mod plain;
 mod probe;
 mod properties;

@@ -7,7 +7,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use flexcp_translator::{LEASE_RUNS, LEASE_UPS, Lease, LeaseSubflow, MappingRun, UpRun};
+use flexcp_translator::{Hole, LEASE_RUNS, LEASE_UPS, Lease, LeaseSubflow, MappingRun, UpRun};
 use flexcp_wire::{
     ChecksumState, DataNumber, Dsn, Dss, DssMapping, IpHeader, MptcpOption, Offload, SackBlocks,
     Sum, TcpFlags, TcpHeader, TcpOption, TcpOptions, Timestamps,
@@ -134,10 +134,24 @@ fn client_ends(lease: &Lease, subflow: &LeaseSubflow) -> (SocketAddr, SocketAddr
     (remote.into(), local.into())
 }
 
+/// Where the server's data belongs.
+struct Place {
+    /// Bytes from what comes next, modulo 2^32.
+    from_next: u32,
+    /// The hole that it fills.
+    hole: Option<usize>,
+}
+
 /// The rules.
 trait Rules {
     fn down(&mut self, now: u64, packet: &Packet) -> Option<Headers>;
     fn up(&mut self, now: u64, index: usize, packet: &Packet) -> Option<Headers>;
+    fn place(&self, seq: u32, len: usize) -> Option<Place>;
+    fn is_late(&self, now: u64, index: usize, silence_counts: bool) -> bool;
+    /// Data behind all other, and a hole for what it has overtaken.
+    fn go_on(&mut self, now: u64, index: usize, gap: u32, len: u32) -> Option<()>;
+    /// `None`: it has something else to say than what the server has yet to hear of.
+    fn sack_up(&self, index: usize, headers: &Headers, data_ack: Dsn) -> Option<SackBlocks>;
     fn take_server_header(&mut self, ack: Dsn, headers: &Headers) -> Option<()>;
     fn declare(&mut self, ssn: u32, len: usize) -> Option<()>;
     fn drop_acked(&mut self);
@@ -155,9 +169,7 @@ impl Rules for Lease {
     fn down(&mut self, now: u64, packet: &Packet) -> Option<Headers> {
         let headers = &packet.headers;
         let timestamps = headers.timestamps.filter(|_| headers.dss.is_none())?;
-        if headers.seq != self.seq_down {
-            return None;
-        }
+        let place = self.place(headers.seq, packet.payload)?;
         let distance = headers.ack.wrapping_sub(self.seq_up).cast_signed();
         let ack = Dsn(self.up_next.wrapping_add_signed(distance.into()));
         let (acked, next) = (Dsn(self.up_acked), Dsn(self.up_next));
@@ -191,45 +203,116 @@ impl Rules for Lease {
         for (index, count) in moved {
             self.let_go(index, count);
         }
-        let subflow = &mut self.subflows[index];
-        let ssn = subflow.snd_next;
         if packet.payload == 0 {
-            return Some(self.down_to(index, headers, ssn, dss));
+            return Some(self.down_to(index, headers, self.subflows[index].snd_next, dss));
         }
         let len = u32::try_from(packet.payload).ok()?;
-        let outstanding = ssn.wrapping_sub(subflow.snd_una);
-        let limit = (u64::from(subflow.srtt) * 2 + JITTER)
-            .min(self.silence.max(u64::from(subflow.srtt) * 2));
-        let overdue = outstanding >= subflow.mss * 2
-            && subflow.srtt != 0
-            && now.saturating_sub(subflow.outstanding_since) >= limit;
-        let room = subflow.snd_edge.wrapping_sub(ssn.wrapping_add(len));
-        let window = Dsn(self.down_edge).offset_from(Dsn(self.down_next).add(len.into()));
-        if packet.payload > MAX_MAPPING || overdue || room.cast_signed() < 0 || window < 0 {
+        if packet.payload > MAX_MAPPING || self.is_late(now, index, place.hole.is_some()) {
             return None;
         }
-        if outstanding == 0 {
-            subflow.outstanding_since = now;
-        }
-        subflow.snd_next = ssn.wrapping_add(len);
-        if subflow.is_timed == 0 {
-            (subflow.timed, subflow.timed_at, subflow.is_timed) = (subflow.snd_next, now, 1);
-        }
-        subflow.bytes_down += u64::from(len);
+        let ssn = self.subflows[index].snd_next.wrapping_add(place.from_next);
+        let behind = place.from_next.cast_signed().into();
         let mapping = DssMapping {
-            dsn: DataNumber::Long(self.down_next),
-            ssn: ssn.wrapping_sub(subflow.isn_local),
+            dsn: DataNumber::Long(self.down_next.wrapping_add_signed(behind)),
+            ssn: ssn.wrapping_sub(self.subflows[index].isn_local),
             len: len as u16,
             checksum: None,
         };
+        self.subflows[index].bytes_down += u64::from(len);
+        if let Some(hole) = place.hole {
+            let subflow = &mut self.subflows[index];
+            subflow.outstanding_since = subflow.outstanding_since.max(now);
+            let hole = &mut self.holes[hole];
+            *hole = Hole {
+                seq: hole.seq.wrapping_add(len),
+                len: hole.len - len,
+            };
+        } else {
+            self.go_on(now, index, place.from_next, len)?;
+        }
         self.declare(ssn, packet.payload)?;
-        self.down_next = self.down_next.wrapping_add(len.into());
-        self.seq_down = self.seq_down.wrapping_add(len);
         let dss = Dss {
             mapping: Some(mapping),
             ..dss
         };
         Some(self.down_to(index, headers, ssn, dss))
+    }
+
+    fn place(&self, seq: u32, len: usize) -> Option<Place> {
+        let from_next = seq.wrapping_sub(self.seq_down);
+        let mut place = Place {
+            from_next,
+            hole: None,
+        };
+        if from_next == 0 {
+            return Some(place);
+        }
+        let missing = || self.holes.iter().filter(|hole| hole.len > 0);
+        if from_next.cast_signed() > 0 {
+            let fits = len > 0 && missing().count() < self.holes.len();
+            return fits.then_some(place);
+        }
+        let fits = |hole: &Hole| hole.seq == seq && (1..=hole.len as usize).contains(&len);
+        place.hole = Some(self.holes.iter().position(fits)?);
+        let dsn = Dsn(self.down_next).sub(from_next.wrapping_neg().into());
+        let claimed = dsn.before(self.una()) || dsn.before(Dsn(self.down_acked));
+        (!claimed).then_some(place)
+    }
+
+    fn is_late(&self, now: u64, index: usize, silence_counts: bool) -> bool {
+        let subflow = &self.subflows[index];
+        let outstanding = subflow.snd_next.wrapping_sub(subflow.snd_una);
+        let waits = now.saturating_sub(subflow.outstanding_since);
+        let round_trips = u64::from(subflow.srtt) * 2;
+        let silence = self.silence.max(round_trips);
+        let owes = outstanding >= subflow.mss * 2 && subflow.srtt != 0;
+        let overdue = owes && waits >= (round_trips + JITTER).min(silence);
+        overdue || silence_counts && outstanding > 0 && waits >= silence
+    }
+
+    fn go_on(&mut self, now: u64, index: usize, gap: u32, len: u32) -> Option<()> {
+        let both = gap + len;
+        let subflow = &mut self.subflows[index];
+        let end = subflow.snd_next.wrapping_add(both);
+        let room = subflow.snd_edge.wrapping_sub(end).cast_signed();
+        let window = Dsn(self.down_edge).offset_from(Dsn(self.down_next).add(both.into()));
+        if room < 0 || window < 0 {
+            return None;
+        }
+        if subflow.snd_next == subflow.snd_una {
+            subflow.outstanding_since = now;
+        }
+        subflow.snd_next = end;
+        if subflow.is_timed == 0 {
+            (subflow.timed, subflow.timed_at, subflow.is_timed) = (end, now, 1);
+        }
+        if gap > 0 {
+            let seq = self.seq_down;
+            *self.holes.iter_mut().find(|hole| hole.len == 0)? = Hole { seq, len: gap };
+        }
+        self.down_next = self.down_next.wrapping_add(both.into());
+        self.seq_down = self.seq_down.wrapping_add(both);
+        Some(())
+    }
+
+    fn sack_up(&self, index: usize, headers: &Headers, data_ack: Dsn) -> Option<SackBlocks> {
+        let subflow = &self.subflows[index];
+        let mut sack = SackBlocks::default();
+        if let Some(&(left, right)) = headers.sack.as_slice().first() {
+            let seq = |ssn: u32| {
+                self.seq_down
+                    .wrapping_sub(subflow.snd_next.wrapping_sub(ssn))
+            };
+            let dsn = Dsn(self.down_next).sub(subflow.snd_next.wrapping_sub(left).into());
+            let above = !later(headers.ack, left) && dsn.after(data_ack);
+            let sent = later(right, left) && !later(right, subflow.snd_next);
+            let one = headers.sack.as_slice().len() == 1 && index == self.active as usize;
+            if !(above && sent && one && self.server_sack == 1) {
+                return None;
+            }
+            sack.push(seq(left), seq(right));
+        }
+        Some(sack)
     }
 
     fn take_server_header(&mut self, ack: Dsn, headers: &Headers) -> Option<()> {
@@ -254,7 +337,10 @@ impl Rules for Lease {
         let at = |n: u32| (self.first_run + n) as usize % LEASE_RUNS;
         if let Some(last) = self.runs_used.checked_sub(1) {
             let last = &mut self.runs[at(last)];
-            if last.len == len && last.count < u16::MAX {
+            let end = last
+                .ssn
+                .wrapping_add(u32::from(last.len) * u32::from(last.count));
+            if last.len == len && last.count < u16::MAX && end == ssn {
                 last.count += 1;
                 return Some(());
             }
@@ -269,13 +355,12 @@ impl Rules for Lease {
 
     fn drop_acked(&mut self) {
         let both = self.una().min(Dsn(self.down_acked));
+        let snd_next = self.subflows[self.active as usize].snd_next;
         while self.runs_used > 0 {
-            let bytes = |run: &MappingRun| u64::from(run.len) * u64::from(run.count);
-            let used = (0..self.runs_used).map(|n| (self.first_run + n) as usize % LEASE_RUNS);
-            let total: u64 = used.map(|at| bytes(&self.runs[at])).sum();
             let front = &self.runs[self.first_run as usize];
-            let end = Dsn(self.down_next).sub(total - bytes(front));
-            if end.after(both) {
+            let bytes = u32::from(front.len) * u32::from(front.count);
+            let rest = snd_next.wrapping_sub(front.ssn.wrapping_add(bytes));
+            if Dsn(self.down_next).sub(rest.into()).after(both) {
                 return;
             }
             self.first_run = (self.first_run + 1) % LEASE_RUNS as u32;
@@ -411,14 +496,12 @@ impl Rules for Lease {
     fn up(&mut self, now: u64, index: usize, packet: &Packet) -> Option<Headers> {
         let headers = &packet.headers;
         let timestamps = headers.timestamps?;
-        let dss = headers
-            .dss
-            .filter(|dss| !dss.data_fin && headers.sack.is_empty())?;
+        let dss = headers.dss.filter(|dss| !dss.data_fin)?;
         let data_ack = match dss.data_ack? {
             DataNumber::Long(ack) => Dsn(ack),
             DataNumber::Short(ack) => Dsn(self.down_acked).expand(ack),
         };
-        let subflow = &mut self.subflows[index];
+        let subflow = &self.subflows[index];
         let ahead = headers.ack.wrapping_sub(subflow.snd_una);
         let unsent = ahead > subflow.snd_next.wrapping_sub(subflow.snd_una);
         let (acked, next) = (Dsn(self.down_acked), Dsn(self.down_next));
@@ -431,11 +514,13 @@ impl Rules for Lease {
         }
         let window = u32::from(headers.window) << subflow.window_scale;
         let edge = data_ack.add(window.into());
-        let news = data_ack != acked || edge.after(Dsn(self.down_edge));
+        let sack = self.sack_up(index, headers, data_ack)?;
+        let news = !sack.is_empty() || data_ack != acked || edge.after(Dsn(self.down_edge));
         let len = packet.payload as u32;
         if len == 0 && (!news || dss.mapping.is_some()) {
             return None;
         }
+        let subflow = &mut self.subflows[index];
         if ahead > 0 {
             subflow.snd_una = headers.ack;
             subflow.outstanding_since = now;
@@ -548,7 +633,7 @@ impl Rules for Lease {
                 ecr: self.ts_echo,
             }),
             dss: None,
-            sack: SackBlocks::default(),
+            sack,
         })
     }
 }
