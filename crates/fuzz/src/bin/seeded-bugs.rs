@@ -334,16 +334,3 @@ fn who(output: &str) -> String {
         (Some(first), more) => format!("{first} and {more} more"),
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_text_of_each_bug_stands_where_it_should() {
-        let root: PathBuf = [env!("CARGO_MANIFEST_DIR"), "..", ".."].iter().collect();
-        let bugs = load(&root.join("mutants")).unwrap();
-        assert!(!bugs.is_empty());
-        check(&root, &bugs).unwrap();
-    }
-}
