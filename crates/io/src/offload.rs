@@ -198,6 +198,14 @@ impl Gates {
         Ok(Self { words, len })
     }
 
+    /// How many are open.
+    fn open(&self) -> usize {
+        let slots = 0..u32::try_from(self.len).unwrap_or(u32::MAX);
+        slots
+            .filter(|slot| self.gate(*slot).load(Ordering::Relaxed) & OPEN != 0)
+            .count()
+    }
+
     fn gate(&self, slot: u32) -> &AtomicU64 {
         let slot = slot as usize;
         assert!(slot < self.len, "a slot that does not exist");
@@ -294,7 +302,12 @@ impl Offload {
         if counts.len() as usize != REASONS.len() {
             return Err(OffloadError::Missing("counter for each reason"));
         }
-        Ok(Reasons { counts })
+        let flows = MapData::from_fd(another_fd(&self.ebpf, "flows")?)?;
+        Ok(Reasons {
+            counts,
+            flows: HashMap::try_from(Map::from_map_data(flows)?)?,
+            gates: Arc::clone(&self.gates),
+        })
     }
 
     /// Sets the programs' time, in microseconds, and runs one packet, from the link layer's header on, through
@@ -349,6 +362,8 @@ impl Offload {
 /// What the programs have counted.
 pub struct Reasons {
     counts: PerCpuArray<MapData, u64>,
+    flows: HashMap<MapData, FlowKey, FlowRef>,
+    gates: Arc<Gates>,
 }
 
 impl Reasons {
@@ -361,6 +376,18 @@ impl Reasons {
             (name, counted.map_or(0, |counted| counted.iter().sum()))
         };
         REASONS.into_iter().enumerate().map(count).collect()
+    }
+
+    /// What the programs hold now: `offload_flows`, entries of their table, counted one by one, and `offload_open`,
+    /// slots whose lease is theirs. Not for the packet path.
+    #[must_use]
+    pub fn held(&self) -> [(&'static str, u64); 2] {
+        let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
+        let flows = self.flows.keys().filter(Result::is_ok).count();
+        [
+            ("offload_flows", number(flows)),
+            ("offload_open", number(self.gates.open())),
+        ]
     }
 }
 
@@ -408,6 +435,10 @@ impl FastPath for KernelFastPath {
         self.gates.gate(slot).fetch_and(!OPEN, Ordering::SeqCst);
         self.forget(slot, &[None; FLOWS]);
         self.free.push(slot);
+    }
+
+    fn held(&self) -> u32 {
+        u32::try_from(self.taken.len() - self.free.len()).unwrap_or(u32::MAX)
     }
 
     fn passed_up(&self, slot: u32) -> Option<u32> {

@@ -36,4 +36,8 @@ impl FastPath for Shelf {
         assert!(!*lent && *taken, "released while lent");
         *taken = false;
     }
+
+    fn held(&self) -> u32 {
+        self.places.iter().filter(|(_, _, taken)| *taken).count() as u32
+    }
 }

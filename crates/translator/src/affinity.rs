@@ -124,6 +124,12 @@ impl Affinity {
         }
     }
 
+    /// Flows that this worker has claimed in the map; 0 without one.
+    #[must_use]
+    pub fn claimed(&self) -> usize {
+        self.exceptions.as_ref().map_or(0, Exceptions::claimed)
+    }
+
     /// Flows that found no room in the map; `None`: there is no map.
     #[must_use]
     pub fn refused(&self) -> Option<u64> {

@@ -23,7 +23,10 @@ counters! {
         packets_in,
         /// Packets forwarded, in place or in pieces.
         packets_forwarded,
-        /// Packets that the translator made: ACKs, handshake answers, resets, filler.
+        /// Packets that came to their end here: answered, or taken note of. With those forwarded and those dropped
+        /// they are all that were handed in.
+        packets_consumed,
+        /// Packets that the translator made: ACKs, handshake answers, resets, filler, the pieces of a split packet.
         packets_made,
         /// SYNs with an `MP_CAPABLE` that FlexCP took.
         mp_capable_syn_rx,
@@ -106,6 +109,26 @@ counters! {
         offload_packets_down,
         /// The same for packets of clients.
         offload_packets_up,
+        /// Packets that the fast path made; counted when it gives the connection back, also as made.
+        offload_packets_made,
+    }
+}
+
+counters! {
+    /// What the translator holds now. Without connections all of it is 0.
+    Gauges {
+        /// Connections in the table.
+        connections,
+        /// Flows that lead to them: one for the server, one for each subflow.
+        flows,
+        /// Tokens by which clients may join them.
+        tokens,
+        /// Connections whose handshake is not complete.
+        half_open,
+        /// Entries of the timer queue that a connection waits for.
+        timers,
+        /// Slots of the fast path that connections hold, lent or not.
+        offload_slots,
     }
 }
 

@@ -82,6 +82,11 @@ pub(crate) struct Lending {
 }
 
 impl Lender {
+    /// Slots that connections hold, as the fast path knows.
+    pub(crate) fn held(&self) -> u32 {
+        self.fast_path.held()
+    }
+
     /// Packets in a row after which the connection is lent.
     const fn enough(&self, lending: &Lending, alone: bool) -> u8 {
         if alone && self.backlog {
@@ -445,5 +450,6 @@ impl Translator {
         counters.packets_in += packets;
         counters.packets_forwarded += packets;
         counters.packets_made += u64::from(lease.packets_made);
+        counters.offload_packets_made += u64::from(lease.packets_made);
     }
 }

@@ -34,7 +34,7 @@ mod view;
 
 pub use affinity::{Affinity, BackEnds, Exceptions, FlowMap, Owner, Pair, Rules, Share};
 pub use config::{Announce, Config, Limits, Mode, Prefix, Service, Timeouts};
-pub use counters::{Counters, DropReason, Drops};
+pub use counters::{Counters, DropReason, Drops, Gauges};
 pub use frame::{Frame, HEADROOM, Payload, Transmit, Verdict};
 pub use offload::{
     FastPath, Hole, LEASE_HOLES, LEASE_RUNS, LEASE_SUBFLOWS, LEASE_UPS, Lease, LeaseSubflow, Lent,

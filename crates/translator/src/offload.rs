@@ -27,6 +27,8 @@ pub trait FastPath: Debug + Send {
     fn take_back(&mut self, slot: u32) -> Lease;
     /// Frees a slot whose connection has been taken back.
     fn release(&mut self, slot: u32);
+    /// Slots that are not free.
+    fn held(&self) -> u32;
     /// How many packets of the connection that has the slot have passed the fast path on their way up to the
     /// translator, lent or not, from some beginning on and modulo 2^32; `None`: it does not know.
     fn passed_up(&self, _slot: u32) -> Option<u32> {

@@ -13,6 +13,7 @@ use siphasher::sip::SipHasher13;
 use slab::Slab;
 
 use crate::connection::{Connection, SubflowIndex};
+use crate::counters::Gauges;
 use crate::half_open::HalfOpenQueue;
 use crate::segment::Ends;
 use crate::time::Instant;
@@ -100,6 +101,19 @@ impl Table {
     /// Connections in the table.
     pub(crate) fn len(&self) -> usize {
         self.connections.len()
+    }
+
+    /// What is held now: each number counted in its own table.
+    pub(crate) fn gauges(&self) -> Gauges {
+        let count = |len: usize| u64::try_from(len).unwrap_or(u64::MAX);
+        Gauges {
+            connections: count(self.connections.len()),
+            flows: count(self.flows.len()),
+            tokens: count(self.tokens.len()),
+            half_open: count(self.half_open.len()),
+            timers: count(self.timers.len().saturating_sub(self.overtaken)),
+            ..Gauges::default()
+        }
     }
 
     /// Connections whose handshake is not complete.

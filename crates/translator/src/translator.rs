@@ -17,7 +17,7 @@ use crate::lending::{LOOK, Lender};
 use crate::segment::{Ends, Outgoing, Segment};
 use crate::service::{Match, Services};
 use crate::table::{ConnectionId, FlowRef, Leg, Table};
-use crate::{Config, ConnectionView, Counters, Drops, Frame, Instant, Transmit, Verdict};
+use crate::{Config, ConnectionView, Counters, Drops, Frame, Gauges, Instant, Transmit, Verdict};
 
 /// Packets that may wait to be sent before memory for more is asked for.
 const OUTBOX: usize = 64;
@@ -99,7 +99,7 @@ impl Translator {
         };
         match verdict {
             Verdict::Forward => self.counters.packets_forwarded += 1,
-            Verdict::Consume => {}
+            Verdict::Consume => self.counters.packets_consumed += 1,
             Verdict::Drop(reason) => self.drops.count(reason),
         }
         verdict
@@ -150,6 +150,16 @@ impl Translator {
     #[must_use]
     pub const fn drops(&self) -> &Drops {
         &self.drops
+    }
+
+    /// What is held now.
+    #[must_use]
+    pub fn gauges(&self) -> Gauges {
+        let slots = self.lender.as_ref().map_or(0, Lender::held);
+        Gauges {
+            offload_slots: u64::from(slots),
+            ..self.table.gauges()
+        }
     }
 
     /// The connections that there are, those that are lent as they were then: call

@@ -47,6 +47,12 @@ impl Exceptions {
         self.claimed.len() < self.room
     }
 
+    /// Flows that are claimed.
+    #[must_use]
+    pub fn claimed(&self) -> usize {
+        self.claimed.len()
+    }
+
     /// Flows that came and did not get into the map; others hand over their packets.
     #[must_use]
     pub const fn refused(&self) -> u64 {

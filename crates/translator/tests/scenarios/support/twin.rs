@@ -69,6 +69,12 @@ impl FastPath for Shelf {
         place.taken = false;
     }
 
+    fn held(&self) -> u32 {
+        let places = self.places.lock().expect("one thread");
+        let held = places.iter().filter(|place| place.taken).count();
+        u32::try_from(held).expect("few slots")
+    }
+
     fn passed_up(&self, _slot: u32) -> Option<u32> {
         *self.passed_up.lock().expect("one thread")
     }
