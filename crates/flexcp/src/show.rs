@@ -43,6 +43,8 @@ pub fn stats(view: &Stats) -> String {
         ("drops", &view.drops),
         ("carrier", &view.carrier),
         ("offload", &view.offload),
+        ("unaccounted", &view.unaccounted),
+        ("held now", &view.gauges),
     ] {
         let occurred: Vec<_> = nonzero(numbers);
         if !occurred.is_empty() {
@@ -274,6 +276,8 @@ mail-relay  transparent  plain        10.0.1.2:40312  10.9.0.2:80  10.9.0.2:80  
             drops: numbers(&[("malformed", 0), ("stale_ack", 12)]),
             carrier: numbers(&[("malformed_rx", 0), ("send_failed", 0)]),
             offload: numbers(&[]),
+            unaccounted: numbers(&[("sent", 0)]),
+            gauges: numbers(&[("flows", 0)]),
             connections: 3,
         };
         assert_eq!(
@@ -299,6 +303,8 @@ drops
             drops: numbers(&[("malformed", 0)]),
             carrier: numbers(&[("send_failed", 2)]),
             offload: numbers(&[]),
+            unaccounted: numbers(&[("sent", 0)]),
+            gauges: numbers(&[("flows", 0)]),
             connections: 0,
         };
         assert_eq!(

@@ -6,7 +6,10 @@
 //! each other have nothing in common but the rings between them.
 
 mod handover;
+mod ledger;
 mod memory;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::io;
@@ -17,11 +20,13 @@ use std::time::Duration;
 
 use flexcp_io::{PacketBuffer, SendBatch, Tun, Waker};
 use flexcp_translator::{
-    Config, ConnectionView, Counters, Drops, Exceptions, FastPath, Frame, Instant, Translator,
-    Verdict,
+    Config, ConnectionView, Counters, Drops, Exceptions, FastPath, Frame, Gauges, Instant,
+    Translator, Verdict,
 };
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tracing::{info, warn};
+
+pub use self::ledger::Unaccounted;
 
 use self::handover::{Handover, Sorted};
 use self::memory::Memory;
@@ -63,20 +68,32 @@ pub struct Snapshot {
     pub counters: Counters,
     /// What the translator has dropped.
     pub drops: Drops,
-    /// What went wrong at the device.
+    /// What passed the device, and what went wrong there.
     pub carrier: CarrierCounters,
+    /// What the translator holds now.
+    pub gauges: Gauges,
+    /// Packets that wait to be written.
+    pub kept: u64,
+    /// Flows that it has in the steering program's map now.
+    pub claimed_flows: u64,
 }
 
 /// What became of packets between the translator and the device.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct CarrierCounters {
+    /// Packets that the device gave.
+    pub device_rx: u64,
+    /// Packets that the device took.
+    pub device_tx: u64,
     /// Packets that came with a virtio-net header nobody agreed on.
     pub malformed_rx: u64,
     /// Packets that the device did not take.
     pub send_failed: u64,
     /// Packets that came to the wrong worker and went on to another.
     pub handed_over: u64,
-    /// Such packets that were lost because the other one lags behind.
+    /// Packets that came to another worker, which has handed them over.
+    pub taken_over: u64,
+    /// Packets for another worker that were lost because the other one lags behind.
     pub handover_lost: u64,
     /// Flows whose packets others have to hand over, as the steering program's map had no room for them.
     pub steering_full: u64,
@@ -232,6 +249,7 @@ impl Worker {
             let Some((from, mut parcel)) = handover.take() else {
                 break;
             };
+            path.carrier.taken_over += 1;
             let (range, offload) = (parcel.range.clone(), parcel.offload);
             let sorted = if parcel.is_owned() {
                 Sorted::Ours
@@ -270,7 +288,12 @@ impl Path {
         Snapshot {
             counters: *self.translator.counters(),
             drops: *self.translator.drops(),
+            gauges: self.translator.gauges(),
+            kept: count(self.batch.kept()),
+            claimed_flows: handover.map_or(0, |handover| count(handover.claimed())),
             carrier: CarrierCounters {
+                device_rx: self.tun.received(),
+                device_tx: self.tun.sent(),
                 malformed_rx: self.tun.malformed(),
                 send_failed: self.batch.failed(),
                 steering_full: handover.map_or(0, Handover::refused),
@@ -372,9 +395,12 @@ impl CarrierCounters {
     /// Name and value of each counter.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
         [
+            ("device_rx", self.device_rx),
+            ("device_tx", self.device_tx),
             ("malformed_rx", self.malformed_rx),
             ("send_failed", self.send_failed),
             ("handed_over", self.handed_over),
+            ("taken_over", self.taken_over),
             ("handover_lost", self.handover_lost),
             ("steering_full", self.steering_full),
             ("acks_superseded", self.acks_superseded),
@@ -448,6 +474,10 @@ fn pin(number: usize) -> io::Result<usize> {
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error, Debug)]
 #[error("the worker does not answer")]
 pub struct Gone;
+
+fn count(len: usize) -> u64 {
+    u64::try_from(len).unwrap_or(u64::MAX)
+}
 
 fn now() -> Instant {
     Instant(flexcp_io::monotonic_micros())

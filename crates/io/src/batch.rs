@@ -89,6 +89,12 @@ impl SendBatch {
         self.len = 0;
     }
 
+    /// Packets that are kept.
+    #[must_use]
+    pub const fn kept(&self) -> usize {
+        self.len
+    }
+
     /// Packets that the device has not taken, or that did not fit their offload.
     #[must_use]
     pub const fn failed(&self) -> u64 {

@@ -11,7 +11,7 @@ use tracing::{debug, warn};
 
 use super::action::{Action, Refusal, VERSION};
 use super::view::{Connections, Numbers, Stats};
-use crate::worker::{Gone, WorkerHandle};
+use crate::worker::{Gone, Unaccounted, WorkerHandle};
 
 /// The bound control socket.
 #[derive(Debug)]
@@ -138,21 +138,37 @@ fn carry_out(
 
 fn stats(workers: &[WorkerHandle], reasons: Option<&Reasons>) -> Result<Stats, Gone> {
     let [mut counters, mut drops, mut carrier, mut offload] = [const { Numbers(Vec::new()) }; 4];
+    let [mut unaccounted, mut gauges] = [const { Numbers(Vec::new()) }; 2];
     for worker in workers {
         let snapshot = worker.stats()?;
         counters.add(snapshot.counters.iter());
         drops.add(snapshot.drops.iter());
         carrier.add(snapshot.carrier.iter());
+        unaccounted.add(Unaccounted::of(&snapshot).iter());
+        gauges.add(snapshot.gauges.iter());
+        let beside = [
+            ("kept", snapshot.kept),
+            ("claimed_flows", snapshot.claimed_flows),
+        ];
+        gauges.add(beside.into_iter());
     }
-    offload.add(reasons.map(Reasons::counts).unwrap_or_default().into_iter());
-    let count = |name| counters.get(name).unwrap_or_default();
-    let connections = count("connections_opened").saturating_sub(count("connections_closed"));
+    let count = |numbers: &Numbers, name| numbers.get(name).unwrap_or_default();
+    let in_rings = count(&carrier, "handed_over").saturating_sub(count(&carrier, "taken_over"));
+    gauges.add([("in_rings", in_rings)].into_iter());
+    if let Some(reasons) = reasons {
+        offload.add(reasons.counts().into_iter());
+        gauges.add(reasons.held().into_iter());
+    }
+    let connections = count(&counters, "connections_opened")
+        .saturating_sub(count(&counters, "connections_closed"));
     Ok(Stats {
         version: VERSION,
         counters,
         drops,
         carrier,
         offload,
+        unaccounted,
+        gauges,
         connections,
     })
 }

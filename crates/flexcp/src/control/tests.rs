@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use flexcp_io::Waker;
-use flexcp_translator::{ConnectionState, ConnectionView, Counters, Drops, SubflowView};
+use flexcp_translator::{ConnectionState, ConnectionView, Counters, Drops, Gauges, SubflowView};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -45,6 +45,12 @@ fn snapshot() -> Snapshot {
             send_failed: 2,
             ..CarrierCounters::default()
         },
+        gauges: Gauges {
+            flows: 3,
+            ..Gauges::default()
+        },
+        kept: 0,
+        claimed_flows: 1,
     }
 }
 
@@ -162,6 +168,11 @@ fn stats_of_several_workers_are_summed() {
     assert_eq!(names, declared);
     assert_eq!(stats.drops.0.len(), Drops::default().iter().count());
     assert_eq!(stats.carrier.get("send_failed"), Some(4));
+    // Ten packets came to each translator, which says of none what became of it.
+    assert_eq!(stats.unaccounted.get("translated"), Some(20));
+    assert_eq!(stats.gauges.get("flows"), Some(6));
+    assert_eq!(stats.gauges.get("claimed_flows"), Some(2));
+    assert_eq!(stats.gauges.get("in_rings"), Some(0));
     assert_eq!(stats.connections, 2);
     let answer = ask(&served.path(), Action::Connections).unwrap();
     assert_eq!(

@@ -20,12 +20,19 @@ pub struct Stats {
     pub counters: Numbers,
     /// Packets dropped, by the names of [`flexcp_translator::DropReason`].
     pub drops: Numbers,
-    /// What went wrong between FlexCP and its device, by the names of
+    /// What passed FlexCP's device and what went wrong there, by the names of
     /// [`CarrierCounters`](crate::worker::CarrierCounters).
     pub carrier: Numbers,
     /// Packets of offloaded connections: translated in the kernel, or why they came up to a worker. Empty
     /// without the offload.
     pub offload: Numbers,
+    /// Packets that FlexCP can't account for, by the names of [`Unaccounted`](crate::worker::Unaccounted): all 0 unless
+    /// there is a defect.
+    pub unaccounted: Numbers,
+    /// What is held now, by the names of [`flexcp_translator::Gauges`]; `kept`, packets that wait to be written;
+    /// `in_rings`, packets on their way to another worker; `claimed_flows` in the steering program's map; with the
+    /// offload also `offload_flows`, entries of its table, and `offload_open`, connections that are its own.
+    pub gauges: Numbers,
     /// Connections that there are now.
     pub connections: u64,
 }

@@ -114,6 +114,11 @@ impl Handover {
         self.affinity.update(translator);
     }
 
+    /// Flows of this worker that stand in the program's map.
+    pub(super) fn claimed(&self) -> usize {
+        self.affinity.claimed()
+    }
+
     /// Flows that the program's map had no room for.
     pub(super) fn refused(&self) -> u64 {
         self.affinity.refused().unwrap_or_default()
