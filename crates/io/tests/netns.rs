@@ -19,6 +19,8 @@ mod offload_holes;
 mod offload_packets;
 #[path = "netns/offload_rules.rs"]
 mod offload_rules;
+#[path = "netns/offload_slots.rs"]
+mod offload_slots;
 #[path = "netns/offload_ups.rs"]
 mod offload_ups;
 #[path = "netns/relay.rs"]
@@ -48,6 +50,7 @@ fn main() {
         offload::TESTS,
         offload_rules::TESTS,
         offload_holes::TESTS,
+        offload_slots::TESTS,
         offload_ups::TESTS,
         steering::TESTS,
     ]
