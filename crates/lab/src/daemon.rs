@@ -10,6 +10,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 use rustix::process::Signal;
 use serde_json::Value;
 
+use crate::ledger::{self, DevicePackets};
+use crate::namespace::Namespace;
 use crate::process::{Background, describe_exit, output};
 use crate::topology::{Families, Lab};
 
@@ -21,6 +23,7 @@ pub struct FlexCp {
     process: Background,
     binary: PathBuf,
     socket: PathBuf,
+    namespace: Namespace,
 }
 
 impl FlexCp {
@@ -33,6 +36,7 @@ impl FlexCp {
             process,
             binary,
             socket: socket(lab),
+            namespace: lab.proxy().clone(),
         };
         flexcp.wait_until_ready()?;
         Ok(flexcp)
@@ -81,9 +85,32 @@ impl FlexCp {
         }
     }
 
-    /// Sends SIGTERM; it must exit with code 0 within two seconds.
+    /// An error unless every packet is accounted for: in FlexCP's own counters, and in those of its device. Waits for a
+    /// moment without a packet.
+    pub fn accounts_for_all(&self) -> Result<()> {
+        let deadline = Instant::now() + QUIET;
+        loop {
+            let before = DevicePackets::read(&self.namespace, DEVICE)?;
+            let stats = self.show_stats()?;
+            let after = DevicePackets::read(&self.namespace, DEVICE)?;
+            let judged = ledger::judge(&stats, after);
+            if judged.is_ok() || (before == after && Instant::now() > deadline) {
+                return judged;
+            }
+            ensure!(
+                Instant::now() < deadline + QUIET,
+                "packets pass FlexCP's device without end: {before:?}, {after:?}"
+            );
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Sends SIGTERM; it must exit with code 0 within two seconds, and have accounted for every packet before that.
     pub fn stop(mut self) -> Result<()> {
         self.alive()?;
+        self.accounts_for_all().with_context(|| {
+            format!("{}\n{}", self.show("stats").unwrap_or_default(), self.log())
+        })?;
         self.process.signal(Signal::TERM)?;
         let Some(status) = self.process.wait(Duration::from_secs(2))? else {
             bail!("flexcp does not end within 2 s of SIGTERM\n{}", self.log());
@@ -178,7 +205,7 @@ pub fn config_of_device(lab: &Lab, lines: &str, services: &str) -> String {
         ""
     };
     format!(
-        "[device]\nname = \"flexcp0\"\ntable = 7300\n{lines}\n\n{offload}\
+        "[device]\nname = {DEVICE:?}\ntable = 7300\n{lines}\n\n{offload}\
          [control]\nsocket = {:?}\nstate_dir = {:?}\n\n{services}",
         socket(lab),
         lab.dir()
@@ -239,6 +266,12 @@ pub fn binary() -> Result<PathBuf> {
         .find(|path| path.is_file())
         .context("no flexcp program found: build it (cargo build -p flexcp) or set FLEXCP_BIN")
 }
+
+/// FlexCP's device in every lab.
+const DEVICE: &str = "flexcp0";
+
+/// How long packets may go on passing when a transfer is over.
+const QUIET: Duration = Duration::from_secs(3);
 
 fn socket(lab: &Lab) -> PathBuf {
     lab.dir().join("flexcp.sock")

@@ -17,6 +17,7 @@ mod counters;
 pub mod daemon;
 pub mod demo;
 mod fault;
+mod ledger;
 pub mod link;
 pub mod lossy;
 pub mod matrix;
