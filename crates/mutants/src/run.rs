@@ -1,0 +1,375 @@
+//! Runs the levels over the damaged copy.
+
+use std::collections::BTreeMap;
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+use std::{fs, io};
+
+use crate::copy::Copy;
+use crate::level::{Level, Profile, levels};
+use crate::list::Bug;
+use crate::place::{Site, Sources};
+use crate::results::{Outcome, Verdict};
+
+/// Seconds for building; more is a defect of the machine.
+const BUILD: u64 = 3600;
+/// Seconds that every level has, beside five times what it takes without a bug.
+const LEAST: u64 = 60;
+/// Bytes of address space of a test: a bug that makes memory grow without an end is stopped by that.
+const MEMORY: u64 = 16 << 30;
+
+/// What a level says of the copy as it is.
+#[derive(Debug)]
+enum Said {
+    Passed,
+    /// The first test that failed, and how many more.
+    Failed(Failed),
+    /// Not done in time, and no test had failed by then.
+    NoEnd,
+    DoesNotBuild(String),
+}
+
+#[derive(PartialEq, Eq, Debug)]
+struct Failed {
+    first: String,
+    more: usize,
+}
+
+/// The copy, and how long its levels take without a bug.
+pub(crate) struct Runner {
+    copy: Copy,
+    /// Whether the levels that need root are tried.
+    root: bool,
+    /// Time of each level without a bug, by its name.
+    seconds: BTreeMap<&'static str, Duration>,
+}
+
+impl Runner {
+    pub(crate) fn new(copy: Copy, root: bool) -> Self {
+        Self {
+            copy,
+            root,
+            seconds: BTreeMap::new(),
+        }
+    }
+
+    /// Puts the bug in, runs its levels until one notices, takes it out. `sources` are those of the copy, undamaged.
+    pub(crate) fn with(&mut self, bug: &Bug, sources: &mut Sources) -> Result<Outcome, String> {
+        let site = sources
+            .find(bug)
+            .map_err(|why| format!("{:?}: {why}", bug.name))?;
+        let mut outcome = Outcome::of(bug);
+        let all = levels(bug.area(), &bug.place);
+        for &level in &all {
+            if level.needs_root && !self.root {
+                break;
+            }
+            self.measure(level)?;
+            outcome.levels += 1;
+            let said = self.say_damaged(bug, &site, level, &mut outcome);
+            self.copy.mend().map_err(|error| format!("copy: {error}"))?;
+            match said? {
+                Said::Failed(failed) => {
+                    outcome.verdict = Verdict::Caught;
+                    outcome.level = level.name.into();
+                    outcome.root = level.needs_root;
+                    outcome.test = failed.to_string();
+                    return Ok(outcome);
+                }
+                Said::DoesNotBuild(why) => {
+                    outcome.verdict = Verdict::DoesNotBuild;
+                    outcome.test = why;
+                    return Ok(outcome);
+                }
+                Said::NoEnd => {
+                    outcome.verdict = Verdict::NoEnd;
+                    outcome.level = level.name.into();
+                }
+                Said::Passed => {}
+            }
+        }
+        if outcome.verdict == Verdict::Survived && outcome.levels < all.len() {
+            outcome.verdict = Verdict::NeedsRoot;
+        }
+        Ok(outcome)
+    }
+
+    /// Whether the copy with the bug in it compiles, its tests included.
+    pub(crate) fn compiles(&self, bug: &Bug, sources: &mut Sources) -> Result<bool, String> {
+        let site = sources
+            .find(bug)
+            .map_err(|why| format!("{:?}: {why}", bug.name))?;
+        self.damage(bug, &site)?;
+        let output = if bug.area() == "bpf" {
+            self.compile_programs()
+        } else {
+            let package = match bug.area() {
+                "flexcp" => "flexcp".to_owned(),
+                area => format!("flexcp-{area}"),
+            };
+            self.cargo(
+                BUILD,
+                &["check", "--quiet", "--lib", "--bins", "-p", &package],
+            )
+        };
+        self.copy.mend().map_err(|error| format!("copy: {error}"))?;
+        Ok(output
+            .map_err(|error| format!("compile: {error}"))?
+            .status
+            .success())
+    }
+
+    fn damage(&self, bug: &Bug, site: &Site) -> Result<(), String> {
+        let file = self.copy.source.join(&site.file);
+        let say = |error: io::Error| format!("{}: {error}", file.display());
+        let mut text = fs::read_to_string(&file).map_err(say)?;
+        text.replace_range(site.bytes.clone(), &bug.new);
+        fs::write(&file, text).map_err(say)
+    }
+
+    fn say_damaged(
+        &self,
+        bug: &Bug,
+        site: &Site,
+        level: &'static Level,
+        outcome: &mut Outcome,
+    ) -> Result<Said, String> {
+        self.damage(bug, site)?;
+        if bug.area() == "bpf" {
+            let start = Instant::now();
+            let compiled = self
+                .compile_programs()
+                .map_err(|error| format!("scripts/bpf: {error}"))?;
+            outcome.build_seconds += start.elapsed().as_secs_f64();
+            if !compiled.status.success() {
+                return Ok(Said::DoesNotBuild(first_error(&text(&compiled))));
+            }
+        }
+        let known = self.seconds.get(level.name).copied();
+        let patience = LEAST + 5 * known.unwrap_or_default().as_secs();
+        let said = self.say(level, patience, outcome)?;
+        match said {
+            // A machine under load fails a test of real time now and then: a bug does it again.
+            Said::Failed(ref failed) if level.needs_root => {
+                let again = self.test(level, patience, &["--exact", &failed.first])?;
+                Ok(if matches!(again, Said::Passed) {
+                    Said::Passed
+                } else {
+                    said
+                })
+            }
+            said => Ok(said),
+        }
+    }
+
+    /// Runs a level without a bug once, for its time; it has to pass.
+    fn measure(&mut self, level: &'static Level) -> Result<(), String> {
+        if self.seconds.contains_key(level.name) {
+            return Ok(());
+        }
+        let mut attempts = 0;
+        loop {
+            let mut outcome = Outcome::of(&Bug::default());
+            let said = self.say(level, BUILD, &mut outcome)?;
+            attempts += 1;
+            match said {
+                Said::Passed => {
+                    let (tests, build) = (outcome.test_seconds, outcome.build_seconds);
+                    eprintln!(
+                        "without a bug: {} passes in {tests:.0} s, built in {build:.0} s",
+                        level.name
+                    );
+                    self.seconds
+                        .insert(level.name, Duration::from_secs_f64(tests));
+                    return Ok(());
+                }
+                Said::Failed(failed) if attempts < 3 => {
+                    eprintln!("without a bug: {} fails, once more: {failed}", level.name);
+                }
+                said => return Err(format!("{} fails without any bug: {said:?}", level.name)),
+            }
+        }
+    }
+
+    /// Builds a level and runs it.
+    fn say(&self, level: &Level, patience: u64, outcome: &mut Outcome) -> Result<Said, String> {
+        let start = Instant::now();
+        let built = self
+            .build(level)
+            .map_err(|error| format!("cargo: {error}"))?;
+        outcome.build_seconds += start.elapsed().as_secs_f64();
+        if let Some(why) = built {
+            return Ok(Said::DoesNotBuild(why));
+        }
+        let start = Instant::now();
+        let said = self.test(level, patience, &[level.filter]);
+        outcome.test_seconds += start.elapsed().as_secs_f64();
+        said
+    }
+
+    /// Builds a level; why it can't be built, if it can't.
+    fn build(&self, level: &Level) -> io::Result<Option<String>> {
+        if level.profile == Profile::Fuzz {
+            let output = self.cargo(
+                BUILD,
+                &["build", "--quiet", "--profile=fuzz", "-p", "flexcp"],
+            )?;
+            if !output.status.success() {
+                return Ok(Some(first_error(&text(&output))));
+            }
+        }
+        let output = self.cargo(BUILD, &[&arguments(level)[..], &["--no-run"]].concat())?;
+        Ok((!output.status.success()).then(|| first_error(&text(&output))))
+    }
+
+    fn test(&self, level: &Level, patience: u64, filter: &[&str]) -> Result<Said, String> {
+        let arguments = [&arguments(level)[..], &["--"], filter].concat();
+        let output = self
+            .cargo(patience, &arguments)
+            .map_err(|error| format!("cargo: {error}"))?;
+        Ok(judge(&output))
+    }
+
+    fn compile_programs(&self) -> io::Result<Output> {
+        Command::new("sh")
+            .arg("scripts/bpf")
+            .current_dir(&self.copy.source)
+            .output()
+    }
+
+    /// Cargo in the copy, stopped after `patience` seconds.
+    fn cargo(&self, patience: u64, arguments: &[&str]) -> io::Result<Output> {
+        Command::new("timeout")
+            .arg("--kill-after=10")
+            .arg(patience.to_string())
+            .args(["prlimit", &format!("--as={MEMORY}"), "cargo"])
+            .args(arguments.iter().filter(|argument| !argument.is_empty()))
+            .current_dir(&self.copy.source)
+            .env("CARGO_NET_OFFLINE", "true")
+            .env("CARGO_TARGET_DIR", &self.copy.build)
+            .env("CARGO_INCREMENTAL", "1")
+            .env("CARGO_PROFILE_TEST_DEBUG", "0")
+            .env("CARGO_PROFILE_DEV_DEBUG", "0")
+            .env("CARGO_PROFILE_FUZZ_DEBUG", "0")
+            .env("PROPTEST_CASES", "64")
+            .env("RUST_BACKTRACE", "0")
+            .output()
+    }
+}
+
+fn arguments(level: &Level) -> Vec<&'static str> {
+    let mut arguments = vec!["test", "--locked"];
+    if level.profile == Profile::Fuzz {
+        arguments.push("--profile=fuzz");
+    }
+    arguments.extend(["-p", level.package]);
+    arguments.extend(level.targets);
+    arguments
+}
+
+/// What the tests' end and their output mean.
+fn judge(output: &Output) -> Said {
+    if output.status.success() {
+        return Said::Passed;
+    }
+    let text = text(output);
+    if let Some(failed) = who(&text) {
+        return Said::Failed(failed);
+    }
+    // Of timeout: 124, or 137 where the tests had to be killed.
+    if matches!(output.status.code(), Some(124 | 137) | None) {
+        return Said::NoEnd;
+    }
+    let died = text.lines().rfind(|line| line.contains("signal:"));
+    Said::Failed(Failed {
+        first: died
+            .map_or("a test process that failed without a name", str::trim)
+            .to_owned(),
+        more: 0,
+    })
+}
+
+/// The tests that failed, of the output of libtest or libtest-mimic.
+fn who(output: &str) -> Option<Failed> {
+    let mut failed: Vec<&str> = Vec::new();
+    for line in output.lines() {
+        let name = line
+            .strip_prefix("test ")
+            .and_then(|rest| rest.split_once(" ... "));
+        let name = match name {
+            Some((name, end)) if end.starts_with("FAILED") => Some(name.trim()),
+            _ => line
+                .strip_prefix("---- ")
+                .and_then(|rest| rest.strip_suffix(" stdout ----")),
+        };
+        failed.extend(name.filter(|name| !failed.contains(name)));
+    }
+    let first = (*failed.first()?).to_owned();
+    Some(Failed {
+        first,
+        more: failed.len() - 1,
+    })
+}
+
+fn first_error(output: &str) -> String {
+    let error = output.lines().find(|line| line.contains("error"));
+    error.unwrap_or("it said no error").trim().to_owned()
+}
+
+fn text(output: &Output) -> String {
+    [&output.stdout, &output.stderr]
+        .map(|bytes| String::from_utf8_lossy(bytes))
+        .concat()
+}
+
+impl std::fmt::Display for Failed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.more {
+            0 => f.write_str(&self.first),
+            more => write!(f, "{} and {more} more", self.first),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::ExitStatus;
+
+    use super::*;
+
+    fn output(code: i32, text: &str) -> Output {
+        Output {
+            status: ExitStatus::from_raw(code << 8),
+            stdout: text.into(),
+            stderr: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn tests_that_are_stopped_have_no_end_unless_one_has_failed() {
+        assert!(matches!(
+            judge(&output(124, "test a ... ok\n")),
+            Said::NoEnd
+        ));
+        assert!(matches!(judge(&output(137, "")), Said::NoEnd));
+        let said = judge(&output(124, "test a ... FAILED\ntest b ... ok\n"));
+        assert!(matches!(said, Said::Failed(failed) if failed.first == "a"));
+    }
+
+    #[test]
+    fn tests_that_failed_are_named_once() {
+        let text =
+            "test a::b ... FAILED\ntest c ... ok\ntest d ... FAILED\n---- a::b stdout ----\n";
+        let failed = who(text).unwrap();
+        assert_eq!(failed.to_string(), "a::b and 1 more");
+        let panicked = who("---- seeds stdout ----\n").unwrap();
+        assert_eq!(panicked.to_string(), "seeds");
+    }
+
+    #[test]
+    fn process_that_dies_is_noticed() {
+        let said = judge(&output(101, "(signal: 6, SIGABRT: process abort signal)"));
+        assert!(matches!(said, Said::Failed(failed) if failed.first.contains("SIGABRT")));
+    }
+}
