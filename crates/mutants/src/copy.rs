@@ -15,16 +15,23 @@ pub(crate) struct Copy {
     pub(crate) source: PathBuf,
     /// Cargo's target directory.
     pub(crate) build: PathBuf,
+    /// Locked as long as this lives: two runs in one copy would test each other's bugs.
+    _lock: fs::File,
 }
 
 impl Copy {
     /// Brings the copy in `target/seeded-bugs` up to date.
     pub(crate) fn of(root: &Path) -> io::Result<Self> {
         let copy = root.join("target/seeded-bugs");
+        fs::create_dir_all(&copy)?;
+        let lock = fs::File::create(copy.join("lock"))?;
+        lock.try_lock()
+            .map_err(|_| io::Error::other(format!("another run works in {}", copy.display())))?;
         let copy = Self {
             root: root.to_owned(),
             source: copy.join("source"),
             build: copy.join("build"),
+            _lock: lock,
         };
         copy.mend()?;
         Ok(copy)

@@ -37,7 +37,13 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Verb {
     /// Looks whether each bug finds its place.
-    Check,
+    Check {
+        /// And whether it compiles there, which takes seconds each.
+        #[arg(long)]
+        compile: bool,
+        #[command(flatten)]
+        filter: Filter,
+    },
     /// Names the bugs of the lists.
     List(Filter),
     /// Names the functions of a place and their lines, as bugs are addressed: `bpf`, a crate, or a path below them.
@@ -115,7 +121,7 @@ fn run(verb: Verb) -> Result<bool, String> {
         .canonicalize()
         .map_err(|error| format!("{}: {error}", root.display()))?;
     match verb {
-        Verb::Check => check(&root),
+        Verb::Check { compile, filter } => check(&root, &filter.bugs(&root)?, compile),
         Verb::List(filter) => {
             for bug in filter.bugs(&root)? {
                 println!("{} {}: {}", bug.place, bug.function, bug.name);
@@ -134,7 +140,7 @@ fn run(verb: Verb) -> Result<bool, String> {
         Verb::Rename { old, new } => {
             let changed = rename::rename(&root.join("mutants"), &old, &new)?;
             println!("{changed} lines changed");
-            check(&root)
+            check(&root, &list::load_all(&root.join("mutants"))?, false)
         }
         Verb::Draw { seed, count, out } => draw_list(&root, seed, count, out),
         Verb::Run {
@@ -150,12 +156,11 @@ fn run(verb: Verb) -> Result<bool, String> {
     }
 }
 
-/// Whether each bug finds its place; those that do not are said.
-fn check(root: &Path) -> Result<bool, String> {
-    let bugs = list::load_all(&root.join("mutants"))?;
+/// Whether each bug finds its place, and compiles there when asked; those that do not are said.
+fn check(root: &Path, bugs: &[Bug], compile: bool) -> Result<bool, String> {
     let mut sources = Sources::new(root);
     let mut wrong = 0;
-    for bug in &bugs {
+    for bug in bugs {
         if let Err(why) = sources.find(bug) {
             eprintln!("{:?}: {why}", bug.name);
             wrong += 1;
@@ -166,6 +171,18 @@ fn check(root: &Path) -> Result<bool, String> {
         bugs.len() - wrong,
         bugs.len()
     );
+    if !compile || wrong > 0 {
+        return Ok(wrong == 0);
+    }
+    let copy = Copy::of(root).map_err(|error| format!("copy: {error}"))?;
+    let runner = Runner::new(copy, false);
+    for bug in bugs {
+        if let Some(why) = runner.compile_error(bug, &mut sources)? {
+            eprintln!("{:?} does not compile: {why}", bug.name);
+            wrong += 1;
+        }
+    }
+    println!("{} of {} bugs compile", bugs.len() - wrong, bugs.len());
     Ok(wrong == 0)
 }
 
@@ -183,7 +200,7 @@ fn draw_list(
     let runner = Runner::new(copy, false);
     let mut sources = Sources::new(root);
     let bugs = draw::draw(&mut sources, seed, count, |bug| {
-        let compiles = runner.compiles(bug, &mut undamaged)?;
+        let compiles = runner.compile_error(bug, &mut undamaged)?.is_none();
         eprintln!(
             "{} {}: {}",
             bug.place,

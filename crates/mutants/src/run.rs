@@ -94,8 +94,12 @@ impl Runner {
         Ok(outcome)
     }
 
-    /// Whether the copy with the bug in it compiles, its tests included.
-    pub(crate) fn compiles(&self, bug: &Bug, sources: &mut Sources) -> Result<bool, String> {
+    /// Why the copy with the bug in it does not compile; `None`: it does.
+    pub(crate) fn compile_error(
+        &self,
+        bug: &Bug,
+        sources: &mut Sources,
+    ) -> Result<Option<String>, String> {
         let site = sources
             .find(bug)
             .map_err(|why| format!("{:?}: {why}", bug.name))?;
@@ -113,10 +117,8 @@ impl Runner {
             )
         };
         self.copy.mend().map_err(|error| format!("copy: {error}"))?;
-        Ok(output
-            .map_err(|error| format!("compile: {error}"))?
-            .status
-            .success())
+        let output = output.map_err(|error| format!("compile: {error}"))?;
+        Ok((!output.status.success()).then(|| first_error(&text(&output))))
     }
 
     fn damage(&self, bug: &Bug, site: &Site) -> Result<(), String> {
