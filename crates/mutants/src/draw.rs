@@ -2,6 +2,7 @@
 //! test noticed. The same seed over the same sources draws the same bugs.
 
 mod kinds;
+mod syntax;
 
 use std::path::{Path, PathBuf};
 
