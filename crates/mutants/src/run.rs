@@ -254,6 +254,8 @@ impl Runner {
             .env("CARGO_PROFILE_DEV_DEBUG", "0")
             .env("CARGO_PROFILE_FUZZ_DEBUG", "0")
             .env("PROPTEST_CASES", "64")
+            // That a case fails is enough.
+            .env("PROPTEST_MAX_SHRINK_ITERS", "0")
             .env("RUST_BACKTRACE", "0")
             .output()
     }
