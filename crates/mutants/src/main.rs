@@ -15,6 +15,7 @@ mod results;
 mod run;
 mod token;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::{env, fs};
@@ -175,7 +176,7 @@ fn check(root: &Path, bugs: &[Bug], compile: bool) -> Result<bool, String> {
         return Ok(wrong == 0);
     }
     let copy = Copy::of(root).map_err(|error| format!("copy: {error}"))?;
-    let runner = Runner::new(copy, false);
+    let runner = Runner::new(copy, false, BTreeMap::new());
     for bug in bugs {
         if let Some(why) = runner.compile_error(bug, &mut sources)? {
             eprintln!("{:?} does not compile: {why}", bug.name);
@@ -197,7 +198,7 @@ fn draw_list(
     eprintln!("seed {seed}");
     let copy = Copy::of(root).map_err(|error| format!("copy: {error}"))?;
     let mut undamaged = Sources::new(&copy.source);
-    let runner = Runner::new(copy, false);
+    let runner = Runner::new(copy, false, BTreeMap::new());
     let mut sources = Sources::new(root);
     let bugs = draw::draw(&mut sources, seed, count, |bug| {
         let compiles = runner.compile_error(bug, &mut undamaged)?.is_none();
@@ -248,11 +249,12 @@ fn try_all(
             .outcomes
             .retain(|outcome| bugs.iter().all(|bug| bug.name != outcome.name));
     }
-    let mut runner = Runner::new(copy, may_root);
+    let mut runner = Runner::new(copy, may_root, results.levels.clone());
     println!("| bug | verdict | test | level | s of tests |\n|---|---|---|---|---|");
     for bug in bugs {
         if results.known(bug, may_root).is_none() {
             results.keep(runner.with(bug, &mut sources)?);
+            results.levels.clone_from(&runner.seconds);
             results.write(file)?;
         }
         let equivalent = equivalents.get(&bug.name).map(String::as_str);

@@ -104,6 +104,8 @@ pub(crate) struct Results {
     pub(crate) source: String,
     /// Commit that was checked out.
     pub(crate) commit: String,
+    /// Seconds that the tests of each level take without a bug, by its name.
+    pub(crate) levels: BTreeMap<String, f64>,
     pub(crate) outcomes: Vec<Outcome>,
 }
 
@@ -113,7 +115,7 @@ impl Results {
         let empty = Self {
             source: source.to_owned(),
             commit: commit.to_owned(),
-            outcomes: Vec::new(),
+            ..Self::default()
         };
         let Ok(text) = fs::read_to_string(file) else {
             return Ok(empty);

@@ -40,16 +40,17 @@ pub(crate) struct Runner {
     copy: Copy,
     /// Whether the levels that need root are tried.
     root: bool,
-    /// Time of each level without a bug, by its name.
-    seconds: BTreeMap<&'static str, Duration>,
+    /// Seconds of each level without a bug, by its name.
+    pub(crate) seconds: BTreeMap<String, f64>,
 }
 
 impl Runner {
-    pub(crate) fn new(copy: Copy, root: bool) -> Self {
+    /// `seconds`: what is known of the levels of these sources.
+    pub(crate) fn new(copy: Copy, root: bool, seconds: BTreeMap<String, f64>) -> Self {
         Self {
             copy,
             root,
-            seconds: BTreeMap::new(),
+            seconds,
         }
     }
 
@@ -147,8 +148,7 @@ impl Runner {
                 return Ok(Said::DoesNotBuild(first_error(&text(&compiled))));
             }
         }
-        let known = self.seconds.get(level.name).copied();
-        let patience = LEAST + 5 * known.unwrap_or_default().as_secs();
+        let patience = self.patience(level);
         let said = self.say(level, patience, outcome)?;
         match said {
             // A machine under load fails a test of real time now and then: a bug does it again.
@@ -162,6 +162,12 @@ impl Runner {
             }
             said => Ok(said),
         }
+    }
+
+    /// Seconds after which the tests of a level count as having no end.
+    fn patience(&self, level: &Level) -> u64 {
+        let known = self.seconds.get(level.name).copied().unwrap_or_default();
+        LEAST + Duration::from_secs_f64(known * 5.0).as_secs()
     }
 
     /// Runs a level without a bug once, for its time; it has to pass.
@@ -181,8 +187,7 @@ impl Runner {
                         "without a bug: {} passes in {tests:.0} s, built in {build:.0} s",
                         level.name
                     );
-                    self.seconds
-                        .insert(level.name, Duration::from_secs_f64(tests));
+                    self.seconds.insert(level.name.to_owned(), tests);
                     return Ok(());
                 }
                 Said::Failed(failed) if attempts < 3 => {
@@ -317,7 +322,8 @@ fn who(output: &str) -> Option<Failed> {
 
 fn first_error(output: &str) -> String {
     let error = output.lines().find(|line| line.contains("error"));
-    error.unwrap_or("it said no error").trim().to_owned()
+    let error = error.or_else(|| output.lines().last());
+    error.unwrap_or("it said nothing").trim().to_owned()
 }
 
 fn text(output: &Output) -> String {
