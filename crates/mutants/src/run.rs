@@ -104,11 +104,58 @@ impl Runner {
         let site = sources
             .find(bug)
             .map_err(|why| format!("{:?}: {why}", bug.name))?;
-        self.damage(bug, &site)?;
-        let output = if bug.area() == "bpf" {
+        self.compile_error_of(&[(bug, site)])
+    }
+
+    /// The bugs of one area that do not compile, and why. Those that do not touch each other are tried together first.
+    pub(crate) fn compile_errors<'a>(
+        &self,
+        bugs: &[&'a Bug],
+        sources: &mut Sources,
+    ) -> Result<Vec<(&'a Bug, String)>, String> {
+        let mut sites = Vec::new();
+        for &bug in bugs {
+            let site = sources.find(bug);
+            sites.push((bug, site.map_err(|why| format!("{:?}: {why}", bug.name))?));
+        }
+        sites.sort_by_key(|(_, site)| (site.file.clone(), site.bytes.start));
+        let (mut apart, mut alone): (Vec<(&Bug, Site)>, Vec<_>) = (Vec::new(), Vec::new());
+        for (bug, site) in sites {
+            let before = apart.last().map(|(_, site)| site);
+            let touches =
+                |other: &Site| other.file == site.file && other.bytes.end > site.bytes.start;
+            let list = if before.is_some_and(touches) {
+                &mut alone
+            } else {
+                &mut apart
+            };
+            list.push((bug, site));
+        }
+        if self.compile_error_of(&apart)?.is_some() {
+            alone.append(&mut apart);
+        }
+        let mut errors = Vec::new();
+        for one in alone {
+            let bug = one.0;
+            let error = self.compile_error_of(&[one])?;
+            errors.extend(error.map(|why| (bug, why)));
+        }
+        Ok(errors)
+    }
+
+    /// Compiles the copy with bugs of one area in it, which stand in the order of their places.
+    fn compile_error_of(&self, bugs: &[(&Bug, Site)]) -> Result<Option<String>, String> {
+        let Some((first, _)) = bugs.first() else {
+            return Ok(None);
+        };
+        // From the end on, so that places stay where they are.
+        for (bug, site) in bugs.iter().rev() {
+            self.damage(bug, site)?;
+        }
+        let output = if first.area() == "bpf" {
             self.compile_programs()
         } else {
-            let package = match bug.area() {
+            let package = match first.area() {
                 "flexcp" => "flexcp".to_owned(),
                 area => format!("flexcp-{area}"),
             };
