@@ -4,7 +4,7 @@
 CARGO ?= cargo
 
 .PHONY: setup build demo test lint unit simulate root privileged e2e link-selftest faults attack lossy compare fuzz \
-	bench bench-quick bench-dtree seeded-bugs bpf clean
+	bench bench-quick bench-dtree seeded-bugs drawn-bugs mutants-sample bpf clean
 
 setup:
 	@scripts/setup
@@ -25,7 +25,7 @@ lint: setup
 # corpus, configuration.
 unit: setup
 	$(CARGO) test --locked -p flexcp-wire -p flexcp-faults -p flexcp-translator
-	$(CARGO) test --locked -p flexcp-fuzz
+	$(CARGO) test --locked -p flexcp-fuzz -p flexcp-mutants
 	$(CARGO) test --locked -p flexcp-invariants -p flexcp-simulator
 	$(CARGO) test --locked -p flexcp --lib --bins
 
@@ -91,9 +91,21 @@ bench-quick: root build
 bench-dtree: setup
 	$(CARGO) bench --locked -p flexcp-translator --features internals --bench dtree
 
-# Bugs put into a copy of the source on purpose, and which tests notice.
+# Bugs put into a copy of the source on purpose, and which tests notice: a table, and lab/results/seeded-bugs.json. With
+# root all of them; SEEDED_ARGS="--resume" goes on where a run was stopped, "--area io" takes those of one crate.
 seeded-bugs: setup
-	scripts/seeded-bugs
+	scripts/seeded-bugs run $(SEEDED_ARGS)
+
+# COUNT further bugs drawn from SEED, and which tests notice.
+SEED ?= 1
+COUNT ?= 30
+drawn-bugs: setup
+	scripts/seeded-bugs draw --seed $(SEED) --count $(COUNT)
+	scripts/seeded-bugs run --list mutants/drawn/$(SEED).txt $(SEEDED_ARGS)
+
+# Operators changed one by one in a sample of the code: needs cargo-mutants, and says how to install it.
+mutants-sample: setup
+	scripts/mutants-sample $(SEED) $(COUNT)
 
 clean:
 	$(CARGO) clean

@@ -32,6 +32,8 @@ const CLIENT_KEYS: [u64; 3] = [
 ];
 /// Seeds that give FlexCP a key of each of these kinds.
 const SEEDS: [u64; 3] = [7, 0x61_6aa8, 0x47d_a46e];
+/// Packets that one call can make FlexCP send at most, by far: more is a loop without an end.
+const ENDLESS: usize = 100_000;
 
 /// Who sends or gets a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -381,6 +383,7 @@ impl World {
 
     fn drain(&mut self, frame: Option<&Frame<'_>>, out: &mut Vec<Output>) {
         while let Some(transmit) = self.translator.poll_transmit() {
+            assert!(out.len() < ENDLESS, "FlexCP sends without an end");
             let mut packet = transmit.header().to_vec();
             let filler = matches!(transmit.payload, Payload::Zeros(_));
             match &transmit.payload {

@@ -16,6 +16,9 @@ use crate::twin::Twin;
 /// Longest packet.
 pub(crate) const MAX_PACKET: usize = 65_535;
 
+/// Packets that one call can make FlexCP send at most, by far: more is a loop without an end.
+pub(crate) const ENDLESS: usize = 100_000;
+
 /// A packet that may still grow.
 #[derive(Clone, Copy, Debug)]
 struct Train {
@@ -295,7 +298,10 @@ impl Proxy {
     }
 
     fn transmit(&mut self, now: u64, frame: Option<&Frame<'_>>) {
+        let mut sent = 0;
         while let Some(transmit) = self.translator.poll_transmit() {
+            sent += 1;
+            assert!(sent < ENDLESS, "FlexCP sends without an end");
             let (payload, len) = match (&transmit.payload, frame) {
                 (Payload::Frame(range), Some(frame)) => {
                     let bytes = frame.buffer(range.clone());

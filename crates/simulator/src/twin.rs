@@ -5,7 +5,7 @@ use flexcp_invariants::Payload as Seen;
 use flexcp_translator::{Config, Frame, HEADROOM, Instant, Payload, Translator, Verdict};
 use flexcp_wire::{IpHeader, Offload, PacketLine, TcpHeader, TcpOptions};
 
-use crate::proxy::MAX_PACKET;
+use crate::proxy::{ENDLESS, MAX_PACKET};
 
 /// The other translator, and what the one under test has sent for the packet in hand.
 #[derive(Debug)]
@@ -69,6 +69,7 @@ impl Twin {
 
     fn transmit(&mut self, frame: Option<&Frame<'_>>, out: &mut Vec<Vec<u8>>) {
         while let Some(transmit) = self.translator.poll_transmit() {
+            assert!(out.len() < ENDLESS, "FlexCP sends without an end");
             let mut packet = transmit.header().to_vec();
             match (&transmit.payload, frame) {
                 (Payload::Frame(range), Some(frame)) => {

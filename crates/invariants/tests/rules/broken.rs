@@ -92,6 +92,18 @@ fn i2_other_mapping_of_a_queued_copy() {
         .breaks(Rule::StableMapping, &other);
 }
 
+/// The client has ended its data further on.
+#[test]
+fn i3_fin_before_the_clients() {
+    let data_fin = dss(dsn_down(0), Some((dsn_up(200), 0, 1)), true);
+    let end = client_ack(Flow::First, 0, 0).with(|p| {
+        p.seq = seq(ISN_CLIENT, 100);
+        p.mptcp = Some(data_fin);
+    });
+    let fin = data_up(100, 0).with(|p| p.flags = TcpFlags::FIN | TcpFlags::ACK);
+    one_up().pass(&[end]).breaks(Rule::Translation, &fin);
+}
+
 #[test]
 fn i3_fin_out_of_place() {
     let fin = |p: &mut Packet| p.flags = TcpFlags::FIN | TcpFlags::ACK;

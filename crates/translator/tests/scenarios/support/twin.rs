@@ -249,6 +249,7 @@ pub(crate) fn finish(
         });
     }
     while let Some(transmit) = translator.poll_transmit() {
+        assert!(out.len() < ENDLESS, "FlexCP sends without an end");
         let mut packet = transmit.header().to_vec();
         match &transmit.payload {
             Payload::None => {}
@@ -285,3 +286,6 @@ fn assert_same(ours: &str, theirs: &str) {
         );
     }
 }
+
+/// Packets that one call can make FlexCP send at most, by far: more is a loop without an end.
+const ENDLESS: usize = 100_000;

@@ -1,0 +1,143 @@
+//! The tests as levels, those without root first, the cheapest first: which of them can notice a bug in which crate.
+
+/// Cargo's profile in which a level is built.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Profile {
+    Test,
+    /// Nearly the release, built in half the time, with every check on.
+    Fuzz,
+}
+
+/// Tests that are built and run together.
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) struct Level {
+    pub(crate) name: &'static str,
+    pub(crate) package: &'static str,
+    /// Which of its targets, as arguments of `cargo test`.
+    pub(crate) targets: &'static [&'static str],
+    /// Which of its tests; empty: all.
+    pub(crate) filter: &'static str,
+    pub(crate) profile: Profile,
+    pub(crate) needs_root: bool,
+}
+
+const ALL: &[&str] = &["--lib", "--tests"];
+const OWN: &[&str] = &["--lib", "--bins"];
+
+const fn free(
+    name: &'static str,
+    package: &'static str,
+    targets: &'static [&'static str],
+) -> Level {
+    Level {
+        name,
+        package,
+        targets,
+        filter: "",
+        profile: Profile::Test,
+        needs_root: false,
+    }
+}
+
+const fn root(
+    name: &'static str,
+    package: &'static str,
+    test: &'static [&'static str],
+    filter: &'static str,
+) -> Level {
+    Level {
+        name,
+        package,
+        targets: test,
+        filter,
+        profile: Profile::Test,
+        needs_root: true,
+    }
+}
+
+const fn e2e(name: &'static str, filter: &'static str) -> Level {
+    Level {
+        name,
+        package: "flexcp-lab",
+        targets: &["--test", "e2e"],
+        filter,
+        profile: Profile::Fuzz,
+        needs_root: true,
+    }
+}
+
+const NETNS: &[&str] = &["--test", "netns"];
+
+static WIRE: Level = free("wire", "flexcp-wire", ALL);
+static FAULTS: Level = free("faults", "flexcp-faults", ALL);
+static INVARIANTS: Level = free("invariants", "flexcp-invariants", ALL);
+static SCENARIOS: Level = free("scenarios", "flexcp-translator", ALL);
+static FUZZ: Level = free("fuzz", "flexcp-fuzz", ALL);
+static SIMULATOR: Level = free("simulator", "flexcp-simulator", ALL);
+static IO: Level = free("io", "flexcp-io", &["--lib", "--test", "allocations"]);
+static FLEXCP: Level = free("flexcp", "flexcp", OWN);
+static LAB: Level = free("lab", "flexcp-lab", OWN);
+
+static RULES: Level = root("programs", "flexcp-io", NETNS, "offload_");
+static KERNEL: Level = root("netns", "flexcp-io", NETNS, "");
+static CLI: Level = root("cli", "flexcp", &["--test", "cli"], "");
+
+static E2E_OFFLOAD: Level = e2e("e2e offload", "offload::");
+static E2E_TRANSFERS: Level = e2e("e2e transfers", "transfers::");
+static E2E_PATHS: Level = e2e("e2e paths", "paths::");
+static E2E_OPERATION: Level = e2e("e2e operation", "operation::");
+static E2E_WORKERS: Level = e2e("e2e workers", "workers::");
+
+/// The levels for a bug in an area (`bpf` or a crate), in the order in which they are tried.
+pub(crate) fn levels(area: &str, place: &str) -> Vec<&'static Level> {
+    match area {
+        "wire" => vec![&WIRE, &SCENARIOS, &FUZZ, &SIMULATOR],
+        "faults" => vec![&FAULTS, &SIMULATOR, &LAB],
+        "invariants" => vec![&INVARIANTS, &SCENARIOS, &FUZZ, &SIMULATOR],
+        "simulator" => vec![&SIMULATOR],
+        "translator" => vec![
+            &SCENARIOS,
+            &FUZZ,
+            &SIMULATOR,
+            &CLI,
+            &E2E_TRANSFERS,
+            &E2E_PATHS,
+        ],
+        "io" => vec![
+            &IO,
+            &KERNEL,
+            &CLI,
+            &E2E_TRANSFERS,
+            &E2E_OPERATION,
+            &E2E_WORKERS,
+        ],
+        "flexcp" => vec![&FLEXCP, &CLI, &E2E_TRANSFERS, &E2E_OPERATION, &E2E_WORKERS],
+        "bpf" if place.contains("steering") => vec![&KERNEL, &E2E_WORKERS],
+        "bpf" => vec![&RULES, &E2E_OFFLOAD, &E2E_TRANSFERS],
+        _ => vec![&LAB, &E2E_TRANSFERS],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_without_root_come_first() {
+        for area in [
+            "wire",
+            "faults",
+            "invariants",
+            "simulator",
+            "translator",
+            "io",
+            "flexcp",
+            "bpf",
+            "lab",
+        ] {
+            let levels = levels(area, area);
+            assert!(levels.is_sorted_by_key(|level| level.needs_root), "{area}");
+            assert!(!levels.is_empty(), "{area}");
+        }
+    }
+}
