@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use flexcp_lab::transfer::Job;
-use flexcp_lab::{Cut, Direction, End, Expect, Families, Family, Lab, interfaces};
+use flexcp_lab::{
+    Cut, Direction, End, Expect, Families, Family, Lab, RENEGED, Starvation, interfaces,
+};
 
-use crate::rig::{Rig, transparent};
+use crate::rig::{Rig, STALL, transparent};
 
 crate::cases!("path":
     active_link_cut_silently_while_downloading,
@@ -32,9 +34,6 @@ crate::cases!("path":
     link_cut_ipv6,
 );
 
-/// A stall longer than this is not a switch of paths.
-const STALL: Duration = Duration::from_secs(3);
-
 fn two_links() -> Result<Lab> {
     Lab::builder().rate_mbit(1, 100).rate_mbit(2, 100).build()
 }
@@ -46,6 +45,8 @@ fn pause(ms: u64) {
 /// What a cut may bring about: the client gives up the dead subflow.
 fn joined() -> Expect {
     Expect::clean()
+        .disturbed("a path goes")
+        .allow_all(RENEGED)
         .at_least(End::Client, "MPJoinSynAckRx", 1)
         .allow("MPRstTx")
         .allow("MPRstRx")
@@ -259,7 +260,11 @@ fn endpoint_removed_while_downloading() -> Result<()> {
             rig.lab.client().ip("mptcp endpoint del id 1").map(drop)
         })?;
         ensure!(rig.counter("rm_addr_rx")? >= 1);
-        Ok(joined().at_least(End::Client, "RmAddrTx", 1))
+        const REMOVED: &str = "its subflow is closed with the address";
+        Ok(joined()
+            .own("mp_rst_tx", REMOVED)
+            .own("no_subflow", REMOVED)
+            .at_least(End::Client, "RmAddrTx", 1))
     })
 }
 
@@ -270,14 +275,17 @@ fn backup_link_idle_until_the_other_is_cut() -> Result<()> {
         .rate_mbit(2, 100)
         .build()?;
     transparent(lab, |rig| {
+        let starvation = Starvation::measure()?;
         rig.run_while(Family::V4, &Job::down(20_000_000), || {
             pause(500);
             let idle = interfaces(rig.lab.client())?["a2"].rx;
-            // Of some 6 MB. A machine that stalls makes the other link look silent for a moment, so that a window of
-            // data goes here.
+            // Of some 6 MB the handshake alone. A client that owes an ACK for 5 ms makes the other link look silent, so
+            // that a window of data goes here.
+            let owes = starvation.longest() >= Duration::from_millis(5);
+            let bound = if owes { 400_000 } else { 20_000 };
             ensure!(
-                idle < 600_000,
-                "the backup link brought {idle} bytes before the cut"
+                idle < bound,
+                "the backup link brought {idle} bytes before the cut, {bound} may be"
             );
             rig.lab.cut(1, Cut::Silent)
         })?;

@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use flexcp_lab::transfer::{Client, Job, Report, ServeOptions, Server};
 use flexcp_lab::{
-    End, Expect, Family, FlexCp, Lab, Namespace, Oracle, REORDERED_OR_RENEGED, WINDOW_OVERRUN,
-    daemon, text,
+    Conduct, End, Expect, Family, FlexCp, Lab, Namespace, Oracle, WINDOW_OVERRUN, daemon, text,
 };
 
 /// Client, FlexCP and a TCP server, all running.
@@ -30,8 +29,9 @@ pub(crate) fn transparent(lab: Lab, case: impl FnOnce(&Rig) -> Result<Expect>) -
 
 /// Runs a case behind FlexCP with these services.
 ///
-/// The case says what the counters should show. Then the counters are checked,
-/// FlexCP must forget all connections, end on SIGTERM, and leave the proxy's
+/// The case says what the counters should show. Then FlexCP must forget all
+/// connections, the counters of both kernels and its own are checked
+/// ([`Oracle::check_with`]), and it must end on SIGTERM and leave the proxy's
 /// namespace as it found it.
 pub(crate) fn with(
     lab: Lab,
@@ -61,16 +61,57 @@ pub(crate) fn with_config(
         oracle,
     };
     let outcome = case(&rig).and_then(|expect| {
-        let expect = expect
-            .allow_at(End::Servers, WINDOW_OVERRUN)
-            .allow_all(REORDERED_OR_RENEGED);
-        rig.oracle.check(&rig.lab, &expect)
+        rig.drained()?;
+        let conduct = Conduct::read(&rig.flexcp)?;
+        let expect = expect.allow_at(End::Servers, WINDOW_OVERRUN);
+        let expect = conduct.explain(expect)?;
+        rig.oracle.check_with(&rig.lab, &expect, &conduct)
     });
-    let outcome = outcome.and_then(|()| rig.drained());
     outcome.map_err(|error| error.context(rig.story()))?;
     let Rig { lab, flexcp, .. } = rig;
     flexcp.stop()?;
     ensure_same(&before, &kernel_state(lab.proxy())?)
+}
+
+/// What a switch of paths may cost: three retransmission timeouts one after the other, of a client that uploads and
+/// whose kernel waits for them on the dead path; downloads are over after a quarter of a second.
+pub(crate) const STALL: Duration = Duration::from_millis(1600);
+
+/// Each of several connections at once has done its job, and none stood still: one that does is not made up for by
+/// the others.
+pub(crate) fn lively(reports: &[Report]) -> Result<()> {
+    for (number, report) in reports.iter().enumerate() {
+        report
+            .ok()
+            .with_context(|| format!("connection {number}"))?;
+        ensure!(
+            report.longest_gap() < CROWDED,
+            "connection {number} stood still for {:?}",
+            report.longest_gap()
+        );
+    }
+    Ok(())
+}
+
+/// What one connection of many may stand still: a retransmission timeout that has doubled four times, as those of a
+/// crowd do that waits for two processors.
+const CROWDED: Duration = Duration::from_secs(6);
+
+/// Connections that end before their join is through, which costs resets.
+pub(crate) fn short() -> Expect {
+    const LATE: &str = "a connection ends before its join is through";
+    let names = [
+        "mp_rst_tx",
+        "mp_join_refused",
+        "mp_join_no_token",
+        "no_subflow",
+        "not_authenticated",
+        "unexpected",
+    ];
+    let expect = Expect::clean().allow("MPRstTx").allow("MPRstRx");
+    names
+        .iter()
+        .fold(expect, |expect, name| expect.own(name, LATE))
 }
 
 /// A configuration that forgets closed connections soon, but not before a client has repeated its FIN:
