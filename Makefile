@@ -47,12 +47,13 @@ privileged: root setup
 	$(CARGO) test --locked -p flexcp-io
 	$(CARGO) test --locked -p flexcp --test cli
 
-# Real clients and servers around the real binary, with the offload; then without it and with overflow checks and
-# assertions in everything. FLEXCP_OFFLOAD=off in the environment turns the offload off in all that the lab does.
+# Real clients and servers around the real binary, with the offload; then without it, and with overflow checks and
+# assertions in the binary. FLEXCP_OFFLOAD=off in the environment turns the offload off in all that the lab does.
 e2e: root build
 	$(CARGO) test --release --locked -p flexcp-lab -p flexcp-bench
 	$(CARGO) build --profile checked --locked -p flexcp
-	FLEXCP_OFFLOAD=off $(CARGO) test --profile checked --locked -p flexcp-lab --test e2e
+	FLEXCP_OFFLOAD=off FLEXCP_BIN=$(CURDIR)/target/checked/flexcp \
+		$(CARGO) test --release --locked -p flexcp-lab --test e2e
 
 # All end-to-end cases N times, one attempt each: how often each fails. Goes on where it was broken off; results by
 # commit in target/e2e-repeat. E2E_CASE names some of the cases.
