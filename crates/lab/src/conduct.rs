@@ -7,7 +7,7 @@ use anyhow::Result;
 use serde_json::Value;
 
 use crate::complaint::{Complaint, RETRANSMITTED};
-use crate::counters::{Expect, Mib, OVERTAKEN, RENEGED};
+use crate::counters::{End, Expect, Mib, OVERTAKEN, RENEGED};
 use crate::daemon::FlexCp;
 
 /// A counter of FlexCP's own that may move in a case, and why.
@@ -61,7 +61,15 @@ impl Conduct {
         let lent = sum(&["offload_lent", "offload_taken_back"])?;
         // Data that had been SACKed comes again: on another subflow, or because the server threw it away.
         let let_go = sum(&["subflow_switch", "filler_tx", "window_overrun", "let_go_up"])?;
-        Ok(expect.up_to(OVERTAKEN, lent).up_to(RENEGED, let_go))
+        // What moves to another subflow goes by the window that the client told last, on whichever subflow.
+        let moved = sum(&["subflow_switch"])?;
+        let at_both = [End::Client, End::Servers];
+        let expect = at_both.into_iter().fold(expect, |expect, end| {
+            expect
+                .up_to(end, OVERTAKEN, lent)
+                .up_to(end, RENEGED, let_go)
+        });
+        Ok(expect.up_to(End::Client, &["TCPZeroWindowDrop"], moved))
     }
 
     /// Every drop reason and every counter of [`MUST_STAY`] that moved has to be among the allowances.
@@ -190,7 +198,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::counters::End;
 
     fn texts(complaints: &[Complaint]) -> Vec<&str> {
         complaints.iter().map(Complaint::text).collect()

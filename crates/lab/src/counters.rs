@@ -310,13 +310,12 @@ impl Expect {
         self
     }
 
-    /// These may move by so much, at either end, where the case says nothing of them.
-    pub fn up_to(mut self, names: &[&'static str], most: i64) -> Self {
+    /// These may move by so much at one end, where the case says nothing of them.
+    pub fn up_to(mut self, end: End, names: &[&'static str], most: i64) -> Self {
         for name in names {
-            if !self.allowed.iter().any(|(_, allowed)| allowed == name) {
-                self =
-                    self.between(End::Client, name, 0..=most)
-                        .between(End::Servers, name, 0..=most);
+            let mut allowed = self.allowed.iter();
+            if !allowed.any(|(at, allowed)| allowed == name && at.is_none_or(|at| at == end)) {
+                self = self.between(end, name, 0..=most);
             }
         }
         self

@@ -227,7 +227,8 @@ pub(super) fn judge_stall(cell: &Cell, found: &Evidence<'_>) -> Result<()> {
     if found.report.failure.is_some() {
         return Ok(());
     }
-    let bound = stall(cell) + 2 * found.starved;
+    // A timeout is made of round trips, and three of them double.
+    let bound = stall(cell) + 7 * found.starved;
     let server = Duration::from_micros(found.report.server_gap_us.unwrap_or(0));
     for (end, gap) in [("client", found.report.longest_gap()), ("server", server)] {
         ensure!(

@@ -8,7 +8,7 @@ use flexcp_lab::transfer::{Job, ServeOptions};
 use flexcp_lab::{Cut, End, Expect, Families, Family, Lab, daemon};
 use libtest_mimic::Trial;
 
-use crate::rig::{PORT, Rig, STALL, config, transparent, with_config};
+use crate::rig::{PORT, Rig, config, transparent, with_config};
 
 crate::cases!("offload":
     carries_a_download,
@@ -82,7 +82,7 @@ fn survives_a_cut() -> Result<()> {
             thread::sleep(Duration::from_millis(400));
             rig.lab.cut(1, Cut::Silent)
         })?;
-        ensure!(report.longest_gap() < STALL, "{:?}", report.longest_gap());
+        rig.no_stall(&report)?;
         ensure!(rig.counter("offload_taken_back")? >= 1, "never taken back");
         Ok(Expect::clean()
             .disturbed("a link is cut")
@@ -94,7 +94,12 @@ fn is_off_when_the_configuration_says_so() -> Result<()> {
     let lab = lab().build()?;
     let service = daemon::transparent(&lab, &[]);
     let told = config(&lab, &service);
-    let told = format!("[offload]\nenabled = false\n\n{told}");
+    // Where the environment turns it off, the configuration says so already.
+    let told = if is_off() {
+        told
+    } else {
+        format!("[offload]\nenabled = false\n\n{told}")
+    };
     with_config(lab, &told, ServeOptions::tcp(PORT), |rig| {
         rig.run(Family::V4, &Job::down(5_000_000))?;
         ensure!(rig.counter("offload_lent")? == 0, "something was lent");

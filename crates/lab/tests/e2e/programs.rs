@@ -118,6 +118,7 @@ fn wrk_makes_many_requests() -> Result<()> {
         Ok(short()
             .own(SERVER_RESET, "wrk aborts")
             .own("no_connection", "what was on its way when wrk aborted")
+            .own("blind_reset", "what was on its way when wrk aborted")
             .allow("MPFastcloseTx"))
     })
 }
@@ -145,6 +146,7 @@ fn iperf3_both_ways() -> Result<()> {
             .own(SERVER_RESET, ABORTS)
             .own("mp_fastclose_tx", ABORTS)
             .own("no_connection", ABORTS)
+            .own("blind_reset", ABORTS)
             .allow("MPFastcloseTx")
             .allow("MPFastcloseRx"))
     })

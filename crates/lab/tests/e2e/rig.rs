@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use flexcp_lab::transfer::{Client, Job, Report, ServeOptions, Server};
 use flexcp_lab::{
-    Conduct, End, Expect, Family, FlexCp, Lab, Namespace, Oracle, WINDOW_OVERRUN, daemon, text,
+    Conduct, End, Expect, Family, FlexCp, Lab, Namespace, Oracle, Starvation, WINDOW_OVERRUN,
+    daemon, text,
 };
 
 /// Client, FlexCP and a TCP server, all running.
@@ -16,6 +17,7 @@ pub(crate) struct Rig {
     pub(crate) server: Server,
     pub(crate) flexcp: FlexCp,
     pub(crate) oracle: Oracle,
+    starvation: Starvation,
 }
 
 /// Port of the server, whatever the mode.
@@ -59,6 +61,7 @@ pub(crate) fn with_config(
         server,
         flexcp,
         oracle,
+        starvation: Starvation::measure()?,
     };
     let outcome = case(&rig).and_then(|expect| {
         rig.drained()?;
@@ -73,9 +76,8 @@ pub(crate) fn with_config(
     ensure_same(&before, &kernel_state(lab.proxy())?)
 }
 
-/// What a switch of paths may cost: three retransmission timeouts one after the other, of a client that uploads and
-/// whose kernel waits for them on the dead path; downloads are over after a quarter of a second.
-pub(crate) const STALL: Duration = Duration::from_millis(1600);
+/// The shortest retransmission timeout of Linux (`TCP_RTO_MIN`), with a round trip of the lab.
+const RTO: Duration = Duration::from_millis(220);
 
 /// Each of several connections at once has done its job, and none stood still: one that does is not made up for by
 /// the others.
@@ -131,6 +133,17 @@ fn forgetful(services: &str) -> String {
 }
 
 impl Rig {
+    /// An error if a transfer stood still for longer than a switch of paths explains: three retransmission timeouts one
+    /// after the other, each twice as long as the one before, of a client that uploads and whose kernel waits for them
+    /// on the dead path (downloads are over after a quarter of a second). What threads wait for a processor is part of
+    /// the round trips that the timeout is made of.
+    pub(crate) fn no_stall(&self, report: &Report) -> Result<()> {
+        let gap = report.longest_gap();
+        let bound = 7 * (RTO + self.starvation.longest());
+        ensure!(gap < bound, "stalled for {gap:?}, {bound:?} may be");
+        Ok(())
+    }
+
     /// An MPTCP client of the server.
     pub(crate) fn client(&self, family: Family) -> Client {
         Client::mptcp(self.lab.server_socket(1, family, PORT))

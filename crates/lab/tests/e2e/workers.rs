@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use flexcp_lab::transfer::{Client, Job, ServeOptions};
 use flexcp_lab::{Cut, End, Expect, Families, Family, Lab, RENEGED, daemon};
 
-use crate::rig::{PORT, Rig, STALL, config_of_workers, lively, short, with_config};
+use crate::rig::{PORT, Rig, config_of_workers, lively, short, with_config};
 
 crate::cases!("workers":
     many_connections_find_their_worker,
@@ -166,7 +166,7 @@ fn path_is_cut_while_downloading() -> Result<()> {
             thread::sleep(Duration::from_millis(300));
             rig.lab.cut(1, Cut::Silent)
         })?;
-        ensure!(report.longest_gap() < STALL, "{:?}", report.longest_gap());
+        rig.no_stall(&report)?;
         Ok(Expect::clean()
             .disturbed("a link is cut")
             .exactly(End::Client, "MPJoinSynAckRx", 1))
