@@ -110,11 +110,10 @@ fn idle_link_cut_silently() -> Result<()> {
             pause(300);
             rig.lab.cut(3 - active_link(rig)?, Cut::Silent)
         })?;
-        ensure!(
-            report.longest_gap() < Duration::from_millis(200),
-            "{:?}",
-            report.longest_gap()
-        );
+        // Nothing has to move; what threads wait for a processor is no stall.
+        let bound = Duration::from_millis(200) + 2 * rig.starved();
+        let gap = report.longest_gap();
+        ensure!(gap < bound, "stalled for {gap:?}, {bound:?} may be");
         Ok(joined())
     })
 }

@@ -133,13 +133,18 @@ fn forgetful(services: &str) -> String {
 }
 
 impl Rig {
+    /// The longest time so far that a thread waited for a processor.
+    pub(crate) fn starved(&self) -> Duration {
+        self.starvation.longest()
+    }
+
     /// An error if a transfer stood still for longer than a switch of paths explains: three retransmission timeouts one
     /// after the other, each twice as long as the one before, of a client that uploads and whose kernel waits for them
     /// on the dead path (downloads are over after a quarter of a second). What threads wait for a processor is part of
     /// the round trips that the timeout is made of.
     pub(crate) fn no_stall(&self, report: &Report) -> Result<()> {
         let gap = report.longest_gap();
-        let bound = 7 * (RTO + self.starvation.longest());
+        let bound = 7 * (RTO + self.starved());
         ensure!(gap < bound, "stalled for {gap:?}, {bound:?} may be");
         Ok(())
     }
