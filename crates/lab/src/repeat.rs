@@ -100,8 +100,14 @@ pub struct Summary {
 }
 
 impl Repeat {
-    /// Runs what is missing, and sums up.
-    pub fn run(&self) -> Result<Summary> {
+    /// Runs what is missing, prints what came of all, and judges it.
+    pub fn run(&self) -> Result<()> {
+        let summary = self.summary()?;
+        println!("{summary}");
+        summary.judge()
+    }
+
+    fn summary(&self) -> Result<Summary> {
         require_root()?;
         let commit = commit()?;
         let directory = self.results.join(&commit);

@@ -66,7 +66,7 @@ pub struct Outcome {
 /// Runs a cell in a lab of its own. With a directory for `captures`, those of every interface of the
 /// proxy are held against the rules of the wire, and left there when the cell fails.
 ///
-/// A draw that shows nothing is made again with another seed, [`DRAWS`] times at most. When nothing is wrong but
+/// A draw that shows nothing is made again with another seed, a few times at most. When nothing is wrong but
 /// counters that kernels move by themselves, and threads waited for a processor meanwhile, there is a second attempt.
 pub fn run(cell: &Cell, seed: u64, captures: Option<&Path>) -> Outcome {
     let mut outcome = Outcome::of(cell, seed);
