@@ -5,7 +5,7 @@ use std::{env, thread};
 
 use anyhow::{Result, ensure};
 use flexcp_lab::transfer::{Job, ServeOptions};
-use flexcp_lab::{Cut, End, Expect, Families, Family, Lab, daemon};
+use flexcp_lab::{Cut, End, Expect, Families, Family, Lab, Starvation, daemon};
 use libtest_mimic::Trial;
 
 use crate::rig::{PORT, Rig, config, transparent, with_config};
@@ -41,16 +41,28 @@ pub(crate) fn is_off() -> bool {
     env::var_os("FLEXCP_OFFLOAD").is_some_and(|value| value == "off")
 }
 
-/// Of a transfer's packets the kernel translates 93 % and more, also when six processes want the two processors; what is
-/// less comes before a connection is lent, and when its worker hardly gets a processor.
+/// Of a transfer's packets the kernel translates 93 % and more; what is less comes before a connection is lent.
 const LEAST: u64 = 80;
+
+/// Where threads wait for a processor, a worker hardly gets to lend what it has: nobody knows when none of a
+/// connection's packets waits for it. 30 % is the least that was seen, with 25 processes for two processors.
+const LEAST_WHEN_STARVED: u64 = 20;
 
 fn carries(lab: Lab, family: Family, job: &Job) -> Result<()> {
     let joins = i64::from(lab.links()) - 1;
     transparent(lab, |rig| {
         rig.run(family, job)?;
         let share = share(rig)?;
-        ensure!(share >= LEAST, "only {share} % in the kernel");
+        let starved = rig.starved();
+        let least = if starved < Starvation::EXPLAINS {
+            LEAST
+        } else {
+            LEAST_WHEN_STARVED
+        };
+        ensure!(
+            share >= least,
+            "{share} % in the kernel, {least} have to be; threads waited {starved:?}"
+        );
         Ok(Expect::clean().exactly(End::Client, "MPJoinSynAckRx", joins))
     })
 }

@@ -96,6 +96,7 @@ fn carrier_lost_while_downloading() -> Result<()> {
 fn cut_active(job: &Job, cut: Cut) -> Result<()> {
     transparent(two_links()?, |rig| {
         let report = rig.run_while(Family::V4, job, || {
+            rig.wait_for_a_join()?;
             pause(300);
             rig.lab.cut(active_link(rig)?, cut)
         })?;

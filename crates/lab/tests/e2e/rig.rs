@@ -133,6 +133,16 @@ fn forgetful(services: &str) -> String {
 }
 
 impl Rig {
+    /// Waits until a second subflow has joined: a path that is cut before that leaves none.
+    pub(crate) fn wait_for_a_join(&self) -> Result<()> {
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while self.counter("mp_join_ack_rx")? == 0 {
+            ensure!(Instant::now() < deadline, "no subflow has joined");
+            thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+
     /// The longest time so far that a thread waited for a processor.
     pub(crate) fn starved(&self) -> Duration {
         self.starvation.longest()

@@ -59,6 +59,7 @@ fn rules_hold_when_a_path_is_cut() -> Result<()> {
     transparent(lab().build()?, |rig| {
         let cut = || {
             rig.run_while(Family::V4, &Job::down(6_000_000), || {
+                rig.wait_for_a_join()?;
                 thread::sleep(Duration::from_millis(150));
                 rig.lab.cut(1, Cut::Silent)
             })
