@@ -4,7 +4,7 @@
 CARGO ?= cargo
 
 .PHONY: setup build demo test lint unit simulate root privileged e2e link-selftest faults attack lossy compare fuzz \
-	bench bench-quick bench-dtree seeded-bugs drawn-bugs mutants-sample bpf clean
+	bench bench-quick bench-dtree seeded-bugs drawn-bugs mutants-sample bpf e2e-repeat clean
 
 setup:
 	@scripts/setup
@@ -47,11 +47,19 @@ privileged: root setup
 	$(CARGO) test --locked -p flexcp-io
 	$(CARGO) test --locked -p flexcp --test cli
 
-# Real clients and servers around the real binary, with the offload and without it. FLEXCP_OFFLOAD=off in the
-# environment turns it off in all that the lab does.
+# Real clients and servers around the real binary, with the offload; then without it, and with overflow checks and
+# assertions in the binary. FLEXCP_OFFLOAD=off in the environment turns the offload off in all that the lab does.
 e2e: root build
 	$(CARGO) test --release --locked -p flexcp-lab -p flexcp-bench
-	FLEXCP_OFFLOAD=off $(CARGO) test --release --locked -p flexcp-lab -p flexcp-bench --test e2e
+	$(CARGO) build --profile checked --locked -p flexcp
+	FLEXCP_OFFLOAD=off FLEXCP_BIN=$(CURDIR)/target/checked/flexcp \
+		$(CARGO) test --release --locked -p flexcp-lab --test e2e
+
+# All end-to-end cases N times, one attempt each: how often each fails. Goes on where it was broken off; results by
+# commit in target/e2e-repeat. E2E_CASE names some of the cases.
+N ?= 20
+e2e-repeat: root build
+	target/release/lab repeat --rounds $(N) $(E2E_CASE)
 
 # Small transfers over faulty links: every combination, or FAULTS_ARGS="--minutes 10 --cell loss".
 faults: root build

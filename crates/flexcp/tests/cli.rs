@@ -211,7 +211,7 @@ struct Namespace(String);
 
 impl Namespace {
     /// Panics where it is not allowed: a test that did not run has not passed.
-    fn new() -> Option<Self> {
+    fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("fxd-{}-{count}", std::process::id());
@@ -239,7 +239,7 @@ impl Namespace {
         ] {
             assert!(namespace.sh(command).status.success(), "{command}");
         }
-        Some(namespace)
+        namespace
     }
 
     fn command(&self, program: &str) -> Command {
@@ -380,9 +380,7 @@ backends = ['10.99.0.11:443']
 
 #[test]
 fn runs_until_sigterm_and_takes_everything_back() {
-    let Some(namespace) = Namespace::new() else {
-        return;
-    };
+    let namespace = Namespace::new();
     let place = Place::new(BOTH);
     let before = namespace.state();
 
@@ -428,9 +426,7 @@ fn runs_until_sigterm_and_takes_everything_back() {
 
 #[test]
 fn several_workers_are_steered_or_told_what_is_missing() {
-    let Some(namespace) = Namespace::new() else {
-        return;
-    };
+    let namespace = Namespace::new();
     let steered = "steering: packets come to their worker";
     let place = Place::new(&format!("[device]\nworkers = 2\npin = true\n{BOTH}"));
     let before = namespace.state();
@@ -472,9 +468,7 @@ fn several_workers_are_steered_or_told_what_is_missing() {
 
 #[test]
 fn what_a_killed_daemon_left_is_taken_back_by_the_next() {
-    let Some(namespace) = Namespace::new() else {
-        return;
-    };
+    let namespace = Namespace::new();
     let place = Place::new(BOTH);
     let before = namespace.state();
 
@@ -512,9 +506,7 @@ fn fails(namespace: &Namespace, place: &Place, last: &str) {
 
 #[test]
 fn interface_that_is_not_there() {
-    let Some(namespace) = Namespace::new() else {
-        return;
-    };
+    let namespace = Namespace::new();
     let place = Place::new(&BOTH.replace("'eth0'", "'eth7'"));
     let before = namespace.state();
     let mut daemon = namespace.run(&place);
@@ -532,9 +524,7 @@ fn interface_that_is_not_there() {
 
 #[test]
 fn address_already_in_use() {
-    let Some(namespace) = Namespace::new() else {
-        return;
-    };
+    let namespace = Namespace::new();
     let place = Place::new(BOTH);
     let script = "import socket,time\n\
                   s = socket.create_server(('10.99.0.1', 443))\nprint('listens', flush=True)\ntime.sleep(60)";
@@ -565,9 +555,7 @@ fn address_already_in_use() {
 
 #[test]
 fn second_daemon_with_the_same_socket_or_device() {
-    let Some(namespace) = Namespace::new() else {
-        return;
-    };
+    let namespace = Namespace::new();
     let place = Place::new(BOTH);
     let mut daemon = namespace.run(&place);
     daemon.says("ready");
@@ -597,9 +585,7 @@ fn second_daemon_with_the_same_socket_or_device() {
 
 #[test]
 fn device_driver_that_is_not_there() {
-    let Some(namespace) = Namespace::new() else {
-        return;
-    };
+    let namespace = Namespace::new();
     let place = Place::new(BOTH);
     let before = namespace.state();
     // A mount namespace in which /dev/net is empty.
@@ -625,9 +611,7 @@ fn device_driver_that_is_not_there() {
 
 #[test]
 fn service_manager_is_told_when_ready() {
-    let Some(namespace) = Namespace::new() else {
-        return;
-    };
+    let namespace = Namespace::new();
     let place = Place::new(TRANSPARENT);
     let notify = place.0.path().join("notify");
     let socket = std::os::unix::net::UnixDatagram::bind(&notify).unwrap();
@@ -660,9 +644,7 @@ fn heard(socket: &std::os::unix::net::UnixDatagram) -> String {
 /// The device goes away under the daemon: it ends, and still takes the rest back.
 #[test]
 fn device_deleted_under_the_daemon() {
-    let Some(namespace) = Namespace::new() else {
-        return;
-    };
+    let namespace = Namespace::new();
     let place = Place::new(BOTH);
     let before = namespace.state();
     let mut daemon = namespace.run(&place);

@@ -1,14 +1,15 @@
-//! The kernel's own counters as oracle: MIBs, interface bytes, the kernel log.
+//! The kernel's own counters as oracle: MIBs and interface bytes.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
-use std::process::Command;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use serde::Serialize;
 
+use crate::complaint::{Complaint, Complaints};
+use crate::conduct::{Allowance, Conduct};
+use crate::kernel_log::KernelLog;
 use crate::namespace::Namespace;
-use crate::process::text;
 use crate::topology::Lab;
 
 /// All MIB counters of a namespace at one moment.
@@ -38,6 +39,15 @@ impl Mib {
     /// A counter's value; 0 for one that this kernel does not have.
     pub fn get(&self, name: &str) -> i64 {
         self.0.get(name).copied().unwrap_or(0)
+    }
+
+    /// Of these counters, for judges' own tests.
+    #[cfg(test)]
+    pub(crate) fn of(counters: &[(&str, i64)]) -> Self {
+        let owned = counters
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), *value));
+        Self(owned.collect())
     }
 
     /// What moved since `before`, by how much.
@@ -148,16 +158,13 @@ pub const FORBIDDEN: &[&str] = &[
     "TcpInErrs",
 ];
 
-/// What FlexCP cannot rule out. `PAWSEstab`: the kernel reorders packets between FlexCP and an end when
-/// their sender moves to another core, or the offload takes over from a worker, and the timestamps of the later
-/// one are newer; `PAWSOldAck` and `TCPACKSkippedPAWS` are the same of a bare ACK and of the answer.
-/// `TCPSACKReneging`: a SACK says that a subflow has the data; when it dies with a hole before them, the data come again.
-pub const REORDERED_OR_RENEGED: &[&str] = &[
-    "PAWSEstab",
-    "PAWSOldAck",
-    "TCPACKSkippedPAWS",
-    "TCPSACKReneging",
-];
+/// What a subflow that dies with a hole before SACKed data brings about: the SACK said that the subflow has them, and
+/// the data come again.
+pub const RENEGED: &[&str] = &["TCPSACKReneging"];
+
+/// What an end sees of packets that overtook each other between FlexCP and it: the timestamps of the later one are
+/// newer. `PAWSOldAck` and `TCPACKSkippedPAWS` are the same of a bare ACK and of the answer.
+pub const OVERTAKEN: &[&str] = &["PAWSEstab", "PAWSOldAck", "TCPACKSkippedPAWS"];
 
 /// What the kernel's own MPTCP sender brings about at its receiver now and then.
 ///
@@ -218,37 +225,53 @@ impl Oracle {
         Ok(Mib::read(lab.server(number))?.since(&self.servers[usize::from(number) - 1]))
     }
 
-    /// Checks a run against what the case expects; an error lists all complaints.
+    /// Checks a run without FlexCP against what the case expects of both ends and the kernel's log; an error lists
+    /// all complaints.
     pub fn check(&self, lab: &Lab, expect: &Expect) -> Result<()> {
+        self.judge(lab, expect, None)
+    }
+
+    /// The same of a run through FlexCP, which is judged as well.
+    pub fn check_with(&self, lab: &Lab, expect: &Expect, flexcp: &Conduct) -> Result<()> {
+        self.judge(lab, expect, Some(flexcp))
+    }
+
+    fn judge(&self, lab: &Lab, expect: &Expect, flexcp: Option<&Conduct>) -> Result<()> {
         let client = self.client(lab)?;
+        let servers = self.all_servers(lab)?;
+        let mut complaints = vec![];
+        for (end, mib) in [(End::Client, &client), (End::Servers, &servers)] {
+            expect.judge(end, mib, &mut complaints);
+        }
+        if let Some(conduct) = flexcp {
+            conduct.judge(expect.allowances(), &mut complaints);
+            Conduct::judge_resets(&servers, expect.allowances(), &mut complaints);
+            if !expect.is_disturbed() {
+                conduct.judge_undisturbed(
+                    [&client, &servers],
+                    expect.allowances(),
+                    &mut complaints,
+                );
+            }
+        }
+        complaints.extend(self.log.complaints()?.into_iter().map(Complaint::certain));
+        let allowed = flexcp.map_or_else(String::new, |flexcp| flexcp.story(expect.allowances()));
+        let (client, servers) = (client.story(), servers.story());
+        let story = format!("client: {client}\n  servers: {servers}\n  allowed: {allowed}");
+        Complaints::of(complaints, &story)
+    }
+
+    /// What moved at all servers, added up.
+    fn all_servers(&self, lab: &Lab) -> Result<Mib> {
         let mut servers = Mib::default();
         for number in (1..).take(lab.servers().len()) {
             for (name, value) in self.server(lab, number)?.iter() {
                 *servers.0.entry(name.to_owned()).or_default() += value;
             }
         }
-        let mut complaints = vec![];
-        for (end, mib) in [(End::Client, &client), (End::Servers, &servers)] {
-            expect.judge(end, mib, &mut complaints);
-        }
-        complaints.extend(self.log.complaints()?);
-        if complaints.is_empty() {
-            return Ok(());
-        }
-        let story = format!(
-            "{}\n  client: {}\n  servers: {}",
-            complaints.join("; "),
-            client.story(),
-            servers.story()
-        );
-        Err(Complaints(story).into())
+        Ok(servers)
     }
 }
-
-/// Counters that moved, or did not, against what the case expects.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct Complaints(String);
 
 /// What a case expects of the counters beyond [`FORBIDDEN`] ones staying at 0.
 #[derive(Clone, Debug, Default)]
@@ -256,6 +279,10 @@ pub struct Expect {
     /// Names that may move although they are forbidden.
     allowed: Vec<(Option<End>, &'static str)>,
     ranges: Vec<(End, &'static str, RangeInclusive<i64>)>,
+    /// Counters of FlexCP's own that may move, and why.
+    own: Vec<Allowance>,
+    /// Why packets may be lost or come late in this case.
+    disturbed: Option<&'static str>,
 }
 
 impl Expect {
@@ -283,6 +310,39 @@ impl Expect {
         self
     }
 
+    /// These may move by so much at one end, where the case says nothing of them.
+    pub fn up_to(mut self, end: End, names: &[&'static str], most: i64) -> Self {
+        for name in names {
+            let mut allowed = self.allowed.iter();
+            if !allowed.any(|(at, allowed)| allowed == name && at.is_none_or(|at| at == end)) {
+                self = self.between(end, name, 0..=most);
+            }
+        }
+        self
+    }
+
+    /// This counter of FlexCP's own may move (a drop reason, for instance), for this reason; see
+    /// [`MUST_STAY`](crate::MUST_STAY).
+    pub fn own(mut self, name: &'static str, reason: &'static str) -> Self {
+        self.own.push(Allowance { name, reason });
+        self
+    }
+
+    /// The case has links or peers that lose packets or hold them up, for this reason: retransmissions are not judged.
+    pub fn disturbed(mut self, reason: &'static str) -> Self {
+        self.disturbed = Some(reason);
+        self
+    }
+
+    /// Whether packets may be lost or come late.
+    pub fn is_disturbed(&self) -> bool {
+        self.disturbed.is_some()
+    }
+
+    pub(crate) fn allowances(&self) -> &[Allowance] {
+        &self.own
+    }
+
     /// This one moves by exactly that much.
     pub fn exactly(self, end: End, name: &'static str, value: i64) -> Self {
         self.between(end, name, value..=value)
@@ -300,14 +360,15 @@ impl Expect {
         self
     }
 
-    fn judge(&self, end: End, mib: &Mib, complaints: &mut Vec<String>) {
+    pub(crate) fn judge(&self, end: End, mib: &Mib, complaints: &mut Vec<Complaint>) {
         for name in FORBIDDEN {
             let allowed = |(at, allowed): &(Option<End>, &str)| {
                 allowed == name && at.is_none_or(|at| at == end)
             };
             let value = mib.get(name);
             if value != 0 && !self.allowed.iter().any(allowed) {
-                complaints.push(format!("{end:?}: {name} moved by {value}"));
+                let text = format!("{end:?}: {name} moved by {value}");
+                complaints.push(Complaint::about(name, text));
             }
         }
         for (_, name, range) in self.ranges.iter().filter(|(at, ..)| *at == end) {
@@ -319,43 +380,11 @@ impl Expect {
                     (low, high) if low == high => low.to_string(),
                     (low, high) => format!("{low} to {high}"),
                 };
-                complaints.push(format!(
-                    "{end:?}: {name} moved by {value}, expected {wanted}"
-                ));
+                let text = format!("{end:?}: {name} moved by {value}, expected {wanted}");
+                complaints.push(Complaint::about(name, text));
             }
         }
     }
-}
-
-/// A place in the kernel's log; trouble reported after it is a failure.
-#[derive(Debug)]
-pub struct KernelLog {
-    /// Number of alarming lines that were there already.
-    alarms: usize,
-}
-
-impl KernelLog {
-    /// Remembers the place.
-    pub fn mark() -> Result<Self> {
-        Ok(Self {
-            alarms: alarms()?.len(),
-        })
-    }
-
-    pub(crate) fn complaints(&self) -> Result<Vec<String>> {
-        let alarms = alarms()?;
-        let new = alarms.get(self.alarms..).unwrap_or_default();
-        Ok(new
-            .iter()
-            .map(|line| format!("kernel log: {line}"))
-            .collect())
-    }
-}
-
-fn alarms() -> Result<Vec<String>> {
-    let log = text(Command::new("dmesg").arg("--notime")).context("reading the kernel log")?;
-    let alarming = |line: &&str| ALARMS.iter().any(|alarm| line.contains(alarm));
-    Ok(log.lines().filter(alarming).map(str::to_owned).collect())
 }
 
 /// Bytes and packets of one interface, as its owner sees them.
@@ -386,8 +415,6 @@ pub fn interfaces(namespace: &Namespace) -> Result<BTreeMap<String, InterfaceByt
     Ok(rows.collect())
 }
 
-const ALARMS: &[&str] = &["WARNING:", "BUG:", "Oops", "general protection fault"];
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -396,6 +423,10 @@ mod tests {
         let mut mib = Mib::default();
         mib.parse(text);
         mib
+    }
+
+    fn texts(complaints: &[Complaint]) -> Vec<&str> {
+        complaints.iter().map(Complaint::text).collect()
     }
 
     #[test]
@@ -411,7 +442,7 @@ mod tests {
         let moved = mib("MPTcpExt: DssFallback MPJoinSynAckRx\nMPTcpExt: 1 1\n");
         let mut complaints = vec![];
         Expect::clean().judge(End::Client, &moved, &mut complaints);
-        assert_eq!(complaints, ["Client: DssFallback moved by 1"]);
+        assert_eq!(texts(&complaints), ["Client: DssFallback moved by 1"]);
 
         complaints.clear();
         Expect::clean()
@@ -424,7 +455,7 @@ mod tests {
             .exactly(End::Client, "MPJoinSynAckRx", 2);
         expect.judge(End::Client, &moved, &mut complaints);
         assert_eq!(
-            complaints,
+            texts(&complaints),
             ["Client: MPJoinSynAckRx moved by 1, expected 2"]
         );
     }

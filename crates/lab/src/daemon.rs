@@ -115,6 +115,8 @@ impl FlexCp {
         let Some(status) = self.process.wait(Duration::from_secs(2))? else {
             bail!("flexcp does not end within 2 s of SIGTERM\n{}", self.log());
         };
+        // With checks on, one thread may panic and the others go on.
+        ensure!(!self.log().contains("panicked at"), "{}", self.log());
         ensure!(
             status.success(),
             "flexcp: {}\n{}",
@@ -239,7 +241,8 @@ pub fn reverse(name: &str, listen: &[String], backends: &[String], announce: &[S
     )
 }
 
-/// Where FlexCP's program is: `FLEXCP_BIN`, or beside the running program.
+/// Where FlexCP's program is: `FLEXCP_BIN`, or beside the running program, so that it is of the same profile. One of
+/// another profile, or an older one elsewhere, would be another program than the one that was asked to be tested.
 pub fn binary() -> Result<PathBuf> {
     if let Some(path) = env::var_os("FLEXCP_BIN") {
         let path = PathBuf::from(path);
@@ -250,21 +253,21 @@ pub fn binary() -> Result<PathBuf> {
         );
         return Ok(path);
     }
-    // Tests run from target/<profile>/deps, programs from target/<profile>.
     let this = env::current_exe()?;
-    let near = this
-        .ancestors()
-        .skip(1)
-        .take(2)
-        .map(|dir| dir.join("flexcp"));
-    let target = this
-        .ancestors()
-        .find(|dir| dir.file_name().is_some_and(|n| n == "target"));
-    let target = target.unwrap_or_else(|| Path::new("target"));
-    let usual = ["release", "debug"].map(|profile| target.join(profile).join("flexcp"));
-    near.chain(usual)
+    beside(&this).with_context(|| {
+        format!(
+            "no flexcp program beside {}: build it (cargo build -p flexcp, with the --profile of this program) or set \
+             FLEXCP_BIN",
+            this.display()
+        )
+    })
+}
+
+/// Tests run from target/<profile>/deps, programs from target/<profile>.
+fn beside(this: &Path) -> Option<PathBuf> {
+    let near = this.ancestors().skip(1).take(2);
+    near.map(|dir| dir.join("flexcp"))
         .find(|path| path.is_file())
-        .context("no flexcp program found: build it (cargo build -p flexcp) or set FLEXCP_BIN")
 }
 
 /// FlexCP's device in every lab.
@@ -275,4 +278,27 @@ const QUIET: Duration = Duration::from_secs(3);
 
 fn socket(lab: &Lab) -> PathBuf {
     lab.dir().join("flexcp.sock")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn program_is_the_one_of_the_same_profile() {
+        let target = env::temp_dir().join(format!("flexcp-beside-{}", std::process::id()));
+        for profile in ["release", "checked"] {
+            fs::create_dir_all(target.join(profile).join("deps")).expect("writable");
+        }
+        fs::write(target.join("release/flexcp"), "").expect("writable");
+        let test = target.join("checked/deps/e2e-1234");
+        assert_eq!(beside(&test), None);
+        fs::write(target.join("checked/flexcp"), "").expect("writable");
+        assert_eq!(beside(&test), Some(target.join("checked/flexcp")));
+        assert_eq!(
+            beside(&target.join("release/bench")),
+            Some(target.join("release/flexcp"))
+        );
+        fs::remove_dir_all(&target).expect("there");
+    }
 }

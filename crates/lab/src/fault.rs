@@ -38,6 +38,17 @@ pub enum Direction {
     Down,
 }
 
+impl Direction {
+    /// The other way.
+    #[must_use]
+    pub const fn other(self) -> Self {
+        match self {
+            Self::Up => Self::Down,
+            Self::Down => Self::Up,
+        }
+    }
+}
+
 /// Packets that lose their MPTCP option, on one link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strip {

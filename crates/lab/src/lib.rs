@@ -13,10 +13,13 @@ pub mod attack;
 mod capture;
 mod cleanup;
 pub mod compare;
+mod complaint;
+mod conduct;
 mod counters;
 pub mod daemon;
 pub mod demo;
 mod fault;
+mod kernel_log;
 mod ledger;
 pub mod link;
 pub mod lossy;
@@ -24,21 +27,28 @@ pub mod matrix;
 mod namespace;
 mod nginx;
 mod process;
+pub mod repeat;
+pub mod seed;
 mod sockstat;
+mod starvation;
 mod topology;
 pub mod transfer;
 pub mod wirecheck;
 
 pub use capture::Capture;
 pub use cleanup::{Sweep, remove, sweep};
+pub use complaint::{Complaint, Complaints};
+pub use conduct::{Allowance, Conduct, MUST_STAY, SENT_AGAIN, SERVER_RESET};
 pub use counters::{
-    Complaints, End, Expect, FALLBACKS, FORBIDDEN, InterfaceBytes, KernelLog, Mib, Oracle,
-    REORDERED_OR_RENEGED, WINDOW_OVERRUN, interfaces,
+    End, Expect, FALLBACKS, FORBIDDEN, InterfaceBytes, Mib, OVERTAKEN, Oracle, RENEGED,
+    WINDOW_OVERRUN, interfaces,
 };
 pub use daemon::FlexCp;
 pub use fault::{Cut, Direction, Strip};
+pub use kernel_log::KernelLog;
 pub use namespace::Namespace;
 pub use nginx::{Nginx, sha256_of};
 pub use process::{Background, describe_exit, output, text};
 pub use sockstat::{SocketLine, mptcp_connections, mptcp_subflows};
+pub use starvation::Starvation;
 pub use topology::{Families, Family, Lab, LabBuilder, require_root};

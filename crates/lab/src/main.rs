@@ -17,10 +17,12 @@ use flexcp_lab::demo::{Demo, clean_command};
 use flexcp_lab::link::{Emulator, LinkSpec, SelfTest};
 use flexcp_lab::lossy::Lossy;
 use flexcp_lab::matrix::{self, Matrix};
+use flexcp_lab::repeat::Repeat;
 use flexcp_lab::transfer::{Client, Job, Mode, Proto, ServeOptions, Server};
 use flexcp_lab::wirecheck::WireCheck;
 use flexcp_lab::{
-    Direction, Families, Family, FlexCp, Lab, LabBuilder, Sweep, remove, require_root, sweep,
+    Direction, Families, Family, FlexCp, KernelLog, Lab, LabBuilder, Sweep, remove, require_root,
+    seed, sweep,
 };
 
 /// Network namespaces, faults and transfers around FlexCP.
@@ -63,6 +65,10 @@ enum Command {
     Compare(CompareArgs),
     /// Many connections with much data over links that lose single segments
     Lossy(LossyArgs),
+    /// Run the end-to-end tests many times, one attempt each, and say how often each case failed
+    ///
+    /// Goes on where a run of the same commit was broken off. Exit code 1 when more than one run failed.
+    Repeat(Repeat),
     /// Hold captures from both sides of FlexCP against the rules of the wire
     ///
     /// Captures are those of tcpdump; 256 bytes of each packet are enough. They need the SYN of every
@@ -129,8 +135,8 @@ struct FaultsArgs {
     /// Cells at once
     #[arg(long, default_value_t = 2)]
     jobs: usize,
-    /// Chooses the luck of every packet
-    #[arg(long, default_value_t = 1)]
+    /// Chooses the luck of every packet: a number, or `fresh`
+    #[arg(long, default_value = "1", value_parser = seed::parse)]
     seed: u64,
     /// Hold captures of every cell against the rules of the wire, and leave those of failed cells here
     #[arg(long)]
@@ -159,8 +165,8 @@ struct AttackArgs {
     /// FlexCP's bound on handshakes that are not complete, instead of its default
     #[arg(long)]
     half_open: Option<usize>,
-    /// Chooses addresses and numbers of the attacker's
-    #[arg(long, default_value_t = 1)]
+    /// Chooses addresses and numbers of the attacker's: a number, or `fresh`
+    #[arg(long, default_value = "1", value_parser = seed::parse)]
     seed: u64,
     /// Print JSON instead of the table
     #[arg(long)]
@@ -197,8 +203,8 @@ struct LossyArgs {
     /// Of all connections at all losses together, up and down together
     #[arg(long, default_value_t = 10_000_000_000)]
     bytes: u64,
-    /// Chooses the luck of every packet
-    #[arg(long, default_value_t = 1)]
+    /// Chooses the luck of every packet: a number, or `fresh`
+    #[arg(long, default_value = "1", value_parser = seed::parse)]
     seed: u64,
     /// Where lossy.json goes
     #[arg(long, default_value = "lab/results")]
@@ -349,6 +355,7 @@ fn run(command: Command) -> Result<()> {
         Command::LinkSelftest { v6 } => link_selftest(if v6 { Family::V6 } else { Family::V4 }),
         Command::Compare(args) => compare(&args),
         Command::Lossy(args) => lossy(&args),
+        Command::Repeat(repeat) => repeat.run(),
         Command::Wirecheck(args) => wirecheck(args),
         Command::Transfer(command) => transfer(command),
     }
@@ -446,6 +453,8 @@ fn faults(args: &FaultsArgs) -> Result<()> {
         return Ok(());
     }
     require_root()?;
+    println!("seed {}", args.seed);
+    let log = KernelLog::mark()?;
     let outcomes = matrix.run(|outcome| {
         let passed = match (outcome.passed, &outcome.first_attempt) {
             (true, None) => "ok   ",
@@ -459,12 +468,15 @@ fn faults(args: &FaultsArgs) -> Result<()> {
     matrix::write(&outcomes, &args.results)?;
     let failed = outcomes.iter().filter(|outcome| !outcome.passed).count();
     let (run, all) = (outcomes.len(), cells.len());
+    let count = |what: fn(&matrix::Outcome) -> usize| outcomes.iter().map(what).sum::<usize>();
     println!(
-        "{run} of {all} cells run, {failed} failed; see {}",
+        "{run} of {all} cells run, {failed} failed, {} at a second attempt, {} draws that showed nothing; see {}",
+        count(|outcome| usize::from(outcome.first_attempt.is_some())),
+        count(|outcome| outcome.void_draws.len()),
         args.results.display()
     );
     ensure!(failed == 0, "{failed} cells failed");
-    Ok(())
+    log.silent()
 }
 
 fn attack(args: &AttackArgs) -> Result<()> {
@@ -489,6 +501,8 @@ fn attack(args: &AttackArgs) -> Result<()> {
         rate: args.rate,
         seed: args.seed,
     };
+    eprintln!("seed {}", args.seed);
+    let log = KernelLog::mark()?;
     let mut outcomes = vec![];
     for attack in attacks {
         let outcome = attack::run(attack, &options)?;
@@ -512,7 +526,7 @@ fn attack(args: &AttackArgs) -> Result<()> {
         "{failed} of {} attacks had an effect",
         outcomes.len()
     );
-    Ok(())
+    log.silent()
 }
 
 fn compare(args: &CompareArgs) -> Result<()> {

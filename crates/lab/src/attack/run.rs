@@ -15,8 +15,9 @@ use super::aim::{Attacker, Position, Sent, Target};
 use super::forge::Dice;
 use super::kinds::{Attack, Blind, Flood, Kind};
 use super::victim::{Long, ShortStream, Shorts};
-use crate::counters::KernelLog;
 use crate::daemon::{self, FlexCp};
+use crate::kernel_log::KernelLog;
+use crate::starvation::Starvation;
 use crate::topology::{Family, Lab};
 use crate::transfer::{Client, Job, Mode, ServeOptions, Server};
 
@@ -74,6 +75,8 @@ pub struct Outcome {
     pub mptcp_gap_ms: u64,
     /// Time that the long plain transfer took.
     pub plain_ms: u64,
+    /// The longest time that a thread waited for a processor while the attack ran, in milliseconds.
+    pub starved_ms: u64,
     /// The short connections.
     pub shorts: Shorts,
     /// FlexCP's resident memory in KiB: before, in the middle, at the end.
@@ -174,6 +177,7 @@ struct Stage<'a> {
 
 impl Stage<'_> {
     fn play(&mut self, outcome: &mut Outcome) -> Result<()> {
+        let starvation = Starvation::measure()?;
         let position = Position::take(self.lab)?;
         let service = if self.attack.reverse {
             SocketAddr::new(self.lab.proxy_addr(1, Family::V4), REVERSE_PORT)
@@ -240,7 +244,9 @@ impl Stage<'_> {
             let failed = failed(report);
             outcome.judge(what, failed.is_none(), failed.unwrap_or_default());
         }
+        outcome.starved_ms = u64::try_from(starvation.longest().as_millis()).unwrap_or(u64::MAX);
         self.judge(outcome, &subflows);
+        judge_pace(outcome, self.options.duration);
         Ok(())
     }
 
@@ -435,6 +441,23 @@ impl Stage<'_> {
     }
 }
 
+/// Honest transfers go on: together they take at most [`SLOWDOWN`] times as long as one of the two links alone would
+/// need for their bytes, and never stand still for long.
+fn judge_pace(outcome: &mut Outcome, duration: Duration) {
+    let seconds = duration.as_secs().max(1);
+    let bytes = seconds * (MPTCP_BYTES_A_SECOND + PLAIN_BYTES_A_SECOND);
+    let link_ms = bytes * 8 / (u64::from(RATE_MBIT) * 1000);
+    let starved = 2 * outcome.starved_ms;
+    let bound = link_ms * SLOWDOWN + BEGINNING_MS + starved;
+    let took = outcome.mptcp_ms.max(outcome.plain_ms);
+    let found = format!("{took} ms, {bound} may be");
+    outcome.judge("honest transfers keep their pace", took <= bound, found);
+    let bound = GAP_MS + starved;
+    let gap = outcome.mptcp_gap_ms;
+    let found = format!("{gap} ms without a byte, {bound} may be");
+    outcome.judge("the MPTCP transfer never stands still", gap <= bound, found);
+}
+
 fn note_sent(outcome: &mut Outcome, sent: &Sent, position: &Position, reverse: bool) {
     outcome.sent = Volume {
         packets: sent.packets,
@@ -482,6 +505,13 @@ fn cpu_ticks(pid: u32) -> Result<u64> {
 const PORT: u16 = 5000;
 /// FlexCP's own.
 const REVERSE_PORT: u16 = 8080;
+/// A flood of 10,000 packets a second shares two processors with everything else: measured 1.29 at most.
+const SLOWDOWN: u64 = 2;
+/// Time for the beginning of a transfer, in milliseconds.
+const BEGINNING_MS: u64 = 1000;
+/// A retransmission timeout and its first two back-offs, in milliseconds: what honest packets that a flood pushes out
+/// of a queue cost.
+const GAP_MS: u64 = 1500;
 /// Rate of each access link.
 const RATE_MBIT: u32 = 100;
 /// Two links full for most of the time.
@@ -498,3 +528,31 @@ const RSS_SLACK_KIB: u64 = 2048;
 /// `USER_HZ`
 const TICKS_A_SECOND: f64 = 100.0;
 const CONNECTIONS: &str = "connections";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failures(mptcp_ms: u64, plain_ms: u64, mptcp_gap_ms: u64) -> usize {
+        let mut outcome = Outcome {
+            mptcp_ms,
+            plain_ms,
+            mptcp_gap_ms,
+            ..Outcome::default()
+        };
+        judge_pace(&mut outcome, Duration::from_secs(5));
+        outcome.failures().len()
+    }
+
+    #[test]
+    fn honest_traffic_that_is_slowed_down_is_a_failure() {
+        assert_eq!(failures(7700, 5000, 300), 0);
+        assert_eq!(failures(20_000, 5000, 300), 1);
+        assert_eq!(failures(7700, 20_000, 300), 1);
+    }
+
+    #[test]
+    fn honest_transfer_that_stands_still_is_a_failure() {
+        assert_eq!(failures(7700, 5000, 2000), 1);
+    }
+}

@@ -57,6 +57,11 @@ pub struct LinkCounters {
 }
 
 impl LinkCounters {
+    /// Packets lost, both ways, whatever the cause.
+    pub fn lost(&self) -> u64 {
+        self.up.lost() + self.down.lost() + self.unsent.iter().sum::<u64>()
+    }
+
     /// All that are not zero.
     pub fn to_json(&self) -> Value {
         let moved = |counters: &Counters| {

@@ -67,14 +67,18 @@ impl Cell {
         format!("{}/{family}/{way}/{subflows}/{offloads}", row.name)
     }
 
-    /// The faults of one link, one way.
-    pub fn faults(&self, link: u8, direction: Direction) -> String {
-        let hit = match self.row.reach {
+    /// Whether a link has the fault.
+    pub(super) fn reaches(&self, link: u8) -> bool {
+        match self.row.reach {
             Reach::All => true,
             Reach::First => link == 1,
             Reach::Others => link > 1,
-        };
-        let faults = match (hit, direction == self.way.direction()) {
+        }
+    }
+
+    /// The faults of one link, one way.
+    pub fn faults(&self, link: u8, direction: Direction) -> String {
+        let faults = match (self.reaches(link), direction == self.way.direction()) {
             (true, true) => self.row.faults,
             (true, false) => self.row.back,
             (false, _) => "",
@@ -114,7 +118,7 @@ impl Cell {
 }
 
 impl Way {
-    const fn direction(self) -> Direction {
+    pub(super) const fn direction(self) -> Direction {
         match self {
             Self::Up => Direction::Up,
             Self::Down => Direction::Down,

@@ -5,6 +5,7 @@
 //! puts the results down.
 
 mod cell;
+mod judge;
 mod report;
 mod rows;
 mod run;
@@ -18,7 +19,7 @@ use anyhow::Result;
 
 pub use cell::{Cell, Way};
 pub use report::write;
-pub use rows::{Allow, Reach, Row, Verdict, rows};
+pub use rows::{Allow, Joins, Reach, Row, Verdict, rows};
 pub use run::{Outcome, run};
 
 /// Which cells to run, and for how long.

@@ -19,6 +19,10 @@ pub struct Row {
     pub reach: Reach,
     /// What has to come of the transfer.
     pub verdict: Verdict,
+    /// Whether the other subflows have to come about.
+    pub joins: Joins,
+    /// Bytes each way: enough for the fault to meet them.
+    pub bytes: u64,
     /// Forbidden counters that may move.
     pub allow: &'static [Allow],
     /// Sysctls of the client; those of `net.ipv4` of the server too.
@@ -45,6 +49,19 @@ pub enum Verdict {
     ExactIfJoined,
     /// The connection may end with an error.
     MayFail,
+}
+
+/// Whether the subflows beyond the first have to come about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Joins {
+    /// Each of them: the fault loses and changes nothing that a join needs.
+    All,
+    /// One at least: the fault may lose the packets of others, and they come again too late.
+    Some,
+    /// None may: the fault takes from the handshakes what a join needs. The reason.
+    Prevented(&'static str),
+    /// Some may or may not: for this reason.
+    Unjudged(&'static str),
 }
 
 /// Reasons for which forbidden counters may move.
@@ -99,15 +116,18 @@ pub fn rows() -> Vec<Row> {
     rows
 }
 
+/// So much that a transfer is still under way half a second after its beginning, on four links, too.
+const LONG: u64 = 16_000_000;
+
 /// What links do.
 fn impairments() -> Vec<Row> {
     const LATE: &[Allow] = &[Allow::OutOfPlace];
     vec![
         row("clean", ""),
-        row("loss-0.1", "loss=0.1%"),
-        row("loss-1", "loss=1%"),
-        row("loss-5", "loss=5%"),
-        row("burst", "burst=0.5%:20%"),
+        row("loss-0.1", "loss=0.1%").joins(Joins::Some),
+        row("loss-1", "loss=1%").joins(Joins::Some),
+        row("loss-5", "loss=5%").joins(Joins::Some),
+        row("burst", "burst=0.5%:20%").joins(Joins::Some),
         row("delay-10", "delay=10ms"),
         row("delay-100", "delay=100ms"),
         row("jitter", "jitter=5ms"),
@@ -115,10 +135,20 @@ fn impairments() -> Vec<Row> {
         row("reorder-5", "reorder=5%:5ms").allow(LATE),
         row("reorder-25", "reorder=25%:5ms").allow(LATE),
         row("duplicate-1", "duplicate=1%").allow(&[Allow::OutOfPlace, Allow::NetworkCopies]),
-        row("corrupt-payload", "corrupt=0.1%:payload").allow(&[Allow::Checksum]),
-        row("corrupt-header", "corrupt=0.1%:header").allow(&[Allow::Checksum]),
-        row("flap", "flap=800ms:200ms").on(Reach::First),
-        row("blackhole", "blackhole=200ms..1200ms").on(Reach::First),
+        row("corrupt-payload", "corrupt=0.1%:payload")
+            .joins(Joins::Some)
+            .allow(&[Allow::Checksum]),
+        row("corrupt-header", "corrupt=0.1%:header")
+            .joins(Joins::Some)
+            .allow(&[Allow::Checksum]),
+        row("flap", "flap=800ms:200ms")
+            .on(Reach::First)
+            .joins(Joins::Some)
+            .bytes(LONG),
+        row("blackhole", "blackhole=200ms..1200ms")
+            .on(Reach::First)
+            .joins(Joins::Some)
+            .bytes(LONG),
         row("rate-10-1", "rate=8mbit:100kb,delay=2ms")
             .on(Reach::Others)
             .with(&[2, 4]),
@@ -130,37 +160,51 @@ fn impairments() -> Vec<Row> {
 fn strips() -> Vec<Row> {
     const PLAIN: &[Allow] = &[Allow::Fallback];
     const JOIN: &[Allow] = &[Allow::Reset];
+    const NO_MPTCP: Joins = Joins::Prevented("the connection is plain TCP");
+    const NO_JOIN: Joins = Joins::Prevented("the joins' options go");
+    const NOT_ALL: Joins =
+        Joins::Unjudged("the connection or its other subflows may fall back first");
     vec![
         row("strip-capable-syn", "strip=mptcp@syn")
             .only(UP)
+            .joins(NO_MPTCP)
             .allow(PLAIN),
         row("strip-capable-syn-ack", "strip=mptcp@syn-ack")
             .only(DOWN)
+            .joins(NO_MPTCP)
             .allow(PLAIN)
             .on(Reach::First),
         row("strip-capable-ack", "strip=mp-capable@ack")
             .only(UP)
+            .joins(NOT_ALL)
             .allow(PLAIN),
         row("strip-join-syn", "strip=mp-join@syn")
             .only(UP)
             .with(&[2, 4])
+            .joins(NO_JOIN)
             .allow(JOIN),
         row("strip-join-syn-ack", "strip=mp-join@syn-ack")
             .only(DOWN)
             .with(&[2, 4])
+            .joins(NO_JOIN)
             .allow(JOIN),
         row("strip-join-ack", "strip=mp-join@ack")
             .only(UP)
             .with(&[2, 4])
+            .joins(NO_JOIN)
             .allow(JOIN),
         row("strip-dss-data", "strip=dss@data")
             .verdict(Verdict::MayFail)
+            .joins(NOT_ALL)
             .allow(&[Allow::Fallback, Allow::Reset]),
         row("strip-mptcp-later", "strip=mptcp@any#200")
             .verdict(Verdict::MayFail)
+            .joins(NOT_ALL)
             .allow(&[Allow::Fallback, Allow::Reset]),
         row("strip-timestamps", "strip=timestamps@syn").only(UP),
-        row("strip-sack", "strip=sack-permitted@syn").only(UP),
+        row("strip-sack", "strip=sack-permitted@syn")
+            .only(UP)
+            .joins(Joins::Prevented("FlexCP takes no joins without SACK")),
         row("strip-window-scale", "strip=window-scale@syn").only(UP),
     ]
 }
@@ -186,13 +230,19 @@ fn drops() -> Vec<Row> {
             .allow(&[Allow::OutOfPlace]),
         row("drop-join-syn", "drop=1:mp-join")
             .only(UP)
+            .joins(Joins::Some)
+            .bytes(LONG)
             .with(&[2, 4]),
         row("drop-join-syn-ack", "drop=1:mp-join")
             .only(DOWN)
+            .joins(Joins::Some)
+            .bytes(LONG)
             .with(&[2, 4])
             .allow(JOIN),
         row("drop-join-ack", "drop=2:mp-join")
             .only(UP)
+            .joins(Joins::Some)
+            .bytes(LONG)
             .with(&[2, 4])
             .allow(JOIN),
         row("drop-first-data", "drop=1:data"),
@@ -204,12 +254,14 @@ fn drops() -> Vec<Row> {
 
 /// Middleboxes that rewrite.
 fn middleboxes() -> Vec<Row> {
+    const NO_MPTCP: Joins = Joins::Unjudged("a SYN with two MP_CAPABLE may be taken or not");
     vec![
         row("resegment-500", "resegment=500"),
         row("resegment-1", "resegment=1:10%"),
+        // FlexCP gives each packet down a mapping of its own, and segments with other options are not joined.
         Row {
             back: "mss=536",
-            ..row("coalesce", "mss=536,coalesce=2ms:1400")
+            ..row("coalesce", "mss=536,coalesce=2ms:1400").only(UP)
         },
         Row {
             back: "mss=536",
@@ -222,10 +274,12 @@ fn middleboxes() -> Vec<Row> {
         row("shift-timestamps", "shift-ts=100000"),
         row("double-capable", "double=mptcp@syn")
             .only(UP)
+            .joins(NO_MPTCP)
             .allow(&[Allow::Fallback, Allow::Reset]),
         row("nat", "nat").only(UP),
         row("nat-rebind", "nat=at250ms")
             .only(UP)
+            .bytes(LONG)
             .on(Reach::First)
             .verdict(Verdict::ExactIfJoined)
             .allow(&[Allow::Reset, Allow::OutOfPlace]),
@@ -233,6 +287,9 @@ fn middleboxes() -> Vec<Row> {
         row("firewall", "isn,shift-ts=100000,nat,resegment=700:20%").only(UP),
     ]
 }
+
+/// Each way, unless the row needs more.
+const BYTES: u64 = 2_000_000;
 
 const UP: &[Way] = &[Way::Up];
 const DOWN: &[Way] = &[Way::Down];
@@ -246,6 +303,8 @@ const fn row(name: &'static str, faults: &'static str) -> Row {
         subflows: &[1, 2, 4],
         reach: Reach::All,
         verdict: Verdict::Exact,
+        joins: Joins::All,
+        bytes: BYTES,
         allow: &[],
         sysctls: &[],
     }
@@ -274,6 +333,16 @@ impl Row {
 
     const fn allow(mut self, allow: &'static [Allow]) -> Self {
         self.allow = allow;
+        self
+    }
+
+    const fn joins(mut self, joins: Joins) -> Self {
+        self.joins = joins;
+        self
+    }
+
+    const fn bytes(mut self, bytes: u64) -> Self {
+        self.bytes = bytes;
         self
     }
 

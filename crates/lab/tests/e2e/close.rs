@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use flexcp_lab::transfer::{Client, Job, Mode};
-use flexcp_lab::{End, Expect, Family, Lab};
+use flexcp_lab::{End, Expect, Family, Lab, SERVER_RESET};
 
-use crate::rig::{PORT, Rig, transparent};
+use crate::rig::{PORT, Rig, short, transparent};
 
 crate::cases!("close":
     client_half_closes_first,
@@ -27,10 +27,6 @@ crate::cases!("close":
 
 fn two_links() -> Result<Lab> {
     Lab::builder().build()
-}
-
-fn short() -> Expect {
-    Expect::clean().allow("MPRstTx").allow("MPRstRx")
 }
 
 fn client_half_closes_first() -> Result<()> {
@@ -110,7 +106,10 @@ fn server_reset(lab: Lab, bytes: u64) -> Result<()> {
         ensure!(report.failure_kind() == "ECONNRESET", "{report:?}");
         ensure!(report.down == bytes, "{report:?}");
         ensure!(report.reset_us < Some(500_000), "{report:?}");
-        Ok(short().at_least(End::Client, "MPFastcloseRx", 1))
+        Ok(short()
+            .own("mp_fastclose_tx", "the server resets")
+            .own(SERVER_RESET, "the server resets")
+            .at_least(End::Client, "MPFastcloseRx", 1))
     })
 }
 
@@ -119,7 +118,14 @@ fn client_abort_in_the_middle() -> Result<()> {
         let job = Job::new(Mode::ClientAbort, 1_000_000, 1_000_000_000);
         rig.run(Family::V4, &job)?;
         server_sees_reset(rig)?;
-        Ok(short().allow("MPFastcloseTx"))
+        Ok(short()
+            .own(
+                SERVER_RESET,
+                "the client gives up, and FlexCP tells the server",
+            )
+            .own("no_connection", LATE)
+            .own("blind_reset", LATE)
+            .allow("MPFastcloseTx"))
     })
 }
 
@@ -141,9 +147,19 @@ fn client_killed_in_the_middle() -> Result<()> {
         client.kill()?;
         client.wait()?;
         server_sees_reset(rig)?;
-        Ok(short().allow("MPFastcloseTx"))
+        Ok(short()
+            .own(
+                SERVER_RESET,
+                "the client gives up, and FlexCP tells the server",
+            )
+            .own("no_connection", LATE)
+            .own("blind_reset", LATE)
+            .allow("MPFastcloseTx"))
     })
 }
+
+/// Why packets come for a connection that is gone.
+const LATE: &str = "what was on its way when the client gave up";
 
 fn server_sees_reset(rig: &Rig) -> Result<()> {
     let served = rig.server.wait_for(1, Duration::from_secs(2))?;
@@ -173,7 +189,9 @@ fn unreachable_server() -> Result<()> {
         let client = Client::mptcp(SocketAddr::from(([10, 9, 1, 77], PORT)));
         let report = rig.attempt(&client.patience(Duration::from_secs(8)), &Job::down(1))?;
         ensure!(report.failure_kind() == "EHOSTUNREACH", "{report:?}");
-        Ok(Expect::clean())
+        Ok(Expect::clean()
+            .disturbed("nobody answers")
+            .own("plain_syn", "the client's last SYN does without MPTCP"))
     })
 }
 
@@ -189,6 +207,8 @@ fn server_that_never_answers() -> Result<()> {
         ensure!(report.failure_kind() == "timeout", "{report:?}");
         rig.lab.server(1).nft("delete table inet mute")?;
         rig.run(Family::V4, &Job::both(1_000_000))?;
-        Ok(short())
+        Ok(short()
+            .disturbed("the server is mute at first")
+            .own("plain_syn", "the client's last SYN does without MPTCP"))
     })
 }

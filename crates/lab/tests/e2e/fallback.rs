@@ -3,7 +3,8 @@
 use anyhow::{Result, ensure};
 use flexcp_lab::transfer::{Job, Mode, ServeOptions};
 use flexcp_lab::{
-    Direction, End, Expect, FALLBACKS, Families, Family, Lab, Strip, WINDOW_OVERRUN, daemon,
+    Direction, End, Expect, FALLBACKS, Families, Family, Lab, RENEGED, SERVER_RESET, Strip,
+    WINDOW_OVERRUN, daemon,
 };
 
 use crate::rig::{PORT, Rig, transparent, with};
@@ -45,7 +46,10 @@ fn plain(families: Families, family: Family) -> Result<()> {
         }
         let report = rig.attempt(&client, &Job::new(Mode::ServerReset, 0, 100_000))?;
         ensure!(report.failure_kind() == "ECONNRESET", "{report:?}");
-        Ok(Expect::clean().exactly(End::Client, "MPCapableSYNTX", 0))
+        Ok(Expect::clean()
+            .own("plain_syn", "a client without MPTCP")
+            .own(SERVER_RESET, "the server resets")
+            .exactly(End::Client, "MPCapableSYNTX", 0))
     })
 }
 
@@ -57,7 +61,10 @@ fn server_that_speaks_mptcp_itself() -> Result<()> {
         rig.run(Family::V4, &Job::down(10_000_000))?;
         rig.run(Family::V4, &Job::up(10_000_000))?;
         ensure!(rig.counter("end_to_end")? == 2);
+        const ASIDE: &str = "FlexCP steps aside";
         Ok(Expect::clean()
+            .own("end_to_end", ASIDE)
+            .own("mp_join_no_token", ASIDE)
             .exactly(End::Client, "MPJoinSynAckRx", 2)
             .exactly(End::Servers, "MPJoinAckRx", 2)
             // What the kernel's own MPTCP does to itself without FlexCP, too.
@@ -67,12 +74,20 @@ fn server_that_speaks_mptcp_itself() -> Result<()> {
 }
 
 fn option_stripped_from_syn() -> Result<()> {
-    let expect = Expect::clean().exactly(End::Client, "MPCapableFallbackSYNACK", JOBS);
+    let expect = Expect::clean().own("plain_syn", STRIPPED).exactly(
+        End::Client,
+        "MPCapableFallbackSYNACK",
+        JOBS,
+    );
     stripped(&[Strip::Syn], expect, |_| Ok(()))
 }
 
 fn option_stripped_from_synack() -> Result<()> {
-    let expect = Expect::clean().exactly(End::Client, "MPCapableFallbackSYNACK", JOBS);
+    let expect = Expect::clean().own("fallback_handshake", STRIPPED).exactly(
+        End::Client,
+        "MPCapableFallbackSYNACK",
+        JOBS,
+    );
     stripped(&[Strip::SynAck], expect, |_| Ok(()))
 }
 
@@ -81,7 +96,9 @@ fn option_stripped_from_synack() -> Result<()> {
 fn option_stripped_from_third_ack() -> Result<()> {
     stripped(
         &[Strip::ThirdAck],
-        Expect::clean().allow_all(FALLBACKS),
+        Expect::clean()
+            .own("fallback_handshake", STRIPPED)
+            .allow_all(FALLBACKS),
         |_| Ok(()),
     )
 }
@@ -106,6 +123,8 @@ fn option_stripped_from_mappings_down() -> Result<()> {
     stripped_midway(strip)
 }
 
+const STRIPPED: &str = "a middlebox removes the option";
+
 /// Jobs in [`stripped`].
 const JOBS: i64 = 3;
 
@@ -123,7 +142,9 @@ fn stripped(strips: &[Strip], expect: Expect, check: fn(&Rig) -> Result<()>) -> 
 /// that towards a kernel MPTCP server either (it stalls; downloads between two kernels get wrong bytes).
 fn stripped_midway(strip: Strip) -> Result<()> {
     let jobs = [Job::down(2_000_000), Job::ping_pong(200, 20_000)];
-    let expect = Expect::clean().allow_all(FALLBACKS);
+    let expect = Expect::clean()
+        .own("fallback_established", STRIPPED)
+        .allow_all(FALLBACKS);
     stripped_in(&jobs, &[strip], expect, |_| Ok(()))
 }
 
@@ -159,6 +180,12 @@ fn option_stripped_on_the_second_link_only() -> Result<()> {
         rig.run(Family::V4, &Job::up(10_000_000))?;
         ensure!(rig.lab.fault_hits(2, Direction::Up)? > 0);
         Ok(Expect::clean()
+            .disturbed("a middlebox removes the option: what came without is dropped")
+            .own("no_mapping", STRIPPED)
+            .own("no_subflow", STRIPPED)
+            .own("mp_rst_tx", STRIPPED)
+            .own("mp_fail_rx", STRIPPED)
+            .allow_at(End::Client, RENEGED)
             .allow("MPRstRx")
             .allow("MPRstTx")
             .allow("MPFailRx"))
@@ -172,6 +199,7 @@ fn join_option_stripped_on_the_second_link() -> Result<()> {
         rig.run(Family::V4, &Job::ping_pong(10, 100_000).pause_ms(20))?;
         ensure!(rig.lab.fault_hits(2, Direction::Up)? > 0);
         Ok(Expect::clean()
+            .own("plain_syn", STRIPPED)
             .exactly(End::Client, "MPJoinSynAckRx", 0)
             .allow("MPRstTx"))
     })

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use flexcp_lab::link::SelfTest;
-use flexcp_lab::matrix::Matrix;
+use flexcp_lab::matrix::{Cell, Matrix};
 use flexcp_lab::transfer::Job;
-use flexcp_lab::{Cut, Direction, Expect, Families, Family, Lab};
+use flexcp_lab::{Cut, Direction, End, Expect, Families, Family, Lab, RENEGED, seed};
 
 use crate::rig::transparent;
 
@@ -25,6 +25,7 @@ crate::cases!("link":
     upload_over_a_lossy_link_is_exact,
     cut_and_restored_link_is_survived,
     slice_of_the_fault_matrix_passes,
+    cells_of_a_fresh_seed_pass,
 );
 
 const MS: Duration = Duration::from_millis(1);
@@ -160,7 +161,7 @@ fn transfer_over_a_clean_emulated_link_is_clean() -> Result<()> {
     transparent(lab(Families::V4, "", "")?, |rig| {
         rig.run(Family::V4, &Job::down(20_000_000))?;
         rig.run(Family::V4, &Job::up(20_000_000))?;
-        Ok(Expect::clean().at_least(flexcp_lab::End::Client, "MPJoinSynAckRx", 1))
+        Ok(Expect::clean().at_least(End::Client, "MPJoinSynAckRx", 1))
     })
 }
 
@@ -188,7 +189,9 @@ fn lossy(families: Families, family: Family, job: &Job) -> Result<()> {
             counters.up.lost() + counters.down.lost() > 0,
             "{counters:?}"
         );
-        Ok(Expect::clean())
+        Ok(Expect::clean()
+            .disturbed("the links lose packets")
+            .allow_all(RENEGED))
     })
 }
 
@@ -202,7 +205,7 @@ fn cut_and_restored_link_is_survived() -> Result<()> {
         })?;
         let lost = rig.lab.link_counters(1)?.down.lost_blackhole;
         ensure!(lost > 0, "the cut hit nothing");
-        Ok(Expect::clean())
+        Ok(Expect::clean().disturbed("a link is cut"))
     })
 }
 
@@ -218,12 +221,33 @@ fn slice_of_the_fault_matrix_passes() -> Result<()> {
         "nat-rebind/v4/up/2/offloads",
         "firewall/v6/up/4/plain",
     ];
+    passes(cells.map(str::to_owned).to_vec(), 1)
+}
+
+/// Cells that no run before has had, with luck that none has had. What fails is had again with `FLEXCP_SEED`.
+fn cells_of_a_fresh_seed_pass() -> Result<()> {
+    let seed = seed::fresh();
+    println!("fault cells of seed {seed}");
+    let mut all = Cell::all();
+    all.retain(|cell| cell.row.name != OPEN);
+    let chosen = seed::choose(seed, all.len(), FRESH).into_iter();
+    let names = chosen.map(|index| all[index].name()).collect();
+    passes(names, seed).with_context(|| format!("FLEXCP_SEED={seed} has the same again"))
+}
+
+/// A row with cells that are known to fail: see docs/faults.md.
+const OPEN: &str = "strip-dss-data";
+
+/// Cells with a fresh seed.
+const FRESH: usize = 4;
+
+fn passes(cells: Vec<String>, seed: u64) -> Result<()> {
     let matrix = Matrix {
-        only: cells.map(str::to_owned).to_vec(),
+        only: cells.clone(),
         sample: None,
         limit: None,
         jobs: 1,
-        seed: 1,
+        seed,
         captures: None,
     };
     let outcomes = matrix.run(|_| ())?;

@@ -8,12 +8,14 @@
 #![forbid(unsafe_code)]
 
 mod attacks;
+mod attempts;
 mod close;
 mod direct;
 mod fallback;
 mod links;
 mod offload;
 mod operation;
+mod oracles;
 mod paths;
 mod programs;
 mod reverse;
@@ -23,22 +25,33 @@ mod wire;
 mod workers;
 
 use std::process::ExitCode;
-use std::sync::{Mutex, mpsc};
-use std::time::Duration;
-use std::{panic, thread};
 
-use anyhow::anyhow;
-use flexcp_lab::{Complaints, require_root};
-use libtest_mimic::{Arguments, Failed, Trial};
+use anyhow::Result;
+use flexcp_lab::KernelLog;
+use libtest_mimic::Arguments;
+
+pub(crate) use attempts::trial;
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // Each case has a lab of its own, but two cores carry only so much at once.
     arguments.test_threads = Some(arguments.test_threads.unwrap_or(2).min(2));
-    let cases = offload::cases().into_iter();
-    let offload: Vec<_> = cases
-        .map(|case| case.with_ignored_flag(offload::is_off()))
-        .collect();
+    match run(&arguments) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("e2e: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<ExitCode> {
+    // Over all cases, their beginnings and ends included: what takes a lab down may alarm the kernel, too.
+    let log = if arguments.list {
+        None
+    } else {
+        Some(KernelLog::mark()?)
+    };
     let groups = [
         direct::cases(),
         transfers::cases(),
@@ -49,75 +62,29 @@ fn main() -> ExitCode {
         programs::cases(),
         operation::cases(),
         links::cases(),
-        offload,
+        offload::cases_that_apply(),
         attacks::cases(),
         wire::cases(),
         workers::cases(),
+        oracles::cases(),
     ];
-    let conclusion = libtest_mimic::run(&arguments, groups.into_iter().flatten().collect());
-    for line in FAILED.lock().iter().flat_map(|lines| lines.iter()) {
-        eprintln!("{line}");
+    let trials = attempts::without_those_done(groups.into_iter().flatten().collect())?;
+    let conclusion = libtest_mimic::run(arguments, trials);
+    let Some(log) = log else {
+        return Ok(conclusion.exit_code());
+    };
+    let alarms = log.complaints()?;
+    let file = if offload::is_off() {
+        "e2e-without-offload.json"
+    } else {
+        "e2e.json"
+    };
+    attempts::close(&alarms, file)?;
+    if alarms.is_empty() {
+        return Ok(conclusion.exit_code());
     }
-    conclusion.exit_code()
+    Ok(ExitCode::FAILURE)
 }
-
-/// What failed, and of the reason its first lines: said once more at the very end, where it is looked for.
-static FAILED: Mutex<Vec<String>> = Mutex::new(Vec::new());
-
-fn note_failure(name: &str, reason: &str) {
-    let first: Vec<_> = reason.lines().take(12).collect();
-    if let Ok(mut failed) = FAILED.lock() {
-        failed.push(format!("{name}: {}", first.join("\n  ")));
-    }
-}
-
-/// A test whose function is a case.
-///
-/// It fails, with the reason, when we are not root, and when it takes too long;
-/// a case that hangs is left behind on its thread. When nothing but counters are
-/// wrong it has a second attempt, and says so: on a busy machine the kernels at both
-/// ends now and then move one on their own (packets that overtake each other between
-/// cores, a neighbour that does not answer in time). What FlexCP does wrong, it does
-/// again. Bytes, resets, stalls and whatever is left behind have one attempt.
-pub(crate) fn trial(group: &str, name: &str, case: fn() -> anyhow::Result<()>) -> Trial {
-    let (group, name) = (group.to_owned(), name.to_owned());
-    Trial::test(format!("{group}::{name}"), move || {
-        require_root().map_err(|error| format!("{error:#}"))?;
-        match attempt(case) {
-            Err(error) if error.is::<Complaints>() => {
-                eprintln!(
-                    "second attempt, as only counters were wrong: {}",
-                    tell(&error)
-                );
-                attempt(case).map_err(|again| again.context(tell(&error)))
-            }
-            outcome => outcome,
-        }
-        .map_err(|error| {
-            note_failure(&format!("{group}::{name}"), &tell(&error));
-            Failed::from(tell(&error))
-        })
-    })
-}
-
-/// What went wrong first, then where.
-fn tell(error: &anyhow::Error) -> String {
-    let causes: Vec<_> = error.chain().map(ToString::to_string).collect();
-    causes.into_iter().rev().collect::<Vec<_>>().join("\n")
-}
-
-fn attempt(case: fn() -> anyhow::Result<()>) -> anyhow::Result<()> {
-    let (sender, outcome) = mpsc::channel();
-    thread::spawn(move || {
-        let outcome = panic::catch_unwind(case);
-        let _ = sender.send(outcome.unwrap_or_else(|_| Err(anyhow!("panicked"))));
-    });
-    let outcome = outcome.recv_timeout(LIMIT);
-    outcome.unwrap_or_else(|_| Err(anyhow!("hangs ({LIMIT:?})")))
-}
-
-/// No case takes longer than this, also on a busy machine.
-const LIMIT: Duration = Duration::from_secs(150);
 
 /// Lists functions as trials of a group.
 macro_rules! cases {

@@ -5,7 +5,8 @@ use std::{env, thread};
 
 use anyhow::{Result, ensure};
 use flexcp_lab::transfer::{Job, ServeOptions};
-use flexcp_lab::{Cut, End, Expect, Families, Family, Lab, daemon};
+use flexcp_lab::{Cut, End, Expect, Families, Family, Lab, Starvation, daemon};
+use libtest_mimic::Trial;
 
 use crate::rig::{PORT, Rig, config, transparent, with_config};
 
@@ -28,52 +29,63 @@ fn share(rig: &Rig) -> Result<u64> {
     Ok(offloaded * 100 / rig.counter("packets_in")?.max(1))
 }
 
-/// Whether the environment turns the offload off: these cases are then not run.
+/// What there is to see of the offload where it is off: that it is.
+pub(crate) fn cases_that_apply() -> Vec<Trial> {
+    let mut cases = cases();
+    cases.retain(|case| !is_off() || case.name().contains("is_off"));
+    cases
+}
+
+/// Whether the environment turns the offload off.
 pub(crate) fn is_off() -> bool {
     env::var_os("FLEXCP_OFFLOAD").is_some_and(|value| value == "off")
 }
 
-/// Up to three transfers, the share is that of all: of a connection whose packets always wait for a worker that hardly gets
-/// the processor, nobody knows when none is on its way, and it is lent at the wrong moments.
-fn carries(lab: Lab, family: Family, job: &Job, least: u64) -> Result<()> {
+/// Of a transfer's packets the kernel translates 93 % and more; what is less comes before a connection is lent.
+const LEAST: u64 = 80;
+
+/// Where threads wait for a processor, a worker hardly gets to lend what it has: nobody knows when none of a
+/// connection's packets waits for it. 30 % is the least that was seen, with 25 processes for two processors.
+const LEAST_WHEN_STARVED: u64 = 20;
+
+fn carries(lab: Lab, family: Family, job: &Job) -> Result<()> {
+    let joins = i64::from(lab.links()) - 1;
     transparent(lab, |rig| {
-        let mut all = 0;
-        for _ in 0..3 {
-            rig.run(family, job)?;
-            all = share(rig)?;
-            if all >= least {
-                break;
-            }
-        }
-        ensure!(all >= least, "only {all} % in the kernel");
-        Ok(Expect::clean().at_least(End::Client, "MPJoinSynAckRx", 1))
+        rig.run(family, job)?;
+        let share = share(rig)?;
+        let starved = rig.starved();
+        let least = if starved < Starvation::EXPLAINS {
+            LEAST
+        } else {
+            LEAST_WHEN_STARVED
+        };
+        ensure!(
+            share >= least,
+            "{share} % in the kernel, {least} have to be; threads waited {starved:?}"
+        );
+        Ok(Expect::clean().exactly(End::Client, "MPJoinSynAckRx", joins))
     })
 }
 
 fn carries_a_download() -> Result<()> {
-    carries(lab().build()?, Family::V4, &Job::down(40_000_000), 30)
+    carries(lab().build()?, Family::V4, &Job::down(40_000_000))
 }
 
 fn carries_a_download_over_ipv6() -> Result<()> {
     let lab = lab().families(Families::V6).build()?;
-    carries(lab, Family::V6, &Job::down(40_000_000), 30)
+    carries(lab, Family::V6, &Job::down(40_000_000))
 }
 
 /// Over one subflow, where data comes up in its order or is the translator's.
 fn carries_an_upload() -> Result<()> {
     let lab = Lab::builder().access_links(1).rate_mbit(1, 400).build()?;
-    transparent(lab, |rig| {
-        rig.run(Family::V4, &Job::up(40_000_000))?;
-        let share = share(rig)?;
-        ensure!(share >= 30, "only {share} % in the kernel");
-        Ok(Expect::clean())
-    })
+    carries(lab, Family::V4, &Job::up(40_000_000))
 }
 
 /// Their checksums are complete, and the programs have to verify them.
 fn carries_single_segments() -> Result<()> {
     let lab = lab().offloads(false).build()?;
-    carries(lab, Family::V4, &Job::down(20_000_000), 30)
+    carries(lab, Family::V4, &Job::down(20_000_000))
 }
 
 fn survives_a_cut() -> Result<()> {
@@ -82,9 +94,11 @@ fn survives_a_cut() -> Result<()> {
             thread::sleep(Duration::from_millis(400));
             rig.lab.cut(1, Cut::Silent)
         })?;
-        ensure!(report.longest_gap() < Duration::from_secs(3));
+        rig.no_stall(&report)?;
         ensure!(rig.counter("offload_taken_back")? >= 1, "never taken back");
-        Ok(Expect::clean().exactly(End::Client, "MPJoinSynAckRx", 1))
+        Ok(Expect::clean()
+            .disturbed("a link is cut")
+            .exactly(End::Client, "MPJoinSynAckRx", 1))
     })
 }
 
@@ -92,7 +106,12 @@ fn is_off_when_the_configuration_says_so() -> Result<()> {
     let lab = lab().build()?;
     let service = daemon::transparent(&lab, &[]);
     let told = config(&lab, &service);
-    let told = format!("[offload]\nenabled = false\n\n{told}");
+    // Where the environment turns it off, the configuration says so already.
+    let told = if is_off() {
+        told
+    } else {
+        format!("[offload]\nenabled = false\n\n{told}")
+    };
     with_config(lab, &told, ServeOptions::tcp(PORT), |rig| {
         rig.run(Family::V4, &Job::down(5_000_000))?;
         ensure!(rig.counter("offload_lent")? == 0, "something was lent");

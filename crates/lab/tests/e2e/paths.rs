@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use flexcp_lab::transfer::Job;
-use flexcp_lab::{Cut, Direction, End, Expect, Families, Family, Lab, interfaces};
+use flexcp_lab::{
+    Cut, Direction, End, Expect, Families, Family, Lab, RENEGED, Starvation, interfaces,
+};
 
 use crate::rig::{Rig, transparent};
 
@@ -32,9 +34,6 @@ crate::cases!("path":
     link_cut_ipv6,
 );
 
-/// A stall longer than this is not a switch of paths.
-const STALL: Duration = Duration::from_secs(3);
-
 fn two_links() -> Result<Lab> {
     Lab::builder().rate_mbit(1, 100).rate_mbit(2, 100).build()
 }
@@ -46,6 +45,8 @@ fn pause(ms: u64) {
 /// What a cut may bring about: the client gives up the dead subflow.
 fn joined() -> Expect {
     Expect::clean()
+        .disturbed("a path goes")
+        .allow_all(RENEGED)
         .at_least(End::Client, "MPJoinSynAckRx", 1)
         .allow("MPRstTx")
         .allow("MPRstRx")
@@ -95,14 +96,11 @@ fn carrier_lost_while_downloading() -> Result<()> {
 fn cut_active(job: &Job, cut: Cut) -> Result<()> {
     transparent(two_links()?, |rig| {
         let report = rig.run_while(Family::V4, job, || {
+            rig.wait_for_a_join()?;
             pause(300);
             rig.lab.cut(active_link(rig)?, cut)
         })?;
-        ensure!(
-            report.longest_gap() < STALL,
-            "stalled for {:?}",
-            report.longest_gap()
-        );
+        rig.no_stall(&report)?;
         Ok(joined())
     })
 }
@@ -113,11 +111,10 @@ fn idle_link_cut_silently() -> Result<()> {
             pause(300);
             rig.lab.cut(3 - active_link(rig)?, Cut::Silent)
         })?;
-        ensure!(
-            report.longest_gap() < Duration::from_millis(200),
-            "{:?}",
-            report.longest_gap()
-        );
+        // Nothing has to move; what threads wait for a processor is no stall.
+        let bound = Duration::from_millis(200) + 2 * rig.starved();
+        let gap = report.longest_gap();
+        ensure!(gap < bound, "stalled for {gap:?}, {bound:?} may be");
         Ok(joined())
     })
 }
@@ -259,7 +256,12 @@ fn endpoint_removed_while_downloading() -> Result<()> {
             rig.lab.client().ip("mptcp endpoint del id 1").map(drop)
         })?;
         ensure!(rig.counter("rm_addr_rx")? >= 1);
-        Ok(joined().at_least(End::Client, "RmAddrTx", 1))
+        const REMOVED: &str = "its subflow is closed with the address";
+        Ok(joined()
+            .own("mp_rst_tx", REMOVED)
+            .own("no_subflow", REMOVED)
+            .own("blind_reset", REMOVED)
+            .at_least(End::Client, "RmAddrTx", 1))
     })
 }
 
@@ -270,14 +272,17 @@ fn backup_link_idle_until_the_other_is_cut() -> Result<()> {
         .rate_mbit(2, 100)
         .build()?;
     transparent(lab, |rig| {
+        let starvation = Starvation::measure()?;
         rig.run_while(Family::V4, &Job::down(20_000_000), || {
             pause(500);
             let idle = interfaces(rig.lab.client())?["a2"].rx;
-            // Of some 6 MB. A machine that stalls makes the other link look silent for a moment, so that a window of
-            // data goes here.
+            // Of some 6 MB the handshake alone. A client that owes an ACK for 5 ms makes the other link look silent, so
+            // that a window of data goes here.
+            let owes = starvation.longest() >= Duration::from_millis(5);
+            let bound = if owes { 400_000 } else { 20_000 };
             ensure!(
-                idle < 600_000,
-                "the backup link brought {idle} bytes before the cut"
+                idle < bound,
+                "the backup link brought {idle} bytes before the cut, {bound} may be"
             );
             rig.lab.cut(1, Cut::Silent)
         })?;
@@ -337,11 +342,7 @@ fn link_cut_ipv6() -> Result<()> {
                 pause(300);
                 rig.lab.cut(active_link(rig)?, Cut::Silent)
             })?;
-            ensure!(
-                report.longest_gap() < STALL,
-                "stalled for {:?}",
-                report.longest_gap()
-            );
+            rig.no_stall(&report)?;
             Ok(joined())
         },
     )

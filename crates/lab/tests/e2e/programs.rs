@@ -4,9 +4,11 @@ use std::process::Command;
 
 use anyhow::{Result, ensure};
 use flexcp_lab::transfer::{Proto, ServeOptions};
-use flexcp_lab::{End, Expect, Families, Family, Lab, Nginx, daemon, output, sha256_of, text};
+use flexcp_lab::{
+    End, Expect, Families, Family, Lab, Nginx, SERVER_RESET, daemon, output, sha256_of, text,
+};
 
-use crate::rig::{PORT, Rig, with};
+use crate::rig::{PORT, Rig, short, with};
 
 crate::cases!("program":
     curl_downloads_from_nginx,
@@ -20,10 +22,6 @@ crate::cases!("program":
 fn proxied(lab: Lab, case: impl FnOnce(&Rig) -> Result<Expect>) -> Result<()> {
     let service = daemon::transparent(&lab, &[]);
     with(lab, &service, ServeOptions::tcp(PORT), case)
-}
-
-fn short() -> Expect {
-    Expect::clean().allow("MPRstTx").allow("MPRstRx")
 }
 
 fn mptcpize(rig: &Rig, program: &str) -> Command {
@@ -117,7 +115,11 @@ fn wrk_makes_many_requests() -> Result<()> {
             "{said}"
         );
         // wrk aborts its connections at the end.
-        Ok(short().allow("MPFastcloseTx"))
+        Ok(short()
+            .own(SERVER_RESET, "wrk aborts")
+            .own("no_connection", "what was on its way when wrk aborted")
+            .own("blind_reset", "what was on its way when wrk aborted")
+            .allow("MPFastcloseTx"))
     })
 }
 
@@ -139,7 +141,14 @@ fn iperf3_both_ways() -> Result<()> {
                     .args(way),
             )?;
         }
-        Ok(short().allow("MPFastcloseTx").allow("MPFastcloseRx"))
+        const ABORTS: &str = "iperf3 closes with data unread, at either end";
+        Ok(short()
+            .own(SERVER_RESET, ABORTS)
+            .own("mp_fastclose_tx", ABORTS)
+            .own("no_connection", ABORTS)
+            .own("blind_reset", ABORTS)
+            .allow("MPFastcloseTx")
+            .allow("MPFastcloseRx"))
     })
 }
 

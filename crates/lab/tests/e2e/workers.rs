@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use flexcp_lab::transfer::{Client, Job, ServeOptions};
-use flexcp_lab::{Cut, End, Expect, Families, Family, Lab, daemon};
+use flexcp_lab::{Cut, End, Expect, Families, Family, Lab, RENEGED, daemon};
 
-use crate::rig::{PORT, Rig, config_of_workers, with_config};
+use crate::rig::{PORT, Rig, config_of_workers, lively, short, with_config};
 
 crate::cases!("workers":
     many_connections_find_their_worker,
@@ -59,9 +59,7 @@ fn reverse(lab: Lab, (workers, steering): (u16, &str), count: u32) -> Result<()>
 fn many(rig: &Rig, client: &Client, count: u32, steering: &str) -> Result<Expect> {
     let job = Job::both(200_000).pause_ms(10);
     let reports = client.run_many_in(rig.lab.client(), count as usize, &job)?;
-    for report in &reports {
-        report.ok()?;
-    }
+    lively(&reports)?;
     ensure!(rig.counter("mp_capable_ack_rx")? == u64::from(count));
     for failed in [
         "mp_join_no_token",
@@ -72,21 +70,27 @@ fn many(rig: &Rig, client: &Client, count: u32, steering: &str) -> Result<Expect
     }
     judge_handover(rig, steering)?;
     let expect = if steering == SCATTER {
-        // Workers overtake each other, the server takes that for loss, and the client gets segments twice.
-        Expect::clean().allow_at(End::Client, &["TCPACKSkippedSeq"])
+        const OVERTAKE: &str = "workers overtake each other";
+        // The server takes that for loss, and the client gets segments twice.
+        short()
+            .own("out_of_window", OVERTAKE)
+            .own("handover_lost", "a worker that lags behind has full rings")
+            .allow_at(End::Client, &["TCPACKSkippedSeq"])
     } else {
-        Expect::clean()
+        short()
     };
+    let asked = rig.oracle.client(&rig.lab)?.get("MPJoinSynTx");
     Ok(expect
+        .disturbed("so many connections at once overflow the queues of their links")
+        .allow_all(RENEGED)
         .exactly(End::Client, "MPCapableSYNACKRX", count.into())
-        // A SYN lost in the burst comes again only after the connection's end, and is reset.
-        .allow("MPRstTx")
-        .allow("MPRstRx")
         // Captures of this burst hold nothing beyond the edge that the subflow was told; a busy Linux client
         // refuses one or two segments that fill its window to the last byte, as its subflows compete for that.
         .allow_at(End::Client, &["BeyondWindow", "RcvWndConflict"])
-        // A starved client is done before it has come to join.
-        .at_least(End::Client, "MPJoinSynAckRx", (count / 4).into()))
+        // A client is done with its 200 KB before it has come to join, a third of them at worst; a SYN lost in the burst comes again only after the
+        // connection's end, and is reset. FlexCP refuses none of those that come: that is judged above.
+        .at_least(End::Client, "MPJoinSynTx", (count / 2).into())
+        .at_least(End::Client, "MPJoinSynAckRx", asked * 3 / 4))
 }
 
 fn judge_handover(rig: &Rig, steering: &str) -> Result<()> {
@@ -162,7 +166,9 @@ fn path_is_cut_while_downloading() -> Result<()> {
             thread::sleep(Duration::from_millis(300));
             rig.lab.cut(1, Cut::Silent)
         })?;
-        ensure!(report.longest_gap() < Duration::from_secs(3));
-        Ok(Expect::clean().exactly(End::Client, "MPJoinSynAckRx", 1))
+        rig.no_stall(&report)?;
+        Ok(Expect::clean()
+            .disturbed("a link is cut")
+            .exactly(End::Client, "MPJoinSynAckRx", 1))
     })
 }

@@ -1,0 +1,315 @@
+//! What FlexCP says of itself, judged: drops, failed sends, resets and refusals that no case asked for, and what the
+//! kernels at both ends had to send again although nothing was lost on the links.
+
+use std::collections::BTreeMap;
+
+use anyhow::Result;
+use serde_json::Value;
+
+use crate::complaint::{Complaint, RETRANSMITTED};
+use crate::counters::{End, Expect, Mib, OVERTAKEN, RENEGED};
+use crate::daemon::FlexCp;
+
+/// A counter of FlexCP's own that may move in a case, and why.
+#[derive(Clone, Copy, Debug)]
+pub struct Allowance {
+    pub(crate) name: &'static str,
+    pub(crate) reason: &'static str,
+}
+
+/// The counters of `flexcp show stats`, all groups in one.
+#[derive(Clone, Debug, Default)]
+pub struct Conduct {
+    counters: BTreeMap<String, u64>,
+    /// Names of the reasons for which packets are dropped.
+    drops: Vec<String>,
+}
+
+impl Conduct {
+    /// Asks a running FlexCP.
+    pub fn read(flexcp: &FlexCp) -> Result<Self> {
+        flexcp.show_stats().map(|stats| Self::of(&stats))
+    }
+
+    /// From the answer of `flexcp show stats --json`.
+    pub fn of(stats: &Value) -> Self {
+        let mut conduct = Self::default();
+        for group in ["counters", "drops", "carrier"] {
+            for (name, value) in stats[group].as_object().into_iter().flatten() {
+                let value = value.as_u64().unwrap_or(0);
+                conduct.counters.insert(name.clone(), value);
+                if group == "drops" {
+                    conduct.drops.push(name.clone());
+                }
+            }
+        }
+        conduct
+    }
+
+    /// A counter's value; 0 for one that there is not.
+    pub fn get(&self, name: &str) -> u64 {
+        self.counters.get(name).copied().unwrap_or(0)
+    }
+
+    /// What kernels may count by what FlexCP itself has counted as the cause, where the case says nothing of it.
+    pub fn explain(&self, expect: Expect) -> Result<Expect> {
+        let sum = |names: &[&str]| -> Result<i64> {
+            let sum: u64 = names.iter().map(|name| self.get(name)).sum();
+            Ok(i64::try_from(sum)?)
+        };
+        // When a connection is lent, the programs pass by what its worker has just written, and the other way round.
+        let lent = sum(&["offload_lent", "offload_taken_back"])?;
+        // Data that had been SACKed comes again: on another subflow, or because the server threw it away.
+        let let_go = sum(&["subflow_switch", "filler_tx", "window_overrun", "let_go_up"])?;
+        // What moves to another subflow goes by the window that the client told last, on whichever subflow.
+        let moved = sum(&["subflow_switch"])?;
+        let at_both = [End::Client, End::Servers];
+        let expect = at_both.into_iter().fold(expect, |expect, end| {
+            expect
+                .up_to(end, OVERTAKEN, lent)
+                .up_to(end, RENEGED, let_go)
+        });
+        Ok(expect.up_to(End::Client, &["TCPZeroWindowDrop"], moved))
+    }
+
+    /// Every drop reason and every counter of [`MUST_STAY`] that moved has to be among the allowances.
+    pub(crate) fn judge(&self, allowed: &[Allowance], complaints: &mut Vec<Complaint>) {
+        let drops = self.drops.iter().map(String::as_str);
+        let watched = drops.filter(|name| *name != STALE_ACK);
+        for name in watched.chain(MUST_STAY.iter().copied()) {
+            let value = self.get(name);
+            if value != 0 && !allowed.iter().any(|allowance| allowance.name == name) {
+                complaints.push(Complaint::certain(format!(
+                    "FlexCP: {name} moved by {value}"
+                )));
+            }
+        }
+        // Each stands for an ACK of a client that says the same as the one before it.
+        let (stale, packets) = (self.get(STALE_ACK), self.get("packets_in"));
+        let named = allowed.iter().any(|allowance| allowance.name == STALE_ACK);
+        if !named && stale > 50 + packets / 20 {
+            let text = format!("FlexCP: {STALE_ACK} moved by {stale} in {packets} packets");
+            complaints.push(Complaint::certain(text));
+        }
+    }
+
+    /// What moved and was allowed to, with the reasons.
+    pub(crate) fn story(&self, allowed: &[Allowance]) -> String {
+        let moved = allowed
+            .iter()
+            .filter(|allowance| self.get(allowance.name) != 0);
+        let words =
+            moved.map(|Allowance { name, reason }| format!("{name} {} ({reason})", self.get(name)));
+        words.collect::<Vec<_>>().join(", ")
+    }
+
+    /// A server whose connection somebody else than itself reset: FlexCP, for whatever reason.
+    pub(crate) fn judge_resets(
+        servers: &Mib,
+        allowed: &[Allowance],
+        complaints: &mut Vec<Complaint>,
+    ) {
+        // The kernel counts the connections that it resets itself, too.
+        let resets = servers.get("TcpEstabResets");
+        let named = allowed
+            .iter()
+            .any(|allowance| allowance.name == SERVER_RESET);
+        if resets != 0 && !named {
+            let text = format!("Servers: TcpEstabResets moved by {resets}");
+            complaints.push(Complaint::certain(text));
+        }
+    }
+
+    /// Where nothing is lost on the links, next to nothing is sent again: at the client and at the servers.
+    pub(crate) fn judge_undisturbed(
+        &self,
+        ends: [&Mib; 2],
+        allowed: &[Allowance],
+        complaints: &mut Vec<Complaint>,
+    ) {
+        if allowed
+            .iter()
+            .any(|allowance| allowance.name == RETRANSMITTED)
+        {
+            return;
+        }
+        for (end, mib) in ["Client", "Servers"].into_iter().zip(ends) {
+            let sent = mib.get("TcpOutSegs");
+            // A probe of the tail goes out a few milliseconds after the last segment, whether it was lost or not.
+            let again =
+                mib.get("TcpRetransSegs") - mib.get("TCPLossProbes").min(mib.get("TcpRetransSegs"));
+            let bound = AGAIN_FEW + sent * AGAIN_PER_MYRIAD / 10_000;
+            if again > bound {
+                let text = format!("{end}: {again} of {sent} segments sent again, {bound} may be");
+                complaints.push(Complaint::about(RETRANSMITTED, text));
+            }
+            let elsewhere = mib.get("MPTCPRetrans");
+            if elsewhere > bound {
+                let text = format!("{end}: MPTCPRetrans moved by {elsewhere}, {bound} may be");
+                complaints.push(Complaint::about(RETRANSMITTED, text));
+            }
+        }
+    }
+}
+
+/// Counters of FlexCP's that stay at 0 when honest clients and servers meet on links that lose nothing; the drop
+/// reasons are judged as well, all but `stale_ack`.
+pub const MUST_STAY: &[&str] = &[
+    "plain_syn",
+    "overload_plain",
+    "half_open_evicted",
+    "end_to_end",
+    "fallback_handshake",
+    "fallback_established",
+    "mp_join_no_token",
+    "mp_join_ack_hmac_failure",
+    "mp_join_refused",
+    "path_mtu_lowered",
+    "mp_fail_rx",
+    "mp_fastclose_tx",
+    "mp_rst_tx",
+    "backend_skipped",
+    "malformed_rx",
+    "send_failed",
+    "handover_lost",
+    "steering_full",
+];
+
+/// Name of an allowance: connections of servers are reset.
+pub const SERVER_RESET: &str = "server_reset";
+
+/// Name of an allowance: segments are sent again although no link loses any.
+pub const SENT_AGAIN: &str = RETRANSMITTED;
+
+/// Dropped all the time: a client acknowledges on each of its subflows, and what tells the server nothing new would
+/// look like a duplicate to it. A share of the packets is bounded instead.
+const STALE_ACK: &str = "stale_ack";
+
+/// Segments that may be sent again in any case: GSO packets that overtake what waits in a queue when their connection is
+/// lent to the offload or taken back, 280 segments at most on a busy machine. So a loss shows in the transfers of a
+/// gigabyte, and in what the counters of packets say, not here in small ones.
+const AGAIN_FEW: i64 = 500;
+
+/// Of 10,000 further ones. Such overtaking costs up to 62 on a busy machine; a loss of one in a hundred costs 100.
+const AGAIN_PER_MYRIAD: i64 = 70;
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn texts(complaints: &[Complaint]) -> Vec<&str> {
+        complaints.iter().map(Complaint::text).collect()
+    }
+
+    #[test]
+    fn drop_that_nobody_named_is_a_complaint() {
+        let stats =
+            json!({"drops": {"no_mapping": 2, "stale_ack": 3}, "counters": {"packets_in": 900}});
+        let mut complaints = vec![];
+        Conduct::of(&stats).judge(&[], &mut complaints);
+        assert_eq!(texts(&complaints), ["FlexCP: no_mapping moved by 2"]);
+
+        complaints.clear();
+        let reason = "the option is stripped";
+        let name = "no_mapping";
+        Conduct::of(&stats).judge(&[Allowance { name, reason }], &mut complaints);
+        assert!(complaints.is_empty());
+    }
+
+    #[test]
+    fn packets_that_flexcp_could_not_send_are_a_complaint() {
+        for name in ["send_failed", "handover_lost", "malformed_rx"] {
+            let stats = json!({"carrier": {name: 1}});
+            let mut complaints = vec![];
+            Conduct::of(&stats).judge(&[], &mut complaints);
+            assert_eq!(texts(&complaints), [format!("FlexCP: {name} moved by 1")]);
+        }
+    }
+
+    #[test]
+    fn reset_refused_join_and_plain_syn_are_complaints() {
+        for name in [
+            "mp_rst_tx",
+            "mp_join_refused",
+            "plain_syn",
+            "fallback_established",
+        ] {
+            let stats = json!({"counters": {name: 1}});
+            let mut complaints = vec![];
+            Conduct::of(&stats).judge(&[], &mut complaints);
+            assert_eq!(texts(&complaints), [format!("FlexCP: {name} moved by 1")]);
+        }
+    }
+
+    #[test]
+    fn stale_acks_are_a_complaint_when_they_are_many() {
+        let stats = json!({"drops": {"stale_ack": 200}, "counters": {"packets_in": 1000}});
+        let mut complaints = vec![];
+        Conduct::of(&stats).judge(&[], &mut complaints);
+        assert_eq!(complaints.len(), 1);
+    }
+
+    #[test]
+    fn packets_that_overtook_others_need_a_cause() {
+        let complaints = |lent: u64, moved: i64| {
+            let stats = json!({"counters": {"offload_lent": lent}});
+            let expect = Conduct::of(&stats)
+                .explain(Expect::clean())
+                .expect("small numbers");
+            let mut complaints = vec![];
+            expect.judge(
+                End::Client,
+                &Mib::of(&[("PAWSEstab", moved)]),
+                &mut complaints,
+            );
+            complaints.len()
+        };
+        assert_eq!(
+            (complaints(0, 1), complaints(3, 2), complaints(3, 4)),
+            (1, 0, 1)
+        );
+    }
+
+    #[test]
+    fn reset_of_a_servers_connection_is_a_complaint() {
+        let mut complaints = vec![];
+        Conduct::judge_resets(&Mib::of(&[("TcpEstabResets", 1)]), &[], &mut complaints);
+        assert_eq!(texts(&complaints), ["Servers: TcpEstabResets moved by 1"]);
+    }
+
+    fn again(client: &[(&str, i64)]) -> usize {
+        let mut complaints = vec![];
+        let ends = [&Mib::of(client), &Mib::default()];
+        Conduct::default().judge_undisturbed(ends, &[], &mut complaints);
+        complaints.len()
+    }
+
+    #[test]
+    fn one_segment_in_a_hundred_sent_again_is_a_complaint() {
+        assert_eq!(
+            again(&[("TcpOutSegs", 700_000), ("TcpRetransSegs", 7000)]),
+            1
+        );
+        assert_eq!(
+            again(&[("TcpOutSegs", 700_000), ("TcpRetransSegs", 5000)]),
+            0
+        );
+    }
+
+    #[test]
+    fn probes_of_the_tail_are_not_taken_for_losses() {
+        let probes = [
+            ("TcpOutSegs", 1000),
+            ("TcpRetransSegs", 800),
+            ("TCPLossProbes", 790),
+        ];
+        assert_eq!(again(&probes), 0);
+    }
+
+    #[test]
+    fn data_sent_again_on_another_subflow_is_bounded() {
+        assert_eq!(again(&[("TcpOutSegs", 50_000), ("MPTCPRetrans", 1000)]), 1);
+    }
+}
