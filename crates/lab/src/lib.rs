@@ -11,12 +11,14 @@
 
 pub mod attack;
 mod capture;
+pub mod carried;
 mod cleanup;
 pub mod compare;
 mod counters;
 pub mod daemon;
 pub mod demo;
 mod fault;
+pub mod kernels;
 pub mod link;
 pub mod lossy;
 pub mod matrix;
