@@ -269,6 +269,7 @@ const PROGRAMS: &[&str] = &[
 const MODULES: &[&str] = &[
     "act_gact",
     "cls_bpf",
+    "cls_u32",
     "inet_diag",
     "mptcp_diag",
     "nf_conntrack",

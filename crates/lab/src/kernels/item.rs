@@ -74,7 +74,10 @@ pub(super) const CARRIED: &str = "transfer, down";
 
 const OFFLOAD_RULES: Item = item("rules of the offload", What::Rules(&["offload_"], 10));
 
-const SHORT: [Item; 2] = [OFFLOAD_RULES, TRANSFER];
+const SHORT: [Item; 2] = [
+    item("rules of the offload", What::Rules(&["offload_rules_"], 7)),
+    TRANSFER,
+];
 
 const FULL: [Item; 14] = [
     OFFLOAD_RULES,
