@@ -23,8 +23,8 @@ pub struct Transfer {
     /// How much
     #[arg(long, default_value_t = 50_000_000)]
     pub bytes: u64,
-    /// Rate of each link in Mbit/s, which an emulated processor has to keep up with
-    #[arg(long, default_value_t = 100)]
+    /// Rate of each link in Mbit/s
+    #[arg(long, default_value_t = 200)]
     pub rate_mbit: u32,
 }
 
