@@ -1,8 +1,8 @@
 //! Every kernel that users run: Debian's own are booted under emulation, the running one is tried as it is, and each is
 //! given the same items, with clients and servers of that kernel.
 //!
-//! [`package`] has the kernels, [`image`] makes a root, [`guest`] boots it, [`item`] says what is tried and runs it (in
-//! the guest, too), [`word`] is what comes back, [`report`] judges.
+//! `package` has the kernels, `image` makes a root, `guest` boots it, `item` says what is tried and runs it (in
+//! the guest, too), `word` is what comes back, `report` judges.
 
 mod guest;
 mod image;
