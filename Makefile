@@ -3,8 +3,8 @@
 
 CARGO ?= cargo
 
-.PHONY: setup build demo test lint unit simulate root privileged e2e link-selftest faults attack lossy compare fuzz \
-	bench bench-quick bench-dtree seeded-bugs drawn-bugs mutants-sample bpf e2e-repeat clean
+.PHONY: setup build demo test lint unit simulate root privileged e2e e2e-repeat link-selftest faults attack lossy \
+	compare kernels kernels-short fuzz bench bench-quick bench-dtree seeded-bugs drawn-bugs mutants-sample bpf clean
 
 setup:
 	@scripts/setup
@@ -16,7 +16,7 @@ build: setup
 demo: build
 	target/release/lab demo $(DEMO_ARGS)
 
-test: lint unit privileged e2e
+test: lint unit privileged e2e kernels-short
 
 lint: setup
 	scripts/lint
@@ -78,6 +78,15 @@ lossy: root build
 # FlexCP beside TCP and kernel-to-kernel MPTCP over the same links: a table, and lab/results/compare.json.
 compare: root build
 	target/release/lab compare $(COMPARE_ARGS)
+
+# Debian's kernels under QEMU, then the running one: the demo, a smoke, the programs' own tests, a slice of the fault
+# matrix, and who carries a transfer's data. A table, and lab/results/kernels.json; KERNELS_ARGS="--kernel 6.1" for one.
+kernels: root build
+	target/release/lab kernels $(KERNELS_ARGS)
+
+# Of that the programs' rules and one transfer, on Debian's kernels.
+kernels-short: root build
+	target/release/lab kernels --short --results lab/results/short $(KERNELS_ARGS)
 
 # How exact the lab's emulated links are on this machine, and how fast.
 link-selftest: root build

@@ -11,6 +11,7 @@
 
 pub mod attack;
 mod capture;
+pub mod carried;
 mod cleanup;
 pub mod compare;
 mod complaint;
@@ -20,6 +21,7 @@ pub mod daemon;
 pub mod demo;
 mod fault;
 mod kernel_log;
+pub mod kernels;
 mod ledger;
 pub mod link;
 pub mod lossy;

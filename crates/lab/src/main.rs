@@ -12,8 +12,10 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use flexcp_faults::Faults;
 use flexcp_lab::attack::{self, Attack};
+use flexcp_lab::carried;
 use flexcp_lab::compare::Compare;
 use flexcp_lab::demo::{Demo, clean_command};
+use flexcp_lab::kernels;
 use flexcp_lab::link::{Emulator, LinkSpec, SelfTest};
 use flexcp_lab::lossy::Lossy;
 use flexcp_lab::matrix::{self, Matrix};
@@ -63,6 +65,12 @@ enum Command {
     Faults(FaultsArgs),
     /// Measure FlexCP beside TCP and kernel-to-kernel MPTCP over the same links
     Compare(CompareArgs),
+    /// Try FlexCP on every kernel that users run: Debian's under emulation, and the running one
+    Kernels(kernels::Arguments),
+    /// Try it on the running kernel alone: the items of `kernels`, a line of JSON each
+    KernelItems(kernels::ItemArguments),
+    /// Run a transfer through FlexCP and say how much of its data the kernel carried, as JSON
+    Carried(carried::Transfer),
     /// Many connections with much data over links that lose single segments
     Lossy(LossyArgs),
     /// Run the end-to-end tests many times, one attempt each, and say how often each case failed
@@ -354,6 +362,9 @@ fn run(command: Command) -> Result<()> {
         Command::Link(args) => link(args),
         Command::LinkSelftest { v6 } => link_selftest(if v6 { Family::V6 } else { Family::V4 }),
         Command::Compare(args) => compare(&args),
+        Command::Kernels(args) => args.run(),
+        Command::KernelItems(args) => args.run(),
+        Command::Carried(transfer) => transfer.print(),
         Command::Lossy(args) => lossy(&args),
         Command::Repeat(repeat) => repeat.run(),
         Command::Wirecheck(args) => wirecheck(args),

@@ -1,0 +1,193 @@
+//! Who carries a transfer's data: the programs in the kernel, or the workers.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use clap::Args;
+use serde::{Deserialize, Serialize};
+
+use crate::daemon::{self, FlexCp};
+use crate::topology::{Families, Family, Lab, require_root};
+use crate::transfer::{Client, Job, ServeOptions, Server};
+
+/// A transfer over two access links.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct Transfer {
+    /// IPv6 instead of IPv4
+    #[arg(long)]
+    pub v6: bool,
+    /// From the client to the server, over one link
+    #[arg(long)]
+    pub up: bool,
+    /// How much
+    #[arg(long, default_value_t = 50_000_000)]
+    pub bytes: u64,
+    /// Rate of each link in Mbit/s
+    #[arg(long, default_value_t = 200)]
+    pub rate_mbit: u32,
+}
+
+/// What became of a transfer's data packets. A packet of several segments counts once, for both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Carried {
+    /// Packets that came to the proxy from the data's sender, as the proxy's devices counted them.
+    pub data: u64,
+    /// Those that the programs in the kernel translated, by FlexCP's counters.
+    pub in_kernel: u64,
+    /// Times that a connection was lent to the programs.
+    pub lent: u64,
+}
+
+impl Carried {
+    /// The share in the kernel, of 100.
+    #[allow(clippy::cast_precision_loss, reason = "a share for people")]
+    pub fn percent(&self) -> f64 {
+        self.in_kernel as f64 * 100.0 / self.data.max(1) as f64
+    }
+}
+
+impl Transfer {
+    /// Runs it through FlexCP, in a lab of its own.
+    ///
+    /// # Errors
+    ///
+    /// The transfer failed, or it did not go through FlexCP as MPTCP.
+    pub fn run(self) -> Result<Carried> {
+        require_root()?;
+        let links = if self.up { 1 } else { 2 };
+        let family = if self.v6 { Family::V6 } else { Family::V4 };
+        let mut builder = Lab::builder().access_links(links).families(match family {
+            Family::V4 => Families::V4,
+            Family::V6 => Families::V6,
+        });
+        for link in 1..=links {
+            builder = builder.rate_mbit(link, self.rate_mbit);
+        }
+        let lab = builder.build()?;
+        let server = Server::start(lab.server(1), ServeOptions::tcp(PORT))?;
+        let config = daemon::config(&lab, &daemon::transparent(&lab, &[]));
+        let flexcp = FlexCp::start(&lab, &config)?;
+        let before = self.arrived(&lab)?;
+        let client = Client::mptcp(lab.server_socket(1, family, PORT));
+        let job = if self.up {
+            Job::up(self.bytes)
+        } else {
+            Job::down(self.bytes)
+        };
+        let report = client.run_in(lab.client(), &job)?;
+        report
+            .ok()
+            .with_context(|| format!("{job:?}\n{}", flexcp.log()))?;
+        let data = self.arrived(&lab)? - before;
+        let counters = given_back(&flexcp)?;
+        eprint!("{}", flexcp.log());
+        flexcp.stop()?;
+        drop(server);
+        ensure!(
+            counters.established == 1,
+            "{} connections of MPTCP",
+            counters.established
+        );
+        Ok(Carried {
+            data,
+            in_kernel: if self.up { counters.up } else { counters.down },
+            lent: counters.lent,
+        })
+    }
+
+    /// Runs it, and prints what was carried as a line of JSON.
+    ///
+    /// # Errors
+    ///
+    /// As [`Transfer::run`].
+    pub fn print(self) -> Result<()> {
+        println!("{}", serde_json::to_string(&self.run()?)?);
+        Ok(())
+    }
+
+    /// Packets that the proxy has received from the side where the data comes from.
+    fn arrived(self, lab: &Lab) -> Result<u64> {
+        let side = if self.up { "a" } else { "srv" };
+        let table = lab.proxy().proc_net("dev")?;
+        Ok(received(&table, side))
+    }
+}
+
+/// The sum of the packets received by the devices whose name is `side` and a number, of `/proc/net/dev`.
+fn received(table: &str, side: &str) -> u64 {
+    let rows = table.lines().filter_map(|line| {
+        let (name, counts) = line.split_once(':')?;
+        let number = name.trim().strip_prefix(side)?;
+        number.parse::<u8>().ok()?;
+        // Bytes, then packets.
+        counts.split_whitespace().nth(1)?.parse::<u64>().ok()
+    });
+    rows.sum()
+}
+
+struct Counters {
+    established: u64,
+    lent: u64,
+    taken_back: u64,
+    down: u64,
+    up: u64,
+}
+
+/// FlexCP's counters once it has back what it lent: the packets are counted then.
+fn given_back(flexcp: &FlexCp) -> Result<Counters> {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        let stats = flexcp.show_stats()?;
+        let counter = |name: &str| {
+            let value = stats["counters"][name].as_u64();
+            value.with_context(|| format!("no counter {name} in {stats}"))
+        };
+        let counters = Counters {
+            established: counter("mp_capable_ack_rx")?,
+            lent: counter("offload_lent")?,
+            taken_back: counter("offload_taken_back")?,
+            down: counter("offload_packets_down")?,
+            up: counter("offload_packets_up")?,
+        };
+        if counters.lent == counters.taken_back {
+            return Ok(counters);
+        }
+        ensure!(
+            Instant::now() < deadline,
+            "lent and not taken back: {stats}"
+        );
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+const PORT: u16 = 5000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn received_are_packets_of_one_side() {
+        let table = "Inter-| Receive\n face |bytes packets errs\n    lo: 5 6 0\n    a1: 100 20 0\n    a2: 50 7 0\n\
+                     srv1:999999 3000 0\n  abc: 1 1 0\n";
+        assert_eq!(received(table, "a"), 27);
+        assert_eq!(received(table, "srv"), 3000);
+    }
+
+    #[test]
+    fn percent_is_of_the_data() {
+        let carried = Carried {
+            data: 200,
+            in_kernel: 190,
+            lent: 1,
+        };
+        assert_eq!(carried.percent().to_bits(), 95.0_f64.to_bits());
+        let nothing = Carried {
+            data: 0,
+            in_kernel: 0,
+            lent: 0,
+        };
+        assert_eq!(nothing.percent().to_bits(), 0.0_f64.to_bits());
+    }
+}

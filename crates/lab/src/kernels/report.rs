@@ -1,0 +1,288 @@
+//! What each kernel did, against what it has to do.
+
+use std::fmt;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use serde::Serialize;
+
+use super::item::{CARRIED, Form, items};
+use super::word::{Outcome, Word};
+
+/// One kernel.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// As `uname -r` says it.
+    pub release: String,
+    /// Under QEMU, or as it runs here.
+    pub emulated: bool,
+    /// From the making of its root to the power off.
+    pub seconds: f64,
+    /// One for each item that came to an end.
+    pub outcomes: Vec<Outcome>,
+    /// What the kernel complained of.
+    pub alarms: Vec<String>,
+    /// Why it did not come to its end.
+    pub failed: Option<String>,
+    /// The item that began last.
+    begun: String,
+}
+
+impl Row {
+    pub(super) fn new(release: &str, emulated: bool) -> Self {
+        Self {
+            release: release.to_owned(),
+            emulated,
+            seconds: 0.0,
+            outcomes: vec![],
+            alarms: vec![],
+            failed: None,
+            begun: "boot".to_owned(),
+        }
+    }
+
+    pub(super) fn hear(&mut self, word: Word) {
+        match word {
+            Word::Kernel { release } => self.release = release,
+            Word::Begin { item } => self.begun = item,
+            Word::Ended(outcome) => self.outcomes.push(outcome),
+            Word::End => self.begun = "power off".to_owned(),
+        }
+    }
+
+    fn outcome(&self, item: &str) -> Option<&Outcome> {
+        self.outcomes.iter().find(|outcome| outcome.item == item)
+    }
+}
+
+/// All kernels.
+#[derive(Clone, Debug, Serialize)]
+pub struct Results {
+    /// The items, in their order.
+    pub items: Vec<&'static str>,
+    /// Data packets in the kernel that are wanted, of 100.
+    pub aim_percent: f64,
+    /// Everything together.
+    pub seconds: f64,
+    /// One for each kernel.
+    pub kernels: Vec<Row>,
+}
+
+impl Results {
+    pub(super) fn new(form: Form, kernels: Vec<Row>, took: Duration) -> Self {
+        Self {
+            items: items(form).iter().map(|item| item.name).collect(),
+            aim_percent: AIM_PERCENT,
+            seconds: took.as_secs_f64(),
+            kernels,
+        }
+    }
+
+    /// Writes `kernels.json` and `kernels.md` into a directory.
+    pub fn write(&self, directory: &Path) -> Result<()> {
+        fs::create_dir_all(directory).with_context(|| format!("creating {directory:?}"))?;
+        let json = serde_json::to_string_pretty(self)?;
+        for (name, text) in [("kernels.json", json), ("kernels.md", self.to_string())] {
+            let file = directory.join(name);
+            fs::write(&file, text).with_context(|| format!("writing {file:?}"))?;
+        }
+        Ok(())
+    }
+
+    /// Every item of every kernel passed, its transfers were carried in the kernel, and no kernel complained.
+    ///
+    /// # Errors
+    ///
+    /// Names all that was otherwise.
+    pub fn judge(&self) -> Result<()> {
+        let misses: Vec<_> = self
+            .kernels
+            .iter()
+            .flat_map(|row| self.misses(row))
+            .collect();
+        ensure!(!self.kernels.is_empty(), "no kernel was tried");
+        ensure!(
+            misses.is_empty(),
+            "{} misses:\n{}",
+            misses.len(),
+            misses.join("\n")
+        );
+        Ok(())
+    }
+
+    fn misses(&self, row: &Row) -> Vec<String> {
+        let mut misses = vec![];
+        let mut miss = |what: String| misses.push(format!("{}: {what}", row.release));
+        if let Some(failed) = &row.failed {
+            miss(format!("in {:?}: {failed}", row.begun));
+        }
+        for item in &self.items {
+            match row.outcome(item) {
+                None => miss(format!("{item} was not run")),
+                Some(outcome) if !outcome.passed => miss(format!("{item} failed")),
+                Some(outcome) => {
+                    let share = outcome.carried.map(|carried| carried.percent());
+                    if let Some(share) = share.filter(|share| *share < self.aim_percent) {
+                        miss(format!(
+                            "{item}: {share:.1} % of the data packets in the kernel"
+                        ));
+                    }
+                }
+            }
+        }
+        if row
+            .outcome(CARRIED)
+            .is_some_and(|outcome| outcome.passed && outcome.carried.is_none())
+        {
+            miss(format!("{CARRIED}: nobody knows who carried it"));
+        }
+        row.alarms
+            .iter()
+            .for_each(|line| miss(format!("kernel's log: {line}")));
+        misses
+    }
+
+    fn line(
+        &self,
+        f: &mut fmt::Formatter<'_>,
+        what: &str,
+        aim: &str,
+        cell: impl Fn(&Row) -> String,
+    ) -> fmt::Result {
+        write!(f, "| {what} | {aim} |")?;
+        self.kernels
+            .iter()
+            .try_for_each(|row| write!(f, " {} |", cell(row)))?;
+        writeln!(f)
+    }
+}
+
+impl fmt::Display for Results {
+    /// A table in Markdown: a line for each item, a column for each kernel.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.line(f, "item", "aim", |row| row.release.clone())?;
+        self.line(f, "---", "---", |_| "---".to_owned())?;
+        self.line(f, "where", "", |row| {
+            if row.emulated {
+                "emulated"
+            } else {
+                "as it runs"
+            }
+            .to_owned()
+        })?;
+        for item in &self.items {
+            self.line(f, item, "passes", |row| match row.outcome(item) {
+                None => "not run".to_owned(),
+                Some(outcome) if outcome.passed => format!("ok, {:.1} s", outcome.seconds),
+                Some(outcome) => format!("FAILED, {:.1} s", outcome.seconds),
+            })?;
+            let carried = |row: &Row| row.outcome(item).and_then(|outcome| outcome.carried);
+            if self.kernels.iter().any(|row| carried(row).is_some()) {
+                let what = format!("{item}: data packets in the kernel");
+                let aim = format!("at least {:.0} %", self.aim_percent);
+                self.line(f, &what, &aim, |row| match carried(row) {
+                    None => "unknown".to_owned(),
+                    Some(c) => format!("{:.1} % ({} of {})", c.percent(), c.in_kernel, c.data),
+                })?;
+            }
+        }
+        self.line(f, "kernel's log", "0 complaints", |row| {
+            row.alarms.len().to_string()
+        })?;
+        self.line(f, "all of it, seconds", "", |row| {
+            format!("{:.0}", row.seconds)
+        })?;
+        writeln!(f, "\nIn all {:.0} s.", self.seconds)
+    }
+}
+
+/// Of the data packets of the transfer that is the same on every kernel.
+const AIM_PERCENT: f64 = 90.0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::carried::Carried;
+
+    fn outcome(item: &str, in_kernel: Option<u64>) -> Outcome {
+        Outcome {
+            item: item.to_owned(),
+            passed: true,
+            seconds: 1.25,
+            carried: in_kernel.map(|in_kernel| Carried {
+                data: 1000,
+                in_kernel,
+                lent: 1,
+            }),
+            detail: String::new(),
+        }
+    }
+
+    fn good() -> Results {
+        let mut row = Row::new("6.1.0-1", true);
+        for item in items(Form::Short) {
+            let carried = (item.name == CARRIED).then_some(950);
+            row.hear(Word::Ended(outcome(item.name, carried)));
+        }
+        Results::new(Form::Short, vec![row], Duration::from_secs(50))
+    }
+
+    fn misses(change: impl FnOnce(&mut Row)) -> String {
+        let mut results = good();
+        change(&mut results.kernels[0]);
+        results.judge().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn kernel_that_does_all_passes() {
+        good().judge().unwrap();
+        let text = good().to_string();
+        assert!(
+            text.contains("| at least 90 % | 95.0 % (950 of 1000) |"),
+            "{text}"
+        );
+        let columns = |line: &str| line.matches('|').count();
+        assert!(
+            text.lines().take(7).all(|line| columns(line) == 4),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn item_that_failed_or_was_not_run_is_a_miss() {
+        let failed = misses(|row| row.outcomes[0].passed = false);
+        assert!(
+            failed.contains("6.1.0-1: rules of the offload failed"),
+            "{failed}"
+        );
+        let missing = misses(|row| drop(row.outcomes.remove(0)));
+        assert!(
+            missing.contains("rules of the offload was not run"),
+            "{missing}"
+        );
+    }
+
+    #[test]
+    fn share_below_the_aim_is_a_miss() {
+        let few = misses(|row| row.outcomes[1] = outcome(CARRIED, Some(899)));
+        assert!(few.contains("89.9 % of the data packets"), "{few}");
+        let unknown = misses(|row| row.outcomes[1] = outcome(CARRIED, None));
+        assert!(unknown.contains("nobody knows"), "{unknown}");
+    }
+
+    #[test]
+    fn alarm_or_early_end_is_a_miss() {
+        let alarm = misses(|row| row.alarms.push("[ 1.0] WARNING: x".to_owned()));
+        assert!(alarm.contains("kernel's log: [ 1.0] WARNING: x"), "{alarm}");
+        let off = misses(|row| row.failed = Some("off before all was run".to_owned()));
+        assert!(off.contains("in \"boot\": off before"), "{off}");
+    }
+
+    #[test]
+    fn no_kernel_is_no_pass() {
+        let none = Results::new(Form::Short, vec![], Duration::ZERO);
+        assert!(none.judge().is_err());
+    }
+}
