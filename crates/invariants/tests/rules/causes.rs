@@ -278,7 +278,8 @@ fn i15_request_that_cannot_be_honoured_passes() {
         }
     };
     let sha = CapableFlags::HMAC_SHA256.0;
-    let causes: [(&str, Box<dyn Fn(&mut Packet)>); 6] = [
+    type Change = Box<dyn Fn(&mut Packet)>;
+    let causes: [(&str, Change); 6] = [
         ("no option", Box::new(|p| p.mptcp = None)),
         ("another version", Box::new(with(2, sha))),
         (
@@ -373,7 +374,7 @@ fn i17_data_leaves_a_subflow_with_a_cause_only() {
     let leaves =
         client_ack(Flow::First, 100, 100).with(|p| p.flags = TcpFlags::FIN | TcpFlags::ACK);
     for cause in [gone, leaves, prio(Flow::First)] {
-        let found = next(carrying().pass(&[cause])).pass(&[moved.clone()]);
+        let found = next(carrying().pass(&[cause])).pass(std::slice::from_ref(&moved));
         let found = found.checker.violations();
         assert!(found.iter().all(|v| v.rule != Rule::Switch), "{found:?}");
     }
