@@ -34,11 +34,17 @@ pub fn connections(view: &Connections) -> String {
     text
 }
 
-/// The counters, and those drop reasons that have occurred.
+/// The counters, and those causes of decisions and reasons for drops that have occurred.
 #[must_use]
 pub fn stats(view: &Stats) -> String {
     let mut text = format!("connections  {}\n", view.connections);
     section(&mut text, "counters", &view.counters.0);
+    for (decision, causes) in &view.causes {
+        let occurred = nonzero(causes);
+        if !occurred.is_empty() {
+            section(&mut text, &format!("{decision} by cause"), &occurred);
+        }
+    }
     for (title, numbers) in [
         ("drops", &view.drops),
         ("carrier", &view.carrier),
@@ -274,6 +280,14 @@ mail-relay  transparent  plain        10.0.1.2:40312  10.9.0.2:80  10.9.0.2:80  
             version: VERSION,
             counters: numbers(&[("packets_in", 1234), ("mp_capable_syn_rx", 0)]),
             drops: numbers(&[("malformed", 0), ("stale_ack", 12)]),
+            causes: [
+                (
+                    "plain_syn".into(),
+                    numbers(&[("no_option", 2), ("version", 0)]),
+                ),
+                ("rst".into(), numbers(&[("stuck", 0)])),
+            ]
+            .into(),
             carrier: numbers(&[("malformed_rx", 0), ("send_failed", 0)]),
             offload: numbers(&[]),
             unaccounted: numbers(&[("sent", 0)]),
@@ -289,6 +303,9 @@ counters
   packets_in         1234
   mp_capable_syn_rx     0
 
+plain_syn by cause
+  no_option  2
+
 drops
   stale_ack  12
 "
@@ -301,6 +318,7 @@ drops
             version: VERSION,
             counters: numbers(&[("packets_in", 1)]),
             drops: numbers(&[("malformed", 0)]),
+            causes: [].into(),
             carrier: numbers(&[("send_failed", 2)]),
             offload: numbers(&[]),
             unaccounted: numbers(&[("sent", 0)]),

@@ -1,17 +1,21 @@
 //! The entry: packets go to their connections, and each packet out has to be worth its packet in.
 
+mod input;
+mod owed;
+
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
-use flexcp_wire::{CapableFlags, CapableKeys, ChecksumState, GsoKind, MpCapable, MpJoin, TcpFlags};
+use flexcp_wire::{CapableKeys, ChecksumState, GsoKind, MpJoin, TcpFlags};
 
+use self::input::{Input, Opening};
+use self::owed::Owed;
+use crate::causes::Bounds;
 use crate::conduct::Side;
 use crate::connection::{Connection, Mode, Report};
 use crate::content::Oracle;
-use crate::kept::Kept;
 use crate::keys::derive;
 use crate::packet::{Observation, Payload, Point, View};
-use crate::subflow::Subflow;
 use crate::{Rule, Violation};
 
 /// Violations that are kept; more are only counted.
@@ -22,12 +26,8 @@ const FORGET: u64 = 4 * 3600 * 1_000_000;
 const SWEEP: u64 = 1 << 16;
 /// Bytes that may be acknowledged while packets wait inside the proxy.
 const LAG: u64 = 4 << 20;
-/// Packets of filler for one packet in, for each subflow.
-const MAX_FILLER: u64 = 17;
 /// Payload of the smallest segment that anybody cuts, whatever MSS is claimed; Linux goes no lower either.
 const MIN_SEGMENT: u64 = 48;
-/// Pieces that one packet may be cut into.
-const MAX_PIECES: u64 = 32;
 
 /// What a checker can rely on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,6 +48,9 @@ pub struct Options {
     /// rule that needs an honest end is asked only while it is one. Goes with `causal`: a repeated SYN
     /// opens another connection when the proxy has let go of the one before.
     pub hostile: bool,
+    /// What the proxy allows itself. With it every RST, plain SYN, refused join, switch and announcement has to have a
+    /// cause on the wire (I14 to I18), where packets are seen as the proxy handles them.
+    pub bounds: Option<Bounds>,
 }
 
 impl Options {
@@ -60,6 +63,7 @@ impl Options {
             exact_echo: false,
             segments: false,
             hostile: false,
+            bounds: None,
         }
     }
 }
@@ -72,6 +76,7 @@ impl Default for Options {
             exact_echo: false,
             segments: true,
             hostile: false,
+            bounds: None,
         }
     }
 }
@@ -96,74 +101,6 @@ pub struct Checker {
     count: u64,
     packets: u64,
     hash: u64,
-}
-
-/// The packet that went in last, and what has come out since.
-#[derive(Debug)]
-struct Input {
-    subflows: u64,
-    payload: u64,
-    /// Its checksum was wrong.
-    corrupt: bool,
-    /// It was a RST, from these ends.
-    reset: Option<(Ends, Point)>,
-    /// It was a SYN on a flow that is known already.
-    syn: Option<(Ends, Opening)>,
-    /// Of a hostile end, its headers and payload.
-    kept: Kept,
-    payload_out: u64,
-    pieces_out: u64,
-    filler_out: u64,
-    bare_out: u64,
-}
-
-/// What a client's SYN asks for.
-#[derive(Debug)]
-struct Opening {
-    subflow: Subflow,
-    /// Token of the connection that it joins.
-    token: Option<u32>,
-    /// It asks for MPTCP that can be translated.
-    capable: bool,
-}
-
-/// Whether a SYN's option asks for MPTCP v1 without DSS checksums and what nobody knows yet; else it passes as plain
-/// TCP (RFC 8684 section 3.1).
-fn asks_for_mptcp(capable: MpCapable) -> bool {
-    let flags = capable.flags.0;
-    let odd = CapableFlags::EXTENSIBILITY.0 | CapableFlags::CHECKSUM.0;
-    let known = flags & CapableFlags::HMAC_SHA256.0 != 0 && flags & odd == 0;
-    capable.version == 1 && capable.keys == CapableKeys::Syn && known
-}
-
-impl Opening {
-    fn new(packet: &View<'_>) -> Self {
-        Self {
-            subflow: Subflow::new(packet),
-            token: match packet.options.join {
-                Some(MpJoin::Syn { token, .. }) => Some(token),
-                _ => None,
-            },
-            capable: packet.options.capable.is_some_and(asks_for_mptcp),
-        }
-    }
-}
-
-impl Default for Input {
-    fn default() -> Self {
-        Self {
-            subflows: 8,
-            payload: 0,
-            corrupt: false,
-            reset: None,
-            syn: None,
-            kept: Kept::default(),
-            payload_out: 0,
-            pieces_out: 0,
-            filler_out: 0,
-            bare_out: 0,
-        }
-    }
 }
 
 impl std::fmt::Debug for Checker {
@@ -202,13 +139,18 @@ impl Checker {
         if self.packets.is_multiple_of(SWEEP) {
             self.sweep(seen.time);
         }
-        if !seen.point.is_input() && self.is_routed(seen) {
+        if seen.point.is_input() {
+            self.settle();
+        } else if self.is_routed(seen) {
             return;
         }
         let packet = match View::parse(seen) {
             Ok(packet) => packet,
             Err(_) if seen.point.is_input() => {
-                self.input = Input::default();
+                self.input = Input {
+                    foreign: true,
+                    ..Input::default()
+                };
                 self.copy_header(seen);
                 return;
             }
@@ -236,6 +178,7 @@ impl Checker {
 
     /// The proxy's timers fire: what comes out next answers no packet.
     pub fn observe_timeout(&mut self) {
+        self.settle();
         self.input = Input::default();
     }
 
@@ -286,15 +229,19 @@ impl Checker {
         rule: Rule,
         text: String,
     ) {
+        self.keep(Violation {
+            time: seen.time,
+            rule,
+            point: seen.point,
+            client,
+            text,
+        });
+    }
+
+    fn keep(&mut self, violation: Violation) {
         self.count += 1;
         if self.violations.len() < MAX_VIOLATIONS {
-            self.violations.push(Violation {
-                time: seen.time,
-                rule,
-                point: seen.point,
-                client,
-                text,
-            });
+            self.violations.push(violation);
         }
     }
 
@@ -310,7 +257,18 @@ impl Checker {
         }
         let (id, index) = self.find(Point::FromClient, ends)?;
         let connection = &mut self.connections[id];
+        let (proved, old) = {
+            let subflow = &connection.subflows[index];
+            (subflow.established, subflow.client_ack)
+        };
         connection.note_client(index, packet, self.oracle.as_deref());
+        connection.note_signs(seen.time, index, packet, old);
+        let subflow = &connection.subflows[index];
+        if index > 0 && packet.opens() && subflow.isn_proxy.is_none() {
+            self.input.owed = Some(Owed::SynAck(id, index));
+        } else if index > 0 && subflow.established && !proved {
+            self.input.owed = Some(Owed::Ack(id, index));
+        }
         if !connection.trusts(Side::Client) {
             self.input.kept.keep_payload(packet.bytes());
         }
@@ -326,6 +284,17 @@ impl Checker {
         let (id, _) = self.find(Point::FromServer, ends)?;
         let connection = &mut self.connections[id];
         connection.note_server(packet, self.oracle.as_deref());
+        if let Some(bounds) = self.options.bounds {
+            connection.note_server_signs(seen.time, packet, bounds.silence);
+            let mut report = Report {
+                found: &mut self.found,
+                oracle: None,
+                exact_echo: false,
+                time: seen.time,
+                bounds: Some(bounds).filter(|_| !self.options.hostile),
+            };
+            connection.judge_silence(&mut report);
+        }
         if !connection.trusts(Side::Server) {
             self.input.kept.keep_payload(packet.bytes());
         }
@@ -341,16 +310,25 @@ impl Checker {
         if packet.has(TcpFlags::SYN) {
             self.reopen_by_syn_ack(seen.time, ends, packet);
         }
-        let (id, index) = self.find(Point::ToClient, ends)?;
+        let Some((id, index)) = self.find(Point::ToClient, ends) else {
+            self.judge_stranger(packet, ends);
+            return None;
+        };
+        self.input.pay(packet, id, index);
         let connection = &mut self.connections[id];
         let limit = connection.subflows[index].mss;
         let mut report = Report {
             found: &mut self.found,
             oracle: self.oracle.as_deref(),
             exact_echo: self.options.exact_echo,
+            time: seen.time,
+            bounds: self.options.bounds,
         };
         if self.options.segments && connection.mode != Mode::Plain && !connection.may_relay() {
             check_length(packet, limit, &mut report);
+        }
+        if packet.has(TcpFlags::RST) {
+            connection.judge_rst_down(index, self.input.foreign, &mut report);
         }
         connection.judge_client(index, packet, &mut report);
         if let (0, Some(CapableKeys::SynAck { sender })) =
@@ -370,15 +348,23 @@ impl Checker {
             self.reopen_by_syn(seen.time, packet);
             self.syn_to_server(ends, packet);
         }
-        let (id, _) = self.find(Point::ToServer, ends)?;
+        let Some((id, _)) = self.find(Point::ToServer, ends) else {
+            self.judge_stranger(packet, ends);
+            return None;
+        };
         let connection = &mut self.connections[id];
         let mut report = Report {
             found: &mut self.found,
             oracle: self.oracle.as_deref(),
             exact_echo: self.options.exact_echo,
+            time: seen.time,
+            bounds: self.options.bounds,
         };
         if self.options.segments && connection.mode != Mode::Plain && !connection.may_relay() {
             check_length(packet, connection.server_mss, &mut report);
+        }
+        if packet.has(TcpFlags::RST) {
+            connection.judge_rst_up(self.input.rst, &mut report);
         }
         connection.judge_server(packet, &mut report);
         Some(id)
@@ -390,7 +376,10 @@ impl Checker {
         self.input = Input {
             payload: packet.payload_len,
             corrupt,
-            reset: (packet.has(TcpFlags::RST) && !packet.options.fast_close)
+            time: seen.time,
+            ends: Some(ends),
+            rst: packet.has(TcpFlags::RST),
+            reset: (packet.has(TcpFlags::RST) && packet.options.fast_close.is_none())
                 .then_some((ends, seen.point)),
             ..Input::default()
         };
@@ -406,6 +395,8 @@ impl Checker {
             found: &mut self.found,
             oracle: None,
             exact_echo: false,
+            time: seen.time,
+            bounds: None,
         };
         if packet.options.malformed {
             report.add(Rule::Size, "an MPTCP option that can't be read");
@@ -489,6 +480,8 @@ impl Checker {
     fn syn(&mut self, time: u64, ends: Ends, packet: &View<'_>) {
         if let Some((id, index)) = self.find(Point::FromClient, ends) {
             if self.options.hostile {
+                let other = self.connections[id].subflows[index].isn_client != packet.tcp.seq;
+                self.connections[id].course.replaced |= index == 0 && other;
                 // What comes of it the proxy will show.
                 self.input.syn = Some((ends, Opening::new(packet)));
                 return;
@@ -497,6 +490,7 @@ impl Checker {
             if known.isn_client == packet.tcp.seq {
                 return;
             }
+            self.connections[id].course.replaced |= index == 0;
             if index == 0 && !self.is_over(id) {
                 // A stray of another connection.
                 return;
@@ -522,6 +516,7 @@ impl Checker {
         }
         let mut connection = Connection::new(time, opening.subflow);
         connection.hostile = self.options.hostile;
+        connection.course.asks = opening.asks;
         if !opening.capable {
             connection.mode = Mode::Plain;
         }
@@ -556,6 +551,10 @@ impl Checker {
         });
         if renews && opening.subflow.isn_client == packet.tcp.seq {
             self.open(time, ends, opening);
+            let open = known.map(|(id, _)| id).into_iter();
+            for id in open.chain(self.flows.get(&ends).map(|found| found.0)) {
+                self.connections[id].course.unclear = known.is_some();
+            }
         }
     }
 
@@ -648,47 +647,6 @@ impl Checker {
         self.flows.retain(|_, (id, _)| rename(id));
         self.servers.retain(|_, id| rename(id));
         self.tokens.retain(|_, id| rename(id));
-    }
-}
-
-impl Input {
-    /// I9.
-    fn count(&mut self, packet: &View<'_>, ends: Ends, point: Point, report: &mut Report<'_>) {
-        let is_reset = packet.has(TcpFlags::RST);
-        let source = match point {
-            Point::ToClient => Point::FromClient,
-            _ => Point::FromServer,
-        };
-        if is_reset && self.reset == Some((ends, source)) {
-            report.add(
-                Rule::Amplification,
-                format!("a RST is answered with a RST ({point:?})"),
-            );
-        }
-        if packet.payload_len == 0 {
-            self.bare_out += 1;
-        } else if matches!(packet.payload, Payload::Zeros) {
-            self.filler_out += 1;
-        } else {
-            self.payload_out += packet.payload_len;
-            self.pieces_out += 1;
-        }
-        let bare = 2 * self.subflows + 2;
-        report.expect(self.bare_out <= bare, Rule::Amplification, || {
-            format!("{} packets without payload for one", self.bare_out)
-        });
-        report.expect(self.pieces_out <= MAX_PIECES, Rule::Amplification, || {
-            format!("{} pieces of one packet", self.pieces_out)
-        });
-        let filler = MAX_FILLER * self.subflows;
-        report.expect(self.filler_out <= filler, Rule::Amplification, || {
-            format!("{} fillers for one packet", self.filler_out)
-        });
-        report.expect(
-            self.payload_out <= self.payload,
-            Rule::Amplification,
-            || format!("{} bytes for {}", self.payload_out, self.payload),
-        );
     }
 }
 

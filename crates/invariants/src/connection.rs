@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use flexcp_wire::DataNumber;
 
+use crate::causes::{Bounds, Course};
 use crate::clock::Sent;
 use crate::conduct::{Breach, FAR, OVERRUN, Side, span};
 use crate::content::{Oracle, Remembered};
@@ -197,6 +198,7 @@ pub(crate) struct Connection {
     /// What is acknowledged is kept for so many bytes more: the proxy may have queued packets that it
     /// sends on after an ACK was captured.
     pub(crate) lag: u64,
+    pub(crate) course: Course,
 }
 
 impl Connection {
@@ -229,6 +231,7 @@ impl Connection {
             breaches: [None; 2],
             last_packet: time,
             lag: 0,
+            course: Course::default(),
         }
     }
 
@@ -301,6 +304,9 @@ pub(crate) struct Report<'a> {
     pub(crate) found: &'a mut Vec<(Rule, String)>,
     pub(crate) oracle: Option<&'a dyn Oracle>,
     pub(crate) exact_echo: bool,
+    /// Of the packet, in microseconds.
+    pub(crate) time: u64,
+    pub(crate) bounds: Option<Bounds>,
 }
 
 impl Report<'_> {

@@ -154,6 +154,9 @@ impl Connection {
         if data_ack > self.down.end() {
             return;
         }
+        if data_ack > self.down.acked {
+            self.note_progress();
+        }
         self.down.acknowledge(data_ack);
         let window = u64::from(packet.tcp.window) << self.subflows[index].window_scale;
         self.down.edge = self.down.edge.max(data_ack + window);

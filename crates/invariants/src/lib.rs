@@ -9,6 +9,7 @@
 //! the origin in all of them, whatever the initial numbers are, and nothing wraps.
 #![forbid(unsafe_code)]
 
+mod causes;
 mod checker;
 mod clock;
 mod conduct;
@@ -27,6 +28,7 @@ mod to_client;
 mod to_server;
 mod violation;
 
+pub use causes::Bounds;
 pub use checker::{Checker, Options};
 pub use conduct::Side;
 pub use content::Oracle;

@@ -3,8 +3,9 @@
 use std::net::SocketAddr;
 
 use flexcp_wire::{
-    ChecksumState, DataNumber, Dss, IpHeader, MpCapable, MpJoin, MptcpOption, Offload, ParseError,
-    SackBlocks, Sum, TcpFlags, TcpHeader, TcpOption, TcpOptions, Timestamps, protocol,
+    AddAddr, ChecksumState, DataNumber, Dss, IpHeader, MpCapable, MpJoin, MptcpOption, Offload,
+    ParseError, RemoveAddr, SackBlocks, Sum, TcpFlags, TcpHeader, TcpOption, TcpOptions,
+    Timestamps, protocol,
 };
 
 /// Where a packet was seen.
@@ -115,9 +116,13 @@ pub(crate) struct Options {
     pub(crate) capable: Option<MpCapable>,
     pub(crate) join: Option<MpJoin>,
     pub(crate) dss: Option<Dss>,
-    pub(crate) add_addr: bool,
+    pub(crate) add_addr: Option<AddAddr>,
+    pub(crate) remove_addr: Option<RemoveAddr>,
+    /// `MP_PRIO`: as backup, or not.
+    pub(crate) prio: Option<bool>,
     pub(crate) fail: bool,
-    pub(crate) fast_close: bool,
+    /// The key of `MP_FASTCLOSE`.
+    pub(crate) fast_close: Option<u64>,
     /// Any MPTCP option.
     pub(crate) mptcp: bool,
     /// An MPTCP option that can't be read.
@@ -305,9 +310,11 @@ impl Options {
                     MptcpOption::Capable(capable) => self.capable = Some(capable),
                     MptcpOption::Join(join) => self.join = Some(join),
                     MptcpOption::Dss(dss) => self.dss = Some(dss),
-                    MptcpOption::AddAddr(_) => self.add_addr = true,
+                    MptcpOption::AddAddr(add_addr) => self.add_addr = Some(add_addr),
+                    MptcpOption::RemoveAddr(remove) => self.remove_addr = Some(remove),
+                    MptcpOption::Prio(prio) => self.prio = Some(prio.backup),
                     MptcpOption::Fail(_) => self.fail = true,
-                    MptcpOption::FastClose(_) => self.fast_close = true,
+                    MptcpOption::FastClose(close) => self.fast_close = Some(close.key),
                     _ => {}
                 }
             }

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use flexcp_wire::{MpCapable, MpJoin, TcpFlags};
 
+use crate::causes::Signs;
 use crate::clock::Sent;
 use crate::mapping::Mappings;
 use crate::packet::View;
@@ -64,6 +65,7 @@ pub(crate) struct Subflow {
     /// TSvals of the client's, and the latest of the proxy's as the server's clock counts.
     pub(crate) client_clock: Sent,
     pub(crate) last_tsval_out: Option<u64>,
+    pub(crate) signs: Signs,
 }
 
 /// MSS of a peer that does not say (RFC 9293 section 3.7.1).
@@ -79,7 +81,7 @@ impl Subflow {
         if let Some(timestamps) = options.timestamps {
             client_clock.note(timestamps.val);
         }
-        Self {
+        let mut subflow = Self {
             client: syn.source(),
             isn_client: syn.tcp.seq,
             capable: options.capable,
@@ -116,7 +118,10 @@ impl Subflow {
             edge_out: None,
             client_clock,
             last_tsval_out: None,
-        }
+            signs: Signs::default(),
+        };
+        subflow.note_opening(syn);
+        subflow
     }
 
     /// What the SYN/ACK settles.

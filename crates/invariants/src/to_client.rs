@@ -21,12 +21,16 @@ impl Connection {
         if packet.has(TcpFlags::RST) {
             self.subflows[index].reset = true;
             self.subflows[index].refused = true;
-            self.over |= packet.options.fast_close;
+            self.over |= packet.options.fast_close.is_some();
         }
         if packet.has(TcpFlags::RST) || self.over {
             return;
         }
         if packet.has(TcpFlags::SYN) {
+            if index == 0 {
+                self.judge_answer(packet, report);
+            }
+            self.note_answered(report.time, index);
             if self.trusts(Side::Server) || index != 0 {
                 self.syn_ack_out(index, packet, report);
             }
@@ -55,6 +59,10 @@ impl Connection {
             self.data_ack_out(packet, report);
             self.data_to_client(index, packet, report);
             self.ack_to_client(index, packet, report);
+            let announces = packet.options.add_addr.filter(|add_addr| !add_addr.echo);
+            if let Some(announced) = announces {
+                self.judge_announcement(announced.id, report);
+            }
             self.sack_to_client(index, packet, report);
             self.window_to_client(index, packet, report);
         } else {
@@ -137,7 +145,7 @@ impl Connection {
     fn clock_to_client(&mut self, index: usize, packet: &View<'_>, report: &mut Report<'_>) {
         let subflow = &self.subflows[index];
         let Some(timestamps) = packet.options.timestamps else {
-            let excused = packet.options.add_addr || packet.has(TcpFlags::SYN);
+            let excused = packet.options.add_addr.is_some() || packet.has(TcpFlags::SYN);
             let plain = self.mode == Mode::Plain;
             let complete = !subflow.timestamps || !self.trusts(Side::Server);
             report.expect(complete || excused || plain, Rule::Timestamps, || {
@@ -180,7 +188,10 @@ impl Connection {
 
     /// Packets without a DSS are TCP: allowed once the client has given a reason, and then for good.
     fn notice_fallback_down(&mut self, packet: &View<'_>, report: &mut Report<'_>) {
-        if packet.options.data_ack().is_some() || packet.options.add_addr || packet.options.fail {
+        if packet.options.data_ack().is_some()
+            || packet.options.add_addr.is_some()
+            || packet.options.fail
+        {
             return;
         }
         if self.may_fall_back && (self.is_identity() || !self.trusts(Side::Client)) {
@@ -244,6 +255,7 @@ impl Connection {
             let mapping = known.filter(|m| m.at <= start && m.end() >= end);
             if let Some(mapping) = mapping {
                 let to = mapping.data(start);
+                self.judge_carrier(index, to, packet, report);
                 self.content_to_client(to, packet, report);
             } else {
                 report.add(Rule::StableMapping, "payload outside its mapping");
@@ -252,6 +264,7 @@ impl Connection {
         let subflow = &mut self.subflows[index];
         let fin = u64::from(packet.has(TcpFlags::FIN));
         subflow.proxy_sent = subflow.proxy_sent.max(end + fin);
+        subflow.signs.fin_out |= fin > 0;
         if self.hostile {
             subflow.carried.insert(start, end + fin);
         }

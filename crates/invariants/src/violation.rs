@@ -17,7 +17,9 @@ pub enum Rule {
     /// I4: nothing is acknowledged to the server that no data ACK of the client's covers.
     AckToServer,
     /// I5: nothing is acknowledged to the client that the server has not acknowledged, and nothing on a
-    /// subflow that the client has not sent there.
+    /// subflow that the client has not sent there. On a subflow, not at data level, what overran the server's window or
+    /// came three times in vain may be: the client keeps it until the data ACK (RFC 8684 section 3.3.6), and Linux
+    /// sends nothing anew while it stands there (ARCHITECTURE, "Facts that were measured").
     AckToClient,
     /// I6: the right edge of a window never moves left, and never beyond what the receiver offered.
     Window,
@@ -35,6 +37,16 @@ pub enum Rule {
     Freed,
     /// I13: the same input gives the same output (judged by who runs the proxy twice).
     Determinism,
+    /// I14: a RST has a cause that can be seen on the wire.
+    Reset,
+    /// I15: a SYN that asks for MPTCP that can be translated is answered with it.
+    Plain,
+    /// I16: a join that there is room for is answered and taken.
+    Join,
+    /// I17: new data goes down where the data before it went, until that subflow gives a reason to leave it.
+    Switch,
+    /// I18: an address is announced until it is echoed, with pauses that double, and one at a time.
+    Announcement,
 }
 
 impl Rule {

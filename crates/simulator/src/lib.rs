@@ -12,6 +12,7 @@
 
 mod client;
 mod conversation;
+mod liveness;
 mod net;
 mod payload;
 mod proxy;
@@ -24,8 +25,9 @@ mod swarm;
 mod tcp;
 mod trace;
 mod twin;
+mod undisturbed;
 mod world;
 
 pub use conversation::Conversation;
 pub use proxy::{Kernel, Taken};
-pub use run::{Outcome, describe, run, run_at_once, run_lent, run_on, run_traced};
+pub use run::{Outcome, describe, run, run_at_once, run_lent, run_on, run_traced, run_undisturbed};

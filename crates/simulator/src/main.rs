@@ -79,7 +79,7 @@ fn report(outcome: &Outcome) {
 
 fn many(first: u64, behind: u64, arguments: &Arguments) -> Result<()> {
     let start = Instant::now();
-    let (mut packets, mut time, mut failed) = (0, 0, vec![]);
+    let (mut packets, mut time, mut stood, mut failed) = (0, 0, 0, vec![]);
     let mut seed = first;
     let goes_on = |seed: u64, packets: u64| {
         seed < behind
@@ -97,6 +97,7 @@ fn many(first: u64, behind: u64, arguments: &Arguments) -> Result<()> {
         }
         packets += outcome.packets;
         time += outcome.time;
+        stood = stood.max(outcome.stood);
         if !outcome.failures.is_empty() {
             report(&outcome);
             failed.push(seed);
@@ -105,10 +106,11 @@ fn many(first: u64, behind: u64, arguments: &Arguments) -> Result<()> {
     }
     let seconds = start.elapsed().as_secs_f64();
     println!(
-        "seeds {first}..{seed}: {packets} packets, {:.1} virtual hours, {:.2} million packets/s, at most {}, {} failed {failed:?}",
+        "seeds {first}..{seed}: {packets} packets, {:.1} virtual hours, {:.2} million packets/s, at most {}, stood still for {} % of what it may, {} failed {failed:?}",
         time as f64 / 3.6e9,
         packets as f64 / seconds / 1e6,
         peak_memory(),
+        stood / 10,
         failed.len()
     );
     if !failed.is_empty() {

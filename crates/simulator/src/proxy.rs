@@ -1,7 +1,7 @@
 //! The translator and its carrier: joins trains of packets as GRO does, cuts what is longer than a
 //! segment, completes checksums, and shows everything to the checker.
 
-use flexcp_invariants::{Checker, Observation, Options, Payload as Seen, Point};
+use flexcp_invariants::{Bounds, Checker, Observation, Options, Payload as Seen, Point};
 use flexcp_translator::{
     Config, FastPath, Frame, HEADROOM, Instant, Payload, Translator, Verdict, supersedes,
 };
@@ -92,8 +92,8 @@ impl Proxy {
         trace: Trace,
     ) -> Self {
         Self {
+            checker: Checker::new(judged(&config), Some(Box::new(Judge))),
             translator: Translator::new(config, seed),
-            checker: Checker::new(Options::default(), Some(Box::new(Judge))),
             outbox: Outbox::new(state == ChecksumState::Complete),
             frame: vec![0; HEADROOM + MAX_PACKET],
             train: None,
@@ -372,6 +372,26 @@ impl Proxy {
                 break;
             }
         }
+    }
+}
+
+/// Every decision has to have a cause: no table of a run is ever full.
+fn judged(config: &Config) -> Options {
+    let (limits, timeouts) = (config.limits, config.timeouts);
+    let micros = |time: std::time::Duration| time.as_micros() as u64;
+    Options {
+        bounds: Some(Bounds {
+            subflows: limits.subflows,
+            joins: limits.half_open_joins,
+            mappings: limits.mappings,
+            crowded: false,
+            half_open: micros(timeouts.half_open),
+            rejoin: micros(timeouts.rejoin),
+            idle: micros(timeouts.idle),
+            add_addr: micros(timeouts.add_addr),
+            silence: micros(timeouts.silence),
+        }),
+        ..Options::default()
     }
 }
 

@@ -2,18 +2,13 @@
 
 use flexcp_translator::Instant;
 
+use crate::liveness::{LOOK, Liveness};
 use crate::proxy::Kernel;
-use crate::swarm::Plan;
+use crate::swarm::{Plan, SECOND};
 use crate::trace::Trace;
+use crate::undisturbed;
 use crate::world::World;
 
-const SECOND: u64 = 1_000_000;
-/// After the faults everything is done in this time, unless there is much to transfer.
-const LIVENESS: u64 = 400 * SECOND;
-/// Then, and in each such time from there on, so many bytes have to get through: small segments, windows
-/// and long ways make no more of it.
-const PERIOD: u64 = 100 * SECOND;
-const LEAST: u64 = 100_000;
 /// After the end, a connection that ended well is gone in this time.
 const FREED: u64 = 260 * SECOND;
 /// One that was aborted: the idle timeout and more.
@@ -34,6 +29,8 @@ pub struct Outcome {
     pub hash: u64,
     /// ACKs that the carrier left out, as a later packet said the same.
     pub left_out: u64,
+    /// The longest time that a connection stood still after the faults, in thousandths of what it may.
+    pub stood: u64,
     /// What went wrong: each a line or more.
     pub failures: Vec<String>,
 }
@@ -62,6 +59,15 @@ pub fn run_lent(seed: u64) -> (Outcome, u64) {
     world.proxy.lend();
     let outcome = run_world(&mut world);
     (outcome, world.proxy.translator.counters().offload_lent)
+}
+
+/// Runs a seed without faults, resets and limits: then every request and every join has to be accepted, and nothing
+/// reset.
+#[must_use]
+pub fn run_undisturbed(seed: u64) -> Outcome {
+    let plan = Plan::of(seed).undisturbed();
+    assert!(plan.is_undisturbed(), "what disturbs is left out");
+    run_world(&mut World::new(plan, Trace::Off))
 }
 
 /// Runs a seed and prints its packets.
@@ -94,8 +100,8 @@ fn run_world(world: &mut World) -> Outcome {
     let aborts = connections.any(|connection| connection.aborts);
     let mut failures = Vec::new();
     let mut steps = 0;
-    let mut limit = calm + LIVENESS - PERIOD;
-    let mut got_through = 0;
+    let mut limit = LOOK;
+    let mut liveness = Liveness::new(&world.plan);
     let broken = |world: &World| {
         let proxy = &world.proxy;
         proxy.checker.violation_count() > 0
@@ -109,15 +115,19 @@ fn run_world(world: &mut World) -> Outcome {
             break;
         }
         if !world.step(limit) {
-            let before = std::mem::replace(&mut got_through, world.progress());
-            if limit >= calm + LIVENESS && got_through < before + LEAST {
-                failures.push(format!("stalled{}", world.unfinished()));
+            world.now = limit;
+            let stalled = liveness.look(world);
+            if !stalled.is_empty() {
+                failures.push(format!("{}{}", stalled.join(", "), world.unfinished()));
                 break;
             }
-            limit += PERIOD;
+            limit += LOOK;
         }
     }
     let time = world.now;
+    if world.plan.is_undisturbed() && !broken(world) {
+        failures.extend(undisturbed::failures(world));
+    }
     if failures.is_empty() && !broken(world) {
         let limit = time.max(calm) + if aborts { FREED_ABORTED } else { FREED };
         drain(world, limit, &mut failures);
@@ -134,6 +144,7 @@ fn run_world(world: &mut World) -> Outcome {
         time,
         hash: world.proxy.checker.output_hash(),
         left_out: world.proxy.left_out,
+        stood: liveness.tightest(),
         failures,
     }
 }

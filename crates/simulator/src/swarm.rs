@@ -14,7 +14,7 @@ use crate::stack::{App, Stack};
 use crate::tcp::Tuning;
 
 const MILLI: u64 = 1000;
-const SECOND: u64 = 1_000_000;
+pub(crate) const SECOND: u64 = 1_000_000;
 
 /// One direction of a link.
 #[derive(Clone, PartialEq, Debug)]

@@ -308,11 +308,20 @@ impl World {
         }
     }
 
-    /// Bytes of all connections that have been acknowledged.
+    /// What has moved on the n-th connection, and whether only its end is left; `None`: it is over.
     #[must_use]
-    pub(crate) fn progress(&self) -> u64 {
-        let both = |pair: &Pair| pair.client.una + pair.server.acknowledged();
-        self.pairs.iter().map(both).sum()
+    pub(crate) fn progress(&self, n: usize) -> Option<(u64, bool)> {
+        let pair = self.pairs.get(n).filter(|pair| !pair.is_done())?;
+        let moved = pair.client.progress() + pair.server.acknowledged();
+        Some((moved, pair.client.phase == Phase::Closed))
+    }
+
+    /// Connections whose clients ask for MPTCP, and those whose clients do not.
+    #[must_use]
+    pub(crate) fn requests(&self) -> (u64, u64) {
+        let asks = |pair: &&Pair| pair.client.asks_for_mptcp();
+        let asking = self.pairs.iter().filter(asks).count();
+        (asking as u64, (self.pairs.len() - asking) as u64)
     }
 
     /// Whether all connections have come to their end.

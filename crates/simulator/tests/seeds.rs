@@ -4,11 +4,13 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use flexcp_simulator::{Outcome, run, run_at_once, run_lent};
+use flexcp_simulator::{Outcome, run, run_at_once, run_lent, run_undisturbed};
 
 const SEEDS: u64 = 2000;
 /// So many that fail are enough: a defect in all of them would take hours.
 const ENOUGH: u64 = 8;
+/// Seeds that run once more without what disturbs.
+const UNDISTURBED: u64 = 300;
 /// Every so many, a seed runs twice.
 const TWICE: u64 = 50;
 /// Every so many, with what runs its steady course lent to a fast path.
@@ -108,6 +110,15 @@ fn seeds_that_failed() {
     for &(seed, what) in FAILED {
         let failures = run_at_once(seed).failures;
         assert_eq!(failures, Vec::<String>::new(), "seed {seed}: {what}");
+    }
+}
+
+/// Without faults, resets and limits every request and every join is accepted, and FlexCP resets nothing.
+#[test]
+fn undisturbed_seeds() {
+    for seed in 0..UNDISTURBED {
+        let failures = run_undisturbed(seed).failures;
+        assert_eq!(failures, Vec::<String>::new(), "seed {seed}, undisturbed");
     }
 }
 

@@ -1,14 +1,20 @@
 //! Counters, named after the kernel's MIB where it has a counterpart, and the reasons for which a
 //! packet is dropped: each reason is a counter.
 
+use crate::cause::Causes;
+
 macro_rules! counters {
     ($(#[$doc:meta])* $name:ident { $($(#[$fdoc:meta])* $field:ident),* $(,)? }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-        pub struct $name { $($(#[$fdoc])* pub $field: u64),* }
+        pub struct $name {
+            $($(#[$fdoc])* pub $field: u64,)*
+            /// Decisions among them, by their causes.
+            pub causes: Causes,
+        }
 
         impl $name {
-            /// Name and value of each counter, in declaration order.
+            /// Name and value of each counter, in declaration order; not those of causes.
             pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($field), self.$field)),*].into_iter()
             }

@@ -3,6 +3,7 @@
 
 use flexcp_wire::{IcmpError, IpHeader, MAX_HEADERS_LEN, OptionWriter, TcpFlags, protocol};
 
+use crate::cause::Rst;
 use crate::connection::{INITIAL, IcmpVerdict};
 use crate::counters::DropReason;
 use crate::segment::{Ends, Outgoing};
@@ -83,7 +84,7 @@ impl Translator {
             ends: subflow.ends(),
             seq: 0,
             ack: connection.isn_client.add(1).0,
-            flags: TcpFlags::RST | TcpFlags::ACK,
+            flags: TcpFlags::ACK,
             window: 0,
             urgent: 0,
             keep_ecn: false,
@@ -91,7 +92,7 @@ impl Translator {
             options: OptionWriter::default(),
         };
         let mut ctx = context!(self, now);
-        ctx.send(outgoing.own());
+        ctx.reset(outgoing, Rst::Unreachable);
         self.remove(id);
         Verdict::Consume
     }

@@ -9,6 +9,7 @@ extern crate alloc;
 
 mod affinity;
 mod auth;
+mod cause;
 mod config;
 mod connection;
 mod counters;
@@ -24,6 +25,7 @@ mod keys;
 mod lending;
 mod offload;
 mod room;
+mod rst;
 mod segment;
 mod service;
 mod superseded;
@@ -33,6 +35,10 @@ mod translator;
 mod view;
 
 pub use affinity::{Affinity, BackEnds, Exceptions, FlowMap, Owner, Pair, Rules, Share};
+pub use cause::{
+    AddAddr, Causes, Decision, Fallback, HalfOpenEvicted, JoinEvicted, JoinRefused, PlainSyn, Rst,
+    SubflowSwitch,
+};
 pub use config::{Announce, Config, Limits, Mode, Prefix, Service, Timeouts};
 pub use counters::{Counters, DropReason, Drops, Gauges};
 pub use frame::{Frame, HEADROOM, Payload, Transmit, Verdict};

@@ -5,6 +5,7 @@ use core::net::SocketAddr;
 
 use flexcp_wire::TcpFlags;
 
+use crate::cause::HalfOpenEvicted;
 use crate::connection::{Backend, Connection, INITIAL, Phase, relay};
 use crate::counters::DropReason;
 use crate::segment::{Ends, Segment};
@@ -100,14 +101,18 @@ impl Translator {
         service: u16,
     ) -> Option<(Backend, bool)> {
         if self.table.len() >= self.config.limits.connections {
-            self.evict(now, self.table.oldest_half_open())?;
+            self.evict(
+                now,
+                self.table.oldest_half_open(),
+                HalfOpenEvicted::Connections,
+            )?;
         }
         if let Some(free) = self.next_backend(service, None) {
             return Some((free, false));
         }
         let of_service = |connection: &Connection| connection.service == service;
         let oldest = self.table.oldest_half_open_where(of_service);
-        Some((self.evict(now, oldest)?, true))
+        Some((self.evict(now, oldest, HalfOpenEvicted::Ports)?, true))
     }
 
     /// Sends the SYN of a connection just opened behind the RST that frees its port, which waits to be sent.
@@ -126,7 +131,12 @@ impl Translator {
 
     /// Lets a handshake that is not complete go, and the server know; what it used towards the server is
     /// free again.
-    pub(crate) fn evict(&mut self, now: Instant, id: Option<ConnectionId>) -> Option<Backend> {
+    pub(crate) fn evict(
+        &mut self,
+        now: Instant,
+        id: Option<ConnectionId>,
+        cause: HalfOpenEvicted,
+    ) -> Option<Backend> {
         let id = id?;
         let connection = self.table.get_mut(id)?;
         let backend = Backend {
@@ -135,7 +145,7 @@ impl Translator {
         };
         let mut ctx = context!(self, now);
         connection.reset_half_open(&mut ctx);
-        self.counters.half_open_evicted += 1;
+        self.counters.decide(cause);
         self.remove(id);
         Some(backend)
     }

@@ -129,3 +129,40 @@ fn covers(service: &Service, destination: SocketAddr) -> bool {
         Mode::Reverse { listen, .. } => listen.contains(&destination),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::affinity::Share;
+    use crate::config::{Limits, Timeouts};
+
+    #[test]
+    fn second_source_address_is_used_when_the_ports_of_the_first_are_taken() {
+        let [first, second] = ["10.8.0.1", "10.8.0.2"].map(|ip| ip.parse().expect("an address"));
+        let config = Config {
+            services: alloc::vec![Service {
+                name: "two".into(),
+                mode: Mode::Reverse {
+                    listen: alloc::vec![],
+                    backends: alloc::vec!["10.9.0.1:80".parse().expect("an end")],
+                    source: alloc::vec![first, second],
+                    source_ports: 50_000..=50_001,
+                },
+                announce: alloc::vec![],
+            }],
+            limits: Limits::default(),
+            timeouts: Timeouts::default(),
+            share: Share::default(),
+        };
+        let mut services = Services::new(&config);
+        let mut secrets = SecretStream::new([7; 32]);
+        let mut next = |taken: &[core::net::IpAddr]| {
+            let is_free = |backend: &Backend| !taken.contains(&backend.source.ip());
+            let found = services.next_backend(&config, 0, None, &mut secrets, is_free);
+            found.map(|backend| backend.source.ip())
+        };
+        assert_eq!(next(&[]), Some(first));
+        assert_eq!(next(&[first]), Some(second));
+        assert_eq!(next(&[first, second]), None);
+    }
+}

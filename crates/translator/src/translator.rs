@@ -4,9 +4,10 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use flexcp_wire::{ChecksumState, MpJoin, MpTcpRst, MptcpOption, TcpFlags, TcpOption};
+use flexcp_wire::{ChecksumState, MpJoin, MpTcpRst, TcpFlags};
 
 use crate::auth::SecretStream;
+use crate::cause::{Fallback, HalfOpenEvicted, JoinRefused, PlainSyn, Rst};
 use crate::connection::{
     Backend, Connection, Context, INITIAL, Phase, Request, Subflow, SubflowIndex, SubflowState,
     relay, request,
@@ -14,7 +15,8 @@ use crate::connection::{
 use crate::counters::DropReason;
 use crate::keys::Keys;
 use crate::lending::{LOOK, Lender};
-use crate::segment::{Ends, Outgoing, Segment};
+use crate::rst::refuse;
+use crate::segment::{Ends, Segment};
 use crate::service::{Match, Services};
 use crate::table::{ConnectionId, FlowRef, Leg, Table};
 use crate::{Config, ConnectionView, Counters, Drops, Frame, Gauges, Instant, Transmit, Verdict};
@@ -293,7 +295,7 @@ impl Translator {
         };
         if connection.phase == Phase::Established {
             let mut ctx = context!(self, now);
-            connection.reset_server(&mut ctx);
+            connection.reset_server(&mut ctx, Rst::Replaced);
         }
         self.remove(id);
     }
@@ -337,7 +339,7 @@ impl Translator {
                     return Verdict::Drop(DropReason::OutOfWindow);
                 }
                 connection.phase = Phase::Fallback;
-                ctx.counters.fallback_handshake += 1;
+                ctx.counters.decide(Fallback::Handshake);
                 connection.relay_up(&mut ctx, segment, frame)
             }
             Phase::Established | Phase::Closed(_) => match connection.subflow(index).state {
@@ -349,9 +351,7 @@ impl Translator {
                     if connection.answer_closed(&mut ctx, index, segment) {
                         return Verdict::Consume;
                     }
-                    if !segment.has(TcpFlags::RST) {
-                        self.refuse(segment, MpTcpRst::UNSPECIFIED);
-                    }
+                    self.refuse(segment, Rst::SubflowClosed);
                     Verdict::Drop(DropReason::NoSubflow)
                 }
             },
@@ -360,10 +360,7 @@ impl Translator {
             }
             // A join that was pending when the connection fell back has no place in it.
             Phase::Fallback if index != INITIAL => {
-                // A RST is never answered with one (RFC 9293 section 3.5.2).
-                if !segment.has(TcpFlags::RST) {
-                    self.refuse(segment, MpTcpRst::MPTCP_ERROR);
-                }
+                self.refuse(segment, Rst::FellBack);
                 Verdict::Drop(DropReason::Unexpected)
             }
             Phase::Plain | Phase::Fallback => connection.relay_up(&mut ctx, segment, frame),
@@ -431,10 +428,10 @@ impl Translator {
                     source: segment.source(),
                     addr: segment.destination(),
                 };
-                if self.wants_mptcp(now, segment) {
+                let Err(cause) = self.wants_mptcp(now, segment) else {
                     return self.open(now, service, backend, segment, frame, end_to_end);
-                }
-                self.counters.plain_syn += 1;
+                };
+                self.counters.decide(cause);
                 if segment.options.mptcp && !end_to_end {
                     return relay(
                         Ends {
@@ -450,20 +447,20 @@ impl Translator {
             Some(Match::Reverse { service }) => {
                 let Some((backend, reused)) = self.room_in_reverse(now, service) else {
                     // Silence would make the client give MPTCP up.
-                    self.refuse(segment, MpTcpRst::RESOURCES);
+                    self.refuse(segment, Rst::NoRoom);
                     return Verdict::Drop(DropReason::LimitReached);
                 };
-                if self.wants_mptcp(now, segment) {
+                let Err(cause) = self.wants_mptcp(now, segment) else {
                     let verdict = self.open(now, service, backend, segment, frame, false);
                     return if reused {
                         self.put_off_syn(now, segment)
                     } else {
                         verdict
                     };
-                }
-                self.counters.plain_syn += 1;
+                };
+                self.counters.decide(cause);
                 if self.table.half_open() >= self.config.limits.half_open {
-                    self.evict(now, self.table.oldest_half_open());
+                    self.evict(now, self.table.oldest_half_open(), HalfOpenEvicted::Plain);
                 }
                 let verdict = self.open_plain(now, service, backend, segment, frame);
                 if reused {
@@ -475,20 +472,23 @@ impl Translator {
         }
     }
 
-    /// Whether the SYN asks for MPTCP and there is room for it. Without room it passes as plain TCP:
+    /// Whether the SYN asks for MPTCP and there is room for it, or why it passes as plain TCP. Without room it does:
     /// clients that lose such SYNs give up MPTCP altogether.
-    fn wants_mptcp(&mut self, now: Instant, segment: &Segment) -> bool {
-        if request(segment) == Request::Plain {
-            return false;
+    fn wants_mptcp(&mut self, now: Instant, segment: &Segment) -> Result<(), PlainSyn> {
+        if let Request::Plain(cause) = request(segment) {
+            return Err(cause);
         }
         let limits = self.config.limits;
         if self.table.half_open() >= limits.half_open && self.has_stale_handshake(now) {
-            self.evict(now, self.table.oldest_half_open());
+            self.evict(now, self.table.oldest_half_open(), HalfOpenEvicted::Stale);
         }
         let full =
             self.table.len() >= limits.connections || self.table.half_open() >= limits.half_open;
-        self.counters.overload_plain += u64::from(full);
-        !full
+        if full {
+            Err(PlainSyn::Overload)
+        } else {
+            Ok(())
+        }
     }
 
     /// Takes a connection into the table and sends its SYN on.
@@ -568,7 +568,7 @@ impl Translator {
             let end_to_end = connection.offered_end_to_end;
             return connection.forward_syn(&mut ctx, segment, frame, end_to_end);
         }
-        ctx.counters.plain_syn += 1;
+        ctx.counters.decide(PlainSyn::GivenUp);
         connection.phase = Phase::Plain;
         connection.relay_up(&mut ctx, segment, frame)
     }
@@ -583,7 +583,7 @@ impl Translator {
                 // It may belong to a connection that the server keeps itself.
                 return Verdict::Forward;
             }
-            self.refuse(segment, MpTcpRst::MPTCP_ERROR);
+            self.refuse(segment, Rst::UnknownToken);
             return Verdict::Drop(DropReason::NoConnection);
         };
         self.recall(now, id);
@@ -610,15 +610,18 @@ impl Translator {
                 self.settle(now, id);
                 Verdict::Consume
             }
-            Err(reason) => {
-                self.counters.mp_join_refused += 1;
-                let why = match reason {
-                    DropReason::LimitReached => MpTcpRst::RESOURCES,
-                    _ => MpTcpRst::PROHIBITED,
+            Err(cause) => {
+                self.counters.decide(cause);
+                let (reason, drop) = match cause {
+                    JoinRefused::Subflows | JoinRefused::HalfOpenJoins => {
+                        (MpTcpRst::RESOURCES, DropReason::LimitReached)
+                    }
+                    _ => (Rst::JoinRefused.reason(), DropReason::Unexpected),
                 };
-                self.refuse(segment, why);
+                let rst = Rst::JoinRefused;
+                refuse(&mut self.counters, &mut self.outbox, segment, rst, reason);
                 self.settle(now, id);
-                Verdict::Drop(reason)
+                Verdict::Drop(drop)
             }
         }
     }
@@ -641,46 +644,14 @@ impl Translator {
         if !lost && (on_path(to) || on_path(from)) {
             return Verdict::Forward;
         }
-        if !segment.has(TcpFlags::RST) {
-            self.refuse(segment, MpTcpRst::UNSPECIFIED);
-        }
+        self.refuse(segment, Rst::NoConnection);
         Verdict::Drop(DropReason::NoConnection)
     }
 
-    /// RST in answer to a segment (RFC 9293 section 3.5.2); MPTCP ones hear why.
-    fn refuse(&mut self, segment: &Segment, reason: u8) {
-        let (seq, ack, flags) = if segment.has(TcpFlags::ACK) {
-            (segment.tcp.ack, 0, TcpFlags::RST)
-        } else {
-            let ack = segment.tcp.seq.wrapping_add(segment.sequence_len());
-            (0, ack, TcpFlags::RST | TcpFlags::ACK)
-        };
-        let mut options = flexcp_wire::OptionWriter::default();
-        if segment.options.mptcp {
-            let reset = MpTcpRst {
-                // RFC 8684 section 3.6: the client may try again later.
-                transient: reason == MpTcpRst::RESOURCES,
-                reason,
-            };
-            options.push(&TcpOption::Mptcp(MptcpOption::Reset(reset)));
-        }
-        let ends = Ends {
-            from: segment.destination(),
-            to: segment.source(),
-        };
-        let outgoing = Outgoing {
-            ends,
-            seq,
-            ack,
-            flags,
-            window: 0,
-            urgent: 0,
-            keep_ecn: false,
-            flow_label: segment.ip.flow_label,
-            options,
-        };
-        self.counters.packets_made += 1;
-        self.outbox.push_back(outgoing.own());
+    /// RST in answer to a segment (RFC 9293 section 3.5.2), not to another RST.
+    fn refuse(&mut self, segment: &Segment, cause: Rst) {
+        let reason = cause.reason();
+        refuse(&mut self.counters, &mut self.outbox, segment, cause, reason);
     }
 
     /// After a connection has handled something: flows that it gave up leave the table, and its next

@@ -1,11 +1,13 @@
 //! The daemon's end of the control socket.
 
+use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use flexcp_io::Reasons;
+use flexcp_translator::Causes;
 use rustix::fs::Mode;
 use tracing::{debug, warn};
 
@@ -139,10 +141,12 @@ fn carry_out(
 fn stats(workers: &[WorkerHandle], reasons: Option<&Reasons>) -> Result<Stats, Gone> {
     let [mut counters, mut drops, mut carrier, mut offload] = [const { Numbers(Vec::new()) }; 4];
     let [mut unaccounted, mut gauges] = [const { Numbers(Vec::new()) }; 2];
+    let mut causes = BTreeMap::new();
     for worker in workers {
         let snapshot = worker.stats()?;
         counters.add(snapshot.counters.iter());
         drops.add(snapshot.drops.iter());
+        add_causes(&mut causes, &snapshot.counters.causes);
         carrier.add(snapshot.carrier.iter());
         unaccounted.add(Unaccounted::of(&snapshot).iter());
         gauges.add(snapshot.gauges.iter());
@@ -165,12 +169,22 @@ fn stats(workers: &[WorkerHandle], reasons: Option<&Reasons>) -> Result<Stats, G
         version: VERSION,
         counters,
         drops,
+        causes,
         carrier,
         offload,
         unaccounted,
         gauges,
         connections,
     })
+}
+
+/// Adds one worker's decisions, grouped.
+fn add_causes(groups: &mut BTreeMap<String, Numbers>, causes: &Causes) {
+    for (decision, cause, count) in causes.iter() {
+        let group = groups.entry(decision.into());
+        let group = group.or_insert_with(|| Numbers(Vec::new()));
+        group.add([(cause, count)].into_iter());
+    }
 }
 
 fn connections(workers: &[WorkerHandle], services: &[Named]) -> Result<Connections, Gone> {

@@ -167,6 +167,10 @@ fn stats_of_several_workers_are_summed() {
     let declared: Vec<_> = Counters::default().iter().map(|(name, _)| name).collect();
     assert_eq!(names, declared);
     assert_eq!(stats.drops.0.len(), Drops::default().iter().count());
+    // Grouped by decision: nothing has asked for MPTCP here.
+    assert_eq!(stats.causes.len(), 8);
+    let plain = stats.counters.get("plain_syn");
+    assert_eq!(stats.causes["plain_syn"].get("no_option"), plain);
     assert_eq!(stats.carrier.get("send_failed"), Some(4));
     // Ten packets came to each translator, which says of none what became of it.
     assert_eq!(stats.unaccounted.get("translated"), Some(20));

@@ -1,5 +1,6 @@
 //! What `flexcp show` shows. Numbers are raw (bytes, microseconds); addresses are strings.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -20,6 +21,9 @@ pub struct Stats {
     pub counters: Numbers,
     /// Packets dropped, by the names of [`flexcp_translator::DropReason`].
     pub drops: Numbers,
+    /// What has been decided, and for each decision why, by the names of [`flexcp_translator::Causes`].
+    #[serde(default)]
+    pub causes: BTreeMap<String, Numbers>,
     /// What passed FlexCP's device and what went wrong there, by the names of
     /// [`CarrierCounters`](crate::worker::CarrierCounters).
     pub carrier: Numbers,

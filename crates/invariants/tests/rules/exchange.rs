@@ -15,8 +15,8 @@ pub(crate) const ISN_CLIENT: u32 = u32::MAX - 50;
 pub(crate) const ISN_SERVER: u32 = 5000;
 pub(crate) const ISN_JOIN: u32 = 70_000;
 pub(crate) const ISN_JOIN_PROXY: u32 = u32::MAX - 3;
-const KEY_PROXY: u64 = 0x1111;
-const KEY_CLIENT: u64 = 0x2222;
+pub(crate) const KEY_PROXY: u64 = 0x1111;
+pub(crate) const KEY_CLIENT: u64 = 0x2222;
 
 /// Where a packet goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -213,12 +213,23 @@ impl Exchange {
         Self::opened(clocks, options, Some(capable(keys)))
     }
 
-    /// The same with something else in the client's third packet.
-    pub(crate) fn opened(clocks: bool, options: Options, proof: Option<MptcpOption>) -> Self {
-        let mut exchange = Self {
+    /// Nothing has passed.
+    pub(crate) fn start(options: Options) -> Self {
+        Self {
             checker: Checker::new(options, None),
             time: 0,
-        };
+        }
+    }
+
+    /// Some time passes, in milliseconds.
+    pub(crate) const fn wait(mut self, millis: u64) -> Self {
+        self.time += millis * 1000;
+        self
+    }
+
+    /// The same with something else in the client's third packet.
+    pub(crate) fn opened(clocks: bool, options: Options, proof: Option<MptcpOption>) -> Self {
+        let mut exchange = Self::start(options);
         let stamp = |val, ecr| clocks.then_some((val, ecr));
         let syn_options = |scale| {
             vec![

@@ -6,6 +6,7 @@
 )]
 
 mod broken;
+mod causes;
 mod clean;
 mod exchange;
 mod hostile;

@@ -187,6 +187,24 @@ impl Client {
         self.phase == Phase::Closed && self.subflows.iter().all(|s| s.state == State::Closed)
     }
 
+    /// What moves while the connection goes on: bytes both ways, and subflows that are over once no byte is left.
+    #[must_use]
+    pub(crate) fn progress(&self) -> u64 {
+        let over = self.subflows.iter().filter(|s| s.state == State::Closed);
+        let closed = if self.phase == Phase::Closed {
+            over.count() as u64
+        } else {
+            0
+        };
+        self.una + self.data_in + self.reader.read + closed
+    }
+
+    /// Whether it uses MPTCP.
+    #[must_use]
+    pub(crate) const fn asks_for_mptcp(&self) -> bool {
+        self.plan.enabled
+    }
+
     /// All data is acknowledged, DATA_FIN included.
     fn has_sent_all(&self) -> bool {
         self.wants_close && self.una == self.app.writes + 1

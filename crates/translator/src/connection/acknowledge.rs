@@ -100,6 +100,10 @@ impl Connection {
             return None;
         }
         let acked = data_ack.after(self.down_acked);
+        if acked {
+            // What the server may repeat from now on is something else.
+            self.stuck = None;
+        }
         self.down_acked = self.down_acked.max(data_ack);
         self.client_window = self.client_window.max(window);
         let edge = data_ack.add(u64::from(window));

@@ -9,6 +9,7 @@ use flexcp_wire::{Dsn, MpFastClose, MpTcpRst, MptcpOption, Ssn, TcpFlags, TcpOpt
 
 use super::{Connection, Context, INITIAL, Phase, Subflow, SubflowIndex, SubflowState};
 use crate::auth::same_key;
+use crate::cause::{Fallback, Rst};
 use crate::counters::DropReason;
 use crate::frame::{Frame, Verdict};
 use crate::segment::Segment;
@@ -233,12 +234,12 @@ impl Connection {
     }
 
     /// FlexCP gives a subflow up.
-    pub(crate) fn reset_subflow(&mut self, ctx: &mut Context<'_>, index: SubflowIndex, reason: u8) {
+    pub(crate) fn reset_subflow(&mut self, ctx: &mut Context<'_>, index: SubflowIndex, cause: Rst) {
         if !self.subflow(index).lives() {
             return;
         }
-        ctx.counters.mp_rst_tx += 1;
-        self.send_reset(ctx, index, reason);
+        let reason = cause.reason();
+        self.send_reset(ctx, index, cause, reason);
         self.close_subflow(ctx, index);
         let subflow = self.subflow_mut(index);
         subflow.given_up = Some(reason);
@@ -254,13 +255,13 @@ impl Connection {
         }
         for index in self.indices() {
             if let Some(reason) = self.subflow(index).given_up {
-                self.send_reset(ctx, index, reason);
+                self.send_reset(ctx, index, Rst::Repeated, reason);
             }
         }
     }
 
-    fn send_reset(&self, ctx: &mut Context<'_>, index: SubflowIndex, reason: u8) {
-        let mut outgoing = self.own_down(index, TcpFlags::RST | TcpFlags::ACK);
+    fn send_reset(&self, ctx: &mut Context<'_>, index: SubflowIndex, cause: Rst, reason: u8) {
+        let mut outgoing = self.own_down(index, TcpFlags::ACK);
         let reset = MpTcpRst {
             transient: reason != MpTcpRst::MPTCP_ERROR,
             reason,
@@ -268,7 +269,7 @@ impl Connection {
         outgoing
             .options
             .push(&TcpOption::Mptcp(MptcpOption::Reset(reset)));
-        ctx.send(outgoing.own());
+        ctx.reset(outgoing, cause);
     }
 
     /// The client resets one subflow. Believed at the exact number only (RFC 5961 section 3.2); another
@@ -326,11 +327,10 @@ impl Connection {
             return Verdict::Drop(DropReason::NotAuthenticated);
         }
         ctx.counters.mp_fastclose_rx += 1;
-        self.reset_server(ctx);
+        self.reset_server(ctx, Rst::FastClose);
         for index in self.indices() {
             if self.subflow(index).lives() {
-                let outgoing = self.own_down(index, TcpFlags::RST | TcpFlags::ACK);
-                ctx.send(outgoing.own());
+                ctx.reset(self.own_down(index, TcpFlags::ACK), Rst::FastClose);
             }
         }
         self.phase = Phase::Reset(ctx.now + ctx.config.timeouts.linger);
@@ -354,24 +354,24 @@ impl Connection {
             // It has all data and has forgotten the connection: the client's last ACK reached it twice.
             return Verdict::Consume;
         }
-        self.fast_close_all(ctx);
+        self.fast_close_all(ctx, Rst::ServerReset);
         self.phase = Phase::Reset(ctx.now + ctx.config.timeouts.linger);
         Verdict::Consume
     }
 
     /// RST with `MP_FASTCLOSE` on every subflow.
-    fn fast_close_all(&self, ctx: &mut Context<'_>) {
+    fn fast_close_all(&self, ctx: &mut Context<'_>, cause: Rst) {
         let told = self.subflows.iter().any(Subflow::lives);
         ctx.counters.mp_fastclose_tx += u64::from(told);
         for index in self.indices() {
             if self.subflow(index).lives() {
-                self.send_fast_close(ctx, index, self.subflow(index).snd_next);
+                self.send_fast_close(ctx, index, self.subflow(index).snd_next, cause);
             }
         }
     }
 
-    fn send_fast_close(&self, ctx: &mut Context<'_>, index: SubflowIndex, seq: Ssn) {
-        let mut outgoing = self.own_down(index, TcpFlags::RST | TcpFlags::ACK);
+    fn send_fast_close(&self, ctx: &mut Context<'_>, index: SubflowIndex, seq: Ssn, cause: Rst) {
+        let mut outgoing = self.own_down(index, TcpFlags::ACK);
         outgoing.seq = seq.0;
         if let Some(remote) = self.remote {
             let option = MpFastClose { key: remote.key };
@@ -379,25 +379,24 @@ impl Connection {
                 .options
                 .push(&TcpOption::Mptcp(MptcpOption::FastClose(option)));
         }
-        ctx.send(outgoing.own());
+        ctx.reset(outgoing, cause);
     }
 
     /// RST to the server.
-    pub(crate) fn reset_server(&self, ctx: &mut Context<'_>) {
-        let outgoing = self.own_up(self.bare_seq_up(), TcpFlags::RST | TcpFlags::ACK);
-        ctx.send(outgoing.own());
+    pub(crate) fn reset_server(&self, ctx: &mut Context<'_>, cause: Rst) {
+        ctx.reset(self.own_up(self.bare_seq_up(), TcpFlags::ACK), cause);
     }
 
     /// RST to the server before the client has shown that it is there: the SYN is all that was sent.
     pub(crate) fn reset_half_open(&self, ctx: &mut Context<'_>) {
-        let outgoing = self.own_up(self.isn_client.add(1), TcpFlags::RST);
-        ctx.send(outgoing.own());
+        let outgoing = self.own_up(self.isn_client.add(1), TcpFlags::default());
+        ctx.reset(outgoing, Rst::Evicted);
     }
 
     /// Ends a connection that nobody uses any more.
-    pub(crate) fn reset_both(&self, ctx: &mut Context<'_>) {
-        self.fast_close_all(ctx);
-        self.reset_server(ctx);
+    pub(crate) fn reset_both(&self, ctx: &mut Context<'_>, cause: Rst) {
+        self.fast_close_all(ctx, cause);
+        self.reset_server(ctx, cause);
     }
 
     /// A packet of the client's after the reset: it has not got it, or not believed it because data was
@@ -409,7 +408,7 @@ impl Connection {
         segment: &Segment,
     ) -> Verdict {
         if !segment.has(TcpFlags::RST) && segment.has(TcpFlags::ACK) {
-            self.send_fast_close(ctx, index, Ssn(segment.tcp.ack));
+            self.send_fast_close(ctx, index, Ssn(segment.tcp.ack), Rst::AfterReset);
         }
         Verdict::Consume
     }
@@ -421,8 +420,8 @@ impl Connection {
         segment: &Segment,
     ) -> Verdict {
         if !segment.has(TcpFlags::RST) && segment.has(TcpFlags::ACK) {
-            let outgoing = self.own_up(TcpSeq(segment.tcp.ack), TcpFlags::RST | TcpFlags::ACK);
-            ctx.send(outgoing.own());
+            let outgoing = self.own_up(TcpSeq(segment.tcp.ack), TcpFlags::ACK);
+            ctx.reset(outgoing, Rst::AfterReset);
         }
         Verdict::Consume
     }
@@ -436,13 +435,14 @@ impl Connection {
         index: SubflowIndex,
         segment: &Segment,
         frame: &mut Frame<'_>,
+        cause: Fallback,
     ) -> Verdict {
         if !self.identity || index != INITIAL {
-            self.reset_subflow(ctx, index, MpTcpRst::MPTCP_ERROR);
+            self.reset_subflow(ctx, index, Rst::LateFallback);
             return Verdict::Drop(DropReason::NoMapping);
         }
         self.phase = Phase::Fallback;
-        ctx.counters.fallback_established += 1;
+        ctx.counters.decide(cause);
         self.relay_up(ctx, segment, frame)
     }
 
@@ -454,7 +454,7 @@ impl Connection {
         frame: &mut Frame<'_>,
     ) -> Verdict {
         self.phase = Phase::Fallback;
-        ctx.counters.fallback_established += 1;
+        ctx.counters.decide(Fallback::ServerFin);
         self.relay_down(ctx, segment, frame)
     }
 
@@ -479,6 +479,6 @@ impl Connection {
                 .push(&TcpOption::Mptcp(MptcpOption::Fail(fail)));
             ctx.send(outgoing.own());
         }
-        self.fall_back_up(ctx, index, segment, frame)
+        self.fall_back_up(ctx, index, segment, frame, Fallback::Fail)
     }
 }

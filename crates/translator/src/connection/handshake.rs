@@ -11,6 +11,7 @@ use flexcp_wire::{
 use super::clock::{ServerClock, SubflowClock};
 use super::{Connection, Context, INITIAL, Phase, SubflowState};
 use crate::auth::{Key, same_key};
+use crate::cause::PlainSyn;
 use crate::counters::DropReason;
 use crate::frame::{Frame, Verdict};
 use crate::segment::{Options, Outgoing, Segment};
@@ -36,26 +37,32 @@ pub(crate) enum Request {
     /// MPTCP that FlexCP can translate.
     Mptcp,
     /// Plain TCP, or something that has to pass as such.
-    Plain,
+    Plain(PlainSyn),
 }
 
 /// Sorts a SYN. Another version, no HMAC-SHA-256, the extensibility flag (RFC 8684 section 3.1), DSS
 /// checksums, data in the SYN, and an MSS that leaves no room pass as plain TCP.
 pub(crate) fn request(syn: &Segment) -> Request {
     let Some(capable) = &syn.options.capable else {
-        return Request::Plain;
+        return Request::Plain(PlainSyn::NoOption);
     };
-    let flags = capable.flags;
-    let honoured = capable.version == 1
-        && capable.keys == CapableKeys::Syn
-        && flags.0 & CapableFlags::HMAC_SHA256.0 != 0
-        && flags.0 & (CapableFlags::EXTENSIBILITY.0 | CapableFlags::CHECKSUM.0) == 0;
-    let roomy = syn.options.mss.is_none_or(|mss| mss >= MIN_MSS);
-    if honoured && roomy && syn.payload.is_empty() {
-        Request::Mptcp
+    let has = |flag: CapableFlags| capable.flags.0 & flag.0 != 0;
+    let cause = if capable.version != 1 {
+        PlainSyn::Version
+    } else if capable.keys != CapableKeys::Syn {
+        PlainSyn::Keys
+    } else if has(CapableFlags::CHECKSUM) {
+        PlainSyn::Checksum
+    } else if !has(CapableFlags::HMAC_SHA256) || has(CapableFlags::EXTENSIBILITY) {
+        PlainSyn::Algorithm
+    } else if !syn.payload.is_empty() {
+        PlainSyn::Data
+    } else if syn.options.mss.is_some_and(|mss| mss < MIN_MSS) {
+        PlainSyn::SmallMss
     } else {
-        Request::Plain
-    }
+        return Request::Mptcp;
+    };
+    Request::Plain(cause)
 }
 
 /// FlexCP's own `MP_CAPABLE`: version 1, no checksums.

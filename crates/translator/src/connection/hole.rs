@@ -8,9 +8,10 @@
 use core::num::NonZeroU8;
 use core::time::Duration;
 
-use flexcp_wire::{DataNumber, DssMapping, MpTcpRst, Ssn, TcpFlags};
+use flexcp_wire::{DataNumber, DssMapping, Ssn, TcpFlags};
 
 use super::{Connection, Context, Phase, SubflowIndex};
+use crate::cause::Rst;
 use crate::dtree::Mapping;
 use crate::time::Instant;
 
@@ -148,7 +149,7 @@ impl Connection {
                 self.subflow_mut(index).filler = None;
             } else if filler.in_vain >= MAX_IN_VAIN && heard && self.phase == Phase::Established {
                 // After the end only FlexCP's FIN waits behind the hole, and nobody would repeat a RST.
-                self.reset_subflow(ctx, index, MpTcpRst::BAD_PERFORMANCE);
+                self.reset_subflow(ctx, index, Rst::Hole);
             } else {
                 self.fill(ctx, index);
             }

@@ -12,6 +12,7 @@ use super::clock::SubflowClock;
 use super::handshake::MIN_MSS;
 use super::{Connection, Context, INITIAL, Phase, Subflow, SubflowIndex, SubflowState};
 use crate::auth::{join_hmac, same_hmac};
+use crate::cause::{JoinEvicted, JoinRefused, Rst};
 use crate::config::{Announce, Limits};
 use crate::counters::DropReason;
 use crate::frame::Verdict;
@@ -30,7 +31,7 @@ impl Connection {
         &mut self,
         ctx: &mut Context<'_>,
         segment: &Segment,
-    ) -> Result<SubflowIndex, DropReason> {
+    ) -> Result<SubflowIndex, JoinRefused> {
         let Some(MpJoin::Syn {
             backup,
             address_id,
@@ -38,17 +39,23 @@ impl Connection {
             ..
         }) = segment.options.join
         else {
-            return Err(DropReason::Unexpected);
+            return Err(JoinRefused::Malformed);
         };
         let roomy = segment.options.mss.is_none_or(|mss| mss >= MIN_MSS);
         // Without SACK nothing says which later data the server holds, so a subflow that carries some could
         // never be ACKed while another one misses what comes before.
         let alone = self.server.sack || !self.subflows.iter().any(Subflow::carries);
-        if !self.is_joinable() || !roomy || !alone {
-            return Err(DropReason::Unexpected);
+        if !self.is_joinable() {
+            return Err(JoinRefused::State);
         }
-        if self.is_full(&ctx.config.limits) {
-            return Err(DropReason::LimitReached);
+        if !roomy {
+            return Err(JoinRefused::SmallMss);
+        }
+        if !alone {
+            return Err(JoinRefused::NoSack);
+        }
+        if let Some(limit) = self.full(&ctx.config.limits) {
+            return Err(limit);
         }
         let isn = Ssn(ctx.secrets.next_u32());
         let mut subflow = Subflow::new(ctx.now, segment, isn);
@@ -68,23 +75,27 @@ impl Connection {
             _ => None,
         };
         let Some(index) = self.seat(subflow) else {
-            return Err(DropReason::LimitReached);
+            return Err(JoinRefused::Subflows);
         };
         ctx.counters.mp_join_syn_rx += 1;
         self.send_join_syn_ack(ctx, index);
         Ok(index)
     }
 
-    fn is_full(&self, limits: &Limits) -> bool {
+    /// Which limit leaves no room for a join.
+    fn full(&self, limits: &Limits) -> Option<JoinRefused> {
         let count = |has: fn(&Subflow) -> bool| self.subflows.iter().filter(|s| has(s)).count();
         let joining = count(|s| s.state == SubflowState::Joining);
-        count(Subflow::lives) >= limits.subflows.min(MAX_SLOTS) || joining >= limits.half_open_joins
+        if count(Subflow::lives) >= limits.subflows.min(MAX_SLOTS) {
+            return Some(JoinRefused::Subflows);
+        }
+        (joining >= limits.half_open_joins).then_some(JoinRefused::HalfOpenJoins)
     }
 
     /// Before a join of a connection that has all it may have: lets go of the oldest other join that an
     /// honest client would have completed by now.
     pub(crate) fn make_room_for_join(&mut self, ctx: &mut Context<'_>, segment: &Segment) {
-        if self.is_full(&ctx.config.limits) {
+        if self.full(&ctx.config.limits).is_some() {
             self.evict_join(ctx, segment.ip.src);
         }
         // The flow of whoever had the slot before.
@@ -97,7 +108,7 @@ impl Connection {
 
     /// Whether there is room for a join.
     fn takes_joins(&self, limits: &Limits) -> bool {
-        self.is_joinable() && !self.is_full(limits)
+        self.is_joinable() && self.full(limits).is_none()
     }
 
     /// Whether joins have a place. Also after the end: a client whose subflows are gone before it has heard of
@@ -114,15 +125,20 @@ impl Connection {
             proved.any(|subflow| subflow.remote.addr().ip() == addr)
         };
         let is_known = knows(from);
+        let stale = |subflow: &Subflow| ctx.now.since(subflow.opened) >= STALE_JOIN;
         let gives_way = |&index: &SubflowIndex| {
             let subflow = self.subflow(index);
-            let stale = ctx.now.since(subflow.opened) >= STALE_JOIN;
             let stranger = is_known && !knows(subflow.remote.addr().ip());
-            subflow.state == SubflowState::Joining && (stale || stranger)
+            subflow.state == SubflowState::Joining && (stale(subflow) || stranger)
         };
         let oldest = self.indices().filter(gives_way);
         let oldest = oldest.min_by_key(|&index| self.subflow(index).opened);
         if let Some(index) = oldest {
+            ctx.counters.decide(if stale(self.subflow(index)) {
+                JoinEvicted::Stale
+            } else {
+                JoinEvicted::Stranger
+            });
             self.close_subflow(ctx, index);
         }
     }
@@ -241,7 +257,7 @@ impl Connection {
         }
         let Some(MpJoin::Ack { hmac }) = &segment.options.join else {
             // Somebody on the path takes the options away (RFC 8684 section 3.2).
-            self.reset_subflow(ctx, index, flexcp_wire::MpTcpRst::MPTCP_ERROR);
+            self.reset_subflow(ctx, index, Rst::NoProof);
             return Verdict::Drop(DropReason::NotAuthenticated);
         };
         let remote = self.remote.map_or(0, |key| key.key);
@@ -249,7 +265,7 @@ impl Connection {
         let expected = join_hmac(remote, self.local.key, nonce_remote, nonce_local);
         if !same_hmac(hmac, &expected[..hmac.len()]) {
             ctx.counters.mp_join_ack_hmac_failure += 1;
-            self.reset_subflow(ctx, index, flexcp_wire::MpTcpRst::PROHIBITED);
+            self.reset_subflow(ctx, index, Rst::WrongHmac);
             return Verdict::Drop(DropReason::NotAuthenticated);
         }
         self.subflow_mut(index).heard(ctx.now, segment);

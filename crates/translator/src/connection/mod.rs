@@ -34,6 +34,7 @@ pub(crate) use self::icmp::IcmpVerdict;
 pub(crate) use self::plain::relay;
 pub(crate) use self::subflow::{Subflow, SubflowState};
 use crate::auth::{Key, SecretStream};
+use crate::cause::Rst;
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::endpoint::Endpoint;
@@ -502,11 +503,11 @@ impl Connection {
             }
             Phase::Established => {
                 let abandoned = self.abandoned();
-                if over(self.last_packet, timeouts.idle)
-                    || abandoned.is_some_and(|since| over(since, timeouts.rejoin))
-                {
+                let idle = over(self.last_packet, timeouts.idle);
+                if idle || abandoned.is_some_and(|since| over(since, timeouts.rejoin)) {
                     // An end that does not believe the RST's number says which one it will.
-                    self.reset_both(ctx);
+                    let cause = if idle { Rst::Idle } else { Rst::Abandoned };
+                    self.reset_both(ctx, cause);
                     self.phase = Phase::Reset(ctx.now + timeouts.linger);
                     return true;
                 }

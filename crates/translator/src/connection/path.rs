@@ -1,9 +1,10 @@
 //! Paths: which subflow carries what goes down, and the client's and FlexCP's signals about addresses (RFC 8684 sections 3.3.8 and 3.4).
 
-use flexcp_wire::{AddAddr, Dsn, MpJoin, MpTcpRst, MptcpOption, RemoveAddr, TcpFlags, TcpOption};
+use flexcp_wire::{AddAddr, Dsn, MpJoin, MptcpOption, RemoveAddr, TcpFlags, TcpOption};
 
 use super::{Connection, Context, INITIAL, Subflow, SubflowIndex, SubflowState};
 use crate::auth::{add_addr_hmac, same_hmac};
+use crate::cause::{self, Rst, SubflowSwitch};
 use crate::config::Announce;
 use crate::segment::Segment;
 
@@ -17,9 +18,17 @@ impl Connection {
     pub(crate) fn usable_active(&mut self, ctx: &mut Context<'_>) -> Option<SubflowIndex> {
         let active = self.subflow(self.active);
         let leaving = |subflow: &Subflow| subflow.fin_remote.is_some();
-        if active.carries() && !active.suspect && !active.backup && !leaving(active) {
+        let cause = if !active.carries() {
+            SubflowSwitch::Closed
+        } else if leaving(active) {
+            SubflowSwitch::Leaving
+        } else if active.suspect {
+            SubflowSwitch::Failed
+        } else if active.backup {
+            SubflowSwitch::Backup
+        } else {
             return Some(self.active);
-        }
+        };
         let badness = |&index: &SubflowIndex| {
             let subflow = self.subflow(index);
             let elsewhere = index != self.active;
@@ -33,7 +42,7 @@ impl Connection {
             .min_by_key(badness)?;
         if best != self.active {
             self.active = best;
-            ctx.counters.subflow_switch += 1;
+            ctx.counters.decide(cause);
             self.fill_at_once(ctx, best);
         }
         Some(best)
@@ -60,7 +69,7 @@ impl Connection {
             return active;
         };
         self.active = other;
-        ctx.counters.subflow_switch += 1;
+        ctx.counters.decide(SubflowSwitch::Room);
         other
     }
 
@@ -125,7 +134,7 @@ impl Connection {
         self.tried_other = ctx.now;
         if next != self.active {
             self.active = next;
-            ctx.counters.subflow_switch += 1;
+            ctx.counters.decide(SubflowSwitch::Turn);
         }
     }
 
@@ -217,7 +226,7 @@ impl Connection {
             let id = self.subflow(index).address_id;
             // One that still brings packets has its address.
             if index != self.heard && remove.ids().contains(&id) {
-                self.reset_subflow(ctx, index, MpTcpRst::UNSPECIFIED);
+                self.reset_subflow(ctx, index, Rst::AddressRemoved);
             }
         }
     }
@@ -248,6 +257,7 @@ impl Connection {
             // The client does not want it.
             self.announce.pending &= self.announce.pending.wrapping_sub(1);
             self.announce.copies = 0;
+            ctx.counters.decide(cause::AddAddr::GivenUp);
         }
         if self.announce.pending == 0 {
             self.announce.due = None;
@@ -255,6 +265,10 @@ impl Connection {
         }
         let pause = ctx.config.timeouts.add_addr * (1 << self.announce.copies);
         self.announce.due = Some(ctx.now + pause);
+        let cause = match self.announce.copies {
+            0 => cause::AddAddr::First,
+            _ => cause::AddAddr::Repeated,
+        };
         self.announce.copies += 1;
         let n = self.announce.pending.trailing_zeros();
         let announce = &ctx.config.services[usize::from(self.service)].announce;
@@ -263,7 +277,7 @@ impl Connection {
         };
         let id = u8::try_from(n + 1).unwrap_or(u8::MAX);
         let outgoing = self.add_addr(index, id, address);
-        ctx.counters.add_addr_tx += 1;
+        ctx.counters.decide(cause);
         ctx.send(outgoing.own());
     }
 

@@ -6,9 +6,10 @@
 
 use core::time::Duration;
 
-use flexcp_wire::{Dsn, MpTcpRst, Ssn};
+use flexcp_wire::{Dsn, Ssn};
 
 use super::{Connection, Context, SubflowIndex};
+use crate::cause::Rst;
 use crate::time::Instant;
 
 /// Longest mapping that is declared for one piece: it has to fit one IPv4 packet with all headers, and
@@ -94,7 +95,7 @@ impl Connection {
         self.stuck = None;
         let carries = |&index: &SubflowIndex| self.subflow(index).carries();
         let other = self.indices().filter(carries).find(|&i| i != active);
-        self.reset_subflow(ctx, other.unwrap_or(active), MpTcpRst::BAD_PERFORMANCE);
+        self.reset_subflow(ctx, other.unwrap_or(active), Rst::Stuck);
     }
 
     /// Whether data on this subflow waits for later data: it went down under a fresh SSN behind a byte

@@ -7,6 +7,7 @@ use flexcp_wire::{
 use super::acknowledge::{AckNews, DataBlocks};
 use super::clock::ServerClock;
 use super::{Connection, Context, INITIAL, Phase, SubflowIndex};
+use crate::cause::{Fallback, Rst};
 use crate::counters::DropReason;
 use crate::frame::{Frame, Verdict};
 use crate::segment::{Outgoing, Segment};
@@ -115,15 +116,17 @@ impl Connection {
             return self.handle_fail(ctx, index, segment, frame);
         }
         if self.has_left_mptcp(index, segment) {
-            return self.fall_back_up(ctx, index, segment, frame);
+            return self.fall_back_up(ctx, index, segment, frame, Fallback::NoOption);
         }
         let declared = match self.take_mapping(ctx, index, segment) {
-            Ok(Declared::Infinite) => return self.fall_back_up(ctx, index, segment, frame),
+            Ok(Declared::Infinite) => {
+                return self.fall_back_up(ctx, index, segment, frame, Fallback::Infinite);
+            }
             Ok(declared) => declared,
             Err(reason) => return Verdict::Drop(reason),
         };
         if self.subflow(index).up.len() > ctx.config.limits.mappings {
-            self.reset_subflow(ctx, index, flexcp_wire::MpTcpRst::TOO_MUCH_DATA);
+            self.reset_subflow(ctx, index, Rst::Mappings);
             return Verdict::Drop(DropReason::LimitReached);
         }
         let control = self.take_subflow_fin(ctx, index, segment) || control;
@@ -223,7 +226,7 @@ impl Connection {
         } = *mapping;
         if checksum.is_some() {
             // Not negotiated (RFC 8684 section 3.3).
-            self.reset_subflow(ctx, index, flexcp_wire::MpTcpRst::MPTCP_ERROR);
+            self.reset_subflow(ctx, index, Rst::DssChecksum);
             return Err(DropReason::BadMapping);
         }
         let dsn = match dsn {
@@ -604,7 +607,7 @@ impl Connection {
         if subflow.bare_acks < MAX_BARE_ACKS {
             return false;
         }
-        self.reset_subflow(ctx, index, flexcp_wire::MpTcpRst::MIDDLEBOX);
+        self.reset_subflow(ctx, index, Rst::Stripped);
         true
     }
 
@@ -633,12 +636,12 @@ impl Connection {
             // The client does not know yet; it will by the next data without a mapping. Until then it needs
             // data ACKs, or its window closes.
             self.acks_in_fallback = true;
-            return self.fall_back_up(ctx, index, segment, frame);
+            return self.fall_back_up(ctx, index, segment, frame, Fallback::NoMapping);
         }
         if segment.options.mptcp {
             return Verdict::Drop(DropReason::NoMapping);
         }
-        self.reset_subflow(ctx, index, flexcp_wire::MpTcpRst::MIDDLEBOX);
+        self.reset_subflow(ctx, index, Rst::NoMapping);
         Verdict::Drop(DropReason::NoMapping)
     }
 }

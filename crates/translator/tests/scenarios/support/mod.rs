@@ -4,6 +4,7 @@
 //! (`gives` what goes out, and `moved` the counters that moved). A scenario that ends with counters
 //! that moved and that nobody asked for fails.
 
+mod causes;
 mod icmp;
 mod judge;
 mod model;
@@ -97,7 +98,6 @@ impl Scenario {
     pub(crate) fn new(config: Config, seed: [u8; 32], net: Net) -> Self {
         let twins = [false, true].map(|works| Twin::new(config.clone(), seed, works));
         Self {
-            translator: Translator::new(config, seed),
             twins,
             compares: true,
             backlog: false,
@@ -106,11 +106,13 @@ impl Scenario {
             checker: Checker::new(
                 Options {
                     hostile: true,
+                    bounds: Some(causes::bounds(&config)),
                     ..Options::default()
                 },
                 None,
             ),
             closed: 0,
+            translator: Translator::new(config, seed),
             now: Instant::default(),
             headroom: HEADROOM,
             seen: (Counters::default(), Drops::default()),
@@ -302,6 +304,11 @@ impl Scenario {
         assert_eq!(drops(&after.1), drops(&before.1) + dropped);
 
         let done = finish(&mut self.translator, verdict, Some(&frame));
+        causes::judge(
+            &before.0,
+            &after.0,
+            &done.out[usize::from(verdict == Verdict::Forward)..],
+        );
         if self.backlog {
             self.translator.note_backlog();
         } else {
@@ -335,6 +342,7 @@ impl Scenario {
         };
         let translating = self.translating();
         self.checker.observe_timeout();
+        let before = *self.translator.counters();
         self.translator.handle_timeout(self.now);
         assert!(
             self.translator
@@ -343,6 +351,7 @@ impl Scenario {
             "timer left over"
         );
         let done = finish(&mut self.translator, Verdict::Consume, None);
+        causes::judge(&before, self.translator.counters(), &done.out);
         for twin in &mut self.twins {
             twin.timeout(self.now, &done);
         }

@@ -224,6 +224,7 @@ impl Twin {
             assert_same(ours, theirs);
         }
         assert_eq!(self.translator.drops(), other.drops());
+        assert_eq!(self.translator.counters().causes, other.counters().causes);
         let ours = self.translator.counters().iter();
         for ((name, ours), (_, theirs)) in ours.zip(other.counters().iter()) {
             assert!(

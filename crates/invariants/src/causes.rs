@@ -1,0 +1,508 @@
+//! Whether the wire shows a cause for what the proxy decides: RSTs, plain SYNs, refused joins, switches (I14 to I18).
+//!
+//! What stands here are necessary conditions: the proxy may have waited for more. None of them is met by a healthy
+//! client, subflow and path.
+
+use std::collections::VecDeque;
+
+use flexcp_wire::{CapableFlags, CapableKeys, MpCapable, MpJoin, TcpFlags};
+
+use crate::Rule;
+use crate::connection::{Connection, Mode, Report, Stream};
+use crate::packet::{Payload, View};
+use crate::subflow::Subflow;
+
+/// What the checker is told of the proxy's limits, and of its times in microseconds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Bounds {
+    /// Subflows of a connection.
+    pub subflows: usize,
+    /// Joins of a connection that are not complete.
+    pub joins: usize,
+    /// Runs of mappings of a subflow.
+    pub mappings: usize,
+    /// Connections, handshakes or ports may be used up: a SYN may pass as plain TCP or be refused, a handshake be let
+    /// go.
+    pub crowded: bool,
+    /// A handshake that does not complete; a join has a quarter of it.
+    pub half_open: u64,
+    /// A connection without subflows.
+    pub rejoin: u64,
+    /// A connection without packets.
+    pub idle: u64,
+    /// Before `ADD_ADDR` is repeated for the first time.
+    pub add_addr: u64,
+    /// A subflow that owes an answer, when its round-trip time is not known.
+    pub silence: u64,
+}
+
+/// Payload of a segment beside what options take: the smallest MSS of a client that is honoured.
+const MIN_MSS: u16 = 88 + 28;
+/// For so long the server has to repeat what no subflow delivers before one of them is given up: two seconds
+/// (ARCHITECTURE, "Placing the server's data").
+const STUCK: u64 = 2_000_000;
+/// So many fillers stay without an ACK before a subflow is given up.
+const FILLERS: u32 = 6;
+/// So many packets in a row come without an MPTCP option before something on the path is believed to strip them.
+const BARE: u32 = 3;
+/// What an answer may take beyond two round trips.
+const JITTER: u64 = 5_000;
+
+/// Whether a SYN asks for MPTCP that can be translated (RFC 8684 section 3.1): version 1, HMAC-SHA-256, no checksums,
+/// nothing that nobody knows yet, no data, and room in a segment.
+pub(crate) fn asks_for_mptcp(syn: &View<'_>) -> bool {
+    let options = &syn.options;
+    let roomy = options.mss.is_none_or(|mss| mss >= MIN_MSS);
+    options.capable.is_some_and(is_honoured) && roomy && syn.payload_len == 0
+}
+
+/// Whether the option alone asks for that.
+pub(crate) fn is_honoured(capable: MpCapable) -> bool {
+    let flags = capable.flags.0;
+    let odd = CapableFlags::EXTENSIBILITY.0 | CapableFlags::CHECKSUM.0;
+    let known = flags & CapableFlags::HMAC_SHA256.0 != 0 && flags & odd == 0;
+    capable.version == 1 && capable.keys == CapableKeys::Syn && known
+}
+
+/// What one subflow has shown.
+#[derive(Default, Debug)]
+pub(crate) struct Signs {
+    /// The client wants it as backup.
+    backup: bool,
+    /// The client's address id.
+    address_id: u8,
+    /// When the proxy answered its SYN last.
+    answered: u64,
+    /// The client's third packet proves nothing.
+    unproved: bool,
+    /// Packets of the client's in a row without an MPTCP option.
+    bare: u32,
+    /// What the client has done for which a subflow is reset.
+    offence: bool,
+    /// Fillers since the client's ACK moved on.
+    fillers: u32,
+    /// The proxy's FIN has gone down.
+    pub(crate) fin_out: bool,
+    /// Data on its way: its end, and when it went down.
+    under_way: VecDeque<(u64, u64)>,
+    /// The shortest round trip.
+    rtt: Option<u64>,
+    /// Since when nothing shows that what is outstanding arrives.
+    since: u64,
+    /// It has been silent for too long when the server sent something, and has ACKed nothing since.
+    late: bool,
+    /// Right edge of the client's window, as the subflow was told: in its own positions.
+    edge: u64,
+}
+
+/// An address that the proxy has announced.
+#[derive(Debug)]
+struct Announced {
+    id: u8,
+    copies: u32,
+    /// When the next copy is due, and the first moment at which that is late.
+    due: u64,
+    echoed: bool,
+}
+
+/// What a connection has shown.
+#[derive(Default, Debug)]
+pub(crate) struct Course {
+    /// The SYN asks for MPTCP that can be translated, and the client has not repeated it otherwise.
+    pub(crate) asks: bool,
+    /// The client has sent `MP_FASTCLOSE` with the right key.
+    fast_close: bool,
+    /// A SYN has come on a known flow, from a client that may be hostile: whether the proxy goes on with the connection
+    /// that was there or opens another cannot be told from outside.
+    pub(crate) unclear: bool,
+    /// The client opens another connection from the same place.
+    pub(crate) replaced: bool,
+    /// Since when the server repeats what the client waits for.
+    stuck: Option<u64>,
+    /// When the client was heard last on a subflow that was open.
+    heard: u64,
+    /// The subflow of the last new data that went down, and behind that.
+    carrier: usize,
+    carried: u64,
+    /// The carrier has given a reason to leave it since.
+    may_switch: bool,
+    announced: Vec<Announced>,
+}
+
+impl Subflow {
+    /// Whether it is established and no end has said that it will close.
+    fn is_open(&self) -> bool {
+        let resets = self.reset || self.refused;
+        self.established && !resets && self.client_fin.is_none()
+    }
+
+    /// Whether it takes a place among the subflows that a connection may have.
+    fn may_live(&self) -> bool {
+        !self.reset && !self.refused && self.isn_proxy.is_some()
+    }
+
+    /// The client's SYN.
+    pub(crate) fn note_opening(&mut self, syn: &View<'_>) {
+        if let Some(MpJoin::Syn {
+            backup, address_id, ..
+        }) = syn.options.join
+        {
+            (self.signs.backup, self.signs.address_id) = (backup, address_id);
+        }
+    }
+
+    /// Data goes down.
+    fn note_sent(&mut self, now: u64, end: u64) {
+        if self.client_ack >= self.proxy_sent {
+            self.signs.since = now;
+        }
+        self.signs.under_way.push_back((end, now));
+    }
+
+    /// The client's ACK has moved on from `old`, or it has sent an ACK alone.
+    fn note_answer(&mut self, now: u64, old: u64, bare: bool) {
+        let ack = self.client_ack;
+        let signs = &mut self.signs;
+        if ack > old || bare {
+            signs.since = now;
+        }
+        if ack > old {
+            signs.fillers = 0;
+            signs.late = false;
+        }
+        signs.late &= ack < self.proxy_sent;
+        while let Some(&(end, sent)) = signs.under_way.front()
+            && end <= ack
+        {
+            // Of all that this ACKs the last gives the shortest round trip, whichever the proxy has timed.
+            let rtt = now - sent;
+            signs.rtt = Some(signs.rtt.map_or(rtt, |least| least.min(rtt)));
+            signs.under_way.pop_front();
+        }
+    }
+
+    /// Whether its client owes an answer that is overdue. From the shortest round trip, as the proxy's estimate is
+    /// never below that; and never later than `silence`, as the proxy may not have timed anything.
+    fn is_overdue(&self, now: u64, silence: u64) -> bool {
+        let rtt = self.signs.rtt;
+        let limit = rtt.map_or(silence, |rtt| (2 * rtt + JITTER).min(silence));
+        self.client_ack < self.proxy_sent && now - self.signs.since >= limit
+    }
+}
+
+/// Whether a stream has come to its end, and the other side knows it.
+fn has_ended(stream: &Stream) -> bool {
+    stream.fin.is_some_and(|fin| stream.acked > fin)
+}
+
+impl Connection {
+    /// A client's packet on subflow `index`, when note has been taken of the rest; `old` is what it had ACKed before.
+    pub(crate) fn note_signs(&mut self, now: u64, index: usize, packet: &View<'_>, old: u64) {
+        let options = &packet.options;
+        if packet.has(TcpFlags::SYN) {
+            self.course.asks &= index != 0 || asks_for_mptcp(packet);
+            return;
+        }
+        let right = |key: u64| self.proxy_key == Some(key);
+        self.course.fast_close |= options.fast_close.is_some_and(right);
+        if packet.has(TcpFlags::RST) || self.mode != Mode::Translated {
+            return;
+        }
+        let identity = self.is_identity();
+        let subflow = &mut self.subflows[index];
+        if subflow.is_open() {
+            self.course.heard = now;
+        }
+        subflow.signs.bare = if options.mptcp {
+            0
+        } else {
+            subflow.signs.bare + 1
+        };
+        let proof = matches!(options.join, Some(MpJoin::Ack { .. }));
+        if !proof {
+            // What a join's third packet says of the window the proxy may not have noted.
+            let window = u64::from(packet.tcp.window) << subflow.window_scale;
+            let edge = subflow.down_at(packet.tcp.ack) + window;
+            subflow.signs.edge = subflow.signs.edge.max(edge);
+        }
+        subflow.note_answer(now, old, packet.payload_len == 0);
+        if let Some(backup) = options.prio {
+            subflow.signs.backup = backup;
+        }
+        subflow.signs.unproved |= !subflow.established && !proof;
+        let dss = options
+            .dss
+            .and_then(|dss| Some((dss.mapping?, dss.data_fin)));
+        let checksum = dss.is_some_and(|(mapping, _)| mapping.checksum.is_some());
+        let infinite = dss.is_some_and(|(mapping, data_fin)| mapping.len == 0 && !data_fin);
+        let leaves = infinite || options.fail;
+        let start = subflow.up_at(packet.tcp.seq);
+        let unmapped = packet.payload_len > 0
+            && !options.mptcp
+            && !identity
+            && subflow.up.find(start).is_none()
+            && start + packet.payload_len > subflow.ack_out;
+        subflow.signs.offence |= checksum || leaves || unmapped;
+        if let Some(remove) = &options.remove_addr {
+            for subflow in &mut self.subflows {
+                subflow.signs.offence |= remove.ids().contains(&subflow.signs.address_id);
+            }
+        }
+        if let Some(echo) = options.add_addr.filter(|add_addr| add_addr.echo) {
+            for announced in &mut self.course.announced {
+                announced.echoed |= announced.id == echo.id;
+            }
+        }
+    }
+
+    /// A server's packet, when note has been taken of the rest.
+    pub(crate) fn note_server_signs(&mut self, now: u64, packet: &View<'_>, silence: u64) {
+        if packet.payload_len == 0 && !packet.has(TcpFlags::FIN) {
+            return;
+        }
+        let start = self.down.at_seq(packet.tcp.seq);
+        let acked = self.down.acked;
+        let repeats = start <= acked && start + packet.payload_len > acked;
+        if repeats && acked < self.course.carried {
+            self.course.stuck.get_or_insert(now);
+        }
+        for subflow in &mut self.subflows {
+            subflow.signs.late |= subflow.is_overdue(now, silence);
+        }
+        let carrier = &self.subflows[self.course.carrier];
+        self.course.may_switch |= !carrier.is_open() || carrier.signs.late || carrier.signs.backup;
+    }
+
+    /// I17, and what goes down on a subflow: `to` is the data position of the payload.
+    pub(crate) fn judge_carrier(
+        &mut self,
+        index: usize,
+        to: u64,
+        packet: &View<'_>,
+        report: &mut Report<'_>,
+    ) {
+        let now = report.time;
+        let end = to + packet.payload_len;
+        let subflow = &mut self.subflows[index];
+        let at = subflow.down_at(packet.tcp.seq);
+        subflow.note_sent(now, at + packet.payload_len);
+        if matches!(packet.payload, Payload::Zeros) {
+            subflow.signs.fillers += 1;
+        }
+        if end <= self.course.carried {
+            return;
+        }
+        let from = self.course.carrier;
+        if from != index {
+            let before = &self.subflows[from];
+            let no_room = before.proxy_sent + packet.payload_len > before.signs.edge;
+            let left = self.course.may_switch || no_room;
+            report.expect(left || !self.is_judged(report), Rule::Switch, || {
+                let owes = before.proxy_sent - before.client_ack;
+                let mute = now - before.signs.since;
+                format!(
+                    "new data moves from subflow {from}, which owes {owes} bytes for {mute} us at a round trip of {:?} us, to {index} without cause",
+                    before.signs.rtt
+                )
+            });
+        }
+        self.course.carrier = index;
+        self.course.carried = end;
+        self.course.may_switch = false;
+    }
+
+    /// The client's data ACK has moved on.
+    pub(crate) const fn note_progress(&mut self) {
+        self.course.stuck = None;
+    }
+
+    /// Whether decisions have to have causes here: both ends have kept to the protocol.
+    fn is_judged(&self, report: &Report<'_>) -> bool {
+        report.bounds.is_some() && self.trusts_both() && !self.course.unclear
+    }
+
+    /// Whether the proxy may have let go of the connection.
+    fn may_be_gone(&self, now: u64, half_open: u64, idle: u64) -> bool {
+        let waits = self.mode == Mode::Handshake || !self.server_answered;
+        let silent = now.saturating_sub(self.last_packet);
+        let limit = if waits { half_open } else { idle };
+        self.over
+            || self.server_reset
+            || self.course.fast_close
+            || (has_ended(&self.up) && has_ended(&self.down))
+            || (self.mode == Mode::Plain && self.subflows[0].reset)
+            || silent >= limit
+    }
+
+    /// I14: a RST on subflow `index`, in answer to a packet of other than TCP if `foreign`.
+    pub(crate) fn judge_rst_down(&self, index: usize, foreign: bool, report: &mut Report<'_>) {
+        let Some(bounds) = report.bounds.filter(|_| self.is_judged(report)) else {
+            return;
+        };
+        let now = report.time;
+        let subflow = &self.subflows[index];
+        let signs = &subflow.signs;
+        // A refused join has a rule of its own.
+        let join = index > 0 && subflow.isn_proxy.is_none();
+        let known = join
+            || self.may_be_gone(now, bounds.half_open, bounds.idle)
+            || subflow.reset
+            || subflow.refused
+            || (subflow.client_fin.is_some() && signs.fin_out);
+        let pending = index > 0 && !(subflow.established && subflow.spoken);
+        let late = now.saturating_sub(signs.answered) >= bounds.half_open / 4;
+        let evicted = self.joins > subflow.turn;
+        let of_join = pending && (signs.unproved || late || evicted || self.mode == Mode::Plain);
+        // ICMP says that the server can't be reached, there is no room for the connection, or nobody serves the address
+        // that a hostile client connects to.
+        let unserved = self.hostile && self.server.is_none();
+        let opening = self.mode != Mode::Translated && index == 0;
+        let of_syn = opening && (foreign || bounds.crowded || unserved);
+        let offends = signs.offence
+            || (signs.bare >= BARE && !self.is_identity())
+            || subflow.up.len() > bounds.mappings
+            || signs.fillers >= FILLERS;
+        let stuck = self.course.stuck.is_some_and(|since| now - since >= STUCK);
+        let left = now.saturating_sub(self.course.heard) >= bounds.rejoin;
+        let cause = known || of_join || of_syn || offends || stuck || left;
+        report.expect(cause, Rule::Reset, || {
+            format!("a RST on subflow {index} without cause")
+        });
+    }
+
+    /// I14: a RST to the server, in answer to a client's if `relayed`.
+    pub(crate) fn judge_rst_up(&self, relayed: bool, report: &mut Report<'_>) {
+        let Some(bounds) = report.bounds.filter(|_| self.is_judged(report)) else {
+            return;
+        };
+        let now = report.time;
+        let opening = self.mode != Mode::Translated;
+        let relays = opening || self.may_fall_back;
+        let left = now.saturating_sub(self.course.heard) >= bounds.rejoin;
+        let cause = self.may_be_gone(now, bounds.half_open, bounds.idle)
+            || self.course.replaced
+            || (relays && relayed)
+            || (opening && bounds.crowded)
+            || (!opening && left);
+        report.expect(cause, Rule::Reset, || {
+            "a RST to the server without cause".into()
+        });
+    }
+
+    /// I15: the SYN/ACK to a client that asks for MPTCP.
+    pub(crate) fn judge_answer(&self, packet: &View<'_>, report: &mut Report<'_>) {
+        let crowded = report.bounds.is_none_or(|bounds| bounds.crowded);
+        let owed = self.course.asks && self.mode == Mode::Handshake && !crowded;
+        let kept = packet.options.capable.is_some() || !owed || !self.is_judged(report);
+        report.expect(kept, Rule::Plain, || {
+            "a SYN that asks for MPTCP is answered without".into()
+        });
+    }
+
+    /// The proxy has answered the SYN of subflow `index`.
+    pub(crate) fn note_answered(&mut self, now: u64, index: usize) {
+        self.subflows[index].signs.answered = now;
+    }
+
+    /// I16: the SYN of subflow `index`, a join, has not been answered with a SYN/ACK.
+    pub(crate) fn judge_refusal(&self, index: usize, report: &mut Report<'_>) {
+        let Some(bounds) = report.bounds.filter(|_| self.is_judged(report)) else {
+            return;
+        };
+        let now = report.time;
+        let subflow = &self.subflows[index];
+        let others = || {
+            self.subflows
+                .iter()
+                .enumerate()
+                .filter(|&(n, _)| n != index)
+        };
+        let living = others().filter(|(_, other)| other.may_live()).count();
+        let pending = |other: &Subflow| other.may_live() && !(other.established && other.spoken);
+        let joining = others().skip(1).filter(|(_, other)| pending(other)).count();
+        let small = subflow.mss < u64::from(MIN_MSS);
+        let gone = self.may_be_gone(now, bounds.half_open, bounds.idle)
+            || now.saturating_sub(self.course.heard) >= bounds.rejoin;
+        let cause = gone
+            || self.mode != Mode::Translated
+            || small
+            || !self.server_sack
+            || living >= bounds.subflows
+            || joining >= bounds.joins;
+        report.expect(cause, Rule::Join, || {
+            format!("the join of subflow {index} is refused without cause")
+        });
+    }
+
+    /// I16: the client has proved its keys on subflow `index`, and hears nothing.
+    pub(crate) fn judge_proof(&self, index: usize, report: &mut Report<'_>) {
+        let Some(bounds) = report.bounds.filter(|_| self.is_judged(report)) else {
+            return;
+        };
+        let now = report.time;
+        let subflow = &self.subflows[index];
+        let late = now.saturating_sub(subflow.signs.answered) >= bounds.half_open / 4;
+        let gone = self.may_be_gone(now, bounds.half_open, bounds.idle)
+            || now.saturating_sub(self.course.heard) >= bounds.rejoin;
+        let evicted = self.joins > subflow.turn;
+        let known = subflow.spoken || subflow.refused || subflow.reset || subflow.signs.unproved;
+        let cause = known || late || gone || evicted || self.mode != Mode::Translated;
+        report.expect(cause, Rule::Join, || {
+            format!("the proof of subflow {index} is not answered")
+        });
+    }
+
+    /// I18: an `ADD_ADDR` of the proxy's: one at a time, at most six copies, each after twice the pause before it, and
+    /// none after the echo.
+    pub(crate) fn judge_announcement(&mut self, id: u8, report: &mut Report<'_>) {
+        let Some(bounds) = report.bounds.filter(|_| self.is_judged(report)) else {
+            return;
+        };
+        let now = report.time;
+        let open = |other: &Announced| other.id != id && !other.echoed && other.copies < 6;
+        let alone = !self.course.announced.iter().any(open);
+        report.expect(alone, Rule::Announcement, || {
+            format!("address {id} is announced before the one before it has been echoed")
+        });
+        let announced = &mut self.course.announced;
+        let Some(known) = announced.iter_mut().find(|known| known.id == id) else {
+            announced.push(Announced {
+                id,
+                copies: 1,
+                due: now + bounds.add_addr,
+                echoed: false,
+            });
+            return;
+        };
+        let again = !known.echoed && known.copies < 6 && now >= known.due;
+        report.expect(again, Rule::Announcement, || {
+            format!("address {id} is announced again without need")
+        });
+        known.due = now + (bounds.add_addr << known.copies.min(16));
+        known.copies += 1;
+    }
+
+    /// I18: what is not echoed is announced again. Asked a second late, while a subflow is open that could carry it;
+    /// of a connection that ends nobody wants to know.
+    pub(crate) fn judge_silence(&mut self, report: &mut Report<'_>) {
+        const LATE: u64 = 1_000_000;
+        if self.course.announced.is_empty() || !self.is_judged(report) {
+            return;
+        }
+        let now = report.time;
+        let lives = self.mode == Mode::Translated
+            && !self.may_be_gone(now, u64::MAX, u64::MAX)
+            && self.subflows.iter().any(Subflow::is_open)
+            && self.up.fin.is_none()
+            && self.down.fin.is_none();
+        let late = |known: &Announced| !known.echoed && known.copies < 6 && now > known.due + LATE;
+        if let Some(known) = self.course.announced.iter_mut().find(|known| late(known)) {
+            let id = known.id;
+            // Once is enough.
+            known.echoed = true;
+            report.expect(!lives, Rule::Announcement, || {
+                format!("address {id} is not announced again")
+            });
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! Why FlexCP has decided as it has: each decision that an operator may ask about carries a cause.
+//!
+//! A decision is made in one place, [`Counters::decide`], which counts it and its cause. What leaves as a RST is made
+//! in one place too (`rst.rs`), which takes no segment without a cause.
+
+use crate::counters::Counters;
+
+macro_rules! decisions {
+    ($($(#[$doc:meta])* $decision:ident => $group:ident {
+        $($(#[$cause_doc:meta])* $cause:ident => $name:ident),* $(,)?
+    })*) => {
+        $(
+            $(#[$doc])*
+            #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+            pub enum $decision { $($(#[$cause_doc])* $cause),* }
+
+            impl $decision {
+                /// The causes' names, in declaration order.
+                const NAMES: &'static [&'static str] = &[$(stringify!($name)),*];
+            }
+
+            impl From<$decision> for Decision {
+                fn from(cause: $decision) -> Self {
+                    Self::$decision(cause)
+                }
+            }
+        )*
+
+        /// Something that FlexCP has decided, and why.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        pub enum Decision { $($(#[$doc])* $decision($decision)),* }
+
+        /// How often each decision was made, by its cause.
+        #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+        pub struct Causes { $($group: [u64; $decision::NAMES.len()]),* }
+
+        impl Causes {
+            const fn count(&mut self, decision: Decision) {
+                match decision {
+                    $(Decision::$decision(cause) => self.$group[cause as usize] += 1),*
+                }
+            }
+
+            /// How often this was decided for this cause.
+            #[must_use]
+            pub fn get(&self, decision: impl Into<Decision>) -> u64 {
+                match decision.into() {
+                    $(Decision::$decision(cause) => self.$group[cause as usize]),*
+                }
+            }
+
+            /// The decisions' names, and for each the name and the count of each cause.
+            pub fn iter(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
+                let groups = [$((stringify!($group), $decision::NAMES, &self.$group[..])),*];
+                groups.into_iter().flat_map(|(group, names, counts)| {
+                    names.iter().zip(counts).map(move |(&name, &count)| (group, name, count))
+                })
+            }
+        }
+    };
+}
+
+decisions! {
+    /// A SYN of a service goes on as plain TCP (RFC 8684 section 3.1).
+    PlainSyn => plain_syn {
+        /// It does not ask for MPTCP.
+        NoOption => no_option,
+        /// It asks for another version than 1.
+        Version => version,
+        /// It does not offer HMAC-SHA-256, or sets the extensibility flag.
+        Algorithm => algorithm,
+        /// It wants DSS checksums.
+        Checksum => checksum,
+        /// Its `MP_CAPABLE` carries keys, which a SYN's does not.
+        Keys => keys,
+        /// It carries data (TCP Fast Open).
+        Data => data,
+        /// Its MSS leaves no room beside the options.
+        SmallMss => small_mss,
+        /// A table is full.
+        Overload => overload,
+        /// The client has asked for MPTCP before and repeats its SYN without.
+        GivenUp => given_up,
+    }
+
+    /// A RST of FlexCP's own leaves. Those that an end sends and FlexCP passes on are not counted.
+    Rst => rst {
+        /// To a joined subflow: its third packet carries no `MP_JOIN`.
+        NoProof => no_proof,
+        /// To a joined subflow: the HMAC of its third packet is wrong.
+        WrongHmac => wrong_hmac,
+        /// To a subflow: the client has declared more mappings than FlexCP keeps.
+        Mappings => mappings,
+        /// To a subflow: its DSS has a checksum, which nobody has agreed on.
+        DssChecksum => dss_checksum,
+        /// To a subflow: its ACKs come without a data ACK, so something on the path takes options away.
+        Stripped => stripped,
+        /// To a subflow: its data comes without a mapping.
+        NoMapping => no_mapping,
+        /// To a subflow: the client leaves MPTCP, by `MP_FAIL` or an infinite mapping, when that is too late.
+        LateFallback => late_fallback,
+        /// To a subflow: no subflow can deliver what the server repeats.
+        Stuck => stuck,
+        /// To a subflow: its client does not ACK the filler that closes a hole.
+        Hole => hole,
+        /// To a subflow: its client has removed its address.
+        AddressRemoved => address_removed,
+        /// To a subflow that was reset before: its client may not have heard of it.
+        Repeated => repeated,
+        /// To a subflow, with `MP_FASTCLOSE`: the server has reset the connection.
+        ServerReset => server_reset,
+        /// To the server and every subflow: the client has sent `MP_FASTCLOSE`.
+        FastClose => fast_close,
+        /// To both ends: nothing has come for the idle time.
+        Idle => idle,
+        /// To both ends: the client has left no subflow and has not come back.
+        Abandoned => abandoned,
+        /// To the server: the client's end has gone and opens another connection from its place.
+        Replaced => replaced,
+        /// To the server: a handshake that is not complete makes room.
+        Evicted => evicted,
+        /// To an end that sends on after a reset.
+        AfterReset => after_reset,
+        /// To a client: its server can't be reached.
+        Unreachable => unreachable,
+        /// To a client: there is no room for its connection.
+        NoRoom => no_room,
+        /// To a client: its join is refused.
+        JoinRefused => join_refused,
+        /// To a client: no connection has the token of its join.
+        UnknownToken => unknown_token,
+        /// To a client: the subflow that its packet belongs to is over.
+        SubflowClosed => subflow_closed,
+        /// To a client: its join was pending when the connection fell back.
+        FellBack => fell_back,
+        /// To whoever sends what belongs to no connection.
+        NoConnection => no_connection,
+    }
+
+    /// A join with the token of a connection is refused (RFC 8684 section 3.2).
+    JoinRefused => join_refused {
+        /// The connection is not established, or has been reset.
+        State => state,
+        /// The SYN's MSS leaves no room beside the options.
+        SmallMss => small_mss,
+        /// The server does without SACK, and another subflow carries data.
+        NoSack => no_sack,
+        /// The connection has as many subflows as it may have.
+        Subflows => subflows,
+        /// As many joins of the connection as may be are not complete.
+        HalfOpenJoins => half_open_joins,
+        /// The segment is not an `MP_JOIN` SYN, or there is no slot.
+        Malformed => malformed,
+    }
+
+    /// What goes down moves to another subflow.
+    SubflowSwitch => subflow_switch {
+        /// The subflow's path counts as failed.
+        Failed => failed,
+        /// The subflow is over.
+        Closed => closed,
+        /// The client has closed its side of the subflow.
+        Leaving => leaving,
+        /// The client wants the subflow as backup.
+        Backup => backup,
+        /// The client has not heard of room for the data on the subflow.
+        Room => room,
+        /// All paths count as failed, and it is another one's turn.
+        Turn => turn,
+    }
+
+    /// A handshake that is not complete is let go before its time.
+    HalfOpenEvicted => half_open_evicted {
+        /// As many as may be are not complete, and it is stale.
+        Stale => stale,
+        /// As many as may be are not complete, and a plain connection needs a place.
+        Plain => plain,
+        /// The table of connections is full.
+        Connections => connections,
+        /// The ports towards the back ends are used up.
+        Ports => ports,
+    }
+
+    /// A join that is not complete is let go before its time.
+    JoinEvicted => join_evicted {
+        /// Another one needs the room, and an honest client would have completed it by now.
+        Stale => stale,
+        /// One from an address that the client has used needs the room, and this one comes from elsewhere.
+        Stranger => stranger,
+    }
+
+    /// What becomes of an address that is announced with `ADD_ADDR` (RFC 8684 section 3.4.1).
+    AddAddr => add_addr {
+        /// It is announced.
+        First => first,
+        /// It is announced again: no echo has come.
+        Repeated => repeated,
+        /// It is not announced again: the client does not want it.
+        GivenUp => given_up,
+    }
+
+    /// A connection falls back to TCP (RFC 8684 section 3.7).
+    Fallback => fallback {
+        /// The client answers the SYN/ACK without MPTCP.
+        Handshake => handshake,
+        /// The client's packets carry no MPTCP option any more.
+        NoOption => no_option,
+        /// The client declares an infinite mapping.
+        Infinite => infinite,
+        /// The client sends `MP_FAIL`.
+        Fail => fail,
+        /// The client's data comes without a mapping.
+        NoMapping => no_mapping,
+        /// The server ends the connection, and the client's last words were plain TCP.
+        ServerFin => server_fin,
+    }
+}
+
+impl Rst {
+    /// Whether FlexCP gives up a subflow with it, and not for the first time only.
+    pub(crate) const fn gives_up(self) -> bool {
+        (self as usize) < Self::Repeated as usize
+    }
+}
+
+impl Counters {
+    /// FlexCP decides something: the only place that counts decisions, with and without their causes.
+    pub(crate) fn decide(&mut self, decision: impl Into<Decision>) {
+        let decision = decision.into();
+        self.causes.count(decision);
+        let total = match decision {
+            Decision::PlainSyn(cause) => {
+                self.overload_plain += u64::from(cause == PlainSyn::Overload);
+                &mut self.plain_syn
+            }
+            Decision::Rst(cause) if cause.gives_up() => &mut self.mp_rst_tx,
+            Decision::JoinRefused(_) => &mut self.mp_join_refused,
+            Decision::SubflowSwitch(_) => &mut self.subflow_switch,
+            Decision::HalfOpenEvicted(_) => &mut self.half_open_evicted,
+            Decision::AddAddr(AddAddr::First | AddAddr::Repeated) => &mut self.add_addr_tx,
+            Decision::Fallback(Fallback::Handshake) => &mut self.fallback_handshake,
+            Decision::Fallback(_) => &mut self.fallback_established,
+            Decision::Rst(_) | Decision::JoinEvicted(_) | Decision::AddAddr(AddAddr::GivenUp) => {
+                return;
+            }
+        };
+        *total += 1;
+    }
+}
