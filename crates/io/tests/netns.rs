@@ -13,6 +13,8 @@ mod failure;
 mod host;
 #[path = "netns/offload.rs"]
 mod offload;
+#[path = "netns/offload_gso.rs"]
+mod offload_gso;
 #[path = "netns/offload_holes.rs"]
 mod offload_holes;
 #[path = "netns/offload_packets.rs"]
@@ -27,6 +29,8 @@ mod relay;
 mod steering;
 #[path = "netns/tables.rs"]
 mod tables;
+#[path = "netns/tap.rs"]
+mod tap;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
@@ -47,6 +51,7 @@ fn main() {
         failure::TESTS,
         offload::TESTS,
         offload_rules::TESTS,
+        offload_gso::TESTS,
         offload_holes::TESTS,
         offload_ups::TESTS,
         steering::TESTS,

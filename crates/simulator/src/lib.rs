@@ -12,6 +12,7 @@
 
 mod client;
 mod conversation;
+mod fresh;
 mod net;
 mod payload;
 mod proxy;
@@ -27,5 +28,6 @@ mod twin;
 mod world;
 
 pub use conversation::Conversation;
+pub use fresh::seeds;
 pub use proxy::{Kernel, Taken};
-pub use run::{Outcome, describe, run, run_at_once, run_lent, run_on, run_traced};
+pub use run::{Offloaded, Outcome, describe, run, run_at_once, run_lent, run_on, run_traced};

@@ -3,9 +3,12 @@
 
 use flexcp_invariants::Payload as Seen;
 use flexcp_translator::{Config, Frame, HEADROOM, Instant, Payload, Translator, Verdict};
-use flexcp_wire::{IpHeader, Offload, PacketLine, TcpHeader, TcpOptions};
+use flexcp_wire::{Gso, IpHeader, Offload, PacketLine, TcpHeader, TcpOptions};
 
 use crate::proxy::MAX_PACKET;
+
+/// A packet, and how it is to be cut into segments.
+type Sent = (Vec<u8>, Option<Gso>);
 
 /// The other translator, and what the one under test has sent for the packet in hand.
 #[derive(Debug)]
@@ -13,7 +16,7 @@ pub(crate) struct Twin {
     translator: Translator,
     frame: Vec<u8>,
     /// What the one under test sent.
-    sent: Vec<Vec<u8>>,
+    sent: Vec<Sent>,
     /// The first difference.
     pub(crate) difference: Option<String>,
 }
@@ -29,13 +32,19 @@ impl Twin {
     }
 
     /// The one under test sends a packet.
-    pub(crate) fn sends(&mut self, header: &[u8], payload: &Seen<'_>, len: usize) {
+    pub(crate) fn sends(
+        &mut self,
+        header: &[u8],
+        payload: &Seen<'_>,
+        len: usize,
+        gso: Option<Gso>,
+    ) {
         let mut packet = header.to_vec();
         match payload {
             Seen::Bytes(bytes) => packet.extend_from_slice(bytes),
             Seen::Zeros => packet.resize(header.len() + len, 0),
         }
-        self.sent.push(packet);
+        self.sent.push((packet, gso));
     }
 
     /// The packet that the one under test has handled comes in here, too.
@@ -47,7 +56,7 @@ impl Twin {
         let verdict = self.translator.handle_packet(Instant(now), &mut frame);
         let mut out = vec![];
         if verdict == Verdict::Forward {
-            out.push(frame.packet().to_vec());
+            out.push((frame.packet().to_vec(), frame.offload.gso));
         }
         self.transmit(Some(&frame), &mut out);
         self.frame = buffer;
@@ -67,7 +76,7 @@ impl Twin {
         self.compare(now, &out, false);
     }
 
-    fn transmit(&mut self, frame: Option<&Frame<'_>>, out: &mut Vec<Vec<u8>>) {
+    fn transmit(&mut self, frame: Option<&Frame<'_>>, out: &mut Vec<Sent>) {
         while let Some(transmit) = self.translator.poll_transmit() {
             let mut packet = transmit.header().to_vec();
             match (&transmit.payload, frame) {
@@ -77,21 +86,28 @@ impl Twin {
                 (Payload::Zeros(len), _) => packet.resize(packet.len() + len, 0),
                 _ => {}
             }
-            out.push(packet);
+            out.push((packet, transmit.offload.gso));
         }
     }
 
-    fn compare(&mut self, now: u64, out: &[Vec<u8>], by_kernel: bool) {
+    fn compare(&mut self, now: u64, out: &[Sent], by_kernel: bool) {
         let sent = std::mem::take(&mut self.sent);
         let same = if by_kernel {
             let pairs = sent.iter().zip(out);
-            sent.len() == out.len() && pairs.into_iter().all(|(a, b)| said(a) == said(b))
+            sent.len() == out.len()
+                && pairs
+                    .into_iter()
+                    .all(|((a, a_gso), (b, b_gso))| said(a) == said(b) && a_gso == b_gso)
         } else {
             sent == out
         };
         if !same && self.difference.is_none() {
-            let lines = |packets: &[Vec<u8>]| {
-                let line = |packet: &Vec<u8>| format!("\n    {}", PacketLine(packet));
+            let lines = |packets: &[Sent]| {
+                let line = |(packet, gso): &Sent| {
+                    let size =
+                        gso.map_or(String::new(), |gso| format!(" in segments of {}", gso.size));
+                    format!("\n    {}{size}", PacketLine(packet))
+                };
                 packets.iter().map(line).collect::<String>()
             };
             let who = if by_kernel {
