@@ -121,6 +121,11 @@ impl Proxy {
         self.twin.as_ref()?.difference.as_deref()
     }
 
+    /// Whether the twin has gone its own way: it filled a hole that is none.
+    pub(crate) fn filled_alone(&self) -> bool {
+        self.twin.as_ref().is_some_and(|twin| twin.filled_alone)
+    }
+
     /// From now on connections are lent to a fast path, which keeps them until they are taken back.
     pub(crate) fn lend(&mut self) {
         self.translator.set_fast_path(Box::new(Shelf::default()));

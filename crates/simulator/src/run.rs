@@ -83,6 +83,8 @@ pub struct Offloaded {
     pub packets: u64,
     /// Those of them that had several segments.
     pub trains: u64,
+    /// The translator without a fast path filled a hole that was none; behind that, nothing was compared.
+    pub parted: bool,
 }
 
 /// Runs a seed with the kernel's fast path under the translator. What leaves has to be what a translator without a
@@ -96,6 +98,7 @@ pub fn run_on(kernel: Box<dyn Kernel>, seed: u64, traced: bool) -> (Outcome, Off
     let offloaded = Offloaded {
         packets: world.proxy.offloaded,
         trains: world.proxy.offloaded_trains,
+        parted: world.proxy.filled_alone(),
     };
     (outcome, offloaded)
 }

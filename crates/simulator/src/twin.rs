@@ -19,6 +19,8 @@ pub(crate) struct Twin {
     sent: Vec<Sent>,
     /// The first difference.
     pub(crate) difference: Option<String>,
+    /// It has filled a hole that the one under test does not know of; from there on they are two.
+    pub(crate) filled_alone: bool,
 }
 
 impl Twin {
@@ -28,6 +30,7 @@ impl Twin {
             frame: vec![0; HEADROOM + MAX_PACKET],
             sent: vec![],
             difference: None,
+            filled_alone: false,
         }
     }
 
@@ -73,6 +76,10 @@ impl Twin {
         self.translator.handle_timeout(Instant(now));
         let mut out = vec![];
         self.transmit(None, &mut out);
+        // A data ACK on another subflow has overtaken the active one's ACK. The translator takes that for a hole that it may
+        // have to fill; the fast path does not watch for holes. As a rule none is there: what a lent connection has
+        // outstanding went down on the active subflow.
+        self.filled_alone |= self.sent.is_empty() && !out.is_empty() && out.iter().all(is_filler);
         self.compare(now, &out, false);
     }
 
@@ -101,7 +108,7 @@ impl Twin {
         } else {
             sent == out
         };
-        if !same && self.difference.is_none() {
+        if !same && self.difference.is_none() && !self.filled_alone {
             let lines = |packets: &[Sent]| {
                 let line = |(packet, gso): &Sent| {
                     let size =
@@ -124,6 +131,12 @@ impl Twin {
             ));
         }
     }
+}
+
+/// Whether a packet carries bytes of no meaning.
+fn is_filler((packet, _): &Sent) -> bool {
+    said(packet)
+        .is_some_and(|said| !said.payload.is_empty() && said.payload.iter().all(|&b| b == 0))
 }
 
 /// All that a packet says: hops, which are the router's to count, padding and checksums, which follow from the

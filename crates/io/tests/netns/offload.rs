@@ -152,7 +152,7 @@ const SLOTS: u32 = 64;
 
 fn twins() {
     let traced = std::env::var_os("FLEXCP_TRACE").is_some();
-    let (mut packets, mut offloaded, mut trains) = (0, 0, 0);
+    let (mut packets, mut offloaded, mut trains, mut parted) = (0, 0, 0, 0);
     let mut failed = Vec::new();
     let all = seeds(1..61, 60);
     let line = Rc::new(RefCell::new(Line::new(SLOTS * PER_LOAD, false)));
@@ -172,22 +172,29 @@ fn twins() {
         packets += outcome.packets;
         offloaded += taken.packets;
         trains += taken.trains;
+        parted += usize::from(taken.parted);
         failed_here = !outcome.failures.is_empty();
         if failed_here {
             failed.push(format!("seed {seed}: {}", outcome.failures.join("\n  ")));
         }
     }
     let reasons = line.borrow().reasons();
-    println!("{packets} packets, {offloaded} of them in the kernel, {trains} trains; {reasons:?}");
+    println!(
+        "{packets} packets, {offloaded} of them in the kernel, {trains} trains; {parted} seeds parted; {reasons:?}"
+    );
     assert!(
         failed.is_empty(),
         "{} seeds; one alone: FLEXCP_SEED=N cargo test -p flexcp-io --test netns offload_simulated\n{}",
         failed.len(),
         failed.join("\n")
     );
+    // One of about 2,000 does.
+    assert!(parted <= 1 + all.len() / 200, "{parted} seeds parted");
+    // Most of a simulated connection is its beginning, its end and what faults do to it: the fixed seeds alone reach
+    // 2.8 % with 606 trains, 256 others between 6 and 10 % with 800 and more.
     if all.len() > 100 {
         assert!(
-            offloaded * 50 > packets,
+            offloaded * 40 > packets && trains > 300,
             "the fast path takes hardly anything"
         );
     }

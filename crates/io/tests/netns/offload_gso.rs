@@ -1,6 +1,8 @@
 //! Packets of several segments through the programs, both ways, in every state of their checksum: what is taken, within
 //! which bounds, and what leaves, whole and cut into segments by the kernel.
 
+use std::net::IpAddr;
+
 use flexcp_io::KernelFastPath;
 use flexcp_translator::{FastPath as _, Lease, MappingRun};
 use flexcp_wire::{ChecksumState, Gso, GsoKind, Offload, TcpFlags};
@@ -8,7 +10,8 @@ use flexcp_wire::{ChecksumState, Gso, GsoKind, Offload, TcpFlags};
 use crate::host::ip;
 use crate::offload::slot_of;
 use crate::offload_packets::{
-    NOW, Out, PORTS, Packet, ack_up, data_down, data_up_with, dss, lease, read_part, timestamps,
+    NOW, Out, PORTS, Packet, ack_up, addr, alike, data_down, data_up_with, dss, lease, read_part,
+    timestamps,
 };
 use crate::offload_ups::brought_by;
 use crate::tap::{Line, Passed};
@@ -34,6 +37,8 @@ const STATES: [ChecksumState; 3] = [
 /// Three segments, and a short one.
 const SIZE: u16 = 1_000;
 const PAYLOAD: usize = 3_017;
+/// What FlexCP addresses servers from, in reverse mode.
+const SOURCE: [u8; 4] = [198, 51, 100, 9];
 
 /// The programs between two devices, and connections to lend.
 struct Rig {
@@ -107,6 +112,15 @@ fn families(lease: &Lease, packet: &Packet) -> [(Lease, Packet); 2] {
     [(*lease, packet.clone()), (six, packet.six())]
 }
 
+/// The server's side has other addresses than the client's, as in reverse mode.
+fn elsewhere() -> Lease {
+    Lease {
+        server_addr: addr([203, 0, 113, 81]),
+        source_addr: addr(SOURCE),
+        ..lease()
+    }
+}
+
 /// Windows that the largest packet fits in.
 fn wide() -> Lease {
     let mut lease = lease();
@@ -177,7 +191,7 @@ fn down_whole() {
 
 fn up_whole() {
     let mut rig = Rig::new(false);
-    let lease = lease();
+    let lease = elsewhere();
     for (lease, packet) in families(&lease, &train_up(&lease, PAYLOAD)) {
         for state in STATES {
             let carried = train(&packet, SIZE, state);
@@ -188,6 +202,12 @@ fn up_whole() {
             assert_eq!(*left, train(&packet, SIZE, ChecksumState::Partial));
             let out = read_part(frame, left.checksum, 0);
             assert_eq!((out.ip.ttl, out.payload), (63, PAYLOAD));
+            let source = if out.ip.is_v6() {
+                alike(SOURCE)
+            } else {
+                IpAddr::from(SOURCE)
+            };
+            assert_eq!(out.ip.src, source);
             assert_eq!(out.tcp.seq, lease.seq_up);
             assert_eq!(out.tcp.flags, packet.tcp.flags);
             // Padding in place of the DSS.
@@ -257,30 +277,49 @@ fn segments(frames: &Frames, first: u32, payload: usize) -> Vec<Out> {
 fn with_an_ack() {
     let mut rig = Rig::new(false);
     let lease = brought_by(&[(1, 0, 4_000)]);
-    let mut packet = train_down(&lease, PAYLOAD);
-    packet.tcp.ack += 1_000;
-    for (lease, packet) in families(&lease, &packet) {
+    let mut several = train_down(&lease, PAYLOAD);
+    several.tcp.ack += 1_000;
+    let mut one = several.clone();
+    one.payload = 1_000;
+    for (lease, packet) in families(&lease, &several) {
         for state in STATES {
             let carried = train(&packet, SIZE, state);
-            let (frames, back) = rig.takes(&lease, &packet, carried);
-            let [(data, data_left), (ack, ack_left)] = frames.as_slice() else {
-                panic!("{} frames", frames.len());
-            };
-            assert_eq!(*data_left, train(&packet, SIZE, ChecksumState::Partial));
-            let out = read_part(data, data_left.checksum, 0);
-            assert_eq!((out.payload, out.tcp.dst_port), (PAYLOAD, PORTS[0]));
-            // The ACK is one packet, and complete.
-            assert_eq!(ack_left.gso, None);
-            assert_ne!(ack_left.checksum, ChecksumState::Partial);
-            let own = read_part(ack, ack_left.checksum, 0);
-            assert_eq!((own.payload, own.tcp.dst_port), (0, PORTS[1]));
-            assert_eq!(own.tcp.flags, TcpFlags::ACK);
-            let mut options = timestamps(9_001, 6_900);
-            options.extend(dss(lease.up_acked + 1_000, true, None, false));
-            assert_eq!(own.options, options);
-            assert_eq!((back.packets_down, back.packets_made), (1, 1));
+            let left = train(&packet, SIZE, ChecksumState::Partial);
+            data_and_its_ack(&mut rig, &lease, &packet, (carried, left));
         }
     }
+    for (lease, packet) in families(&lease, &one) {
+        for checksum in STATES {
+            let carried = Offload {
+                checksum,
+                gso: None,
+            };
+            data_and_its_ack(&mut rig, &lease, &packet, (carried, carried));
+        }
+    }
+}
+
+/// `carried`: what is said of the packet as it comes, and as it leaves.
+fn data_and_its_ack(rig: &mut Rig, lease: &Lease, packet: &Packet, carried: (Offload, Offload)) {
+    let (frames, back) = rig.takes(lease, packet, carried.0);
+    let [(data, data_left), (ack, ack_left)] = frames.as_slice() else {
+        panic!("{} frames", frames.len());
+    };
+    assert_eq!(data_left.gso, carried.1.gso);
+    let partial = |offload: &Offload| offload.checksum == ChecksumState::Partial;
+    assert_eq!(partial(data_left), partial(&carried.1));
+    let out = read_part(data, data_left.checksum, 0);
+    assert_eq!((out.payload, out.tcp.dst_port), (packet.payload, PORTS[0]));
+    // The ACK is one packet, and complete.
+    assert_eq!(ack_left.gso, None);
+    assert!(!partial(ack_left));
+    let own = read_part(ack, ack_left.checksum, 0);
+    assert_eq!((own.payload, own.tcp.dst_port), (0, PORTS[1]));
+    assert_eq!(own.tcp.flags, TcpFlags::ACK);
+    let mut options = timestamps(9_001, 6_900);
+    options.extend(dss(lease.up_acked + 1_000, true, None, false));
+    assert_eq!(own.options, options);
+    assert_eq!((back.packets_down, back.packets_made), (1, 1));
 }
 
 fn bounds() {
@@ -396,7 +435,12 @@ fn single_segments() {
             500,
         ),
     );
-    for packet in [data_down(&lease), both, up, ack_up(&lease)] {
+    for (lease, packet) in [
+        (lease, data_down(&lease)),
+        (lease, both),
+        (elsewhere(), up),
+        (elsewhere(), ack_up(&lease)),
+    ] {
         for (lease, packet) in families(&lease, &packet) {
             for checksum in STATES {
                 let carried = Offload {
