@@ -156,7 +156,7 @@ fn first_seeds_and_fresh_ones() {
     let first = failed.iter().map(|outcome| &outcome.failures[0]).next();
     assert!(
         failed.is_empty(),
-        "seeds {seeds:?} fail (`simulator --seed N --trace`), the first of them: {}",
+        "seeds {seeds:?} fail (`simulator --seed N --trace` shows one), the first of them: {}",
         first.map_or("", String::as_str)
     );
 }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use flexcp_io::{KernelFastPath, Offload, PacketSocket};
-use flexcp_simulator::{Kernel, Taken, run_on, seeds};
+use flexcp_simulator::{Kernel, Offloaded, Taken, run_on, seeds};
 use flexcp_translator::{FastPath, Lease, LeaseSubflow, Lent};
 use flexcp_wire::{ChecksumState, Offload as Carried};
 
@@ -153,16 +153,33 @@ const PER_LOAD: u32 = 64;
 /// Connections that a seed may lend at once.
 const SLOTS: u32 = 64;
 
+/// What the fast path took of some seeds.
+#[derive(Clone, Copy, Default, Debug)]
+struct Share {
+    seeds: usize,
+    packets: u64,
+    offloaded: Offloaded,
+    /// Seeds behind a part of which nothing was compared.
+    parted: usize,
+}
+
+impl Share {
+    fn add(&mut self, packets: u64, taken: Offloaded) {
+        self.seeds += 1;
+        self.packets += packets;
+        self.offloaded.packets += taken.packets;
+        self.offloaded.trains += taken.trains;
+        self.parted += usize::from(taken.parted);
+    }
+}
+
 fn twins() {
     let traced = std::env::var_os("FLEXCP_TRACE").is_some();
-    let (mut packets, mut offloaded, mut trains, mut parted) = (0, 0, 0, 0);
+    let (mut all, mut fixed) = (Share::default(), Share::default());
     let mut failed = Vec::new();
-    // Seeds, packets, those in the kernel, trains among them.
-    let mut fixed = (0, 0, 0, 0);
-    let all = seeds(FIXED, 60);
     let line = Rc::new(RefCell::new(Line::new(SLOTS * PER_LOAD, false)));
     let (mut loaded_for, mut failed_here) = (0, false);
-    for &seed in &all {
+    for seed in seeds(FIXED, 60) {
         // A seed that fails leaves connections behind.
         if loaded_for == PER_LOAD || failed_here {
             line.borrow_mut().reload(SLOTS * PER_LOAD);
@@ -174,38 +191,30 @@ fn twins() {
             line: Rc::clone(&line),
         };
         let (outcome, taken) = run_on(Box::new(kernel), seed, traced);
-        packets += outcome.packets;
-        offloaded += taken.packets;
-        trains += taken.trains;
-        parted += usize::from(taken.parted);
+        all.add(outcome.packets, taken);
         if FIXED.contains(&seed) {
-            fixed.0 += 1;
-            fixed.1 += outcome.packets;
-            fixed.2 += taken.packets;
-            fixed.3 += taken.trains;
+            fixed.add(outcome.packets, taken);
         }
         failed_here = !outcome.failures.is_empty();
         if failed_here {
-            failed.push(format!("seed {seed}: {}", outcome.failures.join("\n  ")));
+            failed.push((seed, outcome.failures.join("\n  ")));
         }
     }
-    let reasons = line.borrow().reasons();
-    println!(
-        "{packets} packets, {offloaded} of them in the kernel, {trains} trains; {parted} seeds parted; {reasons:?}"
-    );
-    assert!(
-        failed.is_empty(),
-        "{} seeds; one alone: FLEXCP_SEED=N cargo test -p flexcp-io --test netns offload_simulated\n{}",
-        failed.len(),
-        failed.join("\n")
-    );
-    // One of about 2,000 does.
-    assert!(parted <= 1 + all.len() / 200, "{parted} seeds parted");
+    println!("{all:?}; {:?}", line.borrow().reasons());
+    if let Some((seed, why)) = failed.first() {
+        let seeds: Vec<_> = failed.iter().map(|(seed, _)| seed).collect();
+        panic!(
+            "seeds {seeds:?}; the first alone: FLEXCP_SEED={seed} FLEXCP_TRACE=1 cargo test -p flexcp-io --test netns \
+             offload_simulated\n{why}"
+        );
+    }
+    // One of about 1,300 does.
+    assert!(all.parted <= 1 + all.seeds / 200, "{all:?}");
     // Most of a simulated connection is its beginning, its end and what faults do to it: the fixed seeds reach 2.8 % and 606
     // trains. Of others 256 together reach between 6 and 10 %, some alone nothing.
-    if fixed.0 == FIXED.end - FIXED.start {
+    if fixed.seeds == FIXED.count() {
         assert!(
-            fixed.2 * 40 > fixed.1 && fixed.3 > 500,
+            fixed.offloaded.packets * 40 > fixed.packets && fixed.offloaded.trains > 500,
             "the fast path takes hardly anything: {fixed:?}"
         );
     }
