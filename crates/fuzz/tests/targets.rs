@@ -1,7 +1,14 @@
-//! Every target over its corpus, what it once failed on, and a fixed number of mutated inputs.
+//! Every target over its corpus, what it once failed on, and a fixed number of mutated inputs:
+//! always the same ones, and fresh ones.
 
 use flexcp_fuzz::mutate::Mutator;
 use flexcp_fuzz::{corpus, find};
+use flexcp_simulator::seeds;
+
+/// Of the inputs that are always the same.
+const SEED: u64 = 0x5eed;
+/// For so many of them there is a fresh one.
+const FRESH: u64 = 4;
 
 /// Says which input was running when a test panics.
 struct Running<'a>(&'a str, &'a [u8]);
@@ -24,12 +31,17 @@ fn run(name: &str) {
         (target.run)(input);
     }
     let known: Vec<Vec<u8>> = known.into_iter().map(|(_, input)| input).collect();
-    let mut mutator = Mutator::new(0x5eed, &known, target.words, target.max_len);
-    for number in 0..target.runs_in_tests {
-        let input = mutator.next_input();
-        let file = format!("{name} number {number}");
-        let _running = Running(&file, &input);
-        (target.run)(&input);
+    for seed in seeds(SEED..SEED + 1, 1) {
+        let runs = target.runs_in_tests / if seed == SEED { 1 } else { FRESH };
+        let mut mutator = Mutator::new(seed, &known, target.words, target.max_len);
+        for number in 0..runs {
+            let input = mutator.next_input();
+            let file = format!(
+                "{name} number {number} (FLEXCP_SEED={seed} cargo test -p flexcp-fuzz --test targets {name})"
+            );
+            let _running = Running(&file, &input);
+            (target.run)(&input);
+        }
     }
 }
 

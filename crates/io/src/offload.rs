@@ -310,8 +310,20 @@ impl Offload {
         })
     }
 
+    /// Sets the programs' time, in microseconds. For tests.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn set_time(&mut self, device: u32, now: u64) -> Result<(), OffloadError> {
+        self.tell(Settings {
+            device,
+            pad: 0,
+            now,
+        })
+    }
+
     /// Sets the programs' time, in microseconds, and runs one packet, from the link layer's header on, through
-    /// them. For tests.
+    /// them: one segment, whose checksum nobody has looked at. For tests.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -323,11 +335,7 @@ impl Offload {
     ) -> Result<Tried, OffloadError> {
         const SHOT: u32 = 2;
         const REDIRECT: u32 = 7;
-        self.tell(Settings {
-            device,
-            pad: 0,
-            now,
-        })?;
+        self.set_time(device, now)?;
         let mut out = vec![0; packet.len() + 256];
         let mut options = TestRunOptions {
             data_in: Some(packet),

@@ -14,6 +14,8 @@ mod failure;
 mod host;
 #[path = "netns/offload.rs"]
 mod offload;
+#[path = "netns/offload_gso.rs"]
+mod offload_gso;
 #[path = "netns/offload_holes.rs"]
 mod offload_holes;
 #[path = "netns/offload_packets.rs"]
@@ -30,6 +32,8 @@ mod relay;
 mod steering;
 #[path = "netns/tables.rs"]
 mod tables;
+#[path = "netns/tap.rs"]
+mod tap;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
@@ -51,6 +55,7 @@ fn main() {
         failure::TESTS,
         offload::TESTS,
         offload_rules::TESTS,
+        offload_gso::TESTS,
         offload_holes::TESTS,
         offload_slots::TESTS,
         offload_ups::TESTS,

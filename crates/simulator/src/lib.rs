@@ -12,6 +12,7 @@
 
 mod client;
 mod conversation;
+mod fresh;
 mod liveness;
 mod net;
 mod payload;
@@ -29,5 +30,8 @@ mod undisturbed;
 mod world;
 
 pub use conversation::Conversation;
+pub use fresh::seeds;
 pub use proxy::{Kernel, Taken};
-pub use run::{Outcome, describe, run, run_at_once, run_lent, run_on, run_traced, run_undisturbed};
+pub use run::{
+    Offloaded, Outcome, describe, run, run_at_once, run_lent, run_on, run_traced, run_undisturbed,
+};

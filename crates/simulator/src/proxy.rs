@@ -36,16 +36,16 @@ struct Train {
 pub trait Kernel: std::fmt::Debug {
     /// What the translator lends connections to.
     fn fast_path(&mut self) -> Box<dyn FastPath>;
-    /// Takes an IP packet that is one segment and whose checksum is still to be completed, at a time in
-    /// microseconds.
-    fn translate(&mut self, now: u64, packet: &[u8]) -> Taken;
+    /// Takes an IP packet at a time in microseconds. `offload`: what is still to be done about it.
+    fn translate(&mut self, now: u64, packet: &[u8], offload: Offload) -> Taken;
 }
 
 /// What the kernel did with a packet.
 #[derive(Debug)]
 pub enum Taken {
-    /// It goes on as the first of these; the others are ACKs beside it, for other subflows.
-    Translated(Vec<Vec<u8>>),
+    /// It goes on as the first of these; the others are ACKs beside it, for other subflows. With each, what is still
+    /// to be done about it.
+    Translated(Vec<(Vec<u8>, Offload)>),
     /// It is the translator's.
     No,
     /// It is dropped.
@@ -75,6 +75,8 @@ pub(crate) struct Proxy {
     twin: Option<Box<Twin>>,
     /// Packets that the kernel has translated.
     pub(crate) offloaded: u64,
+    /// Those of them that were trains.
+    pub(crate) offloaded_trains: u64,
     /// Which packets in `outbox` may be left out for a later one.
     new_acks: Vec<bool>,
     /// ACKs that were.
@@ -104,23 +106,27 @@ impl Proxy {
             kernel: None,
             twin: None,
             offloaded: 0,
+            offloaded_trains: 0,
             new_acks: Vec::new(),
             left_out: 0,
         }
     }
 
-    /// Puts the kernel's fast path under the translator, and a twin without one beside it. Packets come one
-    /// segment at a time from now on.
+    /// Puts the kernel's fast path under the translator, and a twin without one beside it.
     pub(crate) fn put_on(&mut self, mut kernel: Box<dyn Kernel>, config: Config, seed: [u8; 32]) {
         self.twin = Some(Box::new(Twin::new(config, seed)));
         self.translator.set_fast_path(kernel.fast_path());
         self.kernel = Some(kernel);
-        self.joins = false;
     }
 
     /// What the twin would have done otherwise.
     pub(crate) fn difference(&self) -> Option<&str> {
         self.twin.as_ref()?.difference.as_deref()
+    }
+
+    /// Whether the twin has gone its own way: it filled a hole that is none.
+    pub(crate) fn filled_alone(&self) -> bool {
+        self.twin.as_ref().is_some_and(|twin| twin.filled_alone)
     }
 
     /// From now on connections are lent to a fast path, which keeps them until they are taken back.
@@ -253,26 +259,34 @@ impl Proxy {
     }
 
     /// Whether the kernel has taken the packet.
-    fn offload(&mut self, now: u64, packet: &mut [u8], offload: Offload) -> bool {
+    fn offload(&mut self, now: u64, packet: &mut [u8], mut offload: Offload) -> bool {
         let Some(kernel) = &mut self.kernel else {
             return false;
         };
-        let complete = self.state == ChecksumState::Complete;
-        if !complete {
-            set_partial_checksum(packet, ip_header_len(packet));
+        let ip_len = ip_header_len(packet);
+        if self.state != ChecksumState::Complete {
+            set_partial_checksum(packet, ip_len);
         }
-        let all = match kernel.translate(now, packet) {
+        let taken = if offload.gso.is_some() {
+            // As GRO leaves what it has put together.
+            offload.checksum = ChecksumState::Partial;
+            kernel.translate(now, packet, offload)
+        } else if offload.checksum == ChecksumState::Verified {
+            // Whoever has verified a checksum has seen it whole.
+            let mut whole = packet.to_vec();
+            complete(&mut whole);
+            kernel.translate(now, &whole, offload)
+        } else {
+            kernel.translate(now, packet, offload)
+        };
+        let all = match taken {
             Taken::Translated(all) => all,
             Taken::No => return false,
             Taken::Dropped => return true,
         };
         self.offloaded += 1;
-        for mut out in all {
-            if !complete {
-                // The programs run on a packet that counts as complete.
-                let ip_len = ip_header_len(&out);
-                set_partial_checksum(&mut out, ip_len);
-            }
+        self.offloaded_trains += u64::from(offload.gso.is_some());
+        for (out, offload) in all {
             let (header, payload) = out.split_at(header_len(&out));
             self.emit(now, header, Seen::Bytes(payload), payload.len(), offload);
         }
@@ -351,7 +365,7 @@ impl Proxy {
         self.trace.header(now, point, header, len, &offload);
         self.checker.observe(&seen);
         if let Some(twin) = &mut self.twin {
-            twin.sends(header, &payload, len);
+            twin.sends(header, &payload, len, offload.gso);
         }
         let size = offload.gso.map_or(len, |gso| gso.size.into()).max(1);
         let mut at = 0;
@@ -411,11 +425,16 @@ fn finish(packet: &mut [u8], at: usize, whole: bool, last: bool, completes: bool
         set_partial_checksum(packet, ip_len);
     }
     if completes {
-        let tcp_len = packet.len() - ip_len;
-        let pseudo = pseudo_sum(packet, tcp_len);
-        packet[ip_len + 16..ip_len + 18].fill(0);
-        crate::net::complete(packet, ip_len, pseudo);
+        complete(packet);
     }
+}
+
+/// Writes the whole TCP checksum.
+fn complete(packet: &mut [u8]) {
+    let ip_len = ip_header_len(packet);
+    let pseudo = pseudo_sum(packet, packet.len() - ip_len);
+    packet[ip_len + 16..ip_len + 18].fill(0);
+    crate::net::complete(packet, ip_len, pseudo);
 }
 
 /// What the frame's packet starts with, up to the payload.

@@ -3,9 +3,12 @@
 
 use flexcp_invariants::Payload as Seen;
 use flexcp_translator::{Config, Frame, HEADROOM, Instant, Payload, Translator, Verdict};
-use flexcp_wire::{IpHeader, Offload, PacketLine, TcpHeader, TcpOptions};
+use flexcp_wire::{Gso, IpHeader, Offload, PacketLine, TcpHeader, TcpOptions};
 
 use crate::proxy::{ENDLESS, MAX_PACKET};
+
+/// A packet, and how it is to be cut into segments.
+type Sent = (Vec<u8>, Option<Gso>);
 
 /// The other translator, and what the one under test has sent for the packet in hand.
 #[derive(Debug)]
@@ -13,9 +16,11 @@ pub(crate) struct Twin {
     translator: Translator,
     frame: Vec<u8>,
     /// What the one under test sent.
-    sent: Vec<Vec<u8>>,
+    sent: Vec<Sent>,
     /// The first difference.
     pub(crate) difference: Option<String>,
+    /// It has filled a hole that the one under test does not know of; from there on they are two.
+    pub(crate) filled_alone: bool,
 }
 
 impl Twin {
@@ -25,17 +30,24 @@ impl Twin {
             frame: vec![0; HEADROOM + MAX_PACKET],
             sent: vec![],
             difference: None,
+            filled_alone: false,
         }
     }
 
     /// The one under test sends a packet.
-    pub(crate) fn sends(&mut self, header: &[u8], payload: &Seen<'_>, len: usize) {
+    pub(crate) fn sends(
+        &mut self,
+        header: &[u8],
+        payload: &Seen<'_>,
+        len: usize,
+        gso: Option<Gso>,
+    ) {
         let mut packet = header.to_vec();
         match payload {
             Seen::Bytes(bytes) => packet.extend_from_slice(bytes),
             Seen::Zeros => packet.resize(header.len() + len, 0),
         }
-        self.sent.push(packet);
+        self.sent.push((packet, gso));
     }
 
     /// The packet that the one under test has handled comes in here, too.
@@ -47,7 +59,7 @@ impl Twin {
         let verdict = self.translator.handle_packet(Instant(now), &mut frame);
         let mut out = vec![];
         if verdict == Verdict::Forward {
-            out.push(frame.packet().to_vec());
+            out.push((frame.packet().to_vec(), frame.offload.gso));
         }
         self.transmit(Some(&frame), &mut out);
         self.frame = buffer;
@@ -64,10 +76,14 @@ impl Twin {
         self.translator.handle_timeout(Instant(now));
         let mut out = vec![];
         self.transmit(None, &mut out);
+        // A data ACK on another subflow has overtaken the active one's ACK. The translator takes that for a hole that it may
+        // have to fill; the fast path does not watch for holes. As a rule none is there: what a lent connection has
+        // outstanding went down on the active subflow.
+        self.filled_alone |= self.sent.is_empty() && !out.is_empty() && out.iter().all(is_filler);
         self.compare(now, &out, false);
     }
 
-    fn transmit(&mut self, frame: Option<&Frame<'_>>, out: &mut Vec<Vec<u8>>) {
+    fn transmit(&mut self, frame: Option<&Frame<'_>>, out: &mut Vec<Sent>) {
         while let Some(transmit) = self.translator.poll_transmit() {
             assert!(out.len() < ENDLESS, "FlexCP sends without an end");
             let mut packet = transmit.header().to_vec();
@@ -78,21 +94,28 @@ impl Twin {
                 (Payload::Zeros(len), _) => packet.resize(packet.len() + len, 0),
                 _ => {}
             }
-            out.push(packet);
+            out.push((packet, transmit.offload.gso));
         }
     }
 
-    fn compare(&mut self, now: u64, out: &[Vec<u8>], by_kernel: bool) {
+    fn compare(&mut self, now: u64, out: &[Sent], by_kernel: bool) {
         let sent = std::mem::take(&mut self.sent);
         let same = if by_kernel {
             let pairs = sent.iter().zip(out);
-            sent.len() == out.len() && pairs.into_iter().all(|(a, b)| said(a) == said(b))
+            sent.len() == out.len()
+                && pairs
+                    .into_iter()
+                    .all(|((a, a_gso), (b, b_gso))| said(a) == said(b) && a_gso == b_gso)
         } else {
             sent == out
         };
-        if !same && self.difference.is_none() {
-            let lines = |packets: &[Vec<u8>]| {
-                let line = |packet: &Vec<u8>| format!("\n    {}", PacketLine(packet));
+        if !same && self.difference.is_none() && !self.filled_alone {
+            let lines = |packets: &[Sent]| {
+                let line = |(packet, gso): &Sent| {
+                    let size =
+                        gso.map_or(String::new(), |gso| format!(" in segments of {}", gso.size));
+                    format!("\n    {}{size}", PacketLine(packet))
+                };
                 packets.iter().map(line).collect::<String>()
             };
             let who = if by_kernel {
@@ -109,6 +132,12 @@ impl Twin {
             ));
         }
     }
+}
+
+/// Whether a packet carries bytes of no meaning.
+fn is_filler((packet, _): &Sent) -> bool {
+    said(packet)
+        .is_some_and(|said| !said.payload.is_empty() && said.payload.iter().all(|&b| b == 0))
 }
 
 /// All that a packet says: hops, which are the router's to count, padding and checksums, which follow from the

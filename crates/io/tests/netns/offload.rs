@@ -2,17 +2,20 @@
 //! around the translator with the real programs in the kernel, held against the wire's rules.
 
 use std::cell::RefCell;
+use std::ops::Range;
 use std::rc::Rc;
 
-use flexcp_io::{KernelFastPath, Offload, PacketSocket, Tried};
-use flexcp_simulator::{Kernel, Taken, run_on};
+use flexcp_io::{KernelFastPath, Offload, PacketSocket};
+use flexcp_simulator::{Kernel, Offloaded, Taken, run_on, seeds};
 use flexcp_translator::{FastPath, Lease, LeaseSubflow, Lent};
+use flexcp_wire::{ChecksumState, Offload as Carried};
 
 use crate::host::{ip, set_sysctl};
+use crate::tap::{ETHERNET, Line, Passed};
 
 pub(crate) const TESTS: &[(&str, fn())] = &[
     ("offload_lent_connection_comes_back_as_it_was", comes_back),
-    ("offload_simulated_connections_are_translated_alike", seeds),
+    ("offload_simulated_connections_are_translated_alike", twins),
 ];
 
 /// The slot that a connection got.
@@ -23,14 +26,19 @@ pub(crate) fn slot_of(lent: Lent) -> u32 {
     slot
 }
 
-/// Where the simulator's packets would leave.
+/// Where packets would leave: what leaves beside the packet in hand is seen at the other end.
 pub(crate) fn network() {
     ip("link add out type veth peer name peer");
+    ip("link set peer up");
+    ways();
+}
+
+/// All ways lead out of the device `out`.
+pub(crate) fn ways() {
     for key in ["ipv4/conf/all/forwarding", "ipv6/conf/all/forwarding"] {
         set_sysctl(key, "1");
     }
     set_sysctl("ipv6/conf/out/accept_dad", "0");
-    ip("link set peer up");
     ip("link set out up");
     ip("addr add 192.0.2.1/24 dev out");
     ip("neigh add 192.0.2.2 lladdr 02:00:00:00:00:02 dev out");
@@ -102,9 +110,8 @@ impl Beside {
 /// The programs, one packet at a time.
 #[derive(Debug)]
 struct Programs {
-    offload: Rc<RefCell<Offload>>,
+    line: Rc<RefCell<Line>>,
     path: Option<KernelFastPath>,
-    beside: Beside,
 }
 
 impl Kernel for Programs {
@@ -112,33 +119,26 @@ impl Kernel for Programs {
         Box::new(self.path.take().expect("asked once"))
     }
 
-    fn translate(&mut self, now: u64, packet: &[u8]) -> Taken {
-        const ETHERNET: usize = 14;
-        // A test's packet has to fit one page, with room around it.
-        if packet.len() > 3000 {
-            return Taken::No;
-        }
-        // Without addresses, as on the loopback device: it is for this machine.
-        let mut frame = vec![0; ETHERNET];
-        let protocol: [u8; 2] = if packet[0] >> 4 == 4 {
-            [8, 0]
-        } else {
-            [0x86, 0xdd]
-        };
-        frame[12..].copy_from_slice(&protocol);
-        frame.extend_from_slice(packet);
-        let out = self.offload.borrow_mut().try_packet(DEVICE, now, &frame);
-        match out.unwrap_or_else(|error| panic!("{error}")) {
-            Tried::Translated(out) => {
-                let beside = self.beside.frames();
-                let all = std::iter::once(out).chain(beside);
-                let mut all: Vec<_> = all.map(|frame| frame[ETHERNET..].to_vec()).collect();
-                // Data leaves before the ACK beside it.
-                all.sort_by_key(|packet| std::cmp::Reverse(packet.len()));
-                Taken::Translated(all)
+    fn translate(&mut self, now: u64, packet: &[u8], offload: Carried) -> Taken {
+        match self.line.borrow_mut().pass(now, packet, offload) {
+            Passed::Translated(frames) => {
+                let packets = frames.into_iter().map(|(mut frame, mut offload)| {
+                    frame.drain(..ETHERNET);
+                    // Not the kernel, but the wire's rules are to say whether it is right.
+                    if offload.checksum == ChecksumState::Verified {
+                        offload.checksum = ChecksumState::Complete;
+                    }
+                    (frame, offload)
+                });
+                let mut packets: Vec<_> = packets.collect();
+                // The translator hands out the packet itself, and then the ACK beside it. The programs send the one beside
+                // data last, and the one beside an ACK first.
+                packets.reverse();
+                packets.sort_by_key(|(packet, _)| std::cmp::Reverse(packet.len()));
+                Taken::Translated(packets)
             }
-            Tried::Passed => Taken::No,
-            Tried::Dropped => Taken::Dropped,
+            Passed::Up => Taken::No,
+            Passed::Dropped => Taken::Dropped,
         }
     }
 }
@@ -146,45 +146,76 @@ impl Kernel for Programs {
 /// The loopback device: any that forwards does.
 pub(crate) const DEVICE: u32 = 1;
 
-fn seeds() {
-    network();
-    let from: u64 = std::env::var("FLEXCP_SEED").map_or(1, |seed| seed.parse().unwrap());
-    let count: u64 = std::env::var("FLEXCP_SEEDS").map_or(60, |count| count.parse().unwrap());
+/// Seeds that are always run.
+const FIXED: Range<u64> = 1..61;
+/// Seeds that one load of the programs is for: to load them takes longer than a seed.
+const PER_LOAD: u32 = 64;
+/// Connections that a seed may lend at once.
+const SLOTS: u32 = 64;
+
+/// What the fast path took of some seeds.
+#[derive(Clone, Copy, Default, Debug)]
+struct Share {
+    seeds: usize,
+    packets: u64,
+    offloaded: Offloaded,
+    /// Seeds behind a part of which nothing was compared.
+    parted: usize,
+}
+
+impl Share {
+    fn add(&mut self, packets: u64, taken: Offloaded) {
+        self.seeds += 1;
+        self.packets += packets;
+        self.offloaded.packets += taken.packets;
+        self.offloaded.trains += taken.trains;
+        self.parted += usize::from(taken.parted);
+    }
+}
+
+fn twins() {
     let traced = std::env::var_os("FLEXCP_TRACE").is_some();
-    let (mut packets, mut offloaded) = (0, 0);
+    let (mut all, mut fixed) = (Share::default(), Share::default());
     let mut failed = Vec::new();
-    let mut reasons = Vec::new();
-    for seed in from..from + count {
-        let mut offload = Offload::load(DEVICE, 64).unwrap_or_else(|error| panic!("{error}"));
-        let path = offload.fast_path(64).unwrap();
-        let counts = offload.reasons().unwrap();
+    let line = Rc::new(RefCell::new(Line::new(SLOTS * PER_LOAD, false)));
+    let (mut loaded_for, mut failed_here) = (0, false);
+    for seed in seeds(FIXED, 60) {
+        // A seed that fails leaves connections behind.
+        if loaded_for == PER_LOAD || failed_here {
+            line.borrow_mut().reload(SLOTS * PER_LOAD);
+            loaded_for = 0;
+        }
+        loaded_for += 1;
         let kernel = Programs {
-            offload: Rc::new(RefCell::new(offload)),
-            path: Some(path),
-            beside: Beside::open(),
+            path: Some(line.borrow_mut().fast_path(SLOTS)),
+            line: Rc::clone(&line),
         };
         let (outcome, taken) = run_on(Box::new(kernel), seed, traced);
-        packets += outcome.packets;
-        offloaded += taken;
-        for (at, (name, count)) in counts.counts().into_iter().enumerate() {
-            if reasons.len() <= at {
-                reasons.push((name, 0));
-            }
-            reasons[at].1 += count;
+        all.add(outcome.packets, taken);
+        if FIXED.contains(&seed) {
+            fixed.add(outcome.packets, taken);
         }
-        if !outcome.failures.is_empty() {
-            failed.push(format!("seed {seed}: {}", outcome.failures.join("\n  ")));
+        failed_here = !outcome.failures.is_empty();
+        if failed_here {
+            failed.push((seed, outcome.failures.join("\n  ")));
         }
     }
-    println!("{packets} packets, {offloaded} of them in the kernel; {reasons:?}");
-    assert!(
-        failed.is_empty(),
-        "{} seeds\n{}",
-        failed.len(),
-        failed.join("\n")
-    );
-    assert!(
-        offloaded * 50 > packets,
-        "the fast path takes hardly anything"
-    );
+    println!("{all:?}; {:?}", line.borrow().reasons());
+    if let Some((seed, why)) = failed.first() {
+        let seeds: Vec<_> = failed.iter().map(|(seed, _)| seed).collect();
+        panic!(
+            "seeds {seeds:?}; the first alone: FLEXCP_SEED={seed} FLEXCP_TRACE=1 cargo test -p flexcp-io --test netns \
+             offload_simulated\n{why}"
+        );
+    }
+    // 2 of 5,120 did.
+    assert!(all.parted <= 1 + all.seeds / 200, "{all:?}");
+    // Most of a simulated connection is its beginning, its end and what faults do to it: the fixed seeds reach 2.8 % and 606
+    // trains. Of others 256 together reach between 6 and 10 %, some alone nothing.
+    if fixed.seeds == FIXED.count() {
+        assert!(
+            fixed.offloaded.packets * 40 > fixed.packets && fixed.offloaded.trains > 500,
+            "the fast path takes hardly anything: {fixed:?}"
+        );
+    }
 }

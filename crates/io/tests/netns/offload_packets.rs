@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv6Addr};
 
 use flexcp_translator::{Lease, LeaseSubflow, UpRun};
-use flexcp_wire::{IpHeader, Sum, TcpFlags, TcpHeader};
+use flexcp_wire::{ChecksumState, IpHeader, Sum, TcpFlags, TcpHeader};
 
 pub(crate) const NOW: u64 = 50_000_000;
 /// Ends of the connection: the server, the client on two paths.
@@ -55,6 +55,30 @@ impl Packet {
         packet
     }
 
+    /// The same between the IPv6 addresses that start with its IPv4 ones.
+    pub(crate) fn six(&self) -> Self {
+        let mut six = self.clone();
+        for address in [&mut six.ip.src, &mut six.ip.dst] {
+            if let IpAddr::V4(four) = *address {
+                *address = alike(four.octets());
+            }
+        }
+        six.ip.header_len = 40;
+        six
+    }
+
+    /// The IP packet as it is while its TCP checksum is in this state.
+    pub(crate) fn bytes_in(&self, checksum: ChecksumState) -> Vec<u8> {
+        let mut packet = self.bytes();
+        if checksum == ChecksumState::Partial {
+            let at = self.ip.header_len;
+            let sum = self.ip.pseudo_header_sum(packet.len() - at).fold();
+            assert_ne!(packet[at + 16..at + 18], sum.to_be_bytes());
+            packet[at + 16..at + 18].copy_from_slice(&sum.to_be_bytes());
+        }
+        packet
+    }
+
     pub(crate) fn frame(&self) -> Vec<u8> {
         let mut frame = vec![0; 12];
         frame[0] = self.station;
@@ -73,13 +97,26 @@ pub(crate) struct Out {
     pub(crate) payload: usize,
 }
 
+#[track_caller]
 pub(crate) fn read(frame: &[u8]) -> Out {
+    read_part(frame, ChecksumState::Complete, 0)
+}
+
+/// The same of a packet whose TCP checksum is in this state, and whose payload starts with byte `first`.
+#[track_caller]
+pub(crate) fn read_part(frame: &[u8], checksum: ChecksumState, first: usize) -> Out {
     let packet = &frame[14..];
     let ip = IpHeader::parse(packet).unwrap();
     assert_eq!(ip.total_len, packet.len(), "length of the IP packet");
     let segment = &packet[ip.header_len..];
-    let sum = ip.pseudo_header_sum(segment.len()).add(Sum::of(segment));
-    assert_eq!(sum.fold(), 0xffff, "TCP checksum");
+    let pseudo = ip.pseudo_header_sum(segment.len());
+    if checksum == ChecksumState::Partial {
+        let field = [segment[16], segment[17]];
+        assert_eq!(field, pseudo.fold().to_be_bytes(), "pseudo header's sum");
+    } else {
+        let sum = pseudo.add(Sum::of(segment));
+        assert_eq!(sum.fold(), 0xffff, "TCP checksum");
+    }
     if !ip.is_v6() {
         assert_eq!(
             Sum::of(&packet[..ip.header_len]).fold(),
@@ -88,7 +125,7 @@ pub(crate) fn read(frame: &[u8]) -> Out {
         );
     }
     let (tcp, options) = TcpHeader::parse(segment).unwrap();
-    for (at, byte) in segment[tcp.header_len..].iter().enumerate() {
+    for (at, byte) in (first..).zip(&segment[tcp.header_len..]) {
         assert_eq!(*byte, at.to_le_bytes()[0], "byte {at} of the payload");
     }
     Out {

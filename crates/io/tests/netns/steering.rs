@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use flexcp_io::{PacketBuffer, Steering, Target, Tun};
+use flexcp_simulator::seeds;
 use flexcp_translator::{
     Affinity, Config, Ends, FlowMap, Mode, Owner, Pair, Rules, Service, Share,
 };
@@ -200,7 +201,12 @@ fn error_about(packet: &[u8], ends: Ends, about_len: usize, kind: usize) -> Vec<
 }
 
 fn agree(nets: Nets) {
-    let seed: u64 = std::env::var("FLEXCP_SEED").map_or(1, |seed| seed.parse().unwrap());
+    for seed in seeds(1..2, 1) {
+        agree_with(nets, seed);
+    }
+}
+
+fn agree_with(nets: Nets, seed: u64) {
     let mut numbers = Numbers(seed);
     for workers in [1, 2, 3, 4, 7, 64] {
         let mut both = Both::new(nets, workers);

@@ -29,8 +29,8 @@ use self::image::{HOME, Image, Own};
 use self::item::{Form, Programs};
 use self::package::Kernel;
 use self::word::Word;
-use crate::kernel_log::KernelLog;
 use crate::daemon;
+use crate::kernel_log::KernelLog;
 use crate::process::output;
 use crate::topology::require_root;
 

@@ -1,0 +1,505 @@
+//! Packets of several segments through the programs, both ways, in every state of their checksum: what is taken, within
+//! which bounds, and what leaves, whole and cut into segments by the kernel.
+
+use std::net::IpAddr;
+
+use flexcp_io::KernelFastPath;
+use flexcp_translator::{FastPath as _, Lease, MappingRun};
+use flexcp_wire::{ChecksumState, Gso, GsoKind, Offload, TcpFlags};
+
+use crate::host::ip;
+use crate::offload::slot_of;
+use crate::offload_packets::{
+    NOW, Out, PORTS, Packet, ack_up, addr, alike, data_down, data_up_with, dss, lease, read_part,
+    timestamps,
+};
+use crate::offload_ups::brought_by;
+use crate::tap::{Line, Passed};
+
+pub(crate) const TESTS: &[(&str, fn())] = &[
+    ("offload_gso_down_leaves_whole", down_whole),
+    ("offload_gso_up_leaves_whole", up_whole),
+    ("offload_gso_leaves_in_segments", in_segments),
+    (
+        "offload_gso_down_with_an_ack_for_another_subflow",
+        with_an_ack,
+    ),
+    ("offload_gso_bounds", bounds),
+    ("offload_checksums_of_single_segments", single_segments),
+    ("offload_takes_the_way_that_a_rule_by_port_names", by_port),
+];
+
+const STATES: [ChecksumState; 3] = [
+    ChecksumState::Partial,
+    ChecksumState::Verified,
+    ChecksumState::Complete,
+];
+/// Three segments, and a short one.
+const SIZE: u16 = 1_000;
+const PAYLOAD: usize = 3_017;
+/// What FlexCP addresses servers from, in reverse mode.
+const SOURCE: [u8; 4] = [198, 51, 100, 9];
+
+/// The programs between two devices, and connections to lend.
+struct Rig {
+    line: Line,
+    path: KernelFastPath,
+}
+
+impl Rig {
+    fn new(segments: bool) -> Self {
+        let mut line = Line::new(4, segments);
+        ip("neigh add 192.0.2.3 lladdr 02:00:00:00:00:03 dev out");
+        let path = line.fast_path(4);
+        Self { line, path }
+    }
+
+    fn run(&mut self, lease: &Lease, packet: &Packet, offload: Offload) -> (Passed, Lease) {
+        let slot = slot_of(self.path.lend(None, lease, None));
+        let packet = packet.bytes_in(offload.checksum);
+        let passed = self.line.pass(NOW, &packet, offload);
+        let back = self.path.take_back(slot);
+        self.path.release(slot);
+        (passed, back)
+    }
+
+    /// The packet is translated. What leaves, and the lease after it.
+    #[track_caller]
+    fn takes(&mut self, lease: &Lease, packet: &Packet, offload: Offload) -> (Frames, Lease) {
+        let (passed, back) = self.run(lease, packet, offload);
+        let Passed::Translated(frames) = passed else {
+            panic!("{passed:?}: {:?}", self.line.counted);
+        };
+        (frames, back)
+    }
+
+    /// The packet goes to the translator, for this reason, and the lease stays as it was.
+    #[track_caller]
+    fn passes(&mut self, why: &str, lease: &Lease, packet: &Packet, offload: Offload) {
+        let (passed, back) = self.run(lease, packet, offload);
+        assert!(matches!(passed, Passed::Up), "{passed:?}");
+        assert_eq!(self.line.counted, [why]);
+        assert_eq!(back, *lease, "the lease of a packet that was not taken");
+    }
+}
+
+type Frames = Vec<(Vec<u8>, Offload)>;
+
+/// What is said of a packet in segments of `size`.
+fn train(packet: &Packet, size: u16, checksum: ChecksumState) -> Offload {
+    let kind = if packet.ip.is_v6() {
+        GsoKind::TcpV6
+    } else {
+        GsoKind::TcpV4
+    };
+    let gso = Gso {
+        kind,
+        size,
+        ecn: false,
+    };
+    Offload {
+        checksum,
+        gso: Some(gso),
+    }
+}
+
+/// A packet and a lease of both families.
+fn families(lease: &Lease, packet: &Packet) -> [(Lease, Packet); 2] {
+    let six = Lease {
+        family: 6,
+        ..*lease
+    };
+    [(*lease, packet.clone()), (six, packet.six())]
+}
+
+/// The server's side has other addresses than the client's, as in reverse mode.
+fn elsewhere() -> Lease {
+    Lease {
+        server_addr: addr([203, 0, 113, 81]),
+        source_addr: addr(SOURCE),
+        ..lease()
+    }
+}
+
+/// Windows that the largest packet fits in.
+fn wide() -> Lease {
+    let mut lease = lease();
+    lease.down_edge += 100_000;
+    lease.server_edge += 100_000;
+    lease.subflows[0].snd_edge = lease.subflows[0].snd_edge.wrapping_add(100_000);
+    lease
+}
+
+fn train_down(lease: &Lease, payload: usize) -> Packet {
+    let mut packet = data_down(lease);
+    packet.payload = payload;
+    packet.tcp.flags = TcpFlags::ACK | TcpFlags::PSH;
+    packet
+}
+
+fn train_up(lease: &Lease, payload: usize) -> Packet {
+    let ssn = lease.subflows[0].rcv_high.wrapping_sub(1_000);
+    let len = u16::try_from(payload).unwrap();
+    let mut packet = data_up_with(lease, true, true, (lease.up_next, ssn, len));
+    packet.payload = payload;
+    packet.tcp.flags = TcpFlags::ACK | TcpFlags::PSH;
+    packet
+}
+
+/// Options of data down: the mapping is that of the whole packet.
+fn mapped(lease: &Lease, payload: usize) -> Vec<u8> {
+    let ssn = lease.subflows[0].snd_next.wrapping_sub(2_000);
+    let len = u16::try_from(payload).unwrap();
+    let mut options = timestamps(9_001, 6_895);
+    options.extend(dss(
+        lease.up_acked,
+        true,
+        Some((lease.down_next, ssn, len)),
+        true,
+    ));
+    options
+}
+
+fn down_whole() {
+    let mut rig = Rig::new(false);
+    let lease = lease();
+    for (lease, packet) in families(&lease, &train_down(&lease, PAYLOAD)) {
+        for state in STATES {
+            let carried = train(&packet, SIZE, state);
+            let (frames, back) = rig.takes(&lease, &packet, carried);
+            let [(frame, left)] = frames.as_slice() else {
+                panic!("{} frames", frames.len());
+            };
+            // However it came in, a packet of several segments leaves with checksums to complete.
+            assert_eq!(*left, train(&packet, SIZE, ChecksumState::Partial));
+            let out = read_part(frame, left.checksum, 0);
+            assert_eq!((out.ip.ttl, out.payload), (63, PAYLOAD));
+            assert_eq!(out.tcp.seq, lease.subflows[0].snd_next);
+            assert_eq!(out.tcp.flags, packet.tcp.flags);
+            assert_eq!(out.options, mapped(&lease, PAYLOAD));
+            let run = MappingRun {
+                ssn: lease.subflows[0].snd_next,
+                len: u16::try_from(PAYLOAD).unwrap(),
+                count: 1,
+            };
+            assert_eq!((back.runs[0], back.runs_used), (run, 1));
+            assert_eq!(back.down_next, lease.down_next + PAYLOAD as u64);
+            assert_eq!(back.subflows[0].bytes_down, PAYLOAD as u64);
+        }
+    }
+}
+
+fn up_whole() {
+    let mut rig = Rig::new(false);
+    let lease = elsewhere();
+    for (lease, packet) in families(&lease, &train_up(&lease, PAYLOAD)) {
+        for state in STATES {
+            let carried = train(&packet, SIZE, state);
+            let (frames, back) = rig.takes(&lease, &packet, carried);
+            let [(frame, left)] = frames.as_slice() else {
+                panic!("{} frames", frames.len());
+            };
+            assert_eq!(*left, train(&packet, SIZE, ChecksumState::Partial));
+            let out = read_part(frame, left.checksum, 0);
+            assert_eq!((out.ip.ttl, out.payload), (63, PAYLOAD));
+            let source = if out.ip.is_v6() {
+                alike(SOURCE)
+            } else {
+                IpAddr::from(SOURCE)
+            };
+            assert_eq!(out.ip.src, source);
+            assert_eq!(out.tcp.seq, lease.seq_up);
+            assert_eq!(out.tcp.flags, packet.tcp.flags);
+            // Padding in place of the DSS.
+            let mut options = timestamps(7_050, 9_000);
+            options.resize(packet.options.len(), 1);
+            assert_eq!(out.options, options);
+            assert_eq!(back.up_next, lease.up_next + PAYLOAD as u64);
+            assert_eq!(back.subflows[0].bytes_up, PAYLOAD as u64);
+        }
+    }
+}
+
+/// What the kernel makes of a packet that leaves by a device without offloads.
+fn in_segments() {
+    let mut rig = Rig::new(true);
+    let lease = lease();
+    let down = train_down(&lease, PAYLOAD);
+    let up = train_up(&lease, PAYLOAD);
+    for (is_down, packet) in [(true, down), (false, up)] {
+        for (lease, packet) in families(&lease, &packet) {
+            for state in STATES {
+                let carried = train(&packet, SIZE, state);
+                let (frames, _) = rig.takes(&lease, &packet, carried);
+                let first = if is_down {
+                    lease.subflows[0].snd_next
+                } else {
+                    lease.seq_up
+                };
+                let outs = segments(&frames, first, PAYLOAD);
+                let sizes: Vec<_> = outs.iter().map(|out| out.payload).collect();
+                assert_eq!(sizes, [1_000, 1_000, 1_000, 17]);
+                for (_, left) in &frames {
+                    assert_ne!(left.checksum, ChecksumState::Partial);
+                }
+                for (at, out) in outs.iter().enumerate() {
+                    let is_last = at == 3;
+                    assert_eq!(out.tcp.flags.contains(TcpFlags::PSH), is_last);
+                    if is_down {
+                        assert_eq!(out.options, mapped(&lease, PAYLOAD));
+                    } else {
+                        assert_eq!(out.options[..12], timestamps(7_050, 9_000));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Segments that stand one behind the other, `payload` bytes in all. `first`: their first byte's number.
+#[track_caller]
+fn segments(frames: &Frames, first: u32, payload: usize) -> Vec<Out> {
+    let mut outs = Vec::new();
+    let mut at = 0;
+    for (frame, left) in frames {
+        assert_eq!(left.gso, None);
+        let out = read_part(frame, left.checksum, at);
+        let sent = u32::try_from(at).unwrap();
+        assert_eq!(out.tcp.seq, first.wrapping_add(sent));
+        at += out.payload;
+        outs.push(out);
+    }
+    assert_eq!(at, payload);
+    outs
+}
+
+/// The packet leaves as a clone, and what is left of it is cut to the ACK.
+fn with_an_ack() {
+    let mut rig = Rig::new(false);
+    let lease = brought_by(&[(1, 0, 4_000)]);
+    let mut several = train_down(&lease, PAYLOAD);
+    several.tcp.ack += 1_000;
+    let mut one = several.clone();
+    one.payload = 1_000;
+    for (lease, packet) in families(&lease, &several) {
+        for state in STATES {
+            let carried = train(&packet, SIZE, state);
+            let left = train(&packet, SIZE, ChecksumState::Partial);
+            data_and_its_ack(&mut rig, &lease, &packet, (carried, left));
+        }
+    }
+    for (lease, packet) in families(&lease, &one) {
+        for checksum in STATES {
+            let carried = Offload {
+                checksum,
+                gso: None,
+            };
+            data_and_its_ack(&mut rig, &lease, &packet, (carried, carried));
+        }
+    }
+}
+
+/// `carried`: what is said of the packet as it comes, and as it leaves.
+fn data_and_its_ack(rig: &mut Rig, lease: &Lease, packet: &Packet, carried: (Offload, Offload)) {
+    let (frames, back) = rig.takes(lease, packet, carried.0);
+    let [(data, data_left), (ack, ack_left)] = frames.as_slice() else {
+        panic!("{} frames", frames.len());
+    };
+    assert_eq!(data_left.gso, carried.1.gso);
+    let partial = |offload: &Offload| offload.checksum == ChecksumState::Partial;
+    assert_eq!(partial(data_left), partial(&carried.1));
+    let out = read_part(data, data_left.checksum, 0);
+    assert_eq!((out.payload, out.tcp.dst_port), (packet.payload, PORTS[0]));
+    // The ACK is one packet, and complete.
+    assert_eq!(ack_left.gso, None);
+    assert!(!partial(ack_left));
+    let own = read_part(ack, ack_left.checksum, 0);
+    assert_eq!((own.payload, own.tcp.dst_port), (0, PORTS[1]));
+    assert_eq!(own.tcp.flags, TcpFlags::ACK);
+    let mut options = timestamps(9_001, 6_900);
+    options.extend(dss(lease.up_acked + 1_000, true, None, false));
+    assert_eq!(own.options, options);
+    assert_eq!((back.packets_down, back.packets_made), (1, 1));
+}
+
+fn bounds() {
+    let mut rig = Rig::new(false);
+    bounds_of_segments(&mut rig);
+    bounds_of_windows(&mut rig);
+    bounds_of_lengths(&mut rig);
+}
+
+/// A segment grows by the mapping down, and keeps its options up; it has to fit the receiver's MSS and the way out.
+fn bounds_of_segments(rig: &mut Rig) {
+    let lease = lease();
+    for (mut lease, packet) in families(&lease, &train_down(&lease, PAYLOAD)) {
+        let carried = train(&packet, SIZE, ChecksumState::Partial);
+        lease.subflows[0].mss = 1_039;
+        rig.passes("too_long", &lease, &packet, carried);
+        lease.subflows[0].mss = 1_040;
+        rig.takes(&lease, &packet, carried);
+        // A short last segment makes no difference, nor does a whole one.
+        let mut even = packet.clone();
+        even.payload = 3_000;
+        rig.takes(&lease, &even, carried);
+        // The way out takes 1,500 bytes.
+        lease.subflows[0].mss = 2_000;
+        let most = if packet.ip.is_v6() { 1_400 } else { 1_420 };
+        let carried = train(&packet, most, ChecksumState::Partial);
+        rig.takes(&lease, &packet, carried);
+        let carried = train(&packet, most + 1, ChecksumState::Partial);
+        rig.passes("route", &lease, &packet, carried);
+    }
+    for (mut lease, packet) in families(&lease, &train_up(&lease, PAYLOAD)) {
+        let carried = train(&packet, SIZE, ChecksumState::Partial);
+        let options = u32::try_from(packet.options.len()).unwrap();
+        lease.server_mss = 1_000 + options - 1;
+        rig.passes("too_long", &lease, &packet, carried);
+        lease.server_mss += 1;
+        rig.takes(&lease, &packet, carried);
+    }
+}
+
+/// All of the packet counts, not its first segment.
+fn bounds_of_windows(rig: &mut Rig) {
+    let lease = lease();
+    let payload = PAYLOAD as u64;
+    for (mut lease, packet) in families(&lease, &train_down(&lease, PAYLOAD)) {
+        let carried = train(&packet, SIZE, ChecksumState::Partial);
+        lease.down_edge = lease.down_next + payload - 1;
+        rig.passes("window", &lease, &packet, carried);
+        lease.down_edge += 1;
+        rig.takes(&lease, &packet, carried);
+    }
+    for (mut lease, packet) in families(&lease, &train_up(&lease, PAYLOAD)) {
+        let carried = train(&packet, SIZE, ChecksumState::Partial);
+        lease.server_edge = lease.up_next + payload - 1;
+        rig.passes("window", &lease, &packet, carried);
+        lease.server_edge += 1;
+        rig.takes(&lease, &packet, carried);
+        // The mapping has to hold all of it.
+        let mut beyond = packet.clone();
+        beyond.payload += 1;
+        rig.passes("mapping", &lease, &beyond, carried);
+    }
+}
+
+/// What leaves is no longer than an IP packet may be; the mapping grows with it. The kernel cuts what is that long,
+/// because the link's header is more than a device takes whole.
+fn bounds_of_lengths(rig: &mut Rig) {
+    let lease = wide();
+    for (lease, mut packet) in families(&lease, &train_down(&lease, PAYLOAD)) {
+        // With timestamps and a mapping.
+        packet.payload = 65_535 - packet.ip.header_len - 60;
+        for state in STATES {
+            let carried = train(&packet, SIZE, state);
+            let (frames, back) = rig.takes(&lease, &packet, carried);
+            let first = lease.subflows[0].snd_next;
+            for out in segments(&frames, first, packet.payload) {
+                assert_eq!(out.options, mapped(&lease, packet.payload));
+            }
+            assert_eq!(usize::from(back.runs[0].len), packet.payload);
+        }
+        packet.payload += 1;
+        let carried = train(&packet, SIZE, ChecksumState::Partial);
+        rig.passes("too_long", &lease, &packet, carried);
+    }
+    let longest = 65_535 - 20 - 20 - train_up(&lease, PAYLOAD).options.len();
+    for (lease, mut packet) in families(&lease, &train_up(&lease, longest)) {
+        let is_v6 = packet.ip.is_v6();
+        packet.payload = if is_v6 { longest - 20 } else { longest };
+        let carried = train(&packet, SIZE, ChecksumState::Partial);
+        let (frames, _) = rig.takes(&lease, &packet, carried);
+        segments(&frames, lease.seq_up, packet.payload);
+        // An IPv6 packet may be longer than that.
+        if is_v6 {
+            packet.payload += 1;
+            rig.passes("too_long", &lease, &packet, carried);
+        }
+    }
+}
+
+/// One segment, in each state of its checksum: the programs adjust what is to be adjusted in it.
+fn single_segments() {
+    let mut rig = Rig::new(false);
+    let lease = lease();
+    let mut both = data_down(&lease);
+    both.tcp.ack += 1_000;
+    let up = data_up_with(
+        &lease,
+        true,
+        true,
+        (
+            lease.up_next,
+            lease.subflows[0].rcv_high.wrapping_sub(1_000),
+            500,
+        ),
+    );
+    for (lease, packet) in [
+        (lease, data_down(&lease)),
+        (lease, both),
+        (elsewhere(), up),
+        (elsewhere(), ack_up(&lease)),
+    ] {
+        for (lease, packet) in families(&lease, &packet) {
+            for checksum in STATES {
+                let carried = Offload {
+                    checksum,
+                    gso: None,
+                };
+                let (frames, _) = rig.takes(&lease, &packet, carried);
+                let [(frame, left)] = frames.as_slice() else {
+                    panic!("{} frames", frames.len());
+                };
+                let partial = |state| state == ChecksumState::Partial;
+                assert_eq!(partial(left.checksum), partial(checksum));
+                let out = read_part(frame, left.checksum, 0);
+                assert_eq!(out.payload, packet.payload);
+            }
+            // Nobody has looked at it, or somebody has.
+            let mut wrong = packet.clone();
+            wrong.damage = Some((wrong.bytes().len() - 1, 1));
+            let unseen = Offload::default();
+            rig.passes("checksum", &lease, &wrong, unseen);
+        }
+    }
+}
+
+/// A routing rule that names ports decides the way out, as it does for what the translator sends.
+fn by_port() {
+    let mut rig = Rig::new(false);
+    let lease = lease();
+    let [client, _] = PORTS;
+    // Both ends' ports, swapped or with their bytes in the other order, lead nowhere.
+    let wrong = [
+        format!("ipproto tcp sport {client} dport 80"),
+        format!("ipproto tcp dport {}", client.swap_bytes()),
+        format!("ipproto tcp sport {}", 80_u16.swap_bytes()),
+    ];
+    let right = format!("ipproto tcp sport 80 dport {client}");
+    for (family, neighbour) in [("-4", "192.0.2.3"), ("-6", "2001:db8:ffff::3")] {
+        ip(&format!(
+            "{family} neigh replace {neighbour} lladdr 02:00:00:00:00:03 dev out"
+        ));
+        ip(&format!(
+            "{family} route add default via {neighbour} table 100"
+        ));
+        ip(&format!("{family} route add unreachable default table 101"));
+        for rule in &wrong {
+            // For what goes down; that goes up, the other way round, is looked at below.
+            ip(&format!("{family} rule add {rule} lookup 101"));
+        }
+        ip(&format!("{family} rule add {right} lookup 100"));
+    }
+    let carried = Offload::default();
+    for (lease, packet) in families(&lease, &data_down(&lease)) {
+        let (frames, _) = rig.takes(&lease, &packet, carried);
+        assert_eq!(frames[0].0[..6], [2, 0, 0, 0, 0, 3], "the rule's neighbour");
+    }
+    // What the first of those rules is for.
+    let ssn = lease.subflows[0].rcv_high.wrapping_sub(1_000);
+    let up = data_up_with(&lease, true, true, (lease.up_next, ssn, 500));
+    for (lease, packet) in families(&lease, &up) {
+        rig.passes("route", &lease, &packet, carried);
+    }
+}

@@ -1,0 +1,207 @@
+//! A packet's whole way through the programs: frames are written into a TAP device at whose ingress the programs are,
+//! and what they send out of another one is read there. Checksum, segmentation and redirection are the kernel's own;
+//! what runs one packet by itself (BPF_PROG_TEST_RUN) has no GSO packets of TCP.
+//!
+//! Everything happens inside of the write: the kernel hands what is written to the programs, and what they redirect to
+//! the other device's queue.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt as _;
+
+use flexcp_io::{KernelFastPath, Offload as Programs};
+use flexcp_wire::{ChecksumState, Offload, VNET_HEADER_LEN, emit_vnet, parse_vnet, protocol};
+use rustix::io::Errno;
+use rustix::ioctl::{IntegerSetter, Opcode, Updater, ioctl, opcode};
+
+use crate::host::{ip, set_sysctl};
+use crate::offload::{DEVICE, ways};
+
+/// The first bytes of a frame: destination, source, protocol.
+pub(crate) const ETHERNET: usize = 14;
+/// The device's address that the programs are at.
+const NEAR: [u8; 6] = [2, 0, 0, 0, 0, 0x10];
+
+/// Ethernet frames with their virtio-net headers.
+#[derive(Debug)]
+struct Tap(File);
+
+impl Tap {
+    /// Makes the device `name`. `segments`: what leaves by it is cut into segments and its checksums are completed;
+    /// otherwise it leaves as it is.
+    fn open(name: &str, segments: bool) -> Self {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_NONBLOCK)
+            .open("/dev/net/tun")
+            .unwrap();
+        let mut request = [0_u8; size_of::<libc::ifreq>()];
+        request[..name.len()].copy_from_slice(name.as_bytes());
+        let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
+        let flags = u16::try_from(flags).unwrap().to_ne_bytes();
+        request[libc::IFNAMSIZ..libc::IFNAMSIZ + 2].copy_from_slice(&flags);
+        let offloads = if segments { 0 } else { OFFLOADS };
+        // SAFETY: TUNSETIFF reads and writes a `struct ifreq`, as large as `request` is; TUNSETOFFLOAD takes the flags
+        // themselves, no pointer.
+        unsafe {
+            ioctl(&file, Updater::<TUNSETIFF, _>::new(&mut request)).unwrap();
+            ioctl(
+                &file,
+                IntegerSetter::<TUNSETOFFLOAD>::new_usize(offloads as usize),
+            )
+            .unwrap();
+        }
+        Self(file)
+    }
+
+    fn send(&self, packet: &[u8], offload: Offload) {
+        let (ip_len, tcp_len, version) = header_lengths(packet);
+        let mut vnet = [0; VNET_HEADER_LEN];
+        emit_vnet(&offload, ETHERNET + ip_len, tcp_len, &mut vnet);
+        let mut frame = vnet.to_vec();
+        frame.extend(NEAR);
+        frame.extend([2, 0, 0, 0, 0, 0x11]);
+        let protocol: u16 = if version == 6 { 0x86dd } else { 0x0800 };
+        frame.extend(protocol.to_be_bytes());
+        frame.extend(packet);
+        assert_eq!(rustix::io::write(&self.0, &frame).unwrap(), frame.len());
+    }
+
+    /// The next TCP packet that has left, from the link layer's header on.
+    fn receive(&self) -> Option<(Vec<u8>, Offload)> {
+        let mut buf = vec![0; VNET_HEADER_LEN + ETHERNET + 65_536];
+        loop {
+            let len = match rustix::io::read(&self.0, &mut buf) {
+                Ok(len) => len,
+                Err(Errno::AGAIN) => return None,
+                Err(error) => panic!("{error}"),
+            };
+            let (vnet, frame) = buf[..len].split_first_chunk::<VNET_HEADER_LEN>().unwrap();
+            let packet = &frame[ETHERNET..];
+            // The kernel itself looks for neighbours now and then.
+            let kind = if packet[0] >> 4 == 4 {
+                packet[9]
+            } else {
+                packet[6]
+            };
+            if kind != protocol::TCP {
+                continue;
+            }
+            let offload = parse_vnet(vnet).unwrap();
+            if offload.checksum == ChecksumState::Partial {
+                let start = usize::from(u16::from_ne_bytes([vnet[6], vnet[7]]));
+                assert_eq!(
+                    start,
+                    ETHERNET + header_lengths(packet).0,
+                    "start of the checksum"
+                );
+            }
+            return Some((frame.to_vec(), offload));
+        }
+    }
+}
+
+/// Lengths of the IP and the TCP header, and the version.
+fn header_lengths(packet: &[u8]) -> (usize, usize, u8) {
+    let version = packet[0] >> 4;
+    let ip_len = if version == 4 {
+        usize::from(packet[0] & 15) * 4
+    } else {
+        40
+    };
+    let tcp_len = packet
+        .get(ip_len + 12)
+        .map_or(0, |byte| usize::from(byte >> 4) * 4);
+    (ip_len, tcp_len, version)
+}
+
+/// What became of a packet.
+#[derive(Debug)]
+pub(crate) enum Passed {
+    /// These frames have left, in this order.
+    Translated(Vec<(Vec<u8>, Offload)>),
+    /// It is the translator's.
+    Up,
+    /// It is nobody's.
+    Dropped,
+}
+
+/// The programs between two devices.
+#[derive(Debug)]
+pub(crate) struct Line {
+    pub(crate) programs: Programs,
+    near: Tap,
+    out: Tap,
+    /// As the programs counted before the packet in hand.
+    counts: Vec<(&'static str, u64)>,
+    /// What the last packet was counted as.
+    pub(crate) counted: Vec<&'static str>,
+    /// By programs that were loaded before.
+    counted_before: Vec<(&'static str, u64)>,
+}
+
+impl Line {
+    /// Devices, ways, and programs with `slots`. `segments`: packets leave cut into segments, as on a link.
+    pub(crate) fn new(slots: u32, segments: bool) -> Self {
+        let near = Tap::open("near", false);
+        let out = Tap::open("out", segments);
+        ip("link set near address 02:00:00:00:00:10");
+        ip("link set near up");
+        ways();
+        // What goes up comes to nothing: the translator has the packet already.
+        set_sysctl("ipv4/conf/near/forwarding", "0");
+        set_sysctl("ipv6/conf/near/disable_ipv6", "1");
+        let mut programs = Programs::load(DEVICE, slots).unwrap_or_else(|error| panic!("{error}"));
+        programs.attach("near").unwrap();
+        let counts = programs.reasons().unwrap().counts();
+        Self {
+            programs,
+            near,
+            out,
+            counted_before: counts.clone(),
+            counts,
+            counted: Vec::new(),
+        }
+    }
+
+    /// Programs as they were at first, with `slots`. What fast paths of the others hold is nobody's any more.
+    pub(crate) fn reload(&mut self, slots: u32) {
+        self.counted_before = self.reasons();
+        self.programs = Programs::load(DEVICE, slots).unwrap_or_else(|error| panic!("{error}"));
+        self.programs.attach("near").unwrap();
+        self.counts = self.programs.reasons().unwrap().counts();
+    }
+
+    /// How packets were counted, by all programs that were loaded.
+    pub(crate) fn reasons(&self) -> Vec<(&'static str, u64)> {
+        let all = self.counts.iter().zip(&self.counted_before);
+        all.map(|(now, before)| (now.0, now.1 + before.1)).collect()
+    }
+
+    pub(crate) fn fast_path(&mut self, slots: u32) -> KernelFastPath {
+        self.programs.fast_path(slots).unwrap()
+    }
+
+    /// Sends an IP packet through at a time in microseconds.
+    pub(crate) fn pass(&mut self, now: u64, packet: &[u8], offload: Offload) -> Passed {
+        self.programs.set_time(DEVICE, now).unwrap();
+        self.near.send(packet, offload);
+        let mut frames = Vec::new();
+        frames.extend(std::iter::from_fn(|| self.out.receive()));
+        let counts = self.programs.reasons().unwrap().counts();
+        let moved = counts.iter().zip(&self.counts);
+        let moved = moved.filter(|(after, before)| after.1 != before.1);
+        self.counted = moved.map(|(after, _)| after.0).collect();
+        self.counts = counts;
+        match (self.counted.as_slice(), frames.is_empty()) {
+            (["translated"], false) => Passed::Translated(frames),
+            (["stale_ack"], true) => Passed::Dropped,
+            ([] | [_], true) if !self.counted.contains(&"rewrite_failed") => Passed::Up,
+            (counted, _) => panic!("counted as {counted:?}, {} frames left", frames.len()),
+        }
+    }
+}
+
+const OFFLOADS: libc::c_uint = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6;
+const TUNSETIFF: Opcode = opcode::write::<libc::c_int>(b'T', 202);
+const TUNSETOFFLOAD: Opcode = opcode::write::<libc::c_uint>(b'T', 208);
