@@ -150,6 +150,7 @@ static __always_inline int move_payload(struct __sk_buff *skb, struct scratch *c
 
 	if (len == 0 || len > MOVED)
 		return -1;
+	len = masked(len, MOVED);
 	if (bpf_skb_load_bytes(skb, at, c->payload, len) < 0 || bpf_skb_change_tail(skb, skb->len + by, 0) < 0)
 		return -1;
 	return bpf_skb_store_bytes(skb, at + by, c->payload, len, BPF_F_RECOMPUTE_CSUM);
@@ -302,7 +303,6 @@ static __always_inline int rewrite_up(struct __sk_buff *skb, struct scratch *c, 
 	const __u32 l3_len = v6 ? 40 : 20;
 	/* The options of data become padding in their place: the payload stays where it is. */
 	__u32 tcp_len = p->payload ? p->tcp_len : TCP_LEN + TS_LEN + (p->blocks ? SACK_LEN : 0);
-	int failed;
 
 	copy_headers(c);
 	write_tcp(c->tcp, o, tcp_len);
@@ -310,19 +310,14 @@ static __always_inline int rewrite_up(struct __sk_buff *skb, struct scratch *c, 
 	if (p->payload) {
 		for (int i = TCP_LEN + TS_LEN; i < MAX_TCP_LEN; i++)
 			c->tcp[i] = i < tcp_len ? NOP : 0;
-		__u32 len = tcp_len;
-
-		if (len < TCP_LEN + TS_LEN || len > MAX_TCP_LEN)
-			return lose(REWRITE_FAILED);
-		failed = bpf_skb_store_bytes(skb, ETH_HLEN + l3_len, c->tcp, len, 0);
 	} else {
 		if (p->blocks)
 			write_sack(c->tcp + TCP_LEN + TS_LEN, &o->sack);
 		if (bpf_skb_change_tail(skb, ETH_HLEN + l3_len + tcp_len, 0) < 0)
 			return lose(REWRITE_FAILED);
-		failed = bpf_skb_store_bytes(skb, ETH_HLEN + l3_len, c->tcp, tcp_len, 0);
 	}
-	if (failed || bpf_skb_store_bytes(skb, ETH_HLEN, c->l3, l3_len, 0) < 0)
+	if (bpf_skb_store_bytes(skb, ETH_HLEN + l3_len, c->tcp, masked(tcp_len, TCP_ROOM), 0) < 0 ||
+	    bpf_skb_store_bytes(skb, ETH_HLEN, c->l3, l3_len, 0) < 0)
 		return lose(REWRITE_FAILED);
 	if (adjust_checksum(skb, c, o, tcp_len, v6) < 0)
 		return lose(REWRITE_FAILED);
