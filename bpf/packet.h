@@ -290,7 +290,7 @@ static __always_inline int checksum_right(struct __sk_buff *skb, struct scratch 
 	__u32 len = c->p.payload;
 	__s64 sum;
 
-	if (len > MOVED)
+	if (len > MOVED || !has(PART_SUMS))
 		return 0;
 	sum = bpf_csum_diff(0, 0, (__be32 *)c->p.tcp, MAX_TCP_LEN, fold(pseudo));
 	if (sum < 0)

@@ -163,7 +163,7 @@ static __always_inline int reopen(struct __sk_buff *skb, __u32 by, const int v6)
 {
 	const int headers = v6 ? 60 : 40;
 
-	if (bpf_skb_adjust_room(skb, -headers, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO) < 0)
+	if (!has(PART_GSO) || bpf_skb_adjust_room(skb, -headers, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO) < 0)
 		return -1;
 	return bpf_skb_adjust_room(skb, headers + by, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO);
 }
@@ -236,7 +236,7 @@ static __always_inline int rewrite_down(struct __sk_buff *skb, struct scratch *c
 		return lose(REWRITE_FAILED);
 	if (!gso && adjust_checksum(skb, c, o, tcp_len, v6) < 0)
 		return lose(REWRITE_FAILED);
-	if (!also)
+	if (!also || !has(PART_BESIDE))
 		return leave(skb, o);
 	if (set_way(skb, o) < 0 || bpf_clone_redirect(skb, o->device, 0) < 0)
 		return lose(REWRITE_FAILED);
@@ -271,7 +271,7 @@ static __always_inline int rewrite_acks(struct __sk_buff *skb, struct scratch *c
 	copy_headers(c);
 	if (bpf_skb_change_tail(skb, ETH_HLEN + (v6 ? 40 : 20) + tcp_len, 0) < 0)
 		return lose(REWRITE_FAILED);
-	if (both) {
+	if (both && has(PART_BESIDE)) {
 		own_headers(c, v6);
 		if (write_ack(skb, c, &c->also, v6) < 0 || set_way(skb, &c->also) < 0 ||
 		    bpf_clone_redirect(skb, c->also.device, 0) < 0)

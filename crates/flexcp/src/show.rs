@@ -49,6 +49,12 @@ pub fn stats(view: &Stats) -> String {
             section(&mut text, title, &occurred);
         }
     }
+    if !view.offload_notes.is_empty() {
+        text.push('\n');
+    }
+    for note in &view.offload_notes {
+        let _ = writeln!(text, "offload: {note}");
+    }
     if nonzero(&view.drops).is_empty() {
         text.push_str("\nno drops\n");
     }
@@ -274,6 +280,10 @@ mail-relay  transparent  plain        10.0.1.2:40312  10.9.0.2:80  10.9.0.2:80  
             drops: numbers(&[("malformed", 0), ("stale_ack", 12)]),
             carrier: numbers(&[("malformed_rx", 0), ("send_failed", 0)]),
             offload: numbers(&[]),
+            offload_notes: vec![
+                "by clsact, on eth0, eth1".into(),
+                "without IPv6: verifier: R1 invalid mem access 'scalar' (at instruction 9)".into(),
+            ],
             connections: 3,
         };
         assert_eq!(
@@ -287,6 +297,9 @@ counters
 
 drops
   stale_ack  12
+
+offload: by clsact, on eth0, eth1
+offload: without IPv6: verifier: R1 invalid mem access 'scalar' (at instruction 9)
 "
         );
     }
@@ -299,6 +312,7 @@ drops
             drops: numbers(&[("malformed", 0)]),
             carrier: numbers(&[("send_failed", 2)]),
             offload: numbers(&[]),
+            offload_notes: vec![],
             connections: 0,
         };
         assert_eq!(

@@ -3,6 +3,8 @@
 //!
 //! Needs root (`CAP_SYS_ADMIN` for the namespaces); without it the tests are reported as ignored.
 
+#[path = "netns/attach.rs"]
+mod attach;
 #[path = "netns/batch.rs"]
 mod batch;
 #[path = "netns/carrier.rs"]
@@ -17,6 +19,8 @@ mod offload;
 mod offload_holes;
 #[path = "netns/offload_packets.rs"]
 mod offload_packets;
+#[path = "netns/offload_parts.rs"]
+mod offload_parts;
 #[path = "netns/offload_rules.rs"]
 mod offload_rules;
 #[path = "netns/offload_ups.rs"]
@@ -30,11 +34,14 @@ mod tables;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
-use crate::host::{CRASH, Host};
+use crate::host::{CRASH, CRASH_OFFLOAD, Host};
 
 fn main() {
     if let Some(journal) = std::env::var_os(CRASH) {
         tables::install_and_hang(journal.into());
+    }
+    if let Some(journal) = std::env::var_os(CRASH_OFFLOAD) {
+        attach::attach_and_hang(journal.into());
     }
     let may = Host::try_new().is_ok();
     if !may {
@@ -49,6 +56,8 @@ fn main() {
         offload_rules::TESTS,
         offload_holes::TESTS,
         offload_ups::TESTS,
+        attach::TESTS,
+        offload_parts::TESTS,
         steering::TESTS,
     ]
     .concat();

@@ -11,6 +11,7 @@ use tracing::{debug, warn};
 
 use super::action::{Action, Refusal, VERSION};
 use super::view::{Connections, Numbers, Stats};
+use crate::offload::Said;
 use crate::worker::{Gone, WorkerHandle};
 
 /// The bound control socket.
@@ -63,11 +64,11 @@ impl Control {
     }
 
     /// Answers requests for as long as the process lives, or until `accept` fails.
-    pub fn serve(self, workers: &[WorkerHandle], reasons: Option<&Reasons>, services: &[Named]) {
+    pub fn serve(self, workers: &[WorkerHandle], offload: &Said, services: &[Named]) {
         for client in self.listener.incoming() {
             match client {
                 Ok(client) => {
-                    if let Err(error) = answer(&client, workers, reasons, services) {
+                    if let Err(error) = answer(&client, workers, offload, services) {
                         debug!("control: {error}");
                     }
                 }
@@ -95,7 +96,7 @@ impl Drop for SocketFile {
 fn answer(
     client: &UnixStream,
     workers: &[WorkerHandle],
-    reasons: Option<&Reasons>,
+    offload: &Said,
     services: &[Named],
 ) -> io::Result<()> {
     client.set_read_timeout(Some(PATIENCE))?;
@@ -105,7 +106,7 @@ fn answer(
         .take(REQUEST_MAX)
         .read_until(b'\n', &mut line)?;
     let answer = match serde_json::from_slice(&line) {
-        Ok(action) => carry_out(action, workers, reasons, services),
+        Ok(action) => carry_out(action, workers, offload, services),
         Err(error) => Err(format!("not a request: {error}")),
     };
     let mut answer = match answer {
@@ -122,11 +123,11 @@ fn answer(
 fn carry_out(
     action: Action,
     workers: &[WorkerHandle],
-    reasons: Option<&Reasons>,
+    offload: &Said,
     services: &[Named],
 ) -> Result<Vec<u8>, String> {
     let answer = match action {
-        Action::Stats => stats(workers, reasons)
+        Action::Stats => stats(workers, offload)
             .map_err(|error| error.to_string())
             .map(|stats| serde_json::to_vec(&stats)),
         Action::Connections => connections(workers, services)
@@ -136,7 +137,7 @@ fn carry_out(
     answer?.map_err(|error| error.to_string())
 }
 
-fn stats(workers: &[WorkerHandle], reasons: Option<&Reasons>) -> Result<Stats, Gone> {
+fn stats(workers: &[WorkerHandle], said: &Said) -> Result<Stats, Gone> {
     let [mut counters, mut drops, mut carrier, mut offload] = [const { Numbers(Vec::new()) }; 4];
     for worker in workers {
         let snapshot = worker.stats()?;
@@ -144,6 +145,7 @@ fn stats(workers: &[WorkerHandle], reasons: Option<&Reasons>) -> Result<Stats, G
         drops.add(snapshot.drops.iter());
         carrier.add(snapshot.carrier.iter());
     }
+    let reasons = said.reasons.as_ref();
     offload.add(reasons.map(Reasons::counts).unwrap_or_default().into_iter());
     let count = |name| counters.get(name).unwrap_or_default();
     let connections = count("connections_opened").saturating_sub(count("connections_closed"));
@@ -153,6 +155,7 @@ fn stats(workers: &[WorkerHandle], reasons: Option<&Reasons>) -> Result<Stats, G
         drops,
         carrier,
         offload,
+        offload_notes: said.notes.clone(),
         connections,
     })
 }

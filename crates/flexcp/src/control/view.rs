@@ -26,6 +26,9 @@ pub struct Stats {
     /// Packets of offloaded connections: translated in the kernel, or why they came up to a worker. Empty
     /// without the offload.
     pub offload: Numbers,
+    /// How the offload runs, what of it the kernel refuses and why, a line each; empty when it is not wanted.
+    #[serde(default)]
+    pub offload_notes: Vec<String>,
     /// Connections that there are now.
     pub connections: u64,
 }

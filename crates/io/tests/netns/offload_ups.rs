@@ -238,7 +238,7 @@ fn mappings_of_several(rules: &mut Rules) {
 }
 
 /// The lease with `(subflow, from, bytes)` of what is outstanding, in this order, instead of all on the first.
-fn brought_by(parts: &[(usize, u32, u32)]) -> Lease {
+pub(crate) fn brought_by(parts: &[(usize, u32, u32)]) -> Lease {
     let mut lease = lease();
     for (subflow, ups) in lease.subflows.iter_mut().zip(&mut lease.ups) {
         // Round the ring's end.
