@@ -42,6 +42,30 @@ struct {
 	__type(value, __u64);
 } reasons SEC(".maps");
 
+/* Parts that can be left out where a kernel refuses them; the packets that they are for go up. What each needs says
+ * crates/io/src/offload/parts.rs. The loader sets the bits before the verifier sees the program, which then follows no
+ * code of a part that is left out. */
+#define PART_GSO 1u
+#define PART_BESIDE 2u
+#define PART_SUMS 4u
+#define PART_V6 8u
+/* What nothing works without. */
+#define PART_CORE 16u
+
+const volatile __u32 parts = PART_GSO | PART_BESIDE | PART_SUMS | PART_V6 | PART_CORE;
+/* Tests name parts here that the verifier is to refuse. */
+const volatile __u32 refused_parts = 0;
+
+static __always_inline int has(__u32 part)
+{
+	if (parts & refused_parts & part)
+		return *(volatile int *)0;
+	return (parts & part) != 0;
+}
+
+/* What is not translated goes on to the other programs and filters at this device, and then to the stack. */
+#define PASS TC_ACT_UNSPEC
+
 static __always_inline void count(__u32 reason)
 {
 	__u64 *counter = bpf_map_lookup_elem(&reasons, &reason);
@@ -52,7 +76,7 @@ static __always_inline void count(__u32 reason)
 static __always_inline int up(__u32 reason)
 {
 	count(reason);
-	return TC_ACT_OK;
+	return PASS;
 }
 
 #define OPEN 1

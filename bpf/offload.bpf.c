@@ -15,8 +15,8 @@
 #include <bpf/bpf_helpers.h>
 
 #include "offload.h"
-#include "packet.h"
 #include "maps.h"
+#include "packet.h"
 #include "judge.h"
 #include "rewrite.h"
 
@@ -44,11 +44,11 @@ static __always_inline int judge(struct __sk_buff *skb, const int v6)
 
 	c = bpf_map_lookup_elem(&scratches, &zero);
 	if (!c)
-		return TC_ACT_OK;
+		return PASS;
 	p = &c->p;
 	w = &p->walk;
 	if (parse(skb, p, v6) < 0)
-		return TC_ACT_OK;
+		return PASS;
 	key = &c->key;
 	__builtin_memset(key, 0, sizeof(*key));
 	__builtin_memcpy(key->from, p->l3 + (v6 ? 8 : 12), v6 ? 16 : 4);
@@ -57,12 +57,12 @@ static __always_inline int judge(struct __sk_buff *skb, const int v6)
 	__builtin_memcpy(&key->to_port, p->tcp + 2, 2);
 	flow = bpf_map_lookup_elem(&flows, key);
 	if (!flow)
-		return TC_ACT_OK;
+		return PASS;
 	gate = bpf_map_lookup_elem(&gates, &flow->slot);
 	l = bpf_map_lookup_elem(&leases, &flow->slot);
 	told = bpf_map_lookup_elem(&settings, &zero);
 	if (!gate || !l || !told)
-		return TC_ACT_OK;
+		return PASS;
 	/* An IPv6 address may start with the bytes of an IPv4 one. */
 	if (l->family != (v6 ? 6 : 4))
 		return up(NOT_LENT);
@@ -76,6 +76,8 @@ static __always_inline int judge(struct __sk_buff *skb, const int v6)
 	down = flow->leg == LEG_SERVER;
 	if ((down ? parse_sack(p) : parse_dss(p)) < 0)
 		return up_from(gate, OPTIONS);
+	if (down && skb->gso_size && !has(PART_GSO))
+		return up_from(gate, LEFT_OUT);
 	headers = (v6 ? 40 : 20) + p->tcp_len + (down ? DSS_MAP_LEN : 0);
 	if (p->payload + headers > MAX_IP_LEN || (down && !skb->gso_size && p->payload > MOVED))
 		return up_from(gate, TOO_LONG);
@@ -96,6 +98,9 @@ static __always_inline int judge(struct __sk_buff *skb, const int v6)
 	bpf_spin_unlock(&l->lock);
 	if (refused)
 		return up_from(gate, refused);
+	/* An ACK beside data is cut out of it, as headers of a GSO packet are. */
+	if (down && w->also_to != NOBODY && (!has(PART_BESIDE) || (p->payload && !has(PART_GSO))))
+		return up_from(gate, LEFT_OUT);
 	if (route(skb, c, &c->o, told->device, headers, v6) < 0)
 		return up_from(gate, ROUTE);
 	if (down && w->also_to != NOBODY && route(skb, c, &c->also, told->device, headers, v6) < 0)
@@ -162,17 +167,17 @@ int flexcp_offload(struct __sk_buff *skb)
 	int verdict;
 
 	/* What a bridge passes on to others, and other VLANs' packets, is not addressed to us. */
-	if (skb->pkt_type != PACKET_HOST || skb->vlan_present)
-		return TC_ACT_OK;
+	if (skb->pkt_type != PACKET_HOST || skb->vlan_present || !has(PART_CORE))
+		return PASS;
 	if (skb->protocol == bpf_htons(ETH_P_IP)) {
 		verdict = judge4(skb);
 		return verdict < REWRITE_UP ? verdict : rewrite4(skb, verdict);
 	}
-	if (skb->protocol == bpf_htons(ETH_P_IPV6)) {
+	if (skb->protocol == bpf_htons(ETH_P_IPV6) && has(PART_V6)) {
 		verdict = judge6(skb);
 		return verdict < REWRITE_UP ? verdict : rewrite6(skb, verdict);
 	}
-	return TC_ACT_OK;
+	return PASS;
 }
 
 char _license[] SEC("license") = "GPL";

@@ -156,5 +156,7 @@ enum reason {
 	REWRITE_FAILED,
 	/* Not up, but nowhere: the translator would drop it, too. */
 	STALE_ACK,
+	/* Up, because the part that translates it is left out. */
+	LEFT_OUT,
 	REASONS,
 };

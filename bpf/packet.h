@@ -23,9 +23,13 @@
 #define DSS_MAP 4
 #define DSS_DSN_64 8
 #define MAX_TCP_LEN 60
+/* Room for a TCP header, and what `masked` takes. */
+#define TCP_ROOM 64
 #define MAX_IP_LEN 0xffff
-/* Largest payload of a packet that has to be moved by hand. */
+/* Largest payload of a packet that has to be moved by hand, and what `masked` takes. */
 #define MOVED 2048
+/* Bytes that bpf_csum_diff adds up in one call: before Linux 6.13 it refuses more. */
+#define SUMMED 512
 
 /* What a walk over the client's data finds for a subflow. It stands here and not in registers, so that the verifier does
  * not follow every value through the loops. */
@@ -61,7 +65,7 @@ struct block {
 /* A packet as it came. */
 struct packet {
 	__u8 l3[40];
-	__u8 tcp[MAX_TCP_LEN];
+	__u8 tcp[TCP_ROOM];
 	__u32 l3_len;
 	__u32 tcp_len;
 	__u32 payload;
@@ -117,7 +121,7 @@ struct scratch {
 	struct outgoing also;
 	struct flow_key key;
 	struct bpf_fib_lookup fib;
-	__u8 tcp[MAX_TCP_LEN];
+	__u8 tcp[TCP_ROOM];
 	__u8 l3[40];
 	/* Headers as they stand in the packet by now. */
 	__u8 old[MAX_TCP_LEN];
@@ -166,6 +170,18 @@ static __always_inline void store16(__u8 *at, __u32 value)
 {
 	at[0] = value >> 8;
 	at[1] = value;
+}
+
+/* A length of 1 to `room` bytes, a power of 2, as the verifier believes it. The mask changes nothing, which the compiler
+ * must not know, or it would leave it out. A comparison is not enough: the verifier of Linux 6.1 does not apply it to the
+ * copy of a register that the compiler has put on the stack before ("R3 min value is outside of the allowed memory range"),
+ * and the compiler leaves out one that another has made superfluous, so that 6.12, too, takes the length for one that may be
+ * zero ("R4 invalid zero-sized read"). What a mask yields is known wherever the value goes. */
+static __always_inline __u32 masked(__u32 len, const __u32 room)
+{
+	len--;
+	asm volatile("" : "+r"(len));
+	return (len & (room - 1)) + 1;
 }
 
 static __always_inline __u32 fold(__u64 sum)
@@ -218,7 +234,6 @@ static __always_inline int acceptable(struct __sk_buff *skb, struct packet *p, c
 	__u32 ttl = v6 ? p->l3[7] : p->l3[8];
 	__u32 tos = v6 ? p->l3[1] >> 4 : p->l3[1];
 	__u32 urgent = load16(p->tcp + 18);
-	__u32 rest;
 
 	if ((p->flags & ~PSH) != ACK_FLAG || p->tcp[12] & 0xf || urgent)
 		return FLAGS;
@@ -226,12 +241,9 @@ static __always_inline int acceptable(struct __sk_buff *skb, struct packet *p, c
 		return IP_HEADER;
 	if (p->tcp_len < TCP_LEN + TS_LEN)
 		return OPTIONS;
-	rest = p->tcp_len - TCP_LEN;
-	if (rest > 40)
-		return OPTIONS;
 	/* What an earlier packet has left there would enter the checksum. */
-	__builtin_memset(p->tcp + TCP_LEN, 0, 40);
-	if (bpf_skb_load_bytes(skb, ETH_HLEN + p->l3_len + TCP_LEN, p->tcp + TCP_LEN, rest) < 0)
+	__builtin_memset(p->tcp + TCP_LEN, 0, MAX_TCP_LEN - TCP_LEN);
+	if (bpf_skb_load_bytes(skb, ETH_HLEN + p->l3_len, p->tcp, masked(p->tcp_len, TCP_ROOM)) < 0)
 		return OPTIONS;
 	if (load32(p->tcp + TCP_LEN) != 0x0101080a)
 		return OPTIONS;
@@ -257,22 +269,37 @@ static __always_inline __u64 pseudo_sum(const __u8 *from, const __u8 *to, __u32 
 	return sum + word;
 }
 
+/* The sum of the first `len` bytes of the payload and `sum`, in pieces: whole ones, then the rest. Negative: not added up. */
+static __always_inline __s64 payload_sum(struct scratch *c, __u32 len, __s64 sum)
+{
+	/* Words of 32 bits; what fills the last one counts nothing. */
+	__u32 padded = (len + 3) & ~3u;
+
+	__builtin_memset(c->payload + len, 0, 4);
+	for (__u32 at = 0; at < MOVED; at += SUMMED) {
+		if (padded < at + SUMMED)
+			break;
+		sum = bpf_csum_diff(0, 0, (__be32 *)(c->payload + at), SUMMED, sum);
+	}
+	return bpf_csum_diff(0, 0, (__be32 *)(c->payload + (padded & (MOVED - SUMMED))), padded & (SUMMED - 4), sum);
+}
+
 /* Whether the checksum of a packet that nobody has checked is right. */
 static __always_inline int checksum_right(struct __sk_buff *skb, struct scratch *c, __u64 pseudo)
 {
 	__u32 len = c->p.payload;
 	__s64 sum;
 
-	if (len > MOVED)
+	if (len > MOVED || !has(PART_SUMS))
 		return 0;
 	sum = bpf_csum_diff(0, 0, (__be32 *)c->p.tcp, MAX_TCP_LEN, fold(pseudo));
 	if (sum < 0)
 		return 0;
 	if (len) {
+		len = masked(len, MOVED);
 		if (bpf_skb_load_bytes(skb, ETH_HLEN + c->p.l3_len + c->p.tcp_len, c->payload, len) < 0)
 			return 0;
-		__builtin_memset(c->payload + len, 0, 4);
-		sum = bpf_csum_diff(0, 0, (__be32 *)c->payload, (len + 3) & ~3u, sum);
+		sum = payload_sum(c, len, sum);
 		if (sum < 0)
 			return 0;
 	}

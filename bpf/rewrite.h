@@ -150,6 +150,7 @@ static __always_inline int move_payload(struct __sk_buff *skb, struct scratch *c
 
 	if (len == 0 || len > MOVED)
 		return -1;
+	len = masked(len, MOVED);
 	if (bpf_skb_load_bytes(skb, at, c->payload, len) < 0 || bpf_skb_change_tail(skb, skb->len + by, 0) < 0)
 		return -1;
 	return bpf_skb_store_bytes(skb, at + by, c->payload, len, BPF_F_RECOMPUTE_CSUM);
@@ -162,7 +163,7 @@ static __always_inline int reopen(struct __sk_buff *skb, __u32 by, const int v6)
 {
 	const int headers = v6 ? 60 : 40;
 
-	if (bpf_skb_adjust_room(skb, -headers, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO) < 0)
+	if (!has(PART_GSO) || bpf_skb_adjust_room(skb, -headers, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO) < 0)
 		return -1;
 	return bpf_skb_adjust_room(skb, headers + by, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO);
 }
@@ -235,7 +236,7 @@ static __always_inline int rewrite_down(struct __sk_buff *skb, struct scratch *c
 		return lose(REWRITE_FAILED);
 	if (!gso && adjust_checksum(skb, c, o, tcp_len, v6) < 0)
 		return lose(REWRITE_FAILED);
-	if (!also)
+	if (!also || !has(PART_BESIDE))
 		return leave(skb, o);
 	if (set_way(skb, o) < 0 || bpf_clone_redirect(skb, o->device, 0) < 0)
 		return lose(REWRITE_FAILED);
@@ -270,7 +271,7 @@ static __always_inline int rewrite_acks(struct __sk_buff *skb, struct scratch *c
 	copy_headers(c);
 	if (bpf_skb_change_tail(skb, ETH_HLEN + (v6 ? 40 : 20) + tcp_len, 0) < 0)
 		return lose(REWRITE_FAILED);
-	if (both) {
+	if (both && has(PART_BESIDE)) {
 		own_headers(c, v6);
 		if (write_ack(skb, c, &c->also, v6) < 0 || set_way(skb, &c->also) < 0 ||
 		    bpf_clone_redirect(skb, c->also.device, 0) < 0)
@@ -302,7 +303,6 @@ static __always_inline int rewrite_up(struct __sk_buff *skb, struct scratch *c, 
 	const __u32 l3_len = v6 ? 40 : 20;
 	/* The options of data become padding in their place: the payload stays where it is. */
 	__u32 tcp_len = p->payload ? p->tcp_len : TCP_LEN + TS_LEN + (p->blocks ? SACK_LEN : 0);
-	int failed;
 
 	copy_headers(c);
 	write_tcp(c->tcp, o, tcp_len);
@@ -310,19 +310,14 @@ static __always_inline int rewrite_up(struct __sk_buff *skb, struct scratch *c, 
 	if (p->payload) {
 		for (int i = TCP_LEN + TS_LEN; i < MAX_TCP_LEN; i++)
 			c->tcp[i] = i < tcp_len ? NOP : 0;
-		__u32 len = tcp_len;
-
-		if (len < TCP_LEN + TS_LEN || len > MAX_TCP_LEN)
-			return lose(REWRITE_FAILED);
-		failed = bpf_skb_store_bytes(skb, ETH_HLEN + l3_len, c->tcp, len, 0);
 	} else {
 		if (p->blocks)
 			write_sack(c->tcp + TCP_LEN + TS_LEN, &o->sack);
 		if (bpf_skb_change_tail(skb, ETH_HLEN + l3_len + tcp_len, 0) < 0)
 			return lose(REWRITE_FAILED);
-		failed = bpf_skb_store_bytes(skb, ETH_HLEN + l3_len, c->tcp, tcp_len, 0);
 	}
-	if (failed || bpf_skb_store_bytes(skb, ETH_HLEN, c->l3, l3_len, 0) < 0)
+	if (bpf_skb_store_bytes(skb, ETH_HLEN + l3_len, c->tcp, masked(tcp_len, TCP_ROOM), 0) < 0 ||
+	    bpf_skb_store_bytes(skb, ETH_HLEN, c->l3, l3_len, 0) < 0)
 		return lose(REWRITE_FAILED);
 	if (adjust_checksum(skb, c, o, tcp_len, v6) < 0)
 		return lose(REWRITE_FAILED);

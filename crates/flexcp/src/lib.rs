@@ -1,13 +1,14 @@
 //! FlexCP, the program: a splitless proxy between MPTCP clients and TCP servers.
 //!
 //! This crate reads the configuration ([`config`]), moves packets between the device and the
-//! translator ([`worker`]), answers operators ([`control`], [`show`]), and starts and ends all of
-//! that ([`run`]). What happens to a packet is decided in `flexcp-translator`; what is done to the
+//! translator ([`worker`]), loads the kernel's programs ([`offload`]), answers operators ([`control`],
+//! [`show`]), and starts and ends all of that ([`run`]). What happens to a packet is decided in `flexcp-translator`; what is done to the
 //! kernel, in `flexcp-io`.
 #![forbid(unsafe_code)]
 
 pub mod config;
 pub mod control;
+pub mod offload;
 pub mod run;
 pub mod show;
 pub mod worker;

@@ -9,6 +9,7 @@ use anyhow::Result;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use flexcp::config::live::{self, ThisHost};
 use flexcp::control::{self, Action};
+use flexcp::offload::{self, Tried};
 use flexcp::{config, run, show};
 use tracing::level_filters::LevelFilter;
 
@@ -39,6 +40,9 @@ enum Command {
         /// Check against this host, too: its interfaces, addresses, ports and routes
         #[arg(long)]
         live: bool,
+        /// Print all that the kernel's verifier says about programs that it refuses
+        #[arg(long, requires = "live")]
+        verifier_log: bool,
     },
     /// Show what a running FlexCP does
     Show {
@@ -86,7 +90,11 @@ fn main() -> ExitCode {
                 .map_err(Into::into)
                 .map(|()| ExitCode::SUCCESS)
         }
-        Command::Check { config, live } => check(&config, live),
+        Command::Check {
+            config,
+            live,
+            verifier_log,
+        } => check(&config, live, verifier_log),
         Command::Show { what } => show(&what),
     };
     result.unwrap_or_else(|error| {
@@ -95,12 +103,22 @@ fn main() -> ExitCode {
     })
 }
 
-fn check(path: &Path, live: bool) -> Result<ExitCode> {
+fn check(path: &Path, live: bool, verifier_log: bool) -> Result<ExitCode> {
     let (config, mut found) = config::load(path)?;
+    let mut tried = Tried::default();
     if let Some(config) = config.as_ref().filter(|_| live) {
-        live::check(config, &ThisHost, &mut found);
+        let sources = live::check(config, &ThisHost, &mut found);
+        if !found.has_errors() {
+            tried = offload::try_loading(config, &sources);
+        }
     }
     eprint!("{found}");
+    for miss in &tried.misses {
+        eprintln!("{}: warning: {miss}", found.file());
+    }
+    if verifier_log {
+        print(&tried.log)?;
+    }
     let Some(config) = config.filter(|_| !found.has_errors()) else {
         let errors = found.errors();
         eprintln!(
@@ -120,6 +138,9 @@ fn check(path: &Path, live: bool) -> Result<ExitCode> {
     services
         .iter()
         .for_each(|line| text += &format!("  {line}\n"));
+    if let Some(works) = &tried.works {
+        text += &format!("  offload: {works}\n");
+    }
     print(&text)
 }
 

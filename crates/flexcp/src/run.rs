@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use flexcp_io::{
-    KernelError, KernelTables, Offload, OffloadError, Reasons, Signal, Signals, Steering,
-    SteeringError, Target, Tun, TunError, Waker, ethernet_interfaces,
+    KernelError, KernelTables, Signal, Signals, Steering, SteeringError, Target, Tun, TunError,
+    Waker,
 };
 use flexcp_translator::{Exceptions, Rules};
 use sd_notify::NotifyState;
@@ -19,6 +19,7 @@ use crate::config::live::{self, ThisHost};
 use crate::config::span::Severity;
 use crate::config::{self, Config, Diagnostics, ReadError, plan};
 use crate::control::{BindError, Control, Named};
+use crate::offload::{self, Said};
 use crate::worker::{self, Worker, WorkerHandle};
 
 /// Runs FlexCP as the file `path` says, until a signal ends it. To be called before the process has
@@ -65,10 +66,9 @@ pub fn run(path: &Path) -> Result<(), RunError> {
         workers.iter_mut().for_each(Worker::pin);
     }
     let mut report = |change: &str| info!("kernel: {change}");
-    let kernel = KernelTables::install(&plan::kernel(&config, &sources), &mut report)?;
+    let mut kernel = KernelTables::install(&plan::kernel(&config, &sources), &mut report)?;
 
-    let offload = offload(&config, device, &mut workers);
-    let reasons = offload.as_ref().and_then(|offload| offload.reasons().ok());
+    let (offload, said) = offload::start(&config, device, &mut workers, &mut kernel);
 
     let ended = Arc::new(Waker::new().map_err(RunError::Worker)?);
     let spawn = |worker| {
@@ -76,7 +76,7 @@ pub fn run(path: &Path) -> Result<(), RunError> {
         worker::spawn(worker, move || tell.wake()).map_err(RunError::Worker)
     };
     let workers: Vec<_> = workers.into_iter().map(spawn).collect::<Result<_, _>>()?;
-    serve(control, handles.clone(), reasons, &config).map_err(RunError::Worker)?;
+    serve(control, handles.clone(), said, &config).map_err(RunError::Worker)?;
     for line in config::summary(&config) {
         info!("service {line}");
     }
@@ -159,41 +159,6 @@ fn steer(
     (0..rules.workers).map(of).collect()
 }
 
-/// The fast path, when it is wanted and the kernel can: each worker gets its share. Otherwise the log says
-/// what is missing.
-fn offload(config: &Config, device: u32, workers: &mut [Worker]) -> Option<Offload> {
-    if !config.offload.enabled.value {
-        return None;
-    }
-    let made = load(config, device, workers);
-    if let Err(error) = &made {
-        warn!("no offload: {error}; every packet goes through the workers");
-    }
-    made.ok()
-}
-
-fn load(config: &Config, device: u32, workers: &mut [Worker]) -> Result<Offload, OffloadError> {
-    let connections = u32::try_from(config.offload.connections.value).unwrap_or(1);
-    let share = connections.div_ceil(u32::try_from(workers.len()).unwrap_or(1));
-    let slots = share * u32::try_from(workers.len()).unwrap_or(1);
-    let mut offload = Offload::load(device, slots)?;
-    let paths = workers.iter().map(|_| offload.fast_path(share));
-    let paths = paths.collect::<Result<Vec<_>, _>>()?;
-    let interfaces = ethernet_interfaces();
-    for interface in &interfaces {
-        offload.attach(interface)?;
-    }
-    // Only now, so that nothing is lent in vain.
-    for (worker, path) in workers.iter_mut().zip(paths) {
-        worker.offload(Box::new(path));
-    }
-    info!(
-        "offload: up to {slots} connections, on {}",
-        interfaces.join(", ")
-    );
-    Ok(offload)
-}
-
 /// The configuration and the addresses towards each service's back ends, when nothing is wrong.
 /// Otherwise everything that is wrong has gone to standard error.
 fn checked(path: &Path) -> Result<(Config, Vec<Vec<IpAddr>>), RunError> {
@@ -229,7 +194,7 @@ fn invalid(found: &Diagnostics) -> RunError {
 fn serve(
     control: Control,
     workers: Vec<WorkerHandle>,
-    reasons: Option<Reasons>,
+    offload: Said,
     config: &Config,
 ) -> io::Result<()> {
     let named = config.services.iter().map(|service| Named {
@@ -239,7 +204,7 @@ fn serve(
     let named: Vec<_> = named.collect();
     thread::Builder::new()
         .name("control".into())
-        .spawn(move || control.serve(&workers, reasons.as_ref(), &named))
+        .spawn(move || control.serve(&workers, &offload, &named))
         .map(drop)
 }
 

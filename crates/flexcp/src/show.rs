@@ -57,6 +57,12 @@ pub fn stats(view: &Stats) -> String {
             section(&mut text, title, &occurred);
         }
     }
+    if !view.offload_notes.is_empty() {
+        text.push('\n');
+    }
+    for note in &view.offload_notes {
+        let _ = writeln!(text, "offload: {note}");
+    }
     if nonzero(&view.drops).is_empty() {
         text.push_str("\nno drops\n");
     }
@@ -292,6 +298,10 @@ mail-relay  transparent  plain        10.0.1.2:40312  10.9.0.2:80  10.9.0.2:80  
             offload: numbers(&[]),
             unaccounted: numbers(&[("sent", 0)]),
             gauges: numbers(&[("flows", 0)]),
+            offload_notes: vec![
+                "by clsact, on eth0, eth1".into(),
+                "without IPv6: verifier: R1 invalid mem access 'scalar' (at instruction 9)".into(),
+            ],
             connections: 3,
         };
         assert_eq!(
@@ -308,6 +318,9 @@ plain_syn by cause
 
 drops
   stale_ack  12
+
+offload: by clsact, on eth0, eth1
+offload: without IPv6: verifier: R1 invalid mem access 'scalar' (at instruction 9)
 "
         );
     }
@@ -323,6 +336,7 @@ drops
             offload: numbers(&[]),
             unaccounted: numbers(&[("sent", 0)]),
             gauges: numbers(&[("flows", 0)]),
+            offload_notes: vec![],
             connections: 0,
         };
         assert_eq!(

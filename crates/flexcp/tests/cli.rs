@@ -260,6 +260,7 @@ impl Namespace {
     /// Everything that FlexCP may change.
     fn state(&self) -> String {
         let script = "ip rule; ip -6 rule; ip route show table all; ip -6 route show table all; ip -br link; \
+                      tc qdisc show; for i in eth0 peer0; do tc filter show dev $i ingress; done; \
                       sysctl -a 2>/dev/null | \
                       grep -E 'forwarding|rp_filter|accept_ra|accept_local|ip_forward|reserved_ports'";
         String::from_utf8(self.sh(script).stdout).unwrap()
@@ -483,6 +484,80 @@ fn what_a_killed_daemon_left_is_taken_back_by_the_next() {
     daemon.says("ready");
     daemon.signal(rustix::process::Signal::INT);
     assert_eq!(daemon.ends(), Some(0), "{}", daemon.log());
+    namespace.is_as(&before);
+}
+
+#[test]
+fn offload_by_clsact_is_named_and_taken_back() {
+    let namespace = Namespace::new();
+    let place = Place::new(&format!("[offload]\nattach = 'clsact'\n{BOTH}"));
+    let before = namespace.state();
+
+    let mut daemon = namespace.run(&place);
+    daemon.says("ready");
+    daemon.says("offload: up to 4096 connections, by clsact, on ");
+    daemon.says("kernel: filter: eth0 ingress priority 65117 handle 0x75, qdisc clsact made");
+    assert!(namespace.state().contains("flexcp_offload"));
+    let mut show = flexcp();
+    show.args(["show", "stats", "--socket"]).arg(place.socket());
+    let shown = String::from_utf8(show.output().unwrap().stdout).unwrap();
+    let notes = shown.lines().filter(|line| line.starts_with("offload: "));
+    let notes: Vec<_> = notes.collect();
+    assert!(notes[0].starts_with("offload: by clsact, on "), "{shown}");
+    assert_eq!(notes.len(), 1, "{shown}");
+    daemon.signal(rustix::process::Signal::KILL);
+    daemon.ends();
+    assert!(namespace.state().contains("flexcp_offload"));
+
+    let mut daemon = namespace.run(&place);
+    daemon.says("kernel: qdisc: clsact of eth0 removed");
+    daemon.says("ready");
+    daemon.signal(rustix::process::Signal::TERM);
+    assert_eq!(daemon.ends(), Some(0), "{}", daemon.log());
+    namespace.is_as(&before);
+}
+
+#[test]
+fn live_check_tries_the_programs() {
+    let namespace = Namespace::new();
+    let place = Place::new(&format!("[device]\nworkers = 2\n{BOTH}"));
+    let before = namespace.state();
+    let check = |rights: &[&str]| {
+        let program = [
+            env!("CARGO_BIN_EXE_flexcp"),
+            "check",
+            "--live",
+            "--verifier-log",
+        ];
+        let words: Vec<_> = rights.iter().chain(&program).collect();
+        let mut command = namespace.command(words[0]);
+        command
+            .args(&words[1..])
+            .arg("--config")
+            .arg(place.config());
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let [said, text] = [output.stderr, output.stdout].map(|text| place.said(&text));
+        (said, text)
+    };
+    let (said, text) = check(&[]);
+    assert!(
+        !said.contains("offload") && !said.contains("steering"),
+        "{said}"
+    );
+    let works = "\n  offload: the kernel takes it, by ";
+    assert!(text.starts_with("ok: ") && text.contains(works), "{text}");
+
+    let (said, text) = check(&[
+        "setpriv",
+        "--bounding-set=-all,+dac_override",
+        "--inh-caps=-all",
+    ]);
+    for miss in ["no offload: ", "no steering: "] {
+        let line = format!("flexcp.toml: warning: {miss}the kernel ");
+        assert!(said.contains(&line) && said.contains("CAP_BPF"), "{said}");
+    }
+    assert!(text.starts_with("ok: ") && !text.contains(works), "{text}");
     namespace.is_as(&before);
 }
 

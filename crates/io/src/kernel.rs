@@ -1,5 +1,5 @@
 //! The kernel's tables that bring packets to the TUN device and take back what it writes: one
-//! routing table, routing rules, a handful of sysctls. All of it is undone at the end, and what a
+//! routing table, routing rules, a handful of sysctls, and filters for the offload's programs. All of it is undone at the end, and what a
 //! crashed run left is undone at the next start.
 //!
 //! The order of the rules of one family, ours marked with `*` (they carry protocol [`PROTOCOL`]):
@@ -25,6 +25,7 @@
 //! then look up an empty table, which changes nothing.
 
 mod address;
+mod filter;
 mod journal;
 mod link;
 mod listener;
@@ -35,6 +36,7 @@ mod sysctl;
 
 use std::io;
 use std::ops::RangeInclusive;
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 
 use flexcp_translator::Prefix;
@@ -42,12 +44,12 @@ use netlink_packet_route::AddressFamily;
 
 pub(crate) use self::address::interface_index;
 pub use self::address::{ethernet_interfaces, interface_exists, local_addresses, route_source};
+use self::filter::Filter;
 pub use self::journal::JournalError;
 use self::journal::{Journal, Record};
 pub use self::listener::tcp_listener_on;
 use self::netlink::Netlink;
 pub use self::netlink::NetlinkError;
-use self::sysctl::Change;
 
 /// What is to be diverted, and how.
 #[derive(Clone, Debug)]
@@ -111,7 +113,7 @@ pub enum Family {
 pub struct KernelTables {
     netlink: Netlink,
     /// What to set back, and where that is written down; `None` when everything has been taken back.
-    sysctls: Option<(Journal, Vec<Change>)>,
+    undo: Option<(Journal, Record)>,
     index: u32,
     table: u32,
 }
@@ -136,12 +138,13 @@ impl KernelTables {
             route::check_unused(&mut netlink, family, plan.table)?;
         }
         let changes = sysctl::wanted(plan, &sysctl::read)?;
-        journal.write(&Record::new(plan, &changes))?;
+        let record = Record::new(plan, &changes);
+        journal.write(&record)?;
 
         // From here on an error takes back what is there by dropping this.
         let mut tables = Self {
             netlink,
-            sysctls: Some((journal, changes.clone())),
+            undo: Some((journal, record)),
             index,
             table: plan.table,
         };
@@ -158,6 +161,39 @@ impl KernelTables {
             rules::install(&mut tables.netlink, layout, report)?;
         }
         Ok(tables)
+    }
+
+    /// Has `program`, a classifier that decides by itself (`direct-action`), see what comes in on `interface`, by a filter
+    /// behind all others there. For kernels without tcx.
+    ///
+    /// # Errors
+    /// When there is no such interface, or the kernel refuses; then nothing of it is left.
+    pub fn add_filter(
+        &mut self,
+        interface: &str,
+        program: BorrowedFd<'_>,
+        report: &mut dyn FnMut(&str),
+    ) -> Result<(), KernelError> {
+        let Some((journal, record)) = &mut self.undo else {
+            return Ok(());
+        };
+        let index = interface_index(interface).ok_or_else(|| KernelError::NoInterface {
+            name: interface.to_owned(),
+        })?;
+        // Noted as if the qdisc were ours: if a crash comes before we know, it goes, but only if nobody uses it.
+        record.filters.push(Filter {
+            interface: interface.to_owned(),
+            index,
+            made_qdisc: true,
+        });
+        let done = filter_noted(journal, record, program, report);
+        if done.is_err()
+            && let Some(filter) = record.filters.pop()
+        {
+            let _ = filter.remove(&mut |_| {});
+            journal.write(record)?;
+        }
+        done
     }
 
     /// Takes everything back, each change told to `report` in one line.
@@ -180,12 +216,17 @@ impl KernelTables {
     }
 
     fn take_back(&mut self, report: &mut dyn FnMut(&str)) -> Result<(), KernelError> {
-        let Some((mut journal, changes)) = self.sysctls.take() else {
+        let Some((mut journal, record)) = self.undo.take() else {
             return Ok(());
         };
+        let filters = remove_filters(&record, report);
         let rules = rules::remove(&mut self.netlink, report);
         let routes = route::remove(&mut self.netlink, self.table, self.index);
-        let sysctls = sysctl::restore(&changes, report).and_then(|()| Ok(journal.settle()?));
+        let sysctls = sysctl::restore(&record.changes, report).and_then(|()| {
+            // What stays at a device is for the next start.
+            filters?;
+            Ok(journal.settle()?)
+        });
         let link = link::take_down(&mut self.netlink, self.index);
         rules.and(routes).and(sysctls).and(link)
     }
@@ -271,6 +312,39 @@ fn check(plan: &Plan) -> Result<u32, KernelError> {
     Ok(index)
 }
 
+/// Makes the last filter of `record`, which is written down before anything happens.
+fn filter_noted(
+    journal: &mut Journal,
+    record: &mut Record,
+    program: BorrowedFd<'_>,
+    report: &mut dyn FnMut(&str),
+) -> Result<(), KernelError> {
+    journal.write(record)?;
+    let Some(filter) = record.filters.last_mut() else {
+        return Ok(());
+    };
+    filter.made_qdisc = filter.make_qdisc()?;
+    filter.attach(program)?;
+    report(&format!(
+        "filter: {} ingress priority {} handle {:#x}{}",
+        filter.interface,
+        filter::PRIORITY,
+        filter::HANDLE,
+        if filter.made_qdisc {
+            ", qdisc clsact made"
+        } else {
+            ""
+        }
+    ));
+    Ok(journal.write(record)?)
+}
+
+/// Takes back all filters of `record`; the first error, after the others have been tried.
+fn remove_filters(record: &Record, report: &mut dyn FnMut(&str)) -> Result<(), KernelError> {
+    let removed = record.filters.iter().map(|filter| filter.remove(report));
+    removed.fold(Ok(()), Result::and)
+}
+
 fn take_back_leftover(
     netlink: &mut Netlink,
     journal: &mut Journal,
@@ -281,6 +355,7 @@ fn take_back_leftover(
     match left {
         None => {}
         Some(record) if record.is_of_this_namespace() => {
+            remove_filters(&record, report)?;
             sysctl::restore(&record.changes, report)?;
             journal.settle()?;
         }
@@ -418,6 +493,16 @@ pub enum KernelError {
          or configure no ipv6 addresses"
     )]
     Ipv6Disabled,
+    /// The offload's filter at a device, or the qdisc that it needs, cannot be made or removed.
+    #[error("cannot {action} {interface}: {source}{}", filter::advice(source))]
+    Filter {
+        /// What failed.
+        action: &'static str,
+        /// The device.
+        interface: String,
+        /// What the kernel says.
+        source: NetlinkError,
+    },
     /// A sysctl cannot be read.
     #[error("cannot read the sysctl {key}: {source}")]
     ReadSysctl {

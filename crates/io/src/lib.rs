@@ -32,7 +32,7 @@ pub use kernel::{
     tcp_listener_on,
 };
 pub use memory::give_memory_back;
-pub use offload::{KernelFastPath, Offload, OffloadError, Reasons, Tried};
+pub use offload::{Hook, KernelFastPath, LeftOut, Offload, OffloadError, Reasons, Refusal, Tried};
 pub use packet::{PacketSocket, ReceivedFrame};
 pub use schedule::run_promptly;
 pub use signal::{Signal, Signals};

@@ -4,6 +4,13 @@
 //! A connection lives in a slot: its [`Lease`] in one map, the flows that lead to it in another, and a gate that
 //! says whose it is. The gate is shared memory, so closing it costs no system call; the lease is then read under
 //! the lock that the programs change it under.
+//!
+//! The programs end with the process that lent to them, however it ends: they ask the kernel for routes as from FlexCP's
+//! device, which goes with it, and without a route they translate nothing. So a filter that a crash has left ([`Hook`])
+//! passes all packets on until the next start takes it back.
+
+mod parts;
+mod refusal;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,9 +19,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray};
+use aya::programs::links::LinkOrder;
+use aya::programs::tc::TcAttachOptions;
 use aya::programs::{ProgramError, SchedClassifier, TcAttachType, TestRunOptions};
-use aya::{Ebpf, EbpfError, EbpfLoader, TestRun as _, include_bytes_aligned};
+use aya::{Ebpf, EbpfError, TestRun as _, include_bytes_aligned};
 use flexcp_translator::{FastPath, LEASE_SUBFLOWS, Lease, Lent};
+
+pub use self::parts::LeftOut;
+pub use self::refusal::Refusal;
+use crate::kernel::{KernelError, KernelTables};
 
 /// The programs, compiled by `make bpf`.
 static OBJECT: &[u8] = include_bytes_aligned!("../../../bpf/offload.bpf.o");
@@ -28,7 +41,7 @@ const LEG_SERVER: u32 = 0xff;
 const LOCKED: u64 = 4;
 
 /// Why packets of lent connections go to the translator, in the order of `enum reason`.
-const REASONS: [&str; 21] = [
+const REASONS: [&str; 22] = [
     "translated",
     "not_lent",
     "flags",
@@ -50,22 +63,24 @@ const REASONS: [&str; 21] = [
     "hole",
     "rewrite_failed",
     "stale_ack",
+    "left_out",
 ];
 
 /// What stands in the way of the fast path.
 #[derive(thiserror::Error, Debug)]
 pub enum OffloadError {
     /// The kernel takes no programs, or not these.
-    #[error(
-        "the kernel does not load the offload's programs: {0}; it takes Linux 6.6 or newer and CAP_BPF"
-    )]
+    #[error("the kernel does not load the offload's programs: {}; it takes CAP_BPF", chain(.0))]
     Load(#[from] EbpfError),
-    /// The program could not be loaded or attached.
-    #[error(
-        "the kernel refuses the offload's program: {}; it takes Linux 6.6 or newer, CAP_BPF and CAP_PERFMON",
-        without_log(.0)
-    )]
+    /// The verifier refuses the program, whatever is left out, or the process may not ask.
+    #[error("the kernel refuses the offload's program: {}; {}", .0, advice(.0))]
+    Refused(Refusal),
+    /// The program could not be attached, or not be used.
+    #[error("the kernel does not use the offload's program: {}", chain(.0))]
     Program(#[from] ProgramError),
+    /// A filter could not be made.
+    #[error(transparent)]
+    Filter(#[from] KernelError),
     /// A map could not be used.
     #[error("a map of the offload can't be used: {0}")]
     Map(#[from] MapError),
@@ -80,11 +95,11 @@ pub enum OffloadError {
     Missing(&'static str),
 }
 
-/// Without the verifier's words, which fill pages and are for whoever changes the program.
-pub(crate) fn without_log(error: &ProgramError) -> String {
-    match error {
-        ProgramError::LoadError { io_error, .. } => io_error.to_string(),
-        other => chain(other),
+fn advice(refusal: &Refusal) -> &'static str {
+    if refusal.is_by_verifier() {
+        LeftOut::FULL_TEXT
+    } else {
+        "it takes CAP_BPF and CAP_PERFMON"
     }
 }
 
@@ -106,6 +121,36 @@ pub struct Offload {
     gates: Arc<Gates>,
     next_slot: u32,
     slots: u32,
+    left_out: Option<LeftOut>,
+}
+
+/// How the programs get at the packets of a device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Hook {
+    /// A link of the process (Linux 6.6), before all classic filters. It ends with the process.
+    Tcx,
+    /// A classic filter under the qdisc `clsact`, behind all others. It outlives the process.
+    Clsact,
+}
+
+impl Hook {
+    /// The best that this kernel has.
+    #[must_use]
+    pub fn of_this_kernel() -> Self {
+        match SchedClassifier::query_tcx("lo", TcAttachType::Ingress) {
+            Ok(_) => Self::Tcx,
+            Err(_) => Self::Clsact,
+        }
+    }
+}
+
+impl std::fmt::Display for Hook {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Tcx => "tcx",
+            Self::Clsact => "clsact",
+        })
+    }
 }
 
 /// What became of a packet in [`Offload::try_packet`].
@@ -229,29 +274,28 @@ impl Drop for Gates {
 
 impl Offload {
     /// Loads the programs with room for `slots` connections. Packets are routed as if they came from the
-    /// interface with the index `device`.
+    /// interface with the index `device`. Parts that the kernel refuses are left out.
     ///
     /// # Errors
     /// When the kernel can't or may not.
     pub fn load(device: u32, slots: u32) -> Result<Self, OffloadError> {
-        let flows = slots.saturating_mul(u32::try_from(FLOWS).unwrap_or(u32::MAX));
-        let mut ebpf = EbpfLoader::new()
-            .map_max_entries("leases", slots)
-            .map_max_entries("gates", slots)
-            .map_max_entries("flows", flows)
-            .load(OBJECT)?;
+        Self::load_but(device, slots, 0)
+    }
+
+    /// The same; the verifier is made to refuse the parts whose bits are in `refused`. For tests.
+    ///
+    /// # Errors
+    /// When the kernel can't or may not.
+    pub fn load_but(device: u32, slots: u32, refused: u32) -> Result<Self, OffloadError> {
+        let (ebpf, left_out) = parts::load(slots, refused)?;
         let gates = another_fd(&ebpf, "gates")?;
         let gates = Gates::map(gates.as_fd(), slots).map_err(OffloadError::Gates)?;
-        let program: &mut SchedClassifier = ebpf
-            .program_mut(PROGRAM)
-            .ok_or(OffloadError::Missing("program"))?
-            .try_into()?;
-        program.load()?;
         let mut offload = Self {
             ebpf,
             gates: Arc::new(gates),
             next_slot: 0,
             slots,
+            left_out,
         };
         offload.tell(Settings {
             device,
@@ -261,11 +305,44 @@ impl Offload {
         Ok(offload)
     }
 
-    /// From now on the programs see what comes in on `interface`.
+    /// The parts that the kernel refused.
+    #[must_use]
+    pub fn left_out(&self) -> Option<&LeftOut> {
+        self.left_out.as_ref()
+    }
+
+    /// From now on the programs see what comes in on `interface`, until this is dropped; by a filter, until `tables` are
+    /// removed.
     ///
     /// # Errors
     /// When there is no such interface, or the kernel refuses.
-    pub fn attach(&mut self, interface: &str) -> Result<(), OffloadError> {
+    pub fn attach(
+        &mut self,
+        interface: &str,
+        by: Hook,
+        tables: &mut KernelTables,
+        report: &mut dyn FnMut(&str),
+    ) -> Result<(), OffloadError> {
+        let program = self.program()?;
+        match by {
+            Hook::Tcx => {
+                let last = TcAttachOptions::TcxOrder(LinkOrder::default());
+                program.attach_with_options(interface, TcAttachType::Ingress, last)?;
+            }
+            Hook::Clsact => {
+                let program = program.fd()?.as_fd();
+                tables.add_filter(interface, program, report)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The same without tables to take anything back: where there is no tcx, the device has a qdisc `clsact` already. For
+    /// tests.
+    ///
+    /// # Errors
+    /// When there is no such interface, or the kernel refuses.
+    pub fn attach_alone(&mut self, interface: &str) -> Result<(), OffloadError> {
         self.program()?.attach(interface, TcAttachType::Ingress)?;
         Ok(())
     }

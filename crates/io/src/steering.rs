@@ -12,6 +12,7 @@ use flexcp_translator::{FlowMap, Pair, Rules};
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Setter, ioctl, opcode};
 
+use crate::offload::Refusal;
 use crate::tun::Tun;
 
 /// The program, compiled by `make bpf`.
@@ -41,11 +42,13 @@ pub enum SteeringError {
         super::offload::chain(.0)
     )]
     Load(#[from] EbpfError),
-    /// The program is refused.
+    /// The verifier refuses the program, or the process may not ask.
     #[error(
-        "the kernel refuses the steering program: {}; it takes Linux 5.17 or newer and CAP_BPF",
-        super::offload::without_log(.0)
+        "the kernel refuses the steering program: {0}; it takes Linux 5.17 or newer and CAP_BPF"
     )]
+    Refused(Refusal),
+    /// The program could not be used.
+    #[error("the kernel does not use the steering program: {}", super::offload::chain(.0))]
     Program(#[from] ProgramError),
     /// A map could not be used.
     #[error("a map of the steering program can't be used: {0}")]
@@ -128,7 +131,11 @@ impl Steering {
             .program_mut(PROGRAM)
             .ok_or(SteeringError::Missing("program"))?
             .try_into()?;
-        program.load()?;
+        match program.load().map_err(Refusal::of) {
+            Ok(()) => {}
+            Err(Ok(refusal)) => return Err(SteeringError::Refused(refusal)),
+            Err(Err(other)) => return Err(other.into()),
+        }
         let mut map: HashMap<_, BackEnd, Ports> =
             HashMap::try_from(named(&mut ebpf, "back_ends")?)?;
         for (back_end, ports) in known {

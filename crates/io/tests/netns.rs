@@ -4,6 +4,8 @@
 //! Needs root (`CAP_SYS_ADMIN` for the namespaces): without it every test fails, because what did not run has not
 //! passed. A developer without root says `FLEXCP_WITHOUT_ROOT=1`, and they are reported as ignored; `make` never does.
 
+#[path = "netns/attach.rs"]
+mod attach;
 #[path = "netns/batch.rs"]
 mod batch;
 #[path = "netns/carrier.rs"]
@@ -20,6 +22,8 @@ mod offload_gso;
 mod offload_holes;
 #[path = "netns/offload_packets.rs"]
 mod offload_packets;
+#[path = "netns/offload_parts.rs"]
+mod offload_parts;
 #[path = "netns/offload_rules.rs"]
 mod offload_rules;
 #[path = "netns/offload_slots.rs"]
@@ -37,11 +41,14 @@ mod tap;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
-use crate::host::{CRASH, Host};
+use crate::host::{CRASH, CRASH_OFFLOAD, Host};
 
 fn main() {
     if let Some(journal) = std::env::var_os(CRASH) {
         tables::install_and_hang(journal.into());
+    }
+    if let Some(journal) = std::env::var_os(CRASH_OFFLOAD) {
+        attach::attach_and_hang(journal.into());
     }
     let may = Host::try_new().is_ok();
     let ignored = !may && std::env::var_os("FLEXCP_WITHOUT_ROOT").is_some();
@@ -59,6 +66,8 @@ fn main() {
         offload_holes::TESTS,
         offload_slots::TESTS,
         offload_ups::TESTS,
+        attach::TESTS,
+        offload_parts::TESTS,
         steering::TESTS,
     ]
     .concat();

@@ -59,6 +59,15 @@ pub enum Steering {
     Scatter,
 }
 
+/// How the offload's programs get at packets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Attach {
+    /// "auto": by tcx where the kernel has it (Linux 6.6), else as "clsact".
+    Auto,
+    /// "clsact": by a classic filter, behind those that others have at the device.
+    Clsact,
+}
+
 /// `[offload]`
 #[derive(Clone, Debug)]
 pub struct Offload {
@@ -67,6 +76,8 @@ pub struct Offload {
     pub enabled: Located<bool>,
     /// `connections`: so many at a time at most; about 2 KB of kernel memory each. Default 4096.
     pub connections: Located<i64>,
+    /// `attach`: how they get at packets. Default "auto".
+    pub attach: Located<Attach>,
 }
 
 /// `[control]`
@@ -221,10 +232,17 @@ fn device(root: &Reader<'_, '_>, out: &mut Diagnostics) -> Device {
 
 fn offload(root: &Reader<'_, '_>, out: &mut Diagnostics) -> Offload {
     let empty = DeTable::new();
-    let section = section(root, "offload", &empty, &["enabled", "connections"], out);
+    let section = section(
+        root,
+        "offload",
+        &empty,
+        &["enabled", "connections", "attach"],
+        out,
+    );
     Offload {
         enabled: section.or("enabled", true, out),
         connections: section.or("connections", OFFLOADED, out),
+        attach: section.or("attach", Attach::Auto, out),
     }
 }
 

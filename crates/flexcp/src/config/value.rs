@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use flexcp_translator::{Announce, Prefix};
 
-use super::file::Steering;
+use super::file::{Attach, Steering};
 
 /// "30s", "2h5m", "100ms".
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
@@ -55,6 +55,17 @@ pub(super) fn steering(text: &str) -> Result<Steering, String> {
         "scatter" => Ok(Steering::Scatter),
         _ => Err(format!(
             "there is no steering `{text}`; write \"owner\", \"kernel\" or \"scatter\""
+        )),
+    }
+}
+
+/// "auto" or "clsact".
+pub(super) fn attach(text: &str) -> Result<Attach, String> {
+    match text {
+        "auto" => Ok(Attach::Auto),
+        "clsact" => Ok(Attach::Clsact),
+        _ => Err(format!(
+            "there is no way to attach `{text}`; write \"auto\" or \"clsact\""
         )),
     }
 }

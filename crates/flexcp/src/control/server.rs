@@ -6,13 +6,13 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use flexcp_io::Reasons;
 use flexcp_translator::Causes;
 use rustix::fs::Mode;
 use tracing::{debug, warn};
 
 use super::action::{Action, Refusal, VERSION};
 use super::view::{Connections, Numbers, Stats};
+use crate::offload::Said;
 use crate::worker::{Gone, Unaccounted, WorkerHandle};
 
 /// The bound control socket.
@@ -65,11 +65,11 @@ impl Control {
     }
 
     /// Answers requests for as long as the process lives, or until `accept` fails.
-    pub fn serve(self, workers: &[WorkerHandle], reasons: Option<&Reasons>, services: &[Named]) {
+    pub fn serve(self, workers: &[WorkerHandle], offload: &Said, services: &[Named]) {
         for client in self.listener.incoming() {
             match client {
                 Ok(client) => {
-                    if let Err(error) = answer(&client, workers, reasons, services) {
+                    if let Err(error) = answer(&client, workers, offload, services) {
                         debug!("control: {error}");
                     }
                 }
@@ -97,7 +97,7 @@ impl Drop for SocketFile {
 fn answer(
     client: &UnixStream,
     workers: &[WorkerHandle],
-    reasons: Option<&Reasons>,
+    offload: &Said,
     services: &[Named],
 ) -> io::Result<()> {
     client.set_read_timeout(Some(PATIENCE))?;
@@ -107,7 +107,7 @@ fn answer(
         .take(REQUEST_MAX)
         .read_until(b'\n', &mut line)?;
     let answer = match serde_json::from_slice(&line) {
-        Ok(action) => carry_out(action, workers, reasons, services),
+        Ok(action) => carry_out(action, workers, offload, services),
         Err(error) => Err(format!("not a request: {error}")),
     };
     let mut answer = match answer {
@@ -124,11 +124,11 @@ fn answer(
 fn carry_out(
     action: Action,
     workers: &[WorkerHandle],
-    reasons: Option<&Reasons>,
+    offload: &Said,
     services: &[Named],
 ) -> Result<Vec<u8>, String> {
     let answer = match action {
-        Action::Stats => stats(workers, reasons)
+        Action::Stats => stats(workers, offload)
             .map_err(|error| error.to_string())
             .map(|stats| serde_json::to_vec(&stats)),
         Action::Connections => connections(workers, services)
@@ -138,7 +138,7 @@ fn carry_out(
     answer?.map_err(|error| error.to_string())
 }
 
-fn stats(workers: &[WorkerHandle], reasons: Option<&Reasons>) -> Result<Stats, Gone> {
+fn stats(workers: &[WorkerHandle], said: &Said) -> Result<Stats, Gone> {
     let [mut counters, mut drops, mut carrier, mut offload] = [const { Numbers(Vec::new()) }; 4];
     let [mut unaccounted, mut gauges] = [const { Numbers(Vec::new()) }; 2];
     let mut causes = BTreeMap::new();
@@ -159,7 +159,7 @@ fn stats(workers: &[WorkerHandle], reasons: Option<&Reasons>) -> Result<Stats, G
     let count = |numbers: &Numbers, name| numbers.get(name).unwrap_or_default();
     let in_rings = count(&carrier, "handed_over").saturating_sub(count(&carrier, "taken_over"));
     gauges.add([("in_rings", in_rings)].into_iter());
-    if let Some(reasons) = reasons {
+    if let Some(reasons) = &said.reasons {
         offload.add(reasons.counts().into_iter());
         gauges.add(reasons.held().into_iter());
     }
@@ -174,6 +174,7 @@ fn stats(workers: &[WorkerHandle], reasons: Option<&Reasons>) -> Result<Stats, G
         offload,
         unaccounted,
         gauges,
+        offload_notes: said.notes.clone(),
         connections,
     })
 }

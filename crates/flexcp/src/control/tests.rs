@@ -14,6 +14,7 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use super::{Action, BindError, ClientError, Control, Named, SocketFile, VERSION, ask, view};
+use crate::offload::Said;
 use crate::worker::{CarrierCounters, Request, Snapshot, WorkerHandle};
 
 /// A worker that answers as if it had one connection.
@@ -95,7 +96,7 @@ impl Served {
             name: "web".into(),
             mode: "transparent",
         }];
-        thread::spawn(move || control.serve(&workers, None, &named));
+        thread::spawn(move || control.serve(&workers, &Said::default(), &named));
         Self { directory, file }
     }
 

@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::Plan;
+use super::filter::Filter;
 use super::sysctl::Change;
 
 /// The journal's file, locked by us until dropped.
@@ -33,6 +34,9 @@ pub(crate) struct Record {
     /// The kernel's name for the time since boot: a reboot has undone everything.
     boot: String,
     pub(crate) changes: Vec<Change>,
+    /// Filters at devices, which outlive the process.
+    #[serde(default)]
+    pub(crate) filters: Vec<Filter>,
 }
 
 impl Record {
@@ -44,7 +48,13 @@ impl Record {
             namespace: namespace(),
             boot: boot(),
             changes: changes.to_vec(),
+            filters: Vec::new(),
         }
+    }
+
+    /// Whether there is nothing to undo.
+    fn is_empty(&self) -> bool {
+        self.changes.is_empty() && self.filters.is_empty()
     }
 
     pub(crate) fn is_of_this_namespace(&self) -> bool {
@@ -110,8 +120,8 @@ impl Journal {
     pub(crate) fn write(&mut self, record: &Record) -> Result<(), JournalError> {
         let text = serde_json::to_string_pretty(record).expect("a record is plain data");
         let written = self.replace(text.as_bytes());
-        // What was written in part is no record; nothing has been changed yet.
-        self.outstanding = written.is_ok() && !record.changes.is_empty();
+        // What was written in part is no record; nothing has been changed yet, unless there was a record before.
+        self.outstanding = self.outstanding || (written.is_ok() && !record.is_empty());
         written.map_err(|source| JournalError::Write {
             path: self.path.clone(),
             source,
@@ -249,6 +259,7 @@ mod tests {
             namespace: namespace(),
             boot: boot(),
             changes: changes.iter().map(change).collect(),
+            filters: vec![],
         }
     }
 

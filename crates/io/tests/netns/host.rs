@@ -15,6 +15,8 @@ use rustix::thread::{UnshareFlags, gettid, unshare_unsafe};
 
 /// Set for the child process that installs the tables and is killed.
 pub(crate) const CRASH: &str = "FLEXCP_IO_TEST_CRASH_JOURNAL";
+/// The same for one that attaches the offload's programs, too.
+pub(crate) const CRASH_OFFLOAD: &str = "FLEXCP_IO_TEST_CRASH_OFFLOAD_JOURNAL";
 pub(crate) const DEVICE: &str = "flexcp0";
 pub(crate) const TABLE: u32 = 7300;
 

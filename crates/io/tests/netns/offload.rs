@@ -77,8 +77,6 @@ fn comes_back() {
     assert_eq!(path.take_back(slots[5]), lease);
     path.release(slots[5]);
     assert_eq!(path.lend(None, &lease, None), Lent::Slot(slots[5]));
-    // Every device that carries Ethernet frames takes the programs.
-    offload.attach("out").unwrap();
 }
 
 /// What leaves beside the packet that is tried: the ACKs for other subflows.

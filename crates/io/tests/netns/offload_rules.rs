@@ -23,19 +23,24 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
 
 /// The programs and the table of cases.
 pub(crate) struct Rules {
-    offload: Offload,
+    pub(crate) offload: Offload,
     path: KernelFastPath,
     beside: Beside,
 }
 
 impl Rules {
     pub(crate) fn new() -> Self {
+        Self::of(|| Offload::load(DEVICE, 4).unwrap_or_else(|error| panic!("{error}")))
+    }
+
+    /// The network, and around it programs as `load` loads them.
+    pub(crate) fn of(load: impl FnOnce() -> Offload) -> Self {
         network();
         ip("route add unreachable 198.51.100.66");
         ip("rule add tos 0x10 unreachable");
         ip("neigh add 192.0.2.3 lladdr 02:00:00:00:00:03 dev out");
         ip("route add 198.51.100.2 via 192.0.2.3");
-        let mut offload = Offload::load(DEVICE, 4).unwrap_or_else(|error| panic!("{error}"));
+        let mut offload = load();
         let path = offload.fast_path(4).unwrap();
         let beside = Beside::open();
         Self {
@@ -78,7 +83,7 @@ impl Rules {
 
     /// The packet is not looked at any closer.
     #[track_caller]
-    fn ignores(&mut self, lease: &Lease, packet: &Packet) {
+    pub(crate) fn ignores(&mut self, lease: &Lease, packet: &Packet) {
         let (tried, moved, back) = self.run(lease, packet);
         assert_eq!((tried, moved), (Tried::Passed, None));
         assert_eq!(back, *lease);

@@ -191,9 +191,14 @@ fn drop_leaves_everything_as_it_was() {
 
 /// The child's part: installs, tells so, and waits to be killed.
 pub(crate) fn install_and_hang(journal: PathBuf) -> ! {
-    set_parent_process_death_signal(Some(Signal::KILL)).unwrap();
     let _tun = Tun::open(DEVICE).unwrap();
     let _tables = KernelTables::install(&reserving(plan(journal)), &mut |_| {}).unwrap();
+    hang()
+}
+
+/// Tells the parent that all is installed, and waits to be killed.
+pub(crate) fn hang() -> ! {
+    set_parent_process_death_signal(Some(Signal::KILL)).unwrap();
     println!("installed");
     std::io::stdout().flush().unwrap();
     loop {
@@ -202,12 +207,17 @@ pub(crate) fn install_and_hang(journal: PathBuf) -> ! {
 }
 
 /// A process in this namespace that has installed everything.
-struct Other(Child);
+pub(crate) struct Other(Child);
 
 impl Other {
     fn start(journal: &PathBuf) -> Self {
+        Self::start_as(CRASH, journal)
+    }
+
+    /// `part`: the variable that tells the child what it is.
+    pub(crate) fn start_as(part: &str, journal: &PathBuf) -> Self {
         let mut child = Command::new(env::current_exe().unwrap())
-            .env(CRASH, journal)
+            .env(part, journal)
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -222,7 +232,7 @@ impl Other {
         Self(child)
     }
 
-    fn kill(self) {
+    pub(crate) fn kill(self) {
         drop(self);
     }
 }

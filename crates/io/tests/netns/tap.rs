@@ -8,11 +8,12 @@
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt as _;
 
-use flexcp_io::{KernelFastPath, Offload as Programs};
+use flexcp_io::{Hook, KernelFastPath, Offload as Programs};
 use flexcp_wire::{ChecksumState, Offload, VNET_HEADER_LEN, emit_vnet, parse_vnet, protocol};
 use rustix::io::Errno;
 use rustix::ioctl::{IntegerSetter, Opcode, Updater, ioctl, opcode};
 
+use crate::attach::tc;
 use crate::host::{ip, set_sysctl};
 use crate::offload::{DEVICE, ways};
 
@@ -152,7 +153,10 @@ impl Line {
         set_sysctl("ipv4/conf/near/forwarding", "0");
         set_sysctl("ipv6/conf/near/disable_ipv6", "1");
         let mut programs = Programs::load(DEVICE, slots).unwrap_or_else(|error| panic!("{error}"));
-        programs.attach("near").unwrap();
+        if Hook::of_this_kernel() == Hook::Clsact {
+            tc("qdisc add dev near clsact");
+        }
+        programs.attach_alone("near").unwrap();
         let counts = programs.reasons().unwrap().counts();
         Self {
             programs,
@@ -168,7 +172,7 @@ impl Line {
     pub(crate) fn reload(&mut self, slots: u32) {
         self.counted_before = self.reasons();
         self.programs = Programs::load(DEVICE, slots).unwrap_or_else(|error| panic!("{error}"));
-        self.programs.attach("near").unwrap();
+        self.programs.attach_alone("near").unwrap();
         self.counts = self.programs.reasons().unwrap().counts();
     }
 

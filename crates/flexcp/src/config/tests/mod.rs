@@ -315,6 +315,10 @@ fn device_and_control() {
         "f:2:15: error: `connections` of the offload can't be 0; write a number from 1 to 1048576, or \
          `enabled = false`",
     );
+    section(
+        "[offload]\nattach = 'xdp'",
+        "f:2:10: error: `attach`: there is no way to attach `xdp`; write \"auto\" or \"clsact\"",
+    );
     let long = "x".repeat(107);
     section(
         &format!("[control]\nsocket = '/{long}'"),
