@@ -15,6 +15,7 @@ crate::cases!("offload":
     carries_a_download_over_ipv6,
     carries_an_upload,
     carries_single_segments,
+    carries_a_download_by_clsact,
     survives_a_cut,
     is_off_when_the_configuration_says_so,
 );
@@ -49,8 +50,15 @@ const LEAST: u64 = 80;
 const LEAST_WHEN_STARVED: u64 = 20;
 
 fn carries(lab: Lab, family: Family, job: &Job) -> Result<()> {
+    carries_by(lab, "auto", family, job)
+}
+
+/// The same with the programs attached in this way.
+fn carries_by(lab: Lab, attach: &str, family: Family, job: &Job) -> Result<()> {
     let joins = i64::from(lab.links()) - 1;
-    transparent(lab, |rig| {
+    let told = config(&lab, &daemon::transparent(&lab, &[]));
+    let told = format!("[offload]\nattach = {attach:?}\n\n{told}");
+    with_config(lab, &told, ServeOptions::tcp(PORT), |rig| {
         rig.run(family, job)?;
         let share = share(rig)?;
         let starved = rig.starved();
@@ -86,6 +94,11 @@ fn carries_an_upload() -> Result<()> {
 fn carries_single_segments() -> Result<()> {
     let lab = lab().offloads(false).build()?;
     carries(lab, Family::V4, &Job::down(20_000_000))
+}
+
+/// As on kernels without tcx.
+fn carries_a_download_by_clsact() -> Result<()> {
+    carries_by(lab().build()?, "clsact", Family::V4, &Job::down(40_000_000))
 }
 
 fn survives_a_cut() -> Result<()> {

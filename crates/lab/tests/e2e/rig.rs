@@ -273,6 +273,7 @@ pub(crate) fn kernel_state(namespace: &Namespace) -> Result<Vec<String>> {
         add(namespace.command("ip").args([family, "-o", "addr"]))?;
     }
     add(namespace.command("nft").args(["list", "ruleset"]))?;
+    add(namespace.command("tc").args(["qdisc", "show"]))?;
     add(namespace
         .command("sysctl")
         .args(["-a", "-r", r"^net\.ipv[46]\.(conf|ip_|tcp_)"]))?;
