@@ -10,7 +10,7 @@ setup:
 	@scripts/setup
 
 build: setup
-	$(CARGO) build --release --locked
+	$(CARGO) build --release --locked -p flexcp -p flexcp-lab -p flexcp-bench
 
 # A real MPTCP client with two paths, FlexCP, and a plain TCP server; the active path is cut midway.
 demo: build
