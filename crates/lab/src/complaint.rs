@@ -1,4 +1,4 @@
-//! Complaints of judges, and which of them a machine that is too slow can bring about by itself.
+//! Complaints of judges, and which of them the kernels at both ends bring about by themselves.
 
 use std::fmt;
 
@@ -8,22 +8,22 @@ use anyhow::Result;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Complaint {
     text: String,
-    /// Whether kernels that do not get the processor bring it about without FlexCP's help.
-    machine: bool,
+    /// Whether the kernels at both ends bring it about without FlexCP's help, now and then.
+    kernels: bool,
 }
 
 impl Complaint {
     /// About a counter.
     pub(crate) fn about(counter: &str, text: String) -> Self {
-        let machine = STARVED.contains(&counter);
-        Self { text, machine }
+        let kernels = BY_THEMSELVES.contains(&counter);
+        Self { text, kernels }
     }
 
     /// Nothing but a fault brings it about.
     pub(crate) fn certain(text: String) -> Self {
         Self {
             text,
-            machine: false,
+            kernels: false,
         }
     }
 
@@ -50,10 +50,12 @@ impl Complaints {
         Err(Self { list, story }.into())
     }
 
-    /// Whether a machine that is too slow brings about each of them by itself. If one is not of that kind, all of
-    /// them stand.
-    pub fn may_be_the_machine(&self) -> bool {
-        self.list.iter().all(|complaint| complaint.machine)
+    /// Whether nothing has failed but counters that the kernels at both ends move by themselves, so that another attempt
+    /// may tell more. What only FlexCP can cause (its own counters, rules of the wire, bytes, resets, stalls, leftovers)
+    /// stands, and everything beside it.
+    pub fn worth_another_attempt(failure: &anyhow::Error) -> bool {
+        let complaints = failure.downcast_ref::<Self>();
+        complaints.is_some_and(|all| all.list.iter().all(|complaint| complaint.kernels))
     }
 }
 
@@ -66,8 +68,8 @@ impl fmt::Display for Complaints {
 
 impl std::error::Error for Complaints {}
 
-/// Counters that kernels move by themselves, with no FlexCP between them, when their threads wait for a processor.
-const STARVED: &[&str] = &[
+/// Counters that kernels move by themselves, with no FlexCP between them, mostly when their threads wait for a processor.
+const BY_THEMSELVES: &[&str] = &[
     // A client's subflows compete for the window of the connection: segments that fill it to the last byte.
     "BeyondWindow",
     "RcvWndConflict",
@@ -82,6 +84,8 @@ const STARVED: &[&str] = &[
     "MPJoinSynTx",
     // Timers that are due before the answer has had its turn.
     RETRANSMITTED,
+    // A neighbour that does not answer in time: the end's own kernel says so.
+    "OutOfWindowIcmps",
 ];
 
 /// Name of complaints about retransmissions; no counter of this name exists.
@@ -91,41 +95,38 @@ pub(crate) const RETRANSMITTED: &str = "retransmitted";
 mod tests {
     use super::*;
 
-    fn complaints(counters: &[&str]) -> Complaints {
+    fn failure(counters: &[&str]) -> anyhow::Error {
         let about = |name: &&str| Complaint::about(name, format!("{name} moved"));
-        Complaints {
-            list: counters.iter().map(about).collect(),
-            story: String::new(),
-        }
+        let list = counters.iter().map(about).collect();
+        let failure = Complaints::of(list, "").expect_err("complaints");
+        failure.context("the story of the case")
     }
 
     #[test]
-    fn counters_of_a_starved_kernel_may_be_the_machine() {
-        assert!(complaints(&["RcvWndConflict", "PAWSEstab"]).may_be_the_machine());
+    fn counters_of_the_kernels_are_worth_another_attempt() {
+        let moved = failure(&["RcvWndConflict", "PAWSEstab"]);
+        assert!(Complaints::worth_another_attempt(&moved));
     }
 
     #[test]
-    fn what_only_flexcp_causes_is_never_the_machine() {
+    fn what_only_flexcp_causes_is_not() {
         for name in [
             "DSSNotMatching",
             "TcpInCsumErrors",
             "MPJoinAckHMacFailure",
             "MPRstRx",
             "stale_ack",
+            "no_mapping",
         ] {
-            assert!(!complaints(&[name]).may_be_the_machine(), "{name}");
-            assert!(
-                !complaints(&["RcvWndConflict", name]).may_be_the_machine(),
-                "{name}"
-            );
+            assert!(!Complaints::worth_another_attempt(&failure(&[name])));
+            let among = failure(&["RcvWndConflict", name]);
+            assert!(!Complaints::worth_another_attempt(&among), "{name}");
         }
         let certain = Complaint::certain("kernel log: BUG: something".to_owned());
-        assert!(
-            !Complaints {
-                list: vec![certain],
-                story: String::new()
-            }
-            .may_be_the_machine()
-        );
+        let certain = Complaints::of(vec![certain], "").expect_err("a complaint");
+        assert!(!Complaints::worth_another_attempt(&certain));
+        for other in ["rules of the wire were broken", "wrong bytes at the server"] {
+            assert!(!Complaints::worth_another_attempt(&anyhow::anyhow!(other)));
+        }
     }
 }

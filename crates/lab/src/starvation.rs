@@ -7,8 +7,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use crate::complaint::Complaints;
-
 /// Measures until it is dropped, on a thread that sleeps and looks how late it wakes up.
 #[derive(Debug)]
 pub struct Starvation {
@@ -26,13 +24,6 @@ impl Starvation {
     /// A thread that waits longer than this for a processor explains what kernels do at their time limits: the
     /// shortest of them (delayed ACKs, loss probes) are 40 ms and less.
     pub const EXPLAINS: Duration = Duration::from_millis(30);
-
-    /// Whether a failure may be the machine's doing: nothing is wrong but counters that kernels move by themselves when
-    /// their threads wait, and threads waited that long.
-    pub fn explains(failure: &anyhow::Error, waited: Duration) -> bool {
-        let complaints = failure.downcast_ref::<Complaints>();
-        waited >= Self::EXPLAINS && complaints.is_some_and(Complaints::may_be_the_machine)
-    }
 
     /// Begins to measure.
     pub fn measure() -> Result<Self> {
@@ -77,44 +68,3 @@ impl Shared {
 }
 
 const NAP: Duration = Duration::from_millis(5);
-
-#[cfg(test)]
-mod tests {
-    use anyhow::anyhow;
-
-    use super::*;
-    use crate::complaint::Complaint;
-
-    fn failure(counter: &str) -> anyhow::Error {
-        let complaint = Complaint::about(counter, format!("{counter} moved"));
-        let failure = Complaints::of(vec![complaint], "").expect_err("a complaint");
-        failure.context("the story of the case")
-    }
-
-    #[test]
-    fn counter_of_a_kernel_is_explained_by_a_thread_that_waited() {
-        assert!(Starvation::explains(
-            &failure("RcvWndConflict"),
-            Duration::from_millis(80)
-        ));
-        assert!(!Starvation::explains(
-            &failure("RcvWndConflict"),
-            Duration::from_millis(2)
-        ));
-    }
-
-    #[test]
-    fn wire_rule_wrong_byte_and_own_counter_are_never_explained() {
-        let long = Duration::from_secs(3);
-        assert!(!Starvation::explains(&failure("DSSNotMatching"), long));
-        assert!(!Starvation::explains(&failure("no_mapping"), long));
-        assert!(!Starvation::explains(
-            &anyhow!("rules of the wire were broken 3 times"),
-            long
-        ));
-        assert!(!Starvation::explains(
-            &anyhow!("wrong bytes at the server"),
-            long
-        ));
-    }
-}

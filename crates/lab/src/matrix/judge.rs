@@ -217,9 +217,13 @@ pub(super) fn judge_joins(cell: &Cell, found: &Evidence<'_>) -> Result<Draw> {
             found.join_syns
         )));
     }
-    let lost: u64 = found.links.iter().map(LinkCounters::lost).sum();
-    ensure!(lost > 0, "{text}, and no link lost a packet");
-    Ok(Draw::Void(format!("{text}, the links lost {lost} packets")))
+    // Joins go over the links behind the first.
+    let theirs = found.links.iter().skip(1);
+    let lost: u64 = theirs.map(LinkCounters::lost).sum();
+    ensure!(lost > 0, "{text}, and their links lost no packet");
+    Ok(Draw::Void(format!(
+        "{text}, their links lost {lost} packets"
+    )))
 }
 
 /// Whether neither end stood still for longer than the fault explains.
@@ -503,6 +507,8 @@ mod tests {
         ));
         found.join_syns = 1;
         found.links[0].up.lost_loss = 1;
+        assert!(judge_joins(&cell, &found.evidence()).is_err());
+        found.links[1].up.lost_loss = 1;
         assert!(matches!(
             judge_joins(&cell, &found.evidence()),
             Ok(Draw::Void(_))

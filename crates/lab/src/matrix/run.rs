@@ -12,6 +12,7 @@ use serde_json::Value;
 use super::cell::Cell;
 use super::judge::{Draw, Evidence, judge_bytes, judge_hits, judge_joins, judge_stall, stall};
 use super::rows::{Joins, Row};
+use crate::complaint::Complaints;
 use crate::conduct::{Conduct, SERVER_RESET};
 use crate::counters::{End, Expect, Mib, Oracle, RENEGED, WINDOW_OVERRUN};
 use crate::daemon::{self, FlexCp};
@@ -112,14 +113,13 @@ impl Outcome {
     }
 }
 
-/// One draw: an attempt, and a second one when the machine explains the first.
+/// One draw: an attempt, and a second one when nothing failed but counters that kernels move by themselves.
 fn attempts(cell: &Cell, captures: Option<&Path>, outcome: &mut Outcome) -> Result<()> {
     let first = measured(cell, captures, outcome);
-    let starved = Duration::from_millis(outcome.starved_ms);
     let Some(error) = first
         .as_ref()
         .err()
-        .filter(|error| Starvation::explains(error, starved))
+        .filter(|error| Complaints::worth_another_attempt(error))
     else {
         return first;
     };

@@ -7,16 +7,16 @@ use std::{env, fs, panic, thread};
 
 use anyhow::{Context as _, Result, anyhow};
 use flexcp_lab::repeat::{self, ATTEMPTS, Line, RECORD, ROUND};
-use flexcp_lab::{Starvation, require_root};
+use flexcp_lab::{Complaints, Starvation, require_root};
 use libtest_mimic::{Failed, Trial};
 use serde_json::json;
 
 /// A test whose function is a case.
 ///
 /// It fails, with the reason, when we are not root, and when it takes too long; a case that hangs is left behind on
-/// its thread. There is one attempt, and a second one only if kernels moved nothing but counters that they move by
-/// themselves when their threads wait for a processor, and threads were seen to wait ([`Starvation::explains`]). What
-/// only FlexCP can cause (its own counters, rules of the wire, bytes, resets, stalls, leftovers) has one attempt.
+/// its thread. There is one attempt, and a second one only if nothing failed but counters that the kernels at both ends
+/// move by themselves ([`Complaints::worth_another_attempt`]); it is counted, and told with how long threads waited for
+/// a processor.
 pub(crate) fn trial(group: &str, name: &str, case: fn() -> Result<()>) -> Trial {
     let name = format!("{group}::{name}");
     Trial::test(name.clone(), move || {
@@ -49,7 +49,7 @@ fn attempts(case: fn() -> Result<()>, line: &mut Line) -> Result<()> {
         line.starved_ms = u64::try_from(starved.as_millis()).unwrap_or(u64::MAX);
         let Err(error) = outcome else { return Ok(()) };
         line.reason = tell(&error);
-        if line.attempts >= allowed.min(2) || !Starvation::explains(&error, starved) {
+        if line.attempts >= allowed.min(2) || !Complaints::worth_another_attempt(&error) {
             return Err(error);
         }
         eprintln!(

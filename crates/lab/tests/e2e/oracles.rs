@@ -107,6 +107,6 @@ fn join_that_does_not_come_about_is_noticed() -> Result<()> {
     let outcome = run(&cell, 1, None);
     failed(
         &outcome,
-        "0 of 1 subflows joined, and no link lost a packet",
+        "0 of 1 subflows joined, and their links lost no packet",
     )
 }

@@ -464,7 +464,7 @@ fn packets_of_the_fast_path_are_counted() {
     t.translator.recall_all(flexcp_translator::Instant(0));
     assert_eq!(
         t.moved(),
-        "offload_taken_back+1 offload_packets_down+7 offload_packets_up+5"
+        "offload_taken_back+1 offload_packets_down+7 offload_packets_up+5 offload_packets_made+3"
     );
     let after = *t.translator.counters();
     assert_eq!(after.packets_made, before.packets_made + 3);
