@@ -76,16 +76,18 @@ impl Conduct {
     pub(crate) fn judge(&self, allowed: &[Allowance], complaints: &mut Vec<Complaint>) {
         let drops = self.drops.iter().map(String::as_str);
         let watched = drops.filter(|name| *name != STALE_ACK);
+        let packets = self.get("packets_in");
         for name in watched.chain(MUST_STAY.iter().copied()) {
             let value = self.get(name);
-            if value != 0 && !allowed.iter().any(|allowance| allowance.name == name) {
+            let late = LATE.contains(&name) && value <= LATE_FEW + packets / 1000;
+            if value != 0 && !late && !allowed.iter().any(|allowance| allowance.name == name) {
                 complaints.push(Complaint::certain(format!(
                     "FlexCP: {name} moved by {value}"
                 )));
             }
         }
         // Each stands for an ACK of a client that says the same as the one before it.
-        let (stale, packets) = (self.get(STALE_ACK), self.get("packets_in"));
+        let stale = self.get(STALE_ACK);
         let named = allowed.iter().any(|allowance| allowance.name == STALE_ACK);
         if !named && stale > 50 + packets / 20 {
             let text = format!("FlexCP: {STALE_ACK} moved by {stale} in {packets} packets");
@@ -185,6 +187,14 @@ pub const SENT_AGAIN: &str = RETRANSMITTED;
 /// look like a duplicate to it. A share of the packets is bounded instead.
 const STALE_ACK: &str = "stale_ack";
 
+/// Dropped now and then on a busy machine, a few in 100,000 packets: numbers that lie outside of what a connection takes by
+/// then. What makes such packets late has not been found out; nobody misses them, as their data comes again or was
+/// there before. Their share is bounded.
+const LATE: &[&str] = &["out_of_window", "ack_of_unsent"];
+
+/// So many of them may be in any case, and one in a thousand packets.
+const LATE_FEW: u64 = 20;
+
 /// Segments that may be sent again in any case: GSO packets that overtake what waits in a queue when their connection is
 /// lent to the offload or taken back, 280 segments at most on a busy machine. So a loss shows in the transfers of a
 /// gigabyte, and in what the counters of packets say, not here in small ones.
@@ -216,6 +226,18 @@ mod tests {
         let name = "no_mapping";
         Conduct::of(&stats).judge(&[Allowance { name, reason }], &mut complaints);
         assert!(complaints.is_empty());
+    }
+
+    #[test]
+    fn late_packets_are_a_complaint_when_they_are_many() {
+        let complain = |late: u64| {
+            let stats =
+                json!({"drops": {"ack_of_unsent": late}, "counters": {"packets_in": 10_000}});
+            let mut complaints = vec![];
+            Conduct::of(&stats).judge(&[], &mut complaints);
+            complaints.len()
+        };
+        assert_eq!([complain(30), complain(31)], [0, 1]);
     }
 
     #[test]
