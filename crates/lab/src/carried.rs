@@ -21,7 +21,7 @@ pub struct Transfer {
     #[arg(long)]
     pub up: bool,
     /// How much
-    #[arg(long, default_value_t = 50_000_000)]
+    #[arg(long, default_value_t = 150_000_000)]
     pub bytes: u64,
     /// Rate of each link in Mbit/s
     #[arg(long, default_value_t = 200)]
