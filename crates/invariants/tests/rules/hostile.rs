@@ -409,11 +409,11 @@ fn join_that_was_asked_for_leaves_no_way_back_to_tcp() {
     let alone = hostile().pass(&fallback);
     let _ = alone.pass(std::slice::from_ref(&relayed)).clean();
     let fates: [&[Packet]; 5] = [
-        &[syn.clone()],
+        std::slice::from_ref(&syn),
         &[syn.clone(), refused],
         &[syn.clone(), syn_ack.clone(), given_up],
         &[syn.clone(), syn_ack.clone(), third.clone(), reset],
-        &[syn, syn_ack, third, ack_down(Flow::Joined, 0, 0)],
+        &[syn.clone(), syn_ack, third, ack_down(Flow::Joined, 0, 0)],
     ];
     for fate in fates {
         for exchange in [hostile(), Exchange::established(false)] {
