@@ -508,6 +508,7 @@ impl Checker {
                 if let Some((_, old)) = self.flows.get(&ends).filter(|known| known.0 == id) {
                     opening.subflow.replaces(&connection.subflows[*old]);
                 }
+                connection.note_join();
                 connection.subflows.push(opening.subflow);
                 let index = connection.subflows.len() - 1;
                 self.flows.insert(ends, (id, index));

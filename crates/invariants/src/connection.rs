@@ -160,8 +160,8 @@ pub(crate) struct Connection {
     /// The client's first address.
     pub(crate) client: SocketAddr,
     pub(crate) mode: Mode,
-    /// No subflow has joined, and the numbers of the initial one have been those of the TCP side so far. See
-    /// [`Self::is_identity`].
+    /// Nobody has asked for another subflow, and the numbers of the initial one have been those of the TCP side so far.
+    /// See [`Self::is_identity`].
     pub(crate) identity: bool,
     /// The client has given a reason to fall back.
     pub(crate) may_fall_back: bool,
@@ -260,10 +260,15 @@ impl Connection {
         self.hostile && (start + behind < acked || end > self.down.acked + ahead)
     }
 
-    /// Whether there is only the initial subflow, with the numbers of the TCP side. A third packet of a join ends
-    /// that, unless the proxy refuses it.
-    pub(crate) fn is_identity(&self) -> bool {
-        self.identity && !self.subflows.iter().skip(1).any(Subflow::may_have_joined)
+    /// Somebody asks for another subflow with this connection's token. Whatever the proxy answers, the connection can't
+    /// fall back from then on: when the client gives the join up, it may send its data again under fresh numbers.
+    pub(crate) fn note_join(&mut self) {
+        self.identity &= self.mode != Mode::Translated;
+    }
+
+    /// Whether there is only the initial subflow, with the numbers of the TCP side, and nobody has asked for another.
+    pub(crate) const fn is_identity(&self) -> bool {
+        self.identity
     }
 
     /// Whether the proxy has to translate, and to judge numbers by the windows that it knows.

@@ -162,11 +162,6 @@ impl Subflow {
         self.established && self.spoken
     }
 
-    /// Whether a join has come about, or comes about as soon as the proxy answers.
-    pub(crate) const fn may_have_joined(&self) -> bool {
-        self.established && (self.spoken || !self.refused)
-    }
-
     /// Position of a number of the client's.
     pub(crate) fn up_at(&self, seq: u32) -> u64 {
         from_seq(seq, self.isn_client, self.client_sent)

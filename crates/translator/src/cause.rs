@@ -131,8 +131,6 @@ decisions! {
         UnknownToken => unknown_token,
         /// To a client: the subflow that its packet belongs to is over.
         SubflowClosed => subflow_closed,
-        /// To a client: its join was pending when the connection fell back.
-        FellBack => fell_back,
         /// To whoever sends what belongs to no connection.
         NoConnection => no_connection,
     }
@@ -141,6 +139,9 @@ decisions! {
     JoinRefused => join_refused {
         /// The connection is not established, or has been reset.
         State => state,
+        /// The connection has fallen back. There is no RST: whoever joins has not heard of that, and Linux answers a
+        /// RST by sending all that has no data ACK again on the initial subflow, where it would now be new data.
+        FellBack => fell_back,
         /// The SYN's MSS leaves no room beside the options.
         SmallMss => small_mss,
         /// The server does without SACK, and another subflow carries data.

@@ -14,11 +14,9 @@ impl Rst {
     /// What `MP_TCPRST` tells the client of it (RFC 8684 section 3.6).
     pub(crate) const fn reason(self) -> u8 {
         match self {
-            Self::NoProof
-            | Self::DssChecksum
-            | Self::LateFallback
-            | Self::UnknownToken
-            | Self::FellBack => MpTcpRst::MPTCP_ERROR,
+            Self::NoProof | Self::DssChecksum | Self::LateFallback | Self::UnknownToken => {
+                MpTcpRst::MPTCP_ERROR
+            }
             Self::WrongHmac | Self::JoinRefused => MpTcpRst::PROHIBITED,
             Self::Mappings => MpTcpRst::TOO_MUCH_DATA,
             Self::Stripped | Self::NoMapping => MpTcpRst::MIDDLEBOX,

@@ -358,11 +358,8 @@ impl Translator {
             Phase::Plain if segment.has(TcpFlags::SYN) && !connection.server.answered => {
                 self.repeat_syn(now, id, segment, frame)
             }
-            // A join that was pending when the connection fell back has no place in it.
-            Phase::Fallback if index != INITIAL => {
-                self.refuse(segment, Rst::FellBack);
-                Verdict::Drop(DropReason::Unexpected)
-            }
+            // None can be there, as a join ends `Connection::identity`; it would not be the server's.
+            Phase::Fallback if index != INITIAL => Verdict::Drop(DropReason::Unexpected),
             Phase::Plain | Phase::Fallback => connection.relay_up(&mut ctx, segment, frame),
             Phase::Reset(_) => connection.answer_reset_client(&mut ctx, index, segment),
         }
@@ -613,6 +610,10 @@ impl Translator {
             Err(cause) => {
                 self.counters.decide(cause);
                 let (reason, drop) = match cause {
+                    JoinRefused::FellBack => {
+                        self.settle(now, id);
+                        return Verdict::Drop(DropReason::Unexpected);
+                    }
                     JoinRefused::Subflows | JoinRefused::HalfOpenJoins => {
                         (MpTcpRst::RESOURCES, DropReason::LimitReached)
                     }

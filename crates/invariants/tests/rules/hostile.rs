@@ -384,76 +384,18 @@ fn answer_to_a_syn_ack_that_the_proxy_has_forgotten_is_no_breach() {
 }
 
 #[test]
-fn join_that_the_proxy_has_reset_leaves_the_initial_subflow_alone() {
+fn join_that_was_asked_for_leaves_no_way_back_to_tcp() {
     let (own, other) = (seq(ISN_JOIN, 0), seq(ISN_JOIN_PROXY, 0));
-    let asks = [
-        join_syn(Flow::Joined),
-        join_syn_ack(Flow::Joined, ISN_JOIN_PROXY),
-    ];
-    let reset = Packet::new(Point::ToClient, Flow::Joined, other, own)
-        .with(|p| p.flags = TcpFlags::RST | TcpFlags::ACK);
+    let syn = join_syn(Flow::Joined);
+    let syn_ack = join_syn_ack(Flow::Joined, ISN_JOIN_PROXY);
     let third = Packet::new(Point::FromClient, Flow::Joined, own, other)
-        .with(|p| p.mptcp = Some(join_proof()));
-    // Alone, it may fall back.
-    let bare = client_ack(Flow::First, 0, 0).with(|p| p.mptcp = None);
-    let fallback = [third, bare, ack_up(0), server_data(0, 100)];
-    let relayed = server_data(0, 100).with(|p| {
-        p.point = Point::ToClient;
-        p.flow = Flow::First;
-    });
-    let mut alone = Exchange::established(false).pass(&asks);
-    alone.see(&reset);
-    alone = alone.pass(&fallback);
-    alone.see(&relayed);
-    let _ = alone.clean();
-    // Not so one whose first SYN was refused, and the next one taken.
-    let refused = reset.with(|p| p.seq = 0);
-    let joined = Exchange::established(false).pass(&[join_syn(Flow::Joined), refused]);
-    let joined = joined.pass(&asks).pass(&fallback);
-    joined.breaks(Rule::StableMapping, &relayed);
-    let joined = Exchange::established(false).pass(&asks).pass(&fallback);
-    joined.breaks(Rule::StableMapping, &relayed);
-}
-
-#[test]
-fn join_that_its_client_has_reset_leaves_the_initial_subflow_alone() {
-    let (own, other) = (seq(ISN_JOIN, 0), seq(ISN_JOIN_PROXY, 0));
-    let asks = [
-        join_syn(Flow::Joined),
-        join_syn_ack(Flow::Joined, ISN_JOIN_PROXY),
-    ];
-    let reset = |seq| {
-        Packet::new(Point::FromClient, Flow::Joined, seq, other)
-            .with(|p| p.flags = TcpFlags::RST | TcpFlags::ACK)
+        .with(|p| p.mptcp = Some(right_join_proof()));
+    let rst = |point, from: u32, to: u32| {
+        Packet::new(point, Flow::Joined, from, to).with(|p| p.flags = TcpFlags::RST | TcpFlags::ACK)
     };
-    let third = Packet::new(Point::FromClient, Flow::Joined, own, other)
-        .with(|p| p.mptcp = Some(right_join_proof()));
-    let bare = client_ack(Flow::First, 0, 0).with(|p| p.mptcp = None);
-    let fallback = [third, bare, ack_up(0), server_data(0, 100)];
-    let relayed = server_data(0, 100).with(|p| {
-        p.point = Point::ToClient;
-        p.flow = Flow::First;
-    });
-    let alone = hostile().pass(&asks).pass(&[reset(own)]).pass(&fallback);
-    let _ = alone.pass(std::slice::from_ref(&relayed)).clean();
-    // Anybody can have sent one with another number.
-    let joined = hostile().pass(&asks).pass(&[reset(own + 1)]);
-    joined.pass(&fallback).breaks(Rule::StableMapping, &relayed);
-}
-
-#[test]
-fn join_that_the_proxy_refuses_at_its_third_packet_leaves_the_initial_subflow_alone() {
-    let (own, other) = (seq(ISN_JOIN, 0), seq(ISN_JOIN_PROXY, 0));
-    let third = Packet::new(Point::FromClient, Flow::Joined, own, other)
-        .with(|p| p.mptcp = Some(right_join_proof()));
-    let asks = [
-        join_syn(Flow::Joined),
-        join_syn_ack(Flow::Joined, ISN_JOIN_PROXY),
-        third,
-        client_data(Flow::Joined, 0, 0, 100),
-    ];
-    let reset = Packet::new(Point::ToClient, Flow::Joined, other, own)
-        .with(|p| p.flags = TcpFlags::RST | TcpFlags::ACK);
+    let refused = rst(Point::ToClient, 0, own);
+    let reset = rst(Point::ToClient, other, own);
+    let given_up = rst(Point::FromClient, own, other);
     let fallback = [
         client_ack(Flow::First, 0, 0).with(|p| p.mptcp = None),
         ack_up(0),
@@ -463,17 +405,22 @@ fn join_that_the_proxy_refuses_at_its_third_packet_leaves_the_initial_subflow_al
         p.point = Point::ToClient;
         p.flow = Flow::First;
     });
-    let alone = hostile()
-        .pass(&asks)
-        .pass(std::slice::from_ref(&reset))
-        .pass(&fallback);
+    // Alone, it may fall back.
+    let alone = hostile().pass(&fallback);
     let _ = alone.pass(std::slice::from_ref(&relayed)).clean();
-    // One that has come about stays one, though it is reset later.
-    let joined = hostile()
-        .pass(&asks)
-        .pass(&[ack_down(Flow::Joined, 0, 0), reset])
-        .pass(&fallback);
-    joined.breaks(Rule::StableMapping, &relayed);
+    let fates: [&[Packet]; 5] = [
+        std::slice::from_ref(&syn),
+        &[syn.clone(), refused],
+        &[syn.clone(), syn_ack.clone(), given_up],
+        &[syn.clone(), syn_ack.clone(), third.clone(), reset],
+        &[syn.clone(), syn_ack, third, ack_down(Flow::Joined, 0, 0)],
+    ];
+    for fate in fates {
+        for exchange in [hostile(), Exchange::established(false)] {
+            let joined = exchange.pass(fate).pass(&fallback);
+            joined.breaks(Rule::StableMapping, &relayed);
+        }
+    }
 }
 
 #[test]

@@ -45,9 +45,15 @@ impl Connection {
         // Without SACK nothing says which later data the server holds, so a subflow that carries some could
         // never be ACKed while another one misses what comes before.
         let alone = self.server.sack || !self.subflows.iter().any(Subflow::carries);
+        if self.phase == Phase::Fallback {
+            return Err(JoinRefused::FellBack);
+        }
         if !self.is_joinable() {
             return Err(JoinRefused::State);
         }
+        // Whatever comes of the join: when the client gives it up, it sends all that has no data ACK again on the
+        // initial subflow (Linux), and once the SYN/ACK is there it can't fall back any more.
+        self.identity = false;
         if !roomy {
             return Err(JoinRefused::SmallMss);
         }
@@ -274,7 +280,6 @@ impl Connection {
     }
 
     fn establish_join(&mut self, ctx: &mut Context<'_>, index: SubflowIndex) {
-        self.identity = false;
         self.orphaned = None;
         let subflow = self.subflow_mut(index);
         subflow.state = SubflowState::Established;

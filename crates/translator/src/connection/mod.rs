@@ -150,8 +150,8 @@ pub(crate) struct Connection {
     pub(crate) isn_client: TcpSeq,
     /// The SYN to the server carried `MP_CAPABLE`.
     pub(crate) offered_end_to_end: bool,
-    /// So far SSN and TCP sequence numbers of the initial subflow are the same, and there never was
-    /// another: only then can the connection fall back (RFC 8684 section 3.7).
+    /// So far SSN and TCP sequence numbers of the initial subflow are the same, and nobody ever asked for
+    /// another subflow: only then can the connection fall back (RFC 8684 section 3.7).
     pub(crate) identity: bool,
 
     /// Fallen back because the client's options do not come through: it still wants data ACKs.
