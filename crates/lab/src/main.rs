@@ -322,6 +322,9 @@ struct ClientArgs {
     /// Read at most that many bytes a second
     #[arg(long)]
     read_rate: Option<u64>,
+    /// Receive buffer in bytes (SO_RCVBUF; the kernel doubles it)
+    #[arg(long)]
+    receive_buffer: Option<usize>,
     /// Chooses the payload
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -689,6 +692,9 @@ impl ClientArgs {
         }
         if let Some(rate) = self.read_rate {
             client = client.read_rate(rate);
+        }
+        if let Some(bytes) = self.receive_buffer {
+            client = client.receive_buffer(bytes);
         }
         let reports = client.run_many(self.connections, &job.seed(self.seed))?;
         for report in &reports {

@@ -9,6 +9,10 @@ use flexcp_wire::{DataNumber, Dsn, Dss, SackBlocks, Ssn, TcpSeq};
 use super::{Connection, INITIAL, Phase, Subflow, SubflowIndex};
 use crate::segment::Segment;
 
+/// Segments that fit into a window that is not small: more than the two after which the client ACKs at once,
+/// whatever it takes off for a half that it holds back.
+const SMALL_WINDOW: u32 = 4;
+
 /// SACK blocks in data sequence numbers.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct DataBlocks {
@@ -114,6 +118,11 @@ impl Connection {
             window,
             ..AckNews::default()
         })
+    }
+
+    /// Whether the client has never offered room for [`SMALL_WINDOW`] full segments.
+    pub(crate) fn has_small_window(&self) -> bool {
+        self.client_window < SMALL_WINDOW * u32::from(self.subflow(INITIAL).mss)
     }
 
     /// The window to write in a packet to the server: what is left of the client's, in the scale that

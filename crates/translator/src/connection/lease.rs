@@ -25,6 +25,10 @@ impl Connection {
         if !self.is_steady(config) || (self.server.clock.is_none() && !untimed) {
             return None;
         }
+        if self.has_small_window() {
+            // What uses it up is pushed.
+            return None;
+        }
         let room = config.limits.mappings;
         if !self.subflow(self.active).is_active_steady(room)
             || self.has_hole(self.active)

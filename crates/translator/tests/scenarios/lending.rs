@@ -91,6 +91,24 @@ fn twentieth_packet_in_a_row_lends_for_the_first_time() {
 }
 
 #[test]
+fn small_window_is_not_lent() {
+    // What uses it up is pushed, and a fast path would not do that.
+    for (scale, lent) in [(3, 0), (4, 1)] {
+        let shelf = Shelf::new(8);
+        let mut setup = Setup::new().ts();
+        setup.client_scale = Some(scale);
+        let mut t = setup.established();
+        t.translator.set_fast_path(Box::new(shelf.clone()));
+        for n in 0..20 {
+            let _ = t.server(&data(n));
+        }
+        assert_eq!(shelf.leases().len(), lent, "512 << {scale}");
+        let moved = if lent == 1 { "offload_lent+1" } else { "" };
+        assert_eq!(t.moved(), moved);
+    }
+}
+
+#[test]
 fn where_packets_wait_an_ack_lends_before_it_is_sent_and_data_does_not() {
     let (mut t, shelf) = given(Setup::new(), 8);
     t.backlog(true);

@@ -42,7 +42,7 @@ fn established_window_that_shrinks_is_not_told_to_the_server() {
 fn established_window_closes_as_data_is_acknowledged() {
     let mut t = small();
     t.server(". 1:257(256) ack 1")
-        .gives(&["client0 . 1:257(256) ack 1 win 64 <dss ack 1 map 1:257@1>"]);
+        .gives(&["client0 P. 1:257(256) ack 1 win 64 <dss ack 1 map 1:257@1>"]);
     t.client(0, ". 1:1(0) ack 257 win 0 <dss ack 257>")
         .gives(&["server . 1:1(0) ack 257 win 0"]);
     t.client(0, ". 1:1(0) ack 257 win 3 <dss ack 257>")
@@ -51,10 +51,32 @@ fn established_window_closes_as_data_is_acknowledged() {
 }
 
 #[test]
+fn data_that_uses_up_a_small_window_is_pushed() {
+    // A Linux client delays the ACK of a window of one segment by 40 ms unless it is pushed.
+    let mut t = small();
+    t.server(". 1:65(64) ack 1")
+        .gives(&["client0 . 1:65(64) ack 1 win 64 <dss ack 1 map 1:65@1>"]);
+    t.server(". 65:193(128) ack 1")
+        .gives(&["client0 P. 65:193(128) ack 1 win 64 <dss ack 1 map 65:193@65>"]);
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
+fn data_that_uses_up_a_large_window_is_not_pushed() {
+    let mut t = Scenario::syn_received();
+    t.client(0, ". 1:1(0) ack 1 win 23 <capable>")
+        .gives(&["server . 1:1(0) ack 1 win 23"]);
+    assert_eq!(t.moved(), "mp_capable_ack_rx+1");
+    t.server(". 1:5889(5888) ack 1")
+        .gives(&["client0 . 1:5889(5888) ack 1 win 64 <dss ack 1 map 1:5889@1> gso 1432"]);
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
 fn closed_window_probe_reaches_the_client_and_its_answer_the_server() {
     let mut t = small();
     t.server(". 1:257(256) ack 1")
-        .gives(&["client0 . 1:257(256) ack 1 win 64 <dss ack 1 map 1:257@1>"]);
+        .gives(&["client0 P. 1:257(256) ack 1 win 64 <dss ack 1 map 1:257@1>"]);
     t.client(0, ". 1:1(0) ack 257 win 0 <dss ack 257>")
         .gives(&["server . 1:1(0) ack 257 win 0"]);
     t.at(200);
