@@ -99,31 +99,6 @@ static __always_inline __u64 acked_by(const struct lease *l, const struct packet
 	return l->up_next - (__u32)(l->seq_up - p->ack);
 }
 
-/* A bit that the compiler knows nothing of: it would make a branch of what is computed with it. */
-static __always_inline __u32 hidden(__u32 bit)
-{
-	asm volatile("" : "+r"(bit));
-	return bit;
-}
-
-/* 1 if `a` comes after `b`. Without a branch: the verifier would follow each of them through all loops. */
-static __always_inline __u32 comes_after(__u32 a, __u32 b)
-{
-	return hidden((b - a) >> 31);
-}
-
-/* `one` if `which` is 1, `zero` if it is 0. */
-static __always_inline __u32 choose(__u32 which, __u32 one, __u32 zero)
-{
-	return zero ^ ((zero ^ one) & -which);
-}
-
-/* 1 if there is any difference. */
-static __always_inline __u32 differ(__u64 a, __u64 b)
-{
-	return hidden(((a - b) | (b - a)) >> 63);
-}
-
 /* The first `part` bytes of a run have reached the server, and go to what was let go last (Lane::remember). */
 static __always_inline void note_part(const struct lease *l, const struct up_run *run, volatile struct step *w, __u32 part)
 {
@@ -462,13 +437,16 @@ static __always_inline int judge_down(struct lease *l, struct packet *p, struct 
 	forget_acked(l, a);
 	if (l->runs_used >= LEASE_RUNS)
 		return NO_ROOM;
-	refused = take_server_header(l, p);
-	if (refused)
-		return refused;
 	at = p->seq - l->seq_down;
 	o->seq = a->snd_next + at;
 	o->dsn = l->down_next + (__s64)(__s32)at;
 	o->ssn = o->seq - a->isn_local;
+	o->dss_at = place_dss(acked_by(l, p), o->dsn, o->ssn);
+	if (p->is_gso && !o->dss_at)
+		return OPTIONS;
+	refused = take_server_header(l, p);
+	if (refused)
+		return refused;
 	remember(l, o->seq, p->payload);
 	header_down(o, l, a, p);
 	if (w->hole == NOBODY)

@@ -17,6 +17,8 @@
 #include "offload.h"
 #include "maps.h"
 #include "packet.h"
+#include "bits.h"
+#include "order.h"
 #include "judge.h"
 #include "rewrite.h"
 

@@ -15,6 +15,8 @@
 #define SACK_BLOCKS 3
 /* Options (RFC 9293, 3.2; RFC 8684, 3.3). */
 #define NOP 1
+#define TIMESTAMPS 8
+#define TIMESTAMPS_LEN 10
 #define SACK 5
 #define MPTCP 30
 #define DSS 2
@@ -86,6 +88,7 @@ struct packet {
 	__u32 map_len;
 	__u8 flags;
 	__u8 has_map;
+	__u8 is_gso;
 	struct walk walk;
 	struct step steps[LEASE_SUBFLOWS];
 };
@@ -108,6 +111,8 @@ struct outgoing {
 	__u64 data_ack;
 	__u64 dsn;
 	__u32 ssn;
+	/* Of a GSO packet (order.h). */
+	__u32 dss_at;
 	/* The way out. */
 	__u32 device;
 	__u8 dmac[6];
@@ -221,7 +226,8 @@ static __always_inline int parse(struct __sk_buff *skb, struct packet *p, const 
 	p->seq = load32(p->tcp + 4);
 	p->ack = load32(p->tcp + 8);
 	p->window = load16(p->tcp + 14);
-	p->segment = skb->gso_size ? skb->gso_size : p->payload;
+	p->is_gso = skb->gso_size != 0;
+	p->segment = p->is_gso ? skb->gso_size : p->payload;
 	/* Behind an IP packet that is shorter than its frame stands padding. */
 	if (skb->len != ETH_HLEN + total)
 		return -1;

@@ -99,6 +99,20 @@ static __always_inline void write_dss(__u8 *dss, const struct outgoing *o, __u32
 	dss[26] = dss[27] = NOP;
 }
 
+/* The options of a GSO packet down in the order that was chosen for them. */
+static __always_inline void order_options(__u8 *options, const struct outgoing *o, __u32 payload)
+{
+	__u32 dss_at = o->dss_at & 0xf, ts_at = place_timestamps(dss_at);
+
+	__builtin_memset(options, NOP, OPTIONS_LEN);
+	write_dss(options + dss_at, o, payload);
+	/* Over what pads the DSS. */
+	options[ts_at] = TIMESTAMPS;
+	options[ts_at + 1] = TIMESTAMPS_LEN;
+	store32(options + ts_at + 2, o->ts_val);
+	store32(options + ts_at + 6, o->ts_ecr);
+}
+
 /* The difference between the headers that stand in the packet and the new ones as it enters the checksum: first the
  * pseudo header's, which counts even while the checksum is still to be completed, then the rest. */
 static __always_inline int adjust_checksum(struct __sk_buff *skb, struct scratch *c, const struct outgoing *o, __u32 new_tcp_len,
@@ -225,6 +239,7 @@ static __always_inline int rewrite_down(struct __sk_buff *skb, struct scratch *c
 	if (gso) {
 		__u16 sum = fold(pseudo_sum(o->from, o->to, tcp_len + p->payload, v6));
 
+		order_options(c->tcp + TCP_LEN, o, p->payload);
 		if (reopen(skb, DSS_MAP_LEN, v6) < 0)
 			return lose(REWRITE_FAILED);
 		__builtin_memcpy(c->tcp + 16, &sum, 2);

@@ -20,6 +20,8 @@ mod offload;
 mod offload_gso;
 #[path = "netns/offload_holes.rs"]
 mod offload_holes;
+#[path = "netns/offload_order.rs"]
+mod offload_order;
 #[path = "netns/offload_packets.rs"]
 mod offload_packets;
 #[path = "netns/offload_parts.rs"]
@@ -63,6 +65,7 @@ fn main() {
         offload::TESTS,
         offload_rules::TESTS,
         offload_gso::TESTS,
+        offload_order::TESTS,
         offload_holes::TESTS,
         offload_slots::TESTS,
         offload_ups::TESTS,

@@ -35,19 +35,19 @@ const STATES: [ChecksumState; 3] = [
     ChecksumState::Complete,
 ];
 /// Three segments, and a short one.
-const SIZE: u16 = 1_000;
-const PAYLOAD: usize = 3_017;
+pub(crate) const SIZE: u16 = 1_000;
+pub(crate) const PAYLOAD: usize = 3_017;
 /// What FlexCP addresses servers from, in reverse mode.
 const SOURCE: [u8; 4] = [198, 51, 100, 9];
 
 /// The programs between two devices, and connections to lend.
-struct Rig {
+pub(crate) struct Rig {
     line: Line,
     path: KernelFastPath,
 }
 
 impl Rig {
-    fn new(segments: bool) -> Self {
+    pub(crate) fn new(segments: bool) -> Self {
         let mut line = Line::new(4, segments);
         ip("neigh add 192.0.2.3 lladdr 02:00:00:00:00:03 dev out");
         let path = line.fast_path(4);
@@ -65,7 +65,12 @@ impl Rig {
 
     /// The packet is translated. What leaves, and the lease after it.
     #[track_caller]
-    fn takes(&mut self, lease: &Lease, packet: &Packet, offload: Offload) -> (Frames, Lease) {
+    pub(crate) fn takes(
+        &mut self,
+        lease: &Lease,
+        packet: &Packet,
+        offload: Offload,
+    ) -> (Frames, Lease) {
         let (passed, back) = self.run(lease, packet, offload);
         let Passed::Translated(frames) = passed else {
             panic!("{passed:?}: {:?}", self.line.counted);
@@ -75,7 +80,7 @@ impl Rig {
 
     /// The packet goes to the translator, for this reason, and the lease stays as it was.
     #[track_caller]
-    fn passes(&mut self, why: &str, lease: &Lease, packet: &Packet, offload: Offload) {
+    pub(crate) fn passes(&mut self, why: &str, lease: &Lease, packet: &Packet, offload: Offload) {
         let (passed, back) = self.run(lease, packet, offload);
         assert!(matches!(passed, Passed::Up), "{passed:?}");
         assert_eq!(self.line.counted, [why]);
@@ -83,10 +88,10 @@ impl Rig {
     }
 }
 
-type Frames = Vec<(Vec<u8>, Offload)>;
+pub(crate) type Frames = Vec<(Vec<u8>, Offload)>;
 
 /// What is said of a packet in segments of `size`.
-fn train(packet: &Packet, size: u16, checksum: ChecksumState) -> Offload {
+pub(crate) fn train(packet: &Packet, size: u16, checksum: ChecksumState) -> Offload {
     let kind = if packet.ip.is_v6() {
         GsoKind::TcpV6
     } else {
@@ -104,7 +109,7 @@ fn train(packet: &Packet, size: u16, checksum: ChecksumState) -> Offload {
 }
 
 /// A packet and a lease of both families.
-fn families(lease: &Lease, packet: &Packet) -> [(Lease, Packet); 2] {
+pub(crate) fn families(lease: &Lease, packet: &Packet) -> [(Lease, Packet); 2] {
     let six = Lease {
         family: 6,
         ..*lease
@@ -130,7 +135,7 @@ fn wide() -> Lease {
     lease
 }
 
-fn train_down(lease: &Lease, payload: usize) -> Packet {
+pub(crate) fn train_down(lease: &Lease, payload: usize) -> Packet {
     let mut packet = data_down(lease);
     packet.payload = payload;
     packet.tcp.flags = TcpFlags::ACK | TcpFlags::PSH;
@@ -258,7 +263,7 @@ fn in_segments() {
 
 /// Segments that stand one behind the other, `payload` bytes in all. `first`: their first byte's number.
 #[track_caller]
-fn segments(frames: &Frames, first: u32, payload: usize) -> Vec<Out> {
+pub(crate) fn segments(frames: &Frames, first: u32, payload: usize) -> Vec<Out> {
     let mut outs = Vec::new();
     let mut at = 0;
     for (frame, left) in frames {

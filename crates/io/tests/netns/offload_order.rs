@@ -1,0 +1,231 @@
+//! The order of the options in GSO packets down (`bpf/order.h`): whatever data ACK, DSN and SSN are, the byte that the kernel
+//! takes for the data offset says five words at least.
+
+use flexcp_translator::Lease;
+use flexcp_wire::{ChecksumState, TcpOptions};
+
+use crate::offload_gso::{PAYLOAD, Rig, SIZE, families, segments, train, train_down};
+use crate::offload_packets::{dss, lease, read_part, timestamps};
+
+pub(crate) const TESTS: &[(&str, fn())] = &[
+    ("offload_order_has_each_byte_that_will_do", each_byte),
+    ("offload_order_prefers_what_is_no_payload", preferences),
+    ("offload_order_is_that_of_the_new_data_ack", new_data_ack),
+    ("offload_order_that_there_is_none_of", no_order),
+    ("offload_order_stays_in_segments", in_segments),
+];
+
+/// Numbers of a packet down.
+#[derive(Clone, Copy, Debug)]
+struct Numbers {
+    data_ack: [u8; 8],
+    dsn: [u8; 8],
+    ssn: [u8; 4],
+}
+
+/// Of a number that does not do the job, and of one that would if it were looked at.
+const BAD: u8 = 0x4f;
+const ELSEWHERE: u8 = 0x8f;
+
+/// Where the DSS stands if that byte decides.
+type Place = (usize, fn(&mut Numbers) -> &mut u8);
+
+/// All places, in the order in which they are tried.
+const PLACES: [Place; 10] = [
+    (12, |n| &mut n.data_ack[4]),
+    (14, |n| &mut n.data_ack[2]),
+    (13, |n| &mut n.data_ack[3]),
+    (4, |n| &mut n.dsn[4]),
+    (0, |n| &mut n.ssn[0]),
+    (11, |n| &mut n.data_ack[5]),
+    (10, |n| &mut n.data_ack[6]),
+    (3, |n| &mut n.dsn[5]),
+    (2, |n| &mut n.dsn[6]),
+    (1, |n| &mut n.dsn[7]),
+];
+
+/// Nothing that is looked at will do.
+fn bad() -> Numbers {
+    let mut numbers = Numbers {
+        data_ack: [ELSEWHERE; 8],
+        dsn: [ELSEWHERE; 8],
+        ssn: [ELSEWHERE; 4],
+    };
+    for (_, byte) in PLACES {
+        *byte(&mut numbers) = BAD;
+    }
+    numbers
+}
+
+impl Numbers {
+    fn data_ack(&self) -> u64 {
+        u64::from_be_bytes(self.data_ack)
+    }
+
+    fn ssn(&self) -> u32 {
+        u32::from_be_bytes(self.ssn)
+    }
+
+    /// The connection whose next data has these numbers.
+    fn lease(&self) -> Lease {
+        let mut lease = lease();
+        let up = self.data_ack().wrapping_sub(lease.up_acked);
+        for number in [
+            &mut lease.up_next,
+            &mut lease.up_acked,
+            &mut lease.server_edge,
+        ] {
+            *number = number.wrapping_add(up);
+        }
+        let brought = &mut lease.ups[0][0].dsn;
+        *brought = brought.wrapping_add(low(up));
+        let down = u64::from_be_bytes(self.dsn).wrapping_sub(lease.down_next);
+        for number in [
+            &mut lease.down_next,
+            &mut lease.down_acked,
+            &mut lease.down_edge,
+        ] {
+            *number = number.wrapping_add(down);
+        }
+        lease.subflows[0].isn_local = lease.subflows[0].snd_next.wrapping_sub(self.ssn());
+        lease
+    }
+
+    /// What every order says.
+    fn options(&self) -> Vec<String> {
+        let dsn = u64::from_be_bytes(self.dsn);
+        let map = (dsn, self.ssn(), u16::try_from(PAYLOAD).unwrap());
+        let mut options = timestamps(9_001, 6_895);
+        options.extend(dss(self.data_ack(), true, Some(map), true));
+        said(&options)
+    }
+}
+
+fn low(number: u64) -> u32 {
+    u32::try_from(number & u64::from(u32::MAX)).unwrap()
+}
+
+fn said(options: &[u8]) -> Vec<String> {
+    let mut said: Vec<_> = TcpOptions::new(options)
+        .map(|option| format!("{option:?}"))
+        .collect();
+    said.sort_unstable();
+    said
+}
+
+/// The options of the next data, of which all is right but their order, which the caller looks at.
+#[track_caller]
+fn options_of(rig: &mut Rig, numbers: &Numbers) -> Vec<Vec<u8>> {
+    let lease = numbers.lease();
+    let mut found = vec![];
+    for (lease, packet) in families(&lease, &train_down(&lease, PAYLOAD)) {
+        let carried = train(&packet, SIZE, ChecksumState::Partial);
+        let (frames, _) = rig.takes(&lease, &packet, carried);
+        let [(frame, left)] = frames.as_slice() else {
+            panic!("{} frames", frames.len());
+        };
+        let out = read_part(frame, left.checksum, 0);
+        assert_eq!(out.options.len(), 40);
+        assert_eq!(said(&out.options), numbers.options());
+        found.push(out.options);
+    }
+    found
+}
+
+/// Where the DSS stands in all of them.
+#[track_caller]
+fn place(options: &[Vec<u8>]) -> usize {
+    let start = |options: &Vec<u8>| {
+        options
+            .windows(4)
+            .position(|bytes| bytes == [30, 26, 0x20, 0x0f])
+    };
+    let first = start(&options[0]).expect("a DSS");
+    assert!(options.iter().all(|options| start(options) == Some(first)));
+    first
+}
+
+fn each_byte() {
+    let mut rig = Rig::new(false);
+    for (expected, byte) in PLACES {
+        for value in [0x50, 0x8f, 0x90, 0xff] {
+            let mut numbers = bad();
+            *byte(&mut numbers) = value;
+            let options = options_of(&mut rig, &numbers);
+            assert_eq!(place(&options), expected, "{numbers:x?}");
+            // The headers end with the options.
+            assert!(options.iter().all(|options| options[40 - 20] == value));
+        }
+    }
+}
+
+/// What says no more than there is of the headers comes first; then the order of places counts.
+fn preferences() {
+    let mut rig = Rig::new(false);
+    for (at, (earlier, byte)) in PLACES.into_iter().enumerate() {
+        for (later, other) in PLACES.into_iter().skip(at + 1) {
+            for (value, of_other, expected) in [
+                (0x80, 0x50, earlier),
+                (0x90, 0xf0, earlier),
+                (0x90, 0x80, later),
+            ] {
+                let mut numbers = bad();
+                *byte(&mut numbers) = value;
+                *other(&mut numbers) = of_other;
+                let options = options_of(&mut rig, &numbers);
+                assert_eq!(place(&options), expected, "{numbers:x?}");
+            }
+        }
+    }
+}
+
+/// The packet's own ACK is what its data ACK says.
+fn new_data_ack() {
+    let mut rig = Rig::new(false);
+    let mut numbers = bad();
+    numbers.data_ack[7] = 0xff;
+    for (lease, mut packet) in families(&numbers.lease(), &train_down(&numbers.lease(), PAYLOAD)) {
+        packet.tcp.ack = packet.tcp.ack.wrapping_add(1);
+        let carried = train(&packet, SIZE, ChecksumState::Partial);
+        let (frames, back) = rig.takes(&lease, &packet, carried);
+        let (frame, left) = &frames[0];
+        let out = read_part(frame, left.checksum, 0);
+        assert_eq!(out.options[20], BAD + 1);
+        assert_eq!(back.up_acked, numbers.data_ack() + 1);
+    }
+}
+
+/// The translator sends it, as the kernel might drop it.
+fn no_order() {
+    let mut rig = Rig::new(false);
+    let numbers = bad();
+    let lease = numbers.lease();
+    for (lease, packet) in families(&lease, &train_down(&lease, PAYLOAD)) {
+        let carried = train(&packet, SIZE, ChecksumState::Partial);
+        rig.passes("options", &lease, &packet, carried);
+        // One segment needs none.
+        let mut one = packet.clone();
+        one.payload = 1_000;
+        rig.takes(&lease, &one, flexcp_wire::Offload::default());
+    }
+}
+
+/// The kernel copies the header that it finds, not the one it takes the size of.
+fn in_segments() {
+    let mut rig = Rig::new(true);
+    for (expected, byte) in PLACES {
+        let mut numbers = bad();
+        *byte(&mut numbers) = 0x70;
+        let lease = numbers.lease();
+        for (lease, packet) in families(&lease, &train_down(&lease, PAYLOAD)) {
+            let carried = train(&packet, SIZE, ChecksumState::Partial);
+            let (frames, _) = rig.takes(&lease, &packet, carried);
+            let outs = segments(&frames, lease.subflows[0].snd_next, PAYLOAD);
+            assert_eq!(outs.len(), 4);
+            for out in outs {
+                assert_eq!(said(&out.options), numbers.options());
+                assert_eq!(place(&[out.options]), expected);
+            }
+        }
+    }
+}
