@@ -12,7 +12,7 @@ use super::clock::SubflowClock;
 use super::handshake::MIN_MSS;
 use super::{Connection, Context, INITIAL, Phase, Subflow, SubflowIndex, SubflowState};
 use crate::auth::{join_hmac, same_hmac};
-use crate::cause::{JoinEvicted, JoinRefused, Rst};
+use crate::cause::{JoinEvicted, JoinRefused, Rst, SubflowSwitch};
 use crate::config::{Announce, Limits};
 use crate::counters::DropReason;
 use crate::frame::Verdict;
@@ -289,8 +289,9 @@ impl Connection {
         self.last_packet = ctx.now;
         ctx.counters.mp_join_ack_rx += 1;
         self.linger(ctx);
-        if index != INITIAL && !self.subflow(self.active).lives() {
+        if index != self.active && !self.subflow(self.active).lives() {
             self.active = index;
+            ctx.counters.decide(SubflowSwitch::Closed);
         }
         self.send_ack(ctx, index, TcpFlags::ACK);
         // FINs that were held back because theirs was the last subflow.

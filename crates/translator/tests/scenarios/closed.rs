@@ -166,7 +166,10 @@ fn closed_join_of_a_client_that_has_not_heard_of_the_end_gets_the_data_ack() {
         .gives(&["client1 F. 1:1(0) ack 2 win 64 <dss ack 2>"]);
     t.client(1, ". 2:2(0) ack 2").gives(&[]);
     assert_eq!(t.state(), "closed");
-    assert_eq!(t.moved(), "mp_join_syn_rx+1 mp_join_ack_rx+1");
+    assert_eq!(
+        t.moved(),
+        "mp_join_syn_rx+1 mp_join_ack_rx+1 subflow_switch+1"
+    );
     // It lingers from here on.
     t.at(18_000);
     t.timeout().gives(&[]);

@@ -453,9 +453,10 @@ fn orphaned_join_carries_on() {
     assert_eq!(t.subflows(), ["1 active"]);
     t.server("P. 1:101(100) ack 1")
         .gives(&["client1 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1>"]);
+    assert_eq!(t.why(), "subflow_switch.closed+1");
     assert_eq!(
         t.moved(),
-        "mp_join_syn_rx+1 mp_join_ack_rx+1 mp_rst_rx+1 retransmitted_down_bytes+100"
+        "mp_join_syn_rx+1 mp_join_ack_rx+1 mp_rst_rx+1 subflow_switch+1 retransmitted_down_bytes+100"
     );
 }
 

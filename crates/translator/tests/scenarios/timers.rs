@@ -136,7 +136,10 @@ fn orphaned_connection_that_is_joined_again_stays() {
     t.at(61_000);
     t.timeout().gives(&[]);
     assert_eq!(t.state(), "translating");
-    assert_eq!(t.moved(), "mp_join_syn_rx+1 mp_join_ack_rx+1 mp_rst_rx+1");
+    assert_eq!(
+        t.moved(),
+        "mp_join_syn_rx+1 mp_join_ack_rx+1 mp_rst_rx+1 subflow_switch+1"
+    );
 }
 
 #[test]
