@@ -87,6 +87,10 @@ fn announced_address_that_is_never_echoed_is_given_up() {
     }
     assert_eq!(copies, 5);
     assert_eq!(t.moved(), "add_addr_tx+5");
+    assert_eq!(
+        t.why(),
+        "add_addr.first+1 add_addr.repeated+5 add_addr.given_up+1"
+    );
 }
 
 #[test]

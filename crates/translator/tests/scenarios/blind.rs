@@ -247,6 +247,7 @@ fn established_syn_on_the_tuple_of_a_client_that_is_gone_starts_anew() {
         t.moved(),
         "mp_capable_syn_rx+1 mp_rst_rx+1 connections_opened+1 connections_closed+1"
     );
+    assert_eq!(t.why(), "rst.replaced+1");
 }
 
 #[test]

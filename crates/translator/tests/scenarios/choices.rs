@@ -117,6 +117,10 @@ fn switch_for_room_passes_over_a_subflow_with_a_hole() {
     assert_eq!(t.subflows(), ["0", "1", "2 active"]);
     assert!(t.why().contains("room+1"), "{}", t.why());
     let _ = t.moved();
+    assert_eq!(
+        t.why(),
+        "subflow_switch.failed+1 subflow_switch.backup+2 subflow_switch.room+1"
+    );
 }
 
 #[test]

@@ -94,6 +94,7 @@ fn established_server_fin_after_a_bare_ack_falls_back() {
     t.server("F. 101:101(0) ack 1")
         .gives(&["client0 F. 101:101(0) ack 1 win 64"]);
     assert_eq!(t.moved(), "fallback_established+1");
+    assert_eq!(t.why(), "fallback.server_fin+1");
 }
 
 #[test]

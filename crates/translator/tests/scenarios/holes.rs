@@ -104,6 +104,7 @@ fn filled_hole_that_a_living_client_never_acknowledges_ends_the_subflow() {
     let moved = t.moved();
     assert!(moved.starts_with("mp_rst_tx+1 filler_tx+6"), "{moved}");
     assert_eq!(t.subflows(), ["1 active"]);
+    assert_eq!(t.why(), "rst.hole+1 subflow_switch.failed+1");
 }
 
 #[test]
@@ -425,4 +426,5 @@ fn given_up_subflow_hears_of_it_again_while_the_server_repeats_its_data() {
         .gives(&["drop no_subflow", reset]);
     assert_eq!(t.subflows(), Vec::<String>::new());
     let _ = t.moved();
+    assert_eq!(t.why(), "rst.stuck+1 rst.repeated+1");
 }

@@ -161,6 +161,7 @@ fn joining_third_ack_with_a_wrong_hmac_resets_the_subflow() {
         "as it belongs to nothing"
     );
     assert_eq!(t.moved(), "no_subflow+1");
+    assert_eq!(t.why(), "rst.wrong_hmac+1 rst.subflow_closed+1");
 }
 
 #[test]
@@ -176,6 +177,7 @@ fn joining_third_ack_without_join_resets_the_subflow() {
         t.moved(),
         "mp_join_syn_rx+1 mp_rst_tx+1 not_authenticated+1"
     );
+    assert_eq!(t.why(), "rst.no_proof+1");
 }
 
 #[test]
@@ -249,6 +251,7 @@ fn reverse_join_with_an_unknown_token_is_reset() {
             "client1 R. 0:0(0) ack 1 win 0 <rst reason 1>",
         ]);
     assert_eq!(t.moved(), "mp_join_no_token+1 no_connection+1");
+    assert_eq!(t.why(), "rst.unknown_token+1");
 }
 
 #[test]
@@ -424,6 +427,7 @@ fn join_from_a_port_of_a_connection_that_was_reset_is_answered() {
     t.client(11, "P. 1:101(100) ack 1 <dss ack 1 map 1:101@1>")
         .gives(&["server#1 P. 1:101(100) ack 1 win 512"]);
     assert_eq!(t.moved(), "connections_closed+1");
+    assert_eq!(t.why(), "rst.fast_close+3");
 }
 
 #[test]

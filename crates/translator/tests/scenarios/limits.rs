@@ -356,4 +356,8 @@ fn pending_joins_of_strangers_give_way_to_the_clients_own_addresses() {
     t.client(2, ". 1:1(0) ack 1 win 512 <join>")
         .gives(&["client2 . 1:1(0) ack 1 win 509 <dss ack 1>"]);
     let _ = t.moved();
+    assert_eq!(
+        t.why(),
+        "rst.join_refused+1 join_refused.half_open_joins+1 join_evicted.stranger+1"
+    );
 }

@@ -305,6 +305,7 @@ fn start_ports_that_are_all_taken_refuse_the_connection() {
     let outcome = t.client(10, SYN);
     assert_eq!(outcome.lines()[0], "drop limit_reached");
     let _ = t.moved();
+    assert_eq!(t.why(), "rst.no_room+1");
 }
 
 #[test]

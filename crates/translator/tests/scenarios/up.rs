@@ -206,6 +206,7 @@ fn established_mapping_with_a_checksum_that_was_not_negotiated_resets_the_subflo
             "client1 R. 1:1(0) ack 1 win 509 <rst reason 1>",
         ]);
     assert_eq!(t.moved(), "mp_rst_tx+1 bad_mapping+1");
+    assert_eq!(t.why(), "rst.dss_checksum+1");
 }
 
 #[test]
@@ -323,6 +324,7 @@ fn established_with_many_mappings_resets_the_subflow_at_the_limit() {
             "client1 R. 1:1(0) ack 1 win 509 <rst reason 4 transient>",
         ]);
     assert_eq!(t.moved(), "mp_rst_tx+1 limit_reached+1");
+    assert_eq!(t.why(), "rst.mappings+1");
 }
 
 #[test]
