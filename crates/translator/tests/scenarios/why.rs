@@ -8,6 +8,7 @@ fn plain_syn_has_its_cause() {
         ("mss 1460", "no_option"),
         ("mss 1460,capable v 0 key-only", "version"),
         ("mss 1460,capable v 2", "version"),
+        ("mss 1460,capable key-only", "keys"),
         ("mss 1460,capable flags 81", "checksum"),
         ("mss 1460,capable flags 41", "algorithm"),
         ("mss 1460,capable flags 00", "algorithm"),
@@ -175,6 +176,36 @@ fn switch_and_fallback_have_their_causes() {
         let mut t = Scenario::established();
         let _ = t.client(0, line);
         assert_eq!(t.why(), format!("fallback.{cause}+1"));
+        let _ = t.moved();
+    }
+}
+
+#[test]
+fn evicted_handshake_has_its_cause() {
+    let syn = "S 0:0(0) win 65535 <mss 1460,sackok,ws 8,capable>";
+    let reverse = || Setup::new().backends(1).connections(2);
+    // A SYN that finds the table full, or all places of handshakes taken.
+    for (setup, at, cause) in [
+        (
+            reverse().limits(|limits| limits.connections = 1),
+            0,
+            "rst.evicted+1 half_open_evicted.connections+1",
+        ),
+        (
+            reverse().limits(|limits| limits.half_open = 1),
+            0,
+            "plain_syn.overload+1 rst.evicted+1 half_open_evicted.plain+1",
+        ),
+        (
+            reverse().limits(|limits| limits.half_open = 1),
+            3000,
+            "rst.evicted+1 half_open_evicted.stale+1",
+        ),
+    ] {
+        let mut t = setup.syn_sent();
+        t.at(at);
+        let _ = t.client(10, syn);
+        assert_eq!(t.why(), cause);
         let _ = t.moved();
     }
 }
