@@ -259,8 +259,8 @@ pub(crate) fn kernel_state(namespace: &Namespace) -> Result<Vec<String>> {
         state.extend(
             text(command)?
                 .lines()
-                // The kernel gives links their local addresses when it is ready to.
-                .filter(|line| !line.contains("fe80::"))
+                // The kernel gives links their local addresses, and a router those of its subnets, when it is ready to.
+                .filter(|line| !line.contains("fe80::") && !line.starts_with("anycast "))
                 .map(|line| line.trim_end().to_owned()),
         );
         Ok(())
