@@ -268,6 +268,7 @@ const PROGRAMS: &[&str] = &[
 /// What the lab's links, faults and sockets are made of and Debian's kernels do not have built in.
 const MODULES: &[&str] = &[
     "act_gact",
+    "act_mirred",
     "cls_bpf",
     "cls_u32",
     "inet_diag",
