@@ -41,6 +41,11 @@ impl Mib {
         self.0.get(name).copied().unwrap_or(0)
     }
 
+    /// Whether this kernel counts that. To be asked of what was read, not of what moved.
+    pub fn has(&self, name: &str) -> bool {
+        self.0.contains_key(name)
+    }
+
     /// Of these counters, for judges' own tests.
     #[cfg(test)]
     pub(crate) fn of(counters: &[(&str, i64)]) -> Self {
