@@ -10,7 +10,7 @@ use flexcp_wire::{MpJoin, MptcpOption, Ssn, TcpFlags, TcpOption};
 
 use super::clock::SubflowClock;
 use super::handshake::MIN_MSS;
-use super::{Connection, Context, INITIAL, Phase, Subflow, SubflowIndex, SubflowState};
+use super::{Connection, Context, Phase, Subflow, SubflowIndex, SubflowState};
 use crate::auth::{join_hmac, same_hmac};
 use crate::cause::{JoinEvicted, JoinRefused, Rst, SubflowSwitch};
 use crate::config::{Announce, Limits};
