@@ -228,11 +228,11 @@ impl Connection {
         }
         let mut from = from;
         let in_packet = |dsn: Dsn| segment.payload.end - usize_of(end.since(dsn));
-        let fin = |behind: Dsn| packet.fin && behind == end;
         let Some(first) = self.place_part(ctx, &mut from, end) else {
             self.repeat_resets(ctx);
             return Verdict::Drop(DropReason::NoSubflow);
         };
+        let mut last = first.subflow;
         let mut told = 1 << first.subflow;
         let mut pieces = 1;
         let mut again = if first.again { first.len } else { 0 };
@@ -245,9 +245,10 @@ impl Connection {
             let Some(placed) = self.place_part(ctx, &mut from, end) else {
                 break;
             };
+            last = placed.subflow;
             told |= 1 << placed.subflow;
             again += if placed.again { placed.len } else { 0 };
-            let mut outgoing = self.data_headers(&placed, fin(from), packet);
+            let mut outgoing = self.data_headers(&placed, packet);
             outgoing.urgent = 0;
             outgoing.flags = outgoing.flags.without(TcpFlags::URG).without(TcpFlags::CWR);
             let start = in_packet(placed.dsn);
@@ -260,19 +261,22 @@ impl Connection {
             self.server.repeated.add(again, size);
         }
         self.owed &= !told;
-        let behind = first.dsn.add(u64::from(first.len));
-        let mut outgoing = self.data_headers(&first, fin(behind), packet);
+        let mut outgoing = self.data_headers(&first, packet);
         let limit = self.segment_limit(first.subflow, &mut outgoing);
         self.send_acks(ctx, &packet.blocks, packet.moved & !told);
         let start = in_packet(first.dsn);
-        match outgoing.forward(frame, segment, start..start + first.len as usize, limit) {
-            Ok(()) => Verdict::Forward,
-            Err(reason) => Verdict::Drop(reason),
+        if let Err(reason) =
+            outgoing.forward(frame, segment, start..start + first.len as usize, limit)
+        {
+            return Verdict::Drop(reason);
         }
+        if packet.fin && from == end {
+            self.send_data_fin(ctx, last, end);
+        }
+        Verdict::Forward
     }
 
-    /// Places the next part of a packet and moves `from` behind it; a FIN right behind the data is
-    /// counted in.
+    /// Places the next part of a packet and moves `from` behind it.
     fn place_part(&mut self, ctx: &mut Context<'_>, from: &mut Dsn, end: Dsn) -> Option<Placed> {
         let len = u32::try_from(end.since(*from)).ok()?;
         let placed = self
@@ -282,22 +286,17 @@ impl Connection {
             ctx.counters.retransmitted_down_bytes += u64::from(placed.len);
         }
         *from = from.add(u64::from(placed.len));
-        if self.down_fin == Some(*from) {
-            self.down_next = self.down_next.max(from.add(1));
-        }
         Some(placed)
     }
 
     /// Headers for a piece of data.
-    fn data_headers(&self, placed: &Placed, fin: bool, packet: &ServerPacket<'_>) -> Outgoing {
+    fn data_headers(&self, placed: &Placed, packet: &ServerPacket<'_>) -> Outgoing {
         let (dsn, ssn, len) = placed.mapping;
-        // DATA_FIN belongs to the mapping that ends right before it.
-        let data_fin = fin && dsn.add(u64::from(len)) == placed.dsn.add(u64::from(placed.len));
         let subflow = self.subflow(placed.subflow);
         let mapping = DssMapping {
             dsn: DataNumber::Long(dsn.0),
             ssn: subflow.relative_down(ssn),
-            len: u16::try_from(len + u32::from(data_fin)).unwrap_or(u16::MAX),
+            len: u16::try_from(len).unwrap_or(u16::MAX),
             checksum: None,
         };
         let mut outgoing = self.headers_down(placed.subflow, packet.segment);
@@ -305,7 +304,7 @@ impl Connection {
         if self.uses_up_small_window(placed) {
             outgoing.flags = outgoing.flags.with(TcpFlags::PSH);
         }
-        self.push_dss(&mut outgoing, Some(mapping), data_fin);
+        self.push_dss(&mut outgoing, Some(mapping), false);
         self.push_sack(placed.subflow, &mut outgoing, &packet.blocks);
         outgoing
     }
@@ -316,6 +315,16 @@ impl Connection {
     fn uses_up_small_window(&self, placed: &Placed) -> bool {
         let next = placed.dsn.add(u64::from(placed.len) * 2);
         self.has_small_window() && next.after(self.down_edge)
+    }
+
+    /// DATA_FIN behind data that came with the server's FIN, in a packet of FlexCP's own. In the mapping of data that
+    /// another subflow has brought already, a Linux client notes it, does not act on it, and passes over all that come
+    /// later: the connection would never end.
+    fn send_data_fin(&mut self, ctx: &mut Context<'_>, index: SubflowIndex, fin: Dsn) {
+        self.down_next = self.down_next.max(fin.add(1));
+        let mut outgoing = self.own_down(index, TcpFlags::ACK);
+        self.push_dss(&mut outgoing, Some(data_fin_mapping(fin)), true);
+        ctx.send(outgoing.own());
     }
 
     /// The server's FIN without data that the client still needs: a DATA_FIN of its own (RFC 8684 section 3.3.3).
@@ -337,12 +346,7 @@ impl Connection {
         }
         let again = self.down_next.after(fin);
         self.down_next = self.down_next.max(fin.add(1));
-        let mapping = DssMapping {
-            dsn: DataNumber::Long(fin.0),
-            ssn: 0,
-            len: 1,
-            checksum: None,
-        };
+        let mapping = data_fin_mapping(fin);
         let mut outgoing = self.headers_down(index, segment);
         let first = *self.down_fin_sent.get_or_insert(ctx.now);
         let repeated = again && ctx.now.since(first) >= FIN_IN_VAIN;
@@ -487,6 +491,16 @@ impl Connection {
     fn segment_limit(&self, index: SubflowIndex, outgoing: &mut Outgoing) -> u16 {
         let options = u16::try_from(outgoing.options.finish().len()).unwrap_or(40);
         self.subflow(index).mss.saturating_sub(options).max(1)
+    }
+}
+
+/// What a DATA_FIN without data says (RFC 8684 section 3.3.3).
+const fn data_fin_mapping(fin: Dsn) -> DssMapping {
+    DssMapping {
+        dsn: DataNumber::Long(fin.0),
+        ssn: 0,
+        len: 1,
+        checksum: None,
     }
 }
 

@@ -12,8 +12,7 @@ use super::{Connection, Context, SubflowIndex};
 use crate::cause::Rst;
 use crate::time::Instant;
 
-/// Longest mapping that is declared for one piece: it has to fit one IPv4 packet with all headers, and
-/// with DATA_FIN the 16-bit length of the DSS.
+/// Longest mapping that is declared for one piece: it has to fit one IPv4 packet with all headers.
 const MAX_MAPPING: u32 = 0xffff - 20 - 60;
 
 /// How long the server repeats a byte that no subflow can deliver before one of them is given up.

@@ -37,43 +37,52 @@ fn established_server_fin_again_ends_the_subflow_too() {
 }
 
 #[test]
-fn established_server_fin_with_data_is_counted_into_its_mapping() {
+fn established_server_fin_with_data_goes_alone_behind_it() {
     let mut t = Scenario::established();
     for _ in 0..2 {
-        t.server("FP. 1:101(100) ack 1")
-            .gives(&["client0 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1 fin>"]);
+        t.server("FP. 1:101(100) ack 1").gives(&[
+            "client0 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1>",
+            "client0 . 101:101(0) ack 1 win 64 <dss ack 1 fin 101>",
+        ]);
     }
     assert_eq!(t.moved(), "retransmitted_down_bytes+100");
 }
 
 #[test]
-fn established_server_fin_attached_to_data_that_went_without_it() {
+fn established_server_fin_with_data_that_went_without_it_goes_alone_behind_it() {
     let mut t = Scenario::established();
     t.server("P. 1:101(100) ack 1")
         .gives(&["client0 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1>"]);
-    t.server("FP. 1:101(100) ack 1")
-        .gives(&["client0 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1 fin>"]);
+    t.server("FP. 1:101(100) ack 1").gives(&[
+        "client0 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1>",
+        "client0 . 101:101(0) ack 1 win 64 <dss ack 1 fin 101>",
+    ]);
     assert_eq!(t.moved(), "retransmitted_down_bytes+100");
 }
 
 #[test]
-fn established_server_fin_with_a_part_of_the_data_again_keeps_the_mapping() {
+fn established_server_fin_with_a_part_of_the_data_again_goes_alone_behind_it() {
     let mut t = Scenario::established();
-    t.server("FP. 1:101(100) ack 1")
-        .gives(&["client0 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1 fin>"]);
-    t.server("FP. 61:101(40) ack 1")
-        .gives(&["client0 P. 61:101(40) ack 1 win 64 <dss ack 1 map 1:101@1 fin>"]);
+    t.server("FP. 1:101(100) ack 1").gives(&[
+        "client0 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1>",
+        "client0 . 101:101(0) ack 1 win 64 <dss ack 1 fin 101>",
+    ]);
+    t.server("FP. 61:101(40) ack 1").gives(&[
+        "client0 P. 61:101(40) ack 1 win 64 <dss ack 1 map 1:101@1>",
+        "client0 . 101:101(0) ack 1 win 64 <dss ack 1 fin 101>",
+    ]);
     assert_eq!(t.moved(), "retransmitted_down_bytes+40");
 }
 
 #[test]
-fn established_server_fin_over_two_mappings_is_at_the_end_of_the_second() {
+fn established_server_fin_over_two_mappings_goes_behind_the_second() {
     let mut t = Scenario::established();
     t.server("P. 1:101(100) ack 1")
         .gives(&["client0 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1>"]);
     t.server("FP. 51:151(100) ack 1").gives(&[
         "client0 P. 51:101(50) ack 1 win 64 <dss ack 1 map 1:101@1>",
-        "client0 P. 101:151(50) ack 1 win 64 <dss ack 1 map 101:151@101 fin>",
+        "client0 P. 101:151(50) ack 1 win 64 <dss ack 1 map 101:151@101>",
+        "client0 . 151:151(0) ack 1 win 64 <dss ack 1 fin 151>",
     ]);
     assert_eq!(t.moved(), "retransmitted_down_bytes+50");
 }
@@ -108,8 +117,10 @@ fn established_server_fin_behind_data_that_the_client_has_goes_alone() {
 #[test]
 fn ack_in_data_behind_the_servers_fin_is_told_all_the_same() {
     let mut t = Scenario::established();
-    t.server("FP. 1:101(100) ack 1")
-        .gives(&["client0 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1 fin>"]);
+    t.server("FP. 1:101(100) ack 1").gives(&[
+        "client0 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1>",
+        "client0 . 101:101(0) ack 1 win 64 <dss ack 1 fin 101>",
+    ]);
     t.client(0, "P. 1:51(50) ack 1 <dss ack 1 map 1:51@1>")
         .gives(&["server P. 1:51(50) ack 1 win 512"]);
     t.server("P. 1:201(200) ack 51").gives(&[
@@ -132,8 +143,10 @@ fn two_subflows_another_fin_does_not_turn_the_ack_back() {
 #[test]
 fn server_data_behind_its_fin_is_dropped() {
     let mut t = Scenario::established();
-    t.server("FP. 1:101(100) ack 1")
-        .gives(&["client0 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1 fin>"]);
+    t.server("FP. 1:101(100) ack 1").gives(&[
+        "client0 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1>",
+        "client0 . 101:101(0) ack 1 win 64 <dss ack 1 fin 101>",
+    ]);
     t.server("P. 1:201(200) ack 1").gives(&["drop unexpected"]);
     t.server("P. 102:201(99) ack 1").gives(&["drop unexpected"]);
     t.server("F. 51:51(0) ack 1").gives(&["drop unexpected"]);
@@ -387,8 +400,10 @@ fn half_closed_by_the_client_with_a_subflow_fin_the_subflow_ends_with_the_connec
         "server F. 1:1(0) ack 1 win 512",
         "client0 . 1:1(0) ack 2 win 509 <dss ack 1>",
     ]);
-    t.server("FP. 1:101(100) ack 2")
-        .gives(&["client0 P. 1:101(100) ack 2 win 64 <dss ack 2 map 1:101@1 fin>"]);
+    t.server("FP. 1:101(100) ack 2").gives(&[
+        "client0 P. 1:101(100) ack 2 win 64 <dss ack 2 map 1:101@1>",
+        "client0 . 101:101(0) ack 2 win 64 <dss ack 2 fin 101>",
+    ]);
     t.client(0, ". 2:2(0) ack 101 <dss ack 102>").gives(&[
         "server . 2:2(0) ack 102 win 512",
         "client0 F. 101:101(0) ack 2 win 64 <dss ack 2>",
@@ -428,11 +443,15 @@ fn server_fin_goes_down_on_the_subflow_that_is_left() {
 #[test]
 fn server_fin_again_after_silence_goes_down_on_the_other_subflow() {
     let mut t = Scenario::two_subflows();
-    t.server("FP. 1:101(100) ack 1")
-        .gives(&["client0 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1 fin>"]);
+    t.server("FP. 1:101(100) ack 1").gives(&[
+        "client0 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1>",
+        "client0 . 101:101(0) ack 1 win 64 <dss ack 1 fin 101>",
+    ]);
     t.at(200);
-    t.server("FP. 1:101(100) ack 1")
-        .gives(&["client1 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1 fin>"]);
+    t.server("FP. 1:101(100) ack 1").gives(&[
+        "client1 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1>",
+        "client1 . 101:101(0) ack 1 win 64 <dss ack 1 fin 101>",
+    ]);
     assert_eq!(t.moved(), "subflow_switch+1 retransmitted_down_bytes+100");
 }
 
@@ -440,8 +459,10 @@ fn server_fin_again_after_silence_goes_down_on_the_other_subflow() {
 fn established_server_fin_again_while_data_is_missing_takes_no_number_on_the_subflow() {
     // The client has ACKed the data on the subflow and dropped it: it still needs a fresh number.
     let mut t = Scenario::established();
-    t.server("FP. 1:101(100) ack 1")
-        .gives(&["client0 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1 fin>"]);
+    t.server("FP. 1:101(100) ack 1").gives(&[
+        "client0 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1>",
+        "client0 . 101:101(0) ack 1 win 64 <dss ack 1 fin 101>",
+    ]);
     t.client(0, ". 1:1(0) ack 101 <dss ack 1>")
         .gives(&["drop stale_ack"]);
     t.server("F. 101:101(0) ack 1")
