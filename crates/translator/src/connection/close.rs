@@ -290,7 +290,16 @@ impl Connection {
         }
         let expected = [subflow.rcv_ack, subflow.ack_number(), self.rcv_next(index)];
         if !expected.contains(&seq) {
-            return self.challenge(ctx, index);
+            let outdated = seq.before(subflow.rcv_ack);
+            let verdict = self.challenge(ctx, index);
+            let closed = matches!(self.phase, Phase::Closed(_));
+            // A client that has closed its socket refuses data that was on its way (RFC 9293 section 3.10.7.1), with the
+            // number that this ACKed. It resets the challenge ACK with the exact one.
+            return if closed && outdated {
+                Verdict::Consume
+            } else {
+                verdict
+            };
         }
         if segment.options.fast_close.is_some() {
             return Verdict::Drop(DropReason::NotAuthenticated);

@@ -146,6 +146,54 @@ fn closed_syn_that_was_held_up_on_the_way_opens_nothing() {
     assert_eq!(t.moved(), "blind_reset+1");
 }
 
+/// Data has gone up, both have closed, and nothing has ended the subflow.
+fn closed_after_data() -> Scenario {
+    let mut t = Scenario::established();
+    t.client(0, "P. 1:101(100) ack 1 <dss ack 1 map 1:101@1 fin>")
+        .gives(&["server FP. 1:101(100) ack 1 win 512"]);
+    t.server("F. 1:1(0) ack 102")
+        .gives(&["client0 . 1:1(0) ack 101 win 64 <dss ack 102 fin 1>"]);
+    t.client(0, ". 101:101(0) ack 1 <dss ack 2>")
+        .gives(&["server . 102:102(0) ack 2 win 512"]);
+    assert_eq!(t.state(), "closed");
+    t
+}
+
+#[test]
+fn closed_client_that_refuses_what_was_on_its_way_is_asked_and_believed() {
+    let mut t = closed_after_data();
+    // What it refuses went down before FlexCP had ACKed its data.
+    t.client(0, "R 1:1(0) win 0")
+        .gives(&["client0 . 1:1(0) ack 101 win 64 <dss ack 102>"]);
+    t.client(0, "R 101:101(0) win 0").gives(&[]);
+    assert_eq!(t.subflows(), Vec::<String>::new());
+    assert_eq!(t.moved(), "mp_rst_rx+1");
+}
+
+#[test]
+fn closed_reset_with_a_number_that_was_never_acked_is_blind() {
+    let mut t = closed_after_data();
+    t.client(0, "R 102:102(0) win 0").gives(&[
+        "drop blind_reset",
+        "client0 . 1:1(0) ack 101 win 64 <dss ack 102>",
+    ]);
+    assert_eq!(t.moved(), "blind_reset+1");
+}
+
+#[test]
+fn half_closed_reset_with_an_outdated_number_is_blind() {
+    let mut t = Scenario::established();
+    t.client(0, "P. 1:101(100) ack 1 <dss ack 1 map 1:101@1 fin>")
+        .gives(&["server FP. 1:101(100) ack 1 win 512"]);
+    t.server(". 1:1(0) ack 102")
+        .gives(&["client0 . 1:1(0) ack 101 win 64 <dss ack 102>"]);
+    t.client(0, "R 1:1(0) win 0").gives(&[
+        "drop blind_reset",
+        "client0 . 1:1(0) ack 101 win 64 <dss ack 102>",
+    ]);
+    assert_eq!(t.moved(), "blind_reset+1");
+}
+
 #[test]
 fn closed_join_of_a_client_that_has_not_heard_of_the_end_gets_the_data_ack() {
     // The subflow ended with FINs before the server had ACKed DATA_FIN; a client that has no other joins again.
