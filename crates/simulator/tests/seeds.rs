@@ -21,6 +21,12 @@ const LENT: u64 = 10;
 /// Seeds that failed, and over what, when carriers kept no packets.
 const FAILED: &[(u64, &str)] = &[
     (
+        7_007_377,
+        "a DATA_FIN with data that another subflow had brought was noted, and never acted on",
+    ),
+    (7_013_465, "the same, with a client that said nothing"),
+    (7_019_816, "the same at the end of 587 KB"),
+    (
         1_500_095_693,
         "FlexCP's FIN on a subflow got lost five times, and was not repeated any more",
     ),

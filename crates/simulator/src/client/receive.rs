@@ -174,7 +174,8 @@ impl Client {
             let dsn = self.position_in(mapping.dsn);
             let len = u64::from(mapping.len).saturating_sub(dss.data_fin.into());
             if dss.data_fin {
-                self.take_data_fin(dsn + len, index);
+                let with_old_data = len > 0 && dsn + len <= self.data_in;
+                self.take_data_fin(dsn + len, index, with_old_data);
             }
             if len > 0 {
                 let new = Mapping {
@@ -261,17 +262,23 @@ impl Client {
         if let Some((_, end)) = self.ahead.range_at(self.data_in) {
             self.data_in = end;
             self.ahead.release(end);
+            self.note_end(index);
         }
-        self.note_end(index);
         self.check_length();
     }
 
-    fn take_data_fin(&mut self, fin: u64, index: usize) {
+    /// As Linux does it (`mptcp_update_rcv_data_fin`): a DATA_FIN is acted on when it is the first one and comes alone,
+    /// or when data comes after it. In the mapping of data that is here already it is only noted, and until data comes,
+    /// those that follow are passed over.
+    fn take_data_fin(&mut self, fin: u64, index: usize, with_old_data: bool) {
         if self.fin_in.is_some_and(|known| known != fin) {
             self.failure = Some(format!("client: DATA_FIN at {fin}, was {:?}", self.fin_in));
             return;
         }
-        self.fin_in = Some(fin);
+        let noted = self.fin_in.replace(fin).is_some();
+        if self.data_in <= fin && (noted || with_old_data) {
+            return;
+        }
         // It wants a data ACK each time.
         self.subflows[index].receiver.ack_now = true;
         self.note_end(index);
