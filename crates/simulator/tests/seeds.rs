@@ -21,6 +21,11 @@ const LENT: u64 = 10;
 /// Seeds that failed, and over what, when carriers kept no packets.
 const FAILED: &[(u64, &str)] = &[
     (
+        7_001_198,
+        "an echo behind the FINs of its subflow was none, and the address was announced again",
+    ),
+    (7_021_912, "the same, of a short connection"),
+    (
         7_007_377,
         "a DATA_FIN with data that another subflow had brought was noted, and never acted on",
     ),

@@ -205,8 +205,13 @@ impl Connection {
         segment: &Segment,
     ) -> bool {
         let subflow = self.subflow(index);
-        if subflow.fin_local.is_none() || subflow.fin_remote.is_none() {
+        let (Some(_), Some(fin)) = (subflow.fin_local, subflow.fin_remote) else {
             return false;
+        };
+        let echo = segment.options.add_addr.as_ref().filter(|add| add.echo);
+        if let Some(echo) = echo.filter(|_| segment.tcp.seq == fin.add(1).0) {
+            // Its answer to what went down before the FINs.
+            self.take_echo(ctx, echo.id);
         }
         let data_fin = segment.options.dss.as_ref().is_some_and(|dss| dss.data_fin);
         let repeats = data_fin || segment.sequence_len() > 0;

@@ -204,7 +204,7 @@ impl Connection {
     }
 
     /// The client has got an `ADD_ADDR`.
-    fn take_echo(&mut self, ctx: &mut Context<'_>, id: u8) {
+    pub(crate) fn take_echo(&mut self, ctx: &mut Context<'_>, id: u8) {
         let bit = id
             .checked_sub(1)
             .and_then(|n| 1_u16.checked_shl(n.into()))

@@ -93,6 +93,42 @@ fn announced_address_that_is_never_echoed_is_given_up() {
     );
 }
 
+/// The client has not heard of DATA_FIN for so long that FlexCP has closed the subflow, and the client does, too.
+fn announced_and_over() -> Scenario {
+    let mut t = announced();
+    let _ = t.server("F. 1:1(0) ack 1");
+    t.at(1000);
+    let again = t.server("F. 1:1(0) ack 1");
+    assert!(again.lines()[0].starts_with("client0 F. 1:1(0)"));
+    let _ = t.client(0, "F. 1:1(0) ack 2 <dss ack 2>");
+    assert_eq!(t.subflows(), Vec::<String>::new());
+    let _ = t.moved();
+    t
+}
+
+#[test]
+fn announced_echo_behind_the_fins_counts() {
+    let mut t = announced_and_over();
+    t.client(0, ". 2:2(0) ack 2 <add-addr id 1 10.7.0.1 echo,dss ack 2>")
+        .gives(&[]);
+    Setup::new().join(&mut t, 1);
+    t.at(3000);
+    let lines = t.timeout();
+    assert!(!lines.lines().iter().any(|line| line.contains("add-addr")));
+    assert_eq!(t.why(), "subflow_switch.closed+1 add_addr.first+1");
+    let _ = t.moved();
+}
+
+#[test]
+fn announced_echo_elsewhere_behind_the_fins_is_none() {
+    for seq in ["1:1", "3:3"] {
+        let mut t = announced_and_over();
+        let echo = "<add-addr id 1 10.7.0.1 echo,dss ack 2>";
+        let _ = t.client(0, &format!(". {seq}(0) ack 2 {echo}"));
+        assert_eq!(t.moved(), "");
+    }
+}
+
 #[test]
 fn announced_echo_does_not_reach_the_server() {
     let mut t = announced();
