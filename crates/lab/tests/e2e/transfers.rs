@@ -26,6 +26,7 @@ crate::cases!("transfer":
     connections_one_after_another,
     server_that_speaks_first,
     slow_reader_closes_the_window,
+    smallest_receive_buffer,
     ping_pong_on_two_links,
     without_offloads,
     without_timestamps,
@@ -244,6 +245,27 @@ fn slow_reader_closes_the_window() -> Result<()> {
         rig.run_client(&client, &Job::down(3_000_000))?;
         Ok(Expect::clean().exactly(End::Client, "MPJoinSynAckRx", 1))
     })
+}
+
+/// A client that offers one segment at a time, over one subflow and over two. A kernel that delays the ACK of each would take
+/// three minutes; kernel to kernel two subflows take over 8 s as often as not.
+fn smallest_receive_buffer() -> Result<()> {
+    const BOUND_US: u64 = 8_000_000;
+    for links in [1, 2] {
+        let lab = Lab::builder().access_links(links).families(Families::Both);
+        transparent(lab.build()?, |rig| {
+            for family in [Family::V4, Family::V6] {
+                let client = rig.client(family).receive_buffer(2048);
+                let took = rig.run_client(&client, &Job::down(3_000_000))?.total_us;
+                ensure!(
+                    took < BOUND_US,
+                    "{family:?} over {links} links: {took} us, {BOUND_US} may be"
+                );
+            }
+            Ok(short())
+        })?;
+    }
+    Ok(())
 }
 
 fn ping_pong_on_two_links() -> Result<()> {
