@@ -410,6 +410,11 @@ impl Translator {
         if now < connection.lending.look {
             return;
         }
+        let deadline = connection.deadline(&self.config);
+        if deadline < now + TIMER_PROGRESS {
+            // A lent connection's timer would come too late for it.
+            return;
+        }
         let Some(lease) = connection.lease(&self.config, lender.untimed) else {
             return;
         };
@@ -427,8 +432,7 @@ impl Translator {
             }
         };
         self.counters.offload_lent += 1;
-        let deadline = connection.deadline(&self.config);
-        let look = deadline.min(now + LOOK).max(now + TIMER_PROGRESS);
+        let look = deadline.min(now + LOOK);
         if held.is_none() {
             connection.lending.slot = slot;
             let passed = lender.fast_path.passed_up(slot).unwrap_or(0);

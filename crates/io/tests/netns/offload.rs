@@ -208,11 +208,11 @@ fn twins() {
     }
     // 2 of 5,120 did.
     assert!(all.parted <= 1 + all.seeds / 200, "{all:?}");
-    // Most of a simulated connection is its beginning, its end and what faults do to it: the fixed seeds reach 2.8 % and 606
+    // Most of a simulated connection is its beginning, its end and what faults do to it: the fixed seeds reach 2.5 % and 606
     // trains. Of others 256 together reach between 6 and 10 %, some alone nothing.
     if fixed.seeds == FIXED.count() {
         assert!(
-            fixed.offloaded.packets * 40 > fixed.packets && fixed.offloaded.trains > 500,
+            fixed.offloaded.packets * 50 > fixed.packets && fixed.offloaded.trains > 500,
             "the fast path takes hardly anything: {fixed:?}"
         );
     }

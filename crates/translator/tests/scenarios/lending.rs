@@ -1,5 +1,7 @@
 //! When a connection is lent to the fast path, and when it is taken back.
 
+use std::time::Duration;
+
 use crate::support::{Leg, Scenario, Setup, Shelf, millis};
 
 const SERVER: Leg = Leg::Server {
@@ -412,6 +414,34 @@ fn lent_timer_that_was_set_before_lets_it_be() {
     t.at(1000);
     t.timeout().gives(&[]);
     assert_eq!(t.subflows(), ["0 active"]);
+    let _ = t.moved();
+}
+
+#[test]
+fn timer_that_is_due_at_once_comes_before_lending() {
+    let setup = Setup::new().ts().announce("10.7.0.1");
+    let pause = Duration::from_micros(1_000_500);
+    let mut t = setup
+        .timeouts(|timeouts| timeouts.add_addr = pause)
+        .established();
+    let _ = t.server(&data(0));
+    let shelf = Shelf::new(8);
+    t.fast_path(&shelf);
+    t.at(1000);
+    for n in 1..5 {
+        let _ = t.server(&data(n));
+    }
+    assert!(
+        shelf.leases().is_empty(),
+        "the address is announced again soon"
+    );
+    t.at(1001);
+    assert_eq!(t.timeout().lines().len(), 1);
+    let _ = t.client(0, &ack(4));
+    for n in 5..8 {
+        let _ = t.server(&data(n));
+    }
+    assert_eq!(shelf.leases().len(), 1);
     let _ = t.moved();
 }
 
