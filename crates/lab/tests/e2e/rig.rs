@@ -119,17 +119,18 @@ pub(crate) fn short() -> Expect {
 /// A configuration that forgets closed connections soon, but not before a client has repeated its FIN:
 /// what comes for a connection that is not known goes to the server.
 pub(crate) fn config(lab: &Lab, services: &str) -> String {
-    daemon::config(lab, &forgetful(services))
+    daemon::config(lab, &forgetful("1s", services))
 }
 
-/// The same for several workers, and how packets come to them.
+/// The same for several workers, and how packets come to them. Where many connections at once overflow their links,
+/// clients back off: one repeats its FIN after 1.6 s, another after 3.2 s.
 pub(crate) fn config_of_workers(lab: &Lab, workers: u16, steering: &str, services: &str) -> String {
     let device = format!("workers = {workers}\nsteering = {steering:?}\npin = true");
-    daemon::config_of_device(lab, &device, &forgetful(services))
+    daemon::config_of_device(lab, &device, &forgetful("4s", services))
 }
 
-fn forgetful(services: &str) -> String {
-    format!("[timeouts]\nlinger = \"1s\"\nhalf_open = \"3s\"\n\n{services}")
+fn forgetful(linger: &str, services: &str) -> String {
+    format!("[timeouts]\nlinger = {linger:?}\nhalf_open = \"3s\"\n\n{services}")
 }
 
 impl Rig {
