@@ -51,10 +51,23 @@ pub(crate) struct Filler {
     pub(crate) due: Instant,
 }
 
+impl Filler {
+    /// Whether the last burst waits for its ACK.
+    fn is_outstanding(&self) -> bool {
+        self.end.after(self.una)
+    }
+}
+
 impl Connection {
     /// Whether a subflow misses data that the client has from another one.
     pub(crate) fn has_hole(&self, index: SubflowIndex) -> bool {
         self.hole_at(index, self.subflow(index).snd_una).is_some()
+    }
+
+    /// Whether filler is on its way into a hole: what stands behind that waits for it.
+    pub(crate) fn is_filling(&self, index: SubflowIndex) -> bool {
+        let filler = self.subflow(index).filler;
+        filler.is_some_and(|filler| filler.is_outstanding()) && self.has_hole(index)
     }
 
     /// The mapping at this number of the subflow, and how many bytes from the number on are behind the data
@@ -108,7 +121,8 @@ impl Connection {
             return;
         };
         if una.after(filler.una) {
-            let filled = filler.doublings > 0 && una == filler.end;
+            // The client ACKs a burst in several ACKs.
+            let filled = filler.is_outstanding() && !una.before(filler.end);
             filler.una = una;
             filler.in_vain = 0;
             filler.doublings = 0;

@@ -68,11 +68,19 @@ impl Connection {
     }
 
     /// Where data is delivered without waiting for later data: first where nothing speaks against the
-    /// path, then where it stands already, then on the active one.
+    /// path, then where no filler goes before it, then where it stands already, then on the active one.
     fn open_for(&self, active: SubflowIndex, dsn: Dsn) -> Option<SubflowIndex> {
         let open = |&i: &SubflowIndex| self.subflow(i).carries() && !self.is_blocked(i, dsn);
         let suspect = |i: SubflowIndex| self.subflow(i).suspect && i != active;
-        let badness = |&i: &SubflowIndex| (suspect(i), !self.holds(i, dsn), i != active);
+        let badness = |&i: &SubflowIndex| {
+            let elsewhere = i != active;
+            (
+                suspect(i),
+                self.is_filling(i),
+                !self.holds(i, dsn),
+                elsewhere,
+            )
+        };
         self.indices().filter(open).min_by_key(badness)
     }
 

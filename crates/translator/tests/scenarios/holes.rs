@@ -206,8 +206,8 @@ fn filled_hole_of_a_subflow_that_is_reset_is_forgotten() {
     assert_eq!(t.moved(), "mp_rst_rx+1");
 }
 
-#[test]
-fn filled_hole_that_gets_answers_is_filled_faster_and_faster() {
+/// Packets of filler in each burst for a hole of 20 packets whose client ACKs so many of them at once.
+fn bursts(at_once: u32) -> Vec<u32> {
     let mut t = Scenario::two_subflows();
     for n in 0..20 {
         let (a, b) = (1 + 100 * n, 101 + 100 * n);
@@ -219,20 +219,64 @@ fn filled_hole_that_gets_answers_is_filled_faster_and_faster() {
     let _ = t.server(". 1:2001(2000) ack 1 gso 1400");
     let _ = t.client(1, ". 1:1(0) ack 2001 <dss ack 2001>");
     t.at(400);
-    let mut packets = vec![t.timeout().lines().len()];
-    let mut acked = 1;
-    while acked < 2001 {
-        acked += 100 * u32::try_from(packets[packets.len() - 1]).expect("a few");
-        let outcome = t.client(0, &format!(". 1:1(0) ack {acked} <dss ack 2001>"));
-        packets.push(
-            outcome
-                .lines()
-                .iter()
-                .filter(|line| line.ends_with("zeros"))
-                .count(),
+    let zeros = |lines: &[String]| lines.iter().filter(|line| line.ends_with("zeros")).count();
+    let mut bursts = vec![zeros(t.timeout().lines())];
+    let (mut acked, mut sent) = (0, bursts[0]);
+    while acked < sent {
+        acked = sent.min(acked + at_once as usize);
+        let ack = 1 + 100 * acked;
+        let filler = zeros(
+            t.client(0, &format!(". 1:1(0) ack {ack} <dss ack 2001>"))
+                .lines(),
         );
+        assert!(
+            filler == 0 || acked == sent,
+            "before all of a burst is there"
+        );
+        if filler > 0 {
+            bursts.push(filler);
+            sent += filler;
+        }
     }
-    assert_eq!(packets, [1, 2, 4, 8, 5, 0]);
+    let _ = t.moved();
+    bursts
+        .into_iter()
+        .map(|n| u32::try_from(n).expect("a few"))
+        .collect()
+}
+
+#[test]
+fn filled_hole_that_gets_answers_is_filled_faster_and_faster() {
+    for at_once in [1, 2, 3, 16] {
+        assert_eq!(bursts(at_once), [1, 2, 4, 8, 5], "{at_once} ACKed at once");
+    }
+}
+
+#[test]
+fn repeated_data_behind_filler_goes_where_nothing_is_before_it() {
+    let mut t = Scenario::two_subflows();
+    for n in 0..3 {
+        let (a, b) = (1 + 100 * n, 101 + 100 * n);
+        t.server(&format!(". {a}:{b}(100) ack 1")).gives(&[&format!(
+            "client0 . {a}:{b}(100) ack 1 win 64 <dss ack 1 map {a}:{b}@{a}>"
+        )]);
+    }
+    // Flow 0 loses 101:201 and is not heard for a while; flow 1 brings that.
+    t.at(200);
+    let _ = t.server(". 1:201(200) ack 1");
+    let _ = t.client(1, ". 1:1(0) ack 201 <dss ack 201>");
+    let _ = t.client(0, ". 1:1(0) ack 101 <sack 201:301, dss ack 201>");
+    // As long as it may only be an ACK that is late, 201:301 goes again where it stands.
+    t.server(". 201:301(100) ack 1")
+        .gives(&["client0 . 201:301(100) ack 1 win 64 <dss ack 1 map 201:301@201>"]);
+    t.at(590);
+    let _ = t.client(0, ". 1:1(0) ack 101 <sack 201:301, dss ack 201>");
+    t.at(600);
+    t.timeout()
+        .gives(&["client0 . 101:201(100) ack 1 win 64 <dss ack 1 map 101:201@101> zeros"]);
+    t.server(". 201:301(100) ack 1")
+        .gives(&["client1 . 201:301(100) ack 1 win 64 <dss ack 1 map 201:301@201>"]);
+    let _ = t.client(0, ". 1:1(0) ack 301 <dss ack 301>");
     let _ = t.moved();
 }
 
