@@ -205,6 +205,8 @@ static __always_inline int cut_to_ack(struct __sk_buff *skb, struct scratch *c, 
 	__s64 sum;
 
 	own_headers(c, v6);
+	/* The data's options may stand in another order. */
+	__builtin_memcpy(c->tcp + TCP_LEN, c->p.tcp + TCP_LEN, TS_LEN);
 	__builtin_memset(c->tcp + TCP_LEN + TS_LEN, 0, MAX_TCP_LEN - TCP_LEN - TS_LEN);
 	write_tcp(c->tcp, o, tcp_len);
 	write_dss(c->tcp + TCP_LEN + TS_LEN, o, 0);

@@ -305,7 +305,12 @@ fn with_an_ack() {
 }
 
 /// `carried`: what is said of the packet as it comes, and as it leaves.
-fn data_and_its_ack(rig: &mut Rig, lease: &Lease, packet: &Packet, carried: (Offload, Offload)) {
+pub(crate) fn data_and_its_ack(
+    rig: &mut Rig,
+    lease: &Lease,
+    packet: &Packet,
+    carried: (Offload, Offload),
+) {
     let (frames, back) = rig.takes(lease, packet, carried.0);
     let [(data, data_left), (ack, ack_left)] = frames.as_slice() else {
         panic!("{} frames", frames.len());

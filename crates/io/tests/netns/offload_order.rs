@@ -4,8 +4,11 @@
 use flexcp_translator::Lease;
 use flexcp_wire::{ChecksumState, TcpOptions};
 
-use crate::offload_gso::{PAYLOAD, Rig, SIZE, families, segments, train, train_down};
+use crate::offload_gso::{
+    PAYLOAD, Rig, SIZE, data_and_its_ack, families, segments, train, train_down,
+};
 use crate::offload_packets::{dss, lease, read_part, timestamps};
+use crate::offload_ups::brought_by;
 
 pub(crate) const TESTS: &[(&str, fn())] = &[
     ("offload_order_has_each_byte_that_will_do", each_byte),
@@ -13,6 +16,7 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ("offload_order_is_that_of_the_new_data_ack", new_data_ack),
     ("offload_order_that_there_is_none_of", no_order),
     ("offload_order_stays_in_segments", in_segments),
+    ("offload_order_is_not_that_of_an_ack", with_an_ack),
 ];
 
 /// Numbers of a packet down.
@@ -68,8 +72,13 @@ impl Numbers {
 
     /// The connection whose next data has these numbers.
     fn lease(&self) -> Lease {
-        let mut lease = lease();
-        let up = self.data_ack().wrapping_sub(lease.up_acked);
+        self.put_into(lease(), 0)
+    }
+
+    /// The same of another connection, if the next data ACKs so many new bytes.
+    fn put_into(&self, mut lease: Lease, acks: u32) -> Lease {
+        let acked = lease.up_acked.wrapping_add(acks.into());
+        let up = self.data_ack().wrapping_sub(acked);
         for number in [
             &mut lease.up_next,
             &mut lease.up_acked,
@@ -77,8 +86,9 @@ impl Numbers {
         ] {
             *number = number.wrapping_add(up);
         }
-        let brought = &mut lease.ups[0][0].dsn;
-        *brought = brought.wrapping_add(low(up));
+        for brought in lease.ups.iter_mut().flatten() {
+            brought.dsn = brought.dsn.wrapping_add(low(up));
+        }
         let down = u64::from_be_bytes(self.dsn).wrapping_sub(lease.down_next);
         for number in [
             &mut lease.down_next,
@@ -226,6 +236,23 @@ fn in_segments() {
                 assert_eq!(said(&out.options), numbers.options());
                 assert_eq!(place(&[out.options]), expected);
             }
+        }
+    }
+}
+
+/// The ACK that leaves for another subflow behind such a packet has the order that all others have.
+fn with_an_ack() {
+    const ACKS: u32 = 1_000;
+    let mut rig = Rig::new(false);
+    for (_, byte) in PLACES {
+        let mut numbers = bad();
+        *byte(&mut numbers) = 0x70;
+        let lease = numbers.put_into(brought_by(&[(1, 0, 4_000)]), ACKS);
+        let mut packet = train_down(&lease, PAYLOAD);
+        packet.tcp.ack = packet.tcp.ack.wrapping_add(ACKS);
+        for (lease, packet) in families(&lease, &packet) {
+            let carried = train(&packet, SIZE, ChecksumState::Partial);
+            data_and_its_ack(&mut rig, &lease, &packet, (carried, carried));
         }
     }
 }

@@ -240,10 +240,18 @@ impl Rig {
             .filter(|line| !line.ends_with(" 0"))
             .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
             .collect::<Vec<_>>();
+        let kernel = self.oracle.client(&self.lab);
+        let kernel = kernel.map_or_else(
+            |error| format!("{error:#}"),
+            |kernel| {
+                let words = kernel.iter().map(|(name, value)| format!("{name} {value}"));
+                words.collect::<Vec<_>>().join(", ")
+            },
+        );
         let sockets =
             |namespace: &Namespace| said(text(namespace.command("ss").args(["-H", "-timnO"])));
         format!(
-            "{}{}\nclient: {}\nserver: {}\nlog:\n{}\n",
+            "{}{}\nclient: {}\nclient's kernel: {kernel}\nserver: {}\nlog:\n{}\n",
             said(self.flexcp.show("connections")),
             moved.join(", "),
             sockets(self.lab.client()),
