@@ -260,14 +260,14 @@ fn test_program(which: &[&str]) -> Result<PathBuf> {
     Ok(file.into())
 }
 
-/// The last program that cargo's messages name.
+/// The test program that cargo's messages name, among other programs of the same packages, in any order.
 fn executable(messages: &str) -> Option<String> {
     let messages = messages
         .lines()
-        .rev()
         .filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let mut files =
-        messages.filter_map(|message| message["executable"].as_str().map(str::to_owned));
+    let mut files = messages
+        .filter(|message| message["target"]["kind"][0] == "test")
+        .filter_map(|message| message["executable"].as_str().map(str::to_owned));
     files.next()
 }
 
@@ -295,10 +295,22 @@ mod tests {
 
     #[test]
     fn executable_is_the_one_that_cargo_names() {
-        let messages = "{\"reason\":\"compiler-artifact\",\"executable\":null}\n\
-                        {\"reason\":\"compiler-artifact\",\"executable\":\"/t/netns-1\"}\n\
-                        {\"reason\":\"build-finished\",\"success\":true}\n";
-        assert_eq!(executable(messages).as_deref(), Some("/t/netns-1"));
+        let artifact = |kind: &str, file: Option<&str>| {
+            let target = serde_json::json!({ "kind": [kind] });
+            serde_json::json!({ "reason": "compiler-artifact", "target": target, "executable": file })
+        };
+        let mut messages = [
+            artifact("lib", None),
+            artifact("bin", Some("/t/lab")),
+            artifact("test", Some("/t/netns-1")),
+            artifact("bin", Some("/t/flexcp")),
+            serde_json::json!({ "reason": "build-finished", "success": true }),
+        ];
+        for _ in 0..messages.len() {
+            let lines: Vec<_> = messages.iter().map(ToString::to_string).collect();
+            assert_eq!(executable(&lines.join("\n")).as_deref(), Some("/t/netns-1"));
+            messages.rotate_left(1);
+        }
         assert_eq!(executable(""), None);
     }
 }
