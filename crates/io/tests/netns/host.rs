@@ -120,11 +120,17 @@ fn neighbour(interface: &str, net: u8) -> Host {
         ip(&format!("route add default via 10.{net}.0.1"));
         ip(&format!("-6 route add default via fd0{net}::1"));
     });
-    // The carrier comes a moment after the other end.
-    while ip(&format!("link show {interface}")).contains("NO-CARRIER") {
+    wait_for_carrier(interface);
+    host.run(|| wait_for_carrier("eth0"));
+    host
+}
+
+/// The kernel says that a link has its carrier, and adds its multicast routes, a moment after the
+/// other end is up; each end on its own.
+fn wait_for_carrier(interface: &str) {
+    while ip(&format!("-brief link show {interface}")).contains("NO-CARRIER") {
         thread::sleep(Duration::from_millis(1));
     }
-    host
 }
 
 /// Runs `ip` in the calling thread's namespace.
