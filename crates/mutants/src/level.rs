@@ -83,8 +83,11 @@ static KERNEL: Level = root("netns", "flexcp-io", NETNS, "");
 static CLI: Level = root("cli", "flexcp", &["--test", "cli"], "");
 
 static E2E_OFFLOAD: Level = e2e("e2e offload", "offload::");
-static E2E_TRANSFERS: Level = e2e("e2e transfers", "transfers::");
-static E2E_PATHS: Level = e2e("e2e paths", "paths::");
+static E2E_TRANSFER: Level = e2e("e2e transfer", "transfer::");
+static E2E_PATH: Level = e2e("e2e path", "path::");
+static E2E_CLOSE: Level = e2e("e2e close", "close::");
+static E2E_FALLBACK: Level = e2e("e2e fallback", "fallback::");
+static E2E_REVERSE: Level = e2e("e2e reverse", "reverse::");
 static E2E_OPERATION: Level = e2e("e2e operation", "operation::");
 static E2E_WORKERS: Level = e2e("e2e workers", "workers::");
 
@@ -100,21 +103,31 @@ pub(crate) fn levels(area: &str, place: &str) -> Vec<&'static Level> {
             &FUZZ,
             &SIMULATOR,
             &CLI,
-            &E2E_TRANSFERS,
-            &E2E_PATHS,
+            &E2E_TRANSFER,
+            &E2E_CLOSE,
+            &E2E_FALLBACK,
+            &E2E_PATH,
         ],
         "io" => vec![
             &IO,
             &KERNEL,
             &CLI,
-            &E2E_TRANSFERS,
+            &E2E_TRANSFER,
             &E2E_OPERATION,
+            &E2E_REVERSE,
             &E2E_WORKERS,
         ],
-        "flexcp" => vec![&FLEXCP, &CLI, &E2E_TRANSFERS, &E2E_OPERATION, &E2E_WORKERS],
+        "flexcp" => vec![
+            &FLEXCP,
+            &CLI,
+            &E2E_TRANSFER,
+            &E2E_OPERATION,
+            &E2E_REVERSE,
+            &E2E_WORKERS,
+        ],
         "bpf" if place.contains("steering") => vec![&KERNEL, &E2E_WORKERS],
-        "bpf" => vec![&RULES, &E2E_OFFLOAD, &E2E_TRANSFERS],
-        _ => vec![&LAB, &E2E_TRANSFERS],
+        "bpf" => vec![&RULES, &E2E_OFFLOAD, &E2E_TRANSFER, &E2E_CLOSE, &E2E_PATH],
+        _ => vec![&LAB, &E2E_TRANSFER],
     }
 }
 

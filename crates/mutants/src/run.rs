@@ -325,10 +325,18 @@ fn arguments(level: &Level) -> Vec<&'static str> {
 
 /// What the tests' end and their output mean.
 fn judge(output: &Output) -> Said {
-    if output.status.success() {
-        return Said::Passed;
-    }
     let text = text(output);
+    if output.status.success() {
+        // A filter that fits no test would let every bug pass.
+        return if ran(&text) {
+            Said::Passed
+        } else {
+            Said::Failed(Failed {
+                first: "no test ran".to_owned(),
+                more: 0,
+            })
+        };
+    }
     if let Some(failed) = who(&text) {
         return Said::Failed(failed);
     }
@@ -343,6 +351,15 @@ fn judge(output: &Output) -> Said {
             .to_owned(),
         more: 0,
     })
+}
+
+/// Whether there was a test at all, of the output of libtest or libtest-mimic.
+fn ran(output: &str) -> bool {
+    let counts = output.lines().filter_map(|line| {
+        let count = line.strip_prefix("running ")?;
+        count.split(' ').next()?.parse::<usize>().ok()
+    });
+    counts.sum::<usize>() > 0
 }
 
 /// The tests that failed, of the output of libtest or libtest-mimic.
@@ -412,6 +429,14 @@ mod tests {
         assert!(matches!(judge(&output(137, "")), Said::NoEnd));
         let said = judge(&output(124, "test a ... FAILED\ntest b ... ok\n"));
         assert!(matches!(said, Said::Failed(failed) if failed.first == "a"));
+    }
+
+    #[test]
+    fn tests_that_pass_have_to_be_some() {
+        let two = "running 0 tests\nrunning 2 tests\ntest a ... ok\n";
+        assert!(matches!(judge(&output(0, two)), Said::Passed));
+        let said = judge(&output(0, "running 0 tests\n"));
+        assert!(matches!(said, Said::Failed(failed) if failed.first == "no test ran"));
     }
 
     #[test]
