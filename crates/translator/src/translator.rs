@@ -347,6 +347,8 @@ impl Translator {
                 SubflowState::Established | SubflowState::Closing => {
                     connection.handle_up(&mut ctx, index, segment, frame)
                 }
+                // A RST says nothing new there, and never has an answer.
+                SubflowState::Closed if segment.has(TcpFlags::RST) => Verdict::Consume,
                 SubflowState::Closed => {
                     if connection.answer_closed(&mut ctx, index, segment) {
                         return Verdict::Consume;

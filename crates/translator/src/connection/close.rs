@@ -195,7 +195,7 @@ impl Connection {
         self.note_orphan(ctx);
     }
 
-    /// A packet on a subflow that is over. One that ended with FINs is in TIME-WAIT: what the client repeats
+    /// A packet on a subflow that is over, but no RST. One that ended with FINs is in TIME-WAIT: what the client repeats
     /// there has been taken, and the answer carries the data ACK that it may still lack. `false`: it has to be
     /// refused.
     pub(crate) fn answer_closed(
@@ -215,7 +215,7 @@ impl Connection {
         }
         let data_fin = segment.options.dss.as_ref().is_some_and(|dss| dss.data_fin);
         let repeats = data_fin || segment.sequence_len() > 0;
-        if repeats && !segment.has(TcpFlags::RST) {
+        if repeats {
             self.send_ack(ctx, index, TcpFlags::ACK);
             self.linger(ctx);
         }
