@@ -198,10 +198,14 @@ pub fn config_of_workers(lab: &Lab, workers: u16, services: &str) -> String {
 
 /// The same with further lines of its `[device]` section.
 ///
-/// The offload is on, as it is by default, unless the environment says `FLEXCP_OFFLOAD=off`.
+/// Whether the environment turns the offload off (`FLEXCP_OFFLOAD=off`).
+pub fn offload_is_off() -> bool {
+    env::var_os("FLEXCP_OFFLOAD").is_some_and(|value| value == "off")
+}
+
+/// The offload is on, as it is by default, unless the environment turns it off.
 pub fn config_of_device(lab: &Lab, lines: &str, services: &str) -> String {
-    let off = env::var_os("FLEXCP_OFFLOAD").is_some_and(|value| value == "off");
-    let offload = if off {
+    let offload = if offload_is_off() {
         "[offload]\nenabled = false\n\n"
     } else {
         ""

@@ -183,6 +183,7 @@ fn judge_wire(cell: &Cell, files: &[PathBuf]) -> Result<()> {
         client: client.to_vec(),
         server: vec![server.clone()],
         offloads_off: !cell.offloads,
+        offload: !daemon::offload_is_off(),
     };
     check.run()?.ok()
 }

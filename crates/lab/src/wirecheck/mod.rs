@@ -7,13 +7,13 @@ mod frames;
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
-use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::{fmt, mem};
 
 use anyhow::{Result, bail, ensure};
 use flexcp_invariants::{Checker, Observation, Options, Point, Violation};
-use flexcp_wire::{ChecksumState, IpHeader, Offload, TcpFlags, TcpHeader, protocol};
+use flexcp_wire::{ChecksumState, IpHeader, Offload, TcpFlags, TcpHeader, TcpSeq, protocol};
 
 use frames::{Frame, Frames};
 
@@ -27,6 +27,9 @@ pub struct WireCheck {
     /// The interfaces cut packets and complete checksums by software before they were captured
     /// (`ethtool -K ... off`), so that lengths and checksums are those of the wire.
     pub offloads_off: bool,
+    /// Programs in the kernel translate, too: those of two processors, on which packets of two subflows have come, send
+    /// at the same time, and which packet reaches the server's device first is chance.
+    pub offload: bool,
 }
 
 /// What the captures say.
@@ -38,6 +41,8 @@ pub struct Findings {
     pub flows: [usize; 2],
     /// TCP packets of flows whose SYN was not captured.
     pub strays: u64,
+    /// Packets to servers that the programs of another processor overtook, by 20 us at most.
+    pub overtaken: u64,
     /// How often a rule was broken.
     pub violations: u64,
     /// The first of them.
@@ -65,7 +70,8 @@ impl WireCheck {
         let mut files = vec![];
         for (side, paths) in [(Side::Client, &self.client), (Side::Server, &self.server)] {
             for path in paths {
-                files.push(Source::open(side, path)?);
+                let side_by_side = self.offload && side == Side::Server;
+                files.push(Source::open(side, path, side_by_side)?);
             }
         }
         let options = Options {
@@ -90,9 +96,16 @@ impl WireCheck {
             file.advance(&mut ends)?;
         }
         let strays = files.iter().map(|file| file.strays).sum();
-        judge.findings(ends.map(|ends| ends.len()), strays)
+        let overtaken = files.iter().map(|file| file.overtaken).sum();
+        judge.findings(ends.map(|ends| ends.len()), strays, overtaken)
     }
 }
+
+/// Nanoseconds between two packets of programs that run on two processors at the same time.
+const SIDE_BY_SIDE: u64 = 20_000;
+
+/// So many packets may be overtaken in any capture, and one in a thousand.
+const OVERTAKEN_FEW: u64 = 2;
 
 /// A side of FlexCP.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -109,21 +122,40 @@ struct Source {
     frames: Frames,
     side: Side,
     head: Option<Head>,
+    /// Behind `head`, where packets to the server are put in the order in which they were translated.
+    next: Option<Head>,
+    side_by_side: bool,
     strays: u64,
+    overtaken: u64,
 }
 
 struct Head {
     frame: Frame,
     point: Point,
+    ends: Ends,
+    ack: TcpSeq,
+}
+
+impl Head {
+    /// Whether it was translated after `later`, which stands behind it in the capture: its ACK is the newer one.
+    fn overtook(&self, later: &Self) -> bool {
+        self.point == Point::ToServer
+            && self.ends == later.ends
+            && later.ack.before(self.ack)
+            && later.frame.time.saturating_sub(self.frame.time) <= SIDE_BY_SIDE
+    }
 }
 
 impl Source {
-    fn open(side: Side, path: &Path) -> Result<Self> {
+    fn open(side: Side, path: &Path, side_by_side: bool) -> Result<Self> {
         Ok(Self {
             frames: Frames::open(path)?,
             side,
             head: None,
+            next: None,
+            side_by_side,
             strays: 0,
+            overtaken: 0,
         })
     }
 
@@ -135,12 +167,33 @@ impl Source {
             })
     }
 
-    /// Reads on to the next packet that can be judged.
+    /// Moves on to the next packet that can be judged.
     fn advance(&mut self, ends: &mut [HashSet<Ends>; 2]) -> Result<()> {
+        self.head = match self.next.take() {
+            Some(next) => Some(next),
+            None => self.read(ends)?,
+        };
+        if !self.side_by_side {
+            return Ok(());
+        }
+        self.next = self.read(ends)?;
+        if let (Some(head), Some(next)) = (&mut self.head, &mut self.next)
+            && head.overtook(next)
+        {
+            mem::swap(head, next);
+            // Both left in the same moment.
+            mem::swap(&mut head.frame.time, &mut next.frame.time);
+            self.overtaken += 1;
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, ends: &mut [HashSet<Ends>; 2]) -> Result<Option<Head>> {
         while let Some(frame) = self.frames.next()? {
-            let Some((from, to, flags)) = tcp_ends(&frame.packet) else {
+            let Some((from, to, tcp)) = tcp_ends(&frame.packet) else {
                 continue;
             };
+            let flags = tcp.flags;
             let opened = &mut ends[self.side as usize];
             if flags.contains(TcpFlags::SYN) && !flags.contains(TcpFlags::ACK) {
                 opened.insert((from, to));
@@ -159,15 +212,19 @@ impl Source {
                 (Side::Server, false) => Point::ToServer,
                 (Side::Server, true) => Point::FromServer,
             };
-            self.head = Some(Head { frame, point });
-            return Ok(());
+            return Ok(Some(Head {
+                frame,
+                point,
+                ends: (from, to),
+                ack: TcpSeq(tcp.ack),
+            }));
         }
-        Ok(())
+        Ok(None)
     }
 }
 
-/// Sender, receiver and flags of a TCP packet; `None` for anything else.
-fn tcp_ends(packet: &[u8]) -> Option<(SocketAddr, SocketAddr, TcpFlags)> {
+/// Sender, receiver and header of a TCP packet; `None` for anything else.
+fn tcp_ends(packet: &[u8]) -> Option<(SocketAddr, SocketAddr, TcpHeader)> {
     // The IP length counts bytes that were not kept.
     let mut header = [0; 120];
     let kept = packet.len().min(header.len());
@@ -192,7 +249,7 @@ fn tcp_ends(packet: &[u8]) -> Option<(SocketAddr, SocketAddr, TcpFlags)> {
     Some((
         SocketAddr::new(ip.src, tcp.src_port),
         SocketAddr::new(ip.dst, tcp.dst_port),
-        tcp.flags,
+        tcp,
     ))
 }
 
@@ -232,7 +289,7 @@ impl Judge {
         }
     }
 
-    fn findings(self, flows: [usize; 2], strays: u64) -> Result<Findings> {
+    fn findings(self, flows: [usize; 2], strays: u64, overtaken: u64) -> Result<Findings> {
         for (side, flows) in ["clients", "servers"].iter().zip(flows) {
             if flows == 0 {
                 bail!("no SYN in the captures of the {side}' side: nothing can be judged");
@@ -242,6 +299,7 @@ impl Judge {
             packets: self.checker.packets(),
             flows,
             strays,
+            overtaken,
             violations: self.checker.violation_count(),
             found: self.found,
         })
@@ -251,9 +309,11 @@ impl Judge {
 impl Findings {
     /// # Errors
     ///
-    /// Rules were broken; the text tells which, and by which packets.
+    /// Rules were broken; the text tells which, and by which packets. Or too many packets were overtaken.
     pub fn ok(&self) -> Result<()> {
         ensure!(self.violations == 0, "{self}");
+        let few = OVERTAKEN_FEW + self.packets / 1000;
+        ensure!(self.overtaken <= few, "{self}; {few} may be overtaken");
         Ok(())
     }
 }
@@ -270,6 +330,9 @@ impl fmt::Display for Findings {
             "{} packets of {client} flows with clients and {server} with servers: {} violations",
             self.packets, self.violations
         )?;
+        if self.overtaken > 0 {
+            write!(f, "; {} packets overtaken", self.overtaken)?;
+        }
         if self.strays > 0 {
             write!(
                 f,
@@ -278,5 +341,56 @@ impl fmt::Display for Findings {
             )?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head(time: u64, ack: u32, point: Point, port: u16) -> Head {
+        let frame = Frame {
+            number: 1,
+            time,
+            packet: vec![],
+        };
+        Head {
+            frame,
+            point,
+            ends: (([10, 1, 1, 2], port).into(), ([10, 9, 1, 2], 80).into()),
+            ack: TcpSeq(ack),
+        }
+    }
+
+    #[test]
+    fn packet_with_the_newer_ack_overtook_the_one_behind_it() {
+        let to_server = |time, ack| head(time, ack, Point::ToServer, 1);
+        let first = to_server(1000, 5);
+        assert!(first.overtook(&to_server(1000, 4)));
+        assert!(first.overtook(&to_server(1000 + SIDE_BY_SIDE, 4)));
+        assert!(!first.overtook(&to_server(1001 + SIDE_BY_SIDE, 4)), "late");
+        assert!(!first.overtook(&to_server(1000, 5)), "the same ACK");
+        assert!(!first.overtook(&to_server(1000, 6)), "a newer ACK");
+        let other = head(1000, 4, Point::ToServer, 2);
+        assert!(!first.overtook(&other), "another flow");
+        let answer = head(1000, 5, Point::FromServer, 1);
+        assert!(
+            !answer.overtook(&head(1000, 4, Point::FromServer, 1)),
+            "the server's own"
+        );
+    }
+
+    #[test]
+    fn many_packets_overtaken_are_a_finding() {
+        let overtaken = |overtaken| Findings {
+            packets: 3000,
+            flows: [1, 1],
+            strays: 0,
+            overtaken,
+            violations: 0,
+            found: vec![],
+        };
+        assert!(overtaken(5).ok().is_ok());
+        assert!(overtaken(6).ok().is_err());
     }
 }

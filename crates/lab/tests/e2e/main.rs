@@ -74,7 +74,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         return Ok(conclusion.exit_code());
     };
     let alarms = log.complaints()?;
-    let file = if offload::is_off() {
+    let file = if flexcp_lab::daemon::offload_is_off() {
         "e2e-without-offload.json"
     } else {
         "e2e.json"

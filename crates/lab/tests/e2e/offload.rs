@@ -1,7 +1,7 @@
 //! The fast path in the kernel: it carries most of a transfer, and leaves everything exact.
 
+use std::thread;
 use std::time::Duration;
-use std::{env, thread};
 
 use anyhow::{Result, ensure};
 use flexcp_lab::transfer::{Job, ServeOptions};
@@ -33,13 +33,8 @@ fn share(rig: &Rig) -> Result<u64> {
 /// What there is to see of the offload where it is off: that it is.
 pub(crate) fn cases_that_apply() -> Vec<Trial> {
     let mut cases = cases();
-    cases.retain(|case| !is_off() || case.name().contains("is_off"));
+    cases.retain(|case| !daemon::offload_is_off() || case.name().contains("is_off"));
     cases
-}
-
-/// Whether the environment turns the offload off.
-pub(crate) fn is_off() -> bool {
-    env::var_os("FLEXCP_OFFLOAD").is_some_and(|value| value == "off")
 }
 
 /// Of a transfer's packets the kernel translates 93 % and more; what is less comes before a connection is lent.
@@ -120,7 +115,7 @@ fn is_off_when_the_configuration_says_so() -> Result<()> {
     let service = daemon::transparent(&lab, &[]);
     let told = config(&lab, &service);
     // Where the environment turns it off, the configuration says so already.
-    let told = if is_off() {
+    let told = if daemon::offload_is_off() {
         told
     } else {
         format!("[offload]\nenabled = false\n\n{told}")

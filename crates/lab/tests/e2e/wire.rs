@@ -7,7 +7,7 @@ use std::{fs, thread};
 use anyhow::{Context as _, Result, ensure};
 use flexcp_lab::transfer::Job;
 use flexcp_lab::wirecheck::{Findings, WireCheck};
-use flexcp_lab::{Cut, Direction, End, Expect, Families, Family, Lab, RENEGED};
+use flexcp_lab::{Cut, Direction, End, Expect, Families, Family, Lab, RENEGED, daemon};
 
 use crate::rig::{Rig, transparent};
 
@@ -146,6 +146,7 @@ fn check(mut files: Vec<PathBuf>, offloads_off: bool) -> Result<Findings> {
         client: files,
         server,
         offloads_off,
+        offload: !daemon::offload_is_off(),
     }
     .run()
 }
