@@ -28,7 +28,7 @@ pub struct WireCheck {
     /// (`ethtool -K ... off`), so that lengths and checksums are those of the wire.
     pub offloads_off: bool,
     /// Programs in the kernel translate, too: those of two processors, on which packets of two subflows have come, send
-    /// at the same time, and which packet reaches the server's device first is chance.
+    /// at the same time, and which packet reaches a device first is chance.
     pub offload: bool,
 }
 
@@ -41,7 +41,7 @@ pub struct Findings {
     pub flows: [usize; 2],
     /// TCP packets of flows whose SYN was not captured.
     pub strays: u64,
-    /// Packets to servers that the programs of another processor overtook, by 20 us at most.
+    /// Packets that those of another processor overtook, by 20 us at most.
     pub overtaken: u64,
     /// How often a rule was broken.
     pub violations: u64,
@@ -70,8 +70,7 @@ impl WireCheck {
         let mut files = vec![];
         for (side, paths) in [(Side::Client, &self.client), (Side::Server, &self.server)] {
             for path in paths {
-                let side_by_side = self.offload && side == Side::Server;
-                files.push(Source::open(side, path, side_by_side)?);
+                files.push(Source::open(side, path, self.offload)?);
             }
         }
         let options = Options {
@@ -122,7 +121,7 @@ struct Source {
     frames: Frames,
     side: Side,
     head: Option<Head>,
-    /// Behind `head`, where packets to the server are put in the order in which they were translated.
+    /// Behind `head`, where packets are put in the order in which they were translated.
     next: Option<Head>,
     side_by_side: bool,
     strays: u64,
@@ -139,7 +138,8 @@ struct Head {
 impl Head {
     /// Whether it was translated after `later`, which stands behind it in the capture: its ACK is the newer one.
     fn overtook(&self, later: &Self) -> bool {
-        self.point == Point::ToServer
+        !self.point.is_input()
+            && self.point == later.point
             && self.ends == later.ends
             && later.ack.before(self.ack)
             && later.frame.time.saturating_sub(self.frame.time) <= SIDE_BY_SIDE
