@@ -196,13 +196,13 @@ pub fn config_of_workers(lab: &Lab, workers: u16, services: &str) -> String {
     config_of_device(lab, &format!("workers = {workers}"), services)
 }
 
-/// The same with further lines of its `[device]` section.
-///
 /// Whether the environment turns the offload off (`FLEXCP_OFFLOAD=off`).
 pub fn offload_is_off() -> bool {
     env::var_os("FLEXCP_OFFLOAD").is_some_and(|value| value == "off")
 }
 
+/// The same with further lines of its `[device]` section.
+///
 /// The offload is on, as it is by default, unless the environment turns it off.
 pub fn config_of_device(lab: &Lab, lines: &str, services: &str) -> String {
     let offload = if offload_is_off() {

@@ -136,7 +136,7 @@ struct Head {
 }
 
 impl Head {
-    /// Whether it was translated after `later`, which stands behind it in the capture: its ACK is the newer one.
+    /// Whether this packet was translated after `later`, which stands behind it in the capture: its ACK is the newer one.
     fn overtook(&self, later: &Self) -> bool {
         !self.point.is_input()
             && self.point == later.point
@@ -373,6 +373,9 @@ mod tests {
         assert!(!first.overtook(&to_server(1000, 6)), "a newer ACK");
         let other = head(1000, 4, Point::ToServer, 2);
         assert!(!first.overtook(&other), "another flow");
+        let to_client = |ack| head(1000, ack, Point::ToClient, 1);
+        assert!(to_client(5).overtook(&to_client(4)));
+        assert!(!to_client(5).overtook(&to_server(1000, 4)), "another way");
         let answer = head(1000, 5, Point::FromServer, 1);
         assert!(
             !answer.overtook(&head(1000, 4, Point::FromServer, 1)),
