@@ -19,8 +19,8 @@ pub(super) struct Evidence<'a> {
     pub(super) report: &'a Report,
     /// The server's word on each connection that it accepted.
     pub(super) served: &'a [ServerReport],
-    /// What the links did during the transfer, by link.
-    pub(super) links: &'a [LinkCounters],
+    /// What the links did, by link.
+    pub(super) links: Vec<LinkCounters>,
     /// SYNs with MP_JOIN that the client sent.
     pub(super) join_syns: u64,
     /// Subflows whose client proved itself to FlexCP.
@@ -142,7 +142,7 @@ pub(super) fn judge_hits(cell: &Cell, found: &Evidence<'_>) -> Draw {
         // The cells' own tests read every list.
         let faults: Faults = text.parse().unwrap_or_default();
         for fault in &faults.0 {
-            let links = (1..).zip(found.links);
+            let links = (1..).zip(&found.links);
             let hits = links
                 .filter(|(link, _)| cell.reaches(*link))
                 .map(|(_, counters)| hits(fault, counters, direction));
@@ -352,7 +352,7 @@ mod tests {
                 job: &self.job,
                 report: &self.report,
                 served: &self.served,
-                links: &self.links,
+                links: self.links.clone(),
                 join_syns: self.join_syns,
                 joined: self.joined,
                 starved: self.starved,

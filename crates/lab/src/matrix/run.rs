@@ -211,39 +211,42 @@ fn transfer(cell: &Cell, lab: &Lab, starvation: &Starvation, outcome: &mut Outco
     let report = client.run_in(lab.client(), &job)?;
     note(&report, outcome);
     let served = served(&server, &report)?;
-    let links = (1..=lab.links()).map(|link| lab.link_counters(link));
-    let links = links.collect::<Result<Vec<_>>>()?;
-    outcome.links = links.iter().map(LinkCounters::to_json).collect();
     let moved = oracle.client(lab)?;
     outcome.server = Some(oracle.server(lab, 1)?.telling());
     let conduct = Conduct::read(&flexcp)?;
     outcome.joined = conduct.get("mp_join_ack_rx");
     flexcp.alive()?;
-    let found = Evidence {
+    let mut found = Evidence {
         job: &job,
         report: &report,
         served: &served,
-        links: &links,
+        links: count_links(lab, outcome)?,
         join_syns: u64::try_from(moved.get("MPJoinSynTx")).unwrap_or(0),
         joined: outcome.joined,
         starved: starvation.longest(),
     };
     outcome.client = Some(moved.telling());
-    judge(cell, &found)?;
+    // Bytes first: what is wrong there is wrong whatever the draw shows.
+    judge_bytes(cell, &found)?;
+    judge_stall(cell, &found)?;
     oracle.check_with(lab, &expect(cell, &report, &conduct)?, &conduct)?;
     if !cannot_end(cell) {
         forgets_everything(lab, &flexcp)?;
+        // The FINs of subflows may cross the links after both ends are content.
+        found.links = count_links(lab, outcome)?;
     }
+    judge_hits(cell, &found).shows()?;
+    judge_joins(cell, &found)?.shows()?;
     drop(server);
     flexcp.stop()
 }
 
-/// Bytes first: what is wrong there is wrong whatever the draw shows.
-fn judge(cell: &Cell, found: &Evidence<'_>) -> Result<()> {
-    judge_bytes(cell, found)?;
-    judge_stall(cell, found)?;
-    judge_hits(cell, found).shows()?;
-    judge_joins(cell, found)?.shows()
+/// What the links have done so far, also for the outcome.
+fn count_links(lab: &Lab, outcome: &mut Outcome) -> Result<Vec<LinkCounters>> {
+    let links = (1..=lab.links()).map(|link| lab.link_counters(link));
+    let links = links.collect::<Result<Vec<_>>>()?;
+    outcome.links = links.iter().map(LinkCounters::to_json).collect();
+    Ok(links)
 }
 
 /// The server's word on every connection that it has accepted. It gives up on its own, at the latest when it has waited
