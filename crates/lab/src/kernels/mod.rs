@@ -47,8 +47,8 @@ pub struct Arguments {
     #[arg(long = "kernel")]
     kernels: Vec<String>,
     /// Guests at once
-    #[arg(long)]
-    jobs: Option<usize>,
+    #[arg(long, default_value_t = 2)]
+    jobs: usize,
     /// Where unpacked kernels are kept
     #[arg(long, default_value = "target/kernels")]
     cache: PathBuf,
@@ -128,7 +128,6 @@ impl Arguments {
 
     /// Boots the kernels, some at once; a row for each, in their order.
     fn guests(&self, kernels: &[(&str, Kernel)], programs: &Programs) -> Result<Vec<Row>> {
-        let jobs = self.jobs.unwrap_or(if self.short { 2 } else { 1 });
         let next = Mutex::new(kernels.iter().enumerate());
         let rows = Mutex::new(vec![]);
         let work = || -> Result<()> {
@@ -145,7 +144,7 @@ impl Arguments {
             }
         };
         thread::scope(|scope| {
-            let workers: Vec<_> = (0..jobs.max(1)).map(|_| scope.spawn(work)).collect();
+            let workers: Vec<_> = (0..self.jobs.max(1)).map(|_| scope.spawn(work)).collect();
             workers
                 .into_iter()
                 .try_for_each(|worker| worker.join().expect("boots do not panic"))

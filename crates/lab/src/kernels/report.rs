@@ -66,6 +66,10 @@ pub struct Results {
     pub aim_percent: f64,
     /// Everything together.
     pub seconds: f64,
+    /// What that may be at most. The short form, as a part of the tests, is not judged by it.
+    pub aim_seconds: f64,
+    /// Whether a longer time is a miss.
+    pub timed: bool,
     /// One for each kernel.
     pub kernels: Vec<Row>,
 }
@@ -76,6 +80,11 @@ impl Results {
             items: items(form).iter().map(|item| item.name).collect(),
             aim_percent: AIM_PERCENT,
             seconds: took.as_secs_f64(),
+            aim_seconds: match form {
+                Form::Short => 120.0,
+                Form::Full => 1200.0,
+            },
+            timed: form == Form::Full,
             kernels,
         }
     }
@@ -91,17 +100,18 @@ impl Results {
         Ok(())
     }
 
-    /// Every item of every kernel passed, its transfers were carried in the kernel, and no kernel complained.
+    /// Every item of every kernel passed, its transfers were carried in the kernel, no kernel complained, and all of it
+    /// together was done in time.
     ///
     /// # Errors
     ///
     /// Names all that was otherwise.
     pub fn judge(&self) -> Result<()> {
-        let misses: Vec<_> = self
-            .kernels
-            .iter()
-            .flat_map(|row| self.misses(row))
-            .collect();
+        let rows = self.kernels.iter();
+        let mut misses: Vec<_> = rows.flat_map(|row| self.misses(row)).collect();
+        if self.timed && self.seconds > self.aim_seconds {
+            misses.push(format!("{:.0} s in all", self.seconds));
+        }
         ensure!(!self.kernels.is_empty(), "no kernel was tried");
         ensure!(
             misses.is_empty(),
@@ -194,7 +204,11 @@ impl fmt::Display for Results {
         self.line(f, "all of it, seconds", "", |row| {
             format!("{:.0}", row.seconds)
         })?;
-        writeln!(f, "\nIn all {:.0} s.", self.seconds)
+        writeln!(
+            f,
+            "\nIn all {:.0} s (aim: less than {:.0} s).",
+            self.seconds, self.aim_seconds
+        )
     }
 }
 
@@ -278,6 +292,25 @@ mod tests {
         assert!(alarm.contains("kernel's log: [ 1.0] WARNING: x"), "{alarm}");
         let off = misses(|row| row.failed = Some("off before all was run".to_owned()));
         assert!(off.contains("in \"boot\": off before"), "{off}");
+    }
+
+    #[test]
+    fn full_form_that_takes_too_long_is_a_miss() {
+        let mut results = good();
+        results.seconds = 1201.0;
+        results.judge().unwrap();
+        results.aim_seconds = 1200.0;
+        results.timed = true;
+        assert!(
+            results
+                .judge()
+                .unwrap_err()
+                .to_string()
+                .contains("1201 s in all")
+        );
+        results.seconds = 1199.0;
+        results.judge().unwrap();
+        assert!(Results::new(Form::Full, vec![], Duration::ZERO).timed);
     }
 
     #[test]

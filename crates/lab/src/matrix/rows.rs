@@ -75,6 +75,9 @@ pub enum Allow {
     Reset,
     /// Packets that are late, come twice or come from a rebound port look out of place.
     OutOfPlace,
+    /// Data whose ACKs were lost comes again, and the answers to what is there already are too many for the rate that the
+    /// kernel answers at (`tcp_oow_rate_limited`).
+    AckedBefore,
     /// What was repeated overtakes what was late, whose timestamps are older then: of 4 MB both ways over one such link
     /// plain TCP throws away 15 to 38 packets.
     Overtaken,
@@ -93,6 +96,7 @@ impl Allow {
             Self::Checksum => &["TcpInCsumErrors", "TcpInErrs"],
             Self::Fallback => crate::FALLBACKS,
             Self::Reset => &["MPRstTx", "MPRstRx", "MPFastcloseRx", "MPFastcloseTx"],
+            Self::AckedBefore => &["TCPACKSkippedSeq"],
             Self::Overtaken => crate::OVERTAKEN,
             Self::NetworkCopies => &["TCPSACKDiscard"],
             Self::SecondSynAck => &["TcpInErrs", "TCPChallengeACK"],
@@ -251,7 +255,7 @@ fn drops() -> Vec<Row> {
             .allow(JOIN),
         row("drop-first-data", "drop=1:data"),
         row("drop-three-data", "drop=20..22:data"),
-        row("drop-acks", "drop=10..20:ack"),
+        row("drop-acks", "drop=10..20:ack").allow(&[Allow::AckedBefore]),
         row("drop-fin", "drop=1..2:fin"),
     ]
 }
