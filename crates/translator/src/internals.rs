@@ -42,6 +42,14 @@ pub fn spare_lanes(translator: &Translator) -> usize {
     lanes.filter(|lane| lane.has_room_to_spare()).count()
 }
 
+/// Mappings of subflows that are over, which nobody needs any more.
+#[must_use]
+pub fn mappings_left_over(translator: &Translator) -> usize {
+    let subflows = translator.table.iter().flat_map(|c| &c.subflows);
+    let over = subflows.filter(|subflow| !subflow.lives());
+    over.map(|s| s.up.len() + s.down.len()).sum()
+}
+
 /// A mapping, or the rest of a reserved stretch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mapping {

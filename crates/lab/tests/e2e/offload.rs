@@ -17,6 +17,7 @@ crate::cases!("offload":
     carries_single_segments,
     carries_a_download_by_clsact,
     survives_a_cut,
+    show_counts_what_is_still_lent,
     is_off_when_the_configuration_says_so,
 );
 
@@ -107,6 +108,28 @@ fn survives_a_cut() -> Result<()> {
         Ok(Expect::clean()
             .disturbed("a link is cut")
             .exactly(End::Client, "MPJoinSynAckRx", 1))
+    })
+}
+
+/// While the kernel carries everything, and nothing else takes the connection back.
+fn show_counts_what_is_still_lent() -> Result<()> {
+    let lab = Lab::builder().access_links(1).rate_mbit(1, 100);
+    transparent(lab.build()?, |rig| {
+        rig.run_while(Family::V4, &Job::down(25_000_000), || {
+            thread::sleep(Duration::from_millis(500));
+            for _ in 0..5 {
+                let before = rig.counter("offload_packets_down")?;
+                thread::sleep(Duration::from_millis(200));
+                let more = rig.counter("offload_packets_down")? - before;
+                let starved = rig.starved();
+                ensure!(
+                    more >= 20 || starved >= Starvation::EXPLAINS,
+                    "{more} packets in 200 ms; threads waited {starved:?}"
+                );
+            }
+            Ok(())
+        })?;
+        Ok(Expect::clean())
     })
 }
 

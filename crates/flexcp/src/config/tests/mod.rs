@@ -15,6 +15,7 @@ use super::value::{ShowPorts, ShowPrefix};
 use super::{load, parse, plan, summary};
 
 mod host;
+mod many;
 
 /// Asserts that the file made of `lines` gives just these messages.
 #[track_caller]

@@ -637,6 +637,8 @@ impl Drop for Scenario {
             assert!(self.asked, "nobody asked for the counters");
             let rest = self.unasked();
             assert!(rest.is_empty(), "counters that nobody asked for: {rest}");
+            let left = flexcp_translator::internals::mappings_left_over(&self.translator);
+            assert_eq!(left, 0, "mappings of subflows that are over");
             for twin in self.twins.iter_mut().filter(|_| self.compares) {
                 twin.compare(self.now, &self.translator);
             }
