@@ -93,6 +93,21 @@ fn twentieth_packet_in_a_row_lends_for_the_first_time() {
 }
 
 #[test]
+fn where_packets_wait_the_twentieth_in_a_row_lends_for_the_first_time() {
+    let shelf = Shelf::new(8);
+    let mut t = Setup::new().ts().established();
+    t.translator.set_fast_path(Box::new(shelf.clone()));
+    t.backlog(true);
+    let _ = t.server(&data(0));
+    for n in 1..20 {
+        assert_eq!(shelf.leases(), [], "after {n}");
+        let _ = t.client(0, &ack(0));
+    }
+    assert_eq!(shelf.leases().len(), 1);
+    assert_eq!(t.moved(), "offload_lent+1");
+}
+
+#[test]
 fn small_window_is_not_lent() {
     // What uses it up is pushed, and a fast path would not do that.
     for (scale, lent) in [(3, 0), (4, 1)] {
