@@ -229,6 +229,7 @@ fn transfer(cell: &Cell, lab: &Lab, starvation: &Starvation, outcome: &mut Outco
     // Bytes first: what is wrong there is wrong whatever the draw shows.
     judge_bytes(cell, &found)?;
     judge_stall(cell, &found)?;
+    judge_joins(cell, &found)?.shows()?;
     oracle.check_with(lab, &expect(cell, &report, &conduct)?, &conduct)?;
     if !cannot_end(cell) {
         forgets_everything(lab, &flexcp)?;
@@ -236,7 +237,6 @@ fn transfer(cell: &Cell, lab: &Lab, starvation: &Starvation, outcome: &mut Outco
         found.links = count_links(lab, outcome)?;
     }
     judge_hits(cell, &found).shows()?;
-    judge_joins(cell, &found)?.shows()?;
     drop(server);
     flexcp.stop()
 }
