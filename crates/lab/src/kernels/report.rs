@@ -110,7 +110,10 @@ impl Results {
         let rows = self.kernels.iter();
         let mut misses: Vec<_> = rows.flat_map(|row| self.misses(row)).collect();
         if self.timed && self.seconds > self.aim_seconds {
-            misses.push(format!("{:.0} s in all", self.seconds));
+            misses.push(format!(
+                "{:.0} s in all, at most {:.0} are the aim",
+                self.seconds, self.aim_seconds
+            ));
         }
         ensure!(!self.kernels.is_empty(), "no kernel was tried");
         ensure!(

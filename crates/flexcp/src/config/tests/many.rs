@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 
 use super::parse;
 
+/// So many that what goes wrong with every 200th shows (`make drawn-bugs` makes such bugs).
 const SERVICES: usize = 401;
 
 /// The messages about so many services, without their places, and how often each came. In a service, `%` is its number.
