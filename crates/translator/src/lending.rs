@@ -26,8 +26,10 @@ const READY: usize = 1024;
 /// Pause after the fast path had no room for a connection.
 const REFUSED: Duration = Duration::from_secs(1);
 
-/// What a packet weighs that seems to be on its way although none waits: as many as these, handled while others wait.
-const EMPTY: u8 = 64;
+/// So many packets in a row behind which others seemed to be on their way, and the fewest of those have got lost.
+const LONG: u16 = 4096;
+/// What such a packet weighs when none waits: as many as these, handled while others wait.
+const EMPTY: u16 = LONG / 4;
 
 /// No slot has this number.
 const NO_SLOT: u32 = u32::MAX;
@@ -76,9 +78,9 @@ pub(crate) struct Lending {
     /// The most by which those were ahead of what passed the fast path: then none was on its way.
     ahead: u32,
     /// Packets in a row behind which others were on their way.
-    followed: u8,
+    followed: u16,
     /// The fewest that were on their way behind one of those.
-    fewest: u8,
+    fewest: u16,
 }
 
 impl Lender {
@@ -109,7 +111,7 @@ impl Default for Lending {
             handled: 0,
             ahead: 0,
             followed: 0,
-            fewest: u8::MAX,
+            fewest: u16::MAX,
         }
     }
 }
@@ -123,11 +125,11 @@ impl Lending {
     /// knows.
     ///
     /// What was on its way when the connection got its slot has not been counted there, and what gets lost on the way
-    /// is not counted here: the first makes this say yes too early, the second no for a while. The while over, the
+    /// is not counted here: the first shows as it comes, the second makes this say no for a while. The while over, the
     /// fewest that were on their way count as none.
     fn is_alone(&mut self, fast_path: &dyn FastPath) -> Option<bool> {
         self.handled = self.handled.wrapping_add(1);
-        if self.followed == u8::MAX {
+        if self.followed >= LONG {
             self.start_from(self.ahead.wrapping_sub(self.fewest.into()));
         }
         self.weigh(fast_path, 1)
@@ -138,24 +140,25 @@ impl Lending {
         self.weigh(fast_path, EMPTY) != Some(false)
     }
 
-    fn weigh(&mut self, fast_path: &dyn FastPath, weight: u8) -> Option<bool> {
+    fn weigh(&mut self, fast_path: &dyn FastPath, weight: u16) -> Option<bool> {
         let passed = fast_path.passed_up(self.slot()?)?;
         let ahead = self.handled.wrapping_sub(passed);
         let behind = self.ahead.wrapping_sub(ahead).cast_signed();
-        if behind <= 0 {
-            self.start_from(ahead);
-        } else {
+        if behind > 0 {
             self.followed = self.followed.saturating_add(weight);
-            self.fewest = self.fewest.min(u8::try_from(behind).unwrap_or(u8::MAX));
+            self.fewest = self.fewest.min(u16::try_from(behind).unwrap_or(u16::MAX));
+        } else {
+            self.start_from(ahead);
         }
-        Some(behind <= 0)
+        // Below 0 the packet was on its way unknown to the counts, and others may be.
+        Some(behind == 0)
     }
 
     /// None is on its way when so many more were handled than have passed.
     const fn start_from(&mut self, ahead: u32) {
         self.ahead = ahead;
         self.followed = 0;
-        self.fewest = u8::MAX;
+        self.fewest = u16::MAX;
     }
 
     /// Packets that have passed when none is on its way.

@@ -224,24 +224,42 @@ fn where_packets_wait_a_connection_is_due_with_one_packet_alone() {
 }
 
 #[test]
-fn where_packets_wait_those_that_get_lost_are_waited_for_no_longer_than_255() {
+fn where_packets_wait_those_that_get_lost_are_waited_for_no_longer_than_4096() {
     let (mut t, shelf) = with_slot(0);
     t.backlog(true);
     // Of two that passed one never comes. Behind every other packet there is one that does.
-    for n in 0..255 {
+    for n in 0..4096 {
         shelf.passed(n + 2 + (n + 1) % 2);
         let _ = t.client(0, &ack(0));
         assert_eq!(shelf.leases(), [], "{n}");
     }
-    shelf.passed(258);
+    shelf.passed(4099);
     let _ = t.client(0, &ack(0));
     assert_eq!(shelf.leases(), [], "there is one behind it");
-    shelf.passed(258);
+    shelf.passed(4099);
     let _ = t.client(0, &ack(1));
     assert_eq!(shelf.leases().len(), 1);
     t.uncompared();
     let moved = t.moved();
     assert!(moved.starts_with("offload_lent+2"), "{moved}");
+}
+
+#[test]
+fn where_packets_wait_unknown_to_the_counts_none_is_taken_for_the_last() {
+    let (mut t, shelf) = with_slot(1000);
+    assert_eq!(shelf.leases().len(), 1);
+    t.backlog(true);
+    // They had passed before the connection had a slot.
+    for n in 2..30 {
+        let _ = t.server(&data(n));
+        assert!(!t.translator.lends_when_sent(), "{n}");
+    }
+    shelf.passed(1001);
+    let _ = t.server(&data(30));
+    assert!(t.translator.lends_when_sent());
+    t.uncompared();
+    let moved = t.moved();
+    assert!(moved.starts_with("offload_lent+1"), "{moved}");
 }
 
 #[test]
