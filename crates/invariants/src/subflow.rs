@@ -129,7 +129,8 @@ impl Subflow {
         let options = &syn_ack.options;
         self.forgotten.extend(self.isn_proxy);
         self.isn_proxy = Some(syn_ack.tcp.seq);
-        self.refused = false;
+        // A join that was refused and came again.
+        (self.refused, self.reset) = (false, false);
         if let Some(MpJoin::SynAck { nonce, .. }) = options.join {
             self.nonces.1 = Some(nonce);
         }
