@@ -280,7 +280,8 @@ impl Connection {
         }
     }
 
-    /// Moves the ACK of a subflow over everything that has reached the server. `true`: it moved.
+    /// Moves the ACK of a subflow over everything that has reached the server, as it says now or the client was told.
+    /// `true`: it moved.
     pub(crate) fn advance_subflow_ack(&mut self, index: SubflowIndex, blocks: &DataBlocks) -> bool {
         let up_acked = self.up_acked;
         let subflow = self.subflow_mut(index);
@@ -291,13 +292,31 @@ impl Connection {
             }
             let sent = len.min(subflow.rcv_high.since(ssn));
             let reached = reached_from(dsn, sent, up_acked, blocks);
+            let ack = subflow.rcv_ack.max(ssn.add(reached));
+            let reached = subflow.told.reach(ack).since(ssn).min(sent);
             if reached == 0 {
                 break;
             }
             subflow.rcv_ack = subflow.rcv_ack.max(ssn.add(reached));
             subflow.up.advance_front(reached);
         }
+        subflow.told.forget_before(subflow.rcv_ack);
         subflow.ack_number() != before
+    }
+
+    /// Remembers what the server has of a subflow behind its ACK: the client is told, now or with its next packet.
+    pub(crate) fn note_told(&mut self, index: SubflowIndex, blocks: &DataBlocks) {
+        let subflow = self.subflow_mut(index);
+        let (ack, high) = (subflow.ack_number(), subflow.rcv_high);
+        let told = &mut subflow.told;
+        for &(left, right) in blocks.as_slice() {
+            subflow.up.for_each_in(left, right, |ssn, _, len| {
+                let end = ssn.add(len).min(high);
+                if ssn.after(ack) && ssn.before(end) {
+                    told.note(ssn, end);
+                }
+            });
+        }
     }
 
     /// The server's SACK blocks as the subflow's own, at most `room`.

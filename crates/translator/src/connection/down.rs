@@ -164,9 +164,13 @@ impl Connection {
     fn advance_all(&mut self, blocks: &DataBlocks) -> SubflowSet {
         let mut moved = 0;
         for index in self.indices() {
-            if self.subflow(index).lives() && self.advance_subflow_ack(index, blocks) {
+            if !self.subflow(index).lives() {
+                continue;
+            }
+            if self.advance_subflow_ack(index, blocks) {
                 moved |= 1 << index;
             }
+            self.note_told(index, blocks);
         }
         moved
     }

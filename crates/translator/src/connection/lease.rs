@@ -135,6 +135,7 @@ impl Connection {
             && subflow.fin_due.is_none()
             && subflow.fin_copies == 0
             && subflow.bare_acks == 0
+            && subflow.told.is_empty()
             && (quiet || index == self.active)
     }
 

@@ -17,6 +17,7 @@ mod path;
 mod place;
 mod plain;
 mod subflow;
+mod told;
 mod up;
 mod view;
 

@@ -7,6 +7,7 @@ use flexcp_wire::Ssn;
 use super::clock::SubflowClock;
 use super::close::FIN_PAUSE;
 use super::hole::Filler;
+use super::told::Told;
 use crate::dtree::Lane;
 use crate::endpoint::Endpoint;
 use crate::segment::{Ends, Segment};
@@ -74,6 +75,8 @@ pub(crate) struct Subflow {
     /// Behind the last number that the client has sent. A mapping may be declared further ahead, and its
     /// data reach the server on another subflow first: an ACK beyond this would be one of unsent data.
     pub(crate) rcv_high: Ssn,
+    /// What the client was told by SACK.
+    pub(crate) told: Told,
     /// Number of the client's FIN on this subflow, once it was seen.
     pub(crate) fin_remote: Option<Ssn>,
     /// Number of FlexCP's FIN on this subflow, once it was sent.
@@ -143,6 +146,7 @@ impl Subflow {
             up: Lane::default(),
             rcv_ack: isn_remote.add(1),
             rcv_high: isn_remote.add(1),
+            told: Told::default(),
             fin_remote: None,
             fin_local: None,
             fin_due: None,

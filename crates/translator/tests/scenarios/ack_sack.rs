@@ -409,6 +409,25 @@ fn two_subflows_server_sack_behind_a_hole_of_the_subflow_is_translated() {
 }
 
 #[test]
+fn two_subflows_ack_goes_on_over_what_was_told_by_sack_though_the_server_has_no_room_for_that_any_more()
+ {
+    let mut t = Scenario::two_subflows();
+    t.client(0, ". 101:201(100) ack 1 <dss ack 1 map 201:301@101>")
+        .gives(&["server . 201:301(100) ack 1 win 512"]);
+    t.server(". 1:1(0) ack 1 win 64 <sack 201:301>")
+        .gives(&["client0 . 1:1(0) ack 1 win 64 <dss ack 1,sack 101:201>"]);
+    for (dsn, ssn) in [(401, 1), (601, 101), (801, 201), (1001, 301)] {
+        up(&mut t, 1, dsn, ssn);
+    }
+    t.server(". 1:1(0) ack 1 win 64 <sack 1001:1101 801:901 601:701 401:501>")
+        .gives(&["client1 . 1:1(0) ack 401 win 64 <dss ack 1>"]);
+    up(&mut t, 0, 1, 1);
+    t.server(". 1:1(0) ack 101 win 64 <sack 1001:1101 801:901 601:701 401:501>")
+        .gives(&["client0 . 1:1(0) ack 201 win 64 <dss ack 101>"]);
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
 fn two_subflows_server_sack_over_both_is_told_to_each() {
     let mut t = Scenario::two_subflows();
     t.client(0, ". 101:201(100) ack 1 <dss ack 1 map 101:201@101>")

@@ -126,6 +126,28 @@ fn small_window_is_not_lent() {
 }
 
 #[test]
+fn connection_whose_client_was_told_of_data_behind_a_hole_is_not_lent() {
+    let (mut t, shelf) = given(Setup::new(), 8);
+    for n in [1, 101] {
+        let end = n + 100;
+        let _ = t.client(
+            0,
+            &format!(". {n}:{end}(100) ack 1 win 512 <ts 1000 5000,dss ack 1 map {n}:{end}@{n}>"),
+        );
+    }
+    t.server(". 1:1(0) ack 1 win 64 <ts 5000 1000,sack 101:201>")
+        .gives(&["client0 . 1:1(0) ack 1 win 64 <ts 5000 1000,dss ack 1,sack 101:201>"]);
+    for n in 0..3 {
+        let _ = t.server(&data(n));
+        assert_eq!(shelf.leases(), [], "{n}");
+    }
+    let _ = t.server(". 301:301(0) ack 201 win 64 <ts 5000 1000>");
+    let _ = t.server(". 301:401(100) ack 201 win 64 <ts 5000 1000>");
+    assert_eq!(shelf.leases().len(), 1);
+    assert_eq!(t.moved(), "offload_lent+1");
+}
+
+#[test]
 fn where_packets_wait_an_ack_lends_before_it_is_sent_and_data_does_not() {
     let (mut t, shelf) = given(Setup::new(), 8);
     t.backlog(true);
