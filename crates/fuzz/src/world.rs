@@ -392,6 +392,7 @@ impl World {
                     let frame = frame.expect("a piece of a frame without one");
                     packet.extend_from_slice(frame.buffer(range.clone()));
                 }
+                Payload::Bytes(bytes) => packet.extend_from_slice(bytes),
                 Payload::Zeros(len) => packet.resize(packet.len() + len, 0),
             }
             self.deliver(&packet, transmit.offload, filler, out);

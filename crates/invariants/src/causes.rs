@@ -126,6 +126,12 @@ pub(crate) struct Course {
     carried: u64,
     /// The carrier has given a reason to leave it since.
     may_switch: bool,
+    /// Subflows that data went to while another was silent, and that the client has not been heard on since: one bit each.
+    trial: u64,
+    /// The same: new data may go there again once it has been heard.
+    tried: u64,
+    /// When more of the server's payload went down than had come for it.
+    copied: Option<u64>,
     announced: Vec<Announced>,
 }
 
@@ -212,6 +218,7 @@ impl Connection {
         let subflow = &mut self.subflows[index];
         if subflow.is_open() {
             self.course.heard = now;
+            self.course.trial &= !(1 << index);
         }
         subflow.signs.bare = if options.mptcp {
             0
@@ -283,11 +290,19 @@ impl Connection {
     ) {
         let now = report.time;
         let end = to + packet.payload_len;
+        let silent = |(other, subflow): (usize, &Subflow)| other != index && subflow.signs.late;
+        let leaves = self.subflows.iter().enumerate().any(silent);
         let subflow = &mut self.subflows[index];
+        let bit = 1 << index;
+        let tries = leaves && subflow.client_ack >= subflow.proxy_sent;
         let at = subflow.down_at(packet.tcp.seq);
         subflow.note_sent(now, at + packet.payload_len);
         if matches!(packet.payload, Payload::Zeros) {
             subflow.signs.fillers += 1;
+        }
+        if tries {
+            self.course.trial |= bit;
+            self.course.tried |= bit;
         }
         if end <= self.course.carried {
             return;
@@ -297,7 +312,13 @@ impl Connection {
             let before = &self.subflows[from];
             let no_room = before.proxy_sent + packet.payload_len > before.signs.edge;
             let left = self.course.may_switch || no_room;
-            report.expect(left || !self.is_judged(report), Rule::Switch, || {
+            if !left && self.course.trial & (1 << from) != 0 {
+                // One packet is enough to try a path.
+                self.course.carried = end;
+                return;
+            }
+            let returns = self.course.tried & bit != 0;
+            report.expect(left || returns || !self.is_judged(report), Rule::Switch, || {
                 let owes = before.proxy_sent - before.client_ack;
                 let mute = now - before.signs.since;
                 format!(
@@ -306,6 +327,7 @@ impl Connection {
                 )
             });
         }
+        self.course.tried &= self.course.trial | !bit;
         self.course.carrier = index;
         self.course.carried = end;
         self.course.may_switch = false;
@@ -480,6 +502,20 @@ impl Connection {
         });
         known.due = now + (bounds.add_addr << known.copies.min(16));
         known.copies += 1;
+    }
+
+    /// I9: the server's data goes over more than one path once in the time that counts as silence, and no more often.
+    pub(crate) fn judge_copies(&mut self, report: &mut Report<'_>) {
+        let now = report.time;
+        let last = self.course.copied.replace(now);
+        let pause = report.bounds.map_or(0, |bounds| bounds.silence);
+        let soon = last.is_some_and(|last| now - last < pause);
+        report.expect(!soon, Rule::Amplification, || {
+            format!(
+                "data is copied {} us after the last copy",
+                now - last.unwrap_or(now)
+            )
+        });
     }
 
     /// I18: what is not echoed is announced again. Asked a second late, while a subflow is open that could carry it;

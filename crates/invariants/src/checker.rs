@@ -14,6 +14,7 @@ use crate::causes::Bounds;
 use crate::conduct::Side;
 use crate::connection::{Connection, Mode, Report};
 use crate::content::Oracle;
+use crate::kept::Copies;
 use crate::keys::derive;
 use crate::packet::{Observation, Payload, Point, View};
 use crate::{Rule, Violation};
@@ -101,6 +102,7 @@ pub struct Checker {
     count: u64,
     packets: u64,
     hash: u64,
+    copies: Copies,
 }
 
 impl std::fmt::Debug for Checker {
@@ -130,6 +132,7 @@ impl Checker {
             count: 0,
             packets: 0,
             hash: 0xcbf2_9ce4_8422_2325,
+            copies: Copies::default(),
         }
     }
 
@@ -330,6 +333,9 @@ impl Checker {
         if packet.has(TcpFlags::RST) {
             connection.judge_rst_down(index, self.input.foreign, &mut report);
         }
+        if self.options.causal && self.input.begins_to_copy() {
+            connection.judge_copies(&mut report);
+        }
         connection.judge_client(index, packet, &mut report);
         if let (0, Some(CapableKeys::SynAck { sender })) =
             (index, packet.options.capable.map(|capable| capable.keys))
@@ -438,7 +444,8 @@ impl Checker {
         }
         if !packet.bytes().is_empty() {
             let known = self.input.kept.has_bytes(packet.bytes());
-            report.expect(known, Rule::SameBytes, || {
+            let copy = self.options.hostile && self.copies.knows(seen.point, packet.bytes());
+            report.expect(known || copy, Rule::SameBytes, || {
                 "bytes that did not come in".into()
             });
         }

@@ -1,4 +1,9 @@
-//! What of a hostile end's packet is kept until the next one comes in.
+//! What of a hostile end's packets is kept: of the last one until the next comes in, of others a hash.
+
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
+use crate::packet::Point;
 
 /// Longest headers, of IP and TCP with options.
 const MAX_HEADER: usize = 128;
@@ -58,5 +63,18 @@ impl Kept {
         };
         self.next = at.map_or(self.next, |at| at + bytes.len());
         at.is_some()
+    }
+}
+
+/// Payloads that have gone to clients of hostile servers: the proxy may repeat one from a copy.
+#[derive(Default, Debug)]
+pub(crate) struct Copies(HashSet<u64>);
+
+impl Copies {
+    /// Whether the same has gone to a client before.
+    pub(crate) fn knows(&mut self, point: Point, bytes: &[u8]) -> bool {
+        let mut hasher = DefaultHasher::new();
+        bytes.hash(&mut hasher);
+        point == Point::ToClient && !self.0.insert(hasher.finish())
     }
 }

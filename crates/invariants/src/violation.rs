@@ -27,7 +27,8 @@ pub enum Rule {
     Size,
     /// I8: checksums are those of the packet; a wrong one stays wrong.
     Checksum,
-    /// I9: few packets come out for one that went in, and never more payload.
+    /// I9: few packets come out for one that went in, and never more payload, but for the server's data that goes over more
+    /// than one path: once in the time that counts as silence.
     Amplification,
     /// I10: timestamps never go back, and echo what that peer sent.
     Timestamps,

@@ -445,7 +445,7 @@ fn vnet_header_of(
     Ok(header)
 }
 
-fn payload_of<'b>(transmit: &Transmit, frame_buffer: &'b [u8]) -> io::Result<&'b [u8]> {
+fn payload_of<'b>(transmit: &'b Transmit, frame_buffer: &'b [u8]) -> io::Result<&'b [u8]> {
     match &transmit.payload {
         Payload::None => Ok(&[]),
         Payload::Frame(range) => frame_buffer
@@ -454,6 +454,7 @@ fn payload_of<'b>(transmit: &Transmit, frame_buffer: &'b [u8]) -> io::Result<&'b
         Payload::Zeros(len) => ZEROS
             .get(..*len)
             .ok_or_else(|| invalid("more filler than a packet can hold")),
+        Payload::Bytes(bytes) => Ok(bytes),
     }
 }
 

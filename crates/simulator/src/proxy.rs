@@ -321,6 +321,7 @@ impl Proxy {
                     let bytes = frame.buffer(range.clone());
                     (Seen::Bytes(bytes), bytes.len())
                 }
+                (Payload::Bytes(bytes), _) => (Seen::Bytes(bytes), bytes.len()),
                 (Payload::Zeros(len), _) => (Seen::Zeros, *len),
                 _ => (Seen::Bytes(&[]), 0),
             };

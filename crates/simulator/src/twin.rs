@@ -91,6 +91,7 @@ impl Twin {
                 (Payload::Frame(range), Some(frame)) => {
                     packet.extend_from_slice(frame.buffer(range.clone()));
                 }
+                (Payload::Bytes(bytes), _) => packet.extend_from_slice(bytes),
                 (Payload::Zeros(len), _) => packet.resize(packet.len() + len, 0),
                 _ => {}
             }

@@ -92,6 +92,8 @@ counters! {
         retransmission_cut,
         /// Filler sent into holes that the data ACK had overtaken.
         filler_tx,
+        /// Packets of servers sent again from a copy: they are the first on a path that the client has yet to be heard on.
+        spare_tx,
         /// Packets of clients beyond the server's window that were ACKed on their subflow, for the client to send
         /// the data again when there is room.
         window_overrun,

@@ -1,6 +1,7 @@
 //! What goes in and out of the translator: a packet in a buffer with headroom, a verdict on it, and
 //! the packets the translator makes itself.
 
+use alloc::boxed::Box;
 use core::ops::Range;
 
 use flexcp_wire::{MAX_HEADERS_LEN, Offload};
@@ -129,6 +130,8 @@ pub enum Payload {
     Frame(Range<usize>),
     /// So many zero bytes: filler for a hole that nobody waits for any more.
     Zeros(usize),
+    /// These bytes: data that the translator has kept a copy of.
+    Bytes(Box<[u8]>),
 }
 
 impl Transmit {
@@ -163,6 +166,7 @@ impl Transmit {
             Payload::None => 0,
             Payload::Frame(range) => range.len(),
             Payload::Zeros(len) => *len,
+            Payload::Bytes(bytes) => bytes.len(),
         };
         usize::from(self.header_len) + payload
     }

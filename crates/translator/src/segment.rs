@@ -1,5 +1,6 @@
 //! One TCP segment as the translator sees it, and the headers it writes.
 
+use alloc::boxed::Box;
 use core::net::{IpAddr, SocketAddr};
 use core::ops::Range;
 
@@ -325,6 +326,22 @@ impl Outgoing {
             &header.bytes[..header.len],
             header.ip_len,
             Payload::Zeros(len),
+            offload,
+        )
+    }
+
+    /// A packet of FlexCP's own with data of one segment.
+    pub(crate) fn with_payload(mut self, payload: Box<[u8]>) -> Transmit {
+        let like = self.own_ip_header();
+        let header = self.write_partial(&like, payload.len());
+        let offload = Offload {
+            checksum: ChecksumState::Partial,
+            gso: None,
+        };
+        Transmit::new(
+            &header.bytes[..header.len],
+            header.ip_len,
+            Payload::Bytes(payload),
             offload,
         )
     }

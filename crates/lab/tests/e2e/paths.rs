@@ -22,6 +22,7 @@ crate::cases!("path":
     cut_while_idle_then_data,
     three_of_four_links_cut_in_turn,
     all_links_cut_then_restored,
+    all_links_cut_then_one_restored,
     link_down_while_downloading,
     link_down_and_up_while_uploading,
     carrier_lost_while_downloading,
@@ -178,6 +179,23 @@ fn all_links_cut_then_restored() -> Result<()> {
         })?;
         Ok(joined())
     })
+}
+
+/// What went down last was lost on a path that works again, and the rest on one that does not.
+fn all_links_cut_then_one_restored() -> Result<()> {
+    for link in [1, 2] {
+        transparent(two_links()?, |rig| {
+            rig.run_while(Family::V4, &Job::down(15_000_000), || {
+                pause(300);
+                rig.lab.cut(1, Cut::Silent)?;
+                rig.lab.cut(2, Cut::Silent)?;
+                pause(1000);
+                rig.lab.restore(link)
+            })?;
+            Ok(joined())
+        })?;
+    }
+    Ok(())
 }
 
 fn link_down_and_up_while_uploading() -> Result<()> {

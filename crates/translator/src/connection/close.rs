@@ -190,6 +190,7 @@ impl Connection {
         subflow.up.clear();
         subflow.filler = None;
         subflow.fin_due = None;
+        self.let_go_spare(index);
         // Its flow stays known until another takes the slot: what still comes must not pass as a packet of
         // nobody's.
         self.note_orphan(ctx);

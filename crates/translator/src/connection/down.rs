@@ -236,6 +236,8 @@ impl Connection {
             self.repeat_resets(ctx);
             return Verdict::Drop(DropReason::NoSubflow);
         };
+        let payload = in_packet(first.dsn)..in_packet(first.dsn) + first.len as usize;
+        self.keep_spare(ctx, &first, frame.buffer(payload.clone()));
         let mut last = first.subflow;
         let mut told = 1 << first.subflow;
         let mut pieces = 1;
@@ -252,14 +254,9 @@ impl Connection {
             last = placed.subflow;
             told |= 1 << placed.subflow;
             again += if placed.again { placed.len } else { 0 };
-            let mut outgoing = self.data_headers(&placed, packet);
-            outgoing.urgent = 0;
-            outgoing.flags = outgoing.flags.without(TcpFlags::URG).without(TcpFlags::CWR);
-            let start = in_packet(placed.dsn);
-            let limit = self.segment_limit(placed.subflow, &mut outgoing);
-            let payload = start..start + placed.len as usize;
-            ctx.send(outgoing.piece(frame, &segment.ip, payload, limit));
+            self.send_piece(ctx, &placed, packet, frame);
         }
+        told |= self.send_copies(ctx, &first, packet, frame);
         if again > 0 {
             let size = frame.offload.gso.map_or(again, |gso| gso.size.into());
             self.server.repeated.add(again, size);
@@ -268,16 +265,52 @@ impl Connection {
         let mut outgoing = self.data_headers(&first, packet);
         let limit = self.segment_limit(first.subflow, &mut outgoing);
         self.send_acks(ctx, &packet.blocks, packet.moved & !told);
-        let start = in_packet(first.dsn);
-        if let Err(reason) =
-            outgoing.forward(frame, segment, start..start + first.len as usize, limit)
-        {
+        if let Err(reason) = outgoing.forward(frame, segment, payload, limit) {
             return Verdict::Drop(reason);
         }
         if packet.fin && from == end {
             self.send_data_fin(ctx, last, end);
         }
         Verdict::Forward
+    }
+
+    /// While no path is known to deliver: what the server repeats goes over the others, too. Those subflows.
+    fn send_copies(
+        &mut self,
+        ctx: &mut Context<'_>,
+        first: &Placed,
+        packet: &ServerPacket<'_>,
+        frame: &Frame<'_>,
+    ) -> SubflowSet {
+        let mut told = 0;
+        if !self.may_copy(ctx) {
+            return told;
+        }
+        for placed in self.other_places(ctx, first) {
+            told |= 1 << placed.subflow;
+            ctx.counters.retransmitted_down_bytes += u64::from(placed.len);
+            self.send_piece(ctx, &placed, packet, frame);
+        }
+        self.repeat_spare(ctx, told | 1 << first.subflow);
+        told
+    }
+
+    /// A piece of a packet that does not go in its place.
+    fn send_piece(
+        &self,
+        ctx: &mut Context<'_>,
+        placed: &Placed,
+        packet: &ServerPacket<'_>,
+        frame: &Frame<'_>,
+    ) {
+        let &ServerPacket { segment, end, .. } = packet;
+        let mut outgoing = self.data_headers(placed, packet);
+        outgoing.urgent = 0;
+        outgoing.flags = outgoing.flags.without(TcpFlags::URG).without(TcpFlags::CWR);
+        let start = segment.payload.end - usize_of(end.since(placed.dsn));
+        let limit = self.segment_limit(placed.subflow, &mut outgoing);
+        let payload = start..start + placed.len as usize;
+        ctx.send(outgoing.piece(frame, &segment.ip, payload, limit));
     }
 
     /// Places the next part of a packet and moves `from` behind it.

@@ -111,6 +111,7 @@ impl Connection {
             && self.asked == 0
             && self.orphaned.is_none()
             && self.stuck.is_none()
+            && self.spare.is_none()
             && self.repeated_up < PATIENCE
             && announced
             && !self.server.window_of_syn

@@ -16,11 +16,13 @@ mod lease;
 mod path;
 mod place;
 mod plain;
+mod spare;
 mod subflow;
 mod told;
 mod up;
 mod view;
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -33,6 +35,7 @@ use self::close::Challenges;
 pub(crate) use self::handshake::{Backend, Request, request};
 pub(crate) use self::icmp::IcmpVerdict;
 pub(crate) use self::plain::relay;
+use self::spare::Spare;
 pub(crate) use self::subflow::{Subflow, SubflowState};
 use crate::auth::{Key, SecretStream};
 use crate::cause::Rst;
@@ -196,6 +199,10 @@ pub(crate) struct Connection {
     pub(crate) repeated_up: u8,
     /// When all subflows were suspect and another was tried.
     pub(crate) tried_other: Instant,
+    /// When data last went over more than one subflow.
+    pub(crate) copied: Instant,
+    /// A copy of data on a subflow that has yet to be heard.
+    pub(crate) spare: Option<Box<Spare>>,
     /// Challenge ACKs to the client.
     pub(crate) challenges: Challenges,
     pub(crate) half_open: HalfOpenLinks,
@@ -277,6 +284,8 @@ impl Connection {
             stuck: None,
             repeated_up: 0,
             tried_other: now,
+            copied: now,
+            spare: None,
             challenges: Challenges::default(),
             half_open: HalfOpenLinks::default(),
             armed: None,

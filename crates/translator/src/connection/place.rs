@@ -43,7 +43,11 @@ impl Connection {
                 return None;
             }
             let active = self.active_with_room(ctx, active, len);
-            return Some(self.place_new(ctx, active, dsn, len));
+            let len = self
+                .trial(ctx, active, dsn)
+                .map_or(len, |most| len.min(most));
+            let index = self.instead_of_trial(active, len);
+            return Some(self.place_new(ctx, index, dsn, len));
         }
         let left = self.down_next.since(dsn);
         let len = u32::try_from(left).map_or(len, |left| len.min(left));
@@ -63,6 +67,7 @@ impl Connection {
         if self.holds(best, dsn) {
             self.place_again(ctx, best, dsn, len)
         } else {
+            let len = self.trial(ctx, best, dsn).map_or(len, |most| len.min(most));
             Some(self.place_fresh(ctx, best, dsn, len))
         }
     }
@@ -108,7 +113,7 @@ impl Connection {
     /// Whether data on this subflow waits for later data: it went down under a fresh SSN behind a byte
     /// with a larger DSN that the client still misses. The server repeats the earliest first and would
     /// not come to what is missing.
-    fn is_blocked(&self, index: SubflowIndex, dsn: Dsn) -> bool {
+    pub(super) fn is_blocked(&self, index: SubflowIndex, dsn: Dsn) -> bool {
         let subflow = self.subflow(index);
         let first_missing = subflow.down.by_ssn(subflow.snd_una);
         first_missing.is_some_and(|(missing, _)| missing.after(dsn))
@@ -153,7 +158,7 @@ impl Connection {
     }
 
     /// On the subflow that holds it.
-    fn place_again(
+    pub(super) fn place_again(
         &mut self,
         ctx: &Context<'_>,
         index: SubflowIndex,

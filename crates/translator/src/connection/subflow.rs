@@ -322,8 +322,16 @@ impl Subflow {
     /// section 3.8.6.3), and two round trips are over. At most `silence`, or two round trips, are waited.
     pub(crate) fn is_overdue(&self, now: Instant, silence: Duration) -> bool {
         let owes = self.snd_next.since(self.snd_una) >= u32::from(self.mss) * 2;
+        owes && self.rtt().is_some()
+            && self.snd_una != self.snd_next
+            && now >= self.answer_due(silence)
+    }
+
+    /// When the client should have answered what is outstanding: two round trips after that went down, at most
+    /// `silence` or two round trips; after `silence` while the round trip is not known.
+    pub(crate) fn answer_due(&self, silence: Duration) -> Instant {
         let limit = |rtt: Duration| (rtt * 2 + JITTER).min(silence.max(rtt * 2));
-        owes && self.rtt().is_some_and(|rtt| self.is_mute(now, limit(rtt)))
+        self.outstanding_since + self.rtt().map_or(silence, limit)
     }
 
     fn is_mute(&self, now: Instant, limit: Duration) -> bool {

@@ -93,6 +93,7 @@ impl Connection {
         let end = seq.add(segment.payload_len());
         let repeats_next = seq == subflow.rcv_ack && !end.after(subflow.rcv_high) && end != seq;
         subflow.heard(ctx.now, segment);
+        self.let_go_spare(index);
         self.repeated_up = self.repeated_up.saturating_add(repeats_next.into());
         // Nobody answers an ACK that data has overtaken.
         let repeats = old && (!segment.payload.is_empty() || self.is_probe(index, segment));

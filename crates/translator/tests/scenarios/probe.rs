@@ -104,3 +104,62 @@ fn established_new_data_stays_when_there_is_no_other_path() {
         .gives(&["client0 P. 3001:3101(100) ack 1 win 64 <dss ack 1 map 3001:3101@3001>"]);
     assert_eq!(t.moved(), "");
 }
+
+/// A probe went over flow 1, and what the server sent behind it over flow 0.
+fn tried() -> Scenario {
+    let mut t = owing();
+    t.at(35);
+    t.server("P. 3101:3201(100) ack 1")
+        .gives(&["client1 P. 1:101(100) ack 1 win 64 <dss ack 1 map 3101:3201@1>"]);
+    t.server("P. 3201:3301(100) ack 1")
+        .gives(&["client0 P. 3101:3201(100) ack 1 win 64 <dss ack 1 map 3201:3301@3101>"]);
+    assert_eq!(t.moved(), "subflow_switch+1");
+    t
+}
+
+/// What the server repeats at 300 ms goes over both, and the probe with it.
+fn repeated() -> Scenario {
+    let mut t = tried();
+    t.at(300);
+    t.server(". 101:1101(1000) ack 1").gives(&[
+        "client1 . 101:1101(1000) ack 1 win 64 <dss ack 1 map 101:1101@101>",
+        "client0 . 101:1101(1000) ack 1 win 64 <dss ack 1 map 101:1101@101>",
+        "client1 . 1:101(100) ack 1 win 64 <dss ack 1 map 3101:3201@1>",
+    ]);
+    assert_eq!(t.moved(), "retransmitted_down_bytes+2000 spare_tx+1");
+    t
+}
+
+#[test]
+fn two_subflows_both_dead_the_probed_one_works_again_first() {
+    let mut t = repeated();
+    t.client(1, ". 1:1(0) ack 1101 <dss ack 1101>")
+        .gives(&["server . 1:1(0) ack 1101 win 512 <sack 3101:3201>"]);
+    t.server(". 1101:2101(1000) ack 1")
+        .gives(&["client1 . 1101:2101(1000) ack 1 win 64 <dss ack 1 map 1101:2101@1101>"]);
+    let _ = t.moved();
+}
+
+#[test]
+fn two_subflows_both_dead_the_one_that_was_left_works_again_first() {
+    let mut t = repeated();
+    t.client(0, ". 1:1(0) ack 1101 <dss ack 1101>")
+        .gives(&["server . 1:1(0) ack 1101 win 512"]);
+    t.server(". 1101:2101(1000) ack 1")
+        .gives(&["client0 . 1101:2101(1000) ack 1 win 64 <dss ack 1 map 1101:2101@1101>"]);
+    let _ = t.moved();
+}
+
+#[test]
+fn two_subflows_probed_one_that_answers_gets_all_that_follows() {
+    let mut t = tried();
+    t.at(40);
+    t.client(1, ". 1:1(0) ack 101 <dss ack 101>")
+        .gives(&["server . 1:1(0) ack 101 win 512 <sack 3101:3201>"]);
+    t.server(". 3301:6301(3000) ack 1 gso 1000")
+        .gives(&["client1 . 101:3101(3000) ack 1 win 64 <dss ack 1 map 3301:6301@101> gso 1000"]);
+    t.at(60);
+    t.server(". 101:1101(1000) ack 1")
+        .gives(&["client1 . 3101:4101(1000) ack 1 win 64 <dss ack 1 map 101:1101@3101>"]);
+    let _ = t.moved();
+}

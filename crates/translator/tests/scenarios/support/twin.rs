@@ -257,6 +257,7 @@ pub(crate) fn finish(
             Payload::Frame(range) => {
                 packet.extend_from_slice(frame.expect("a frame").buffer(range.clone()));
             }
+            Payload::Bytes(bytes) => packet.extend_from_slice(bytes),
             Payload::Zeros(len) => packet.resize(packet.len() + len, 0),
         }
         out.push(Out {
