@@ -36,6 +36,9 @@ pub struct Bounds {
     pub silence: u64,
 }
 
+/// A subflow that was heard so long after the last sign of life of another outlives that: more than the round trips that
+/// the proxy waits for an answer.
+const ANSWERED: u64 = 1_000_000;
 /// Payload of a segment beside what options take: the smallest MSS of a client that is honoured.
 const MIN_MSS: u16 = 88 + 28;
 /// For so long the server has to repeat what no subflow delivers before one of them is given up: two seconds
@@ -91,6 +94,8 @@ pub(crate) struct Signs {
     since: u64,
     /// It has been silent for too long when the server sent something, and has ACKed nothing since.
     late: bool,
+    /// When the client was heard on it last.
+    heard: u64,
     /// Right edge of the client's window, as the subflow was told: in its own positions.
     edge: u64,
 }
@@ -218,6 +223,7 @@ impl Connection {
         let subflow = &mut self.subflows[index];
         if subflow.is_open() {
             self.course.heard = now;
+            subflow.signs.heard = now;
             self.course.trial &= !(1 << index);
         }
         subflow.signs.bare = if options.mptcp {
@@ -290,7 +296,10 @@ impl Connection {
     ) {
         let now = report.time;
         let end = to + packet.payload_len;
-        let silent = |(other, subflow): (usize, &Subflow)| other != index && subflow.signs.late;
+        let heard = self.subflows[index].signs.heard;
+        let silent = |(other, subflow): (usize, &Subflow)| {
+            other != index && subflow.signs.late && heard < subflow.signs.since + ANSWERED
+        };
         let leaves = self.subflows.iter().enumerate().any(silent);
         let subflow = &mut self.subflows[index];
         let bit = 1 << index;

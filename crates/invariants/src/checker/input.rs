@@ -142,7 +142,7 @@ impl Input {
         });
         // Now and then the server's data goes over every path, see `judge_copies`.
         let most = match point {
-            Point::ToClient => self.payload * self.subflows + MAX_COPY,
+            Point::ToClient if self.subflows > 1 => self.payload * self.subflows + MAX_COPY,
             _ => self.payload,
         };
         report.expect(self.payload_out <= most, Rule::Amplification, || {

@@ -398,6 +398,43 @@ fn i17_data_leaves_a_subflow_with_a_cause_only() {
     let _ = silent.clean();
 }
 
+/// What the first subflow carries has been silent for 100 ms; then `next` goes over the second.
+fn left() -> Exchange {
+    next(carrying())
+        .pass(&[data_down(Flow::First, 100, 100, 100)])
+        .wait(100)
+        .pass(&[server_data(200, 100), data_down(Flow::Joined, 0, 200, 100)])
+}
+
+#[test]
+fn i17_subflow_that_is_not_heard_yet_may_be_left_and_gone_back_to() {
+    let away = left().pass(&[server_data(300, 100), data_down(Flow::First, 200, 300, 100)]);
+    let heard = away
+        .clean()
+        .wait(1000)
+        .pass(&[client_ack(Flow::Joined, 100, 100), ack_up(100)]);
+    let back = heard.pass(&[server_data(400, 100), data_down(Flow::Joined, 100, 400, 100)]);
+    // Once it has been heard there has to be another cause to leave it.
+    back.clean()
+        .pass(&[server_data(500, 100)])
+        .breaks(Rule::Switch, &data_down(Flow::First, 300, 500, 100));
+}
+
+#[test]
+fn i9_data_goes_over_both_subflows_now_and_then() {
+    let repeated = |exchange: Exchange, ssn| {
+        exchange.pass(&[
+            server_data(100, 100),
+            data_down(Flow::Joined, ssn, 100, 100),
+        ])
+    };
+    let copy = data_down(Flow::First, 100, 100, 100);
+    let copied = || repeated(left(), 100).pass(std::slice::from_ref(&copy)).clean();
+    repeated(copied().wait(99), 100).breaks(Rule::Amplification, &copy);
+    let later = repeated(copied().wait(100), 100).pass(std::slice::from_ref(&copy));
+    let _ = later.clean();
+}
+
 /// The proxy announces an address.
 fn announces(id: u8) -> Packet {
     let option = AddAddr {
