@@ -413,7 +413,10 @@ fn i17_subflow_that_is_not_heard_yet_may_be_left_and_gone_back_to() {
         .clean()
         .wait(1000)
         .pass(&[client_ack(Flow::Joined, 100, 100), ack_up(100)]);
-    let back = heard.pass(&[server_data(400, 100), data_down(Flow::Joined, 100, 400, 100)]);
+    let back = heard.pass(&[
+        server_data(400, 100),
+        data_down(Flow::Joined, 100, 400, 100),
+    ]);
     // Once it has been heard there has to be another cause to leave it.
     back.clean()
         .pass(&[server_data(500, 100)])
@@ -429,7 +432,11 @@ fn i9_data_goes_over_both_subflows_now_and_then() {
         ])
     };
     let copy = data_down(Flow::First, 100, 100, 100);
-    let copied = || repeated(left(), 100).pass(std::slice::from_ref(&copy)).clean();
+    let copied = || {
+        repeated(left(), 100)
+            .pass(std::slice::from_ref(&copy))
+            .clean()
+    };
     repeated(copied().wait(99), 100).breaks(Rule::Amplification, &copy);
     let later = repeated(copied().wait(100), 100).pass(std::slice::from_ref(&copy));
     let _ = later.clean();
