@@ -147,6 +147,11 @@ impl Subflow {
         self.established && !resets && self.client_fin.is_none()
     }
 
+    /// Whether there is a cause to carry new data elsewhere.
+    fn may_be_left(&self) -> bool {
+        !self.is_open() || self.signs.late || self.signs.backup
+    }
+
     /// Whether it takes a place among the subflows that a connection may have.
     fn may_live(&self) -> bool {
         !self.reset && !self.refused && self.isn_proxy.is_some()
@@ -283,7 +288,7 @@ impl Connection {
             subflow.signs.late |= subflow.is_overdue(now, silence);
         }
         let carrier = &self.subflows[self.course.carrier];
-        self.course.may_switch |= !carrier.is_open() || carrier.signs.late || carrier.signs.backup;
+        self.course.may_switch |= carrier.may_be_left();
     }
 
     /// I17, and what goes down on a subflow: `to` is the data position of the payload.
@@ -326,7 +331,11 @@ impl Connection {
                 self.course.carried = end;
                 return;
             }
-            let returns = self.course.tried & bit != 0;
+            // The proxy goes back to where it tried, or gives that up.
+            let tried = |&(n, _): &(usize, &Subflow)| self.course.tried & (1 << n) != 0;
+            let gives_up = |(_, subflow): (usize, &Subflow)| subflow.may_be_left();
+            let returns = self.course.tried & bit != 0
+                || self.subflows.iter().enumerate().filter(tried).any(gives_up);
             report.expect(left || returns || !self.is_judged(report), Rule::Switch, || {
                 let owes = before.proxy_sent - before.client_ack;
                 let mute = now - before.signs.since;

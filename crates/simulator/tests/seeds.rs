@@ -75,6 +75,14 @@ const FAILED: &[(u64, &str)] = &[
         1_024_827,
         "closed: a client without subflows could not join for the ACK of its DATA_FIN",
     ),
+    (
+        3_200_003_254,
+        "a backup was tried, and left as soon as another was heard",
+    ),
+    (
+        3_200_008_477,
+        "what came again in its place counted as a path on trial",
+    ),
     (14_606, "a join that made room for another came again"),
     (
         4_200_000_389,

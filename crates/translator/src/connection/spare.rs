@@ -11,13 +11,13 @@ use alloc::boxed::Box;
 use flexcp_wire::{DataNumber, Dsn, DssMapping, Ssn, TcpFlags};
 
 use super::place::Placed;
-use super::{Connection, Context, SubflowIndex, SubflowSet};
+use super::{Connection, Context, Subflow, SubflowIndex, SubflowSet};
 use crate::time::Instant;
 
 /// TCP options at most.
 const OPTIONS: u16 = 40;
 
-/// A packet's data on a subflow on which it is the first that is outstanding.
+/// A packet's data on a subflow on which nothing else was outstanding.
 #[derive(Clone, Debug)]
 pub(crate) struct Spare {
     subflow: SubflowIndex,
@@ -25,6 +25,8 @@ pub(crate) struct Spare {
     payload: Box<[u8]>,
     /// When it went down.
     kept: Instant,
+    /// Where new data goes meanwhile.
+    instead: Option<SubflowIndex>,
 }
 
 impl Connection {
@@ -47,40 +49,56 @@ impl Connection {
         })
     }
 
-    /// The subflow for new data instead of the active one, as long as that has a packet on trial: the one that was heard
-    /// last of those that have room.
-    pub(crate) fn instead_of_trial(&self, active: SubflowIndex, len: u32) -> SubflowIndex {
-        let on_trial = self.spare.as_ref().is_some_and(|spare| {
+    /// The subflow for new data instead of the active one, as long as that has a packet on trial: the same as before, or
+    /// the one that was heard last of those that have room.
+    pub(crate) fn instead_of_trial(&mut self, active: SubflowIndex, len: u32) -> SubflowIndex {
+        let on_trial = |spare: &&Spare| {
             spare.subflow == active && self.subflow(active).last_heard < spare.kept
-        });
-        if !on_trial {
+        };
+        let Some(spare) = self.spare.as_deref().filter(on_trial) else {
             return active;
-        }
-        let others = self.indices().filter(|&index| {
+        };
+        let takes = |&index: &SubflowIndex| {
             let subflow = self.subflow(index);
             index != active && subflow.carries() && subflow.has_room(len)
-        });
+        };
         let heard = |&index: &SubflowIndex| self.subflow(index).last_heard;
-        others.max_by_key(heard).unwrap_or(active)
+        let best = || self.indices().filter(takes).max_by_key(heard);
+        let instead = spare.instead.filter(takes).or_else(best);
+        if let Some(spare) = &mut self.spare {
+            spare.instead = instead;
+        }
+        instead.unwrap_or(active)
     }
 
     /// Keeps a copy of what goes down on trial.
     pub(crate) fn keep_spare(&mut self, ctx: &Context<'_>, placed: &Placed, payload: &[u8]) {
         let &Placed {
-            subflow, dsn, ssn, ..
+            subflow,
+            dsn,
+            ssn,
+            len,
+            ..
         } = placed;
-        let first = self.subflow(subflow).snd_una == ssn && dsn != self.down_acked;
+        let Subflow {
+            snd_una,
+            snd_next,
+            mss,
+            ..
+        } = *self.subflow(subflow);
+        let alone = (snd_una, snd_next) == (ssn, ssn.add(len)) && dsn != self.down_acked;
         let known = self
             .spare
             .as_ref()
             .is_some_and(|spare| (spare.subflow, spare.ssn) == (subflow, ssn));
-        let fits = payload.len() <= usize::from(self.subflow(subflow).mss);
-        if first && fits && !known && self.follows_silence(ctx, subflow) {
+        let fits = payload.len() <= usize::from(mss);
+        if alone && fits && !known && self.follows_silence(ctx, subflow) {
             self.spare = Some(Box::new(Spare {
                 subflow,
                 ssn,
                 payload: payload.into(),
                 kept: ctx.now,
+                instead: None,
             }));
         }
     }
