@@ -69,7 +69,15 @@ impl Conduct {
                 .up_to(end, OVERTAKEN, lent)
                 .up_to(end, RENEGED, let_go)
         });
-        Ok(expect.up_to(End::Client, &["TCPZeroWindowDrop"], moved))
+        // Two processors of the client's write the connection's window at once (mptcp_set_rwin); 1 in 381 runs.
+        let windows = if self.get("mp_join_ack_rx") > 0 {
+            WINDOWS_AT_ONCE
+        } else {
+            0
+        };
+        Ok(expect
+            .up_to(End::Client, &["TCPZeroWindowDrop"], moved)
+            .up_to(End::Client, &["RcvWndConflict"], windows))
     }
 
     /// Every drop reason and every counter of [`MUST_STAY`] that moved has to be among the allowances.
@@ -187,9 +195,13 @@ pub const SENT_AGAIN: &str = RETRANSMITTED;
 /// look like a duplicate to it. A share of the packets is bounded instead.
 const STALE_ACK: &str = "stale_ack";
 
-/// Dropped now and then on a busy machine, for a cause that is not known: 14 of 121,499 packets, or 44 in a download of a
-/// gigabyte, had numbers outside of what their connection took by then. Their share is bounded.
+/// What waited for a worker while its connection was lent, and the worker got no processor: the programs have gone more than
+/// two windows ahead by then. 14 of 121,499 packets, or 44 in a download of a gigabyte, on a busy machine; none in 210
+/// transfers since such connections are not lent. Their share is bounded.
 const LATE: &[&str] = &["out_of_window", "ack_of_unsent"];
+
+/// Windows that a client of several subflows may write at once.
+const WINDOWS_AT_ONCE: i64 = 8;
 
 /// So many of them may be in any case, and one in a thousand packets.
 const LATE_FEW: u64 = 20;
@@ -290,6 +302,23 @@ mod tests {
         assert_eq!(
             (complaints(0, 1), complaints(3, 2), complaints(3, 4)),
             (1, 0, 1)
+        );
+    }
+
+    #[test]
+    fn windows_that_a_client_writes_at_once_take_several_subflows_and_are_few() {
+        let complaints = |joins: u64, moved: i64| {
+            let stats = json!({"counters": {"mp_join_ack_rx": joins}});
+            let expect = Conduct::of(&stats).explain(Expect::clean());
+            let moved = Mib::of(&[("RcvWndConflict", moved)]);
+            let mut complaints = vec![];
+            let expect = expect.expect("small numbers");
+            expect.judge(End::Client, &moved, &mut complaints);
+            complaints.len()
+        };
+        assert_eq!(
+            [complaints(0, 1), complaints(1, 8), complaints(1, 9)],
+            [1, 0, 1]
         );
     }
 
