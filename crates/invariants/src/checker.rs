@@ -444,7 +444,7 @@ impl Checker {
         }
         if !packet.bytes().is_empty() {
             let known = self.input.kept.has_bytes(packet.bytes());
-            let copy = self.options.hostile && self.copies.knows(seen.point, packet.bytes());
+            let copy = self.options.hostile && self.copies.repeats(seen.point, packet.bytes());
             report.expect(known || copy, Rule::SameBytes, || {
                 "bytes that did not come in".into()
             });

@@ -71,10 +71,13 @@ impl Kept {
 pub(crate) struct Copies(HashSet<u64>);
 
 impl Copies {
-    /// Whether the same has gone to a client before.
-    pub(crate) fn knows(&mut self, point: Point, bytes: &[u8]) -> bool {
+    /// Notes a payload; whether the same has gone to a client before.
+    pub(crate) fn repeats(&mut self, point: Point, bytes: &[u8]) -> bool {
+        if point != Point::ToClient {
+            return false;
+        }
         let mut hasher = DefaultHasher::new();
         bytes.hash(&mut hasher);
-        point == Point::ToClient && !self.0.insert(hasher.finish())
+        !self.0.insert(hasher.finish())
     }
 }

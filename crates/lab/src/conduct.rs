@@ -69,7 +69,7 @@ impl Conduct {
                 .up_to(end, OVERTAKEN, lent)
                 .up_to(end, RENEGED, let_go)
         });
-        // Two processors of the client's write the connection's window at once (mptcp_set_rwin); 1 in 381 runs.
+        // Two processors of the client's write the connection's window at once (mptcp_set_rwin).
         let windows = if self.get("mp_join_ack_rx") > 0 {
             WINDOWS_AT_ONCE
         } else {
@@ -195,16 +195,16 @@ pub const SENT_AGAIN: &str = RETRANSMITTED;
 /// look like a duplicate to it. A share of the packets is bounded instead.
 const STALE_ACK: &str = "stale_ack";
 
-/// What waited for a worker while its connection was lent, and the worker got no processor: the programs have gone more than
-/// two windows ahead by then. 14 of 121,499 packets, or 44 in a download of a gigabyte, on a busy machine; none in 210
-/// transfers since such connections are not lent. Their share is bounded.
+/// What waits for a worker while its connection is lent, and the worker gets no processor: the programs have gone more than
+/// two windows ahead by then. A connection with packets that wait is not lent, as far as the counts tell. Their share is
+/// bounded.
 const LATE: &[&str] = &["out_of_window", "ack_of_unsent"];
-
-/// Windows that a client of several subflows may write at once.
-const WINDOWS_AT_ONCE: i64 = 8;
 
 /// So many of them may be in any case, and one in a thousand packets.
 const LATE_FEW: u64 = 20;
+
+/// Windows that a client of several subflows may write at once in a case; two at most have been seen.
+const WINDOWS_AT_ONCE: i64 = 8;
 
 /// Segments that may be sent again in any case: GSO packets that overtake what waits in a queue when their connection is
 /// lent to the offload or taken back, 280 segments at most on a busy machine. So a loss shows in the transfers of a

@@ -134,6 +134,18 @@ pub enum Payload {
     Bytes(Box<[u8]>),
 }
 
+impl Payload {
+    /// Its bytes.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::None => 0,
+            Self::Frame(range) => range.len(),
+            Self::Zeros(len) => *len,
+            Self::Bytes(bytes) => bytes.len(),
+        }
+    }
+}
+
 impl Transmit {
     pub(crate) fn new(
         header: &[u8],
@@ -162,13 +174,7 @@ impl Transmit {
     /// Bytes of the whole packet.
     #[must_use]
     pub fn packet_len(&self) -> usize {
-        let payload = match &self.payload {
-            Payload::None => 0,
-            Payload::Frame(range) => range.len(),
-            Payload::Zeros(len) => *len,
-            Payload::Bytes(bytes) => bytes.len(),
-        };
-        usize::from(self.header_len) + payload
+        usize::from(self.header_len) + self.payload.len()
     }
 
     /// Length of the IP header alone: the TCP header's place.

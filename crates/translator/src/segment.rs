@@ -276,7 +276,7 @@ impl Outgoing {
     /// A packet with part of the payload in hand. The caller has made sure that the checksum it came
     /// with was right.
     pub(crate) fn piece(
-        mut self,
+        self,
         frame: &Frame<'_>,
         like: &IpHeader,
         payload: Range<usize>,
@@ -284,66 +284,40 @@ impl Outgoing {
     ) -> Transmit {
         let v6 = self.ends.to.is_ipv6();
         let gso = segmentation(frame.offload, payload.len(), limit, v6);
-        let header = self.write_partial(like, payload.len());
-        let offload = Offload {
-            checksum: ChecksumState::Partial,
-            gso,
-        };
         let payload = if payload.is_empty() {
             Payload::None
         } else {
             Payload::Frame(payload)
         };
-        Transmit::new(&header.bytes[..header.len], header.ip_len, payload, offload)
+        self.made(like, payload, gso)
     }
 
     /// A packet of FlexCP's own, without payload.
-    pub(crate) fn own(mut self) -> Transmit {
+    pub(crate) fn own(self) -> Transmit {
         let like = self.own_ip_header();
-        let header = self.write_partial(&like, 0);
-        let offload = Offload {
-            checksum: ChecksumState::Partial,
-            gso: None,
-        };
-        Transmit::new(
-            &header.bytes[..header.len],
-            header.ip_len,
-            Payload::None,
-            offload,
-        )
+        self.made(&like, Payload::None, None)
     }
 
     /// A packet of FlexCP's own with `len` zero bytes, at most `limit` in each segment.
-    pub(crate) fn filler(mut self, len: usize, limit: u16) -> Transmit {
+    pub(crate) fn filler(self, len: usize, limit: u16) -> Transmit {
         let like = self.own_ip_header();
-        let header = self.write_partial(&like, len);
         let gso = segmentation(Offload::default(), len, limit, self.ends.to.is_ipv6());
+        self.made(&like, Payload::Zeros(len), gso)
+    }
+
+    /// A packet of FlexCP's own with data of one segment.
+    pub(crate) fn with_payload(self, payload: Box<[u8]>) -> Transmit {
+        let like = self.own_ip_header();
+        self.made(&like, Payload::Bytes(payload), None)
+    }
+
+    fn made(mut self, like: &IpHeader, payload: Payload, gso: Option<Gso>) -> Transmit {
+        let header = self.write_partial(like, payload.len());
         let offload = Offload {
             checksum: ChecksumState::Partial,
             gso,
         };
-        Transmit::new(
-            &header.bytes[..header.len],
-            header.ip_len,
-            Payload::Zeros(len),
-            offload,
-        )
-    }
-
-    /// A packet of FlexCP's own with data of one segment.
-    pub(crate) fn with_payload(mut self, payload: Box<[u8]>) -> Transmit {
-        let like = self.own_ip_header();
-        let header = self.write_partial(&like, payload.len());
-        let offload = Offload {
-            checksum: ChecksumState::Partial,
-            gso: None,
-        };
-        Transmit::new(
-            &header.bytes[..header.len],
-            header.ip_len,
-            Payload::Bytes(payload),
-            offload,
-        )
+        Transmit::new(&header.bytes[..header.len], header.ip_len, payload, offload)
     }
 
     fn own_ip_header(&self) -> IpHeader {

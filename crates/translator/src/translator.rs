@@ -24,7 +24,7 @@ use crate::{Config, ConnectionView, Counters, Drops, Frame, Gauges, Instant, Tra
 /// Packets that may wait to be sent before memory for more is asked for.
 const OUTBOX: usize = 64;
 
-/// Shortest time between two looks of the timer at one connection.
+/// Before the timer looks again at a connection whose deadline stays overdue.
 pub(crate) const TIMER_PROGRESS: Duration = Duration::from_millis(1);
 
 /// The furthest that a timer is set ahead.
@@ -120,7 +120,7 @@ impl Translator {
             let mut ctx = context!(self, now);
             let stays = connection.handle_timeout(&mut ctx);
             // Never at once again: whatever its deadline, this loop ends.
-            self.settle(now + TIMER_PROGRESS, id);
+            self.settle_at(now, now + TIMER_PROGRESS, id);
             if stays {
                 self.lend_again(now, id);
             } else {
@@ -659,17 +659,24 @@ impl Translator {
 
     /// After a connection has handled something: flows that it gave up leave the table, and its next
     /// deadline enters the queue.
-    fn settle(&mut self, earliest: Instant, id: ConnectionId) {
+    fn settle(&mut self, now: Instant, id: ConnectionId) {
+        self.settle_at(now, now, id);
+    }
+
+    /// The same with `overdue` in place of a deadline that is not ahead. One that is stays as it is: nobody can tell from
+    /// its time whether the connection has been lent.
+    fn settle_at(&mut self, now: Instant, overdue: Instant, id: ConnectionId) {
         self.forget_gone(id);
         let Some(connection) = self.table.get_mut(id) else {
             return;
         };
         let mut deadline = connection.deadline(&self.config);
         if connection.lending.waits_with_slot() {
-            deadline = deadline.min(earliest + LOOK);
+            deadline = deadline.min(now + LOOK);
         }
         // A far deadline is looked at again before: most are put off, and those must not fill the queue.
-        let deadline = deadline.min(earliest + FURTHEST_TIMER).max(earliest);
+        let deadline = deadline.min(now + FURTHEST_TIMER);
+        let deadline = if deadline > now { deadline } else { overdue };
         self.table.update_half_open(id);
         self.table.arm(id, deadline);
     }

@@ -199,9 +199,9 @@ pub(crate) struct Connection {
     pub(crate) repeated_up: u8,
     /// When all subflows were suspect and another was tried.
     pub(crate) tried_other: Instant,
-    /// When data last went over more than one subflow.
+    /// When the server's data last went over more than one subflow, or again from a copy.
     pub(crate) copied: Instant,
-    /// A copy of data on a subflow that has yet to be heard.
+    /// A copy of the server's data on a subflow that has yet to be heard.
     pub(crate) spare: Option<Box<Spare>>,
     /// Challenge ACKs to the client.
     pub(crate) challenges: Challenges,

@@ -90,15 +90,19 @@ impl Connection {
     }
 
     /// Whether the server has repeated the client's next byte for some time, and no subflow could deliver
-    /// it: each misses something later that the server believes delivered, because another one SACKed it.
-    /// It takes a client that dropped what it had ACKed on a subflow, and holes on all of them.
+    /// it though the client was heard: each misses something later that the server believes delivered, because another
+    /// one SACKed it. It takes a client that dropped what it had ACKed on a subflow, and holes on all of them.
     fn is_stuck(&mut self, ctx: &Context<'_>, open: Option<SubflowIndex>) -> bool {
         if open.is_some() {
             self.stuck = None;
             return false;
         }
         let since = *self.stuck.get_or_insert(ctx.now);
-        ctx.now.since(since) >= STUCK
+        let heard = |index: SubflowIndex| {
+            let subflow = self.subflow(index);
+            subflow.carries() && subflow.last_heard > since
+        };
+        ctx.now.since(since) >= STUCK && self.indices().any(heard)
     }
 
     /// Gives up a subflow that can't deliver: what it SACKed is taken back with it, and the client may join

@@ -25,8 +25,6 @@ pub(crate) struct Spare {
     payload: Box<[u8]>,
     /// When it went down.
     kept: Instant,
-    /// Where new data goes meanwhile.
-    instead: Option<SubflowIndex>,
 }
 
 impl Connection {
@@ -49,26 +47,22 @@ impl Connection {
         })
     }
 
-    /// The subflow for new data instead of the active one, as long as that has a packet on trial: the same as before, or
-    /// the one that was heard last of those that have room.
-    pub(crate) fn instead_of_trial(&mut self, active: SubflowIndex, len: u32) -> SubflowIndex {
-        let on_trial = |spare: &&Spare| {
+    /// The subflow for new data instead of the active one, as long as that has a packet on trial: the one that was heard
+    /// last of those that have room.
+    pub(crate) fn instead_of_trial(&self, active: SubflowIndex, len: u32) -> SubflowIndex {
+        let on_trial = self.spare.as_deref().is_some_and(|spare| {
             spare.subflow == active && self.subflow(active).last_heard < spare.kept
-        };
-        let Some(spare) = self.spare.as_deref().filter(on_trial) else {
+        });
+        if !on_trial {
             return active;
-        };
+        }
         let takes = |&index: &SubflowIndex| {
             let subflow = self.subflow(index);
             index != active && subflow.carries() && subflow.has_room(len)
         };
         let heard = |&index: &SubflowIndex| self.subflow(index).last_heard;
-        let best = || self.indices().filter(takes).max_by_key(heard);
-        let instead = spare.instead.filter(takes).or_else(best);
-        if let Some(spare) = &mut self.spare {
-            spare.instead = instead;
-        }
-        instead.unwrap_or(active)
+        let others = self.indices().filter(takes);
+        others.max_by_key(heard).unwrap_or(active)
     }
 
     /// Keeps a copy of what goes down on trial.
@@ -98,7 +92,6 @@ impl Connection {
                 ssn,
                 payload: payload.into(),
                 kept: ctx.now,
-                instead: None,
             }));
         }
     }

@@ -322,9 +322,7 @@ impl Subflow {
     /// section 3.8.6.3), and two round trips are over. At most `silence`, or two round trips, are waited.
     pub(crate) fn is_overdue(&self, now: Instant, silence: Duration) -> bool {
         let owes = self.snd_next.since(self.snd_una) >= u32::from(self.mss) * 2;
-        owes && self.rtt().is_some()
-            && self.snd_una != self.snd_next
-            && now >= self.answer_due(silence)
+        owes && self.rtt().is_some() && now >= self.answer_due(silence)
     }
 
     /// When the client should have answered what is outstanding: two round trips after that went down, at most

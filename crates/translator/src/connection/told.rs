@@ -54,6 +54,9 @@ impl Told {
 
     /// Forgets what an ACK of `ack` says.
     pub(crate) fn forget_before(&mut self, ack: Ssn) {
+        if self.is_empty() {
+            return;
+        }
         let mut kept = Self::default();
         for &(from, to) in self.as_slice().iter().filter(|(_, to)| to.after(ack)) {
             kept.push((from, to));

@@ -447,9 +447,8 @@ fn given_up_subflow_hears_nothing_of_it_once_its_client_comes_back_from_there() 
     let _ = t.moved();
 }
 
-#[test]
-fn given_up_subflow_hears_of_it_again_while_the_server_repeats_its_data() {
-    // The only subflow misses later data, which the server believes delivered: nothing could go down.
+/// The only subflow misses later data, which the server believes delivered: nothing could go down.
+fn stuck() -> Scenario {
     let mut t = Scenario::two_subflows();
     let _ = t.server("P. 1:101(100) ack 1");
     let _ = t.server("P. 101:201(100) ack 1");
@@ -458,6 +457,28 @@ fn given_up_subflow_hears_of_it_again_while_the_server_repeats_its_data() {
     t.client(1, "R 1:1(0) win 0").gives(&[]);
     t.server("P. 1:101(100) ack 1")
         .gives(&["client0 P. 201:301(100) ack 1 win 64 <dss ack 1 map 1:101@201>"]);
+    t
+}
+
+#[test]
+fn only_subflow_of_a_client_that_is_not_heard_is_not_given_up() {
+    let mut t = stuck();
+    for at in [2000, 60_000] {
+        t.at(at);
+        t.server("P. 1:101(100) ack 1")
+            .gives(&["client0 P. 201:301(100) ack 1 win 64 <dss ack 1 map 1:101@201>"]);
+    }
+    t.client(0, ". 1:1(0) ack 101 <dss ack 101,sack 201:301>")
+        .gives(&["server . 1:1(0) ack 101 win 512"]);
+    let _ = t.moved();
+    assert_eq!(t.why(), "");
+}
+
+#[test]
+fn given_up_subflow_hears_of_it_again_while_the_server_repeats_its_data() {
+    let mut t = stuck();
+    t.at(100);
+    let _ = t.client(0, ". 1:1(0) ack 101 <dss ack 1,sack 201:301>");
     t.at(2000);
     let reset = "client0 R. 301:301(0) ack 1 win 64 <rst reason 5 transient>";
     t.server("P. 1:101(100) ack 1")

@@ -1,7 +1,7 @@
 //! A tail loss probe of the server's (RFC 8985 section 7) while the active subflow owes an answer: it goes
 //! over another path.
 
-use crate::support::Scenario;
+use crate::support::{Scenario, Setup};
 
 /// At 10 ms: the round trip on flow 0 is known to be 10 ms, and 3000 bytes are outstanding there, so that an
 /// answer is overdue from 35 ms on.
@@ -161,5 +161,22 @@ fn two_subflows_probed_one_that_answers_gets_all_that_follows() {
     t.at(60);
     t.server(". 101:1101(1000) ack 1")
         .gives(&["client1 . 3101:4101(1000) ack 1 win 64 <dss ack 1 map 101:1101@3101>"]);
+    let _ = t.moved();
+}
+
+#[test]
+fn two_subflows_connection_with_a_packet_on_trial_is_not_lent() {
+    let mut t = Setup::new().ts().two_subflows();
+    let _ = t.server("P. 1:101(100) ack 1 win 64 <ts 5000 1000>");
+    t.at(10);
+    let _ = t.client(0, ". 1:1(0) ack 101 win 512 <ts 1010 5000,dss ack 101>");
+    let _ = t.server(". 101:3101(3000) ack 1 win 64 <ts 5010 1010> gso 1000");
+    t.at(35);
+    t.server("P. 3101:3201(100) ack 1 win 64 <ts 5035 1010>")
+        .gives(&["client1 P. 1:101(100) ack 1 win 64 <ts 5035 900000,dss ack 1 map 3101:3201@1>"]);
+    let _ = t.client(0, ". 1:1(0) ack 3101 win 512 <ts 1036 5010,dss ack 3101>");
+    assert_eq!(t.lent(), []);
+    let _ = t.client(1, ". 1:1(0) ack 101 win 512 <ts 900036 5035,dss ack 3201>");
+    assert_eq!(t.lent().len(), 1);
     let _ = t.moved();
 }
