@@ -18,6 +18,7 @@ crate::cases!("path":
     idle_link_cut_silently,
     only_the_way_down_is_cut,
     only_the_way_up_is_cut,
+    only_the_way_up_is_cut_while_uploading,
     cut_and_restored_to_and_fro,
     cut_while_idle_then_data,
     three_of_four_links_cut_in_turn,
@@ -83,6 +84,10 @@ fn only_the_way_down_is_cut() -> Result<()> {
 
 fn only_the_way_up_is_cut() -> Result<()> {
     cut_active(&Job::both(15_000_000), Cut::SilentUp)
+}
+
+fn only_the_way_up_is_cut_while_uploading() -> Result<()> {
+    cut_active(&Job::up(25_000_000), Cut::SilentUp)
 }
 
 fn link_down_while_downloading() -> Result<()> {

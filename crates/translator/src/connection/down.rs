@@ -74,15 +74,15 @@ impl Connection {
         }
         self.last_packet = ctx.now;
         self.label_down = segment.ip.flow_label;
-        let opened = self.take_server_header(ack, segment);
+        let opened_beyond = self.take_server_header(ack, segment);
         let waited = self.up_acked;
         let blocks = self.take_server_ack(ack, segment);
         if self.up_acked != waited {
             self.believe_echo(waited, segment);
         }
         let mut moved = self.advance_all(&blocks);
-        if opened {
-            moved |= self.living();
+        if let Some(edge) = opened_beyond {
+            moved |= self.tell_opening(ctx, edge);
         }
         // Before what it ends has been seen a FIN may be anybody's, and nothing would take it back: the client
         // believes it too. The server repeats it.
@@ -119,10 +119,9 @@ impl Connection {
         verdict
     }
 
-    /// Notes the server's window and clock. `true`: the window had been used up, and there is room again.
-    /// Nobody repeats that, and one path may be dead, so every subflow has to hear of it.
-    fn take_server_header(&mut self, ack: Dsn, segment: &Segment) -> bool {
-        let mut opened = false;
+    /// Notes the server's window and clock. The window's edge until now, if it had been used up and there is room again.
+    fn take_server_header(&mut self, ack: Dsn, segment: &Segment) -> Option<Dsn> {
+        let mut opened_beyond = None;
         let scale = self.server.window_scale.unwrap_or(0);
         let window = |unscaled: u16| u32::from(unscaled) << scale;
         let edge = self.up_acked.add(window(self.server.window).into());
@@ -134,7 +133,7 @@ impl Connection {
         if !ack.before(self.up_acked) && grows {
             self.server.window_of_syn = false;
             let used_up = !edge.after(self.up_next.add(u64::from(self.server.mss) * 2));
-            opened = used_up && new.after(edge);
+            opened_beyond = (used_up && new.after(edge)).then_some(edge);
             self.server.window = segment.tcp.window;
             let offered = window(segment.tcp.window);
             self.server.window_max = self.server.window_max.max(offered);
@@ -144,11 +143,11 @@ impl Connection {
         {
             clock.heard(timestamps.val);
         }
-        opened
+        opened_beyond
     }
 
     /// The subflows that can be told something.
-    fn living(&self) -> SubflowSet {
+    pub(crate) fn living(&self) -> SubflowSet {
         let told = |&index: &SubflowIndex| {
             matches!(
                 self.subflow(index).state,
@@ -456,7 +455,12 @@ impl Connection {
     }
 
     /// ACKs of FlexCP's own to each of `targets`.
-    fn send_acks(&self, ctx: &mut Context<'_>, blocks: &DataBlocks, targets: SubflowSet) {
+    pub(crate) fn send_acks(
+        &self,
+        ctx: &mut Context<'_>,
+        blocks: &DataBlocks,
+        targets: SubflowSet,
+    ) {
         for index in self.indices().filter(|index| targets & (1 << index) != 0) {
             let mut outgoing = self.own_down(index, TcpFlags::ACK);
             self.push_dss(&mut outgoing, None, false);

@@ -24,6 +24,10 @@ const MIN_PAUSE: Duration = Duration::from_millis(10);
 const MAX_DOUBLINGS: u8 = 8;
 /// The same when the connection is at its end: it will be forgotten soon.
 const MAX_DOUBLINGS_CLOSED: u8 = 5;
+/// Doublings after which a client that is not heard, and has not closed the subflow, gets no more. Linux takes a path for
+/// stale, and sends anew elsewhere what it has there, once nothing came over it during four checks of its own, which are
+/// a retransmission timeout apart: fillers that come as often as those would put that off for good.
+const MAX_DOUBLINGS_UNHEARD: u8 = 3;
 /// So many fillers in vain to a client that is heard, and the subflow is reset.
 const MAX_IN_VAIN: u8 = 6;
 /// Largest filler packet, within one IP packet.
@@ -158,10 +162,18 @@ impl Connection {
             let silence = ctx.now.since(subflow.last_heard);
             let heard = silence < PAUSE * 4;
             let vanished = silence >= ctx.config.timeouts.rejoin;
+            let lives = self.phase == Phase::Established;
+            // A client that has closed the subflow waits for FlexCP's FIN behind the hole.
+            let closes = !lives || subflow.fin_remote.is_some();
             if vanished || !subflow.delivers() || !self.has_hole(index) {
                 // Should a vanished client be heard again, its next packet shows the hole.
                 self.subflow_mut(index).filler = None;
-            } else if filler.in_vain >= MAX_IN_VAIN && heard && self.phase == Phase::Established {
+            } else if !closes && !heard && filler.doublings >= MAX_DOUBLINGS_UNHEARD {
+                self.subflow_mut(index).filler = Some(Filler {
+                    due: ctx.now + ctx.config.timeouts.rejoin,
+                    ..filler
+                });
+            } else if lives && heard && filler.in_vain >= MAX_IN_VAIN {
                 // After the end only FlexCP's FIN waits behind the hole, and nobody would repeat a RST.
                 self.reset_subflow(ctx, index, Rst::Hole);
             } else {

@@ -13,6 +13,7 @@ mod hole;
 mod icmp;
 mod join;
 mod lease;
+mod opening;
 mod path;
 mod place;
 mod plain;
@@ -195,6 +196,8 @@ pub(crate) struct Connection {
     pub(crate) plain_reset: bool,
     /// Since when the server repeats what no subflow can deliver.
     pub(crate) stuck: Option<Instant>,
+    /// The edge beyond which the server's window has opened, while some subflows have yet to hear of it.
+    pub(crate) opening: Option<Dsn>,
     /// Packets with what is next on their subflow that the client has repeated since the server's ACK moved on.
     pub(crate) repeated_up: u8,
     /// When all subflows were suspect and another was tried.
@@ -282,6 +285,7 @@ impl Connection {
             proved: false,
             plain_reset: false,
             stuck: None,
+            opening: None,
             repeated_up: 0,
             tried_other: now,
             copied: now,
@@ -485,6 +489,7 @@ impl Connection {
                     .chain(closing)
                     .chain(orphaned)
                     .chain(self.announce.due)
+                    .chain(self.opening_due(timeouts.silence))
                     .chain(self.resting())
                     .fold(idle, Instant::min)
             }
@@ -523,6 +528,7 @@ impl Connection {
                 }
                 self.expire_subflows(ctx);
                 self.announce_due(ctx);
+                self.repeat_opening(ctx);
                 self.fill_due(ctx);
                 self.repeat_fins(ctx);
                 if self.resting().is_some_and(|at| ctx.now >= at) {

@@ -204,6 +204,72 @@ fn two_subflows_window_that_opens_is_told_to_both() {
     assert_eq!(t.moved(), "");
 }
 
+/// A window that is used up and opens again, with the client heard on flow 1 alone: flow 0 has heard of the first opening.
+fn opened_twice(window: u16) -> Scenario {
+    let mut t = Scenario::two_subflows();
+    let _ = t.client(1, "P. 1:101(100) ack 1 <dss ack 1 map 1:101@1>");
+    let _ = t.server(". 1:1(0) ack 101 win 0");
+    t.at(200);
+    let _ = t.server(". 1:1(0) ack 101 win 1");
+    t.at(210);
+    let _ = t.client(1, "P. 101:201(100) ack 1 <dss ack 1 map 101:201@101>");
+    t.at(220);
+    let told = format!("client1 . 1:1(0) ack 201 win {window} <dss ack 201>");
+    t.server(&format!(". 1:1(0) ack 201 win {window}"))
+        .gives(&[&told]);
+    t
+}
+
+#[test]
+fn two_subflows_window_that_opens_is_told_later_where_the_client_was_not_heard() {
+    // Linux would not take that path for stale as long as it hears of every opening there.
+    let mut t = opened_twice(500);
+    t.at(319);
+    t.timeout().gives(&[]);
+    t.at(320);
+    t.timeout().gives(&[
+        "client0 . 1:1(0) ack 1 win 500 <dss ack 201>",
+        "client1 . 1:1(0) ack 201 win 500 <dss ack 201>",
+    ]);
+    t.at(5000);
+    t.timeout().gives(&[]);
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
+fn two_subflows_window_that_opens_is_not_told_again_to_a_client_that_sends() {
+    let mut t = opened_twice(500);
+    // Up to the edge that it knew of before says nothing.
+    let _ = t.client(1, "P. 201:229(28) ack 1 <dss ack 1 map 201:229@201>");
+    let _ = t.client(1, "P. 229:329(100) ack 1 <dss ack 1 map 229:329@229>");
+    t.at(320);
+    t.timeout().gives(&[]);
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
+fn two_subflows_window_that_opens_is_told_again_to_a_client_that_sends_up_to_the_old_edge() {
+    let mut t = opened_twice(500);
+    let _ = t.client(1, "P. 201:229(28) ack 1 <dss ack 1 map 201:229@201>");
+    t.at(320);
+    t.timeout()
+        .gives(&["client0 . 1:1(0) ack 1 win 500 <dss ack 201>"]);
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
+fn two_subflows_window_that_opens_is_told_to_both_when_neither_was_heard() {
+    let mut t = opened_twice(2);
+    t.at(230);
+    t.server(". 1:1(0) ack 201 win 600").gives(&[
+        "client0 . 1:1(0) ack 1 win 600 <dss ack 201>",
+        "client1 . 1:1(0) ack 201 win 600 <dss ack 201>",
+    ]);
+    t.at(5000);
+    t.timeout().gives(&[]);
+    assert_eq!(t.moved(), "");
+}
+
 #[test]
 fn two_subflows_data_beyond_the_servers_window_does_not_hold_up_its_subflow() {
     let mut t = Scenario::two_subflows();
