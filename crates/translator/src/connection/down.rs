@@ -74,15 +74,15 @@ impl Connection {
         }
         self.last_packet = ctx.now;
         self.label_down = segment.ip.flow_label;
-        let opened_beyond = self.take_server_header(ack, segment);
+        let opened = self.take_server_header(ack, segment);
         let waited = self.up_acked;
         let blocks = self.take_server_ack(ack, segment);
         if self.up_acked != waited {
             self.believe_echo(waited, segment);
         }
         let mut moved = self.advance_all(&blocks);
-        if let Some(edge) = opened_beyond {
-            moved |= self.tell_opening(ctx, edge);
+        if opened {
+            moved |= self.tell_opening(ctx);
         }
         // Before what it ends has been seen a FIN may be anybody's, and nothing would take it back: the client
         // believes it too. The server repeats it.
@@ -119,9 +119,9 @@ impl Connection {
         verdict
     }
 
-    /// Notes the server's window and clock. The window's edge until now, if it had been used up and there is room again.
-    fn take_server_header(&mut self, ack: Dsn, segment: &Segment) -> Option<Dsn> {
-        let mut opened_beyond = None;
+    /// Notes the server's window and clock. `true`: the window had been used up, and there is room again.
+    fn take_server_header(&mut self, ack: Dsn, segment: &Segment) -> bool {
+        let mut opened = false;
         let scale = self.server.window_scale.unwrap_or(0);
         let window = |unscaled: u16| u32::from(unscaled) << scale;
         let edge = self.up_acked.add(window(self.server.window).into());
@@ -133,7 +133,7 @@ impl Connection {
         if !ack.before(self.up_acked) && grows {
             self.server.window_of_syn = false;
             let used_up = !edge.after(self.up_next.add(u64::from(self.server.mss) * 2));
-            opened_beyond = (used_up && new.after(edge)).then_some(edge);
+            opened = used_up && new.after(edge);
             self.server.window = segment.tcp.window;
             let offered = window(segment.tcp.window);
             self.server.window_max = self.server.window_max.max(offered);
@@ -143,7 +143,7 @@ impl Connection {
         {
             clock.heard(timestamps.val);
         }
-        opened_beyond
+        opened
     }
 
     /// The subflows that can be told something.

@@ -35,6 +35,7 @@ use self::clock::ServerClock;
 use self::close::Challenges;
 pub(crate) use self::handshake::{Backend, Request, request};
 pub(crate) use self::icmp::IcmpVerdict;
+use self::opening::Opening;
 pub(crate) use self::plain::relay;
 use self::spare::Spare;
 pub(crate) use self::subflow::{Subflow, SubflowState};
@@ -196,8 +197,8 @@ pub(crate) struct Connection {
     pub(crate) plain_reset: bool,
     /// Since when the server repeats what no subflow can deliver.
     pub(crate) stuck: Option<Instant>,
-    /// The edge beyond which the server's window has opened, while some subflows have yet to hear of it.
-    pub(crate) opening: Option<Dsn>,
+    /// The server's window is open again, and some subflows have yet to hear of it.
+    pub(crate) opening: Option<Opening>,
     /// Packets with what is next on their subflow that the client has repeated since the server's ACK moved on.
     pub(crate) repeated_up: u8,
     /// When all subflows were suspect and another was tried.

@@ -97,8 +97,6 @@ pub(crate) struct Subflow {
     pub(crate) opened: Instant,
     /// Last packet from the client.
     pub(crate) last_heard: Instant,
-    /// When it last heard that the server's window is open again; when it came to be, if it never did.
-    pub(crate) told_opening: Instant,
     /// When the first byte that is not ACKed went down, or the client last showed that something
     /// arrived: its ACK moved on, or it sent a bare ACK. Data of the client's shows nothing of the kind.
     pub(crate) outstanding_since: Instant,
@@ -159,7 +157,6 @@ impl Subflow {
             nonces: (0, 0),
             opened: now,
             last_heard: now,
-            told_opening: now,
             outstanding_since: now,
             timed: None,
             srtt: None,
