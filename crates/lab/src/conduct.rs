@@ -7,7 +7,7 @@ use anyhow::Result;
 use serde_json::Value;
 
 use crate::complaint::{Complaint, RETRANSMITTED};
-use crate::counters::{End, Expect, Mib, OVERTAKEN, RENEGED};
+use crate::counters::{End, Expect, Mib, OVERTAKEN, OVERTAKEN_WITHIN_A_TICK, RENEGED};
 use crate::daemon::FlexCp;
 
 /// A counter of FlexCP's own that may move in a case, and why.
@@ -67,6 +67,7 @@ impl Conduct {
         let expect = at_both.into_iter().fold(expect, |expect, end| {
             expect
                 .up_to(end, OVERTAKEN, lent)
+                .up_to(end, OVERTAKEN_WITHIN_A_TICK, lent)
                 .up_to(end, RENEGED, let_go)
         });
         // Two processors of the client's write the connection's window at once (mptcp_set_rwin).
