@@ -144,11 +144,13 @@ impl Conduct {
         {
             return;
         }
-        for (end, mib) in ["Client", "Servers"].into_iter().zip(ends) {
+        let [client, servers] = ends;
+        for (end, mib, other) in [("Client", client, servers), ("Servers", servers, client)] {
             let sent = mib.get("TcpOutSegs");
-            // A probe of the tail goes out a few milliseconds after the last segment, whether it was lost or not.
-            let again =
-                mib.get("TcpRetransSegs") - mib.get("TCPLossProbes").min(mib.get("TcpRetransSegs"));
+            // A probe of the tail goes out a few milliseconds after the last segment, whether it was lost or not. What
+            // the other end has refused, as it was beyond its window, comes again as well.
+            let explained = mib.get("TCPLossProbes") + other.get("BeyondWindow");
+            let again = (mib.get("TcpRetransSegs") - explained).max(0);
             let bound = AGAIN_FEW + sent * AGAIN_PER_MYRIAD / 10_000;
             if again > bound {
                 let text = format!("{end}: {again} of {sent} segments sent again, {bound} may be");
@@ -357,6 +359,18 @@ mod tests {
             ("TCPLossProbes", 790),
         ];
         assert_eq!(again(&probes), 0);
+    }
+
+    #[test]
+    fn what_the_server_refused_comes_again() {
+        let client = Mib::of(&[("TcpOutSegs", 18_000), ("TcpRetransSegs", 690)]);
+        let complaints = |refused: i64| {
+            let servers = Mib::of(&[("BeyondWindow", refused)]);
+            let mut complaints = vec![];
+            Conduct::default().judge_undisturbed([&client, &servers], &[], &mut complaints);
+            complaints.len()
+        };
+        assert_eq!([complaints(60), complaints(70)], [1, 0]);
     }
 
     #[test]
