@@ -3,7 +3,7 @@
 
 CARGO ?= cargo
 
-.PHONY: setup build demo test lint unit simulate root privileged e2e e2e-repeat link-selftest faults attack lossy \
+.PHONY: setup setup-programs build demo test lint unit simulate root privileged e2e e2e-repeat link-selftest faults attack lossy \
 	compare kernels kernels-short fuzz bench bench-quick bench-dtree seeded-bugs drawn-bugs mutants-sample bpf clean
 
 setup:
@@ -35,8 +35,12 @@ simulate: setup
 	$(CARGO) build --release --locked -p flexcp-simulator
 	target/release/simulator $(SIMULATE_ARGS)
 
-# The kernel's programs, after a change in bpf/: needs clang and libbpf-dev.
-bpf:
+# What compiles the kernel's programs, after a change in bpf/ or with a bug put into it.
+setup-programs:
+	@scripts/setup programs
+
+# The kernel's programs, after a change in bpf/.
+bpf: setup-programs
 	scripts/bpf
 
 root:
@@ -110,13 +114,13 @@ bench-dtree: setup
 
 # Bugs put into a copy of the source on purpose, and which tests notice: a table, and lab/results/seeded-bugs.json. With
 # root all of them; SEEDED_ARGS="--resume" goes on where a run was stopped, "--area io" takes those of one crate.
-seeded-bugs: setup
+seeded-bugs: setup-programs
 	scripts/seeded-bugs run $(SEEDED_ARGS)
 
 # COUNT further bugs drawn from SEED, and which tests notice.
 SEED ?= 1
 COUNT ?= 30
-drawn-bugs: setup
+drawn-bugs: setup-programs
 	scripts/seeded-bugs draw --seed $(SEED) --count $(COUNT)
 	scripts/seeded-bugs run --list mutants/drawn/$(SEED).txt $(SEEDED_ARGS)
 
