@@ -3,8 +3,9 @@
 
 CARGO ?= cargo
 
-.PHONY: setup setup-programs build demo test lint unit simulate root privileged e2e e2e-repeat link-selftest faults attack lossy \
-	compare kernels kernels-short fuzz bench bench-quick bench-dtree seeded-bugs drawn-bugs mutants-sample bpf clean
+.PHONY: setup setup-programs build demo test lint unit simulate root privileged e2e e2e-repeat link-selftest faults \
+	attack lossy compare kernels kernels-short fuzz bench bench-quick bench-dtree seeded-bugs drawn-bugs mutants-sample \
+	bpf clean
 
 setup:
 	@scripts/setup
