@@ -172,10 +172,6 @@ impl Source {
 
     /// Moves on to the next packet that can be judged.
     fn advance(&mut self, ends: &mut [HashSet<Ends>; 2]) -> Result<()> {
-        if !self.side_by_side {
-            self.head = self.read(ends)?;
-            return Ok(());
-        }
         while self
             .ahead
             .front()
@@ -185,7 +181,12 @@ impl Source {
                 break;
             };
             self.read_until = head.frame.time;
-            self.overtaken += u64::from(put_in_order(&mut self.ahead, head));
+            not_later_than(head.frame.time, &mut self.ahead);
+            if self.side_by_side {
+                self.overtaken += u64::from(put_in_order(&mut self.ahead, head));
+            } else {
+                self.ahead.push_back(head);
+            }
         }
         self.head = self.ahead.pop_front();
         Ok(())
@@ -223,6 +224,19 @@ impl Source {
             }));
         }
         Ok(None)
+    }
+}
+
+/// Takes a later packet's time for those before it whose own is later still.
+///
+/// The kernel chooses a packet's place in the capture first and looks at the clock afterwards (`tpacket_rcv`), and what
+/// runs between the two makes the time late, never the place wrong.
+fn not_later_than(time: u64, ahead: &mut VecDeque<Head>) {
+    for earlier in ahead.iter_mut().rev() {
+        if earlier.frame.time <= time {
+            break;
+        }
+        earlier.frame.time = time;
     }
 }
 
@@ -411,6 +425,18 @@ mod tests {
             .map(|head| (head.frame.time, head.ack.0))
             .collect();
         assert_eq!(order, [(1, 4), (2, 9), (3, 5), (3, 6), (4, 6), (5, 7)]);
+    }
+
+    #[test]
+    fn packet_whose_clock_was_read_late_keeps_its_place() {
+        let times = |times: &[u64]| -> VecDeque<Head> {
+            let to_client = |&time| head(time, 1, Point::ToClient, 1);
+            times.iter().map(to_client).collect()
+        };
+        let mut ahead = times(&[10, 20, 90, 80]);
+        not_later_than(30, &mut ahead);
+        let after: Vec<_> = ahead.iter().map(|head| head.frame.time).collect();
+        assert_eq!(after, [10, 20, 30, 30]);
     }
 
     #[test]
