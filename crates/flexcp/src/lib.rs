@@ -8,7 +8,9 @@
 
 pub mod config;
 pub mod control;
+mod leftover;
 pub mod offload;
 pub mod run;
 pub mod show;
+mod stop;
 pub mod worker;

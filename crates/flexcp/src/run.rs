@@ -19,7 +19,9 @@ use crate::config::live::{self, ThisHost};
 use crate::config::span::Severity;
 use crate::config::{self, Config, Diagnostics, ReadError, plan};
 use crate::control::{BindError, Control, Named};
+use crate::leftover;
 use crate::offload::{self, Said};
+use crate::stop;
 use crate::worker::{self, Worker, WorkerHandle};
 
 /// Runs FlexCP as the file `path` says, until a signal ends it. To be called before the process has
@@ -68,6 +70,8 @@ pub fn run(path: &Path) -> Result<(), RunError> {
     let mut report = |change: &str| info!("kernel: {change}");
     let mut kernel = KernelTables::install(&plan::kernel(&config, &sources), &mut report)?;
 
+    let left = leftover::read(&config);
+    leftover::hand_over(left, &mut workers, &config);
     let (offload, said) = offload::start(&config, device, &mut workers, &mut kernel);
 
     let ended = Arc::new(Waker::new().map_err(RunError::Worker)?);
@@ -85,11 +89,16 @@ pub fn run(path: &Path) -> Result<(), RunError> {
 
     let reason = until_ended(&signals, &ended);
     notify(NotifyState::Stopping);
+    if reason.is_ok() {
+        let limit = config.timeouts.drain.value;
+        stop::drain(&handles, &signals, &ended, limit).map_err(RunError::Signals)?;
+    }
     // The kernel goes first: what it brings no more, the worker need not translate.
     drop(offload);
     let removed = kernel.remove(&mut report);
     handles.iter().for_each(WorkerHandle::stop);
     workers.into_iter().try_for_each(joined)?;
+    leftover::forget(&config);
     removed?;
     reason?;
     info!("everything taken back, ends");

@@ -21,7 +21,7 @@ use std::time::Duration;
 use flexcp_io::{PacketBuffer, SendBatch, Tun, Waker};
 use flexcp_translator::{
     Config, ConnectionView, Counters, Drops, Exceptions, FastPath, Frame, Gauges, Instant,
-    Translator, Verdict,
+    Registry, SubflowRecord, Translator, Verdict,
 };
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tracing::{info, warn};
@@ -42,6 +42,8 @@ pub struct Worker {
     waker: Arc<Waker>,
     /// Stays on a CPU of its own.
     pinned: bool,
+    /// Who waits until the ends of all connections have been told that they are over.
+    ending: Option<SyncSender<()>>,
 }
 
 /// From the device through the translator and back.
@@ -108,6 +110,12 @@ pub(crate) enum Request {
     Stats(SyncSender<Snapshot>),
     /// The connections that there are.
     Connections(SyncSender<Vec<ConnectionView>>),
+    /// No connection is opened any more.
+    Drain,
+    /// How many connections depend on the worker.
+    Dependent(SyncSender<usize>),
+    /// To tell the ends of those that they are over; an answer when it is done.
+    End(SyncSender<()>),
     /// Nothing more: end.
     Stop,
 }
@@ -154,6 +162,7 @@ impl Worker {
                 requests,
                 waker,
                 pinned: false,
+                ending: None,
             };
             workers.push((worker, handle));
         }
@@ -172,6 +181,18 @@ impl Worker {
             handover.steer(exceptions);
             self.path.translator.watch_flows();
         }
+    }
+
+    /// Writes down the subflows of its connections for the next run, which tells their ends what has become of them
+    /// if this one is killed.
+    pub fn write_down(&mut self, registry: Box<dyn Registry>) {
+        self.path.translator.set_registry(registry);
+    }
+
+    /// Tells the ends of what an earlier run has left behind. `workers`: how many do.
+    pub fn adopt(&mut self, left: Vec<SubflowRecord>, workers: usize) {
+        let share = (self.number, workers);
+        self.path.translator.adopt(now(), left, share);
     }
 
     /// Makes it stay on the CPU that has its number among those that the process may use.
@@ -195,7 +216,7 @@ impl Worker {
             let due = self.path.translator.poll_timeout();
             let timeout = due.map(|due| due.since(now()));
             let may_sleep = self.handover.as_ref().is_none_or(Handover::may_sleep);
-            let timeout = if may_sleep {
+            let timeout = if may_sleep && self.ending.is_none() {
                 timeout
             } else {
                 Some(Duration::ZERO)
@@ -210,6 +231,7 @@ impl Worker {
             self.take_parcels();
             let handover = self.handover.as_mut();
             self.path.handle_timeout(handover, &self.buffer);
+            self.tell_ends();
             if ready.woken && self.answer().is_break() {
                 return Ok(());
             }
@@ -265,6 +287,22 @@ impl Worker {
         path.batch.flush(&path.tun);
     }
 
+    /// Tells the ends of some connections that those are over, when that is asked for; of the others in the next round,
+    /// so that packets have their turn.
+    fn tell_ends(&mut self) {
+        let Some(done) = self.ending.take() else {
+            return;
+        };
+        let more = self.path.translator.end_some(now(), BATCH);
+        self.path.transmit(self.handover.as_mut(), &self.buffer);
+        self.path.batch.flush(&self.path.tun);
+        if more {
+            self.ending = Some(done);
+        } else {
+            let _ = done.try_send(());
+        }
+    }
+
     fn answer(&mut self) -> std::ops::ControlFlow<()> {
         for request in self.requests.try_iter() {
             self.path.translator.recall_all(now());
@@ -276,6 +314,11 @@ impl Worker {
                 Request::Connections(answer) => {
                     drop(answer.try_send(self.path.translator.connections(now()).collect()));
                 }
+                Request::Drain => self.path.translator.drain(),
+                Request::Dependent(answer) => {
+                    let _ = answer.try_send(self.path.translator.dependent());
+                }
+                Request::End(done) => self.ending = Some(done),
                 Request::Stop => return std::ops::ControlFlow::Break(()),
             }
         }
@@ -374,6 +417,29 @@ impl WorkerHandle {
     /// When it has ended or does not answer.
     pub fn connections(&self) -> Result<Vec<ConnectionView>, Gone> {
         self.ask(Request::Connections)
+    }
+
+    /// From here on the worker opens no connection.
+    pub fn drain(&self) {
+        // When it is gone already, it opens none.
+        let _ = self.requests.send(Request::Drain);
+        self.waker.wake();
+    }
+
+    /// Connections whose ends lose each other when the worker ends.
+    ///
+    /// # Errors
+    /// When it has ended or does not answer.
+    pub fn dependent(&self) -> Result<usize, Gone> {
+        self.ask(Request::Dependent)
+    }
+
+    /// Has the worker tell the ends of those connections that they are over, and waits until it has.
+    ///
+    /// # Errors
+    /// When it has ended or does not answer.
+    pub fn end(&self) -> Result<(), Gone> {
+        self.ask(Request::End)
     }
 
     /// Tells the worker to end.

@@ -24,6 +24,8 @@ pub struct Bounds {
     /// Connections, handshakes or ports may be used up: a SYN may pass as plain TCP or be refused, a handshake be let
     /// go.
     pub crowded: bool,
+    /// The proxy is about to end: it takes no connection any more, and may reset those that there are.
+    pub ending: bool,
     /// A handshake that does not complete; a join has a quarter of it.
     pub half_open: u64,
     /// A connection without subflows.
@@ -385,6 +387,7 @@ impl Connection {
         // A refused join has a rule of its own.
         let join = index > 0 && subflow.isn_proxy.is_none();
         let known = join
+            || bounds.ending
             || self.may_be_gone(now, bounds.half_open, bounds.idle)
             || subflow.reset
             || subflow.refused
@@ -420,6 +423,7 @@ impl Connection {
         let relays = opening || self.may_fall_back;
         let left = now.saturating_sub(self.course.heard) >= bounds.rejoin;
         let cause = self.may_be_gone(now, bounds.half_open, bounds.idle)
+            || bounds.ending
             || self.course.replaced
             || (relays && relayed)
             || (opening && bounds.crowded)
@@ -431,7 +435,8 @@ impl Connection {
 
     /// I15: the SYN/ACK to a client that asks for MPTCP.
     pub(crate) fn judge_answer(&self, packet: &View<'_>, report: &mut Report<'_>) {
-        let crowded = report.bounds.is_none_or(|bounds| bounds.crowded);
+        let turns_away = |bounds: Bounds| bounds.crowded || bounds.ending;
+        let crowded = report.bounds.is_none_or(turns_away);
         let owed = self.course.asks && self.mode == Mode::Handshake && !crowded;
         let kept = packet.options.capable.is_some() || !owed || !self.is_judged(report);
         report.expect(kept, Rule::Plain, || {

@@ -185,6 +185,13 @@ impl Checker {
         self.input = Input::default();
     }
 
+    /// The proxy is told that it has to end.
+    pub const fn observe_end(&mut self) {
+        if let Some(bounds) = &mut self.options.bounds {
+            bounds.ending = true;
+        }
+    }
+
     /// What has been found so far, at most 64 of it.
     #[must_use]
     pub fn violations(&self) -> &[Violation] {

@@ -47,6 +47,7 @@ pub use self::address::{ethernet_interfaces, interface_exists, local_addresses, 
 use self::filter::Filter;
 pub use self::journal::JournalError;
 use self::journal::{Journal, Record};
+pub(crate) use self::journal::{boot, namespace};
 pub use self::listener::tcp_listener_on;
 use self::netlink::Netlink;
 pub use self::netlink::NetlinkError;

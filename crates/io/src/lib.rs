@@ -22,6 +22,7 @@ mod packet;
 mod schedule;
 mod signal;
 mod steering;
+mod subflows;
 mod tun;
 
 pub use batch::SendBatch;
@@ -37,4 +38,5 @@ pub use packet::{PacketSocket, ReceivedFrame};
 pub use schedule::run_promptly;
 pub use signal::{Signal, Signals};
 pub use steering::{SteeredFlows, Steering, SteeringError, Target};
+pub use subflows::SubflowFile;
 pub use tun::{PacketBuffer, Tun, TunError};

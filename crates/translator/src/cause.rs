@@ -79,6 +79,8 @@ decisions! {
         SmallMss => small_mss,
         /// A table is full.
         Overload => overload,
+        /// FlexCP is about to end.
+        Draining => draining,
         /// The client has asked for MPTCP before and repeats its SYN without.
         GivenUp => given_up,
     }
@@ -105,7 +107,7 @@ decisions! {
         Hole => hole,
         /// To a subflow: its client has removed its address.
         AddressRemoved => address_removed,
-        /// To a subflow that was reset before: its client may not have heard of it.
+        /// To a subflow that was reset before, or to both ends when FlexCP ends: they may not have heard of it.
         Repeated => repeated,
         /// To a subflow, with `MP_FASTCLOSE`: the server has reset the connection.
         ServerReset => server_reset,
@@ -123,6 +125,12 @@ decisions! {
         AfterReset => after_reset,
         /// To a client: its server can't be reached.
         Unreachable => unreachable,
+        /// To both ends: FlexCP ends.
+        Ending => ending,
+        /// To both ends of a connection that an earlier run has left behind.
+        Orphaned => orphaned,
+        /// To a client: FlexCP is about to end, and takes no connection any more.
+        Draining => draining,
         /// To a client: there is no room for its connection.
         NoRoom => no_room,
         /// To a client: its join is refused.

@@ -100,6 +100,12 @@ counters! {
         /// Repeated packets of clients that were ACKed on their subflow, for the client to send anew what the server
         /// waits for: that had been ACKed where it came, and the server has it no more.
         let_go_up,
+        /// Connections of an earlier run whose ends are told that they are over.
+        orphans,
+        /// Packets that ask those ends for the number at which they believe a RST.
+        orphan_probes_tx,
+        /// Subflows that could not be written down: if the process is killed, nobody tells their ends.
+        records_refused,
         /// Connections taken into the table.
         connections_opened,
         /// Connections that left the table.
@@ -192,6 +198,8 @@ drop_reasons! {
     NoSubflow => no_subflow,
     /// A table is full.
     LimitReached => limit_reached,
+    /// FlexCP is about to end and takes no connection any more.
+    Draining => draining,
     /// The headers would not fit before the payload.
     NoHeadroom => no_headroom,
     /// A RST whose sequence number does not prove that its sender is on the path (RFC 5961).

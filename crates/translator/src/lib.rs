@@ -13,6 +13,7 @@ mod cause;
 mod config;
 mod connection;
 mod counters;
+mod drain;
 mod dtree;
 mod endpoint;
 mod frame;
@@ -24,6 +25,8 @@ pub mod internals;
 mod keys;
 mod lending;
 mod offload;
+mod orphan;
+mod record;
 mod room;
 mod rst;
 mod segment;
@@ -46,6 +49,7 @@ pub use offload::{
     FastPath, Hole, LEASE_HOLES, LEASE_RUNS, LEASE_SUBFLOWS, LEASE_UPS, Lease, LeaseSubflow, Lent,
     MappingRun, UpRun,
 };
+pub use record::{Registry, SubflowRecord};
 pub use segment::Ends;
 pub use superseded::supersedes;
 pub use time::Instant;

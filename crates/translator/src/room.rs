@@ -5,7 +5,7 @@ use core::net::SocketAddr;
 
 use flexcp_wire::TcpFlags;
 
-use crate::cause::HalfOpenEvicted;
+use crate::cause::{HalfOpenEvicted, Rst};
 use crate::connection::{Backend, Connection, INITIAL, Phase, relay};
 use crate::counters::DropReason;
 use crate::segment::{Ends, Segment};
@@ -144,7 +144,7 @@ impl Translator {
             addr: connection.server.backend.addr(),
         };
         let mut ctx = context!(self, now);
-        connection.reset_half_open(&mut ctx);
+        connection.reset_half_open(&mut ctx, Rst::Evicted);
         self.counters.decide(cause);
         self.remove(id);
         Some(backend)

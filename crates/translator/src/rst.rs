@@ -2,7 +2,7 @@
 
 use alloc::collections::VecDeque;
 
-use flexcp_wire::{MpTcpRst, MptcpOption, OptionWriter, TcpFlags, TcpOption};
+use flexcp_wire::{MpFastClose, MpTcpRst, MptcpOption, OptionWriter, TcpFlags, TcpOption};
 
 use crate::Transmit;
 use crate::cause::Rst;
@@ -21,7 +21,7 @@ impl Rst {
             Self::Mappings => MpTcpRst::TOO_MUCH_DATA,
             Self::Stripped | Self::NoMapping => MpTcpRst::MIDDLEBOX,
             Self::Stuck | Self::Hole => MpTcpRst::BAD_PERFORMANCE,
-            Self::NoRoom => MpTcpRst::RESOURCES,
+            Self::NoRoom | Self::Draining => MpTcpRst::RESOURCES,
             _ => MpTcpRst::UNSPECIFIED,
         }
     }
@@ -54,15 +54,6 @@ pub(crate) fn refuse(
     cause: Rst,
     reason: u8,
 ) {
-    if segment.has(TcpFlags::RST) {
-        return;
-    }
-    let (seq, ack, flags) = if segment.has(TcpFlags::ACK) {
-        (segment.tcp.ack, 0, TcpFlags::default())
-    } else {
-        let ack = segment.tcp.seq.wrapping_add(segment.sequence_len());
-        (0, ack, TcpFlags::ACK)
-    };
     let mut options = OptionWriter::default();
     if segment.options.mptcp {
         let reset = MpTcpRst {
@@ -72,6 +63,40 @@ pub(crate) fn refuse(
         };
         options.push(&TcpOption::Mptcp(MptcpOption::Reset(reset)));
     }
+    answer(counters, outbox, segment, cause, options);
+}
+
+/// The same with `MP_FASTCLOSE` (RFC 8684 section 3.5), whose key makes the client believe that the connection is over.
+pub(crate) fn fast_close(
+    counters: &mut Counters,
+    outbox: &mut VecDeque<Transmit>,
+    segment: &Segment,
+    cause: Rst,
+    key: u64,
+) {
+    let mut options = OptionWriter::default();
+    options.push(&TcpOption::Mptcp(MptcpOption::FastClose(MpFastClose {
+        key,
+    })));
+    answer(counters, outbox, segment, cause, options);
+}
+
+fn answer(
+    counters: &mut Counters,
+    outbox: &mut VecDeque<Transmit>,
+    segment: &Segment,
+    cause: Rst,
+    options: OptionWriter,
+) {
+    if segment.has(TcpFlags::RST) {
+        return;
+    }
+    let (seq, ack, flags) = if segment.has(TcpFlags::ACK) {
+        (segment.tcp.ack, 0, TcpFlags::default())
+    } else {
+        let ack = segment.tcp.seq.wrapping_add(segment.sequence_len());
+        (0, ack, TcpFlags::ACK)
+    };
     let outgoing = Outgoing {
         ends: Ends {
             from: segment.destination(),

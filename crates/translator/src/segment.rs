@@ -189,7 +189,7 @@ impl Options {
 }
 
 /// The two ends of a packet.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Ends {
     /// Who sends it.
     pub from: SocketAddr,
@@ -198,7 +198,7 @@ pub struct Ends {
 }
 
 /// A segment to be written: the header fields of the leg it goes out on.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Outgoing {
     pub(crate) ends: Ends,
     pub(crate) seq: u32,

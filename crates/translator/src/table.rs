@@ -98,6 +98,11 @@ impl Table {
         }
     }
 
+    /// Handles of connections are below it.
+    pub(crate) fn places(&self) -> usize {
+        self.connections.capacity()
+    }
+
     /// Connections in the table.
     pub(crate) fn len(&self) -> usize {
         self.connections.len()

@@ -1,5 +1,6 @@
 //! The entry: one packet or timer at a time goes to its connection, or makes one.
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -13,8 +14,11 @@ use crate::connection::{
     relay, request,
 };
 use crate::counters::DropReason;
+use crate::drain::Drain;
 use crate::keys::Keys;
 use crate::lending::{LOOK, Lender};
+use crate::orphan::Orphans;
+use crate::record::Registry;
 use crate::rst::refuse;
 use crate::segment::{Ends, Segment};
 use crate::service::{Match, Services};
@@ -50,6 +54,9 @@ pub struct Translator {
     pub(crate) gone: Vec<SubflowIndex>,
     pub(crate) counters: Counters,
     pub(crate) lender: Option<Lender>,
+    pub(crate) drain: Drain,
+    pub(crate) registry: Option<Box<dyn Registry>>,
+    pub(crate) orphans: Option<Orphans>,
     drops: Drops,
 }
 
@@ -85,6 +92,9 @@ impl Translator {
             gone: Vec::with_capacity(OUTBOX),
             counters: Counters::default(),
             lender: None,
+            drain: Drain::default(),
+            registry: None,
+            orphans: None,
             drops: Drops::default(),
         }
     }
@@ -109,6 +119,7 @@ impl Translator {
 
     /// Does what is due at `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
+        self.tend_orphans(now);
         while let Some(id) = self.table.pop_timer(now) {
             if self.leave_lent(now, id) {
                 continue;
@@ -133,7 +144,8 @@ impl Translator {
     /// packet.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.table.next_timer()
+        let orphans = self.orphans.as_ref().map(Orphans::due);
+        self.table.next_timer().into_iter().chain(orphans).min()
     }
 
     /// A packet that wants to be sent.
@@ -186,7 +198,8 @@ impl Translator {
         let is_syn = segment.has(TcpFlags::SYN) && !segment.tcp.flags.intersects(not_opening);
         let flow = self.table.find(ends);
         let changes = flow.is_some_and(|flow| self.translates(flow.id))
-            || (is_syn && (flow.is_some() || self.may_open(segment)));
+            || (is_syn && (flow.is_some() || self.may_open(segment)))
+            || (flow.is_none() && self.is_orphaned(ends));
         // What changes a connection's state, or opens one, has to be what its sender sent.
         if changes && frame.offload.checksum == ChecksumState::Complete {
             if !segment.checksum_is_right(frame) {
@@ -198,7 +211,8 @@ impl Translator {
             return if is_syn {
                 self.handle_syn(now, segment, frame)
             } else {
-                self.handle_unknown(segment)
+                self.handle_orphan(ends, segment)
+                    .unwrap_or_else(|| self.handle_unknown(segment))
             };
         };
         self.recall(now, flow.id);
@@ -443,6 +457,10 @@ impl Translator {
                 }
                 Verdict::Forward
             }
+            Some(Match::Reverse { .. }) if self.drain.begun => {
+                self.refuse(segment, Rst::Draining);
+                Verdict::Drop(DropReason::Draining)
+            }
             Some(Match::Reverse { service }) => {
                 let Some((backend, reused)) = self.room_in_reverse(now, service) else {
                     // Silence would make the client give MPTCP up.
@@ -476,6 +494,9 @@ impl Translator {
     fn wants_mptcp(&mut self, now: Instant, segment: &Segment) -> Result<(), PlainSyn> {
         if let Request::Plain(cause) = request(segment) {
             return Err(cause);
+        }
+        if self.drain.begun {
+            return Err(PlainSyn::Draining);
         }
         let limits = self.config.limits;
         if self.table.half_open() >= limits.half_open && self.has_stale_handshake(now) {
@@ -659,7 +680,7 @@ impl Translator {
 
     /// After a connection has handled something: flows that it gave up leave the table, and its next
     /// deadline enters the queue.
-    fn settle(&mut self, now: Instant, id: ConnectionId) {
+    pub(crate) fn settle(&mut self, now: Instant, id: ConnectionId) {
         self.settle_at(now, now, id);
     }
 
@@ -686,10 +707,12 @@ impl Translator {
             let leg = Leg::Subflow(index);
             self.table.remove_flow(FlowRef { id, leg });
         }
+        self.register(id);
     }
 
     pub(crate) fn remove(&mut self, id: ConnectionId) {
         self.release(id);
+        self.unregister(id);
         if self.table.get_mut(id).is_some() {
             self.counters.connections_closed += 1;
             self.table.remove(id);

@@ -123,6 +123,8 @@ pub struct TimeoutsSection {
     /// retransmits. One that owes an answer to two segments is left after two round trips, if that is
     /// less. Default "100ms".
     pub silence: Located<Duration>,
+    /// `drain`: what connections have to end by themselves when FlexCP is stopped; may be 0. Default "5s".
+    pub drain: Located<Duration>,
 }
 
 /// `[[service]]`
@@ -291,6 +293,7 @@ fn timeouts(root: &Reader<'_, '_>, out: &mut Diagnostics) -> TimeoutsSection {
         "linger",
         "add_addr",
         "silence",
+        "drain",
     ];
     let section = section(root, "timeouts", &empty, &known, out);
     let default = Timeouts::default();
@@ -301,6 +304,7 @@ fn timeouts(root: &Reader<'_, '_>, out: &mut Diagnostics) -> TimeoutsSection {
         linger: section.or("linger", default.linger, out),
         add_addr: section.or("add_addr", default.add_addr, out),
         silence: section.or("silence", default.silence, out),
+        drain: section.or("drain", DRAIN, out),
     }
 }
 
@@ -500,4 +504,5 @@ const OFFLOADED: i64 = 4096;
 /// Where the control socket is unless the file says otherwise.
 pub const SOCKET: &str = "/run/flexcp/flexcp.sock";
 const STATE_DIR: &str = "/run/flexcp";
+const DRAIN: Duration = Duration::from_secs(5);
 const SOURCE_PORTS: RangeInclusive<u16> = 61000..=65534;

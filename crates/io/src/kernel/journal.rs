@@ -178,13 +178,15 @@ fn owner(mut file: &File) -> String {
         .unwrap_or_default()
 }
 
-fn namespace() -> String {
+/// The kernel's name for the network namespace.
+pub(crate) fn namespace() -> String {
     fs::read_link("/proc/thread-self/ns/net")
         .map(|name| name.to_string_lossy().into_owned())
         .unwrap_or_default()
 }
 
-fn boot() -> String {
+/// The kernel's name for the time since boot.
+pub(crate) fn boot() -> String {
     fs::read_to_string("/proc/sys/kernel/random/boot_id")
         .unwrap_or_default()
         .trim()

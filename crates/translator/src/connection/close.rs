@@ -5,7 +5,9 @@
 
 use core::time::Duration;
 
-use flexcp_wire::{Dsn, MpFastClose, MpTcpRst, MptcpOption, Ssn, TcpFlags, TcpOption, TcpSeq};
+use flexcp_wire::{
+    Dsn, MpFastClose, MpTcpRst, MptcpOption, OptionWriter, Ssn, TcpFlags, TcpOption, TcpSeq,
+};
 
 use super::{Connection, Context, INITIAL, Phase, Subflow, SubflowIndex, SubflowState};
 use crate::auth::same_key;
@@ -403,15 +405,46 @@ impl Connection {
     }
 
     /// RST to the server before the client has shown that it is there: the SYN is all that was sent.
-    pub(crate) fn reset_half_open(&self, ctx: &mut Context<'_>) {
+    pub(crate) fn reset_half_open(&self, ctx: &mut Context<'_>, cause: Rst) {
         let outgoing = self.own_up(self.isn_client.add(1), TcpFlags::default());
-        ctx.reset(outgoing, Rst::Evicted);
+        ctx.reset(outgoing, cause);
     }
 
     /// Ends a connection that nobody uses any more.
     pub(crate) fn reset_both(&self, ctx: &mut Context<'_>, cause: Rst) {
         self.fast_close_all(ctx, cause);
         self.reset_server(ctx, cause);
+    }
+
+    /// The same while the handshake is not complete, and for plain TCP, whose numbers FlexCP knows as they passed: what
+    /// each end has ACKed last, and what comes next if that differs. One of the two is what it expects.
+    pub(crate) fn reset_plain(&self, ctx: &mut Context<'_>, cause: Rst) {
+        let mut down = self.own_down(INITIAL, TcpFlags::ACK);
+        // The clocks of plain connections are not followed.
+        down.options = OptionWriter::default();
+        if matches!(self.phase, Phase::SynSent | Phase::SynReceived) || !self.server.answered {
+            down.ack = self.isn_client.add(1).0;
+            if !self.server.answered {
+                // The answer to a SYN (RFC 9293 section 3.10.7.1).
+                down.seq = 0;
+            }
+            ctx.reset(down, cause);
+            return self.reset_half_open(ctx, cause);
+        }
+        down.ack = self.up_seq(self.up_acked).0;
+        let mut up = self.own_up(self.up_seq(self.up_acked), TcpFlags::ACK);
+        up.options = OptionWriter::default();
+        ctx.reset(up.clone(), cause);
+        if self.up_next != self.up_acked {
+            up.seq = self.up_seq(self.up_next).0;
+            ctx.reset(up, cause);
+        }
+        down.seq = self.down_seq(self.down_acked).0;
+        ctx.reset(down.clone(), cause);
+        if self.down_next != self.down_acked {
+            down.seq = self.down_seq(self.down_next).0;
+            ctx.reset(down, cause);
+        }
     }
 
     /// A packet of the client's after the reset: it has not got it, or not believed it because data was

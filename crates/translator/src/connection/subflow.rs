@@ -10,6 +10,7 @@ use super::hole::Filler;
 use super::told::Told;
 use crate::dtree::Lane;
 use crate::endpoint::Endpoint;
+use crate::record::Recorded;
 use crate::segment::{Ends, Segment};
 use crate::time::Instant;
 
@@ -111,6 +112,8 @@ pub(crate) struct Subflow {
     /// ACKs in a row that moved on without saying a data ACK: options are being stripped.
     pub(crate) bare_acks: u8,
 
+    /// What outlives the process of it.
+    pub(crate) recorded: Recorded,
     pub(crate) bytes_up: u64,
     pub(crate) bytes_down: u64,
     pub(crate) retransmitted_down: u64,
@@ -163,6 +166,7 @@ impl Subflow {
             filler: None,
             filled: false,
             bare_acks: 0,
+            recorded: Recorded::No,
             bytes_up: 0,
             bytes_down: 0,
             retransmitted_down: 0,

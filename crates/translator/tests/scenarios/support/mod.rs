@@ -16,8 +16,8 @@ mod twin;
 
 use flexcp_invariants::{Checker, Observation, Options, Payload as Seeing, Point, Side};
 use flexcp_translator::{
-    Config, ConnectionState, ConnectionView, Counters, Drops, Frame, HEADROOM, Instant, Translator,
-    Verdict,
+    Config, ConnectionState, ConnectionView, Counters, Drops, Frame, HEADROOM, Instant,
+    SubflowRecord, Translator, Verdict,
 };
 use flexcp_wire::{ChecksumState, GsoKind, IpHeader, Offload, Sum, TcpFlags, TcpHeader, protocol};
 
@@ -358,6 +358,63 @@ impl Scenario {
         self.emit_all(&mut outcome, &done, None, translating);
         self.forget_closed();
         outcome
+    }
+
+    /// From here on FlexCP takes no connection.
+    pub(crate) fn drain(&mut self) {
+        self.checker.observe_end();
+        self.translators().for_each(Translator::drain);
+    }
+
+    /// The ends of all connections are told that those are over, so many places of the table at a time.
+    pub(crate) fn end(&mut self, places: usize) -> Outcome {
+        let mut outcome = Outcome {
+            what: "the end".into(),
+            lines: Vec::new(),
+            checksums: Vec::new(),
+            new_ack: false,
+        };
+        let translating = self.translating();
+        self.checker.observe_timeout();
+        let before = *self.translator.counters();
+        while self.translator.end_some(self.now, places) {}
+        let done = finish(&mut self.translator, Verdict::Consume, None);
+        causes::judge(&before, self.translator.counters(), &done.out);
+        for twin in &mut self.twins {
+            while twin.translator.end_some(self.now, usize::MAX) {}
+            let same = finish(&mut twin.translator, Verdict::Consume, None);
+            assert_eq!(done, same, "the twin does something else");
+        }
+        self.emit_all(&mut outcome, &done, None, translating);
+        outcome
+    }
+
+    /// An earlier run has left subflows behind, by their flows, each with the client's key or none.
+    pub(crate) fn adopt(&mut self, left: &[(usize, Option<u64>)]) {
+        self.checker.observe_end();
+        let records: Vec<_> = left.iter().map(|&(id, key)| self.record(id, key)).collect();
+        for translator in self.translators() {
+            translator.adopt(Instant::default(), records.clone(), (0, 1));
+        }
+    }
+
+    /// What is written down of a flow.
+    pub(crate) fn record(&self, id: usize, key: Option<u64>) -> SubflowRecord {
+        let connection = &self.net.connections[id / FLOWS_PER_CONNECTION];
+        let initial = &connection.flows[0];
+        let flow = self.net.flow(id);
+        SubflowRecord {
+            source: connection.sources[connection.backend].unwrap_or(initial.client),
+            backend: self.net.backends[connection.backend],
+            client: flow.client,
+            local: flow.local,
+            key,
+        }
+    }
+
+    fn translators(&mut self) -> impl Iterator<Item = &mut Translator> {
+        let twins = self.twins.iter_mut().map(|twin| &mut twin.translator);
+        std::iter::once(&mut self.translator).chain(twins)
     }
 
     /// Milliseconds, from the start on, to when a timeout is wanted.
