@@ -51,10 +51,9 @@ pub fn run(path: &Path) -> Result<(), RunError> {
         path: state_dir.clone(),
         error,
     })?;
-    let tun = Tun::open(&config.device.name.value)?;
-    info!("device {} made", tun.name());
-    let device = tun.index();
-    let queues = queues(tun, &config, &sources)?;
+    let tuns = open_queues(&config)?;
+    let device = tuns.first().map_or(0, Tun::index);
+    let queues = queues(tuns, &config, &sources);
     let hash_keys = hash_keys().map_err(RunError::Random)?;
     let steering = steering(&config, &queues, hash_keys);
     let (mut workers, handles): (Vec<_>, Vec<_>) = Worker::all(queues, hash_keys)
@@ -99,24 +98,46 @@ pub fn run(path: &Path) -> Result<(), RunError> {
     handles.iter().for_each(WorkerHandle::stop);
     workers.into_iter().try_for_each(joined)?;
     leftover::forget(&config);
+    // Whoever can't be told has kept none.
+    let _ = flexcp_io::let_queues_go();
     removed?;
     reason?;
     info!("everything taken back, ends");
     Ok(())
 }
 
-/// A queue of the device for each worker, and what its translator is told.
+/// A queue of the device for each worker. The service manager keeps them if the process dies, so that the device outlives
+/// it; those that it has kept are used again.
+fn open_queues(config: &Config) -> Result<Vec<Tun>, RunError> {
+    let (name, count) = (
+        &config.device.name.value,
+        usize::from(plan::workers(config)),
+    );
+    let mut tuns = flexcp_io::kept_queues(name)?;
+    tuns.truncate(count);
+    if tuns.is_empty() {
+        tuns.push(Tun::open(name)?);
+        info!("device {name} made");
+    } else {
+        info!("device {name}: an earlier run's, kept by the service manager");
+    }
+    while let Some(first) = tuns.first().filter(|_| tuns.len() < count) {
+        tuns.push(first.another_queue()?);
+    }
+    if let Err(error) = flexcp_io::keep_queues(tuns.iter()) {
+        warn!("the service manager can't keep the device if flexcp is killed: {error}");
+    }
+    Ok(tuns)
+}
+
+/// The queues, each with what its translator is told.
 fn queues(
-    tun: Tun,
+    tuns: Vec<Tun>,
     config: &Config,
     sources: &[Vec<IpAddr>],
-) -> Result<Vec<(Tun, flexcp_translator::Config)>, RunError> {
-    let count = plan::workers(config);
-    let more = (1..count).map(|_| tun.another_queue());
-    let mut tuns = more.collect::<Result<Vec<_>, _>>()?;
-    tuns.insert(0, tun);
-    let told = (0..count).map(|worker| plan::translator(config, sources, worker));
-    Ok(tuns.into_iter().zip(told).collect())
+) -> Vec<(Tun, flexcp_translator::Config)> {
+    let told = (0..).map(|worker| plan::translator(config, sources, worker));
+    tuns.into_iter().zip(told).collect()
 }
 
 fn hash_keys() -> io::Result<(u64, u64)> {

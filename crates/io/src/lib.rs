@@ -5,7 +5,7 @@
 //! Everything here acts on the network namespace of the calling thread.
 //!
 //! This is the only crate of FlexCP with `unsafe`: three ioctls in [`Tun`], the signal mask in
-//! [`Signals`], binding and options of [`PacketSocket`], the policy of [`run_promptly`], in [`Offload`] the
+//! [`Signals`], the queues of [`kept_queues`], binding and options of [`PacketSocket`], the policy of [`run_promptly`], in [`Offload`] the
 //! gates' memory and the layout of what it shares with the kernel's programs, the same layout and an ioctl in
 //! [`Steering`], and a call to the allocator in [`give_memory_back`].
 #![deny(
@@ -22,6 +22,7 @@ mod packet;
 mod schedule;
 mod signal;
 mod steering;
+mod store;
 mod subflows;
 mod tun;
 
@@ -38,5 +39,6 @@ pub use packet::{PacketSocket, ReceivedFrame};
 pub use schedule::run_promptly;
 pub use signal::{Signal, Signals};
 pub use steering::{SteeredFlows, Steering, SteeringError, Target};
+pub use store::{keep_queues, kept_queues, let_queues_go};
 pub use subflows::SubflowFile;
 pub use tun::{PacketBuffer, Tun, TunError};

@@ -51,6 +51,32 @@ impl Tun {
         Self::open_queue(&self.name, 0)
     }
 
+    /// A queue that an earlier process has opened, and that somebody has kept since; `None` when it is not one of the
+    /// device `name`, or of another kind than FlexCP's. What waits in it was meant for that process.
+    ///
+    /// # Errors
+    /// Says which step failed.
+    pub(crate) fn inherited(fd: OwnedFd, name: &str) -> Result<Option<Self>, TunError> {
+        let file = File::from(fd);
+        let wanted = InterfaceRequest::new(name)?;
+        let mut found = InterfaceRequest::new(name)?;
+        // SAFETY: TUNGETIFF writes a `struct ifreq`, which InterfaceRequest is laid out as (its size is asserted below).
+        let got = unsafe {
+            ioctl(
+                &file,
+                Updater::<TUNGETIFF, InterfaceRequest>::new(&mut found),
+            )
+        };
+        if got.is_err() || found.name != wanted.name || found.flags & TUN_FLAGS != TUN_FLAGS {
+            return Ok(None);
+        }
+        rustix::io::ioctl_fionbio(&file, true).map_err(|errno| TunError::Attach {
+            name: name.to_owned(),
+            source: errno.into(),
+        })?;
+        Self::set_up(file, name).map(Some)
+    }
+
     fn open_queue(name: &str, exclusive: libc::c_int) -> Result<Self, TunError> {
         let mut request = InterfaceRequest::new(name)?;
         request.flags = TUN_FLAGS | flag(exclusive);
@@ -74,6 +100,10 @@ impl Tun {
                 source: errno.into(),
             },
         })?;
+        Self::set_up(file, name)
+    }
+
+    fn set_up(file: File, name: &str) -> Result<Self, TunError> {
         set_header_size(&file).map_err(|errno| TunError::HeaderSize {
             source: errno.into(),
         })?;
@@ -328,6 +358,12 @@ pub enum TunError {
         /// What the kernel says.
         source: io::Error,
     },
+    /// What the service manager says about the descriptors that it has kept makes no sense.
+    #[error("the service manager passes descriptors that can't be taken (LISTEN_FDS): {source}")]
+    Kept {
+        /// What is wrong.
+        source: io::Error,
+    },
     /// Somebody deleted or renamed the device at once.
     #[error("the TUN device {name} vanished while it was being made")]
     Vanished {
@@ -497,6 +533,7 @@ const TUN_FLAGS: libc::c_short =
     flag(libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR | libc::IFF_MULTI_QUEUE);
 // linux/if_tun.h; libc has them in a type of another width.
 const TUNSETIFF: Opcode = opcode::write::<libc::c_int>(b'T', 202);
+const TUNGETIFF: Opcode = opcode::read::<libc::c_uint>(b'T', 210);
 const TUNSETOFFLOAD: Opcode = opcode::write::<libc::c_uint>(b'T', 208);
 const TUNSETVNETHDRSZ: Opcode = opcode::write::<libc::c_int>(b'T', 216);
 const OFFLOADS: usize =

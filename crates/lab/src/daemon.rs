@@ -11,6 +11,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::ledger::{self, DevicePackets};
+use crate::manager::Manager;
 use crate::namespace::Namespace;
 use crate::process::{Background, describe_exit, output};
 use crate::topology::{Families, Lab};
@@ -29,8 +30,17 @@ pub struct FlexCp {
 impl FlexCp {
     /// Starts it with this configuration and waits until it answers.
     pub fn start(lab: &Lab, config: &str) -> Result<Self> {
+        Self::start_by(lab, Self::command(lab, config)?)
+    }
+
+    /// The same as a service of this manager.
+    pub fn start_as_service(lab: &Lab, config: &str, manager: &mut Manager) -> Result<Self> {
+        let command = manager.of_service(&Self::command(lab, config)?)?;
+        Self::start_by(lab, command)
+    }
+
+    fn start_by(lab: &Lab, command: Command) -> Result<Self> {
         let binary = binary()?;
-        let command = Self::command(lab, config)?;
         let process = Background::spawn(command, lab.dir(), "flexcp")?;
         let mut flexcp = Self {
             process,
@@ -105,15 +115,24 @@ impl FlexCp {
         }
     }
 
-    /// Sends SIGTERM; it must exit with code 0 within two seconds, and have accounted for every packet before that.
+    /// Sends SIGTERM; it must exit with code 0 and in time, and have accounted for every packet before that.
     pub fn stop(mut self) -> Result<()> {
         self.alive()?;
         self.accounts_for_all().with_context(|| {
             format!("{}\n{}", self.show("stats").unwrap_or_default(), self.log())
         })?;
+        self.terminate()
+    }
+
+    /// Sends SIGTERM, whatever is under way; it must exit with code 0 and in time.
+    pub fn terminate(mut self) -> Result<()> {
+        self.alive()?;
         self.process.signal(Signal::TERM)?;
-        let Some(status) = self.process.wait(Duration::from_secs(2))? else {
-            bail!("flexcp does not end within 2 s of SIGTERM\n{}", self.log());
+        let Some(status) = self.process.wait(STOPPED)? else {
+            bail!(
+                "flexcp does not end within {STOPPED:?} of SIGTERM\n{}",
+                self.log()
+            );
         };
         // With checks on, one thread may panic and the others go on.
         ensure!(!self.log().contains("panicked at"), "{}", self.log());
@@ -276,6 +295,10 @@ fn beside(this: &Path) -> Option<PathBuf> {
 
 /// FlexCP's device in every lab.
 const DEVICE: &str = "flexcp0";
+
+/// How long FlexCP may take to end: as long as it lets connections end by themselves, unless told otherwise, and two
+/// seconds.
+const STOPPED: Duration = Duration::from_secs(7);
 
 /// How long packets may go on passing when a transfer is over.
 const QUIET: Duration = Duration::from_secs(3);

@@ -15,6 +15,7 @@ use flexcp_lab::attack::{self, Attack};
 use flexcp_lab::carried;
 use flexcp_lab::compare::Compare;
 use flexcp_lab::demo::{Demo, clean_command};
+use flexcp_lab::endings::Endings;
 use flexcp_lab::kernels;
 use flexcp_lab::link::{Emulator, LinkSpec, SelfTest};
 use flexcp_lab::lossy::Lossy;
@@ -73,6 +74,8 @@ enum Command {
     Carried(carried::Transfer),
     /// Many connections with much data over links that lose single segments
     Lossy(LossyArgs),
+    /// Stop FlexCP under transfers, or kill it and start it again: how long clients and servers wait to hear of it
+    Endings(Endings),
     /// Run the end-to-end tests many times, one attempt each, and say how often each case failed
     ///
     /// Goes on where a run of the same commit was broken off. Exit code 1 when more than one run failed.
@@ -372,6 +375,7 @@ fn run(command: Command) -> Result<()> {
         Command::KernelItems(args) => args.run(),
         Command::Carried(transfer) => transfer.print(),
         Command::Lossy(args) => lossy(&args),
+        Command::Endings(endings) => require_root().and_then(|()| endings.run()),
         Command::Repeat(repeat) => repeat.run(),
         Command::Wirecheck(args) => wirecheck(args),
         Command::Transfer(command) => transfer(command),
