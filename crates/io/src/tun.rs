@@ -346,14 +346,8 @@ struct InterfaceRequest {
 
 impl InterfaceRequest {
     fn new(name: &str) -> Result<Self, TunError> {
-        // The kernel's dev_valid_name(), and '%', by which it would choose a number itself.
-        let forbidden = |byte: u8| byte.is_ascii_whitespace() || b"/:%\0".contains(&byte);
-        if name.is_empty()
-            || name.len() >= libc::IFNAMSIZ
-            || name == "."
-            || name == ".."
-            || name.bytes().any(forbidden)
-        {
+        // By '%' the kernel would choose a number itself.
+        if !crate::kernel::is_interface_name(name) || name.contains('%') {
             return Err(TunError::Name {
                 name: name.to_owned(),
             });
