@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use std::{env, fs, thread};
 
-use flexcp_io::{KernelTables, Plan, Tun};
+use flexcp_io::{KernelError, KernelTables, Plan, Tun};
 
 use rustix::process::{Signal, set_parent_process_death_signal};
 
@@ -284,6 +284,12 @@ fn clean_up_after_a_crash() {
     let error = KernelTables::clean_up(&journal, TABLE, &mut |_| {}).unwrap_err();
     assert!(
         error.to_string().contains("another FlexCP is running"),
+        "{error}"
+    );
+    let elsewhere = journal.with_extension("elsewhere");
+    let error = KernelTables::clean_up(&elsewhere, TABLE, &mut |_| {}).unwrap_err();
+    assert!(
+        matches!(error, KernelError::OtherInstance { .. }),
         "{error}"
     );
     assert_unchanged(&during);
