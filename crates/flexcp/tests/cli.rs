@@ -701,6 +701,47 @@ fn address_already_in_use() {
 }
 
 #[test]
+fn control_socket_survives_a_lack_of_descriptors() {
+    let namespace = Namespace::new();
+    let place = Place::new(TRANSPARENT);
+    let mut daemon = namespace.run(&place);
+    daemon.says("ready");
+    let pid = daemon.child.id();
+    let limit = |files: usize| {
+        let limit = [format!("--pid={pid}"), format!("--nofile={files}")];
+        assert!(
+            Command::new("prlimit")
+                .args(limit)
+                .status()
+                .unwrap()
+                .success()
+        );
+    };
+    let open = std::fs::read_dir(format!("/proc/{pid}/fd"))
+        .unwrap()
+        .count();
+    limit(open + 2);
+    let connect = |_| std::os::unix::net::UnixStream::connect(place.socket()).unwrap();
+    let clients: Vec<_> = (0..5).map(connect).collect();
+    daemon
+        .says("control: can't take a request now: Too many open files (os error 24); tries again");
+    drop(clients);
+    let show = || {
+        let mut show = flexcp();
+        show.args(["show", "stats", "--socket"]).arg(place.socket());
+        show.output().unwrap()
+    };
+    let output = show();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert_eq!(
+        daemon.log().matches("can't take a request").count(),
+        1,
+        "{}",
+        daemon.log()
+    );
+}
+
+#[test]
 fn second_daemon_with_the_same_socket_or_device() {
     let namespace = Namespace::new();
     let place = Place::new(BOTH);

@@ -1,6 +1,6 @@
 //! The operator's end of the control socket.
 
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -75,10 +75,15 @@ fn exchange(mut socket: &UnixStream, action: Action) -> io::Result<String> {
     socket.set_write_timeout(Some(PATIENCE))?;
     let mut request = serde_json::to_vec(&action)?;
     request.push(b'\n');
-    socket.write_all(&request)?;
+    let asked = socket.write_all(&request);
     let mut answer = String::new();
-    socket.read_to_string(&mut answer)?;
-    Ok(answer)
+    BufReader::new(socket).read_line(&mut answer)?;
+    // A daemon that has no time for us may say so before it is asked.
+    if answer.is_empty() {
+        asked.and_then(|()| Err(io::ErrorKind::UnexpectedEof.into()))
+    } else {
+        Ok(answer)
+    }
 }
 
 /// No answer.
