@@ -107,7 +107,8 @@ fn main() -> ExitCode {
         Command::Show { what } => show(&what),
     };
     result.unwrap_or_else(|error| {
-        eprintln!("flexcp: {error:#}");
+        // Each error says what is behind it itself.
+        eprintln!("flexcp: {error}");
         ExitCode::FAILURE
     })
 }

@@ -83,8 +83,10 @@ fn check_of_a_bad_file_says_all_that_is_wrong_and_fails() {
     assert_eq!(
         place.said(&output.stderr),
         "flexcp.toml:5:9: error: routing table 254 belongs to the kernel; use another, like 7300\n\
+         flexcp.toml:6:1: error: a transparent service has no `destinations`; list the servers' prefixes, or \
+         [\"0.0.0.0/0\", \"::/0\"] for all servers\n\
          flexcp.toml:8:8: error: there is no mode \"tranparent\"; did you mean \"transparent\"?\n\
-         flexcp: flexcp.toml: 2 errors\n"
+         flexcp: flexcp.toml: 3 errors\n"
     );
     assert_eq!(place.said(&output.stdout), "");
     assert_eq!(output.status.code(), Some(1));
@@ -795,6 +797,102 @@ fn device_driver_that_is_not_there() {
     assert_eq!(output.status.code(), Some(1));
     namespace.is_as(&before);
     assert!(!place.socket().exists());
+}
+
+/// Runs flexcp with `arguments` in a mount namespace of its own, after `script`.
+fn output_after(namespace: &Namespace, place: &Place, script: &str, arguments: &str) -> Output {
+    let script = format!("{script} && exec \"$0\" {arguments} --config \"$1\"");
+    let mut command = namespace.command("unshare");
+    command
+        .args(["--mount", "sh", "-c", &script, env!("CARGO_BIN_EXE_flexcp")])
+        .arg(place.config());
+    command.output().unwrap()
+}
+
+#[test]
+fn device_driver_that_may_not_be_opened() {
+    let namespace = Namespace::new();
+    let place = Place::new(BOTH);
+    let before = namespace.state();
+    // The unit's device cgroup, or a container, does the same: no capability opens it.
+    let script = "mount -t tmpfs -o nodev none /dev/net && mknod /dev/net/tun c 10 200";
+    let output = output_after(&namespace, &place, script, "run");
+    let said = place.said(&output.stderr);
+    assert_eq!(
+        said.lines().last().unwrap(),
+        "flexcp: cannot open /dev/net/tun: Permission denied (os error 13); let the user that runs flexcp read and \
+         write it (chmod 0666 /dev/net/tun), and its service or container use it (DeviceAllow=/dev/net/tun rw, \
+         --device /dev/net/tun)"
+    );
+    assert_eq!(output.status.code(), Some(1));
+    namespace.is_as(&before);
+}
+
+/// What the kernel says stands once in a message.
+#[test]
+fn sysctls_that_are_read_only() {
+    let namespace = Namespace::new();
+    let place = Place::new(TRANSPARENT);
+    let before = namespace.state();
+    let script = "mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys";
+    let output = output_after(&namespace, &place, script, "run");
+    let said = place.said(&output.stderr);
+    assert_eq!(
+        said.lines().last().unwrap(),
+        "flexcp: cannot set the sysctl net/ipv4/ip_forward to 1: Read-only file system (os error 30): set it from \
+         outside of this container, or mount /proc/sys writable"
+    );
+    namespace.is_as(&before);
+}
+
+#[test]
+fn live_check_finds_a_device_and_a_directory_that_can_not_be_had() {
+    let namespace = Namespace::new();
+    let place = Place::new(&format!("[device]\nname = 'eth0'\n{TRANSPARENT}"));
+    let state = place.0.path().join("state");
+    std::fs::create_dir(&state).unwrap();
+    let script = format!("mount -t tmpfs -o ro none {}", state.display());
+    for command in ["check --live", "run"] {
+        let output = output_after(&namespace, &place, &script, command);
+        assert_eq!(output.status.code(), Some(1));
+        let said = place.said(&output.stderr);
+        for line in [
+            "flexcp.toml:3:13: error: `state_dir`: no files can be made in ",
+            "state: Read-only file system (os error 30); write another directory, like \"/run/flexcp\"\n",
+            "flexcp.toml:5:8: error: there is an interface `eth0` already, which is not FlexCP's; ",
+        ] {
+            assert!(said.contains(line), "no {line:?} in {said}");
+        }
+    }
+    assert!(namespace.sh("ip link show eth0").status.success());
+}
+
+#[test]
+fn removed_state_directory_is_no_stopped_daemon() {
+    let namespace = Namespace::new();
+    let place = Place::new(BOTH);
+    let state = place.0.path().join("state");
+    let before = namespace.state();
+    let mut daemon = namespace.run(&place);
+    daemon.says("ready");
+    std::fs::remove_dir_all(&state).unwrap();
+    std::fs::remove_file(place.socket()).unwrap();
+    let mut show = namespace.command(env!("CARGO_BIN_EXE_flexcp"));
+    show.args(["show", "stats", "--config"]).arg(place.config());
+    assert_eq!(
+        place.said(&show.output().unwrap().stderr),
+        "flexcp: flexcp is running here with the device flexcp0, but nobody listens on the control socket \
+         flexcp.sock: name the one it has with --socket or --config, or restart it if that file was removed\n"
+    );
+    // While it is running its device is its own.
+    let mut check = namespace.command(env!("CARGO_BIN_EXE_flexcp"));
+    check
+        .args(["check", "--live", "--config"])
+        .arg(place.config());
+    assert_eq!(check.output().unwrap().status.code(), Some(0));
+    daemon.signal(rustix::process::Signal::TERM);
+    assert_eq!(daemon.ends(), Some(0), "{}", daemon.log());
+    namespace.is_as(&before);
 }
 
 #[test]

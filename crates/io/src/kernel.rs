@@ -245,6 +245,12 @@ impl KernelTables {
     }
 }
 
+/// The TUN device of the FlexCP that diverts packets in this network namespace, if one does and the kernel tells.
+#[must_use]
+pub fn diverting_device() -> Option<String> {
+    rules::live_device(&mut Netlink::open().ok()?).ok()?
+}
+
 impl Drop for KernelTables {
     fn drop(&mut self) {
         // Whoever wants to know about errors calls `remove`.

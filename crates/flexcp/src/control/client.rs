@@ -37,7 +37,11 @@ impl Answer {
 pub fn ask(path: &Path, action: Action) -> Result<Answer, ClientError> {
     let socket = UnixStream::connect(path).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-            ClientError::NotRunning { path: path.into() }
+            let path = path.into();
+            match flexcp_io::diverting_device() {
+                Some(device) => ClientError::Unreachable { path, device },
+                None => ClientError::NotRunning { path },
+            }
         }
         _ => ClientError::Connect {
             path: path.into(),
@@ -113,6 +117,17 @@ pub enum ClientError {
     NotRunning {
         /// The socket.
         path: PathBuf,
+    },
+    /// Nobody listens, and yet one is running.
+    #[error(
+        "flexcp is running here with the device {device}, but nobody listens on the control socket {path}: name the \
+         one it has with --socket or --config, or restart it if that file was removed", path = path.display()
+    )]
+    Unreachable {
+        /// The socket.
+        path: PathBuf,
+        /// The running FlexCP's device.
+        device: String,
     },
     /// The daemon can't carry it out.
     #[error("flexcp refuses: {0}")]

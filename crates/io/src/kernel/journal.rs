@@ -41,8 +41,9 @@ impl Journal {
         loop {
             let file = match open_private(path, OFlags::CREATE | OFlags::NONBLOCK) {
                 Ok(file) => file,
-                Err(Errno::LOOP) => {
-                    set_aside(path, "it is a symbolic link", report)?;
+                // A symbolic link, a directory, a socket.
+                Err(Errno::LOOP | Errno::ISDIR | Errno::NXIO) => {
+                    set_aside(path, NO_FILE, report)?;
                     continue;
                 }
                 Err(error) => return Err(open(error.into())),
@@ -85,7 +86,9 @@ impl Journal {
     /// Writes down what is going to be changed.
     pub(crate) fn write(&mut self, record: &Record) -> Result<(), JournalError> {
         let text = serde_json::to_string_pretty(record).expect("a record is plain data");
-        self.replace(text.as_bytes())?;
+        let directory = fs::create_dir_all(directory_of(&self.path));
+        let written = directory.and_then(|()| self.replace(text.as_bytes()));
+        written.map_err(|source| self.not_written(source))?;
         self.outstanding = self.outstanding || !record.is_empty();
         Ok(())
     }
@@ -93,23 +96,30 @@ impl Journal {
     /// Everything has been undone.
     pub(crate) fn settle(&mut self) -> Result<(), JournalError> {
         self.outstanding = false;
-        self.replace(b"")
+        match self.replace(b"") {
+            // Somebody has removed the directory, and the journal with it.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            settled => settled.map_err(|source| self.not_written(source)),
+        }
+    }
+
+    fn not_written(&self, source: io::Error) -> JournalError {
+        JournalError::Write {
+            path: self.path.clone(),
+            source,
+        }
     }
 
     /// Gives the name to a file with `text` in it, which is locked by then; the one before stays whole until then.
-    fn replace(&mut self, text: &[u8]) -> Result<(), JournalError> {
+    fn replace(&mut self, text: &[u8]) -> io::Result<()> {
         let next = beside(&self.path, ".next");
         let replaced = write_next(&next, text).and_then(|file| {
             fs::rename(&next, &self.path)?;
             self.file = file;
             sync_directory(&self.path)
         });
-        replaced.map_err(|source| {
+        replaced.inspect_err(|_| {
             let _ = fs::remove_file(&next);
-            JournalError::Write {
-                path: self.path.clone(),
-                source,
-            }
         })
     }
 }
@@ -169,7 +179,7 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
 /// root, ourselves, or whoever the directory belongs to: the configuration has named that one.
 fn distrusted(file: &Metadata, path: &Path) -> Option<String> {
     if !file.is_file() {
-        return Some("it is no regular file".into());
+        return Some(NO_FILE.into());
     }
     let owner = file.uid();
     let own = rustix::process::geteuid().as_raw();
@@ -261,6 +271,7 @@ const MAX_LEN: usize = 16 << 20;
 /// One more, which tells.
 const BOUND: u64 = MAX_LEN as u64 + 1;
 const WRITABLE_BY_OTHERS: u32 = 0o022;
+const NO_FILE: &str = "it is no regular file";
 
 #[cfg(test)]
 mod tests {
@@ -390,6 +401,20 @@ mod tests {
         fs::remove_dir(beside(&path, ".next")).unwrap();
         let (mut journal, left) = claim(&path).unwrap();
         assert_eq!(left, Some(written));
+        journal.settle().unwrap();
+    }
+
+    #[test]
+    fn directory_that_is_removed_meanwhile() {
+        let path = path("removed/j");
+        let (mut journal, _) = claim(&path).unwrap();
+        let written = record(&[("net/ipv4/ip_forward", "0", "1")]);
+        journal.write(&written).unwrap();
+        fs::remove_dir_all(directory_of(&path)).unwrap();
+        // What is changed from here on is noted again.
+        journal.write(&written).unwrap();
+        assert!(path.exists());
+        fs::remove_dir_all(directory_of(&path)).unwrap();
         journal.settle().unwrap();
     }
 
