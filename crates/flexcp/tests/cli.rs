@@ -1,6 +1,11 @@
 //! The program as its users meet it: exit codes, and what it says. What changes the kernel runs in a
 //! network namespace of its own, and fails where that is not allowed.
 
+#[path = "cli/leftovers.rs"]
+mod leftovers;
+#[path = "cli/refusals.rs"]
+mod refusals;
+
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -490,78 +495,6 @@ fn what_a_killed_daemon_left_is_taken_back_by_the_next() {
 }
 
 #[test]
-fn clean_takes_back_what_a_killed_daemon_left() {
-    let namespace = Namespace::new();
-    let place = Place::new(&format!("[offload]\nattach = 'clsact'\n{BOTH}"));
-    let clean = || {
-        let mut command = namespace.command(env!("CARGO_BIN_EXE_flexcp"));
-        command.arg("clean").arg("--config").arg(place.config());
-        let output = command.output().unwrap();
-        let [out, err] = [output.stdout, output.stderr].map(|text| place.said(&text));
-        (output.status.code(), out, err)
-    };
-    let before = namespace.state();
-    let nothing = (Some(0), "nothing to clean\n".to_owned(), String::new());
-    assert_eq!(clean(), nothing);
-    assert!(!place.0.path().join("state").exists());
-
-    let mut daemon = namespace.run(&place);
-    daemon.says("ready");
-    let during = namespace.state();
-    let (code, out, err) = clean();
-    assert_eq!((code, out.as_str()), (Some(1), ""));
-    let process = daemon.child.id();
-    assert_eq!(
-        err,
-        format!(
-            "flexcp: flexcp is running (process {process}, device flexcp0) and holds state/flexcp0.json; stop it, and \
-             it takes back everything itself\n"
-        )
-    );
-    namespace.is_as(&during);
-
-    daemon.signal(rustix::process::Signal::KILL);
-    daemon.ends();
-    // A service that has become wrong since the crash is in nobody's way.
-    let text = std::fs::read_to_string(place.config()).unwrap();
-    std::fs::write(place.config(), text.replace("transparent", "tranparent")).unwrap();
-    let (code, out, err) = clean();
-    assert_eq!(code, Some(0), "{err}");
-    assert!(err.starts_with("flexcp: flexcp.toml has errors; "), "{err}");
-    for line in [
-        "rule: ipv4 1: iif lo -> rule 2 removed\n",
-        "sysctl: net/ipv4/ip_forward = 0 again\n",
-        "filter: eth0 removed\n",
-        "qdisc: clsact of eth0 removed\n",
-    ] {
-        assert!(out.contains(line), "no {line:?} in\n{out}");
-    }
-    namespace.is_as(&before);
-    std::fs::write(place.config(), text).unwrap();
-    assert_eq!(clean(), nothing);
-}
-
-#[test]
-fn broken_journal_is_told_and_in_nobodys_way() {
-    let namespace = Namespace::new();
-    let place = Place::new(BOTH);
-    let state = place.0.path().join("state");
-    std::fs::create_dir(&state).unwrap();
-    std::fs::write(state.join("flexcp0.json"), "{\"version\": 1,").unwrap();
-    let before = namespace.state();
-    let mut daemon = namespace.run(&place);
-    daemon.says("ready");
-    let log = place.said(daemon.log().as_bytes());
-    let warns =
-        |line: &&str| line.contains(" WARN ") && line.contains("journal: state/flexcp0.json");
-    assert!(log.lines().any(|line| warns(&line)), "{log}");
-    daemon.signal(rustix::process::Signal::TERM);
-    assert_eq!(daemon.ends(), Some(0), "{}", daemon.log());
-    namespace.is_as(&before);
-    assert!(state.join("flexcp0.json.bad").exists());
-}
-
-#[test]
 fn offload_by_clsact_is_named_and_taken_back() {
     let namespace = Namespace::new();
     let place = Place::new(&format!("[offload]\nattach = 'clsact'\n{BOTH}"));
@@ -703,47 +636,6 @@ fn address_already_in_use() {
 }
 
 #[test]
-fn control_socket_survives_a_lack_of_descriptors() {
-    let namespace = Namespace::new();
-    let place = Place::new(TRANSPARENT);
-    let mut daemon = namespace.run(&place);
-    daemon.says("ready");
-    let pid = daemon.child.id();
-    let limit = |files: usize| {
-        let limit = [format!("--pid={pid}"), format!("--nofile={files}")];
-        assert!(
-            Command::new("prlimit")
-                .args(limit)
-                .status()
-                .unwrap()
-                .success()
-        );
-    };
-    let open = std::fs::read_dir(format!("/proc/{pid}/fd"))
-        .unwrap()
-        .count();
-    limit(open + 2);
-    let connect = |_| std::os::unix::net::UnixStream::connect(place.socket()).unwrap();
-    let clients: Vec<_> = (0..5).map(connect).collect();
-    daemon
-        .says("control: can't take a request now: Too many open files (os error 24); tries again");
-    drop(clients);
-    let show = || {
-        let mut show = flexcp();
-        show.args(["show", "stats", "--socket"]).arg(place.socket());
-        show.output().unwrap()
-    };
-    let output = show();
-    assert_eq!(output.status.code(), Some(0), "{output:?}");
-    assert_eq!(
-        daemon.log().matches("can't take a request").count(),
-        1,
-        "{}",
-        daemon.log()
-    );
-}
-
-#[test]
 fn second_daemon_with_the_same_socket_or_device() {
     let namespace = Namespace::new();
     let place = Place::new(BOTH);
@@ -797,102 +689,6 @@ fn device_driver_that_is_not_there() {
     assert_eq!(output.status.code(), Some(1));
     namespace.is_as(&before);
     assert!(!place.socket().exists());
-}
-
-/// Runs flexcp with `arguments` in a mount namespace of its own, after `script`.
-fn output_after(namespace: &Namespace, place: &Place, script: &str, arguments: &str) -> Output {
-    let script = format!("{script} && exec \"$0\" {arguments} --config \"$1\"");
-    let mut command = namespace.command("unshare");
-    command
-        .args(["--mount", "sh", "-c", &script, env!("CARGO_BIN_EXE_flexcp")])
-        .arg(place.config());
-    command.output().unwrap()
-}
-
-#[test]
-fn device_driver_that_may_not_be_opened() {
-    let namespace = Namespace::new();
-    let place = Place::new(BOTH);
-    let before = namespace.state();
-    // The unit's device cgroup, or a container, does the same: no capability opens it.
-    let script = "mount -t tmpfs -o nodev none /dev/net && mknod /dev/net/tun c 10 200";
-    let output = output_after(&namespace, &place, script, "run");
-    let said = place.said(&output.stderr);
-    assert_eq!(
-        said.lines().last().unwrap(),
-        "flexcp: cannot open /dev/net/tun: Permission denied (os error 13); let the user that runs flexcp read and \
-         write it (chmod 0666 /dev/net/tun), and its service or container use it (DeviceAllow=/dev/net/tun rw, \
-         --device /dev/net/tun)"
-    );
-    assert_eq!(output.status.code(), Some(1));
-    namespace.is_as(&before);
-}
-
-/// What the kernel says stands once in a message.
-#[test]
-fn sysctls_that_are_read_only() {
-    let namespace = Namespace::new();
-    let place = Place::new(TRANSPARENT);
-    let before = namespace.state();
-    let script = "mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys";
-    let output = output_after(&namespace, &place, script, "run");
-    let said = place.said(&output.stderr);
-    assert_eq!(
-        said.lines().last().unwrap(),
-        "flexcp: cannot set the sysctl net/ipv4/ip_forward to 1: Read-only file system (os error 30): set it from \
-         outside of this container, or mount /proc/sys writable"
-    );
-    namespace.is_as(&before);
-}
-
-#[test]
-fn live_check_finds_a_device_and_a_directory_that_can_not_be_had() {
-    let namespace = Namespace::new();
-    let place = Place::new(&format!("[device]\nname = 'eth0'\n{TRANSPARENT}"));
-    let state = place.0.path().join("state");
-    std::fs::create_dir(&state).unwrap();
-    let script = format!("mount -t tmpfs -o ro none {}", state.display());
-    for command in ["check --live", "run"] {
-        let output = output_after(&namespace, &place, &script, command);
-        assert_eq!(output.status.code(), Some(1));
-        let said = place.said(&output.stderr);
-        for line in [
-            "flexcp.toml:3:13: error: `state_dir`: no files can be made in ",
-            "state: Read-only file system (os error 30); write another directory, like \"/run/flexcp\"\n",
-            "flexcp.toml:5:8: error: there is an interface `eth0` already, which is not FlexCP's; ",
-        ] {
-            assert!(said.contains(line), "no {line:?} in {said}");
-        }
-    }
-    assert!(namespace.sh("ip link show eth0").status.success());
-}
-
-#[test]
-fn removed_state_directory_is_no_stopped_daemon() {
-    let namespace = Namespace::new();
-    let place = Place::new(BOTH);
-    let state = place.0.path().join("state");
-    let before = namespace.state();
-    let mut daemon = namespace.run(&place);
-    daemon.says("ready");
-    std::fs::remove_dir_all(&state).unwrap();
-    std::fs::remove_file(place.socket()).unwrap();
-    let mut show = namespace.command(env!("CARGO_BIN_EXE_flexcp"));
-    show.args(["show", "stats", "--config"]).arg(place.config());
-    assert_eq!(
-        place.said(&show.output().unwrap().stderr),
-        "flexcp: flexcp is running here with the device flexcp0, but nobody listens on the control socket \
-         flexcp.sock: name the one it has with --socket or --config, or restart it if that file was removed\n"
-    );
-    // While it is running its device is its own.
-    let mut check = namespace.command(env!("CARGO_BIN_EXE_flexcp"));
-    check
-        .args(["check", "--live", "--config"])
-        .arg(place.config());
-    assert_eq!(check.output().unwrap().status.code(), Some(0));
-    daemon.signal(rustix::process::Signal::TERM);
-    assert_eq!(daemon.ends(), Some(0), "{}", daemon.log());
-    namespace.is_as(&before);
 }
 
 #[test]
