@@ -5,12 +5,14 @@ use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use flexcp::config::live::{self, ThisHost};
+use flexcp::config::plan;
 use flexcp::control::{self, Action};
 use flexcp::offload::{self, Tried};
 use flexcp::{config, run, show};
+use flexcp_io::{JournalError, KernelError, KernelTables};
 use tracing::level_filters::LevelFilter;
 
 /// A splitless proxy between MPTCP clients and TCP servers
@@ -43,6 +45,12 @@ enum Command {
         /// Print all that the kernel's verifier says about programs that it refuses
         #[arg(long, requires = "live")]
         verifier_log: bool,
+    },
+    /// Take back what a FlexCP that crashed has left in the kernel; the next start does so, too
+    Clean {
+        /// The configuration file that it ran with; without one, the defaults
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
     },
     /// Show what a running FlexCP does
     Show {
@@ -95,10 +103,12 @@ fn main() -> ExitCode {
             live,
             verifier_log,
         } => check(&config, live, verifier_log),
+        Command::Clean { config } => clean(config.as_deref()),
         Command::Show { what } => show(&what),
     };
     result.unwrap_or_else(|error| {
-        eprintln!("flexcp: {error:#}");
+        // Each error says what is behind it itself.
+        eprintln!("flexcp: {error}");
         ExitCode::FAILURE
     })
 }
@@ -144,11 +154,42 @@ fn check(path: &Path, live: bool, verifier_log: bool) -> Result<ExitCode> {
     print(&text)
 }
 
+fn clean(path: Option<&Path>) -> Result<ExitCode> {
+    let (config, found) = match path {
+        Some(path) => config::load(path)?,
+        None => config::parse("", ""),
+    };
+    let config = config.context("the configuration is not TOML; see: flexcp check")?;
+    let (journal, table) = (plan::journal(&config), plan::table(&config));
+    // A service that has become wrong since is no reason to leave anything.
+    if path.is_some() && found.has_errors() {
+        eprintln!(
+            "flexcp: {} has errors; what it says of table {table} and the journal {} is used all the same",
+            found.file(),
+            journal.display()
+        );
+    }
+    let mut lines = String::new();
+    let mut report = |line: &str| lines += &format!("{line}\n");
+    let done = KernelTables::clean_up(&journal, table, &mut report);
+    if done.is_ok() && lines.is_empty() {
+        lines += "nothing to clean\n";
+    }
+    let printed = print(&lines);
+    match done {
+        Err(KernelError::Journal(JournalError::Busy { path, owner })) => anyhow::bail!(
+            "flexcp is running{owner} and holds {}; stop it, and it takes back everything itself",
+            path.display()
+        ),
+        done => done.map_err(Into::into).and(printed),
+    }
+}
+
 fn show(what: &What) -> Result<ExitCode> {
     let (What::Connections(args) | What::Stats(args)) = what;
     let socket = match (&args.socket, &args.config) {
         (Some(socket), _) => socket.clone(),
-        (None, Some(config)) => control_socket(config)?,
+        (None, Some(config)) => usable(config)?.control.socket.value,
         (None, None) => config::file::SOCKET.into(),
     };
     let action = match what {
@@ -164,10 +205,10 @@ fn show(what: &What) -> Result<ExitCode> {
     print(&text)
 }
 
-fn control_socket(path: &Path) -> Result<PathBuf> {
+fn usable(path: &Path) -> Result<config::Config> {
     let (config, found) = config::load(path)?;
     match config.filter(|_| !found.has_errors()) {
-        Some(config) => Ok(config.control.socket.value),
+        Some(config) => Ok(config),
         None => anyhow::bail!(
             "{path} has errors; see: flexcp check --config {path}",
             path = path.display()

@@ -66,7 +66,11 @@ pub fn run(path: &Path) -> Result<(), RunError> {
     if config.device.pin.value {
         workers.iter_mut().for_each(Worker::pin);
     }
-    let mut report = |change: &str| info!("kernel: {change}");
+    // What is not taken back is for somebody to look at.
+    let mut report = |change: &str| match change.starts_with("journal: ") {
+        true => warn!("{change}"),
+        false => info!("kernel: {change}"),
+    };
     let mut kernel = KernelTables::install(&plan::kernel(&config, &sources), &mut report)?;
 
     let left = leftover::read(&config);

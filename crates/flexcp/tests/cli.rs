@@ -1,6 +1,11 @@
 //! The program as its users meet it: exit codes, and what it says. What changes the kernel runs in a
 //! network namespace of its own, and fails where that is not allowed.
 
+#[path = "cli/leftovers.rs"]
+mod leftovers;
+#[path = "cli/refusals.rs"]
+mod refusals;
+
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -83,8 +88,10 @@ fn check_of_a_bad_file_says_all_that_is_wrong_and_fails() {
     assert_eq!(
         place.said(&output.stderr),
         "flexcp.toml:5:9: error: routing table 254 belongs to the kernel; use another, like 7300\n\
+         flexcp.toml:6:1: error: a transparent service has no `destinations`; list the servers' prefixes, or \
+         [\"0.0.0.0/0\", \"::/0\"] for all servers\n\
          flexcp.toml:8:8: error: there is no mode \"tranparent\"; did you mean \"transparent\"?\n\
-         flexcp: flexcp.toml: 2 errors\n"
+         flexcp: flexcp.toml: 3 errors\n"
     );
     assert_eq!(place.said(&output.stdout), "");
     assert_eq!(output.status.code(), Some(1));

@@ -42,8 +42,8 @@ use std::path::{Path, PathBuf};
 use flexcp_translator::Prefix;
 use netlink_packet_route::AddressFamily;
 
-pub(crate) use self::address::interface_index;
 pub use self::address::{ethernet_interfaces, interface_exists, local_addresses, route_source};
+pub(crate) use self::address::{interface_index, is_interface_name};
 use self::filter::Filter;
 pub use self::journal::JournalError;
 use self::journal::{Journal, Record};
@@ -128,7 +128,7 @@ impl KernelTables {
     /// taken back.
     pub fn install(plan: &Plan, report: &mut dyn FnMut(&str)) -> Result<Self, KernelError> {
         let index = check(plan)?;
-        let (mut journal, left) = Journal::claim(&plan.journal)?;
+        let (mut journal, left) = Journal::claim(&plan.journal, report)?;
         let mut netlink = Netlink::open()?;
         rules::refuse_other_instance(&mut netlink, &plan.device)?;
         take_back_leftover(&mut netlink, &mut journal, left, report)?;
@@ -205,15 +205,28 @@ impl KernelTables {
         self.take_back(report)
     }
 
-    /// Takes back what a crashed run left, if anything; [`KernelTables::install`] does it too.
+    /// Takes back what a crashed run left, if anything, also its routes in `table`; each change is told to `report` in
+    /// one line. [`KernelTables::install`] does it too.
     ///
     /// # Errors
     /// Says which step failed and what to do about it; in particular when the run is still alive.
-    pub fn clean_up(journal: &Path, report: &mut dyn FnMut(&str)) -> Result<(), KernelError> {
-        let (mut journal, left) = Journal::claim(journal)?;
+    pub fn clean_up(
+        journal: &Path,
+        table: u32,
+        report: &mut dyn FnMut(&str),
+    ) -> Result<(), KernelError> {
         let mut netlink = Netlink::open()?;
+        // No directory is made just to find nothing in it.
+        let there = journal.parent().is_none_or(Path::is_dir);
+        let claimed = there.then(|| Journal::claim(journal, report)).transpose()?;
         rules::refuse_other_instance(&mut netlink, "")?;
-        take_back_leftover(&mut netlink, &mut journal, left, report)
+        match claimed {
+            Some((mut journal, left)) => {
+                take_back_leftover(&mut netlink, &mut journal, left, report)?;
+            }
+            None => rules::remove(&mut netlink, report)?,
+        }
+        route::remove_ours(&mut netlink, table, report)
     }
 
     fn take_back(&mut self, report: &mut dyn FnMut(&str)) -> Result<(), KernelError> {
@@ -231,6 +244,12 @@ impl KernelTables {
         let link = link::take_down(&mut self.netlink, self.index);
         rules.and(routes).and(sysctls).and(link)
     }
+}
+
+/// The TUN device of the FlexCP that diverts packets in this network namespace, if one does and the kernel tells.
+#[must_use]
+pub fn diverting_device() -> Option<String> {
+    rules::live_device(&mut Netlink::open().ok()?).ok()?
 }
 
 impl Drop for KernelTables {

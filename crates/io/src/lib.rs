@@ -30,8 +30,8 @@ pub use batch::SendBatch;
 pub use event::{Ready, Waker, monotonic_micros, random_bytes, wait};
 pub use kernel::{
     Diversion, Family, JournalError, KernelError, KernelTables, NetlinkError, PROTOCOL, Plan,
-    Protocol, ethernet_interfaces, interface_exists, local_addresses, route_source,
-    tcp_listener_on,
+    Protocol, diverting_device, ethernet_interfaces, interface_exists, local_addresses,
+    route_source, tcp_listener_on,
 };
 pub use memory::give_memory_back;
 pub use offload::{Hook, KernelFastPath, LeftOut, Offload, OffloadError, Reasons, Refusal, Tried};

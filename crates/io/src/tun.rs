@@ -87,14 +87,14 @@ impl Tun {
             .open(CLONE_DEVICE)
             .map_err(|source| match source.kind() {
                 io::ErrorKind::NotFound => TunError::NoDriver,
-                io::ErrorKind::PermissionDenied => TunError::NoPermission { what: CLONE_DEVICE },
+                io::ErrorKind::PermissionDenied => TunError::DriverClosed { source },
                 _ => TunError::OpenDriver { source },
             })?;
         attach(&file, request).map_err(|errno| match errno {
             Errno::BUSY => TunError::NameBusy {
                 name: name.to_owned(),
             },
-            Errno::PERM | Errno::ACCESS => TunError::NoPermission { what: "TUNSETIFF" },
+            Errno::PERM | Errno::ACCESS => TunError::NoPermission,
             _ => TunError::Attach {
                 name: name.to_owned(),
                 source: errno.into(),
@@ -318,10 +318,16 @@ pub enum TunError {
     )]
     NoDriver,
     /// The process may not make network devices.
-    #[error("no permission for {what}: run as root or with the capability CAP_NET_ADMIN")]
-    NoPermission {
-        /// The file or the ioctl that was refused.
-        what: &'static str,
+    #[error("no permission to make a TUN device: run as root or with the capability CAP_NET_ADMIN")]
+    NoPermission,
+    /// The process may not open the driver's file: its mode, or a device cgroup, is in the way. No capability helps.
+    #[error(
+        "cannot open {CLONE_DEVICE}: {source}; let the user that runs flexcp read and write it (chmod 0666 \
+         {CLONE_DEVICE}), and its service or container use it (DeviceAllow={CLONE_DEVICE} rw, --device {CLONE_DEVICE})"
+    )]
+    DriverClosed {
+        /// What the kernel says.
+        source: io::Error,
     },
     /// The driver's file does not open.
     #[error("cannot open {CLONE_DEVICE}: {source}")]
@@ -331,8 +337,7 @@ pub enum TunError {
     },
     /// An interface of that name exists.
     #[error(
-        "there is an interface {name} already: if no other FlexCP is running, delete it \
-         (ip link delete {name}) or configure another name"
+        "there is an interface {name} already: if it is another FlexCP's, stop that; otherwise configure another name"
     )]
     NameBusy {
         /// The name.
@@ -382,14 +387,8 @@ struct InterfaceRequest {
 
 impl InterfaceRequest {
     fn new(name: &str) -> Result<Self, TunError> {
-        // The kernel's dev_valid_name(), and '%', by which it would choose a number itself.
-        let forbidden = |byte: u8| byte.is_ascii_whitespace() || b"/:%\0".contains(&byte);
-        if name.is_empty()
-            || name.len() >= libc::IFNAMSIZ
-            || name == "."
-            || name == ".."
-            || name.bytes().any(forbidden)
-        {
+        // By '%' the kernel would choose a number itself.
+        if !crate::kernel::is_interface_name(name) || name.contains('%') {
             return Err(TunError::Name {
                 name: name.to_owned(),
             });

@@ -354,7 +354,9 @@ fn service(value: &Spanned<DeValue<'_>>, out: &mut Diagnostics) -> Option<Servic
         );
         return None;
     };
-    let mode = mode(entries, at, out)?;
+    let Some(mode) = mode(entries, at, out).or_else(|| likely_mode(entries)) else {
+        return without_mode(entries, at, out);
+    };
     let known: Vec<_> = COMMON.iter().chain(keys(mode)).copied().collect();
     let other = if mode == TRANSPARENT {
         REVERSE
@@ -425,6 +427,25 @@ fn mode(entries: &DeTable<'_>, at: usize, out: &mut Diagnostics) -> Option<&'sta
         out.error(at, format!("there is no mode \"{word}\"; {hint}"));
     }
     mode
+}
+
+/// The mode that was meant, as far as its name or the other keys tell: what they say is looked at, too.
+fn likely_mode(entries: &DeTable<'_>) -> Option<&'static str> {
+    let word = entries
+        .get("mode")
+        .and_then(|value| value.get_ref().as_str());
+    let meant = word.and_then(|word| read::similar(word, &[TRANSPARENT, REVERSE]));
+    let has = |mode: &&str| keys(mode).iter().any(|key| entries.contains_key(*key));
+    meant.or_else(|| [REVERSE, TRANSPARENT].into_iter().find(has))
+}
+
+/// Looks at what every service has.
+fn without_mode(entries: &DeTable<'_>, at: usize, out: &mut Diagnostics) -> Option<Service> {
+    let section = Reader::new(entries, ("a service", at), COMMON, &[], out);
+    section.required::<String>("name", "write name = \"web\"", out);
+    section.list::<Interface>("interfaces", out);
+    section.list::<Announce>("announce", out);
+    None
 }
 
 fn transparent(section: &Reader<'_, '_>, out: &mut Diagnostics) -> Mode {

@@ -1,7 +1,9 @@
 //! What the file says must fit the host: interfaces, addresses, ports, routes.
 
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
+use std::path::Path;
 
 use super::file::{Config, Mode, Service};
 use super::overlap::intersect;
@@ -12,6 +14,10 @@ use super::value::ShowPorts;
 pub trait Host {
     /// Whether there is a network device of that name.
     fn interface_exists(&self, name: &str) -> bool;
+    /// The TUN device of a FlexCP that is running here.
+    fn diverting_device(&self) -> Option<String>;
+    /// Why this process can't make files in `directory`, which is made if it is missing.
+    fn refuses_files(&self, directory: &Path) -> Option<io::Error>;
     /// Interface and address, for each address of the host.
     fn local_addresses(&self) -> Vec<(String, IpAddr)>;
     /// The address that the kernel would use towards `destination`.
@@ -29,6 +35,20 @@ pub struct ThisHost;
 impl Host for ThisHost {
     fn interface_exists(&self, name: &str) -> bool {
         flexcp_io::interface_exists(name)
+    }
+
+    fn diverting_device(&self) -> Option<String> {
+        flexcp_io::diverting_device()
+    }
+
+    fn refuses_files(&self, directory: &Path) -> Option<io::Error> {
+        use rustix::fs::{Access, AtFlags, CWD, accessat};
+
+        let there = directory.ancestors().find(|directory| directory.exists())?;
+        // The directory itself, then an entry in it: what is no directory is found so.
+        let rights = Access::WRITE_OK | Access::EXEC_OK;
+        let allowed = accessat(CWD, there.join("."), rights, AtFlags::EACCESS);
+        allowed.err().map(Into::into)
     }
 
     fn local_addresses(&self) -> Vec<(String, IpAddr)> {
@@ -53,6 +73,8 @@ impl Host for ThisHost {
 /// Adds everything that does not fit `host` to `out`. Gives for each service the addresses towards
 /// its back ends: none but in reverse mode.
 pub fn check(config: &Config, host: &dyn Host, out: &mut Diagnostics) -> Vec<Vec<IpAddr>> {
+    device(config, host, out);
+    directories(config, host, out);
     let local = host.local_addresses();
     let mut sources = Vec::new();
     for service in &config.services {
@@ -89,6 +111,51 @@ pub fn check(config: &Config, host: &dyn Host, out: &mut Diagnostics) -> Vec<Vec
         sources.push(towards(backends, source, host, &local, out));
     }
     sources
+}
+
+/// The device is to be made, and must not be somebody's already. That of a running FlexCP is none of somebody's: whether
+/// there can be a second one is found out when it starts.
+fn device(config: &Config, host: &dyn Host, out: &mut Diagnostics) {
+    let name = &config.device.name;
+    if host.interface_exists(&name.value) && host.diverting_device().as_ref() != Some(&name.value) {
+        out.error(
+            name.at,
+            format!(
+                "there is an interface `{0}` already, which is not FlexCP's; write another `name` in [device], \
+                 for a device that FlexCP makes itself",
+                name.value
+            ),
+        );
+    }
+}
+
+/// Files can be made where they have to be.
+fn directories(config: &Config, host: &dyn Host, out: &mut Diagnostics) {
+    let (state, socket) = (&config.control.state_dir, &config.control.socket);
+    let of_socket = socket.value.parent().unwrap_or_else(|| Path::new("/"));
+    let mut places = vec![("state_dir", state.at, state.value.as_path())];
+    if of_socket != state.value {
+        places.push(("socket", socket.at, of_socket));
+    }
+    for (key, at, directory) in places {
+        let Some(error) = host.refuses_files(directory) else {
+            continue;
+        };
+        let directory = directory.display();
+        if error.kind() == io::ErrorKind::PermissionDenied {
+            let hint = "let the user that runs flexcp write there";
+            out.warning(
+                at,
+                format!("`{key}`: this user can't make files in {directory}: {error}; {hint}"),
+            );
+        } else {
+            let hint = "write another directory, like \"/run/flexcp\"";
+            out.error(
+                at,
+                format!("`{key}`: no files can be made in {directory}: {error}; {hint}"),
+            );
+        }
+    }
 }
 
 fn interfaces(

@@ -92,13 +92,19 @@ pub fn kernel(config: &Config, sources: &[Vec<IpAddr>]) -> Plan {
     Plan {
         device: config.device.name.value.clone(),
         // The check has seen to it.
-        table: u32::try_from(config.device.table.value).unwrap_or(u32::MAX),
+        table: table(config),
         v4: has(Family::V4),
         v6: has(Family::V6),
         reserved_ports: reserved_ports(config),
         journal: journal(config),
         diversions,
     }
+}
+
+/// The routing table that leads to the device.
+#[must_use]
+pub fn table(config: &Config) -> u32 {
+    u32::try_from(config.device.table.value).unwrap_or(u32::MAX)
 }
 
 /// Where the changes are noted, so that they can be taken back after a crash.

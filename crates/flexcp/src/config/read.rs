@@ -199,10 +199,23 @@ fn one<T: FromValue>(key: &str, value: &Value<'_>, out: &mut Diagnostics) -> Opt
     None
 }
 
-fn integer(value: &DeValue<'_>) -> Option<i64> {
+/// `None`: no integer. What does not fit an `i64` fits nothing here, and is named as it stands.
+fn integer(value: &DeValue<'_>) -> Option<Result<i64, String>> {
     let integer = value.as_integer()?;
-    // Too large for i64 is too large for everything here.
-    Some(i64::from_str_radix(integer.as_str(), integer.radix()).unwrap_or(i64::MAX))
+    let (digits, radix) = (integer.as_str(), integer.radix());
+    let prefix = match radix {
+        2 => "0b",
+        8 => "0o",
+        16 => "0x",
+        _ => "",
+    };
+    let size = if digits.starts_with('-') {
+        "small"
+    } else {
+        "large"
+    };
+    let number = i64::from_str_radix(digits, radix);
+    Some(number.map_err(|_| format!("{prefix}{digits} is too {size} a number")))
 }
 
 macro_rules! from_text {
@@ -255,7 +268,7 @@ impl FromValue for i64 {
     const EXAMPLE: &'static str = "a number";
 
     fn from_value(value: &DeValue<'_>) -> Result<Option<Self>, String> {
-        Ok(integer(value))
+        integer(value).transpose()
     }
 }
 
@@ -266,7 +279,7 @@ impl FromValue for Duration {
         if let Some(text) = value.as_str() {
             return value::duration(text).map(Some);
         }
-        let Some(seconds) = integer(value) else {
+        let Some(seconds) = integer(value).transpose()? else {
             return Ok(None);
         };
         let seconds = u64::try_from(seconds)
@@ -282,7 +295,7 @@ impl FromValue for Ports {
         if let Some(text) = value.as_str() {
             return value::ports(text).map(|ports| Some(Self(ports)));
         }
-        let Some(number) = integer(value) else {
+        let Some(number) = integer(value).transpose()? else {
             return Ok(None);
         };
         value::port(number).map(|port| Some(Self(port..=port)))

@@ -1,6 +1,6 @@
 //! The operator's end of the control socket.
 
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -37,7 +37,11 @@ impl Answer {
 pub fn ask(path: &Path, action: Action) -> Result<Answer, ClientError> {
     let socket = UnixStream::connect(path).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-            ClientError::NotRunning { path: path.into() }
+            let path = path.into();
+            match flexcp_io::diverting_device() {
+                Some(device) => ClientError::Unreachable { path, device },
+                None => ClientError::NotRunning { path },
+            }
         }
         _ => ClientError::Connect {
             path: path.into(),
@@ -75,10 +79,15 @@ fn exchange(mut socket: &UnixStream, action: Action) -> io::Result<String> {
     socket.set_write_timeout(Some(PATIENCE))?;
     let mut request = serde_json::to_vec(&action)?;
     request.push(b'\n');
-    socket.write_all(&request)?;
+    let asked = socket.write_all(&request);
     let mut answer = String::new();
-    socket.read_to_string(&mut answer)?;
-    Ok(answer)
+    BufReader::new(socket).read_line(&mut answer)?;
+    // A daemon that has no time for us may say so before it is asked.
+    if answer.is_empty() {
+        asked.and_then(|()| Err(io::ErrorKind::UnexpectedEof.into()))
+    } else {
+        Ok(answer)
+    }
 }
 
 /// No answer.
@@ -108,6 +117,17 @@ pub enum ClientError {
     NotRunning {
         /// The socket.
         path: PathBuf,
+    },
+    /// Nobody listens, and yet one is running.
+    #[error(
+        "flexcp is running here with the device {device}, but nobody listens on the control socket {path}: name the \
+         one it has with --socket or --config, or restart it if that file was removed", path = path.display()
+    )]
+    Unreachable {
+        /// The socket.
+        path: PathBuf,
+        /// The running FlexCP's device.
+        device: String,
     },
     /// The daemon can't carry it out.
     #[error("flexcp refuses: {0}")]

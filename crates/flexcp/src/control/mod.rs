@@ -2,10 +2,11 @@
 //! Unix stream socket that only the daemon's own user may open.
 //!
 //! What can be asked is [`Action`], what is answered is in [`view`]. The server never runs on a
-//! worker: it asks the workers by message and puts their answers together.
+//! worker: it asks the workers by message and puts their answers together, for each client on a thread of its own.
 
 mod action;
 mod client;
+mod exchange;
 mod server;
 #[cfg(test)]
 mod tests;

@@ -1,19 +1,24 @@
 //! The daemon's end of the control socket.
 
 use std::collections::BTreeMap;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::{self, Scope};
+use std::time::{Duration, Instant};
 
 use flexcp_translator::Causes;
 use rustix::fs::Mode;
+use serde::Serialize;
 use tracing::{debug, warn};
 
-use super::action::{Action, Refusal, VERSION};
+use super::action::{Action, VERSION};
+use super::exchange;
 use super::view::{Connections, Numbers, Stats};
 use crate::offload::Said;
-use crate::worker::{Gone, Unaccounted, WorkerHandle};
+use crate::worker::{Unaccounted, WorkerHandle};
 
 /// The bound control socket.
 #[derive(Debug)]
@@ -64,22 +69,107 @@ impl Control {
         Ok((Self { listener }, SocketFile(path.into())))
     }
 
-    /// Answers requests for as long as the process lives, or until `accept` fails.
+    /// Answers requests for as long as the process lives, a bounded number of clients at a time. Nothing that a client
+    /// does or omits delays another, and no error of `accept` is the end.
     pub fn serve(self, workers: &[WorkerHandle], offload: &Said, services: &[Named]) {
-        for client in self.listener.incoming() {
-            match client {
-                Ok(client) => {
-                    if let Err(error) = answer(&client, workers, offload, services) {
-                        debug!("control: {error}");
+        let daemon = Daemon {
+            workers,
+            offload,
+            services,
+            clients: AtomicUsize::new(0),
+            listing: AtomicBool::new(false),
+        };
+        thread::scope(|scope| {
+            let mut said: Option<Instant> = None;
+            loop {
+                match self.listener.accept() {
+                    Ok((client, _)) => daemon.admit(scope, client),
+                    // A client waits in the backlog until there is, say, a file descriptor for it.
+                    Err(error) => {
+                        if said.is_none_or(|said| said.elapsed() > SILENCE) {
+                            warn!("control: can't take a request now: {error}; tries again");
+                            said = Some(Instant::now());
+                        }
+                        thread::sleep(PAUSE);
                     }
                 }
-                Err(error) => {
-                    warn!("the control socket takes no more requests: {error}");
-                    return;
-                }
             }
+        });
+    }
+}
+
+/// What clients are answered from.
+struct Daemon<'a> {
+    workers: &'a [WorkerHandle],
+    offload: &'a Said,
+    services: &'a [Named],
+    /// That are being served.
+    clients: AtomicUsize,
+    /// Whether one of them is being told the connections, which may be many.
+    listing: AtomicBool,
+}
+
+impl Daemon<'_> {
+    /// Serves `client` on a thread of its own, or tells it that there are too many.
+    fn admit<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>, client: UnixStream) {
+        let client = Arc::new(client);
+        // This thread alone adds.
+        let among_them = self.clients.fetch_add(1, Ordering::Relaxed) < CLIENTS;
+        let served = Arc::clone(&client);
+        let thread = thread::Builder::new()
+            .name("control".into())
+            .stack_size(STACK);
+        let spawned = among_them.then(|| {
+            thread.spawn_scoped(scope, move || {
+                if let Err(error) = self.serve(&served) {
+                    debug!("control: {error}");
+                }
+                self.clients.fetch_sub(1, Ordering::Relaxed);
+            })
+        });
+        let refusal = match spawned {
+            Some(Ok(_)) => return,
+            Some(Err(error)) => format!("no thread to answer on: {error}; ask again later"),
+            None => format!("{CLIENTS} clients are being served already; ask again later"),
+        };
+        self.clients.fetch_sub(1, Ordering::Relaxed);
+        if let Err(error) = exchange::refuse(&client, &refusal) {
+            debug!("control: {error}");
         }
     }
+
+    fn serve(&self, client: &UnixStream) -> io::Result<()> {
+        let answer = match exchange::request(client, PATIENCE)? {
+            Ok(Action::Stats) => stats(self.workers, self.offload).and_then(json),
+            Ok(Action::Connections) if self.has_turn() => {
+                let list = connections(self.workers, self.services).and_then(json);
+                let told = exchange::answer(client, list, TELLING);
+                self.listing.store(false, Ordering::Relaxed);
+                return told;
+            }
+            Ok(Action::Connections) => {
+                Err("another client is still being told the connections; ask again later".into())
+            }
+            Err(error) => Err(error),
+        };
+        exchange::answer(client, answer, PATIENCE)
+    }
+
+    /// Waits for a while until no other client is being told the connections: a million of them take a gigabyte.
+    fn has_turn(&self) -> bool {
+        let end = Instant::now() + TURN;
+        while self.listing.swap(true, Ordering::Relaxed) {
+            if Instant::now() > end {
+                return false;
+            }
+            thread::sleep(PAUSE);
+        }
+        true
+    }
+}
+
+fn json(answer: impl Serialize) -> Result<Vec<u8>, String> {
+    serde_json::to_vec(&answer).map_err(|error| error.to_string())
 }
 
 /// Removes the socket's file when dropped.
@@ -93,57 +183,12 @@ impl Drop for SocketFile {
     }
 }
 
-/// Reads one request and writes one answer.
-fn answer(
-    client: &UnixStream,
-    workers: &[WorkerHandle],
-    offload: &Said,
-    services: &[Named],
-) -> io::Result<()> {
-    client.set_read_timeout(Some(PATIENCE))?;
-    client.set_write_timeout(Some(PATIENCE))?;
-    let mut line = Vec::new();
-    BufReader::new(client)
-        .take(REQUEST_MAX)
-        .read_until(b'\n', &mut line)?;
-    let answer = match serde_json::from_slice(&line) {
-        Ok(action) => carry_out(action, workers, offload, services),
-        Err(error) => Err(format!("not a request: {error}")),
-    };
-    let mut answer = match answer {
-        Ok(answer) => answer,
-        Err(error) => serde_json::to_vec(&Refusal {
-            version: VERSION,
-            error,
-        })?,
-    };
-    answer.push(b'\n');
-    (&*client).write_all(&answer)
-}
-
-fn carry_out(
-    action: Action,
-    workers: &[WorkerHandle],
-    offload: &Said,
-    services: &[Named],
-) -> Result<Vec<u8>, String> {
-    let answer = match action {
-        Action::Stats => stats(workers, offload)
-            .map_err(|error| error.to_string())
-            .map(|stats| serde_json::to_vec(&stats)),
-        Action::Connections => connections(workers, services)
-            .map_err(|error| error.to_string())
-            .map(|connections| serde_json::to_vec(&connections)),
-    };
-    answer?.map_err(|error| error.to_string())
-}
-
-fn stats(workers: &[WorkerHandle], said: &Said) -> Result<Stats, Gone> {
+fn stats(workers: &[WorkerHandle], said: &Said) -> Result<Stats, String> {
     let [mut counters, mut drops, mut carrier, mut offload] = [const { Numbers(Vec::new()) }; 4];
     let [mut unaccounted, mut gauges] = [const { Numbers(Vec::new()) }; 2];
     let mut causes = BTreeMap::new();
     for worker in workers {
-        let snapshot = worker.stats()?;
+        let snapshot = worker.stats().map_err(|gone| gone.to_string())?;
         counters.add(snapshot.counters.iter());
         drops.add(snapshot.drops.iter());
         add_causes(&mut causes, &snapshot.counters.causes);
@@ -188,10 +233,10 @@ fn add_causes(groups: &mut BTreeMap<String, Numbers>, causes: &Causes) {
     }
 }
 
-fn connections(workers: &[WorkerHandle], services: &[Named]) -> Result<Connections, Gone> {
+fn connections(workers: &[WorkerHandle], services: &[Named]) -> Result<Connections, String> {
     let mut views = Vec::new();
     for worker in workers {
-        views.extend(worker.connections()?);
+        views.extend(worker.connections().map_err(|gone| gone.to_string())?);
     }
     Ok(Connections::new(views, services))
 }
@@ -251,11 +296,26 @@ pub enum BindError {
     },
 }
 
-/// How long a client may take to ask or to read its answer; others wait for it meanwhile.
+/// Clients that are served at a time.
+const CLIENTS: usize = 64;
+
+/// How long a client may take to ask, and to take a short answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Requests that may wait for their turn.
-const BACKLOG: i32 = 16;
+/// How long a client may take to take the connections.
+const TELLING: Duration = Duration::from_secs(20);
 
-/// Requests are short.
-const REQUEST_MAX: u64 = 4096;
+/// How long it waits for its turn.
+const TURN: Duration = Duration::from_secs(5);
+
+/// Between two tries.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Between two lines of the log about the same.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// Of a thread that serves a client, in bytes.
+const STACK: usize = 256 << 10;
+
+/// Requests that may wait for their turn.
+const BACKLOG: i32 = 128;

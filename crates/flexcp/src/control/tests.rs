@@ -6,7 +6,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use flexcp_io::Waker;
 use flexcp_translator::{ConnectionState, ConnectionView, Counters, Drops, Gauges, SubflowView};
@@ -221,6 +221,90 @@ fn request_that_is_none_is_refused() {
     );
     // The next one is served all the same.
     ask(&served.path(), Action::Stats).unwrap();
+}
+
+/// A client that has nothing to say.
+fn idle(path: &Path) -> UnixStream {
+    UnixStream::connect(path).unwrap()
+}
+
+#[test]
+fn idle_clients_delay_nobody() {
+    let served = Served::by(vec![played()]);
+    let _idle: Vec<_> = (0..17).map(|_| idle(&served.path())).collect();
+    let began = Instant::now();
+    ask(&served.path(), Action::Stats).unwrap();
+    ask(&served.path(), Action::Connections).unwrap();
+    assert!(
+        began.elapsed() < Duration::from_millis(500),
+        "{:?}",
+        began.elapsed()
+    );
+}
+
+#[test]
+fn client_that_dribbles_is_cut_off_in_time() {
+    let served = Served::by(vec![played()]);
+    let mut client = idle(&served.path());
+    let began = Instant::now();
+    // Each byte alone comes soon.
+    let cut = loop {
+        if client.write_all(b" ").is_err() {
+            break began.elapsed();
+        }
+        assert!(began.elapsed() < Duration::from_secs(10), "never cut off");
+        thread::sleep(Duration::from_millis(20));
+    };
+    assert!(
+        cut > Duration::from_millis(1900) && cut < Duration::from_secs(4),
+        "{cut:?}"
+    );
+}
+
+#[test]
+fn client_that_does_not_read_is_cut_off_and_the_next_is_answered() {
+    let (handle, requests) = WorkerHandle::new(Arc::new(Waker::new().unwrap()));
+    thread::spawn(move || {
+        for request in requests {
+            if let Request::Connections(answer) = request {
+                answer.send(vec![connection(); 10_000]).unwrap();
+            }
+        }
+    });
+    let served = Served::by(vec![handle]);
+    let mut deaf = idle(&served.path());
+    deaf.write_all(b"{\"command\":\"connections\"}\n").unwrap();
+    // Its answer is on its way: no other is made beside it.
+    deaf.set_read_timeout(Some(Duration::from_secs(10)))
+        .unwrap();
+    deaf.read_exact(&mut [0]).unwrap();
+    let error = ask(&served.path(), Action::Connections).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "flexcp refuses: another client is still being told the connections; ask again later"
+    );
+    drop(deaf);
+    let all = ask(&served.path(), Action::Connections).unwrap();
+    assert_eq!(
+        all.read::<view::Connections>().unwrap().connections.len(),
+        10_000
+    );
+}
+
+#[test]
+fn clients_beyond_the_bound_are_refused() {
+    let served = Served::by(vec![played()]);
+    let idle: Vec<_> = (0..64).map(|_| idle(&served.path())).collect();
+    let error = ask(&served.path(), Action::Stats).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "flexcp refuses: 64 clients are being served already; ask again later"
+    );
+    drop(idle);
+    let began = Instant::now();
+    while ask(&served.path(), Action::Stats).is_err() {
+        assert!(began.elapsed() < Duration::from_secs(5));
+    }
 }
 
 #[test]

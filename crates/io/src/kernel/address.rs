@@ -16,6 +16,12 @@ pub fn interface_exists(name: &str) -> bool {
     interface_index(name).is_some()
 }
 
+/// Whether an interface can have this name (the kernel's `dev_valid_name`).
+pub(crate) fn is_interface_name(name: &str) -> bool {
+    let forbidden = |byte: u8| byte.is_ascii_whitespace() || b"\x0b/:\0".contains(&byte);
+    !matches!(name, "" | "." | "..") && name.len() < libc::IFNAMSIZ && !name.bytes().any(forbidden)
+}
+
 pub(crate) fn interface_index(name: &str) -> Option<u32> {
     netdevice::name_to_index(any_socket()?, name).ok()
 }

@@ -14,6 +14,7 @@ use netlink_packet_route::tc::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::address::is_interface_name;
 use super::netlink::{Netlink, NetlinkError};
 use super::{KernelError, PROTOCOL};
 
@@ -29,6 +30,11 @@ pub(crate) struct Filter {
 }
 
 impl Filter {
+    /// Whether FlexCP can have noted it.
+    pub(crate) fn is_plausible(&self) -> bool {
+        is_interface_name(&self.interface) && i32::try_from(self.index).is_ok_and(|index| index > 0)
+    }
+
     /// Makes the qdisc, if there is none. Whether it was made.
     pub(crate) fn make_qdisc(&self) -> Result<bool, KernelError> {
         let mut message = self.message(TcHandle::CLSACT);

@@ -59,6 +59,26 @@ pub(crate) fn add_default(
 
 /// Removes the table's routes through the device, of both families.
 pub(crate) fn remove(netlink: &mut Netlink, table: u32, index: u32) -> Result<(), KernelError> {
+    let through = |route: &RouteMessage| route.attributes.contains(&RouteAttribute::Oif(index));
+    remove_those(netlink, table, &through, &mut |_| {})
+}
+
+/// Removes the table's routes that are FlexCP's by their protocol, whatever they lead to.
+pub(crate) fn remove_ours(
+    netlink: &mut Netlink,
+    table: u32,
+    report: &mut dyn FnMut(&str),
+) -> Result<(), KernelError> {
+    let ours = |route: &RouteMessage| route.header.protocol == RouteProtocol::from(PROTOCOL);
+    remove_those(netlink, table, &ours, report)
+}
+
+fn remove_those(
+    netlink: &mut Netlink,
+    table: u32,
+    which: &dyn Fn(&RouteMessage) -> bool,
+    report: &mut dyn FnMut(&str),
+) -> Result<(), KernelError> {
     for family in Family::BOTH {
         let failed = |source| KernelError::Route {
             action: "remove",
@@ -67,13 +87,16 @@ pub(crate) fn remove(netlink: &mut Netlink, table: u32, index: u32) -> Result<()
             source,
         };
         for route in dump(netlink, family, table).map_err(failed)? {
-            if !route.attributes.contains(&RouteAttribute::Oif(index)) {
+            if !which(&route) {
                 continue;
             }
             match netlink.change(RouteNetlinkMessage::DelRoute(route), 0) {
                 // The device went down or away in the meantime.
                 Err(error) if error.refusal() == Some(libc::ESRCH) => {}
-                done => done.map_err(failed)?,
+                done => {
+                    done.map_err(failed)?;
+                    report(&format!("route: {family} of table {table} removed"));
+                }
             }
         }
     }

@@ -51,24 +51,25 @@ pub(crate) fn refuse_other_instance(
     netlink: &mut Netlink,
     device: &str,
 ) -> Result<(), KernelError> {
+    match live_device(netlink)? {
+        Some(other) if other != device => Err(KernelError::OtherInstance { device: other }),
+        _ => Ok(()),
+    }
+}
+
+/// The device of the FlexCP that is alive here: its rules are there, and its device.
+pub(crate) fn live_device(netlink: &mut Netlink) -> Result<Option<String>, KernelError> {
     for family in Family::BOTH {
         for rule in dump(netlink, family)? {
-            let Some(interface) = interface(&rule) else {
-                continue;
-            };
-            if is_ours(&rule)
+            let live = is_ours(&rule)
                 && rule.header.action == RuleAction::Goto
-                && !rule.header.flags.contains(RuleFlags::IifDetached)
-                && interface != LOOPBACK
-                && interface != device
-            {
-                return Err(KernelError::OtherInstance {
-                    device: interface.to_owned(),
-                });
+                && !rule.header.flags.contains(RuleFlags::IifDetached);
+            if let Some(interface) = interface(&rule).filter(|name| live && *name != LOOPBACK) {
+                return Ok(Some(interface.to_owned()));
             }
         }
     }
-    Ok(())
+    Ok(None)
 }
 
 /// What to install, after a look at what is there.

@@ -11,6 +11,7 @@ use std::{fs, io};
 
 use serde::{Deserialize, Serialize};
 
+use super::address::is_interface_name;
 use super::{KernelError, Plan};
 
 /// One switch to set.
@@ -20,6 +21,28 @@ pub(crate) struct Change {
     pub(crate) key: String,
     pub(crate) before: String,
     pub(crate) after: String,
+}
+
+impl Change {
+    /// Whether FlexCP can have made it: its key is one that the planner sets, and its values are of the kind that the
+    /// kernel gives and takes there.
+    pub(crate) fn is_plausible(&self) -> bool {
+        let values = [&self.before, &self.after];
+        let numbers = || values.iter().all(|value| value.parse::<i32>().is_ok());
+        match self.key.split('/').collect::<Vec<_>>()[..] {
+            ["net", "ipv4", "ip_forward"]
+            | ["net", "ipv4", "conf", "all", "accept_redirects"]
+            | ["net", "ipv6", "conf", "all", "forwarding"] => numbers(),
+            ["net", "ipv4", "conf", interface, "forwarding" | "rp_filter"]
+            | ["net", "ipv6", "conf", interface, "forwarding" | "accept_ra"] => {
+                is_interface_name(interface) && numbers()
+            }
+            ["net", "ipv4", "ip_local_reserved_ports"] => {
+                values.iter().all(|list| is_port_list(list))
+            }
+            _ => false,
+        }
+    }
 }
 
 /// Reads a switch, or lists the interfaces when given a directory: the part of the system that the
@@ -253,6 +276,16 @@ pub(crate) fn advice(error: &io::Error) -> &'static str {
     }
 }
 
+/// Whether it is nothing or a list of ports and ranges of them, as the kernel writes it.
+fn is_port_list(list: &str) -> bool {
+    let port = |text: &str| text.parse::<u16>().is_ok();
+    list.is_empty()
+        || list.split(',').all(|range| {
+            let (start, end) = range.split_once('-').unwrap_or((range, range));
+            port(start) && port(end)
+        })
+}
+
 /// A list of port ranges with one more in it, in the kernel's way to write it.
 fn with_ports(list: &str, ports: &RangeInclusive<u16>) -> String {
     let mut ranges: Vec<_> = list
@@ -417,6 +450,54 @@ mod tests {
             Err(KernelError::Ipv6Disabled)
         ));
         assert!(wanted(&plan(true, false), &off).is_ok());
+    }
+
+    #[test]
+    fn changes_that_flexcp_can_have_made_and_others() {
+        let plausible = |key: &str, before: &str, after: &str| {
+            let [key, before, after] = [key, before, after].map(str::to_owned);
+            Change { key, before, after }.is_plausible()
+        };
+        // Whatever is planned is believed.
+        let mut all = plan(true, true);
+        all.reserved_ports = Some(50..=60);
+        let unusual = [("ipv4/conf/all/rp_filter", "1")];
+        let mut planned = wanted(&all, &host(&unusual)).unwrap();
+        all.diversions[0].interface = Some("a.b-7@0".into());
+        planned.extend(wanted(&all, &host(&[("ipv4/ip_forward", "1")])).unwrap());
+        assert!(planned.len() > 10);
+        for change in planned {
+            assert!(change.is_plausible(), "{change:?}");
+        }
+        assert!(plausible(
+            "net/ipv4/ip_local_reserved_ports",
+            "",
+            "1,3-4,65535"
+        ));
+        for key in [
+            "kernel/core_pattern",
+            "net/ipv4/conf/all/../../../../kernel/modprobe",
+            "net/ipv4/conf/../forwarding",
+            "net/ipv4/conf//forwarding",
+            "net/ipv4/conf/sixteen_letters_/forwarding",
+            "net/ipv4/conf/eth0/accept_local",
+            "net/ipv4/conf/eth0/accept_redirects",
+            "net/ipv6/conf/eth0/rp_filter",
+            "/net/ipv4/ip_forward",
+            "net/ipv4/ip_forward/",
+        ] {
+            assert!(!plausible(key, "0", "1"), "{key}");
+        }
+        for value in ["", "|/bin/sh", "1\n1", "0x1", "1 "] {
+            assert!(!plausible("net/ipv4/ip_forward", value, "1"), "{value:?}");
+            assert!(!plausible("net/ipv4/ip_forward", "0", value), "{value:?}");
+        }
+        for list in ["65536", "1,", "1-2-3", "a", "1\n"] {
+            assert!(
+                !plausible("net/ipv4/ip_local_reserved_ports", list, "1"),
+                "{list:?}"
+            );
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::ops::RangeInclusive;
+use std::os::unix::fs::PermissionsExt;
 
 use flexcp_io::{KernelError, KernelTables, Plan, Tun, TunError};
 use flexcp_translator::Prefix;
@@ -9,8 +10,9 @@ use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
 use crate::host::{
     DEVICE, Neighbours, TABLE, assert_unchanged, assert_unchanged_but_device, ip, journal, plan,
-    set_sysctl, snapshot,
+    set_sysctl, snapshot, sysctl,
 };
+use crate::tables::Other;
 
 pub(crate) const TESTS: &[(&str, fn())] = &[
     (
@@ -24,6 +26,10 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     (
         "journal_that_is_something_else",
         journal_that_is_something_else,
+    ),
+    (
+        "journal_that_others_have_written",
+        journal_that_others_have_written,
     ),
     (
         "journal_that_cannot_be_written",
@@ -125,11 +131,76 @@ fn journal_that_is_something_else() {
     let _tun = Tun::open(DEVICE).unwrap();
     let journal = journal();
     fs::create_dir_all(journal.parent().unwrap()).unwrap();
-    for text in ["not a journal", "{}", "{\"version\": 2}"] {
+    let bad = journal.with_extension("json.bad");
+    for text in [
+        "not a journal",
+        "{}",
+        "{\"version\": 2}",
+        "{\"version\": 1, \"dev",
+    ] {
         fs::write(&journal, text).unwrap();
-        refused(&plan(journal.clone()), &["is not understood", "delete it"]);
-        assert_eq!(fs::read_to_string(&journal).unwrap(), text);
+        let mut lines = Vec::new();
+        let tables = KernelTables::install(&plan(journal.clone()), &mut |line| {
+            lines.push(line.to_owned());
+        });
+        tables.unwrap().remove(&mut |_| {}).unwrap();
+        let said = format!("journal: {} can't be believed (", journal.display());
+        assert!(lines[0].starts_with(&said), "{lines:#?}");
+        assert!(lines[0].contains("flexcp_offload"), "{lines:#?}");
+        assert_eq!(fs::read_to_string(&bad).unwrap(), text);
+        assert!(!journal.exists());
     }
+    fs::remove_file(&bad).unwrap();
+}
+
+/// A journal that would have FlexCP write wherever it says.
+fn journal_that_others_have_written() {
+    let _neighbours = Neighbours::new();
+    let journal = journal();
+    let bad = journal.with_extension("json.bad");
+    Other::start(&journal).kill();
+    let own = fs::read_to_string(&journal).unwrap();
+    let elsewhere = journal.with_extension("elsewhere");
+    let takes = |write: &dyn Fn()| {
+        write();
+        let mut lines = Vec::new();
+        KernelTables::clean_up(&journal, TABLE, &mut |line| lines.push(line.to_owned())).unwrap();
+        assert!(!journal.exists());
+        fs::remove_file(&bad).unwrap();
+        lines.retain(|line| !line.starts_with("rule: "));
+        lines
+    };
+    let forged = own.replace("net/ipv4/ip_forward", "net/ipv4/../ipv4/ip_forward");
+    assert_ne!(forged, own);
+    let written = |text: &str, mode: u32| {
+        fs::write(&journal, text).unwrap();
+        fs::set_permissions(&journal, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let cases: [(&str, &dyn Fn()); 4] = [
+        ("ip_forward", &|| written(&forged, 0o600)),
+        ("others may write it", &|| written(&own, 0o620)),
+        ("it belongs to user 4711", &|| {
+            written(&own, 0o600);
+            std::os::unix::fs::chown(&journal, Some(4711), None).unwrap();
+        }),
+        ("it is no regular file", &|| {
+            fs::write(&elsewhere, &own).unwrap();
+            std::os::unix::fs::symlink(&elsewhere, &journal).unwrap();
+        }),
+    ];
+    for (reason, write) in cases {
+        let lines = takes(write);
+        assert_eq!(lines.len(), 1, "{lines:#?}");
+        assert!(lines[0].contains(reason), "{reason}: {lines:#?}");
+        assert_eq!(sysctl("ipv4/ip_forward"), "1", "{reason}");
+    }
+    assert_eq!(fs::read_to_string(&elsewhere).unwrap(), own);
+
+    // As it was written it is believed.
+    written(&own, 0o600);
+    KernelTables::clean_up(&journal, TABLE, &mut |_| {}).unwrap();
+    assert_eq!(sysctl("ipv4/ip_forward"), "0");
+    fs::remove_file(&elsewhere).unwrap();
 }
 
 fn journal_that_cannot_be_written() {
@@ -290,7 +361,7 @@ fn no_capability() {
     set_capabilities(None, all).unwrap();
 
     let error = device.unwrap_err();
-    assert!(matches!(error, TunError::NoPermission { .. }), "{error}");
+    assert!(matches!(error, TunError::NoPermission), "{error}");
     assert!(error.to_string().contains("CAP_NET_ADMIN"));
     let error = tables.unwrap_err();
     assert!(error.to_string().contains("CAP_NET_ADMIN"), "{error}");

@@ -6,13 +6,13 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use std::{env, fs, thread};
 
-use flexcp_io::{KernelTables, Plan, Tun};
+use flexcp_io::{KernelError, KernelTables, Plan, Tun};
 
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 use crate::host::{
-    CRASH, DEVICE, Neighbours, assert_unchanged, assert_unchanged_but_device, ip, journal, plan,
-    set_sysctl, snapshot, sysctl,
+    CRASH, DEVICE, Neighbours, TABLE, assert_unchanged, assert_unchanged_but_device, ip, journal,
+    plan, set_sysctl, snapshot, sysctl,
 };
 
 pub(crate) const TESTS: &[(&str, fn())] = &[
@@ -210,7 +210,7 @@ pub(crate) fn hang() -> ! {
 pub(crate) struct Other(Child);
 
 impl Other {
-    fn start(journal: &PathBuf) -> Self {
+    pub(crate) fn start(journal: &PathBuf) -> Self {
         Self::start_as(CRASH, journal)
     }
 
@@ -281,25 +281,45 @@ fn clean_up_after_a_crash() {
     let journal = journal();
     let other = Other::start(&journal);
     let during = snapshot();
-    let error = KernelTables::clean_up(&journal, &mut |_| {}).unwrap_err();
+    let error = KernelTables::clean_up(&journal, TABLE, &mut |_| {}).unwrap_err();
     assert!(
         error.to_string().contains("another FlexCP is running"),
         "{error}"
     );
+    let elsewhere = journal.with_extension("elsewhere");
+    let error = KernelTables::clean_up(&elsewhere, TABLE, &mut |_| {}).unwrap_err();
+    assert!(
+        matches!(error, KernelError::OtherInstance { .. }),
+        "{error}"
+    );
     assert_unchanged(&during);
     other.kill();
-    KernelTables::clean_up(&journal, &mut |_| {}).unwrap();
+    ip("route add default dev cli table 7300 proto 117");
+    let mut lines = Vec::new();
+    KernelTables::clean_up(&journal, TABLE, &mut |line| lines.push(line.to_owned())).unwrap();
     assert_unchanged(&before);
     assert!(!journal.exists());
+    for expected in [
+        "sysctl: net/ipv4/ip_forward = 0 again",
+        "rule: ipv4 1: iif lo -> rule 2 removed",
+        "route: ipv4 of table 7300 removed",
+    ] {
+        assert!(
+            lines.iter().any(|line| line == expected),
+            "{expected}: {lines:#?}"
+        );
+    }
 }
 
 fn clean_up_after_nothing() {
     let _neighbours = Neighbours::new();
     let before = snapshot();
     let journal = journal();
-    KernelTables::clean_up(&journal, &mut |line| panic!("{line}")).unwrap();
+    KernelTables::clean_up(&journal, TABLE, &mut |line| panic!("{line}")).unwrap();
+    let nowhere = journal.with_extension("d").join("flexcp0.json");
+    KernelTables::clean_up(&nowhere, TABLE, &mut |line| panic!("{line}")).unwrap();
     assert_unchanged(&before);
-    assert!(!journal.exists());
+    assert!(!journal.exists() && !nowhere.parent().unwrap().exists());
 }
 
 fn journal_of_another_namespace() {
@@ -310,7 +330,7 @@ fn journal_of_another_namespace() {
         set_sysctl("ipv4/ip_forward", "1");
         let before = snapshot();
         let mut lines = Vec::new();
-        KernelTables::clean_up(&journal, &mut |line| lines.push(line.to_owned())).unwrap();
+        KernelTables::clean_up(&journal, TABLE, &mut |line| lines.push(line.to_owned())).unwrap();
         assert!(lines.len() == 1 && lines[0].starts_with("journal: of network namespace net:["));
         assert_unchanged(&before);
     });

@@ -169,6 +169,18 @@ impl Host for FakeHost {
         ["lo", "eth0", "eth1"].contains(&name)
     }
 
+    fn diverting_device(&self) -> Option<String> {
+        Some("eth1".into())
+    }
+
+    fn refuses_files(&self, directory: &Path) -> Option<std::io::Error> {
+        match directory.to_str()? {
+            "/read-only" => Some(std::io::ErrorKind::ReadOnlyFilesystem.into()),
+            "/theirs" => Some(std::io::ErrorKind::PermissionDenied.into()),
+            _ => None,
+        }
+    }
+
     fn local_addresses(&self) -> Vec<(String, IpAddr)> {
         [
             ("eth1", "10.0.0.1"),
@@ -221,6 +233,32 @@ fn interface_that_is_not_there() {
     on_host(
         &format!("{TRANSPARENT}interfaces = ['eth0', 'eth7']\n"),
         &["f:5:23: error: there is no interface `eth7`; with addresses there are: eth0, eth1"],
+    );
+}
+
+#[test]
+fn device_that_is_there_already() {
+    on_host(
+        &format!("[device]\nname = 'eth0'\n{TRANSPARENT}"),
+        &[
+            "f:2:8: error: there is an interface `eth0` already, which is not FlexCP's; write another `name` in \
+         [device], for a device that FlexCP makes itself",
+        ],
+    );
+    // That of the FlexCP that is running.
+    on_host(&format!("[device]\nname = 'eth1'\n{TRANSPARENT}"), &[]);
+}
+
+#[test]
+fn directories_where_no_files_can_be_made() {
+    on_host(
+        &format!("[control]\nstate_dir = '/read-only'\nsocket = '/theirs/s'\n{TRANSPARENT}"),
+        &[
+            "f:2:13: error: `state_dir`: no files can be made in /read-only: read-only filesystem or storage \
+         medium; write another directory, like \"/run/flexcp\"",
+            "f:3:10: warning: `socket`: this user can't make files in /theirs: permission denied; let the user \
+         that runs flexcp write there",
+        ],
     );
 }
 

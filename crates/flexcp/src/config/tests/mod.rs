@@ -138,8 +138,32 @@ fn unknown_keys() {
 fn modes() {
     let service = |mode: &str| format!("[[service]]\nname = 'web'\n{mode}\n");
     said(
-        &service("mode = 'tranparent'"),
+        &service("mode = 'tranparent'\ndestinations = ['10.0.0.0/8']"),
         &["f:3:8: error: there is no mode \"tranparent\"; did you mean \"transparent\"?"],
+    );
+    // What else is wrong is said as well, as far as it can be told.
+    said(
+        &service("mode = 'tranparent'\ndestinations = ['10.0.0.0/33']\nport = 80"),
+        &[
+            "f:3:8: error: there is no mode \"tranparent\"; did you mean \"transparent\"?",
+            "f:4:17: error: `destinations`: `/33` is not a prefix length; an IPv4 prefix has 0 to 32 bits",
+            "f:5:1: error: unknown key `port` in a transparent service; did you mean `ports`?",
+        ],
+    );
+    said(
+        &service("mode = 'socks'\nlisten = ['192.0.2.1']\nbackends = ['10.0.0.1:80']"),
+        &[
+            "f:3:8: error: there is no mode \"socks\"; the modes are \"transparent\" and \"reverse\"",
+            "f:4:11: error: `listen`: `192.0.2.1` has no port; write it like \"192.0.2.1:443\"",
+        ],
+    );
+    said(
+        "[[service]]\nmode = 'socks'\ninterfaces = 1\n",
+        &[
+            "f:1:1: error: a service has no `name`; write name = \"web\"",
+            "f:2:8: error: there is no mode \"socks\"; the modes are \"transparent\" and \"reverse\"",
+            "f:3:14: error: `interfaces` is an integer; write a list: [\"eth0\"]",
+        ],
     );
     said(
         &service("mode = 'socks'"),
@@ -158,12 +182,32 @@ fn modes() {
         ],
     );
     said(
-        &service("listen = ['192.0.2.1:80']"),
+        &service("listen = ['192.0.2.1:80']\nbackends = ['10.0.0.1:80']"),
         &["f:1:1: error: a service has no `mode`; write mode = \"reverse\""],
     );
     said(
         &service("destinations = ['10.0.0.0/8']"),
         &["f:1:1: error: a service has no `mode`; write mode = \"transparent\""],
+    );
+}
+
+#[test]
+fn numbers_are_named_as_they_stand() {
+    section(
+        "[limits]\nconnections = 99999999999999999999",
+        "f:2:15: error: `connections`: 99999999999999999999 is too large a number",
+    );
+    section(
+        "[device]\ntable = -99999999999999999999",
+        "f:2:9: error: `table`: -99999999999999999999 is too small a number",
+    );
+    section(
+        "[timeouts]\nidle = 0xffffffffffffffff",
+        "f:2:8: error: `idle`: 0xffffffffffffffff is too large a number",
+    );
+    transparent(
+        "ports = [18446744073709551696]",
+        "f:5:10: error: `ports`: 18446744073709551696 is too large a number",
     );
 }
 
