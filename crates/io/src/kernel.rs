@@ -29,10 +29,12 @@ mod filter;
 mod journal;
 mod link;
 mod listener;
+mod mend;
 mod netlink;
 mod route;
 mod rules;
 mod sysctl;
+mod watch;
 
 use std::io;
 use std::ops::RangeInclusive;
@@ -48,8 +50,10 @@ use self::filter::Filter;
 pub use self::journal::JournalError;
 use self::journal::{Journal, Record};
 pub use self::listener::tcp_listener_on;
+pub use self::mend::Mended;
 use self::netlink::Netlink;
 pub use self::netlink::NetlinkError;
+pub use self::watch::{Look, Watch};
 
 /// What is to be diverted, and how.
 #[derive(Clone, Debug)]
@@ -75,7 +79,7 @@ pub struct Plan {
 pub struct Diversion {
     /// What they are.
     pub protocol: Protocol,
-    /// The interface they come in.
+    /// The interface they come in, by name: whichever has it, as soon as there is one.
     pub interface: Option<String>,
     /// Their source address.
     pub source: Option<Prefix>,
@@ -115,7 +119,7 @@ pub struct KernelTables {
     /// What to set back, and where that is written down; `None` when everything has been taken back.
     undo: Option<(Journal, Record)>,
     index: u32,
-    table: u32,
+    plan: Plan,
 }
 
 impl KernelTables {
@@ -146,7 +150,7 @@ impl KernelTables {
             netlink,
             undo: Some((journal, record)),
             index,
-            table: plan.table,
+            plan: plan.clone(),
         };
         link::prepare(&mut tables.netlink, index, plan)?;
         sysctl::apply(&changes, report)?;
@@ -221,7 +225,7 @@ impl KernelTables {
         };
         let filters = remove_filters(&record, report);
         let rules = rules::remove(&mut self.netlink, report);
-        let routes = route::remove(&mut self.netlink, self.table, self.index);
+        let routes = route::remove(&mut self.netlink, self.plan.table, self.index);
         let sysctls = sysctl::restore(&record.changes, report).and_then(|()| {
             // What stays at a device is for the next start.
             filters?;
@@ -274,23 +278,16 @@ impl std::fmt::Display for Family {
     }
 }
 
-/// Checks what can be checked without touching anything; returns the device's index.
+/// Checks what can be checked without touching anything; returns the device's index. Interfaces of diversions need not be
+/// there: the kernel applies their rules when they are.
 fn check(plan: &Plan) -> Result<u32, KernelError> {
-    let no_interface = |name: &str| KernelError::NoInterface {
-        name: name.to_owned(),
-    };
-    let index = interface_index(&plan.device).ok_or_else(|| no_interface(&plan.device))?;
+    let index = interface_index(&plan.device).ok_or_else(|| KernelError::NoInterface {
+        name: plan.device.clone(),
+    })?;
     if RESERVED_TABLES.contains(&plan.table) {
         return Err(KernelError::ReservedTable { table: plan.table });
     }
     for diversion in &plan.diversions {
-        if let Some(name) = diversion
-            .interface
-            .as_deref()
-            .filter(|name| !interface_exists(name))
-        {
-            return Err(no_interface(name));
-        }
         for prefix in [diversion.source, diversion.destination]
             .into_iter()
             .flatten()
@@ -486,6 +483,12 @@ pub enum KernelError {
         action: &'static str,
         /// What the kernel says.
         source: NetlinkError,
+    },
+    /// The TUN device is not there any more.
+    #[error("the device {device} is gone: somebody has deleted it; start flexcp anew")]
+    DeviceGone {
+        /// Its name.
+        device: String,
     },
     /// The TUN device was made without IPv6.
     #[error(
