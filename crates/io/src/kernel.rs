@@ -45,7 +45,9 @@ use flexcp_translator::Prefix;
 use netlink_packet_route::AddressFamily;
 
 pub(crate) use self::address::interface_index;
-pub use self::address::{ethernet_interfaces, interface_exists, local_addresses, route_source};
+pub use self::address::{
+    Interface, interface_exists, interfaces, local_addresses, route_source, switch,
+};
 use self::filter::Filter;
 pub use self::journal::JournalError;
 use self::journal::{Journal, Record};
@@ -198,6 +200,22 @@ impl KernelTables {
             journal.write(record)?;
         }
         done
+    }
+
+    /// Forgets the filters at the device that had the index `index`, and is gone.
+    ///
+    /// # Errors
+    /// When the journal cannot be written.
+    pub fn forget_filter(&mut self, index: u32) -> Result<(), KernelError> {
+        let Some((journal, record)) = &mut self.undo else {
+            return Ok(());
+        };
+        let before = record.filters.len();
+        record.filters.retain(|filter| filter.index != index);
+        if record.filters.len() != before {
+            journal.write(record)?;
+        }
+        Ok(())
     }
 
     /// Takes everything back, each change told to `report` in one line.
@@ -485,7 +503,7 @@ pub enum KernelError {
         source: NetlinkError,
     },
     /// The TUN device is not there any more.
-    #[error("the device {device} is gone: somebody has deleted it; start flexcp anew")]
+    #[error("the device can't be read any more: somebody has deleted {device}; start flexcp anew")]
     DeviceGone {
         /// Its name.
         device: String,

@@ -12,8 +12,9 @@ use tracing::{debug, warn};
 
 use super::action::{Action, Refusal, VERSION};
 use super::view::{Connections, Numbers, Stats};
-use crate::offload::Said;
+use crate::watch::StatusHandle;
 use crate::worker::{Gone, Unaccounted, WorkerHandle};
+use flexcp_io::Reasons;
 
 /// The bound control socket.
 #[derive(Debug)]
@@ -28,6 +29,18 @@ pub struct Named {
     pub name: String,
     /// Its mode's name.
     pub mode: &'static str,
+}
+
+/// Who knows the answers.
+pub struct Asked {
+    /// About packets and connections.
+    pub workers: Vec<WorkerHandle>,
+    /// What the offload's programs have counted; `None` without them.
+    pub offload: Option<Reasons>,
+    /// About the kernel.
+    pub watch: StatusHandle,
+    /// What services are called.
+    pub services: Vec<Named>,
 }
 
 impl Control {
@@ -65,11 +78,11 @@ impl Control {
     }
 
     /// Answers requests for as long as the process lives, or until `accept` fails.
-    pub fn serve(self, workers: &[WorkerHandle], offload: &Said, services: &[Named]) {
+    pub fn serve(self, asked: &Asked) {
         for client in self.listener.incoming() {
             match client {
                 Ok(client) => {
-                    if let Err(error) = answer(&client, workers, offload, services) {
+                    if let Err(error) = answer(&client, asked) {
                         debug!("control: {error}");
                     }
                 }
@@ -94,12 +107,7 @@ impl Drop for SocketFile {
 }
 
 /// Reads one request and writes one answer.
-fn answer(
-    client: &UnixStream,
-    workers: &[WorkerHandle],
-    offload: &Said,
-    services: &[Named],
-) -> io::Result<()> {
+fn answer(client: &UnixStream, asked: &Asked) -> io::Result<()> {
     client.set_read_timeout(Some(PATIENCE))?;
     client.set_write_timeout(Some(PATIENCE))?;
     let mut line = Vec::new();
@@ -107,7 +115,7 @@ fn answer(
         .take(REQUEST_MAX)
         .read_until(b'\n', &mut line)?;
     let answer = match serde_json::from_slice(&line) {
-        Ok(action) => carry_out(action, workers, offload, services),
+        Ok(action) => carry_out(action, asked),
         Err(error) => Err(format!("not a request: {error}")),
     };
     let mut answer = match answer {
@@ -121,28 +129,26 @@ fn answer(
     (&*client).write_all(&answer)
 }
 
-fn carry_out(
-    action: Action,
-    workers: &[WorkerHandle],
-    offload: &Said,
-    services: &[Named],
-) -> Result<Vec<u8>, String> {
+fn carry_out(action: Action, asked: &Asked) -> Result<Vec<u8>, String> {
     let answer = match action {
-        Action::Stats => stats(workers, offload)
+        Action::Stats => stats(asked)
             .map_err(|error| error.to_string())
             .map(|stats| serde_json::to_vec(&stats)),
-        Action::Connections => connections(workers, services)
+        Action::Connections => connections(&asked.workers, &asked.services)
             .map_err(|error| error.to_string())
             .map(|connections| serde_json::to_vec(&connections)),
+        Action::Status => (asked.watch.status())
+            .map_err(|error| error.to_string())
+            .map(|status| serde_json::to_vec(&status)),
     };
     answer?.map_err(|error| error.to_string())
 }
 
-fn stats(workers: &[WorkerHandle], said: &Said) -> Result<Stats, Gone> {
+fn stats(asked: &Asked) -> Result<Stats, Gone> {
     let [mut counters, mut drops, mut carrier, mut offload] = [const { Numbers(Vec::new()) }; 4];
     let [mut unaccounted, mut gauges] = [const { Numbers(Vec::new()) }; 2];
     let mut causes = BTreeMap::new();
-    for worker in workers {
+    for worker in &asked.workers {
         let snapshot = worker.stats()?;
         counters.add(snapshot.counters.iter());
         drops.add(snapshot.drops.iter());
@@ -159,7 +165,7 @@ fn stats(workers: &[WorkerHandle], said: &Said) -> Result<Stats, Gone> {
     let count = |numbers: &Numbers, name| numbers.get(name).unwrap_or_default();
     let in_rings = count(&carrier, "handed_over").saturating_sub(count(&carrier, "taken_over"));
     gauges.add([("in_rings", in_rings)].into_iter());
-    if let Some(reasons) = &said.reasons {
+    if let Some(reasons) = &asked.offload {
         offload.add(reasons.counts().into_iter());
         gauges.add(reasons.held().into_iter());
     }
@@ -174,7 +180,11 @@ fn stats(workers: &[WorkerHandle], said: &Said) -> Result<Stats, Gone> {
         offload,
         unaccounted,
         gauges,
-        offload_notes: said.notes.clone(),
+        // While all is taken back the watcher is gone.
+        offload_notes: asked
+            .watch
+            .status()
+            .map_or_else(|_| Vec::new(), |status| status.offload),
         connections,
     })
 }
