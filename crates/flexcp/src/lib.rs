@@ -1,7 +1,8 @@
 //! FlexCP, the program: a splitless proxy between MPTCP clients and TCP servers.
 //!
 //! This crate reads the configuration ([`config`]), moves packets between the device and the
-//! translator ([`worker`]), loads the kernel's programs ([`offload`]), answers operators ([`control`],
+//! translator ([`worker`]), loads the kernel's programs ([`offload`]), watches over what it has
+//! changed in the kernel ([`watch`]), answers operators ([`control`],
 //! [`show`]), and starts and ends all of that ([`run`]). What happens to a packet is decided in `flexcp-translator`; what is done to the
 //! kernel, in `flexcp-io`.
 #![forbid(unsafe_code)]
@@ -13,4 +14,5 @@ pub mod offload;
 pub mod run;
 pub mod show;
 mod stop;
+pub mod watch;
 pub mod worker;

@@ -65,6 +65,8 @@ enum What {
     Connections(ShowArgs),
     /// What has been done and dropped so far
     Stats(ShowArgs),
+    /// Whether packets get through, what is in their way, and what was put back
+    Status(ShowArgs),
 }
 
 #[derive(Args)]
@@ -186,7 +188,7 @@ fn clean(path: Option<&Path>) -> Result<ExitCode> {
 }
 
 fn show(what: &What) -> Result<ExitCode> {
-    let (What::Connections(args) | What::Stats(args)) = what;
+    let (What::Connections(args) | What::Stats(args) | What::Status(args)) = what;
     let socket = match (&args.socket, &args.config) {
         (Some(socket), _) => socket.clone(),
         (None, Some(config)) => usable(config)?.control.socket.value,
@@ -195,12 +197,14 @@ fn show(what: &What) -> Result<ExitCode> {
     let action = match what {
         What::Connections(_) => Action::Connections,
         What::Stats(_) => Action::Stats,
+        What::Status(_) => Action::Status,
     };
     let answer = control::ask(&socket, action)?;
     let text = match what {
         _ if args.json => format!("{}\n", answer.line()),
         What::Connections(_) => show::connections(&answer.read()?),
         What::Stats(_) => show::stats(&answer.read()?),
+        What::Status(_) => show::status(&answer.read()?),
     };
     print(&text)
 }

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 
 use flexcp_io::{
-    Hook, KernelTables, LeftOut, Offload, OffloadError, Reasons, Refusal, Steering, SteeringError,
-    Target, ethernet_interfaces,
+    Hook, Interface, KernelTables, LeftOut, Offload, OffloadError, Reasons, Refusal, Steering,
+    SteeringError, Target, interfaces,
 };
 use flexcp_translator::Rules;
 use tracing::{info, warn};
@@ -17,46 +17,43 @@ use crate::worker::Worker;
 /// The offload as it runs; what is not attached to the kernel's tables ends when it is dropped.
 #[derive(Debug, Default)]
 pub struct Running {
-    _offload: Option<Offload>,
+    offload: Option<Offload>,
+    by: Hook,
+    /// The Ethernet devices that there are.
+    devices: Vec<Device>,
+    /// Why there is none, or what is left out of it.
+    miss: Option<String>,
 }
 
-/// What is said about a running offload.
-#[derive(Default)]
-pub struct Said {
-    /// What the programs have counted; `None` without them.
-    pub reasons: Option<Reasons>,
-    /// How it runs, what is left out and why, a line each.
-    pub notes: Vec<String>,
+/// An Ethernet device, as it was found.
+#[derive(Debug)]
+struct Device {
+    index: u32,
+    name: String,
+    /// Why the offload is not attached to it.
+    refused: Option<OffloadError>,
 }
 
 /// Loads the programs, attaches them to all Ethernet devices, and gives each worker its share. `device`: the index of
-/// FlexCP's own. Nothing is done when the configuration says so.
+/// FlexCP's own. Nothing is done when the configuration says so. Also gives what the programs count.
 pub fn start(
     config: &Config,
     device: u32,
     workers: &mut [Worker],
     tables: &mut KernelTables,
-) -> (Running, Said) {
+) -> (Running, Option<Reasons>) {
     if !config.offload.enabled.value {
         return Default::default();
     }
-    let mut notes = Vec::new();
-    match load(config, device, workers, tables, &mut notes) {
-        Ok(offload) => {
-            let reasons = offload.reasons().ok();
-            let running = Running {
-                _offload: Some(offload),
-            };
-            (running, Said { reasons, notes })
-        }
+    match load(config, device, workers, tables) {
+        Ok((running, reasons)) => (running, Some(reasons)),
         Err(error) => {
             warn!("no offload: {error}; every packet goes through the workers");
-            notes.push(format!("none: {error}"));
-            let said = Said {
-                reasons: None,
-                notes,
+            let running = Running {
+                miss: Some(format!("none: {error}")),
+                ..Running::default()
             };
-            (Running::default(), said)
+            (running, None)
         }
     }
 }
@@ -66,53 +63,110 @@ fn load(
     device: u32,
     workers: &mut [Worker],
     tables: &mut KernelTables,
-    notes: &mut Vec<String>,
-) -> Result<Offload, OffloadError> {
+) -> Result<(Running, Reasons), OffloadError> {
     let connections = u32::try_from(config.offload.connections.value).unwrap_or(1);
     let share = connections.div_ceil(u32::try_from(workers.len()).unwrap_or(1));
     let slots = share * u32::try_from(workers.len()).unwrap_or(1);
     let mut offload = Offload::load(device, slots)?;
     let paths = workers.iter().map(|_| offload.fast_path(share));
     let paths = paths.collect::<Result<Vec<_>, _>>()?;
-    let by = hook(config);
-    let on = attach(&mut offload, by, tables, notes)?;
+    let reasons = offload.reasons()?;
+    let miss = offload.left_out().map(ToString::to_string);
+    let mut running = Running {
+        offload: Some(offload),
+        by: hook(config),
+        devices: Vec::new(),
+        miss,
+    };
+    running.follow(&interfaces().unwrap_or_default(), tables);
+    if running.on().next().is_none()
+        && let Some(error) = running.devices.pop().and_then(|device| device.refused)
+    {
+        return Err(error);
+    }
     // Only now, so that nothing is lent in vain.
     for (worker, path) in workers.iter_mut().zip(paths) {
         worker.offload(Box::new(path));
     }
-    info!("offload: up to {slots} connections, by {by}, on {on}");
-    notes.insert(0, format!("by {by}, on {on}"));
-    if let Some(left_out) = offload.left_out() {
+    let how = running.how();
+    info!("offload: up to {slots} connections, {how}");
+    if let Some(left_out) = &running.miss {
         warn!("offload: {left_out}; {FULL_TEXT}");
-        notes.push(left_out.to_string());
     }
-    Ok(offload)
+    Ok((running, reasons))
 }
 
-/// Attaches to all Ethernet devices that take it, and gives their names. One that does not is noted; the error is that of
-/// the last, when none does.
-fn attach(
-    offload: &mut Offload,
-    by: Hook,
-    tables: &mut KernelTables,
-    notes: &mut Vec<String>,
-) -> Result<String, OffloadError> {
-    let mut on = Vec::new();
-    let mut last = None;
-    for interface in ethernet_interfaces() {
-        let report = &mut |change: &str| info!("kernel: {change}");
-        match offload.attach(&interface, by, tables, report) {
-            Ok(()) => on.push(interface),
-            Err(error) => {
-                warn!("offload: not on {interface}: {error}");
-                notes.push(format!("not on {interface}: {error}"));
-                last = Some(error);
+impl Running {
+    /// Attaches to the Ethernet devices among `interfaces` that it does not know yet, and forgets those that are gone.
+    /// Gives the names of the new ones that take it; one that does not is noted. A device that is renamed is the same.
+    pub fn follow(&mut self, interfaces: &[Interface], tables: &mut KernelTables) -> Vec<String> {
+        let Some(offload) = &mut self.offload else {
+            return Vec::new();
+        };
+        let gone = |device: &mut Device| !interfaces.iter().any(|now| now.index == device.index);
+        for device in self.devices.extract_if(.., gone) {
+            if let Err(error) = offload.forget(device.index, tables) {
+                warn!("offload: {} is gone: {error}", device.name);
             }
         }
+        let mut new = Vec::new();
+        for interface in interfaces.iter().filter(|interface| interface.ethernet) {
+            let known = self
+                .devices
+                .iter_mut()
+                .find(|device| device.index == interface.index);
+            if let Some(device) = known {
+                device.name.clone_from(&interface.name);
+                continue;
+            }
+            let report = &mut |change: &str| info!("kernel: {change}");
+            let refused = offload
+                .attach(&interface.name, self.by, tables, report)
+                .err();
+            match &refused {
+                Some(error) => warn!("offload: not on {}: {error}", interface.name),
+                None => new.push(interface.name.clone()),
+            }
+            self.devices.push(Device {
+                index: interface.index,
+                name: interface.name.clone(),
+                refused,
+            });
+        }
+        new
     }
-    match last {
-        Some(error) if on.is_empty() => Err(error),
-        _ => Ok(on.join(", ")),
+
+    /// How it runs, what is left out and why, a line each.
+    #[must_use]
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        if self.offload.is_some() {
+            notes.push(self.how());
+        }
+        notes.extend(self.devices.iter().filter_map(|device| {
+            let error = device.refused.as_ref()?;
+            Some(format!("not on {}: {error}", device.name))
+        }));
+        notes.extend(self.miss.clone());
+        notes
+    }
+
+    fn how(&self) -> String {
+        let on: Vec<_> = self.on().collect();
+        let on = if on.is_empty() {
+            "no device".to_owned()
+        } else {
+            on.join(", ")
+        };
+        format!("by {}, on {on}", self.by)
+    }
+
+    fn on(&self) -> impl Iterator<Item = &str> {
+        let attached = self
+            .devices
+            .iter()
+            .filter(|device| device.refused.is_none());
+        attached.map(|device| device.name.as_str())
     }
 }
 

@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 
 use flexcp_io::{
     KernelError, KernelTables, Signal, Signals, Steering, SteeringError, Target, Tun, TunError,
-    Waker,
+    Waker, Watch,
 };
 use flexcp_translator::{Exceptions, Rules};
 use sd_notify::NotifyState;
@@ -18,10 +18,11 @@ use crate::config::file;
 use crate::config::live::{self, ThisHost};
 use crate::config::span::Severity;
 use crate::config::{self, Config, Diagnostics, ReadError, plan};
-use crate::control::{BindError, Control, Named};
+use crate::control::{Asked, BindError, Control, Named};
 use crate::leftover;
-use crate::offload::{self, Said};
+use crate::offload;
 use crate::stop;
+use crate::watch::{Ended, Watcher};
 use crate::worker::{self, Worker, WorkerHandle};
 
 /// Runs FlexCP as the file `path` says, until a signal ends it. To be called before the process has
@@ -71,11 +72,12 @@ pub fn run(path: &Path) -> Result<(), RunError> {
         true => warn!("{change}"),
         false => info!("kernel: {change}"),
     };
+    let watch = Watch::open().map_err(KernelError::from)?;
     let mut kernel = KernelTables::install(&plan::kernel(&config, &sources), &mut report)?;
 
     let left = leftover::read(&config);
     leftover::hand_over(left, &mut workers, &config);
-    let (offload, said) = offload::start(&config, device, &mut workers, &mut kernel);
+    let (offload, reasons) = offload::start(&config, device, &mut workers, &mut kernel);
 
     let ended = Arc::new(Waker::new().map_err(RunError::Worker)?);
     let spawn = |worker| {
@@ -83,12 +85,21 @@ pub fn run(path: &Path) -> Result<(), RunError> {
         worker::spawn(worker, move || tell.wake()).map_err(RunError::Worker)
     };
     let workers: Vec<_> = workers.into_iter().map(spawn).collect::<Result<_, _>>()?;
-    serve(control, handles.clone(), said, &config).map_err(RunError::Worker)?;
     for line in config::summary(&config) {
         info!("service {line}");
     }
-    info!("ready");
-    notify(NotifyState::Ready);
+    // The service manager hears from it that packets flow.
+    let tell = Arc::clone(&ended);
+    let watcher = Watcher::new(watch, kernel, offload, &config, &sources);
+    let watch = watcher.spawn(move || tell.wake());
+    let watch = watch.map_err(RunError::Worker)?;
+    let asked = Asked {
+        workers: handles.clone(),
+        offload: reasons,
+        watch: watch.status(),
+        services: named(&config),
+    };
+    serve(control, asked).map_err(RunError::Worker)?;
 
     let reason = until_ended(&signals, &ended);
     notify(NotifyState::Stopping);
@@ -96,10 +107,16 @@ pub fn run(path: &Path) -> Result<(), RunError> {
         let limit = config.timeouts.drain.value;
         stop::drain(&handles, &signals, &ended, limit).map_err(RunError::Signals)?;
     }
+    let Ended {
+        tables: kernel,
+        offload,
+        outcome,
+    } = watch.end().ok_or(RunError::Panicked)?;
     // The kernel goes first: what it brings no more, the worker need not translate.
     drop(offload);
     let removed = kernel.remove(&mut report);
     handles.iter().for_each(WorkerHandle::stop);
+    outcome?;
     workers.into_iter().try_for_each(joined)?;
     leftover::forget(&config);
     // Whoever can't be told has kept none.
@@ -225,24 +242,22 @@ fn invalid(found: &Diagnostics) -> RunError {
 }
 
 /// Answers requests on a thread of its own, which ends with the process.
-fn serve(
-    control: Control,
-    workers: Vec<WorkerHandle>,
-    offload: Said,
-    config: &Config,
-) -> io::Result<()> {
+fn serve(control: Control, asked: Asked) -> io::Result<()> {
+    thread::Builder::new()
+        .name("control".into())
+        .spawn(move || control.serve(&asked))
+        .map(drop)
+}
+
+fn named(config: &Config) -> Vec<Named> {
     let named = config.services.iter().map(|service| Named {
         name: service.name.value.clone(),
         mode: service.mode.name(),
     });
-    let named: Vec<_> = named.collect();
-    thread::Builder::new()
-        .name("control".into())
-        .spawn(move || control.serve(&workers, &offload, &named))
-        .map(drop)
+    named.collect()
 }
 
-/// Waits for a signal to end, or for the worker's end.
+/// Waits for a signal to end, or for the end of a worker or the watcher.
 fn until_ended(signals: &Signals, ended: &Waker) -> Result<(), RunError> {
     loop {
         let ready = flexcp_io::wait(signals, ended, None).map_err(RunError::Signals)?;
@@ -297,7 +312,9 @@ pub enum RunError {
     #[error(transparent)]
     Control(#[from] BindError),
     /// The device can't be read any more.
-    #[error("the device can't be read any more: {0}")]
+    #[error(
+        "the device can't be read any more: {0}; if somebody has deleted it, start flexcp anew"
+    )]
     Device(io::Error),
     /// What is wrong with the file has been said.
     #[error("{file}: {errors} error{s}, does not start", s = if *errors == 1 { "" } else { "s" })]

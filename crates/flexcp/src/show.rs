@@ -1,7 +1,10 @@
 //! What `flexcp show` prints for people: aligned tables, in the manner of ss(8).
 
+mod status;
+
 use std::fmt::Write;
 
+pub use self::status::status;
 use crate::control::view::{Connection, Connections, Numbers, Stats, Subflow};
 
 /// One line for each connection, and one below it for each of its subflows.

@@ -6,6 +6,7 @@ mod leftovers;
 #[path = "cli/refusals.rs"]
 mod refusals;
 
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -128,12 +129,12 @@ fn live_check_finds_an_interface_that_is_not_there() {
     let output = check(&place, &["--live"]);
     let said = place.said(&output.stderr);
     assert!(
-        said.starts_with("flexcp.toml:9:15: error: there is no interface `fxnone0`"),
+        said.starts_with(
+            "flexcp.toml:9:15: warning: there is no interface `fxnone0` now, FlexCP waits for it"
+        ),
         "{said}"
     );
-    assert_eq!(output.status.code(), Some(1));
-    // The file alone is right.
-    assert_eq!(check(&place, &[]).status.code(), Some(0));
+    assert_eq!(output.status.code(), Some(0));
 }
 
 #[test]
@@ -187,7 +188,7 @@ fn run_without_privileges_says_which_are_missing() {
 #[test]
 fn show_without_a_daemon_says_so_in_one_line() {
     let place = Place::new(TRANSPARENT);
-    for what in ["connections", "stats"] {
+    for what in ["connections", "stats", "status"] {
         let output = flexcp()
             .args(["show", what, "--config"])
             .arg(place.config())
@@ -586,22 +587,49 @@ fn fails(namespace: &Namespace, place: &Place, last: &str) {
     );
 }
 
+/// The service manager hears of the state, and that FlexCP is ready when packets can flow.
 #[test]
-fn interface_that_is_not_there() {
+fn interface_that_is_not_there_is_waited_for() {
     let namespace = Namespace::new();
-    let place = Place::new(&BOTH.replace("'eth0'", "'eth7'"));
+    let place = Place::new(&format!("{TRANSPARENT}interfaces = ['eth7']\n"));
     let before = namespace.state();
-    let mut daemon = namespace.run(&place);
-    assert_eq!(daemon.ends(), Some(1));
-    namespace.is_as(&before);
-    let log = place.said(daemon.log().as_bytes());
-    assert!(
-        log.contains(
-            "flexcp.toml:9:15: error: there is no interface `eth7`; with addresses there are: eth0, lo\n\
-             flexcp: flexcp.toml: 1 error, does not start\n"
-        ),
-        "{log}"
+    let (manager, notify) = manager(&place);
+    let mut daemon = namespace.run_as(&place, &["env", &notify]);
+    let missing = "interface eth7 of service web is missing, FlexCP waits for it";
+    assert_eq!(
+        heard(&manager),
+        format!("STATUS=waiting: {missing}\nEXTEND_TIMEOUT_USEC=60000000\n")
     );
+    daemon.says(missing);
+    let status = || {
+        let mut command = flexcp();
+        command
+            .args(["show", "status", "--config"])
+            .arg(place.config());
+        String::from_utf8(command.output().unwrap().stdout).unwrap()
+    };
+    let shown = status();
+    assert!(shown.contains(": waiting, up "), "{shown}");
+    assert!(shown.contains(&format!("problem: {missing}\n")), "{shown}");
+    assert!(
+        shown.ends_with("web      transparent  no      eth7 (missing)\n"),
+        "{shown}"
+    );
+
+    namespace.sh("ip link add eth7 type veth peer name peer7; ip link set eth7 up");
+    let ready = std::iter::repeat_with(|| heard(&manager)).find(|said| said.contains("READY=1"));
+    assert_eq!(ready.unwrap(), "STATUS=ready\nREADY=1\n");
+    daemon.says(&format!("over: {missing}"));
+    let rules = namespace.sh("ip rule").stdout;
+    assert!(!String::from_utf8(rules).unwrap().contains("[detached]"));
+    assert!(status().contains(": ready, up "), "{}", status());
+    let log = daemon.log();
+    assert_eq!(log.matches(missing).count(), 2, "not told once:\n{log}");
+    daemon.signal(rustix::process::Signal::TERM);
+    assert_eq!(daemon.ends(), Some(0), "{}", daemon.log());
+    assert_eq!(heard(&manager), "STOPPING=1\n");
+    namespace.sh("ip link delete eth7");
+    namespace.is_as(&before);
 }
 
 #[test]
@@ -695,32 +723,30 @@ fn device_driver_that_is_not_there() {
 fn service_manager_is_told_when_ready() {
     let namespace = Namespace::new();
     let place = Place::new(TRANSPARENT);
-    let notify = place.0.path().join("notify");
-    let socket = std::os::unix::net::UnixDatagram::bind(&notify).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
-    let child = namespace
-        .command(env!("CARGO_BIN_EXE_flexcp"))
-        .arg("run")
-        .arg("--config")
-        .arg(place.config())
-        .env("NOTIFY_SOCKET", &notify)
-        .stderr(std::fs::File::create(place.0.path().join("log")).unwrap())
-        .spawn()
-        .unwrap();
-    let mut daemon = Daemon {
-        child,
-        log: place.0.path().join("log"),
-    };
-    assert_eq!(heard(&socket), "READY=1\n");
+    let (manager, notify) = manager(&place);
+    let mut daemon = namespace.run_as(&place, &["env", &notify]);
+    assert_eq!(heard(&manager), "STATUS=ready\nREADY=1\n");
     daemon.signal(rustix::process::Signal::TERM);
-    assert_eq!(heard(&socket), "STOPPING=1\n");
+    assert_eq!(heard(&manager), "STOPPING=1\n");
     assert_eq!(daemon.ends(), Some(0), "{}", daemon.log());
 }
 
-fn heard(socket: &std::os::unix::net::UnixDatagram) -> String {
-    let mut buffer = [0; 100];
-    let len = socket.recv(&mut buffer).unwrap();
-    String::from_utf8_lossy(&buffer[..len]).into_owned()
+/// A service manager's socket, and the variable that names it.
+fn manager(place: &Place) -> (UnixDatagram, String) {
+    let path = place.0.path().join("notify");
+    let manager = UnixDatagram::bind(&path).unwrap();
+    manager.set_read_timeout(Some(PATIENCE)).unwrap();
+    (manager, format!("NOTIFY_SOCKET={}", path.display()))
+}
+
+fn heard(manager: &UnixDatagram) -> String {
+    let mut buffer = [0; 1000];
+    loop {
+        match manager.recv(&mut buffer) {
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            len => return String::from_utf8_lossy(&buffer[..len.unwrap()]).into_owned(),
+        }
+    }
 }
 
 /// The device goes away under the daemon: it ends, and still takes the rest back.

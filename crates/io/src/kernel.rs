@@ -29,10 +29,12 @@ mod filter;
 mod journal;
 mod link;
 mod listener;
+mod mend;
 mod netlink;
 mod route;
 mod rules;
 mod sysctl;
+mod watch;
 
 use std::io;
 use std::ops::RangeInclusive;
@@ -42,15 +44,19 @@ use std::path::{Path, PathBuf};
 use flexcp_translator::Prefix;
 use netlink_packet_route::AddressFamily;
 
-pub use self::address::{ethernet_interfaces, interface_exists, local_addresses, route_source};
+pub use self::address::{
+    Interface, interface_exists, interfaces, local_addresses, route_source, switch,
+};
 pub(crate) use self::address::{interface_index, is_interface_name};
 use self::filter::Filter;
 pub use self::journal::JournalError;
 use self::journal::{Journal, Record};
 pub(crate) use self::journal::{boot, namespace};
 pub use self::listener::tcp_listener_on;
+pub use self::mend::Mended;
 use self::netlink::Netlink;
 pub use self::netlink::NetlinkError;
+pub use self::watch::{Look, Watch};
 
 /// What is to be diverted, and how.
 #[derive(Clone, Debug)]
@@ -76,7 +82,7 @@ pub struct Plan {
 pub struct Diversion {
     /// What they are.
     pub protocol: Protocol,
-    /// The interface they come in.
+    /// The interface they come in, by name: whichever has it, as soon as there is one.
     pub interface: Option<String>,
     /// Their source address.
     pub source: Option<Prefix>,
@@ -116,7 +122,7 @@ pub struct KernelTables {
     /// What to set back, and where that is written down; `None` when everything has been taken back.
     undo: Option<(Journal, Record)>,
     index: u32,
-    table: u32,
+    plan: Plan,
 }
 
 impl KernelTables {
@@ -147,7 +153,7 @@ impl KernelTables {
             netlink,
             undo: Some((journal, record)),
             index,
-            table: plan.table,
+            plan: plan.clone(),
         };
         link::prepare(&mut tables.netlink, index, plan)?;
         sysctl::apply(&changes, report)?;
@@ -197,6 +203,22 @@ impl KernelTables {
         done
     }
 
+    /// Forgets the filters at the device that had the index `index`, and is gone.
+    ///
+    /// # Errors
+    /// When the journal cannot be written.
+    pub fn forget_filter(&mut self, index: u32) -> Result<(), KernelError> {
+        let Some((journal, record)) = &mut self.undo else {
+            return Ok(());
+        };
+        let before = record.filters.len();
+        record.filters.retain(|filter| filter.index != index);
+        if record.filters.len() != before {
+            journal.write(record)?;
+        }
+        Ok(())
+    }
+
     /// Takes everything back, each change told to `report` in one line.
     ///
     /// # Errors
@@ -235,7 +257,7 @@ impl KernelTables {
         };
         let filters = remove_filters(&record, report);
         let rules = rules::remove(&mut self.netlink, report);
-        let routes = route::remove(&mut self.netlink, self.table, self.index);
+        let routes = route::remove(&mut self.netlink, self.plan.table, self.index);
         let sysctls = sysctl::restore(&record.changes, report).and_then(|()| {
             // What stays at a device is for the next start.
             filters?;
@@ -294,23 +316,16 @@ impl std::fmt::Display for Family {
     }
 }
 
-/// Checks what can be checked without touching anything; returns the device's index.
+/// Checks what can be checked without touching anything; returns the device's index. Interfaces of diversions need not be
+/// there: the kernel applies their rules when they are.
 fn check(plan: &Plan) -> Result<u32, KernelError> {
-    let no_interface = |name: &str| KernelError::NoInterface {
-        name: name.to_owned(),
-    };
-    let index = interface_index(&plan.device).ok_or_else(|| no_interface(&plan.device))?;
+    let index = interface_index(&plan.device).ok_or_else(|| KernelError::NoInterface {
+        name: plan.device.clone(),
+    })?;
     if RESERVED_TABLES.contains(&plan.table) {
         return Err(KernelError::ReservedTable { table: plan.table });
     }
     for diversion in &plan.diversions {
-        if let Some(name) = diversion
-            .interface
-            .as_deref()
-            .filter(|name| !interface_exists(name))
-        {
-            return Err(no_interface(name));
-        }
         for prefix in [diversion.source, diversion.destination]
             .into_iter()
             .flatten()
@@ -506,6 +521,12 @@ pub enum KernelError {
         action: &'static str,
         /// What the kernel says.
         source: NetlinkError,
+    },
+    /// The TUN device is not there any more.
+    #[error("the device can't be read any more: somebody has deleted {device}; start flexcp anew")]
+    DeviceGone {
+        /// Its name.
+        device: String,
     },
     /// The TUN device was made without IPv6.
     #[error(

@@ -29,9 +29,9 @@ mod tun;
 pub use batch::SendBatch;
 pub use event::{Ready, Waker, monotonic_micros, random_bytes, wait};
 pub use kernel::{
-    Diversion, Family, JournalError, KernelError, KernelTables, NetlinkError, PROTOCOL, Plan,
-    Protocol, diverting_device, ethernet_interfaces, interface_exists, local_addresses,
-    route_source, tcp_listener_on,
+    Diversion, Family, Interface, JournalError, KernelError, KernelTables, Look, Mended,
+    NetlinkError, PROTOCOL, Plan, Protocol, Watch, diverting_device, interface_exists, interfaces,
+    local_addresses, route_source, switch, tcp_listener_on,
 };
 pub use memory::give_memory_back;
 pub use offload::{Hook, KernelFastPath, LeftOut, Offload, OffloadError, Reasons, Refusal, Tried};

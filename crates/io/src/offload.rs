@@ -9,6 +9,7 @@
 //! device, which goes with it, and without a route they translate nothing. So a filter that a crash has left ([`Hook`])
 //! passes all packets on until the next start takes it back.
 
+mod attach;
 mod parts;
 mod refusal;
 
@@ -19,15 +20,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray};
-use aya::programs::links::LinkOrder;
-use aya::programs::tc::TcAttachOptions;
-use aya::programs::{ProgramError, SchedClassifier, TcAttachType, TestRunOptions};
+use aya::programs::tc::SchedClassifierLinkId;
+use aya::programs::{ProgramError, SchedClassifier, TestRunOptions};
 use aya::{Ebpf, EbpfError, TestRun as _, include_bytes_aligned};
 use flexcp_translator::{FastPath, LEASE_SUBFLOWS, Lease, Lent};
 
+pub use self::attach::Hook;
 pub use self::parts::LeftOut;
 pub use self::refusal::Refusal;
-use crate::kernel::{KernelError, KernelTables};
+use crate::kernel::KernelError;
 
 /// The programs, compiled by `make bpf`.
 static OBJECT: &[u8] = include_bytes_aligned!("../../../bpf/offload.bpf.o");
@@ -122,35 +123,8 @@ pub struct Offload {
     next_slot: u32,
     slots: u32,
     left_out: Option<LeftOut>,
-}
-
-/// How the programs get at the packets of a device.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Hook {
-    /// A link of the process (Linux 6.6), before all classic filters. It ends with the process.
-    Tcx,
-    /// A classic filter under the qdisc `clsact`, behind all others. It outlives the process.
-    Clsact,
-}
-
-impl Hook {
-    /// The best that this kernel has.
-    #[must_use]
-    pub fn of_this_kernel() -> Self {
-        match SchedClassifier::query_tcx("lo", TcAttachType::Ingress) {
-            Ok(_) => Self::Tcx,
-            Err(_) => Self::Clsact,
-        }
-    }
-}
-
-impl std::fmt::Display for Hook {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Tcx => "tcx",
-            Self::Clsact => "clsact",
-        })
-    }
+    /// By the index of their device.
+    links: Vec<(u32, SchedClassifierLinkId)>,
 }
 
 /// What became of a packet in [`Offload::try_packet`].
@@ -296,6 +270,7 @@ impl Offload {
             next_slot: 0,
             slots,
             left_out,
+            links: Vec::new(),
         };
         offload.tell(Settings {
             device,
@@ -309,42 +284,6 @@ impl Offload {
     #[must_use]
     pub fn left_out(&self) -> Option<&LeftOut> {
         self.left_out.as_ref()
-    }
-
-    /// From now on the programs see what comes in on `interface`, until this is dropped; by a filter, until `tables` are
-    /// removed.
-    ///
-    /// # Errors
-    /// When there is no such interface, or the kernel refuses.
-    pub fn attach(
-        &mut self,
-        interface: &str,
-        by: Hook,
-        tables: &mut KernelTables,
-        report: &mut dyn FnMut(&str),
-    ) -> Result<(), OffloadError> {
-        let program = self.program()?;
-        match by {
-            Hook::Tcx => {
-                let last = TcAttachOptions::TcxOrder(LinkOrder::default());
-                program.attach_with_options(interface, TcAttachType::Ingress, last)?;
-            }
-            Hook::Clsact => {
-                let program = program.fd()?.as_fd();
-                tables.add_filter(interface, program, report)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// The same without tables to take anything back: where there is no tcx, the device has a qdisc `clsact` already. For
-    /// tests.
-    ///
-    /// # Errors
-    /// When there is no such interface, or the kernel refuses.
-    pub fn attach_alone(&mut self, interface: &str) -> Result<(), OffloadError> {
-        self.program()?.attach(interface, TcAttachType::Ingress)?;
-        Ok(())
     }
 
     /// A fast path with `slots` of the slots, for one translator.

@@ -40,6 +40,8 @@ mod steering;
 mod tables;
 #[path = "netns/tap.rs"]
 mod tap;
+#[path = "netns/watch.rs"]
+mod watch;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
@@ -72,6 +74,7 @@ fn main() {
         attach::TESTS,
         offload_parts::TESTS,
         steering::TESTS,
+        watch::TESTS,
     ]
     .concat();
     let trials = tests.into_iter().map(|(name, test)| {

@@ -175,9 +175,12 @@ fn interfaces(
             true => String::new(),
             false => format!("; with addresses there are: {}", there.join(", ")),
         };
-        out.error(
+        out.warning(
             interface.at,
-            format!("there is no interface `{}`{hint}", interface.value),
+            format!(
+                "there is no interface `{}` now, FlexCP waits for it{hint}",
+                interface.value
+            ),
         );
     }
 }

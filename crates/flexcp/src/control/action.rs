@@ -10,6 +10,8 @@ pub enum Action {
     Stats,
     /// The connections that there are; answered by [`Connections`](super::view::Connections).
     Connections,
+    /// Whether packets get through, and what is in their way; answered by [`Status`](super::status::Status).
+    Status,
 }
 
 /// The answer to a request that can't be carried out.

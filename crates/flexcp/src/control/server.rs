@@ -17,8 +17,9 @@ use tracing::{debug, warn};
 use super::action::{Action, VERSION};
 use super::exchange;
 use super::view::{Connections, Numbers, Stats};
-use crate::offload::Said;
+use crate::watch::StatusHandle;
 use crate::worker::{Unaccounted, WorkerHandle};
+use flexcp_io::Reasons;
 
 /// The bound control socket.
 #[derive(Debug)]
@@ -33,6 +34,18 @@ pub struct Named {
     pub name: String,
     /// Its mode's name.
     pub mode: &'static str,
+}
+
+/// Who knows the answers.
+pub struct Asked {
+    /// About packets and connections.
+    pub workers: Vec<WorkerHandle>,
+    /// What the offload's programs have counted; `None` without them.
+    pub offload: Option<Reasons>,
+    /// About the kernel.
+    pub watch: StatusHandle,
+    /// What services are called.
+    pub services: Vec<Named>,
 }
 
 impl Control {
@@ -71,11 +84,9 @@ impl Control {
 
     /// Answers requests for as long as the process lives, a bounded number of clients at a time. Nothing that a client
     /// does or omits delays another, and no error of `accept` is the end.
-    pub fn serve(self, workers: &[WorkerHandle], offload: &Said, services: &[Named]) {
+    pub fn serve(self, asked: &Asked) {
         let daemon = Daemon {
-            workers,
-            offload,
-            services,
+            asked,
             clients: AtomicUsize::new(0),
             listing: AtomicBool::new(false),
         };
@@ -100,9 +111,7 @@ impl Control {
 
 /// What clients are answered from.
 struct Daemon<'a> {
-    workers: &'a [WorkerHandle],
-    offload: &'a Said,
-    services: &'a [Named],
+    asked: &'a Asked,
     /// That are being served.
     clients: AtomicUsize,
     /// Whether one of them is being told the connections, which may be many.
@@ -140,9 +149,13 @@ impl Daemon<'_> {
 
     fn serve(&self, client: &UnixStream) -> io::Result<()> {
         let answer = match exchange::request(client, PATIENCE)? {
-            Ok(Action::Stats) => stats(self.workers, self.offload).and_then(json),
+            Ok(Action::Stats) => stats(self.asked).and_then(json),
+            Ok(Action::Status) => {
+                let status = self.asked.watch.status();
+                status.map_err(|gone| gone.to_string()).and_then(json)
+            }
             Ok(Action::Connections) if self.has_turn() => {
-                let list = connections(self.workers, self.services).and_then(json);
+                let list = connections(&self.asked.workers, &self.asked.services).and_then(json);
                 let told = exchange::answer(client, list, TELLING);
                 self.listing.store(false, Ordering::Relaxed);
                 return told;
@@ -183,11 +196,11 @@ impl Drop for SocketFile {
     }
 }
 
-fn stats(workers: &[WorkerHandle], said: &Said) -> Result<Stats, String> {
+fn stats(asked: &Asked) -> Result<Stats, String> {
     let [mut counters, mut drops, mut carrier, mut offload] = [const { Numbers(Vec::new()) }; 4];
     let [mut unaccounted, mut gauges] = [const { Numbers(Vec::new()) }; 2];
     let mut causes = BTreeMap::new();
-    for worker in workers {
+    for worker in &asked.workers {
         let snapshot = worker.stats().map_err(|gone| gone.to_string())?;
         counters.add(snapshot.counters.iter());
         drops.add(snapshot.drops.iter());
@@ -204,7 +217,7 @@ fn stats(workers: &[WorkerHandle], said: &Said) -> Result<Stats, String> {
     let count = |numbers: &Numbers, name| numbers.get(name).unwrap_or_default();
     let in_rings = count(&carrier, "handed_over").saturating_sub(count(&carrier, "taken_over"));
     gauges.add([("in_rings", in_rings)].into_iter());
-    if let Some(reasons) = &said.reasons {
+    if let Some(reasons) = &asked.offload {
         offload.add(reasons.counts().into_iter());
         gauges.add(reasons.held().into_iter());
     }
@@ -219,7 +232,11 @@ fn stats(workers: &[WorkerHandle], said: &Said) -> Result<Stats, String> {
         offload,
         unaccounted,
         gauges,
-        offload_notes: said.notes.clone(),
+        // While all is taken back the watcher is gone.
+        offload_notes: asked
+            .watch
+            .status()
+            .map_or_else(|_| Vec::new(), |status| status.offload),
         connections,
     })
 }

@@ -13,8 +13,12 @@ use flexcp_translator::{ConnectionState, ConnectionView, Counters, Drops, Gauges
 use serde_json::json;
 use tempfile::TempDir;
 
-use super::{Action, BindError, ClientError, Control, Named, SocketFile, VERSION, ask, view};
-use crate::offload::Said;
+use super::status::{InterfaceStatus, ServiceStatus, State, Status};
+use super::view::Numbers;
+use super::{
+    Action, Asked, BindError, ClientError, Control, Named, SocketFile, VERSION, ask, view,
+};
+use crate::watch::StatusHandle;
 use crate::worker::{CarrierCounters, Request, Snapshot, WorkerHandle};
 
 /// A worker that answers as if it had one connection.
@@ -86,6 +90,32 @@ fn connection() -> ConnectionView {
     }
 }
 
+/// What the watcher says.
+fn status() -> Status {
+    let wan1 = InterfaceStatus {
+        name: "wan1".into(),
+        present: false,
+        up: false,
+    };
+    Status {
+        version: VERSION,
+        release: "0.1.0".into(),
+        uptime_us: 7,
+        state: State::Degraded,
+        problems: vec!["interface wan1 is missing".into()],
+        mended_times: 1,
+        mended_ago_us: Some(3),
+        mended: Numbers(vec![("rules".into(), 9)]),
+        offload: vec!["by tcx, on wan0".into()],
+        services: vec![ServiceStatus {
+            name: "web".into(),
+            mode: "transparent".into(),
+            passes: true,
+            interfaces: vec![wan1],
+        }],
+    }
+}
+
 struct Served {
     directory: TempDir,
     file: SocketFile,
@@ -95,11 +125,16 @@ impl Served {
     fn by(workers: Vec<WorkerHandle>) -> Self {
         let directory = TempDir::new().unwrap();
         let (control, file) = Control::bind(&directory.path().join("made/flexcp.sock")).unwrap();
-        let named = [Named {
-            name: "web".into(),
-            mode: "transparent",
-        }];
-        thread::spawn(move || control.serve(&workers, &Said::default(), &named));
+        let asked = Asked {
+            workers,
+            offload: None,
+            watch: StatusHandle::played(status()),
+            services: vec![Named {
+                name: "web".into(),
+                mode: "transparent",
+            }],
+        };
+        thread::spawn(move || control.serve(&asked));
         Self { directory, file }
     }
 
@@ -194,6 +229,36 @@ fn stats_of_several_workers_are_summed() {
 }
 
 #[test]
+fn status_is_what_the_watcher_says() {
+    let served = Served::by(vec![]);
+    let answer = ask(&served.path(), Action::Status).unwrap();
+    assert_eq!(answer.read::<Status>().unwrap(), status());
+    assert_eq!(
+        answer.read::<serde_json::Value>().unwrap(),
+        json!({
+            "version": 1,
+            "release": "0.1.0",
+            "uptime_us": 7,
+            "state": "degraded",
+            "problems": ["interface wan1 is missing"],
+            "mended_times": 1,
+            "mended_ago_us": 3,
+            "mended": {"rules": 9},
+            "offload": ["by tcx, on wan0"],
+            "services": [{
+                "name": "web",
+                "mode": "transparent",
+                "passes": true,
+                "interfaces": [{"name": "wan1", "present": false, "up": false}],
+            }],
+        })
+    );
+    // How the offload runs, stats tell, too.
+    let stats: view::Stats = ask(&served.path(), Action::Stats).unwrap().read().unwrap();
+    assert_eq!(stats.offload_notes, ["by tcx, on wan0"]);
+}
+
+#[test]
 fn one_request_line_gets_one_answer_line() {
     let served = Served::by(vec![played()]);
     let answer = raw(&served.path(), b"{\"command\":\"stats\"}\n");
@@ -211,8 +276,8 @@ fn request_that_is_none_is_refused() {
     let answer = raw(&served.path(), b"{\"command\":\"reboot\"}\n");
     assert_eq!(
         answer,
-        "{\"version\":1,\"error\":\"not a request: unknown variant `reboot`, expected `stats` or \
-         `connections` at line 1 column 19\"}\n"
+        "{\"version\":1,\"error\":\"not a request: unknown variant `reboot`, expected one of `stats`, `connections`, \
+         `status` at line 1 column 19\"}\n"
     );
     let answer = raw(&served.path(), b"GET / HTTP/1.1\n");
     assert!(

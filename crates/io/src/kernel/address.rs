@@ -3,12 +3,12 @@
 use std::net::IpAddr;
 
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
-use netlink_packet_route::link::{LinkAttribute, LinkLayerType, LinkMessage};
+use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMessage};
 use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use rustix::net::{AddressFamily as SocketFamily, SocketFlags, SocketType, netdevice, socket_with};
 
-use super::netlink::Netlink;
+use super::netlink::{Netlink, NetlinkError};
 
 /// Whether there is an interface of this name.
 #[must_use]
@@ -26,17 +26,30 @@ pub(crate) fn interface_index(name: &str) -> Option<u32> {
     netdevice::name_to_index(any_socket()?, name).ok()
 }
 
-/// The names of the interfaces that carry Ethernet frames; empty when the kernel does not tell.
-#[must_use]
-pub fn ethernet_interfaces() -> Vec<String> {
-    let answers = Netlink::open()
-        .and_then(|mut netlink| netlink.dump(RouteNetlinkMessage::GetLink(LinkMessage::default())))
-        .unwrap_or_default();
+/// A network device as it is now.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Interface {
+    /// The kernel's number for it, which it keeps when it is renamed.
+    pub index: u32,
+    /// Its name.
+    pub name: String,
+    /// Whether it carries Ethernet frames.
+    pub ethernet: bool,
+    /// Whether somebody has taken it up.
+    pub up: bool,
+}
+
+/// All network devices.
+///
+/// # Errors
+/// When the kernel does not tell.
+pub fn interfaces() -> Result<Vec<Interface>, NetlinkError> {
+    let question = RouteNetlinkMessage::GetLink(LinkMessage::default());
+    let answers = Netlink::open()?.dump(question)?;
     let named = answers.into_iter().filter_map(|answer| {
         let RouteNetlinkMessage::NewLink(message) = answer else {
             return None;
         };
-        let ethernet = message.header.link_layer_type == LinkLayerType::Ether;
         let name = message.attributes.into_iter().find_map(|attribute| {
             if let LinkAttribute::IfName(name) = attribute {
                 Some(name)
@@ -44,9 +57,20 @@ pub fn ethernet_interfaces() -> Vec<String> {
                 None
             }
         });
-        name.filter(|_| ethernet)
+        Some(Interface {
+            index: message.header.index,
+            name: name?,
+            ethernet: message.header.link_layer_type == LinkLayerType::Ether,
+            up: message.header.flags.contains(LinkFlags::Up),
+        })
     });
-    named.collect()
+    Ok(named.collect())
+}
+
+/// The value of a switch below `/proc/sys`, such as `net/ipv4/ip_forward`; `None` when there is none of that name.
+#[must_use]
+pub fn switch(key: &str) -> Option<String> {
+    super::sysctl::read(key).ok()?.pop()
 }
 
 /// The addresses of this host with the names of their interfaces, of both families; empty when the

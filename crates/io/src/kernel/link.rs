@@ -55,6 +55,46 @@ pub(crate) fn bring_up(netlink: &mut Netlink, index: u32) -> Result<(), KernelEr
     })
 }
 
+/// What the device is called now, and whether it is up; `None` when it is gone.
+pub(crate) fn state(
+    netlink: &mut Netlink,
+    index: u32,
+) -> Result<Option<(String, bool)>, NetlinkError> {
+    let mut question = LinkMessage::default();
+    question.header.index = index;
+    let answers = match netlink.get(RouteNetlinkMessage::GetLink(question)) {
+        Err(error) if error.refusal() == Some(libc::ENODEV) => return Ok(None),
+        answers => answers?,
+    };
+    let found = answers.into_iter().find_map(|answer| match answer {
+        RouteNetlinkMessage::NewLink(link) if link.header.index == index => Some(link),
+        _ => None,
+    });
+    Ok(found.map(|link| {
+        let up = link.header.flags.contains(LinkFlags::Up);
+        let name = link.attributes.into_iter().find_map(|attribute| {
+            if let LinkAttribute::IfName(name) = attribute {
+                Some(name)
+            } else {
+                None
+            }
+        });
+        (name.unwrap_or_default(), up)
+    }))
+}
+
+/// Gives the device its name back.
+pub(crate) fn rename(netlink: &mut Netlink, index: u32, name: &str) -> Result<(), NetlinkError> {
+    let name = [LinkAttribute::IfName(name.to_owned())];
+    set(
+        netlink,
+        index,
+        &name,
+        LinkFlags::empty(),
+        LinkFlags::empty(),
+    )
+}
+
 /// Takes the device down; that it is gone already is no error.
 pub(crate) fn take_down(netlink: &mut Netlink, index: u32) -> Result<(), KernelError> {
     match set(netlink, index, &[], LinkFlags::empty(), LinkFlags::Up) {

@@ -57,6 +57,27 @@ pub(crate) fn add_default(
         })
 }
 
+/// Whether the route that [`add_default`] adds is there.
+pub(crate) fn is_there(
+    netlink: &mut Netlink,
+    family: Family,
+    table: u32,
+    index: u32,
+) -> Result<bool, KernelError> {
+    let routes = dump(netlink, family, table).map_err(|source| KernelError::Route {
+        action: "read",
+        family,
+        table,
+        source,
+    })?;
+    Ok(routes.iter().any(|route| {
+        route.header.protocol == RouteProtocol::from(PROTOCOL)
+            && route.header.destination_prefix_length == 0
+            && route.header.kind == RouteType::Unicast
+            && route.attributes.contains(&RouteAttribute::Oif(index))
+    }))
+}
+
 /// Removes the table's routes through the device, of both families.
 pub(crate) fn remove(netlink: &mut Netlink, table: u32, index: u32) -> Result<(), KernelError> {
     let through = |route: &RouteMessage| route.attributes.contains(&RouteAttribute::Oif(index));

@@ -82,7 +82,11 @@ pub(crate) fn layout(
 }
 
 /// Puts our rules before those that are there.
-fn arrange(plan: &Plan, family: Family, there: &[RuleMessage]) -> Result<Layout, KernelError> {
+pub(super) fn arrange(
+    plan: &Plan,
+    family: Family,
+    there: &[RuleMessage],
+) -> Result<Layout, KernelError> {
     let (own, passing): (Vec<_>, Vec<_>) = plan
         .diversions
         .iter()
@@ -230,6 +234,14 @@ fn selector(ports: &RangeInclusive<u16>) -> Option<RangeInclusive<u16>> {
 }
 
 impl Layout {
+    /// The rules as the kernel should list them, `lookup local` at preference 0 included where that has to be made anew.
+    pub(super) fn listed(&self) -> Vec<RuleMessage> {
+        let mut listed: Vec<_> = self.rules.iter().map(Rule::message).collect();
+        listed.extend(self.local.clone());
+        listed.sort_by_key(preference);
+        listed
+    }
+
     /// The diversions at `preference`, and before them the exceptions from them, which go on at
     /// `target`.
     fn add_group(&mut self, plan: &Plan, preference: u32, target: u32, group: &[&Diversion]) {
@@ -334,7 +346,7 @@ const fn number(protocol: Protocol, family: Family) -> IpProtocol {
     }
 }
 
-fn dump(netlink: &mut Netlink, family: Family) -> Result<Vec<RuleMessage>, KernelError> {
+pub(super) fn dump(netlink: &mut Netlink, family: Family) -> Result<Vec<RuleMessage>, KernelError> {
     let mut question = RuleMessage::default();
     question.header.family = family.netlink();
     let answers = match netlink.dump(RouteNetlinkMessage::GetRule(question)) {
@@ -353,7 +365,7 @@ fn dump(netlink: &mut Netlink, family: Family) -> Result<Vec<RuleMessage>, Kerne
 }
 
 /// Adds a rule, behind those of the same preference, even when there is one like it.
-fn add(netlink: &mut Netlink, rule: RuleMessage) -> Result<(), NetlinkError> {
+pub(super) fn add(netlink: &mut Netlink, rule: RuleMessage) -> Result<(), NetlinkError> {
     netlink.change(
         RouteNetlinkMessage::NewRule(with_preference(rule)),
         NLM_F_CREATE,
@@ -361,7 +373,7 @@ fn add(netlink: &mut Netlink, rule: RuleMessage) -> Result<(), NetlinkError> {
 }
 
 /// Deletes the first rule like this one; that it is gone already is no error.
-fn delete(netlink: &mut Netlink, rule: RuleMessage) -> Result<(), KernelError> {
+pub(super) fn delete(netlink: &mut Netlink, rule: RuleMessage) -> Result<(), KernelError> {
     let words = describe(&rule);
     match netlink.change(RouteNetlinkMessage::DelRule(with_preference(rule)), 0) {
         Err(error) if error.refusal() == Some(libc::ENOENT) => Ok(()),
@@ -383,7 +395,7 @@ fn with_preference(mut rule: RuleMessage) -> RuleMessage {
     rule
 }
 
-fn preference(rule: &RuleMessage) -> u32 {
+pub(super) fn preference(rule: &RuleMessage) -> u32 {
     let preference = |attribute: &RuleAttribute| match attribute {
         RuleAttribute::Priority(preference) => Some(*preference),
         _ => None,
@@ -411,13 +423,13 @@ fn interface(rule: &RuleMessage) -> Option<&str> {
         })
 }
 
-fn is_ours(rule: &RuleMessage) -> bool {
+pub(super) fn is_ours(rule: &RuleMessage) -> bool {
     rule.attributes
         .contains(&RuleAttribute::Protocol(RouteProtocol::from(PROTOCOL)))
 }
 
 /// Whether the rule sends every packet to the table `local`, like the kernel's own.
-fn is_plain_local(rule: &RuleMessage) -> bool {
+pub(super) fn is_plain_local(rule: &RuleMessage) -> bool {
     let header = &rule.header;
     let harmless = |attribute: &RuleAttribute| {
         matches!(
@@ -438,7 +450,7 @@ fn is_plain_local(rule: &RuleMessage) -> bool {
 }
 
 /// The rule in words close to those of `ip rule`.
-fn describe(rule: &RuleMessage) -> String {
+pub(super) fn describe(rule: &RuleMessage) -> String {
     let header = &rule.header;
     let mut words = Vec::new();
     for attribute in &rule.attributes {
@@ -486,7 +498,7 @@ fn describe(rule: &RuleMessage) -> String {
 /// The first preference behind the kernel's own `lookup local`.
 const BEHIND_LOCAL: u32 = 1;
 /// The first preference behind our diversions.
-const BEHIND_ALL: u32 = 2;
+pub(super) const BEHIND_ALL: u32 = 2;
 const TABLE_LOCAL: u32 = 255;
 const LOOPBACK: &str = "lo";
 

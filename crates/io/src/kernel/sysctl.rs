@@ -97,11 +97,13 @@ impl Planner<'_> {
     /// Forwarding, for all interfaces when it is off, else for those the plan names.
     fn forward_v4(&mut self, plan: &Plan) -> Result<(), KernelError> {
         if self.value("net/ipv4/ip_forward")? != "0" {
-            for interface in plan
+            // One that is not there has no switch; `default` is what it gets when it comes.
+            let there = self.interfaces("net/ipv4/conf/", &plan.device)?;
+            let named = plan
                 .diversions
                 .iter()
-                .filter_map(|d| d.interface.as_deref())
-            {
+                .filter_map(|d| d.interface.as_deref());
+            for interface in named.filter(|name| there.iter().any(|there| there == name)) {
                 self.set(&format!("net/ipv4/conf/{interface}/forwarding"), "1")?;
             }
             return Ok(());

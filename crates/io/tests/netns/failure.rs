@@ -15,10 +15,6 @@ use crate::host::{
 use crate::tables::Other;
 
 pub(crate) const TESTS: &[(&str, fn())] = &[
-    (
-        "interface_that_does_not_exist",
-        interface_that_does_not_exist,
-    ),
     ("device_that_does_not_exist", device_that_does_not_exist),
     ("name_that_is_taken", name_that_is_taken),
     ("two_with_one_journal", two_with_one_journal),
@@ -62,16 +58,6 @@ fn refused(plan: &Plan, words: &[&str]) -> KernelError {
     }
     assert_unchanged_but_device(&before);
     error
-}
-
-fn interface_that_does_not_exist() {
-    let _neighbours = Neighbours::new();
-    let _tun = Tun::open(DEVICE).unwrap();
-    let journal = journal();
-    let mut plan = plan(journal.clone());
-    plan.diversions[0].interface = Some("wwan7".into());
-    refused(&plan, &["no interface wwan7"]);
-    assert!(!journal.exists());
 }
 
 fn device_that_does_not_exist() {

@@ -1,0 +1,78 @@
+//! Whether packets get through, as `flexcp show status` shows it.
+
+use serde::{Deserialize, Serialize};
+
+use super::view::Numbers;
+
+/// The answer to [`Action::Status`](super::Action::Status).
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub struct Status {
+    /// [`VERSION`](super::VERSION).
+    pub version: u32,
+    /// FlexCP's own version.
+    pub release: String,
+    /// Since the start, in microseconds.
+    pub uptime_us: u64,
+    /// Whether packets get through.
+    pub state: State,
+    /// What is in their way and not changed from here, a line each.
+    pub problems: Vec<String>,
+    /// How often something that others had taken away was put back.
+    pub mended_times: u64,
+    /// Since then, in microseconds; null if never.
+    pub mended_ago_us: Option<u64>,
+    /// What was put back: `rules`, `routes`, settings of the `device`; `offload`, devices that came later and got it.
+    pub mended: Numbers,
+    /// How the offload runs, what of it the kernel refuses and why, a line each; empty when it is not wanted.
+    pub offload: Vec<String>,
+    /// In the order of the configuration.
+    pub services: Vec<ServiceStatus>,
+}
+
+/// Whether packets get through.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// Those of all services, on all their interfaces.
+    Ready,
+    /// Some.
+    Degraded,
+    /// None at all, until something changes.
+    Waiting,
+}
+
+/// A service as far as the host lets it.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub struct ServiceStatus {
+    /// Its name.
+    pub name: String,
+    /// "transparent" or "reverse".
+    pub mode: String,
+    /// Whether packets of it get through.
+    pub passes: bool,
+    /// Where its clients come in; empty: everywhere.
+    pub interfaces: Vec<InterfaceStatus>,
+}
+
+/// An interface that a service names.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub struct InterfaceStatus {
+    /// Its name.
+    pub name: String,
+    /// Whether there is one of that name.
+    pub present: bool,
+    /// Whether somebody has taken it up.
+    pub up: bool,
+}
+
+impl State {
+    /// As it is in JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ready => "ready",
+            Self::Degraded => "degraded",
+            Self::Waiting => "waiting",
+        }
+    }
+}

@@ -1,0 +1,407 @@
+//! The watcher: a thread that owns what FlexCP has changed in the kernel, and looks after it while packets flow.
+//!
+//! It wakes up when something in the kernel's tables changes, puts back what is FlexCP's own
+//! ([`Watch`]), brings the offload to devices that have come, and tells what it may not change
+//! ([`facts`]): in the log once when it begins and once when it is over, to the service manager, and to who asks. It
+//! never touches a packet. [`WatchHandle::end`] gives the kernel's tables back, to be taken back.
+
+mod facts;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+use std::{io, mem};
+
+use flexcp_io::{
+    KernelError, KernelTables, Look, Mended, NetlinkError, Waker, Watch, monotonic_micros, wait,
+};
+use sd_notify::NotifyState;
+use tracing::{debug, info, warn};
+
+use self::facts::{Expected, Found, Problem};
+use crate::config::{Config, plan};
+use crate::control::VERSION;
+use crate::control::status::{State, Status};
+use crate::control::view::Numbers;
+use crate::offload::Running;
+
+/// What is looked after, and how it is.
+#[derive(Debug)]
+pub struct Watcher {
+    /// `None`: the kernel tells nothing any more.
+    watch: Option<Watch>,
+    tables: KernelTables,
+    offload: Running,
+    expected: Expected,
+    found: Found,
+    problems: Vec<Problem>,
+    mended: Tally,
+    began: u64,
+    /// Whether the service manager has heard that packets flow.
+    was_ready: bool,
+}
+
+/// What has been put back so far.
+#[derive(Clone, Copy, Default, Debug)]
+struct Tally {
+    times: u64,
+    last: Option<u64>,
+    rules: u64,
+    routes: u64,
+    device: u64,
+    offload: u64,
+}
+
+/// What has become of what was looked after.
+#[derive(Debug)]
+pub struct Ended {
+    /// To be taken back.
+    pub tables: KernelTables,
+    /// Ends when it is dropped.
+    pub offload: Running,
+    /// An error when FlexCP can't go on.
+    pub outcome: Result<(), KernelError>,
+}
+
+/// The running thread.
+#[derive(Debug)]
+pub struct WatchHandle {
+    thread: Option<JoinHandle<Ended>>,
+    status: StatusHandle,
+}
+
+/// Asks the watcher.
+#[derive(Clone, Debug)]
+pub struct StatusHandle {
+    requests: Sender<Request>,
+    waker: Arc<Waker>,
+}
+
+#[derive(Debug)]
+enum Request {
+    Status(SyncSender<Status>),
+    End,
+}
+
+impl Watcher {
+    /// Looks after `tables` and `offload`. `watch` was opened before the tables were installed, `sources` are the
+    /// addresses towards each service's back ends.
+    #[must_use]
+    pub fn new(
+        watch: Watch,
+        tables: KernelTables,
+        offload: Running,
+        config: &Config,
+        sources: &[Vec<IpAddr>],
+    ) -> Self {
+        let kernel = plan::kernel(config, sources);
+        Self {
+            watch: Some(watch),
+            tables,
+            offload,
+            expected: Expected::new(config, sources, kernel.v4, kernel.v6),
+            found: Found::default(),
+            problems: Vec::new(),
+            mended: Tally::default(),
+            began: monotonic_micros(),
+            was_ready: false,
+        }
+    }
+
+    /// Starts the thread; `tell` is called when FlexCP can't go on.
+    ///
+    /// # Errors
+    /// When the kernel gives no thread or no file descriptor. Everything has been taken back then.
+    pub fn spawn(self, tell: impl Fn() + Send + 'static) -> io::Result<WatchHandle> {
+        let waker = Arc::new(Waker::new()?);
+        let (requests, asked) = mpsc::channel();
+        let bell = Arc::clone(&waker);
+        let run = move || {
+            let ended = self.run(&asked, &bell);
+            if ended.outcome.is_err() {
+                tell();
+            }
+            ended
+        };
+        let thread = thread::Builder::new().name("watch".into()).spawn(run)?;
+        let status = StatusHandle { requests, waker };
+        Ok(WatchHandle {
+            thread: Some(thread),
+            status,
+        })
+    }
+
+    fn run(mut self, asked: &Receiver<Request>, bell: &Waker) -> Ended {
+        let outcome = self.watch(asked, bell);
+        Ended {
+            tables: self.tables,
+            offload: self.offload,
+            outcome,
+        }
+    }
+
+    /// Until told to end, or until FlexCP can't go on.
+    fn watch(&mut self, asked: &Receiver<Request>, bell: &Waker) -> Result<(), KernelError> {
+        loop {
+            let now = monotonic_micros();
+            if self
+                .watch
+                .as_ref()
+                .and_then(Watch::due)
+                .is_some_and(|due| due <= now)
+            {
+                self.look(now)?;
+            }
+            for request in asked.try_iter() {
+                match request {
+                    // Who asked may be gone.
+                    Request::Status(answer) => drop(answer.try_send(self.status())),
+                    Request::End => return Ok(()),
+                }
+            }
+            if let Err(error) = self.sleep(bell) {
+                self.watch = None;
+                self.update(vec![told(format!(
+                    "changes in the kernel are not noticed any more: {error}"
+                ))]);
+            }
+        }
+    }
+
+    /// Until something happens, or a look is due.
+    fn sleep(&mut self, bell: &Waker) -> Result<(), NetlinkError> {
+        let due = self.watch.as_ref().and_then(Watch::due);
+        let until = due.map(|due| Duration::from_micros(due.saturating_sub(monotonic_micros())));
+        let patience = (!self.was_ready).then_some(START_TOLD);
+        let timeout = [until, patience].into_iter().flatten().min();
+        let waited = match &self.watch {
+            Some(watch) => wait(watch, bell, timeout),
+            None => wait(bell, bell, timeout),
+        };
+        if let Err(error) = waited {
+            debug!("watch: {error}");
+        }
+        if !self.was_ready {
+            self.notify();
+        }
+        match &mut self.watch {
+            Some(watch) => watch.note(monotonic_micros()),
+            None => Ok(()),
+        }
+    }
+
+    fn look(&mut self, now: u64) -> Result<(), KernelError> {
+        let Some(watch) = &mut self.watch else {
+            return Ok(());
+        };
+        let Look {
+            found,
+            put_back,
+            problems,
+        } = watch.look(&mut self.tables, now)?;
+        // Without what is missing nothing comes here.
+        let stops = !found.is_empty() && (!put_back || found.failed > 0);
+        let problems = problems.into_iter();
+        let mut problems: Vec<_> = problems
+            .map(|line| Problem {
+                stops,
+                ..told(line)
+            })
+            .collect();
+        if put_back {
+            self.mended.note(found, now);
+        }
+        if let Some(host) = self.expected.find() {
+            let new = self.offload.follow(&host.interfaces, &mut self.tables);
+            if !new.is_empty() {
+                info!("offload: on {} now, too", new.join(", "));
+                self.mended.offload += new.len() as u64;
+            }
+            self.found = host;
+            problems.extend(self.expected.judge(&self.found));
+        }
+        self.update(problems);
+        Ok(())
+    }
+
+    /// Tells what has begun and what is over.
+    fn update(&mut self, problems: Vec<Problem>) {
+        let before = mem::replace(&mut self.problems, problems);
+        let first = !self.was_ready && before.is_empty();
+        let new = |list: &[Problem], line: &str| list.iter().all(|problem| problem.line != line);
+        let begun = self.problems.iter().filter(|now| new(&before, &now.line));
+        begun.for_each(|problem| warn!("{}", problem.line));
+        let over = before.iter().filter(|then| new(&self.problems, &then.line));
+        over.for_each(|problem| info!("over: {}", problem.line));
+        if before != self.problems || first {
+            self.notify();
+        }
+    }
+
+    /// Tells the service manager, if there is one.
+    fn notify(&mut self) {
+        let status = self.status();
+        let line = summary(&status);
+        let mut states = vec![NotifyState::Status(&line)];
+        if status.state == State::Waiting && !self.was_ready {
+            // Whoever waits for an interface is not late.
+            let longer = START_TOLD.as_micros() * 3;
+            states.push(NotifyState::ExtendTimeoutUsec(
+                u32::try_from(longer).unwrap_or(u32::MAX),
+            ));
+        } else if !self.was_ready {
+            self.was_ready = true;
+            info!("{line}");
+            states.push(NotifyState::Ready);
+        }
+        if let Err(error) = sd_notify::notify(&states) {
+            debug!("can't notify the service manager: {error}");
+        }
+    }
+
+    fn status(&self) -> Status {
+        let now = monotonic_micros();
+        let services = self.expected.status(&self.problems, &self.found);
+        let state = if self.problems.is_empty() {
+            State::Ready
+        } else if services.iter().any(|service| service.passes) {
+            State::Degraded
+        } else {
+            State::Waiting
+        };
+        Status {
+            version: VERSION,
+            release: env!("CARGO_PKG_VERSION").into(),
+            uptime_us: now.saturating_sub(self.began),
+            state,
+            problems: self
+                .problems
+                .iter()
+                .map(|problem| problem.line.clone())
+                .collect(),
+            mended_times: self.mended.times,
+            mended_ago_us: self.mended.last.map(|last| now.saturating_sub(last)),
+            mended: self.mended.numbers(),
+            offload: self.offload.notes(),
+            services,
+        }
+    }
+}
+
+impl WatchHandle {
+    /// For who wants to know how it is.
+    #[must_use]
+    pub fn status(&self) -> StatusHandle {
+        self.status.clone()
+    }
+
+    /// Ends the thread; gives `None` if it panicked.
+    #[must_use]
+    pub fn end(mut self) -> Option<Ended> {
+        self.stop()
+    }
+
+    fn stop(&mut self) -> Option<Ended> {
+        let thread = self.thread.take()?;
+        // When it has ended by itself, all the better.
+        let _ = self.status.requests.send(Request::End);
+        self.status.waker.wake();
+        thread.join().ok()
+    }
+}
+
+impl Drop for WatchHandle {
+    fn drop(&mut self) {
+        // Everything is taken back with what it gives.
+        drop(self.stop());
+    }
+}
+
+impl StatusHandle {
+    /// A watcher that always answers the same.
+    #[cfg(test)]
+    pub(crate) fn played(status: Status) -> Self {
+        let (requests, asked) = mpsc::channel();
+        thread::spawn(move || {
+            for request in asked {
+                if let Request::Status(answer) = request {
+                    answer.send(status.clone()).unwrap();
+                }
+            }
+        });
+        let waker = Arc::new(Waker::new().unwrap());
+        Self { requests, waker }
+    }
+
+    /// How it is.
+    ///
+    /// # Errors
+    /// When the watcher has ended or does not answer.
+    pub fn status(&self) -> Result<Status, Unwatched> {
+        let (answer, answered) = mpsc::sync_channel(1);
+        let request = Request::Status(answer);
+        self.requests.send(request).map_err(|_| Unwatched)?;
+        self.waker.wake();
+        answered.recv_timeout(PATIENCE).map_err(|_| Unwatched)
+    }
+}
+
+impl Tally {
+    fn note(&mut self, found: Mended, now: u64) {
+        let mut done = found;
+        done.failed = 0;
+        if done.is_empty() {
+            return;
+        }
+        warn!("put back: {done}; somebody had changed them (ip monitor shows who does)");
+        self.times += 1;
+        self.last = Some(now);
+        self.rules += u64::from(found.rules);
+        self.routes += u64::from(found.routes);
+        self.device += u64::from(found.device);
+    }
+
+    fn numbers(self) -> Numbers {
+        let numbers = [
+            ("rules", self.rules),
+            ("routes", self.routes),
+            ("device", self.device),
+            ("offload", self.offload),
+        ];
+        Numbers(numbers.map(|(name, count)| (name.into(), count)).into())
+    }
+}
+
+/// A problem of all services that lets packets through.
+fn told(line: String) -> Problem {
+    Problem {
+        line,
+        service: None,
+        stops: false,
+    }
+}
+
+/// "ready", or the state with its first reason.
+fn summary(status: &Status) -> String {
+    let mut line = status.state.name().to_owned();
+    if let Some(problem) = status.problems.first() {
+        line += &format!(": {problem}");
+    }
+    match status.problems.len() {
+        0 | 1 => {}
+        several => line += &format!(" (and {} more; flexcp show status)", several - 1),
+    }
+    line
+}
+
+/// The watcher is gone.
+#[derive(thiserror::Error, Debug)]
+#[error("flexcp is ending, and does not watch the kernel any more")]
+pub struct Unwatched;
+
+/// So often the service manager hears that the start takes time.
+const START_TOLD: Duration = Duration::from_secs(20);
+/// How long a look may take.
+const PATIENCE: Duration = Duration::from_secs(5);
