@@ -12,7 +12,7 @@ use flexcp_translator::Rules;
 use tracing::{info, warn};
 
 use crate::config::{Config, file, plan};
-use crate::worker::Worker;
+use crate::worker::WorkerHandle;
 
 /// The offload as it runs; what is not attached to the kernel's tables ends when it is dropped.
 #[derive(Debug, Default)]
@@ -34,12 +34,13 @@ struct Device {
     refused: Option<OffloadError>,
 }
 
-/// Loads the programs, attaches them to all Ethernet devices, and gives each worker its share. `device`: the index of
+/// Loads the programs, attaches them to all Ethernet devices, and gives each worker its share. That takes half a second,
+/// in which the workers translate everything. `device`: the index of
 /// FlexCP's own. Nothing is done when the configuration says so. Also gives what the programs count.
 pub fn start(
     config: &Config,
     device: u32,
-    workers: &mut [Worker],
+    workers: &[WorkerHandle],
     tables: &mut KernelTables,
 ) -> (Running, Option<Reasons>) {
     if !config.offload.enabled.value {
@@ -61,7 +62,7 @@ pub fn start(
 fn load(
     config: &Config,
     device: u32,
-    workers: &mut [Worker],
+    workers: &[WorkerHandle],
     tables: &mut KernelTables,
 ) -> Result<(Running, Reasons), OffloadError> {
     let connections = u32::try_from(config.offload.connections.value).unwrap_or(1);
@@ -85,7 +86,7 @@ fn load(
         return Err(error);
     }
     // Only now, so that nothing is lent in vain.
-    for (worker, path) in workers.iter_mut().zip(paths) {
+    for (worker, path) in workers.iter().zip(paths) {
         worker.offload(Box::new(path));
     }
     let how = running.how();

@@ -77,7 +77,6 @@ pub fn run(path: &Path) -> Result<(), RunError> {
 
     let left = leftover::read(&config);
     leftover::hand_over(left, &mut workers, &config);
-    let (offload, reasons) = offload::start(&config, device, &mut workers, &mut kernel);
 
     let ended = Arc::new(Waker::new().map_err(RunError::Worker)?);
     let spawn = |worker| {
@@ -85,6 +84,7 @@ pub fn run(path: &Path) -> Result<(), RunError> {
         worker::spawn(worker, move || tell.wake()).map_err(RunError::Worker)
     };
     let workers: Vec<_> = workers.into_iter().map(spawn).collect::<Result<_, _>>()?;
+    let (offload, reasons) = offload::start(&config, device, &handles, &mut kernel);
     for line in config::summary(&config) {
         info!("service {line}");
     }

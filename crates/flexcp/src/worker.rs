@@ -110,6 +110,8 @@ pub(crate) enum Request {
     Stats(SyncSender<Snapshot>),
     /// The connections that there are.
     Connections(SyncSender<Vec<ConnectionView>>),
+    /// To lend what needs no decision.
+    Offload(Box<dyn FastPath>),
     /// No connection is opened any more.
     Drain,
     /// How many connections depend on the worker.
@@ -167,11 +169,6 @@ impl Worker {
             workers.push((worker, handle));
         }
         Ok(workers)
-    }
-
-    /// Lends what needs no decision to a fast path.
-    pub fn offload(&mut self, fast_path: Box<dyn FastPath>) {
-        self.path.translator.set_fast_path(fast_path);
     }
 
     /// A program in the kernel brings packets to their worker, and this one claims what is not where its ends
@@ -314,6 +311,7 @@ impl Worker {
                 Request::Connections(answer) => {
                     drop(answer.try_send(self.path.translator.connections(now()).collect()));
                 }
+                Request::Offload(fast_path) => self.path.translator.set_fast_path(fast_path),
                 Request::Drain => self.path.translator.drain(),
                 Request::Dependent(answer) => {
                     let _ = answer.try_send(self.path.translator.dependent());
@@ -417,6 +415,13 @@ impl WorkerHandle {
     /// When it has ended or does not answer.
     pub fn connections(&self) -> Result<Vec<ConnectionView>, Gone> {
         self.ask(Request::Connections)
+    }
+
+    /// From here on the worker lends what needs no decision to a fast path.
+    pub fn offload(&self, fast_path: Box<dyn FastPath>) {
+        // When the worker is gone already, it has nothing to lend.
+        let _ = self.requests.send(Request::Offload(fast_path));
+        self.waker.wake();
     }
 
     /// From here on the worker opens no connection.

@@ -34,6 +34,7 @@ mod netlink;
 mod route;
 mod rules;
 mod sysctl;
+mod takeover;
 mod watch;
 
 use std::io;
@@ -126,8 +127,8 @@ pub struct KernelTables {
 }
 
 impl KernelTables {
-    /// Takes back what a crashed run left, then installs `plan`. Each change is told to `report`
-    /// in one line.
+    /// Takes back what a crashed run left, then installs `plan`. If the device is up already, as it has outlived that
+    /// run, what is there is brought in line with the plan instead. Each change is told to `report` in one line.
     ///
     /// # Errors
     /// Says which step failed and what to do about it. Everything installed until then has been
@@ -137,6 +138,9 @@ impl KernelTables {
         let (mut journal, left) = Journal::claim(&plan.journal, report)?;
         let mut netlink = Netlink::open()?;
         rules::refuse_other_instance(&mut netlink, &plan.device)?;
+        if takeover::is_kept(&mut netlink, index)? {
+            return takeover::take_over(netlink, journal, left, plan, index, report);
+        }
         take_back_leftover(&mut netlink, &mut journal, left, report)?;
 
         let mut layouts = Vec::new();
@@ -495,6 +499,12 @@ pub enum KernelError {
         family: Family,
         /// The table.
         table: u32,
+    },
+    /// What a killed run has left, with its device, cannot be brought in line with the configuration.
+    #[error("cannot take over what an earlier run has left: {problem}")]
+    TakeOver {
+        /// What stands in the way.
+        problem: String,
     },
     /// The routing table is one that the kernel uses itself.
     #[error("the routing table {table} is the kernel's own: configure another, such as 7300")]

@@ -124,10 +124,20 @@ impl FlexCp {
         self.terminate()
     }
 
+    /// Sends SIGTERM, and does not wait.
+    pub fn begin_to_stop(&self) -> Result<()> {
+        self.process.signal(Signal::TERM)
+    }
+
     /// Sends SIGTERM, whatever is under way; it must exit with code 0 and in time.
     pub fn terminate(mut self) -> Result<()> {
         self.alive()?;
-        self.process.signal(Signal::TERM)?;
+        self.begin_to_stop()?;
+        self.ended()
+    }
+
+    /// Waits for its end; it must exit with code 0 and in time.
+    pub fn ended(mut self) -> Result<()> {
         let Some(status) = self.process.wait(STOPPED)? else {
             bail!(
                 "flexcp does not end within {STOPPED:?} of SIGTERM\n{}",

@@ -161,7 +161,8 @@ impl Endings {
             let left_at_servers = established(&lab)?;
             let ends = clients.join().map_err(|_| anyhow!("a client panicked"))??;
             if let Some(flexcp) = restarted {
-                flexcp.stop()?;
+                // Its device has packets of two runs.
+                flexcp.terminate()?;
             }
             Ok(Row::new(
                 mode,

@@ -55,12 +55,14 @@ impl Manager {
             write!(script, "exec {}<&{}; ", FIRST + place, fd.as_raw_fd())?;
             names.push(name.as_str());
         }
-        write!(
-            script,
-            "export LISTEN_PID=$$ LISTEN_FDS={} LISTEN_FDNAMES={}; exec \"$@\"",
-            names.len(),
-            names.join(":")
-        )?;
+        if !names.is_empty() {
+            let (count, names) = (names.len(), names.join(":"));
+            write!(
+                script,
+                "export LISTEN_PID=$$ LISTEN_FDS={count} LISTEN_FDNAMES={names}; "
+            )?;
+        }
+        script += "exec \"$@\"";
         // The namespace is entered first: what enters it is the program's parent no longer, but the same process.
         let mut service = Command::new("bash");
         service
@@ -96,8 +98,13 @@ impl Manager {
     }
 
     /// Descriptors in the store.
-    pub fn stored(&self) -> usize {
-        self.store.len()
+    ///
+    /// # Errors
+    ///
+    /// The socket can't be read.
+    pub fn stored(&mut self) -> Result<usize> {
+        self.listen()?;
+        Ok(self.store.len())
     }
 
     fn receive(&self) -> Result<Option<(String, Vec<OwnedFd>)>> {
@@ -161,7 +168,7 @@ mod tests {
         say("READY=1\nSTATUS=fine");
         say("FDSTOREREMOVE=1\nFDNAME=queue");
         assert_eq!(manager.listen().expect("read").len(), 4);
-        assert_eq!(manager.stored(), 0);
+        assert_eq!(manager.stored().expect("read"), 0);
         std::fs::remove_dir_all(directory).expect("removed");
     }
 }

@@ -173,7 +173,7 @@ impl Lending {
 }
 
 impl Translator {
-    /// Sets who translates what runs its steady course. Call it before the first packet.
+    /// Sets who translates what runs its steady course. Call it once.
     pub fn set_fast_path(&mut self, fast_path: Box<dyn FastPath>) {
         self.lender = Some(Lender {
             fast_path,

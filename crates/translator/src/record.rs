@@ -46,7 +46,7 @@ pub(crate) enum Recorded {
 }
 
 impl Translator {
-    /// Sets where the subflows of established connections are written down. Call it before the first packet.
+    /// Sets where the subflows of established connections are written down. Call it once.
     pub fn set_registry(&mut self, registry: Box<dyn Registry>) {
         self.registry = Some(registry);
     }

@@ -192,28 +192,38 @@ pub(crate) fn remove(
     report: &mut dyn FnMut(&str),
 ) -> Result<(), KernelError> {
     for family in Family::BOTH {
-        let rules = dump(netlink, family)?;
-        let mut ours: Vec<_> = rules.iter().filter(|rule| is_ours(rule)).collect();
-        // Diversions before the exceptions from them, and these before what they go to.
-        ours.sort_by_key(|rule| match rule.header.action {
-            RuleAction::ToTable if table(rule) != TABLE_LOCAL => 0,
-            RuleAction::Goto => 1,
-            _ => 2,
-        });
-        for rule in ours {
-            delete(netlink, rule.clone())?;
-            report(&format!(
-                "rule: {family} {}: {} removed",
-                preference(rule),
-                describe(rule)
-            ));
-        }
-        let locals = rules
-            .iter()
-            .filter(|rule| preference(rule) == 0 && is_plain_local(rule));
-        for local in locals.skip(1) {
-            delete(netlink, local.clone())?;
-        }
+        remove_of(netlink, family, report)?;
+    }
+    Ok(())
+}
+
+/// The same of one family.
+pub(super) fn remove_of(
+    netlink: &mut Netlink,
+    family: Family,
+    report: &mut dyn FnMut(&str),
+) -> Result<(), KernelError> {
+    let rules = dump(netlink, family)?;
+    let mut ours: Vec<_> = rules.iter().filter(|rule| is_ours(rule)).collect();
+    // Diversions before the exceptions from them, and these before what they go to.
+    ours.sort_by_key(|rule| match rule.header.action {
+        RuleAction::ToTable if table(rule) != TABLE_LOCAL => 0,
+        RuleAction::Goto => 1,
+        _ => 2,
+    });
+    for rule in ours {
+        delete(netlink, rule.clone())?;
+        report(&format!(
+            "rule: {family} {}: {} removed",
+            preference(rule),
+            describe(rule)
+        ));
+    }
+    let locals = rules
+        .iter()
+        .filter(|rule| preference(rule) == 0 && is_plain_local(rule));
+    for local in locals.skip(1) {
+        delete(netlink, local.clone())?;
     }
     Ok(())
 }

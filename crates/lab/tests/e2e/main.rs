@@ -11,6 +11,7 @@ mod attacks;
 mod attempts;
 mod close;
 mod direct;
+mod endings;
 mod fallback;
 mod links;
 mod offload;
@@ -61,6 +62,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         reverse::cases(),
         programs::cases(),
         operation::cases(),
+        endings::cases(),
         links::cases(),
         offload::cases_that_apply(),
         attacks::cases(),

@@ -3,7 +3,6 @@
 use std::io::Read as _;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::process::Command;
-use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -23,7 +22,6 @@ crate::cases!("operation":
     device_in_use_is_refused,
     check_says_what_is_wrong_and_where,
     check_accepts_a_good_file,
-    sigterm_under_load_ends_at_once,
     crash_is_cleaned_up_at_the_next_start,
     second_daemon_with_the_same_socket_is_refused,
     pings_pass,
@@ -162,24 +160,6 @@ fn check_accepts_a_good_file() -> Result<()> {
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{said}");
     Ok(())
-}
-
-fn sigterm_under_load_ends_at_once() -> Result<()> {
-    let lab = lab()?;
-    let before = kernel_state(lab.proxy())?;
-    let _server = Server::start(lab.server(1), ServeOptions::tcp(PORT))?;
-    let flexcp = FlexCp::start(&lab, &config(&lab, &daemon::transparent(&lab, &[])))?;
-    let client = Client::mptcp(lab.server_socket(1, Family::V4, PORT));
-    let client = client.patience(Duration::from_secs(1));
-    thread::scope(|scope| {
-        let load = scope.spawn(|| client.run_in(lab.client(), &Job::both(1 << 40)));
-        thread::sleep(Duration::from_millis(300));
-        flexcp.stop()?;
-        ensure_same(&before, &kernel_state(lab.proxy())?)?;
-        let report = load.join().expect("a client does not panic")?;
-        ensure!(report.failure.is_some(), "the transfer outlived FlexCP");
-        Ok(())
-    })
 }
 
 fn crash_is_cleaned_up_at_the_next_start() -> Result<()> {

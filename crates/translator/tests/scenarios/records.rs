@@ -153,3 +153,20 @@ fn plain_connection_is_written_down_where_flexcp_is_addressed() {
     assert_eq!(book.has(), []);
     let _ = t.moved();
 }
+
+#[test]
+fn plain_connection_that_another_takes_the_place_of_leaves_no_record() {
+    const SYN: &str = "S 0:0(0) win 65535 <mss 1460,sackok,ws 8>";
+    const SYN_ACK: &str = "S. 0:0(0) ack 1 win 65160 <mss 1460,sackok,ws 7>";
+    let mut t = Setup::new().backends(1).start();
+    let book = Book::of(&mut t, 9);
+    let _ = t.client(0, SYN);
+    let _ = t.server(SYN_ACK);
+    let _ = t.client(0, ". 1:1(0) ack 1 win 512");
+    assert_eq!(book.has().len(), 1);
+    let _ = t.server("R. 1:1(0) ack 1 win 0");
+    t.restart(0);
+    let _ = t.client(0, SYN);
+    assert_eq!(book.has(), []);
+    let _ = t.moved();
+}
