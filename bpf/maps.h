@@ -17,6 +17,14 @@ struct {
 	__type(value, struct lease);
 } leases SEC(".maps");
 
+/* Flows of plain TCP on the path, each direction for itself: the kernel's to forward. The least recently used go first. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1);
+	__type(key, struct flow_key);
+	__type(value, struct plain);
+} plains SEC(".maps");
+
 /* Lowest bit: the lease in this slot is the programs' to use. The translator closes it, then reads the lease under
  * its lock: whoever gets the lock later sees the gate closed. The other bits count the packets of the slot's flows
  * that go up, so that the translator knows whether some of them still wait. */

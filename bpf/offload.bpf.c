@@ -31,6 +31,30 @@ enum {
 	REWRITE_ACKS,
 };
 
+/* A SYN may open anything: what was known of its ends, both ways, is of another connection. */
+static __always_inline void forget_plain(struct flow_key *key, struct flow_key *back)
+{
+	copy16(back->from, key->to);
+	copy16(back->to, key->from);
+	back->from_port = key->to_port;
+	back->to_port = key->from_port;
+	bpf_map_delete_elem(&plains, key);
+	bpf_map_delete_elem(&plains, back);
+}
+
+/* A packet of no connection that was lent: past FlexCP, if it is known as plain TCP. */
+static __always_inline int pass_by(struct __sk_buff *skb, struct flow_key *key, const int v6)
+{
+	__u32 zero = 0;
+	struct settings *told = bpf_map_lookup_elem(&settings, &zero);
+	struct plain *plain = bpf_map_lookup_elem(&plains, key);
+
+	if (!told || !plain || plain->family != (v6 ? 6 : 4))
+		return PASS;
+	skb->mark |= told->mark;
+	return up(PLAIN);
+}
+
 static __always_inline int judge(struct __sk_buff *skb, const int v6)
 {
 	struct flow_key *key;
@@ -57,9 +81,11 @@ static __always_inline int judge(struct __sk_buff *skb, const int v6)
 	__builtin_memcpy(key->to, p->l3 + (v6 ? 24 : 16), v6 ? 16 : 4);
 	__builtin_memcpy(&key->from_port, p->tcp, 2);
 	__builtin_memcpy(&key->to_port, p->tcp + 2, 2);
+	if ((p->flags & (SYN | ACK_FLAG)) == SYN)
+		forget_plain(key, &c->back);
 	flow = bpf_map_lookup_elem(&flows, key);
 	if (!flow)
-		return PASS;
+		return pass_by(skb, key, v6);
 	gate = bpf_map_lookup_elem(&gates, &flow->slot);
 	l = bpf_map_lookup_elem(&leases, &flow->slot);
 	told = bpf_map_lookup_elem(&settings, &zero);

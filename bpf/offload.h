@@ -123,11 +123,17 @@ struct flow_ref {
 	__u32 leg; /* LEG_SERVER, or the subflow's index */
 };
 
+/* A flow of plain TCP. */
+struct plain {
+	__u32 family;
+};
+
 /* What the programs are told once. */
 struct settings {
 	/* The device that FlexCP works on: packets are routed as if they came from there. */
 	__u32 device;
-	__u32 pad;
+	/* Bits of a packet's mark that lead it past FlexCP's routing rules. */
+	__u32 mark;
 	/* Tests set the time, in microseconds; 0: the kernel's. */
 	__u64 now;
 };
@@ -158,5 +164,7 @@ enum reason {
 	STALE_ACK,
 	/* Up, because the part that translates it is left out. */
 	LEFT_OUT,
+	/* Neither: plain TCP that the kernel forwards. */
+	PLAIN,
 	REASONS,
 };

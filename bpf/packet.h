@@ -2,6 +2,7 @@
 /* A packet as it came: its headers, and whether they are of the kind that is translated here. */
 #pragma once
 
+#define SYN 0x02
 #define PSH 0x08
 #define ACK_FLAG 0x10
 
@@ -125,6 +126,7 @@ struct scratch {
 	struct outgoing o;
 	struct outgoing also;
 	struct flow_key key;
+	struct flow_key back;
 	struct bpf_fib_lookup fib;
 	__u8 tcp[TCP_ROOM];
 	__u8 l3[40];

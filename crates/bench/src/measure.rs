@@ -175,6 +175,7 @@ pub(crate) fn all() -> Vec<Group> {
         unsteered(),
         two_workers(),
         affinity(),
+        plain(),
     ]
 }
 
@@ -186,6 +187,7 @@ fn setting(objects: &[u64]) -> Setting {
         objects: objects.to_vec(),
         addresses: 0,
         workers: 1,
+        plain: false,
     }
 }
 
@@ -300,6 +302,14 @@ fn affinity() -> Group {
         Subject::Scatter,
     ];
     group.setting.workers = 2;
+    group
+}
+
+/// Clients that speak TCP, as most of a service on the path do: through FlexCP and past it.
+fn plain() -> Group {
+    let mut group = variant("plain", "-plain", |cell| cell.ends_with("x1"));
+    group.subjects.retain(|subject| *subject != Subject::Mptcp);
+    group.setting.plain = true;
     group
 }
 

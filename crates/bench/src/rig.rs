@@ -139,6 +139,8 @@ pub(crate) struct Setting {
     pub(crate) addresses: u8,
     /// Of FlexCP.
     pub(crate) workers: u16,
+    /// The clients speak TCP, whoever the subject is.
+    pub(crate) plain: bool,
 }
 
 /// A subject in its lab, with its servers, ready for load.
@@ -149,6 +151,7 @@ pub(crate) struct Rig {
     _web: Program,
     _sink: Sink,
     addresses: u8,
+    plain: bool,
     pub(crate) lab: Lab,
 }
 
@@ -192,6 +195,7 @@ impl Rig {
             _web: web,
             _sink: sink,
             addresses: setting.addresses,
+            plain: setting.plain,
             lab,
         })
     }
@@ -229,7 +233,11 @@ impl Rig {
 
     /// Protocol of the client's sockets.
     pub(crate) fn proto(&self) -> Proto {
-        self.subject.client()
+        if self.plain {
+            Proto::Tcp
+        } else {
+            self.subject.client()
+        }
     }
 
     /// The client's addresses, when it has more than one for the first path.

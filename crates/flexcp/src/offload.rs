@@ -69,6 +69,7 @@ fn load(
     let share = connections.div_ceil(u32::try_from(workers.len()).unwrap_or(1));
     let slots = share * u32::try_from(workers.len()).unwrap_or(1);
     let mut offload = Offload::load(device, slots)?;
+    offload.mark(plan::mark(config))?;
     let paths = workers.iter().map(|_| offload.fast_path(share));
     let paths = paths.collect::<Result<Vec<_>, _>>()?;
     let reasons = offload.reasons()?;

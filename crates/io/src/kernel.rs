@@ -7,11 +7,13 @@
 //! ```text
 //! * 0: iif lo      goto 1       what this host sends itself is never diverted,
 //! * 0: iif flexcp0 goto 1       nor what FlexCP has written
+//! * 0: fwmark M/M   goto 1       nor plain TCP on the path, which the programs have marked
 //! * 0: to 192.0.2.1 [iif ..] [from ..] ipproto tcp [sport ..] [dport ..] lookup 7300
 //!   0: lookup local             as before; made anew, because a new rule goes behind its equals
 //! * 1: lookup local             for those that skipped the rules above
 //! * 1: iif lo      goto 2
 //! * 1: iif flexcp0 goto 2
+//! * 1: fwmark M/M   goto 2
 //! * 1: [to ..] [iif ..] [from ..] ipproto tcp [sport ..] [dport ..] lookup 7300
 //! * 2: nop
 //!   32766: lookup main          as before
@@ -72,6 +74,8 @@ pub struct Plan {
     pub v4: bool,
     /// Whether IPv6 packets are diverted and forwarded.
     pub v6: bool,
+    /// Packets with these bits in their mark are not diverted; 0: the mark says nothing.
+    pub mark: u32,
     /// Ports that the kernel shall not give to its own connections.
     pub reserved_ports: Option<RangeInclusive<u16>>,
     /// Where it is written down what has to be undone, such as `/run/flexcp/flexcp0.json`.

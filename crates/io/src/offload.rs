@@ -14,6 +14,7 @@ mod parts;
 mod refusal;
 
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray};
 use aya::programs::tc::SchedClassifierLinkId;
 use aya::programs::{ProgramError, SchedClassifier, TestRunOptions};
 use aya::{Ebpf, EbpfError, TestRun as _, include_bytes_aligned};
-use flexcp_translator::{FastPath, LEASE_SUBFLOWS, Lease, Lent};
+use flexcp_translator::{Ends, FastPath, LEASE_SUBFLOWS, Lease, Lent};
 
 pub use self::attach::Hook;
 pub use self::parts::LeftOut;
@@ -42,7 +43,7 @@ const LEG_SERVER: u32 = 0xff;
 const LOCKED: u64 = 4;
 
 /// Why packets of lent connections go to the translator, in the order of `enum reason`.
-const REASONS: [&str; 22] = [
+const REASONS: [&str; 23] = [
     "translated",
     "not_lent",
     "flags",
@@ -65,6 +66,7 @@ const REASONS: [&str; 22] = [
     "rewrite_failed",
     "stale_ack",
     "left_out",
+    "plain",
 ];
 
 /// What stands in the way of the fast path.
@@ -123,6 +125,7 @@ pub struct Offload {
     next_slot: u32,
     slots: u32,
     left_out: Option<LeftOut>,
+    told: Settings,
     /// By the index of their device.
     links: Vec<(u32, SchedClassifierLinkId)>,
 }
@@ -143,7 +146,7 @@ pub enum Tried {
 #[derive(Clone, Copy, Debug)]
 struct Settings {
     device: u32,
-    pad: u32,
+    mark: u32,
     now: u64,
 }
 
@@ -155,6 +158,29 @@ struct FlowKey {
     to: [u8; 16],
     from_port: [u8; 2],
     to_port: [u8; 2],
+}
+
+impl FlowKey {
+    fn of(ends: Ends) -> Self {
+        Self {
+            from: octets(ends.from.ip()),
+            to: octets(ends.to.ip()),
+            from_port: ends.from.port().to_be_bytes(),
+            to_port: ends.to.port().to_be_bytes(),
+        }
+    }
+}
+
+/// An address as it stands in a packet, an IPv4 one in the first four bytes.
+fn octets(addr: IpAddr) -> [u8; 16] {
+    match addr {
+        IpAddr::V4(addr) => {
+            let mut octets = [0; 16];
+            octets[..4].copy_from_slice(&addr.octets());
+            octets
+        }
+        IpAddr::V6(addr) => addr.octets(),
+    }
 }
 
 /// Whose packets those are (`struct flow_ref`).
@@ -270,13 +296,14 @@ impl Offload {
             next_slot: 0,
             slots,
             left_out,
+            told: Settings {
+                device,
+                mark: 0,
+                now: 0,
+            },
             links: Vec::new(),
         };
-        offload.tell(Settings {
-            device,
-            pad: 0,
-            now: 0,
-        })?;
+        offload.tell(offload.told)?;
         Ok(offload)
     }
 
@@ -301,6 +328,9 @@ impl Offload {
         Ok(KernelFastPath {
             leases: Array::try_from(map("leases")?)?,
             flows: HashMap::try_from(map("flows")?)?,
+            plains: (self.told.mark != 0)
+                .then(|| HashMap::try_from(map("plains")?).map_err(OffloadError::from))
+                .transpose()?,
             gates: Arc::clone(&self.gates),
             first,
             free: (first..end).rev().collect(),
@@ -333,9 +363,18 @@ impl Offload {
     pub fn set_time(&mut self, device: u32, now: u64) -> Result<(), OffloadError> {
         self.tell(Settings {
             device,
-            pad: 0,
             now,
+            ..self.told
         })
+    }
+
+    /// Has the programs mark packets of plain TCP with these bits, which lead them past FlexCP's routing rules. 0: they
+    /// mark none, and [`KernelFastPath`] lets none pass by.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn mark(&mut self, mark: u32) -> Result<(), OffloadError> {
+        self.tell(Settings { mark, ..self.told })
     }
 
     /// Sets the programs' time, in microseconds, and runs one packet, from the link layer's header on, through
@@ -379,7 +418,9 @@ impl Offload {
         let map = self.ebpf.map_mut("settings");
         let map = map.ok_or(OffloadError::Missing("settings"))?;
         let mut told: Array<_, Settings> = Array::try_from(map)?;
-        Ok(told.set(0, settings, 0)?)
+        told.set(0, settings, 0)?;
+        self.told = settings;
+        Ok(())
     }
 }
 
@@ -419,6 +460,8 @@ impl Reasons {
 pub struct KernelFastPath {
     leases: Array<MapData, Value>,
     flows: HashMap<MapData, FlowKey, FlowRef>,
+    /// Flows of plain TCP, with the family of each; `None`: those can't pass by.
+    plains: Option<HashMap<MapData, FlowKey, u32>>,
     gates: Arc<Gates>,
     first: u32,
     free: Vec<u32>,
@@ -467,6 +510,27 @@ impl FastPath for KernelFastPath {
 
     fn passed_up(&self, slot: u32) -> Option<u32> {
         Some(up_by(self.gates.gate(slot).load(Ordering::SeqCst)))
+    }
+
+    fn pass_by(&mut self, ends: Ends) -> bool {
+        let Some(plains) = &mut self.plains else {
+            return false;
+        };
+        let family = if ends.to.is_ipv6() { 6 } else { 4 };
+        let back = Ends {
+            from: ends.to,
+            to: ends.from,
+        };
+        // Both or none: of one direction alone netfilter would see half a connection.
+        let there = FlowKey::of(ends);
+        if plains.insert(there, family, 0).is_err() {
+            return false;
+        }
+        let both = plains.insert(FlowKey::of(back), family, 0).is_ok();
+        if !both {
+            let _ = plains.remove(&there);
+        }
+        both
     }
 }
 
@@ -560,7 +624,9 @@ fn flows(lease: &Lease) -> [Option<FlowKey>; FLOWS] {
 
 /// Another descriptor of the map `name`.
 fn another_fd(ebpf: &Ebpf, name: &'static str) -> Result<OwnedFd, OffloadError> {
-    let Some(Map::Array(data) | Map::HashMap(data) | Map::PerCpuArray(data)) = ebpf.map(name)
+    let Some(
+        Map::Array(data) | Map::HashMap(data) | Map::LruHashMap(data) | Map::PerCpuArray(data),
+    ) = ebpf.map(name)
     else {
         return Err(OffloadError::Missing(name));
     };

@@ -26,6 +26,8 @@ mod offload_order;
 mod offload_packets;
 #[path = "netns/offload_parts.rs"]
 mod offload_parts;
+#[path = "netns/offload_plain.rs"]
+mod offload_plain;
 #[path = "netns/offload_rules.rs"]
 mod offload_rules;
 #[path = "netns/offload_slots.rs"]
@@ -65,6 +67,7 @@ fn main() {
         tables::TESTS,
         failure::TESTS,
         offload::TESTS,
+        offload_plain::TESTS,
         offload_rules::TESTS,
         offload_gso::TESTS,
         offload_order::TESTS,

@@ -106,6 +106,8 @@ counters! {
         orphan_probes_tx,
         /// Subflows that could not be written down: if the process is killed, nobody tells their ends.
         records_refused,
+        /// Connections of plain TCP on the path whose packets the kernel forwards by itself.
+        passed_by,
         /// Connections taken into the table.
         connections_opened,
         /// Connections that left the table.

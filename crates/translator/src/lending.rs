@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use crate::offload::{FastPath, Lease, Lent};
+use crate::segment::Ends;
 use crate::table::ConnectionId;
 use crate::translator::{TIMER_PROGRESS, Translator, context};
 use crate::{Instant, Verdict};
@@ -84,6 +85,11 @@ pub(crate) struct Lending {
 }
 
 impl Lender {
+    /// See [`FastPath::pass_by`].
+    pub(crate) fn passes_by(&mut self, ends: Ends) -> bool {
+        self.fast_path.pass_by(ends)
+    }
+
     /// Slots that connections hold, as the fast path knows.
     pub(crate) fn held(&self) -> u32 {
         self.fast_path.held()

@@ -9,6 +9,7 @@ extern crate alloc;
 
 mod affinity;
 mod auth;
+mod bypass;
 mod cause;
 mod config;
 mod connection;

@@ -6,6 +6,8 @@
 
 use core::fmt::Debug;
 
+use crate::segment::Ends;
+
 /// Subflows that a lease has room for; a connection with more is not lent.
 pub const LEASE_SUBFLOWS: usize = 4;
 /// Runs of mappings that a lease has room for.
@@ -33,6 +35,11 @@ pub trait FastPath: Debug + Send {
     /// translator, lent or not, from some beginning on and modulo 2^32; `None`: it does not know.
     fn passed_up(&self, _slot: u32) -> Option<u32> {
         None
+    }
+    /// Lets what passes between these ends go its way without the translator, in both directions, until a SYN comes from
+    /// one to the other: plain TCP on the path. `false`: it can't; the translator forwards it.
+    fn pass_by(&mut self, _ends: Ends) -> bool {
+        false
     }
 }
 

@@ -232,6 +232,7 @@ impl Translator {
             Leg::Subflow(index) => self.handle_client(now, flow.id, index, segment, frame),
             Leg::Server => self.handle_server(now, flow.id, segment, frame),
         };
+        self.pass_by_connection(now, flow.id);
         self.settle(now, flow.id);
         self.note_course(now, flow.id, verdict, segment.payload.is_empty());
         verdict
@@ -403,7 +404,9 @@ impl Translator {
                 if connection.offered_end_to_end && segment.options.capable.is_some() {
                     // The server speaks MPTCP itself: from here on FlexCP only routes.
                     ctx.counters.end_to_end += 1;
+                    let ends = connection.server_ends();
                     self.remove(id);
+                    self.pass_by(ends);
                     return Verdict::Forward;
                 }
                 connection.handle_syn_ack(&mut ctx, segment, frame)
@@ -445,6 +448,10 @@ impl Translator {
                     return self.open(now, service, backend, segment, frame, end_to_end);
                 };
                 self.counters.decide(cause);
+                self.pass_by(Ends {
+                    from: backend.source,
+                    to: backend.addr,
+                });
                 if segment.options.mptcp && !end_to_end {
                     return relay(
                         Ends {
@@ -666,6 +673,16 @@ impl Translator {
                 })
             );
         if !lost && (on_path(to) || on_path(from)) {
+            if !segment
+                .tcp
+                .flags
+                .intersects(TcpFlags::SYN | TcpFlags::FIN | TcpFlags::RST)
+            {
+                self.pass_by(Ends {
+                    from: segment.source(),
+                    to: segment.destination(),
+                });
+            }
             return Verdict::Forward;
         }
         self.refuse(segment, Rst::NoConnection);

@@ -23,6 +23,7 @@ pub(super) fn check(config: &Config, out: &mut Diagnostics) {
     device(config, out);
     workers(config, out);
     offload(config, out);
+    mark(config, out);
     control(config, out);
     limits(config, out);
     timeouts(config, out);
@@ -115,6 +116,19 @@ fn offload(config: &Config, out: &mut Diagnostics) {
                 "`connections` of the offload can't be {}; write a number from 1 to {MAX_OFFLOADED}, or \
                  `enabled = false`",
                 connections.value
+            ),
+        );
+    }
+}
+
+fn mark(config: &Config, out: &mut Diagnostics) {
+    let mark = &config.offload.mark;
+    if u32::try_from(mark.value).is_err() {
+        out.error(
+            mark.at,
+            format!(
+                "`mark` can't be {}; write bits of 32, such as 0x10000000, or 0",
+                mark.value
             ),
         );
     }

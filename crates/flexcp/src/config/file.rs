@@ -78,6 +78,9 @@ pub struct Offload {
     pub connections: Located<i64>,
     /// `attach`: how they get at packets. Default "auto".
     pub attach: Located<Attach>,
+    /// `mark`: bits that they set in the mark of packets of plain TCP on the path, which the kernel forwards past FlexCP
+    /// then; 0: none are. Default 0x10000000.
+    pub mark: Located<i64>,
 }
 
 /// `[control]`
@@ -238,13 +241,14 @@ fn offload(root: &Reader<'_, '_>, out: &mut Diagnostics) -> Offload {
         root,
         "offload",
         &empty,
-        &["enabled", "connections", "attach"],
+        &["enabled", "connections", "attach", "mark"],
         out,
     );
     Offload {
         enabled: section.or("enabled", true, out),
         connections: section.or("connections", OFFLOADED, out),
         attach: section.or("attach", Attach::Auto, out),
+        mark: section.or("mark", MARK, out),
     }
 }
 
@@ -519,6 +523,8 @@ const COMMON: &[&str] = &["name", "mode", "interfaces", "announce"];
 const TRANSPARENT: &str = "transparent";
 const REVERSE: &str = "reverse";
 const DEVICE: &str = "flexcp0";
+/// A bit that neither Docker, kube-proxy, Tailscale nor WireGuard uses.
+const MARK: i64 = 0x1000_0000;
 const TABLE: i64 = 7300;
 /// Connections in the kernel's fast path at a time.
 const OFFLOADED: i64 = 4096;

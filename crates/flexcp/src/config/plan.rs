@@ -95,10 +95,21 @@ pub fn kernel(config: &Config, sources: &[Vec<IpAddr>]) -> Plan {
         table: table(config),
         v4: has(Family::V4),
         v6: has(Family::V6),
+        mark: mark(config),
         reserved_ports: reserved_ports(config),
         journal: journal(config),
         diversions,
     }
+}
+
+/// The mark of packets that pass by; 0: none do.
+#[must_use]
+pub fn mark(config: &Config) -> u32 {
+    let offload = &config.offload;
+    u32::try_from(offload.mark.value)
+        .ok()
+        .filter(|_| offload.enabled.value)
+        .unwrap_or(0)
 }
 
 /// The routing table that leads to the device.

@@ -302,6 +302,7 @@ mod tests {
             diversions: vec![],
             v4: true,
             v6: true,
+            mark: 0,
             reserved_ports: None,
             journal: PathBuf::new(),
         };

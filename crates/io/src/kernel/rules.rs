@@ -35,6 +35,8 @@ struct Rule {
     source_ports: Option<RangeInclusive<u16>>,
     destination_ports: Option<RangeInclusive<u16>>,
     protocol: Option<Protocol>,
+    /// These bits in the packet's mark.
+    mark: Option<u32>,
     action: Action,
 }
 
@@ -260,6 +262,12 @@ impl Layout {
             self.rules
                 .push(plain(self.family, preference, Some(interface), action));
         }
+        if plan.mark != 0 {
+            self.rules.push(Rule {
+                mark: Some(plan.mark),
+                ..plain(self.family, preference, None, Action::Goto(target))
+            });
+        }
         for diversion in group {
             self.rules.push(Rule {
                 family: self.family,
@@ -270,6 +278,7 @@ impl Layout {
                 source_ports: diversion.source_ports.as_ref().and_then(selector),
                 destination_ports: diversion.destination_ports.as_ref().and_then(selector),
                 protocol: Some(diversion.protocol),
+                mark: None,
                 action: Action::Lookup(plan.table),
             });
         }
@@ -287,6 +296,7 @@ fn plain(family: Family, preference: u32, interface: Option<&str>, action: Actio
         source_ports: None,
         destination_ports: None,
         protocol: None,
+        mark: None,
         action,
     }
 }
@@ -318,6 +328,8 @@ impl Rule {
                 Action::Pass => None,
             },
             self.interface.clone().map(RuleAttribute::Iifname),
+            self.mark.map(RuleAttribute::FwMark),
+            self.mark.map(RuleAttribute::FwMask),
             addr(self.source).map(RuleAttribute::Source),
             addr(self.destination).map(RuleAttribute::Destination),
             self.protocol
@@ -544,6 +556,7 @@ mod tests {
             diversions,
             v4: true,
             v6: true,
+            mark: 0,
             reserved_ports: None,
             journal: PathBuf::new(),
         }

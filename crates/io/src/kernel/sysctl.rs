@@ -368,6 +368,7 @@ mod tests {
             }],
             v4,
             v6,
+            mark: 0,
             reserved_ports: None,
             journal: PathBuf::new(),
         }

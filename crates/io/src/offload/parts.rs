@@ -40,6 +40,8 @@ const PARTS: [Part; 4] = [
         packets: "IPv6",
     },
 ];
+/// Flows of plain TCP that pass by at a time, both directions of 65,536 connections: 8 MB of the kernel's memory.
+const PLAIN_FLOWS: u32 = 2 << 16;
 /// All of them, and what is never left out (16).
 const ALL: u32 = 31;
 
@@ -102,6 +104,7 @@ fn load_with(
         .map_max_entries("leases", slots)
         .map_max_entries("gates", slots)
         .map_max_entries("flows", flows)
+        .map_max_entries("plains", PLAIN_FLOWS)
         .override_global("parts", &parts, true)
         .override_global("refused_parts", &refused, true)
         .verifier_log_level(words)

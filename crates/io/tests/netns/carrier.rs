@@ -124,6 +124,7 @@ fn reverse([client, listen, source, server]: Addresses) {
         ],
         v4: family == Family::V4,
         v6: family == Family::V6,
+        mark: 0,
         reserved_ports: Some(50000..=59999),
         journal: journal(),
     };

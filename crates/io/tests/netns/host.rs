@@ -292,6 +292,7 @@ pub(crate) fn plan(journal: PathBuf) -> Plan {
         diversions,
         v4: true,
         v6: true,
+        mark: 0,
         reserved_ports: None,
         journal,
     }

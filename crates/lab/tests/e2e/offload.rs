@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use flexcp_lab::transfer::{Job, ServeOptions};
-use flexcp_lab::{Cut, End, Expect, Families, Family, Lab, Starvation, daemon};
+use flexcp_lab::{Cut, End, Expect, FALLBACKS, Families, Family, Lab, Starvation, Strip, daemon};
 use libtest_mimic::Trial;
 
 use crate::rig::{PORT, Rig, config, transparent, with_config};
+use crate::transfers::tcp_client;
 
 crate::cases!("offload":
     carries_a_download,
@@ -18,6 +19,9 @@ crate::cases!("offload":
     carries_a_download_by_clsact,
     survives_a_cut,
     show_counts_what_is_still_lent,
+    plain_tcp_is_the_kernels,
+    plain_tcp_is_the_kernels_over_ipv6,
+    what_has_fallen_back_is_the_kernels,
     is_off_when_the_configuration_says_so,
 );
 
@@ -161,5 +165,56 @@ fn is_off_when_the_configuration_says_so() -> Result<()> {
             "the log speaks of it"
         );
         Ok(Expect::clean().at_least(End::Client, "MPJoinSynAckRx", 1))
+    })
+}
+
+/// Packets of a transfer of so many megabytes that may come to FlexCP when the kernel forwards it.
+const BEFORE_IT_IS_KNOWN: u64 = 20;
+
+/// FlexCP sees the beginning of a connection, and nothing more of it.
+fn passes_by(rig: &Rig, connections: u64) -> Result<()> {
+    let (passed, seen) = (rig.counter("passed_by")?, rig.counter("packets_in")?);
+    ensure!(passed == connections, "{passed} have passed by");
+    ensure!(
+        seen <= connections * BEFORE_IT_IS_KNOWN,
+        "{seen} packets of {connections} connections came to FlexCP"
+    );
+    Ok(())
+}
+
+fn plain_tcp_is_the_kernels() -> Result<()> {
+    passing(Families::V4, Family::V4)
+}
+
+fn plain_tcp_is_the_kernels_over_ipv6() -> Result<()> {
+    passing(Families::V6, Family::V6)
+}
+
+fn passing(families: Families, family: Family) -> Result<()> {
+    transparent(lab().families(families).build()?, |rig| {
+        let client = tcp_client(rig, family);
+        for job in [Job::down(10_000_000), Job::up(10_000_000)] {
+            rig.run_client(&client, &job)?;
+        }
+        passes_by(rig, 2)?;
+        // The next from anywhere is MPTCP's again.
+        rig.run(family, &Job::both(10_000_000))?;
+        ensure!(rig.counter("mp_capable_ack_rx")? == 1, "not by MPTCP");
+        Ok(Expect::clean()
+            .own("plain_syn", "a client without MPTCP")
+            .exactly(End::Client, "MPJoinSynAckRx", 1))
+    })
+}
+
+/// Its client's options do not come through the handshake.
+fn what_has_fallen_back_is_the_kernels() -> Result<()> {
+    let lab = Lab::builder().access_links(1).rate_mbit(1, 400).build()?;
+    transparent(lab, |rig| {
+        rig.lab.strip(1, Strip::SynAck)?;
+        rig.run(Family::V4, &Job::down(10_000_000))?;
+        passes_by(rig, 1)?;
+        Ok(Expect::clean()
+            .own("fallback_handshake", "the SYN/ACK has no option")
+            .allow_all(FALLBACKS))
     })
 }

@@ -193,6 +193,8 @@ pub(crate) struct Connection {
     pub(crate) orphaned: Option<Instant>,
     /// The client of a plain connection has ACKed what only the server's answer could tell it.
     pub(crate) proved: bool,
+    /// The kernel forwards it by itself.
+    pub(crate) passed_by: bool,
     /// An end of a plain connection has reset it; what still comes says that the other has not believed it.
     pub(crate) plain_reset: bool,
     /// Since when the server repeats what no subflow can deliver.
@@ -284,6 +286,7 @@ impl Connection {
             last_packet: now,
             orphaned: None,
             proved: false,
+            passed_by: false,
             plain_reset: false,
             stuck: None,
             opening: None,
@@ -365,7 +368,7 @@ impl Connection {
     pub(crate) const fn is_half_open(&self) -> bool {
         match self.phase {
             Phase::SynSent | Phase::SynReceived => true,
-            Phase::Plain => !self.proved,
+            Phase::Plain => !self.proved && !self.passed_by,
             _ => false,
         }
     }
@@ -467,7 +470,7 @@ impl Connection {
             Phase::Closed(until) => self.repeats().fold(until, Instant::min),
             Phase::Reset(until) => until,
             Phase::SynSent | Phase::SynReceived | Phase::Plain | Phase::Fallback => {
-                if self.is_finished() || self.plain_reset {
+                if self.is_finished() || self.plain_reset || self.passed_by {
                     self.last_packet + timeouts.linger
                 } else {
                     idle
@@ -510,7 +513,7 @@ impl Connection {
             }
             Phase::Reset(until) => ctx.now < until,
             Phase::SynSent | Phase::SynReceived | Phase::Plain | Phase::Fallback => {
-                let limit = if self.is_finished() || self.plain_reset {
+                let limit = if self.is_finished() || self.plain_reset || self.passed_by {
                     timeouts.linger
                 } else {
                     timeouts.idle

@@ -7,6 +7,7 @@ mod support;
 mod ack_sack;
 mod addresses;
 mod blind;
+mod bypass;
 mod choices;
 mod close;
 mod closed;

@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex};
 
 use flexcp_translator::{
-    Config, FastPath, Frame, Instant, Lease, Lent, Payload, Translator, Verdict, internals,
+    Config, Ends, FastPath, Frame, Instant, Lease, Lent, Payload, Translator, Verdict, internals,
 };
 use flexcp_wire::Offload;
 
@@ -16,6 +16,8 @@ pub(crate) struct Shelf {
     places: Arc<Mutex<Vec<Place>>>,
     room: usize,
     passed_up: Arc<Mutex<Option<u32>>>,
+    /// Ends between which what passes goes its way without the translator; `None`: none may.
+    passed_by: Option<Arc<Mutex<Vec<Ends>>>>,
 }
 
 /// One slot of a shelf.
@@ -78,6 +80,14 @@ impl FastPath for Shelf {
     fn passed_up(&self, _slot: u32) -> Option<u32> {
         *self.passed_up.lock().expect("one thread")
     }
+
+    fn pass_by(&mut self, ends: Ends) -> bool {
+        let Some(passed_by) = &self.passed_by else {
+            return false;
+        };
+        passed_by.lock().expect("one thread").push(ends);
+        true
+    }
 }
 
 impl Shelf {
@@ -91,7 +101,22 @@ impl Shelf {
             places: Arc::default(),
             room,
             passed_up: Arc::default(),
+            passed_by: None,
         }
+    }
+
+    /// The same for one past which plain TCP may go.
+    pub(crate) fn passing() -> Self {
+        Self {
+            passed_by: Some(Arc::default()),
+            ..Self::new(usize::MAX)
+        }
+    }
+
+    /// The ends that were passed by since the last call.
+    pub(crate) fn passed_by(&self) -> Vec<Ends> {
+        let passed_by = self.passed_by.as_ref().expect("one that passes");
+        std::mem::take(&mut *passed_by.lock().expect("one thread"))
     }
 
     /// The packet as the fast path translates it, if it is one for it.
