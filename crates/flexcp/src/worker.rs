@@ -87,6 +87,8 @@ pub struct CarrierCounters {
     pub device_tx: u64,
     /// Packets that came with a virtio-net header nobody agreed on.
     pub malformed_rx: u64,
+    /// Reads that brought an error instead of a packet.
+    pub receive_failed: u64,
     /// Packets that the device did not take.
     pub send_failed: u64,
     /// Packets that came to the wrong worker and went on to another.
@@ -295,6 +297,7 @@ impl Path {
                 device_rx: self.tun.received(),
                 device_tx: self.tun.sent(),
                 malformed_rx: self.tun.malformed(),
+                receive_failed: self.tun.failed(),
                 send_failed: self.batch.failed(),
                 steering_full: handover.map_or(0, Handover::refused),
                 acks_superseded: self.batch.superseded(),
@@ -398,6 +401,7 @@ impl CarrierCounters {
             ("device_rx", self.device_rx),
             ("device_tx", self.device_tx),
             ("malformed_rx", self.malformed_rx),
+            ("receive_failed", self.receive_failed),
             ("send_failed", self.send_failed),
             ("handed_over", self.handed_over),
             ("taken_over", self.taken_over),
