@@ -2,7 +2,7 @@
 //!
 //! This crate reads the configuration ([`config`]), moves packets between the device and the
 //! translator ([`worker`]), loads the kernel's programs ([`offload`]), answers operators ([`control`],
-//! [`show`]), and starts and ends all of that ([`run`]). What happens to a packet is decided in `flexcp-translator`; what is done to the
+//! [`show`]), tells the service manager that it is alive ([`watchdog`]), and starts and ends all of that ([`run`]). What happens to a packet is decided in `flexcp-translator`; what is done to the
 //! kernel, in `flexcp-io`.
 #![forbid(unsafe_code)]
 
@@ -11,4 +11,5 @@ pub mod control;
 pub mod offload;
 pub mod run;
 pub mod show;
+pub mod watchdog;
 pub mod worker;

@@ -20,6 +20,7 @@ use crate::config::span::Severity;
 use crate::config::{self, Config, Diagnostics, ReadError, plan};
 use crate::control::{BindError, Control, Named};
 use crate::offload::{self, Said};
+use crate::watchdog::Watchdog;
 use crate::worker::{self, Worker, WorkerHandle};
 
 /// Runs FlexCP as the file `path` says, until a signal ends it. To be called before the process has
@@ -73,6 +74,9 @@ pub fn run(path: &Path) -> Result<(), RunError> {
     let mut kernel = KernelTables::install(&plan::kernel(&config, &sources), &mut report)?;
 
     let (offload, said) = offload::start(&config, device, &mut workers, &mut kernel);
+    if let Err(error) = flexcp_io::renounce_loading() {
+        warn!("keeps the capabilities that loading programs takes: {error}");
+    }
 
     let ended = Arc::new(Waker::new().map_err(RunError::Worker)?);
     let spawn = |worker| {
@@ -87,7 +91,7 @@ pub fn run(path: &Path) -> Result<(), RunError> {
     info!("ready");
     notify(NotifyState::Ready);
 
-    let reason = until_ended(&signals, &ended);
+    let reason = until_ended(&signals, &ended, Watchdog::new(&handles));
     notify(NotifyState::Stopping);
     // The kernel goes first: what it brings no more, the worker need not translate.
     drop(offload);
@@ -213,9 +217,15 @@ fn serve(
 }
 
 /// Waits for a signal to end, or for the worker's end.
-fn until_ended(signals: &Signals, ended: &Waker) -> Result<(), RunError> {
+fn until_ended(
+    signals: &Signals,
+    ended: &Waker,
+    mut watchdog: Watchdog<'_>,
+) -> Result<(), RunError> {
     loop {
-        let ready = flexcp_io::wait(signals, ended, None).map_err(RunError::Signals)?;
+        watchdog.tend(notify);
+        let timeout = watchdog.timeout();
+        let ready = flexcp_io::wait(signals, ended, timeout).map_err(RunError::Signals)?;
         while let Some(signal) = signals.next().map_err(RunError::Signals)? {
             match signal {
                 Signal::Terminate => info!("SIGTERM, stops"),

@@ -108,6 +108,8 @@ pub struct CarrierCounters {
 pub(crate) enum Request {
     /// What has been done so far.
     Stats(SyncSender<Snapshot>),
+    /// A sign of life.
+    Ping(SyncSender<()>),
     /// The connections that there are.
     Connections(SyncSender<Vec<ConnectionView>>),
     /// Nothing more: end.
@@ -269,9 +271,15 @@ impl Worker {
 
     fn answer(&mut self) -> std::ops::ControlFlow<()> {
         for request in self.requests.try_iter() {
-            self.path.translator.recall_all(now());
+            // What the fast path has done is part of the answer.
+            if !matches!(request, Request::Ping(_)) {
+                self.path.translator.recall_all(now());
+            }
             // Whoever asked may have given up since.
             match request {
+                Request::Ping(answer) => {
+                    let _ = answer.try_send(());
+                }
                 Request::Stats(answer) => {
                     let _ = answer.try_send(self.path.snapshot(self.handover.as_ref()));
                 }
@@ -377,6 +385,28 @@ impl WorkerHandle {
     /// When it has ended or does not answer.
     pub fn connections(&self) -> Result<Vec<ConnectionView>, Gone> {
         self.ask(Request::Connections)
+    }
+
+    /// The numbers of those of `workers` that give no sign of life in `patience`.
+    #[must_use]
+    pub fn silent(workers: &[Self], patience: Duration) -> Vec<usize> {
+        let end = std::time::Instant::now() + patience;
+        let asked = workers.iter().map(|worker| {
+            let (answer, answered) = mpsc::sync_channel(1);
+            let _ = worker.requests.send(Request::Ping(answer));
+            worker.waker.wake();
+            answered
+        });
+        let answered: Vec<_> = asked.collect();
+        let is_silent = |answered: &Receiver<()>| {
+            let left = end.saturating_duration_since(std::time::Instant::now());
+            answered.recv_timeout(left).is_err()
+        };
+        let silent = answered.iter().enumerate();
+        silent
+            .filter(|(_, answered)| is_silent(answered))
+            .map(|(number, _)| number)
+            .collect()
     }
 
     /// Tells the worker to end.
