@@ -196,10 +196,15 @@ fn journal_that_others_have_written() {
     }
     assert_eq!(fs::read_to_string(&elsewhere).unwrap(), own);
 
-    // As it was written it is believed.
+    // As it was written it is believed, also by root when the daemon had a user and a directory of its own.
     written(&own, 0o600);
+    let directory = journal.parent().unwrap();
+    for path in [directory, &journal] {
+        std::os::unix::fs::chown(path, Some(4711), None).unwrap();
+    }
     KernelTables::clean_up(&journal, TABLE, &mut |_| {}).unwrap();
     assert_eq!(sysctl("ipv4/ip_forward"), "0");
+    std::os::unix::fs::chown(directory, Some(0), None).unwrap();
     fs::remove_file(&elsewhere).unwrap();
 }
 
