@@ -87,10 +87,9 @@ fn name_that_is_taken() {
         let error = Tun::open(name).unwrap_err();
         assert!(matches!(error, TunError::NameBusy { .. }), "{error}");
         let message = error.to_string();
-        assert!(
-            message.contains(&format!("ip link delete {name}")),
-            "{message}"
-        );
+        assert!(message.contains(&format!("interface {name} ")), "{message}");
+        // It may be somebody's.
+        assert!(!message.contains("delete"), "{message}");
     }
     assert_unchanged(&before);
 }
