@@ -214,6 +214,13 @@ fn journal_that_cannot_be_written() {
         &plan("/proc/flexcp/flexcp0.json".into()),
         &["cannot open the journal /proc/flexcp"],
     );
+    // It can be opened, and not be replaced: nothing has been changed by then.
+    let journal = journal();
+    let next = journal.with_extension("json.next");
+    fs::create_dir_all(&next).unwrap();
+    refused(&plan(journal.clone()), &["cannot write the journal "]);
+    fs::remove_dir(&next).unwrap();
+    assert!(!journal.exists());
 }
 
 fn rule_in_the_way() {
