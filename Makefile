@@ -3,8 +3,8 @@
 
 CARGO ?= cargo
 
-.PHONY: setup setup-programs build demo test lint unit simulate root privileged e2e e2e-repeat link-selftest faults \
-	attack lossy endings compare kernels kernels-short fuzz bench bench-quick bench-dtree seeded-bugs drawn-bugs mutants-sample \
+.PHONY: setup setup-programs build demo test lint unit unit-security simulate root privileged e2e e2e-repeat link-selftest \
+	faults attack lossy endings compare kernels kernels-short fuzz bench bench-quick bench-dtree seeded-bugs drawn-bugs mutants-sample \
 	bpf clean
 
 setup:
@@ -17,7 +17,7 @@ build: setup
 demo: build
 	target/release/lab demo $(DEMO_ARGS)
 
-test: lint unit privileged e2e kernels-short
+test: lint unit unit-security privileged e2e kernels-short
 
 lint: setup
 	scripts/lint
@@ -29,6 +29,10 @@ unit: setup
 	$(CARGO) test --locked -p flexcp-fuzz -p flexcp-mutants
 	$(CARGO) test --locked -p flexcp-invariants -p flexcp-simulator
 	$(CARGO) test --locked -p flexcp --lib --bins
+
+# How much of the system the service manager's unit leaves open, as systemd rates it.
+unit-security: setup
+	@scripts/unit-security
 
 # The translator in virtual time for as long as asked: make simulate SIMULATE_ARGS='--seeds 0..1000000'.
 SIMULATE_ARGS ?= --seeds 2000..2000 --time 600

@@ -2,8 +2,8 @@
 //!
 //! This crate reads the configuration ([`config`]), moves packets between the device and the
 //! translator ([`worker`]), loads the kernel's programs ([`offload`]), watches over what it has
-//! changed in the kernel ([`watch`]), answers operators ([`control`],
-//! [`show`]), and starts and ends all of that ([`run`]). What happens to a packet is decided in `flexcp-translator`; what is done to the
+//! changed in the kernel ([`watch`]), answers operators ([`control`], [`show`]), tells the service manager that it is alive
+//! ([`watchdog`]), and starts and ends all of that ([`run`]). What happens to a packet is decided in `flexcp-translator`; what is done to the
 //! kernel, in `flexcp-io`.
 #![forbid(unsafe_code)]
 
@@ -15,4 +15,5 @@ pub mod run;
 pub mod show;
 mod stop;
 pub mod watch;
+pub mod watchdog;
 pub mod worker;

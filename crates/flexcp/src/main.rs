@@ -161,7 +161,8 @@ fn clean(path: Option<&Path>) -> Result<ExitCode> {
         Some(path) => config::load(path)?,
         None => config::parse("", ""),
     };
-    let config = config.context("the configuration is not TOML; see: flexcp check")?;
+    let config =
+        config.with_context(|| format!("{} is not TOML; see: flexcp check", found.file()))?;
     let (journal, table) = (plan::journal(&config), plan::table(&config));
     // A service that has become wrong since is no reason to leave anything.
     if path.is_some() && found.has_errors() {

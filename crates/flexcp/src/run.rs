@@ -23,6 +23,7 @@ use crate::leftover;
 use crate::offload;
 use crate::stop;
 use crate::watch::{Ended, Watcher};
+use crate::watchdog::Watchdog;
 use crate::worker::{self, Worker, WorkerHandle};
 
 /// Runs FlexCP as the file `path` says, until a signal ends it. To be called before the process has
@@ -85,6 +86,9 @@ pub fn run(path: &Path) -> Result<(), RunError> {
     };
     let workers: Vec<_> = workers.into_iter().map(spawn).collect::<Result<_, _>>()?;
     let (offload, reasons) = offload::start(&config, device, &handles, &mut kernel);
+    if let Err(error) = flexcp_io::renounce_loading() {
+        warn!("keeps the capabilities that loading programs takes: {error}");
+    }
     for line in config::summary(&config) {
         info!("service {line}");
     }
@@ -101,7 +105,7 @@ pub fn run(path: &Path) -> Result<(), RunError> {
     };
     serve(control, asked).map_err(RunError::Worker)?;
 
-    let reason = until_ended(&signals, &ended);
+    let reason = until_ended(&signals, &ended, Watchdog::new(&handles));
     notify(NotifyState::Stopping);
     if reason.is_ok() {
         let limit = config.timeouts.drain.value;
@@ -258,9 +262,15 @@ fn named(config: &Config) -> Vec<Named> {
 }
 
 /// Waits for a signal to end, or for the end of a worker or the watcher.
-fn until_ended(signals: &Signals, ended: &Waker) -> Result<(), RunError> {
+fn until_ended(
+    signals: &Signals,
+    ended: &Waker,
+    mut watchdog: Watchdog<'_>,
+) -> Result<(), RunError> {
     loop {
-        let ready = flexcp_io::wait(signals, ended, None).map_err(RunError::Signals)?;
+        watchdog.tend(notify);
+        let timeout = watchdog.timeout();
+        let ready = flexcp_io::wait(signals, ended, timeout).map_err(RunError::Signals)?;
         while let Some(signal) = signals.next().map_err(RunError::Signals)? {
             match signal {
                 Signal::Terminate => info!("SIGTERM, stops"),

@@ -89,6 +89,8 @@ pub struct CarrierCounters {
     pub device_tx: u64,
     /// Packets that came with a virtio-net header nobody agreed on.
     pub malformed_rx: u64,
+    /// Reads that brought an error instead of a packet.
+    pub receive_failed: u64,
     /// Packets that the device did not take.
     pub send_failed: u64,
     /// Packets that came to the wrong worker and went on to another.
@@ -108,6 +110,8 @@ pub struct CarrierCounters {
 pub(crate) enum Request {
     /// What has been done so far.
     Stats(SyncSender<Snapshot>),
+    /// A sign of life.
+    Ping(SyncSender<()>),
     /// The connections that there are.
     Connections(SyncSender<Vec<ConnectionView>>),
     /// To lend what needs no decision.
@@ -302,9 +306,15 @@ impl Worker {
 
     fn answer(&mut self) -> std::ops::ControlFlow<()> {
         for request in self.requests.try_iter() {
-            self.path.translator.recall_all(now());
+            // What the fast path has done is part of the answer.
+            if !matches!(request, Request::Ping(_)) {
+                self.path.translator.recall_all(now());
+            }
             // Whoever asked may have given up since.
             match request {
+                Request::Ping(answer) => {
+                    let _ = answer.try_send(());
+                }
                 Request::Stats(answer) => {
                     let _ = answer.try_send(self.path.snapshot(self.handover.as_ref()));
                 }
@@ -336,6 +346,7 @@ impl Path {
                 device_rx: self.tun.received(),
                 device_tx: self.tun.sent(),
                 malformed_rx: self.tun.malformed(),
+                receive_failed: self.tun.failed(),
                 send_failed: self.batch.failed(),
                 steering_full: handover.map_or(0, Handover::refused),
                 acks_superseded: self.batch.superseded(),
@@ -447,6 +458,28 @@ impl WorkerHandle {
         self.ask(Request::End)
     }
 
+    /// The numbers of those of `workers` that give no sign of life in `patience`.
+    #[must_use]
+    pub fn silent(workers: &[Self], patience: Duration) -> Vec<usize> {
+        let end = std::time::Instant::now() + patience;
+        let asked = workers.iter().map(|worker| {
+            let (answer, answered) = mpsc::sync_channel(1);
+            let _ = worker.requests.send(Request::Ping(answer));
+            worker.waker.wake();
+            answered
+        });
+        let answered: Vec<_> = asked.collect();
+        let is_silent = |answered: &Receiver<()>| {
+            let left = end.saturating_duration_since(std::time::Instant::now());
+            answered.recv_timeout(left).is_err()
+        };
+        let silent = answered.iter().enumerate();
+        silent
+            .filter(|(_, answered)| is_silent(answered))
+            .map(|(number, _)| number)
+            .collect()
+    }
+
     /// Tells the worker to end.
     pub fn stop(&self) {
         // When it is gone already, all the better.
@@ -469,6 +502,7 @@ impl CarrierCounters {
             ("device_rx", self.device_rx),
             ("device_tx", self.device_tx),
             ("malformed_rx", self.malformed_rx),
+            ("receive_failed", self.receive_failed),
             ("send_failed", self.send_failed),
             ("handed_over", self.handed_over),
             ("taken_over", self.taken_over),
@@ -523,6 +557,8 @@ pub fn spawn(
         .spawn(move || {
             // Called after a panic, too.
             let _ended = Ended(Some(ended));
+            // What it takes to load programs, which is going on elsewhere.
+            let _ = flexcp_io::renounce_loading();
             worker.run()
         })
 }

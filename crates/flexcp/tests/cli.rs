@@ -5,6 +5,8 @@
 mod leftovers;
 #[path = "cli/refusals.rs"]
 mod refusals;
+#[path = "cli/unit.rs"]
+mod unit;
 
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
@@ -47,6 +49,7 @@ fn flexcp() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_flexcp"));
     command
         .env_remove("NOTIFY_SOCKET")
+        .env_remove("WATCHDOG_USEC")
         .env_remove("JOURNAL_STREAM");
     command
 }
@@ -257,6 +260,7 @@ impl Namespace {
             .arg(program);
         command
             .env_remove("NOTIFY_SOCKET")
+            .env_remove("WATCHDOG_USEC")
             .env_remove("JOURNAL_STREAM");
         command
     }
@@ -448,11 +452,11 @@ fn several_workers_are_steered_or_told_what_is_missing() {
     assert_eq!(daemon.ends(), Some(0), "{}", daemon.log());
     namespace.is_as(&before);
 
-    // Without CAP_BPF it runs all the same.
+    // With the unit's capabilities but those for the offload it runs all the same.
     let no_bpf = [
         "setpriv",
-        "--bounding-set=-all,+net_admin,+dac_override",
-        "--inh-caps=-all,+net_admin,+dac_override",
+        "--bounding-set=-all,+net_admin",
+        "--inh-caps=-all,+net_admin",
     ];
     let mut daemon = namespace.run_as(&place, &no_bpf);
     daemon.says("ready");
@@ -556,11 +560,7 @@ fn live_check_tries_the_programs() {
     let works = "\n  offload: the kernel takes it, by ";
     assert!(text.starts_with("ok: ") && text.contains(works), "{text}");
 
-    let (said, text) = check(&[
-        "setpriv",
-        "--bounding-set=-all,+dac_override",
-        "--inh-caps=-all",
-    ]);
+    let (said, text) = check(&["setpriv", "--bounding-set=-all", "--inh-caps=-all"]);
     for miss in ["no offload: ", "no steering: "] {
         let line = format!("flexcp.toml: warning: {miss}the kernel ");
         assert!(said.contains(&line) && said.contains("CAP_BPF"), "{said}");

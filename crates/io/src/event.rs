@@ -55,7 +55,7 @@ pub struct Ready {
 /// Waits for packets on `carrier` and for `waker`, at most so long (`None`: for ever).
 ///
 /// # Errors
-/// What `poll` reports; an interruption by a signal is none.
+/// What `poll` reports; an interruption by a signal is none, and a lack of memory ends the wait early.
 pub fn wait(carrier: impl AsFd, waker: &Waker, timeout: Option<Duration>) -> io::Result<Ready> {
     let mut fds = [
         PollFd::new(&carrier, PollFlags::IN),
@@ -65,7 +65,7 @@ pub fn wait(carrier: impl AsFd, waker: &Waker, timeout: Option<Duration>) -> io:
     let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
     match poll(&mut fds, timeout.as_ref()) {
         Ok(_) => {}
-        Err(Errno::INTR) => return Ok(Ready::default()),
+        Err(Errno::INTR | Errno::NOMEM | Errno::AGAIN) => return Ok(Ready::default()),
         Err(error) => return Err(error.into()),
     }
     let ready = Ready {

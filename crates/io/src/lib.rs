@@ -19,6 +19,7 @@ mod kernel;
 mod memory;
 mod offload;
 mod packet;
+mod rights;
 mod schedule;
 mod signal;
 mod steering;
@@ -36,6 +37,7 @@ pub use kernel::{
 pub use memory::give_memory_back;
 pub use offload::{Hook, KernelFastPath, LeftOut, Offload, OffloadError, Reasons, Refusal, Tried};
 pub use packet::{PacketSocket, ReceivedFrame};
+pub use rights::renounce_loading;
 pub use schedule::run_promptly;
 pub use signal::{Signal, Signals};
 pub use steering::{SteeredFlows, Steering, SteeringError, Target};

@@ -24,7 +24,9 @@ use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray};
 use aya::programs::tc::SchedClassifierLinkId;
 use aya::programs::{ProgramError, SchedClassifier, TestRunOptions};
 use aya::{Ebpf, EbpfError, TestRun as _, include_bytes_aligned};
-use flexcp_translator::{Ends, FastPath, LEASE_SUBFLOWS, Lease, Lent};
+use flexcp_translator::{
+    Ends, FastPath, LEASE_HOLES, LEASE_RUNS, LEASE_SUBFLOWS, LEASE_UPS, Lease, Lent,
+};
 
 pub use self::attach::Hook;
 pub use self::parts::LeftOut;
@@ -196,8 +198,22 @@ struct FlowRef {
 #[derive(Clone, Copy, Debug)]
 struct Value(Lease);
 
-// SAFETY: `repr(C)` of integers without padding (112 + 56 + 40 + 640 + 512 + 1024 bytes): every byte is initialised, and
-// every pattern of bytes is a value.
+/// The fields of a lease, one by one: what a struct has beyond its fields is padding.
+const LEASE_FIELDS: usize = 8
+    + 32
+    + 4
+    + 3 * 4
+    + 6 * 8
+    + 18 * 4
+    + 5 * 8
+    + LEASE_HOLES * 2 * 4
+    + LEASE_SUBFLOWS * (32 + 4 + 4 + 14 * 4 + 4 + 4 + 8 + 8 + 5 * 8)
+    + LEASE_SUBFLOWS * LEASE_UPS * 2 * 4
+    + LEASE_RUNS * (4 + 4);
+const _: () = assert!(size_of::<Value>() == LEASE_FIELDS);
+
+// SAFETY: `repr(C)` of integers without padding, as asserted above: every byte is initialised, and every pattern of bytes is
+// a value.
 unsafe impl aya::Pod for Value {}
 // SAFETY: the same, two words of 32 bits before one of 64.
 unsafe impl aya::Pod for Settings {}
@@ -253,6 +269,7 @@ impl Gates {
 
     fn gate(&self, slot: u32) -> &AtomicU64 {
         let slot = slot as usize;
+        // Slots come from `KernelFastPath::free`, which has no others; were it otherwise, nothing would be sound.
         assert!(slot < self.len, "a slot that does not exist");
         // SAFETY: inside the mapping, aligned, and an atomic may be shared with the kernel.
         unsafe { self.words.add(slot).as_ref() }
@@ -493,7 +510,8 @@ impl FastPath for KernelFastPath {
 
     fn take_back(&mut self, slot: u32) -> Lease {
         self.gates.gate(slot).fetch_and(!OPEN, Ordering::SeqCst);
-        // Whoever had the lock before has done its work; whoever gets it later sees the gate.
+        // Whoever had the lock before has done its work; whoever gets it later sees the gate. The element is there, as
+        // it is for every slot, the map is open, and for a copy of so few bytes the kernel waits for memory.
         let value = self.leases.get(&slot, LOCKED);
         value.expect("a slot that was lent can be read").0
     }

@@ -28,6 +28,7 @@ pub struct Tun {
 #[derive(Default, Debug)]
 struct Counts {
     received: AtomicU64,
+    failed: AtomicU64,
     malformed: AtomicU64,
     sent: AtomicU64,
 }
@@ -161,23 +162,41 @@ impl Tun {
         self.counts.malformed.load(Ordering::Relaxed)
     }
 
+    /// Reads that brought an error instead of a packet, and after which the device was still there.
+    #[must_use]
+    pub fn failed(&self) -> u64 {
+        self.counts.failed.load(Ordering::Relaxed)
+    }
+
     /// Packets that the device has taken.
     #[must_use]
     pub fn sent(&self) -> u64 {
         self.counts.sent.load(Ordering::Relaxed)
     }
 
-    /// Reads one packet into `buf`, over what stood there; `None` when none is waiting.
+    /// Reads one packet into `buf`, over what stood there; `None` when none is waiting, or the kernel lacks the memory to
+    /// give it now.
     ///
     /// # Errors
-    /// What reading reports, such as that the device was deleted (`EBADFD`).
+    /// That the device was deleted (`EBADFD`, `EIO`), or what reading reports over and over. An error of one packet, as
+    /// for one that the driver can't describe (`EINVAL`), is counted.
     pub fn receive<'b>(&self, buf: &'b mut PacketBuffer) -> io::Result<Option<Frame<'b>>> {
+        let mut tries = 0;
         let (range, offload) = loop {
             let len = match rustix::io::read(&self.file, &mut buf.0[VNET_START..]) {
                 Ok(len) => len,
                 Err(Errno::AGAIN) => return Ok(None),
                 Err(Errno::INTR) => continue,
-                Err(error) => return Err(error.into()),
+                Err(error @ (Errno::BADFD | Errno::BADF | Errno::IO)) => return Err(error.into()),
+                Err(error) => {
+                    add_one(&self.counts.failed);
+                    tries += 1;
+                    match error {
+                        Errno::NOMEM | Errno::NOBUFS => return Ok(None),
+                        _ if tries < TRIES => continue,
+                        _ => return Err(error.into()),
+                    }
+                }
             };
             add_one(&self.counts.received);
             let parsed = buf.0[VNET_START..VNET_START + len]
@@ -537,6 +556,8 @@ const TUNSETOFFLOAD: Opcode = opcode::write::<libc::c_uint>(b'T', 208);
 const TUNSETVNETHDRSZ: Opcode = opcode::write::<libc::c_int>(b'T', 216);
 const OFFLOADS: usize =
     (libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN) as usize;
+/// Reads that fail one after another before the device is given up.
+const TRIES: u32 = 1000;
 /// An IPv6 header and the 65535 bytes it can announce, and some more to be sure that a full buffer
 /// never is a cut packet.
 const MAX_PACKET: usize = 65536 + 128;
@@ -569,6 +590,34 @@ mod tests {
             );
         }
         assert!(InterfaceRequest::new("fifteen_letters").is_ok());
+    }
+
+    /// A socket whose next read tells of an ICMP error stands for a device that fails once.
+    #[test]
+    fn error_of_one_read_is_counted_and_the_next_packet_comes() {
+        use std::net::UdpSocket;
+        let any = "127.0.0.1:0";
+        let socket = UdpSocket::bind(any).unwrap();
+        let own = socket.local_addr().unwrap();
+        let closed = UdpSocket::bind(any).unwrap().local_addr().unwrap();
+        socket.connect(closed).unwrap();
+        socket.send(&[0]).unwrap();
+        let again = UdpSocket::bind(closed).unwrap();
+        again.send_to(&[0; VNET_HEADER_LEN + 20], own).unwrap();
+        let tun = Tun::over(socket.into(), "t").unwrap();
+        let mut buffer = PacketBuffer::new();
+        let frame = tun.receive(&mut buffer).unwrap();
+        assert_eq!(frame.map(|frame| frame.packet().len()), Some(20));
+        assert_eq!((tun.failed(), tun.received()), (1, 1));
+    }
+
+    #[test]
+    fn error_of_every_read_is_the_end() {
+        let directory = File::open("/").unwrap();
+        let tun = Tun::over(directory.into(), "t").unwrap();
+        let error = tun.receive(&mut PacketBuffer::new()).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EISDIR));
+        assert_eq!(tun.failed(), u64::from(TRIES));
     }
 
     #[test]

@@ -183,6 +183,7 @@ pub const MUST_STAY: &[&str] = &[
     "mp_rst_tx",
     "backend_skipped",
     "malformed_rx",
+    "receive_failed",
     "send_failed",
     "handover_lost",
     "steering_full",
@@ -256,7 +257,12 @@ mod tests {
 
     #[test]
     fn packets_that_flexcp_could_not_send_are_a_complaint() {
-        for name in ["send_failed", "handover_lost", "malformed_rx"] {
+        for name in [
+            "send_failed",
+            "receive_failed",
+            "handover_lost",
+            "malformed_rx",
+        ] {
             let stats = json!({"carrier": {name: 1}});
             let mut complaints = vec![];
             Conduct::of(&stats).judge(&[], &mut complaints);

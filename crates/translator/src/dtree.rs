@@ -143,13 +143,15 @@ impl Lane {
         });
     }
 
-    /// Declares a mapping inside a reserved stretch.
+    /// Declares a mapping inside a reserved stretch; what is outside of it is not noted.
     pub(crate) fn declare(&mut self, dsn: Dsn, ssn: Ssn, len: u32) {
         let Some(index) = self.index_of_ssn(ssn) else {
             return;
         };
         let run = self.runs[index];
+        // The run has a byte at `ssn`.
         let before = ssn.since(run.ssn);
+        let len = len.min(run.len - before);
         let after = run.len - before - len;
         debug_assert!(run.unit == 0 && run.dsn.add(u64::from(before)) == dsn);
         let declared = Run {
@@ -544,7 +546,8 @@ mod tests {
         };
         assert_eq!(lane.by_dsn(Dsn(350)), Some(reserved));
         lane.declare(Dsn(100), Ssn(100), 100);
-        lane.declare(Dsn(300), Ssn(300), 100);
+        // Longer than what is reserved.
+        lane.declare(Dsn(300), Ssn(300), 150);
         assert!(lane.iter().all(|run| run.unit == 100));
     }
 

@@ -147,18 +147,19 @@ impl Payload {
 }
 
 impl Transmit {
+    /// The first `header_len` bytes of `header` are the headers, the first `ip_header_len` of these IP's.
     pub(crate) fn new(
-        header: &[u8],
+        header: [u8; MAX_HEADERS_LEN],
+        header_len: usize,
         ip_header_len: usize,
         payload: Payload,
         offload: Offload,
     ) -> Self {
-        let mut bytes = [0; MAX_HEADERS_LEN];
-        bytes[..header.len()].copy_from_slice(header);
-        let short = |len: usize| u8::try_from(len).expect("headers fit their maximum");
+        // No length is greater than that of the array.
+        let short = |len: usize| u8::try_from(len.min(MAX_HEADERS_LEN)).unwrap_or_default();
         Self {
-            header: bytes,
-            header_len: short(header.len()),
+            header,
+            header_len: short(header_len),
             ip_header_len: short(ip_header_len),
             payload,
             offload,

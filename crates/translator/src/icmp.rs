@@ -59,9 +59,11 @@ impl Translator {
         };
         match verdict {
             IcmpVerdict::Forward(translated) => {
-                self.counters.icmp_translated += 1;
                 let ip = redirect(packet, ip, &translated);
-                translated.rewrite(&ip, &mut packet[message]);
+                if !translated.rewrite(&ip, &mut packet[message]) {
+                    return Verdict::Drop(DropReason::Malformed);
+                }
+                self.counters.icmp_translated += 1;
                 Verdict::Forward
             }
             IcmpVerdict::Consume => Verdict::Consume,

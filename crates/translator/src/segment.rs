@@ -317,7 +317,7 @@ impl Outgoing {
             checksum: ChecksumState::Partial,
             gso,
         };
-        Transmit::new(&header.bytes[..header.len], header.ip_len, payload, offload)
+        Transmit::new(header.bytes, header.len, header.ip_len, payload, offload)
     }
 
     fn own_ip_header(&self) -> IpHeader {

@@ -188,6 +188,7 @@ impl Table {
         let token = connection.local.token;
         let initial = connection.subflow(0).flow();
         let server = connection.server_flow();
+        // The configuration allows no more than 2^32 - 1 connections, and each takes more than a kilobyte of memory.
         let id =
             u32::try_from(self.connections.insert(Box::new(connection))).expect("fewer than 2^32");
         self.insert_flow(

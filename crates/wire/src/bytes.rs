@@ -37,7 +37,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Puts fields behind one another; panics when the buffer is too short.
+/// Puts fields behind one another; panics when the buffer is too short. No packet can bring that about: whoever writes
+/// has either an array as long as all of its fields, or, as `OptionWriter`, has asked for the option's length first.
 pub(crate) struct Writer<'a> {
     out: &'a mut [u8],
     len: usize,

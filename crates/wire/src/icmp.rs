@@ -12,6 +12,8 @@ use crate::{IpHeader, Sum, protocol};
 const ICMP_HEADER_LEN: usize = 8;
 /// Where the checksum stands.
 const CHECKSUM: usize = 2;
+/// Where an IPv4 header without options ends.
+const IPV4_HEADER_LEN: usize = 20;
 /// Where an IPv6 header ends.
 const IPV6_HEADER_LEN: usize = 40;
 
@@ -85,9 +87,21 @@ impl IcmpError {
     ///
     /// The quoted TCP checksum is left alone: nobody can check it against a part of the segment.
     ///
-    /// # Panics
-    /// When `message` is not the one that `self` was read from: a defect of the caller.
-    pub fn rewrite(&self, ip: &IpHeader, message: &mut [u8]) {
+    /// `false`, and nothing is written, when the families differ or `message` is not the one that `self` was read from.
+    #[must_use]
+    pub fn rewrite(&self, ip: &IpHeader, message: &mut [u8]) -> bool {
+        let quoted_len = match (self.src, self.dst) {
+            (SocketAddr::V4(_), SocketAddr::V4(_)) => IPV4_HEADER_LEN,
+            (SocketAddr::V6(_), SocketAddr::V6(_)) => IPV6_HEADER_LEN,
+            _ => return false,
+        };
+        let family = message.get(ICMP_HEADER_LEN).map(|first| first >> 4);
+        if family != Some(if self.src.is_ipv4() { 4 } else { 6 })
+            || self.tcp < ICMP_HEADER_LEN + quoted_len
+            || message.len() < self.tcp + 8
+        {
+            return false;
+        }
         if let IcmpKind::TooBig(mtu) = self.kind {
             message[4..8].copy_from_slice(&mtu.to_be_bytes());
         }
@@ -104,7 +118,7 @@ impl IcmpError {
                 quoted[8..24].copy_from_slice(&src.octets());
                 quoted[24..40].copy_from_slice(&dst.octets());
             }
-            _ => unreachable!("a segment has addresses of one family"),
+            _ => return false,
         }
         let tcp = &mut message[self.tcp..self.tcp + 8];
         tcp[..2].copy_from_slice(&self.src.port().to_be_bytes());
@@ -113,6 +127,7 @@ impl IcmpError {
         message[CHECKSUM..CHECKSUM + 2].fill(0);
         let checksum = message_sum(ip, message).checksum();
         message[CHECKSUM..CHECKSUM + 2].copy_from_slice(&checksum.to_be_bytes());
+        true
     }
 }
 

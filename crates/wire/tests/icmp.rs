@@ -128,7 +128,19 @@ proptest! {
         error.kind = IcmpKind::TooBig(mtu);
         (error.src, error.dst) = ends(other, 2);
         error.seq = other_seq;
-        error.rewrite(&ip, &mut bytes);
+        // Nothing else can be written over it, and what can't leaves it as it is.
+        let before = bytes.clone();
+        let other_family = if v6 { addr("10.0.0.1:1") } else { addr("[::1]:1") };
+        for (src, dst) in [(other_family, other_family), (other_family, dst), (src, other_family)] {
+            let mut other = error;
+            (other.src, other.dst) = (src, dst);
+            prop_assert!(!other.rewrite(&ip, &mut bytes));
+        }
+        let len = bytes.len();
+        prop_assert!(!error.rewrite(&ip, &mut bytes[..len.min(35)]));
+        prop_assert!(!error.rewrite(&ip, &mut []));
+        prop_assert_eq!(&bytes, &before);
+        prop_assert!(error.rewrite(&ip, &mut bytes));
         prop_assert_eq!(IcmpError::parse(&ip, &bytes), Some(error));
         prop_assert!(IcmpError::checksum_is_right(&ip, &bytes));
         if !v6 {
@@ -144,7 +156,7 @@ proptest! {
         let (ip, _) = message(addr(src), addr(dst), [0; 8], 0);
         if let Some(error) = IcmpError::parse(&ip, &bytes) {
             let mut bytes = bytes.clone();
-            error.rewrite(&ip, &mut bytes);
+            prop_assert!(error.rewrite(&ip, &mut bytes));
             prop_assert_eq!(IcmpError::parse(&ip, &bytes), Some(error));
         }
     }

@@ -27,6 +27,7 @@ fn played() -> WorkerHandle {
     thread::spawn(move || {
         for request in requests {
             match request {
+                Request::Ping(answer) => answer.send(()).unwrap(),
                 Request::Stats(answer) => answer.send(snapshot()).unwrap(),
                 Request::Connections(answer) => answer.send(vec![connection()]).unwrap(),
                 Request::Stop => return,

@@ -155,10 +155,10 @@ impl Handover {
             offload,
             owned,
         };
-        outbound
-            .full
-            .push(parcel)
-            .expect("a ring has room for all of its buffers");
+        // A ring has room for all of its buffers.
+        if outbound.full.push(parcel).is_err() {
+            return Sorted::Lost;
+        }
         outbound.bell.ring();
         Sorted::HandedOver
     }
@@ -177,10 +177,8 @@ impl Handover {
 
     /// Gives the buffer of a parcel back.
     pub(super) fn give_back(&mut self, from: usize, buffer: PacketBuffer) {
-        self.from[from]
-            .empty
-            .push(buffer)
-            .expect("a ring has room for all of its buffers");
+        // The ring has room for all of its buffers: this is one of them.
+        let _ = self.from[from].empty.push(buffer);
     }
 
     /// To be called before the worker sleeps. `false`: it may not, there are parcels.

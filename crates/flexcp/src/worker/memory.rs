@@ -22,6 +22,8 @@ impl Memory {
         thread::Builder::new()
             .name("memory".into())
             .spawn(move || {
+                // The thread begins before the programs are loaded, and loads none.
+                let _ = flexcp_io::renounce_loading();
                 while asked.recv().is_ok() {
                     let _ = flexcp_io::give_memory_back();
                 }

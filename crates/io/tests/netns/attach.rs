@@ -17,6 +17,10 @@ use crate::offload_packets::{Packet, data_down, lease};
 use crate::tables::{self, Other};
 
 pub(crate) const TESTS: &[(&str, fn())] = &[
+    (
+        "loaded_programs_are_attached_and_used_without_the_right_to_load",
+        used_without_the_right_to_load,
+    ),
     ("offload_attached_by_tcx_translates", || {
         if has_tcx() {
             translates(Hook::Tcx);
@@ -214,6 +218,40 @@ fn translates(hook: Hook) {
     assert_eq!(state(), before);
     assert!(!journal.exists());
     assert!(!peer.next_is_translated());
+}
+
+/// What the daemon keeps is enough for all that it does with loaded programs, here on one thread.
+fn used_without_the_right_to_load() {
+    network();
+    let tun = Tun::open(DEVICE).unwrap();
+    let plan = Plan {
+        diversions: vec![],
+        ..plan(journal())
+    };
+    let mut tables = KernelTables::install(&plan, &mut |_| {}).unwrap();
+    let mut offload = Offload::load(tun.index(), 4).unwrap();
+    flexcp_io::renounce_loading().unwrap();
+    let refused = Offload::load(tun.index(), 4).unwrap_err().to_string();
+    assert!(refused.contains("CAP_BPF"), "{refused}");
+
+    let hooks = [Hook::of_this_kernel(), Hook::Clsact];
+    for hook in &hooks[usize::from(hooks[0] == hooks[1])..] {
+        offload
+            .attach("out", *hook, &mut tables, &mut |_| {})
+            .unwrap();
+    }
+    let mut path = offload.fast_path(4).unwrap();
+    let slot = slot_of(path.lend(None, &punctual(), None));
+    let mut peer = Peer::new();
+    assert!(peer.next_is_translated());
+    let reasons = offload.reasons().unwrap();
+    assert_eq!(reasons.counts()[0], ("translated", 1));
+    assert_eq!(reasons.held()[1], ("offload_open", 1));
+    assert_eq!(path.take_back(slot).packets_down, 1);
+    path.release(slot);
+    assert_eq!(reasons.held()[0], ("offload_flows", 0));
+    drop(offload);
+    tables.remove(&mut |_| {}).unwrap();
 }
 
 /// A kernel without tcx says so.
