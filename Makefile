@@ -4,7 +4,7 @@
 CARGO ?= cargo
 
 .PHONY: setup setup-programs build demo test lint unit simulate root privileged e2e e2e-repeat link-selftest faults \
-	attack lossy compare kernels kernels-short fuzz bench bench-quick bench-dtree seeded-bugs drawn-bugs mutants-sample \
+	attack lossy watch compare kernels kernels-short fuzz bench bench-quick bench-dtree seeded-bugs drawn-bugs mutants-sample \
 	bpf clean
 
 setup:
@@ -79,6 +79,10 @@ attack: root build
 # LOSSY_ARGS="--loss 1% --bytes 1000000000".
 lossy: root build
 	target/release/lab lossy $(LOSSY_ARGS)
+
+# Rules, routes, links and addresses taken away under 50 live transfers; or WATCH_ARGS='--live 4 "device down"'.
+watch: root build
+	target/release/lab watch $(WATCH_ARGS)
 
 # FlexCP beside TCP and kernel-to-kernel MPTCP over the same links: a table, and lab/results/compare.json.
 compare: root build

@@ -21,6 +21,7 @@ use flexcp_lab::lossy::Lossy;
 use flexcp_lab::matrix::{self, Matrix};
 use flexcp_lab::repeat::Repeat;
 use flexcp_lab::transfer::{Client, Job, Mode, Proto, ServeOptions, Server};
+use flexcp_lab::watch::Watch;
 use flexcp_lab::wirecheck::WireCheck;
 use flexcp_lab::{
     Direction, Families, Family, FlexCp, KernelLog, Lab, LabBuilder, Sweep, remove, require_root,
@@ -73,6 +74,8 @@ enum Command {
     Carried(carried::Transfer),
     /// Many connections with much data over links that lose single segments
     Lossy(LossyArgs),
+    /// Take away rules, routes, links and addresses under live transfers: how soon they are back, or told
+    Watch(Watch),
     /// Run the end-to-end tests many times, one attempt each, and say how often each case failed
     ///
     /// Goes on where a run of the same commit was broken off. Exit code 1 when more than one run failed.
@@ -372,6 +375,7 @@ fn run(command: Command) -> Result<()> {
         Command::KernelItems(args) => args.run(),
         Command::Carried(transfer) => transfer.print(),
         Command::Lossy(args) => lossy(&args),
+        Command::Watch(watch) => watch.run(),
         Command::Repeat(repeat) => repeat.run(),
         Command::Wirecheck(args) => wirecheck(args),
         Command::Transfer(command) => transfer(command),

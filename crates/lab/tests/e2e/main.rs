@@ -21,6 +21,7 @@ mod programs;
 mod reverse;
 mod rig;
 mod transfers;
+mod watch;
 mod wire;
 mod workers;
 
@@ -61,6 +62,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         reverse::cases(),
         programs::cases(),
         operation::cases(),
+        watch::cases(),
         links::cases(),
         offload::cases_that_apply(),
         attacks::cases(),
