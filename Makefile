@@ -4,7 +4,8 @@
 CARGO ?= cargo
 
 .PHONY: setup setup-programs build demo test lint unit unit-security simulate root privileged e2e e2e-repeat link-selftest \
-	faults attack lossy endings compare kernels kernels-short fuzz bench bench-quick bench-dtree seeded-bugs drawn-bugs mutants-sample \
+	faults attack lossy endings watch compare kernels kernels-short fuzz bench bench-quick bench-dtree seeded-bugs drawn-bugs \
+	mutants-sample \
 	bpf clean
 
 setup:
@@ -88,6 +89,10 @@ lossy: root build
 # lab/results/endings.json.
 endings: root build
 	target/release/lab endings $(ENDINGS_ARGS)
+
+# Rules, routes, links and addresses taken away under 50 live transfers; or WATCH_ARGS='--live 4 "device down"'.
+watch: root build
+	target/release/lab watch $(WATCH_ARGS)
 
 # FlexCP beside TCP and kernel-to-kernel MPTCP over the same links: a table, and lab/results/compare.json.
 compare: root build

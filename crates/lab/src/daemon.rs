@@ -182,7 +182,8 @@ impl FlexCp {
         command
     }
 
-    fn show_json(&self, what: &str) -> Result<Value> {
+    /// `flexcp show WHAT --json`
+    pub fn show_json(&self, what: &str) -> Result<Value> {
         let output = output(self.show_command(what).arg("--json"))?;
         serde_json::from_slice(&output.stdout).with_context(|| format!("flexcp show {what} --json"))
     }

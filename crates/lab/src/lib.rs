@@ -37,6 +37,7 @@ mod sockstat;
 mod starvation;
 mod topology;
 pub mod transfer;
+pub mod watch;
 pub mod wirecheck;
 
 pub use capture::Capture;

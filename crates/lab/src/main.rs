@@ -22,6 +22,7 @@ use flexcp_lab::lossy::Lossy;
 use flexcp_lab::matrix::{self, Matrix};
 use flexcp_lab::repeat::Repeat;
 use flexcp_lab::transfer::{Client, Job, Mode, Proto, ServeOptions, Server};
+use flexcp_lab::watch::Watch;
 use flexcp_lab::wirecheck::WireCheck;
 use flexcp_lab::{
     Direction, Families, Family, FlexCp, KernelLog, Lab, LabBuilder, Sweep, remove, require_root,
@@ -76,6 +77,8 @@ enum Command {
     Lossy(LossyArgs),
     /// Stop FlexCP under transfers, or kill it and start it again: how long clients and servers wait to hear of it
     Endings(Endings),
+    /// Take away rules, routes, links and addresses under live transfers: how soon they are back, or told
+    Watch(Watch),
     /// Run the end-to-end tests many times, one attempt each, and say how often each case failed
     ///
     /// Goes on where a run of the same commit was broken off. Exit code 1 when more than one run failed.
@@ -376,6 +379,7 @@ fn run(command: Command) -> Result<()> {
         Command::Carried(transfer) => transfer.print(),
         Command::Lossy(args) => lossy(&args),
         Command::Endings(endings) => require_root().and_then(|()| endings.run()),
+        Command::Watch(watch) => watch.run(),
         Command::Repeat(repeat) => repeat.run(),
         Command::Wirecheck(args) => wirecheck(args),
         Command::Transfer(command) => transfer(command),

@@ -330,6 +330,12 @@ impl Lab {
         self.client.ip_batch(&self.spec.client_link(link))
     }
 
+    /// The client's MPTCP endpoints anew, for links that have another index now.
+    pub(crate) fn renew_client_endpoints(&self) -> Result<()> {
+        self.client.ip("mptcp endpoint flush")?;
+        self.client.ip_batch(&self.spec.client_endpoints())
+    }
+
     /// Leaves namespaces and programs in place; needs [`LabBuilder::keep`].
     ///
     /// Returns the lines that tell a human how to get in and how to end it.

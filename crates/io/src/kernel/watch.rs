@@ -23,6 +23,8 @@ pub struct Watch {
     /// When to look again; `None` before something happens.
     due: Option<u64>,
     looked: Option<u64>,
+    /// From the last look to the next at least.
+    distance: u64,
     pace: Pace,
 }
 
@@ -59,6 +61,7 @@ impl Watch {
             socket: open().map_err(|source| NetlinkError::Socket { source })?,
             due: Some(0),
             looked: None,
+            distance: NEAREST,
             pace: Pace::default(),
         })
     }
@@ -97,6 +100,12 @@ impl Watch {
     /// [`KernelError::DeviceGone`]: there is nothing to be mended any more.
     pub fn look(&mut self, tables: &mut KernelTables, now: u64) -> Result<Look, KernelError> {
         self.due = None;
+        let after = now.saturating_sub(self.looked.unwrap_or(0));
+        self.distance = if after > QUIET {
+            NEAREST
+        } else {
+            (2 * self.distance).min(FARTHEST)
+        };
         self.looked = Some(now);
         let mut look = Look {
             put_back: self.pace.allows(now),
@@ -120,7 +129,7 @@ impl Watch {
     }
 
     fn look_at(&mut self, time: u64) {
-        let time = time.max(self.looked.map_or(0, |looked| looked + BETWEEN));
+        let time = time.max(self.looked.map_or(0, |looked| looked + self.distance));
         self.due = Some(self.due.map_or(time, |due| due.min(time)));
     }
 }
@@ -158,10 +167,15 @@ impl Pace {
     }
 }
 
-/// Who takes away rules one by one, or adds several, is most probably done after so long.
-const SETTLE: u64 = 20_000;
-/// Between two looks, whatever happens: a router that learns a thousand routes a second has other things to do.
-const BETWEEN: u64 = 200_000;
+/// As soon as this after something happened: until all is back, packets of FlexCP's connections pass it by, which its
+/// clients do not forgive.
+const SETTLE: u64 = 500;
+/// Between two looks. Each that follows the one before without a pause is twice as far from it: who takes away rules one
+/// by one is to come to an end, and a router that learns a thousand routes a second has other things to do.
+const NEAREST: u64 = 10_000;
+const FARTHEST: u64 = 320_000;
+/// A pause.
+const QUIET: u64 = 1_000_000;
 /// To the next try after one that failed.
 const AGAIN: u64 = 1_000_000;
 const MINUTE: u64 = 60_000_000;
@@ -208,8 +222,8 @@ mod tests {
         watch.due = None;
         watch.looked = Some(1_000_000);
         watch.look_at(1_000_500);
-        assert_eq!(watch.due(), Some(1_000_000 + BETWEEN));
+        assert_eq!(watch.due(), Some(1_000_000 + NEAREST));
         watch.look_at(9_000_000);
-        assert_eq!(watch.due(), Some(1_000_000 + BETWEEN));
+        assert_eq!(watch.due(), Some(1_000_000 + NEAREST));
     }
 }

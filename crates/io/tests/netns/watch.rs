@@ -24,6 +24,7 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ("watch_foreign_rule_in_the_way", foreign_rule_in_the_way),
     ("watch_foreign_changes_change_nothing", foreign_changes),
     ("watch_too_often_waits_for_the_minute", too_often),
+    ("watch_one_after_the_other", one_after_the_other),
     ("watch_events_lost", events_lost),
     ("watch_interface_missing_at_the_start", interface_missing),
 ];
@@ -310,6 +311,30 @@ fn too_often() {
         .unwrap();
     assert!(look.put_back && look.problems.is_empty(), "{look:?}");
     assert_eq!(ip("rule"), right);
+    watched.ends();
+}
+
+/// Who takes away one after the other, more slowly than they are put back, comes to an end before that is too often.
+fn one_after_the_other() {
+    let mut watched = Watched::new();
+    let before = ip("rule");
+    let mut times = 0;
+    let mut look = |watched: &mut Watched, patience| {
+        while let Some(look) = watched.look(patience) {
+            let look = look.unwrap();
+            assert!(look.problems.is_empty(), "{times}: {look:?}");
+            times += u32::from(!look.found.is_empty());
+        }
+    };
+    for _ in 0..40 {
+        if ip("rule").contains("117") {
+            ip("rule delete protocol 117");
+        }
+        look(&mut watched, Duration::from_millis(5));
+    }
+    look(&mut watched, Duration::from_secs(1));
+    assert_eq!(ip("rule"), before);
+    assert!(times > 1, "{times}");
     watched.ends();
 }
 

@@ -22,6 +22,7 @@ mod programs;
 mod reverse;
 mod rig;
 mod transfers;
+mod watch;
 mod wire;
 mod workers;
 
@@ -63,6 +64,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         programs::cases(),
         operation::cases(),
         endings::cases(),
+        watch::cases(),
         links::cases(),
         offload::cases_that_apply(),
         attacks::cases(),

@@ -16,7 +16,6 @@ crate::cases!("operation":
     bad_toml_is_refused,
     unknown_key_is_refused,
     bad_address_is_refused,
-    missing_interface_is_refused,
     missing_privileges_are_named,
     address_in_use_is_refused,
     device_in_use_is_refused,
@@ -87,12 +86,6 @@ fn bad_address_is_refused() -> Result<()> {
     let lab = lab()?;
     let good = config(&lab, &daemon::transparent(&lab, &[]));
     refused(&lab, &good.replace("10.9.0.0/16", "10.9.0.0/36"))?.names("`/36`")
-}
-
-fn missing_interface_is_refused() -> Result<()> {
-    let lab = lab()?;
-    let good = config(&lab, &daemon::transparent(&lab, &[]));
-    refused(&lab, &good.replace("\"a2\"", "\"wlan7\""))?.names("wlan7")
 }
 
 fn missing_privileges_are_named() -> Result<()> {

@@ -261,6 +261,16 @@ impl Rig {
     }
 }
 
+/// Waits until it is so.
+pub(crate) fn until(what: &str, so: impl Fn() -> Result<bool>) -> Result<()> {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while !so()? {
+        ensure!(Instant::now() < deadline, "not so after 5 s: {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
 /// All that a proxy may change in its namespace, one thing a line.
 pub(crate) fn kernel_state(namespace: &Namespace) -> Result<Vec<String>> {
     let mut state = vec![];
