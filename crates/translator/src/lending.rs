@@ -26,6 +26,8 @@ const QUIET: Duration = Duration::from_secs(1);
 const READY: usize = 1024;
 /// Pause after the fast path had no room for a connection.
 const REFUSED: Duration = Duration::from_secs(1);
+/// While others are refused, a connection that was lent for [`LOOK`] and needed it for fewer packets than these makes room.
+const FEW: u64 = 64;
 
 /// So many packets in a row behind which others seemed to be on their way, and the fewest of those have got lost.
 const LONG: u16 = 4096;
@@ -53,6 +55,8 @@ pub(crate) struct Lender {
     backlog: bool,
     /// Then: the connection whose turn it is with the packet just handled.
     due: Option<Due>,
+    /// When it had no room for a connection last.
+    refused: Option<Instant>,
 }
 
 /// A connection that is to be lent with its last packet.
@@ -74,6 +78,8 @@ pub(crate) struct Lending {
     steady: u8,
     /// While it is lent: when to look at it. Otherwise: it is not offered before.
     look: Instant,
+    /// Packets that the fast path has translated when it was lent last; no more than counts.
+    carried: u32,
     /// Packets that were handled since it has the slot.
     handled: u32,
     /// The most by which those were ahead of what passed the fast path: then none was on its way.
@@ -114,6 +120,7 @@ impl Default for Lending {
             lent: false,
             steady: 0,
             look: Instant::default(),
+            carried: 0,
             handled: 0,
             ahead: 0,
             followed: 0,
@@ -190,6 +197,7 @@ impl Translator {
             ready: Vec::with_capacity(READY),
             backlog: false,
             due: None,
+            refused: None,
         });
     }
 
@@ -246,6 +254,8 @@ impl Translator {
         connection.lending.steady = 0;
         connection.lending.look = now;
         let lease = lender.fast_path.take_back(slot);
+        let carried = lease.packets_down + lease.packets_up;
+        connection.lending.carried = u32::try_from(carried).unwrap_or(u32::MAX);
         connection.restore(&lease);
         let mut ctx = context!(self, now);
         // The fast path knows no holes.
@@ -364,15 +374,20 @@ impl Translator {
     }
 
     /// After a look at a connection that has a slot: lends it on if it was lent and is still of use. One that has
-    /// become quiet leaves the slot to others.
+    /// become quiet leaves the slot to others, and so does one of few packets while there is no room for others.
     pub(crate) fn lend_again(&mut self, now: Instant, id: ConnectionId) {
-        let Some(connection) = self.table.get_mut(id) else {
+        let (Some(lender), Some(connection)) = (&self.lender, self.table.get_mut(id)) else {
             return;
         };
-        if !connection.lending.waits_with_slot() {
+        let lending = &connection.lending;
+        if !lending.waits_with_slot() {
             return;
         }
-        if now.since(connection.last_packet) > QUIET {
+        let crowded = lender
+            .refused
+            .is_some_and(|refused| now.since(refused) <= LOOK);
+        let idles = lending.look == now && u64::from(lending.carried) < FEW;
+        if now.since(connection.last_packet) > QUIET || (crowded && idles) {
             self.release(id);
         } else if connection.lending.look == now {
             self.lend(now, id);
@@ -436,6 +451,7 @@ impl Translator {
             Lent::NotNow => return,
             Lent::NoRoom => {
                 self.counters.offload_refused += 1;
+                lender.refused = Some(now);
                 lending.look = now + REFUSED;
                 return;
             }

@@ -602,3 +602,56 @@ fn without_timestamps_nothing_is_lent() {
     }
     assert_eq!(t.moved(), "");
 }
+
+/// One place; a connection that has it, and has used it for so many packets, and another that finds no room.
+fn crowded(carried: u64) -> (Scenario, Shelf) {
+    let setup = Setup::new().connections(2).ts();
+    let shelf = Shelf::new(1);
+    let mut t = setup.clone().established();
+    let _ = t.client(10, &setup.syn());
+    let _ = t.server_of(
+        1,
+        "S. 0:0(0) ack 1 win 65160 <mss 1460,sackok,ts 5000 1000,ws 7>",
+    );
+    let _ = t.client(10, ". 1:1(0) ack 1 win 512 <ts 1000 5000,capable>");
+    t.fast_path(&shelf);
+    for n in 0..6 {
+        let _ = t.server(&data(n));
+    }
+    assert_eq!(shelf.leases().len(), 1);
+    t.at(100);
+    for n in 0..6 {
+        let _ = t.server_of(1, &data(n));
+    }
+    assert_eq!(t.translator.counters().offload_refused, 1);
+    shelf.edit(|lease| {
+        lease.last_packet = 1_900_000;
+        lease.packets_down = carried;
+    });
+    t.at(2000);
+    let _ = t.timeout();
+    let _ = t.moved();
+    t.uncompared();
+    (t, shelf)
+}
+
+#[test]
+fn where_there_is_no_room_one_of_few_packets_makes_some() {
+    let (mut t, shelf) = crowded(63);
+    assert_eq!(shelf.taken(), 0);
+    for n in 6..8 {
+        let _ = t.server_of(1, &data(n));
+    }
+    assert_eq!(shelf.leases().len(), 1);
+    assert_eq!(t.moved(), "offload_lent+1");
+}
+
+#[test]
+fn where_there_is_no_room_a_busy_one_stays() {
+    let (mut t, shelf) = crowded(64);
+    assert_eq!(shelf.leases().len(), 1);
+    for n in 6..8 {
+        let _ = t.server_of(1, &data(n));
+    }
+    assert_eq!(t.moved(), "offload_refused+1");
+}
