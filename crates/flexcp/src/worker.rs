@@ -116,6 +116,8 @@ pub(crate) enum Request {
     Connections(SyncSender<Vec<ConnectionView>>),
     /// To lend what needs no decision.
     Offload(Box<dyn FastPath>),
+    /// Not to lend connections of the services with `true`.
+    Keep(Vec<bool>),
     /// No connection is opened any more.
     Drain,
     /// How many connections depend on the worker.
@@ -322,6 +324,7 @@ impl Worker {
                     drop(answer.try_send(self.path.translator.connections(now()).collect()));
                 }
                 Request::Offload(fast_path) => self.path.translator.set_fast_path(fast_path),
+                Request::Keep(kept) => self.path.translator.keep_services(now(), &kept),
                 Request::Drain => self.path.translator.drain(),
                 Request::Dependent(answer) => {
                     let _ = answer.try_send(self.path.translator.dependent());
@@ -432,6 +435,13 @@ impl WorkerHandle {
     pub fn offload(&self, fast_path: Box<dyn FastPath>) {
         // When the worker is gone already, it has nothing to lend.
         let _ = self.requests.send(Request::Offload(fast_path));
+        self.waker.wake();
+    }
+
+    /// From here on the worker lends no connection of the services with `true`, in the order of the configuration.
+    pub fn keep(&self, kept: Vec<bool>) {
+        // When the worker is gone already, it lends none.
+        let _ = self.requests.send(Request::Keep(kept));
         self.waker.wake();
     }
 

@@ -21,6 +21,7 @@ pub mod daemon;
 pub mod demo;
 pub mod endings;
 mod fault;
+pub mod firewall;
 mod kernel_log;
 pub mod kernels;
 mod ledger;

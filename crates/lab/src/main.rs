@@ -16,6 +16,7 @@ use flexcp_lab::carried;
 use flexcp_lab::compare::Compare;
 use flexcp_lab::demo::{Demo, clean_command};
 use flexcp_lab::endings::Endings;
+use flexcp_lab::firewall::Firewall;
 use flexcp_lab::kernels;
 use flexcp_lab::link::{Emulator, LinkSpec, SelfTest};
 use flexcp_lab::lossy::Lossy;
@@ -75,6 +76,8 @@ enum Command {
     Carried(carried::Transfer),
     /// Many connections with much data over links that lose single segments
     Lossy(LossyArgs),
+    /// Rules of netfilter on FlexCP's host: what they cost, what is taken for invalid, whether NAT is applied
+    Firewall(Firewall),
     /// Stop FlexCP under transfers, or kill it and start it again: how long clients and servers wait to hear of it
     Endings(Endings),
     /// Take away rules, routes, links and addresses under live transfers: how soon they are back, or told
@@ -378,6 +381,7 @@ fn run(command: Command) -> Result<()> {
         Command::KernelItems(args) => args.run(),
         Command::Carried(transfer) => transfer.print(),
         Command::Lossy(args) => lossy(&args),
+        Command::Firewall(firewall) => firewall.run(),
         Command::Endings(endings) => require_root().and_then(|()| endings.run()),
         Command::Watch(watch) => watch.run(),
         Command::Repeat(repeat) => repeat.run(),

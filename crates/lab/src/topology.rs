@@ -318,6 +318,11 @@ impl Lab {
         server_addr(number, 2, family)
     }
 
+    /// The proxy's address on the link to server `number`.
+    pub fn proxy_addr_towards(&self, number: u8, family: Family) -> IpAddr {
+        server_addr(number, 1, family)
+    }
+
     /// Address and port on server `number`.
     pub fn server_socket(&self, number: u8, family: Family, port: u16) -> SocketAddr {
         SocketAddr::new(self.server_addr(number, family), port)

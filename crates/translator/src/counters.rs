@@ -120,6 +120,8 @@ counters! {
         offload_taken_back,
         /// Times that the fast path had no room for one.
         offload_refused,
+        /// Connections that are not lent, as rules of the host have to be applied to their packets (NAT).
+        offload_kept,
         /// Packets of servers that the fast path translated; counted when it gives the connection back, also as
         /// handed in and forwarded.
         offload_packets_down,

@@ -8,6 +8,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use crate::connection::Connection;
 use crate::offload::{FastPath, Lease, Lent};
 use crate::segment::Ends;
 use crate::table::ConnectionId;
@@ -57,6 +58,8 @@ pub(crate) struct Lender {
     due: Option<Due>,
     /// When it had no room for a connection last.
     refused: Option<Instant>,
+    /// Services whose connections are not lent, by their numbers.
+    kept: Vec<bool>,
 }
 
 /// A connection that is to be lent with its last packet.
@@ -198,6 +201,7 @@ impl Translator {
             backlog: false,
             due: None,
             refused: None,
+            kept: Vec::new(),
         });
     }
 
@@ -217,6 +221,23 @@ impl Translator {
     pub(crate) const fn lend_soon(&mut self) {
         if let Some(lender) = &mut self.lender {
             lender.first = lender.steady;
+        }
+    }
+
+    /// Keeps the connections of the services with `true` from the fast path from here on, and takes back those that are
+    /// lent: as when it would not do to their packets what the host's own rules ask for. In the order of the configuration.
+    pub fn keep_services(&mut self, now: Instant, kept: &[bool]) {
+        let Some(lender) = &mut self.lender else {
+            return;
+        };
+        lender.kept = kept.to_vec();
+        let of_those = |connection: &Connection| {
+            connection.lending.slot().is_some()
+                && kept.get(usize::from(connection.service)) == Some(&true)
+        };
+        for id in self.table.ids_where(of_those) {
+            self.recall(now, id);
+            self.release(id);
         }
     }
 
@@ -431,7 +452,8 @@ impl Translator {
             return;
         };
         connection.lending.steady = 0;
-        if now < connection.lending.look {
+        let kept = lender.kept.get(usize::from(connection.service));
+        if now < connection.lending.look || kept == Some(&true) {
             return;
         }
         let deadline = connection.deadline(&self.config);
@@ -453,6 +475,11 @@ impl Translator {
                 self.counters.offload_refused += 1;
                 lender.refused = Some(now);
                 lending.look = now + REFUSED;
+                return;
+            }
+            Lent::Never => {
+                self.counters.offload_kept += 1;
+                lending.look = Instant(u64::MAX);
                 return;
             }
         };

@@ -52,6 +52,8 @@ pub enum Lent {
     NotNow,
     /// There is no room, or the fast path can't have it.
     NoRoom,
+    /// Its packets have to pass rules of the host that the fast path does not apply.
+    Never,
 }
 
 /// Equally long mappings one behind the other.

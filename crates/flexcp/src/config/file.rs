@@ -142,8 +142,19 @@ pub struct Service {
     /// `announce`: further addresses of FlexCP that clients may join, with a port when it is not the
     /// one they connected to: "192.0.2.1", `"[2001:db8::1]:444"`.
     pub announce: Vec<Located<Announce>>,
+    /// `offload`: whether programs in the kernel may translate its connections. Default "auto".
+    pub offload: Located<ServiceOffload>,
     /// `mode` and what belongs to it.
     pub mode: Mode,
+}
+
+/// Whether programs in the kernel may translate a service's connections.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ServiceOffload {
+    /// "auto": where they can do all that the host's own rules ask for.
+    Auto,
+    /// "off": never.
+    Off,
 }
 
 /// How clients and servers meet.
@@ -391,6 +402,7 @@ fn service(value: &Spanned<DeValue<'_>>, out: &mut Diagnostics) -> Option<Servic
             .map(|name| Located::new(name.value.0, name.at))
             .collect(),
         announce,
+        offload: section.or("offload", ServiceOffload::Auto, out),
         mode,
     })
 }
@@ -519,7 +531,7 @@ fn keys(mode: &str) -> &'static [&'static str] {
     }
 }
 
-const COMMON: &[&str] = &["name", "mode", "interfaces", "announce"];
+const COMMON: &[&str] = &["name", "mode", "interfaces", "announce", "offload"];
 const TRANSPARENT: &str = "transparent";
 const REVERSE: &str = "reverse";
 const DEVICE: &str = "flexcp0";

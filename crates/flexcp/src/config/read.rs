@@ -246,6 +246,11 @@ from_text!(
     value::steering
 );
 from_text!(super::file::Attach, "\"auto\" or \"clsact\"", value::attach);
+from_text!(
+    super::file::ServiceOffload,
+    "\"auto\" or \"off\"",
+    value::service_offload
+);
 from_text!(std::net::SocketAddr, "\"192.0.2.1:443\"", value::socket);
 from_text!(PathBuf, "\"/run/flexcp/flexcp.sock\"", |text| {
     let path = Self::from(text);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use flexcp_translator::{Announce, Prefix};
 
-use super::file::{Attach, Steering};
+use super::file::{Attach, ServiceOffload, Steering};
 
 /// "30s", "2h5m", "100ms".
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
@@ -55,6 +55,17 @@ pub(super) fn steering(text: &str) -> Result<Steering, String> {
         "scatter" => Ok(Steering::Scatter),
         _ => Err(format!(
             "there is no steering `{text}`; write \"owner\", \"kernel\" or \"scatter\""
+        )),
+    }
+}
+
+/// "auto" or "off".
+pub(super) fn service_offload(text: &str) -> Result<ServiceOffload, String> {
+    match text {
+        "auto" => Ok(ServiceOffload::Auto),
+        "off" => Ok(ServiceOffload::Off),
+        _ => Err(format!(
+            "a service has no offload `{text}`; write \"auto\" or \"off\""
         )),
     }
 }

@@ -31,7 +31,11 @@ fn played() -> WorkerHandle {
                 Request::Stats(answer) => answer.send(snapshot()).unwrap(),
                 Request::Connections(answer) => answer.send(vec![connection()]).unwrap(),
                 Request::Stop => return,
-                Request::Offload(_) | Request::Drain | Request::Dependent(_) | Request::End(_) => {
+                Request::Offload(_)
+                | Request::Keep(_)
+                | Request::Drain
+                | Request::Dependent(_)
+                | Request::End(_) => {
                     unreachable!("nobody on the socket asks for it")
                 }
             }

@@ -655,3 +655,39 @@ fn where_there_is_no_room_a_busy_one_stays() {
     }
     assert_eq!(t.moved(), "offload_refused+1");
 }
+
+#[test]
+fn lent_connections_of_a_service_that_is_kept_are_taken_back_for_good() {
+    let (mut t, shelf) = lent(Setup::new());
+    let now = flexcp_translator::Instant::default();
+    t.translator.keep_services(now, &[true]);
+    assert_eq!((shelf.leases().len(), shelf.taken()), (0, 0));
+    for n in 3..9 {
+        let _ = t.server(&data(n));
+    }
+    assert_eq!(shelf.leases(), []);
+    assert_eq!(t.moved(), "offload_taken_back+1");
+    t.translator.keep_services(now, &[false]);
+    for n in 9..12 {
+        let _ = t.server(&data(n));
+    }
+    assert_eq!(shelf.leases().len(), 1);
+    assert_eq!(t.moved(), "offload_lent+1");
+    t.uncompared();
+}
+
+#[test]
+fn connection_that_the_host_has_rules_for_is_asked_for_once() {
+    let shelf = Shelf::refusing();
+    let mut t = Setup::new().ts().established();
+    t.fast_path(&shelf);
+    for at in [0, 5000] {
+        t.at(at);
+        for n in 0..6 {
+            let _ = t.server(&data(n));
+        }
+    }
+    assert_eq!(t.translator.counters().offload_kept, 1);
+    assert_eq!(t.translator.counters().offload_refused, 0);
+    let _ = t.moved();
+}

@@ -18,6 +18,8 @@ pub(crate) struct Shelf {
     passed_up: Arc<Mutex<Option<u32>>>,
     /// Ends between which what passes goes its way without the translator; `None`: none may.
     passed_by: Option<Arc<Mutex<Vec<Ends>>>>,
+    /// It takes nothing for good.
+    never: bool,
 }
 
 /// One slot of a shelf.
@@ -32,6 +34,9 @@ impl FastPath for Shelf {
     fn lend(&mut self, slot: Option<u32>, lease: &Lease, passed: Option<u32>) -> Lent {
         if slot.is_some_and(|slot| self.passed_up(slot) != passed) {
             return Lent::NotNow;
+        }
+        if self.never {
+            return Lent::Never;
         }
         let mut places = self.places.lock().expect("one thread");
         let place = Place {
@@ -102,6 +107,15 @@ impl Shelf {
             room,
             passed_up: Arc::default(),
             passed_by: None,
+            never: false,
+        }
+    }
+
+    /// The same for one that may have no connection.
+    pub(crate) fn refusing() -> Self {
+        Self {
+            never: true,
+            ..Self::new(usize::MAX)
         }
     }
 
