@@ -20,7 +20,7 @@ use crate::config::span::Severity;
 use crate::config::{self, Config, Diagnostics, ReadError, plan};
 use crate::control::{Asked, BindError, Control, Named};
 use crate::offload;
-use crate::watch::{Ended, Watcher};
+use crate::watch::{Ended, Expected, Watcher};
 use crate::worker::{self, Worker, WorkerHandle};
 
 /// Runs FlexCP as the file `path` says, until a signal ends it. To be called before the process has
@@ -67,8 +67,9 @@ pub fn run(path: &Path) -> Result<(), RunError> {
         workers.iter_mut().for_each(Worker::pin);
     }
     let mut report = |change: &str| info!("kernel: {change}");
+    let plan = plan::kernel(&config, &sources, &live::own_addresses());
     let watch = Watch::open().map_err(KernelError::from)?;
-    let mut kernel = KernelTables::install(&plan::kernel(&config, &sources), &mut report)?;
+    let mut kernel = KernelTables::install(&plan, &mut report)?;
 
     let (offload, reasons) = offload::start(&config, device, &mut workers, &mut kernel);
 
@@ -83,7 +84,12 @@ pub fn run(path: &Path) -> Result<(), RunError> {
     }
     // The service manager hears from it that packets flow.
     let tell = Arc::clone(&ended);
-    let watcher = Watcher::new(watch, kernel, offload, &config, &sources);
+    let watcher = Watcher::new(
+        watch,
+        kernel,
+        offload,
+        Expected::new(&config, &sources, &plan),
+    );
     let watch = watcher.spawn(move || tell.wake());
     let watch = watch.map_err(RunError::Worker)?;
     let asked = Asked {

@@ -105,6 +105,9 @@ pub(super) fn arrange(
             Action::Pass
         };
         layout.rules.push(plain(family, BEHIND_LOCAL, None, action));
+        // Of what this host sends, that which is asked for: before the exceptions.
+        let (sent, own): (Vec<_>, Vec<_>) = own.into_iter().partition(|own| is_sent(own));
+        layout.add_diversions(plan, 0, &sent);
         layout.add_group(plan, 0, BEHIND_LOCAL, &own);
     }
     if !passing.is_empty() {
@@ -130,6 +133,11 @@ fn has_one_destination(diversion: &Diversion) -> bool {
             Family::V4 => prefix.len == 32,
             Family::V6 => prefix.len == 128,
         })
+}
+
+/// Whether it is about packets that this host sends itself.
+fn is_sent(diversion: &Diversion) -> bool {
+    diversion.interface.as_deref() == Some(LOOPBACK)
 }
 
 /// The rule `lookup local` at preference 0, where nothing else may stand.
@@ -249,6 +257,10 @@ impl Layout {
             self.rules
                 .push(plain(self.family, preference, Some(interface), action));
         }
+        self.add_diversions(plan, preference, group);
+    }
+
+    fn add_diversions(&mut self, plan: &Plan, preference: u32, group: &[&Diversion]) {
         for diversion in group {
             self.rules.push(Rule {
                 family: self.family,
@@ -593,6 +605,24 @@ mod tests {
         );
         assert_eq!(layout.local, Some(kernels(0, 255)));
         assert!(layout.rules.iter().all(|rule| is_ours(&rule.message())));
+    }
+
+    #[test]
+    fn what_the_host_sends_stands_before_the_exceptions() {
+        let mut plan = both();
+        let mut sent = plan.diversions[2].clone();
+        sent.interface = Some("lo".into());
+        sent.source = prefix("192.0.2.1", 32);
+        plan.diversions.push(sent);
+        let layout = arrange(&plan, Family::V4, &usual()).unwrap();
+        assert_eq!(
+            words(&layout)[1..4],
+            [
+                "0: iif lo from 192.0.2.1/32 to 192.0.2.1/32 tcp sport 1-1023 -> table 7300",
+                "0: iif lo -> rule 1",
+                "0: iif flexcp0 -> rule 1",
+            ]
+        );
     }
 
     #[test]
