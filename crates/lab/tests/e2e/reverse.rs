@@ -220,7 +220,7 @@ fn own_backend(lab: Lab, family: Family, backend: SocketAddr) -> Result<()> {
     let listen = listen_on(&lab, family);
     let service = daemon::reverse("shop", &[listen.to_string()], &[backend.to_string()], &[]);
     let server = Server::start(lab.proxy(), ServeOptions::tcp(PORT))?;
-    let outcome = with(lab, &service, ServeOptions::tcp(PORT), |rig| {
+    with(lab, &service, ServeOptions::tcp(PORT), |rig| {
         for job in [
             Job::down(10_000_000),
             Job::up(10_000_000),
@@ -243,8 +243,7 @@ fn own_backend(lab: Lab, family: Family, backend: SocketAddr) -> Result<()> {
         // The programs would not see its answers.
         ensure!(rig.counter("offload_lent")? == 0, "it was lent");
         Ok(Expect::clean().exactly(End::Client, "MPJoinSynAckRx", 3))
-    });
-    outcome
+    })
 }
 
 fn backend_on_the_same_host() -> Result<()> {

@@ -277,7 +277,7 @@ fn answers_of_a_back_end_on_this_host_are_diverted_as_it_sends_them() {
     let config = good(&REVERSE.replace("10.0.0.12", "10.0.0.1"));
     let sources = ["10.0.0.1".parse().unwrap()];
     let plan = plan::kernel(&config, &[sources.to_vec()], &sources);
-    let from = |diversion: &&flexcp_io::Diversion| diversion.source.is_some();
+    let from = |diversion: &&Diversion| diversion.source.is_some();
     let interfaces: Vec<_> = plan
         .diversions
         .iter()
