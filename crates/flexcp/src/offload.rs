@@ -11,6 +11,7 @@ use flexcp_io::{
 use flexcp_translator::Rules;
 use tracing::{info, warn};
 
+use crate::config::live::own_addresses;
 use crate::config::{Config, file, plan};
 use crate::worker::WorkerHandle;
 
@@ -70,8 +71,13 @@ fn load(
     let slots = share * u32::try_from(workers.len()).unwrap_or(1);
     let mut offload = Offload::load(device, slots)?;
     offload.mark(plan::mark(config))?;
-    let paths = workers.iter().map(|_| offload.fast_path(share));
-    let paths = paths.collect::<Result<Vec<_>, _>>()?;
+    let own = plan::own_backends(config, &own_addresses());
+    let paths = workers.iter().map(|_| {
+        let mut path = offload.fast_path(share)?;
+        path.leave_out(&own);
+        Ok(path)
+    });
+    let paths = paths.collect::<Result<Vec<_>, OffloadError>>()?;
     let reasons = offload.reasons()?;
     let miss = offload.left_out().map(ToString::to_string);
     let mut running = Running {

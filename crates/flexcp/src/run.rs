@@ -22,7 +22,7 @@ use crate::control::{Asked, BindError, Control, Named};
 use crate::leftover;
 use crate::offload;
 use crate::stop;
-use crate::watch::{Ended, Watcher};
+use crate::watch::{Ended, Expected, Watcher};
 use crate::watchdog::Watchdog;
 use crate::worker::{self, Worker, WorkerHandle};
 
@@ -73,8 +73,9 @@ pub fn run(path: &Path) -> Result<(), RunError> {
         true => warn!("{change}"),
         false => info!("kernel: {change}"),
     };
+    let plan = plan::kernel(&config, &sources, &live::own_addresses());
     let watch = Watch::open().map_err(KernelError::from)?;
-    let mut kernel = KernelTables::install(&plan::kernel(&config, &sources), &mut report)?;
+    let mut kernel = KernelTables::install(&plan, &mut report)?;
 
     let left = leftover::read(&config);
     leftover::hand_over(left, &mut workers, &config);
@@ -94,7 +95,12 @@ pub fn run(path: &Path) -> Result<(), RunError> {
     }
     // The service manager hears from it that packets flow.
     let tell = Arc::clone(&ended);
-    let watcher = Watcher::new(watch, kernel, offload, &config, &sources);
+    let watcher = Watcher::new(
+        watch,
+        kernel,
+        offload,
+        Expected::new(&config, &sources, &plan),
+    );
     let watch = watcher.spawn(move || tell.wake());
     let watch = watch.map_err(RunError::Worker)?;
     let asked = Asked {

@@ -2,12 +2,11 @@
 //!
 //! It wakes up when something in the kernel's tables changes, puts back what is FlexCP's own
 //! ([`Watch`]), brings the offload to devices that have come, and tells what it may not change
-//! ([`facts`]): in the log once when it begins and once when it is over, to the service manager, and to who asks. It
+//! ([`Expected`]): in the log once when it begins and once when it is over, to the service manager, and to who asks. It
 //! never touches a packet. [`WatchHandle::end`] gives the kernel's tables back, to be taken back.
 
 mod facts;
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
 use std::thread::{self, JoinHandle};
@@ -20,8 +19,8 @@ use flexcp_io::{
 use sd_notify::NotifyState;
 use tracing::{debug, info, warn};
 
-use self::facts::{Expected, Found, Problem};
-use crate::config::{Config, plan};
+pub use self::facts::Expected;
+use self::facts::{Found, Problem};
 use crate::control::VERSION;
 use crate::control::status::{State, Status};
 use crate::control::view::Numbers;
@@ -86,22 +85,14 @@ enum Request {
 }
 
 impl Watcher {
-    /// Looks after `tables` and `offload`. `watch` was opened before the tables were installed, `sources` are the
-    /// addresses towards each service's back ends.
+    /// Looks after `tables` and `offload`. `watch` was opened before the tables were installed.
     #[must_use]
-    pub fn new(
-        watch: Watch,
-        tables: KernelTables,
-        offload: Running,
-        config: &Config,
-        sources: &[Vec<IpAddr>],
-    ) -> Self {
-        let kernel = plan::kernel(config, sources);
+    pub fn new(watch: Watch, tables: KernelTables, offload: Running, expected: Expected) -> Self {
         Self {
             watch: Some(watch),
             tables,
             offload,
-            expected: Expected::new(config, sources, kernel.v4, kernel.v6),
+            expected,
             found: Found::default(),
             problems: Vec::new(),
             mended: Tally::default(),

@@ -96,7 +96,7 @@ pub fn config(data: &[u8]) {
             let _ = config::summary(&config);
             let sources = vec![Vec::new(); config.services.len()];
             let _ = Translator::new(plan::translator(&config, &sources, 0), [0; 32]);
-            let _ = plan::kernel(&config, &sources);
+            let _ = plan::kernel(&config, &sources, &[]);
         }
         Some(_) => {}
     }

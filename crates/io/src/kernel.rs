@@ -5,7 +5,8 @@
 //! The order of the rules of one family, ours marked with `*` (they carry protocol [`PROTOCOL`]):
 //!
 //! ```text
-//! * 0: iif lo      goto 1       what this host sends itself is never diverted,
+//! * 0: to 192.0.2.1 iif lo ..  lookup 7300
+//! * 0: iif lo      goto 1       what else this host sends itself is never diverted,
 //! * 0: iif flexcp0 goto 1       nor what FlexCP has written
 //! * 0: fwmark M/M   goto 1       nor plain TCP on the path, which the programs have marked
 //! * 0: to 192.0.2.1 [iif ..] [from ..] ipproto tcp [sport ..] [dport ..] lookup 7300
@@ -82,7 +83,8 @@ pub struct Plan {
     pub journal: PathBuf,
 }
 
-/// Packets that match go to the TUN device; `None` is any. What this host sends itself never matches.
+/// Packets that match go to the TUN device; `None` is any. What this host sends itself matches only where the interface is
+/// `lo` and the destination one address.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Diversion {
     /// What they are.

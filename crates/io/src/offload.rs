@@ -352,6 +352,7 @@ impl Offload {
             first,
             free: (first..end).rev().collect(),
             taken: vec![[None; FLOWS]; (end - first) as usize],
+            own: Vec::new(),
         })
     }
 
@@ -484,10 +485,15 @@ pub struct KernelFastPath {
     free: Vec<u32>,
     /// The flows that lead to each slot.
     taken: Vec<[Option<FlowKey>; FLOWS]>,
+    /// Servers whose packets come in on no device.
+    own: Vec<[u8; 16]>,
 }
 
 impl FastPath for KernelFastPath {
     fn lend(&mut self, slot: Option<u32>, lease: &Lease, passed: Option<u32>) -> Lent {
+        if self.own.contains(&lease.server_addr) {
+            return Lent::NoRoom;
+        }
         let held = slot.is_some();
         let Some(slot) = slot.or_else(|| self.free.pop()) else {
             return Lent::NoRoom;
@@ -558,6 +564,20 @@ fn up_by(gate: u64) -> u32 {
 }
 
 impl KernelFastPath {
+    /// Takes no connections to these servers: they are on this host itself, where the programs see nothing.
+    pub fn leave_out(&mut self, servers: &[IpAddr]) {
+        // As a lease has them.
+        let bytes = |server: &IpAddr| {
+            let mut bytes = [0; 16];
+            match server {
+                IpAddr::V4(v4) => bytes[..4].copy_from_slice(&v4.octets()),
+                IpAddr::V6(v6) => bytes = v6.octets(),
+            }
+            bytes
+        };
+        self.own = servers.iter().map(bytes).collect();
+    }
+
     /// Opens the gate of a slot, if `passed` packets and no more have gone up by it: the same word counts them, so that
     /// none slips through between a look and the opening.
     fn open(&self, slot: u32, passed: Option<u32>) -> bool {

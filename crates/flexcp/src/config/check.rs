@@ -324,8 +324,10 @@ fn covered<T: PartialEq>(
 
 /// Addresses are such as hosts have.
 fn addresses(service: &Service, out: &mut Diagnostics) {
-    let mut usable = |at, key: &str, addr| {
-        if let Some(wrong) = value::unusable(addr) {
+    let mut usable = |at, key: &str, addr: IpAddr| {
+        // A server on this host may well listen there. The kernel takes packets to ::1 from no other device.
+        let own = key == "backends" && addr.is_ipv4() && addr.is_loopback();
+        if let Some(wrong) = value::unusable(addr).filter(|_| !own) {
             out.error(at, format!("`{key}`: {wrong}"));
         }
     };

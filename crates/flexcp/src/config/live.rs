@@ -70,6 +70,13 @@ impl Host for ThisHost {
     }
 }
 
+/// The addresses of this host.
+#[must_use]
+pub fn own_addresses() -> Vec<IpAddr> {
+    let own = flexcp_io::local_addresses();
+    own.into_iter().map(|(_, addr)| addr).collect()
+}
+
 /// Adds everything that does not fit `host` to `out`. Gives for each service the addresses towards
 /// its back ends: none but in reverse mode.
 pub fn check(config: &Config, host: &dyn Host, out: &mut Diagnostics) -> Vec<Vec<IpAddr>> {
@@ -232,7 +239,8 @@ fn distinct_ports(ports: &Located<RangeInclusive<u16>>, host: &dyn Host, out: &m
     }
 }
 
-/// The addresses towards `backends`: those given, or else the kernel's choice.
+/// The addresses towards `backends`: those given, or else the kernel's choice. Towards one on this host itself, where any of
+/// its addresses will do, that is one that another back end needs, if there is one.
 fn towards(
     backends: &[Located<SocketAddr>],
     given: &[Located<IpAddr>],
@@ -241,23 +249,15 @@ fn towards(
     out: &mut Diagnostics,
 ) -> Vec<IpAddr> {
     let mut sources: Vec<IpAddr> = given.iter().map(|source| source.value).collect();
-    for backend in backends {
-        let addr = backend.value.ip();
-        if local.iter().any(|(_, own)| *own == addr) {
-            out.error(
-                backend.at,
-                format!(
-                    "back end {} is on this host itself, where FlexCP can't see its packets; \
-                         write a server on another host or network namespace",
-                    backend.value
-                ),
-            );
-            continue;
-        }
-        if !given.is_empty() {
-            continue;
-        }
-        match host.route_source(addr) {
+    let is_own = |addr: IpAddr| addr.is_loopback() || local.iter().any(|(_, own)| *own == addr);
+    let (own, mut others): (Vec<&Located<SocketAddr>>, Vec<_>) = backends
+        .iter()
+        .partition(|backend| is_own(backend.value.ip()));
+    if !given.is_empty() {
+        others.clear();
+    }
+    for backend in others {
+        match host.route_source(backend.value.ip()) {
             Some(source) if sources.contains(&source) => {}
             Some(source) => sources.push(source),
             None => out.error(
@@ -267,6 +267,15 @@ fn towards(
                     backend.value
                 ),
             ),
+        }
+    }
+    for backend in own {
+        let addr = backend.value.ip();
+        if !sources
+            .iter()
+            .any(|source| source.is_ipv4() == addr.is_ipv4())
+        {
+            sources.push(addr);
         }
     }
     sources

@@ -73,12 +73,13 @@ pub fn steered_flows(worker: &flexcp_translator::Config) -> usize {
     all.clamp(1, STEERED_FLOWS / usize::from(worker.share.workers.max(1)))
 }
 
-/// What is to be changed in the kernel.
+/// What is to be changed in the kernel of a host with the addresses `own`.
 #[must_use]
-pub fn kernel(config: &Config, sources: &[Vec<IpAddr>]) -> Plan {
+pub fn kernel(config: &Config, sources: &[Vec<IpAddr>], own: &[IpAddr]) -> Plan {
+    let own_backends = own_backends(config, own);
     let mut diversions = Vec::new();
     for (service, source) in config.services.iter().zip(sources) {
-        for diversion in diverted(service, source) {
+        for diversion in diverted(service, source, &own_backends) {
             if !diversions.contains(&diversion) {
                 diversions.push(diversion);
             }
@@ -118,6 +119,22 @@ pub fn table(config: &Config) -> u32 {
     u32::try_from(config.device.table.value).unwrap_or(u32::MAX)
 }
 
+/// The back ends on this host itself, which has the addresses `own`.
+#[must_use]
+pub fn own_backends(config: &Config, own: &[IpAddr]) -> Vec<IpAddr> {
+    let backends = config.services.iter().flat_map(|service| {
+        if let Mode::Reverse { backends, .. } = &service.mode {
+            backends.as_slice()
+        } else {
+            &[]
+        }
+    });
+    let addresses = backends.map(|backend| backend.value.ip());
+    addresses
+        .filter(|addr| addr.is_loopback() || own.contains(addr))
+        .collect()
+}
+
 /// Where the changes are noted, so that they can be taken back after a crash.
 #[must_use]
 pub fn journal(config: &Config) -> PathBuf {
@@ -154,7 +171,7 @@ fn mode(mode: &Mode, source: &[IpAddr]) -> flexcp_translator::Mode {
 }
 
 /// The packets of a service: from its clients, to the announced addresses, and from its servers.
-fn diverted(service: &Service, source: &[IpAddr]) -> Vec<Diversion> {
+fn diverted(service: &Service, source: &[IpAddr], own_backends: &[IpAddr]) -> Vec<Diversion> {
     let mut diversions = Vec::new();
     // Clients' packets come in on certain interfaces, if any are named.
     let mut from_clients = |to: Prefix, ports: Option<RangeInclusive<u16>>| {
@@ -217,7 +234,10 @@ fn diverted(service: &Service, source: &[IpAddr]) -> Vec<Diversion> {
                 let same = source
                     .iter()
                     .filter(|own| own.is_ipv4() == backend.is_ipv4());
+                // What this host sends itself is diverted by name only.
+                let sent = own_backends.contains(&backend.ip());
                 diversions.extend(same.map(|own| Diversion {
+                    interface: sent.then(|| "lo".to_owned()),
                     source: Some(host(backend.ip())),
                     source_ports: one(backend),
                     destination: Some(host(*own)),

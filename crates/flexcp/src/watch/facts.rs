@@ -2,14 +2,15 @@
 
 use std::net::IpAddr;
 
-use flexcp_io::{Interface, interfaces, local_addresses, route_source, switch};
+use flexcp_io::{Interface, Plan, interfaces, route_source, switch};
 
 use crate::config::file::{Config, Mode};
+use crate::config::live::own_addresses;
 use crate::control::status::{InterfaceStatus, ServiceStatus};
 
 /// What must be so, as the configuration says and the host was at the start.
 #[derive(Debug)]
-pub(crate) struct Expected {
+pub struct Expected {
     services: Vec<Service>,
     /// Switches that must be on: below `/proc/sys`, and the interface whose packets they are about, if it is one's.
     switches: Vec<(String, Option<String>)>,
@@ -53,8 +54,9 @@ pub(crate) struct Problem {
 }
 
 impl Expected {
-    /// From the configuration, with the addresses towards each service's back ends.
-    pub(crate) fn new(config: &Config, sources: &[Vec<IpAddr>], v4: bool, v6: bool) -> Self {
+    /// From the configuration, with the addresses towards each service's back ends, and what is changed in the kernel.
+    #[must_use]
+    pub fn new(config: &Config, sources: &[Vec<IpAddr>], plan: &Plan) -> Self {
         let local: Vec<_> = own_addresses();
         let services: Vec<_> = config
             .services
@@ -63,7 +65,7 @@ impl Expected {
             .map(|(service, sources)| Service::new(service, sources, &local))
             .collect();
         let mut switches = Vec::new();
-        if v4 {
+        if plan.v4 {
             switches.push((IPV4.to_owned(), None));
             let named = services.iter().flat_map(|service| &service.interfaces);
             for interface in named.chain([&config.device.name.value]) {
@@ -71,7 +73,7 @@ impl Expected {
                 switches.push((key, Some(interface.clone())));
             }
         }
-        if v6 {
+        if plan.v6 {
             switches.push((IPV6.to_owned(), None));
         }
         switches.dedup();
@@ -220,7 +222,9 @@ impl Service {
             addresses.extend(listen.iter().map(|listen| ("listen", listen.value.ip())));
             addresses.extend(sources.iter().map(|source| ("source", *source)));
             if source.is_empty() {
-                chosen.extend(backends.iter().map(|backend| backend.value.ip()));
+                let backends = backends.iter().map(|backend| backend.value.ip());
+                // To one on this host itself there is always a way.
+                chosen.extend(backends.filter(|addr| !addr.is_loopback() && !local.contains(addr)));
                 chosen.sort_unstable();
                 chosen.dedup();
             }
@@ -275,13 +279,6 @@ impl Service {
             }
         }
     }
-}
-
-fn own_addresses() -> Vec<IpAddr> {
-    local_addresses()
-        .into_iter()
-        .map(|(_, addr)| addr)
-        .collect()
 }
 
 const IPV4: &str = "net/ipv4/ip_forward";

@@ -2,6 +2,7 @@
 //!
 //! Its settings go by netlink and not through `/proc/sys`, which is read-only in a container.
 
+use flexcp_translator::Prefix;
 use netlink_packet_core::{DefaultNla, Emitable};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
@@ -28,7 +29,7 @@ pub(crate) fn prepare(netlink: &mut Netlink, index: u32, plan: &Plan) -> Result<
     if plan.v4 {
         step(
             "set the ipv4 options of",
-            &[ipv4_options()],
+            &[ipv4_options(has_loopback(plan))],
             LinkFlags::empty(),
         )?;
     }
@@ -121,14 +122,23 @@ fn set(
     netlink.change(RouteNetlinkMessage::SetLink(link), 0)
 }
 
+/// Whether packets to or from 127.0.0.0/8 are diverted.
+fn has_loopback(plan: &Plan) -> bool {
+    let is_loopback = |prefix: Prefix| prefix.addr.is_loopback();
+    plan.diversions.iter().any(|diversion| {
+        diversion.source.is_some_and(is_loopback) || diversion.destination.is_some_and(is_loopback)
+    })
+}
+
 /// What is written to the device comes from anywhere, also from the host's own addresses (reverse
-/// mode), and goes on.
-fn ipv4_options() -> LinkAttribute {
+/// mode), and goes on. `loopback`: also from and to those of the loopback device, which no other device may carry.
+fn ipv4_options(loopback: bool) -> LinkAttribute {
     let on = |number, value: u32| DefaultNla::new(number, value.to_ne_bytes().to_vec());
     let options = [
         on(IPV4_DEVCONF_FORWARDING, 1),
         on(IPV4_DEVCONF_RP_FILTER, 0),
         on(IPV4_DEVCONF_ACCEPT_LOCAL, 1),
+        on(IPV4_DEVCONF_ROUTE_LOCALNET, loopback.into()),
     ];
     let inet = DefaultNla::new(IFLA_INET_CONF, bytes(&options[..]));
     af_spec(libc::AF_INET, inet)
@@ -170,3 +180,4 @@ const IN6_ADDR_GEN_MODE_NONE: u8 = 1;
 const IPV4_DEVCONF_FORWARDING: u16 = 1;
 const IPV4_DEVCONF_RP_FILTER: u16 = 8;
 const IPV4_DEVCONF_ACCEPT_LOCAL: u16 = 23;
+const IPV4_DEVCONF_ROUTE_LOCALNET: u16 = 26;

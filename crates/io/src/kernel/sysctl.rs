@@ -102,7 +102,8 @@ impl Planner<'_> {
             let named = plan
                 .diversions
                 .iter()
-                .filter_map(|d| d.interface.as_deref());
+                .filter_map(|d| d.interface.as_deref())
+                .filter(|name| *name != "lo");
             for interface in named.filter(|name| there.iter().any(|there| there == name)) {
                 self.set(&format!("net/ipv4/conf/{interface}/forwarding"), "1")?;
             }

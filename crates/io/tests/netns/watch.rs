@@ -278,6 +278,7 @@ fn foreign_changes() {
     }
     ip("rule delete preference 1000");
     assert_eq!(ip("rule"), rules);
+    watched.rests();
     crate::host::set_sysctl("ipv4/ip_forward", "0");
     assert!(!watched.rests().is_empty(), "forwarding is not noticed");
     assert_eq!(sysctl("ipv4/ip_forward"), "0");
@@ -381,6 +382,8 @@ fn drops() -> u64 {
 /// The rules are there by name, and work as soon as there is an interface of that name.
 fn interface_missing() {
     let neighbours = Neighbours::new();
+    // Then the interfaces that the plan names are looked at one by one.
+    crate::host::set_sysctl("ipv4/ip_forward", "1");
     ip("link set cli down");
     ip("link set cli name gone");
     let _tun = Tun::open(DEVICE).unwrap();

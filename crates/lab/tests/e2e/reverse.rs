@@ -22,6 +22,11 @@ crate::cases!("reverse":
     server_reset_arrives,
     many_connections_at_once,
     two_services_side_by_side,
+    backend_on_the_same_host,
+    backend_on_the_same_host_ipv6,
+    backend_on_the_loopback_device,
+    backend_on_the_same_host_that_refuses,
+    backends_on_the_same_host_and_elsewhere,
 );
 
 const LISTEN: u16 = 8080;
@@ -206,6 +211,97 @@ fn two_services_side_by_side() -> Result<()> {
             "{served:?}"
         );
         ensure!(served[1].peer.ip().to_string() == "10.9.1.1", "{served:?}");
+        Ok(short())
+    })
+}
+
+/// A case whose back end is on FlexCP's own host, at this address.
+fn own_backend(lab: Lab, family: Family, backend: SocketAddr) -> Result<()> {
+    let listen = listen_on(&lab, family);
+    let service = daemon::reverse("shop", &[listen.to_string()], &[backend.to_string()], &[]);
+    let server = Server::start(lab.proxy(), ServeOptions::tcp(PORT))?;
+    with(lab, &service, ServeOptions::tcp(PORT), |rig| {
+        for job in [
+            Job::down(10_000_000),
+            Job::up(10_000_000),
+            Job::both(10_000_000),
+        ] {
+            rig.run_client(&client(rig, family), &job)?;
+        }
+        // This host's own connections to it pass by.
+        let local = Client::tcp(backend);
+        let report = local.run_in(rig.lab.proxy(), &Job::both(100_000))?;
+        report.ok()?;
+        let served = server.wait_for(4, Duration::from_secs(2))?;
+        let peers: Vec<_> = served.iter().map(|report| report.peer).collect();
+        ensure!(
+            peers[..3]
+                .iter()
+                .all(|peer| peer.ip() == backend.ip() && peer.port() >= 61000),
+            "{peers:?}"
+        );
+        // The programs would not see its answers.
+        ensure!(rig.counter("offload_lent")? == 0, "it was lent");
+        Ok(Expect::clean().exactly(End::Client, "MPJoinSynAckRx", 3))
+    })
+}
+
+fn backend_on_the_same_host() -> Result<()> {
+    let lab = paced()?;
+    let backend = SocketAddr::new(lab.proxy_addr(2, Family::V4), PORT);
+    own_backend(lab, Family::V4, backend)
+}
+
+fn backend_on_the_same_host_ipv6() -> Result<()> {
+    let lab = Lab::builder().families(Families::V6);
+    let lab = lab.rate_mbit(1, 200).rate_mbit(2, 200).build()?;
+    let backend = SocketAddr::new(lab.proxy_addr(2, Family::V6), PORT);
+    own_backend(lab, Family::V6, backend)
+}
+
+fn backend_on_the_loopback_device() -> Result<()> {
+    let lab = paced()?;
+    lab.proxy().ip("link set lo up")?;
+    own_backend(lab, Family::V4, SocketAddr::from(([127, 0, 0, 1], PORT)))
+}
+
+/// Nobody listens there: its kernel's RST comes to FlexCP, too.
+fn backend_on_the_same_host_that_refuses() -> Result<()> {
+    let lab = Lab::builder().build()?;
+    let backend = SocketAddr::new(lab.proxy_addr(2, Family::V4), PORT);
+    let listen = listen_on(&lab, Family::V4);
+    let service = daemon::reverse("shop", &[listen.to_string()], &[backend.to_string()], &[]);
+    let flexcp = flexcp_lab::FlexCp::start(&lab, &daemon::config(&lab, &service))?;
+    let report = Client::mptcp(listen).run_in(lab.client(), &Job::both(1000))?;
+    ensure!(report.failure_kind() == "ECONNREFUSED", "{report:?}");
+    ensure!(report.connect_us < 500_000, "{report:?}");
+    flexcp.stop()
+}
+
+/// The address towards the other one will do for both.
+fn backends_on_the_same_host_and_elsewhere() -> Result<()> {
+    let lab = Lab::builder().build()?;
+    let own = SocketAddr::new(lab.proxy_addr(2, Family::V4), PORT);
+    let other = lab.server_socket(1, Family::V4, PORT);
+    let listen = listen_on(&lab, Family::V4).to_string();
+    let service = daemon::reverse(
+        "shop",
+        &[listen],
+        &[own, other].map(|to| to.to_string()),
+        &[],
+    );
+    let server = Server::start(lab.proxy(), ServeOptions::tcp(PORT))?;
+    with(lab, &service, ServeOptions::tcp(PORT), |rig| {
+        for _ in 0..4 {
+            rig.run_client(&client(rig, Family::V4), &Job::both(100_000))?;
+        }
+        for server in [&server, &rig.server] {
+            let served = server.wait_for(2, Duration::from_secs(2))?;
+            ensure!(
+                served.len() == 2 && served[0].peer.ip().to_string() == "10.9.1.1",
+                "{served:?}"
+            );
+        }
         Ok(short())
     })
 }

@@ -40,7 +40,7 @@ fn shown(diversion: &Diversion) -> String {
 }
 
 fn diversions(config: &Config, sources: &[Vec<IpAddr>]) -> Vec<String> {
-    plan::kernel(config, sources)
+    plan::kernel(config, sources, &[])
         .diversions
         .iter()
         .map(shown)
@@ -80,7 +80,7 @@ fn transparent_service_diverts_both_directions_and_announced_addresses() {
             "to 192.0.2.1/32 icmp",
         ]
     );
-    let kernel = plan::kernel(&config, &[Vec::new()]);
+    let kernel = plan::kernel(&config, &[Vec::new()], &[]);
     assert_eq!(
         (kernel.v4, kernel.v6, kernel.reserved_ports),
         (true, true, None)
@@ -100,7 +100,7 @@ fn transparent_service_on_all_ports_and_interfaces() {
             "to 192.0.2.1/32 icmp",
         ]
     );
-    let kernel = plan::kernel(&config, &[Vec::new()]);
+    let kernel = plan::kernel(&config, &[Vec::new()], &[]);
     assert_eq!((kernel.v4, kernel.v6), (true, false));
 }
 
@@ -130,7 +130,7 @@ fn reverse_service_diverts_its_listeners_and_its_back_ends_answers() {
             "to 10.0.0.1/32 icmp",
         ]
     );
-    let kernel = plan::kernel(&config, std::slice::from_ref(&sources));
+    let kernel = plan::kernel(&config, std::slice::from_ref(&sources), &[]);
     assert_eq!(kernel.reserved_ports, Some(61000..=65534));
     let flexcp_translator::Mode::Reverse { source, .. } =
         &plan::translator(&config, std::slice::from_ref(&sources), 0).services[0].mode
@@ -287,18 +287,42 @@ fn address_that_no_interface_has() {
 }
 
 #[test]
-fn back_end_without_a_route_or_on_this_host() {
+fn back_end_without_a_route() {
     on_host(
         &REVERSE.replace("10.0.0.12", "192.0.2.12"),
         &["f:5:30: error: there is no route to back end 192.0.2.12:443; add one, or set `source`"],
     );
-    on_host(
-        &REVERSE.replace("10.0.0.12", "10.0.0.1"),
-        &[
-            "f:5:30: error: back end 10.0.0.1:443 is on this host itself, where FlexCP can't see its packets; \
-         write a server on another host or network namespace",
-        ],
+}
+
+#[test]
+fn back_end_on_this_host_has_the_address_of_others_or_its_own() {
+    let sources = |backends: &str| {
+        let text = REVERSE.replace("['10.0.0.11:443', '10.0.0.12:443']", backends);
+        assert_ne!(text, REVERSE);
+        on_host(&text, &[]).concat()
+    };
+    let addr = |text: &str| -> Vec<IpAddr> { vec![text.parse().unwrap()] };
+    assert_eq!(sources("['127.0.0.1:80']"), addr("127.0.0.1"));
+    assert_eq!(sources("['203.0.113.5:80']"), addr("203.0.113.5"));
+    assert_eq!(
+        sources("['127.0.0.1:80', '10.0.0.11:443']"),
+        addr("10.0.0.1")
     );
+}
+
+#[test]
+fn answers_of_a_back_end_on_this_host_are_diverted_as_it_sends_them() {
+    let config = good(&REVERSE.replace("10.0.0.12", "10.0.0.1"));
+    let sources = ["10.0.0.1".parse().unwrap()];
+    let plan = plan::kernel(&config, &[sources.to_vec()], &sources);
+    let from = |diversion: &&Diversion| diversion.source.is_some();
+    let interfaces: Vec<_> = plan
+        .diversions
+        .iter()
+        .filter(from)
+        .map(|diversion| diversion.interface.as_deref())
+        .collect();
+    assert_eq!(interfaces, [None, Some("lo")]);
 }
 
 #[test]

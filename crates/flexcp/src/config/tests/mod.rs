@@ -469,11 +469,9 @@ fn addresses_that_hosts_do_not_have() {
         ],
     );
     said(
-        &REVERSE.replace("10.0.0.12", "127.0.0.1"),
-        &[
-            "f:5:30: error: `backends`: 127.0.0.1 is a loopback address; \
-         write an address that other hosts can reach",
-        ],
+        &REVERSE.replace("10.0.0.12", "[::1]"),
+        &["f:5:30: error: `backends`: ::1 is a loopback address; \
+         write an address that other hosts can reach"],
     );
     said(
         &TRANSPARENT.replace("10.9.0.0/16", "239.0.0.0/8"),
@@ -689,7 +687,7 @@ fn every_key_is_read() {
          ports = [80, '8000-8999']\ninterfaces = ['eth0']\nannounce = ['192.0.2.1', '[2001:db8::1]:444']\n\
          end_to_end = false\n",
     );
-    let kernel = plan::kernel(&config, &[Vec::new()]);
+    let kernel = plan::kernel(&config, &[Vec::new()], &[]);
     assert_eq!((kernel.device.as_str(), kernel.table), ("fx1", 99));
     assert_eq!(kernel.journal, Path::new("/tmp/fx1.json"));
     let translator = plan::translator(&config, &[Vec::new()], 0);
