@@ -33,6 +33,7 @@ mod journal;
 mod link;
 mod listener;
 mod mend;
+mod netfilter;
 mod netlink;
 mod route;
 mod rules;
@@ -58,6 +59,7 @@ use self::journal::{Journal, Record};
 pub(crate) use self::journal::{boot, namespace};
 pub use self::listener::tcp_listener_on;
 pub use self::mend::Mended;
+pub use self::netfilter::{ClientLeg, NetfilterError, Zones};
 use self::netlink::Netlink;
 pub use self::netlink::NetlinkError;
 pub use self::watch::{Look, Watch};
@@ -211,6 +213,42 @@ impl KernelTables {
             journal.write(record)?;
         }
         done
+    }
+
+    /// Has conntrack take packets for valid whatever the windows that it has seen, once, if it does not yet: what the
+    /// kernel's programs translate passes it by. `false`: nothing was changed.
+    ///
+    /// # Errors
+    /// When the switch cannot be set, or not be noted.
+    pub fn relax_conntrack(&mut self, report: &mut dyn FnMut(&str)) -> Result<bool, KernelError> {
+        let Some((journal, record)) = &mut self.undo else {
+            return Ok(false);
+        };
+        let Some(change) = sysctl::relaxed(&sysctl::read) else {
+            return Ok(false);
+        };
+        // Somebody wants it so.
+        if record.changes.iter().any(|known| known.key == change.key) {
+            return Ok(false);
+        }
+        record.changes.push(change.clone());
+        journal.write(record)?;
+        sysctl::apply(&[change], report)?;
+        Ok(true)
+    }
+
+    /// Others' routing rules that look at the mark of packets, in words.
+    ///
+    /// # Errors
+    /// When the rules cannot be read.
+    pub fn rules_by_mark(&mut self) -> Result<Vec<String>, KernelError> {
+        let mut found = Vec::new();
+        for family in Family::BOTH {
+            let rules = rules::dump(&mut self.netlink, family)?;
+            let theirs = rules.iter().filter(|rule| rules::is_marked(rule));
+            found.extend(theirs.map(|rule| format!("{family} {}", rules::describe(rule))));
+        }
+        Ok(found)
     }
 
     /// Forgets the filters at the device that had the index `index`, and is gone.

@@ -30,9 +30,9 @@ mod tun;
 pub use batch::SendBatch;
 pub use event::{Ready, Waker, monotonic_micros, random_bytes, wait};
 pub use kernel::{
-    Diversion, Family, Interface, JournalError, KernelError, KernelTables, Look, Mended,
-    NetlinkError, PROTOCOL, Plan, Protocol, Watch, diverting_device, interface_exists, interfaces,
-    local_addresses, route_source, switch, tcp_listener_on,
+    ClientLeg, Diversion, Family, Interface, JournalError, KernelError, KernelTables, Look, Mended,
+    NetfilterError, NetlinkError, PROTOCOL, Plan, Protocol, Watch, Zones, diverting_device,
+    interface_exists, interfaces, local_addresses, route_source, switch, tcp_listener_on,
 };
 pub use memory::give_memory_back;
 pub use offload::{Hook, KernelFastPath, LeftOut, Offload, OffloadError, Reasons, Refusal, Tried};

@@ -14,6 +14,8 @@ mod carrier;
 mod failure;
 #[path = "netns/host.rs"]
 mod host;
+#[path = "netns/netfilter.rs"]
+mod netfilter;
 #[path = "netns/offload.rs"]
 mod offload;
 #[path = "netns/offload_gso.rs"]
@@ -78,6 +80,7 @@ fn main() {
         offload_parts::TESTS,
         steering::TESTS,
         watch::TESTS,
+        netfilter::TESTS,
     ]
     .concat();
     let trials = tests.into_iter().map(|(name, test)| {

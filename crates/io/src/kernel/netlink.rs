@@ -1,9 +1,11 @@
 //! Questions to the kernel over rtnetlink, one at a time.
 
 use std::io;
+use std::ops::RangeInclusive;
 
 use netlink_packet_core::{
-    DecodeError, NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload, NlasIterator,
+    DecodeError, NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkDeserializable,
+    NetlinkMessage, NetlinkPayload, NlasIterator,
 };
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
@@ -77,37 +79,58 @@ impl Netlink {
             .map_err(|source| NetlinkError::Socket { source })?;
 
         let mut answers = Vec::new();
-        loop {
-            let (bytes, _) = self
-                .socket
-                .recv_from_full()
-                .map_err(|source| NetlinkError::Socket { source })?;
-            let mut rest = &bytes[..];
-            while !rest.is_empty() {
-                let answer = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)
-                    .map_err(|source| NetlinkError::Answer { source })?;
-                let len = usize::try_from(answer.header.length).unwrap_or(usize::MAX);
-                rest = rest.get(len.next_multiple_of(4)..).unwrap_or_default();
-                if answer.header.sequence_number != self.sequence {
-                    continue;
+        receive(
+            &self.socket,
+            &(self.sequence..=self.sequence),
+            &mut |answer| answers.push(answer),
+        )?;
+        Ok(answers)
+    }
+}
+
+/// Takes what the kernel answers to the requests with these sequence numbers, until it is done with the last of them or
+/// refuses one. Whether a dump is of one state; if not, there were changes while it was made.
+pub(super) fn receive<M: NetlinkDeserializable>(
+    socket: &Socket,
+    requests: &RangeInclusive<u32>,
+    each: &mut dyn FnMut(M),
+) -> Result<bool, NetlinkError> {
+    let mut of_one_state = true;
+    loop {
+        let (bytes, _) = socket
+            .recv_from_full()
+            .map_err(|source| NetlinkError::Socket { source })?;
+        let mut rest = &bytes[..];
+        while !rest.is_empty() {
+            let answer = NetlinkMessage::<M>::deserialize(rest)
+                .map_err(|source| NetlinkError::Answer { source })?;
+            let len = usize::try_from(answer.header.length).unwrap_or(usize::MAX);
+            rest = rest.get(len.next_multiple_of(4)..).unwrap_or_default();
+            let request = answer.header.sequence_number;
+            if !requests.contains(&request) {
+                continue;
+            }
+            of_one_state &= answer.header.flags & NLM_F_DUMP_INTR == 0;
+            match answer.payload {
+                NetlinkPayload::InnerMessage(inner) => each(inner),
+                NetlinkPayload::Error(error) if error.code.is_some() => {
+                    return Err(NetlinkError::Refused {
+                        source: error.to_io(),
+                        reason: reason(&error.header),
+                    });
                 }
-                match answer.payload {
-                    NetlinkPayload::InnerMessage(inner) => answers.push(inner),
-                    NetlinkPayload::Error(error) if error.code.is_some() => {
-                        return Err(NetlinkError::Refused {
-                            source: error.to_io(),
-                            reason: reason(&error.header),
-                        });
-                    }
-                    NetlinkPayload::Done(done) if done.code < 0 => {
-                        return Err(NetlinkError::Refused {
-                            source: io::Error::from_raw_os_error(-done.code),
-                            reason: String::new(),
-                        });
-                    }
-                    NetlinkPayload::Error(_) | NetlinkPayload::Done(_) => return Ok(answers),
-                    _ => {}
+                NetlinkPayload::Done(done) if done.code < 0 => {
+                    return Err(NetlinkError::Refused {
+                        source: io::Error::from_raw_os_error(-done.code),
+                        reason: String::new(),
+                    });
                 }
+                NetlinkPayload::Error(_) | NetlinkPayload::Done(_)
+                    if request == *requests.end() =>
+                {
+                    return Ok(of_one_state);
+                }
+                _ => {}
             }
         }
     }

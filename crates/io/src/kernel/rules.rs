@@ -486,6 +486,12 @@ pub(super) fn is_plain_local(rule: &RuleMessage) -> bool {
         && rule.attributes.iter().all(harmless)
 }
 
+/// Whether it is somebody else's, and looks at the mark of packets.
+pub(super) fn is_marked(rule: &RuleMessage) -> bool {
+    let marked = |attribute: &RuleAttribute| matches!(attribute, RuleAttribute::FwMark(_));
+    !is_ours(rule) && rule.attributes.iter().any(marked)
+}
+
 /// The rule in words close to those of `ip rule`.
 pub(super) fn describe(rule: &RuleMessage) -> String {
     let header = &rule.header;

@@ -37,6 +37,7 @@ impl Change {
             | ["net", "ipv6", "conf", interface, "forwarding" | "accept_ra"] => {
                 is_interface_name(interface) && numbers()
             }
+            ["net", "netfilter", "nf_conntrack_tcp_be_liberal"] => numbers(),
             ["net", "ipv4", "ip_local_reserved_ports"] => {
                 values.iter().all(|list| is_port_list(list))
             }
@@ -86,6 +87,17 @@ pub(crate) fn wanted(
         planner.reserve(ports)?;
     }
     Ok(planner.changes)
+}
+
+/// What keeps conntrack from judging windows: packets that the kernel's programs translate pass it by, so the next that it
+/// sees of their connection are beyond what it knows. `None`: it does not judge them, or is not there.
+pub(crate) fn relaxed(read: &dyn Fn(&str) -> Result<Vec<String>, KernelError>) -> Option<Change> {
+    let before = read(LIBERAL).ok()?.into_iter().next()?;
+    (before == "0").then(|| Change {
+        key: LIBERAL.to_owned(),
+        before,
+        after: "1".to_owned(),
+    })
 }
 
 struct Planner<'a> {
@@ -321,6 +333,7 @@ fn with_ports(list: &str, ports: &RangeInclusive<u16>) -> String {
     words.collect::<Vec<_>>().join(",")
 }
 
+const LIBERAL: &str = "net/netfilter/nf_conntrack_tcp_be_liberal";
 const ROOT: &str = "/proc/sys/";
 
 #[cfg(test)]
@@ -478,6 +491,10 @@ mod tests {
             "",
             "1,3-4,65535"
         ));
+        let there = |_: &str| Ok(vec!["0".to_owned()]);
+        let change = relaxed(&there).unwrap();
+        assert_eq!((change.after.as_str(), change.is_plausible()), ("1", true));
+        assert_eq!(relaxed(&|_| Ok(vec!["1".to_owned()])), None);
         for key in [
             "kernel/core_pattern",
             "net/ipv4/conf/all/../../../../kernel/modprobe",
