@@ -40,6 +40,12 @@ const LISTED: &str = r#"	flags owner
 		iifname "flexcp0" meta nfproto ipv6 tcp sport 8080 ct zone set 7
 		iifname != "flexcp0" iifname != "lo" meta mark & 0x00000003 == 0x00000000 meta nfproto ipv6 tcp dport 8080 ct zone set 7
 	}
+
+	chain marks {
+		type filter hook prerouting priority mangle; policy accept;
+		meta mark & 0x00010003 == 0x00010003 ct mark set ct mark | 0x00010003
+		iifname != "flexcp0" ct direction reply ct mark & 0x00010003 == 0x00010003 meta mark set meta mark | 0x00010003
+	}
 }
 "#;
 
@@ -59,6 +65,7 @@ fn zones_replaced() {
     let rules: Vec<_> = LISTED.lines().collect();
     let expected = [&rules[..4], &rules[9..11], &rules[13..]].concat();
     let expected = expected.join("\n").replace("zone set 7", "zone set 8");
+    let expected = expected.replace("0x00010003", "0x00000003");
     assert_eq!(listed().trim_end(), expected);
     // What cannot be leaves what is there.
     zones.replace(9, DEVICE, &[of_wrong_family()]).unwrap_err();

@@ -67,6 +67,43 @@ impl Rule {
         self.compare(libc::NFT_CMP_EQ, &[0; 4]);
     }
 
+    /// Holds if the packet's mark has all of `bits`.
+    pub(super) fn mark_with(&mut self, bits: u32) {
+        self.load(libc::NFT_META_MARK);
+        self.mask(&bits.to_ne_bytes());
+        self.compare(libc::NFT_CMP_EQ, &bits.to_ne_bytes());
+    }
+
+    /// Holds if the mark of the packet's connection has all of `bits`, and the packet goes to who has opened it.
+    pub(super) fn answers_marked(&mut self, bits: u32) {
+        const REPLY: u8 = 1;
+        self.connection(libc::NFT_CT_DIRECTION);
+        self.compare(libc::NFT_CMP_EQ, &[REPLY]);
+        self.connection(libc::NFT_CT_MARK);
+        self.mask(&bits.to_ne_bytes());
+        self.compare(libc::NFT_CMP_EQ, &bits.to_ne_bytes());
+    }
+
+    /// Sets `bits` in the mark of the packet's connection.
+    pub(super) fn mark_connection(&mut self, bits: u32) {
+        self.connection(libc::NFT_CT_MARK);
+        self.set_bits(bits);
+        self.add("ct", |ct| {
+            ct.put(NFTA_CT_KEY, &number(libc::NFT_CT_MARK));
+            ct.put(NFTA_CT_SREG, &REGISTER);
+        });
+    }
+
+    /// Sets `bits` in the mark of the packet.
+    pub(super) fn mark_packet(&mut self, bits: u32) {
+        self.load(libc::NFT_META_MARK);
+        self.set_bits(bits);
+        self.add("meta", |meta| {
+            meta.put(NFTA_META_KEY, &number(libc::NFT_META_MARK));
+            meta.put(NFTA_META_SREG, &REGISTER);
+        });
+    }
+
     /// Holds if the packet is of `family`.
     pub(super) fn family(&mut self, family: Family) {
         self.load(libc::NFT_META_NFPROTO);
@@ -138,6 +175,18 @@ impl Rule {
         });
     }
 
+    /// What conntrack knows about its connection.
+    fn connection(&mut self, key: c_int) {
+        self.add("ct", |ct| {
+            ct.put(NFTA_CT_DREG, &REGISTER);
+            ct.put(NFTA_CT_KEY, &number(key));
+        });
+    }
+
+    fn set_bits(&mut self, bits: u32) {
+        self.transform(&(!bits).to_ne_bytes(), &bits.to_ne_bytes());
+    }
+
     fn payload(&mut self, header: u32, offset: u32, len: usize) {
         self.add("payload", |payload| {
             payload.put(NFTA_PAYLOAD_DREG, &REGISTER);
@@ -148,13 +197,18 @@ impl Rule {
     }
 
     fn mask(&mut self, mask: &[u8]) {
+        self.transform(mask, &vec![0; mask.len()]);
+    }
+
+    /// What is in the register, with `mask`, and then with the bits of `flipped` turned.
+    fn transform(&mut self, mask: &[u8], flipped: &[u8]) {
         self.add("bitwise", |bitwise| {
             bitwise.put(NFTA_BITWISE_SREG, &REGISTER);
             bitwise.put(NFTA_BITWISE_DREG, &REGISTER);
             bitwise.put(NFTA_BITWISE_LEN, &length(mask.len()));
             bitwise.nest(NFTA_BITWISE_MASK, |data| data.put(NFTA_DATA_VALUE, mask));
             bitwise.nest(NFTA_BITWISE_XOR, |data| {
-                data.put(NFTA_DATA_VALUE, &vec![0; mask.len()]);
+                data.put(NFTA_DATA_VALUE, flipped);
             });
         });
     }
@@ -230,5 +284,7 @@ const NFTA_CMP_OP: u16 = 2;
 const NFTA_CMP_DATA: u16 = 3;
 const NFTA_IMMEDIATE_DREG: u16 = 1;
 const NFTA_IMMEDIATE_DATA: u16 = 2;
+const NFTA_META_SREG: u16 = 3;
+const NFTA_CT_DREG: u16 = 1;
 const NFTA_CT_KEY: u16 = 2;
 const NFTA_CT_SREG: u16 = 4;

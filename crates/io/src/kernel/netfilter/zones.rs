@@ -79,13 +79,20 @@ fn table(
     table.put(NFTA_TABLE_FLAGS, &NFT_TABLE_F_OWNER.to_be_bytes());
     let mut changes = vec![
         (table, NLM_F_CREATE | NLM_F_EXCL),
-        (chain(), NLM_F_CREATE | NLM_F_EXCL),
+        (chain(CHAIN, PRIORITY_RAW), NLM_F_CREATE | NLM_F_EXCL),
     ];
     check_name(device)?;
     for leg in legs {
         check(leg)?;
         for rule in rules(zone, device, leg) {
             changes.push((rule.message(TABLE, CHAIN), NLM_F_CREATE | NLM_F_APPEND));
+        }
+    }
+    let mark = legs.iter().fold(0, |bits, leg| bits | leg.except_mark);
+    if mark != 0 {
+        changes.push((chain(MARKS, PRIORITY_MANGLE), NLM_F_CREATE | NLM_F_EXCL));
+        for rule in mark_rules(device, mark) {
+            changes.push((rule.message(TABLE, MARKS), NLM_F_CREATE | NLM_F_APPEND));
         }
     }
     Ok(changes)
@@ -144,6 +151,19 @@ fn rules(zone: u16, device: &str, leg: &ClientLeg) -> Vec<Rule> {
     rules
 }
 
+/// A connection whose packets are marked on their way up is marked, and so are the answers to it: behind NAT those come to
+/// the host's own address, where FlexCP's programs do not know them.
+fn mark_rules(device: &str, mark: u32) -> [Rule; 2] {
+    let mut up = Rule::new();
+    up.mark_with(mark);
+    up.mark_connection(mark);
+    let mut down = Rule::new();
+    down.interface(device, false);
+    down.answers_marked(mark);
+    down.mark_packet(mark);
+    [up, down]
+}
+
 /// Has the packets of the leg, whose server is at the end `server`, in the zone.
 fn finish(rule: &mut Rule, server: End, zone: u16, leg: &ClientLeg) {
     rule.family(leg.family);
@@ -157,17 +177,17 @@ fn finish(rule: &mut Rule, server: End, zone: u16, leg: &ClientLeg) {
     rule.set_zone(zone);
 }
 
-fn chain() -> Message {
+fn chain(name: &str, priority: c_int) -> Message {
     let mut chain = Message::netfilter(
         libc::NFNL_SUBSYS_NFTABLES,
         libc::NFT_MSG_NEWCHAIN,
         libc::NFPROTO_INET,
     );
     chain.put_words(NFTA_CHAIN_TABLE, TABLE);
-    chain.put_words(NFTA_CHAIN_NAME, CHAIN);
+    chain.put_words(NFTA_CHAIN_NAME, name);
     chain.nest(NFTA_CHAIN_HOOK, |hook| {
         hook.put(NFTA_HOOK_HOOKNUM, &number(libc::NF_INET_PRE_ROUTING));
-        hook.put(NFTA_HOOK_PRIORITY, &number(PRIORITY_RAW));
+        hook.put(NFTA_HOOK_PRIORITY, &number(priority));
     });
     chain.put(NFTA_CHAIN_POLICY, &number(libc::NF_ACCEPT));
     chain.put_words(NFTA_CHAIN_TYPE, "filter");
@@ -188,8 +208,11 @@ const REFUSED: fn(super::NetlinkError) -> NetfilterError = |source| NetfilterErr
 /// The name of the table, which is of the family `inet`.
 pub(super) const TABLE: &str = "flexcp";
 const CHAIN: &str = "zones";
+const MARKS: &str = "marks";
 /// Before conntrack, at -200, and behind the putting together of fragments, at -400.
 const PRIORITY_RAW: c_int = -300;
+/// Behind conntrack, and before routing.
+const PRIORITY_MANGLE: c_int = -150;
 
 const NFT_TABLE_F_OWNER: u32 = 2;
 const NFTA_TABLE_NAME: u16 = 1;
