@@ -38,6 +38,8 @@ mod offload_slots;
 mod offload_ups;
 #[path = "netns/relay.rs"]
 mod relay;
+#[path = "netns/ruleset.rs"]
+mod ruleset;
 #[path = "netns/steering.rs"]
 mod steering;
 #[path = "netns/tables.rs"]
@@ -81,6 +83,7 @@ fn main() {
         steering::TESTS,
         watch::TESTS,
         netfilter::TESTS,
+        ruleset::TESTS,
     ]
     .concat();
     let trials = tests.into_iter().map(|(name, test)| {

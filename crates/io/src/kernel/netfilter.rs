@@ -3,12 +3,16 @@
 
 mod message;
 mod rule;
+mod ruleset;
 mod zones;
 
+use std::io;
+
 use flexcp_translator::Prefix;
-use netlink_packet_core::{NLM_F_ACK, NLM_F_REQUEST, NetlinkMessage};
+use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkMessage};
 use netlink_sys::{Socket, SocketAddr};
 
+pub use self::ruleset::conntrack_is_active;
 pub use self::zones::{ClientLeg, Zones};
 
 use self::message::Message;
@@ -55,6 +59,30 @@ impl Kernel {
         self.append(Message::batch(libc::NFNL_MSG_BATCH_END), 0, &mut bytes);
         self.send(&bytes)?;
         receive::<Message>(&self.socket, &(first..=last), &mut |_| {}).map(drop)
+    }
+
+    /// What `read` makes of each thing that `question` lists.
+    fn dump<T>(
+        &mut self,
+        question: &Message,
+        read: impl Fn(&Message) -> Option<T>,
+    ) -> Result<Vec<T>, NetlinkError> {
+        for _ in 0..TRIES {
+            let (mut bytes, mut list) = (Vec::new(), Vec::new());
+            self.append(question.clone(), NLM_F_DUMP, &mut bytes);
+            self.send(&bytes)?;
+            let requests = self.sequence..=self.sequence;
+            let of_one_state = receive(&self.socket, &requests, &mut |thing| {
+                list.extend(read(&thing));
+            })?;
+            if of_one_state {
+                return Ok(list);
+            }
+        }
+        Err(NetlinkError::Refused {
+            source: io::ErrorKind::Interrupted.into(),
+            reason: " (it is being changed all the time)".to_owned(),
+        })
     }
 
     /// Appends a request to `bytes`.
@@ -138,3 +166,6 @@ fn advice(error: &NetlinkError) -> &'static str {
         _ => "",
     }
 }
+
+/// Of a list that is changed while it is made.
+const TRIES: u32 = 5;

@@ -5,7 +5,7 @@ use std::ffi::c_int;
 
 use netlink_packet_core::{
     NLA_F_NESTED, NLA_HEADER_SIZE, NetlinkDeserializable, NetlinkHeader, NetlinkPayload,
-    NetlinkSerializable,
+    NetlinkSerializable, NlasIterator,
 };
 
 /// A message, or attributes in the making.
@@ -35,6 +35,16 @@ impl Message {
     pub(super) fn batch(kind: c_int) -> Self {
         let [high, low] = u16::from(small(libc::NFNL_SUBSYS_NFTABLES)).to_be_bytes();
         Self::new(u16::from(small(kind)), &[0, NFNETLINK_V0, high, low])
+    }
+
+    /// The attributes, behind a head of `head` bytes.
+    pub(super) fn body(&self, head: usize) -> &[u8] {
+        self.bytes.get(head..).unwrap_or_default()
+    }
+
+    /// Of which family nfnetlink's message is.
+    pub(super) fn family(&self) -> c_int {
+        self.bytes.first().copied().unwrap_or_default().into()
     }
 
     /// Appends an attribute.
@@ -99,6 +109,24 @@ impl From<Message> for NetlinkPayload<Message> {
     fn from(message: Message) -> Self {
         Self::InnerMessage(message)
     }
+}
+
+/// The attributes in `bytes`, by their kinds, up to the first that is cut off.
+pub(super) fn attributes(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    NlasIterator::new(bytes)
+        .map_while(Result::ok)
+        .map(|attribute| {
+            let (kind, len) = (attribute.kind(), usize::from(attribute.length()));
+            let value = attribute.into_inner().get(NLA_HEADER_SIZE..len);
+            (kind, value.unwrap_or_default())
+        })
+}
+
+/// The first attribute of that kind in `bytes`, empty if there is none.
+pub(super) fn attribute(bytes: &[u8], kind: u16) -> &[u8] {
+    attributes(bytes)
+        .find_map(|(found, value)| (found == kind).then_some(value))
+        .unwrap_or_default()
 }
 
 /// The numbers of `libc` that are a byte of a message, as all of these are.
