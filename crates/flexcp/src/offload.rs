@@ -24,6 +24,8 @@ pub struct Running {
     devices: Vec<Device>,
     /// Why there is none, or what is left out of it.
     miss: Option<String>,
+    /// Which services it is not for, and why.
+    kept: Vec<String>,
 }
 
 /// An Ethernet device, as it was found.
@@ -85,6 +87,7 @@ fn load(
         by: hook(config),
         devices: Vec::new(),
         miss,
+        kept: Vec::new(),
     };
     running.follow(&interfaces().unwrap_or_default(), tables);
     if running.on().next().is_none()
@@ -144,6 +147,18 @@ impl Running {
         new
     }
 
+    /// Conntrack is in use, and the clients' legs of services on the path are in its zone `zone`.
+    pub fn beside_conntrack(&self, zone: u16) {
+        if let Some(offload) = &self.offload {
+            offload.beside_conntrack(zone);
+        }
+    }
+
+    /// Notes which services it is not for, and why, a line each.
+    pub fn keep(&mut self, notes: Vec<String>) {
+        self.kept = notes;
+    }
+
     /// How it runs, what is left out and why, a line each.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
@@ -156,6 +171,9 @@ impl Running {
             Some(format!("not on {}: {error}", device.name))
         }));
         notes.extend(self.miss.clone());
+        if self.offload.is_some() {
+            notes.extend_from_slice(&self.kept);
+        }
         notes
     }
 

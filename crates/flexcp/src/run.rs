@@ -14,6 +14,7 @@ use flexcp_translator::{Exceptions, Rules};
 use sd_notify::NotifyState;
 use tracing::{info, warn};
 
+use crate::beside::Beside;
 use crate::config::file;
 use crate::config::live::{self, ThisHost};
 use crate::config::span::Severity;
@@ -100,6 +101,7 @@ pub fn run(path: &Path) -> Result<(), RunError> {
         kernel,
         offload,
         Expected::new(&config, &sources, &plan),
+        Beside::new(&config, handles.clone()),
     );
     let watch = watcher.spawn(move || tell.wake());
     let watch = watch.map_err(RunError::Worker)?;

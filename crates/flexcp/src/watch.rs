@@ -21,6 +21,7 @@ use tracing::{debug, info, warn};
 
 pub use self::facts::Expected;
 use self::facts::{Found, Problem};
+use crate::beside::Beside;
 use crate::control::VERSION;
 use crate::control::status::{State, Status};
 use crate::control::view::Numbers;
@@ -36,6 +37,9 @@ pub struct Watcher {
     expected: Expected,
     found: Found,
     problems: Vec<Problem>,
+    beside: Beside,
+    /// When the host's other rules were looked at last.
+    beside_at: u64,
     mended: Tally,
     began: u64,
     /// Whether the service manager has heard that packets flow.
@@ -87,7 +91,13 @@ enum Request {
 impl Watcher {
     /// Looks after `tables` and `offload`. `watch` was opened before the tables were installed.
     #[must_use]
-    pub fn new(watch: Watch, tables: KernelTables, offload: Running, expected: Expected) -> Self {
+    pub fn new(
+        watch: Watch,
+        tables: KernelTables,
+        offload: Running,
+        expected: Expected,
+        beside: Beside,
+    ) -> Self {
         Self {
             watch: Some(watch),
             tables,
@@ -95,6 +105,8 @@ impl Watcher {
             expected,
             found: Found::default(),
             problems: Vec::new(),
+            beside,
+            beside_at: 0,
             mended: Tally::default(),
             began: monotonic_micros(),
             was_ready: false,
@@ -137,6 +149,12 @@ impl Watcher {
     fn watch(&mut self, asked: &Receiver<Request>, bell: &Waker) -> Result<(), KernelError> {
         loop {
             let now = monotonic_micros();
+            if now >= self.beside_at + BESIDE {
+                self.beside_at = now;
+                if self.beside.look(&mut self.tables, &mut self.offload) {
+                    self.look(now)?;
+                }
+            }
             if self
                 .watch
                 .as_ref()
@@ -166,7 +184,8 @@ impl Watcher {
         let due = self.watch.as_ref().and_then(Watch::due);
         let until = due.map(|due| Duration::from_micros(due.saturating_sub(monotonic_micros())));
         let patience = (!self.was_ready).then_some(START_TOLD);
-        let timeout = [until, patience].into_iter().flatten().min();
+        let beside = Some(Duration::from_micros(BESIDE));
+        let timeout = [until, patience, beside].into_iter().flatten().min();
         let waited = match &self.watch {
             Some(watch) => wait(watch, bell, timeout),
             None => wait(bell, bell, timeout),
@@ -213,6 +232,8 @@ impl Watcher {
             self.found = host;
             problems.extend(self.expected.judge(&self.found));
         }
+        let beside = self.beside.problems().iter();
+        problems.extend(beside.map(|line| told(line.clone())));
         self.update(problems);
         Ok(())
     }
@@ -392,6 +413,8 @@ fn summary(status: &Status) -> String {
 #[error("flexcp is ending, and does not watch the kernel any more")]
 pub struct Unwatched;
 
+/// Between two looks at the host's other rules, in microseconds: nobody tells of all of them.
+const BESIDE: u64 = 1_000_000;
 /// So often the service manager hears that the start takes time.
 const START_TOLD: Duration = Duration::from_secs(20);
 /// How long a look may take.

@@ -10,6 +10,7 @@
 //! passes all packets on until the next start takes it back.
 
 mod attach;
+mod guard;
 mod parts;
 mod refusal;
 
@@ -18,7 +19,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray};
 use aya::programs::tc::SchedClassifierLinkId;
@@ -29,6 +30,7 @@ use flexcp_translator::{
 };
 
 pub use self::attach::Hook;
+use self::guard::Guard;
 pub use self::parts::LeftOut;
 pub use self::refusal::Refusal;
 use crate::kernel::KernelError;
@@ -128,6 +130,8 @@ pub struct Offload {
     slots: u32,
     left_out: Option<LeftOut>,
     told: Settings,
+    /// See [`Offload::beside_conntrack`].
+    conntrack: Arc<AtomicU32>,
     /// By the index of their device.
     links: Vec<(u32, SchedClassifierLinkId)>,
 }
@@ -221,6 +225,9 @@ unsafe impl aya::Pod for Settings {}
 unsafe impl aya::Pod for FlowKey {}
 // SAFETY: the same, two words of 32 bits.
 unsafe impl aya::Pod for FlowRef {}
+
+/// In place of a zone: conntrack is not in use.
+const NO_CONNTRACK: u32 = u32::MAX;
 
 /// Lowest bit of a gate: the lease is the programs'.
 const OPEN: u64 = 1;
@@ -318,6 +325,7 @@ impl Offload {
                 mark: 0,
                 now: 0,
             },
+            conntrack: Arc::new(AtomicU32::new(NO_CONNTRACK)),
             links: Vec::new(),
         };
         offload.tell(offload.told)?;
@@ -348,6 +356,7 @@ impl Offload {
             plains: (self.told.mark != 0)
                 .then(|| HashMap::try_from(map("plains")?).map_err(OffloadError::from))
                 .transpose()?,
+            guard: Guard::new(Arc::clone(&self.conntrack)),
             gates: Arc::clone(&self.gates),
             first,
             free: (first..end).rev().collect(),
@@ -384,6 +393,12 @@ impl Offload {
             now,
             ..self.told
         })
+    }
+
+    /// Conntrack is in use from here on, and the clients' legs of services on the path are in its zone `zone`: what it
+    /// translates is not lent.
+    pub fn beside_conntrack(&self, zone: u16) {
+        self.conntrack.store(zone.into(), Ordering::Relaxed);
     }
 
     /// Has the programs mark packets of plain TCP with these bits, which lead them past FlexCP's routing rules. 0: they
@@ -480,6 +495,7 @@ pub struct KernelFastPath {
     flows: HashMap<MapData, FlowKey, FlowRef>,
     /// Flows of plain TCP, with the family of each; `None`: those can't pass by.
     plains: Option<HashMap<MapData, FlowKey, u32>>,
+    guard: Guard,
     gates: Arc<Gates>,
     first: u32,
     free: Vec<u32>,
@@ -493,6 +509,9 @@ impl FastPath for KernelFastPath {
     fn lend(&mut self, slot: Option<u32>, lease: &Lease, passed: Option<u32>) -> Lent {
         if self.own.contains(&lease.server_addr) {
             return Lent::NoRoom;
+        }
+        if self.is_forbidden(slot, lease) {
+            return Lent::Never;
         }
         let held = slot.is_some();
         let Some(slot) = slot.or_else(|| self.free.pop()) else {
@@ -589,6 +608,17 @@ impl KernelFastPath {
         let open = |word| (up_by(word) == passed).then_some(word | OPEN);
         gate.fetch_update(Ordering::SeqCst, Ordering::SeqCst, open)
             .is_ok()
+    }
+
+    /// Whether a flow of `lease` that does not lead to its slot yet has to pass netfilter.
+    fn is_forbidden(&mut self, slot: Option<u32>, lease: &Lease) -> bool {
+        let known = slot.map_or([None; FLOWS], |slot| {
+            self.taken[(slot - self.first) as usize]
+        });
+        let new = flows(lease).into_iter().zip(known).enumerate();
+        let new = new.filter(|(_, (flow, known))| flow != known);
+        new.filter_map(|(index, (flow, _))| Some((flow?, index == 0)))
+            .any(|(flow, down)| self.guard.forbids(&flow, down, lease.family))
     }
 
     /// Makes the flows of `lease`, and no others, lead to `slot`.

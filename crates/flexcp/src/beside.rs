@@ -1,0 +1,254 @@
+//! The host's other rules, and what they mean for FlexCP: firewalls that follow connections, NAT, IPsec, routing by mark.
+//!
+//! Where conntrack is in use, the clients' leg of services on the path gets a zone of its own ([`Zones`]), so that each leg
+//! is one connection, and NAT is applied to the servers' one; and conntrack is told not to judge windows, as the kernel's
+//! programs pass it by. What those programs can't do stays with the workers: connections that are translated (each is
+//! looked up before it is lent), and the services that a policy or a rule is about.
+
+use std::net::IpAddr;
+
+use flexcp_io::{
+    ClientLeg, Conntrack, Family, IpsecPolicy, KernelTables, NetfilterError, Zones,
+    conntrack_is_active, ipsec_policies, marks_may_be_set,
+};
+use flexcp_translator::Prefix;
+use tracing::{info, warn};
+
+use crate::config::file::{Mode, ServiceOffload};
+use crate::config::{Config, plan};
+use crate::offload::Running;
+use crate::worker::WorkerHandle;
+
+/// What is looked after.
+#[derive(Debug)]
+pub(crate) struct Beside {
+    device: String,
+    /// Of the clients' legs.
+    zone: u16,
+    legs: Vec<ClientLeg>,
+    /// `None`: conntrack is not in use, or there is no service on the path, or it can't be.
+    zones: Option<Zones>,
+    /// Whether conntrack has been found in use.
+    active: bool,
+    services: Vec<Service>,
+    workers: Vec<WorkerHandle>,
+    /// What is wrong, a line each.
+    problems: Vec<String>,
+}
+
+/// A service and why its connections stay with the workers, if they do.
+#[derive(Debug)]
+struct Service {
+    name: String,
+    off: bool,
+    /// The servers, and where clients of a reverse service connect to.
+    addresses: Vec<Prefix>,
+    kept: Option<String>,
+}
+
+/// What there is to know about the host.
+#[derive(Default, Debug)]
+pub(crate) struct Rules {
+    conntrack: bool,
+    /// Others' routing rules by mark, if anything sets marks.
+    by_mark: Vec<String>,
+    policies: Vec<IpsecPolicy>,
+    /// What could not be found out.
+    unknown: Vec<String>,
+}
+
+impl Rules {
+    /// Asks the kernel.
+    fn find(tables: &mut KernelTables) -> Self {
+        let mut unknown = Vec::new();
+        let mut tell = |error: NetfilterError| unknown.push(error.to_string());
+        let marks = marks_may_be_set().unwrap_or_else(|error| {
+            tell(error);
+            true
+        });
+        let policies = ipsec_policies().unwrap_or_else(|error| {
+            tell(error);
+            Vec::new()
+        });
+        let by_mark = tables.rules_by_mark().unwrap_or_default();
+        Self {
+            conntrack: conntrack_is_active(),
+            by_mark: by_mark.into_iter().filter(|_| marks).collect(),
+            policies,
+            unknown,
+        }
+    }
+}
+
+impl Beside {
+    /// For the services of `config`.
+    pub(crate) fn new(config: &Config, workers: Vec<WorkerHandle>) -> Self {
+        let table = plan::table(config);
+        Self {
+            device: config.device.name.value.clone(),
+            zone: u16::try_from(table).unwrap_or(ZONE),
+            legs: legs(config),
+            zones: None,
+            active: false,
+            services: config.services.iter().map(Service::new).collect(),
+            workers,
+            problems: Vec::new(),
+        }
+    }
+
+    /// Looks at the host's rules and does what they ask for. `true`: what there is to tell has changed.
+    pub(crate) fn look(&mut self, tables: &mut KernelTables, offload: &mut Running) -> bool {
+        let rules = Rules::find(tables);
+        let mut problems = rules.unknown.clone();
+        if rules.conntrack {
+            self.join_conntrack(tables, offload, &mut problems);
+        }
+        let mut changed = self.problems != problems;
+        self.problems = problems;
+        for service in &mut self.services {
+            changed |= service.judge(&rules);
+        }
+        if changed {
+            let kept: Vec<_> = self.services.iter().map(|service| service.kept.is_some()).collect();
+            self.workers.iter().for_each(|worker| worker.keep(kept.clone()));
+            offload.keep(self.services.iter().filter_map(Service::note).collect());
+        }
+        changed
+    }
+
+    /// What is wrong, a line each.
+    pub(crate) fn problems(&self) -> &[String] {
+        &self.problems
+    }
+
+    /// Conntrack is in use: from here on each leg is a connection of its own to it.
+    fn join_conntrack(
+        &mut self,
+        tables: &mut KernelTables,
+        offload: &mut Running,
+        problems: &mut Vec<String>,
+    ) {
+        if !self.active {
+            self.active = true;
+            info!("conntrack is in use: connections that NAT translates stay with the workers");
+            offload.beside_conntrack(self.zone);
+            let report = &mut |change: &str| info!("kernel: {change}");
+            if let Err(error) = tables.relax_conntrack(report) {
+                warn!("{error}");
+            }
+        }
+        if self.zones.is_some() || self.legs.is_empty() {
+            return;
+        }
+        match Zones::install(self.zone, &self.device, &self.legs) {
+            Ok(zones) => {
+                info!(
+                    "kernel: table inet {}: the clients' side in conntrack zone {}",
+                    self.device, self.zone
+                );
+                self.zones = Some(zones);
+            }
+            Err(error) => problems.push(format!(
+                "NAT is not applied to what services on the path send to servers: {error}"
+            )),
+        }
+    }
+}
+
+impl Service {
+    fn new(service: &crate::config::file::Service) -> Self {
+        let alone = |addr: IpAddr| Prefix {
+            addr,
+            len: if addr.is_ipv6() { 128 } else { 32 },
+        };
+        let addresses = match &service.mode {
+            Mode::Transparent { destinations, .. } => {
+                destinations.iter().map(|to| to.value).collect()
+            }
+            Mode::Reverse {
+                listen, backends, ..
+            } => {
+                let all = listen.iter().chain(backends);
+                all.map(|at| alone(at.value.ip())).collect()
+            }
+        };
+        Self {
+            name: service.name.value.clone(),
+            off: service.offload.value == ServiceOffload::Off,
+            addresses,
+            kept: None,
+        }
+    }
+
+    /// Why its connections have to stay with the workers, if they have. `true`: that has changed.
+    fn judge(&mut self, rules: &Rules) -> bool {
+        let covers = |policy: &&IpsecPolicy| {
+            let ours = |prefix: &Prefix| self.addresses.iter().any(|own| overlap(own, prefix));
+            policy.leaves() && (ours(&policy.source) || ours(&policy.destination))
+        };
+        let kept = if self.off {
+            Some("the configuration says so (offload = \"off\")".to_owned())
+        } else if let Some(policy) = rules.policies.iter().find(covers) {
+            Some(format!("an IPsec policy covers its packets ({policy})"))
+        } else {
+            let rule = rules.by_mark.first();
+            rule.map(|rule| format!("a routing rule looks at marks that it would not get ({rule})"))
+        };
+        if kept == self.kept {
+            return false;
+        }
+        match &kept {
+            Some(reason) => info!("offload: not for service {}: {reason}", self.name),
+            None => info!("offload: for service {} again", self.name),
+        }
+        self.kept = kept;
+        true
+    }
+
+    fn note(&self) -> Option<String> {
+        let reason = self.kept.as_ref()?;
+        Some(format!("not for service {}: {reason}", self.name))
+    }
+}
+
+/// The clients' legs of services on the path, a leg for each prefix and range of ports.
+fn legs(config: &Config) -> Vec<ClientLeg> {
+    let mark = plan::mark(config);
+    let mut legs = Vec::new();
+    for service in &config.services {
+        let Mode::Transparent {
+            destinations,
+            ports,
+            ..
+        } = &service.mode
+        else {
+            continue;
+        };
+        let mut ranges: Vec<_> = ports.iter().map(|ports| Some(ports.value.clone())).collect();
+        if ranges.is_empty() {
+            ranges.push(None);
+        }
+        for destination in destinations {
+            legs.extend(ranges.iter().map(|ports| ClientLeg {
+                interfaces: service.interfaces.iter().map(|name| name.value.clone()).collect(),
+                destination: Some(destination.value),
+                ports: ports.clone(),
+                except_mark: mark,
+                family: if destination.value.addr.is_ipv6() {
+                    Family::V6
+                } else {
+                    Family::V4
+                },
+            }));
+        }
+    }
+    legs
+}
+
+/// Whether an address lies in both.
+fn overlap(a: &Prefix, b: &Prefix) -> bool {
+    a.contains(b.addr) || b.contains(a.addr)
+}
+
+/// Of the clients' legs, when the number of the routing table is none for a zone.
+const ZONE: u16 = 7300;
