@@ -10,6 +10,8 @@ mod attach;
 mod batch;
 #[path = "netns/carrier.rs"]
 mod carrier;
+#[path = "netns/conntrack.rs"]
+mod conntrack;
 #[path = "netns/failure.rs"]
 mod failure;
 #[path = "netns/host.rs"]
@@ -84,6 +86,7 @@ fn main() {
         watch::TESTS,
         netfilter::TESTS,
         ruleset::TESTS,
+        conntrack::TESTS,
     ]
     .concat();
     let trials = tests.into_iter().map(|(name, test)| {

@@ -129,6 +129,11 @@ pub(super) fn attribute(bytes: &[u8], kind: u16) -> &[u8] {
         .unwrap_or_default()
 }
 
+/// Whether there is an attribute of that kind in `bytes`, even an empty one.
+pub(super) fn has_attribute(bytes: &[u8], kind: u16) -> bool {
+    attributes(bytes).any(|(found, _)| found == kind)
+}
+
 /// The numbers of `libc` that are a byte of a message, as all of these are.
 fn small(number: c_int) -> u8 {
     u8::try_from(number).unwrap_or(u8::MAX)
