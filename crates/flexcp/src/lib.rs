@@ -7,7 +7,7 @@
 //! kernel, in `flexcp-io`.
 #![forbid(unsafe_code)]
 
-mod beside;
+pub mod beside;
 pub mod config;
 pub mod control;
 mod leftover;
