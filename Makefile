@@ -4,7 +4,7 @@
 CARGO ?= cargo
 
 .PHONY: setup setup-programs build demo test lint unit unit-security simulate root privileged e2e e2e-repeat link-selftest \
-	faults attack lossy endings watch compare kernels kernels-short fuzz bench bench-quick bench-dtree seeded-bugs drawn-bugs \
+	faults attack lossy firewall endings watch compare kernels kernels-short fuzz bench bench-quick bench-dtree seeded-bugs drawn-bugs \
 	mutants-sample \
 	bpf clean
 
@@ -84,6 +84,11 @@ attack: root build
 # LOSSY_ARGS="--loss 1% --bytes 1000000000".
 lossy: root build
 	target/release/lab lossy $(LOSSY_ARGS)
+
+# FlexCP beside a stateful firewall and masquerade on its host: what they cost, what is invalid, whether NAT is applied. A
+# table, and lab/results/firewall.json.
+firewall: root build
+	target/release/lab firewall $(FIREWALL_ARGS)
 
 # FlexCP stopped, and killed and started again, under 50 transfers: how long both ends wait to hear of it. A table, and
 # lab/results/endings.json.

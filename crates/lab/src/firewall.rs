@@ -112,7 +112,8 @@ pub struct Results {
 }
 
 /// A lab with FlexCP and one set of rules.
-struct Scene {
+#[derive(Debug)]
+pub struct Scene {
     rules: Rules,
     plain: bool,
     lab: Lab,
@@ -167,7 +168,12 @@ impl Firewall {
 }
 
 impl Scene {
-    fn build(rules: Rules, plain: bool) -> Result<Self> {
+    /// Builds it; `plain`: its clients are without MPTCP.
+    ///
+    /// # Errors
+    ///
+    /// It could not be built.
+    pub fn build(rules: Rules, plain: bool) -> Result<Self> {
         let lab = Lab::builder().families(Families::V4).build()?;
         if rules != Rules::None {
             lab.proxy().nft(STATEFUL)?;
@@ -188,8 +194,17 @@ impl Scene {
         })
     }
 
+    /// The median of the rounds so far, in MB/s.
+    pub fn speed(&self) -> f64 {
+        median(&self.rates)
+    }
+
     /// Some transfers at once.
-    fn round(&mut self) -> Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// They could not be run; one that fails is counted.
+    pub fn round(&mut self) -> Result<()> {
         let to = self.lab.server_socket(1, Family::V4, PORT);
         let client = if self.plain {
             Client::tcp(to)
@@ -211,7 +226,12 @@ impl Scene {
         Ok(())
     }
 
-    fn row(self, bare: f64) -> Result<Row> {
+    /// What came of it, beside the throughput without rules, in MB/s.
+    ///
+    /// # Errors
+    ///
+    /// Something could not be read.
+    pub fn row(self, bare: f64) -> Result<Row> {
         let transfers = self.rates.len() * AT_A_TIME;
         let own = self.lab.proxy_addr_towards(1, Family::V4);
         let seen = self.server.wait_for(transfers - self.failed, PATIENCE)?;

@@ -9,6 +9,7 @@
 
 mod attacks;
 mod attempts;
+mod beside;
 mod close;
 mod direct;
 mod endings;
@@ -64,6 +65,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         programs::cases(),
         operation::cases(),
         endings::cases(),
+        beside::cases(),
         watch::cases(),
         links::cases(),
         offload::cases_that_apply(),
