@@ -51,6 +51,13 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
         taken_priority,
     ),
     ("offload_by_clsact_ends_with_a_crash", crash),
+    (
+        "offload_stays_at_a_renamed_device_and_follows_a_new_one",
+        || {
+            let hooks = [Hook::Tcx, Hook::Clsact].into_iter();
+            hooks.skip(usize::from(!has_tcx())).for_each(follows);
+        },
+    ),
 ];
 
 /// By the kernel's number: tcx came with Linux 6.6.
@@ -252,6 +259,42 @@ fn used_without_the_right_to_load() {
     assert_eq!(reasons.held()[0], ("offload_flows", 0));
     drop(offload);
     tables.remove(&mut |_| {}).unwrap();
+}
+
+fn follows(hook: Hook) {
+    let index = || -> u32 {
+        let interfaces = flexcp_io::interfaces().unwrap();
+        let out = interfaces.iter().find(|interface| interface.name == "out");
+        out.unwrap().index
+    };
+    crate::offload::network();
+    let journal = journal();
+    let mut running = Running::start(hook, journal.clone()).unwrap();
+    let mut peer = Peer::new();
+    assert!(peer.next_is_translated());
+    ip("link set out name other");
+    ip("link set other name out");
+    assert!(peer.next_is_translated());
+
+    let gone = index();
+    ip("link delete out");
+    crate::offload::network();
+    assert_ne!(index(), gone);
+    let Running {
+        tables, offload, ..
+    } = &mut running;
+    offload.forget(gone, tables).unwrap();
+    offload.attach("out", hook, tables, &mut |_| {}).unwrap();
+    peer = Peer {
+        lease: peer.lease,
+        ..Peer::new()
+    };
+    assert!(peer.next_is_translated());
+    let noted = std::fs::read_to_string(&journal).unwrap();
+    let filters = noted.matches("\"made_qdisc\"").count();
+    assert_eq!(filters, usize::from(hook == Hook::Clsact), "{noted}");
+    running.stop();
+    ip("link delete out");
 }
 
 /// A kernel without tcx says so.

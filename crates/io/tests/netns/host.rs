@@ -122,6 +122,10 @@ fn neighbour(interface: &str, net: u8) -> Host {
     });
     wait_for_carrier(interface);
     host.run(|| wait_for_carrier("eth0"));
+    // The kernel adds the route to an IPv6 address of its own on a worker of its.
+    while !ip("-6 route show table local").contains(&format!("local fd0{net}::1 dev {interface}")) {
+        thread::sleep(Duration::from_millis(1));
+    }
     host
 }
 
