@@ -33,7 +33,7 @@ pub use kernel::{
     ClientLeg, Conntrack, Diversion, Family, Interface, JournalError, KernelError, KernelTables,
     Look, Mended, NetfilterError, NetlinkError, PROTOCOL, Plan, Protocol, Watch, Zones,
     conntrack_is_active, diverting_device, interface_exists, interfaces, local_addresses,
-    route_source, switch, tcp_listener_on,
+    marks_may_be_set, route_source, switch, tcp_listener_on,
 };
 pub use memory::give_memory_back;
 pub use offload::{Hook, KernelFastPath, LeftOut, Offload, OffloadError, Reasons, Refusal, Tried};

@@ -14,7 +14,7 @@ use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkMessage};
 use netlink_sys::{Socket, SocketAddr};
 
 pub use self::conntrack::Conntrack;
-pub use self::ruleset::conntrack_is_active;
+pub use self::ruleset::{conntrack_is_active, marks_may_be_set};
 pub use self::zones::{ClientLeg, Zones};
 
 use self::message::Message;
