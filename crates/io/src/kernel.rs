@@ -59,7 +59,8 @@ pub(crate) use self::journal::{boot, namespace};
 pub use self::listener::tcp_listener_on;
 pub use self::mend::Mended;
 pub use self::netfilter::{
-    ClientLeg, Conntrack, NetfilterError, Zones, conntrack_is_active, marks_may_be_set,
+    Changes, ClientLeg, Conntrack, IpsecDirection, IpsecPolicy, NetfilterError, Zones,
+    conntrack_is_active, ipsec_policies, marks_may_be_set,
 };
 use self::netlink::Netlink;
 pub use self::netlink::NetlinkError;
