@@ -59,7 +59,10 @@ use self::journal::{Journal, Record};
 pub(crate) use self::journal::{boot, namespace};
 pub use self::listener::tcp_listener_on;
 pub use self::mend::Mended;
-pub use self::netfilter::{ClientLeg, Conntrack, NetfilterError, Zones, conntrack_is_active};
+pub use self::netfilter::{
+    Changes, ClientLeg, Conntrack, IpsecDirection, IpsecPolicy, NetfilterError, Zones,
+    conntrack_is_active, ipsec_policies, marks_may_be_set,
+};
 use self::netlink::Netlink;
 pub use self::netlink::NetlinkError;
 pub use self::watch::{Look, Watch};

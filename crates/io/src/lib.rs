@@ -30,10 +30,11 @@ mod tun;
 pub use batch::SendBatch;
 pub use event::{Ready, Waker, monotonic_micros, random_bytes, wait};
 pub use kernel::{
-    ClientLeg, Conntrack, Diversion, Family, Interface, JournalError, KernelError, KernelTables,
-    Look, Mended, NetfilterError, NetlinkError, PROTOCOL, Plan, Protocol, Watch, Zones,
-    conntrack_is_active, diverting_device, interface_exists, interfaces, local_addresses,
-    route_source, switch, tcp_listener_on,
+    Changes, ClientLeg, Conntrack, Diversion, Family, Interface, IpsecDirection, IpsecPolicy,
+    JournalError, KernelError, KernelTables, Look, Mended, NetfilterError, NetlinkError, PROTOCOL,
+    Plan, Protocol, Watch, Zones, conntrack_is_active, diverting_device, interface_exists,
+    interfaces, ipsec_policies, local_addresses, marks_may_be_set, route_source, switch,
+    tcp_listener_on,
 };
 pub use memory::give_memory_back;
 pub use offload::{Hook, KernelFastPath, LeftOut, Offload, OffloadError, Reasons, Refusal, Tried};

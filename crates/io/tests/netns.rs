@@ -16,6 +16,8 @@ mod conntrack;
 mod failure;
 #[path = "netns/host.rs"]
 mod host;
+#[path = "netns/ipsec.rs"]
+mod ipsec;
 #[path = "netns/netfilter.rs"]
 mod netfilter;
 #[path = "netns/offload.rs"]
@@ -87,6 +89,7 @@ fn main() {
         netfilter::TESTS,
         ruleset::TESTS,
         conntrack::TESTS,
+        ipsec::TESTS,
     ]
     .concat();
     let trials = tests.into_iter().map(|(name, test)| {

@@ -1,7 +1,9 @@
 //! What the kernel does to packets beside routing: netfilter with its connection tracking and NAT, and IPsec. All over
 //! netlink, in the network namespace of the calling thread; it takes the capability `CAP_NET_ADMIN`.
 
+mod changes;
 mod conntrack;
+mod ipsec;
 mod message;
 mod rule;
 mod ruleset;
@@ -13,8 +15,10 @@ use flexcp_translator::Prefix;
 use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkMessage};
 use netlink_sys::{Socket, SocketAddr};
 
+pub use self::changes::Changes;
 pub use self::conntrack::Conntrack;
-pub use self::ruleset::conntrack_is_active;
+pub use self::ipsec::{IpsecDirection, IpsecPolicy, ipsec_policies};
+pub use self::ruleset::{conntrack_is_active, marks_may_be_set};
 pub use self::zones::{ClientLeg, Zones};
 
 use self::message::Message;

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::AsRawFd as _;
 
-use flexcp_io::{ClientLeg, Family, Zones, conntrack_is_active};
+use flexcp_io::{ClientLeg, Family, Zones, conntrack_is_active, marks_may_be_set};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, socket_with};
 
 use crate::host::{DEVICE, Host, ip, sysctl};
@@ -27,6 +27,8 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
         "conntrack_is_active_by_its_connections",
         active_by_connections,
     ),
+    ("marks_may_be_set_by_a_rule", marks_by_a_rule),
+    ("marks_may_be_set_by_legacy_tables", marks_by_legacy_tables),
 ];
 
 fn active_by_nothing() {
@@ -138,6 +140,42 @@ fn active_by_connections() {
     // They may be there because of our table.
     let _zones = Zones::install(7, DEVICE, &[leg()]).unwrap();
     assert!(!conntrack_is_active());
+}
+
+fn marks_by_a_rule() {
+    assert!(!marks_may_be_set().unwrap());
+    for (rule, may) in [
+        ("meta mark 7 accept", false),
+        ("meta nftrace set 1", false),
+        ("ct mark set meta mark", false),
+        ("meta mark set 7", true),
+        ("ip saddr 192.0.2.1 meta mark set ct mark counter", true),
+        ("meta mark set ip daddr map { 192.0.2.1 : 1 }", true),
+    ] {
+        nft(&format!(
+            "table ip m {{ chain c {{ type filter hook prerouting priority -150; {rule}; }}; }}"
+        ));
+        assert_eq!(marks_may_be_set().unwrap(), may, "{rule}");
+        nft("flush ruleset");
+    }
+    // Our own table looks at marks and sets none.
+    let marked = ClientLeg {
+        except_mark: 3,
+        ..leg()
+    };
+    let _zones = Zones::install(7, DEVICE, &[marked]).unwrap();
+    assert!(!marks_may_be_set().unwrap());
+}
+
+fn marks_by_legacy_tables() {
+    for family in [AddressFamily::INET, AddressFamily::INET6] {
+        Host::new().run(move || {
+            let _ = make_legacy_table(family, b"filter");
+            assert!(!marks_may_be_set().unwrap());
+            let made = make_legacy_table(family, b"mangle");
+            assert_eq!(marks_may_be_set().unwrap(), made.is_ok(), "{made:?}");
+        });
+    }
 }
 
 fn leg() -> ClientLeg {

@@ -8,9 +8,10 @@ use std::io;
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
 use super::super::netlink::NetlinkError;
-use super::Kernel;
 use super::message::{Message, attribute, attributes};
+use super::rule::number;
 use super::zones::TABLE;
+use super::{Kernel, NetfilterError};
 
 /// Whether connections are tracked in this network namespace: rules of nf_tables or `iptables` match on conntrack or
 /// translate addresses, or there are connections in its table. The table that [`Zones`](super::Zones) makes does not
@@ -22,6 +23,26 @@ use super::zones::TABLE;
 #[must_use]
 pub fn conntrack_is_active() -> bool {
     is_legacy_table(&["nat"]) || rules_track().unwrap_or(true)
+}
+
+/// Whether something in netfilter of this network namespace can set the mark of packets before they are routed: rules of
+/// nf_tables or `iptables`, or the legacy `iptables`, of which it only looks for the tables
+/// `mangle`, `raw` and `nat`, as [`conntrack_is_active`] does for the last.
+///
+/// # Errors
+/// When the kernel refuses to list the rules.
+pub fn marks_may_be_set() -> Result<bool, NetfilterError> {
+    if is_legacy_table(&["mangle", "raw", "nat"]) {
+        return Ok(true);
+    }
+    let rules_mark = || match Kernel::open(NETLINK_NETFILTER) {
+        Err(error) if is_absent(&error) => Ok(false),
+        kernel => kernel?.has_rule_with(marks),
+    };
+    rules_mark().map_err(|source| NetfilterError::Refused {
+        action: "list netfilter's rules",
+        source,
+    })
 }
 
 fn rules_track() -> Result<bool, NetlinkError> {
@@ -118,6 +139,19 @@ fn tracks(expression: &Expression<'_>) -> bool {
         }
         b"match" => TRACKING_MATCHES.contains(&expression.extension()),
         b"target" => TRACKING_TARGETS.contains(&expression.extension()),
+        _ => false,
+    }
+}
+
+/// Whether it sets the mark of packets.
+fn marks(expression: &Expression<'_>) -> bool {
+    match expression.name {
+        b"meta" => {
+            let data = expression.data;
+            let key = attribute(data, NFTA_META_KEY);
+            !attribute(data, NFTA_META_SREG).is_empty() && key == number(libc::NFT_META_MARK)
+        }
+        b"target" => MARKING_TARGETS.contains(&expression.extension()),
         _ => false,
     }
 }
@@ -224,6 +258,7 @@ const TRACKING_TARGETS: [&[u8]; 9] = [
     b"CONNSECMARK",
     b"SYNPROXY",
 ];
+const MARKING_TARGETS: [&[u8]; 5] = [b"MARK", b"CONNMARK", b"HMARK", b"TPROXY", b"SET"];
 /// Helpers, limits of connections, time-outs, expectations, and proxies for SYNs.
 const TRACKING_OBJECTS: [u32; 5] = [3, 5, 7, 9, 10];
 
@@ -237,6 +272,8 @@ const NFTA_EXPR_NAME: u16 = 1;
 const NFTA_EXPR_DATA: u16 = 2;
 /// `NFTA_MATCH_NAME` as well.
 const NFTA_TARGET_NAME: u16 = 1;
+const NFTA_META_KEY: u16 = 2;
+const NFTA_META_SREG: u16 = 3;
 const NFTA_OBJREF_IMM_TYPE: u16 = 1;
 const NFTA_DYNSET_EXPR: u16 = 7;
 const NFTA_DYNSET_EXPRESSIONS: u16 = 10;
@@ -245,13 +282,27 @@ const NFTA_DYNSET_EXPRESSIONS: u16 = 10;
 mod tests {
     use super::*;
 
-    fn is_tracking(name: &str, kind: u16, value: &[u8]) -> bool {
+    fn holds(is: fn(&Expression<'_>) -> bool, name: &str, kind: u16, value: &[u8]) -> bool {
         let mut list = Message::new(0, &[]);
         list.nest(1, |element| {
             element.put_words(NFTA_EXPR_NAME, name);
             element.nest(NFTA_EXPR_DATA, |data| data.put(kind, value));
         });
-        any(list.body(0), tracks)
+        any(list.body(0), is)
+    }
+
+    fn is_tracking(name: &str, kind: u16, value: &[u8]) -> bool {
+        holds(tracks, name, kind, value)
+    }
+
+    #[test]
+    fn extensions_of_iptables_that_mark() {
+        assert!(holds(marks, "target", 1, b"MARK\0"));
+        assert!(holds(marks, "target", 1, b"CONNMARK\0"));
+        assert!(holds(marks, "target", 1, b"TPROXY\0"));
+        assert!(!holds(marks, "target", 1, b"MASQUERADE\0"));
+        assert!(!holds(marks, "match", 1, b"mark\0"));
+        assert!(!holds(marks, "match", 1, b"MARK\0"));
     }
 
     #[test]
