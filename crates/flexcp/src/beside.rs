@@ -7,7 +7,10 @@
 
 use std::net::IpAddr;
 
-use flexcp_io::{ClientLeg, Family, KernelTables, NetfilterError, Zones, conntrack_is_active};
+use flexcp_io::{
+    ClientLeg, Family, IpsecDirection, IpsecPolicy, KernelTables, NetfilterError, Zones,
+    conntrack_is_active, ipsec_policies, marks_may_be_set,
+};
 use flexcp_translator::Prefix;
 use tracing::{info, warn};
 
@@ -187,12 +190,15 @@ impl Service {
     fn judge(&mut self, rules: &Rules) -> bool {
         let covers = |policy: &&IpsecPolicy| {
             let ours = |prefix: &Prefix| self.addresses.iter().any(|own| overlap(own, prefix));
-            policy.leaves() && (ours(&policy.source) || ours(&policy.destination))
+            is_of_forwarded_tcp(policy) && (ours(&policy.source) || ours(&policy.destination))
         };
         let kept = if self.off {
             Some("the configuration says so (offload = \"off\")".to_owned())
         } else if let Some(policy) = rules.policies.iter().find(covers) {
-            Some(format!("an IPsec policy covers its packets ({policy})"))
+            Some(format!(
+                "an IPsec policy covers its packets ({})",
+                words(policy)
+            ))
         } else {
             let rule = rules.by_mark.first();
             rule.map(|rule| format!("a routing rule looks at marks that it would not get ({rule})"))
@@ -257,32 +263,136 @@ fn legs(config: &Config) -> Vec<ClientLeg> {
     legs
 }
 
+/// Whether packets that this host forwards may meet it: those to the host itself are not FlexCP's.
+fn is_of_forwarded_tcp(policy: &IpsecPolicy) -> bool {
+    let direction = policy.direction != IpsecDirection::In;
+    direction && policy.interface_id.is_none() && policy.protocol.is_none_or(|number| number == TCP)
+}
+
+fn words(policy: &IpsecPolicy) -> String {
+    let prefix = |prefix: &Prefix| format!("{}/{}", prefix.addr, prefix.len);
+    let direction = match policy.direction {
+        IpsecDirection::In => "in",
+        IpsecDirection::Out => "out",
+        IpsecDirection::Forward => "fwd",
+    };
+    format!(
+        "{direction} {} to {}",
+        prefix(&policy.source),
+        prefix(&policy.destination)
+    )
+}
+
 /// Whether an address lies in both.
 fn overlap(a: &Prefix, b: &Prefix) -> bool {
     a.contains(b.addr) || b.contains(a.addr)
 }
 
+/// Its protocol number.
+const TCP: u8 = 6;
 /// Of the clients' legs, when the number of the routing table is none for a zone.
 const ZONE: u16 = 7300;
 
-#[derive(Debug)]
-struct IpsecPolicy {
-    source: Prefix,
-    destination: Prefix,
-}
-impl IpsecPolicy {
-    fn leaves(&self) -> bool {
-        true
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prefix(text: &str) -> Prefix {
+        let (addr, len) = text.split_once('/').unwrap();
+        Prefix {
+            addr: addr.parse().unwrap(),
+            len: len.parse().unwrap(),
+        }
     }
-}
-impl std::fmt::Display for IpsecPolicy {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "")
+
+    fn policy(source: &str, destination: &str) -> IpsecPolicy {
+        IpsecPolicy {
+            direction: IpsecDirection::Out,
+            family: Family::V4,
+            source: prefix(source),
+            destination: prefix(destination),
+            source_ports: None,
+            destination_ports: None,
+            protocol: None,
+            interface_id: None,
+        }
     }
-}
-fn marks_may_be_set() -> Result<bool, NetfilterError> {
-    Ok(false)
-}
-fn ipsec_policies() -> Result<Vec<IpsecPolicy>, NetfilterError> {
-    Ok(vec![])
+
+    fn service() -> Service {
+        Service {
+            name: "web".into(),
+            off: false,
+            addresses: vec![prefix("10.9.0.0/16")],
+            kept: None,
+        }
+    }
+
+    fn kept(rules: &Rules) -> Option<String> {
+        let mut service = service();
+        let changed = service.judge(rules);
+        assert_eq!(changed, service.kept.is_some());
+        assert!(!service.judge(rules), "told again");
+        service.note()
+    }
+
+    #[test]
+    fn policies_of_forwarded_packets_keep_a_service_from_the_offload() {
+        let with = |policy| Rules {
+            policies: vec![policy],
+            ..Rules::default()
+        };
+        for (source, destination) in [
+            ("0.0.0.0/0", "10.9.1.0/24"),
+            ("10.9.1.2/32", "10.1.0.0/16"),
+            ("0.0.0.0/0", "0.0.0.0/0"),
+        ] {
+            let note = kept(&with(policy(source, destination))).unwrap();
+            assert_eq!(
+                note,
+                format!(
+                    "not for service web: an IPsec policy covers its packets (out {source} to {destination})"
+                )
+            );
+        }
+        assert_eq!(kept(&with(policy("10.1.0.0/16", "10.8.0.0/16"))), None);
+        for other in [
+            IpsecPolicy {
+                direction: IpsecDirection::In,
+                ..policy("0.0.0.0/0", "10.9.0.0/16")
+            },
+            IpsecPolicy {
+                protocol: Some(17),
+                ..policy("0.0.0.0/0", "10.9.0.0/16")
+            },
+            IpsecPolicy {
+                interface_id: Some(1),
+                ..policy("0.0.0.0/0", "10.9.0.0/16")
+            },
+        ] {
+            assert_eq!(kept(&with(other)), None);
+        }
+    }
+
+    #[test]
+    fn routing_by_mark_keeps_all_services_from_the_offload_while_it_is_so() {
+        let rules = Rules {
+            by_mark: vec!["ipv4 fwmark 0x1 -> table 100".into()],
+            ..Rules::default()
+        };
+        let mut service = service();
+        assert!(service.judge(&rules));
+        assert!(service.note().unwrap().contains("fwmark 0x1"));
+        assert!(service.judge(&Rules::default()));
+        assert_eq!(service.note(), None);
+    }
+
+    #[test]
+    fn configuration_has_the_first_word() {
+        let mut service = Service {
+            off: true,
+            ..service()
+        };
+        assert!(service.judge(&Rules::default()));
+        assert!(service.note().unwrap().contains("offload"));
+    }
 }
