@@ -1,9 +1,12 @@
 //! FlexCP beside others' rules on its host: firewalls that follow connections, NAT, marks.
 
-use anyhow::{Result, ensure};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
 use flexcp_lab::firewall::{MASQUERADE, Rules, STATEFUL, Scene};
 use flexcp_lab::transfer::{Job, ServeOptions};
-use flexcp_lab::{End, Expect, Family, Lab, daemon};
+use flexcp_lab::{End, Expect, Family, Lab, daemon, text};
 
 use crate::rig::{PORT, Rig, config, transparent, with_config};
 
@@ -12,6 +15,8 @@ crate::cases!("beside":
     masquerade_is_applied_to_mptcp_and_tcp,
     rules_that_come_while_flexcp_runs_are_heeded,
     service_whose_offload_is_off_stays_with_the_workers,
+    ipsec_policy_is_heeded_at_once,
+    routing_by_mark_is_heeded_at_once,
 );
 
 /// Twice four transfers at once, of each kind of clients.
@@ -38,14 +43,14 @@ fn masquerade_is_applied_to_mptcp_and_tcp() -> Result<()> {
 
 /// Waits until the log says so.
 fn logged(rig: &Rig, words: &str) -> Result<()> {
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
+    let deadline = Instant::now() + Duration::from_secs(5);
     while !rig.flexcp.log().contains(words) {
         ensure!(
-            std::time::Instant::now() < deadline,
+            Instant::now() < deadline,
             "no {words:?} in the log:\n{}",
             rig.flexcp.log()
         );
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        sleep(Duration::from_millis(20));
     }
     Ok(())
 }
@@ -87,4 +92,71 @@ fn service_whose_offload_is_off_stays_with_the_workers() -> Result<()> {
         }
         Ok(Expect::clean().exactly(End::Client, "MPJoinSynAckRx", 1))
     })
+}
+
+/// Packets that have left towards the server.
+fn sent_up(rig: &Rig) -> Result<u64> {
+    let mut command = rig.lab.proxy().command("cat");
+    let text = command.arg("/proc/net/dev").output()?.stdout;
+    let text = String::from_utf8_lossy(&text).into_owned();
+    let line = text
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("srv1:"));
+    let sent = line.and_then(|line| line.split_whitespace().nth(9)?.parse().ok());
+    sent.context("no srv1 in /proc/net/dev")
+}
+
+/// While a transfer runs in the kernel, `block` has the host let nothing more through: what is lent does not go on beside
+/// that. Then `free` ends it, and so does the transfer.
+fn heeded(block: &[&str], free: &[&str]) -> Result<()> {
+    let lab = Lab::builder().rate_mbit(1, 100).rate_mbit(2, 100).build()?;
+    transparent(lab, |rig| {
+        let host = |lines: &[&str]| {
+            lines.iter().try_for_each(|line| {
+                let mut words = line.split_whitespace();
+                let mut command = rig.lab.proxy().command(words.next().unwrap_or_default());
+                text(command.args(words)).map(drop)
+            })
+        };
+        rig.run_while(Family::V4, &Job::both(12_000_000), || {
+            rig.wait_for_a_join()?;
+            sleep(Duration::from_millis(300));
+            host(block)?;
+            if !daemon::offload_is_off() {
+                logged(rig, "offload: not for service web")?;
+            }
+            sleep(Duration::from_millis(50));
+            let before = sent_up(rig)?;
+            sleep(Duration::from_millis(500));
+            let passed = sent_up(rig)? - before;
+            // Neighbour discovery.
+            ensure!(passed < 5, "{passed} packets have left all the same");
+            host(free)?;
+            if !daemon::offload_is_off() {
+                logged(rig, "offload: for service web again")?;
+            }
+            Ok(())
+        })?;
+        Ok(Expect::clean().disturbed("the host lets nothing through for a while"))
+    })
+}
+
+fn ipsec_policy_is_heeded_at_once() -> Result<()> {
+    heeded(
+        &["ip xfrm policy add src 0.0.0.0/0 dst 10.9.0.0/16 dir out action block"],
+        &["ip xfrm policy delete src 0.0.0.0/0 dst 10.9.0.0/16 dir out"],
+    )
+}
+
+/// Netfilter marks what comes out of FlexCP's device, and a rule has nothing with that mark pass.
+fn routing_by_mark_is_heeded_at_once() -> Result<()> {
+    heeded(
+        &[
+            "nft add table ip marks",
+            "nft add chain ip marks pre { type filter hook prerouting priority mangle ; }",
+            "nft add rule ip marks pre iifname flexcp0 ip daddr 10.9.0.0/16 meta mark set 7",
+            "ip rule add fwmark 7 priority 90 blackhole",
+        ],
+        &["ip rule delete priority 90", "nft delete table ip marks"],
+    )
 }
