@@ -14,6 +14,7 @@ use std::io;
 use flexcp_translator::Prefix;
 use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkMessage};
 use netlink_sys::{Socket, SocketAddr};
+use rustix::net::sockopt::{set_socket_send_buffer_size, set_socket_send_buffer_size_force};
 
 pub use self::changes::Changes;
 pub use self::conntrack::Conntrack;
@@ -63,6 +64,10 @@ impl Kernel {
         }
         let last = self.sequence;
         self.append(Message::batch(libc::NFNL_MSG_BATCH_END), 0, &mut bytes);
+        // A batch is one datagram. If the buffer stays too small, sending it says so.
+        if set_socket_send_buffer_size_force(&self.socket, bytes.len()).is_err() {
+            let _ = set_socket_send_buffer_size(&self.socket, bytes.len());
+        }
         self.send(&bytes)?;
         receive::<Message>(&self.socket, &(first..=last), &mut |_| {}).map(drop)
     }
