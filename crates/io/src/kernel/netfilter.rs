@@ -121,7 +121,17 @@ impl Kernel {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NetfilterError {
-    /// The kernel does not do what it was asked for.
+    /// The table with the zones cannot be made or changed.
+    #[error(
+        "cannot give the clients' leg a conntrack zone of its own: {}{}",
+        in_words(source),
+        advice_about_zones(source)
+    )]
+    Zones {
+        /// What the kernel says.
+        source: NetlinkError,
+    },
+    /// The kernel does not tell what it was asked for.
     #[error("cannot {action}: {}{}", in_words(source), advice(source))]
     Refused {
         /// What failed.
@@ -153,15 +163,28 @@ fn in_words(error: &NetlinkError) -> String {
     }
 }
 
-/// What to do about it.
-fn advice(error: &NetlinkError) -> &'static str {
-    let number = match error {
+fn number(error: &NetlinkError) -> Option<i32> {
+    match error {
         NetlinkError::Refused { source, .. } | NetlinkError::Socket { source } => {
             source.raw_os_error()
         }
         NetlinkError::Answer { .. } => None,
-    };
-    match number {
+    }
+}
+
+/// What to do about it.
+fn advice(error: &NetlinkError) -> &'static str {
+    match number(error) {
+        Some(libc::EPERM) => ": run as root or with the capability CAP_NET_ADMIN",
+        Some(libc::EPROTONOSUPPORT | libc::EOPNOTSUPP | libc::EINVAL) => {
+            ": it takes the kernel's modules nf_tables and nf_conntrack_netlink, for IPsec xfrm_user (modprobe)"
+        }
+        _ => "",
+    }
+}
+
+fn advice_about_zones(error: &NetlinkError) -> &'static str {
+    match number(error) {
         Some(libc::EPERM) => {
             ": run as root or with the capability CAP_NET_ADMIN, and see that no other process holds the table inet flexcp \
              (nft list tables)"
@@ -169,11 +192,10 @@ fn advice(error: &NetlinkError) -> &'static str {
         Some(libc::EEXIST) => {
             ": somebody has made a table inet flexcp: delete it (nft delete table inet flexcp)"
         }
-        Some(libc::EPROTONOSUPPORT | libc::EOPNOTSUPP | libc::ENOENT | libc::EAFNOSUPPORT) => {
-            ": it takes the kernel's modules nf_tables, nft_ct and nf_conntrack (modprobe), with zones \
-             (CONFIG_NF_CONNTRACK_ZONES), and Linux 5.12"
+        Some(libc::EPROTONOSUPPORT | libc::EOPNOTSUPP | libc::ENOENT | libc::EINVAL) => {
+            ": it takes Linux 5.12 with the modules nf_tables, nft_ct and nf_conntrack (modprobe), and conntrack zones \
+             (CONFIG_NF_CONNTRACK_ZONES)"
         }
-        Some(libc::EINVAL) => ": it takes Linux 5.12",
         _ => "",
     }
 }

@@ -69,7 +69,7 @@ fn zones_replaced() {
 fn zones_beside_foreign_table() {
     nft("add table inet flexcp");
     let error = Zones::install(7, DEVICE, &legs()).unwrap_err();
-    assert!(matches!(error, NetfilterError::Refused { .. }));
+    assert!(matches!(error, NetfilterError::Zones { .. }));
     let words = error.to_string();
     assert!(
         words.contains("File exists") && words.contains("nft delete table inet flexcp"),
