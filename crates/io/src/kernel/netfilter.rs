@@ -14,6 +14,7 @@ use std::io;
 use flexcp_translator::Prefix;
 use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkMessage};
 use netlink_sys::{Socket, SocketAddr};
+use rustix::net::sockopt::{set_socket_send_buffer_size, set_socket_send_buffer_size_force};
 
 pub use self::changes::Changes;
 pub use self::conntrack::Conntrack;
@@ -63,6 +64,10 @@ impl Kernel {
         }
         let last = self.sequence;
         self.append(Message::batch(libc::NFNL_MSG_BATCH_END), 0, &mut bytes);
+        // A batch is one datagram. If the buffer stays too small, sending it says so.
+        if set_socket_send_buffer_size_force(&self.socket, bytes.len()).is_err() {
+            let _ = set_socket_send_buffer_size(&self.socket, bytes.len());
+        }
         self.send(&bytes)?;
         receive::<Message>(&self.socket, &(first..=last), &mut |_| {}).map(drop)
     }
@@ -116,7 +121,17 @@ impl Kernel {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NetfilterError {
-    /// The kernel does not do what it was asked for.
+    /// The table with the zones cannot be made or changed.
+    #[error(
+        "cannot give the clients' leg a conntrack zone of its own: {}{}",
+        in_words(source),
+        advice_about_zones(source)
+    )]
+    Zones {
+        /// What the kernel says.
+        source: NetlinkError,
+    },
+    /// The kernel does not tell what it was asked for.
     #[error("cannot {action}: {}{}", in_words(source), advice(source))]
     Refused {
         /// What failed.
@@ -148,15 +163,28 @@ fn in_words(error: &NetlinkError) -> String {
     }
 }
 
-/// What to do about it.
-fn advice(error: &NetlinkError) -> &'static str {
-    let number = match error {
+fn number(error: &NetlinkError) -> Option<i32> {
+    match error {
         NetlinkError::Refused { source, .. } | NetlinkError::Socket { source } => {
             source.raw_os_error()
         }
         NetlinkError::Answer { .. } => None,
-    };
-    match number {
+    }
+}
+
+/// What to do about it.
+fn advice(error: &NetlinkError) -> &'static str {
+    match number(error) {
+        Some(libc::EPERM) => ": run as root or with the capability CAP_NET_ADMIN",
+        Some(libc::EPROTONOSUPPORT | libc::EOPNOTSUPP | libc::EINVAL) => {
+            ": it takes the kernel's modules nf_tables and nf_conntrack_netlink, for IPsec xfrm_user (modprobe)"
+        }
+        _ => "",
+    }
+}
+
+fn advice_about_zones(error: &NetlinkError) -> &'static str {
+    match number(error) {
         Some(libc::EPERM) => {
             ": run as root or with the capability CAP_NET_ADMIN, and see that no other process holds the table inet flexcp \
              (nft list tables)"
@@ -164,11 +192,10 @@ fn advice(error: &NetlinkError) -> &'static str {
         Some(libc::EEXIST) => {
             ": somebody has made a table inet flexcp: delete it (nft delete table inet flexcp)"
         }
-        Some(libc::EPROTONOSUPPORT | libc::EOPNOTSUPP | libc::ENOENT | libc::EAFNOSUPPORT) => {
-            ": it takes the kernel's modules nf_tables, nft_ct and nf_conntrack (modprobe), with zones \
-             (CONFIG_NF_CONNTRACK_ZONES), and Linux 5.12"
+        Some(libc::EPROTONOSUPPORT | libc::EOPNOTSUPP | libc::ENOENT | libc::EINVAL) => {
+            ": it takes Linux 5.12 with the modules nf_tables, nft_ct and nf_conntrack (modprobe), and conntrack zones \
+             (CONFIG_NF_CONNTRACK_ZONES)"
         }
-        Some(libc::EINVAL) => ": it takes Linux 5.12",
         _ => "",
     }
 }

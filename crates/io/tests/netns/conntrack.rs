@@ -2,13 +2,15 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use flexcp_io::{ClientLeg, Conntrack, Family, Zones};
+use flexcp_io::{ClientLeg, Conntrack, Family, KernelTables, Tun, Zones};
 use flexcp_translator::{Ends, Prefix};
 
-use crate::host::{Host, Neighbours, set_sysctl};
+use crate::host::{DEVICE, Host, Neighbours, journal, plan, set_sysctl};
 use crate::netfilter::nft;
+use crate::relay::Relay;
 
 pub(crate) const TESTS: &[(&str, fn())] = &[
     ("conntrack_of_a_plain_connection", plain),
@@ -17,6 +19,10 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ("conntrack_of_a_connection_translated_at_both_ends", both),
     ("conntrack_of_a_connection_with_a_helper", helper),
     ("conntrack_of_a_connection_in_a_zone", zone),
+    (
+        "conntrack_zones_have_nat_applied_on_the_path",
+        nat_on_the_path,
+    ),
     ("conntrack_of_marked_packets_in_no_zone", marked),
     ("conntrack_of_what_it_does_not_know", unknown),
     ("conntrack_answers_in_few_microseconds", time),
@@ -181,6 +187,28 @@ fn zone() {
     assert!(!routed.touches(client, 7));
 }
 
+/// Packets of one connection pass this host twice, by the TUN device; NAT is for the second pass.
+fn nat_on_the_path() {
+    for (with_zones, seen_by_server) in [(false, "10.1.0.2"), (true, "10.9.0.1")] {
+        Host::new().run(move || {
+            nft(MASQUERADE);
+            let _zones = with_zones.then(|| Zones::install(7, DEVICE, &[leg(0)]).unwrap());
+            let tun = Tun::open(DEVICE).unwrap();
+            let _tables = KernelTables::install(&plan(journal()), &mut |_| {}).unwrap();
+            let relay = Relay::start(tun, None);
+            let mut routed = Routed::new("10.9.0.2:80", "10.9.0.2:80");
+            assert!(relay.seen.packets.load(Relaxed) > 0);
+            assert_eq!(routed.server.from.ip().to_string(), seen_by_server);
+            if with_zones {
+                let client = routed.client;
+                assert!(!routed.touches(client, 7), "the clients' leg");
+                assert!(routed.touches(client, 0), "the server's leg");
+            }
+            drop(relay.stop());
+        });
+    }
+}
+
 fn marked() {
     let _zones = Zones::install(7, "none0", &[leg(4)]).unwrap();
     let mut routed = Routed::with_mark("10.9.0.2:80", "10.9.0.2:80", 5);
@@ -226,6 +254,8 @@ fn time() {
     }
 }
 
+const MASQUERADE: &str =
+    "table ip nat { chain p { type nat hook postrouting priority 100; oifname srv masquerade; }; }";
 /// Has connections tracked and nothing else.
 const TRACKING: &str =
     "table inet t { chain c { type filter hook forward priority 0; ct state established; }; }";

@@ -19,6 +19,7 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ),
     ("netfilter_zones_of_two", zones_of_two),
     ("netfilter_zones_that_cannot_be", zones_that_cannot_be),
+    ("netfilter_zones_of_many_legs", zones_of_many_legs),
 ];
 
 fn zones_as_listed() {
@@ -75,7 +76,7 @@ fn zones_replaced() {
 fn zones_beside_foreign_table() {
     nft("add table inet flexcp");
     let error = Zones::install(7, DEVICE, &legs()).unwrap_err();
-    assert!(matches!(error, NetfilterError::Refused { .. }));
+    assert!(matches!(error, NetfilterError::Zones { .. }));
     let words = error.to_string();
     assert!(
         words.contains("File exists") && words.contains("nft delete table inet flexcp"),
@@ -112,6 +113,21 @@ fn zones_that_cannot_be() {
         "{error}"
     );
     assert_eq!(nft("list ruleset"), "");
+}
+
+fn zones_of_many_legs() {
+    const LEGS: u16 = 3000;
+    let legs = |first: u16| -> Vec<ClientLeg> {
+        let leg = |port| ClientLeg {
+            ports: Some(port..=port),
+            ..legs().remove(2)
+        };
+        (first..first + LEGS).map(leg).collect()
+    };
+    let mut zones = Zones::install(7, DEVICE, &legs(1)).unwrap();
+    zones.replace(8, DEVICE, &legs(9000)).unwrap();
+    let rules = listed().matches("ct zone set 8").count();
+    assert_eq!(rules, 2 * usize::from(LEGS));
 }
 
 fn of_wrong_family() -> ClientLeg {

@@ -175,14 +175,8 @@ fn words(value: &[u8]) -> &[u8] {
 
 /// The kernel is without it: nfnetlink itself, or nf_tables, for which it says EINVAL.
 fn is_absent(error: &NetlinkError) -> bool {
-    let number = match error {
-        NetlinkError::Refused { source, .. } | NetlinkError::Socket { source } => {
-            source.raw_os_error()
-        }
-        NetlinkError::Answer { .. } => None,
-    };
     matches!(
-        number,
+        super::number(error),
         Some(libc::EPROTONOSUPPORT | libc::EOPNOTSUPP | libc::EINVAL)
     )
 }

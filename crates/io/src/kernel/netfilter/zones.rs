@@ -48,8 +48,12 @@ impl Zones {
     /// When a leg cannot be, or the kernel refuses; then nothing has changed.
     pub fn install(zone: u16, device: &str, legs: &[ClientLeg]) -> Result<Self, NetfilterError> {
         let changes = table(zone, device, legs)?;
-        let mut kernel = Kernel::open(NETLINK_NETFILTER).map_err(REFUSED)?;
-        kernel.change(changes).map_err(REFUSED)?;
+        let install = || {
+            let mut kernel = Kernel::open(NETLINK_NETFILTER)?;
+            kernel.change(changes)?;
+            Ok(kernel)
+        };
+        let kernel = install().map_err(|source| NetfilterError::Zones { source })?;
         Ok(Self { kernel })
     }
 
@@ -65,7 +69,9 @@ impl Zones {
     ) -> Result<(), NetfilterError> {
         let mut changes = vec![(about_table(libc::NFT_MSG_DELTABLE), 0)];
         changes.extend(table(zone, device, legs)?);
-        self.kernel.change(changes).map_err(REFUSED)
+        self.kernel
+            .change(changes)
+            .map_err(|source| NetfilterError::Zones { source })
     }
 }
 
@@ -199,11 +205,6 @@ fn about_table(kind: c_int) -> Message {
     table.put_words(NFTA_TABLE_NAME, TABLE);
     table
 }
-
-const REFUSED: fn(super::NetlinkError) -> NetfilterError = |source| NetfilterError::Refused {
-    action: "give the clients' leg a conntrack zone of its own",
-    source,
-};
 
 /// The name of the table, which is of the family `inet`.
 pub(super) const TABLE: &str = "flexcp";
