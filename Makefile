@@ -4,7 +4,7 @@
 CARGO ?= cargo
 
 .PHONY: setup setup-programs build demo test lint unit unit-security simulate root privileged e2e e2e-repeat link-selftest \
-	faults attack lossy firewall endings watch compare kernels kernels-short fuzz bench bench-quick bench-dtree seeded-bugs drawn-bugs \
+	faults attack lossy firewall endings watch compare kernels kernels-short fuzz bench bench-quick bench-plain bench-crowd bench-unsteered bench-dtree seeded-bugs drawn-bugs \
 	mutants-sample \
 	bpf clean
 
@@ -127,6 +127,18 @@ bench: root build
 # The first item of it alone, in less than three minutes.
 bench-quick: root build
 	target/release/bench --quick $(BENCH_ARGS)
+
+# What FlexCP must not cost those beside its fast path, each against its aim: plain clients on the path, 256 busy
+# connections among 20,000 idle ones, and clients on links as the kernel makes them, with two congestion controls.
+bench-plain: root build
+	target/release/bench --strict --only plain/ --subject flexcp --subject tcp --results bench/results/plain $(BENCH_ARGS)
+bench-crowd: root build
+	target/release/bench --strict --only crowd --results bench/results/crowd $(BENCH_ARGS)
+bench-unsteered: root build
+	target/release/bench --strict --only unsteered/ --subject flexcp --subject tcp --congestion cubic \
+		--results bench/results/unsteered-cubic $(BENCH_ARGS)
+	target/release/bench --strict --only unsteered/ --subject flexcp --subject tcp --congestion bbr \
+		--results bench/results/unsteered-bbr $(BENCH_ARGS)
 
 # The D-tree's ring against a linear list and ordered maps: the table in docs/dtree.md.
 bench-dtree: setup

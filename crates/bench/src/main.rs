@@ -6,7 +6,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use clap::Parser;
 use flexcp_bench::{Helping, Plan, Report, Results, Subject, files, plots};
 
@@ -37,6 +37,9 @@ struct Cli {
     /// Connections that are open and idle when their memory is measured
     #[arg(long, default_value_t = 100_000)]
     idle: usize,
+    /// Exit with an error when a floor is missed
+    #[arg(long)]
+    strict: bool,
     /// List the cells and measure nothing
     #[arg(long)]
     list: bool,
@@ -90,5 +93,11 @@ fn run(cli: Cli) -> Result<()> {
     };
     let results = plan.run(|step| eprintln!("{step}"), keep)?;
     print!("{}", Report(&results));
+    let (missed, floors) = results.floors();
+    ensure!(!cli.strict || floors > 0, "no floor could be judged");
+    ensure!(
+        !cli.strict || missed == 0,
+        "{missed} of {floors} floors missed"
+    );
     Ok(())
 }

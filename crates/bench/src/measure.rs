@@ -176,6 +176,8 @@ pub(crate) fn all() -> Vec<Group> {
         two_workers(),
         affinity(),
         plain(),
+        crowd("crowd", "-crowd", false),
+        crowd("crowd-plain", "-crowd-plain", true),
     ]
 }
 
@@ -310,6 +312,14 @@ fn plain() -> Group {
     let mut group = variant("plain", "-plain", |cell| cell.ends_with("x1"));
     group.subjects.retain(|subject| *subject != Subject::Mptcp);
     group.setting.plain = true;
+    group
+}
+
+/// 256 connections alone, and among many that are idle.
+fn crowd(name: &'static str, suffix: &str, plain: bool) -> Group {
+    let mut group = variant(name, suffix, |cell| cell.ends_with("/256x1"));
+    group.subjects = vec![Subject::FlexCp, Subject::Crowded];
+    group.setting.plain = plain;
     group
 }
 

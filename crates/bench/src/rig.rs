@@ -9,6 +9,7 @@ use flexcp_lab::{Families, Family, FlexCp, Lab, Mib, daemon};
 use serde::Serialize;
 
 use crate::echo::Echo;
+use crate::hold::Helper;
 use crate::load::{Exchange, Load};
 use crate::programs::{self, Program, WEB};
 use crate::sink::{BACKLOG, Sink};
@@ -22,6 +23,10 @@ pub enum Subject {
     #[value(name = "flexcp")]
     #[serde(rename = "flexcp")]
     FlexCp,
+    /// The same, with 20,000 connections beside that are open and idle
+    #[value(name = "flexcp-crowded")]
+    #[serde(rename = "flexcp-crowded")]
+    Crowded,
     /// FlexCP, every packet through its translator
     #[value(name = "flexcp-translator")]
     #[serde(rename = "flexcp-translator")]
@@ -48,8 +53,9 @@ pub enum Subject {
 
 impl Subject {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::FlexCp,
+        Self::Crowded,
         Self::Translator,
         Self::KernelSteering,
         Self::Scatter,
@@ -74,6 +80,7 @@ impl Subject {
     pub const fn name(self) -> &'static str {
         match self {
             Self::FlexCp => "flexcp",
+            Self::Crowded => "flexcp-crowded",
             Self::Translator => "flexcp-translator",
             Self::KernelSteering => "flexcp-kernel-steering",
             Self::Scatter => "flexcp-scatter",
@@ -89,7 +96,7 @@ impl Subject {
     pub(crate) const fn is_flexcp(self) -> bool {
         matches!(
             self,
-            Self::FlexCp | Self::Translator | Self::KernelSteering | Self::Scatter
+            Self::FlexCp | Self::Crowded | Self::Translator | Self::KernelSteering | Self::Scatter
         )
     }
 
@@ -152,6 +159,8 @@ pub(crate) struct Rig {
     _sink: Sink,
     addresses: u8,
     plain: bool,
+    /// Connections beside.
+    crowd: Option<Helper>,
     pub(crate) lab: Lab,
 }
 
@@ -189,15 +198,34 @@ impl Rig {
         let web = programs::web(&lab, subject.server(), &setting.objects)?;
         let sink = Sink::start(lab.server(1), subject.server(), &SINKS)?;
         let proxy = Proxy::start(subject, &lab, setting)?;
-        Ok(Self {
+        let mut rig = Self {
             subject,
             proxy,
             _web: web,
             _sink: sink,
             addresses: setting.addresses,
             plain: setting.plain,
+            crowd: None,
             lab,
-        })
+        };
+        if subject == Subject::Crowded {
+            rig.crowd = Some(rig.gather()?);
+        }
+        Ok(rig)
+    }
+
+    /// Opens the connections beside: each is used once.
+    fn gather(&self) -> Result<Helper> {
+        self.subflows(1)?;
+        let from = self.lab.client_addr(1, Family::V4);
+        let ends = (from, self.port(SINKS[1]));
+        let mut crowd = Helper::connections(self.lab.client(), self.proto(), ends, CROWD)?;
+        let open = crowd.line()?;
+        ensure!(
+            open.split_whitespace().next() == Some(&CROWD.to_string()),
+            "of {CROWD} connections beside these are open: {open}"
+        );
+        Ok(crowd)
     }
 
     /// Whether new MPTCP connections of the client get a second subflow.
@@ -301,6 +329,7 @@ impl Rig {
 
 impl Drop for Rig {
     fn drop(&mut self) {
+        self.crowd = None;
         if let Some(Proxy::FlexCp(flexcp)) = self.proxy.take()
             && let Err(error) = flexcp.stop()
         {
@@ -318,9 +347,13 @@ impl Proxy {
             Subject::Tun => Self::Echo(Echo::start(lab)?),
             Subject::Nginx => Self::Other(programs::nginx_proxy(lab, &ports)?),
             Subject::Haproxy => Self::Other(programs::haproxy(lab, &ports)?),
-            Subject::FlexCp | Subject::Translator | Subject::KernelSteering | Subject::Scatter => {
+            Subject::FlexCp
+            | Subject::Crowded
+            | Subject::Translator
+            | Subject::KernelSteering
+            | Subject::Scatter => {
                 let services = daemon::transparent(lab, &[]);
-                let offload = subject == Subject::FlexCp;
+                let offload = matches!(subject, Subject::FlexCp | Subject::Crowded);
                 let device = format!("workers = {}{}", setting.workers, subject.device());
                 let flexcp = start_flexcp(lab, offload, &device, &services)?;
                 if !setting.gso {
@@ -391,6 +424,9 @@ fn further_address(number: u8) -> IpAddr {
 /// FlexCP's switch for the offload.
 const OFFLOAD_ON: &str = "[offload]\nenabled = true\n\n";
 const OFFLOAD_OFF: &str = "[offload]\nenabled = false\n\n";
+
+/// Connections that are open and idle beside.
+const CROWD: usize = 20_000;
 
 /// Ports of the sink. One is enough for uploads; a proxy needs several to have 100,000 connections
 /// to one server.

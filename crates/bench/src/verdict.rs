@@ -11,6 +11,8 @@ struct Floor {
     kind: Kind,
     /// Least ratio, or greatest share.
     bound: f64,
+    /// What the names of its cells end with; nothing: those of the main measurement.
+    cells: &'static str,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,16 +37,20 @@ pub(crate) struct Judgement {
     pub(crate) met: bool,
 }
 
-const FLOORS: [Floor; 8] = {
+const FLOORS: [Floor; 12] = {
     use Kind::{AddedCpu, Throughput};
-    use Subject::{FlexCp, Haproxy, Mptcp, Nginx, Tcp, Translator};
+    use Subject::{Crowded, FlexCp, Haproxy, Mptcp, Nginx, Tcp, Translator};
     const fn floor(subject: Subject, against: Subject, kind: Kind, bound: f64) -> Floor {
         Floor {
             subject,
             against,
             kind,
             bound,
+            cells: "",
         }
+    }
+    const fn at(cells: &'static str, floor: Floor) -> Floor {
+        Floor { cells, ..floor }
     }
     [
         floor(FlexCp, Haproxy, Throughput, 3.0),
@@ -55,6 +61,10 @@ const FLOORS: [Floor; 8] = {
         floor(FlexCp, Nginx, AddedCpu, 1.0 / 3.5),
         floor(Translator, Haproxy, Throughput, 2.0),
         floor(Translator, Nginx, Throughput, 1.2),
+        at("-plain", floor(FlexCp, Tcp, Throughput, 0.9)),
+        at("-unsteered", floor(FlexCp, Tcp, Throughput, 1.0)),
+        at("-crowd", floor(Crowded, FlexCp, Throughput, 0.9)),
+        at("-crowd-plain", floor(Crowded, FlexCp, Throughput, 0.9)),
     ]
 };
 
@@ -63,13 +73,11 @@ const FLOORS: [Floor; 8] = {
 pub(crate) fn judge(results: &Results) -> Vec<Judgement> {
     let mut judgements = vec![];
     for name in results.names() {
-        let Some(cell) = name
-            .strip_prefix("throughput/")
-            .filter(|cell| is_main(cell))
-        else {
+        let Some(cell) = name.strip_prefix("throughput/") else {
             continue;
         };
-        judgements.extend(FLOORS.iter().filter_map(|floor| floor.judge(results, cell)));
+        let floors = FLOORS.iter().filter(|floor| floor.cells == variant(cell));
+        judgements.extend(floors.filter_map(|floor| floor.judge(results, cell)));
     }
     judgements
 }
@@ -86,9 +94,19 @@ fn failed(results: &Results, cell: &str, subject: Subject) -> bool {
         && results.missing.iter().any(|missing| here(&missing))
 }
 
-/// The floors are about the usual case: offloads on, one worker.
-fn is_main(cell: &str) -> bool {
-    !cell.contains('-')
+impl Results {
+    /// Floors that were missed, and how many were judged.
+    #[must_use]
+    pub fn floors(&self) -> (usize, usize) {
+        let judged = judge(self);
+        let missed = judged.iter().filter(|judgement| !judgement.met);
+        (missed.count(), judged.len())
+    }
+}
+
+/// What tells a cell from that of the usual case (offloads on, one worker), if anything does.
+fn variant(cell: &str) -> &str {
+    cell.find('-').map_or("", |at| &cell[at..])
 }
 
 impl Floor {
@@ -194,6 +212,24 @@ mod tests {
         let judged = judge(&results);
         assert_eq!(judged.len(), 1, "{judged:?}");
         assert!(!judged[0].met && judged[0].ratio.is_none());
+    }
+
+    #[test]
+    fn some_other_cases_have_floors_of_their_own() {
+        let judged = judge(&results(&[
+            ("throughput/down/256x1-plain", Subject::FlexCp, 0.89),
+            ("throughput/down/256x1-plain", Subject::Tcp, 1.0),
+            ("throughput/up/256x1-crowd", Subject::Crowded, 0.9),
+            ("throughput/up/256x1-crowd", Subject::FlexCp, 1.0),
+        ]));
+        let rows: Vec<_> = judged
+            .iter()
+            .map(|judgement| (judgement.cell.as_str(), judgement.met))
+            .collect();
+        assert_eq!(
+            rows,
+            [("down/256x1-plain", false), ("up/256x1-crowd", true)]
+        );
     }
 
     #[test]
