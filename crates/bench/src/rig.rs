@@ -159,8 +159,8 @@ pub(crate) struct Rig {
     _sink: Sink,
     addresses: u8,
     plain: bool,
-    /// Connections beside.
-    crowd: Option<Helper>,
+    /// Connections beside, and their servers.
+    crowd: Vec<Helper>,
     pub(crate) lab: Lab,
 }
 
@@ -205,27 +205,38 @@ impl Rig {
             _sink: sink,
             addresses: setting.addresses,
             plain: setting.plain,
-            crowd: None,
+            crowd: vec![],
             lab,
         };
         if subject == Subject::Crowded {
-            rig.crowd = Some(rig.gather()?);
+            rig.crowd = rig.gather()?;
         }
         Ok(rig)
     }
 
-    /// Opens the connections beside: each is used once.
-    fn gather(&self) -> Result<Helper> {
+    /// Opens the connections beside: each is used once. Clients first in what is dropped.
+    fn gather(&self) -> Result<Vec<Helper>> {
         self.subflows(1)?;
-        let from = self.lab.client_addr(1, Family::V4);
-        let ends = (from, self.port(SINKS[1]));
-        let mut crowd = Helper::connections(self.lab.client(), self.proto(), ends, CROWD)?;
-        let open = crowd.line()?;
-        ensure!(
-            open.split_whitespace().next() == Some(&CROWD.to_string()),
-            "of {CROWD} connections beside these are open: {open}"
-        );
-        Ok(crowd)
+        let (mut clients, mut servers) = (vec![], vec![]);
+        for port in CROWD_PORTS {
+            servers.push(Helper::sink(
+                self.lab.server(1),
+                self.subject.server(),
+                port,
+            )?);
+            let ends = (self.lab.client_addr(1, Family::V4), self.port(port));
+            let client = self.lab.client();
+            clients.push(Helper::connections(client, self.proto(), ends, CROWD)?);
+        }
+        for client in &mut clients {
+            let open = client.line()?;
+            ensure!(
+                open.split_whitespace().next() == Some(&CROWD.to_string()),
+                "of {CROWD} connections beside these are open: {open}"
+            );
+        }
+        clients.append(&mut servers);
+        Ok(clients)
     }
 
     /// Whether new MPTCP connections of the client get a second subflow.
@@ -329,7 +340,7 @@ impl Rig {
 
 impl Drop for Rig {
     fn drop(&mut self) {
-        self.crowd = None;
+        self.crowd.clear();
         if let Some(Proxy::FlexCp(flexcp)) = self.proxy.take()
             && let Err(error) = flexcp.stop()
         {
@@ -425,8 +436,10 @@ fn further_address(number: u8) -> IpAddr {
 const OFFLOAD_ON: &str = "[offload]\nenabled = true\n\n";
 const OFFLOAD_OFF: &str = "[offload]\nenabled = false\n\n";
 
-/// Connections that are open and idle beside.
-const CROWD: usize = 20_000;
+/// Ports of the servers of what is open and idle beside, and the connections to each: a process has a limited number of
+/// files.
+const CROWD_PORTS: [u16; 4] = [5100, 5101, 5102, 5103];
+const CROWD: usize = 5_000;
 
 /// Ports of the sink. One is enough for uploads; a proxy needs several to have 100,000 connections
 /// to one server.
