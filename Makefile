@@ -4,7 +4,7 @@
 CARGO ?= cargo
 
 .PHONY: setup setup-programs build demo test lint unit unit-security simulate root privileged e2e e2e-repeat link-selftest \
-	faults attack lossy firewall endings watch compare kernels kernels-short fuzz bench bench-quick bench-plain bench-crowd bench-unsteered bench-dtree seeded-bugs drawn-bugs \
+	faults attack lossy firewall endings watch compare kernels kernels-short fuzz bench bench-quick bench-plain bench-crowd bench-unsteered bench-dtree counters seeded-bugs drawn-bugs \
 	mutants-sample \
 	bpf clean
 
@@ -139,6 +139,10 @@ bench-unsteered: root build
 		--results bench/results/unsteered-cubic $(BENCH_ARGS)
 	target/release/bench --strict --only unsteered/ --subject flexcp --subject tcp --congestion bbr \
 		--results bench/results/unsteered-bbr $(BENCH_ARGS)
+
+# What is counted and what it means, from the sources.
+counters: build
+	target/release/flexcp explain --markdown >docs/counters.md
 
 # The D-tree's ring against a linear list and ordered maps: the table in docs/dtree.md.
 bench-dtree: setup

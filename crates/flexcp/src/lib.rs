@@ -10,6 +10,7 @@
 pub mod beside;
 pub mod config;
 pub mod control;
+pub mod explain;
 mod leftover;
 pub mod offload;
 pub mod run;

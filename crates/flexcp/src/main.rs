@@ -11,7 +11,7 @@ use flexcp::config::live::{self, ThisHost};
 use flexcp::config::plan;
 use flexcp::control::{self, Action};
 use flexcp::offload::{self, Tried};
-use flexcp::{config, run, show};
+use flexcp::{config, explain, run, show};
 use flexcp_io::{JournalError, KernelError, KernelTables};
 use tracing::level_filters::LevelFilter;
 
@@ -51,6 +51,14 @@ enum Command {
         /// The configuration file that it ran with; without one, the defaults
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
+    },
+    /// Say what the numbers of `show stats` mean, and which to alarm on
+    Explain {
+        /// Only what has this in its name
+        word: Option<String>,
+        /// As a Markdown document
+        #[arg(long, conflicts_with = "word")]
+        markdown: bool,
     },
     /// Show what a running FlexCP does
     Show {
@@ -107,6 +115,7 @@ fn main() -> ExitCode {
         } => check(&config, live, verifier_log),
         Command::Clean { config } => clean(config.as_deref()),
         Command::Show { what } => show(&what),
+        Command::Explain { word, markdown } => explain(word.as_deref(), markdown),
     };
     result.unwrap_or_else(|error| {
         // Each error says what is behind it itself.
@@ -217,6 +226,19 @@ fn usable(path: &Path) -> Result<config::Config> {
         None => anyhow::bail!(
             "{path} has errors; see: flexcp check --config {path}",
             path = path.display()
+        ),
+    }
+}
+
+fn explain(word: Option<&str>, markdown: bool) -> Result<ExitCode> {
+    if markdown {
+        return print(&explain::markdown());
+    }
+    match explain::text(word) {
+        Some(text) => print(&text),
+        None => anyhow::bail!(
+            "nothing is counted under a name with `{}`; see: flexcp explain",
+            word.unwrap_or_default()
         ),
     }
 }

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use flexcp_io::{PacketBuffer, SendBatch, Tun, Waker};
 use flexcp_translator::{
-    Config, ConnectionView, Counters, Drops, Exceptions, FastPath, Frame, Gauges, Instant,
+    Config, ConnectionView, Counters, Drops, Exceptions, FastPath, Frame, Gauges, Instant, Meaning,
     Registry, SubflowRecord, Translator, Verdict,
 };
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -80,29 +80,47 @@ pub struct Snapshot {
     pub claimed_flows: u64,
 }
 
-/// What became of packets between the translator and the device.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct CarrierCounters {
+macro_rules! carrier_counters {
+    ($($(#[doc = $meaning:literal])* $field:ident),* $(,)?) => {
+        /// What became of packets between the translator and the device.
+        #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+        pub struct CarrierCounters {
+            $($(#[doc = $meaning])* pub $field: u64,)*
+        }
+
+        impl CarrierCounters {
+            /// The name of each, and the lines that say what it means.
+            pub const MEANINGS: &'static [Meaning] = &[$((stringify!($field), &[$($meaning),*])),*];
+
+            /// Name and value of each counter.
+            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($field), self.$field)),*].into_iter()
+            }
+        }
+    };
+}
+
+carrier_counters! {
     /// Packets that the device gave.
-    pub device_rx: u64,
+    device_rx,
     /// Packets that the device took.
-    pub device_tx: u64,
+    device_tx,
     /// Packets that came with a virtio-net header nobody agreed on.
-    pub malformed_rx: u64,
+    malformed_rx,
     /// Reads that brought an error instead of a packet.
-    pub receive_failed: u64,
+    receive_failed,
     /// Packets that the device did not take.
-    pub send_failed: u64,
+    send_failed,
     /// Packets that came to the wrong worker and went on to another.
-    pub handed_over: u64,
+    handed_over,
     /// Packets that came to another worker, which has handed them over.
-    pub taken_over: u64,
+    taken_over,
     /// Packets for another worker that were lost because the other one lags behind.
-    pub handover_lost: u64,
+    handover_lost,
     /// Flows whose packets others have to hand over, as the steering program's map had no room for them.
-    pub steering_full: u64,
+    steering_full,
     /// ACKs that were not sent, as a later packet sent together with them says the same.
-    pub acks_superseded: u64,
+    acks_superseded,
 }
 
 /// What can be asked of a worker.
@@ -506,23 +524,6 @@ impl WorkerHandle {
 }
 
 impl CarrierCounters {
-    /// Name and value of each counter.
-    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        [
-            ("device_rx", self.device_rx),
-            ("device_tx", self.device_tx),
-            ("malformed_rx", self.malformed_rx),
-            ("receive_failed", self.receive_failed),
-            ("send_failed", self.send_failed),
-            ("handed_over", self.handed_over),
-            ("taken_over", self.taken_over),
-            ("handover_lost", self.handover_lost),
-            ("steering_full", self.steering_full),
-            ("acks_superseded", self.acks_superseded),
-        ]
-        .into_iter()
-    }
-
     /// Counts what became of a packet just received; whether it is for the translator here.
     fn is_ours(&mut self, sorted: Sorted) -> bool {
         match sorted {

@@ -3,16 +3,16 @@
 //! A decision is made in one place, [`Counters::decide`], which counts it and its cause. What leaves as a RST is made
 //! in one place too (`rst.rs`), which takes no segment without a cause.
 
-use crate::counters::Counters;
+use crate::counters::{Counters, Meaning};
 
 macro_rules! decisions {
-    ($($(#[$doc:meta])* $decision:ident => $group:ident {
-        $($(#[$cause_doc:meta])* $cause:ident => $name:ident),* $(,)?
+    ($($(#[doc = $meaning:literal])* $decision:ident => $group:ident {
+        $($(#[doc = $cause_meaning:literal])* $cause:ident => $name:ident),* $(,)?
     })*) => {
         $(
-            $(#[$doc])*
+            $(#[doc = $meaning])*
             #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-            pub enum $decision { $($(#[$cause_doc])* $cause),* }
+            pub enum $decision { $($(#[doc = $cause_meaning])* $cause),* }
 
             impl $decision {
                 /// The causes' names, in declaration order.
@@ -28,13 +28,19 @@ macro_rules! decisions {
 
         /// Something that FlexCP has decided, and why.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-        pub enum Decision { $($(#[$doc])* $decision($decision)),* }
+        pub enum Decision { $($(#[doc = $meaning])* $decision($decision)),* }
 
         /// How often each decision was made, by its cause.
         #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
         pub struct Causes { $($group: [u64; $decision::NAMES.len()]),* }
 
         impl Causes {
+            /// The name of each decision with the lines that say what it means, and the same of its causes.
+            pub const MEANINGS: &'static [(Meaning, &'static [Meaning])] = &[$((
+                (stringify!($group), &[$($meaning),*]),
+                &[$((stringify!($name), &[$($cause_meaning),*])),*],
+            )),*];
+
             const fn count(&mut self, decision: Decision) {
                 match decision {
                     $(Decision::$decision(cause) => self.$group[cause as usize] += 1),*

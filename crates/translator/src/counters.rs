@@ -3,17 +3,23 @@
 
 use crate::cause::Causes;
 
+/// A counter's name, and the lines that say what it means.
+pub type Meaning = (&'static str, &'static [&'static str]);
+
 macro_rules! counters {
-    ($(#[$doc:meta])* $name:ident { $($(#[$fdoc:meta])* $field:ident),* $(,)? }) => {
+    ($(#[$doc:meta])* $name:ident { $($(#[doc = $meaning:literal])* $field:ident),* $(,)? }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
         pub struct $name {
-            $($(#[$fdoc])* pub $field: u64,)*
+            $($(#[doc = $meaning])* pub $field: u64,)*
             /// Decisions among them, by their causes.
             pub causes: Causes,
         }
 
         impl $name {
+            /// The name of each, and the lines that say what it means.
+            pub const MEANINGS: &'static [Meaning] = &[$((stringify!($field), &[$($meaning),*])),*];
+
             /// Name and value of each counter, in declaration order; not those of causes.
             pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($field), self.$field)),*].into_iter()
@@ -151,12 +157,15 @@ counters! {
 }
 
 macro_rules! drop_reasons {
-    ($($(#[$doc:meta])* $variant:ident => $name:ident),* $(,)?) => {
+    ($($(#[doc = $meaning:literal])* $variant:ident => $name:ident),* $(,)?) => {
         /// Why a packet was dropped. Each reason has a counter of the same name.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-        pub enum DropReason { $($(#[$doc])* $variant),* }
+        pub enum DropReason { $($(#[doc = $meaning])* $variant),* }
 
         impl DropReason {
+            /// The name of each, and the lines that say what it means.
+            pub const MEANINGS: &'static [Meaning] = &[$((stringify!($name), &[$($meaning),*])),*];
+
             /// Every reason.
             pub const ALL: &'static [Self] = &[$(Self::$variant),*];
 

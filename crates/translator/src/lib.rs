@@ -44,7 +44,7 @@ pub use cause::{
     SubflowSwitch,
 };
 pub use config::{Announce, Config, Limits, Mode, Prefix, Service, Timeouts};
-pub use counters::{Counters, DropReason, Drops, Gauges};
+pub use counters::{Counters, DropReason, Drops, Gauges, Meaning};
 pub use frame::{Frame, HEADROOM, Payload, Transmit, Verdict};
 pub use offload::{
     FastPath, Hole, LEASE_HOLES, LEASE_RUNS, LEASE_SUBFLOWS, LEASE_UPS, Lease, LeaseSubflow, Lent,
