@@ -4,7 +4,7 @@
 CARGO ?= cargo
 
 .PHONY: setup setup-programs build demo test lint unit unit-security simulate root privileged e2e e2e-repeat link-selftest \
-	faults attack lossy firewall endings watch compare kernels kernels-short fuzz bench bench-quick bench-plain bench-crowd bench-unsteered bench-dtree counters seeded-bugs drawn-bugs \
+	faults attack hostile-memory lossy firewall endings watch compare kernels kernels-short fuzz bench bench-quick bench-plain bench-crowd bench-unsteered bench-dtree counters seeded-bugs drawn-bugs \
 	mutants-sample \
 	bpf clean
 
@@ -79,6 +79,11 @@ faults: root build
 # ATTACK_ARGS="syn-flood map-bomb --seconds 10".
 attack: root build
 	target/release/lab attack $(ATTACK_ARGS)
+
+# 2,000 hostile connections that hold all the mappings they can get: FlexCP's memory against its budget, and honest transfers
+# beside them. A table, and lab/results/hostile-memory.json.
+hostile-memory: root build
+	target/release/lab hostile-memory $(HOSTILE_ARGS)
 
 # 64 connections of two subflows, 10 GB in all, over links that lose 0.1, 1 and 5 % of the segments; or
 # LOSSY_ARGS="--loss 1% --bytes 1000000000".

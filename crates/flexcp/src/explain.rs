@@ -15,7 +15,7 @@ struct Group {
 }
 
 /// What to alarm on when it moves, and what it says.
-const ALARMS: [(&str, &str); 12] = [
+const ALARMS: [(&str, &str); 13] = [
     (
         "unaccounted",
         "any of them: a defect of FlexCP's, please report it",
@@ -48,6 +48,10 @@ const ALARMS: [(&str, &str); 12] = [
     (
         "limit_reached",
         "the same where clients address FlexCP: they are refused",
+    ),
+    (
+        "memory_refused",
+        "connections want more than `[limits] memory` has left: it is too little for them, or it is taken by hostile ones",
     ),
     ("backend_skipped", "a back end refuses or does not answer"),
     (

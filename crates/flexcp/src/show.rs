@@ -41,6 +41,9 @@ pub fn connections(view: &Connections) -> String {
 #[must_use]
 pub fn stats(view: &Stats) -> String {
     let mut text = format!("connections  {}\n", view.connections);
+    let memory = view.gauges.get("memory_bytes").unwrap_or(0);
+    let (memory, budget) = (bytes(memory), bytes(view.memory_budget));
+    let _ = writeln!(text, "memory       {memory} of {budget}");
     section(&mut text, "counters", &view.counters.0);
     for (decision, causes) in &view.causes {
         let occurred = nonzero(causes);
@@ -300,7 +303,8 @@ mail-relay  transparent  plain        10.0.1.2:40312  10.9.0.2:80  10.9.0.2:80  
             carrier: numbers(&[("malformed_rx", 0), ("send_failed", 0)]),
             offload: numbers(&[]),
             unaccounted: numbers(&[("sent", 0)]),
-            gauges: numbers(&[("flows", 0)]),
+            gauges: numbers(&[("flows", 0), ("memory_bytes", 3204)]),
+            memory_budget: 512_000_000,
             offload_notes: vec![
                 "by clsact, on eth0, eth1".into(),
                 "without IPv6: verifier: R1 invalid mem access 'scalar' (at instruction 9)".into(),
@@ -311,6 +315,7 @@ mail-relay  transparent  plain        10.0.1.2:40312  10.9.0.2:80  10.9.0.2:80  
             stats(&view),
             "\
 connections  3
+memory       3.2kB of 512.0MB
 
 counters
   packets_in         1234
@@ -321,6 +326,9 @@ plain_syn by cause
 
 drops
   stale_ack  12
+
+held now
+  memory_bytes  3204
 
 offload: by clsact, on eth0, eth1
 offload: without IPv6: verifier: R1 invalid mem access 'scalar' (at instruction 9)
@@ -339,12 +347,13 @@ offload: without IPv6: verifier: R1 invalid mem access 'scalar' (at instruction 
             offload: numbers(&[]),
             unaccounted: numbers(&[("sent", 0)]),
             gauges: numbers(&[("flows", 0)]),
+            memory_budget: 1_000_000,
             offload_notes: vec![],
             connections: 0,
         };
         assert_eq!(
             stats(&view),
-            "connections  0\n\ncounters\n  packets_in  1\n\ncarrier\n  send_failed  2\n\nno drops\n"
+            "connections  0\nmemory       0B of 1.0MB\n\ncounters\n  packets_in  1\n\ncarrier\n  send_failed  2\n\nno drops\n"
         );
     }
 

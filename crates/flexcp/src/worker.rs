@@ -74,6 +74,8 @@ pub struct Snapshot {
     pub carrier: CarrierCounters,
     /// What the translator holds now.
     pub gauges: Gauges,
+    /// Bytes of memory that its connections may take.
+    pub memory_budget: u64,
     /// Packets that wait to be written.
     pub kept: u64,
     /// Flows that it has in the steering program's map now.
@@ -361,6 +363,7 @@ impl Path {
             counters: *self.translator.counters(),
             drops: *self.translator.drops(),
             gauges: self.translator.gauges(),
+            memory_budget: count(self.translator.memory_budget()),
             kept: count(self.batch.kept()),
             claimed_flows: handover.map_or(0, |handover| count(handover.claimed())),
             carrier: CarrierCounters {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use flexcp_invariants::{Checker, Observation, Options, Payload as Seen, Point};
 use flexcp_translator::{
     Announce, Config, Frame, HEADROOM, Instant, Limits, Mode, Payload, Prefix, Service, Share,
-    Timeouts, Translator, Verdict,
+    Timeouts, Translator, Verdict, internals,
 };
 use flexcp_wire::{
     ChecksumState, Gso, GsoKind, IpHeader, Offload, PacketLine, Sum, TcpFlags, TcpHeader,
@@ -197,6 +197,7 @@ impl Setup {
                 subflows: 3,
                 half_open_joins: 1,
                 mappings: 4,
+                memory: 8192,
             }
         } else {
             Limits {
@@ -379,6 +380,8 @@ impl World {
         let left = self.translator.connections(self.now).count();
         assert_eq!(left, 0, "connections left after every timeout");
         assert_eq!(self.translator.poll_timeout(), None, "timers left");
+        let held = self.translator.gauges().memory_bytes;
+        assert_eq!(held, 0, "memory of nobody");
     }
 
     fn drain(&mut self, frame: Option<&Frame<'_>>, out: &mut Vec<Output>) {
@@ -441,6 +444,9 @@ impl World {
 
     /// Tells the checker which connections FlexCP has let go of.
     fn forget_closed(&mut self) {
+        let gauges = self.translator.gauges();
+        let walked = internals::memory(&self.translator);
+        assert_eq!(gauges.memory_bytes, walked, "memory that nobody has noted");
         let closed = self.translator.counters().connections_closed;
         if closed != self.closed {
             self.closed = closed;

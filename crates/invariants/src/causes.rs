@@ -24,6 +24,8 @@ pub struct Bounds {
     /// Connections, handshakes or ports may be used up: a SYN may pass as plain TCP or be refused, a handshake be let
     /// go.
     pub crowded: bool,
+    /// The budget of memory may be used up: the same, a join may be refused, and a subflow be reset that holds mappings.
+    pub short_of_memory: bool,
     /// The proxy is about to end: it takes no connection any more, and may reset those that there are.
     pub ending: bool,
     /// A handshake that does not complete; a join has a quarter of it.
@@ -36,6 +38,13 @@ pub struct Bounds {
     pub add_addr: u64,
     /// A subflow that owes an answer, when its round-trip time is not known.
     pub silence: u64,
+}
+
+impl Bounds {
+    /// Whether there may be no room for a connection.
+    const fn turns_away(&self) -> bool {
+        self.crowded || self.short_of_memory
+    }
 }
 
 /// A subflow that was heard so long after the last sign of life of another outlives that: more than the round trips that
@@ -400,10 +409,11 @@ impl Connection {
         // that a hostile client connects to.
         let unserved = self.hostile && self.server.is_none();
         let opening = self.mode != Mode::Translated && index == 0;
-        let of_syn = opening && (foreign || bounds.crowded || unserved);
+        let of_syn = opening && (foreign || bounds.turns_away() || unserved);
         let offends = signs.offence
             || (signs.bare >= BARE && !self.is_identity())
             || subflow.up.len() > bounds.mappings
+            || (bounds.short_of_memory && subflow.up.len() + subflow.down.len() > 0)
             || signs.fillers >= FILLERS;
         let stuck = self.course.stuck.is_some_and(|since| now - since >= STUCK);
         let left = now.saturating_sub(self.course.heard) >= bounds.rejoin;
@@ -426,7 +436,7 @@ impl Connection {
             || bounds.ending
             || self.course.replaced
             || (relays && relayed)
-            || (opening && bounds.crowded)
+            || (opening && bounds.turns_away())
             || (!opening && left);
         report.expect(cause, Rule::Reset, || {
             "a RST to the server without cause".into()
@@ -435,7 +445,7 @@ impl Connection {
 
     /// I15: the SYN/ACK to a client that asks for MPTCP.
     pub(crate) fn judge_answer(&self, packet: &View<'_>, report: &mut Report<'_>) {
-        let turns_away = |bounds: Bounds| bounds.crowded || bounds.ending;
+        let turns_away = |bounds: Bounds| bounds.turns_away() || bounds.ending;
         let crowded = report.bounds.is_none_or(turns_away);
         let owed = self.course.asks && self.mode == Mode::Handshake && !crowded;
         let kept = packet.options.capable.is_some() || !owed || !self.is_judged(report);
@@ -473,7 +483,8 @@ impl Connection {
             || small
             || !self.server_sack
             || living >= bounds.subflows
-            || joining >= bounds.joins;
+            || joining >= bounds.joins
+            || bounds.short_of_memory;
         report.expect(cause, Rule::Join, || {
             format!("the join of subflow {index} is refused without cause")
         });

@@ -181,6 +181,8 @@ pub const MUST_STAY: &[&str] = &[
     "mp_fail_rx",
     "mp_fastclose_tx",
     "mp_rst_tx",
+    "memory_refused",
+    "memory_trimmed",
     "backend_skipped",
     "malformed_rx",
     "receive_failed",

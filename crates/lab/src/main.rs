@@ -11,7 +11,7 @@ use std::{fs, thread};
 use anyhow::{Context as _, Result, anyhow, ensure};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use flexcp_faults::Faults;
-use flexcp_lab::attack::{self, Attack};
+use flexcp_lab::attack::{self, Attack, HostileMemory};
 use flexcp_lab::carried;
 use flexcp_lab::compare::Compare;
 use flexcp_lab::demo::{Demo, clean_command};
@@ -64,6 +64,8 @@ enum Command {
     },
     /// Attack FlexCP beside honest traffic: floods, blind injection, a hostile client
     Attack(AttackArgs),
+    /// Hold all the mappings that FlexCP lets hostile clients hold: its memory, and honest transfers beside them
+    HostileMemory(HostileMemory),
     /// Run the fault matrix: small transfers through FlexCP over faulty links
     Faults(FaultsArgs),
     /// Measure FlexCP beside TCP and kernel-to-kernel MPTCP over the same links
@@ -383,6 +385,7 @@ fn run(command: Command) -> Result<()> {
         Command::Lossy(args) => lossy(&args),
         Command::Firewall(firewall) => firewall.run(),
         Command::Endings(endings) => require_root().and_then(|()| endings.run()),
+        Command::HostileMemory(hostile) => require_root().and_then(|()| hostile.run()),
         Command::Watch(watch) => watch.run(),
         Command::Repeat(repeat) => repeat.run(),
         Command::Wirecheck(args) => wirecheck(args),

@@ -400,6 +400,7 @@ fn judged(config: &Config) -> Options {
             joins: limits.half_open_joins,
             mappings: limits.mappings,
             crowded: false,
+            short_of_memory: false,
             ending: false,
             half_open: micros(timeouts.half_open),
             rejoin: micros(timeouts.rejoin),

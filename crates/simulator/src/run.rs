@@ -1,6 +1,6 @@
 //! One seed, from its plan to its verdict.
 
-use flexcp_translator::Instant;
+use flexcp_translator::{Gauges, Instant};
 
 use crate::liveness::{LOOK, Liveness};
 use crate::proxy::Kernel;
@@ -188,5 +188,9 @@ fn drain(world: &mut World, limit: u64, failures: &mut Vec<String>) {
     let counters = world.proxy.translator.counters();
     if left == 0 && counters.connections_opened != counters.connections_closed {
         failures.push(format!("I12: counters disagree: {counters:?}"));
+    }
+    let held = world.proxy.translator.gauges();
+    if left == 0 && held != Gauges::default() {
+        failures.push(format!("I12: still held: {held:?}"));
     }
 }

@@ -85,6 +85,8 @@ decisions! {
         SmallMss => small_mss,
         /// A table is full.
         Overload => overload,
+        /// The budget of memory is used up, but for what is kept for the connections that there are.
+        Memory => memory,
         /// FlexCP is about to end.
         Draining => draining,
         /// The client has asked for MPTCP before and repeats its SYN without.
@@ -99,6 +101,9 @@ decisions! {
         WrongHmac => wrong_hmac,
         /// To a subflow: the client has declared more mappings than FlexCP keeps.
         Mappings => mappings,
+        /// To a subflow: its mappings take memory beyond the connection's part of the budget, and its client has been
+        /// silent for long, or nothing could move any more.
+        Memory => memory,
         /// To a subflow: its DSS has a checksum, which nobody has agreed on.
         DssChecksum => dss_checksum,
         /// To a subflow: its ACKs come without a data ACK, so something on the path takes options away.
@@ -164,6 +169,8 @@ decisions! {
         Subflows => subflows,
         /// As many joins of the connection as may be are not complete.
         HalfOpenJoins => half_open_joins,
+        /// The budget has no memory for a further subflow of the connection.
+        Memory => memory,
         /// The segment is not an `MP_JOIN` SYN, or there is no slot.
         Malformed => malformed,
     }
@@ -186,12 +193,14 @@ decisions! {
 
     /// A handshake that is not complete is let go before its time.
     HalfOpenEvicted => half_open_evicted {
-        /// As many as may be are not complete, and it is stale.
+        /// As many as may be are not complete, or memory is short, and it is stale.
         Stale => stale,
         /// As many as may be are not complete, and a plain connection needs a place.
         Plain => plain,
         /// The table of connections is full.
         Connections => connections,
+        /// The budget of memory is used up.
+        Memory => memory,
         /// The ports towards the back ends are used up.
         Ports => ports,
     }

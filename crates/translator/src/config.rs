@@ -112,6 +112,8 @@ pub struct Limits {
     pub half_open_joins: usize,
     /// Runs of unacknowledged mappings on one subflow and direction.
     pub mappings: usize,
+    /// Bytes of memory that all connections together take, 2 KiB for each at least.
+    pub memory: usize,
 }
 
 impl Default for Limits {
@@ -122,6 +124,7 @@ impl Default for Limits {
             subflows: 8,
             half_open_joins: 4,
             mappings: 4096,
+            memory: 1 << 31,
         }
     }
 }

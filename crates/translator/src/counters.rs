@@ -120,6 +120,11 @@ counters! {
         connections_closed,
         /// Back ends that refused or did not answer, so that another was tried.
         backend_skipped,
+        /// Times that a connection was refused memory beyond its part of the budget, so that a packet, a copy or a join
+        /// was not taken.
+        memory_refused,
+        /// Connections of silent clients that gave back room for mappings because memory was short.
+        memory_trimmed,
         /// Times that an established connection was lent to the fast path.
         offload_lent,
         /// Times that one was taken back.
@@ -151,6 +156,11 @@ counters! {
         half_open,
         /// Entries of the timer queue that a connection waits for.
         timers,
+        /// Bytes that the connections have allocated.
+        memory_bytes,
+        /// Bytes beyond those that are kept for connections that have not taken all that is their own. Both together
+        /// stay within the budget.
+        memory_reserved_bytes,
         /// Slots of the fast path that connections hold, lent or not.
         offload_slots,
     }
@@ -211,6 +221,8 @@ drop_reasons! {
     NoSubflow => no_subflow,
     /// A table is full.
     LimitReached => limit_reached,
+    /// Its mapping takes memory beyond the connection's part of the budget.
+    Memory => memory,
     /// FlexCP is about to end and takes no connection any more.
     Draining => draining,
     /// The headers would not fit before the payload.

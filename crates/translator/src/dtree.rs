@@ -42,9 +42,14 @@ pub(crate) struct Mapping {
     pub(crate) declared: bool,
 }
 
-/// A mapping contradicts one that is known (RFC 8684 section 3.3.1: it must not change).
+/// Why a mapping of the peer's is not taken, or only in part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Contradiction;
+pub(crate) enum Refused {
+    /// It contradicts one that is known (RFC 8684 section 3.3.1: it must not change).
+    Contradiction,
+    /// There is no room, and none may be made.
+    Full,
+}
 
 /// The mappings of one subflow in one direction.
 #[derive(Clone, Default)]
@@ -123,6 +128,35 @@ impl Lane {
         }
     }
 
+    /// Bytes that it has allocated.
+    pub(crate) fn memory(&self) -> usize {
+        self.runs.capacity() * size_of::<Run>()
+    }
+
+    /// Bytes that it allocates at most when its room is used up: as much again, or the few that a ring starts with.
+    pub(crate) fn growth(&self) -> usize {
+        self.runs.capacity().max(3) * size_of::<Run>()
+    }
+
+    /// Gives back the room that no run needs now.
+    pub(crate) fn trim(&mut self) {
+        if self.runs.capacity() > self.runs.len() {
+            self.runs.shrink_to_fit();
+        }
+    }
+
+    /// Whether a mapping behind all others needs no more room than there is.
+    pub(crate) fn takes_in_place(&self, dsn: Dsn, ssn: Ssn, len: u32) -> bool {
+        let unit = len;
+        let next = Run {
+            dsn,
+            ssn,
+            len,
+            unit,
+        };
+        !self.is_full() || self.runs.back().is_some_and(|last| last.takes(&next))
+    }
+
     /// Adds a mapping behind all others: FlexCP's own, downstream.
     pub(crate) fn append(&mut self, dsn: Dsn, ssn: Ssn, len: u32) {
         self.push_back(Run {
@@ -176,11 +210,17 @@ impl Lane {
         }
     }
 
-    /// Adds a mapping that the peer declared: anywhere, and possibly known in part.
+    /// Adds a mapping that the peer declared: anywhere, and possibly known in part. `grows`: more room may be made.
     ///
     /// # Errors
-    /// When known bytes would get another DSN.
-    pub(crate) fn insert(&mut self, dsn: Dsn, ssn: Ssn, len: u32) -> Result<(), Contradiction> {
+    /// When known bytes would get another DSN, or there is no room.
+    pub(crate) fn insert(
+        &mut self,
+        dsn: Dsn,
+        ssn: Ssn,
+        len: u32,
+        grows: bool,
+    ) -> Result<(), Refused> {
         let end = ssn.add(len);
         // The usual case: the next mapping behind all others.
         if self
@@ -188,12 +228,17 @@ impl Lane {
             .back()
             .is_none_or(|last| !last.ssn_end().after(ssn))
         {
-            self.push_back(Run {
+            let run = Run {
                 dsn,
                 ssn,
                 len,
                 unit: 0,
-            });
+            };
+            let joins = self.runs.back().is_some_and(|last| last.takes(&run));
+            if !joins && !grows && self.is_full() {
+                return Err(Refused::Full);
+            }
+            self.push_back(run);
             return Ok(());
         }
         let mut at = ssn;
@@ -203,7 +248,7 @@ impl Lane {
             match self.runs.get(index).copied() {
                 Some(run) if !run.ssn.after(at) => {
                     if run.dsn.add(u64::from(at.since(run.ssn))) != dsn_at {
-                        return Err(Contradiction);
+                        return Err(Refused::Contradiction);
                     }
                     at = run.ssn_end().min(end);
                     index += 1;
@@ -216,7 +261,7 @@ impl Lane {
                         len: stop.since(at),
                         unit: 0,
                     };
-                    index = self.insert_at(index, piece);
+                    index = self.insert_at(index, piece, grows)?;
                     at = stop;
                 }
             }
@@ -401,7 +446,7 @@ impl Lane {
     }
 
     /// Inserts or merges; the index behind the piece.
-    fn insert_at(&mut self, index: usize, piece: Run) -> usize {
+    fn insert_at(&mut self, index: usize, piece: Run, grows: bool) -> Result<usize, Refused> {
         if index > 0 && self.runs[index - 1].takes(&piece) {
             self.inversions -= self.inverted_before(index);
             self.runs[index - 1].len += piece.len;
@@ -413,9 +458,9 @@ impl Lane {
                 self.runs.remove(index);
                 // The neighbour that was swallowed has been looked at as far as it overlaps: the
                 // caller stops at its start and finds it again by the merged run.
-                return index - 1;
+                return Ok(index - 1);
             }
-            return index;
+            return Ok(index);
         }
         if let Some(next) = self.runs.get(index).copied()
             && piece.takes(&next)
@@ -426,13 +471,20 @@ impl Lane {
                 ..piece
             };
             self.inversions += self.inverted_before(index);
-            return index;
+            return Ok(index);
+        }
+        if !grows && self.is_full() {
+            return Err(Refused::Full);
         }
         self.inversions -= self.inverted_before(index);
         self.reserve_first();
         self.runs.insert(index, piece);
         self.inversions += self.inverted_before(index) + self.inverted_before(index + 1);
-        index + 1
+        Ok(index + 1)
+    }
+
+    fn is_full(&self) -> bool {
+        self.runs.len() == self.runs.capacity()
     }
 
     /// 1 when the run at `index` breaks the order with the one before it.
@@ -587,18 +639,24 @@ mod tests {
     #[test]
     fn mapping_of_the_peer_fills_a_gap_and_joins_its_neighbours() {
         let mut lane = Lane::default();
-        lane.insert(Dsn(0), Ssn(0), 100).unwrap();
-        lane.insert(Dsn(200), Ssn(200), 100).unwrap();
-        lane.insert(Dsn(50), Ssn(50), 200).unwrap();
+        lane.insert(Dsn(0), Ssn(0), 100, true).unwrap();
+        lane.insert(Dsn(200), Ssn(200), 100, true).unwrap();
+        lane.insert(Dsn(50), Ssn(50), 200, true).unwrap();
         assert_eq!(lane.front(), Some((Ssn(0), Dsn(0), 300)));
     }
 
     #[test]
     fn mapping_that_gives_known_bytes_other_data_is_refused() {
         let mut lane = Lane::default();
-        lane.insert(Dsn(0), Ssn(0), 100).unwrap();
-        assert_eq!(lane.insert(Dsn(51), Ssn(50), 10), Err(Contradiction));
-        assert_eq!(lane.insert(Dsn(51), Ssn(50), 100), Err(Contradiction));
+        lane.insert(Dsn(0), Ssn(0), 100, true).unwrap();
+        assert_eq!(
+            lane.insert(Dsn(51), Ssn(50), 10, true),
+            Err(Refused::Contradiction)
+        );
+        assert_eq!(
+            lane.insert(Dsn(51), Ssn(50), 100, true),
+            Err(Refused::Contradiction)
+        );
     }
 
     /// The naive model: one entry a byte.
@@ -764,12 +822,12 @@ mod tests {
             for (ssn, len, stream) in pieces {
                 let dsn = |ssn: u32| u64::from(ssn) + (1 - stream) * 10_000;
                 let free = (ssn..ssn + len).all(|s| known.get(&s).is_none_or(|&d| d == dsn(s)));
-                let result = lane.insert(DSN.add(dsn(ssn)), SSN.add(ssn), len);
+                let result = lane.insert(DSN.add(dsn(ssn)), SSN.add(ssn), len, true);
                 if free {
                     prop_assert_eq!(result, Ok(()));
                     known.extend((ssn..ssn + len).map(|s| (s, dsn(s))));
                 } else {
-                    prop_assert_eq!(result, Err(Contradiction));
+                    prop_assert_eq!(result, Err(Refused::Contradiction));
                     // What came before the contradiction may have been taken.
                     for s in ssn..ssn + len {
                         if let Some((found, _)) = lane.by_ssn(SSN.add(s)) {

@@ -50,6 +50,15 @@ pub fn mappings_left_over(translator: &Translator) -> usize {
     over.map(|s| s.up.len() + s.down.len()).sum()
 }
 
+/// Bytes that the connections have allocated, counted anew one by one.
+#[must_use]
+pub fn memory(translator: &Translator) -> u64 {
+    let connections = translator.table.iter();
+    connections
+        .map(|connection| connection.memory() as u64)
+        .sum()
+}
+
 /// A mapping, or the rest of a reserved stretch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mapping {
@@ -102,7 +111,7 @@ impl Lane {
 
     /// Adds a mapping of the peer's; `false`: it contradicts a known one.
     pub fn insert(&mut self, dsn: Dsn, ssn: Ssn, len: u32) -> bool {
-        self.0.insert(dsn, ssn, len).is_ok()
+        self.0.insert(dsn, ssn, len, true).is_ok()
     }
 
     /// The latest mapping that holds this data.

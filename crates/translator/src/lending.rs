@@ -182,6 +182,11 @@ impl Lending {
         self.handled.wrapping_sub(self.ahead)
     }
 
+    /// The connection is lent.
+    pub(crate) const fn is_lent(&self) -> bool {
+        self.lent
+    }
+
     /// The connection has a slot with the fast path, and is not lent.
     pub(crate) const fn waits_with_slot(&self) -> bool {
         self.slot != NO_SLOT && !self.lent
@@ -281,6 +286,7 @@ impl Translator {
         let mut ctx = context!(self, now);
         // The fast path knows no holes.
         connection.watch_holes(&mut ctx, connection.heard, true);
+        self.charge(id);
         self.count_returned(&lease);
     }
 

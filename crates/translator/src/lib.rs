@@ -9,6 +9,7 @@ extern crate alloc;
 
 mod affinity;
 mod auth;
+mod budget;
 mod bypass;
 mod cause;
 mod config;

@@ -100,12 +100,14 @@ impl Translator {
         now: Instant,
         service: u16,
     ) -> Option<(Backend, bool)> {
-        if self.table.len() >= self.config.limits.connections {
-            self.evict(
-                now,
-                self.table.oldest_half_open(),
-                HalfOpenEvicted::Connections,
-            )?;
+        let full = self.table.len() >= self.config.limits.connections;
+        if full || self.budget.is_used_up() {
+            let cause = if full {
+                HalfOpenEvicted::Connections
+            } else {
+                HalfOpenEvicted::Memory
+            };
+            self.evict(now, self.table.oldest_half_open(), cause)?;
         }
         if let Some(free) = self.next_backend(service, None) {
             return Some((free, false));

@@ -18,7 +18,7 @@ impl Rst {
                 MpTcpRst::MPTCP_ERROR
             }
             Self::WrongHmac | Self::JoinRefused => MpTcpRst::PROHIBITED,
-            Self::Mappings => MpTcpRst::TOO_MUCH_DATA,
+            Self::Mappings | Self::Memory => MpTcpRst::TOO_MUCH_DATA,
             Self::Stripped | Self::NoMapping => MpTcpRst::MIDDLEBOX,
             Self::Stuck | Self::Hole => MpTcpRst::BAD_PERFORMANCE,
             Self::NoRoom | Self::Draining => MpTcpRst::RESOURCES,

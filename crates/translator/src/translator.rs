@@ -8,6 +8,7 @@ use core::time::Duration;
 use flexcp_wire::{ChecksumState, MpJoin, MpTcpRst, TcpFlags};
 
 use crate::auth::SecretStream;
+use crate::budget::Budget;
 use crate::cause::{Fallback, HalfOpenEvicted, JoinRefused, PlainSyn, Rst};
 use crate::connection::{
     Backend, Connection, Context, INITIAL, Phase, Request, Subflow, SubflowIndex, SubflowState,
@@ -53,6 +54,7 @@ pub struct Translator {
     pub(crate) outbox: VecDeque<Transmit>,
     pub(crate) gone: Vec<SubflowIndex>,
     pub(crate) counters: Counters,
+    pub(crate) budget: Budget,
     pub(crate) lender: Option<Lender>,
     pub(crate) drain: Drain,
     pub(crate) registry: Option<Box<dyn Registry>>,
@@ -67,6 +69,7 @@ macro_rules! context {
             now: $now,
             config: &$self.config,
             counters: &mut $self.counters,
+            budget: $self.budget,
             secrets: &mut $self.secrets,
             outbox: &mut $self.outbox,
             gone: &mut $self.gone,
@@ -85,6 +88,7 @@ impl Translator {
         Self {
             keys: Keys::new(secrets.branch(), config.share),
             services: Services::new(&config),
+            budget: Budget::new(config.limits.memory),
             config,
             table: Table::new(hash_keys),
             secrets,
@@ -172,8 +176,14 @@ impl Translator {
         let slots = self.lender.as_ref().map_or(0, Lender::held);
         Gauges {
             offload_slots: u64::from(slots),
-            ..self.table.gauges()
+            ..self.budget.gauges(self.table.gauges())
         }
+    }
+
+    /// Bytes of memory that its connections may take: what `memory_bytes` among the gauges stays below.
+    #[must_use]
+    pub const fn memory_budget(&self) -> usize {
+        self.config.limits.memory
     }
 
     /// The connections that there are, those that are lent as they were then: call
@@ -506,13 +516,16 @@ impl Translator {
             return Err(PlainSyn::Draining);
         }
         let limits = self.config.limits;
-        if self.table.half_open() >= limits.half_open && self.has_stale_handshake(now) {
+        let crowded = self.table.half_open() >= limits.half_open || self.budget.is_short();
+        if crowded && self.has_stale_handshake(now) {
             self.evict(now, self.table.oldest_half_open(), HalfOpenEvicted::Stale);
         }
         let full =
             self.table.len() >= limits.connections || self.table.half_open() >= limits.half_open;
         if full {
             Err(PlainSyn::Overload)
+        } else if self.budget.is_short() {
+            Err(PlainSyn::Memory)
         } else {
             Ok(())
         }
@@ -644,7 +657,7 @@ impl Translator {
                         self.settle(now, id);
                         return Verdict::Drop(DropReason::Unexpected);
                     }
-                    JoinRefused::Subflows | JoinRefused::HalfOpenJoins => {
+                    JoinRefused::Subflows | JoinRefused::HalfOpenJoins | JoinRefused::Memory => {
                         (MpTcpRst::RESOURCES, DropReason::LimitReached)
                     }
                     _ => (Rst::JoinRefused.reason(), DropReason::Unexpected),
@@ -699,11 +712,13 @@ impl Translator {
     /// deadline enters the queue.
     pub(crate) fn settle(&mut self, now: Instant, id: ConnectionId) {
         self.settle_at(now, now, id);
+        self.collect(now, id);
+        self.reclaim(now);
     }
 
     /// The same with `overdue` in place of a deadline that is not ahead. One that is stays as it is: nobody can tell from
     /// its time whether the connection has been lent.
-    fn settle_at(&mut self, now: Instant, overdue: Instant, id: ConnectionId) {
+    pub(crate) fn settle_at(&mut self, now: Instant, overdue: Instant, id: ConnectionId) {
         self.forget_gone(id);
         let Some(connection) = self.table.get_mut(id) else {
             return;
@@ -717,6 +732,7 @@ impl Translator {
         let deadline = if deadline > now { deadline } else { overdue };
         self.table.update_half_open(id);
         self.table.arm(id, deadline);
+        self.charge(id);
     }
 
     fn forget_gone(&mut self, id: ConnectionId) {
@@ -732,6 +748,7 @@ impl Translator {
         self.unregister(id);
         if self.table.get_mut(id).is_some() {
             self.counters.connections_closed += 1;
+            self.discharge(id);
             self.table.remove(id);
         }
     }

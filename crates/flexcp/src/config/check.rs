@@ -15,6 +15,8 @@ use super::value::{self, ShowAnnounce, ShowPorts, ShowPrefix};
 
 /// Threads that translate, at most.
 const MAX_WORKERS: i64 = 64;
+/// Bytes of memory for the connections of each worker, at least: some hundred connections.
+const LEAST_MEMORY: i64 = 1_000_000;
 /// Connections that the offload may have room for.
 const MAX_OFFLOADED: i64 = 1 << 20;
 
@@ -154,6 +156,16 @@ fn limits(config: &Config, out: &mut Diagnostics) {
                 "`subflows` can't be {}; a connection has 1 to 8",
                 limits.subflows.value
             ),
+        );
+    }
+    let least = LEAST_MEMORY * config.device.workers.value.clamp(1, MAX_WORKERS);
+    if let Some(memory) = &limits.memory
+        && memory.value < least
+    {
+        let megabytes = least / 1_000_000;
+        out.error(
+            memory.at,
+            format!("`memory` is too little for the workers; write at least \"{megabytes}MB\""),
         );
     }
     for (name, limit) in [

@@ -10,7 +10,7 @@ use flexcp_translator::{Announce, Limits, Prefix, Timeouts};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::read::{self, Interface, Ports, Reader};
+use super::read::{self, Interface, Memory, Ports, Reader};
 use super::span::{Diagnostics, Located};
 
 /// The whole file. Every section but `[[service]]` may be left out.
@@ -107,6 +107,8 @@ pub struct LimitsSection {
     pub half_open_joins: Located<i64>,
     /// `mappings`: runs of unacknowledged data on one subflow and direction. Default 4096.
     pub mappings: Located<i64>,
+    /// `memory`: bytes that all connections together take. Default: a quarter of the machine's memory.
+    pub memory: Option<Located<i64>>,
 }
 
 /// `[timeouts]`
@@ -280,9 +282,11 @@ fn limits(root: &Reader<'_, '_>, out: &mut Diagnostics) -> LimitsSection {
         "subflows",
         "half_open_joins",
         "mappings",
+        "memory",
     ];
     let section = section(root, "limits", &empty, &known, out);
     let default = Limits::default();
+    let memory = section.optional::<Memory>("memory", out);
     let mut limit = |key, default: usize| {
         section.or(
             key,
@@ -291,6 +295,7 @@ fn limits(root: &Reader<'_, '_>, out: &mut Diagnostics) -> LimitsSection {
         )
     };
     LimitsSection {
+        memory: memory.map(|memory| Located::new(memory.value.0, memory.at)),
         connections: limit("connections", default.connections),
         half_open: limit("half_open", default.half_open),
         subflows: limit("subflows", default.subflows),

@@ -51,6 +51,7 @@ pub fn translator(
             subflows: limit(limits.subflows.value),
             half_open_joins: limit(limits.half_open_joins.value),
             mappings: limit(limits.mappings.value),
+            memory: memory(config) / usize::from(workers),
         },
         timeouts: Timeouts {
             idle: timeouts.idle.value,
@@ -62,6 +63,26 @@ pub fn translator(
         },
         share: Share { worker, workers },
     }
+}
+
+/// Bytes of memory for the connections of all workers.
+#[must_use]
+pub fn memory(config: &Config) -> usize {
+    let told = config.limits.memory.as_ref();
+    // The check has seen to it that it is positive.
+    let told = told.map(|memory| usize::try_from(memory.value).unwrap_or(usize::MAX));
+    told.or_else(quarter_of_the_machine)
+        .unwrap_or(Limits::default().memory)
+}
+
+/// The unit's `MemoryMax` is twice that: what connections take is not all that FlexCP takes.
+fn quarter_of_the_machine() -> Option<usize> {
+    let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let total = meminfo
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kib: usize = total.split_whitespace().next()?.parse().ok()?;
+    kib.checked_mul(1024 / 4)
 }
 
 /// Flows that a worker may claim in the steering program's map: its joined subflows, as many as it can have, within

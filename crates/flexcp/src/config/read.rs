@@ -157,6 +157,9 @@ pub(super) trait FromValue: Sized {
 /// A port or a range of ports.
 pub(super) struct Ports(pub(super) RangeInclusive<u16>);
 
+/// Bytes.
+pub(super) struct Memory(pub(super) i64);
+
 /// The name of a network device.
 pub(super) struct Interface(pub(super) String);
 
@@ -233,6 +236,7 @@ macro_rules! from_text {
 from_text!(String, "a string in quotes", |text| Ok(text.into()));
 from_text!(Interface, "\"eth0\"", |text| value::interface(text)
     .map(Interface));
+from_text!(Memory, "\"512MB\"", |text| value::memory(text).map(Memory));
 from_text!(flexcp_translator::Prefix, "\"192.0.2.0/24\"", value::prefix);
 from_text!(
     flexcp_translator::Announce,

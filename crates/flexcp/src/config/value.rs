@@ -47,6 +47,18 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// "512MB", "4GB", "512MiB": bytes.
+pub(super) fn memory(text: &str) -> Result<i64, String> {
+    let wrong =
+        || format!("`{text}` is not an amount of memory; write it like \"512MB\" or \"4GB\"");
+    let digits = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
+    let (number, unit) = text.split_at(digits);
+    let number: i64 = number.parse().map_err(|_| wrong())?;
+    let unit = AMOUNTS.iter().find(|(name, _)| *name == unit);
+    let unit = unit.ok_or_else(wrong)?.1;
+    number.checked_mul(unit).ok_or_else(wrong)
+}
+
 /// "owner", "kernel" or "scatter".
 pub(super) fn steering(text: &str) -> Result<Steering, String> {
     match text {
@@ -284,6 +296,16 @@ impl fmt::Display for ShowPorts<'_> {
         }
     }
 }
+
+/// Amounts of memory and their bytes.
+const AMOUNTS: [(&str, i64); 6] = [
+    ("kB", 1000),
+    ("MB", 1_000_000),
+    ("GB", 1_000_000_000),
+    ("KiB", 1 << 10),
+    ("MiB", 1 << 20),
+    ("GiB", 1 << 30),
+];
 
 /// Units of durations and their microseconds.
 const UNITS: [(&str, u64); 6] = [

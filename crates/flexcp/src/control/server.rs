@@ -200,6 +200,7 @@ fn stats(asked: &Asked) -> Result<Stats, String> {
     let [mut counters, mut drops, mut carrier, mut offload] = [const { Numbers(Vec::new()) }; 4];
     let [mut unaccounted, mut gauges] = [const { Numbers(Vec::new()) }; 2];
     let mut causes = BTreeMap::new();
+    let mut memory_budget = 0;
     for worker in &asked.workers {
         let snapshot = worker.stats().map_err(|gone| gone.to_string())?;
         counters.add(snapshot.counters.iter());
@@ -208,6 +209,7 @@ fn stats(asked: &Asked) -> Result<Stats, String> {
         carrier.add(snapshot.carrier.iter());
         unaccounted.add(Unaccounted::of(&snapshot).iter());
         gauges.add(snapshot.gauges.iter());
+        memory_budget += snapshot.memory_budget;
         let beside = [
             ("kept", snapshot.kept),
             ("claimed_flows", snapshot.claimed_flows),
@@ -232,6 +234,7 @@ fn stats(asked: &Asked) -> Result<Stats, String> {
         offload,
         unaccounted,
         gauges,
+        memory_budget,
         // While all is taken back the watcher is gone.
         offload_notes: asked
             .watch

@@ -62,6 +62,7 @@ fn snapshot() -> Snapshot {
             flows: 3,
             ..Gauges::default()
         },
+        memory_budget: 5_000_000,
         kept: 0,
         claimed_flows: 1,
     }
@@ -220,6 +221,7 @@ fn stats_of_several_workers_are_summed() {
     assert_eq!(stats.unaccounted.get("translated"), Some(20));
     assert_eq!(stats.gauges.get("flows"), Some(6));
     assert_eq!(stats.gauges.get("claimed_flows"), Some(2));
+    assert_eq!(stats.memory_budget, 10_000_000);
     assert_eq!(stats.gauges.get("in_rings"), Some(0));
     assert_eq!(stats.connections, 2);
     let answer = ask(&served.path(), Action::Connections).unwrap();

@@ -37,6 +37,9 @@ pub struct Stats {
     /// `in_rings`, packets on their way to another worker; `claimed_flows` in the steering program's map; with the
     /// offload also `offload_flows`, entries of its table, and `offload_open`, connections that are its own.
     pub gauges: Numbers,
+    /// Bytes of memory that all connections together may take: `memory_bytes` and `memory_reserved_bytes` of the gauges.
+    #[serde(default)]
+    pub memory_budget: u64,
     /// How the offload runs, what of it the kernel refuses and why, a line each; empty when it is not wanted.
     #[serde(default)]
     pub offload_notes: Vec<String>,

@@ -17,6 +17,7 @@ const BOUNDS: Bounds = Bounds {
     joins: 2,
     mappings: 4,
     crowded: false,
+    short_of_memory: false,
     ending: false,
     half_open: 240_000_000,
     rejoin: 60_000_000,

@@ -67,8 +67,17 @@ impl Bomb {
         })
     }
 
-    /// The next one-byte mapping, or `None` when there is no room for more.
+    /// The next one-byte mapping, with its byte, or `None` when there is no room for more.
     pub(super) fn next(&mut self) -> Option<Vec<u8>> {
+        self.next_with(b"x")
+    }
+
+    /// The same without the byte: nobody but FlexCP has any work with it.
+    pub(super) fn next_bare(&mut self) -> Option<Vec<u8>> {
+        self.next_with(b"")
+    }
+
+    fn next_with(&mut self, payload: &[u8]) -> Option<Vec<u8>> {
         self.at = self.at.checked_sub(2).filter(|at| *at > 0)?;
         let dss = Dss {
             data_ack: None,
@@ -84,7 +93,7 @@ impl Bomb {
         let packet = Forged::new(self.from, self.to, TcpFlags::ACK)
             .numbers(seq, self.numbers.1)
             .option(&TcpOption::Mptcp(MptcpOption::Dss(dss)))
-            .payload(b"x");
+            .payload(payload);
         Some(packet.bytes())
     }
 

@@ -8,12 +8,14 @@
 mod aim;
 mod bomb;
 mod forge;
+mod hoard;
 mod kinds;
 mod report;
 mod run;
 mod tap;
 mod victim;
 
+pub use hoard::{Hoarded, HostileMemory, Pace};
 pub use kinds::{Attack, Blind, Flood, Kind, Leg};
 pub use report::{table, write};
 pub use run::{Criterion, Options, Outcome, Volume, run};

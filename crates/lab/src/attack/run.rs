@@ -482,7 +482,7 @@ fn subflows_of(flexcp: &FlexCp, token: u32) -> Result<Option<usize>> {
     }))
 }
 
-fn rss_kib(pid: u32) -> Result<u64> {
+pub(super) fn rss_kib(pid: u32) -> Result<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find(|line| line.starts_with("VmRSS:"));
     let number = line.and_then(|line| line.split_whitespace().nth(1));

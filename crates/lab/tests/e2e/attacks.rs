@@ -1,9 +1,10 @@
 //! A slice of `lab attack`: hostile peers beside honest traffic. What is asserted does not depend on time.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use flexcp_lab::attack::{Attack, Options, Outcome, run};
+use flexcp_lab::attack::{Attack, HostileMemory, Options, Outcome, Pace, run};
 
 crate::cases!("attack":
     syn_flood_leaves_honest_clients_alone,
@@ -12,6 +13,7 @@ crate::cases!("attack":
     blind_packets_from_the_client_change_nothing,
     blind_packets_from_the_server_change_nothing,
     mappings_of_single_bytes_are_capped,
+    hostile_clients_hold_no_more_than_the_budget,
 );
 
 /// Runs an attack for a moment. What it must not achieve at all is checked; memory and counts of short
@@ -92,6 +94,35 @@ fn blind_packets_from_the_server_change_nothing() -> Result<()> {
 fn mappings_of_single_bytes_are_capped() -> Result<()> {
     // Enough in a second for more than one client to reach the bound.
     attack_at("map-bomb", 10_000).map(drop)
+}
+
+/// A small `make hostile-memory`: what does not depend on how fast the machine is.
+fn hostile_clients_hold_no_more_than_the_budget() -> Result<()> {
+    let hostile = HostileMemory {
+        connections: 200,
+        mappings: 1000,
+        budget_mb: 2,
+        rate: 50_000,
+        honest_mb: 20,
+        results: PathBuf::new(),
+    };
+    let hoarded = hostile.hoard()?;
+    let text = format!("{hoarded:?}");
+    ensure!(hoarded.refused > 0, "nothing was refused: {text}");
+    ensure!(
+        hoarded.memory > hoarded.budget / 2,
+        "they hold little: {text}"
+    );
+    ensure!(
+        hoarded.counted <= hoarded.budget,
+        "the budget is overdrawn: {text}"
+    );
+    let all = |pace: &Pace| pace.mptcp == pace.connections;
+    ensure!(
+        all(&hoarded.honest[2]) && hoarded.turned_away == 0,
+        "honest clients had to do without MPTCP: {text}"
+    );
+    Ok(())
 }
 
 /// Handshakes that may be incomplete: few, so that a short flood reaches the bound.

@@ -63,6 +63,9 @@ impl Connection {
         if let Some(limit) = self.full(&ctx.config.limits) {
             return Err(limit);
         }
+        if self.free_slot().is_none() && !self.may_take(ctx, size_of::<Subflow>()) {
+            return Err(JoinRefused::Memory);
+        }
         let isn = Ssn(ctx.secrets.next_u32());
         let mut subflow = Subflow::new(ctx.now, segment, isn);
         subflow.backup = backup;

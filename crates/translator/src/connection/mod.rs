@@ -40,6 +40,7 @@ pub(crate) use self::plain::relay;
 use self::spare::Spare;
 pub(crate) use self::subflow::{Subflow, SubflowState};
 use crate::auth::{Key, SecretStream};
+use crate::budget::Budget;
 use crate::cause::Rst;
 use crate::config::Config;
 use crate::counters::Counters;
@@ -67,6 +68,8 @@ pub(crate) struct Context<'a> {
     pub(crate) now: Instant,
     pub(crate) config: &'a Config,
     pub(crate) counters: &'a mut Counters,
+    /// As it was before the packet.
+    pub(crate) budget: Budget,
     pub(crate) secrets: &'a mut SecretStream,
     pub(crate) outbox: &'a mut VecDeque<Transmit>,
     /// Subflows whose flows the connection has no use for any more.
@@ -214,6 +217,8 @@ pub(crate) struct Connection {
     pub(crate) half_open: HalfOpenLinks,
     /// When the timer queue will look at the connection; `None`: it is not in the queue.
     pub(crate) armed: Option<Instant>,
+    /// Bytes that it counts with in the budget.
+    pub(crate) charged: u32,
     /// What the fast path has to do with it.
     pub(crate) lending: Lending,
 }
@@ -297,6 +302,7 @@ impl Connection {
             challenges: Challenges::default(),
             half_open: HalfOpenLinks::default(),
             armed: None,
+            charged: 0,
             lending: Lending::default(),
         }
     }

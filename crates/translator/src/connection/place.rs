@@ -39,7 +39,12 @@ impl Connection {
         let active = self.usable_active(ctx)?;
         if !dsn.before(self.down_next) {
             // What went down before goes again all the same: its ACK makes room.
-            if self.subflow(active).down.len() > ctx.config.limits.mappings {
+            let down = &self.subflow(active).down;
+            if down.len() > ctx.config.limits.mappings {
+                return None;
+            }
+            let takes = down.takes_in_place(dsn, self.subflow(active).snd_next, len);
+            if !takes && !self.may_take(ctx, down.growth()) {
                 return None;
             }
             let active = self.active_with_room(ctx, active, len);

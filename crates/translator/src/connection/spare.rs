@@ -27,6 +27,13 @@ pub(crate) struct Spare {
     kept: Instant,
 }
 
+impl Spare {
+    /// Bytes that it has allocated.
+    pub(crate) const fn memory(&self) -> usize {
+        size_of::<Self>() + self.payload.len()
+    }
+}
+
 impl Connection {
     /// The most that goes down at `dsn` in one packet on a subflow that nothing is outstanding on, while another is
     /// silent; `None`: as much as there is.
@@ -66,7 +73,7 @@ impl Connection {
     }
 
     /// Keeps a copy of what goes down on trial.
-    pub(crate) fn keep_spare(&mut self, ctx: &Context<'_>, placed: &Placed, payload: &[u8]) {
+    pub(crate) fn keep_spare(&mut self, ctx: &mut Context<'_>, placed: &Placed, payload: &[u8]) {
         let &Placed {
             subflow,
             dsn,
@@ -86,7 +93,8 @@ impl Connection {
             .as_ref()
             .is_some_and(|spare| (spare.subflow, spare.ssn) == (subflow, ssn));
         let fits = payload.len() <= usize::from(mss);
-        if alone && fits && !known && self.follows_silence(ctx, subflow) {
+        let wanted = alone && fits && !known && self.follows_silence(ctx, subflow);
+        if wanted && self.may_take(ctx, size_of::<Spare>() + payload.len()) {
             self.spare = Some(Box::new(Spare {
                 subflow,
                 ssn,

@@ -9,6 +9,7 @@ use super::clock::ServerClock;
 use super::{Connection, Context, INITIAL, Phase, SubflowIndex};
 use crate::cause::{Fallback, Rst};
 use crate::counters::DropReason;
+use crate::dtree::Refused;
 use crate::frame::{Frame, Verdict};
 use crate::segment::{Outgoing, Segment};
 
@@ -209,7 +210,7 @@ impl Connection {
         ) = (first_data, &segment.options.capable)
         {
             let ssn = self.subflow(index).absolute_up(1);
-            return self.declare_up(index, dsn, ssn, u32::from(*data_len));
+            return self.declare_up(ctx, index, dsn, ssn, u32::from(*data_len));
         }
         let Some(Dss {
             mapping: Some(mapping),
@@ -262,12 +263,13 @@ impl Connection {
             return Ok(Declared::Nothing);
         }
         let ssn = self.subflow(index).absolute_up(ssn);
-        self.declare_up(index, dsn, ssn, data_len)
+        self.declare_up(ctx, index, dsn, ssn, data_len)
     }
 
     /// Remembers a mapping of the client's, except for what is acknowledged already.
     fn declare_up(
         &mut self,
+        ctx: &mut Context<'_>,
         index: SubflowIndex,
         dsn: Dsn,
         ssn: Ssn,
@@ -276,6 +278,7 @@ impl Connection {
         let declared = Declared::Mapping { dsn, ssn, len };
         // A client that repeats its data on the same subflow moves the two number spaces apart.
         self.identity &= self.up_seq(dsn).0 == ssn.0;
+        let held = self.charged as usize;
         let subflow = self.subflow_mut(index);
         if ssn.offset_from(subflow.rcv_ack).unsigned_abs() > FAR {
             return Err(DropReason::BadMapping);
@@ -287,10 +290,19 @@ impl Connection {
         };
         if old < len {
             let (dsn, ssn) = (dsn.add(u64::from(old)), ssn.add(old));
-            subflow
-                .up
-                .insert(dsn, ssn, len - old)
-                .map_err(|_| DropReason::BadMapping)?;
+            let grows = ctx.budget.allows(held, subflow.up.growth());
+            match subflow.up.insert(dsn, ssn, len - old, grows) {
+                Ok(()) => {}
+                Err(Refused::Contradiction) => return Err(DropReason::BadMapping),
+                Err(Refused::Full) => {
+                    ctx.counters.memory_refused += 1;
+                    // What is next on the subflow comes again and again: without it nothing there would move.
+                    if ssn == subflow.rcv_ack {
+                        self.reset_subflow(ctx, index, Rst::Memory);
+                    }
+                    return Err(DropReason::Memory);
+                }
+            }
         }
         Ok(declared)
     }

@@ -24,6 +24,7 @@ mod lease;
 mod lending;
 mod limits;
 mod malformed;
+mod memory;
 mod new_ack;
 mod orphans;
 mod overtaken;

@@ -246,4 +246,9 @@ proptest! {
     fn any_conversation_with_a_back_end_is_survived(events in prop::collection::vec(event(), 1..40)) {
         play(Setup::new().backends(2).limits(|limits| limits.mappings = 3).two_subflows(), &events);
     }
+
+    #[test]
+    fn any_conversation_with_little_memory_is_survived(events in prop::collection::vec(event(), 1..40)) {
+        play(Setup::new().limits(|limits| limits.memory = 4096).two_subflows(), &events);
+    }
 }

@@ -386,6 +386,18 @@ fn limits_and_timeouts() {
         "f:2:12: error: `mappings` can't be 0; write at least 1",
     );
     section(
+        "[limits]\nmemory = 512",
+        "f:2:10: error: `memory` can't be an integer; write \"512MB\"",
+    );
+    section(
+        "[limits]\nmemory = '512 MB'",
+        "f:2:10: error: `memory`: `512 MB` is not an amount of memory; write it like \"512MB\" or \"4GB\"",
+    );
+    section(
+        "[device]\nworkers = 2\n[limits]\nmemory = '1999kB'",
+        "f:4:10: error: `memory` is too little for the workers; write at least \"2MB\"",
+    );
+    section(
         "[limits]\nconnections = 5_000_000_000",
         "f:2:15: error: `connections` can't be 5000000000; write at most 4294967295",
     );
@@ -657,7 +669,15 @@ fn defaults() {
         Path::new("/run/flexcp/flexcp0.json")
     );
     let translator = plan::translator(&config, &[Vec::new()], 0);
-    assert_eq!(translator.limits, Limits::default());
+    let memory = plan::memory(&config);
+    let machine = std::fs::read_to_string("/proc/meminfo").unwrap();
+    let kib: usize = machine.split_whitespace().nth(1).unwrap().parse().unwrap();
+    assert_eq!(memory, kib * 1024 / 4, "a quarter of the machine's");
+    let limits = Limits {
+        memory,
+        ..Limits::default()
+    };
+    assert_eq!(translator.limits, limits);
     assert_eq!(translator.timeouts, Timeouts::default());
     assert_eq!(
         translator.services[0].mode,
@@ -681,7 +701,7 @@ fn every_key_is_read() {
     let config = good(
         "[device]\nname = 'fx1'\ntable = 99\n\
          [control]\nsocket = '/tmp/s'\nstate_dir = '/tmp'\n\
-         [limits]\nconnections = 1\nhalf_open = 2\nsubflows = 3\nhalf_open_joins = 4\nmappings = 5\n\
+         [limits]\nconnections = 1\nhalf_open = 2\nsubflows = 3\nhalf_open_joins = 4\nmappings = 5\nmemory = '64MB'\n\
          [timeouts]\nidle = '3h'\nhalf_open = '5m'\nrejoin = 1\nlinger = '2s'\nadd_addr = '3s'\nsilence = '4ms'\n\
          [[service]]\nname = 'web'\nmode = 'transparent'\ndestinations = ['10.9.0.0/16', '2001:db8::/32']\n\
          ports = [80, '8000-8999']\ninterfaces = ['eth0']\nannounce = ['192.0.2.1', '[2001:db8::1]:444']\n\
@@ -699,6 +719,7 @@ fn every_key_is_read() {
             subflows: 3,
             half_open_joins: 4,
             mappings: 5,
+            memory: 64_000_000,
         }
     );
     assert_eq!(
@@ -762,11 +783,12 @@ fn every_worker_needs_a_port_towards_the_back_ends() {
 #[test]
 fn limits_are_shared_out_among_the_workers() {
     let config = good(&format!(
-        "[device]\nworkers = 3\n[limits]\nconnections = 10\nhalf_open = 3\n{TRANSPARENT}"
+        "[device]\nworkers = 3\n[limits]\nconnections = 10\nhalf_open = 3\nmemory = '9MB'\n{TRANSPARENT}"
     ));
     for worker in 0..plan::workers(&config) {
         let told = plan::translator(&config, &[Vec::new()], worker);
         assert_eq!((told.share.worker, told.share.workers), (worker, 3));
         assert_eq!((told.limits.connections, told.limits.half_open), (4, 1));
+        assert_eq!(told.limits.memory, 3_000_000);
     }
 }

@@ -27,6 +27,7 @@ pub(super) fn bounds(config: &Config) -> Bounds {
         joins: limits.half_open_joins,
         mappings: limits.mappings,
         crowded: scarce || config.services.iter().any(|service| few(&service.mode)),
+        short_of_memory: limits.memory < many.memory,
         ending: false,
         half_open: micros(timeouts.half_open),
         rejoin: micros(timeouts.rejoin),

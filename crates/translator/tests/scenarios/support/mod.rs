@@ -664,12 +664,26 @@ impl Scenario {
 
     /// Tells the checker which connections FlexCP has let go of.
     fn forget_closed(&mut self) {
+        self.check_memory();
         let closed = self.translator.counters().connections_closed;
         if closed != self.closed {
             self.closed = closed;
             let views = self.translator.connections(self.now);
             let left: Vec<_> = views.map(|view| view.client).collect();
             self.checker.retain(|client| left.contains(&client));
+        }
+    }
+
+    /// What the budget says is what the connections have allocated, for each translator, and within it.
+    #[track_caller]
+    fn check_memory(&mut self) {
+        for translator in self.translators() {
+            let gauges = translator.gauges();
+            let walked = flexcp_translator::internals::memory(translator);
+            assert_eq!(gauges.memory_bytes, walked, "memory that nobody has noted");
+            let counted = gauges.memory_bytes + gauges.memory_reserved_bytes;
+            let budget = translator.memory_budget() as u64;
+            assert!(counted <= budget, "{counted} bytes of {budget}");
         }
     }
 
