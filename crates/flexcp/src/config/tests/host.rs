@@ -352,7 +352,7 @@ fn example_is_right_with_and_without_its_comments() {
     let defaults = good(TRANSPARENT);
     let plan = |config| plan::translator(config, &[Vec::new(), Vec::new()], 0);
     // The default depends on the machine.
-    let limits = flexcp_translator::Limits {
+    let limits = Limits {
         memory: 2_000_000_000,
         ..plan(&defaults).limits
     };
