@@ -84,6 +84,17 @@ impl Budget {
         self.taken = self.taken - counted(before) + counted(now);
     }
 
+    /// Notes what a connection has allocated: after any use of it.
+    pub(crate) fn charge(&mut self, connection: &mut Connection) {
+        let memory = connection.memory();
+        let before = connection.charged as usize;
+        if memory != before {
+            // A connection is far smaller than 4 GiB: 16 lanes of `limits.mappings` runs.
+            connection.charged = u32::try_from(memory).unwrap_or(u32::MAX);
+            self.note(before, connection.charged as usize);
+        }
+    }
+
     /// Adds what it shows.
     pub(crate) fn gauges(&self, others: Gauges) -> Gauges {
         let bytes = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
@@ -144,16 +155,10 @@ impl Connection {
 }
 
 impl Translator {
-    /// Notes what a connection has allocated: after any use of it.
+    /// Notes what a connection has allocated where it is used without being settled.
     pub(crate) fn charge(&mut self, id: ConnectionId) {
         if let Some(connection) = self.table.get_mut(id) {
-            let memory = connection.memory();
-            let before = connection.charged as usize;
-            if memory != before {
-                // A connection is far smaller than 4 GiB: 16 lanes of `limits.mappings` runs.
-                connection.charged = u32::try_from(memory).unwrap_or(u32::MAX);
-                self.budget.note(before, connection.charged as usize);
-            }
+            self.budget.charge(connection);
         }
     }
 
@@ -168,9 +173,6 @@ impl Translator {
     /// While memory is short: quiet connections among the next few places of the table give back what they do not need.
     /// So each comes to its turn, and one that was just heard has been passed by until then.
     pub(crate) fn reclaim(&mut self, now: Instant) {
-        if !self.budget.is_short() {
-            return;
-        }
         for _ in 0..STEPS {
             let hand = self.budget.hand;
             self.budget.hand = if hand + 1 < self.table.places() {

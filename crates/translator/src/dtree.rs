@@ -11,6 +11,7 @@
 //! that was first declared for it (RFC 8684 section 3.3.1).
 
 mod lent;
+mod room;
 
 use alloc::collections::VecDeque;
 
@@ -116,47 +117,6 @@ impl Run {
 }
 
 impl Lane {
-    /// Whether memory stands ready for mappings, and there are none.
-    pub(crate) fn has_room_to_spare(&self) -> bool {
-        self.runs.is_empty() && self.runs.capacity() > 0
-    }
-
-    /// Gives that memory back.
-    pub(crate) fn give_back(&mut self) {
-        if self.has_room_to_spare() {
-            self.runs = VecDeque::new();
-        }
-    }
-
-    /// Bytes that it has allocated.
-    pub(crate) fn memory(&self) -> usize {
-        self.runs.capacity() * size_of::<Run>()
-    }
-
-    /// Bytes that it allocates at most when its room is used up: as much again, or the few that a ring starts with.
-    pub(crate) fn growth(&self) -> usize {
-        self.runs.capacity().max(3) * size_of::<Run>()
-    }
-
-    /// Gives back the room that no run needs now.
-    pub(crate) fn trim(&mut self) {
-        if self.runs.capacity() > self.runs.len() {
-            self.runs.shrink_to_fit();
-        }
-    }
-
-    /// Whether a mapping behind all others needs no more room than there is.
-    pub(crate) fn takes_in_place(&self, dsn: Dsn, ssn: Ssn, len: u32) -> bool {
-        let unit = len;
-        let next = Run {
-            dsn,
-            ssn,
-            len,
-            unit,
-        };
-        !self.is_full() || self.runs.back().is_some_and(|last| last.takes(&next))
-    }
-
     /// Adds a mapping behind all others: FlexCP's own, downstream.
     pub(crate) fn append(&mut self, dsn: Dsn, ssn: Ssn, len: u32) {
         self.push_back(Run {
@@ -483,10 +443,6 @@ impl Lane {
         Ok(index + 1)
     }
 
-    fn is_full(&self) -> bool {
-        self.runs.len() == self.runs.capacity()
-    }
-
     /// 1 when the run at `index` breaks the order with the one before it.
     fn inverted_before(&self, index: usize) -> u32 {
         let Some(previous) = index.checked_sub(1).and_then(|i| self.runs.get(i)) else {
@@ -497,13 +453,6 @@ impl Lane {
                 .get(index)
                 .is_some_and(|run| run.dsn.before(previous.dsn_end())),
         )
-    }
-
-    /// Room for one run, where there is none: that is all that most connections ever need.
-    fn reserve_first(&mut self) {
-        if self.runs.capacity() == 0 {
-            self.runs.reserve_exact(1);
-        }
     }
 
     fn pop_front(&mut self) {

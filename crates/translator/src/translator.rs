@@ -69,7 +69,7 @@ macro_rules! context {
             now: $now,
             config: &$self.config,
             counters: &mut $self.counters,
-            budget: $self.budget,
+            budget: &$self.budget,
             secrets: &mut $self.secrets,
             outbox: &mut $self.outbox,
             gone: &mut $self.gone,
@@ -712,8 +712,10 @@ impl Translator {
     /// deadline enters the queue.
     pub(crate) fn settle(&mut self, now: Instant, id: ConnectionId) {
         self.settle_at(now, now, id);
-        self.collect(now, id);
-        self.reclaim(now);
+        if self.budget.is_short() {
+            self.collect(now, id);
+            self.reclaim(now);
+        }
     }
 
     /// The same with `overdue` in place of a deadline that is not ahead. One that is stays as it is: nobody can tell from
@@ -730,9 +732,9 @@ impl Translator {
         // A far deadline is looked at again before: most are put off, and those must not fill the queue.
         let deadline = deadline.min(now + FURTHEST_TIMER);
         let deadline = if deadline > now { deadline } else { overdue };
+        self.budget.charge(connection);
         self.table.update_half_open(id);
         self.table.arm(id, deadline);
-        self.charge(id);
     }
 
     fn forget_gone(&mut self, id: ConnectionId) {

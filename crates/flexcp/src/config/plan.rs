@@ -72,7 +72,7 @@ pub fn memory(config: &Config) -> usize {
     // The check has seen to it that it is positive.
     let told = told.map(|memory| usize::try_from(memory.value).unwrap_or(usize::MAX));
     told.or_else(quarter_of_the_machine)
-        .unwrap_or(Limits::default().memory)
+        .unwrap_or_else(|| Limits::default().memory)
 }
 
 /// The unit's `MemoryMax` is twice that: what connections take is not all that FlexCP takes.

@@ -157,7 +157,7 @@ impl HostileMemory {
         let stop = AtomicBool::new(false);
         let stopped = || stop.load(Ordering::Relaxed);
         hoarded.honest[2] = thread::scope(|scope| {
-            scope.spawn(|| declare(&muzzle, &mut bombs, u32::MAX, GOING_ON, &stopped));
+            scope.spawn(|| declare(&muzzle, &mut bombs, u32::MAX, GOING_ON, stopped));
             let held = self.honest(lab, flexcp, self.honest_mb);
             stop.store(true, Ordering::Relaxed);
             held

@@ -69,7 +69,7 @@ pub(crate) struct Context<'a> {
     pub(crate) config: &'a Config,
     pub(crate) counters: &'a mut Counters,
     /// As it was before the packet.
-    pub(crate) budget: Budget,
+    pub(crate) budget: &'a Budget,
     pub(crate) secrets: &'a mut SecretStream,
     pub(crate) outbox: &'a mut VecDeque<Transmit>,
     /// Subflows whose flows the connection has no use for any more.
