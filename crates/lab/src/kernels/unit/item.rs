@@ -418,8 +418,8 @@ const AGAIN: Duration = Duration::from_secs(45);
 /// Half of what systemd waits for (`WatchdogSec`); FlexCP reports twice in that.
 const REPORTED: Duration = Duration::from_secs(15);
 
-/// The drain, and some for the rest under emulation.
-const STOPPED: Duration = Duration::from_secs(8);
+/// The drain (5 s), and as much for the rest, of which systemd takes most under emulation (the unit's last step).
+const STOPPED: Duration = Duration::from_secs(10);
 
 /// Of clients.
 const PATIENCE: Duration = Duration::from_secs(60);
