@@ -2,7 +2,7 @@
 //!
 //! It wakes up when something in the kernel's tables changes, puts back what is FlexCP's own
 //! ([`Watch`]), brings the offload to devices that have come, and tells what it may not change
-//! ([`facts`]): in the log once when it begins and once when it is over, to the service manager, and to who asks. It
+//! (`facts`): in the log once when it begins and once when it is over, to the service manager, and to who asks. It
 //! never touches a packet. [`WatchHandle::end`] gives the kernel's tables back, to be taken back.
 
 mod facts;
