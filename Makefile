@@ -4,7 +4,7 @@
 CARGO ?= cargo
 
 .PHONY: setup setup-programs build demo test lint unit unit-security simulate root privileged e2e e2e-repeat link-selftest \
-	faults attack hostile-memory lossy firewall endings watch compare kernels kernels-short fuzz bench bench-quick bench-plain bench-crowd bench-unsteered bench-dtree counters seeded-bugs drawn-bugs \
+	faults attack hostile-memory lossy firewall endings watch compare kernels kernels-short unit-boot fuzz bench bench-quick bench-plain bench-crowd bench-unsteered bench-dtree counters seeded-bugs drawn-bugs \
 	mutants-sample \
 	bpf clean
 
@@ -116,6 +116,12 @@ kernels: root build
 # Of that the programs' rules and one transfer, on Debian's kernels.
 kernels-short: root build
 	target/release/lab kernels --short --results lab/results/short $(KERNELS_ARGS)
+
+# The unit under Debian 12's own systemd, on Debian's kernels under QEMU: started, killed, restarted and stopped around
+# transfers. A table, and lab/results/unit-boot.json; UNIT_BOOT_ARGS="--kernel 6.1" for one. Not a part of `make test`, as it
+# takes minutes.
+unit-boot: root build
+	target/release/lab unit-boot $(UNIT_BOOT_ARGS)
 
 # How exact the lab's emulated links are on this machine, and how fast.
 link-selftest: root build

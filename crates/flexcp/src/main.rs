@@ -128,7 +128,7 @@ fn check(path: &Path, live: bool, verifier_log: bool) -> Result<ExitCode> {
     let (config, mut found) = config::load(path)?;
     let mut tried = Tried::default();
     if let Some(config) = config.as_ref().filter(|_| live) {
-        let sources = live::check(config, &ThisHost, &mut found);
+        let sources = live::check(config, &ThisHost::default(), &mut found);
         if !found.has_errors() {
             tried = offload::try_loading(config, &sources);
         }

@@ -39,7 +39,11 @@ pub fn run(path: &Path) -> Result<(), RunError> {
         env!("CARGO_PKG_VERSION"),
         path.display()
     );
-    let (config, sources) = checked(path)?;
+    let Checked {
+        config,
+        sources,
+        kept,
+    } = checked(path)?;
     if !may_administer_network() {
         return Err(RunError::NotPermitted);
     }
@@ -54,7 +58,7 @@ pub fn run(path: &Path) -> Result<(), RunError> {
         path: state_dir.clone(),
         error,
     })?;
-    let tuns = open_queues(&config)?;
+    let tuns = open_queues(&config, kept)?;
     let device = tuns.first().map_or(0, Tun::index);
     let queues = queues(tuns, &config, &sources);
     let hash_keys = hash_keys().map_err(RunError::Random)?;
@@ -140,13 +144,12 @@ pub fn run(path: &Path) -> Result<(), RunError> {
 }
 
 /// A queue of the device for each worker. The service manager keeps them if the process dies, so that the device outlives
-/// it; those that it has kept are used again.
-fn open_queues(config: &Config) -> Result<Vec<Tun>, RunError> {
+/// it; those that it has kept, `tuns`, are used again.
+fn open_queues(config: &Config, mut tuns: Vec<Tun>) -> Result<Vec<Tun>, RunError> {
     let (name, count) = (
         &config.device.name.value,
         usize::from(plan::workers(config)),
     );
-    let mut tuns = flexcp_io::kept_queues(name)?;
     tuns.truncate(count);
     if tuns.is_empty() {
         tuns.push(Tun::open(name)?);
@@ -222,21 +225,38 @@ fn steer(
     (0..rules.workers).map(of).collect()
 }
 
-/// The configuration and the addresses towards each service's back ends, when nothing is wrong.
-/// Otherwise everything that is wrong has gone to standard error.
-fn checked(path: &Path) -> Result<(Config, Vec<Vec<IpAddr>>), RunError> {
+/// What a start needs to know.
+struct Checked {
+    config: Config,
+    /// The addresses towards each service's back ends.
+    sources: Vec<Vec<IpAddr>>,
+    /// The device's queues that the service manager has kept.
+    kept: Vec<Tun>,
+}
+
+/// What is there when nothing is wrong. Otherwise everything that is wrong has gone to standard error.
+fn checked(path: &Path) -> Result<Checked, RunError> {
     let (config, mut found) = config::load(path)?;
     let Some(config) = config else {
         return Err(invalid(&found));
     };
-    let sources = live::check(&config, &ThisHost, &mut found);
+    let device = &config.device.name.value;
+    let kept = flexcp_io::kept_queues(device)?;
+    let host = ThisHost {
+        kept: (!kept.is_empty()).then(|| device.clone()),
+    };
+    let sources = live::check(&config, &host, &mut found);
     if found.has_errors() {
         return Err(invalid(&found));
     }
     for warning in found.found() {
         warn!("{}", found.render(warning));
     }
-    Ok((config, sources))
+    Ok(Checked {
+        config,
+        sources,
+        kept,
+    })
 }
 
 fn invalid(found: &Diagnostics) -> RunError {

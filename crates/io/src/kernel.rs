@@ -292,7 +292,11 @@ impl KernelTables {
         // No directory is made just to find nothing in it.
         let there = journal.parent().is_none_or(Path::is_dir);
         let claimed = there.then(|| Journal::claim(journal, report)).transpose()?;
-        rules::refuse_other_instance(&mut netlink, "")?;
+        // That run is over, as nobody holds its journal; the service manager may have kept its device.
+        let left = claimed.as_ref().and_then(|(_, left)| left.as_ref());
+        let left = left.filter(|record| record.is_of_this_namespace());
+        let device = left.map_or("", |record| &record.device);
+        rules::refuse_other_instance(&mut netlink, device)?;
         match claimed {
             Some((mut journal, left)) => {
                 take_back_leftover(&mut netlink, &mut journal, left, report)?;

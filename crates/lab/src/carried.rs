@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::daemon::{self, FlexCp};
 use crate::topology::{Families, Family, Lab, require_root};
@@ -68,31 +69,48 @@ impl Transfer {
         let server = Server::start(lab.server(1), ServeOptions::tcp(PORT))?;
         let config = daemon::config(&lab, &daemon::transparent(&lab, &[]));
         let flexcp = FlexCp::start(&lab, &config)?;
-        let before = self.arrived(&lab)?;
-        let client = Client::mptcp(lab.server_socket(1, family, PORT));
+        let carried = self.through(&lab, PORT, || flexcp.show_stats());
+        let carried = carried.with_context(|| flexcp.log())?;
+        eprint!("{}", flexcp.log());
+        flexcp.stop()?;
+        drop(server);
+        Ok(carried)
+    }
+
+    /// Runs it in this lab, to its server at `port`, through the FlexCP whose counters `stats` gives.
+    ///
+    /// # Errors
+    ///
+    /// As [`Transfer::run`].
+    pub(crate) fn through(
+        self,
+        lab: &Lab,
+        port: u16,
+        stats: impl Fn() -> Result<Value>,
+    ) -> Result<Carried> {
+        let (before, arrived) = (given_back(&stats)?, self.arrived(lab)?);
+        let family = if self.v6 { Family::V6 } else { Family::V4 };
+        let client = Client::mptcp(lab.server_socket(1, family, port));
         let job = if self.up {
             Job::up(self.bytes)
         } else {
             Job::down(self.bytes)
         };
         let report = client.run_in(lab.client(), &job)?;
-        report
-            .ok()
-            .with_context(|| format!("{job:?}\n{}", flexcp.log()))?;
-        let data = self.arrived(&lab)? - before;
-        let counters = given_back(&flexcp)?;
-        eprint!("{}", flexcp.log());
-        flexcp.stop()?;
-        drop(server);
-        ensure!(
-            counters.established == 1,
-            "{} connections of MPTCP",
-            counters.established
-        );
+        report.ok().with_context(|| format!("{job:?}"))?;
+        let data = self.arrived(lab)? - arrived;
+        let after = given_back(&stats)?;
+        let established = after.established - before.established;
+        ensure!(established == 1, "{established} connections of MPTCP");
+        let in_kernel = if self.up {
+            after.up - before.up
+        } else {
+            after.down - before.down
+        };
         Ok(Carried {
             data,
-            in_kernel: if self.up { counters.up } else { counters.down },
-            lent: counters.lent,
+            in_kernel,
+            lent: after.lent - before.lent,
         })
     }
 
@@ -135,10 +153,10 @@ struct Counters {
 }
 
 /// FlexCP's counters once it has back what it lent: the packets are counted then.
-fn given_back(flexcp: &FlexCp) -> Result<Counters> {
+fn given_back(stats: impl Fn() -> Result<Value>) -> Result<Counters> {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
-        let stats = flexcp.show_stats()?;
+        let stats = stats()?;
         let counter = |name: &str| {
             let value = stats["counters"][name].as_u64();
             value.with_context(|| format!("no counter {name} in {stats}"))

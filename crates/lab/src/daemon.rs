@@ -30,26 +30,30 @@ pub struct FlexCp {
 impl FlexCp {
     /// Starts it with this configuration and waits until it answers.
     pub fn start(lab: &Lab, config: &str) -> Result<Self> {
-        Self::start_by(lab, Self::command(lab, config)?)
+        let mut flexcp = Self::spawn(lab, Self::command(lab, config)?)?;
+        flexcp.wait_until_ready()?;
+        Ok(flexcp)
     }
 
     /// The same as a service of this manager.
     pub fn start_as_service(lab: &Lab, config: &str, manager: &mut Manager) -> Result<Self> {
         let command = manager.of_service(&Self::command(lab, config)?)?;
-        Self::start_by(lab, command)
+        let flexcp = Self::spawn(lab, command);
+        manager.started()?;
+        let mut flexcp = flexcp?;
+        flexcp.wait_until_ready()?;
+        Ok(flexcp)
     }
 
-    fn start_by(lab: &Lab, command: Command) -> Result<Self> {
+    fn spawn(lab: &Lab, command: Command) -> Result<Self> {
         let binary = binary()?;
         let process = Background::spawn(command, lab.dir(), "flexcp")?;
-        let mut flexcp = Self {
+        Ok(Self {
             process,
             binary,
             socket: socket(lab),
             namespace: lab.proxy().clone(),
-        };
-        flexcp.wait_until_ready()?;
-        Ok(flexcp)
+        })
     }
 
     /// The command `flexcp run` on this configuration, in the proxy's namespace.

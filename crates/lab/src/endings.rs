@@ -217,7 +217,7 @@ fn ends(client: &Client, to: std::net::SocketAddr, works: &[Work]) -> Result<Vec
             let failure = match work {
                 Work::Upload => client.run(&Job::up(ENDLESS)).failure,
                 Work::Download => client.run(&Job::down(ENDLESS)).failure,
-                Work::Wait => return wait(to),
+                Work::Wait => return wait(to, PATIENCE),
             };
             let silent = failure.is_some_and(|failure| failure.kind == "timeout");
             Ok((!silent).then(Instant::now))
@@ -233,17 +233,17 @@ fn ends(client: &Client, to: std::net::SocketAddr, works: &[Work]) -> Result<Vec
     })
 }
 
-/// Connects, asks for nothing to be sent, and reads: when that came to an end.
-fn wait(to: std::net::SocketAddr) -> Result<Option<Instant>> {
+/// Connects, asks for nothing to be sent, and reads: when that came to an end, `None` if it has not within `patience`.
+pub(crate) fn wait(to: std::net::SocketAddr, patience: Duration) -> Result<Option<Instant>> {
     let socket = Socket::new(
         Domain::for_address(to),
         Type::STREAM,
         Some(Proto::Mptcp.socket2()),
     )?;
-    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.set_read_timeout(Some(patience))?;
     socket.connect(&to.into())?;
     let mut stream = std::net::TcpStream::from(socket);
-    Job::hold(millis(PATIENCE)).send(&mut stream)?;
+    Job::hold(millis(patience)).send(&mut stream)?;
     let silent = |kind| {
         matches!(
             kind,

@@ -74,6 +74,10 @@ enum Command {
     Kernels(kernels::Arguments),
     /// Try it on the running kernel alone: the items of `kernels`, a line of JSON each
     KernelItems(kernels::ItemArguments),
+    /// Try the unit under Debian 12's own systemd, on its kernels under emulation
+    UnitBoot(kernels::UnitBoot),
+    /// Try it on this machine, which is changed by it: the items of `unit-boot`, a line of JSON each
+    UnitItems(kernels::UnitItems),
     /// Run a transfer through FlexCP and say how much of its data the kernel carried, as JSON
     Carried(carried::Transfer),
     /// Many connections with much data over links that lose single segments
@@ -381,6 +385,8 @@ fn run(command: Command) -> Result<()> {
         Command::Compare(args) => compare(&args),
         Command::Kernels(args) => args.run(),
         Command::KernelItems(args) => args.run(),
+        Command::UnitBoot(args) => args.run(),
+        Command::UnitItems(args) => args.run(),
         Command::Carried(transfer) => transfer.print(),
         Command::Lossy(args) => lossy(&args),
         Command::Firewall(firewall) => firewall.run(),

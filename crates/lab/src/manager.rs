@@ -73,6 +73,19 @@ impl Manager {
         Ok(service)
     }
 
+    /// To be called when the service has been started: what is in the store is for no other program that this process starts,
+    /// which would hold it after its end.
+    ///
+    /// # Errors
+    ///
+    /// A descriptor can't be set so.
+    pub fn started(&self) -> Result<()> {
+        for (_, fd) in &self.store {
+            fcntl_setfd(fd, FdFlags::CLOEXEC)?;
+        }
+        Ok(())
+    }
+
     /// Takes what the daemon has said since. The states that it has told, a line each.
     ///
     /// # Errors
@@ -156,6 +169,10 @@ mod tests {
         ]);
         let mut service = manager.of_service(&command).expect("a command");
         let said = service.output().expect("bash").stdout;
+        manager.started().expect("set");
+        let queue = &manager.store[0].1;
+        let flags = rustix::io::fcntl_getfd(queue).expect("open");
+        assert_eq!(flags, FdFlags::CLOEXEC);
         let expected = format!("kept1 queue 0 {}\n", manager.path.display());
         assert_eq!(String::from_utf8_lossy(&said), expected);
 

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::os::fd::AsFd as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::Command;
@@ -32,6 +33,16 @@ impl Namespace {
         };
         namespace.ip("link set lo up")?;
         Ok(namespace)
+    }
+
+    /// Gives a name to the namespace that this process is in.
+    pub(crate) fn here(name: &str, keep: bool) -> Result<Self> {
+        let pid = std::process::id().to_string();
+        output(Command::new("ip").args(["netns", "attach", name, &pid]))?;
+        Ok(Self {
+            name: name.to_owned(),
+            keep,
+        })
     }
 
     /// The name, as in `ip netns exec NAME`.
@@ -130,11 +141,23 @@ impl Namespace {
         })
     }
 
-    /// Kills every process in it, then removes it.
+    /// Kills every process in it, then removes it. Of the namespace that this process is in, only the name goes.
     pub(crate) fn remove(&self) -> Result<()> {
-        kill_all(&self.name);
+        if !self.is_here() {
+            kill_all(&self.name);
+        }
         output(Command::new("ip").args(["netns", "del", &self.name]))?;
         Ok(())
+    }
+}
+
+impl Namespace {
+    fn is_here(&self) -> bool {
+        let file = |path: PathBuf| {
+            let file = fs::metadata(path).ok()?;
+            Some((file.dev(), file.ino()))
+        };
+        file(self.path()).is_some_and(|there| file("/proc/self/ns/net".into()) == Some(there))
     }
 }
 

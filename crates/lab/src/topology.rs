@@ -74,6 +74,7 @@ pub struct LabBuilder {
     endpoints: Option<Families>,
     backup: Vec<u8>,
     wire: bool,
+    proxy_here: bool,
     offloads: bool,
     in_order: bool,
     keep: bool,
@@ -124,6 +125,13 @@ impl LabBuilder {
     /// With `false`, client and proxy are joined directly: no faults, one hop less.
     pub fn wire(mut self, wire: bool) -> Self {
         self.wire = wire;
+        self
+    }
+
+    /// Has the namespace of this process as the proxy, instead of one of its own. Its sysctls stay changed when the lab is
+    /// gone: for machines that are made for it.
+    pub fn proxy_here(mut self) -> Self {
+        self.proxy_here = true;
         self
     }
 
@@ -244,6 +252,7 @@ impl Lab {
             endpoints: None,
             backup: vec![],
             wire: true,
+            proxy_here: false,
             offloads: true,
             in_order: true,
             keep: false,
@@ -413,7 +422,11 @@ impl Plan {
         } else {
             None
         };
-        let proxy = self.namespace("p")?;
+        let proxy = if self.spec.proxy_here {
+            Namespace::here(&format!("{}-p", self.prefix), self.spec.keep)?
+        } else {
+            self.namespace("p")?
+        };
         let mut servers = vec![];
         for number in 1..=self.spec.servers {
             servers.push(self.namespace(&format!("s{number}"))?);

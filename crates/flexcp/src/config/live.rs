@@ -14,7 +14,7 @@ use super::value::ShowPorts;
 pub trait Host {
     /// Whether there is a network device of that name.
     fn interface_exists(&self, name: &str) -> bool;
-    /// The TUN device of a FlexCP that is running here.
+    /// The TUN device of a FlexCP that is running here, or that an earlier run has left to this process.
     fn diverting_device(&self) -> Option<String>;
     /// Why this process can't make files in `directory`, which is made if it is missing.
     fn refuses_files(&self, directory: &Path) -> Option<io::Error>;
@@ -29,8 +29,12 @@ pub trait Host {
 }
 
 /// The host that we run on.
-#[derive(Clone, Copy, Debug)]
-pub struct ThisHost;
+#[derive(Clone, Default, Debug)]
+pub struct ThisHost {
+    /// The TUN device whose queues the service manager has passed on to this process: it is FlexCP's, with or without the
+    /// rules of the run that has made it.
+    pub kept: Option<String>,
+}
 
 impl Host for ThisHost {
     fn interface_exists(&self, name: &str) -> bool {
@@ -38,7 +42,7 @@ impl Host for ThisHost {
     }
 
     fn diverting_device(&self) -> Option<String> {
-        flexcp_io::diverting_device()
+        self.kept.clone().or_else(flexcp_io::diverting_device)
     }
 
     fn refuses_files(&self, directory: &Path) -> Option<io::Error> {

@@ -15,15 +15,21 @@ use super::{BOTH, Daemon, Namespace, PATIENCE, Place, heard};
 /// Nobody's, in place of the unit's.
 const USER: u32 = 47_117;
 
-/// What the unit says of `key`, over all of its lines.
-fn unit(key: &str) -> Vec<String> {
+/// What the unit says of `key`, a line each.
+fn values(key: &str) -> Vec<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("dist/flexcp.service");
     let text = std::fs::read_to_string(path).unwrap();
     let values = text
         .lines()
         .filter_map(|line| line.strip_prefix(key)?.strip_prefix('='));
-    let words = values.flat_map(|value| value.split(' ').map(str::to_owned));
-    words.collect()
+    values.map(str::to_owned).collect()
+}
+
+/// The words of all of these lines.
+fn unit(key: &str) -> Vec<String> {
+    let values = values(key);
+    let words = values.iter().flat_map(|value| value.split(' '));
+    words.map(str::to_owned).collect()
 }
 
 /// A place that belongs to `USER`, with the program in it.
@@ -45,6 +51,13 @@ impl Unit {
 
     /// A shell's line that runs the program with `arguments` as the unit would.
     fn line(&self, capabilities: &[String], arguments: &str) -> String {
+        let (program, config) = (self.program.display(), self.place.config());
+        let command = format!("{program} {arguments} --config {}", config.display());
+        self.line_of(capabilities, &command)
+    }
+
+    /// A shell's line that runs `command` as the unit would.
+    fn line_of(&self, capabilities: &[String], command: &str) -> String {
         let mut set = "-all".to_owned();
         for capability in capabilities {
             let name = capability.strip_prefix("CAP_").unwrap().to_lowercase();
@@ -54,10 +67,9 @@ impl Unit {
         format!(
             "mount -t tmpfs none /dev/net && mknod -m 0666 /dev/net/tun c 10 200 && \
              mount --bind '{built}' {program} && exec setpriv --reuid={USER} --regid={USER} --clear-groups --no-new-privs --bounding-set={set} \
-             --inh-caps={set} --ambient-caps={set} {program} {arguments} --config {config}",
+             --inh-caps={set} --ambient-caps={set} {command}",
             built = env!("CARGO_BIN_EXE_flexcp"),
             program = self.program.display(),
-            config = self.place.config().display(),
         )
     }
 
@@ -168,19 +180,39 @@ fn user_and_capabilities_of_the_unit_suffice_for_everything() {
 }
 
 #[test]
-fn what_the_unit_does_after_a_crash_takes_everything_back() {
-    let stop = unit("ExecStopPost");
-    assert_eq!(stop[..2], ["/usr/bin/flexcp", "clean"]);
+fn what_the_unit_does_after_the_end_keeps_what_the_next_start_takes_over_and_nothing_else() {
     let namespace = Namespace::new();
     let before = namespace.state();
-    let place = Unit::new(&format!("[offload]\nattach = 'clsact'\n{BOTH}"));
-    let mut daemon = place.run(&namespace);
+    let unit = Unit::new(&format!("[offload]\nattach = 'clsact'\n{BOTH}"));
+    let mut daemon = unit.run(&namespace);
     daemon.says("ready");
     daemon.signal(Signal::KILL);
     daemon.ends();
-    assert_ne!(namespace.state(), before);
-    let cleaned = place.output(&namespace, &unit("AmbientCapabilities"), &stop[1]);
-    assert_eq!(cleaned.status.code(), Some(0), "{cleaned:?}");
+    let after = namespace.state();
+    assert_ne!(after, before);
+    let [stop] = &values("ExecStopPost")[..] else {
+        panic!("ExecStopPost is not one line")
+    };
+    let stop = stop
+        .replace("/usr/bin/flexcp", &unit.program.display().to_string())
+        .replace(
+            "/etc/flexcp/flexcp.toml",
+            &unit.place.config().display().to_string(),
+        );
+    let line = unit.line_of(&self::unit("AmbientCapabilities"), &stop);
+    let end_with = |result: &str| {
+        let mut command = namespace.command("unshare");
+        command
+            .args(["--mount", "sh", "-c", &line])
+            .env("SERVICE_RESULT", result);
+        let ended = command.output().unwrap();
+        assert_eq!(ended.status.code(), Some(0), "{result}: {ended:?}");
+    };
+    for killed in ["signal", "core-dump", "watchdog", "oom-kill"] {
+        end_with(killed);
+        assert_eq!(namespace.state(), after, "{killed}");
+    }
+    end_with("exit-code");
     namespace.is_as(&before);
 }
 
@@ -203,7 +235,8 @@ fn watchdog_hears_of_a_daemon_whose_workers_answer() {
         .spawn()
         .unwrap();
     let mut daemon = Daemon { child, log };
-    assert_eq!(heard(&socket), "READY=1\n");
+    // The queues that it wants kept come first.
+    while !heard(&socket).contains("READY=1\n") {}
     for _ in 0..3 {
         assert_eq!(heard(&socket), "WATCHDOG=1\n");
     }

@@ -1,6 +1,8 @@
 //! What is installed, and that nothing of it stays.
 
+use std::fs::DirEntry;
 use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -8,7 +10,10 @@ use std::{env, fs, thread};
 
 use flexcp_io::{KernelError, KernelTables, Plan, Tun};
 
-use rustix::process::{Signal, set_parent_process_death_signal};
+use rustix::process::{
+    Pid, PidfdFlags, PidfdGetfdFlags, Signal, pidfd_getfd, pidfd_open,
+    set_parent_process_death_signal,
+};
 
 use crate::host::{
     CRASH, DEVICE, Neighbours, TABLE, assert_unchanged, assert_unchanged_but_device, ip, journal,
@@ -32,6 +37,10 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     (
         "clean_up_after_a_crash_takes_back_what_it_left",
         clean_up_after_a_crash,
+    ),
+    (
+        "clean_up_takes_back_what_leads_to_a_device_that_was_kept",
+        clean_up_of_a_kept_device,
     ),
     (
         "clean_up_after_nothing_changes_nothing",
@@ -235,6 +244,19 @@ impl Other {
     pub(crate) fn kill(self) {
         drop(self);
     }
+
+    /// Its queue of the device, for this process to have, too.
+    fn queue(&self) -> OwnedFd {
+        let directory = format!("/proc/{}/fd", self.0.id());
+        let mut files = fs::read_dir(directory).unwrap().flatten();
+        let is_queue = |file: &DirEntry| {
+            fs::read_link(file.path()).is_ok_and(|to| to.as_os_str() == "/dev/net/tun")
+        };
+        let queue = files.find(is_queue).unwrap().file_name();
+        let number = queue.to_str().unwrap().parse().unwrap();
+        let process = pidfd_open(Pid::from_child(&self.0), PidfdFlags::empty()).unwrap();
+        pidfd_getfd(process, number, PidfdGetfdFlags::empty()).unwrap()
+    }
 }
 
 impl Drop for Other {
@@ -309,6 +331,21 @@ fn clean_up_after_a_crash() {
             "{expected}: {lines:#?}"
         );
     }
+}
+
+fn clean_up_of_a_kept_device() {
+    let _neighbours = Neighbours::new();
+    let before = snapshot();
+    let journal = journal();
+    let other = Other::start(&journal);
+    // The device outlives the process, as it does when the service manager has it.
+    let kept = other.queue();
+    other.kill();
+    assert!(ip("rule").contains(&format!("iif {DEVICE} ")));
+    KernelTables::clean_up(&journal, TABLE, &mut |_| {}).unwrap();
+    assert!(!journal.exists());
+    drop(kept);
+    assert_unchanged(&before);
 }
 
 fn clean_up_after_nothing() {

@@ -4,7 +4,7 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 
-use super::image::Image;
 use super::package::Kernel;
 use super::word::Word;
 
@@ -20,11 +19,22 @@ use super::word::Word;
 #[derive(Clone, Debug)]
 pub(super) struct Guest<'a> {
     pub(super) kernel: &'a Kernel,
-    pub(super) image: &'a Image,
+    pub(super) root: Root,
+    /// The file that its console goes to.
+    pub(super) console: PathBuf,
     /// Processors.
     pub(super) processors: u8,
     /// From power on to power off.
     pub(super) limit: Duration,
+}
+
+/// Where a guest's root is.
+#[derive(Clone, Debug)]
+pub(super) enum Root {
+    /// In memory, unpacked from this file; `/init` is the first process.
+    Initramfs(PathBuf),
+    /// On a disk with this content, which the guest may change; `/sbin/init` is the first process.
+    Disk(PathBuf),
 }
 
 impl Guest<'_> {
@@ -64,15 +74,12 @@ impl Guest<'_> {
         let Some(failed) = failed else {
             return Ok(());
         };
-        bail!(
-            "{failed}; the console's end:\n{}",
-            tail(&self.image.console(), 25)
-        )
+        bail!("{failed}; the console's end:\n{}", tail(&self.console, 25))
     }
 
     /// What its kernel complained of, as far as its console has it.
     pub(super) fn alarms(&self) -> Result<Vec<String>> {
-        let console = fs::read(self.image.console()).context("reading the guest's console")?;
+        let console = fs::read(&self.console).context("reading the guest's console")?;
         Ok(alarms(&String::from_utf8_lossy(&console)))
     }
 
@@ -95,11 +102,24 @@ impl Guest<'_> {
             "-no-reboot",
         ]);
         command.arg("-kernel").arg(self.kernel.image());
-        command.arg("-initrd").arg(self.image.initramfs());
-        command.args(["-append", COMMAND_LINE]);
+        let root = match &self.root {
+            Root::Initramfs(file) => {
+                command.arg("-initrd").arg(file);
+                "rdinit=/init"
+            }
+            Root::Disk(file) => {
+                let drive = "if=none,id=root,format=raw,cache=unsafe";
+                let file = file.display();
+                command.args(["-drive", &format!("{drive},file={file}")]);
+                // Debian's kernels have the driver of no other disk built in.
+                command.args(["-device", "nvme,drive=root,serial=root"]);
+                "root=/dev/nvme0n1 rw"
+            }
+        };
+        command.args(["-append", &format!("{root} {COMMAND_LINE}")]);
         command
             .arg("-serial")
-            .arg(format!("file:{}", self.image.console().display()));
+            .arg(format!("file:{}", self.console.display()));
         command.args(["-serial", "stdio"]);
         command
     }
@@ -177,7 +197,8 @@ fn tail(file: &Path, lines: usize) -> String {
 const MEMORY_MB: &str = "2048";
 
 /// A panic ends the machine, and an oops is one.
-const COMMAND_LINE: &str = "console=ttyS0 rdinit=/init panic=-1 oops=panic quiet loglevel=5 nokaslr mitigations=off net.ifnames=0";
+const COMMAND_LINE: &str =
+    "console=ttyS0 panic=-1 oops=panic quiet loglevel=5 nokaslr mitigations=off net.ifnames=0";
 
 const ALARMS: &[&str] = &[
     "WARNING:",

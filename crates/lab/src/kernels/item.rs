@@ -167,6 +167,7 @@ impl Item {
             passed: false,
             seconds: 0.0,
             carried: None,
+            waits: vec![],
             detail: String::new(),
         };
         match self.attempt(programs) {

@@ -10,6 +10,7 @@ mod item;
 mod package;
 mod report;
 mod sources;
+mod unit;
 mod word;
 
 use std::fs::{self, File};
@@ -24,7 +25,7 @@ use clap::Args;
 use rustix::fs::{FlockOperation, flock};
 use serde_json::Value;
 
-use self::guest::Guest;
+use self::guest::{Guest, Root};
 use self::image::{HOME, Image, Own};
 use self::item::{Form, Programs};
 use self::package::Kernel;
@@ -35,7 +36,8 @@ use crate::process::output;
 use crate::topology::require_root;
 
 pub use self::report::{Results, Row};
-pub use self::word::Outcome;
+pub use self::unit::{UnitBoot, UnitItems};
+pub use self::word::{Outcome, Wait};
 
 /// What to try, and on which kernels.
 #[derive(Clone, Debug, Args)]
@@ -96,15 +98,11 @@ impl Arguments {
     pub fn run(&self) -> Result<()> {
         require_root()?;
         let began = Instant::now();
-        fs::create_dir_all(&self.cache).with_context(|| format!("creating {:?}", self.cache))?;
-        let lock = File::create(self.cache.join("lock"))?;
-        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-            bail!("another run uses {}", self.cache.display());
-        }
+        let _lock = lock(&self.cache)?;
         let programs = build(form(self.short))?;
         let rows = self.rows(&programs)?;
         let results = Results::new(form(self.short), rows, began.elapsed());
-        results.write(&self.results)?;
+        results.write(&self.results, "kernels")?;
         println!("\n{results}");
         results.judge()
     }
@@ -187,7 +185,8 @@ impl Arguments {
         )?;
         let guest = Guest {
             kernel,
-            image: &image,
+            root: Root::Initramfs(image.initramfs()),
+            console: image.console(),
             processors: 2,
             limit: if self.short { SHORT_LIMIT } else { FULL_LIMIT },
         };
@@ -198,6 +197,16 @@ impl Arguments {
         row.seconds = began.elapsed().as_secs_f64();
         Ok(row)
     }
+}
+
+/// Makes the directory in which kernels are kept, and has it for this process alone while the file is open.
+fn lock(cache: &Path) -> Result<File> {
+    fs::create_dir_all(cache).with_context(|| format!("creating {cache:?}"))?;
+    let lock = File::create(cache.join("lock"))?;
+    if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+        bail!("another run uses {}", cache.display());
+    }
+    Ok(lock)
 }
 
 /// The kernel that runs here.

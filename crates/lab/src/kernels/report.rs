@@ -1,5 +1,6 @@
 //! What each kernel did, against what it has to do.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::path::Path;
@@ -89,12 +90,23 @@ impl Results {
         }
     }
 
-    /// Writes `kernels.json` and `kernels.md` into a directory.
-    pub fn write(&self, directory: &Path) -> Result<()> {
+    /// Those of other items, in which the kernel has to carry most of the data. Their first run fetches what they are made
+    /// of, so they are not judged by their time.
+    pub(super) fn of_items(items: &[&'static str], kernels: Vec<Row>, took: Duration) -> Self {
+        Self {
+            items: items.to_vec(),
+            aim_percent: 50.0,
+            aim_seconds: 300.0,
+            ..Self::new(Form::Short, kernels, took)
+        }
+    }
+
+    /// Writes `NAME.json` and `NAME.md` into a directory.
+    pub fn write(&self, directory: &Path, name: &str) -> Result<()> {
         fs::create_dir_all(directory).with_context(|| format!("creating {directory:?}"))?;
         let json = serde_json::to_string_pretty(self)?;
-        for (name, text) in [("kernels.json", json), ("kernels.md", self.to_string())] {
-            let file = directory.join(name);
+        for (end, text) in [("json", json), ("md", self.to_string())] {
+            let file = directory.join(format!("{name}.{end}"));
             fs::write(&file, text).with_context(|| format!("writing {file:?}"))?;
         }
         Ok(())
@@ -142,6 +154,12 @@ impl Results {
                             "{item}: {share:.1} % of the data packets in the kernel"
                         ));
                     }
+                    for late in outcome.waits.iter().filter(|wait| !wait.is_short()) {
+                        miss(format!(
+                            "{item}, {}: {:.1} s, at most {:.1} are the aim",
+                            late.what, late.seconds, late.most
+                        ));
+                    }
                 }
             }
         }
@@ -155,6 +173,27 @@ impl Results {
             .iter()
             .for_each(|line| miss(format!("kernel's log: {line}")));
         misses
+    }
+
+    /// A line for each thing that an item has waited for.
+    fn waits(&self, f: &mut fmt::Formatter<'_>, item: &str) -> fmt::Result {
+        let of = |row: &Row| {
+            row.outcome(item)
+                .map_or(vec![], |found| found.waits.clone())
+        };
+        let all: Vec<_> = self.kernels.iter().flat_map(of).collect();
+        let aims: BTreeMap<_, _> = all.iter().map(|wait| (&wait.what, wait.most)).collect();
+        for (what, most) in aims {
+            let aim = format!("at most {most:.1} s");
+            self.line(f, &format!("{item}: {what}"), &aim, |row| {
+                let found = of(row).into_iter().find(|wait| wait.what == *what);
+                match found {
+                    None => "unknown".to_owned(),
+                    Some(wait) => format!("{:.1} s", wait.seconds),
+                }
+            })?;
+        }
+        Ok(())
     }
 
     fn line(
@@ -200,6 +239,7 @@ impl fmt::Display for Results {
                     Some(c) => format!("{:.1} % ({} of {})", c.percent(), c.in_kernel, c.data),
                 })?;
             }
+            self.waits(f, item)?;
         }
         self.line(f, "kernel's log", "0 complaints", |row| {
             row.alarms.len().to_string()
@@ -220,6 +260,7 @@ const AIM_PERCENT: f64 = 90.0;
 
 #[cfg(test)]
 mod tests {
+    use super::super::word::Wait;
     use super::*;
     use crate::carried::Carried;
 
@@ -233,6 +274,7 @@ mod tests {
                 in_kernel,
                 lent: 1,
             }),
+            waits: vec![],
             detail: String::new(),
         }
     }
@@ -314,6 +356,25 @@ mod tests {
         results.seconds = 1199.0;
         results.judge().unwrap();
         assert!(Results::new(Form::Full, vec![], Duration::ZERO).timed);
+    }
+
+    #[test]
+    fn wait_beyond_its_aim_is_a_miss() {
+        let wait = |seconds| Wait {
+            what: "ready after".to_owned(),
+            seconds,
+            most: 5.0,
+        };
+        let late = misses(|row| row.outcomes[0].waits = vec![wait(5.1)]);
+        assert!(late.contains("ready after: 5.1 s, at most 5.0"), "{late}");
+        let mut results = good();
+        results.kernels[0].outcomes[0].waits = vec![wait(5.0)];
+        results.judge().unwrap();
+        let text = results.to_string();
+        assert!(
+            text.contains("| rules of the offload: ready after | at most 5.0 s | 5.0 s |"),
+            "{text}"
+        );
     }
 
     #[test]

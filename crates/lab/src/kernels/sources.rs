@@ -76,24 +76,32 @@ fn stanza(text: &str) -> Vec<Source> {
     sources.collect()
 }
 
+/// The machine's Debian mirror, and the keyring that it is signed by, if the source names one.
+///
+/// # Errors
+///
+/// The machine has none.
+pub(super) fn mirror(sources: &[Source]) -> Result<(&str, Option<&str>)> {
+    let debian = sources.iter().find(|source| source.is_named("debian"));
+    let debian = debian.context("/etc/apt names no Debian mirror")?;
+    Ok((
+        debian.uri.trim_end_matches('/'),
+        debian.signed_by.as_deref(),
+    ))
+}
+
 /// The lines for Debian 12, its security updates and its backports at the machine's own mirror.
 ///
 /// # Errors
 ///
 /// The machine has no Debian mirror.
 pub(super) fn debian_12(sources: &[Source]) -> Result<String> {
-    let named = |source: &&Source, last: &str| {
-        let path = source.uri.trim_end_matches('/');
-        path.rsplit('/').next() == Some(last)
-    };
-    let debian = sources.iter().find(|source| named(source, "debian"));
-    let debian = debian.context("/etc/apt names no Debian mirror")?;
-    let base = debian.uri.trim_end_matches('/');
+    let (base, signed_by) = mirror(sources)?;
     let security = sources
         .iter()
-        .find(|source| named(source, "debian-security"));
+        .find(|source| source.is_named("debian-security"));
     let security = security.map_or_else(|| format!("{base}-security"), |source| source.uri.clone());
-    let options = match &debian.signed_by {
+    let options = match signed_by {
         Some(keyring) => format!("[signed-by={keyring}] "),
         None => String::new(),
     };
@@ -102,6 +110,13 @@ pub(super) fn debian_12(sources: &[Source]) -> Result<String> {
          deb {options}{security} bookworm-security main\n\
          deb {options}{base} bookworm-backports main\n"
     ))
+}
+
+impl Source {
+    /// Whether its address ends in this.
+    fn is_named(&self, last: &str) -> bool {
+        self.uri.trim_end_matches('/').rsplit('/').next() == Some(last)
+    }
 }
 
 #[cfg(test)]

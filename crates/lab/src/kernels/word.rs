@@ -36,8 +36,28 @@ pub struct Outcome {
     pub seconds: f64,
     /// Of a transfer, who carried its data.
     pub carried: Option<Carried>,
+    /// What was waited for.
+    pub waits: Vec<Wait>,
     /// What was wrong; empty when nothing was.
     pub detail: String,
+}
+
+/// How long something took, and may take.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Wait {
+    /// What was waited for.
+    pub what: String,
+    /// How long it took.
+    pub seconds: f64,
+    /// How long it may take: the aim.
+    pub most: f64,
+}
+
+impl Wait {
+    /// Whether it took no longer than it may.
+    pub(super) fn is_short(&self) -> bool {
+        self.seconds <= self.most
+    }
 }
 
 impl Word {
@@ -74,6 +94,7 @@ mod tests {
             passed: false,
             seconds: 1.5,
             carried: None,
+            waits: vec![],
             detail: "two\nlines \"quoted\"".to_owned(),
         };
         for word in [Word::Ended(outcome), Word::End] {

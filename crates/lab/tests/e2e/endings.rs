@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use flexcp_lab::endings::{Ending, Endings};
 use flexcp_lab::transfer::{Client, Job, ServeOptions, Server};
-use flexcp_lab::{Family, FlexCp, Lab, Manager, Namespace, Oracle, daemon};
+use flexcp_lab::{Family, FlexCp, Lab, Manager, Namespace, Oracle, daemon, output};
 
 use crate::rig::{PORT, ensure_same, kernel_state};
 
@@ -19,6 +19,7 @@ crate::cases!("endings":
     drain_refuses_new_ones_where_it_is_addressed,
     second_signal_does_not_wait_and_the_kernel_is_as_it_was,
     killed_and_started_with_another_configuration_leaves_nothing,
+    kept_device_is_taken_over_without_its_rules,
 );
 
 /// As many as make each kind of transfer meet each moment.
@@ -182,6 +183,33 @@ fn killed_and_started_with_another_configuration_leaves_nothing() -> Result<()> 
     ensure!(manager.stored()? == 1, "the device's queue is not kept");
     let flexcp = FlexCp::start_as_service(&lab, &other, &mut manager)?;
     Client::mptcp(to)
+        .run_in(lab.client(), &Job::both(100_000))?
+        .ok()?;
+    ensure!(
+        flexcp.show_stats()?["counters"]["mp_capable_ack_rx"] == 1,
+        "not by MPTCP"
+    );
+    flexcp.terminate()?;
+    ensure!(manager.stored()? == 0, "the device outlives a clean stop");
+    ensure_same(&before, &kernel_state(lab.proxy())?)
+}
+
+/// While FlexCP can't start, packets must not wait for it; when it can, the device that was kept is still its own.
+fn kept_device_is_taken_over_without_its_rules() -> Result<()> {
+    let lab = Lab::builder().build()?;
+    let before = kernel_state(lab.proxy())?;
+    let _server = Server::start(lab.server(1), ServeOptions::tcp(PORT))?;
+    let config = daemon::config(&lab, &daemon::transparent(&lab, &[]));
+    let mut manager = Manager::new(lab.dir())?;
+    FlexCp::start_as_service(&lab, &config, &mut manager)?.kill()?;
+    let mut clean = lab.proxy().command(daemon::binary()?);
+    let file = lab.dir().join("flexcp.toml");
+    output(clean.args(["clean", "--config"]).arg(file))?;
+    let rules = lab.proxy().ip("rule")?;
+    ensure!(!rules.contains("7300"), "rules are left:\n{rules}");
+    ensure!(manager.stored()? == 1, "the device's queue is not kept");
+    let flexcp = FlexCp::start_as_service(&lab, &config, &mut manager)?;
+    Client::mptcp(lab.server_socket(1, Family::V4, PORT))
         .run_in(lab.client(), &Job::both(100_000))?
         .ok()?;
     ensure!(

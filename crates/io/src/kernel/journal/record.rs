@@ -13,7 +13,7 @@ use super::super::sysctl::Change;
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Record {
     version: u32,
-    device: String,
+    pub(crate) device: String,
     process: u32,
     /// The kernel's name for the network namespace: the switches of another are none of ours.
     pub(crate) namespace: String,
