@@ -741,12 +741,17 @@ fn manager(place: &Place) -> (UnixDatagram, String) {
     (manager, format!("NOTIFY_SOCKET={}", path.display()))
 }
 
+/// What the service manager hears of the state. What it is given to keep is for the lab's manager, which keeps it.
 fn heard(manager: &UnixDatagram) -> String {
     let mut buffer = [0; 1000];
     loop {
-        match manager.recv(&mut buffer) {
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            len => return String::from_utf8_lossy(&buffer[..len.unwrap()]).into_owned(),
+        let len = match manager.recv(&mut buffer) {
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+            len => len.unwrap(),
+        };
+        let said = String::from_utf8_lossy(&buffer[..len]);
+        if !said.starts_with("FDSTORE") {
+            return said.into_owned();
         }
     }
 }
