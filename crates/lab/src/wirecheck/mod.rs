@@ -181,12 +181,16 @@ impl Source {
                 break;
             };
             self.read_until = head.frame.time;
-            not_later_than(head.frame.time, &mut self.ahead);
-            if self.side_by_side {
-                self.overtaken += u64::from(put_in_order(&mut self.ahead, head));
+            if self.side_by_side && self.ahead.iter().any(|earlier| earlier.overtook(&head)) {
+                self.overtaken += 1;
+                put_in_order(&mut self.ahead, head);
             } else {
+                not_later_than(&head, &mut self.ahead);
                 self.ahead.push_back(head);
             }
+            self.ahead
+                .make_contiguous()
+                .sort_by_key(|head| head.frame.time);
         }
         self.head = self.ahead.pop_front();
         Ok(())
@@ -227,29 +231,31 @@ impl Source {
     }
 }
 
-/// Takes a later packet's time for those before it whose own is later still.
+/// Takes a packet's time for those before it of its flow and its way whose time is later still.
 ///
-/// The kernel chooses a packet's place in the capture first and looks at the clock afterwards (`tpacket_rcv`), and what
-/// runs between the two makes the time late, never the place wrong.
-fn not_later_than(time: u64, ahead: &mut VecDeque<Head>) {
-    for earlier in ahead.iter_mut().rev() {
-        if earlier.frame.time <= time {
+/// The kernel looks at the clock and chooses a packet's place in the capture at two moments, and another processor's
+/// packets come between: their times go back by microseconds, and either may be the one that is off. Of one flow the order
+/// of the places is right where none was overtaken, so that the one before was there at the later one's time. All else is
+/// in the order of the times.
+fn not_later_than(later: &Head, ahead: &mut VecDeque<Head>) {
+    let same = |head: &&mut Head| head.point == later.point && head.ends == later.ends;
+    for earlier in ahead.iter_mut().rev().filter(same) {
+        if earlier.frame.time <= later.frame.time {
             break;
         }
-        earlier.frame.time = time;
+        earlier.frame.time = later.frame.time;
     }
 }
 
-/// Puts a packet behind those that were captured before it, or before the first of them that overtook it. `true`: one did.
-fn put_in_order(ahead: &mut VecDeque<Head>, mut head: Head) -> bool {
-    let Some(place) = ahead.iter().position(|earlier| earlier.overtook(&head)) else {
-        ahead.push_back(head);
-        return false;
-    };
-    // All of them left in the same moment.
-    head.frame.time = ahead[place].frame.time;
+/// Puts a packet before the first of those that overtook it.
+fn put_in_order(ahead: &mut VecDeque<Head>, mut head: Head) {
+    let overtaker = ahead.iter().position(|earlier| earlier.overtook(&head));
+    let place = overtaker.unwrap_or(ahead.len());
+    if let Some(overtaker) = ahead.get(place) {
+        // All of them left in the same moment.
+        head.frame.time = overtaker.frame.time;
+    }
     ahead.insert(place, head);
-    true
 }
 
 /// Sender, receiver and header of a TCP packet; `None` for anything else.
@@ -417,9 +423,9 @@ mod tests {
         let to_server = |time, ack, port| head(time, ack, Point::ToServer, port);
         let mut ahead = VecDeque::new();
         for (time, ack, port) in [(1, 4, 1), (2, 9, 2), (3, 6, 1), (4, 6, 1), (5, 7, 1)] {
-            assert!(!put_in_order(&mut ahead, to_server(time, ack, port)));
+            put_in_order(&mut ahead, to_server(time, ack, port));
         }
-        assert!(put_in_order(&mut ahead, to_server(6, 5, 1)));
+        put_in_order(&mut ahead, to_server(6, 5, 1));
         let order: Vec<_> = ahead
             .iter()
             .map(|head| (head.frame.time, head.ack.0))
@@ -428,15 +434,14 @@ mod tests {
     }
 
     #[test]
-    fn packet_whose_clock_was_read_late_keeps_its_place() {
-        let times = |times: &[u64]| -> VecDeque<Head> {
-            let to_client = |&time| head(time, 1, Point::ToClient, 1);
-            times.iter().map(to_client).collect()
-        };
-        let mut ahead = times(&[10, 20, 90, 80]);
-        not_later_than(30, &mut ahead);
+    fn packet_whose_clock_was_read_late_keeps_its_place_in_its_flow() {
+        let out = |time| head(time, 1, Point::ToClient, 1);
+        let mut ahead: VecDeque<_> = [10, 20, 90, 80].map(out).into();
+        ahead.insert(3, head(85, 1, Point::FromClient, 1));
+        ahead.insert(3, head(86, 1, Point::ToClient, 2));
+        not_later_than(&out(30), &mut ahead);
         let after: Vec<_> = ahead.iter().map(|head| head.frame.time).collect();
-        assert_eq!(after, [10, 20, 30, 30]);
+        assert_eq!(after, [10, 20, 30, 86, 85, 30]);
     }
 
     #[test]
