@@ -181,16 +181,7 @@ impl Source {
                 break;
             };
             self.read_until = head.frame.time;
-            if self.side_by_side && self.ahead.iter().any(|earlier| earlier.overtook(&head)) {
-                self.overtaken += 1;
-                put_in_order(&mut self.ahead, head);
-            } else {
-                not_later_than(&head, &mut self.ahead);
-                self.ahead.push_back(head);
-            }
-            self.ahead
-                .make_contiguous()
-                .sort_by_key(|head| head.frame.time);
+            self.overtaken += u64::from(put_in_order(&mut self.ahead, head, self.side_by_side));
         }
         self.head = self.ahead.pop_front();
         Ok(())
@@ -247,15 +238,20 @@ fn not_later_than(later: &Head, ahead: &mut VecDeque<Head>) {
     }
 }
 
-/// Puts a packet before the first of those that overtook it.
-fn put_in_order(ahead: &mut VecDeque<Head>, mut head: Head) {
-    let overtaker = ahead.iter().position(|earlier| earlier.overtook(&head));
-    let place = overtaker.unwrap_or(ahead.len());
-    if let Some(overtaker) = ahead.get(place) {
+/// Puts a packet where its time is, or before the first of those that overtook it. `true`: one did.
+fn put_in_order(ahead: &mut VecDeque<Head>, mut head: Head, side_by_side: bool) -> bool {
+    let overtook = |earlier: &Head| side_by_side && earlier.overtook(&head);
+    let overtaker = ahead.iter().position(overtook);
+    if let Some(place) = overtaker {
         // All of them left in the same moment.
-        head.frame.time = overtaker.frame.time;
+        head.frame.time = ahead[place].frame.time;
+        ahead.insert(place, head);
+    } else {
+        not_later_than(&head, ahead);
+        ahead.push_back(head);
+        ahead.make_contiguous().sort_by_key(|head| head.frame.time);
     }
-    ahead.insert(place, head);
+    overtaker.is_some()
 }
 
 /// Sender, receiver and header of a TCP packet; `None` for anything else.
@@ -423,9 +419,9 @@ mod tests {
         let to_server = |time, ack, port| head(time, ack, Point::ToServer, port);
         let mut ahead = VecDeque::new();
         for (time, ack, port) in [(1, 4, 1), (2, 9, 2), (3, 6, 1), (4, 6, 1), (5, 7, 1)] {
-            put_in_order(&mut ahead, to_server(time, ack, port));
+            assert!(!put_in_order(&mut ahead, to_server(time, ack, port), true));
         }
-        put_in_order(&mut ahead, to_server(6, 5, 1));
+        assert!(put_in_order(&mut ahead, to_server(6, 5, 1), true));
         let order: Vec<_> = ahead
             .iter()
             .map(|head| (head.frame.time, head.ack.0))
@@ -434,14 +430,38 @@ mod tests {
     }
 
     #[test]
-    fn packet_whose_clock_was_read_late_keeps_its_place_in_its_flow() {
-        let out = |time| head(time, 1, Point::ToClient, 1);
-        let mut ahead: VecDeque<_> = [10, 20, 90, 80].map(out).into();
-        ahead.insert(3, head(85, 1, Point::FromClient, 1));
-        ahead.insert(3, head(86, 1, Point::ToClient, 2));
-        not_later_than(&out(30), &mut ahead);
-        let after: Vec<_> = ahead.iter().map(|head| head.frame.time).collect();
-        assert_eq!(after, [10, 20, 30, 86, 85, 30]);
+    fn place_counts_within_a_flow_and_time_among_flows() {
+        let mut ahead = VecDeque::new();
+        let out = |time, ack, port| head(time, ack, Point::ToClient, port);
+        let input = head(85, 1, Point::FromClient, 1);
+        for head in [
+            out(10, 1, 1),
+            out(90, 2, 1),
+            out(80, 3, 1),
+            out(86, 1, 2),
+            input,
+        ] {
+            assert!(!put_in_order(&mut ahead, head, true));
+        }
+        assert!(!put_in_order(&mut ahead, out(30, 4, 1), true));
+        let order: Vec<_> = ahead
+            .iter()
+            .map(|head| (head.frame.time, head.ack.0))
+            .collect();
+        assert_eq!(
+            order,
+            [(10, 1), (30, 2), (30, 3), (30, 4), (85, 1), (86, 1)]
+        );
+    }
+
+    #[test]
+    fn without_programs_nothing_overtakes() {
+        let mut ahead = VecDeque::new();
+        for ack in [5, 4] {
+            let head = head(1, ack, Point::ToServer, 1);
+            assert!(!put_in_order(&mut ahead, head, false));
+        }
+        assert_eq!(ahead[0].ack, TcpSeq(5));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use flexcp_lab::endings::{Ending, Endings};
-use flexcp_lab::transfer::{Client, Job, ServeOptions, Server};
+use flexcp_lab::transfer::{Client, Job, Report, ServeOptions, Server};
 use flexcp_lab::{Family, FlexCp, Lab, Manager, Namespace, Oracle, daemon, output};
 
 use crate::rig::{PORT, ensure_same, kernel_state};
@@ -76,6 +76,16 @@ fn established(namespace: &Namespace) -> Result<usize> {
     Ok(String::from_utf8_lossy(&output.stdout).lines().count())
 }
 
+/// The drain lets a transfer that was there end as it should, and FlexCP ends with it.
+fn ends_with(flexcp: FlexCp, transfer: thread::ScopedJoinHandle<'_, Result<Report>>) -> Result<()> {
+    thread::scope(|scope| {
+        let stopped = scope.spawn(|| flexcp.ended());
+        let report = transfer.join().expect("a client does not panic")?;
+        report.ok().context("the transfer that was there")?;
+        stopped.join().expect("nothing panics")
+    })
+}
+
 fn drain_lets_a_transfer_end_and_passes_new_ones_as_tcp() -> Result<()> {
     let lab = lab()?;
     let _server = Server::start(lab.server(1), ServeOptions::tcp(PORT))?;
@@ -103,13 +113,7 @@ fn drain_lets_a_transfer_end_and_passes_new_ones_as_tcp() -> Result<()> {
             oracle.client(&lab)?.get("MPCapableSYNACKRX") == 0,
             "a new connection has got MPTCP during the drain"
         );
-        let stopped = scope.spawn(|| flexcp.ended());
-        transfer
-            .join()
-            .expect("a client does not panic")?
-            .ok()
-            .context("the transfer that was there")?;
-        stopped.join().expect("nothing panics")
+        ends_with(flexcp, transfer)
     })
 }
 
@@ -133,13 +137,7 @@ fn drain_refuses_new_ones_where_it_is_addressed() -> Result<()> {
                 "a new connection during the drain: {report:?}"
             );
         }
-        let stopped = scope.spawn(|| flexcp.ended());
-        transfer
-            .join()
-            .expect("a client does not panic")?
-            .ok()
-            .context("the transfer that was there")?;
-        stopped.join().expect("nothing panics")
+        ends_with(flexcp, transfer)
     })
 }
 

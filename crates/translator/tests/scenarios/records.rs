@@ -131,10 +131,11 @@ fn without_room_the_connection_goes_on_and_asks_no_more() {
     assert_eq!(t.moved(), "records_refused+1");
 }
 
+const SYN: &str = "S 0:0(0) win 65535 <mss 1460,sackok,ws 8>";
+const SYN_ACK: &str = "S. 0:0(0) ack 1 win 65160 <mss 1460,sackok,ws 7>";
+
 #[test]
 fn plain_connection_is_written_down_where_flexcp_is_addressed() {
-    const SYN: &str = "S 0:0(0) win 65535 <mss 1460,sackok,ws 8>";
-    const SYN_ACK: &str = "S. 0:0(0) ack 1 win 65160 <mss 1460,sackok,ws 7>";
     let mut t = Setup::new().backends(1).start();
     let book = Book::of(&mut t, 9);
     let _ = t.client(0, SYN);
@@ -156,8 +157,6 @@ fn plain_connection_is_written_down_where_flexcp_is_addressed() {
 
 #[test]
 fn plain_connection_that_another_takes_the_place_of_leaves_no_record() {
-    const SYN: &str = "S 0:0(0) win 65535 <mss 1460,sackok,ws 8>";
-    const SYN_ACK: &str = "S. 0:0(0) ack 1 win 65160 <mss 1460,sackok,ws 7>";
     let mut t = Setup::new().backends(1).start();
     let book = Book::of(&mut t, 9);
     let _ = t.client(0, SYN);
