@@ -226,6 +226,31 @@ pub(super) fn judge_joins(cell: &Cell, found: &Evidence<'_>) -> Result<Draw> {
     )))
 }
 
+/// How many SYN+ACKs may come to a client whose subflow is open already, which answers each with a challenge ACK
+/// (RFC 5961, section 4) and counts an error.
+///
+/// The cause is a SYN that came twice, or a handshake packet that was lost: the client repeats its SYN and FlexCP its
+/// SYN+ACK, each by its own timer.
+pub(super) fn second_syn_acks(cell: &Cell) -> u32 {
+    let lists =
+        [cell.row.faults, cell.row.back].map(|text| text.parse::<Faults>().unwrap_or_default());
+    let repeats = lists.iter().flat_map(|faults| &faults.0).any(|fault| {
+        matches!(
+            fault,
+            Fault::Loss(_)
+                | Fault::Burst(_)
+                | Fault::Corrupt(_)
+                | Fault::Drop(_)
+                | Fault::Duplicate(_)
+        )
+    });
+    if repeats {
+        2 * u32::from(cell.subflows)
+    } else {
+        0
+    }
+}
+
 /// Whether neither end stood still for longer than the fault explains.
 pub(super) fn judge_stall(cell: &Cell, found: &Evidence<'_>) -> Result<()> {
     if found.report.failure.is_some() {
@@ -377,6 +402,17 @@ mod tests {
         for cell in lenient() {
             assert_eq!(Found::all_right().bytes(&cell), "");
         }
+    }
+
+    #[test]
+    fn second_syn_ack_has_a_fault_that_explains_it() {
+        let of = |name| second_syn_acks(&cell(name));
+        assert_eq!(of("duplicate-1/v6/up/4/plain"), 8);
+        assert_eq!(of("loss-1/v4/down/1/plain"), 2);
+        assert_eq!(of("drop-join-syn-ack/v4/down/2/plain"), 4);
+        assert_eq!(of("clean/v4/up/4/plain"), 0);
+        assert_eq!(of("reorder-25/v4/up/4/plain"), 0);
+        assert_eq!(of("delay-100/v4/up/1/plain"), 0);
     }
 
     #[test]

@@ -84,9 +84,6 @@ pub enum Allow {
     /// D-SACKs for copies that the network made: a sender that did not retransmit as often does not
     /// believe them (Linux, `tcp_dsack_seen`) and takes the block for nonsense.
     NetworkCopies,
-    /// A SYN+ACK comes again when the connection is open: the retransmission and the answer to the
-    /// retransmitted SYN.
-    SecondSynAck,
 }
 
 impl Allow {
@@ -99,7 +96,6 @@ impl Allow {
             Self::AckedBefore => &["TCPACKSkippedSeq"],
             Self::Overtaken => crate::OVERTAKEN,
             Self::NetworkCopies => &["TCPSACKDiscard"],
-            Self::SecondSynAck => &["TcpInErrs", "TCPChallengeACK"],
             Self::OutOfPlace => &[
                 "TCPChallengeACK",
                 "TCPACKSkippedSeq",
@@ -219,7 +215,7 @@ fn strips() -> Vec<Row> {
 
 /// Packets that matter, lost once.
 fn drops() -> Vec<Row> {
-    const JOIN: &[Allow] = &[Allow::Reset, Allow::OutOfPlace, Allow::SecondSynAck];
+    const JOIN: &[Allow] = &[Allow::Reset, Allow::OutOfPlace];
     vec![
         row("drop-syn", "drop=1:mp-capable")
             .only(UP)
@@ -227,7 +223,7 @@ fn drops() -> Vec<Row> {
         row("drop-syn-ack", "drop=1:mp-capable")
             .only(DOWN)
             .on(Reach::First)
-            .allow(&[Allow::OutOfPlace, Allow::SecondSynAck]),
+            .allow(&[Allow::OutOfPlace]),
         row("drop-third-ack", "drop=2:mp-capable")
             .only(UP)
             .on(Reach::First)

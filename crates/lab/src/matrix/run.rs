@@ -10,7 +10,9 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::cell::Cell;
-use super::judge::{Draw, Evidence, judge_bytes, judge_hits, judge_joins, judge_stall, stall};
+use super::judge::{
+    Draw, Evidence, judge_bytes, judge_hits, judge_joins, judge_stall, second_syn_acks, stall,
+};
 use super::rows::{Joins, Row};
 use crate::complaint::Complaints;
 use crate::conduct::{Conduct, SERVER_RESET};
@@ -279,6 +281,7 @@ fn expect(cell: &Cell, report: &Report, conduct: &Conduct) -> Result<Expect> {
     for allow in cell.row.allow {
         expect = expect.allow_all(allow.counters());
     }
+    expect = expect.up_to(End::Client, SECOND_SYN_ACK, second_syn_acks(cell).into());
     if !is_clean(&cell.row) {
         // Where packets are lost, late or changed, a subflow may have to send again what it was told by SACK to be there.
         expect = expect.allow_all(RENEGED);
@@ -345,6 +348,9 @@ const FORGET: Duration = Duration::from_secs(15);
 
 /// How often a cell is drawn until it shows something. A loss of 0.1 % misses a transfer now and then.
 const DRAWS: u64 = 6;
+
+/// What a client counts when a SYN+ACK comes to a subflow that is open.
+const SECOND_SYN_ACK: &[&str] = &["TcpInErrs", "TCPChallengeACK"];
 
 /// What an end that gives up, and one that is told so, count.
 const AFTER_AN_ERROR: &[&str] = &[

@@ -253,7 +253,10 @@ fn passes(cells: Vec<String>, seed: u64) -> Result<()> {
         "{} cells run",
         outcomes.len()
     );
-    let failed: Vec<_> = outcomes.iter().filter(|outcome| !outcome.passed).collect();
-    ensure!(failed.is_empty(), "{failed:#?}");
+    let failed = outcomes.iter().filter(|outcome| !outcome.passed);
+    // The reason first, everything that was counted behind it.
+    let told = failed.map(|outcome| format!("{}: {}\n{outcome:#?}", outcome.cell, outcome.detail));
+    let told: Vec<_> = told.collect();
+    ensure!(told.is_empty(), "{}", told.join("\n"));
     Ok(())
 }
