@@ -5,11 +5,12 @@
 //! programs pass it by. What those programs can't do stays with the workers: connections that are translated (each is
 //! looked up before it is lent), and the services that a policy or a rule is about.
 
+use std::fmt::Display;
 use std::net::IpAddr;
 
 use flexcp_io::{
-    ClientLeg, Family, IpsecDirection, IpsecPolicy, KernelTables, NetfilterError, Zones,
-    conntrack_is_active, ipsec_policies, marks_may_be_set,
+    ClientLeg, Family, InterfaceRule, IpsecDirection, IpsecPolicy, KernelTables, Zones,
+    conntrack_is_active, ipsec_policies, marks_may_be_set, rules_by_interface, rules_by_mark,
 };
 use flexcp_translator::Prefix;
 use tracing::{info, warn};
@@ -26,6 +27,7 @@ pub struct Beside {
     /// Of the clients' legs.
     zone: u16,
     legs: Vec<ClientLeg>,
+    clients: ClientInterfaces,
     /// `None`: conntrack is not in use, or there is no service on the path, or it can't be.
     zones: Option<Zones>,
     /// Whether conntrack has been found in use.
@@ -52,32 +54,109 @@ pub(crate) struct Rules {
     conntrack: bool,
     /// Others' routing rules by mark, if anything sets marks.
     by_mark: Vec<String>,
+    /// Others' routing rules by the interface that packets come in by.
+    by_interface: Vec<InterfaceRule>,
     policies: Vec<IpsecPolicy>,
-    /// What could not be found out.
-    unknown: Vec<String>,
+    /// Which rules could not be read, and why: they may be about anything.
+    unread: Option<String>,
 }
 
 impl Rules {
     /// Asks the kernel.
-    fn find(tables: &mut KernelTables) -> Self {
-        let mut unknown = Vec::new();
-        let mut tell = |error: NetfilterError| unknown.push(error.to_string());
-        let marks = marks_may_be_set().unwrap_or_else(|error| {
-            tell(error);
-            true
-        });
-        let policies = ipsec_policies().unwrap_or_else(|error| {
-            tell(error);
-            Vec::new()
-        });
-        let by_mark = tables.rules_by_mark().unwrap_or_default();
+    fn find() -> Self {
+        let (policies, no_policies) = or_why(ipsec_policies());
+        let (by_mark, no_rules) = or_why(rules_by_mark());
+        let (by_interface, no_interfaces) = or_why(rules_by_interface());
+        let (marks, no_marks) = or_why(marks_may_be_set());
+        // Marks count only where a rule looks at them.
+        let no_marks = no_marks.filter(|_| !by_mark.is_empty());
         Self {
             conntrack: conntrack_is_active(),
             by_mark: by_mark.into_iter().filter(|_| marks).collect(),
+            by_interface,
             policies,
-            unknown,
+            unread: no_policies.or(no_rules).or(no_interfaces).or(no_marks),
         }
     }
+
+    /// The rules by an interface of the clients' that what comes out of `device` does not meet, a line each.
+    fn unmet(&self, device: &str, clients: &ClientInterfaces) -> Vec<String> {
+        let has_twin = |rule: &InterfaceRule| {
+            let (theirs, own) = (format!("iif {}", rule.interface), format!("iif {device}"));
+            let twin = rule.words.replacen(&theirs, &own, 1);
+            self.by_interface.iter().any(|other| other.words == twin)
+        };
+        let of_clients = |rule: &&InterfaceRule| {
+            rule.interface != device && clients.has(&rule.interface) && !has_twin(rule)
+        };
+        let line = |rule: &InterfaceRule| {
+            format!(
+                "the routing rule `{}` does not meet what FlexCP has handled, which comes from {device}; \
+                 add the same rule for iif {device}",
+                rule.words
+            )
+        };
+        let unmet = self.by_interface.iter().filter(of_clients);
+        unmet.map(line).collect()
+    }
+}
+
+/// The interfaces that clients of services come in by.
+#[derive(Debug)]
+struct ClientInterfaces {
+    names: Vec<String>,
+    /// A service has none of its own: any may be.
+    any: bool,
+}
+
+impl ClientInterfaces {
+    fn new(config: &Config) -> Self {
+        let all = config.services.iter().map(|service| &service.interfaces);
+        Self {
+            any: all.clone().any(Vec::is_empty),
+            names: all.flatten().map(|name| name.value.clone()).collect(),
+        }
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.any || self.names.iter().any(|own| own == name)
+    }
+}
+
+/// What was found, or nothing and why.
+fn or_why<T: Default, E: Display>(found: Result<T, E>) -> (T, Option<String>) {
+    match found {
+        Ok(found) => (found, None),
+        Err(error) => (T::default(), Some(error.to_string())),
+    }
+}
+
+/// What the host's rules would mean for FlexCP: what [`Beside`] does and tells when it runs.
+#[derive(Default, Debug)]
+pub struct Foreseen {
+    /// What the offload would leave to the workers, and why, a line each.
+    pub offload: Vec<String>,
+    /// What would be wrong, a line each.
+    pub problems: Vec<String>,
+}
+
+/// Looks at this host's rules for a FlexCP that does not run.
+#[must_use]
+pub fn foresee(config: &Config) -> Foreseen {
+    let rules = Rules::find();
+    let mut offload = Vec::new();
+    if rules.conntrack {
+        offload.push(CONNTRACK.to_owned());
+    }
+    let notes = config.services.iter().filter_map(|service| {
+        let mut service = Service::new(service);
+        // What the file says itself needs no word.
+        service.judge(&rules);
+        service.note().filter(|_| !service.off)
+    });
+    offload.extend(notes);
+    let problems = rules.unmet(&config.device.name.value, &ClientInterfaces::new(config));
+    Foreseen { offload, problems }
 }
 
 impl Beside {
@@ -88,6 +167,7 @@ impl Beside {
             device: config.device.name.value.clone(),
             zone: u16::try_from(table).unwrap_or(ZONE),
             legs: legs(config),
+            clients: ClientInterfaces::new(config),
             zones: None,
             active: false,
             services: config.services.iter().map(Service::new).collect(),
@@ -98,8 +178,9 @@ impl Beside {
 
     /// Looks at the host's rules and does what they ask for. `true`: what there is to tell has changed.
     pub(crate) fn look(&mut self, tables: &mut KernelTables, offload: &mut Running) -> bool {
-        let rules = Rules::find(tables);
-        let mut problems = rules.unknown.clone();
+        let rules = Rules::find();
+        let mut problems = rules.unmet(&self.device, &self.clients);
+        problems.extend(rules.unread.clone());
         if rules.conntrack {
             self.join_conntrack(tables, offload, &mut problems);
         }
@@ -136,7 +217,7 @@ impl Beside {
     ) {
         if !self.active {
             self.active = true;
-            info!("conntrack is in use: connections that NAT translates stay with the workers");
+            info!("{CONNTRACK}");
             offload.beside_conntrack(self.zone);
             let report = &mut |change: &str| info!("kernel: {change}");
             if let Err(error) = tables.relax_conntrack(report) {
@@ -194,6 +275,10 @@ impl Service {
         };
         let kept = if self.off {
             Some("the configuration says so (offload = \"off\")".to_owned())
+        } else if let Some(error) = &rules.unread {
+            Some(format!(
+                "a rule that it can't read may be about it ({error})"
+            ))
         } else if let Some(policy) = rules.policies.iter().find(covers) {
             Some(format!(
                 "an IPsec policy covers its packets ({})",
@@ -288,6 +373,9 @@ fn overlap(a: &Prefix, b: &Prefix) -> bool {
     a.contains(b.addr) || b.contains(a.addr)
 }
 
+/// What follows from it.
+const CONNTRACK: &str =
+    "conntrack is in use: connections that NAT translates stay with the workers";
 /// Its protocol number.
 const TCP: u8 = 6;
 /// Of the clients' legs, when the number of the routing table is none for a zone.
@@ -384,6 +472,44 @@ mod tests {
         assert!(service.note().unwrap().contains("fwmark 0x1"));
         assert!(service.judge(&Rules::default()));
         assert_eq!(service.note(), None);
+    }
+
+    #[test]
+    fn rule_by_interface_of_the_clients_has_to_be_there_for_the_device_too() {
+        let rule = |interface: &str| InterfaceRule {
+            interface: interface.into(),
+            words: format!("ipv4 iif {interface} to 10.9.0.0/16 -> table 100"),
+        };
+        let unmet = |by_interface: Vec<InterfaceRule>, any| {
+            let rules = Rules {
+                by_interface,
+                ..Rules::default()
+            };
+            let names = vec!["wan0".into()];
+            rules.unmet("flexcp0", &ClientInterfaces { names, any })
+        };
+        let lines = unmet(vec![rule("wan0"), rule("lan0")], false);
+        assert_eq!(
+            lines,
+            [
+                "the routing rule `ipv4 iif wan0 to 10.9.0.0/16 -> table 100` does not meet what FlexCP has handled, \
+                 which comes from flexcp0; add the same rule for iif flexcp0"
+            ]
+        );
+        assert_eq!(unmet(vec![rule("wan0"), rule("lan0")], true).len(), 2);
+        assert_eq!(unmet(vec![rule("wan0"), rule("flexcp0")], true).len(), 0);
+    }
+
+    #[test]
+    fn rules_that_cannot_be_read_keep_all_services_from_the_offload() {
+        let rules = Rules {
+            unread: Some("cannot list the policies of IPsec: EPERM".into()),
+            ..Rules::default()
+        };
+        assert_eq!(
+            kept(&rules).unwrap(),
+            "not for service web: a rule that it can't read may be about it (cannot list the policies of IPsec: EPERM)"
+        );
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use flexcp::beside::{self, Foreseen};
 use flexcp::config::live::{self, ThisHost};
 use flexcp::config::plan;
 use flexcp::control::{self, Action};
@@ -127,14 +128,16 @@ fn main() -> ExitCode {
 fn check(path: &Path, live: bool, verifier_log: bool) -> Result<ExitCode> {
     let (config, mut found) = config::load(path)?;
     let mut tried = Tried::default();
+    let mut beside = Foreseen::default();
     if let Some(config) = config.as_ref().filter(|_| live) {
         let sources = live::check(config, &ThisHost::default(), &mut found);
         if !found.has_errors() {
             tried = offload::try_loading(config, &sources);
+            beside = beside::foresee(config);
         }
     }
     eprint!("{found}");
-    for miss in &tried.misses {
+    for miss in tried.misses.iter().chain(&beside.problems) {
         eprintln!("{}: warning: {miss}", found.file());
     }
     if verifier_log {
@@ -161,6 +164,9 @@ fn check(path: &Path, live: bool, verifier_log: bool) -> Result<ExitCode> {
         .for_each(|line| text += &format!("  {line}\n"));
     if let Some(works) = &tried.works {
         text += &format!("  offload: {works}\n");
+        for line in &beside.offload {
+            text += &format!("  offload: {line}\n");
+        }
     }
     print(&text)
 }

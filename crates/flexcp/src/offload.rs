@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 
 use flexcp_io::{
-    Hook, Interface, KernelTables, LeftOut, Offload, OffloadError, Reasons, Refusal, Steering,
-    SteeringError, Target, interfaces,
+    Hook, Interface, KernelFastPath, KernelTables, LeftOut, Offload, OffloadError, Reasons,
+    Refusal, Steering, SteeringError, Target, interfaces,
 };
 use flexcp_translator::Rules;
 use tracing::{info, warn};
@@ -19,6 +19,10 @@ use crate::worker::WorkerHandle;
 #[derive(Debug, Default)]
 pub struct Running {
     offload: Option<Offload>,
+    /// Of the workers, in their order, until they have them.
+    paths: Vec<KernelFastPath>,
+    /// Connections that it has room for.
+    slots: u32,
     by: Hook,
     /// The Ethernet devices that there are.
     devices: Vec<Device>,
@@ -37,9 +41,9 @@ struct Device {
     refused: Option<OffloadError>,
 }
 
-/// Loads the programs, attaches them to all Ethernet devices, and gives each worker its share. That takes half a second,
-/// in which the workers translate everything. `device`: the index of
-/// FlexCP's own. Nothing is done when the configuration says so. Also gives what the programs count.
+/// Loads the programs and attaches them to all Ethernet devices. That takes half a second, in which the workers translate
+/// everything, as they go on doing until [`Running::lend`]. `device`: the index of FlexCP's own. Nothing is done when the
+/// configuration says so. Also gives what the programs count.
 pub fn start(
     config: &Config,
     device: u32,
@@ -84,6 +88,8 @@ fn load(
     let miss = offload.left_out().map(ToString::to_string);
     let mut running = Running {
         offload: Some(offload),
+        paths,
+        slots,
         by: hook(config),
         devices: Vec::new(),
         miss,
@@ -95,12 +101,6 @@ fn load(
     {
         return Err(error);
     }
-    // Only now, so that nothing is lent in vain.
-    for (worker, path) in workers.iter().zip(paths) {
-        worker.offload(Box::new(path));
-    }
-    let how = running.how();
-    info!("offload: up to {slots} connections, {how}");
     if let Some(left_out) = &running.miss {
         warn!("offload: {left_out}; {FULL_TEXT}");
     }
@@ -145,6 +145,17 @@ impl Running {
             });
         }
         new
+    }
+
+    /// Gives each worker its share. What they must not lend, they have to have been told before; and the programs are
+    /// attached, so that nothing is lent in vain.
+    pub fn lend(&mut self, workers: &[WorkerHandle]) {
+        for (worker, path) in workers.iter().zip(self.paths.drain(..)) {
+            worker.offload(Box::new(path));
+        }
+        if self.offload.is_some() {
+            info!("offload: up to {} connections, {}", self.slots, self.how());
+        }
     }
 
     /// Conntrack is in use, and the clients' legs of services on the path are in its zone `zone`.

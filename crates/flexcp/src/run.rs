@@ -91,7 +91,11 @@ pub fn run(path: &Path) -> Result<(), RunError> {
         worker::spawn(worker, move || tell.wake()).map_err(RunError::Worker)
     };
     let workers: Vec<_> = workers.into_iter().map(spawn).collect::<Result<_, _>>()?;
-    let (offload, reasons) = offload::start(&config, device, &handles, &mut kernel);
+    let (mut offload, reasons) = offload::start(&config, device, &handles, &mut kernel);
+    // The host's other rules hold from the first connection on.
+    let mut beside = Beside::new(&config, handles.clone());
+    beside.look(&mut kernel, &mut offload);
+    offload.lend(&handles);
     if let Err(error) = flexcp_io::renounce_loading() {
         warn!("keeps the capabilities that loading programs takes: {error}");
     }
@@ -105,7 +109,7 @@ pub fn run(path: &Path) -> Result<(), RunError> {
         kernel,
         offload,
         Expected::new(&config, &sources, &plan),
-        Beside::new(&config, handles.clone()),
+        beside,
     );
     let watch = watcher.spawn(move || tell.wake());
     let watch = watch.map_err(RunError::Worker)?;

@@ -13,8 +13,11 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use std::{io, mem};
 
+use std::os::fd::AsFd as _;
+
 use flexcp_io::{
-    KernelError, KernelTables, Look, Mended, NetlinkError, Waker, Watch, monotonic_micros, wait,
+    Changes, KernelError, KernelTables, Look, Mended, NetlinkError, Waker, Watch, monotonic_micros,
+    wait_for_any,
 };
 use sd_notify::NotifyState;
 use tracing::{debug, info, warn};
@@ -38,7 +41,11 @@ pub struct Watcher {
     found: Found,
     problems: Vec<Problem>,
     beside: Beside,
-    /// When the host's other rules were looked at last.
+    /// Hears of changes to the host's other rules; `None`: the kernel does not tell of them.
+    changes: Option<Changes>,
+    /// When they have to be looked at again.
+    beside_due: u64,
+    /// When they were looked at last.
     beside_at: u64,
     mended: Tally,
     began: u64,
@@ -106,6 +113,8 @@ impl Watcher {
             found: Found::default(),
             problems: Vec::new(),
             beside,
+            changes: heard(),
+            beside_due: 0,
             beside_at: 0,
             mended: Tally::default(),
             began: monotonic_micros(),
@@ -149,8 +158,8 @@ impl Watcher {
     fn watch(&mut self, asked: &Receiver<Request>, bell: &Waker) -> Result<(), KernelError> {
         loop {
             let now = monotonic_micros();
-            if now >= self.beside_at + BESIDE {
-                self.beside_at = now;
+            if now >= self.beside_due {
+                (self.beside_at, self.beside_due) = (now, now + BESIDE);
                 if self.beside.look(&mut self.tables, &mut self.offload) {
                     self.look(now)?;
                 }
@@ -181,20 +190,27 @@ impl Watcher {
 
     /// Until something happens, or a look is due.
     fn sleep(&mut self, bell: &Waker) -> Result<(), NetlinkError> {
-        let due = self.watch.as_ref().and_then(Watch::due);
+        let due = [
+            self.watch.as_ref().and_then(Watch::due),
+            Some(self.beside_due),
+        ];
+        let due = due.into_iter().flatten().min();
         let until = due.map(|due| Duration::from_micros(due.saturating_sub(monotonic_micros())));
         let patience = (!self.was_ready).then_some(START_TOLD);
-        let beside = Some(Duration::from_micros(BESIDE));
-        let timeout = [until, patience, beside].into_iter().flatten().min();
-        let waited = match &self.watch {
-            Some(watch) => wait(watch, bell, timeout),
-            None => wait(bell, bell, timeout),
-        };
-        if let Err(error) = waited {
+        let timeout = [until, patience].into_iter().flatten().min();
+        let carriers = [
+            self.watch.as_ref().map(Watch::as_fd),
+            self.changes.as_ref().map(Changes::as_fd),
+        ];
+        let carriers: Vec<_> = carriers.into_iter().flatten().collect();
+        if let Err(error) = wait_for_any(&carriers, bell, timeout) {
             debug!("watch: {error}");
         }
         if !self.was_ready {
             self.notify();
+        }
+        if self.changes.as_mut().is_some_and(Changes::drain) {
+            self.beside_due = self.beside_due.min(self.beside_at + BESIDE_SOON);
         }
         match &mut self.watch {
             Some(watch) => watch.note(monotonic_micros()),
@@ -413,8 +429,18 @@ fn summary(status: &Status) -> String {
 #[error("flexcp is ending, and does not watch the kernel any more")]
 pub struct Unwatched;
 
+/// What tells of changes to the host's other rules, if there is anything.
+fn heard() -> Option<Changes> {
+    let changes = Changes::open();
+    changes
+        .inspect_err(|error| warn!("{error}; looks at the host's rules once a second"))
+        .ok()
+}
+
 /// Between two looks at the host's other rules, in microseconds: nobody tells of all of them.
 const BESIDE: u64 = 1_000_000;
+/// The same, when the kernel has told of a change. A host whose rules change all the time is looked at so often.
+const BESIDE_SOON: u64 = 100_000;
 /// So often the service manager hears that the start takes time.
 const START_TOLD: Duration = Duration::from_secs(20);
 /// How long a look may take.

@@ -58,19 +58,41 @@ pub struct Ready {
 /// What `poll` reports; an interruption by a signal is none, and a lack of memory ends the wait early.
 pub fn wait(carrier: impl AsFd, waker: &Waker, timeout: Option<Duration>) -> io::Result<Ready> {
     let mut fds = [
-        PollFd::new(&carrier, PollFlags::IN),
         PollFd::from_borrowed_fd(waker.as_fd(), PollFlags::IN),
+        PollFd::new(&carrier, PollFlags::IN),
     ];
+    polled(&mut fds, waker, timeout)
+}
+
+/// Waits as [`wait`] does, for any number of carriers: [`Ready::packets`] says that one of them has something.
+///
+/// # Errors
+/// Those of [`wait`].
+pub fn wait_for_any(
+    carriers: &[BorrowedFd<'_>],
+    waker: &Waker,
+    timeout: Option<Duration>,
+) -> io::Result<Ready> {
+    let all = [waker.as_fd()].into_iter().chain(carriers.iter().copied());
+    let mut fds: Vec<_> = all
+        .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+        .collect();
+    polled(&mut fds, waker, timeout)
+}
+
+/// The waker's descriptor is the first of `fds`.
+fn polled(fds: &mut [PollFd<'_>], waker: &Waker, timeout: Option<Duration>) -> io::Result<Ready> {
     // A timeout that the kernel's clock cannot hold is one for ever.
     let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
-    match poll(&mut fds, timeout.as_ref()) {
+    match poll(fds, timeout.as_ref()) {
         Ok(_) => {}
         Err(Errno::INTR | Errno::NOMEM | Errno::AGAIN) => return Ok(Ready::default()),
         Err(error) => return Err(error.into()),
     }
+    let mut has_something = fds.iter().map(|fd| !fd.revents().is_empty());
     let ready = Ready {
-        packets: !fds[0].revents().is_empty(),
-        woken: !fds[1].revents().is_empty(),
+        woken: has_something.next().unwrap_or_default(),
+        packets: has_something.any(|has| has),
     };
     if ready.woken {
         waker.clear();

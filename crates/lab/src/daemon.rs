@@ -210,11 +210,22 @@ impl FlexCp {
 
 /// Runs `flexcp check` on a configuration; its output, whatever the exit code.
 pub fn check(lab: &Lab, config: &str) -> Result<Output> {
+    checked(lab, config, &[])
+}
+
+/// The same, also against the host.
+pub fn check_live(lab: &Lab, config: &str) -> Result<Output> {
+    checked(lab, config, &["--live"])
+}
+
+fn checked(lab: &Lab, config: &str, flags: &[&str]) -> Result<Output> {
     let file = lab.dir().join("flexcp-check.toml");
     fs::write(&file, config)?;
     let mut command = lab.proxy().command(binary()?);
     command
-        .args(["check", "--config"])
+        .arg("check")
+        .args(flags)
+        .arg("--config")
         .arg(file)
         .output()
         .context("flexcp check")

@@ -58,8 +58,6 @@ pub(crate) struct Lender {
     due: Option<Due>,
     /// When it had no room for a connection last.
     refused: Option<Instant>,
-    /// Services whose connections are not lent, by their numbers.
-    kept: Vec<bool>,
 }
 
 /// A connection that is to be lent with its last packet.
@@ -206,7 +204,6 @@ impl Translator {
             backlog: false,
             due: None,
             refused: None,
-            kept: Vec::new(),
         });
     }
 
@@ -230,15 +227,13 @@ impl Translator {
     }
 
     /// Keeps the connections of the services with `true` from the fast path from here on, and takes back those that are
-    /// lent: as when it would not do to their packets what the host's own rules ask for. In the order of the configuration.
+    /// lent: as when it would not do to their packets what the host's own rules ask for. In the order of the configuration;
+    /// also for a fast path that is yet to be set.
     pub fn keep_services(&mut self, now: Instant, kept: &[bool]) {
-        let Some(lender) = &mut self.lender else {
-            return;
-        };
-        lender.kept = kept.to_vec();
+        self.services.keep(kept);
+        let services = &self.services;
         let of_those = |connection: &Connection| {
-            connection.lending.slot().is_some()
-                && kept.get(usize::from(connection.service)) == Some(&true)
+            connection.lending.slot().is_some() && services.is_kept(connection.service)
         };
         for id in self.table.ids_where(of_those) {
             self.recall(now, id);
@@ -458,8 +453,7 @@ impl Translator {
             return;
         };
         connection.lending.steady = 0;
-        let kept = lender.kept.get(usize::from(connection.service));
-        if now < connection.lending.look || kept == Some(&true) {
+        if now < connection.lending.look || self.services.is_kept(connection.service) {
             return;
         }
         let deadline = connection.deadline(&self.config);

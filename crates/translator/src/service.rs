@@ -30,23 +30,39 @@ struct State {
     next: usize,
     /// Back ends that there are.
     backends: usize,
+    /// Its connections are not lent.
+    kept: bool,
 }
 
 impl Services {
     pub(crate) fn new(config: &Config) -> Self {
         let state = config.services.iter().map(|service| match &service.mode {
             Mode::Transparent { .. } => State {
-                next: 0,
                 backends: 1,
+                ..State::default()
             },
             Mode::Reverse { backends, .. } => State {
-                next: 0,
                 backends: backends.len(),
+                ..State::default()
             },
         });
         Self {
             state: state.collect(),
         }
+    }
+
+    /// Says of which services no connection is lent, in the order of the configuration.
+    pub(crate) fn keep(&mut self, kept: &[bool]) {
+        for (index, state) in self.state.iter_mut().enumerate() {
+            state.kept = kept.get(index) == Some(&true);
+        }
+    }
+
+    /// Whether no connection of this service is lent.
+    pub(crate) fn is_kept(&self, service: u16) -> bool {
+        self.state
+            .get(usize::from(service))
+            .is_some_and(|state| state.kept)
     }
 
     /// The service that clients reach at `destination`.

@@ -492,6 +492,18 @@ pub(super) fn is_marked(rule: &RuleMessage) -> bool {
     !is_ours(rule) && rule.attributes.iter().any(marked)
 }
 
+/// The interface that packets of the rule come in by, if it is somebody else's and asks for one that is no loopback device.
+pub(super) fn is_by_interface(rule: &RuleMessage) -> Option<&str> {
+    let named = rule
+        .attributes
+        .iter()
+        .find_map(|attribute| match attribute {
+            RuleAttribute::Iifname(name) => Some(name.as_str()),
+            _ => None,
+        });
+    named.filter(|name| *name != LOOPBACK && !is_ours(rule))
+}
+
 /// The rule in words close to those of `ip rule`.
 pub(super) fn describe(rule: &RuleMessage) -> String {
     let header = &rule.header;

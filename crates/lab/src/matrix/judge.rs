@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
-use flexcp_faults::{Counters, Fault, Faults};
+use flexcp_faults::{Counters, Fault, Faults, Rate};
 
 use super::cell::Cell;
 use super::rows::{Joins, Verdict};
@@ -287,6 +287,7 @@ pub(super) fn stall(cell: &Cell) -> Duration {
                 }
                 Fault::Flap { down, .. } => 2 * *down,
                 Fault::Delay(delay) => 8 * *delay,
+                Fault::Rate(rate) => 8 * full_queue(rate),
                 Fault::Jitter(jitter) => 8 * jitter.max,
                 Fault::Reorder(reorder) => 8 * reorder.extra,
                 // A path that dies, until another one takes over.
@@ -296,6 +297,12 @@ pub(super) fn stall(cell: &Cell) -> Duration {
         }
     }
     bound
+}
+
+/// The delay of a bottleneck whose queue is full.
+fn full_queue(rate: &Rate) -> Duration {
+    let millis = rate.queue_bytes.saturating_mul(8 * 1000) / rate.bits_per_second.max(1);
+    Duration::from_millis(millis)
 }
 
 /// That many retransmission timeouts one after the other, each twice as long as the one before.
@@ -570,6 +577,14 @@ mod tests {
         assert!(judge_stall(&cells[0], &found.evidence()).is_err());
         found.starved = Duration::from_secs(1);
         assert!(judge_stall(&cells[0], &found.evidence()).is_ok());
+    }
+
+    #[test]
+    fn full_queue_counts_as_the_delay_that_it_is() {
+        let bound = |name| stall(&cell(name)).as_millis();
+        // 100 kB at 8 Mbit/s, and 2 ms of delay.
+        assert_eq!(bound("rate-10-1/v4/up/2/plain"), 660 + 8 * 100 + 8 * 2);
+        assert_eq!(bound("clean/v4/up/2/plain"), 660);
     }
 
     #[test]

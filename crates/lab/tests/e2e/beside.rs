@@ -16,7 +16,10 @@ crate::cases!("beside":
     rules_that_come_while_flexcp_runs_are_heeded,
     service_whose_offload_is_off_stays_with_the_workers,
     ipsec_policy_is_heeded_at_once,
+    policy_is_heard_of_when_it_comes,
+    policy_that_is_there_holds_from_the_first_connection,
     routing_by_mark_is_heeded_at_once,
+    routing_by_interface_is_told_and_met_by_the_device,
 );
 
 /// Twice four transfers at once, of each kind of clients.
@@ -106,38 +109,44 @@ fn sent_up(rig: &Rig) -> Result<u64> {
     sent.context("no srv1 in /proc/net/dev")
 }
 
-/// While a transfer runs in the kernel, `block` has the host let nothing more through: what is lent does not go on beside
-/// that. Then `free` ends it, and so does the transfer.
-fn heeded(block: &[&str], free: &[&str]) -> Result<()> {
+/// Runs these on FlexCP's host.
+fn on_host(rig: &Rig, lines: &[&str]) -> Result<()> {
+    lines.iter().try_for_each(|line| {
+        let mut words = line.split_whitespace();
+        let mut command = rig.lab.proxy().command(words.next().unwrap_or_default());
+        text(command.args(words)).map(drop)
+    })
+}
+
+/// While a transfer runs in the kernel, `block` has the host let nothing more through, and `told` says so: what is lent
+/// does not go on beside that. Then `free` ends it, and so does the transfer.
+fn blocked(block: &[&str], free: &[&str], told: impl Fn(&Rig, bool) -> Result<()>) -> Result<()> {
     let lab = Lab::builder().rate_mbit(1, 100).rate_mbit(2, 100).build()?;
     transparent(lab, |rig| {
-        let host = |lines: &[&str]| {
-            lines.iter().try_for_each(|line| {
-                let mut words = line.split_whitespace();
-                let mut command = rig.lab.proxy().command(words.next().unwrap_or_default());
-                text(command.args(words)).map(drop)
-            })
-        };
         rig.run_while(Family::V4, &Job::both(12_000_000), || {
             rig.wait_for_a_join()?;
             sleep(Duration::from_millis(300));
-            host(block)?;
-            if !daemon::offload_is_off() {
-                logged(rig, "offload: not for service web")?;
-            }
+            on_host(rig, block)?;
+            told(rig, true)?;
             sleep(Duration::from_millis(50));
             let before = sent_up(rig)?;
             sleep(Duration::from_millis(500));
             let passed = sent_up(rig)? - before;
             // Neighbour discovery.
             ensure!(passed < 5, "{passed} packets have left all the same");
-            host(free)?;
-            if !daemon::offload_is_off() {
-                logged(rig, "offload: for service web again")?;
-            }
-            Ok(())
+            on_host(rig, free)?;
+            told(rig, false)
         })?;
         Ok(Expect::clean().disturbed("the host lets nothing through for a while"))
+    })
+}
+
+/// The same, where the log says what that means for the offload.
+fn heeded(block: &[&str], free: &[&str]) -> Result<()> {
+    blocked(block, free, |rig, blocks| match blocks {
+        _ if daemon::offload_is_off() => Ok(()),
+        true => logged(rig, "offload: not for service web"),
+        false => logged(rig, "offload: for service web again"),
     })
 }
 
@@ -146,6 +155,82 @@ fn ipsec_policy_is_heeded_at_once() -> Result<()> {
         &["ip xfrm policy add src 0.0.0.0/0 dst 10.9.0.0/16 dir out action block"],
         &["ip xfrm policy delete src 0.0.0.0/0 dst 10.9.0.0/16 dir out"],
     )
+}
+
+/// It would take 0.5 s in the mean if nobody told of it.
+fn policy_is_heard_of_when_it_comes() -> Result<()> {
+    if daemon::offload_is_off() {
+        return Ok(());
+    }
+    let lab = Lab::builder().build()?;
+    transparent(lab, |rig| {
+        let policy = |verb: &str| -> Result<()> {
+            let mut ip = rig.lab.proxy().command("ip");
+            let words = [
+                "xfrm",
+                "policy",
+                verb,
+                "src",
+                "10.8.0.0/24",
+                "dst",
+                "10.9.0.0/16",
+            ];
+            ip.args(words).args(["dir", "out"]);
+            if verb == "add" {
+                ip.args(["action", "block"]);
+            }
+            text(&mut ip).map(drop)
+        };
+        let times = |words| rig.flexcp.log().matches(words).count();
+        for number in 1..=5 {
+            for (verb, words) in [
+                ("add", "offload: not for service web"),
+                ("delete", "offload: for service web again"),
+            ] {
+                let begun = Instant::now();
+                policy(verb)?;
+                while times(words) < number {
+                    ensure!(
+                        begun.elapsed() < Duration::from_millis(600),
+                        "{verb} {number}: not heard of after {:?}:\n{}",
+                        begun.elapsed(),
+                        rig.flexcp.log()
+                    );
+                    sleep(Duration::from_millis(10));
+                }
+            }
+        }
+        Ok(Expect::clean())
+    })
+}
+
+/// The workers have heard of it before they may lend, and who checks a file hears of it without a start.
+fn policy_that_is_there_holds_from_the_first_connection() -> Result<()> {
+    const NOTE: &str = "offload: not for service web: an IPsec policy covers its packets (out 10.8.0.0/24 to 10.9.0.0/16)";
+    let lab = Lab::builder().rate_mbit(1, 200).rate_mbit(2, 200).build()?;
+    let mut ip = lab.proxy().command("ip");
+    let words = [
+        "xfrm",
+        "policy",
+        "add",
+        "src",
+        "10.8.0.0/24",
+        "dst",
+        "10.9.0.0/16",
+    ];
+    text(ip.args(words).args(["dir", "out", "action", "block"]))?;
+    let checked = daemon::check_live(&lab, &config(&lab, &daemon::transparent(&lab, &[])))?;
+    let checked = String::from_utf8_lossy(&checked.stdout).into_owned();
+    let off = daemon::offload_is_off();
+    ensure!(off || checked.contains(NOTE), "{checked}");
+    transparent(lab, |rig| {
+        rig.run(Family::V4, &Job::both(4_000_000))?;
+        ensure!(rig.counter("offload_lent")? == 0, "it was lent");
+        let log = rig.flexcp.log();
+        let (told, lends) = (log.find(NOTE), log.find("offload: up to"));
+        ensure!(off || (told.is_some() && told < lends), "{log}");
+        Ok(Expect::clean().exactly(End::Client, "MPJoinSynAckRx", 1))
+    })
 }
 
 /// Netfilter marks what comes out of FlexCP's device, and a rule has nothing with that mark pass.
@@ -158,5 +243,35 @@ fn routing_by_mark_is_heeded_at_once() -> Result<()> {
             "ip rule add fwmark 7 priority 90 blackhole",
         ],
         &["ip rule delete priority 90", "nft delete table ip marks"],
+    )
+}
+
+/// What FlexCP has handled comes from its device: a rule for an access interface is told until there is one for the device,
+/// which holds for both tiers.
+fn routing_by_interface_is_told_and_met_by_the_device() -> Result<()> {
+    const TOLD: &str = "the routing rule `ipv4 iif a1 to 10.9.0.0/16 -> blackhole` does not meet what FlexCP has handled";
+    let status = |rig: &Rig, has: bool| -> Result<()> {
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while rig.flexcp.show("status")?.contains(TOLD) != has {
+            ensure!(Instant::now() < deadline, "{}", rig.flexcp.show("status")?);
+            sleep(Duration::from_millis(50));
+        }
+        Ok(())
+    };
+    blocked(
+        &[
+            "ip rule add iif a1 to 10.9.0.0/16 priority 90 blackhole",
+            "ip rule add iif flexcp0 to 10.9.0.0/16 priority 90 blackhole",
+        ],
+        &["ip rule delete iif flexcp0 priority 90"],
+        |rig, blocks| {
+            status(rig, !blocks)?;
+            if blocks {
+                return Ok(());
+            }
+            logged(rig, TOLD)?;
+            on_host(rig, &["ip rule delete iif a1 priority 90"])?;
+            status(rig, false)
+        },
     )
 }

@@ -679,6 +679,28 @@ fn lent_connections_of_a_service_that_is_kept_are_taken_back_for_good() {
 }
 
 #[test]
+fn service_is_kept_from_a_fast_path_that_comes_later() {
+    let shelf = Shelf::new(1);
+    let mut t = Setup::new().ts().established();
+    let now = flexcp_translator::Instant::default();
+    t.translator.keep_services(now, &[true]);
+    t.fast_path(&shelf);
+    for n in 0..6 {
+        let _ = t.server(&data(n));
+    }
+    assert_eq!((shelf.leases().len(), shelf.taken()), (0, 0));
+    t.translator.keep_services(now, &[false]);
+    // What has been outstanding in several stretches is not lent.
+    let _ = t.client(0, &ack(6));
+    for n in 6..12 {
+        let _ = t.server(&data(n));
+    }
+    assert_eq!(shelf.leases().len(), 1);
+    let _ = t.moved();
+    t.uncompared();
+}
+
+#[test]
 fn connection_that_the_host_has_rules_for_is_asked_for_once() {
     let shelf = Shelf::refusing();
     let mut t = Setup::new().ts().established();
