@@ -108,7 +108,8 @@ fn load(
 }
 
 impl Running {
-    /// Attaches to the Ethernet devices among `interfaces` that it does not know yet, and forgets those that are gone.
+    /// Attaches to the Ethernet devices among `interfaces` that it does not know yet, or whose filter somebody has taken
+    /// away, and forgets those that are gone.
     /// Gives the names of the new ones that take it; one that does not is noted. A device that is renamed is the same.
     pub fn follow(&mut self, interfaces: &[Interface], tables: &mut KernelTables) -> Vec<String> {
         let Some(offload) = &mut self.offload else {
@@ -119,6 +120,13 @@ impl Running {
             if let Err(error) = offload.forget(device.index, tables) {
                 warn!("offload: {} is gone: {error}", device.name);
             }
+        }
+        let lost = tables.lost_filters();
+        for device in self
+            .devices
+            .extract_if(.., |device| lost.contains(&device.index))
+        {
+            warn!("offload: its filter at {} was taken away", device.name);
         }
         let mut new = Vec::new();
         for interface in interfaces.iter().filter(|interface| interface.ethernet) {

@@ -187,7 +187,8 @@ impl KernelTables {
     }
 
     /// Has `program`, a classifier that decides by itself (`direct-action`), see what comes in on `interface`, by a filter
-    /// behind all others there. For kernels without tcx.
+    /// behind all others there. For kernels without tcx. It takes the place of one that was made before, and that somebody
+    /// has taken away.
     ///
     /// # Errors
     /// When there is no such interface, or the kernel refuses; then nothing of it is left.
@@ -203,13 +204,15 @@ impl KernelTables {
         let index = interface_index(interface).ok_or_else(|| KernelError::NoInterface {
             name: interface.to_owned(),
         })?;
+        let former = record.filters.extract_if(.., |known| known.index == index);
+        let made_before = former.fold(false, |made, known| made || known.made_qdisc);
         // Noted as if the qdisc were ours: if a crash comes before we know, it goes, but only if nobody uses it.
         record.filters.push(Filter {
             interface: interface.to_owned(),
             index,
             made_qdisc: true,
         });
-        let done = filter_noted(journal, record, program, report);
+        let done = filter_noted(journal, record, program, made_before, report);
         if done.is_err()
             && let Some(filter) = record.filters.pop()
         {
@@ -239,6 +242,14 @@ impl KernelTables {
         journal.write(record)?;
         sysctl::apply(&[change], report)?;
         Ok(true)
+    }
+
+    /// The indexes of the devices whose filter somebody has taken away; the filters of devices that are gone went with them.
+    #[must_use]
+    pub fn lost_filters(&self) -> Vec<u32> {
+        let noted = self.undo.iter().flat_map(|(_, record)| &record.filters);
+        let lost = noted.filter(|filter| filter.is_lost());
+        lost.map(|filter| filter.index).collect()
     }
 
     /// Forgets the filters at the device that had the index `index`, and is gone.
@@ -438,18 +449,20 @@ fn check(plan: &Plan) -> Result<u32, KernelError> {
     Ok(index)
 }
 
-/// Makes the last filter of `record`, which is written down before anything happens.
+/// Makes the last filter of `record`, which is written down before anything happens. `made_before`: the qdisc was ours
+/// already.
 fn filter_noted(
     journal: &mut Journal,
     record: &mut Record,
     program: BorrowedFd<'_>,
+    made_before: bool,
     report: &mut dyn FnMut(&str),
 ) -> Result<(), KernelError> {
     journal.write(record)?;
     let Some(filter) = record.filters.last_mut() else {
         return Ok(());
     };
-    filter.made_qdisc = filter.make_qdisc()?;
+    filter.made_qdisc = filter.make_qdisc()? || made_before;
     filter.attach(program)?;
     report(&format!(
         "filter: {} ingress priority {} handle {:#x}{}",

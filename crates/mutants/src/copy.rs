@@ -6,7 +6,7 @@ use std::{fs, io};
 
 /// What of the workspace is copied.
 const FILES: [&str; 2] = ["Cargo.toml", "Cargo.lock"];
-const DIRECTORIES: [&str; 3] = ["bpf", "scripts", "crates"];
+const DIRECTORIES: [&str; 4] = ["bpf", "scripts", "crates", "docs"];
 
 /// A copy of the sources, and a directory of its own for what is built of them.
 pub(crate) struct Copy {

@@ -75,6 +75,17 @@ impl Filter {
             .map_err(|error| self.error("attach a filter to", error))
     }
 
+    /// Whether it is not there any more, as far as the kernel tells.
+    pub(crate) fn is_lost(&self) -> bool {
+        let found = Netlink::open().and_then(|mut netlink| {
+            netlink.get(RouteNetlinkMessage::GetTrafficFilter(self.filter()))
+        });
+        match found {
+            Ok(found) => !found.iter().any(is_ours),
+            Err(error) => is_missing(&error),
+        }
+    }
+
     /// Takes back the filter, and the qdisc if that is ours and not used; what is gone already is no error.
     pub(crate) fn remove(&self, report: &mut dyn FnMut(&str)) -> Result<(), KernelError> {
         if self.detach()? {

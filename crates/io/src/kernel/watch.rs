@@ -185,8 +185,9 @@ const TOO_OFTEN: &str = "FlexCP's routing rules, routes or device were changed m
     is put back before the minute is over; find out who does that (ip monitor)";
 
 /// Links, and of both families addresses, routes, rules, and switches such as forwarding.
-const GROUPS: [u32; 9] = [
+const GROUPS: [u32; 10] = [
     libc::RTNLGRP_LINK,
+    libc::RTNLGRP_TC,
     libc::RTNLGRP_IPV4_IFADDR,
     libc::RTNLGRP_IPV6_IFADDR,
     libc::RTNLGRP_IPV4_ROUTE,

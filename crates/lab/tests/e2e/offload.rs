@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use flexcp_lab::transfer::{Job, ServeOptions};
-use flexcp_lab::{Cut, End, Expect, FALLBACKS, Families, Family, Lab, Starvation, Strip, daemon};
+use flexcp_lab::{
+    Cut, End, Expect, FALLBACKS, Families, Family, Lab, Starvation, Strip, daemon, text,
+};
 use libtest_mimic::Trial;
 
 use crate::rig::{PORT, Rig, config, transparent, with_config};
@@ -17,6 +19,7 @@ crate::cases!("offload":
     carries_an_upload,
     carries_single_segments,
     carries_a_download_by_clsact,
+    qdisc_that_is_taken_away_comes_back_with_its_filter,
     survives_a_cut,
     show_counts_what_is_still_lent,
     plain_tcp_is_the_kernels,
@@ -55,10 +58,22 @@ fn carries(lab: Lab, family: Family, job: &Job) -> Result<()> {
 
 /// The same with the programs attached in this way.
 fn carries_by(lab: Lab, attach: &str, family: Family, job: &Job) -> Result<()> {
+    carries_after(lab, attach, family, job, |_| Ok(()))
+}
+
+/// The same when `before` has happened to FlexCP's host.
+fn carries_after(
+    lab: Lab,
+    attach: &str,
+    family: Family,
+    job: &Job,
+    before: impl Fn(&Rig) -> Result<()>,
+) -> Result<()> {
     let joins = i64::from(lab.links()) - 1;
     let told = config(&lab, &daemon::transparent(&lab, &[]));
     let told = format!("[offload]\nattach = {attach:?}\n\n{told}");
     with_config(lab, &told, ServeOptions::tcp(PORT), |rig| {
+        before(rig)?;
         rig.run(family, job)?;
         let share = share(rig)?;
         let starved = rig.starved();
@@ -101,6 +116,24 @@ fn carries_single_segments() -> Result<()> {
 /// As on kernels without tcx.
 fn carries_a_download_by_clsact() -> Result<()> {
     carries_by(lab().build()?, "clsact", Family::V4, &Job::down(40_000_000))
+}
+
+fn qdisc_that_is_taken_away_comes_back_with_its_filter() -> Result<()> {
+    let taken_away = |rig: &Rig| {
+        for device in ["srv1", "a2"] {
+            let mut tc = rig.lab.proxy().command("tc");
+            text(tc.args(["qdisc", "del", "dev", device, "clsact"]))?;
+            let deadline = Instant::now() + Duration::from_secs(1);
+            let words = format!("offload: on {device} now, too");
+            while !rig.flexcp.log().contains(&words) {
+                ensure!(Instant::now() < deadline, "{}", rig.flexcp.log());
+                thread::sleep(Duration::from_millis(20));
+            }
+        }
+        Ok(())
+    };
+    let job = Job::down(40_000_000);
+    carries_after(lab().build()?, "clsact", Family::V4, &job, taken_away)
 }
 
 fn survives_a_cut() -> Result<()> {
