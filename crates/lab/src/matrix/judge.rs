@@ -232,23 +232,35 @@ pub(super) fn judge_joins(cell: &Cell, found: &Evidence<'_>) -> Result<Draw> {
 /// The cause is a SYN that came twice, or a handshake packet that was lost: the client repeats its SYN and FlexCP its
 /// SYN+ACK, each by its own timer.
 pub(super) fn second_syn_acks(cell: &Cell) -> u32 {
-    let lists =
-        [cell.row.faults, cell.row.back].map(|text| text.parse::<Faults>().unwrap_or_default());
-    let repeats = lists.iter().flat_map(|faults| &faults.0).any(|fault| {
-        matches!(
-            fault,
-            Fault::Loss(_)
-                | Fault::Burst(_)
-                | Fault::Corrupt(_)
-                | Fault::Drop(_)
-                | Fault::Duplicate(_)
-        )
-    });
-    if repeats {
+    let doubles = |fault: &Fault| loses(fault) || matches!(fault, Fault::Duplicate(_));
+    if has(cell, doubles) {
         2 * u32::from(cell.subflows)
     } else {
         0
     }
+}
+
+/// How many joins a client may reset: a handshake packet was lost, and the connection ends before the join is through.
+pub(super) fn late_joins(cell: &Cell) -> u32 {
+    if has(cell, loses) {
+        u32::from(cell.subflows) - 1
+    } else {
+        0
+    }
+}
+
+fn has(cell: &Cell, is_such: impl Fn(&Fault) -> bool) -> bool {
+    let lists =
+        [cell.row.faults, cell.row.back].map(|text| text.parse::<Faults>().unwrap_or_default());
+    lists.iter().flat_map(|faults| &faults.0).any(is_such)
+}
+
+/// Whether it may lose single packets of a handshake.
+const fn loses(fault: &Fault) -> bool {
+    matches!(
+        fault,
+        Fault::Loss(_) | Fault::Burst(_) | Fault::Corrupt(_) | Fault::Drop(_)
+    )
 }
 
 /// Whether neither end stood still for longer than the fault explains.
@@ -420,6 +432,14 @@ mod tests {
         assert_eq!(of("clean/v4/up/4/plain"), 0);
         assert_eq!(of("reorder-25/v4/up/4/plain"), 0);
         assert_eq!(of("delay-100/v4/up/1/plain"), 0);
+    }
+
+    #[test]
+    fn reset_of_a_late_join_has_a_loss_that_explains_it() {
+        let of = |name| late_joins(&cell(name));
+        assert_eq!(of("burst/v4/down/4/plain"), 3);
+        assert_eq!(of("loss-5/v4/down/1/plain"), 0);
+        assert_eq!(of("duplicate-1/v6/up/4/plain"), 0);
     }
 
     #[test]

@@ -131,7 +131,9 @@ fn impairments() -> Vec<Row> {
         row("loss-0.1", "loss=0.1%").joins(Joins::Some),
         row("loss-1", "loss=1%").joins(Joins::Some),
         row("loss-5", "loss=5%").joins(Joins::Some),
-        row("burst", "burst=0.5%:20%").joins(Joins::Some),
+        // A burst lasts for so many packets, not for a time: a sender that has nothing but one repetition after the other
+        // would lose all of them in a longer one, and stand still for many seconds.
+        row("burst", "burst=1%:50%").joins(Joins::Some),
         row("delay-10", "delay=10ms"),
         row("delay-100", "delay=100ms"),
         row("jitter", "jitter=5ms"),
