@@ -240,8 +240,9 @@ pub(super) fn second_syn_acks(cell: &Cell) -> u32 {
     }
 }
 
-/// How many joins a client may reset: a handshake packet was lost, and the connection ends before the join is through.
-pub(super) fn late_joins(cell: &Cell) -> u32 {
+/// How many subflows a client may reset at its end, where packets are lost: their join is not through, or data that
+/// another subflow has brought meanwhile stands unread on them (Linux, `__tcp_close`).
+pub(super) fn resets_at_end(cell: &Cell) -> u32 {
     if has(cell, loses) {
         u32::from(cell.subflows) - 1
     } else {
@@ -435,8 +436,8 @@ mod tests {
     }
 
     #[test]
-    fn reset_of_a_late_join_has_a_loss_that_explains_it() {
-        let of = |name| late_joins(&cell(name));
+    fn reset_of_a_subflow_has_a_loss_that_explains_it() {
+        let of = |name| resets_at_end(&cell(name));
         assert_eq!(of("burst/v4/down/4/plain"), 3);
         assert_eq!(of("loss-5/v4/down/1/plain"), 0);
         assert_eq!(of("duplicate-1/v6/up/4/plain"), 0);

@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use super::cell::Cell;
 use super::judge::{
-    Draw, Evidence, judge_bytes, judge_hits, judge_joins, judge_stall, late_joins, second_syn_acks,
-    stall,
+    Draw, Evidence, judge_bytes, judge_hits, judge_joins, judge_stall, resets_at_end,
+    second_syn_acks, stall,
 };
 use super::rows::{Joins, Row};
 use crate::complaint::Complaints;
@@ -295,7 +295,7 @@ fn expect(cell: &Cell, report: &Report, conduct: &Conduct) -> Result<Expect> {
     // Last, as they bound what has not been allowed for another reason.
     expect = expect
         .up_to(End::Client, SECOND_SYN_ACK, second_syn_acks(cell).into())
-        .up_to(End::Client, &["MPRstTx"], late_joins(cell).into());
+        .up_to(End::Client, &["MPRstTx"], resets_at_end(cell).into());
     conduct.explain(expect)
 }
 
