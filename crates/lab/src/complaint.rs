@@ -84,6 +84,9 @@ const BY_THEMSELVES: &[&str] = &[
     "MPJoinSynTx",
     // Timers that are due before the answer has had its turn.
     RETRANSMITTED,
+    // What was sent again so is known already: a data packet that says so (D-SACK) says it once more for each segment that
+    // GSO makes of it, and more often than it was sent again its sender does not believe it.
+    "TCPSACKDiscard",
     // A neighbour that does not answer in time: the end's own kernel says so.
     "OutOfWindowIcmps",
 ];

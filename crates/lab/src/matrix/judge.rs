@@ -284,8 +284,8 @@ pub(super) fn judge_stall(cell: &Cell, found: &Evidence<'_>) -> Result<()> {
 /// The longest time without a byte that the faults of a cell explain.
 ///
 /// Everything has the time of a retransmission and one back-off. A fault that loses packets may lose what is sent again,
-/// twice; after an outage a sender may just have begun to wait for as long as it lasted. Delays count for each round
-/// trip of a recovery.
+/// twice; after an outage a sender may just have begun to wait for as long as it lasted, and its peer, who goes on at
+/// once, may fill the queue that the next answer is lost in. Delays count for each round trip of a recovery.
 pub(super) fn stall(cell: &Cell) -> Duration {
     let mut bound = backed_off(2);
     for text in [cell.row.faults, cell.row.back] {
@@ -296,9 +296,9 @@ pub(super) fn stall(cell: &Cell) -> Duration {
                     backed_off(4).saturating_sub(backed_off(2))
                 }
                 Fault::Blackhole { from, until } => {
-                    2 * until.unwrap_or(*from).saturating_sub(*from)
+                    4 * until.unwrap_or(*from).saturating_sub(*from)
                 }
-                Fault::Flap { down, .. } => 2 * *down,
+                Fault::Flap { down, .. } => 4 * *down,
                 Fault::Delay(delay) => 8 * *delay,
                 Fault::Rate(rate) => 8 * full_queue(rate),
                 Fault::Jitter(jitter) => 8 * jitter.max,
