@@ -141,7 +141,7 @@ impl Health {
 
     /// It has not answered a SYN that was sent at `asked`. `true`: it was not marked before, and is now.
     pub(crate) fn note_silence(&mut self, now: Instant, asked: Instant, sent: Sent) -> bool {
-        if self.answered.is_some_and(|at| at >= asked) {
+        if self.answered.is_some_and(|at| at > asked) {
             return false;
         }
         let new = self.set(now, MarkReason::Silent, now);
@@ -261,8 +261,7 @@ mod tests {
     #[test]
     fn silence_marks_unless_another_syn_was_answered_meanwhile() {
         let mut health = Health::default();
-        health.note_answer(at(1000), None);
-        // The one that was answered was sent later.
+        health.note_answer(at(1001), None);
         assert!(!health.note_silence(at(1250), at(1000), sent(1, None)));
         assert_eq!(health.mark(), None);
         assert!(health.note_silence(at(1251), at(1001), sent(1, None)));
