@@ -5,6 +5,7 @@
 //! ([`Expected`]): in the log once when it begins and once when it is over, to the service manager, and to who asks. It
 //! never touches a packet. [`WatchHandle::end`] gives the kernel's tables back, to be taken back.
 
+mod backends;
 mod facts;
 
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use flexcp_io::{
 use sd_notify::NotifyState;
 use tracing::{debug, info, warn};
 
+pub use self::backends::Backends;
 pub use self::facts::Expected;
 use self::facts::{Found, Problem};
 use crate::beside::Beside;
@@ -38,8 +40,9 @@ pub struct Watcher {
     found: Found,
     problems: Vec<Problem>,
     beside: Beside,
-    /// When the host's other rules were looked at last.
+    /// When the host's other rules and the back ends were looked at last.
     beside_at: u64,
+    backends: Backends,
     mended: Tally,
     began: u64,
     /// Whether the service manager has heard that packets flow.
@@ -97,6 +100,7 @@ impl Watcher {
         offload: Running,
         expected: Expected,
         beside: Beside,
+        backends: Backends,
     ) -> Self {
         Self {
             watch: Some(watch),
@@ -107,6 +111,7 @@ impl Watcher {
             problems: Vec::new(),
             beside,
             beside_at: 0,
+            backends,
             mended: Tally::default(),
             began: monotonic_micros(),
             was_ready: false,
@@ -151,7 +156,8 @@ impl Watcher {
             let now = monotonic_micros();
             if now >= self.beside_at + BESIDE {
                 self.beside_at = now;
-                if self.beside.look(&mut self.tables, &mut self.offload) {
+                let marks = self.backends.look(now);
+                if self.beside.look(&mut self.tables, &mut self.offload) || marks {
                     self.look(now)?;
                 }
             }
@@ -234,6 +240,7 @@ impl Watcher {
         }
         let beside = self.beside.problems().iter();
         problems.extend(beside.map(|line| told(line.clone())));
+        problems.extend_from_slice(self.backends.problems());
         self.update(problems);
         Ok(())
     }
@@ -275,7 +282,8 @@ impl Watcher {
 
     fn status(&self) -> Status {
         let now = monotonic_micros();
-        let services = self.expected.status(&self.problems, &self.found);
+        let mut services = self.expected.status(&self.problems, &self.found);
+        self.backends.add_to(&mut services, now);
         let state = if self.problems.is_empty() {
             State::Ready
         } else if services.iter().any(|service| service.passes) {
@@ -413,7 +421,7 @@ fn summary(status: &Status) -> String {
 #[error("flexcp is ending, and does not watch the kernel any more")]
 pub struct Unwatched;
 
-/// Between two looks at the host's other rules, in microseconds: nobody tells of all of them.
+/// Between two looks at the host's other rules and the back ends, in microseconds: nobody tells of all of them.
 const BESIDE: u64 = 1_000_000;
 /// So often the service manager hears that the start takes time.
 const START_TOLD: Duration = Duration::from_secs(20);

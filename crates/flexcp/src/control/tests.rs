@@ -23,7 +23,7 @@ use crate::worker::{CarrierCounters, Request, Snapshot, WorkerHandle};
 
 /// A worker that answers as if it had one connection.
 fn played() -> WorkerHandle {
-    let (handle, requests) = WorkerHandle::new(Arc::new(Waker::new().unwrap()));
+    let (handle, requests) = WorkerHandle::new(Arc::new(Waker::new().unwrap()), Arc::default());
     thread::spawn(move || {
         for request in requests {
             match request {
@@ -118,6 +118,7 @@ fn status() -> Status {
             mode: "transparent".into(),
             passes: true,
             interfaces: vec![wan1],
+            marked_backends: vec![],
         }],
     }
 }
@@ -335,7 +336,7 @@ fn client_that_dribbles_is_cut_off_in_time() {
 
 #[test]
 fn client_that_does_not_read_is_cut_off_and_the_next_is_answered() {
-    let (handle, requests) = WorkerHandle::new(Arc::new(Waker::new().unwrap()));
+    let (handle, requests) = WorkerHandle::new(Arc::new(Waker::new().unwrap()), Arc::default());
     thread::spawn(move || {
         for request in requests {
             if let Request::Connections(answer) = request {
