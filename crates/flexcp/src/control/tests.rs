@@ -13,7 +13,7 @@ use flexcp_translator::{ConnectionState, ConnectionView, Counters, Drops, Gauges
 use serde_json::json;
 use tempfile::TempDir;
 
-use super::status::{InterfaceStatus, ServiceStatus, State, Status};
+use super::status::{InterfaceStatus, MarkedBackend, ServiceStatus, State, Status};
 use super::view::Numbers;
 use super::{
     Action, Asked, BindError, ClientError, Control, Named, SocketFile, VERSION, ask, view,
@@ -118,7 +118,12 @@ fn status() -> Status {
             mode: "transparent".into(),
             passes: true,
             interfaces: vec![wan1],
-            marked_backends: vec![],
+            marked_backends: vec![MarkedBackend {
+                address: "10.0.0.11:443".parse().unwrap(),
+                reason: "silent".into(),
+                marked_us: 5,
+                workers: 2,
+            }],
         }],
     }
 }
@@ -258,6 +263,9 @@ fn status_is_what_the_watcher_says() {
                 "mode": "transparent",
                 "passes": true,
                 "interfaces": [{"name": "wan1", "present": false, "up": false}],
+                "marked_backends": [
+                    {"address": "10.0.0.11:443", "reason": "silent", "marked_us": 5, "workers": 2},
+                ],
             }],
         })
     );

@@ -1,7 +1,6 @@
 //! Back ends that the workers have marked, as they are told.
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use flexcp_translator::{Mark, MarkReason};
 
@@ -113,4 +112,117 @@ const fn how(reason: MarkReason) -> &'static str {
 
 /// A mark is told once it has stood for so long, in microseconds: a SYN that got lost is no news, and a back end that
 /// lives has answered the first probe by then.
-const TOLD: u64 = Duration::from_millis(1500).as_micros() as u64;
+const TOLD: u64 = 1_500_000;
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use flexcp_io::Waker;
+    use flexcp_translator::{BackendState, Instant, Service as Told};
+
+    use super::*;
+    use crate::worker::Marks;
+
+    const SINCE: u64 = 5_000_000;
+
+    fn marks() -> Arc<Marks> {
+        let backends = addrs();
+        let mode = flexcp_translator::Mode::Reverse {
+            listen: vec![],
+            backends,
+            source: vec![],
+            source_ports: 1..=2,
+        };
+        Arc::new(Marks::new(&flexcp_translator::Config {
+            services: vec![Told {
+                name: "shop".into(),
+                mode,
+                announce: vec![],
+            }],
+            ..Default::default()
+        }))
+    }
+
+    fn addrs() -> Vec<SocketAddr> {
+        ["10.0.0.11:443", "10.0.0.12:443"]
+            .map(|addr| addr.parse().unwrap())
+            .into()
+    }
+
+    fn backends(workers: &[Arc<Marks>]) -> Backends {
+        let handle = |marks: &Arc<Marks>| {
+            let waker = Arc::new(Waker::new().unwrap());
+            WorkerHandle::new(waker, Arc::clone(marks)).0
+        };
+        Backends {
+            services: vec![Service {
+                name: "shop".into(),
+                backends: addrs(),
+            }],
+            workers: workers.iter().map(handle).collect(),
+            problems: vec![],
+        }
+    }
+
+    fn marked(since: u64, reason: MarkReason) -> BackendState {
+        BackendState {
+            service: 0,
+            backend: 1,
+            mark: Some(Mark {
+                reason,
+                since: Instant(since),
+            }),
+        }
+    }
+
+    fn lines(backends: &Backends) -> Vec<&str> {
+        let lines = backends.problems().iter().map(|problem| &*problem.line);
+        lines.collect()
+    }
+
+    #[test]
+    fn mark_that_stands_is_told_once_and_until_it_goes() {
+        let workers = [marks(), marks()];
+        let mut backends = backends(&workers);
+        assert!(!backends.look(SINCE));
+        workers[1].note(marked(SINCE, MarkReason::Silent));
+        assert!(!backends.look(SINCE + TOLD - 1));
+        assert!(backends.look(SINCE + TOLD));
+        let line = "back end 10.0.0.12:443 of service shop does not answer; connections pass it by";
+        assert_eq!(lines(&backends), [line]);
+        assert!(!backends.look(SINCE + 2 * TOLD));
+        workers[1].note(marked(SINCE, MarkReason::Refused));
+        assert!(backends.look(SINCE + 2 * TOLD));
+        assert!(lines(&backends)[0].contains("refuses connections"));
+        workers[1].note(BackendState {
+            mark: None,
+            ..marked(0, MarkReason::Silent)
+        });
+        assert!(backends.look(SINCE + 2 * TOLD));
+        assert!(lines(&backends).is_empty());
+    }
+
+    #[test]
+    fn status_has_each_mark_at_once_with_the_first_workers_word() {
+        let workers = [marks(), marks()];
+        let backends = backends(&workers);
+        workers[0].note(marked(SINCE + 3, MarkReason::Silent));
+        workers[1].note(marked(SINCE, MarkReason::Refused));
+        let mut status = [ServiceStatus {
+            name: "shop".into(),
+            mode: "reverse".into(),
+            passes: true,
+            interfaces: vec![],
+            marked_backends: vec![],
+        }];
+        backends.add_to(&mut status, SINCE + 10);
+        let expected = MarkedBackend {
+            address: addrs()[1],
+            reason: "refused".into(),
+            marked_us: 10,
+            workers: 2,
+        };
+        assert_eq!(status[0].marked_backends, [expected]);
+    }
+}

@@ -16,7 +16,7 @@ pub struct Marks {
 
 impl Marks {
     /// None yet, for the back ends of `config`.
-    pub(super) fn new(config: &Config) -> Self {
+    pub(crate) fn new(config: &Config) -> Self {
         let mut marks = Self::default();
         for service in &config.services {
             marks.starts.push(marks.words.len());
@@ -32,7 +32,7 @@ impl Marks {
         self.words.get(self.starts.get(service)? + backend)
     }
 
-    pub(super) fn note(&self, state: BackendState) {
+    pub(crate) fn note(&self, state: BackendState) {
         let packed = state.mark.map_or(0, |mark| {
             let reason = match mark.reason {
                 MarkReason::Refused => 1,

@@ -128,6 +128,22 @@ fn back_end_that_is_known_gets_the_time_that_its_answers_take() {
 }
 
 #[test]
+fn answer_to_a_repeated_syn_says_nothing_of_the_time_it_takes() {
+    let mut t = Setup::new().backends(2).connections(3).start();
+    let _ = t.client(0, SYN);
+    t.at(400);
+    t.client(0, SYN).gives(&[&syn_to("server0")]);
+    t.at(450);
+    t.server(SYN_ACK).gives(&[SYN_ACK_DOWN]);
+    let _ = t.client(10, SYN);
+    let _ = t.backend_of(1, 1, SYN_ACK);
+    t.client(20, SYN).gives(&[&syn_to("server0#2")]);
+    t.at(950);
+    assert_eq!(t.timeout().lines()[0], syn_to("server1#2"));
+    let _ = t.moved();
+}
+
+#[test]
 fn lost_syn_marks_nobody_who_answers_another_one() {
     let mut t = Setup::new().backends(2).connections(3).start();
     let _ = t.client(0, SYN);
@@ -215,14 +231,17 @@ fn probe_that_is_answered_brings_the_back_end_back() {
         changes(&mut t).is_empty(),
         "another number than the probe's"
     );
-    t.backend(0, &format!("S. 0:0(0) ack {probe} win 65160 <mss 1460>"))
+    let answer = format!("S. 0:0(0) ack {probe} win 65160 <mss 1460>");
+    t.backend(0, &format!("{answer} bad"))
+        .gives(&["drop checksum"]);
+    t.backend(0, &answer)
         .gives(&[&format!("server0 R {probe}:{probe}(0) win 0")]);
     assert_eq!(changes(&mut t), ["0 -"]);
     assert_eq!(t.why(), "rst.probed+1 rst.no_connection+1");
     t.client(10, SYN).gives(&[&syn_to("server0#1")]);
     assert_eq!(
         t.moved(),
-        "mp_capable_syn_rx+1 connections_opened+1 backend_back+1 backend_probes_tx+1 no_connection+1"
+        "mp_capable_syn_rx+1 connections_opened+1 backend_back+1 backend_probes_tx+1 checksum+1 no_connection+1"
     );
 }
 
