@@ -15,7 +15,7 @@ struct Group {
 }
 
 /// What to alarm on when it moves, and what it says.
-const ALARMS: [(&str, &str); 13] = [
+const ALARMS: [(&str, &str); 14] = [
     (
         "unaccounted",
         "any of them: a defect of FlexCP's, please report it",
@@ -53,7 +53,14 @@ const ALARMS: [(&str, &str); 13] = [
         "memory_refused",
         "connections want more than `[limits] memory` has left: it is too little for them, or it is taken by hostile ones",
     ),
-    ("backend_skipped", "a back end refuses or does not answer"),
+    (
+        "backend_marked",
+        "a back end refuses or does not answer; `flexcp show status` and the log say which",
+    ),
+    (
+        "backend_skipped",
+        "connections had to go to another back end: each has waited for the first",
+    ),
     (
         "offload_refused",
         "more busy connections than `[offload] connections`",

@@ -5,6 +5,7 @@
 //! ([`Expected`]): in the log once when it begins and once when it is over, to the service manager, and to who asks. It
 //! never touches a packet. [`WatchHandle::end`] gives the kernel's tables back, to be taken back.
 
+mod backends;
 mod facts;
 
 use std::sync::Arc;
@@ -22,6 +23,7 @@ use flexcp_io::{
 use sd_notify::NotifyState;
 use tracing::{debug, info, warn};
 
+pub use self::backends::Backends;
 pub use self::facts::Expected;
 use self::facts::{Found, Problem};
 use crate::beside::Beside;
@@ -43,10 +45,11 @@ pub struct Watcher {
     beside: Beside,
     /// Hears of changes to the host's other rules; `None`: the kernel does not tell of them.
     changes: Option<Changes>,
-    /// When they have to be looked at again.
+    /// When they have to be looked at again, and the back ends with them.
     beside_due: u64,
-    /// When they were looked at last.
+    /// When they and the back ends were looked at last.
     beside_at: u64,
+    backends: Backends,
     mended: Tally,
     began: u64,
     /// Whether the service manager has heard that packets flow.
@@ -104,6 +107,7 @@ impl Watcher {
         offload: Running,
         expected: Expected,
         beside: Beside,
+        backends: Backends,
     ) -> Self {
         Self {
             watch: Some(watch),
@@ -116,6 +120,7 @@ impl Watcher {
             changes: heard(),
             beside_due: 0,
             beside_at: 0,
+            backends,
             mended: Tally::default(),
             began: monotonic_micros(),
             was_ready: false,
@@ -160,7 +165,8 @@ impl Watcher {
             let now = monotonic_micros();
             if now >= self.beside_due {
                 (self.beside_at, self.beside_due) = (now, now + BESIDE);
-                if self.beside.look(&mut self.tables, &mut self.offload) {
+                let marks = self.backends.look(now);
+                if self.beside.look(&mut self.tables, &mut self.offload) || marks {
                     self.look(now)?;
                 }
             }
@@ -250,6 +256,7 @@ impl Watcher {
         }
         let beside = self.beside.problems().iter();
         problems.extend(beside.map(|line| told(line.clone())));
+        problems.extend_from_slice(self.backends.problems());
         self.update(problems);
         Ok(())
     }
@@ -291,7 +298,8 @@ impl Watcher {
 
     fn status(&self) -> Status {
         let now = monotonic_micros();
-        let services = self.expected.status(&self.problems, &self.found);
+        let mut services = self.expected.status(&self.problems, &self.found);
+        self.backends.add_to(&mut services, now);
         let state = if self.problems.is_empty() {
             State::Ready
         } else if services.iter().any(|service| service.passes) {
@@ -437,7 +445,7 @@ fn heard() -> Option<Changes> {
         .ok()
 }
 
-/// Between two looks at the host's other rules, in microseconds: nobody tells of all of them.
+/// Between two looks at the host's other rules and the back ends, in microseconds: nobody tells of all of them.
 const BESIDE: u64 = 1_000_000;
 /// The same, when the kernel has told of a change. A host whose rules change all the time is looked at so often.
 const BESIDE_SOON: u64 = 100_000;

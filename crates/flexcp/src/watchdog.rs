@@ -76,7 +76,7 @@ mod tests {
     const LIMIT: Duration = Duration::from_millis(400);
 
     fn worker() -> (WorkerHandle, Receiver<Request>) {
-        WorkerHandle::new(Arc::new(Waker::new().unwrap()))
+        WorkerHandle::new(Arc::new(Waker::new().unwrap()), Arc::default())
     }
 
     /// A worker that answers what it is asked so many times.

@@ -7,6 +7,7 @@
 
 mod handover;
 mod ledger;
+mod marks;
 mod memory;
 #[cfg(test)]
 mod tests;
@@ -27,6 +28,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tracing::{info, warn};
 
 pub use self::ledger::Unaccounted;
+pub use self::marks::Marks;
 
 use self::handover::{Handover, Sorted};
 use self::memory::Memory;
@@ -54,6 +56,8 @@ struct Path {
     translator: Translator,
     carrier: CarrierCounters,
     memory: Memory,
+    /// For others to read.
+    marks: Arc<Marks>,
 }
 
 /// How others reach a worker.
@@ -61,6 +65,7 @@ struct Path {
 pub struct WorkerHandle {
     requests: Sender<Request>,
     waker: Arc<Waker>,
+    marks: Arc<Marks>,
 }
 
 /// What a worker has done so far.
@@ -174,7 +179,8 @@ impl Worker {
         for (number, ((((tun, config), waker), handover), memory)) in
             parts.zip(memories).enumerate()
         {
-            let (handle, requests) = WorkerHandle::new(Arc::clone(&waker));
+            let marks = Arc::new(Marks::new(&config));
+            let (handle, requests) = WorkerHandle::new(Arc::clone(&waker), Arc::clone(&marks));
             let seed = flexcp_io::random_bytes()?;
             let worker = Self {
                 number,
@@ -184,6 +190,7 @@ impl Worker {
                     translator: Translator::new(config, seed),
                     carrier: CarrierCounters::default(),
                     memory,
+                    marks,
                 },
                 buffer: PacketBuffer::new(),
                 handover,
@@ -254,6 +261,7 @@ impl Worker {
             self.take_parcels();
             let handover = self.handover.as_mut();
             self.path.handle_timeout(handover, &self.buffer);
+            self.path.note_marks();
             self.tell_ends();
             if ready.woken && self.answer().is_break() {
                 return Ok(());
@@ -416,6 +424,12 @@ impl Path {
         self.translator.lend_ready(now());
     }
 
+    fn note_marks(&mut self) {
+        while let Some(state) = self.translator.poll_backend() {
+            self.marks.note(state);
+        }
+    }
+
     fn handle_timeout(&mut self, handover: Option<&mut Handover>, buffer: &PacketBuffer) {
         let due = self.translator.poll_timeout();
         if due.is_some_and(|due| due <= now()) {
@@ -431,9 +445,20 @@ impl Path {
 
 impl WorkerHandle {
     /// A handle, and where its requests come out.
-    pub(crate) fn new(waker: Arc<Waker>) -> (Self, Receiver<Request>) {
+    pub(crate) fn new(waker: Arc<Waker>, marks: Arc<Marks>) -> (Self, Receiver<Request>) {
         let (requests, receiver) = mpsc::channel();
-        (Self { requests, waker }, receiver)
+        let handle = Self {
+            requests,
+            waker,
+            marks,
+        };
+        (handle, receiver)
+    }
+
+    /// Which back ends the worker has marked, as of its last batch of packets.
+    #[must_use]
+    pub fn marks(&self) -> &Marks {
+        &self.marks
     }
 
     /// What the worker has done so far.

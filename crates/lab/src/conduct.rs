@@ -184,6 +184,7 @@ pub const MUST_STAY: &[&str] = &[
     "memory_refused",
     "memory_trimmed",
     "backend_skipped",
+    "backend_marked",
     "malformed_rx",
     "receive_failed",
     "send_failed",

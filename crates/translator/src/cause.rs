@@ -140,6 +140,8 @@ decisions! {
         Ending => ending,
         /// To both ends of a connection that an earlier run has left behind.
         Orphaned => orphaned,
+        /// To a back end that has answered a probe.
+        Probed => probed,
         /// To a client: FlexCP is about to end, and takes no connection any more.
         Draining => draining,
         /// To a client: there is no room for its connection.

@@ -60,7 +60,7 @@ pub enum Mode {
     Reverse {
         /// Where clients connect to.
         listen: Vec<SocketAddr>,
-        /// Taken in turn; one that refuses is skipped.
+        /// Taken in turn; those that refuse or do not answer are passed by.
         backends: Vec<SocketAddr>,
         /// Addresses towards the back ends, at least one of the family of each back end.
         source: Vec<IpAddr>,

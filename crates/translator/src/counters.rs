@@ -118,8 +118,14 @@ counters! {
         connections_opened,
         /// Connections that left the table.
         connections_closed,
-        /// Back ends that refused or did not answer, so that another was tried.
+        /// Times that a connection's back end refused or did not answer, so that another was tried.
         backend_skipped,
+        /// Times that a back end was marked, as it refused or did not answer: connections pass it by.
+        backend_marked,
+        /// Times that a marked back end answered, so that it takes connections again.
+        backend_back,
+        /// SYNs of FlexCP's own that ask marked back ends whether they answer again.
+        backend_probes_tx,
         /// Times that a connection was refused memory beyond its part of the budget, so that a packet, a copy or a join
         /// was not taken.
         memory_refused,

@@ -6,6 +6,7 @@ use flexcp_wire::{IcmpError, IpHeader, MAX_HEADERS_LEN, OptionWriter, TcpFlags, 
 use crate::cause::Rst;
 use crate::connection::{INITIAL, IcmpVerdict};
 use crate::counters::DropReason;
+use crate::health::MarkReason;
 use crate::segment::{Ends, Outgoing};
 use crate::table::{ConnectionId, Leg};
 use crate::translator::{Translator, context};
@@ -75,7 +76,7 @@ impl Translator {
     /// The server can't be reached: another back end is tried if there is one, else the client hears of
     /// it at once.
     fn handle_unreachable(&mut self, now: Instant, id: ConnectionId) -> Verdict {
-        if self.try_next_backend(now, id) {
+        if self.leave_refusing(now, id, MarkReason::Unreachable) {
             return Verdict::Consume;
         }
         let Some(connection) = self.table.get_mut(id) else {

@@ -20,6 +20,7 @@ mod dtree;
 mod endpoint;
 mod frame;
 mod half_open;
+mod health;
 mod icmp;
 #[cfg(feature = "internals")]
 #[doc(hidden)]
@@ -28,6 +29,7 @@ mod keys;
 mod lending;
 mod offload;
 mod orphan;
+mod probe;
 mod record;
 mod room;
 mod rst;
@@ -47,6 +49,7 @@ pub use cause::{
 pub use config::{Announce, Config, Limits, Mode, Prefix, Service, Timeouts};
 pub use counters::{Counters, DropReason, Drops, Gauges, Meaning};
 pub use frame::{Frame, HEADROOM, Payload, Transmit, Verdict};
+pub use health::{BackendState, Mark, MarkReason};
 pub use offload::{
     FastPath, Hole, LEASE_HOLES, LEASE_RUNS, LEASE_SUBFLOWS, LEASE_UPS, Lease, LeaseSubflow, Lent,
     MappingRun, UpRun,

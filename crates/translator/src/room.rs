@@ -1,14 +1,16 @@
-//! Room for connections, and back ends to connect to: taken in turn, skipped when they refuse; handshakes
-//! that nobody completes make way.
+//! Room for connections, and back ends to connect to: taken in turn, left when they refuse or keep silent, passed by
+//! while they are marked for that; handshakes that nobody completes make way.
 
 use core::net::SocketAddr;
 
 use flexcp_wire::TcpFlags;
 
 use crate::cause::{HalfOpenEvicted, Rst};
-use crate::connection::{Backend, Connection, INITIAL, Phase, relay};
+use crate::connection::{Asked, Backend, Connection, INITIAL, relay};
 use crate::counters::DropReason;
+use crate::health::{MarkReason, Sent};
 use crate::segment::{Ends, Segment};
+use crate::service::Choice;
 use crate::table::{ConnectionId, FlowRef, Leg};
 use crate::translator::{STALE_HANDSHAKE, Translator, context};
 use crate::{Frame, Instant, Verdict};
@@ -28,7 +30,7 @@ impl Translator {
         if segment.tcp.ack != connection.isn_client.add(1).0 || !segment.has(TcpFlags::ACK) {
             return Verdict::Drop(DropReason::BlindReset);
         }
-        if self.try_next_backend(now, id) {
+        if self.leave_refusing(now, id, MarkReason::Refused) {
             return Verdict::Consume;
         }
         let Some(connection) = self.table.get_mut(id) else {
@@ -39,25 +41,129 @@ impl Translator {
         relay(ends, segment, frame)
     }
 
-    /// Sends the SYN of a connection that still waits for its answer to a back end that it has not tried.
-    /// `false`: there is none, or it does not wait.
-    pub(crate) fn try_next_backend(&mut self, now: Instant, id: ConnectionId) -> bool {
+    /// A SYN of the connection goes to its back end: from now on that owes an answer. Does nothing on the path.
+    pub(crate) fn note_asked(&mut self, now: Instant, id: ConnectionId) {
+        let Some(connection) = self.table.get_mut(id) else {
+            return;
+        };
+        let (service, addr) = (connection.service, connection.server.backend.addr());
+        if let Some(patience) = self.services.patience(&self.config, service, addr) {
+            let others = self.services.backends(service) > 1;
+            connection.server.asked = Some(Asked {
+                at: now,
+                due: others.then(|| now + patience),
+                again: false,
+            });
+        }
+    }
+
+    /// The back end has answered the SYN, if that is what the segment says.
+    pub(crate) fn note_answer(&mut self, now: Instant, id: ConnectionId, segment: &Segment) {
+        let Some(connection) = self.table.get_mut(id) else {
+            return;
+        };
+        let acked = segment.tcp.ack.wrapping_sub(connection.isn_client.0);
+        let answers = segment.has(TcpFlags::SYN)
+            && segment.has(TcpFlags::ACK)
+            && (1..=u32::from(u16::MAX)).contains(&acked);
+        if !answers || !connection.server.answered {
+            return;
+        }
+        if let Some(asked) = connection.server.asked.take() {
+            let of = (connection.service, connection.server.backend.addr());
+            let rtt = (!asked.again).then(|| now.since(asked.at));
+            let back = self.services.note_answer(&self.config, now, of, rtt);
+            self.counters.backend_back += u64::from(back);
+        }
+    }
+
+    /// The back end of a connection that waits for its answer refuses: it is marked, and the SYN goes to another if
+    /// there is one that has not been tried. `false`: there is none, or the connection does not wait.
+    pub(crate) fn leave_refusing(
+        &mut self,
+        now: Instant,
+        id: ConnectionId,
+        reason: MarkReason,
+    ) -> bool {
         let Some(connection) = self.table.get_mut(id) else {
             return false;
         };
-        let waits = matches!(connection.phase, Phase::SynSent | Phase::Plain);
-        let more =
-            self.services.backends(connection.service) > usize::from(connection.server.tried);
-        waits && more && self.skip_backend(now, id)
+        if !connection.awaits_server() {
+            return false;
+        }
+        let of = (connection.service, connection.server.backend.addr());
+        let tried = usize::from(connection.server.tried);
+        let marked = self.services.note_refusal(&self.config, now, of, reason);
+        self.counters.backend_marked += u64::from(marked);
+        self.services.backends(of.0) > tried && self.skip_backend(now, id, Choice::Any)
+    }
+
+    /// The client repeats its SYN. If its back end has had its time, the SYN goes to another that is not marked; if all
+    /// are, to the next once this one has been asked twice. `false`: it goes where it went.
+    pub(crate) fn leave_silent(&mut self, now: Instant, id: ConnectionId) -> bool {
+        let Some(asked) = self.table.get_mut(id).and_then(|c| c.server.asked) else {
+            return false;
+        };
+        let choice = if asked.again {
+            Choice::Any
+        } else {
+            Choice::Living
+        };
+        let moved = self.note_silence(now, id) && self.skip_backend(now, id, choice);
+        if !moved && let Some(asked) = self.asked_mut(id) {
+            asked.again = true;
+        }
+        moved
+    }
+
+    /// The time of a connection's back end is over, and the client has not repeated its SYN yet: the SYN goes to one
+    /// that is not marked. Without such a one the client will say how long it waits.
+    pub(crate) fn lose_patience(&mut self, now: Instant, id: ConnectionId) {
+        let due = self.asked_mut(id).and_then(|asked| asked.due);
+        if due.is_none_or(|due| now < due) {
+            return;
+        }
+        let moved = self.note_silence(now, id) && self.skip_backend(now, id, Choice::Living);
+        if !moved && let Some(asked) = self.asked_mut(id) {
+            asked.due = None;
+        }
+    }
+
+    fn asked_mut(&mut self, id: ConnectionId) -> Option<&mut Asked> {
+        self.table.get_mut(id)?.server.asked.as_mut()
+    }
+
+    /// Takes note of the silence of a connection's back end. `false`: it has time left, or has answered.
+    fn note_silence(&mut self, now: Instant, id: ConnectionId) -> bool {
+        let Some(connection) = self.table.get_mut(id) else {
+            return false;
+        };
+        let of = (connection.service, connection.server.backend.addr());
+        let patience = self.services.patience(&self.config, of.0, of.1);
+        let Some((asked, patience)) = connection.server.asked.zip(patience) else {
+            return false;
+        };
+        if !connection.awaits_server() || now < asked.at + patience {
+            return false;
+        }
+        let sent = Sent {
+            source: connection.server.source.addr(),
+            ack: connection.isn_client.add(1).0,
+            at: Some(asked.at).filter(|_| !asked.again),
+        };
+        let silence = (asked.at, sent);
+        let marked = self.services.note_silence(&self.config, now, of, silence);
+        self.counters.backend_marked += u64::from(marked);
+        true
     }
 
     /// Sends the SYN to the next back end. `false`: there is none.
-    pub(crate) fn skip_backend(&mut self, now: Instant, id: ConnectionId) -> bool {
+    fn skip_backend(&mut self, now: Instant, id: ConnectionId, choice: Choice) -> bool {
         let Some(connection) = self.table.get_mut(id) else {
             return false;
         };
         let (service, old) = (connection.service, connection.server_flow());
-        let Some(backend) = self.next_backend(service, Some(old.from)) else {
+        let Some(backend) = self.next_backend(service, Some(old.from), choice) else {
             return false;
         };
         let leg = Leg::Server;
@@ -69,6 +175,7 @@ impl Translator {
         connection.try_backend(&mut ctx, backend);
         let flow = connection.server_flow();
         self.table.insert_flow(flow, FlowRef { id, leg });
+        self.note_asked(now, id);
         true
     }
 
@@ -77,17 +184,19 @@ impl Translator {
         &mut self,
         service: u16,
         not: Option<SocketAddr>,
+        choice: Choice,
     ) -> Option<Backend> {
-        let table = &self.table;
+        let (table, which) = (&self.table, (not, choice));
+        let is_free = |backend: &Backend| {
+            table
+                .find(Ends {
+                    from: backend.addr,
+                    to: backend.source,
+                })
+                .is_none()
+        };
         self.services
-            .next_backend(&self.config, service, not, &mut self.secrets, |backend| {
-                table
-                    .find(Ends {
-                        from: backend.addr,
-                        to: backend.source,
-                    })
-                    .is_none()
-            })
+            .next_backend(&self.config, service, which, &mut self.secrets, is_free)
     }
 
     /// Room for a connection in reverse mode: a back end, and a port towards it. When the table or the ports
@@ -109,11 +218,16 @@ impl Translator {
             };
             self.evict(now, self.table.oldest_half_open(), cause)?;
         }
-        if let Some(free) = self.next_backend(service, None) {
+        if let Some(free) = self.next_backend(service, None, Choice::Any) {
             return Some((free, false));
         }
         let of_service = |connection: &Connection| connection.service == service;
-        let oldest = self.table.oldest_half_open_where(of_service);
+        let of_living = |connection: &Connection| {
+            let addr = connection.server.backend.addr();
+            of_service(connection) && !self.services.is_marked(&self.config, service, addr)
+        };
+        let oldest = self.table.oldest_half_open_where(of_living);
+        let oldest = oldest.or_else(|| self.table.oldest_half_open_where(of_service));
         Some((self.evict(now, oldest, HalfOpenEvicted::Ports)?, true))
     }
 

@@ -2,10 +2,13 @@
 
 use alloc::vec::Vec;
 use core::net::SocketAddr;
+use core::time::Duration;
 
 use crate::auth::SecretStream;
 use crate::config::{Config, Mode, Service};
 use crate::connection::Backend;
+use crate::health::{AnswerTo, BackendState, Health, MarkReason, Sent};
+use crate::time::Instant;
 
 /// Ports tried before a source address counts as full.
 const PORT_TRIES: usize = 64;
@@ -17,10 +20,25 @@ pub(crate) enum Match {
     Reverse { service: u16 },
 }
 
+/// Which back ends a connection may go to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Choice {
+    /// Those that are not marked.
+    Living,
+    /// The same, or any if all are marked.
+    Any,
+}
+
 /// Run-time state of the services.
 #[derive(Debug)]
 pub(crate) struct Services {
     state: Vec<State>,
+    /// Back ends that are marked.
+    marked: usize,
+    /// When the first probe is due; `None`: there is nobody to probe.
+    probe_due: Option<Instant>,
+    /// Marks have changed, and nobody has been told.
+    untold: bool,
 }
 
 /// One service's.
@@ -28,26 +46,26 @@ pub(crate) struct Services {
 struct State {
     /// Back end that is next in turn.
     next: usize,
-    /// Back ends that there are.
-    backends: usize,
+    /// Of each back end, in the order of the configuration; none on the path.
+    health: Vec<Health>,
     /// Its connections are not lent.
     kept: bool,
 }
 
 impl Services {
     pub(crate) fn new(config: &Config) -> Self {
-        let state = config.services.iter().map(|service| match &service.mode {
-            Mode::Transparent { .. } => State {
-                backends: 1,
-                ..State::default()
-            },
-            Mode::Reverse { backends, .. } => State {
-                backends: backends.len(),
-                ..State::default()
-            },
+        let state = config.services.iter().map(|service| State {
+            health: backends(service)
+                .iter()
+                .map(|_| Health::default())
+                .collect(),
+            ..State::default()
         });
         Self {
             state: state.collect(),
+            marked: 0,
+            probe_due: None,
+            untold: false,
         }
     }
 
@@ -81,11 +99,11 @@ impl Services {
         })
     }
 
-    /// Back ends of a service.
+    /// Back ends of a service; none on the path.
     pub(crate) fn backends(&self, service: u16) -> usize {
         self.state
             .get(usize::from(service))
-            .map_or(0, |state| state.backends)
+            .map_or(0, |state| state.health.len())
     }
 
     /// The next back end in turn, other than `not`, with a source that `is_free` towards it.
@@ -93,40 +111,247 @@ impl Services {
         &mut self,
         config: &Config,
         service: u16,
-        not: Option<SocketAddr>,
+        (not, choice): (Option<SocketAddr>, Choice),
         secrets: &mut SecretStream,
         is_free: impl Fn(&Backend) -> bool,
     ) -> Option<Backend> {
-        let Mode::Reverse {
-            backends,
-            source,
-            source_ports,
-            ..
-        } = &config.services.get(usize::from(service))?.mode
-        else {
+        let service = usize::from(service);
+        let mode = &config.services.get(service)?.mode;
+        let state = self.state.get_mut(service)?;
+        let all = backends(&config.services[service]);
+        let fits = |at: usize| Some(all[at]) != not;
+        let lives = |at: usize| fits(at) && !state.health[at].is_marked();
+        let any_lives = (0..all.len()).any(lives);
+        if !any_lives && choice == Choice::Living {
             return None;
-        };
-        let state = self.state.get_mut(usize::from(service))?;
-        for _ in 0..backends.len() {
-            let addr = backends[state.next % backends.len()];
-            state.next = (state.next + 1) % backends.len();
-            if Some(addr) == not {
-                continue;
-            }
-            for ip in source.iter().filter(|ip| ip.is_ipv4() == addr.is_ipv4()) {
-                for _ in 0..PORT_TRIES {
-                    // Not to be guessed (RFC 6056).
-                    let port = config.share.port(source_ports, secrets.next_u32())?;
-                    let source = SocketAddr::new(*ip, port);
-                    let backend = Backend { source, addr };
-                    if is_free(&backend) {
-                        return Some(backend);
-                    }
-                }
+        }
+        let turn = (0..all.len()).map(|n| (state.next + n) % all.len());
+        for at in turn.filter(|&at| if any_lives { lives(at) } else { fits(at) }) {
+            let health = &state.health[at];
+            let free = |to: &Backend| is_free(to) && !health.has_probe_from(to.source);
+            if let Some(found) = source_towards(config, mode, all[at], secrets, free) {
+                state.next = (at + 1) % all.len();
+                return Some(found);
             }
         }
         None
     }
+
+    /// How long this back end may take to answer a SYN; `None`: it is none of the service's.
+    pub(crate) fn patience(
+        &self,
+        config: &Config,
+        service: u16,
+        addr: SocketAddr,
+    ) -> Option<Duration> {
+        let at = place(config, service, addr)?;
+        Some(self.state[usize::from(service)].health[at].patience())
+    }
+
+    /// Whether connections pass this back end by.
+    pub(crate) fn is_marked(&self, config: &Config, service: u16, addr: SocketAddr) -> bool {
+        let health =
+            place(config, service, addr).map(|at| &self.state[usize::from(service)].health[at]);
+        health.is_some_and(Health::is_marked)
+    }
+
+    /// The back end has refused a SYN. `true`: it is marked from now on.
+    pub(crate) fn note_refusal(
+        &mut self,
+        config: &Config,
+        now: Instant,
+        (service, addr): (u16, SocketAddr),
+        reason: MarkReason,
+    ) -> bool {
+        self.change(config, now, (service, addr), |health| {
+            health.note_refusal(now, reason)
+        })
+    }
+
+    /// The back end has not answered a SYN of `asked`. `true`: it is marked from now on.
+    pub(crate) fn note_silence(
+        &mut self,
+        config: &Config,
+        now: Instant,
+        (service, addr): (u16, SocketAddr),
+        (asked, sent): (Instant, Sent),
+    ) -> bool {
+        self.change(config, now, (service, addr), |health| {
+            health.note_silence(now, asked, sent)
+        })
+    }
+
+    /// The back end has answered a SYN, after `rtt` if that is known. `true`: it was marked.
+    pub(crate) fn note_answer(
+        &mut self,
+        config: &Config,
+        now: Instant,
+        (service, addr): (u16, SocketAddr),
+        rtt: Option<Duration>,
+    ) -> bool {
+        self.change(config, now, (service, addr), |health| {
+            health.note_answer(now, rtt)
+        })
+    }
+
+    /// What is known of a back end changes. When the last of a service's is marked, all of them are probed soon.
+    fn change(
+        &mut self,
+        config: &Config,
+        now: Instant,
+        (service, addr): (u16, SocketAddr),
+        change: impl FnOnce(&mut Health) -> bool,
+    ) -> bool {
+        let Some(at) = place(config, service, addr) else {
+            return false;
+        };
+        let health = &mut self.state[usize::from(service)].health;
+        let before = health[at].is_marked();
+        let told = change(&mut health[at]);
+        self.untold |= health[at].untold;
+        match (before, health[at].is_marked()) {
+            (false, true) => {
+                self.marked += 1;
+                if health.iter().all(Health::is_marked) {
+                    health.iter_mut().for_each(|health| health.hasten(now));
+                }
+            }
+            (true, false) => self.marked -= 1,
+            _ => return told,
+        }
+        self.find_due();
+        told
+    }
+
+    fn find_due(&mut self) {
+        let probed = self.state.iter().filter(|state| state.health.len() > 1);
+        let dues = probed.flat_map(|state| state.health.iter().filter_map(Health::probe_due));
+        self.probe_due = dues.min();
+    }
+
+    /// When the next probe is due; `None`: there is nobody to probe.
+    pub(crate) const fn probe_due(&self) -> Option<Instant> {
+        self.probe_due
+    }
+
+    /// A back end to probe now, from where, and the number of the SYN.
+    pub(crate) fn next_probe(
+        &mut self,
+        config: &Config,
+        now: Instant,
+        secrets: &mut SecretStream,
+        is_free: impl Fn(&Backend) -> bool,
+    ) -> Option<(Backend, u32)> {
+        while self.probe_due.is_some_and(|due| due <= now) {
+            let states = self.state.iter_mut().zip(&config.services);
+            let mut all =
+                states
+                    .filter(|(state, _)| state.health.len() > 1)
+                    .flat_map(|(state, service)| {
+                        let addrs = backends(service).iter();
+                        let each = state.health.iter_mut().zip(addrs);
+                        each.map(|(health, addr)| (health, &service.mode, *addr))
+                    });
+            let due = |health: &Health| health.probe_due().is_some_and(|due| due <= now);
+            let (health, mode, addr) = all.find(|(health, ..)| due(health))?;
+            let isn = secrets.next_u32();
+            let found = source_towards(config, mode, addr, secrets, &is_free);
+            let probe = found.map(|found| Sent {
+                source: found.source,
+                ack: isn.wrapping_add(1),
+                at: Some(now),
+            });
+            health.note_probe(now, probe);
+            self.find_due();
+            if let Some(found) = found {
+                return Some((found, isn));
+            }
+        }
+        None
+    }
+
+    /// The SYN without a connection that a packet from `addr` to `source` with this ACK answers: which service's, and
+    /// what it was sent for.
+    pub(crate) fn find_sent(
+        &self,
+        config: &Config,
+        (addr, source): (SocketAddr, SocketAddr),
+        ack: u32,
+    ) -> Option<(u16, AnswerTo, Sent)> {
+        if self.marked == 0 {
+            return None;
+        }
+        let places = (0..).zip(&self.state).filter_map(|(service, state)| {
+            let at = place(config, service, addr)?;
+            let (to, sent) = state.health[at].find_sent(source, ack)?;
+            Some((service, to, sent))
+        });
+        places.into_iter().next()
+    }
+
+    /// A back end whose mark has changed since this was asked last.
+    pub(crate) fn next_untold(&mut self) -> Option<BackendState> {
+        if !self.untold {
+            return None;
+        }
+        for (service, state) in self.state.iter_mut().enumerate() {
+            for (backend, health) in state.health.iter_mut().enumerate() {
+                if core::mem::take(&mut health.untold) {
+                    return Some(BackendState {
+                        service,
+                        backend,
+                        mark: health.mark(),
+                    });
+                }
+            }
+        }
+        self.untold = false;
+        None
+    }
+}
+
+/// The back ends of a service, in their order; none on the path.
+fn backends(service: &Service) -> &[SocketAddr] {
+    match &service.mode {
+        Mode::Reverse { backends, .. } => backends,
+        Mode::Transparent { .. } => &[],
+    }
+}
+
+/// Which back end of the service that is.
+fn place(config: &Config, service: u16, addr: SocketAddr) -> Option<usize> {
+    let service = config.services.get(usize::from(service))?;
+    backends(service).iter().position(|known| *known == addr)
+}
+
+/// A source address and port that are free towards the back end. The port names this worker.
+fn source_towards(
+    config: &Config,
+    mode: &Mode,
+    addr: SocketAddr,
+    secrets: &mut SecretStream,
+    is_free: impl Fn(&Backend) -> bool,
+) -> Option<Backend> {
+    let Mode::Reverse {
+        source,
+        source_ports,
+        ..
+    } = mode
+    else {
+        return None;
+    };
+    for ip in source.iter().filter(|ip| ip.is_ipv4() == addr.is_ipv4()) {
+        for _ in 0..PORT_TRIES {
+            // Not to be guessed (RFC 6056).
+            let port = config.share.port(source_ports, secrets.next_u32())?;
+            let source = SocketAddr::new(*ip, port);
+            let backend = Backend { source, addr };
+            if is_free(&backend) {
+                return Some(backend);
+            }
+        }
+    }
+    None
 }
 
 /// Whether clients reach the service at `destination`.
@@ -174,7 +399,8 @@ mod tests {
         let mut secrets = SecretStream::new([7; 32]);
         let mut next = |taken: &[core::net::IpAddr]| {
             let is_free = |backend: &Backend| !taken.contains(&backend.source.ip());
-            let found = services.next_backend(&config, 0, None, &mut secrets, is_free);
+            let found =
+                services.next_backend(&config, 0, (None, Choice::Any), &mut secrets, is_free);
             found.map(|backend| backend.source.ip())
         };
         assert_eq!(next(&[]), Some(first));

@@ -129,6 +129,7 @@ impl Translator {
                 continue;
             }
             self.recall(now, id);
+            self.lose_patience(now, id);
             let Some(connection) = self.table.get_mut(id) else {
                 continue;
             };
@@ -142,6 +143,7 @@ impl Translator {
                 self.remove(id);
             }
         }
+        self.probe_backends(now);
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) wants to be called; `None`: not before another
@@ -149,7 +151,8 @@ impl Translator {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let orphans = self.orphans.as_ref().map(Orphans::due);
-        self.table.next_timer().into_iter().chain(orphans).min()
+        let times = [self.table.next_timer(), self.probes_due(), orphans];
+        times.into_iter().flatten().min()
     }
 
     /// A packet that wants to be sent.
@@ -222,6 +225,7 @@ impl Translator {
                 self.handle_syn(now, segment, frame)
             } else {
                 self.handle_orphan(ends, segment)
+                    .or_else(|| self.handle_probed(now, segment, frame))
                     .unwrap_or_else(|| self.handle_unknown(segment))
             };
         };
@@ -419,7 +423,9 @@ impl Translator {
                     self.pass_by(ends);
                     return Verdict::Forward;
                 }
-                connection.handle_syn_ack(&mut ctx, segment, frame)
+                let verdict = connection.handle_syn_ack(&mut ctx, segment, frame);
+                self.note_answer(now, id, segment);
+                verdict
             }
             // The server still knows an earlier connection: a challenge ACK (RFC 5961), whose answer ends that, or its
             // data. On the client's own ports that is the client's: anybody can have sent the SYN, and what is only
@@ -433,6 +439,11 @@ impl Translator {
             }
             Phase::Plain if segment.has(TcpFlags::RST) && !connection.server.answered => {
                 self.handle_refusal(now, id, segment, frame)
+            }
+            Phase::Plain if !connection.server.answered => {
+                let verdict = connection.relay_down(&mut ctx, segment, frame);
+                self.note_answer(now, id, segment);
+                verdict
             }
             Phase::Plain | Phase::Fallback => connection.relay_down(&mut ctx, segment, frame),
             Phase::Reset(_) => connection.answer_reset_server(&mut ctx, segment),
@@ -547,6 +558,7 @@ impl Translator {
         let id = self.table.insert(connection);
         self.counters.connections_opened += 1;
         self.counters.mp_capable_syn_rx += 1;
+        self.note_asked(now, id);
         let Some(connection) = self.table.get_mut(id) else {
             return Verdict::Consume;
         };
@@ -572,6 +584,7 @@ impl Translator {
         connection.remember_syn(now, segment);
         let id = self.table.insert(connection);
         self.counters.connections_opened += 1;
+        self.note_asked(now, id);
         let Some(connection) = self.table.get_mut(id) else {
             return Verdict::Consume;
         };
@@ -594,7 +607,7 @@ impl Translator {
             return Verdict::Consume;
         };
         let phase = connection.phase;
-        if self.try_next_backend(now, id) {
+        if self.leave_silent(now, id) {
             return Verdict::Consume;
         }
         let Some(connection) = self.table.get_mut(id) else {
@@ -703,7 +716,7 @@ impl Translator {
     }
 
     /// RST in answer to a segment (RFC 9293 section 3.5.2), not to another RST.
-    fn refuse(&mut self, segment: &Segment, cause: Rst) {
+    pub(crate) fn refuse(&mut self, segment: &Segment, cause: Rst) {
         let reason = cause.reason();
         refuse(&mut self.counters, &mut self.outbox, segment, cause, reason);
     }

@@ -1,5 +1,7 @@
 //! Whether packets get through, as `flexcp show status` shows it.
 
+use std::net::SocketAddr;
+
 use serde::{Deserialize, Serialize};
 
 use super::view::Numbers;
@@ -52,6 +54,22 @@ pub struct ServiceStatus {
     pub passes: bool,
     /// Where its clients come in; empty: everywhere.
     pub interfaces: Vec<InterfaceStatus>,
+    /// Back ends that new connections pass by while others are left; a worker that has not marked one takes it in turn.
+    #[serde(default)]
+    pub marked_backends: Vec<MarkedBackend>,
+}
+
+/// A back end that refuses or does not answer.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub struct MarkedBackend {
+    /// Its address and port.
+    pub address: SocketAddr,
+    /// "refused", "silent" or "unreachable".
+    pub reason: String,
+    /// How long the first of the workers has it marked, in microseconds.
+    pub marked_us: u64,
+    /// How many workers have marked it.
+    pub workers: u64,
 }
 
 /// An interface that a service names.

@@ -13,7 +13,7 @@ use flexcp_translator::{ConnectionState, ConnectionView, Counters, Drops, Gauges
 use serde_json::json;
 use tempfile::TempDir;
 
-use super::status::{InterfaceStatus, ServiceStatus, State, Status};
+use super::status::{InterfaceStatus, MarkedBackend, ServiceStatus, State, Status};
 use super::view::Numbers;
 use super::{
     Action, Asked, BindError, ClientError, Control, Named, SocketFile, VERSION, ask, view,
@@ -23,7 +23,7 @@ use crate::worker::{CarrierCounters, Request, Snapshot, WorkerHandle};
 
 /// A worker that answers as if it had one connection.
 fn played() -> WorkerHandle {
-    let (handle, requests) = WorkerHandle::new(Arc::new(Waker::new().unwrap()));
+    let (handle, requests) = WorkerHandle::new(Arc::new(Waker::new().unwrap()), Arc::default());
     thread::spawn(move || {
         for request in requests {
             match request {
@@ -118,6 +118,12 @@ fn status() -> Status {
             mode: "transparent".into(),
             passes: true,
             interfaces: vec![wan1],
+            marked_backends: vec![MarkedBackend {
+                address: "10.0.0.11:443".parse().unwrap(),
+                reason: "silent".into(),
+                marked_us: 5,
+                workers: 2,
+            }],
         }],
     }
 }
@@ -257,6 +263,9 @@ fn status_is_what_the_watcher_says() {
                 "mode": "transparent",
                 "passes": true,
                 "interfaces": [{"name": "wan1", "present": false, "up": false}],
+                "marked_backends": [
+                    {"address": "10.0.0.11:443", "reason": "silent", "marked_us": 5, "workers": 2},
+                ],
             }],
         })
     );
@@ -335,7 +344,7 @@ fn client_that_dribbles_is_cut_off_in_time() {
 
 #[test]
 fn client_that_does_not_read_is_cut_off_and_the_next_is_answered() {
-    let (handle, requests) = WorkerHandle::new(Arc::new(Waker::new().unwrap()));
+    let (handle, requests) = WorkerHandle::new(Arc::new(Waker::new().unwrap()), Arc::default());
     thread::spawn(move || {
         for request in requests {
             if let Request::Connections(answer) = request {

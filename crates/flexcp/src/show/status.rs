@@ -3,9 +3,10 @@
 use std::fmt::Write as _;
 
 use super::{age, align};
-use crate::control::status::{InterfaceStatus, ServiceStatus, Status};
+use crate::control::status::{InterfaceStatus, MarkedBackend, ServiceStatus, Status};
 
-/// The state and what is wrong, what was put back, how the offload runs, and the services with their interfaces.
+/// The state and what is wrong, what was put back, how the offload runs, and the services with their interfaces and the
+/// back ends that are marked.
 #[must_use]
 pub fn status(view: &Status) -> String {
     let mut text = format!(
@@ -40,10 +41,21 @@ pub fn status(view: &Status) -> String {
     let mut rows = vec![HEADER.map(String::from).to_vec()];
     rows.extend(view.services.iter().map(row));
     text.push('\n');
-    for line in align(&rows) {
+    let lines = align(&rows);
+    let _ = writeln!(text, "{}", lines[0]);
+    for (service, line) in view.services.iter().zip(&lines[1..]) {
         let _ = writeln!(text, "{line}");
+        for backend in &service.marked_backends {
+            let _ = writeln!(text, "  {}", marked(backend));
+        }
     }
     text
+}
+
+fn marked(backend: &MarkedBackend) -> String {
+    let (address, reason) = (backend.address, &backend.reason);
+    let ago = age(backend.marked_us);
+    format!("back end {address} marked {ago} ago: {reason}")
 }
 
 fn row(service: &ServiceStatus) -> Vec<String> {
@@ -92,6 +104,7 @@ mod tests {
             mode: mode.into(),
             passes: interfaces.is_empty() || interfaces.iter().any(|on| on.present),
             interfaces,
+            marked_backends: vec![],
         }
     }
 
@@ -120,6 +133,35 @@ offload: off
 
 SERVICE  MODE     PASSES  CLIENTS ON
 shop     reverse  yes     any
+"
+        );
+    }
+
+    #[test]
+    fn marked_back_ends_stand_below_their_service() {
+        let backend = |address: &str, reason: &str, marked_us| MarkedBackend {
+            address: address.parse().unwrap(),
+            reason: reason.into(),
+            marked_us,
+            workers: 1,
+        };
+        let mut view = healthy();
+        view.services[0].marked_backends = vec![
+            backend("10.0.0.11:443", "silent", 12_000_000),
+            backend("[2001:db8::1]:443", "refused", 300_000),
+        ];
+        view.services.push(service("web", "transparent", vec![]));
+        assert_eq!(
+            status(&view),
+            "\
+flexcp 0.1.0: ready, up 3m20s
+offload: off
+
+SERVICE  MODE         PASSES  CLIENTS ON
+shop     reverse      yes     any
+  back end 10.0.0.11:443 marked 12s ago: silent
+  back end [2001:db8::1]:443 marked 300ms ago: refused
+web      transparent  yes     any
 "
         );
     }

@@ -198,6 +198,7 @@ impl Expected {
                 mode: service.mode.to_owned(),
                 passes: !problems.iter().any(stops),
                 interfaces: interfaces.collect(),
+                marked_backends: vec![],
             }
         });
         status.collect()

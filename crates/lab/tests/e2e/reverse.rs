@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use flexcp_lab::transfer::{Client, Job, Mode, ServeOptions, Server};
 use flexcp_lab::{Cut, End, Expect, Families, Family, Lab, SENT_AGAIN, SERVER_RESET, daemon};
 
-use crate::rig::{PORT, Rig, lively, short, with};
+use crate::rig::{PORT, Rig, config_of_workers, lively, short, until, with, with_config};
 
 crate::cases!("reverse":
     bytes_both_ways_over_two_links,
@@ -15,6 +15,10 @@ crate::cases!("reverse":
     backends_are_taken_in_turn,
     backend_that_refuses_is_skipped,
     all_backends_refuse,
+    silent_backend_is_passed_by_and_taken_again,
+    silent_and_refusing_backends_are_passed_by,
+    plain_client_passes_a_silent_backend_by,
+    each_worker_finds_out_for_itself,
     announced_address_is_joined,
     cut_while_downloading,
     ipv6_listener,
@@ -113,7 +117,7 @@ fn backend_that_refuses_is_skipped() -> Result<()> {
             rig.run_client(&client(rig, Family::V4), &Job::both(10_000))?;
         }
         ensure!(rig.counter("backend_skipped")? >= 1);
-        Ok(short().own("backend_skipped", "a back end refuses"))
+        Ok(refused("a back end refuses", short()))
     })
 }
 
@@ -123,7 +127,161 @@ fn all_backends_refuse() -> Result<()> {
     with(lab, &service, ServeOptions::tcp(PORT), |rig| {
         let report = rig.attempt(&client(rig, Family::V4), &Job::down(1))?;
         ensure!(report.failure_kind() == "ECONNREFUSED", "{report:?}");
-        Ok(Expect::clean().own("backend_skipped", "all back ends refuse"))
+        Ok(refused("all back ends refuse", Expect::clean()))
+    })
+}
+
+/// Back ends are marked, and connections leave them.
+fn refused(why: &'static str, expect: Expect) -> Expect {
+    expect
+        .own("backend_skipped", why)
+        .own("backend_marked", why)
+}
+
+/// A back end that is there and says nothing: what comes for it is dropped until [`speak`].
+fn be_silent(lab: &Lab, number: u8) -> Result<()> {
+    let drop = format!(
+        "table inet silence {{\n chain input {{\n  type filter hook input priority 0\n  tcp dport {PORT} drop\n }}\n}}\n"
+    );
+    lab.server(number).nft(&drop)
+}
+
+fn speak(lab: &Lab, number: u8) -> Result<()> {
+    lab.server(number).nft("delete table inet silence")
+}
+
+/// Connections one after the other: the first may wait for a back end that is dead, no other does.
+fn connects_fast(rig: &Rig, client: &Client, count: usize) -> Result<()> {
+    let mut times = vec![];
+    for _ in 0..=count {
+        let report = rig.run_client(client, &Job::both(10_000))?;
+        times.push(Duration::from_micros(report.connect_us));
+    }
+    let first = times.remove(0);
+    times.sort_unstable();
+    let (median, longest) = (times[times.len() / 2], times[times.len() - 1]);
+    ensure!(
+        first < Duration::from_millis(900),
+        "the first took {first:?}"
+    );
+    ensure!(
+        median < Duration::from_millis(300) && longest < Duration::from_millis(900),
+        "connecting took {times:?}"
+    );
+    Ok(())
+}
+
+/// Address, reason and number of workers of each marked back end, as `show status` has them.
+fn marked(rig: &Rig) -> Result<Vec<(String, String, u64)>> {
+    let status = rig.flexcp.show_json("status")?;
+    let services = status["services"].as_array().into_iter().flatten();
+    let marked = services.flat_map(|service| service["marked_backends"].as_array());
+    let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
+    let facts = marked.flatten().map(|marked| {
+        let workers = marked["workers"].as_u64().unwrap_or_default();
+        (text(&marked["address"]), text(&marked["reason"]), workers)
+    });
+    Ok(facts.collect())
+}
+
+fn is_state(rig: &Rig, state: &str) -> Result<bool> {
+    Ok(rig.flexcp.show_json("status")?["state"] == state)
+}
+
+fn silent_backend_is_passed_by_and_taken_again() -> Result<()> {
+    let lab = Lab::builder().servers(2).build()?;
+    let silent = lab.server_socket(2, Family::V4, PORT).to_string();
+    let second = Server::start(lab.server(2), ServeOptions::tcp(PORT))?;
+    be_silent(&lab, 2)?;
+    let service = service(&lab, Family::V4, &[2, 1], &[]);
+    with(lab, &service, ServeOptions::tcp(PORT), |rig| {
+        let client = client(rig, Family::V4);
+        connects_fast(rig, &client, 6)?;
+        let expected = [(silent.clone(), "silent".to_owned(), 1)];
+        ensure!(marked(rig)? == expected, "{:?}", marked(rig)?);
+        ensure!(rig.counter("backend_skipped")? == 1);
+        until("the mark is told", || is_state(rig, "degraded"))?;
+        let line = format!("back end {silent} of service shop does not answer");
+        let told = |start: &str| rig.flexcp.log().matches(&format!("{start}{line}")).count();
+        ensure!(told("") == 1, "{}", rig.flexcp.log());
+        let text = rig.flexcp.show("status")?;
+        ensure!(
+            text.contains(&format!("  back end {silent} marked")),
+            "{text}"
+        );
+
+        ensure!(second.accepted() == 0);
+        speak(&rig.lab, 2)?;
+        until("the back end is back", || Ok(marked(rig)?.is_empty()))?;
+        until("that is told", || is_state(rig, "ready"))?;
+        ensure!(told("over: ") == 1, "{}", rig.flexcp.log());
+        ensure!(second.accepted() == 0, "a probe was taken for a connection");
+        for _ in 0..4 {
+            rig.run_client(&client, &Job::both(10_000))?;
+        }
+        ensure!(second.accepted() == 2, "{}", second.accepted());
+        ensure!(rig.counter("backend_skipped")? == 1 && rig.counter("backend_back")? == 1);
+        Ok(refused("a back end is silent", short()))
+    })
+}
+
+fn silent_and_refusing_backends_are_passed_by() -> Result<()> {
+    let lab = Lab::builder().servers(3).build()?;
+    let ends = [2, 3].map(|number| lab.server_socket(number, Family::V4, PORT).to_string());
+    be_silent(&lab, 2)?;
+    let service = service(&lab, Family::V4, &[2, 3, 1], &[]);
+    with(lab, &service, ServeOptions::tcp(PORT), |rig| {
+        connects_fast(rig, &client(rig, Family::V4), 6)?;
+        let reasons = ["silent", "refused"].map(str::to_owned);
+        let expected: Vec<_> = ends.into_iter().zip(reasons).collect();
+        let found: Vec<_> = marked(rig)?
+            .into_iter()
+            .map(|(to, why, _)| (to, why))
+            .collect();
+        ensure!(found == expected, "{found:?}");
+        let served = rig.server.wait_for(7, Duration::from_secs(2))?;
+        ensure!(served.len() == 7);
+        ensure!(rig.counter("backend_skipped")? == 2);
+        Ok(refused("two back ends are dead", short()))
+    })
+}
+
+fn plain_client_passes_a_silent_backend_by() -> Result<()> {
+    let lab = Lab::builder().servers(2).build()?;
+    be_silent(&lab, 2)?;
+    let service = service(&lab, Family::V4, &[2, 1], &[]);
+    with(lab, &service, ServeOptions::tcp(PORT), |rig| {
+        let client = Client::tcp(listen_on(&rig.lab, Family::V4));
+        connects_fast(rig, &client, 6)?;
+        let expect = Expect::clean().own("plain_syn", "a client without MPTCP");
+        Ok(refused("a back end is silent", expect))
+    })
+}
+
+/// Probes and their answers meet the worker that has sent them.
+fn each_worker_finds_out_for_itself() -> Result<()> {
+    let lab = Lab::builder().servers(2).build()?;
+    let second = Server::start(lab.server(2), ServeOptions::tcp(PORT))?;
+    be_silent(&lab, 2)?;
+    let services = service(&lab, Family::V4, &[2, 1], &[]);
+    let config = config_of_workers(&lab, 2, "owner", &services);
+    with_config(lab, &config, ServeOptions::tcp(PORT), |rig| {
+        let client = client(rig, Family::V4);
+        let both = || Ok(marked(rig)?.iter().any(|(.., workers)| *workers == 2));
+        for _ in 0..12 {
+            let report = rig.run_client(&client, &Job::both(10_000))?;
+            ensure!(report.connect_us < 900_000, "{report:?}");
+        }
+        until("both workers have marked it", both)?;
+        ensure!(rig.counter("backend_skipped")? == 2);
+        speak(&rig.lab, 2)?;
+        until("the back end is back", || Ok(marked(rig)?.is_empty()))?;
+        ensure!(rig.counter("backend_back")? == 2);
+        for _ in 0..8 {
+            rig.run_client(&client, &Job::both(10_000))?;
+        }
+        ensure!(second.accepted() > 0);
+        Ok(refused("a back end is silent", short()))
     })
 }
 

@@ -10,6 +10,7 @@ mod claims;
 
 use super::*;
 use crate::config::{Limits, Mode, Service};
+use crate::service::Choice;
 
 const WORKERS: u16 = 5;
 const KEYS: (u64, u64) = (7, 9);
@@ -272,7 +273,9 @@ fn keys_and_ports_of_a_translator_name_its_worker() {
         let mut translator = Translator::new(config, [1; 32]);
         for _ in 0..20 {
             assert!(share.has_token(translator.fresh_key().token));
-            let back_end = translator.next_backend(0, None).expect("a back end");
+            let back_end = translator
+                .next_backend(0, None, Choice::Any)
+                .expect("a back end");
             assert_eq!(back_end.source.port() % WORKERS, worker);
         }
     }

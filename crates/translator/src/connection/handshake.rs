@@ -188,7 +188,7 @@ impl Connection {
     pub(crate) fn try_backend(&mut self, ctx: &mut Context<'_>, backend: Backend) {
         self.server.source = backend.source.into();
         self.server.backend = backend.addr.into();
-        self.server.tried += 1;
+        self.server.tried = self.server.tried.saturating_add(1);
         ctx.counters.backend_skipped += 1;
         let outgoing = self.syn_to_server();
         ctx.send(outgoing.own());

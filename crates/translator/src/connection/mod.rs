@@ -110,8 +110,10 @@ pub(crate) struct ServerLeg {
     pub(crate) source: Endpoint,
     /// The server.
     pub(crate) backend: Endpoint,
-    /// Back ends tried so far.
+    /// Back ends tried so far, one that was tried again included.
     pub(crate) tried: u8,
+    /// It owes an answer to the SYN (reverse mode); `None`: it has answered.
+    pub(crate) asked: Option<Asked>,
     /// It has answered the SYN.
     pub(crate) answered: bool,
     pub(crate) isn: TcpSeq,
@@ -134,6 +136,17 @@ pub(crate) struct ServerLeg {
     pub(crate) clock: Option<ServerClock>,
     /// Challenge ACKs to it.
     pub(crate) challenges: Challenges,
+}
+
+/// A SYN that a back end has to answer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    /// When it was sent to this back end first.
+    pub(crate) at: Instant,
+    /// When it goes to another one by itself; `None`: when the client repeats it.
+    pub(crate) due: Option<Instant>,
+    /// The client has repeated it since: which one an answer is to, nobody can tell.
+    pub(crate) again: bool,
 }
 
 /// One connection.
@@ -251,6 +264,7 @@ impl Connection {
                 source: backend.source.into(),
                 backend: backend.addr.into(),
                 tried: 1,
+                asked: None,
                 answered: false,
                 isn: TcpSeq(0),
                 mss: 0,
@@ -379,6 +393,12 @@ impl Connection {
         }
     }
 
+    /// The SYN has gone to a back end, and there is no answer yet (reverse mode).
+    pub(crate) const fn awaits_server(&self) -> bool {
+        let opens = matches!(self.phase, Phase::SynSent | Phase::Plain);
+        opens && self.server.asked.is_some() && !self.server.answered
+    }
+
     /// Both directions are closed and acknowledged.
     pub(crate) fn is_finished(&self) -> bool {
         let done = |fin: Option<Dsn>, acked: Dsn| fin.is_some_and(|fin| acked.after(fin));
@@ -472,7 +492,13 @@ impl Connection {
         let timeouts = &config.timeouts;
         let idle = self.last_packet + timeouts.idle;
         match self.phase {
-            _ if self.is_half_open() => self.last_packet + timeouts.half_open,
+            _ if self.is_half_open() => {
+                let over = self.last_packet + timeouts.half_open;
+                let asked = self.server.asked.filter(|_| self.awaits_server());
+                asked
+                    .and_then(|asked| asked.due)
+                    .map_or(over, |due| due.min(over))
+            }
             Phase::Closed(until) => self.repeats().fold(until, Instant::min),
             Phase::Reset(until) => until,
             Phase::SynSent | Phase::SynReceived | Phase::Plain | Phase::Fallback => {

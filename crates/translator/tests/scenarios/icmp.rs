@@ -136,7 +136,10 @@ fn reverse_back_end_that_can_not_be_reached_is_skipped() {
         .gives(&["drop out_of_window"]);
     t.icmp(SERVER, "unreachable about 0")
         .gives(&["server1 S 0:0(0) win 65535 <mss 1432,sackok,ws 8>"]);
-    assert_eq!(t.moved(), "backend_skipped+1 out_of_window+1");
+    assert_eq!(
+        t.moved(),
+        "backend_skipped+1 backend_marked+1 out_of_window+1"
+    );
 }
 
 #[test]
@@ -155,7 +158,7 @@ fn reverse_client_hears_at_once_that_no_back_end_can_be_reached() {
         assert!(line.starts_with("client0 R. "), "{line}");
         assert!(line.ends_with("(0) ack 1 win 0"), "{line}");
         assert_eq!(t.state(), "gone");
-        assert_eq!(t.moved(), "connections_closed+1");
+        assert_eq!(t.moved(), "connections_closed+1 backend_marked+1");
     }
 }
 

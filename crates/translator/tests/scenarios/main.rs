@@ -16,6 +16,7 @@ mod drain;
 mod fallback;
 mod gso;
 mod handshake;
+mod health;
 mod holes;
 mod honest;
 mod icmp;

@@ -74,7 +74,10 @@ fn syn_sent_refused_goes_to_the_next_back_end_with_the_same_syn() {
     t.backend(1, SYN_ACK).gives(&[SYN_ACK_DOWN]);
     t.client(0, ". 1:1(0) ack 1 win 512 <capable>")
         .gives(&["server1 . 1:1(0) ack 1 win 512"]);
-    assert_eq!(t.moved(), "mp_capable_ack_rx+1 backend_skipped+1");
+    assert_eq!(
+        t.moved(),
+        "mp_capable_ack_rx+1 backend_skipped+1 backend_marked+1"
+    );
     t.server("P. 1:101(100) ack 1")
         .gives(&["client0 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1>"]);
     assert_eq!(t.moved(), "");
@@ -85,7 +88,7 @@ fn syn_sent_refused_with_timestamps_the_same_syn_has_them() {
     let mut t = Setup::new().ts().backends(2).syn_sent();
     t.server(REFUSED)
         .gives(&["server1 S 0:0(0) win 65535 <mss 1432,sackok,ts 1000 0,ws 8>"]);
-    assert_eq!(t.moved(), "backend_skipped+1");
+    assert_eq!(t.moved(), "backend_skipped+1 backend_marked+1");
 }
 
 #[test]
@@ -96,14 +99,17 @@ fn syn_sent_all_refuse_and_the_client_hears_of_it() {
     t.backend(2, REFUSED)
         .gives(&["client0 R. 0:0(0) ack 1 win 0"]);
     assert_eq!(t.state(), "gone");
-    assert_eq!(t.moved(), "connections_closed+1 backend_skipped+2");
+    assert_eq!(
+        t.moved(),
+        "connections_closed+1 backend_skipped+2 backend_marked+3"
+    );
 }
 
 #[test]
 fn syn_sent_one_back_end_that_refuses_and_the_client_hears_of_it() {
     let mut t = Setup::new().backends(1).syn_sent();
     t.server(REFUSED).gives(&["client0 R. 0:0(0) ack 1 win 0"]);
-    assert_eq!(t.moved(), "connections_closed+1");
+    assert_eq!(t.moved(), "connections_closed+1 backend_marked+1");
 }
 
 #[test]
@@ -112,7 +118,7 @@ fn syn_sent_unreachable_goes_to_the_next_back_end_when_the_client_asks_again() {
     t.at(1000);
     t.client(0, SYN).gives(&[&syn_up(1)]);
     t.backend(1, SYN_ACK).gives(&[SYN_ACK_DOWN]);
-    assert_eq!(t.moved(), "backend_skipped+1");
+    assert_eq!(t.moved(), "backend_skipped+1 backend_marked+1");
 }
 
 #[test]
@@ -122,7 +128,7 @@ fn syn_sent_all_unreachable_the_last_one_is_asked_again() {
     t.client(0, SYN).gives(&[&syn_up(1)]);
     t.at(3000);
     t.client(0, SYN).gives(&[&syn_up(1)]);
-    assert_eq!(t.moved(), "backend_skipped+1");
+    assert_eq!(t.moved(), "backend_skipped+1 backend_marked+2");
 }
 
 #[test]
@@ -133,7 +139,10 @@ fn skipped_back_end_that_answers_late_is_reset() {
     t.backend(0, SYN_ACK)
         .gives(&["drop no_connection", "server0 R 1:1(0) win 0"]);
     t.backend(1, SYN_ACK).gives(&[SYN_ACK_DOWN]);
-    assert_eq!(t.moved(), "backend_skipped+1 no_connection+1");
+    assert_eq!(
+        t.moved(),
+        "backend_skipped+1 backend_marked+1 backend_back+1 no_connection+1"
+    );
 }
 
 #[test]
@@ -212,7 +221,7 @@ fn plain_refused_goes_to_the_next_back_end() {
         .gives(&["client0 S. 0:0(0) ack 1 win 65160 <mss 1460,sackok,ws 7>"]);
     assert_eq!(
         t.moved(),
-        "plain_syn+1 connections_opened+1 backend_skipped+1"
+        "plain_syn+1 connections_opened+1 backend_skipped+1 backend_marked+1"
     );
 }
 
@@ -226,7 +235,7 @@ fn plain_unreachable_goes_to_the_next_back_end_when_the_client_asks_again() {
         .gives(&["server1 S 0:0(0) win 65535 <mss 1460>"]);
     assert_eq!(
         t.moved(),
-        "plain_syn+1 connections_opened+1 backend_skipped+1"
+        "plain_syn+1 connections_opened+1 backend_skipped+1 backend_marked+1"
     );
 }
 
@@ -280,7 +289,7 @@ fn syn_sent_syn_again_without_capable_makes_it_plain_tcp() {
         .gives(&["server0 S 0:0(0) win 65535 <mss 1460,sackok,ws 8>"]);
     t.server(SYN_ACK)
         .gives(&["client0 S. 0:0(0) ack 1 win 65160 <mss 1460,sackok,ws 7>"]);
-    assert_eq!(t.moved(), "plain_syn+1");
+    assert_eq!(t.moved(), "plain_syn+1 backend_marked+1 backend_back+1");
 }
 
 #[test]
@@ -339,7 +348,7 @@ fn closed_connection_gives_its_port_back() {
         .gives(&["server0#1 S 0:0(0) win 65535 <mss 1432,sackok,ws 8>"]);
     assert_eq!(
         t.moved(),
-        "mp_capable_syn_rx+2 connections_opened+2 connections_closed+1"
+        "mp_capable_syn_rx+2 connections_opened+2 connections_closed+1 backend_marked+1"
     );
 }
 
@@ -370,7 +379,7 @@ fn skipped_back_end_and_the_next_are_reached_from_ports_of_their_own() {
     let second = t.view().expect("a connection").source;
     assert_ne!(first, second);
     assert_eq!(t.net.connections[0].sources, [Some(first), Some(second)]);
-    assert_eq!(t.moved(), "backend_skipped+1");
+    assert_eq!(t.moved(), "backend_skipped+1 backend_marked+1");
 }
 
 #[test]
@@ -382,6 +391,6 @@ fn plain_refused_with_timestamps_the_same_syn_has_them() {
         .gives(&["server1 S 0:0(0) win 65535 <mss 1460,sackok,ts 1000 0,ws 8>"]);
     assert_eq!(
         t.moved(),
-        "plain_syn+1 connections_opened+1 backend_skipped+1"
+        "plain_syn+1 connections_opened+1 backend_skipped+1 backend_marked+1"
     );
 }

@@ -104,9 +104,7 @@ pub(crate) fn show(net: &mut Net, ip: &IpHeader, packet: &[u8]) -> String {
             "checksum of the quoted header"
         );
     }
-    let leg = net
-        .leg_to(error.dst, error.src, false)
-        .expect("a known leg");
+    let leg = net.leg_to(error.dst, error.src, None).expect("a known leg");
     let number = error.seq.wrapping_sub(net.bases(leg, true).seq);
     let what = match error.kind {
         IcmpKind::TooBig(mtu) => format!("too-big {mtu}"),

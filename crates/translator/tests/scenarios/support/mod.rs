@@ -209,17 +209,16 @@ impl Scenario {
     /// A packet of another back end's.
     #[track_caller]
     pub(crate) fn backend(&mut self, backend: usize, line: &str) -> Outcome {
-        let connection = &mut self.net.connections[0];
-        connection.backend = backend;
-        connection.flows[0].isn_flexcp = connection.server_isn_of(backend);
-        self.packet(
-            Leg::Server {
-                connection: 0,
-                backend,
-            },
-            line,
-            |_| {},
-        )
+        self.backend_of(0, backend, line)
+    }
+
+    /// The same for another connection.
+    #[track_caller]
+    pub(crate) fn backend_of(&mut self, connection: usize, backend: usize, line: &str) -> Outcome {
+        let of = &mut self.net.connections[connection];
+        of.backend = backend;
+        of.flows[0].isn_flexcp = of.server_isn_of(backend);
+        self.server_of(connection, line)
     }
 
     /// A packet whose bytes, from the IP header on, are changed on the way.
@@ -422,6 +421,11 @@ impl Scenario {
         self.translator.poll_timeout().map(|at| at.0 / 1000)
     }
 
+    /// A back end whose mark has changed.
+    pub(crate) fn poll_backend(&mut self) -> Option<flexcp_translator::BackendState> {
+        self.translator.poll_backend()
+    }
+
     /// Counters and drops that have moved since the last call, packets in and out apart.
     pub(crate) fn moved(&mut self) -> String {
         self.asked = true;
@@ -595,7 +599,7 @@ impl Scenario {
         }
         let (from, to) = ((ip.src, tcp.src_port).into(), (ip.dst, tcp.dst_port).into());
         let syn = tcp.flags.contains(TcpFlags::SYN) && !tcp.flags.contains(TcpFlags::ACK);
-        let Some(leg) = self.net.leg_to(from, to, syn) else {
+        let Some(leg) = self.net.leg_to(from, to, syn.then_some(tcp.seq)) else {
             outcome.lines.push(format!("{from} > {to} {}", tcp.flags));
             return;
         };

@@ -103,8 +103,13 @@ impl Net {
         }
     }
 
-    /// Whom a packet of FlexCP's goes to. A SYN teaches what the server sees.
-    pub(crate) fn leg_to(&mut self, from: SocketAddr, to: SocketAddr, syn: bool) -> Option<Leg> {
+    /// Whom a packet of FlexCP's goes to. A SYN, with this number, teaches what the server sees.
+    pub(crate) fn leg_to(
+        &mut self,
+        from: SocketAddr,
+        to: SocketAddr,
+        syn: Option<u32>,
+    ) -> Option<Leg> {
         for connection in 0..self.connections.len() {
             for k in 0..FLOWS_PER_CONNECTION {
                 let flow = &self.connections[connection].flows[k];
@@ -117,13 +122,16 @@ impl Net {
         let known = |c: &Connection| c.sources[backend] == Some(from);
         let fits = |c: &Connection| {
             if self.reverse {
-                syn || known(c)
+                syn.is_some() || known(c)
             } else {
                 c.flows[0].client == from
             }
         };
-        // In reverse mode a SYN belongs to the client that has just been heard.
-        let current = Some(self.current).filter(|&i| fits(&self.connections[i]));
+        // In reverse mode a SYN belongs to the client that has its number, or has just been heard.
+        let numbered = |c: &Connection| self.reverse && syn == Some(c.flows[0].isn_client);
+        let numbered = self.connections.iter().position(numbered);
+        let current = numbered.unwrap_or(self.current);
+        let current = Some(current).filter(|&i| fits(&self.connections[i]));
         let connection = current.or_else(|| self.connections.iter().position(fits))?;
         self.connections[connection].sources[backend] = Some(from);
         Some(Leg::Server {

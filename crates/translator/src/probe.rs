@@ -1,0 +1,113 @@
+//! Probes: whether a back end that is marked answers again, FlexCP asks with SYNs of its own.
+
+use flexcp_wire::{ChecksumState, OptionWriter, TcpFlags, TcpOption};
+
+use crate::cause::Rst;
+use crate::connection::Backend;
+use crate::counters::DropReason;
+use crate::health::{AnswerTo, BackendState, MarkReason};
+use crate::segment::{Ends, Outgoing, Segment};
+use crate::translator::Translator;
+use crate::{Frame, Instant, Verdict};
+
+/// What an Ethernet frame holds; nothing is ever sent behind a probe.
+const MSS_V4: u16 = 1460;
+const MSS_V6: u16 = 1440;
+
+impl Translator {
+    /// A back end whose mark has come, changed or gone since the last call, as it is now. May change after
+    /// [`handle_packet`](Self::handle_packet) and [`handle_timeout`](Self::handle_timeout).
+    #[must_use]
+    pub fn poll_backend(&mut self) -> Option<BackendState> {
+        self.services.next_untold()
+    }
+
+    /// When the next probe is due. Whoever is about to end asks nobody.
+    pub(crate) fn probes_due(&self) -> Option<Instant> {
+        self.services.probe_due().filter(|_| !self.drain.begun)
+    }
+
+    /// Sends the probes that are due.
+    pub(crate) fn probe_backends(&mut self, now: Instant) {
+        while self.probes_due().is_some_and(|due| due <= now) {
+            let table = &self.table;
+            let is_free = |backend: &Backend| {
+                let ends = Ends {
+                    from: backend.addr,
+                    to: backend.source,
+                };
+                table.find(ends).is_none()
+            };
+            let probe = self
+                .services
+                .next_probe(&self.config, now, &mut self.secrets, is_free);
+            let Some((to, isn)) = probe else {
+                return;
+            };
+            self.counters.backend_probes_tx += 1;
+            self.counters.packets_made += 1;
+            self.outbox.push_back(syn(to, isn).own());
+        }
+    }
+
+    /// A packet that belongs to no connection may be a marked back end's answer: to a probe, or a late one to a
+    /// connection that has left it. Both ACK a number that nobody off the path knows. `None`: it is neither, or there is
+    /// more to say to it.
+    pub(crate) fn handle_probed(
+        &mut self,
+        now: Instant,
+        segment: &Segment,
+        frame: &Frame<'_>,
+    ) -> Option<Verdict> {
+        let opens = segment.has(TcpFlags::SYN);
+        if !segment.has(TcpFlags::ACK) || opens == segment.has(TcpFlags::RST) {
+            return None;
+        }
+        let ends = (segment.source(), segment.destination());
+        let found = self
+            .services
+            .find_sent(&self.config, ends, segment.tcp.ack)?;
+        let (service, to, sent) = found;
+        let complete = frame.offload.checksum == ChecksumState::Complete;
+        if complete && !segment.checksum_is_right(frame) {
+            return Some(Verdict::Drop(DropReason::Checksum));
+        }
+        let of = (service, segment.source());
+        if opens {
+            let rtt = sent.at.map(|at| now.since(at));
+            let back = self.services.note_answer(&self.config, now, of, rtt);
+            self.counters.backend_back += u64::from(back);
+        } else {
+            let reason = MarkReason::Refused;
+            self.services.note_refusal(&self.config, now, of, reason);
+        }
+        if to == AnswerTo::Late {
+            return None;
+        }
+        if opens {
+            self.refuse(segment, Rst::Probed);
+        }
+        Some(Verdict::Consume)
+    }
+}
+
+/// The SYN of a probe.
+fn syn(to: Backend, isn: u32) -> Outgoing {
+    let mut options = OptionWriter::default();
+    let mss = if to.addr.is_ipv4() { MSS_V4 } else { MSS_V6 };
+    options.push(&TcpOption::Mss(mss));
+    Outgoing {
+        ends: Ends {
+            from: to.source,
+            to: to.addr,
+        },
+        seq: isn,
+        ack: 0,
+        flags: TcpFlags::SYN,
+        window: u16::MAX,
+        urgent: 0,
+        keep_ecn: false,
+        flow_label: 0,
+        options,
+    }
+}
