@@ -205,7 +205,8 @@ impl KernelTables {
             name: interface.to_owned(),
         })?;
         let former = record.filters.extract_if(.., |known| known.index == index);
-        let made_before = former.fold(false, |made, known| made || known.made_qdisc);
+        let former: Vec<_> = former.collect();
+        let made_before = former.iter().any(|known| known.made_qdisc);
         // Noted as if the qdisc were ours: if a crash comes before we know, it goes, but only if nobody uses it.
         record.filters.push(Filter {
             interface: interface.to_owned(),
