@@ -109,7 +109,8 @@ compare: root build
 	target/release/lab compare $(COMPARE_ARGS)
 
 # Debian's kernels under QEMU, then the running one: the demo, a smoke, the programs' own tests, a slice of the fault
-# matrix, and who carries a transfer's data. A table, and lab/results/kernels.json; KERNELS_ARGS="--kernel 6.1" for one.
+# matrix, and who carries a transfer's data. A table, and lab/results/kernels.json; KERNELS_ARGS="--kernel 6.1" for one,
+# --item TEXT for some items.
 kernels: root build
 	target/release/lab kernels $(KERNELS_ARGS)
 

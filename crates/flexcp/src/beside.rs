@@ -9,15 +9,17 @@ use std::fmt::Display;
 use std::net::IpAddr;
 
 use flexcp_io::{
-    ClientLeg, Family, InterfaceRule, IpsecDirection, IpsecPolicy, KernelTables, Zones,
-    conntrack_is_active, ipsec_policies, marks_may_be_set, rules_by_interface, rules_by_mark,
+    ClientLeg, Family, Interface, InterfaceRule, IpsecDirection, IpsecPolicy, KernelTables, Zones,
+    conntrack_is_active, interfaces, ipsec_policies, marks_may_be_set, rules_by_interface,
+    rules_by_mark,
 };
 use flexcp_translator::Prefix;
 use tracing::{info, warn};
 
-use crate::config::file::{Mode, ServiceOffload};
+use crate::config::file::{self, Mode, ServiceOffload};
 use crate::config::{Config, plan};
 use crate::offload::Running;
+use crate::vrf;
 use crate::worker::WorkerHandle;
 
 /// What is looked after.
@@ -45,6 +47,10 @@ struct Service {
     off: bool,
     /// The servers, and where clients of a reverse service connect to.
     addresses: Vec<Prefix>,
+    /// Where clients come in.
+    interfaces: Vec<String>,
+    /// FlexCP's own, and the VRF that it is to be in.
+    device: (String, Option<String>),
     kept: Option<String>,
 }
 
@@ -57,6 +63,7 @@ pub(crate) struct Rules {
     /// Others' routing rules by the interface that packets come in by.
     by_interface: Vec<InterfaceRule>,
     policies: Vec<IpsecPolicy>,
+    interfaces: Vec<Interface>,
     /// Which rules could not be read, and why: they may be about anything.
     unread: Option<String>,
 }
@@ -75,6 +82,8 @@ impl Rules {
             by_mark: by_mark.into_iter().filter(|_| marks).collect(),
             by_interface,
             policies,
+            // Without them none is in another VRF; the next look asks again.
+            interfaces: interfaces().unwrap_or_default(),
             unread: no_policies.or(no_rules).or(no_interfaces).or(no_marks),
         }
     }
@@ -149,13 +158,16 @@ pub fn foresee(config: &Config) -> Foreseen {
         offload.push(CONNTRACK.to_owned());
     }
     let notes = config.services.iter().filter_map(|service| {
-        let mut service = Service::new(service);
+        let mut service = Service::new(config, service);
         // What the file says itself needs no word.
         service.judge(&rules);
         service.note().filter(|_| !service.off)
     });
     offload.extend(notes);
-    let problems = rules.unmet(&config.device.name.value, &ClientInterfaces::new(config));
+    let mut problems = rules.unmet(&config.device.name.value, &ClientInterfaces::new(config));
+    let services = config.services.iter();
+    let too_early = services.filter_map(|service| Service::new(config, service).ipv6_meets(&rules));
+    problems.extend(too_early);
     Foreseen { offload, problems }
 }
 
@@ -170,7 +182,11 @@ impl Beside {
             clients: ClientInterfaces::new(config),
             zones: None,
             active: false,
-            services: config.services.iter().map(Service::new).collect(),
+            services: config
+                .services
+                .iter()
+                .map(|service| Service::new(config, service))
+                .collect(),
             workers,
             problems: Vec::new(),
         }
@@ -184,6 +200,11 @@ impl Beside {
         if rules.conntrack {
             self.join_conntrack(tables, offload, &mut problems);
         }
+        problems.extend(
+            self.services
+                .iter()
+                .filter_map(|service| service.ipv6_meets(&rules)),
+        );
         let mut changed = self.problems != problems;
         self.problems = problems;
         for service in &mut self.services {
@@ -243,7 +264,7 @@ impl Beside {
 }
 
 impl Service {
-    fn new(service: &crate::config::file::Service) -> Self {
+    fn new(config: &Config, service: &file::Service) -> Self {
         let alone = |addr: IpAddr| Prefix {
             addr,
             len: if addr.is_ipv6() { 128 } else { 32 },
@@ -263,27 +284,65 @@ impl Service {
             name: service.name.value.clone(),
             off: service.offload.value == ServiceOffload::Off,
             addresses,
+            interfaces: service
+                .interfaces
+                .iter()
+                .map(|interface| interface.value.clone())
+                .collect(),
+            device: (
+                config.device.name.value.clone(),
+                plan::vrf(config).map(str::to_owned),
+            ),
             kept: None,
         }
     }
 
+    /// The name of its interface that is in another VRF than the device, and what that means.
+    fn stray(&self, there: &[Interface]) -> Option<String> {
+        let (device, told) = &self.device;
+        let vrf = vrf::of_device(there, device, told.as_deref());
+        let mut names = self.interfaces.iter();
+        names.find_map(|name| vrf::stray(there, vrf, name))
+    }
+
+    /// Whether the policy is about its packets.
+    fn is_covered_by(&self, policy: &IpsecPolicy) -> bool {
+        let ours = |prefix: &Prefix| self.addresses.iter().any(|own| overlap(own, prefix));
+        is_of_forwarded_tcp(policy) && (ours(&policy.source) || ours(&policy.destination))
+    }
+
+    /// What is wrong when packets meet a policy before they have come to FlexCP: IPv4 has switches against that.
+    fn ipv6_meets(&self, rules: &Rules) -> Option<String> {
+        let too_early =
+            |policy: &&IpsecPolicy| policy.family == Family::V6 && self.is_covered_by(policy);
+        let policy = rules.policies.iter().find(too_early)?;
+        Some(format!(
+            "service {}: IPv6 packets meet the IPsec policy {} before they come to FlexCP, and what FlexCP sends on is dropped, so \
+             that no connection gets through: use an xfrm interface (ip link add type xfrm), or IPsec on another host",
+            self.name,
+            words(policy)
+        ))
+    }
+
     /// Why its connections have to stay with the workers, if they have. `true`: that has changed.
     fn judge(&mut self, rules: &Rules) -> bool {
-        let covers = |policy: &&IpsecPolicy| {
-            let ours = |prefix: &Prefix| self.addresses.iter().any(|own| overlap(own, prefix));
-            is_of_forwarded_tcp(policy) && (ours(&policy.source) || ours(&policy.destination))
-        };
         let kept = if self.off {
             Some("the configuration says so (offload = \"off\")".to_owned())
         } else if let Some(error) = &rules.unread {
             Some(format!(
                 "a rule that it can't read may be about it ({error})"
             ))
-        } else if let Some(policy) = rules.policies.iter().find(covers) {
+        } else if let Some(policy) = rules
+            .policies
+            .iter()
+            .find(|policy| self.is_covered_by(policy))
+        {
             Some(format!(
                 "an IPsec policy covers its packets ({})",
                 words(policy)
             ))
+        } else if let Some(stray) = self.stray(&rules.interfaces) {
+            Some(stray)
         } else {
             let rule = rules.by_mark.first();
             rule.map(|rule| format!("a routing rule looks at marks that it would not get ({rule})"))
@@ -410,7 +469,9 @@ mod tests {
         Service {
             name: "web".into(),
             off: false,
-            addresses: vec![prefix("10.9.0.0/16")],
+            addresses: vec![prefix("10.9.0.0/16"), prefix("fd09::/16")],
+            interfaces: vec!["eth0".into()],
+            device: ("flexcp0".into(), None),
             kept: None,
         }
     }
@@ -510,6 +571,63 @@ mod tests {
             kept(&rules).unwrap(),
             "not for service web: a rule that it can't read may be about it (cannot list the policies of IPsec: EPERM)"
         );
+    }
+
+    #[test]
+    fn policy_of_ipv6_is_told() {
+        let told = |policy| {
+            let rules = Rules {
+                policies: vec![policy],
+                ..Rules::default()
+            };
+            service().ipv6_meets(&rules).unwrap_or_default()
+        };
+        let v6 = || IpsecPolicy {
+            family: Family::V6,
+            ..policy("fd01::/16", "fd09:1::/32")
+        };
+        let line = told(v6());
+        assert!(
+            line.starts_with(
+                "service web: IPv6 packets meet the IPsec policy out fd01::/16 to fd09:1::/32 before"
+            ),
+            "{line}"
+        );
+        let of_interface = IpsecPolicy {
+            interface_id: Some(1),
+            ..v6()
+        };
+        for policy in [
+            of_interface,
+            policy("10.1.0.0/16", "10.9.0.0/16"),
+            policy("fd01::/16", "fd08::/16"),
+        ] {
+            assert_eq!(told(policy), "");
+        }
+    }
+
+    #[test]
+    fn interface_in_another_vrf_keeps_its_service_from_the_offload() {
+        let eth = |name: &str, vrf: Option<&str>| Interface {
+            index: 2,
+            name: name.into(),
+            ethernet: true,
+            up: true,
+            is_vrf: false,
+            vrf: vrf.map(str::to_owned),
+            is_port: false,
+        };
+        let mut rules = Rules {
+            interfaces: vec![eth("eth0", Some("red")), eth("flexcp0", None)],
+            ..Rules::default()
+        };
+        let note = kept(&rules).unwrap();
+        assert!(
+            note.starts_with("not for service web: interface eth0 is in the VRF red"),
+            "{note}"
+        );
+        rules.interfaces[1].vrf = Some("red".into());
+        assert_eq!(kept(&rules), None);
     }
 
     #[test]

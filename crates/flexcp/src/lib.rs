@@ -16,6 +16,7 @@ pub mod offload;
 pub mod run;
 pub mod show;
 mod stop;
+mod vrf;
 pub mod watch;
 pub mod watchdog;
 pub mod worker;

@@ -109,16 +109,22 @@ fn load(
 
 impl Running {
     /// Attaches to the Ethernet devices among `interfaces` that it does not know yet, or whose filter somebody has taken
-    /// away, and forgets those that are gone.
+    /// away, and lets go of those that are gone.
     /// Gives the names of the new ones that take it; one that does not is noted. A device that is renamed is the same.
+    ///
+    /// Ports of bridges and bonds are left out: the programs would see, and count, their packets twice.
     pub fn follow(&mut self, interfaces: &[Interface], tables: &mut KernelTables) -> Vec<String> {
         let Some(offload) = &mut self.offload else {
             return Vec::new();
         };
-        let gone = |device: &mut Device| !interfaces.iter().any(|now| now.index == device.index);
+        let fit: Vec<_> = interfaces
+            .iter()
+            .filter(|interface| interface.ethernet && !interface.is_port)
+            .collect();
+        let gone = |device: &mut Device| !fit.iter().any(|now| now.index == device.index);
         for device in self.devices.extract_if(.., gone) {
             if let Err(error) = offload.forget(device.index, tables) {
-                warn!("offload: {} is gone: {error}", device.name);
+                warn!("offload: off {}: {error}", device.name);
             }
         }
         let lost = tables.lost_filters();
@@ -129,7 +135,7 @@ impl Running {
             warn!("offload: its filter at {} was taken away", device.name);
         }
         let mut new = Vec::new();
-        for interface in interfaces.iter().filter(|interface| interface.ethernet) {
+        for interface in fit {
             let known = self
                 .devices
                 .iter_mut()

@@ -73,6 +73,8 @@ pub use self::watch::{Look, Watch};
 pub struct Plan {
     /// The TUN device, which is open already.
     pub device: String,
+    /// The VRF to put it into: what comes out of it is routed there. `None`: it stays where it is, which is none.
+    pub vrf: Option<String>,
     /// The routing table to use, which has to be empty.
     pub table: u32,
     /// What goes to the device.
@@ -173,6 +175,10 @@ impl KernelTables {
         };
         link::prepare(&mut tables.netlink, index, plan)?;
         sysctl::apply(&changes, report)?;
+        if let Some(vrf) = &plan.vrf {
+            link::enter_vrf(&mut tables.netlink, index, vrf)?;
+            report(&format!("link: {} in the VRF {vrf}", plan.device));
+        }
         link::bring_up(&mut tables.netlink, index)?;
         report(&format!("link: {} up, mtu {}", plan.device, link::MTU));
         for layout in &layouts {
@@ -253,7 +259,7 @@ impl KernelTables {
         lost.map(|filter| filter.index).collect()
     }
 
-    /// Forgets the filters at the device that had the index `index`, and is gone.
+    /// Takes back the filters at the device with the index `index`, or forgets them if it is gone.
     ///
     /// # Errors
     /// When the journal cannot be written.
@@ -261,12 +267,16 @@ impl KernelTables {
         let Some((journal, record)) = &mut self.undo else {
             return Ok(());
         };
-        let before = record.filters.len();
-        record.filters.retain(|filter| filter.index != index);
-        if record.filters.len() != before {
-            journal.write(record)?;
+        let of_it = |filter: &mut Filter| filter.index == index;
+        let taken: Vec<_> = record.filters.extract_if(.., of_it).collect();
+        if taken.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        for filter in taken {
+            // With a device that is gone it went, too.
+            let _ = filter.remove(&mut |_| {});
+        }
+        Ok(journal.write(record)?)
     }
 
     /// Takes everything back, each change told to `report` in one line.

@@ -11,6 +11,7 @@ use serde_json::Value;
 use crate::daemon::{self, FlexCp};
 use crate::topology::{Families, Family, Lab, require_root};
 use crate::transfer::{Client, Job, ServeOptions, Server};
+use crate::upper::Upper;
 
 /// A transfer over two access links.
 #[derive(Clone, Copy, Debug, Args)]
@@ -21,6 +22,9 @@ pub struct Transfer {
     /// From the client to the server, over one link
     #[arg(long)]
     pub up: bool,
+    /// Over VLANs
+    #[arg(long)]
+    pub vlan: bool,
     /// How much
     #[arg(long, default_value_t = 150_000_000)]
     pub bytes: u64,
@@ -64,6 +68,9 @@ impl Transfer {
         });
         for link in 1..=links {
             builder = builder.rate_mbit(link, self.rate_mbit);
+            if self.vlan {
+                builder = builder.upper(link, Upper::Vlan);
+            }
         }
         let lab = builder.build()?;
         let server = Server::start(lab.server(1), ServeOptions::tcp(PORT))?;

@@ -21,6 +21,7 @@ pub mod daemon;
 pub mod demo;
 pub mod endings;
 mod fault;
+mod feature;
 pub mod firewall;
 mod kernel_log;
 pub mod kernels;
@@ -38,6 +39,7 @@ mod sockstat;
 mod starvation;
 mod topology;
 pub mod transfer;
+mod upper;
 pub mod watch;
 pub mod wirecheck;
 
@@ -51,6 +53,7 @@ pub use counters::{
 };
 pub use daemon::FlexCp;
 pub use fault::{Cut, Direction, Strip};
+pub use feature::Feature;
 pub use kernel_log::KernelLog;
 pub use manager::Manager;
 pub use namespace::Namespace;
@@ -59,3 +62,4 @@ pub use process::{Background, describe_exit, output, text};
 pub use sockstat::{SocketLine, mptcp_connections, mptcp_subflows};
 pub use starvation::Starvation;
 pub use topology::{Families, Family, Lab, LabBuilder, require_root};
+pub use upper::Upper;

@@ -25,6 +25,7 @@ use crate::fault::{Direction, LinkFaults};
 use crate::link::Emulator;
 use crate::namespace::{self, Namespace};
 use crate::process::{Reaper, output};
+use crate::upper::Upper;
 
 /// An IP version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -80,6 +81,7 @@ pub struct LabBuilder {
     keep: bool,
     mtu: Vec<(u8, u32)>,
     rate_mbit: Vec<(u8, u32)>,
+    upper: Vec<(u8, Upper)>,
     /// Lists of faults as text; the links they name are emulated.
     pub(crate) faults: Vec<(u8, Direction, String)>,
     pub(crate) fault_seed: u64,
@@ -151,6 +153,12 @@ impl LabBuilder {
     /// MTU of one access link.
     pub fn mtu(mut self, link: u8, bytes: u32) -> Self {
         self.mtu.push((link, bytes));
+        self
+    }
+
+    /// Has a device of that kind on an access link.
+    pub fn upper(mut self, link: u8, upper: Upper) -> Self {
+        self.upper.push((link, upper));
         self
     }
 
@@ -258,6 +266,7 @@ impl Lab {
             keep: false,
             mtu: vec![],
             rate_mbit: vec![],
+            upper: vec![],
             faults: vec![],
             fault_seed: 1,
             client_sysctls: vec![],
@@ -493,13 +502,14 @@ impl Plan {
         };
         for link in 1..=self.spec.links {
             let mtu = self.spec.mtu_of(link);
-            let name = format!("a{link}");
+            let near = self.spec.ethernet(link, End::Client);
+            let far = self.spec.ethernet(link, End::Proxy);
             match wire {
                 Some(wire) => {
-                    pair((client, name.clone()), (wire, format!("c{link}")), mtu)?;
-                    pair((proxy, name), (wire, format!("p{link}")), mtu)?;
+                    pair((client, near), (wire, format!("c{link}")), mtu)?;
+                    pair((proxy, far), (wire, format!("p{link}")), mtu)?;
                 }
-                None => pair((client, name.clone()), (proxy, name), mtu)?,
+                None => pair((client, near), (proxy, far), mtu)?,
             }
         }
         for (number, server) in (1..).zip(servers) {
@@ -518,6 +528,18 @@ impl Plan {
             let lines = ends.iter().filter(|end| end.0.name() == namespace.name());
             let lines = lines.map(|end| format!("link set {} up\n", end.1));
             namespace.ip_batch(&lines.collect::<String>())?;
+        }
+        for (link, upper) in &self.spec.upper {
+            if *upper == Upper::Vlan {
+                client.ip_batch(&upper.lines(*link))?;
+            }
+            proxy.ip_batch(&upper.lines(*link))?;
+        }
+        for namespace in [Some(client), wire, Some(proxy)]
+            .into_iter()
+            .flatten()
+            .chain(servers)
+        {
             if self.spec.in_order {
                 keep_order(namespace)?;
             }
@@ -526,7 +548,23 @@ impl Plan {
     }
 }
 
+/// One of the two of an access link.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    Client,
+    Proxy,
+}
+
 impl LabBuilder {
+    /// What the Ethernet device at an end of an access link is called.
+    fn ethernet(&self, link: u8, end: End) -> String {
+        let is_below = |(number, upper): &(u8, Upper)| {
+            *number == link && (end == End::Proxy || *upper == Upper::Vlan)
+        };
+        let below = self.upper.iter().any(is_below);
+        format!("{}{link}", if below { 'e' } else { 'a' })
+    }
+
     fn mtu_of(&self, link: u8) -> u32 {
         let found = self.mtu.iter().rev().find(|(number, _)| *number == link);
         found.map_or(1500, |(_, bytes)| *bytes)
@@ -638,8 +676,8 @@ impl Lab {
             let ends = match &self.wire {
                 Some(wire) => [(wire, format!("c{link}")), (wire, format!("p{link}"))],
                 None => [
-                    (&self.client, format!("a{link}")),
-                    (&self.proxy, format!("a{link}")),
+                    (&self.client, self.spec.ethernet(*link, End::Client)),
+                    (&self.proxy, self.spec.ethernet(*link, End::Proxy)),
                 ],
             };
             for (namespace, device) in ends {

@@ -45,6 +45,8 @@ pub struct Device {
     pub steering: Located<Steering>,
     /// `pin`: each worker to a CPU of its own, of those that the process may use. Default false.
     pub pin: Located<bool>,
+    /// `vrf`: the VRF that the device is put into, in which what FlexCP sends on is routed. Default: none.
+    pub vrf: Option<Located<String>>,
 }
 
 /// How packets come to one of several workers. Whoever gets a packet of another hands it over.
@@ -233,7 +235,7 @@ pub(super) fn read(text: &str, out: &mut Diagnostics) -> Option<Config> {
 
 fn device(root: &Reader<'_, '_>, out: &mut Diagnostics) -> Device {
     let empty = DeTable::new();
-    let known = ["name", "table", "workers", "steering", "pin"];
+    let known = ["name", "table", "workers", "steering", "pin", "vrf"];
     let section = section(root, "device", &empty, &known, out);
     let name = section.optional::<Interface>("name", out);
     Device {
@@ -245,6 +247,9 @@ fn device(root: &Reader<'_, '_>, out: &mut Diagnostics) -> Device {
         workers: section.or("workers", 1, out),
         steering: section.or("steering", Steering::Owner, out),
         pin: section.or("pin", false, out),
+        vrf: section
+            .optional::<Interface>("vrf", out)
+            .map(|vrf| Located::new(vrf.value.0, vrf.at)),
     }
 }
 

@@ -5,10 +5,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::Path;
 
+use flexcp_io::Interface;
+
 use super::file::{Config, Mode, Service};
 use super::overlap::intersect;
+use super::plan;
 use super::span::{Diagnostics, Located};
 use super::value::ShowPorts;
+use crate::vrf;
 
 /// What there is to know about the host.
 pub trait Host {
@@ -20,8 +24,10 @@ pub trait Host {
     fn refuses_files(&self, directory: &Path) -> Option<io::Error>;
     /// Interface and address, for each address of the host.
     fn local_addresses(&self) -> Vec<(String, IpAddr)>;
-    /// The address that the kernel would use towards `destination`.
-    fn route_source(&self, destination: IpAddr) -> Option<IpAddr>;
+    /// All network devices.
+    fn interfaces(&self) -> Vec<Interface>;
+    /// The address that the kernel would use towards `destination`, in a VRF if one is named.
+    fn route_source(&self, destination: IpAddr, vrf: Option<&str>) -> Option<IpAddr>;
     /// A socket of the kernel that listens on `addr`, or on all addresses with that port.
     fn tcp_listener_on(&self, addr: SocketAddr) -> Option<String>;
     /// The ports that the kernel takes for its own connections.
@@ -59,8 +65,12 @@ impl Host for ThisHost {
         flexcp_io::local_addresses()
     }
 
-    fn route_source(&self, destination: IpAddr) -> Option<IpAddr> {
-        flexcp_io::route_source(destination)
+    fn interfaces(&self) -> Vec<Interface> {
+        flexcp_io::interfaces().unwrap_or_default()
+    }
+
+    fn route_source(&self, destination: IpAddr, vrf: Option<&str>) -> Option<IpAddr> {
+        flexcp_io::route_source(destination, vrf)
     }
 
     fn tcp_listener_on(&self, addr: SocketAddr) -> Option<String> {
@@ -86,6 +96,8 @@ pub fn own_addresses() -> Vec<IpAddr> {
 pub fn check(config: &Config, host: &dyn Host, out: &mut Diagnostics) -> Vec<Vec<IpAddr>> {
     device(config, host, out);
     directories(config, host, out);
+    vrfs(config, &host.interfaces(), out);
+    let vrf = plan::vrf(config);
     let local = host.local_addresses();
     let mut sources = Vec::new();
     for service in &config.services {
@@ -119,7 +131,8 @@ pub fn check(config: &Config, host: &dyn Host, out: &mut Diagnostics) -> Vec<Vec
             local_or_routed(source.at, source.value, "source", &local, out);
         }
         distinct_ports(source_ports, host, out);
-        sources.push(towards(backends, source, host, &local, out));
+        let route = |addr| host.route_source(addr, vrf);
+        sources.push(towards(backends, source, &route, &local, out));
     }
     sources
 }
@@ -137,6 +150,34 @@ fn device(config: &Config, host: &dyn Host, out: &mut Diagnostics) {
                 name.value
             ),
         );
+    }
+}
+
+/// The device's VRF is there, and the interfaces of services are in it.
+fn vrfs(config: &Config, there: &[Interface], out: &mut Diagnostics) {
+    if let Some(vrf) = &config.device.vrf
+        && !there.iter().any(|one| one.is_vrf && one.name == vrf.value)
+    {
+        let vrfs = there.iter().filter(|interface| interface.is_vrf);
+        let names: Vec<_> = vrfs.map(|vrf| vrf.name.as_str()).collect();
+        let hint = match names.is_empty() {
+            true => "there is none at all".to_owned(),
+            false => format!("there are: {}", names.join(", ")),
+        };
+        out.error(
+            vrf.at,
+            format!("`vrf`: there is no VRF `{}`; {hint}", vrf.value),
+        );
+        return;
+    }
+    for interface in config
+        .services
+        .iter()
+        .flat_map(|service| &service.interfaces)
+    {
+        if let Some(stray) = vrf::stray(there, plan::vrf(config), &interface.value) {
+            out.warning(interface.at, stray);
+        }
     }
 }
 
@@ -248,7 +289,7 @@ fn distinct_ports(ports: &Located<RangeInclusive<u16>>, host: &dyn Host, out: &m
 fn towards(
     backends: &[Located<SocketAddr>],
     given: &[Located<IpAddr>],
-    host: &dyn Host,
+    route: &dyn Fn(IpAddr) -> Option<IpAddr>,
     local: &[(String, IpAddr)],
     out: &mut Diagnostics,
 ) -> Vec<IpAddr> {
@@ -261,7 +302,7 @@ fn towards(
         others.clear();
     }
     for backend in others {
-        match host.route_source(backend.value.ip()) {
+        match route(backend.value.ip()) {
             Some(source) if sources.contains(&source) => {}
             Some(source) => sources.push(source),
             None => out.error(

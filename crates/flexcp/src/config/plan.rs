@@ -113,6 +113,7 @@ pub fn kernel(config: &Config, sources: &[Vec<IpAddr>], own: &[IpAddr]) -> Plan 
     };
     Plan {
         device: config.device.name.value.clone(),
+        vrf: vrf(config).map(str::to_owned),
         // The check has seen to it.
         table: table(config),
         v4: has(Family::V4),
@@ -122,6 +123,12 @@ pub fn kernel(config: &Config, sources: &[Vec<IpAddr>], own: &[IpAddr]) -> Plan 
         journal: journal(config),
         diversions,
     }
+}
+
+/// The VRF that the device is put into.
+#[must_use]
+pub fn vrf(config: &Config) -> Option<&str> {
+    config.device.vrf.as_ref().map(|vrf| vrf.value.as_str())
 }
 
 /// The mark of packets that pass by; 0: none do.

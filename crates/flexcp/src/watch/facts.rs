@@ -6,12 +6,18 @@ use flexcp_io::{Interface, Plan, interfaces, route_source, switch};
 
 use crate::config::file::{Config, Mode};
 use crate::config::live::own_addresses;
+use crate::config::plan;
 use crate::control::status::{InterfaceStatus, ServiceStatus};
+use crate::vrf;
 
 /// What must be so, as the configuration says and the host was at the start.
 #[derive(Debug)]
 pub struct Expected {
     services: Vec<Service>,
+    /// FlexCP's own.
+    device: String,
+    /// The VRF that it is to be in.
+    vrf: Option<String>,
     /// Switches that must be on: below `/proc/sys`, and the interface whose packets they are about, if it is one's.
     switches: Vec<(String, Option<String>)>,
     /// Index and name of the interfaces that services name, when they were last seen.
@@ -79,6 +85,8 @@ impl Expected {
         switches.dedup();
         Self {
             services,
+            device: config.device.name.value.clone(),
+            vrf: plan::vrf(config).map(str::to_owned),
             switches,
             seen: Vec::new(),
         }
@@ -88,10 +96,11 @@ impl Expected {
     pub(crate) fn find(&self) -> Option<Found> {
         let backends = self.services.iter().flat_map(|service| &service.backends);
         let switches = self.switches.iter().map(|(key, _)| key);
+        let route = |to: &IpAddr| (*to, route_source(*to, self.vrf.as_deref()));
         Some(Found {
             interfaces: interfaces().ok()?,
             addresses: own_addresses(),
-            routes: backends.map(|to| (*to, route_source(*to))).collect(),
+            routes: backends.map(route).collect(),
             off: switches
                 .filter(|key| switch(key).as_deref() == Some("0"))
                 .cloned()
@@ -114,6 +123,12 @@ impl Expected {
             let none = !service.interfaces.iter().any(there);
             for name in service.interfaces.iter().filter(|name| !there(name)) {
                 tell(self.missing(&service.name, name, found), none);
+            }
+            let vrf = vrf::of_device(&found.interfaces, &self.device, self.vrf.as_deref());
+            for name in &service.interfaces {
+                if let Some(stray) = vrf::stray(&found.interfaces, vrf, name) {
+                    tell(format!("service {}: {stray}", service.name), false);
+                }
             }
             service.addresses_lost(found, &mut tell);
         }
@@ -295,6 +310,9 @@ mod tests {
             name: name.into(),
             ethernet: true,
             up: true,
+            is_vrf: false,
+            vrf: None,
+            is_port: false,
         }
     }
 
@@ -326,6 +344,8 @@ mod tests {
         };
         Expected {
             services: vec![web, shop],
+            device: "flexcp0".into(),
+            vrf: None,
             switches: vec![(IPV4.into(), None), of("a1"), of("a2"), (IPV6.into(), None)],
             seen: vec![],
         }
@@ -379,6 +399,18 @@ mod tests {
         found.interfaces.truncate(1);
         let (lines, passes) = judged(&mut expected, &found);
         assert_eq!((lines.len(), passes), (2, vec![false, true]));
+    }
+
+    #[test]
+    fn interface_in_another_vrf() {
+        let mut found = healthy();
+        found.interfaces[2].vrf = Some("red".into());
+        let stray = "service web: interface a2 is in the VRF red, and what FlexCP sends on is routed in no VRF: write `vrf = \
+            \"red\"` in [device]";
+        assert_eq!(
+            judged(&mut expected(), &found),
+            (vec![stray.into()], vec![true, true])
+        );
     }
 
     #[test]

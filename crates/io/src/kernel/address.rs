@@ -3,7 +3,9 @@
 use std::net::IpAddr;
 
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
-use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMessage};
+use netlink_packet_route::link::{
+    InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage,
+};
 use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use rustix::net::{AddressFamily as SocketFamily, SocketFlags, SocketType, netdevice, socket_with};
@@ -37,6 +39,12 @@ pub struct Interface {
     pub ethernet: bool,
     /// Whether somebody has taken it up.
     pub up: bool,
+    /// Whether it is a VRF.
+    pub is_vrf: bool,
+    /// The VRF that it is in: packets from it are routed there.
+    pub vrf: Option<String>,
+    /// Whether it is a part of another device, as a bridge or a bond: its packets come in a second time, from that one.
+    pub is_port: bool,
 }
 
 /// All network devices.
@@ -46,25 +54,49 @@ pub struct Interface {
 pub fn interfaces() -> Result<Vec<Interface>, NetlinkError> {
     let question = RouteNetlinkMessage::GetLink(LinkMessage::default());
     let answers = Netlink::open()?.dump(question)?;
-    let named = answers.into_iter().filter_map(|answer| {
-        let RouteNetlinkMessage::NewLink(message) = answer else {
-            return None;
-        };
-        let name = message.attributes.into_iter().find_map(|attribute| {
-            if let LinkAttribute::IfName(name) = attribute {
-                Some(name)
-            } else {
-                None
+    let named = answers.into_iter().filter_map(|answer| match answer {
+        RouteNetlinkMessage::NewLink(message) => Interface::of(message),
+        _ => None,
+    });
+    let (mut all, controllers): (Vec<_>, Vec<_>) = named.unzip();
+    let vrfs: Vec<_> = all
+        .iter()
+        .filter(|interface| interface.is_vrf)
+        .map(|vrf| (vrf.index, vrf.name.clone()))
+        .collect();
+    for (interface, controller) in all.iter_mut().zip(controllers) {
+        let vrf = vrfs.iter().find(|(index, _)| controller == Some(*index));
+        interface.vrf = vrf.map(|(_, name)| name.clone());
+        interface.is_port = controller.is_some() && vrf.is_none();
+    }
+    Ok(all)
+}
+
+impl Interface {
+    /// As the kernel describes it, and the index of what it is enslaved to, which may be a VRF.
+    fn of(message: LinkMessage) -> Option<(Self, Option<u32>)> {
+        let (mut name, mut controller, mut is_vrf) = (None, None, false);
+        for attribute in message.attributes {
+            match attribute {
+                LinkAttribute::IfName(is) => name = Some(is),
+                LinkAttribute::Controller(index) => controller = Some(index),
+                LinkAttribute::LinkInfo(info) => {
+                    is_vrf = info.contains(&LinkInfo::Kind(InfoKind::Vrf));
+                }
+                _ => {}
             }
-        });
-        Some(Interface {
+        }
+        let interface = Self {
             index: message.header.index,
             name: name?,
             ethernet: message.header.link_layer_type == LinkLayerType::Ether,
             up: message.header.flags.contains(LinkFlags::Up),
-        })
-    });
-    Ok(named.collect())
+            is_vrf,
+            vrf: None,
+            is_port: false,
+        };
+        Some((interface, controller))
+    }
 }
 
 /// The value of a switch below `/proc/sys`, such as `net/ipv4/ip_forward`; `None` when there is none of that name.
@@ -115,9 +147,9 @@ fn address(message: &AddressMessage) -> Option<IpAddr> {
     })
 }
 
-/// The source address that the kernel would use towards `dst`; `None` when there is no route.
+/// The source address that the kernel would use towards `dst`, in a VRF if one is named; `None` when there is no route.
 #[must_use]
-pub fn route_source(dst: IpAddr) -> Option<IpAddr> {
+pub fn route_source(dst: IpAddr, vrf: Option<&str>) -> Option<IpAddr> {
     let mut question = RouteMessage::default();
     (
         question.header.address_family,
@@ -127,6 +159,11 @@ pub fn route_source(dst: IpAddr) -> Option<IpAddr> {
         IpAddr::V6(_) => (AddressFamily::Inet6, 128),
     };
     question.attributes = vec![RouteAttribute::Destination(dst.into())];
+    if let Some(vrf) = vrf {
+        question
+            .attributes
+            .push(RouteAttribute::Oif(interface_index(vrf)?));
+    }
     let answers = Netlink::open()
         .ok()?
         .get(RouteNetlinkMessage::GetRoute(question))

@@ -298,6 +298,7 @@ mod tests {
         };
         let plan = Plan {
             device: "flexcp0".into(),
+            vrf: None,
             table: 7300,
             diversions: vec![],
             v4: true,

@@ -8,7 +8,7 @@ use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
 
 use super::netlink::{Netlink, NetlinkError};
-use super::{KernelError, Plan};
+use super::{KernelError, Plan, interface_index};
 
 /// Prepares the device for packets that pass through: nothing is to come from it that is not one.
 pub(crate) fn prepare(netlink: &mut Netlink, index: u32, plan: &Plan) -> Result<(), KernelError> {
@@ -48,6 +48,20 @@ pub(crate) fn prepare(netlink: &mut Netlink, index: u32, plan: &Plan) -> Result<
     }
 }
 
+/// Puts the device into a VRF, whose routes what comes out of it takes from then on. The kernel forgets the routes through
+/// a device that is up.
+pub(crate) fn enter_vrf(netlink: &mut Netlink, index: u32, vrf: &str) -> Result<(), KernelError> {
+    let controller = interface_index(vrf).ok_or_else(|| KernelError::NoInterface {
+        name: vrf.to_owned(),
+    })?;
+    let controller = [LinkAttribute::Controller(controller)];
+    let none = LinkFlags::empty();
+    set(netlink, index, &controller, none, none).map_err(|source| KernelError::Link {
+        action: "set the VRF of",
+        source,
+    })
+}
+
 /// Takes the device up.
 pub(crate) fn bring_up(netlink: &mut Netlink, index: u32) -> Result<(), KernelError> {
     set(netlink, index, &[], LinkFlags::Up, LinkFlags::Up).map_err(|source| KernelError::Link {
@@ -56,11 +70,17 @@ pub(crate) fn bring_up(netlink: &mut Netlink, index: u32) -> Result<(), KernelEr
     })
 }
 
-/// What the device is called now, and whether it is up; `None` when it is gone.
-pub(crate) fn state(
-    netlink: &mut Netlink,
-    index: u32,
-) -> Result<Option<(String, bool)>, NetlinkError> {
+/// A device as it is now.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) name: String,
+    pub(crate) up: bool,
+    /// The index of the VRF, or of what else it is enslaved to.
+    pub(crate) controller: Option<u32>,
+}
+
+/// How the device is; `None` when it is gone.
+pub(crate) fn state(netlink: &mut Netlink, index: u32) -> Result<Option<State>, NetlinkError> {
     let mut question = LinkMessage::default();
     question.header.index = index;
     let answers = match netlink.get(RouteNetlinkMessage::GetLink(question)) {
@@ -72,15 +92,19 @@ pub(crate) fn state(
         _ => None,
     });
     Ok(found.map(|link| {
-        let up = link.header.flags.contains(LinkFlags::Up);
-        let name = link.attributes.into_iter().find_map(|attribute| {
-            if let LinkAttribute::IfName(name) = attribute {
-                Some(name)
-            } else {
-                None
+        let mut state = State {
+            name: String::new(),
+            up: link.header.flags.contains(LinkFlags::Up),
+            controller: None,
+        };
+        for attribute in link.attributes {
+            match attribute {
+                LinkAttribute::IfName(name) => state.name = name,
+                LinkAttribute::Controller(index) => state.controller = Some(index),
+                _ => {}
             }
-        });
-        (name.unwrap_or_default(), up)
+        }
+        state
     }))
 }
 
@@ -132,11 +156,16 @@ fn has_loopback(plan: &Plan) -> bool {
 
 /// What is written to the device comes from anywhere, also from the host's own addresses (reverse
 /// mode), and goes on. `loopback`: also from and to those of the loopback device, which no other device may carry.
+///
+/// Policies of IPsec are about the other side of each packet. What goes into the device is not encrypted, or it would pass
+/// FlexCP by; it is when it goes on. What comes out of it need not have been: that was asked of it when it came in.
 fn ipv4_options(loopback: bool) -> LinkAttribute {
     let on = |number, value: u32| DefaultNla::new(number, value.to_ne_bytes().to_vec());
     let options = [
         on(IPV4_DEVCONF_FORWARDING, 1),
         on(IPV4_DEVCONF_RP_FILTER, 0),
+        on(IPV4_DEVCONF_NOXFRM, 1),
+        on(IPV4_DEVCONF_NOPOLICY, 1),
         on(IPV4_DEVCONF_ACCEPT_LOCAL, 1),
         on(IPV4_DEVCONF_ROUTE_LOCALNET, loopback.into()),
     ];
@@ -179,5 +208,7 @@ const IFLA_INET6_ADDR_GEN_MODE: u16 = 8;
 const IN6_ADDR_GEN_MODE_NONE: u8 = 1;
 const IPV4_DEVCONF_FORWARDING: u16 = 1;
 const IPV4_DEVCONF_RP_FILTER: u16 = 8;
+const IPV4_DEVCONF_NOXFRM: u16 = 15;
+const IPV4_DEVCONF_NOPOLICY: u16 = 16;
 const IPV4_DEVCONF_ACCEPT_LOCAL: u16 = 23;
 const IPV4_DEVCONF_ROUTE_LOCALNET: u16 = 26;

@@ -9,7 +9,7 @@ use netlink_packet_route::rule::{RuleFlags, RuleMessage};
 
 use super::netlink::Netlink;
 use super::rules::{self, BEHIND_ALL};
-use super::{Family, KernelError, KernelTables, Plan, link, route};
+use super::{Family, KernelError, KernelTables, Plan, interface_index, link, route};
 
 /// How much is not as it should be, or how much has been put back.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -18,7 +18,7 @@ pub struct Mended {
     pub rules: u32,
     /// Routes to be added.
     pub routes: u32,
-    /// The device's name, or that it is up.
+    /// The device's name, its VRF, or that it is up.
     pub device: u32,
     /// Kinds of these that could not be read or put back.
     pub failed: u32,
@@ -70,7 +70,7 @@ pub(super) fn mend(
             0
         })
     };
-    match device(netlink, *index, plan, change) {
+    match device(netlink, *index, plan, change, problems) {
         Err(error @ KernelError::DeviceGone { .. }) => return Err(error),
         done => mended.device = told(done),
     }
@@ -88,21 +88,34 @@ fn device(
     index: u32,
     plan: &Plan,
     change: bool,
+    problems: &mut Vec<String>,
 ) -> Result<u32, KernelError> {
-    let (name, up) = link::state(netlink, index)?.ok_or_else(|| KernelError::DeviceGone {
+    let now = link::state(netlink, index)?.ok_or_else(|| KernelError::DeviceGone {
         device: plan.device.clone(),
     })?;
-    let renamed = name != plan.device;
+    let renamed = now.name != plan.device;
     if renamed && change {
         link::rename(netlink, index, &plan.device).map_err(|source| KernelError::Link {
             action: "give its name back to",
             source,
         })?;
     }
-    if !up && change {
+    let mut strayed = false;
+    if let Some(vrf) = &plan.vrf {
+        match interface_index(vrf) {
+            None => problems.push(format!(
+                "the VRF {vrf} is missing, so what FlexCP sends on is routed in none: make it anew (ip link add)"
+            )),
+            there => strayed = now.controller != there,
+        }
+        if strayed && change {
+            link::enter_vrf(netlink, index, vrf)?;
+        }
+    }
+    if !now.up && change {
         link::bring_up(netlink, index)?;
     }
-    Ok(u32::from(renamed) + u32::from(!up))
+    Ok(u32::from(renamed) + u32::from(strayed) + u32::from(!now.up))
 }
 
 fn routes(

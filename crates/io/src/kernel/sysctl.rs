@@ -370,6 +370,7 @@ mod tests {
     fn plan(v4: bool, v6: bool) -> Plan {
         Plan {
             device: "flexcp0".into(),
+            vrf: None,
             table: 7300,
             diversions: vec![Diversion {
                 protocol: Protocol::Tcp,

@@ -7,7 +7,7 @@ use super::{Family, KernelError, KernelTables, Plan, link, mend, remove_filters,
 
 /// Whether the device of the plan is up: one just made is not.
 pub(super) fn is_kept(netlink: &mut Netlink, index: u32) -> Result<bool, KernelError> {
-    Ok(link::state(netlink, index)?.is_some_and(|(_, up)| up))
+    Ok(link::state(netlink, index)?.is_some_and(|device| device.up))
 }
 
 /// Brings what is there in line with the plan. `left`: what that run has written down.

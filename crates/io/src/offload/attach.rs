@@ -70,7 +70,7 @@ impl Offload {
         Ok(())
     }
 
-    /// Forgets the interface that had the index `index`, and is gone: what was attached went with it.
+    /// Lets go of the interface with the index `index`; if it is gone, what was attached went with it.
     ///
     /// # Errors
     /// When that can't be noted in the journal.
@@ -78,7 +78,7 @@ impl Offload {
         let gone = |(of, _): &mut (u32, _)| *of == index;
         let links: Vec<_> = self.links.extract_if(.., gone).collect();
         for (_, link) in links {
-            // The kernel has done so already; what is left is a descriptor of ours.
+            // If the device is gone, the kernel has done so already, and what is left is a descriptor of ours.
             let _ = self.program()?.detach(link);
         }
         Ok(tables.forget_filter(index)?)

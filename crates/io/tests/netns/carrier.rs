@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use flexcp_io::{
     Diversion, Family, KernelTables, PacketBuffer, Plan, Protocol, Tun, Waker, interface_exists,
-    local_addresses, route_source, tcp_listener_on, wait,
+    interfaces, local_addresses, route_source, tcp_listener_on, wait,
 };
 use flexcp_translator::Prefix;
 use rustix::io::Errno;
@@ -107,6 +107,7 @@ fn reverse([client, listen, source, server]: Addresses) {
     };
     let plan = Plan {
         device: DEVICE.into(),
+        vrf: None,
         table: TABLE,
         diversions: vec![
             Diversion {
@@ -306,11 +307,16 @@ fn questions_about_the_namespace() {
             "{ip} is missing in {local:?}"
         );
     }
-    assert_eq!(route_source(addr("10.9.0.2")), Some(addr("10.9.0.1")));
-    assert_eq!(route_source(addr("fd09::2")), Some(addr("fd09::1")));
-    assert_eq!(route_source(addr("10.9.0.1")), Some(addr("10.9.0.1")));
-    assert_eq!(route_source(addr("192.0.2.1")), None);
-    assert_eq!(route_source(addr("2001:db8::1")), None);
+    assert_eq!(route_source(addr("10.9.0.2"), None), Some(addr("10.9.0.1")));
+    assert_eq!(route_source(addr("fd09::2"), None), Some(addr("fd09::1")));
+    assert_eq!(route_source(addr("10.9.0.1"), None), Some(addr("10.9.0.1")));
+    assert_eq!(route_source(addr("192.0.2.1"), None), None);
+    assert_eq!(route_source(addr("2001:db8::1"), None), None);
+    assert_eq!(route_source(addr("10.9.0.2"), Some("red")), None);
+    ip("link add bridge type bridge");
+    ip("link add port master bridge type veth peer name end");
+    let ports = interfaces().unwrap().into_iter().filter(|one| one.is_port);
+    assert_eq!(ports.map(|one| one.name).collect::<Vec<_>>(), ["port"]);
 
     assert_eq!(tcp_listener_on(socket("10.1.0.1", 8080)), None);
     let listener = TcpListener::bind(socket("10.1.0.1", 8080)).unwrap();

@@ -292,6 +292,7 @@ pub(crate) fn plan(journal: PathBuf) -> Plan {
     });
     Plan {
         device: DEVICE.into(),
+        vrf: None,
         table: TABLE,
         diversions,
         v4: true,

@@ -165,6 +165,8 @@ fn removal_leaves_everything_as_it_was() {
         ("ipv4/conf/default/rp_filter", "1"),
         ("ipv4/conf/flexcp0/rp_filter", "0"),
         ("ipv4/conf/flexcp0/accept_local", "1"),
+        ("ipv4/conf/flexcp0/disable_xfrm", "1"),
+        ("ipv4/conf/flexcp0/disable_policy", "1"),
         ("ipv4/conf/flexcp0/forwarding", "1"),
         ("ipv6/conf/all/forwarding", "1"),
         ("ipv6/conf/cli/accept_ra", "2"),

@@ -267,10 +267,21 @@ const PROGRAMS: &[&str] = &[
 
 /// What the lab's links, faults and sockets are made of and Debian's kernels do not have built in.
 const MODULES: &[&str] = &[
+    "8021q",
     "act_gact",
     "act_mirred",
+    "bonding",
+    "bridge",
     "cls_bpf",
     "cls_u32",
+    // ESP with AES-GCM, and what makes that.
+    "ctr",
+    "drbg",
+    "esp4",
+    "esp6",
+    "gcm",
+    "ghash-generic",
+    "sha512_generic",
     "inet_diag",
     "mptcp_diag",
     "nf_conntrack",
@@ -285,11 +296,15 @@ const MODULES: &[&str] = &[
     "sch_fq_codel",
     "sch_ingress",
     "sch_tbf",
+    "seqiv",
     "tcp_bbr",
     "tcp_diag",
     "tun",
     "udp_diag",
     "veth",
+    "vrf",
+    "xfrm_interface",
+    "xfrm_user",
 ];
 
 #[cfg(test)]

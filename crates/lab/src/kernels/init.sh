@@ -22,6 +22,9 @@ mkdir -p /run/netns /var/run
     /usr/sbin/ip link set lo up
 } >/dev/ttyS0 2>&1
 stty -F /dev/ttyS1 raw -echo
+# One argument a line.
+IFS='
+'
 # shellcheck disable=SC2046
 /usr/bin/setsid /flexcp/lab kernel-items $(cat /etc/flexcp-items) >/dev/ttyS1 2>/dev/ttyS0 </dev/null
 poweroff -f

@@ -14,6 +14,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::word::{Outcome, Word};
 use crate::carried::Carried;
+use crate::feature::Feature;
 use crate::process::{describe_exit, text};
 
 /// How much is tried.
@@ -30,6 +31,8 @@ pub(super) enum Form {
 pub(super) struct Item {
     pub(super) name: &'static str,
     what: What,
+    /// What not every kernel has. One that is without it is not given the item, and that is told.
+    needs: Option<Feature>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -62,8 +65,39 @@ pub(super) fn items(form: Form) -> &'static [Item] {
     }
 }
 
+/// Of these the ones whose name has one of `texts` in it; all, if there is no text.
+///
+/// # Errors
+///
+/// There is none.
+pub(super) fn chosen(form: Form, texts: &[String]) -> Result<Vec<Item>> {
+    let mut chosen = items(form).to_vec();
+    let named = |item: &Item| texts.iter().any(|text| item.name.contains(text.as_str()));
+    chosen.retain(|item| texts.is_empty() || named(item));
+    let all: Vec<_> = items(form).iter().map(|item| item.name).collect();
+    ensure!(
+        !chosen.is_empty(),
+        "no item is called {texts:?}; there are: {}",
+        all.join("; ")
+    );
+    Ok(chosen)
+}
+
 const fn item(name: &'static str, what: What) -> Item {
-    Item { name, what }
+    Item {
+        name,
+        what,
+        needs: None,
+    }
+}
+
+/// A case for kernels that have this.
+const fn if_had(feature: Feature, name: &'static str, case: &'static str) -> Item {
+    Item {
+        name,
+        what: What::Case(case),
+        needs: Some(feature),
+    }
 }
 
 /// The transfer that is the same on every kernel.
@@ -79,7 +113,7 @@ const SHORT: [Item; 2] = [
     TRANSFER,
 ];
 
-const FULL: [Item; 14] = [
+const FULL: [Item; 26] = [
     OFFLOAD_RULES,
     item(
         "steering, tables, device",
@@ -116,6 +150,61 @@ const FULL: [Item; 14] = [
     ),
     TRANSFER,
     item("transfer, down, IPv6", What::Carried(&["--v6"])),
+    Item {
+        needs: Some(Feature::Vlan),
+        ..item("transfer, down, VLAN", What::Carried(&["--vlan"]))
+    },
+    if_had(
+        Feature::Vlan,
+        "VLAN on one path",
+        "device::vlan_on_one_path",
+    ),
+    if_had(
+        Feature::Bridge,
+        "bridge on one path",
+        "device::bridge_on_one_path",
+    ),
+    if_had(
+        Feature::Bond,
+        "bond on one path",
+        "device::bond_on_one_path",
+    ),
+    if_had(
+        Feature::Vrf,
+        "VRF that FlexCP's device is in",
+        "device::vrf_that_the_device_is_in",
+    ),
+    if_had(
+        Feature::Vrf,
+        "VRF that FlexCP's device is not in",
+        "device::vrf_that_the_device_is_not_in",
+    ),
+    if_had(Feature::Esp, "IPsec to the server", "ipsec::to_the_server"),
+    if_had(
+        Feature::Esp,
+        "IPsec to the server, under a transfer",
+        "ipsec::to_the_server_from_the_middle_of_a_transfer",
+    ),
+    if_had(
+        Feature::Esp,
+        "IPsec to the clients",
+        "ipsec::to_the_clients",
+    ),
+    if_had(
+        Feature::Esp,
+        "IPsec to the clients, under a transfer",
+        "ipsec::to_the_clients_from_the_middle_of_a_transfer",
+    ),
+    if_had(
+        Feature::Esp,
+        "IPsec to the server, IPv6",
+        "ipsec::to_the_server_over_ipv6_is_told_to_fail",
+    ),
+    if_had(
+        Feature::Esp,
+        "IPsec to the server, by an interface",
+        "ipsec::to_the_server_by_an_xfrm_interface",
+    ),
     item("demo", What::Lab(&["demo"])),
     item(
         "slice of the fault matrix",
@@ -131,19 +220,19 @@ const FULL: [Item; 14] = [
     ),
 ];
 
-/// Runs the items of a form on the kernel that runs here, and tells of each.
+/// Runs items on the kernel that runs here, and tells of each.
 ///
 /// # Errors
 ///
 /// Nothing could be run or told at all; what fails in an item is in its word.
 pub(super) fn run_all(
-    form: Form,
+    items: &[Item],
     programs: &Programs,
     mut tell: impl FnMut(Word) -> Result<()>,
 ) -> Result<()> {
     let release = text(Command::new("uname").arg("-r"))?.trim().to_owned();
     tell(Word::Kernel { release })?;
-    for item in items(form) {
+    for item in items {
         tell(Word::Begin {
             item: item.name.to_owned(),
         })?;
@@ -160,16 +249,33 @@ pub(super) fn print(word: &Word) -> Result<()> {
 }
 
 impl Item {
+    /// Whether it takes the tests of the I/O crate.
+    pub(super) fn is_of_netns(&self) -> bool {
+        matches!(self.what, What::Rules(..))
+    }
+
+    /// Whether it takes the end-to-end cases.
+    pub(super) fn is_of_e2e(&self) -> bool {
+        matches!(self.what, What::Case(_))
+    }
+
     fn run(&self, programs: &Programs) -> Outcome {
         let began = Instant::now();
         let mut outcome = Outcome {
             item: self.name.to_owned(),
             passed: false,
+            not_had: None,
             seconds: 0.0,
             carried: None,
             waits: vec![],
             detail: String::new(),
         };
+        if let Some(feature) = self.needs
+            && !feature.is_there()
+        {
+            outcome.not_had = Some(feature.to_string());
+            return outcome;
+        }
         match self.attempt(programs) {
             Ok(carried) => {
                 outcome.passed = true;
@@ -330,6 +436,18 @@ mod tests {
             assert_eq!(names.len(), items(form).len());
             assert!(names.contains(CARRIED));
         }
+    }
+
+    #[test]
+    fn items_are_chosen_by_a_part_of_their_name() {
+        let names = |texts: &[&str]| -> Vec<_> {
+            let texts: Vec<_> = texts.iter().map(|text| (*text).to_owned()).collect();
+            let chosen = chosen(Form::Full, &texts).unwrap();
+            chosen.iter().map(|item| item.name).collect()
+        };
+        assert_eq!(names(&["check: a", "demo"]).len(), 3);
+        assert_eq!(names(&[]).len(), FULL.len());
+        assert!(chosen(Form::Full, &["nothing".to_owned()]).is_err());
     }
 
     #[test]

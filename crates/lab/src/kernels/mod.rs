@@ -27,7 +27,7 @@ use serde_json::Value;
 
 use self::guest::{Guest, Root};
 use self::image::{HOME, Image, Own};
-use self::item::{Form, Programs};
+use self::item::{Form, Item, Programs};
 use self::package::Kernel;
 use self::word::Word;
 use crate::daemon;
@@ -48,6 +48,9 @@ pub struct Arguments {
     /// A series of Debian's kernels, e.g. 6.1, or "running" (may be given several times)
     #[arg(long = "kernel")]
     kernels: Vec<String>,
+    /// Only items whose name has this in it; nothing is written down then (may be given several times)
+    #[arg(long = "item")]
+    items: Vec<String>,
     /// Guests at once
     #[arg(long, default_value_t = 2)]
     jobs: usize,
@@ -65,6 +68,9 @@ pub struct ItemArguments {
     /// As for all kernels
     #[arg(long)]
     short: bool,
+    /// As for all kernels
+    #[arg(long = "item")]
+    items: Vec<String>,
     /// The tests of the I/O crate
     #[arg(long)]
     netns: PathBuf,
@@ -85,7 +91,8 @@ impl ItemArguments {
             netns: self.netns,
             e2e: self.e2e,
         };
-        item::run_all(form(self.short), &programs, |word| item::print(&word))
+        let items = item::chosen(form(self.short), &self.items)?;
+        item::run_all(&items, &programs, |word| item::print(&word))
     }
 }
 
@@ -99,15 +106,20 @@ impl Arguments {
         require_root()?;
         let began = Instant::now();
         let _lock = lock(&self.cache)?;
-        let programs = build(form(self.short))?;
-        let rows = self.rows(&programs)?;
-        let results = Results::new(form(self.short), rows, began.elapsed());
-        results.write(&self.results, "kernels")?;
+        let items = item::chosen(form(self.short), &self.items)?;
+        let programs = build(&items)?;
+        let rows = self.rows(&items, &programs)?;
+        let mut results = Results::new(form(self.short), rows, began.elapsed());
+        if self.items.is_empty() {
+            results.write(&self.results, "kernels")?;
+        } else {
+            results.items = items.iter().map(|item| item.name).collect();
+        }
         println!("\n{results}");
         results.judge()
     }
 
-    fn rows(&self, programs: &Programs) -> Result<Vec<Row>> {
+    fn rows(&self, items: &[Item], programs: &Programs) -> Result<Vec<Row>> {
         let names: Vec<&str> = match (self.kernels.is_empty(), self.short) {
             (false, _) => self.kernels.iter().map(String::as_str).collect(),
             (true, true) => DEBIANS.to_vec(),
@@ -119,7 +131,7 @@ impl Arguments {
         let kernels = kernels.collect::<Result<Vec<_>>>()?;
         let mut rows = self.guests(&kernels, programs)?;
         if names.contains(&RUNNING) {
-            rows.push(running(form(self.short), programs)?);
+            rows.push(running(items, programs)?);
         }
         Ok(rows)
     }
@@ -164,19 +176,23 @@ impl Arguments {
                 name: "flexcp",
                 file: daemon::binary()?,
             },
-            Own {
-                name: "netns",
-                file: programs.netns.clone(),
-            },
         ];
-        if !self.short {
-            own.push(Own {
-                name: "e2e",
-                file: programs.e2e.clone(),
-            });
+        let tests = [("netns", &programs.netns), ("e2e", &programs.e2e)];
+        let built = tests
+            .into_iter()
+            .filter(|(_, file)| !file.as_os_str().is_empty());
+        own.extend(built.map(|(name, file)| Own {
+            name,
+            file: file.clone(),
+        }));
+        // One a line.
+        let mut arguments = format!("--netns\n{HOME}/netns\n--e2e\n{HOME}/e2e\n");
+        if self.short {
+            arguments += "--short\n";
         }
-        let short = if self.short { "--short " } else { "" };
-        let arguments = format!("{short}--netns {HOME}/netns --e2e {HOME}/e2e\n");
+        for item in &self.items {
+            arguments += &format!("--item\n{item}\n");
+        }
         let image = Image::build(
             &self.cache.join(format!("guest-{series}")),
             kernel,
@@ -210,11 +226,11 @@ fn lock(cache: &Path) -> Result<File> {
 }
 
 /// The kernel that runs here.
-fn running(form: Form, programs: &Programs) -> Result<Row> {
+fn running(items: &[Item], programs: &Programs) -> Result<Row> {
     let began = Instant::now();
     let mut row = Row::new("", false);
     let log = KernelLog::mark()?;
-    item::run_all(form, programs, |word| {
+    item::run_all(items, programs, |word| {
         hear(&mut row, word);
         Ok(())
     })?;
@@ -226,12 +242,16 @@ fn running(form: Form, programs: &Programs) -> Result<Row> {
 /// Takes a word into a kernel's row, and says it to whoever waits.
 fn hear(row: &mut Row, word: Word) {
     if let Word::Ended(outcome) = &word {
-        let result = if outcome.passed { "ok  " } else { "FAIL" };
+        let result = match &outcome.not_had {
+            Some(feature) => &format!("no {feature}, not run:"),
+            None if outcome.passed => "ok  ",
+            None => "FAIL",
+        };
         println!(
             "{result} {} {} {:.1} s",
             row.release, outcome.item, outcome.seconds
         );
-        if !outcome.passed {
+        if !outcome.detail.is_empty() {
             println!("{}", outcome.detail);
         }
     }
@@ -242,15 +262,17 @@ const fn form(short: bool) -> Form {
     if short { Form::Short } else { Form::Full }
 }
 
-/// Builds the tests that are items, as other targets of the Makefile build them, and says where they are.
-fn build(form: Form) -> Result<Programs> {
+/// Builds the tests that are items, as other targets of the Makefile build them, and says where they are: nowhere, if no
+/// item is one of them.
+fn build(items: &[Item]) -> Result<Programs> {
     // Before cargo may put another file there, after which this one has no name.
     let lab = std::env::current_exe()?;
-    let netns = test_program(&["-p", "flexcp-io", "--test", "netns"])?;
-    let e2e = match form {
-        Form::Short => PathBuf::new(),
-        Form::Full => test_program(&E2E)?,
+    let program = |is_item: fn(&Item) -> bool, which: &[&str]| match items.iter().any(is_item) {
+        true => test_program(which),
+        false => Ok(PathBuf::new()),
     };
+    let netns = program(Item::is_of_netns, &["-p", "flexcp-io", "--test", "netns"])?;
+    let e2e = program(Item::is_of_e2e, &E2E)?;
     Ok(Programs { lab, netns, e2e })
 }
 
@@ -295,7 +317,7 @@ const RUNNING: &str = "running";
 
 /// Of one guest. A quiet machine needs less than half of it.
 const SHORT_LIMIT: Duration = Duration::from_secs(400);
-const FULL_LIMIT: Duration = Duration::from_secs(1500);
+const FULL_LIMIT: Duration = Duration::from_secs(1800);
 
 #[cfg(test)]
 mod tests {

@@ -146,6 +146,15 @@ impl Results {
         for item in &self.items {
             match row.outcome(item) {
                 None => miss(format!("{item} was not run")),
+                Some(Outcome {
+                    not_had: Some(feature),
+                    ..
+                }) => {
+                    // Debian's kernels have it all, as modules.
+                    if row.emulated {
+                        miss(format!("{item} was not run: the kernel has no {feature}"));
+                    }
+                }
                 Some(outcome) if !outcome.passed => miss(format!("{item} failed")),
                 Some(outcome) => {
                     let share = outcome.carried.map(|carried| carried.percent());
@@ -227,6 +236,10 @@ impl fmt::Display for Results {
         for item in &self.items {
             self.line(f, item, "passes", |row| match row.outcome(item) {
                 None => "not run".to_owned(),
+                Some(Outcome {
+                    not_had: Some(feature),
+                    ..
+                }) => format!("not had: {feature}"),
                 Some(outcome) if outcome.passed => format!("ok, {:.1} s", outcome.seconds),
                 Some(outcome) => format!("FAILED, {:.1} s", outcome.seconds),
             })?;
@@ -268,6 +281,7 @@ mod tests {
         Outcome {
             item: item.to_owned(),
             passed: true,
+            not_had: None,
             seconds: 1.25,
             carried: in_kernel.map(|in_kernel| Carried {
                 data: 1000,
@@ -320,6 +334,28 @@ mod tests {
         assert!(
             missing.contains("rules of the offload was not run"),
             "{missing}"
+        );
+    }
+
+    #[test]
+    fn what_the_running_kernel_has_not_is_told_and_no_miss() {
+        let not_had = |row: &mut Row| {
+            row.outcomes[0].passed = false;
+            row.outcomes[0].not_had = Some("VLAN".to_owned());
+        };
+        let missing = misses(not_had);
+        assert!(
+            missing.contains("rules of the offload was not run: the kernel has no VLAN"),
+            "{missing}"
+        );
+        let mut results = good();
+        results.kernels[0].emulated = false;
+        not_had(&mut results.kernels[0]);
+        results.judge().unwrap();
+        let text = results.to_string();
+        assert!(
+            text.contains("| rules of the offload | passes | not had: VLAN |"),
+            "{text}"
         );
     }
 

@@ -32,6 +32,8 @@ pub struct Outcome {
     pub item: String,
     /// Whether it did what it has to.
     pub passed: bool,
+    /// What the kernel is without, so that it was not run.
+    pub not_had: Option<String>,
     /// How long it took.
     pub seconds: f64,
     /// Of a transfer, who carried its data.
@@ -92,6 +94,7 @@ mod tests {
         let outcome = Outcome {
             item: "demo".to_owned(),
             passed: false,
+            not_had: Some("VLAN".to_owned()),
             seconds: 1.5,
             carried: None,
             waits: vec![],

@@ -45,7 +45,7 @@ fn masquerade_is_applied_to_mptcp_and_tcp() -> Result<()> {
 }
 
 /// Waits until the log says so.
-fn logged(rig: &Rig, words: &str) -> Result<()> {
+pub(crate) fn logged(rig: &Rig, words: &str) -> Result<()> {
     let deadline = Instant::now() + Duration::from_secs(5);
     while !rig.flexcp.log().contains(words) {
         ensure!(

@@ -11,9 +11,12 @@ mod attacks;
 mod attempts;
 mod beside;
 mod close;
+mod devices;
 mod direct;
 mod endings;
 mod fallback;
+mod features;
+mod ipsec;
 mod links;
 mod offload;
 mod operation;
@@ -74,11 +77,15 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         workers::cases(),
         oracles::cases(),
     ];
-    let trials = attempts::without_those_done(groups.into_iter().flatten().collect())?;
+    let (those_that_apply, not_had) =
+        features::that_apply(arguments, &[devices::CASES, ipsec::CASES]);
+    let trials = groups.into_iter().flatten().chain(those_that_apply);
+    let trials = attempts::without_those_done(trials.collect())?;
     let conclusion = libtest_mimic::run(arguments, trials);
     let Some(log) = log else {
         return Ok(conclusion.exit_code());
     };
+    not_had.iter().for_each(|line| println!("{line}"));
     let alarms = log.complaints()?;
     let file = if flexcp_lab::daemon::offload_is_off() {
         "e2e-without-offload.json"

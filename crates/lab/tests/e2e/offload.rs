@@ -32,10 +32,27 @@ fn lab() -> flexcp_lab::LabBuilder {
     Lab::builder().rate_mbit(1, 400).rate_mbit(2, 400)
 }
 
-/// The share of a transfer's packets that the kernel translated, of 100.
-fn share(rig: &Rig) -> Result<u64> {
-    let offloaded = rig.counter("offload_packets_down")? + rig.counter("offload_packets_up")?;
-    Ok(offloaded * 100 / rig.counter("packets_in")?.max(1))
+/// Runs a transfer: an error unless the kernel translates most of its packets.
+pub(crate) fn carried(rig: &Rig, transfer: impl FnOnce(&Rig) -> Result<()>) -> Result<()> {
+    let counts = || -> Result<[u64; 2]> {
+        let offloaded = rig.counter("offload_packets_down")? + rig.counter("offload_packets_up")?;
+        Ok([offloaded, rig.counter("packets_in")?])
+    };
+    let before = counts()?;
+    transfer(rig)?;
+    let after = counts()?;
+    let share = (after[0] - before[0]) * 100 / (after[1] - before[1]).max(1);
+    let starved = rig.starved();
+    let least = if starved < Starvation::EXPLAINS {
+        LEAST
+    } else {
+        LEAST_WHEN_STARVED
+    };
+    ensure!(
+        daemon::offload_is_off() || share >= least,
+        "{share} % in the kernel, {least} have to be; threads waited {starved:?}"
+    );
+    Ok(())
 }
 
 /// What there is to see of the offload where it is off: that it is.
@@ -52,7 +69,7 @@ const LEAST: u64 = 80;
 /// connection's packets waits for it. 30 % is the least that was seen, with 25 processes for two processors.
 const LEAST_WHEN_STARVED: u64 = 20;
 
-fn carries(lab: Lab, family: Family, job: &Job) -> Result<()> {
+pub(crate) fn carries(lab: Lab, family: Family, job: &Job) -> Result<()> {
     carries_by(lab, "auto", family, job)
 }
 
@@ -74,18 +91,7 @@ fn carries_after(
     let told = format!("[offload]\nattach = {attach:?}\n\n{told}");
     with_config(lab, &told, ServeOptions::tcp(PORT), |rig| {
         before(rig)?;
-        rig.run(family, job)?;
-        let share = share(rig)?;
-        let starved = rig.starved();
-        let least = if starved < Starvation::EXPLAINS {
-            LEAST
-        } else {
-            LEAST_WHEN_STARVED
-        };
-        ensure!(
-            share >= least,
-            "{share} % in the kernel, {least} have to be; threads waited {starved:?}"
-        );
+        carried(rig, |rig| rig.run(family, job).map(drop))?;
         Ok(Expect::clean().exactly(End::Client, "MPJoinSynAckRx", joins))
     })
 }

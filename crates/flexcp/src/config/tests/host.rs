@@ -1,5 +1,7 @@
 //! What a right configuration becomes on a host, and what the host has to say about it.
 
+use flexcp_io::Interface;
+
 use super::*;
 
 /// "iif eth0 to 10.9.0.0/16 dport 80", as ip-rule(8) would say it.
@@ -166,7 +168,7 @@ struct FakeHost;
 
 impl Host for FakeHost {
     fn interface_exists(&self, name: &str) -> bool {
-        ["lo", "eth0", "eth1"].contains(&name)
+        ["lo", "eth0", "eth1", "eth2"].contains(&name)
     }
 
     fn diverting_device(&self) -> Option<String> {
@@ -191,7 +193,25 @@ impl Host for FakeHost {
         .into()
     }
 
-    fn route_source(&self, destination: IpAddr) -> Option<IpAddr> {
+    fn interfaces(&self) -> Vec<Interface> {
+        let of = |index, name: &str, vrf: Option<&str>| Interface {
+            index,
+            name: name.into(),
+            ethernet: true,
+            up: true,
+            is_vrf: name == "red",
+            vrf: vrf.map(str::to_owned),
+            is_port: false,
+        };
+        vec![
+            of(2, "eth0", None),
+            of(3, "eth1", None),
+            of(4, "red", None),
+            of(5, "eth2", Some("red")),
+        ]
+    }
+
+    fn route_source(&self, destination: IpAddr, _: Option<&str>) -> Option<IpAddr> {
         let net = flexcp_translator::Prefix {
             addr: [10, 0, 0, 0].into(),
             len: 8,
@@ -235,6 +255,33 @@ fn interface_that_is_not_there() {
         &[
             "f:5:23: warning: there is no interface `eth7` now, FlexCP waits for it; with addresses there are: eth0, eth1",
         ],
+    );
+}
+
+#[test]
+fn interface_in_another_vrf_than_the_device() {
+    let on = |vrf: &str, interface: &str| {
+        format!("[device]\n{vrf}\n{TRANSPARENT}interfaces = ['{interface}']\n")
+    };
+    on_host(&on("", "eth0"), &[]);
+    on_host(&on("vrf = 'red'", "eth2"), &[]);
+    on_host(
+        &on("", "eth2"),
+        &[
+            "f:7:15: warning: interface eth2 is in the VRF red, and what FlexCP sends on is routed in no VRF: write \
+             `vrf = \"red\"` in [device]",
+        ],
+    );
+    on_host(
+        &on("vrf = 'red'", "eth0"),
+        &[
+            "f:7:15: warning: interface eth0 is in no VRF, and what FlexCP sends on is routed in the VRF red: leave out \
+             `vrf` in [device]",
+        ],
+    );
+    on_host(
+        &on("vrf = 'eth1'", "eth0"),
+        &["f:2:7: error: `vrf`: there is no VRF `eth1`; there are: red"],
     );
 }
 

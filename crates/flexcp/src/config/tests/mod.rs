@@ -114,7 +114,7 @@ fn unknown_keys() {
     section(
         "[device]\nqueues = 4",
         "f:2:1: error: unknown key `queues` in [device]; known here: name, table, workers, \
-         steering, pin",
+         steering, pin, vrf",
     );
     section(
         "[limits]\nhalf-open = 4",

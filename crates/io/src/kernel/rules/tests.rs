@@ -26,6 +26,7 @@ fn diversion(family: Family) -> Diversion {
 fn plan(diversions: Vec<Diversion>) -> Plan {
     Plan {
         device: "flexcp0".into(),
+        vrf: None,
         table: 7300,
         diversions,
         v4: true,

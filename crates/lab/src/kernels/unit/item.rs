@@ -62,6 +62,7 @@ pub(super) fn run_all(mut tell: impl FnMut(Word) -> Result<()>) -> Result<()> {
         let outcome = Outcome {
             item: named,
             passed: detail.is_none(),
+            not_had: None,
             seconds: began.elapsed().as_secs_f64(),
             carried: found.carried,
             waits: found.waits,
@@ -126,6 +127,7 @@ impl Trial {
         let transfer = Transfer {
             v6: up,
             up,
+            vlan: false,
             bytes: BYTES,
             rate_mbit: RATE_MBIT,
         };
