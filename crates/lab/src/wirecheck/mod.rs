@@ -60,17 +60,41 @@ pub struct Found {
     pub violation: Violation,
 }
 
+/// What to believe where a packet stands behind one of its flow and its way whose time is later.
+///
+/// The kernel chooses a packet's place in the capture at one moment and looks at the clock at another: afterwards, or, as
+/// long as any socket of the machine wants timestamps, before (`netstamp_needed_key`). What comes between, another
+/// processor's packets among it, has the right place in the first case and the right time in the second.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Belief {
+    Place,
+    Clock,
+}
+
 impl WireCheck {
-    /// Checks all files together.
+    /// Checks all files together. A rule is broken if it is whichever of place and clock is believed.
     ///
     /// # Errors
     ///
     /// A file can't be read, or nothing in the captures can be judged.
     pub fn run(&self) -> Result<Findings> {
+        let by_place = self.read(Belief::Place)?;
+        if by_place.violations == 0 {
+            return Ok(by_place);
+        }
+        let by_clock = self.read(Belief::Clock)?;
+        Ok(if by_clock.violations == 0 {
+            by_clock
+        } else {
+            by_place
+        })
+    }
+
+    fn read(&self, belief: Belief) -> Result<Findings> {
         let mut files = vec![];
         for (side, paths) in [(Side::Client, &self.client), (Side::Server, &self.server)] {
             for path in paths {
-                files.push(Source::open(side, path, self.offload)?);
+                files.push(Source::open(side, path, self.offload, belief)?);
             }
         }
         let options = Options {
@@ -126,6 +150,7 @@ struct Source {
     /// When the last that was read was captured; no later packet can have been overtaken by an earlier one than that.
     read_until: u64,
     side_by_side: bool,
+    belief: Belief,
     strays: u64,
     overtaken: u64,
 }
@@ -149,7 +174,7 @@ impl Head {
 }
 
 impl Source {
-    fn open(side: Side, path: &Path, side_by_side: bool) -> Result<Self> {
+    fn open(side: Side, path: &Path, side_by_side: bool, belief: Belief) -> Result<Self> {
         Ok(Self {
             frames: Frames::open(path)?,
             side,
@@ -157,6 +182,7 @@ impl Source {
             ahead: VecDeque::new(),
             read_until: 0,
             side_by_side,
+            belief,
             strays: 0,
             overtaken: 0,
         })
@@ -181,7 +207,8 @@ impl Source {
                 break;
             };
             self.read_until = head.frame.time;
-            self.overtaken += u64::from(put_in_order(&mut self.ahead, head, self.side_by_side));
+            let overtaken = put_in_order(&mut self.ahead, head, self.side_by_side, self.belief);
+            self.overtaken += u64::from(overtaken);
         }
         self.head = self.ahead.pop_front();
         Ok(())
@@ -224,10 +251,8 @@ impl Source {
 
 /// Takes a packet's time for those before it of its flow and its way whose time is later still.
 ///
-/// The kernel looks at the clock and chooses a packet's place in the capture at two moments, and another processor's
-/// packets come between: their times go back by microseconds, and either may be the one that is off. Of one flow the order
-/// of the places is right where none was overtaken, so that the one before was there at the later one's time. All else is
-/// in the order of the times.
+/// Of one flow the order of the places is right where none was overtaken and places are believed, so that the one before was
+/// there at the later one's time. All else is in the order of the times.
 fn not_later_than(later: &Head, ahead: &mut VecDeque<Head>) {
     let same = |head: &&mut Head| head.point == later.point && head.ends == later.ends;
     for earlier in ahead.iter_mut().rev().filter(same) {
@@ -239,7 +264,12 @@ fn not_later_than(later: &Head, ahead: &mut VecDeque<Head>) {
 }
 
 /// Puts a packet where its time is, or before the first of those that overtook it. `true`: one did.
-fn put_in_order(ahead: &mut VecDeque<Head>, mut head: Head, side_by_side: bool) -> bool {
+fn put_in_order(
+    ahead: &mut VecDeque<Head>,
+    mut head: Head,
+    side_by_side: bool,
+    belief: Belief,
+) -> bool {
     let overtook = |earlier: &Head| side_by_side && earlier.overtook(&head);
     let overtaker = ahead.iter().position(overtook);
     if let Some(place) = overtaker {
@@ -247,7 +277,9 @@ fn put_in_order(ahead: &mut VecDeque<Head>, mut head: Head, side_by_side: bool) 
         head.frame.time = ahead[place].frame.time;
         ahead.insert(place, head);
     } else {
-        not_later_than(&head, ahead);
+        if belief == Belief::Place {
+            not_later_than(&head, ahead);
+        }
         ahead.push_back(head);
         ahead.make_contiguous().sort_by_key(|head| head.frame.time);
     }
@@ -419,9 +451,19 @@ mod tests {
         let to_server = |time, ack, port| head(time, ack, Point::ToServer, port);
         let mut ahead = VecDeque::new();
         for (time, ack, port) in [(1, 4, 1), (2, 9, 2), (3, 6, 1), (4, 6, 1), (5, 7, 1)] {
-            assert!(!put_in_order(&mut ahead, to_server(time, ack, port), true));
+            assert!(!put_in_order(
+                &mut ahead,
+                to_server(time, ack, port),
+                true,
+                Belief::Place
+            ));
         }
-        assert!(put_in_order(&mut ahead, to_server(6, 5, 1), true));
+        assert!(put_in_order(
+            &mut ahead,
+            to_server(6, 5, 1),
+            true,
+            Belief::Place
+        ));
         let order: Vec<_> = ahead
             .iter()
             .map(|head| (head.frame.time, head.ack.0))
@@ -441,9 +483,14 @@ mod tests {
             out(86, 1, 2),
             input,
         ] {
-            assert!(!put_in_order(&mut ahead, head, true));
+            assert!(!put_in_order(&mut ahead, head, true, Belief::Place));
         }
-        assert!(!put_in_order(&mut ahead, out(30, 4, 1), true));
+        assert!(!put_in_order(
+            &mut ahead,
+            out(30, 4, 1),
+            true,
+            Belief::Place
+        ));
         let order: Vec<_> = ahead
             .iter()
             .map(|head| (head.frame.time, head.ack.0))
@@ -454,12 +501,27 @@ mod tests {
         );
     }
 
+    /// Two processors' packets of one flow: the one that stands behind was seen first, and the other's cause after that.
+    #[test]
+    fn clock_counts_where_places_are_not_believed() {
+        let mut ahead = VecDeque::new();
+        for (time, ack) in [(464, 1), (453, 2)] {
+            let out = head(time, ack, Point::ToServer, 1);
+            assert!(!put_in_order(&mut ahead, out, false, Belief::Clock));
+        }
+        let order: Vec<_> = ahead
+            .iter()
+            .map(|head| (head.frame.time, head.ack.0))
+            .collect();
+        assert_eq!(order, [(453, 2), (464, 1)]);
+    }
+
     #[test]
     fn without_programs_nothing_overtakes() {
         let mut ahead = VecDeque::new();
         for ack in [5, 4] {
             let head = head(1, ack, Point::ToServer, 1);
-            assert!(!put_in_order(&mut ahead, head, false));
+            assert!(!put_in_order(&mut ahead, head, false, Belief::Place));
         }
         assert_eq!(ahead[0].ack, TcpSeq(5));
     }
