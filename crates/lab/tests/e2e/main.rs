@@ -68,7 +68,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         programs::cases(),
         operation::cases(),
         endings::cases(),
-        beside::cases(),
+        beside::cases_that_apply(),
         watch::cases(),
         links::cases(),
         offload::cases_that_apply(),

@@ -88,7 +88,13 @@ fn carries_after(
 ) -> Result<()> {
     let joins = i64::from(lab.links()) - 1;
     let told = config(&lab, &daemon::transparent(&lab, &[]));
-    let told = format!("[offload]\nattach = {attach:?}\n\n{told}");
+    let attached = format!("[offload]\nattach = {attach:?}\n\n");
+    // Where it is off, the configuration has that section already.
+    let told = if daemon::offload_is_off() {
+        told
+    } else {
+        attached + &told
+    };
     with_config(lab, &told, ServeOptions::tcp(PORT), |rig| {
         before(rig)?;
         carried(rig, |rig| rig.run(family, job).map(drop))?;
