@@ -95,9 +95,8 @@ impl Rules {
             let twin = rule.words.replacen(&theirs, &own, 1);
             self.by_interface.iter().any(|other| other.words == twin)
         };
-        let of_clients = |rule: &&InterfaceRule| {
-            rule.interface != device && clients.has(&rule.interface) && !has_twin(rule)
-        };
+        // One for the device is its own twin.
+        let of_clients = |rule: &&InterfaceRule| clients.has(&rule.interface) && !has_twin(rule);
         let line = |rule: &InterfaceRule| {
             format!(
                 "the routing rule `{}` does not meet what FlexCP has handled, which comes from {device}; \
