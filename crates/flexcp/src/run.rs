@@ -23,7 +23,7 @@ use crate::control::{Asked, BindError, Control, Named};
 use crate::leftover;
 use crate::offload;
 use crate::stop;
-use crate::watch::{Backends, Ended, Expected, Watcher};
+use crate::watch::{Ended, Expected, Watcher};
 use crate::watchdog::Watchdog;
 use crate::worker::{self, Worker, WorkerHandle};
 
@@ -110,7 +110,8 @@ pub fn run(path: &Path) -> Result<(), RunError> {
         offload,
         Expected::new(&config, &sources, &plan),
         beside,
-        Backends::new(&config, handles.clone()),
+        handles.clone(),
+        &config,
     );
     let watch = watcher.spawn(move || tell.wake());
     let watch = watch.map_err(RunError::Worker)?;

@@ -23,14 +23,16 @@ use flexcp_io::{
 use sd_notify::NotifyState;
 use tracing::{debug, info, warn};
 
-pub use self::backends::Backends;
+use self::backends::Backends;
 pub use self::facts::Expected;
 use self::facts::{Found, Problem};
 use crate::beside::Beside;
+use crate::config::Config;
 use crate::control::VERSION;
 use crate::control::status::{State, Status};
 use crate::control::view::Numbers;
 use crate::offload::Running;
+use crate::worker::WorkerHandle;
 
 /// What is looked after, and how it is.
 #[derive(Debug)]
@@ -50,6 +52,8 @@ pub struct Watcher {
     /// When they and the back ends were looked at last.
     beside_at: u64,
     backends: Backends,
+    /// They hear when packets may have passed them by.
+    workers: Vec<WorkerHandle>,
     mended: Tally,
     began: u64,
     /// Whether the service manager has heard that packets flow.
@@ -107,7 +111,8 @@ impl Watcher {
         offload: Running,
         expected: Expected,
         beside: Beside,
-        backends: Backends,
+        workers: Vec<WorkerHandle>,
+        config: &Config,
     ) -> Self {
         Self {
             watch: Some(watch),
@@ -120,7 +125,8 @@ impl Watcher {
             changes: heard(),
             beside_due: 0,
             beside_at: 0,
-            backends,
+            backends: Backends::new(config, workers.clone()),
+            workers,
             mended: Tally::default(),
             began: monotonic_micros(),
             was_ready: false,
@@ -244,6 +250,9 @@ impl Watcher {
             .collect();
         if put_back {
             self.mended.note(found, now);
+        }
+        if put_back && !found.is_empty() {
+            self.workers.iter().for_each(WorkerHandle::note_astray);
         }
         if let Some(host) = self.expected.find() {
             let new = self.offload.follow(&host.interfaces, &mut self.tables);

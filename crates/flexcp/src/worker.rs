@@ -143,6 +143,8 @@ pub(crate) enum Request {
     Offload(Box<dyn FastPath>),
     /// Not to lend connections of the services with `true`.
     Keep(Vec<bool>),
+    /// Packets may have passed by for a while.
+    Astray,
     /// No connection is opened any more.
     Drain,
     /// How many connections depend on the worker.
@@ -353,6 +355,7 @@ impl Worker {
                 }
                 Request::Offload(fast_path) => self.path.translator.set_fast_path(fast_path),
                 Request::Keep(kept) => self.path.translator.keep_services(now(), &kept),
+                Request::Astray => self.path.translator.note_astray(now()),
                 Request::Drain => self.path.translator.drain(),
                 Request::Dependent(answer) => {
                     let _ = answer.try_send(self.path.translator.dependent());
@@ -488,6 +491,13 @@ impl WorkerHandle {
     pub fn keep(&self, kept: Vec<bool>) {
         // When the worker is gone already, it lends none.
         let _ = self.requests.send(Request::Keep(kept));
+        self.waker.wake();
+    }
+
+    /// Packets may have passed by for a while: the worker asks the ends of its connections.
+    pub fn note_astray(&self) {
+        // When it is gone already, it has none.
+        let _ = self.requests.send(Request::Astray);
         self.waker.wake();
     }
 

@@ -138,6 +138,9 @@ decisions! {
         Unreachable => unreachable,
         /// To both ends: FlexCP ends.
         Ending => ending,
+        /// To both ends: packets went past FlexCP while its rules or routes were missing, and one end ACKs what never came
+        /// here.
+        Astray => astray,
         /// To both ends of a connection that an earlier run has left behind.
         Orphaned => orphaned,
         /// To a back end that has answered a probe.

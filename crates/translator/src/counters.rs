@@ -110,6 +110,9 @@ counters! {
         orphans,
         /// Packets that ask those ends for the number at which they believe a RST.
         orphan_probes_tx,
+        /// ACKs that ask the ends of connections for their numbers, as packets may have gone past FlexCP while its rules or
+        /// routes were missing.
+        ends_asked,
         /// Subflows that could not be written down: if the process is killed, nobody tells their ends.
         records_refused,
         /// Connections of plain TCP on the path whose packets the kernel forwards by itself.

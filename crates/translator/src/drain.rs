@@ -58,7 +58,7 @@ impl Translator {
 
 impl Connection {
     /// Whether its ends lose each other without the translator.
-    fn depends(&self) -> bool {
+    pub(crate) fn depends(&self) -> bool {
         match self.phase {
             Phase::Established => true,
             Phase::Closed(_) | Phase::Reset(_) => false,

@@ -8,6 +8,7 @@
 extern crate alloc;
 
 mod affinity;
+mod astray;
 mod auth;
 mod budget;
 mod bypass;

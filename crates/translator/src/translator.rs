@@ -7,6 +7,7 @@ use core::time::Duration;
 
 use flexcp_wire::{ChecksumState, MpJoin, MpTcpRst, TcpFlags};
 
+use crate::astray::Astray;
 use crate::auth::SecretStream;
 use crate::budget::Budget;
 use crate::cause::{Fallback, HalfOpenEvicted, JoinRefused, PlainSyn, Rst};
@@ -59,6 +60,7 @@ pub struct Translator {
     pub(crate) drain: Drain,
     pub(crate) registry: Option<Box<dyn Registry>>,
     pub(crate) orphans: Option<Orphans>,
+    pub(crate) astray: Option<Astray>,
     drops: Drops,
 }
 
@@ -70,6 +72,7 @@ macro_rules! context {
             config: &$self.config,
             counters: &mut $self.counters,
             budget: &$self.budget,
+            astray: $self.astray.is_some(),
             secrets: &mut $self.secrets,
             outbox: &mut $self.outbox,
             gone: &mut $self.gone,
@@ -99,6 +102,7 @@ impl Translator {
             drain: Drain::default(),
             registry: None,
             orphans: None,
+            astray: None,
             drops: Drops::default(),
         }
     }
@@ -124,6 +128,7 @@ impl Translator {
     /// Does what is due at `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.tend_orphans(now);
+        self.tend_astray(now);
         while let Some(id) = self.table.pop_timer(now) {
             if self.leave_lent(now, id) {
                 continue;
@@ -151,7 +156,8 @@ impl Translator {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let orphans = self.orphans.as_ref().map(Orphans::due);
-        let times = [self.table.next_timer(), self.probes_due(), orphans];
+        let astray = self.astray.as_ref().map(Astray::due);
+        let times = [self.table.next_timer(), self.probes_due(), orphans, astray];
         times.into_iter().flatten().min()
     }
 

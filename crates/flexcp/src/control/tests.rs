@@ -33,6 +33,7 @@ fn played() -> WorkerHandle {
                 Request::Stop => return,
                 Request::Offload(_)
                 | Request::Keep(_)
+                | Request::Astray
                 | Request::Drain
                 | Request::Dependent(_)
                 | Request::End(_) => {

@@ -12,7 +12,7 @@ use crate::worker::WorkerHandle;
 
 /// What is told of back ends.
 #[derive(Debug)]
-pub struct Backends {
+pub(super) struct Backends {
     services: Vec<Service>,
     workers: Vec<WorkerHandle>,
     problems: Vec<Problem>,
@@ -27,7 +27,7 @@ struct Service {
 
 impl Backends {
     /// Those of `config`, as `workers` have them.
-    pub fn new(config: &Config, workers: Vec<WorkerHandle>) -> Self {
+    pub(super) fn new(config: &Config, workers: Vec<WorkerHandle>) -> Self {
         let services = config.services.iter().map(|service| Service {
             name: service.name.value.clone(),
             backends: match &service.mode {

@@ -46,9 +46,10 @@ impl Sending {
             self.payload.fill(self.sent, &mut self.buffer[..len]);
             let mut chunk = &self.buffer[..len];
             while !chunk.is_empty() {
-                let written = during("write", to.write(chunk))?;
+                let written = to.write(chunk);
                 let now = Instant::now();
                 self.longest_gap = self.longest_gap.max(now - last);
+                let written = during("write", written)?;
                 last = now;
                 chunk = &chunk[written..];
                 self.sent += written as u64;
@@ -92,9 +93,10 @@ impl Receiving {
         while self.received < end {
             let room = self.buffer.len();
             let len = usize::try_from(end - self.received).map_or(room, |left| left.min(room));
-            let len = during("read", from.read(&mut self.buffer[..len]))?;
+            let read = from.read(&mut self.buffer[..len]);
             let now = Instant::now();
             self.longest_gap = self.longest_gap.max(now - last);
+            let len = during("read", read)?;
             last = now;
             if len == 0 {
                 let error = io::Error::from(io::ErrorKind::UnexpectedEof);

@@ -31,7 +31,7 @@ pub struct Report {
     pub connect_us: u64,
     /// From connected to closed, in microseconds.
     pub total_us: u64,
-    /// Longest time without a byte read (or, when only sending, written).
+    /// Longest time without a byte read (or, when only sending, written), or until there was an error instead.
     pub longest_gap_us: u64,
     /// The server's longest time between two reads, if it told.
     pub server_gap_us: Option<u64>,

@@ -69,6 +69,9 @@ impl Connection {
         let ack = self.up_dsn(TcpSeq(segment.tcp.ack));
         // RFC 5961 section 5.2.
         let oldest = self.up_acked.sub(u64::from(self.span_up()));
+        if ack.after(self.up_next) && ctx.astray {
+            return self.end_astray_by_server(ctx, segment);
+        }
         if ack.after(self.up_next) || ack.before(oldest) {
             return Verdict::Drop(DropReason::AckOfUnsent);
         }

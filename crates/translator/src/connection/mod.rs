@@ -70,6 +70,8 @@ pub(crate) struct Context<'a> {
     pub(crate) counters: &'a mut Counters,
     /// As it was before the packet.
     pub(crate) budget: &'a Budget,
+    /// Packets may have gone past FlexCP not long ago.
+    pub(crate) astray: bool,
     pub(crate) secrets: &'a mut SecretStream,
     pub(crate) outbox: &'a mut VecDeque<Transmit>,
     /// Subflows whose flows the connection has no use for any more.

@@ -86,6 +86,9 @@ impl Connection {
             return Verdict::Drop(DropReason::Unexpected);
         }
         let una = subflow.snd_una;
+        if ctx.astray && Ssn(segment.tcp.ack).after(subflow.snd_next) {
+            return self.end_astray_by_client(ctx, index, segment);
+        }
         if !subflow.take_ack(ctx.now, Ssn(segment.tcp.ack), span_down) {
             return Verdict::Drop(DropReason::AckOfUnsent);
         }

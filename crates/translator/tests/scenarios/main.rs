@@ -6,6 +6,7 @@ mod support;
 
 mod ack_sack;
 mod addresses;
+mod astray;
 mod blind;
 mod bypass;
 mod choices;

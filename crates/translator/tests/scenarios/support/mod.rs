@@ -359,6 +359,13 @@ impl Scenario {
         outcome
     }
 
+    /// FlexCP's rules or routes were missing for a while.
+    pub(crate) fn note_astray(&mut self) {
+        let now = self.now;
+        self.translators()
+            .for_each(|translator| translator.note_astray(now));
+    }
+
     /// From here on FlexCP takes no connection.
     pub(crate) fn drain(&mut self) {
         self.checker.observe_end();
