@@ -147,10 +147,10 @@ bench-plain: root build
 bench-crowd: root build
 	target/release/bench --strict --only crowd --results bench/results/crowd $(BENCH_ARGS)
 bench-unsteered: root build
-	target/release/bench --strict --only unsteered/ --subject flexcp --subject tcp --congestion cubic \
-		--results bench/results/unsteered-cubic $(BENCH_ARGS)
-	target/release/bench --strict --only unsteered/ --subject flexcp --subject tcp --congestion bbr \
-		--results bench/results/unsteered-bbr $(BENCH_ARGS)
+	@missed=0; for congestion in cubic bbr; do \
+		target/release/bench --strict --only unsteered/ --subject flexcp --subject mptcp --subject tcp \
+			--congestion $$congestion --results bench/results/unsteered-$$congestion $(BENCH_ARGS) || missed=1; \
+	done; exit $$missed
 
 # What is counted and what it means, from the sources.
 counters: build

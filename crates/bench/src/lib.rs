@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod circumstances;
+mod congestion;
 mod cpu;
 mod echo;
 mod helper;
@@ -26,6 +27,7 @@ mod sink;
 mod verdict;
 mod verify;
 
+pub use congestion::{Allowed, allow};
 pub use helper::Helping;
 pub use plan::{Plan, files};
 pub use plot::plots;

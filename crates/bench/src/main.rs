@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Parser;
-use flexcp_bench::{Helping, Plan, Report, Results, Subject, files, plots};
+use flexcp_bench::{Helping, Plan, Report, Results, Subject, allow, files, plots};
 
 /// Measures FlexCP and its peers by turns.
 #[derive(Parser)]
@@ -91,7 +91,9 @@ fn run(cli: Cli) -> Result<()> {
         let text = Report(results).to_string();
         fs::write(&markdown, text).with_context(|| format!("writing {markdown:?}"))
     };
+    let allowed = plan.congestion.as_deref().map(allow).transpose()?;
     let results = plan.run(|step| eprintln!("{step}"), keep)?;
+    drop(allowed);
     print!("{}", Report(&results));
     let (missed, floors) = results.floors();
     ensure!(!cli.strict || floors > 0, "no floor could be judged");

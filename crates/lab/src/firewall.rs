@@ -56,7 +56,7 @@ const AIM: f64 = 0.9;
 #[derive(Clone, Debug, clap::Args)]
 pub struct Firewall {
     /// Rounds, in each of which every set of rules has its turn
-    #[arg(long, default_value_t = 7)]
+    #[arg(long, default_value_t = 61)]
     pub rounds: usize,
     /// Where firewall.json goes
     #[arg(long, default_value = "lab/results")]

@@ -63,8 +63,8 @@ impl Image {
             )?;
             tree.add_libraries(file)?;
         }
-        tree.add_modules(kernel)?;
-        let modules: String = MODULES.iter().map(|name| format!("{name}\n")).collect();
+        let modules = tree.add_modules(kernel)?;
+        let modules: String = modules.iter().map(|name| format!("{name}\n")).collect();
         tree.write("etc/modules", &modules)?;
         tree.write("etc/flexcp-items", arguments)?;
         tree.write("init", INIT)?;
@@ -166,17 +166,19 @@ impl Tree {
         Ok(())
     }
 
-    /// [`MODULES`] and what they depend on.
-    fn add_modules(&self, kernel: &Kernel) -> Result<()> {
+    /// [`MODULES`], those of [`ELSEWHERE_BUILT_IN`] that the kernel has, and what they depend on. Gives the names of the
+    /// modules to load.
+    fn add_modules(&self, kernel: &Kernel) -> Result<Vec<&'static str>> {
         let mut files = BTreeSet::new();
+        let mut names = MODULES.to_vec();
         for module in MODULES {
-            let mut modprobe = Command::new("modprobe");
-            modprobe
-                .arg("-d")
-                .arg(&kernel.root)
-                .args(["-S", &kernel.release]);
-            let listing = text(modprobe.args(["--show-depends", module]))?;
-            files.extend(module_files(&listing));
+            files.extend(module_files(&kernel.depends(module)?));
+        }
+        for &module in ELSEWHERE_BUILT_IN {
+            if let Ok(listing) = kernel.depends(module) {
+                files.extend(module_files(&listing));
+                names.push(module);
+            }
         }
         let base = Path::new("lib/modules").join(&kernel.release);
         for index in [
@@ -198,7 +200,7 @@ impl Tree {
                 .arg(&self.0)
                 .arg(&kernel.release),
         )?;
-        Ok(())
+        Ok(names)
     }
 
     fn write(&self, path: &str, text: &str) -> Result<()> {
@@ -285,10 +287,16 @@ const MODULES: &[&str] = &[
     "inet_diag",
     "mptcp_diag",
     "nf_conntrack",
+    "nf_conntrack_ftp",
+    "nf_conntrack_netlink",
     "nf_tables",
+    "nft_chain_nat",
+    "nft_connlimit",
     "nft_ct",
     "nft_fwd_netdev",
     "nft_limit",
+    "nft_masq",
+    "nft_nat",
     "nft_numgen",
     "nft_quota",
     "nft_reject_inet",
@@ -306,6 +314,9 @@ const MODULES: &[&str] = &[
     "xfrm_interface",
     "xfrm_user",
 ];
+
+/// Modules of some kernels, and parts of another module in others.
+const ELSEWHERE_BUILT_IN: &[&str] = &["nft_objref"];
 
 #[cfg(test)]
 mod tests {

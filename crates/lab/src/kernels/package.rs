@@ -22,6 +22,17 @@ pub(super) struct Kernel {
 }
 
 impl Kernel {
+    /// What `modprobe` would load for a module.
+    ///
+    /// # Errors
+    ///
+    /// The kernel has no such module.
+    pub(super) fn depends(&self, module: &str) -> Result<String> {
+        let mut modprobe = Command::new("modprobe");
+        modprobe.arg("-d").arg(&self.root);
+        text(modprobe.args(["-S", &self.release, "--show-depends", module]))
+    }
+
     /// The newest of a series, e.g. `6.1`: from `cache` if it is there, else from the package sources.
     ///
     /// # Errors

@@ -9,10 +9,12 @@ use flexcp_lab::transfer::{Job, ServeOptions};
 use flexcp_lab::{End, Expect, Family, Lab, daemon, text};
 use libtest_mimic::Trial;
 
+use crate::offload::carried;
 use crate::rig::{PORT, Rig, config, transparent, with_config};
 
 crate::cases!("beside":
     stateful_firewall_passes_mptcp_and_tcp,
+    stateful_firewall_leaves_the_offload_on,
     masquerade_is_applied_to_mptcp_and_tcp,
     rules_that_come_while_flexcp_runs_are_heeded,
     service_whose_offload_is_off_stays_with_the_workers,
@@ -46,6 +48,20 @@ fn judged(rules: Rules) -> Result<()> {
 
 fn stateful_firewall_passes_mptcp_and_tcp() -> Result<()> {
     judged(Rules::Stateful)
+}
+
+fn stateful_firewall_leaves_the_offload_on() -> Result<()> {
+    let lab = Lab::builder().rate_mbit(1, 400).rate_mbit(2, 400).build()?;
+    lab.proxy().nft(STATEFUL)?;
+    transparent(lab, |rig| {
+        let both = Job::both(20_000_000);
+        carried(rig, |rig| rig.run(Family::V4, &both).map(drop))?;
+        let mut command = rig.lab.proxy().command("nft");
+        let counters = text(command.args(["list", "counters"]))?;
+        let unused = counters.matches("packets 0 bytes 0").count();
+        ensure!(unused == 2, "invalid or refused: {counters}");
+        Ok(Expect::clean().exactly(End::Client, "MPJoinSynAckRx", 1))
+    })
 }
 
 fn masquerade_is_applied_to_mptcp_and_tcp() -> Result<()> {

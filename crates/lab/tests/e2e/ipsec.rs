@@ -212,7 +212,7 @@ impl Tap {
             clear.len(),
             few.join("\n")
         );
-        ensure!(encrypted > 100, "only {encrypted} packets of ESP");
+        ensure!(encrypted > 20, "only {encrypted} packets of ESP");
         Ok(())
     }
 }
