@@ -40,7 +40,7 @@ pub struct Outcome {
     pub carried: Option<Carried>,
     /// What was waited for.
     pub waits: Vec<Wait>,
-    /// What was wrong; empty when nothing was.
+    /// What was wrong; empty when nothing was. Of an item that passed: why it took a second attempt.
     pub detail: String,
 }
 

@@ -54,8 +54,8 @@ fn stateful_firewall_leaves_the_offload_on() -> Result<()> {
     let lab = Lab::builder().rate_mbit(1, 400).rate_mbit(2, 400).build()?;
     lab.proxy().nft(STATEFUL)?;
     transparent(lab, |rig| {
-        let both = Job::both(20_000_000);
-        carried(rig, |rig| rig.run(Family::V4, &both).map(drop))?;
+        let down = Job::down(40_000_000);
+        carried(rig, |rig| rig.run(Family::V4, &down).map(drop))?;
         let mut command = rig.lab.proxy().command("nft");
         let counters = text(command.args(["list", "counters"]))?;
         let unused = counters.matches("packets 0 bytes 0").count();
