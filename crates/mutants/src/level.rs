@@ -90,6 +90,10 @@ static E2E_FALLBACK: Level = e2e("e2e fallback", "fallback::");
 static E2E_REVERSE: Level = e2e("e2e reverse", "reverse::");
 static E2E_OPERATION: Level = e2e("e2e operation", "operation::");
 static E2E_WORKERS: Level = e2e("e2e workers", "workers::");
+static E2E_BESIDE: Level = e2e("e2e beside", "beside::");
+static E2E_DEVICE: Level = e2e("e2e device", "device::");
+static E2E_ENDINGS: Level = e2e("e2e endings", "endings::");
+static E2E_WATCH: Level = e2e("e2e watch", "watch::");
 
 /// The levels for a bug in an area (`bpf` or a crate), in the order in which they are tried.
 pub(crate) fn levels(area: &str, place: &str) -> Vec<&'static Level> {
@@ -118,6 +122,10 @@ pub(crate) fn levels(area: &str, place: &str) -> Vec<&'static Level> {
             &E2E_OPERATION,
             &E2E_REVERSE,
             &E2E_WORKERS,
+            &E2E_BESIDE,
+            &E2E_DEVICE,
+            &E2E_ENDINGS,
+            &E2E_WATCH,
         ],
         "flexcp" => vec![
             &FLEXCP,
@@ -127,6 +135,10 @@ pub(crate) fn levels(area: &str, place: &str) -> Vec<&'static Level> {
             &E2E_OPERATION,
             &E2E_REVERSE,
             &E2E_WORKERS,
+            &E2E_BESIDE,
+            &E2E_DEVICE,
+            &E2E_ENDINGS,
+            &E2E_WATCH,
         ],
         "bpf" if place.contains("steering") => vec![&KERNEL, &E2E_WORKERS],
         "bpf" => vec![&RULES, &E2E_OFFLOAD, &E2E_TRANSFER, &E2E_CLOSE, &E2E_PATH],

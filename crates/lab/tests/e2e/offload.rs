@@ -19,7 +19,7 @@ crate::cases!("offload":
     carries_an_upload,
     carries_single_segments,
     carries_a_download_by_clsact,
-    qdisc_that_is_taken_away_comes_back_with_its_filter,
+    filter_that_is_taken_away_comes_back,
     survives_a_cut,
     show_counts_what_is_still_lent,
     plain_tcp_is_the_kernels,
@@ -130,11 +130,15 @@ fn carries_a_download_by_clsact() -> Result<()> {
     carries_by(lab().build()?, "clsact", Family::V4, &Job::down(40_000_000))
 }
 
-fn qdisc_that_is_taken_away_comes_back_with_its_filter() -> Result<()> {
+fn filter_that_is_taken_away_comes_back() -> Result<()> {
     let taken_away = |rig: &Rig| {
-        for device in ["srv1", "a2"] {
+        // With its qdisc, and alone.
+        for (device, what) in [
+            ("srv1", "qdisc del dev srv1 clsact"),
+            ("a2", "filter del dev a2 ingress"),
+        ] {
             let mut tc = rig.lab.proxy().command("tc");
-            text(tc.args(["qdisc", "del", "dev", device, "clsact"]))?;
+            text(tc.args(what.split(' ')))?;
             let deadline = Instant::now() + Duration::from_secs(1);
             let words = format!("offload: on {device} now, too");
             while !rig.flexcp.log().contains(&words) {
