@@ -4,7 +4,7 @@
 CARGO ?= cargo
 
 .PHONY: setup setup-programs build demo test lint unit unit-security simulate root privileged e2e e2e-repeat link-selftest \
-	faults attack hostile-memory lossy firewall endings watch compare kernels kernels-short unit-boot fuzz bench bench-quick bench-plain bench-crowd bench-unsteered bench-dtree counters seeded-bugs drawn-bugs \
+	faults attack hostile-memory lossy firewall endings watch compare kernels kernels-short unit-boot fuzz bench bench-quick bench-plain bench-crowd bench-unsteered bench-sustained bench-dtree counters seeded-bugs drawn-bugs \
 	mutants-sample \
 	bpf clean
 
@@ -150,6 +150,13 @@ bench-unsteered: root build
 	@missed=0; for congestion in cubic bbr; do \
 		target/release/bench --strict --only unsteered/ --subject flexcp --subject mptcp --subject tcp \
 			--congestion $$congestion --results bench/results/unsteered-$$congestion $(BENCH_ARGS) || missed=1; \
+	done; exit $$missed
+
+# Objects of 64 MB on the same links: how long connections stay with the worker.
+bench-sustained: root build
+	@missed=0; for congestion in cubic bbr; do \
+		target/release/bench --strict --only sustained/ --congestion $$congestion \
+			--results bench/results/sustained-$$congestion $(BENCH_ARGS) || missed=1; \
 	done; exit $$missed
 
 # What is counted and what it means, from the sources.

@@ -173,6 +173,7 @@ pub(crate) fn all() -> Vec<Group> {
         no_gso(),
         tun(),
         unsteered(),
+        sustained(),
         two_workers(),
         affinity(),
         plain(),
@@ -282,6 +283,24 @@ fn unsteered() -> Group {
     let requests = cell("1KB/16-connections-unsteered".to_owned(), work);
     group.cells.push(requests);
     group.setting.objects.push(KILO);
+    group.setting.in_order = false;
+    group
+}
+
+/// Objects of which each takes much longer than a connection needs to be lent.
+fn sustained() -> Group {
+    const OBJECT: u64 = 64 * MEGA;
+    let mut group = variant("sustained", "-sustained", |cell| cell.ends_with("x2"));
+    for cell in &mut group.cells {
+        if let Work::Throughput { exchange, .. } = &mut cell.work {
+            *exchange = match exchange {
+                Exchange::Get(_) => Exchange::Get(OBJECT),
+                Exchange::Put(_) => Exchange::Put(OBJECT),
+            };
+        }
+    }
+    group.subjects = vec![Subject::FlexCp, Subject::Mptcp, Subject::Tcp];
+    group.setting.objects = vec![OBJECT];
     group.setting.in_order = false;
     group
 }

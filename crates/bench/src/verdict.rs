@@ -37,7 +37,7 @@ pub(crate) struct Judgement {
     pub(crate) met: bool,
 }
 
-const FLOORS: [Floor; 12] = {
+const FLOORS: [Floor; 13] = {
     use Kind::{AddedCpu, Throughput};
     use Subject::{Crowded, FlexCp, Haproxy, Mptcp, Nginx, Tcp, Translator};
     const fn floor(subject: Subject, against: Subject, kind: Kind, bound: f64) -> Floor {
@@ -63,6 +63,7 @@ const FLOORS: [Floor; 12] = {
         floor(Translator, Nginx, Throughput, 1.2),
         at("-plain", floor(FlexCp, Tcp, Throughput, 0.9)),
         at("-unsteered", floor(FlexCp, Tcp, Throughput, 1.0)),
+        at("-sustained", floor(FlexCp, Mptcp, Throughput, 0.33)),
         at("-crowd", floor(Crowded, FlexCp, Throughput, 0.9)),
         at("-crowd-plain", floor(Crowded, FlexCp, Throughput, 0.9)),
     ]

@@ -291,7 +291,8 @@ impl Worker {
             }
         }
         path.batch.flush(&path.tun);
-        path.translator.note_backlog();
+        path.translator.note_backlog(now());
+        path.send_held();
         Ok(())
     }
 
@@ -420,11 +421,21 @@ impl Path {
     fn lend_due(&mut self) {
         self.batch.flush(&self.tun);
         self.translator.lend_due(now());
+        self.send_held();
     }
 
     fn lend_ready(&mut self) {
         self.batch.flush(&self.tun);
         self.translator.lend_ready(now());
+        self.send_held();
+    }
+
+    /// Sends ACKs that waited for their connection to be lent, at once: what they call forth finds the fast path.
+    fn send_held(&mut self) {
+        while let Some(transmit) = self.translator.poll_transmit() {
+            self.batch.send_transmit(&self.tun, &transmit, &[]);
+        }
+        self.batch.flush(&self.tun);
     }
 
     fn note_marks(&mut self) {

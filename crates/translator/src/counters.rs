@@ -38,6 +38,9 @@ counters! {
         /// Packets that came to their end here: answered, or taken note of. With those forwarded and those dropped
         /// they are all that were handed in.
         packets_consumed,
+        /// ACKs of servers that were held back until their connection was lent, and then sent as one, as packets of many
+        /// connections waited at a time.
+        acks_held,
         /// Packets that the translator made: ACKs, handshake answers, resets, filler, the pieces of a split packet.
         packets_made,
         /// SYNs with an `MP_CAPABLE` that FlexCP took.

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 
 use flexcp_wire::{Dsn, Ssn};
 
-use crate::{Translator, dtree};
+use crate::{Instant, Translator, dtree};
 
 /// Connections are lent to the fast path at every opportunity; `untimed`: even those without timestamps, for which
 /// it can do nothing.
@@ -19,6 +19,16 @@ pub const fn lend_eagerly(translator: &mut Translator, untimed: bool) {
 /// Connections are lent for the first time as soon as they are later on.
 pub const fn lend_soon(translator: &mut Translator) {
     translator.lend_soon();
+}
+
+/// So many packets of other connections have been handled.
+pub fn count_turns(translator: &mut Translator, count: u32) {
+    translator.count_turns(count);
+}
+
+/// ACKs of so many other connections are held, from `now` on.
+pub fn fill_holds(translator: &mut Translator, now: Instant, count: u32) {
+    translator.fill_holds(now, count);
 }
 
 /// All that each connection knows, as text, except for its place in the timer queue and what the fast path has

@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use crate::connection::Connection;
+use crate::hold::{Hold, Holds};
 use crate::offload::{FastPath, Lease, Lent};
 use crate::segment::Ends;
 use crate::table::ConnectionId;
@@ -29,6 +30,10 @@ const READY: usize = 1024;
 const REFUSED: Duration = Duration::from_secs(1);
 /// While others are refused, a connection that was lent for [`LOOK`] and needed it for fewer packets than these makes room.
 const FEW: u64 = 64;
+
+/// One that was lent for fewer packets than these came back at once: as when its client sends anew what got lost. It waits
+/// for as many in a row as one that has no slot.
+const AT_ONCE: u32 = 8;
 
 /// So many packets in a row behind which others seemed to be on their way, and the fewest of those have got lost.
 const LONG: u16 = 4096;
@@ -58,6 +63,8 @@ pub(crate) struct Lender {
     due: Option<Due>,
     /// When it had no room for a connection last.
     refused: Option<Instant>,
+    /// Connections whose ACKs are held until they are lent.
+    pub(crate) holds: Holds,
 }
 
 /// A connection that is to be lent with its last packet.
@@ -89,6 +96,21 @@ pub(crate) struct Lending {
     followed: u16,
     /// The fewest that were on their way behind one of those.
     fewest: u16,
+    /// It was lent last without a slot before, so that nobody knew what was on its way.
+    unseen: bool,
+    /// It came back at once then, although none was on its way.
+    bounced: bool,
+    /// ACKs that are held until it is lent.
+    pub(crate) hold: Hold,
+}
+
+/// What came of an attempt to lend a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Attempt {
+    Lent,
+    /// Another of its packets is on its way.
+    NotNow,
+    Refused,
 }
 
 impl Lender {
@@ -102,9 +124,16 @@ impl Lender {
         self.fast_path.held()
     }
 
+    /// More packets wait than are handled at a time.
+    pub(crate) const fn is_behind(&self) -> bool {
+        self.backlog
+    }
+
     /// Packets in a row after which the connection is lent.
     const fn enough(&self, lending: &Lending, alone: bool) -> u8 {
-        if alone && self.backlog {
+        if lending.bounced {
+            self.first
+        } else if alone && self.backlog {
             1
         } else if lending.slot != NO_SLOT {
             self.steady
@@ -126,6 +155,9 @@ impl Default for Lending {
             ahead: 0,
             followed: 0,
             fewest: u16::MAX,
+            unseen: false,
+            bounced: false,
+            hold: Hold::default(),
         }
     }
 }
@@ -175,6 +207,35 @@ impl Lending {
         self.fewest = u16::MAX;
     }
 
+    /// Notes from now on how many seem to be on their way at least.
+    fn watch_lost(&mut self, fast_path: &dyn FastPath) {
+        self.fewest = u16::MAX;
+        self.weigh(fast_path, 0);
+    }
+
+    /// All that was on its way when [`watch_lost`](Self::watch_lost) was called is here or lost, and so is everything since:
+    /// the fewest that seemed to be on their way count as none, if it is those.
+    fn write_off_lost(&mut self, fast_path: &dyn FastPath) -> bool {
+        if self.weigh(fast_path, 0) == Some(false) {
+            self.start_from(self.ahead.wrapping_sub(self.fewest.into()));
+        }
+        self.weigh(fast_path, 0) == Some(true)
+    }
+
+    /// It has a slot, and would be lent if it were ready.
+    pub(crate) fn may_be_lent(&self, now: Instant) -> bool {
+        self.waits_with_slot() && self.look <= now
+    }
+
+    /// The fast path has given it back after so many packets.
+    fn note_return(&mut self, now: Instant, packets: u64) {
+        self.carried = u32::try_from(packets).unwrap_or(u32::MAX);
+        self.bounced = !self.unseen && self.carried < AT_ONCE;
+        if !self.unseen && packets < FEW {
+            self.hold.pause(now);
+        }
+    }
+
     /// Packets that have passed when none is on its way.
     const fn expected(&self) -> u32 {
         self.handled.wrapping_sub(self.ahead)
@@ -204,6 +265,7 @@ impl Translator {
             backlog: false,
             due: None,
             refused: None,
+            holds: Holds::new(),
         });
     }
 
@@ -275,8 +337,8 @@ impl Translator {
         connection.lending.steady = 0;
         connection.lending.look = now;
         let lease = lender.fast_path.take_back(slot);
-        let carried = lease.packets_down + lease.packets_up;
-        connection.lending.carried = u32::try_from(carried).unwrap_or(u32::MAX);
+        let packets = lease.packets_down + lease.packets_up;
+        connection.lending.note_return(now, packets);
         connection.restore(&lease);
         let mut ctx = context!(self, now);
         // The fast path knows no holes.
@@ -298,11 +360,20 @@ impl Translator {
             return;
         };
         lender.due = None;
+        lender.holds.count_turn();
         let Some(connection) = self.table.get_mut(id) else {
             return;
         };
         let lending = &mut connection.lending;
         let alone = lending.is_alone(&*lender.fast_path);
+        if self.note_hold(now, id, alone == Some(true)) {
+            self.set_due(id);
+            return;
+        }
+        let (Some(lender), Some(connection)) = (&mut self.lender, self.table.get_mut(id)) else {
+            return;
+        };
+        let lending = &mut connection.lending;
         if verdict != Verdict::Forward || !self.outbox.is_empty() {
             lending.steady = 0;
             return;
@@ -326,12 +397,14 @@ impl Translator {
     }
 
     /// Lends what has run its steady course. Call it when no packet waits to be handled: one that does would find
-    /// its place taken by a later one, and the connection be taken back at once.
+    /// its place taken by a later one, and the connection be taken back at once. ACKs that were held wait in
+    /// [`poll_transmit`](Self::poll_transmit) afterwards.
     pub fn lend_ready(&mut self, now: Instant) {
         if let Some(lender) = &mut self.lender {
             lender.backlog = false;
             lender.due = None;
         }
+        self.end_holds(now);
         while let Some(lender) = &mut self.lender
             && let Some(id) = lender.ready.pop()
         {
@@ -359,9 +432,12 @@ impl Translator {
     /// forth then finds the fast path, and joins no queue. With data that would be wrong, as a later packet might
     /// overtake it ([`lends_when_sent`](Self::lends_when_sent)). Neither while the fast path says that others of its
     /// packets are on their way here: those would take it back.
-    pub const fn note_backlog(&mut self) {
+    ///
+    /// ACKs that were held too long may wait in [`poll_transmit`](Self::poll_transmit) afterwards.
+    pub fn note_backlog(&mut self, now: Instant) {
         if let Some(lender) = &mut self.lender {
             lender.backlog = true;
+            self.end_overdue_holds(now);
         }
     }
 
@@ -381,7 +457,8 @@ impl Translator {
     }
 
     /// Lends the connection of the packet just handled. All that has been forwarded before has to be on its way: what
-    /// the fast path translates would overtake it.
+    /// the fast path translates would overtake it. ACKs that were held for this wait in
+    /// [`poll_transmit`](Self::poll_transmit) afterwards.
     pub fn lend_due(&mut self, now: Instant) {
         let due = self.lender.as_mut().and_then(|lender| lender.due.take());
         let Some(Due { id, .. }) = due else {
@@ -390,9 +467,44 @@ impl Translator {
         let Some(connection) = self.table.get_mut(id) else {
             return;
         };
-        if !connection.lending.lent {
-            self.lend(now, id);
+        if connection.lending.lent {
+            return;
         }
+        match self.lend(now, id) {
+            // That one will do it.
+            Attempt::Lent | Attempt::NotNow => {}
+            Attempt::Refused => self.release_in_vain(now, id),
+        }
+    }
+
+    fn set_due(&mut self, id: ConnectionId) {
+        if let Some(lender) = &mut self.lender {
+            let before_sent = false;
+            lender.due = Some(Due { id, before_sent });
+        }
+    }
+
+    /// No packet waits: whether none of the connection's is on its way.
+    pub(crate) fn is_alone_at_last(&mut self, id: ConnectionId) -> bool {
+        let (Some(lender), Some(connection)) = (&self.lender, self.table.get_mut(id)) else {
+            return false;
+        };
+        connection.lending.is_alone_at_last(&*lender.fast_path)
+    }
+
+    /// See [`Lending::watch_lost`].
+    pub(crate) fn watch_lost(&mut self, id: ConnectionId) {
+        if let (Some(lender), Some(connection)) = (&self.lender, self.table.get_mut(id)) {
+            connection.lending.watch_lost(&*lender.fast_path);
+        }
+    }
+
+    /// See [`Lending::write_off_lost`].
+    pub(crate) fn has_lost_the_rest(&mut self, id: ConnectionId) -> bool {
+        let (Some(lender), Some(connection)) = (&self.lender, self.table.get_mut(id)) else {
+            return false;
+        };
+        connection.lending.write_off_lost(&*lender.fast_path)
     }
 
     /// After a look at a connection that has a slot: lends it on if it was lent and is still of use. One that has
@@ -448,21 +560,21 @@ impl Translator {
         }
     }
 
-    fn lend(&mut self, now: Instant, id: ConnectionId) {
+    pub(crate) fn lend(&mut self, now: Instant, id: ConnectionId) -> Attempt {
         let (Some(lender), Some(connection)) = (&mut self.lender, self.table.get_mut(id)) else {
-            return;
+            return Attempt::Refused;
         };
         connection.lending.steady = 0;
         if now < connection.lending.look || self.services.is_kept(connection.service) {
-            return;
+            return Attempt::Refused;
         }
         let deadline = connection.deadline(&self.config);
         if deadline < now + TIMER_PROGRESS {
             // A lent connection's timer would come too late for it.
-            return;
+            return Attempt::Refused;
         }
         let Some(lease) = connection.lease(&self.config, lender.untimed) else {
-            return;
+            return Attempt::Refused;
         };
         let lending = &mut connection.lending;
         let held = lending.slot();
@@ -470,21 +582,22 @@ impl Translator {
         let passed = known.map(|_| lending.expected());
         let slot = match lender.fast_path.lend(held, &lease, passed) {
             Lent::Slot(slot) => slot,
-            Lent::NotNow => return,
+            Lent::NotNow => return Attempt::NotNow,
             Lent::NoRoom => {
                 self.counters.offload_refused += 1;
                 lender.refused = Some(now);
                 lending.look = now + REFUSED;
-                return;
+                return Attempt::Refused;
             }
             Lent::Never => {
                 self.counters.offload_kept += 1;
                 lending.look = Instant(u64::MAX);
-                return;
+                return Attempt::Refused;
             }
         };
         self.counters.offload_lent += 1;
         let look = deadline.min(now + LOOK);
+        connection.lending.unseen = held.is_none();
         if held.is_none() {
             connection.lending.slot = slot;
             let passed = lender.fast_path.passed_up(slot).unwrap_or(0);
@@ -494,6 +607,8 @@ impl Translator {
         connection.lending.lent = true;
         connection.lending.look = look;
         self.table.arm(id, look);
+        self.release_hold(now, id);
+        Attempt::Lent
     }
 
     /// What the fast path has done with a connection.

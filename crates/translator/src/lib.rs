@@ -22,6 +22,7 @@ mod endpoint;
 mod frame;
 mod half_open;
 mod health;
+mod hold;
 mod icmp;
 #[cfg(feature = "internals")]
 #[doc(hidden)]
@@ -51,6 +52,7 @@ pub use config::{Announce, Config, Limits, Mode, Prefix, Service, Timeouts};
 pub use counters::{Counters, DropReason, Drops, Gauges, Meaning};
 pub use frame::{Frame, HEADROOM, Payload, Transmit, Verdict};
 pub use health::{BackendState, Mark, MarkReason};
+pub use hold::LONGEST_QUEUE;
 pub use offload::{
     FastPath, Hole, LEASE_HOLES, LEASE_RUNS, LEASE_SUBFLOWS, LEASE_UPS, Lease, LeaseSubflow, Lent,
     MappingRun, UpRun,

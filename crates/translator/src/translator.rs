@@ -250,7 +250,10 @@ impl Translator {
         }
         let verdict = match flow.leg {
             Leg::Subflow(index) => self.handle_client(now, flow.id, index, segment, frame),
-            Leg::Server => self.handle_server(now, flow.id, segment, frame),
+            Leg::Server => {
+                self.allow_hold(now, flow.id);
+                self.handle_server(now, flow.id, segment, frame)
+            }
         };
         self.pass_by_connection(now, flow.id);
         self.settle(now, flow.id);

@@ -2,7 +2,7 @@
 //!
 //! Its settings go by netlink and not through `/proc/sys`, which is read-only in a container.
 
-use flexcp_translator::Prefix;
+use flexcp_translator::{LONGEST_QUEUE, Prefix};
 use netlink_packet_core::{DefaultNla, Emitable};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
@@ -199,7 +199,7 @@ fn bytes(attributes: &[DefaultNla]) -> Vec<u8> {
 pub(crate) const MTU: u32 = 65535;
 const IPV6_MIN_MTU: u32 = 1280;
 /// Packets, of up to 64 KiB, that may wait for a worker: bursts of many connections, and no more.
-const QUEUE_LEN: u32 = 10_000;
+const QUEUE_LEN: u32 = LONGEST_QUEUE;
 
 // linux/if_link.h, linux/ip.h: the kernel's ABI; libc does not have them.
 const IFLA_AF_SPEC: u16 = 26;

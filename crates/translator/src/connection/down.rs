@@ -40,6 +40,8 @@ struct ServerPacket<'a> {
     blocks: DataBlocks,
     /// Subflows that have to be told: their ACK has moved, or the window has opened.
     moved: SubflowSet,
+    /// The window had been used up, and there is room again.
+    opened: bool,
 }
 
 impl Connection {
@@ -105,6 +107,7 @@ impl Connection {
             fin,
             blocks,
             moved,
+            opened,
         };
         let verdict = self.forward_down(ctx, &packet, frame);
         if let Verdict::Drop(DropReason::NoSubflow | DropReason::Congestion) = verdict {
@@ -264,6 +267,7 @@ impl Connection {
             self.server.repeated.add(again, size);
         }
         self.owed &= !told;
+        self.lending.hold.tell(told);
         let mut outgoing = self.data_headers(&first, packet);
         let limit = self.segment_limit(first.subflow, &mut outgoing);
         self.send_acks(ctx, &packet.blocks, packet.moved & !told);
@@ -422,13 +426,9 @@ impl Connection {
             moved,
             ..
         } = packet;
-        let mut targets = moved | (self.owed & self.living());
+        let sacked = self.sacked_down(blocks);
+        let targets = moved | sacked | (self.owed & self.living());
         self.owed = 0;
-        for index in self.indices() {
-            if self.subflow(index).lives() && !self.sack_down(index, blocks, 1).is_empty() {
-                targets |= 1 << index;
-            }
-        }
         let Some(fallback) = self.answering() else {
             return Verdict::Drop(DropReason::NoSubflow);
         };
@@ -438,10 +438,14 @@ impl Connection {
         if targets == 0 && !asks && packet.dsn.before(self.down_acked) {
             return Verdict::Drop(DropReason::StaleAck);
         }
+        if !asks && targets == *moved && self.holds_ack(ctx, packet) {
+            return Verdict::Consume;
+        }
         let first = self
             .indices()
             .find(|index| targets & (1 << index) != 0)
             .unwrap_or(fallback);
+        self.lending.hold.tell(targets | 1 << first);
         self.send_acks(ctx, blocks, targets & !(1 << first));
         let mut outgoing = self.headers_down(first, segment);
         if asks {
@@ -455,6 +459,35 @@ impl Connection {
             Ok(()) => Verdict::Forward,
             Err(reason) => Verdict::Drop(reason),
         }
+    }
+
+    /// Subflows some of whose data the server has beyond a hole.
+    fn sacked_down(&self, blocks: &DataBlocks) -> SubflowSet {
+        let is_sacked = |&index: &SubflowIndex| {
+            self.subflow(index).lives() && !self.sack_down(index, blocks, 1).is_empty()
+        };
+        self.indices()
+            .filter(is_sacked)
+            .fold(0, |set, index| set | 1 << index)
+    }
+
+    /// Whether an ACK that says nothing but how far the server is waits until the connection is lent (see
+    /// [`hold`](crate::hold)).
+    fn holds_ack(&mut self, ctx: &mut Context<'_>, packet: &ServerPacket<'_>) -> bool {
+        let holds = packet.moved != 0
+            && !packet.opened
+            && self.lending.hold.is_allowed()
+            && self.lendable(ctx.config, false).is_some();
+        if holds {
+            ctx.counters.acks_held += 1;
+            self.lending.hold.owe(packet.moved);
+        }
+        holds
+    }
+
+    /// The newest ACK to each of `targets`.
+    pub(crate) fn send_new_acks(&self, ctx: &mut Context<'_>, targets: SubflowSet) {
+        self.send_acks(ctx, &DataBlocks::default(), targets);
     }
 
     /// ACKs of FlexCP's own to each of `targets`.

@@ -7,7 +7,7 @@
 use flexcp_wire::{Dsn, Ssn};
 
 use super::up::PATIENCE;
-use super::{Connection, INITIAL, Phase, Subflow, SubflowIndex, SubflowState};
+use super::{Connection, INITIAL, Phase, Subflow, SubflowIndex, SubflowSet, SubflowState};
 use crate::config::Config;
 use crate::dtree::Lane;
 use crate::offload::{
@@ -22,6 +22,12 @@ impl Connection {
     /// The connection as a fast path gets it; `None`: it is not in its steady course, or nothing that a fast path
     /// could take a part in. `untimed`: all the same when it goes without timestamps.
     pub(crate) fn lease(&self, config: &Config, untimed: bool) -> Option<Lease> {
+        let lent = self.lendable(config, untimed)?;
+        Some(self.export(config, lent))
+    }
+
+    /// The subflows that a lease of the connection would have; `None`: there is none to be had for now.
+    pub(crate) fn lendable(&self, config: &Config, untimed: bool) -> Option<SubflowSet> {
         if !self.is_steady(config) || (self.server.clock.is_none() && !untimed) {
             return None;
         }
@@ -55,7 +61,7 @@ impl Connection {
             }
             lent |= u8::from(fits) << index;
         }
-        Some(self.export(config, lent))
+        Some(lent)
     }
 
     /// Takes the connection back as the fast path has left it: as if the translator had handled those packets.

@@ -206,9 +206,11 @@ fn where_packets_wait_data_lends_when_sent_and_none_of_its_own_is_on_its_way() {
     t.sent();
     assert_eq!(shelf.leases().len(), 1);
     // What comes on its way while a packet is sent would take it back.
-    shelf.passed(1006);
-    let _ = t.server(&data(5));
-    shelf.passed(1007);
+    for n in 5..7 {
+        shelf.passed(1001 + n);
+        let _ = t.server(&data(n));
+    }
+    shelf.passed(1008);
     t.sent();
     assert_eq!(shelf.leases(), []);
     assert_eq!(t.moved(), "offload_lent+3 offload_taken_back+3");

@@ -18,6 +18,7 @@ mod fallback;
 mod gso;
 mod handshake;
 mod health;
+mod hold;
 mod holes;
 mod honest;
 mod icmp;

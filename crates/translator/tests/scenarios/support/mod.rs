@@ -10,6 +10,7 @@ mod judge;
 mod model;
 mod net;
 mod notation;
+mod queue;
 mod setup;
 mod show;
 mod twin;
@@ -22,7 +23,6 @@ use flexcp_translator::{
 use flexcp_wire::{ChecksumState, GsoKind, IpHeader, Offload, Sum, TcpFlags, TcpHeader, protocol};
 
 use self::judge::Judge;
-use self::model::{Headers, headers};
 use self::net::connection_of;
 pub(crate) use self::net::{FLOWS_PER_CONNECTION, Leg, Net};
 use self::notation::{build, parse};
@@ -48,7 +48,7 @@ pub(crate) struct Scenario {
     server_window: u16,
     /// Translators with a fast path, which have to do the same.
     twins: [Twin; 2],
-    /// In the end all that they know is compared.
+    /// They are compared with it.
     compares: bool,
     /// Behind each packet others wait.
     backlog: bool,
@@ -119,53 +119,6 @@ impl Scenario {
             asked: true,
             server_window: 64,
         }
-    }
-
-    /// Gives the translator a fast path that lends nothing back but what it got.
-    pub(crate) fn fast_path(&mut self, shelf: &Shelf) {
-        self.translator.set_fast_path(Box::new(shelf.clone()));
-        flexcp_translator::internals::lend_soon(&mut self.translator);
-    }
-
-    /// From now on others wait behind each packet, or no longer.
-    pub(crate) const fn backlog(&mut self, waits: bool) {
-        self.backlog = waits;
-    }
-
-    /// The last packet has been sent.
-    pub(crate) fn sent(&mut self) {
-        assert!(self.translator.lends_when_sent());
-        self.translator.lend_due(self.now);
-        assert!(!self.translator.lends_when_sent());
-    }
-
-    /// What it knows differs from what its twins know by the end: the test has made it so.
-    pub(crate) const fn uncompared(&mut self) {
-        self.compares = false;
-    }
-
-    /// The translator alone handles a packet, unseen by anybody; what goes out.
-    pub(crate) fn alone(&mut self, bytes: &[u8], offload: Offload) -> Headers {
-        let mut buf = vec![0; self.headroom + bytes.len()];
-        buf[self.headroom..].copy_from_slice(bytes);
-        let range = self.headroom..buf.len();
-        let mut frame = Frame::new(&mut buf, range, offload);
-        let verdict = self.translator.handle_packet(self.now, &mut frame);
-        let done = finish(&mut self.translator, verdict, Some(&frame));
-        let [out] = &done.out[..] else {
-            panic!("{done:?}");
-        };
-        headers(&out.bytes, out.offload).expect("a segment")
-    }
-
-    /// What a translator that lends at every opportunity has lent by now.
-    pub(crate) fn lent(&self) -> Vec<flexcp_translator::Lease> {
-        self.twins[0].lent()
-    }
-
-    /// Packets that a fast path would have translated.
-    pub(crate) const fn taken(&self) -> u64 {
-        self.twins[1].taken
     }
 
     /// It is now so many milliseconds since the start.
@@ -309,11 +262,11 @@ impl Scenario {
             &done.out[usize::from(verdict == Verdict::Forward)..],
         );
         if self.backlog {
-            self.translator.note_backlog();
+            self.translator.note_backlog(self.now);
         } else {
             self.translator.lend_ready(self.now);
         }
-        for twin in &mut self.twins {
+        for twin in self.twins.iter_mut().filter(|_| self.compares) {
             twin.packet(self.now, self.headroom, bytes, offload, &done);
         }
         let mut outcome = Outcome {
@@ -351,7 +304,7 @@ impl Scenario {
         );
         let done = finish(&mut self.translator, Verdict::Consume, None);
         causes::judge(&before, self.translator.counters(), &done.out);
-        for twin in &mut self.twins {
+        for twin in self.twins.iter_mut().filter(|_| self.compares) {
             twin.timeout(self.now, &done);
         }
         self.emit_all(&mut outcome, &done, None, translating);

@@ -1,0 +1,253 @@
+//! ACKs of a server's that are held back until their connection is lent.
+//!
+//! A client's ACKs call forth its next packets. Where packets go on waiting for the translator, as when many clients send
+//! at a time, one of each connection is among them at any moment, and none is ever lent. So an ACK alone is held back
+//! while others of its connection are on their way: the client comes to a stop within a window, the last of those is
+//! handled, the connection is lent, and each subflow that is owed an ACK gets one of FlexCP's own, with the newest numbers.
+//! One ACK for several, and later, is what networks do to ACKs at all times; the bounds below keep it from being so late
+//! that the client believes its data lost.
+
+use alloc::collections::VecDeque;
+use core::time::Duration;
+
+use crate::Instant;
+use crate::connection::{Phase, SubflowSet};
+use crate::lending::{Attempt, Lender};
+use crate::table::ConnectionId;
+use crate::translator::{Translator, context};
+
+/// Packets that may wait for a translator at a time: in the queue of its device.
+pub const LONGEST_QUEUE: u32 = 10_000;
+
+/// Whatever was on its way is here, or lost, once so many packets were handled: those of the queue, and of the CPUs'
+/// queues before it.
+const TURN: u64 = LONGEST_QUEUE as u64 + 1_000;
+/// The least that a client waits for an ACK before it sends anew (Linux: 200 ms beyond a round trip, and that has the queue
+/// in it).
+const LONGEST: Duration = Duration::from_millis(200);
+/// Connections whose ACKs are held at a time.
+const CONNECTIONS: usize = 1024;
+/// Pause after ACKs were held in vain.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Connections with ACKs that are held, the first one first.
+#[derive(Debug)]
+pub(crate) struct Holds {
+    queue: VecDeque<Held>,
+    /// Packets of connections that were handled so far.
+    turns: u64,
+}
+
+/// One of them; it stays here when its ACKs have been sent before their time.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    id: ConnectionId,
+    /// Its ACKs are held no longer: the connection's [`Hold::at`] then.
+    until: Instant,
+    /// When [`Holds::turns`] says so, none of its packets is on its way that was when the first ACK was held.
+    turned: u64,
+}
+
+/// What a connection knows of its ACKs that are held.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Hold {
+    /// An ACK alone may be held.
+    allowed: bool,
+    /// Subflows that are owed one.
+    subflows: SubflowSet,
+    /// The connection stands in the queue of [`Holds`].
+    is_queued: bool,
+    /// Then: its place there, and when they get it at the latest. Otherwise: none is held before.
+    at: Instant,
+}
+
+impl Holds {
+    pub(crate) fn new() -> Self {
+        Self {
+            queue: VecDeque::with_capacity(CONNECTIONS),
+            turns: 0,
+        }
+    }
+
+    /// A packet of a connection has been handled.
+    pub(crate) const fn count_turn(&mut self) {
+        self.turns += 1;
+    }
+
+    /// An ACK of the connection is held: from the first one on for a while.
+    fn queue(&mut self, now: Instant, id: ConnectionId) -> Instant {
+        let until = now + LONGEST;
+        self.queue.push_back(Held {
+            id,
+            until,
+            turned: self.turns + TURN,
+        });
+        until
+    }
+}
+
+impl Hold {
+    /// Whether an ACK alone may be held, with which a packet of the server's comes.
+    pub(crate) const fn is_allowed(&self) -> bool {
+        self.allowed
+    }
+
+    /// Subflows are owed an ACK.
+    pub(crate) const fn owe(&mut self, subflows: SubflowSet) {
+        self.subflows |= subflows;
+    }
+
+    /// A packet tells them all that an ACK would.
+    pub(crate) const fn tell(&mut self, subflows: SubflowSet) {
+        self.subflows &= !subflows;
+    }
+
+    /// Some are owed an ACK.
+    pub(crate) const fn is_held(&self) -> bool {
+        self.subflows != 0
+    }
+
+    /// ACKs were held, and it has come to little.
+    pub(crate) fn pause(&mut self, now: Instant) {
+        self.is_queued = false;
+        self.at = now + PAUSE;
+    }
+}
+
+impl Translator {
+    /// Before a packet of the server's: whether its ACK may be held.
+    pub(crate) fn allow_hold(&mut self, now: Instant, id: ConnectionId) {
+        let (Some(lender), Some(connection)) = (&self.lender, self.table.get_mut(id)) else {
+            return;
+        };
+        let lending = &mut connection.lending;
+        let hold = &lending.hold;
+        let in_time = if hold.is_queued {
+            now < hold.at
+        } else {
+            hold.at <= now && lender.holds.queue.len() < CONNECTIONS
+        };
+        lending.hold.allowed = in_time && lender.is_behind() && lending.may_be_lent(now);
+    }
+
+    /// After a packet of a connection that has ACKs held. Whether it is to be lent now: `alone`, none is on its way.
+    pub(crate) fn note_hold(&mut self, now: Instant, id: ConnectionId, alone: bool) -> bool {
+        let (Some(lender), Some(connection)) = (&mut self.lender, self.table.get_mut(id)) else {
+            return false;
+        };
+        let lending = &mut connection.lending;
+        if !lending.hold.is_held() {
+            return false;
+        }
+        if !lending.hold.is_queued {
+            lending.hold.is_queued = true;
+            lending.hold.at = lender.holds.queue(now, id);
+            self.watch_lost(id);
+        }
+        alone
+    }
+
+    /// Sends the ACKs of a connection that are held.
+    pub(crate) fn release_hold(&mut self, now: Instant, id: ConnectionId) {
+        let Some(connection) = self.table.get_mut(id) else {
+            return;
+        };
+        let hold = &mut connection.lending.hold;
+        if !hold.is_queued {
+            return;
+        }
+        let owed = hold.subflows;
+        *hold = Hold {
+            at: now,
+            ..Hold::default()
+        };
+        if connection.phase == Phase::Established {
+            let mut ctx = context!(self, now);
+            connection.send_new_acks(&mut ctx, owed & connection.living());
+        }
+    }
+
+    /// Releases what is held for too long. Its connection is lent if those that seem to be on their way must be lost.
+    pub(crate) fn end_overdue_holds(&mut self, now: Instant) {
+        while let Some(lender) = &mut self.lender
+            && let Some(&held) = lender.holds.queue.front()
+            && (held.until <= now || held.turned <= lender.holds.turns)
+        {
+            lender.holds.queue.pop_front();
+            if !self.is_current(held) {
+                continue;
+            }
+            if held.turned <= self.turns() && self.has_lost_the_rest(held.id) {
+                self.lend_held(now, held.id);
+            } else {
+                self.release_in_vain(now, held.id);
+            }
+        }
+    }
+
+    /// No packet waits: releases all that is held, and lends whose packets are all here.
+    pub(crate) fn end_holds(&mut self, now: Instant) {
+        while let Some(lender) = &mut self.lender
+            && let Some(held) = lender.holds.queue.pop_front()
+        {
+            if !self.is_current(held) {
+                continue;
+            }
+            if self.is_alone_at_last(held.id) {
+                self.lend_held(now, held.id);
+            } else {
+                self.release_hold(now, held.id);
+            }
+        }
+    }
+
+    fn lend_held(&mut self, now: Instant, id: ConnectionId) {
+        if self.lend(now, id) != Attempt::Lent {
+            self.release_in_vain(now, id);
+        }
+    }
+
+    pub(crate) fn release_in_vain(&mut self, now: Instant, id: ConnectionId) {
+        self.release_hold(now, id);
+        if let Some(connection) = self.table.get_mut(id) {
+            connection.lending.hold.pause(now);
+        }
+    }
+
+    /// Whether ACKs of a connection that stood in the queue are held still.
+    fn is_current(&mut self, held: Held) -> bool {
+        let Some(connection) = self.table.get_mut(held.id) else {
+            return false;
+        };
+        let hold = &mut connection.lending.hold;
+        let is_its_place = hold.is_queued && hold.at == held.until;
+        if is_its_place && !hold.is_held() {
+            // Other packets have told all that they would.
+            *hold = Hold::default();
+        }
+        is_its_place && hold.is_held()
+    }
+
+    /// So many packets of other connections have been handled.
+    #[cfg(feature = "internals")]
+    pub(crate) fn count_turns(&mut self, count: u32) {
+        if let Some(lender) = &mut self.lender {
+            (0..count).for_each(|_| lender.holds.count_turn());
+        }
+    }
+
+    /// ACKs of so many other connections are held.
+    #[cfg(feature = "internals")]
+    pub(crate) fn fill_holds(&mut self, now: Instant, count: u32) {
+        if let Some(lender) = &mut self.lender {
+            for _ in 0..count {
+                lender.holds.queue(now, ConnectionId::MAX);
+            }
+        }
+    }
+
+    fn turns(&self) -> u64 {
+        let lender = self.lender.as_ref();
+        lender.map_or(0, |lender: &Lender| lender.holds.turns)
+    }
+}
