@@ -31,8 +31,8 @@ const REFUSED: Duration = Duration::from_secs(1);
 /// While others are refused, a connection that was lent for [`LOOK`] and needed it for fewer packets than these makes room.
 const FEW: u64 = 64;
 
-/// One that was lent for fewer packets than these came back at once: as when its client sends anew what got lost. It waits
-/// for as many in a row as one that has no slot.
+/// One that was lent for fewer packets than these came back at once: as when its client sends anew what got lost. Where
+/// packets wait, it is not lent before as many in a row as one that has no slot.
 const AT_ONCE: u32 = 8;
 
 /// So many packets in a row behind which others seemed to be on their way, and the fewest of those have got lost.
@@ -131,7 +131,7 @@ impl Lender {
 
     /// Packets in a row after which the connection is lent.
     const fn enough(&self, lending: &Lending, alone: bool) -> u8 {
-        if lending.bounced {
+        if self.backlog && lending.bounced {
             self.first
         } else if alone && self.backlog {
             1
