@@ -1,9 +1,14 @@
 //! Runs seeds.
 #![forbid(unsafe_code)]
 
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+use std::num::NonZero;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow, ensure};
 use clap::Parser;
 use flexcp_simulator::{Outcome, describe, run, run_traced};
 
@@ -31,6 +36,9 @@ struct Arguments {
     /// Run every n-th seed twice: both runs have to be the same.
     #[arg(long, default_value_t = 64)]
     twice: u64,
+    /// Print one hash of what the translator sent in all of the seeds, and nothing else.
+    #[arg(long)]
+    hash: bool,
     /// Stop after so many failures.
     #[arg(long, default_value_t = 20)]
     failures: usize,
@@ -46,7 +54,37 @@ fn main() -> Result<()> {
         .split_once("..")
         .and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)))
         .context("--seeds takes A..B")?;
+    if arguments.hash {
+        println!("{:016x}", hash(first..behind)?);
+        return Ok(());
+    }
     many(first, behind, &arguments)
+}
+
+/// What the translator sent in all of these seeds, in no order: a change that is only a move leaves it as it was.
+fn hash(seeds: Range<u64>) -> Result<u64> {
+    let next = AtomicU64::new(seeds.start);
+    let share = || {
+        let mut all = 0;
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds.end {
+                return Ok(all);
+            }
+            let outcome = run(seed);
+            ensure!(outcome.failures.is_empty(), "seed {seed} fails");
+            all ^= BuildHasherDefault::<DefaultHasher>::default().hash_one((seed, outcome.hash));
+        }
+    };
+    thread::scope(|scope| {
+        let threads = thread::available_parallelism().map_or(1, NonZero::get);
+        let shares: Vec<_> = (0..threads).map(|_| scope.spawn(share)).collect();
+        let hashes = shares.into_iter().map(|share| share.join());
+        hashes.into_iter().try_fold(0, |all, hash| {
+            let hash = hash.map_err(|_| anyhow!("a thread panicked"))??;
+            Ok(all ^ hash)
+        })
+    })
 }
 
 fn one(seed: u64, arguments: &Arguments) -> Result<()> {
