@@ -101,6 +101,8 @@ pub(crate) struct Signs {
     under_way: VecDeque<(u64, u64)>,
     /// The shortest round trip.
     rtt: Option<u64>,
+    /// The longest.
+    slowest: u64,
     /// Since when nothing shows that what is outstanding arrives.
     since: u64,
     /// It has been silent for too long when the server sent something, and has ACKed nothing since.
@@ -204,8 +206,15 @@ impl Subflow {
             // Of all that this ACKs the last gives the shortest round trip, whichever the proxy has timed.
             let rtt = now - sent;
             signs.rtt = Some(signs.rtt.map_or(rtt, |least| least.min(rtt)));
+            signs.slowest = signs.slowest.max(rtt);
             signs.under_way.pop_front();
         }
+    }
+
+    /// The latest time up to which the proxy may wait for an answer before it takes the path for silent: two of its round
+    /// trips, which are none longer than the longest that was seen.
+    fn answer_due(&self) -> u64 {
+        self.signs.since + ANSWERED.max(2 * self.signs.slowest + JITTER)
     }
 
     /// Whether its client owes an answer that is overdue. From the shortest round trip, as the proxy's estimate is
@@ -314,7 +323,7 @@ impl Connection {
         let end = to + packet.payload_len;
         let heard = self.subflows[index].signs.heard;
         let silent = |(other, subflow): (usize, &Subflow)| {
-            other != index && subflow.signs.late && heard < subflow.signs.since + ANSWERED
+            other != index && subflow.signs.late && heard < subflow.answer_due()
         };
         let leaves = self.subflows.iter().enumerate().any(silent);
         let subflow = &mut self.subflows[index];
