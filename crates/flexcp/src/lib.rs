@@ -6,6 +6,7 @@
 //! ([`watchdog`]), and starts and ends all of that ([`run`]). What happens to a packet is decided in `flexcp-translator`; what is done to the
 //! kernel, in `flexcp-io`.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::too_many_lines))]
 
 pub mod beside;
 pub mod config;

@@ -19,11 +19,11 @@ use crate::config::file;
 use crate::config::live::{self, ThisHost};
 use crate::config::span::Severity;
 use crate::config::{self, Config, Diagnostics, ReadError, plan};
-use crate::control::{Asked, BindError, Control, Named};
+use crate::control::{Asked, BindError, Control, Named, SocketFile};
 use crate::leftover;
 use crate::offload;
 use crate::stop;
-use crate::watch::{Ended, Expected, Watcher};
+use crate::watch::{Ended, Expected, WatchHandle, Watcher};
 use crate::watchdog::Watchdog;
 use crate::worker::{self, Worker, WorkerHandle};
 
@@ -50,38 +50,13 @@ pub fn run(path: &Path) -> Result<(), RunError> {
 
     // From here on, each guard takes back what it stands for when it goes out of scope: the last
     // first.
-    let socket = &config.control.socket.value;
-    let (control, _socket_file) = Control::bind(socket)?;
-    info!("control socket at {}", socket.display());
-    let state_dir = &config.control.state_dir.value;
-    std::fs::create_dir_all(state_dir).map_err(|error| RunError::StateDir {
-        path: state_dir.clone(),
-        error,
-    })?;
+    let (control, _socket_file) = bind(&config)?;
     let tuns = open_queues(&config, kept)?;
     let device = tuns.first().map_or(0, Tun::index);
-    let queues = queues(tuns, &config, &sources);
-    let hash_keys = hash_keys().map_err(RunError::Random)?;
-    let steering = steering(&config, &queues, hash_keys);
-    let (mut workers, handles): (Vec<_>, Vec<_>) = Worker::all(queues, hash_keys)
-        .map_err(RunError::Worker)?
-        .into_iter()
-        .unzip();
-    for (worker, exceptions) in workers.iter_mut().zip(steering) {
-        worker.steer(exceptions);
-    }
-    if config.device.pin.value {
-        workers.iter_mut().for_each(Worker::pin);
-    }
-    // What is not taken back is for somebody to look at.
-    let mut report = |change: &str| match change.starts_with("journal: ") {
-        true => warn!("{change}"),
-        false => info!("kernel: {change}"),
-    };
+    let (mut workers, handles) = make_workers(tuns, &config, &sources)?;
     let plan = plan::kernel(&config, &sources, &live::own_addresses());
-    let watch = Watch::open().map_err(KernelError::from)?;
+    let events = Watch::open().map_err(KernelError::from)?;
     let mut kernel = KernelTables::install(&plan, &mut report)?;
-
     let left = leftover::read(&config);
     leftover::hand_over(left, &mut workers, &config);
 
@@ -91,30 +66,9 @@ pub fn run(path: &Path) -> Result<(), RunError> {
         worker::spawn(worker, move || tell.wake()).map_err(RunError::Worker)
     };
     let workers: Vec<_> = workers.into_iter().map(spawn).collect::<Result<_, _>>()?;
-    let (mut offload, reasons) = offload::start(&config, device, &handles, &mut kernel);
-    // The host's other rules hold from the first connection on.
-    let mut beside = Beside::new(&config, handles.clone());
-    beside.look(&mut kernel, &mut offload);
-    offload.lend(&handles);
-    if let Err(error) = flexcp_io::renounce_loading() {
-        warn!("keeps the capabilities that loading programs takes: {error}");
-    }
-    for line in config::summary(&config) {
-        info!("service {line}");
-    }
-    // The service manager hears from it that packets flow.
-    let tell = Arc::clone(&ended);
-    let watcher = Watcher::new(
-        watch,
-        kernel,
-        offload,
-        Expected::new(&config, &sources, &plan),
-        beside,
-        handles.clone(),
-        &config,
-    );
-    let watch = watcher.spawn(move || tell.wake());
-    let watch = watch.map_err(RunError::Worker)?;
+    let (offload, reasons) = offload::start(&config, device, &handles, &mut kernel);
+    let expected = Expected::new(&config, &sources, &plan);
+    let watch = watch(&config, expected, &handles, events, kernel, offload, &ended)?;
     let asked = Asked {
         workers: handles.clone(),
         offload: reasons,
@@ -129,6 +83,81 @@ pub fn run(path: &Path) -> Result<(), RunError> {
         let limit = config.timeouts.drain.value;
         stop::drain(&handles, &signals, &ended, limit).map_err(RunError::Signals)?;
     }
+    take_back(&config, watch, &handles, workers)?;
+    reason?;
+    info!("everything taken back, ends");
+    Ok(())
+}
+
+/// The control socket, and the directory for what outlives the process.
+fn bind(config: &Config) -> Result<(Control, SocketFile), RunError> {
+    let socket = &config.control.socket.value;
+    let bound = Control::bind(socket)?;
+    info!("control socket at {}", socket.display());
+    let state_dir = &config.control.state_dir.value;
+    std::fs::create_dir_all(state_dir).map_err(|error| RunError::StateDir {
+        path: state_dir.clone(),
+        error,
+    })?;
+    Ok(bound)
+}
+
+/// A worker for each queue, and the handles to them.
+fn make_workers(
+    tuns: Vec<Tun>,
+    config: &Config,
+    sources: &[Vec<IpAddr>],
+) -> Result<(Vec<Worker>, Vec<WorkerHandle>), RunError> {
+    let queues = queues(tuns, config, sources);
+    let hash_keys = hash_keys().map_err(RunError::Random)?;
+    let steering = steering(config, &queues, hash_keys);
+    let (mut workers, handles): (Vec<_>, Vec<_>) = Worker::all(queues, hash_keys)
+        .map_err(RunError::Worker)?
+        .into_iter()
+        .unzip();
+    for (worker, exceptions) in workers.iter_mut().zip(steering) {
+        worker.steer(exceptions);
+    }
+    if config.device.pin.value {
+        workers.iter_mut().for_each(Worker::pin);
+    }
+    Ok((workers, handles))
+}
+
+/// Lends to the offload what the host's other rules allow, and watches the kernel from here on. The service manager hears
+/// from the watcher that packets flow.
+fn watch(
+    config: &Config,
+    expected: Expected,
+    handles: &[WorkerHandle],
+    events: Watch,
+    mut kernel: KernelTables,
+    mut offload: offload::Running,
+    ended: &Arc<Waker>,
+) -> Result<WatchHandle, RunError> {
+    // They hold from the first connection on.
+    let mut beside = Beside::new(config, handles.to_vec());
+    beside.look(&mut kernel, &mut offload);
+    offload.lend(handles);
+    if let Err(error) = flexcp_io::renounce_loading() {
+        warn!("keeps the capabilities that loading programs takes: {error}");
+    }
+    for line in config::summary(config) {
+        info!("service {line}");
+    }
+    let handles = handles.to_vec();
+    let watcher = Watcher::new(events, kernel, offload, expected, beside, handles, config);
+    let tell = Arc::clone(ended);
+    watcher.spawn(move || tell.wake()).map_err(RunError::Worker)
+}
+
+/// Ends the watcher and the workers, and takes back what the kernel was given.
+fn take_back(
+    config: &Config,
+    watch: WatchHandle,
+    handles: &[WorkerHandle],
+    workers: Vec<JoinHandle<io::Result<()>>>,
+) -> Result<(), RunError> {
     let Ended {
         tables: kernel,
         offload,
@@ -140,13 +169,19 @@ pub fn run(path: &Path) -> Result<(), RunError> {
     handles.iter().for_each(WorkerHandle::stop);
     outcome?;
     workers.into_iter().try_for_each(joined)?;
-    leftover::forget(&config);
+    leftover::forget(config);
     // Whoever can't be told has kept none.
     let _ = flexcp_io::let_queues_go();
     removed?;
-    reason?;
-    info!("everything taken back, ends");
     Ok(())
+}
+
+/// What is not taken back is for somebody to look at.
+fn report(change: &str) {
+    match change.starts_with("journal: ") {
+        true => warn!("{change}"),
+        false => info!("kernel: {change}"),
+    }
 }
 
 /// A queue of the device for each worker. The service manager keeps them if the process dies, so that the device outlives

@@ -8,6 +8,7 @@
 //! [`Signals`], the queues of [`kept_queues`], binding and options of [`PacketSocket`], the policy of [`run_promptly`], in [`Offload`] the
 //! gates' memory and the layout of what it shares with the kernel's programs, the same layout and an ioctl in
 //! [`Steering`], and a call to the allocator in [`give_memory_back`].
+#![cfg_attr(not(test), warn(clippy::too_many_lines))]
 #![deny(
     clippy::undocumented_unsafe_blocks,
     reason = "each unsafe block tells why it is sound"

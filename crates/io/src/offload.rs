@@ -10,16 +10,17 @@
 //! passes all packets on until the next start takes it back.
 
 mod attach;
+mod gates;
 mod guard;
 mod parts;
+mod reasons;
 mod refusal;
 
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::ptr::NonNull;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray};
 use aya::programs::tc::SchedClassifierLinkId;
@@ -30,8 +31,11 @@ use flexcp_translator::{
 };
 
 pub use self::attach::Hook;
+use self::gates::{Gates, ONE_UP, OPEN};
 use self::guard::Guard;
 pub use self::parts::LeftOut;
+use self::reasons::REASONS;
+pub use self::reasons::Reasons;
 pub use self::refusal::Refusal;
 use crate::kernel::KernelError;
 
@@ -45,82 +49,6 @@ const FLOWS: usize = LEASE_SUBFLOWS + 1;
 const LEG_SERVER: u32 = 0xff;
 /// Read or write a value under its lock (`BPF_F_LOCK`).
 const LOCKED: u64 = 4;
-
-/// What the programs count, and what that means, in the order of `enum reason`: packets that were translated, and why
-/// others of lent connections go to the translator.
-const REASONS: [(&str, &str); 23] = [
-    ("translated", "Translated in the kernel."),
-    ("not_lent", "Its connection was not lent just then."),
-    (
-        "flags",
-        "A TCP flag that is not of the steady course (SYN, FIN, RST, URG, ECN).",
-    ),
-    (
-        "options",
-        "TCP options that are not expected, or none where some have to be.",
-    ),
-    (
-        "checksum",
-        "Its checksum is wrong, or nobody has looked at it and the programs could not.",
-    ),
-    (
-        "ip_header",
-        "IP options, a TTL at its end, or marked by ECN.",
-    ),
-    (
-        "too_long",
-        "Too long with the options that it would get, or to be moved.",
-    ),
-    (
-        "route",
-        "The kernel knows no way for it, or no neighbour, or the way's MTU is too small.",
-    ),
-    ("repeated", "Data that has passed before."),
-    (
-        "ahead",
-        "Data that has overtaken more than can be kept account of.",
-    ),
-    (
-        "sequence_up",
-        "A number of the client's that is not expected.",
-    ),
-    (
-        "mapping",
-        "A mapping that does not fit those that are known.",
-    ),
-    ("ack", "An ACK that is not expected."),
-    (
-        "window",
-        "A window that has to be changed for the other side.",
-    ),
-    (
-        "overdue",
-        "An answer of the client's is overdue: its path may have failed.",
-    ),
-    ("no_room", "No room for what has to be remembered of it."),
-    (
-        "no_news",
-        "An ACK that says nothing new: a duplicate or a probe.",
-    ),
-    (
-        "several",
-        "It is for more subflows than the programs can tell.",
-    ),
-    ("hole", "It lies behind a hole on its subflow."),
-    (
-        "rewrite_failed",
-        "The kernel could not change it: it is lost.",
-    ),
-    (
-        "stale_ack",
-        "An ACK that tells the server nothing new: dropped, as the translator would.",
-    ),
-    (
-        "left_out",
-        "The part of the programs that translates it was refused by the kernel.",
-    ),
-    ("plain", "Plain TCP that the kernel forwards by itself."),
-];
 
 /// What stands in the way of the fast path.
 #[derive(thiserror::Error, Debug)]
@@ -277,73 +205,6 @@ unsafe impl aya::Pod for FlowRef {}
 
 /// In place of a zone: conntrack is not in use.
 const NO_CONNTRACK: u32 = u32::MAX;
-
-/// Lowest bit of a gate: the lease is the programs'.
-const OPEN: u64 = 1;
-/// The rest counts packets that went up.
-const ONE_UP: u64 = 2;
-
-/// One word for each slot, shared with the programs.
-#[derive(Debug)]
-struct Gates {
-    words: NonNull<AtomicU64>,
-    len: usize,
-}
-
-// SAFETY: the memory is a mapping of its own that lives as long as this does, and is only used as atomics.
-unsafe impl Send for Gates {}
-// SAFETY: the same.
-unsafe impl Sync for Gates {}
-
-impl Gates {
-    fn map(fd: BorrowedFd<'_>, slots: u32) -> io::Result<Self> {
-        use rustix::mm::{MapFlags, ProtFlags, mmap};
-        let len = slots as usize;
-        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours; the map behind
-        // it has a word for each slot.
-        let words = unsafe {
-            mmap(
-                std::ptr::null_mut(),
-                len * size_of::<AtomicU64>(),
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED,
-                fd,
-                0,
-            )
-        }?;
-        let words = NonNull::new(words.cast()).ok_or(io::ErrorKind::InvalidData)?;
-        Ok(Self { words, len })
-    }
-
-    /// How many are open.
-    fn open(&self) -> usize {
-        let slots = 0..u32::try_from(self.len).unwrap_or(u32::MAX);
-        slots
-            .filter(|slot| self.gate(*slot).load(Ordering::Relaxed) & OPEN != 0)
-            .count()
-    }
-
-    fn gate(&self, slot: u32) -> &AtomicU64 {
-        let slot = slot as usize;
-        // Slots come from `KernelFastPath::free`, which has no others; were it otherwise, nothing would be sound.
-        assert!(slot < self.len, "a slot that does not exist");
-        // SAFETY: inside the mapping, aligned, and an atomic may be shared with the kernel.
-        unsafe { self.words.add(slot).as_ref() }
-    }
-}
-
-impl Drop for Gates {
-    fn drop(&mut self) {
-        // SAFETY: the mapping that `map` made, which nobody refers to any more.
-        let unmapped = unsafe {
-            rustix::mm::munmap(
-                self.words.as_ptr().cast(),
-                self.len * size_of::<AtomicU64>(),
-            )
-        };
-        debug_assert!(unmapped.is_ok(), "{unmapped:?}");
-    }
-}
 
 impl Offload {
     /// Loads the programs with room for `slots` connections. Packets are routed as if they came from the
@@ -503,44 +364,6 @@ impl Offload {
         told.set(0, settings, 0)?;
         self.told = settings;
         Ok(())
-    }
-}
-
-/// What the programs have counted.
-pub struct Reasons {
-    counts: PerCpuArray<MapData, u64>,
-    flows: HashMap<MapData, FlowKey, FlowRef>,
-    gates: Arc<Gates>,
-}
-
-impl Reasons {
-    /// The name of each count, and what it means.
-    #[must_use]
-    pub const fn meanings() -> &'static [(&'static str, &'static str)] {
-        &REASONS
-    }
-
-    /// Packets of connections that were lent once: translated in the kernel, or why not, by reason.
-    #[must_use]
-    pub fn counts(&self) -> Vec<(&'static str, u64)> {
-        let count = |(index, (name, _)): (usize, (&'static str, &str))| {
-            let index = u32::try_from(index).unwrap_or(u32::MAX);
-            let counted = self.counts.get(&index, 0);
-            (name, counted.map_or(0, |counted| counted.iter().sum()))
-        };
-        REASONS.into_iter().enumerate().map(count).collect()
-    }
-
-    /// What the programs hold now: `offload_flows`, entries of their table, counted one by one, and `offload_open`,
-    /// slots whose lease is theirs. Not for the packet path.
-    #[must_use]
-    pub fn held(&self) -> [(&'static str, u64); 2] {
-        let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
-        let flows = self.flows.keys().filter(Result::is_ok).count();
-        [
-            ("offload_flows", number(flows)),
-            ("offload_open", number(self.gates.open())),
-        ]
     }
 }
 

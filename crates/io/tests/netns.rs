@@ -36,6 +36,8 @@ mod offload_parts;
 mod offload_plain;
 #[path = "netns/offload_rules.rs"]
 mod offload_rules;
+#[path = "netns/offload_rules_up.rs"]
+mod offload_rules_up;
 #[path = "netns/offload_slots.rs"]
 mod offload_slots;
 #[path = "netns/offload_ups.rs"]

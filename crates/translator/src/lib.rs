@@ -4,6 +4,7 @@
 //! thread or source of randomness in it.
 #![no_std]
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::too_many_lines))]
 
 extern crate alloc;
 

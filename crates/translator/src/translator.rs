@@ -1,20 +1,21 @@
 //! The entry: one packet or timer at a time goes to its connection, or makes one.
 
+mod opening;
+#[cfg(test)]
+mod tests;
+
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use flexcp_wire::{ChecksumState, MpJoin, MpTcpRst, TcpFlags};
+use flexcp_wire::{ChecksumState, TcpFlags};
 
 use crate::astray::Astray;
 use crate::auth::SecretStream;
 use crate::budget::Budget;
-use crate::cause::{Fallback, HalfOpenEvicted, JoinRefused, PlainSyn, Rst};
-use crate::connection::{
-    Backend, Connection, Context, INITIAL, Phase, Request, Subflow, SubflowIndex, SubflowState,
-    relay, request,
-};
+use crate::cause::Rst;
+use crate::connection::{INITIAL, Phase, SubflowIndex, SubflowState, relay};
 use crate::counters::DropReason;
 use crate::drain::Drain;
 use crate::keys::Keys;
@@ -236,17 +237,8 @@ impl Translator {
             };
         };
         self.recall(now, flow.id);
-        if is_syn && self.is_free(flow, segment) {
-            self.table.remove_flow(flow);
-            return self.handle_syn(now, segment, frame);
-        }
-        if is_syn && self.is_fresh_handshake(now, flow, segment) {
-            // Anybody can send a SYN; one from the client itself comes again.
-            return Verdict::Drop(DropReason::Unexpected);
-        }
-        if is_syn && self.gives_way(flow, segment) {
-            self.abandon(now, flow.id);
-            return self.handle_syn(now, segment, frame);
+        if is_syn && let Some(verdict) = self.handle_syn_on(now, flow, segment, frame) {
+            return verdict;
         }
         let verdict = match flow.leg {
             Leg::Subflow(index) => self.handle_client(now, flow.id, index, segment, frame),
@@ -261,81 +253,10 @@ impl Translator {
         verdict
     }
 
-    /// Whether a SYN that no connection knows may open one, or join one.
-    fn may_open(&self, segment: &Segment) -> bool {
-        let service = self.services.find(&self.config, segment.destination());
-        let asks = request(segment) == Request::Mptcp || segment.options.join.is_some();
-        asks || matches!(service, Some(Match::Reverse { .. }))
-    }
-
     /// Whether the connection's packets are more than relayed.
     fn translates(&mut self, id: ConnectionId) -> bool {
         let phase = self.table.get_mut(id).map(|connection| connection.phase);
         phase.is_some_and(|phase| !matches!(phase, Phase::Plain | Phase::Fallback))
-    }
-
-    /// Whether a SYN comes from where a joined subflow came from that is over, or whose connection is: the client has
-    /// closed that socket and uses its port anew.
-    fn is_free(&mut self, flow: FlowRef, segment: &Segment) -> bool {
-        let Leg::Subflow(index @ 1..) = flow.leg else {
-            return false;
-        };
-        let Some(connection) = self.table.get_mut(flow.id) else {
-            return false;
-        };
-        let over = matches!(connection.phase, Phase::Closed(_) | Phase::Reset(_));
-        let subflow = connection.subflow(index);
-        let same = subflow.isn_remote.0 == segment.tcp.seq;
-        !subflow.lives() || (over && !same)
-    }
-
-    /// Whether a SYN with another number comes while the handshake that is known may still complete.
-    fn is_fresh_handshake(&mut self, now: Instant, flow: FlowRef, segment: &Segment) -> bool {
-        let Some(connection) = self.table.get_mut(flow.id) else {
-            return false;
-        };
-        let waits = matches!(connection.phase, Phase::SynSent | Phase::SynReceived);
-        flow.leg == Leg::Subflow(INITIAL)
-            && waits
-            && connection.isn_client.0 != segment.tcp.seq
-            && now.since(connection.opened) < STALE_HANDSHAKE
-    }
-
-    /// Whether a SYN on a known flow starts another connection: the one that is known is over, or has
-    /// not come beyond its own SYN and the client has started anew.
-    fn gives_way(&mut self, flow: FlowRef, segment: &Segment) -> bool {
-        let Some(connection) = self.table.get_mut(flow.id) else {
-            return true;
-        };
-        match flow.leg {
-            Leg::Subflow(INITIAL) => {}
-            Leg::Subflow(_) => return false,
-            Leg::Server => return matches!(connection.phase, Phase::Closed(_) | Phase::Reset(_)),
-        }
-        let same = connection.isn_client.0 == segment.tcp.seq;
-        match connection.phase {
-            // Its own SYN has come long since; this one was held up on the way.
-            Phase::Reset(_) | Phase::Closed(_) | Phase::SynSent | Phase::SynReceived => !same,
-            // A live one is the server's to ask about (RFC 5961 section 4): anybody can send a SYN.
-            Phase::Plain | Phase::Fallback => {
-                let over = connection.is_finished() || connection.plain_reset;
-                !same && (over || !connection.server.answered)
-            }
-            // All that is left of the client's end is gone, and it starts anew.
-            Phase::Established => !same && !connection.subflows.iter().any(Subflow::lives),
-        }
-    }
-
-    /// Removes a connection that another takes the place of; a server that still has it hears of it.
-    fn abandon(&mut self, now: Instant, id: ConnectionId) {
-        let Some(connection) = self.table.get_mut(id) else {
-            return;
-        };
-        if connection.phase == Phase::Established {
-            let mut ctx = context!(self, now);
-            connection.reset_server(&mut ctx, Rst::Replaced);
-        }
-        self.remove(id);
     }
 
     /// A packet of a known client.
@@ -365,21 +286,7 @@ impl Translator {
                 }
                 verdict
             }
-            Phase::SynReceived => {
-                if connection.take_keys(&mut ctx, segment) {
-                    return connection_up(&mut self.table, ctx, id, index, segment, frame);
-                }
-                if segment.options.mptcp {
-                    // Data that overtook the packet with the keys comes again.
-                    return Verdict::Drop(DropReason::NotAuthenticated);
-                }
-                if !connection.answers_handshake(segment) {
-                    return Verdict::Drop(DropReason::OutOfWindow);
-                }
-                connection.phase = Phase::Fallback;
-                ctx.counters.decide(Fallback::Handshake);
-                connection.relay_up(&mut ctx, segment, frame)
-            }
+            Phase::SynReceived => connection.handle_answer(&mut ctx, index, segment, frame),
             Phase::Established | Phase::Closed(_) => match connection.subflow(index).state {
                 SubflowState::Joining => connection.handle_joining(&mut ctx, index, segment),
                 SubflowState::Established | SubflowState::Closing => {
@@ -424,17 +331,7 @@ impl Translator {
             Phase::SynSent | Phase::SynReceived
                 if segment.has(TcpFlags::SYN) && segment.has(TcpFlags::ACK) =>
             {
-                if connection.offered_end_to_end && segment.options.capable.is_some() {
-                    // The server speaks MPTCP itself: from here on FlexCP only routes.
-                    ctx.counters.end_to_end += 1;
-                    let ends = connection.server_ends();
-                    self.remove(id);
-                    self.pass_by(ends);
-                    return Verdict::Forward;
-                }
-                let verdict = connection.handle_syn_ack(&mut ctx, segment, frame);
-                self.note_answer(now, id, segment);
-                verdict
+                self.handle_syn_ack(now, id, segment, frame)
             }
             // The server still knows an earlier connection: a challenge ACK (RFC 5961), whose answer ends that, or its
             // data. On the client's own ports that is the client's: anybody can have sent the SYN, and what is only
@@ -456,239 +353,6 @@ impl Translator {
             }
             Phase::Plain | Phase::Fallback => connection.relay_down(&mut ctx, segment, frame),
             Phase::Reset(_) => connection.answer_reset_server(&mut ctx, segment),
-        }
-    }
-
-    /// A SYN that no connection knows.
-    fn handle_syn(&mut self, now: Instant, segment: &Segment, frame: &mut Frame<'_>) -> Verdict {
-        if let Some(MpJoin::Syn { token, .. }) = segment.options.join {
-            return self.handle_join(now, token, segment);
-        }
-        match self.services.find(&self.config, segment.destination()) {
-            None => self.handle_unknown(segment),
-            Some(Match::Transparent {
-                service,
-                end_to_end,
-            }) => {
-                let backend = Backend {
-                    source: segment.source(),
-                    addr: segment.destination(),
-                };
-                let Err(cause) = self.wants_mptcp(now, segment) else {
-                    return self.open(now, service, backend, segment, frame, end_to_end);
-                };
-                self.counters.decide(cause);
-                self.pass_by(Ends {
-                    from: backend.source,
-                    to: backend.addr,
-                });
-                if segment.options.mptcp && !end_to_end {
-                    return relay(
-                        Ends {
-                            from: backend.source,
-                            to: backend.addr,
-                        },
-                        segment,
-                        frame,
-                    );
-                }
-                Verdict::Forward
-            }
-            Some(Match::Reverse { .. }) if self.drain.begun => {
-                self.refuse(segment, Rst::Draining);
-                Verdict::Drop(DropReason::Draining)
-            }
-            Some(Match::Reverse { service }) => {
-                let Some((backend, reused)) = self.room_in_reverse(now, service) else {
-                    // Silence would make the client give MPTCP up.
-                    self.refuse(segment, Rst::NoRoom);
-                    return Verdict::Drop(DropReason::LimitReached);
-                };
-                let Err(cause) = self.wants_mptcp(now, segment) else {
-                    let verdict = self.open(now, service, backend, segment, frame, false);
-                    return if reused {
-                        self.put_off_syn(now, segment)
-                    } else {
-                        verdict
-                    };
-                };
-                self.counters.decide(cause);
-                if self.table.half_open() >= self.config.limits.half_open {
-                    self.evict(now, self.table.oldest_half_open(), HalfOpenEvicted::Plain);
-                }
-                let verdict = self.open_plain(now, service, backend, segment, frame);
-                if reused {
-                    self.put_off_syn(now, segment)
-                } else {
-                    verdict
-                }
-            }
-        }
-    }
-
-    /// Whether the SYN asks for MPTCP and there is room for it, or why it passes as plain TCP. Without room it does:
-    /// clients that lose such SYNs give up MPTCP altogether.
-    fn wants_mptcp(&mut self, now: Instant, segment: &Segment) -> Result<(), PlainSyn> {
-        if let Request::Plain(cause) = request(segment) {
-            return Err(cause);
-        }
-        if self.drain.begun {
-            return Err(PlainSyn::Draining);
-        }
-        let limits = self.config.limits;
-        let crowded = self.table.half_open() >= limits.half_open || self.budget.is_short();
-        if crowded && self.has_stale_handshake(now) {
-            self.evict(now, self.table.oldest_half_open(), HalfOpenEvicted::Stale);
-        }
-        let full =
-            self.table.len() >= limits.connections || self.table.half_open() >= limits.half_open;
-        if full {
-            Err(PlainSyn::Overload)
-        } else if self.budget.is_short() {
-            Err(PlainSyn::Memory)
-        } else {
-            Ok(())
-        }
-    }
-
-    /// Takes a connection into the table and sends its SYN on.
-    fn open(
-        &mut self,
-        now: Instant,
-        service: u16,
-        backend: Backend,
-        segment: &Segment,
-        frame: &mut Frame<'_>,
-        end_to_end: bool,
-    ) -> Verdict {
-        let local = self.fresh_key();
-        let initial = Subflow::new(now, segment, flexcp_wire::Ssn(0));
-        let connection = Connection::new(now, service, initial, backend, local);
-        let id = self.table.insert(connection);
-        self.counters.connections_opened += 1;
-        self.counters.mp_capable_syn_rx += 1;
-        self.note_asked(now, id);
-        let Some(connection) = self.table.get_mut(id) else {
-            return Verdict::Consume;
-        };
-        let mut ctx = context!(self, now);
-        let verdict = connection.forward_syn(&mut ctx, segment, frame, end_to_end);
-        self.settle(now, id);
-        verdict
-    }
-
-    /// The same for a client without MPTCP, in reverse mode.
-    fn open_plain(
-        &mut self,
-        now: Instant,
-        service: u16,
-        backend: Backend,
-        segment: &Segment,
-        frame: &mut Frame<'_>,
-    ) -> Verdict {
-        let local = self.fresh_key();
-        let initial = Subflow::new(now, segment, flexcp_wire::Ssn(0));
-        let mut connection = Connection::new(now, service, initial, backend, local);
-        connection.phase = Phase::Plain;
-        connection.remember_syn(now, segment);
-        let id = self.table.insert(connection);
-        self.counters.connections_opened += 1;
-        self.note_asked(now, id);
-        let Some(connection) = self.table.get_mut(id) else {
-            return Verdict::Consume;
-        };
-        let mut ctx = context!(self, now);
-        let verdict = connection.relay_up(&mut ctx, segment, frame);
-        self.settle(now, id);
-        verdict
-    }
-
-    /// The client sends its SYN again: the server has not answered, or its answer got lost. Without
-    /// `MP_CAPABLE` the client has given MPTCP up.
-    fn repeat_syn(
-        &mut self,
-        now: Instant,
-        id: ConnectionId,
-        segment: &Segment,
-        frame: &mut Frame<'_>,
-    ) -> Verdict {
-        let Some(connection) = self.table.get_mut(id) else {
-            return Verdict::Consume;
-        };
-        let phase = connection.phase;
-        if self.leave_silent(now, id) {
-            return Verdict::Consume;
-        }
-        let Some(connection) = self.table.get_mut(id) else {
-            return Verdict::Consume;
-        };
-        let mut ctx = context!(self, now);
-        if phase == Phase::Plain {
-            return connection.relay_up(&mut ctx, segment, frame);
-        }
-        if request(segment) == Request::Mptcp {
-            let end_to_end = connection.offered_end_to_end;
-            return connection.forward_syn(&mut ctx, segment, frame, end_to_end);
-        }
-        ctx.counters.decide(PlainSyn::GivenUp);
-        connection.phase = Phase::Plain;
-        connection.relay_up(&mut ctx, segment, frame)
-    }
-
-    /// A join: by its token to its connection.
-    fn handle_join(&mut self, now: Instant, token: u32, segment: &Segment) -> Verdict {
-        let Some(id) = self.table.find_token(token) else {
-            self.counters.mp_join_no_token += 1;
-            if let Some(Match::Transparent { .. }) =
-                self.services.find(&self.config, segment.destination())
-            {
-                // It may belong to a connection that the server keeps itself.
-                return Verdict::Forward;
-            }
-            self.refuse(segment, Rst::UnknownToken);
-            return Verdict::Drop(DropReason::NoConnection);
-        };
-        self.recall(now, id);
-        let Some(connection) = self.table.get_mut(id) else {
-            return Verdict::Consume;
-        };
-        let mut ctx = context!(self, now);
-        connection.make_room_for_join(&mut ctx, segment);
-        self.forget_gone(id);
-        let Some(connection) = self.table.get_mut(id) else {
-            return Verdict::Consume;
-        };
-        let mut ctx = context!(self, now);
-        match connection.handle_join_syn(&mut ctx, segment) {
-            Ok(index) => {
-                let ends = connection.subflow(index).flow();
-                self.table.insert_flow(
-                    ends,
-                    FlowRef {
-                        id,
-                        leg: Leg::Subflow(index),
-                    },
-                );
-                self.settle(now, id);
-                Verdict::Consume
-            }
-            Err(cause) => {
-                self.counters.decide(cause);
-                let (reason, drop) = match cause {
-                    JoinRefused::FellBack => {
-                        self.settle(now, id);
-                        return Verdict::Drop(DropReason::Unexpected);
-                    }
-                    JoinRefused::Subflows | JoinRefused::HalfOpenJoins | JoinRefused::Memory => {
-                        (MpTcpRst::RESOURCES, DropReason::LimitReached)
-                    }
-                    _ => (Rst::JoinRefused.reason(), DropReason::Unexpected),
-                };
-                let rst = Rst::JoinRefused;
-                refuse(&mut self.counters, &mut self.outbox, segment, rst, reason);
-                self.settle(now, id);
-                Verdict::Drop(drop)
-            }
         }
     }
 
@@ -777,20 +441,3 @@ impl Translator {
         }
     }
 }
-
-fn connection_up(
-    table: &mut Table,
-    mut ctx: Context<'_>,
-    id: ConnectionId,
-    index: u8,
-    segment: &Segment,
-    frame: &mut Frame<'_>,
-) -> Verdict {
-    let Some(connection) = table.get_mut(id) else {
-        return Verdict::Consume;
-    };
-    connection.handle_up(&mut ctx, index, segment, frame)
-}
-
-#[cfg(test)]
-mod tests;

@@ -9,6 +9,7 @@
 //! ask) and written as zero.
 #![no_std]
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::too_many_lines))]
 
 mod bytes;
 mod checksum;

@@ -200,6 +200,13 @@ fn mode(mode: &Mode, source: &[IpAddr]) -> flexcp_translator::Mode {
 
 /// The packets of a service: from its clients, to the announced addresses, and from its servers.
 fn diverted(service: &Service, source: &[IpAddr], own_backends: &[IpAddr]) -> Vec<Diversion> {
+    let mut diversions = diverted_from_clients(service);
+    diversions.extend(diverted_from_servers(service, source, own_backends));
+    diversions.extend(diverted_icmp(service, source));
+    diversions
+}
+
+fn diverted_from_clients(service: &Service) -> Vec<Diversion> {
     let mut diversions = Vec::new();
     // Clients' packets come in on certain interfaces, if any are named.
     let mut from_clients = |to: Prefix, ports: Option<RangeInclusive<u16>>| {
@@ -243,6 +250,16 @@ fn diverted(service: &Service, source: &[IpAddr], own_backends: &[IpAddr]) -> Ve
                 .for_each(|ports| from_clients(to, ports.clone())),
         }
     }
+    diversions
+}
+
+fn diverted_from_servers(
+    service: &Service,
+    source: &[IpAddr],
+    own_backends: &[IpAddr],
+) -> Vec<Diversion> {
+    let mut diversions = Vec::new();
+    let ports = client_ports(service);
     match &service.mode {
         Mode::Transparent { destinations, .. } => {
             for destination in destinations {
@@ -275,7 +292,6 @@ fn diverted(service: &Service, source: &[IpAddr], own_backends: &[IpAddr]) -> Ve
             }
         }
     }
-    diversions.extend(diverted_icmp(service, source));
     diversions
 }
 

@@ -1,6 +1,6 @@
 //! What stands on disk: the journal, what a crash has left, and files that somebody has removed.
 
-use super::{BOTH, Namespace, Place};
+use crate::program::{BOTH, Namespace, Place};
 
 #[test]
 fn clean_takes_back_what_a_killed_daemon_left() {

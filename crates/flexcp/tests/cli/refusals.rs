@@ -2,7 +2,7 @@
 
 use std::process::{Command, Output};
 
-use super::{BOTH, Namespace, Place, TRANSPARENT, flexcp};
+use crate::program::{BOTH, Namespace, Place, TRANSPARENT, flexcp};
 
 /// Runs flexcp with `arguments` in a mount namespace of its own, after `script`.
 fn output_after(namespace: &Namespace, place: &Place, script: &str, arguments: &str) -> Output {

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use super::{BOTH, Daemon, Namespace, PATIENCE, Place, heard};
+use super::heard;
+use crate::program::{BOTH, Daemon, Namespace, PATIENCE, Place};
 
 /// Nobody's, in place of the unit's.
 const USER: u32 = 47_117;

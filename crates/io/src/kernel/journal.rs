@@ -39,30 +39,9 @@ impl Journal {
             fs::create_dir_all(directory).map_err(open)?;
         }
         loop {
-            let file = match open_private(path, OFlags::CREATE | OFlags::NONBLOCK) {
-                Ok(file) => file,
-                // A symbolic link, a directory, a socket.
-                Err(Errno::LOOP | Errno::ISDIR | Errno::NXIO) => {
-                    set_aside(path, NO_FILE, report)?;
-                    continue;
-                }
-                Err(error) => return Err(open(error.into())),
-            };
-            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => {}
-                Err(Errno::WOULDBLOCK) => {
-                    return Err(JournalError::Busy {
-                        path: path.to_owned(),
-                        owner: owner(&file),
-                    });
-                }
-                Err(error) => return Err(open(error.into())),
-            }
-            // The last owner may have deleted or replaced the file between our opening and locking it.
-            let metadata = file.metadata().map_err(open)?;
-            if !fs::symlink_metadata(path).is_ok_and(|there| there.ino() == metadata.ino()) {
+            let Some((file, metadata)) = Self::lock(path, report)? else {
                 continue;
-            }
+            };
             let left = match distrusted(&metadata, path) {
                 None => read(&file).map_err(open)?,
                 Some(reason) => Err(reason),
@@ -81,6 +60,40 @@ impl Journal {
             };
             return Ok((journal, record));
         }
+    }
+
+    /// Opens and locks the file. `None`: it was no file, or another has taken its place meanwhile.
+    fn lock(
+        path: &Path,
+        report: &mut dyn FnMut(&str),
+    ) -> Result<Option<(File, Metadata)>, JournalError> {
+        let open = |source| JournalError::Open {
+            path: path.to_owned(),
+            source,
+        };
+        let file = match open_private(path, OFlags::CREATE | OFlags::NONBLOCK) {
+            Ok(file) => file,
+            // A symbolic link, a directory, a socket.
+            Err(Errno::LOOP | Errno::ISDIR | Errno::NXIO) => {
+                set_aside(path, NO_FILE, report)?;
+                return Ok(None);
+            }
+            Err(error) => return Err(open(error.into())),
+        };
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => {
+                return Err(JournalError::Busy {
+                    path: path.to_owned(),
+                    owner: owner(&file),
+                });
+            }
+            Err(error) => return Err(open(error.into())),
+        }
+        // The last owner may have deleted or replaced the file between our opening and locking it.
+        let metadata = file.metadata().map_err(open)?;
+        let is_there = fs::symlink_metadata(path).is_ok_and(|there| there.ino() == metadata.ino());
+        Ok(is_there.then_some((file, metadata)))
     }
 
     /// Writes down what is going to be changed.

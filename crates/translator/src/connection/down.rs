@@ -52,63 +52,34 @@ impl Connection {
         segment: &Segment,
         frame: &mut Frame<'_>,
     ) -> Verdict {
+        self.translate_down(ctx, segment, frame)
+            .unwrap_or_else(|verdict| verdict)
+    }
+
+    /// The way of such a packet; `Err`: where it ends before its time.
+    fn translate_down(
+        &mut self,
+        ctx: &mut Context<'_>,
+        segment: &Segment,
+        frame: &mut Frame<'_>,
+    ) -> Result<Verdict, Verdict> {
         if segment.has(TcpFlags::SYN) {
-            return self.handle_syn_ack(ctx, segment, frame);
+            return Ok(self.handle_syn_ack(ctx, segment, frame));
         }
         let dsn = self.down_dsn(TcpSeq(segment.tcp.seq));
-        // RFC 9293 section 3.10.7.4: only what the client has room for, or had not long ago.
         let end = dsn.add(u64::from(segment.payload_len()));
-        let span = u64::from(self.client_window).max(SLACK);
-        if dsn.before(self.down_acked.sub(span)) || end.after(self.down_edge.add(SLACK)) {
-            return Verdict::Drop(DropReason::OutOfWindow);
-        }
-        if segment.has(TcpFlags::RST) {
-            return self.handle_server_reset(ctx, dsn);
-        }
-        if !segment.has(TcpFlags::ACK) {
-            return Verdict::Drop(DropReason::Unexpected);
-        }
-        let ack = self.up_dsn(TcpSeq(segment.tcp.ack));
-        // RFC 5961 section 5.2.
-        let oldest = self.up_acked.sub(u64::from(self.span_up()));
-        if ack.after(self.up_next) && ctx.astray {
-            return self.end_astray_by_server(ctx, segment);
-        }
-        if ack.after(self.up_next) || ack.before(oldest) {
-            return Verdict::Drop(DropReason::AckOfUnsent);
-        }
-        self.last_packet = ctx.now;
-        self.label_down = segment.ip.flow_label;
-        let opened = self.take_server_header(ack, segment);
-        let waited = self.up_acked;
-        let blocks = self.take_server_ack(ack, segment);
-        if self.up_acked != waited {
-            self.believe_echo(waited, segment);
-        }
-        let mut moved = self.advance_all(&blocks);
-        if opened {
-            moved |= self.tell_opening(ctx);
-        }
-        // Before what it ends has been seen a FIN may be anybody's, and nothing would take it back: the client
-        // believes it too. The server repeats it.
-        let fin = segment.has(TcpFlags::FIN) && !dsn.after(self.down_next);
-        let contradicts = |known: Dsn| (fin && end != known) || (dsn != end && end.after(known));
-        if self.down_fin.is_some_and(contradicts) {
-            self.send_acks(ctx, &blocks, moved);
-            return Verdict::Drop(DropReason::Unexpected);
-        }
-        if fin && !end.before(self.down_acked) {
-            self.down_fin = Some(end);
-        }
-        let packet = ServerPacket {
+        let ack = self.admit_down(ctx, segment, dsn, end)?;
+        let (blocks, moved, opened) = self.acknowledge_down(ctx, segment, ack);
+        let mut packet = ServerPacket {
             segment,
             dsn,
             end,
-            fin,
+            fin: false,
             blocks,
             moved,
             opened,
         };
+        self.learn_fin_down(ctx, &mut packet)?;
         let verdict = self.forward_down(ctx, &packet, frame);
         if let Verdict::Drop(DropReason::NoSubflow | DropReason::Congestion) = verdict {
             // Its data comes again; what it ACKs has been believed, and may be said but once.
@@ -122,7 +93,85 @@ impl Connection {
         }
         self.announce_start(ctx);
         self.note_finished(ctx);
-        verdict
+        Ok(verdict)
+    }
+
+    /// Whether it can be the server's; what it ACKs of the client's data.
+    fn admit_down(
+        &mut self,
+        ctx: &mut Context<'_>,
+        segment: &Segment,
+        dsn: Dsn,
+        end: Dsn,
+    ) -> Result<Dsn, Verdict> {
+        // RFC 9293 section 3.10.7.4: only what the client has room for, or had not long ago.
+        let span = u64::from(self.client_window).max(SLACK);
+        if dsn.before(self.down_acked.sub(span)) || end.after(self.down_edge.add(SLACK)) {
+            return Err(Verdict::Drop(DropReason::OutOfWindow));
+        }
+        if segment.has(TcpFlags::RST) {
+            return Err(self.handle_server_reset(ctx, dsn));
+        }
+        if !segment.has(TcpFlags::ACK) {
+            return Err(Verdict::Drop(DropReason::Unexpected));
+        }
+        let ack = self.up_dsn(TcpSeq(segment.tcp.ack));
+        // RFC 5961 section 5.2.
+        let oldest = self.up_acked.sub(u64::from(self.span_up()));
+        if ack.after(self.up_next) && ctx.astray {
+            return Err(self.end_astray_by_server(ctx, segment));
+        }
+        if ack.after(self.up_next) || ack.before(oldest) {
+            return Err(Verdict::Drop(DropReason::AckOfUnsent));
+        }
+        Ok(ack)
+    }
+
+    /// Notes what the server ACKs: the SACK blocks, the subflows that have to be told, and whether a window that had been
+    /// used up has opened.
+    fn acknowledge_down(
+        &mut self,
+        ctx: &mut Context<'_>,
+        segment: &Segment,
+        ack: Dsn,
+    ) -> (DataBlocks, SubflowSet, bool) {
+        self.last_packet = ctx.now;
+        self.label_down = segment.ip.flow_label;
+        let opened = self.take_server_header(ack, segment);
+        let waited = self.up_acked;
+        let blocks = self.take_server_ack(ack, segment);
+        if self.up_acked != waited {
+            self.believe_echo(waited, segment);
+        }
+        let mut moved = self.advance_all(&blocks);
+        if opened {
+            moved |= self.tell_opening(ctx);
+        }
+        (blocks, moved, opened)
+    }
+
+    /// Learns the end of the server's data, if the packet brings it.
+    fn learn_fin_down(
+        &mut self,
+        ctx: &mut Context<'_>,
+        packet: &mut ServerPacket<'_>,
+    ) -> Result<(), Verdict> {
+        let ServerPacket {
+            segment, dsn, end, ..
+        } = *packet;
+        // Before what it ends has been seen a FIN may be anybody's, and nothing would take it back: the client
+        // believes it too. The server repeats it.
+        let fin = segment.has(TcpFlags::FIN) && !dsn.after(self.down_next);
+        let contradicts = |known: Dsn| (fin && end != known) || (dsn != end && end.after(known));
+        if self.down_fin.is_some_and(contradicts) {
+            self.send_acks(ctx, &packet.blocks, packet.moved);
+            return Err(Verdict::Drop(DropReason::Unexpected));
+        }
+        if fin && !end.before(self.down_acked) {
+            self.down_fin = Some(end);
+        }
+        packet.fin = fin;
+        Ok(())
     }
 
     /// Notes the server's window and clock. `true`: the window had been used up, and there is room again.
@@ -243,29 +292,9 @@ impl Connection {
         };
         let payload = in_packet(first.dsn)..in_packet(first.dsn) + first.len as usize;
         self.keep_spare(ctx, &first, frame.buffer(payload.clone()));
-        let mut last = first.subflow;
-        let mut told = 1 << first.subflow;
-        let mut pieces = 1;
-        let mut again = if first.again { first.len } else { 0 };
-        while from.before(end) {
-            if pieces == MAX_PIECES {
-                ctx.counters.retransmission_cut += 1;
-                break;
-            }
-            pieces += 1;
-            let Some(placed) = self.place_part(ctx, &mut from, end) else {
-                break;
-            };
-            last = placed.subflow;
-            told |= 1 << placed.subflow;
-            again += if placed.again { placed.len } else { 0 };
-            self.send_piece(ctx, &placed, packet, frame);
-        }
-        told |= self.send_copies(ctx, &first, packet, frame);
-        if again > 0 {
-            let size = frame.offload.gso.map_or(again, |gso| gso.size.into());
-            self.server.repeated.add(again, size);
-        }
+        let (last, rest) = self.send_rest(ctx, &first, &mut from, packet, frame);
+        let copies = self.send_copies(ctx, &first, packet, frame);
+        let told = 1 << first.subflow | rest | copies;
         self.owed &= !told;
         self.lending.hold.tell(told);
         let mut outgoing = self.data_headers(&first, packet);
@@ -278,6 +307,40 @@ impl Connection {
             self.send_data_fin(ctx, last, end);
         }
         Verdict::Forward
+    }
+
+    /// Sends what stands behind the first piece, one by one. The subflow of the last piece, and all of them.
+    fn send_rest(
+        &mut self,
+        ctx: &mut Context<'_>,
+        first: &Placed,
+        from: &mut Dsn,
+        packet: &ServerPacket<'_>,
+        frame: &Frame<'_>,
+    ) -> (SubflowIndex, SubflowSet) {
+        let mut last = first.subflow;
+        let mut told = 0;
+        let mut pieces = 1;
+        let mut again = if first.again { first.len } else { 0 };
+        while from.before(packet.end) {
+            if pieces == MAX_PIECES {
+                ctx.counters.retransmission_cut += 1;
+                break;
+            }
+            pieces += 1;
+            let Some(placed) = self.place_part(ctx, from, packet.end) else {
+                break;
+            };
+            last = placed.subflow;
+            told |= 1 << placed.subflow;
+            again += if placed.again { placed.len } else { 0 };
+            self.send_piece(ctx, &placed, packet, frame);
+        }
+        if again > 0 {
+            let size = frame.offload.gso.map_or(again, |gso| gso.size.into());
+            self.server.repeated.add(again, size);
+        }
+        (last, told)
     }
 
     /// While no path is known to deliver: what the server repeats goes over the others, too. Those subflows.

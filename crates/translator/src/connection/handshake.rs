@@ -9,9 +9,9 @@ use flexcp_wire::{
 };
 
 use super::clock::{ServerClock, SubflowClock};
-use super::{Connection, Context, INITIAL, Phase, SubflowState};
+use super::{Connection, Context, INITIAL, Phase, SubflowIndex, SubflowState};
 use crate::auth::{Key, same_key};
-use crate::cause::PlainSyn;
+use crate::cause::{Fallback, PlainSyn};
 use crate::counters::DropReason;
 use crate::frame::{Frame, Verdict};
 use crate::segment::{Options, Outgoing, Segment};
@@ -92,6 +92,29 @@ fn handshake_options(options: &Options, timestamps: Option<Timestamps>, mss: u16
 }
 
 impl Connection {
+    /// The client's answer to the SYN/ACK, or what it sends instead.
+    pub(crate) fn handle_answer(
+        &mut self,
+        ctx: &mut Context<'_>,
+        index: SubflowIndex,
+        segment: &Segment,
+        frame: &mut Frame<'_>,
+    ) -> Verdict {
+        if self.take_keys(ctx, segment) {
+            return self.handle_up(ctx, index, segment, frame);
+        }
+        if segment.options.mptcp {
+            // Data that overtook the packet with the keys comes again.
+            return Verdict::Drop(DropReason::NotAuthenticated);
+        }
+        if !self.answers_handshake(segment) {
+            return Verdict::Drop(DropReason::OutOfWindow);
+        }
+        self.phase = Phase::Fallback;
+        ctx.counters.decide(Fallback::Handshake);
+        self.relay_up(ctx, segment, frame)
+    }
+
     /// The client's SYN, first or repeated: goes to the server with the MSS lowered by what a DSS will
     /// take.
     pub(crate) fn forward_syn(

@@ -66,11 +66,22 @@ impl Connection {
         if self.free_slot().is_none() && !self.may_take(ctx, size_of::<Subflow>()) {
             return Err(JoinRefused::Memory);
         }
-        let isn = Ssn(ctx.secrets.next_u32());
-        let mut subflow = Subflow::new(ctx.now, segment, isn);
+        let mut subflow = self.joining(ctx, segment);
         subflow.backup = backup;
         subflow.address_id = address_id;
         subflow.nonces = (nonce, ctx.secrets.next_u32());
+        let Some(index) = self.seat(subflow) else {
+            return Err(JoinRefused::Subflows);
+        };
+        ctx.counters.mp_join_syn_rx += 1;
+        self.send_join_syn_ack(ctx, index);
+        Ok(index)
+    }
+
+    /// A subflow that a SYN asks for.
+    fn joining(&self, ctx: &mut Context<'_>, segment: &Segment) -> Subflow {
+        let isn = Ssn(ctx.secrets.next_u32());
+        let mut subflow = Subflow::new(ctx.now, segment, isn);
         // Only what the server takes part in can be offered.
         subflow.sack &= self.server.sack;
         subflow.scales &= self.server.window_scale.is_some();
@@ -83,12 +94,7 @@ impl Connection {
             }
             _ => None,
         };
-        let Some(index) = self.seat(subflow) else {
-            return Err(JoinRefused::Subflows);
-        };
-        ctx.counters.mp_join_syn_rx += 1;
-        self.send_join_syn_ack(ctx, index);
-        Ok(index)
+        subflow
     }
 
     /// Which limit leaves no room for a join.

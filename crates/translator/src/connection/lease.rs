@@ -240,19 +240,10 @@ impl Connection {
             passes = true;
             lane.let_go();
         }
-        for &Stretch {
-            len,
-            mut count,
-            declared,
-            ..
-        } in stretches
-        {
+        for stretch in stretches {
+            let (len, mut count) = (stretch.len, stretch.count);
             if passes {
-                let whole = if declared {
-                    Lane::whole_before(at, len, count, both)
-                } else {
-                    0
-                };
+                let whole = stretch.whole_before(at, both);
                 at = at.add(u64::from(whole) * u64::from(len));
                 count -= whole;
                 if count > 0 {
@@ -260,7 +251,7 @@ impl Connection {
                     passes = false;
                 }
             }
-            if declared {
+            if stretch.declared {
                 lane.append_equal(at, ssn_of(at), len, count);
             } else {
                 lane.reserve(at, ssn_of(at), len);
@@ -399,6 +390,15 @@ struct Stretch {
 }
 
 impl Stretch {
+    /// How many of its mappings end before `both`, when the first starts at `at`.
+    fn whole_before(&self, at: Dsn, both: Dsn) -> u32 {
+        if self.declared {
+            Lane::whole_before(at, self.len, self.count, both)
+        } else {
+            0
+        }
+    }
+
     fn bytes(&self) -> u64 {
         u64::from(self.len) * u64::from(self.count)
     }

@@ -7,6 +7,7 @@
 mod acknowledge;
 mod clock;
 mod close;
+mod declare;
 mod down;
 mod handshake;
 mod hole;
@@ -250,6 +251,30 @@ pub(crate) struct Announcements {
     pub(crate) due: Option<Instant>,
 }
 
+impl ServerLeg {
+    /// Of a server that has been sent a SYN.
+    fn towards(backend: Backend) -> Self {
+        Self {
+            source: backend.source.into(),
+            backend: backend.addr.into(),
+            tried: 1,
+            asked: None,
+            answered: false,
+            isn: TcpSeq(0),
+            mss: 0,
+            window_scale: None,
+            sack: false,
+            window: 0,
+            window_of_syn: true,
+            edge: None,
+            repeated: RepeatedSegments::default(),
+            window_max: 0,
+            clock: None,
+            challenges: Challenges::default(),
+        }
+    }
+}
+
 impl Connection {
     pub(crate) fn new(
         now: Instant,
@@ -262,24 +287,7 @@ impl Connection {
         Self {
             service,
             phase: Phase::SynSent,
-            server: ServerLeg {
-                source: backend.source.into(),
-                backend: backend.addr.into(),
-                tried: 1,
-                asked: None,
-                answered: false,
-                isn: TcpSeq(0),
-                mss: 0,
-                window_scale: None,
-                sack: false,
-                window: 0,
-                window_of_syn: true,
-                edge: None,
-                repeated: RepeatedSegments::default(),
-                window_max: 0,
-                clock: None,
-                challenges: Challenges::default(),
-            },
+            server: ServerLeg::towards(backend),
             local,
             remote: None,
             subflows: alloc::vec![initial],

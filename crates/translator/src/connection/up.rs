@@ -1,20 +1,18 @@
 //! Client to server: packets of the subflows become packets of one TCP connection.
 
-use flexcp_wire::{
-    CapableKeys, DataNumber, Dsn, Dss, DssMapping, MpCapable, Ssn, TcpFlags, TcpOption, TcpSeq,
-};
+use flexcp_wire::{Dsn, Ssn, TcpFlags, TcpOption, TcpSeq};
 
 use super::acknowledge::{AckNews, DataBlocks};
 use super::clock::ServerClock;
+use super::declare::Declared;
 use super::{Connection, Context, INITIAL, Phase, SubflowIndex};
-use crate::cause::{Fallback, Rst};
+use crate::cause::Rst;
 use crate::counters::DropReason;
-use crate::dtree::Refused;
 use crate::frame::{Frame, Verdict};
 use crate::segment::{Outgoing, Segment};
 
 /// Numbers further away than this from where they should be are never believed.
-const FAR: u32 = 1 << 30;
+pub(super) const FAR: u32 = 1 << 30;
 /// Numbers nearer than this always are: a SYN offers such a window.
 const MIN_SPAN: u32 = 1 << 17;
 /// A packet is never split in more pieces: honest mappings hold many packets, not the other way round.
@@ -22,8 +20,6 @@ const MAX_PIECES: usize = 8;
 /// The smallest segment that is cut for a server, whatever MSS it claims: Linux goes no lower than this
 /// either, and a claim of a few bytes would turn one packet into thousands.
 const MIN_SEGMENT: u16 = 48;
-/// So many packets in a row without any MPTCP option, and the client has fallen back.
-const MAX_BARE_PACKETS: u8 = 2;
 /// So many ACKs in a row without a data ACK, and the path of a joined subflow strips options.
 const MAX_BARE_ACKS: u8 = 3;
 /// What is next on a subflow has to come again so often before it is in the way of what the server waits for: a path
@@ -46,20 +42,6 @@ struct Pieces {
     len: usize,
 }
 
-/// What the packet declares about the client's data.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Declared {
-    Nothing,
-    /// `[dsn, dsn + len)` stands at `ssn`; DATA_FIN not counted.
-    Mapping {
-        dsn: Dsn,
-        ssn: Ssn,
-        len: u32,
-    },
-    /// From now on the subflow's numbers are the data's (RFC 8684 section 3.7).
-    Infinite,
-}
-
 impl Connection {
     /// A packet on a subflow that has authenticated itself.
     pub(crate) fn handle_up(
@@ -69,30 +51,80 @@ impl Connection {
         segment: &Segment,
         frame: &mut Frame<'_>,
     ) -> Verdict {
+        self.translate_up(ctx, index, segment, frame)
+            .unwrap_or_else(|verdict| verdict)
+    }
+
+    /// The way of such a packet; `Err`: where it ends before its time.
+    fn translate_up(
+        &mut self,
+        ctx: &mut Context<'_>,
+        index: SubflowIndex,
+        segment: &Segment,
+        frame: &mut Frame<'_>,
+    ) -> Result<Verdict, Verdict> {
+        let subflow_acked = self.admit_up(ctx, index, segment)?;
+        let news = self.acknowledge_up(ctx, index, segment, subflow_acked)?;
+        let control = self.take_control(ctx, index, segment);
+        let declared = self.learn_up(ctx, index, segment, frame)?;
+        let control = self.take_subflow_fin(ctx, index, segment) || control;
+        if let Phase::Closed(_) = self.phase {
+            return Ok(self.answer_closed_client(ctx, index, segment));
+        }
+        let verdict = if segment.payload.is_empty() {
+            self.forward_control(ctx, index, segment, frame, news, control)
+        } else {
+            self.forward_data(ctx, index, segment, frame, declared)
+        };
+        self.answer_subflow_fin(ctx, index, segment.has(TcpFlags::FIN));
+        self.note_finished(ctx);
+        Ok(verdict)
+    }
+
+    /// Whether it can be the client's, and what it ACKs on its subflow: whether that is more than before.
+    fn admit_up(
+        &mut self,
+        ctx: &mut Context<'_>,
+        index: SubflowIndex,
+        segment: &Segment,
+    ) -> Result<bool, Verdict> {
         let seq = Ssn(segment.tcp.seq);
         let (span, span_down) = (self.span_up(), self.span_down());
         let subflow = self.subflow_mut(index);
         // Whatever its number (RFC 5961 section 4): the client may have rebooted.
         if segment.has(TcpFlags::SYN) {
-            return self.challenge(ctx, index);
+            return Err(self.challenge(ctx, index));
         }
         if seq.offset_from(subflow.rcv_ack).unsigned_abs() > span {
-            return Verdict::Drop(DropReason::OutOfWindow);
+            return Err(Verdict::Drop(DropReason::OutOfWindow));
         }
         if segment.has(TcpFlags::RST) {
-            return self.handle_subflow_reset(ctx, index, segment);
+            return Err(self.handle_subflow_reset(ctx, index, segment));
         }
         if !segment.has(TcpFlags::ACK) {
-            return Verdict::Drop(DropReason::Unexpected);
+            return Err(Verdict::Drop(DropReason::Unexpected));
         }
         let una = subflow.snd_una;
         if ctx.astray && Ssn(segment.tcp.ack).after(subflow.snd_next) {
-            return self.end_astray_by_client(ctx, index, segment);
+            return Err(self.end_astray_by_client(ctx, index, segment));
         }
         if !subflow.take_ack(ctx.now, Ssn(segment.tcp.ack), span_down) {
-            return Verdict::Drop(DropReason::AckOfUnsent);
+            return Err(Verdict::Drop(DropReason::AckOfUnsent));
         }
-        let subflow_acked = subflow.snd_una != una;
+        Ok(subflow.snd_una != una)
+    }
+
+    /// Notes that the client was heard, and what it ACKs of the connection's data. `subflow_acked`: it ACKs more of its
+    /// subflow than before.
+    fn acknowledge_up(
+        &mut self,
+        ctx: &mut Context<'_>,
+        index: SubflowIndex,
+        segment: &Segment,
+        subflow_acked: bool,
+    ) -> Result<AckNews, Verdict> {
+        let seq = Ssn(segment.tcp.seq);
+        let subflow = self.subflow_mut(index);
         let old = seq.before(subflow.rcv_ack);
         let end = seq.add(segment.payload_len());
         let repeats_next = seq == subflow.rcv_ack && !end.after(subflow.rcv_high) && end != seq;
@@ -108,70 +140,34 @@ impl Connection {
         self.heard = index;
         self.last_packet = ctx.now;
         if let Some(key) = segment.options.fast_close {
-            return self.handle_fast_close(ctx, key);
+            return Err(self.handle_fast_close(ctx, key));
         }
         let Some(mut news) = self.take_data_ack(index, segment) else {
-            return Verdict::Drop(DropReason::AckOfUnsent);
+            return Err(Verdict::Drop(DropReason::AckOfUnsent));
         };
         news.subflow_acked = subflow_acked;
         self.release_down();
         self.watch_holes(ctx, index, news.acked);
-        let control = self.take_control(ctx, index, segment);
-        if segment.options.fail {
-            return self.handle_fail(ctx, index, segment, frame);
-        }
-        if self.has_left_mptcp(index, segment) {
-            return self.fall_back_up(ctx, index, segment, frame, Fallback::NoOption);
-        }
-        let declared = match self.take_mapping(ctx, index, segment) {
-            Ok(Declared::Infinite) => {
-                return self.fall_back_up(ctx, index, segment, frame, Fallback::Infinite);
-            }
-            Ok(declared) => declared,
-            Err(reason) => return Verdict::Drop(reason),
-        };
-        if self.subflow(index).up.len() > ctx.config.limits.mappings {
-            self.reset_subflow(ctx, index, Rst::Mappings);
-            return Verdict::Drop(DropReason::LimitReached);
-        }
-        let control = self.take_subflow_fin(ctx, index, segment) || control;
-        if let Phase::Closed(_) = self.phase {
-            self.linger(ctx);
-            self.advance_subflow_ack(index, &DataBlocks::default());
-            let data_fin = segment.options.dss.as_ref().is_some_and(|dss| dss.data_fin);
-            let wants_ack =
-                data_fin || !segment.payload.is_empty() || self.is_probe(index, segment);
-            if wants_ack && !segment.has(TcpFlags::FIN) {
-                // The last data ACK has got lost, or the window that lets the subflow's FIN go.
-                self.acknowledge_with_fin(ctx, index);
-            }
-            self.answer_subflow_fin(ctx, index, segment.has(TcpFlags::FIN));
-            return Verdict::Consume;
-        }
-        let verdict = if segment.payload.is_empty() {
-            self.forward_control(ctx, index, segment, frame, news, control)
-        } else {
-            self.forward_data(ctx, index, segment, frame, declared)
-        };
-        self.answer_subflow_fin(ctx, index, segment.has(TcpFlags::FIN));
-        self.note_finished(ctx);
-        verdict
+        Ok(news)
     }
 
-    /// Whether the client of an undisturbed connection has fallen back: its packets carry no MPTCP option
-    /// any more. One packet could be an exception of its stack's; a FIN is its last word.
-    fn has_left_mptcp(&mut self, index: SubflowIndex, segment: &Segment) -> bool {
-        if !self.identity || index != INITIAL || self.phase != Phase::Established {
-            return false;
+    /// A packet after both ends have closed.
+    fn answer_closed_client(
+        &mut self,
+        ctx: &mut Context<'_>,
+        index: SubflowIndex,
+        segment: &Segment,
+    ) -> Verdict {
+        self.linger(ctx);
+        self.advance_subflow_ack(index, &DataBlocks::default());
+        let data_fin = segment.options.dss.as_ref().is_some_and(|dss| dss.data_fin);
+        let wants_ack = data_fin || !segment.payload.is_empty() || self.is_probe(index, segment);
+        if wants_ack && !segment.has(TcpFlags::FIN) {
+            // The last data ACK has got lost, or the window that lets the subflow's FIN go.
+            self.acknowledge_with_fin(ctx, index);
         }
-        let subflow = self.subflow_mut(index);
-        if segment.options.mptcp {
-            subflow.bare_acks = 0;
-            return false;
-        }
-        subflow.bare_acks = subflow.bare_acks.saturating_add(1);
-        segment.payload.is_empty()
-            && (subflow.bare_acks >= MAX_BARE_PACKETS || segment.has(TcpFlags::FIN))
+        self.answer_subflow_fin(ctx, index, segment.has(TcpFlags::FIN));
+        Verdict::Consume
     }
 
     /// How far numbers of the client's may lie from what is acknowledged (RFC 9293 section 3.10.7.4): the
@@ -194,120 +190,6 @@ impl Connection {
         for subflow in &mut self.subflows {
             subflow.down.release(subflow.snd_una, data_acked);
         }
-    }
-
-    /// Takes what the packet declares: a mapping, DATA_FIN, or the end of MPTCP.
-    fn take_mapping(
-        &mut self,
-        ctx: &mut Context<'_>,
-        index: SubflowIndex,
-        segment: &Segment,
-    ) -> Result<Declared, DropReason> {
-        let first_data = self.remote.map(|key| key.idsn.add(1));
-        if let (
-            Some(dsn),
-            Some(MpCapable {
-                keys: CapableKeys::AckData { data_len, .. },
-                ..
-            }),
-        ) = (first_data, &segment.options.capable)
-        {
-            let ssn = self.subflow(index).absolute_up(1);
-            return self.declare_up(ctx, index, dsn, ssn, u32::from(*data_len));
-        }
-        let Some(Dss {
-            mapping: Some(mapping),
-            data_fin,
-            ..
-        }) = &segment.options.dss
-        else {
-            return Ok(Declared::Nothing);
-        };
-        let DssMapping {
-            dsn,
-            ssn,
-            len,
-            checksum,
-        } = *mapping;
-        if checksum.is_some() {
-            // Not negotiated (RFC 8684 section 3.3).
-            self.reset_subflow(ctx, index, Rst::DssChecksum);
-            return Err(DropReason::BadMapping);
-        }
-        let dsn = match dsn {
-            DataNumber::Long(dsn) => Dsn(dsn),
-            DataNumber::Short(low) => self.up_next.expand(low),
-        };
-        // What others have carried long since may still come on a subflow that was held up.
-        let ahead = dsn.offset_from(self.up_acked);
-        if ahead > i64::from(self.span_up()) || ahead < -i64::from(FAR) {
-            return Err(DropReason::BadMapping);
-        }
-        if len == 0 && !data_fin {
-            return Ok(Declared::Infinite);
-        }
-        let data_len = u32::from(len).saturating_sub(u32::from(*data_fin));
-        if *data_fin {
-            let fin = dsn.add(u64::from(data_len));
-            let too_early = fin.before(self.up_next);
-            // It ends behind all that went up.
-            if self.up_fin.map_or(too_early, |known| known != fin) {
-                return Err(DropReason::BadMapping);
-            }
-            self.up_fin = Some(fin);
-        }
-        if self
-            .up_fin
-            .is_some_and(|fin| dsn.add(u64::from(data_len)).after(fin))
-        {
-            return Err(DropReason::BadMapping);
-        }
-        if data_len == 0 {
-            return Ok(Declared::Nothing);
-        }
-        let ssn = self.subflow(index).absolute_up(ssn);
-        self.declare_up(ctx, index, dsn, ssn, data_len)
-    }
-
-    /// Remembers a mapping of the client's, except for what is acknowledged already.
-    fn declare_up(
-        &mut self,
-        ctx: &mut Context<'_>,
-        index: SubflowIndex,
-        dsn: Dsn,
-        ssn: Ssn,
-        len: u32,
-    ) -> Result<Declared, DropReason> {
-        let declared = Declared::Mapping { dsn, ssn, len };
-        // A client that repeats its data on the same subflow moves the two number spaces apart.
-        self.identity &= self.up_seq(dsn).0 == ssn.0;
-        let held = self.charged as usize;
-        let subflow = self.subflow_mut(index);
-        if ssn.offset_from(subflow.rcv_ack).unsigned_abs() > FAR {
-            return Err(DropReason::BadMapping);
-        }
-        let old = if ssn.before(subflow.rcv_ack) {
-            subflow.rcv_ack.since(ssn).min(len)
-        } else {
-            0
-        };
-        if old < len {
-            let (dsn, ssn) = (dsn.add(u64::from(old)), ssn.add(old));
-            let grows = ctx.budget.allows(held, subflow.up.growth());
-            match subflow.up.insert(dsn, ssn, len - old, grows) {
-                Ok(()) => {}
-                Err(Refused::Contradiction) => return Err(DropReason::BadMapping),
-                Err(Refused::Full) => {
-                    ctx.counters.memory_refused += 1;
-                    // What is next on the subflow comes again and again: without it nothing there would move.
-                    if ssn == subflow.rcv_ack {
-                        self.reset_subflow(ctx, index, Rst::Memory);
-                    }
-                    return Err(DropReason::Memory);
-                }
-            }
-        }
-        Ok(declared)
     }
 
     /// A packet with payload.
@@ -457,6 +339,13 @@ impl Connection {
         (outgoing, limit)
     }
 
+    /// Whether a packet without data counts as a duplicate ACK where the server's data goes down (RFC 5681 section 2).
+    fn may_count(&self, index: SubflowIndex, segment: &Segment, probe: bool) -> bool {
+        index == self.carrier()
+            && !segment.has(TcpFlags::FIN)
+            && (probe || !Ssn(segment.tcp.seq).before(self.subflow(index).rcv_ack))
+    }
+
     /// A packet without payload: an ACK, a probe, DATA_FIN, or something for FlexCP alone.
     fn forward_control(
         &mut self,
@@ -486,11 +375,7 @@ impl Connection {
         }
         let clock = self.server.clock;
         let (mut outgoing, sacked) = self.headers_up(ctx, index, segment, seq, flags);
-        let duplicate = index == self.carrier()
-            && !news.subflow_acked
-            && !control
-            && !segment.has(TcpFlags::FIN)
-            && (probe || !Ssn(segment.tcp.seq).before(self.subflow(index).rcv_ack));
+        let duplicate = !control && !news.subflow_acked && self.may_count(index, segment, probe);
         if self.note_bare_ack(ctx, index, segment) {
             self.take_back_clock(clock);
             return Verdict::Consume;
@@ -501,11 +386,9 @@ impl Connection {
             news.acked || news.window || data_fin || probe || sacked || duplicate || answers;
         if !useful {
             self.take_back_clock(clock);
-            return if control || segment.has(TcpFlags::FIN) {
-                Verdict::Consume
-            } else {
-                Verdict::Drop(DropReason::StaleAck)
-            };
+            let done = control || segment.has(TcpFlags::FIN);
+            let stale = Verdict::Drop(DropReason::StaleAck);
+            return if done { Verdict::Consume } else { stale };
         }
         outgoing.urgent = 0;
         let nothing_outstanding = self.down_acked == self.down_next;
@@ -625,40 +508,6 @@ impl Connection {
         }
         self.reset_subflow(ctx, index, Rst::Stripped);
         true
-    }
-
-    /// Data that no mapping covers: the options are being stripped. The connection falls back while it
-    /// still can; otherwise the subflow goes (RFC 8684 section 3.7).
-    fn handle_unmapped(
-        &mut self,
-        ctx: &mut Context<'_>,
-        index: SubflowIndex,
-        segment: &Segment,
-        frame: &mut Frame<'_>,
-    ) -> Verdict {
-        let subflow = self.subflow(index);
-        let known = subflow.up.end().unwrap_or(subflow.rcv_ack);
-        if Ssn(segment.tcp.seq).after(known) {
-            // Its mapping may have been overtaken; it comes again.
-            return Verdict::Drop(DropReason::NoMapping);
-        }
-        // Old data whose mapping has been let go: an ACK is all that it wants.
-        let end = Ssn(segment.tcp.seq).add(segment.payload_len());
-        if !end.after(self.subflow(index).rcv_ack) {
-            self.send_ack(ctx, index, TcpFlags::ACK);
-            return Verdict::Consume;
-        }
-        if self.identity && index == INITIAL && !segment.options.mptcp {
-            // The client does not know yet; it will by the next data without a mapping. Until then it needs
-            // data ACKs, or its window closes.
-            self.acks_in_fallback = true;
-            return self.fall_back_up(ctx, index, segment, frame, Fallback::NoMapping);
-        }
-        if segment.options.mptcp {
-            return Verdict::Drop(DropReason::NoMapping);
-        }
-        self.reset_subflow(ctx, index, Rst::NoMapping);
-        Verdict::Drop(DropReason::NoMapping)
     }
 }
 
