@@ -339,10 +339,6 @@ impl Worker {
 
     fn answer(&mut self) -> std::ops::ControlFlow<()> {
         for request in self.requests.try_iter() {
-            // What the fast path has done is part of the answer.
-            if !matches!(request, Request::Ping(_)) {
-                self.path.translator.recall_all(now());
-            }
             // Whoever asked may have given up since.
             match request {
                 Request::Ping(answer) => {
@@ -372,7 +368,7 @@ impl Worker {
 impl Path {
     fn snapshot(&self, handover: Option<&Handover>) -> Snapshot {
         Snapshot {
-            counters: *self.translator.counters(),
+            counters: self.translator.totals(),
             drops: *self.translator.drops(),
             gauges: self.translator.gauges(),
             memory_budget: count(self.translator.memory_budget()),

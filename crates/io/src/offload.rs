@@ -419,6 +419,20 @@ impl FastPath for KernelFastPath {
         value.expect("a slot that was lent can be read").0
     }
 
+    fn peek(&self, slot: u32) -> Lease {
+        let value = self.leases.get(&slot, LOCKED);
+        value.expect("a slot that is lent can be read").0
+    }
+
+    fn peek_all(&self, each: &mut dyn FnMut(&Lease)) {
+        let slots = u32::try_from(self.taken.len()).unwrap_or(0);
+        for slot in (self.first..).take(slots as usize) {
+            if self.gates.gate(slot).load(Ordering::Relaxed) & OPEN != 0 {
+                each(&self.peek(slot));
+            }
+        }
+    }
+
     fn release(&mut self, slot: u32) {
         self.gates.gate(slot).fetch_and(!OPEN, Ordering::SeqCst);
         self.forget(slot, &[None; FLOWS]);

@@ -2,6 +2,7 @@
 //! packet is dropped: each reason is a counter.
 
 use crate::cause::Causes;
+use crate::offload::Lease;
 
 /// A counter's name, and the lines that say what it means.
 pub type Meaning = (&'static str, &'static [&'static str]);
@@ -265,5 +266,21 @@ impl Drops {
         DropReason::ALL
             .iter()
             .map(|&reason| (reason.name(), self.get(reason)))
+    }
+}
+
+impl Counters {
+    /// Adds what the fast path has done with a connection since it was lent.
+    pub(crate) fn add_lent(&mut self, lease: &Lease) {
+        let (packets, made) = (
+            lease.packets_down + lease.packets_up,
+            u64::from(lease.packets_made),
+        );
+        self.offload_packets_down += lease.packets_down;
+        self.offload_packets_up += lease.packets_up;
+        self.packets_in += packets;
+        self.packets_forwarded += packets;
+        self.packets_made += made;
+        self.offload_packets_made += made;
     }
 }

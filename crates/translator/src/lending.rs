@@ -14,7 +14,7 @@ use crate::offload::{FastPath, Lease, Lent};
 use crate::segment::Ends;
 use crate::table::ConnectionId;
 use crate::translator::{TIMER_PROGRESS, Translator, context};
-use crate::{Instant, Verdict};
+use crate::{Counters, Instant, Verdict};
 
 /// So many packets in a row, and a connection runs its steady course.
 const STEADY: u8 = 2;
@@ -303,8 +303,7 @@ impl Translator {
         }
     }
 
-    /// Takes back whatever is lent, so that [`connections`](Self::connections) and
-    /// [`counters`](Self::counters) are up to date. The next packet of each connection may lend it again.
+    /// Takes back whatever is lent. The next packet of each connection may lend it again.
     pub fn recall_all(&mut self, now: Instant) {
         let Some(lender) = &self.lender else {
             return;
@@ -611,16 +610,31 @@ impl Translator {
         Attempt::Lent
     }
 
+    /// What the translator has done since it was made, and the fast path with the connections that it has now. Those stay
+    /// lent.
+    #[must_use]
+    pub fn totals(&self) -> Counters {
+        let mut counters = self.counters;
+        if let Some(lender) = &self.lender {
+            lender
+                .fast_path
+                .peek_all(&mut |lease| counters.add_lent(lease));
+        }
+        counters
+    }
+
+    /// A connection as the fast path has it now, if it is lent.
+    pub(crate) fn peek(&self, connection: &Connection) -> Option<Lease> {
+        let slot = connection
+            .lending
+            .slot()
+            .filter(|_| connection.lending.lent)?;
+        Some(self.lender.as_ref()?.fast_path.peek(slot))
+    }
+
     /// What the fast path has done with a connection.
     fn count_returned(&mut self, lease: &Lease) {
-        let counters = &mut self.counters;
-        counters.offload_taken_back += 1;
-        counters.offload_packets_down += lease.packets_down;
-        counters.offload_packets_up += lease.packets_up;
-        let packets = lease.packets_down + lease.packets_up;
-        counters.packets_in += packets;
-        counters.packets_forwarded += packets;
-        counters.packets_made += u64::from(lease.packets_made);
-        counters.offload_packets_made += u64::from(lease.packets_made);
+        self.counters.offload_taken_back += 1;
+        self.counters.add_lent(lease);
     }
 }

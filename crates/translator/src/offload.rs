@@ -5,6 +5,7 @@
 //! leaves the connection alone until it gets the next one. Layouts are those of `bpf/offload.h`.
 
 use core::fmt::Debug;
+use core::time::Duration;
 
 use crate::segment::Ends;
 
@@ -27,6 +28,10 @@ pub trait FastPath: Debug + Send {
     fn lend(&mut self, slot: Option<u32>, lease: &Lease, passed: Option<u32>) -> Lent;
     /// Takes a connection back: when this returns, the fast path touches it no more.
     fn take_back(&mut self, slot: u32) -> Lease;
+    /// A lent connection as it is now; it stays lent.
+    fn peek(&self, slot: u32) -> Lease;
+    /// Calls `each` with every lent connection as it is now; they stay lent.
+    fn peek_all(&self, each: &mut dyn FnMut(&Lease));
     /// Frees a slot whose connection has been taken back.
     fn release(&mut self, slot: u32);
     /// Slots that are not free.
@@ -156,6 +161,13 @@ pub struct LeaseSubflow {
     pub bytes_up: u64,
     /// Payload that went down on it.
     pub bytes_down: u64,
+}
+
+impl LeaseSubflow {
+    /// The smoothed RTT.
+    pub(crate) fn rtt(&self) -> Option<Duration> {
+        (self.srtt != 0).then(|| Duration::from_micros(u64::from(self.srtt)))
+    }
 }
 
 /// A lent connection. Data sequence numbers are 64 bits long, times are microseconds.

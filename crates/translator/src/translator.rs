@@ -196,12 +196,12 @@ impl Translator {
         self.config.limits.memory
     }
 
-    /// The connections that there are, those that are lent as they were then: call
-    /// [`recall_all`](Self::recall_all) before. Costs one pass over the table; not for the packet path.
+    /// The connections that there are as they are now, the lent ones too. Costs one pass over the table; not for the packet
+    /// path.
     pub fn connections(&self, now: Instant) -> impl Iterator<Item = ConnectionView> + '_ {
         self.table
             .iter()
-            .map(move |connection| connection.view(now))
+            .map(move |connection| connection.view(now, self.peek(connection).as_ref()))
     }
 
     fn handle_segment(

@@ -1,11 +1,13 @@
 //! A connection as an operator sees it.
 
-use super::{Connection, INITIAL, Phase, SubflowState};
+use super::{Connection, INITIAL, Phase, SubflowIndex, SubflowState};
+use crate::offload::{Lease, LeaseSubflow};
 use crate::time::Instant;
 use crate::view::{ConnectionState, ConnectionView, SubflowView};
 
 impl Connection {
-    pub(crate) fn view(&self, now: Instant) -> ConnectionView {
+    /// `lease`: how the fast path has it now.
+    pub(crate) fn view(&self, now: Instant, lease: Option<&Lease>) -> ConnectionView {
         let initial = self.subflow(INITIAL);
         let mptcp = !matches!(self.phase, Phase::Plain);
         ConnectionView {
@@ -17,11 +19,11 @@ impl Connection {
             backend: self.server.backend.addr(),
             token: mptcp.then_some(self.local.token),
             age: now.since(self.opened),
-            idle: now.since(self.last_packet),
+            idle: now.since(lease.map_or(self.last_packet, |lease| Instant(lease.last_packet))),
             subflows: self
                 .indices()
                 .filter(|&index| self.subflow(index).lives())
-                .map(|index| self.subflow_view(index))
+                .map(|index| self.subflow_view(index, lease))
                 .collect(),
         }
     }
@@ -40,8 +42,11 @@ impl Connection {
         }
     }
 
-    fn subflow_view(&self, index: super::SubflowIndex) -> SubflowView {
+    fn subflow_view(&self, index: SubflowIndex, lease: Option<&Lease>) -> SubflowView {
         let subflow = self.subflow(index);
+        let lent = lease
+            .and_then(|lease| lease.subflows.get(usize::from(index)))
+            .filter(|lent| lent.lent != 0);
         SubflowView {
             client: subflow.remote.addr(),
             local: subflow.local.addr(),
@@ -50,10 +55,10 @@ impl Connection {
             backup: subflow.backup,
             established: subflow.state == SubflowState::Established
                 || matches!(self.phase, Phase::Plain),
-            bytes_up: subflow.bytes_up,
-            bytes_down: subflow.bytes_down,
+            bytes_up: lent.map_or(subflow.bytes_up, |lent| lent.bytes_up),
+            bytes_down: lent.map_or(subflow.bytes_down, |lent| lent.bytes_down),
             retransmitted_down: subflow.retransmitted_down,
-            rtt: subflow.rtt(),
+            rtt: lent.map_or_else(|| subflow.rtt(), LeaseSubflow::rtt),
         }
     }
 }

@@ -347,6 +347,36 @@ fn recall_of_all_ends_with_the_next_packet() {
 }
 
 #[test]
+fn looking_takes_nothing_back() {
+    let (mut t, shelf) = lent(Setup::new());
+    let before = *t.translator.counters();
+    shelf.edit(|lease| {
+        (lease.packets_down, lease.packets_up) = (7, 5);
+        lease.packets_made = 3;
+        lease.last_packet = 30_000;
+        let subflow = &mut lease.subflows[0];
+        (subflow.bytes_down, subflow.bytes_up) = (1_234, 567);
+        subflow.srtt = 89;
+    });
+    let totals = t.translator.totals();
+    assert_eq!(totals.offload_packets_down, 7);
+    assert_eq!(totals.offload_packets_up, 5);
+    assert_eq!(totals.offload_packets_made, 3);
+    assert_eq!(totals.packets_made, before.packets_made + 3);
+    assert_eq!(totals.packets_in, before.packets_in + 12);
+    assert_eq!(totals.packets_forwarded, before.packets_forwarded + 12);
+    t.at(50);
+    let view = t.view().unwrap();
+    assert_eq!(view.idle, Duration::from_millis(20));
+    let subflow = &view.subflows[0];
+    assert_eq!((subflow.bytes_down, subflow.bytes_up), (1_234, 567));
+    assert_eq!(subflow.rtt, Some(Duration::from_micros(89)));
+    assert_eq!(shelf.leases().len(), 1);
+    assert_eq!(*t.translator.counters(), before);
+    t.uncompared();
+}
+
+#[test]
 fn packets_of_the_fast_path_are_counted() {
     let (mut t, shelf) = lent(Setup::new());
     let before = *t.translator.counters();
