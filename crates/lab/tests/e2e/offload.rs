@@ -172,7 +172,8 @@ fn show_counts_what_is_still_lent() -> Result<()> {
     transparent(lab.build()?, |rig| {
         rig.run_while(Family::V4, &Job::down(25_000_000), || {
             thread::sleep(Duration::from_millis(500));
-            (0..4).try_for_each(|_| counts_go_on(rig))
+            (0..4).try_for_each(|_| counts_go_on(rig))?;
+            looking_takes_nothing_back(rig)
         })?;
         Ok(Expect::clean())
     })
@@ -194,6 +195,20 @@ fn counts_go_on(rig: &Rig) -> Result<()> {
         );
         thread::sleep(Duration::from_millis(20));
     }
+}
+
+/// However often one looks: by itself the connection comes back every two seconds.
+fn looking_takes_nothing_back(rig: &Rig) -> Result<()> {
+    let before = rig.counter("offload_taken_back")?;
+    for _ in 0..50 {
+        rig.counter("packets_in")?;
+    }
+    let more = rig.counter("offload_taken_back")? - before;
+    ensure!(
+        more <= 5,
+        "taken back {more} times while 50 times looked at"
+    );
+    Ok(())
 }
 
 fn is_off_when_the_configuration_says_so() -> Result<()> {
