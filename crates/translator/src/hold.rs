@@ -74,7 +74,16 @@ impl Holds {
         self.turns += 1;
     }
 
-    /// An ACK of the connection is held: from the first one on for a while.
+    /// ACKs of the connection are held. `true`: from now on, and for a while.
+    pub(crate) fn note(&mut self, now: Instant, id: ConnectionId, hold: &mut Hold) -> bool {
+        let is_first = !hold.is_queued;
+        if is_first {
+            hold.is_queued = true;
+            hold.at = self.queue(now, id);
+        }
+        is_first
+    }
+
     fn queue(&mut self, now: Instant, id: ConnectionId) -> Instant {
         let until = now + LONGEST;
         self.queue.push_back(Held {
@@ -128,23 +137,6 @@ impl Translator {
             hold.at <= now && lender.holds.queue.len() < CONNECTIONS
         };
         lending.hold.allowed = in_time && lender.is_behind() && lending.may_be_lent(now);
-    }
-
-    /// After a packet of a connection that has ACKs held. Whether it is to be lent now: `alone`, none is on its way.
-    pub(crate) fn note_hold(&mut self, now: Instant, id: ConnectionId, alone: bool) -> bool {
-        let (Some(lender), Some(connection)) = (&mut self.lender, self.table.get_mut(id)) else {
-            return false;
-        };
-        let lending = &mut connection.lending;
-        if !lending.hold.is_held() {
-            return false;
-        }
-        if !lending.hold.is_queued {
-            lending.hold.is_queued = true;
-            lending.hold.at = lender.holds.queue(now, id);
-            self.watch_lost(id);
-        }
-        alone
     }
 
     /// Sends the ACKs of a connection that are held.
@@ -201,12 +193,14 @@ impl Translator {
         }
     }
 
+    /// Lends a connection none of whose packets is on its way any more.
     fn lend_held(&mut self, now: Instant, id: ConnectionId) {
         if self.lend(now, id) != Attempt::Lent {
             self.release_in_vain(now, id);
         }
     }
 
+    /// Sends the ACKs of a connection that are held, although it is not lent, and holds none for a while.
     pub(crate) fn release_in_vain(&mut self, now: Instant, id: ConnectionId) {
         self.release_hold(now, id);
         if let Some(connection) = self.table.get_mut(id) {

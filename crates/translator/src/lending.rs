@@ -304,6 +304,7 @@ impl Translator {
     }
 
     /// Takes back whatever is lent. The next packet of each connection may lend it again.
+    #[cfg(feature = "internals")]
     pub fn recall_all(&mut self, now: Instant) {
         let Some(lender) = &self.lender else {
             return;
@@ -365,14 +366,16 @@ impl Translator {
         };
         let lending = &mut connection.lending;
         let alone = lending.is_alone(&*lender.fast_path);
-        if self.note_hold(now, id, alone == Some(true)) {
-            self.set_due(id);
-            return;
+        if lending.hold.is_held() {
+            if lender.holds.note(now, id, &mut lending.hold) {
+                lending.watch_lost(&*lender.fast_path);
+            }
+            if alone == Some(true) {
+                let before_sent = false;
+                lender.due = Some(Due { id, before_sent });
+                return;
+            }
         }
-        let (Some(lender), Some(connection)) = (&mut self.lender, self.table.get_mut(id)) else {
-            return;
-        };
-        let lending = &mut connection.lending;
         if verdict != Verdict::Forward || !self.outbox.is_empty() {
             lending.steady = 0;
             return;
@@ -476,26 +479,12 @@ impl Translator {
         }
     }
 
-    fn set_due(&mut self, id: ConnectionId) {
-        if let Some(lender) = &mut self.lender {
-            let before_sent = false;
-            lender.due = Some(Due { id, before_sent });
-        }
-    }
-
     /// No packet waits: whether none of the connection's is on its way.
     pub(crate) fn is_alone_at_last(&mut self, id: ConnectionId) -> bool {
         let (Some(lender), Some(connection)) = (&self.lender, self.table.get_mut(id)) else {
             return false;
         };
         connection.lending.is_alone_at_last(&*lender.fast_path)
-    }
-
-    /// See [`Lending::watch_lost`].
-    pub(crate) fn watch_lost(&mut self, id: ConnectionId) {
-        if let (Some(lender), Some(connection)) = (&self.lender, self.table.get_mut(id)) {
-            connection.lending.watch_lost(&*lender.fast_path);
-        }
     }
 
     /// See [`Lending::write_off_lost`].

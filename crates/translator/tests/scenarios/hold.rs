@@ -342,3 +342,20 @@ fn acks_of_1024_connections_are_held_at_a_time() {
         let _ = t.moved();
     }
 }
+
+#[test]
+fn client_that_leaves_mptcp_meanwhile_gets_no_data_ack() {
+    let (mut t, shelf) = waiting();
+    shelf.passed(1000);
+    t.server(&ack(2)).gives(&[]);
+    let _ = t.client(
+        0,
+        ". 201:201(0) ack 1 win 512 <ts 1000 5000,dss ack 1 infinite 201@201>",
+    );
+    assert_eq!(t.state(), "fallback");
+    t.at(200);
+    t.others(0);
+    t.released().gives(&[]);
+    let moved = t.moved();
+    assert!(moved.contains("acks_held+1"), "{moved}");
+}
