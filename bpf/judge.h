@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
-/* The rules: what of a lent connection is translated, and what that does to the lease. Everything here runs under
- * the lease's lock and calls nothing. The translator's rules are in crates/translator/src/connection. */
+/* The rules: what of an installed connection is translated, and what that does to the flow entry. Everything here runs under
+ * the flow entry's lock and calls nothing. The translator's rules are in crates/translator/src/connection. */
 #pragma once
 
 /* What an answer may take beyond two round trips before it is overdue (microseconds). */
@@ -20,7 +20,7 @@
 #define after64(a, b) ((__s64)((a) - (b)) > 0)
 
 /* Whether an answer of the client on this subflow is overdue (the translator's Subflow::is_overdue). */
-static __always_inline int overdue(const struct lease_subflow *s, __u64 now, __u64 silence)
+static __always_inline int overdue(const struct entry_subflow *s, __u64 now, __u64 silence)
 {
 	__u64 limit = (__u64)s->srtt * 2 + JITTER, patience = silence;
 
@@ -35,7 +35,7 @@ static __always_inline int overdue(const struct lease_subflow *s, __u64 now, __u
 }
 
 /* The same, or nothing has been heard for as long as counts as silence (Subflow::is_silent). */
-static __always_inline int silent(const struct lease_subflow *s, __u64 now, __u64 silence)
+static __always_inline int silent(const struct entry_subflow *s, __u64 now, __u64 silence)
 {
 	__u64 limit = (__u64)s->srtt * 2;
 
@@ -48,38 +48,38 @@ static __always_inline int silent(const struct lease_subflow *s, __u64 now, __u6
 
 /* Drops mappings from the ring that the client has ACKed on the subflow and in the data. They stand in the order in which
  * they went down: what was overtaken stands behind what overtook it. */
-static __always_inline void forget_acked(struct lease *l, const struct lease_subflow *a)
+static __always_inline void forget_acked(struct flow_entry *l, const struct entry_subflow *a)
 {
 	__u32 done = a->snd_next - (__u32)(l->down_next - l->down_acked);
 
 	if (after(done, a->snd_una))
 		done = a->snd_una;
 	for (int i = 0; i < 4; i++) {
-		struct mapping_run *run = &l->runs[l->first_run & (LEASE_RUNS - 1)];
+		struct mapping_run *run = &l->runs[l->first_run & (ENTRY_RUNS - 1)];
 
 		if (!l->runs_used || after(run->ssn + (__u32)run->len * run->count, done))
 			return;
-		l->first_run = (l->first_run + 1) & (LEASE_RUNS - 1);
+		l->first_run = (l->first_run + 1) & (ENTRY_RUNS - 1);
 		l->runs_used--;
 	}
 }
 
 /* Remembers a mapping that goes down. 0: there is no room. */
-static __always_inline int remember(struct lease *l, __u32 ssn, __u32 len)
+static __always_inline int remember(struct flow_entry *l, __u32 ssn, __u32 len)
 {
 	struct mapping_run *run;
 
 	if (l->runs_used) {
-		run = &l->runs[(l->first_run + l->runs_used - 1) & (LEASE_RUNS - 1)];
+		run = &l->runs[(l->first_run + l->runs_used - 1) & (ENTRY_RUNS - 1)];
 		if (run->len == len && run->count < 0xffff && len * (run->count + 1) <= MAX_MAPPED &&
 		    run->ssn + (__u32)run->len * run->count == ssn) {
 			run->count++;
 			return 1;
 		}
 	}
-	if (l->runs_used >= LEASE_RUNS)
+	if (l->runs_used >= ENTRY_RUNS)
 		return 0;
-	run = &l->runs[(l->first_run + l->runs_used) & (LEASE_RUNS - 1)];
+	run = &l->runs[(l->first_run + l->runs_used) & (ENTRY_RUNS - 1)];
 	run->ssn = ssn;
 	run->len = len;
 	run->count = 1;
@@ -88,19 +88,19 @@ static __always_inline int remember(struct lease *l, __u32 ssn, __u32 len)
 }
 
 /* The low half of a DSN as a number of the server's side. */
-static __always_inline __u32 seq_of(const struct lease *l, __u32 dsn)
+static __always_inline __u32 seq_of(const struct flow_entry *l, __u32 dsn)
 {
 	return l->seq_up - ((__u32)l->up_next - dsn);
 }
 
 /* The server's ACK. */
-static __always_inline __u64 acked_by(const struct lease *l, const struct packet *p)
+static __always_inline __u64 acked_by(const struct flow_entry *l, const struct packet *p)
 {
 	return l->up_next - (__u32)(l->seq_up - p->ack);
 }
 
 /* The first `part` bytes of a run have reached the server, and go to what was let go last (Lane::remember). */
-static __always_inline void note_part(const struct lease *l, const struct up_run *run, volatile struct step *w, __u32 part)
+static __always_inline void note_part(const struct flow_entry *l, const struct up_run *run, volatile struct step *w, __u32 part)
 {
 	__u64 dsn = l->up_next - (__u32)((__u32)l->up_next - run->dsn);
 	__u32 popped = 1 ^ differ(part, run->len);
@@ -119,17 +119,17 @@ static __always_inline void note_part(const struct lease *l, const struct up_run
 /* How far a subflow's ACK moves over what has reached the server (advance_subflow_ack), and what becomes of its runs, in
  * `step`. -1: something behind a hole has, too, and it takes a SACK to say so. Of blocks that lead to one another only
  * those that come in their order are followed: the rest is taken for something behind a hole. */
-static __always_inline int moves(const struct lease *l, struct packet *p, __u32 index)
+static __always_inline int moves(const struct flow_entry *l, struct packet *p, __u32 index)
 {
-	const struct lease_subflow *s = &l->subflows[index & (LEASE_SUBFLOWS - 1)];
-	volatile struct step *w = &p->steps[index & (LEASE_SUBFLOWS - 1)];
+	const struct entry_subflow *s = &l->subflows[index & (ENTRY_SUBFLOWS - 1)];
+	volatile struct step *w = &p->steps[index & (ENTRY_SUBFLOWS - 1)];
 
 	w->bytes = w->gone = w->rest = 0;
 	w->whole = 1;
 	w->recent_dsn = s->recent_dsn;
 	w->recent_len = s->recent_len;
-	rolled for (__u32 i = 0; i < LEASE_UPS; i++) {
-		const struct up_run *run = &l->ups[index & (LEASE_SUBFLOWS - 1)][(s->first_up + i) & (LEASE_UPS - 1)];
+	rolled for (__u32 i = 0; i < ENTRY_UPS; i++) {
+		const struct up_run *run = &l->ups[index & (ENTRY_SUBFLOWS - 1)][(s->first_up + i) & (ENTRY_UPS - 1)];
 		__u32 start = seq_of(l, run->dsn), end = start + run->len, at = start, sacked = 0;
 
 		if (i >= s->ups_used)
@@ -159,7 +159,7 @@ static __always_inline int moves(const struct lease *l, struct packet *p, __u32 
 }
 
 /* SACK blocks of what has not gone up are none. Those the wrong way round hold nothing. */
-static __always_inline void ignore_nonsense(const struct lease *l, struct packet *p)
+static __always_inline void ignore_nonsense(const struct flow_entry *l, struct packet *p)
 {
 	for (__u32 i = 0; i < SACK_BLOCKS; i++) {
 		struct block *b = &p->sack[i];
@@ -171,9 +171,9 @@ static __always_inline void ignore_nonsense(const struct lease *l, struct packet
 
 /* Where the data of a packet of the server's belongs: behind all that went down, with a gap or without, or at the start of
  * a hole; in `walk`. 0, or why the translator has to see it. */
-static __always_inline int place(const struct lease *l, struct packet *p)
+static __always_inline int place(const struct flow_entry *l, struct packet *p)
 {
-	const struct lease_subflow *a = &l->subflows[l->active & (LEASE_SUBFLOWS - 1)];
+	const struct entry_subflow *a = &l->subflows[l->active & (ENTRY_SUBFLOWS - 1)];
 	volatile struct walk *w = &p->walk;
 	__u32 ahead = p->seq - l->seq_down, holes = 0;
 
@@ -181,7 +181,7 @@ static __always_inline int place(const struct lease *l, struct packet *p)
 	w->hole = NOBODY;
 	if (!ahead)
 		return 0;
-	rolled for (__u32 i = 0; i < LEASE_HOLES; i++) {
+	rolled for (__u32 i = 0; i < ENTRY_HOLES; i++) {
 		const struct hole *h = &l->holes[i];
 
 		holes += differ(h->len, 0);
@@ -190,7 +190,7 @@ static __always_inline int place(const struct lease *l, struct packet *p)
 	}
 	if (after(p->seq, l->seq_down)) {
 		w->gap = ahead;
-		return !p->payload || holes == LEASE_HOLES || ahead > MAX_MAPPED ? AHEAD : 0;
+		return !p->payload || holes == ENTRY_HOLES || ahead > MAX_MAPPED ? AHEAD : 0;
 	}
 	if (!p->payload || w->hole == NOBODY)
 		return REPEATED;
@@ -202,7 +202,7 @@ static __always_inline int place(const struct lease *l, struct packet *p)
 
 /* Which subflow a packet of the server's goes down on, which other one gets an ACK, too, and how far their ACKs move: in
  * `walk`. 0, or why the translator has to see it. */
-static __always_inline int told_by(const struct lease *l, struct packet *p)
+static __always_inline int told_by(const struct flow_entry *l, struct packet *p)
 {
 	volatile struct walk *w = &p->walk;
 	__u64 ack = acked_by(l, p);
@@ -218,7 +218,7 @@ static __always_inline int told_by(const struct lease *l, struct packet *p)
 	if (ack != l->up_acked || p->blocks) {
 		w->moves = 1;
 		ignore_nonsense(l, p);
-		rolled for (__u32 i = 0; i < LEASE_SUBFLOWS; i++) {
+		rolled for (__u32 i = 0; i < ENTRY_SUBFLOWS; i++) {
 			int by = moves(l, p, i);
 
 			if (by < 0)
@@ -241,11 +241,11 @@ static __always_inline int told_by(const struct lease *l, struct packet *p)
 }
 
 /* Lets go of what a subflow has brought and the server has. `ack`: the server's. */
-static __always_inline void advance(struct lease *l, const struct packet *p, __u32 index, __u64 ack)
+static __always_inline void advance(struct flow_entry *l, const struct packet *p, __u32 index, __u64 ack)
 {
-	struct lease_subflow *s = &l->subflows[index & (LEASE_SUBFLOWS - 1)];
-	const struct step *w = &p->steps[index & (LEASE_SUBFLOWS - 1)];
-	struct up_run *front = &l->ups[index & (LEASE_SUBFLOWS - 1)][s->first_up & (LEASE_UPS - 1)];
+	struct entry_subflow *s = &l->subflows[index & (ENTRY_SUBFLOWS - 1)];
+	const struct step *w = &p->steps[index & (ENTRY_SUBFLOWS - 1)];
+	struct up_run *front = &l->ups[index & (ENTRY_SUBFLOWS - 1)][s->first_up & (ENTRY_UPS - 1)];
 	__u32 echo = p->ts_ecr - s->clock_offset;
 	/* It brought what the server waited for (Connection::believe_echo). */
 	__u32 believed = differ(ack, l->up_acked) & differ(s->ups_used, 0) & (1 ^ differ(front->dsn, (__u32)l->up_acked)) &
@@ -255,19 +255,19 @@ static __always_inline void advance(struct lease *l, const struct packet *p, __u
 	s->rcv_ack += w->bytes;
 	s->recent_dsn = w->recent_dsn;
 	s->recent_len = w->recent_len;
-	s->first_up = (s->first_up + w->gone) & (LEASE_UPS - 1);
+	s->first_up = (s->first_up + w->gone) & (ENTRY_UPS - 1);
 	s->ups_used -= w->gone;
-	front = &l->ups[index & (LEASE_SUBFLOWS - 1)][s->first_up & (LEASE_UPS - 1)];
+	front = &l->ups[index & (ENTRY_SUBFLOWS - 1)][s->first_up & (ENTRY_UPS - 1)];
 	front->dsn += w->rest;
 	front->len -= w->rest;
 }
 
 /* Remembers data that has come on a subflow, and the rest of its mapping (Lane::insert). `into`: where in the mapping
  * it starts. 0, or why the translator has to see it. */
-static __always_inline int receive(struct lease *l, struct lease_subflow *s, __u32 index, const struct packet *p, __u32 dsn,
+static __always_inline int receive(struct flow_entry *l, struct entry_subflow *s, __u32 index, const struct packet *p, __u32 dsn,
 				   __u32 into)
 {
-	struct up_run *last = &l->ups[index & (LEASE_SUBFLOWS - 1)][(s->first_up + s->ups_used - 1) & (LEASE_UPS - 1)];
+	struct up_run *last = &l->ups[index & (ENTRY_SUBFLOWS - 1)][(s->first_up + s->ups_used - 1) & (ENTRY_UPS - 1)];
 	__u32 rest = p->map_len - into, known, next;
 
 	if (s->ups_used) {
@@ -284,9 +284,9 @@ static __always_inline int receive(struct lease *l, struct lease_subflow *s, __u
 			return 0;
 		}
 	}
-	if (s->ups_used >= LEASE_UPS)
+	if (s->ups_used >= ENTRY_UPS)
 		return NO_ROOM;
-	last = &l->ups[index & (LEASE_SUBFLOWS - 1)][(s->first_up + s->ups_used) & (LEASE_UPS - 1)];
+	last = &l->ups[index & (ENTRY_SUBFLOWS - 1)][(s->first_up + s->ups_used) & (ENTRY_UPS - 1)];
 	last->dsn = dsn;
 	last->len = rest;
 	s->announced = rest - p->payload;
@@ -295,7 +295,7 @@ static __always_inline int receive(struct lease *l, struct lease_subflow *s, __u
 }
 
 /* The server's ACK and window. 0, or why the translator has to see it. */
-static __always_inline int take_server_header(struct lease *l, struct packet *p)
+static __always_inline int take_server_header(struct flow_entry *l, struct packet *p)
 {
 	__u64 ack = acked_by(l, p);
 	__u64 offered = (__u64)p->window << l->server_scale;
@@ -306,7 +306,7 @@ static __always_inline int take_server_header(struct lease *l, struct packet *p)
 	if (!after64(known, l->up_next + (__u64)l->server_mss * 2) && after64(edge, known))
 		return WINDOW;
 	if (p->walk.moves) {
-		for (__u32 i = 0; i < LEASE_SUBFLOWS; i++)
+		for (__u32 i = 0; i < ENTRY_SUBFLOWS; i++)
 			advance(l, p, i, ack);
 	}
 	if (after64(edge, l->server_edge))
@@ -323,7 +323,7 @@ static __always_inline int take_server_header(struct lease *l, struct packet *p)
 }
 
 /* Fills in what all packets down a subflow share. */
-static __always_inline void address_down(struct outgoing *o, const struct lease_subflow *s)
+static __always_inline void address_down(struct outgoing *o, const struct entry_subflow *s)
 {
 	copy16(o->from, s->local_addr);
 	copy16(o->to, s->remote_addr);
@@ -331,7 +331,7 @@ static __always_inline void address_down(struct outgoing *o, const struct lease_
 	o->to_port = s->remote_port;
 }
 
-static __always_inline void header_down(struct outgoing *o, const struct lease *l, const struct lease_subflow *s,
+static __always_inline void header_down(struct outgoing *o, const struct flow_entry *l, const struct entry_subflow *s,
 					const struct packet *p)
 {
 	__u32 echo = p->ts_ecr - s->clock_offset;
@@ -346,7 +346,7 @@ static __always_inline void header_down(struct outgoing *o, const struct lease *
 }
 
 /* An ACK of FlexCP's own (Connection::own_down). */
-static __always_inline void own_ack(struct outgoing *o, struct lease *l, const struct lease_subflow *s)
+static __always_inline void own_ack(struct outgoing *o, struct flow_entry *l, const struct entry_subflow *s)
 {
 	o->seq = s->snd_next;
 	o->ack = s->rcv_ack;
@@ -359,7 +359,7 @@ static __always_inline void own_ack(struct outgoing *o, struct lease *l, const s
 }
 
 /* Whether the active subflow takes the data: 0, or why the translator has to see it. */
-static __always_inline int fits(const struct lease *l, const struct lease_subflow *a, const struct packet *p, __u64 now)
+static __always_inline int fits(const struct flow_entry *l, const struct entry_subflow *a, const struct packet *p, __u64 now)
 {
 	__u32 len = p->walk.gap + p->payload;
 
@@ -373,15 +373,15 @@ static __always_inline int fits(const struct lease *l, const struct lease_subflo
 }
 
 /* Data goes down behind all other. What it has overtaken keeps its place before it (Connection::reserve_up_to). */
-static __always_inline void extend(struct lease *l, struct lease_subflow *a, const struct packet *p, __u64 now)
+static __always_inline void extend(struct flow_entry *l, struct entry_subflow *a, const struct packet *p, __u64 now)
 {
 	__u32 len = p->walk.gap + p->payload, free = NOBODY;
 
 	if (p->walk.gap) {
-		rolled for (__u32 i = 0; i < LEASE_HOLES; i++)
+		rolled for (__u32 i = 0; i < ENTRY_HOLES; i++)
 			free = choose(1 ^ differ(l->holes[i].len, 0), i, free);
-		l->holes[free & (LEASE_HOLES - 1)].seq = l->seq_down;
-		l->holes[free & (LEASE_HOLES - 1)].len = p->walk.gap;
+		l->holes[free & (ENTRY_HOLES - 1)].seq = l->seq_down;
+		l->holes[free & (ENTRY_HOLES - 1)].len = p->walk.gap;
 	}
 	if (a->snd_una == a->snd_next)
 		a->outstanding_since = now;
@@ -396,9 +396,9 @@ static __always_inline void extend(struct lease *l, struct lease_subflow *a, con
 }
 
 /* Data goes down to the place that was kept for it (Connection::place_again). */
-static __always_inline void fill(struct lease *l, struct lease_subflow *a, const struct packet *p, __u64 now)
+static __always_inline void fill(struct flow_entry *l, struct entry_subflow *a, const struct packet *p, __u64 now)
 {
-	struct hole *h = &l->holes[p->walk.hole & (LEASE_HOLES - 1)];
+	struct hole *h = &l->holes[p->walk.hole & (ENTRY_HOLES - 1)];
 
 	h->seq += p->payload;
 	h->len -= p->payload;
@@ -406,13 +406,13 @@ static __always_inline void fill(struct lease *l, struct lease_subflow *a, const
 		a->outstanding_since = now;
 }
 
-/* A packet of the server's, under the lock: 0, and `o` is filled in, and `also`, and the lease changed; or why not.
+/* A packet of the server's, under the lock: 0, and `o` is filled in, and `also`, and the flow entry changed; or why not.
  * There are routes to the subflows `to` and `also_to`. */
-static __always_inline int judge_down(struct lease *l, struct packet *p, struct outgoing *o, struct outgoing *also,
+static __always_inline int judge_down(struct flow_entry *l, struct packet *p, struct outgoing *o, struct outgoing *also,
 				      __u64 now, const int v6)
 {
 	volatile struct walk *w = &p->walk;
-	struct lease_subflow *a = &l->subflows[w->to & (LEASE_SUBFLOWS - 1)];
+	struct entry_subflow *a = &l->subflows[w->to & (ENTRY_SUBFLOWS - 1)];
 	int refused = told_by(l, p);
 	__u32 at;
 
@@ -435,7 +435,7 @@ static __always_inline int judge_down(struct lease *l, struct packet *p, struct 
 	if (refused)
 		return refused;
 	forget_acked(l, a);
-	if (l->runs_used >= LEASE_RUNS)
+	if (l->runs_used >= ENTRY_RUNS)
 		return NO_ROOM;
 	at = p->seq - l->seq_down;
 	o->seq = a->snd_next + at;
@@ -460,14 +460,14 @@ done:
 		o->label = l->label_down;
 	}
 	if (w->also != NOBODY)
-		own_ack(also, l, &l->subflows[w->also & (LEASE_SUBFLOWS - 1)]);
+		own_ack(also, l, &l->subflows[w->also & (ENTRY_SUBFLOWS - 1)]);
 	l->last_packet = now;
 	l->packets_down++;
 	return 0;
 }
 
 /* Subflow::take_ack and Subflow::heard. */
-static __always_inline void take_subflow_ack(struct lease_subflow *s, const struct packet *p, __u64 now)
+static __always_inline void take_subflow_ack(struct entry_subflow *s, const struct packet *p, __u64 now)
 {
 	s->last_heard = now;
 	if (!p->payload)
@@ -490,7 +490,7 @@ static __always_inline void take_subflow_ack(struct lease_subflow *s, const stru
 }
 
 /* ServerClock::translate. `seen`: the server gets to see it (ServerClock::take_back). */
-static __always_inline void take_clock(struct lease *l, const struct lease_subflow *s, const struct packet *p, int seen,
+static __always_inline void take_clock(struct flow_entry *l, const struct entry_subflow *s, const struct packet *p, int seen,
 				       __u64 now)
 {
 	__u32 val = p->ts_val + s->clock_offset;
@@ -504,7 +504,7 @@ static __always_inline void take_clock(struct lease *l, const struct lease_subfl
 }
 
 /* How far numbers of the client's may lie from what is ACKed to it (the translator's Connection::span_up). */
-static __always_inline __u32 span_up(const struct lease *l)
+static __always_inline __u32 span_up(const struct flow_entry *l)
 {
 	if (l->server_window_max >= MAX_RUN / 2)
 		return MAX_RUN;
@@ -512,7 +512,7 @@ static __always_inline __u32 span_up(const struct lease *l)
 }
 
 /* The client's SACK block as the server's (Connection::sack_up). 0: the translator has to see it. */
-static __always_inline int sack_up(const struct lease *l, const struct lease_subflow *s, const struct packet *p,
+static __always_inline int sack_up(const struct flow_entry *l, const struct entry_subflow *s, const struct packet *p,
 				   struct outgoing *o, __u64 data_ack)
 {
 	__u32 left = p->sack[0].left, right = p->sack[0].right;
@@ -521,7 +521,7 @@ static __always_inline int sack_up(const struct lease *l, const struct lease_sub
 	if (after64(l->down_acked, data_ack))
 		data_ack = l->down_acked;
 	/* One that names duplicates, or what never went down; and what stands at the data ACK is held up in the client. */
-	if (!l->server_sack || s != &l->subflows[l->active & (LEASE_SUBFLOWS - 1)] || after(p->ack, left) ||
+	if (!l->server_sack || s != &l->subflows[l->active & (ENTRY_SUBFLOWS - 1)] || after(p->ack, left) ||
 	    !after(right, left) || after(right, s->snd_next) || !after64(l->down_next - back, data_ack))
 		return 0;
 	o->sack.left = l->seq_down - back;
@@ -530,11 +530,11 @@ static __always_inline int sack_up(const struct lease *l, const struct lease_sub
 }
 
 /* A packet of the client's, under the lock. */
-static __always_inline int judge_up(struct lease *l, struct packet *p, struct outgoing *o, __u32 index, __u64 now,
+static __always_inline int judge_up(struct flow_entry *l, struct packet *p, struct outgoing *o, __u32 index, __u64 now,
 				    const int v6)
 {
-	struct lease_subflow *s = &l->subflows[index & (LEASE_SUBFLOWS - 1)];
-	struct lease_subflow *a = &l->subflows[l->active & (LEASE_SUBFLOWS - 1)];
+	struct entry_subflow *s = &l->subflows[index & (ENTRY_SUBFLOWS - 1)];
+	struct entry_subflow *a = &l->subflows[l->active & (ENTRY_SUBFLOWS - 1)];
 	__u32 window = p->window << (s->window_scale & 15);
 	__u64 data_ack = p->data_ack, dsn = p->dsn, edge, left, end;
 	__u32 edge_here, into;

@@ -14,8 +14,8 @@ struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct lease);
-} leases SEC(".maps");
+	__type(value, struct flow_entry);
+} entries SEC(".maps");
 
 /* Flows of plain TCP on the path, each direction for itself: the kernel's to forward. The least recently used go first. */
 struct {
@@ -25,7 +25,7 @@ struct {
 	__type(value, struct plain);
 } plains SEC(".maps");
 
-/* Lowest bit: the lease in this slot is the programs' to use. The translator closes it, then reads the lease under
+/* Lowest bit: the flow entry in this slot is the programs' to use. The translator closes it, then reads the flow entry under
  * its lock: whoever gets the lock later sees the gate closed. The other bits count the packets of the slot's flows
  * that go up, so that the translator knows whether some of them still wait. */
 struct {
@@ -81,7 +81,7 @@ static __always_inline void count(__u32 reason)
 		*counter += 1;
 }
 
-static __always_inline int up(__u32 reason)
+static __always_inline int punt(__u32 reason)
 {
 	count(reason);
 	return PASS;
@@ -98,7 +98,7 @@ static __always_inline int is_open(__u64 *gate)
 static __always_inline int up_from(__u64 *gate, __u32 reason)
 {
 	__sync_fetch_and_add(gate, ONE_UP);
-	return up(reason);
+	return punt(reason);
 }
 
 /* Not even up. */

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
-/* The fast path: packets of a lent connection that come as expected are translated on the way in and leave again
+/* The fast path: packets of an installed connection that come as expected are translated on the way in and leave again
  * without a visit to user space. Whatever is not expected goes on to the translator, which takes the connection
  * back before it looks at it.
  *
  * Attached to the ingress of every device that packets of services may come in on. One program for both
- * directions: the flow table says which leg a packet is from. A packet is judged in full, and the lease changed,
- * under the lease's lock; only then is it rewritten. */
+ * directions: the flow table says which leg a packet is from. A packet is judged in full, and the flow entry changed,
+ * under the flow entry's lock; only then is it rewritten. */
 #include <linux/bpf.h>
 #include <linux/in.h>
 #include <linux/if_ether.h>
@@ -42,7 +42,7 @@ static __always_inline void forget_plain(struct flow_key *key, struct flow_key *
 	bpf_map_delete_elem(&plains, back);
 }
 
-/* A packet of no connection that was lent: past FlexCP, if it is known as plain TCP. */
+/* A packet of no connection that was installed: past FlexCP, if it is known as plain TCP. */
 static __always_inline int pass_by(struct __sk_buff *skb, struct flow_key *key, const int v6)
 {
 	__u32 zero = 0;
@@ -52,7 +52,7 @@ static __always_inline int pass_by(struct __sk_buff *skb, struct flow_key *key, 
 	if (!told || !plain || plain->family != (v6 ? 6 : 4))
 		return PASS;
 	skb->mark |= told->mark;
-	return up(PLAIN);
+	return punt(PLAIN);
 }
 
 static __always_inline int judge(struct __sk_buff *skb, const int v6)
@@ -63,7 +63,7 @@ static __always_inline int judge(struct __sk_buff *skb, const int v6)
 	struct scratch *c;
 	struct packet *p;
 	volatile struct walk *w;
-	struct lease *l;
+	struct flow_entry *l;
 	__u64 *gate, now;
 	__u32 zero = 0, headers;
 	int refused, down;
@@ -87,15 +87,15 @@ static __always_inline int judge(struct __sk_buff *skb, const int v6)
 	if (!flow)
 		return pass_by(skb, key, v6);
 	gate = bpf_map_lookup_elem(&gates, &flow->slot);
-	l = bpf_map_lookup_elem(&leases, &flow->slot);
+	l = bpf_map_lookup_elem(&entries, &flow->slot);
 	told = bpf_map_lookup_elem(&settings, &zero);
 	if (!gate || !l || !told)
 		return PASS;
 	/* An IPv6 address may start with the bytes of an IPv4 one. */
 	if (l->family != (v6 ? 6 : 4))
-		return up(NOT_LENT);
+		return punt(NOT_INSTALLED);
 	if (!is_open(gate))
-		return up_from(gate, NOT_LENT);
+		return up_from(gate, NOT_INSTALLED);
 	refused = acceptable(skb, p, v6);
 	if (refused)
 		return up_from(gate, refused);
@@ -115,8 +115,8 @@ static __always_inline int judge(struct __sk_buff *skb, const int v6)
 		refused = told_by(l, p);
 		w->to = w->told;
 		w->also_to = w->also;
-		address_down(&c->o, &l->subflows[w->to & (LEASE_SUBFLOWS - 1)]);
-		address_down(&c->also, &l->subflows[w->also_to & (LEASE_SUBFLOWS - 1)]);
+		address_down(&c->o, &l->subflows[w->to & (ENTRY_SUBFLOWS - 1)]);
+		address_down(&c->also, &l->subflows[w->also_to & (ENTRY_SUBFLOWS - 1)]);
 	} else {
 		copy16(c->o.from, l->source_addr);
 		copy16(c->o.to, l->server_addr);
@@ -137,7 +137,7 @@ static __always_inline int judge(struct __sk_buff *skb, const int v6)
 
 	bpf_spin_lock(&l->lock);
 	if (!is_open(gate))
-		refused = NOT_LENT;
+		refused = NOT_INSTALLED;
 	else if (down)
 		refused = judge_down(l, p, &c->o, &c->also, now, v6);
 	else

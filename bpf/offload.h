@@ -4,10 +4,10 @@
  * microseconds of CLOCK_MONOTONIC. */
 #pragma once
 
-#define LEASE_SUBFLOWS 4
-#define LEASE_RUNS 128
-#define LEASE_UPS 16
-#define LEASE_HOLES 4
+#define ENTRY_SUBFLOWS 4
+#define ENTRY_RUNS 128
+#define ENTRY_UPS 16
+#define ENTRY_HOLES 4
 
 struct mapping_run {
 	__u32 ssn;
@@ -27,12 +27,12 @@ struct hole {
 	__u32 len; /* 0: none */
 };
 
-struct lease_subflow {
+struct entry_subflow {
 	__u8 remote_addr[16];
 	__u8 local_addr[16];
 	__u16 remote_port;
 	__u16 local_port;
-	__u8 lent;
+	__u8 installed;
 	__u8 window_scale;
 	__u8 pad[2];
 	__u32 isn_remote;
@@ -62,7 +62,7 @@ struct lease_subflow {
 	__u64 bytes_down;
 };
 
-struct lease {
+struct flow_entry {
 	struct bpf_spin_lock lock;
 	__u32 family;
 	__u8 server_addr[16];
@@ -101,10 +101,10 @@ struct lease {
 	__u64 last_packet;
 	__u64 packets_down;
 	__u64 packets_up;
-	struct hole holes[LEASE_HOLES];
-	struct lease_subflow subflows[LEASE_SUBFLOWS];
-	struct up_run ups[LEASE_SUBFLOWS][LEASE_UPS];
-	struct mapping_run runs[LEASE_RUNS];
+	struct hole holes[ENTRY_HOLES];
+	struct entry_subflow subflows[ENTRY_SUBFLOWS];
+	struct up_run ups[ENTRY_SUBFLOWS][ENTRY_UPS];
+	struct mapping_run runs[ENTRY_RUNS];
 };
 
 /* A packet's ends, as they stand in it. */
@@ -138,10 +138,10 @@ struct settings {
 	__u64 now;
 };
 
-/* Why a packet of a lent connection goes up to the translator. */
+/* Why a packet of an installed connection goes up to the translator. */
 enum reason {
 	TRANSLATED,
-	NOT_LENT,
+	NOT_INSTALLED,
 	FLAGS,
 	OPTIONS,
 	CHECKSUM,

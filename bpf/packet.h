@@ -91,7 +91,7 @@ struct packet {
 	__u8 has_map;
 	__u8 is_gso;
 	struct walk walk;
-	struct step steps[LEASE_SUBFLOWS];
+	struct step steps[ENTRY_SUBFLOWS];
 };
 
 /* A packet as it will leave. */

@@ -287,7 +287,7 @@ fn unsteered() -> Group {
     group
 }
 
-/// Objects of which each takes much longer than a connection needs to be lent.
+/// Objects of which each takes much longer than a connection needs to be installed.
 fn sustained() -> Group {
     const OBJECT: u64 = 64 * MEGA;
     let mut group = variant("sustained", "-sustained", |cell| cell.ends_with("x2"));

@@ -3,7 +3,7 @@
 //! Where conntrack is in use, the clients' leg of services on the path gets a zone of its own ([`Zones`]), so that each leg
 //! is one connection, and NAT is applied to the servers' one; and conntrack is told not to judge windows, as the kernel's
 //! programs pass it by. What those programs can't do stays with the workers: connections that are translated (each is
-//! looked up before it is lent), and the services that a policy or a rule is about.
+//! looked up before it is installed), and the services that a policy or a rule is about.
 
 use std::fmt::Display;
 use std::net::IpAddr;

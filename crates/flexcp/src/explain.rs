@@ -147,7 +147,7 @@ fn groups() -> Vec<Group> {
     let reasons = Reasons::meanings().iter();
     groups.push(Group {
         title: "offload".into(),
-        about: "What the kernel's programs have done with packets of connections that were lent once, and why others of those \
+        about: "What the kernel's programs have done with packets of connections that were installed once, and why others of those \
                 went to the workers."
             .into(),
         rows: reasons.map(|(name, meaning)| (*name, (*meaning).to_owned())).collect(),

@@ -42,7 +42,7 @@ struct Device {
 }
 
 /// Loads the programs and attaches them to all Ethernet devices. That takes half a second, in which the workers translate
-/// everything, as they go on doing until [`Running::lend`]. `device`: the index of FlexCP's own. Nothing is done when the
+/// everything, as they go on doing until [`Running::install`]. `device`: the index of FlexCP's own. Nothing is done when the
 /// configuration says so. Also gives what the programs count.
 pub fn start(
     config: &Config,
@@ -161,9 +161,9 @@ impl Running {
         new
     }
 
-    /// Gives each worker its share. What they must not lend, they have to have been told before; and the programs are
-    /// attached, so that nothing is lent in vain.
-    pub fn lend(&mut self, workers: &[WorkerHandle]) {
+    /// Gives each worker its share. What they must not install, they have to have been told before; and the programs are
+    /// attached, so that nothing is installed in vain.
+    pub fn install(&mut self, workers: &[WorkerHandle]) {
         for (worker, path) in workers.iter().zip(self.paths.drain(..)) {
             worker.offload(Box::new(path));
         }

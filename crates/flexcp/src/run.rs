@@ -124,7 +124,7 @@ fn make_workers(
     Ok((workers, handles))
 }
 
-/// Lends to the offload what the host's other rules allow, and watches the kernel from here on. The service manager hears
+/// Installs to the offload what the host's other rules allow, and watches the kernel from here on. The service manager hears
 /// from the watcher that packets flow.
 fn watch(
     config: &Config,
@@ -138,7 +138,7 @@ fn watch(
     // They hold from the first connection on.
     let mut beside = Beside::new(config, handles.to_vec());
     beside.look(&mut kernel, &mut offload);
-    offload.lend(handles);
+    offload.install(handles);
     if let Err(error) = flexcp_io::renounce_loading() {
         warn!("keeps the capabilities that loading programs takes: {error}");
     }

@@ -1,6 +1,6 @@
 //! A worker: one thread that owns one queue of the device and one translator, and takes every packet
 //! from the one through the other and back. It takes no lock and allocates nothing for a packet. Small packets
-//! go out together, before the worker sleeps or lends a connection.
+//! go out together, before the worker sleeps or installs a connection.
 //!
 //! Others reach it through a [`WorkerHandle`]: what they ask is answered between two batches. Workers beside
 //! each other have nothing in common but the rings between them.
@@ -51,7 +51,7 @@ pub struct Worker {
 /// From the device through the translator and back.
 struct Path {
     tun: Tun,
-    /// Packets that are not on their way yet. Empty whenever a connection may be lent.
+    /// Packets that are not on their way yet. Empty whenever a connection may be installed.
     batch: SendBatch,
     translator: Translator,
     carrier: CarrierCounters,
@@ -139,9 +139,9 @@ pub(crate) enum Request {
     Ping(SyncSender<()>),
     /// The connections that there are.
     Connections(SyncSender<Vec<ConnectionView>>),
-    /// To lend what needs no decision.
+    /// To install what needs no decision.
     Offload(Box<dyn FastPath>),
-    /// Not to lend connections of the services with `true`.
+    /// Not to install connections of the services with `true`.
     Keep(Vec<bool>),
     /// Packets may have passed by for a while.
     Astray,
@@ -276,7 +276,7 @@ impl Worker {
         let path = &mut self.path;
         for _ in 0..BATCH {
             let Some(frame) = path.tun.receive(&mut self.buffer)? else {
-                path.lend_ready();
+                path.install_ready();
                 path.translator.make_keys(KEYS);
                 return Ok(());
             };
@@ -391,8 +391,8 @@ impl Path {
         if self.translator.handle_packet(now(), frame) != Verdict::Forward {
             return;
         }
-        if self.translator.lends_before_sent() {
-            self.lend_due();
+        if self.translator.installs_before_sent() {
+            self.install_due();
             self.batch.send_at_once(&self.tun, frame);
         } else {
             self.batch.send(&self.tun, frame);
@@ -400,7 +400,7 @@ impl Path {
     }
 
     /// Sends what the translator has made; its payload may stand in the packet just handled. The answers will
-    /// come to this worker. Then the connection may be lent.
+    /// come to this worker. Then the connection may be installed.
     fn transmit(&mut self, handover: Option<&mut Handover>, buffer: &PacketBuffer) {
         if let Some(handover) = handover {
             handover.update(&mut self.translator);
@@ -409,24 +409,24 @@ impl Path {
             self.batch
                 .send_transmit(&self.tun, &transmit, buffer.as_bytes());
         }
-        if self.translator.lends_when_sent() {
-            self.lend_due();
+        if self.translator.installs_when_sent() {
+            self.install_due();
         }
     }
 
-    fn lend_due(&mut self) {
+    fn install_due(&mut self) {
         self.batch.flush(&self.tun);
-        self.translator.lend_due(now());
+        self.translator.install_due(now());
         self.send_held();
     }
 
-    fn lend_ready(&mut self) {
+    fn install_ready(&mut self) {
         self.batch.flush(&self.tun);
-        self.translator.lend_ready(now());
+        self.translator.install_ready(now());
         self.send_held();
     }
 
-    /// Sends ACKs that waited for their connection to be lent, at once: what they call forth finds the fast path.
+    /// Sends ACKs that waited for their connection to be installed, at once: what they call forth finds the fast path.
     fn send_held(&mut self) {
         while let Some(transmit) = self.translator.poll_transmit() {
             self.batch.send_transmit(&self.tun, &transmit, &[]);
@@ -487,16 +487,16 @@ impl WorkerHandle {
         self.ask(Request::Connections)
     }
 
-    /// From here on the worker lends what needs no decision to a fast path.
+    /// From here on the worker installs what needs no decision to a fast path.
     pub fn offload(&self, fast_path: Box<dyn FastPath>) {
-        // When the worker is gone already, it has nothing to lend.
+        // When the worker is gone already, it has nothing to install.
         let _ = self.requests.send(Request::Offload(fast_path));
         self.waker.wake();
     }
 
-    /// From here on the worker lends no connection of the services with `true`, in the order of the configuration.
+    /// From here on the worker installs no connection of the services with `true`, in the order of the configuration.
     pub fn keep(&self, kept: Vec<bool>) {
-        // When the worker is gone already, it lends none.
+        // When the worker is gone already, it installs none.
         let _ = self.requests.send(Request::Keep(kept));
         self.waker.wake();
     }

@@ -1,11 +1,11 @@
 //! The fast path in the kernel: loads the programs of `bpf/offload.bpf.c`, attaches them to the ingress of
-//! devices, and lends connections to them.
+//! devices, and installs connections in them.
 //!
-//! A connection lives in a slot: its [`Lease`] in one map, the flows that lead to it in another, and a gate that
-//! says whose it is. The gate is shared memory, so closing it costs no system call; the lease is then read under
+//! A connection lives in a slot: its [`FlowEntry`] in one map, the flows that lead to it in another, and a gate that
+//! says whose it is. The gate is shared memory, so closing it costs no system call; the flow entry is then read under
 //! the lock that the programs change it under.
 //!
-//! The programs end with the process that lent to them, however it ends: they ask the kernel for routes as from FlexCP's
+//! The programs end with the process that installed in them, however it ends: they ask the kernel for routes as from FlexCP's
 //! device, which goes with it, and without a route they translate nothing. So a filter that a crash has left ([`Hook`])
 //! passes all packets on until the next start takes it back.
 
@@ -27,7 +27,7 @@ use aya::programs::tc::SchedClassifierLinkId;
 use aya::programs::{ProgramError, SchedClassifier, TestRunOptions};
 use aya::{Ebpf, EbpfError, TestRun as _, include_bytes_aligned};
 use flexcp_translator::{
-    Ends, FastPath, LEASE_HOLES, LEASE_RUNS, LEASE_SUBFLOWS, LEASE_UPS, Lease, Lent,
+    ENTRY_HOLES, ENTRY_RUNS, ENTRY_SUBFLOWS, ENTRY_UPS, Ends, FastPath, FlowEntry, Installed,
 };
 
 pub use self::attach::Hook;
@@ -44,7 +44,7 @@ static OBJECT: &[u8] = include_bytes_aligned!("../../../bpf/offload.bpf.o");
 
 const PROGRAM: &str = "flexcp_offload";
 /// Flows of a connection at most: the server's and the subflows'.
-const FLOWS: usize = LEASE_SUBFLOWS + 1;
+const FLOWS: usize = ENTRY_SUBFLOWS + 1;
 /// `flow_ref.leg` of the server's packets.
 const LEG_SERVER: u32 = 0xff;
 /// Read or write a value under its lock (`BPF_F_LOCK`).
@@ -174,24 +174,24 @@ struct FlowRef {
     leg: u32,
 }
 
-/// A [`Lease`] as a map's value.
+/// A [`FlowEntry`] as a map's value.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug)]
-struct Value(Lease);
+struct Value(FlowEntry);
 
-/// The fields of a lease, one by one: what a struct has beyond its fields is padding.
-const LEASE_FIELDS: usize = 8
+/// The fields of a flow entry, one by one: what a struct has beyond its fields is padding.
+const ENTRY_FIELDS: usize = 8
     + 32
     + 4
     + 3 * 4
     + 6 * 8
     + 18 * 4
     + 5 * 8
-    + LEASE_HOLES * 2 * 4
-    + LEASE_SUBFLOWS * (32 + 4 + 4 + 14 * 4 + 4 + 4 + 8 + 8 + 5 * 8)
-    + LEASE_SUBFLOWS * LEASE_UPS * 2 * 4
-    + LEASE_RUNS * (4 + 4);
-const _: () = assert!(size_of::<Value>() == LEASE_FIELDS);
+    + ENTRY_HOLES * 2 * 4
+    + ENTRY_SUBFLOWS * (32 + 4 + 4 + 14 * 4 + 4 + 4 + 8 + 8 + 5 * 8)
+    + ENTRY_SUBFLOWS * ENTRY_UPS * 2 * 4
+    + ENTRY_RUNS * (4 + 4);
+const _: () = assert!(size_of::<Value>() == ENTRY_FIELDS);
 
 // SAFETY: `repr(C)` of integers without padding, as asserted above: every byte is initialised, and every pattern of bytes is
 // a value.
@@ -261,7 +261,7 @@ impl Offload {
             Ok(Map::from_map_data(data)?)
         };
         Ok(KernelFastPath {
-            leases: Array::try_from(map("leases")?)?,
+            entries: Array::try_from(map("entries")?)?,
             flows: HashMap::try_from(map("flows")?)?,
             plains: (self.told.mark != 0)
                 .then(|| HashMap::try_from(map("plains")?).map_err(OffloadError::from))
@@ -306,7 +306,7 @@ impl Offload {
     }
 
     /// Conntrack is in use from here on, and the clients' legs of services on the path are in its zone `zone`: what it
-    /// translates is not lent.
+    /// translates is not installed.
     pub fn beside_conntrack(&self, zone: u16) {
         self.conntrack.store(zone.into(), Ordering::Relaxed);
     }
@@ -369,7 +369,7 @@ impl Offload {
 
 /// A share of the slots, for one translator.
 pub struct KernelFastPath {
-    leases: Array<MapData, Value>,
+    entries: Array<MapData, Value>,
     flows: HashMap<MapData, FlowKey, FlowRef>,
     /// Flows of plain TCP, with the family of each; `None`: those can't pass by.
     plains: Option<HashMap<MapData, FlowKey, u32>>,
@@ -384,47 +384,47 @@ pub struct KernelFastPath {
 }
 
 impl FastPath for KernelFastPath {
-    fn lend(&mut self, slot: Option<u32>, lease: &Lease, passed: Option<u32>) -> Lent {
-        if self.own.contains(&lease.server_addr) {
-            return Lent::NoRoom;
+    fn install(&mut self, slot: Option<u32>, entry: &FlowEntry, passed: Option<u32>) -> Installed {
+        if self.own.contains(&entry.server_addr) {
+            return Installed::NoRoom;
         }
-        if self.is_forbidden(slot, lease) {
-            return Lent::Never;
+        if self.is_forbidden(slot, entry) {
+            return Installed::Never;
         }
         let held = slot.is_some();
         let Some(slot) = slot.or_else(|| self.free.pop()) else {
-            return Lent::NoRoom;
+            return Installed::NoRoom;
         };
         let known =
-            self.lead_to(slot, lease) && self.leases.set(slot, Value(*lease), LOCKED).is_ok();
+            self.lead_to(slot, entry) && self.entries.set(slot, Value(*entry), LOCKED).is_ok();
         if !known {
             self.forget(slot, &[None; FLOWS]);
             if !held {
                 self.free.push(slot);
             }
-            return Lent::NoRoom;
+            return Installed::NoRoom;
         }
         if self.open(slot, passed) {
-            Lent::Slot(slot)
+            Installed::Slot(slot)
         } else {
-            Lent::NotNow
+            Installed::NotNow
         }
     }
 
-    fn take_back(&mut self, slot: u32) -> Lease {
+    fn evict(&mut self, slot: u32) -> FlowEntry {
         self.gates.gate(slot).fetch_and(!OPEN, Ordering::SeqCst);
         // Whoever had the lock before has done its work; whoever gets it later sees the gate. The element is there, as
         // it is for every slot, the map is open, and for a copy of so few bytes the kernel waits for memory.
-        let value = self.leases.get(&slot, LOCKED);
-        value.expect("a slot that was lent can be read").0
+        let value = self.entries.get(&slot, LOCKED);
+        value.expect("a slot that was installed can be read").0
     }
 
-    fn peek(&self, slot: u32) -> Lease {
-        let value = self.leases.get(&slot, LOCKED);
-        value.expect("a slot that is lent can be read").0
+    fn peek(&self, slot: u32) -> FlowEntry {
+        let value = self.entries.get(&slot, LOCKED);
+        value.expect("a slot that is installed can be read").0
     }
 
-    fn peek_all(&self, each: &mut dyn FnMut(&Lease)) {
+    fn peek_all(&self, each: &mut dyn FnMut(&FlowEntry)) {
         let slots = u32::try_from(self.taken.len()).unwrap_or(0);
         for slot in (self.first..).take(slots as usize) {
             if self.gates.gate(slot).load(Ordering::Relaxed) & OPEN != 0 {
@@ -443,7 +443,7 @@ impl FastPath for KernelFastPath {
         u32::try_from(self.taken.len() - self.free.len()).unwrap_or(u32::MAX)
     }
 
-    fn passed_up(&self, slot: u32) -> Option<u32> {
+    fn punted(&self, slot: u32) -> Option<u32> {
         Some(up_by(self.gates.gate(slot).load(Ordering::SeqCst)))
     }
 
@@ -477,7 +477,7 @@ fn up_by(gate: u64) -> u32 {
 impl KernelFastPath {
     /// Takes no connections to these servers: they are on this host itself, where the programs see nothing.
     pub fn leave_out(&mut self, servers: &[IpAddr]) {
-        // As a lease has them.
+        // As a flow entry has them.
         let bytes = |server: &IpAddr| {
             let mut bytes = [0; 16];
             match server {
@@ -502,20 +502,20 @@ impl KernelFastPath {
             .is_ok()
     }
 
-    /// Whether a flow of `lease` that does not lead to its slot yet has to pass netfilter.
-    fn is_forbidden(&mut self, slot: Option<u32>, lease: &Lease) -> bool {
+    /// Whether a flow of `entry` that does not lead to its slot yet has to pass netfilter.
+    fn is_forbidden(&mut self, slot: Option<u32>, entry: &FlowEntry) -> bool {
         let known = slot.map_or([None; FLOWS], |slot| {
             self.taken[(slot - self.first) as usize]
         });
-        let new = flows(lease).into_iter().zip(known).enumerate();
+        let new = flows(entry).into_iter().zip(known).enumerate();
         let new = new.filter(|(_, (flow, known))| flow != known);
         new.filter_map(|(index, (flow, _))| Some((flow?, index == 0)))
-            .any(|(flow, down)| self.guard.forbids(&flow, down, lease.family))
+            .any(|(flow, down)| self.guard.forbids(&flow, down, entry.family))
     }
 
-    /// Makes the flows of `lease`, and no others, lead to `slot`.
-    fn lead_to(&mut self, slot: u32, lease: &Lease) -> bool {
-        let wanted = flows(lease);
+    /// Makes the flows of `entry`, and no others, lead to `slot`.
+    fn lead_to(&mut self, slot: u32, entry: &FlowEntry) -> bool {
+        let wanted = flows(entry);
         self.forget(slot, &wanted);
         let known = self.taken[(slot - self.first) as usize];
         for (index, flow) in wanted.iter().enumerate() {
@@ -562,17 +562,17 @@ impl std::fmt::Debug for KernelFastPath {
     }
 }
 
-/// The flows of a lease: first the server's, then the subflows'.
-fn flows(lease: &Lease) -> [Option<FlowKey>; FLOWS] {
+/// The flows of a flow entry: first the server's, then the subflows'.
+fn flows(entry: &FlowEntry) -> [Option<FlowKey>; FLOWS] {
     let mut flows = [None; FLOWS];
     flows[0] = Some(FlowKey {
-        from: lease.server_addr,
-        to: lease.source_addr,
-        from_port: lease.server_port.to_be_bytes(),
-        to_port: lease.source_port.to_be_bytes(),
+        from: entry.server_addr,
+        to: entry.source_addr,
+        from_port: entry.server_port.to_be_bytes(),
+        to_port: entry.source_port.to_be_bytes(),
     });
-    for (flow, subflow) in flows[1..].iter_mut().zip(&lease.subflows) {
-        *flow = (subflow.lent == 1).then(|| FlowKey {
+    for (flow, subflow) in flows[1..].iter_mut().zip(&entry.subflows) {
+        *flow = (subflow.installed == 1).then(|| FlowKey {
             from: subflow.remote_addr,
             to: subflow.local_addr,
             from_port: subflow.remote_port.to_be_bytes(),

@@ -5,7 +5,7 @@ use std::mem::{offset_of, size_of};
 
 use btf_rs::{Btf, Type};
 use flexcp_io::Reasons;
-use flexcp_translator::{Hole, Lease, LeaseSubflow, MappingRun, UpRun};
+use flexcp_translator::{EntrySubflow, FlowEntry, Hole, MappingRun, UpRun};
 use object::{Object as _, ObjectSection as _};
 
 static OBJECT: &[u8] = include_bytes!("../../../bpf/offload.bpf.o");
@@ -49,13 +49,13 @@ fn structs_are_laid_out_alike() {
     both("up_run", layout!(UpRun { dsn, len }));
     both("hole", layout!(Hole { seq, len }));
     both(
-        "lease_subflow",
-        layout!(LeaseSubflow {
+        "entry_subflow",
+        layout!(EntrySubflow {
             remote_addr,
             local_addr,
             remote_port,
             local_port,
-            lent,
+            installed,
             window_scale,
             pad,
             isn_remote,
@@ -86,8 +86,8 @@ fn structs_are_laid_out_alike() {
         }),
     );
     both(
-        "lease",
-        layout!(Lease {
+        "flow_entry",
+        layout!(FlowEntry {
             lock,
             family,
             server_addr,

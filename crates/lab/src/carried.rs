@@ -40,8 +40,8 @@ pub struct Carried {
     pub data: u64,
     /// Those that the programs in the kernel translated, by FlexCP's counters.
     pub in_kernel: u64,
-    /// Times that a connection was lent to the programs.
-    pub lent: u64,
+    /// Times that a connection was installed in the programs.
+    pub installed: u64,
 }
 
 impl Carried {
@@ -117,7 +117,7 @@ impl Transfer {
         Ok(Carried {
             data,
             in_kernel,
-            lent: after.lent - before.lent,
+            installed: after.installed - before.installed,
         })
     }
 
@@ -153,13 +153,13 @@ fn received(table: &str, side: &str) -> u64 {
 
 struct Counters {
     established: u64,
-    lent: u64,
-    taken_back: u64,
+    installed: u64,
+    evicted: u64,
     down: u64,
     up: u64,
 }
 
-/// FlexCP's counters once it has back what it lent: the packets are counted then.
+/// FlexCP's counters once it has back what it installed: the packets are counted then.
 fn given_back(stats: impl Fn() -> Result<Value>) -> Result<Counters> {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
@@ -170,17 +170,17 @@ fn given_back(stats: impl Fn() -> Result<Value>) -> Result<Counters> {
         };
         let counters = Counters {
             established: counter("mp_capable_ack_rx")?,
-            lent: counter("offload_lent")?,
-            taken_back: counter("offload_taken_back")?,
+            installed: counter("offload_installed")?,
+            evicted: counter("offload_evicted")?,
             down: counter("offload_packets_down")?,
             up: counter("offload_packets_up")?,
         };
-        if counters.lent == counters.taken_back {
+        if counters.installed == counters.evicted {
             return Ok(counters);
         }
         ensure!(
             Instant::now() < deadline,
-            "lent and not taken back: {stats}"
+            "installed and not evicted: {stats}"
         );
         thread::sleep(Duration::from_millis(20));
     }
@@ -205,13 +205,13 @@ mod tests {
         let carried = Carried {
             data: 200,
             in_kernel: 190,
-            lent: 1,
+            installed: 1,
         };
         assert_eq!(carried.percent().to_bits(), 95.0_f64.to_bits());
         let nothing = Carried {
             data: 0,
             in_kernel: 0,
-            lent: 0,
+            installed: 0,
         };
         assert_eq!(nothing.percent().to_bits(), 0.0_f64.to_bits());
     }

@@ -57,8 +57,8 @@ impl Conduct {
             let sum: u64 = names.iter().map(|name| self.get(name)).sum();
             Ok(i64::try_from(sum)?)
         };
-        // When a connection is lent, the programs pass by what its worker has just written, and the other way round.
-        let lent = sum(&["offload_lent", "offload_taken_back"])?;
+        // When a connection is installed, the programs pass by what its worker has just written, and the other way round.
+        let installed = sum(&["offload_installed", "offload_evicted"])?;
         // Data that had been SACKed comes again: on another subflow, or because the server threw it away.
         let let_go = sum(&["subflow_switch", "filler_tx", "window_overrun", "let_go_up"])?;
         // What moves to another subflow goes by the window that the client told last, on whichever subflow.
@@ -66,8 +66,8 @@ impl Conduct {
         let at_both = [End::Client, End::Servers];
         let expect = at_both.into_iter().fold(expect, |expect, end| {
             expect
-                .up_to(end, OVERTAKEN, lent)
-                .up_to(end, OVERTAKEN_WITHIN_A_TICK, lent)
+                .up_to(end, OVERTAKEN, installed)
+                .up_to(end, OVERTAKEN_WITHIN_A_TICK, installed)
                 .up_to(end, RENEGED, let_go)
         });
         // Two processors of the client's write the connection's window at once (mptcp_set_rwin).
@@ -202,8 +202,8 @@ pub const SENT_AGAIN: &str = RETRANSMITTED;
 /// look like a duplicate to it. A share of the packets is bounded instead.
 const STALE_ACK: &str = "stale_ack";
 
-/// What waits for a worker while its connection is lent, and the worker gets no processor: the programs have gone more than
-/// two windows ahead by then. A connection with packets that wait is not lent, as far as the counts tell. Their share is
+/// What waits for a worker while its connection is installed, and the worker gets no processor: the programs have gone more than
+/// two windows ahead by then. A connection with packets that wait is not installed, as far as the counts tell. Their share is
 /// bounded.
 const LATE: &[&str] = &["out_of_window", "ack_of_unsent"];
 
@@ -214,7 +214,7 @@ const LATE_FEW: u64 = 20;
 const WINDOWS_AT_ONCE: i64 = 8;
 
 /// Segments that may be sent again in any case: GSO packets that overtake what waits in a queue when their connection is
-/// lent to the offload or taken back, 280 segments at most on a busy machine. So a loss shows in the transfers of a
+/// installed in the offload or evicted, 280 segments at most on a busy machine. So a loss shows in the transfers of a
 /// gigabyte, and in what the counters of packets say, not here in small ones.
 const AGAIN_FEW: i64 = 500;
 
@@ -298,8 +298,8 @@ mod tests {
 
     #[test]
     fn packets_that_overtook_others_need_a_cause() {
-        let complaints = |name: &str, lent: u64, moved: i64| {
-            let stats = json!({"counters": {"offload_lent": lent}});
+        let complaints = |name: &str, installed: u64, moved: i64| {
+            let stats = json!({"counters": {"offload_installed": installed}});
             let expect = Conduct::of(&stats)
                 .explain(Expect::clean())
                 .expect("small numbers");
@@ -308,7 +308,8 @@ mod tests {
             complaints.len()
         };
         for name in ["PAWSEstab", "TCPACKSkippedSeq"] {
-            let seen = [(0, 1), (3, 2), (3, 4)].map(|(lent, moved)| complaints(name, lent, moved));
+            let seen = [(0, 1), (3, 2), (3, 4)]
+                .map(|(installed, moved)| complaints(name, installed, moved));
             assert_eq!(seen, [1, 0, 1], "{name}");
         }
     }

@@ -55,12 +55,12 @@ pub(crate) fn judge(stats: &Value, device: DevicePackets) -> Result<()> {
     if !numbers(stats, "offload")?.is_empty() {
         let counted = number(stats, "counters", "offload_packets_up")?
             + number(stats, "counters", "offload_packets_down")?;
-        // A packet that could not be rewritten has been counted in its lease, and is lost.
+        // A packet that could not be rewritten has been counted in its flow entry, and is lost.
         let translated =
             number(stats, "offload", "translated")? + number(stats, "offload", "rewrite_failed")?;
         ensure!(
             counted == translated,
-            "the offload has translated {translated} packets, its leases count {counted}"
+            "the offload has translated {translated} packets, its entries count {counted}"
         );
     }
     if stats["connections"] == 0 {
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn packet_that_the_offload_translated_and_no_lease_counts() {
+    fn packet_that_the_offload_translated_and_no_entry_counts() {
         complaint(|stats| stats["offload"]["translated"] = json!(7));
         let mut without = right();
         without["offload"] = json!({});

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The first word behind `@` says where: `bpf` or the name of a crate, of which `src` is meant, with a path below it
-//! where two functions have one name (`translator/dtree/lent.rs`). What stands before the first `==` explains the list.
+//! where two functions have one name (`translator/dtree/installed.rs`). What stands before the first `==` explains the list.
 
 use std::collections::BTreeSet;
 use std::fs;

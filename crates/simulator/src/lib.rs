@@ -33,5 +33,6 @@ pub use conversation::Conversation;
 pub use fresh::seeds;
 pub use proxy::{Kernel, Taken};
 pub use run::{
-    Offloaded, Outcome, describe, run, run_at_once, run_lent, run_on, run_traced, run_undisturbed,
+    Offloaded, Outcome, describe, run, run_at_once, run_installed, run_on, run_traced,
+    run_undisturbed,
 };

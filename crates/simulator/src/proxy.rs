@@ -34,7 +34,7 @@ struct Train {
 
 /// The kernel's fast path under the translator, one packet at a time.
 pub trait Kernel: std::fmt::Debug {
-    /// What the translator lends connections to.
+    /// What the translator installs connections to.
     fn fast_path(&mut self) -> Box<dyn FastPath>;
     /// Takes an IP packet at a time in microseconds. `offload`: what is still to be done about it.
     fn translate(&mut self, now: u64, packet: &[u8], offload: Offload) -> Taken;
@@ -129,8 +129,8 @@ impl Proxy {
         self.twin.as_ref().is_some_and(|twin| twin.filled_alone)
     }
 
-    /// From now on connections are lent to a fast path, which keeps them until they are taken back.
-    pub(crate) fn lend(&mut self) {
+    /// From now on connections are installed in a fast path, which keeps them until they are evicted.
+    pub(crate) fn install(&mut self) {
         self.translator.set_fast_path(Box::new(Shelf::default()));
     }
 
@@ -255,7 +255,7 @@ impl Proxy {
             Verdict::Drop(reason) => self.trace.note(now, || format!("drop {}", reason.name())),
         }
         self.transmit(now, Some(&frame));
-        self.translator.lend_ready(Instant(now));
+        self.translator.install_ready(Instant(now));
     }
 
     /// Whether the kernel has taken the packet.

@@ -51,14 +51,14 @@ pub fn run_at_once(seed: u64) -> Outcome {
     run_world(&mut World::new(plan, Trace::Off))
 }
 
-/// Runs a seed with a translator that lends what runs its steady course to a fast path, which only keeps it:
+/// Runs a seed with a translator that installs what runs its steady course in a fast path, which only keeps it:
 /// nothing may differ. Also how often it did.
 #[must_use]
-pub fn run_lent(seed: u64) -> (Outcome, u64) {
+pub fn run_installed(seed: u64) -> (Outcome, u64) {
     let mut world = World::new(Plan::of(seed), Trace::Off);
-    world.proxy.lend();
+    world.proxy.install();
     let outcome = run_world(&mut world);
-    (outcome, world.proxy.translator.counters().offload_lent)
+    (outcome, world.proxy.translator.counters().offload_installed)
 }
 
 /// Runs a seed without faults, resets and limits: then every request and every join has to be accepted, and nothing

@@ -1,50 +1,50 @@
-//! A fast path that translates nothing: it keeps what it is lent and gives it back as it was.
+//! A fast path that translates nothing: it keeps what is installed in it and gives it back as it was.
 
-use flexcp_translator::{FastPath, Lease, Lent};
+use flexcp_translator::{FastPath, FlowEntry, Installed};
 
-/// A place for each lent connection; whether it is there, and whether the slot is taken.
+/// A place for each installed connection; whether it is there, and whether the slot is taken.
 #[derive(Default, Debug)]
 pub(crate) struct Shelf {
-    places: Vec<(Lease, bool, bool)>,
+    places: Vec<(FlowEntry, bool, bool)>,
 }
 
 impl FastPath for Shelf {
-    fn lend(&mut self, slot: Option<u32>, lease: &Lease, _passed: Option<u32>) -> Lent {
+    fn install(&mut self, slot: Option<u32>, entry: &FlowEntry, _passed: Option<u32>) -> Installed {
         let free = self.places.iter().position(|&(_, _, taken)| !taken);
         let slot = match slot {
             Some(slot) => slot as usize,
             None => free.unwrap_or(self.places.len()),
         };
         if slot == self.places.len() {
-            self.places.push((*lease, true, true));
+            self.places.push((*entry, true, true));
         } else {
-            assert!(!self.places[slot].1, "lent twice");
-            self.places[slot] = (*lease, true, true);
+            assert!(!self.places[slot].1, "installed twice");
+            self.places[slot] = (*entry, true, true);
         }
-        Lent::Slot(slot as u32)
+        Installed::Slot(slot as u32)
     }
 
-    fn take_back(&mut self, slot: u32) -> Lease {
-        let (lease, lent, taken) = &mut self.places[slot as usize];
-        assert!(*lent && *taken, "taken back without being lent");
-        *lent = false;
-        *lease
+    fn evict(&mut self, slot: u32) -> FlowEntry {
+        let (entry, installed, taken) = &mut self.places[slot as usize];
+        assert!(*installed && *taken, "evicted without being installed");
+        *installed = false;
+        *entry
     }
 
-    fn peek(&self, slot: u32) -> Lease {
-        let (lease, lent, taken) = &self.places[slot as usize];
-        assert!(*lent && *taken, "looked at without being lent");
-        *lease
+    fn peek(&self, slot: u32) -> FlowEntry {
+        let (entry, installed, taken) = &self.places[slot as usize];
+        assert!(*installed && *taken, "looked at without being installed");
+        *entry
     }
 
-    fn peek_all(&self, each: &mut dyn FnMut(&Lease)) {
-        let lent = self.places.iter().filter(|(_, lent, _)| *lent);
-        lent.for_each(|(lease, ..)| each(lease));
+    fn peek_all(&self, each: &mut dyn FnMut(&FlowEntry)) {
+        let installed = self.places.iter().filter(|(_, installed, _)| *installed);
+        installed.for_each(|(entry, ..)| each(entry));
     }
 
     fn release(&mut self, slot: u32) {
-        let (_, lent, taken) = &mut self.places[slot as usize];
-        assert!(!*lent && *taken, "released while lent");
+        let (_, installed, taken) = &mut self.places[slot as usize];
+        assert!(!*installed && *taken, "released while installed");
         *taken = false;
     }
 

@@ -77,7 +77,7 @@ impl Twin {
         let mut out = vec![];
         self.transmit(None, &mut out);
         // A data ACK on another subflow has overtaken the active one's ACK. The translator takes that for a hole that it may
-        // have to fill; the fast path does not watch for holes. As a rule none is there: what a lent connection has
+        // have to fill; the fast path does not watch for holes. As a rule none is there: what an installed connection has
         // outstanding went down on the active subflow.
         self.filled_alone |= self.sent.is_empty() && !out.is_empty() && out.iter().all(is_filler);
         self.compare(now, &out, false);

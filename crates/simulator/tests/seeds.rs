@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 
-use flexcp_simulator::{Outcome, run, run_at_once, run_lent, run_undisturbed, seeds};
+use flexcp_simulator::{Outcome, run, run_at_once, run_installed, run_undisturbed, seeds};
 
 const SEEDS: u64 = 2000;
 /// Fresh ones beside them.
@@ -15,8 +15,8 @@ const ENOUGH: u64 = 8;
 const UNDISTURBED: u64 = 300;
 /// Every so many, a seed runs twice.
 const TWICE: u64 = 50;
-/// Every so many, with what runs its steady course lent to a fast path.
-const LENT: u64 = 10;
+/// Every so many, with what runs its steady course installed in a fast path.
+const INSTALLED: u64 = 10;
 
 /// Seeds that failed, and over what, when carriers kept no packets.
 const FAILED: &[(u64, &str)] = &[
@@ -142,11 +142,11 @@ fn seeds_that_failed() {
     }
 }
 
-/// A look at a lent connection shortly before a deadline put that off.
+/// A look at an installed connection shortly before a deadline put that off.
 #[test]
-fn seeds_that_differed_when_lent() {
+fn seeds_that_differed_when_installed() {
     for seed in [7_000_007_362, 7_000_011_206] {
-        assert_eq!(run(seed), run_lent(seed).0, "seed {seed}");
+        assert_eq!(run(seed), run_installed(seed).0, "seed {seed}");
     }
 }
 
@@ -163,7 +163,7 @@ fn undisturbed_seeds() {
 fn first_seeds_and_fresh_ones() {
     let all = seeds(0..SEEDS, FRESH);
     let next = AtomicUsize::new(0);
-    let lent = AtomicU64::new(0);
+    let installed = AtomicU64::new(0);
     let left_out = AtomicU64::new(0);
     let bad = AtomicU64::new(0);
     let work = || {
@@ -179,10 +179,13 @@ fn first_seeds_and_fresh_ones() {
             if seed.is_multiple_of(TWICE) {
                 assert_eq!(outcome, run(seed), "I13: seed {seed} runs differently");
             }
-            if seed.is_multiple_of(LENT) {
-                let (again, times) = run_lent(seed);
-                assert_eq!(outcome, again, "seed {seed} runs differently when lent");
-                lent.fetch_add(times, Ordering::Relaxed);
+            if seed.is_multiple_of(INSTALLED) {
+                let (again, times) = run_installed(seed);
+                assert_eq!(
+                    outcome, again,
+                    "seed {seed} runs differently when installed"
+                );
+                installed.fetch_add(times, Ordering::Relaxed);
             }
             left_out.fetch_add(outcome.left_out, Ordering::Relaxed);
             if !outcome.failures.is_empty() {
@@ -206,9 +209,9 @@ fn first_seeds_and_fresh_ones() {
         "seeds {seeds:?} fail (`simulator --seed N --trace` shows one), the first of them: {}",
         first.map_or("", String::as_str)
     );
-    // A few seeds alone may be of those that lend nothing.
+    // A few seeds alone may be of those that install nothing.
     if all.len() as u64 >= SEEDS {
-        assert!(lent.into_inner() > SEEDS, "little was lent");
+        assert!(installed.into_inner() > SEEDS, "little was installed");
         let left_out = left_out.into_inner();
         assert!(left_out > SEEDS, "carriers left out {left_out} ACKs");
     }

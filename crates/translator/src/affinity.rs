@@ -213,7 +213,7 @@ impl Affinity {
         if directory != self.share.worker {
             return Owner::Directory(directory);
         }
-        let owner = self.recall(ends, hash);
+        let owner = self.evict(ends, hash);
         owner.map_or(Owner::This, |worker| self.named(worker))
     }
 
@@ -234,7 +234,7 @@ impl Affinity {
         self.joined[0].insert_unique(joined.hash, joined, |joined| joined.hash);
     }
 
-    fn recall(&mut self, ends: Ends, hash: u64) -> Option<u16> {
+    fn evict(&mut self, ends: Ends, hash: u64) -> Option<u16> {
         let [recent, before] = &mut self.joined;
         if let Some(joined) = recent.find(hash, |joined| joined.ends == ends) {
             return Some(joined.worker);

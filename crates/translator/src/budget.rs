@@ -192,8 +192,8 @@ impl Translator {
         };
         let quiet = now.since(connection.last_heard());
         let reserved = connection.charged as usize <= RESERVE;
-        // What is lent is not quiet, and its mappings are elsewhere.
-        if reserved || connection.lending.is_lent() || quiet < QUIET {
+        // What is installed is not quiet, and its mappings are elsewhere.
+        if reserved || connection.installation.is_installed() || quiet < QUIET {
             return;
         }
         self.counters.memory_trimmed += u64::from(connection.trim());

@@ -11,9 +11,9 @@ impl Translator {
     /// if it can be.
     pub(crate) fn pass_by(&mut self, ends: Ends) -> bool {
         let passes = self
-            .lender
+            .installer
             .as_mut()
-            .is_some_and(|lender| lender.passes_by(ends));
+            .is_some_and(|installer| installer.passes_by(ends));
         self.counters.passed_by += u64::from(passes);
         passes
     }
@@ -29,9 +29,9 @@ impl Translator {
         }
         let ends = connection.server_ends();
         connection.passed_by = self
-            .lender
+            .installer
             .as_mut()
-            .is_some_and(|lender| lender.passes_by(ends));
+            .is_some_and(|installer| installer.passes_by(ends));
         if connection.passed_by {
             connection.last_packet = now;
             self.counters.passed_by += 1;

@@ -2,7 +2,7 @@
 //! packet is dropped: each reason is a counter.
 
 use crate::cause::Causes;
-use crate::offload::Lease;
+use crate::offload::FlowEntry;
 
 /// A counter's name, and the lines that say what it means.
 pub type Meaning = (&'static str, &'static [&'static str]);
@@ -39,7 +39,7 @@ counters! {
         /// Packets that came to their end here: answered, or taken note of. With those forwarded and those dropped
         /// they are all that were handed in.
         packets_consumed,
-        /// ACKs of servers that were held back until their connection was lent, and then sent as one, as packets of many
+        /// ACKs of servers that were held back until their connection was installed, and then sent as one, as packets of many
         /// connections waited at a time.
         acks_held,
         /// Packets that the translator made: ACKs, handshake answers, resets, filler, the pieces of a split packet.
@@ -138,13 +138,13 @@ counters! {
         memory_refused,
         /// Connections of silent clients that gave back room for mappings because memory was short.
         memory_trimmed,
-        /// Times that an established connection was lent to the fast path.
-        offload_lent,
-        /// Times that one was taken back.
-        offload_taken_back,
+        /// Times that an established connection was installed in the fast path.
+        offload_installed,
+        /// Times that one was evicted.
+        offload_evicted,
         /// Times that the fast path had no room for one.
         offload_refused,
-        /// Connections that are not lent, as rules of the host have to be applied to their packets (NAT).
+        /// Connections that are not installed, as rules of the host have to be applied to their packets (NAT).
         offload_kept,
         /// Packets of servers that the fast path translated; counted when it gives the connection back, also as
         /// handed in and forwarded.
@@ -174,7 +174,7 @@ counters! {
         /// Bytes beyond those that are kept for connections that have not taken all that is their own. Both together
         /// stay within the budget.
         memory_reserved_bytes,
-        /// Slots of the fast path that connections hold, lent or not.
+        /// Slots of the fast path that connections hold, installed or not.
         offload_slots,
     }
 }
@@ -270,14 +270,14 @@ impl Drops {
 }
 
 impl Counters {
-    /// Adds what the fast path has done with a connection since it was lent.
-    pub(crate) fn add_lent(&mut self, lease: &Lease) {
+    /// Adds what the fast path has done with a connection since it was installed.
+    pub(crate) fn add_installed(&mut self, entry: &FlowEntry) {
         let (packets, made) = (
-            lease.packets_down + lease.packets_up,
-            u64::from(lease.packets_made),
+            entry.packets_down + entry.packets_up,
+            u64::from(entry.packets_made),
         );
-        self.offload_packets_down += lease.packets_down;
-        self.offload_packets_up += lease.packets_up;
+        self.offload_packets_down += entry.packets_down;
+        self.offload_packets_up += entry.packets_up;
         self.packets_in += packets;
         self.packets_forwarded += packets;
         self.packets_made += made;

@@ -42,7 +42,7 @@ impl Translator {
             let Ok(id) = u32::try_from(id) else {
                 break;
             };
-            self.recall(now, id);
+            self.evict(now, id);
             let Some(connection) = self.table.get_mut(id) else {
                 continue;
             };

@@ -10,7 +10,7 @@
 //! does not lose the bounds of the mappings: a receiver takes a retransmission only under the mapping
 //! that was first declared for it (RFC 8684 section 3.3.1).
 
-mod lent;
+mod installed;
 mod room;
 #[cfg(test)]
 mod tests;

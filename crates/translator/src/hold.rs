@@ -1,9 +1,9 @@
-//! ACKs of a server's that are held back until their connection is lent.
+//! ACKs of a server's that are held back until their connection is installed.
 //!
 //! A client's ACKs call forth its next packets. Where packets go on waiting for the translator, as when many clients send
-//! at a time, one of each connection is among them at any moment, and none is ever lent. So an ACK alone is held back
+//! at a time, one of each connection is among them at any moment, and none is ever installed. So an ACK alone is held back
 //! while others of its connection are on their way: the client comes to a stop within a window, the last of those is
-//! handled, the connection is lent, and each subflow that is owed an ACK gets one of FlexCP's own, with the newest numbers.
+//! handled, the connection is installed, and each subflow that is owed an ACK gets one of FlexCP's own, with the newest numbers.
 //! One ACK for several, and later, is what networks do to ACKs at all times; the bounds below keep it from being so late
 //! that the client believes its data lost.
 
@@ -12,7 +12,7 @@ use core::time::Duration;
 
 use crate::Instant;
 use crate::connection::{Phase, SubflowSet};
-use crate::lending::{Attempt, Lender};
+use crate::install::{Attempt, Installer};
 use crate::table::ConnectionId;
 use crate::translator::{Translator, context};
 
@@ -126,17 +126,18 @@ impl Hold {
 impl Translator {
     /// Before a packet of the server's: whether its ACK may be held.
     pub(crate) fn allow_hold(&mut self, now: Instant, id: ConnectionId) {
-        let (Some(lender), Some(connection)) = (&self.lender, self.table.get_mut(id)) else {
+        let (Some(installer), Some(connection)) = (&self.installer, self.table.get_mut(id)) else {
             return;
         };
-        let lending = &mut connection.lending;
-        let hold = &lending.hold;
+        let installation = &mut connection.installation;
+        let hold = &installation.hold;
         let in_time = if hold.is_queued {
             now < hold.at
         } else {
-            hold.at <= now && lender.holds.queue.len() < CONNECTIONS
+            hold.at <= now && installer.holds.queue.len() < CONNECTIONS
         };
-        lending.hold.allowed = in_time && lender.is_behind() && lending.may_be_lent(now);
+        installation.hold.allowed =
+            in_time && installer.is_behind() && installation.may_be_installed(now);
     }
 
     /// Sends the ACKs of a connection that are held.
@@ -144,7 +145,7 @@ impl Translator {
         let Some(connection) = self.table.get_mut(id) else {
             return;
         };
-        let hold = &mut connection.lending.hold;
+        let hold = &mut connection.installation.hold;
         if !hold.is_queued {
             return;
         }
@@ -159,52 +160,52 @@ impl Translator {
         }
     }
 
-    /// Releases what is held for too long. Its connection is lent if those that seem to be on their way must be lost.
+    /// Releases what is held for too long. Its connection is installed if those that seem to be on their way must be lost.
     pub(crate) fn end_overdue_holds(&mut self, now: Instant) {
-        while let Some(lender) = &mut self.lender
-            && let Some(&held) = lender.holds.queue.front()
-            && (held.until <= now || held.turned <= lender.holds.turns)
+        while let Some(installer) = &mut self.installer
+            && let Some(&held) = installer.holds.queue.front()
+            && (held.until <= now || held.turned <= installer.holds.turns)
         {
-            lender.holds.queue.pop_front();
+            installer.holds.queue.pop_front();
             if !self.is_current(held) {
                 continue;
             }
             if held.turned <= self.turns() && self.has_lost_the_rest(held.id) {
-                self.lend_held(now, held.id);
+                self.install_held(now, held.id);
             } else {
                 self.release_in_vain(now, held.id);
             }
         }
     }
 
-    /// No packet waits: releases all that is held, and lends whose packets are all here.
+    /// No packet waits: releases all that is held, and installs whose packets are all here.
     pub(crate) fn end_holds(&mut self, now: Instant) {
-        while let Some(lender) = &mut self.lender
-            && let Some(held) = lender.holds.queue.pop_front()
+        while let Some(installer) = &mut self.installer
+            && let Some(held) = installer.holds.queue.pop_front()
         {
             if !self.is_current(held) {
                 continue;
             }
             if self.is_alone_at_last(held.id) {
-                self.lend_held(now, held.id);
+                self.install_held(now, held.id);
             } else {
                 self.release_hold(now, held.id);
             }
         }
     }
 
-    /// Lends a connection none of whose packets is on its way any more.
-    fn lend_held(&mut self, now: Instant, id: ConnectionId) {
-        if self.lend(now, id) != Attempt::Lent {
+    /// Installs a connection none of whose packets is on its way any more.
+    fn install_held(&mut self, now: Instant, id: ConnectionId) {
+        if self.install(now, id) != Attempt::Installed {
             self.release_in_vain(now, id);
         }
     }
 
-    /// Sends the ACKs of a connection that are held, although it is not lent, and holds none for a while.
+    /// Sends the ACKs of a connection that are held, although it is not installed, and holds none for a while.
     pub(crate) fn release_in_vain(&mut self, now: Instant, id: ConnectionId) {
         self.release_hold(now, id);
         if let Some(connection) = self.table.get_mut(id) {
-            connection.lending.hold.pause(now);
+            connection.installation.hold.pause(now);
         }
     }
 
@@ -213,7 +214,7 @@ impl Translator {
         let Some(connection) = self.table.get_mut(held.id) else {
             return false;
         };
-        let hold = &mut connection.lending.hold;
+        let hold = &mut connection.installation.hold;
         let is_its_place = hold.is_queued && hold.at == held.until;
         if is_its_place && !hold.is_held() {
             // Other packets have told all that they would.
@@ -225,23 +226,23 @@ impl Translator {
     /// So many packets of other connections have been handled.
     #[cfg(feature = "internals")]
     pub(crate) fn count_turns(&mut self, count: u32) {
-        if let Some(lender) = &mut self.lender {
-            (0..count).for_each(|_| lender.holds.count_turn());
+        if let Some(installer) = &mut self.installer {
+            (0..count).for_each(|_| installer.holds.count_turn());
         }
     }
 
     /// ACKs of so many other connections are held.
     #[cfg(feature = "internals")]
     pub(crate) fn fill_holds(&mut self, now: Instant, count: u32) {
-        if let Some(lender) = &mut self.lender {
+        if let Some(installer) = &mut self.installer {
             for _ in 0..count {
-                lender.holds.queue(now, ConnectionId::MAX);
+                installer.holds.queue(now, ConnectionId::MAX);
             }
         }
     }
 
     fn turns(&self) -> u64 {
-        let lender = self.lender.as_ref();
-        lender.map_or(0, |lender: &Lender| lender.holds.turns)
+        let installer = self.installer.as_ref();
+        installer.map_or(0, |installer: &Installer| installer.holds.turns)
     }
 }

@@ -49,7 +49,7 @@ impl Translator {
         if !IcmpError::checksum_is_right(ip, &packet[message.clone()]) {
             return Verdict::Drop(DropReason::Checksum);
         }
-        self.recall(now, flow.id);
+        self.evict(now, flow.id);
         let Some(connection) = self.table.get_mut(flow.id) else {
             return Verdict::Consume;
         };

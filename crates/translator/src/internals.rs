@@ -10,15 +10,15 @@ use flexcp_wire::{Dsn, Ssn};
 
 use crate::{Instant, Translator, dtree};
 
-/// Connections are lent to the fast path at every opportunity; `untimed`: even those without timestamps, for which
+/// Connections are installed in the fast path at every opportunity; `untimed`: even those without timestamps, for which
 /// it can do nothing.
-pub const fn lend_eagerly(translator: &mut Translator, untimed: bool) {
-    translator.lend_eagerly(untimed);
+pub const fn install_eagerly(translator: &mut Translator, untimed: bool) {
+    translator.install_eagerly(untimed);
 }
 
-/// Connections are lent for the first time as soon as they are later on.
-pub const fn lend_soon(translator: &mut Translator) {
-    translator.lend_soon();
+/// Connections are installed for the first time as soon as they are later on.
+pub const fn install_soon(translator: &mut Translator) {
+    translator.install_soon();
 }
 
 /// So many packets of other connections have been handled.

@@ -25,11 +25,11 @@ mod half_open;
 mod health;
 mod hold;
 mod icmp;
+mod install;
 #[cfg(feature = "internals")]
 #[doc(hidden)]
 pub mod internals;
 mod keys;
-mod lending;
 mod offload;
 mod orphan;
 mod probe;
@@ -55,8 +55,8 @@ pub use frame::{Frame, HEADROOM, Payload, Transmit, Verdict};
 pub use health::{BackendState, Mark, MarkReason};
 pub use hold::LONGEST_QUEUE;
 pub use offload::{
-    FastPath, Hole, LEASE_HOLES, LEASE_RUNS, LEASE_SUBFLOWS, LEASE_UPS, Lease, LeaseSubflow, Lent,
-    MappingRun, UpRun,
+    ENTRY_HOLES, ENTRY_RUNS, ENTRY_SUBFLOWS, ENTRY_UPS, EntrySubflow, FastPath, FlowEntry, Hole,
+    Installed, MappingRun, UpRun,
 };
 pub use record::{Registry, SubflowRecord};
 pub use segment::Ends;

@@ -1,7 +1,7 @@
-//! The state of a connection in its steady course, as it is lent to a fast path: programs in the kernel that
+//! The state of a connection in its steady course, as it is installed in a fast path: programs in the kernel that
 //! translate what comes as expected and leave everything else to the translator.
 //!
-//! A [`Lease`] is all that the fast path knows. It counts on in it, and gives it back on demand; from then on it
+//! A [`FlowEntry`] is all that the fast path knows. It counts on in it, and gives it back on demand; from then on it
 //! leaves the connection alone until it gets the next one. Layouts are those of `bpf/offload.h`.
 
 use core::fmt::Debug;
@@ -9,36 +9,36 @@ use core::time::Duration;
 
 use crate::segment::Ends;
 
-/// Subflows that a lease has room for; a connection with more is not lent.
-pub const LEASE_SUBFLOWS: usize = 4;
-/// Runs of mappings that a lease has room for.
-pub const LEASE_RUNS: usize = 128;
-/// Stretches of the client's data on a subflow that a lease has room for.
-pub const LEASE_UPS: usize = 16;
-/// Holes in the server's data that a lease has room for.
-pub const LEASE_HOLES: usize = 4;
+/// Subflows that a flow entry has room for; a connection with more is not installed.
+pub const ENTRY_SUBFLOWS: usize = 4;
+/// Runs of mappings that a flow entry has room for.
+pub const ENTRY_RUNS: usize = 128;
+/// Stretches of the client's data on a subflow that a flow entry has room for.
+pub const ENTRY_UPS: usize = 16;
+/// Holes in the server's data that a flow entry has room for.
+pub const ENTRY_HOLES: usize = 4;
 
 /// What the translator asks of a fast path.
 ///
-/// Every call is an exchange of plain state. Between [`lend`](Self::lend) and [`take_back`](Self::take_back) the
+/// Every call is an exchange of plain state. Between [`install`](Self::install) and [`evict`](Self::evict) the
 /// state is the fast path's.
 pub trait FastPath: Debug + Send {
-    /// Lends a connection. `slot`: where it was lent before, unless that was [released](Self::release). `passed`: only
-    /// if so many of its packets have [passed](Self::passed_up) and no more, as a later one would overtake those.
-    fn lend(&mut self, slot: Option<u32>, lease: &Lease, passed: Option<u32>) -> Lent;
+    /// Installs a connection. `slot`: where it was installed before, unless that was [released](Self::release). `passed`: only
+    /// if so many of its packets have been [punted](Self::punted) and no more, as a later one would overtake those.
+    fn install(&mut self, slot: Option<u32>, entry: &FlowEntry, passed: Option<u32>) -> Installed;
     /// Takes a connection back: when this returns, the fast path touches it no more.
-    fn take_back(&mut self, slot: u32) -> Lease;
-    /// A lent connection as it is now; it stays lent.
-    fn peek(&self, slot: u32) -> Lease;
-    /// Calls `each` with every lent connection as it is now; they stay lent.
-    fn peek_all(&self, each: &mut dyn FnMut(&Lease));
-    /// Frees a slot whose connection has been taken back.
+    fn evict(&mut self, slot: u32) -> FlowEntry;
+    /// An installed connection as it is now; it stays installed.
+    fn peek(&self, slot: u32) -> FlowEntry;
+    /// Calls `each` with every installed connection as it is now; they stay installed.
+    fn peek_all(&self, each: &mut dyn FnMut(&FlowEntry));
+    /// Frees a slot whose connection has been evicted.
     fn release(&mut self, slot: u32);
     /// Slots that are not free.
     fn held(&self) -> u32;
     /// How many packets of the connection that has the slot have passed the fast path on their way up to the
-    /// translator, lent or not, from some beginning on and modulo 2^32; `None`: it does not know.
-    fn passed_up(&self, _slot: u32) -> Option<u32> {
+    /// translator, installed or not, from some beginning on and modulo 2^32; `None`: it does not know.
+    fn punted(&self, _slot: u32) -> Option<u32> {
         None
     }
     /// Lets what passes between these ends go its way without the translator, in both directions, until a SYN comes from
@@ -48,10 +48,10 @@ pub trait FastPath: Debug + Send {
     }
 }
 
-/// What came of lending a connection.
+/// What came of installing a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Lent {
-    /// It is lent, in this slot.
+pub enum Installed {
+    /// It is installed, in this slot.
     Slot(u32),
     /// Another of its packets has passed the fast path on its way up.
     NotNow,
@@ -93,10 +93,10 @@ pub struct UpRun {
     pub len: u32,
 }
 
-/// One subflow of a lent connection. Sequence numbers are those in TCP headers, times are microseconds.
+/// One subflow of an installed connection. Sequence numbers are those in TCP headers, times are microseconds.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct LeaseSubflow {
+pub struct EntrySubflow {
     /// The client's address in network order, an IPv4 one in the first four bytes.
     pub remote_addr: [u8; 16],
     /// What the client addresses.
@@ -105,8 +105,8 @@ pub struct LeaseSubflow {
     pub remote_port: u16,
     /// Port that the client addresses.
     pub local_port: u16,
-    /// 1: part of the lease; 0: an empty or foreign slot.
-    pub lent: u8,
+    /// 1: part of the flow entry; 0: an empty or foreign slot.
+    pub installed: u8,
     /// Shift of the windows that the client offers on it.
     pub window_scale: u8,
     /// Zero.
@@ -163,21 +163,21 @@ pub struct LeaseSubflow {
     pub bytes_down: u64,
 }
 
-impl LeaseSubflow {
+impl EntrySubflow {
     /// The smoothed RTT.
     pub(crate) fn rtt(&self) -> Option<Duration> {
         (self.srtt != 0).then(|| Duration::from_micros(u64::from(self.srtt)))
     }
 }
 
-/// A lent connection. Data sequence numbers are 64 bits long, times are microseconds.
+/// An installed connection. Data sequence numbers are 64 bits long, times are microseconds.
 ///
 /// All that is outstanding downwards stands on the active subflow, its SSNs and DSNs equally far apart: a byte
 /// with SSN `s` has the DSN `down_next - (snd_next - s)`. What a subflow has brought up and the server has not
 /// ACKed, from `rcv_ack` to `rcv_high`, are the stretches of its `ups`, with what is announced behind it.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Lease {
+pub struct FlowEntry {
     /// The fast path's lock.
     pub lock: u32,
     /// 4 or 6.
@@ -238,7 +238,7 @@ pub struct Lease {
     pub first_run: u32,
     /// Entries of `runs` that are used, from `first_run` on and round the end.
     pub runs_used: u32,
-    /// ACKs of FlexCP's own since it was lent.
+    /// ACKs of FlexCP's own since it was installed.
     pub packets_made: u32,
     /// 1: the server takes SACK.
     pub server_sack: u32,
@@ -250,21 +250,21 @@ pub struct Lease {
     pub silence: u64,
     /// The last packet of any end.
     pub last_packet: u64,
-    /// Packets translated downwards since it was lent.
+    /// Packets translated downwards since it was installed.
     pub packets_down: u64,
-    /// Packets translated upwards since it was lent.
+    /// Packets translated upwards since it was installed.
     pub packets_up: u64,
     /// What is missing of the server's data.
-    pub holes: [Hole; LEASE_HOLES],
+    pub holes: [Hole; ENTRY_HOLES],
     /// Its subflows, in the slots that they have with the translator.
-    pub subflows: [LeaseSubflow; LEASE_SUBFLOWS],
+    pub subflows: [EntrySubflow; ENTRY_SUBFLOWS],
     /// What the subflows have brought up, as their `first_up` and `ups_used` say.
-    pub ups: [[UpRun; LEASE_UPS]; LEASE_SUBFLOWS],
-    /// Mappings that were declared downwards since it was lent, in that order.
-    pub runs: [MappingRun; LEASE_RUNS],
+    pub ups: [[UpRun; ENTRY_UPS]; ENTRY_SUBFLOWS],
+    /// Mappings that were declared downwards since it was installed, in that order.
+    pub runs: [MappingRun; ENTRY_RUNS],
 }
 
-impl Default for Lease {
+impl Default for FlowEntry {
     fn default() -> Self {
         Self {
             lock: 0,
@@ -305,10 +305,10 @@ impl Default for Lease {
             last_packet: 0,
             packets_down: 0,
             packets_up: 0,
-            holes: [Hole::default(); LEASE_HOLES],
-            subflows: [LeaseSubflow::default(); LEASE_SUBFLOWS],
-            ups: [[UpRun::default(); LEASE_UPS]; LEASE_SUBFLOWS],
-            runs: [MappingRun::default(); LEASE_RUNS],
+            holes: [Hole::default(); ENTRY_HOLES],
+            subflows: [EntrySubflow::default(); ENTRY_SUBFLOWS],
+            ups: [[UpRun::default(); ENTRY_UPS]; ENTRY_SUBFLOWS],
+            runs: [MappingRun::default(); ENTRY_RUNS],
         }
     }
 }

@@ -216,7 +216,7 @@ impl Translator {
             } else {
                 HalfOpenEvicted::Memory
             };
-            self.evict(now, self.table.oldest_half_open(), cause)?;
+            self.evict_half_open(now, self.table.oldest_half_open(), cause)?;
         }
         if let Some(free) = self.next_backend(service, None, Choice::Any) {
             return Some((free, false));
@@ -228,7 +228,10 @@ impl Translator {
         };
         let oldest = self.table.oldest_half_open_where(of_living);
         let oldest = oldest.or_else(|| self.table.oldest_half_open_where(of_service));
-        Some((self.evict(now, oldest, HalfOpenEvicted::Ports)?, true))
+        Some((
+            self.evict_half_open(now, oldest, HalfOpenEvicted::Ports)?,
+            true,
+        ))
     }
 
     /// Sends the SYN of a connection just opened behind the RST that frees its port, which waits to be sent.
@@ -247,7 +250,7 @@ impl Translator {
 
     /// Lets a handshake that is not complete go, and the server know; what it used towards the server is
     /// free again.
-    pub(crate) fn evict(
+    pub(crate) fn evict_half_open(
         &mut self,
         now: Instant,
         id: Option<ConnectionId>,

@@ -48,7 +48,7 @@ struct State {
     next: usize,
     /// Of each back end, in the order of the configuration; none on the path.
     health: Vec<Health>,
-    /// Its connections are not lent.
+    /// Its connections are not installed.
     kept: bool,
 }
 
@@ -69,14 +69,14 @@ impl Services {
         }
     }
 
-    /// Says of which services no connection is lent, in the order of the configuration.
+    /// Says of which services no connection is installed, in the order of the configuration.
     pub(crate) fn keep(&mut self, kept: &[bool]) {
         for (index, state) in self.state.iter_mut().enumerate() {
             state.kept = kept.get(index) == Some(&true);
         }
     }
 
-    /// Whether no connection of this service is lent.
+    /// Whether no connection of this service is installed.
     pub(crate) fn is_kept(&self, service: u16) -> bool {
         self.state
             .get(usize::from(service))

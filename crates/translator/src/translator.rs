@@ -18,8 +18,8 @@ use crate::cause::Rst;
 use crate::connection::{INITIAL, Phase, SubflowIndex, SubflowState, relay};
 use crate::counters::DropReason;
 use crate::drain::Drain;
+use crate::install::{Installer, LOOK};
 use crate::keys::Keys;
-use crate::lending::{LOOK, Lender};
 use crate::orphan::Orphans;
 use crate::record::Registry;
 use crate::rst::refuse;
@@ -57,7 +57,7 @@ pub struct Translator {
     pub(crate) gone: Vec<SubflowIndex>,
     pub(crate) counters: Counters,
     pub(crate) budget: Budget,
-    pub(crate) lender: Option<Lender>,
+    pub(crate) installer: Option<Installer>,
     pub(crate) drain: Drain,
     pub(crate) registry: Option<Box<dyn Registry>>,
     pub(crate) orphans: Option<Orphans>,
@@ -99,7 +99,7 @@ impl Translator {
             outbox: VecDeque::with_capacity(OUTBOX),
             gone: Vec::with_capacity(OUTBOX),
             counters: Counters::default(),
-            lender: None,
+            installer: None,
             drain: Drain::default(),
             registry: None,
             orphans: None,
@@ -131,10 +131,10 @@ impl Translator {
         self.tend_orphans(now);
         self.tend_astray(now);
         while let Some(id) = self.table.pop_timer(now) {
-            if self.leave_lent(now, id) {
+            if self.leave_installed(now, id) {
                 continue;
             }
-            self.recall(now, id);
+            self.evict(now, id);
             self.lose_patience(now, id);
             let Some(connection) = self.table.get_mut(id) else {
                 continue;
@@ -144,7 +144,7 @@ impl Translator {
             // Never at once again: whatever its deadline, this loop ends.
             self.settle_at(now, now + TIMER_PROGRESS, id);
             if stays {
-                self.lend_again(now, id);
+                self.install_again(now, id);
             } else {
                 self.remove(id);
             }
@@ -183,7 +183,7 @@ impl Translator {
     /// What is held now.
     #[must_use]
     pub fn gauges(&self) -> Gauges {
-        let slots = self.lender.as_ref().map_or(0, Lender::held);
+        let slots = self.installer.as_ref().map_or(0, Installer::held);
         Gauges {
             offload_slots: u64::from(slots),
             ..self.budget.gauges(self.table.gauges())
@@ -196,7 +196,7 @@ impl Translator {
         self.config.limits.memory
     }
 
-    /// The connections that there are as they are now, the lent ones too. Costs one pass over the table; not for the packet
+    /// The connections that there are as they are now, the installed ones too. Costs one pass over the table; not for the packet
     /// path.
     pub fn connections(&self, now: Instant) -> impl Iterator<Item = ConnectionView> + '_ {
         self.table
@@ -236,7 +236,7 @@ impl Translator {
                     .unwrap_or_else(|| self.handle_unknown(segment))
             };
         };
-        self.recall(now, flow.id);
+        self.evict(now, flow.id);
         if is_syn && let Some(verdict) = self.handle_syn_on(now, flow, segment, frame) {
             return verdict;
         }
@@ -405,14 +405,14 @@ impl Translator {
     }
 
     /// The same with `overdue` in place of a deadline that is not ahead. One that is stays as it is: nobody can tell from
-    /// its time whether the connection has been lent.
+    /// its time whether the connection has been installed.
     pub(crate) fn settle_at(&mut self, now: Instant, overdue: Instant, id: ConnectionId) {
         self.forget_gone(id);
         let Some(connection) = self.table.get_mut(id) else {
             return;
         };
         let mut deadline = connection.deadline(&self.config);
-        if connection.lending.waits_with_slot() {
+        if connection.installation.waits_with_slot() {
             deadline = deadline.min(now + LOOK);
         }
         // A far deadline is looked at again before: most are put off, and those must not fill the queue.

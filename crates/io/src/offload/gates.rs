@@ -1,11 +1,11 @@
-//! Whose a lease is, the programs' or the translator's: a word for each slot, in memory that both share.
+//! Whose a flow entry is, the programs' or the translator's: a word for each slot, in memory that both share.
 
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Lowest bit of a gate: the lease is the programs'.
+/// Lowest bit of a gate: the flow entry is the programs'.
 pub(super) const OPEN: u64 = 1;
 /// The rest counts packets that went up.
 pub(super) const ONE_UP: u64 = 2;

@@ -1,5 +1,5 @@
-//! What may not be translated past netfilter: connections that NAT translates. Each is looked up before it is lent for the
-//! first time, and each further subflow before it is lent with the rest; whether a connection is translated is settled
+//! What may not be translated past netfilter: connections that NAT translates. Each is looked up before it is installed for the
+//! first time, and each further subflow before it is installed with the rest; whether a connection is translated is settled
 //! with its first packet.
 
 use std::net::{IpAddr, SocketAddr};

@@ -101,7 +101,7 @@ fn load_with(
 ) -> Result<Ebpf, OffloadError> {
     let flows = slots.saturating_mul(u32::try_from(FLOWS).unwrap_or(u32::MAX));
     let mut ebpf = EbpfLoader::new()
-        .map_max_entries("leases", slots)
+        .map_max_entries("entries", slots)
         .map_max_entries("gates", slots)
         .map_max_entries("flows", flows)
         .map_max_entries("plains", PLAIN_FLOWS)

@@ -8,10 +8,13 @@ use super::gates::Gates;
 use super::{FlowKey, FlowRef};
 
 /// What the programs count, and what that means, in the order of `enum reason`: packets that were translated, and why
-/// others of lent connections go to the translator.
+/// others of installed connections go to the translator.
 pub(super) const REASONS: [(&str, &str); 23] = [
     ("translated", "Translated in the kernel."),
-    ("not_lent", "Its connection was not lent just then."),
+    (
+        "not_installed",
+        "Its connection was not installed just then.",
+    ),
     (
         "flags",
         "A TCP flag that is not of the steady course (SYN, FIN, RST, URG, ECN).",
@@ -97,7 +100,7 @@ impl Reasons {
         &REASONS
     }
 
-    /// Packets of connections that were lent once: translated in the kernel, or why not, by reason.
+    /// Packets of connections that were installed once: translated in the kernel, or why not, by reason.
     #[must_use]
     pub fn counts(&self) -> Vec<(&'static str, u64)> {
         let count = |(index, (name, _)): (usize, (&'static str, &str))| {
@@ -109,7 +112,7 @@ impl Reasons {
     }
 
     /// What the programs hold now: `offload_flows`, entries of their table, counted one by one, and `offload_open`,
-    /// slots whose lease is theirs. Not for the packet path.
+    /// slots whose flow entry is theirs. Not for the packet path.
     #[must_use]
     pub fn held(&self) -> [(&'static str, u64); 2] {
         let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);

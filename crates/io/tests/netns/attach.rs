@@ -9,11 +9,11 @@ use std::time::Duration;
 use flexcp_io::{
     Hook, KernelFastPath, KernelTables, Offload, OffloadError, PacketSocket, Plan, Tun,
 };
-use flexcp_translator::{FastPath as _, Lease};
+use flexcp_translator::{FastPath as _, FlowEntry};
 
 use crate::host::{CRASH_OFFLOAD, DEVICE, TABLE, ip, journal, plan};
 use crate::offload::{Beside, slot_of};
-use crate::offload_packets::{Packet, data_down, lease};
+use crate::offload_packets::{Packet, data_down, entry};
 use crate::tables::{self, Other};
 
 pub(crate) const TESTS: &[(&str, fn())] = &[
@@ -127,7 +127,7 @@ impl Running {
         let mut offload = Offload::load(tun.index(), 4).unwrap();
         offload.attach("out", hook, &mut tables, &mut |_| {})?;
         let mut path = offload.fast_path(4).unwrap();
-        slot_of(path.lend(None, &punctual(), None));
+        slot_of(path.install(None, &punctual(), None));
         Ok(Self {
             tables,
             offload,
@@ -143,17 +143,17 @@ impl Running {
 }
 
 /// A connection whose client is never late.
-fn punctual() -> Lease {
-    let mut lease = lease();
-    lease.subflows[0].outstanding_since = u64::MAX / 2;
-    lease
+fn punctual() -> FlowEntry {
+    let mut entry = entry();
+    entry.subflows[0].outstanding_since = u64::MAX / 2;
+    entry
 }
 
 /// The other end of the wire.
 struct Peer {
     socket: PacketSocket,
     seen: Beside,
-    lease: Lease,
+    entry: FlowEntry,
 }
 
 impl Peer {
@@ -161,15 +161,15 @@ impl Peer {
         Self {
             socket: PacketSocket::open("peer").unwrap(),
             seen: Beside::open(),
-            lease: punctual(),
+            entry: punctual(),
         }
     }
 
     /// Whether the server's next data of the connection leaves translated.
     fn next_is_translated(&mut self) -> bool {
-        let packet = data_down(&self.lease);
+        let packet = data_down(&self.entry);
         let translated = self.comes_back(&packet);
-        self.lease.seq_down = self.lease.seq_down.wrapping_add(1_000);
+        self.entry.seq_down = self.entry.seq_down.wrapping_add(1_000);
         translated
     }
 
@@ -248,13 +248,13 @@ fn used_without_the_right_to_load() {
             .unwrap();
     }
     let mut path = offload.fast_path(4).unwrap();
-    let slot = slot_of(path.lend(None, &punctual(), None));
+    let slot = slot_of(path.install(None, &punctual(), None));
     let mut peer = Peer::new();
     assert!(peer.next_is_translated());
     let reasons = offload.reasons().unwrap();
     assert_eq!(reasons.counts()[0], ("translated", 1));
     assert_eq!(reasons.held()[1], ("offload_open", 1));
-    assert_eq!(path.take_back(slot).packets_down, 1);
+    assert_eq!(path.evict(slot).packets_down, 1);
     path.release(slot);
     assert_eq!(reasons.held()[0], ("offload_flows", 0));
     drop(offload);
@@ -290,7 +290,7 @@ fn follows(hook: Hook) {
     offload.forget(gone, tables).unwrap();
     offload.attach("out", hook, tables, &mut |_| {}).unwrap();
     peer = Peer {
-        lease: peer.lease,
+        entry: peer.entry,
         ..Peer::new()
     };
     assert!(peer.next_is_translated());
@@ -327,7 +327,7 @@ fn leaves_the_rest(hook: Hook) {
     assert!(peer.next_is_translated());
     let (before, behind) = (seen_by(10), seen_by(65_200));
     assert_eq!((before, behind), (u32::from(hook == Hook::Clsact), 0));
-    let mut other = data_down(&peer.lease);
+    let mut other = data_down(&peer.entry);
     other.tcp.src_port += 1;
     assert!(!peer.comes_back(&other));
     assert_eq!((seen_by(10), seen_by(65_200)), (before + 1, 1));
@@ -392,7 +392,7 @@ fn taken_priority() {
     assert!(!journal.exists());
 }
 
-/// The child's part: attaches by clsact, lends, and waits to be killed.
+/// The child's part: attaches by clsact, installs, and waits to be killed.
 pub(crate) fn attach_and_hang(journal: PathBuf) -> ! {
     let _running = Running::start(Hook::Clsact, journal).unwrap();
     tables::hang()
@@ -420,7 +420,7 @@ fn crash() {
     // Also not when there is a device of that name again: it is another one.
     let running = Running::start(Hook::Clsact, journal.clone()).unwrap();
     assert_eq!(state().matches("handle 0x75").count(), 1, "{}", state());
-    peer.lease = punctual();
+    peer.entry = punctual();
     assert!(peer.next_is_translated());
     running.stop();
     assert_eq!(state(), before);

@@ -7,21 +7,24 @@ use std::rc::Rc;
 
 use flexcp_io::{KernelFastPath, Offload, PacketSocket};
 use flexcp_simulator::{Kernel, Offloaded, Taken, run_on, seeds};
-use flexcp_translator::{FastPath, Lease, LeaseSubflow, Lent};
+use flexcp_translator::{EntrySubflow, FastPath, FlowEntry, Installed};
 use flexcp_wire::{ChecksumState, Offload as Carried};
 
 use crate::host::{ip, set_sysctl};
 use crate::tap::{ETHERNET, Line, Passed};
 
 pub(crate) const TESTS: &[(&str, fn())] = &[
-    ("offload_lent_connection_comes_back_as_it_was", comes_back),
+    (
+        "offload_installed_connection_comes_back_as_it_was",
+        comes_back,
+    ),
     ("offload_simulated_connections_are_translated_alike", twins),
 ];
 
 /// The slot that a connection got.
-pub(crate) fn slot_of(lent: Lent) -> u32 {
-    let Lent::Slot(slot) = lent else {
-        panic!("not lent: {lent:?}");
+pub(crate) fn slot_of(installed: Installed) -> u32 {
+    let Installed::Slot(slot) = installed else {
+        panic!("not installed: {installed:?}");
     };
     slot
 }
@@ -52,31 +55,31 @@ fn comes_back() {
     network();
     let mut offload = Offload::load(1, 16).unwrap_or_else(|error| panic!("{error}"));
     let mut path = offload.fast_path(16).unwrap();
-    let mut lease = Lease {
+    let mut entry = FlowEntry {
         down_next: 0x0123_4567_89ab_cdef,
-        ..Lease::default()
+        ..FlowEntry::default()
     };
-    for (at, subflow) in lease.subflows.iter_mut().enumerate() {
-        *subflow = LeaseSubflow {
-            lent: 1,
+    for (at, subflow) in entry.subflows.iter_mut().enumerate() {
+        *subflow = EntrySubflow {
+            installed: 1,
             remote_port: u16::try_from(at).unwrap(),
             bytes_down: 77,
-            ..LeaseSubflow::default()
+            ..EntrySubflow::default()
         };
     }
-    lease.runs[127].ssn = 99;
+    entry.runs[127].ssn = 99;
     let slots: Vec<_> = (0..16)
         .map(|port| {
-            lease.source_port = port;
-            slot_of(path.lend(None, &lease, None))
+            entry.source_port = port;
+            slot_of(path.install(None, &entry, None))
         })
         .collect();
-    let full = path.lend(None, &lease, None);
-    assert_eq!(full, Lent::NoRoom, "there are 16 slots");
-    lease.source_port = 5;
-    assert_eq!(path.take_back(slots[5]), lease);
+    let full = path.install(None, &entry, None);
+    assert_eq!(full, Installed::NoRoom, "there are 16 slots");
+    entry.source_port = 5;
+    assert_eq!(path.evict(slots[5]), entry);
     path.release(slots[5]);
-    assert_eq!(path.lend(None, &lease, None), Lent::Slot(slots[5]));
+    assert_eq!(path.install(None, &entry, None), Installed::Slot(slots[5]));
 }
 
 /// What leaves beside the packet that is tried: the ACKs for other subflows.
@@ -148,7 +151,7 @@ pub(crate) const DEVICE: u32 = 1;
 const FIXED: Range<u64> = 1..61;
 /// Seeds that one load of the programs is for: to load them takes longer than a seed.
 const PER_LOAD: u32 = 64;
-/// Connections that a seed may lend at once.
+/// Connections that a seed may install at once.
 const SLOTS: u32 = 64;
 
 /// What the fast path took of some seeds.

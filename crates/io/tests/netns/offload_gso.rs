@@ -4,13 +4,13 @@
 use std::net::IpAddr;
 
 use flexcp_io::KernelFastPath;
-use flexcp_translator::{FastPath as _, Lease, MappingRun};
+use flexcp_translator::{FastPath as _, FlowEntry, MappingRun};
 use flexcp_wire::{ChecksumState, Gso, GsoKind, Offload, TcpFlags};
 
 use crate::host::ip;
 use crate::offload::slot_of;
 use crate::offload_packets::{
-    NOW, Out, PORTS, Packet, ack_up, addr, alike, data_down, data_up_with, dss, lease, read_part,
+    NOW, Out, PORTS, Packet, ack_up, addr, alike, data_down, data_up_with, dss, entry, read_part,
     timestamps,
 };
 use crate::offload_ups::brought_by;
@@ -40,7 +40,7 @@ pub(crate) const PAYLOAD: usize = 3_017;
 /// What FlexCP addresses servers from, in reverse mode.
 const SOURCE: [u8; 4] = [198, 51, 100, 9];
 
-/// The programs between two devices, and connections to lend.
+/// The programs between two devices, and connections to install.
 pub(crate) struct Rig {
     line: Line,
     path: KernelFastPath,
@@ -54,37 +54,43 @@ impl Rig {
         Self { line, path }
     }
 
-    fn run(&mut self, lease: &Lease, packet: &Packet, offload: Offload) -> (Passed, Lease) {
-        let slot = slot_of(self.path.lend(None, lease, None));
+    fn run(&mut self, entry: &FlowEntry, packet: &Packet, offload: Offload) -> (Passed, FlowEntry) {
+        let slot = slot_of(self.path.install(None, entry, None));
         let packet = packet.bytes_in(offload.checksum);
         let passed = self.line.pass(NOW, &packet, offload);
-        let back = self.path.take_back(slot);
+        let back = self.path.evict(slot);
         self.path.release(slot);
         (passed, back)
     }
 
-    /// The packet is translated. What leaves, and the lease after it.
+    /// The packet is translated. What leaves, and the flow entry after it.
     #[track_caller]
     pub(crate) fn takes(
         &mut self,
-        lease: &Lease,
+        entry: &FlowEntry,
         packet: &Packet,
         offload: Offload,
-    ) -> (Frames, Lease) {
-        let (passed, back) = self.run(lease, packet, offload);
+    ) -> (Frames, FlowEntry) {
+        let (passed, back) = self.run(entry, packet, offload);
         let Passed::Translated(frames) = passed else {
             panic!("{passed:?}: {:?}", self.line.counted);
         };
         (frames, back)
     }
 
-    /// The packet goes to the translator, for this reason, and the lease stays as it was.
+    /// The packet goes to the translator, for this reason, and the flow entry stays as it was.
     #[track_caller]
-    pub(crate) fn passes(&mut self, why: &str, lease: &Lease, packet: &Packet, offload: Offload) {
-        let (passed, back) = self.run(lease, packet, offload);
+    pub(crate) fn passes(
+        &mut self,
+        why: &str,
+        entry: &FlowEntry,
+        packet: &Packet,
+        offload: Offload,
+    ) {
+        let (passed, back) = self.run(entry, packet, offload);
         assert!(matches!(passed, Passed::Up), "{passed:?}");
         assert_eq!(self.line.counted, [why]);
-        assert_eq!(back, *lease, "the lease of a packet that was not taken");
+        assert_eq!(back, *entry, "the entry of a packet that was not taken");
     }
 }
 
@@ -108,58 +114,58 @@ pub(crate) fn train(packet: &Packet, size: u16, checksum: ChecksumState) -> Offl
     }
 }
 
-/// A packet and a lease of both families.
-pub(crate) fn families(lease: &Lease, packet: &Packet) -> [(Lease, Packet); 2] {
-    let six = Lease {
+/// A packet and a flow entry of both families.
+pub(crate) fn families(entry: &FlowEntry, packet: &Packet) -> [(FlowEntry, Packet); 2] {
+    let six = FlowEntry {
         family: 6,
-        ..*lease
+        ..*entry
     };
-    [(*lease, packet.clone()), (six, packet.six())]
+    [(*entry, packet.clone()), (six, packet.six())]
 }
 
 /// The server's side has other addresses than the client's, as in reverse mode.
-fn elsewhere() -> Lease {
-    Lease {
+fn elsewhere() -> FlowEntry {
+    FlowEntry {
         server_addr: addr([203, 0, 113, 81]),
         source_addr: addr(SOURCE),
-        ..lease()
+        ..entry()
     }
 }
 
 /// Windows that the largest packet fits in.
-fn wide() -> Lease {
-    let mut lease = lease();
-    lease.down_edge += 100_000;
-    lease.server_edge += 100_000;
-    lease.subflows[0].snd_edge = lease.subflows[0].snd_edge.wrapping_add(100_000);
-    lease
+fn wide() -> FlowEntry {
+    let mut entry = entry();
+    entry.down_edge += 100_000;
+    entry.server_edge += 100_000;
+    entry.subflows[0].snd_edge = entry.subflows[0].snd_edge.wrapping_add(100_000);
+    entry
 }
 
-pub(crate) fn train_down(lease: &Lease, payload: usize) -> Packet {
-    let mut packet = data_down(lease);
+pub(crate) fn train_down(entry: &FlowEntry, payload: usize) -> Packet {
+    let mut packet = data_down(entry);
     packet.payload = payload;
     packet.tcp.flags = TcpFlags::ACK | TcpFlags::PSH;
     packet
 }
 
-fn train_up(lease: &Lease, payload: usize) -> Packet {
-    let ssn = lease.subflows[0].rcv_high.wrapping_sub(1_000);
+fn train_up(entry: &FlowEntry, payload: usize) -> Packet {
+    let ssn = entry.subflows[0].rcv_high.wrapping_sub(1_000);
     let len = u16::try_from(payload).unwrap();
-    let mut packet = data_up_with(lease, true, true, (lease.up_next, ssn, len));
+    let mut packet = data_up_with(entry, true, true, (entry.up_next, ssn, len));
     packet.payload = payload;
     packet.tcp.flags = TcpFlags::ACK | TcpFlags::PSH;
     packet
 }
 
 /// Options of data down: the mapping is that of the whole packet.
-fn mapped(lease: &Lease, payload: usize) -> Vec<u8> {
-    let ssn = lease.subflows[0].snd_next.wrapping_sub(2_000);
+fn mapped(entry: &FlowEntry, payload: usize) -> Vec<u8> {
+    let ssn = entry.subflows[0].snd_next.wrapping_sub(2_000);
     let len = u16::try_from(payload).unwrap();
     let mut options = timestamps(9_001, 6_895);
     options.extend(dss(
-        lease.up_acked,
+        entry.up_acked,
         true,
-        Some((lease.down_next, ssn, len)),
+        Some((entry.down_next, ssn, len)),
         true,
     ));
     options
@@ -167,11 +173,11 @@ fn mapped(lease: &Lease, payload: usize) -> Vec<u8> {
 
 fn down_whole() {
     let mut rig = Rig::new(false);
-    let lease = lease();
-    for (lease, packet) in families(&lease, &train_down(&lease, PAYLOAD)) {
+    let entry = entry();
+    for (entry, packet) in families(&entry, &train_down(&entry, PAYLOAD)) {
         for state in STATES {
             let carried = train(&packet, SIZE, state);
-            let (frames, back) = rig.takes(&lease, &packet, carried);
+            let (frames, back) = rig.takes(&entry, &packet, carried);
             let [(frame, left)] = frames.as_slice() else {
                 panic!("{} frames", frames.len());
             };
@@ -179,16 +185,16 @@ fn down_whole() {
             assert_eq!(*left, train(&packet, SIZE, ChecksumState::Partial));
             let out = read_part(frame, left.checksum, 0);
             assert_eq!((out.ip.ttl, out.payload), (63, PAYLOAD));
-            assert_eq!(out.tcp.seq, lease.subflows[0].snd_next);
+            assert_eq!(out.tcp.seq, entry.subflows[0].snd_next);
             assert_eq!(out.tcp.flags, packet.tcp.flags);
-            assert_eq!(out.options, mapped(&lease, PAYLOAD));
+            assert_eq!(out.options, mapped(&entry, PAYLOAD));
             let run = MappingRun {
-                ssn: lease.subflows[0].snd_next,
+                ssn: entry.subflows[0].snd_next,
                 len: u16::try_from(PAYLOAD).unwrap(),
                 count: 1,
             };
             assert_eq!((back.runs[0], back.runs_used), (run, 1));
-            assert_eq!(back.down_next, lease.down_next + PAYLOAD as u64);
+            assert_eq!(back.down_next, entry.down_next + PAYLOAD as u64);
             assert_eq!(back.subflows[0].bytes_down, PAYLOAD as u64);
         }
     }
@@ -196,11 +202,11 @@ fn down_whole() {
 
 fn up_whole() {
     let mut rig = Rig::new(false);
-    let lease = elsewhere();
-    for (lease, packet) in families(&lease, &train_up(&lease, PAYLOAD)) {
+    let entry = elsewhere();
+    for (entry, packet) in families(&entry, &train_up(&entry, PAYLOAD)) {
         for state in STATES {
             let carried = train(&packet, SIZE, state);
-            let (frames, back) = rig.takes(&lease, &packet, carried);
+            let (frames, back) = rig.takes(&entry, &packet, carried);
             let [(frame, left)] = frames.as_slice() else {
                 panic!("{} frames", frames.len());
             };
@@ -213,13 +219,13 @@ fn up_whole() {
                 IpAddr::from(SOURCE)
             };
             assert_eq!(out.ip.src, source);
-            assert_eq!(out.tcp.seq, lease.seq_up);
+            assert_eq!(out.tcp.seq, entry.seq_up);
             assert_eq!(out.tcp.flags, packet.tcp.flags);
             // Padding in place of the DSS.
             let mut options = timestamps(7_050, 9_000);
             options.resize(packet.options.len(), 1);
             assert_eq!(out.options, options);
-            assert_eq!(back.up_next, lease.up_next + PAYLOAD as u64);
+            assert_eq!(back.up_next, entry.up_next + PAYLOAD as u64);
             assert_eq!(back.subflows[0].bytes_up, PAYLOAD as u64);
         }
     }
@@ -228,18 +234,18 @@ fn up_whole() {
 /// What the kernel makes of a packet that leaves by a device without offloads.
 fn in_segments() {
     let mut rig = Rig::new(true);
-    let lease = lease();
-    let down = train_down(&lease, PAYLOAD);
-    let up = train_up(&lease, PAYLOAD);
+    let entry = entry();
+    let down = train_down(&entry, PAYLOAD);
+    let up = train_up(&entry, PAYLOAD);
     for (is_down, packet) in [(true, down), (false, up)] {
-        for (lease, packet) in families(&lease, &packet) {
+        for (entry, packet) in families(&entry, &packet) {
             for state in STATES {
                 let carried = train(&packet, SIZE, state);
-                let (frames, _) = rig.takes(&lease, &packet, carried);
+                let (frames, _) = rig.takes(&entry, &packet, carried);
                 let first = if is_down {
-                    lease.subflows[0].snd_next
+                    entry.subflows[0].snd_next
                 } else {
-                    lease.seq_up
+                    entry.seq_up
                 };
                 let outs = segments(&frames, first, PAYLOAD);
                 let sizes: Vec<_> = outs.iter().map(|out| out.payload).collect();
@@ -251,7 +257,7 @@ fn in_segments() {
                     let is_last = at == 3;
                     assert_eq!(out.tcp.flags.contains(TcpFlags::PSH), is_last);
                     if is_down {
-                        assert_eq!(out.options, mapped(&lease, PAYLOAD));
+                        assert_eq!(out.options, mapped(&entry, PAYLOAD));
                     } else {
                         assert_eq!(out.options[..12], timestamps(7_050, 9_000));
                     }
@@ -281,25 +287,25 @@ pub(crate) fn segments(frames: &Frames, first: u32, payload: usize) -> Vec<Out> 
 /// The packet leaves as a clone, and what is left of it is cut to the ACK.
 fn with_an_ack() {
     let mut rig = Rig::new(false);
-    let lease = brought_by(&[(1, 0, 4_000)]);
-    let mut several = train_down(&lease, PAYLOAD);
+    let entry = brought_by(&[(1, 0, 4_000)]);
+    let mut several = train_down(&entry, PAYLOAD);
     several.tcp.ack += 1_000;
     let mut one = several.clone();
     one.payload = 1_000;
-    for (lease, packet) in families(&lease, &several) {
+    for (entry, packet) in families(&entry, &several) {
         for state in STATES {
             let carried = train(&packet, SIZE, state);
             let left = train(&packet, SIZE, ChecksumState::Partial);
-            data_and_its_ack(&mut rig, &lease, &packet, (carried, left));
+            data_and_its_ack(&mut rig, &entry, &packet, (carried, left));
         }
     }
-    for (lease, packet) in families(&lease, &one) {
+    for (entry, packet) in families(&entry, &one) {
         for checksum in STATES {
             let carried = Offload {
                 checksum,
                 gso: None,
             };
-            data_and_its_ack(&mut rig, &lease, &packet, (carried, carried));
+            data_and_its_ack(&mut rig, &entry, &packet, (carried, carried));
         }
     }
 }
@@ -307,11 +313,11 @@ fn with_an_ack() {
 /// `carried`: what is said of the packet as it comes, and as it leaves.
 pub(crate) fn data_and_its_ack(
     rig: &mut Rig,
-    lease: &Lease,
+    entry: &FlowEntry,
     packet: &Packet,
     carried: (Offload, Offload),
 ) {
-    let (frames, back) = rig.takes(lease, packet, carried.0);
+    let (frames, back) = rig.takes(entry, packet, carried.0);
     let [(data, data_left), (ack, ack_left)] = frames.as_slice() else {
         panic!("{} frames", frames.len());
     };
@@ -327,7 +333,7 @@ pub(crate) fn data_and_its_ack(
     assert_eq!((own.payload, own.tcp.dst_port), (0, PORTS[1]));
     assert_eq!(own.tcp.flags, TcpFlags::ACK);
     let mut options = timestamps(9_001, 6_900);
-    options.extend(dss(lease.up_acked + 1_000, true, None, false));
+    options.extend(dss(entry.up_acked + 1_000, true, None, false));
     assert_eq!(own.options, options);
     assert_eq!((back.packets_down, back.packets_made), (1, 1));
 }
@@ -341,90 +347,90 @@ fn bounds() {
 
 /// A segment grows by the mapping down, and keeps its options up; it has to fit the receiver's MSS and the way out.
 fn bounds_of_segments(rig: &mut Rig) {
-    let lease = lease();
-    for (mut lease, packet) in families(&lease, &train_down(&lease, PAYLOAD)) {
+    let entry = entry();
+    for (mut entry, packet) in families(&entry, &train_down(&entry, PAYLOAD)) {
         let carried = train(&packet, SIZE, ChecksumState::Partial);
-        lease.subflows[0].mss = 1_039;
-        rig.passes("too_long", &lease, &packet, carried);
-        lease.subflows[0].mss = 1_040;
-        rig.takes(&lease, &packet, carried);
+        entry.subflows[0].mss = 1_039;
+        rig.passes("too_long", &entry, &packet, carried);
+        entry.subflows[0].mss = 1_040;
+        rig.takes(&entry, &packet, carried);
         // A short last segment makes no difference, nor does a whole one.
         let mut even = packet.clone();
         even.payload = 3_000;
-        rig.takes(&lease, &even, carried);
+        rig.takes(&entry, &even, carried);
         // The way out takes 1,500 bytes.
-        lease.subflows[0].mss = 2_000;
+        entry.subflows[0].mss = 2_000;
         let most = if packet.ip.is_v6() { 1_400 } else { 1_420 };
         let carried = train(&packet, most, ChecksumState::Partial);
-        rig.takes(&lease, &packet, carried);
+        rig.takes(&entry, &packet, carried);
         let carried = train(&packet, most + 1, ChecksumState::Partial);
-        rig.passes("route", &lease, &packet, carried);
+        rig.passes("route", &entry, &packet, carried);
     }
-    for (mut lease, packet) in families(&lease, &train_up(&lease, PAYLOAD)) {
+    for (mut entry, packet) in families(&entry, &train_up(&entry, PAYLOAD)) {
         let carried = train(&packet, SIZE, ChecksumState::Partial);
         let options = u32::try_from(packet.options.len()).unwrap();
-        lease.server_mss = 1_000 + options - 1;
-        rig.passes("too_long", &lease, &packet, carried);
-        lease.server_mss += 1;
-        rig.takes(&lease, &packet, carried);
+        entry.server_mss = 1_000 + options - 1;
+        rig.passes("too_long", &entry, &packet, carried);
+        entry.server_mss += 1;
+        rig.takes(&entry, &packet, carried);
     }
 }
 
 /// All of the packet counts, not its first segment.
 fn bounds_of_windows(rig: &mut Rig) {
-    let lease = lease();
+    let entry = entry();
     let payload = PAYLOAD as u64;
-    for (mut lease, packet) in families(&lease, &train_down(&lease, PAYLOAD)) {
+    for (mut entry, packet) in families(&entry, &train_down(&entry, PAYLOAD)) {
         let carried = train(&packet, SIZE, ChecksumState::Partial);
-        lease.down_edge = lease.down_next + payload - 1;
-        rig.passes("window", &lease, &packet, carried);
-        lease.down_edge += 1;
-        rig.takes(&lease, &packet, carried);
+        entry.down_edge = entry.down_next + payload - 1;
+        rig.passes("window", &entry, &packet, carried);
+        entry.down_edge += 1;
+        rig.takes(&entry, &packet, carried);
     }
-    for (mut lease, packet) in families(&lease, &train_up(&lease, PAYLOAD)) {
+    for (mut entry, packet) in families(&entry, &train_up(&entry, PAYLOAD)) {
         let carried = train(&packet, SIZE, ChecksumState::Partial);
-        lease.server_edge = lease.up_next + payload - 1;
-        rig.passes("window", &lease, &packet, carried);
-        lease.server_edge += 1;
-        rig.takes(&lease, &packet, carried);
+        entry.server_edge = entry.up_next + payload - 1;
+        rig.passes("window", &entry, &packet, carried);
+        entry.server_edge += 1;
+        rig.takes(&entry, &packet, carried);
         // The mapping has to hold all of it.
         let mut beyond = packet.clone();
         beyond.payload += 1;
-        rig.passes("mapping", &lease, &beyond, carried);
+        rig.passes("mapping", &entry, &beyond, carried);
     }
 }
 
 /// What leaves is no longer than an IP packet may be; the mapping grows with it. The kernel cuts what is that long,
 /// because the link's header is more than a device takes whole.
 fn bounds_of_lengths(rig: &mut Rig) {
-    let lease = wide();
-    for (lease, mut packet) in families(&lease, &train_down(&lease, PAYLOAD)) {
+    let entry = wide();
+    for (entry, mut packet) in families(&entry, &train_down(&entry, PAYLOAD)) {
         // With timestamps and a mapping.
         packet.payload = 65_535 - packet.ip.header_len - 60;
         for state in STATES {
             let carried = train(&packet, SIZE, state);
-            let (frames, back) = rig.takes(&lease, &packet, carried);
-            let first = lease.subflows[0].snd_next;
+            let (frames, back) = rig.takes(&entry, &packet, carried);
+            let first = entry.subflows[0].snd_next;
             for out in segments(&frames, first, packet.payload) {
-                assert_eq!(out.options, mapped(&lease, packet.payload));
+                assert_eq!(out.options, mapped(&entry, packet.payload));
             }
             assert_eq!(usize::from(back.runs[0].len), packet.payload);
         }
         packet.payload += 1;
         let carried = train(&packet, SIZE, ChecksumState::Partial);
-        rig.passes("too_long", &lease, &packet, carried);
+        rig.passes("too_long", &entry, &packet, carried);
     }
-    let longest = 65_535 - 20 - 20 - train_up(&lease, PAYLOAD).options.len();
-    for (lease, mut packet) in families(&lease, &train_up(&lease, longest)) {
+    let longest = 65_535 - 20 - 20 - train_up(&entry, PAYLOAD).options.len();
+    for (entry, mut packet) in families(&entry, &train_up(&entry, longest)) {
         let is_v6 = packet.ip.is_v6();
         packet.payload = if is_v6 { longest - 20 } else { longest };
         let carried = train(&packet, SIZE, ChecksumState::Partial);
-        let (frames, _) = rig.takes(&lease, &packet, carried);
-        segments(&frames, lease.seq_up, packet.payload);
+        let (frames, _) = rig.takes(&entry, &packet, carried);
+        segments(&frames, entry.seq_up, packet.payload);
         // An IPv6 packet may be longer than that.
         if is_v6 {
             packet.payload += 1;
-            rig.passes("too_long", &lease, &packet, carried);
+            rig.passes("too_long", &entry, &packet, carried);
         }
     }
 }
@@ -432,32 +438,32 @@ fn bounds_of_lengths(rig: &mut Rig) {
 /// One segment, in each state of its checksum: the programs adjust what is to be adjusted in it.
 fn single_segments() {
     let mut rig = Rig::new(false);
-    let lease = lease();
-    let mut both = data_down(&lease);
+    let entry = entry();
+    let mut both = data_down(&entry);
     both.tcp.ack += 1_000;
     let up = data_up_with(
-        &lease,
+        &entry,
         true,
         true,
         (
-            lease.up_next,
-            lease.subflows[0].rcv_high.wrapping_sub(1_000),
+            entry.up_next,
+            entry.subflows[0].rcv_high.wrapping_sub(1_000),
             500,
         ),
     );
-    for (lease, packet) in [
-        (lease, data_down(&lease)),
-        (lease, both),
+    for (entry, packet) in [
+        (entry, data_down(&entry)),
+        (entry, both),
         (elsewhere(), up),
-        (elsewhere(), ack_up(&lease)),
+        (elsewhere(), ack_up(&entry)),
     ] {
-        for (lease, packet) in families(&lease, &packet) {
+        for (entry, packet) in families(&entry, &packet) {
             for checksum in STATES {
                 let carried = Offload {
                     checksum,
                     gso: None,
                 };
-                let (frames, _) = rig.takes(&lease, &packet, carried);
+                let (frames, _) = rig.takes(&entry, &packet, carried);
                 let [(frame, left)] = frames.as_slice() else {
                     panic!("{} frames", frames.len());
                 };
@@ -470,7 +476,7 @@ fn single_segments() {
             let mut wrong = packet.clone();
             wrong.damage = Some((wrong.bytes().len() - 1, 1));
             let unseen = Offload::default();
-            rig.passes("checksum", &lease, &wrong, unseen);
+            rig.passes("checksum", &entry, &wrong, unseen);
         }
     }
 }
@@ -478,7 +484,7 @@ fn single_segments() {
 /// A routing rule that names ports decides the way out, as it does for what the translator sends.
 fn by_port() {
     let mut rig = Rig::new(false);
-    let lease = lease();
+    let entry = entry();
     let [client, _] = PORTS;
     // Both ends' ports, swapped or with their bytes in the other order, lead nowhere.
     let wrong = [
@@ -502,14 +508,14 @@ fn by_port() {
         ip(&format!("{family} rule add {right} lookup 100"));
     }
     let carried = Offload::default();
-    for (lease, packet) in families(&lease, &data_down(&lease)) {
-        let (frames, _) = rig.takes(&lease, &packet, carried);
+    for (entry, packet) in families(&entry, &data_down(&entry)) {
+        let (frames, _) = rig.takes(&entry, &packet, carried);
         assert_eq!(frames[0].0[..6], [2, 0, 0, 0, 0, 3], "the rule's neighbour");
     }
     // What the first of those rules is for.
-    let ssn = lease.subflows[0].rcv_high.wrapping_sub(1_000);
-    let up = data_up_with(&lease, true, true, (lease.up_next, ssn, 500));
-    for (lease, packet) in families(&lease, &up) {
-        rig.passes("route", &lease, &packet, carried);
+    let ssn = entry.subflows[0].rcv_high.wrapping_sub(1_000);
+    let up = data_up_with(&entry, true, true, (entry.up_next, ssn, 500));
+    for (entry, packet) in families(&entry, &up) {
+        rig.passes("route", &entry, &packet, carried);
     }
 }

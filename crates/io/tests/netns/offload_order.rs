@@ -1,13 +1,13 @@
 //! The order of the options in GSO packets down (`bpf/order.h`): whatever data ACK, DSN and SSN are, the byte that the kernel
 //! takes for the data offset says five words at least.
 
-use flexcp_translator::Lease;
+use flexcp_translator::FlowEntry;
 use flexcp_wire::{ChecksumState, TcpOptions};
 
 use crate::offload_gso::{
     PAYLOAD, Rig, SIZE, data_and_its_ack, families, segments, train, train_down,
 };
-use crate::offload_packets::{dss, lease, read_part, timestamps};
+use crate::offload_packets::{dss, entry, read_part, timestamps};
 use crate::offload_ups::brought_by;
 
 pub(crate) const TESTS: &[(&str, fn())] = &[
@@ -71,34 +71,34 @@ impl Numbers {
     }
 
     /// The connection whose next data has these numbers.
-    fn lease(&self) -> Lease {
-        self.put_into(lease(), 0)
+    fn entry(&self) -> FlowEntry {
+        self.put_into(entry(), 0)
     }
 
     /// The same of another connection, if the next data ACKs so many new bytes.
-    fn put_into(&self, mut lease: Lease, acks: u32) -> Lease {
-        let acked = lease.up_acked.wrapping_add(acks.into());
+    fn put_into(&self, mut entry: FlowEntry, acks: u32) -> FlowEntry {
+        let acked = entry.up_acked.wrapping_add(acks.into());
         let up = self.data_ack().wrapping_sub(acked);
         for number in [
-            &mut lease.up_next,
-            &mut lease.up_acked,
-            &mut lease.server_edge,
+            &mut entry.up_next,
+            &mut entry.up_acked,
+            &mut entry.server_edge,
         ] {
             *number = number.wrapping_add(up);
         }
-        for brought in lease.ups.iter_mut().flatten() {
+        for brought in entry.ups.iter_mut().flatten() {
             brought.dsn = brought.dsn.wrapping_add(low(up));
         }
-        let down = u64::from_be_bytes(self.dsn).wrapping_sub(lease.down_next);
+        let down = u64::from_be_bytes(self.dsn).wrapping_sub(entry.down_next);
         for number in [
-            &mut lease.down_next,
-            &mut lease.down_acked,
-            &mut lease.down_edge,
+            &mut entry.down_next,
+            &mut entry.down_acked,
+            &mut entry.down_edge,
         ] {
             *number = number.wrapping_add(down);
         }
-        lease.subflows[0].isn_local = lease.subflows[0].snd_next.wrapping_sub(self.ssn());
-        lease
+        entry.subflows[0].isn_local = entry.subflows[0].snd_next.wrapping_sub(self.ssn());
+        entry
     }
 
     /// What every order says.
@@ -126,11 +126,11 @@ fn said(options: &[u8]) -> Vec<String> {
 /// The options of the next data, of which all is right but their order, which the caller looks at.
 #[track_caller]
 fn options_of(rig: &mut Rig, numbers: &Numbers) -> Vec<Vec<u8>> {
-    let lease = numbers.lease();
+    let entry = numbers.entry();
     let mut found = vec![];
-    for (lease, packet) in families(&lease, &train_down(&lease, PAYLOAD)) {
+    for (entry, packet) in families(&entry, &train_down(&entry, PAYLOAD)) {
         let carried = train(&packet, SIZE, ChecksumState::Partial);
-        let (frames, _) = rig.takes(&lease, &packet, carried);
+        let (frames, _) = rig.takes(&entry, &packet, carried);
         let [(frame, left)] = frames.as_slice() else {
             panic!("{} frames", frames.len());
         };
@@ -194,10 +194,10 @@ fn new_data_ack() {
     let mut rig = Rig::new(false);
     let mut numbers = bad();
     numbers.data_ack[7] = 0xff;
-    for (lease, mut packet) in families(&numbers.lease(), &train_down(&numbers.lease(), PAYLOAD)) {
+    for (entry, mut packet) in families(&numbers.entry(), &train_down(&numbers.entry(), PAYLOAD)) {
         packet.tcp.ack = packet.tcp.ack.wrapping_add(1);
         let carried = train(&packet, SIZE, ChecksumState::Partial);
-        let (frames, back) = rig.takes(&lease, &packet, carried);
+        let (frames, back) = rig.takes(&entry, &packet, carried);
         let (frame, left) = &frames[0];
         let out = read_part(frame, left.checksum, 0);
         assert_eq!(out.options[20], BAD + 1);
@@ -209,14 +209,14 @@ fn new_data_ack() {
 fn no_order() {
     let mut rig = Rig::new(false);
     let numbers = bad();
-    let lease = numbers.lease();
-    for (lease, packet) in families(&lease, &train_down(&lease, PAYLOAD)) {
+    let entry = numbers.entry();
+    for (entry, packet) in families(&entry, &train_down(&entry, PAYLOAD)) {
         let carried = train(&packet, SIZE, ChecksumState::Partial);
-        rig.passes("options", &lease, &packet, carried);
+        rig.passes("options", &entry, &packet, carried);
         // One segment needs none.
         let mut one = packet.clone();
         one.payload = 1_000;
-        rig.takes(&lease, &one, flexcp_wire::Offload::default());
+        rig.takes(&entry, &one, flexcp_wire::Offload::default());
     }
 }
 
@@ -226,11 +226,11 @@ fn in_segments() {
     for (expected, byte) in PLACES {
         let mut numbers = bad();
         *byte(&mut numbers) = 0x70;
-        let lease = numbers.lease();
-        for (lease, packet) in families(&lease, &train_down(&lease, PAYLOAD)) {
+        let entry = numbers.entry();
+        for (entry, packet) in families(&entry, &train_down(&entry, PAYLOAD)) {
             let carried = train(&packet, SIZE, ChecksumState::Partial);
-            let (frames, _) = rig.takes(&lease, &packet, carried);
-            let outs = segments(&frames, lease.subflows[0].snd_next, PAYLOAD);
+            let (frames, _) = rig.takes(&entry, &packet, carried);
+            let outs = segments(&frames, entry.subflows[0].snd_next, PAYLOAD);
             assert_eq!(outs.len(), 4);
             for out in outs {
                 assert_eq!(said(&out.options), numbers.options());
@@ -247,12 +247,12 @@ fn with_an_ack() {
     for (_, byte) in PLACES {
         let mut numbers = bad();
         *byte(&mut numbers) = 0x70;
-        let lease = numbers.put_into(brought_by(&[(1, 0, 4_000)]), ACKS);
-        let mut packet = train_down(&lease, PAYLOAD);
+        let entry = numbers.put_into(brought_by(&[(1, 0, 4_000)]), ACKS);
+        let mut packet = train_down(&entry, PAYLOAD);
         packet.tcp.ack = packet.tcp.ack.wrapping_add(ACKS);
-        for (lease, packet) in families(&lease, &packet) {
+        for (entry, packet) in families(&entry, &packet) {
             let carried = train(&packet, SIZE, ChecksumState::Partial);
-            data_and_its_ack(&mut rig, &lease, &packet, (carried, carried));
+            data_and_its_ack(&mut rig, &entry, &packet, (carried, carried));
         }
     }
 }

@@ -1,8 +1,8 @@
-//! A lent connection and packets of its ends, byte by byte.
+//! An installed connection and packets of its ends, byte by byte.
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use flexcp_translator::{Lease, LeaseSubflow, UpRun};
+use flexcp_translator::{EntrySubflow, FlowEntry, UpRun};
 use flexcp_wire::{ChecksumState, IpHeader, Sum, TcpFlags, TcpHeader};
 
 pub(crate) const NOW: u64 = 50_000_000;
@@ -149,8 +149,8 @@ pub(crate) fn alike(octets: [u8; 4]) -> IpAddr {
 
 /// A connection with two subflows, data on its way in both directions on the first, close to the end of the
 /// 32-bit numbers.
-pub(crate) fn lease() -> Lease {
-    let mut lease = Lease {
+pub(crate) fn entry() -> FlowEntry {
+    let mut entry = FlowEntry {
         server_addr: addr(SERVER),
         source_addr: addr(CLIENTS[0]),
         server_port: 80,
@@ -175,11 +175,11 @@ pub(crate) fn lease() -> Lease {
         ts_heard: 9_000,
         ts_echo: 8_990,
         silence: 1_000_000,
-        ..Lease::default()
+        ..FlowEntry::default()
     };
-    for (at, subflow) in lease.subflows.iter_mut().take(2).enumerate() {
-        *subflow = LeaseSubflow {
-            lent: 1,
+    for (at, subflow) in entry.subflows.iter_mut().take(2).enumerate() {
+        *subflow = EntrySubflow {
+            installed: 1,
             remote_addr: addr(CLIENTS[at]),
             remote_port: PORTS[at],
             local_addr: addr(SERVER),
@@ -198,17 +198,17 @@ pub(crate) fn lease() -> Lease {
             srtt: 10_000,
             mss: 1460,
             outstanding_since: NOW - 1_000,
-            ..LeaseSubflow::default()
+            ..EntrySubflow::default()
         };
     }
-    lease.subflows[1].snd_una = lease.subflows[1].snd_next;
-    lease.subflows[1].rcv_ack = lease.subflows[1].rcv_high;
-    lease.subflows[0].ups_used = 1;
-    lease.ups[0][0] = UpRun {
+    entry.subflows[1].snd_una = entry.subflows[1].snd_next;
+    entry.subflows[1].rcv_ack = entry.subflows[1].rcv_high;
+    entry.subflows[0].ups_used = 1;
+    entry.ups[0][0] = UpRun {
         dsn: 0xffff_fff0 - OUTSTANDING,
         len: OUTSTANDING,
     };
-    lease
+    entry
 }
 
 pub(crate) fn packet(
@@ -254,17 +254,17 @@ pub(crate) fn timestamps(val: u32, ecr: u32) -> Vec<u8> {
 }
 
 /// The server's next data, and its ACK says nothing new.
-pub(crate) fn data_down(lease: &Lease) -> Packet {
+pub(crate) fn data_down(entry: &FlowEntry) -> Packet {
     let ends = ((SERVER, 80), (CLIENTS[0], PORTS[0]));
     let mut packet = packet(ends.0, ends.1, timestamps(9_001, 6_995), 1_000);
-    packet.tcp.seq = lease.seq_down;
-    packet.tcp.ack = lease.seq_up - OUTSTANDING;
+    packet.tcp.seq = entry.seq_down;
+    packet.tcp.ack = entry.seq_up - OUTSTANDING;
     packet
 }
 
 /// The server ACKs a thousand bytes.
-pub(crate) fn ack_down(lease: &Lease) -> Packet {
-    let mut packet = data_down(lease);
+pub(crate) fn ack_down(entry: &FlowEntry) -> Packet {
+    let mut packet = data_down(entry);
     packet.payload = 0;
     packet.tcp.ack = packet.tcp.ack.wrapping_add(1_000);
     packet
@@ -295,31 +295,31 @@ pub(crate) fn dss(
 }
 
 /// The client ACKs a thousand bytes on its first subflow.
-pub(crate) fn ack_up(lease: &Lease) -> Packet {
+pub(crate) fn ack_up(entry: &FlowEntry) -> Packet {
     let ends = ((CLIENTS[0], PORTS[0]), (SERVER, 80));
     let mut options = timestamps(6_950, 9_000);
-    options.extend(dss(lease.down_acked + 1_000, true, None, false));
+    options.extend(dss(entry.down_acked + 1_000, true, None, false));
     let mut packet = packet(ends.0, ends.1, options, 0);
-    packet.tcp.seq = lease.subflows[0].rcv_high;
-    packet.tcp.ack = lease.subflows[0].snd_una.wrapping_add(1_000);
+    packet.tcp.seq = entry.subflows[0].rcv_high;
+    packet.tcp.ack = entry.subflows[0].snd_una.wrapping_add(1_000);
     packet
 }
 
 /// The client's next data.
-pub(crate) fn data_up(lease: &Lease) -> Packet {
-    let ssn = lease.subflows[0].rcv_high.wrapping_sub(1_000);
-    data_up_with(lease, true, true, (lease.up_next, ssn, 500))
+pub(crate) fn data_up(entry: &FlowEntry) -> Packet {
+    let ssn = entry.subflows[0].rcv_high.wrapping_sub(1_000);
+    data_up_with(entry, true, true, (entry.up_next, ssn, 500))
 }
 
 pub(crate) fn data_up_with(
-    lease: &Lease,
+    entry: &FlowEntry,
     long: bool,
     long_map: bool,
     map: (u64, u32, u16),
 ) -> Packet {
-    let mut packet = ack_up(lease);
+    let mut packet = ack_up(entry);
     packet.options.truncate(12);
-    let data_ack = lease.down_acked + 1_000;
+    let data_ack = entry.down_acked + 1_000;
     packet
         .options
         .extend(dss(data_ack, long, Some(map), long_map));

@@ -1,10 +1,10 @@
 //! A kernel that refuses a part of the offload's program gets the rest; one that refuses all says which rule it was.
 
 use flexcp_io::{Offload, OffloadError};
-use flexcp_translator::Lease;
+use flexcp_translator::FlowEntry;
 
 use crate::offload::DEVICE;
-use crate::offload_packets::{CLIENTS, Packet, SERVER, ack_up, alike, data_down, data_up, lease};
+use crate::offload_packets::{CLIENTS, Packet, SERVER, ack_up, alike, data_down, data_up, entry};
 use crate::offload_rules::Rules;
 use crate::offload_ups::brought_by;
 
@@ -58,18 +58,18 @@ fn names_the_rule(rule: &str) {
 }
 
 /// Data with an ACK for the subflow that it does not go down on.
-fn data_and_an_ack() -> (Lease, Packet) {
-    let lease = brought_by(&[(0, 0, 0), (1, 0, 4_000)]);
-    let mut packet = data_down(&lease);
+fn data_and_an_ack() -> (FlowEntry, Packet) {
+    let entry = brought_by(&[(0, 0, 0), (1, 0, 4_000)]);
+    let mut packet = data_down(&entry);
     packet.tcp.ack += 1_000;
-    (lease, packet)
+    (entry, packet)
 }
 
 /// The same connection and packet over IPv6.
-fn over_ipv6() -> (Lease, Packet) {
-    let six = Lease {
+fn over_ipv6() -> (FlowEntry, Packet) {
+    let six = FlowEntry {
         family: 6,
-        ..lease()
+        ..entry()
     };
     let mut packet = data_down(&six);
     (packet.ip.src, packet.ip.dst) = (alike(SERVER), alike(CLIENTS[0]));
@@ -78,49 +78,49 @@ fn over_ipv6() -> (Lease, Packet) {
 }
 
 fn takes_single_segments(rules: &mut Rules) {
-    let lease = lease();
-    for packet in [data_down(&lease), data_up(&lease), ack_up(&lease)] {
-        let _ = rules.takes(&lease, &packet);
+    let entry = entry();
+    for packet in [data_down(&entry), data_up(&entry), ack_up(&entry)] {
+        let _ = rules.takes(&entry, &packet);
     }
 }
 
 fn gso(rules: &mut Rules) {
     takes_single_segments(rules);
     // An ACK beside data is cut as headers of a GSO packet are.
-    let (lease, packet) = data_and_an_ack();
-    rules.passes("left_out", &lease, &packet);
+    let (entry, packet) = data_and_an_ack();
+    rules.passes("left_out", &entry, &packet);
 }
 
 fn beside(rules: &mut Rules) {
     takes_single_segments(rules);
-    let (lease, packet) = data_and_an_ack();
-    rules.passes("left_out", &lease, &packet);
+    let (entry, packet) = data_and_an_ack();
+    rules.passes("left_out", &entry, &packet);
     let mut acks = packet;
     acks.payload = 0;
-    let lease = brought_by(&[(0, 0, 500), (1, 500, 4_000)]);
-    rules.passes("left_out", &lease, &acks);
+    let entry = brought_by(&[(0, 0, 500), (1, 500, 4_000)]);
+    rules.passes("left_out", &entry, &acks);
 }
 
 fn sums(rules: &mut Rules) {
-    let lease = lease();
-    rules.passes("checksum", &lease, &data_down(&lease));
-    rules.passes("checksum", &lease, &ack_up(&lease));
+    let entry = entry();
+    rules.passes("checksum", &entry, &data_down(&entry));
+    rules.passes("checksum", &entry, &ack_up(&entry));
 }
 
 fn v6(rules: &mut Rules) {
     takes_single_segments(rules);
-    let (lease, packet) = over_ipv6();
-    rules.ignores(&lease, &packet);
+    let (entry, packet) = over_ipv6();
+    rules.ignores(&entry, &packet);
 }
 
 fn all() {
     let mut rules = Rules::of(|| load(0));
     assert!(rules.offload.left_out().is_none());
     takes_single_segments(&mut rules);
-    let (lease, packet) = over_ipv6();
-    let _ = rules.takes(&lease, &packet);
-    let (lease, packet) = data_and_an_ack();
-    let _ = rules.takes_with(&lease, &packet);
+    let (entry, packet) = over_ipv6();
+    let _ = rules.takes(&entry, &packet);
+    let (entry, packet) = data_and_an_ack();
+    let _ = rules.takes_with(&entry, &packet);
 }
 
 fn several() {

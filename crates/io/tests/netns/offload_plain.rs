@@ -7,7 +7,7 @@ use flexcp_translator::{Ends, FastPath as _};
 use flexcp_wire::TcpFlags;
 
 use crate::offload::{DEVICE, network};
-use crate::offload_packets::{NOW, Packet, data_down, data_up, lease};
+use crate::offload_packets::{NOW, Packet, data_down, data_up, entry};
 
 pub(crate) const TESTS: &[(&str, fn())] = &[
     ("offload_plain_tcp_passes_by_both_ways", both_ways),
@@ -46,7 +46,7 @@ fn is_plain(offload: &mut Offload, packet: &Packet) -> bool {
 
 fn both_ways() {
     let (mut offload, mut path) = programs(1);
-    let (up, down) = (data_up(&lease()), data_down(&lease()));
+    let (up, down) = (data_up(&entry()), data_down(&entry()));
     assert!(!is_plain(&mut offload, &up));
     assert!(path.pass_by(ends(&up)));
     assert!(is_plain(&mut offload, &up) && is_plain(&mut offload, &down));
@@ -57,7 +57,7 @@ fn both_ways() {
 
 fn forgotten() {
     let (mut offload, mut path) = programs(1);
-    let (up, down) = (data_up(&lease()), data_down(&lease()));
+    let (up, down) = (data_up(&entry()), data_down(&entry()));
     let with = |packet: &Packet, flags| {
         let mut packet = packet.clone();
         packet.tcp.flags = flags;
@@ -77,7 +77,7 @@ fn forgotten() {
 
 fn marked() {
     let (mut offload, mut path) = programs(0);
-    let up = data_up(&lease());
+    let up = data_up(&entry());
     assert!(!path.pass_by(ends(&up)));
     assert!(!is_plain(&mut offload, &up));
 }
@@ -85,7 +85,7 @@ fn marked() {
 /// An IPv6 address may start with the bytes of an IPv4 one, and end with zeros.
 fn families() {
     let (mut offload, mut path) = programs(1);
-    let up = data_up(&lease());
+    let up = data_up(&entry());
     let six = up.six();
     assert!(path.pass_by(ends(&up)));
     assert!(is_plain(&mut offload, &up) && !is_plain(&mut offload, &six));

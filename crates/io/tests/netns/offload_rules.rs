@@ -4,14 +4,14 @@
 use std::net::IpAddr;
 
 use flexcp_io::{KernelFastPath, Offload, Tried};
-use flexcp_translator::{FastPath as _, LEASE_RUNS, Lease, Lent, MappingRun};
+use flexcp_translator::{ENTRY_RUNS, FastPath as _, FlowEntry, Installed, MappingRun};
 use flexcp_wire::TcpFlags;
 
 use crate::host::ip;
 use crate::offload::{Beside, DEVICE, network, slot_of};
 use crate::offload_packets::{
     CLIENTS, NOW, Out, PORTS, Packet, SERVER, ack_down, ack_up, addr, alike, data_down, data_up,
-    dss, lease, read, timestamps,
+    dss, entry, read, timestamps,
 };
 
 pub(crate) const TESTS: &[(&str, fn())] = &[
@@ -57,16 +57,16 @@ impl Rules {
         self.offload.reasons().unwrap().counts()
     }
 
-    /// Lends, tries, takes back.
+    /// Installs, tries, evicts.
     pub(crate) fn run(
         &mut self,
-        lease: &Lease,
+        entry: &FlowEntry,
         packet: &Packet,
-    ) -> (Tried, Option<&'static str>, Lease) {
+    ) -> (Tried, Option<&'static str>, FlowEntry) {
         let before = self.counts();
-        let slot = slot_of(self.path.lend(None, lease, None));
+        let slot = slot_of(self.path.install(None, entry, None));
         let tried = self.offload.try_packet(DEVICE, NOW, &packet.frame());
-        let back = self.path.take_back(slot);
+        let back = self.path.evict(slot);
         self.path.release(slot);
         let moved: Vec<_> = self
             .counts()
@@ -79,27 +79,27 @@ impl Rules {
         (tried.unwrap(), moved.first().copied(), back)
     }
 
-    /// The packet goes to the translator, for this reason, and the lease stays as it was.
+    /// The packet goes to the translator, for this reason, and the flow entry stays as it was.
     #[track_caller]
-    pub(crate) fn passes(&mut self, why: &str, lease: &Lease, packet: &Packet) {
-        let (tried, moved, back) = self.run(lease, packet);
+    pub(crate) fn passes(&mut self, why: &str, entry: &FlowEntry, packet: &Packet) {
+        let (tried, moved, back) = self.run(entry, packet);
         assert_eq!((tried, moved), (Tried::Passed, Some(why)));
         assert!(self.beside.frames().is_empty());
-        assert_eq!(back, *lease, "the lease of a packet that was not taken");
+        assert_eq!(back, *entry, "the entry of a packet that was not taken");
     }
 
     /// The packet is not looked at any closer.
     #[track_caller]
-    pub(crate) fn ignores(&mut self, lease: &Lease, packet: &Packet) {
-        let (tried, moved, back) = self.run(lease, packet);
+    pub(crate) fn ignores(&mut self, entry: &FlowEntry, packet: &Packet) {
+        let (tried, moved, back) = self.run(entry, packet);
         assert_eq!((tried, moved), (Tried::Passed, None));
-        assert_eq!(back, *lease);
+        assert_eq!(back, *entry);
     }
 
-    /// The packet is translated. What comes out, and the lease after it.
+    /// The packet is translated. What comes out, and the flow entry after it.
     #[track_caller]
-    pub(crate) fn takes(&mut self, lease: &Lease, packet: &Packet) -> (Out, Lease) {
-        let (tried, moved, back) = self.run(lease, packet);
+    pub(crate) fn takes(&mut self, entry: &FlowEntry, packet: &Packet) -> (Out, FlowEntry) {
+        let (tried, moved, back) = self.run(entry, packet);
         let Tried::Translated(frame) = tried else {
             panic!("{tried:?}: {moved:?}");
         };
@@ -110,8 +110,12 @@ impl Rules {
 
     /// The packet is translated, and another leaves before it.
     #[track_caller]
-    pub(crate) fn takes_with(&mut self, lease: &Lease, packet: &Packet) -> (Out, Out, Lease) {
-        let (tried, moved, back) = self.run(lease, packet);
+    pub(crate) fn takes_with(
+        &mut self,
+        entry: &FlowEntry,
+        packet: &Packet,
+    ) -> (Out, Out, FlowEntry) {
+        let (tried, moved, back) = self.run(entry, packet);
         let Tried::Translated(frame) = tried else {
             panic!("{tried:?}: {moved:?}");
         };
@@ -133,10 +137,10 @@ impl Rules {
 
     /// The packet, whose checksum the kernel has still to complete, is translated: the ACK that leaves with it.
     #[track_caller]
-    pub(crate) fn ack_of_incomplete(&mut self, lease: &Lease, packet: &Packet) -> Out {
-        let slot = slot_of(self.path.lend(None, lease, None));
+    pub(crate) fn ack_of_incomplete(&mut self, entry: &FlowEntry, packet: &Packet) -> Out {
+        let slot = slot_of(self.path.install(None, entry, None));
         let tried = self.offload.try_packet(DEVICE, NOW, &incomplete(packet));
-        self.path.take_back(slot);
+        self.path.evict(slot);
         self.path.release(slot);
         assert_eq!(self.beside.frames().len(), 1);
         let Tried::Translated(frame) = tried.unwrap() else {
@@ -165,120 +169,120 @@ fn down() {
 }
 
 fn downs_that_pass(rules: &mut Rules) {
-    let lease = lease();
+    let entry = entry();
     let with = |edit: &dyn Fn(&mut Packet)| {
-        let mut packet = data_down(&lease);
+        let mut packet = data_down(&entry);
         edit(&mut packet);
         packet
     };
-    rules.passes("repeated", &lease, &with(&|p| p.tcp.seq -= 1));
-    let beyond = lease.seq_up.wrapping_add(1);
-    rules.passes("ack", &lease, &with(&|p| p.tcp.ack = beyond));
-    rules.passes("ack", &lease, &with(&|p| p.tcp.ack -= 1));
+    rules.passes("repeated", &entry, &with(&|p| p.tcp.seq -= 1));
+    let beyond = entry.seq_up.wrapping_add(1);
+    rules.passes("ack", &entry, &with(&|p| p.tcp.ack = beyond));
+    rules.passes("ack", &entry, &with(&|p| p.tcp.ack -= 1));
     let sack = |p: &mut Packet| p.options.extend([1, 1, 5, 10, 0, 0, 0, 1, 0, 0, 0, 2]);
-    rules.passes("options", &lease, &with(&sack));
-    let mut narrow = lease;
+    rules.passes("options", &entry, &with(&sack));
+    let mut narrow = entry;
     narrow.subflows[0].mss = 1_039;
-    rules.passes("too_long", &narrow, &data_down(&lease));
+    rules.passes("too_long", &narrow, &data_down(&entry));
     narrow.subflows[0].mss += 1;
-    rules.takes(&narrow, &data_down(&lease));
+    rules.takes(&narrow, &data_down(&entry));
     // More than the programs can sum up.
-    rules.passes("checksum", &lease, &with(&|p| p.payload = 2_049));
-    let mut silent = ack_down(&lease);
+    rules.passes("checksum", &entry, &with(&|p| p.payload = 2_049));
+    let mut silent = ack_down(&entry);
     silent.tcp.ack -= 1_000;
-    rules.passes("no_news", &lease, &silent);
+    rules.passes("no_news", &entry, &silent);
     // A used-up window opens: that is for every subflow to know.
-    let used_up = Lease {
+    let used_up = FlowEntry {
         server_window: 0,
-        server_edge: lease.up_next,
-        ..lease
+        server_edge: entry.up_next,
+        ..entry
     };
-    rules.passes("window", &used_up, &data_down(&lease));
+    rules.passes("window", &used_up, &data_down(&entry));
 }
 
 fn down_beyond_a_window(rules: &mut Rules) {
-    let mut lease = lease();
-    let packet = data_down(&lease);
-    lease.down_edge = lease.down_next + 999;
-    rules.passes("window", &lease, &packet);
-    lease.down_edge += 1;
-    rules.takes(&lease, &packet);
-    let next = lease.subflows[0].snd_next;
-    lease.subflows[0].snd_edge = next.wrapping_add(999);
-    rules.passes("window", &lease, &packet);
-    lease.subflows[0].snd_edge = next.wrapping_add(1_000);
-    rules.takes(&lease, &packet);
+    let mut entry = entry();
+    let packet = data_down(&entry);
+    entry.down_edge = entry.down_next + 999;
+    rules.passes("window", &entry, &packet);
+    entry.down_edge += 1;
+    rules.takes(&entry, &packet);
+    let next = entry.subflows[0].snd_next;
+    entry.subflows[0].snd_edge = next.wrapping_add(999);
+    rules.passes("window", &entry, &packet);
+    entry.subflows[0].snd_edge = next.wrapping_add(1_000);
+    rules.takes(&entry, &packet);
     let full = MappingRun {
         ssn: next,
         len: 10,
         count: 1,
     };
-    lease.runs = [full; LEASE_RUNS];
-    lease.runs_used = 128;
-    rules.passes("no_room", &lease, &packet);
-    lease.runs_used = 127;
-    rules.takes(&lease, &packet);
+    entry.runs = [full; ENTRY_RUNS];
+    entry.runs_used = 128;
+    rules.passes("no_room", &entry, &packet);
+    entry.runs_used = 127;
+    rules.takes(&entry, &packet);
 }
 
 fn down_late(rules: &mut Rules) {
-    let mut lease = lease();
-    let packet = data_down(&lease);
+    let mut entry = entry();
+    let packet = data_down(&entry);
     // Two round trips of 10 ms, and five.
-    lease.subflows[0].outstanding_since = NOW - 25_000;
-    rules.passes("overdue", &lease, &packet);
-    lease.subflows[0].outstanding_since = NOW - 24_999;
-    rules.takes(&lease, &packet);
+    entry.subflows[0].outstanding_since = NOW - 25_000;
+    rules.passes("overdue", &entry, &packet);
+    entry.subflows[0].outstanding_since = NOW - 24_999;
+    rules.takes(&entry, &packet);
     // Little is outstanding: the client may wait with its ACK.
-    lease.subflows[0].outstanding_since = NOW - 25_000;
-    lease.subflows[0].snd_una = lease.subflows[0].snd_next - 2_919;
-    rules.takes(&lease, &packet);
-    lease.subflows[0].snd_una -= 1;
-    rules.passes("overdue", &lease, &packet);
-    lease.subflows[0].srtt = 0;
-    rules.takes(&lease, &packet);
+    entry.subflows[0].outstanding_since = NOW - 25_000;
+    entry.subflows[0].snd_una = entry.subflows[0].snd_next - 2_919;
+    rules.takes(&entry, &packet);
+    entry.subflows[0].snd_una -= 1;
+    rules.passes("overdue", &entry, &packet);
+    entry.subflows[0].srtt = 0;
+    rules.takes(&entry, &packet);
     // What counts as silence ends the patience.
-    lease.subflows[0].srtt = 100_000;
-    lease.subflows[0].outstanding_since = NOW - 202_000;
-    rules.takes(&lease, &packet);
-    lease.silence = 1_000;
-    rules.passes("overdue", &lease, &packet);
+    entry.subflows[0].srtt = 100_000;
+    entry.subflows[0].outstanding_since = NOW - 202_000;
+    rules.takes(&entry, &packet);
+    entry.silence = 1_000;
+    rules.passes("overdue", &entry, &packet);
     // Another CPU's clock is ahead.
-    lease.subflows[0].outstanding_since = NOW + 10;
-    rules.takes(&lease, &packet);
+    entry.subflows[0].outstanding_since = NOW + 10;
+    rules.takes(&entry, &packet);
 }
 
 fn downs_that_are_taken(rules: &mut Rules) {
-    let lease = lease();
-    let (out, back) = rules.takes(&lease, &data_down(&lease));
+    let entry = entry();
+    let (out, back) = rules.takes(&entry, &data_down(&entry));
     assert_eq!(out.ip.dst, IpAddr::from(CLIENTS[0]));
     assert_eq!((out.ip.ttl, out.ip.identification), (63, 7));
-    assert_eq!(out.tcp.seq, lease.subflows[0].snd_next);
-    assert_eq!(out.tcp.ack, lease.subflows[0].rcv_ack);
+    assert_eq!(out.tcp.seq, entry.subflows[0].snd_next);
+    assert_eq!(out.tcp.ack, entry.subflows[0].rcv_ack);
     assert_eq!(out.tcp.window, 508);
-    let ssn = lease.subflows[0].snd_next - 2_000;
+    let ssn = entry.subflows[0].snd_next - 2_000;
     let mut options = timestamps(9_001, 6_895);
     options.extend(dss(
-        lease.up_acked,
+        entry.up_acked,
         true,
-        Some((lease.down_next, ssn, 1_000)),
+        Some((entry.down_next, ssn, 1_000)),
         true,
     ));
     assert_eq!(out.options, options);
-    assert_eq!(back.down_next, lease.down_next + 1_000);
-    assert_eq!(back.seq_down, lease.seq_down.wrapping_add(1_000));
+    assert_eq!(back.down_next, entry.down_next + 1_000);
+    assert_eq!(back.seq_down, entry.seq_down.wrapping_add(1_000));
     assert_eq!(back.subflows[0].bytes_down, 1_000);
     assert_eq!((back.packets_down, back.packets_up), (1, 0));
     let run = MappingRun {
-        ssn: lease.subflows[0].snd_next,
+        ssn: entry.subflows[0].snd_next,
         len: 1_000,
         count: 1,
     };
     assert_eq!((back.runs[0], back.runs_used), (run, 1));
     assert_eq!(back.subflows[0].outstanding_since, NOW - 1_000);
     // The first byte that is outstanding has just gone down.
-    let mut idle = lease;
+    let mut idle = entry;
     idle.subflows[0].snd_una = idle.subflows[0].snd_next;
-    let (_, back) = rules.takes(&idle, &data_down(&lease));
+    let (_, back) = rules.takes(&idle, &data_down(&entry));
     assert_eq!(back.subflows[0].outstanding_since, NOW);
     assert_eq!(
         (back.subflows[0].is_timed, back.subflows[0].timed_at),
@@ -286,96 +290,96 @@ fn downs_that_are_taken(rules: &mut Rules) {
     );
     assert_eq!(back.subflows[0].timed, back.subflows[0].snd_next);
 
-    let (out, back) = rules.takes(&lease, &ack_down(&lease));
-    assert_eq!(out.tcp.ack, lease.subflows[0].rcv_ack.wrapping_add(1_000));
+    let (out, back) = rules.takes(&entry, &ack_down(&entry));
+    assert_eq!(out.tcp.ack, entry.subflows[0].rcv_ack.wrapping_add(1_000));
     let mut options = timestamps(9_001, 6_895);
-    options.extend(dss(lease.up_acked + 1_000, true, None, false));
+    options.extend(dss(entry.up_acked + 1_000, true, None, false));
     assert_eq!(out.options, options);
-    assert_eq!(back.up_acked, lease.up_acked + 1_000);
+    assert_eq!(back.up_acked, entry.up_acked + 1_000);
     assert_eq!(back.ts_heard, 9_001);
     // A window that shrinks with an ACK counts, and so does the largest ever.
-    let mut small = ack_down(&lease);
+    let mut small = ack_down(&entry);
     small.tcp.window = 10;
-    let (_, back) = rules.takes(&lease, &small);
+    let (_, back) = rules.takes(&entry, &small);
     assert_eq!((back.server_window, back.server_window_max), (10, 65_024));
-    let mut large = ack_down(&lease);
+    let mut large = ack_down(&entry);
     large.tcp.window = 1_000;
-    let (_, back) = rules.takes(&lease, &large);
+    let (_, back) = rules.takes(&entry, &large);
     assert_eq!(
         (back.server_window, back.server_window_max),
         (1_000, 128_000)
     );
-    assert_eq!(back.server_edge, lease.up_acked + 1_000 + 128_000);
+    assert_eq!(back.server_edge, entry.up_acked + 1_000 + 128_000);
     // The client is not told an echo of what it has not said.
-    let mut early = ack_down(&lease);
+    let mut early = ack_down(&entry);
     early.options = timestamps(9_001, 7_001);
-    let (out, _) = rules.takes(&lease, &early);
+    let (out, _) = rules.takes(&entry, &early);
     assert_eq!(out.options[..12], timestamps(9_001, 6_900));
 }
 
 fn either() {
     let mut rules = Rules::new();
-    let lease = lease();
+    let entry = entry();
     for good in [
-        data_down(&lease),
-        ack_down(&lease),
-        data_up(&lease),
-        ack_up(&lease),
+        data_down(&entry),
+        ack_down(&entry),
+        data_up(&entry),
+        ack_up(&entry),
     ] {
-        rules.takes(&lease, &good);
-        headers_that_pass(&mut rules, &lease, &good);
-        headers_that_are_ignored(&mut rules, &lease, &good);
+        rules.takes(&entry, &good);
+        headers_that_pass(&mut rules, &entry, &good);
+        headers_that_are_ignored(&mut rules, &entry, &good);
     }
-    let mut lost = lease;
+    let mut lost = entry;
     lost.subflows[0].remote_addr = addr([198, 51, 100, 66]);
-    rules.passes("route", &lost, &data_down(&lease));
+    rules.passes("route", &lost, &data_down(&entry));
     // The traffic class has its own rule.
-    let mut classed = data_down(&lease);
+    let mut classed = data_down(&entry);
     classed.ip.traffic_class = 0x10;
-    rules.passes("route", &lease, &classed);
+    rules.passes("route", &entry, &classed);
     // Its gate is closed, though its flows lead here.
-    let slot = slot_of(rules.path.lend(None, &lease, None));
-    rules.path.take_back(slot);
+    let slot = slot_of(rules.path.install(None, &entry, None));
+    rules.path.evict(slot);
     let before = rules.counts();
-    let frame = data_down(&lease).frame();
+    let frame = data_down(&entry).frame();
     let tried = rules.offload.try_packet(DEVICE, NOW, &frame).unwrap();
     assert_eq!(tried, Tried::Passed);
-    let not_lent = |counts: &[(&str, u64)]| counts[1].1;
-    assert_eq!(rules.counts()[1].0, "not_lent");
-    assert_eq!(not_lent(&rules.counts()), not_lent(&before) + 1);
-    assert_eq!(rules.path.take_back(slot), lease);
+    let not_installed = |counts: &[(&str, u64)]| counts[1].1;
+    assert_eq!(rules.counts()[1].0, "not_installed");
+    assert_eq!(not_installed(&rules.counts()), not_installed(&before) + 1);
+    assert_eq!(rules.path.evict(slot), entry);
     what_goes_up_is_counted(&mut rules);
 }
 
 /// For the translator, which asks whether some of it still waits.
 fn what_goes_up_is_counted(rules: &mut Rules) {
-    let lease = lease();
-    let slot = slot_of(rules.path.lend(None, &lease, None));
-    let first = rules.path.passed_up(slot).unwrap();
+    let entry = entry();
+    let slot = slot_of(rules.path.install(None, &entry, None));
+    let first = rules.path.punted(slot).unwrap();
     let up = |rules: &mut Rules, packet: &Packet| {
         let _ = rules
             .offload
             .try_packet(DEVICE, NOW, &packet.frame())
             .unwrap();
-        rules.path.passed_up(slot).unwrap().wrapping_sub(first)
+        rules.path.punted(slot).unwrap().wrapping_sub(first)
     };
-    assert_eq!(up(rules, &data_down(&lease)), 0, "translated");
-    assert_eq!(up(rules, &data_down(&lease)), 1, "repeated");
-    let mut flagged = data_up(&lease);
+    assert_eq!(up(rules, &data_down(&entry)), 0, "translated");
+    assert_eq!(up(rules, &data_down(&entry)), 1, "repeated");
+    let mut flagged = data_up(&entry);
     flagged.tcp.flags = flagged.tcp.flags.with(TcpFlags::FIN);
     assert_eq!(up(rules, &flagged), 2);
-    rules.path.take_back(slot);
-    assert_eq!(up(rules, &data_up(&lease)), 3, "not lent");
-    let again = rules.path.lend(Some(slot), &lease, Some(first + 2));
-    assert_eq!(again, Lent::NotNow, "one more has passed");
-    assert_eq!(up(rules, &data_up(&lease)), 4, "still not lent");
-    slot_of(rules.path.lend(Some(slot), &lease, Some(first + 4)));
-    assert_eq!(up(rules, &data_up(&lease)), 4, "translated again");
-    rules.path.take_back(slot);
+    rules.path.evict(slot);
+    assert_eq!(up(rules, &data_up(&entry)), 3, "not installed");
+    let again = rules.path.install(Some(slot), &entry, Some(first + 2));
+    assert_eq!(again, Installed::NotNow, "one more has passed");
+    assert_eq!(up(rules, &data_up(&entry)), 4, "still not installed");
+    slot_of(rules.path.install(Some(slot), &entry, Some(first + 4)));
+    assert_eq!(up(rules, &data_up(&entry)), 4, "translated again");
+    rules.path.evict(slot);
     rules.path.release(slot);
 }
 
-fn headers_that_pass(rules: &mut Rules, lease: &Lease, good: &Packet) {
+fn headers_that_pass(rules: &mut Rules, entry: &FlowEntry, good: &Packet) {
     let with = |edit: &dyn Fn(&mut Packet)| {
         let mut packet = good.clone();
         edit(&mut packet);
@@ -392,34 +396,34 @@ fn headers_that_pass(rules: &mut Rules, lease: &Lease, good: &Packet) {
     ];
     for flag in flags {
         let marked = with(&|p| p.tcp.flags = TcpFlags::ACK | flag);
-        rules.passes("flags", lease, &marked);
+        rules.passes("flags", entry, &marked);
     }
-    rules.passes("flags", lease, &with(&|p| p.tcp.flags = TcpFlags::PSH));
-    rules.passes("flags", lease, &with(&|p| p.tcp.urgent = 1));
+    rules.passes("flags", entry, &with(&|p| p.tcp.flags = TcpFlags::PSH));
+    rules.passes("flags", entry, &with(&|p| p.tcp.urgent = 1));
     rules.takes(
-        lease,
+        entry,
         &with(&|p| p.tcp.flags = TcpFlags::ACK | TcpFlags::PSH),
     );
-    rules.passes("ip_header", lease, &with(&|p| p.ip.ttl = 1));
-    rules.takes(lease, &with(&|p| p.ip.ttl = 2));
+    rules.passes("ip_header", entry, &with(&|p| p.ip.ttl = 1));
+    rules.takes(entry, &with(&|p| p.ip.ttl = 2));
     for ecn in 1..4 {
         let marked = with(&|p| p.ip.traffic_class = ecn);
-        rules.passes("ip_header", lease, &marked);
+        rules.passes("ip_header", entry, &marked);
     }
-    let (out, _) = rules.takes(lease, &with(&|p| p.ip.traffic_class = 0xb8));
+    let (out, _) = rules.takes(entry, &with(&|p| p.ip.traffic_class = 0xb8));
     assert_eq!(out.ip.traffic_class, 0xb8);
     // One bit of the last byte, or of the header.
     let end = good.bytes().len() - 1;
     for at in [end, 20 + 14] {
         let damaged = with(&|p| p.damage = Some((at, 1)));
-        rules.passes("checksum", lease, &damaged);
+        rules.passes("checksum", entry, &damaged);
     }
     // The kernel has still to complete it.
-    let slot = slot_of(rules.path.lend(None, lease, None));
+    let slot = slot_of(rules.path.install(None, entry, None));
     let tried = rules.offload.try_packet(DEVICE, NOW, &incomplete(good));
     let tried = tried.unwrap();
     assert!(matches!(tried, Tried::Translated(_)), "{tried:?}");
-    rules.path.take_back(slot);
+    rules.path.evict(slot);
     rules.path.release(slot);
     for options in [
         vec![],
@@ -430,37 +434,37 @@ fn headers_that_pass(rules: &mut Rules, lease: &Lease, good: &Packet) {
             p.options.drain(..12);
             p.options.splice(..0, options.iter().copied());
         });
-        rules.passes("options", lease, &other);
+        rules.passes("options", entry, &other);
     }
 }
 
-fn headers_that_are_ignored(rules: &mut Rules, lease: &Lease, good: &Packet) {
+fn headers_that_are_ignored(rules: &mut Rules, entry: &FlowEntry, good: &Packet) {
     let with = |edit: &dyn Fn(&mut Packet)| {
         let mut packet = good.clone();
         edit(&mut packet);
         packet
     };
-    rules.ignores(lease, &with(&|p| p.ip.protocol = 17));
+    rules.ignores(entry, &with(&|p| p.ip.protocol = 17));
     // More fragments; a later fragment; options of IP; behind the packet, padding of the link.
-    rules.ignores(lease, &with(&|p| p.damage = Some((6, 0x20))));
-    rules.ignores(lease, &with(&|p| p.damage = Some((7, 1))));
-    rules.ignores(lease, &with(&|p| p.damage = Some((0, 3))));
-    rules.ignores(lease, &with(&|p| p.padding = 1));
+    rules.ignores(entry, &with(&|p| p.damage = Some((6, 0x20))));
+    rules.ignores(entry, &with(&|p| p.damage = Some((7, 1))));
+    rules.ignores(entry, &with(&|p| p.damage = Some((0, 3))));
+    rules.ignores(entry, &with(&|p| p.padding = 1));
     // For another station, as on a bridge.
-    rules.ignores(lease, &with(&|p| p.station = 2));
-    rules.ignores(lease, &with(&|p| p.tcp.src_port += 1));
-    rules.ignores(lease, &with(&|p| p.tcp.dst_port += 1));
+    rules.ignores(entry, &with(&|p| p.station = 2));
+    rules.ignores(entry, &with(&|p| p.tcp.src_port += 1));
+    rules.ignores(entry, &with(&|p| p.tcp.dst_port += 1));
 }
 
 /// The first bytes of an IPv6 address are an IPv4 one, the rest is zero.
 fn families() {
     let mut rules = Rules::new();
-    let lease = lease();
+    let entry = entry();
     for good in [
-        data_down(&lease),
-        ack_down(&lease),
-        data_up(&lease),
-        ack_up(&lease),
+        data_down(&entry),
+        ack_down(&entry),
+        data_up(&entry),
+        ack_up(&entry),
     ] {
         let mut packet = good.clone();
         let IpAddr::V4(src) = packet.ip.src else {
@@ -472,9 +476,9 @@ fn families() {
         (packet.ip.src, packet.ip.dst) = (alike(src.octets()), alike(dst.octets()));
         packet.ip.header_len = 40;
         packet.ip.flow_label = 0x12345;
-        rules.passes("not_lent", &lease, &packet);
-        let six = Lease { family: 6, ..lease };
-        rules.passes("not_lent", &six, &good);
+        rules.passes("not_installed", &entry, &packet);
+        let six = FlowEntry { family: 6, ..entry };
+        rules.passes("not_installed", &six, &good);
         let (out, back) = rules.takes(&six, &packet);
         assert_eq!((out.ip.ttl, out.ip.flow_label), (63, 0x12345));
         let labels = if good.tcp.src_port == 80 {
@@ -485,16 +489,16 @@ fn families() {
         assert_eq!((back.label_up, back.label_down), labels);
     }
     // Upwards all carry the label of the first subflow.
-    let six = Lease {
+    let six = FlowEntry {
         family: 6,
         label_up: 0x54321,
-        ..lease
+        ..entry
     };
-    let mut second = ack_up(&lease);
+    let mut second = ack_up(&entry);
     (second.ip.src, second.ip.dst) = (alike(CLIENTS[1]), alike(SERVER));
     (second.ip.header_len, second.ip.flow_label) = (40, 7);
     second.tcp.src_port = PORTS[1];
-    second.tcp.ack = lease.subflows[1].snd_next;
+    second.tcp.ack = entry.subflows[1].snd_next;
     let (out, _) = rules.takes(&six, &second);
     assert_eq!(out.ip.flow_label, 0x54321);
 }

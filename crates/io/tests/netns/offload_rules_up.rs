@@ -3,11 +3,11 @@
 use std::net::IpAddr;
 
 use flexcp_io::Tried;
-use flexcp_translator::{LEASE_UPS, Lease, UpRun};
+use flexcp_translator::{ENTRY_UPS, FlowEntry, UpRun};
 
 use crate::offload_packets::{
     CLIENTS, NOW, OUTSTANDING, PORTS, Packet, ack_down, ack_up, data_down, data_up, data_up_with,
-    dss, lease, timestamps,
+    dss, entry, timestamps,
 };
 use crate::offload_rules::Rules;
 
@@ -23,95 +23,95 @@ pub(crate) fn up() {
 }
 
 fn ups_that_pass(rules: &mut Rules) {
-    let lease = lease();
+    let entry = entry();
     let with = |edit: &dyn Fn(&mut Packet)| {
-        let mut packet = ack_up(&lease);
+        let mut packet = ack_up(&entry);
         edit(&mut packet);
         packet
     };
-    rules.passes("sequence_up", &lease, &with(&|p| p.tcp.seq += 1));
-    rules.passes("sequence_up", &lease, &with(&|p| p.tcp.seq -= 1));
-    let next = lease.subflows[0].snd_next;
-    rules.passes("ack", &lease, &with(&|p| p.tcp.ack = next + 1));
+    rules.passes("sequence_up", &entry, &with(&|p| p.tcp.seq += 1));
+    rules.passes("sequence_up", &entry, &with(&|p| p.tcp.seq -= 1));
+    let next = entry.subflows[0].snd_next;
+    rules.passes("ack", &entry, &with(&|p| p.tcp.ack = next + 1));
     rules.passes(
         "ack",
-        &lease,
+        &entry,
         &with(&|p| p.tcp.ack = next - OUTSTANDING - 1),
     );
     let acks = |data_ack: u64| {
-        let mut packet = ack_up(&lease);
+        let mut packet = ack_up(&entry);
         packet.options.truncate(12);
         packet.options.extend(dss(data_ack, true, None, false));
         packet
     };
-    rules.passes("ack", &lease, &acks(lease.down_next + 1));
-    rules.passes("ack", &lease, &acks(lease.down_acked - (1 << 30) - 1));
-    let beyond = Lease {
-        server_edge: lease.up_next - 1,
-        ..lease
+    rules.passes("ack", &entry, &acks(entry.down_next + 1));
+    rules.passes("ack", &entry, &acks(entry.down_acked - (1 << 30) - 1));
+    let beyond = FlowEntry {
+        server_edge: entry.up_next - 1,
+        ..entry
     };
-    rules.passes("window", &beyond, &ack_up(&lease));
+    rules.passes("window", &beyond, &ack_up(&entry));
 }
 
 fn data_that_passes(rules: &mut Rules) {
-    let lease = lease();
-    let ssn = lease.subflows[0].rcv_high - 1_000;
-    let map = |dsn: u64, ssn: u32, len: u16| data_up_with(&lease, true, true, (dsn, ssn, len));
-    rules.passes("mapping", &lease, &map(lease.up_next, ssn + 1, 500));
-    rules.passes("mapping", &lease, &map(lease.up_next, ssn, 499));
+    let entry = entry();
+    let ssn = entry.subflows[0].rcv_high - 1_000;
+    let map = |dsn: u64, ssn: u32, len: u16| data_up_with(&entry, true, true, (dsn, ssn, len));
+    rules.passes("mapping", &entry, &map(entry.up_next, ssn + 1, 500));
+    rules.passes("mapping", &entry, &map(entry.up_next, ssn, 499));
     // Data of the past; and out of order where the only subflow's numbers are the data's.
-    rules.passes("mapping", &lease, &map(lease.up_acked - 1, ssn, 500));
-    let ordered = Lease {
+    rules.passes("mapping", &entry, &map(entry.up_acked - 1, ssn, 500));
+    let ordered = FlowEntry {
         ordered: 1,
-        ..lease
+        ..entry
     };
-    rules.passes("mapping", &ordered, &map(lease.up_next + 1, ssn, 500));
-    rules.passes("mapping", &ordered, &map(lease.up_next - 1, ssn, 500));
-    rules.takes(&ordered, &data_up(&lease));
+    rules.passes("mapping", &ordered, &map(entry.up_next + 1, ssn, 500));
+    rules.passes("mapping", &ordered, &map(entry.up_next - 1, ssn, 500));
+    rules.takes(&ordered, &data_up(&entry));
     // The subflow's numbers are further from what is ACKed on it than any that is believed.
-    let mut far = lease;
+    let mut far = entry;
     far.subflows[0].rcv_ack = far.subflows[0].rcv_high.wrapping_sub((1 << 17) + 1);
-    rules.passes("sequence_up", &far, &data_up(&lease));
+    rules.passes("sequence_up", &far, &data_up(&entry));
     far.subflows[0].rcv_ack += 1;
-    rules.takes(&far, &data_up(&lease));
+    rules.takes(&far, &data_up(&entry));
     far.subflows[0].rcv_ack = far.subflows[0].rcv_high.wrapping_sub(200_001);
     far.server_window_max = 100_000;
-    rules.passes("sequence_up", &far, &data_up(&lease));
+    rules.passes("sequence_up", &far, &data_up(&entry));
     far.server_window_max += 1;
-    rules.takes(&far, &data_up(&lease));
-    let mut full = lease;
-    full.ups[0] = [UpRun { dsn: 0, len: 10 }; LEASE_UPS];
+    rules.takes(&far, &data_up(&entry));
+    let mut full = entry;
+    full.ups[0] = [UpRun { dsn: 0, len: 10 }; ENTRY_UPS];
     full.subflows[0].ups_used = 16;
-    rules.passes("no_room", &full, &data_up(&lease));
+    rules.passes("no_room", &full, &data_up(&entry));
     full.subflows[0].ups_used = 15;
-    rules.takes(&full, &data_up(&lease));
-    let full = Lease {
-        server_edge: lease.up_next + 499,
-        ..lease
+    rules.takes(&full, &data_up(&entry));
+    let full = FlowEntry {
+        server_edge: entry.up_next + 499,
+        ..entry
     };
-    rules.passes("window", &full, &data_up(&lease));
+    rules.passes("window", &full, &data_up(&entry));
     // The options stay as padding, so they count against the server's MSS.
-    let small = Lease {
+    let small = FlowEntry {
         server_mss: 539,
-        ..lease
+        ..entry
     };
-    rules.passes("too_long", &small, &data_up(&lease));
-    let fits = Lease {
+    rules.passes("too_long", &small, &data_up(&entry));
+    let fits = FlowEntry {
         server_mss: 540,
-        ..lease
+        ..entry
     };
-    rules.takes(&fits, &data_up(&lease));
+    rules.takes(&fits, &data_up(&entry));
 }
 
 fn options_that_pass(rules: &mut Rules) {
-    let lease = lease();
+    let entry = entry();
     // Data without a mapping; a mapping without data.
-    let mut bare = ack_up(&lease);
+    let mut bare = ack_up(&entry);
     bare.payload = 500;
-    rules.passes("options", &lease, &bare);
-    let mut empty = data_up(&lease);
+    rules.passes("options", &entry, &bare);
+    let mut empty = data_up(&entry);
     empty.payload = 0;
-    rules.passes("options", &lease, &empty);
+    rules.passes("options", &entry, &empty);
     // In the DSS: kind, length, subtype, DATA_FIN, reserved, no data ACK, a long DSN without a mapping.
     let at = 20 + 20 + 12;
     for (byte, with) in [
@@ -123,44 +123,44 @@ fn options_that_pass(rules: &mut Rules) {
         (3, 1),
         (3, 8),
     ] {
-        for good in [ack_up(&lease), data_up(&lease)] {
+        for good in [ack_up(&entry), data_up(&entry)] {
             if good.payload > 0 && with == 8 {
                 continue;
             }
             let mut bad = good;
             bad.twist = Some((at + byte, with));
-            rules.passes("options", &lease, &bad);
+            rules.passes("options", &entry, &bad);
         }
     }
     // A DSS with a checksum, and an end of options where padding should be.
-    let mut checked = data_up(&lease);
+    let mut checked = data_up(&entry);
     checked.options[13] = 28;
-    rules.passes("options", &lease, &checked);
-    let mut ended = data_up(&lease);
+    rules.passes("options", &entry, &checked);
+    let mut ended = data_up(&entry);
     ended.options[38] = 0;
-    rules.passes("options", &lease, &ended);
-    let mut more = ack_up(&lease);
+    rules.passes("options", &entry, &ended);
+    let mut more = ack_up(&entry);
     more.options.extend([1; 4]);
-    rules.passes("options", &lease, &more);
+    rules.passes("options", &entry, &more);
 }
 
 fn stale_acks(rules: &mut Rules) {
-    let lease = lease();
+    let entry = entry();
     let stale = |index: usize| {
-        let mut packet = ack_up(&lease);
+        let mut packet = ack_up(&entry);
         packet.ip.src = IpAddr::from(CLIENTS[index]);
         packet.tcp.src_port = PORTS[index];
-        packet.tcp.ack = lease.subflows[index].snd_una;
+        packet.tcp.ack = entry.subflows[index].snd_una;
         packet.options.truncate(12);
         packet
             .options
-            .extend(dss(lease.down_acked, true, None, false));
+            .extend(dss(entry.down_acked, true, None, false));
         packet.tcp.window = 100;
         packet
     };
     // On the active subflow a duplicate may be meant for the server.
-    rules.passes("no_news", &lease, &stale(0));
-    let (tried, moved, back) = rules.run(&lease, &stale(1));
+    rules.passes("no_news", &entry, &stale(0));
+    let (tried, moved, back) = rules.run(&entry, &stale(1));
     assert_eq!((tried, moved), (Tried::Dropped, Some("stale_ack")));
     assert_eq!(back.subflows[1].last_heard, NOW);
     assert_eq!((back.heard, back.last_packet), (1, NOW));
@@ -170,26 +170,26 @@ fn stale_acks(rules: &mut Rules) {
     // Its subflow's ACK is news even so, but none for the server.
     let mut acks = stale(0);
     acks.tcp.ack += 1_000;
-    let (tried, moved, back) = rules.run(&lease, &acks);
+    let (tried, moved, back) = rules.run(&entry, &acks);
     assert_eq!((tried, moved), (Tried::Dropped, Some("stale_ack")));
-    assert_eq!(back.subflows[0].snd_una, lease.subflows[0].snd_una + 1_000);
+    assert_eq!(back.subflows[0].snd_una, entry.subflows[0].snd_una + 1_000);
 }
 
 fn ups_that_are_taken(rules: &mut Rules) {
-    let mut lease = lease();
-    lease.subflows[0].is_timed = 1;
-    lease.subflows[0].timed = lease.subflows[0].snd_una.wrapping_add(1_000);
-    lease.subflows[0].timed_at = NOW - 18_000;
-    let (out, back) = rules.takes(&lease, &ack_up(&lease));
+    let mut entry = entry();
+    entry.subflows[0].is_timed = 1;
+    entry.subflows[0].timed = entry.subflows[0].snd_una.wrapping_add(1_000);
+    entry.subflows[0].timed_at = NOW - 18_000;
+    let (out, back) = rules.takes(&entry, &ack_up(&entry));
     assert_eq!(out.ip.src, IpAddr::from(CLIENTS[0]));
-    assert_eq!(out.tcp.seq, lease.seq_up);
-    assert_eq!(out.tcp.ack, lease.seq_down - (OUTSTANDING - 1_000));
+    assert_eq!(out.tcp.seq, entry.seq_up);
+    assert_eq!(out.tcp.ack, entry.seq_down - (OUTSTANDING - 1_000));
     // Bytes to the edge of the window, in the scale that the server knows.
-    let window = (lease.down_acked + 1_000 + (508 << 7)).max(lease.down_edge);
-    let left = (window - lease.down_acked - 1_000) >> 5;
+    let window = (entry.down_acked + 1_000 + (508 << 7)).max(entry.down_edge);
+    let left = (window - entry.down_acked - 1_000) >> 5;
     assert_eq!(u64::from(out.tcp.window), left);
     assert_eq!(out.options, timestamps(7_050, 9_000));
-    assert_eq!(back.down_acked, lease.down_acked + 1_000);
+    assert_eq!(back.down_acked, entry.down_acked + 1_000);
     assert_eq!(back.client_window, 508 << 7);
     assert_eq!(
         (back.ts_sent, back.ts_sent_at, back.ts_echo),
@@ -199,39 +199,39 @@ fn ups_that_are_taken(rules: &mut Rules) {
     assert_eq!(subflow.clock_heard, 6_950);
     assert_eq!(
         subflow.snd_una,
-        lease.subflows[0].snd_una.wrapping_add(1_000)
+        entry.subflows[0].snd_una.wrapping_add(1_000)
     );
     assert_eq!(subflow.snd_edge, subflow.snd_una.wrapping_add(508 << 7));
     assert_eq!((subflow.srtt, subflow.is_timed), (11_000, 0));
     assert_eq!(subflow.outstanding_since, NOW);
     assert_eq!((back.packets_down, back.packets_up), (0, 1));
     // A window that does not fit the field is as large as that can say.
-    let wide = Lease {
+    let wide = FlowEntry {
         initial_scale: 0,
-        down_edge: lease.down_next + 200_000,
-        ..lease
+        down_edge: entry.down_next + 200_000,
+        ..entry
     };
-    let (out, _) = rules.takes(&wide, &ack_up(&lease));
+    let (out, _) = rules.takes(&wide, &ack_up(&entry));
     assert_eq!(out.tcp.window, 0xffff);
     // An echo of what the server has not said is not passed on.
-    let mut early = ack_up(&lease);
+    let mut early = ack_up(&entry);
     early.options[8..12].copy_from_slice(&9_001_u32.to_be_bytes());
-    let (out, _) = rules.takes(&lease, &early);
+    let (out, _) = rules.takes(&entry, &early);
     assert_eq!(out.options, timestamps(7_050, 8_990));
     // Another CPU's clock is ahead: the shortest RTT there is.
-    lease.subflows[0].timed_at = NOW + 5;
-    let (_, back) = rules.takes(&lease, &ack_up(&lease));
+    entry.subflows[0].timed_at = NOW + 5;
+    let (_, back) = rules.takes(&entry, &ack_up(&entry));
     assert_eq!(back.subflows[0].srtt, 10_000 - 1_250);
 }
 
 /// TS.Recent of a subflow (RFC 7323 section 4.3): data from where its ACK stands.
 fn what_was_next(rules: &mut Rules) {
-    let lease = lease();
-    let recent = |lease: &Lease| lease.subflows[0].clock_recent;
+    let entry = entry();
+    let recent = |entry: &FlowEntry| entry.subflows[0].clock_recent;
     // Behind what is outstanding.
-    let (_, back) = rules.takes(&lease, &data_up(&lease));
+    let (_, back) = rules.takes(&entry, &data_up(&entry));
     assert_eq!(recent(&back), 6_800);
-    let mut acked = lease;
+    let mut acked = entry;
     acked.up_acked = acked.up_next;
     acked.subflows[0].rcv_ack = acked.subflows[0].rcv_high;
     let (_, back) = rules.takes(&acked, &data_up(&acked));
@@ -241,7 +241,7 @@ fn what_was_next(rules: &mut Rules) {
     acked.subflows[0].clock_recent = 6_960;
     let (_, back) = rules.takes(&acked, &data_up(&acked));
     assert_eq!(recent(&back), 6_960);
-    let mut later = lease;
+    let mut later = entry;
     later.subflows[0].clock_recent = 6_899;
     let (out, _) = rules.takes(&later, &data_down(&later));
     assert_eq!(out.options[..12], timestamps(9_001, 6_899));
@@ -259,40 +259,40 @@ fn what_was_next(rules: &mut Rules) {
 }
 
 fn short_numbers(rules: &mut Rules) {
-    let mut lease = lease();
+    let mut entry = entry();
     // Across the end of the 32-bit numbers, too.
     for ahead in [0, 0x100_u64] {
-        lease.down_next += ahead;
-        lease.down_acked = lease.down_next - u64::from(OUTSTANDING);
-        lease.up_next += ahead;
-        lease.up_acked = lease.up_next - u64::from(OUTSTANDING);
-        lease.down_edge = lease.down_next + 60_000;
-        lease.server_edge = lease.up_next + 60_000;
-        let ssn = lease.subflows[0].rcv_high - 1_000;
+        entry.down_next += ahead;
+        entry.down_acked = entry.down_next - u64::from(OUTSTANDING);
+        entry.up_next += ahead;
+        entry.up_acked = entry.up_next - u64::from(OUTSTANDING);
+        entry.down_edge = entry.down_next + 60_000;
+        entry.server_edge = entry.up_next + 60_000;
+        let ssn = entry.subflows[0].rcv_high - 1_000;
         for (long, long_map) in [(true, true), (true, false), (false, true), (false, false)] {
-            let packet = data_up_with(&lease, long, long_map, (lease.up_next, ssn, 500));
-            let (out, back) = rules.takes(&lease, &packet);
-            assert_eq!(out.tcp.seq, lease.seq_up);
+            let packet = data_up_with(&entry, long, long_map, (entry.up_next, ssn, 500));
+            let (out, back) = rules.takes(&entry, &packet);
+            assert_eq!(out.tcp.seq, entry.seq_up);
             assert_eq!(out.options[..12], timestamps(7_050, 9_000));
             assert!(out.options[12..].iter().all(|&byte| byte == 1), "padding");
-            assert_eq!(back.up_next, lease.up_next + 500);
-            assert_eq!(back.seq_up, lease.seq_up.wrapping_add(500));
-            assert_eq!(back.down_acked, lease.down_acked + 1_000);
-            let high = lease.subflows[0].rcv_high.wrapping_add(500);
+            assert_eq!(back.up_next, entry.up_next + 500);
+            assert_eq!(back.seq_up, entry.seq_up.wrapping_add(500));
+            assert_eq!(back.down_acked, entry.down_acked + 1_000);
+            let high = entry.subflows[0].rcv_high.wrapping_add(500);
             assert_eq!(back.subflows[0].rcv_high, high);
             assert_eq!(back.subflows[0].bytes_up, 500);
             // Data is no answer to what went down, unless it ACKs.
             assert_eq!(back.subflows[0].outstanding_since, NOW);
         }
-        let mut short = ack_up(&lease);
+        let mut short = ack_up(&entry);
         short.options.truncate(12);
-        let edge = lease.down_next;
+        let edge = entry.down_next;
         short.options.extend(dss(edge, false, None, false));
-        let (_, back) = rules.takes(&lease, &short);
-        assert_eq!(back.down_acked, lease.down_next);
+        let (_, back) = rules.takes(&entry, &short);
+        assert_eq!(back.down_acked, entry.down_next);
     }
-    let mut quiet = data_up(&lease);
-    quiet.tcp.ack = lease.subflows[0].snd_una;
-    let (_, back) = rules.takes(&lease, &quiet);
+    let mut quiet = data_up(&entry);
+    quiet.tcp.ack = entry.subflows[0].snd_una;
+    let (_, back) = rules.takes(&entry, &quiet);
     assert_eq!(back.subflows[0].outstanding_since, NOW - 1_000);
 }

@@ -2,10 +2,10 @@
 //! afterwards.
 
 use flexcp_io::{KernelFastPath, Offload, Reasons, Tried};
-use flexcp_translator::{FastPath as _, Lease};
+use flexcp_translator::{FastPath as _, FlowEntry};
 
 use crate::offload::{Beside, DEVICE, network, slot_of};
-use crate::offload_packets::{CLIENTS, NOW, PORTS, Packet, data_down, data_up, lease};
+use crate::offload_packets::{CLIENTS, NOW, PORTS, Packet, data_down, data_up, entry};
 
 pub(crate) const TESTS: &[(&str, fn())] = &[
     ("offload_slot_is_empty_when_it_is_released", released),
@@ -13,7 +13,10 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
         "offload_slot_that_is_used_again_has_no_flow_of_before",
         reused,
     ),
-    ("offload_flow_that_is_not_lent_again_leads_nowhere", fewer),
+    (
+        "offload_flow_that_is_not_installed_again_leads_nowhere",
+        fewer,
+    ),
     ("offload_flow_that_another_slot_has_taken_stays_its", taken),
     ("offload_slots_run_out_and_come_back", exhausted),
 ];
@@ -44,8 +47,8 @@ impl Slots {
         (self.path.held(), count, gates)
     }
 
-    fn lend(&mut self, slot: Option<u32>, lease: &Lease) -> u32 {
-        slot_of(self.path.lend(slot, lease, None))
+    fn install(&mut self, slot: Option<u32>, entry: &FlowEntry) -> u32 {
+        slot_of(self.path.install(slot, entry, None))
     }
 
     fn is_translated(&mut self, packet: &Packet) -> bool {
@@ -72,92 +75,92 @@ impl Slots {
 
 /// Data of the client's on its second subflow.
 fn joined() -> Packet {
-    let mut packet = data_up(&lease());
+    let mut packet = data_up(&entry());
     packet.ip.src = CLIENTS[1].into();
     packet.tcp.src_port = PORTS[1];
     packet
 }
 
 /// The same connection from other ports of the client's and the server's.
-fn other() -> Lease {
-    let mut lease = lease();
-    lease.server_port = 81;
-    lease
+fn other() -> FlowEntry {
+    let mut entry = entry();
+    entry.server_port = 81;
+    entry
         .subflows
         .iter_mut()
         .for_each(|subflow| subflow.remote_port += 100);
-    lease
+    entry
         .subflows
         .iter_mut()
         .for_each(|subflow| subflow.local_port = 81);
-    lease
+    entry
 }
 
 fn released() {
     let mut slots = Slots::new(2);
     assert_eq!(slots.held(), (0, 0, 0));
-    let slot = slots.lend(None, &lease());
+    let slot = slots.install(None, &entry());
     assert_eq!(slots.held(), (1, 3, 1));
-    slots.path.take_back(slot);
+    slots.path.evict(slot);
     assert_eq!(slots.held(), (1, 3, 0));
     slots.path.release(slot);
     assert_eq!(slots.held(), (0, 0, 0));
-    assert!(!slots.leads_somewhere(&data_up(&lease())));
-    // Of one that is still lent, too.
-    let slot = slots.lend(None, &lease());
+    assert!(!slots.leads_somewhere(&data_up(&entry())));
+    // Of one that is still installed, too.
+    let slot = slots.install(None, &entry());
     slots.path.release(slot);
     assert_eq!(slots.held(), (0, 0, 0));
 }
 
 fn reused() {
     let mut slots = Slots::new(1);
-    let first = slots.lend(None, &lease());
-    assert!(slots.is_translated(&data_up(&lease())));
-    slots.path.take_back(first);
+    let first = slots.install(None, &entry());
+    assert!(slots.is_translated(&data_up(&entry())));
+    slots.path.evict(first);
     slots.path.release(first);
-    let second = slots.lend(None, &other());
+    let second = slots.install(None, &other());
     assert_eq!(first, second);
     assert_eq!(slots.held(), (1, 3, 1));
-    // Packets of the connection that had the slot find nothing, and the lease is as it was.
-    for packet in [data_up(&lease()), joined(), data_down(&lease())] {
+    // Packets of the connection that had the slot find nothing, and the flow entry is as it was.
+    for packet in [data_up(&entry()), joined(), data_down(&entry())] {
         assert!(!slots.leads_somewhere(&packet));
     }
-    assert_eq!(slots.path.take_back(second), other());
+    assert_eq!(slots.path.evict(second), other());
 }
 
 fn fewer() {
     let mut slots = Slots::new(1);
-    let both = lease();
-    let slot = slots.lend(None, &both);
+    let both = entry();
+    let slot = slots.install(None, &both);
     assert!(slots.leads_somewhere(&joined()));
-    slots.path.take_back(slot);
+    slots.path.evict(slot);
     let mut one = both;
-    one.subflows[1].lent = 0;
-    slots.lend(Some(slot), &one);
+    one.subflows[1].installed = 0;
+    slots.install(Some(slot), &one);
     assert_eq!(slots.held(), (1, 2, 1));
     assert!(!slots.leads_somewhere(&joined()));
-    assert!(slots.is_translated(&data_up(&lease())));
+    assert!(slots.is_translated(&data_up(&entry())));
 }
 
 fn taken() {
     let mut slots = Slots::new(2);
-    let first = slots.lend(None, &lease());
-    slots.path.take_back(first);
-    let second = slots.lend(None, &lease());
+    let first = slots.install(None, &entry());
+    slots.path.evict(first);
+    let second = slots.install(None, &entry());
     assert_ne!(first, second);
     slots.path.release(first);
     assert_eq!(slots.held(), (1, 3, 1));
-    assert!(slots.is_translated(&data_up(&lease())));
-    assert_ne!(slots.path.take_back(second), lease());
+    assert!(slots.is_translated(&data_up(&entry())));
+    assert_ne!(slots.path.evict(second), entry());
 }
 
 fn exhausted() {
     let mut slots = Slots::new(1);
-    let slot = slots.lend(None, &lease());
-    let refused = slots.path.lend(None, &other(), None);
-    assert_eq!(refused, flexcp_translator::Lent::NoRoom);
+    let slot = slots.install(None, &entry());
+    let refused = slots.path.install(None, &other(), None);
+    assert_eq!(refused, flexcp_translator::Installed::NoRoom);
     assert_eq!(slots.held(), (1, 3, 1));
     slots.path.release(slot);
-    slots.lend(None, &other());
+    slots.install(None, &other());
     assert_eq!(slots.held(), (1, 3, 1));
 }

@@ -289,7 +289,7 @@ mod tests {
             carried: in_kernel.map(|in_kernel| Carried {
                 data: 1000,
                 in_kernel,
-                lent: 1,
+                installed: 1,
             }),
             waits: vec![],
             detail: String::new(),

@@ -111,7 +111,7 @@ fn service_whose_offload_is_off_stays_with_the_workers() -> Result<()> {
     let told = config(&lab, &daemon::transparent(&lab, &[])) + "offload = \"off\"\n";
     with_config(lab, &told, ServeOptions::tcp(PORT), |rig| {
         rig.run(Family::V4, &Job::both(10_000_000))?;
-        ensure!(rig.counter("offload_lent")? == 0, "it was lent");
+        ensure!(rig.counter("offload_installed")? == 0, "it was installed");
         if !daemon::offload_is_off() {
             logged(rig, "offload: not for service web")?;
             let stats = rig.flexcp.show("stats")?;
@@ -142,7 +142,7 @@ fn on_host(rig: &Rig, lines: &[&str]) -> Result<()> {
     })
 }
 
-/// While a transfer runs in the kernel, `block` has the host let nothing more through, and `told` says so: what is lent
+/// While a transfer runs in the kernel, `block` has the host let nothing more through, and `told` says so: what is installed
 /// does not go on beside that. Then `free` ends it, and so does the transfer.
 fn blocked(block: &[&str], free: &[&str], told: impl Fn(&Rig, bool) -> Result<()>) -> Result<()> {
     let lab = Lab::builder().rate_mbit(1, 100).rate_mbit(2, 100).build()?;
@@ -225,7 +225,7 @@ fn policy_is_heard_of_when_it_comes() -> Result<()> {
     })
 }
 
-/// The workers have heard of it before they may lend, and who checks a file hears of it without a start.
+/// The workers have heard of it before they may install, and who checks a file hears of it without a start.
 fn policy_that_is_there_holds_from_the_first_connection() -> Result<()> {
     const NOTE: &str = "offload: not for service web: an IPsec policy covers its packets (out 10.8.0.0/24 to 10.9.0.0/16)";
     let lab = Lab::builder().rate_mbit(1, 200).rate_mbit(2, 200).build()?;
@@ -246,10 +246,10 @@ fn policy_that_is_there_holds_from_the_first_connection() -> Result<()> {
     ensure!(off || checked.contains(NOTE), "{checked}");
     transparent(lab, |rig| {
         rig.run(Family::V4, &Job::both(4_000_000))?;
-        ensure!(rig.counter("offload_lent")? == 0, "it was lent");
+        ensure!(rig.counter("offload_installed")? == 0, "it was installed");
         let log = rig.flexcp.log();
-        let (told, lends) = (log.find(NOTE), log.find("offload: up to"));
-        ensure!(off || (told.is_some() && told < lends), "{log}");
+        let (told, installs) = (log.find(NOTE), log.find("offload: up to"));
+        ensure!(off || (told.is_some() && told < installs), "{log}");
         Ok(Expect::clean().exactly(End::Client, "MPJoinSynAckRx", 1))
     })
 }

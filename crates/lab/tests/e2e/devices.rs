@@ -91,7 +91,7 @@ fn vrf_that_the_device_is_in() -> Result<()> {
     })
 }
 
-/// What FlexCP sends on does not find the way there. It says so, and what to do; nothing is lent. Once it is done, here by
+/// What FlexCP sends on does not find the way there. It says so, and what to do; nothing is installed. Once it is done, here by
 /// hand, all is well.
 fn vrf_that_the_device_is_not_in() -> Result<()> {
     let lab = lab_with_vrf()?;

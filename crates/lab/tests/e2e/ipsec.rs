@@ -256,7 +256,7 @@ fn before_the_start(
         let tap = Tap::at(&rig.lab, device)?;
         rig.run(family, &Job::both(2_000_000))?;
         tap.only_esp_since(0.0)?;
-        ensure!(rig.counter("offload_lent")? == 0, "it was lent");
+        ensure!(rig.counter("offload_installed")? == 0, "it was installed");
         Ok(Expect::clean()
             .disturbed(SLOW)
             .exactly(End::Client, "MPJoinSynAckRx", 1))
@@ -276,7 +276,10 @@ fn under_a_transfer(lab: Lab, tunnels: fn(&Lab) -> Vec<Tunnel<'_>>, device: &str
             rig.wait_for_a_join()?;
             sleep(Duration::from_millis(1500));
             if !daemon::offload_is_off() {
-                ensure!(rig.counter("offload_lent")? > 0, "it was not lent");
+                ensure!(
+                    rig.counter("offload_installed")? > 0,
+                    "it was not installed"
+                );
             }
             for tunnel in tunnels(&rig.lab) {
                 tunnel.open()?;
@@ -310,7 +313,7 @@ fn two_services(lab: &Lab) -> String {
     )
 }
 
-/// The policy is for the first of two servers: what goes to the second is lent.
+/// The policy is for the first of two servers: what goes to the second is installed.
 fn to_the_server() -> Result<()> {
     let lab = lab().servers(2).build()?;
     leave_room(&lab)?;
@@ -323,12 +326,15 @@ fn to_the_server() -> Result<()> {
         let tap = Tap::at(&rig.lab, "srv1")?;
         rig.run(Family::V4, &Job::both(2_000_000))?;
         tap.only_esp_since(0.0)?;
-        ensure!(rig.counter("offload_lent")? == 0, "it was lent");
+        ensure!(rig.counter("offload_installed")? == 0, "it was installed");
         let _other = Server::start(rig.lab.server(2), ServeOptions::tcp(PORT))?;
         let client = Client::mptcp(rig.lab.server_socket(2, Family::V4, PORT));
         rig.run_client(&client, &Job::down(4_000_000))?;
         if !daemon::offload_is_off() {
-            ensure!(rig.counter("offload_lent")? > 0, "the other was not lent");
+            ensure!(
+                rig.counter("offload_installed")? > 0,
+                "the other was not installed"
+            );
         }
         Ok(Expect::clean()
             .disturbed(SLOW)

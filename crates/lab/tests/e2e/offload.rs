@@ -21,7 +21,7 @@ crate::cases!("offload":
     carries_a_download_by_clsact,
     filter_that_is_taken_away_comes_back,
     survives_a_cut,
-    show_counts_what_is_still_lent,
+    show_counts_what_is_still_installed,
     plain_tcp_is_the_kernels,
     plain_tcp_is_the_kernels_over_ipv6,
     what_has_fallen_back_is_the_kernels,
@@ -62,10 +62,10 @@ pub(crate) fn cases_that_apply() -> Vec<Trial> {
     cases
 }
 
-/// Of a transfer's packets the kernel translates 93 % and more; what is less comes before a connection is lent.
+/// Of a transfer's packets the kernel translates 93 % and more; what is less comes before a connection is installed.
 const LEAST: u64 = 80;
 
-/// Where threads wait for a processor, a worker hardly gets to lend what it has: nobody knows when none of a
+/// Where threads wait for a processor, a worker hardly gets to install what it has: nobody knows when none of a
 /// connection's packets waits for it. 30 % is the least that was seen, with 25 processes for two processors.
 const LEAST_WHEN_STARVED: u64 = 20;
 
@@ -118,7 +118,7 @@ fn carries_an_upload() -> Result<()> {
 }
 
 /// Their checksums are complete, and the programs have to verify them. At 400 Mbit/s they are as many as a worker of a slow
-/// machine can translate: a queue stands before it, and what waits there keeps the connection from being lent.
+/// machine can translate: a queue stands before it, and what waits there keeps the connection from being installed.
 fn carries_single_segments() -> Result<()> {
     let lab = Lab::builder().rate_mbit(1, 100).rate_mbit(2, 100);
     let lab = lab.offloads(false).build()?;
@@ -159,7 +159,7 @@ fn survives_a_cut() -> Result<()> {
             rig.lab.cut(1, Cut::Silent)
         })?;
         rig.no_stall(&report)?;
-        ensure!(rig.counter("offload_taken_back")? >= 1, "never taken back");
+        ensure!(rig.counter("offload_evicted")? >= 1, "never evicted");
         Ok(Expect::clean()
             .disturbed("a link is cut")
             .exactly(End::Client, "MPJoinSynAckRx", 1))
@@ -167,7 +167,7 @@ fn survives_a_cut() -> Result<()> {
 }
 
 /// While the kernel carries everything, and nothing else takes the connection back.
-fn show_counts_what_is_still_lent() -> Result<()> {
+fn show_counts_what_is_still_installed() -> Result<()> {
     let lab = Lab::builder().access_links(1).rate_mbit(1, 100);
     transparent(lab.build()?, |rig| {
         rig.run_while(Family::V4, &Job::down(25_000_000), || {
@@ -199,15 +199,12 @@ fn counts_go_on(rig: &Rig) -> Result<()> {
 
 /// However often one looks: by itself the connection comes back every two seconds.
 fn looking_takes_nothing_back(rig: &Rig) -> Result<()> {
-    let before = rig.counter("offload_taken_back")?;
+    let before = rig.counter("offload_evicted")?;
     for _ in 0..50 {
         rig.counter("packets_in")?;
     }
-    let more = rig.counter("offload_taken_back")? - before;
-    ensure!(
-        more <= 5,
-        "taken back {more} times while 50 times looked at"
-    );
+    let more = rig.counter("offload_evicted")? - before;
+    ensure!(more <= 5, "evicted {more} times while 50 times looked at");
     Ok(())
 }
 
@@ -223,7 +220,10 @@ fn is_off_when_the_configuration_says_so() -> Result<()> {
     };
     with_config(lab, &told, ServeOptions::tcp(PORT), |rig| {
         rig.run(Family::V4, &Job::down(5_000_000))?;
-        ensure!(rig.counter("offload_lent")? == 0, "something was lent");
+        ensure!(
+            rig.counter("offload_installed")? == 0,
+            "something was installed"
+        );
         ensure!(
             !rig.flexcp.log().contains("offload:"),
             "the log speaks of it"

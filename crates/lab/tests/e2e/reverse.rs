@@ -399,7 +399,7 @@ fn own_backend(lab: Lab, family: Family, backend: SocketAddr) -> Result<()> {
             "{peers:?}"
         );
         // The programs would not see its answers.
-        ensure!(rig.counter("offload_lent")? == 0, "it was lent");
+        ensure!(rig.counter("offload_installed")? == 0, "it was installed");
         Ok(Expect::clean().exactly(End::Client, "MPJoinSynAckRx", 3))
     })
 }

@@ -296,7 +296,7 @@ impl Connection {
         let copies = self.send_copies(ctx, &first, packet, frame);
         let told = 1 << first.subflow | rest | copies;
         self.owed &= !told;
-        self.lending.hold.tell(told);
+        self.installation.hold.tell(told);
         let mut outgoing = self.data_headers(&first, packet);
         let limit = self.segment_limit(first.subflow, &mut outgoing);
         self.send_acks(ctx, &packet.blocks, packet.moved & !told);
@@ -508,7 +508,7 @@ impl Connection {
             .indices()
             .find(|index| targets & (1 << index) != 0)
             .unwrap_or(fallback);
-        self.lending.hold.tell(targets | 1 << first);
+        self.installation.hold.tell(targets | 1 << first);
         self.send_acks(ctx, blocks, targets & !(1 << first));
         let mut outgoing = self.headers_down(first, segment);
         if asks {
@@ -534,16 +534,16 @@ impl Connection {
             .fold(0, |set, index| set | 1 << index)
     }
 
-    /// Whether an ACK that says nothing but how far the server is waits until the connection is lent (see
+    /// Whether an ACK that says nothing but how far the server is waits until the connection is installed (see
     /// [`hold`](crate::hold)).
     fn holds_ack(&mut self, ctx: &mut Context<'_>, packet: &ServerPacket<'_>) -> bool {
         let holds = packet.moved != 0
             && !packet.opened
-            && self.lending.hold.is_allowed()
-            && self.lendable(ctx.config, false).is_some();
+            && self.installation.hold.is_allowed()
+            && self.eligible(ctx.config, false).is_some();
         if holds {
             ctx.counters.acks_held += 1;
-            self.lending.hold.owe(packet.moved);
+            self.installation.hold.owe(packet.moved);
         }
         holds
     }

@@ -16,7 +16,7 @@ use crate::cause::{JoinEvicted, JoinRefused, Rst, SubflowSwitch};
 use crate::config::{Announce, Limits};
 use crate::counters::DropReason;
 use crate::frame::Verdict;
-use crate::offload::LEASE_SUBFLOWS;
+use crate::offload::ENTRY_SUBFLOWS;
 use crate::segment::Segment;
 
 /// Slots for subflows: a set of them fits a byte.
@@ -177,7 +177,7 @@ impl Connection {
             joined.filter(|&index| !self.subflow(index).lives())
         };
         let known = over().find(|&index| self.subflow(index).given_up.is_none());
-        if known.is_some() || self.subflows.len() < LEASE_SUBFLOWS {
+        if known.is_some() || self.subflows.len() < ENTRY_SUBFLOWS {
             return known;
         }
         over().min_by_key(|&index| self.subflow(index).last_heard)

@@ -9,11 +9,11 @@ mod clock;
 mod close;
 mod declare;
 mod down;
+mod entry;
 mod handshake;
 mod hole;
 mod icmp;
 mod join;
-mod lease;
 mod opening;
 mod path;
 mod place;
@@ -48,7 +48,7 @@ use crate::counters::Counters;
 use crate::endpoint::Endpoint;
 use crate::frame::Transmit;
 use crate::half_open::HalfOpenLinks;
-use crate::lending::Lending;
+use crate::install::Installation;
 use crate::segment::{Ends, Outgoing};
 use crate::time::Instant;
 
@@ -236,7 +236,7 @@ pub(crate) struct Connection {
     /// Bytes that it counts with in the budget.
     pub(crate) charged: u32,
     /// What the fast path has to do with it.
-    pub(crate) lending: Lending,
+    pub(crate) installation: Installation,
 }
 
 /// `ADD_ADDR`s that the client has not echoed yet.
@@ -327,7 +327,7 @@ impl Connection {
             half_open: HalfOpenLinks::default(),
             armed: None,
             charged: 0,
-            lending: Lending::default(),
+            installation: Installation::default(),
         }
     }
 

@@ -346,7 +346,7 @@ impl Subflow {
             .map(|micros| Duration::from_micros(u64::from(micros)))
     }
 
-    /// RFC 6298 section 2: alpha = 1/8. Never 0, which a lease takes for unknown.
+    /// RFC 6298 section 2: alpha = 1/8. Never 0, which a flow entry takes for unknown.
     fn sample_rtt(&mut self, sample: Duration) {
         let micros = u32::try_from(sample.as_micros()).map_or(u32::MAX, |micros| micros.max(1));
         self.srtt = Some(

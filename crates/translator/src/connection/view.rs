@@ -1,13 +1,13 @@
 //! A connection as an operator sees it.
 
 use super::{Connection, INITIAL, Phase, SubflowIndex, SubflowState};
-use crate::offload::{Lease, LeaseSubflow};
+use crate::offload::{EntrySubflow, FlowEntry};
 use crate::time::Instant;
 use crate::view::{ConnectionState, ConnectionView, SubflowView};
 
 impl Connection {
-    /// `lease`: how the fast path has it now.
-    pub(crate) fn view(&self, now: Instant, lease: Option<&Lease>) -> ConnectionView {
+    /// `entry`: how the fast path has it now.
+    pub(crate) fn view(&self, now: Instant, entry: Option<&FlowEntry>) -> ConnectionView {
         let initial = self.subflow(INITIAL);
         let mptcp = !matches!(self.phase, Phase::Plain);
         ConnectionView {
@@ -19,11 +19,11 @@ impl Connection {
             backend: self.server.backend.addr(),
             token: mptcp.then_some(self.local.token),
             age: now.since(self.opened),
-            idle: now.since(lease.map_or(self.last_packet, |lease| Instant(lease.last_packet))),
+            idle: now.since(entry.map_or(self.last_packet, |entry| Instant(entry.last_packet))),
             subflows: self
                 .indices()
                 .filter(|&index| self.subflow(index).lives())
-                .map(|index| self.subflow_view(index, lease))
+                .map(|index| self.subflow_view(index, entry))
                 .collect(),
         }
     }
@@ -42,11 +42,11 @@ impl Connection {
         }
     }
 
-    fn subflow_view(&self, index: SubflowIndex, lease: Option<&Lease>) -> SubflowView {
+    fn subflow_view(&self, index: SubflowIndex, entry: Option<&FlowEntry>) -> SubflowView {
         let subflow = self.subflow(index);
-        let lent = lease
-            .and_then(|lease| lease.subflows.get(usize::from(index)))
-            .filter(|lent| lent.lent != 0);
+        let installed = entry
+            .and_then(|entry| entry.subflows.get(usize::from(index)))
+            .filter(|installed| installed.installed != 0);
         SubflowView {
             client: subflow.remote.addr(),
             local: subflow.local.addr(),
@@ -55,10 +55,10 @@ impl Connection {
             backup: subflow.backup,
             established: subflow.state == SubflowState::Established
                 || matches!(self.phase, Phase::Plain),
-            bytes_up: lent.map_or(subflow.bytes_up, |lent| lent.bytes_up),
-            bytes_down: lent.map_or(subflow.bytes_down, |lent| lent.bytes_down),
+            bytes_up: installed.map_or(subflow.bytes_up, |installed| installed.bytes_up),
+            bytes_down: installed.map_or(subflow.bytes_down, |installed| installed.bytes_down),
             retransmitted_down: subflow.retransmitted_down,
-            rtt: lent.map_or_else(|| subflow.rtt(), LeaseSubflow::rtt),
+            rtt: installed.map_or_else(|| subflow.rtt(), EntrySubflow::rtt),
         }
     }
 }

@@ -156,7 +156,11 @@ impl Translator {
             Err(cause) => {
                 self.counters.decide(cause);
                 if self.table.half_open() >= self.config.limits.half_open {
-                    self.evict(now, self.table.oldest_half_open(), HalfOpenEvicted::Plain);
+                    self.evict_half_open(
+                        now,
+                        self.table.oldest_half_open(),
+                        HalfOpenEvicted::Plain,
+                    );
                 }
                 self.open_plain(now, service, backend, segment, frame)
             }
@@ -180,7 +184,7 @@ impl Translator {
         let limits = self.config.limits;
         let crowded = self.table.half_open() >= limits.half_open || self.budget.is_short();
         if crowded && self.has_stale_handshake(now) {
-            self.evict(now, self.table.oldest_half_open(), HalfOpenEvicted::Stale);
+            self.evict_half_open(now, self.table.oldest_half_open(), HalfOpenEvicted::Stale);
         }
         let full =
             self.table.len() >= limits.connections || self.table.half_open() >= limits.half_open;
@@ -290,7 +294,7 @@ impl Translator {
             self.refuse(segment, Rst::UnknownToken);
             return Verdict::Drop(DropReason::NoConnection);
         };
-        self.recall(now, id);
+        self.evict(now, id);
         let Some(connection) = self.table.get_mut(id) else {
             return Verdict::Consume;
         };

@@ -1,4 +1,4 @@
-//! ACKs of a server's that wait until their connection is lent.
+//! ACKs of a server's that wait until their connection is installed.
 
 use flexcp_translator::{Instant, internals};
 
@@ -27,7 +27,7 @@ fn told(n: u32) -> String {
     format!("client0 . 1:1(0) ack {ack} win 64 <ts 5000 1000,dss ack {ack}>")
 }
 
-/// A connection with a slot that is not lent: its client has sent two hundred bytes, and many packets wait. Two that
+/// A connection with a slot that is not installed: its client has sent two hundred bytes, and many packets wait. Two that
 /// `passed` have been handled.
 fn waiting() -> (Scenario, Shelf) {
     let shelf = Shelf::new(8);
@@ -39,12 +39,12 @@ fn waiting() -> (Scenario, Shelf) {
     shelf.passed(0);
     let _ = t.client(0, &data(0));
     let _ = t.client(0, &data(1));
-    assert_eq!(shelf.leases().len(), 1);
+    assert_eq!(shelf.entries().len(), 1);
     // It comes back with the first packet, and the next is behind that.
     t.backlog(true);
     shelf.passed(2);
     let _ = t.server(&ack(1));
-    assert_eq!(shelf.leases(), []);
+    assert_eq!(shelf.entries(), []);
     let _ = t.moved();
     (t, shelf)
 }
@@ -54,32 +54,32 @@ fn ack_is_held_until_the_last_packet_on_its_way_has_come() {
     let (mut t, shelf) = waiting();
     shelf.passed(3);
     t.server(&ack(2)).gives(&[]);
-    assert!(!t.translator.lends_when_sent(), "one is behind it");
+    assert!(!t.translator.installs_when_sent(), "one is behind it");
     shelf.passed(3);
     t.client(0, &data(2))
         .gives(&["server . 201:301(100) ack 1 win 512 <ts 1000 5000>"]);
     assert_eq!(
-        shelf.leases(),
+        shelf.entries(),
         [],
         "what is sent last is not on its way yet"
     );
     t.sent_with().gives(&[&told(2)]);
-    let [lease] = shelf.leases()[..] else {
+    let [entry] = shelf.entries()[..] else {
         panic!("one connection");
     };
-    assert_eq!(lease.up_next - lease.up_acked, 100);
-    assert_eq!(t.moved(), "acks_held+1 offload_lent+1");
+    assert_eq!(entry.up_next - entry.up_acked, 100);
+    assert_eq!(t.moved(), "acks_held+1 offload_installed+1");
 }
 
 #[test]
-fn ack_that_comes_last_is_sent_as_soon_as_its_connection_is_lent() {
+fn ack_that_comes_last_is_sent_as_soon_as_its_connection_is_installed() {
     let (mut t, shelf) = waiting();
     shelf.passed(2);
     t.server(&ack(2)).gives(&[]);
-    assert_eq!(shelf.leases(), []);
+    assert_eq!(shelf.entries(), []);
     t.sent_with().gives(&[&told(2)]);
-    assert_eq!(shelf.leases().len(), 1);
-    assert_eq!(t.moved(), "acks_held+1 offload_lent+1");
+    assert_eq!(shelf.entries().len(), 1);
+    assert_eq!(t.moved(), "acks_held+1 offload_installed+1");
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn several_that_are_held_are_sent_as_one() {
     }
     let _ = t.client(0, &data(3));
     t.sent_with().gives(&[&told(3)]);
-    assert_eq!(t.moved(), "acks_held+2 offload_lent+1");
+    assert_eq!(t.moved(), "acks_held+2 offload_installed+1");
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn each_subflow_that_is_owed_an_ack_gets_its_own() {
         "client0 . 1:1(0) ack 201 win 64 <ts 5000 1000,dss ack 301>",
         "client1 . 1:1(0) ack 101 win 64 <ts 5000 900000,dss ack 301>",
     ]);
-    assert_eq!(shelf.leases().len(), 1);
+    assert_eq!(shelf.entries().len(), 1);
     let moved = t.moved();
     assert!(moved.contains("acks_held+2 "), "{moved}");
 }
@@ -172,7 +172,7 @@ fn ack_goes_on_at_once_where_nothing_waits_or_the_connection_has_no_slot() {
 }
 
 #[test]
-fn ack_goes_on_at_once_while_the_connection_could_not_be_lent() {
+fn ack_goes_on_at_once_while_the_connection_could_not_be_installed() {
     let (mut t, shelf) = waiting();
     shelf.passed(5);
     // A hole in what the client has sent.
@@ -189,8 +189,8 @@ fn data_tells_what_an_ack_would() {
     let _ = t.server(". 1:101(100) ack 201 win 64 <ts 5000 1000>");
     let _ = t.client(0, &data(2));
     t.sent_with().gives(&[]);
-    assert_eq!(shelf.leases().len(), 1);
-    assert_eq!(t.moved(), "acks_held+1 offload_lent+1");
+    assert_eq!(shelf.entries().len(), 1);
+    assert_eq!(t.moved(), "acks_held+1 offload_installed+1");
 }
 
 #[test]
@@ -250,11 +250,11 @@ fn what_is_missing_when_all_that_waited_has_been_handled_got_lost() {
     t.server(&ack(2)).gives(&[]);
     t.others(10_999);
     t.released().gives(&[]);
-    assert_eq!(shelf.leases(), []);
+    assert_eq!(shelf.entries(), []);
     t.others(1);
     t.released().gives(&[&told(2)]);
-    assert_eq!(shelf.leases().len(), 1);
-    assert_eq!(t.moved(), "acks_held+1 offload_lent+1");
+    assert_eq!(shelf.entries().len(), 1);
+    assert_eq!(t.moved(), "acks_held+1 offload_installed+1");
 }
 
 #[test]
@@ -265,7 +265,7 @@ fn one_that_has_come_since_is_not_lost() {
     shelf.passed(5);
     t.others(11_000);
     t.released().gives(&[&told(2)]);
-    assert_eq!(shelf.leases(), []);
+    assert_eq!(shelf.entries(), []);
     assert_eq!(t.moved(), "acks_held+1");
 }
 
@@ -275,18 +275,18 @@ fn where_no_packet_waits_any_more_none_is_held() {
     // One is on its way that nobody has seen wait.
     shelf.passed(4);
     t.server(&ack(2)).gives(&[]);
-    t.translator.lend_ready(Instant::default());
+    t.translator.install_ready(Instant::default());
     t.released().gives(&[&told(2)]);
-    assert_eq!(shelf.leases(), []);
+    assert_eq!(shelf.entries(), []);
     // None is.
     let _ = t.client(0, &data(2));
     shelf.passed(5);
     t.server(&ack(3)).gives(&[]);
     shelf.passed(4);
-    t.translator.lend_ready(Instant::default());
+    t.translator.install_ready(Instant::default());
     t.released().gives(&[&told(3)]);
-    assert_eq!(shelf.leases().len(), 1);
-    assert_eq!(t.moved(), "acks_held+2 offload_lent+1");
+    assert_eq!(shelf.entries().len(), 1);
+    assert_eq!(t.moved(), "acks_held+2 offload_installed+1");
 }
 
 #[test]
@@ -295,7 +295,7 @@ fn connection_that_comes_back_soon_is_held_up_no_more_for_a_while() {
     shelf.passed(2);
     t.server(&ack(2)).gives(&[]);
     t.sent_with().gives(&[&told(2)]);
-    assert_eq!(shelf.leases().len(), 1);
+    assert_eq!(shelf.entries().len(), 1);
     // As when the client sends again what got lost.
     shelf.passed(4);
     let _ = t.client(0, &data(2));
@@ -316,11 +316,14 @@ fn connection_that_comes_back_at_once_waits_for_as_many_packets_as_one_without_a
     t.sent_with().gives(&[&told(2)]);
     shelf.passed(3);
     let _ = t.client(0, &data(2));
-    assert!(!t.translator.lends_when_sent(), "one alone is not enough");
+    assert!(
+        !t.translator.installs_when_sent(),
+        "one alone is not enough"
+    );
     shelf.passed(4);
     let _ = t.client(0, &data(3));
     t.sent();
-    assert_eq!(shelf.leases().len(), 1);
+    assert_eq!(shelf.entries().len(), 1);
     let _ = t.moved();
 }
 

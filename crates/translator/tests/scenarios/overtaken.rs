@@ -1,7 +1,7 @@
 //! Data of the server's that overtakes other on its way to a fast path, and comes back as the translator would have
 //! placed it. The harness compares with a translator whose fast path takes what it can.
 
-use crate::lease::{SERVER, alone, steady, taken};
+use crate::flow_entry::{SERVER, alone, steady, taken};
 use crate::support::{Scenario, Setup};
 
 /// 101:201 and 401:501 are missing; 501:601 came before 301:401. All that came is the fast path's.
@@ -138,13 +138,13 @@ fn ack_that_data_has_overtaken_is_owed_nothing() {
     let _ = t.server(". 101:101(0) ack 101 win 64 <ts 5010 1000>");
     let _ = t.client(1, ". 1:1(0) ack 1 win 600 <ts 900020 5000,dss ack 101>");
     let _ = t.server(". 101:201(100) ack 101 win 64 <ts 5010 1000>");
-    assert_eq!(t.lent().len(), 1);
+    assert_eq!(t.installed().len(), 1);
     // Data is.
     let _ = t.client(1, data);
     let _ = t.server(". 201:301(100) ack 101 win 64 <ts 5010 1000>");
-    assert_eq!(t.lent().len(), 0);
+    assert_eq!(t.installed().len(), 0);
     let _ = t.server(". 301:301(0) ack 101 win 64 <ts 5010 1000>");
-    assert_eq!(t.lent().len(), 1);
+    assert_eq!(t.installed().len(), 1);
     let _ = t.moved();
 }
 
@@ -176,9 +176,9 @@ fn data_down_is_the_answer_that_a_repetition_is_owed() {
         0,
         "P. 1:101(100) ack 101 win 512 <ts 1000 5000,dss ack 101 map 1:101@1>",
     );
-    assert_eq!(t.lent().len(), 0);
+    assert_eq!(t.installed().len(), 0);
     let _ = t.server(". 101:201(100) ack 101 win 64 <ts 5010 1000>");
-    assert_eq!(t.lent().len(), 1);
+    assert_eq!(t.installed().len(), 1);
     let _ = t.moved();
 }
 
@@ -191,13 +191,13 @@ fn data_that_the_server_had_from_elsewhere_refuses() {
     )];
     assert_eq!(taken(&mut t, &packets), 1);
     let _ = t.server(". 101:101(0) ack 101 win 64 <ts 5010 1000>");
-    assert_eq!(t.lent().len(), 1);
+    assert_eq!(t.installed().len(), 1);
     // The client sends it anew; the server's next packet ACKs that, whatever it is about.
     let _ = t.client(
         0,
         "P. 101:201(100) ack 101 win 512 <ts 1000 5000,dss ack 101 map 1:101@101>",
     );
-    assert_eq!(t.lent().len(), 0);
+    assert_eq!(t.installed().len(), 0);
     t.server(". 101:201(100) ack 101 win 64 <ts 5010 1000>")
         .gives(&[
             "client0 . 101:201(100) ack 201 win 64 <ts 5010 1000,dss ack 101 map 101:201@101>",

@@ -165,7 +165,7 @@ fn two_subflows_probed_one_that_answers_gets_all_that_follows() {
 }
 
 #[test]
-fn two_subflows_connection_with_a_packet_on_trial_is_not_lent() {
+fn two_subflows_connection_with_a_packet_on_trial_is_not_installed() {
     let mut t = Setup::new().ts().two_subflows();
     let _ = t.server("P. 1:101(100) ack 1 win 64 <ts 5000 1000>");
     t.at(10);
@@ -175,8 +175,8 @@ fn two_subflows_connection_with_a_packet_on_trial_is_not_lent() {
     t.server("P. 3101:3201(100) ack 1 win 64 <ts 5035 1010>")
         .gives(&["client1 P. 1:101(100) ack 1 win 64 <ts 5035 900000,dss ack 1 map 3101:3201@1>"]);
     let _ = t.client(0, ". 1:1(0) ack 3101 win 512 <ts 1036 5010,dss ack 3101>");
-    assert_eq!(t.lent(), []);
+    assert_eq!(t.installed(), []);
     let _ = t.client(1, ". 1:1(0) ack 101 win 512 <ts 900036 5035,dss ack 3201>");
-    assert_eq!(t.lent().len(), 1);
+    assert_eq!(t.installed().len(), 1);
     let _ = t.moved();
 }

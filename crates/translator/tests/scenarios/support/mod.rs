@@ -245,11 +245,11 @@ impl Scenario {
             before.0.packets_forwarded + forwarded
         );
         assert_eq!(
-            after.0.offload_lent, before.0.offload_lent,
+            after.0.offload_installed, before.0.offload_installed,
             "what was forwarded before may be kept"
         );
-        if self.translator.lends_before_sent() {
-            self.translator.lend_due(self.now);
+        if self.translator.installs_before_sent() {
+            self.translator.install_due(self.now);
         }
         let drops = |drops: &Drops| drops.iter().map(|(_, count)| count).sum::<u64>();
         let dropped = u64::from(matches!(verdict, Verdict::Drop(_)));
@@ -264,7 +264,7 @@ impl Scenario {
         if self.backlog {
             self.translator.note_backlog(self.now);
         } else {
-            self.translator.lend_ready(self.now);
+            self.translator.install_ready(self.now);
         }
         for twin in self.twins.iter_mut().filter(|_| self.compares) {
             twin.packet(self.now, self.headroom, bytes, offload, &done);

@@ -1,4 +1,4 @@
-//! A model of the fast path: takes what runs its steady course, by the rules of a lease alone.
+//! A model of the fast path: takes what runs its steady course, by the rules of a flow entry alone.
 
 #![allow(
     clippy::cast_possible_truncation,
@@ -7,7 +7,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use flexcp_translator::{Hole, LEASE_RUNS, LEASE_UPS, Lease, LeaseSubflow, MappingRun, UpRun};
+use flexcp_translator::{ENTRY_RUNS, ENTRY_UPS, EntrySubflow, FlowEntry, Hole, MappingRun, UpRun};
 use flexcp_wire::{
     ChecksumState, DataNumber, Dsn, Dss, DssMapping, IpHeader, MptcpOption, Offload, SackBlocks,
     Sum, TcpFlags, TcpHeader, TcpOption, TcpOptions, Timestamps,
@@ -96,23 +96,28 @@ pub(crate) fn headers(bytes: &[u8], offload: Offload) -> Option<Headers> {
 }
 
 /// Translates a packet of this connection's, if it is one for the fast path.
-pub(crate) fn take(lease: &mut Lease, now: u64, bytes: &[u8], offload: Offload) -> Option<Headers> {
+pub(crate) fn take(
+    entry: &mut FlowEntry,
+    now: u64,
+    bytes: &[u8],
+    offload: Offload,
+) -> Option<Headers> {
     let packet = read(bytes, offload).filter(|packet| packet.plain)?;
     let ends = (packet.headers.from, packet.headers.to);
-    let mut edited = *lease;
-    let headers = if ends == server_ends(lease) {
+    let mut edited = *entry;
+    let headers = if ends == server_ends(entry) {
         edited.down(now, &packet)
     } else {
-        let of = |s: &LeaseSubflow| s.lent == 1 && ends == client_ends(lease, s);
-        let index = lease.subflows.iter().position(of)?;
+        let of = |s: &EntrySubflow| s.installed == 1 && ends == client_ends(entry, s);
+        let index = entry.subflows.iter().position(of)?;
         edited.up(now, index, &packet)
     }?;
-    *lease = edited;
+    *entry = edited;
     Some(headers)
 }
 
-fn addr(lease: &Lease, bytes: [u8; 16]) -> IpAddr {
-    if lease.family == 4 {
+fn addr(entry: &FlowEntry, bytes: [u8; 16]) -> IpAddr {
+    if entry.family == 4 {
         let [a, b, c, d, ..] = bytes;
         IpAddr::from([a, b, c, d])
     } else {
@@ -121,16 +126,16 @@ fn addr(lease: &Lease, bytes: [u8; 16]) -> IpAddr {
 }
 
 /// Ends of the server's packets.
-fn server_ends(lease: &Lease) -> (SocketAddr, SocketAddr) {
-    let server = (addr(lease, lease.server_addr), lease.server_port);
-    let source = (addr(lease, lease.source_addr), lease.source_port);
+fn server_ends(entry: &FlowEntry) -> (SocketAddr, SocketAddr) {
+    let server = (addr(entry, entry.server_addr), entry.server_port);
+    let source = (addr(entry, entry.source_addr), entry.source_port);
     (server.into(), source.into())
 }
 
 /// Ends of the client's packets on a subflow.
-fn client_ends(lease: &Lease, subflow: &LeaseSubflow) -> (SocketAddr, SocketAddr) {
-    let remote = (addr(lease, subflow.remote_addr), subflow.remote_port);
-    let local = (addr(lease, subflow.local_addr), subflow.local_port);
+fn client_ends(entry: &FlowEntry, subflow: &EntrySubflow) -> (SocketAddr, SocketAddr) {
+    let remote = (addr(entry, subflow.remote_addr), subflow.remote_port);
+    let local = (addr(entry, subflow.local_addr), subflow.local_port);
     (remote.into(), local.into())
 }
 
@@ -165,7 +170,7 @@ trait Rules {
     fn down_to(&self, index: usize, headers: &Headers, seq: u32, dss: Dss) -> Headers;
 }
 
-impl Rules for Lease {
+impl Rules for FlowEntry {
     fn down(&mut self, now: u64, packet: &Packet) -> Option<Headers> {
         let headers = &packet.headers;
         let timestamps = headers.timestamps.filter(|_| headers.dss.is_none())?;
@@ -334,7 +339,7 @@ impl Rules for Lease {
 
     fn declare(&mut self, ssn: u32, len: usize) -> Option<()> {
         let len = u16::try_from(len).ok()?;
-        let at = |n: u32| (self.first_run + n) as usize % LEASE_RUNS;
+        let at = |n: u32| (self.first_run + n) as usize % ENTRY_RUNS;
         if let Some(last) = self.runs_used.checked_sub(1) {
             let last = &mut self.runs[at(last)];
             let end = last
@@ -345,7 +350,7 @@ impl Rules for Lease {
                 return Some(());
             }
         }
-        if self.runs_used as usize == LEASE_RUNS {
+        if self.runs_used as usize == ENTRY_RUNS {
             return None;
         }
         self.runs[at(self.runs_used)] = MappingRun { ssn, len, count: 1 };
@@ -363,7 +368,7 @@ impl Rules for Lease {
             if Dsn(self.down_next).sub(rest.into()).after(both) {
                 return;
             }
-            self.first_run = (self.first_run + 1) % LEASE_RUNS as u32;
+            self.first_run = (self.first_run + 1) % ENTRY_RUNS as u32;
             self.runs_used -= 1;
         }
     }
@@ -375,9 +380,9 @@ impl Rules for Lease {
 
     /// What a subflow has brought, and the server has not ACKed.
     fn brought(&self, index: usize) -> Vec<(Dsn, u32)> {
-        let lent = &self.subflows[index];
-        let place = |n: u16| usize::from(lent.first_up + n) % LEASE_UPS;
-        let runs = (0..lent.ups_used).map(|n| self.ups[index][place(n)]);
+        let installed = &self.subflows[index];
+        let place = |n: u16| usize::from(installed.first_up + n) % ENTRY_UPS;
+        let runs = (0..installed.ups_used).map(|n| self.ups[index][place(n)]);
         runs.map(|run| (Dsn(self.up_next).expand(run.dsn), run.len))
             .collect()
     }
@@ -446,19 +451,19 @@ impl Rules for Lease {
 
     fn let_go(&mut self, index: usize, mut count: u32) {
         let mut runs = self.brought(index);
-        let lent = &mut self.subflows[index];
-        lent.rcv_ack = lent.rcv_ack.wrapping_add(count);
+        let installed = &mut self.subflows[index];
+        installed.rcv_ack = installed.rcv_ack.wrapping_add(count);
         for (dsn, len) in &mut runs {
             let part = count.min(*len);
             if part == 0 {
                 break;
             }
-            let goes_on =
-                lent.recent_len > 0 && Dsn(lent.recent_dsn).add(lent.recent_len.into()) == *dsn;
+            let goes_on = installed.recent_len > 0
+                && Dsn(installed.recent_dsn).add(installed.recent_len.into()) == *dsn;
             if !goes_on {
-                (lent.recent_dsn, lent.recent_len) = (dsn.0, 0);
+                (installed.recent_dsn, installed.recent_len) = (dsn.0, 0);
             }
-            lent.recent_len += part;
+            installed.recent_len += part;
             count -= part;
             (*dsn, *len) = (dsn.add(part.into()), *len - part);
         }
@@ -607,7 +612,7 @@ impl Rules for Lease {
                 Some((_, bytes)) if goes_on => *bytes += rest,
                 _ => runs.push((dsn, rest)),
             }
-            if runs.len() > LEASE_UPS || end.after(Dsn(self.server_edge)) {
+            if runs.len() > ENTRY_UPS || end.after(Dsn(self.server_edge)) {
                 return None;
             }
             self.subflows[index].announced = rest - len;

@@ -1,4 +1,4 @@
-//! Packets that wait for the translator, and what it lends meanwhile.
+//! Packets that wait for the translator, and what it installs meanwhile.
 
 use flexcp_translator::{Frame, Verdict};
 use flexcp_wire::Offload;
@@ -8,10 +8,10 @@ use super::twin::finish;
 use super::{Outcome, Scenario, Shelf, causes};
 
 impl Scenario {
-    /// Gives the translator a fast path that lends nothing back but what it got.
+    /// Gives the translator a fast path that gives back nothing but what it got.
     pub(crate) fn fast_path(&mut self, shelf: &Shelf) {
         self.translator.set_fast_path(Box::new(shelf.clone()));
-        flexcp_translator::internals::lend_soon(&mut self.translator);
+        flexcp_translator::internals::install_soon(&mut self.translator);
     }
 
     /// From now on others wait behind each packet, or no longer.
@@ -21,9 +21,9 @@ impl Scenario {
 
     /// The last packet has been sent.
     pub(crate) fn sent(&mut self) {
-        assert!(self.translator.lends_when_sent());
-        self.translator.lend_due(self.now);
-        assert!(!self.translator.lends_when_sent());
+        assert!(self.translator.installs_when_sent());
+        self.translator.install_due(self.now);
+        assert!(!self.translator.installs_when_sent());
     }
 
     /// From here on it does and knows what its twins do not: the test has made it so.
@@ -45,9 +45,9 @@ impl Scenario {
         headers(&out.bytes, out.offload).expect("a segment")
     }
 
-    /// What a translator that lends at every opportunity has lent by now.
-    pub(crate) fn lent(&self) -> Vec<flexcp_translator::Lease> {
-        self.twins[0].lent()
+    /// What a translator that installs at every opportunity has installed by now.
+    pub(crate) fn installed(&self) -> Vec<flexcp_translator::FlowEntry> {
+        self.twins[0].installed()
     }
 
     /// Packets that a fast path would have translated.
@@ -55,7 +55,7 @@ impl Scenario {
         self.twins[1].taken
     }
 
-    /// Lends what is due, and what is sent then.
+    /// Installs what is due, and what is sent then.
     pub(crate) fn sent_with(&mut self) -> Outcome {
         self.sent();
         self.released()

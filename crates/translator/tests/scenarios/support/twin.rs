@@ -1,21 +1,22 @@
-//! A twin of the translator under test: it gets the same packets, its connections are lent to a fast path at
+//! A twin of the translator under test: it gets the same packets, its connections are installed in a fast path at
 //! every opportunity, and nothing that it does may differ.
 
 use std::sync::{Arc, Mutex};
 
 use flexcp_translator::{
-    Config, Ends, FastPath, Frame, Instant, Lease, Lent, Payload, Translator, Verdict, internals,
+    Config, Ends, FastPath, FlowEntry, Frame, Installed, Instant, Payload, Translator, Verdict,
+    internals,
 };
 use flexcp_wire::Offload;
 
 use super::model::{self, Headers};
 
-/// A fast path that keeps what it is lent, and gives it back as it is unless somebody has edited it.
+/// A fast path that keeps what it is installed, and gives it back as it is unless somebody has edited it.
 #[derive(Clone, Debug)]
 pub(crate) struct Shelf {
     places: Arc<Mutex<Vec<Place>>>,
     room: usize,
-    passed_up: Arc<Mutex<Option<u32>>>,
+    punted: Arc<Mutex<Option<u32>>>,
     /// Ends between which what passes goes its way without the translator; `None`: none may.
     passed_by: Option<Arc<Mutex<Vec<Ends>>>>,
     /// It takes nothing for good.
@@ -25,23 +26,23 @@ pub(crate) struct Shelf {
 /// One slot of a shelf.
 #[derive(Clone, Debug)]
 struct Place {
-    lease: Lease,
-    lent: bool,
+    entry: FlowEntry,
+    installed: bool,
     taken: bool,
 }
 
 impl FastPath for Shelf {
-    fn lend(&mut self, slot: Option<u32>, lease: &Lease, passed: Option<u32>) -> Lent {
-        if slot.is_some_and(|slot| self.passed_up(slot) != passed) {
-            return Lent::NotNow;
+    fn install(&mut self, slot: Option<u32>, entry: &FlowEntry, passed: Option<u32>) -> Installed {
+        if slot.is_some_and(|slot| self.punted(slot) != passed) {
+            return Installed::NotNow;
         }
         if self.never {
-            return Lent::Never;
+            return Installed::Never;
         }
         let mut places = self.places.lock().expect("one thread");
         let place = Place {
-            lease: *lease,
-            lent: true,
+            entry: *entry,
+            installed: true,
             taken: true,
         };
         let free = || places.iter().position(|place| !place.taken);
@@ -50,42 +51,48 @@ impl FastPath for Shelf {
             None => free().unwrap_or(places.len()),
         };
         if slot >= self.room {
-            return Lent::NoRoom;
+            return Installed::NoRoom;
         }
         if slot == places.len() {
             places.push(place);
         } else {
-            assert!(!places[slot].lent, "lent twice");
+            assert!(!places[slot].installed, "installed twice");
             places[slot] = place;
         }
-        Lent::Slot(u32::try_from(slot).expect("few slots"))
+        Installed::Slot(u32::try_from(slot).expect("few slots"))
     }
 
-    fn take_back(&mut self, slot: u32) -> Lease {
+    fn evict(&mut self, slot: u32) -> FlowEntry {
         let mut places = self.places.lock().expect("one thread");
         let place = &mut places[slot as usize];
-        assert!(place.lent && place.taken, "taken back without being lent");
-        place.lent = false;
-        place.lease
+        assert!(
+            place.installed && place.taken,
+            "evicted without being installed"
+        );
+        place.installed = false;
+        place.entry
     }
 
-    fn peek(&self, slot: u32) -> Lease {
+    fn peek(&self, slot: u32) -> FlowEntry {
         let places = self.places.lock().expect("one thread");
         let place = &places[slot as usize];
-        assert!(place.lent && place.taken, "looked at without being lent");
-        place.lease
+        assert!(
+            place.installed && place.taken,
+            "looked at without being installed"
+        );
+        place.entry
     }
 
-    fn peek_all(&self, each: &mut dyn FnMut(&Lease)) {
+    fn peek_all(&self, each: &mut dyn FnMut(&FlowEntry)) {
         let places = self.places.lock().expect("one thread");
-        let lent = places.iter().filter(|place| place.lent);
-        lent.for_each(|place| each(&place.lease));
+        let installed = places.iter().filter(|place| place.installed);
+        installed.for_each(|place| each(&place.entry));
     }
 
     fn release(&mut self, slot: u32) {
         let mut places = self.places.lock().expect("one thread");
         let place = &mut places[slot as usize];
-        assert!(!place.lent && place.taken, "released while lent");
+        assert!(!place.installed && place.taken, "released while installed");
         place.taken = false;
     }
 
@@ -95,8 +102,8 @@ impl FastPath for Shelf {
         u32::try_from(held).expect("few slots")
     }
 
-    fn passed_up(&self, _slot: u32) -> Option<u32> {
-        *self.passed_up.lock().expect("one thread")
+    fn punted(&self, _slot: u32) -> Option<u32> {
+        *self.punted.lock().expect("one thread")
     }
 
     fn pass_by(&mut self, ends: Ends) -> bool {
@@ -111,14 +118,14 @@ impl FastPath for Shelf {
 impl Shelf {
     /// So many packets have passed it on their way up.
     pub(crate) fn passed(&self, count: u32) {
-        *self.passed_up.lock().expect("one thread") = Some(count);
+        *self.punted.lock().expect("one thread") = Some(count);
     }
 
     pub(crate) fn new(room: usize) -> Self {
         Self {
             places: Arc::default(),
             room,
-            passed_up: Arc::default(),
+            punted: Arc::default(),
             passed_by: None,
             never: false,
         }
@@ -149,16 +156,16 @@ impl Shelf {
     /// The packet as the fast path translates it, if it is one for it.
     fn take(&self, now: Instant, bytes: &[u8], offload: Offload) -> Option<Headers> {
         let mut places = self.places.lock().expect("one thread");
-        let lent = places.iter_mut().filter(|place| place.lent);
-        let mut leases = lent.map(|place| &mut place.lease);
-        leases.find_map(|lease| model::take(lease, now.0, bytes, offload))
+        let installed = places.iter_mut().filter(|place| place.installed);
+        let mut entries = installed.map(|place| &mut place.entry);
+        entries.find_map(|entry| model::take(entry, now.0, bytes, offload))
     }
 
-    /// Changes what it has been lent.
-    pub(crate) fn edit(&self, edit: impl FnOnce(&mut Lease)) {
+    /// Changes a flow entry that is installed in it.
+    pub(crate) fn edit(&self, edit: impl FnOnce(&mut FlowEntry)) {
         let mut places = self.places.lock().expect("one thread");
-        let mut lent = places.iter_mut().filter(|place| place.lent);
-        edit(&mut lent.next().expect("a lent connection").lease);
+        let mut installed = places.iter_mut().filter(|place| place.installed);
+        edit(&mut installed.next().expect("an installed connection").entry);
     }
 
     /// Slots that are taken.
@@ -167,11 +174,11 @@ impl Shelf {
         places.iter().filter(|place| place.taken).count()
     }
 
-    /// What it has been lent.
-    pub(crate) fn leases(&self) -> Vec<Lease> {
+    /// The flow entries that are installed in it.
+    pub(crate) fn entries(&self) -> Vec<FlowEntry> {
         let places = self.places.lock().expect("one thread");
-        let lent = places.iter().filter(|place| place.lent);
-        lent.map(|place| place.lease).collect()
+        let installed = places.iter().filter(|place| place.installed);
+        installed.map(|place| place.entry).collect()
     }
 }
 
@@ -208,7 +215,7 @@ impl Twin {
         let shelf = Shelf::new(usize::MAX);
         let mut translator = Translator::new(config, seed);
         translator.set_fast_path(Box::new(shelf.clone()));
-        internals::lend_eagerly(&mut translator, !works);
+        internals::install_eagerly(&mut translator, !works);
         Self {
             translator,
             shelf,
@@ -218,8 +225,8 @@ impl Twin {
     }
 
     /// Whether its fast path has a connection.
-    pub(crate) fn lent(&self) -> Vec<Lease> {
-        self.shelf.leases()
+    pub(crate) fn installed(&self) -> Vec<FlowEntry> {
+        self.shelf.entries()
     }
 
     /// Gives it the packet that the other one has handled, and compares.
@@ -266,7 +273,7 @@ impl Twin {
     /// Compares all that the two know.
     #[track_caller]
     pub(crate) fn compare(&mut self, now: Instant, other: &Translator) {
-        self.translator.recall_all(now);
+        self.translator.evict_all(now);
         let (ours, theirs) = (
             internals::states(&self.translator),
             internals::states(other),

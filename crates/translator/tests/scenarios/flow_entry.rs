@@ -1,23 +1,23 @@
-//! What can be lent, and that nothing is lost on the way out and back. The harness compares with a translator
-//! whose fast path takes what it can (`taken`), and with one that lends at every opportunity (`lent`).
+//! What can be installed, and that nothing is lost on the way out and back. The harness compares with a translator
+//! whose fast path takes what it can (`taken`), and with one that installs at every opportunity (`installed`).
 
 #![allow(
     clippy::cast_possible_truncation,
     reason = "numbers on the wire are the low halves of positions"
 )]
 
-use flexcp_translator::{Lease, MappingRun};
+use flexcp_translator::{FlowEntry, MappingRun};
 
 use crate::support::{Leg, Scenario, Setup, Shelf};
 
-/// Timestamps, both subflows heard, nothing outstanding, lent.
+/// Timestamps, both subflows heard, nothing outstanding, installed.
 pub(crate) fn steady() -> Scenario {
     let mut t = Setup::new().ts().two_subflows();
     let _ = t.server(". 1:101(100) ack 1 win 64 <ts 5000 1000>");
     let _ = t.client(0, ". 1:1(0) ack 101 win 512 <ts 1000 5000,dss ack 101>");
     t.client(1, ". 1:1(0) ack 1 win 600 <ts 900000 5000,dss ack 101>")
         .gives(&["server . 1:1(0) ack 101 win 600 <ts 1000 5000>"]);
-    assert_eq!(lent_subflows(&t), [1, 1, 0, 0]);
+    assert_eq!(installed_subflows(&t), [1, 1, 0, 0]);
     let _ = t.moved();
     t
 }
@@ -27,16 +27,16 @@ pub(crate) fn alone() -> Scenario {
     let mut t = Setup::new().ts().established();
     let _ = t.server(". 1:101(100) ack 1 win 64 <ts 5000 1000>");
     let _ = t.client(0, ". 1:1(0) ack 101 win 512 <ts 1000 5000,dss ack 101>");
-    assert_eq!(lent_subflows(&t), [1, 0, 0, 0]);
+    assert_eq!(installed_subflows(&t), [1, 0, 0, 0]);
     let _ = t.moved();
     t
 }
 
-pub(crate) fn lent_subflows(t: &Scenario) -> [u8; 4] {
-    let [lease] = t.lent()[..] else {
-        panic!("not lent");
+pub(crate) fn installed_subflows(t: &Scenario) -> [u8; 4] {
+    let [entry] = t.installed()[..] else {
+        panic!("not installed");
     };
-    lease.subflows.map(|subflow| subflow.lent)
+    entry.subflows.map(|subflow| subflow.installed)
 }
 
 /// Packets that the fast path takes of these, which all have to be forwarded.
@@ -149,7 +149,7 @@ fn data_that_the_client_repeats_without_a_mapping_is_known() {
 }
 
 #[test]
-fn data_that_was_acked_before_and_while_it_was_lent_is_one_stretch() {
+fn data_that_was_acked_before_and_while_it_was_installed_is_one_stretch() {
     let mut t = alone();
     let first = "P. 1:101(100) ack 101 win 512 <ts 1020 5000,dss ack 101 map 1:101@1>";
     assert_eq!(taken(&mut t, &[(0, first)]), 1);
@@ -207,7 +207,7 @@ fn part_of_what_was_outstanding_before_is_acked_by_the_fast_path() {
         ),
     ];
     assert_eq!(taken(&mut t, &data), 2);
-    // A window alone is the translator's, which lends it again with both outstanding.
+    // A window alone is the translator's, which installs it again with both outstanding.
     let _ = t.server(". 101:101(0) ack 1 win 80 <ts 5010 1000>");
     let acks = [
         (SERVER, ". 101:101(0) ack 51 win 80 <ts 5030 1020>"),
@@ -256,7 +256,7 @@ fn ring_that_is_full_leaves_the_rest_to_the_translator() {
         ));
         at = end;
     }
-    assert_eq!(t.taken(), 130, "lent anew when it was full");
+    assert_eq!(t.taken(), 130, "installed anew when it was full");
     let _ = t.client(
         0,
         &format!(". 1:1(0) ack {at} win 512 <ts 1020 5010,dss ack {at}>"),
@@ -264,11 +264,11 @@ fn ring_that_is_full_leaves_the_rest_to_the_translator() {
     assert_eq!(t.moved(), "");
 }
 
-/// More than the 32 bits of a subflow's numbers went down and were ACKed while it was lent, but for two mappings
+/// More than the 32 bits of a subflow's numbers went down and were ACKed while it was installed, but for two mappings
 /// of a thousand bytes. `dropped`: the fast path has forgotten all those that are ACKed; otherwise not the last 64 MiB.
-fn gigabytes(lease: &mut Lease, dropped: bool) -> u64 {
+fn gigabytes(entry: &mut FlowEntry, dropped: bool) -> u64 {
     let total: u64 = (5 << 30) + (64 << 20) + 3000;
-    let end = lease.subflows[0].snd_next.wrapping_add(total as u32);
+    let end = entry.subflows[0].snd_next.wrapping_add(total as u32);
     let runs = [
         MappingRun {
             ssn: end.wrapping_sub((64 << 20) + 3000),
@@ -283,15 +283,15 @@ fn gigabytes(lease: &mut Lease, dropped: bool) -> u64 {
     ];
     let kept = if dropped { &runs[1..] } else { &runs[..] };
     // Round the ring's end.
-    lease.first_run = 126;
+    entry.first_run = 126;
     for (n, run) in kept.iter().enumerate() {
-        lease.runs[(126 + n) % 128] = *run;
+        entry.runs[(126 + n) % 128] = *run;
     }
-    lease.runs_used = kept.len() as u32;
-    let subflow = &mut lease.subflows[0];
-    lease.down_next += total;
-    lease.down_acked = lease.down_next - 2000;
-    lease.down_edge += total;
+    entry.runs_used = kept.len() as u32;
+    let subflow = &mut entry.subflows[0];
+    entry.down_next += total;
+    entry.down_acked = entry.down_next - 2000;
+    entry.down_edge += total;
     subflow.snd_next = end;
     subflow.snd_una = subflow.snd_next.wrapping_sub(2000);
     subflow.snd_edge = subflow.snd_edge.wrapping_add(total as u32);
@@ -299,7 +299,7 @@ fn gigabytes(lease: &mut Lease, dropped: bool) -> u64 {
 }
 
 #[test]
-fn more_than_the_numbers_tell_apart_goes_down_in_one_lease() {
+fn more_than_the_numbers_tell_apart_goes_down_in_one_entry() {
     for dropped in [false, true] {
         let shelf = Shelf::new(1);
         let mut t = Setup::new().ts().established();
@@ -310,7 +310,7 @@ fn more_than_the_numbers_tell_apart_goes_down_in_one_lease() {
             let _ = t.server(&format!("{line} ack 1 win 64 <ts 5000 1000>"));
         }
         let mut total = 0;
-        shelf.edit(|lease| total = gigabytes(lease, dropped));
+        shelf.edit(|entry| total = gigabytes(entry, dropped));
         let at = (301 + total - 1000) as u32;
         let line = format!(". {at}:{}(900) ack 1 win 64 <ts 5000 1000>", at + 900);
         let (bytes, offload) = t.bytes(
@@ -330,12 +330,12 @@ fn more_than_the_numbers_tell_apart_goes_down_in_one_lease() {
 }
 
 #[test]
-fn joined_subflow_is_lent_once_its_window_is_known() {
+fn joined_subflow_is_installed_once_its_window_is_known() {
     let mut t = Setup::new().ts().two_subflows();
     let _ = t.server(". 1:101(100) ack 1 win 64 <ts 5000 1000>");
-    assert_eq!(lent_subflows(&t), [1, 0, 0, 0]);
+    assert_eq!(installed_subflows(&t), [1, 0, 0, 0]);
     let _ = t.client(1, ". 1:1(0) ack 1 win 600 <ts 900000 5000,dss ack 1>");
-    assert_eq!(lent_subflows(&t), [1, 1, 0, 0]);
+    assert_eq!(installed_subflows(&t), [1, 1, 0, 0]);
     let _ = t.moved();
 }
 
@@ -395,7 +395,7 @@ fn ack_for_two_subflows_is_not_the_fast_paths() {
     assert_eq!(t.taken(), before);
     // That is no steady course; the next packet's is.
     let _ = t.server(". 101:101(0) ack 201 win 65 <ts 5000 1000>");
-    assert_eq!(lent_subflows(&t), [1, 1, 0, 0]);
+    assert_eq!(installed_subflows(&t), [1, 1, 0, 0]);
     let _ = t.moved();
 }
 
@@ -432,7 +432,7 @@ fn data_out_of_order_ends_the_identity_of_the_only_subflow() {
         "P. 1:101(100) ack 101 win 512 <ts 1000 5000,dss ack 101 map 101:201@1>",
     );
     assert_eq!(taken(&mut t, &[packet]), 0);
-    assert_eq!(t.lent()[0].ordered, 0);
+    assert_eq!(t.installed()[0].ordered, 0);
     let _ = t.moved();
 }
 
@@ -467,13 +467,13 @@ fn mapping_of_several_packets_is_the_fast_paths() {
 }
 
 #[test]
-fn rest_of_a_mapping_is_lent() {
+fn rest_of_a_mapping_is_installed() {
     let mut t = alone();
     let first = "P. 1:101(100) ack 101 win 512 <ts 1000 5000,dss ack 101 map 1:1001@1>";
     assert_eq!(taken(&mut t, &[(0, first)]), 1);
-    // A window alone is the translator's, which lends it again with what is announced.
+    // A window alone is the translator's, which installs it again with what is announced.
     let _ = t.server(". 101:101(0) ack 1 win 80 <ts 5010 1000>");
-    assert_eq!(t.lent()[0].subflows[0].announced, 900);
+    assert_eq!(t.installed()[0].subflows[0].announced, 900);
     let packets = [
         (SERVER, ". 101:101(0) ack 101 win 80 <ts 5010 1000>"),
         (

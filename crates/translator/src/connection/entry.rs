@@ -1,6 +1,6 @@
-//! Lending a connection: whether it can be lent, its state as a fast path gets it, and the way back.
+//! Installing a connection: whether it can be installed, its state as a fast path gets it, and the way back.
 //!
-//! A fast path follows a few of this crate's rules and knows no others. So a connection is lent only while none
+//! A fast path follows a few of this crate's rules and knows no others. So a connection is installed only while none
 //! of the others could apply to the packets that the fast path takes: nothing is to be repeated, filled, announced
 //! or closed, all that is outstanding downwards stands on one subflow, and no subflow has a hole.
 
@@ -11,7 +11,7 @@ use super::{Connection, INITIAL, Phase, Subflow, SubflowIndex, SubflowSet, Subfl
 use crate::config::Config;
 use crate::dtree::Lane;
 use crate::offload::{
-    LEASE_HOLES, LEASE_RUNS, LEASE_SUBFLOWS, LEASE_UPS, Lease, LeaseSubflow, UpRun,
+    ENTRY_HOLES, ENTRY_RUNS, ENTRY_SUBFLOWS, ENTRY_UPS, EntrySubflow, FlowEntry, UpRun,
 };
 use crate::time::Instant;
 
@@ -21,13 +21,13 @@ const FAR: u64 = 1 << 30;
 impl Connection {
     /// The connection as a fast path gets it; `None`: it is not in its steady course, or nothing that a fast path
     /// could take a part in. `untimed`: all the same when it goes without timestamps.
-    pub(crate) fn lease(&self, config: &Config, untimed: bool) -> Option<Lease> {
-        let lent = self.lendable(config, untimed)?;
-        Some(self.export(config, lent))
+    pub(crate) fn entry(&self, config: &Config, untimed: bool) -> Option<FlowEntry> {
+        let installed = self.eligible(config, untimed)?;
+        Some(self.export(config, installed))
     }
 
-    /// The subflows that a lease of the connection would have; `None`: there is none to be had for now.
-    pub(crate) fn lendable(&self, config: &Config, untimed: bool) -> Option<SubflowSet> {
+    /// The subflows that a flow entry of the connection would have; `None`: there is none to be had for now.
+    pub(crate) fn eligible(&self, config: &Config, untimed: bool) -> Option<SubflowSet> {
         if !self.is_steady(config) || (self.server.clock.is_none() && !untimed) {
             return None;
         }
@@ -42,7 +42,7 @@ impl Connection {
         {
             return None;
         }
-        let mut lent = 0_u8;
+        let mut installed = 0_u8;
         for index in self.indices().filter(|&i| self.subflow(i).lives()) {
             let subflow = self.subflow(index);
             if subflow.state == SubflowState::Joining {
@@ -51,7 +51,7 @@ impl Connection {
             if !self.is_subflow_steady(index) {
                 return None;
             }
-            let fits = usize::from(index) < LEASE_SUBFLOWS
+            let fits = usize::from(index) < ENTRY_SUBFLOWS
                 && subflow.remote.is_ipv4() == self.server.backend.is_ipv4()
                 && subflow.snd_edge.is_some()
                 && (subflow.clock.is_some() || untimed);
@@ -59,46 +59,46 @@ impl Connection {
             if !fits && (index == self.active || brings) || brings && !self.brings_steadily(index) {
                 return None;
             }
-            lent |= u8::from(fits) << index;
+            installed |= u8::from(fits) << index;
         }
-        Some(lent)
+        Some(installed)
     }
 
     /// Takes the connection back as the fast path has left it: as if the translator had handled those packets.
-    pub(crate) fn restore(&mut self, lease: &Lease) {
-        self.restore_down(lease);
-        self.restore_up(lease);
-        for (subflow, lent) in self.subflows.iter_mut().zip(&lease.subflows) {
-            if lent.lent != 0 {
-                subflow.restore(lent);
+    pub(crate) fn import(&mut self, entry: &FlowEntry) {
+        self.import_down(entry);
+        self.import_up(entry);
+        for (subflow, installed) in self.subflows.iter_mut().zip(&entry.subflows) {
+            if installed.installed != 0 {
+                subflow.import(installed);
             }
         }
-        if let Ok(heard) = SubflowIndex::try_from(lease.heard)
+        if let Ok(heard) = SubflowIndex::try_from(entry.heard)
             && usize::from(heard) < self.subflows.len()
         {
             self.heard = heard;
         }
-        self.down_next = Dsn(lease.down_next);
-        self.down_acked = Dsn(lease.down_acked);
-        self.down_edge = Dsn(lease.down_edge);
-        self.up_next = Dsn(lease.up_next);
-        if self.up_acked != Dsn(lease.up_acked) {
+        self.down_next = Dsn(entry.down_next);
+        self.down_acked = Dsn(entry.down_acked);
+        self.down_edge = Dsn(entry.down_edge);
+        self.up_next = Dsn(entry.up_next);
+        if self.up_acked != Dsn(entry.up_acked) {
             self.repeated_up = 0;
         }
-        self.up_acked = Dsn(lease.up_acked);
-        self.client_window = lease.client_window;
-        self.label_up = lease.label_up;
-        self.label_down = lease.label_down;
-        self.last_packet = Instant(lease.last_packet);
+        self.up_acked = Dsn(entry.up_acked);
+        self.client_window = entry.client_window;
+        self.label_up = entry.label_up;
+        self.label_down = entry.label_down;
+        self.last_packet = Instant(entry.last_packet);
         let server = &mut self.server;
-        server.edge = Some(Dsn(lease.server_edge));
-        server.window = u16::try_from(lease.server_window).unwrap_or(u16::MAX);
-        server.window_max = lease.server_window_max;
+        server.edge = Some(Dsn(entry.server_edge));
+        server.window = u16::try_from(entry.server_window).unwrap_or(u16::MAX);
+        server.window_max = entry.server_window_max;
         if let Some(clock) = &mut server.clock {
-            clock.sent = lease.ts_sent;
-            clock.sent_at = Instant(lease.ts_sent_at);
-            clock.heard = lease.ts_heard;
-            clock.echo = lease.ts_echo;
+            clock.sent = entry.ts_sent;
+            clock.sent_at = Instant(entry.ts_sent_at);
+            clock.heard = entry.ts_heard;
+            clock.echo = entry.ts_echo;
         }
     }
 
@@ -134,7 +134,7 @@ impl Connection {
         subflow.state == SubflowState::Established
             && scales
             && !subflow.suspect
-            // A lease does not say whether marks pass.
+            // A flow entry does not say whether marks pass.
             && !subflow.ecn
             && subflow.filler.is_none()
             && subflow.fin_local.is_none()
@@ -161,22 +161,22 @@ impl Connection {
             && !dsn.after(self.down_acked)
     }
 
-    /// Whether what this subflow has brought, and the server has not, has no hole and finds room in a lease. What the
+    /// Whether what this subflow has brought, and the server has not, has no hole and finds room in a flow entry. What the
     /// server had before it came here is ACKed with the server's next packet, whatever that ACKs.
     fn brings_steadily(&self, index: SubflowIndex) -> bool {
         let subflow = self.subflow(index);
         let near = |(dsn, _): (Dsn, u32)| self.up_next.since(dsn) < FAR;
         let received = subflow.up.received(subflow.rcv_ack, subflow.rcv_high);
         let missing = |(_, dsn, _): (Ssn, Dsn, u32)| !dsn.before(self.up_acked);
-        subflow.up.len() < LEASE_UPS
+        subflow.up.len() < ENTRY_UPS
             && subflow.up.front().is_none_or(missing)
             && received.is_some_and(|mut runs| runs.all(near))
     }
 
-    fn export(&self, config: &Config, lent: u8) -> Lease {
+    fn export(&self, config: &Config, installed: u8) -> FlowEntry {
         let server = &self.server;
         let clock = server.clock.unwrap_or_default();
-        let mut lease = Lease {
+        let mut entry = FlowEntry {
             family: if server.backend.is_ipv4() { 4 } else { 6 },
             server_addr: server.backend.octets(),
             source_addr: server.source.octets(),
@@ -208,29 +208,31 @@ impl Connection {
             ts_sent_at: clock.sent_at.0,
             silence: u64::try_from(config.timeouts.silence.as_micros()).unwrap_or(u64::MAX),
             last_packet: self.last_packet.0,
-            ..Lease::default()
+            ..FlowEntry::default()
         };
-        let places = lease.subflows.iter_mut().zip(&mut lease.ups);
+        let places = entry.subflows.iter_mut().zip(&mut entry.ups);
         for (index, (place, ups)) in self.indices().zip(places) {
-            if lent & (1 << index) != 0 {
+            if installed & (1 << index) != 0 {
                 *place = self.subflow(index).export(ups);
             }
         }
-        lease
+        entry
     }
 
     /// Downwards: adds what was declared meanwhile to the active subflow's lane, and lets go of what is ACKed.
-    fn restore_down(&mut self, lease: &Lease) {
+    fn import_down(&mut self, entry: &FlowEntry) {
         let known = self.down_next;
-        let Some(lent) = lease.subflows.get(usize::from(self.active)) else {
+        let Some(installed) = entry.subflows.get(usize::from(self.active)) else {
             return;
         };
-        let (next, acked) = (Dsn(lease.down_next), Dsn(lease.down_acked));
-        let subflow_acked = next.sub(u64::from(lent.snd_next.wrapping_sub(lent.snd_una)));
+        let (next, acked) = (Dsn(entry.down_next), Dsn(entry.down_acked));
+        let subflow_acked = next.sub(u64::from(
+            installed.snd_next.wrapping_sub(installed.snd_una),
+        ));
         let both = acked.min(subflow_acked);
-        let ssn_of = |dsn: Dsn| Ssn(lent.snd_next).sub(low(next.since(dsn)));
-        let mut room = [Stretch::default(); LEASE_RUNS + LEASE_HOLES];
-        let stretches = Stretch::all(lease, lent.snd_next, &mut room);
+        let ssn_of = |dsn: Dsn| Ssn(installed.snd_next).sub(low(next.since(dsn)));
+        let mut room = [Stretch::default(); ENTRY_RUNS + ENTRY_HOLES];
+        let stretches = Stretch::all(entry, installed.snd_next, &mut room);
         // The fast path may have forgotten some in their midst; then those before are ACKed, too.
         let mut at = next.sub(stretches.iter().map(Stretch::bytes).sum());
         let lane = &mut self.subflow_mut(self.active).down;
@@ -261,22 +263,25 @@ impl Connection {
         if passes {
             lane.pass(at, ssn_of(at), at.since(known));
         }
-        lane.release(Ssn(lent.snd_una), acked);
+        lane.release(Ssn(installed.snd_una), acked);
     }
 
     /// Upwards: what each subflow has brought, and the server has not.
-    fn restore_up(&mut self, lease: &Lease) {
-        let next = Dsn(lease.up_next);
+    fn import_up(&mut self, entry: &FlowEntry) {
+        let next = Dsn(entry.up_next);
         for (index, subflow) in self.subflows.iter_mut().enumerate() {
-            let (Some(lent), Some(ups)) = (lease.subflows.get(index), lease.ups.get(index)) else {
+            let (Some(installed), Some(ups)) = (entry.subflows.get(index), entry.ups.get(index))
+            else {
                 break;
             };
-            let ack = Ssn(lent.rcv_ack);
-            if lent.lent == 0 || (ack == subflow.rcv_ack && lent.rcv_high == subflow.rcv_high.0) {
+            let ack = Ssn(installed.rcv_ack);
+            if installed.installed == 0
+                || (ack == subflow.rcv_ack && installed.rcv_high == subflow.rcv_high.0)
+            {
                 continue;
             }
-            let used = ups.iter().cycle().skip(lent.first_up.into());
-            let runs = used.take(usize::from(lent.ups_used).min(LEASE_UPS));
+            let used = ups.iter().cycle().skip(installed.first_up.into());
+            let runs = used.take(usize::from(installed.ups_used).min(ENTRY_UPS));
             let place = |run: &UpRun| {
                 (
                     next.sub(u64::from(low(next.0).wrapping_sub(run.dsn))),
@@ -284,18 +289,20 @@ impl Connection {
                 )
             };
             subflow.up.set_received(ack, runs.map(place));
-            if lent.recent_len > 0 {
-                let recent = Dsn(lent.recent_dsn);
-                subflow.up.set_recent_before(ack, recent, lent.recent_len);
+            if installed.recent_len > 0 {
+                let recent = Dsn(installed.recent_dsn);
+                subflow
+                    .up
+                    .set_recent_before(ack, recent, installed.recent_len);
             }
         }
     }
 }
 
 impl Subflow {
-    /// Whether new data goes down on it as a matter of course, and the mappings of a lease would find room.
+    /// Whether new data goes down on it as a matter of course, and the mappings of a flow entry would find room.
     fn is_active_steady(&self, mappings: usize) -> bool {
-        self.carries() && !self.backup && self.down.len() + LEASE_RUNS + LEASE_HOLES <= mappings
+        self.carries() && !self.backup && self.down.len() + ENTRY_RUNS + ENTRY_HOLES <= mappings
     }
 
     /// Whether something came up on it, or was announced, that has not reached the server.
@@ -303,7 +310,7 @@ impl Subflow {
         self.rcv_ack != self.rcv_high || self.up.len() > 0
     }
 
-    fn export(&self, ups: &mut [UpRun; LEASE_UPS]) -> LeaseSubflow {
+    fn export(&self, ups: &mut [UpRun; ENTRY_UPS]) -> EntrySubflow {
         let received = self.up.received(self.rcv_ack, self.rcv_high);
         let mut ups_used = 0;
         for (place, (dsn, len)) in ups.iter_mut().zip(received.into_iter().flatten()) {
@@ -312,12 +319,12 @@ impl Subflow {
             ups_used += 1;
         }
         let recent = self.up.recent_before(self.rcv_ack);
-        LeaseSubflow {
+        EntrySubflow {
             remote_addr: self.remote.octets(),
             local_addr: self.local.octets(),
             remote_port: self.remote.port(),
             local_port: self.local.port(),
-            lent: 1,
+            installed: 1,
             window_scale: self.window_scale,
             pad: [0; 2],
             isn_remote: self.isn_remote.0,
@@ -348,23 +355,23 @@ impl Subflow {
         }
     }
 
-    fn restore(&mut self, lent: &LeaseSubflow) {
-        self.snd_next = Ssn(lent.snd_next);
-        self.snd_una = Ssn(lent.snd_una);
-        self.snd_edge = Some(Ssn(lent.snd_edge));
-        self.rcv_ack = Ssn(lent.rcv_ack);
-        self.rcv_high = Ssn(lent.rcv_high);
+    fn import(&mut self, installed: &EntrySubflow) {
+        self.snd_next = Ssn(installed.snd_next);
+        self.snd_una = Ssn(installed.snd_una);
+        self.snd_edge = Some(Ssn(installed.snd_edge));
+        self.rcv_ack = Ssn(installed.rcv_ack);
+        self.rcv_high = Ssn(installed.rcv_high);
         if let Some(clock) = &mut self.clock {
-            clock.heard = lent.clock_heard;
-            clock.recent = lent.clock_recent;
+            clock.heard = installed.clock_heard;
+            clock.recent = installed.clock_recent;
         }
-        let timed = || (Ssn(lent.timed), Instant(lent.timed_at));
-        self.timed = (lent.is_timed != 0).then(timed);
-        self.srtt = Some(lent.srtt).filter(|&srtt| srtt != 0);
-        self.last_heard = Instant(lent.last_heard);
-        self.outstanding_since = Instant(lent.outstanding_since);
-        self.bytes_up = lent.bytes_up;
-        self.bytes_down = lent.bytes_down;
+        let timed = || (Ssn(installed.timed), Instant(installed.timed_at));
+        self.timed = (installed.is_timed != 0).then(timed);
+        self.srtt = Some(installed.srtt).filter(|&srtt| srtt != 0);
+        self.last_heard = Instant(installed.last_heard);
+        self.outstanding_since = Instant(installed.outstanding_since);
+        self.bytes_up = installed.bytes_up;
+        self.bytes_down = installed.bytes_down;
     }
 }
 
@@ -403,20 +410,20 @@ impl Stretch {
         u64::from(self.len) * u64::from(self.count)
     }
 
-    /// What a lease says of the server's data, in the order of the data, in `room`: mappings stand in a lease in the
+    /// What a flow entry says of the server's data, in the order of the data, in `room`: mappings stand in a flow entry in the
     /// order in which they went down.
-    fn all<'a>(lease: &Lease, snd_next: u32, room: &'a mut [Self]) -> &'a [Self] {
-        let used = lease.runs.iter().cycle();
-        let first = lease.first_run as usize % LEASE_RUNS;
-        let count = (lease.runs_used as usize).min(LEASE_RUNS);
+    fn all<'a>(entry: &FlowEntry, snd_next: u32, room: &'a mut [Self]) -> &'a [Self] {
+        let used = entry.runs.iter().cycle();
+        let first = entry.first_run as usize % ENTRY_RUNS;
+        let count = (entry.runs_used as usize).min(ENTRY_RUNS);
         let runs = used.skip(first).take(count).map(|run| Self {
             back: snd_next.wrapping_sub(run.ssn),
             len: run.len.into(),
             count: run.count.into(),
             declared: true,
         });
-        let holes = lease.holes.iter().map(|hole| Self {
-            back: lease.seq_down.wrapping_sub(hole.seq),
+        let holes = entry.holes.iter().map(|hole| Self {
+            back: entry.seq_down.wrapping_sub(hole.seq),
             len: hole.len,
             count: 1,
             declared: false,

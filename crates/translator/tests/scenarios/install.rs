@@ -1,4 +1,4 @@
-//! When a connection is lent to the fast path, and when it is taken back.
+//! When a connection is installed in the fast path, and when it is evicted.
 
 use std::time::Duration;
 
@@ -30,72 +30,72 @@ pub(crate) fn ack(n: u32) -> String {
 }
 
 /// Two packets of the server's in a row, and one before there is a fast path.
-fn lent(setup: Setup) -> (Scenario, Shelf) {
+fn installed(setup: Setup) -> (Scenario, Shelf) {
     let shelf = Shelf::new(8);
     let mut t = setup.ts().established();
     let _ = t.server(&data(0));
     t.fast_path(&shelf);
     for n in 1..3 {
-        assert_eq!(shelf.leases(), []);
+        assert_eq!(shelf.entries(), []);
         let _ = t.server(&data(n));
     }
-    assert_eq!(shelf.leases().len(), 1);
-    assert_eq!(t.moved(), "offload_lent+1");
+    assert_eq!(shelf.entries().len(), 1);
+    assert_eq!(t.moved(), "offload_installed+1");
     (t, shelf)
 }
 
 #[test]
-fn second_packet_in_a_row_lends() {
-    let (_, shelf) = lent(Setup::new());
-    let [lease] = shelf.leases()[..] else {
+fn second_packet_in_a_row_installs() {
+    let (_, shelf) = installed(Setup::new());
+    let [entry] = shelf.entries()[..] else {
         panic!("one connection");
     };
-    assert_eq!((lease.family, lease.server_port, lease.active), (4, 80, 0));
-    assert_eq!(lease.server_addr[..4], [10, 9, 0, 2]);
-    assert_eq!(lease.source_addr[..4], [10, 1, 0, 2]);
-    let subflow = lease.subflows[0];
+    assert_eq!((entry.family, entry.server_port, entry.active), (4, 80, 0));
+    assert_eq!(entry.server_addr[..4], [10, 9, 0, 2]);
+    assert_eq!(entry.source_addr[..4], [10, 1, 0, 2]);
+    let subflow = entry.subflows[0];
     assert_eq!(subflow.remote_addr[..4], [10, 1, 0, 2]);
-    assert_eq!((subflow.lent, subflow.remote_port), (1, 40_000));
+    assert_eq!((subflow.installed, subflow.remote_port), (1, 40_000));
     assert_eq!(subflow.snd_next.wrapping_sub(subflow.isn_local), 301);
     assert_eq!(
-        lease.subflows[1..],
-        [flexcp_translator::LeaseSubflow::default(); 3]
+        entry.subflows[1..],
+        [flexcp_translator::EntrySubflow::default(); 3]
     );
 }
 
 #[test]
-fn second_packet_in_a_row_lends_over_ipv6() {
-    let (_, shelf) = lent(Setup::new().v6());
-    let [lease] = shelf.leases()[..] else {
+fn second_packet_in_a_row_installs_over_ipv6() {
+    let (_, shelf) = installed(Setup::new().v6());
+    let [entry] = shelf.entries()[..] else {
         panic!("one connection");
     };
-    assert_eq!(lease.family, 6);
-    assert_eq!(lease.server_addr[..4], [0xfd, 0, 0, 9]);
-    assert_eq!(lease.subflows[0].local_addr, lease.server_addr);
+    assert_eq!(entry.family, 6);
+    assert_eq!(entry.server_addr[..4], [0xfd, 0, 0, 9]);
+    assert_eq!(entry.subflows[0].local_addr, entry.server_addr);
 }
 
 #[test]
-fn twentieth_packet_in_a_row_lends_for_the_first_time() {
+fn twentieth_packet_in_a_row_installs_for_the_first_time() {
     let shelf = Shelf::new(8);
     let mut t = Setup::new().ts().established();
     t.translator.set_fast_path(Box::new(shelf.clone()));
     for n in 0..20 {
-        assert_eq!(shelf.leases(), [], "after {n}");
+        assert_eq!(shelf.entries(), [], "after {n}");
         let _ = t.server(&data(n));
     }
-    assert_eq!(shelf.leases().len(), 1);
-    assert_eq!(t.moved(), "offload_lent+1");
+    assert_eq!(shelf.entries().len(), 1);
+    assert_eq!(t.moved(), "offload_installed+1");
     // It keeps its slot, so that two are enough the next time.
     for n in 0..2 {
         let _ = t.client(0, &ack(n));
     }
-    assert_eq!(t.moved(), "offload_lent+1 offload_taken_back+1");
+    assert_eq!(t.moved(), "offload_installed+1 offload_evicted+1");
 }
 
 #[test]
-fn small_window_is_not_lent() {
+fn small_window_is_not_installed() {
     // What uses it up is pushed, and a fast path would not do that.
-    for (scale, lent) in [(3, 0), (4, 1)] {
+    for (scale, installed) in [(3, 0), (4, 1)] {
         let shelf = Shelf::new(8);
         let mut setup = Setup::new().ts();
         setup.client_scale = Some(scale);
@@ -104,14 +104,18 @@ fn small_window_is_not_lent() {
         for n in 0..20 {
             let _ = t.server(&data(n));
         }
-        assert_eq!(shelf.leases().len(), lent, "512 << {scale}");
-        let moved = if lent == 1 { "offload_lent+1" } else { "" };
+        assert_eq!(shelf.entries().len(), installed, "512 << {scale}");
+        let moved = if installed == 1 {
+            "offload_installed+1"
+        } else {
+            ""
+        };
         assert_eq!(t.moved(), moved);
     }
 }
 
 #[test]
-fn connection_whose_client_was_told_of_data_behind_a_hole_is_not_lent() {
+fn connection_whose_client_was_told_of_data_behind_a_hole_is_not_installed() {
     let (mut t, shelf) = given(Setup::new(), 8);
     for n in [1, 101] {
         let end = n + 100;
@@ -124,12 +128,12 @@ fn connection_whose_client_was_told_of_data_behind_a_hole_is_not_lent() {
         .gives(&["client0 . 1:1(0) ack 1 win 64 <ts 5000 1000,dss ack 1,sack 101:201>"]);
     for n in 0..3 {
         let _ = t.server(&data(n));
-        assert_eq!(shelf.leases(), [], "{n}");
+        assert_eq!(shelf.entries(), [], "{n}");
     }
     let _ = t.server(". 301:301(0) ack 201 win 64 <ts 5000 1000>");
     let _ = t.server(". 301:401(100) ack 201 win 64 <ts 5000 1000>");
-    assert_eq!(shelf.leases().len(), 1);
-    assert_eq!(t.moved(), "offload_lent+1");
+    assert_eq!(shelf.entries().len(), 1);
+    assert_eq!(t.moved(), "offload_installed+1");
 }
 
 #[test]
@@ -139,10 +143,10 @@ fn packet_that_is_dropped_starts_the_count_anew() {
     t.server(". 1:1(0) ack 999999 <ts 5000 1000>")
         .gives(&["drop ack_of_unsent"]);
     let _ = t.server(&data(1));
-    assert_eq!(shelf.leases(), []);
+    assert_eq!(shelf.entries(), []);
     let _ = t.server(&data(2));
-    assert_eq!(shelf.leases().len(), 1);
-    assert_eq!(t.moved(), "offload_lent+1 ack_of_unsent+1");
+    assert_eq!(shelf.entries().len(), 1);
+    assert_eq!(t.moved(), "offload_installed+1 ack_of_unsent+1");
 }
 
 #[test]
@@ -152,14 +156,14 @@ fn packet_that_calls_for_another_starts_the_count_anew() {
     // Repeated and new data in one packet: two mappings.
     let both = t.server(". 1:201(200) ack 1 win 64 <ts 5000 1000>");
     assert_eq!(both.lines().len(), 2);
-    assert_eq!(shelf.leases(), []);
+    assert_eq!(shelf.entries(), []);
     let _ = t.server(&data(2));
-    assert_eq!(shelf.leases(), []);
+    assert_eq!(shelf.entries(), []);
     let _ = t.moved();
 }
 
 #[test]
-fn lent_any_packet_takes_it_back() {
+fn installed_any_packet_evicts_it() {
     let packets: [(Leg, &str); 3] = [
         (SERVER, ". 301:401(100) ack 1 win 64 <ts 5000 1000>"),
         (
@@ -169,92 +173,92 @@ fn lent_any_packet_takes_it_back() {
         (Leg::Client(0), "S 77:77(0) win 65535 <mss 1460>"),
     ];
     for (leg, line) in packets {
-        let (mut t, shelf) = lent(Setup::new());
+        let (mut t, shelf) = installed(Setup::new());
         let _ = t.edited(leg, line, |_| {});
-        assert_eq!(shelf.leases(), [], "{line}");
-        assert!(t.moved().starts_with("offload_taken_back+1"), "{line}");
+        assert_eq!(shelf.entries(), [], "{line}");
+        assert!(t.moved().starts_with("offload_evicted+1"), "{line}");
     }
 }
 
 #[test]
-fn lent_packet_with_a_wrong_checksum_does_not_take_it_back() {
-    let (mut t, shelf) = lent(Setup::new());
+fn installed_packet_with_a_wrong_checksum_does_not_evict_it() {
+    let (mut t, shelf) = installed(Setup::new());
     t.server(". 301:401(100) ack 1 win 64 <ts 5000 1000> bad")
         .gives(&["drop checksum"]);
-    assert_eq!(shelf.leases().len(), 1);
+    assert_eq!(shelf.entries().len(), 1);
     assert_eq!(t.moved(), "checksum+1");
 }
 
 #[test]
-fn lent_join_takes_it_back() {
-    let (mut t, shelf) = lent(Setup::new());
+fn installed_join_evicts_it() {
+    let (mut t, shelf) = installed(Setup::new());
     let setup = Setup::new().ts();
     let outcome = t.client(1, &setup.join_syn(1));
     assert!(outcome.lines()[0].starts_with("client1 S."));
-    assert_eq!(shelf.leases(), []);
-    assert_eq!(t.moved(), "mp_join_syn_rx+1 offload_taken_back+1");
+    assert_eq!(shelf.entries(), []);
+    assert_eq!(t.moved(), "mp_join_syn_rx+1 offload_evicted+1");
 }
 
 #[test]
-fn lent_icmp_error_about_it_takes_it_back() {
-    let (mut t, shelf) = lent(Setup::new());
+fn installed_icmp_error_about_it_evicts_it() {
+    let (mut t, shelf) = installed(Setup::new());
     let _ = t.icmp(Leg::Client(0), "too-big 1400 about 1");
-    assert_eq!(shelf.leases(), []);
+    assert_eq!(shelf.entries(), []);
     assert_eq!(
         t.moved(),
-        "icmp_translated+1 path_mtu_lowered+1 offload_taken_back+1"
+        "icmp_translated+1 path_mtu_lowered+1 offload_evicted+1"
     );
 }
 
 #[test]
-fn lent_and_quiet_is_taken_back_for_good_after_a_while() {
-    let (mut t, shelf) = lent(Setup::new());
+fn installed_and_quiet_is_evicted_for_good_after_a_while() {
+    let (mut t, shelf) = installed(Setup::new());
     assert_eq!(t.next_timeout(), Some(2000));
     t.at(1999);
     t.timeout().gives(&[]);
-    assert_eq!(shelf.leases().len(), 1);
+    assert_eq!(shelf.entries().len(), 1);
     t.at(2000);
     t.timeout().gives(&[]);
-    assert_eq!(shelf.leases(), []);
+    assert_eq!(shelf.entries(), []);
     assert_eq!(shelf.taken(), 0, "its slot is for others");
-    assert_eq!(t.moved(), "offload_taken_back+1");
+    assert_eq!(t.moved(), "offload_evicted+1");
 }
 
 #[test]
-fn taken_back_and_quiet_leaves_its_slot_to_others() {
-    let (mut t, shelf) = lent(Setup::new());
+fn evicted_and_quiet_leaves_its_slot_to_others() {
+    let (mut t, shelf) = installed(Setup::new());
     t.client(0, &ack(0))
         .gives(&["server . 1:1(0) ack 101 win 512 <ts 1000 5000>"]);
-    assert_eq!((shelf.leases().len(), shelf.taken()), (0, 1));
+    assert_eq!((shelf.entries().len(), shelf.taken()), (0, 1));
     assert_eq!(t.next_timeout(), Some(2000));
     t.at(2000);
     t.timeout().gives(&[]);
     assert_eq!(shelf.taken(), 0);
-    assert_eq!(t.moved(), "offload_taken_back+1");
+    assert_eq!(t.moved(), "offload_evicted+1");
 }
 
 #[test]
-fn lent_and_busy_is_looked_at_and_lent_on() {
-    let (mut t, shelf) = lent(Setup::new());
-    shelf.edit(|lease| lease.last_packet = 1_000_000);
+fn installed_and_busy_is_looked_at_and_installed_on() {
+    let (mut t, shelf) = installed(Setup::new());
+    shelf.edit(|entry| entry.last_packet = 1_000_000);
     t.at(2000);
     t.timeout().gives(&[]);
-    assert_eq!(shelf.leases().len(), 1);
+    assert_eq!(shelf.entries().len(), 1);
     assert_eq!(t.next_timeout(), Some(4000));
-    assert_eq!(t.moved(), "offload_lent+1 offload_taken_back+1");
+    assert_eq!(t.moved(), "offload_installed+1 offload_evicted+1");
     t.uncompared();
 }
 
 #[test]
-fn lent_timer_that_was_set_before_lets_it_be() {
+fn installed_timer_that_was_set_before_lets_it_be() {
     let setup = Setup::new().timeouts(|timeouts| timeouts.half_open = millis(4000));
-    let (mut t, shelf) = lent(setup);
+    let (mut t, shelf) = installed(setup);
     // A join that never completes has a timer of its own at 1000 ms.
     let _ = t.client(1, &Setup::new().ts().join_syn(1));
     for n in 0..2 {
         let _ = t.client(0, &ack(n));
     }
-    assert_eq!(shelf.leases().len(), 1);
+    assert_eq!(shelf.entries().len(), 1);
     assert_eq!(t.next_timeout(), Some(1000));
     t.at(1000);
     t.timeout().gives(&[]);
@@ -263,7 +267,7 @@ fn lent_timer_that_was_set_before_lets_it_be() {
 }
 
 #[test]
-fn timer_that_is_due_at_once_comes_before_lending() {
+fn timer_that_is_due_at_once_comes_before_installing() {
     let setup = Setup::new().ts().announce("10.7.0.1");
     let pause = Duration::from_micros(1_000_500);
     let mut t = setup
@@ -277,7 +281,7 @@ fn timer_that_is_due_at_once_comes_before_lending() {
         let _ = t.server(&data(n));
     }
     assert!(
-        shelf.leases().is_empty(),
+        shelf.entries().is_empty(),
         "the address is announced again soon"
     );
     t.at(1001);
@@ -286,19 +290,19 @@ fn timer_that_is_due_at_once_comes_before_lending() {
     for n in 5..8 {
         let _ = t.server(&data(n));
     }
-    assert_eq!(shelf.leases().len(), 1);
+    assert_eq!(shelf.entries().len(), 1);
     let _ = t.moved();
 }
 
 #[test]
-fn lent_is_idle_for_as_long_as_others() {
+fn installed_is_idle_for_as_long_as_others() {
     let setup = Setup::new().timeouts(|timeouts| timeouts.idle = millis(1500));
-    let (mut t, shelf) = lent(setup);
+    let (mut t, shelf) = installed(setup);
     assert_eq!(t.next_timeout(), Some(1500));
     t.at(1500);
     let outcome = t.timeout();
     assert_eq!(outcome.lines().len(), 2, "a reset each way");
-    assert_eq!(shelf.leases(), []);
+    assert_eq!(shelf.entries(), []);
     assert_eq!(t.state(), "reset");
     let _ = t.moved();
 }
@@ -315,13 +319,13 @@ fn no_room_is_counted_and_not_asked_for_again_at_once() {
         let _ = t.server(&data(n));
     }
     assert_eq!(t.moved(), "offload_refused+1");
-    assert_eq!(shelf.leases(), []);
+    assert_eq!(shelf.entries(), []);
 }
 
 #[test]
 fn connection_that_leaves_frees_its_slot() {
     let setup = Setup::new().timeouts(|timeouts| timeouts.linger = millis(100));
-    let (mut t, shelf) = lent(setup);
+    let (mut t, shelf) = installed(setup);
     assert_eq!(shelf.taken(), 1);
     let _ = t.server("R. 301:301(0) ack 1 win 0");
     assert_eq!(shelf.taken(), 1);
@@ -331,30 +335,30 @@ fn connection_that_leaves_frees_its_slot() {
     assert_eq!(shelf.taken(), 0);
     assert_eq!(
         t.moved(),
-        "mp_fastclose_tx+1 connections_closed+1 offload_taken_back+1"
+        "mp_fastclose_tx+1 connections_closed+1 offload_evicted+1"
     );
 }
 
 #[test]
-fn recall_of_all_ends_with_the_next_packet() {
-    let (mut t, shelf) = lent(Setup::new());
-    t.translator.recall_all(flexcp_translator::Instant(0));
-    assert_eq!(shelf.leases(), []);
-    assert_eq!(t.moved(), "offload_taken_back+1");
+fn evict_of_all_ends_with_the_next_packet() {
+    let (mut t, shelf) = installed(Setup::new());
+    t.translator.evict_all(flexcp_translator::Instant(0));
+    assert_eq!(shelf.entries(), []);
+    assert_eq!(t.moved(), "offload_evicted+1");
     let _ = t.server(&data(3));
-    assert_eq!(shelf.leases().len(), 1);
-    assert_eq!(t.moved(), "offload_lent+1");
+    assert_eq!(shelf.entries().len(), 1);
+    assert_eq!(t.moved(), "offload_installed+1");
 }
 
 #[test]
 fn looking_takes_nothing_back() {
-    let (mut t, shelf) = lent(Setup::new());
+    let (mut t, shelf) = installed(Setup::new());
     let before = *t.translator.counters();
-    shelf.edit(|lease| {
-        (lease.packets_down, lease.packets_up) = (7, 5);
-        lease.packets_made = 3;
-        lease.last_packet = 30_000;
-        let subflow = &mut lease.subflows[0];
+    shelf.edit(|entry| {
+        (entry.packets_down, entry.packets_up) = (7, 5);
+        entry.packets_made = 3;
+        entry.last_packet = 30_000;
+        let subflow = &mut entry.subflows[0];
         (subflow.bytes_down, subflow.bytes_up) = (1_234, 567);
         subflow.srtt = 89;
     });
@@ -371,23 +375,23 @@ fn looking_takes_nothing_back() {
     let subflow = &view.subflows[0];
     assert_eq!((subflow.bytes_down, subflow.bytes_up), (1_234, 567));
     assert_eq!(subflow.rtt, Some(Duration::from_micros(89)));
-    assert_eq!(shelf.leases().len(), 1);
+    assert_eq!(shelf.entries().len(), 1);
     assert_eq!(*t.translator.counters(), before);
     t.uncompared();
 }
 
 #[test]
 fn packets_of_the_fast_path_are_counted() {
-    let (mut t, shelf) = lent(Setup::new());
+    let (mut t, shelf) = installed(Setup::new());
     let before = *t.translator.counters();
-    shelf.edit(|lease| {
-        (lease.packets_down, lease.packets_up) = (7, 5);
-        lease.packets_made = 3;
+    shelf.edit(|entry| {
+        (entry.packets_down, entry.packets_up) = (7, 5);
+        entry.packets_made = 3;
     });
-    t.translator.recall_all(flexcp_translator::Instant(0));
+    t.translator.evict_all(flexcp_translator::Instant(0));
     assert_eq!(
         t.moved(),
-        "offload_taken_back+1 offload_packets_down+7 offload_packets_up+5 offload_packets_made+3"
+        "offload_evicted+1 offload_packets_down+7 offload_packets_up+5 offload_packets_made+3"
     );
     let after = *t.translator.counters();
     assert_eq!(after.packets_made, before.packets_made + 3);
@@ -397,22 +401,22 @@ fn packets_of_the_fast_path_are_counted() {
 }
 
 #[test]
-fn joined_subflow_without_timestamps_is_not_lent() {
-    let (mut t, shelf) = lent(Setup::new());
+fn joined_subflow_without_timestamps_is_not_installed() {
+    let (mut t, shelf) = installed(Setup::new());
     let setup = Setup::new();
     setup.join(&mut t, 1);
     let _ = t.client(1, ". 1:1(0) ack 1 win 600 <dss ack 1>");
     let _ = t.server(&data(3));
-    let [lease] = shelf.leases()[..] else {
+    let [entry] = shelf.entries()[..] else {
         panic!("one connection");
     };
-    let subflows = lease.subflows.map(|subflow| subflow.lent);
+    let subflows = entry.subflows.map(|subflow| subflow.installed);
     assert_eq!(subflows, [1, 0, 0, 0]);
     let _ = t.moved();
 }
 
 #[test]
-fn without_timestamps_nothing_is_lent() {
+fn without_timestamps_nothing_is_installed() {
     let shelf = Shelf::new(8);
     let mut t = Scenario::established();
     t.fast_path(&shelf);
@@ -438,15 +442,15 @@ fn crowded(carried: u64) -> (Scenario, Shelf) {
     for n in 0..6 {
         let _ = t.server(&data(n));
     }
-    assert_eq!(shelf.leases().len(), 1);
+    assert_eq!(shelf.entries().len(), 1);
     t.at(100);
     for n in 0..6 {
         let _ = t.server_of(1, &data(n));
     }
     assert_eq!(t.translator.counters().offload_refused, 1);
-    shelf.edit(|lease| {
-        lease.last_packet = 1_900_000;
-        lease.packets_down = carried;
+    shelf.edit(|entry| {
+        entry.last_packet = 1_900_000;
+        entry.packets_down = carried;
     });
     t.at(2000);
     let _ = t.timeout();
@@ -462,14 +466,14 @@ fn where_there_is_no_room_one_of_few_packets_makes_some() {
     for n in 6..8 {
         let _ = t.server_of(1, &data(n));
     }
-    assert_eq!(shelf.leases().len(), 1);
-    assert_eq!(t.moved(), "offload_lent+1");
+    assert_eq!(shelf.entries().len(), 1);
+    assert_eq!(t.moved(), "offload_installed+1");
 }
 
 #[test]
 fn where_there_is_no_room_a_busy_one_stays() {
     let (mut t, shelf) = crowded(64);
-    assert_eq!(shelf.leases().len(), 1);
+    assert_eq!(shelf.entries().len(), 1);
     for n in 6..8 {
         let _ = t.server_of(1, &data(n));
     }
@@ -477,23 +481,23 @@ fn where_there_is_no_room_a_busy_one_stays() {
 }
 
 #[test]
-fn lent_connections_of_a_service_that_is_kept_are_taken_back_for_good() {
-    let (mut t, shelf) = lent(Setup::new());
+fn installed_connections_of_a_service_that_is_kept_are_evicted_for_good() {
+    let (mut t, shelf) = installed(Setup::new());
     let now = flexcp_translator::Instant::default();
     t.translator.keep_services(now, &[true]);
-    assert_eq!((shelf.leases().len(), shelf.taken()), (0, 0));
+    assert_eq!((shelf.entries().len(), shelf.taken()), (0, 0));
     for n in 3..9 {
         let _ = t.server(&data(n));
     }
-    assert_eq!(shelf.leases(), []);
-    assert_eq!(t.moved(), "offload_taken_back+1");
+    assert_eq!(shelf.entries(), []);
+    assert_eq!(t.moved(), "offload_evicted+1");
     t.translator.keep_services(now, &[false]);
-    // What has been outstanding in several stretches is not lent.
+    // What has been outstanding in several stretches is not installed.
     let _ = t.client(0, &ack(8));
     for n in 9..14 {
         let _ = t.server(&data(n));
     }
-    assert_eq!(shelf.leases().len(), 1);
+    assert_eq!(shelf.entries().len(), 1);
     let _ = t.moved();
     t.uncompared();
 }
@@ -508,14 +512,14 @@ fn service_is_kept_from_a_fast_path_that_comes_later() {
     for n in 0..6 {
         let _ = t.server(&data(n));
     }
-    assert_eq!((shelf.leases().len(), shelf.taken()), (0, 0));
+    assert_eq!((shelf.entries().len(), shelf.taken()), (0, 0));
     t.translator.keep_services(now, &[false]);
-    // What has been outstanding in several stretches is not lent.
+    // What has been outstanding in several stretches is not installed.
     let _ = t.client(0, &ack(6));
     for n in 6..12 {
         let _ = t.server(&data(n));
     }
-    assert_eq!(shelf.leases().len(), 1);
+    assert_eq!(shelf.entries().len(), 1);
     let _ = t.moved();
     t.uncompared();
 }

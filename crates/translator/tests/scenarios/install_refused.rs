@@ -1,9 +1,9 @@
-//! What can't be lent: a rule each.
+//! What can't be installed: a rule each.
 
-use crate::lease::{SERVER, alone, lent_subflows, steady};
+use crate::flow_entry::{SERVER, alone, installed_subflows, steady};
 use crate::support::{Scenario, Setup};
 
-/// After `line`, which is forwarded, the connection is not lent.
+/// After `line`, which is forwarded, the connection is not installed.
 #[track_caller]
 fn refuses(t: &mut Scenario, from: usize, line: &str) {
     let outcome = match from {
@@ -15,7 +15,7 @@ fn refuses(t: &mut Scenario, from: usize, line: &str) {
         !verdict.starts_with("drop") && !verdict.is_empty(),
         "{outcome:?}"
     );
-    assert_eq!(t.lent(), [], "{line}");
+    assert_eq!(t.installed(), [], "{line}");
     let _ = t.moved();
 }
 
@@ -56,7 +56,7 @@ fn repeated_data_that_waits_for_its_answer_refuses() {
     refuses(&mut t, 0, data);
     // Its answer goes where it came from.
     let _ = t.server(". 101:101(0) ack 101 win 64 <ts 5000 1000>");
-    assert_eq!(lent_subflows(&t), [1, 1, 0, 0]);
+    assert_eq!(installed_subflows(&t), [1, 1, 0, 0]);
 }
 
 #[test]
@@ -80,17 +80,17 @@ fn joined_subflow_that_does_not_scale_windows_refuses() {
     let _ = t.client(1, "S 0:0(0) win 65535 <mss 1460,sackok,ts 900000 0,join>");
     // What is not authenticated yet takes no part.
     let _ = t.server(". 101:201(100) ack 1 win 64 <ts 5000 1000>");
-    assert_eq!(lent_subflows(&t), [1, 0, 0, 0]);
+    assert_eq!(installed_subflows(&t), [1, 0, 0, 0]);
     let _ = t.client(1, ". 1:1(0) ack 1 win 512 <ts 900000 5000,join>");
     refuses(&mut t, SERVER, ". 201:301(100) ack 1 win 64 <ts 5000 1000>");
 }
 
 #[test]
-fn subflow_of_the_other_family_is_not_lent() {
+fn subflow_of_the_other_family_is_not_installed() {
     let mut t = Setup::new().ts().mixed().two_subflows();
     let _ = t.client(1, ". 1:1(0) ack 1 win 600 <ts 900000 5000,dss ack 1>");
     let _ = t.server(". 1:101(100) ack 1 win 64 <ts 5000 1000>");
-    assert_eq!(lent_subflows(&t), [1, 0, 0, 0]);
+    assert_eq!(installed_subflows(&t), [1, 0, 0, 0]);
     // Nor the connection while it is the active one, or something has come up on it.
     refuses(
         &mut t,
@@ -99,7 +99,7 @@ fn subflow_of_the_other_family_is_not_lent() {
     );
     let _ = t.server(". 101:101(0) ack 101 win 64 <ts 5000 1000>");
     let _ = t.client(0, ". 1:1(0) ack 101 win 512 <ts 1000 5000,dss ack 101>");
-    assert_eq!(lent_subflows(&t), [1, 0, 0, 0]);
+    assert_eq!(installed_subflows(&t), [1, 0, 0, 0]);
     t.client(
         0,
         ". 1:1(0) ack 101 win 512 <ts 1000 5000,prio b,dss ack 101>",
@@ -140,7 +140,7 @@ fn data_outstanding_on_a_subflow_that_was_left_refuses() {
         ". 1:1(0) ack 201 win 700 <ts 1000 5000,dss ack 101>",
     );
     let _ = t.client(0, ". 1:1(0) ack 201 win 512 <ts 1000 5000,dss ack 201>");
-    assert_eq!(lent_subflows(&t), [1, 1, 0, 0]);
+    assert_eq!(installed_subflows(&t), [1, 1, 0, 0]);
     let _ = t.moved();
 }
 
@@ -151,7 +151,7 @@ fn suspect_subflow_refuses_and_so_does_its_hole() {
     t.at(1000);
     let again = t.server(". 101:201(100) ack 1 win 64 <ts 6000 1000>");
     assert!(again.lines()[0].starts_with("client1"), "{again:?}");
-    assert_eq!(t.lent(), []);
+    assert_eq!(t.installed(), []);
     refuses(
         &mut t,
         1,
@@ -166,7 +166,7 @@ fn suspect_subflow_refuses_though_it_is_the_only_one() {
     t.at(1000);
     refuses(&mut t, SERVER, ". 101:201(100) ack 1 win 64 <ts 6000 1000>");
     let _ = t.client(0, ". 1:1(0) ack 201 win 512 <ts 2000 6000,dss ack 201>");
-    assert_eq!(lent_subflows(&t), [1, 0, 0, 0]);
+    assert_eq!(installed_subflows(&t), [1, 0, 0, 0]);
     let _ = t.moved();
 }
 
@@ -176,12 +176,12 @@ fn gap_in_the_servers_data_refuses() {
     refuses(&mut t, SERVER, ". 201:301(100) ack 1 win 64 <ts 5000 1000>");
     // It comes late, and then all is declared.
     let _ = t.server(". 101:201(100) ack 1 win 64 <ts 5000 1000>");
-    assert_eq!(lent_subflows(&t), [1, 1, 0, 0]);
+    assert_eq!(installed_subflows(&t), [1, 1, 0, 0]);
     let _ = t.moved();
 }
 
 #[test]
-fn more_stretches_than_a_lease_holds_refuse() {
+fn more_stretches_than_a_entry_holds_refuse() {
     let mut t = steady();
     for n in 0..17 {
         let (seq, dsn) = (1 + 10 * n, 1 + 20 * n);
@@ -193,7 +193,7 @@ fn more_stretches_than_a_lease_holds_refuse() {
                 dsn + 10
             ),
         );
-        assert_eq!(t.lent().len(), usize::from(n < 15), "{n}");
+        assert_eq!(t.installed().len(), usize::from(n < 15), "{n}");
     }
     let _ = t.moved();
 }
@@ -205,7 +205,7 @@ fn repeated_in_vain_refuses() {
     for _ in 0..3 {
         let _ = t.client(0, line);
     }
-    assert_eq!(t.lent().len(), 1);
+    assert_eq!(t.installed().len(), 1);
     refuses(&mut t, 0, line);
 }
 
@@ -226,7 +226,7 @@ fn two_mappings_ahead_of_their_data_refuse() {
         0,
         "P. 1:51(50) ack 101 win 512 <ts 1000 5000,dss ack 101 map 1:101@1>",
     );
-    assert_eq!(t.lent().len(), 1);
+    assert_eq!(t.installed().len(), 1);
     // Without data it is dropped, but what it announces counts.
     let _ = t.client(
         0,
@@ -254,11 +254,11 @@ fn fifth_subflow_refuses() {
     let mut t = setup.clone().established();
     for id in 1..5 {
         let _ = t.server(". 1:1(0) ack 1 win 64 <ts 5000 1000>");
-        assert_eq!(t.lent().len(), 1, "with {id} subflows");
+        assert_eq!(t.installed().len(), 1, "with {id} subflows");
         setup.join(&mut t, id);
     }
     let _ = t.server(". 1:1(0) ack 1 win 64 <ts 5000 1000>");
-    assert_eq!(t.lent().len(), 1, "not heard yet, it takes no part");
+    assert_eq!(t.installed().len(), 1, "not heard yet, it takes no part");
     refuses(
         &mut t,
         4,
@@ -267,13 +267,13 @@ fn fifth_subflow_refuses() {
 }
 
 #[test]
-fn lane_without_room_for_a_lease_refuses() {
+fn lane_without_room_for_a_entry_refuses() {
     let mut t = Setup::new()
         .ts()
         .limits(|limits| limits.mappings = 132)
         .established();
     let _ = t.server(". 1:1(0) ack 1 win 64 <ts 5000 1000>");
-    assert_eq!(t.lent().len(), 1);
+    assert_eq!(t.installed().len(), 1);
     refuses(&mut t, SERVER, ". 1:101(100) ack 1 win 64 <ts 5000 1000>");
 }
 

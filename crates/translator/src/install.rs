@@ -1,6 +1,6 @@
-//! When a connection is lent to the fast path, and when it is taken back.
+//! When a connection is installed in the fast path, and when it is evicted.
 //!
-//! Lent is what runs its steady course: some packets in a row that were forwarded, and nothing else to say. Taken
+//! Installed is what runs its steady course: some packets in a row that were forwarded, and nothing else to say. Taken
 //! back it is before anything looks at it or changes it: any packet, timer or ICMP error that comes up to the
 //! translator.
 
@@ -10,7 +10,7 @@ use core::time::Duration;
 
 use crate::connection::Connection;
 use crate::hold::{Hold, Holds};
-use crate::offload::{FastPath, Lease, Lent};
+use crate::offload::{FastPath, FlowEntry, Installed};
 use crate::segment::Ends;
 use crate::table::ConnectionId;
 use crate::translator::{TIMER_PROGRESS, Translator, context};
@@ -20,19 +20,19 @@ use crate::{Counters, Instant, Verdict};
 const STEADY: u8 = 2;
 /// The same for one that has no slot yet: one that ends after a few packets is not worth the calls.
 const FIRST: u8 = 20;
-/// A lent connection is taken back and looked at after this time: the fast path keeps no timers.
+/// An installed connection is evicted and looked at after this time: the fast path keeps no timers.
 pub(crate) const LOOK: Duration = Duration::from_secs(2);
 /// One whose last packet is older than this then has no need of the fast path.
 const QUIET: Duration = Duration::from_secs(1);
-/// Connections that may wait to be lent.
+/// Connections that may wait to be installed.
 const READY: usize = 1024;
 /// Pause after the fast path had no room for a connection.
 const REFUSED: Duration = Duration::from_secs(1);
-/// While others are refused, a connection that was lent for [`LOOK`] and needed it for fewer packets than these makes room.
+/// While others are refused, a connection that was installed for [`LOOK`] and needed it for fewer packets than these makes room.
 const FEW: u64 = 64;
 
-/// One that was lent for fewer packets than these came back at once: as when its client sends anew what got lost. Where
-/// packets wait, it is not lent before as many in a row as one that has no slot.
+/// One that was installed for fewer packets than these came back at once: as when its client sends anew what got lost. Where
+/// packets wait, it is not installed before as many in a row as one that has no slot.
 const AT_ONCE: u32 = 8;
 
 /// So many packets in a row behind which others seemed to be on their way, and the fewest of those have got lost.
@@ -43,19 +43,19 @@ const EMPTY: u16 = LONG / 4;
 /// No slot has this number.
 const NO_SLOT: u32 = u32::MAX;
 
-/// The fast path, and how eagerly connections are lent to it.
+/// The fast path, and how eagerly connections are installed in it.
 #[derive(Debug)]
-pub(crate) struct Lender {
+pub(crate) struct Installer {
     fast_path: Box<dyn FastPath>,
-    /// Packets in a row before a connection is lent.
+    /// Packets in a row before a connection is installed.
     steady: u8,
-    /// The same before it is lent for the first time.
+    /// The same before it is installed for the first time.
     first: u8,
-    /// Then it is lent at once: for tests.
+    /// Then it is installed at once: for tests.
     eager: bool,
     /// Also connections that the fast path could do nothing for, as they go without timestamps: for tests.
     untimed: bool,
-    /// Connections that are lent as soon as nothing of theirs waits on its way to the translator.
+    /// Connections that are installed as soon as nothing of theirs waits on its way to the translator.
     ready: Vec<ConnectionId>,
     /// There is no such moment: more packets wait than are handled at a time.
     backlog: bool,
@@ -63,11 +63,11 @@ pub(crate) struct Lender {
     due: Option<Due>,
     /// When it had no room for a connection last.
     refused: Option<Instant>,
-    /// Connections whose ACKs are held until they are lent.
+    /// Connections whose ACKs are held until they are installed.
     pub(crate) holds: Holds,
 }
 
-/// A connection that is to be lent with its last packet.
+/// A connection that is to be installed with its last packet.
 #[derive(Clone, Copy, Debug)]
 struct Due {
     id: ConnectionId,
@@ -77,16 +77,16 @@ struct Due {
 
 /// What the fast path has to do with a connection.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Lending {
-    /// The slot that it has with the fast path, lent or not; [`NO_SLOT`].
+pub(crate) struct Installation {
+    /// The slot that it has with the fast path, installed or not; [`NO_SLOT`].
     slot: u32,
     /// It is the fast path's for now.
-    lent: bool,
+    installed: bool,
     /// Packets in a row that were forwarded, and nothing else happened.
     steady: u8,
-    /// While it is lent: when to look at it. Otherwise: it is not offered before.
+    /// While it is installed: when to look at it. Otherwise: it is not offered before.
     look: Instant,
-    /// Packets that the fast path has translated when it was lent last; no more than counts.
+    /// Packets that the fast path has translated when it was installed last; no more than counts.
     carried: u32,
     /// Packets that were handled since it has the slot.
     handled: u32,
@@ -96,24 +96,24 @@ pub(crate) struct Lending {
     followed: u16,
     /// The fewest that were on their way behind one of those.
     fewest: u16,
-    /// It was lent last without a slot before, so that nobody knew what was on its way.
+    /// It was installed last without a slot before, so that nobody knew what was on its way.
     unseen: bool,
     /// It came back at once then, although none was on its way.
     bounced: bool,
-    /// ACKs that are held until it is lent.
+    /// ACKs that are held until it is installed.
     pub(crate) hold: Hold,
 }
 
-/// What came of an attempt to lend a connection.
+/// What came of an attempt to install a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Attempt {
-    Lent,
+    Installed,
     /// Another of its packets is on its way.
     NotNow,
     Refused,
 }
 
-impl Lender {
+impl Installer {
     /// See [`FastPath::pass_by`].
     pub(crate) fn passes_by(&mut self, ends: Ends) -> bool {
         self.fast_path.pass_by(ends)
@@ -129,13 +129,13 @@ impl Lender {
         self.backlog
     }
 
-    /// Packets in a row after which the connection is lent.
-    const fn enough(&self, lending: &Lending, alone: bool) -> u8 {
-        if self.backlog && lending.bounced {
+    /// Packets in a row after which the connection is installed.
+    const fn enough(&self, installation: &Installation, alone: bool) -> u8 {
+        if self.backlog && installation.bounced {
             self.first
         } else if alone && self.backlog {
             1
-        } else if lending.slot != NO_SLOT {
+        } else if installation.slot != NO_SLOT {
             self.steady
         } else {
             self.first
@@ -143,11 +143,11 @@ impl Lender {
     }
 }
 
-impl Default for Lending {
+impl Default for Installation {
     fn default() -> Self {
         Self {
             slot: NO_SLOT,
-            lent: false,
+            installed: false,
             steady: 0,
             look: Instant::default(),
             carried: 0,
@@ -162,7 +162,7 @@ impl Default for Lending {
     }
 }
 
-impl Lending {
+impl Installation {
     fn slot(&self) -> Option<u32> {
         Some(self.slot).filter(|&slot| slot != NO_SLOT)
     }
@@ -181,13 +181,13 @@ impl Lending {
         self.weigh(fast_path, 1)
     }
 
-    /// The same for one that waits to be lent, now that no packet waits.
+    /// The same for one that waits to be installed, now that no packet waits.
     fn is_alone_at_last(&mut self, fast_path: &dyn FastPath) -> bool {
         self.weigh(fast_path, EMPTY) != Some(false)
     }
 
     fn weigh(&mut self, fast_path: &dyn FastPath, weight: u16) -> Option<bool> {
-        let passed = fast_path.passed_up(self.slot()?)?;
+        let passed = fast_path.punted(self.slot()?)?;
         let ahead = self.handled.wrapping_sub(passed);
         let behind = self.ahead.wrapping_sub(ahead).cast_signed();
         if behind > 0 {
@@ -222,8 +222,8 @@ impl Lending {
         self.weigh(fast_path, 0) == Some(true)
     }
 
-    /// It has a slot, and would be lent if it were ready.
-    pub(crate) fn may_be_lent(&self, now: Instant) -> bool {
+    /// It has a slot, and would be installed if it were ready.
+    pub(crate) fn may_be_installed(&self, now: Instant) -> bool {
         self.waits_with_slot() && self.look <= now
     }
 
@@ -241,21 +241,21 @@ impl Lending {
         self.handled.wrapping_sub(self.ahead)
     }
 
-    /// The connection is lent.
-    pub(crate) const fn is_lent(&self) -> bool {
-        self.lent
+    /// The connection is installed.
+    pub(crate) const fn is_installed(&self) -> bool {
+        self.installed
     }
 
-    /// The connection has a slot with the fast path, and is not lent.
+    /// The connection has a slot with the fast path, and is not installed.
     pub(crate) const fn waits_with_slot(&self) -> bool {
-        self.slot != NO_SLOT && !self.lent
+        self.slot != NO_SLOT && !self.installed
     }
 }
 
 impl Translator {
     /// Sets who translates what runs its steady course. Call it once.
     pub fn set_fast_path(&mut self, fast_path: Box<dyn FastPath>) {
-        self.lender = Some(Lender {
+        self.installer = Some(Installer {
             fast_path,
             steady: STEADY,
             first: FIRST,
@@ -269,85 +269,88 @@ impl Translator {
         });
     }
 
-    /// Connections are lent at every opportunity; `untimed`: even those without timestamps.
+    /// Connections are installed at every opportunity; `untimed`: even those without timestamps.
     #[cfg(feature = "internals")]
-    pub(crate) const fn lend_eagerly(&mut self, untimed: bool) {
-        if let Some(lender) = &mut self.lender {
-            lender.steady = 1;
-            lender.first = 1;
-            lender.eager = true;
-            lender.untimed = untimed;
+    pub(crate) const fn install_eagerly(&mut self, untimed: bool) {
+        if let Some(installer) = &mut self.installer {
+            installer.steady = 1;
+            installer.first = 1;
+            installer.eager = true;
+            installer.untimed = untimed;
         }
     }
 
-    /// Connections are lent for the first time as soon as they are later on.
+    /// Connections are installed for the first time as soon as they are later on.
     #[cfg(feature = "internals")]
-    pub(crate) const fn lend_soon(&mut self) {
-        if let Some(lender) = &mut self.lender {
-            lender.first = lender.steady;
+    pub(crate) const fn install_soon(&mut self) {
+        if let Some(installer) = &mut self.installer {
+            installer.first = installer.steady;
         }
     }
 
-    /// Keeps the connections of the services with `true` from the fast path from here on, and takes back those that are
-    /// lent: as when it would not do to their packets what the host's own rules ask for. In the order of the configuration;
+    /// Keeps the connections of the services with `true` from the fast path from here on, and evicts those that are
+    /// installed: as when it would not do to their packets what the host's own rules ask for. In the order of the configuration;
     /// also for a fast path that is yet to be set.
     pub fn keep_services(&mut self, now: Instant, kept: &[bool]) {
         self.services.keep(kept);
         let services = &self.services;
         let of_those = |connection: &Connection| {
-            connection.lending.slot().is_some() && services.is_kept(connection.service)
+            connection.installation.slot().is_some() && services.is_kept(connection.service)
         };
         for id in self.table.ids_where(of_those) {
-            self.recall(now, id);
+            self.evict(now, id);
             self.release(id);
         }
     }
 
-    /// Takes back whatever is lent. The next packet of each connection may lend it again.
+    /// Evicts whatever is installed. The next packet of each connection may install it again.
     #[cfg(feature = "internals")]
-    pub fn recall_all(&mut self, now: Instant) {
-        let Some(lender) = &self.lender else {
+    pub fn evict_all(&mut self, now: Instant) {
+        let Some(installer) = &self.installer else {
             return;
         };
-        let steady = lender.steady.saturating_sub(1);
-        for id in self.table.ids_where(|connection| connection.lending.lent) {
-            self.recall(now, id);
+        let steady = installer.steady.saturating_sub(1);
+        for id in self
+            .table
+            .ids_where(|connection| connection.installation.installed)
+        {
+            self.evict(now, id);
             if let Some(connection) = self.table.get_mut(id) {
-                connection.lending.steady = steady;
+                connection.installation.steady = steady;
             }
         }
     }
 
-    /// Takes a connection back if it is lent: before any use of it.
-    pub(crate) fn recall(&mut self, now: Instant, id: ConnectionId) {
-        let Some(lender) = &mut self.lender else {
+    /// Takes a connection back if it is installed: before any use of it.
+    pub(crate) fn evict(&mut self, now: Instant, id: ConnectionId) {
+        let Some(installer) = &mut self.installer else {
             return;
         };
         let Some(connection) = self.table.get_mut(id) else {
             return;
         };
         let Some(slot) = connection
-            .lending
+            .installation
             .slot()
-            .filter(|_| connection.lending.lent)
+            .filter(|_| connection.installation.installed)
         else {
             return;
         };
-        connection.lending.lent = false;
-        connection.lending.steady = 0;
-        connection.lending.look = now;
-        let lease = lender.fast_path.take_back(slot);
-        let packets = lease.packets_down + lease.packets_up;
-        connection.lending.note_return(now, packets);
-        connection.restore(&lease);
+        connection.installation.installed = false;
+        connection.installation.steady = 0;
+        connection.installation.look = now;
+        let entry = installer.fast_path.evict(slot);
+        let packets = entry.packets_down + entry.packets_up;
+        connection.installation.note_return(now, packets);
+        connection.import(&entry);
         let mut ctx = context!(self, now);
         // The fast path knows no holes.
         connection.watch_holes(&mut ctx, connection.heard, true);
         self.charge(id);
-        self.count_returned(&lease);
+        self.count_returned(&entry);
     }
 
-    /// After a packet, `bare` when it carried no data: lends the connection once it has run its steady course for a
+    /// After a packet, `bare` when it carried no data: installs the connection once it has run its steady course for a
     /// while.
     pub(crate) fn note_course(
         &mut self,
@@ -356,173 +359,180 @@ impl Translator {
         verdict: Verdict,
         bare: bool,
     ) {
-        let Some(lender) = &mut self.lender else {
+        let Some(installer) = &mut self.installer else {
             return;
         };
-        lender.due = None;
-        lender.holds.count_turn();
+        installer.due = None;
+        installer.holds.count_turn();
         let Some(connection) = self.table.get_mut(id) else {
             return;
         };
-        let lending = &mut connection.lending;
-        let alone = lending.is_alone(&*lender.fast_path);
-        if lending.hold.is_held() {
-            if lender.holds.note(now, id, &mut lending.hold) {
-                lending.watch_lost(&*lender.fast_path);
+        let installation = &mut connection.installation;
+        let alone = installation.is_alone(&*installer.fast_path);
+        if installation.hold.is_held() {
+            if installer.holds.note(now, id, &mut installation.hold) {
+                installation.watch_lost(&*installer.fast_path);
             }
             if alone == Some(true) {
                 let before_sent = false;
-                lender.due = Some(Due { id, before_sent });
+                installer.due = Some(Due { id, before_sent });
                 return;
             }
         }
         if verdict != Verdict::Forward || !self.outbox.is_empty() {
-            lending.steady = 0;
+            installation.steady = 0;
             return;
         }
-        lending.steady = lending.steady.saturating_add(1);
-        let enough = lender.enough(lending, alone == Some(true));
-        if lending.steady < enough {
+        installation.steady = installation.steady.saturating_add(1);
+        let enough = installer.enough(installation, alone == Some(true));
+        if installation.steady < enough {
             return;
         }
         let before_sent = bare && alone != Some(false);
-        if lender.eager {
-            self.lend(now, id);
-        } else if lender.backlog && (before_sent || alone == Some(true)) {
-            lender.due = Some(Due { id, before_sent });
-        } else if lending.steady == enough && lender.ready.len() < READY {
-            lender.ready.push(id);
-        } else if lending.steady == enough {
+        if installer.eager {
+            self.install(now, id);
+        } else if installer.backlog && (before_sent || alone == Some(true)) {
+            installer.due = Some(Due { id, before_sent });
+        } else if installation.steady == enough && installer.ready.len() < READY {
+            installer.ready.push(id);
+        } else if installation.steady == enough {
             // With its next packet, then.
-            lending.steady -= 1;
+            installation.steady -= 1;
         }
     }
 
-    /// Lends what has run its steady course. Call it when no packet waits to be handled: one that does would find
-    /// its place taken by a later one, and the connection be taken back at once. ACKs that were held wait in
+    /// Installs what has run its steady course. Call it when no packet waits to be handled: one that does would find
+    /// its place taken by a later one, and the connection be evicted at once. ACKs that were held wait in
     /// [`poll_transmit`](Self::poll_transmit) afterwards.
-    pub fn lend_ready(&mut self, now: Instant) {
-        if let Some(lender) = &mut self.lender {
-            lender.backlog = false;
-            lender.due = None;
+    pub fn install_ready(&mut self, now: Instant) {
+        if let Some(installer) = &mut self.installer {
+            installer.backlog = false;
+            installer.due = None;
         }
         self.end_holds(now);
-        while let Some(lender) = &mut self.lender
-            && let Some(id) = lender.ready.pop()
+        while let Some(installer) = &mut self.installer
+            && let Some(id) = installer.ready.pop()
         {
             let Some(connection) = self.table.get_mut(id) else {
                 continue;
             };
-            let lending = &mut connection.lending;
-            let enough = lender.enough(lending, false);
-            if lending.lent || lending.steady < enough {
+            let installation = &mut connection.installation;
+            let enough = installer.enough(installation, false);
+            if installation.installed || installation.steady < enough {
                 continue;
             }
-            if lending.is_alone_at_last(&*lender.fast_path) {
-                self.lend(now, id);
+            if installation.is_alone_at_last(&*installer.fast_path) {
+                self.install(now, id);
             } else {
                 // Another is on its way that nobody has seen wait: with that.
-                lending.steady = enough - 1;
+                installation.steady = enough - 1;
             }
         }
     }
 
-    /// Packets wait, and go on waiting: until [`lend_ready`](Self::lend_ready) is called, a connection whose turn it is
-    /// waits for [`lend_due`](Self::lend_due).
+    /// Packets wait, and go on waiting: until [`install_ready`](Self::install_ready) is called, a connection whose turn it is
+    /// waits for [`install_due`](Self::install_due).
     ///
-    /// With an ACK that is just before that is sent ([`lends_before_sent`](Self::lends_before_sent)): what the ACK calls
+    /// With an ACK that is just before that is sent ([`installs_before_sent`](Self::installs_before_sent)): what the ACK calls
     /// forth then finds the fast path, and joins no queue. With data that would be wrong, as a later packet might
-    /// overtake it ([`lends_when_sent`](Self::lends_when_sent)). Neither while the fast path says that others of its
-    /// packets are on their way here: those would take it back.
+    /// overtake it ([`installs_when_sent`](Self::installs_when_sent)). Neither while the fast path says that others of its
+    /// packets are on their way here: those would evict it.
     ///
     /// ACKs that were held too long may wait in [`poll_transmit`](Self::poll_transmit) afterwards.
     pub fn note_backlog(&mut self, now: Instant) {
-        if let Some(lender) = &mut self.lender {
-            lender.backlog = true;
+        if let Some(installer) = &mut self.installer {
+            installer.backlog = true;
             self.end_overdue_holds(now);
         }
     }
 
-    /// Whether [`lend_due`](Self::lend_due) is to be called before the packet just handled is sent.
+    /// Whether [`install_due`](Self::install_due) is to be called before the packet just handled is sent.
     #[must_use]
-    pub fn lends_before_sent(&self) -> bool {
-        let due = self.lender.as_ref().and_then(|lender| lender.due);
+    pub fn installs_before_sent(&self) -> bool {
+        let due = self.installer.as_ref().and_then(|installer| installer.due);
         due.is_some_and(|due| due.before_sent)
     }
 
-    /// Whether [`lend_due`](Self::lend_due) is to be called as soon as the packet just handled, and all that it called
+    /// Whether [`install_due`](Self::install_due) is to be called as soon as the packet just handled, and all that it called
     /// forth, is sent.
     #[must_use]
-    pub fn lends_when_sent(&self) -> bool {
-        let due = self.lender.as_ref().and_then(|lender| lender.due);
+    pub fn installs_when_sent(&self) -> bool {
+        let due = self.installer.as_ref().and_then(|installer| installer.due);
         due.is_some_and(|due| !due.before_sent)
     }
 
-    /// Lends the connection of the packet just handled. All that has been forwarded before has to be on its way: what
+    /// Installs the connection of the packet just handled. All that has been forwarded before has to be on its way: what
     /// the fast path translates would overtake it. ACKs that were held for this wait in
     /// [`poll_transmit`](Self::poll_transmit) afterwards.
-    pub fn lend_due(&mut self, now: Instant) {
-        let due = self.lender.as_mut().and_then(|lender| lender.due.take());
+    pub fn install_due(&mut self, now: Instant) {
+        let due = self
+            .installer
+            .as_mut()
+            .and_then(|installer| installer.due.take());
         let Some(Due { id, .. }) = due else {
             return;
         };
         let Some(connection) = self.table.get_mut(id) else {
             return;
         };
-        if connection.lending.lent {
+        if connection.installation.installed {
             return;
         }
-        match self.lend(now, id) {
+        match self.install(now, id) {
             // That one will do it.
-            Attempt::Lent | Attempt::NotNow => {}
+            Attempt::Installed | Attempt::NotNow => {}
             Attempt::Refused => self.release_in_vain(now, id),
         }
     }
 
     /// No packet waits: whether none of the connection's is on its way.
     pub(crate) fn is_alone_at_last(&mut self, id: ConnectionId) -> bool {
-        let (Some(lender), Some(connection)) = (&self.lender, self.table.get_mut(id)) else {
+        let (Some(installer), Some(connection)) = (&self.installer, self.table.get_mut(id)) else {
             return false;
         };
-        connection.lending.is_alone_at_last(&*lender.fast_path)
+        connection
+            .installation
+            .is_alone_at_last(&*installer.fast_path)
     }
 
-    /// See [`Lending::write_off_lost`].
+    /// See [`Installation::write_off_lost`].
     pub(crate) fn has_lost_the_rest(&mut self, id: ConnectionId) -> bool {
-        let (Some(lender), Some(connection)) = (&self.lender, self.table.get_mut(id)) else {
+        let (Some(installer), Some(connection)) = (&self.installer, self.table.get_mut(id)) else {
             return false;
         };
-        connection.lending.write_off_lost(&*lender.fast_path)
+        connection
+            .installation
+            .write_off_lost(&*installer.fast_path)
     }
 
-    /// After a look at a connection that has a slot: lends it on if it was lent and is still of use. One that has
+    /// After a look at a connection that has a slot: installs it on if it was installed and is still of use. One that has
     /// become quiet leaves the slot to others, and so does one of few packets while there is no room for others.
-    pub(crate) fn lend_again(&mut self, now: Instant, id: ConnectionId) {
-        let (Some(lender), Some(connection)) = (&self.lender, self.table.get_mut(id)) else {
+    pub(crate) fn install_again(&mut self, now: Instant, id: ConnectionId) {
+        let (Some(installer), Some(connection)) = (&self.installer, self.table.get_mut(id)) else {
             return;
         };
-        let lending = &connection.lending;
-        if !lending.waits_with_slot() {
+        let installation = &connection.installation;
+        if !installation.waits_with_slot() {
             return;
         }
-        let crowded = lender
+        let crowded = installer
             .refused
             .is_some_and(|refused| now.since(refused) <= LOOK);
-        let idles = lending.look == now && u64::from(lending.carried) < FEW;
+        let idles = installation.look == now && u64::from(installation.carried) < FEW;
         if now.since(connection.last_packet) > QUIET || (crowded && idles) {
             self.release(id);
-        } else if connection.lending.look == now {
-            self.lend(now, id);
+        } else if connection.installation.look == now {
+            self.install(now, id);
         }
     }
 
-    /// A lent connection's timer. `true`: it is not time to look at it.
-    pub(crate) fn leave_lent(&mut self, now: Instant, id: ConnectionId) -> bool {
+    /// An installed connection's timer. `true`: it is not time to look at it.
+    pub(crate) fn leave_installed(&mut self, now: Instant, id: ConnectionId) -> bool {
         let Some(connection) = self.table.get_mut(id) else {
             return false;
         };
-        let look = connection.lending.look;
-        let waits = connection.lending.lent && now < look;
+        let look = connection.installation.look;
+        let waits = connection.installation.installed && now < look;
         if waits {
             self.table.arm(id, look);
         }
@@ -531,99 +541,101 @@ impl Translator {
 
     /// A connection leaves the table, or has no use for its slot: that is free.
     pub(crate) fn release(&mut self, id: ConnectionId) {
-        let (Some(lender), Some(connection)) = (&mut self.lender, self.table.get_mut(id)) else {
+        let (Some(installer), Some(connection)) = (&mut self.installer, self.table.get_mut(id))
+        else {
             return;
         };
-        let Some(slot) = connection.lending.slot() else {
+        let Some(slot) = connection.installation.slot() else {
             return;
         };
-        connection.lending.slot = NO_SLOT;
+        connection.installation.slot = NO_SLOT;
         let returned = connection
-            .lending
-            .lent
-            .then(|| lender.fast_path.take_back(slot));
-        lender.fast_path.release(slot);
-        if let Some(lease) = returned {
-            self.count_returned(&lease);
+            .installation
+            .installed
+            .then(|| installer.fast_path.evict(slot));
+        installer.fast_path.release(slot);
+        if let Some(entry) = returned {
+            self.count_returned(&entry);
         }
     }
 
-    pub(crate) fn lend(&mut self, now: Instant, id: ConnectionId) -> Attempt {
-        let (Some(lender), Some(connection)) = (&mut self.lender, self.table.get_mut(id)) else {
+    pub(crate) fn install(&mut self, now: Instant, id: ConnectionId) -> Attempt {
+        let (Some(installer), Some(connection)) = (&mut self.installer, self.table.get_mut(id))
+        else {
             return Attempt::Refused;
         };
-        connection.lending.steady = 0;
-        if now < connection.lending.look || self.services.is_kept(connection.service) {
+        connection.installation.steady = 0;
+        if now < connection.installation.look || self.services.is_kept(connection.service) {
             return Attempt::Refused;
         }
         let deadline = connection.deadline(&self.config);
         if deadline < now + TIMER_PROGRESS {
-            // A lent connection's timer would come too late for it.
+            // An installed connection's timer would come too late for it.
             return Attempt::Refused;
         }
-        let Some(lease) = connection.lease(&self.config, lender.untimed) else {
+        let Some(entry) = connection.entry(&self.config, installer.untimed) else {
             return Attempt::Refused;
         };
-        let lending = &mut connection.lending;
-        let held = lending.slot();
-        let known = held.and_then(|slot| lender.fast_path.passed_up(slot));
-        let passed = known.map(|_| lending.expected());
-        let slot = match lender.fast_path.lend(held, &lease, passed) {
-            Lent::Slot(slot) => slot,
-            Lent::NotNow => return Attempt::NotNow,
-            Lent::NoRoom => {
+        let installation = &mut connection.installation;
+        let held = installation.slot();
+        let known = held.and_then(|slot| installer.fast_path.punted(slot));
+        let passed = known.map(|_| installation.expected());
+        let slot = match installer.fast_path.install(held, &entry, passed) {
+            Installed::Slot(slot) => slot,
+            Installed::NotNow => return Attempt::NotNow,
+            Installed::NoRoom => {
                 self.counters.offload_refused += 1;
-                lender.refused = Some(now);
-                lending.look = now + REFUSED;
+                installer.refused = Some(now);
+                installation.look = now + REFUSED;
                 return Attempt::Refused;
             }
-            Lent::Never => {
+            Installed::Never => {
                 self.counters.offload_kept += 1;
-                lending.look = Instant(u64::MAX);
+                installation.look = Instant(u64::MAX);
                 return Attempt::Refused;
             }
         };
-        self.counters.offload_lent += 1;
+        self.counters.offload_installed += 1;
         let look = deadline.min(now + LOOK);
-        connection.lending.unseen = held.is_none();
+        connection.installation.unseen = held.is_none();
         if held.is_none() {
-            connection.lending.slot = slot;
-            let passed = lender.fast_path.passed_up(slot).unwrap_or(0);
-            let lending = &mut connection.lending;
-            lending.start_from(lending.handled.wrapping_sub(passed));
+            connection.installation.slot = slot;
+            let passed = installer.fast_path.punted(slot).unwrap_or(0);
+            let installation = &mut connection.installation;
+            installation.start_from(installation.handled.wrapping_sub(passed));
         }
-        connection.lending.lent = true;
-        connection.lending.look = look;
+        connection.installation.installed = true;
+        connection.installation.look = look;
         self.table.arm(id, look);
         self.release_hold(now, id);
-        Attempt::Lent
+        Attempt::Installed
     }
 
     /// What the translator has done since it was made, and the fast path with the connections that it has now. Those stay
-    /// lent.
+    /// installed.
     #[must_use]
     pub fn totals(&self) -> Counters {
         let mut counters = self.counters;
-        if let Some(lender) = &self.lender {
-            lender
+        if let Some(installer) = &self.installer {
+            installer
                 .fast_path
-                .peek_all(&mut |lease| counters.add_lent(lease));
+                .peek_all(&mut |entry| counters.add_installed(entry));
         }
         counters
     }
 
-    /// A connection as the fast path has it now, if it is lent.
-    pub(crate) fn peek(&self, connection: &Connection) -> Option<Lease> {
+    /// A connection as the fast path has it now, if it is installed.
+    pub(crate) fn peek(&self, connection: &Connection) -> Option<FlowEntry> {
         let slot = connection
-            .lending
+            .installation
             .slot()
-            .filter(|_| connection.lending.lent)?;
-        Some(self.lender.as_ref()?.fast_path.peek(slot))
+            .filter(|_| connection.installation.installed)?;
+        Some(self.installer.as_ref()?.fast_path.peek(slot))
     }
 
     /// What the fast path has done with a connection.
-    fn count_returned(&mut self, lease: &Lease) {
-        self.counters.offload_taken_back += 1;
-        self.counters.add_lent(lease);
+    fn count_returned(&mut self, entry: &FlowEntry) {
+        self.counters.offload_evicted += 1;
+        self.counters.add_installed(entry);
     }
 }
