@@ -96,19 +96,19 @@ impl Translator {
 impl Connection {
     fn ask_ends(&self, ctx: &mut Context<'_>) {
         match self.phase {
-            Phase::Established => {
-                ask(ctx, self.keepalive_up());
+            Phase::Established { .. } => {
+                ask(ctx, self.keepalive_to_tcp());
                 for index in self.indices() {
                     if self.living() & (1 << index) != 0 {
-                        ask(ctx, self.keepalive_down(index));
+                        ask(ctx, self.keepalive_to_mptcp(index));
                     }
                 }
             }
-            Phase::Plain | Phase::Fallback if self.depends() && self.server.answered => {
+            Phase::Plain(_) | Phase::Fallback(_) if self.depends() && self.tcp.syn.answered => {
                 // The clocks of plain connections are not followed.
-                let mut asks = [self.keepalive_up(), self.keepalive_down(INITIAL)];
-                asks[1].seq = self.down_seq(self.down_acked).sub(1).0;
-                asks[1].ack = self.up_seq(self.up_acked).0;
+                let mut asks = [self.keepalive_to_tcp(), self.keepalive_to_mptcp(INITIAL)];
+                asks[1].seq = self.seq_to_mptcp(self.to_mptcp.acked).sub(1).0;
+                asks[1].ack = self.seq_to_tcp(self.to_tcp.acked).0;
                 for mut outgoing in asks {
                     outgoing.options = OptionWriter::default();
                     ask(ctx, outgoing);
@@ -118,14 +118,14 @@ impl Connection {
         }
     }
 
-    fn keepalive_up(&self) -> Outgoing {
-        let seq = self.up_seq(self.up_acked).sub(1);
-        self.own_up(seq, TcpFlags::ACK)
+    fn keepalive_to_tcp(&self) -> Outgoing {
+        let seq = self.seq_to_tcp(self.to_tcp.acked).sub(1);
+        self.own_to_tcp(seq, TcpFlags::ACK)
     }
 
-    fn keepalive_down(&self, index: SubflowIndex) -> Outgoing {
-        let mut outgoing = self.own_down(index, TcpFlags::ACK);
-        outgoing.seq = self.subflow(index).snd_una.sub(1).0;
+    fn keepalive_to_mptcp(&self, index: SubflowIndex) -> Outgoing {
+        let mut outgoing = self.own_to_mptcp(index, TcpFlags::ACK);
+        outgoing.seq = self.subflow(index).send.una.sub(1).0;
         self.push_dss(&mut outgoing, None, false);
         outgoing
     }

@@ -12,7 +12,7 @@
 use core::time::Duration;
 
 use crate::cause::Rst;
-use crate::connection::{Connection, Context, Phase, Subflow, SubflowIndex};
+use crate::connection::{Connection, Context, Subflow, SubflowIndex};
 use crate::table::ConnectionId;
 use crate::translator::{Translator, context};
 use crate::{Gauges, Instant};
@@ -87,11 +87,11 @@ impl Budget {
     /// Notes what a connection has allocated: after any use of it.
     pub(crate) fn charge(&mut self, connection: &mut Connection) {
         let memory = connection.memory();
-        let before = connection.charged as usize;
+        let before = connection.links.charged as usize;
         if memory != before {
             // A connection is far smaller than 4 GiB: 16 lanes of `limits.mappings` runs.
-            connection.charged = u32::try_from(memory).unwrap_or(u32::MAX);
-            self.note(before, connection.charged as usize);
+            connection.links.charged = u32::try_from(memory).unwrap_or(u32::MAX);
+            self.note(before, connection.links.charged as usize);
         }
     }
 
@@ -114,32 +114,36 @@ fn counted(held: usize) -> usize {
 impl Connection {
     /// Bytes that it has allocated: itself, its subflows, their mappings, a copy.
     pub(crate) fn memory(&self) -> usize {
-        let lanes = |subflow: &Subflow| subflow.up.memory() + subflow.down.memory();
+        let lanes = |subflow: &Subflow| subflow.recv.lane.memory() + subflow.send.lane.memory();
         size_of::<Self>()
-            + self.subflows.capacity() * size_of::<Subflow>()
-            + self.subflows.iter().map(lanes).sum::<usize>()
-            + self.spare.as_ref().map_or(0, |spare| spare.memory())
+            + self.mptcp.subflows.capacity() * size_of::<Subflow>()
+            + self.mptcp.subflows.iter().map(lanes).sum::<usize>()
+            + self.mptcp.spare.as_ref().map_or(0, |spare| spare.memory())
     }
 
     /// Whether the budget lets it take so many bytes more; counts it if not.
     pub(crate) fn may_take(&self, ctx: &mut Context<'_>, more: usize) -> bool {
-        let may = ctx.budget.allows(self.charged as usize, more);
+        let may = ctx.budget.allows(self.links.charged as usize, more);
         ctx.counters.memory_refused += u64::from(!may);
         may
     }
 
     /// When its client was heard last.
     fn last_heard(&self) -> Instant {
-        let heard = self.subflows.iter().map(|subflow| subflow.last_heard);
+        let heard = self
+            .mptcp
+            .subflows
+            .iter()
+            .map(|subflow| subflow.path.last_heard);
         heard.fold(self.opened, Instant::max)
     }
 
     /// Gives back what stands ready for mappings that there are not; `true`: there was some.
     fn trim(&mut self) -> bool {
         let before = self.memory();
-        for subflow in &mut self.subflows {
-            subflow.up.trim();
-            subflow.down.trim();
+        for subflow in &mut self.mptcp.subflows {
+            subflow.recv.lane.trim();
+            subflow.send.lane.trim();
         }
         self.memory() < before
     }
@@ -148,7 +152,7 @@ impl Connection {
     fn largest(&self) -> SubflowIndex {
         let size = |&index: &SubflowIndex| {
             let subflow = self.subflow(index);
-            subflow.up.memory() + subflow.down.memory()
+            subflow.recv.lane.memory() + subflow.send.lane.memory()
         };
         self.indices().max_by_key(size).unwrap_or(0)
     }
@@ -165,7 +169,7 @@ impl Translator {
     /// A connection leaves the table.
     pub(crate) fn discharge(&mut self, id: ConnectionId) {
         if let Some(connection) = self.table.get_mut(id) {
-            let before = core::mem::take(&mut connection.charged);
+            let before = core::mem::take(&mut connection.links.charged);
             self.budget.note(before as usize, 0);
         }
     }
@@ -191,7 +195,7 @@ impl Translator {
             return;
         };
         let quiet = now.since(connection.last_heard());
-        let reserved = connection.charged as usize <= RESERVE;
+        let reserved = connection.links.charged as usize <= RESERVE;
         // What is installed is not quiet, and its mappings are elsewhere.
         if reserved || connection.installation.is_installed() || quiet < QUIET {
             return;
@@ -208,8 +212,8 @@ impl Translator {
         let Some(connection) = self.table.get_mut(id) else {
             return;
         };
-        let allowed = self.budget.allows(connection.charged as usize, 0);
-        if allowed || connection.phase != Phase::Established {
+        let allowed = self.budget.allows(connection.links.charged as usize, 0);
+        if allowed || !connection.phase.is_established() {
             return;
         }
         let largest = connection.largest();

@@ -28,11 +28,12 @@ impl Translator {
             return;
         }
         let ends = connection.server_ends();
-        connection.passed_by = self
-            .installer
-            .as_mut()
-            .is_some_and(|installer| installer.passes_by(ends));
-        if connection.passed_by {
+        let installer = self.installer.as_mut();
+        let passes = installer.is_some_and(|installer| installer.passes_by(ends));
+        if let Some(relayed) = connection.phase.relayed_mut()
+            && passes
+        {
+            relayed.passed_by = true;
             connection.last_packet = now;
             self.counters.passed_by += 1;
         }
@@ -43,10 +44,10 @@ impl Connection {
     /// Whether nothing of its packets is changed, and no end waits for what FlexCP alone would say.
     fn may_pass_by(&self) -> bool {
         let plain = match self.phase {
-            Phase::Plain => self.server.answered,
-            Phase::Fallback => !self.acks_in_fallback,
+            Phase::Plain(_) => self.tcp.syn.answered,
+            Phase::Fallback(_) => !self.phase.relayed().wants_data_acks,
             _ => false,
         };
-        plain && !self.passed_by && self.keeps_ends()
+        plain && !self.phase.relayed().passed_by && self.keeps_ends()
     }
 }

@@ -60,19 +60,19 @@ impl Connection {
     /// Whether its ends lose each other without the translator.
     pub(crate) fn depends(&self) -> bool {
         match self.phase {
-            Phase::Established => true,
+            Phase::Established { .. } => true,
             Phase::Closed(_) | Phase::Reset(_) => false,
             // On the path nothing of it is changed, or it has not begun: a client that hears nothing of MPTCP from there
             // on falls back (RFC 8684 section 3.7). One that has not heard of the fallback waits for data ACKs.
-            _ => !self.keeps_ends() || self.acks_in_fallback,
+            _ => !self.keeps_ends() || self.phase.relayed().wants_data_acks,
         }
     }
 
     /// Tells both ends that it is over, and again those of MPTCP, as nothing repeats a RST that is lost.
     fn end(&mut self, ctx: &mut Context<'_>) {
         match self.phase {
-            Phase::Established => self.reset_both(ctx, Rst::Ending),
-            Phase::Reset(_) if self.remote.is_some() => self.reset_both(ctx, Rst::Repeated),
+            Phase::Established { .. } => self.reset_both(ctx, Rst::Ending),
+            Phase::Reset(_) if self.mptcp.peer_key.is_some() => self.reset_both(ctx, Rst::Repeated),
             _ if self.depends() => self.reset_plain(ctx, Rst::Ending),
             _ => return,
         }

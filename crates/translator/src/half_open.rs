@@ -57,7 +57,7 @@ impl HalfOpenQueue {
         connections: &'a Connections,
     ) -> impl Iterator<Item = ConnectionId> + 'a {
         core::iter::successors(self.oldest(), |&id| {
-            let younger = connections.get(id as usize)?.half_open.younger;
+            let younger = connections.get(id as usize)?.links.half_open.younger;
             (younger != NONE).then_some(younger)
         })
     }
@@ -67,7 +67,7 @@ impl HalfOpenQueue {
         let Some(connection) = connections.get(id as usize) else {
             return;
         };
-        match (connection.half_open.queued, connection.is_half_open()) {
+        match (connection.links.half_open.queued, connection.is_half_open()) {
             (false, true) => self.push(connections, id),
             (true, false) => self.remove(connections, id),
             _ => {}
@@ -114,5 +114,5 @@ impl HalfOpenQueue {
 fn links(connections: &mut Connections, id: ConnectionId) -> Option<&mut HalfOpenLinks> {
     connections
         .get_mut(id as usize)
-        .map(|connection| &mut connection.half_open)
+        .map(|connection| &mut connection.links.half_open)
 }

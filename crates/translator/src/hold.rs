@@ -11,7 +11,7 @@ use alloc::collections::VecDeque;
 use core::time::Duration;
 
 use crate::Instant;
-use crate::connection::{Phase, SubflowSet};
+use crate::connection::SubflowSet;
 use crate::install::{Attempt, Installer};
 use crate::table::ConnectionId;
 use crate::translator::{Translator, context};
@@ -154,7 +154,7 @@ impl Translator {
             at: now,
             ..Hold::default()
         };
-        if connection.phase == Phase::Established {
+        if connection.phase.is_established() {
             let mut ctx = context!(self, now);
             connection.send_new_acks(&mut ctx, owed & connection.living());
         }

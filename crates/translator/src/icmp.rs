@@ -55,8 +55,8 @@ impl Translator {
         };
         let mut ctx = context!(self, now);
         let verdict = match flow.leg {
-            Leg::Subflow(index) => connection.handle_icmp_down(&mut ctx, index, &error),
-            Leg::Server => connection.handle_icmp_up(&mut ctx, &error),
+            Leg::Subflow(index) => connection.handle_icmp_to_mptcp(&mut ctx, index, &error),
+            Leg::Server => connection.handle_icmp_to_tcp(&mut ctx, &error),
         };
         match verdict {
             IcmpVerdict::Forward(translated) => {
@@ -86,7 +86,7 @@ impl Translator {
         let outgoing = Outgoing {
             ends: subflow.ends(),
             seq: 0,
-            ack: connection.isn_client.add(1).0,
+            ack: connection.tcp.isn_local.add(1).0,
             flags: TcpFlags::ACK,
             window: 0,
             urgent: 0,

@@ -345,7 +345,7 @@ impl Translator {
         connection.import(&entry);
         let mut ctx = context!(self, now);
         // The fast path knows no holes.
-        connection.watch_holes(&mut ctx, connection.heard, true);
+        connection.watch_holes(&mut ctx, connection.mptcp.heard, true);
         self.charge(id);
         self.count_returned(&entry);
     }

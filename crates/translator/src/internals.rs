@@ -38,7 +38,7 @@ pub fn states(translator: &Translator) -> Vec<String> {
     let state = |connection| {
         let text = format!("{connection:?}");
         // These two stand last.
-        let end = text.rfind(", armed: ").unwrap_or(text.len());
+        let end = text.rfind(", links: ").unwrap_or(text.len());
         text[..end].into()
     };
     translator.table.iter().map(state).collect()
@@ -47,17 +47,17 @@ pub fn states(translator: &Translator) -> Vec<String> {
 /// Directions of subflows that keep memory ready for mappings, and have none.
 #[must_use]
 pub fn spare_lanes(translator: &Translator) -> usize {
-    let subflows = translator.table.iter().flat_map(|c| &c.subflows);
-    let lanes = subflows.flat_map(|s| [&s.up, &s.down]);
+    let subflows = translator.table.iter().flat_map(|c| &c.mptcp.subflows);
+    let lanes = subflows.flat_map(|s| [&s.recv.lane, &s.send.lane]);
     lanes.filter(|lane| lane.has_room_to_spare()).count()
 }
 
 /// Mappings of subflows that are over, which nobody needs any more.
 #[must_use]
 pub fn mappings_left_over(translator: &Translator) -> usize {
-    let subflows = translator.table.iter().flat_map(|c| &c.subflows);
+    let subflows = translator.table.iter().flat_map(|c| &c.mptcp.subflows);
     let over = subflows.filter(|subflow| !subflow.lives());
-    over.map(|s| s.up.len() + s.down.len()).sum()
+    over.map(|s| s.recv.lane.len() + s.send.lane.len()).sum()
 }
 
 /// Bytes that the connections have allocated, counted anew one by one.

@@ -84,7 +84,7 @@ impl Translator {
         else {
             return;
         };
-        for subflow in &mut connection.subflows {
+        for subflow in &mut connection.mptcp.subflows {
             if let Recorded::At(place) = core::mem::take(&mut subflow.recorded) {
                 registry.leave(place);
             }
@@ -96,22 +96,24 @@ impl Connection {
     /// Whether the client's end of a subflow would wait for a translator that has gone.
     fn leaves_behind(&self, index: SubflowIndex) -> bool {
         match self.phase {
-            Phase::Established => self.subflow(index).delivers(),
+            Phase::Established { .. } => self.subflow(index).delivers(),
             // On the path the ends understand each other without it.
-            Phase::Plain => index == INITIAL && self.proved && !self.keeps_ends(),
-            Phase::Fallback => index == INITIAL && !self.keeps_ends(),
+            Phase::Plain(_) => {
+                index == INITIAL && self.phase.relayed().proved && !self.keeps_ends()
+            }
+            Phase::Fallback(_) => index == INITIAL && !self.keeps_ends(),
             _ => false,
         }
     }
 
     fn record(&self, subflow: &Subflow) -> SubflowRecord {
-        let mptcp = self.phase == Phase::Established;
+        let mptcp = self.phase.is_established();
         SubflowRecord {
-            source: self.server.source.addr(),
-            backend: self.server.backend.addr(),
+            source: self.tcp.source.addr(),
+            backend: self.tcp.backend.addr(),
             client: subflow.remote.addr(),
             local: subflow.local.addr(),
-            key: self.remote.filter(|_| mptcp).map(|key| key.key),
+            key: self.mptcp.peer_key.filter(|_| mptcp).map(|key| key.key),
         }
     }
 }

@@ -27,7 +27,7 @@ impl Translator {
         let Some(connection) = self.table.get_mut(id) else {
             return Verdict::Consume;
         };
-        if segment.tcp.ack != connection.isn_client.add(1).0 || !segment.has(TcpFlags::ACK) {
+        if segment.tcp.ack != connection.tcp.isn_local.add(1).0 || !segment.has(TcpFlags::ACK) {
             return Verdict::Drop(DropReason::BlindReset);
         }
         if self.leave_refusing(now, id, MarkReason::Refused) {
@@ -46,10 +46,10 @@ impl Translator {
         let Some(connection) = self.table.get_mut(id) else {
             return;
         };
-        let (service, addr) = (connection.service, connection.server.backend.addr());
+        let (service, addr) = (connection.service, connection.tcp.backend.addr());
         if let Some(patience) = self.services.patience(&self.config, service, addr) {
             let others = self.services.backends(service) > 1;
-            connection.server.asked = Some(Asked {
+            connection.tcp.syn.asked = Some(Asked {
                 at: now,
                 due: others.then(|| now + patience),
                 again: false,
@@ -62,15 +62,15 @@ impl Translator {
         let Some(connection) = self.table.get_mut(id) else {
             return;
         };
-        let acked = segment.tcp.ack.wrapping_sub(connection.isn_client.0);
+        let acked = segment.tcp.ack.wrapping_sub(connection.tcp.isn_local.0);
         let answers = segment.has(TcpFlags::SYN)
             && segment.has(TcpFlags::ACK)
             && (1..=u32::from(u16::MAX)).contains(&acked);
-        if !answers || !connection.server.answered {
+        if !answers || !connection.tcp.syn.answered {
             return;
         }
-        if let Some(asked) = connection.server.asked.take() {
-            let of = (connection.service, connection.server.backend.addr());
+        if let Some(asked) = connection.tcp.syn.asked.take() {
+            let of = (connection.service, connection.tcp.backend.addr());
             let rtt = (!asked.again).then(|| now.since(asked.at));
             let back = self.services.note_answer(&self.config, now, of, rtt);
             self.counters.backend_back += u64::from(back);
@@ -91,8 +91,8 @@ impl Translator {
         if !connection.awaits_server() {
             return false;
         }
-        let of = (connection.service, connection.server.backend.addr());
-        let tried = usize::from(connection.server.tried);
+        let of = (connection.service, connection.tcp.backend.addr());
+        let tried = usize::from(connection.tcp.syn.tried);
         let marked = self.services.note_refusal(&self.config, now, of, reason);
         self.counters.backend_marked += u64::from(marked);
         self.services.backends(of.0) > tried && self.skip_backend(now, id, Choice::Any)
@@ -101,7 +101,7 @@ impl Translator {
     /// The client repeats its SYN. If its back end has had its time, the SYN goes to another that is not marked; if all
     /// are, to the next once this one has been asked twice. `false`: it goes where it went.
     pub(crate) fn leave_silent(&mut self, now: Instant, id: ConnectionId) -> bool {
-        let Some(asked) = self.table.get_mut(id).and_then(|c| c.server.asked) else {
+        let Some(asked) = self.table.get_mut(id).and_then(|c| c.tcp.syn.asked) else {
             return false;
         };
         let choice = if asked.again {
@@ -130,7 +130,7 @@ impl Translator {
     }
 
     fn asked_mut(&mut self, id: ConnectionId) -> Option<&mut Asked> {
-        self.table.get_mut(id)?.server.asked.as_mut()
+        self.table.get_mut(id)?.tcp.syn.asked.as_mut()
     }
 
     /// Takes note of the silence of a connection's back end. `false`: it has time left, or has answered.
@@ -138,17 +138,17 @@ impl Translator {
         let Some(connection) = self.table.get_mut(id) else {
             return false;
         };
-        let of = (connection.service, connection.server.backend.addr());
+        let of = (connection.service, connection.tcp.backend.addr());
         let patience = self.services.patience(&self.config, of.0, of.1);
-        let Some((asked, patience)) = connection.server.asked.zip(patience) else {
+        let Some((asked, patience)) = connection.tcp.syn.asked.zip(patience) else {
             return false;
         };
         if !connection.awaits_server() || now < asked.at + patience {
             return false;
         }
         let sent = Sent {
-            source: connection.server.source.addr(),
-            ack: connection.isn_client.add(1).0,
+            source: connection.tcp.source.addr(),
+            ack: connection.tcp.isn_local.add(1).0,
             at: Some(asked.at).filter(|_| !asked.again),
         };
         let silence = (asked.at, sent);
@@ -223,7 +223,7 @@ impl Translator {
         }
         let of_service = |connection: &Connection| connection.service == service;
         let of_living = |connection: &Connection| {
-            let addr = connection.server.backend.addr();
+            let addr = connection.tcp.backend.addr();
             of_service(connection) && !self.services.is_marked(&self.config, service, addr)
         };
         let oldest = self.table.oldest_half_open_where(of_living);
@@ -259,8 +259,8 @@ impl Translator {
         let id = id?;
         let connection = self.table.get_mut(id)?;
         let backend = Backend {
-            source: connection.server.source.addr(),
-            addr: connection.server.backend.addr(),
+            source: connection.tcp.source.addr(),
+            addr: connection.tcp.backend.addr(),
         };
         let mut ctx = context!(self, now);
         connection.reset_half_open(&mut ctx, Rst::Evicted);

@@ -178,14 +178,14 @@ impl Table {
         let has = |&id: &ConnectionId| {
             self.connections
                 .get(id as usize)
-                .is_some_and(|c| c.local.token == token)
+                .is_some_and(|c| c.mptcp.key.token == token)
         };
         self.tokens.find(token_hash(token), has).copied()
     }
 
     /// Adds a connection with its initial subflow and server flow.
     pub(crate) fn insert(&mut self, connection: Connection) -> ConnectionId {
-        let token = connection.local.token;
+        let token = connection.mptcp.key.token;
         let initial = connection.subflow(0).flow();
         let server = connection.server_flow();
         // The configuration allows no more than 2^32 - 1 connections, and each takes more than a kilobyte of memory.
@@ -209,7 +209,7 @@ impl Table {
         self.tokens.insert_unique(token_hash(token), id, |&id| {
             connections
                 .get(id as usize)
-                .map_or(0, |c| token_hash(c.local.token))
+                .map_or(0, |c| token_hash(c.mptcp.key.token))
         });
         id
     }
@@ -243,7 +243,7 @@ impl Table {
             return;
         };
         let subflows = connection.indices().map(Leg::Subflow);
-        let token = connection.local.token;
+        let token = connection.mptcp.key.token;
         for leg in subflows.chain([Leg::Server]) {
             self.remove_flow(FlowRef { id, leg });
         }
@@ -256,7 +256,7 @@ impl Table {
         self.half_open.remove(&mut self.connections, id);
         let connection = self.connections.remove(id as usize);
         self.shrink();
-        self.overtaken += usize::from(connection.armed.is_some());
+        self.overtaken += usize::from(connection.links.armed.is_some());
         debug_assert_eq!(self.tokens.len(), self.connections.len(), "a token each");
     }
 
@@ -271,7 +271,7 @@ impl Table {
         if is_far_too_large(self.tokens.capacity(), self.tokens.len()) {
             self.tokens.shrink_to(self.tokens.len() * 2, |&id| {
                 let connection = connections.get(id as usize);
-                connection.map_or(0, |c| token_hash(c.local.token))
+                connection.map_or(0, |c| token_hash(c.mptcp.key.token))
             });
         }
         if is_far_too_large(self.timers.capacity(), self.timers.len()) {
@@ -284,9 +284,9 @@ impl Table {
         let Some(connection) = self.connections.get_mut(id as usize) else {
             return;
         };
-        if connection.armed.is_none_or(|armed| deadline < armed) {
-            self.overtaken += usize::from(connection.armed.is_some());
-            connection.armed = Some(deadline);
+        if connection.links.armed.is_none_or(|armed| deadline < armed) {
+            self.overtaken += usize::from(connection.links.armed.is_some());
+            connection.links.armed = Some(deadline);
             self.timers.push(Reverse((deadline, id)));
             self.tidy_timers();
         }
@@ -299,7 +299,7 @@ impl Table {
             let connections = &self.connections;
             let counts = |at: Instant, id: ConnectionId| {
                 let connection = connections.get(id as usize);
-                connection.is_some_and(|connection| connection.armed == Some(at))
+                connection.is_some_and(|connection| connection.links.armed == Some(at))
             };
             self.timers.retain(|&Reverse((at, id))| counts(at, id));
             self.overtaken = 0;
@@ -335,9 +335,9 @@ impl Table {
             }
             self.timers.pop();
             if let Some(connection) = self.connections.get_mut(id as usize)
-                && connection.armed == Some(at)
+                && connection.links.armed == Some(at)
             {
-                connection.armed = None;
+                connection.links.armed = None;
                 return Some(id);
             }
             self.overtaken = self.overtaken.saturating_sub(1);
@@ -359,6 +359,7 @@ fn ends_in(connections: &Connections, flow: FlowRef) -> Option<Ends> {
     match flow.leg {
         Leg::Server => Some(connection.server_flow()),
         Leg::Subflow(index) => connection
+            .mptcp
             .subflows
             .get(usize::from(index))
             .map(|s| s.flow()),

@@ -256,7 +256,7 @@ impl Translator {
     /// Whether the connection's packets are more than relayed.
     fn translates(&mut self, id: ConnectionId) -> bool {
         let phase = self.table.get_mut(id).map(|connection| connection.phase);
-        phase.is_some_and(|phase| !matches!(phase, Phase::Plain | Phase::Fallback))
+        phase.is_some_and(|phase| !phase.is_relayed())
     }
 
     /// A packet of a known client.
@@ -279,7 +279,8 @@ impl Translator {
             Phase::SynSent => relay(connection.server_ends(), segment, frame),
             Phase::SynReceived if segment.has(TcpFlags::RST) => {
                 // The server judges for itself; FlexCP believes the exact number (RFC 5961).
-                let is_exact = segment.tcp.seq == connection.isn_client.add(1).0;
+                let is_exact =
+                    segment.tcp.seq == connection.subflow(INITIAL).agreed.isn_remote.add(1).0;
                 let verdict = relay(connection.server_ends(), segment, frame);
                 if is_exact {
                     self.remove(id);
@@ -287,10 +288,10 @@ impl Translator {
                 verdict
             }
             Phase::SynReceived => connection.handle_answer(&mut ctx, index, segment, frame),
-            Phase::Established | Phase::Closed(_) => match connection.subflow(index).state {
+            Phase::Established { .. } | Phase::Closed(_) => match connection.subflow(index).state {
                 SubflowState::Joining => connection.handle_joining(&mut ctx, index, segment),
                 SubflowState::Established | SubflowState::Closing => {
-                    connection.handle_up(&mut ctx, index, segment, frame)
+                    connection.handle_to_tcp(&mut ctx, index, segment, frame)
                 }
                 // A RST says nothing new there, and never has an answer.
                 SubflowState::Closed if segment.has(TcpFlags::RST) => Verdict::Consume,
@@ -302,12 +303,14 @@ impl Translator {
                     Verdict::Drop(DropReason::NoSubflow)
                 }
             },
-            Phase::Plain if segment.has(TcpFlags::SYN) && !connection.server.answered => {
+            Phase::Plain(_) if segment.has(TcpFlags::SYN) && !connection.tcp.syn.answered => {
                 self.repeat_syn(now, id, segment, frame)
             }
             // None can be there, as a join ends `Connection::identity`; it would not be the server's.
-            Phase::Fallback if index != INITIAL => Verdict::Drop(DropReason::Unexpected),
-            Phase::Plain | Phase::Fallback => connection.relay_up(&mut ctx, segment, frame),
+            Phase::Fallback(_) if index != INITIAL => Verdict::Drop(DropReason::Unexpected),
+            Phase::Plain(_) | Phase::Fallback(_) => {
+                connection.relay_to_tcp(&mut ctx, segment, frame)
+            }
             Phase::Reset(_) => connection.answer_reset_client(&mut ctx, index, segment),
         }
     }
@@ -340,18 +343,20 @@ impl Translator {
                 relay(connection.subflow(INITIAL).ends(), segment, frame)
             }
             Phase::SynSent | Phase::SynReceived => Verdict::Drop(DropReason::Unexpected),
-            Phase::Established | Phase::Closed(_) => {
-                connection.handle_down(&mut ctx, segment, frame)
+            Phase::Established { .. } | Phase::Closed(_) => {
+                connection.handle_to_mptcp(&mut ctx, segment, frame)
             }
-            Phase::Plain if segment.has(TcpFlags::RST) && !connection.server.answered => {
+            Phase::Plain(_) if segment.has(TcpFlags::RST) && !connection.tcp.syn.answered => {
                 self.handle_refusal(now, id, segment, frame)
             }
-            Phase::Plain if !connection.server.answered => {
-                let verdict = connection.relay_down(&mut ctx, segment, frame);
+            Phase::Plain(_) if !connection.tcp.syn.answered => {
+                let verdict = connection.relay_to_mptcp(&mut ctx, segment, frame);
                 self.note_answer(now, id, segment);
                 verdict
             }
-            Phase::Plain | Phase::Fallback => connection.relay_down(&mut ctx, segment, frame),
+            Phase::Plain(_) | Phase::Fallback(_) => {
+                connection.relay_to_mptcp(&mut ctx, segment, frame)
+            }
             Phase::Reset(_) => connection.answer_reset_server(&mut ctx, segment),
         }
     }

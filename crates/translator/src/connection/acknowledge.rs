@@ -82,7 +82,7 @@ impl Connection {
         segment: &Segment,
     ) -> Option<AckNews> {
         let subflow = self.subflow_mut(index);
-        let window = u32::from(segment.tcp.window) << subflow.window_scale;
+        let window = u32::from(segment.tcp.window) << subflow.agreed.window_scale;
         subflow.take_window(Ssn(segment.tcp.ack).add(window));
         let data_ack = match segment.options.dss {
             Some(Dss {
@@ -92,27 +92,29 @@ impl Connection {
             Some(Dss {
                 data_ack: Some(DataNumber::Short(ack)),
                 ..
-            }) => self.down_acked.expand(ack),
-            _ if self.identity && (!segment.options.mptcp || segment.options.capable.is_some()) => {
-                self.down_dsn(TcpSeq(segment.tcp.ack))
+            }) => self.to_mptcp.acked.expand(ack),
+            _ if self.numbers.identity
+                && (!segment.options.mptcp || segment.options.capable.is_some()) =>
+            {
+                self.dsn_to_mptcp(TcpSeq(segment.tcp.ack))
             }
             _ => {
                 return Some(AckNews::default());
             }
         };
-        if data_ack.after(self.down_next) {
+        if data_ack.after(self.to_mptcp.next) {
             return None;
         }
-        let acked = data_ack.after(self.down_acked);
+        let acked = data_ack.after(self.to_mptcp.acked);
         if acked {
             // What the server may repeat from now on is something else.
-            self.stuck = None;
+            self.to_mptcp.stuck = None;
         }
-        self.down_acked = self.down_acked.max(data_ack);
-        self.client_window = self.client_window.max(window);
+        self.to_mptcp.acked = self.to_mptcp.acked.max(data_ack);
+        self.to_mptcp.window = self.to_mptcp.window.max(window);
         let edge = data_ack.add(u64::from(window));
-        let window = edge.after(self.down_edge);
-        self.down_edge = self.down_edge.max(edge);
+        let window = edge.after(self.to_mptcp.edge);
+        self.to_mptcp.edge = self.to_mptcp.edge.max(edge);
         Some(AckNews {
             acked,
             window,
@@ -122,25 +124,25 @@ impl Connection {
 
     /// Whether the client has never offered room for [`SMALL_WINDOW`] full segments.
     pub(crate) fn has_small_window(&self) -> bool {
-        self.client_window < SMALL_WINDOW * u32::from(self.subflow(INITIAL).mss)
+        self.to_mptcp.window < SMALL_WINDOW * u32::from(self.subflow(INITIAL).agreed.mss)
     }
 
     /// The window to write in a packet to the server: what is left of the client's, in the scale that
     /// the server knows. Its right edge never moves left.
-    pub(crate) fn window_up(&self) -> u16 {
-        let scale = self.subflow(INITIAL).window_scale;
-        let left = self.down_edge.since(self.down_acked) >> scale;
+    pub(crate) fn window_to_tcp(&self) -> u16 {
+        let scale = self.subflow(INITIAL).agreed.window_scale;
+        let left = self.to_mptcp.edge.since(self.to_mptcp.acked) >> scale;
         u16::try_from(left).unwrap_or(u16::MAX)
     }
 
     /// The server's window to write in a packet to the client. A subflow that was joined without
     /// scaling gets what fits.
-    pub(crate) fn window_down(&self, index: SubflowIndex) -> u16 {
-        let window = match self.server.window_scale {
-            Some(scale) if !self.subflow(index).scales => {
-                u16::try_from(u32::from(self.server.window) << scale).unwrap_or(u16::MAX)
+    pub(crate) fn window_to_mptcp(&self, index: SubflowIndex) -> u16 {
+        let window = match self.tcp.window.scale {
+            Some(scale) if !self.subflow(index).agreed.scales => {
+                u16::try_from(u32::from(self.tcp.window.offered) << scale).unwrap_or(u16::MAX)
             }
-            _ => self.server.window,
+            _ => self.tcp.window.offered,
         };
         match self.phase {
             // No data comes behind DATA_FIN, but the subflow's FIN needs room, too.
@@ -151,14 +153,14 @@ impl Connection {
 
     /// The client's SACK blocks, and what its subflows have ACKed beyond the data ACK, for the server.
     /// At most `room` blocks; the packet's own first, in its order.
-    pub(crate) fn sack_up(
+    pub(crate) fn sack_to_tcp(
         &mut self,
         index: SubflowIndex,
         segment: &Segment,
         room: usize,
     ) -> SackBlocks {
         let mut blocks = Blocks::new(room);
-        if !self.server.sack || room == 0 {
+        if !self.tcp.sack || room == 0 {
             return SackBlocks::default();
         }
         let acked = Ssn(segment.tcp.ack);
@@ -168,14 +170,14 @@ impl Connection {
             && Ssn(left).before(acked)
         {
             received = rest;
-            self.duplicate_up(index, Ssn(left), Ssn(right), &mut blocks);
+            self.duplicate_to_tcp(index, Ssn(left), Ssn(right), &mut blocks);
         }
         for &(left, right) in received {
             if !Ssn(left).before(acked) {
-                self.sack_block_up(self.subflow(index), Ssn(left), Ssn(right), &mut blocks);
+                self.sack_block_to_tcp(self.subflow(index), Ssn(left), Ssn(right), &mut blocks);
             }
         }
-        if !self.identity {
+        if !self.numbers.identity {
             self.sack_overtaken(&mut blocks);
         }
         blocks.finish()
@@ -184,40 +186,48 @@ impl Connection {
     /// A subflow that was switched to has delivered data behind a hole that another one left. What only
     /// runs ahead of the data ACK, without a hole before it, is no business of the server's.
     fn sack_overtaken(&self, blocks: &mut Blocks) {
-        let mut reached = self.down_acked;
-        for subflow in self.subflows.iter().filter(|s| s.lives()) {
-            subflow
-                .down
-                .for_each_in(self.down_acked, self.down_next, |ssn, dsn, len| {
-                    if !subflow.snd_una.after(ssn) {
+        let mut reached = self.to_mptcp.acked;
+        for subflow in self.mptcp.subflows.iter().filter(|s| s.lives()) {
+            subflow.send.lane.for_each_in(
+                self.to_mptcp.acked,
+                self.to_mptcp.next,
+                |ssn, dsn, len| {
+                    if !subflow.send.una.after(ssn) {
                         return;
                     }
-                    let acked = subflow.snd_una.since(ssn).min(len);
+                    let acked = subflow.send.una.since(ssn).min(len);
                     if dsn.after(reached) {
-                        let left = self.down_seq(dsn);
+                        let left = self.seq_to_mptcp(dsn);
                         blocks.push(left.0, left.add(acked).0);
                     } else {
                         reached = reached.max(dsn.add(u64::from(acked)));
                     }
-                });
+                },
+            );
         }
     }
 
     /// A D-SACK: data that came twice, the first part of it that was one with the server too.
-    fn duplicate_up(&mut self, index: SubflowIndex, left: Ssn, right: Ssn, blocks: &mut Blocks) {
+    fn duplicate_to_tcp(
+        &mut self,
+        index: SubflowIndex,
+        left: Ssn,
+        right: Ssn,
+        blocks: &mut Blocks,
+    ) {
         let subflow = self.subflow(index);
-        if !left.before(right) || right.after(subflow.snd_next) || subflow.filled {
+        if !left.before(right) || right.after(subflow.send.next) || subflow.send.filled {
             return;
         }
         let mut at = left;
         while at.before(right) {
-            let Some((dsn, known)) = subflow.down.by_ssn_late(at) else {
+            let Some((dsn, known)) = subflow.send.lane.by_ssn_late(at) else {
                 return;
             };
             let len = known.min(right.since(at));
-            if !dsn.add(u64::from(len)).after(self.down_acked) {
-                if self.server.repeated.take(len) {
-                    let seq = self.down_seq(dsn);
+            if !dsn.add(u64::from(len)).after(self.to_mptcp.acked) {
+                if self.tcp.repeated.take(len) {
+                    let seq = self.seq_to_mptcp(dsn);
                     blocks.push(seq.0, seq.add(len).0);
                 }
                 return;
@@ -227,20 +237,20 @@ impl Connection {
     }
 
     /// One block of a subflow: it may fall apart in several.
-    fn sack_block_up(&self, subflow: &Subflow, left: Ssn, right: Ssn, blocks: &mut Blocks) {
-        if !left.before(right) || right.after(subflow.snd_next) {
+    fn sack_block_to_tcp(&self, subflow: &Subflow, left: Ssn, right: Ssn, blocks: &mut Blocks) {
+        if !left.before(right) || right.after(subflow.send.next) {
             return;
         }
         let mut at = left;
         while at.before(right) && !blocks.is_full() {
-            let Some((dsn, known)) = subflow.down.by_ssn_late(at) else {
+            let Some((dsn, known)) = subflow.send.lane.by_ssn_late(at) else {
                 return;
             };
             let len = known.min(right.since(at));
             // Data that the connection has by now is no news. What starts at the data ACK is held up
             // inside the client by a hole of the subflow; a block there would make no sense to the server.
-            if dsn.after(self.down_acked) {
-                let seq = self.down_seq(dsn);
+            if dsn.after(self.to_mptcp.acked) {
+                let seq = self.seq_to_mptcp(dsn);
                 blocks.push(seq.0, seq.add(len).0);
             }
             at = at.add(len);
@@ -249,14 +259,17 @@ impl Connection {
 
     /// Takes the server's ACK and SACK blocks; the blocks in data sequence numbers.
     pub(crate) fn take_server_ack(&mut self, ack: Dsn, segment: &Segment) -> DataBlocks {
-        if ack.after(self.up_acked) {
-            self.up_acked = ack;
-            self.repeated_up = 0;
+        if ack.after(self.to_tcp.acked) {
+            self.to_tcp.acked = ack;
+            self.to_tcp.repeated = 0;
         }
         let mut blocks = DataBlocks::default();
         for &(left, right) in segment.options.sack.as_slice() {
-            let (left, right) = (self.up_dsn(TcpSeq(left)), self.up_dsn(TcpSeq(right)));
-            if left.before(right) && !right.after(self.up_next) {
+            let (left, right) = (
+                self.dsn_to_tcp(TcpSeq(left)),
+                self.dsn_to_tcp(TcpSeq(right)),
+            );
+            if left.before(right) && !right.after(self.to_tcp.next) {
                 blocks.push(left, right);
             }
         }
@@ -270,8 +283,12 @@ impl Connection {
         let Some(timestamps) = segment.options.timestamps else {
             return;
         };
-        for subflow in &mut self.subflows {
-            let brought = subflow.up.front().is_some_and(|(_, dsn, _)| dsn == waited);
+        for subflow in &mut self.mptcp.subflows {
+            let brought = subflow
+                .recv
+                .lane
+                .front()
+                .is_some_and(|(_, dsn, _)| dsn == waited);
             if let Some(clock) = &mut subflow.clock
                 && brought
             {
@@ -283,34 +300,34 @@ impl Connection {
     /// Moves the ACK of a subflow over everything that has reached the server, as it says now or the client was told.
     /// `true`: it moved.
     pub(crate) fn advance_subflow_ack(&mut self, index: SubflowIndex, blocks: &DataBlocks) -> bool {
-        let up_acked = self.up_acked;
+        let up_acked = self.to_tcp.acked;
         let subflow = self.subflow_mut(index);
         let before = subflow.ack_number();
-        while let Some((ssn, dsn, len)) = subflow.up.front() {
-            if ssn.after(subflow.rcv_ack) || !ssn.before(subflow.rcv_high) {
+        while let Some((ssn, dsn, len)) = subflow.recv.lane.front() {
+            if ssn.after(subflow.recv.ack) || !ssn.before(subflow.recv.high) {
                 break;
             }
-            let sent = len.min(subflow.rcv_high.since(ssn));
+            let sent = len.min(subflow.recv.high.since(ssn));
             let reached = reached_from(dsn, sent, up_acked, blocks);
-            let ack = subflow.rcv_ack.max(ssn.add(reached));
-            let reached = subflow.told.reach(ack).since(ssn).min(sent);
+            let ack = subflow.recv.ack.max(ssn.add(reached));
+            let reached = subflow.recv.told.reach(ack).since(ssn).min(sent);
             if reached == 0 {
                 break;
             }
-            subflow.rcv_ack = subflow.rcv_ack.max(ssn.add(reached));
-            subflow.up.advance_front(reached);
+            subflow.recv.ack = subflow.recv.ack.max(ssn.add(reached));
+            subflow.recv.lane.advance_front(reached);
         }
-        subflow.told.forget_before(subflow.rcv_ack);
+        subflow.recv.told.forget_before(subflow.recv.ack);
         subflow.ack_number() != before
     }
 
     /// Remembers what the server has of a subflow behind its ACK: the client is told, now or with its next packet.
     pub(crate) fn note_told(&mut self, index: SubflowIndex, blocks: &DataBlocks) {
         let subflow = self.subflow_mut(index);
-        let (ack, high) = (subflow.ack_number(), subflow.rcv_high);
-        let told = &mut subflow.told;
+        let (ack, high) = (subflow.ack_number(), subflow.recv.high);
+        let told = &mut subflow.recv.told;
         for &(left, right) in blocks.as_slice() {
-            subflow.up.for_each_in(left, right, |ssn, _, len| {
+            subflow.recv.lane.for_each_in(left, right, |ssn, _, len| {
                 let end = ssn.add(len).min(high);
                 if ssn.after(ack) && ssn.before(end) {
                     told.note(ssn, end);
@@ -320,21 +337,21 @@ impl Connection {
     }
 
     /// The server's SACK blocks as the subflow's own, at most `room`.
-    pub(crate) fn sack_down(
+    pub(crate) fn sack_to_mptcp(
         &self,
         index: SubflowIndex,
         blocks: &DataBlocks,
         room: usize,
     ) -> SackBlocks {
         let subflow = self.subflow(index);
-        if !subflow.sack || room == 0 {
+        if !subflow.agreed.sack || room == 0 {
             return SackBlocks::default();
         }
         let mut sack = Blocks::new(room);
         for &(left, right) in blocks.as_slice() {
-            subflow.up.for_each_in(left, right, |ssn, _, len| {
+            subflow.recv.lane.for_each_in(left, right, |ssn, _, len| {
                 // Not what the client has only announced on this subflow: it came over another one.
-                let end = ssn.add(len).min(subflow.rcv_high);
+                let end = ssn.add(len).min(subflow.recv.high);
                 if ssn.after(subflow.ack_number()) && ssn.before(end) {
                     sack.push(ssn.0, end.0);
                 }

@@ -9,7 +9,7 @@ use flexcp_wire::{
     Dsn, MpFastClose, MpTcpRst, MptcpOption, OptionWriter, Ssn, TcpFlags, TcpOption, TcpSeq,
 };
 
-use super::{Connection, Context, INITIAL, Phase, Subflow, SubflowIndex, SubflowState};
+use super::{Connection, Context, INITIAL, Phase, Relayed, Subflow, SubflowIndex, SubflowState};
 use crate::auth::same_key;
 use crate::cause::{Fallback, Rst};
 use crate::counters::DropReason;
@@ -58,9 +58,9 @@ impl Connection {
     ) -> bool {
         let subflow = self.subflow_mut(index);
         // One that has been ACKed stays where it is: the ACK must not go back for another.
-        let acked = subflow.fin_remote == Some(subflow.rcv_ack);
+        let acked = subflow.recv.fin == Some(subflow.recv.ack);
         if segment.has(TcpFlags::FIN) && !acked {
-            subflow.fin_remote = Some(Ssn(segment.tcp.seq).add(segment.payload_len()));
+            subflow.recv.fin = Some(Ssn(segment.tcp.seq).add(segment.payload_len()));
         }
         self.confirm_fins(ctx, index)
     }
@@ -68,10 +68,11 @@ impl Connection {
     /// Closes a subflow on which both FINs and all before them are ACKed. `true`: it is closed.
     pub(crate) fn confirm_fins(&mut self, ctx: &mut Context<'_>, index: SubflowIndex) -> bool {
         let subflow = self.subflow(index);
-        let confirmed = subflow.fin_remote == Some(subflow.rcv_ack)
+        let confirmed = subflow.recv.fin == Some(subflow.recv.ack)
             && subflow
-                .fin_local
-                .is_some_and(|fin| subflow.snd_una.after(fin));
+                .send
+                .fin
+                .is_some_and(|fin| subflow.send.una.after(fin));
         if confirmed {
             self.close_subflow(ctx, index);
         }
@@ -90,11 +91,11 @@ impl Connection {
         again: bool,
     ) {
         let subflow = self.subflow_mut(index);
-        let waiting = subflow.fin_remote == Some(subflow.rcv_ack) && subflow.lives();
+        let waiting = subflow.recv.fin == Some(subflow.recv.ack) && subflow.lives();
         // A FIN that went before the client's may have got lost.
-        let acked = |fin: Ssn| subflow.snd_una.after(fin);
+        let acked = |fin: Ssn| subflow.send.una.after(fin);
         let answered =
-            subflow.state == SubflowState::Closing || subflow.fin_local.is_some_and(acked);
+            subflow.state == SubflowState::Closing || subflow.send.fin.is_some_and(acked);
         if !waiting || (answered && !again) {
             return;
         }
@@ -102,19 +103,19 @@ impl Connection {
             if again {
                 self.send_ack(ctx, index, TcpFlags::ACK);
             }
-            if self.up_fin.is_none() {
+            if self.to_tcp.fin.is_none() {
                 // Without DATA_FIN the client has left, to come back on another subflow or not at all.
-                self.orphaned.get_or_insert(ctx.now);
+                self.phase.note_orphaned(ctx.now);
             }
             return;
         }
         let subflow = self.subflow_mut(index);
         if !answered {
-            let fin = *subflow.fin_local.get_or_insert(subflow.snd_next);
-            subflow.snd_next = subflow.snd_next.max(fin.add(1));
+            let fin = *subflow.send.fin.get_or_insert(subflow.send.next);
+            subflow.send.next = subflow.send.next.max(fin.add(1));
             subflow.state = SubflowState::Closing;
         }
-        subflow.fin_due = Some(ctx.now + FIN_PAUSE);
+        subflow.send.fin_due = Some(ctx.now + FIN_PAUSE);
         self.send_fin(ctx, index);
         self.note_orphan(ctx);
     }
@@ -122,8 +123,8 @@ impl Connection {
     /// FlexCP's FIN on a subflow, with the ACK of the client's.
     fn send_fin(&self, ctx: &mut Context<'_>, index: SubflowIndex) {
         let subflow = self.subflow(index);
-        let fin = subflow.fin_local.unwrap_or(subflow.snd_next);
-        let mut outgoing = self.own_down(index, TcpFlags::FIN | TcpFlags::ACK);
+        let fin = subflow.send.fin.unwrap_or(subflow.send.next);
+        let mut outgoing = self.own_to_mptcp(index, TcpFlags::FIN | TcpFlags::ACK);
         outgoing.seq = fin.0;
         self.push_dss(&mut outgoing, None, false);
         ctx.send(outgoing.own());
@@ -132,8 +133,8 @@ impl Connection {
     /// An ACK, with FlexCP's FIN when the client has not ACKed that: it may have got lost, too.
     pub(crate) fn acknowledge_with_fin(&self, ctx: &mut Context<'_>, index: SubflowIndex) {
         let subflow = self.subflow(index);
-        let waits = |fin: Ssn| !subflow.snd_una.after(fin);
-        if subflow.fin_local.is_some_and(waits) {
+        let waits = |fin: Ssn| !subflow.send.una.after(fin);
+        if subflow.send.fin.is_some_and(waits) {
             self.send_fin(ctx, index);
         } else {
             self.send_ack(ctx, index, TcpFlags::ACK);
@@ -145,12 +146,14 @@ impl Connection {
     pub(crate) fn repeat_fins(&mut self, ctx: &mut Context<'_>) {
         for index in self.indices() {
             let subflow = self.subflow_mut(index);
-            if subflow.fin_due.is_none_or(|due| ctx.now < due) {
+            let closing = subflow.state == SubflowState::Closing;
+            let send = &mut subflow.send;
+            if send.fin_due.is_none_or(|due| ctx.now < due) {
                 continue;
             }
-            subflow.fin_copies += 1;
-            let again = subflow.state == SubflowState::Closing && subflow.fin_copies < MAX_FINS;
-            subflow.fin_due = again.then(|| ctx.now + FIN_PAUSE * (1 << subflow.fin_copies));
+            send.fin_copies += 1;
+            let again = closing && send.fin_copies < MAX_FINS;
+            send.fin_due = again.then(|| ctx.now + FIN_PAUSE * (1 << send.fin_copies));
             if again {
                 self.send_fin(ctx, index);
             }
@@ -166,7 +169,7 @@ impl Connection {
 
     /// Both directions closed: what still comes is answered for a while.
     pub(crate) fn note_finished(&mut self, ctx: &mut Context<'_>) {
-        if self.phase == Phase::Established && self.is_finished() {
+        if self.phase.is_established() && self.is_finished() {
             self.phase = Phase::Closed(ctx.now + ctx.config.timeouts.linger);
             for index in self.indices() {
                 self.answer_subflow_fin(ctx, index, false);
@@ -188,10 +191,10 @@ impl Connection {
             return;
         }
         subflow.state = SubflowState::Closed;
-        subflow.down.clear();
-        subflow.up.clear();
-        subflow.filler = None;
-        subflow.fin_due = None;
+        subflow.send.lane.clear();
+        subflow.recv.lane.clear();
+        subflow.send.filler = None;
+        subflow.send.fin_due = None;
         self.let_go_spare(index);
         // Its flow stays known until another takes the slot: what still comes must not pass as a packet of
         // nobody's.
@@ -208,7 +211,7 @@ impl Connection {
         segment: &Segment,
     ) -> bool {
         let subflow = self.subflow(index);
-        let (Some(_), Some(fin)) = (subflow.fin_local, subflow.fin_remote) else {
+        let (Some(_), Some(fin)) = (subflow.send.fin, subflow.recv.fin) else {
             return false;
         };
         let echo = segment.options.add_addr.as_ref().filter(|add| add.echo);
@@ -222,9 +225,10 @@ impl Connection {
             self.send_ack(ctx, index, TcpFlags::ACK);
             self.linger(ctx);
         }
-        if data_fin && let Some(fin) = self.up_fin.filter(|fin| !self.up_acked.after(*fin)) {
+        if data_fin && let Some(fin) = self.to_tcp.fin.filter(|fin| !self.to_tcp.acked.after(*fin))
+        {
             // The server has not got it.
-            let outgoing = self.own_up(self.up_seq(fin), TcpFlags::FIN | TcpFlags::ACK);
+            let outgoing = self.own_to_tcp(self.seq_to_tcp(fin), TcpFlags::FIN | TcpFlags::ACK);
             ctx.send(outgoing.own());
         }
         true
@@ -233,11 +237,12 @@ impl Connection {
     /// Notes when no subflow is left that could carry data.
     fn note_orphan(&mut self, ctx: &Context<'_>) {
         let alone = !self
+            .mptcp
             .subflows
             .iter()
             .any(|s| s.state == SubflowState::Established);
-        if alone && self.orphaned.is_none() {
-            self.orphaned = Some(ctx.now);
+        if alone {
+            self.phase.note_orphaned(ctx.now);
         }
     }
 
@@ -252,13 +257,13 @@ impl Connection {
         let subflow = self.subflow_mut(index);
         subflow.given_up = Some(reason);
         // No TIME-WAIT: what still comes is refused.
-        subflow.fin_local = None;
+        subflow.send.fin = None;
     }
 
     /// The server repeats data that nobody carries: a client whose subflow FlexCP gave up may not have heard
     /// of it, and joins again once it has.
     pub(crate) fn repeat_resets(&self, ctx: &mut Context<'_>) {
-        if self.orphaned.is_none_or(|since| since == ctx.now) {
+        if self.phase.orphaned().is_none_or(|since| since == ctx.now) {
             return;
         }
         for index in self.indices() {
@@ -269,7 +274,7 @@ impl Connection {
     }
 
     fn send_reset(&self, ctx: &mut Context<'_>, index: SubflowIndex, cause: Rst, reason: u8) {
-        let mut outgoing = self.own_down(index, TcpFlags::ACK);
+        let mut outgoing = self.own_to_mptcp(index, TcpFlags::ACK);
         let reset = MpTcpRst {
             transient: reason != MpTcpRst::MPTCP_ERROR,
             reason,
@@ -292,13 +297,13 @@ impl Connection {
         let subflow = self.subflow(index);
         // The key proves more than the number does, which may lie behind data that got lost.
         if let Some(key) = segment.options.fast_close
-            && same_key(key, self.local.key)
+            && same_key(key, self.mptcp.key.key)
         {
             return self.handle_fast_close(ctx, key);
         }
-        let expected = [subflow.rcv_ack, subflow.ack_number(), self.rcv_next(index)];
+        let expected = [subflow.recv.ack, subflow.ack_number(), self.rcv_next(index)];
         if !expected.contains(&seq) {
-            let outdated = seq.before(subflow.rcv_ack);
+            let outdated = seq.before(subflow.recv.ack);
             let verdict = self.challenge(ctx, index);
             let closed = matches!(self.phase, Phase::Closed(_));
             // A client that has closed its socket refuses data that was on its way (RFC 9293 section 3.10.7.1), with the
@@ -321,9 +326,10 @@ impl Connection {
     fn rcv_next(&self, index: SubflowIndex) -> Ssn {
         let subflow = self.subflow(index);
         subflow
-            .up
+            .recv
+            .lane
             .end()
-            .map_or(subflow.rcv_ack, |end| end.max(subflow.rcv_ack))
+            .map_or(subflow.recv.ack, |end| end.max(subflow.recv.ack))
     }
 
     /// Tells the sender of a doubtful packet what FlexCP expects; the true client corrects it.
@@ -331,7 +337,7 @@ impl Connection {
     /// At most so many a second for one connection (RFC 5961 section 7); a limit that connections shared
     /// would tell one of them about another.
     pub(crate) fn challenge(&mut self, ctx: &mut Context<'_>, index: SubflowIndex) -> Verdict {
-        if self.challenges.take(ctx.now) {
+        if self.mptcp.challenges.take(ctx.now) {
             self.send_ack(ctx, index, TcpFlags::ACK);
         }
         Verdict::Drop(DropReason::BlindReset)
@@ -340,14 +346,14 @@ impl Connection {
     /// The client aborts the connection (RFC 8684 section 3.5): the server gets a RST, every subflow
     /// too.
     pub(crate) fn handle_fast_close(&mut self, ctx: &mut Context<'_>, key: u64) -> Verdict {
-        if !same_key(key, self.local.key) {
+        if !same_key(key, self.mptcp.key.key) {
             return Verdict::Drop(DropReason::NotAuthenticated);
         }
         ctx.counters.mp_fastclose_rx += 1;
         self.reset_server(ctx, Rst::FastClose);
         for index in self.indices() {
             if self.subflow(index).lives() {
-                ctx.reset(self.own_down(index, TcpFlags::ACK), Rst::FastClose);
+                ctx.reset(self.own_to_mptcp(index, TcpFlags::ACK), Rst::FastClose);
             }
         }
         self.phase = Phase::Reset(ctx.now + ctx.config.timeouts.linger);
@@ -359,10 +365,10 @@ impl Connection {
     pub(crate) fn handle_server_reset(&mut self, ctx: &mut Context<'_>, dsn: Dsn) -> Verdict {
         // The server's own number, or what an ACK of the client's made it use. Another one in the window
         // gets an ACK that the true server answers with that (RFC 5961 section 3.2).
-        if dsn != self.down_next && dsn != self.down_acked {
-            let in_window = !dsn.before(self.down_acked) && dsn.before(self.down_edge);
-            if in_window && self.server.challenges.take(ctx.now) {
-                let challenge = self.own_up(self.bare_seq_up(), TcpFlags::ACK);
+        if dsn != self.to_mptcp.next && dsn != self.to_mptcp.acked {
+            let in_window = !dsn.before(self.to_mptcp.acked) && dsn.before(self.to_mptcp.edge);
+            if in_window && self.tcp.challenges.take(ctx.now) {
+                let challenge = self.own_to_tcp(self.bare_seq_to_tcp(), TcpFlags::ACK);
                 ctx.send(challenge.own());
             }
             return Verdict::Drop(DropReason::BlindReset);
@@ -378,19 +384,19 @@ impl Connection {
 
     /// RST with `MP_FASTCLOSE` on every subflow.
     fn fast_close_all(&self, ctx: &mut Context<'_>, cause: Rst) {
-        let told = self.subflows.iter().any(Subflow::lives);
+        let told = self.mptcp.subflows.iter().any(Subflow::lives);
         ctx.counters.mp_fastclose_tx += u64::from(told);
         for index in self.indices() {
             if self.subflow(index).lives() {
-                self.send_fast_close(ctx, index, self.subflow(index).snd_next, cause);
+                self.send_fast_close(ctx, index, self.subflow(index).send.next, cause);
             }
         }
     }
 
     fn send_fast_close(&self, ctx: &mut Context<'_>, index: SubflowIndex, seq: Ssn, cause: Rst) {
-        let mut outgoing = self.own_down(index, TcpFlags::ACK);
+        let mut outgoing = self.own_to_mptcp(index, TcpFlags::ACK);
         outgoing.seq = seq.0;
-        if let Some(remote) = self.remote {
+        if let Some(remote) = self.mptcp.peer_key {
             let option = MpFastClose { key: remote.key };
             outgoing
                 .options
@@ -401,12 +407,15 @@ impl Connection {
 
     /// RST to the server.
     pub(crate) fn reset_server(&self, ctx: &mut Context<'_>, cause: Rst) {
-        ctx.reset(self.own_up(self.bare_seq_up(), TcpFlags::ACK), cause);
+        ctx.reset(
+            self.own_to_tcp(self.bare_seq_to_tcp(), TcpFlags::ACK),
+            cause,
+        );
     }
 
     /// RST to the server before the client has shown that it is there: the SYN is all that was sent.
     pub(crate) fn reset_half_open(&self, ctx: &mut Context<'_>, cause: Rst) {
-        let outgoing = self.own_up(self.isn_client.add(1), TcpFlags::default());
+        let outgoing = self.own_to_tcp(self.tcp.isn_local.add(1), TcpFlags::default());
         ctx.reset(outgoing, cause);
     }
 
@@ -419,30 +428,30 @@ impl Connection {
     /// The same while the handshake is not complete, and for plain TCP, whose numbers FlexCP knows as they passed: what
     /// each end has ACKed last, and what comes next if that differs. One of the two is what it expects.
     pub(crate) fn reset_plain(&self, ctx: &mut Context<'_>, cause: Rst) {
-        let mut down = self.own_down(INITIAL, TcpFlags::ACK);
+        let mut down = self.own_to_mptcp(INITIAL, TcpFlags::ACK);
         // The clocks of plain connections are not followed.
         down.options = OptionWriter::default();
-        if matches!(self.phase, Phase::SynSent | Phase::SynReceived) || !self.server.answered {
-            down.ack = self.isn_client.add(1).0;
-            if !self.server.answered {
+        if matches!(self.phase, Phase::SynSent | Phase::SynReceived) || !self.tcp.syn.answered {
+            down.ack = self.subflow(INITIAL).agreed.isn_remote.add(1).0;
+            if !self.tcp.syn.answered {
                 // The answer to a SYN (RFC 9293 section 3.10.7.1).
                 down.seq = 0;
             }
             ctx.reset(down, cause);
             return self.reset_half_open(ctx, cause);
         }
-        down.ack = self.up_seq(self.up_acked).0;
-        let mut up = self.own_up(self.up_seq(self.up_acked), TcpFlags::ACK);
+        down.ack = self.seq_to_tcp(self.to_tcp.acked).0;
+        let mut up = self.own_to_tcp(self.seq_to_tcp(self.to_tcp.acked), TcpFlags::ACK);
         up.options = OptionWriter::default();
         ctx.reset(up.clone(), cause);
-        if self.up_next != self.up_acked {
-            up.seq = self.up_seq(self.up_next).0;
+        if self.to_tcp.next != self.to_tcp.acked {
+            up.seq = self.seq_to_tcp(self.to_tcp.next).0;
             ctx.reset(up, cause);
         }
-        down.seq = self.down_seq(self.down_acked).0;
+        down.seq = self.seq_to_mptcp(self.to_mptcp.acked).0;
         ctx.reset(down.clone(), cause);
-        if self.down_next != self.down_acked {
-            down.seq = self.down_seq(self.down_next).0;
+        if self.to_mptcp.next != self.to_mptcp.acked {
+            down.seq = self.seq_to_mptcp(self.to_mptcp.next).0;
             ctx.reset(down, cause);
         }
     }
@@ -468,7 +477,7 @@ impl Connection {
         segment: &Segment,
     ) -> Verdict {
         if !segment.has(TcpFlags::RST) && segment.has(TcpFlags::ACK) {
-            let outgoing = self.own_up(TcpSeq(segment.tcp.ack), TcpFlags::ACK);
+            let outgoing = self.own_to_tcp(TcpSeq(segment.tcp.ack), TcpFlags::ACK);
             ctx.reset(outgoing, Rst::AfterReset);
         }
         Verdict::Consume
@@ -477,7 +486,7 @@ impl Connection {
     /// The client goes on without MPTCP, or its options do not come through any more: the initial
     /// subflow becomes the TCP connection that it has been all along (RFC 8684 section 3.7). The data is
     /// relayed as it is; that there is no DSS on what goes down tells the client.
-    pub(crate) fn fall_back_up(
+    pub(crate) fn fall_back_for_client(
         &mut self,
         ctx: &mut Context<'_>,
         index: SubflowIndex,
@@ -485,25 +494,30 @@ impl Connection {
         frame: &mut Frame<'_>,
         cause: Fallback,
     ) -> Verdict {
-        if !self.identity || index != INITIAL {
+        if !self.numbers.identity || index != INITIAL {
             self.reset_subflow(ctx, index, Rst::LateFallback);
             return Verdict::Drop(DropReason::NoMapping);
         }
-        self.phase = Phase::Fallback;
+        self.phase = Phase::Fallback(Relayed {
+            // Its options come through on the way down, and it does not know yet: it will by the next data without a
+            // mapping. Until then it needs data ACKs, or its window closes.
+            wants_data_acks: cause == Fallback::NoMapping,
+            ..Relayed::default()
+        });
         ctx.counters.decide(cause);
-        self.relay_up(ctx, segment, frame)
+        self.relay_to_tcp(ctx, segment, frame)
     }
 
     /// The same for a packet of the server's.
-    pub(crate) fn fall_back_down(
+    pub(crate) fn fall_back_for_server(
         &mut self,
         ctx: &mut Context<'_>,
         segment: &Segment,
         frame: &mut Frame<'_>,
     ) -> Verdict {
-        self.phase = Phase::Fallback;
+        self.phase = Phase::Fallback(Relayed::default());
         ctx.counters.decide(Fallback::ServerFin);
-        self.relay_down(ctx, segment, frame)
+        self.relay_to_mptcp(ctx, segment, frame)
     }
 
     /// `MP_FAIL`: the client saw a wrong checksum. FlexCP negotiates none, so this is a client that
@@ -516,17 +530,17 @@ impl Connection {
         frame: &mut Frame<'_>,
     ) -> Verdict {
         ctx.counters.mp_fail_rx += 1;
-        if self.identity && index == INITIAL {
+        if self.numbers.identity && index == INITIAL {
             // RFC 8684 section 3.7: MP_FAIL is answered with MP_FAIL.
-            let mut outgoing = self.own_down(index, TcpFlags::ACK);
+            let mut outgoing = self.own_to_mptcp(index, TcpFlags::ACK);
             let fail = flexcp_wire::MpFail {
-                dsn: self.up_acked.0,
+                dsn: self.to_tcp.acked.0,
             };
             outgoing
                 .options
                 .push(&TcpOption::Mptcp(MptcpOption::Fail(fail)));
             ctx.send(outgoing.own());
         }
-        self.fall_back_up(ctx, index, segment, frame, Fallback::Fail)
+        self.fall_back_for_client(ctx, index, segment, frame, Fallback::Fail)
     }
 }

@@ -4,10 +4,12 @@
 //! of the others could apply to the packets that the fast path takes: nothing is to be repeated, filled, announced
 //! or closed, all that is outstanding downwards stands on one subflow, and no subflow has a hole.
 
+use core::num::NonZeroU32;
+
 use flexcp_wire::{Dsn, Ssn};
 
-use super::up::PATIENCE;
-use super::{Connection, INITIAL, Phase, Subflow, SubflowIndex, SubflowSet, SubflowState};
+use super::to_tcp::PATIENCE;
+use super::{Connection, INITIAL, Subflow, SubflowIndex, SubflowSet, SubflowState};
 use crate::config::Config;
 use crate::dtree::Lane;
 use crate::offload::{
@@ -28,7 +30,7 @@ impl Connection {
 
     /// The subflows that a flow entry of the connection would have; `None`: there is none to be had for now.
     pub(crate) fn eligible(&self, config: &Config, untimed: bool) -> Option<SubflowSet> {
-        if !self.is_steady(config) || (self.server.clock.is_none() && !untimed) {
+        if !self.is_steady(config) || (self.tcp.clock.is_none() && !untimed) {
             return None;
         }
         if self.has_small_window() {
@@ -36,9 +38,9 @@ impl Connection {
             return None;
         }
         let room = config.limits.mappings;
-        if !self.subflow(self.active).is_active_steady(room)
-            || self.has_hole(self.active)
-            || !self.stands_on(self.active)
+        if !self.subflow(self.mptcp.active).is_active_steady(room)
+            || self.has_hole(self.mptcp.active)
+            || !self.stands_on(self.mptcp.active)
         {
             return None;
         }
@@ -52,11 +54,13 @@ impl Connection {
                 return None;
             }
             let fits = usize::from(index) < ENTRY_SUBFLOWS
-                && subflow.remote.is_ipv4() == self.server.backend.is_ipv4()
-                && subflow.snd_edge.is_some()
+                && subflow.remote.is_ipv4() == self.tcp.backend.is_ipv4()
+                && subflow.send.edge.is_some()
                 && (subflow.clock.is_some() || untimed);
-            let brings = subflow.has_outstanding_up();
-            if !fits && (index == self.active || brings) || brings && !self.brings_steadily(index) {
+            let brings = subflow.has_outstanding_to_tcp();
+            if !fits && (index == self.mptcp.active || brings)
+                || brings && !self.brings_steadily(index)
+            {
                 return None;
             }
             installed |= u8::from(fits) << index;
@@ -66,34 +70,34 @@ impl Connection {
 
     /// Takes the connection back as the fast path has left it: as if the translator had handled those packets.
     pub(crate) fn import(&mut self, entry: &FlowEntry) {
-        self.import_down(entry);
-        self.import_up(entry);
-        for (subflow, installed) in self.subflows.iter_mut().zip(&entry.subflows) {
+        self.import_to_mptcp(entry);
+        self.import_to_tcp(entry);
+        for (subflow, installed) in self.mptcp.subflows.iter_mut().zip(&entry.subflows) {
             if installed.installed != 0 {
                 subflow.import(installed);
             }
         }
         if let Ok(heard) = SubflowIndex::try_from(entry.heard)
-            && usize::from(heard) < self.subflows.len()
+            && usize::from(heard) < self.mptcp.subflows.len()
         {
-            self.heard = heard;
+            self.mptcp.heard = heard;
         }
-        self.down_next = Dsn(entry.down_next);
-        self.down_acked = Dsn(entry.down_acked);
-        self.down_edge = Dsn(entry.down_edge);
-        self.up_next = Dsn(entry.up_next);
-        if self.up_acked != Dsn(entry.up_acked) {
-            self.repeated_up = 0;
+        self.to_mptcp.next = Dsn(entry.down_next);
+        self.to_mptcp.acked = Dsn(entry.down_acked);
+        self.to_mptcp.edge = Dsn(entry.down_edge);
+        self.to_tcp.next = Dsn(entry.up_next);
+        if self.to_tcp.acked != Dsn(entry.up_acked) {
+            self.to_tcp.repeated = 0;
         }
-        self.up_acked = Dsn(entry.up_acked);
-        self.client_window = entry.client_window;
-        self.label_up = entry.label_up;
-        self.label_down = entry.label_down;
+        self.to_tcp.acked = Dsn(entry.up_acked);
+        self.to_mptcp.window = entry.client_window;
+        self.tcp.label = entry.label_up;
+        self.mptcp.label = entry.label_down;
         self.last_packet = Instant(entry.last_packet);
-        let server = &mut self.server;
-        server.edge = Some(Dsn(entry.server_edge));
-        server.window = u16::try_from(entry.server_window).unwrap_or(u16::MAX);
-        server.window_max = entry.server_window_max;
+        let server = &mut self.tcp;
+        server.window.edge = Some(Dsn(entry.server_edge));
+        server.window.offered = u16::try_from(entry.server_window).unwrap_or(u16::MAX);
+        server.window.max = entry.server_window_max;
         if let Some(clock) = &mut server.clock {
             clock.sent = entry.ts_sent;
             clock.sent_at = Instant(entry.ts_sent_at);
@@ -104,24 +108,24 @@ impl Connection {
 
     /// Whether nothing about the connection as a whole is out of the ordinary.
     fn is_steady(&self, config: &Config) -> bool {
-        let announced = self.announce.started
+        let announced = self.mptcp.announce.started
             || config.services[usize::from(self.service)]
                 .announce
                 .is_empty();
-        let within_window = |edge: Dsn| !self.up_next.after(edge);
-        self.phase == Phase::Established
-            && self.remote.is_some()
-            && self.up_fin.is_none()
-            && self.down_fin.is_none()
-            && self.owed == 0
-            && self.asked == 0
-            && self.orphaned.is_none()
-            && self.stuck.is_none()
-            && self.spare.is_none()
-            && self.repeated_up < PATIENCE
+        let within_window = |edge: Dsn| !self.to_tcp.next.after(edge);
+        self.phase.is_established()
+            && self.mptcp.peer_key.is_some()
+            && self.to_tcp.fin.is_none()
+            && self.to_mptcp.fin.is_none()
+            && self.mptcp.owed == 0
+            && self.mptcp.asked == 0
+            && self.phase.orphaned().is_none()
+            && self.to_mptcp.stuck.is_none()
+            && self.mptcp.spare.is_none()
+            && self.to_tcp.repeated < PATIENCE
             && announced
-            && !self.server.window_of_syn
-            && self.server.edge.is_some_and(within_window)
+            && !self.tcp.window.of_syn
+            && self.tcp.window.edge.is_some_and(within_window)
     }
 
     /// Whether nothing is to be done on a subflow but carry data: and only the active one has some outstanding
@@ -129,52 +133,55 @@ impl Connection {
     fn is_subflow_steady(&self, index: SubflowIndex) -> bool {
         let subflow = self.subflow(index);
         // A window of another scale would have to be changed on its way down.
-        let scales = subflow.scales || self.server.window_scale.is_none();
-        let quiet = subflow.snd_una == subflow.snd_next && subflow.down.len() == 0;
+        let scales = subflow.agreed.scales || self.tcp.window.scale.is_none();
+        let quiet = subflow.send.una == subflow.send.next && subflow.send.lane.len() == 0;
         subflow.state == SubflowState::Established
             && scales
-            && !subflow.suspect
+            && !subflow.path.suspect
             // A flow entry does not say whether marks pass.
-            && !subflow.ecn
-            && subflow.filler.is_none()
-            && subflow.fin_local.is_none()
-            && subflow.fin_remote.is_none()
-            && subflow.fin_due.is_none()
-            && subflow.fin_copies == 0
-            && subflow.bare_acks == 0
-            && subflow.told.is_empty()
-            && (quiet || index == self.active)
+            && !subflow.agreed.ecn
+            && subflow.send.filler.is_none()
+            && subflow.send.fin.is_none()
+            && subflow.recv.fin.is_none()
+            && subflow.send.fin_due.is_none()
+            && subflow.send.fin_copies == 0
+            && subflow.path.bare_acks == 0
+            && subflow.recv.told.is_empty()
+            && (quiet || index == self.mptcp.active)
     }
 
     /// Whether all of the server's data that the client has not ACKed stands on this subflow, in one stretch.
     fn stands_on(&self, index: SubflowIndex) -> bool {
         let subflow = self.subflow(index);
-        let Some((ssn, dsn)) = subflow.down.declared_stretch() else {
-            let nothing = subflow.down.len() == 0;
+        let Some((ssn, dsn)) = subflow.send.lane.declared_stretch() else {
+            let nothing = subflow.send.lane.len() == 0;
             return nothing
-                && subflow.snd_una == subflow.snd_next
-                && self.down_acked == self.down_next;
+                && subflow.send.una == subflow.send.next
+                && self.to_mptcp.acked == self.to_mptcp.next;
         };
-        subflow.down.end() == Some(subflow.snd_next)
-            && subflow.down.dsn_end() == Some(self.down_next)
-            && !ssn.after(subflow.snd_una)
-            && !dsn.after(self.down_acked)
+        subflow.send.lane.end() == Some(subflow.send.next)
+            && subflow.send.lane.dsn_end() == Some(self.to_mptcp.next)
+            && !ssn.after(subflow.send.una)
+            && !dsn.after(self.to_mptcp.acked)
     }
 
     /// Whether what this subflow has brought, and the server has not, has no hole and finds room in a flow entry. What the
     /// server had before it came here is ACKed with the server's next packet, whatever that ACKs.
     fn brings_steadily(&self, index: SubflowIndex) -> bool {
         let subflow = self.subflow(index);
-        let near = |(dsn, _): (Dsn, u32)| self.up_next.since(dsn) < FAR;
-        let received = subflow.up.received(subflow.rcv_ack, subflow.rcv_high);
-        let missing = |(_, dsn, _): (Ssn, Dsn, u32)| !dsn.before(self.up_acked);
-        subflow.up.len() < ENTRY_UPS
-            && subflow.up.front().is_none_or(missing)
+        let near = |(dsn, _): (Dsn, u32)| self.to_tcp.next.since(dsn) < FAR;
+        let received = subflow
+            .recv
+            .lane
+            .received(subflow.recv.ack, subflow.recv.high);
+        let missing = |(_, dsn, _): (Ssn, Dsn, u32)| !dsn.before(self.to_tcp.acked);
+        subflow.recv.lane.len() < ENTRY_UPS
+            && subflow.recv.lane.front().is_none_or(missing)
             && received.is_some_and(|mut runs| runs.all(near))
     }
 
     fn export(&self, config: &Config, installed: u8) -> FlowEntry {
-        let server = &self.server;
+        let server = &self.tcp;
         let clock = server.clock.unwrap_or_default();
         let mut entry = FlowEntry {
             family: if server.backend.is_ipv4() { 4 } else { 6 },
@@ -182,29 +189,29 @@ impl Connection {
             source_addr: server.source.octets(),
             server_port: server.backend.port(),
             source_port: server.source.port(),
-            active: self.active.into(),
-            heard: self.heard.into(),
-            ordered: self.identity.into(),
-            down_next: self.down_next.0,
-            down_acked: self.down_acked.0,
-            down_edge: self.down_edge.0,
-            up_next: self.up_next.0,
-            up_acked: self.up_acked.0,
+            active: self.mptcp.active.into(),
+            heard: self.mptcp.heard.into(),
+            ordered: self.numbers.identity.into(),
+            down_next: self.to_mptcp.next.0,
+            down_acked: self.to_mptcp.acked.0,
+            down_edge: self.to_mptcp.edge.0,
+            up_next: self.to_tcp.next.0,
+            up_acked: self.to_tcp.acked.0,
             server_edge: self.server_edge().0,
-            seq_down: self.down_seq(self.down_next).0,
-            seq_up: self.up_seq(self.up_next).0,
-            server_window: server.window.into(),
-            server_scale: server.window_scale.unwrap_or(0).into(),
-            server_window_max: server.window_max,
+            seq_down: self.seq_to_mptcp(self.to_mptcp.next).0,
+            seq_up: self.seq_to_tcp(self.to_tcp.next).0,
+            server_window: server.window.offered.into(),
+            server_scale: server.window.scale.unwrap_or(0).into(),
+            server_window_max: server.window.max,
             server_mss: server.mss.into(),
-            client_window: self.client_window,
-            initial_scale: self.subflow(INITIAL).window_scale.into(),
-            server_sack: self.server.sack.into(),
+            client_window: self.to_mptcp.window,
+            initial_scale: self.subflow(INITIAL).agreed.window_scale.into(),
+            server_sack: self.tcp.sack.into(),
             ts_sent: clock.sent,
             ts_heard: clock.heard,
             ts_echo: clock.echo,
-            label_up: self.label_up,
-            label_down: self.label_down,
+            label_up: self.tcp.label,
+            label_down: self.mptcp.label,
             ts_sent_at: clock.sent_at.0,
             silence: u64::try_from(config.timeouts.silence.as_micros()).unwrap_or(u64::MAX),
             last_packet: self.last_packet.0,
@@ -220,9 +227,9 @@ impl Connection {
     }
 
     /// Downwards: adds what was declared meanwhile to the active subflow's lane, and lets go of what is ACKed.
-    fn import_down(&mut self, entry: &FlowEntry) {
-        let known = self.down_next;
-        let Some(installed) = entry.subflows.get(usize::from(self.active)) else {
+    fn import_to_mptcp(&mut self, entry: &FlowEntry) {
+        let known = self.to_mptcp.next;
+        let Some(installed) = entry.subflows.get(usize::from(self.mptcp.active)) else {
             return;
         };
         let (next, acked) = (Dsn(entry.down_next), Dsn(entry.down_acked));
@@ -235,7 +242,7 @@ impl Connection {
         let stretches = Stretch::all(entry, installed.snd_next, &mut room);
         // The fast path may have forgotten some in their midst; then those before are ACKed, too.
         let mut at = next.sub(stretches.iter().map(Stretch::bytes).sum());
-        let lane = &mut self.subflow_mut(self.active).down;
+        let lane = &mut self.subflow_mut(self.mptcp.active).send.lane;
         let mut passes = at.after(known);
         if passes || both.since(known) > FAR && both.after(known) {
             // More than the numbers of a subflow can tell apart may have gone down and been ACKed.
@@ -267,16 +274,16 @@ impl Connection {
     }
 
     /// Upwards: what each subflow has brought, and the server has not.
-    fn import_up(&mut self, entry: &FlowEntry) {
+    fn import_to_tcp(&mut self, entry: &FlowEntry) {
         let next = Dsn(entry.up_next);
-        for (index, subflow) in self.subflows.iter_mut().enumerate() {
+        for (index, subflow) in self.mptcp.subflows.iter_mut().enumerate() {
             let (Some(installed), Some(ups)) = (entry.subflows.get(index), entry.ups.get(index))
             else {
                 break;
             };
             let ack = Ssn(installed.rcv_ack);
             if installed.installed == 0
-                || (ack == subflow.rcv_ack && installed.rcv_high == subflow.rcv_high.0)
+                || (ack == subflow.recv.ack && installed.rcv_high == subflow.recv.high.0)
             {
                 continue;
             }
@@ -288,11 +295,12 @@ impl Connection {
                     run.len,
                 )
             };
-            subflow.up.set_received(ack, runs.map(place));
+            subflow.recv.lane.set_received(ack, runs.map(place));
             if installed.recent_len > 0 {
                 let recent = Dsn(installed.recent_dsn);
                 subflow
-                    .up
+                    .recv
+                    .lane
                     .set_recent_before(ack, recent, installed.recent_len);
             }
         }
@@ -302,76 +310,82 @@ impl Connection {
 impl Subflow {
     /// Whether new data goes down on it as a matter of course, and the mappings of a flow entry would find room.
     fn is_active_steady(&self, mappings: usize) -> bool {
-        self.carries() && !self.backup && self.down.len() + ENTRY_RUNS + ENTRY_HOLES <= mappings
+        self.carries()
+            && !self.path.backup
+            && self.send.lane.len() + ENTRY_RUNS + ENTRY_HOLES <= mappings
     }
 
     /// Whether something came up on it, or was announced, that has not reached the server.
-    fn has_outstanding_up(&self) -> bool {
-        self.rcv_ack != self.rcv_high || self.up.len() > 0
+    fn has_outstanding_to_tcp(&self) -> bool {
+        self.recv.ack != self.recv.high || self.recv.lane.len() > 0
     }
 
     fn export(&self, ups: &mut [UpRun; ENTRY_UPS]) -> EntrySubflow {
-        let received = self.up.received(self.rcv_ack, self.rcv_high);
+        let received = self.recv.lane.received(self.recv.ack, self.recv.high);
         let mut ups_used = 0;
         for (place, (dsn, len)) in ups.iter_mut().zip(received.into_iter().flatten()) {
             let dsn = low(dsn.0);
             *place = UpRun { dsn, len };
             ups_used += 1;
         }
-        let recent = self.up.recent_before(self.rcv_ack);
+        let recent = self.recv.lane.recent_before(self.recv.ack);
         EntrySubflow {
             remote_addr: self.remote.octets(),
             local_addr: self.local.octets(),
             remote_port: self.remote.port(),
             local_port: self.local.port(),
             installed: 1,
-            window_scale: self.window_scale,
+            window_scale: self.agreed.window_scale,
             pad: [0; 2],
-            isn_remote: self.isn_remote.0,
-            isn_local: self.isn_local.0,
-            snd_next: self.snd_next.0,
-            snd_una: self.snd_una.0,
-            snd_edge: self.snd_edge.unwrap_or(self.snd_una).0,
-            rcv_ack: self.rcv_ack.0,
-            rcv_high: self.rcv_high.0,
+            isn_remote: self.agreed.isn_remote.0,
+            isn_local: self.agreed.isn_local.0,
+            snd_next: self.send.next.0,
+            snd_una: self.send.una.0,
+            snd_edge: self.send.edge.unwrap_or(self.send.una).0,
+            rcv_ack: self.recv.ack.0,
+            rcv_high: self.recv.high.0,
             clock_offset: self.clock.map_or(0, |clock| clock.offset),
             clock_heard: self.clock.map_or(0, |clock| clock.heard),
-            timed: self.timed.map_or(0, |(ssn, _)| ssn.0),
-            is_timed: self.timed.is_some().into(),
-            srtt: self.srtt.unwrap_or(0),
-            mss: self.mss.into(),
+            timed: self.path.timed.map_or(0, |(ssn, _)| ssn.0),
+            is_timed: self.path.timed.is_some().into(),
+            srtt: self.path.srtt.map_or(0, NonZeroU32::get),
+            mss: self.agreed.mss.into(),
             clock_recent: self.clock.map_or(0, |clock| clock.recent),
             first_up: 0,
             ups_used,
-            announced: self.up.end().map_or(0, |end| end.since(self.rcv_high)),
+            announced: self
+                .recv
+                .lane
+                .end()
+                .map_or(0, |end| end.since(self.recv.high)),
             recent_dsn: recent.map_or(0, |(dsn, _)| dsn.0),
             recent_len: recent.map_or(0, |(_, len)| len),
             pad2: 0,
-            timed_at: self.timed.map_or(0, |(_, at)| at.0),
-            last_heard: self.last_heard.0,
-            outstanding_since: self.outstanding_since.0,
-            bytes_up: self.bytes_up,
-            bytes_down: self.bytes_down,
+            timed_at: self.path.timed.map_or(0, |(_, at)| at.0),
+            last_heard: self.path.last_heard.0,
+            outstanding_since: self.path.outstanding_since.0,
+            bytes_up: self.traffic.bytes_up,
+            bytes_down: self.traffic.bytes_down,
         }
     }
 
     fn import(&mut self, installed: &EntrySubflow) {
-        self.snd_next = Ssn(installed.snd_next);
-        self.snd_una = Ssn(installed.snd_una);
-        self.snd_edge = Some(Ssn(installed.snd_edge));
-        self.rcv_ack = Ssn(installed.rcv_ack);
-        self.rcv_high = Ssn(installed.rcv_high);
+        self.send.next = Ssn(installed.snd_next);
+        self.send.una = Ssn(installed.snd_una);
+        self.send.edge = Some(Ssn(installed.snd_edge));
+        self.recv.ack = Ssn(installed.rcv_ack);
+        self.recv.high = Ssn(installed.rcv_high);
         if let Some(clock) = &mut self.clock {
             clock.heard = installed.clock_heard;
             clock.recent = installed.clock_recent;
         }
         let timed = || (Ssn(installed.timed), Instant(installed.timed_at));
-        self.timed = (installed.is_timed != 0).then(timed);
-        self.srtt = Some(installed.srtt).filter(|&srtt| srtt != 0);
-        self.last_heard = Instant(installed.last_heard);
-        self.outstanding_since = Instant(installed.outstanding_since);
-        self.bytes_up = installed.bytes_up;
-        self.bytes_down = installed.bytes_down;
+        self.path.timed = (installed.is_timed != 0).then(timed);
+        self.path.srtt = NonZeroU32::new(installed.srtt);
+        self.path.last_heard = Instant(installed.last_heard);
+        self.path.outstanding_since = Instant(installed.outstanding_since);
+        self.traffic.bytes_up = installed.bytes_up;
+        self.traffic.bytes_down = installed.bytes_down;
     }
 }
 

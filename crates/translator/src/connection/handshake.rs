@@ -9,7 +9,7 @@ use flexcp_wire::{
 };
 
 use super::clock::{ServerClock, SubflowClock};
-use super::{Connection, Context, INITIAL, Phase, SubflowIndex, SubflowState};
+use super::{Connection, Context, INITIAL, Phase, Relayed, Shift, SubflowIndex, SubflowState};
 use crate::auth::{Key, same_key};
 use crate::cause::{Fallback, PlainSyn};
 use crate::counters::DropReason;
@@ -101,7 +101,7 @@ impl Connection {
         frame: &mut Frame<'_>,
     ) -> Verdict {
         if self.take_keys(ctx, segment) {
-            return self.handle_up(ctx, index, segment, frame);
+            return self.handle_to_tcp(ctx, index, segment, frame);
         }
         if segment.options.mptcp {
             // Data that overtook the packet with the keys comes again.
@@ -110,9 +110,9 @@ impl Connection {
         if !self.answers_handshake(segment) {
             return Verdict::Drop(DropReason::OutOfWindow);
         }
-        self.phase = Phase::Fallback;
+        self.phase = Phase::Fallback(Relayed::default());
         ctx.counters.decide(Fallback::Handshake);
-        self.relay_up(ctx, segment, frame)
+        self.relay_to_tcp(ctx, segment, frame)
     }
 
     /// The client's SYN, first or repeated: goes to the server with the MSS lowered by what a DSS will
@@ -125,7 +125,7 @@ impl Connection {
         end_to_end: bool,
     ) -> Verdict {
         self.last_packet = ctx.now;
-        self.offered_end_to_end = end_to_end;
+        self.tcp.syn.offered_end_to_end = end_to_end;
         self.remember_syn(ctx.now, segment);
         let mut outgoing = self.syn_to_server();
         outgoing.window = segment.tcp.window;
@@ -137,12 +137,12 @@ impl Connection {
 
     /// Notes what of the SYN may change when it is sent again.
     pub(crate) fn remember_syn(&mut self, now: Instant, segment: &Segment) {
-        self.label_up = segment.ip.flow_label;
-        if self.server.answered {
+        self.tcp.label = segment.ip.flow_label;
+        if self.tcp.syn.answered {
             // What the server has settled stays; only the client's clock has gone on.
             if let Some(ts) = segment.options.timestamps {
-                let subflow = &mut self.subflows[usize::from(INITIAL)];
-                if let (Some(server), Some(clock)) = (&mut self.server.clock, &mut subflow.clock) {
+                let subflow = &mut self.mptcp.subflows[usize::from(INITIAL)];
+                if let (Some(server), Some(clock)) = (&mut self.tcp.clock, &mut subflow.clock) {
                     server.restart(now, ts);
                     clock.heard(ts, false);
                 }
@@ -150,52 +150,48 @@ impl Connection {
             return;
         }
         // One that was held up on the way may come behind a later one.
-        let before = self.server.clock;
+        let before = self.tcp.clock;
         let clock = segment.options.timestamps.map(|ts| {
             let mut clock = before.unwrap_or_else(|| ServerClock::start(now, ts));
             clock.restart(now, ts);
             clock
         });
-        self.server.clock = clock;
+        self.tcp.clock = clock;
         let subflow = self.subflow_mut(INITIAL);
         subflow.clock = clock.map(|clock| SubflowClock::initial(clock.sent));
-        subflow.ecn = segment.has(TcpFlags::ECE) && segment.has(TcpFlags::CWR);
+        subflow.agreed.ecn = segment.has(TcpFlags::ECE) && segment.has(TcpFlags::CWR);
     }
 
     /// The client's SYN as the server gets it, from what FlexCP remembers of it.
     fn syn_to_server(&self) -> Outgoing {
         let subflow = self.subflow(INITIAL);
-        let room = if self.phase == Phase::Plain {
-            0
-        } else {
-            DSS_LEN
-        };
-        let ecn = if subflow.ecn {
+        let room = if self.phase.is_plain() { 0 } else { DSS_LEN };
+        let ecn = if subflow.agreed.ecn {
             TcpFlags::ECE | TcpFlags::CWR
         } else {
             TcpFlags::default()
         };
         let options = Options {
-            sack_permitted: subflow.sack,
-            window_scale: Some(subflow.window_scale).filter(|_| subflow.scales),
+            sack_permitted: subflow.agreed.sack,
+            window_scale: Some(subflow.agreed.window_scale).filter(|_| subflow.agreed.scales),
             ..Options::default()
         };
-        let timestamps = self.server.clock.map(|clock| clock.own_to_server());
-        let mut writer = handshake_options(&options, timestamps, subflow.mss - room);
-        if self.offered_end_to_end {
+        let timestamps = self.tcp.clock.map(|clock| clock.own_to_server());
+        let mut writer = handshake_options(&options, timestamps, subflow.agreed.mss - room);
+        if self.tcp.syn.offered_end_to_end {
             writer.push(&TcpOption::Mptcp(MptcpOption::Capable(capable(
                 CapableKeys::Syn,
             ))));
         }
         Outgoing {
             ends: self.server_ends(),
-            seq: self.isn_client.0,
+            seq: self.tcp.isn_local.0,
             ack: 0,
             flags: TcpFlags::SYN | ecn,
             window: u16::MAX,
             urgent: 0,
             keep_ecn: true,
-            flow_label: self.label_up,
+            flow_label: self.tcp.label,
             options: writer,
         }
     }
@@ -209,9 +205,9 @@ impl Connection {
 
     /// The same SYN to another back end.
     pub(crate) fn try_backend(&mut self, ctx: &mut Context<'_>, backend: Backend) {
-        self.server.source = backend.source.into();
-        self.server.backend = backend.addr.into();
-        self.server.tried = self.server.tried.saturating_add(1);
+        self.tcp.source = backend.source.into();
+        self.tcp.backend = backend.addr.into();
+        self.tcp.syn.tried = self.tcp.syn.tried.saturating_add(1);
         ctx.counters.backend_skipped += 1;
         let outgoing = self.syn_to_server();
         ctx.send(outgoing.own());
@@ -224,25 +220,25 @@ impl Connection {
         segment: &Segment,
         frame: &mut Frame<'_>,
     ) -> Verdict {
-        if TcpSeq(segment.tcp.ack) != self.isn_client.add(1) {
+        if TcpSeq(segment.tcp.ack) != self.tcp.isn_local.add(1) {
             return Verdict::Drop(DropReason::AckOfUnsent);
         }
         if self.phase == Phase::SynSent {
             self.learn_server(segment);
             self.phase = Phase::SynReceived;
-        } else if TcpSeq(segment.tcp.seq) != self.server.isn {
+        } else if TcpSeq(segment.tcp.seq) != self.tcp.isn_remote {
             return Verdict::Drop(DropReason::Unexpected);
         }
         self.last_packet = ctx.now;
-        self.label_down = segment.ip.flow_label;
-        if let (Some(clock), Some(ts)) = (&mut self.server.clock, segment.options.timestamps) {
+        self.mptcp.label = segment.ip.flow_label;
+        if let (Some(clock), Some(ts)) = (&mut self.tcp.clock, segment.options.timestamps) {
             clock.heard(ts.val);
         }
-        let mss = segment.options.mss.unwrap_or(self.server.mss);
+        let mss = segment.options.mss.unwrap_or(self.tcp.mss);
         let timestamps = self.syn_ack_timestamps(segment);
         let mut options = handshake_options(&segment.options, timestamps, mss);
         let keys = CapableKeys::SynAck {
-            sender: self.local.key,
+            sender: self.mptcp.key.key,
         };
         options.push(&TcpOption::Mptcp(MptcpOption::Capable(capable(keys))));
         let outgoing = Outgoing {
@@ -253,7 +249,7 @@ impl Connection {
             window: segment.tcp.window,
             urgent: 0,
             keep_ecn: true,
-            flow_label: self.label_down,
+            flow_label: self.mptcp.label,
             options,
         };
         match outgoing.forward(frame, segment, segment.payload.clone(), NO_LIMIT) {
@@ -266,7 +262,7 @@ impl Connection {
     /// carried data: it echoes their clock then, and is older than what the client has heard (RFC 7323 section 5.3).
     fn syn_ack_timestamps(&self, segment: &Segment) -> Option<Timestamps> {
         let clock = self.subflow(INITIAL).clock.as_ref()?;
-        let server = self.server.clock.as_ref()?;
+        let server = self.tcp.clock.as_ref()?;
         let timestamps = segment.options.timestamps?;
         Some(clock.answer(server, timestamps.ecr))
     }
@@ -275,28 +271,29 @@ impl Connection {
     fn learn_server(&mut self, segment: &Segment) {
         let options = &segment.options;
         let default_mss = if segment.ip.is_v6() { 1220 } else { 536 };
-        self.server.answered = true;
-        self.server.isn = TcpSeq(segment.tcp.seq);
-        self.server.mss = options.mss.unwrap_or(default_mss);
-        self.server.sack = options.sack_permitted;
+        self.tcp.syn.answered = true;
+        self.tcp.isn_remote = TcpSeq(segment.tcp.seq);
+        self.numbers.to_mptcp = Shift::between(self.tcp.isn_remote, self.mptcp.key.idsn);
+        self.tcp.mss = options.mss.unwrap_or(default_mss);
+        self.tcp.sack = options.sack_permitted;
         // Scaling counts only when both SYNs offer it (RFC 7323 section 2.2).
-        let subflow = &mut self.subflows[usize::from(INITIAL)];
-        self.server.window_scale = options.window_scale.filter(|_| subflow.scales);
+        let subflow = &mut self.mptcp.subflows[usize::from(INITIAL)];
+        self.tcp.window.scale = options.window_scale.filter(|_| subflow.agreed.scales);
         // The window of a SYN is not scaled; that of any packet of FlexCP's own will be.
-        self.server.window = segment.tcp.window >> self.server.window_scale.unwrap_or(0);
-        self.server.window_max = u32::from(segment.tcp.window);
+        self.tcp.window.offered = segment.tcp.window >> self.tcp.window.scale.unwrap_or(0);
+        self.tcp.window.max = u32::from(segment.tcp.window);
         if options.window_scale.is_none() {
-            subflow.window_scale = 0;
+            subflow.agreed.window_scale = 0;
         }
-        subflow.sack &= options.sack_permitted;
-        subflow.ecn &= segment.has(TcpFlags::ECE);
-        subflow.isn_local = Ssn(segment.tcp.seq);
-        subflow.snd_next = subflow.isn_local.add(1);
-        subflow.snd_una = subflow.snd_next;
-        match (&mut self.server.clock, options.timestamps) {
+        subflow.agreed.sack &= options.sack_permitted;
+        subflow.agreed.ecn &= segment.has(TcpFlags::ECE);
+        subflow.agreed.isn_local = Ssn(segment.tcp.seq);
+        subflow.send.next = subflow.agreed.isn_local.add(1);
+        subflow.send.una = subflow.send.next;
+        match (&mut self.tcp.clock, options.timestamps) {
             (Some(clock), Some(timestamps)) => clock.start_server(timestamps),
             _ => {
-                self.server.clock = None;
+                self.tcp.clock = None;
                 subflow.clock = None;
             }
         }
@@ -305,9 +302,12 @@ impl Connection {
     /// Whether a packet without MPTCP options may be the client's answer to the SYN/ACK: its numbers are
     /// those of the handshake, which nobody off the path knows.
     pub(crate) fn answers_handshake(&self, segment: &Segment) -> bool {
-        let ahead = segment.tcp.seq.wrapping_sub(self.isn_client.add(1).0);
+        let ahead = segment
+            .tcp
+            .seq
+            .wrapping_sub(self.subflow(INITIAL).agreed.isn_remote.add(1).0);
         segment.has(TcpFlags::ACK)
-            && segment.tcp.ack == self.server.isn.add(1).0
+            && segment.tcp.ack == self.tcp.isn_remote.add(1).0
             && ahead <= u32::from(u16::MAX)
     }
 
@@ -324,17 +324,19 @@ impl Connection {
         else {
             return false;
         };
-        if capable.version != 1 || !same_key(receiver, self.local.key) {
+        if capable.version != 1 || !same_key(receiver, self.mptcp.key.key) {
             return false;
         }
         let remote = Key::new(sender);
-        self.remote = Some(remote);
-        self.up_next = remote.idsn.add(1);
-        self.up_acked = self.up_next;
-        self.phase = Phase::Established;
+        self.mptcp.peer_key = Some(remote);
+        // Its first byte is the one behind the SYN.
+        self.numbers.to_tcp = Shift::between(self.tcp.isn_local, remote.idsn);
+        self.to_tcp.next = remote.idsn.add(1);
+        self.to_tcp.acked = self.to_tcp.next;
+        self.phase = Phase::Established { orphaned: None };
         let initial = self.subflow_mut(INITIAL);
         initial.state = SubflowState::Established;
-        initial.proved = true;
+        initial.join.proved = true;
         ctx.counters.mp_capable_ack_rx += 1;
         true
     }

@@ -65,25 +65,25 @@ impl Filler {
 impl Connection {
     /// Whether a subflow misses data that the client has from another one.
     pub(crate) fn has_hole(&self, index: SubflowIndex) -> bool {
-        self.hole_at(index, self.subflow(index).snd_una).is_some()
+        self.hole_at(index, self.subflow(index).send.una).is_some()
     }
 
     /// Whether filler is on its way into a hole: what stands behind that waits for it.
     pub(crate) fn is_filling(&self, index: SubflowIndex) -> bool {
-        let filler = self.subflow(index).filler;
+        let filler = self.subflow(index).send.filler;
         filler.is_some_and(|filler| filler.is_outstanding()) && self.has_hole(index)
     }
 
     /// The mapping at this number of the subflow, and how many bytes from the number on are behind the data
     /// ACK: the mapping's end may still be the server's to send.
     fn hole_at(&self, index: SubflowIndex, ssn: Ssn) -> Option<(Mapping, u32)> {
-        let mut mapping = self.subflow(index).down.mapping_by_ssn(ssn)?;
+        let mut mapping = self.subflow(index).send.lane.mapping_by_ssn(ssn)?;
         let into = ssn.since(mapping.ssn);
         let at = mapping.dsn.add(u64::from(into));
-        if !at.before(self.down_acked) {
+        if !at.before(self.to_mptcp.acked) {
             return None;
         }
-        let behind = u32::try_from(self.down_acked.since(at)).unwrap_or(u32::MAX);
+        let behind = u32::try_from(self.to_mptcp.acked.since(at)).unwrap_or(u32::MAX);
         let len = behind.min(mapping.len - into);
         if !mapping.declared {
             mapping.len = len;
@@ -94,7 +94,7 @@ impl Connection {
     /// Looks for holes after a packet on `heard`: on that subflow, and on all of them when the data ACK
     /// has moved on and may have overtaken what they miss.
     pub(crate) fn watch_holes(&mut self, ctx: &mut Context<'_>, heard: SubflowIndex, acked: bool) {
-        if self.identity {
+        if self.numbers.identity {
             return;
         }
         for index in self.indices() {
@@ -106,15 +106,15 @@ impl Connection {
 
     fn watch_hole(&mut self, ctx: &mut Context<'_>, index: SubflowIndex, heard: bool) {
         if !self.has_hole(index) {
-            self.subflow_mut(index).filler = None;
+            self.subflow_mut(index).send.filler = None;
             return;
         }
         let subflow = self.subflow_mut(index);
-        let una = subflow.snd_una;
+        let una = subflow.send.una;
         // Its next ACKs may show that there is none.
         let pause = subflow.rtt().map_or(PAUSE, |rtt| (rtt * 2).max(MIN_PAUSE));
-        let Some(filler) = &mut subflow.filler else {
-            subflow.filler = Some(Filler {
+        let Some(filler) = &mut subflow.send.filler else {
+            subflow.send.filler = Some(Filler {
                 in_vain: 0,
                 doublings: 0,
                 burst: NonZeroU8::MIN,
@@ -152,33 +152,35 @@ impl Connection {
     /// Fillers whose pause is over.
     pub(crate) fn fill_due(&mut self, ctx: &mut Context<'_>) {
         for index in self.indices() {
-            let subflow = self.subflow(index);
-            let Some(filler) = subflow.filler else {
-                continue;
-            };
-            if ctx.now < filler.due {
-                continue;
+            let filler = self.subflow(index).send.filler;
+            if let Some(filler) = filler.filter(|filler| filler.due <= ctx.now) {
+                self.fill_again(ctx, index, filler);
             }
-            let silence = ctx.now.since(subflow.last_heard);
-            let heard = silence < PAUSE * 4;
-            let vanished = silence >= ctx.config.timeouts.rejoin;
-            let lives = self.phase == Phase::Established;
-            // A client that has closed the subflow waits for FlexCP's FIN behind the hole.
-            let closes = !lives || subflow.fin_remote.is_some();
-            if vanished || !subflow.delivers() || !self.has_hole(index) {
-                // Should a vanished client be heard again, its next packet shows the hole.
-                self.subflow_mut(index).filler = None;
-            } else if !closes && !heard && filler.doublings >= MAX_DOUBLINGS_UNHEARD {
-                self.subflow_mut(index).filler = Some(Filler {
-                    due: ctx.now + ctx.config.timeouts.rejoin,
-                    ..filler
-                });
-            } else if lives && heard && filler.in_vain >= MAX_IN_VAIN {
-                // After the end only FlexCP's FIN waits behind the hole, and nobody would repeat a RST.
-                self.reset_subflow(ctx, index, Rst::Hole);
-            } else {
-                self.fill(ctx, index);
-            }
+        }
+    }
+
+    /// The pause of this one is over.
+    fn fill_again(&mut self, ctx: &mut Context<'_>, index: SubflowIndex, filler: Filler) {
+        let subflow = self.subflow(index);
+        let silence = ctx.now.since(subflow.path.last_heard);
+        let heard = silence < PAUSE * 4;
+        let vanished = silence >= ctx.config.timeouts.rejoin;
+        let lives = self.phase.is_established();
+        // A client that has closed the subflow waits for FlexCP's FIN behind the hole.
+        let closes = !lives || subflow.recv.fin.is_some();
+        if vanished || !subflow.delivers() || !self.has_hole(index) {
+            // Should a vanished client be heard again, its next packet shows the hole.
+            self.subflow_mut(index).send.filler = None;
+        } else if !closes && !heard && filler.doublings >= MAX_DOUBLINGS_UNHEARD {
+            self.subflow_mut(index).send.filler = Some(Filler {
+                due: ctx.now + ctx.config.timeouts.rejoin,
+                ..filler
+            });
+        } else if lives && heard && filler.in_vain >= MAX_IN_VAIN {
+            // After the end only FlexCP's FIN waits behind the hole, and nobody would repeat a RST.
+            self.reset_subflow(ctx, index, Rst::Hole);
+        } else {
+            self.fill(ctx, index);
         }
     }
 
@@ -189,8 +191,8 @@ impl Connection {
             _ => MAX_DOUBLINGS,
         };
         let subflow = self.subflow_mut(index);
-        let una = subflow.snd_una;
-        let known = subflow.filler.unwrap_or(Filler {
+        let una = subflow.send.una;
+        let known = subflow.send.filler.unwrap_or(Filler {
             in_vain: 0,
             doublings: 0,
             burst: NonZeroU8::MIN,
@@ -200,14 +202,14 @@ impl Connection {
         });
         let pause = PAUSE * (1 << known.doublings);
         // In vain is only what a client that is heard does not ACK, and the other may never have been there.
-        let heard = ctx.now.since(subflow.last_heard) < PAUSE * 4;
+        let heard = ctx.now.since(subflow.path.last_heard) < PAUSE * 4;
         let most = if heard { u8::MAX } else { MAX_IN_VAIN - 2 };
         let (burst, max_packet) = if heard {
             (known.burst, MAX_PACKET)
         } else {
             (NonZeroU8::MIN, MAX_BLIND_PACKET)
         };
-        subflow.filler = Some(Filler {
+        subflow.send.filler = Some(Filler {
             in_vain: known.in_vain.saturating_add(1).min(most),
             doublings: (known.doublings + 1).min(most_doublings),
             una,
@@ -223,7 +225,7 @@ impl Connection {
             self.send_filler(ctx, index, mapping, at, len);
             at = at.add(len);
         }
-        if let Some(filler) = &mut self.subflow_mut(index).filler {
+        if let Some(filler) = &mut self.subflow_mut(index).send.filler {
             filler.end = at;
         }
     }
@@ -246,18 +248,18 @@ impl Connection {
         if !declared {
             // What was reserved and never came is declared by its filler.
             dsn = dsn.add(u64::from(at.since(ssn)));
-            subflow.down.declare(dsn, at, len);
+            subflow.send.lane.declare(dsn, at, len);
             (ssn, mapped) = (at, len);
         }
         let option = DssMapping {
             dsn: DataNumber::Long(dsn.0),
-            ssn: subflow.relative_down(ssn),
+            ssn: subflow.relative(ssn),
             len: u16::try_from(mapped).unwrap_or(u16::MAX),
             checksum: None,
         };
-        subflow.filled = true;
-        let mss = subflow.mss;
-        let mut outgoing = self.own_down(index, TcpFlags::ACK);
+        subflow.send.filled = true;
+        let mss = subflow.agreed.mss;
+        let mut outgoing = self.own_to_mptcp(index, TcpFlags::ACK);
         outgoing.seq = at.0;
         self.push_dss(&mut outgoing, Some(option), false);
         let options = u16::try_from(outgoing.options.finish().len()).unwrap_or(40);

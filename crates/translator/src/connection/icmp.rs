@@ -30,40 +30,43 @@ pub(crate) enum IcmpVerdict {
 impl Connection {
     /// About a segment that went down on a subflow. A smaller MTU counts at once: what is too long is
     /// segmented from here on. The server hears of it too, with room left for a DSS.
-    pub(crate) fn handle_icmp_down(
+    pub(crate) fn handle_icmp_to_mptcp(
         &mut self,
         ctx: &mut Context<'_>,
         index: SubflowIndex,
         error: &IcmpError,
     ) -> IcmpVerdict {
         let seq = match self.phase {
-            Phase::Established | Phase::Closed(_) => {
+            Phase::Established { .. } | Phase::Closed(_) => {
                 let ssn = Ssn(error.seq);
                 let subflow = self.subflow_mut(index);
-                if ssn.before(subflow.snd_una) || ssn.after(subflow.snd_next) {
+                if ssn.before(subflow.send.una) || ssn.after(subflow.send.next) {
                     return IcmpVerdict::Drop(DropReason::OutOfWindow);
                 }
                 if let IcmpKind::TooBig(mtu) = error.kind {
-                    subflow.mss = subflow.mss.min(segment_room(mtu, error));
+                    subflow.agreed.mss = subflow.agreed.mss.min(segment_room(mtu, error));
                     ctx.counters.path_mtu_lowered += 1;
                 }
-                let Some((dsn, _)) = subflow.down.by_ssn(ssn) else {
+                let Some((dsn, _)) = subflow.send.lane.by_ssn(ssn) else {
                     return IcmpVerdict::Consume;
                 };
-                self.down_seq(dsn)
+                self.seq_to_mptcp(dsn)
             }
-            Phase::Plain | Phase::Fallback | Phase::SynReceived => {
+            Phase::Plain(_) | Phase::Fallback(_) | Phase::SynReceived => {
                 let seq = TcpSeq(error.seq);
-                let dsn = self.down_dsn(seq);
-                let first = self.down_acked.sub(u64::from(!self.proved));
-                if dsn.before(first) || dsn.after(self.down_next) {
+                let dsn = self.dsn_to_mptcp(seq);
+                let first = self
+                    .to_mptcp
+                    .acked
+                    .sub(u64::from(!self.phase.relayed().proved));
+                if dsn.before(first) || dsn.after(self.to_mptcp.next) {
                     return IcmpVerdict::Drop(DropReason::OutOfWindow);
                 }
                 seq
             }
             Phase::SynSent | Phase::Reset(_) => return IcmpVerdict::Consume,
         };
-        let translated = matches!(self.phase, Phase::Established | Phase::Closed(_));
+        let translated = matches!(self.phase, Phase::Established { .. } | Phase::Closed(_));
         let kind = match error.kind {
             IcmpKind::TooBig(mtu) if translated => {
                 IcmpKind::TooBig(mtu.saturating_sub(u32::from(DSS_LEN)))
@@ -72,36 +75,36 @@ impl Connection {
         };
         let mut translated = *error;
         translated.kind = kind;
-        (translated.src, translated.dst) = (self.server.backend.addr(), self.server.source.addr());
+        (translated.src, translated.dst) = (self.tcp.backend.addr(), self.tcp.source.addr());
         translated.seq = seq.0;
         to_source(translated, error)
     }
 
     /// About a segment that went to the server.
-    pub(crate) fn handle_icmp_up(
+    pub(crate) fn handle_icmp_to_tcp(
         &mut self,
         ctx: &mut Context<'_>,
         error: &IcmpError,
     ) -> IcmpVerdict {
         let seq = TcpSeq(error.seq);
-        if matches!(self.phase, Phase::SynSent | Phase::Plain) && !self.server.answered {
+        if matches!(self.phase, Phase::SynSent | Phase::Plain(_)) && !self.tcp.syn.answered {
             return match error.kind {
-                _ if seq != self.isn_client => IcmpVerdict::Drop(DropReason::OutOfWindow),
+                _ if seq != self.tcp.isn_local => IcmpVerdict::Drop(DropReason::OutOfWindow),
                 IcmpKind::Unreachable => IcmpVerdict::Refused,
                 IcmpKind::TooBig(_) | IcmpKind::TimeExceeded => IcmpVerdict::Consume,
             };
         }
-        let dsn = self.up_dsn(seq);
-        if dsn.before(self.up_acked) || dsn.after(self.up_next) {
+        let dsn = self.dsn_to_tcp(seq);
+        if dsn.before(self.to_tcp.acked) || dsn.after(self.to_tcp.next) {
             return IcmpVerdict::Drop(DropReason::OutOfWindow);
         }
         match (self.phase, error.kind) {
-            (Phase::Established | Phase::Closed(_), IcmpKind::TooBig(mtu)) => {
-                self.server.mss = self.server.mss.min(segment_room(mtu, error));
+            (Phase::Established { .. } | Phase::Closed(_), IcmpKind::TooBig(mtu)) => {
+                self.tcp.mss = self.tcp.mss.min(segment_room(mtu, error));
                 ctx.counters.path_mtu_lowered += 1;
                 IcmpVerdict::Consume
             }
-            (Phase::Plain | Phase::Fallback, _) => {
+            (Phase::Plain(_) | Phase::Fallback(_), _) => {
                 let subflow = self.subflow(INITIAL);
                 let mut translated = *error;
                 (translated.src, translated.dst) = (subflow.remote.addr(), subflow.local.addr());

@@ -44,8 +44,8 @@ impl Connection {
         let roomy = segment.options.mss.is_none_or(|mss| mss >= MIN_MSS);
         // Without SACK nothing says which later data the server holds, so a subflow that carries some could
         // never be ACKed while another one misses what comes before.
-        let alone = self.server.sack || !self.subflows.iter().any(Subflow::carries);
-        if self.phase == Phase::Fallback {
+        let alone = self.tcp.sack || !self.mptcp.subflows.iter().any(Subflow::carries);
+        if matches!(self.phase, Phase::Fallback(_)) {
             return Err(JoinRefused::FellBack);
         }
         if !self.is_joinable() {
@@ -53,7 +53,7 @@ impl Connection {
         }
         // Whatever comes of the join: when the client gives it up, it sends all that has no data ACK again on the
         // initial subflow (Linux), and once the SYN/ACK is there it can't fall back any more.
-        self.identity = false;
+        self.numbers.identity = false;
         if !roomy {
             return Err(JoinRefused::SmallMss);
         }
@@ -67,9 +67,9 @@ impl Connection {
             return Err(JoinRefused::Memory);
         }
         let mut subflow = self.joining(ctx, segment);
-        subflow.backup = backup;
+        subflow.path.backup = backup;
         subflow.address_id = address_id;
-        subflow.nonces = (nonce, ctx.secrets.next_u32());
+        subflow.join.nonces = (nonce, ctx.secrets.next_u32());
         let Some(index) = self.seat(subflow) else {
             return Err(JoinRefused::Subflows);
         };
@@ -83,12 +83,12 @@ impl Connection {
         let isn = Ssn(ctx.secrets.next_u32());
         let mut subflow = Subflow::new(ctx.now, segment, isn);
         // Only what the server takes part in can be offered.
-        subflow.sack &= self.server.sack;
-        subflow.scales &= self.server.window_scale.is_some();
-        if !subflow.scales {
-            subflow.window_scale = 0;
+        subflow.agreed.sack &= self.tcp.sack;
+        subflow.agreed.scales &= self.tcp.window.scale.is_some();
+        if !subflow.agreed.scales {
+            subflow.agreed.window_scale = 0;
         }
-        subflow.clock = match (&self.server.clock, segment.options.timestamps) {
+        subflow.clock = match (&self.tcp.clock, segment.options.timestamps) {
             (Some(server), Some(ts)) => {
                 Some(SubflowClock::joined(ts.val, server.initial_now(ctx.now)))
             }
@@ -99,7 +99,8 @@ impl Connection {
 
     /// Which limit leaves no room for a join.
     fn full(&self, limits: &Limits) -> Option<JoinRefused> {
-        let count = |has: fn(&Subflow) -> bool| self.subflows.iter().filter(|s| has(s)).count();
+        let count =
+            |has: fn(&Subflow) -> bool| self.mptcp.subflows.iter().filter(|s| has(s)).count();
         let joining = count(|s| s.state == SubflowState::Joining);
         if count(Subflow::lives) >= limits.subflows.min(MAX_SLOTS) {
             return Some(JoinRefused::Subflows);
@@ -129,14 +130,14 @@ impl Connection {
     /// Whether joins have a place. Also after the end: a client whose subflows are gone before it has heard of
     /// the ACK of its DATA_FIN comes back for it.
     const fn is_joinable(&self) -> bool {
-        matches!(self.phase, Phase::Established | Phase::Closed(_))
+        matches!(self.phase, Phase::Established { .. } | Phase::Closed(_))
     }
 
     /// Lets a pending join go: from an address that the client has never used before one that it has, the
     /// oldest first. `from`: where the new one comes from.
     fn evict_join(&mut self, ctx: &mut Context<'_>, from: IpAddr) {
         let knows = |addr: IpAddr| {
-            let mut proved = self.subflows.iter().filter(|s| s.proved);
+            let mut proved = self.mptcp.subflows.iter().filter(|s| s.join.proved);
             proved.any(|subflow| subflow.remote.addr().ip() == addr)
         };
         let is_known = knows(from);
@@ -177,16 +178,16 @@ impl Connection {
             joined.filter(|&index| !self.subflow(index).lives())
         };
         let known = over().find(|&index| self.subflow(index).given_up.is_none());
-        if known.is_some() || self.subflows.len() < ENTRY_SUBFLOWS {
+        if known.is_some() || self.mptcp.subflows.len() < ENTRY_SUBFLOWS {
             return known;
         }
-        over().min_by_key(|&index| self.subflow(index).last_heard)
+        over().min_by_key(|&index| self.subflow(index).path.last_heard)
     }
 
     /// Puts a subflow in the first free slot. The initial one's stays: what it agreed on with the server
     /// holds for the whole connection.
     fn seat(&mut self, subflow: Subflow) -> Option<SubflowIndex> {
-        for old in &mut self.subflows {
+        for old in &mut self.mptcp.subflows {
             // A client that comes back from there has heard of it; told again, it would take it for the new one's.
             if old.ends() == subflow.ends() {
                 old.given_up = None;
@@ -196,38 +197,38 @@ impl Connection {
             *self.subflow_mut(free) = subflow;
             return Some(free);
         }
-        if self.subflows.len() >= MAX_SLOTS {
+        if self.mptcp.subflows.len() >= MAX_SLOTS {
             return None;
         }
         // Few have many: room for four at once would be idle memory.
-        self.subflows.reserve_exact(1);
-        self.subflows.push(subflow);
+        self.mptcp.subflows.reserve_exact(1);
+        self.mptcp.subflows.push(subflow);
         self.indices().last()
     }
 
     /// Answers the SYN, first or repeated, always with the same numbers.
     fn send_join_syn_ack(&self, ctx: &mut Context<'_>, index: SubflowIndex) {
         let subflow = self.subflow(index);
-        let remote = self.remote.map_or(0, |key| key.key);
-        let (nonce_remote, nonce_local) = subflow.nonces;
-        let hmac = join_hmac(self.local.key, remote, nonce_local, nonce_remote);
+        let remote = self.mptcp.peer_key.map_or(0, |key| key.key);
+        let (nonce_remote, nonce_local) = subflow.join.nonces;
+        let hmac = join_hmac(self.mptcp.key.key, remote, nonce_local, nonce_remote);
         let [h0, h1, h2, h3, h4, h5, h6, h7, ..] = hmac;
-        let mut outgoing = self.own_down(index, TcpFlags::SYN | TcpFlags::ACK);
-        outgoing.seq = subflow.isn_local.0;
+        let mut outgoing = self.own_to_mptcp(index, TcpFlags::SYN | TcpFlags::ACK);
+        outgoing.seq = subflow.agreed.isn_local.0;
         // Windows in a SYN are not scaled (RFC 7323 section 2.2).
-        let scale = self.server.window_scale.unwrap_or(0);
-        let window = u32::from(self.server.window) << scale;
+        let scale = self.tcp.window.scale.unwrap_or(0);
+        let window = u32::from(self.tcp.window.offered) << scale;
         outgoing.window = u16::try_from(window).unwrap_or(u16::MAX);
         outgoing.options = flexcp_wire::OptionWriter::default();
-        outgoing.options.push(&TcpOption::Mss(self.server.mss));
-        if subflow.sack {
+        outgoing.options.push(&TcpOption::Mss(self.tcp.mss));
+        if subflow.agreed.sack {
             outgoing.options.push(&TcpOption::SackPermitted);
         }
-        if let (Some(clock), Some(server)) = (&subflow.clock, &self.server.clock) {
+        if let (Some(clock), Some(server)) = (&subflow.clock, &self.tcp.clock) {
             let timestamps = TcpOption::Timestamps(clock.own(server));
             outgoing.options.push(&timestamps);
         }
-        if let Some(scale) = self.server.window_scale.filter(|_| subflow.scales) {
+        if let Some(scale) = self.tcp.window.scale.filter(|_| subflow.agreed.scales) {
             outgoing.options.push(&TcpOption::WindowScale(scale));
         }
         let join = MpJoin::SynAck {
@@ -252,8 +253,8 @@ impl Connection {
     ) -> Verdict {
         let subflow = self.subflow(index);
         if segment.has(TcpFlags::SYN) {
-            let same = Ssn(segment.tcp.seq) == subflow.isn_remote
-                && matches!(segment.options.join, Some(MpJoin::Syn { nonce, .. }) if nonce == subflow.nonces.0);
+            let same = Ssn(segment.tcp.seq) == subflow.agreed.isn_remote
+                && matches!(segment.options.join, Some(MpJoin::Syn { nonce, .. }) if nonce == subflow.join.nonces.0);
             if same {
                 self.send_join_syn_ack(ctx, index);
                 return Verdict::Consume;
@@ -261,13 +262,13 @@ impl Connection {
             return Verdict::Drop(DropReason::Unexpected);
         }
         if segment.has(TcpFlags::RST) {
-            if Ssn(segment.tcp.seq) != subflow.rcv_ack {
+            if Ssn(segment.tcp.seq) != subflow.recv.ack {
                 return Verdict::Drop(DropReason::BlindReset);
             }
             self.close_subflow(ctx, index);
             return Verdict::Consume;
         }
-        if Ssn(segment.tcp.ack) != subflow.snd_next {
+        if Ssn(segment.tcp.ack) != subflow.send.next {
             return Verdict::Drop(DropReason::AckOfUnsent);
         }
         let Some(MpJoin::Ack { hmac }) = &segment.options.join else {
@@ -275,9 +276,9 @@ impl Connection {
             self.reset_subflow(ctx, index, Rst::NoProof);
             return Verdict::Drop(DropReason::NotAuthenticated);
         };
-        let remote = self.remote.map_or(0, |key| key.key);
-        let (nonce_remote, nonce_local) = subflow.nonces;
-        let expected = join_hmac(remote, self.local.key, nonce_remote, nonce_local);
+        let remote = self.mptcp.peer_key.map_or(0, |key| key.key);
+        let (nonce_remote, nonce_local) = subflow.join.nonces;
+        let expected = join_hmac(remote, self.mptcp.key.key, nonce_remote, nonce_local);
         if !same_hmac(hmac, &expected[..hmac.len()]) {
             ctx.counters.mp_join_ack_hmac_failure += 1;
             self.reset_subflow(ctx, index, Rst::WrongHmac);
@@ -289,17 +290,17 @@ impl Connection {
     }
 
     fn establish_join(&mut self, ctx: &mut Context<'_>, index: SubflowIndex) {
-        self.orphaned = None;
+        self.phase.note_subflow();
         let subflow = self.subflow_mut(index);
         subflow.state = SubflowState::Established;
-        subflow.proved = true;
-        subflow.last_heard = ctx.now;
-        self.heard = index;
+        subflow.join.proved = true;
+        subflow.path.last_heard = ctx.now;
+        self.mptcp.heard = index;
         self.last_packet = ctx.now;
         ctx.counters.mp_join_ack_rx += 1;
         self.linger(ctx);
-        if index != self.active && !self.subflow(self.active).lives() {
-            self.active = index;
+        if index != self.mptcp.active && !self.subflow(self.mptcp.active).lives() {
+            self.mptcp.active = index;
             ctx.counters.decide(SubflowSwitch::Closed);
         }
         self.send_ack(ctx, index, TcpFlags::ACK);

@@ -16,32 +16,38 @@ impl Connection {
     /// active from then on. One that has a hole, that the client wants as backup, that is suspect or that
     /// the client has closed its side of counts less, the last the least.
     pub(crate) fn usable_active(&mut self, ctx: &mut Context<'_>) -> Option<SubflowIndex> {
-        let active = self.subflow(self.active);
-        let leaving = |subflow: &Subflow| subflow.fin_remote.is_some();
+        let active = self.subflow(self.mptcp.active);
+        let leaving = |subflow: &Subflow| subflow.recv.fin.is_some();
         let cause = if !active.carries() {
             SubflowSwitch::Closed
         } else if leaving(active) {
             SubflowSwitch::Leaving
-        } else if active.suspect {
+        } else if active.path.suspect {
             SubflowSwitch::Failed
-        } else if active.backup {
+        } else if active.path.backup {
             SubflowSwitch::Backup
         } else {
-            return Some(self.active);
+            return Some(self.mptcp.active);
         };
         let badness = |&index: &SubflowIndex| {
             let subflow = self.subflow(index);
-            let elsewhere = index != self.active;
+            let elsewhere = index != self.mptcp.active;
             let hole = elsewhere && self.has_hole(index);
-            let suspect = subflow.suspect;
-            (leaving(subflow), suspect, subflow.backup, hole, elsewhere)
+            let suspect = subflow.path.suspect;
+            (
+                leaving(subflow),
+                suspect,
+                subflow.path.backup,
+                hole,
+                elsewhere,
+            )
         };
         let best = self
             .indices()
             .filter(|&i| self.subflow(i).carries())
             .min_by_key(badness)?;
-        if best != self.active {
-            self.active = best;
+        if best != self.mptcp.active {
+            self.mptcp.active = best;
             ctx.counters.decide(cause);
             self.fill_at_once(ctx, best);
         }
@@ -62,13 +68,13 @@ impl Connection {
         }
         let good = |&index: &SubflowIndex| {
             let subflow = self.subflow(index);
-            let usable = subflow.carries() && !subflow.suspect && subflow.fin_remote.is_none();
-            usable && !subflow.backup && subflow.has_room(len) && !self.has_hole(index)
+            let usable = subflow.carries() && !subflow.path.suspect && subflow.recv.fin.is_none();
+            usable && !subflow.path.backup && subflow.has_room(len) && !self.has_hole(index)
         };
         let Some(other) = self.indices().find(good) else {
             return active;
         };
-        self.active = other;
+        self.mptcp.active = other;
         ctx.counters.decide(SubflowSwitch::Room);
         other
     }
@@ -81,7 +87,7 @@ impl Connection {
                 SubflowState::Established | SubflowState::Closing
             )
         };
-        Some(self.heard)
+        Some(self.mptcp.heard)
             .filter(lives)
             .or_else(|| self.indices().find(lives))
     }
@@ -97,11 +103,15 @@ impl Connection {
         for index in self.indices() {
             let subflow = self.subflow(index);
             let holds = subflow.carries()
-                && !subflow.suspect
-                && (subflow.down.by_dsn(from.max(self.down_acked)).is_some()
-                    || subflow.down.by_dsn(end.sub(1)).is_some());
+                && !subflow.path.suspect
+                && (subflow
+                    .send
+                    .lane
+                    .by_dsn(from.max(self.to_mptcp.acked))
+                    .is_some()
+                    || subflow.send.lane.by_dsn(end.sub(1)).is_some());
             if holds && subflow.is_silent(ctx.now, ctx.config.timeouts.silence) {
-                self.subflow_mut(index).suspect = true;
+                self.subflow_mut(index).path.suspect = true;
             }
         }
         self.try_other(ctx);
@@ -112,8 +122,8 @@ impl Connection {
     /// retransmission timer would take 200 ms and more for.
     pub(crate) fn note_server_probe(&mut self, ctx: &Context<'_>) {
         let silence = ctx.config.timeouts.silence;
-        let active = self.subflow_mut(self.active);
-        active.suspect |= active.is_overdue(ctx.now, silence);
+        let active = self.subflow_mut(self.mptcp.active);
+        active.path.suspect |= active.is_overdue(ctx.now, silence);
     }
 
     /// While every path is suspect the server's retransmissions go over one after the other: whichever
@@ -123,17 +133,17 @@ impl Connection {
         let suspect = self
             .indices()
             .filter(carrying)
-            .all(|index| self.subflow(index).suspect);
-        if !suspect || ctx.now.since(self.tried_other) < ctx.config.timeouts.silence {
+            .all(|index| self.subflow(index).path.suspect);
+        if !suspect || ctx.now.since(self.mptcp.tried_other) < ctx.config.timeouts.silence {
             return;
         }
-        let behind = self.indices().filter(|&index| index > self.active);
+        let behind = self.indices().filter(|&index| index > self.mptcp.active);
         let Some(next) = behind.chain(self.indices()).find(carrying) else {
             return;
         };
-        self.tried_other = ctx.now;
-        if next != self.active {
-            self.active = next;
+        self.mptcp.tried_other = ctx.now;
+        if next != self.mptcp.active {
+            self.mptcp.active = next;
             ctx.counters.decide(SubflowSwitch::Turn);
         }
     }
@@ -155,7 +165,7 @@ impl Connection {
             }
         }
         if let Some(backup) = options.prio {
-            self.subflow_mut(index).backup = backup;
+            self.subflow_mut(index).path.backup = backup;
             ctx.counters.mp_prio_rx += 1;
         }
         if let Some(remove) = &options.remove_addr {
@@ -180,8 +190,8 @@ impl Connection {
             hmac,
             ..
         } = *add_addr;
-        let remote = self.remote.map_or(0, |key| key.key);
-        let expected = add_addr_hmac(remote, self.local.key, id, addr, port.unwrap_or(0));
+        let remote = self.mptcp.peer_key.map_or(0, |key| key.key);
+        let expected = add_addr_hmac(remote, self.mptcp.key.key, id, addr, port.unwrap_or(0));
         let authentic =
             hmac.is_some_and(|hmac| same_hmac(&hmac.to_be_bytes(), &expected.to_be_bytes()));
         if !authentic {
@@ -194,7 +204,7 @@ impl Connection {
             port,
             hmac: None,
         };
-        let mut outgoing = self.own_down(index, TcpFlags::ACK);
+        let mut outgoing = self.own_to_mptcp(index, TcpFlags::ACK);
         outgoing
             .options
             .push(&TcpOption::Mptcp(MptcpOption::AddAddr(echo)));
@@ -209,14 +219,14 @@ impl Connection {
             .checked_sub(1)
             .and_then(|n| 1_u16.checked_shl(n.into()))
             .unwrap_or(0);
-        if self.announce.pending & bit == 0 {
+        if self.mptcp.announce.pending & bit == 0 {
             return;
         }
-        self.announce.pending &= !bit;
-        self.announce.copies = 0;
-        self.announce.due = Some(ctx.now);
+        self.mptcp.announce.pending &= !bit;
+        self.mptcp.announce.copies = 0;
+        self.mptcp.announce.due = Some(ctx.now);
         ctx.counters.echo_add_rx += 1;
-        self.announce_due(ctx);
+        self.announce_next(ctx);
     }
 
     /// The client has lost an address: its subflows from there are over.
@@ -225,7 +235,7 @@ impl Connection {
         for index in self.indices() {
             let id = self.subflow(index).address_id;
             // One that still brings packets has its address.
-            if index != self.heard && remove.ids().contains(&id) {
+            if index != self.mptcp.heard && remove.ids().contains(&id) {
                 self.reset_subflow(ctx, index, Rst::AddressRemoved);
             }
         }
@@ -238,39 +248,36 @@ impl Connection {
             .announce
             .len()
             .min(15);
-        if count == 0 || self.announce.started {
+        if count == 0 || self.mptcp.announce.started {
             return;
         }
-        self.announce.started = true;
-        self.announce.pending = (1 << count) - 1;
-        self.announce.due = Some(ctx.now);
-        self.announce_due(ctx);
+        self.mptcp.announce.started = true;
+        self.mptcp.announce.pending = (1 << count) - 1;
+        self.mptcp.announce.due = Some(ctx.now);
+        self.announce_next(ctx);
     }
 
-    /// Announces the first address that has not been echoed, when it is time to. One at a time: a client
+    /// Announces the first address that has not been echoed. One at a time: a client
     /// drops a second one that comes before it has worked off the first.
-    pub(crate) fn announce_due(&mut self, ctx: &mut Context<'_>) {
-        if self.announce.due.is_none_or(|due| ctx.now < due) {
-            return;
-        }
-        if self.announce.copies >= MAX_ADD_ADDR_COPIES {
+    pub(crate) fn announce_next(&mut self, ctx: &mut Context<'_>) {
+        if self.mptcp.announce.copies >= MAX_ADD_ADDR_COPIES {
             // The client does not want it.
-            self.announce.pending &= self.announce.pending.wrapping_sub(1);
-            self.announce.copies = 0;
+            self.mptcp.announce.pending &= self.mptcp.announce.pending.wrapping_sub(1);
+            self.mptcp.announce.copies = 0;
             ctx.counters.decide(cause::AddAddr::GivenUp);
         }
-        if self.announce.pending == 0 {
-            self.announce.due = None;
+        if self.mptcp.announce.pending == 0 {
+            self.mptcp.announce.due = None;
             return;
         }
-        let pause = ctx.config.timeouts.add_addr * (1 << self.announce.copies);
-        self.announce.due = Some(ctx.now + pause);
-        let cause = match self.announce.copies {
+        let pause = ctx.config.timeouts.add_addr * (1 << self.mptcp.announce.copies);
+        self.mptcp.announce.due = Some(ctx.now + pause);
+        let cause = match self.mptcp.announce.copies {
             0 => cause::AddAddr::First,
             _ => cause::AddAddr::Repeated,
         };
-        self.announce.copies += 1;
-        let n = self.announce.pending.trailing_zeros();
+        self.mptcp.announce.copies += 1;
+        let n = self.mptcp.announce.pending.trailing_zeros();
         let announce = &ctx.config.services[usize::from(self.service)].announce;
         let (Some(index), Some(&address)) = (self.answering(), announce.get(n as usize)) else {
             return;
@@ -282,9 +289,9 @@ impl Connection {
     }
 
     fn add_addr(&self, index: SubflowIndex, id: u8, address: Announce) -> crate::segment::Outgoing {
-        let remote = self.remote.map_or(0, |key| key.key);
+        let remote = self.mptcp.peer_key.map_or(0, |key| key.key);
         let port = address.port.unwrap_or(0);
-        let hmac = add_addr_hmac(self.local.key, remote, id, address.addr, port);
+        let hmac = add_addr_hmac(self.mptcp.key.key, remote, id, address.addr, port);
         let option = AddAddr {
             echo: false,
             id,
@@ -292,7 +299,7 @@ impl Connection {
             port: address.port,
             hmac: Some(hmac),
         };
-        let mut outgoing = self.own_down(index, TcpFlags::ACK);
+        let mut outgoing = self.own_to_mptcp(index, TcpFlags::ACK);
         let option = TcpOption::Mptcp(MptcpOption::AddAddr(option));
         if !outgoing.options.push(&option) {
             // An IPv6 address with a port leaves no room for timestamps.
@@ -311,7 +318,7 @@ impl Connection {
             let subflow = self.subflow(index);
             let over = match subflow.state {
                 SubflowState::Joining => ctx.now >= subflow.opened + timeouts.half_open / 4,
-                SubflowState::Closing => ctx.now >= subflow.last_heard + timeouts.linger,
+                SubflowState::Closing => ctx.now >= subflow.path.last_heard + timeouts.linger,
                 SubflowState::Established | SubflowState::Closed => false,
             };
             if over {
@@ -319,7 +326,8 @@ impl Connection {
             }
         }
         let initial = self.subflow(INITIAL);
-        if initial.state == SubflowState::Closing && ctx.now >= initial.last_heard + timeouts.linger
+        if initial.state == SubflowState::Closing
+            && ctx.now >= initial.path.last_heard + timeouts.linger
         {
             self.close_subflow(ctx, INITIAL);
         }

@@ -37,13 +37,13 @@ impl Connection {
     pub(crate) fn place(&mut self, ctx: &mut Context<'_>, dsn: Dsn, len: u32) -> Option<Placed> {
         let len = len.min(MAX_MAPPING);
         let active = self.usable_active(ctx)?;
-        if !dsn.before(self.down_next) {
+        if !dsn.before(self.to_mptcp.next) {
             // What went down before goes again all the same: its ACK makes room.
-            let down = &self.subflow(active).down;
+            let down = &self.subflow(active).send.lane;
             if down.len() > ctx.config.limits.mappings {
                 return None;
             }
-            let takes = down.takes_in_place(dsn, self.subflow(active).snd_next, len);
+            let takes = down.takes_in_place(dsn, self.subflow(active).send.next, len);
             if !takes && !self.may_take(ctx, down.growth()) {
                 return None;
             }
@@ -54,14 +54,14 @@ impl Connection {
             let index = self.instead_of_trial(active, len);
             return Some(self.place_new(ctx, index, dsn, len));
         }
-        let left = self.down_next.since(dsn);
+        let left = self.to_mptcp.next.since(dsn);
         let len = u32::try_from(left).map_or(len, |left| len.min(left));
         let open = self.open_for(active, dsn);
-        if dsn == self.down_acked && self.is_stuck(ctx, open) {
+        if dsn == self.to_mptcp.acked && self.is_stuck(ctx, open) {
             self.resolve(ctx, active);
             return self.place(ctx, dsn, len);
         }
-        let suspect = |i: SubflowIndex| self.subflow(i).suspect && i != active;
+        let suspect = |i: SubflowIndex| self.subflow(i).path.suspect && i != active;
         let best = match open {
             Some(index) if !suspect(index) => index,
             // It may be held up for a moment only; a silent path comes after that.
@@ -81,7 +81,7 @@ impl Connection {
     /// path, then where no filler goes before it, then where it stands already, then on the active one.
     fn open_for(&self, active: SubflowIndex, dsn: Dsn) -> Option<SubflowIndex> {
         let open = |&i: &SubflowIndex| self.subflow(i).carries() && !self.is_blocked(i, dsn);
-        let suspect = |i: SubflowIndex| self.subflow(i).suspect && i != active;
+        let suspect = |i: SubflowIndex| self.subflow(i).path.suspect && i != active;
         let badness = |&i: &SubflowIndex| {
             let elsewhere = i != active;
             (
@@ -99,13 +99,13 @@ impl Connection {
     /// one SACKed it. It takes a client that dropped what it had ACKed on a subflow, and holes on all of them.
     fn is_stuck(&mut self, ctx: &Context<'_>, open: Option<SubflowIndex>) -> bool {
         if open.is_some() {
-            self.stuck = None;
+            self.to_mptcp.stuck = None;
             return false;
         }
-        let since = *self.stuck.get_or_insert(ctx.now);
+        let since = *self.to_mptcp.stuck.get_or_insert(ctx.now);
         let heard = |index: SubflowIndex| {
             let subflow = self.subflow(index);
-            subflow.carries() && subflow.last_heard > since
+            subflow.carries() && subflow.path.last_heard > since
         };
         ctx.now.since(since) >= STUCK && self.indices().any(heard)
     }
@@ -113,7 +113,7 @@ impl Connection {
     /// Gives up a subflow that can't deliver: what it SACKed is taken back with it, and the client may join
     /// again without a hole (RFC 8684 section 3.6).
     fn resolve(&mut self, ctx: &mut Context<'_>, active: SubflowIndex) {
-        self.stuck = None;
+        self.to_mptcp.stuck = None;
         let carries = |&index: &SubflowIndex| self.subflow(index).carries();
         let other = self.indices().filter(carries).find(|&i| i != active);
         self.reset_subflow(ctx, other.unwrap_or(active), Rst::Stuck);
@@ -124,7 +124,7 @@ impl Connection {
     /// not come to what is missing.
     pub(super) fn is_blocked(&self, index: SubflowIndex, dsn: Dsn) -> bool {
         let subflow = self.subflow(index);
-        let first_missing = subflow.down.by_ssn(subflow.snd_una);
+        let first_missing = subflow.send.lane.by_ssn(subflow.send.una);
         first_missing.is_some_and(|(missing, _)| missing.after(dsn))
     }
 
@@ -132,10 +132,10 @@ impl Connection {
     fn place_new(&mut self, ctx: &Context<'_>, index: SubflowIndex, dsn: Dsn, len: u32) -> Placed {
         self.reserve_up_to(ctx.now, index, dsn);
         let subflow = self.subflow_mut(index);
-        let ssn = subflow.snd_next;
-        subflow.down.append(dsn, ssn, len);
+        let ssn = subflow.send.next;
+        subflow.send.lane.append(dsn, ssn, len);
         subflow.sent_new(ctx.now, len);
-        self.down_next = dsn.add(u64::from(len));
+        self.to_mptcp.next = dsn.add(u64::from(len));
         Placed {
             subflow: index,
             dsn,
@@ -148,22 +148,27 @@ impl Connection {
 
     /// Data that was skipped keeps its place on the subflow: it has only been overtaken.
     fn reserve_up_to(&mut self, now: Instant, index: SubflowIndex, dsn: Dsn) {
-        let start = self.down_next;
+        let start = self.to_mptcp.next;
         let Ok(gap) = u32::try_from(dsn.since(start)) else {
             return;
         };
         if gap > 0 {
             let subflow = self.subflow_mut(index);
-            subflow.down.reserve(start, subflow.snd_next, gap);
+            subflow.send.lane.reserve(start, subflow.send.next, gap);
             subflow.sent_new_hole(now, gap);
-            self.down_next = dsn;
+            self.to_mptcp.next = dsn;
         }
     }
 
     /// Whether this subflow has the data outstanding.
     fn holds(&self, index: SubflowIndex, dsn: Dsn) -> bool {
         let subflow = self.subflow(index);
-        subflow.carries() && subflow.down.by_dsn_from(dsn, subflow.snd_una).is_some()
+        subflow.carries()
+            && subflow
+                .send
+                .lane
+                .by_dsn_from(dsn, subflow.send.una)
+                .is_some()
     }
 
     /// On the subflow that holds it.
@@ -175,7 +180,7 @@ impl Connection {
         len: u32,
     ) -> Option<Placed> {
         let subflow = self.subflow_mut(index);
-        let mapping = subflow.down.by_dsn_from(dsn, subflow.snd_una)?;
+        let mapping = subflow.send.lane.by_dsn_from(dsn, subflow.send.una)?;
         let offset = distance(dsn, mapping.dsn);
         let ssn = mapping.ssn.add(offset);
         let len = len.min(mapping.len - offset);
@@ -192,9 +197,9 @@ impl Connection {
             });
         }
         // Its place was reserved; this is the first time that it goes down.
-        subflow.down.declare(dsn, ssn, len);
-        subflow.bytes_down += u64::from(len);
-        subflow.outstanding_since = subflow.outstanding_since.max(ctx.now);
+        subflow.send.lane.declare(dsn, ssn, len);
+        subflow.traffic.bytes_down += u64::from(len);
+        subflow.path.outstanding_since = subflow.path.outstanding_since.max(ctx.now);
         Some(Placed {
             subflow: index,
             dsn,
@@ -215,28 +220,28 @@ impl Connection {
     ) -> Placed {
         // What the subflow has not ACKed goes again where it stands: nobody else would close that hole.
         let subflow = self.subflow(index);
-        let len = subflow.down.by_dsn(dsn).map_or(len, |mapping| {
+        let len = subflow.send.lane.by_dsn(dsn).map_or(len, |mapping| {
             let offset = distance(dsn, mapping.dsn);
             let ssn = mapping.ssn.add(offset);
-            let acked = if ssn.before(subflow.snd_una) {
-                subflow.snd_una.since(ssn)
+            let acked = if ssn.before(subflow.send.una) {
+                subflow.send.una.since(ssn)
             } else {
                 len
             };
             len.min(acked).min(mapping.len - offset)
         });
-        let next = subflow.down.next_dsn(dsn);
+        let next = subflow.send.lane.next_dsn(dsn);
         let len = match next {
             Some(next) if next.since(dsn) < u64::from(len) => distance(next, dsn),
             _ => len,
         };
-        self.identity = false;
+        self.numbers.identity = false;
         let subflow = self.subflow_mut(index);
-        let ssn = subflow.snd_next;
-        subflow.down.append(dsn, ssn, len);
+        let ssn = subflow.send.next;
+        subflow.send.lane.append(dsn, ssn, len);
         subflow.sent_new(ctx.now, len);
-        subflow.timed = None;
-        subflow.retransmitted_down += u64::from(len);
+        subflow.path.timed = None;
+        subflow.traffic.retransmitted_down += u64::from(len);
         Placed {
             subflow: index,
             dsn,

@@ -5,7 +5,7 @@ use flexcp_wire::{
     DataNumber, Dsn, Dss, MptcpOption, OptionWriter, TcpFlags, TcpOption, TcpOptions, TcpSeq,
 };
 
-use super::{Connection, Context, INITIAL};
+use super::{Connection, Context, INITIAL, Shift};
 use crate::frame::{Frame, Verdict};
 use crate::segment::{Ends, Outgoing, Segment};
 
@@ -14,7 +14,7 @@ const NEAR: u64 = 1 << 30;
 
 impl Connection {
     /// Client to server.
-    pub(crate) fn relay_up(
+    pub(crate) fn relay_to_tcp(
         &mut self,
         ctx: &mut Context<'_>,
         segment: &Segment,
@@ -22,80 +22,87 @@ impl Connection {
     ) -> Verdict {
         self.last_packet = ctx.now;
         let subflow = self.subflow_mut(INITIAL);
-        subflow.last_heard = ctx.now;
-        subflow.bytes_up += u64::from(segment.payload_len());
-        let seq = self.up_dsn(TcpSeq(segment.tcp.seq));
-        let exact = seq == self.up_acked || seq == self.up_next;
+        subflow.path.last_heard = ctx.now;
+        subflow.traffic.bytes_up += u64::from(segment.payload_len());
+        let seq = self.dsn_to_tcp(TcpSeq(segment.tcp.seq));
+        let exact = seq == self.to_tcp.acked || seq == self.to_tcp.next;
         self.note_plain_reset(ctx, segment, exact);
-        if !segment.has(TcpFlags::RST) && is_near(seq, self.up_acked) {
+        if !segment.has(TcpFlags::RST) && is_near(seq, self.to_tcp.acked) {
             let next = seq.add(u64::from(segment.sequence_len()));
-            if segment.has(TcpFlags::FIN) && next.after(self.up_acked) {
-                self.up_fin = Some(next.sub(1));
+            if segment.has(TcpFlags::FIN) && next.after(self.to_tcp.acked) {
+                self.to_tcp.fin = Some(next.sub(1));
             }
-            self.up_next = self.up_next.max(next);
+            self.to_tcp.next = self.to_tcp.next.max(next);
             if segment.has(TcpFlags::ACK) {
-                self.take_plain_ack_up(segment);
+                self.take_plain_ack_to_tcp(segment);
             }
         }
         relay(self.server_ends(), segment, frame)
     }
 
     /// Server to client.
-    pub(crate) fn relay_down(
+    pub(crate) fn relay_to_mptcp(
         &mut self,
         ctx: &mut Context<'_>,
         segment: &Segment,
         frame: &mut Frame<'_>,
     ) -> Verdict {
         self.last_packet = ctx.now;
-        if segment.has(TcpFlags::SYN) && !self.proved {
-            self.server.answered = true;
-            self.server.isn = TcpSeq(segment.tcp.seq);
+        if segment.has(TcpFlags::SYN) && !self.phase.relayed().proved {
+            self.tcp.syn.answered = true;
+            self.tcp.isn_remote = TcpSeq(segment.tcp.seq);
+            self.numbers.to_mptcp = Shift::between(self.tcp.isn_remote, self.mptcp.key.idsn);
         }
-        self.subflow_mut(INITIAL).bytes_down += u64::from(segment.payload_len());
-        let seq = self.down_dsn(TcpSeq(segment.tcp.seq));
-        let exact = seq == self.down_acked || seq == self.down_next;
+        self.subflow_mut(INITIAL).traffic.bytes_down += u64::from(segment.payload_len());
+        let seq = self.dsn_to_mptcp(TcpSeq(segment.tcp.seq));
+        let exact = seq == self.to_mptcp.acked || seq == self.to_mptcp.next;
         self.note_plain_reset(ctx, segment, exact);
-        if !segment.has(TcpFlags::RST) && is_near(seq, self.down_acked) {
+        if !segment.has(TcpFlags::RST) && is_near(seq, self.to_mptcp.acked) {
             let next = seq.add(u64::from(segment.sequence_len()));
-            if segment.has(TcpFlags::FIN) && next.after(self.down_acked) {
-                self.down_fin = Some(next.sub(1));
+            if segment.has(TcpFlags::FIN) && next.after(self.to_mptcp.acked) {
+                self.to_mptcp.fin = Some(next.sub(1));
             }
-            self.down_next = self.down_next.max(next);
-            let ack = self.up_dsn(TcpSeq(segment.tcp.ack));
-            if segment.has(TcpFlags::ACK) && !ack.after(self.up_next) {
-                self.up_acked = self.up_acked.max(ack);
+            self.to_mptcp.next = self.to_mptcp.next.max(next);
+            let ack = self.dsn_to_tcp(TcpSeq(segment.tcp.ack));
+            if segment.has(TcpFlags::ACK) && !ack.after(self.to_tcp.next) {
+                self.to_tcp.acked = self.to_tcp.acked.max(ack);
             }
         }
         let control = TcpFlags::SYN | TcpFlags::FIN | TcpFlags::RST;
         let is_ack = segment.payload.is_empty() && !segment.tcp.flags.intersects(control);
         let dss = Dss {
-            data_ack: Some(DataNumber::Long(self.up_acked.0)),
+            data_ack: Some(DataNumber::Long(self.to_tcp.acked.0)),
             mapping: None,
             data_fin: false,
         };
-        let extra =
-            (self.acks_in_fallback && is_ack).then_some(TcpOption::Mptcp(MptcpOption::Dss(dss)));
+        let extra = (self.phase.relayed().wants_data_acks && is_ack)
+            .then_some(TcpOption::Mptcp(MptcpOption::Dss(dss)));
         relay_with(self.subflow(INITIAL).ends(), segment, frame, extra)
     }
 
     /// The client's ACK: the first that could not have been guessed proves where the client is.
-    fn take_plain_ack_up(&mut self, segment: &Segment) {
-        let ack = self.down_dsn(TcpSeq(segment.tcp.ack));
-        if ack.after(self.down_next) || !is_near(ack, self.down_acked) {
+    fn take_plain_ack_to_tcp(&mut self, segment: &Segment) {
+        let ack = self.dsn_to_mptcp(TcpSeq(segment.tcp.ack));
+        if ack.after(self.to_mptcp.next) || !is_near(ack, self.to_mptcp.acked) {
             return;
         }
-        self.down_acked = self.down_acked.max(ack);
-        self.proved |= self.server.answered && ack.after(self.local.idsn);
+        self.to_mptcp.acked = self.to_mptcp.acked.max(ack);
+        let proves = self.tcp.syn.answered && ack.after(self.mptcp.key.idsn);
+        if let Some(relayed) = self.phase.relayed_mut() {
+            relayed.proved |= proves;
+        }
     }
 
     /// A RST goes through as it is, for its receiver to judge. One with the number that the receiver
     /// expects (RFC 5961 section 3.2) lets the state go soon, unless traffic shows that it was refused.
     fn note_plain_reset(&mut self, ctx: &Context<'_>, segment: &Segment, exact: bool) {
+        let Some(relayed) = self.phase.relayed_mut() else {
+            return;
+        };
         if !segment.has(TcpFlags::RST) {
-            self.plain_reset = false;
+            relayed.reset = false;
         } else if exact {
-            self.plain_reset = true;
+            relayed.reset = true;
             self.last_packet = ctx.now + ctx.config.timeouts.linger / 2;
         }
     }

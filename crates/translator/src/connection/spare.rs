@@ -39,17 +39,17 @@ impl Connection {
     /// silent; `None`: as much as there is.
     pub(crate) fn trial(&self, ctx: &Context<'_>, index: SubflowIndex, dsn: Dsn) -> Option<u32> {
         let subflow = self.subflow(index);
-        let tries = dsn != self.down_acked && subflow.snd_una == subflow.snd_next;
-        let most = subflow.mss.saturating_sub(OPTIONS).max(1);
+        let tries = dsn != self.to_mptcp.acked && subflow.send.una == subflow.send.next;
+        let most = subflow.agreed.mss.saturating_sub(OPTIONS).max(1);
         (tries && self.follows_silence(ctx, index)).then_some(most.into())
     }
 
     /// Whether another subflow is silent, and the client has not been heard on this one since it should have answered there.
     fn follows_silence(&self, ctx: &Context<'_>, index: SubflowIndex) -> bool {
-        let heard = self.subflow(index).last_heard;
+        let heard = self.subflow(index).path.last_heard;
         self.indices().any(|other| {
             let subflow = self.subflow(other);
-            let silent = other != index && subflow.carries() && subflow.suspect;
+            let silent = other != index && subflow.carries() && subflow.path.suspect;
             silent && heard < subflow.answer_due(ctx.config.timeouts.silence)
         })
     }
@@ -57,8 +57,8 @@ impl Connection {
     /// The subflow for new data instead of the active one, as long as that has a packet on trial: the one that was heard
     /// last of those that have room.
     pub(crate) fn instead_of_trial(&self, active: SubflowIndex, len: u32) -> SubflowIndex {
-        let on_trial = self.spare.as_deref().is_some_and(|spare| {
-            spare.subflow == active && self.subflow(active).last_heard < spare.kept
+        let on_trial = self.mptcp.spare.as_deref().is_some_and(|spare| {
+            spare.subflow == active && self.subflow(active).path.last_heard < spare.kept
         });
         if !on_trial {
             return active;
@@ -67,7 +67,7 @@ impl Connection {
             let subflow = self.subflow(index);
             index != active && subflow.carries() && subflow.has_room(len)
         };
-        let heard = |&index: &SubflowIndex| self.subflow(index).last_heard;
+        let heard = |&index: &SubflowIndex| self.subflow(index).path.last_heard;
         let others = self.indices().filter(takes);
         others.max_by_key(heard).unwrap_or(active)
     }
@@ -81,21 +81,17 @@ impl Connection {
             len,
             ..
         } = placed;
-        let Subflow {
-            snd_una,
-            snd_next,
-            mss,
-            ..
-        } = *self.subflow(subflow);
-        let alone = (snd_una, snd_next) == (ssn, ssn.add(len)) && dsn != self.down_acked;
+        let Subflow { send, agreed, .. } = self.subflow(subflow);
+        let alone = (send.una, send.next) == (ssn, ssn.add(len)) && dsn != self.to_mptcp.acked;
         let known = self
+            .mptcp
             .spare
             .as_ref()
             .is_some_and(|spare| (spare.subflow, spare.ssn) == (subflow, ssn));
-        let fits = payload.len() <= usize::from(mss);
+        let fits = payload.len() <= usize::from(agreed.mss);
         let wanted = alone && fits && !known && self.follows_silence(ctx, subflow);
         if wanted && self.may_take(ctx, size_of::<Spare>() + payload.len()) {
-            self.spare = Some(Box::new(Spare {
+            self.mptcp.spare = Some(Box::new(Spare {
                 subflow,
                 ssn,
                 payload: payload.into(),
@@ -107,21 +103,22 @@ impl Connection {
     /// Lets go of the copy once the client has ACKed what it holds, or the subflow is over.
     pub(crate) fn let_go_spare(&mut self, index: SubflowIndex) {
         let subflow = self.subflow(index);
-        let (over, una) = (!subflow.lives(), subflow.snd_una);
-        self.spare
+        let (over, una) = (!subflow.lives(), subflow.send.una);
+        self.mptcp
+            .spare
             .take_if(|spare| spare.subflow == index && (over || una.after(spare.ssn)));
     }
 
     /// Whether this subflow has the data outstanding, and it has gone down there.
     fn has_sent(&self, index: SubflowIndex, dsn: Dsn) -> bool {
         let subflow = self.subflow(index);
-        let mapping = subflow.down.by_dsn_from(dsn, subflow.snd_una);
+        let mapping = subflow.send.lane.by_dsn_from(dsn, subflow.send.una);
         subflow.carries() && mapping.is_some_and(|mapping| mapping.declared)
     }
 
     /// Whether copies may go down: once in the time that counts as silence.
     pub(crate) fn may_copy(&self, ctx: &Context<'_>) -> bool {
-        ctx.now.since(self.copied) >= ctx.config.timeouts.silence
+        ctx.now.since(self.mptcp.copied) >= ctx.config.timeouts.silence
     }
 
     /// Sends the copy that is kept again, beside what goes down on `told`.
@@ -130,24 +127,24 @@ impl Connection {
         let goes = |spare: &&Spare| {
             told & (1 << spare.subflow) != 0 && ctx.now.since(spare.kept) >= silence
         };
-        let Some(spare) = self.spare.as_deref().filter(goes) else {
+        let Some(spare) = self.mptcp.spare.as_deref().filter(goes) else {
             return;
         };
         let (index, ssn, payload) = (spare.subflow, spare.ssn, spare.payload.clone());
-        let Some(mapping) = self.subflow(index).down.mapping_by_ssn(ssn) else {
+        let Some(mapping) = self.subflow(index).send.lane.mapping_by_ssn(ssn) else {
             return;
         };
-        self.copied = ctx.now;
+        self.mptcp.copied = ctx.now;
         let len = u32::try_from(payload.len()).unwrap_or(0);
         let subflow = self.subflow_mut(index);
         subflow.sent_again(len);
         let option = DssMapping {
             dsn: DataNumber::Long(mapping.dsn.0),
-            ssn: subflow.relative_down(mapping.ssn),
+            ssn: subflow.relative(mapping.ssn),
             len: u16::try_from(mapping.len).unwrap_or(u16::MAX),
             checksum: None,
         };
-        let mut outgoing = self.own_down(index, TcpFlags::ACK);
+        let mut outgoing = self.own_to_mptcp(index, TcpFlags::ACK);
         outgoing.seq = ssn.0;
         self.push_dss(&mut outgoing, Some(option), false);
         ctx.counters.spare_tx += 1;
@@ -161,14 +158,14 @@ impl Connection {
         first: &Placed,
     ) -> impl Iterator<Item = Placed> + use<> {
         let subflow = self.subflow(first.subflow);
-        let waits = first.again && first.dsn == self.down_acked;
-        let doubtful = subflow.suspect || self.is_blocked(first.subflow, first.dsn);
+        let waits = first.again && first.dsn == self.to_mptcp.acked;
+        let doubtful = subflow.path.suspect || self.is_blocked(first.subflow, first.dsn);
         let mut places = [None; 8];
         if waits && doubtful {
             for (place, index) in places.iter_mut().zip(self.indices()) {
                 if index != first.subflow && self.has_sent(index, first.dsn) {
                     *place = self.place_again(ctx, index, first.dsn, first.len);
-                    self.copied = ctx.now;
+                    self.mptcp.copied = ctx.now;
                 }
             }
         }

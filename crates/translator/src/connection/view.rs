@@ -9,15 +9,15 @@ impl Connection {
     /// `entry`: how the fast path has it now.
     pub(crate) fn view(&self, now: Instant, entry: Option<&FlowEntry>) -> ConnectionView {
         let initial = self.subflow(INITIAL);
-        let mptcp = !matches!(self.phase, Phase::Plain);
+        let mptcp = !matches!(self.phase, Phase::Plain(_));
         ConnectionView {
             service: usize::from(self.service),
             state: self.state(),
             client: initial.remote.addr(),
             server: initial.local.addr(),
-            source: self.server.source.addr(),
-            backend: self.server.backend.addr(),
-            token: mptcp.then_some(self.local.token),
+            source: self.tcp.source.addr(),
+            backend: self.tcp.backend.addr(),
+            token: mptcp.then_some(self.mptcp.key.token),
             age: now.since(self.opened),
             idle: now.since(entry.map_or(self.last_packet, |entry| Instant(entry.last_packet))),
             subflows: self
@@ -31,12 +31,14 @@ impl Connection {
     const fn state(&self) -> ConnectionState {
         match self.phase {
             Phase::SynSent | Phase::SynReceived => ConnectionState::Handshake,
-            Phase::Established if self.up_fin.is_some() || self.down_fin.is_some() => {
+            Phase::Established { .. }
+                if self.to_tcp.fin.is_some() || self.to_mptcp.fin.is_some() =>
+            {
                 ConnectionState::HalfClosed
             }
-            Phase::Established => ConnectionState::Translating,
-            Phase::Plain => ConnectionState::Plain,
-            Phase::Fallback => ConnectionState::Fallback,
+            Phase::Established { .. } => ConnectionState::Translating,
+            Phase::Plain(_) => ConnectionState::Plain,
+            Phase::Fallback(_) => ConnectionState::Fallback,
             Phase::Closed(_) => ConnectionState::Closed,
             Phase::Reset(_) => ConnectionState::Reset,
         }
@@ -51,13 +53,14 @@ impl Connection {
             client: subflow.remote.addr(),
             local: subflow.local.addr(),
             address_id: subflow.address_id,
-            active: self.active == index,
-            backup: subflow.backup,
+            active: self.mptcp.active == index,
+            backup: subflow.path.backup,
             established: subflow.state == SubflowState::Established
-                || matches!(self.phase, Phase::Plain),
-            bytes_up: installed.map_or(subflow.bytes_up, |installed| installed.bytes_up),
-            bytes_down: installed.map_or(subflow.bytes_down, |installed| installed.bytes_down),
-            retransmitted_down: subflow.retransmitted_down,
+                || matches!(self.phase, Phase::Plain(_)),
+            bytes_up: installed.map_or(subflow.traffic.bytes_up, |installed| installed.bytes_up),
+            bytes_down: installed
+                .map_or(subflow.traffic.bytes_down, |installed| installed.bytes_down),
+            retransmitted_down: subflow.traffic.retransmitted_down,
             rtt: installed.map_or_else(|| subflow.rtt(), EntrySubflow::rtt),
         }
     }

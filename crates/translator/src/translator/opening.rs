@@ -4,7 +4,9 @@ use flexcp_wire::{MpJoin, MpTcpRst};
 
 use super::{STALE_HANDSHAKE, Translator, context};
 use crate::cause::{HalfOpenEvicted, JoinRefused, PlainSyn, Rst};
-use crate::connection::{Backend, Connection, INITIAL, Phase, Request, Subflow, relay, request};
+use crate::connection::{
+    Backend, Connection, INITIAL, Phase, Relayed, Request, Subflow, relay, request,
+};
 use crate::counters::DropReason;
 use crate::rst::refuse;
 use crate::segment::{Ends, Segment};
@@ -31,7 +33,7 @@ impl Translator {
         };
         let over = matches!(connection.phase, Phase::Closed(_) | Phase::Reset(_));
         let subflow = connection.subflow(index);
-        let same = subflow.isn_remote.0 == segment.tcp.seq;
+        let same = subflow.agreed.isn_remote.0 == segment.tcp.seq;
         !subflow.lives() || (over && !same)
     }
 
@@ -43,7 +45,7 @@ impl Translator {
         let waits = matches!(connection.phase, Phase::SynSent | Phase::SynReceived);
         flow.leg == Leg::Subflow(INITIAL)
             && waits
-            && connection.isn_client.0 != segment.tcp.seq
+            && connection.subflow(INITIAL).agreed.isn_remote.0 != segment.tcp.seq
             && now.since(connection.opened) < STALE_HANDSHAKE
     }
 
@@ -58,17 +60,19 @@ impl Translator {
             Leg::Subflow(_) => return false,
             Leg::Server => return matches!(connection.phase, Phase::Closed(_) | Phase::Reset(_)),
         }
-        let same = connection.isn_client.0 == segment.tcp.seq;
+        let same = connection.subflow(INITIAL).agreed.isn_remote.0 == segment.tcp.seq;
         match connection.phase {
             // Its own SYN has come long since; this one was held up on the way.
             Phase::Reset(_) | Phase::Closed(_) | Phase::SynSent | Phase::SynReceived => !same,
             // A live one is the server's to ask about (RFC 5961 section 4): anybody can send a SYN.
-            Phase::Plain | Phase::Fallback => {
-                let over = connection.is_finished() || connection.plain_reset;
-                !same && (over || !connection.server.answered)
+            Phase::Plain(_) | Phase::Fallback(_) => {
+                let over = connection.is_finished() || connection.phase.relayed().reset;
+                !same && (over || !connection.tcp.syn.answered)
             }
             // All that is left of the client's end is gone, and it starts anew.
-            Phase::Established => !same && !connection.subflows.iter().any(Subflow::lives),
+            Phase::Established { .. } => {
+                !same && !connection.mptcp.subflows.iter().any(Subflow::lives)
+            }
         }
     }
 
@@ -77,7 +81,7 @@ impl Translator {
         let Some(connection) = self.table.get_mut(id) else {
             return;
         };
-        if connection.phase == Phase::Established {
+        if connection.phase.is_established() {
             let mut ctx = context!(self, now);
             connection.reset_server(&mut ctx, Rst::Replaced);
         }
@@ -235,7 +239,7 @@ impl Translator {
         let local = self.fresh_key();
         let initial = Subflow::new(now, segment, flexcp_wire::Ssn(0));
         let mut connection = Connection::new(now, service, initial, backend, local);
-        connection.phase = Phase::Plain;
+        connection.phase = Phase::Plain(Relayed::default());
         connection.remember_syn(now, segment);
         let id = self.table.insert(connection);
         self.counters.connections_opened += 1;
@@ -244,7 +248,7 @@ impl Translator {
             return Verdict::Consume;
         };
         let mut ctx = context!(self, now);
-        let verdict = connection.relay_up(&mut ctx, segment, frame);
+        let verdict = connection.relay_to_tcp(&mut ctx, segment, frame);
         self.settle(now, id);
         verdict
     }
@@ -269,16 +273,16 @@ impl Translator {
             return Verdict::Consume;
         };
         let mut ctx = context!(self, now);
-        if phase == Phase::Plain {
-            return connection.relay_up(&mut ctx, segment, frame);
+        if phase.is_plain() {
+            return connection.relay_to_tcp(&mut ctx, segment, frame);
         }
         if request(segment) == Request::Mptcp {
-            let end_to_end = connection.offered_end_to_end;
+            let end_to_end = connection.tcp.syn.offered_end_to_end;
             return connection.forward_syn(&mut ctx, segment, frame, end_to_end);
         }
         ctx.counters.decide(PlainSyn::GivenUp);
-        connection.phase = Phase::Plain;
-        connection.relay_up(&mut ctx, segment, frame)
+        connection.phase = Phase::Plain(Relayed::default());
+        connection.relay_to_tcp(&mut ctx, segment, frame)
     }
 
     /// A join: by its token to its connection.
@@ -368,7 +372,7 @@ impl Translator {
             return Verdict::Consume;
         };
         let mut ctx = context!(self, now);
-        if connection.offered_end_to_end && segment.options.capable.is_some() {
+        if connection.tcp.syn.offered_end_to_end && segment.options.capable.is_some() {
             // The server speaks MPTCP itself: from here on FlexCP only routes.
             ctx.counters.end_to_end += 1;
             let ends = connection.server_ends();

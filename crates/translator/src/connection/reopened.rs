@@ -15,7 +15,7 @@ use crate::time::Instant;
 
 /// An opening of which some subflows have yet to hear.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Opening {
+pub(crate) struct Reopened {
     /// When the others heard of it.
     told: Instant,
     /// What the client had sent by then.
@@ -24,7 +24,7 @@ pub(crate) struct Opening {
 
 impl Connection {
     /// The window has opened. The subflows that hear of it now.
-    pub(crate) fn tell_opening(&mut self, ctx: &Context<'_>) -> SubflowSet {
+    pub(crate) fn tell_reopened(&mut self, ctx: &Context<'_>) -> SubflowSet {
         let silence = ctx.config.timeouts.silence;
         let living = self.living();
         let lately = |at: Instant| ctx.now.since(at) < silence;
@@ -32,42 +32,42 @@ impl Connection {
             0 => living,
             heard => heard,
         };
-        self.opening = (at_once != living).then(|| Opening {
+        self.mptcp.reopened = (at_once != living).then(|| Reopened {
             told: ctx.now,
-            sent: self.sent_up(),
+            sent: self.sent_to_tcp(),
         });
         at_once
     }
 
     /// When those hear of it that the client was not heard on since.
-    pub(crate) fn opening_due(&self, silence: Duration) -> Option<Instant> {
-        self.opening.map(|opening| opening.told + silence)
+    pub(crate) fn reopened_due(&self, silence: Duration) -> Option<Instant> {
+        self.mptcp.reopened.map(|reopened| reopened.told + silence)
     }
 
-    /// Tells them, once that is due, unless the client has sent since.
-    pub(crate) fn repeat_opening(&mut self, ctx: &mut Context<'_>) {
-        let due = self.opening_due(ctx.config.timeouts.silence);
-        if due.is_none_or(|due| ctx.now < due) {
-            return;
-        }
-        let Some(Opening { told, sent }) = self.opening.take() else {
+    /// Tells them, unless the client has sent since.
+    pub(crate) fn repeat_reopened(&mut self, ctx: &mut Context<'_>) {
+        let Some(Reopened { told, sent }) = self.mptcp.reopened.take() else {
             return;
         };
-        if self.sent_up() == sent {
+        if self.sent_to_tcp() == sent {
             let unheard = self.living() & self.heard_when(|at| at < told);
             self.send_acks(ctx, &DataBlocks::default(), unheard);
         }
     }
 
     /// What the client has sent on all subflows, anew or again under fresh numbers: bytes from an origin of its own.
-    fn sent_up(&self) -> u32 {
-        let sent = self.subflows.iter().map(|subflow| subflow.rcv_high.0);
+    fn sent_to_tcp(&self) -> u32 {
+        let sent = self
+            .mptcp
+            .subflows
+            .iter()
+            .map(|subflow| subflow.recv.high.0);
         sent.fold(0, u32::wrapping_add)
     }
 
     /// The subflows on which the client was last heard at such a time.
     fn heard_when(&self, fits: impl Fn(Instant) -> bool) -> SubflowSet {
-        let heard = |index: &SubflowIndex| fits(self.subflow(*index).last_heard);
+        let heard = |index: &SubflowIndex| fits(self.subflow(*index).path.last_heard);
         let subflows = self.indices().filter(heard);
         subflows.fold(0, |set, index| set | 1 << index)
     }

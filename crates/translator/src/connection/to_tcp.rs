@@ -44,29 +44,29 @@ struct Pieces {
 
 impl Connection {
     /// A packet on a subflow that has authenticated itself.
-    pub(crate) fn handle_up(
+    pub(crate) fn handle_to_tcp(
         &mut self,
         ctx: &mut Context<'_>,
         index: SubflowIndex,
         segment: &Segment,
         frame: &mut Frame<'_>,
     ) -> Verdict {
-        self.translate_up(ctx, index, segment, frame)
+        self.translate_to_tcp(ctx, index, segment, frame)
             .unwrap_or_else(|verdict| verdict)
     }
 
     /// The way of such a packet; `Err`: where it ends before its time.
-    fn translate_up(
+    fn translate_to_tcp(
         &mut self,
         ctx: &mut Context<'_>,
         index: SubflowIndex,
         segment: &Segment,
         frame: &mut Frame<'_>,
     ) -> Result<Verdict, Verdict> {
-        let subflow_acked = self.admit_up(ctx, index, segment)?;
-        let news = self.acknowledge_up(ctx, index, segment, subflow_acked)?;
+        let subflow_acked = self.admit_to_tcp(ctx, index, segment)?;
+        let news = self.acknowledge_to_tcp(ctx, index, segment, subflow_acked)?;
         let control = self.take_control(ctx, index, segment);
-        let declared = self.learn_up(ctx, index, segment, frame)?;
+        let declared = self.learn_to_tcp(ctx, index, segment, frame)?;
         let control = self.take_subflow_fin(ctx, index, segment) || control;
         if let Phase::Closed(_) = self.phase {
             return Ok(self.answer_closed_client(ctx, index, segment));
@@ -82,20 +82,20 @@ impl Connection {
     }
 
     /// Whether it can be the client's, and what it ACKs on its subflow: whether that is more than before.
-    fn admit_up(
+    fn admit_to_tcp(
         &mut self,
         ctx: &mut Context<'_>,
         index: SubflowIndex,
         segment: &Segment,
     ) -> Result<bool, Verdict> {
         let seq = Ssn(segment.tcp.seq);
-        let (span, span_down) = (self.span_up(), self.span_down());
+        let (span, span_down) = (self.span_to_tcp(), self.span_to_mptcp());
         let subflow = self.subflow_mut(index);
         // Whatever its number (RFC 5961 section 4): the client may have rebooted.
         if segment.has(TcpFlags::SYN) {
             return Err(self.challenge(ctx, index));
         }
-        if seq.offset_from(subflow.rcv_ack).unsigned_abs() > span {
+        if seq.offset_from(subflow.recv.ack).unsigned_abs() > span {
             return Err(Verdict::Drop(DropReason::OutOfWindow));
         }
         if segment.has(TcpFlags::RST) {
@@ -104,19 +104,19 @@ impl Connection {
         if !segment.has(TcpFlags::ACK) {
             return Err(Verdict::Drop(DropReason::Unexpected));
         }
-        let una = subflow.snd_una;
-        if ctx.astray && Ssn(segment.tcp.ack).after(subflow.snd_next) {
+        let una = subflow.send.una;
+        if ctx.astray && Ssn(segment.tcp.ack).after(subflow.send.next) {
             return Err(self.end_astray_by_client(ctx, index, segment));
         }
         if !subflow.take_ack(ctx.now, Ssn(segment.tcp.ack), span_down) {
             return Err(Verdict::Drop(DropReason::AckOfUnsent));
         }
-        Ok(subflow.snd_una != una)
+        Ok(subflow.send.una != una)
     }
 
     /// Notes that the client was heard, and what it ACKs of the connection's data. `subflow_acked`: it ACKs more of its
     /// subflow than before.
-    fn acknowledge_up(
+    fn acknowledge_to_tcp(
         &mut self,
         ctx: &mut Context<'_>,
         index: SubflowIndex,
@@ -125,19 +125,19 @@ impl Connection {
     ) -> Result<AckNews, Verdict> {
         let seq = Ssn(segment.tcp.seq);
         let subflow = self.subflow_mut(index);
-        let old = seq.before(subflow.rcv_ack);
+        let old = seq.before(subflow.recv.ack);
         let end = seq.add(segment.payload_len());
-        let repeats_next = seq == subflow.rcv_ack && !end.after(subflow.rcv_high) && end != seq;
+        let repeats_next = seq == subflow.recv.ack && !end.after(subflow.recv.high) && end != seq;
         subflow.heard(ctx.now, segment);
         self.let_go_spare(index);
-        self.repeated_up = self.repeated_up.saturating_add(repeats_next.into());
+        self.to_tcp.repeated = self.to_tcp.repeated.saturating_add(repeats_next.into());
         // Nobody answers an ACK that data has overtaken.
         let repeats = old && (!segment.payload.is_empty() || self.is_probe(index, segment));
-        self.owed |= u8::from(repeats) << index;
+        self.mptcp.owed |= u8::from(repeats) << index;
         if index == INITIAL {
-            self.label_up = segment.ip.flow_label;
+            self.tcp.label = segment.ip.flow_label;
         }
-        self.heard = index;
+        self.mptcp.heard = index;
         self.last_packet = ctx.now;
         if let Some(key) = segment.options.fast_close {
             return Err(self.handle_fast_close(ctx, key));
@@ -146,7 +146,7 @@ impl Connection {
             return Err(Verdict::Drop(DropReason::AckOfUnsent));
         };
         news.subflow_acked = subflow_acked;
-        self.release_down();
+        self.release_to_mptcp();
         self.watch_holes(ctx, index, news.acked);
         Ok(news)
     }
@@ -172,23 +172,20 @@ impl Connection {
 
     /// How far numbers of the client's may lie from what is acknowledged (RFC 9293 section 3.10.7.4): the
     /// largest window that it was ever offered, twice, as a subflow may carry what others carried before.
-    pub(crate) fn span_up(&self) -> u32 {
-        self.server
-            .window_max
-            .saturating_mul(2)
-            .clamp(MIN_SPAN, FAR)
+    pub(crate) fn span_to_tcp(&self) -> u32 {
+        self.tcp.window.max.saturating_mul(2).clamp(MIN_SPAN, FAR)
     }
 
     /// The same for the numbers that it acknowledges (RFC 5961 section 5.2).
-    pub(crate) fn span_down(&self) -> u32 {
-        self.client_window.saturating_mul(2).clamp(MIN_SPAN, FAR)
+    pub(crate) fn span_to_mptcp(&self) -> u32 {
+        self.to_mptcp.window.saturating_mul(2).clamp(MIN_SPAN, FAR)
     }
 
     /// Lets go of downstream mappings that are done with.
-    fn release_down(&mut self) {
-        let data_acked = self.down_acked;
-        for subflow in &mut self.subflows {
-            subflow.down.release(subflow.snd_una, data_acked);
+    fn release_to_mptcp(&mut self) {
+        let data_acked = self.to_mptcp.acked;
+        for subflow in &mut self.mptcp.subflows {
+            subflow.send.lane.release(subflow.send.una, data_acked);
         }
     }
 
@@ -201,25 +198,25 @@ impl Connection {
         frame: &mut Frame<'_>,
         declared: Declared,
     ) -> Verdict {
-        let pieces = match self.pieces_up(index, segment, declared) {
+        let pieces = match self.pieces_to_tcp(index, segment, declared) {
             Ok(pieces) => pieces,
             Err(DropReason::NoMapping) => return self.handle_unmapped(ctx, index, segment, frame),
             Err(reason) => return Verdict::Drop(reason),
         };
-        self.subflow_mut(index).bytes_up += u64::from(segment.payload_len());
+        self.subflow_mut(index).traffic.bytes_up += u64::from(segment.payload_len());
         let mut rest = pieces.pieces.iter().take(pieces.len).flatten();
         let Some(&first) = rest.next() else {
             return Verdict::Drop(DropReason::NoMapping);
         };
         for &piece in rest {
-            let (outgoing, limit) = self.data_up(ctx, index, segment, piece);
+            let (outgoing, limit) = self.data_to_tcp(ctx, index, segment, piece);
             let start = segment.payload.start + piece.at as usize;
             let payload = start..start + piece.len as usize;
             let transmit = outgoing.piece(frame, &segment.ip, payload, limit);
             ctx.send(transmit);
         }
-        self.let_go_up(ctx, index, segment, &pieces);
-        let (outgoing, limit) = self.data_up(ctx, index, segment, first);
+        self.let_go_to_tcp(ctx, index, segment, &pieces);
+        let (outgoing, limit) = self.data_to_tcp(ctx, index, segment, first);
         let start = segment.payload.start + first.at as usize;
         match outgoing.forward(frame, segment, start..start + first.len as usize, limit) {
             Ok(()) => Verdict::Forward,
@@ -233,7 +230,7 @@ impl Connection {
     /// beyond the server's window, which moves no sooner than that (Linux takes the connection's window from whichever
     /// subflow it sends on and overruns it now and then); and what is repeated again and again while no subflow will
     /// bring what the server waits for.
-    fn let_go_up(
+    fn let_go_to_tcp(
         &mut self,
         ctx: &mut Context<'_>,
         index: SubflowIndex,
@@ -242,24 +239,24 @@ impl Connection {
     ) {
         let start = Ssn(segment.tcp.seq);
         let end = start.add(segment.payload_len());
-        if self.identity || start != self.subflow(index).rcv_ack {
+        if self.numbers.identity || start != self.subflow(index).recv.ack {
             return;
         }
         let edge = self.server_edge();
         let overruns = |piece: &Piece| piece.dsn.add(piece.len.into()).after(edge);
         let mut pieces = pieces.pieces.iter().take(pieces.len).flatten();
         let overrun = pieces.any(overruns);
-        let in_the_way = self.repeated_up >= PATIENCE && self.nobody_brings(self.up_acked);
+        let in_the_way = self.to_tcp.repeated >= PATIENCE && self.nobody_brings(self.to_tcp.acked);
         if !overrun && !in_the_way {
             return;
         }
         let subflow = self.subflow_mut(index);
-        while let Some((ssn, _, len)) = subflow.up.front()
+        while let Some((ssn, _, len)) = subflow.recv.lane.front()
             && ssn.before(end)
         {
-            subflow.up.advance_front(len.min(end.since(ssn)));
+            subflow.recv.lane.advance_front(len.min(end.since(ssn)));
         }
-        subflow.rcv_ack = end;
+        subflow.recv.ack = end;
         if overrun {
             ctx.counters.window_overrun += 1;
         } else {
@@ -273,14 +270,14 @@ impl Connection {
     fn nobody_brings(&self, dsn: Dsn) -> bool {
         let brings = |index| {
             let subflow = self.subflow(index);
-            subflow.lives() && subflow.up.by_dsn(dsn).is_some()
+            subflow.lives() && subflow.recv.lane.by_dsn(dsn).is_some()
         };
-        let data = dsn.before(self.up_next) && self.up_fin != Some(dsn);
+        let data = dsn.before(self.to_tcp.next) && self.to_tcp.fin != Some(dsn);
         data && !self.indices().any(brings)
     }
 
     /// Where the payload belongs in the data.
-    fn pieces_up(
+    fn pieces_to_tcp(
         &self,
         index: SubflowIndex,
         segment: &Segment,
@@ -292,14 +289,14 @@ impl Connection {
         let mut pieces = Pieces::default();
         let mut at = start;
         while at.before(end) {
-            let known = subflow.up.by_ssn(at).or_else(|| match declared {
+            let known = subflow.recv.lane.by_ssn(at).or_else(|| match declared {
                 Declared::Mapping { dsn, ssn, len }
                     if !at.before(ssn) && at.before(ssn.add(len)) =>
                 {
                     let offset = at.since(ssn);
                     Some((dsn.add(u64::from(offset)), len - offset))
                 }
-                _ => subflow.up.by_ssn_late(at),
+                _ => subflow.recv.lane.by_ssn_late(at),
             });
             let (dsn, known) = known.ok_or(DropReason::NoMapping)?;
             let len = known.min(end.since(at));
@@ -314,7 +311,7 @@ impl Connection {
     }
 
     /// Headers for part of the payload, DATA_FIN included when it comes right behind.
-    fn data_up(
+    fn data_to_tcp(
         &mut self,
         ctx: &mut Context<'_>,
         index: SubflowIndex,
@@ -322,20 +319,20 @@ impl Connection {
         piece: Piece,
     ) -> (Outgoing, u16) {
         let end = piece.dsn.add(u64::from(piece.len));
-        let fin = self.up_fin == Some(end);
-        self.up_next = self.up_next.max(end.add(u64::from(fin)));
+        let fin = self.to_tcp.fin == Some(end);
+        self.to_tcp.next = self.to_tcp.next.max(end.add(u64::from(fin)));
         let mut flags = segment.tcp.flags.without(TcpFlags::FIN);
         if fin {
             flags = flags.with(TcpFlags::FIN);
         }
-        let seq = self.up_seq(piece.dsn);
-        let (mut outgoing, _) = self.headers_up(ctx, index, segment, seq, flags);
+        let seq = self.seq_to_tcp(piece.dsn);
+        let (mut outgoing, _) = self.headers_to_tcp(ctx, index, segment, seq, flags);
         if piece.at > 0 {
             outgoing.urgent = 0;
             outgoing.flags = outgoing.flags.without(TcpFlags::URG).without(TcpFlags::CWR);
         }
         let options = u16::try_from(outgoing.options.finish().len()).unwrap_or(40);
-        let limit = self.server.mss.saturating_sub(options).max(MIN_SEGMENT);
+        let limit = self.tcp.mss.saturating_sub(options).max(MIN_SEGMENT);
         (outgoing, limit)
     }
 
@@ -343,7 +340,7 @@ impl Connection {
     fn may_count(&self, index: SubflowIndex, segment: &Segment, probe: bool) -> bool {
         index == self.carrier()
             && !segment.has(TcpFlags::FIN)
-            && (probe || !Ssn(segment.tcp.seq).before(self.subflow(index).rcv_ack))
+            && (probe || !Ssn(segment.tcp.seq).before(self.subflow(index).recv.ack))
     }
 
     /// A packet without payload: an ACK, a probe, DATA_FIN, or something for FlexCP alone.
@@ -363,25 +360,25 @@ impl Connection {
         let mut flags = segment.tcp.flags.without(TcpFlags::FIN);
         if data_fin {
             flags = flags.with(TcpFlags::FIN);
-            self.up_next = self.up_next.max(self.up_dsn(seq).add(1));
+            self.to_tcp.next = self.to_tcp.next.max(self.dsn_to_tcp(seq).add(1));
         }
         let probe = self.is_probe(index, segment);
-        if probe && index != self.carrier() && self.server.window > 0 {
+        if probe && index != self.carrier() && self.tcp.window.offered > 0 {
             // A keepalive of this subflow alone. While the window is closed it may be a probe, which only
             // the server can answer.
-            self.owed &= !(1 << index);
+            self.mptcp.owed &= !(1 << index);
             self.send_ack(ctx, index, TcpFlags::ACK);
             return Verdict::Consume;
         }
-        let clock = self.server.clock;
-        let (mut outgoing, sacked) = self.headers_up(ctx, index, segment, seq, flags);
+        let clock = self.tcp.clock;
+        let (mut outgoing, sacked) = self.headers_to_tcp(ctx, index, segment, seq, flags);
         let duplicate = !control && !news.subflow_acked && self.may_count(index, segment, probe);
         if self.note_bare_ack(ctx, index, segment) {
             self.take_back_clock(clock);
             return Verdict::Consume;
         }
-        let answers = self.asked & (1 << index) != 0;
-        self.asked &= !(1 << index);
+        let answers = self.mptcp.asked & (1 << index) != 0;
+        self.mptcp.asked &= !(1 << index);
         let useful =
             news.acked || news.window || data_fin || probe || sacked || duplicate || answers;
         if !useful {
@@ -391,7 +388,7 @@ impl Connection {
             return if done { Verdict::Consume } else { stale };
         }
         outgoing.urgent = 0;
-        let nothing_outstanding = self.down_acked == self.down_next;
+        let nothing_outstanding = self.to_mptcp.acked == self.to_mptcp.next;
         frame.set_new_ack(!probe && !answers && (news.acked || nothing_outstanding));
         match outgoing.forward(frame, segment, segment.payload.clone(), u16::MAX) {
             Ok(()) => Verdict::Forward,
@@ -402,7 +399,7 @@ impl Connection {
     /// A packet whose headers were made stays here: the clock that the server sees stands where it stood. From what
     /// it has not seen a clock that leaps would go on, half way round in two leaps, and be an older one to it.
     const fn take_back_clock(&mut self, before: Option<ServerClock>) {
-        if let (Some(clock), Some(before)) = (&mut self.server.clock, &before) {
+        if let (Some(clock), Some(before)) = (&mut self.tcp.clock, &before) {
             clock.take_back(before);
         }
     }
@@ -416,12 +413,12 @@ impl Connection {
         data_fin: bool,
     ) -> Option<TcpSeq> {
         if data_fin {
-            return self.up_fin.map(|fin| self.up_seq(fin));
+            return self.to_tcp.fin.map(|fin| self.seq_to_tcp(fin));
         }
         Some(if self.is_probe(index, segment) {
-            self.up_seq(self.up_acked.sub(1))
+            self.seq_to_tcp(self.to_tcp.acked.sub(1))
         } else {
-            self.bare_seq_up()
+            self.bare_seq_to_tcp()
         })
     }
 
@@ -437,23 +434,23 @@ impl Connection {
     /// The subflow whose duplicate ACKs are real ones: it carries what the client waits for.
     pub(crate) fn carrier(&self) -> SubflowIndex {
         let lives = |&index: &SubflowIndex| self.subflow(index).lives();
-        let nothing_missing = self.down_acked == self.down_next || self.identity;
+        let nothing_missing = self.to_mptcp.acked == self.to_mptcp.next || self.numbers.identity;
         let carries = |index: &SubflowIndex| {
-            let holds = || self.subflow(*index).down.by_dsn(self.down_acked);
+            let holds = || self.subflow(*index).send.lane.by_dsn(self.to_mptcp.acked);
             lives(index) && (nothing_missing || holds().is_some())
         };
-        let active = Some(self.active);
+        let active = Some(self.mptcp.active);
         active
             .filter(carries)
             .or_else(|| self.indices().find(carries))
             .or_else(|| active.filter(lives))
             .or_else(|| self.indices().find(lives))
-            .unwrap_or(self.active)
+            .unwrap_or(self.mptcp.active)
     }
 
     /// The header fields that every packet to the server shares, and whether there is a SACK among
     /// them.
-    fn headers_up(
+    fn headers_to_tcp(
         &mut self,
         ctx: &mut Context<'_>,
         index: SubflowIndex,
@@ -463,24 +460,24 @@ impl Connection {
     ) -> (Outgoing, bool) {
         let mut options = flexcp_wire::OptionWriter::default();
         let clock = self.subflow(index).clock;
-        if let Some(server) = &mut self.server.clock {
+        if let Some(server) = &mut self.tcp.clock {
             let timestamps = server.translate(ctx.now, clock.as_ref(), segment.options.timestamps);
             options.push(&TcpOption::Timestamps(timestamps));
         }
         let room = (options.remaining().saturating_sub(4) / 8).min(4);
-        let sack = self.sack_up(index, segment, room);
+        let sack = self.sack_to_tcp(index, segment, room);
         if !sack.is_empty() {
             options.push(&TcpOption::Sack(sack));
         }
         let outgoing = Outgoing {
             ends: self.server_ends(),
             seq: seq.0,
-            ack: self.down_seq(self.down_acked).0,
+            ack: self.seq_to_mptcp(self.to_mptcp.acked).0,
             flags,
-            window: self.window_up(),
+            window: self.window_to_tcp(),
             urgent: segment.tcp.urgent,
-            keep_ecn: self.subflow(index).ecn,
-            flow_label: self.label_up,
+            keep_ecn: self.subflow(index).agreed.ecn,
+            flow_label: self.tcp.label,
             options,
         };
         (outgoing, !sack.is_empty())
@@ -494,16 +491,16 @@ impl Connection {
         index: SubflowIndex,
         segment: &Segment,
     ) -> bool {
-        if self.identity {
+        if self.numbers.identity {
             return false;
         }
         let subflow = self.subflow_mut(index);
         if segment.options.mptcp {
-            subflow.bare_acks = 0;
+            subflow.path.bare_acks = 0;
             return false;
         }
-        subflow.bare_acks += 1;
-        if subflow.bare_acks < MAX_BARE_ACKS {
+        subflow.path.bare_acks += 1;
+        if subflow.path.bare_acks < MAX_BARE_ACKS {
             return false;
         }
         self.reset_subflow(ctx, index, Rst::Stripped);

@@ -46,18 +46,18 @@ struct ServerPacket<'a> {
 
 impl Connection {
     /// A packet of the server's on an established connection.
-    pub(crate) fn handle_down(
+    pub(crate) fn handle_to_mptcp(
         &mut self,
         ctx: &mut Context<'_>,
         segment: &Segment,
         frame: &mut Frame<'_>,
     ) -> Verdict {
-        self.translate_down(ctx, segment, frame)
+        self.translate_to_mptcp(ctx, segment, frame)
             .unwrap_or_else(|verdict| verdict)
     }
 
     /// The way of such a packet; `Err`: where it ends before its time.
-    fn translate_down(
+    fn translate_to_mptcp(
         &mut self,
         ctx: &mut Context<'_>,
         segment: &Segment,
@@ -66,10 +66,10 @@ impl Connection {
         if segment.has(TcpFlags::SYN) {
             return Ok(self.handle_syn_ack(ctx, segment, frame));
         }
-        let dsn = self.down_dsn(TcpSeq(segment.tcp.seq));
+        let dsn = self.dsn_to_mptcp(TcpSeq(segment.tcp.seq));
         let end = dsn.add(u64::from(segment.payload_len()));
-        let ack = self.admit_down(ctx, segment, dsn, end)?;
-        let (blocks, moved, opened) = self.acknowledge_down(ctx, segment, ack);
+        let ack = self.admit_to_mptcp(ctx, segment, dsn, end)?;
+        let (blocks, moved, opened) = self.acknowledge_to_mptcp(ctx, segment, ack);
         let mut packet = ServerPacket {
             segment,
             dsn,
@@ -79,8 +79,8 @@ impl Connection {
             moved,
             opened,
         };
-        self.learn_fin_down(ctx, &mut packet)?;
-        let verdict = self.forward_down(ctx, &packet, frame);
+        self.learn_fin_to_mptcp(ctx, &mut packet)?;
+        let verdict = self.forward_to_mptcp(ctx, &packet, frame);
         if let Verdict::Drop(DropReason::NoSubflow | DropReason::Congestion) = verdict {
             // Its data comes again; what it ACKs has been believed, and may be said but once.
             self.send_acks(ctx, &packet.blocks, moved & self.living());
@@ -97,7 +97,7 @@ impl Connection {
     }
 
     /// Whether it can be the server's; what it ACKs of the client's data.
-    fn admit_down(
+    fn admit_to_mptcp(
         &mut self,
         ctx: &mut Context<'_>,
         segment: &Segment,
@@ -105,8 +105,8 @@ impl Connection {
         end: Dsn,
     ) -> Result<Dsn, Verdict> {
         // RFC 9293 section 3.10.7.4: only what the client has room for, or had not long ago.
-        let span = u64::from(self.client_window).max(SLACK);
-        if dsn.before(self.down_acked.sub(span)) || end.after(self.down_edge.add(SLACK)) {
+        let span = u64::from(self.to_mptcp.window).max(SLACK);
+        if dsn.before(self.to_mptcp.acked.sub(span)) || end.after(self.to_mptcp.edge.add(SLACK)) {
             return Err(Verdict::Drop(DropReason::OutOfWindow));
         }
         if segment.has(TcpFlags::RST) {
@@ -115,13 +115,13 @@ impl Connection {
         if !segment.has(TcpFlags::ACK) {
             return Err(Verdict::Drop(DropReason::Unexpected));
         }
-        let ack = self.up_dsn(TcpSeq(segment.tcp.ack));
+        let ack = self.dsn_to_tcp(TcpSeq(segment.tcp.ack));
         // RFC 5961 section 5.2.
-        let oldest = self.up_acked.sub(u64::from(self.span_up()));
-        if ack.after(self.up_next) && ctx.astray {
+        let oldest = self.to_tcp.acked.sub(u64::from(self.span_to_tcp()));
+        if ack.after(self.to_tcp.next) && ctx.astray {
             return Err(self.end_astray_by_server(ctx, segment));
         }
-        if ack.after(self.up_next) || ack.before(oldest) {
+        if ack.after(self.to_tcp.next) || ack.before(oldest) {
             return Err(Verdict::Drop(DropReason::AckOfUnsent));
         }
         Ok(ack)
@@ -129,29 +129,29 @@ impl Connection {
 
     /// Notes what the server ACKs: the SACK blocks, the subflows that have to be told, and whether a window that had been
     /// used up has opened.
-    fn acknowledge_down(
+    fn acknowledge_to_mptcp(
         &mut self,
         ctx: &mut Context<'_>,
         segment: &Segment,
         ack: Dsn,
     ) -> (DataBlocks, SubflowSet, bool) {
         self.last_packet = ctx.now;
-        self.label_down = segment.ip.flow_label;
+        self.mptcp.label = segment.ip.flow_label;
         let opened = self.take_server_header(ack, segment);
-        let waited = self.up_acked;
+        let waited = self.to_tcp.acked;
         let blocks = self.take_server_ack(ack, segment);
-        if self.up_acked != waited {
+        if self.to_tcp.acked != waited {
             self.believe_echo(waited, segment);
         }
         let mut moved = self.advance_all(&blocks);
         if opened {
-            moved |= self.tell_opening(ctx);
+            moved |= self.tell_reopened(ctx);
         }
         (blocks, moved, opened)
     }
 
     /// Learns the end of the server's data, if the packet brings it.
-    fn learn_fin_down(
+    fn learn_fin_to_mptcp(
         &mut self,
         ctx: &mut Context<'_>,
         packet: &mut ServerPacket<'_>,
@@ -161,14 +161,14 @@ impl Connection {
         } = *packet;
         // Before what it ends has been seen a FIN may be anybody's, and nothing would take it back: the client
         // believes it too. The server repeats it.
-        let fin = segment.has(TcpFlags::FIN) && !dsn.after(self.down_next);
+        let fin = segment.has(TcpFlags::FIN) && !dsn.after(self.to_mptcp.next);
         let contradicts = |known: Dsn| (fin && end != known) || (dsn != end && end.after(known));
-        if self.down_fin.is_some_and(contradicts) {
+        if self.to_mptcp.fin.is_some_and(contradicts) {
             self.send_acks(ctx, &packet.blocks, packet.moved);
             return Err(Verdict::Drop(DropReason::Unexpected));
         }
-        if fin && !end.before(self.down_acked) {
-            self.down_fin = Some(end);
+        if fin && !end.before(self.to_mptcp.acked) {
+            self.to_mptcp.fin = Some(end);
         }
         packet.fin = fin;
         Ok(())
@@ -177,25 +177,26 @@ impl Connection {
     /// Notes the server's window and clock. `true`: the window had been used up, and there is room again.
     fn take_server_header(&mut self, ack: Dsn, segment: &Segment) -> bool {
         let mut opened = false;
-        let scale = self.server.window_scale.unwrap_or(0);
+        let scale = self.tcp.window.scale.unwrap_or(0);
         let window = |unscaled: u16| u32::from(unscaled) << scale;
-        let edge = self.up_acked.add(window(self.server.window).into());
+        let edge = self
+            .to_tcp
+            .acked
+            .add(window(self.tcp.window.offered).into());
         let new = ack.add(window(segment.tcp.window).into());
-        self.server.edge = Some(self.server.edge.map_or(new, |known| known.max(new)));
+        self.tcp.window.edge = Some(self.tcp.window.edge.map_or(new, |known| known.max(new)));
         // A packet that was overtaken does not take the window back: what moves the right edge to the left
         // without ACKing anything is older, as no server goes back on its word (RFC 8684 section 3.3.4).
-        let grows = ack.after(self.up_acked) || !new.before(edge) || self.server.window_of_syn;
-        if !ack.before(self.up_acked) && grows {
-            self.server.window_of_syn = false;
-            let used_up = !edge.after(self.up_next.add(u64::from(self.server.mss) * 2));
+        let grows = ack.after(self.to_tcp.acked) || !new.before(edge) || self.tcp.window.of_syn;
+        if !ack.before(self.to_tcp.acked) && grows {
+            self.tcp.window.of_syn = false;
+            let used_up = !edge.after(self.to_tcp.next.add(u64::from(self.tcp.mss) * 2));
             opened = used_up && new.after(edge);
-            self.server.window = segment.tcp.window;
+            self.tcp.window.offered = segment.tcp.window;
             let offered = window(segment.tcp.window);
-            self.server.window_max = self.server.window_max.max(offered);
+            self.tcp.window.max = self.tcp.window.max.max(offered);
         }
-        if let (Some(clock), Some(timestamps)) =
-            (&mut self.server.clock, segment.options.timestamps)
-        {
+        if let (Some(clock), Some(timestamps)) = (&mut self.tcp.clock, segment.options.timestamps) {
             clock.heard(timestamps.val);
         }
         opened
@@ -229,7 +230,7 @@ impl Connection {
         moved
     }
 
-    fn forward_down(
+    fn forward_to_mptcp(
         &mut self,
         ctx: &mut Context<'_>,
         packet: &ServerPacket<'_>,
@@ -237,13 +238,13 @@ impl Connection {
     ) -> Verdict {
         let &ServerPacket { dsn, end, fin, .. } = packet;
         let behind = end.add(u64::from(fin));
-        if (dsn != end || fin) && !behind.after(self.down_acked) {
+        if (dsn != end || fin) && !behind.after(self.to_mptcp.acked) {
             // The client has it all; the server missed the ACK. The client's subflows may be gone.
             self.send_acks(ctx, &packet.blocks, packet.moved);
-            let mut ack = self.own_up(self.bare_seq_up(), TcpFlags::ACK);
-            if self.server.sack && dsn != end {
+            let mut ack = self.own_to_tcp(self.bare_seq_to_tcp(), TcpFlags::ACK);
+            if self.tcp.sack && dsn != end {
                 let mut duplicate = SackBlocks::default();
-                duplicate.push(self.down_seq(dsn).0, self.down_seq(end).0);
+                duplicate.push(self.seq_to_mptcp(dsn).0, self.seq_to_mptcp(end).0);
                 ack.options.push(&TcpOption::Sack(duplicate));
             }
             ctx.send(ack.own());
@@ -254,22 +255,22 @@ impl Connection {
             return Verdict::Consume;
         }
         if dsn == end && !fin {
-            return self.forward_ack_down(ctx, packet, frame);
+            return self.forward_ack_to_mptcp(ctx, packet, frame);
         }
-        if dsn.before(self.down_next) {
+        if dsn.before(self.to_mptcp.next) {
             self.note_server_retransmission(ctx, dsn, end);
         } else {
             self.note_server_probe(ctx);
         }
-        let from = dsn.max(self.down_acked);
+        let from = dsn.max(self.to_mptcp.acked);
         if from == end {
             return self.forward_fin(ctx, packet, frame);
         }
-        self.forward_data_down(ctx, from, packet, frame)
+        self.forward_data_to_mptcp(ctx, from, packet, frame)
     }
 
     /// Data, in as many pieces as there are mappings and subflows that it belongs to.
-    fn forward_data_down(
+    fn forward_data_to_mptcp(
         &mut self,
         ctx: &mut Context<'_>,
         from: Dsn,
@@ -279,7 +280,7 @@ impl Connection {
         let &ServerPacket { segment, end, .. } = packet;
         if segment.ip.traffic_class & ECN == CE
             && let Some(active) = self.usable_active(ctx)
-            && !self.subflow(active).ecn
+            && !self.subflow(active).agreed.ecn
         {
             // The mark can't be passed on, and the server has to hear of it (RFC 6040 section 4.2).
             return Verdict::Drop(DropReason::Congestion);
@@ -295,7 +296,7 @@ impl Connection {
         let (last, rest) = self.send_rest(ctx, &first, &mut from, packet, frame);
         let copies = self.send_copies(ctx, &first, packet, frame);
         let told = 1 << first.subflow | rest | copies;
-        self.owed &= !told;
+        self.mptcp.owed &= !told;
         self.installation.hold.tell(told);
         let mut outgoing = self.data_headers(&first, packet);
         let limit = self.segment_limit(first.subflow, &mut outgoing);
@@ -338,7 +339,7 @@ impl Connection {
         }
         if again > 0 {
             let size = frame.offload.gso.map_or(again, |gso| gso.size.into());
-            self.server.repeated.add(again, size);
+            self.tcp.repeated.add(again, size);
         }
         (last, told)
     }
@@ -401,11 +402,11 @@ impl Connection {
         let subflow = self.subflow(placed.subflow);
         let mapping = DssMapping {
             dsn: DataNumber::Long(dsn.0),
-            ssn: subflow.relative_down(ssn),
+            ssn: subflow.relative(ssn),
             len: u16::try_from(len).unwrap_or(u16::MAX),
             checksum: None,
         };
-        let mut outgoing = self.headers_down(placed.subflow, packet.segment);
+        let mut outgoing = self.headers_to_mptcp(placed.subflow, packet.segment);
         outgoing.seq = placed.ssn.0;
         if self.uses_up_small_window(placed) {
             outgoing.flags = outgoing.flags.with(TcpFlags::PSH);
@@ -420,15 +421,15 @@ impl Connection {
     /// answers what is pushed as soon as its application has read it.
     fn uses_up_small_window(&self, placed: &Placed) -> bool {
         let next = placed.dsn.add(u64::from(placed.len) * 2);
-        self.has_small_window() && next.after(self.down_edge)
+        self.has_small_window() && next.after(self.to_mptcp.edge)
     }
 
     /// DATA_FIN behind data that came with the server's FIN, in a packet of FlexCP's own. In the mapping of data that
     /// another subflow has brought already, a Linux client notes it, does not act on it, and passes over all that come
     /// later: the connection would never end.
     fn send_data_fin(&mut self, ctx: &mut Context<'_>, index: SubflowIndex, fin: Dsn) {
-        self.down_next = self.down_next.max(fin.add(1));
-        let mut outgoing = self.own_down(index, TcpFlags::ACK);
+        self.to_mptcp.next = self.to_mptcp.next.max(fin.add(1));
+        let mut outgoing = self.own_to_mptcp(index, TcpFlags::ACK);
         self.push_dss(&mut outgoing, Some(data_fin_mapping(fin)), true);
         ctx.send(outgoing.own());
     }
@@ -446,23 +447,23 @@ impl Connection {
         let Some(index) = self.usable_active(ctx) else {
             return Verdict::Drop(DropReason::NoSubflow);
         };
-        if self.identity && self.subflow(index).bare_acks > 0 {
+        if self.numbers.identity && self.subflow(index).path.bare_acks > 0 {
             // The client's last words were plain TCP, so it hears of the end in plain TCP.
-            return self.fall_back_down(ctx, segment, frame);
+            return self.fall_back_for_server(ctx, segment, frame);
         }
-        let again = self.down_next.after(fin);
-        self.down_next = self.down_next.max(fin.add(1));
+        let again = self.to_mptcp.next.after(fin);
+        self.to_mptcp.next = self.to_mptcp.next.max(fin.add(1));
         let mapping = data_fin_mapping(fin);
-        let mut outgoing = self.headers_down(index, segment);
-        let first = *self.down_fin_sent.get_or_insert(ctx.now);
+        let mut outgoing = self.headers_to_mptcp(index, segment);
+        let first = *self.to_mptcp.fin_sent.get_or_insert(ctx.now);
         let repeated = again && ctx.now.since(first) >= FIN_IN_VAIN;
-        if repeated && self.identity && self.down_acked == fin {
+        if repeated && self.numbers.identity && self.to_mptcp.acked == fin {
             // Should options be stripped on the way down, the client has fallen back without FlexCP's
             // knowing, and a FIN of the subflow is all that it understands. It has all data, so nothing
             // else will need a number on the subflow.
             let subflow = self.subflow_mut(index);
-            let fin_local = *subflow.fin_local.get_or_insert(subflow.snd_next);
-            subflow.snd_next = subflow.snd_next.max(fin_local.add(1));
+            let fin_local = *subflow.send.fin.get_or_insert(subflow.send.next);
+            subflow.send.next = subflow.send.next.max(fin_local.add(1));
             outgoing.seq = fin_local.0;
             outgoing.flags = outgoing.flags.with(TcpFlags::FIN);
         }
@@ -477,7 +478,7 @@ impl Connection {
 
     /// A packet without data: to each subflow whose ACK moved or whose data it SACKs, else to where the
     /// client was heard last.
-    fn forward_ack_down(
+    fn forward_ack_to_mptcp(
         &mut self,
         ctx: &mut Context<'_>,
         packet: &ServerPacket<'_>,
@@ -489,16 +490,16 @@ impl Connection {
             moved,
             ..
         } = packet;
-        let sacked = self.sacked_down(blocks);
-        let targets = moved | sacked | (self.owed & self.living());
-        self.owed = 0;
+        let sacked = self.sacked_to_mptcp(blocks);
+        let targets = moved | sacked | (self.mptcp.owed & self.living());
+        self.mptcp.owed = 0;
         let Some(fallback) = self.answering() else {
             return Verdict::Drop(DropReason::NoSubflow);
         };
         // The number before the next asks for an answer (keepalive, zero-window probe; RFC 9293 section 3.8.4); an
         // older one is of an ACK that data has overtaken.
-        let asks = packet.dsn.add(1) == self.down_acked;
-        if targets == 0 && !asks && packet.dsn.before(self.down_acked) {
+        let asks = packet.dsn.add(1) == self.to_mptcp.acked;
+        if targets == 0 && !asks && packet.dsn.before(self.to_mptcp.acked) {
             return Verdict::Drop(DropReason::StaleAck);
         }
         if !asks && targets == *moved && self.holds_ack(ctx, packet) {
@@ -510,10 +511,10 @@ impl Connection {
             .unwrap_or(fallback);
         self.installation.hold.tell(targets | 1 << first);
         self.send_acks(ctx, blocks, targets & !(1 << first));
-        let mut outgoing = self.headers_down(first, segment);
+        let mut outgoing = self.headers_to_mptcp(first, segment);
         if asks {
-            outgoing.seq = self.subflow(first).snd_una.sub(1).0;
-            self.asked |= 1 << first;
+            outgoing.seq = self.subflow(first).send.una.sub(1).0;
+            self.mptcp.asked |= 1 << first;
         }
         self.push_dss(&mut outgoing, None, false);
         self.push_sack(first, &mut outgoing, blocks);
@@ -525,9 +526,9 @@ impl Connection {
     }
 
     /// Subflows some of whose data the server has beyond a hole.
-    fn sacked_down(&self, blocks: &DataBlocks) -> SubflowSet {
+    fn sacked_to_mptcp(&self, blocks: &DataBlocks) -> SubflowSet {
         let is_sacked = |&index: &SubflowIndex| {
-            self.subflow(index).lives() && !self.sack_down(index, blocks, 1).is_empty()
+            self.subflow(index).lives() && !self.sack_to_mptcp(index, blocks, 1).is_empty()
         };
         self.indices()
             .filter(is_sacked)
@@ -561,7 +562,7 @@ impl Connection {
         targets: SubflowSet,
     ) {
         for index in self.indices().filter(|index| targets & (1 << index) != 0) {
-            let mut outgoing = self.own_down(index, TcpFlags::ACK);
+            let mut outgoing = self.own_to_mptcp(index, TcpFlags::ACK);
             self.push_dss(&mut outgoing, None, false);
             self.push_sack(index, &mut outgoing, blocks);
             ctx.send(outgoing.own());
@@ -570,7 +571,7 @@ impl Connection {
 
     /// One ACK of FlexCP's own, completed with the data ACK.
     pub(crate) fn send_ack(&self, ctx: &mut Context<'_>, index: SubflowIndex, flags: TcpFlags) {
-        let mut outgoing = self.own_down(index, flags);
+        let mut outgoing = self.own_to_mptcp(index, flags);
         self.push_dss(&mut outgoing, None, false);
         ctx.send(outgoing.own());
     }
@@ -583,7 +584,7 @@ impl Connection {
         mapping: Option<DssMapping>,
         data_fin: bool,
     ) {
-        let data_ack = Some(DataNumber::Long(self.up_acked.0));
+        let data_ack = Some(DataNumber::Long(self.to_tcp.acked.0));
         let dss = Dss {
             data_ack,
             mapping,
@@ -597,32 +598,30 @@ impl Connection {
     /// Adds as many SACK blocks as there is room for.
     fn push_sack(&self, index: SubflowIndex, outgoing: &mut Outgoing, blocks: &DataBlocks) {
         let room = (outgoing.options.remaining().saturating_sub(4) / 8).min(4);
-        let sack = self.sack_down(index, blocks, room);
+        let sack = self.sack_to_mptcp(index, blocks, room);
         if room > 0 && !sack.is_empty() {
             outgoing.options.push(&TcpOption::Sack(sack));
         }
     }
 
     /// The header fields that every packet of the server's shares on its way down.
-    fn headers_down(&self, index: SubflowIndex, segment: &Segment) -> Outgoing {
+    fn headers_to_mptcp(&self, index: SubflowIndex, segment: &Segment) -> Outgoing {
         let subflow = self.subflow(index);
         let mut options = flexcp_wire::OptionWriter::default();
-        if let (Some(clock), Some(server), Some(timestamps)) = (
-            &subflow.clock,
-            &self.server.clock,
-            segment.options.timestamps,
-        ) {
+        if let (Some(clock), Some(server), Some(timestamps)) =
+            (&subflow.clock, &self.tcp.clock, segment.options.timestamps)
+        {
             options.push(&TcpOption::Timestamps(clock.answer(server, timestamps.ecr)));
         }
         Outgoing {
             ends: subflow.ends(),
-            seq: subflow.snd_next.0,
+            seq: subflow.send.next.0,
             ack: subflow.ack_number().0,
             flags: segment.tcp.flags.without(TcpFlags::FIN),
-            window: self.window_down(index),
+            window: self.window_to_mptcp(index),
             urgent: segment.tcp.urgent,
-            keep_ecn: subflow.ecn,
-            flow_label: self.label_down,
+            keep_ecn: subflow.agreed.ecn,
+            flow_label: self.mptcp.label,
             options,
         }
     }
@@ -630,7 +629,11 @@ impl Connection {
     /// Largest payload of one segment beside these options.
     fn segment_limit(&self, index: SubflowIndex, outgoing: &mut Outgoing) -> u16 {
         let options = u16::try_from(outgoing.options.finish().len()).unwrap_or(40);
-        self.subflow(index).mss.saturating_sub(options).max(1)
+        self.subflow(index)
+            .agreed
+            .mss
+            .saturating_sub(options)
+            .max(1)
     }
 }
 

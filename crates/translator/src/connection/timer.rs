@@ -1,0 +1,203 @@
+//! The timers of a connection, in one list. The connection's place in the queue is that of the earliest.
+
+use core::time::Duration;
+
+use super::{Connection, Context, Phase, Subflow, SubflowState};
+use crate::cause::Rst;
+use crate::config::{Config, Timeouts};
+use crate::time::Instant;
+
+/// A connection without a packet for so long gives back memory that stands ready for mappings.
+const RESTING: Duration = Duration::from_secs(10);
+
+/// Why a connection wants to be looked at. What is due at the same time is done in this order: what ends the connection
+/// comes before what its subflows would do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Timer {
+    /// The handshake is not complete, and too old.
+    HalfOpen,
+    /// A back end has not answered in its time: the translator asks another one.
+    BackEnd,
+    /// Nothing has come for too long.
+    Idle,
+    /// The peer has left no subflow, and has not come back.
+    Abandoned,
+    /// Joins and closes that are not completed.
+    Subflow,
+    /// An `ADD_ADDR` is owed again.
+    AddAddr,
+    /// That the window is open again is owed to some subflows.
+    Reopened,
+    /// Filler is owed to a hole again.
+    Filler,
+    /// A FIN of FlexCP's own is owed again.
+    Fin,
+    /// Memory that stands ready is not needed now.
+    Rest,
+    /// Stragglers have been answered for long enough.
+    Linger,
+}
+
+impl Timer {
+    const ALL: [Self; 11] = [
+        Self::HalfOpen,
+        Self::BackEnd,
+        Self::Idle,
+        Self::Abandoned,
+        Self::Subflow,
+        Self::AddAddr,
+        Self::Reopened,
+        Self::Filler,
+        Self::Fin,
+        Self::Rest,
+        Self::Linger,
+    ];
+}
+
+impl Connection {
+    /// When [`handle_timeout`](Self::handle_timeout) has something to do, at the earliest.
+    pub(crate) fn deadline(&self, config: &Config) -> Instant {
+        let mut earliest = Instant(u64::MAX);
+        self.each_due(&config.timeouts, |_, due| earliest = earliest.min(due));
+        earliest
+    }
+
+    /// Does what is due. `false`: the connection is over and leaves the table.
+    pub(crate) fn handle_timeout(&mut self, ctx: &mut Context<'_>) -> bool {
+        let mut due = [false; Timer::ALL.len()];
+        self.each_due(&ctx.config.timeouts, |timer, at| {
+            due[timer as usize] |= at <= ctx.now;
+        });
+        let due = Timer::ALL.into_iter().zip(due);
+        for (timer, _) in due.filter(|&(_, is_due)| is_due) {
+            match timer {
+                Timer::BackEnd => {}
+                Timer::HalfOpen | Timer::Linger => return false,
+                Timer::Idle if self.phase.is_relayed() => return false,
+                Timer::Idle => return self.expire(ctx, Rst::Idle),
+                Timer::Abandoned => return self.expire(ctx, Rst::Abandoned),
+                Timer::Subflow => self.expire_subflows(ctx),
+                Timer::AddAddr => self.announce_next(ctx),
+                Timer::Reopened => self.repeat_reopened(ctx),
+                Timer::Filler => self.fill_due(ctx),
+                Timer::Fin => self.repeat_fins(ctx),
+                Timer::Rest => self.rest(),
+            }
+        }
+        true
+    }
+
+    /// All timers that run, and when they are due. Asked after each packet.
+    #[inline]
+    fn each_due(&self, timeouts: &Timeouts, mut note: impl FnMut(Timer, Instant)) {
+        match self.phase {
+            _ if self.is_half_open() => {
+                note(Timer::HalfOpen, self.last_packet + timeouts.half_open);
+                let asked = self.tcp.syn.asked.filter(|_| self.awaits_server());
+                if let Some(due) = asked.and_then(|asked| asked.due) {
+                    note(Timer::BackEnd, due);
+                }
+            }
+            Phase::Established { .. } => {
+                note(Timer::Idle, self.last_packet + timeouts.idle);
+                self.each_due_of_leg(timeouts, &mut note);
+                for subflow in &self.mptcp.subflows {
+                    each_repeated(subflow, &mut note);
+                    self.each_due_of_subflow(subflow, timeouts, &mut note);
+                }
+            }
+            Phase::Closed(until) => {
+                for subflow in &self.mptcp.subflows {
+                    each_repeated(subflow, &mut note);
+                }
+                note(Timer::Linger, until);
+            }
+            Phase::Reset(until) => note(Timer::Linger, until),
+            Phase::SynSent | Phase::SynReceived | Phase::Plain(_) | Phase::Fallback(_) => {
+                let relayed = self.phase.relayed();
+                let over = relayed.reset || relayed.passed_by || self.is_finished();
+                let limit = if over { timeouts.linger } else { timeouts.idle };
+                note(Timer::Idle, self.last_packet + limit);
+            }
+        }
+    }
+
+    /// Those of the MPTCP leg as a whole.
+    fn each_due_of_leg(&self, timeouts: &Timeouts, note: &mut impl FnMut(Timer, Instant)) {
+        if let Some(since) = self.abandoned() {
+            note(Timer::Abandoned, since + timeouts.rejoin);
+        }
+        if let Some(due) = self.mptcp.announce.due {
+            note(Timer::AddAddr, due);
+        }
+        if let Some(due) = self.reopened_due(timeouts.silence) {
+            note(Timer::Reopened, due);
+        }
+    }
+
+    /// Those of one subflow, beside what it owes.
+    fn each_due_of_subflow(
+        &self,
+        subflow: &Subflow,
+        timeouts: &Timeouts,
+        note: &mut impl FnMut(Timer, Instant),
+    ) {
+        match subflow.state {
+            SubflowState::Joining => note(Timer::Subflow, subflow.opened + timeouts.half_open / 4),
+            SubflowState::Closing => {
+                note(Timer::Subflow, subflow.path.last_heard + timeouts.linger);
+            }
+            SubflowState::Established | SubflowState::Closed => {}
+        }
+        if subflow.recv.lane.has_room_to_spare() || subflow.send.lane.has_room_to_spare() {
+            note(Timer::Rest, self.last_packet + RESTING);
+        }
+    }
+
+    /// Since when the peer has left the connection without a subflow, or with one that it has closed and
+    /// on which nothing is heard of it.
+    fn abandoned(&self) -> Option<Instant> {
+        let closing = |s: &&Subflow| s.lives() && s.state != SubflowState::Joining;
+        let living = self.mptcp.subflows.iter().filter(closing);
+        let heard = living.map(|s| s.path.last_heard);
+        let orphaned = self.phase.orphaned();
+        orphaned.map(|since| heard.fold(since, Instant::max))
+    }
+
+    /// Both ends are told that the connection is over. An end that does not believe the RST's number says which one it
+    /// will.
+    fn expire(&mut self, ctx: &mut Context<'_>, cause: Rst) -> bool {
+        self.reset_both(ctx, cause);
+        self.phase = Phase::Reset(ctx.now + ctx.config.timeouts.linger);
+        true
+    }
+
+    fn rest(&mut self) {
+        for subflow in &mut self.mptcp.subflows {
+            subflow.recv.lane.give_back();
+            subflow.send.lane.give_back();
+        }
+    }
+}
+
+/// What is owed on a subflow until the peer answers.
+fn each_repeated(subflow: &Subflow, note: &mut impl FnMut(Timer, Instant)) {
+    if let Some(filler) = subflow.send.filler {
+        note(Timer::Filler, filler.due);
+    }
+    if let Some(due) = subflow.send.fin_due {
+        note(Timer::Fin, due);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timers_stand_in_their_own_order() {
+        let places = Timer::ALL.map(|timer| timer as usize);
+        assert!(places.is_sorted());
+        assert_eq!(places.last(), Some(&(Timer::ALL.len() - 1)));
+    }
+}
