@@ -21,8 +21,8 @@ use std::time::Duration;
 
 use flexcp_io::{PacketBuffer, SendBatch, Tun, Waker};
 use flexcp_translator::{
-    Config, ConnectionView, Counters, Drops, Exceptions, FastPath, Frame, Gauges, Instant, Meaning,
-    Registry, SubflowRecord, Translator, Verdict,
+    Config, ConnectionView, Counters, Drops, Exceptions, FastPath, Frame, Gauges, Install, Instant,
+    Meaning, Registry, Step, SubflowRecord, Translator, Verdict,
 };
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tracing::{info, warn};
@@ -54,6 +54,8 @@ struct Path {
     /// Packets that are not on their way yet. Empty whenever a connection may be installed.
     batch: SendBatch,
     translator: Translator,
+    /// The packet just handled asked for its connection to be installed once all is sent.
+    installs_when_sent: bool,
     carrier: CarrierCounters,
     memory: Memory,
     /// For others to read.
@@ -190,6 +192,7 @@ impl Worker {
                     tun,
                     batch: SendBatch::new(),
                     translator: Translator::new(config, seed),
+                    installs_when_sent: false,
                     carrier: CarrierCounters::default(),
                     memory,
                     marks,
@@ -291,7 +294,7 @@ impl Worker {
             }
         }
         path.batch.flush(&path.tun);
-        path.translator.note_backlog(now());
+        path.translator.busy(now());
         path.send_held();
         Ok(())
     }
@@ -388,13 +391,12 @@ impl Path {
     }
 
     fn translate(&mut self, frame: &mut Frame<'_>) {
-        if self.translator.handle_packet(now(), frame) != Verdict::Forward {
-            return;
-        }
-        if self.translator.installs_before_sent() {
+        let Step { verdict, install } = self.translator.handle_packet(now(), frame);
+        self.installs_when_sent = install == Install::WhenSent;
+        if install == Install::BeforeSent {
             self.install_due();
             self.batch.send_at_once(&self.tun, frame);
-        } else {
+        } else if verdict == Verdict::Forward {
             self.batch.send(&self.tun, frame);
         }
     }
@@ -409,20 +411,20 @@ impl Path {
             self.batch
                 .send_transmit(&self.tun, &transmit, buffer.as_bytes());
         }
-        if self.translator.installs_when_sent() {
+        if std::mem::take(&mut self.installs_when_sent) {
             self.install_due();
         }
     }
 
     fn install_due(&mut self) {
         self.batch.flush(&self.tun);
-        self.translator.install_due(now());
+        self.translator.sent(now());
         self.send_held();
     }
 
     fn install_ready(&mut self) {
         self.batch.flush(&self.tun);
-        self.translator.install_ready(now());
+        self.translator.idle(now());
         self.send_held();
     }
 

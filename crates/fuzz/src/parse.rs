@@ -68,7 +68,9 @@ fn translator(packet: &[u8], offload: Offload) {
     buf[HEADROOM..].copy_from_slice(packet);
     let end = buf.len();
     let mut frame = Frame::new(&mut buf, HEADROOM..end, offload);
-    let verdict = translator.handle_packet(Instant::default(), &mut frame);
+    let verdict = translator
+        .handle_packet(Instant::default(), &mut frame)
+        .verdict;
     // What is ICMP was diverted by accident.
     let untouched = verdict == Verdict::Forward && frame.packet() == packet;
     assert!(

@@ -309,7 +309,7 @@ impl World {
         let end = buf.len();
         self.observe_input(&bytes, offload);
         let mut frame = Frame::new(&mut buf, HEADROOM..end, offload);
-        let verdict = self.translator.handle_packet(self.now, &mut frame);
+        let verdict = self.translator.handle_packet(self.now, &mut frame).verdict;
         let mut out = Vec::new();
         trace(|| {
             format!(
@@ -340,7 +340,7 @@ impl World {
         let mut frame = Frame::new(&mut buf, HEADROOM..end, offload);
         trace(|| format!("        raw {}", PacketLine(bytes)));
         self.observe_input(bytes, offload);
-        let verdict = self.translator.handle_packet(self.now, &mut frame);
+        let verdict = self.translator.handle_packet(self.now, &mut frame).verdict;
         if verdict == Verdict::Forward && frame.packet() != bytes {
             trace(|| format!("        FlexCP sends {}", PacketLine(frame.packet())));
             output::addressed(frame.packet());

@@ -183,7 +183,7 @@ impl Conversation {
             return vec![];
         }
         let mut frame = Frame::new(&mut self.buf, range, offload);
-        let verdict = self.translator.handle_packet(self.now, &mut frame);
+        let verdict = self.translator.handle_packet(self.now, &mut frame).verdict;
         assert_eq!(verdict, Verdict::Forward, "{tcp:?}");
         let headers = if packet.flags.contains(TcpFlags::SYN) {
             frame.packet().to_vec()

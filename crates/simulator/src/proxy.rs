@@ -238,7 +238,10 @@ impl Proxy {
 
     fn translate(&mut self, now: u64, buffer: &mut [u8], len: usize, offload: Offload) {
         let mut frame = Frame::new(buffer, HEADROOM..HEADROOM + len, offload);
-        let verdict = self.translator.handle_packet(Instant(now), &mut frame);
+        let verdict = self
+            .translator
+            .handle_packet(Instant(now), &mut frame)
+            .verdict;
         match verdict {
             Verdict::Forward => {
                 let packet = frame.packet();
@@ -255,7 +258,7 @@ impl Proxy {
             Verdict::Drop(reason) => self.trace.note(now, || format!("drop {}", reason.name())),
         }
         self.transmit(now, Some(&frame));
-        self.translator.install_ready(Instant(now));
+        self.translator.idle(Instant(now));
     }
 
     /// Whether the kernel has taken the packet.

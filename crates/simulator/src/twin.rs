@@ -56,7 +56,10 @@ impl Twin {
         let range = HEADROOM..HEADROOM + packet.len();
         buffer[range.clone()].copy_from_slice(packet);
         let mut frame = Frame::new(&mut buffer, range, offload);
-        let verdict = self.translator.handle_packet(Instant(now), &mut frame);
+        let verdict = self
+            .translator
+            .handle_packet(Instant(now), &mut frame)
+            .verdict;
         let mut out = vec![];
         if verdict == Verdict::Forward {
             out.push((frame.packet().to_vec(), frame.offload.gso));

@@ -24,7 +24,7 @@ pub use self::exceptions::{Exceptions, FlowMap};
 use self::rules::of_token;
 pub use self::rules::{BackEnds, Pair, Rules};
 use crate::config::Config;
-use crate::segment::Ends;
+use crate::endpoint::Ends;
 use crate::translator::Translator;
 
 /// Joined subflows that a worker remembers of the others', twice.

@@ -9,13 +9,7 @@
 //! 2. what a connection wants beyond its part is refused: mappings (`may_take`), copies, joins;
 //! 3. new connections pass as plain TCP.
 
-use core::time::Duration;
-
-use crate::cause::Rst;
-use crate::connection::{Connection, Context, Subflow, SubflowIndex};
-use crate::table::ConnectionId;
-use crate::translator::{Translator, context};
-use crate::{Gauges, Instant};
+use crate::counters::Gauges;
 
 /// Bytes that each connection may have: itself, two subflows, and some runs of mappings on each.
 pub(crate) const RESERVE: usize = 2048;
@@ -25,15 +19,6 @@ const SHARE: usize = 64;
 
 /// One part in so many of the budget is kept for plain connections that FlexCP itself is the end of.
 const KEPT: usize = 8;
-
-/// Places of the table that are looked at with each packet while memory is short.
-const STEPS: usize = 4;
-
-/// A client that was not heard for so long has no use for room that stands ready.
-const QUIET: Duration = Duration::from_secs(1);
-
-/// A client that was not heard for so long has to do without what it holds beyond its part.
-const SILENT: Duration = Duration::from_secs(30);
 
 /// What the connections of a translator take, and may take.
 #[derive(Clone, Copy, Debug)]
@@ -84,15 +69,31 @@ impl Budget {
         self.taken = self.taken - counted(before) + counted(now);
     }
 
-    /// Notes what a connection has allocated: after any use of it.
-    pub(crate) fn charge(&mut self, connection: &mut Connection) {
-        let memory = connection.memory();
-        let before = connection.links.charged as usize;
+    /// Notes that a connection that counted with `charged` bytes has allocated `memory`.
+    pub(crate) fn charge(&mut self, charged: &mut u32, memory: usize) {
+        let before = *charged as usize;
         if memory != before {
             // A connection is far smaller than 4 GiB: 16 lanes of `limits.mappings` runs.
-            connection.links.charged = u32::try_from(memory).unwrap_or(u32::MAX);
-            self.note(before, connection.links.charged as usize);
+            *charged = u32::try_from(memory).unwrap_or(u32::MAX);
+            self.note(before, *charged as usize);
         }
+    }
+
+    /// A connection that counted with `charged` bytes leaves.
+    pub(crate) fn discharge(&mut self, charged: &mut u32) {
+        self.note(core::mem::take(charged) as usize, 0);
+    }
+
+    /// More is taken than there is.
+    pub(crate) const fn is_overdrawn(&self) -> bool {
+        self.taken > self.limit
+    }
+
+    /// The next of so many places of the table, round and round.
+    pub(crate) const fn next_place(&mut self, places: usize) -> usize {
+        let place = self.hand;
+        self.hand = if place + 1 < places { place + 1 } else { 0 };
+        place
     }
 
     /// Adds what it shows.
@@ -111,140 +112,9 @@ fn counted(held: usize) -> usize {
     if held == 0 { 0 } else { held.max(RESERVE) }
 }
 
-impl Connection {
-    /// Bytes that it has allocated: itself, its subflows, their mappings, a copy.
-    pub(crate) fn memory(&self) -> usize {
-        let lanes = |subflow: &Subflow| subflow.recv.lane.memory() + subflow.send.lane.memory();
-        size_of::<Self>()
-            + self.mptcp.subflows.capacity() * size_of::<Subflow>()
-            + self.mptcp.subflows.iter().map(lanes).sum::<usize>()
-            + self.mptcp.spare.as_ref().map_or(0, |spare| spare.memory())
-    }
-
-    /// Whether the budget lets it take so many bytes more; counts it if not.
-    pub(crate) fn may_take(&self, ctx: &mut Context<'_>, more: usize) -> bool {
-        let may = ctx.budget.allows(self.links.charged as usize, more);
-        ctx.counters.memory_refused += u64::from(!may);
-        may
-    }
-
-    /// When its client was heard last.
-    fn last_heard(&self) -> Instant {
-        let heard = self
-            .mptcp
-            .subflows
-            .iter()
-            .map(|subflow| subflow.path.last_heard);
-        heard.fold(self.opened, Instant::max)
-    }
-
-    /// Gives back what stands ready for mappings that there are not; `true`: there was some.
-    fn trim(&mut self) -> bool {
-        let before = self.memory();
-        for subflow in &mut self.mptcp.subflows {
-            subflow.recv.lane.trim();
-            subflow.send.lane.trim();
-        }
-        self.memory() < before
-    }
-
-    /// The subflow whose mappings take the most.
-    fn largest(&self) -> SubflowIndex {
-        let size = |&index: &SubflowIndex| {
-            let subflow = self.subflow(index);
-            subflow.recv.lane.memory() + subflow.send.lane.memory()
-        };
-        self.indices().max_by_key(size).unwrap_or(0)
-    }
-}
-
-impl Translator {
-    /// Notes what a connection has allocated where it is used without being settled.
-    pub(crate) fn charge(&mut self, id: ConnectionId) {
-        if let Some(connection) = self.table.get_mut(id) {
-            self.budget.charge(connection);
-        }
-    }
-
-    /// A connection leaves the table.
-    pub(crate) fn discharge(&mut self, id: ConnectionId) {
-        if let Some(connection) = self.table.get_mut(id) {
-            let before = core::mem::take(&mut connection.links.charged);
-            self.budget.note(before as usize, 0);
-        }
-    }
-
-    /// While memory is short: quiet connections among the next few places of the table give back what they do not need.
-    /// So each comes to its turn, and one that was just heard has been passed by until then.
-    pub(crate) fn reclaim(&mut self, now: Instant) {
-        for _ in 0..STEPS {
-            let hand = self.budget.hand;
-            self.budget.hand = if hand + 1 < self.table.places() {
-                hand + 1
-            } else {
-                0
-            };
-            if let Ok(id) = u32::try_from(hand) {
-                self.reclaim_from(now, id);
-            }
-        }
-    }
-
-    fn reclaim_from(&mut self, now: Instant, id: ConnectionId) {
-        let Some(connection) = self.table.get_mut(id) else {
-            return;
-        };
-        let quiet = now.since(connection.last_heard());
-        let reserved = connection.links.charged as usize <= RESERVE;
-        // What is installed is not quiet, and its mappings are elsewhere.
-        if reserved || connection.installation.is_installed() || quiet < QUIET {
-            return;
-        }
-        self.counters.memory_trimmed += u64::from(connection.trim());
-        self.charge(id);
-        if quiet >= SILENT {
-            self.pay(now, id);
-        }
-    }
-
-    /// A connection that has more than its part loses the subflow whose mappings take the most.
-    fn pay(&mut self, now: Instant, id: ConnectionId) {
-        let Some(connection) = self.table.get_mut(id) else {
-            return;
-        };
-        let allowed = self.budget.allows(connection.links.charged as usize, 0);
-        if allowed || !connection.phase.is_established() {
-            return;
-        }
-        let largest = connection.largest();
-        let mut ctx = context!(self, now);
-        connection.reset_subflow(&mut ctx, largest, Rst::Memory);
-        self.settle_at(now, now, id);
-    }
-
-    /// Where all is taken after all: the connection that has just taken more than what is its own pays for it.
-    pub(crate) fn collect(&mut self, now: Instant, id: ConnectionId) {
-        if self.budget.taken > self.budget.limit {
-            self.pay(now, id);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn reserve_holds_two_subflows_and_some_runs_on_each() {
-        let bare = size_of::<Connection>() + 2 * size_of::<Subflow>();
-        let lanes = 4 * 4 * 20;
-        assert!(
-            bare + lanes <= RESERVE,
-            "{} {}",
-            size_of::<Connection>(),
-            size_of::<Subflow>()
-        );
-    }
 
     #[test]
     fn share_shrinks_with_what_is_left_and_the_reserve_stays() {

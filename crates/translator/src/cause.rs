@@ -3,7 +3,8 @@
 //! A decision is made in one place, [`Counters::decide`], which counts it and its cause. What leaves as a RST is made
 //! in one place too (`rst.rs`), which takes no segment without a cause.
 
-use crate::counters::{Counters, Meaning};
+/// A counter's name, and the lines that say what it means.
+pub type Meaning = (&'static str, &'static [&'static str]);
 
 macro_rules! decisions {
     ($($(#[doc = $meaning:literal])* $decision:ident => $group:ident {
@@ -41,7 +42,7 @@ macro_rules! decisions {
                 &[$((stringify!($name), &[$($cause_meaning),*])),*],
             )),*];
 
-            const fn count(&mut self, decision: Decision) {
+            pub(crate) const fn count(&mut self, decision: Decision) {
                 match decision {
                     $(Decision::$decision(cause) => self.$group[cause as usize] += 1),*
                 }
@@ -249,30 +250,5 @@ impl Rst {
     /// Whether FlexCP gives up a subflow with it, and not for the first time only.
     pub(crate) const fn gives_up(self) -> bool {
         (self as usize) < Self::Repeated as usize
-    }
-}
-
-impl Counters {
-    /// FlexCP decides something: the only place that counts decisions, with and without their causes.
-    pub(crate) fn decide(&mut self, decision: impl Into<Decision>) {
-        let decision = decision.into();
-        self.causes.count(decision);
-        let total = match decision {
-            Decision::PlainSyn(cause) => {
-                self.overload_plain += u64::from(cause == PlainSyn::Overload);
-                &mut self.plain_syn
-            }
-            Decision::Rst(cause) if cause.gives_up() => &mut self.mp_rst_tx,
-            Decision::JoinRefused(_) => &mut self.mp_join_refused,
-            Decision::SubflowSwitch(_) => &mut self.subflow_switch,
-            Decision::HalfOpenEvicted(_) => &mut self.half_open_evicted,
-            Decision::AddAddr(AddAddr::First | AddAddr::Repeated) => &mut self.add_addr_tx,
-            Decision::Fallback(Fallback::Handshake) => &mut self.fallback_handshake,
-            Decision::Fallback(_) => &mut self.fallback_established,
-            Decision::Rst(_) | Decision::JoinEvicted(_) | Decision::AddAddr(AddAddr::GivenUp) => {
-                return;
-            }
-        };
-        *total += 1;
     }
 }

@@ -1,11 +1,8 @@
 //! Counters, named after the kernel's MIB where it has a counterpart, and the reasons for which a
 //! packet is dropped: each reason is a counter.
 
-use crate::cause::Causes;
+use crate::cause::{AddAddr, Causes, Decision, Fallback, Meaning, PlainSyn};
 use crate::offload::FlowEntry;
-
-/// A counter's name, and the lines that say what it means.
-pub type Meaning = (&'static str, &'static [&'static str]);
 
 macro_rules! counters {
     ($(#[$doc:meta])* $name:ident { $($(#[doc = $meaning:literal])* $field:ident),* $(,)? }) => {
@@ -282,5 +279,30 @@ impl Counters {
         self.packets_forwarded += packets;
         self.packets_made += made;
         self.offload_packets_made += made;
+    }
+}
+
+impl Counters {
+    /// FlexCP decides something: the only place that counts decisions, with and without their causes.
+    pub(crate) fn decide(&mut self, decision: impl Into<Decision>) {
+        let decision = decision.into();
+        self.causes.count(decision);
+        let total = match decision {
+            Decision::PlainSyn(cause) => {
+                self.overload_plain += u64::from(cause == PlainSyn::Overload);
+                &mut self.plain_syn
+            }
+            Decision::Rst(cause) if cause.gives_up() => &mut self.mp_rst_tx,
+            Decision::JoinRefused(_) => &mut self.mp_join_refused,
+            Decision::SubflowSwitch(_) => &mut self.subflow_switch,
+            Decision::HalfOpenEvicted(_) => &mut self.half_open_evicted,
+            Decision::AddAddr(AddAddr::First | AddAddr::Repeated) => &mut self.add_addr_tx,
+            Decision::Fallback(Fallback::Handshake) => &mut self.fallback_handshake,
+            Decision::Fallback(_) => &mut self.fallback_established,
+            Decision::Rst(_) | Decision::JoinEvicted(_) | Decision::AddAddr(AddAddr::GivenUp) => {
+                return;
+            }
+        };
+        *total += 1;
     }
 }

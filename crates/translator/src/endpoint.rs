@@ -1,6 +1,22 @@
-//! Addresses as connections keep them: in 20 bytes, where `SocketAddr` takes 32.
+//! Ends of packets and connections. Connections keep addresses in 20 bytes, where `SocketAddr` takes 32.
 
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+/// The two ends of a packet.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Ends {
+    /// Who sends it.
+    pub from: SocketAddr,
+    /// Who gets it.
+    pub to: SocketAddr,
+}
+
+/// A server to connect to, and the address that it will see.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Backend {
+    pub(crate) source: SocketAddr,
+    pub(crate) addr: SocketAddr,
+}
 
 /// One end of a TCP connection.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -109,6 +109,38 @@ pub enum Verdict {
     Drop(DropReason),
 }
 
+/// What a packet has come to, and what it asks its carrier to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub struct Step {
+    /// What becomes of the packet.
+    pub verdict: Verdict,
+    /// When [`Translator::sent`](crate::Translator::sent) is to be called.
+    pub install: Install,
+}
+
+/// Whether a packet was the last one before its connection is installed in the fast path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Install {
+    /// It was not.
+    No,
+    /// The connection is installed before the packet is sent, when all earlier ones are on their way: it is an ACK, and
+    /// what that calls forth then finds the fast path, and joins no queue.
+    BeforeSent,
+    /// The connection is installed as soon as the packet, and all that it called forth, is on its way: a later one might
+    /// overtake it.
+    WhenSent,
+}
+
+impl From<Verdict> for Step {
+    fn from(verdict: Verdict) -> Self {
+        Self {
+            verdict,
+            install: Install::No,
+        }
+    }
+}
+
 /// A packet that the translator made: its headers, and where its payload comes from.
 #[derive(Clone, Debug)]
 pub struct Transmit {

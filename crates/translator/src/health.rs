@@ -11,6 +11,8 @@
 use core::net::SocketAddr;
 use core::time::Duration;
 
+use flexcp_wire::TcpSeq;
+
 use crate::time::Instant;
 
 /// The least that a back end gets for its answer: Linux waits no less either (`TCP_RTO_MIN`), and a machine may be busy.
@@ -78,7 +80,7 @@ pub(crate) struct Sent {
     /// What the back end saw as its client.
     pub(crate) source: SocketAddr,
     /// What an answer ACKs.
-    pub(crate) ack: u32,
+    pub(crate) ack: TcpSeq,
     /// When; `None`: more than once, and an answer does not say to which.
     pub(crate) at: Option<Instant>,
 }
@@ -179,7 +181,7 @@ impl Health {
     }
 
     /// The SYN without a connection that a packet to `source` with this ACK answers.
-    pub(crate) fn find_sent(&self, source: SocketAddr, ack: u32) -> Option<(AnswerTo, Sent)> {
+    pub(crate) fn find_sent(&self, source: SocketAddr, ack: TcpSeq) -> Option<(AnswerTo, Sent)> {
         let marked = self.marked.as_ref()?;
         let is = |sent: &Sent| sent.source == source && sent.ack == ack;
         let probe = marked.probe.filter(is).map(|sent| (AnswerTo::Probe, sent));
@@ -236,7 +238,7 @@ mod tests {
     fn sent(port: u16, at: Option<Instant>) -> Sent {
         Sent {
             source: SocketAddr::from(([10, 8, 0, 100], port)),
-            ack: 7,
+            ack: TcpSeq(7),
             at,
         }
     }
@@ -271,10 +273,10 @@ mod tests {
             since: at(1251),
         };
         assert_eq!(health.mark(), Some(mark));
-        assert_eq!(health.find_sent(sent(1, None).source, 7), None);
-        let late = health.find_sent(sent(2, None).source, 7);
+        assert_eq!(health.find_sent(sent(1, None).source, TcpSeq(7)), None);
+        let late = health.find_sent(sent(2, None).source, TcpSeq(7));
         assert_eq!(late, Some((AnswerTo::Late, sent(2, None))));
-        assert_eq!(health.find_sent(sent(2, None).source, 8), None);
+        assert_eq!(health.find_sent(sent(2, None).source, TcpSeq(8)), None);
     }
 
     #[test]

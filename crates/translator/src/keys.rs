@@ -5,7 +5,6 @@ use alloc::collections::VecDeque;
 
 use crate::affinity::Share;
 use crate::auth::{Key, SecretStream};
-use crate::translator::Translator;
 
 /// So many are ready at most.
 const READY: usize = 256;
@@ -29,8 +28,17 @@ impl Keys {
     }
 
     /// The next one, whether or not its token is free.
-    fn next(&mut self) -> Key {
+    pub(crate) fn next(&mut self) -> Key {
         self.ready.pop_front().unwrap_or_else(|| self.make())
+    }
+
+    /// Makes so many ahead, as far as there is room.
+    pub(crate) fn make_ahead(&mut self, most: usize) {
+        let missing = READY - self.ready.len();
+        for _ in 0..most.min(missing) {
+            let key = self.make();
+            self.ready.push_back(key);
+        }
     }
 
     fn make(&mut self) -> Key {
@@ -43,64 +51,38 @@ impl Keys {
     }
 }
 
-impl Translator {
-    /// Makes keys for connections to come, `most` of them; to be called when nothing else is to be done.
-    pub fn make_keys(&mut self, most: usize) {
-        let missing = READY - self.keys.ready.len();
-        for _ in 0..most.min(missing) {
-            let key = self.keys.make();
-            self.keys.ready.push_back(key);
-        }
-    }
-
-    /// A key whose token is free and names this worker.
-    pub(crate) fn fresh_key(&mut self) -> Key {
-        loop {
-            let key = self.keys.next();
-            if self.table.find_token(key.token).is_none() {
-                return key;
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Config;
 
-    fn translator() -> Translator {
+    fn keys() -> Keys {
         let share = Share {
             worker: 1,
             workers: 3,
         };
-        let config = Config {
-            share,
-            ..Config::default()
-        };
-        Translator::new(config, [5; 32])
+        Keys::new(SecretStream::new([5; 32]), share)
     }
 
     #[test]
     fn connections_get_the_same_keys_made_ahead_or_not() {
-        let (mut ahead, mut late) = (translator(), translator());
+        let (mut ahead, mut late) = (keys(), keys());
         for n in 0..600 {
             if n % 7 == 0 {
-                ahead.make_keys(n % 40);
+                ahead.make_ahead(n % 40);
             }
-            assert!(ahead.fresh_key() == late.fresh_key(), "key {n}");
+            assert!(ahead.next() == late.next(), "key {n}");
         }
     }
 
     #[test]
     fn no_more_keys_are_ready_than_there_is_room_for() {
-        let mut translator = translator();
-        translator.make_keys(10);
-        assert_eq!(translator.keys.ready.len(), 10);
-        translator.make_keys(usize::MAX);
-        translator.make_keys(usize::MAX);
-        assert_eq!(translator.keys.ready.len(), READY);
-        let next = *translator.keys.ready.front().expect("a key");
-        assert!(translator.fresh_key() == next);
+        let mut keys = keys();
+        keys.make_ahead(10);
+        assert_eq!(keys.ready.len(), 10);
+        keys.make_ahead(usize::MAX);
+        keys.make_ahead(usize::MAX);
+        assert_eq!(keys.ready.len(), READY);
+        let next = *keys.ready.front().expect("a key");
+        assert!(keys.next() == next);
     }
 }

@@ -9,32 +9,23 @@
 extern crate alloc;
 
 mod affinity;
-mod astray;
 mod auth;
 mod budget;
-mod bypass;
 mod cause;
 mod config;
 mod connection;
 mod counters;
-mod drain;
 mod dtree;
 mod endpoint;
 mod frame;
-mod half_open;
+mod handle;
 mod health;
-mod hold;
-mod icmp;
-mod install;
 #[cfg(feature = "internals")]
 #[doc(hidden)]
 pub mod internals;
 mod keys;
 mod offload;
-mod orphan;
-mod probe;
 mod record;
-mod room;
 mod rst;
 mod segment;
 mod service;
@@ -46,21 +37,20 @@ mod view;
 
 pub use affinity::{Affinity, BackEnds, Exceptions, FlowMap, Owner, Pair, Rules, Share};
 pub use cause::{
-    AddAddr, Causes, Decision, Fallback, HalfOpenEvicted, JoinEvicted, JoinRefused, PlainSyn, Rst,
-    SubflowSwitch,
+    AddAddr, Causes, Decision, Fallback, HalfOpenEvicted, JoinEvicted, JoinRefused, Meaning,
+    PlainSyn, Rst, SubflowSwitch,
 };
 pub use config::{Announce, Config, Limits, Mode, Prefix, Service, Timeouts};
-pub use counters::{Counters, DropReason, Drops, Gauges, Meaning};
-pub use frame::{Frame, HEADROOM, Payload, Transmit, Verdict};
+pub use counters::{Counters, DropReason, Drops, Gauges};
+pub use endpoint::Ends;
+pub use frame::{Frame, HEADROOM, Install, Payload, Step, Transmit, Verdict};
 pub use health::{BackendState, Mark, MarkReason};
-pub use hold::LONGEST_QUEUE;
 pub use offload::{
     ENTRY_HOLES, ENTRY_RUNS, ENTRY_SUBFLOWS, ENTRY_UPS, EntrySubflow, FastPath, FlowEntry, Hole,
     Installed, MappingRun, UpRun,
 };
 pub use record::{Registry, SubflowRecord};
-pub use segment::Ends;
 pub use superseded::supersedes;
 pub use time::Instant;
-pub use translator::Translator;
+pub use translator::{LONGEST_QUEUE, Translator};
 pub use view::{ConnectionState, ConnectionView, SubflowView};

@@ -4,10 +4,13 @@
 //! A [`FlowEntry`] is all that the fast path knows. It counts on in it, and gives it back on demand; from then on it
 //! leaves the connection alone until it gets the next one. Layouts are those of `bpf/offload.h`.
 
+mod installation;
+
 use core::fmt::Debug;
 use core::time::Duration;
 
-use crate::segment::Ends;
+pub(crate) use self::installation::{FEW, Hold, Installation};
+use crate::endpoint::Ends;
 
 /// Subflows that a flow entry has room for; a connection with more is not installed.
 pub const ENTRY_SUBFLOWS: usize = 4;

@@ -11,6 +11,7 @@ use flexcp_wire::{
 };
 
 use crate::counters::DropReason;
+use crate::endpoint::Ends;
 use crate::frame::{Frame, Payload, Transmit};
 
 /// IP protocol number of TCP.
@@ -186,15 +187,6 @@ impl Options {
             MptcpOption::Reset(_) | MptcpOption::Experimental(_) | MptcpOption::Unknown(_) => {}
         }
     }
-}
-
-/// The two ends of a packet.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Ends {
-    /// Who sends it.
-    pub from: SocketAddr,
-    /// Who gets it.
-    pub to: SocketAddr,
 }
 
 /// A segment to be written: the header fields of the leg it goes out on.

@@ -4,9 +4,11 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 use core::time::Duration;
 
+use flexcp_wire::TcpSeq;
+
 use crate::auth::SecretStream;
 use crate::config::{Config, Mode, Service};
-use crate::connection::Backend;
+use crate::endpoint::Backend;
 use crate::health::{AnswerTo, BackendState, Health, MarkReason, Sent};
 use crate::time::Instant;
 
@@ -241,7 +243,7 @@ impl Services {
         now: Instant,
         secrets: &mut SecretStream,
         is_free: impl Fn(&Backend) -> bool,
-    ) -> Option<(Backend, u32)> {
+    ) -> Option<(Backend, TcpSeq)> {
         while self.probe_due.is_some_and(|due| due <= now) {
             let states = self.state.iter_mut().zip(&config.services);
             let mut all =
@@ -254,11 +256,11 @@ impl Services {
                     });
             let due = |health: &Health| health.probe_due().is_some_and(|due| due <= now);
             let (health, mode, addr) = all.find(|(health, ..)| due(health))?;
-            let isn = secrets.next_u32();
+            let isn = TcpSeq(secrets.next_u32());
             let found = source_towards(config, mode, addr, secrets, &is_free);
             let probe = found.map(|found| Sent {
                 source: found.source,
-                ack: isn.wrapping_add(1),
+                ack: isn.add(1),
                 at: Some(now),
             });
             health.note_probe(now, probe);
@@ -276,7 +278,7 @@ impl Services {
         &self,
         config: &Config,
         (addr, source): (SocketAddr, SocketAddr),
-        ack: u32,
+        ack: TcpSeq,
     ) -> Option<(u16, AnswerTo, Sent)> {
         if self.marked == 0 {
             return None;

@@ -1,6 +1,8 @@
 //! The tables: connections, flows to connections, tokens to connections, and the timer queue. One
 //! worker's; nothing is shared.
 
+mod half_open;
+
 use alloc::boxed::Box;
 use alloc::collections::BinaryHeap;
 use alloc::vec::Vec;
@@ -12,10 +14,12 @@ use hashbrown::HashTable;
 use siphasher::sip::SipHasher13;
 use slab::Slab;
 
-use crate::connection::{Connection, SubflowIndex};
+use self::half_open::HalfOpenQueue;
+use crate::connection::Connection;
 use crate::counters::Gauges;
-use crate::half_open::HalfOpenQueue;
-use crate::segment::Ends;
+use crate::endpoint::Ends;
+pub(crate) use crate::handle::ConnectionId;
+use crate::handle::SubflowIndex;
 use crate::time::Instant;
 
 /// So many entries of the timer queue may mean nothing, beside one for every four connections.
@@ -23,9 +27,6 @@ const OVERTAKEN_TIMERS: usize = 1024;
 
 /// Handshakes that are looked at to find a certain one.
 const HALF_OPEN_SEARCH: usize = 64;
-
-/// Handle of a connection while it is in the table.
-pub(crate) type ConnectionId = u32;
 
 /// Which packets of a connection a flow holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -159,6 +160,10 @@ impl Table {
         fitting
             .filter_map(|(key, _)| u32::try_from(key).ok())
             .collect()
+    }
+
+    pub(crate) fn get(&self, id: ConnectionId) -> Option<&Connection> {
+        self.connections.get(id as usize).map(|c| &**c)
     }
 
     pub(crate) fn get_mut(&mut self, id: ConnectionId) -> Option<&mut Connection> {

@@ -1,6 +1,18 @@
 //! The entry: one packet or timer at a time goes to its connection, or makes one.
 
+mod astray;
+mod bypass;
+mod drain;
+mod hand;
+mod hold;
+mod icmp;
+mod install;
+mod memory;
 mod opening;
+mod orphan;
+mod probe;
+mod records;
+mod room;
 #[cfg(test)]
 mod tests;
 
@@ -11,22 +23,27 @@ use core::time::Duration;
 
 use flexcp_wire::{ChecksumState, TcpFlags};
 
-use crate::astray::Astray;
-use crate::auth::SecretStream;
+use self::astray::Astray;
+use self::drain::Drain;
+use self::hand::Settled;
+pub use self::hold::LONGEST_QUEUE;
+use self::install::Installer;
+use self::orphan::Orphans;
+use crate::auth::{Key, SecretStream};
 use crate::budget::Budget;
 use crate::cause::Rst;
-use crate::connection::{INITIAL, Phase, SubflowIndex, SubflowState, relay};
 use crate::counters::DropReason;
-use crate::drain::Drain;
-use crate::install::{Installer, LOOK};
+use crate::endpoint::Ends;
+use crate::handle::SubflowIndex;
 use crate::keys::Keys;
-use crate::orphan::Orphans;
 use crate::record::Registry;
 use crate::rst::refuse;
-use crate::segment::{Ends, Segment};
+use crate::segment::Segment;
 use crate::service::{Match, Services};
 use crate::table::{ConnectionId, FlowRef, Leg, Table};
-use crate::{Config, ConnectionView, Counters, Drops, Frame, Gauges, Instant, Transmit, Verdict};
+use crate::{
+    Config, ConnectionView, Counters, Drops, Frame, Gauges, Instant, Step, Transmit, Verdict,
+};
 
 /// Packets that may wait to be sent before memory for more is asked for.
 const OUTBOX: usize = 64;
@@ -65,6 +82,12 @@ pub struct Translator {
     drops: Drops,
 }
 
+/// A connection is not there although something has led to it: a defect, for which nobody pays but its packet.
+pub(crate) fn lost() -> Verdict {
+    debug_assert!(false, "a connection that is known has gone");
+    Verdict::Drop(DropReason::NoConnection)
+}
+
 /// Borrows what a connection may use, beside the table that holds it.
 macro_rules! context {
     ($self:ident, $now:expr) => {
@@ -72,7 +95,7 @@ macro_rules! context {
             now: $now,
             config: &$self.config,
             counters: &mut $self.counters,
-            budget: &$self.budget,
+            budget: $self.budget,
             astray: $self.astray.is_some(),
             secrets: &mut $self.secrets,
             outbox: &mut $self.outbox,
@@ -109,21 +132,21 @@ impl Translator {
     }
 
     /// Translates the packet in `frame`.
-    pub fn handle_packet(&mut self, now: Instant, frame: &mut Frame<'_>) -> Verdict {
+    pub fn handle_packet(&mut self, now: Instant, frame: &mut Frame<'_>) -> Step {
         self.counters.packets_in += 1;
-        let verdict = match Segment::parse(frame) {
+        let step = match Segment::parse(frame) {
             Ok(segment) => self.handle_segment(now, &segment, frame),
             Err(reason @ (DropReason::NotTcp | DropReason::Fragment)) => {
-                self.handle_other(now, frame, reason)
+                self.handle_other(now, frame, reason).into()
             }
-            Err(reason) => Verdict::Drop(reason),
+            Err(reason) => Verdict::Drop(reason).into(),
         };
-        match verdict {
+        match step.verdict {
             Verdict::Forward => self.counters.packets_forwarded += 1,
             Verdict::Consume => self.counters.packets_consumed += 1,
             Verdict::Drop(reason) => self.drops.count(reason),
         }
-        verdict
+        step
     }
 
     /// Does what is due at `now`.
@@ -168,6 +191,11 @@ impl Translator {
         self.outbox.pop_front()
     }
 
+    /// Makes keys for connections to come, `most` of them; to be called when nothing else is to be done.
+    pub fn make_keys(&mut self, most: usize) {
+        self.keys.make_ahead(most);
+    }
+
     /// What has been done so far.
     #[must_use]
     pub const fn counters(&self) -> &Counters {
@@ -204,12 +232,7 @@ impl Translator {
             .map(move |connection| connection.view(now, self.peek(connection).as_ref()))
     }
 
-    fn handle_segment(
-        &mut self,
-        now: Instant,
-        segment: &Segment,
-        frame: &mut Frame<'_>,
-    ) -> Verdict {
+    fn handle_segment(&mut self, now: Instant, segment: &Segment, frame: &mut Frame<'_>) -> Step {
         let ends = Ends {
             from: segment.source(),
             to: segment.destination(),
@@ -217,147 +240,54 @@ impl Translator {
         let not_opening = TcpFlags::ACK | TcpFlags::RST | TcpFlags::FIN;
         let is_syn = segment.has(TcpFlags::SYN) && !segment.tcp.flags.intersects(not_opening);
         let flow = self.table.find(ends);
-        let changes = flow.is_some_and(|flow| self.translates(flow.id))
-            || (is_syn && (flow.is_some() || self.may_open(segment)))
-            || (flow.is_none() && self.is_orphaned(ends));
         // What changes a connection's state, or opens one, has to be what its sender sent.
-        if changes && frame.offload.checksum == ChecksumState::Complete {
+        if frame.offload.checksum == ChecksumState::Complete
+            && self.changes_state(flow, ends, segment, is_syn)
+        {
             if !segment.checksum_is_right(frame) {
-                return Verdict::Drop(DropReason::Checksum);
+                return Verdict::Drop(DropReason::Checksum).into();
             }
             frame.offload.checksum = ChecksumState::Verified;
         }
-        let Some(flow) = flow else {
-            return if is_syn {
-                self.handle_syn(now, segment, frame)
-            } else {
-                self.handle_orphan(ends, segment)
-                    .or_else(|| self.handle_probed(now, segment, frame))
-                    .unwrap_or_else(|| self.handle_unknown(segment))
-            };
-        };
-        self.evict(now, flow.id);
-        if is_syn && let Some(verdict) = self.handle_syn_on(now, flow, segment, frame) {
-            return verdict;
-        }
-        let verdict = match flow.leg {
-            Leg::Subflow(index) => self.handle_client(now, flow.id, index, segment, frame),
-            Leg::Server => {
-                self.allow_hold(now, flow.id);
-                self.handle_server(now, flow.id, segment, frame)
+        let verdict = match flow {
+            Some(flow) if is_syn => {
+                self.evict(now, flow.id);
+                match self.handle_syn_on(now, flow, segment, frame) {
+                    Some(verdict) => verdict,
+                    None => return self.handle_known(now, flow, segment, frame),
+                }
             }
+            Some(flow) => return self.handle_known(now, flow, segment, frame),
+            None if is_syn => self.handle_syn(now, segment, frame),
+            None => self
+                .handle_orphan(ends, segment)
+                .or_else(|| self.handle_probed(now, segment, frame))
+                .unwrap_or_else(|| self.handle_unknown(segment)),
         };
-        self.pass_by_connection(now, flow.id);
-        self.settle(now, flow.id);
-        self.note_course(now, flow.id, verdict, segment.payload.is_empty());
-        verdict
+        verdict.into()
     }
 
-    /// Whether the connection's packets are more than relayed.
-    fn translates(&mut self, id: ConnectionId) -> bool {
-        let phase = self.table.get_mut(id).map(|connection| connection.phase);
-        phase.is_some_and(|phase| !phase.is_relayed())
-    }
-
-    /// A packet of a known client.
-    fn handle_client(
-        &mut self,
-        now: Instant,
-        id: ConnectionId,
-        index: u8,
+    /// Whether more comes of a packet than that it is passed on.
+    fn changes_state(
+        &self,
+        flow: Option<FlowRef>,
+        ends: Ends,
         segment: &Segment,
-        frame: &mut Frame<'_>,
-    ) -> Verdict {
-        let Some(connection) = self.table.get_mut(id) else {
-            return Verdict::Consume;
-        };
-        let mut ctx = context!(self, now);
-        match connection.phase {
-            Phase::SynSent | Phase::SynReceived if segment.has(TcpFlags::SYN) => {
-                self.repeat_syn(now, id, segment, frame)
-            }
-            Phase::SynSent => relay(connection.server_ends(), segment, frame),
-            Phase::SynReceived if segment.has(TcpFlags::RST) => {
-                // The server judges for itself; FlexCP believes the exact number (RFC 5961).
-                let is_exact =
-                    segment.tcp.seq == connection.subflow(INITIAL).agreed.isn_remote.add(1).0;
-                let verdict = relay(connection.server_ends(), segment, frame);
-                if is_exact {
-                    self.remove(id);
-                }
-                verdict
-            }
-            Phase::SynReceived => connection.handle_answer(&mut ctx, index, segment, frame),
-            Phase::Established { .. } | Phase::Closed(_) => match connection.subflow(index).state {
-                SubflowState::Joining => connection.handle_joining(&mut ctx, index, segment),
-                SubflowState::Established | SubflowState::Closing => {
-                    connection.handle_to_tcp(&mut ctx, index, segment, frame)
-                }
-                // A RST says nothing new there, and never has an answer.
-                SubflowState::Closed if segment.has(TcpFlags::RST) => Verdict::Consume,
-                SubflowState::Closed => {
-                    if connection.answer_closed(&mut ctx, index, segment) {
-                        return Verdict::Consume;
-                    }
-                    self.refuse(segment, Rst::SubflowClosed);
-                    Verdict::Drop(DropReason::NoSubflow)
-                }
-            },
-            Phase::Plain(_) if segment.has(TcpFlags::SYN) && !connection.tcp.syn.answered => {
-                self.repeat_syn(now, id, segment, frame)
-            }
-            // None can be there, as a join ends `Connection::identity`; it would not be the server's.
-            Phase::Fallback(_) if index != INITIAL => Verdict::Drop(DropReason::Unexpected),
-            Phase::Plain(_) | Phase::Fallback(_) => {
-                connection.relay_to_tcp(&mut ctx, segment, frame)
-            }
-            Phase::Reset(_) => connection.answer_reset_client(&mut ctx, index, segment),
+        is_syn: bool,
+    ) -> bool {
+        match flow.and_then(|flow| self.table.get(flow.id)) {
+            Some(connection) => is_syn || !connection.phase.is_relayed(),
+            None => (is_syn && self.may_open(segment)) || self.is_orphaned(ends),
         }
     }
 
-    /// A packet of a known server.
-    fn handle_server(
-        &mut self,
-        now: Instant,
-        id: ConnectionId,
-        segment: &Segment,
-        frame: &mut Frame<'_>,
-    ) -> Verdict {
-        let Some(connection) = self.table.get_mut(id) else {
-            return Verdict::Consume;
-        };
-        let mut ctx = context!(self, now);
-        match connection.phase {
-            Phase::SynSent | Phase::SynReceived if segment.has(TcpFlags::RST) => {
-                self.handle_refusal(now, id, segment, frame)
+    /// A key whose token is free and names this worker.
+    pub(crate) fn fresh_key(&mut self) -> Key {
+        loop {
+            let key = self.keys.next();
+            if self.table.find_token(key.token).is_none() {
+                return key;
             }
-            Phase::SynSent | Phase::SynReceived
-                if segment.has(TcpFlags::SYN) && segment.has(TcpFlags::ACK) =>
-            {
-                self.handle_syn_ack(now, id, segment, frame)
-            }
-            // The server still knows an earlier connection: a challenge ACK (RFC 5961), whose answer ends that, or its
-            // data. On the client's own ports that is the client's: anybody can have sent the SYN, and what is only
-            // forwarded FlexCP does not know. On a port of FlexCP's it may be another client's.
-            Phase::SynSent if segment.payload.is_empty() || connection.keeps_ends() => {
-                relay(connection.subflow(INITIAL).ends(), segment, frame)
-            }
-            Phase::SynSent | Phase::SynReceived => Verdict::Drop(DropReason::Unexpected),
-            Phase::Established { .. } | Phase::Closed(_) => {
-                connection.handle_to_mptcp(&mut ctx, segment, frame)
-            }
-            Phase::Plain(_) if segment.has(TcpFlags::RST) && !connection.tcp.syn.answered => {
-                self.handle_refusal(now, id, segment, frame)
-            }
-            Phase::Plain(_) if !connection.tcp.syn.answered => {
-                let verdict = connection.relay_to_mptcp(&mut ctx, segment, frame);
-                self.note_answer(now, id, segment);
-                verdict
-            }
-            Phase::Plain(_) | Phase::Fallback(_) => {
-                connection.relay_to_mptcp(&mut ctx, segment, frame)
-            }
-            Phase::Reset(_) => connection.answer_reset_server(&mut ctx, segment),
         }
     }
 
@@ -412,28 +342,29 @@ impl Translator {
     /// The same with `overdue` in place of a deadline that is not ahead. One that is stays as it is: nobody can tell from
     /// its time whether the connection has been installed.
     pub(crate) fn settle_at(&mut self, now: Instant, overdue: Instant, id: ConnectionId) {
-        self.forget_gone(id);
-        let Some(connection) = self.table.get_mut(id) else {
-            return;
-        };
-        let mut deadline = connection.deadline(&self.config);
-        if connection.installation.waits_with_slot() {
-            deadline = deadline.min(now + LOOK);
+        if let Some(mut hand) = self.hand(now, id) {
+            let settled = hand.settle(overdue);
+            self.note_settled(id, settled);
         }
-        // A far deadline is looked at again before: most are put off, and those must not fill the queue.
-        let deadline = deadline.min(now + FURTHEST_TIMER);
-        let deadline = if deadline > now { deadline } else { overdue };
-        self.budget.charge(connection);
-        self.table.update_half_open(id);
-        self.table.arm(id, deadline);
     }
 
-    fn forget_gone(&mut self, id: ConnectionId) {
+    /// What a settled connection changes in the tables.
+    fn note_settled(&mut self, id: ConnectionId, settled: Settled) {
+        self.forget_gone(id);
+        if settled.half_open_changes {
+            self.table.update_half_open(id);
+        }
+        if let Some(deadline) = settled.arm {
+            self.table.arm(id, deadline);
+        }
+    }
+
+    /// Flows that a connection gave up leave the table.
+    pub(crate) fn forget_gone(&mut self, id: ConnectionId) {
         while let Some(index) = self.gone.pop() {
             let leg = Leg::Subflow(index);
             self.table.remove_flow(FlowRef { id, leg });
         }
-        self.register(id);
     }
 
     pub(crate) fn remove(&mut self, id: ConnectionId) {

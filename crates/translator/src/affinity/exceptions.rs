@@ -7,7 +7,7 @@ use core::fmt::Debug;
 use hashbrown::HashTable;
 
 use super::{Pair, Rules};
-use crate::segment::Ends;
+use crate::endpoint::Ends;
 use crate::translator::Translator;
 
 /// The program's map, as one worker uses it.

@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use siphasher::sip::SipHasher13;
 
 use crate::config::{Config, Mode};
-use crate::segment::Ends;
+use crate::endpoint::Ends;
 
 /// The rules.
 #[derive(Clone, Debug)]

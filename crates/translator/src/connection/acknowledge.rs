@@ -6,7 +6,8 @@
 
 use flexcp_wire::{DataNumber, Dsn, Dss, SackBlocks, Ssn, TcpSeq};
 
-use super::{Connection, INITIAL, Phase, Subflow, SubflowIndex};
+use super::{Connection, Phase, Subflow};
+use crate::handle::{INITIAL, SubflowIndex};
 use crate::segment::Segment;
 
 /// Segments that fit into a window that is not small: more than the two after which the client ACKs at once,

@@ -9,11 +9,12 @@ use flexcp_wire::{
     Dsn, MpFastClose, MpTcpRst, MptcpOption, OptionWriter, Ssn, TcpFlags, TcpOption, TcpSeq,
 };
 
-use super::{Connection, Context, INITIAL, Phase, Relayed, Subflow, SubflowIndex, SubflowState};
+use super::{Connection, Context, Phase, Relayed, Subflow, SubflowState};
 use crate::auth::same_key;
 use crate::cause::{Fallback, Rst};
 use crate::counters::DropReason;
 use crate::frame::{Frame, Verdict};
+use crate::handle::{INITIAL, SubflowIndex};
 use crate::segment::Segment;
 use crate::time::Instant;
 

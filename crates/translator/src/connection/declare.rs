@@ -3,11 +3,12 @@
 use flexcp_wire::{CapableKeys, DataNumber, Dsn, Dss, DssMapping, MpCapable, Ssn, TcpFlags};
 
 use super::to_tcp::FAR;
-use super::{Connection, Context, INITIAL, SubflowIndex};
+use super::{Connection, Context};
 use crate::cause::{Fallback, Rst};
 use crate::counters::DropReason;
 use crate::dtree::Refused;
 use crate::frame::{Frame, Verdict};
+use crate::handle::{INITIAL, SubflowIndex};
 use crate::segment::Segment;
 
 /// So many packets in a row without any MPTCP option, and the client has fallen back.

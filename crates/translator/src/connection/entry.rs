@@ -9,9 +9,10 @@ use core::num::NonZeroU32;
 use flexcp_wire::{Dsn, Ssn};
 
 use super::to_tcp::PATIENCE;
-use super::{Connection, INITIAL, Subflow, SubflowIndex, SubflowSet, SubflowState};
+use super::{Connection, Subflow, SubflowState};
 use crate::config::Config;
 use crate::dtree::Lane;
+use crate::handle::{INITIAL, SubflowIndex, SubflowSet};
 use crate::offload::{
     ENTRY_HOLES, ENTRY_RUNS, ENTRY_SUBFLOWS, ENTRY_UPS, EntrySubflow, FlowEntry, UpRun,
 };

@@ -1,19 +1,19 @@
 //! The initial handshake (RFC 8684 section 3.1): the client's SYN, the server's SYN/ACK and the
 //! client's third packet, which brings its key. Initial sequence numbers pass unchanged.
 
-use core::net::SocketAddr;
-
 use flexcp_wire::{
     CapableFlags, CapableKeys, MpCapable, MptcpOption, OptionWriter, Ssn, TcpFlags, TcpOption,
     TcpSeq, Timestamps,
 };
 
 use super::clock::{ServerClock, SubflowClock};
-use super::{Connection, Context, INITIAL, Phase, Relayed, Shift, SubflowIndex, SubflowState};
+use super::{Connection, Context, Phase, Relayed, Shift, SubflowState};
 use crate::auth::{Key, same_key};
 use crate::cause::{Fallback, PlainSyn};
 use crate::counters::DropReason;
+use crate::endpoint::Backend;
 use crate::frame::{Frame, Verdict};
+use crate::handle::{INITIAL, SubflowIndex};
 use crate::segment::{Options, Outgoing, Segment};
 use crate::time::Instant;
 
@@ -23,13 +23,6 @@ pub(crate) const DSS_LEN: u16 = 28;
 pub(crate) const MIN_MSS: u16 = 88 + DSS_LEN;
 /// Segments to and from one end are never marked longer than this when the other said nothing.
 const NO_LIMIT: u16 = u16::MAX;
-
-/// A server to connect to, and the address that it will see.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Backend {
-    pub(crate) source: SocketAddr,
-    pub(crate) addr: SocketAddr,
-}
 
 /// What a client's SYN asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

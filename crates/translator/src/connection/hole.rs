@@ -10,9 +10,10 @@ use core::time::Duration;
 
 use flexcp_wire::{DataNumber, DssMapping, Ssn, TcpFlags};
 
-use super::{Connection, Context, Phase, SubflowIndex};
+use super::{Connection, Context, Phase};
 use crate::cause::Rst;
 use crate::dtree::Mapping;
+use crate::handle::SubflowIndex;
 use crate::time::Instant;
 
 /// Pause before a filler is sent again, and before the first when the RTT is not known; it doubles with

@@ -6,8 +6,9 @@
 use flexcp_wire::{IcmpError, IcmpKind, Ssn, TcpSeq};
 
 use super::handshake::DSS_LEN;
-use super::{Connection, Context, INITIAL, Phase, SubflowIndex};
+use super::{Connection, Context, Phase};
 use crate::counters::DropReason;
+use crate::handle::{INITIAL, SubflowIndex};
 
 /// No path has a smaller MTU than this: a claim of less would turn one packet into many. IPv4: what Linux
 /// takes (`net.ipv4.route.min_pmtu`); IPv6: RFC 8200 section 5.

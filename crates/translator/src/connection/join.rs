@@ -10,12 +10,13 @@ use flexcp_wire::{MpJoin, MptcpOption, Ssn, TcpFlags, TcpOption};
 
 use super::clock::SubflowClock;
 use super::handshake::MIN_MSS;
-use super::{Connection, Context, Phase, Subflow, SubflowIndex, SubflowState};
+use super::{Connection, Context, Phase, Subflow, SubflowState};
 use crate::auth::{join_hmac, same_hmac};
 use crate::cause::{JoinEvicted, JoinRefused, Rst, SubflowSwitch};
 use crate::config::{Announce, Limits};
 use crate::counters::DropReason;
 use crate::frame::Verdict;
+use crate::handle::SubflowIndex;
 use crate::offload::ENTRY_SUBFLOWS;
 use crate::segment::Segment;
 

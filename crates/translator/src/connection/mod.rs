@@ -14,6 +14,8 @@ mod handshake;
 mod hole;
 mod icmp;
 mod join;
+mod links;
+mod memory;
 mod mptcp_leg;
 mod numbers;
 mod path;
@@ -37,8 +39,9 @@ use core::ops::Range;
 
 use flexcp_wire::{Dsn, TcpFlags, TcpOption, TcpSeq};
 
-pub(crate) use self::handshake::{Backend, Request, request};
+pub(crate) use self::handshake::{Request, request};
 pub(crate) use self::icmp::IcmpVerdict;
+pub(crate) use self::links::{HalfOpenLinks, Links, NOBODY};
 pub(crate) use self::mptcp_leg::MptcpLeg;
 pub(crate) use self::numbers::{NumberMap, Shift};
 pub(crate) use self::phase::{Phase, Relayed};
@@ -50,20 +53,12 @@ use crate::auth::{Key, SecretStream};
 use crate::budget::Budget;
 use crate::config::Config;
 use crate::counters::Counters;
+use crate::endpoint::{Backend, Ends};
 use crate::frame::Transmit;
-use crate::half_open::HalfOpenLinks;
-use crate::install::Installation;
-use crate::segment::{Ends, Outgoing};
+use crate::handle::{INITIAL, SubflowIndex};
+use crate::offload::Installation;
+use crate::segment::Outgoing;
 use crate::time::Instant;
-
-/// Index of a subflow in its connection; the initial one is 0.
-pub(crate) type SubflowIndex = u8;
-
-/// Set of subflows, by index: bit n is subflow n.
-pub(crate) type SubflowSet = u8;
-
-/// The initial subflow.
-pub(crate) const INITIAL: SubflowIndex = 0;
 
 /// What a connection may use of the translator while it handles a packet.
 pub(crate) struct Context<'a> {
@@ -71,7 +66,7 @@ pub(crate) struct Context<'a> {
     pub(crate) config: &'a Config,
     pub(crate) counters: &'a mut Counters,
     /// As it was before the packet.
-    pub(crate) budget: &'a Budget,
+    pub(crate) budget: Budget,
     /// Packets may have gone past FlexCP not long ago.
     pub(crate) astray: bool,
     pub(crate) secrets: &'a mut SecretStream,
@@ -103,16 +98,6 @@ pub(crate) struct Connection {
     pub(crate) links: Links,
     /// What the fast path has to do with it.
     pub(crate) installation: Installation,
-}
-
-/// The connection's places in the tables of its translator.
-#[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Links {
-    pub(crate) half_open: HalfOpenLinks,
-    /// When the timer queue will look at the connection; `None`: it is not in the queue.
-    pub(crate) armed: Option<Instant>,
-    /// Bytes that it counts with in the budget.
-    pub(crate) charged: u32,
 }
 
 impl Connection {

@@ -3,11 +3,12 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
+use super::Subflow;
 use super::close::Challenges;
 use super::reopened::Reopened;
 use super::spare::Spare;
-use super::{INITIAL, Subflow, SubflowIndex, SubflowSet};
 use crate::auth::Key;
+use crate::handle::{INITIAL, SubflowIndex, SubflowSet};
 use crate::time::Instant;
 
 /// The MPTCP leg of a connection.

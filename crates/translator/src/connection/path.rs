@@ -2,10 +2,11 @@
 
 use flexcp_wire::{AddAddr, Dsn, MpJoin, MptcpOption, RemoveAddr, TcpFlags, TcpOption};
 
-use super::{Connection, Context, INITIAL, Subflow, SubflowIndex, SubflowState};
+use super::{Connection, Context, Subflow, SubflowState};
 use crate::auth::{add_addr_hmac, same_hmac};
 use crate::cause::{self, Rst, SubflowSwitch};
 use crate::config::Announce;
+use crate::handle::{INITIAL, SubflowIndex};
 use crate::segment::Segment;
 
 /// `ADD_ADDR` copies sent when the client does not echo.

@@ -8,8 +8,9 @@ use core::time::Duration;
 
 use flexcp_wire::{Dsn, Ssn};
 
-use super::{Connection, Context, SubflowIndex};
+use super::{Connection, Context};
 use crate::cause::Rst;
+use crate::handle::SubflowIndex;
 use crate::time::Instant;
 
 /// Longest mapping that is declared for one piece: it has to fit one IPv4 packet with all headers.

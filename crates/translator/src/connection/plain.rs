@@ -5,9 +5,11 @@ use flexcp_wire::{
     DataNumber, Dsn, Dss, MptcpOption, OptionWriter, TcpFlags, TcpOption, TcpOptions, TcpSeq,
 };
 
-use super::{Connection, Context, INITIAL, Shift};
+use super::{Connection, Context, Shift};
+use crate::endpoint::Ends;
 use crate::frame::{Frame, Verdict};
-use crate::segment::{Ends, Outgoing, Segment};
+use crate::handle::INITIAL;
+use crate::segment::{Outgoing, Segment};
 
 /// Plain connections' windows are not followed: no honest number is further from what is acknowledged.
 const NEAR: u64 = 1 << 30;

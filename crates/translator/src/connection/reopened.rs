@@ -10,7 +10,8 @@
 use core::time::Duration;
 
 use super::acknowledge::DataBlocks;
-use super::{Connection, Context, SubflowIndex, SubflowSet};
+use super::{Connection, Context};
+use crate::handle::{SubflowIndex, SubflowSet};
 use crate::time::Instant;
 
 /// An opening of which some subflows have yet to hear.

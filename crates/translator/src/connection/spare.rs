@@ -11,7 +11,8 @@ use alloc::boxed::Box;
 use flexcp_wire::{DataNumber, Dsn, DssMapping, Ssn, TcpFlags};
 
 use super::place::Placed;
-use super::{Connection, Context, Subflow, SubflowIndex, SubflowSet};
+use super::{Connection, Context, Subflow};
+use crate::handle::{SubflowIndex, SubflowSet};
 use crate::time::Instant;
 
 /// TCP options at most.

@@ -11,8 +11,9 @@ use super::hole::Filler;
 use super::told::Told;
 use crate::dtree::Lane;
 use crate::endpoint::Endpoint;
+use crate::endpoint::Ends;
 use crate::record::Recorded;
-use crate::segment::{Ends, Segment};
+use crate::segment::Segment;
 use crate::time::Instant;
 
 /// MSS of a peer that does not say (RFC 9293 section 3.7.1).

@@ -5,7 +5,7 @@ use flexcp_wire::{Dsn, TcpSeq};
 use super::acknowledge::RepeatedSegments;
 use super::clock::ServerClock;
 use super::close::Challenges;
-use super::handshake::Backend;
+use crate::endpoint::Backend;
 use crate::endpoint::Endpoint;
 use crate::time::Instant;
 

@@ -8,9 +8,10 @@ use flexcp_wire::{
 
 use super::acknowledge::DataBlocks;
 use super::place::Placed;
-use super::{Connection, Context, Phase, SubflowIndex, SubflowSet, SubflowState};
+use super::{Connection, Context, Phase, SubflowState};
 use crate::counters::DropReason;
 use crate::frame::{Frame, Verdict};
+use crate::handle::{SubflowIndex, SubflowSet};
 use crate::segment::{Outgoing, Segment};
 
 /// What a window is taken for at least: that of a SYN, which counts before any other is known.

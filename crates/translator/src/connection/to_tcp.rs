@@ -5,10 +5,11 @@ use flexcp_wire::{Dsn, Ssn, TcpFlags, TcpOption, TcpSeq};
 use super::acknowledge::{AckNews, DataBlocks};
 use super::clock::ServerClock;
 use super::declare::Declared;
-use super::{Connection, Context, INITIAL, Phase, SubflowIndex};
+use super::{Connection, Context, Phase};
 use crate::cause::Rst;
 use crate::counters::DropReason;
 use crate::frame::{Frame, Verdict};
+use crate::handle::{INITIAL, SubflowIndex};
 use crate::segment::{Outgoing, Segment};
 
 /// Numbers further away than this from where they should be are never believed.

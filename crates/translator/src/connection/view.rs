@@ -1,6 +1,7 @@
 //! A connection as an operator sees it.
 
-use super::{Connection, INITIAL, Phase, SubflowIndex, SubflowState};
+use super::{Connection, Phase, SubflowState};
+use crate::handle::{INITIAL, SubflowIndex};
 use crate::offload::{EntrySubflow, FlowEntry};
 use crate::time::Instant;
 use crate::view::{ConnectionState, ConnectionView, SubflowView};

@@ -1,15 +1,17 @@
 //! What a SYN opens: a connection, a subflow of one, or plain TCP; and when it may.
 
-use flexcp_wire::{MpJoin, MpTcpRst};
+use flexcp_wire::{MpJoin, MpTcpRst, TcpFlags};
 
-use super::{STALE_HANDSHAKE, Translator, context};
+use super::hand::Hand;
+use super::{STALE_HANDSHAKE, Translator, context, lost};
 use crate::cause::{HalfOpenEvicted, JoinRefused, PlainSyn, Rst};
-use crate::connection::{
-    Backend, Connection, INITIAL, Phase, Relayed, Request, Subflow, relay, request,
-};
+use crate::connection::{Connection, Phase, Relayed, Request, Subflow, relay, request};
 use crate::counters::DropReason;
+use crate::endpoint::Backend;
+use crate::endpoint::Ends;
+use crate::handle::{INITIAL, SubflowIndex};
 use crate::rst::refuse;
-use crate::segment::{Ends, Segment};
+use crate::segment::Segment;
 use crate::service::Match;
 use crate::table::{ConnectionId, FlowRef, Leg};
 use crate::{Frame, Instant, Verdict};
@@ -219,7 +221,7 @@ impl Translator {
         self.counters.mp_capable_syn_rx += 1;
         self.note_asked(now, id);
         let Some(connection) = self.table.get_mut(id) else {
-            return Verdict::Consume;
+            return lost();
         };
         let mut ctx = context!(self, now);
         let verdict = connection.forward_syn(&mut ctx, segment, frame, end_to_end);
@@ -245,7 +247,7 @@ impl Translator {
         self.counters.connections_opened += 1;
         self.note_asked(now, id);
         let Some(connection) = self.table.get_mut(id) else {
-            return Verdict::Consume;
+            return lost();
         };
         let mut ctx = context!(self, now);
         let verdict = connection.relay_to_tcp(&mut ctx, segment, frame);
@@ -263,14 +265,14 @@ impl Translator {
         frame: &mut Frame<'_>,
     ) -> Verdict {
         let Some(connection) = self.table.get_mut(id) else {
-            return Verdict::Consume;
+            return lost();
         };
         let phase = connection.phase;
         if self.leave_silent(now, id) {
             return Verdict::Consume;
         }
         let Some(connection) = self.table.get_mut(id) else {
-            return Verdict::Consume;
+            return lost();
         };
         let mut ctx = context!(self, now);
         if phase.is_plain() {
@@ -298,17 +300,20 @@ impl Translator {
             self.refuse(segment, Rst::UnknownToken);
             return Verdict::Drop(DropReason::NoConnection);
         };
-        self.evict(now, id);
-        let Some(connection) = self.table.get_mut(id) else {
-            return Verdict::Consume;
-        };
-        let mut ctx = context!(self, now);
-        connection.make_room_for_join(&mut ctx, segment);
+        if let Some(mut hand) = self.hand(now, id) {
+            hand.evict();
+            hand.connection.make_room_for_join(&mut hand.ctx, segment);
+            hand.register();
+        }
         self.forget_gone(id);
-        let Some(connection) = self.table.get_mut(id) else {
-            return Verdict::Consume;
+        let Some(Hand {
+            connection,
+            mut ctx,
+            ..
+        }) = self.hand(now, id)
+        else {
+            return lost();
         };
-        let mut ctx = context!(self, now);
         match connection.handle_join_syn(&mut ctx, segment) {
             Ok(index) => {
                 let ends = connection.subflow(index).flow();
@@ -369,7 +374,7 @@ impl Translator {
         frame: &mut Frame<'_>,
     ) -> Verdict {
         let Some(connection) = self.table.get_mut(id) else {
-            return Verdict::Consume;
+            return lost();
         };
         let mut ctx = context!(self, now);
         if connection.tcp.syn.offered_end_to_end && segment.options.capable.is_some() {
@@ -383,5 +388,94 @@ impl Translator {
         let verdict = connection.handle_syn_ack(&mut ctx, segment, frame);
         self.note_answer(now, id, segment);
         verdict
+    }
+
+    /// A packet of a connection that is opening: its phase is `SynSent` or `SynReceived`, or `Plain` without an answer yet.
+    pub(super) fn handle_opening(
+        &mut self,
+        now: Instant,
+        flow: FlowRef,
+        segment: &Segment,
+        frame: &mut Frame<'_>,
+    ) -> Verdict {
+        match flow.leg {
+            Leg::Subflow(index) => self.handle_opening_client(now, flow.id, index, segment, frame),
+            Leg::Server => self.handle_opening_server(now, flow.id, segment, frame),
+        }
+    }
+
+    fn handle_opening_client(
+        &mut self,
+        now: Instant,
+        id: ConnectionId,
+        index: SubflowIndex,
+        segment: &Segment,
+        frame: &mut Frame<'_>,
+    ) -> Verdict {
+        let Some(Hand {
+            connection,
+            mut ctx,
+            ..
+        }) = self.hand(now, id)
+        else {
+            return lost();
+        };
+        if segment.has(TcpFlags::SYN) {
+            return self.repeat_syn(now, id, segment, frame);
+        }
+        match connection.phase {
+            Phase::SynSent => relay(connection.server_ends(), segment, frame),
+            Phase::SynReceived if segment.has(TcpFlags::RST) => {
+                // The server judges for itself; FlexCP believes the exact number (RFC 5961).
+                let next = connection.subflow(INITIAL).agreed.isn_remote.add(1);
+                let is_exact = segment.tcp.seq == next.0;
+                let verdict = relay(connection.server_ends(), segment, frame);
+                if is_exact {
+                    self.remove(id);
+                }
+                verdict
+            }
+            Phase::SynReceived => connection.handle_answer(&mut ctx, index, segment, frame),
+            _ => connection.relay_to_tcp(&mut ctx, segment, frame),
+        }
+    }
+
+    fn handle_opening_server(
+        &mut self,
+        now: Instant,
+        id: ConnectionId,
+        segment: &Segment,
+        frame: &mut Frame<'_>,
+    ) -> Verdict {
+        let Some(Hand {
+            connection,
+            mut ctx,
+            ..
+        }) = self.hand(now, id)
+        else {
+            return lost();
+        };
+        if segment.has(TcpFlags::RST) {
+            return self.handle_refusal(now, id, segment, frame);
+        }
+        match connection.phase {
+            Phase::SynSent | Phase::SynReceived
+                if segment.has(TcpFlags::SYN) && segment.has(TcpFlags::ACK) =>
+            {
+                self.handle_syn_ack(now, id, segment, frame)
+            }
+            // The server still knows an earlier connection: a challenge ACK (RFC 5961), whose answer ends that, or its
+            // data. On the client's own ports that is the client's: anybody can have sent the SYN, and what is only
+            // forwarded FlexCP does not know. On a port of FlexCP's it may be another client's.
+            Phase::SynSent if segment.payload.is_empty() || connection.keeps_ends() => {
+                relay(connection.subflow(INITIAL).ends(), segment, frame)
+            }
+            Phase::SynSent | Phase::SynReceived => Verdict::Drop(DropReason::Unexpected),
+            _ => {
+                let verdict = connection.relay_to_mptcp(&mut ctx, segment, frame);
+                self.note_answer(now, id, segment);
+                verdict
+            }
+        }
     }
 }

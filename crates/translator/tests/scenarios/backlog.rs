@@ -1,6 +1,8 @@
 //! Installing while packets wait, of the connection's own and of others.
 
 use crate::install::{ack, data, given};
+use flexcp_translator::Install;
+
 use crate::support::{Leg, Scenario, Setup, Shelf};
 
 #[test]
@@ -62,7 +64,7 @@ fn where_packets_wait_data_installs_when_sent_and_none_of_its_own_is_on_its_way(
     // One more is on its way behind it.
     shelf.passed(1003);
     let _ = t.server(&data(3));
-    assert!(!t.translator.installs_when_sent());
+    assert!(!t.installs_when_sent());
     let _ = t.client(0, &ack(0));
     assert_eq!(
         shelf.entries().len(),
@@ -95,18 +97,13 @@ fn where_packets_wait_a_connection_is_due_with_one_packet_alone() {
         shelf.passed(passed);
         let _ = t.server(&data(n));
     }
-    assert!(t.translator.installs_when_sent());
+    assert!(t.installs_when_sent());
     // Nobody has installed it, and others are on their way now.
     shelf.passed(1004);
     let _ = t.server(&data(4));
-    assert!(!t.translator.installs_when_sent());
+    assert!(!t.installs_when_sent());
     // With an ACK alone, and none behind it, it is due before that is sent.
-    let ends = |t: &Scenario| {
-        (
-            t.translator.installs_before_sent(),
-            t.translator.installs_when_sent(),
-        )
-    };
+    let ends = |t: &Scenario| (t.install == Install::BeforeSent, t.installs_when_sent());
     for (passed, due) in [(1006, false), (1006, false), (1006, true)] {
         shelf.passed(passed);
         let (bytes, offload) = t.bytes(Leg::Client(0), &ack(0));
@@ -147,11 +144,11 @@ fn where_packets_wait_unknown_to_the_counts_none_is_taken_for_the_last() {
     // They had passed before the connection had a slot.
     for n in 2..30 {
         let _ = t.server(&data(n));
-        assert!(!t.translator.installs_when_sent(), "{n}");
+        assert!(!t.installs_when_sent(), "{n}");
     }
     shelf.passed(1001);
     let _ = t.server(&data(30));
-    assert!(t.translator.installs_when_sent());
+    assert!(t.installs_when_sent());
     t.uncompared();
     let moved = t.moved();
     assert!(moved.starts_with("offload_installed+1"), "{moved}");

@@ -54,7 +54,7 @@ fn ack_is_held_until_the_last_packet_on_its_way_has_come() {
     let (mut t, shelf) = waiting();
     shelf.passed(3);
     t.server(&ack(2)).gives(&[]);
-    assert!(!t.translator.installs_when_sent(), "one is behind it");
+    assert!(!t.installs_when_sent(), "one is behind it");
     shelf.passed(3);
     t.client(0, &data(2))
         .gives(&["server . 201:301(100) ack 1 win 512 <ts 1000 5000>"]);
@@ -275,7 +275,7 @@ fn where_no_packet_waits_any_more_none_is_held() {
     // One is on its way that nobody has seen wait.
     shelf.passed(4);
     t.server(&ack(2)).gives(&[]);
-    t.translator.install_ready(Instant::default());
+    t.translator.idle(Instant::default());
     t.released().gives(&[&told(2)]);
     assert_eq!(shelf.entries(), []);
     // None is.
@@ -283,7 +283,7 @@ fn where_no_packet_waits_any_more_none_is_held() {
     shelf.passed(5);
     t.server(&ack(3)).gives(&[]);
     shelf.passed(4);
-    t.translator.install_ready(Instant::default());
+    t.translator.idle(Instant::default());
     t.released().gives(&[&told(3)]);
     assert_eq!(shelf.entries().len(), 1);
     assert_eq!(t.moved(), "acks_held+2 offload_installed+1");
@@ -316,10 +316,7 @@ fn connection_that_comes_back_at_once_waits_for_as_many_packets_as_one_without_a
     t.sent_with().gives(&[&told(2)]);
     shelf.passed(3);
     let _ = t.client(0, &data(2));
-    assert!(
-        !t.translator.installs_when_sent(),
-        "one alone is not enough"
-    );
+    assert!(!t.installs_when_sent(), "one alone is not enough");
     shelf.passed(4);
     let _ = t.client(0, &data(3));
     t.sent();

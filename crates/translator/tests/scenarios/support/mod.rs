@@ -17,8 +17,8 @@ mod twin;
 
 use flexcp_invariants::{Checker, Observation, Options, Payload as Seeing, Point, Side};
 use flexcp_translator::{
-    Config, ConnectionState, ConnectionView, Counters, Drops, Frame, HEADROOM, Instant,
-    SubflowRecord, Translator, Verdict,
+    Config, ConnectionState, ConnectionView, Counters, Drops, Frame, HEADROOM, Install, Instant,
+    Step, SubflowRecord, Translator, Verdict,
 };
 use flexcp_wire::{ChecksumState, GsoKind, IpHeader, Offload, Sum, TcpFlags, TcpHeader, protocol};
 
@@ -52,6 +52,8 @@ pub(crate) struct Scenario {
     compares: bool,
     /// Behind each packet others wait.
     backlog: bool,
+    /// What the last packet asked for.
+    pub(crate) install: Install,
 }
 
 /// What FlexCP does with one packet or timeout.
@@ -101,6 +103,7 @@ impl Scenario {
             twins,
             compares: true,
             backlog: false,
+            install: Install::No,
             net,
             judge: Judge::default(),
             checker: Checker::new(
@@ -236,7 +239,8 @@ impl Scenario {
         self.observe_input(bytes, offload);
         let translating = self.translating();
         let before = (*self.translator.counters(), *self.translator.drops());
-        let verdict = self.translator.handle_packet(self.now, &mut frame);
+        let Step { verdict, install } = self.translator.handle_packet(self.now, &mut frame);
+        self.install = install;
         let after = (*self.translator.counters(), *self.translator.drops());
         assert_eq!(after.0.packets_in, before.0.packets_in + 1);
         let forwarded = u64::from(verdict == Verdict::Forward);
@@ -248,8 +252,8 @@ impl Scenario {
             after.0.offload_installed, before.0.offload_installed,
             "what was forwarded before may be kept"
         );
-        if self.translator.installs_before_sent() {
-            self.translator.install_due(self.now);
+        if install == Install::BeforeSent {
+            self.translator.sent(self.now);
         }
         let drops = |drops: &Drops| drops.iter().map(|(_, count)| count).sum::<u64>();
         let dropped = u64::from(matches!(verdict, Verdict::Drop(_)));
@@ -262,9 +266,10 @@ impl Scenario {
             &done.out[usize::from(verdict == Verdict::Forward)..],
         );
         if self.backlog {
-            self.translator.note_backlog(self.now);
+            self.translator.busy(self.now);
         } else {
-            self.translator.install_ready(self.now);
+            self.translator.idle(self.now);
+            self.install = Install::No;
         }
         for twin in self.twins.iter_mut().filter(|_| self.compares) {
             twin.packet(self.now, self.headroom, bytes, offload, &done);

@@ -1,6 +1,6 @@
 //! Packets that wait for the translator, and what it installs meanwhile.
 
-use flexcp_translator::{Frame, Verdict};
+use flexcp_translator::{Frame, Install, Step, Verdict};
 use flexcp_wire::Offload;
 
 use super::model::{Headers, headers};
@@ -21,9 +21,14 @@ impl Scenario {
 
     /// The last packet has been sent.
     pub(crate) fn sent(&mut self) {
-        assert!(self.translator.installs_when_sent());
-        self.translator.install_due(self.now);
-        assert!(!self.translator.installs_when_sent());
+        assert!(self.installs_when_sent());
+        self.translator.sent(self.now);
+        self.install = Install::No;
+    }
+
+    /// The last packet asked for that.
+    pub(crate) fn installs_when_sent(&self) -> bool {
+        self.install == Install::WhenSent
     }
 
     /// From here on it does and knows what its twins do not: the test has made it so.
@@ -37,7 +42,8 @@ impl Scenario {
         buf[self.headroom..].copy_from_slice(bytes);
         let range = self.headroom..buf.len();
         let mut frame = Frame::new(&mut buf, range, offload);
-        let verdict = self.translator.handle_packet(self.now, &mut frame);
+        let Step { verdict, install } = self.translator.handle_packet(self.now, &mut frame);
+        self.install = install;
         let done = finish(&mut self.translator, verdict, Some(&frame));
         let [out] = &done.out[..] else {
             panic!("{done:?}");
@@ -80,6 +86,6 @@ impl Scenario {
     /// So many packets of others have been handled, and more wait.
     pub(crate) fn others(&mut self, count: u32) {
         flexcp_translator::internals::count_turns(&mut self.translator, count);
-        self.translator.note_backlog(self.now);
+        self.translator.busy(self.now);
     }
 }

@@ -257,7 +257,7 @@ impl Twin {
         let mut buf = vec![0xa5; headroom + bytes.len()];
         buf[headroom..].copy_from_slice(bytes);
         let mut frame = Frame::new(&mut buf, headroom..headroom + bytes.len(), offload);
-        let verdict = self.translator.handle_packet(now, &mut frame);
+        let verdict = self.translator.handle_packet(now, &mut frame).verdict;
         let twin = finish(&mut self.translator, verdict, Some(&frame));
         assert_eq!(*done, twin, "the twin does something else");
     }

@@ -11,10 +11,11 @@ use core::time::Duration;
 
 use flexcp_wire::{OptionWriter, TcpFlags};
 
+use super::{Translator, context};
 use crate::cause::Rst;
-use crate::connection::{Connection, Context, INITIAL, Phase, SubflowIndex};
+use crate::connection::{Connection, Context, Phase};
+use crate::handle::{INITIAL, SubflowIndex};
 use crate::segment::{Outgoing, Segment};
-use crate::translator::{Translator, context};
 use crate::{Instant, Verdict};
 
 /// When all ends are asked: once more, as an answer may get lost.

@@ -11,11 +11,12 @@ use core::time::Duration;
 
 use flexcp_wire::{OptionWriter, TcpFlags};
 
+use super::Translator;
 use crate::cause::Rst;
+use crate::endpoint::Ends;
 use crate::record::SubflowRecord;
 use crate::rst::{fast_close, refuse};
-use crate::segment::{Ends, Outgoing, Segment};
-use crate::translator::Translator;
+use crate::segment::{Outgoing, Segment};
 use crate::{Instant, Verdict};
 
 /// When all ends that have not fallen silent for good are probed, from the start on.

@@ -3,13 +3,15 @@
 
 use flexcp_wire::{IcmpError, IpHeader, MAX_HEADERS_LEN, OptionWriter, TcpFlags, protocol};
 
+use super::{Translator, context, lost};
 use crate::cause::Rst;
-use crate::connection::{INITIAL, IcmpVerdict};
+use crate::connection::IcmpVerdict;
 use crate::counters::DropReason;
+use crate::endpoint::Ends;
+use crate::handle::INITIAL;
 use crate::health::MarkReason;
-use crate::segment::{Ends, Outgoing};
+use crate::segment::Outgoing;
 use crate::table::{ConnectionId, Leg};
-use crate::translator::{Translator, context};
 use crate::{Frame, Instant, Verdict};
 
 impl Translator {
@@ -51,7 +53,7 @@ impl Translator {
         }
         self.evict(now, flow.id);
         let Some(connection) = self.table.get_mut(flow.id) else {
-            return Verdict::Consume;
+            return lost();
         };
         let mut ctx = context!(self, now);
         let verdict = match flow.leg {
@@ -80,7 +82,7 @@ impl Translator {
             return Verdict::Consume;
         }
         let Some(connection) = self.table.get_mut(id) else {
-            return Verdict::Consume;
+            return lost();
         };
         let subflow = connection.subflow(INITIAL);
         let outgoing = Outgoing {

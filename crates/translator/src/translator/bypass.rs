@@ -1,10 +1,9 @@
 //! Plain TCP on the path: its packets pass unchanged, so the kernel can forward them without a visit here.
 
-use crate::Instant;
+use super::Translator;
+use super::hand::Hand;
 use crate::connection::{Connection, Phase};
-use crate::segment::Ends;
-use crate::table::ConnectionId;
-use crate::translator::Translator;
+use crate::endpoint::Ends;
 
 impl Translator {
     /// What passes between these ends, in both directions, is the kernel's from here on, until the next SYN between them;
@@ -17,25 +16,24 @@ impl Translator {
         self.counters.passed_by += u64::from(passes);
         passes
     }
+}
 
+impl Hand<'_> {
     /// The same of a connection that has turned out to be plain, or has fallen back. What still comes of it is relayed for
     /// a while, then it is forgotten.
-    pub(crate) fn pass_by_connection(&mut self, now: Instant, id: ConnectionId) {
-        let Some(connection) = self.table.get_mut(id) else {
-            return;
-        };
-        if !connection.may_pass_by() {
+    pub(super) fn pass_by(&mut self) {
+        if !self.connection.may_pass_by() {
             return;
         }
-        let ends = connection.server_ends();
+        let ends = self.connection.server_ends();
         let installer = self.installer.as_mut();
         let passes = installer.is_some_and(|installer| installer.passes_by(ends));
-        if let Some(relayed) = connection.phase.relayed_mut()
+        if let Some(relayed) = self.connection.phase.relayed_mut()
             && passes
         {
             relayed.passed_by = true;
-            connection.last_packet = now;
-            self.counters.passed_by += 1;
+            self.connection.last_packet = self.ctx.now;
+            self.ctx.counters.passed_by += 1;
         }
     }
 }

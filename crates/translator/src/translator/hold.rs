@@ -10,11 +10,12 @@
 use alloc::collections::VecDeque;
 use core::time::Duration;
 
+use super::hand::Hand;
+use super::install::{Attempt, Installer};
+use super::{Translator, context};
 use crate::Instant;
-use crate::connection::SubflowSet;
-use crate::install::{Attempt, Installer};
+use crate::offload::Hold;
 use crate::table::ConnectionId;
-use crate::translator::{Translator, context};
 
 /// Packets that may wait for a translator at a time: in the queue of its device.
 pub const LONGEST_QUEUE: u32 = 10_000;
@@ -27,8 +28,6 @@ const TURN: u64 = LONGEST_QUEUE as u64 + 1_000;
 const LONGEST: Duration = Duration::from_millis(200);
 /// Connections whose ACKs are held at a time.
 const CONNECTIONS: usize = 1024;
-/// Pause after ACKs were held in vain.
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// Connections with ACKs that are held, the first one first.
 #[derive(Debug)]
@@ -46,19 +45,6 @@ struct Held {
     until: Instant,
     /// When [`Holds::turns`] says so, none of its packets is on its way that was when the first ACK was held.
     turned: u64,
-}
-
-/// What a connection knows of its ACKs that are held.
-#[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Hold {
-    /// An ACK alone may be held.
-    allowed: bool,
-    /// Subflows that are owed one.
-    subflows: SubflowSet,
-    /// The connection stands in the queue of [`Holds`].
-    is_queued: bool,
-    /// Then: its place there, and when they get it at the latest. Otherwise: none is held before.
-    at: Instant,
 }
 
 impl Holds {
@@ -95,41 +81,14 @@ impl Holds {
     }
 }
 
-impl Hold {
-    /// Whether an ACK alone may be held, with which a packet of the server's comes.
-    pub(crate) const fn is_allowed(&self) -> bool {
-        self.allowed
-    }
-
-    /// Subflows are owed an ACK.
-    pub(crate) const fn owe(&mut self, subflows: SubflowSet) {
-        self.subflows |= subflows;
-    }
-
-    /// A packet tells them all that an ACK would.
-    pub(crate) const fn tell(&mut self, subflows: SubflowSet) {
-        self.subflows &= !subflows;
-    }
-
-    /// Some are owed an ACK.
-    pub(crate) const fn is_held(&self) -> bool {
-        self.subflows != 0
-    }
-
-    /// ACKs were held, and it has come to little.
-    pub(crate) fn pause(&mut self, now: Instant) {
-        self.is_queued = false;
-        self.at = now + PAUSE;
-    }
-}
-
-impl Translator {
-    /// Before a packet of the server's: whether its ACK may be held.
-    pub(crate) fn allow_hold(&mut self, now: Instant, id: ConnectionId) {
-        let (Some(installer), Some(connection)) = (&self.installer, self.table.get_mut(id)) else {
+impl Hand<'_> {
+    /// Before a packet of the TCP leg: whether its ACK may be held.
+    pub(super) fn allow_hold(&mut self) {
+        let Some(installer) = &self.installer else {
             return;
         };
-        let installation = &mut connection.installation;
+        let now = self.ctx.now;
+        let installation = &mut self.connection.installation;
         let hold = &installation.hold;
         let in_time = if hold.is_queued {
             now < hold.at
@@ -139,7 +98,9 @@ impl Translator {
         installation.hold.allowed =
             in_time && installer.is_behind() && installation.may_be_installed(now);
     }
+}
 
+impl Translator {
     /// Sends the ACKs of a connection that are held.
     pub(crate) fn release_hold(&mut self, now: Instant, id: ConnectionId) {
         let Some(connection) = self.table.get_mut(id) else {

@@ -1,10 +1,10 @@
 //! The end of the translator itself: new clients are turned away, those that are there have some time, and then both
 //! ends of what is left are told.
 
+use super::{Translator, context};
 use crate::Instant;
 use crate::cause::Rst;
 use crate::connection::{Connection, Context, Phase};
-use crate::translator::{Translator, context};
 
 /// How far the translator is with its own end.
 #[derive(Clone, Copy, Default, Debug)]

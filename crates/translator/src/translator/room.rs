@@ -5,14 +5,17 @@ use core::net::SocketAddr;
 
 use flexcp_wire::TcpFlags;
 
+use super::{STALE_HANDSHAKE, Translator, context, lost};
 use crate::cause::{HalfOpenEvicted, Rst};
-use crate::connection::{Asked, Backend, Connection, INITIAL, relay};
+use crate::connection::{Asked, Connection, relay};
 use crate::counters::DropReason;
+use crate::endpoint::Backend;
+use crate::endpoint::Ends;
+use crate::handle::INITIAL;
 use crate::health::{MarkReason, Sent};
-use crate::segment::{Ends, Segment};
+use crate::segment::Segment;
 use crate::service::Choice;
 use crate::table::{ConnectionId, FlowRef, Leg};
-use crate::translator::{STALE_HANDSHAKE, Translator, context};
 use crate::{Frame, Instant, Verdict};
 
 impl Translator {
@@ -25,7 +28,7 @@ impl Translator {
         frame: &mut Frame<'_>,
     ) -> Verdict {
         let Some(connection) = self.table.get_mut(id) else {
-            return Verdict::Consume;
+            return lost();
         };
         if segment.tcp.ack != connection.tcp.isn_local.add(1).0 || !segment.has(TcpFlags::ACK) {
             return Verdict::Drop(DropReason::BlindReset);
@@ -34,7 +37,7 @@ impl Translator {
             return Verdict::Consume;
         }
         let Some(connection) = self.table.get_mut(id) else {
-            return Verdict::Consume;
+            return lost();
         };
         let ends = connection.subflow(INITIAL).ends();
         self.remove(id);
@@ -148,7 +151,7 @@ impl Translator {
         }
         let sent = Sent {
             source: connection.tcp.source.addr(),
-            ack: connection.tcp.isn_local.add(1).0,
+            ack: connection.tcp.isn_local.add(1),
             at: Some(asked.at).filter(|_| !asked.again),
         };
         let silence = (asked.at, sent);

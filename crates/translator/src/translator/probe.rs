@@ -1,13 +1,14 @@
 //! Probes: whether a back end that is marked answers again, FlexCP asks with SYNs of its own.
 
-use flexcp_wire::{ChecksumState, OptionWriter, TcpFlags, TcpOption};
+use flexcp_wire::{ChecksumState, OptionWriter, TcpFlags, TcpOption, TcpSeq};
 
+use super::Translator;
 use crate::cause::Rst;
-use crate::connection::Backend;
 use crate::counters::DropReason;
+use crate::endpoint::Backend;
+use crate::endpoint::Ends;
 use crate::health::{AnswerTo, BackendState, MarkReason};
-use crate::segment::{Ends, Outgoing, Segment};
-use crate::translator::Translator;
+use crate::segment::{Outgoing, Segment};
 use crate::{Frame, Instant, Verdict};
 
 /// What an Ethernet frame holds; nothing is ever sent behind a probe.
@@ -66,7 +67,7 @@ impl Translator {
         let ends = (segment.source(), segment.destination());
         let found = self
             .services
-            .find_sent(&self.config, ends, segment.tcp.ack)?;
+            .find_sent(&self.config, ends, TcpSeq(segment.tcp.ack))?;
         let (service, to, sent) = found;
         let complete = frame.offload.checksum == ChecksumState::Complete;
         if complete && !segment.checksum_is_right(frame) {
@@ -92,7 +93,7 @@ impl Translator {
 }
 
 /// The SYN of a probe.
-fn syn(to: Backend, isn: u32) -> Outgoing {
+fn syn(to: Backend, isn: TcpSeq) -> Outgoing {
     let mut options = OptionWriter::default();
     let mss = if to.addr.is_ipv4() { MSS_V4 } else { MSS_V6 };
     options.push(&TcpOption::Mss(mss));
@@ -101,7 +102,7 @@ fn syn(to: Backend, isn: u32) -> Outgoing {
             from: to.source,
             to: to.addr,
         },
-        seq: isn,
+        seq: isn.0,
         ack: 0,
         flags: TcpFlags::SYN,
         window: u16::MAX,

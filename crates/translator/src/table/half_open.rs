@@ -3,28 +3,8 @@
 //! The links live in the connections, so that one leaves from the middle in constant time: under a flood
 //! nearly all that enter never complete, and those that do must not have to be searched for.
 
-use crate::table::{ConnectionId, Connections};
-
-/// No neighbour.
-const NONE: ConnectionId = ConnectionId::MAX;
-
-/// A connection's place in the queue.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct HalfOpenLinks {
-    queued: bool,
-    older: ConnectionId,
-    younger: ConnectionId,
-}
-
-impl Default for HalfOpenLinks {
-    fn default() -> Self {
-        Self {
-            queued: false,
-            older: NONE,
-            younger: NONE,
-        }
-    }
-}
+use super::{ConnectionId, Connections};
+use crate::connection::{HalfOpenLinks, NOBODY};
 
 /// Both ends of the queue.
 #[derive(Debug)]
@@ -37,8 +17,8 @@ pub(crate) struct HalfOpenQueue {
 impl HalfOpenQueue {
     pub(crate) const fn new() -> Self {
         Self {
-            oldest: NONE,
-            youngest: NONE,
+            oldest: NOBODY,
+            youngest: NOBODY,
             len: 0,
         }
     }
@@ -48,7 +28,7 @@ impl HalfOpenQueue {
     }
 
     pub(crate) fn oldest(&self) -> Option<ConnectionId> {
-        (self.oldest != NONE).then_some(self.oldest)
+        (self.oldest != NOBODY).then_some(self.oldest)
     }
 
     /// All of them, oldest first.
@@ -58,7 +38,7 @@ impl HalfOpenQueue {
     ) -> impl Iterator<Item = ConnectionId> + 'a {
         core::iter::successors(self.oldest(), |&id| {
             let younger = connections.get(id as usize)?.links.half_open.younger;
-            (younger != NONE).then_some(younger)
+            (younger != NOBODY).then_some(younger)
         })
     }
 
@@ -80,7 +60,7 @@ impl HalfOpenQueue {
             *links = HalfOpenLinks {
                 queued: true,
                 older: before,
-                younger: NONE,
+                younger: NOBODY,
             };
         }
         match links(connections, before) {

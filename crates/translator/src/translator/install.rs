@@ -8,12 +8,13 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use super::hand::Hand;
+use super::hold::Holds;
+use super::{TIMER_PROGRESS, Translator};
 use crate::connection::Connection;
-use crate::hold::{Hold, Holds};
-use crate::offload::{FastPath, FlowEntry, Installed};
-use crate::segment::Ends;
+use crate::endpoint::Ends;
+use crate::offload::{FEW, FastPath, FlowEntry, Installation, Installed};
 use crate::table::ConnectionId;
-use crate::translator::{TIMER_PROGRESS, Translator, context};
 use crate::{Counters, Instant, Verdict};
 
 /// So many packets in a row, and a connection runs its steady course.
@@ -28,20 +29,6 @@ const QUIET: Duration = Duration::from_secs(1);
 const READY: usize = 1024;
 /// Pause after the fast path had no room for a connection.
 const REFUSED: Duration = Duration::from_secs(1);
-/// While others are refused, a connection that was installed for [`LOOK`] and needed it for fewer packets than these makes room.
-const FEW: u64 = 64;
-
-/// One that was installed for fewer packets than these came back at once: as when its client sends anew what got lost. Where
-/// packets wait, it is not installed before as many in a row as one that has no slot.
-const AT_ONCE: u32 = 8;
-
-/// So many packets in a row behind which others seemed to be on their way, and the fewest of those have got lost.
-const LONG: u16 = 4096;
-/// What such a packet weighs when none waits: as many as these, handled while others wait.
-const EMPTY: u16 = LONG / 4;
-
-/// No slot has this number.
-const NO_SLOT: u32 = u32::MAX;
 
 /// The fast path, and how eagerly connections are installed in it.
 #[derive(Debug)]
@@ -60,48 +47,23 @@ pub(crate) struct Installer {
     /// There is no such moment: more packets wait than are handled at a time.
     backlog: bool,
     /// Then: the connection whose turn it is with the packet just handled.
-    due: Option<Due>,
+    due: Option<ConnectionId>,
     /// When it had no room for a connection last.
     refused: Option<Instant>,
     /// Connections whose ACKs are held until they are installed.
     pub(crate) holds: Holds,
 }
 
-/// A connection that is to be installed with its last packet.
-#[derive(Clone, Copy, Debug)]
-struct Due {
-    id: ConnectionId,
-    /// Before the packet is sent, not behind it.
-    before_sent: bool,
-}
-
-/// What the fast path has to do with a connection.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Installation {
-    /// The slot that it has with the fast path, installed or not; [`NO_SLOT`].
-    slot: u32,
-    /// It is the fast path's for now.
-    installed: bool,
-    /// Packets in a row that were forwarded, and nothing else happened.
-    steady: u8,
-    /// While it is installed: when to look at it. Otherwise: it is not offered before.
-    look: Instant,
-    /// Packets that the fast path has translated when it was installed last; no more than counts.
-    carried: u32,
-    /// Packets that were handled since it has the slot.
-    handled: u32,
-    /// The most by which those were ahead of what passed the fast path: then none was on its way.
-    ahead: u32,
-    /// Packets in a row behind which others were on their way.
-    followed: u16,
-    /// The fewest that were on their way behind one of those.
-    fewest: u16,
-    /// It was installed last without a slot before, so that nobody knew what was on its way.
-    unseen: bool,
-    /// It came back at once then, although none was on its way.
-    bounced: bool,
-    /// ACKs that are held until it is installed.
-    pub(crate) hold: Hold,
+/// Whether a connection goes on as it does, or is to be installed with the packet just handled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Course {
+    Goes,
+    Due {
+        /// Before the packet is sent, not behind it.
+        before_sent: bool,
+    },
+    /// At once: for tests.
+    Eager,
 }
 
 /// What came of an attempt to install a connection.
@@ -114,6 +76,12 @@ pub(crate) enum Attempt {
 }
 
 impl Installer {
+    /// The connection is to be installed with the packet just handled.
+    const fn put_due(&mut self, id: ConnectionId, before_sent: bool) -> Course {
+        self.due = Some(id);
+        Course::Due { before_sent }
+    }
+
     /// See [`FastPath::pass_by`].
     pub(crate) fn passes_by(&mut self, ends: Ends) -> bool {
         self.fast_path.pass_by(ends)
@@ -130,12 +98,12 @@ impl Installer {
     }
 
     /// Packets in a row after which the connection is installed.
-    const fn enough(&self, installation: &Installation, alone: bool) -> u8 {
+    fn enough(&self, installation: &Installation, alone: bool) -> u8 {
         if self.backlog && installation.bounced {
             self.first
         } else if alone && self.backlog {
             1
-        } else if installation.slot != NO_SLOT {
+        } else if installation.slot().is_some() {
             self.steady
         } else {
             self.first
@@ -143,112 +111,75 @@ impl Installer {
     }
 }
 
-impl Default for Installation {
-    fn default() -> Self {
-        Self {
-            slot: NO_SLOT,
-            installed: false,
-            steady: 0,
-            look: Instant::default(),
-            carried: 0,
-            handled: 0,
-            ahead: 0,
-            followed: 0,
-            fewest: u16::MAX,
-            unseen: false,
-            bounced: false,
-            hold: Hold::default(),
+impl Hand<'_> {
+    /// Evicts the connection if it is installed: before any use of it.
+    pub(super) fn evict(&mut self) {
+        let (Some(installer), Some(slot)) = (&mut self.installer, self.connection.installed_slot())
+        else {
+            return;
+        };
+        let now = self.ctx.now;
+        let entry = installer.fast_path.evict(slot);
+        let packets = entry.packets_down + entry.packets_up;
+        self.connection.installation.note_return(now, packets);
+        self.connection.import(&entry);
+        // The fast path knows no holes.
+        let heard = self.connection.mptcp.heard;
+        self.connection.watch_holes(&mut self.ctx, heard, true);
+        self.charge();
+        count_evicted(self.ctx.counters, &entry);
+    }
+
+    /// After a packet, `bare` when it carried no data: whether the connection has run its steady course for a while, and
+    /// is to be installed.
+    pub(super) fn note_course(&mut self, verdict: Verdict, bare: bool) -> Course {
+        let Some(installer) = &mut self.installer else {
+            return Course::Goes;
+        };
+        installer.due = None;
+        installer.holds.count_turn();
+        let installation = &mut self.connection.installation;
+        let alone = installation.is_alone(&*installer.fast_path);
+        if installation.hold.is_held() {
+            let now = self.ctx.now;
+            if installer.holds.note(now, self.id, &mut installation.hold) {
+                installation.watch_lost(&*installer.fast_path);
+            }
+            if alone == Some(true) {
+                return installer.put_due(self.id, false);
+            }
         }
+        if verdict != Verdict::Forward || !self.ctx.outbox.is_empty() {
+            installation.steady = 0;
+            return Course::Goes;
+        }
+        installation.steady = installation.steady.saturating_add(1);
+        let enough = installer.enough(installation, alone == Some(true));
+        if installation.steady < enough {
+            return Course::Goes;
+        }
+        let before_sent = bare && alone != Some(false);
+        if installer.eager {
+            return Course::Eager;
+        }
+        if installer.backlog && (before_sent || alone == Some(true)) {
+            return installer.put_due(self.id, before_sent);
+        }
+        if installation.steady == enough && installer.ready.len() < READY {
+            installer.ready.push(self.id);
+        } else if installation.steady == enough {
+            // With its next packet, then.
+            installation.steady -= 1;
+        }
+        Course::Goes
     }
 }
 
-impl Installation {
-    fn slot(&self) -> Option<u32> {
-        Some(self.slot).filter(|&slot| slot != NO_SLOT)
-    }
-
-    /// Counts a packet; whether no other of the connection is on its way to the translator, as far as the fast path
-    /// knows.
-    ///
-    /// What was on its way when the connection got its slot has not been counted there, and what gets lost on the way
-    /// is not counted here: the first shows as it comes, the second makes this say no for a while. The while over, the
-    /// fewest that were on their way count as none.
-    fn is_alone(&mut self, fast_path: &dyn FastPath) -> Option<bool> {
-        self.handled = self.handled.wrapping_add(1);
-        if self.followed >= LONG {
-            self.start_from(self.ahead.wrapping_sub(self.fewest.into()));
-        }
-        self.weigh(fast_path, 1)
-    }
-
-    /// The same for one that waits to be installed, now that no packet waits.
-    fn is_alone_at_last(&mut self, fast_path: &dyn FastPath) -> bool {
-        self.weigh(fast_path, EMPTY) != Some(false)
-    }
-
-    fn weigh(&mut self, fast_path: &dyn FastPath, weight: u16) -> Option<bool> {
-        let passed = fast_path.punted(self.slot()?)?;
-        let ahead = self.handled.wrapping_sub(passed);
-        let behind = self.ahead.wrapping_sub(ahead).cast_signed();
-        if behind > 0 {
-            self.followed = self.followed.saturating_add(weight);
-            self.fewest = self.fewest.min(u16::try_from(behind).unwrap_or(u16::MAX));
-        } else {
-            self.start_from(ahead);
-        }
-        // Below 0 the packet was on its way unknown to the counts, and others may be.
-        Some(behind == 0)
-    }
-
-    /// None is on its way when so many more were handled than have passed.
-    const fn start_from(&mut self, ahead: u32) {
-        self.ahead = ahead;
-        self.followed = 0;
-        self.fewest = u16::MAX;
-    }
-
-    /// Notes from now on how many seem to be on their way at least.
-    fn watch_lost(&mut self, fast_path: &dyn FastPath) {
-        self.fewest = u16::MAX;
-        self.weigh(fast_path, 0);
-    }
-
-    /// All that was on its way when [`watch_lost`](Self::watch_lost) was called is here or lost, and so is everything since:
-    /// the fewest that seemed to be on their way count as none, if it is those.
-    fn write_off_lost(&mut self, fast_path: &dyn FastPath) -> bool {
-        if self.weigh(fast_path, 0) == Some(false) {
-            self.start_from(self.ahead.wrapping_sub(self.fewest.into()));
-        }
-        self.weigh(fast_path, 0) == Some(true)
-    }
-
-    /// It has a slot, and would be installed if it were ready.
-    pub(crate) fn may_be_installed(&self, now: Instant) -> bool {
-        self.waits_with_slot() && self.look <= now
-    }
-
-    /// The fast path has given it back after so many packets.
-    fn note_return(&mut self, now: Instant, packets: u64) {
-        self.carried = u32::try_from(packets).unwrap_or(u32::MAX);
-        self.bounced = !self.unseen && self.carried < AT_ONCE;
-        if !self.unseen && packets < FEW {
-            self.hold.pause(now);
-        }
-    }
-
-    /// Packets that have passed when none is on its way.
-    const fn expected(&self) -> u32 {
-        self.handled.wrapping_sub(self.ahead)
-    }
-
-    /// The connection is installed.
-    pub(crate) const fn is_installed(&self) -> bool {
-        self.installed
-    }
-
-    /// The connection has a slot with the fast path, and is not installed.
-    pub(crate) const fn waits_with_slot(&self) -> bool {
-        self.slot != NO_SLOT && !self.installed
+impl Connection {
+    /// Its slot with the fast path, if it is installed there.
+    fn installed_slot(&self) -> Option<u32> {
+        let installation = &self.installation;
+        installation.slot().filter(|_| installation.is_installed())
     }
 }
 
@@ -321,90 +252,17 @@ impl Translator {
         }
     }
 
-    /// Takes a connection back if it is installed: before any use of it.
+    /// Evicts a connection if it is installed: before any use of it.
     pub(crate) fn evict(&mut self, now: Instant, id: ConnectionId) {
-        let Some(installer) = &mut self.installer else {
-            return;
-        };
-        let Some(connection) = self.table.get_mut(id) else {
-            return;
-        };
-        let Some(slot) = connection
-            .installation
-            .slot()
-            .filter(|_| connection.installation.installed)
-        else {
-            return;
-        };
-        connection.installation.installed = false;
-        connection.installation.steady = 0;
-        connection.installation.look = now;
-        let entry = installer.fast_path.evict(slot);
-        let packets = entry.packets_down + entry.packets_up;
-        connection.installation.note_return(now, packets);
-        connection.import(&entry);
-        let mut ctx = context!(self, now);
-        // The fast path knows no holes.
-        connection.watch_holes(&mut ctx, connection.mptcp.heard, true);
-        self.charge(id);
-        self.count_returned(&entry);
-    }
-
-    /// After a packet, `bare` when it carried no data: installs the connection once it has run its steady course for a
-    /// while.
-    pub(crate) fn note_course(
-        &mut self,
-        now: Instant,
-        id: ConnectionId,
-        verdict: Verdict,
-        bare: bool,
-    ) {
-        let Some(installer) = &mut self.installer else {
-            return;
-        };
-        installer.due = None;
-        installer.holds.count_turn();
-        let Some(connection) = self.table.get_mut(id) else {
-            return;
-        };
-        let installation = &mut connection.installation;
-        let alone = installation.is_alone(&*installer.fast_path);
-        if installation.hold.is_held() {
-            if installer.holds.note(now, id, &mut installation.hold) {
-                installation.watch_lost(&*installer.fast_path);
-            }
-            if alone == Some(true) {
-                let before_sent = false;
-                installer.due = Some(Due { id, before_sent });
-                return;
-            }
-        }
-        if verdict != Verdict::Forward || !self.outbox.is_empty() {
-            installation.steady = 0;
-            return;
-        }
-        installation.steady = installation.steady.saturating_add(1);
-        let enough = installer.enough(installation, alone == Some(true));
-        if installation.steady < enough {
-            return;
-        }
-        let before_sent = bare && alone != Some(false);
-        if installer.eager {
-            self.install(now, id);
-        } else if installer.backlog && (before_sent || alone == Some(true)) {
-            installer.due = Some(Due { id, before_sent });
-        } else if installation.steady == enough && installer.ready.len() < READY {
-            installer.ready.push(id);
-        } else if installation.steady == enough {
-            // With its next packet, then.
-            installation.steady -= 1;
+        if let Some(mut hand) = self.hand(now, id) {
+            hand.evict();
         }
     }
 
-    /// Installs what has run its steady course. Call it when no packet waits to be handled: one that does would find
-    /// its place taken by a later one, and the connection be evicted at once. ACKs that were held wait in
-    /// [`poll_transmit`](Self::poll_transmit) afterwards.
-    pub fn install_ready(&mut self, now: Instant) {
+    /// No packet waits to be handled, and all that was forwarded is on its way: installs what has run its steady course. A
+    /// packet that did wait would find its place taken by a later one, and the connection be evicted at once. ACKs that
+    /// were held wait in [`poll_transmit`](Self::poll_transmit) afterwards.
+    pub fn idle(&mut self, now: Instant) {
         if let Some(installer) = &mut self.installer {
             installer.backlog = false;
             installer.due = None;
@@ -430,46 +288,21 @@ impl Translator {
         }
     }
 
-    /// Packets wait, and go on waiting: until [`install_ready`](Self::install_ready) is called, a connection whose turn it is
-    /// waits for [`install_due`](Self::install_due).
-    ///
-    /// With an ACK that is just before that is sent ([`installs_before_sent`](Self::installs_before_sent)): what the ACK calls
-    /// forth then finds the fast path, and joins no queue. With data that would be wrong, as a later packet might
-    /// overtake it ([`installs_when_sent`](Self::installs_when_sent)). Neither while the fast path says that others of its
-    /// packets are on their way here: those would evict it.
-    ///
-    /// ACKs that were held too long may wait in [`poll_transmit`](Self::poll_transmit) afterwards.
-    pub fn note_backlog(&mut self, now: Instant) {
+    /// Packets wait, and go on waiting: until [`idle`](Self::idle) is called, a connection whose turn it is waits for
+    /// [`sent`](Self::sent). ACKs that were held too long may wait in [`poll_transmit`](Self::poll_transmit) afterwards.
+    pub fn busy(&mut self, now: Instant) {
         if let Some(installer) = &mut self.installer {
             installer.backlog = true;
             self.end_overdue_holds(now);
         }
     }
 
-    /// Whether [`install_due`](Self::install_due) is to be called before the packet just handled is sent.
-    #[must_use]
-    pub fn installs_before_sent(&self) -> bool {
-        let due = self.installer.as_ref().and_then(|installer| installer.due);
-        due.is_some_and(|due| due.before_sent)
-    }
-
-    /// Whether [`install_due`](Self::install_due) is to be called as soon as the packet just handled, and all that it called
-    /// forth, is sent.
-    #[must_use]
-    pub fn installs_when_sent(&self) -> bool {
-        let due = self.installer.as_ref().and_then(|installer| installer.due);
-        due.is_some_and(|due| !due.before_sent)
-    }
-
-    /// Installs the connection of the packet just handled. All that has been forwarded before has to be on its way: what
-    /// the fast path translates would overtake it. ACKs that were held for this wait in
-    /// [`poll_transmit`](Self::poll_transmit) afterwards.
-    pub fn install_due(&mut self, now: Instant) {
-        let due = self
-            .installer
-            .as_mut()
-            .and_then(|installer| installer.due.take());
-        let Some(Due { id, .. }) = due else {
+    /// What a [`Step`](crate::Step) asked to be called for: installs the connection of the packet just handled. All that
+    /// has been forwarded before has to be on its way: what the fast path translates would overtake it. ACKs that were
+    /// held for this wait in [`poll_transmit`](Self::poll_transmit) afterwards.
+    pub fn sent(&mut self, now: Instant) {
+        let due = self.installer.as_mut();
+        let Some(id) = due.and_then(|installer| installer.due.take()) else {
             return;
         };
         let Some(connection) = self.table.get_mut(id) else {
@@ -548,14 +381,14 @@ impl Translator {
         let Some(slot) = connection.installation.slot() else {
             return;
         };
-        connection.installation.slot = NO_SLOT;
+        connection.installation.forget_slot();
         let returned = connection
             .installation
             .installed
             .then(|| installer.fast_path.evict(slot));
         installer.fast_path.release(slot);
         if let Some(entry) = returned {
-            self.count_returned(&entry);
+            count_evicted(&mut self.counters, &entry);
         }
     }
 
@@ -599,7 +432,7 @@ impl Translator {
         let look = deadline.min(now + LOOK);
         connection.installation.unseen = held.is_none();
         if held.is_none() {
-            connection.installation.slot = slot;
+            connection.installation.take_slot(slot);
             let passed = installer.fast_path.punted(slot).unwrap_or(0);
             let installation = &mut connection.installation;
             installation.start_from(installation.handled.wrapping_sub(passed));
@@ -632,10 +465,10 @@ impl Translator {
             .filter(|_| connection.installation.installed)?;
         Some(self.installer.as_ref()?.fast_path.peek(slot))
     }
+}
 
-    /// What the fast path has done with a connection.
-    fn count_returned(&mut self, entry: &FlowEntry) {
-        self.counters.offload_evicted += 1;
-        self.counters.add_installed(entry);
-    }
+/// What the fast path has done with a connection.
+fn count_evicted(counters: &mut Counters, entry: &FlowEntry) {
+    counters.offload_evicted += 1;
+    counters.add_installed(entry);
 }

@@ -1,0 +1,13 @@
+//! What connections and subflows are called inside a translator.
+
+/// A connection while it is in the table.
+pub(crate) type ConnectionId = u32;
+
+/// Index of a subflow in its connection; the initial one is 0.
+pub(crate) type SubflowIndex = u8;
+
+/// Set of subflows, by index: bit n is subflow n.
+pub(crate) type SubflowSet = u8;
+
+/// The initial subflow.
+pub(crate) const INITIAL: SubflowIndex = 0;
