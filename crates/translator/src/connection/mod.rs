@@ -39,7 +39,11 @@ pub(crate) use self::icmp::IcmpVerdict;
 use self::opening::Opening;
 pub(crate) use self::plain::relay;
 use self::spare::Spare;
+#[cfg(feature = "internals")]
+pub(crate) use self::subflow::JITTER;
 pub(crate) use self::subflow::{Subflow, SubflowState};
+#[cfg(feature = "internals")]
+pub(crate) use self::up::{FAR, MIN_SPAN};
 use crate::auth::{Key, SecretStream};
 use crate::budget::Budget;
 use crate::cause::Rst;
