@@ -20,7 +20,8 @@ demo: build
 
 test: lint unit unit-security privileged e2e kernels-short
 
-lint: setup
+# Compiles the kernel's programs anew, too: their objects have to be what the sources give.
+lint: setup-programs
 	scripts/lint
 
 # No root needed: byte formats, the fault model, the translator's scenarios, fuzz targets over their
