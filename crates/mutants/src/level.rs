@@ -74,6 +74,7 @@ static INVARIANTS: Level = free("invariants", "flexcp-invariants", ALL);
 static SCENARIOS: Level = free("scenarios", "flexcp-translator", ALL);
 static FUZZ: Level = free("fuzz", "flexcp-fuzz", ALL);
 static SIMULATOR: Level = free("simulator", "flexcp-simulator", ALL);
+static CASES: Level = free("rules", "flexcp-io", &["--test", "rules"]);
 static NATIVE: Level = free("native", "flexcp-simulator", &["--test", "native"]);
 static IO: Level = free("io", "flexcp-io", &["--lib", "--test", "allocations"]);
 static FLEXCP: Level = free("flexcp", "flexcp", OWN);
@@ -143,6 +144,7 @@ pub(crate) fn levels(area: &str, place: &str) -> Vec<&'static Level> {
         ],
         "bpf" if place.contains("steering") => vec![&KERNEL, &E2E_WORKERS],
         "bpf" => vec![
+            &CASES,
             &SCENARIOS,
             &NATIVE,
             &RULES,

@@ -17,13 +17,24 @@ struct sent {
 	__u32 partial;
 };
 
-/* One call: the maps, and what leaves. */
+/* A way out of the only device. */
+struct way {
+	__u32 family; /* AF_INET, AF_INET6, or 0: both */
+	__u8 to[16]; /* zeros: to anywhere */
+	__u32 tos; /* 0: whatever it is */
+	__u32 mtu;
+	__u32 neighbour; /* last byte of the address of whoever is next; 0: there is no way */
+};
+
+/* One call: the maps, the ways, of which the first that fits is taken, and what leaves. */
 struct call {
 	const struct flow *flows;
 	struct flow_entry *entries;
 	__u64 *gates;
 	__u64 *reasons;
+	const struct way *ways;
 	struct settings settings;
+	__u32 way_count;
 	__u32 flow_count;
 	__u32 slots;
 	__u32 sent_count;
@@ -37,6 +48,7 @@ struct arrival {
 	__u32 gso_size;
 	__u32 partial;
 	__u32 verified;
+	__u32 overheard; /* it is addressed to another station */
 };
 
 /* What Rust has to know. */
@@ -94,18 +106,58 @@ static void forget(const void *map, const void *key)
 	(void)key;
 }
 
-static long leave_by(const struct frame *frame)
+static long find_way(struct bpf_fib_lookup *fib)
+{
+	const int v6 = fib->family == AF_INET6;
+	const void *to = v6 ? (const void *)fib->ipv6_dst : &fib->ipv4_dst;
+	__u8 anywhere[16] = { 0 };
+
+	for (__u32 i = 0; i < now->way_count; i++) {
+		const struct way *way = &now->ways[i];
+
+		if (way->family && way->family != fib->family)
+			continue;
+		if (memcmp(way->to, anywhere, 16) && memcmp(way->to, to, v6 ? 16 : 4))
+			continue;
+		if (way->tos && (v6 || way->tos != fib->tos))
+			continue;
+		if (!way->neighbour)
+			return BPF_FIB_LKUP_RET_UNREACHABLE;
+		if (fib->tot_len > way->mtu)
+			return BPF_FIB_LKUP_RET_FRAG_NEEDED;
+		memcpy(fib->dmac, (const __u8[]){ 2, 0, 0, 0, 0, way->neighbour }, 6);
+		memcpy(fib->smac, (const __u8[]){ 2, 0, 0, 0, 0, 1 }, 6);
+		fib->ifindex = 2;
+		return BPF_FIB_LKUP_RET_SUCCESS;
+	}
+	return BPF_FIB_LKUP_RET_NOT_FWDED;
+}
+
+/* The kernel works out what a GSO packet needs whose checksum is not, or not known to be, still to be completed. */
+static void complete_gso(struct frame *frame)
+{
+	const int v6 = frame->skb.protocol == bpf_htons(ETH_P_IPV6);
+	const __u8 *l3 = frame->bytes + ETH_HLEN;
+	__u32 l3_len = v6 ? 40 : 20;
+	__u16 sum = fold(pseudo_sum(l3 + (v6 ? 8 : 12), l3 + (v6 ? 24 : 16), frame->skb.len - ETH_HLEN - l3_len, v6));
+
+	memcpy(frame->bytes + ETH_HLEN + l3_len + 16, &sum, 2);
+	frame->partial = 1;
+}
+
+static long leave_by(struct frame *frame)
 {
 	struct sent *sent;
 
 	if (now->sent_count == 2)
 		return -ENOBUFS;
 	sent = &now->sent[now->sent_count++];
+	if (frame->skb.gso_size && !frame->partial)
+		complete_gso(frame);
 	memcpy(sent->bytes, frame->bytes, frame->skb.len);
 	sent->len = frame->skb.len;
 	sent->gso_size = frame->skb.gso_size;
-	/* The kernel works out anew what a GSO packet needs when that leaves. */
-	sent->partial = frame->partial || frame->skb.gso_size;
+	sent->partial = frame->partial;
 	return 0;
 }
 
@@ -121,7 +173,7 @@ int native_run(struct call *call, const struct arrival *arrival)
 	memset(frame.bytes, 0, ETH_HLEN);
 	memcpy(frame.bytes + ETH_HLEN, arrival->packet, arrival->len);
 	frame.skb.len = ETH_HLEN + arrival->len;
-	frame.skb.pkt_type = PACKET_HOST;
+	frame.skb.pkt_type = arrival->overheard ? PACKET_OTHERHOST : PACKET_HOST;
 	frame.skb.protocol = version == 4 ? bpf_htons(ETH_P_IP) : version == 6 ? bpf_htons(ETH_P_IPV6) : 0;
 	frame.skb.gso_size = arrival->gso_size;
 	frame.partial = arrival->partial;

@@ -16,6 +16,22 @@ pub(crate) struct Flow {
     pub(crate) leg: u32,
 }
 
+/// A way out of the only device there is.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Way {
+    /// `AF_INET` or `AF_INET6`, of the packets that take it; 0: both.
+    pub family: u32,
+    /// Where it leads to, an IPv4 address in the first four bytes; zeros: anywhere.
+    pub to: [u8; 16],
+    /// The traffic class of IPv4 packets that take it; 0: all.
+    pub tos: u32,
+    /// Longest segment that it takes, with its IP header.
+    pub mtu: u32,
+    /// Last byte of the link layer's address of whoever is next; 0: there is no way.
+    pub neighbour: u32,
+}
+
 /// The leg of the server's packets.
 pub(crate) const LEG_SERVER: u32 = 0xff;
 
@@ -45,7 +61,9 @@ struct Call {
     entries: *mut FlowEntry,
     gates: *mut u64,
     reasons: *mut u64,
+    ways: *const Way,
     settings: Settings,
+    way_count: u32,
     flow_count: u32,
     slots: u32,
     sent_count: u32,
@@ -60,6 +78,7 @@ struct Arrival {
     gso_size: u32,
     partial: u32,
     verified: u32,
+    overheard: u32,
 }
 
 /// Numbers of the programs' headers that the translator has, too, and of the emulation.
@@ -116,6 +135,7 @@ pub(crate) struct Maps<'a> {
     pub(crate) entries: &'a mut [FlowEntry],
     pub(crate) gates: &'a mut [u64],
     pub(crate) reasons: &'a mut [u64],
+    pub(crate) ways: &'a [Way],
 }
 
 /// A packet, from its IP header on.
@@ -128,9 +148,11 @@ pub(crate) struct Packet<'a> {
     pub(crate) partial: bool,
     /// The checksum has been verified.
     pub(crate) verified: bool,
+    /// It is addressed to another station.
+    pub(crate) overheard: bool,
 }
 
-/// A packet that has left, from its IP header on.
+/// A frame that has left, from the link layer's header on.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Left {
     pub(crate) bytes: Vec<u8>,
@@ -139,7 +161,7 @@ pub(crate) struct Left {
 }
 
 /// Length of the link layer's header.
-const ETHERNET: usize = 14;
+pub(crate) const ETHERNET: usize = 14;
 
 /// Shows the program a packet at `now`, in microseconds; its verdict, and what has left.
 pub(crate) fn run(maps: Maps<'_>, now: u64, packet: Packet<'_>) -> (i32, Vec<Left>) {
@@ -161,11 +183,13 @@ pub(crate) fn run(maps: Maps<'_>, now: u64, packet: Packet<'_>) -> (i32, Vec<Lef
         entries: maps.entries.as_mut_ptr(),
         gates: maps.gates.as_mut_ptr(),
         reasons: maps.reasons.as_mut_ptr(),
+        ways: maps.ways.as_ptr(),
         settings: Settings {
             device: 1,
             mark: 1,
             now,
         },
+        way_count: u32::try_from(maps.ways.len()).expect("few ways"),
         flow_count: u32::try_from(maps.flows.len()).expect("few flows"),
         slots,
         sent_count: 0,
@@ -182,6 +206,7 @@ pub(crate) fn run(maps: Maps<'_>, now: u64, packet: Packet<'_>) -> (i32, Vec<Lef
         gso_size: packet.gso_size,
         partial: packet.partial.into(),
         verified: packet.verified.into(),
+        overheard: packet.overheard.into(),
     };
     // SAFETY: layouts are those of `kernel/native.c`. The tables are exclusively borrowed, as long as their counts say and
     // unchanged in place while this runs; flow entries and reasons are as large as the C side's types, which was compared
@@ -191,7 +216,6 @@ pub(crate) fn run(maps: Maps<'_>, now: u64, packet: Packet<'_>) -> (i32, Vec<Lef
     let sent = call.sent.iter().take(call.sent_count as usize);
     let left = sent.zip(buffers).map(|(sent, mut buffer)| {
         buffer.truncate(sent.len as usize);
-        buffer.drain(..ETHERNET);
         Left {
             bytes: buffer,
             gso_size: sent.gso_size,

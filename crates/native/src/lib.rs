@@ -15,8 +15,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use flexcp_translator::{FastPath, FlowEntry, Installed};
 use flexcp_wire::{ChecksumState, Gso, GsoKind, Offload};
 
-pub use self::call::{Constants, constants};
-use self::call::{Flow, LEG_SERVER, Left, Maps, Packet, run};
+pub use self::call::{Constants, Way, constants};
+use self::call::{ETHERNET, Flow, LEG_SERVER, Left, Maps, Packet, run};
 
 /// The programs with their maps, as a fast path of one translator. Clones are the same.
 #[derive(Clone, Default, Debug)]
@@ -25,17 +25,40 @@ pub struct Programs(Arc<Mutex<Tables>>);
 /// What the programs did with a packet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Passed {
-    /// These leave in its place: what it has become, then ACKs for other subflows, as the translator hands them out. With
-    /// each, what is still to be done about it.
-    Translated(Vec<(Vec<u8>, Offload)>),
+    /// These frames leave in its place, in this order.
+    Translated(Vec<Sent>),
     /// It is the translator's.
     Up,
     /// It is nobody's.
     Dropped,
 }
 
-/// The maps.
-#[derive(Default, Debug)]
+/// A frame that leaves.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Sent {
+    /// From the link layer's header on.
+    pub frame: Vec<u8>,
+    /// What is still to be done about it.
+    pub offload: Offload,
+}
+
+impl Sent {
+    /// From the IP header on.
+    #[must_use]
+    pub fn packet(&self) -> &[u8] {
+        &self.frame[ETHERNET..]
+    }
+}
+
+/// What leaves in place of a packet, as the translator hands it out: what the packet has become, then ACKs for other
+/// subflows. Of the programs' frames such an ACK is behind data, but before an ACK.
+pub fn as_handed_out(sent: &mut [Sent]) {
+    sent.reverse();
+    sent.sort_by_key(|sent| std::cmp::Reverse(sent.frame.len()));
+}
+
+/// The maps, and what the kernel knows of its surroundings.
+#[derive(Debug)]
 struct Tables {
     flows: Vec<Flow>,
     entries: Vec<FlowEntry>,
@@ -43,7 +66,30 @@ struct Tables {
     /// Slots that somebody has.
     taken: Vec<bool>,
     reasons: Vec<u64>,
+    ways: Vec<Way>,
 }
+
+impl Default for Tables {
+    fn default() -> Self {
+        Self {
+            flows: Vec::new(),
+            entries: Vec::new(),
+            gates: Vec::new(),
+            taken: Vec::new(),
+            reasons: vec![0; constants().reasons as usize],
+            ways: vec![ANYWHERE],
+        }
+    }
+}
+
+/// To anywhere over the same neighbour.
+pub const ANYWHERE: Way = Way {
+    family: 0,
+    to: [0; 16],
+    tos: 0,
+    mtu: 65_535,
+    neighbour: 2,
+};
 
 /// Of a gate (`bpf/maps.h`): the flow entry is the programs'.
 const OPEN: u64 = 1;
@@ -61,11 +107,30 @@ impl Programs {
     /// When the programs return what no program may, or lose a packet over something that the emulation refuses.
     #[must_use]
     pub fn pass(&self, now: u64, packet: &[u8], offload: Offload) -> Passed {
+        self.run(now, packet, offload, false)
+    }
+
+    /// The same for a packet that is addressed to another station, as on a bridge.
+    ///
+    /// # Panics
+    /// As [`pass`](Self::pass).
+    #[must_use]
+    pub fn overhear(&self, now: u64, packet: &[u8], offload: Offload) -> Passed {
+        self.run(now, packet, offload, true)
+    }
+
+    /// Before all others there are these ways.
+    pub fn add_ways(&self, ways: &[Way]) {
+        self.tables().ways.splice(..0, ways.iter().copied());
+    }
+
+    fn run(&self, now: u64, packet: &[u8], offload: Offload, overheard: bool) -> Passed {
         let packet = Packet {
             bytes: packet,
             gso_size: offload.gso.map_or(0, |gso| gso.size.into()),
             partial: offload.checksum == ChecksumState::Partial,
             verified: offload.checksum == ChecksumState::Verified,
+            overheard,
         };
         let mut tables = self.tables();
         let Tables {
@@ -73,19 +138,17 @@ impl Programs {
             entries,
             gates,
             reasons,
+            ways,
             ..
         } = &mut *tables;
-        reasons.resize(constants().reasons as usize, 0);
         let maps = Maps {
             flows,
             entries,
             gates,
             reasons,
+            ways,
         };
-        let (verdict, mut left) = run(maps, now, packet);
-        // An ACK for another subflow leaves behind data, but before an ACK.
-        left.reverse();
-        left.sort_by_key(|left| std::cmp::Reverse(left.bytes.len()));
+        let (verdict, left) = run(maps, now, packet);
         match (verdict, left.is_empty()) {
             (PASS, true) => Passed::Up,
             (SHOT, true) => {
@@ -116,9 +179,8 @@ impl Programs {
     }
 }
 
-/// A packet as a carrier has it.
-fn outgoing(left: Left) -> (Vec<u8>, Offload) {
-    let kind = if left.bytes.first().is_some_and(|byte| byte >> 4 == 6) {
+fn outgoing(left: Left) -> Sent {
+    let kind = if left.bytes[ETHERNET] >> 4 == 6 {
         GsoKind::TcpV6
     } else {
         GsoKind::TcpV4
@@ -136,7 +198,10 @@ fn outgoing(left: Left) -> (Vec<u8>, Offload) {
             ecn: false,
         }),
     };
-    (left.bytes, offload)
+    Sent {
+        frame: left.bytes,
+        offload,
+    }
 }
 
 impl Tables {
@@ -210,7 +275,7 @@ impl FastPath for Programs {
     fn take_back(&mut self, slot: u32) -> FlowEntry {
         let slot = slot as usize;
         let mut tables = self.tables();
-        assert!(tables.is_open(slot), "taken back without being installed");
+        assert!(tables.taken[slot], "taken back without a slot");
         tables.gates[slot] &= !OPEN;
         tables.entries[slot]
     }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use flexcp_native::{Passed, Programs};
+use flexcp_native::{Passed, Programs, Sent, as_handed_out};
 use flexcp_simulator::{Kernel, Taken, run_on, seeds};
 use flexcp_translator::FastPath;
 use flexcp_wire::Offload;
@@ -23,7 +23,11 @@ impl Kernel for Native {
 
     fn translate(&mut self, now: u64, packet: &[u8], offload: Offload) -> Taken {
         match self.0.pass(now, packet, offload) {
-            Passed::Translated(packets) => Taken::Translated(packets),
+            Passed::Translated(mut sent) => {
+                as_handed_out(&mut sent);
+                let packet = |sent: Sent| (sent.packet().to_vec(), sent.offload);
+                Taken::Translated(sent.into_iter().map(packet).collect())
+            }
             Passed::Up => Taken::No,
             Passed::Dropped => Taken::Dropped,
         }

@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use flexcp_native::{Passed, Programs};
+use flexcp_native::{Passed, Programs, as_handed_out};
 use flexcp_translator::{
     Config, DropReason, Ends, FastPath, FlowEntry, Frame, Installed, Instant, Payload, Translator,
     Verdict, internals,
@@ -393,13 +393,14 @@ fn unwatched(state: &str) -> String {
 fn assert_alike(passed: Passed, done: &Done) {
     let (verdict, sent) = match passed {
         Passed::Dropped => (Verdict::Drop(DropReason::StaleAck), Vec::new()),
-        Passed::Translated(sent) => (Verdict::Forward, sent),
+        Passed::Translated(mut sent) => {
+            as_handed_out(&mut sent);
+            (Verdict::Forward, sent)
+        }
         Passed::Up => return,
     };
     let said = |(bytes, gso): (&[u8], _)| (headers(bytes).expect("a segment"), gso);
-    let ours = sent
-        .iter()
-        .map(|(bytes, offload)| (&bytes[..], offload.gso));
+    let ours = sent.iter().map(|sent| (sent.packet(), sent.offload.gso));
     let theirs = done.out.iter().map(|out| (&out.bytes[..], out.offload.gso));
     assert_eq!(
         (verdict, ours.map(said).collect::<Vec<_>>()),
