@@ -20,15 +20,17 @@ demo: build
 
 test: lint unit unit-security privileged e2e kernels-short
 
-lint: setup
+# Compiles the kernel's programs anew, too: their objects have to be what the sources give.
+lint: setup-programs
 	scripts/lint
 
 # No root needed: byte formats, the fault model, the translator's scenarios, fuzz targets over their
-# corpus, configuration.
+# corpus, the offload's rules, configuration.
 unit: setup
 	$(CARGO) test --locked -p flexcp-wire -p flexcp-faults -p flexcp-translator
 	$(CARGO) test --locked -p flexcp-fuzz -p flexcp-mutants
 	$(CARGO) test --locked -p flexcp-invariants -p flexcp-simulator
+	$(CARGO) test --locked -p flexcp-io --test rules
 	$(CARGO) test --locked -p flexcp --lib --bins
 
 # How much of the system the service manager's unit leaves open, as systemd rates it.

@@ -19,6 +19,12 @@
 #define after(a, b) ((__s32)((a) - (b)) > 0)
 #define after64(a, b) ((__s64)((a) - (b)) > 0)
 
+/* The flow label of an IPv6 packet. */
+static __always_inline __u32 flow_label(const struct packet *p)
+{
+	return (p->l3[1] & 0xf) << 16 | p->l3[2] << 8 | p->l3[3];
+}
+
 /* Whether an answer of the client on this subflow is overdue (the translator's Subflow::is_overdue). */
 static __always_inline int overdue(const struct entry_subflow *s, __u64 now, __u64 silence)
 {
@@ -406,38 +412,17 @@ static __always_inline void fill(struct flow_entry *l, struct entry_subflow *a, 
 		a->outstanding_since = now;
 }
 
-/* A packet of the server's, under the lock: 0, and `o` is filled in, and `also`, and the flow entry changed; or why not.
- * There are routes to the subflows `to` and `also_to`. */
-static __always_inline int judge_down(struct flow_entry *l, struct packet *p, struct outgoing *o, struct outgoing *also,
-				      __u64 now, const int v6)
+/* Data of the server's goes down on the active subflow: 0, and `o` is filled in and the flow entry changed; or why not. */
+static __always_inline int data_down(struct flow_entry *l, struct entry_subflow *a, struct packet *p, struct outgoing *o, __u64 now)
 {
-	volatile struct walk *w = &p->walk;
-	struct entry_subflow *a = &l->subflows[w->to & (ENTRY_SUBFLOWS - 1)];
-	int refused = told_by(l, p);
-	__u32 at;
+	int refused = fits(l, a, p, now);
+	__u32 at = p->seq - l->seq_down;
 
-	if (refused)
-		return refused;
-	if (w->told != w->to || w->also != w->also_to)
-		return ROUTE;
-	refused = place(l, p);
-	if (refused)
-		return refused;
-	if (!p->payload) {
-		refused = take_server_header(l, p);
-		if (refused)
-			return refused;
-		o->seq = a->snd_next;
-		header_down(o, l, a, p);
-		goto done;
-	}
-	refused = fits(l, a, p, now);
 	if (refused)
 		return refused;
 	forget_acked(l, a);
 	if (l->runs_used >= ENTRY_RUNS)
 		return NO_ROOM;
-	at = p->seq - l->seq_down;
 	o->seq = a->snd_next + at;
 	o->dsn = l->down_next + (__s64)(__s32)at;
 	o->ssn = o->seq - a->isn_local;
@@ -449,14 +434,47 @@ static __always_inline int judge_down(struct flow_entry *l, struct packet *p, st
 		return refused;
 	remember(l, o->seq, p->payload);
 	header_down(o, l, a, p);
-	if (w->hole == NOBODY)
+	if (p->walk.hole == NOBODY)
 		extend(l, a, p, now);
 	else
 		fill(l, a, p, now);
 	a->bytes_down += p->payload;
-done:
+	return 0;
+}
+
+/* The same for an ACK of the server's. */
+static __always_inline int ack_down(struct flow_entry *l, const struct entry_subflow *a, struct packet *p, struct outgoing *o)
+{
+	int refused = take_server_header(l, p);
+
+	if (refused)
+		return refused;
+	o->seq = a->snd_next;
+	header_down(o, l, a, p);
+	return 0;
+}
+
+/* A packet of the server's, under the lock: 0, and `o` is filled in, and `also`, and the flow entry changed; or why not.
+ * There are routes to the subflows `to` and `also_to`. */
+static __always_inline int judge_down(struct flow_entry *l, struct packet *p, struct outgoing *o, struct outgoing *also,
+				      __u64 now, const int v6)
+{
+	volatile struct walk *w = &p->walk;
+	struct entry_subflow *a = &l->subflows[w->to & (ENTRY_SUBFLOWS - 1)];
+	int refused = told_by(l, p);
+
+	if (refused)
+		return refused;
+	if (w->told != w->to || w->also != w->also_to)
+		return ROUTE;
+	refused = place(l, p);
+	if (refused)
+		return refused;
+	refused = p->payload ? data_down(l, a, p, o, now) : ack_down(l, a, p, o);
+	if (refused)
+		return refused;
 	if (v6) {
-		l->label_down = (p->l3[1] & 0xf) << 16 | p->l3[2] << 8 | p->l3[3];
+		l->label_down = flow_label(p);
 		o->label = l->label_down;
 	}
 	if (w->also != NOBODY)
@@ -529,87 +547,130 @@ static __always_inline int sack_up(const struct flow_entry *l, const struct entr
 	return 1;
 }
 
-/* A packet of the client's, under the lock. */
-static __always_inline int judge_up(struct flow_entry *l, struct packet *p, struct outgoing *o, __u32 index, __u64 now,
-				    const int v6)
+/* The numbers of a client's packet, its data ACK in full. 0, or why the translator has to see it. */
+static __always_inline int expect_up(const struct flow_entry *l, const struct entry_subflow *s, const struct packet *p,
+				     __u64 *data_ack)
 {
-	struct entry_subflow *s = &l->subflows[index & (ENTRY_SUBFLOWS - 1)];
-	struct entry_subflow *a = &l->subflows[l->active & (ENTRY_SUBFLOWS - 1)];
-	__u32 window = p->window << (s->window_scale & 15);
-	__u64 data_ack = p->data_ack, dsn = p->dsn, edge, left, end;
-	__u32 edge_here, into;
-	int stale = 0, refused;
-
+	*data_ack = p->data_ack;
 	if (p->seq != s->rcv_high || p->seq - s->rcv_ack > span_up(l))
 		return SEQUENCE_UP;
 	if (after(p->ack, s->snd_next) || after(s->snd_una, p->ack))
 		return ACK;
 	if (!(p->dss_flags & DSS_ACK_64))
-		data_ack = l->down_acked + (__s64)(__s32)((__u32)data_ack - (__u32)l->down_acked);
-	if (after64(data_ack, l->down_next) || after64(l->down_acked, data_ack + MAX_AGE))
+		*data_ack = l->down_acked + (__s64)(__s32)((__u32)*data_ack - (__u32)l->down_acked);
+	if (after64(*data_ack, l->down_next) || after64(l->down_acked, *data_ack + MAX_AGE))
 		return ACK;
-	edge = data_ack + window;
-	if (after64(l->up_next, l->server_edge))
+	return after64(l->up_next, l->server_edge) ? WINDOW : 0;
+}
+
+/* Data of the client's, `dsn` of its first byte. 0, and its mapping is remembered; or why not. */
+static __always_inline int data_up(struct flow_entry *l, struct entry_subflow *s, __u32 index, const struct packet *p, __u64 *dsn)
+{
+	__u32 into;
+
+	if (!p->has_map)
+		return OPTIONS;
+	*dsn = p->dsn;
+	if (!(p->dss_flags & DSS_DSN_64))
+		*dsn = l->up_next + (__s64)(__s32)((__u32)*dsn - (__u32)l->up_next);
+	/* The mapping may be that of several packets. */
+	into = p->seq - (p->ssn + s->isn_remote);
+	if (into > p->map_len || p->map_len - into < p->payload)
+		return MAPPING;
+	*dsn += into;
+	/* What others have carried long since is the translator's. */
+	if (*dsn != l->up_next && (l->ordered || after64(l->up_acked, *dsn)))
+		return MAPPING;
+	if (after64(*dsn + p->payload, l->server_edge))
 		return WINDOW;
-	if (p->payload) {
-		if (!p->has_map)
-			return OPTIONS;
-		if (!(p->dss_flags & DSS_DSN_64))
-			dsn = l->up_next + (__s64)(__s32)((__u32)dsn - (__u32)l->up_next);
-		/* The mapping may be that of several packets. */
-		into = p->seq - (p->ssn + s->isn_remote);
-		if (into > p->map_len || p->map_len - into < p->payload)
-			return MAPPING;
-		dsn += into;
-		/* What others have carried long since is the translator's. */
-		if (dsn != l->up_next && (l->ordered || after64(l->up_acked, dsn)))
-			return MAPPING;
-		if (after64(dsn + p->payload, l->server_edge))
-			return WINDOW;
-		if (p->segment + p->tcp_len - TCP_LEN > l->server_mss)
-			return TOO_LONG;
-		refused = receive(l, s, index, p, dsn, into);
-		if (refused)
-			return refused;
-	} else {
-		if (p->has_map)
-			return OPTIONS;
-		stale = !p->blocks && !after64(data_ack, l->down_acked) && !after64(edge, l->down_edge);
-		if (p->blocks && !sack_up(l, s, p, o, data_ack))
-			return OPTIONS;
-		/* On the active subflow that may be a duplicate, which the server counts. */
-		if (stale && s == a && p->ack == s->snd_una)
-			return NO_NEWS;
-	}
-	take_subflow_ack(s, p, now);
-	edge_here = p->ack + window;
+	if (p->segment + p->tcp_len - TCP_LEN > l->server_mss)
+		return TOO_LONG;
+	return receive(l, s, index, p, *dsn, into);
+}
+
+/* A client's ACK without data; `stale`: it tells the server nothing. 0, or why the translator has to see it. */
+static __always_inline int ack_up(const struct flow_entry *l, const struct entry_subflow *s, const struct packet *p,
+				  struct outgoing *o, __u64 data_ack, __u64 edge, int *stale)
+{
+	if (p->has_map)
+		return OPTIONS;
+	*stale = !p->blocks && !after64(data_ack, l->down_acked) && !after64(edge, l->down_edge);
+	if (p->blocks && !sack_up(l, s, p, o, data_ack))
+		return OPTIONS;
+	/* On the active subflow that may be a duplicate, which the server counts. */
+	if (*stale && s == &l->subflows[l->active & (ENTRY_SUBFLOWS - 1)] && p->ack == s->snd_una)
+		return NO_NEWS;
+	return 0;
+}
+
+/* The client's data ACK and windows. */
+static __always_inline void take_client_header(struct flow_entry *l, struct entry_subflow *s, const struct packet *p, __u32 window,
+					       __u64 data_ack)
+{
+	__u32 edge_here = p->ack + window;
+
 	if (after(edge_here, s->snd_edge))
 		s->snd_edge = edge_here;
 	if (after64(data_ack, l->down_acked))
 		l->down_acked = data_ack;
 	if (window > l->client_window)
 		l->client_window = window;
-	if (after64(edge, l->down_edge))
-		l->down_edge = edge;
-	take_clock(l, s, p, !stale, now);
+	if (after64(data_ack + window, l->down_edge))
+		l->down_edge = data_ack + window;
+}
+
+/* Fills in a packet up; `dsn`: of its data. */
+static __always_inline void header_up(struct outgoing *o, const struct flow_entry *l, const struct packet *p, __u64 dsn)
+{
+	__u64 left = (l->down_edge - l->down_acked) >> (l->initial_scale & 15);
+
 	o->seq = p->payload ? l->seq_up + (__u32)(dsn - l->up_next) : l->seq_up;
 	o->ack = l->seq_down - (__u32)(l->down_next - l->down_acked);
-	left = (l->down_edge - l->down_acked) >> (l->initial_scale & 15);
 	o->window = left > 0xffff ? 0xffff : left;
 	o->ts_val = l->ts_sent;
 	o->ts_ecr = l->ts_echo;
-	if (p->payload) {
-		s->rcv_high += p->payload;
-		s->bytes_up += p->payload;
-		end = dsn + p->payload;
-		if (after64(end, l->up_next)) {
-			l->seq_up += (__u32)(end - l->up_next);
-			l->up_next = end;
-		}
+}
+
+/* Data that goes up is behind what has gone up, or in between. */
+static __always_inline void extend_up(struct flow_entry *l, struct entry_subflow *s, const struct packet *p, __u64 dsn)
+{
+	__u64 end = dsn + p->payload;
+
+	s->rcv_high += p->payload;
+	s->bytes_up += p->payload;
+	if (after64(end, l->up_next)) {
+		l->seq_up += (__u32)(end - l->up_next);
+		l->up_next = end;
 	}
+}
+
+/* A packet of the client's, under the lock. */
+static __always_inline int judge_up(struct flow_entry *l, struct packet *p, struct outgoing *o, __u32 index, __u64 now,
+				    const int v6)
+{
+	struct entry_subflow *s = &l->subflows[index & (ENTRY_SUBFLOWS - 1)];
+	__u32 window = p->window << (s->window_scale & 15);
+	__u64 data_ack, dsn = 0;
+	int stale = 0, refused;
+
+	refused = expect_up(l, s, p, &data_ack);
+	if (refused)
+		return refused;
+	if (p->payload)
+		refused = data_up(l, s, index, p, &dsn);
+	else
+		refused = ack_up(l, s, p, o, data_ack, data_ack + window, &stale);
+	if (refused)
+		return refused;
+	take_subflow_ack(s, p, now);
+	take_client_header(l, s, p, window, data_ack);
+	take_clock(l, s, p, !stale, now);
+	header_up(o, l, p, dsn);
+	if (p->payload)
+		extend_up(l, s, p, dsn);
 	if (v6) {
 		if (index == 0)
-			l->label_up = (p->l3[1] & 0xf) << 16 | p->l3[2] << 8 | p->l3[3];
+			l->label_up = flow_label(p);
 		o->label = l->label_up;
 	}
 	l->heard = index;

@@ -55,64 +55,44 @@ static __always_inline int pass_by(struct __sk_buff *skb, struct flow_key *key, 
 	return punt(PLAIN);
 }
 
-static __always_inline int judge(struct __sk_buff *skb, const int v6)
+/* The ends of a packet, as the tables have them. */
+static __always_inline void ends_of(const struct packet *p, struct flow_key *key, const int v6)
 {
-	struct flow_key *key;
-	struct flow_ref *flow;
-	struct settings *told;
-	struct scratch *c;
-	struct packet *p;
-	volatile struct walk *w;
-	struct flow_entry *l;
-	__u64 *gate, now;
-	__u32 zero = 0, headers;
-	int refused, down;
-
-	c = bpf_map_lookup_elem(&scratches, &zero);
-	if (!c)
-		return PASS;
-	p = &c->p;
-	w = &p->walk;
-	if (parse(skb, p, v6) < 0)
-		return PASS;
-	key = &c->key;
 	__builtin_memset(key, 0, sizeof(*key));
 	__builtin_memcpy(key->from, p->l3 + (v6 ? 8 : 12), v6 ? 16 : 4);
 	__builtin_memcpy(key->to, p->l3 + (v6 ? 24 : 16), v6 ? 16 : 4);
 	__builtin_memcpy(&key->from_port, p->tcp, 2);
 	__builtin_memcpy(&key->to_port, p->tcp + 2, 2);
-	if ((p->flags & (SYN | ACK_FLAG)) == SYN)
-		forget_plain(key, &c->back);
-	flow = bpf_map_lookup_elem(&flows, key);
-	if (!flow)
-		return pass_by(skb, key, v6);
-	gate = bpf_map_lookup_elem(&gates, &flow->slot);
-	l = bpf_map_lookup_elem(&entries, &flow->slot);
-	told = bpf_map_lookup_elem(&settings, &zero);
-	if (!gate || !l || !told)
-		return PASS;
-	/* An IPv6 address may start with the bytes of an IPv4 one. */
-	if (l->family != (v6 ? 6 : 4))
-		return punt(NOT_INSTALLED);
-	if (!is_open(gate))
-		return up_from(gate, NOT_INSTALLED);
-	refused = acceptable(skb, p, v6);
-	if (refused)
-		return up_from(gate, refused);
-	if (!intact(skb, c, v6))
-		return up_from(gate, CHECKSUM);
-	down = flow->leg == LEG_SERVER;
+}
+
+/* Bytes of the headers that the packet will have at most. */
+static __always_inline __u32 headers_of(const struct packet *p, int down, const int v6)
+{
+	return (v6 ? 40 : 20) + p->tcp_len + (down ? DSS_MAP_LEN : 0);
+}
+
+/* Reads the options of a packet that is sound: 0, or why the translator has to see it. */
+static __always_inline int read_options(struct __sk_buff *skb, struct packet *p, __u32 headers, int down, const int v6)
+{
 	if ((down ? parse_sack(p) : parse_dss(p)) < 0)
-		return up_from(gate, OPTIONS);
+		return OPTIONS;
 	if (down && skb->gso_size && !has(PART_GSO))
-		return up_from(gate, LEFT_OUT);
-	headers = (v6 ? 40 : 20) + p->tcp_len + (down ? DSS_MAP_LEN : 0);
+		return LEFT_OUT;
 	if (p->payload + headers > MAX_IP_LEN || (down && !skb->gso_size && p->payload > MOVED))
-		return up_from(gate, TOO_LONG);
+		return TOO_LONG;
+	return 0;
+}
+
+/* Between which ends the packet will go, and the ACK beside it: 0, or why the translator has to see it. The way there is
+ * looked up without the lock. */
+static __always_inline int address(struct flow_entry *l, struct scratch *c, int down)
+{
+	volatile struct walk *w = &c->p.walk;
+	int refused = 0;
 
 	bpf_spin_lock(&l->lock);
 	if (down) {
-		refused = told_by(l, p);
+		refused = told_by(l, &c->p);
 		w->to = w->told;
 		w->also_to = w->also;
 		address_down(&c->o, &l->subflows[w->to & (ENTRY_SUBFLOWS - 1)]);
@@ -124,34 +104,107 @@ static __always_inline int judge(struct __sk_buff *skb, const int v6)
 		c->o.to_port = l->server_port;
 	}
 	bpf_spin_unlock(&l->lock);
-	if (refused)
-		return up_from(gate, refused);
+	return refused;
+}
+
+/* Ways to those ends: 0, or why the translator has to see the packet. */
+static __always_inline int find_ways(struct __sk_buff *skb, struct scratch *c, __u32 device, __u32 headers, int down,
+				     const int v6)
+{
+	volatile struct walk *w = &c->p.walk;
+
 	/* An ACK beside data is cut out of it, as headers of a GSO packet are. */
-	if (down && w->also_to != NOBODY && (!has(PART_BESIDE) || (p->payload && !has(PART_GSO))))
-		return up_from(gate, LEFT_OUT);
-	if (route(skb, c, &c->o, told->device, headers, v6) < 0)
-		return up_from(gate, ROUTE);
-	if (down && w->also_to != NOBODY && route(skb, c, &c->also, told->device, headers, v6) < 0)
-		return up_from(gate, ROUTE);
-	now = told->now ? told->now : bpf_ktime_get_ns() / 1000;
+	if (down && w->also_to != NOBODY && (!has(PART_BESIDE) || (c->p.payload && !has(PART_GSO))))
+		return LEFT_OUT;
+	if (route(skb, c, &c->o, device, headers, v6) < 0)
+		return ROUTE;
+	if (down && w->also_to != NOBODY && route(skb, c, &c->also, device, headers, v6) < 0)
+		return ROUTE;
+	return 0;
+}
+
+/* Decides, and changes the flow entry: 0, or why the packet is not translated. `down` is what `leg` says, which the verifier would
+ * not know if `leg` were read again. */
+static __always_inline int decide(struct flow_entry *l, __u64 *gate, struct scratch *c, int down, __u32 leg, __u64 now,
+				  const int v6)
+{
+	int refused;
 
 	bpf_spin_lock(&l->lock);
 	if (!is_open(gate))
 		refused = NOT_INSTALLED;
 	else if (down)
-		refused = judge_down(l, p, &c->o, &c->also, now, v6);
+		refused = judge_down(l, &c->p, &c->o, &c->also, now, v6);
 	else
-		refused = judge_up(l, p, &c->o, flow->leg, now, v6);
+		refused = judge_up(l, &c->p, &c->o, leg, now, v6);
 	bpf_spin_unlock(&l->lock);
-	if (refused == STALE_ACK)
-		return lose(refused);
-	if (refused)
-		return up_from(gate, refused);
+	return refused;
+}
+
+/* How the packet is rewritten. */
+static __always_inline int rewriting(const struct packet *p, int down)
+{
+	const volatile struct walk *w = &p->walk;
+
 	if (!down)
 		return REWRITE_UP;
 	if (p->payload)
 		return w->also == NOBODY ? REWRITE_DOWN : REWRITE_DOWN_ACK;
 	return w->also == NOBODY ? REWRITE_ACK : REWRITE_ACKS;
+}
+
+static __always_inline int judge(struct __sk_buff *skb, const int v6)
+{
+	__u32 zero = 0, headers;
+	struct scratch *c = bpf_map_lookup_elem(&scratches, &zero);
+	struct settings *told;
+	struct flow_ref *flow;
+	struct flow_entry *l;
+	__u64 *gate, now;
+	int refused, down;
+
+	if (!c || parse(skb, &c->p, v6) < 0)
+		return PASS;
+	ends_of(&c->p, &c->key, v6);
+	if ((c->p.flags & (SYN | ACK_FLAG)) == SYN)
+		forget_plain(&c->key, &c->back);
+	flow = bpf_map_lookup_elem(&flows, &c->key);
+	if (!flow)
+		return pass_by(skb, &c->key, v6);
+	gate = bpf_map_lookup_elem(&gates, &flow->slot);
+	l = bpf_map_lookup_elem(&entries, &flow->slot);
+	told = bpf_map_lookup_elem(&settings, &zero);
+	if (!gate || !l || !told)
+		return PASS;
+	/* An IPv6 address may start with the bytes of an IPv4 one. */
+	if (l->family != (v6 ? 6 : 4))
+		return punt(NOT_INSTALLED);
+	if (!is_open(gate))
+		return up_from(gate, NOT_INSTALLED);
+	refused = acceptable(skb, &c->p, v6);
+	if (refused)
+		return up_from(gate, refused);
+	if (!intact(skb, c, v6))
+		return up_from(gate, CHECKSUM);
+	/* Not before: the verifier would follow the checksum's sum in both directions. */
+	down = flow->leg == LEG_SERVER;
+	headers = headers_of(&c->p, down, v6);
+	refused = read_options(skb, &c->p, headers, down, v6);
+	if (refused)
+		return up_from(gate, refused);
+	refused = address(l, c, down);
+	if (refused)
+		return up_from(gate, refused);
+	refused = find_ways(skb, c, told->device, headers, down, v6);
+	if (refused)
+		return up_from(gate, refused);
+	now = told->now ? told->now : bpf_ktime_get_ns() / 1000;
+	refused = decide(l, gate, c, down, flow->leg, now, v6);
+	if (refused == STALE_ACK)
+		return lose(refused);
+	if (refused)
+		return up_from(gate, refused);
+	return rewriting(&c->p, down);
 }
 
 static __always_inline int rewrite(struct __sk_buff *skb, int verdict, const int v6)

@@ -59,8 +59,8 @@ const STUCK: u64 = 2_000_000;
 const FILLERS: u32 = 6;
 /// So many packets in a row come without an MPTCP option before something on the path is believed to strip them.
 const BARE: u32 = 3;
-/// What an answer may take beyond two round trips.
-const JITTER: u64 = 5_000;
+/// What an answer may take beyond two round trips, in microseconds.
+pub const JITTER: u64 = 5_000;
 
 /// Whether a SYN asks for MPTCP that can be translated (RFC 8684 section 3.1): version 1, HMAC-SHA-256, no checksums,
 /// nothing that nobody knows yet, no data, and room in a segment.

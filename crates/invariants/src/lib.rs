@@ -28,7 +28,7 @@ mod to_client;
 mod to_server;
 mod violation;
 
-pub use causes::Bounds;
+pub use causes::{Bounds, JITTER};
 pub use checker::{Checker, Options};
 pub use conduct::Side;
 pub use content::Oracle;

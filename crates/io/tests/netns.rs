@@ -42,6 +42,10 @@ mod offload_rules_up;
 mod offload_slots;
 #[path = "netns/offload_ups.rs"]
 mod offload_ups;
+#[path = "netns/offload_ways.rs"]
+mod offload_ways;
+#[path = "netns/programs.rs"]
+mod programs;
 #[path = "netns/relay.rs"]
 mod relay;
 #[path = "netns/ruleset.rs"]
@@ -84,6 +88,7 @@ fn main() {
         offload_holes::TESTS,
         offload_slots::TESTS,
         offload_ups::TESTS,
+        offload_ways::TESTS,
         attach::TESTS,
         offload_parts::TESTS,
         steering::TESTS,

@@ -74,6 +74,8 @@ static INVARIANTS: Level = free("invariants", "flexcp-invariants", ALL);
 static SCENARIOS: Level = free("scenarios", "flexcp-translator", ALL);
 static FUZZ: Level = free("fuzz", "flexcp-fuzz", ALL);
 static SIMULATOR: Level = free("simulator", "flexcp-simulator", ALL);
+static CASES: Level = free("rules", "flexcp-io", &["--test", "rules"]);
+static NATIVE: Level = free("native", "flexcp-simulator", &["--test", "native"]);
 static IO: Level = free("io", "flexcp-io", &["--lib", "--test", "allocations"]);
 static FLEXCP: Level = free("flexcp", "flexcp", OWN);
 static LAB: Level = free("lab", "flexcp-lab", OWN);
@@ -141,7 +143,16 @@ pub(crate) fn levels(area: &str, place: &str) -> Vec<&'static Level> {
             &E2E_WATCH,
         ],
         "bpf" if place.contains("steering") => vec![&KERNEL, &E2E_WORKERS],
-        "bpf" => vec![&RULES, &E2E_OFFLOAD, &E2E_TRANSFER, &E2E_CLOSE, &E2E_PATH],
+        "bpf" => vec![
+            &CASES,
+            &SCENARIOS,
+            &NATIVE,
+            &RULES,
+            &E2E_OFFLOAD,
+            &E2E_TRANSFER,
+            &E2E_CLOSE,
+            &E2E_PATH,
+        ],
         _ => vec![&LAB, &E2E_TRANSFER],
     }
 }

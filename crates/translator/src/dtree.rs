@@ -20,7 +20,7 @@ use alloc::collections::VecDeque;
 use flexcp_wire::{Dsn, Ssn};
 
 /// Longest stretch that one run may stand for: well within half the SSN space.
-const MAX_RUN: u32 = 1 << 30;
+pub(crate) const MAX_RUN: u32 = 1 << 30;
 
 /// Consecutive mappings of equal length. Packed, so that there is no gap behind the numbers of 32 bits.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]

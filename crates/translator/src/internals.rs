@@ -5,10 +5,20 @@
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::time::Duration;
 
 use flexcp_wire::{Dsn, Ssn};
 
 use crate::{Instant, Translator, dtree};
+
+/// What an answer may take beyond two round trips before it is overdue.
+pub const JITTER: Duration = crate::connection::JITTER;
+/// The largest distance at which the client's numbers are believed.
+pub const MAX_SPAN: u32 = crate::connection::FAR;
+/// The least.
+pub const MIN_SPAN: u32 = crate::connection::MIN_SPAN;
+/// Longest stretch of one entry of a [`Lane`].
+pub const MAX_RUN: u32 = dtree::MAX_RUN;
 
 /// Connections are installed in the fast path at every opportunity; `untimed`: even those without timestamps, for which
 /// it can do nothing.

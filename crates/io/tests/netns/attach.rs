@@ -12,7 +12,8 @@ use flexcp_io::{
 use flexcp_translator::{FastPath as _, FlowEntry};
 
 use crate::host::{CRASH_OFFLOAD, DEVICE, TABLE, ip, journal, plan};
-use crate::offload::{Beside, slot_of};
+use crate::offload::Beside;
+use crate::offload_packets::slot_of;
 use crate::offload_packets::{Packet, data_down, entry};
 use crate::tables::{self, Other};
 

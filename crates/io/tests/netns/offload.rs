@@ -11,6 +11,7 @@ use flexcp_translator::{EntrySubflow, FastPath, FlowEntry, Installed};
 use flexcp_wire::{ChecksumState, Offload as Carried};
 
 use crate::host::{ip, set_sysctl};
+use crate::offload_packets::slot_of;
 use crate::tap::{ETHERNET, Line, Passed};
 
 pub(crate) const TESTS: &[(&str, fn())] = &[
@@ -20,14 +21,6 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ),
     ("offload_simulated_connections_are_translated_alike", twins),
 ];
-
-/// The slot that a connection got.
-pub(crate) fn slot_of(installed: Installed) -> u32 {
-    let Installed::Slot(slot) = installed else {
-        panic!("not installed: {installed:?}");
-    };
-    slot
-}
 
 /// Where packets would leave: what leaves beside the packet in hand is seen at the other end.
 pub(crate) fn network() {

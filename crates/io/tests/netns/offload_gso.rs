@@ -3,15 +3,12 @@
 
 use std::net::IpAddr;
 
-use flexcp_io::KernelFastPath;
-use flexcp_translator::{FastPath as _, FlowEntry, MappingRun};
+use flexcp_translator::{FastPath, FlowEntry, MappingRun};
 use flexcp_wire::{ChecksumState, Gso, GsoKind, Offload, TcpFlags};
 
-use crate::host::ip;
-use crate::offload::slot_of;
 use crate::offload_packets::{
     NOW, Out, PORTS, Packet, ack_up, addr, alike, data_down, data_up_with, dss, entry, read_part,
-    timestamps,
+    slot_of, timestamps,
 };
 use crate::offload_ups::brought_by;
 use crate::tap::{Line, Passed};
@@ -25,8 +22,8 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
         with_an_ack,
     ),
     ("offload_gso_bounds", bounds),
+    ("offload_gso_of_the_longest_packets", longest),
     ("offload_checksums_of_single_segments", single_segments),
-    ("offload_takes_the_way_that_a_rule_by_port_names", by_port),
 ];
 
 const STATES: [ChecksumState; 3] = [
@@ -43,14 +40,13 @@ const SOURCE: [u8; 4] = [198, 51, 100, 9];
 /// The programs between two devices, and connections to install.
 pub(crate) struct Rig {
     line: Line,
-    path: KernelFastPath,
+    path: Box<dyn FastPath>,
 }
 
 impl Rig {
     pub(crate) fn new(segments: bool) -> Self {
         let mut line = Line::new(4, segments);
-        ip("neigh add 192.0.2.3 lladdr 02:00:00:00:00:03 dev out");
-        let path = line.fast_path(4);
+        let path = Box::new(line.fast_path(4));
         Self { line, path }
     }
 
@@ -342,7 +338,6 @@ fn bounds() {
     let mut rig = Rig::new(false);
     bounds_of_segments(&mut rig);
     bounds_of_windows(&mut rig);
-    bounds_of_lengths(&mut rig);
 }
 
 /// A segment grows by the mapping down, and keeps its options up; it has to fit the receiver's MSS and the way out.
@@ -402,7 +397,8 @@ fn bounds_of_windows(rig: &mut Rig) {
 
 /// What leaves is no longer than an IP packet may be; the mapping grows with it. The kernel cuts what is that long,
 /// because the link's header is more than a device takes whole.
-fn bounds_of_lengths(rig: &mut Rig) {
+fn longest() {
+    let mut rig = Rig::new(false);
     let entry = wide();
     for (entry, mut packet) in families(&entry, &train_down(&entry, PAYLOAD)) {
         // With timestamps and a mapping.
@@ -478,44 +474,5 @@ fn single_segments() {
             let unseen = Offload::default();
             rig.passes("checksum", &entry, &wrong, unseen);
         }
-    }
-}
-
-/// A routing rule that names ports decides the way out, as it does for what the translator sends.
-fn by_port() {
-    let mut rig = Rig::new(false);
-    let entry = entry();
-    let [client, _] = PORTS;
-    // Both ends' ports, swapped or with their bytes in the other order, lead nowhere.
-    let wrong = [
-        format!("ipproto tcp sport {client} dport 80"),
-        format!("ipproto tcp dport {}", client.swap_bytes()),
-        format!("ipproto tcp sport {}", 80_u16.swap_bytes()),
-    ];
-    let right = format!("ipproto tcp sport 80 dport {client}");
-    for (family, neighbour) in [("-4", "192.0.2.3"), ("-6", "2001:db8:ffff::3")] {
-        ip(&format!(
-            "{family} neigh replace {neighbour} lladdr 02:00:00:00:00:03 dev out"
-        ));
-        ip(&format!(
-            "{family} route add default via {neighbour} table 100"
-        ));
-        ip(&format!("{family} route add unreachable default table 101"));
-        for rule in &wrong {
-            // For what goes down; that goes up, the other way round, is looked at below.
-            ip(&format!("{family} rule add {rule} lookup 101"));
-        }
-        ip(&format!("{family} rule add {right} lookup 100"));
-    }
-    let carried = Offload::default();
-    for (entry, packet) in families(&entry, &data_down(&entry)) {
-        let (frames, _) = rig.takes(&entry, &packet, carried);
-        assert_eq!(frames[0].0[..6], [2, 0, 0, 0, 0, 3], "the rule's neighbour");
-    }
-    // What the first of those rules is for.
-    let ssn = entry.subflows[0].rcv_high.wrapping_sub(1_000);
-    let up = data_up_with(&entry, true, true, (entry.up_next, ssn, 500));
-    for (entry, packet) in families(&entry, &up) {
-        rig.passes("route", &entry, &packet, carried);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use flexcp_translator::{EntrySubflow, FlowEntry, UpRun};
+use flexcp_translator::{EntrySubflow, FlowEntry, Installed, UpRun};
 use flexcp_wire::{ChecksumState, IpHeader, Sum, TcpFlags, TcpHeader};
 
 pub(crate) const NOW: u64 = 50_000_000;
@@ -134,6 +134,14 @@ pub(crate) fn read_part(frame: &[u8], checksum: ChecksumState, first: usize) -> 
         options: options.to_vec(),
         payload: segment.len() - tcp.header_len,
     }
+}
+
+/// The slot that a connection got.
+pub(crate) fn slot_of(installed: Installed) -> u32 {
+    let Installed::Slot(slot) = installed else {
+        panic!("not installed: {installed:?}");
+    };
+    slot
 }
 
 pub(crate) fn addr(octets: [u8; 4]) -> [u8; 16] {

@@ -7,6 +7,7 @@ use crate::offload::DEVICE;
 use crate::offload_packets::{CLIENTS, Packet, SERVER, ack_up, alike, data_down, data_up, entry};
 use crate::offload_rules::Rules;
 use crate::offload_ups::brought_by;
+use crate::programs::Programs;
 
 pub(crate) const TESTS: &[(&str, fn())] = &[
     ("offload_without_gso", || {
@@ -40,8 +41,8 @@ fn load(refused: u32) -> Offload {
 }
 
 fn without(part: u32, packets: &str, judge: fn(&mut Rules)) {
-    let mut rules = Rules::of(|| load(part));
-    let words = rules.offload.left_out().unwrap().to_string();
+    let mut rules = Rules::of(Programs::of(|| load(part)));
+    let words = rules.programs.offload.left_out().unwrap().to_string();
     let (what, rule) = words.split_once(": verifier: ").unwrap();
     assert_eq!(what, format!("without {packets}"));
     names_the_rule(rule);
@@ -114,8 +115,8 @@ fn v6(rules: &mut Rules) {
 }
 
 fn all() {
-    let mut rules = Rules::of(|| load(0));
-    assert!(rules.offload.left_out().is_none());
+    let mut rules = Rules::of(Programs::of(|| load(0)));
+    assert!(rules.programs.offload.left_out().is_none());
     takes_single_segments(&mut rules);
     let (entry, packet) = over_ipv6();
     let _ = rules.takes(&entry, &packet);
@@ -124,8 +125,8 @@ fn all() {
 }
 
 fn several() {
-    let mut rules = Rules::of(|| load(SUMS | BESIDE));
-    let words = rules.offload.left_out().unwrap().to_string();
+    let mut rules = Rules::of(Programs::of(|| load(SUMS | BESIDE)));
+    let words = rules.programs.offload.left_out().unwrap().to_string();
     let packets = "without packets whose checksum nobody has verified, packets that call for an ACK on another subflow: ";
     assert!(words.starts_with(packets), "{words}");
     sums(&mut rules);
@@ -144,4 +145,7 @@ fn refused() {
         panic!("{error:?}");
     };
     assert!(refusal.log().contains("\nprocessed "), "{}", refusal.log());
+    // The stripped object has its lines still.
+    let line = "\n; return *(volatile int *)0;";
+    assert!(refusal.log().contains(line), "{}", refusal.log());
 }

@@ -3,16 +3,15 @@
 
 use std::net::IpAddr;
 
-use flexcp_io::{KernelFastPath, Offload, Tried};
-use flexcp_translator::{ENTRY_RUNS, FastPath as _, FlowEntry, Installed, MappingRun};
+use flexcp_io::Tried;
+use flexcp_translator::{ENTRY_RUNS, FastPath, FlowEntry, Installed, MappingRun};
 use flexcp_wire::TcpFlags;
 
-use crate::host::ip;
-use crate::offload::{Beside, DEVICE, network, slot_of};
 use crate::offload_packets::{
     CLIENTS, NOW, Out, PORTS, Packet, SERVER, ack_down, ack_up, addr, alike, data_down, data_up,
-    dss, entry, read, timestamps,
+    dss, entry, read, slot_of, timestamps,
 };
+use crate::programs::Programs;
 
 pub(crate) const TESTS: &[(&str, fn())] = &[
     ("offload_rules_of_the_servers_packets", down),
@@ -26,35 +25,24 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
 
 /// The programs and the table of cases.
 pub(crate) struct Rules {
-    pub(crate) offload: Offload,
-    path: KernelFastPath,
-    beside: Beside,
+    pub(crate) programs: Programs,
 }
 
 impl Rules {
     pub(crate) fn new() -> Self {
-        Self::of(|| Offload::load(DEVICE, 4).unwrap_or_else(|error| panic!("{error}")))
+        Self::of(Programs::new())
     }
 
-    /// The network, and around it programs as `load` loads them.
-    pub(crate) fn of(load: impl FnOnce() -> Offload) -> Self {
-        network();
-        ip("route add unreachable 198.51.100.66");
-        ip("rule add tos 0x10 unreachable");
-        ip("neigh add 192.0.2.3 lladdr 02:00:00:00:00:03 dev out");
-        ip("route add 198.51.100.2 via 192.0.2.3");
-        let mut offload = load();
-        let path = offload.fast_path(4).unwrap();
-        let beside = Beside::open();
-        Self {
-            offload,
-            path,
-            beside,
-        }
+    pub(crate) fn of(programs: Programs) -> Self {
+        Self { programs }
     }
 
     fn counts(&self) -> Vec<(&'static str, u64)> {
-        self.offload.reasons().unwrap().counts()
+        self.programs.counts()
+    }
+
+    fn path(&mut self) -> &mut dyn FastPath {
+        self.programs.path()
     }
 
     /// Installs, tries, evicts.
@@ -64,10 +52,10 @@ impl Rules {
         packet: &Packet,
     ) -> (Tried, Option<&'static str>, FlowEntry) {
         let before = self.counts();
-        let slot = slot_of(self.path.install(None, entry, None));
-        let tried = self.offload.try_packet(DEVICE, NOW, &packet.frame());
-        let back = self.path.evict(slot);
-        self.path.release(slot);
+        let slot = slot_of(self.path().install(None, entry, None));
+        let tried = self.programs.try_frame(NOW, &packet.frame());
+        let back = self.path().evict(slot);
+        self.path().release(slot);
         let moved: Vec<_> = self
             .counts()
             .into_iter()
@@ -76,7 +64,7 @@ impl Rules {
             .map(|(after, _)| after.0)
             .collect();
         assert!(moved.len() <= 1, "{moved:?}");
-        (tried.unwrap(), moved.first().copied(), back)
+        (tried, moved.first().copied(), back)
     }
 
     /// The packet goes to the translator, for this reason, and the flow entry stays as it was.
@@ -84,7 +72,7 @@ impl Rules {
     pub(crate) fn passes(&mut self, why: &str, entry: &FlowEntry, packet: &Packet) {
         let (tried, moved, back) = self.run(entry, packet);
         assert_eq!((tried, moved), (Tried::Passed, Some(why)));
-        assert!(self.beside.frames().is_empty());
+        assert!(self.programs.beside().is_empty());
         assert_eq!(back, *entry, "the entry of a packet that was not taken");
     }
 
@@ -104,7 +92,7 @@ impl Rules {
             panic!("{tried:?}: {moved:?}");
         };
         assert_eq!(moved, Some("translated"));
-        assert!(self.beside.frames().is_empty());
+        assert!(self.programs.beside().is_empty());
         (read(&frame), back)
     }
 
@@ -120,7 +108,7 @@ impl Rules {
             panic!("{tried:?}: {moved:?}");
         };
         assert_eq!(moved, Some("translated"));
-        let beside = self.beside.frames();
+        let beside = self.programs.beside();
         assert_eq!(beside.len(), 1);
         let (out, own) = (read(&frame), read(&beside[0]));
         for (out, frame) in [(&out, &frame), (&own, &beside[0])] {
@@ -138,12 +126,12 @@ impl Rules {
     /// The packet, whose checksum the kernel has still to complete, is translated: the ACK that leaves with it.
     #[track_caller]
     pub(crate) fn ack_of_incomplete(&mut self, entry: &FlowEntry, packet: &Packet) -> Out {
-        let slot = slot_of(self.path.install(None, entry, None));
-        let tried = self.offload.try_packet(DEVICE, NOW, &incomplete(packet));
-        self.path.evict(slot);
-        self.path.release(slot);
-        assert_eq!(self.beside.frames().len(), 1);
-        let Tried::Translated(frame) = tried.unwrap() else {
+        let slot = slot_of(self.path().install(None, entry, None));
+        let tried = self.programs.try_frame(NOW, &incomplete(packet));
+        self.path().evict(slot);
+        self.path().release(slot);
+        assert_eq!(self.programs.beside().len(), 1);
+        let Tried::Translated(frame) = tried else {
             panic!("not translated");
         };
         read(&frame)
@@ -338,45 +326,42 @@ fn either() {
     classed.ip.traffic_class = 0x10;
     rules.passes("route", &entry, &classed);
     // Its gate is closed, though its flows lead here.
-    let slot = slot_of(rules.path.install(None, &entry, None));
-    rules.path.evict(slot);
+    let slot = slot_of(rules.path().install(None, &entry, None));
+    rules.path().evict(slot);
     let before = rules.counts();
     let frame = data_down(&entry).frame();
-    let tried = rules.offload.try_packet(DEVICE, NOW, &frame).unwrap();
+    let tried = rules.programs.try_frame(NOW, &frame);
     assert_eq!(tried, Tried::Passed);
     let not_installed = |counts: &[(&str, u64)]| counts[1].1;
     assert_eq!(rules.counts()[1].0, "not_installed");
     assert_eq!(not_installed(&rules.counts()), not_installed(&before) + 1);
-    assert_eq!(rules.path.evict(slot), entry);
+    assert_eq!(rules.path().evict(slot), entry);
     what_goes_up_is_counted(&mut rules);
 }
 
 /// For the translator, which asks whether some of it still waits.
 fn what_goes_up_is_counted(rules: &mut Rules) {
     let entry = entry();
-    let slot = slot_of(rules.path.install(None, &entry, None));
-    let first = rules.path.punted(slot).unwrap();
+    let slot = slot_of(rules.path().install(None, &entry, None));
+    let first = rules.path().punted(slot).unwrap();
     let up = |rules: &mut Rules, packet: &Packet| {
-        let _ = rules
-            .offload
-            .try_packet(DEVICE, NOW, &packet.frame())
-            .unwrap();
-        rules.path.punted(slot).unwrap().wrapping_sub(first)
+        let _ = rules.programs.try_frame(NOW, &packet.frame());
+        rules.path().punted(slot).unwrap().wrapping_sub(first)
     };
     assert_eq!(up(rules, &data_down(&entry)), 0, "translated");
     assert_eq!(up(rules, &data_down(&entry)), 1, "repeated");
     let mut flagged = data_up(&entry);
     flagged.tcp.flags = flagged.tcp.flags.with(TcpFlags::FIN);
     assert_eq!(up(rules, &flagged), 2);
-    rules.path.evict(slot);
+    rules.path().evict(slot);
     assert_eq!(up(rules, &data_up(&entry)), 3, "not installed");
-    let again = rules.path.install(Some(slot), &entry, Some(first + 2));
+    let again = rules.path().install(Some(slot), &entry, Some(first + 2));
     assert_eq!(again, Installed::NotNow, "one more has passed");
     assert_eq!(up(rules, &data_up(&entry)), 4, "still not installed");
-    slot_of(rules.path.install(Some(slot), &entry, Some(first + 4)));
+    slot_of(rules.path().install(Some(slot), &entry, Some(first + 4)));
     assert_eq!(up(rules, &data_up(&entry)), 4, "translated again");
-    rules.path.evict(slot);
-    rules.path.release(slot);
+    rules.path().evict(slot);
+    rules.path().release(slot);
 }
 
 fn headers_that_pass(rules: &mut Rules, entry: &FlowEntry, good: &Packet) {
@@ -419,12 +404,11 @@ fn headers_that_pass(rules: &mut Rules, entry: &FlowEntry, good: &Packet) {
         rules.passes("checksum", entry, &damaged);
     }
     // The kernel has still to complete it.
-    let slot = slot_of(rules.path.install(None, entry, None));
-    let tried = rules.offload.try_packet(DEVICE, NOW, &incomplete(good));
-    let tried = tried.unwrap();
+    let slot = slot_of(rules.path().install(None, entry, None));
+    let tried = rules.programs.try_frame(NOW, &incomplete(good));
     assert!(matches!(tried, Tried::Translated(_)), "{tried:?}");
-    rules.path.evict(slot);
-    rules.path.release(slot);
+    rules.path().evict(slot);
+    rules.path().release(slot);
     for options in [
         vec![],
         vec![1, 1, 8, 9],

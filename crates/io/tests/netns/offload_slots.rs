@@ -4,7 +4,8 @@
 use flexcp_io::{KernelFastPath, Offload, Reasons, Tried};
 use flexcp_translator::{FastPath as _, FlowEntry};
 
-use crate::offload::{Beside, DEVICE, network, slot_of};
+use crate::offload::{Beside, DEVICE, network};
+use crate::offload_packets::slot_of;
 use crate::offload_packets::{CLIENTS, NOW, PORTS, Packet, data_down, data_up, entry};
 
 pub(crate) const TESTS: &[(&str, fn())] = &[

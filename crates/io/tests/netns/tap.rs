@@ -149,6 +149,7 @@ impl Line {
         ip("link set near address 02:00:00:00:00:10");
         ip("link set near up");
         ways();
+        ip("neigh add 192.0.2.3 lladdr 02:00:00:00:00:03 dev out");
         // What goes up comes to nothing: the translator has the packet already.
         set_sysctl("ipv4/conf/near/forwarding", "0");
         set_sysctl("ipv6/conf/near/disable_ipv6", "1");

@@ -47,8 +47,12 @@ pub(crate) use self::numbers::{NumberMap, Shift};
 pub(crate) use self::phase::{Phase, Relayed};
 pub(crate) use self::plain::relay;
 pub(crate) use self::stream::{ToMptcp, ToTcp};
+#[cfg(feature = "internals")]
+pub(crate) use self::subflow::JITTER;
 pub(crate) use self::subflow::{Subflow, SubflowState};
 pub(crate) use self::tcp_leg::{Asked, TcpLeg};
+#[cfg(feature = "internals")]
+pub(crate) use self::to_tcp::{FAR, MIN_SPAN};
 use crate::auth::{Key, SecretStream};
 use crate::budget::Budget;
 use crate::config::Config;

@@ -22,7 +22,7 @@ const DEFAULT_MSS_V6: u16 = 1220;
 
 /// What an answer may take beyond two round trips before it is overdue: less than the two ticks (8 ms at 250 Hz)
 /// after which Linux probes.
-const JITTER: Duration = Duration::from_millis(5);
+pub(crate) const JITTER: Duration = Duration::from_millis(5);
 
 /// Life of a subflow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -13,9 +13,9 @@ use crate::handle::{INITIAL, SubflowIndex};
 use crate::segment::{Outgoing, Segment};
 
 /// Numbers further away than this from where they should be are never believed.
-pub(super) const FAR: u32 = 1 << 30;
+pub(crate) const FAR: u32 = 1 << 30;
 /// Numbers nearer than this always are: a SYN offers such a window.
-const MIN_SPAN: u32 = 1 << 17;
+pub(crate) const MIN_SPAN: u32 = 1 << 17;
 /// A packet is never split in more pieces: honest mappings hold many packets, not the other way round.
 const MAX_PIECES: usize = 8;
 /// The smallest segment that is cut for a server, whatever MSS it claims: Linux goes no lower than this

@@ -3,10 +3,16 @@
 //! it), finds nothing wrong with what FlexCP sends, and holds nothing against the ends, so that no rule is left
 //! out.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use flexcp_invariants::Ranges;
 use proptest::prelude::*;
 
 use crate::support::{Outcome, Scenario, Setup};
+
+/// Runs, and those behind a part of which the kernel's programs were not compared ([`Scenario::may_part`]).
+static PLAYED: AtomicU32 = AtomicU32::new(0);
+static PARTED: AtomicU32 = AtomicU32::new(0);
 
 /// What happens next. Indices count modulo what there is.
 #[derive(Clone, Debug)]
@@ -148,13 +154,15 @@ struct World {
 impl World {
     fn new(setup: Setup, clocks: bool) -> Self {
         let setup = if clocks { setup.ts() } else { setup };
+        let mut t = setup.two_subflows();
+        t.may_part();
         let flow = || Flow {
             next: 1,
             heard: 5000,
             ..Flow::default()
         };
         Self {
-            t: setup.two_subflows(),
+            t,
             now: 0,
             clocks,
             flows: [flow(), flow()],
@@ -173,6 +181,11 @@ impl World {
         }
         self.step(&Step::All);
         assert_eq!(self.t.breaches(), [], "held against honest ends");
+        let played = PLAYED.fetch_add(1, Ordering::Relaxed) + 1;
+        let parted = u32::from(self.t.parted());
+        let parted = PARTED.fetch_add(parted, Ordering::Relaxed) + parted;
+        // 8 % do.
+        assert!(parted * 4 <= played + 100, "{parted} of {played} parted");
         let _ = self.t.moved();
     }
 

@@ -30,6 +30,7 @@ mod join;
 mod limits;
 mod malformed;
 mod memory;
+mod native;
 mod new_ack;
 mod orphans;
 mod overtaken;

@@ -7,10 +7,10 @@
 mod causes;
 mod icmp;
 mod judge;
-mod model;
 mod net;
 mod notation;
 mod queue;
+mod read;
 mod setup;
 mod show;
 mod twin;

@@ -273,7 +273,21 @@ fn parse_option(net: &Net, leg: Leg, bases: Bases, text: &str, line: &mut Line) 
         _ => panic!("unknown option {text:?}"),
     };
     let len = option.emit(&mut buf);
+    pad_before(&option, len, &mut line.options);
     line.options.extend_from_slice(&buf[..len]);
+}
+
+/// NOPs before an option, as Linux has them.
+fn pad_before(option: &TcpOption<'_>, len: usize, options: &mut Vec<u8>) {
+    const NOP: u8 = 1;
+    let counted = match option {
+        TcpOption::Timestamps(_) | TcpOption::Sack(_) | TcpOption::WindowScale(_) => len,
+        TcpOption::Mptcp(_) => 0,
+        _ => return,
+    };
+    while !(options.len() + counted).is_multiple_of(4) {
+        options.push(NOP);
+    }
 }
 
 const fn mptcp(option: MptcpOption) -> TcpOption<'static> {

@@ -3,7 +3,7 @@
 use flexcp_translator::{Frame, Install, Step, Verdict};
 use flexcp_wire::Offload;
 
-use super::model::{Headers, headers};
+use super::read::{Headers, headers};
 use super::twin::finish;
 use super::{Outcome, Scenario, Shelf, causes};
 
@@ -36,6 +36,16 @@ impl Scenario {
         self.compares = false;
     }
 
+    /// The translator may fill holes that are none, which its twin with the programs does not know of.
+    pub(crate) const fn may_part(&mut self) {
+        self.twins[1].may_part = true;
+    }
+
+    /// Whether it has.
+    pub(crate) const fn parted(&self) -> bool {
+        self.twins[1].parted
+    }
+
     /// The translator alone handles a packet, unseen by anybody; what goes out.
     pub(crate) fn alone(&mut self, bytes: &[u8], offload: Offload) -> Headers {
         let mut buf = vec![0; self.headroom + bytes.len()];
@@ -48,7 +58,7 @@ impl Scenario {
         let [out] = &done.out[..] else {
             panic!("{done:?}");
         };
-        headers(&out.bytes, out.offload).expect("a segment")
+        headers(&out.bytes).expect("a segment")
     }
 
     /// What a translator that installs at every opportunity has installed by now.

@@ -1,0 +1,104 @@
+//! The kernel's programs, compiled for this machine, under the translator: what they translate has to be what a
+//! translator without them sends. `io/tests/netns/offload.rs` does the same in the kernel, as root.
+#![forbid(unsafe_code)]
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+use flexcp_native::{Passed, Programs, Sent, as_handed_out};
+use flexcp_simulator::{Kernel, Taken, run_on, seeds};
+use flexcp_translator::FastPath;
+use flexcp_wire::Offload;
+
+/// The programs under one translator.
+#[derive(Default, Debug)]
+struct Native(Programs);
+
+impl Kernel for Native {
+    fn fast_path(&mut self) -> Box<dyn FastPath> {
+        Box::new(self.0.clone())
+    }
+
+    fn translate(&mut self, now: u64, packet: &[u8], offload: Offload) -> Taken {
+        match self.0.pass(now, packet, offload) {
+            Passed::Translated(mut sent) => {
+                as_handed_out(&mut sent);
+                let packet = |sent: Sent| (sent.packet().to_vec(), sent.offload);
+                Taken::Translated(sent.into_iter().map(packet).collect())
+            }
+            Passed::Up => Taken::No,
+            Passed::Dropped => Taken::Dropped,
+        }
+    }
+}
+
+/// Seeds that are always run.
+const FIXED: Range<u64> = 0..1000;
+/// Fresh ones beside them.
+const FRESH: u64 = 200;
+
+/// What the programs took of some seeds.
+#[derive(Clone, Copy, Default, Debug)]
+struct Share {
+    seeds: u64,
+    packets: u64,
+    taken: u64,
+    trains: u64,
+    /// Seeds behind a part of which nothing was compared.
+    parted: u64,
+}
+
+/// The share of some seeds, and the seeds that failed.
+#[derive(Default, Debug)]
+struct Found {
+    share: Share,
+    failed: Vec<(u64, String)>,
+}
+
+fn try_seed(seed: u64, traced: bool, found: &Mutex<Found>) {
+    let (outcome, taken) = run_on(Box::new(Native::default()), seed, traced);
+    let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
+    let share = &mut found.share;
+    share.seeds += 1;
+    share.packets += outcome.packets;
+    share.taken += taken.packets;
+    share.trains += taken.trains;
+    share.parted += u64::from(taken.parted);
+    if !outcome.failures.is_empty() {
+        found.failed.push((seed, outcome.failures.join("\n  ")));
+    }
+}
+
+#[test]
+fn simulated_connections_are_translated_alike() {
+    let traced = std::env::var_os("FLEXCP_TRACE").is_some();
+    let all = seeds(FIXED, FRESH);
+    let (next, found) = (AtomicUsize::new(0), Mutex::default());
+    let work = || {
+        while let Some(&seed) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
+            try_seed(seed, traced, &found);
+        }
+    };
+    let workers = thread::available_parallelism().map_or(1, usize::from);
+    thread::scope(|scope| (0..workers).for_each(|_| drop(scope.spawn(work))));
+    let Found { share, mut failed } = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+    failed.sort();
+    println!("{share:?}");
+    if let Some((seed, why)) = failed.first() {
+        let seeds: Vec<_> = failed.iter().map(|(seed, _)| seed).collect();
+        panic!(
+            "seeds {seeds:?}; the first alone: FLEXCP_SEED={seed} FLEXCP_TRACE=1 cargo test -p flexcp-simulator --test \
+             native\n{why}"
+        );
+    }
+    assert!(share.parted <= 1 + share.seeds / 200, "{share:?}");
+    // Some seeds alone install nothing.
+    if share.seeds >= FIXED.end {
+        assert!(
+            share.taken * 50 > share.packets && share.trains > 5 * share.seeds,
+            "the programs take hardly anything: {share:?}"
+        );
+    }
+}
