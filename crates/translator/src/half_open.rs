@@ -26,6 +26,13 @@ impl Default for HalfOpenLinks {
     }
 }
 
+impl HalfOpenLinks {
+    /// It stands in the queue.
+    pub(crate) const fn is_queued(&self) -> bool {
+        self.queued
+    }
+}
+
 /// Both ends of the queue.
 #[derive(Debug)]
 pub(crate) struct HalfOpenQueue {
@@ -62,16 +69,18 @@ impl HalfOpenQueue {
         })
     }
 
-    /// Enters or leaves the queue as the connection's phase asks for.
-    pub(crate) fn update(&mut self, connections: &mut Connections, id: ConnectionId) {
+    /// Enters or leaves the queue as the connection's phase asks for. `true`: it has left.
+    pub(crate) fn update(&mut self, connections: &mut Connections, id: ConnectionId) -> bool {
         let Some(connection) = connections.get(id as usize) else {
-            return;
+            return false;
         };
-        match (connection.half_open.queued, connection.is_half_open()) {
+        let change = (connection.half_open.queued, connection.is_half_open());
+        match change {
             (false, true) => self.push(connections, id),
             (true, false) => self.remove(connections, id),
             _ => {}
         }
+        change == (true, false)
     }
 
     fn push(&mut self, connections: &mut Connections, id: ConnectionId) {

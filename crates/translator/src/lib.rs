@@ -20,6 +20,7 @@ mod counters;
 mod drain;
 mod dtree;
 mod endpoint;
+mod event;
 mod frame;
 mod half_open;
 mod health;
@@ -30,6 +31,7 @@ mod install;
 #[doc(hidden)]
 pub mod internals;
 mod keys;
+mod listing;
 mod offload;
 mod orphan;
 mod probe;
@@ -51,9 +53,11 @@ pub use cause::{
 };
 pub use config::{Announce, Config, Limits, Mode, Prefix, Service, Timeouts};
 pub use counters::{Counters, DropReason, Drops, Gauges, Meaning};
+pub use event::{ConnectionEnds, EndCause, Event, EventKind, SubflowEnds};
 pub use frame::{Frame, HEADROOM, Payload, Transmit, Verdict};
 pub use health::{BackendState, Mark, MarkReason};
 pub use hold::LONGEST_QUEUE;
+pub use listing::{Cursor, Filter, Place};
 pub use offload::{
     ENTRY_HOLES, ENTRY_RUNS, ENTRY_SUBFLOWS, ENTRY_UPS, EntrySubflow, FastPath, FlowEntry, Hole,
     Installed, MappingRun, UpRun,

@@ -73,7 +73,7 @@ impl Translator {
             let of = (connection.service, connection.server.backend.addr());
             let rtt = (!asked.again).then(|| now.since(asked.at));
             let back = self.services.note_answer(&self.config, now, of, rtt);
-            self.counters.backend_back += u64::from(back);
+            self.note_back(of, back);
         }
     }
 
@@ -94,7 +94,7 @@ impl Translator {
         let of = (connection.service, connection.server.backend.addr());
         let tried = usize::from(connection.server.tried);
         let marked = self.services.note_refusal(&self.config, now, of, reason);
-        self.counters.backend_marked += u64::from(marked);
+        self.note_marked(of, reason, marked);
         self.services.backends(of.0) > tried && self.skip_backend(now, id, Choice::Any)
     }
 
@@ -153,7 +153,7 @@ impl Translator {
         };
         let silence = (asked.at, sent);
         let marked = self.services.note_silence(&self.config, now, of, silence);
-        self.counters.backend_marked += u64::from(marked);
+        self.note_marked(of, MarkReason::Silent, marked);
         true
     }
 

@@ -2,7 +2,7 @@
 
 mod opening;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -18,6 +18,7 @@ use crate::cause::Rst;
 use crate::connection::{INITIAL, Phase, SubflowIndex, SubflowState, relay};
 use crate::counters::DropReason;
 use crate::drain::Drain;
+use crate::event::Events;
 use crate::install::{Installer, LOOK};
 use crate::keys::Keys;
 use crate::orphan::Orphans;
@@ -26,7 +27,7 @@ use crate::rst::refuse;
 use crate::segment::{Ends, Segment};
 use crate::service::{Match, Services};
 use crate::table::{ConnectionId, FlowRef, Leg, Table};
-use crate::{Config, ConnectionView, Counters, Drops, Frame, Gauges, Instant, Transmit, Verdict};
+use crate::{Config, Counters, Drops, Frame, Gauges, Instant, Transmit, Verdict};
 
 /// Packets that may wait to be sent before memory for more is asked for.
 const OUTBOX: usize = 64;
@@ -56,6 +57,7 @@ pub struct Translator {
     pub(crate) outbox: VecDeque<Transmit>,
     pub(crate) gone: Vec<SubflowIndex>,
     pub(crate) counters: Counters,
+    pub(crate) events: Events,
     pub(crate) budget: Budget,
     pub(crate) installer: Option<Installer>,
     pub(crate) drain: Drain,
@@ -72,6 +74,7 @@ macro_rules! context {
             now: $now,
             config: &$self.config,
             counters: &mut $self.counters,
+            events: &mut $self.events,
             budget: &$self.budget,
             astray: $self.astray.is_some(),
             secrets: &mut $self.secrets,
@@ -99,6 +102,7 @@ impl Translator {
             outbox: VecDeque::with_capacity(OUTBOX),
             gone: Vec::with_capacity(OUTBOX),
             counters: Counters::default(),
+            events: Events::default(),
             installer: None,
             drain: Drain::default(),
             registry: None,
@@ -194,14 +198,6 @@ impl Translator {
     #[must_use]
     pub const fn memory_budget(&self) -> usize {
         self.config.limits.memory
-    }
-
-    /// The connections that there are as they are now, the installed ones too. Costs one pass over the table; not for the packet
-    /// path.
-    pub fn connections(&self, now: Instant) -> impl Iterator<Item = ConnectionView> + '_ {
-        self.table
-            .iter()
-            .map(move |connection| connection.view(now, self.peek(connection).as_ref()))
     }
 
     fn handle_segment(
@@ -419,8 +415,11 @@ impl Translator {
         let deadline = deadline.min(now + FURTHEST_TIMER);
         let deadline = if deadline > now { deadline } else { overdue };
         self.budget.charge(connection);
-        self.table.update_half_open(id);
+        let opened = self.table.update_half_open(id);
         self.table.arm(id, deadline);
+        if opened && let Some(connection) = self.table.get_mut(id) {
+            connection.tell_opened(&mut self.events);
+        }
     }
 
     fn forget_gone(&mut self, id: ConnectionId) {
@@ -434,7 +433,8 @@ impl Translator {
     pub(crate) fn remove(&mut self, id: ConnectionId) {
         self.release(id);
         self.unregister(id);
-        if self.table.get_mut(id).is_some() {
+        if let Some(connection) = self.table.get_mut(id) {
+            connection.tell_removed(&mut self.events);
             self.counters.connections_closed += 1;
             self.discharge(id);
             self.table.remove(id);

@@ -13,6 +13,7 @@ use super::{Connection, Context, INITIAL, Phase, Subflow, SubflowIndex, SubflowS
 use crate::auth::same_key;
 use crate::cause::{Fallback, Rst};
 use crate::counters::DropReason;
+use crate::event::EndCause;
 use crate::frame::{Frame, Verdict};
 use crate::segment::Segment;
 use crate::time::Instant;
@@ -73,7 +74,7 @@ impl Connection {
                 .fin_local
                 .is_some_and(|fin| subflow.snd_una.after(fin));
         if confirmed {
-            self.close_subflow(ctx, index);
+            self.close_subflow(ctx, index, EndCause::Finished);
         }
         confirmed
     }
@@ -167,6 +168,7 @@ impl Connection {
     /// Both directions closed: what still comes is answered for a while.
     pub(crate) fn note_finished(&mut self, ctx: &mut Context<'_>) {
         if self.phase == Phase::Established && self.is_finished() {
+            self.tell_closed(ctx.events, EndCause::Finished);
             self.phase = Phase::Closed(ctx.now + ctx.config.timeouts.linger);
             for index in self.indices() {
                 self.answer_subflow_fin(ctx, index, false);
@@ -182,11 +184,17 @@ impl Connection {
     }
 
     /// A subflow is over; its slot may be taken.
-    pub(crate) fn close_subflow(&mut self, ctx: &mut Context<'_>, index: SubflowIndex) {
-        let subflow = self.subflow_mut(index);
-        if !subflow.lives() {
+    pub(crate) fn close_subflow(
+        &mut self,
+        ctx: &mut Context<'_>,
+        index: SubflowIndex,
+        cause: EndCause,
+    ) {
+        if !self.subflow(index).lives() {
             return;
         }
+        self.tell_subflow_closed(ctx, index, cause);
+        let subflow = self.subflow_mut(index);
         subflow.state = SubflowState::Closed;
         subflow.down.clear();
         subflow.up.clear();
@@ -248,7 +256,7 @@ impl Connection {
         }
         let reason = cause.reason();
         self.send_reset(ctx, index, cause, reason);
-        self.close_subflow(ctx, index);
+        self.close_subflow(ctx, index, EndCause::Rst(cause));
         let subflow = self.subflow_mut(index);
         subflow.given_up = Some(reason);
         // No TIME-WAIT: what still comes is refused.
@@ -313,7 +321,7 @@ impl Connection {
             return Verdict::Drop(DropReason::NotAuthenticated);
         }
         ctx.counters.mp_rst_rx += 1;
-        self.close_subflow(ctx, index);
+        self.close_subflow(ctx, index, EndCause::Reset);
         Verdict::Consume
     }
 
@@ -350,7 +358,7 @@ impl Connection {
                 ctx.reset(self.own_down(index, TcpFlags::ACK), Rst::FastClose);
             }
         }
-        self.phase = Phase::Reset(ctx.now + ctx.config.timeouts.linger);
+        self.note_reset(ctx, Rst::FastClose);
         Verdict::Consume
     }
 
@@ -372,8 +380,14 @@ impl Connection {
             return Verdict::Consume;
         }
         self.fast_close_all(ctx, Rst::ServerReset);
-        self.phase = Phase::Reset(ctx.now + ctx.config.timeouts.linger);
+        self.note_reset(ctx, Rst::ServerReset);
         Verdict::Consume
+    }
+
+    /// Both ends have been told that the connection is over: what still comes is answered for a while.
+    pub(crate) fn note_reset(&mut self, ctx: &mut Context<'_>, cause: Rst) {
+        self.tell_closed(ctx.events, EndCause::Rst(cause));
+        self.phase = Phase::Reset(ctx.now + ctx.config.timeouts.linger);
     }
 
     /// RST with `MP_FASTCLOSE` on every subflow.

@@ -15,6 +15,7 @@ use crate::auth::{join_hmac, same_hmac};
 use crate::cause::{JoinEvicted, JoinRefused, Rst, SubflowSwitch};
 use crate::config::{Announce, Limits};
 use crate::counters::DropReason;
+use crate::event::EndCause;
 use crate::frame::Verdict;
 use crate::offload::ENTRY_SUBFLOWS;
 use crate::segment::Segment;
@@ -154,7 +155,7 @@ impl Connection {
             } else {
                 JoinEvicted::Stranger
             });
-            self.close_subflow(ctx, index);
+            self.close_subflow(ctx, index, EndCause::Reset);
         }
     }
 
@@ -264,7 +265,7 @@ impl Connection {
             if Ssn(segment.tcp.seq) != subflow.rcv_ack {
                 return Verdict::Drop(DropReason::BlindReset);
             }
-            self.close_subflow(ctx, index);
+            self.close_subflow(ctx, index, EndCause::Reset);
             return Verdict::Consume;
         }
         if Ssn(segment.tcp.ack) != subflow.snd_next {
@@ -297,6 +298,7 @@ impl Connection {
         self.heard = index;
         self.last_packet = ctx.now;
         ctx.counters.mp_join_ack_rx += 1;
+        self.tell_joined(ctx, index);
         self.linger(ctx);
         if index != self.active && !self.subflow(self.active).lives() {
             self.active = index;

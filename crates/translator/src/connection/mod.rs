@@ -46,6 +46,7 @@ use crate::cause::Rst;
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::endpoint::Endpoint;
+use crate::event::Events;
 use crate::frame::Transmit;
 use crate::half_open::HalfOpenLinks;
 use crate::install::Installation;
@@ -69,6 +70,7 @@ pub(crate) struct Context<'a> {
     pub(crate) now: Instant,
     pub(crate) config: &'a Config,
     pub(crate) counters: &'a mut Counters,
+    pub(crate) events: &'a mut Events,
     /// As it was before the packet.
     pub(crate) budget: &'a Budget,
     /// Packets may have gone past FlexCP not long ago.
@@ -569,7 +571,7 @@ impl Connection {
                     // An end that does not believe the RST's number says which one it will.
                     let cause = if idle { Rst::Idle } else { Rst::Abandoned };
                     self.reset_both(ctx, cause);
-                    self.phase = Phase::Reset(ctx.now + timeouts.linger);
+                    self.note_reset(ctx, cause);
                     return true;
                 }
                 self.expire_subflows(ctx);

@@ -6,6 +6,7 @@ use super::{Connection, Context, INITIAL, Subflow, SubflowIndex, SubflowState};
 use crate::auth::{add_addr_hmac, same_hmac};
 use crate::cause::{self, Rst, SubflowSwitch};
 use crate::config::Announce;
+use crate::event::EndCause;
 use crate::segment::Segment;
 
 /// `ADD_ADDR` copies sent when the client does not echo.
@@ -315,13 +316,13 @@ impl Connection {
                 SubflowState::Established | SubflowState::Closed => false,
             };
             if over {
-                self.close_subflow(ctx, index);
+                self.close_subflow(ctx, index, EndCause::Unanswered);
             }
         }
         let initial = self.subflow(INITIAL);
         if initial.state == SubflowState::Closing && ctx.now >= initial.last_heard + timeouts.linger
         {
-            self.close_subflow(ctx, INITIAL);
+            self.close_subflow(ctx, INITIAL, EndCause::Unanswered);
         }
     }
 }

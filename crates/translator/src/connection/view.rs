@@ -9,7 +9,6 @@ impl Connection {
     /// `entry`: how the fast path has it now.
     pub(crate) fn view(&self, now: Instant, entry: Option<&FlowEntry>) -> ConnectionView {
         let initial = self.subflow(INITIAL);
-        let mptcp = !matches!(self.phase, Phase::Plain);
         ConnectionView {
             service: usize::from(self.service),
             state: self.state(),
@@ -17,7 +16,7 @@ impl Connection {
             server: initial.local.addr(),
             source: self.server.source.addr(),
             backend: self.server.backend.addr(),
-            token: mptcp.then_some(self.local.token),
+            token: self.token(),
             age: now.since(self.opened),
             idle: now.since(entry.map_or(self.last_packet, |entry| Instant(entry.last_packet))),
             subflows: self
@@ -28,7 +27,13 @@ impl Connection {
         }
     }
 
-    const fn state(&self) -> ConnectionState {
+    /// FlexCP's token, unless MPTCP was not negotiated.
+    pub(crate) fn token(&self) -> Option<u32> {
+        (self.phase != Phase::Plain).then_some(self.local.token)
+    }
+
+    /// What FlexCP does with its packets, as an operator is told.
+    pub(crate) const fn state(&self) -> ConnectionState {
         match self.phase {
             Phase::SynSent | Phase::SynReceived => ConnectionState::Handshake,
             Phase::Established if self.up_fin.is_some() || self.down_fin.is_some() => {
