@@ -16,9 +16,9 @@ use crate::time::Instant;
 use crate::translator::Translator;
 use crate::view::{ConnectionState, ConnectionView};
 
-/// Where a listing goes on: a place in the table. The default is the beginning.
+/// Where a listing goes on: at this place of the table. The default is the beginning.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Cursor(usize);
+pub struct Cursor(pub usize);
 
 /// Which connections a listing tells: those that every field fits. The default fits all.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
