@@ -46,7 +46,7 @@ impl PageWanted {
         let end = all.len().min(from + len);
         let page = Page {
             views: all[from.min(end)..end].to_vec(),
-            next: (end < all.len()).then(|| Cursor(end)),
+            next: (end < all.len()).then_some(Cursor(end)),
         };
         let _ = self.answer.try_send(page);
     }
