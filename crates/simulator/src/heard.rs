@@ -28,7 +28,7 @@ impl Heard {
             }
         }
         if translator.take_lost_events() > 0 {
-            self.wrong.get_or_insert("events are lost".into());
+            self.wrong.get_or_insert_with(|| "events are lost".into());
         }
     }
 

@@ -189,7 +189,7 @@ fn events_of_connections_are_told() -> Result<()> {
         closed(&listener, 2)?;
         let events = told(&listener)?;
         let client = report.local.context("no address")?.to_string();
-        let of_first = |event: &&Value| event["client"] == Value::from(client.as_str());
+        let of_first = |event: &&Value| event["client"] == client.as_str();
         let kinds = |first: bool| -> Vec<&str> {
             let those = events.iter().filter(|event| of_first(event) == first);
             those.filter_map(|event| event["event"].as_str()).collect()
@@ -212,7 +212,7 @@ fn events_of_connections_are_told() -> Result<()> {
         let token = &events[0]["token"];
         for event in events.iter().filter(of_first) {
             ensure!(
-                event["server"] == Value::from(server.as_str())
+                event["server"] == server.as_str()
                     && event["token"] == *token
                     && token.is_u64()
                     && event["service"] == "web",
