@@ -4,7 +4,7 @@
 CARGO ?= cargo
 
 .PHONY: setup setup-programs build demo test lint unit unit-security simulate root privileged e2e e2e-repeat link-selftest \
-	faults attack hostile-memory lossy firewall endings watch compare kernels kernels-short unit-boot fuzz bench bench-quick bench-plain bench-crowd bench-unsteered bench-sustained bench-dtree counters seeded-bugs drawn-bugs \
+	faults attack hostile-memory lossy firewall endings watch compare kernels kernels-short unit-boot fuzz bench bench-quick bench-plain bench-crowd bench-reads bench-unsteered bench-sustained bench-dtree counters seeded-bugs drawn-bugs \
 	mutants-sample \
 	bpf clean
 
@@ -148,6 +148,10 @@ bench-plain: root build
 	target/release/bench --strict --only plain/ --subject flexcp --subject tcp --results bench/results/plain $(BENCH_ARGS)
 bench-crowd: root build
 	target/release/bench --strict --only crowd --results bench/results/crowd $(BENCH_ARGS)
+# What looking costs them: 64 busy of 50,000 connections, alone, with `show stats` ten times a second, and with a list of
+# all connections every ten seconds, by turns. Seven minutes.
+bench-reads: root build
+	target/release/bench --strict --reads --results bench/results/reads $(BENCH_ARGS)
 bench-unsteered: root build
 	@missed=0; for congestion in cubic bbr; do \
 		target/release/bench --strict --only unsteered/ --subject flexcp --subject mptcp --subject tcp \

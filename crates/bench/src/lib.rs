@@ -20,6 +20,7 @@ mod micro;
 mod plan;
 mod plot;
 mod programs;
+mod reads;
 mod record;
 mod report;
 mod rig;

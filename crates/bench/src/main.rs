@@ -19,12 +19,12 @@ struct Cli {
     /// Only 1 MB objects down over 64 connections, in three rounds
     #[arg(long)]
     quick: bool,
-    /// Rounds, in each of which every subject has its turn [default: 5, quick: 3]
+    /// Rounds, in each of which every subject has its turn [default: 5, quick: 3, reads: 9]
     #[arg(long)]
     rounds: Option<usize>,
-    /// Seconds that count, of each run of a load
-    #[arg(long, default_value_t = 3.0)]
-    seconds: f64,
+    /// Seconds that count, of each run of a load [default: 3, reads: 10]
+    #[arg(long)]
+    seconds: Option<f64>,
     /// Cells whose name has this in it (may be given several times)
     #[arg(long)]
     only: Vec<String>,
@@ -34,9 +34,13 @@ struct Cli {
     /// Congestion control of all ends, e.g. cubic [default: the kernel's own choice]
     #[arg(long)]
     congestion: Option<String>,
-    /// Connections that are open and idle when their memory is measured
-    #[arg(long, default_value_t = 100_000)]
-    idle: usize,
+    /// Connections that are open and idle: when their memory is measured [default: 100000], beside busy ones
+    /// [reads: 50000]
+    #[arg(long)]
+    idle: Option<usize>,
+    /// Only what looking at many connections costs, in nine rounds
+    #[arg(long)]
+    reads: bool,
     /// Exit with an error when a floor is missed
     #[arg(long)]
     strict: bool,
@@ -62,9 +66,14 @@ fn run(cli: Cli) -> Result<()> {
     if let Some(helping) = cli.helping {
         return helping.run();
     }
+    let (rounds, seconds, idle) = match (cli.reads, cli.quick) {
+        (true, _) => (9, 10.0, 50_000),
+        (false, true) => (3, 3.0, 100_000),
+        (false, false) => (5, 3.0, 100_000),
+    };
     let plan = Plan {
-        rounds: cli.rounds.unwrap_or(if cli.quick { 3 } else { 5 }),
-        seconds: cli.seconds,
+        rounds: cli.rounds.unwrap_or(rounds),
+        seconds: cli.seconds.unwrap_or(seconds),
         quick: cli.quick,
         only: cli.only,
         subjects: if cli.subjects.is_empty() {
@@ -73,7 +82,7 @@ fn run(cli: Cli) -> Result<()> {
             cli.subjects
         },
         congestion: cli.congestion,
-        idle: cli.idle,
+        idle: cli.idle.unwrap_or(idle),
     };
     if cli.list {
         for cell in plan.cells() {
@@ -92,7 +101,12 @@ fn run(cli: Cli) -> Result<()> {
         fs::write(&markdown, text).with_context(|| format!("writing {markdown:?}"))
     };
     let allowed = plan.congestion.as_deref().map(allow).transpose()?;
-    let results = plan.run(|step| eprintln!("{step}"), keep)?;
+    let say = |step: &str| eprintln!("{step}");
+    let results = if cli.reads {
+        plan.run_reads(say, keep)?
+    } else {
+        plan.run(say, keep)?
+    };
     drop(allowed);
     print!("{}", Report(&results));
     let (missed, floors) = results.floors();

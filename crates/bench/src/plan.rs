@@ -28,7 +28,7 @@ pub struct Plan {
     pub subjects: Vec<Subject>,
     /// Congestion control of all ends; the kernel's own choice when there is none.
     pub congestion: Option<String>,
-    /// Connections that are open and idle when their memory is measured.
+    /// Connections that are open and idle when their memory is measured, or beside busy ones.
     pub idle: usize,
 }
 
@@ -182,7 +182,7 @@ impl Plan {
 }
 
 /// Who goes when: every round begins with the next one.
-fn turns(count: usize, round: usize) -> impl Iterator<Item = usize> {
+pub(crate) fn turns(count: usize, round: usize) -> impl Iterator<Item = usize> {
     (0..count).map(move |turn| (turn + round) % count)
 }
 

@@ -222,7 +222,8 @@ fn frame(title: &str, width: f64, body: &str) -> String {
 const fn color(subject: Subject) -> &'static str {
     match subject {
         Subject::FlexCp => "#d55e00",
-        Subject::Crowded => "#8b2500",
+        Subject::Crowded | Subject::Listed => "#8b2500",
+        Subject::Watched => "#b07aa1",
         Subject::Translator => "#e69f00",
         Subject::KernelSteering => "#f0e442",
         Subject::Scatter => "#cc79a7",

@@ -27,6 +27,14 @@ pub enum Subject {
     #[value(name = "flexcp-crowded")]
     #[serde(rename = "flexcp-crowded")]
     Crowded,
+    /// FlexCP with the offload, asked for its statistics ten times a second
+    #[value(name = "flexcp-stats")]
+    #[serde(rename = "flexcp-stats")]
+    Watched,
+    /// The same, asked for all its connections every ten seconds
+    #[value(name = "flexcp-list")]
+    #[serde(rename = "flexcp-list")]
+    Listed,
     /// FlexCP, every packet through its translator
     #[value(name = "flexcp-translator")]
     #[serde(rename = "flexcp-translator")]
@@ -53,9 +61,11 @@ pub enum Subject {
 
 impl Subject {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::FlexCp,
         Self::Crowded,
+        Self::Watched,
+        Self::Listed,
         Self::Translator,
         Self::KernelSteering,
         Self::Scatter,
@@ -81,6 +91,8 @@ impl Subject {
         match self {
             Self::FlexCp => "flexcp",
             Self::Crowded => "flexcp-crowded",
+            Self::Watched => "flexcp-stats",
+            Self::Listed => "flexcp-list",
             Self::Translator => "flexcp-translator",
             Self::KernelSteering => "flexcp-kernel-steering",
             Self::Scatter => "flexcp-scatter",
@@ -96,7 +108,13 @@ impl Subject {
     pub(crate) const fn is_flexcp(self) -> bool {
         matches!(
             self,
-            Self::FlexCp | Self::Crowded | Self::Translator | Self::KernelSteering | Self::Scatter
+            Self::FlexCp
+                | Self::Crowded
+                | Self::Watched
+                | Self::Listed
+                | Self::Translator
+                | Self::KernelSteering
+                | Self::Scatter
         )
     }
 
@@ -209,30 +227,41 @@ impl Rig {
             lab,
         };
         if subject == Subject::Crowded {
-            rig.crowd = rig.gather()?;
+            rig.crowd_in(CROWD)?;
         }
         Ok(rig)
     }
 
-    /// Opens the connections beside: each is used once. Clients first in what is dropped.
-    fn gather(&self) -> Result<Vec<Helper>> {
+    /// Opens so many connections beside: each is used once, and then idle.
+    pub(crate) fn crowd_in(&mut self, count: usize) -> Result<()> {
+        self.crowd = self.gather(count)?;
+        Ok(())
+    }
+
+    /// Clients first in what is dropped.
+    fn gather(&self, count: usize) -> Result<Vec<Helper>> {
         self.subflows(1)?;
+        let processes = u16::try_from(count.div_ceil(CROWD_OF_ONE))?;
+        let each = count.div_ceil(usize::from(processes.max(1)));
         let (mut clients, mut servers) = (vec![], vec![]);
-        for port in CROWD_PORTS {
+        for (number, port) in (CROWD_PORT..).take(processes.into()).enumerate() {
+            // Of its own: with half of an address's ports taken, the kernel looks long for one that is free.
+            let own = further_address(self.addresses + u8::try_from(number)?);
+            self.lab.client().ip(&format!("addr add {own}/24 dev a1"))?;
             servers.push(Helper::sink(
                 self.lab.server(1),
                 self.subject.server(),
                 port,
             )?);
-            let ends = (self.lab.client_addr(1, Family::V4), self.port(port));
+            let ends = (own, self.port(port));
             let client = self.lab.client();
-            clients.push(Helper::connections(client, self.proto(), ends, CROWD)?);
+            clients.push(Helper::connections(client, self.proto(), ends, each)?);
         }
         for client in &mut clients {
             let open = client.line()?;
             ensure!(
-                open.split_whitespace().next() == Some(&CROWD.to_string()),
-                "of {CROWD} connections beside these are open: {open}"
+                open.split_whitespace().next() == Some(&each.to_string()),
+                "of {each} connections beside these are open: {open}"
             );
         }
         clients.append(&mut servers);
@@ -282,6 +311,14 @@ impl Rig {
     /// The client's addresses, when it has more than one for the first path.
     pub(crate) fn addresses(&self) -> Vec<IpAddr> {
         (0..self.addresses).map(further_address).collect()
+    }
+
+    /// The FlexCP in it.
+    pub(crate) fn flexcp(&self) -> Result<&FlexCp> {
+        match &self.proxy {
+            Some(Proxy::FlexCp(flexcp)) => Ok(flexcp),
+            _ => bail!("{} is not FlexCP", self.subject.name()),
+        }
     }
 
     /// Process id of the proxy.
@@ -360,11 +397,18 @@ impl Proxy {
             Subject::Haproxy => Self::Other(programs::haproxy(lab, &ports)?),
             Subject::FlexCp
             | Subject::Crowded
+            | Subject::Watched
+            | Subject::Listed
             | Subject::Translator
             | Subject::KernelSteering
             | Subject::Scatter => {
                 let services = daemon::transparent(lab, &[]);
-                let offload = matches!(subject, Subject::FlexCp | Subject::Crowded);
+                let tiers = [
+                    Subject::Translator,
+                    Subject::KernelSteering,
+                    Subject::Scatter,
+                ];
+                let offload = !tiers.contains(&subject);
                 let device = format!("workers = {}{}", setting.workers, subject.device());
                 let flexcp = start_flexcp(lab, offload, &device, &services)?;
                 if !setting.gso {
@@ -436,10 +480,12 @@ fn further_address(number: u8) -> IpAddr {
 const OFFLOAD_ON: &str = "[offload]\nenabled = true\n\n";
 const OFFLOAD_OFF: &str = "[offload]\nenabled = false\n\n";
 
-/// Ports of the servers of what is open and idle beside, and the connections to each: a process has a limited number of
-/// files.
-const CROWD_PORTS: [u16; 4] = [5100, 5101, 5102, 5103];
-const CROWD: usize = 5_000;
+/// What is open and idle beside.
+const CROWD: usize = 20_000;
+
+/// The first port of its servers, and the most connections to each: a process has a limited number of files.
+const CROWD_PORT: u16 = 5100;
+const CROWD_OF_ONE: usize = 5_000;
 
 /// Ports of the sink. One is enough for uploads; a proxy needs several to have 100,000 connections
 /// to one server.

@@ -9,6 +9,30 @@ use flexcp_bench::{Plan, Report, Subject};
 fn one_short_round() {
     main_item();
     other_circumstances();
+    reads();
+}
+
+/// What looking costs, with few connections beside.
+fn reads() {
+    let plan = Plan {
+        rounds: 1,
+        seconds: 1.0,
+        quick: false,
+        only: vec![],
+        subjects: vec![],
+        congestion: None,
+        idle: 300,
+    };
+    let results = plan
+        .run_reads(|_| (), |_| Ok(()))
+        .expect("it can be measured");
+    let said = Report(&results).to_string();
+    for subject in [Subject::FlexCp, Subject::Watched, Subject::Listed] {
+        let rate = results.median("throughput/down/64x1-reads", subject);
+        assert!(rate.is_some_and(|rate| rate > 0.0), "{said}");
+    }
+    let (_, judged) = results.floors();
+    assert_eq!(judged, 4, "{said}");
 }
 
 /// The TUN device alone, which says when packets pass it by, and links without steering.

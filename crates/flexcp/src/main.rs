@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use std::io::{self, IsTerminal, Write};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -10,10 +11,12 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use flexcp::beside::{self, Foreseen};
 use flexcp::config::live::{self, ThisHost};
 use flexcp::config::plan;
-use flexcp::control::{self, Action};
+use flexcp::control::{self, Action, VERSION, Wanted};
 use flexcp::offload::{self, Tried};
+use flexcp::show::ConnectionTable;
 use flexcp::{config, explain, run, show};
 use flexcp_io::{JournalError, KernelError, KernelTables};
+use serde_json::value::RawValue;
 use tracing::level_filters::LevelFilter;
 
 /// A splitless proxy between MPTCP clients and TCP servers
@@ -61,6 +64,8 @@ enum Command {
         #[arg(long, conflicts_with = "word")]
         markdown: bool,
     },
+    /// Tell what happens to the connections of a running FlexCP, as it happens, until interrupted
+    Events(ShowArgs),
     /// Show what a running FlexCP does
     Show {
         #[command(subcommand)]
@@ -71,11 +76,33 @@ enum Command {
 #[derive(Subcommand)]
 enum What {
     /// The connections that there are, and their subflows
-    Connections(ShowArgs),
+    Connections {
+        #[command(flatten)]
+        wanted: WantedArgs,
+        #[command(flatten)]
+        show: ShowArgs,
+    },
     /// What has been done and dropped so far
     Stats(ShowArgs),
     /// Whether packets get through, what is in their way, and what was put back
     Status(ShowArgs),
+}
+
+#[derive(Args)]
+struct WantedArgs {
+    /// Only those in this state: handshake, translating, half-closed, closed, plain, fallback or reset (several may
+    /// be given)
+    #[arg(long, value_name = "STATE", value_delimiter = ',')]
+    state: Vec<String>,
+    /// Only those of this service
+    #[arg(long, value_name = "NAME")]
+    service: Option<String>,
+    /// Only those with a subflow from there: an address, a prefix, ADDRESS:PORT, or :PORT
+    #[arg(long, value_name = "ADDRESS")]
+    client: Option<String>,
+    /// Only those to there: what the client connected to, or the back end
+    #[arg(long, value_name = "ADDRESS")]
+    server: Option<String>,
 }
 
 #[derive(Args)]
@@ -115,7 +142,8 @@ fn main() -> ExitCode {
             verifier_log,
         } => check(&config, live, verifier_log),
         Command::Clean { config } => clean(config.as_deref()),
-        Command::Show { what } => show(&what),
+        Command::Events(args) => events(&args),
+        Command::Show { what } => show(what),
         Command::Explain { word, markdown } => explain(word.as_deref(), markdown),
     };
     result.unwrap_or_else(|error| {
@@ -203,26 +231,79 @@ fn clean(path: Option<&Path>) -> Result<ExitCode> {
     }
 }
 
-fn show(what: &What) -> Result<ExitCode> {
-    let (What::Connections(args) | What::Stats(args) | What::Status(args)) = what;
-    let socket = match (&args.socket, &args.config) {
+fn show(what: What) -> Result<ExitCode> {
+    let (args, action) = match what {
+        What::Connections { wanted, show } => return connections(wanted, &show),
+        What::Stats(args) => (args, Action::Stats),
+        What::Status(args) => (args, Action::Status),
+    };
+    let answer = control::ask(&socket(&args)?, &action)?;
+    let text = match action {
+        _ if args.json => format!("{}\n", answer.line()),
+        Action::Stats => show::stats(&answer.read()?),
+        _ => show::status(&answer.read()?),
+    };
+    print(&text)
+}
+
+/// The connections, each printed when it comes: of a million none has to wait for the last.
+fn connections(wanted: WantedArgs, args: &ShowArgs) -> Result<ExitCode> {
+    let wanted = Wanted {
+        state: wanted.state,
+        service: wanted.service,
+        client: wanted.client,
+        server: wanted.server,
+    };
+    let socket = socket(args)?;
+    let mut out = Printer::default();
+    if args.json {
+        let mut text = format!("{{\"version\":{VERSION},\"connections\":[");
+        let mut first = true;
+        control::connections(&socket, wanted, |connection: Box<RawValue>| {
+            text.push_str(if first { "" } else { "," });
+            text.push_str(connection.get());
+            first = false;
+            if text.len() < PIECE {
+                return ControlFlow::Continue(());
+            }
+            let printed = out.print(&text);
+            text.clear();
+            printed
+        })?;
+        let _ = out.print(&format!("{text}]}}\n"));
+    } else {
+        let mut table = ConnectionTable::default();
+        control::connections(&socket, wanted, |connection| {
+            let block = table.add(connection);
+            block.map_or(ControlFlow::Continue(()), |block| out.print(&block))
+        })?;
+        let _ = out.print(&table.end());
+    }
+    out.end()
+}
+
+/// What happens, a line each.
+fn events(args: &ShowArgs) -> Result<ExitCode> {
+    let mut out = Printer::default();
+    control::events(&socket(args)?, |line| {
+        let said = if args.json {
+            Some(line.into())
+        } else {
+            show::event(line)
+        };
+        let said = said.map(|said| format!("{said}\n"));
+        said.map_or(ControlFlow::Continue(()), |said| out.print(&said))
+    })?;
+    out.end()
+}
+
+/// The control socket.
+fn socket(args: &ShowArgs) -> Result<PathBuf> {
+    Ok(match (&args.socket, &args.config) {
         (Some(socket), _) => socket.clone(),
         (None, Some(config)) => usable(config)?.control.socket.value,
         (None, None) => config::file::SOCKET.into(),
-    };
-    let action = match what {
-        What::Connections(_) => Action::Connections,
-        What::Stats(_) => Action::Stats,
-        What::Status(_) => Action::Status,
-    };
-    let answer = control::ask(&socket, action)?;
-    let text = match what {
-        _ if args.json => format!("{}\n", answer.line()),
-        What::Connections(_) => show::connections(&answer.read()?),
-        What::Stats(_) => show::stats(&answer.read()?),
-        What::Status(_) => show::status(&answer.read()?),
-    };
-    print(&text)
+    })
 }
 
 fn usable(path: &Path) -> Result<config::Config> {
@@ -249,11 +330,36 @@ fn explain(word: Option<&str>, markdown: bool) -> Result<ExitCode> {
     }
 }
 
-/// Prints `text`; whoever reads it may go away before the end (`flexcp show connections | head`).
+/// Prints `text`.
 fn print(text: &str) -> Result<ExitCode> {
-    match io::stdout().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(ExitCode::SUCCESS),
+    let mut out = Printer::default();
+    let _ = out.print(text);
+    out.end()
+}
+
+/// Standard output; whoever reads it may go away before the end (`flexcp show connections | head`).
+#[derive(Default)]
+struct Printer {
+    failed: Option<io::Error>,
+}
+
+impl Printer {
+    /// Prints `text`, and breaks when nobody reads any more.
+    fn print(&mut self, text: &str) -> ControlFlow<()> {
+        let mut out = io::stdout();
+        let printed = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+        self.failed = self.failed.take().or_else(|| printed.err());
+        match self.failed {
+            None => ControlFlow::Continue(()),
+            Some(_) => ControlFlow::Break(()),
+        }
+    }
+
+    fn end(self) -> Result<ExitCode> {
+        match self.failed {
+            Some(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+            _ => Ok(ExitCode::SUCCESS),
+        }
     }
 }
 
@@ -278,3 +384,6 @@ fn log_to_stderr(level: LogLevel) {
         log.init();
     }
 }
+
+/// What is printed at a time, in bytes.
+const PIECE: usize = 16 << 10;

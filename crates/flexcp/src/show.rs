@@ -1,41 +1,15 @@
 //! What `flexcp show` prints for people: aligned tables, in the manner of ss(8).
 
+mod connections;
+mod events;
 mod status;
 
 use std::fmt::Write;
 
+pub use self::connections::ConnectionTable;
+pub use self::events::event;
 pub use self::status::status;
-use crate::control::view::{Connection, Connections, Numbers, Stats, Subflow};
-
-/// One line for each connection, and one below it for each of its subflows.
-#[must_use]
-pub fn connections(view: &Connections) -> String {
-    if view.connections.is_empty() {
-        return "no connections\n".into();
-    }
-    let mut rows = vec![HEADER.map(String::from).to_vec()];
-    rows.extend(view.connections.iter().map(row));
-    let subflows: Vec<_> = view
-        .connections
-        .iter()
-        .flat_map(|connection| &connection.subflows)
-        .map(subflow)
-        .collect();
-    let connection_lines = align(&rows);
-    let mut subflow_lines = align(&subflows).into_iter();
-
-    let mut text = String::new();
-    text.push_str(&connection_lines[0]);
-    text.push('\n');
-    for (connection, line) in view.connections.iter().zip(&connection_lines[1..]) {
-        text.push_str(line);
-        text.push('\n');
-        for line in subflow_lines.by_ref().take(connection.subflows.len()) {
-            let _ = writeln!(text, "  {line}");
-        }
-    }
-    text
-}
+use crate::control::view::{Numbers, Stats};
 
 /// The counters, and those causes of decisions and reasons for drops that have occurred.
 #[must_use]
@@ -101,64 +75,35 @@ fn section(text: &mut String, title: &str, numbers: &[(String, u64)]) {
     }
 }
 
-fn row(connection: &Connection) -> Vec<String> {
-    vec![
-        connection.service.clone(),
-        connection.mode.clone(),
-        connection.state.clone(),
-        connection.client.to_string(),
-        connection.server.to_string(),
-        connection.backend.to_string(),
-        age(connection.age_us),
-        age(connection.idle_us),
-    ]
+/// Columns of a table: each as wide as its widest cell, two blanks between them.
+#[derive(Default, Debug)]
+struct Columns {
+    /// In characters. They only grow: what comes later stands below what has been printed.
+    widths: Vec<usize>,
 }
 
-fn subflow(subflow: &Subflow) -> Vec<String> {
-    let flags: Vec<_> = [
-        (subflow.active, "active"),
-        (subflow.backup, "backup"),
-        (subflow.established, "established"),
-    ]
-    .into_iter()
-    .filter_map(|(set, name)| set.then_some(name))
-    .collect();
-    vec![
-        format!("id {}", subflow.address_id),
-        subflow.client.to_string(),
-        subflow.local.to_string(),
-        if flags.is_empty() {
-            "-".into()
-        } else {
-            flags.join(",")
-        },
-        format!("up {}", bytes(subflow.bytes_up)),
-        format!("down {}", bytes(subflow.bytes_down)),
-        format!("retrans {}", bytes(subflow.retransmitted_down)),
-        format!("rtt {}", subflow.rtt_us.map_or_else(|| "-".into(), rtt)),
-    ]
-}
+impl Columns {
+    /// The lines of the next rows.
+    fn align(&mut self, rows: &[Vec<String>]) -> Vec<String> {
+        for row in rows {
+            self.widths.resize(self.widths.len().max(row.len()), 0);
+            for (cell, width) in row.iter().zip(&mut self.widths) {
+                *width = cell.chars().count().max(*width);
+            }
+        }
+        rows.iter().map(|row| self.line(row)).collect()
+    }
 
-/// The rows, each column as wide as its widest cell, two blanks between columns.
-fn align(rows: &[Vec<String>]) -> Vec<String> {
-    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |column: usize| {
-        rows.iter()
-            .filter_map(|row| row.get(column))
-            .map(|cell| cell.chars().count())
-            .max()
-    };
-    let widths: Vec<_> = (0..columns)
-        .map(|column| width(column).unwrap_or(0))
-        .collect();
-    let line = |row: &Vec<String>| {
-        let cells = row
-            .iter()
-            .zip(&widths)
-            .map(|(cell, &width)| format!("{cell:width$}"));
+    fn line(&self, row: &[String]) -> String {
+        let cells = row.iter().zip(&self.widths);
+        let cells = cells.map(|(cell, &width)| format!("{cell:width$}"));
         cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
-    };
-    rows.iter().map(line).collect()
+    }
+}
+
+/// The lines of a table that is complete.
+fn align(rows: &[Vec<String>]) -> Vec<String> {
+    Columns::default().align(rows)
 }
 
 /// "0B", "999B", "1.2kB", "10.0MB": decimal units, as link speeds have.
@@ -206,10 +151,6 @@ fn rtt(micros: u64) -> String {
     }
 }
 
-const HEADER: [&str; 8] = [
-    "SERVICE", "MODE", "STATE", "CLIENT", "SERVER", "BACKEND", "AGE", "IDLE",
-];
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -221,69 +162,6 @@ mod tests {
                 .map(|(name, number)| ((*name).into(), *number))
                 .collect(),
         )
-    }
-
-    fn path(address_id: u8, client: &str) -> Subflow {
-        Subflow {
-            client: client.parse().unwrap(),
-            local: "10.9.0.2:80".parse().unwrap(),
-            address_id,
-            active: address_id == 0,
-            backup: address_id == 1,
-            established: true,
-            bytes_up: 78,
-            bytes_down: 104_857_600,
-            retransmitted_down: 2896,
-            rtt_us: (address_id == 0).then_some(12_345),
-        }
-    }
-
-    fn connection(service: &str, subflows: Vec<Subflow>) -> Connection {
-        Connection {
-            service: service.into(),
-            mode: "transparent".into(),
-            state: "translating".into(),
-            client: "10.0.1.2:40312".parse().unwrap(),
-            server: "10.9.0.2:80".parse().unwrap(),
-            source: "10.0.1.2:40312".parse().unwrap(),
-            backend: "10.9.0.2:80".parse().unwrap(),
-            token: Some(7),
-            age_us: 200_000_000,
-            idle_us: 40_000,
-            subflows,
-        }
-    }
-
-    #[test]
-    fn connections_are_aligned_with_their_subflows_below() {
-        let two = vec![path(0, "10.0.1.2:40312"), path(1, "[2001:db8::2]:51000")];
-        let plain = Connection {
-            state: "plain".into(),
-            ..connection("mail-relay", Vec::new())
-        };
-        let view = Connections {
-            version: VERSION,
-            connections: vec![connection("web", two), plain],
-        };
-        assert_eq!(
-            connections(&view),
-            "\
-SERVICE     MODE         STATE        CLIENT          SERVER       BACKEND      AGE    IDLE
-web         transparent  translating  10.0.1.2:40312  10.9.0.2:80  10.9.0.2:80  3m20s  40ms
-  id 0  10.0.1.2:40312       10.9.0.2:80  active,established  up 78B  down 104.8MB  retrans 2.8kB  rtt 12.3ms
-  id 1  [2001:db8::2]:51000  10.9.0.2:80  backup,established  up 78B  down 104.8MB  retrans 2.8kB  rtt -
-mail-relay  transparent  plain        10.0.1.2:40312  10.9.0.2:80  10.9.0.2:80  3m20s  40ms
-"
-        );
-    }
-
-    #[test]
-    fn no_connections() {
-        let view = Connections {
-            version: VERSION,
-            connections: Vec::new(),
-        };
-        assert_eq!(connections(&view), "no connections\n");
     }
 
     #[test]

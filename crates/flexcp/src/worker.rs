@@ -7,8 +7,10 @@
 
 mod handover;
 mod ledger;
+mod listeners;
 mod marks;
 mod memory;
+mod page;
 #[cfg(test)]
 mod tests;
 
@@ -21,16 +23,22 @@ use std::time::Duration;
 
 use flexcp_io::{PacketBuffer, SendBatch, Tun, Waker};
 use flexcp_translator::{
-    Config, ConnectionView, Counters, Drops, Exceptions, FastPath, Frame, Gauges, Install, Instant,
-    Meaning, Registry, Step, SubflowRecord, Translator, Verdict,
+    Config, Counters, Drops, Exceptions, FastPath, Frame, Gauges, Install, Instant, Meaning,
+    Registry, Step, SubflowRecord, Translator, Verdict,
 };
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tracing::{info, warn};
 
 pub use self::ledger::Unaccounted;
+pub use self::listeners::{Ear, Heard};
 pub use self::marks::Marks;
+pub use self::page::Page;
+
+pub(crate) use self::listeners::Listener;
+pub(crate) use self::page::PageWanted;
 
 use self::handover::{Handover, Sorted};
+use self::listeners::Listeners;
 use self::memory::Memory;
 
 /// A worker that has not begun yet.
@@ -41,7 +49,10 @@ pub struct Worker {
     /// To and from the others, when there are any.
     handover: Option<Handover>,
     requests: Receiver<Request>,
+    /// Some of them may be left from the last time.
+    unanswered: bool,
     waker: Arc<Waker>,
+    listeners: Listeners,
     /// Stays on a CPU of its own.
     pinned: bool,
     /// Who waits until the ends of all connections have been told that they are over.
@@ -139,8 +150,10 @@ pub(crate) enum Request {
     Stats(SyncSender<Snapshot>),
     /// A sign of life.
     Ping(SyncSender<()>),
-    /// The connections that there are.
-    Connections(SyncSender<Vec<ConnectionView>>),
+    /// A page of the connections.
+    Page(PageWanted),
+    /// To tell what happens to connections from here on.
+    Listen(Listener),
     /// To install what needs no decision.
     Offload(Box<dyn FastPath>),
     /// Not to install connections of the services with `true`.
@@ -200,7 +213,9 @@ impl Worker {
                 buffer: PacketBuffer::new(),
                 handover,
                 requests,
+                unanswered: false,
                 waker,
+                listeners: Listeners::new(number),
                 pinned: false,
                 ending: None,
             };
@@ -251,7 +266,7 @@ impl Worker {
             let due = self.path.translator.poll_timeout();
             let timeout = due.map(|due| due.since(now()));
             let may_sleep = self.handover.as_ref().is_none_or(Handover::may_sleep);
-            let timeout = if may_sleep && self.ending.is_none() {
+            let timeout = if may_sleep && self.ending.is_none() && !self.unanswered {
                 timeout
             } else {
                 Some(Duration::ZERO)
@@ -268,7 +283,8 @@ impl Worker {
             self.path.handle_timeout(handover, &self.buffer);
             self.path.note_marks();
             self.tell_ends();
-            if ready.woken && self.answer().is_break() {
+            self.listeners.pass_on(&mut self.path.translator);
+            if (ready.woken || self.unanswered) && self.answer().is_break() {
                 return Ok(());
             }
         }
@@ -340,18 +356,28 @@ impl Worker {
         }
     }
 
+    /// Answers what others have asked. Of answers that take as long as a batch of packets one alone: the other questions
+    /// are left for after the next batch.
     fn answer(&mut self) -> std::ops::ControlFlow<()> {
-        for request in self.requests.try_iter() {
+        self.unanswered = false;
+        while !self.unanswered
+            && let Ok(request) = self.requests.try_recv()
+        {
             // Whoever asked may have given up since.
             match request {
                 Request::Ping(answer) => {
                     let _ = answer.try_send(());
                 }
                 Request::Stats(answer) => {
+                    self.unanswered = true;
                     let _ = answer.try_send(self.path.snapshot(self.handover.as_ref()));
                 }
-                Request::Connections(answer) => {
-                    drop(answer.try_send(self.path.translator.connections(now()).collect()));
+                Request::Page(wanted) => {
+                    self.unanswered = true;
+                    wanted.fill(now(), &self.path.translator);
+                }
+                Request::Listen(listener) => {
+                    self.listeners.add(listener, &mut self.path.translator);
                 }
                 Request::Offload(fast_path) => self.path.translator.set_fast_path(fast_path),
                 Request::Keep(kept) => self.path.translator.keep_services(now(), &kept),
@@ -479,14 +505,6 @@ impl WorkerHandle {
     /// When it has ended or does not answer.
     pub fn stats(&self) -> Result<Snapshot, Gone> {
         self.ask(Request::Stats)
-    }
-
-    /// The worker's connections.
-    ///
-    /// # Errors
-    /// When it has ended or does not answer.
-    pub fn connections(&self) -> Result<Vec<ConnectionView>, Gone> {
-        self.ask(Request::Connections)
     }
 
     /// From here on the worker installs what needs no decision to a fast path.

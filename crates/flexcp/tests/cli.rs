@@ -135,9 +135,11 @@ fn run_without_privileges_says_which_are_missing() {
 #[test]
 fn show_without_a_daemon_says_so_in_one_line() {
     let place = Place::new(TRANSPARENT);
-    for what in ["connections", "stats", "status"] {
+    let shown = ["connections", "stats", "status"].map(|what| vec!["show", what]);
+    for words in shown.into_iter().chain([vec!["events"]]) {
         let output = flexcp()
-            .args(["show", what, "--config"])
+            .args(words)
+            .arg("--config")
             .arg(place.config())
             .output()
             .unwrap();

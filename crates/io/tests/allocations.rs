@@ -74,4 +74,8 @@ fn open_connection_allocates_nothing() {
     exchange(&mut conversation, 4);
     let count = allocations(|| exchange(&mut conversation, 1_000));
     assert_eq!(count, 0, "allocations for 34,000 packets");
+    // Nor does a listener change that.
+    conversation.listen();
+    let count = allocations(|| exchange(&mut conversation, 1_000));
+    assert_eq!(count, 0, "allocations for 34,000 packets with a listener");
 }

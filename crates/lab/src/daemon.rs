@@ -180,10 +180,20 @@ impl FlexCp {
         )
     }
 
-    fn show_command(&self, what: &str) -> Command {
+    /// Its control socket.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// The command `flexcp WORDS`, which asks this daemon.
+    pub fn asking(&self, words: &[&str]) -> Command {
         let mut command = Command::new(&self.binary);
-        command.args(["show", what, "--socket"]).arg(&self.socket);
+        command.args(words).arg("--socket").arg(&self.socket);
         command
+    }
+
+    fn show_command(&self, what: &str) -> Command {
+        self.asking(&["show", what])
     }
 
     /// `flexcp show WHAT --json`

@@ -79,6 +79,11 @@ impl Conversation {
         self.only_made = true;
     }
 
+    /// From here on what happens is told.
+    pub fn listen(&mut self) {
+        self.translator.keep_events(true);
+    }
+
     /// A packet of many segments from the server.
     pub fn data_down(&mut self) {
         let seq = self.server_next();

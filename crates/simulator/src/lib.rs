@@ -13,6 +13,7 @@
 mod client;
 mod conversation;
 mod fresh;
+mod heard;
 mod liveness;
 mod net;
 mod payload;

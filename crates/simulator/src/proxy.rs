@@ -7,6 +7,7 @@ use flexcp_translator::{
 };
 use flexcp_wire::{ChecksumState, Gso, GsoKind, Offload, Sum};
 
+use crate::heard::Heard;
 use crate::net::Outbox;
 use crate::payload::Judge;
 use crate::shelf::Shelf;
@@ -59,6 +60,8 @@ pub(crate) struct Proxy {
     pub(crate) translator: Translator,
     /// Its judge.
     pub(crate) checker: Checker,
+    /// Who listens to what it tells.
+    pub(crate) heard: Heard,
     /// Packets that the proxy sends, segments already.
     pub(crate) outbox: Outbox,
     frame: Vec<u8>,
@@ -93,9 +96,13 @@ impl Proxy {
         state: ChecksumState,
         trace: Trace,
     ) -> Self {
+        let bounds = judged(&config);
+        let mut translator = Translator::new(config, seed);
+        translator.keep_events(true);
         Self {
-            checker: Checker::new(judged(&config), Some(Box::new(Judge))),
-            translator: Translator::new(config, seed),
+            checker: Checker::new(bounds, Some(Box::new(Judge))),
+            heard: Heard::default(),
+            translator,
             outbox: Outbox::new(state == ChecksumState::Complete),
             frame: vec![0; HEADROOM + MAX_PACKET],
             train: None,
@@ -315,6 +322,7 @@ impl Proxy {
     }
 
     fn transmit(&mut self, now: u64, frame: Option<&Frame<'_>>) {
+        self.heard.listen(&mut self.translator);
         let mut sent = 0;
         while let Some(transmit) = self.translator.poll_transmit() {
             sent += 1;

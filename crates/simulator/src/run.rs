@@ -189,6 +189,11 @@ fn drain(world: &mut World, limit: u64, failures: &mut Vec<String>) {
     if left == 0 && counters.connections_opened != counters.connections_closed {
         failures.push(format!("I12: counters disagree: {counters:?}"));
     }
+    if left == 0
+        && let Some(wrong) = world.proxy.heard.failure()
+    {
+        failures.push(format!("events: {wrong}"));
+    }
     let held = world.proxy.translator.gauges();
     if left == 0 && held != Gauges::default() {
         failures.push(format!("I12: still held: {held:?}"));

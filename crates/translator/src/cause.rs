@@ -18,6 +18,12 @@ macro_rules! decisions {
             impl $decision {
                 /// The causes' names, in declaration order.
                 const NAMES: &'static [&'static str] = &[$(stringify!($name)),*];
+
+                /// For output: one lower-case word.
+                #[must_use]
+                pub const fn name(self) -> &'static str {
+                    Self::NAMES[self as usize]
+                }
             }
 
             impl From<$decision> for Decision {

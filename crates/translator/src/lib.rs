@@ -17,6 +17,7 @@ mod connection;
 mod counters;
 mod dtree;
 mod endpoint;
+mod event;
 mod frame;
 mod handle;
 mod health;
@@ -43,6 +44,7 @@ pub use cause::{
 pub use config::{Announce, Config, Limits, Mode, Prefix, Service, Timeouts};
 pub use counters::{Counters, DropReason, Drops, Gauges};
 pub use endpoint::Ends;
+pub use event::{ConnectionEnds, EndCause, Event, EventKind, SubflowEnds};
 pub use frame::{Frame, HEADROOM, Install, Payload, Step, Transmit, Verdict};
 pub use health::{BackendState, Mark, MarkReason};
 pub use offload::{
@@ -52,5 +54,5 @@ pub use offload::{
 pub use record::{Registry, SubflowRecord};
 pub use superseded::supersedes;
 pub use time::Instant;
-pub use translator::{LONGEST_QUEUE, Translator};
+pub use translator::{Cursor, Filter, LONGEST_QUEUE, Place, Translator};
 pub use view::{ConnectionState, ConnectionView, SubflowView};

@@ -104,6 +104,11 @@ impl Table {
         self.connections.capacity()
     }
 
+    /// The connection that has this place; a connection keeps its place for as long as it is in the table.
+    pub(crate) fn at(&self, place: usize) -> Option<&Connection> {
+        self.connections.get(place).map(|connection| &**connection)
+    }
+
     /// Connections in the table.
     pub(crate) fn len(&self) -> usize {
         self.connections.len()
@@ -145,9 +150,9 @@ impl Table {
             .find(|&id| self.connections.get(id as usize).is_some_and(|c| fits(c)))
     }
 
-    /// Counts the connection among them or not, as its phase says.
-    pub(crate) fn update_half_open(&mut self, id: ConnectionId) {
-        self.half_open.update(&mut self.connections, id);
+    /// Counts the connection among them or not, as its phase says. `true`: it is one of them no more.
+    pub(crate) fn update_half_open(&mut self, id: ConnectionId) -> bool {
+        self.half_open.update(&mut self.connections, id)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Connection> {

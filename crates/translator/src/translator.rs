@@ -3,10 +3,12 @@
 mod astray;
 mod bypass;
 mod drain;
+mod events;
 mod hand;
 mod hold;
 mod icmp;
 mod install;
+mod listing;
 mod memory;
 mod opening;
 mod orphan;
@@ -14,7 +16,7 @@ mod probe;
 mod records;
 mod room;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -28,12 +30,14 @@ use self::drain::Drain;
 use self::hand::Settled;
 pub use self::hold::LONGEST_QUEUE;
 use self::install::Installer;
+pub use self::listing::{Cursor, Filter, Place};
 use self::orphan::Orphans;
 use crate::auth::{Key, SecretStream};
 use crate::budget::Budget;
 use crate::cause::Rst;
 use crate::counters::DropReason;
 use crate::endpoint::Ends;
+use crate::event::Events;
 use crate::handle::SubflowIndex;
 use crate::keys::Keys;
 use crate::record::Registry;
@@ -41,9 +45,7 @@ use crate::rst::refuse;
 use crate::segment::Segment;
 use crate::service::{Match, Services};
 use crate::table::{ConnectionId, FlowRef, Leg, Table};
-use crate::{
-    Config, ConnectionView, Counters, Drops, Frame, Gauges, Instant, Step, Transmit, Verdict,
-};
+use crate::{Config, Counters, Drops, Frame, Gauges, Instant, Step, Transmit, Verdict};
 
 /// Packets that may wait to be sent before memory for more is asked for.
 const OUTBOX: usize = 64;
@@ -73,6 +75,7 @@ pub struct Translator {
     pub(crate) outbox: VecDeque<Transmit>,
     pub(crate) gone: Vec<SubflowIndex>,
     pub(crate) counters: Counters,
+    pub(crate) events: Events,
     pub(crate) budget: Budget,
     pub(crate) installer: Option<Installer>,
     pub(crate) drain: Drain,
@@ -95,6 +98,7 @@ macro_rules! context {
             now: $now,
             config: &$self.config,
             counters: &mut $self.counters,
+            events: &mut $self.events,
             budget: $self.budget,
             astray: $self.astray.is_some(),
             secrets: &mut $self.secrets,
@@ -122,6 +126,7 @@ impl Translator {
             outbox: VecDeque::with_capacity(OUTBOX),
             gone: Vec::with_capacity(OUTBOX),
             counters: Counters::default(),
+            events: Events::default(),
             installer: None,
             drain: Drain::default(),
             registry: None,
@@ -222,14 +227,6 @@ impl Translator {
     #[must_use]
     pub const fn memory_budget(&self) -> usize {
         self.config.limits.memory
-    }
-
-    /// The connections that there are as they are now, the installed ones too. Costs one pass over the table; not for the packet
-    /// path.
-    pub fn connections(&self, now: Instant) -> impl Iterator<Item = ConnectionView> + '_ {
-        self.table
-            .iter()
-            .map(move |connection| connection.view(now, self.peek(connection).as_ref()))
     }
 
     fn handle_segment(&mut self, now: Instant, segment: &Segment, frame: &mut Frame<'_>) -> Step {
@@ -351,11 +348,12 @@ impl Translator {
     /// What a settled connection changes in the tables.
     fn note_settled(&mut self, id: ConnectionId, settled: Settled) {
         self.forget_gone(id);
-        if settled.half_open_changes {
-            self.table.update_half_open(id);
-        }
+        let opened = settled.half_open_changes && self.table.update_half_open(id);
         if let Some(deadline) = settled.arm {
             self.table.arm(id, deadline);
+        }
+        if opened && let Some(connection) = self.table.get(id) {
+            connection.tell_opened(&mut self.events);
         }
     }
 
@@ -370,7 +368,8 @@ impl Translator {
     pub(crate) fn remove(&mut self, id: ConnectionId) {
         self.release(id);
         self.unregister(id);
-        if self.table.get_mut(id).is_some() {
+        if let Some(connection) = self.table.get_mut(id) {
+            connection.tell_removed(&mut self.events);
             self.counters.connections_closed += 1;
             self.discharge(id);
             self.table.remove(id);

@@ -49,6 +49,17 @@ pub enum ConnectionState {
 }
 
 impl ConnectionState {
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::Handshake,
+        Self::Translating,
+        Self::HalfClosed,
+        Self::Closed,
+        Self::Plain,
+        Self::Fallback,
+        Self::Reset,
+    ];
+
     /// For output: one lower-case word.
     #[must_use]
     pub const fn name(self) -> &'static str {

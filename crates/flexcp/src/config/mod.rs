@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 pub use file::Config;
 pub use span::Diagnostics;
 pub use summary::summary;
+pub(crate) use value::prefix;
 
 /// Reads and checks the file `path`, not the host. The configuration is there unless the file is not
 /// TOML; whether it can be used, [`Diagnostics::has_errors`] tells.

@@ -94,7 +94,7 @@ pub(super) fn attach(text: &str) -> Result<Attach, String> {
 }
 
 /// "192.0.2.0/24", or an address alone.
-pub(super) fn prefix(text: &str) -> Result<Prefix, String> {
+pub(crate) fn prefix(text: &str) -> Result<Prefix, String> {
     let (address, len) = match text.split_once('/') {
         Some((address, len)) => (address, Some(len)),
         None => (text, None),

@@ -34,8 +34,29 @@ impl Answer {
 ///
 /// # Errors
 /// When it is not running, doesn't answer, or refuses.
-pub fn ask(path: &Path, action: Action) -> Result<Answer, ClientError> {
-    let socket = UnixStream::connect(path).map_err(|error| match error.kind() {
+pub fn ask(path: &Path, action: &Action) -> Result<Answer, ClientError> {
+    let broken = |error| ClientError::Broken {
+        path: path.into(),
+        error,
+    };
+    let socket = connect(path)?;
+    let asked = send(&socket, action);
+    let mut answer = String::new();
+    let read = BufReader::new(&socket).read_line(&mut answer);
+    read.map_err(broken)?;
+    // A daemon that has no time for us may say so before it is asked.
+    if answer.is_empty() {
+        asked.map_err(broken)?;
+        return Err(broken(io::ErrorKind::UnexpectedEof.into()));
+    }
+    let envelope: Envelope = serde_json::from_str(&answer).map_err(|error| broken(error.into()))?;
+    envelope.judge()?;
+    Ok(Answer(answer.trim_end().into()))
+}
+
+/// Opens the control socket `path`.
+pub(super) fn connect(path: &Path) -> Result<UnixStream, ClientError> {
+    UnixStream::connect(path).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
             let path = path.into();
             match flexcp_io::diverting_device() {
@@ -47,46 +68,39 @@ pub fn ask(path: &Path, action: Action) -> Result<Answer, ClientError> {
             path: path.into(),
             error,
         },
-    })?;
-    let broken = |error| ClientError::Broken {
-        path: path.into(),
-        error,
-    };
-    let answer = exchange(&socket, action).map_err(broken)?;
-    let envelope: Envelope = serde_json::from_str(&answer).map_err(|error| broken(error.into()))?;
-    match envelope {
-        Envelope {
-            version: VERSION,
-            error: None,
-        } => Ok(Answer(answer.trim_end().into())),
-        Envelope {
-            version: VERSION,
-            error: Some(error),
-        } => Err(ClientError::Refused(error)),
-        Envelope { version, .. } => Err(ClientError::Version { answered: version }),
-    }
+    })
+}
+
+/// Sends a request, whose answer is to come in a bounded time.
+pub(super) fn send(mut socket: &UnixStream, action: &Action) -> io::Result<()> {
+    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.set_write_timeout(Some(PATIENCE))?;
+    let mut request = serde_json::to_vec(action)?;
+    request.push(b'\n');
+    socket.write_all(&request)
 }
 
 /// What every answer has.
-#[derive(Deserialize)]
-struct Envelope {
-    version: u32,
-    error: Option<String>,
+#[derive(Default, Deserialize)]
+pub(super) struct Envelope {
+    /// 0 before it is known.
+    pub(super) version: u32,
+    pub(super) error: Option<String>,
 }
 
-fn exchange(mut socket: &UnixStream, action: Action) -> io::Result<String> {
-    socket.set_read_timeout(Some(PATIENCE))?;
-    socket.set_write_timeout(Some(PATIENCE))?;
-    let mut request = serde_json::to_vec(&action)?;
-    request.push(b'\n');
-    let asked = socket.write_all(&request);
-    let mut answer = String::new();
-    BufReader::new(socket).read_line(&mut answer)?;
-    // A daemon that has no time for us may say so before it is asked.
-    if answer.is_empty() {
-        asked.and_then(|()| Err(io::ErrorKind::UnexpectedEof.into()))
-    } else {
-        Ok(answer)
+impl Envelope {
+    /// It is known to be a refusal, or an answer in another version.
+    pub(super) const fn says_no(&self) -> bool {
+        self.error.is_some() || (self.version != 0 && self.version != VERSION)
+    }
+
+    /// Whether it is an answer in our version of the protocol, and no refusal.
+    pub(super) fn judge(self) -> Result<(), ClientError> {
+        match (self.version, self.error) {
+            (VERSION, None) => Ok(()),
+            (VERSION, Some(error)) => Err(ClientError::Refused(error)),
+            (version, _) => Err(ClientError::Version { answered: version }),
+        }
     }
 }
 
@@ -108,6 +122,12 @@ pub enum ClientError {
         path: PathBuf,
         /// The kernel's reason.
         error: io::Error,
+    },
+    /// It has told all that happened to its end.
+    #[error("the flexcp that listened on {path} has ended", path = path.display())]
+    Ended {
+        /// The socket.
+        path: PathBuf,
     },
     /// Nobody listens.
     #[error(
@@ -142,5 +162,5 @@ pub enum ClientError {
     },
 }
 
-/// A daemon with a million connections takes a while to list them.
+/// For an answer, or for the next piece of one: of a million connections the first that a filter fits may stand last.
 const PATIENCE: Duration = Duration::from_secs(20);

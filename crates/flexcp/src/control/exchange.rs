@@ -30,7 +30,12 @@ pub(super) fn answer(
         Err(error) => refusal(error)?,
     };
     line.push(b'\n');
-    Until::from_now(client, patience).write_all(&line)
+    send(client, &line, patience)
+}
+
+/// Writes a piece of an answer, which the client has to take in `patience`.
+pub(super) fn send(client: &UnixStream, piece: &[u8], patience: Duration) -> io::Result<()> {
+    Until::from_now(client, patience).write_all(piece)
 }
 
 /// Tells a client that it is not served, without waiting for it.

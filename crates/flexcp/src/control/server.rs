@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, Scope};
 use std::time::{Duration, Instant};
 
@@ -14,9 +14,10 @@ use rustix::fs::Mode;
 use serde::Serialize;
 use tracing::{debug, warn};
 
-use super::action::{Action, VERSION};
-use super::exchange;
-use super::view::{Connections, Numbers, Stats};
+use super::action::{Action, VERSION, Wanted};
+use super::places::Places;
+use super::view::{Numbers, Stats};
+use super::{events, exchange, listing};
 use crate::watch::StatusHandle;
 use crate::worker::{Unaccounted, WorkerHandle};
 use flexcp_io::Reasons;
@@ -88,7 +89,8 @@ impl Control {
         let daemon = Daemon {
             asked,
             clients: AtomicUsize::new(0),
-            listing: AtomicBool::new(false),
+            listings: Places::new(LISTINGS),
+            listeners: Places::new(LISTENERS),
         };
         thread::scope(|scope| {
             let mut said: Option<Instant> = None;
@@ -114,8 +116,10 @@ struct Daemon<'a> {
     asked: &'a Asked,
     /// That are being served.
     clients: AtomicUsize,
-    /// Whether one of them is being told the connections, which may be many.
-    listing: AtomicBool,
+    /// Those of them that are being told the connections, which may be many.
+    listings: Places,
+    /// Those of them that are being told what happens.
+    listeners: Places,
 }
 
 impl Daemon<'_> {
@@ -154,30 +158,30 @@ impl Daemon<'_> {
                 let status = self.asked.watch.status();
                 status.map_err(|gone| gone.to_string()).and_then(json)
             }
-            Ok(Action::Connections) if self.has_turn() => {
-                let list = connections(&self.asked.workers, &self.asked.services).and_then(json);
-                let told = exchange::answer(client, list, TELLING);
-                self.listing.store(false, Ordering::Relaxed);
-                return told;
-            }
-            Ok(Action::Connections) => {
-                Err("another client is still being told the connections; ask again later".into())
-            }
+            Ok(Action::Connections(wanted)) => match self.list(&wanted, client) {
+                Ok(told) => return told,
+                Err(error) => Err(error),
+            },
+            Ok(Action::Events) => match self.listeners.take(Duration::ZERO) {
+                Some(_place) => return events::tell(self.asked, client),
+                None => Err(format!(
+                    "{LISTENERS} clients are listening already; end one of them"
+                )),
+            },
             Err(error) => Err(error),
         };
         exchange::answer(client, answer, PATIENCE)
     }
 
-    /// Waits for a while until no other client is being told the connections: a million of them take a gigabyte.
-    fn has_turn(&self) -> bool {
-        let end = Instant::now() + TURN;
-        while self.listing.swap(true, Ordering::Relaxed) {
-            if Instant::now() > end {
-                return false;
-            }
-            thread::sleep(PAUSE);
-        }
-        true
+    /// Tells the connections, or says why not.
+    fn list(&self, wanted: &Wanted, client: &UnixStream) -> Result<io::Result<()>, String> {
+        let filter = wanted.filter(&self.asked.services)?;
+        let Some(_place) = self.listings.take(TURN) else {
+            return Err(format!(
+                "{LISTINGS} clients are being told the connections already; ask again later"
+            ));
+        };
+        Ok(listing::tell(self.asked, filter, client))
     }
 }
 
@@ -253,14 +257,6 @@ fn add_causes(groups: &mut BTreeMap<String, Numbers>, causes: &Causes) {
     }
 }
 
-fn connections(workers: &[WorkerHandle], services: &[Named]) -> Result<Connections, String> {
-    let mut views = Vec::new();
-    for worker in workers {
-        views.extend(worker.connections().map_err(|gone| gone.to_string())?);
-    }
-    Ok(Connections::new(views, services))
-}
-
 /// Binds `path` so that it is never open to others, not even for a moment: the file gets the mode
 /// that the socket has.
 fn bind_private(path: &Path) -> io::Result<UnixListener> {
@@ -322,10 +318,13 @@ const CLIENTS: usize = 64;
 /// How long a client may take to ask, and to take a short answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long a client may take to take the connections.
-const TELLING: Duration = Duration::from_secs(20);
+/// Clients of those that are told the connections at a time: others have room beside slow ones.
+const LISTINGS: usize = 8;
 
-/// How long it waits for its turn.
+/// Clients of those that are told what happens.
+const LISTENERS: usize = 8;
+
+/// How long a client waits for its turn to be told the connections.
 const TURN: Duration = Duration::from_secs(5);
 
 /// Between two tries.

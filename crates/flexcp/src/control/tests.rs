@@ -1,5 +1,8 @@
 //! Whole exchanges over a socket in a temporary directory, with workers that are played.
 
+mod events;
+mod listings;
+
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -16,7 +19,7 @@ use tempfile::TempDir;
 use super::status::{InterfaceStatus, MarkedBackend, ServiceStatus, State, Status};
 use super::view::Numbers;
 use super::{
-    Action, Asked, BindError, ClientError, Control, Named, SocketFile, VERSION, ask, view,
+    Action, Asked, BindError, ClientError, Control, Named, SocketFile, VERSION, Wanted, ask, view,
 };
 use crate::watch::StatusHandle;
 use crate::worker::{CarrierCounters, Request, Snapshot, WorkerHandle};
@@ -29,14 +32,15 @@ fn played() -> WorkerHandle {
             match request {
                 Request::Ping(answer) => answer.send(()).unwrap(),
                 Request::Stats(answer) => answer.send(snapshot()).unwrap(),
-                Request::Connections(answer) => answer.send(vec![connection()]).unwrap(),
+                Request::Page(wanted) => wanted.play(&[connection()], 64),
                 Request::Stop => return,
                 Request::Offload(_)
                 | Request::Keep(_)
                 | Request::Astray
                 | Request::Drain
                 | Request::Dependent(_)
-                | Request::End(_) => {
+                | Request::End(_)
+                | Request::Listen(_) => {
                     unreachable!("nobody on the socket asks for it")
                 }
             }
@@ -129,6 +133,11 @@ fn status() -> Status {
     }
 }
 
+/// The request for all connections.
+fn all() -> Action {
+    Action::Connections(Wanted::default())
+}
+
 struct Served {
     directory: TempDir,
     file: SocketFile,
@@ -168,7 +177,7 @@ fn raw(path: &Path, request: &[u8]) -> String {
 #[test]
 fn connections_are_answered_with_raw_numbers() {
     let served = Served::by(vec![played()]);
-    let answer = ask(&served.path(), Action::Connections).unwrap();
+    let answer = ask(&served.path(), &all()).unwrap();
     assert_eq!(
         answer.read::<serde_json::Value>().unwrap(),
         json!({
@@ -206,7 +215,7 @@ fn connections_are_answered_with_raw_numbers() {
 #[test]
 fn stats_of_several_workers_are_summed() {
     let served = Served::by(vec![played(), played()]);
-    let stats: view::Stats = ask(&served.path(), Action::Stats).unwrap().read().unwrap();
+    let stats: view::Stats = ask(&served.path(), &Action::Stats).unwrap().read().unwrap();
     assert_eq!(stats.version, VERSION);
     assert_eq!(stats.counters.get("packets_in"), Some(20));
     // In the order of their declaration.
@@ -231,7 +240,7 @@ fn stats_of_several_workers_are_summed() {
     assert_eq!(stats.memory_budget, 10_000_000);
     assert_eq!(stats.gauges.get("in_rings"), Some(0));
     assert_eq!(stats.connections, 2);
-    let answer = ask(&served.path(), Action::Connections).unwrap();
+    let answer = ask(&served.path(), &all()).unwrap();
     assert_eq!(
         answer
             .read::<view::Connections>()
@@ -245,7 +254,7 @@ fn stats_of_several_workers_are_summed() {
 #[test]
 fn status_is_what_the_watcher_says() {
     let served = Served::by(vec![]);
-    let answer = ask(&served.path(), Action::Status).unwrap();
+    let answer = ask(&served.path(), &Action::Status).unwrap();
     assert_eq!(answer.read::<Status>().unwrap(), status());
     assert_eq!(
         answer.read::<serde_json::Value>().unwrap(),
@@ -271,7 +280,7 @@ fn status_is_what_the_watcher_says() {
         })
     );
     // How the offload runs, stats tell, too.
-    let stats: view::Stats = ask(&served.path(), Action::Stats).unwrap().read().unwrap();
+    let stats: view::Stats = ask(&served.path(), &Action::Stats).unwrap().read().unwrap();
     assert_eq!(stats.offload_notes, ["by tcx, on wan0"]);
 }
 
@@ -294,7 +303,7 @@ fn request_that_is_none_is_refused() {
     assert_eq!(
         answer,
         "{\"version\":1,\"error\":\"not a request: unknown variant `reboot`, expected one of `stats`, `connections`, \
-         `status` at line 1 column 19\"}\n"
+         `status`, `events` at line 1 column 19\"}\n"
     );
     let answer = raw(&served.path(), b"GET / HTTP/1.1\n");
     assert!(
@@ -302,7 +311,7 @@ fn request_that_is_none_is_refused() {
         "{answer}"
     );
     // The next one is served all the same.
-    ask(&served.path(), Action::Stats).unwrap();
+    ask(&served.path(), &Action::Stats).unwrap();
 }
 
 /// A client that has nothing to say.
@@ -315,8 +324,8 @@ fn idle_clients_delay_nobody() {
     let served = Served::by(vec![played()]);
     let _idle: Vec<_> = (0..17).map(|_| idle(&served.path())).collect();
     let began = Instant::now();
-    ask(&served.path(), Action::Stats).unwrap();
-    ask(&served.path(), Action::Connections).unwrap();
+    ask(&served.path(), &Action::Stats).unwrap();
+    ask(&served.path(), &all()).unwrap();
     assert!(
         began.elapsed() < Duration::from_millis(500),
         "{:?}",
@@ -344,47 +353,17 @@ fn client_that_dribbles_is_cut_off_in_time() {
 }
 
 #[test]
-fn client_that_does_not_read_is_cut_off_and_the_next_is_answered() {
-    let (handle, requests) = WorkerHandle::new(Arc::new(Waker::new().unwrap()), Arc::default());
-    thread::spawn(move || {
-        for request in requests {
-            if let Request::Connections(answer) = request {
-                answer.send(vec![connection(); 10_000]).unwrap();
-            }
-        }
-    });
-    let served = Served::by(vec![handle]);
-    let mut deaf = idle(&served.path());
-    deaf.write_all(b"{\"command\":\"connections\"}\n").unwrap();
-    // Its answer is on its way: no other is made beside it.
-    deaf.set_read_timeout(Some(Duration::from_secs(10)))
-        .unwrap();
-    deaf.read_exact(&mut [0]).unwrap();
-    let error = ask(&served.path(), Action::Connections).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "flexcp refuses: another client is still being told the connections; ask again later"
-    );
-    drop(deaf);
-    let all = ask(&served.path(), Action::Connections).unwrap();
-    assert_eq!(
-        all.read::<view::Connections>().unwrap().connections.len(),
-        10_000
-    );
-}
-
-#[test]
 fn clients_beyond_the_bound_are_refused() {
     let served = Served::by(vec![played()]);
     let idle: Vec<_> = (0..64).map(|_| idle(&served.path())).collect();
-    let error = ask(&served.path(), Action::Stats).unwrap_err();
+    let error = ask(&served.path(), &Action::Stats).unwrap_err();
     assert_eq!(
         error.to_string(),
         "flexcp refuses: 64 clients are being served already; ask again later"
     );
     drop(idle);
     let began = Instant::now();
-    while ask(&served.path(), Action::Stats).is_err() {
+    while ask(&served.path(), &Action::Stats).is_err() {
         assert!(began.elapsed() < Duration::from_secs(5));
     }
 }
@@ -394,7 +373,7 @@ fn worker_that_is_gone_is_told() {
     let worker = played();
     worker.stop();
     let served = Served::by(vec![worker]);
-    let error = ask(&served.path(), Action::Stats).unwrap_err();
+    let error = ask(&served.path(), &Action::Stats).unwrap_err();
     assert_eq!(
         error.to_string(),
         "flexcp refuses: the worker does not answer"
@@ -426,7 +405,7 @@ fn second_daemon_on_the_same_socket_is_refused() {
         )
     );
     // The first one's is still there.
-    ask(&path, Action::Stats).unwrap();
+    ask(&path, &Action::Stats).unwrap();
 }
 
 #[test]
@@ -455,7 +434,7 @@ fn daemon_that_is_not_there() {
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("flexcp.sock");
     let not_running = |path: &Path| {
-        let error = ask(path, Action::Stats).unwrap_err();
+        let error = ask(path, &Action::Stats).unwrap_err();
         assert!(matches!(error, ClientError::NotRunning { .. }), "{error}");
     };
     not_running(&path);
@@ -473,7 +452,7 @@ fn daemon_of_another_version() {
         let _ = client.read(&mut [0; 100]).unwrap();
         client.write_all(b"{\"version\":2}\n").unwrap();
     });
-    let error = ask(&path, Action::Stats).unwrap_err();
+    let error = ask(&path, &Action::Stats).unwrap_err();
     assert_eq!(
         error.to_string(),
         "the running flexcp answers in version 2 of the protocol, and this is version 1; \

@@ -5,17 +5,17 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use flexcp_translator::{ConnectionView, SubflowView};
+use flexcp_translator::{ConnectionEnds, ConnectionView, EventKind, SubflowEnds, SubflowView};
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::action::VERSION;
 use super::server::Named;
+use crate::worker::Heard;
 
 /// The answer to [`Action::Stats`](super::Action::Stats).
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
 pub struct Stats {
-    /// [`VERSION`].
+    /// [`VERSION`](super::VERSION).
     pub version: u32,
     /// What has been done, by the names of [`flexcp_translator::Counters`].
     pub counters: Numbers,
@@ -50,7 +50,7 @@ pub struct Stats {
 /// The answer to [`Action::Connections`](super::Action::Connections).
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
 pub struct Connections {
-    /// [`VERSION`].
+    /// [`VERSION`](super::VERSION).
     pub version: u32,
     /// In no particular order.
     pub connections: Vec<Connection>,
@@ -109,6 +109,197 @@ pub struct Subflow {
     pub rtt_us: Option<u64>,
 }
 
+/// A line of the answer to [`Action::Events`](super::Action::Events).
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Event {
+    /// The first line: what happens from here on is told.
+    Listening {
+        /// [`VERSION`](super::VERSION).
+        version: u32,
+    },
+    /// The client of a connection has shown that it is there.
+    Opened {
+        /// When, and where.
+        #[serde(flatten)]
+        noted: Noted,
+        /// Which one.
+        #[serde(flatten)]
+        connection: Which,
+        /// "transparent" or "reverse".
+        mode: String,
+        /// The address that the server sees as its client.
+        source: SocketAddr,
+        /// The TCP server itself.
+        backend: SocketAddr,
+    },
+    /// A client has joined a subflow to a connection.
+    Joined {
+        /// When, and where.
+        #[serde(flatten)]
+        noted: Noted,
+        /// Which one.
+        #[serde(flatten)]
+        connection: Which,
+        /// The subflow.
+        subflow: WhichSubflow,
+    },
+    /// A subflow of a connection that goes on is over.
+    SubflowClosed {
+        /// When, and where.
+        #[serde(flatten)]
+        noted: Noted,
+        /// Which connection.
+        #[serde(flatten)]
+        connection: Which,
+        /// The subflow.
+        subflow: WhichSubflow,
+        /// Why, by [`flexcp_translator::EndCause`].
+        cause: String,
+    },
+    /// A connection is over, with all its subflows.
+    Closed {
+        /// When, and where.
+        #[serde(flatten)]
+        noted: Noted,
+        /// Which one.
+        #[serde(flatten)]
+        connection: Which,
+        /// Why, by [`flexcp_translator::EndCause`].
+        cause: String,
+    },
+    /// A worker has marked a back end: its connections pass it by.
+    BackendMarked {
+        /// When, and where.
+        #[serde(flatten)]
+        noted: Noted,
+        /// Its address.
+        backend: SocketAddr,
+        /// "refused", "silent" or "unreachable".
+        reason: String,
+    },
+    /// A back end that a worker had marked has answered it.
+    BackendBack {
+        /// When, and where.
+        #[serde(flatten)]
+        noted: Noted,
+        /// Its address.
+        backend: SocketAddr,
+    },
+    /// Events about here are missing, as more happened than the client read.
+    Lost {
+        /// How many.
+        count: u64,
+    },
+}
+
+/// When and where something happened.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub struct Noted {
+    /// In microseconds since 1970 (UTC).
+    pub time_us: u64,
+    /// The number of the worker.
+    pub worker: usize,
+    /// Name of the service.
+    pub service: String,
+}
+
+/// What tells a connection from the others.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub struct Which {
+    /// The client, as on the initial subflow.
+    pub client: SocketAddr,
+    /// What the client connected to.
+    pub server: SocketAddr,
+    /// FlexCP's token (RFC 8684 section 3.1); null unless MPTCP was negotiated.
+    pub token: Option<u32>,
+}
+
+/// What tells a subflow from the others of its connection.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub struct WhichSubflow {
+    /// The client's address and port.
+    pub client: SocketAddr,
+    /// The address and port that the client joined.
+    pub local: SocketAddr,
+    /// The client's address id (RFC 8684 section 3.2); 0 for the initial subflow.
+    pub address_id: u8,
+}
+
+impl Event {
+    /// `origin`: where the clock of events started, in microseconds since 1970.
+    pub(super) fn new(heard: Heard, origin: u64, services: &[Named]) -> Self {
+        let (service, mode) = named(services, heard.event.service);
+        let noted = Noted {
+            time_us: origin.saturating_add(heard.at.0),
+            worker: heard.worker,
+            service,
+        };
+        match heard.event.kind {
+            EventKind::Opened {
+                connection,
+                source,
+                backend,
+            } => Self::Opened {
+                noted,
+                connection: connection.into(),
+                mode,
+                source,
+                backend,
+            },
+            EventKind::Joined {
+                connection,
+                subflow,
+            } => Self::Joined {
+                noted,
+                connection: connection.into(),
+                subflow: subflow.into(),
+            },
+            EventKind::SubflowClosed {
+                connection,
+                subflow,
+                cause,
+            } => Self::SubflowClosed {
+                noted,
+                connection: connection.into(),
+                subflow: subflow.into(),
+                cause: cause.name().into(),
+            },
+            EventKind::Closed { connection, cause } => Self::Closed {
+                noted,
+                connection: connection.into(),
+                cause: cause.name().into(),
+            },
+            EventKind::BackendMarked { backend, reason } => Self::BackendMarked {
+                noted,
+                backend,
+                reason: reason.name().into(),
+            },
+            EventKind::BackendBack { backend } => Self::BackendBack { noted, backend },
+        }
+    }
+}
+
+impl From<ConnectionEnds> for Which {
+    fn from(ends: ConnectionEnds) -> Self {
+        Self {
+            client: ends.client,
+            server: ends.server,
+            token: ends.token,
+        }
+    }
+}
+
+impl From<SubflowEnds> for WhichSubflow {
+    fn from(ends: SubflowEnds) -> Self {
+        Self {
+            client: ends.client,
+            local: ends.local,
+            address_id: ends.address_id,
+        }
+    }
+}
+
 /// Names and numbers, in their order: an object in JSON.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Numbers(pub Vec<(String, u64)>);
@@ -134,26 +325,17 @@ impl Numbers {
     }
 }
 
-impl Connections {
-    /// From the views of all workers.
-    pub(super) fn new(views: Vec<ConnectionView>, services: &[Named]) -> Self {
-        let connections = views
-            .into_iter()
-            .map(|view| Connection::new(view, services))
-            .collect();
-        Self {
-            version: VERSION,
-            connections,
-        }
+/// Name and mode of a service.
+fn named(services: &[Named], service: usize) -> (String, String) {
+    match services.get(service) {
+        Some(Named { name, mode }) => (name.clone(), (*mode).into()),
+        None => ("?".into(), "?".into()),
     }
 }
 
 impl Connection {
-    fn new(view: ConnectionView, services: &[Named]) -> Self {
-        let (service, mode) = match services.get(view.service) {
-            Some(Named { name, mode }) => (name.clone(), (*mode).into()),
-            None => ("?".into(), "?".into()),
-        };
+    pub(super) fn new(view: ConnectionView, services: &[Named]) -> Self {
+        let (service, mode) = named(services, view.service);
         Self {
             service,
             mode,

@@ -17,6 +17,8 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
 use super::*;
 
+mod reads;
+
 /// Workers, and the other ends of their devices.
 struct Bench {
     far: Vec<OwnedFd>,
@@ -28,6 +30,11 @@ struct Bench {
 
 impl Bench {
     fn of(workers: u16) -> Self {
+        Self::with(workers, |_| {})
+    }
+
+    /// The same with something of their configuration changed.
+    fn with(workers: u16, change: impl Fn(&mut Config)) -> Self {
         let pair = || {
             let flags = SocketFlags::CLOEXEC;
             let family = AddressFamily::UNIX;
@@ -35,10 +42,11 @@ impl Bench {
         };
         let (near, far): (Vec<_>, Vec<_>) = (0..workers).map(|_| pair()).unzip();
         let queue = |(number, fd)| {
-            let config = config(Share {
+            let mut config = config(Share {
                 worker: u16::try_from(number).expect("few"),
                 workers,
             });
+            change(&mut config);
             (Tun::over(fd, "test").expect("a descriptor"), config)
         };
         let queues = near.into_iter().enumerate().map(queue).collect();

@@ -23,6 +23,7 @@ mod operation;
 mod oracles;
 mod paths;
 mod programs;
+mod reads;
 mod reverse;
 mod rig;
 mod transfers;
@@ -66,6 +67,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         fallback::cases(),
         reverse::cases(),
         programs::cases(),
+        reads::cases(),
         operation::cases(),
         endings::cases(),
         beside::cases_that_apply(),

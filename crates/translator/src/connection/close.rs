@@ -13,6 +13,7 @@ use super::{Connection, Context, Phase, Relayed, Subflow, SubflowState};
 use crate::auth::same_key;
 use crate::cause::{Fallback, Rst};
 use crate::counters::DropReason;
+use crate::event::EndCause;
 use crate::frame::{Frame, Verdict};
 use crate::handle::{INITIAL, SubflowIndex};
 use crate::segment::Segment;
@@ -75,7 +76,7 @@ impl Connection {
                 .fin
                 .is_some_and(|fin| subflow.send.una.after(fin));
         if confirmed {
-            self.close_subflow(ctx, index);
+            self.close_subflow(ctx, index, EndCause::Finished);
         }
         confirmed
     }
@@ -171,6 +172,7 @@ impl Connection {
     /// Both directions closed: what still comes is answered for a while.
     pub(crate) fn note_finished(&mut self, ctx: &mut Context<'_>) {
         if self.phase.is_established() && self.is_finished() {
+            self.tell_closed(ctx.events, EndCause::Finished);
             self.phase = Phase::Closed(ctx.now + ctx.config.timeouts.linger);
             for index in self.indices() {
                 self.answer_subflow_fin(ctx, index, false);
@@ -186,11 +188,17 @@ impl Connection {
     }
 
     /// A subflow is over; its slot may be taken.
-    pub(crate) fn close_subflow(&mut self, ctx: &mut Context<'_>, index: SubflowIndex) {
-        let subflow = self.subflow_mut(index);
-        if !subflow.lives() {
+    pub(crate) fn close_subflow(
+        &mut self,
+        ctx: &mut Context<'_>,
+        index: SubflowIndex,
+        cause: EndCause,
+    ) {
+        if !self.subflow(index).lives() {
             return;
         }
+        self.tell_subflow_closed(ctx, index, cause);
+        let subflow = self.subflow_mut(index);
         subflow.state = SubflowState::Closed;
         subflow.send.lane.clear();
         subflow.recv.lane.clear();
@@ -254,7 +262,7 @@ impl Connection {
         }
         let reason = cause.reason();
         self.send_reset(ctx, index, cause, reason);
-        self.close_subflow(ctx, index);
+        self.close_subflow(ctx, index, EndCause::Rst(cause));
         let subflow = self.subflow_mut(index);
         subflow.given_up = Some(reason);
         // No TIME-WAIT: what still comes is refused.
@@ -319,7 +327,7 @@ impl Connection {
             return Verdict::Drop(DropReason::NotAuthenticated);
         }
         ctx.counters.mp_rst_rx += 1;
-        self.close_subflow(ctx, index);
+        self.close_subflow(ctx, index, EndCause::Reset);
         Verdict::Consume
     }
 
@@ -357,7 +365,7 @@ impl Connection {
                 ctx.reset(self.own_to_mptcp(index, TcpFlags::ACK), Rst::FastClose);
             }
         }
-        self.phase = Phase::Reset(ctx.now + ctx.config.timeouts.linger);
+        self.note_reset(ctx, Rst::FastClose);
         Verdict::Consume
     }
 
@@ -379,8 +387,14 @@ impl Connection {
             return Verdict::Consume;
         }
         self.fast_close_all(ctx, Rst::ServerReset);
-        self.phase = Phase::Reset(ctx.now + ctx.config.timeouts.linger);
+        self.note_reset(ctx, Rst::ServerReset);
         Verdict::Consume
+    }
+
+    /// Both ends have been told that the connection is over: what still comes is answered for a while.
+    pub(crate) fn note_reset(&mut self, ctx: &mut Context<'_>, cause: Rst) {
+        self.tell_closed(ctx.events, EndCause::Rst(cause));
+        self.phase = Phase::Reset(ctx.now + ctx.config.timeouts.linger);
     }
 
     /// RST with `MP_FASTCLOSE` on every subflow.

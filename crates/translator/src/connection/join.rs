@@ -15,6 +15,7 @@ use crate::auth::{join_hmac, same_hmac};
 use crate::cause::{JoinEvicted, JoinRefused, Rst, SubflowSwitch};
 use crate::config::{Announce, Limits};
 use crate::counters::DropReason;
+use crate::event::EndCause;
 use crate::frame::Verdict;
 use crate::handle::SubflowIndex;
 use crate::offload::ENTRY_SUBFLOWS;
@@ -156,7 +157,7 @@ impl Connection {
             } else {
                 JoinEvicted::Stranger
             });
-            self.close_subflow(ctx, index);
+            self.close_subflow(ctx, index, EndCause::Reset);
         }
     }
 
@@ -266,7 +267,7 @@ impl Connection {
             if Ssn(segment.tcp.seq) != subflow.recv.ack {
                 return Verdict::Drop(DropReason::BlindReset);
             }
-            self.close_subflow(ctx, index);
+            self.close_subflow(ctx, index, EndCause::Reset);
             return Verdict::Consume;
         }
         if Ssn(segment.tcp.ack) != subflow.send.next {
@@ -299,6 +300,7 @@ impl Connection {
         self.mptcp.heard = index;
         self.last_packet = ctx.now;
         ctx.counters.mp_join_ack_rx += 1;
+        self.tell_joined(ctx, index);
         self.linger(ctx);
         if index != self.mptcp.active && !self.subflow(self.mptcp.active).lives() {
             self.mptcp.active = index;

@@ -27,6 +27,7 @@ mod spare;
 mod stream;
 mod subflow;
 mod tcp_leg;
+mod tell;
 mod timer;
 mod to_mptcp;
 mod to_tcp;
@@ -58,6 +59,7 @@ use crate::budget::Budget;
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::endpoint::{Backend, Ends};
+use crate::event::Events;
 use crate::frame::Transmit;
 use crate::handle::{INITIAL, SubflowIndex};
 use crate::offload::Installation;
@@ -69,6 +71,7 @@ pub(crate) struct Context<'a> {
     pub(crate) now: Instant,
     pub(crate) config: &'a Config,
     pub(crate) counters: &'a mut Counters,
+    pub(crate) events: &'a mut Events,
     /// As it was before the packet.
     pub(crate) budget: Budget,
     /// Packets may have gone past FlexCP not long ago.

@@ -6,6 +6,7 @@ use super::{Connection, Context, Subflow, SubflowState};
 use crate::auth::{add_addr_hmac, same_hmac};
 use crate::cause::{self, Rst, SubflowSwitch};
 use crate::config::Announce;
+use crate::event::EndCause;
 use crate::handle::{INITIAL, SubflowIndex};
 use crate::segment::Segment;
 
@@ -323,14 +324,14 @@ impl Connection {
                 SubflowState::Established | SubflowState::Closed => false,
             };
             if over {
-                self.close_subflow(ctx, index);
+                self.close_subflow(ctx, index, EndCause::Unanswered);
             }
         }
         let initial = self.subflow(INITIAL);
         if initial.state == SubflowState::Closing
             && ctx.now >= initial.path.last_heard + timeouts.linger
         {
-            self.close_subflow(ctx, INITIAL);
+            self.close_subflow(ctx, INITIAL, EndCause::Unanswered);
         }
     }
 }

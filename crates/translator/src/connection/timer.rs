@@ -168,7 +168,7 @@ impl Connection {
     /// will.
     fn expire(&mut self, ctx: &mut Context<'_>, cause: Rst) -> bool {
         self.reset_both(ctx, cause);
-        self.phase = Phase::Reset(ctx.now + ctx.config.timeouts.linger);
+        self.note_reset(ctx, cause);
         true
     }
 

@@ -10,7 +10,6 @@ impl Connection {
     /// `entry`: how the fast path has it now.
     pub(crate) fn view(&self, now: Instant, entry: Option<&FlowEntry>) -> ConnectionView {
         let initial = self.subflow(INITIAL);
-        let mptcp = !matches!(self.phase, Phase::Plain(_));
         ConnectionView {
             service: usize::from(self.service),
             state: self.state(),
@@ -18,7 +17,7 @@ impl Connection {
             server: initial.local.addr(),
             source: self.tcp.source.addr(),
             backend: self.tcp.backend.addr(),
-            token: mptcp.then_some(self.mptcp.key.token),
+            token: self.token(),
             age: now.since(self.opened),
             idle: now.since(entry.map_or(self.last_packet, |entry| Instant(entry.last_packet))),
             subflows: self
@@ -29,7 +28,13 @@ impl Connection {
         }
     }
 
-    const fn state(&self) -> ConnectionState {
+    /// FlexCP's token, unless MPTCP was not negotiated.
+    pub(crate) fn token(&self) -> Option<u32> {
+        (!self.phase.is_plain()).then_some(self.mptcp.key.token)
+    }
+
+    /// What FlexCP does with its packets, as an operator is told.
+    pub(crate) const fn state(&self) -> ConnectionState {
         match self.phase {
             Phase::SynSent | Phase::SynReceived => ConnectionState::Handshake,
             Phase::Established { .. }

@@ -42,16 +42,18 @@ impl HalfOpenQueue {
         })
     }
 
-    /// Enters or leaves the queue as the connection's phase asks for.
-    pub(crate) fn update(&mut self, connections: &mut Connections, id: ConnectionId) {
+    /// Enters or leaves the queue as the connection's phase asks for. `true`: it has left.
+    pub(crate) fn update(&mut self, connections: &mut Connections, id: ConnectionId) -> bool {
         let Some(connection) = connections.get(id as usize) else {
-            return;
+            return false;
         };
-        match (connection.links.half_open.queued, connection.is_half_open()) {
+        let change = (connection.links.half_open.queued, connection.is_half_open());
+        match change {
             (false, true) => self.push(connections, id),
             (true, false) => self.remove(connections, id),
             _ => {}
         }
+        change == (true, false)
     }
 
     fn push(&mut self, connections: &mut Connections, id: ConnectionId) {

@@ -155,7 +155,7 @@ impl Connection {
     /// Each end hears of it, at the number that FlexCP would use; the one that has shown another is answered at that.
     fn end_astray(&mut self, ctx: &mut Context<'_>) {
         self.reset_both(ctx, Rst::Astray);
-        self.phase = Phase::Reset(ctx.now + ctx.config.timeouts.linger);
+        self.note_reset(ctx, Rst::Astray);
     }
 }
 

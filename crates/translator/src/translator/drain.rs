@@ -76,6 +76,6 @@ impl Connection {
             _ if self.depends() => self.reset_plain(ctx, Rst::Ending),
             _ => return,
         }
-        self.phase = Phase::Reset(ctx.now + ctx.config.timeouts.linger);
+        self.note_reset(ctx, Rst::Ending);
     }
 }

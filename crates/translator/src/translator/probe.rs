@@ -77,7 +77,7 @@ impl Translator {
         if opens {
             let rtt = sent.at.map(|at| now.since(at));
             let back = self.services.note_answer(&self.config, now, of, rtt);
-            self.counters.backend_back += u64::from(back);
+            self.note_back(of, back);
         } else {
             let reason = MarkReason::Refused;
             self.services.note_refusal(&self.config, now, of, reason);

@@ -76,7 +76,7 @@ impl Translator {
             let of = (connection.service, connection.tcp.backend.addr());
             let rtt = (!asked.again).then(|| now.since(asked.at));
             let back = self.services.note_answer(&self.config, now, of, rtt);
-            self.counters.backend_back += u64::from(back);
+            self.note_back(of, back);
         }
     }
 
@@ -97,7 +97,7 @@ impl Translator {
         let of = (connection.service, connection.tcp.backend.addr());
         let tried = usize::from(connection.tcp.syn.tried);
         let marked = self.services.note_refusal(&self.config, now, of, reason);
-        self.counters.backend_marked += u64::from(marked);
+        self.note_marked(of, reason, marked);
         self.services.backends(of.0) > tried && self.skip_backend(now, id, Choice::Any)
     }
 
@@ -156,7 +156,7 @@ impl Translator {
         };
         let silence = (asked.at, sent);
         let marked = self.services.note_silence(&self.config, now, of, silence);
-        self.counters.backend_marked += u64::from(marked);
+        self.note_marked(of, MarkReason::Silent, marked);
         true
     }
 

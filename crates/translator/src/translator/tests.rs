@@ -41,7 +41,7 @@ fn syn(port: u16) -> [u8; 72] {
     bytes
 }
 
-fn reverse(source_ports: core::ops::RangeInclusive<u16>) -> Translator {
+pub(crate) fn reverse(source_ports: core::ops::RangeInclusive<u16>) -> Translator {
     let addr = |text: &str| text.parse().expect("an address");
     let config = Config {
         services: alloc::vec![Service {
@@ -61,20 +61,24 @@ fn reverse(source_ports: core::ops::RangeInclusive<u16>) -> Translator {
     Translator::new(config, [7; 32])
 }
 
+/// Handles a SYN from port `port` of the client.
+pub(crate) fn open(translator: &mut Translator, now: Instant, port: u16) {
+    let mut buf = [0; 200];
+    buf[128..200].copy_from_slice(&syn(port));
+    let offload = Offload {
+        checksum: ChecksumState::Verified,
+        gso: None,
+    };
+    let mut frame = Frame::new(&mut buf, 128..172, offload);
+    let _ = translator.handle_packet(now, &mut frame);
+    while translator.poll_transmit().is_some() {}
+}
+
 /// 20,000 SYNs, ten in each millisecond.
 fn open_many(translator: &mut Translator) {
     for n in 0..20_000_u64 {
-        let mut buf = [0; 200];
         let port = u16::try_from(n % 60_000).unwrap_or(0) + 1;
-        buf[128..200].copy_from_slice(&syn(port));
-        let offload = Offload {
-            checksum: ChecksumState::Verified,
-            gso: None,
-        };
-        let mut frame = Frame::new(&mut buf, 128..172, offload);
-        let now = Instant::from_millis(n / 10);
-        let _ = translator.handle_packet(now, &mut frame);
-        while translator.poll_transmit().is_some() {}
+        open(translator, Instant::from_millis(n / 10), port);
     }
     assert_eq!(translator.counters().connections_opened, 20_000);
 }

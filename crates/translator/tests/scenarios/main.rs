@@ -15,6 +15,7 @@ mod close;
 mod closed;
 mod down;
 mod drain;
+mod events;
 mod fallback;
 mod flow_entry;
 mod gso;

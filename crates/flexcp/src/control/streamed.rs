@@ -1,0 +1,179 @@
+//! The operator's end of answers that are read while they come: connections one by one, events line by line.
+
+use std::fmt;
+use std::io::{BufRead, BufReader};
+use std::marker::PhantomData;
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use serde::Deserializer;
+use serde::de::{
+    DeserializeOwned, DeserializeSeed, Error, IgnoredAny, MapAccess, SeqAccess, Visitor,
+};
+
+use super::action::{Action, VERSION, Wanted};
+use super::client::{self, ClientError, Envelope};
+
+/// Asks the FlexCP that listens on the control socket `path` for the connections that are `wanted`, and gives each to
+/// `each` as it comes, until that breaks.
+///
+/// # Errors
+/// When it is not running, doesn't answer, or refuses; also after some connections, when that is why no more come.
+pub fn connections<T: DeserializeOwned>(
+    path: &Path,
+    wanted: Wanted,
+    each: impl FnMut(T) -> ControlFlow<()>,
+) -> Result<(), ClientError> {
+    let broken = |error| ClientError::Broken {
+        path: path.into(),
+        error,
+    };
+    let socket = client::connect(path)?;
+    // A daemon that has no time for us may say so before it is asked.
+    let asked = client::send(&socket, &Action::Connections(wanted));
+    let mut document = Document {
+        each,
+        envelope: Envelope::default(),
+        has_enough: false,
+        of: PhantomData,
+    };
+    let mut reader = serde_json::Deserializer::from_reader(BufReader::new(&socket));
+    let read = (&mut document).deserialize(&mut reader);
+    let Document {
+        envelope,
+        has_enough,
+        ..
+    } = document;
+    match read {
+        Ok(()) => envelope.judge(),
+        Err(_) if has_enough => Ok(()),
+        Err(_) if envelope.says_no() => envelope.judge(),
+        Err(error) => {
+            asked.map_err(broken)?;
+            Err(broken(error.into()))
+        }
+    }
+}
+
+/// Asks the FlexCP that listens on the control socket `path` for what happens from now on, and gives each line to `each`,
+/// the first when the daemon listens, until that breaks.
+///
+/// # Errors
+/// When it is not running or refuses, and when it ends.
+pub fn events(
+    path: &Path,
+    mut each: impl FnMut(&str) -> ControlFlow<()>,
+) -> Result<(), ClientError> {
+    let broken = |error| ClientError::Broken {
+        path: path.into(),
+        error,
+    };
+    let socket = client::connect(path)?;
+    let asked = client::send(&socket, &Action::Events);
+    let mut reader = BufReader::new(&socket);
+    let mut line = String::new();
+    reader.read_line(&mut line).map_err(broken)?;
+    if line.is_empty() {
+        asked.map_err(broken)?;
+    }
+    let envelope: Envelope = serde_json::from_str(&line).map_err(|error| broken(error.into()))?;
+    envelope.judge()?;
+    // From here on nothing may happen for as long as it likes.
+    socket.set_read_timeout(None).map_err(broken)?;
+    while !line.is_empty() {
+        if each(line.trim_end()).is_break() {
+            return Ok(());
+        }
+        line.clear();
+        reader.read_line(&mut line).map_err(broken)?;
+    }
+    Err(ClientError::Ended { path: path.into() })
+}
+
+/// The answer to [`Action::Connections`], of which each connection goes where it belongs as soon as it is read.
+struct Document<T, F> {
+    each: F,
+    envelope: Envelope,
+    /// Whoever takes the connections has enough.
+    has_enough: bool,
+    of: PhantomData<T>,
+}
+
+/// The connections in it.
+struct Connections<'a, T, F>(&'a mut Document<T, F>);
+
+impl<'de, T, F> DeserializeSeed<'de> for &mut Document<T, F>
+where
+    T: DeserializeOwned,
+    F: FnMut(T) -> ControlFlow<()>,
+{
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de, T, F> Visitor<'de> for &mut Document<T, F>
+where
+    T: DeserializeOwned,
+    F: FnMut(T) -> ControlFlow<()>,
+{
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an answer with connections")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some(key) = map.next_key::<String>()? {
+            match key.as_str() {
+                // It comes first: nothing is read in another version than ours.
+                "version" => {
+                    self.envelope.version = map.next_value()?;
+                    if self.envelope.version != VERSION {
+                        return Err(A::Error::custom("another version"));
+                    }
+                }
+                "error" => self.envelope.error = map.next_value()?,
+                "connections" => map.next_value_seed(Connections(&mut *self))?,
+                _ => drop(map.next_value::<IgnoredAny>()?),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<'de, T, F> DeserializeSeed<'de> for Connections<'_, T, F>
+where
+    T: DeserializeOwned,
+    F: FnMut(T) -> ControlFlow<()>,
+{
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_seq(self)
+    }
+}
+
+impl<'de, T, F> Visitor<'de> for Connections<'_, T, F>
+where
+    T: DeserializeOwned,
+    F: FnMut(T) -> ControlFlow<()>,
+{
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("connections")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut connections: A) -> Result<(), A::Error> {
+        while let Some(connection) = connections.next_element()? {
+            if (self.0.each)(connection).is_break() {
+                self.0.has_enough = true;
+                return Err(A::Error::custom("enough"));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,229 @@
+//! Events of workers that are played, as clients are told them.
+
+use std::io::{BufRead, BufReader};
+use std::ops::ControlFlow;
+use std::sync::mpsc;
+
+use flexcp_translator::{
+    ConnectionEnds, EndCause, Event, EventKind, Instant as At, MarkReason, SubflowEnds,
+};
+
+use super::super::events;
+use super::*;
+use crate::worker::{Heard, Listener};
+
+/// A worker that hands over whoever listens.
+fn listened() -> (WorkerHandle, mpsc::Receiver<Listener>) {
+    let (handle, requests) = WorkerHandle::new(Arc::new(Waker::new().unwrap()), Arc::default());
+    let (tell, told) = mpsc::channel();
+    thread::spawn(move || {
+        for request in requests {
+            match request {
+                Request::Listen(listener) => tell.send(listener).unwrap(),
+                Request::Stop => return,
+                Request::Stats(answer) => answer.send(snapshot()).unwrap(),
+                _ => {}
+            }
+        }
+    });
+    (handle, told)
+}
+
+fn heard(kind: EventKind) -> Heard {
+    Heard {
+        at: At(flexcp_io::monotonic_micros()),
+        worker: 3,
+        event: Event { service: 0, kind },
+    }
+}
+
+fn ends() -> ConnectionEnds {
+    ConnectionEnds {
+        client: "10.0.1.2:40312".parse().unwrap(),
+        server: "10.9.0.2:80".parse().unwrap(),
+        token: Some(7),
+    }
+}
+
+fn back() -> Heard {
+    let backend = "10.8.0.2:80".parse().unwrap();
+    heard(EventKind::BackendBack { backend })
+}
+
+/// A client that listens, and its first line.
+fn listening(path: &Path) -> (BufReader<UnixStream>, String) {
+    let mut client = idle(path);
+    client.write_all(b"{\"command\":\"events\"}\n").unwrap();
+    client
+        .set_read_timeout(Some(Duration::from_secs(10)))
+        .unwrap();
+    let mut client = BufReader::new(client);
+    let mut line = String::new();
+    client.read_line(&mut line).unwrap();
+    (client, line)
+}
+
+/// The next line, without when it was.
+fn next(client: &mut BufReader<UnixStream>) -> serde_json::Value {
+    let mut line = String::new();
+    client.read_line(&mut line).unwrap();
+    let mut value: serde_json::Value = serde_json::from_str(&line).unwrap();
+    if let Some(time) = value.as_object_mut().and_then(|map| map.remove("time_us")) {
+        let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
+        let age = u64::try_from(now.as_micros()).unwrap() - time.as_u64().unwrap();
+        assert!(age < 10_000_000, "{age}");
+    }
+    value
+}
+
+#[test]
+fn events_are_told_a_line_each() {
+    let (worker, listeners) = listened();
+    let served = Served::by(vec![worker]);
+    let (mut client, first) = listening(&served.path());
+    assert_eq!(first, "{\"event\":\"listening\",\"version\":1}\n");
+    let mut listener = listeners.recv().unwrap();
+    let subflow = SubflowEnds {
+        client: "[2001:db8::2]:51000".parse().unwrap(),
+        local: "[2001:db8::1]:80".parse().unwrap(),
+        address_id: 1,
+    };
+    let backend = "10.8.0.2:80".parse().unwrap();
+    let (connection, cause) = (ends(), EndCause::Finished);
+    let which = json!({
+        "worker": 3, "service": "web", "client": "10.0.1.2:40312", "server": "10.9.0.2:80", "token": 7,
+    });
+    let on = json!({"client": "[2001:db8::2]:51000", "local": "[2001:db8::1]:80", "address_id": 1});
+    let with = |base: &serde_json::Value, more: serde_json::Value| {
+        let mut all = base.as_object().unwrap().clone();
+        all.extend(more.as_object().unwrap().clone());
+        serde_json::Value::Object(all)
+    };
+    let of_worker = json!({"worker": 3, "service": "web", "backend": "10.8.0.2:80"});
+    for (kind, line) in [
+        (
+            EventKind::Opened {
+                connection,
+                source: connection.client,
+                backend,
+            },
+            with(
+                &which,
+                json!({
+                    "event": "opened", "mode": "transparent", "source": "10.0.1.2:40312", "backend": "10.8.0.2:80",
+                }),
+            ),
+        ),
+        (
+            EventKind::Joined {
+                connection,
+                subflow,
+            },
+            with(&which, json!({"event": "joined", "subflow": on})),
+        ),
+        (
+            EventKind::SubflowClosed {
+                connection,
+                subflow,
+                cause,
+            },
+            with(
+                &which,
+                json!({"event": "subflow_closed", "subflow": on, "cause": "finished"}),
+            ),
+        ),
+        (
+            EventKind::Closed { connection, cause },
+            with(&which, json!({"event": "closed", "cause": "finished"})),
+        ),
+        (
+            EventKind::BackendMarked {
+                backend,
+                reason: MarkReason::Silent,
+            },
+            with(
+                &of_worker,
+                json!({"event": "backend_marked", "reason": "silent"}),
+            ),
+        ),
+        (
+            EventKind::BackendBack { backend },
+            with(&of_worker, json!({"event": "backend_back"})),
+        ),
+    ] {
+        listener.tell(heard(kind));
+        assert_eq!(next(&mut client), line);
+    }
+}
+
+#[test]
+fn client_that_does_not_read_loses_events_and_is_told_how_many() {
+    let (worker, listeners) = listened();
+    let served = Served::by(vec![worker]);
+    let (mut client, _) = listening(&served.path());
+    let mut listener = listeners.recv().unwrap();
+    let began = Instant::now();
+    (0..100_000).for_each(|_| listener.tell(back()));
+    assert!(
+        began.elapsed() < Duration::from_secs(5),
+        "it waits for nobody"
+    );
+    ask(&served.path(), &Action::Stats).unwrap();
+    let (mut told, mut lost) = (0, 0);
+    while told + lost < 100_000 {
+        let line = next(&mut client);
+        match line["event"].as_str() {
+            Some("backend_back") => told += 1,
+            Some("lost") => lost += line["count"].as_u64().unwrap(),
+            _ => panic!("{line}"),
+        }
+    }
+    assert_eq!(told + lost, 100_000);
+    assert!(lost > 50_000, "{lost}");
+    // What happens from here on is told again.
+    listener.tell(heard(EventKind::Closed {
+        connection: ends(),
+        cause: EndCause::Reset,
+    }));
+    assert_eq!(next(&mut client)["cause"], "reset");
+}
+
+#[test]
+fn listeners_beyond_the_bound_are_refused_until_one_has_gone() {
+    let (worker, listeners) = listened();
+    let served = Served::by(vec![worker]);
+    let mut clients: Vec<_> = (0..8).map(|_| listening(&served.path()).0).collect();
+    let refused = |path: &Path| events(path, |_| ControlFlow::Break(()));
+    assert_eq!(
+        refused(&served.path()).unwrap_err().to_string(),
+        "flexcp refuses: 8 clients are listening already; end one of them"
+    );
+    // Nothing happens, and yet its going is noticed.
+    drop(clients.pop());
+    let began = Instant::now();
+    while refused(&served.path()).is_err() {
+        assert!(began.elapsed() < Duration::from_secs(5));
+        thread::sleep(Duration::from_millis(10));
+    }
+    drop(listeners);
+}
+
+#[test]
+fn end_of_the_daemon_is_told() {
+    let (worker, listeners) = listened();
+    let served = Served::by(vec![worker]);
+    let mut lines = vec![];
+    let ended = events(&served.path(), |line| {
+        lines.push(line.to_owned());
+        // The worker's end, behind its last word.
+        if lines.len() == 1 {
+            let mut listener = listeners.recv().unwrap();
+            listener.tell(back());
+        }
+        ControlFlow::Continue(())
+    });
+    let said = ended.unwrap_err().to_string();
+    assert!(said.starts_with("the flexcp that listened on "), "{said}");
+    assert!(said.ends_with(" has ended"), "{said}");
+    assert_eq!(lines.len(), 2, "{lines:?}");
+}

@@ -1,0 +1,189 @@
+//! `flexcp events`.
+
+use crate::control::view::{Event, Noted, Which, WhichSubflow};
+
+/// A line for an event; `None` for one that says nothing to people. One that this program does not know is printed as it
+/// came.
+#[must_use]
+pub fn event(line: &str) -> Option<String> {
+    let Ok(event) = serde_json::from_str(line) else {
+        return Some(line.into());
+    };
+    Some(match event {
+        Event::Listening { .. } => return None,
+        Event::Opened {
+            noted,
+            connection,
+            mode,
+            source,
+            backend,
+        } => {
+            let far = if (source, backend) == (connection.client, connection.server) {
+                String::new()
+            } else {
+                format!(", as {source} > {backend}")
+            };
+            let token = connection.token.map(|token| format!(", token {token:08x}"));
+            let token = token.unwrap_or_else(|| ", without MPTCP".into());
+            of_connection(&noted, &connection, &format!("opened, {mode}{far}{token}"))
+        }
+        Event::Joined {
+            noted,
+            connection,
+            subflow,
+        } => of_connection(&noted, &connection, &format!("joined by {}", on(&subflow))),
+        Event::SubflowClosed {
+            noted,
+            connection,
+            subflow,
+            cause,
+        } => {
+            let what = format!("less {}: {cause}", on(&subflow));
+            of_connection(&noted, &connection, &what)
+        }
+        Event::Closed {
+            noted,
+            connection,
+            cause,
+        } => of_connection(&noted, &connection, &format!("closed: {cause}")),
+        Event::BackendMarked {
+            noted,
+            backend,
+            reason,
+        } => of_worker(&noted, &format!("marks {backend}: {reason}")),
+        Event::BackendBack { noted, backend } => {
+            of_worker(&noted, &format!("hears of {backend} again"))
+        }
+        Event::Lost { count } => format!("here {count} events are missing"),
+    })
+}
+
+fn of_connection(noted: &Noted, connection: &Which, what: &str) -> String {
+    let Which { client, server, .. } = connection;
+    format!(
+        "{} {} {client} > {server} {what}",
+        time(noted),
+        noted.service
+    )
+}
+
+fn of_worker(noted: &Noted, what: &str) -> String {
+    let Noted {
+        service, worker, ..
+    } = noted;
+    format!("{} {service} worker {worker} {what}", time(noted))
+}
+
+fn on(subflow: &WhichSubflow) -> String {
+    let WhichSubflow {
+        client,
+        local,
+        address_id,
+    } = subflow;
+    format!("{client} > {local} (id {address_id})")
+}
+
+/// "2026-11-26T18:09:03.123456Z".
+fn time(noted: &Noted) -> String {
+    let (seconds, micros) = (noted.time_us / 1_000_000, noted.time_us % 1_000_000);
+    let (year, month, day) = date(seconds / 86_400);
+    let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
+    format!("{year}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z")
+}
+
+/// Year, month and day of a day since 1970, in the Gregorian calendar.
+fn date(days: u64) -> (u64, u64, u64) {
+    // Years begin in March here, so that a leap day is the last of its year; 719,468 days lie between March of year 0 and
+    // 1970, and 146,097 in 400 years.
+    let days = days + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day_of_month = day - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    (
+        era * 400 + year + u64::from(month <= 2),
+        month,
+        day_of_month,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_lines_for_people() {
+        const AT: &str = r#""time_us":1795716543123456,"worker":1,"service":"web""#;
+        const ENDS: &str = r#""client":"10.0.1.2:40312","server":"10.9.0.2:80""#;
+        const SUBFLOW: &str =
+            r#""subflow":{"client":"10.0.2.2:51000","local":"10.9.0.2:80","address_id":1}"#;
+        for (line, said) in [
+            (
+                format!(
+                    r#"{{"event":"opened",{AT},{ENDS},"token":7,"mode":"transparent","source":"10.0.1.2:40312","backend":"10.9.0.2:80"}}"#
+                ),
+                "10.0.1.2:40312 > 10.9.0.2:80 opened, transparent, token 00000007",
+            ),
+            (
+                format!(
+                    r#"{{"event":"opened",{AT},{ENDS},"token":null,"mode":"reverse","source":"10.8.0.1:61000","backend":"10.8.0.2:80"}}"#
+                ),
+                "10.0.1.2:40312 > 10.9.0.2:80 opened, reverse, as 10.8.0.1:61000 > 10.8.0.2:80, without MPTCP",
+            ),
+            (
+                format!(r#"{{"event":"joined",{AT},{ENDS},"token":7,{SUBFLOW}}}"#),
+                "10.0.1.2:40312 > 10.9.0.2:80 joined by 10.0.2.2:51000 > 10.9.0.2:80 (id 1)",
+            ),
+            (
+                format!(
+                    r#"{{"event":"subflow_closed",{AT},{ENDS},"token":7,{SUBFLOW},"cause":"stuck"}}"#
+                ),
+                "10.0.1.2:40312 > 10.9.0.2:80 less 10.0.2.2:51000 > 10.9.0.2:80 (id 1): stuck",
+            ),
+            (
+                format!(
+                    r#"{{"event":"closed",{AT},{ENDS},"token":7,"cause":"finished","new":"field"}}"#
+                ),
+                "10.0.1.2:40312 > 10.9.0.2:80 closed: finished",
+            ),
+            (
+                format!(
+                    r#"{{"event":"backend_marked",{AT},"backend":"10.8.0.2:80","reason":"silent"}}"#
+                ),
+                "worker 1 marks 10.8.0.2:80: silent",
+            ),
+            (
+                format!(r#"{{"event":"backend_back",{AT},"backend":"10.8.0.2:80"}}"#),
+                "worker 1 hears of 10.8.0.2:80 again",
+            ),
+        ] {
+            let expected = format!("2026-11-26T18:09:03.123456Z web {said}");
+            assert_eq!(event(&line), Some(expected));
+        }
+        let lost = event(r#"{"event":"lost","count":12}"#);
+        assert_eq!(lost.as_deref(), Some("here 12 events are missing"));
+        assert_eq!(event(r#"{"version":1,"event":"listening"}"#), None);
+        let unknown = r#"{"event":"path_switched","from":0}"#;
+        assert_eq!(event(unknown).as_deref(), Some(unknown));
+    }
+
+    #[test]
+    fn dates_of_the_gregorian_calendar() {
+        let days = [0, 58, 59, 11_016, 11_017, 20_783, 47_540, 47_541];
+        assert_eq!(
+            days.map(date),
+            [
+                (1970, 1, 1),
+                (1970, 2, 28),
+                (1970, 3, 1),
+                (2000, 2, 29),
+                (2000, 3, 1),
+                (2026, 11, 26),
+                (2100, 2, 28),
+                (2100, 3, 1),
+            ]
+        );
+    }
+}

@@ -1,0 +1,216 @@
+//! Listings while connections come and go between their pages.
+
+use alloc::collections::BTreeSet;
+use core::net::{IpAddr, Ipv4Addr};
+
+use super::*;
+use crate::auth::SecretStream;
+use crate::connection::Phase;
+use crate::endpoint::Ends;
+use crate::translator::tests::{open, reverse};
+
+const NOW: Instant = Instant::from_millis(5);
+
+/// A translator with a connection from each of these ports of the client.
+fn with(ports: impl IntoIterator<Item = u16>) -> Translator {
+    let mut translator = reverse(1000..=60_999);
+    ports
+        .into_iter()
+        .for_each(|port| open(&mut translator, NOW, port));
+    translator
+}
+
+fn client(port: u16) -> SocketAddr {
+    ([10, 1, 1, 2], port).into()
+}
+
+fn id(translator: &Translator, port: u16) -> u32 {
+    let ends = Ends {
+        from: client(port),
+        to: ([10, 9, 1, 2], 80).into(),
+    };
+    translator.table.find(ends).expect("a connection").id
+}
+
+fn close(translator: &mut Translator, port: u16) {
+    let id = id(translator, port);
+    translator.remove(id);
+}
+
+/// The ports of all pages in their order; `between` is done after each page.
+fn told(
+    translator: &mut Translator,
+    filter: &Filter,
+    mut between: impl FnMut(&mut Translator),
+) -> Vec<Vec<u16>> {
+    let mut pages = alloc::vec![];
+    let mut next = Some(Cursor::default());
+    while let Some(cursor) = next {
+        let mut page = alloc::vec![];
+        next = translator.list(NOW, cursor, filter, &mut page);
+        pages.push(page.iter().map(|view| view.client.port()).collect());
+        between(translator);
+        assert!(pages.len() < 100_000, "a listing without an end");
+    }
+    pages
+}
+
+#[test]
+fn every_connection_is_told_once_in_pages_of_a_bounded_size() {
+    let mut translator = with(1..=1000);
+    let pages = told(&mut translator, &Filter::default(), |_| {});
+    assert!(pages.iter().all(|page| page.len() <= Translator::PAGE));
+    assert_eq!(pages.len(), 1000_usize.div_ceil(Translator::PAGE));
+    assert_eq!(pages.concat(), Vec::from_iter(1..=1000));
+    let pages = told(&mut with([]), &Filter::default(), |_| {});
+    assert_eq!(pages, [[0_u16; 0]]);
+}
+
+#[test]
+fn those_that_stay_are_told_once_whatever_comes_and_goes_between_pages() {
+    let mut draws = SecretStream::new([3; 32]);
+    for _ in 0..20 {
+        let mut translator = with(1..=2000);
+        let mut stay: BTreeSet<u16> = (1..=2000).collect();
+        let mut live = Vec::from_iter(1..=2000);
+        let mut next_port = 2001;
+        let pages = told(&mut translator, &Filter::default(), |translator| {
+            for _ in 0..draws.next_u32() % 200 {
+                let at = draws.next_u32() as usize % live.len();
+                let port = live.swap_remove(at);
+                stay.remove(&port);
+                close(translator, port);
+            }
+            // The table grows by some, and the places of those that are gone are taken.
+            for _ in 0..draws.next_u32() % 200 {
+                open(translator, NOW, next_port);
+                live.push(next_port);
+                next_port += 1;
+            }
+        });
+        let all = pages.concat();
+        let once: BTreeSet<u16> = all.iter().copied().collect();
+        assert_eq!(once.len(), all.len(), "told twice");
+        assert!(stay.len() > 100 && stay.is_subset(&once), "left out");
+    }
+}
+
+#[test]
+fn table_that_shrinks_between_pages_ends_the_listing() {
+    let mut translator = with(1..=12_000);
+    let mut page = alloc::vec![];
+    let cursor = translator.list(NOW, Cursor::default(), &Filter::default(), &mut page);
+    (1..12_000).for_each(|port| close(&mut translator, port));
+    let mut rest = alloc::vec![];
+    let mut next = cursor;
+    while let Some(cursor) = next {
+        next = translator.list(NOW, cursor, &Filter::default(), &mut rest);
+    }
+    let ports: Vec<_> = rest.iter().map(|view| view.client.port()).collect();
+    assert_eq!(ports, [12_000]);
+    // A cursor from before the table was smaller than that.
+    let end = translator.list(NOW, Cursor(1 << 40), &Filter::default(), &mut rest);
+    assert_eq!((end, rest.len()), (None, 1));
+}
+
+#[test]
+fn page_looks_at_a_bounded_number_of_places() {
+    // Many that the filter leaves out, then many empty places.
+    let mut translator = with(1..=12_000);
+    (5_001..12_000).for_each(|port| close(&mut translator, port));
+    let last = Filter {
+        client: Some(Place {
+            prefix: None,
+            port: Some(12_000),
+        }),
+        ..Filter::default()
+    };
+    let mut looked = alloc::vec![];
+    let mut next = Some(Cursor::default());
+    while let Some(cursor) = next {
+        let mut page = alloc::vec![];
+        next = translator.list(NOW, cursor, &last, &mut page);
+        let places = next.map_or(0, |next| next.0 - cursor.0);
+        looked.push((places, page.len()));
+    }
+    assert_eq!(looked[0], (256, 0), "connections that are left out");
+    assert!(looked.contains(&(4096, 0)), "empty places");
+    assert!(looked.iter().all(|&(places, _)| places <= 4096));
+    assert_eq!(looked.iter().map(|&(_, told)| told).sum::<usize>(), 1);
+}
+
+#[test]
+fn filter_fits_by_state_service_and_ends() {
+    let mut translator = with(1..=10);
+    let id = id(&translator, 3);
+    translator.table.get_mut(id).expect("a connection").phase = Phase::Reset(NOW);
+    let place = |text: &str, len| {
+        let addr: IpAddr = text.parse().expect("an address");
+        Some(Place {
+            prefix: Some(Prefix { addr, len }),
+            port: None,
+        })
+    };
+    let port = |port| {
+        Some(Place {
+            prefix: None,
+            port: Some(port),
+        })
+    };
+    let mut count = |filter: Filter| told(&mut translator, &filter, |_| {}).concat();
+    let all = Vec::from_iter(1..=10);
+    let none: Vec<u16> = alloc::vec![];
+    let states = |states: &[ConnectionState]| Filter {
+        states: states.to_vec(),
+        ..Filter::default()
+    };
+    assert_eq!(count(states(&[ConnectionState::Reset])), [3]);
+    let both = [ConnectionState::Reset, ConnectionState::Plain];
+    assert_eq!(count(states(&both)), all);
+    assert_eq!(count(states(&[ConnectionState::Closed])), none);
+    let service = |service| Filter {
+        service: Some(service),
+        ..Filter::default()
+    };
+    assert_eq!(count(service(0)), all);
+    assert_eq!(count(service(1)), none);
+    let client = |client| Filter {
+        client,
+        ..Filter::default()
+    };
+    assert_eq!(count(client(place("10.1.0.0", 16))), all);
+    assert_eq!(count(client(place("10.8.1.2", 32))), none);
+    assert_eq!(count(client(port(7))), [7]);
+    // The address that was connected to, and the back end's.
+    let server = |server| Filter {
+        server,
+        ..Filter::default()
+    };
+    assert_eq!(count(server(place("10.9.1.2", 32))), all);
+    assert_eq!(count(server(place("10.8.1.2", 32))), all);
+    assert_eq!(count(server(place("10.1.0.0", 16))), none);
+    assert_eq!(count(server(port(80))), all);
+    assert_eq!(count(server(port(443))), none);
+    // All of them have to fit.
+    let mixed = Filter {
+        client: port(7),
+        ..states(&[ConnectionState::Reset])
+    };
+    assert_eq!(count(mixed), none);
+}
+
+#[test]
+fn place_is_addresses_ports_or_both() {
+    let of = |prefix, port| Place { prefix, port };
+    let net = Prefix {
+        addr: Ipv4Addr::new(10, 1, 0, 0).into(),
+        len: 16,
+    };
+    let here: SocketAddr = ([10, 1, 1, 2], 80).into();
+    assert!(of(None, None).contains(here));
+    assert!(of(Some(net), Some(80)).contains(here));
+    assert!(!of(Some(net), Some(81)).contains(here));
+    assert!(!of(Some(net), None).contains(([10, 2, 1, 2], 80).into()));
+    let v6: SocketAddr = "[2001:db8::1]:80".parse().expect("an address");
+    assert!(!of(Some(net), None).contains(v6));
+}
