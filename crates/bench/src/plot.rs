@@ -224,7 +224,7 @@ const fn color(subject: Subject) -> &'static str {
         Subject::FlexCp => "#d55e00",
         Subject::Crowded => "#8b2500",
         Subject::Translator => "#e69f00",
-        Subject::KernelSteering => "#f0e442",
+        Subject::KernelPlacement => "#f0e442",
         Subject::Scatter => "#cc79a7",
         Subject::Nginx => "#009e73",
         Subject::Haproxy => "#56b4e9",

@@ -32,9 +32,9 @@ pub enum Subject {
     #[serde(rename = "flexcp-translator")]
     Translator,
     /// The same; the kernel chooses which worker a packet comes to, and workers hand over what is another's
-    #[value(name = "flexcp-kernel-steering")]
-    #[serde(rename = "flexcp-kernel-steering")]
-    KernelSteering,
+    #[value(name = "flexcp-kernel-placement")]
+    #[serde(rename = "flexcp-kernel-placement")]
+    KernelPlacement,
     /// The same; each packet comes to the next worker
     #[value(name = "flexcp-scatter")]
     #[serde(rename = "flexcp-scatter")]
@@ -57,7 +57,7 @@ impl Subject {
         Self::FlexCp,
         Self::Crowded,
         Self::Translator,
-        Self::KernelSteering,
+        Self::KernelPlacement,
         Self::Scatter,
         Self::Nginx,
         Self::Haproxy,
@@ -82,7 +82,7 @@ impl Subject {
             Self::FlexCp => "flexcp",
             Self::Crowded => "flexcp-crowded",
             Self::Translator => "flexcp-translator",
-            Self::KernelSteering => "flexcp-kernel-steering",
+            Self::KernelPlacement => "flexcp-kernel-placement",
             Self::Scatter => "flexcp-scatter",
             Self::Nginx => "nginx",
             Self::Haproxy => "haproxy",
@@ -96,15 +96,15 @@ impl Subject {
     pub(crate) const fn is_flexcp(self) -> bool {
         matches!(
             self,
-            Self::FlexCp | Self::Crowded | Self::Translator | Self::KernelSteering | Self::Scatter
+            Self::FlexCp | Self::Crowded | Self::Translator | Self::KernelPlacement | Self::Scatter
         )
     }
 
     /// What it has in FlexCP's `[device]` section beside the number of workers.
     const fn device(self) -> &'static str {
         match self {
-            Self::KernelSteering => "\nsteering = \"kernel\"",
-            Self::Scatter => "\nsteering = \"scatter\"",
+            Self::KernelPlacement => "\nplacement = \"kernel\"",
+            Self::Scatter => "\nplacement = \"scatter\"",
             _ => "",
         }
     }
@@ -361,7 +361,7 @@ impl Proxy {
             Subject::FlexCp
             | Subject::Crowded
             | Subject::Translator
-            | Subject::KernelSteering
+            | Subject::KernelPlacement
             | Subject::Scatter => {
                 let services = daemon::transparent(lab, &[]);
                 let offload = matches!(subject, Subject::FlexCp | Subject::Crowded);

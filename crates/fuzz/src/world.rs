@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use flexcp_invariants::{Checker, Observation, Options, Payload as Seen, Point};
 use flexcp_translator::{
-    Announce, Config, Frame, HEADROOM, Instant, Limits, Mode, Payload, Prefix, Service, Share,
-    Timeouts, Translator, Verdict, internals,
+    Announce, Config, Frame, HEADROOM, Instant, Limits, Mode, Payload, Prefix, Service, Timeouts,
+    Translator, Verdict, internals,
 };
 use flexcp_wire::{
     ChecksumState, Gso, GsoKind, IpHeader, Offload, PacketLine, Sum, TcpFlags, TcpHeader,
@@ -223,7 +223,7 @@ impl Setup {
                 rejoin: Duration::from_secs(20),
                 ..Timeouts::default()
             },
-            share: Share::default(),
+            ..Config::default()
         }
     }
 }

@@ -42,12 +42,12 @@ mod offload_rules_up;
 mod offload_slots;
 #[path = "netns/offload_ups.rs"]
 mod offload_ups;
+#[path = "netns/placement.rs"]
+mod placement;
 #[path = "netns/relay.rs"]
 mod relay;
 #[path = "netns/ruleset.rs"]
 mod ruleset;
-#[path = "netns/steering.rs"]
-mod steering;
 #[path = "netns/tables.rs"]
 mod tables;
 #[path = "netns/tap.rs"]
@@ -86,7 +86,7 @@ fn main() {
         offload_ups::TESTS,
         attach::TESTS,
         offload_parts::TESTS,
-        steering::TESTS,
+        placement::TESTS,
         watch::TESTS,
         netfilter::TESTS,
         ruleset::TESTS,

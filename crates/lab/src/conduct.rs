@@ -189,7 +189,7 @@ pub const MUST_STAY: &[&str] = &[
     "receive_failed",
     "send_failed",
     "handover_lost",
-    "steering_full",
+    "placement_full",
 ];
 
 /// Name of an allowance: connections of servers are reset.

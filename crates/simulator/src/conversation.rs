@@ -5,8 +5,7 @@ use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use flexcp_translator::{
-    Config, Frame, HEADROOM, Instant, Limits, Mode, Prefix, Service, Share, Timeouts, Translator,
-    Verdict,
+    Config, Frame, HEADROOM, Instant, Limits, Mode, Prefix, Service, Timeouts, Translator, Verdict,
 };
 use flexcp_wire::{
     CapableFlags, CapableKeys, ChecksumState, DataNumber, Dss, DssMapping, Gso, GsoKind, IpHeader,
@@ -304,7 +303,7 @@ fn config() -> Config {
         }],
         limits: Limits::default(),
         timeouts: Timeouts::default(),
-        share: Share::default(),
+        ..Config::default()
     }
 }
 

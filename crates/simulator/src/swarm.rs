@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use flexcp_faults::{Fault, Faults};
-use flexcp_translator::{Announce, Config, Limits, Mode, Prefix, Service, Share, Timeouts};
+use flexcp_translator::{Announce, Config, Limits, Mode, Prefix, Service, Timeouts};
 use flexcp_wire::ChecksumState;
 
 use crate::client::{Action, MptcpPlan, Scheduler};
@@ -159,7 +159,7 @@ impl Plan {
                 linger: Duration::from_secs(100),
                 ..Timeouts::default()
             },
-            share: Share::default(),
+            ..Config::default()
         }
     }
 

@@ -1,8 +1,9 @@
 //! Plain TCP on the path: its packets pass unchanged, so the kernel can forward them without a visit here.
 
+use flexcp_wire::Ends;
+
 use crate::Instant;
 use crate::connection::{Connection, Phase};
-use crate::segment::Ends;
 use crate::table::ConnectionId;
 use crate::translator::Translator;
 

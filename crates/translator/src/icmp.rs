@@ -1,13 +1,13 @@
 //! ICMP errors: to the connection that they are about, and on to the end that can do something about
 //! them. Everything else that is ICMP passes: it was diverted only because rules can't tell it apart.
 
-use flexcp_wire::{IcmpError, IpHeader, MAX_HEADERS_LEN, OptionWriter, TcpFlags, protocol};
+use flexcp_wire::{Ends, IcmpError, IpHeader, MAX_HEADERS_LEN, OptionWriter, TcpFlags, protocol};
 
 use crate::cause::Rst;
 use crate::connection::{INITIAL, IcmpVerdict};
 use crate::counters::DropReason;
 use crate::health::MarkReason;
-use crate::segment::{Ends, Outgoing};
+use crate::segment::Outgoing;
 use crate::table::{ConnectionId, Leg};
 use crate::translator::{Translator, context};
 use crate::{Frame, Instant, Verdict};

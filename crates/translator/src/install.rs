@@ -8,10 +8,11 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use flexcp_wire::Ends;
+
 use crate::connection::Connection;
 use crate::hold::{Hold, Holds};
 use crate::offload::{FastPath, FlowEntry, Installed};
-use crate::segment::Ends;
 use crate::table::ConnectionId;
 use crate::translator::{TIMER_PROGRESS, Translator, context};
 use crate::{Counters, Instant, Verdict};

@@ -8,7 +8,6 @@
 
 extern crate alloc;
 
-mod affinity;
 mod astray;
 mod auth;
 mod budget;
@@ -20,6 +19,7 @@ mod counters;
 mod drain;
 mod dtree;
 mod endpoint;
+mod flows;
 mod frame;
 mod half_open;
 mod health;
@@ -44,7 +44,6 @@ mod time;
 mod translator;
 mod view;
 
-pub use affinity::{Affinity, BackEnds, Exceptions, FlowMap, Owner, Pair, Rules, Share};
 pub use cause::{
     AddAddr, Causes, Decision, Fallback, HalfOpenEvicted, JoinEvicted, JoinRefused, PlainSyn, Rst,
     SubflowSwitch,
@@ -59,7 +58,6 @@ pub use offload::{
     Installed, MappingRun, UpRun,
 };
 pub use record::{Registry, SubflowRecord};
-pub use segment::Ends;
 pub use superseded::supersedes;
 pub use time::Instant;
 pub use translator::Translator;

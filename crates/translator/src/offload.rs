@@ -7,7 +7,7 @@
 use core::fmt::Debug;
 use core::time::Duration;
 
-use crate::segment::Ends;
+use flexcp_wire::Ends;
 
 /// Subflows that a flow entry has room for; a connection with more is not installed.
 pub const ENTRY_SUBFLOWS: usize = 4;

@@ -9,12 +9,12 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 use core::time::Duration;
 
-use flexcp_wire::{OptionWriter, TcpFlags};
+use flexcp_wire::{Ends, OptionWriter, TcpFlags};
 
 use crate::cause::Rst;
 use crate::record::SubflowRecord;
 use crate::rst::{fast_close, refuse};
-use crate::segment::{Ends, Outgoing, Segment};
+use crate::segment::{Outgoing, Segment};
 use crate::translator::Translator;
 use crate::{Instant, Verdict};
 

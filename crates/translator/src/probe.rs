@@ -1,12 +1,12 @@
 //! Probes: whether a back end that is marked answers again, FlexCP asks with SYNs of its own.
 
-use flexcp_wire::{ChecksumState, OptionWriter, TcpFlags, TcpOption};
+use flexcp_wire::{ChecksumState, Ends, OptionWriter, TcpFlags, TcpOption};
 
 use crate::cause::Rst;
 use crate::connection::Backend;
 use crate::counters::DropReason;
 use crate::health::{AnswerTo, BackendState, MarkReason};
-use crate::segment::{Ends, Outgoing, Segment};
+use crate::segment::{Outgoing, Segment};
 use crate::translator::Translator;
 use crate::{Frame, Instant, Verdict};
 

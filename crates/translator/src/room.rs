@@ -3,13 +3,13 @@
 
 use core::net::SocketAddr;
 
-use flexcp_wire::TcpFlags;
+use flexcp_wire::{Ends, TcpFlags};
 
 use crate::cause::{HalfOpenEvicted, Rst};
 use crate::connection::{Asked, Backend, Connection, INITIAL, relay};
 use crate::counters::DropReason;
 use crate::health::{MarkReason, Sent};
-use crate::segment::{Ends, Segment};
+use crate::segment::Segment;
 use crate::service::Choice;
 use crate::table::{ConnectionId, FlowRef, Leg};
 use crate::translator::{STALE_HANDSHAKE, Translator, context};

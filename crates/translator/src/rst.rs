@@ -2,13 +2,13 @@
 
 use alloc::collections::VecDeque;
 
-use flexcp_wire::{MpFastClose, MpTcpRst, MptcpOption, OptionWriter, TcpFlags, TcpOption};
+use flexcp_wire::{Ends, MpFastClose, MpTcpRst, MptcpOption, OptionWriter, TcpFlags, TcpOption};
 
 use crate::Transmit;
 use crate::cause::Rst;
 use crate::connection::Context;
 use crate::counters::Counters;
-use crate::segment::{Ends, Outgoing, Segment};
+use crate::segment::{Outgoing, Segment};
 
 impl Rst {
     /// What `MP_TCPRST` tells the client of it (RFC 8684 section 3.6).

@@ -5,9 +5,9 @@ use core::net::{IpAddr, SocketAddr};
 use core::ops::Range;
 
 use flexcp_wire::{
-    AddAddr, ChecksumState, Dss, Gso, GsoKind, IpHeader, MAX_HEADERS_LEN, MpCapable, MpFastClose,
-    MpJoin, MptcpOption, Offload, OptionWriter, ParseError, RemoveAddr, SackBlocks, Sum,
-    TCP_HEADER_LEN, TcpFlags, TcpHeader, TcpOption, TcpOptions, Timestamps, update_checksum,
+    AddAddr, ChecksumState, Dss, Ends, Gso, GsoKind, IpHeader, MAX_HEADERS_LEN, MpCapable,
+    MpFastClose, MpJoin, MptcpOption, Offload, OptionWriter, ParseError, RemoveAddr, SackBlocks,
+    Sum, TCP_HEADER_LEN, TcpFlags, TcpHeader, TcpOption, TcpOptions, Timestamps, update_checksum,
 };
 
 use crate::counters::DropReason;
@@ -186,15 +186,6 @@ impl Options {
             MptcpOption::Reset(_) | MptcpOption::Experimental(_) | MptcpOption::Unknown(_) => {}
         }
     }
-}
-
-/// The two ends of a packet.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Ends {
-    /// Who sends it.
-    pub from: SocketAddr,
-    /// Who gets it.
-    pub to: SocketAddr,
 }
 
 /// A segment to be written: the header fields of the leg it goes out on.

@@ -9,7 +9,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use flexcp_wire::{ChecksumState, TcpFlags};
+use flexcp_wire::{ChecksumState, Ends, TcpFlags};
 
 use crate::astray::Astray;
 use crate::auth::SecretStream;
@@ -23,7 +23,7 @@ use crate::keys::Keys;
 use crate::orphan::Orphans;
 use crate::record::Registry;
 use crate::rst::refuse;
-use crate::segment::{Ends, Segment};
+use crate::segment::Segment;
 use crate::service::{Match, Services};
 use crate::table::{ConnectionId, FlowRef, Leg, Table};
 use crate::{Config, ConnectionView, Counters, Drops, Frame, Gauges, Instant, Transmit, Verdict};

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 use flexcp_io::{PacketBuffer, Waker};
-use flexcp_translator::{Affinity, Config, Exceptions, Owner, Translator};
+use flexcp_placement::{Exceptions, Owner, Placement, Subject};
+use flexcp_translator::{Config, Translator};
 use flexcp_wire::Offload;
 use rtrb::{Consumer, Producer, RingBuffer};
 
@@ -61,7 +62,7 @@ pub(super) enum Sorted {
 /// One worker's end of all rings.
 #[derive(Debug)]
 pub(super) struct Handover {
-    affinity: Affinity,
+    placement: Placement,
     bell: Arc<Bell>,
     /// By the number of the worker; none to itself.
     to: Vec<Option<Outbound>>,
@@ -79,7 +80,7 @@ impl Handover {
         hash_keys: (u64, u64),
     ) -> Vec<Self> {
         let ends = configs.iter().zip(wakers).map(|(config, waker)| Self {
-            affinity: Affinity::new(config, hash_keys),
+            placement: placement(config, hash_keys),
             bell: Arc::new(Bell {
                 asleep: AtomicBool::new(false),
                 waker: Arc::clone(waker),
@@ -105,23 +106,26 @@ impl Handover {
     }
 
     /// A program brings each packet to its worker, and this one claims what is not where its ends say.
-    pub(super) fn steer(&mut self, exceptions: Exceptions) {
-        self.affinity.steer(exceptions);
+    pub(super) fn set_exceptions(&mut self, exceptions: Exceptions) {
+        self.placement.set_exceptions(exceptions);
     }
 
-    /// To be called when the translator has handled something, before its answer is sent.
+    /// To be called when the translator has handled something, before its answer is sent: the program learns of the
+    /// flows that came and went.
     pub(super) fn update(&mut self, translator: &mut Translator) {
-        self.affinity.update(translator);
+        while let Some(event) = translator.poll_flow_event() {
+            self.placement.note(event);
+        }
     }
 
     /// Flows of this worker that stand in the program's map.
     pub(super) fn claimed(&self) -> usize {
-        self.affinity.claimed()
+        self.placement.claimed()
     }
 
     /// Flows that the program's map had no room for.
     pub(super) fn refused(&self) -> u64 {
-        self.affinity.refused().unwrap_or_default()
+        self.placement.refused().unwrap_or_default()
     }
 
     /// Finds out whose the packet in `buffer` is, and hands it over with its buffer when it is another's;
@@ -133,11 +137,13 @@ impl Handover {
         range: Range<usize>,
         offload: Offload,
     ) -> Sorted {
-        let packet = &buffer.as_bytes()[range.clone()];
-        if translator.has_flow_of(packet) {
+        let Some(subject) = Subject::of(&buffer.as_bytes()[range.clone()]) else {
+            return Sorted::Ours;
+        };
+        if translator.has_flow_of(subject) {
             return Sorted::Ours;
         }
-        let (worker, owned) = match self.affinity.owner(packet) {
+        let (worker, owned) = match self.placement.owner(subject) {
             Owner::This => return Sorted::Ours,
             Owner::Worker(worker) => (worker, true),
             Owner::Directory(worker) => (worker, false),
@@ -216,6 +222,12 @@ impl Bell {
     }
 }
 
+/// What the worker with the translator of this configuration knows of whose a packet is.
+fn placement(config: &Config, hash_keys: (u64, u64)) -> Placement {
+    let rules = config.placement(hash_keys);
+    Placement::new(config.share.worker, rules, config.limits.connections)
+}
+
 fn ring(depth: usize, bell: &Arc<Bell>) -> (Outbound, Inbound) {
     let (full, filled) = RingBuffer::new(depth);
     let (mut emptied, empty) = RingBuffer::new(depth);
@@ -238,7 +250,8 @@ fn ring(depth: usize, bell: &Arc<Bell>) -> (Outbound, Inbound) {
 
 #[cfg(test)]
 mod tests {
-    use flexcp_translator::{HEADROOM, Share};
+    use flexcp_placement::Share;
+    use flexcp_translator::HEADROOM;
 
     use super::*;
 
@@ -251,11 +264,12 @@ mod tests {
         let wakers = [(); 2].map(|()| Arc::new(Waker::new().expect("a descriptor")));
         let ends = Handover::connect(&[config(0), config(1)], &wakers, (1, 2));
         let translator = Translator::new(config(0), [0; 32]);
-        let mut affinity = Affinity::new(&config(0), (1, 2));
-        let syn = (1000..2000).map(syn_from);
-        let syn = syn
-            .into_iter()
-            .find(|syn| affinity.owner(syn) != Owner::This);
+        let mut first = placement(&config(0), (1, 2));
+        let is_others = |syn: &Vec<u8>| {
+            let subject = Subject::of(syn).expect("a SYN");
+            first.owner(subject) != Owner::This
+        };
+        let syn = (1000..2000).map(syn_from).find(is_others);
         (ends, translator, syn.expect("half of them are"))
     }
 

@@ -7,7 +7,8 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use flexcp_io::Tun;
-use flexcp_translator::{Config, Mode, Prefix, Service, Share, Timeouts};
+use flexcp_placement::Share;
+use flexcp_translator::{Config, Mode, Prefix, Service, Timeouts};
 use flexcp_wire::{
     CapableFlags, CapableKeys, ChecksumState, DataNumber, Dsn, Dss, Gso, GsoKind, IpHeader,
     MpCapable, MpJoin, MptcpOption, Offload, OptionWriter, TcpFlags, TcpHeader, TcpOption,

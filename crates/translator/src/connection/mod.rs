@@ -29,7 +29,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use flexcp_wire::{Dsn, TcpFlags, TcpOption, TcpSeq};
+use flexcp_wire::{Dsn, Ends, TcpFlags, TcpOption, TcpSeq};
 
 use self::acknowledge::RepeatedSegments;
 use self::clock::ServerClock;
@@ -49,7 +49,7 @@ use crate::endpoint::Endpoint;
 use crate::frame::Transmit;
 use crate::half_open::HalfOpenLinks;
 use crate::install::Installation;
-use crate::segment::{Ends, Outgoing};
+use crate::segment::Outgoing;
 use crate::time::Instant;
 
 /// Index of a subflow in its connection; the initial one is 0.

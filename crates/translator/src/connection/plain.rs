@@ -2,12 +2,12 @@
 //! on both sides; addresses may differ, and MPTCP options stay behind.
 
 use flexcp_wire::{
-    DataNumber, Dsn, Dss, MptcpOption, OptionWriter, TcpFlags, TcpOption, TcpOptions, TcpSeq,
+    DataNumber, Dsn, Dss, Ends, MptcpOption, OptionWriter, TcpFlags, TcpOption, TcpOptions, TcpSeq,
 };
 
 use super::{Connection, Context, INITIAL};
 use crate::frame::{Frame, Verdict};
-use crate::segment::{Ends, Outgoing, Segment};
+use crate::segment::{Outgoing, Segment};
 
 /// Plain connections' windows are not followed: no honest number is further from what is acknowledged.
 const NEAR: u64 = 1 << 30;

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use flexcp_wire::Ssn;
+use flexcp_wire::{Ends, Ssn};
 
 use super::clock::SubflowClock;
 use super::close::FIN_PAUSE;
@@ -11,7 +11,7 @@ use super::told::Told;
 use crate::dtree::Lane;
 use crate::endpoint::Endpoint;
 use crate::record::Recorded;
-use crate::segment::{Ends, Segment};
+use crate::segment::Segment;
 use crate::time::Instant;
 
 /// MSS of a peer that does not say (RFC 9293 section 3.7.1).

@@ -1,13 +1,13 @@
 //! What a SYN opens: a connection, a subflow of one, or plain TCP; and when it may.
 
-use flexcp_wire::{MpJoin, MpTcpRst};
+use flexcp_wire::{Ends, MpJoin, MpTcpRst};
 
 use super::{STALE_HANDSHAKE, Translator, context};
 use crate::cause::{HalfOpenEvicted, JoinRefused, PlainSyn, Rst};
 use crate::connection::{Backend, Connection, INITIAL, Phase, Request, Subflow, relay, request};
 use crate::counters::DropReason;
 use crate::rst::refuse;
-use crate::segment::{Ends, Segment};
+use crate::segment::Segment;
 use crate::service::Match;
 use crate::table::{ConnectionId, FlowRef, Leg};
 use crate::{Frame, Instant, Verdict};

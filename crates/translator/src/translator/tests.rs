@@ -56,7 +56,7 @@ fn reverse(source_ports: core::ops::RangeInclusive<u16>) -> Translator {
         }],
         limits: Limits::default(),
         timeouts: Timeouts::default(),
-        share: crate::Share::default(),
+        ..Config::default()
     };
     Translator::new(config, [7; 32])
 }

@@ -4,9 +4,9 @@
 use std::sync::{Arc, Mutex};
 
 use flexcp_translator::{
-    Config, Ends, FastPath, FlowEntry, Frame, Installed, Instant, Payload, Translator, Verdict,
-    internals,
+    Config, FastPath, FlowEntry, Frame, Installed, Instant, Payload, Translator, Verdict, internals,
 };
+use flexcp_wire::Ends;
 use flexcp_wire::Offload;
 
 use super::model::{self, Headers};

@@ -1,17 +1,15 @@
-//! The steering program against the rules that workers go by: the queue that it chooses is the worker that they would
+//! The placement program against the rules that workers go by: the queue that it chooses is the worker that they would
 //! hand the packet to.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use flexcp_io::{PacketBuffer, Steering, Target, Tun};
+use flexcp_io::{PacketBuffer, PlacementProgram, Target, Tun};
+use flexcp_placement::{BackEnds, FlowMap, Owner, Pair, Placement, Rules, Subject};
 use flexcp_simulator::seeds;
-use flexcp_translator::{
-    Affinity, Config, Ends, FlowMap, Mode, Owner, Pair, Rules, Service, Share,
-};
 use flexcp_wire::{
-    IpHeader, MpJoin, MptcpOption, OptionWriter, Sum, TcpFlags, TcpHeader, TcpOption, Timestamps,
-    protocol,
+    Ends, IpHeader, MpJoin, MptcpOption, OptionWriter, Sum, TcpFlags, TcpHeader, TcpOption,
+    Timestamps, protocol,
 };
 
 use crate::host::{DEVICE, ip};
@@ -32,30 +30,30 @@ const V6: Nets = [[0xfd, 1], [0xfd, 2], [0xfd, 3], [0xfd, 9]];
 const KEYS: (u64, u64) = (0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210);
 const FLOWS: u32 = 1024;
 
-/// Workers that nobody steers, and the program that steers.
+/// Workers by themselves, and the program that brings packets to them.
 struct Both {
-    workers: Vec<Affinity>,
-    steering: Steering,
+    workers: Vec<Placement>,
+    program: PlacementProgram,
 }
 
 impl Both {
     fn new(nets: Nets, workers: u16) -> Self {
-        let config = |worker| config(nets, Share { worker, workers });
-        let rules = Rules::new(&config(0), KEYS);
-        let steering = Steering::load(&rules, Target::Owner, FLOWS);
+        let rules = rules(nets, workers);
+        let program = PlacementProgram::load(&rules, Target::Owner, FLOWS);
         Self {
             workers: (0..workers)
-                .map(|worker| Affinity::new(&config(worker), KEYS))
+                .map(|worker| Placement::new(worker, rules.clone(), 1 << 20))
                 .collect(),
-            steering: steering.unwrap_or_else(|error| panic!("{error}")),
+            program: program.unwrap_or_else(|error| panic!("{error}")),
         }
     }
 
     /// The worker that gets the packet in the end.
     fn owner(&mut self, packet: &[u8]) -> u32 {
-        let owner = match self.workers[0].owner(packet) {
+        let subject = Subject::of(packet).expect("a packet of a flow");
+        let owner = match self.workers[0].owner(subject) {
             Owner::Directory(directory) => {
-                match self.workers[usize::from(directory)].owner(packet) {
+                match self.workers[usize::from(directory)].owner(subject) {
                     Owner::This => directory,
                     Owner::Worker(worker) => worker,
                     Owner::Directory(_) => panic!("the directory asks another"),
@@ -70,28 +68,23 @@ impl Both {
     #[track_caller]
     fn check(&mut self, what: &str, packet: &[u8]) -> u32 {
         let owner = self.owner(packet);
-        let chosen = self.steering.try_packet(packet).unwrap();
+        let chosen = self.program.try_packet(packet).unwrap();
         assert_eq!(chosen, owner, "{what}: {packet:02x?}");
         owner
     }
 }
 
-fn config(nets: Nets, share: Share) -> Config {
-    let reverse = |ports| Service {
-        name: String::new(),
-        mode: Mode::Reverse {
-            listen: vec![socket(nets, 1, 1, 80)],
-            backends: vec![socket(nets, 3, 1, 80), socket(nets, 3, 2, 8080)],
-            source: vec![socket(nets, 2, 1, 0).ip(), socket(nets, 2, 2, 0).ip()],
-            source_ports: ports,
-        },
-        announce: vec![],
+fn rules(nets: Nets, workers: u16) -> Rules {
+    let back_ends = |ports| BackEnds {
+        addrs: vec![socket(nets, 3, 1, 80), socket(nets, 3, 2, 8080)],
+        sources: vec![socket(nets, 2, 1, 0).ip(), socket(nets, 2, 2, 0).ip()],
+        ports,
     };
-    Config {
-        // Two that share their back ends.
-        services: vec![reverse(61000..=61999), reverse(63000..=63999)],
-        share,
-        ..Config::default()
+    Rules {
+        workers,
+        hash_keys: KEYS,
+        // Two services that share their back ends.
+        back_ends: vec![back_ends(61000..=61999), back_ends(63000..=63999)],
     }
 }
 
@@ -259,7 +252,7 @@ fn joined(both: &mut Both, nets: Nets, numbers: &mut Numbers, what: &str) {
     let token = u32::try_from(numbers.next() >> 32).unwrap();
     let syn = segment(ends, TcpFlags::SYN, &join(token, numbers.below(8)));
     let owner = both.check(what, &syn);
-    let mut flows = both.steering.flows(u16::try_from(owner).unwrap()).unwrap();
+    let mut flows = both.program.flows(u16::try_from(owner).unwrap()).unwrap();
     assert!(flows.claim(Pair::of(ends)));
     let data = segment(ends, TcpFlags::ACK, &[]);
     assert_eq!(both.check(what, &data), owner);
@@ -301,19 +294,19 @@ fn claims() {
     let data = segment(ends, TcpFlags::ACK, &[]);
     let by_hash = both.check("not claimed", &data);
     let [first, second] = [1, 2].map(|n| u16::try_from((by_hash + n) % 4).unwrap());
-    let mut of_first = both.steering.flows(first).unwrap();
-    let mut of_second = both.steering.flows(second).unwrap();
+    let mut of_first = both.program.flows(first).unwrap();
+    let mut of_second = both.program.flows(second).unwrap();
     assert!(of_first.claim(Pair::of(ends)));
-    assert_eq!(both.steering.try_packet(&data).unwrap(), u32::from(first));
+    assert_eq!(both.program.try_packet(&data).unwrap(), u32::from(first));
     // A SYN without MP_JOIN meets whoever has the flow.
     let syn = segment(ends, TcpFlags::SYN, &[]);
-    assert_eq!(both.steering.try_packet(&syn).unwrap(), u32::from(first));
+    assert_eq!(both.program.try_packet(&syn).unwrap(), u32::from(first));
     // The client has joined another connection from there; the first worker finds out late.
     assert!(of_second.claim(Pair::of(ends)));
     of_first.give_up(Pair::of(ends));
-    assert_eq!(both.steering.try_packet(&data).unwrap(), u32::from(second));
+    assert_eq!(both.program.try_packet(&data).unwrap(), u32::from(second));
     of_second.give_up(Pair::of(ends));
-    assert_eq!(both.steering.try_packet(&data).unwrap(), by_hash);
+    assert_eq!(both.program.try_packet(&data).unwrap(), by_hash);
     // There is room for so many and no more.
     let taken = (0..=FLOWS).filter(|n| {
         let from = socket(V4, 0, 2, 10_000 + u16::try_from(*n).unwrap());
@@ -325,18 +318,14 @@ fn claims() {
 /// What the kernel sends through the device comes to the queue that the program names.
 fn queues() {
     const QUEUES: u16 = 3;
-    let share = Share {
-        worker: 0,
-        workers: QUEUES,
-    };
     let first = Tun::open(DEVICE).unwrap();
-    let rules = Rules::new(&config(V4, share), KEYS);
-    let steering =
-        Steering::load(&rules, Target::Owner, 16).unwrap_or_else(|error| panic!("{error}"));
+    let rules = rules(V4, QUEUES);
+    let program =
+        PlacementProgram::load(&rules, Target::Owner, 16).unwrap_or_else(|error| panic!("{error}"));
     let more = (1..QUEUES).map(|_| first.another_queue().unwrap());
     let mut queues: Vec<_> = more.collect();
     queues.insert(0, first);
-    steering
+    program
         .attach(&queues[1])
         .unwrap_or_else(|error| panic!("{error}"));
     ip(&format!("link set {DEVICE} up"));
@@ -381,13 +370,9 @@ fn queues() {
 }
 
 fn scattered() {
-    let share = Share {
-        worker: 0,
-        workers: 3,
-    };
-    let rules = Rules::new(&config(V4, share), KEYS);
-    let steering =
-        Steering::load(&rules, Target::Scatter, 1).unwrap_or_else(|error| panic!("{error}"));
+    let rules = rules(V4, 3);
+    let program = PlacementProgram::load(&rules, Target::Scatter, 1)
+        .unwrap_or_else(|error| panic!("{error}"));
     let ends = Ends {
         from: socket(V4, 0, 1, 5000),
         to: socket(V4, 1, 1, 80),
@@ -395,7 +380,7 @@ fn scattered() {
     let data = segment(ends, TcpFlags::ACK, &[]);
     let mut seen = [0; 3];
     for _ in 0..30 {
-        seen[steering.try_packet(&data).unwrap() as usize] += 1;
+        seen[program.try_packet(&data).unwrap() as usize] += 1;
     }
     assert!(seen.iter().all(|count| *count > 0), "{seen:?}");
 }
