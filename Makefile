@@ -23,10 +23,10 @@ test: lint unit unit-security privileged e2e kernels-short
 lint: setup
 	scripts/lint
 
-# No root needed: byte formats, the fault model, the translator's scenarios, fuzz targets over their
+# No root needed: byte formats, the fault model, placement, the translator's scenarios, fuzz targets over their
 # corpus, configuration.
 unit: setup
-	$(CARGO) test --locked -p flexcp-wire -p flexcp-faults -p flexcp-translator
+	$(CARGO) test --locked -p flexcp-wire -p flexcp-faults -p flexcp-placement -p flexcp-translator
 	$(CARGO) test --locked -p flexcp-fuzz -p flexcp-mutants
 	$(CARGO) test --locked -p flexcp-invariants -p flexcp-simulator
 	$(CARGO) test --locked -p flexcp --lib --bins

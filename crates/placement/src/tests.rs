@@ -172,6 +172,26 @@ fn back_end_answers_the_worker_that_its_port_names() {
 }
 
 #[test]
+fn what_is_only_like_a_back_ends_goes_by_its_ends() {
+    let mut workers = workers_of(100);
+    for port in 1000..=1099 {
+        // From another port or host, to another address, to a port beyond the range.
+        let alike = [
+            (at(9, 81), at(8, port)),
+            (at(7, 80), at(8, port)),
+            (at(9, 80), at(6, port)),
+            (at(9, 80), at(8, port + 100)),
+        ];
+        for (from, to) in alike {
+            let there = packet(from, to, TcpFlags::ACK, None);
+            let back = packet(to, from, TcpFlags::ACK, None);
+            let owner = agreed_owner(&mut workers, &there);
+            assert_eq!(agreed_owner(&mut workers, &back), owner, "{from} to {to}");
+        }
+    }
+}
+
+#[test]
 fn joined_subflows_that_nobody_asks_for_are_forgotten_first() {
     let capacity = 8;
     let mut workers = workers_of(capacity);
