@@ -26,7 +26,8 @@ lint: setup
 # No root needed: byte formats, the fault model, placement, the translator's scenarios, fuzz targets over their
 # corpus, configuration.
 unit: setup
-	$(CARGO) test --locked -p flexcp-wire -p flexcp-faults -p flexcp-placement -p flexcp-translator
+	$(CARGO) test --locked -p flexcp-wire -p flexcp-testkit -p flexcp-faults -p flexcp-placement
+	$(CARGO) test --locked -p flexcp-translator
 	$(CARGO) test --locked -p flexcp-fuzz -p flexcp-mutants
 	$(CARGO) test --locked -p flexcp-invariants -p flexcp-simulator
 	$(CARGO) test --locked -p flexcp --lib --bins

@@ -69,6 +69,7 @@ const fn e2e(name: &'static str, filter: &'static str) -> Level {
 const NETNS: &[&str] = &["--test", "netns"];
 
 static WIRE: Level = free("wire", "flexcp-wire", ALL);
+static TESTKIT: Level = free("testkit", "flexcp-testkit", ALL);
 static PLACEMENT: Level = free("placement", "flexcp-placement", ALL);
 static FAULTS: Level = free("faults", "flexcp-faults", ALL);
 static INVARIANTS: Level = free("invariants", "flexcp-invariants", ALL);
@@ -100,6 +101,7 @@ static E2E_WATCH: Level = e2e("e2e watch", "watch::");
 pub(crate) fn levels(area: &str, place: &str) -> Vec<&'static Level> {
     match area {
         "wire" => vec![&WIRE, &SCENARIOS, &FUZZ, &SIMULATOR],
+        "testkit" => vec![&TESTKIT, &WIRE, &INVARIANTS, &SCENARIOS, &SIMULATOR, &LAB],
         "placement" => vec![&PLACEMENT, &SCENARIOS, &FLEXCP, &KERNEL, &CLI, &E2E_WORKERS],
         "faults" => vec![&FAULTS, &SIMULATOR, &LAB],
         "invariants" => vec![&INVARIANTS, &SCENARIOS, &FUZZ, &SIMULATOR],
@@ -156,6 +158,7 @@ mod tests {
     fn levels_without_root_come_first() {
         for area in [
             "wire",
+            "testkit",
             "placement",
             "faults",
             "invariants",

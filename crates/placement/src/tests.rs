@@ -3,9 +3,8 @@ use core::net::SocketAddr;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use flexcp_wire::{
-    Ends, IpHeader, MpJoin, MptcpOption, OptionWriter, Sum, TcpFlags, TcpOption, protocol,
-};
+use flexcp_testkit::{Packet, icmp_error, ip_header};
+use flexcp_wire::{Ends, MpJoin, MptcpOption, TcpFlags, TcpOption, protocol};
 
 mod claims;
 
@@ -37,58 +36,22 @@ fn at(host: u8, port: u16) -> SocketAddr {
 }
 
 fn packet(from: SocketAddr, to: SocketAddr, flags: TcpFlags, token: Option<u32>) -> Vec<u8> {
-    let mut options = OptionWriter::default();
-    if let Some(token) = token {
-        options.push(&TcpOption::Mptcp(MptcpOption::Join(MpJoin::Syn {
+    let join = |token| {
+        TcpOption::Mptcp(MptcpOption::Join(MpJoin::Syn {
             backup: false,
             address_id: 1,
             token,
             nonce: 1,
-        })));
-    }
-    let options = options.finish();
-    let tcp_len = 20 + options.len();
-    let ip = IpHeader {
-        src: from.ip(),
-        dst: to.ip(),
-        protocol: protocol::TCP,
-        header_len: 20,
-        total_len: 20 + tcp_len,
-        traffic_class: 0,
-        ttl: 64,
-        identification: 0,
-        dont_fragment: true,
-        flow_label: 0,
+        }))
     };
-    let mut bytes = vec![0; 20 + tcp_len];
-    ip.emit(tcp_len, &mut bytes);
-    let segment = &mut bytes[20..];
-    segment[..2].copy_from_slice(&from.port().to_be_bytes());
-    segment[2..4].copy_from_slice(&to.port().to_be_bytes());
-    segment[12] = u8::try_from(tcp_len / 4 * 16).expect("a header");
-    segment[13] = u8::try_from(flags.0).expect("flags");
-    segment[20..].copy_from_slice(options);
-    bytes
+    let packet = Packet::new(from, to).flags(flags);
+    packet.with_options(token.map(join)).bytes()
 }
 
 /// An ICMP error about a packet that `to` has sent.
 fn error_about(about: &[u8], to: SocketAddr) -> Vec<u8> {
-    let mut error = vec![0; 28 + about.len()];
-    let ip = IpHeader {
-        src: at(77, 0).ip(),
-        dst: to.ip(),
-        protocol: protocol::ICMP,
-        header_len: 20,
-        total_len: error.len(),
-        ..IpHeader::parse(about).expect("a packet")
-    };
-    ip.emit(8 + about.len(), &mut error);
-    error[20] = 3;
-    error[21] = 1;
-    error[28..].copy_from_slice(about);
-    let sum = Sum::of(&error[20..]).fold();
-    error[22..24].copy_from_slice(&(!sum).to_be_bytes());
-    error
+    let header = ip_header(at(77, 0).ip(), to.ip(), protocol::ICMP);
+    icmp_error(&header, (3, 1), 0, about)
 }
 
 /// The worker that gets the packet in the end, from whichever it comes to first.

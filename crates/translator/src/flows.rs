@@ -40,9 +40,8 @@ mod tests {
     use alloc::vec::Vec;
 
     use flexcp_placement::Share;
-    use flexcp_wire::{
-        ChecksumState, Ends, IpHeader, Offload, TCP_HEADER_LEN, TcpFlags, TcpHeader, protocol,
-    };
+    use flexcp_testkit::Packet;
+    use flexcp_wire::{ChecksumState, Ends, Offload, TcpFlags};
 
     use super::*;
     use crate::config::{Config, Mode, Service};
@@ -87,29 +86,8 @@ mod tests {
 
     /// Gives a SYN to the translator.
     fn open(translator: &mut Translator, now: Instant, ends: Ends) {
-        let ip = IpHeader {
-            src: ends.from.ip(),
-            dst: ends.to.ip(),
-            protocol: protocol::TCP,
-            header_len: 0,
-            total_len: 0,
-            traffic_class: 0,
-            ttl: 64,
-            identification: 0,
-            dont_fragment: true,
-            flow_label: 0,
-        };
-        let tcp = TcpHeader {
-            src_port: ends.from.port(),
-            dst_port: ends.to.port(),
-            flags: TcpFlags::SYN,
-            window: 1000,
-            ..TcpHeader::default()
-        };
-        let mut buffer = vec![0; HEADROOM + ip.emitted_len() + TCP_HEADER_LEN];
-        let packet = &mut buffer[HEADROOM..];
-        ip.emit(TCP_HEADER_LEN, packet);
-        tcp.emit(0, &mut packet[ip.emitted_len()..]);
+        let syn = Packet::between(ends).flags(TcpFlags::SYN).bytes();
+        let mut buffer = [vec![0; HEADROOM], syn].concat();
         let offload = Offload {
             checksum: ChecksumState::Verified,
             gso: None,

@@ -250,8 +250,12 @@ fn ring(depth: usize, bell: &Arc<Bell>) -> (Outbound, Inbound) {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use flexcp_placement::Share;
+    use flexcp_testkit::Packet;
     use flexcp_translator::HEADROOM;
+    use flexcp_wire::TcpFlags;
 
     use super::*;
 
@@ -274,14 +278,8 @@ mod tests {
     }
 
     fn syn_from(port: u16) -> Vec<u8> {
-        let mut packet = vec![0; 40];
-        packet[0] = 0x45;
-        packet[3] = 40;
-        packet[9] = 6;
-        packet[20..22].copy_from_slice(&port.to_be_bytes());
-        packet[32] = 0x50;
-        packet[33] = 2;
-        packet
+        let [from, to] = [([10, 1, 0, 2], port), ([10, 9, 0, 2], 80)].map(SocketAddr::from);
+        Packet::new(from, to).flags(TcpFlags::SYN).bytes()
     }
 
     fn buffer_with(packet: &[u8]) -> (PacketBuffer, Range<usize>) {

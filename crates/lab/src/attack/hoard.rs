@@ -172,7 +172,7 @@ impl HostileMemory {
         lab.proxy()
             .ip(&format!("route add {SPOOFED} via {gateway} dev a1"))?;
         let watch = Watch::start(lab.wire()?, "p1")?;
-        let mut dice = Dice(1);
+        let mut dice = Dice::new(1);
         let to = service(lab);
         let connect = |_| Bomb::connect(muzzle, &watch, to, &mut dice);
         (0..self.connections).map(connect).collect()

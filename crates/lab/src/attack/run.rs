@@ -200,7 +200,7 @@ impl Stage<'_> {
             position: &position,
             target: &target,
             service,
-            dice: Dice(self.options.seed),
+            dice: Dice::new(self.options.seed),
         };
         let stop = AtomicBool::new(false);
         let mut subflows = vec![];

@@ -1,44 +1,19 @@
 //! The tables under a flood.
 
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::{Ipv4Addr, SocketAddr};
 
-use flexcp_wire::{IpHeader, Offload, TcpHeader, protocol};
+use flexcp_testkit::Packet;
+use flexcp_wire::{Offload, TcpOption};
 
 use super::*;
 use crate::config::{Mode, Service};
 use crate::{Limits, Timeouts};
 
 /// A SYN from port `port`.
-fn syn(port: u16) -> [u8; 72] {
-    let mut bytes = [0; 72];
-    let ip = IpHeader {
-        src: IpAddr::V4(Ipv4Addr::new(10, 1, 1, 2)),
-        dst: IpAddr::V4(Ipv4Addr::new(10, 9, 1, 2)),
-        protocol: protocol::TCP,
-        header_len: 0,
-        total_len: 0,
-        traffic_class: 0,
-        ttl: 64,
-        identification: 0,
-        dont_fragment: true,
-        flow_label: 0,
-    };
-    let options = [2, 4, 5, 180];
-    ip.emit(20 + options.len(), &mut bytes);
-    let tcp = TcpHeader {
-        src_port: port,
-        dst_port: 80,
-        seq: 1,
-        ack: 0,
-        flags: TcpFlags::SYN,
-        window: 1000,
-        checksum: 0,
-        urgent: 0,
-        header_len: 0,
-    };
-    tcp.emit(options.len(), &mut bytes[20..]);
-    bytes[40..44].copy_from_slice(&options);
-    bytes
+fn syn(port: u16) -> Vec<u8> {
+    let [from, to] = [([10, 1, 1, 2], port), ([10, 9, 1, 2], 80)].map(SocketAddr::from);
+    let syn = Packet::new(from, to).flags(TcpFlags::SYN);
+    syn.with_options([TcpOption::Mss(1460)]).bytes()
 }
 
 fn reverse(source_ports: core::ops::RangeInclusive<u16>) -> Translator {
@@ -64,9 +39,9 @@ fn reverse(source_ports: core::ops::RangeInclusive<u16>) -> Translator {
 /// 20,000 SYNs, ten in each millisecond.
 fn open_many(translator: &mut Translator) {
     for n in 0..20_000_u64 {
-        let mut buf = [0; 200];
+        let mut buf = [0; 172];
         let port = u16::try_from(n % 60_000).unwrap_or(0) + 1;
-        buf[128..200].copy_from_slice(&syn(port));
+        buf[128..].copy_from_slice(&syn(port));
         let offload = Offload {
             checksum: ChecksumState::Verified,
             gso: None,
