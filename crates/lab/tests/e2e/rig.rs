@@ -204,10 +204,7 @@ impl Rig {
 
     /// One of FlexCP's counters.
     pub(crate) fn counter(&self, name: &str) -> Result<u64> {
-        let stats = self.flexcp.show_stats()?;
-        stats["counters"][name]
-            .as_u64()
-            .with_context(|| format!("no counter {name} in {stats}"))
+        Ok(self.flexcp.show_stats()?.counter(name)?)
     }
 
     /// The states of FlexCP's connections.

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use flexcp_lab::transfer::{Client, Job, ServeOptions};
 use flexcp_lab::{Cut, End, Expect, Families, Family, Lab, RENEGED, daemon};
 
@@ -106,10 +106,7 @@ fn many(rig: &Rig, client: &Client, count: u32, placement: &str) -> Result<Expec
 
 fn judge_handover(rig: &Rig, placement: &str) -> Result<()> {
     let stats = rig.flexcp.show_stats()?;
-    let carrier = |name: &str| {
-        let value = stats["carrier"][name].as_u64();
-        value.with_context(|| format!("no {name} in {stats}"))
-    };
+    let carrier = |name: &str| stats.number(&format!("carrier.{name}"));
     let (handed_over, packets) = (carrier("handed_over")?, rig.counter("packets_in")?);
     println!("{placement}: {handed_over} of {packets} packets handed over");
     match placement {
