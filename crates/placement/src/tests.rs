@@ -160,14 +160,20 @@ fn joined_subflows_that_nobody_asks_for_are_forgotten_first() {
     let mut workers = workers_of(capacity);
     let token = 1 << 31;
     let owner = of_token(token, WORKERS);
-    let mut kept = None;
-    for port in 1..2000 {
-        let (client, server) = (at(4, port), at(3, 443));
-        agreed_owner(
-            &mut workers,
-            &packet(client, server, TcpFlags::SYN, Some(token)),
-        );
-        let first = *kept.get_or_insert(client);
+    let server = at(3, 443);
+    // One whose directory is another worker: its owner has to be remembered.
+    let of_ends = |client| {
+        let to_server = Ends {
+            from: client,
+            to: server,
+        };
+        rules().of_ends(to_server)
+    };
+    let first = (1..).map(|port| at(4, port)).find(|c| of_ends(*c) != owner);
+    let first = first.expect("most of them");
+    for port in first.port()..2000 {
+        let syn = packet(at(4, port), server, TcpFlags::SYN, Some(token));
+        agreed_owner(&mut workers, &syn);
         let later = packet(first, server, TcpFlags::ACK, None);
         assert_eq!(agreed_owner(&mut workers, &later), owner, "{port}");
     }
