@@ -61,7 +61,10 @@ fn reader_notices_each_byte_that_is_wrong() {
             wrong[at] ^= 0x10;
             assert!(fails(|| drop(Packet::read(&wrong))), "byte {at}");
         }
-        assert!(fails(|| drop(Packet::read(&[&right[..], &[0]].concat()))));
+        let longer = [&right[..], &[0]].concat();
+        for checksum in [ChecksumState::Complete, ChecksumState::Verified] {
+            assert!(fails(|| drop(Packet::read_in(&longer, checksum))));
+        }
         assert!(fails(|| drop(Packet::read(&right[..right.len() - 1]))));
     }
 }

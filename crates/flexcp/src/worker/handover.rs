@@ -251,17 +251,29 @@ fn ring(depth: usize, bell: &Arc<Bell>) -> (Outbound, Inbound) {
 #[cfg(test)]
 mod tests {
     use std::net::SocketAddr;
+    use std::time::Duration;
 
-    use flexcp_placement::Share;
+    use flexcp_placement::{FlowMap, Pair, Share};
     use flexcp_testkit::Packet;
-    use flexcp_translator::HEADROOM;
-    use flexcp_wire::TcpFlags;
+    use flexcp_translator::{HEADROOM, Instant, Mode, Service};
+    use flexcp_wire::{ChecksumState, TcpFlags};
 
     use super::*;
 
     /// Two workers, their translators, and a SYN that is the second one's.
     fn two() -> (Vec<Handover>, Translator, Vec<u8>) {
+        let web = Service {
+            name: "web".into(),
+            mode: Mode::Reverse {
+                listen: vec![([10, 9, 0, 2], 80).into()],
+                backends: vec![([10, 8, 0, 2], 80).into()],
+                source: vec![[10, 8, 0, 1].into()],
+                source_ports: 1000..=1099,
+            },
+            announce: vec![],
+        };
         let config = |worker| Config {
+            services: vec![web.clone()],
             share: Share { worker, workers: 2 },
             ..Config::default()
         };
@@ -322,6 +334,37 @@ mod tests {
         let (from, parcel) = ends[1].take().expect("a parcel");
         ends[1].give_back(from, parcel.buffer);
         assert_eq!(hand_over(&mut ends), Sorted::HandedOver);
+    }
+
+    /// A map that takes all.
+    #[derive(Debug)]
+    struct Willing;
+
+    impl FlowMap for Willing {
+        fn claim(&mut self, _: Pair) -> bool {
+            true
+        }
+
+        fn give_up(&mut self, _: Pair) {}
+    }
+
+    #[test]
+    fn flow_that_comes_to_a_worker_is_claimed_there_and_given_up_when_it_goes() {
+        let (mut ends, mut translator, syn) = two();
+        ends[0].set_exceptions(Exceptions::new(Box::new(Willing), 10));
+        translator.watch_flows();
+        let (mut buffer, range) = buffer_with(&syn);
+        let verified = Offload {
+            checksum: ChecksumState::Verified,
+            gso: None,
+        };
+        let mut frame = buffer.frame(range, verified);
+        let _ = translator.handle_packet(Instant(0), &mut frame);
+        ends[0].update(&mut translator);
+        assert_eq!(ends[0].claimed(), 1);
+        translator.handle_timeout(Instant(0) + Duration::from_secs(100_000));
+        ends[0].update(&mut translator);
+        assert_eq!((ends[0].claimed(), ends[0].refused()), (0, 0));
     }
 
     #[test]
