@@ -24,10 +24,11 @@ test: lint unit unit-security privileged e2e kernels-short
 lint: setup-programs
 	scripts/lint
 
-# No root needed: byte formats, the fault model, the translator's scenarios, fuzz targets over their
+# No root needed: byte formats, the fault model, placement, the translator's scenarios, fuzz targets over their
 # corpus, the offload's rules, configuration.
 unit: setup
-	$(CARGO) test --locked -p flexcp-wire -p flexcp-faults -p flexcp-translator
+	$(CARGO) test --locked -p flexcp-wire -p flexcp-testkit -p flexcp-faults -p flexcp-placement
+	$(CARGO) test --locked -p flexcp-translator
 	$(CARGO) test --locked -p flexcp-fuzz -p flexcp-mutants
 	$(CARGO) test --locked -p flexcp-invariants -p flexcp-simulator
 	$(CARGO) test --locked -p flexcp-io --test rules

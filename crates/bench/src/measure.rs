@@ -175,7 +175,7 @@ pub(crate) fn all() -> Vec<Group> {
         unsteered(),
         sustained(),
         two_workers(),
-        affinity(),
+        placement(),
         plain(),
         crowd("crowd", "-crowd", false),
         crowd("crowd-plain", "-crowd-plain", true),
@@ -313,13 +313,13 @@ fn two_workers() -> Group {
     group
 }
 
-/// What affinity is worth (figure 9 of the paper): two workers that get all packets of their connections, those that
+/// What placement is worth (figure 9 of the paper): two workers that get all packets of their connections, those that
 /// the kernel chooses, or every other packet.
-fn affinity() -> Group {
-    let mut group = variant("affinity", "-affinity", |cell| cell.ends_with("x2"));
+fn placement() -> Group {
+    let mut group = variant("placement", "-placement", |cell| cell.ends_with("x2"));
     group.subjects = vec![
         Subject::Translator,
-        Subject::KernelSteering,
+        Subject::KernelPlacement,
         Subject::Scatter,
     ];
     group.setting.workers = 2;

@@ -242,8 +242,8 @@ const LEAVING: Duration = Duration::from_secs(120);
 
 fn open_connections(flexcp: &FlexCp) -> Result<u64> {
     let stats = flexcp.show_stats()?;
-    let count = |name: &str| stats["counters"][name].as_u64().context("a counter");
-    Ok(count("connections_opened")?.saturating_sub(count("connections_closed")?))
+    let opened = stats.counter("connections_opened")?;
+    Ok(opened.saturating_sub(stats.counter("connections_closed")?))
 }
 
 #[cfg(test)]

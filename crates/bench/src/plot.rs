@@ -225,7 +225,7 @@ const fn color(subject: Subject) -> &'static str {
         Subject::Crowded | Subject::Listed => "#8b2500",
         Subject::Watched => "#b07aa1",
         Subject::Translator => "#e69f00",
-        Subject::KernelSteering => "#f0e442",
+        Subject::KernelPlacement => "#f0e442",
         Subject::Scatter => "#cc79a7",
         Subject::Nginx => "#009e73",
         Subject::Haproxy => "#56b4e9",

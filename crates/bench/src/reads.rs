@@ -250,11 +250,11 @@ fn look(flexcp: &FlexCp, subject: Subject) -> Result<f64> {
 /// Flow entries evicted and packets that came in so far.
 fn entries(flexcp: &FlexCp) -> Result<(f64, f64)> {
     let stats = flexcp.show_stats()?;
-    let counter = |name: &str| {
-        let value = stats["counters"][name].as_f64();
-        value.with_context(|| format!("no counter {name}"))
-    };
-    Ok((counter("offload_evicted")?, counter("packets_in")?))
+    let [evicted, packets] = [
+        stats.counter("offload_evicted")?,
+        stats.counter("packets_in")?,
+    ];
+    Ok((evicted as f64, packets as f64))
 }
 
 /// Connections of a whole list.

@@ -40,9 +40,9 @@ pub enum Subject {
     #[serde(rename = "flexcp-translator")]
     Translator,
     /// The same; the kernel chooses which worker a packet comes to, and workers hand over what is another's
-    #[value(name = "flexcp-kernel-steering")]
-    #[serde(rename = "flexcp-kernel-steering")]
-    KernelSteering,
+    #[value(name = "flexcp-kernel-placement")]
+    #[serde(rename = "flexcp-kernel-placement")]
+    KernelPlacement,
     /// The same; each packet comes to the next worker
     #[value(name = "flexcp-scatter")]
     #[serde(rename = "flexcp-scatter")]
@@ -67,7 +67,7 @@ impl Subject {
         Self::Watched,
         Self::Listed,
         Self::Translator,
-        Self::KernelSteering,
+        Self::KernelPlacement,
         Self::Scatter,
         Self::Nginx,
         Self::Haproxy,
@@ -94,7 +94,7 @@ impl Subject {
             Self::Watched => "flexcp-stats",
             Self::Listed => "flexcp-list",
             Self::Translator => "flexcp-translator",
-            Self::KernelSteering => "flexcp-kernel-steering",
+            Self::KernelPlacement => "flexcp-kernel-placement",
             Self::Scatter => "flexcp-scatter",
             Self::Nginx => "nginx",
             Self::Haproxy => "haproxy",
@@ -113,7 +113,7 @@ impl Subject {
                 | Self::Watched
                 | Self::Listed
                 | Self::Translator
-                | Self::KernelSteering
+                | Self::KernelPlacement
                 | Self::Scatter
         )
     }
@@ -121,8 +121,8 @@ impl Subject {
     /// What it has in FlexCP's `[device]` section beside the number of workers.
     const fn device(self) -> &'static str {
         match self {
-            Self::KernelSteering => "\nsteering = \"kernel\"",
-            Self::Scatter => "\nsteering = \"scatter\"",
+            Self::KernelPlacement => "\nplacement = \"kernel\"",
+            Self::Scatter => "\nplacement = \"scatter\"",
             _ => "",
         }
     }
@@ -400,12 +400,12 @@ impl Proxy {
             | Subject::Watched
             | Subject::Listed
             | Subject::Translator
-            | Subject::KernelSteering
+            | Subject::KernelPlacement
             | Subject::Scatter => {
                 let services = daemon::transparent(lab, &[]);
                 let tiers = [
                     Subject::Translator,
-                    Subject::KernelSteering,
+                    Subject::KernelPlacement,
                     Subject::Scatter,
                 ];
                 let offload = !tiers.contains(&subject);

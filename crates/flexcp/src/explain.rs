@@ -26,11 +26,11 @@ const ALARMS: [(&str, &str); 14] = [
     ),
     (
         "handover_lost",
-        "a worker lags behind: more workers, or `steering = \"owner\"`",
+        "a worker lags behind: more workers, or `placement = \"owner\"`",
     ),
     (
-        "steering_full",
-        "more joined subflows than the steering program has room for",
+        "placement_full",
+        "more joined subflows than the placement program has room for",
     ),
     (
         "send_failed",

@@ -5,10 +5,9 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 
 use flexcp_io::{
-    Hook, Interface, KernelFastPath, KernelTables, LeftOut, Offload, OffloadError, Reasons,
-    Refusal, Steering, SteeringError, Target, interfaces,
+    Hook, Interface, KernelFastPath, KernelTables, LeftOut, Offload, OffloadError, PlacementError,
+    PlacementProgram, Reasons, Refusal, Target, interfaces,
 };
-use flexcp_translator::Rules;
 use tracing::{info, warn};
 
 use crate::config::live::own_addresses;
@@ -268,12 +267,12 @@ pub fn try_loading(config: &Config, sources: &[Vec<IpAddr>]) -> Tried {
             }
         }
     }
-    if plan::workers(config) > 1 && config.device.steering.value == file::Steering::Owner {
-        let rules = Rules::new(&plan::translator(config, sources, 0), (0, 0));
-        if let Err(error) = Steering::load(&rules, Target::Owner, 1) {
-            tried.misses.push(format!("no steering: {error}"));
-            if let SteeringError::Refused(refusal) = &error {
-                tried.refused("steering", refusal);
+    if plan::workers(config) > 1 && config.device.placement.value == file::Placement::Owner {
+        let rules = plan::translator(config, sources, 0).placement((0, 0));
+        if let Err(error) = PlacementProgram::load(&rules, Target::Owner, 1) {
+            tried.misses.push(format!("no placement: {error}"));
+            if let PlacementError::Refused(refusal) = &error {
+                tried.refused("placement", refusal);
             }
         }
     }

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use flexcp_io::{
-    KernelError, KernelTables, Signal, Signals, Steering, SteeringError, Target, Tun, TunError,
-    Waker, Watch,
+    KernelError, KernelTables, PlacementError, PlacementProgram, Signal, Signals, Target, Tun,
+    TunError, Waker, Watch,
 };
-use flexcp_translator::{Exceptions, Rules};
+use flexcp_placement::Exceptions;
 use sd_notify::NotifyState;
 use tracing::{info, warn};
 
@@ -110,13 +110,13 @@ fn make_workers(
 ) -> Result<(Vec<Worker>, Vec<WorkerHandle>), RunError> {
     let queues = queues(tuns, config, sources);
     let hash_keys = hash_keys().map_err(RunError::Random)?;
-    let steering = steering(config, &queues, hash_keys);
+    let exceptions = exceptions(config, &queues, hash_keys);
     let (mut workers, handles): (Vec<_>, Vec<_>) = Worker::all(queues, hash_keys)
         .map_err(RunError::Worker)?
         .into_iter()
         .unzip();
-    for (worker, exceptions) in workers.iter_mut().zip(steering) {
-        worker.steer(exceptions);
+    for (worker, exceptions) in workers.iter_mut().zip(exceptions) {
+        worker.set_exceptions(exceptions);
     }
     if config.device.pin.value {
         workers.iter_mut().for_each(Worker::pin);
@@ -224,45 +224,45 @@ fn hash_keys() -> io::Result<(u64, u64)> {
 
 /// Brings packets to their workers as wanted, where the kernel can; otherwise the log says what is missing. Gives
 /// what each worker claims flows in, when packets come to their owners.
-fn steering(
+fn exceptions(
     config: &Config,
     queues: &[(Tun, flexcp_translator::Config)],
     hash_keys: (u64, u64),
 ) -> Vec<Exceptions> {
-    let target = match config.device.steering.value {
-        file::Steering::Owner => Target::Owner,
-        file::Steering::Scatter => Target::Scatter,
-        file::Steering::Kernel => return vec![],
+    let target = match config.device.placement.value {
+        file::Placement::Owner => Target::Owner,
+        file::Placement::Scatter => Target::Scatter,
+        file::Placement::Kernel => return vec![],
     };
     if queues.len() < 2 {
         return vec![];
     }
-    let steered = steer(queues, hash_keys, target);
-    match &steered {
-        Ok(_) if target == Target::Owner => info!("steering: packets come to their worker"),
-        Ok(_) => warn!("steering: packets are scattered, to measure what handing over costs"),
-        Err(error) => warn!("no steering: {error}; workers hand packets over"),
+    let placed = place(queues, hash_keys, target);
+    match &placed {
+        Ok(_) if target == Target::Owner => info!("placement: packets come to their worker"),
+        Ok(_) => warn!("placement: packets are scattered, to measure what handing over costs"),
+        Err(error) => warn!("no placement: {error}; workers hand packets over"),
     }
-    steered.unwrap_or_default()
+    placed.unwrap_or_default()
 }
 
-fn steer(
+fn place(
     queues: &[(Tun, flexcp_translator::Config)],
     hash_keys: (u64, u64),
     target: Target,
-) -> Result<Vec<Exceptions>, SteeringError> {
+) -> Result<Vec<Exceptions>, PlacementError> {
     let Some((device, told)) = queues.first() else {
         return Ok(vec![]);
     };
-    let share = plan::steered_flows(told);
+    let share = plan::claimed_flows(told);
     let all = share.saturating_mul(queues.len());
-    let rules = Rules::new(told, hash_keys);
-    let steering = Steering::load(&rules, target, u32::try_from(all).unwrap_or(u32::MAX))?;
-    steering.attach(device)?;
+    let rules = told.placement(hash_keys);
+    let program = PlacementProgram::load(&rules, target, u32::try_from(all).unwrap_or(u32::MAX))?;
+    program.attach(device)?;
     if target == Target::Scatter {
         return Ok(vec![]);
     }
-    let of = |worker| Ok(Exceptions::new(Box::new(steering.flows(worker)?), share));
+    let of = |worker| Ok(Exceptions::new(Box::new(program.flows(worker)?), share));
     (0..rules.workers).map(of).collect()
 }
 

@@ -22,9 +22,10 @@ use std::thread;
 use std::time::Duration;
 
 use flexcp_io::{PacketBuffer, SendBatch, Tun, Waker};
+use flexcp_placement::Exceptions;
 use flexcp_translator::{
-    Config, Counters, Drops, Exceptions, FastPath, Frame, Gauges, Install, Instant, Meaning,
-    Registry, Step, SubflowRecord, Translator, Verdict,
+    Config, Counters, Drops, FastPath, Frame, Gauges, Install, Instant, Meaning, Registry, Step,
+    SubflowRecord, Translator, Verdict,
 };
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tracing::{info, warn};
@@ -96,7 +97,7 @@ pub struct Snapshot {
     pub memory_budget: u64,
     /// Packets that wait to be written.
     pub kept: u64,
-    /// Flows that it has in the steering program's map now.
+    /// Flows that it has in the placement program's map now.
     pub claimed_flows: u64,
 }
 
@@ -137,8 +138,8 @@ carrier_counters! {
     taken_over,
     /// Packets for another worker that were lost because the other one lags behind.
     handover_lost,
-    /// Flows whose packets others have to hand over, as the steering program's map had no room for them.
-    steering_full,
+    /// Flows whose packets others have to hand over, as the placement program's map had no room for them.
+    placement_full,
     /// ACKs that were not sent, as a later packet sent together with them says the same.
     acks_superseded,
 }
@@ -226,9 +227,9 @@ impl Worker {
 
     /// A program in the kernel brings packets to their worker, and this one claims what is not where its ends
     /// say. Nothing happens when there is no other worker.
-    pub fn steer(&mut self, exceptions: Exceptions) {
+    pub fn set_exceptions(&mut self, exceptions: Exceptions) {
         if let Some(handover) = &mut self.handover {
-            handover.steer(exceptions);
+            handover.set_exceptions(exceptions);
             self.path.translator.watch_flows();
         }
     }
@@ -409,7 +410,7 @@ impl Path {
                 malformed_rx: self.tun.malformed(),
                 receive_failed: self.tun.failed(),
                 send_failed: self.batch.failed(),
-                steering_full: handover.map_or(0, Handover::refused),
+                placement_full: handover.map_or(0, Handover::refused),
                 acks_superseded: self.batch.superseded(),
                 ..self.carrier
             },

@@ -210,16 +210,16 @@ fn runs_until_sigterm_and_takes_everything_back() {
 }
 
 #[test]
-fn several_workers_are_steered_or_told_what_is_missing() {
+fn packets_come_to_their_workers_or_the_log_says_what_is_missing() {
     let namespace = Namespace::new();
-    let steered = "steering: packets come to their worker";
+    let placed = "placement: packets come to their worker";
     let place = Place::new(&format!("[device]\nworkers = 2\npin = true\n{BOTH}"));
     let before = namespace.state();
     let mut daemon = namespace.run(&place);
     daemon.says("ready");
     daemon.says("worker 0 stays on CPU");
     daemon.says("worker 1 stays on CPU");
-    assert!(daemon.log().contains(steered), "{}", daemon.log());
+    assert!(daemon.log().contains(placed), "{}", daemon.log());
     daemon.signal(rustix::process::Signal::TERM);
     assert_eq!(daemon.ends(), Some(0), "{}", daemon.log());
     namespace.is_as(&before);
@@ -233,19 +233,19 @@ fn several_workers_are_steered_or_told_what_is_missing() {
     let mut daemon = namespace.run_as(&place, &no_bpf);
     daemon.says("ready");
     let log = daemon.log();
-    assert!(log.contains("no steering: the kernel does not load"));
+    assert!(log.contains("no placement: the kernel does not load"));
     assert!(log.contains("CAP_BPF; workers hand packets over"));
-    assert!(!log.contains(steered), "{log}");
+    assert!(!log.contains(placed), "{log}");
     daemon.signal(rustix::process::Signal::TERM);
     assert_eq!(daemon.ends(), Some(0), "{}", daemon.log());
     namespace.is_as(&before);
 
-    // Nobody to steer to, or nobody who wants it.
-    for device in ["", "[device]\nworkers = 2\nsteering = 'kernel'\n"] {
+    // No other worker, or nobody who wants it.
+    for device in ["", "[device]\nworkers = 2\nplacement = 'kernel'\n"] {
         let place = Place::new(&format!("{device}{BOTH}"));
         let mut daemon = namespace.run(&place);
         daemon.says("ready");
-        assert!(!daemon.log().contains("steering:"), "{}", daemon.log());
+        assert!(!daemon.log().contains("placement:"), "{}", daemon.log());
         daemon.signal(rustix::process::Signal::TERM);
         assert_eq!(daemon.ends(), Some(0), "{}", daemon.log());
     }
@@ -326,14 +326,14 @@ fn live_check_tries_the_programs() {
     };
     let (said, text) = check(&[]);
     assert!(
-        !said.contains("offload") && !said.contains("steering"),
+        !said.contains("offload") && !said.contains("placement"),
         "{said}"
     );
     let works = "\n  offload: the kernel takes it, by ";
     assert!(text.starts_with("ok: ") && text.contains(works), "{text}");
 
     let (said, text) = check(&["setpriv", "--bounding-set=-all", "--inh-caps=-all"]);
-    for miss in ["no offload: ", "no steering: "] {
+    for miss in ["no offload: ", "no placement: "] {
         let line = format!("flexcp.toml: warning: {miss}the kernel ");
         assert!(said.contains(&line) && said.contains("CAP_BPF"), "{said}");
     }

@@ -1,7 +1,8 @@
 //! Target `icmp`: a connection with joined flows, some data, and ICMP errors about its packets, most of them
 //! right: type, quoted addresses, ports and numbers, and how much is quoted.
 
-use flexcp_wire::{IpHeader, Offload, Sum, TcpFlags, protocol};
+use flexcp_testkit::{icmp_error, ip_header, quoted};
+use flexcp_wire::{Ends, Offload, TcpFlags, protocol};
 
 use crate::input::Input;
 use crate::opening::Stage;
@@ -49,24 +50,7 @@ fn error(world: &mut World, input: &mut Input<'_>) {
         None => (world.source, world.server, world.flows[0].isn),
     };
     let seq = isn.wrapping_add(1).wrapping_add(input.delta());
-    let mut quoted = vec![0; 60];
-    let header = |protocol: u8, src, dst| IpHeader {
-        src,
-        dst,
-        protocol,
-        header_len: 0,
-        total_len: 0,
-        traffic_class: 0,
-        ttl: 60,
-        identification: 0,
-        dont_fragment: true,
-        flow_label: 0,
-    };
-    let len = header(protocol::TCP, src.ip(), dst.ip()).emit(1400, &mut quoted);
-    quoted.truncate(len);
-    quoted.extend(src.port().to_be_bytes());
-    quoted.extend(dst.port().to_be_bytes());
-    quoted.extend(seq.to_be_bytes());
+    let mut quoted = quoted(Ends { from: src, to: dst }, seq);
     quoted.resize(quoted.len() + input.below(64), 0x33);
     let form = input.u8();
     if form & 0x80 != 0 {
@@ -92,9 +76,6 @@ fn error(world: &mut World, input: &mut Input<'_>) {
         64..=127 => u32::from(input.u16()),
         _ => input.u32(),
     };
-    let mut message = vec![kind, code, 0, 0];
-    message.extend(mtu.to_be_bytes());
-    message.extend(&quoted);
     // From a router of the family of the packet.
     let router = world.flows.iter().find(|flow| flow.client.is_ipv6() == v6);
     let (from, to) = match router {
@@ -103,18 +84,9 @@ fn error(world: &mut World, input: &mut Input<'_>) {
     };
     let to = if to.is_ipv6() == v6 { to } else { from };
     let upper = if v6 { protocol::ICMPV6 } else { protocol::ICMP };
-    let ip = header(upper, from, to);
-    let mut packet = vec![0; 60];
-    let len = ip.emit(message.len(), &mut packet);
-    packet.truncate(len);
-    let sum = Sum::of(&message);
-    let sum = if v6 {
-        ip.pseudo_header_sum(message.len()).add(sum)
-    } else {
-        sum
-    };
-    let wrong = u16::from(input.u8() == 0xff);
-    message[2..4].copy_from_slice(&(sum.checksum() ^ wrong).to_be_bytes());
-    packet.extend(&message);
+    let ip = ip_header(from, to, upper);
+    let mut packet = icmp_error(&ip, (kind, code), mtu, &quoted);
+    // The last bit of the ICMP checksum.
+    packet[ip.emitted_len() + 3] ^= u8::from(input.u8() == 0xff);
     world.send_raw(&packet, Offload::default());
 }

@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use flexcp_testkit::keys;
 use flexcp_translator::ConnectionState;
 use flexcp_wire::{
     AddAddr, DataNumber, Dss, DssMapping, MpFastClose, MpPrio, MptcpOption, RemoveAddr, TcpFlags,
@@ -12,7 +13,6 @@ use flexcp_wire::{
 
 use crate::ends::{Client, Mapping, Server, mapping_of, stream};
 use crate::input::Input;
-use crate::keys;
 use crate::opening::Stage;
 use crate::output::Output;
 use crate::stream::{Numbers, arbitrary};
@@ -361,7 +361,7 @@ impl Legs {
             1 => MptcpOption::RemoveAddr(RemoveAddr::new(&[input.u8() % 4])),
             2 => {
                 let (id, addr) = (input.u8() % 4, self.world.flows[1].client.ip());
-                let hmac = Some(keys::add_addr(client, proxy, id, addr, 0));
+                let hmac = Some(keys::add_addr((client, proxy), id, addr, None));
                 MptcpOption::AddAddr(AddAddr {
                     echo: false,
                     id,

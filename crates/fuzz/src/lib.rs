@@ -7,7 +7,6 @@ pub mod corpus;
 mod ends;
 pub mod icmp;
 mod input;
-mod keys;
 pub mod lane;
 pub mod legs;
 pub mod mutate;

@@ -1,11 +1,11 @@
 //! Handshakes done properly, so that what follows gets deep: the initial one and joins.
 
+use flexcp_testkit::keys;
 use flexcp_wire::{
     CapableFlags, CapableKeys, MpCapable, MpJoin, MptcpOption, OptionWriter, TcpFlags, TcpOption,
     Timestamps,
 };
 
-use crate::keys;
 use crate::output::Output;
 use crate::world::{FLOWS, Packet, Party, World};
 
@@ -144,7 +144,7 @@ impl World {
     pub(crate) fn join_ack(&self, k: usize) -> Packet {
         let flow = self.flows[k];
         let proxy = self.proxy_key.unwrap_or(0);
-        let hmac = keys::join_ack(self.client_key, proxy, flow.nonce, flow.peer_nonce);
+        let hmac = keys::join_ack((self.client_key, proxy), (flow.nonce, flow.peer_nonce));
         let mut ack = self.ack_of(k);
         ack.options = self.options(
             k,

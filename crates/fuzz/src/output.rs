@@ -3,10 +3,8 @@
 
 use std::net::SocketAddr;
 
-use flexcp_wire::{
-    Dss, IcmpError, IpHeader, MpCapable, MpJoin, MptcpOption, SackBlocks, Sum, TcpHeader,
-    TcpOption, TcpOptions, Timestamps, protocol,
-};
+use flexcp_testkit::{Options, Packet};
+use flexcp_wire::{IcmpError, IpHeader, Sum, TcpHeader, protocol};
 
 use crate::world::Party;
 
@@ -21,44 +19,22 @@ pub(crate) struct Output {
     pub(crate) from: SocketAddr,
     pub(crate) to: SocketAddr,
     pub(crate) tcp: TcpHeader,
-    pub(crate) options: Seen,
+    pub(crate) options: Options,
     pub(crate) payload: Vec<u8>,
-}
-
-/// The options of a packet.
-#[derive(Clone, Default, Debug)]
-pub(crate) struct Seen {
-    pub(crate) timestamps: Option<Timestamps>,
-    pub(crate) sack: SackBlocks,
-    pub(crate) capable: Option<MpCapable>,
-    pub(crate) join: Option<MpJoin>,
-    pub(crate) dss: Option<Dss>,
 }
 
 impl Output {
     /// `None`: not a TCP packet.
     pub(crate) fn parse(packet: &[u8]) -> Option<Self> {
-        let ip = IpHeader::parse(packet).ok()?;
-        let segment = packet.get(ip.header_len..ip.total_len)?;
-        let (tcp, option_bytes) = TcpHeader::parse(segment).ok()?;
-        let mut options = Seen::default();
-        for option in TcpOptions::new(option_bytes).flatten() {
-            match option {
-                TcpOption::Timestamps(timestamps) => options.timestamps = Some(timestamps),
-                TcpOption::Sack(sack) => options.sack = sack,
-                TcpOption::Mptcp(MptcpOption::Capable(capable)) => options.capable = Some(capable),
-                TcpOption::Mptcp(MptcpOption::Join(join)) => options.join = Some(join),
-                TcpOption::Mptcp(MptcpOption::Dss(dss)) => options.dss = Some(dss),
-                _ => {}
-            }
-        }
+        let packet = Packet::parse(packet)?;
+        let (ends, options) = (packet.ends(), packet.view());
         Some(Self {
             party: Party::Server,
-            from: (ip.src, tcp.src_port).into(),
-            to: (ip.dst, tcp.dst_port).into(),
-            payload: segment[tcp.header_len..].to_vec(),
-            tcp,
+            from: ends.from,
+            to: ends.to,
+            tcp: packet.tcp,
             options,
+            payload: packet.payload,
         })
     }
 }

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use flexcp_testkit::keys;
 use flexcp_wire::{
     AddAddr, CapableFlags, CapableKeys, ChecksumState, DataNumber, Dss, DssMapping, MpCapable,
     MpFail, MpFastClose, MpJoin, MpPrio, MptcpOption, OptionWriter, RemoveAddr, SackBlocks,
@@ -11,9 +12,9 @@ use flexcp_wire::{
 
 use crate::input::Input;
 use crate::opening::Stage;
+use crate::options;
 use crate::output::Output;
 use crate::world::{FLOWS, Packet, Party, Setup, World};
-use crate::{keys, options};
 
 /// Steps of one input at most.
 const MAX_STEPS: usize = 96;
@@ -264,7 +265,7 @@ fn signal(world: &World, from: Party, input: &mut Input<'_>) -> MptcpOption {
         2 | 3 => {
             let (echo, id) = (input.bool(), input.u8() & 7);
             let addr = world.flows[input.below(FLOWS)].client.ip();
-            let hmac = keys::add_addr(client, proxy, id, addr, 0) ^ wrong;
+            let hmac = keys::add_addr((client, proxy), id, addr, None) ^ wrong;
             MptcpOption::AddAddr(AddAddr {
                 echo,
                 id,
@@ -277,7 +278,7 @@ fn signal(world: &World, from: Party, input: &mut Input<'_>) -> MptcpOption {
         5 => MptcpOption::Fail(MpFail { dsn: input.u64() }),
         6 => {
             let flow = world.flows[k];
-            let mut hmac = keys::join_ack(client, proxy, flow.nonce, flow.peer_nonce);
+            let mut hmac = keys::join_ack((client, proxy), (flow.nonce, flow.peer_nonce));
             hmac[0] ^= u8::from(wrong != 0);
             MptcpOption::Join(MpJoin::Ack { hmac })
         }

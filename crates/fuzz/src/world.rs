@@ -6,12 +6,13 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use flexcp_invariants::{Checker, Observation, Options, Payload as Seen, Point};
+use flexcp_testkit as testkit;
 use flexcp_translator::{
-    Announce, Config, Frame, HEADROOM, Instant, Limits, Mode, Payload, Prefix, Service, Share,
-    Timeouts, Translator, Verdict, internals,
+    Announce, Config, Frame, HEADROOM, Instant, Limits, Mode, Payload, Prefix, Service, Timeouts,
+    Translator, Verdict, internals,
 };
 use flexcp_wire::{
-    ChecksumState, Gso, GsoKind, IpHeader, Offload, PacketLine, Sum, TcpFlags, TcpHeader,
+    ChecksumState, Gso, GsoKind, IpHeader, Offload, PacketLine, TCP_HEADER_LEN, TcpFlags,
 };
 
 use crate::input::Input;
@@ -223,7 +224,7 @@ impl Setup {
                 rejoin: Duration::from_secs(20),
                 ..Timeouts::default()
             },
-            share: Share::default(),
+            ..Config::default()
         }
     }
 }
@@ -490,52 +491,27 @@ impl World {
     fn build(&self, packet: &Packet) -> (Vec<u8>, Offload) {
         let (src, dst) = self.ends(packet.from);
         let v6 = src.is_ipv6();
-        let ip = IpHeader {
-            src: src.ip(),
-            dst: dst.ip(),
-            protocol: 6,
-            header_len: 0,
-            total_len: 0,
-            traffic_class: 0,
-            ttl: 64,
-            identification: 0,
-            dont_fragment: true,
-            flow_label: 0,
-        };
-        let most = 65_535 - ip.emitted_len() - 20 - packet.options.len();
-        let payload = &packet.payload[..packet.payload.len().min(most)];
-        let tcp_len = 20 + packet.options.len() + payload.len();
-        let mut bytes = vec![0; ip.emitted_len() + 20];
-        let at = ip.emit(tcp_len, &mut bytes);
-        let tcp = TcpHeader {
-            src_port: src.port(),
-            dst_port: dst.port(),
-            seq: packet.seq,
-            ack: packet.ack,
-            flags: packet.flags,
-            window: packet.window,
-            checksum: 0,
-            urgent: packet.urgent,
-            header_len: 0,
-        };
-        tcp.emit(packet.options.len(), &mut bytes[at..]);
-        bytes.extend_from_slice(&packet.options);
-        bytes.extend_from_slice(payload);
+        let mut built = testkit::Packet::new(src, dst)
+            .flags(packet.flags)
+            .numbers(packet.seq, packet.ack);
+        (built.tcp.window, built.tcp.urgent) = (packet.window, packet.urgent);
+        let most = 65_535 - built.ip.emitted_len() - TCP_HEADER_LEN - packet.options.len();
+        built.options.clone_from(&packet.options);
+        built.payload = packet.payload[..packet.payload.len().min(most)].to_vec();
         let mut checksum = packet.checksum;
         let gso = packet
             .gso
-            .filter(|&size| payload.len() > usize::from(size.max(1)));
+            .filter(|&size| built.payload.len() > usize::from(size.max(1)));
         if gso.is_some() && checksum == ChecksumState::Complete {
             checksum = ChecksumState::Partial;
         }
-        let pseudo = ip.pseudo_header_sum(tcp_len);
-        let field = match checksum {
-            ChecksumState::Partial => pseudo.fold(),
-            _ => pseudo.add(Sum::of(&bytes[at..])).checksum(),
-        };
-        let is_broken = packet.broken && checksum == ChecksumState::Complete;
-        let field = if is_broken { field ^ 0x5a5a } else { field };
-        bytes[at + 16..at + 18].copy_from_slice(&field.to_be_bytes());
+        let mut bytes = built.bytes_in(checksum);
+        if packet.broken && checksum == ChecksumState::Complete {
+            let field = built.ip.emitted_len() + 16;
+            bytes[field..field + 2]
+                .iter_mut()
+                .for_each(|byte| *byte ^= 0x5a);
+        }
         let kind = if v6 { GsoKind::TcpV6 } else { GsoKind::TcpV4 };
         let gso = gso.map(|size| Gso {
             kind,

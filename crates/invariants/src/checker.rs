@@ -6,6 +6,7 @@ mod owed;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
+use flexcp_testkit::keys;
 use flexcp_wire::{CapableKeys, ChecksumState, GsoKind, MpJoin, TcpFlags};
 
 use self::input::{Input, Opening};
@@ -15,7 +16,6 @@ use crate::conduct::Side;
 use crate::connection::{Connection, Mode, Report};
 use crate::content::Oracle;
 use crate::kept::Copies;
-use crate::keys::derive;
 use crate::packet::{Observation, Payload, Point, View};
 use crate::{Rule, Violation};
 
@@ -347,7 +347,7 @@ impl Checker {
         if let (0, Some(CapableKeys::SynAck { sender })) =
             (index, packet.options.capable.map(|capable| capable.keys))
         {
-            self.tokens.insert(derive(sender).0, id);
+            self.tokens.insert(keys::token(sender), id);
         }
         Some(id)
     }

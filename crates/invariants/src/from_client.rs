@@ -1,11 +1,11 @@
 //! What a client's packets tell: nothing is held against the client.
 
+use flexcp_testkit::keys;
 use flexcp_wire::{CapableKeys, DataNumber, MpJoin, TcpFlags};
 
 use crate::conduct::Side;
 use crate::connection::{Connection, Mode};
 use crate::content::Oracle;
-use crate::keys::{derive, join_ack};
 use crate::mapping::Mapping;
 use crate::packet::View;
 use crate::position::{ORIGIN, from_seq};
@@ -104,8 +104,8 @@ impl Connection {
             self.client_key = Some(sender);
             self.mode = Mode::Translated;
             self.subflows[0].established = true;
-            self.up.idsn = derive(sender).1;
-            self.down.idsn = derive(proxy).1;
+            self.up.idsn = keys::idsn(sender);
+            self.down.idsn = keys::idsn(proxy);
         }
     }
 
@@ -124,7 +124,7 @@ impl Connection {
         else {
             return true;
         };
-        !self.hostile || *hmac == join_ack((client, proxy), (own, other))
+        !self.hostile || *hmac == keys::join_ack((client, proxy), (own, other))
     }
 
     fn take_ack(&mut self, index: usize, packet: &View<'_>) {

@@ -83,10 +83,7 @@ impl Connection {
         self.down.isn = packet.tcp.seq;
         debug_assert_eq!(from_seq(packet.tcp.seq, self.down.isn, ORIGIN), ORIGIN - 1);
         self.server_scales = options.window_scale.is_some() && self.subflows[0].scales;
-        self.server_scale = options
-            .window_scale
-            .filter(|_| self.server_scales)
-            .unwrap_or(0);
+        self.server_scale = options.scale().filter(|_| self.server_scales).unwrap_or(0);
         self.server_sack = options.sack_permitted && self.subflows[0].sack;
         self.server_timestamps = options.timestamps.is_some() && self.subflows[0].timestamps;
         self.server_mss = options

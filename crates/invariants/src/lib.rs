@@ -18,7 +18,6 @@ mod content;
 mod from_client;
 mod from_server;
 mod kept;
-mod keys;
 mod mapping;
 mod packet;
 mod position;

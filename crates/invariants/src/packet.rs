@@ -2,11 +2,8 @@
 
 use std::net::SocketAddr;
 
-use flexcp_wire::{
-    AddAddr, ChecksumState, DataNumber, Dss, IpHeader, MpCapable, MpJoin, MptcpOption, Offload,
-    ParseError, RemoveAddr, SackBlocks, Sum, TcpFlags, TcpHeader, TcpOption, TcpOptions,
-    Timestamps, protocol,
-};
+use flexcp_testkit::Options;
+use flexcp_wire::{ChecksumState, IpHeader, Offload, Sum, TcpFlags, TcpHeader, protocol};
 
 /// Where a packet was seen.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -105,32 +102,6 @@ pub(crate) struct View<'a> {
     pub(crate) segment: u64,
 }
 
-/// The options that rules speak of.
-#[derive(Clone, Default, Debug)]
-pub(crate) struct Options {
-    pub(crate) mss: Option<u16>,
-    pub(crate) window_scale: Option<u8>,
-    pub(crate) sack_permitted: bool,
-    pub(crate) sack: SackBlocks,
-    pub(crate) timestamps: Option<Timestamps>,
-    pub(crate) capable: Option<MpCapable>,
-    pub(crate) join: Option<MpJoin>,
-    pub(crate) dss: Option<Dss>,
-    pub(crate) add_addr: Option<AddAddr>,
-    pub(crate) remove_addr: Option<RemoveAddr>,
-    /// `MP_PRIO`: as backup, or not.
-    pub(crate) prio: Option<bool>,
-    pub(crate) fail: bool,
-    /// The key of `MP_FASTCLOSE`.
-    pub(crate) fast_close: Option<u64>,
-    /// Any MPTCP option.
-    pub(crate) mptcp: bool,
-    /// An MPTCP option that can't be read.
-    pub(crate) malformed: bool,
-    /// An option that nobody agreed on.
-    pub(crate) unknown: Option<u8>,
-}
-
 impl<'a> View<'a> {
     /// # Errors
     /// What is malformed.
@@ -151,7 +122,10 @@ impl<'a> View<'a> {
         let payload_len = total
             .checked_sub(ip_len + tcp.header_len)
             .ok_or("IP length shorter than the headers")?;
-        let options = Options::parse(option_bytes)?;
+        let options = Options::read(option_bytes);
+        if let Some(error) = options.broken {
+            return Err(error.to_string());
+        }
         Ok(Self {
             ip,
             tcp,
@@ -277,51 +251,4 @@ fn set_total_len(fixed: &mut [u8; 128], len: usize) {
     };
     let value = u16::try_from(value).unwrap_or(u16::MAX).to_be_bytes();
     fixed[at..at + 2].copy_from_slice(&value);
-}
-
-impl Options {
-    fn parse(bytes: &[u8]) -> Result<Self, String> {
-        let mut options = Self::default();
-        for option in TcpOptions::new(bytes) {
-            match option {
-                Ok(option) => options.take(option),
-                Err(ParseError::MptcpLength { .. } | ParseError::DataFinWithoutMapping) => {
-                    options.mptcp = true;
-                    options.malformed = true;
-                }
-                Err(error) => return Err(error.to_string()),
-            }
-        }
-        Ok(options)
-    }
-
-    fn take(&mut self, option: TcpOption<'_>) {
-        match option {
-            TcpOption::Mss(mss) => self.mss = Some(mss),
-            TcpOption::WindowScale(shift) => self.window_scale = Some(shift.min(14)),
-            TcpOption::SackPermitted => self.sack_permitted = true,
-            TcpOption::Sack(blocks) => self.sack = blocks,
-            TcpOption::Timestamps(timestamps) => self.timestamps = Some(timestamps),
-            TcpOption::FastOpen(_) => self.unknown = Some(flexcp_wire::kind::FAST_OPEN),
-            TcpOption::Unknown { kind, .. } => self.unknown = Some(kind),
-            TcpOption::Mptcp(option) => {
-                self.mptcp = true;
-                match option {
-                    MptcpOption::Capable(capable) => self.capable = Some(capable),
-                    MptcpOption::Join(join) => self.join = Some(join),
-                    MptcpOption::Dss(dss) => self.dss = Some(dss),
-                    MptcpOption::AddAddr(add_addr) => self.add_addr = Some(add_addr),
-                    MptcpOption::RemoveAddr(remove) => self.remove_addr = Some(remove),
-                    MptcpOption::Prio(prio) => self.prio = Some(prio.backup),
-                    MptcpOption::Fail(_) => self.fail = true,
-                    MptcpOption::FastClose(close) => self.fast_close = Some(close.key),
-                    _ => {}
-                }
-            }
-        }
-    }
-
-    pub(crate) fn data_ack(&self) -> Option<DataNumber> {
-        self.dss.and_then(|dss| dss.data_ack)
-    }
 }

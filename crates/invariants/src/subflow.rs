@@ -100,7 +100,7 @@ impl Subflow {
             reset: false,
             refused: false,
             scales: options.window_scale.is_some(),
-            window_scale: options.window_scale.unwrap_or(0),
+            window_scale: options.scale().unwrap_or(0),
             proxy_scale: 0,
             sack: options.sack_permitted,
             timestamps: options.timestamps.is_some(),
@@ -135,7 +135,7 @@ impl Subflow {
             self.nonces.1 = Some(nonce);
         }
         let scales = self.scales && options.window_scale.is_some();
-        self.proxy_scale = options.window_scale.filter(|_| scales).unwrap_or(0);
+        self.proxy_scale = options.scale().filter(|_| scales).unwrap_or(0);
         if !scales {
             self.window_scale = 0;
         }

@@ -7,7 +7,7 @@
 //! This is the only crate of FlexCP with `unsafe`: three ioctls in [`Tun`], the signal mask in
 //! [`Signals`], the queues of [`kept_queues`], binding and options of [`PacketSocket`], the policy of [`run_promptly`], in [`Offload`] the
 //! gates' memory and the layout of what it shares with the kernel's programs, the same layout and an ioctl in
-//! [`Steering`], and a call to the allocator in [`give_memory_back`].
+//! [`PlacementProgram`], and a call to the allocator in [`give_memory_back`].
 #![cfg_attr(not(test), warn(clippy::too_many_lines))]
 #![deny(
     clippy::undocumented_unsafe_blocks,
@@ -20,10 +20,10 @@ mod kernel;
 mod memory;
 mod offload;
 mod packet;
+mod placement;
 mod rights;
 mod schedule;
 mod signal;
-mod steering;
 mod store;
 mod subflows;
 mod tun;
@@ -40,10 +40,10 @@ pub use kernel::{
 pub use memory::give_memory_back;
 pub use offload::{Hook, KernelFastPath, LeftOut, Offload, OffloadError, Reasons, Refusal, Tried};
 pub use packet::{PacketSocket, ReceivedFrame};
+pub use placement::{ClaimedFlows, PlacementError, PlacementProgram, Target};
 pub use rights::renounce_loading;
 pub use schedule::run_promptly;
 pub use signal::{Signal, Signals};
-pub use steering::{SteeredFlows, Steering, SteeringError, Target};
 pub use store::{keep_queues, kept_queues, let_queues_go};
 pub use subflows::SubflowFile;
 pub use tun::{PacketBuffer, Tun, TunError};

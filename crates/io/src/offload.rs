@@ -27,8 +27,9 @@ use aya::programs::tc::SchedClassifierLinkId;
 use aya::programs::{ProgramError, SchedClassifier, TestRunOptions};
 use aya::{Ebpf, EbpfError, TestRun as _, include_bytes_aligned};
 use flexcp_translator::{
-    ENTRY_HOLES, ENTRY_RUNS, ENTRY_SUBFLOWS, ENTRY_UPS, Ends, FastPath, FlowEntry, Installed,
+    ENTRY_HOLES, ENTRY_RUNS, ENTRY_SUBFLOWS, ENTRY_UPS, FastPath, FlowEntry, Installed,
 };
+use flexcp_wire::Ends;
 
 pub use self::attach::Hook;
 use self::gates::{Gates, ONE_UP, OPEN};

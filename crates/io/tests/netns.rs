@@ -44,14 +44,14 @@ mod offload_slots;
 mod offload_ups;
 #[path = "netns/offload_ways.rs"]
 mod offload_ways;
+#[path = "netns/placement.rs"]
+mod placement;
 #[path = "netns/programs.rs"]
 mod programs;
 #[path = "netns/relay.rs"]
 mod relay;
 #[path = "netns/ruleset.rs"]
 mod ruleset;
-#[path = "netns/steering.rs"]
-mod steering;
 #[path = "netns/tables.rs"]
 mod tables;
 #[path = "netns/tap.rs"]
@@ -91,7 +91,7 @@ fn main() {
         offload_ways::TESTS,
         attach::TESTS,
         offload_parts::TESTS,
-        steering::TESTS,
+        placement::TESTS,
         watch::TESTS,
         netfilter::TESTS,
         ruleset::TESTS,

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
+use flexcp_testkit::Stats;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use crate::daemon::{self, FlexCp};
 use crate::topology::{Families, Family, Lab, require_root};
@@ -93,7 +93,7 @@ impl Transfer {
         self,
         lab: &Lab,
         port: u16,
-        stats: impl Fn() -> Result<Value>,
+        stats: impl Fn() -> Result<Stats>,
     ) -> Result<Carried> {
         let (before, arrived) = (given_back(&stats)?, self.arrived(lab)?);
         let family = if self.v6 { Family::V6 } else { Family::V4 };
@@ -160,20 +160,16 @@ struct Counters {
 }
 
 /// FlexCP's counters once it has back what it installed: the packets are counted then.
-fn given_back(stats: impl Fn() -> Result<Value>) -> Result<Counters> {
+fn given_back(stats: impl Fn() -> Result<Stats>) -> Result<Counters> {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
         let stats = stats()?;
-        let counter = |name: &str| {
-            let value = stats["counters"][name].as_u64();
-            value.with_context(|| format!("no counter {name} in {stats}"))
-        };
         let counters = Counters {
-            established: counter("mp_capable_ack_rx")?,
-            installed: counter("offload_installed")?,
-            evicted: counter("offload_evicted")?,
-            down: counter("offload_packets_down")?,
-            up: counter("offload_packets_up")?,
+            established: stats.counter("mp_capable_ack_rx")?,
+            installed: stats.counter("offload_installed")?,
+            evicted: stats.counter("offload_evicted")?,
+            down: stats.counter("offload_packets_down")?,
+            up: stats.counter("offload_packets_up")?,
         };
         if counters.installed == counters.evicted {
             return Ok(counters);

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::Result;
-use serde_json::Value;
+use flexcp_testkit::Stats;
 
 use crate::complaint::{Complaint, RETRANSMITTED};
 use crate::counters::{End, Expect, Mib, OVERTAKEN, OVERTAKEN_WITHIN_A_TICK, RENEGED};
@@ -28,22 +28,21 @@ pub struct Conduct {
 impl Conduct {
     /// Asks a running FlexCP.
     pub fn read(flexcp: &FlexCp) -> Result<Self> {
-        flexcp.show_stats().map(|stats| Self::of(&stats))
+        Self::of(&flexcp.show_stats()?)
     }
 
     /// From the answer of `flexcp show stats --json`.
-    pub fn of(stats: &Value) -> Self {
+    pub fn of(stats: &Stats) -> Result<Self> {
         let mut conduct = Self::default();
-        for group in ["counters", "drops", "carrier"] {
-            for (name, value) in stats[group].as_object().into_iter().flatten() {
-                let value = value.as_u64().unwrap_or(0);
-                conduct.counters.insert(name.clone(), value);
+        for group in GROUPS {
+            for (name, value) in stats.group(group)? {
+                conduct.counters.insert(name.to_owned(), value);
                 if group == "drops" {
-                    conduct.drops.push(name.clone());
+                    conduct.drops.push(name.to_owned());
                 }
             }
         }
-        conduct
+        Ok(conduct)
     }
 
     /// A counter's value; 0 for one that there is not.
@@ -189,7 +188,7 @@ pub const MUST_STAY: &[&str] = &[
     "receive_failed",
     "send_failed",
     "handover_lost",
-    "steering_full",
+    "placement_full",
 ];
 
 /// Name of an allowance: connections of servers are reset.
@@ -221,9 +220,12 @@ const AGAIN_FEW: i64 = 500;
 /// Of 10,000 further ones. Such overtaking costs up to 62 on a busy machine; a loss of one in a hundred costs 100.
 const AGAIN_PER_MYRIAD: i64 = 70;
 
+/// The groups of `flexcp show stats` that are judged.
+pub(crate) const GROUPS: [&str; 3] = ["counters", "drops", "carrier"];
+
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -231,18 +233,37 @@ mod tests {
         complaints.iter().map(Complaint::text).collect()
     }
 
+    /// Groups that are not there are empty.
+    fn conduct(stats: &Value) -> Conduct {
+        let mut stats = stats.clone();
+        for group in GROUPS
+            .iter()
+            .filter(|group| stats.get(group).is_none())
+            .collect::<Vec<_>>()
+        {
+            stats[group] = json!({});
+        }
+        Conduct::of(&stats.into()).expect("numbers")
+    }
+
+    #[test]
+    fn group_that_is_not_there_is_told() {
+        let stats = json!({"counters": {}, "carrier": {}});
+        assert!(Conduct::of(&stats.into()).is_err());
+    }
+
     #[test]
     fn drop_that_nobody_named_is_a_complaint() {
         let stats =
             json!({"drops": {"no_mapping": 2, "stale_ack": 3}, "counters": {"packets_in": 900}});
         let mut complaints = vec![];
-        Conduct::of(&stats).judge(&[], &mut complaints);
+        conduct(&stats).judge(&[], &mut complaints);
         assert_eq!(texts(&complaints), ["FlexCP: no_mapping moved by 2"]);
 
         complaints.clear();
         let reason = "the option is stripped";
         let name = "no_mapping";
-        Conduct::of(&stats).judge(&[Allowance { name, reason }], &mut complaints);
+        conduct(&stats).judge(&[Allowance { name, reason }], &mut complaints);
         assert!(complaints.is_empty());
     }
 
@@ -252,7 +273,7 @@ mod tests {
             let stats =
                 json!({"drops": {"ack_of_unsent": late}, "counters": {"packets_in": 10_000}});
             let mut complaints = vec![];
-            Conduct::of(&stats).judge(&[], &mut complaints);
+            conduct(&stats).judge(&[], &mut complaints);
             complaints.len()
         };
         assert_eq!([complain(30), complain(31)], [0, 1]);
@@ -268,7 +289,7 @@ mod tests {
         ] {
             let stats = json!({"carrier": {name: 1}});
             let mut complaints = vec![];
-            Conduct::of(&stats).judge(&[], &mut complaints);
+            conduct(&stats).judge(&[], &mut complaints);
             assert_eq!(texts(&complaints), [format!("FlexCP: {name} moved by 1")]);
         }
     }
@@ -283,7 +304,7 @@ mod tests {
         ] {
             let stats = json!({"counters": {name: 1}});
             let mut complaints = vec![];
-            Conduct::of(&stats).judge(&[], &mut complaints);
+            conduct(&stats).judge(&[], &mut complaints);
             assert_eq!(texts(&complaints), [format!("FlexCP: {name} moved by 1")]);
         }
     }
@@ -292,7 +313,7 @@ mod tests {
     fn stale_acks_are_a_complaint_when_they_are_many() {
         let stats = json!({"drops": {"stale_ack": 200}, "counters": {"packets_in": 1000}});
         let mut complaints = vec![];
-        Conduct::of(&stats).judge(&[], &mut complaints);
+        conduct(&stats).judge(&[], &mut complaints);
         assert_eq!(complaints.len(), 1);
     }
 
@@ -300,7 +321,7 @@ mod tests {
     fn packets_that_overtook_others_need_a_cause() {
         let complaints = |name: &str, installed: u64, moved: i64| {
             let stats = json!({"counters": {"offload_installed": installed}});
-            let expect = Conduct::of(&stats)
+            let expect = conduct(&stats)
                 .explain(Expect::clean())
                 .expect("small numbers");
             let mut complaints = vec![];
@@ -318,7 +339,7 @@ mod tests {
     fn windows_that_a_client_writes_at_once_take_several_subflows_and_are_few() {
         let complaints = |joins: u64, moved: i64| {
             let stats = json!({"counters": {"mp_join_ack_rx": joins}});
-            let expect = Conduct::of(&stats).explain(Expect::clean());
+            let expect = conduct(&stats).explain(Expect::clean());
             let moved = Mib::of(&[("RcvWndConflict", moved)]);
             let mut complaints = vec![];
             let expect = expect.expect("small numbers");

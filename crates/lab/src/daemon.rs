@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use flexcp_testkit::Stats;
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -81,8 +82,9 @@ impl FlexCp {
     }
 
     /// `flexcp show stats --json`
-    pub fn show_stats(&self) -> Result<Value> {
-        self.show_json("stats")
+    pub fn show_stats(&self) -> Result<Stats> {
+        let output = output(self.show_command("stats").arg("--json"))?;
+        Stats::parse(&output.stdout).context("flexcp show stats --json")
     }
 
     /// `flexcp show WHAT` as a human reads it.

@@ -260,8 +260,7 @@ pub(crate) fn wait(to: std::net::SocketAddr, patience: Duration) -> Result<Optio
 fn wait_for_joins(flexcp: &FlexCp, clients: usize) -> Result<u64> {
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
-        let stats = flexcp.show_stats()?;
-        let joined = stats["counters"]["mp_join_ack_rx"].as_u64().unwrap_or(0);
+        let joined = flexcp.show_stats()?.counter("mp_join_ack_rx")?;
         if joined >= u64::try_from(clients)? {
             return Ok(joined);
         }

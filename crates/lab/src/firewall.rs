@@ -237,8 +237,8 @@ impl Scene {
         let seen = self.server.wait_for(transfers - self.failed, PATIENCE)?;
         let behind = seen.iter().filter(|report| report.peer.ip() == own).count();
         let stats = self.flexcp.show_stats()?;
-        let counted = |name: &str| stats["counters"][name].as_u64().unwrap_or(0);
-        let offloaded = counted("offload_packets_down") + counted("offload_packets_up");
+        let offloaded =
+            stats.counter("offload_packets_down")? + stats.counter("offload_packets_up")?;
         let counters = if self.rules == Rules::None {
             Value::Null
         } else {
@@ -258,7 +258,7 @@ impl Scene {
             invalid: packets(&counters, "invalid"),
             refused: packets(&counters, "refused"),
             masqueraded: [packets(&counters, "masqueraded"), u64::try_from(behind)?],
-            offloaded: offloaded * 100 / counted("packets_in").max(1),
+            offloaded: offloaded * 100 / stats.counter("packets_in")?.max(1),
         };
         self.flexcp.terminate()?;
         Ok(row)

@@ -2,7 +2,7 @@
 //! device, and nothing held when no connection is left.
 
 use anyhow::{Context as _, Result, ensure};
-use serde_json::Value;
+use flexcp_testkit::Stats;
 
 use crate::namespace::Namespace;
 
@@ -34,8 +34,8 @@ impl DevicePackets {
 }
 
 /// Holds `flexcp show stats --json` against what the kernel has counted at the device.
-pub(crate) fn judge(stats: &Value, device: DevicePackets) -> Result<()> {
-    let unaccounted = numbers(stats, "unaccounted")?;
+pub(crate) fn judge(stats: &Stats, device: DevicePackets) -> Result<()> {
+    let unaccounted = stats.group("unaccounted")?;
     let lost: Vec<_> = unaccounted
         .iter()
         .filter(|(_, count)| *count != 0)
@@ -45,26 +45,26 @@ pub(crate) fn judge(stats: &Value, device: DevicePackets) -> Result<()> {
         "FlexCP can't account for packets: {lost:?}"
     );
     let said = DevicePackets {
-        given: number(stats, "carrier", "device_rx")?,
-        taken: number(stats, "carrier", "device_tx")?,
+        given: stats.number("carrier.device_rx")?,
+        taken: stats.number("carrier.device_tx")?,
     };
     ensure!(
         said == device,
         "at FlexCP's device the kernel counts {device:?}, FlexCP {said:?}"
     );
-    if !numbers(stats, "offload")?.is_empty() {
-        let counted = number(stats, "counters", "offload_packets_up")?
-            + number(stats, "counters", "offload_packets_down")?;
+    if !stats.group("offload")?.is_empty() {
+        let counted =
+            stats.counter("offload_packets_up")? + stats.counter("offload_packets_down")?;
         // A packet that could not be rewritten has been counted in its flow entry, and is lost.
         let translated =
-            number(stats, "offload", "translated")? + number(stats, "offload", "rewrite_failed")?;
+            stats.number("offload.translated")? + stats.number("offload.rewrite_failed")?;
         ensure!(
             counted == translated,
             "the offload has translated {translated} packets, its entries count {counted}"
         );
     }
-    if stats["connections"] == 0 {
-        let gauges = numbers(stats, "gauges")?;
+    if stats.number("connections")? == 0 {
+        let gauges = stats.group("gauges")?;
         let held: Vec<_> = gauges.iter().filter(|(_, count)| *count != 0).collect();
         ensure!(
             !gauges.is_empty() && held.is_empty(),
@@ -74,27 +74,9 @@ pub(crate) fn judge(stats: &Value, device: DevicePackets) -> Result<()> {
     Ok(())
 }
 
-fn number(stats: &Value, group: &str, name: &str) -> Result<u64> {
-    let number = stats[group][name].as_u64();
-    number.with_context(|| format!("no {group}.{name} in {stats}"))
-}
-
-fn numbers<'a>(stats: &'a Value, group: &str) -> Result<Vec<(&'a str, u64)>> {
-    let numbers = stats[group].as_object();
-    let numbers = numbers.with_context(|| format!("no {group} in {stats}"))?;
-    let named = numbers.iter().map(|(name, count)| {
-        let count = count.as_u64();
-        Ok((
-            name.as_str(),
-            count.with_context(|| format!("{group}.{name}"))?,
-        ))
-    });
-    named.collect()
-}
-
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -117,12 +99,14 @@ mod tests {
     fn complaint(change: impl FnOnce(&mut Value)) -> String {
         let mut stats = right();
         change(&mut stats);
-        judge(&stats, DEVICE).expect_err("it is wrong").to_string()
+        judge(&stats.into(), DEVICE)
+            .expect_err("it is wrong")
+            .to_string()
     }
 
     #[test]
     fn books_that_are_right_pass() {
-        judge(&right(), DEVICE).expect("right");
+        judge(&right().into(), DEVICE).expect("right");
     }
 
     #[test]
@@ -143,7 +127,7 @@ mod tests {
         complaint(|stats| stats["offload"]["translated"] = json!(7));
         let mut without = right();
         without["offload"] = json!({});
-        judge(&without, DEVICE).expect("no offload");
+        judge(&without.into(), DEVICE).expect("no offload");
     }
 
     #[test]
@@ -156,7 +140,7 @@ mod tests {
         let mut with = right();
         with["gauges"]["flows"] = json!(2);
         with["connections"] = json!(1);
-        judge(&with, DEVICE).expect("a connection has flows");
+        judge(&with.into(), DEVICE).expect("a connection has flows");
     }
 
     #[test]

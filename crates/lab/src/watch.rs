@@ -207,15 +207,11 @@ impl Scene {
     fn wait_for_joins(&self, live: usize) -> Result<()> {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            let stats = self.flexcp.show_stats()?;
-            let joined = stats["counters"]["mp_join_ack_rx"].as_u64();
-            if joined.is_some_and(|joined| joined >= live as u64) {
+            let joined = self.flexcp.show_stats()?.counter("mp_join_ack_rx")?;
+            if joined >= live as u64 {
                 return Ok(());
             }
-            ensure!(
-                Instant::now() < deadline,
-                "{joined:?} of {live} have joined"
-            );
+            ensure!(Instant::now() < deadline, "{joined} of {live} have joined");
             thread::sleep(Duration::from_millis(50));
         }
     }
@@ -265,8 +261,7 @@ impl Scene {
 
     /// Where packets may have passed by FlexCP, it has asked the ends of its connections.
     fn check_asked(&self, row: &mut Row) -> Result<()> {
-        let stats = self.flexcp.show_stats()?;
-        let asked = stats["counters"]["ends_asked"].as_u64().unwrap_or_default();
+        let asked = self.flexcp.show_stats()?.counter("ends_asked")?;
         if (asked != 0) != row.put_back {
             row.misses.push(format!("{asked} ends asked"));
         }

@@ -69,6 +69,8 @@ const fn e2e(name: &'static str, filter: &'static str) -> Level {
 const NETNS: &[&str] = &["--test", "netns"];
 
 static WIRE: Level = free("wire", "flexcp-wire", ALL);
+static TESTKIT: Level = free("testkit", "flexcp-testkit", ALL);
+static PLACEMENT: Level = free("placement", "flexcp-placement", ALL);
 static FAULTS: Level = free("faults", "flexcp-faults", ALL);
 static INVARIANTS: Level = free("invariants", "flexcp-invariants", ALL);
 static SCENARIOS: Level = free("scenarios", "flexcp-translator", ALL);
@@ -101,6 +103,8 @@ static E2E_WATCH: Level = e2e("e2e watch", "watch::");
 pub(crate) fn levels(area: &str, place: &str) -> Vec<&'static Level> {
     match area {
         "wire" => vec![&WIRE, &SCENARIOS, &FUZZ, &SIMULATOR],
+        "testkit" => vec![&TESTKIT, &WIRE, &INVARIANTS, &SCENARIOS, &SIMULATOR, &LAB],
+        "placement" => vec![&PLACEMENT, &SCENARIOS, &FLEXCP, &KERNEL, &CLI, &E2E_WORKERS],
         "faults" => vec![&FAULTS, &SIMULATOR, &LAB],
         "invariants" => vec![&INVARIANTS, &SCENARIOS, &FUZZ, &SIMULATOR],
         "simulator" => vec![&SIMULATOR],
@@ -142,7 +146,7 @@ pub(crate) fn levels(area: &str, place: &str) -> Vec<&'static Level> {
             &E2E_ENDINGS,
             &E2E_WATCH,
         ],
-        "bpf" if place.contains("steering") => vec![&KERNEL, &E2E_WORKERS],
+        "bpf" if place.contains("placement") => vec![&KERNEL, &E2E_WORKERS],
         "bpf" => vec![
             &CASES,
             &SCENARIOS,
@@ -165,6 +169,8 @@ mod tests {
     fn levels_without_root_come_first() {
         for area in [
             "wire",
+            "testkit",
+            "placement",
             "faults",
             "invariants",
             "simulator",

@@ -4,16 +4,14 @@
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+use flexcp_testkit::{self as testkit, ip_header, keys, write_headers};
 use flexcp_translator::{
-    Config, Frame, HEADROOM, Instant, Limits, Mode, Prefix, Service, Share, Timeouts, Translator,
-    Verdict,
+    Config, Frame, HEADROOM, Instant, Limits, Mode, Prefix, Service, Timeouts, Translator, Verdict,
 };
 use flexcp_wire::{
-    CapableFlags, CapableKeys, ChecksumState, DataNumber, Dss, DssMapping, Gso, GsoKind, IpHeader,
-    MpCapable, MptcpOption, Offload, OptionWriter, TcpFlags, TcpHeader, TcpOption, TcpOptions,
-    Timestamps,
+    CapableFlags, CapableKeys, ChecksumState, DataNumber, Dss, DssMapping, Gso, GsoKind, MpCapable,
+    MptcpOption, Offload, OptionWriter, TcpFlags, TcpHeader, TcpOption, Timestamps, protocol,
 };
-use sha2::{Digest as _, Sha256};
 
 /// A connection that is established, and what it takes to go on with it.
 #[derive(Debug)]
@@ -146,18 +144,7 @@ impl Conversation {
     /// Translates a packet, which has to be sent on; the headers that it has then.
     fn send(&mut self, packet: Packet, options: &OptionBytes) -> Vec<u8> {
         let options = &options.0[..options.1];
-        let ip = IpHeader {
-            src: packet.from.ip(),
-            dst: packet.to.ip(),
-            protocol: 6,
-            header_len: 0,
-            total_len: 0,
-            traffic_class: 0,
-            ttl: 64,
-            identification: 0,
-            dont_fragment: true,
-            flow_label: 0,
-        };
+        let ip = ip_header(packet.from.ip(), packet.to.ip(), protocol::TCP);
         let tcp = TcpHeader {
             src_port: packet.from.port(),
             dst_port: packet.to.port(),
@@ -167,13 +154,13 @@ impl Conversation {
             window: 65_000,
             ..TcpHeader::default()
         };
-        let tcp_len = 20 + options.len() + packet.payload;
-        let bytes = &mut self.buf[HEADROOM..];
-        let at = ip.emit(tcp_len, bytes);
-        tcp.emit(options.len(), &mut bytes[at..]);
-        bytes[at + 20..at + 20 + options.len()].copy_from_slice(options);
-        let field = ip.pseudo_header_sum(tcp_len).fold();
-        bytes[at + 16..at + 18].copy_from_slice(&field.to_be_bytes());
+        let headers = write_headers(
+            &ip,
+            &tcp,
+            options,
+            packet.payload,
+            &mut self.buf[HEADROOM..],
+        );
         let offload = Offload {
             checksum: ChecksumState::Partial,
             gso: (packet.payload > SEGMENT).then_some(Gso {
@@ -182,7 +169,7 @@ impl Conversation {
                 ecn: false,
             }),
         };
-        let range = HEADROOM..HEADROOM + at + tcp_len;
+        let range = HEADROOM..HEADROOM + headers + packet.payload;
         if self.only_made {
             black_box(&mut self.buf);
             return vec![];
@@ -202,10 +189,7 @@ impl Conversation {
 
 /// The data sequence number of the first byte of whoever has this key (RFC 8684, section 3.1).
 fn first_number(key: u64) -> u64 {
-    let digest = Sha256::digest(key.to_be_bytes());
-    let low = digest.last_chunk();
-    low.map_or(0, |low| u64::from_be_bytes(*low))
-        .wrapping_add(1)
+    keys::idsn(key).wrapping_add(1)
 }
 
 /// A position as it goes into a field of 32 bits.
@@ -258,16 +242,8 @@ const fn capable(keys: CapableKeys) -> MptcpOption {
 
 /// FlexCP's key out of its SYN/ACK.
 fn proxy_key(packet: &[u8]) -> u64 {
-    let ip = IpHeader::parse(packet).expect("FlexCP sends whole headers");
-    let (_, options) = TcpHeader::parse(&packet[ip.header_len..]).expect("and whole TCP headers");
-    let key = TcpOptions::new(options).find_map(|option| match option {
-        Ok(TcpOption::Mptcp(MptcpOption::Capable(MpCapable {
-            keys: CapableKeys::SynAck { sender },
-            ..
-        }))) => Some(sender),
-        _ => None,
-    });
-    key.expect("FlexCP answers MP_CAPABLE")
+    let answer = testkit::Packet::parse(packet).expect("FlexCP sends whole headers");
+    answer.view().key().expect("FlexCP answers MP_CAPABLE")
 }
 
 const fn up(seq: u32, ack: u32, flags: TcpFlags) -> Packet {
@@ -309,7 +285,7 @@ fn config() -> Config {
         }],
         limits: Limits::default(),
         timeouts: Timeouts::default(),
-        share: Share::default(),
+        ..Config::default()
     }
 }
 

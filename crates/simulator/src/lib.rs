@@ -18,7 +18,6 @@ mod liveness;
 mod net;
 mod payload;
 mod proxy;
-mod random;
 mod run;
 mod server;
 mod shelf;

@@ -2,10 +2,8 @@
 
 use std::net::SocketAddr;
 
-use flexcp_wire::{
-    AddAddr, Dss, IpHeader, MpCapable, MpJoin, MptcpOption, OptionWriter, SackBlocks, Sum,
-    TCP_HEADER_LEN, TcpFlags, TcpHeader, TcpOption, TcpOptions, Timestamps, protocol,
-};
+use flexcp_testkit::{Options, complete_checksum, ip_header, write_headers};
+use flexcp_wire::{IpHeader, OptionWriter, Sum, TCP_HEADER_LEN, TcpFlags, TcpHeader, protocol};
 
 /// A packet that arrived.
 #[derive(Clone, Debug)]
@@ -20,35 +18,6 @@ pub(crate) struct Incoming<'a> {
     pub(crate) options: Options,
     /// Data.
     pub(crate) payload: &'a [u8],
-}
-
-/// The options that the model ends know.
-#[derive(Clone, Default, Debug)]
-pub(crate) struct Options {
-    /// Maximum segment size.
-    pub(crate) mss: Option<u16>,
-    /// Window scale.
-    pub(crate) window_scale: Option<u8>,
-    /// SACK permitted.
-    pub(crate) sack_permitted: bool,
-    /// SACK blocks.
-    pub(crate) sack: SackBlocks,
-    /// Timestamps.
-    pub(crate) timestamps: Option<Timestamps>,
-    /// `MP_CAPABLE`.
-    pub(crate) capable: Option<MpCapable>,
-    /// `MP_JOIN`.
-    pub(crate) join: Option<MpJoin>,
-    /// DSS.
-    pub(crate) dss: Option<Dss>,
-    /// `ADD_ADDR`.
-    pub(crate) add_addr: Option<AddAddr>,
-    /// Key of an `MP_FASTCLOSE`.
-    pub(crate) fast_close: Option<u64>,
-    /// `MP_FAIL`.
-    pub(crate) fail: bool,
-    /// Any MPTCP option.
-    pub(crate) mptcp: bool,
 }
 
 impl<'a> Incoming<'a> {
@@ -68,11 +37,8 @@ impl<'a> Incoming<'a> {
             }
         }
         let (tcp, option_bytes) = TcpHeader::parse(segment).ok()?;
-        let mut options = Options::default();
-        for option in TcpOptions::new(option_bytes) {
-            options.take(option.ok()?);
-        }
-        Some(Self {
+        let options = Options::read(option_bytes);
+        options.is_well_formed().then(|| Self {
             from: SocketAddr::new(ip.src, tcp.src_port),
             to: SocketAddr::new(ip.dst, tcp.dst_port),
             payload: &segment[tcp.header_len..],
@@ -97,31 +63,6 @@ impl<'a> Incoming<'a> {
     #[must_use]
     pub(crate) const fn is_empty(&self) -> bool {
         self.payload.is_empty()
-    }
-}
-
-impl Options {
-    fn take(&mut self, option: TcpOption<'_>) {
-        match option {
-            TcpOption::Mss(mss) => self.mss = Some(mss),
-            TcpOption::WindowScale(shift) => self.window_scale = Some(shift),
-            TcpOption::SackPermitted => self.sack_permitted = true,
-            TcpOption::Sack(blocks) => self.sack = blocks,
-            TcpOption::Timestamps(timestamps) => self.timestamps = Some(timestamps),
-            TcpOption::FastOpen(_) | TcpOption::Unknown { .. } => {}
-            TcpOption::Mptcp(option) => {
-                self.mptcp = true;
-                match option {
-                    MptcpOption::Capable(capable) => self.capable = Some(capable),
-                    MptcpOption::Join(join) => self.join = Some(join),
-                    MptcpOption::Dss(dss) => self.dss = Some(dss),
-                    MptcpOption::AddAddr(add_addr) => self.add_addr = Some(add_addr),
-                    MptcpOption::FastClose(close) => self.fast_close = Some(close.key),
-                    MptcpOption::Fail(_) => self.fail = true,
-                    _ => {}
-                }
-            }
-        }
     }
 }
 
@@ -178,24 +119,9 @@ impl Outbox {
         let mut packet = self.buffer();
         self.identification = self.identification.wrapping_add(1);
         let ip = IpHeader {
-            src: outgoing.from.ip(),
-            dst: outgoing.to.ip(),
-            protocol: protocol::TCP,
-            header_len: 0,
-            total_len: 0,
-            traffic_class: 0,
-            ttl: 64,
             identification: self.identification,
-            dont_fragment: true,
-            flow_label: 0,
+            ..ip_header(outgoing.from.ip(), outgoing.to.ip(), protocol::TCP)
         };
-        let options = outgoing.options.finish();
-        let ip_len = ip.emitted_len();
-        let header_len = ip_len + TCP_HEADER_LEN + options.len();
-        packet.resize(header_len, 0);
-        ip.emit(TCP_HEADER_LEN + options.len() + payload.len(), &mut packet);
-        let tcp_len = TCP_HEADER_LEN + options.len() + payload.len();
-        let pseudo = ip.pseudo_header_sum(tcp_len);
         let tcp = TcpHeader {
             src_port: outgoing.from.port(),
             dst_port: outgoing.to.port(),
@@ -203,24 +129,17 @@ impl Outbox {
             ack: outgoing.ack,
             flags: outgoing.flags,
             window: outgoing.window,
-            checksum: if self.checksums { 0 } else { pseudo.fold() },
-            urgent: 0,
-            header_len: TCP_HEADER_LEN + options.len(),
+            ..TcpHeader::default()
         };
-        tcp.emit(options.len(), &mut packet[ip_len..]);
-        packet[ip_len + TCP_HEADER_LEN..].copy_from_slice(options);
+        let options = outgoing.options.finish();
+        packet.resize(ip.emitted_len() + TCP_HEADER_LEN + options.len(), 0);
+        write_headers(&ip, &tcp, options, payload.len(), &mut packet);
         packet.extend_from_slice(payload);
         if self.checksums {
-            complete(&mut packet, ip_len, pseudo);
+            complete_checksum(&mut packet);
         }
         self.packets.push(packet);
     }
-}
-
-/// Writes the TCP checksum of a packet whose field is zero.
-pub(crate) fn complete(packet: &mut [u8], ip_len: usize, pseudo: Sum) {
-    let sum = pseudo.add(Sum::of(&packet[ip_len..])).checksum();
-    packet[ip_len + 16..ip_len + 18].copy_from_slice(&sum.to_be_bytes());
 }
 
 /// Whether timestamp `a` is earlier than `b` (RFC 7323 section 5.2).

@@ -1,12 +1,12 @@
 //! What is transferred: bytes that follow from connection, direction and offset, so that any part can be
 //! made and checked on its own.
 
+use flexcp_testkit::Random;
+
 use std::net::{IpAddr, SocketAddr};
 use std::sync::LazyLock;
 
 use flexcp_invariants::{Direction, Oracle};
-
-use crate::random::Random;
 
 /// The bytes repeat after so many: a prime, so that no window or segment size divides it.
 const PERIOD: usize = 1_000_003;
@@ -14,7 +14,7 @@ const PERIOD: usize = 1_000_003;
 const LONGEST: usize = 1 << 17;
 
 static TABLE: LazyLock<Vec<u8>> = LazyLock::new(|| {
-    let mut random = Random::new(1, 1);
+    let mut random = Random::for_purpose(1, 1);
     let mut table: Vec<u8> = (0..PERIOD).map(|_| (random.next() >> 56) as u8).collect();
     table.extend_from_within(..LONGEST);
     table
@@ -36,7 +36,7 @@ impl Payload {
         };
         let seed = ip ^ (u64::from(client.port()) << 40) ^ ((direction as u64) << 60);
         Self {
-            base: Random::new(seed, 2).below(PERIOD as u64),
+            base: Random::for_purpose(seed, 2).below(PERIOD as u64),
         }
     }
 

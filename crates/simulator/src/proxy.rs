@@ -2,6 +2,7 @@
 //! segment, completes checksums, and shows everything to the checker.
 
 use flexcp_invariants::{Bounds, Checker, Observation, Options, Payload as Seen, Point};
+use flexcp_testkit::complete_checksum;
 use flexcp_translator::{
     Config, FastPath, Frame, HEADROOM, Instant, Payload, Translator, Verdict, supersedes,
 };
@@ -284,7 +285,7 @@ impl Proxy {
         } else if offload.checksum == ChecksumState::Verified {
             // Whoever has verified a checksum has seen it whole.
             let mut whole = packet.to_vec();
-            complete(&mut whole);
+            complete_checksum(&mut whole);
             kernel.translate(now, &whole, offload)
         } else {
             kernel.translate(now, packet, offload)
@@ -439,16 +440,8 @@ fn finish(packet: &mut [u8], at: usize, whole: bool, last: bool, completes: bool
         set_partial_checksum(packet, ip_len);
     }
     if completes {
-        complete(packet);
+        complete_checksum(packet);
     }
-}
-
-/// Writes the whole TCP checksum.
-fn complete(packet: &mut [u8]) {
-    let ip_len = ip_header_len(packet);
-    let pseudo = pseudo_sum(packet, packet.len() - ip_len);
-    packet[ip_len + 16..ip_len + 18].fill(0);
-    crate::net::complete(packet, ip_len, pseudo);
 }
 
 /// What the frame's packet starts with, up to the payload.

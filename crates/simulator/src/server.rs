@@ -3,11 +3,11 @@
 use std::net::SocketAddr;
 
 use flexcp_invariants::Direction;
+use flexcp_testkit::Random;
 use flexcp_wire::{OptionWriter, SackBlocks, TcpFlags, TcpOption, Timestamps};
 
 use crate::net::{Incoming, Outbox, Outgoing, earlier};
 use crate::payload::Payload;
-use crate::random::Random;
 use crate::stack::{App, Reader, Stack};
 use crate::tcp::{Chunk, Receiver, Sender, number, unwrap};
 

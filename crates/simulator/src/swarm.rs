@@ -5,11 +5,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use flexcp_faults::{Fault, Faults};
-use flexcp_translator::{Announce, Config, Limits, Mode, Prefix, Service, Share, Timeouts};
+use flexcp_testkit::Random;
+use flexcp_translator::{Announce, Config, Limits, Mode, Prefix, Service, Timeouts};
 use flexcp_wire::ChecksumState;
 
 use crate::client::{Action, MptcpPlan, Scheduler};
-use crate::random::Random;
 use crate::stack::{App, Stack};
 use crate::tcp::Tuning;
 
@@ -83,7 +83,7 @@ impl Plan {
     /// The plan of a seed.
     #[must_use]
     pub(crate) fn of(seed: u64) -> Self {
-        let mut random = Random::new(seed, 10);
+        let mut random = Random::for_purpose(seed, 10);
         let random = &mut random;
         let link_count = random.pick(&[1, 2, 2, 2, 3, 3, 4]);
         let faulty = !random.one_in(6);
@@ -159,7 +159,7 @@ impl Plan {
                 linger: Duration::from_secs(100),
                 ..Timeouts::default()
             },
-            share: Share::default(),
+            ..Config::default()
         }
     }
 
@@ -395,7 +395,7 @@ fn connection(random: &mut Random, links: u64, calm: u64) -> ConnectionPlan {
 
 /// Some clients drop data that the subflow has acknowledged (RFC 8684 section 3.3.2).
 fn drop_after_ack(seed: u64, connections: &mut [ConnectionPlan]) {
-    let mut random = Random::new(seed, 11);
+    let mut random = Random::for_purpose(seed, 11);
     if random.one_in(16) {
         for connection in connections {
             connection.mptcp.drops = random.pick(&[0, 1000, 10_000]);
@@ -405,7 +405,7 @@ fn drop_after_ack(seed: u64, connections: &mut [ConnectionPlan]) {
 
 /// Some servers throw away what they have SACKed, and some clients then are slow to send it anew.
 fn renege(seed: u64, calm: u64, connections: &mut [ConnectionPlan]) {
-    let mut random = Random::new(seed, 12);
+    let mut random = Random::for_purpose(seed, 12);
     if random.one_in(8) {
         for connection in connections {
             connection.server.reneges = random.pick(&[1000, 30_000, 300_000]);
@@ -553,7 +553,7 @@ fn action(random: &mut Random, links: u64) -> Action {
 
 /// Drawn apart, so that the rest of a seed's plan is what it was before carriers kept packets.
 fn keeps(seed: u64) -> u64 {
-    let mut random = Random::new(seed, 13);
+    let mut random = Random::for_purpose(seed, 13);
     if random.one_in(3) {
         random.pick(&[50, 500, 5_000])
     } else {

@@ -3,7 +3,7 @@
 
 use flexcp_invariants::Payload as Seen;
 use flexcp_translator::{Config, Frame, HEADROOM, Instant, Payload, Translator, Verdict};
-use flexcp_wire::{Gso, IpHeader, Offload, PacketLine, TcpHeader, TcpOptions};
+use flexcp_wire::{Gso, IpHeader, Offload, PacketLine, TcpHeader};
 
 use crate::proxy::{ENDLESS, MAX_PACKET};
 
@@ -162,8 +162,7 @@ fn said(packet: &[u8], any_order: bool) -> Option<Said<'_>> {
     let (mut tcp, options) = TcpHeader::parse(segment).ok()?;
     let payload = &segment[tcp.header_len..];
     (ip.ttl, ip.total_len, tcp.header_len, tcp.checksum) = (0, 0, 0, 0);
-    let options = TcpOptions::new(options).map(|option| format!("{option:?}"));
-    let mut options: Vec<_> = options.collect();
+    let mut options = flexcp_testkit::said(options);
     if any_order {
         options.sort_unstable();
     }

@@ -3,10 +3,11 @@
 use flexcp_faults::{Path, Time};
 use flexcp_invariants::Point;
 
-use crate::client::{Client, Phase, Setup, find_key};
+use flexcp_testkit::{Random, keys};
+
+use crate::client::{Client, Phase, Setup};
 use crate::net::{Incoming, Outbox};
 use crate::proxy::{Kernel, Proxy, destination_net, goes_to_server};
-use crate::random::Random;
 use crate::server::{Server, State};
 use crate::swarm::{PathPlan, Plan};
 use crate::trace::Trace;
@@ -98,7 +99,7 @@ impl World {
     /// Before anything has happened.
     #[must_use]
     pub(crate) fn new(plan: Plan, trace: Trace) -> Self {
-        let mut random = Random::new(plan.seed, 20);
+        let mut random = Random::for_purpose(plan.seed, 20);
         let mut secret = [0; 32];
         for chunk in secret.chunks_mut(8) {
             chunk.copy_from_slice(&random.next().to_le_bytes());
@@ -391,7 +392,7 @@ fn pair(plan: &Plan, n: usize, random: &mut Random) -> Pair {
         remote: plan.remote(n),
         isn: connection.isns.0,
         key: find_key(random, connection.wraps),
-        random: Random::new(random.next(), 30),
+        random: Random::for_purpose(random.next(), 30),
     });
     let server = Server::new(
         connection.server,
@@ -399,7 +400,7 @@ fn pair(plan: &Plan, n: usize, random: &mut Random) -> Pair {
         plan.server_address(n),
         first,
         connection.isns.1,
-        Random::new(random.next(), 31),
+        Random::for_purpose(random.next(), 31),
     );
     let mut pair = Pair {
         client,
@@ -411,4 +412,15 @@ fn pair(plan: &Plan, n: usize, random: &mut Random) -> Pair {
     };
     pair.look();
     pair
+}
+
+/// A key; if `near_wrap`, one whose low 32 bits of the initial data sequence number are about to wrap.
+fn find_key(random: &mut Random, near_wrap: bool) -> u64 {
+    for _ in 0..4096 {
+        let key = random.next();
+        if !near_wrap || keys::idsn(key) as u32 > 0xffc0_0000 {
+            return key;
+        }
+    }
+    random.next()
 }

@@ -7,7 +7,7 @@ use core::net::{IpAddr, SocketAddr};
 use core::ops::RangeInclusive;
 use core::time::Duration;
 
-use crate::affinity::Share;
+use flexcp_placement::{BackEnds, Rules, Share};
 
 /// Everything the translator is configured with.
 #[derive(Clone, Debug, Default)]
@@ -20,6 +20,31 @@ pub struct Config {
     pub timeouts: Timeouts,
     /// Which connections this translator has, beside those of others.
     pub share: Share,
+}
+
+impl Config {
+    /// The rules by which packets go to workers. `hash_keys` must be unpredictable, and the same for all workers.
+    #[must_use]
+    pub fn placement(&self, hash_keys: (u64, u64)) -> Rules {
+        let back_ends = self.services.iter().filter_map(|s| match &s.mode {
+            Mode::Reverse {
+                backends,
+                source,
+                source_ports,
+                ..
+            } => Some(BackEnds {
+                addrs: backends.clone(),
+                sources: source.clone(),
+                ports: source_ports.clone(),
+            }),
+            Mode::Transparent { .. } => None,
+        });
+        Rules {
+            workers: self.share.workers.max(1),
+            hash_keys,
+            back_ends: back_ends.collect(),
+        }
+    }
 }
 
 /// One thing FlexCP does for its clients.

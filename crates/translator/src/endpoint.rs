@@ -2,15 +2,6 @@
 
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-/// The two ends of a packet.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Ends {
-    /// Who sends it.
-    pub from: SocketAddr,
-    /// Who gets it.
-    pub to: SocketAddr,
-}
-
 /// A server to connect to, and the address that it will see.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Backend {

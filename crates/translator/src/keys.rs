@@ -3,7 +3,8 @@
 
 use alloc::collections::VecDeque;
 
-use crate::affinity::Share;
+use flexcp_placement::Share;
+
 use crate::auth::{Key, SecretStream};
 
 /// So many are ready at most.

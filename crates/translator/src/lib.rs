@@ -8,7 +8,6 @@
 
 extern crate alloc;
 
-mod affinity;
 mod auth;
 mod budget;
 mod cause;
@@ -36,14 +35,12 @@ mod time;
 mod translator;
 mod view;
 
-pub use affinity::{Affinity, BackEnds, Exceptions, FlowMap, Owner, Pair, Rules, Share};
 pub use cause::{
     AddAddr, Causes, Decision, Fallback, HalfOpenEvicted, JoinEvicted, JoinRefused, Meaning,
     PlainSyn, Rst, SubflowSwitch,
 };
 pub use config::{Announce, Config, Limits, Mode, Prefix, Service, Timeouts};
 pub use counters::{Counters, DropReason, Drops, Gauges};
-pub use endpoint::Ends;
 pub use event::{ConnectionEnds, EndCause, Event, EventKind, SubflowEnds};
 pub use frame::{Frame, HEADROOM, Install, Payload, Step, Transmit, Verdict};
 pub use health::{BackendState, Mark, MarkReason};

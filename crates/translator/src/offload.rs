@@ -9,8 +9,9 @@ mod installation;
 use core::fmt::Debug;
 use core::time::Duration;
 
+use flexcp_wire::Ends;
+
 pub(crate) use self::installation::{FEW, Hold, Installation};
-use crate::endpoint::Ends;
 
 /// Subflows that a flow entry has room for; a connection with more is not installed.
 pub const ENTRY_SUBFLOWS: usize = 4;

@@ -2,12 +2,11 @@
 
 use alloc::collections::VecDeque;
 
-use flexcp_wire::{MpFastClose, MpTcpRst, MptcpOption, OptionWriter, TcpFlags, TcpOption};
+use flexcp_wire::{Ends, MpFastClose, MpTcpRst, MptcpOption, OptionWriter, TcpFlags, TcpOption};
 
 use crate::cause::Rst;
 use crate::connection::Context;
 use crate::counters::Counters;
-use crate::endpoint::Ends;
 use crate::frame::Transmit;
 use crate::segment::{Outgoing, Segment};
 

@@ -5,13 +5,12 @@ use core::net::{IpAddr, SocketAddr};
 use core::ops::Range;
 
 use flexcp_wire::{
-    AddAddr, ChecksumState, Dss, Gso, GsoKind, IpHeader, MAX_HEADERS_LEN, MpCapable, MpFastClose,
-    MpJoin, MptcpOption, Offload, OptionWriter, ParseError, RemoveAddr, SackBlocks, Sum,
-    TCP_HEADER_LEN, TcpFlags, TcpHeader, TcpOption, TcpOptions, Timestamps, update_checksum,
+    AddAddr, ChecksumState, Dss, Ends, Gso, GsoKind, IpHeader, MAX_HEADERS_LEN, MpCapable,
+    MpFastClose, MpJoin, MptcpOption, Offload, OptionWriter, ParseError, RemoveAddr, SackBlocks,
+    Sum, TCP_HEADER_LEN, TcpFlags, TcpHeader, TcpOption, TcpOptions, Timestamps, update_checksum,
 };
 
 use crate::counters::DropReason;
-use crate::endpoint::Ends;
 use crate::frame::{Frame, Payload, Transmit};
 
 /// IP protocol number of TCP.

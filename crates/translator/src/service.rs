@@ -376,7 +376,6 @@ fn covers(service: &Service, destination: SocketAddr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::affinity::Share;
     use crate::config::{Limits, Timeouts};
 
     #[test]
@@ -395,7 +394,7 @@ mod tests {
             }],
             limits: Limits::default(),
             timeouts: Timeouts::default(),
-            share: Share::default(),
+            ..Config::default()
         };
         let mut services = Services::new(&config);
         let mut secrets = SecretStream::new([7; 32]);

@@ -4,12 +4,14 @@
 mod half_open;
 
 use alloc::boxed::Box;
-use alloc::collections::BinaryHeap;
+use alloc::collections::{BinaryHeap, VecDeque};
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 use core::hash::Hasher;
 use core::net::{IpAddr, SocketAddr};
 
+use flexcp_placement::FlowEvent;
+use flexcp_wire::Ends;
 use hashbrown::HashTable;
 use siphasher::sip::SipHasher13;
 use slab::Slab;
@@ -17,7 +19,6 @@ use slab::Slab;
 use self::half_open::HalfOpenQueue;
 use crate::connection::Connection;
 use crate::counters::Gauges;
-use crate::endpoint::Ends;
 pub(crate) use crate::handle::ConnectionId;
 use crate::handle::SubflowIndex;
 use crate::time::Instant;
@@ -60,8 +61,8 @@ pub(crate) struct Table {
     /// Keys of the flow hash: without them nobody can aim at one bucket.
     hash_keys: (u64, u64),
     half_open: HalfOpenQueue,
-    /// Ends of flows that have come or gone, if anybody wants to know.
-    moved: Option<Vec<Ends>>,
+    /// Flows that have come and gone, the first first; `None`: nobody wants to know.
+    events: Option<VecDeque<FlowEvent>>,
 }
 
 impl Table {
@@ -74,28 +75,28 @@ impl Table {
             overtaken: 0,
             hash_keys,
             half_open: HalfOpenQueue::new(),
-            moved: None,
+            events: None,
         }
     }
 
     /// From now on notes the flows that come and go. What is noted must be fetched.
     pub(crate) fn watch(&mut self) {
-        self.moved.get_or_insert_default();
+        self.events.get_or_insert_default();
     }
 
     /// Whether it does.
     pub(crate) const fn is_watched(&self) -> bool {
-        self.moved.is_some()
+        self.events.is_some()
     }
 
-    /// A flow that has come or gone since.
-    pub(crate) fn pop_moved(&mut self) -> Option<Ends> {
-        self.moved.as_mut()?.pop()
+    /// The first that has come or gone since.
+    pub(crate) fn pop_event(&mut self) -> Option<FlowEvent> {
+        self.events.as_mut()?.pop_front()
     }
 
-    fn note_moved(&mut self, ends: Ends) {
-        if let Some(moved) = &mut self.moved {
-            moved.push(ends);
+    fn note(&mut self, event: FlowEvent) {
+        if let Some(events) = &mut self.events {
+            events.push_back(event);
         }
     }
 
@@ -231,7 +232,7 @@ impl Table {
         self.flows.insert_unique(hash, flow, |&flow| {
             ends_in(connections, flow).map_or(0, |ends| hash_ends(keys, ends))
         });
-        self.note_moved(ends);
+        self.note(FlowEvent::Added(ends));
     }
 
     /// Removes a flow. A subflow that is over may have its ends still when another one of its connection has
@@ -243,7 +244,7 @@ impl Table {
         let hash = self.hash(ends);
         if let Ok(entry) = self.flows.find_entry(hash, |known| *known == flow) {
             entry.remove();
-            self.note_moved(ends);
+            self.note(FlowEvent::Removed(ends));
         }
     }
 

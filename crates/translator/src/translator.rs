@@ -4,6 +4,7 @@ mod astray;
 mod bypass;
 mod drain;
 mod events;
+mod flows;
 mod hand;
 mod hold;
 mod icmp;
@@ -23,7 +24,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use flexcp_wire::{ChecksumState, TcpFlags};
+use flexcp_wire::{ChecksumState, Ends, TcpFlags};
 
 use self::astray::Astray;
 use self::drain::Drain;
@@ -36,7 +37,6 @@ use crate::auth::{Key, SecretStream};
 use crate::budget::Budget;
 use crate::cause::Rst;
 use crate::counters::DropReason;
-use crate::endpoint::Ends;
 use crate::event::Events;
 use crate::handle::SubflowIndex;
 use crate::keys::Keys;

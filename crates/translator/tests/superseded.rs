@@ -1,11 +1,12 @@
 //! Which ACKs a later packet makes superfluous.
 
-use std::net::IpAddr;
+use std::net::SocketAddr;
 
+use flexcp_testkit as testkit;
 use flexcp_translator::supersedes;
 use flexcp_wire::{
-    DataNumber, Dss, DssMapping, IpHeader, MpPrio, MptcpOption, OptionWriter, SackBlocks, TcpFlags,
-    TcpHeader, TcpOption, Timestamps, protocol,
+    DataNumber, Dss, DssMapping, MpPrio, MptcpOption, SackBlocks, TcpFlags, TcpOption, Timestamps,
+    protocol,
 };
 
 /// A packet of one flow, an ACK alone unless a test changes it.
@@ -63,19 +64,19 @@ fn next(change: impl FnOnce(&mut Packet)) -> Packet {
 }
 
 impl Packet {
-    fn options(&self) -> OptionWriter {
-        let mut options = OptionWriter::default();
+    fn options(&self) -> Vec<TcpOption<'static>> {
+        let mut options = vec![];
         if self.timestamps {
-            options.push(&TcpOption::Timestamps(Timestamps { val: 1, ecr: 2 }));
+            options.push(TcpOption::Timestamps(Timestamps { val: 1, ecr: 2 }));
         }
         if self.sack {
             let mut blocks = SackBlocks::default();
             blocks.push(3000, 4000);
-            options.push(&TcpOption::Sack(blocks));
+            options.push(TcpOption::Sack(blocks));
         }
         if self.prio {
             let prio = MpPrio { backup: true };
-            options.push(&TcpOption::Mptcp(MptcpOption::Prio(prio)));
+            options.push(TcpOption::Mptcp(MptcpOption::Prio(prio)));
         }
         if self.data_ack.is_some() || self.mapping {
             let mapping = DssMapping {
@@ -84,7 +85,7 @@ impl Packet {
                 len: 100,
                 checksum: None,
             };
-            options.push(&TcpOption::Mptcp(MptcpOption::Dss(Dss {
+            options.push(TcpOption::Mptcp(MptcpOption::Dss(Dss {
                 data_ack: self.data_ack,
                 mapping: self.mapping.then_some(mapping),
                 data_fin: false,
@@ -94,36 +95,17 @@ impl Packet {
     }
 
     fn bytes(&self) -> Vec<u8> {
-        let addr = |text: &str| text.parse::<IpAddr>().unwrap();
-        let ip = IpHeader {
-            src: addr(self.ends.0),
-            dst: addr(self.ends.1),
-            protocol: self.protocol,
-            header_len: 0,
-            total_len: 0,
-            traffic_class: self.traffic_class,
-            ttl: 64,
-            identification: 0,
-            dont_fragment: true,
-            flow_label: 0,
-        };
-        let mut writer = self.options();
-        let options = writer.finish();
-        let tcp = TcpHeader {
-            src_port: self.ports.0,
-            dst_port: self.ports.1,
-            seq: self.seq,
-            ack: self.ack,
-            flags: self.flags,
-            window: self.window,
-            ..TcpHeader::default()
-        };
-        let tcp_len = 20 + options.len() + self.payload;
-        let mut bytes = vec![0; ip.emitted_len() + tcp_len];
-        let start = ip.emit(tcp_len, &mut bytes);
-        tcp.emit(options.len(), &mut bytes[start..]);
-        bytes[start + 20..][..options.len()].copy_from_slice(options);
-        bytes
+        let [from, to] = [(self.ends.0, self.ports.0), (self.ends.1, self.ports.1)]
+            .map(|(addr, port)| SocketAddr::new(addr.parse().unwrap(), port));
+        let mut packet = testkit::Packet::new(from, to)
+            .flags(self.flags)
+            .numbers(self.seq, self.ack)
+            .with_options(self.options())
+            .with_payload(vec![0; self.payload]);
+        packet.tcp.window = self.window;
+        packet.ip.traffic_class = self.traffic_class;
+        packet.ip.protocol = self.protocol;
+        packet.bytes()
     }
 
     fn is_said_by(&self, later: &Self) -> bool {

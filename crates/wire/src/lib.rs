@@ -13,6 +13,7 @@
 
 mod bytes;
 mod checksum;
+mod ends;
 mod error;
 mod icmp;
 mod ip;
@@ -24,6 +25,7 @@ mod tcp;
 mod vnet;
 
 pub use checksum::{Sum, dss_checksum, update_checksum};
+pub use ends::Ends;
 pub use error::ParseError;
 pub use icmp::{IcmpError, IcmpKind};
 pub use ip::{IpHeader, protocol};

@@ -2,40 +2,22 @@
 
 use std::net::SocketAddr;
 
-use flexcp_wire::{IcmpError, IcmpKind, IpHeader, Sum, protocol};
+use flexcp_testkit::{icmp_error, ip_header, quoted};
+use flexcp_wire::{Ends, IcmpError, IcmpKind, IpHeader, Sum, protocol};
 use proptest::prelude::*;
 
-/// A router's error about a segment from `src` to `dst`.
+/// A router's error about a segment from `src` to `dst`: its header, and the message.
 fn message(src: SocketAddr, dst: SocketAddr, head: [u8; 8], seq: u32) -> (IpHeader, Vec<u8>) {
-    let v6 = src.is_ipv6();
-    let header = |protocol| IpHeader {
-        src: src.ip(),
-        dst: dst.ip(),
-        protocol,
-        header_len: 0,
-        total_len: 0,
-        traffic_class: 0,
-        ttl: 64,
-        identification: 0,
-        dont_fragment: true,
-        flow_label: 0,
-    };
-    let mut quoted = vec![0; 60];
-    let len = header(protocol::TCP).emit(1400, &mut quoted);
-    let mut bytes = head.to_vec();
-    bytes.extend_from_slice(&quoted[..len]);
-    bytes.extend_from_slice(&src.port().to_be_bytes());
-    bytes.extend_from_slice(&dst.port().to_be_bytes());
-    bytes.extend_from_slice(&seq.to_be_bytes());
-    let ip = header(if v6 { protocol::ICMPV6 } else { protocol::ICMP });
-    let pseudo = if v6 {
-        ip.pseudo_header_sum(bytes.len())
+    let upper = if src.is_ipv6() {
+        protocol::ICMPV6
     } else {
-        Sum::default()
+        protocol::ICMP
     };
-    let checksum = pseudo.add(Sum::of(&bytes)).checksum();
-    bytes[2..4].copy_from_slice(&checksum.to_be_bytes());
-    (ip, bytes)
+    let ip = ip_header(src.ip(), dst.ip(), upper);
+    let [kind, code, _, _, value @ ..] = head;
+    let quoted = quoted(Ends { from: src, to: dst }, seq);
+    let packet = icmp_error(&ip, (kind, code), u32::from_be_bytes(value), &quoted);
+    (ip, packet[ip.emitted_len()..].to_vec())
 }
 
 fn addr(text: &str) -> SocketAddr {

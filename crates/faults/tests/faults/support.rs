@@ -4,7 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use flexcp_faults::{Path, Time, checksums_right};
-use flexcp_wire::{IpHeader, Sum, TcpFlags, TcpHeader, TcpOption, TcpOptions, protocol};
+use flexcp_testkit::Packet;
+use flexcp_wire::{TcpFlags, TcpOption, TcpOptions};
 
 /// A TCP packet to be built.
 #[derive(Clone)]
@@ -70,58 +71,32 @@ impl Tcp {
     }
 
     pub(crate) fn build(&self) -> Vec<u8> {
-        let ip = IpHeader {
-            src: self.src.0,
-            dst: self.dst.0,
-            protocol: protocol::TCP,
-            header_len: 0,
-            total_len: 0,
-            traffic_class: self.traffic_class,
-            ttl: 64,
-            identification: 77,
-            dont_fragment: true,
-            flow_label: 0,
-        };
-        let tcp_len = 20 + self.options.len() + self.payload.len();
-        let at = ip.emitted_len();
-        let mut packet = vec![0; at + 20];
-        ip.emit(tcp_len, &mut packet);
-        let mut header = TcpHeader {
-            src_port: self.src.1,
-            dst_port: self.dst.1,
-            seq: self.seq,
-            ack: self.ack,
-            flags: self.flags,
-            window: 500,
-            ..TcpHeader::default()
-        };
-        header.emit(self.options.len(), &mut packet[at..]);
-        packet.extend_from_slice(&self.options);
-        packet.extend_from_slice(&self.payload);
-        header.checksum = Sum::of(&packet[at..])
-            .add(ip.pseudo_header_sum(tcp_len))
-            .checksum();
-        header.emit(self.options.len(), &mut packet[at..at + 20]);
-        assert!(checksums_right(&packet));
-        packet
+        let mut packet = Packet::new(self.src.into(), self.dst.into())
+            .flags(self.flags)
+            .numbers(self.seq, self.ack)
+            .with_payload(&self.payload[..]);
+        (packet.ip.identification, packet.tcp.window) = (77, 500);
+        packet.ip.traffic_class = self.traffic_class;
+        packet.options.clone_from(&self.options);
+        let bytes = packet.bytes();
+        assert!(checksums_right(&bytes));
+        bytes
     }
 }
 
 /// What a packet says; its checksums have to be right.
 pub(crate) fn read(packet: &[u8]) -> Tcp {
     assert!(checksums_right(packet), "wrong checksum in {packet:02x?}");
-    let ip = IpHeader::parse(packet).expect("IP");
-    assert_eq!(ip.total_len, packet.len());
-    let (tcp, options) = TcpHeader::parse(&packet[ip.header_len..]).expect("TCP");
+    let read = Packet::read(packet);
     Tcp {
-        src: (ip.src, tcp.src_port),
-        dst: (ip.dst, tcp.dst_port),
-        seq: tcp.seq,
-        ack: tcp.ack,
-        flags: tcp.flags,
-        traffic_class: ip.traffic_class,
-        options: options.to_vec(),
-        payload: packet[ip.header_len + tcp.header_len..].to_vec(),
+        src: (read.ip.src, read.tcp.src_port),
+        dst: (read.ip.dst, read.tcp.dst_port),
+        seq: read.tcp.seq,
+        ack: read.tcp.ack,
+        flags: read.tcp.flags,
+        traffic_class: read.ip.traffic_class,
+        options: read.options,
+        payload: read.payload,
     }
 }
 

@@ -41,8 +41,8 @@ pub struct Device {
     /// `workers`: threads that translate, each with a queue of the device and its share of the
     /// connections; 1 to 64. Default 1.
     pub workers: Located<i64>,
-    /// `steering`: how packets come to one of several workers. Default "owner".
-    pub steering: Located<Steering>,
+    /// `placement`: how packets come to one of several workers. Default "owner".
+    pub placement: Located<Placement>,
     /// `pin`: each worker to a CPU of its own, of those that the process may use. Default false.
     pub pin: Located<bool>,
     /// `vrf`: the VRF that the device is put into, in which what FlexCP sends on is routed. Default: none.
@@ -51,7 +51,7 @@ pub struct Device {
 
 /// How packets come to one of several workers. Whoever gets a packet of another hands it over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Steering {
+pub enum Placement {
     /// "owner": a program in the kernel brings each to the worker that has its connection. Where the kernel
     /// can't, FlexCP says so and goes on as with "kernel".
     Owner,
@@ -235,7 +235,7 @@ pub(super) fn read(text: &str, out: &mut Diagnostics) -> Option<Config> {
 
 fn device(root: &Reader<'_, '_>, out: &mut Diagnostics) -> Device {
     let empty = DeTable::new();
-    let known = ["name", "table", "workers", "steering", "pin", "vrf"];
+    let known = ["name", "table", "workers", "placement", "pin", "vrf"];
     let section = section(root, "device", &empty, &known, out);
     let name = section.optional::<Interface>("name", out);
     Device {
@@ -245,7 +245,7 @@ fn device(root: &Reader<'_, '_>, out: &mut Diagnostics) -> Device {
         ),
         table: section.or("table", TABLE, out),
         workers: section.or("workers", 1, out),
-        steering: section.or("steering", Steering::Owner, out),
+        placement: section.or("placement", Placement::Owner, out),
         pin: section.or("pin", false, out),
         vrf: section
             .optional::<Interface>("vrf", out)

@@ -6,7 +6,8 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use flexcp_io::{Diversion, Family, Plan, Protocol};
-use flexcp_translator::{Limits, Prefix, Share, Timeouts};
+use flexcp_placement::Share;
+use flexcp_translator::{Limits, Prefix, Timeouts};
 
 use super::file::{Config, Mode, Service};
 
@@ -85,13 +86,13 @@ fn quarter_of_the_machine() -> Option<usize> {
     kib.checked_mul(1024 / 4)
 }
 
-/// Flows that a worker may claim in the steering program's map: its joined subflows, as many as it can have, within
+/// Flows that a worker may claim in the placement program's map: its joined subflows, as many as it can have, within
 /// reason.
 #[must_use]
-pub fn steered_flows(worker: &flexcp_translator::Config) -> usize {
+pub fn claimed_flows(worker: &flexcp_translator::Config) -> usize {
     let joined = worker.limits.subflows.saturating_sub(1);
     let all = worker.limits.connections.saturating_mul(joined);
-    all.clamp(1, STEERED_FLOWS / usize::from(worker.share.workers.max(1)))
+    all.clamp(1, CLAIMED_FLOWS / usize::from(worker.share.workers.max(1)))
 }
 
 /// What is to be changed in the kernel of a host with the addresses `own`.
@@ -377,6 +378,6 @@ const fn one(addr: SocketAddr) -> Option<RangeInclusive<u16>> {
     Some(addr.port()..=addr.port())
 }
 
-/// Flows of all workers in the steering program's map. The kernel takes memory for those that there are, about 100
+/// Flows of all workers in the placement program's map. The kernel takes memory for those that there are, about 100
 /// bytes each, and 4 MB for its index.
-const STEERED_FLOWS: usize = 1 << 18;
+const CLAIMED_FLOWS: usize = 1 << 18;

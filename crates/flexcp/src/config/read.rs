@@ -14,6 +14,9 @@ use super::value;
 /// One value, as it stands in the document.
 pub(super) type Value<'i> = Spanned<DeValue<'i>>;
 
+/// Keys that files may still have under another name, and what they are called.
+const RENAMED: &[(&str, &str)] = &[("steering", "placement")];
+
 /// A table whose keys are known.
 pub(super) struct Reader<'a, 'i> {
     entries: &'a DeTable<'i>,
@@ -38,13 +41,7 @@ impl<'a, 'i> Reader<'a, 'i> {
             .filter(|key| !known.contains(&key.get_ref().as_ref()))
         {
             let name = key.get_ref().as_ref();
-            let hint = match elsewhere.iter().find(|(other, _)| *other == name) {
-                Some((_, place)) => format!("it belongs in {place}"),
-                None => match similar(name, known) {
-                    Some(similar) => format!("did you mean `{similar}`?"),
-                    None => format!("known here: {}", known.join(", ")),
-                },
-            };
+            let hint = hint(name, known, elsewhere);
             out.error(
                 key.span().start,
                 format!("unknown key `{name}` in {what}; {hint}"),
@@ -174,6 +171,21 @@ pub(super) fn similar<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
     (nearest <= best.len().div_ceil(3)).then_some(best)
 }
 
+/// What to do about an unknown key.
+fn hint(name: &str, known: &[&str], elsewhere: &[(&str, &str)]) -> String {
+    if let Some((_, place)) = elsewhere.iter().find(|(other, _)| *other == name) {
+        return format!("it belongs in {place}");
+    }
+    let renamed = |(old, new): &&(&str, &str)| *old == name && known.contains(new);
+    if let Some((_, new)) = RENAMED.iter().find(renamed) {
+        return format!("write `{new}` instead");
+    }
+    match similar(name, known) {
+        Some(similar) => format!("did you mean `{similar}`?"),
+        None => format!("known here: {}", known.join(", ")),
+    }
+}
+
 /// "a string", "an integer": what a value is.
 pub(super) fn kind(value: &Value<'_>) -> &'static str {
     match value.get_ref() {
@@ -245,9 +257,9 @@ from_text!(
 );
 from_text!(std::net::IpAddr, "\"192.0.2.1\"", value::ip);
 from_text!(
-    super::file::Steering,
+    super::file::Placement,
     "\"owner\", \"kernel\" or \"scatter\"",
-    value::steering
+    value::placement
 );
 from_text!(super::file::Attach, "\"auto\" or \"clsact\"", value::attach);
 from_text!(

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use flexcp_translator::{Announce, Prefix};
 
-use super::file::{Attach, ServiceOffload, Steering};
+use super::file::{Attach, Placement, ServiceOffload};
 
 /// "30s", "2h5m", "100ms".
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
@@ -60,13 +60,13 @@ pub(super) fn memory(text: &str) -> Result<i64, String> {
 }
 
 /// "owner", "kernel" or "scatter".
-pub(super) fn steering(text: &str) -> Result<Steering, String> {
+pub(super) fn placement(text: &str) -> Result<Placement, String> {
     match text {
-        "owner" => Ok(Steering::Owner),
-        "kernel" => Ok(Steering::Kernel),
-        "scatter" => Ok(Steering::Scatter),
+        "owner" => Ok(Placement::Owner),
+        "kernel" => Ok(Placement::Kernel),
+        "scatter" => Ok(Placement::Scatter),
         _ => Err(format!(
-            "there is no steering `{text}`; write \"owner\", \"kernel\" or \"scatter\""
+            "there is no placement `{text}`; write \"owner\", \"kernel\" or \"scatter\""
         )),
     }
 }

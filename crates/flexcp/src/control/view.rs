@@ -34,7 +34,7 @@ pub struct Stats {
     /// there is a defect.
     pub unaccounted: Numbers,
     /// What is held now, by the names of [`flexcp_translator::Gauges`]; `kept`, packets that wait to be written;
-    /// `in_rings`, packets on their way to another worker; `claimed_flows` in the steering program's map; with the
+    /// `in_rings`, packets on their way to another worker; `claimed_flows` in the placement program's map; with the
     /// offload also `offload_flows`, entries of its table, and `offload_open`, connections that are its own.
     pub gauges: Numbers,
     /// Bytes of memory that all connections together may take: `memory_bytes` and `memory_reserved_bytes` of the gauges.

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 use flexcp_io::{PacketBuffer, Waker};
-use flexcp_translator::{Affinity, Config, Exceptions, Owner, Translator};
+use flexcp_placement::{Exceptions, Owner, Placement, Subject};
+use flexcp_translator::{Config, Translator};
 use flexcp_wire::Offload;
 use rtrb::{Consumer, Producer, RingBuffer};
 
@@ -61,7 +62,7 @@ pub(super) enum Sorted {
 /// One worker's end of all rings.
 #[derive(Debug)]
 pub(super) struct Handover {
-    affinity: Affinity,
+    placement: Placement,
     bell: Arc<Bell>,
     /// By the number of the worker; none to itself.
     to: Vec<Option<Outbound>>,
@@ -79,7 +80,7 @@ impl Handover {
         hash_keys: (u64, u64),
     ) -> Vec<Self> {
         let ends = configs.iter().zip(wakers).map(|(config, waker)| Self {
-            affinity: Affinity::new(config, hash_keys),
+            placement: placement(config, hash_keys),
             bell: Arc::new(Bell {
                 asleep: AtomicBool::new(false),
                 waker: Arc::clone(waker),
@@ -105,23 +106,26 @@ impl Handover {
     }
 
     /// A program brings each packet to its worker, and this one claims what is not where its ends say.
-    pub(super) fn steer(&mut self, exceptions: Exceptions) {
-        self.affinity.steer(exceptions);
+    pub(super) fn set_exceptions(&mut self, exceptions: Exceptions) {
+        self.placement.set_exceptions(exceptions);
     }
 
-    /// To be called when the translator has handled something, before its answer is sent.
+    /// To be called when the translator has handled something, before its answer is sent: the program learns of the
+    /// flows that came and went.
     pub(super) fn update(&mut self, translator: &mut Translator) {
-        self.affinity.update(translator);
+        while let Some(event) = translator.poll_flow_event() {
+            self.placement.note(event);
+        }
     }
 
     /// Flows of this worker that stand in the program's map.
     pub(super) fn claimed(&self) -> usize {
-        self.affinity.claimed()
+        self.placement.claimed()
     }
 
     /// Flows that the program's map had no room for.
     pub(super) fn refused(&self) -> u64 {
-        self.affinity.refused().unwrap_or_default()
+        self.placement.refused().unwrap_or_default()
     }
 
     /// Finds out whose the packet in `buffer` is, and hands it over with its buffer when it is another's;
@@ -133,11 +137,13 @@ impl Handover {
         range: Range<usize>,
         offload: Offload,
     ) -> Sorted {
-        let packet = &buffer.as_bytes()[range.clone()];
-        if translator.has_flow_of(packet) {
+        let Some(subject) = Subject::of(&buffer.as_bytes()[range.clone()]) else {
+            return Sorted::Ours;
+        };
+        if translator.has_flow_of(subject) {
             return Sorted::Ours;
         }
-        let (worker, owned) = match self.affinity.owner(packet) {
+        let (worker, owned) = match self.placement.owner(subject) {
             Owner::This => return Sorted::Ours,
             Owner::Worker(worker) => (worker, true),
             Owner::Directory(worker) => (worker, false),
@@ -216,6 +222,12 @@ impl Bell {
     }
 }
 
+/// What the worker with the translator of this configuration knows of whose a packet is.
+fn placement(config: &Config, hash_keys: (u64, u64)) -> Placement {
+    let rules = config.placement(hash_keys);
+    Placement::new(config.share.worker, rules, config.limits.connections)
+}
+
 fn ring(depth: usize, bell: &Arc<Bell>) -> (Outbound, Inbound) {
     let (full, filled) = RingBuffer::new(depth);
     let (mut emptied, empty) = RingBuffer::new(depth);
@@ -238,36 +250,48 @@ fn ring(depth: usize, bell: &Arc<Bell>) -> (Outbound, Inbound) {
 
 #[cfg(test)]
 mod tests {
-    use flexcp_translator::{HEADROOM, Share};
+    use std::net::SocketAddr;
+    use std::time::Duration;
+
+    use flexcp_placement::{FlowMap, Pair, Share};
+    use flexcp_testkit::Packet;
+    use flexcp_translator::{HEADROOM, Instant, Mode, Service};
+    use flexcp_wire::{ChecksumState, TcpFlags};
 
     use super::*;
 
     /// Two workers, their translators, and a SYN that is the second one's.
     fn two() -> (Vec<Handover>, Translator, Vec<u8>) {
+        let web = Service {
+            name: "web".into(),
+            mode: Mode::Reverse {
+                listen: vec![([10, 9, 0, 2], 80).into()],
+                backends: vec![([10, 8, 0, 2], 80).into()],
+                source: vec![[10, 8, 0, 1].into()],
+                source_ports: 1000..=1099,
+            },
+            announce: vec![],
+        };
         let config = |worker| Config {
+            services: vec![web.clone()],
             share: Share { worker, workers: 2 },
             ..Config::default()
         };
         let wakers = [(); 2].map(|()| Arc::new(Waker::new().expect("a descriptor")));
         let ends = Handover::connect(&[config(0), config(1)], &wakers, (1, 2));
         let translator = Translator::new(config(0), [0; 32]);
-        let mut affinity = Affinity::new(&config(0), (1, 2));
-        let syn = (1000..2000).map(syn_from);
-        let syn = syn
-            .into_iter()
-            .find(|syn| affinity.owner(syn) != Owner::This);
+        let mut first = placement(&config(0), (1, 2));
+        let is_others = |syn: &Vec<u8>| {
+            let subject = Subject::of(syn).expect("a SYN");
+            first.owner(subject) != Owner::This
+        };
+        let syn = (1000..2000).map(syn_from).find(is_others);
         (ends, translator, syn.expect("half of them are"))
     }
 
     fn syn_from(port: u16) -> Vec<u8> {
-        let mut packet = vec![0; 40];
-        packet[0] = 0x45;
-        packet[3] = 40;
-        packet[9] = 6;
-        packet[20..22].copy_from_slice(&port.to_be_bytes());
-        packet[32] = 0x50;
-        packet[33] = 2;
-        packet
+        let [from, to] = [([10, 1, 0, 2], port), ([10, 9, 0, 2], 80)].map(SocketAddr::from);
+        Packet::new(from, to).flags(TcpFlags::SYN).bytes()
     }
 
     fn buffer_with(packet: &[u8]) -> (PacketBuffer, Range<usize>) {
@@ -310,6 +334,37 @@ mod tests {
         let (from, parcel) = ends[1].take().expect("a parcel");
         ends[1].give_back(from, parcel.buffer);
         assert_eq!(hand_over(&mut ends), Sorted::HandedOver);
+    }
+
+    /// A map that takes all.
+    #[derive(Debug)]
+    struct Willing;
+
+    impl FlowMap for Willing {
+        fn claim(&mut self, _: Pair) -> bool {
+            true
+        }
+
+        fn give_up(&mut self, _: Pair) {}
+    }
+
+    #[test]
+    fn flow_that_comes_to_a_worker_is_claimed_there_and_given_up_when_it_goes() {
+        let (mut ends, mut translator, syn) = two();
+        ends[0].set_exceptions(Exceptions::new(Box::new(Willing), 10));
+        translator.watch_flows();
+        let (mut buffer, range) = buffer_with(&syn);
+        let verified = Offload {
+            checksum: ChecksumState::Verified,
+            gso: None,
+        };
+        let mut frame = buffer.frame(range, verified);
+        let _ = translator.handle_packet(Instant(0), &mut frame);
+        ends[0].update(&mut translator);
+        assert_eq!(ends[0].claimed(), 1);
+        translator.handle_timeout(Instant(0) + Duration::from_secs(100_000));
+        ends[0].update(&mut translator);
+        assert_eq!((ends[0].claimed(), ends[0].refused()), (0, 0));
     }
 
     #[test]

@@ -7,11 +7,13 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use flexcp_io::Tun;
-use flexcp_translator::{Config, Mode, Prefix, Service, Share, Timeouts};
+use flexcp_placement::Share;
+use flexcp_testkit as testkit;
+use flexcp_translator::{Config, Mode, Prefix, Service, Timeouts};
 use flexcp_wire::{
-    CapableFlags, CapableKeys, ChecksumState, DataNumber, Dsn, Dss, Gso, GsoKind, IpHeader,
-    MpCapable, MpJoin, MptcpOption, Offload, OptionWriter, TcpFlags, TcpHeader, TcpOption,
-    TcpOptions, VNET_HEADER_LEN, emit_vnet, protocol,
+    CapableFlags, CapableKeys, ChecksumState, DataNumber, Dsn, Dss, Gso, GsoKind, MpCapable,
+    MpJoin, MptcpOption, Offload, TCP_HEADER_LEN, TcpFlags, TcpHeader, TcpOption, VNET_HEADER_LEN,
+    emit_vnet,
 };
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
@@ -170,33 +172,16 @@ struct Seen {
 
 impl Seen {
     fn of(bytes: &[u8]) -> Self {
-        let packet = &bytes[VNET_HEADER_LEN..];
-        let ip = IpHeader::parse(packet).expect("IP");
-        let (tcp, options) = match TcpHeader::parse(&packet[ip.header_len..]) {
-            Ok(parsed) => parsed,
-            Err(_) => (TcpHeader::default(), &[][..]),
-        };
-        let mut seen = Self {
-            from: (ip.src, tcp.src_port).into(),
-            to: (ip.dst, tcp.dst_port).into(),
-            tcp,
-            key: None,
-            dsn: None,
-        };
-        for option in TcpOptions::new(options).flatten() {
-            match option {
-                TcpOption::Mptcp(MptcpOption::Capable(capable)) => {
-                    if let CapableKeys::SynAck { sender } = capable.keys {
-                        seen.key = Some(sender);
-                    }
-                }
-                TcpOption::Mptcp(MptcpOption::Dss(dss)) => {
-                    seen.dsn = dss.mapping.map(|mapping| mapping.dsn.expand(Dsn(0)).0);
-                }
-                _ => {}
-            }
+        let packet = testkit::Packet::parse(&bytes[VNET_HEADER_LEN..]).expect("TCP");
+        let (ends, view) = (packet.ends(), packet.view());
+        let mapping = view.dss.and_then(|dss| dss.mapping);
+        Self {
+            from: ends.from,
+            to: ends.to,
+            tcp: packet.tcp,
+            key: view.key(),
+            dsn: mapping.map(|mapping| mapping.dsn.expand(Dsn(0)).0),
         }
-        seen
     }
 }
 
@@ -214,30 +199,11 @@ struct Packet<'a> {
 
 impl Packet<'_> {
     fn bytes(&self) -> Vec<u8> {
-        let mut options = OptionWriter::default();
-        assert!(self.options.iter().all(|option| options.push(option)));
-        let options = options.finish();
-        let ip = IpHeader {
-            src: self.from.ip(),
-            dst: self.to.ip(),
-            protocol: protocol::TCP,
-            header_len: 0,
-            total_len: 0,
-            traffic_class: 0,
-            ttl: 64,
-            identification: 0,
-            dont_fragment: true,
-            flow_label: 0,
-        };
-        let tcp = TcpHeader {
-            src_port: self.from.port(),
-            dst_port: self.to.port(),
-            seq: self.seq,
-            ack: self.ack,
-            flags: self.flags,
-            window: 60_000,
-            ..TcpHeader::default()
-        };
+        let packet = testkit::Packet::new(self.from, self.to)
+            .flags(self.flags)
+            .numbers(self.seq, self.ack)
+            .with_options(self.options.iter().copied())
+            .with_payload(vec![0; self.payload]);
         let gso = self.gso.map(|size| Gso {
             kind: GsoKind::TcpV4,
             size,
@@ -251,14 +217,11 @@ impl Packet<'_> {
             },
             gso,
         };
-        let tcp_len = 20 + options.len() + self.payload;
-        let start = VNET_HEADER_LEN + 20;
-        let mut bytes = vec![0; start + tcp_len];
+        let tcp_len = TCP_HEADER_LEN + packet.options.len();
+        let mut bytes = vec![0; VNET_HEADER_LEN];
         let vnet = bytes.first_chunk_mut().expect("room");
-        emit_vnet(&offload, 20, 20 + options.len(), vnet);
-        ip.emit(tcp_len, &mut bytes[VNET_HEADER_LEN..]);
-        tcp.emit(options.len(), &mut bytes[start..]);
-        bytes[start + 20..][..options.len()].copy_from_slice(options);
+        emit_vnet(&offload, packet.ip.emitted_len(), tcp_len, vnet);
+        bytes.extend(packet.bytes_in(offload.checksum));
         bytes
     }
 }

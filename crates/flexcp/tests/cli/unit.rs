@@ -133,7 +133,7 @@ fn user_and_capabilities_of_the_unit_suffice_for_everything() {
         let log = daemon.log();
         for said in [
             format!("offload: up to 4096 connections, by {by}, on "),
-            "steering: packets come to their worker".into(),
+            "placement: packets come to their worker".into(),
             "kernel: sysctl: net/ipv4/ip_forward = 1 (was 0)".into(),
             "kernel: sysctl: net/ipv6/conf/all/forwarding = 1 (was 0)".into(),
             "kernel: sysctl: net/ipv4/ip_local_reserved_ports = ".into(),

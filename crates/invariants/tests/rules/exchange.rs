@@ -3,13 +3,11 @@
 use std::net::SocketAddr;
 
 use flexcp_invariants::{Checker, Observation, Options, Point, Rule};
+use flexcp_testkit::{self as testkit, keys};
 use flexcp_wire::{
-    CapableFlags, CapableKeys, ChecksumState, DataNumber, Dss, DssMapping, Gso, GsoKind, IpHeader,
-    MpCapable, MpJoin, MptcpOption, Offload, OptionWriter, SackBlocks, Sum, TCP_HEADER_LEN,
-    TcpFlags, TcpHeader, TcpOption, Timestamps, protocol,
+    CapableFlags, CapableKeys, ChecksumState, DataNumber, Dss, DssMapping, Gso, GsoKind, MpCapable,
+    MpJoin, MptcpOption, Offload, SackBlocks, TcpFlags, TcpOption, Timestamps,
 };
-use hmac::{Hmac, KeyInit, Mac};
-use sha2::{Digest, Sha256};
 
 pub(crate) const ISN_CLIENT: u32 = u32::MAX - 50;
 pub(crate) const ISN_SERVER: u32 = 5000;
@@ -45,16 +43,6 @@ pub(crate) struct Packet {
     pub(crate) gso: Option<u16>,
 }
 
-/// Initial data sequence number and token.
-fn derive(key: u64) -> (u64, u32) {
-    let hash: [u8; 32] = Sha256::digest(key.to_be_bytes()).into();
-    let mut idsn = [0; 8];
-    let mut token = [0; 4];
-    idsn.copy_from_slice(&hash[24..]);
-    token.copy_from_slice(&hash[..4]);
-    (u64::from_be_bytes(idsn), u32::from_be_bytes(token))
-}
-
 /// A byte of the transfer.
 pub(crate) fn byte(offset: u64) -> u8 {
     (offset.wrapping_mul(37) % 251) as u8 + 1
@@ -66,11 +54,11 @@ pub(crate) fn bytes(from: u64, len: u64) -> Vec<u8> {
 
 /// Data number of an offset in what goes down, or up.
 pub(crate) fn dsn_down(offset: u64) -> u64 {
-    derive(KEY_PROXY).0.wrapping_add(1).wrapping_add(offset)
+    keys::idsn(KEY_PROXY).wrapping_add(1).wrapping_add(offset)
 }
 
 pub(crate) fn dsn_up(offset: u64) -> u64 {
-    derive(KEY_CLIENT).0.wrapping_add(1).wrapping_add(offset)
+    keys::idsn(KEY_CLIENT).wrapping_add(1).wrapping_add(offset)
 }
 
 pub(crate) fn seq(isn: u32, offset: u64) -> u32 {
@@ -138,58 +126,26 @@ impl Packet {
 
     fn emit(&self) -> Vec<u8> {
         let (from, to) = self.ends();
-        let mut options = OptionWriter::new();
-        for option in &self.others {
-            assert!(options.push(option));
+        let stamp = |(val, ecr)| TcpOption::Timestamps(Timestamps { val, ecr });
+        let mut sack = SackBlocks::new();
+        for &(left, right) in &self.sack {
+            sack.push(left, right);
         }
-        if let Some((val, ecr)) = self.timestamps {
-            options.push(&TcpOption::Timestamps(Timestamps { val, ecr }));
-        }
-        if let Some(option) = self.mptcp {
-            assert!(options.push(&TcpOption::Mptcp(option)));
-        }
-        if !self.sack.is_empty() {
-            let mut sack = SackBlocks::new();
-            for &(left, right) in &self.sack {
-                sack.push(left, right);
-            }
-            assert!(options.push(&TcpOption::Sack(sack)));
-        }
-        let options = options.finish();
-        let ip = IpHeader {
-            src: from.ip(),
-            dst: to.ip(),
-            protocol: protocol::TCP,
-            header_len: 0,
-            total_len: 0,
-            traffic_class: 0,
-            ttl: 64,
-            identification: 0,
-            dont_fragment: true,
-            flow_label: 0,
-        };
-        let tcp_len = TCP_HEADER_LEN + options.len() + self.payload.len();
-        let mut packet = vec![0; 20 + tcp_len];
-        ip.emit(tcp_len, &mut packet);
-        let tcp = TcpHeader {
-            src_port: from.port(),
-            dst_port: to.port(),
-            seq: self.seq,
-            ack: self.ack,
-            flags: self.flags,
-            window: self.window,
-            checksum: 0,
-            urgent: 0,
-            header_len: 0,
-        };
-        tcp.emit(options.len(), &mut packet[20..]);
-        let payload_at = 20 + TCP_HEADER_LEN + options.len();
-        packet[40..payload_at].copy_from_slice(options);
-        packet[payload_at..].copy_from_slice(&self.payload);
-        let sum = ip.pseudo_header_sum(tcp_len).add(Sum::of(&packet[20..]));
-        let sum = sum.checksum() ^ u16::from(self.damaged);
-        packet[36..38].copy_from_slice(&sum.to_be_bytes());
-        packet
+        let others = self.others.iter().copied();
+        let options = others
+            .chain(self.timestamps.map(stamp))
+            .chain(self.mptcp.map(TcpOption::Mptcp))
+            .chain((!sack.is_empty()).then_some(TcpOption::Sack(sack)));
+        let mut packet = testkit::Packet::new(from, to)
+            .flags(self.flags)
+            .numbers(self.seq, self.ack)
+            .with_options(options)
+            .with_payload(&self.payload[..]);
+        packet.tcp.window = self.window;
+        let mut bytes = packet.bytes();
+        // The last bit of the TCP checksum.
+        bytes[37] ^= u8::from(self.damaged);
+        bytes
     }
 }
 
@@ -358,11 +314,7 @@ pub(crate) const fn join_proof() -> MptcpOption {
 
 /// `MP_JOIN` of a join's third packet with the right one, for the nonces of [`join_syn`] and [`join_syn_ack`].
 pub(crate) fn right_join_proof() -> MptcpOption {
-    let key = [KEY_CLIENT.to_be_bytes(), KEY_PROXY.to_be_bytes()].concat();
-    let mut mac = Hmac::<Sha256>::new_from_slice(&key).unwrap();
-    mac.update(&1_u32.to_be_bytes());
-    mac.update(&2_u32.to_be_bytes());
-    let hmac = mac.finalize().into_bytes()[..20].try_into().unwrap();
+    let hmac = keys::join_ack((KEY_CLIENT, KEY_PROXY), (1, 2));
     MptcpOption::Join(MpJoin::Ack { hmac })
 }
 
@@ -371,7 +323,7 @@ pub(crate) fn join_syn(flow: Flow) -> Packet {
     let syn = MpJoin::Syn {
         backup: false,
         address_id: 1,
-        token: derive(KEY_PROXY).1,
+        token: keys::token(KEY_PROXY),
         nonce: 1,
     };
     Packet::new(Point::FromClient, flow, ISN_JOIN, 0).with(|p| {

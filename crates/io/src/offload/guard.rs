@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use flexcp_translator::Ends;
+use flexcp_wire::Ends;
 
 use super::{FlowKey, NO_CONNTRACK};
 use crate::kernel::Conntrack;

@@ -1,10 +1,11 @@
 //! Packets that are kept and go out together.
 
-use std::net::UdpSocket;
+use std::net::{SocketAddr, UdpSocket};
 
 use flexcp_io::{KernelTables, PacketSocket, SendBatch, Tun};
+use flexcp_testkit::Packet;
 use flexcp_translator::{Frame, HEADROOM};
-use flexcp_wire::{IpHeader, Offload, TcpFlags, TcpHeader, protocol};
+use flexcp_wire::Offload;
 
 use crate::host::{DEVICE, Neighbours, ip, journal, plan};
 
@@ -55,28 +56,11 @@ fn send_at_once(batch: &mut SendBatch, tun: &Tun, number: u8) {
 
 /// A packet of the flow from `port` that ACKs `ack`, with `len` zero bytes.
 fn send_ack(batch: &mut SendBatch, tun: &Tun, port: u16, ack: u32, len: usize, new: bool) {
-    let ip = IpHeader {
-        src: [10, 9, 0, 2].into(),
-        dst: [10, 1, 0, 1].into(),
-        protocol: protocol::TCP,
-        header_len: 0,
-        total_len: 0,
-        traffic_class: 0,
-        ttl: 64,
-        identification: 0,
-        dont_fragment: true,
-        flow_label: 0,
-    };
-    let tcp = TcpHeader {
-        src_port: port,
-        dst_port: PORT,
-        ack,
-        flags: TcpFlags::ACK,
-        ..TcpHeader::default()
-    };
-    let mut packet = vec![0; HEADROOM + 40 + len];
-    ip.emit(20 + len, &mut packet[HEADROOM..]);
-    tcp.emit(0, &mut packet[HEADROOM + 20..]);
+    let [from, to] = [([10, 9, 0, 2], port), ([10, 1, 0, 1], PORT)].map(SocketAddr::from);
+    let segment = Packet::new(from, to)
+        .numbers(0, ack)
+        .with_payload(vec![0; len]);
+    let mut packet = [vec![0; HEADROOM], segment.bytes()].concat();
     let range = HEADROOM..packet.len();
     let mut frame = Frame::new(&mut packet, range, Offload::default());
     frame.set_new_ack(new);
@@ -95,10 +79,8 @@ fn with_capture(
     case(&mut SendBatch::new(), &tun, &mut || {
         let mut seen = vec![];
         while let Some(frame) = socket.receive(&mut bytes).unwrap() {
-            let ip = IpHeader::parse(frame.bytes).unwrap();
-            if ip.protocol == protocol::TCP {
-                let (tcp, _) = TcpHeader::parse(&frame.bytes[ip.header_len..]).unwrap();
-                let len = frame.bytes.len() - ip.header_len - tcp.header_len;
+            if let Some(packet) = Packet::parse(frame.bytes) {
+                let (tcp, len) = (packet.tcp, packet.payload.len());
                 seen.push((tcp.src_port, tcp.ack, len));
             }
         }

@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use flexcp_io::{ClientLeg, Conntrack, Family, KernelTables, Tun, Zones};
-use flexcp_translator::{Ends, Prefix};
+use flexcp_translator::Prefix;
+use flexcp_wire::Ends;
 
 use crate::host::{DEVICE, Host, Neighbours, journal, plan, set_sysctl};
 use crate::netfilter::nft;

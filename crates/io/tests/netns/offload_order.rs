@@ -2,7 +2,7 @@
 //! takes for the data offset says five words at least.
 
 use flexcp_translator::FlowEntry;
-use flexcp_wire::{ChecksumState, TcpOptions};
+use flexcp_wire::ChecksumState;
 
 use crate::offload_gso::{
     PAYLOAD, Rig, SIZE, data_and_its_ack, families, segments, train, train_down,
@@ -115,10 +115,9 @@ fn low(number: u64) -> u32 {
     u32::try_from(number & u64::from(u32::MAX)).unwrap()
 }
 
+/// What the options say, whatever their order.
 fn said(options: &[u8]) -> Vec<String> {
-    let mut said: Vec<_> = TcpOptions::new(options)
-        .map(|option| format!("{option:?}"))
-        .collect();
+    let mut said = flexcp_testkit::said(options);
     said.sort_unstable();
     said
 }

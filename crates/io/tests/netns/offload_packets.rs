@@ -2,8 +2,9 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
+use flexcp_testkit::{self as testkit, ip_header, write_headers};
 use flexcp_translator::{EntrySubflow, FlowEntry, Installed, UpRun};
-use flexcp_wire::{ChecksumState, IpHeader, Sum, TcpFlags, TcpHeader};
+use flexcp_wire::{ChecksumState, IpHeader, Sum, TCP_HEADER_LEN, TcpFlags, TcpHeader, protocol};
 
 pub(crate) const NOW: u64 = 50_000_000;
 /// Ends of the connection: the server, the client on two paths.
@@ -32,22 +33,24 @@ pub(crate) struct Packet {
 
 impl Packet {
     pub(crate) fn bytes(&self) -> Vec<u8> {
-        let tcp_len = 20 + self.options.len() + self.payload;
-        let mut packet = vec![0; 60 + tcp_len];
-        let ip_len = self.ip.emit(tcp_len, &mut packet);
-        packet.truncate(ip_len + tcp_len);
-        let (_, segment) = packet.split_at_mut(ip_len);
-        self.tcp.emit(self.options.len(), segment);
-        segment[20..20 + self.options.len()].copy_from_slice(&self.options);
-        for (at, byte) in segment[20 + self.options.len()..].iter_mut().enumerate() {
-            *byte = at.to_le_bytes()[0];
-        }
+        let mut packet = vec![0; self.ip.emitted_len() + TCP_HEADER_LEN + self.options.len()];
+        write_headers(
+            &self.ip,
+            &self.tcp,
+            &self.options,
+            self.payload,
+            &mut packet,
+        );
+        packet.extend((0..self.payload).map(|at| at.to_le_bytes()[0]));
+        let checksum = self.ip.emitted_len() + 16..self.ip.emitted_len() + 18;
+        packet[checksum.clone()].fill(0);
         if let Some((at, with)) = self.twist {
             packet[at] ^= with;
         }
-        let (_, segment) = packet.split_at_mut(ip_len);
-        let sum = self.ip.pseudo_header_sum(tcp_len).add(Sum::of(segment));
-        segment[16..18].copy_from_slice(&sum.checksum().to_be_bytes());
+        let segment = &packet[self.ip.emitted_len()..];
+        let pseudo = self.ip.pseudo_header_sum(segment.len());
+        let sum = pseudo.add(Sum::of(segment)).checksum();
+        packet[checksum].copy_from_slice(&sum.to_be_bytes());
         if let Some((at, with)) = self.damage {
             packet[at] ^= with;
         }
@@ -105,34 +108,15 @@ pub(crate) fn read(frame: &[u8]) -> Out {
 /// The same of a packet whose TCP checksum is in this state, and whose payload starts with byte `first`.
 #[track_caller]
 pub(crate) fn read_part(frame: &[u8], checksum: ChecksumState, first: usize) -> Out {
-    let packet = &frame[14..];
-    let ip = IpHeader::parse(packet).unwrap();
-    assert_eq!(ip.total_len, packet.len(), "length of the IP packet");
-    let segment = &packet[ip.header_len..];
-    let pseudo = ip.pseudo_header_sum(segment.len());
-    if checksum == ChecksumState::Partial {
-        let field = [segment[16], segment[17]];
-        assert_eq!(field, pseudo.fold().to_be_bytes(), "pseudo header's sum");
-    } else {
-        let sum = pseudo.add(Sum::of(segment));
-        assert_eq!(sum.fold(), 0xffff, "TCP checksum");
-    }
-    if !ip.is_v6() {
-        assert_eq!(
-            Sum::of(&packet[..ip.header_len]).fold(),
-            0xffff,
-            "IP checksum"
-        );
-    }
-    let (tcp, options) = TcpHeader::parse(segment).unwrap();
-    for (at, byte) in (first..).zip(&segment[tcp.header_len..]) {
+    let read = testkit::Packet::read_in(&frame[14..], checksum);
+    for (at, byte) in (first..).zip(&read.payload) {
         assert_eq!(*byte, at.to_le_bytes()[0], "byte {at} of the payload");
     }
     Out {
-        ip,
-        tcp,
-        options: options.to_vec(),
-        payload: segment.len() - tcp.header_len,
+        ip: read.ip,
+        tcp: read.tcp,
+        options: read.options,
+        payload: read.payload.len(),
     }
 }
 
@@ -227,16 +211,9 @@ pub(crate) fn packet(
 ) -> Packet {
     Packet {
         ip: IpHeader {
-            src: IpAddr::from(from.0),
-            dst: IpAddr::from(to.0),
-            protocol: 6,
             header_len: 20,
-            total_len: 0,
-            traffic_class: 0,
-            ttl: 64,
             identification: 7,
-            dont_fragment: true,
-            flow_label: 0,
+            ..ip_header(from.0.into(), to.0.into(), protocol::TCP)
         },
         tcp: TcpHeader {
             src_port: from.1,

@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 
 use flexcp_io::{KernelFastPath, Offload, Tried};
-use flexcp_translator::{Ends, FastPath as _};
-use flexcp_wire::TcpFlags;
+use flexcp_translator::FastPath as _;
+use flexcp_wire::{Ends, TcpFlags};
 
 use crate::offload::{DEVICE, network};
 use crate::offload_packets::{NOW, Packet, data_down, data_up, entry};

@@ -6,11 +6,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
+use flexcp_testkit::{Packet, keys};
 use flexcp_wire::{
-    CapableFlags, CapableKeys, DataNumber, Dss, DssMapping, IpHeader, MpCapable, MptcpOption,
-    TcpFlags, TcpHeader, TcpOption, TcpOptions,
+    CapableFlags, CapableKeys, DataNumber, Dss, DssMapping, MpCapable, MptcpOption, TcpFlags,
+    TcpOption,
 };
-use sha2::{Digest as _, Sha256};
 
 use super::forge::{Dice, Forged};
 use super::tap::{Muzzle, Watch};
@@ -62,7 +62,7 @@ impl Bomb {
             from,
             to,
             numbers,
-            first: initial(key).wrapping_add(1),
+            first: keys::idsn(key).wrapping_add(1),
             at: SPREAD,
         })
     }
@@ -102,8 +102,8 @@ impl Bomb {
         let seen = watch.seen();
         seen.kept
             .iter()
-            .filter_map(|packet| parse(packet))
-            .any(|(tcp, _)| tcp.flags.contains(TcpFlags::RST))
+            .filter_map(|packet| Packet::parse(packet))
+            .any(|packet| packet.tcp.flags.contains(TcpFlags::RST))
     }
 }
 
@@ -112,19 +112,10 @@ fn answer(watch: &Watch) -> Result<(u32, u64)> {
     let deadline = Instant::now() + Duration::from_secs(1);
     while Instant::now() < deadline {
         let found = watch.seen().kept.iter().find_map(|packet| {
-            let (tcp, options) = parse(packet)?;
-            let syn_ack = TcpFlags::SYN | TcpFlags::ACK;
-            let key = TcpOptions::new(options)
-                .flatten()
-                .find_map(|option| match option {
-                    TcpOption::Mptcp(MptcpOption::Capable(MpCapable {
-                        keys: CapableKeys::SynAck { sender },
-                        ..
-                    })) => Some(sender),
-                    _ => None,
-                });
-            let key = key.filter(|_| tcp.flags.contains(syn_ack))?;
-            Some((tcp.seq.wrapping_add(1), key))
+            let packet = Packet::parse(packet)?;
+            let is_answer = packet.tcp.flags.contains(TcpFlags::SYN | TcpFlags::ACK);
+            let key = packet.view().key().filter(|_| is_answer)?;
+            Some((packet.tcp.seq.wrapping_add(1), key))
         });
         if let Some(found) = found {
             return Ok(found);
@@ -132,11 +123,6 @@ fn answer(watch: &Watch) -> Result<(u32, u64)> {
         thread::sleep(Duration::from_millis(1));
     }
     None.context("FlexCP does not answer the hostile client's MP_CAPABLE")
-}
-
-fn parse(packet: &[u8]) -> Option<(TcpHeader, &[u8])> {
-    let ip = IpHeader::parse(packet).ok()?;
-    TcpHeader::parse(packet.get(ip.header_len..)?).ok()
 }
 
 fn capable(keys: CapableKeys) -> TcpOption<'static> {
@@ -147,27 +133,12 @@ fn capable(keys: CapableKeys) -> TcpOption<'static> {
     }))
 }
 
-/// The initial data sequence number of a key (RFC 8684 section 3.1).
-fn initial(key: u64) -> u64 {
-    let hash = Sha256::digest(key.to_be_bytes());
-    let mut last = [0; 8];
-    last.copy_from_slice(&hash[24..]);
-    u64::from_be_bytes(last)
-}
-
 /// Bytes of the stream over which the mappings are spread: inside the window that a server's SYN offers.
 const SPREAD: u32 = 60_000;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn initial_data_sequence_number_is_the_end_of_the_hash() {
-        // As the translator's test of its keys has it.
-        let hash = Sha256::digest(1_u64.to_be_bytes());
-        assert_eq!(initial(1).to_be_bytes(), hash[24..]);
-    }
 
     #[test]
     fn mappings_go_backwards_and_never_touch() {
@@ -181,9 +152,9 @@ mod tests {
         let mut last = u32::MAX;
         let mut count = 0;
         while let Some(packet) = bomb.next() {
-            let (tcp, _) = parse(&packet).unwrap();
-            assert!(tcp.seq.wrapping_add(2) <= last && tcp.seq > 100);
-            last = tcp.seq;
+            let seq = Packet::read(&packet).tcp.seq;
+            assert!(seq.wrapping_add(2) <= last && seq > 100);
+            last = seq;
             count += 1;
         }
         assert!(count > 4096 * 2, "{count} mappings");

@@ -2,7 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use flexcp_wire::{IpHeader, Sum, TcpFlags, TcpHeader, TcpOption, protocol};
+use flexcp_testkit::{self as testkit, Packet, Random, icmp_error, ip_header};
+use flexcp_wire::{Ends, IpHeader, TcpFlags, TcpOption, protocol};
 
 /// A forged TCP segment.
 #[derive(Clone, Debug)]
@@ -58,27 +59,13 @@ impl Forged {
         let mut options = self.options.clone();
         options.truncate(40);
         options.resize(options.len().next_multiple_of(4), 1);
-        let tcp_len = 20 + options.len() + self.payload.len();
-        let ip = ip_header(self.from.ip(), self.to.ip(), protocol::TCP);
-        let ip_len = ip.emitted_len();
-        let mut packet = vec![0; ip_len + tcp_len];
-        ip.emit(tcp_len, &mut packet);
-        let tcp = TcpHeader {
-            src_port: self.from.port(),
-            dst_port: self.to.port(),
-            seq: self.seq,
-            ack: self.ack,
-            flags: self.flags,
-            window: 4096,
-            ..TcpHeader::default()
-        };
-        tcp.emit(options.len(), &mut packet[ip_len..]);
-        let segment = &mut packet[ip_len..];
-        segment[20..20 + options.len()].copy_from_slice(&options);
-        segment[20 + options.len()..].copy_from_slice(&self.payload);
-        let sum = ip.pseudo_header_sum(tcp_len).add(Sum::of(segment));
-        segment[16..18].copy_from_slice(&sum.checksum().to_be_bytes());
-        packet
+        let mut packet = Packet::new(self.from, self.to)
+            .flags(self.flags)
+            .numbers(self.seq, self.ack)
+            .with_payload(&self.payload[..]);
+        (packet.ip.ttl, packet.tcp.window) = (FORGED_TTL, 4096);
+        packet.options = options;
+        packet.bytes()
     }
 }
 
@@ -86,55 +73,35 @@ impl Forged {
 /// from `quoted.0` to `quoted.1`. IPv4.
 pub(super) fn icmp(
     router: IpAddr,
-    kind: [u8; 2],
+    kind: (u8, u8),
     mtu: u16,
     quoted: (SocketAddr, SocketAddr),
     seq: u32,
 ) -> Vec<u8> {
-    let inner = Forged::new(quoted.0, quoted.1, TcpFlags::ACK).numbers(seq, 0);
-    let mut message = vec![kind[0], kind[1], 0, 0, 0, 0];
-    message.extend_from_slice(&mtu.to_be_bytes());
-    message.extend_from_slice(&inner.bytes()[..28]);
-    let sum = Sum::of(&message).checksum();
-    message[2..4].copy_from_slice(&sum.to_be_bytes());
-    let ip = ip_header(router, quoted.0.ip(), protocol::ICMP);
-    let mut packet = vec![0; ip.emitted_len()];
-    ip.emit(message.len(), &mut packet);
-    packet.extend_from_slice(&message);
-    packet
-}
-
-fn ip_header(src: IpAddr, dst: IpAddr, protocol: u8) -> IpHeader {
-    IpHeader {
-        src,
-        dst,
-        protocol,
-        header_len: 0,
-        total_len: 0,
-        traffic_class: 0,
+    let (from, to) = quoted;
+    let ip = IpHeader {
         ttl: FORGED_TTL,
-        identification: 0,
-        dont_fragment: true,
-        flow_label: 0,
-    }
+        ..ip_header(router, from.ip(), protocol::ICMP)
+    };
+    let segment = testkit::quoted(Ends { from, to }, seq);
+    icmp_error(&ip, kind, mtu.into(), &segment)
 }
 
-/// SplitMix64: which numbers an attack tries. The same seed gives the same attack.
+/// Which numbers an attack tries. The same seed gives the same attack.
 #[derive(Debug)]
-pub(super) struct Dice(pub(super) u64);
+pub(super) struct Dice(Random);
 
 impl Dice {
+    pub(super) const fn new(seed: u64) -> Self {
+        Self(Random::new(seed))
+    }
+
     pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.0.next()
     }
 
     pub(super) fn word(&mut self) -> u32 {
-        let [a, b, c, d, ..] = self.next().to_be_bytes();
-        u32::from_be_bytes([a, b, c, d])
+        self.0.word()
     }
 
     pub(super) fn below(&mut self, end: u32) -> u32 {
@@ -180,19 +147,16 @@ mod tests {
             .numbers(7, 0)
             .raw_options(&[2, 4, 5, 180, 3])
             .payload(b"abc");
-        let packet = forged.bytes();
-        let ip = IpHeader::parse(&packet).unwrap();
-        assert_eq!((ip.src, ip.dst), (from.ip(), to.ip()));
-        let (tcp, options) = TcpHeader::parse(&packet[ip.header_len..]).unwrap();
-        assert_eq!((tcp.seq, options), (7, &[2, 4, 5, 180, 3, 1, 1, 1][..]));
-        let segment = &packet[ip.header_len..];
-        let sum = ip.pseudo_header_sum(segment.len()).add(Sum::of(segment));
-        assert_eq!(sum.checksum(), 0);
+        let packet = Packet::read(&forged.bytes());
+        assert_eq!(packet.ends(), Ends { from, to });
+        assert_eq!(packet.tcp.seq, 7);
+        assert_eq!(packet.options, [2, 4, 5, 180, 3, 1, 1, 1]);
+        assert_eq!(packet.ip.ttl, FORGED_TTL);
     }
 
     #[test]
     fn far_numbers_are_far_and_strangers_are_spoofed() {
-        let mut dice = Dice(1);
+        let mut dice = Dice::new(1);
         for _ in 0..1000 {
             let right = dice.word();
             let offset = dice.far_from(right).wrapping_sub(right);

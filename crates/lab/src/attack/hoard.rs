@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use serde::Serialize;
-use serde_json::Value;
 
 use super::bomb::Bomb;
 use super::forge::{Dice, SPOOFED};
@@ -172,7 +171,7 @@ impl HostileMemory {
         lab.proxy()
             .ip(&format!("route add {SPOOFED} via {gateway} dev a1"))?;
         let watch = Watch::start(lab.wire()?, "p1")?;
-        let mut dice = Dice(1);
+        let mut dice = Dice::new(1);
         let to = service(lab);
         let connect = |_| Bomb::connect(muzzle, &watch, to, &mut dice);
         (0..self.connections).map(connect).collect()
@@ -198,7 +197,7 @@ impl HostileMemory {
             ..Job::new(Mode::PingPong, ROUND_UP, ROUND_DOWN)
         };
         let client = Client::mptcp(service(lab)).patience(Duration::from_secs(30));
-        let before = number(&flexcp.show_stats()?, "/counters/mp_capable_ack_rx")?;
+        let before = flexcp.show_stats()?.counter("mp_capable_ack_rx")?;
         let began = Instant::now();
         let reports = client.run_many_in(lab.client(), usize::try_from(CLIENTS)?, &job)?;
         let took = began.elapsed().as_secs_f64();
@@ -211,7 +210,7 @@ impl HostileMemory {
                 );
             }
         }
-        let after = number(&flexcp.show_stats()?, "/counters/mp_capable_ack_rx")?;
+        let after = flexcp.show_stats()?.counter("mp_capable_ack_rx")?;
         let bytes = u64::from(job.rounds) * (ROUND_UP + ROUND_DOWN) * CLIENTS;
         Ok(Pace {
             connections: CLIENTS,
@@ -225,17 +224,17 @@ impl Hoarded {
     /// A look at what FlexCP says, and the kernel of it.
     fn look(&mut self, flexcp: &FlexCp) -> Result<()> {
         let stats = flexcp.show_stats()?;
-        let memory = number(&stats, "/gauges/memory_bytes")?;
-        let reserved = number(&stats, "/gauges/memory_reserved_bytes")?;
+        let memory = stats.number("gauges.memory_bytes")?;
+        let reserved = stats.number("gauges.memory_reserved_bytes")?;
         ensure!(
-            number(&stats, "/memory_budget")? == self.budget,
+            stats.number("memory_budget")? == self.budget,
             "FlexCP has another budget than it was given"
         );
         self.memory = self.memory.max(memory);
         self.counted = self.counted.max(memory + reserved);
         self.resident[1] = self.resident[1].max(rss_kib(flexcp.pid())? * 1024);
-        self.refused = number(&stats, "/counters/memory_refused")?;
-        self.turned_away = number(&stats, "/causes/plain_syn/memory")?;
+        self.refused = stats.counter("memory_refused")?;
+        self.turned_away = stats.number("causes.plain_syn.memory")?;
         Ok(())
     }
 
@@ -355,11 +354,6 @@ fn declare(muzzle: &Muzzle, bombs: &mut [Bomb], count: u32, rate: u64, over: imp
 
 fn service(lab: &Lab) -> SocketAddr {
     lab.server_socket(1, Family::V4, PORT)
-}
-
-fn number(stats: &Value, at: &str) -> Result<u64> {
-    let found = stats.pointer(at).and_then(Value::as_u64);
-    found.with_context(|| format!("FlexCP's stats have no {at}"))
 }
 
 /// The server's port.

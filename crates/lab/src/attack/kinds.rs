@@ -265,7 +265,7 @@ pub(super) fn blind(
 fn blind_icmp(from: SocketAddr, to: SocketAddr, sent: u32, dice: &mut Dice) -> Vec<u8> {
     let router = IpAddr::from([198, 18, 0, 1]);
     // Fragmentation needed; host, protocol, port unreachable; time exceeded.
-    let kinds = [[3, 4], [3, 1], [3, 2], [3, 3], [11, 0]];
+    let kinds = [(3, 4), (3, 1), (3, 2), (3, 3), (11, 0)];
     let kind = kinds[pick(dice, 5)];
     let mtu = [68, 552, 600][pick(dice, 3)];
     icmp(router, kind, mtu, (to, from), dice.far_from(sent))
@@ -377,7 +377,7 @@ mod tests {
         let (from, to) = ("10.1.1.2:4000", "10.9.1.2:5000");
         let (from, to) = (from.parse().unwrap(), to.parse().unwrap());
         let right = Numbers { next: 77, ack: 99 };
-        let mut dice = Dice(3);
+        let mut dice = Dice::new(3);
         for _ in 0..1000 {
             let packet = blind(Blind::Rst, from, to, right, &mut dice);
             let seq = u32::from_be_bytes(packet[24..28].try_into().unwrap());

@@ -15,6 +15,7 @@ use super::aim::{Attacker, Position, Sent, Target};
 use super::forge::Dice;
 use super::kinds::{Attack, Blind, Flood, Kind};
 use super::victim::{Long, ShortStream, Shorts};
+use crate::conduct::GROUPS;
 use crate::daemon::{self, FlexCp};
 use crate::kernel_log::KernelLog;
 use crate::starvation::Starvation;
@@ -200,7 +201,7 @@ impl Stage<'_> {
             position: &position,
             target: &target,
             service,
-            dice: Dice(self.options.seed),
+            dice: Dice::new(self.options.seed),
         };
         let stop = AtomicBool::new(false);
         let mut subflows = vec![];
@@ -334,14 +335,11 @@ impl Stage<'_> {
     fn counters(&self) -> Result<BTreeMap<String, u64>> {
         let stats = self.flexcp.show_stats()?;
         let mut all = BTreeMap::new();
-        for group in ["counters", "drops", "carrier"] {
-            let group = stats[group].as_object().into_iter().flatten();
-            all.extend(group.map(|(name, value)| (name.clone(), value.as_u64().unwrap_or(0))));
+        for group in GROUPS {
+            let group = stats.group(group)?.into_iter();
+            all.extend(group.map(|(name, value)| (name.to_owned(), value)));
         }
-        all.insert(
-            CONNECTIONS.to_owned(),
-            stats[CONNECTIONS].as_u64().unwrap_or(0),
-        );
+        all.insert(CONNECTIONS.to_owned(), stats.number(CONNECTIONS)?);
         Ok(all)
     }
 

@@ -238,11 +238,10 @@ impl Stage {
 
     /// As many connections have gone through FlexCP as should have.
     fn end(self, connections: usize) -> Result<()> {
-        let stats = self.flexcp.show_stats()?;
-        let seen = stats["counters"]["mp_capable_ack_rx"].as_u64();
+        let seen = self.flexcp.show_stats()?.counter("mp_capable_ack_rx")?;
         ensure!(
-            seen == Some(connections as u64),
-            "{seen:?} of {connections} connections went through FlexCP"
+            seen == connections as u64,
+            "{seen} of {connections} connections went through FlexCP"
         );
         self.flexcp.stop()
     }

@@ -117,7 +117,7 @@ const SHORT: [Item; 2] = [
 const FULL: [Item; 26] = [
     OFFLOAD_RULES,
     item(
-        "steering, tables, device",
+        "placement, tables, device",
         What::Rules(&["--skip", "offload_"], 40),
     ),
     item(

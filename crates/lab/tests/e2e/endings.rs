@@ -63,7 +63,7 @@ fn draining(lab: &Lab, seconds: u32, services: &str) -> String {
 /// Waits until FlexCP has a connection whose client has proved its keys.
 fn wait_for_a_connection(flexcp: &FlexCp) -> Result<()> {
     let deadline = Instant::now() + Duration::from_secs(5);
-    while flexcp.show_stats()?["counters"]["mp_capable_ack_rx"] == 0 {
+    while flexcp.show_stats()?.counter("mp_capable_ack_rx")? == 0 {
         ensure!(Instant::now() < deadline, "no connection");
         thread::sleep(Duration::from_millis(5));
     }
@@ -184,7 +184,7 @@ fn killed_and_started_with_another_configuration_leaves_nothing() -> Result<()> 
         .run_in(lab.client(), &Job::both(100_000))?
         .ok()?;
     ensure!(
-        flexcp.show_stats()?["counters"]["mp_capable_ack_rx"] == 1,
+        flexcp.show_stats()?.counter("mp_capable_ack_rx")? == 1,
         "not by MPTCP"
     );
     flexcp.terminate()?;
@@ -211,7 +211,7 @@ fn kept_device_is_taken_over_without_its_rules() -> Result<()> {
         .run_in(lab.client(), &Job::both(100_000))?
         .ok()?;
     ensure!(
-        flexcp.show_stats()?["counters"]["mp_capable_ack_rx"] == 1,
+        flexcp.show_stats()?.counter("mp_capable_ack_rx")? == 1,
         "not by MPTCP"
     );
     flexcp.terminate()?;

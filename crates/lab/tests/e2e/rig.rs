@@ -124,8 +124,13 @@ pub(crate) fn config(lab: &Lab, services: &str) -> String {
 
 /// The same for several workers, and how packets come to them. Where many connections at once overflow their links,
 /// clients back off: one repeats its FIN after 1.6 s, another after 3.2 s.
-pub(crate) fn config_of_workers(lab: &Lab, workers: u16, steering: &str, services: &str) -> String {
-    let device = format!("workers = {workers}\nsteering = {steering:?}\npin = true");
+pub(crate) fn config_of_workers(
+    lab: &Lab,
+    workers: u16,
+    placement: &str,
+    services: &str,
+) -> String {
+    let device = format!("workers = {workers}\nplacement = {placement:?}\npin = true");
     daemon::config_of_device(lab, &device, &forgetful("4s", services))
 }
 
@@ -199,10 +204,7 @@ impl Rig {
 
     /// One of FlexCP's counters.
     pub(crate) fn counter(&self, name: &str) -> Result<u64> {
-        let stats = self.flexcp.show_stats()?;
-        stats["counters"][name]
-            .as_u64()
-            .with_context(|| format!("no counter {name} in {stats}"))
+        Ok(self.flexcp.show_stats()?.counter(name)?)
     }
 
     /// The states of FlexCP's connections.

@@ -80,10 +80,7 @@ fn interface_that_comes_later() -> Result<()> {
     let _server = Server::start(lab.server(1), ServeOptions::tcp(PORT))?;
     let flexcp = FlexCp::start(&lab, &config(&lab, &daemon::transparent(&lab, &[])))?;
     let is = |state: &str| -> Result<bool> { Ok(flexcp.show_json("status")?["state"] == state) };
-    let joined = || -> Result<bool> {
-        let stats = flexcp.show_stats()?;
-        Ok(stats["counters"]["mp_join_ack_rx"] != 0)
-    };
+    let joined = || -> Result<bool> { Ok(flexcp.show_stats()?.counter("mp_join_ack_rx")? != 0) };
     until("degraded", || is("degraded"))?;
     let client = Client::mptcp(lab.server_socket(1, Family::V4, PORT));
     client.run_in(lab.client(), &Job::both(100_000))?.ok()?;

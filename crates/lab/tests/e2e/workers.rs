@@ -1,11 +1,11 @@
-//! Several workers: every packet finds the one that has its connection, brought there by the steering program or
+//! Several workers: every packet finds the one that has its connection, brought there by the placement program or
 //! handed over by whoever got it.
 
 use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use flexcp_lab::transfer::{Client, Job, ServeOptions};
 use flexcp_lab::{Cut, End, Expect, Families, Family, Lab, RENEGED, daemon};
 
@@ -13,7 +13,7 @@ use crate::rig::{PORT, Rig, config_of_workers, lively, short, with_config};
 
 crate::cases!("workers":
     many_connections_find_their_worker,
-    two_workers_are_steered,
+    two_workers_are_placed,
     ipv6_connections_find_their_worker,
     back_ends_answer_the_right_worker,
     path_is_cut_while_downloading,
@@ -37,26 +37,26 @@ const SCATTER: &str = "scatter";
 
 fn transparent(
     lab: Lab,
-    (workers, steering): (u16, &str),
+    (workers, placement): (u16, &str),
     case: impl FnOnce(&Rig) -> Result<Expect>,
 ) -> Result<()> {
     let services = daemon::transparent(&lab, &[]);
-    let config = config_of_workers(&lab, workers, steering, &services);
+    let config = config_of_workers(&lab, workers, placement, &services);
     with_config(lab, &config, ServeOptions::tcp(PORT), case)
 }
 
-fn reverse(lab: Lab, (workers, steering): (u16, &str), count: u32) -> Result<()> {
+fn reverse(lab: Lab, (workers, placement): (u16, &str), count: u32) -> Result<()> {
     let listen = SocketAddr::new(lab.proxy_addr(1, Family::V4), 8080);
     let back_end = lab.server_socket(1, Family::V4, PORT).to_string();
     let service = daemon::reverse("shop", &[listen.to_string()], &[back_end], &[]);
-    let config = config_of_workers(&lab, workers, steering, &service);
+    let config = config_of_workers(&lab, workers, placement, &service);
     with_config(lab, &config, ServeOptions::tcp(PORT), |rig| {
-        many(rig, &Client::mptcp(listen), count, steering)
+        many(rig, &Client::mptcp(listen), count, placement)
     })
 }
 
-/// All connections at once, each is joined; packets were handed over as the steering has it.
-fn many(rig: &Rig, client: &Client, count: u32, steering: &str) -> Result<Expect> {
+/// All connections at once, each is joined; packets were handed over as the placement has it.
+fn many(rig: &Rig, client: &Client, count: u32, placement: &str) -> Result<Expect> {
     let job = Job::both(200_000).pause_ms(10);
     let reports = client.run_many_in(rig.lab.client(), count as usize, &job)?;
     lively(&reports)?;
@@ -68,8 +68,8 @@ fn many(rig: &Rig, client: &Client, count: u32, steering: &str) -> Result<Expect
     ] {
         ensure!(rig.counter(failed)? == 0, "{failed} moved");
     }
-    judge_handover(rig, steering)?;
-    let expect = if steering == SCATTER {
+    judge_handover(rig, placement)?;
+    let expect = if placement == SCATTER {
         const OVERTAKE: &str = "workers overtake each other";
         // The server takes that for loss, and the client gets segments twice.
         short()
@@ -104,15 +104,12 @@ fn many(rig: &Rig, client: &Client, count: u32, steering: &str) -> Result<Expect
         .at_least(End::Client, "MPJoinSynAckRx", answered * 3 / 4))
 }
 
-fn judge_handover(rig: &Rig, steering: &str) -> Result<()> {
+fn judge_handover(rig: &Rig, placement: &str) -> Result<()> {
     let stats = rig.flexcp.show_stats()?;
-    let carrier = |name: &str| {
-        let value = stats["carrier"][name].as_u64();
-        value.with_context(|| format!("no {name} in {stats}"))
-    };
+    let carrier = |name: &str| stats.number(&format!("carrier.{name}"));
     let (handed_over, packets) = (carrier("handed_over")?, rig.counter("packets_in")?);
-    println!("{steering}: {handed_over} of {packets} packets handed over");
-    match steering {
+    println!("{placement}: {handed_over} of {packets} packets handed over");
+    match placement {
         // What waits at a worker whose subflow has just gone is not its own any more.
         OWNER => ensure!(
             handed_over * 1000 <= packets,
@@ -126,10 +123,10 @@ fn judge_handover(rig: &Rig, steering: &str) -> Result<()> {
     }
     // A worker that lags behind has full rings when they carry everything; TCP repairs that.
     ensure!(
-        steering == SCATTER || carrier("handover_lost")? == 0,
+        placement == SCATTER || carrier("handover_lost")? == 0,
         "{stats}"
     );
-    ensure!(carrier("steering_full")? == 0, "{stats}");
+    ensure!(carrier("placement_full")? == 0, "{stats}");
     Ok(())
 }
 
@@ -139,7 +136,7 @@ fn many_connections_find_their_worker() -> Result<()> {
     })
 }
 
-fn two_workers_are_steered() -> Result<()> {
+fn two_workers_are_placed() -> Result<()> {
     transparent(two_links(Families::V4)?, (2, OWNER), |rig| {
         many(rig, &rig.client(Family::V4), 60, OWNER)
     })

@@ -1,11 +1,11 @@
 //! SYNs and their answers, of the connection and of joins (RFC 8684 sections 3.1 and 3.2).
 
+use flexcp_testkit::keys;
 use flexcp_wire::{
     CapableFlags, CapableKeys, MpCapable, MpJoin, MptcpOption, OptionWriter, TcpFlags, TcpOption,
     Timestamps,
 };
 
-use super::keys::{derive, join_hmac};
 use super::subflow::{State, Subflow};
 use super::{Client, Phase};
 use crate::net::{Incoming, Outbox, Outgoing};
@@ -185,7 +185,7 @@ impl Client {
         let asks = self.plan.enabled && self.subflows[0].tries < MPTCP_TRIES;
         if let (true, Some(CapableKeys::SynAck { sender })) = (asks, keys) {
             self.remote_key = sender;
-            (self.remote_token, self.remote_idsn) = derive(sender);
+            (self.remote_token, self.remote_idsn) = (keys::token(sender), keys::idsn(sender));
             self.phase = Phase::Multipath;
         } else {
             self.phase = Phase::Plain;
@@ -201,8 +201,8 @@ impl Client {
             return;
         };
         let subflow = &mut self.subflows[index];
-        let expected = join_hmac(self.remote_key, self.key, nonce, subflow.nonce);
-        if expected[..8] != hmac.to_be_bytes() {
+        let expected = keys::join_syn_ack((self.remote_key, self.key), (nonce, subflow.nonce));
+        if expected != hmac {
             self.failure = Some("wrong HMAC in the SYN/ACK of a join".into());
             return;
         }
@@ -216,20 +216,12 @@ impl Client {
     pub(super) fn send_join_ack(&mut self, now: u64, index: usize, outbox: &mut Outbox) {
         let subflow = &mut self.subflows[index];
         subflow.timer = Some(now + (500_000 << subflow.tries.min(4)));
-        let hmac = join_hmac(
-            self.key,
-            self.remote_key,
-            subflow.nonce,
-            subflow.remote_nonce,
-        );
-        let mut cut = [0; 20];
-        cut.copy_from_slice(&hmac[..20]);
+        let nonces = (subflow.nonce, subflow.remote_nonce);
+        let hmac = keys::join_ack((self.key, self.remote_key), nonces);
         let mut outgoing = self.headers(now, index, TcpFlags::ACK);
         outgoing
             .options
-            .push(&TcpOption::Mptcp(MptcpOption::Join(MpJoin::Ack {
-                hmac: cut,
-            })));
+            .push(&TcpOption::Mptcp(MptcpOption::Join(MpJoin::Ack { hmac })));
         outbox.send(outgoing, &[]);
     }
 }

@@ -1,7 +1,6 @@
 //! A model MPTCP client (RFC 8684): data in one number space, over subflows with their own.
 
 mod handshake;
-mod keys;
 mod plan;
 mod receive;
 mod schedule;
@@ -12,12 +11,12 @@ use std::net::SocketAddr;
 
 use flexcp_invariants::{Direction, Ranges};
 
-pub(crate) use self::keys::find_key;
 pub(crate) use self::plan::{Action, MptcpPlan, Scheduler};
 use self::subflow::{State, Subflow};
+use flexcp_testkit::{Random, keys};
+
 use crate::net::{Incoming, Outbox};
 use crate::payload::Payload;
-use crate::random::Random;
 use crate::server::refuse;
 use crate::stack::{App, Reader, Stack};
 
@@ -140,7 +139,7 @@ impl Client {
             next_port: first.port(),
             remote,
             key,
-            idsn: keys::derive(key).1,
+            idsn: keys::idsn(key),
             remote_key: 0,
             remote_idsn: 0,
             remote_token: 0,

@@ -38,7 +38,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use flexcp_wire::{Dsn, TcpFlags, TcpOption, TcpSeq};
+use flexcp_wire::{Dsn, Ends, TcpFlags, TcpOption, TcpSeq};
 
 pub(crate) use self::handshake::{Request, request};
 pub(crate) use self::icmp::IcmpVerdict;
@@ -58,7 +58,7 @@ use crate::auth::{Key, SecretStream};
 use crate::budget::Budget;
 use crate::config::Config;
 use crate::counters::Counters;
-use crate::endpoint::{Backend, Ends};
+use crate::endpoint::Backend;
 use crate::event::Events;
 use crate::frame::Transmit;
 use crate::handle::{INITIAL, SubflowIndex};

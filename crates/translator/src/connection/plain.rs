@@ -2,11 +2,10 @@
 //! on both sides; addresses may differ, and MPTCP options stay behind.
 
 use flexcp_wire::{
-    DataNumber, Dsn, Dss, MptcpOption, OptionWriter, TcpFlags, TcpOption, TcpOptions, TcpSeq,
+    DataNumber, Dsn, Dss, Ends, MptcpOption, OptionWriter, TcpFlags, TcpOption, TcpOptions, TcpSeq,
 };
 
 use super::{Connection, Context, Shift};
-use crate::endpoint::Ends;
 use crate::frame::{Frame, Verdict};
 use crate::handle::INITIAL;
 use crate::segment::{Outgoing, Segment};

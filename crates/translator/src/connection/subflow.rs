@@ -3,7 +3,7 @@
 use core::num::NonZeroU32;
 use core::time::Duration;
 
-use flexcp_wire::Ssn;
+use flexcp_wire::{Ends, Ssn};
 
 use super::clock::SubflowClock;
 use super::close::FIN_PAUSE;
@@ -11,7 +11,6 @@ use super::hole::Filler;
 use super::told::Told;
 use crate::dtree::Lane;
 use crate::endpoint::Endpoint;
-use crate::endpoint::Ends;
 use crate::record::Recorded;
 use crate::segment::Segment;
 use crate::time::Instant;

@@ -1,9 +1,10 @@
 //! Plain TCP on the path: its packets pass unchanged, so the kernel can forward them without a visit here.
 
+use flexcp_wire::Ends;
+
 use super::Translator;
 use super::hand::Hand;
 use crate::connection::{Connection, Phase};
-use crate::endpoint::Ends;
 
 impl Translator {
     /// What passes between these ends, in both directions, is the kernel's from here on, until the next SYN between them;

@@ -1,13 +1,12 @@
 //! ICMP errors: to the connection that they are about, and on to the end that can do something about
 //! them. Everything else that is ICMP passes: it was diverted only because rules can't tell it apart.
 
-use flexcp_wire::{IcmpError, IpHeader, MAX_HEADERS_LEN, OptionWriter, TcpFlags, protocol};
+use flexcp_wire::{Ends, IcmpError, IpHeader, MAX_HEADERS_LEN, OptionWriter, TcpFlags, protocol};
 
 use super::{Translator, context, lost};
 use crate::cause::Rst;
 use crate::connection::IcmpVerdict;
 use crate::counters::DropReason;
-use crate::endpoint::Ends;
 use crate::handle::INITIAL;
 use crate::health::MarkReason;
 use crate::segment::Outgoing;

@@ -8,11 +8,12 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use flexcp_wire::Ends;
+
 use super::hand::Hand;
 use super::hold::Holds;
 use super::{TIMER_PROGRESS, Translator};
 use crate::connection::Connection;
-use crate::endpoint::Ends;
 use crate::offload::{FEW, FastPath, FlowEntry, Installation, Installed};
 use crate::table::ConnectionId;
 use crate::{Counters, Instant, Verdict};

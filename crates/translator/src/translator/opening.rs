@@ -1,6 +1,6 @@
 //! What a SYN opens: a connection, a subflow of one, or plain TCP; and when it may.
 
-use flexcp_wire::{MpJoin, MpTcpRst, TcpFlags};
+use flexcp_wire::{Ends, MpJoin, MpTcpRst, TcpFlags};
 
 use super::hand::Hand;
 use super::{STALE_HANDSHAKE, Translator, context, lost};
@@ -8,7 +8,6 @@ use crate::cause::{HalfOpenEvicted, JoinRefused, PlainSyn, Rst};
 use crate::connection::{Connection, Phase, Relayed, Request, Subflow, relay, request};
 use crate::counters::DropReason;
 use crate::endpoint::Backend;
-use crate::endpoint::Ends;
 use crate::handle::{INITIAL, SubflowIndex};
 use crate::rst::refuse;
 use crate::segment::Segment;

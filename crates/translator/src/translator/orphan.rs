@@ -9,11 +9,10 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 use core::time::Duration;
 
-use flexcp_wire::{OptionWriter, TcpFlags};
+use flexcp_wire::{Ends, OptionWriter, TcpFlags};
 
 use super::Translator;
 use crate::cause::Rst;
-use crate::endpoint::Ends;
 use crate::record::SubflowRecord;
 use crate::rst::{fast_close, refuse};
 use crate::segment::{Outgoing, Segment};

@@ -1,12 +1,11 @@
 //! Probes: whether a back end that is marked answers again, FlexCP asks with SYNs of its own.
 
-use flexcp_wire::{ChecksumState, OptionWriter, TcpFlags, TcpOption, TcpSeq};
+use flexcp_wire::{ChecksumState, Ends, OptionWriter, TcpFlags, TcpOption, TcpSeq};
 
 use super::Translator;
 use crate::cause::Rst;
 use crate::counters::DropReason;
 use crate::endpoint::Backend;
-use crate::endpoint::Ends;
 use crate::health::{AnswerTo, BackendState, MarkReason};
 use crate::segment::{Outgoing, Segment};
 use crate::{Frame, Instant, Verdict};

@@ -3,14 +3,13 @@
 
 use core::net::SocketAddr;
 
-use flexcp_wire::TcpFlags;
+use flexcp_wire::{Ends, TcpFlags};
 
 use super::{STALE_HANDSHAKE, Translator, context, lost};
 use crate::cause::{HalfOpenEvicted, Rst};
 use crate::connection::{Asked, Connection, relay};
 use crate::counters::DropReason;
 use crate::endpoint::Backend;
-use crate::endpoint::Ends;
 use crate::handle::INITIAL;
 use crate::health::{MarkReason, Sent};
 use crate::segment::Segment;

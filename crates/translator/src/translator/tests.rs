@@ -1,44 +1,19 @@
 //! The tables under a flood.
 
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::{Ipv4Addr, SocketAddr};
 
-use flexcp_wire::{IpHeader, Offload, TcpHeader, protocol};
+use flexcp_testkit::Packet;
+use flexcp_wire::{Offload, TcpOption};
 
 use super::*;
 use crate::config::{Mode, Service};
 use crate::{Limits, Timeouts};
 
 /// A SYN from port `port`.
-fn syn(port: u16) -> [u8; 72] {
-    let mut bytes = [0; 72];
-    let ip = IpHeader {
-        src: IpAddr::V4(Ipv4Addr::new(10, 1, 1, 2)),
-        dst: IpAddr::V4(Ipv4Addr::new(10, 9, 1, 2)),
-        protocol: protocol::TCP,
-        header_len: 0,
-        total_len: 0,
-        traffic_class: 0,
-        ttl: 64,
-        identification: 0,
-        dont_fragment: true,
-        flow_label: 0,
-    };
-    let options = [2, 4, 5, 180];
-    ip.emit(20 + options.len(), &mut bytes);
-    let tcp = TcpHeader {
-        src_port: port,
-        dst_port: 80,
-        seq: 1,
-        ack: 0,
-        flags: TcpFlags::SYN,
-        window: 1000,
-        checksum: 0,
-        urgent: 0,
-        header_len: 0,
-    };
-    tcp.emit(options.len(), &mut bytes[20..]);
-    bytes[40..44].copy_from_slice(&options);
-    bytes
+fn syn(port: u16) -> Vec<u8> {
+    let [from, to] = [([10, 1, 1, 2], port), ([10, 9, 1, 2], 80)].map(SocketAddr::from);
+    let syn = Packet::new(from, to).flags(TcpFlags::SYN);
+    syn.with_options([TcpOption::Mss(1460)]).bytes()
 }
 
 pub(crate) fn reverse(source_ports: core::ops::RangeInclusive<u16>) -> Translator {
@@ -56,15 +31,15 @@ pub(crate) fn reverse(source_ports: core::ops::RangeInclusive<u16>) -> Translato
         }],
         limits: Limits::default(),
         timeouts: Timeouts::default(),
-        share: crate::Share::default(),
+        ..Config::default()
     };
     Translator::new(config, [7; 32])
 }
 
 /// Handles a SYN from port `port` of the client.
 pub(crate) fn open(translator: &mut Translator, now: Instant, port: u16) {
-    let mut buf = [0; 200];
-    buf[128..200].copy_from_slice(&syn(port));
+    let mut buf = [0; 172];
+    buf[128..].copy_from_slice(&syn(port));
     let offload = Offload {
         checksum: ChecksumState::Verified,
         gso: None,

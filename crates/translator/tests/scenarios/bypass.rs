@@ -1,6 +1,6 @@
 //! Plain TCP on the path: the kernel forwards it by itself, once it is known to be plain.
 
-use flexcp_translator::Ends;
+use flexcp_wire::Ends;
 
 use crate::support::{Scenario, Setup, Shelf, millis};
 

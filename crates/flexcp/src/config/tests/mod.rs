@@ -115,7 +115,16 @@ fn unknown_keys() {
     section(
         "[device]\nqueues = 4",
         "f:2:1: error: unknown key `queues` in [device]; known here: name, table, workers, \
-         steering, pin, vrf",
+         placement, pin, vrf",
+    );
+    section(
+        "[device]\nsteering = 'owner'",
+        "f:2:1: error: unknown key `steering` in [device]; write `placement` instead",
+    );
+    section(
+        "[limits]\nsteering = 4",
+        "f:2:1: error: unknown key `steering` in [limits]; known here: connections, half_open, \
+         subflows, half_open_joins, mappings, memory",
     );
     section(
         "[limits]\nhalf-open = 4",
@@ -341,12 +350,12 @@ fn device_and_control() {
         "f:2:11: error: `workers` can't be 65; write a number from 1 to 64",
     );
     section(
-        "[device]\nsteering = 'random'",
-        "f:2:12: error: `steering`: there is no steering `random`; write \"owner\", \"kernel\" or \"scatter\"",
+        "[device]\nplacement = 'random'",
+        "f:2:13: error: `placement`: there is no placement `random`; write \"owner\", \"kernel\" or \"scatter\"",
     );
     section(
-        "[device]\nsteering = true",
-        "f:2:12: error: `steering` can't be a boolean; write \"owner\", \"kernel\" or \"scatter\"",
+        "[device]\nplacement = true",
+        "f:2:13: error: `placement` can't be a boolean; write \"owner\", \"kernel\" or \"scatter\"",
     );
     section(
         "[device]\npin = 'yes'",

@@ -4,7 +4,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use flexcp_translator::Ends;
+use flexcp_wire::Ends;
 use netlink_packet_core::{NetlinkMessage, NetlinkPayload};
 use netlink_sys::protocols::NETLINK_NETFILTER;
 use rustix::io::Errno;

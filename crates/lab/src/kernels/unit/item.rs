@@ -245,7 +245,7 @@ impl Trial {
         let namespace = self.lab.client().clone();
         let client = thread::spawn(move || namespace.run(|| endings::wait(to, PATIENCE)));
         wait_until("FlexCP has the client's connection", PATIENCE, || {
-            Ok(stats()?["connections"] == 1)
+            Ok(stats()?.number("connections")? == 1)
         })?;
         Ok(client)
     }

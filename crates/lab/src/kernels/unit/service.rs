@@ -4,7 +4,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use serde_json::Value;
+use flexcp_testkit::Stats;
 
 use super::item::wait_until;
 use crate::process::{output, text};
@@ -64,10 +64,10 @@ pub(super) fn log_with(line: &str) -> Result<String> {
 }
 
 /// `flexcp show stats --json`
-pub(super) fn stats() -> Result<Value> {
+pub(super) fn stats() -> Result<Stats> {
     let mut command = Command::new("/usr/bin/flexcp");
     let said = text(command.args(["show", "stats", "--json"]))?;
-    serde_json::from_str(&said).context("flexcp show stats --json")
+    Stats::parse(said.as_bytes()).context("flexcp show stats --json")
 }
 
 const UNIT: &str = "flexcp.service";

@@ -6,8 +6,8 @@ use core::net::{IpAddr, Ipv4Addr};
 use super::*;
 use crate::auth::SecretStream;
 use crate::connection::Phase;
-use crate::endpoint::Ends;
 use crate::translator::tests::{open, reverse};
+use flexcp_wire::Ends;
 
 const NOW: Instant = Instant::from_millis(5);
 

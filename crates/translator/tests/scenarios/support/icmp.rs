@@ -2,7 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use flexcp_wire::{IcmpError, IcmpKind, IpHeader, Offload, Sum, protocol};
+use flexcp_testkit::{icmp_error, ip_header, quoted};
+use flexcp_wire::{Ends, IcmpError, IcmpKind, IpHeader, Offload, Sum, protocol};
 
 use super::net::{Leg, Net};
 use super::{Outcome, Scenario};
@@ -37,13 +38,8 @@ fn build(src: SocketAddr, dst: SocketAddr, seq: u32, kind: &str, mtu: u32) -> Ve
     } else {
         Ipv4Addr::new(10, 77, 0, 1).into()
     };
-    let quoted = header(src.ip(), dst.ip(), protocol::TCP);
-    let ip = header(
-        router,
-        src.ip(),
-        if v6 { protocol::ICMPV6 } else { protocol::ICMP },
-    );
-    let (icmp_type, code) = match (kind, v6) {
+    let upper = if v6 { protocol::ICMPV6 } else { protocol::ICMP };
+    let kind_and_code = match (kind, v6) {
         ("too-big", false) => (3, 4),
         ("too-big", true) => (2, 0),
         ("unreachable", false) => (3, 1),
@@ -52,42 +48,9 @@ fn build(src: SocketAddr, dst: SocketAddr, seq: u32, kind: &str, mtu: u32) -> Ve
         ("time-exceeded", true) => (3, 0),
         _ => panic!("{kind}"),
     };
-    let mut message = vec![icmp_type, code, 0, 0];
-    message.extend_from_slice(&mtu.to_be_bytes());
-    let mut inner = vec![0; 60];
-    // The quote says how long the packet was, not how much of it is quoted.
-    let len = quoted.emit(1400, &mut inner);
-    message.extend_from_slice(&inner[..len]);
-    message.extend_from_slice(&src.port().to_be_bytes());
-    message.extend_from_slice(&dst.port().to_be_bytes());
-    message.extend_from_slice(&seq.to_be_bytes());
-    let pseudo = if v6 {
-        ip.pseudo_header_sum(message.len())
-    } else {
-        Sum::default()
-    };
-    let checksum = pseudo.add(Sum::of(&message)).checksum();
-    message[2..4].copy_from_slice(&checksum.to_be_bytes());
-    let mut bytes = vec![0; 60];
-    let len = ip.emit(message.len(), &mut bytes);
-    bytes.truncate(len);
-    bytes.extend(message);
-    bytes
-}
-
-fn header(src: IpAddr, dst: IpAddr, protocol: u8) -> IpHeader {
-    IpHeader {
-        src,
-        dst,
-        protocol,
-        header_len: 0,
-        total_len: 0,
-        traffic_class: 0,
-        ttl: 60,
-        identification: 0,
-        dont_fragment: true,
-        flow_label: 0,
-    }
+    let segment = Ends { from: src, to: dst };
+    let ip = ip_header(router, src.ip(), upper);
+    icmp_error(&ip, kind_and_code, mtu, &quoted(segment, seq))
 }
 
 /// An ICMP error that FlexCP sends on: whom it reaches, what it says, and about which of its numbers.

@@ -3,7 +3,8 @@
 
 use std::collections::HashMap;
 
-use flexcp_wire::{DataNumber, TcpFlags, TcpOption, TcpOptions, Timestamps};
+use flexcp_testkit::Options;
+use flexcp_wire::{DataNumber, TcpFlags};
 
 use super::net::{Direction, FLOWS_PER_CONNECTION, Leg, Net, connection_of, low, stream};
 use super::show::Seen;
@@ -64,27 +65,21 @@ impl Judge {
     pub(crate) fn sent(&mut self, leg: Leg, flags: TcpFlags, options: &[u8]) {
         let syn = flags.contains(TcpFlags::SYN);
         let connection = self.connections.entry(connection_of(leg)).or_default();
-        for option in TcpOptions::new(options).flatten() {
-            match (leg, option) {
-                (Leg::Client(id), TcpOption::Mss(mss)) => {
-                    self.flows.entry(id).or_default().mss = Some(mss);
+        let view = Options::read(options);
+        let clock = view.timestamps.map(|timestamps| timestamps.val);
+        match leg {
+            Leg::Client(id) => {
+                let flow = self.flows.entry(id).or_default();
+                flow.mss = view.mss.or(flow.mss);
+                if syn && id.is_multiple_of(FLOWS_PER_CONNECTION) {
+                    connection.client_scale = view.window_scale.or(connection.client_scale);
                 }
-                (Leg::Server { .. }, TcpOption::Mss(mss)) => connection.server_mss = Some(mss),
-                (Leg::Client(id), TcpOption::WindowScale(shift))
-                    if syn && id.is_multiple_of(FLOWS_PER_CONNECTION) =>
-                {
-                    connection.client_scale = Some(shift);
-                }
-                (Leg::Server { .. }, TcpOption::WindowScale(shift)) => {
-                    connection.server_scale = Some(shift);
-                }
-                (Leg::Client(id), TcpOption::Timestamps(Timestamps { val, .. })) => {
-                    latest(&mut self.flows.entry(id).or_default().sent, val);
-                }
-                (Leg::Server { .. }, TcpOption::Timestamps(Timestamps { val, .. })) => {
-                    latest(&mut connection.server_sent, val);
-                }
-                _ => {}
+                clock.inspect(|val| latest(&mut flow.sent, *val));
+            }
+            Leg::Server { .. } => {
+                connection.server_mss = view.mss.or(connection.server_mss);
+                connection.server_scale = view.window_scale.or(connection.server_scale);
+                clock.inspect(|val| latest(&mut connection.server_sent, *val));
             }
         }
     }

@@ -1,9 +1,8 @@
 //! Who is who: addresses, initial numbers and keys of every peer, and the bytes of both streams.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
-use hmac::{Hmac, KeyInit, Mac};
-use sha2::{Digest, Sha256};
+use flexcp_testkit::keys;
 
 /// Flows of one connection: flow `10 * c + k` is subflow `k` of connection `c`.
 pub(crate) const FLOWS_PER_CONNECTION: usize = 10;
@@ -143,8 +142,8 @@ impl Net {
     /// Bases of a packet that this leg sends, or gets.
     pub(crate) fn bases(&self, leg: Leg, sends: bool) -> Bases {
         let connection = self.connection(leg);
-        let client_idsn = idsn(connection.client_key);
-        let flexcp_idsn = connection.flexcp_key.map_or(0, idsn);
+        let client_idsn = keys::idsn(connection.client_key);
+        let flexcp_idsn = connection.flexcp_key.map_or(0, keys::idsn);
         let (own, other) = match leg {
             Leg::Client(id) => (self.flow(id).isn_client, self.flow(id).isn_flexcp),
             Leg::Server { backend, .. } => (
@@ -257,42 +256,4 @@ pub(crate) fn stream(direction: Direction, offset: u32, len: usize) -> Vec<u8> {
 #[expect(clippy::cast_possible_truncation, reason = "that is what it is for")]
 pub(crate) const fn low(number: u64) -> u32 {
     number as u32
-}
-
-pub(crate) fn idsn(key: u64) -> u64 {
-    let hash: [u8; 32] = Sha256::digest(key.to_be_bytes()).into();
-    u64::from_be_bytes(hash[24..].try_into().expect("8 bytes"))
-}
-
-pub(crate) fn token(key: u64) -> u32 {
-    let hash: [u8; 32] = Sha256::digest(key.to_be_bytes()).into();
-    u32::from_be_bytes(hash[..4].try_into().expect("4 bytes"))
-}
-
-/// HMAC as RFC 8684 has it: the sender's key first.
-pub(crate) fn hmac(sender: u64, receiver: u64, message: &[&[u8]]) -> [u8; 32] {
-    let key = [sender.to_be_bytes(), receiver.to_be_bytes()].concat();
-    let mut mac = Hmac::<Sha256>::new_from_slice(&key).expect("any length");
-    message.iter().for_each(|part| mac.update(part));
-    mac.finalize().into_bytes().into()
-}
-
-/// The rightmost 64 bits (RFC 8684 section 3.4.1); a port that is not there counts as 0.
-pub(crate) fn add_addr_hmac(
-    sender: u64,
-    receiver: u64,
-    id: u8,
-    addr: IpAddr,
-    port: Option<u16>,
-) -> u64 {
-    let octets = match addr {
-        IpAddr::V4(addr) => addr.octets().to_vec(),
-        IpAddr::V6(addr) => addr.octets().to_vec(),
-    };
-    let full = hmac(
-        sender,
-        receiver,
-        &[&[id], &octets, &port.unwrap_or(0).to_be_bytes()],
-    );
-    u64::from_be_bytes(full[24..].try_into().expect("8 bytes"))
 }

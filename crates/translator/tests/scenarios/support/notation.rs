@@ -7,13 +7,14 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use flexcp_testkit::{Packet, keys};
 use flexcp_wire::{
     AddAddr, CapableFlags, CapableKeys, ChecksumState, DataNumber, Dss, DssMapping, Gso, GsoKind,
     IpHeader, MpCapable, MpFail, MpFastClose, MpJoin, MpPrio, MpTcpRst, MptcpOption, Offload,
-    RemoveAddr, SackBlocks, Sum, TcpFlags, TcpHeader, TcpOption, Timestamps,
+    RemoveAddr, SackBlocks, TcpFlags, TcpOption, Timestamps,
 };
 
-use super::net::{self, Bases, Direction, Leg, Net, SERVER_KEY, low, stream};
+use super::net::{Bases, Direction, Leg, Net, SERVER_KEY, low, stream};
 
 /// A line, read.
 #[derive(Debug)]
@@ -357,17 +358,12 @@ fn parse_join(net: &Net, leg: Leg, rest: &[&str], flags: TcpFlags) -> TcpOption<
         MpJoin::Syn {
             backup: rest.contains(&"b"),
             address_id: after("id").map_or(flow.id, |text| text.parse().expect("id")),
-            token: token.unwrap_or_else(|| net::token(flexcp_key)),
+            token: token.unwrap_or_else(|| keys::token(flexcp_key)),
             nonce: nonce.unwrap_or(flow.nonce_client),
         }
     } else {
-        let nonces = [
-            flow.nonce_client.to_be_bytes(),
-            flow.nonce_flexcp.to_be_bytes(),
-        ];
-        let full = net::hmac(connection.client_key, flexcp_key, &[&nonces[0], &nonces[1]]);
-        let mut hmac = [0; 20];
-        hmac.copy_from_slice(&full[..20]);
+        let nonces = (flow.nonce_client, flow.nonce_flexcp);
+        let mut hmac = keys::join_ack((connection.client_key, flexcp_key), nonces);
         hmac[19] ^= u8::from(rest.contains(&"bad"));
         MpJoin::Ack { hmac }
     };
@@ -464,13 +460,8 @@ fn parse_add_addr(net: &Net, leg: Leg, rest: &[&str]) -> AddAddr {
     };
     let echo = rest.contains(&"echo");
     let connection = net.connection(leg);
-    let hmac = net::add_addr_hmac(
-        connection.client_key,
-        connection.flexcp_key.unwrap_or(0),
-        id,
-        addr,
-        port,
-    );
+    let ours = connection.flexcp_key.unwrap_or(0);
+    let hmac = keys::add_addr((connection.client_key, ours), id, addr, port);
     let hmac = hmac ^ u64::from(rest.contains(&"bad"));
     AddAddr {
         echo,
@@ -522,49 +513,30 @@ pub(crate) fn build(net: &Net, leg: Leg, line: &Line) -> (Vec<u8>, Offload) {
             stream(Direction::Down, offset, line.len)
         }
     };
-    let ip = IpHeader {
-        src: src.ip(),
-        dst: dst.ip(),
-        protocol: 6,
-        header_len: 0,
-        total_len: 0,
+    let mut packet = Packet::new(src, dst)
+        .flags(line.flags)
+        .numbers(line.seq, line.ack)
+        .with_payload(payload);
+    packet.ip = IpHeader {
         traffic_class: line.extras.traffic_class,
         ttl: line.extras.ttl,
         identification: if src.is_ipv4() { 0x1234 } else { 0 },
-        dont_fragment: true,
         flow_label: flow_label(leg, src),
+        ..packet.ip
     };
-    let tcp_len = 20 + line.options.len() + payload.len();
-    let mut bytes = vec![0; ip.emitted_len() + 20];
-    ip.emit(tcp_len, &mut bytes);
-    let tcp = TcpHeader {
-        src_port: src.port(),
-        dst_port: dst.port(),
-        seq: line.seq,
-        ack: line.ack,
-        flags: line.flags,
-        window: line.window.expect("window"),
-        checksum: 0,
-        urgent: line.urgent,
-        header_len: 0,
-    };
-    tcp.emit(line.options.len(), &mut bytes[ip.emitted_len()..]);
-    bytes.extend_from_slice(&line.options);
-    bytes.extend_from_slice(&payload);
+    packet.tcp.window = line.window.expect("window");
+    packet.tcp.urgent = line.urgent;
+    packet.options.clone_from(&line.options);
     let mut checksum = line.extras.checksum;
     if line.extras.gso.is_some() && checksum == ChecksumState::Complete {
         checksum = ChecksumState::Partial;
     }
-    let pseudo = ip.pseudo_header_sum(tcp_len);
-    let mut field = match checksum {
-        ChecksumState::Partial => pseudo.fold(),
-        _ => pseudo.add(Sum::of(&bytes[ip.emitted_len()..])).checksum(),
-    };
+    let mut bytes = packet.bytes_in(checksum);
     if line.extras.bad {
-        field = field.wrapping_add(0x101);
+        let place = packet.ip.emitted_len() + 16;
+        let field = u16::from_be_bytes([bytes[place], bytes[place + 1]]);
+        bytes[place..place + 2].copy_from_slice(&field.wrapping_add(0x101).to_be_bytes());
     }
-    let place = ip.emitted_len() + 16;
-    bytes[place..place + 2].copy_from_slice(&field.to_be_bytes());
     let kind = if src.is_ipv6() {
         GsoKind::TcpV6
     } else {

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use flexcp_translator::{Announce, Config, Limits, Mode, Prefix, Service, Share, Timeouts};
+use flexcp_translator::{Announce, Config, Limits, Mode, Prefix, Service, Timeouts};
 
 use super::net::{Connection, FLOWS_PER_CONNECTION, Flow, Net};
 use super::{Outcome, Scenario};
@@ -164,7 +164,7 @@ impl Setup {
             }],
             limits: self.limits,
             timeouts: self.timeouts,
-            share: Share::default(),
+            ..Config::default()
         };
         let mut seed = [7; 32];
         seed[..8].copy_from_slice(&self.seed.to_be_bytes());

@@ -3,12 +3,13 @@
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 
+use flexcp_testkit::{Options, keys};
 use flexcp_wire::{
     AddAddr, CapableFlags, CapableKeys, DataNumber, Dss, IpHeader, MpCapable, MpJoin, MptcpOption,
     Offload, TcpFlags, TcpHeader, TcpOption, TcpOptions, Timestamps,
 };
 
-use super::net::{self, Bases, Leg, Net, SERVER_KEY, add_addr_hmac, low};
+use super::net::{Bases, Leg, Net, SERVER_KEY, low};
 
 /// A packet that FlexCP sends, taken apart.
 #[derive(Debug)]
@@ -22,21 +23,15 @@ pub(crate) struct Seen {
 
 impl Seen {
     pub(crate) fn dss(&self) -> Option<Dss> {
-        TcpOptions::new(&self.options)
-            .flatten()
-            .find_map(|option| match option {
-                TcpOption::Mptcp(MptcpOption::Dss(dss)) => Some(dss),
-                _ => None,
-            })
+        self.view().dss
     }
 
     pub(crate) fn timestamps(&self) -> Option<Timestamps> {
-        TcpOptions::new(&self.options)
-            .flatten()
-            .find_map(|option| match option {
-                TcpOption::Timestamps(timestamps) => Some(timestamps),
-                _ => None,
-            })
+        self.view().timestamps
+    }
+
+    fn view(&self) -> Options {
+        Options::read(&self.options)
     }
 }
 
@@ -98,22 +93,15 @@ fn learn(net: &mut Net, seen: &Seen) {
     if !seen.tcp.flags.contains(TcpFlags::SYN | TcpFlags::ACK) {
         return;
     }
-    for option in TcpOptions::new(&seen.options).flatten() {
-        match option {
-            TcpOption::Mptcp(MptcpOption::Capable(MpCapable {
-                keys: CapableKeys::SynAck { sender },
-                ..
-            })) if sender != SERVER_KEY => {
-                let key = &mut net.connection_mut(seen.leg).flexcp_key;
-                key.get_or_insert(sender);
-            }
-            TcpOption::Mptcp(MptcpOption::Join(MpJoin::SynAck { nonce, .. })) => {
-                let flow = net.flow_mut(id);
-                flow.isn_flexcp = seen.tcp.seq;
-                flow.nonce_flexcp = nonce;
-            }
-            _ => {}
-        }
+    let view = seen.view();
+    if let Some(key) = view.key().filter(|key| *key != SERVER_KEY) {
+        let known = &mut net.connection_mut(seen.leg).flexcp_key;
+        known.get_or_insert(key);
+    }
+    if let Some(MpJoin::SynAck { nonce, .. }) = view.join {
+        let flow = net.flow_mut(id);
+        flow.isn_flexcp = seen.tcp.seq;
+        flow.nonce_flexcp = nonce;
     }
 }
 
@@ -163,9 +151,8 @@ fn show_option(net: &Net, seen: &Seen, bases: Bases, option: TcpOption<'_>) -> S
                 return "join WRONG".into();
             };
             let flow = net.flow(id);
-            let nonces = [nonce.to_be_bytes(), flow.nonce_client.to_be_bytes()];
-            let full = net::hmac(flexcp_key, connection.client_key, &[&nonces[0], &nonces[1]]);
-            let is_right = hmac.to_be_bytes() == full[..8];
+            let keys = (flexcp_key, connection.client_key);
+            let is_right = hmac == keys::join_syn_ack(keys, (nonce, flow.nonce_client));
             format!(
                 "join id {address_id}{}{}",
                 if backup { " b" } else { "" },
@@ -224,7 +211,7 @@ fn show_dss(bases: Bases, dss: &Dss) -> String {
 }
 
 fn show_add_addr(sender: u64, receiver: u64, add: &AddAddr) -> String {
-    let hmac = add_addr_hmac(sender, receiver, add.id, add.addr, add.port);
+    let hmac = keys::add_addr((sender, receiver), add.id, add.addr, add.port);
     let is_right = add.hmac.is_none_or(|said| said == hmac);
     let addr = match add.port {
         Some(port) => SocketAddr::new(add.addr, port).to_string(),

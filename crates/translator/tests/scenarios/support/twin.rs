@@ -1,35 +1,28 @@
 //! A twin of the translator under test: it gets the same packets, its connections are installed in a fast path at
 //! every opportunity, and nothing that it does may differ.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use flexcp_native::{Passed, Programs, as_handed_out};
+use flexcp_testkit::Shelf as Slots;
 use flexcp_translator::{
-    Config, DropReason, Ends, FastPath, FlowEntry, Frame, Installed, Instant, Payload, Translator,
+    Config, DropReason, FastPath, FlowEntry, Frame, Installed, Instant, Payload, Translator,
     Verdict, internals,
 };
-use flexcp_wire::Offload;
+use flexcp_wire::{Ends, Offload};
 
 use super::read::headers;
 
 /// A fast path that keeps what it is installed, and gives it back as it is unless somebody has edited it.
 #[derive(Clone, Debug)]
 pub(crate) struct Shelf {
-    places: Arc<Mutex<Vec<Place>>>,
+    slots: Arc<Mutex<Slots<FlowEntry>>>,
     room: usize,
     punted: Arc<Mutex<Option<u32>>>,
     /// Ends between which what passes goes its way without the translator; `None`: none may.
     passed_by: Option<Arc<Mutex<Vec<Ends>>>>,
     /// It takes nothing for good.
     never: bool,
-}
-
-/// One slot of a shelf.
-#[derive(Clone, Debug)]
-struct Place {
-    entry: FlowEntry,
-    installed: bool,
-    taken: bool,
 }
 
 impl FastPath for Shelf {
@@ -40,67 +33,31 @@ impl FastPath for Shelf {
         if self.never {
             return Installed::Never;
         }
-        let mut places = self.places.lock().expect("one thread");
-        let place = Place {
-            entry: *entry,
-            installed: true,
-            taken: true,
-        };
-        let free = || places.iter().position(|place| !place.taken);
-        let slot = match slot {
-            Some(slot) => slot as usize,
-            None => free().unwrap_or(places.len()),
-        };
-        if slot >= self.room {
+        let mut slots = self.slots();
+        if slot.unwrap_or_else(|| slots.next_slot()) as usize >= self.room {
             return Installed::NoRoom;
         }
-        if slot == places.len() {
-            places.push(place);
-        } else {
-            assert!(!places[slot].installed, "installed twice");
-            places[slot] = place;
-        }
-        Installed::Slot(u32::try_from(slot).expect("few slots"))
+        Installed::Slot(slots.put(slot, *entry))
     }
 
     fn evict(&mut self, slot: u32) -> FlowEntry {
-        let mut places = self.places.lock().expect("one thread");
-        let place = &mut places[slot as usize];
-        assert!(
-            place.installed && place.taken,
-            "evicted without being installed"
-        );
-        place.installed = false;
-        place.entry
+        self.slots().take(slot)
     }
 
     fn peek(&self, slot: u32) -> FlowEntry {
-        let places = self.places.lock().expect("one thread");
-        let place = &places[slot as usize];
-        assert!(
-            place.installed && place.taken,
-            "looked at without being installed"
-        );
-        place.entry
+        self.slots().peek(slot)
     }
 
     fn peek_all(&self, each: &mut dyn FnMut(&FlowEntry)) {
-        let places = self.places.lock().expect("one thread");
-        let installed = places.iter().filter(|place| place.installed);
-        installed.for_each(|place| each(&place.entry));
+        self.slots().entries().for_each(each);
     }
 
     fn release(&mut self, slot: u32) {
-        let mut places = self.places.lock().expect("one thread");
-        let place = &mut places[slot as usize];
-        assert!(!place.installed && place.taken, "released while installed");
-        place.taken = false;
+        self.slots().release(slot);
     }
 
     fn held(&self) -> u32 {
-        let places = self.places.lock().expect("one thread");
-        let held = places.iter().filter(|place| place.taken).count();
-        u32::try_from(held).expect("few slots")
+        self.slots().held()
     }
 
     fn punted(&self, _slot: u32) -> Option<u32> {
@@ -117,6 +74,10 @@ impl FastPath for Shelf {
 }
 
 impl Shelf {
+    fn slots(&self) -> MutexGuard<'_, Slots<FlowEntry>> {
+        self.slots.lock().expect("one thread")
+    }
+
     /// So many packets have passed it on their way up.
     pub(crate) fn passed(&self, count: u32) {
         *self.punted.lock().expect("one thread") = Some(count);
@@ -124,7 +85,7 @@ impl Shelf {
 
     pub(crate) fn new(room: usize) -> Self {
         Self {
-            places: Arc::default(),
+            slots: Arc::default(),
             room,
             punted: Arc::default(),
             passed_by: None,
@@ -156,22 +117,17 @@ impl Shelf {
 
     /// Changes a flow entry that is installed in it.
     pub(crate) fn edit(&self, edit: impl FnOnce(&mut FlowEntry)) {
-        let mut places = self.places.lock().expect("one thread");
-        let mut installed = places.iter_mut().filter(|place| place.installed);
-        edit(&mut installed.next().expect("an installed connection").entry);
+        edit(self.slots().entries_mut().next().expect("an entry"));
     }
 
     /// Slots that are taken.
     pub(crate) fn taken(&self) -> usize {
-        let places = self.places.lock().expect("one thread");
-        places.iter().filter(|place| place.taken).count()
+        self.slots().held() as usize
     }
 
     /// The flow entries that are installed in it.
     pub(crate) fn entries(&self) -> Vec<FlowEntry> {
-        let places = self.places.lock().expect("one thread");
-        let installed = places.iter().filter(|place| place.installed);
-        installed.map(|place| place.entry).collect()
+        self.slots().entries().copied().collect()
     }
 }
 

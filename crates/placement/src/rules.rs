@@ -1,5 +1,5 @@
-//! What names the owner of a packet without a memory: the same for all workers, and for a program in the kernel that
-//! chooses their queues (`bpf/steering.bpf.c`).
+//! What names the owner of a packet without a memory: the same for all workers, and for a program that distributes
+//! packets to them (`bpf/placement.bpf.c`).
 
 use core::hash::Hasher;
 use core::net::{IpAddr, SocketAddr};
@@ -7,19 +7,17 @@ use core::ops::RangeInclusive;
 
 use alloc::vec::Vec;
 
+use flexcp_wire::Ends;
 use siphasher::sip::SipHasher13;
-
-use crate::config::{Config, Mode};
-use crate::endpoint::Ends;
 
 /// The rules.
 #[derive(Clone, Debug)]
 pub struct Rules {
-    /// How many workers there are.
+    /// How many workers there are, at least 1.
     pub workers: u16,
     /// Keys of the hash of two ends. They must be unpredictable: who knows them can aim at one worker.
     pub hash_keys: (u64, u64),
-    /// Whose packets go by the port that FlexCP chose.
+    /// Whose packets go by the port that the proxy chose.
     pub back_ends: Vec<BackEnds>,
 }
 
@@ -29,9 +27,9 @@ pub struct Rules {
 pub struct BackEnds {
     /// The back ends.
     pub addrs: Vec<SocketAddr>,
-    /// FlexCP's addresses towards them.
+    /// The proxy's addresses towards them.
     pub sources: Vec<IpAddr>,
-    /// FlexCP's ports towards them.
+    /// The proxy's ports towards them.
     pub ports: RangeInclusive<u16>,
 }
 
@@ -43,29 +41,6 @@ pub struct Pair([u8; PAIR_LEN]);
 const PAIR_LEN: usize = 36;
 
 impl Rules {
-    /// What follows from the configuration. `hash_keys` must be the same for all workers.
-    #[must_use]
-    pub fn new(config: &Config, hash_keys: (u64, u64)) -> Self {
-        let back_ends = config.services.iter().filter_map(|s| match &s.mode {
-            Mode::Reverse {
-                backends,
-                source,
-                source_ports,
-                ..
-            } => Some(BackEnds {
-                addrs: backends.clone(),
-                sources: source.clone(),
-                ports: source_ports.clone(),
-            }),
-            Mode::Transparent { .. } => None,
-        });
-        Self {
-            workers: config.share.workers.max(1),
-            hash_keys,
-            back_ends: back_ends.collect(),
-        }
-    }
-
     /// The worker that a packet's ends name.
     #[must_use]
     pub fn of_ends(&self, ends: Ends) -> u16 {
@@ -80,7 +55,7 @@ impl Rules {
     }
 
     /// The worker that a back end's packet names by the port that it goes to.
-    pub(super) fn of_back_end(&self, ends: Ends) -> Option<u16> {
+    pub(crate) fn of_back_end(&self, ends: Ends) -> Option<u16> {
         let comes_from = |b: &&BackEnds| {
             b.ports.contains(&ends.to.port())
                 && b.addrs.contains(&ends.from)
@@ -89,7 +64,7 @@ impl Rules {
         self.back_ends
             .iter()
             .find(comes_from)
-            .map(|_| ends.to.port() % self.workers)
+            .map(|_| ends.to.port() % self.workers.max(1))
     }
 
     /// The worker that a hash names.
@@ -97,12 +72,12 @@ impl Rules {
         clippy::cast_possible_truncation,
         reason = "the high half is as good as the whole"
     )]
-    pub(super) fn of_hash(&self, hash: u64) -> u16 {
+    pub(crate) fn of_hash(&self, hash: u64) -> u16 {
         self.of_token((hash >> 32) as u32)
     }
 
     /// SipHash-1-3 of the pair's bytes.
-    pub(super) fn hash(&self, pair: Pair) -> u64 {
+    pub(crate) fn hash(&self, pair: Pair) -> u64 {
         let mut hasher = SipHasher13::new_with_keys(self.hash_keys.0, self.hash_keys.1);
         hasher.write(&pair.0);
         hasher.finish()
@@ -142,6 +117,6 @@ fn octets(addr: IpAddr) -> [u8; 16] {
     clippy::cast_possible_truncation,
     reason = "the quotient is below a 16-bit number"
 )]
-pub(super) fn of_token(token: u32, workers: u16) -> u16 {
+pub(crate) fn of_token(token: u32, workers: u16) -> u16 {
     ((u64::from(token) * u64::from(workers)) >> 32) as u16
 }

@@ -1,55 +1,34 @@
 use core::net::SocketAddr;
 
-use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use flexcp_wire::{OptionWriter, Sum};
+use flexcp_testkit::{Packet, icmp_error, ip_header};
+use flexcp_wire::{Ends, MpJoin, MptcpOption, TcpFlags, TcpOption, protocol};
 
 mod claims;
 
 use super::*;
-use crate::config::{Limits, Mode, Service};
-use crate::service::Choice;
+use crate::rules::of_token;
 
 const WORKERS: u16 = 5;
-const KEYS: (u64, u64) = (7, 9);
 
-fn config(connections: usize) -> Config {
-    let mode = Mode::Reverse {
-        listen: vec![at(1, 80)],
-        backends: vec![at(9, 80)],
-        source: vec![at(8, 0).ip()],
-        source_ports: 1000..=1099,
-    };
-    Config {
-        services: vec![Service {
-            name: String::new(),
-            mode,
-            announce: vec![],
+fn rules() -> Rules {
+    Rules {
+        workers: WORKERS,
+        hash_keys: (7, 9),
+        back_ends: vec![BackEnds {
+            addrs: vec![at(9, 80)],
+            sources: vec![at(8, 0).ip()],
+            ports: 1000..=1099,
         }],
-        limits: Limits {
-            connections,
-            ..Limits::default()
-        },
-        ..Config::default()
     }
 }
 
-fn workers_of(connections: usize) -> Vec<Affinity> {
+fn workers_of(connections: usize) -> Vec<Placement> {
     (0..WORKERS)
-        .map(|worker| Affinity::new(&config_of(worker, connections), KEYS))
+        .map(|worker| Placement::new(worker, rules(), connections))
         .collect()
-}
-
-fn config_of(worker: u16, connections: usize) -> Config {
-    Config {
-        share: Share {
-            worker,
-            workers: WORKERS,
-        },
-        ..config(connections)
-    }
 }
 
 fn at(host: u8, port: u16) -> SocketAddr {
@@ -57,66 +36,31 @@ fn at(host: u8, port: u16) -> SocketAddr {
 }
 
 fn packet(from: SocketAddr, to: SocketAddr, flags: TcpFlags, token: Option<u32>) -> Vec<u8> {
-    let mut options = OptionWriter::default();
-    if let Some(token) = token {
-        options.push(&TcpOption::Mptcp(MptcpOption::Join(MpJoin::Syn {
+    let join = |token| {
+        TcpOption::Mptcp(MptcpOption::Join(MpJoin::Syn {
             backup: false,
             address_id: 1,
             token,
             nonce: 1,
-        })));
-    }
-    let options = options.finish();
-    let tcp_len = 20 + options.len();
-    let ip = IpHeader {
-        src: from.ip(),
-        dst: to.ip(),
-        protocol: protocol::TCP,
-        header_len: 20,
-        total_len: 20 + tcp_len,
-        traffic_class: 0,
-        ttl: 64,
-        identification: 0,
-        dont_fragment: true,
-        flow_label: 0,
+        }))
     };
-    let mut bytes = vec![0; 20 + tcp_len];
-    ip.emit(tcp_len, &mut bytes);
-    let segment = &mut bytes[20..];
-    segment[..2].copy_from_slice(&from.port().to_be_bytes());
-    segment[2..4].copy_from_slice(&to.port().to_be_bytes());
-    segment[12] = u8::try_from(tcp_len / 4 * 16).expect("a header");
-    segment[13] = u8::try_from(flags.0).expect("flags");
-    segment[20..].copy_from_slice(options);
-    bytes
+    let packet = Packet::new(from, to).flags(flags);
+    packet.with_options(token.map(join)).bytes()
 }
 
 /// An ICMP error about a packet that `to` has sent.
 fn error_about(about: &[u8], to: SocketAddr) -> Vec<u8> {
-    let mut error = vec![0; 28 + about.len()];
-    let ip = IpHeader {
-        src: at(77, 0).ip(),
-        dst: to.ip(),
-        protocol: protocol::ICMP,
-        header_len: 20,
-        total_len: error.len(),
-        ..IpHeader::parse(about).expect("a packet")
-    };
-    ip.emit(8 + about.len(), &mut error);
-    error[20] = 3;
-    error[21] = 1;
-    error[28..].copy_from_slice(about);
-    let sum = Sum::of(&error[20..]).fold();
-    error[22..24].copy_from_slice(&(!sum).to_be_bytes());
-    error
+    let header = ip_header(at(77, 0).ip(), to.ip(), protocol::ICMP);
+    icmp_error(&header, (3, 1), 0, about)
 }
 
 /// The worker that gets the packet in the end, from whichever it comes to first.
-fn owner_of(workers: &mut [Affinity], first: u16, packet: &[u8]) -> u16 {
-    match workers[usize::from(first)].owner(packet) {
+fn owner_of(workers: &mut [Placement], first: u16, packet: &[u8]) -> u16 {
+    let subject = Subject::of(packet).expect("a packet of a flow");
+    match workers[usize::from(first)].owner(subject) {
         Owner::This => first,
         Owner::Worker(worker) => worker,
-        Owner::Directory(directory) => match workers[usize::from(directory)].owner(packet) {
+        Owner::Directory(directory) => match workers[usize::from(directory)].owner(subject) {
             Owner::This => directory,
             Owner::Worker(worker) => worker,
             Owner::Directory(_) => panic!("the directory asks another"),
@@ -125,7 +69,7 @@ fn owner_of(workers: &mut [Affinity], first: u16, packet: &[u8]) -> u16 {
 }
 
 /// The same, whichever it comes to first.
-fn agreed_owner(workers: &mut [Affinity], packet: &[u8]) -> u16 {
+fn agreed_owner(workers: &mut [Placement], packet: &[u8]) -> u16 {
     let owner = owner_of(workers, 0, packet);
     for first in 1..WORKERS {
         assert_eq!(owner_of(workers, first, packet), owner);
@@ -191,24 +135,50 @@ fn back_end_answers_the_worker_that_its_port_names() {
 }
 
 #[test]
+fn what_is_only_like_a_back_ends_goes_by_its_ends() {
+    let mut workers = workers_of(100);
+    for port in 1000..=1099 {
+        // From another port or host, to another address, to a port beyond the range.
+        let alike = [
+            (at(9, 81), at(8, port)),
+            (at(7, 80), at(8, port)),
+            (at(9, 80), at(6, port)),
+            (at(9, 80), at(8, port + 100)),
+        ];
+        for (from, to) in alike {
+            let there = packet(from, to, TcpFlags::ACK, None);
+            let back = packet(to, from, TcpFlags::ACK, None);
+            let owner = agreed_owner(&mut workers, &there);
+            assert_eq!(agreed_owner(&mut workers, &back), owner, "{from} to {to}");
+        }
+    }
+}
+
+#[test]
 fn joined_subflows_that_nobody_asks_for_are_forgotten_first() {
     let capacity = 8;
     let mut workers = workers_of(capacity);
     let token = 1 << 31;
     let owner = of_token(token, WORKERS);
-    let mut kept = None;
-    for port in 1..2000 {
-        let (client, server) = (at(4, port), at(3, 443));
-        agreed_owner(
-            &mut workers,
-            &packet(client, server, TcpFlags::SYN, Some(token)),
-        );
-        let first = *kept.get_or_insert(client);
+    let server = at(3, 443);
+    // One whose directory is another worker: its owner has to be remembered.
+    let of_ends = |client| {
+        let to_server = Ends {
+            from: client,
+            to: server,
+        };
+        rules().of_ends(to_server)
+    };
+    let first = (1..).map(|port| at(4, port)).find(|c| of_ends(*c) != owner);
+    let first = first.expect("most of them");
+    for port in first.port()..2000 {
+        let syn = packet(at(4, port), server, TcpFlags::SYN, Some(token));
+        agreed_owner(&mut workers, &syn);
         let later = packet(first, server, TcpFlags::ACK, None);
         assert_eq!(agreed_owner(&mut workers, &later), owner, "{port}");
     }
     for worker in &workers {
-        assert!(worker.joined.iter().all(|joined| joined.len() <= capacity));
+        assert!(worker.remembered().iter().all(|len| *len <= capacity));
     }
 }
 
@@ -260,61 +230,50 @@ fn tokens_are_shared_out() {
 }
 
 #[test]
-fn keys_and_ports_of_a_translator_name_its_worker() {
-    for worker in 0..WORKERS {
-        let share = Share {
-            worker,
-            workers: WORKERS,
-        };
-        let config = Config {
-            share,
-            ..config(100)
-        };
-        let mut translator = Translator::new(config, [1; 32]);
-        for _ in 0..20 {
-            assert!(share.has_token(translator.fresh_key().token));
-            let back_end = translator
-                .next_backend(0, None, Choice::Any)
-                .expect("a back end");
-            assert_eq!(back_end.source.port() % WORKERS, worker);
-        }
+fn subject_is_read_from_segments_and_from_what_errors_quote() {
+    let ends = Ends {
+        from: at(2, 5000),
+        to: at(3, 443),
+    };
+    let of = |flags, token| Subject::of(&packet(ends.from, ends.to, flags, token));
+    let (syn, ack) = (TcpFlags::SYN, TcpFlags::ACK);
+    assert_eq!(of(syn, None), Some(Subject::Opening(ends)));
+    let token = 77;
+    let joining = Subject::Joining { ends, token };
+    assert_eq!(of(syn, Some(token)), Some(joining));
+    // The answer to a SYN opens nothing, whatever its options.
+    for flags in [ack, syn | ack, TcpFlags::RST] {
+        assert_eq!(of(flags, Some(token)), Some(Subject::Flow(ends)));
     }
+    let sent = packet(ends.to, ends.from, ack, None);
+    let error = error_about(&sent, ends.to);
+    assert_eq!(Subject::of(&error), Some(Subject::Flow(ends)));
 }
 
 #[test]
-fn flow_of_a_connection_is_known_where_it_is_but_for_a_syn() {
-    let share = Share {
-        worker: 1,
-        workers: 2,
-    };
-    let config = Config {
-        share,
-        ..config(100)
-    };
-    let mut translator = Translator::new(config, [1; 32]);
-    let (client, listen) = (at(2, 5000), at(1, 80));
-    let syn = packet(client, listen, TcpFlags::SYN, None);
-    let later = packet(client, listen, TcpFlags::ACK, None);
-    assert!(!translator.has_flow_of(&later));
-    handle(&mut translator, &syn);
-    assert!(translator.has_flow_of(&later));
-    assert!(!translator.has_flow_of(&syn));
-    assert!(!translator.has_flow_of(&packet(at(2, 5001), listen, TcpFlags::ACK, None)));
-    assert!(!translator.has_flow_of(&later[..19]));
-    let sent = |port| packet(listen, at(2, port), TcpFlags::ACK, None);
-    assert!(translator.has_flow_of(&error_about(&sent(5000), listen)));
-    assert!(!translator.has_flow_of(&error_about(&sent(5001), listen)));
+fn what_belongs_to_no_connection_has_no_subject() {
+    let segment = packet(at(2, 5000), at(3, 443), TcpFlags::ACK, None);
+    for len in 0..segment.len() {
+        assert_eq!(Subject::of(&segment[..len]), None, "{len} bytes");
+    }
+    let mut datagram = segment.clone();
+    datagram[9] = 17;
+    assert_eq!(Subject::of(&datagram), None);
+    let mut ping = error_about(&segment, at(2, 5000));
+    ping[20] = 8;
+    assert_eq!(Subject::of(&ping), None);
 }
 
-/// Gives a whole packet to a translator.
-fn handle(translator: &mut Translator, packet: &[u8]) {
-    let mut buffer = vec![0; crate::HEADROOM];
-    buffer.extend_from_slice(packet);
-    let end = buffer.len();
-    let offload = flexcp_wire::Offload {
-        checksum: flexcp_wire::ChecksumState::Verified,
-        gso: None,
+#[test]
+fn only_worker_asks_nobody() {
+    let rules = Rules {
+        workers: 1,
+        ..rules()
     };
-    let mut frame = crate::Frame::new(&mut buffer, crate::HEADROOM..end, offload);
-    let _ = translator.handle_packet(crate::Instant(0), &mut frame);
+    let mut placement = Placement::new(0, rules, 100);
+    for token in [None, Some(u32::MAX)] {
+        let syn = packet(at(2, 5000), at(3, 443), TcpFlags::SYN, token);
+        let subject = Subject::of(&syn).expect("a SYN");
+        assert_eq!(placement.owner(subject), Owner::This);
+    }
 }

@@ -1,4 +1,4 @@
-//! Which worker a packet comes to: loads the program of `bpf/steering.bpf.c`, which chooses the queue of the TUN
+//! Which worker a packet comes to: loads the program of `bpf/placement.bpf.c`, which chooses the queue of the TUN
 //! device for each packet, and tells it the rules and the flows that workers claim.
 
 use std::io;
@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use aya::maps::{Array, HashMap, Map, MapData, MapError};
 use aya::programs::{ProgramError, SocketFilter, TestRunOptions};
 use aya::{Ebpf, EbpfError, EbpfLoader, TestRun as _, include_bytes_aligned};
-use flexcp_translator::{FlowMap, Pair, Rules};
+use flexcp_placement::{FlowMap, Pair, Rules};
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Setter, ioctl, opcode};
 
@@ -16,9 +16,9 @@ use crate::offload::Refusal;
 use crate::tun::Tun;
 
 /// The program, compiled by `make bpf`.
-static OBJECT: &[u8] = include_bytes_aligned!("../../../bpf/steering.bpf.o");
+static OBJECT: &[u8] = include_bytes_aligned!("../../../bpf/placement.bpf.o");
 
-const PROGRAM: &str = "flexcp_steering";
+const PROGRAM: &str = "flexcp_place";
 /// Ranges of ports from one address to one back end that the program knows (`RANGES`).
 const RANGES: usize = 4;
 // linux/if_tun.h
@@ -29,44 +29,44 @@ const TUNSETSTEERINGEBPF: Opcode = opcode::read::<libc::c_int>(b'T', 224);
 pub enum Target {
     /// To the worker that owns them.
     Owner,
-    /// Each to the next worker, so that nearly all have to be handed over: to measure what affinity is worth.
+    /// Each to the next worker, so that nearly all have to be handed over: to measure what placement is worth.
     Scatter,
 }
 
-/// What stands in the way of steering.
+/// What stands in the way of the placement program.
 #[derive(thiserror::Error, Debug)]
-pub enum SteeringError {
+pub enum PlacementError {
     /// The kernel takes no programs, or not this one.
     #[error(
-        "the kernel does not load the steering program: {}; it takes Linux 5.17 or newer and CAP_BPF",
+        "the kernel does not load the placement program: {}; it takes Linux 5.17 or newer and CAP_BPF",
         super::offload::chain(.0)
     )]
     Load(#[from] EbpfError),
     /// The verifier refuses the program, or the process may not ask.
     #[error(
-        "the kernel refuses the steering program: {0}; it takes Linux 5.17 or newer and CAP_BPF"
+        "the kernel refuses the placement program: {0}; it takes Linux 5.17 or newer and CAP_BPF"
     )]
     Refused(Refusal),
     /// The program could not be used.
-    #[error("the kernel does not use the steering program: {}", super::offload::chain(.0))]
+    #[error("the kernel does not use the placement program: {}", super::offload::chain(.0))]
     Program(#[from] ProgramError),
     /// A map could not be used.
-    #[error("a map of the steering program can't be used: {0}")]
+    #[error("a map of the placement program can't be used: {0}")]
     Map(#[from] MapError),
     /// The device does not take the program.
-    #[error("the TUN device takes no steering program (TUNSETSTEERINGEBPF): {0}")]
+    #[error("the TUN device takes no placement program (TUNSETSTEERINGEBPF): {0}")]
     Attach(io::Error),
     /// The process has no file descriptor left.
-    #[error("no file descriptor for a map of the steering program: {0}")]
+    #[error("no file descriptor for a map of the placement program: {0}")]
     Descriptor(io::Error),
     /// The object file lacks a part: a defect of the build.
-    #[error("the steering program's object file has no {0}; build it anew with `make bpf`")]
+    #[error("the placement program's object file has no {0}; build it anew with `make bpf`")]
     Missing(&'static str),
 }
 
 /// The loaded program. A device that it was attached to keeps it.
 #[derive(Debug)]
-pub struct Steering {
+pub struct PlacementProgram {
     ebpf: Ebpf,
 }
 
@@ -115,12 +115,12 @@ unsafe impl aya::Pod for Ports {}
 // SAFETY: the same, bytes alone.
 unsafe impl aya::Pod for Key {}
 
-impl Steering {
+impl PlacementProgram {
     /// Loads the program with `rules`, and room for so many flows that workers claim.
     ///
     /// # Errors
     /// When the kernel can't or may not.
-    pub fn load(rules: &Rules, target: Target, flows: u32) -> Result<Self, SteeringError> {
+    pub fn load(rules: &Rules, target: Target, flows: u32) -> Result<Self, PlacementError> {
         let known = back_ends(rules);
         let count = u32::try_from(known.len()).unwrap_or(u32::MAX);
         let mut ebpf = EbpfLoader::new()
@@ -129,11 +129,11 @@ impl Steering {
             .load(OBJECT)?;
         let program: &mut SocketFilter = ebpf
             .program_mut(PROGRAM)
-            .ok_or(SteeringError::Missing("program"))?
+            .ok_or(PlacementError::Missing("program"))?
             .try_into()?;
         match program.load().map_err(Refusal::of) {
             Ok(()) => {}
-            Err(Ok(refusal)) => return Err(SteeringError::Refused(refusal)),
+            Err(Ok(refusal)) => return Err(PlacementError::Refused(refusal)),
             Err(Err(other)) => return Err(other.into()),
         }
         let mut map: HashMap<_, BackEnd, Ports> =
@@ -159,7 +159,7 @@ impl Steering {
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub fn attach(&self, device: &Tun) -> Result<(), SteeringError> {
+    pub fn attach(&self, device: &Tun) -> Result<(), PlacementError> {
         let program = self.program()?.fd()?.as_fd().as_raw_fd();
         // SAFETY: TUNSETSTEERINGEBPF reads an int, the program's descriptor.
         let attached = unsafe {
@@ -168,17 +168,17 @@ impl Steering {
                 Setter::<TUNSETSTEERINGEBPF, libc::c_int>::new(program),
             )
         };
-        attached.map_err(|errno: Errno| SteeringError::Attach(errno.into()))
+        attached.map_err(|errno: Errno| PlacementError::Attach(errno.into()))
     }
 
     /// The map of claimed flows for one worker.
     ///
     /// # Errors
     /// When the process has no file descriptor left.
-    pub fn flows(&self, worker: u16) -> Result<SteeredFlows, SteeringError> {
+    pub fn flows(&self, worker: u16) -> Result<ClaimedFlows, PlacementError> {
         let fd = self.flows_fd()?;
         let map = Map::from_map_data(MapData::from_fd(fd)?)?;
-        Ok(SteeredFlows {
+        Ok(ClaimedFlows {
             flows: HashMap::try_from(map)?,
             worker: worker.into(),
         })
@@ -188,7 +188,7 @@ impl Steering {
     ///
     /// # Errors
     /// When the kernel refuses, as it does packets shorter than an Ethernet header.
-    pub fn try_packet(&self, packet: &[u8]) -> Result<u32, SteeringError> {
+    pub fn try_packet(&self, packet: &[u8]) -> Result<u32, PlacementError> {
         // The kernel takes an Ethernet header away before it runs the program, as it would for a socket.
         let mut frame = vec![0; 14];
         let protocol: [u8; 2] = match packet.first().map(|first| first >> 4) {
@@ -204,31 +204,31 @@ impl Steering {
         Ok(self.program()?.test_run(options)?.return_value)
     }
 
-    fn program(&self) -> Result<&SocketFilter, SteeringError> {
+    fn program(&self) -> Result<&SocketFilter, PlacementError> {
         let program = self.ebpf.program(PROGRAM);
         Ok(program
-            .ok_or(SteeringError::Missing("program"))?
+            .ok_or(PlacementError::Missing("program"))?
             .try_into()?)
     }
 
-    fn flows_fd(&self) -> Result<OwnedFd, SteeringError> {
+    fn flows_fd(&self) -> Result<OwnedFd, PlacementError> {
         match self.ebpf.map("flows") {
             Some(Map::HashMap(data)) => {
                 let fd = data.fd().as_fd().try_clone_to_owned();
-                fd.map_err(SteeringError::Descriptor)
+                fd.map_err(PlacementError::Descriptor)
             }
-            _ => Err(SteeringError::Missing("flows")),
+            _ => Err(PlacementError::Missing("flows")),
         }
     }
 }
 
 /// The program's map of claimed flows, as one worker uses it. It works as long as the device has the program.
-pub struct SteeredFlows {
+pub struct ClaimedFlows {
     flows: HashMap<MapData, Key, u32>,
     worker: u32,
 }
 
-impl FlowMap for SteeredFlows {
+impl FlowMap for ClaimedFlows {
     fn claim(&mut self, flow: Pair) -> bool {
         self.flows.insert(Key(flow.bytes()), self.worker, 0).is_ok()
     }
@@ -245,9 +245,9 @@ impl FlowMap for SteeredFlows {
     }
 }
 
-impl std::fmt::Debug for SteeredFlows {
+impl std::fmt::Debug for ClaimedFlows {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SteeredFlows")
+        f.debug_struct("ClaimedFlows")
             .field("worker", &self.worker)
             .finish_non_exhaustive()
     }
@@ -305,6 +305,6 @@ fn octets(addr: IpAddr) -> [u8; 16] {
     }
 }
 
-fn named<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut Map, SteeringError> {
-    ebpf.map_mut(name).ok_or(SteeringError::Missing(name))
+fn named<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut Map, PlacementError> {
+    ebpf.map_mut(name).ok_or(PlacementError::Missing(name))
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 /* Chooses the queue of the TUN device, and so the worker, for each packet (TUNSETSTEERINGEBPF). The rules are those of
- * crates/translator/src/affinity.rs, and io/tests/netns/steering.rs holds one against the other:
+ * crates/placement, and io/tests/netns/placement.rs holds one against the other:
  *
  * - a SYN with MP_JOIN: the worker that its token names;
  * - a pair of ends that a worker has noted: that worker;
@@ -36,7 +36,7 @@ struct settings {
 	__u64 key0;
 	__u64 key1;
 	__u32 workers;
-	/* 1: each packet to the next worker, to measure what affinity is worth. */
+	/* 1: each packet to the next worker, to measure what placement is worth. */
 	__u32 scatter;
 	/* Entries of the map. */
 	__u32 back_ends;
@@ -402,7 +402,7 @@ static __always_inline __u32 owner(struct __sk_buff *skb, const struct settings 
 }
 
 SEC("socket")
-int flexcp_steering(struct __sk_buff *skb)
+int flexcp_place(struct __sk_buff *skb)
 {
 	__u32 zero = 0;
 	const struct settings *set = bpf_map_lookup_elem(&settings, &zero);
