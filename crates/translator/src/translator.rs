@@ -19,7 +19,6 @@ mod room;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -33,6 +32,7 @@ pub use self::hold::LONGEST_QUEUE;
 use self::install::Installer;
 pub use self::listing::{Cursor, Filter, Place};
 use self::orphan::Orphans;
+use self::records::Records;
 use crate::auth::{Key, SecretStream};
 use crate::budget::Budget;
 use crate::cause::Rst;
@@ -40,7 +40,6 @@ use crate::counters::DropReason;
 use crate::event::Events;
 use crate::handle::SubflowIndex;
 use crate::keys::Keys;
-use crate::record::Registry;
 use crate::rst::refuse;
 use crate::segment::Segment;
 use crate::service::{Match, Services};
@@ -79,8 +78,7 @@ pub struct Translator {
     pub(crate) budget: Budget,
     pub(crate) installer: Option<Installer>,
     pub(crate) drain: Drain,
-    pub(crate) registry: Option<Box<dyn Registry>>,
-    pub(crate) orphans: Option<Orphans>,
+    pub(crate) records: Records,
     pub(crate) astray: Option<Astray>,
     drops: Drops,
 }
@@ -129,8 +127,7 @@ impl Translator {
             events: Events::default(),
             installer: None,
             drain: Drain::default(),
-            registry: None,
-            orphans: None,
+            records: Records::default(),
             astray: None,
             drops: Drops::default(),
         }
@@ -184,7 +181,7 @@ impl Translator {
     /// packet.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let orphans = self.orphans.as_ref().map(Orphans::due);
+        let orphans = self.records.orphans.as_ref().map(Orphans::due);
         let astray = self.astray.as_ref().map(Astray::due);
         let times = [self.table.next_timer(), self.probes_due(), orphans, astray];
         times.into_iter().flatten().min()

@@ -28,6 +28,20 @@ pub(crate) struct PageWanted {
 }
 
 impl PageWanted {
+    pub(super) fn new(
+        from: Cursor,
+        filter: &Arc<Filter>,
+        page: Page,
+        answer: SyncSender<Page>,
+    ) -> Self {
+        Self {
+            from,
+            filter: Arc::clone(filter),
+            page,
+            answer,
+        }
+    }
+
     /// Fills the page, and gives it to whoever asked, who may have given up since.
     pub(super) fn fill(mut self, now: Instant, translator: &Translator) {
         self.page.next = translator.list(now, self.from, &self.filter, &mut self.page.views);
@@ -60,13 +74,6 @@ impl WorkerHandle {
     /// When the worker has ended or does not answer.
     pub fn page(&self, from: Cursor, filter: &Arc<Filter>, mut page: Page) -> Result<Page, Gone> {
         page.views.clear();
-        self.ask(|answer| {
-            Request::Page(PageWanted {
-                from,
-                filter: Arc::clone(filter),
-                page,
-                answer,
-            })
-        })
+        self.ask(|answer| Request::Page(PageWanted::new(from, filter, page, answer)))
     }
 }

@@ -181,8 +181,9 @@ fn events_of_connections_are_told() -> Result<()> {
         // That listens by the time of what is told to the other one.
         let people = listening(rig, "people", &[])?;
         let listener = listening(rig, "events", &["--json"])?;
-        let report = rig.run(Family::V4, &Job::down(3_000_000))?;
-        rig.wait_for_a_join()?;
+        // It stays until its second subflow has joined.
+        let hold = Job::hold(2000);
+        let report = rig.run_while(Family::V4, &hold, || rig.wait_for_a_join())?;
         closed(&listener, 1)?;
         let abort = Job::new(Mode::ClientAbort, 1_000_000, 1_000_000_000);
         rig.run(Family::V4, &abort)?;

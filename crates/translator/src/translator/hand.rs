@@ -50,7 +50,7 @@ impl Translator {
             ctx: context!(self, now),
             budget: &mut self.budget,
             installer: self.installer.as_mut(),
-            registry: self.registry.as_mut(),
+            registry: self.records.registry.as_mut(),
         })
     }
 

@@ -213,19 +213,20 @@ impl Translator {
         let orphans = Orphans::new(now, records, share);
         let count = orphans.connections.len();
         self.counters.orphans += u64::try_from(count).unwrap_or(u64::MAX);
-        self.orphans = Some(orphans);
+        self.records.orphans = Some(orphans);
     }
 
     /// Whether an earlier run has left behind who sends this.
     pub(crate) fn is_orphaned(&self, ends: Ends) -> bool {
-        self.orphans
+        self.records
+            .orphans
             .as_ref()
             .is_some_and(|orphans| orphans.find(ends).is_some())
     }
 
     /// A packet that no connection knows, and that is no SYN. `None`: nor did an earlier run.
     pub(crate) fn handle_orphan(&mut self, ends: Ends, segment: &Segment) -> Option<Verdict> {
-        let orphans = self.orphans.as_mut()?;
+        let orphans = self.records.orphans.as_mut()?;
         let leg = orphans.find(ends)?;
         let orphan = &mut orphans.connections[leg.connection];
         let speaks = segment.has(TcpFlags::ACK) && !segment.has(TcpFlags::RST);
@@ -255,11 +256,16 @@ impl Translator {
 
     /// Probes the ends that are silent, and forgets them in the end.
     pub(crate) fn tend_orphans(&mut self, now: Instant) {
-        let Some(orphans) = self.orphans.as_mut().filter(|orphans| orphans.due <= now) else {
+        let Some(orphans) = self
+            .records
+            .orphans
+            .as_mut()
+            .filter(|orphans| orphans.due <= now)
+        else {
             return;
         };
         if orphans.round == ROUNDS.len() {
-            self.orphans = None;
+            self.records.orphans = None;
             return;
         }
         let flags = if orphans.round.is_multiple_of(2) {

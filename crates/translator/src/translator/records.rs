@@ -4,20 +4,29 @@ use alloc::boxed::Box;
 
 use super::Translator;
 use super::hand::Hand;
+use super::orphan::Orphans;
 use crate::connection::{Connection, Phase, Subflow};
 use crate::handle::{INITIAL, SubflowIndex};
 use crate::record::{Recorded, Registry, SubflowRecord};
 use crate::table::ConnectionId;
 
+/// What outlives a process: records of this one's connections, and connections of an earlier one.
+#[derive(Default, Debug)]
+pub(crate) struct Records {
+    pub(super) registry: Option<Box<dyn Registry>>,
+    pub(super) orphans: Option<Orphans>,
+}
+
 impl Translator {
     /// Sets where the subflows of established connections are written down. Call it once.
     pub fn set_registry(&mut self, registry: Box<dyn Registry>) {
-        self.registry = Some(registry);
+        self.records.registry = Some(registry);
     }
 
     /// Takes back all records of a connection that leaves the table.
     pub(crate) fn unregister(&mut self, id: ConnectionId) {
-        let (Some(registry), Some(connection)) = (&mut self.registry, self.table.get_mut(id))
+        let (Some(registry), Some(connection)) =
+            (&mut self.records.registry, self.table.get_mut(id))
         else {
             return;
         };

@@ -89,6 +89,50 @@ fn worker_takes_packets_however_many_pages_are_asked_for() {
     assert_conserved(&mut bench);
 }
 
+#[test]
+fn of_long_answers_one_is_given_between_two_batches() {
+    let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+    let pair = rustix::net::socketpair(family, kind, SocketFlags::CLOEXEC, None);
+    let (near, _far) = pair.expect("sockets");
+    let alone = Share {
+        worker: 0,
+        workers: 1,
+    };
+    let queue = (
+        Tun::over(near, "test").expect("a descriptor"),
+        config(alone),
+    );
+    let made = Worker::all(vec![queue], (1, 2)).expect("a worker").pop();
+    let (mut worker, handle) = made.expect("a worker");
+    let filter = Arc::new(Filter::default());
+    let page = || {
+        let (answer, answered) = mpsc::sync_channel(1);
+        let wanted = PageWanted::new(Cursor::default(), &filter, Page::default(), answer);
+        let sent = handle.requests.send(Request::Page(wanted));
+        sent.expect("a worker that listens");
+        answered
+    };
+    let stats = || {
+        let (answer, answered) = mpsc::sync_channel(1);
+        let sent = handle.requests.send(Request::Stats(answer));
+        sent.expect("a worker that listens");
+        answered
+    };
+    let (first, second, third, last) = (page(), stats(), page(), stats());
+    // It is not asleep before the last has its answer.
+    for expected in 1..=4 {
+        assert!(worker.answer().is_continue());
+        assert!(worker.unanswered);
+        let pages = [&first, &third].map(|page| page.try_recv().is_ok());
+        let stats = [&second, &last].map(|stats| stats.try_recv().is_ok());
+        let now = [pages[0], stats[0], pages[1], stats[1]];
+        let turn = [1, 2, 3, 4].map(|turn| turn == expected);
+        assert_eq!(now, turn);
+    }
+    assert!(worker.answer().is_continue());
+    assert!(!worker.unanswered);
+}
+
 /// Events of one kind each that have come, in words.
 fn heard(ear: &mut Ear) -> Vec<String> {
     let events = std::iter::from_fn(|| ear.hear());
