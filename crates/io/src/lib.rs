@@ -43,7 +43,7 @@ pub use packet::{PacketSocket, ReceivedFrame};
 pub use rights::renounce_loading;
 pub use schedule::run_promptly;
 pub use signal::{Signal, Signals};
-pub use steering::{SteeredFlows, Steering, SteeringError, Target};
+pub use steering::{SteeredBackEnds, SteeredFlows, Steering, SteeringError, Target};
 pub use store::{keep_queues, kept_queues, let_queues_go};
 pub use subflows::SubflowFile;
 pub use tun::{PacketBuffer, Tun, TunError};
