@@ -8,7 +8,7 @@ use flexcp_io::{
     Hook, Interface, KernelFastPath, KernelTables, LeftOut, Offload, OffloadError, Reasons,
     Refusal, Steering, SteeringError, Target, interfaces,
 };
-use flexcp_translator::Rules;
+use flexcp_translator::{FastPath as _, Rules};
 use tracing::{info, warn};
 
 use crate::config::live::own_addresses;
@@ -269,7 +269,8 @@ pub fn try_loading(config: &Config, sources: &[Vec<IpAddr>]) -> Tried {
         }
     }
     if plan::workers(config) > 1 && config.device.steering.value == file::Steering::Owner {
-        let rules = Rules::new(&plan::translator(config, sources, 0), (0, 0));
+        let ids = plan::first_ids(config);
+        let rules = Rules::new(&plan::translator(config, sources, &ids, 0), (0, 0));
         if let Err(error) = Steering::load(&rules, Target::Owner, 1) {
             tried.misses.push(format!("no steering: {error}"));
             if let SteeringError::Refused(refusal) = &error {

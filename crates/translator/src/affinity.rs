@@ -116,6 +116,12 @@ impl Affinity {
         self.exceptions = Some(exceptions);
     }
 
+    /// From here on these rules name the owner of a packet; `workers` and `hash_keys` are as before. What they say of back
+    /// ends, each worker has to know before any connects to them.
+    pub fn set_rules(&mut self, rules: Rules) {
+        self.rules = rules;
+    }
+
     /// To be called when the translator has handled something, before its answer is sent: the map learns of the
     /// flows that came and went.
     pub fn update(&mut self, translator: &mut Translator) {

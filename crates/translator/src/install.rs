@@ -6,6 +6,7 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::net::IpAddr;
 use core::time::Duration;
 
 use crate::connection::Connection;
@@ -14,7 +15,7 @@ use crate::offload::{FastPath, FlowEntry, Installed};
 use crate::segment::Ends;
 use crate::table::ConnectionId;
 use crate::translator::{TIMER_PROGRESS, Translator, context};
-use crate::{Counters, Instant, Verdict};
+use crate::{Counters, Instant, ServiceId, Verdict};
 
 /// So many packets in a row, and a connection runs its steady course.
 const STEADY: u8 = 2;
@@ -117,6 +118,11 @@ impl Installer {
     /// See [`FastPath::pass_by`].
     pub(crate) fn passes_by(&mut self, ends: Ends) -> bool {
         self.fast_path.pass_by(ends)
+    }
+
+    /// See [`FastPath::leave_out`].
+    pub(crate) fn leave_out(&mut self, servers: &[IpAddr]) {
+        self.fast_path.leave_out(servers);
     }
 
     /// Slots that connections hold, as the fast path knows.
@@ -288,10 +294,9 @@ impl Translator {
         }
     }
 
-    /// Keeps the connections of the services with `true` from the fast path from here on, and evicts those that are
-    /// installed: as when it would not do to their packets what the host's own rules ask for. In the order of the configuration;
-    /// also for a fast path that is yet to be set.
-    pub fn keep_services(&mut self, now: Instant, kept: &[bool]) {
+    /// Keeps the connections of these services from the fast path from here on, and evicts those that are offloaded: as when
+    /// it would not do to their packets what the host's own rules ask for. Also for a fast path that is yet to be set.
+    pub fn keep_services(&mut self, now: Instant, kept: &[ServiceId]) {
         self.services.keep(kept);
         let services = &self.services;
         let of_those = |connection: &Connection| {
@@ -573,7 +578,7 @@ impl Translator {
             // An installed connection's timer would come too late for it.
             return Attempt::Refused;
         }
-        let Some(entry) = connection.entry(&self.config, installer.untimed) else {
+        let Some(entry) = connection.entry(&self.config, &self.services, installer.untimed) else {
             return Attempt::Refused;
         };
         let installation = &mut connection.installation;

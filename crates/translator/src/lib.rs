@@ -9,6 +9,7 @@
 extern crate alloc;
 
 mod affinity;
+mod announced;
 mod astray;
 mod auth;
 mod budget;
@@ -34,6 +35,7 @@ mod offload;
 mod orphan;
 mod probe;
 mod record;
+mod reload;
 mod room;
 mod rst;
 mod segment;
@@ -49,7 +51,7 @@ pub use cause::{
     AddAddr, Causes, Decision, Fallback, HalfOpenEvicted, JoinEvicted, JoinRefused, PlainSyn, Rst,
     SubflowSwitch,
 };
-pub use config::{Announce, Config, Limits, Mode, Prefix, Service, Timeouts};
+pub use config::{Announce, Config, Limits, Mode, Prefix, Service, ServiceId, Timeouts};
 pub use counters::{Counters, DropReason, Drops, Gauges, Meaning};
 pub use frame::{Frame, HEADROOM, Payload, Transmit, Verdict};
 pub use health::{BackendState, Mark, MarkReason};

@@ -5,6 +5,7 @@
 //! leaves the connection alone until it gets the next one. Layouts are those of `bpf/offload.h`.
 
 use core::fmt::Debug;
+use core::net::IpAddr;
 use core::time::Duration;
 
 use crate::segment::Ends;
@@ -46,6 +47,8 @@ pub trait FastPath: Debug + Send {
     fn pass_by(&mut self, _ends: Ends) -> bool {
         false
     }
+    /// Installs no connection to these servers from here on: they are on this host itself, where it sees nothing.
+    fn leave_out(&mut self, _servers: &[IpAddr]) {}
 }
 
 /// What came of installing a connection.

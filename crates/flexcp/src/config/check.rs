@@ -21,7 +21,7 @@ const LEAST_MEMORY: i64 = 1_000_000;
 const MAX_OFFLOADED: i64 = 1 << 20;
 
 /// Adds everything that is wrong with `config` to `out`.
-pub(super) fn check(config: &Config, out: &mut Diagnostics) {
+pub(crate) fn check(config: &Config, out: &mut Diagnostics) {
     device(config, out);
     workers(config, out);
     offload(config, out);

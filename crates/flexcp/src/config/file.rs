@@ -190,6 +190,14 @@ pub enum Mode {
     },
 }
 
+impl Service {
+    /// Whether the file says which addresses FlexCP has towards its back ends.
+    #[must_use]
+    pub fn names_sources(&self) -> bool {
+        matches!(&self.mode, Mode::Reverse { source, .. } if !source.is_empty())
+    }
+}
+
 impl Mode {
     /// As written in the file.
     #[must_use]

@@ -17,3 +17,4 @@ pub mod view;
 pub use action::{Action, Refusal, VERSION};
 pub use client::{Answer, ClientError, ask};
 pub use server::{Asked, BindError, Control, Named, SocketFile};
+pub(crate) use server::{connections, stats};

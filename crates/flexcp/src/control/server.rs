@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, Scope};
 use std::time::{Duration, Instant};
 
-use flexcp_translator::Causes;
+use flexcp_translator::{Causes, ServiceId};
 use rustix::fs::Mode;
 use serde::Serialize;
 use tracing::{debug, warn};
@@ -30,6 +30,8 @@ pub struct Control {
 /// What a service is called in answers.
 #[derive(Clone, Debug)]
 pub struct Named {
+    /// Its id.
+    pub id: ServiceId,
     /// Its name.
     pub name: String,
     /// Its mode's name.
@@ -44,8 +46,6 @@ pub struct Asked {
     pub offload: Option<Reasons>,
     /// About the kernel.
     pub watch: StatusHandle,
-    /// What services are called.
-    pub services: Vec<Named>,
 }
 
 impl Control {
@@ -155,7 +155,7 @@ impl Daemon<'_> {
                 status.map_err(|gone| gone.to_string()).and_then(json)
             }
             Ok(Action::Connections) if self.has_turn() => {
-                let list = connections(&self.asked.workers, &self.asked.services).and_then(json);
+                let list = connections(self.asked).and_then(json);
                 let told = exchange::answer(client, list, TELLING);
                 self.listing.store(false, Ordering::Relaxed);
                 return told;
@@ -196,7 +196,7 @@ impl Drop for SocketFile {
     }
 }
 
-fn stats(asked: &Asked) -> Result<Stats, String> {
+pub(crate) fn stats(asked: &Asked) -> Result<Stats, String> {
     let [mut counters, mut drops, mut carrier, mut offload] = [const { Numbers(Vec::new()) }; 4];
     let [mut unaccounted, mut gauges] = [const { Numbers(Vec::new()) }; 2];
     let mut causes = BTreeMap::new();
@@ -253,12 +253,13 @@ fn add_causes(groups: &mut BTreeMap<String, Numbers>, causes: &Causes) {
     }
 }
 
-fn connections(workers: &[WorkerHandle], services: &[Named]) -> Result<Connections, String> {
+pub(crate) fn connections(asked: &Asked) -> Result<Connections, String> {
     let mut views = Vec::new();
-    for worker in workers {
+    for worker in &asked.workers {
         views.extend(worker.connections().map_err(|gone| gone.to_string())?);
     }
-    Ok(Connections::new(views, services))
+    let services = asked.watch.services().map_err(|gone| gone.to_string())?;
+    Ok(Connections::new(views, &services))
 }
 
 /// Binds `path` so that it is never open to others, not even for a moment: the file gets the mode

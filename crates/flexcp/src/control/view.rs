@@ -150,8 +150,9 @@ impl Connections {
 
 impl Connection {
     fn new(view: ConnectionView, services: &[Named]) -> Self {
-        let (service, mode) = match services.get(view.service) {
-            Some(Named { name, mode }) => (name.clone(), (*mode).into()),
+        let named = services.iter().find(|named| named.id == view.service);
+        let (service, mode) = match named {
+            Some(Named { name, mode, .. }) => (name.clone(), (*mode).into()),
             None => ("?".into(), "?".into()),
         };
         Self {

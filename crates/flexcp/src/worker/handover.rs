@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 use flexcp_io::{PacketBuffer, Waker};
-use flexcp_translator::{Affinity, Config, Exceptions, Owner, Translator};
+use flexcp_translator::{Affinity, Config, Exceptions, Owner, Rules, Translator};
 use flexcp_wire::Offload;
 use rtrb::{Consumer, Producer, RingBuffer};
 
@@ -107,6 +107,11 @@ impl Handover {
     /// A program brings each packet to its worker, and this one claims what is not where its ends say.
     pub(super) fn steer(&mut self, exceptions: Exceptions) {
         self.affinity.steer(exceptions);
+    }
+
+    /// These rules name the owner of a packet from here on.
+    pub(super) fn set_rules(&mut self, rules: Rules) {
+        self.affinity.set_rules(rules);
     }
 
     /// To be called when the translator has handled something, before its answer is sent.

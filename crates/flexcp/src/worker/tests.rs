@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use flexcp_io::Tun;
-use flexcp_translator::{Config, Mode, Prefix, Service, Share, Timeouts};
+use flexcp_translator::{Config, Mode, Prefix, Service, ServiceId, Share, Timeouts};
 use flexcp_wire::{
     CapableFlags, CapableKeys, ChecksumState, DataNumber, Dsn, Dss, Gso, GsoKind, IpHeader,
     MpCapable, MpJoin, MptcpOption, Offload, OptionWriter, TcpFlags, TcpHeader, TcpOption,
@@ -127,6 +127,7 @@ impl Drop for Bench {
 fn config(share: Share) -> Config {
     Config {
         services: vec![Service {
+            id: ServiceId(0),
             name: "web".into(),
             mode: Mode::Transparent {
                 destinations: vec![Prefix {

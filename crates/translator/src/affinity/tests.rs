@@ -24,6 +24,7 @@ fn config(connections: usize) -> Config {
     };
     Config {
         services: vec![Service {
+            id: crate::ServiceId(0),
             name: String::new(),
             mode,
             announce: vec![],
@@ -274,7 +275,7 @@ fn keys_and_ports_of_a_translator_name_its_worker() {
         for _ in 0..20 {
             assert!(share.has_token(translator.fresh_key().token));
             let back_end = translator
-                .next_backend(0, None, Choice::Any)
+                .next_backend(crate::ServiceId(0), None, Choice::Any)
                 .expect("a back end");
             assert_eq!(back_end.source.port() % WORKERS, worker);
         }

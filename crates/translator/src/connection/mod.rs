@@ -43,13 +43,14 @@ pub(crate) use self::subflow::{Subflow, SubflowState};
 use crate::auth::{Key, SecretStream};
 use crate::budget::Budget;
 use crate::cause::Rst;
-use crate::config::Config;
+use crate::config::{ServiceId, Settings};
 use crate::counters::Counters;
 use crate::endpoint::Endpoint;
 use crate::frame::Transmit;
 use crate::half_open::HalfOpenLinks;
 use crate::install::Installation;
 use crate::segment::{Ends, Outgoing};
+use crate::service::Services;
 use crate::time::Instant;
 
 /// Index of a subflow in its connection; the initial one is 0.
@@ -67,7 +68,8 @@ const RESTING: Duration = Duration::from_secs(10);
 /// What a connection may use of the translator while it handles a packet.
 pub(crate) struct Context<'a> {
     pub(crate) now: Instant,
-    pub(crate) config: &'a Config,
+    pub(crate) config: &'a Settings,
+    pub(crate) services: &'a Services,
     pub(crate) counters: &'a mut Counters,
     /// As it was before the packet.
     pub(crate) budget: &'a Budget,
@@ -155,7 +157,7 @@ pub(crate) struct Asked {
 /// One connection.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    pub(crate) service: u16,
+    pub(crate) service: ServiceId,
     pub(crate) phase: Phase,
     pub(crate) server: ServerLeg,
     pub(crate) local: Key,
@@ -278,7 +280,7 @@ impl ServerLeg {
 impl Connection {
     pub(crate) fn new(
         now: Instant,
-        service: u16,
+        service: ServiceId,
         initial: Subflow,
         backend: Backend,
         local: Key,
@@ -498,7 +500,7 @@ impl Connection {
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) has something to do, at the earliest.
-    pub(crate) fn deadline(&self, config: &Config) -> Instant {
+    pub(crate) fn deadline(&self, config: &Settings) -> Instant {
         let timeouts = &config.timeouts;
         let idle = self.last_packet + timeouts.idle;
         match self.phase {

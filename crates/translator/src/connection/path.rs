@@ -234,15 +234,15 @@ impl Connection {
     /// Starts to announce the service's addresses, once a packet with a data ACK has gone down: before
     /// that the client would not take it.
     pub(crate) fn announce_start(&mut self, ctx: &mut Context<'_>) {
-        let count = ctx.config.services[usize::from(self.service)]
-            .announce
-            .len()
-            .min(15);
-        if count == 0 || self.announce.started {
+        if self.announce.started {
+            return;
+        }
+        let announced = ctx.services.announced(self.service).mask();
+        if announced == 0 {
             return;
         }
         self.announce.started = true;
-        self.announce.pending = (1 << count) - 1;
+        self.announce.pending = announced;
         self.announce.due = Some(ctx.now);
         self.announce_due(ctx);
     }
@@ -259,6 +259,8 @@ impl Connection {
             self.announce.copies = 0;
             ctx.counters.decide(cause::AddAddr::GivenUp);
         }
+        // What the service announces no more, nobody is to join.
+        self.announce.pending &= ctx.services.announced(self.service).mask();
         if self.announce.pending == 0 {
             self.announce.due = None;
             return;
@@ -271,8 +273,8 @@ impl Connection {
         };
         self.announce.copies += 1;
         let n = self.announce.pending.trailing_zeros();
-        let announce = &ctx.config.services[usize::from(self.service)].announce;
-        let (Some(index), Some(&address)) = (self.answering(), announce.get(n as usize)) else {
+        let address = ctx.services.announced(self.service).get(n);
+        let (Some(index), Some(address)) = (self.answering(), address) else {
             return;
         };
         let id = u8::try_from(n + 1).unwrap_or(u8::MAX);

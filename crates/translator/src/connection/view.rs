@@ -11,7 +11,7 @@ impl Connection {
         let initial = self.subflow(INITIAL);
         let mptcp = !matches!(self.phase, Phase::Plain);
         ConnectionView {
-            service: usize::from(self.service),
+            service: self.service,
             state: self.state(),
             client: initial.remote.addr(),
             server: initial.local.addr(),

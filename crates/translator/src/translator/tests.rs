@@ -45,6 +45,7 @@ fn reverse(source_ports: core::ops::RangeInclusive<u16>) -> Translator {
     let addr = |text: &str| text.parse().expect("an address");
     let config = Config {
         services: alloc::vec![Service {
+            id: crate::ServiceId(0),
             name: "shop".into(),
             announce: Vec::new(),
             mode: Mode::Reverse {

@@ -37,6 +37,7 @@ mod plain;
 mod probe;
 mod properties;
 mod records;
+mod reload;
 mod reset;
 mod reverse;
 mod seeded;

@@ -17,7 +17,7 @@ mod twin;
 
 use flexcp_invariants::{Checker, Observation, Options, Payload as Seeing, Point, Side};
 use flexcp_translator::{
-    Config, ConnectionState, ConnectionView, Counters, Drops, Frame, HEADROOM, Instant,
+    Config, ConnectionState, ConnectionView, Counters, Drops, Frame, HEADROOM, Instant, Service,
     SubflowRecord, Translator, Verdict,
 };
 use flexcp_wire::{ChecksumState, GsoKind, IpHeader, Offload, Sum, TcpFlags, TcpHeader, protocol};
@@ -327,6 +327,37 @@ impl Scenario {
 
     /// The ends of all connections are told that those are over, so many places of the table at a time.
     pub(crate) fn end(&mut self, places: usize) -> Outcome {
+        self.tell(&|translator, now| while translator.end_some(now, places) {})
+    }
+
+    /// From here on these are FlexCP's services.
+    pub(crate) fn configure(&mut self, services: &[Service], generation: u64) {
+        self.checker.observe_end();
+        let setup = Setup::new();
+        for translator in self.translators() {
+            let config = Config {
+                services: services.to_vec(),
+                limits: setup.limits,
+                timeouts: setup.timeouts,
+                share: flexcp_translator::Share::default(),
+            };
+            translator.configure(config, generation);
+        }
+    }
+
+    /// The ends of connections that no service covers since a generation up to `upto` are told.
+    pub(crate) fn end_stranded(&mut self, upto: u64) -> Outcome {
+        self.tell(&|translator, now| while translator.end_stranded(now, upto, 1) {})
+    }
+
+    /// Those connections are forgotten.
+    pub(crate) fn forget_stranded(&mut self, upto: u64) {
+        self.translators()
+            .for_each(|translator| translator.forget_stranded(upto));
+        self.forget_closed();
+    }
+
+    fn tell(&mut self, how: &dyn Fn(&mut Translator, Instant)) -> Outcome {
         let mut outcome = Outcome {
             what: "the end".into(),
             lines: Vec::new(),
@@ -336,11 +367,11 @@ impl Scenario {
         let translating = self.translating();
         self.checker.observe_timeout();
         let before = *self.translator.counters();
-        while self.translator.end_some(self.now, places) {}
+        how(&mut self.translator, self.now);
         let done = finish(&mut self.translator, Verdict::Consume, None);
         causes::judge(&before, self.translator.counters(), &done.out);
         for twin in &mut self.twins {
-            while twin.translator.end_some(self.now, usize::MAX) {}
+            how(&mut twin.translator, self.now);
             let same = finish(&mut twin.translator, Verdict::Consume, None);
             assert_eq!(done, same, "the twin does something else");
         }
@@ -371,7 +402,7 @@ impl Scenario {
         }
     }
 
-    fn translators(&mut self) -> impl Iterator<Item = &mut Translator> {
+    pub(crate) fn translators(&mut self) -> impl Iterator<Item = &mut Translator> {
         let twins = self.twins.iter_mut().map(|twin| &mut twin.translator);
         std::iter::once(&mut self.translator).chain(twins)
     }
