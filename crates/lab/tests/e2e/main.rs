@@ -23,6 +23,7 @@ mod operation;
 mod oracles;
 mod paths;
 mod programs;
+mod reload;
 mod reverse;
 mod rig;
 mod transfers;
@@ -68,6 +69,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         programs::cases(),
         operation::cases(),
         endings::cases(),
+        reload::cases(),
         beside::cases_that_apply(),
         watch::cases(),
         links::cases(),
