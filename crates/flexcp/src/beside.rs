@@ -458,6 +458,7 @@ const ZONE: u16 = 7300;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::generation::Generation;
 
     fn prefix(text: &str) -> Prefix {
         let (addr, len) = text.split_once('/').unwrap();
@@ -644,6 +645,29 @@ mod tests {
         );
         rules.interfaces[1].vrf = Some("red".into());
         assert_eq!(kept(&rules), None);
+    }
+
+    #[test]
+    fn service_has_the_addresses_that_it_had_until_they_are_forgotten() {
+        let config = |destinations: &str| {
+            let text = format!(
+                "[[service]]\nname = \"web\"\nmode = \"transparent\"\ndestinations = [{destinations}]\n"
+            );
+            crate::config::parse("f", &text).0.unwrap()
+        };
+        let first = Generation::first(config("\"10.8.0.0/16\""), vec![vec![]]);
+        let force = InForce::new(first.into());
+        let next = force.next(config("\"10.9.0.0/16\""), vec![vec![]]);
+        let mut force = force.followed_by(next.unwrap().into(), 0);
+        let addresses = |force: &InForce| {
+            let all = services(force);
+            assert_eq!(all.len(), 1);
+            all[0].addresses.clone()
+        };
+        let (old, new) = (prefix("10.8.0.0/16"), prefix("10.9.0.0/16"));
+        assert_eq!(addresses(&force), [new, old]);
+        force.forget(0);
+        assert_eq!(addresses(&force), [new]);
     }
 
     #[test]

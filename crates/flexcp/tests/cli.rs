@@ -3,6 +3,8 @@
 
 #[path = "cli/leftovers.rs"]
 mod leftovers;
+#[path = "cli/library.rs"]
+mod library;
 #[path = "cli/program.rs"]
 mod program;
 #[path = "cli/refusals.rs"]

@@ -459,8 +459,8 @@ mod tests {
         assert!(lines[0].starts_with("the source address 10.0.0.1 of service shop is not"));
         assert_eq!(
             lines[1],
-            "the kernel goes to back end 10.0.0.9 of service shop from 10.0.0.2 now, and FlexCP does not: restart \
-             flexcp, or set `source`"
+            "the kernel goes to back end 10.0.0.9 of service shop from 10.0.0.2 now, and FlexCP does not: reload \
+             flexcp (SIGHUP), or set `source`"
         );
         found.routes[0].1 = None;
         let (lines, _) = judged(&mut expected(), &found);

@@ -84,7 +84,9 @@ fn service_that_went_tells_its_connections_and_leaves_the_kernel() -> Result<()>
             "rules went before their connections"
         );
         let told = goes.join().expect("a client does not panic")?;
-        ensure!(told.failure_kind() == "ECONNRESET", "{told:?}");
+        // Who has heard it while writing reads the end of the file.
+        let kinds = ["ECONNRESET", "EPIPE", "eof"];
+        ensure!(kinds.contains(&told.failure_kind()), "{told:?}");
         until("the rules are gone", || Ok(rules(&lab)? < with_both))?;
         let report = stays.join().expect("a client does not panic")?;
         report.ok().context("over the service that stays")?;

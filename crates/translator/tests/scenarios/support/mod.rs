@@ -11,6 +11,7 @@ mod model;
 mod net;
 mod notation;
 mod queue;
+mod reload;
 mod setup;
 mod show;
 mod twin;
@@ -330,33 +331,7 @@ impl Scenario {
         self.tell(&|translator, now| while translator.end_some(now, places) {})
     }
 
-    /// From here on these are FlexCP's services.
-    pub(crate) fn configure(&mut self, services: &[Service], generation: u64) {
-        self.checker.observe_end();
-        let setup = Setup::new();
-        for translator in self.translators() {
-            let config = Config {
-                services: services.to_vec(),
-                limits: setup.limits,
-                timeouts: setup.timeouts,
-                share: flexcp_translator::Share::default(),
-            };
-            translator.configure(config, generation);
-        }
-    }
-
-    /// The ends of connections that no service covers since a generation up to `upto` are told.
-    pub(crate) fn end_stranded(&mut self, upto: u64) -> Outcome {
-        self.tell(&|translator, now| while translator.end_stranded(now, upto, 1) {})
-    }
-
-    /// Those connections are forgotten.
-    pub(crate) fn forget_stranded(&mut self, upto: u64) {
-        self.translators()
-            .for_each(|translator| translator.forget_stranded(upto));
-        self.forget_closed();
-    }
-
+    /// Has the translators tell the ends of connections something, in a way.
     fn tell(&mut self, how: &dyn Fn(&mut Translator, Instant)) -> Outcome {
         let mut outcome = Outcome {
             what: "the end".into(),
