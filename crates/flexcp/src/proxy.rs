@@ -53,7 +53,7 @@ pub struct Proxy {
     generation: Arc<Generation>,
     /// The file that the configuration in force was read from.
     found: Diagnostics,
-    /// `connections` in [limits] at the start.
+    /// `connections` in `[limits]` at the start.
     room: i64,
     ended: Arc<Waker>,
     asked: Arc<Asked>,
@@ -221,7 +221,7 @@ impl Proxy {
         &self.ended
     }
 
-    /// Takes no connection any more, lets those that are there end for as long as `drain` in [timeouts] says, tells both
+    /// Takes no connection any more, lets those that are there end for as long as `timeouts.drain` says, tells both
     /// ends of the others, and takes everything back. `hurried` may sleep for the time that it is given, and says whether
     /// the connections are not to be waited for any more.
     ///

@@ -4,7 +4,7 @@ use super::file::{Config, Service};
 use super::span::{Diagnostics, Located};
 
 /// Adds everything in which `new` differs from `running` although a running process can't change it. `room`: `connections`
-/// of [limits] as it was at the start.
+/// of `[limits]` as it was at the start.
 pub fn check(running: &Config, new: &Config, room: i64, out: &mut Diagnostics) {
     let (old_device, device) = (&running.device, &new.device);
     same("name", &old_device.name, &device.name, out);

@@ -60,8 +60,8 @@ fn service_that_went_opens_nothing_and_its_connections_go_on_until_they_are_told
     assert_eq!(t.why(), "plain_syn.draining+1");
     assert_eq!(ids(&t), [0, 1], "the id is in use");
     t.end_stranded(0).gives(&[
-        "client0 R. 1:1(0) ack 101 win 509 <fastclose>",
-        "client1 R. 1:1(0) ack 1 win 0",
+        "client0 R. 1:1(0) ack 1 win 509 <fastclose>",
+        "client1 R. 1:1(0) ack 1 win 509 <fastclose>",
         "server R. 101:101(0) ack 1 win 512",
     ]);
     assert_eq!(t.state(), "reset");

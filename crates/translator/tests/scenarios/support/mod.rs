@@ -18,7 +18,7 @@ mod twin;
 
 use flexcp_invariants::{Checker, Observation, Options, Payload as Seeing, Point, Side};
 use flexcp_translator::{
-    Config, ConnectionState, ConnectionView, Counters, Drops, Frame, HEADROOM, Instant, Service,
+    Config, ConnectionState, ConnectionView, Counters, Drops, Frame, HEADROOM, Instant,
     SubflowRecord, Translator, Verdict,
 };
 use flexcp_wire::{ChecksumState, GsoKind, IpHeader, Offload, Sum, TcpFlags, TcpHeader, protocol};
