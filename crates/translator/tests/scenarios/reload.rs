@@ -119,6 +119,20 @@ fn connection_is_told_when_the_time_of_the_last_generation_that_covers_it_is_ove
 }
 
 #[test]
+fn services_that_go_one_after_the_other_have_their_time_each() {
+    let mut t = Setup::new().established();
+    t.configure(&[on_path(0), elsewhere(1)], 1);
+    t.configure(&[elsewhere(1)], 2);
+    t.configure(&[], 3);
+    assert_eq!(ids(&t), [0, 1]);
+    t.end_stranded(0).gives(&[]);
+    assert_eq!(t.end_stranded(1).lines().len(), 2);
+    t.forget_stranded(1);
+    assert_eq!(ids(&t), [1]);
+    let _ = t.moved();
+}
+
+#[test]
 fn order_of_services_is_the_precedence_of_new_connections_alone() {
     let mut t = Setup::new().connections(2).established();
     t.configure(&[on_path(5), on_path(0)], 1);
