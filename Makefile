@@ -4,7 +4,7 @@
 CARGO ?= cargo
 
 .PHONY: setup setup-programs build demo test lint unit unit-security simulate root privileged e2e e2e-repeat link-selftest \
-	faults attack hostile-memory lossy firewall endings watch compare kernels kernels-short unit-boot fuzz bench bench-quick bench-plain bench-crowd bench-reads bench-unsteered bench-sustained bench-dtree counters seeded-bugs drawn-bugs \
+	faults attack hostile-memory lossy firewall endings reload watch compare kernels kernels-short unit-boot fuzz bench bench-quick bench-plain bench-crowd bench-reads bench-unsteered bench-sustained bench-dtree counters seeded-bugs drawn-bugs \
 	mutants-sample \
 	bpf clean
 
@@ -102,6 +102,11 @@ firewall: root build
 # lab/results/endings.json.
 endings: root build
 	target/release/lab endings $(ENDINGS_ARGS)
+
+# The configuration reloaded 1,000 times under transfers: services come, change and go, and every tenth file is broken. A
+# table, and lab/results/reload.json; RELOAD_ARGS="--reloads 100" for fewer.
+reload: root build
+	target/release/lab reload $(RELOAD_ARGS)
 
 # Rules, routes, links and addresses taken away under 50 live transfers; or WATCH_ARGS='--live 4 "device down"'.
 watch: root build

@@ -6,6 +6,7 @@
 //! looked up before it is installed), and the services that a policy or a rule is about.
 
 use std::fmt::Display;
+use std::mem;
 use std::net::IpAddr;
 
 use flexcp_io::{
@@ -13,11 +14,12 @@ use flexcp_io::{
     conntrack_is_active, interfaces, ipsec_policies, marks_may_be_set, rules_by_interface,
     rules_by_mark,
 };
-use flexcp_translator::Prefix;
+use flexcp_translator::{Prefix, ServiceId};
 use tracing::{info, warn};
 
 use crate::config::file::{self, Mode, ServiceOffload};
 use crate::config::{Config, plan};
+use crate::generation::InForce;
 use crate::offload::Running;
 use crate::vrf;
 use crate::worker::WorkerHandle;
@@ -34,6 +36,7 @@ pub struct Beside {
     zones: Option<Zones>,
     /// Whether conntrack has been found in use.
     active: bool,
+    /// Those that are drained, too.
     services: Vec<Service>,
     workers: Vec<WorkerHandle>,
     /// What is wrong, a line each.
@@ -43,6 +46,7 @@ pub struct Beside {
 /// A service and why its connections stay with the workers, if they do.
 #[derive(Debug)]
 struct Service {
+    id: ServiceId,
     name: String,
     off: bool,
     /// The servers, and where clients of a reverse service connect to.
@@ -157,38 +161,69 @@ pub fn foresee(config: &Config) -> Foreseen {
         offload.push(CONNTRACK.to_owned());
     }
     let notes = config.services.iter().filter_map(|service| {
-        let mut service = Service::new(config, service);
+        let mut service = Service::new(config, service, ServiceId::default());
         // What the file says itself needs no word.
         service.judge(&rules);
         service.note().filter(|_| !service.off)
     });
     offload.extend(notes);
     let mut problems = rules.unmet(&config.device.name.value, &ClientInterfaces::new(config));
-    let services = config.services.iter();
-    let too_early = services.filter_map(|service| Service::new(config, service).ipv6_meets(&rules));
+    let too_early = config.services.iter().filter_map(|service| {
+        Service::new(config, service, ServiceId::default()).ipv6_meets(&rules)
+    });
     problems.extend(too_early);
     Foreseen { offload, problems }
 }
 
 impl Beside {
-    /// For the services of `config`.
-    pub fn new(config: &Config, workers: Vec<WorkerHandle>) -> Self {
+    /// For the services that connections may go by.
+    pub(crate) fn new(force: &InForce, workers: Vec<WorkerHandle>) -> Self {
+        let config = &force.current().config;
         let table = plan::table(config);
         Self {
             device: config.device.name.value.clone(),
             zone: u16::try_from(table).unwrap_or(ZONE),
-            legs: legs(config),
+            legs: force.legs(),
             clients: ClientInterfaces::new(config),
             zones: None,
             active: false,
-            services: config
-                .services
-                .iter()
-                .map(|service| Service::new(config, service))
-                .collect(),
+            services: services(force),
             workers,
             problems: Vec::new(),
         }
+    }
+
+    /// The same for other services, from the next [look](Self::look) on. Legs that stay are in their zone all the time.
+    pub(crate) fn follow(&mut self, force: &InForce) {
+        let before = mem::replace(&mut self.services, services(force));
+        for service in &mut self.services {
+            let known = before.iter().find(|known| known.id == service.id);
+            service.kept = known.and_then(|known| known.kept.clone());
+        }
+        self.clients = ClientInterfaces::new(&force.current().config);
+        let legs = force.legs();
+        if legs == self.legs {
+            return;
+        }
+        self.legs = legs;
+        if self.legs.is_empty() {
+            self.zones = None;
+        }
+        let Some(zones) = &mut self.zones else {
+            return;
+        };
+        if let Err(error) = zones.replace(self.zone, &self.device, &self.legs) {
+            warn!("{error}; NAT may not be applied to what services on the path send to servers");
+        }
+    }
+
+    /// The services whose connections stay with the workers.
+    pub(crate) fn kept(&self) -> Vec<ServiceId> {
+        let kept = self
+            .services
+            .iter()
+            .filter(|service| service.kept.is_some());
+        kept.map(|service| service.id).collect()
     }
 
     /// Looks at the host's rules and does what they ask for. `true`: what there is to tell has changed.
@@ -210,11 +245,7 @@ impl Beside {
             changed |= service.judge(&rules);
         }
         if changed {
-            let kept: Vec<_> = self
-                .services
-                .iter()
-                .map(|service| service.kept.is_some())
-                .collect();
+            let kept = self.kept();
             self.workers
                 .iter()
                 .for_each(|worker| worker.keep(kept.clone()));
@@ -263,7 +294,7 @@ impl Beside {
 }
 
 impl Service {
-    fn new(config: &Config, service: &file::Service) -> Self {
+    fn new(config: &Config, service: &file::Service, id: ServiceId) -> Self {
         let alone = |addr: IpAddr| Prefix {
             addr,
             len: if addr.is_ipv6() { 128 } else { 32 },
@@ -280,6 +311,7 @@ impl Service {
             }
         };
         Self {
+            id,
             name: service.name.value.clone(),
             off: service.offload.value == ServiceOffload::Off,
             addresses,
@@ -363,47 +395,31 @@ impl Service {
     }
 }
 
-/// The clients' legs of services on the path, a leg for each prefix and range of ports.
-fn legs(config: &Config) -> Vec<ClientLeg> {
-    let mark = plan::mark(config);
-    let mut legs = Vec::new();
-    for service in &config.services {
-        let Mode::Transparent {
-            destinations,
-            ports,
-            ..
-        } = &service.mode
-        else {
-            continue;
-        };
-        let mut ranges: Vec<_> = ports
-            .iter()
-            .map(|ports| Some(ports.value.clone()))
-            .collect();
-        if ranges.is_empty() {
-            ranges.push(None);
-        }
-        for destination in destinations {
-            legs.extend(ranges.iter().map(|ports| {
-                ClientLeg {
-                    interfaces: service
-                        .interfaces
-                        .iter()
-                        .map(|name| name.value.clone())
-                        .collect(),
-                    destination: Some(destination.value),
-                    ports: ports.clone(),
-                    except_mark: mark,
-                    family: if destination.value.addr.is_ipv6() {
-                        Family::V6
-                    } else {
-                        Family::V4
-                    },
+/// The services that connections may go by. One that has changed has what it has and what it had.
+fn services(force: &InForce) -> Vec<Service> {
+    let mut services: Vec<Service> = Vec::new();
+    for generation in force.all() {
+        let config = &generation.config;
+        for (service, id) in config.services.iter().zip(&generation.ids) {
+            let new = Service::new(config, service, *id);
+            match services.iter_mut().find(|known| known.id == *id) {
+                None => services.push(new),
+                Some(known) => {
+                    add(&mut known.addresses, new.addresses);
+                    add(&mut known.interfaces, new.interfaces);
                 }
-            }));
+            }
         }
     }
-    legs
+    services
+}
+
+fn add<T: PartialEq>(known: &mut Vec<T>, more: Vec<T>) {
+    for new in more {
+        if !known.contains(&new) {
+            known.push(new);
+        }
+    }
 }
 
 /// Whether packets that this host forwards may meet it: those to the host itself are not FlexCP's.
@@ -442,6 +458,7 @@ const ZONE: u16 = 7300;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::generation::Generation;
 
     fn prefix(text: &str) -> Prefix {
         let (addr, len) = text.split_once('/').unwrap();
@@ -466,6 +483,7 @@ mod tests {
 
     fn service() -> Service {
         Service {
+            id: ServiceId(0),
             name: "web".into(),
             off: false,
             addresses: vec![prefix("10.9.0.0/16"), prefix("fd09::/16")],
@@ -627,6 +645,29 @@ mod tests {
         );
         rules.interfaces[1].vrf = Some("red".into());
         assert_eq!(kept(&rules), None);
+    }
+
+    #[test]
+    fn service_has_the_addresses_that_it_had_until_they_are_forgotten() {
+        let config = |destinations: &str| {
+            let text = format!(
+                "[[service]]\nname = \"web\"\nmode = \"transparent\"\ndestinations = [{destinations}]\n"
+            );
+            crate::config::parse("f", &text).0.unwrap()
+        };
+        let first = Generation::first(config("\"10.8.0.0/16\""), vec![vec![]]);
+        let force = InForce::new(first.into());
+        let next = force.next(config("\"10.9.0.0/16\""), vec![vec![]]);
+        let mut force = force.followed_by(next.unwrap().into(), 0);
+        let addresses = |force: &InForce| {
+            let all = services(force);
+            assert_eq!(all.len(), 1);
+            all[0].addresses.clone()
+        };
+        let (old, new) = (prefix("10.8.0.0/16"), prefix("10.9.0.0/16"));
+        assert_eq!(addresses(&force), [new, old]);
+        force.forget(0);
+        assert_eq!(addresses(&force), [new]);
     }
 
     #[test]

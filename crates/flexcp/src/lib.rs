@@ -3,7 +3,7 @@
 //! This crate reads the configuration ([`config`]), moves packets between the device and the
 //! translator ([`worker`]), loads the kernel's programs ([`offload`]), watches over what it has
 //! changed in the kernel ([`watch`]), answers operators ([`control`], [`show`]), tells the service manager that it is alive
-//! ([`watchdog`]), and starts and ends all of that ([`run`]). What happens to a packet is decided in `flexcp-translator`; what is done to the
+//! ([`watchdog`]), starts, reloads and ends all of that ([`proxy`]), and does so as a daemon ([`run`]). What happens to a packet is decided in `flexcp-translator`; what is done to the
 //! kernel, in `flexcp-io`.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::too_many_lines))]
@@ -12,8 +12,10 @@ pub mod beside;
 pub mod config;
 pub mod control;
 pub mod explain;
+pub mod generation;
 mod leftover;
 pub mod offload;
+pub mod proxy;
 pub mod run;
 pub mod show;
 mod stop;

@@ -8,6 +8,7 @@ use flexcp_io::{
     Hook, Interface, KernelFastPath, KernelTables, LeftOut, Offload, OffloadError, PlacementError,
     PlacementProgram, Reasons, Refusal, Target, interfaces,
 };
+use flexcp_translator::FastPath as _;
 use tracing::{info, warn};
 
 use crate::config::live::own_addresses;
@@ -268,7 +269,8 @@ pub fn try_loading(config: &Config, sources: &[Vec<IpAddr>]) -> Tried {
         }
     }
     if plan::workers(config) > 1 && config.device.placement.value == file::Placement::Owner {
-        let rules = plan::translator(config, sources, 0).placement((0, 0));
+        let ids = plan::first_ids(config);
+        let rules = plan::translator(config, sources, &ids, 0).placement((0, 0));
         if let Err(error) = PlacementProgram::load(&rules, Target::Owner, 1) {
             tried.misses.push(format!("no placement: {error}"));
             if let PlacementError::Refused(refusal) = &error {

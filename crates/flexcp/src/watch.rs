@@ -6,9 +6,12 @@
 //! never touches a packet. [`WatchHandle::end`] gives the kernel's tables back, to be taken back.
 
 mod backends;
+mod drained;
 mod facts;
+mod reload;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -26,13 +29,14 @@ use tracing::{debug, info, warn};
 use self::backends::Backends;
 pub use self::facts::Expected;
 use self::facts::{Found, Problem};
+pub use self::reload::{ChangeError, Reloads, Wanted};
 use crate::beside::Beside;
-use crate::config::Config;
-use crate::control::VERSION;
 use crate::control::status::{State, Status};
 use crate::control::view::Numbers;
+use crate::control::{Named, VERSION};
+use crate::generation::Generation;
 use crate::offload::Running;
-use crate::worker::WorkerHandle;
+use crate::worker::{Marks, WorkerHandle};
 
 /// What is looked after, and how it is.
 #[derive(Debug)]
@@ -52,12 +56,14 @@ pub struct Watcher {
     /// When they and the back ends were looked at last.
     beside_at: u64,
     backends: Backends,
+    /// The configurations that connections go by.
+    reloads: Reloads,
     /// They hear when packets may have passed them by.
     workers: Vec<WorkerHandle>,
     mended: Tally,
     began: u64,
-    /// Whether the service manager has heard that packets flow.
-    was_ready: bool,
+    /// Whether the service manager has heard that packets flow. Others may read it.
+    was_ready: Arc<AtomicBool>,
 }
 
 /// What has been put back so far.
@@ -94,11 +100,17 @@ pub struct WatchHandle {
 pub struct StatusHandle {
     requests: Sender<Request>,
     waker: Arc<Waker>,
+    ready: Arc<AtomicBool>,
 }
 
 #[derive(Debug)]
 enum Request {
     Status(SyncSender<Status>),
+    Services(SyncSender<Vec<Named>>),
+    Change(
+        Box<Wanted>,
+        SyncSender<Result<Arc<Generation>, ChangeError>>,
+    ),
     End,
 }
 
@@ -111,8 +123,8 @@ impl Watcher {
         offload: Running,
         expected: Expected,
         beside: Beside,
-        workers: Vec<WorkerHandle>,
-        config: &Config,
+        reloads: Reloads,
+        (workers, marks): (Vec<WorkerHandle>, Vec<Arc<Marks>>),
     ) -> Self {
         Self {
             watch: Some(watch),
@@ -125,11 +137,12 @@ impl Watcher {
             changes: heard(),
             beside_due: 0,
             beside_at: 0,
-            backends: Backends::new(config, workers.clone()),
+            backends: Backends::new(reloads.force().current(), marks),
+            reloads,
             workers,
             mended: Tally::default(),
             began: monotonic_micros(),
-            was_ready: false,
+            was_ready: Arc::new(AtomicBool::new(false)),
         }
     }
 
@@ -141,6 +154,7 @@ impl Watcher {
         let waker = Arc::new(Waker::new()?);
         let (requests, asked) = mpsc::channel();
         let bell = Arc::clone(&waker);
+        let ready = Arc::clone(&self.was_ready);
         let run = move || {
             let ended = self.run(&asked, &bell);
             if ended.outcome.is_err() {
@@ -149,7 +163,11 @@ impl Watcher {
             ended
         };
         let thread = thread::Builder::new().name("watch".into()).spawn(run)?;
-        let status = StatusHandle { requests, waker };
+        let status = StatusHandle {
+            requests,
+            waker,
+            ready,
+        };
         Ok(WatchHandle {
             thread: Some(thread),
             status,
@@ -184,10 +202,17 @@ impl Watcher {
             {
                 self.look(now)?;
             }
+            self.tend_drained(now);
             for request in asked.try_iter() {
                 match request {
                     // Who asked may be gone.
                     Request::Status(answer) => drop(answer.try_send(self.status())),
+                    Request::Services(answer) => {
+                        drop(answer.try_send(self.reloads.force().named()));
+                    }
+                    Request::Change(wanted, answer) => {
+                        drop(answer.try_send(self.change(*wanted)));
+                    }
                     Request::End => return Ok(()),
                 }
             }
@@ -205,10 +230,11 @@ impl Watcher {
         let due = [
             self.watch.as_ref().and_then(Watch::due),
             Some(self.beside_due),
+            self.reloads.due(),
         ];
         let due = due.into_iter().flatten().min();
         let until = due.map(|due| Duration::from_micros(due.saturating_sub(monotonic_micros())));
-        let patience = (!self.was_ready).then_some(START_TOLD);
+        let patience = (!self.was_ready()).then_some(START_TOLD);
         let timeout = [until, patience].into_iter().flatten().min();
         let carriers = [
             self.watch.as_ref().map(Watch::as_fd),
@@ -218,7 +244,7 @@ impl Watcher {
         if let Err(error) = wait_for_any(&carriers, bell, timeout) {
             debug!("watch: {error}");
         }
-        if !self.was_ready {
+        if !self.was_ready() {
             self.notify();
         }
         if self.changes.as_mut().is_some_and(Changes::drain) {
@@ -273,7 +299,7 @@ impl Watcher {
     /// Tells what has begun and what is over.
     fn update(&mut self, problems: Vec<Problem>) {
         let before = mem::replace(&mut self.problems, problems);
-        let first = !self.was_ready && before.is_empty();
+        let first = !self.was_ready() && before.is_empty();
         let new = |list: &[Problem], line: &str| list.iter().all(|problem| problem.line != line);
         let begun = self.problems.iter().filter(|now| new(&before, &now.line));
         begun.for_each(|problem| warn!("{}", problem.line));
@@ -289,20 +315,24 @@ impl Watcher {
         let status = self.status();
         let line = summary(&status);
         let mut states = vec![NotifyState::Status(&line)];
-        if status.state == State::Waiting && !self.was_ready {
+        if status.state == State::Waiting && !self.was_ready() {
             // Whoever waits for an interface is not late.
             let longer = START_TOLD.as_micros() * 3;
             states.push(NotifyState::ExtendTimeoutUsec(
                 u32::try_from(longer).unwrap_or(u32::MAX),
             ));
-        } else if !self.was_ready {
-            self.was_ready = true;
+        } else if !self.was_ready() {
+            self.was_ready.store(true, Ordering::Relaxed);
             info!("{line}");
             states.push(NotifyState::Ready);
         }
         if let Err(error) = sd_notify::notify(&states) {
             debug!("can't notify the service manager: {error}");
         }
+    }
+
+    fn was_ready(&self) -> bool {
+        self.was_ready.load(Ordering::Relaxed)
     }
 
     fn status(&self) -> Status {
@@ -319,6 +349,9 @@ impl Watcher {
         Status {
             version: VERSION,
             release: env!("CARGO_PKG_VERSION").into(),
+            generation: self.reloads.force().current().number,
+            draining: self.reloads.force().draining(),
+            drained: self.reloads.force().drained(),
             uptime_us: now.saturating_sub(self.began),
             state,
             problems: self
@@ -367,17 +400,28 @@ impl Drop for WatchHandle {
 impl StatusHandle {
     /// A watcher that always answers the same.
     #[cfg(test)]
-    pub(crate) fn played(status: Status) -> Self {
+    pub(crate) fn played(status: Status, named: Vec<Named>) -> Self {
         let (requests, asked) = mpsc::channel();
         thread::spawn(move || {
             for request in asked {
-                if let Request::Status(answer) = request {
-                    answer.send(status.clone()).unwrap();
+                match request {
+                    Request::Status(answer) => answer.send(status.clone()).unwrap(),
+                    Request::Services(answer) => answer.send(named.clone()).unwrap(),
+                    Request::Change(..) | Request::End => {}
                 }
             }
         });
         let waker = Arc::new(Waker::new().unwrap());
-        Self { requests, waker }
+        Self {
+            requests,
+            waker,
+            ready: Arc::default(),
+        }
+    }
+
+    /// Whether the service manager has heard that packets flow.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.ready.load(Ordering::Relaxed)
     }
 
     /// How it is.
@@ -385,11 +429,35 @@ impl StatusHandle {
     /// # Errors
     /// When the watcher has ended or does not answer.
     pub fn status(&self) -> Result<Status, Unwatched> {
+        self.ask(Request::Status, PATIENCE)
+    }
+
+    /// What the services are called, those that are drained too.
+    ///
+    /// # Errors
+    /// When the watcher has ended or does not answer.
+    pub(crate) fn services(&self) -> Result<Vec<Named>, Unwatched> {
+        self.ask(Request::Services, PATIENCE)
+    }
+
+    /// Has `wanted` take effect, and waits until it has.
+    ///
+    /// # Errors
+    /// When it can't; then everything is as it was.
+    pub(crate) fn change(&self, wanted: Wanted) -> Result<Arc<Generation>, ChangeError> {
+        let request = |answer| Request::Change(Box::new(wanted), answer);
+        self.ask(request, CHANGE)?
+    }
+
+    fn ask<T>(
+        &self,
+        request: impl FnOnce(SyncSender<T>) -> Request,
+        patience: Duration,
+    ) -> Result<T, Unwatched> {
         let (answer, answered) = mpsc::sync_channel(1);
-        let request = Request::Status(answer);
-        self.requests.send(request).map_err(|_| Unwatched)?;
+        self.requests.send(request(answer)).map_err(|_| Unwatched)?;
         self.waker.wake();
-        answered.recv_timeout(PATIENCE).map_err(|_| Unwatched)
+        answered.recv_timeout(patience).map_err(|_| Unwatched)
     }
 }
 
@@ -462,3 +530,5 @@ const BESIDE_SOON: u64 = 100_000;
 const START_TOLD: Duration = Duration::from_secs(20);
 /// How long a look may take.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long another configuration may take: each worker has its time to answer.
+const CHANGE: Duration = Duration::from_secs(120);

@@ -76,7 +76,7 @@ mod tests {
     const LIMIT: Duration = Duration::from_millis(400);
 
     fn worker() -> (WorkerHandle, Receiver<Request>) {
-        WorkerHandle::new(Arc::new(Waker::new().unwrap()), Arc::default())
+        WorkerHandle::new(Arc::new(Waker::new().unwrap()))
     }
 
     /// A worker that answers what it is asked so many times.

@@ -11,6 +11,7 @@ mod listeners;
 mod marks;
 mod memory;
 mod page;
+mod reload;
 #[cfg(test)]
 mod tests;
 
@@ -22,10 +23,10 @@ use std::thread;
 use std::time::Duration;
 
 use flexcp_io::{PacketBuffer, SendBatch, Tun, Waker};
-use flexcp_placement::Exceptions;
+use flexcp_placement::{Exceptions, Rules};
 use flexcp_translator::{
-    Config, Counters, Drops, FastPath, Frame, Gauges, Install, Instant, Meaning, Registry, Step,
-    SubflowRecord, Translator, Verdict,
+    Config, Counters, Drops, FastPath, Frame, Gauges, Install, Instant, Meaning, Registry,
+    ServiceId, Step, SubflowRecord, Translator, Verdict,
 };
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tracing::{info, warn};
@@ -34,6 +35,7 @@ pub use self::ledger::Unaccounted;
 pub use self::listeners::{Ear, Heard};
 pub use self::marks::Marks;
 pub use self::page::Page;
+pub use self::reload::Configure;
 
 pub(crate) use self::listeners::Listener;
 pub(crate) use self::page::PageWanted;
@@ -58,6 +60,8 @@ pub struct Worker {
     pinned: bool,
     /// Who waits until the ends of all connections have been told that they are over.
     ending: Option<SyncSender<()>>,
+    /// The same of connections that nothing covers since a generation, and that generation.
+    stranded: Option<(u64, SyncSender<()>)>,
 }
 
 /// From the device through the translator and back.
@@ -79,7 +83,6 @@ struct Path {
 pub struct WorkerHandle {
     requests: Sender<Request>,
     waker: Arc<Waker>,
-    marks: Arc<Marks>,
 }
 
 /// What a worker has done so far.
@@ -157,8 +160,16 @@ pub(crate) enum Request {
     Listen(Listener),
     /// To install what needs no decision.
     Offload(Box<dyn FastPath>),
-    /// Not to install connections of the services with `true`.
-    Keep(Vec<bool>),
+    /// To offload no connection of these services.
+    Keep(Vec<ServiceId>),
+    /// To sort packets by other rules.
+    Rules(Box<Rules>, SyncSender<()>),
+    /// Another configuration.
+    Configure(Box<Configure>, SyncSender<()>),
+    /// To tell the ends of connections that nothing covers since a generation that they are over.
+    EndStranded(u64, SyncSender<()>),
+    /// To forget those connections.
+    ForgetStranded(u64, SyncSender<()>),
     /// Packets may have passed by for a while.
     Astray,
     /// No connection is opened any more.
@@ -198,7 +209,7 @@ impl Worker {
             parts.zip(memories).enumerate()
         {
             let marks = Arc::new(Marks::new(&config));
-            let (handle, requests) = WorkerHandle::new(Arc::clone(&waker), Arc::clone(&marks));
+            let (handle, requests) = WorkerHandle::new(Arc::clone(&waker));
             let seed = flexcp_io::random_bytes()?;
             let worker = Self {
                 number,
@@ -219,6 +230,7 @@ impl Worker {
                 listeners: Listeners::new(number),
                 pinned: false,
                 ending: None,
+                stranded: None,
             };
             workers.push((worker, handle));
         }
@@ -267,7 +279,8 @@ impl Worker {
             let due = self.path.translator.poll_timeout();
             let timeout = due.map(|due| due.since(now()));
             let may_sleep = self.handover.as_ref().is_none_or(Handover::may_sleep);
-            let timeout = if may_sleep && self.ending.is_none() && !self.unanswered {
+            let telling = self.ending.is_some() || self.stranded.is_some();
+            let timeout = if may_sleep && !telling && !self.unanswered {
                 timeout
             } else {
                 Some(Duration::ZERO)
@@ -285,6 +298,7 @@ impl Worker {
             self.path.note_marks();
             self.tell_ends();
             self.listeners.pass_on(&mut self.path.translator);
+            self.tell_stranded();
             if (ready.woken || self.unanswered) && self.answer().is_break() {
                 return Ok(());
             }
@@ -382,6 +396,10 @@ impl Worker {
                 }
                 Request::Offload(fast_path) => self.path.translator.set_fast_path(fast_path),
                 Request::Keep(kept) => self.path.translator.keep_services(now(), &kept),
+                Request::Rules(rules, done) => self.set_rules(*rules, &done),
+                Request::Configure(new, done) => self.configure(*new, &done),
+                Request::EndStranded(upto, done) => self.stranded = Some((upto, done)),
+                Request::ForgetStranded(upto, done) => self.forget_stranded(upto, &done),
                 Request::Astray => self.path.translator.note_astray(now()),
                 Request::Drain => self.path.translator.drain(),
                 Request::Dependent(answer) => {
@@ -484,20 +502,9 @@ impl Path {
 
 impl WorkerHandle {
     /// A handle, and where its requests come out.
-    pub(crate) fn new(waker: Arc<Waker>, marks: Arc<Marks>) -> (Self, Receiver<Request>) {
+    pub(crate) fn new(waker: Arc<Waker>) -> (Self, Receiver<Request>) {
         let (requests, receiver) = mpsc::channel();
-        let handle = Self {
-            requests,
-            waker,
-            marks,
-        };
-        (handle, receiver)
-    }
-
-    /// Which back ends the worker has marked, as of its last batch of packets.
-    #[must_use]
-    pub fn marks(&self) -> &Marks {
-        &self.marks
+        (Self { requests, waker }, receiver)
     }
 
     /// What the worker has done so far.
@@ -515,8 +522,8 @@ impl WorkerHandle {
         self.waker.wake();
     }
 
-    /// From here on the worker installs no connection of the services with `true`, in the order of the configuration.
-    pub fn keep(&self, kept: Vec<bool>) {
+    /// From here on the worker offloads no connection of these services.
+    pub fn keep(&self, kept: Vec<ServiceId>) {
         // When the worker is gone already, it installs none.
         let _ = self.requests.send(Request::Keep(kept));
         self.waker.wake();

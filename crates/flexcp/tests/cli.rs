@@ -3,10 +3,14 @@
 
 #[path = "cli/leftovers.rs"]
 mod leftovers;
+#[path = "cli/library.rs"]
+mod library;
 #[path = "cli/program.rs"]
 mod program;
 #[path = "cli/refusals.rs"]
 mod refusals;
+#[path = "cli/reload.rs"]
+mod reload;
 #[path = "cli/unit.rs"]
 mod unit;
 
@@ -201,7 +205,7 @@ fn runs_until_sigterm_and_takes_everything_back() {
     );
 
     daemon.signal(rustix::process::Signal::HUP);
-    daemon.says("can't be reloaded yet");
+    daemon.says("configuration 2 is in force");
     daemon.signal(rustix::process::Signal::TERM);
     assert_eq!(daemon.ends(), Some(0), "{}", daemon.log());
     namespace.is_as(&before);

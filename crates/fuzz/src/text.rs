@@ -95,7 +95,10 @@ pub fn config(data: &[u8]) {
         Some(config) if errors == 0 => {
             let _ = config::summary(&config);
             let sources = vec![Vec::new(); config.services.len()];
-            let _ = Translator::new(plan::translator(&config, &sources, 0), [0; 32]);
+            let _ = Translator::new(
+                plan::translator(&config, &sources, &plan::first_ids(&config), 0),
+                [0; 32],
+            );
             let _ = plan::kernel(&config, &sources, &[]);
         }
         Some(_) => {}

@@ -208,6 +208,7 @@ impl Setup {
         };
         Config {
             services: vec![Service {
+                id: flexcp_translator::ServiceId(0),
                 name: "fuzz".into(),
                 mode,
                 announce: if self.announce {

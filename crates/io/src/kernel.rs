@@ -28,6 +28,7 @@
 //! then look up an empty table, which changes nothing.
 
 mod address;
+mod change;
 mod filter;
 mod journal;
 mod link;
@@ -394,14 +395,6 @@ impl Drop for KernelTables {
     }
 }
 
-impl Plan {
-    fn families(&self) -> impl Iterator<Item = Family> {
-        [(self.v4, Family::V4), (self.v6, Family::V6)]
-            .into_iter()
-            .filter_map(|(wanted, family)| wanted.then_some(family))
-    }
-}
-
 impl Family {
     const BOTH: [Self; 2] = [Self::V4, Self::V6];
 
@@ -614,6 +607,12 @@ pub enum KernelError {
     /// What a killed run has left, with its device, cannot be brought in line with the configuration.
     #[error("cannot take over what an earlier run has left: {problem}")]
     TakeOver {
+        /// What stands in the way.
+        problem: String,
+    },
+    /// Another plan cannot be carried out.
+    #[error("cannot change what is diverted: {problem}")]
+    Change {
         /// What stands in the way.
         problem: String,
     },

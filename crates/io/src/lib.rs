@@ -40,7 +40,7 @@ pub use kernel::{
 pub use memory::give_memory_back;
 pub use offload::{Hook, KernelFastPath, LeftOut, Offload, OffloadError, Reasons, Refusal, Tried};
 pub use packet::{PacketSocket, ReceivedFrame};
-pub use placement::{ClaimedFlows, PlacementError, PlacementProgram, Target};
+pub use placement::{ClaimedFlows, PlacedBackEnds, PlacementError, PlacementProgram, Target};
 pub use rights::renounce_loading;
 pub use schedule::run_promptly;
 pub use signal::{Signal, Signals};

@@ -448,6 +448,19 @@ impl FastPath for KernelFastPath {
         Some(up_by(self.gates.gate(slot).load(Ordering::SeqCst)))
     }
 
+    fn leave_out(&mut self, servers: &[IpAddr]) {
+        // As a flow entry has them.
+        let bytes = |server: &IpAddr| {
+            let mut bytes = [0; 16];
+            match server {
+                IpAddr::V4(v4) => bytes[..4].copy_from_slice(&v4.octets()),
+                IpAddr::V6(v6) => bytes = v6.octets(),
+            }
+            bytes
+        };
+        self.own = servers.iter().map(bytes).collect();
+    }
+
     fn pass_by(&mut self, ends: Ends) -> bool {
         let Some(plains) = &mut self.plains else {
             return false;
@@ -476,20 +489,6 @@ fn up_by(gate: u64) -> u32 {
 }
 
 impl KernelFastPath {
-    /// Takes no connections to these servers: they are on this host itself, where the programs see nothing.
-    pub fn leave_out(&mut self, servers: &[IpAddr]) {
-        // As a flow entry has them.
-        let bytes = |server: &IpAddr| {
-            let mut bytes = [0; 16];
-            match server {
-                IpAddr::V4(v4) => bytes[..4].copy_from_slice(&v4.octets()),
-                IpAddr::V6(v6) => bytes = v6.octets(),
-            }
-            bytes
-        };
-        self.own = servers.iter().map(bytes).collect();
-    }
-
     /// Opens the gate of a slot, if `passed` packets and no more have gone up by it: the same word counts them, so that
     /// none slips through between a look and the opening.
     fn open(&self, slot: u32, passed: Option<u32>) -> bool {

@@ -68,6 +68,7 @@ pub enum PlacementError {
 #[derive(Debug)]
 pub struct PlacementProgram {
     ebpf: Ebpf,
+    scatter: bool,
 }
 
 /// What the program is told (`struct settings`).
@@ -123,9 +124,10 @@ impl PlacementProgram {
     pub fn load(rules: &Rules, target: Target, flows: u32) -> Result<Self, PlacementError> {
         let known = back_ends(rules);
         let count = u32::try_from(known.len()).unwrap_or(u32::MAX);
+        let room = count.saturating_mul(2).max(ROOM);
         let mut ebpf = EbpfLoader::new()
             .map_max_entries("flows", flows.max(1))
-            .map_max_entries("back_ends", count.max(1))
+            .map_max_entries("back_ends", room)
             .load(OBJECT)?;
         let program: &mut SocketFilter = ebpf
             .program_mut(PROGRAM)
@@ -136,22 +138,24 @@ impl PlacementProgram {
             Err(Ok(refusal)) => return Err(PlacementError::Refused(refusal)),
             Err(Err(other)) => return Err(other.into()),
         }
-        let mut map: HashMap<_, BackEnd, Ports> =
-            HashMap::try_from(named(&mut ebpf, "back_ends")?)?;
-        for (back_end, ports) in known {
-            map.insert(back_end, ports, 0)?;
-        }
-        let settings = Settings {
-            key0: rules.hash_keys.0,
-            key1: rules.hash_keys.1,
-            workers: rules.workers.into(),
-            scatter: u32::from(target == Target::Scatter),
-            back_ends: count,
-            pad: 0,
-        };
-        let mut told: Array<_, Settings> = Array::try_from(named(&mut ebpf, "settings")?)?;
-        told.set(0, settings, 0)?;
-        Ok(Self { ebpf })
+        let scatter = target == Target::Scatter;
+        let steering = Self { ebpf, scatter };
+        steering.back_ends()?.change(rules)?;
+        Ok(steering)
+    }
+
+    /// What the program knows of back ends, to be changed while it is in use.
+    ///
+    /// # Errors
+    /// When the process has no file descriptor left.
+    pub fn back_ends(&self) -> Result<PlacedBackEnds, PlacementError> {
+        let settings = Map::from_map_data(MapData::from_fd(self.fd("settings")?)?)?;
+        let back_ends = Map::from_map_data(MapData::from_fd(self.fd("back_ends")?)?)?;
+        Ok(PlacedBackEnds {
+            settings: Array::try_from(settings)?,
+            back_ends: HashMap::try_from(back_ends)?,
+            scatter: self.scatter,
+        })
     }
 
     /// From now on the program chooses the queue of each packet that comes to `device`: queues count from 0 in the
@@ -176,7 +180,7 @@ impl PlacementProgram {
     /// # Errors
     /// When the process has no file descriptor left.
     pub fn flows(&self, worker: u16) -> Result<ClaimedFlows, PlacementError> {
-        let fd = self.flows_fd()?;
+        let fd = self.fd("flows")?;
         let map = Map::from_map_data(MapData::from_fd(fd)?)?;
         Ok(ClaimedFlows {
             flows: HashMap::try_from(map)?,
@@ -211,14 +215,58 @@ impl PlacementProgram {
             .try_into()?)
     }
 
-    fn flows_fd(&self) -> Result<OwnedFd, PlacementError> {
-        match self.ebpf.map("flows") {
-            Some(Map::HashMap(data)) => {
+    fn fd(&self, map: &'static str) -> Result<OwnedFd, PlacementError> {
+        match self.ebpf.map(map) {
+            Some(Map::HashMap(data) | Map::Array(data)) => {
                 let fd = data.fd().as_fd().try_clone_to_owned();
                 fd.map_err(PlacementError::Descriptor)
             }
-            _ => Err(PlacementError::Missing("flows")),
+            _ => Err(PlacementError::Missing(map)),
         }
+    }
+}
+
+/// The back ends whose packets go by the port that FlexCP chose, as the program knows them. It works as long as the device
+/// has the program.
+pub struct PlacedBackEnds {
+    settings: Array<MapData, Settings>,
+    back_ends: HashMap<MapData, BackEnd, Ports>,
+    scatter: bool,
+}
+
+impl PlacedBackEnds {
+    /// From here on the program knows those of `rules`; `workers` and `hash_keys` are as before. Those that stay are known
+    /// at every moment.
+    ///
+    /// # Errors
+    /// When there is no room for all of them, or the kernel refuses: then workers hand over what comes from the others.
+    pub fn change(&mut self, rules: &Rules) -> Result<(), PlacementError> {
+        let known = back_ends(rules);
+        let settings = Settings {
+            key0: rules.hash_keys.0,
+            key1: rules.hash_keys.1,
+            workers: rules.workers.into(),
+            scatter: u32::from(self.scatter),
+            back_ends: u32::try_from(known.len()).unwrap_or(u32::MAX),
+            pad: 0,
+        };
+        self.settings.set(0, settings, 0)?;
+        let there: Vec<BackEnd> = self.back_ends.keys().collect::<Result<_, _>>()?;
+        for gone in there {
+            if !known.iter().any(|(known, _)| *known == gone) {
+                self.back_ends.remove(&gone)?;
+            }
+        }
+        for (back_end, ports) in known {
+            self.back_ends.insert(back_end, ports, 0)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for PlacedBackEnds {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PlacedBackEnds").finish_non_exhaustive()
     }
 }
 
@@ -305,6 +353,5 @@ fn octets(addr: IpAddr) -> [u8; 16] {
     }
 }
 
-fn named<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut Map, PlacementError> {
-    ebpf.map_mut(name).ok_or(PlacementError::Missing(name))
-}
+/// Back ends that the program has room for, or twice as many as it begins with: the configuration may change.
+const ROOM: u32 = 1024;

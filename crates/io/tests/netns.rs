@@ -10,6 +10,8 @@ mod attach;
 mod batch;
 #[path = "netns/carrier.rs"]
 mod carrier;
+#[path = "netns/change.rs"]
+mod change;
 #[path = "netns/conntrack.rs"]
 mod conntrack;
 #[path = "netns/failure.rs"]
@@ -70,6 +72,9 @@ fn main() {
     if let Some(journal) = std::env::var_os(CRASH_OFFLOAD) {
         attach::attach_and_hang(journal.into());
     }
+    if let Some(journal) = std::env::var_os(change::CHANGING) {
+        change::change_and_change(journal.into());
+    }
     let may = Host::try_new().is_ok();
     let ignored = !may && std::env::var_os("FLEXCP_WITHOUT_ROOT").is_some();
     if !may {
@@ -79,6 +84,7 @@ fn main() {
         batch::TESTS,
         carrier::TESTS,
         tables::TESTS,
+        change::TESTS,
         failure::TESTS,
         offload::TESTS,
         offload_plain::TESTS,

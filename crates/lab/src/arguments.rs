@@ -8,6 +8,7 @@ use flexcp_faults::Faults;
 use flexcp_lab::attack::HostileMemory;
 use flexcp_lab::endings::Endings;
 use flexcp_lab::firewall::Firewall;
+use flexcp_lab::reload::Reload;
 use flexcp_lab::repeat::Repeat;
 use flexcp_lab::transfer::{Mode, Proto};
 use flexcp_lab::watch::Watch;
@@ -69,6 +70,8 @@ pub(crate) enum Command {
     Firewall(Firewall),
     /// Stop FlexCP under transfers, or kill it and start it again: how long clients and servers wait to hear of it
     Endings(Endings),
+    /// Reload FlexCP's configuration again and again under transfers: what services that stay lose, what broken files change
+    Reload(Reload),
     /// Take away rules, routes, links and addresses under live transfers: how soon they are back, or told
     Watch(Watch),
     /// Run the end-to-end tests many times, one attempt each, and say how often each case failed

@@ -121,6 +121,32 @@ impl FlexCp {
         }
     }
 
+    /// Writes another configuration, sends SIGHUP, and waits for what comes of it.
+    pub fn reload(&mut self, lab: &Lab, config: &str) -> Result<Reloaded> {
+        let file = lab.dir().join("flexcp.toml");
+        fs::write(&file, config).with_context(|| format!("writing {file:?}"))?;
+        let start = self.process.stderr_len()?;
+        let began = Instant::now();
+        self.process.signal(Signal::HUP)?;
+        loop {
+            let log = self.process.stderr_from(start)?;
+            let in_force = log.contains("is in force, after");
+            if in_force || log.contains("stays in force") {
+                return Ok(Reloaded {
+                    in_force,
+                    took: began.elapsed(),
+                    log,
+                });
+            }
+            self.alive()?;
+            ensure!(
+                began.elapsed() < RELOADED,
+                "no reload within {RELOADED:?}\n{log}"
+            );
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     /// Sends SIGTERM; it must exit with code 0 and in time, and have accounted for every packet before that.
     pub fn stop(mut self) -> Result<()> {
         self.alive()?;
@@ -218,6 +244,17 @@ impl FlexCp {
             thread::sleep(Duration::from_millis(10));
         }
     }
+}
+
+/// What came of a reload.
+#[derive(Clone, Debug)]
+pub struct Reloaded {
+    /// The new configuration is in force; otherwise the one before.
+    pub in_force: bool,
+    /// From the signal to the line in the log.
+    pub took: Duration,
+    /// What was logged since the signal.
+    pub log: String,
 }
 
 /// Runs `flexcp check` on a configuration; its output, whatever the exit code.
@@ -337,6 +374,9 @@ const DEVICE: &str = "flexcp0";
 /// How long FlexCP may take to end: as long as it lets connections end by themselves, unless told otherwise, and two
 /// seconds.
 const STOPPED: Duration = Duration::from_secs(7);
+
+/// How long a reload may take.
+const RELOADED: Duration = Duration::from_secs(20);
 
 /// How long packets may go on passing when a transfer is over.
 const QUIET: Duration = Duration::from_secs(3);

@@ -33,6 +33,7 @@ pub mod matrix;
 mod namespace;
 mod nginx;
 mod process;
+pub mod reload;
 pub mod repeat;
 pub mod seed;
 mod sockstat;

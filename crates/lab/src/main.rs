@@ -69,6 +69,7 @@ fn run(command: Command) -> Result<()> {
         Command::Lossy(args) => lossy(&args),
         Command::Firewall(firewall) => firewall.run(),
         Command::Endings(endings) => require_root().and_then(|()| endings.run()),
+        Command::Reload(reload) => require_root().and_then(|()| reload.run()),
         Command::HostileMemory(hostile) => require_root().and_then(|()| hostile.run()),
         Command::Watch(watch) => watch.run(),
         Command::Repeat(repeat) => repeat.run(),

@@ -2,7 +2,7 @@
 //! children that die with their owner, and the reaper that cleans up after us.
 
 use std::fs::File;
-use std::io::Write as _;
+use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -99,6 +99,20 @@ impl Background {
     /// What it has written to standard error so far.
     pub fn stderr(&self) -> String {
         read_lossy(&self.stderr)
+    }
+
+    /// What it has written to standard error behind the first `start` bytes.
+    pub fn stderr_from(&self, start: u64) -> Result<String> {
+        let mut file = File::open(&self.stderr)?;
+        file.seek(SeekFrom::Start(start))?;
+        let mut bytes = vec![];
+        file.read_to_end(&mut bytes)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// Bytes that it has written to standard error.
+    pub fn stderr_len(&self) -> Result<u64> {
+        Ok(std::fs::metadata(&self.stderr)?.len())
     }
 
     /// Its exit status if it has ended.

@@ -42,6 +42,12 @@ impl Placement {
         }
     }
 
+    /// From here on these rules name the owner of a packet; `workers` and `hash_keys` are as before. What they say of back
+    /// ends, each worker has to know before any connects to them.
+    pub fn set_rules(&mut self, rules: Rules) {
+        self.rules = rules;
+    }
+
     /// From now on a program distributes packets by the same rules and a map, in which this worker claims the flows
     /// that it has and whose ends name another.
     pub fn set_exceptions(&mut self, exceptions: Exceptions) {

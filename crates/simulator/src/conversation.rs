@@ -275,6 +275,7 @@ fn config() -> Config {
     }];
     Config {
         services: vec![Service {
+            id: flexcp_translator::ServiceId(0),
             name: "conversation".into(),
             mode: Mode::Transparent {
                 destinations,

@@ -196,6 +196,7 @@ impl Plan {
             port: None,
         };
         Service {
+            id: flexcp_translator::ServiceId(u16::try_from(n).unwrap_or(u16::MAX)),
             name: format!("s{n}"),
             mode,
             announce: if self.announces {

@@ -43,6 +43,11 @@ impl Budget {
         }
     }
 
+    /// From here on so many bytes are allowed in all. Who has more than its part then gives back as when memory runs short.
+    pub(crate) const fn set_limit(&mut self, limit: usize) {
+        self.limit = limit;
+    }
+
     const fn left(&self) -> usize {
         self.limit.saturating_sub(self.taken)
     }

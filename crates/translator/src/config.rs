@@ -47,9 +47,17 @@ impl Config {
     }
 }
 
+/// What names a service for as long as it, or a connection of its own, is there: its place in the configuration may
+/// change. Small numbers, as there is a slot for each up to the largest.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
+pub struct ServiceId(pub u16);
+
 /// One thing FlexCP does for its clients.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Service {
+    /// Its own: no two services have one id, and whoever gives it to another service has
+    /// [forgotten](crate::Translator::forget_stranded) the first.
+    pub id: ServiceId,
     /// For logs and `show`.
     pub name: String,
     /// How clients and servers meet.
@@ -103,6 +111,14 @@ pub struct Prefix {
     pub len: u8,
 }
 
+impl Announce {
+    /// Whether a client that joins it connects to `local`.
+    #[must_use]
+    pub fn is(&self, local: SocketAddr) -> bool {
+        self.addr == local.ip() && self.port.is_none_or(|port| port == local.port())
+    }
+}
+
 impl Prefix {
     /// Whether `addr` lies in the prefix; never for the other family.
     #[must_use]
@@ -121,6 +137,13 @@ impl Prefix {
             _ => false,
         }
     }
+}
+
+/// What the translator is configured with beside its services.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    pub(crate) limits: Limits,
+    pub(crate) timeouts: Timeouts,
 }
 
 /// Bounds on state. What is beyond them passes as plain TCP or is refused; nothing grows past them.

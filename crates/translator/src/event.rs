@@ -11,13 +11,14 @@ use alloc::collections::VecDeque;
 use core::net::SocketAddr;
 
 use crate::cause::Rst;
+use crate::config::ServiceId;
 use crate::health::MarkReason;
 
 /// Something that has happened. Plain data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Event {
-    /// Whose: an index into the configuration's services.
-    pub service: usize,
+    /// Whose.
+    pub service: ServiceId,
     /// What.
     pub kind: EventKind,
 }
@@ -181,7 +182,7 @@ mod tests {
     fn back(n: usize) -> Event {
         let port = u16::try_from(n).unwrap_or(0);
         Event {
-            service: 3,
+            service: ServiceId(3),
             kind: EventKind::BackendBack {
                 backend: ([10, 0, 0, 1], port).into(),
             },

@@ -13,6 +13,7 @@ use core::time::Duration;
 
 use flexcp_wire::TcpSeq;
 
+use crate::config::ServiceId;
 use crate::time::Instant;
 
 /// The least that a back end gets for its answer: Linux waits no less either (`TCP_RTO_MIN`), and a machine may be busy.
@@ -66,9 +67,9 @@ pub struct Mark {
 /// A back end whose mark has come, changed or gone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BackendState {
-    /// Index into the configuration's services.
-    pub service: usize,
-    /// Index into the service's back ends.
+    /// Which service's it is.
+    pub service: ServiceId,
+    /// Its place among the service's back ends, as the present configuration has them.
     pub backend: usize,
     /// `None`: it takes connections in turn.
     pub mark: Option<Mark>,

@@ -8,6 +8,7 @@
 
 extern crate alloc;
 
+mod announced;
 mod auth;
 mod budget;
 mod cause;
@@ -39,7 +40,7 @@ pub use cause::{
     AddAddr, Causes, Decision, Fallback, HalfOpenEvicted, JoinEvicted, JoinRefused, Meaning,
     PlainSyn, Rst, SubflowSwitch,
 };
-pub use config::{Announce, Config, Limits, Mode, Prefix, Service, Timeouts};
+pub use config::{Announce, Config, Limits, Mode, Prefix, Service, ServiceId, Timeouts};
 pub use counters::{Counters, DropReason, Drops, Gauges};
 pub use event::{ConnectionEnds, EndCause, Event, EventKind, SubflowEnds};
 pub use frame::{Frame, HEADROOM, Install, Payload, Step, Transmit, Verdict};

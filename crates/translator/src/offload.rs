@@ -7,6 +7,7 @@
 mod installation;
 
 use core::fmt::Debug;
+use core::net::IpAddr;
 use core::time::Duration;
 
 use flexcp_wire::Ends;
@@ -50,6 +51,8 @@ pub trait FastPath: Debug + Send {
     fn pass_by(&mut self, _ends: Ends) -> bool {
         false
     }
+    /// Installs no connection to these servers from here on: they are on this host itself, where it sees nothing.
+    fn leave_out(&mut self, _servers: &[IpAddr]) {}
 }
 
 /// What came of installing a connection.

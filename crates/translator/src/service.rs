@@ -1,13 +1,19 @@
 //! Services: which one a SYN is for, and in reverse mode which back end it goes to and from where.
+//!
+//! A service is known by its id. The configuration changes while connections live on: what a service was before
+//! ([`Retired`]) opens nothing any more, and goes on to cover the connections that it has until it is forgotten.
 
 use alloc::vec::Vec;
+use core::mem;
 use core::net::SocketAddr;
 use core::time::Duration;
 
+use flexcp_placement::Share;
 use flexcp_wire::TcpSeq;
 
+use crate::announced::Announced;
 use crate::auth::SecretStream;
-use crate::config::{Config, Mode, Service};
+use crate::config::{Announce, Mode, Service, ServiceId};
 use crate::endpoint::Backend;
 use crate::health::{AnswerTo, BackendState, Health, MarkReason, Sent};
 use crate::time::Instant;
@@ -15,11 +21,29 @@ use crate::time::Instant;
 /// Ports tried before a source address counts as full.
 const PORT_TRIES: usize = 64;
 
-/// What a service does with a SYN.
+/// What a service does with a SYN. `opens`: whether it takes new connections, or is drained.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Match {
-    Transparent { service: u16, end_to_end: bool },
-    Reverse { service: u16 },
+    Transparent {
+        service: ServiceId,
+        end_to_end: bool,
+        opens: bool,
+    },
+    Reverse {
+        service: ServiceId,
+        opens: bool,
+    },
+}
+
+/// What a connection uses of its service.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Used {
+    pub(crate) service: ServiceId,
+    pub(crate) backend: Backend,
+    /// What the client addressed.
+    pub(crate) local: SocketAddr,
+    /// The server sees the client's own address and port.
+    pub(crate) keeps_ends: bool,
 }
 
 /// Which back ends a connection may go to.
@@ -31,10 +55,18 @@ pub(crate) enum Choice {
     Any,
 }
 
-/// Run-time state of the services.
+/// The services as the present configuration has them, what is left of earlier ones, and their run-time state.
 #[derive(Debug)]
 pub(crate) struct Services {
-    state: Vec<State>,
+    share: Share,
+    /// By their ids; `None`: nobody has the id, and no connection either.
+    slots: Vec<Option<Slot>>,
+    /// Those of the present configuration, in order of precedence.
+    order: Vec<ServiceId>,
+    /// What services were before: connections that only this covers are drained. The latest stands last.
+    retired: Vec<Retired>,
+    /// Number of the present configuration.
+    generation: u64,
     /// Back ends that are marked.
     marked: usize,
     /// When the first probe is due; `None`: there is nobody to probe.
@@ -44,83 +76,212 @@ pub(crate) struct Services {
 }
 
 /// One service's.
-#[derive(Default, Debug)]
-struct State {
+#[derive(Debug)]
+struct Slot {
+    mode: Mode,
+    announce: Vec<Announce>,
+    /// The same, and what clients were told before, by address ids.
+    announced: Announced,
     /// Back end that is next in turn.
     next: usize,
     /// Of each back end, in the order of the configuration; none on the path.
     health: Vec<Health>,
-    /// Its connections are not installed.
+    /// Its connections are not offloaded.
     kept: bool,
 }
 
+/// What a service was, up to a generation.
+#[derive(Debug)]
+struct Retired {
+    service: ServiceId,
+    /// The last generation in which it was so.
+    generation: u64,
+    mode: Mode,
+    announce: Vec<Announce>,
+}
+
 impl Services {
-    pub(crate) fn new(config: &Config) -> Self {
-        let state = config.services.iter().map(|service| State {
-            health: backends(service)
-                .iter()
-                .map(|_| Health::default())
-                .collect(),
-            ..State::default()
-        });
-        Self {
-            state: state.collect(),
+    pub(crate) fn new(services: Vec<Service>, share: Share) -> Self {
+        let mut new = Self {
+            share,
+            slots: Vec::new(),
+            order: Vec::new(),
+            retired: Vec::new(),
+            generation: 0,
             marked: 0,
             probe_due: None,
             untold: false,
+        };
+        new.change(services, 0);
+        new
+    }
+
+    /// From here on `services` are those of generation `generation`. What an unchanged service has stays; a changed one
+    /// keeps what is known of the back ends that stay; what a service was and is no more is noted.
+    pub(crate) fn change(&mut self, services: Vec<Service>, generation: u64) {
+        let before = mem::replace(&mut self.order, services.iter().map(|s| s.id).collect());
+        for id in before {
+            self.note_end(id, services.iter().find(|service| service.id == id));
+        }
+        self.generation = generation;
+        for service in services {
+            let at = usize::from(service.id.0);
+            if self.slots.len() <= at {
+                self.slots.resize_with(at + 1, || None);
+            }
+            let old = self.slots[at].take();
+            self.slots[at] = Some(Slot::new(service, old));
+        }
+        self.take_stock();
+    }
+
+    /// Notes what the service `id` was, unless `new` is the same.
+    fn note_end(&mut self, id: ServiceId, new: Option<&Service>) {
+        let Some(slot) = self.slots.get(usize::from(id.0)).and_then(Option::as_ref) else {
+            return;
+        };
+        if new.is_some_and(|new| new.mode == slot.mode && new.announce == slot.announce) {
+            return;
+        }
+        let (mode, announce) = (slot.mode.clone(), slot.announce.clone());
+        // One that comes and goes in turn is noted once.
+        self.retired.retain(|known| {
+            known.service != id || known.mode != mode || known.announce != announce
+        });
+        self.retired.push(Retired {
+            service: id,
+            generation: self.generation,
+            mode,
+            announce,
+        });
+    }
+
+    /// Forgets what services were up to generation `upto`, and frees the ids of those that are no more. Connections that
+    /// only this covered have to be gone.
+    pub(crate) fn forget(&mut self, upto: u64) {
+        self.retired.retain(|retired| retired.generation > upto);
+        let (order, retired) = (&self.order, &self.retired);
+        for (id, slot) in (0..).map(ServiceId).zip(&mut self.slots) {
+            let known = || retired.iter().filter(|known| known.service == id);
+            if !order.contains(&id) && known().next().is_none() {
+                *slot = None;
+            } else if let Some(slot) = slot {
+                let told: Vec<_> = known().flat_map(|known| &known.announce).copied().collect();
+                slot.announced.forget_all_but(&told);
+                slot.announced.change(if order.contains(&id) {
+                    &slot.announce
+                } else {
+                    &[]
+                });
+            }
+        }
+        while self.slots.pop_if(|last| last.is_none()).is_some() {}
+        self.take_stock();
+    }
+
+    /// Whether a connection is covered neither by the present services nor by what they were behind generation `upto`.
+    pub(crate) fn strands(&self, used: &Used, upto: u64) -> bool {
+        let id = used.service;
+        let present = self.order.contains(&id).then(|| self.slot(id)).flatten();
+        let retired = self.retired.iter();
+        let retired = retired.filter(|known| known.service == id && known.generation > upto);
+        !present
+            .map(|slot| &slot.mode)
+            .into_iter()
+            .chain(retired.map(|known| &known.mode))
+            .any(|mode| carries(mode, used))
+    }
+
+    /// Whether `local`, which a client has joined, is an address of the service's, or was one behind generation `upto`.
+    pub(crate) fn has_local(&self, id: ServiceId, local: SocketAddr, upto: u64) -> bool {
+        let present = self.order.contains(&id).then(|| self.slot(id)).flatten();
+        let announced = |announce: &[Announce]| announce.iter().any(|known| known.is(local));
+        present.is_some_and(|slot| covers(&slot.mode, local) || announced(&slot.announce))
+            || self.retired.iter().any(|known| {
+                known.service == id
+                    && known.generation > upto
+                    && (covers(&known.mode, local) || announced(&known.announce))
+            })
+    }
+
+    /// Counts what is marked, and finds out who is probed next; whoever is told of marks hears all of them anew.
+    fn take_stock(&mut self) {
+        self.marked = 0;
+        for health in self
+            .slots
+            .iter_mut()
+            .flatten()
+            .flat_map(|slot| &mut slot.health)
+        {
+            health.untold = health.is_marked();
+            self.marked += usize::from(health.is_marked());
+        }
+        self.untold = self.marked > 0;
+        self.find_due();
+    }
+
+    /// The ids in use.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = ServiceId> {
+        let slots = (0..).map(ServiceId).zip(&self.slots);
+        slots.filter_map(|(id, slot)| slot.is_some().then_some(id))
+    }
+
+    fn slot(&self, id: ServiceId) -> Option<&Slot> {
+        self.slots.get(usize::from(id.0))?.as_ref()
+    }
+
+    /// The addresses that a service announces, in the order of their address ids from 1 on; `None`: the id is not in use.
+    pub(crate) fn announced(&self, id: ServiceId) -> &Announced {
+        static NONE: Announced = Announced::new();
+        self.slot(id).map_or(&NONE, |slot| &slot.announced)
+    }
+
+    /// Says of which services no connection is offloaded.
+    pub(crate) fn keep(&mut self, kept: &[ServiceId]) {
+        for (at, slot) in self.slots.iter_mut().enumerate() {
+            if let Some(slot) = slot {
+                slot.kept = kept.iter().any(|id| usize::from(id.0) == at);
+            }
         }
     }
 
-    /// Says of which services no connection is installed, in the order of the configuration.
-    pub(crate) fn keep(&mut self, kept: &[bool]) {
-        for (index, state) in self.state.iter_mut().enumerate() {
-            state.kept = kept.get(index) == Some(&true);
-        }
+    /// Whether no connection of this service is offloaded.
+    pub(crate) fn is_kept(&self, service: ServiceId) -> bool {
+        self.slot(service).is_some_and(|slot| slot.kept)
     }
 
-    /// Whether no connection of this service is installed.
-    pub(crate) fn is_kept(&self, service: u16) -> bool {
-        self.state
-            .get(usize::from(service))
-            .is_some_and(|state| state.kept)
-    }
-
-    /// The service that clients reach at `destination`.
-    pub(crate) fn find(&self, config: &Config, destination: SocketAddr) -> Option<Match> {
-        let index = config
-            .services
-            .iter()
-            .position(|service| covers(service, destination))?;
-        let service = u16::try_from(index).ok()?;
-        Some(match &config.services[index].mode {
-            Mode::Transparent { end_to_end, .. } => Match::Transparent {
-                service,
-                end_to_end: *end_to_end,
-            },
-            Mode::Reverse { .. } => Match::Reverse { service },
+    /// The service that clients reach at `destination`: a present one if there is one, else one that is drained.
+    pub(crate) fn find(&self, destination: SocketAddr) -> Option<Match> {
+        let present = self.order.iter().find_map(|&id| {
+            let mode = &self.slot(id)?.mode;
+            covers(mode, destination).then(|| Match::new(id, mode, true))
+        });
+        present.or_else(|| {
+            let known = self.retired.iter().rev();
+            let mut known = known.filter(|known| covers(&known.mode, destination));
+            known
+                .next()
+                .map(|known| Match::new(known.service, &known.mode, false))
         })
     }
 
     /// Back ends of a service; none on the path.
-    pub(crate) fn backends(&self, service: u16) -> usize {
-        self.state
-            .get(usize::from(service))
-            .map_or(0, |state| state.health.len())
+    pub(crate) fn backends(&self, service: ServiceId) -> usize {
+        self.slot(service).map_or(0, |slot| slot.health.len())
     }
 
     /// The next back end in turn, other than `not`, with a source that `is_free` towards it.
     pub(crate) fn next_backend(
         &mut self,
-        config: &Config,
-        service: u16,
+        service: ServiceId,
         (not, choice): (Option<SocketAddr>, Choice),
         secrets: &mut SecretStream,
         is_free: impl Fn(&Backend) -> bool,
     ) -> Option<Backend> {
-        let service = usize::from(service);
-        let mode = &config.services.get(service)?.mode;
-        let state = self.state.get_mut(service)?;
-        let all = backends(&config.services[service]);
+        let share = self.share;
+        let state = self.slots.get_mut(usize::from(service.0))?.as_mut()?;
+        let mode = &state.mode;
+        let all = backends(mode);
         let fits = |at: usize| Some(all[at]) != not;
         let lives = |at: usize| fits(at) && !state.health[at].is_marked();
         let any_lives = (0..all.len()).any(lives);
@@ -131,7 +292,7 @@ impl Services {
         for at in turn.filter(|&at| if any_lives { lives(at) } else { fits(at) }) {
             let health = &state.health[at];
             let free = |to: &Backend| is_free(to) && !health.has_probe_from(to.source);
-            if let Some(found) = source_towards(config, mode, all[at], secrets, free) {
+            if let Some(found) = source_towards(share, mode, all[at], secrets, free) {
                 state.next = (at + 1) % all.len();
                 return Some(found);
             }
@@ -140,32 +301,29 @@ impl Services {
     }
 
     /// How long this back end may take to answer a SYN; `None`: it is none of the service's.
-    pub(crate) fn patience(
-        &self,
-        config: &Config,
-        service: u16,
-        addr: SocketAddr,
-    ) -> Option<Duration> {
-        let at = place(config, service, addr)?;
-        Some(self.state[usize::from(service)].health[at].patience())
+    pub(crate) fn patience(&self, service: ServiceId, addr: SocketAddr) -> Option<Duration> {
+        self.health(service, addr).map(Health::patience)
     }
 
     /// Whether connections pass this back end by.
-    pub(crate) fn is_marked(&self, config: &Config, service: u16, addr: SocketAddr) -> bool {
-        let health =
-            place(config, service, addr).map(|at| &self.state[usize::from(service)].health[at]);
-        health.is_some_and(Health::is_marked)
+    pub(crate) fn is_marked(&self, service: ServiceId, addr: SocketAddr) -> bool {
+        self.health(service, addr).is_some_and(Health::is_marked)
+    }
+
+    /// What is known of a back end; `None`: it is none of the service's.
+    fn health(&self, service: ServiceId, addr: SocketAddr) -> Option<&Health> {
+        let slot = self.slot(service)?;
+        slot.health.get(place(&slot.mode, addr)?)
     }
 
     /// The back end has refused a SYN. `true`: it is marked from now on.
     pub(crate) fn note_refusal(
         &mut self,
-        config: &Config,
         now: Instant,
-        (service, addr): (u16, SocketAddr),
+        (service, addr): (ServiceId, SocketAddr),
         reason: MarkReason,
     ) -> bool {
-        self.change(config, now, (service, addr), |health| {
+        self.learn(now, (service, addr), |health| {
             health.note_refusal(now, reason)
         })
     }
@@ -173,12 +331,11 @@ impl Services {
     /// The back end has not answered a SYN of `asked`. `true`: it is marked from now on.
     pub(crate) fn note_silence(
         &mut self,
-        config: &Config,
         now: Instant,
-        (service, addr): (u16, SocketAddr),
+        (service, addr): (ServiceId, SocketAddr),
         (asked, sent): (Instant, Sent),
     ) -> bool {
-        self.change(config, now, (service, addr), |health| {
+        self.learn(now, (service, addr), |health| {
             health.note_silence(now, asked, sent)
         })
     }
@@ -186,28 +343,28 @@ impl Services {
     /// The back end has answered a SYN, after `rtt` if that is known. `true`: it was marked.
     pub(crate) fn note_answer(
         &mut self,
-        config: &Config,
         now: Instant,
-        (service, addr): (u16, SocketAddr),
+        (service, addr): (ServiceId, SocketAddr),
         rtt: Option<Duration>,
     ) -> bool {
-        self.change(config, now, (service, addr), |health| {
-            health.note_answer(now, rtt)
-        })
+        self.learn(now, (service, addr), |health| health.note_answer(now, rtt))
     }
 
     /// What is known of a back end changes. When the last of a service's is marked, all of them are probed soon.
-    fn change(
+    fn learn(
         &mut self,
-        config: &Config,
         now: Instant,
-        (service, addr): (u16, SocketAddr),
+        (service, addr): (ServiceId, SocketAddr),
         change: impl FnOnce(&mut Health) -> bool,
     ) -> bool {
-        let Some(at) = place(config, service, addr) else {
+        let slot = self.slots.get_mut(usize::from(service.0));
+        let Some(slot) = slot.and_then(Option::as_mut) else {
             return false;
         };
-        let health = &mut self.state[usize::from(service)].health;
+        let Some(at) = place(&slot.mode, addr) else {
+            return false;
+        };
+        let health = &mut slot.health;
         let before = health[at].is_marked();
         let told = change(&mut health[at]);
         self.untold |= health[at].untold;
@@ -226,8 +383,12 @@ impl Services {
     }
 
     fn find_due(&mut self) {
-        let probed = self.state.iter().filter(|state| state.health.len() > 1);
-        let dues = probed.flat_map(|state| state.health.iter().filter_map(Health::probe_due));
+        let probed = self
+            .slots
+            .iter()
+            .flatten()
+            .filter(|slot| slot.health.len() > 1);
+        let dues = probed.flat_map(|slot| slot.health.iter().filter_map(Health::probe_due));
         self.probe_due = dues.min();
     }
 
@@ -239,25 +400,23 @@ impl Services {
     /// A back end to probe now, from where, and the number of the SYN.
     pub(crate) fn next_probe(
         &mut self,
-        config: &Config,
         now: Instant,
         secrets: &mut SecretStream,
         is_free: impl Fn(&Backend) -> bool,
     ) -> Option<(Backend, TcpSeq)> {
+        let share = self.share;
         while self.probe_due.is_some_and(|due| due <= now) {
-            let states = self.state.iter_mut().zip(&config.services);
-            let mut all =
-                states
-                    .filter(|(state, _)| state.health.len() > 1)
-                    .flat_map(|(state, service)| {
-                        let addrs = backends(service).iter();
-                        let each = state.health.iter_mut().zip(addrs);
-                        each.map(|(health, addr)| (health, &service.mode, *addr))
-                    });
+            let slots = self.slots.iter_mut().flatten();
+            let mut all = slots.filter(|slot| slot.health.len() > 1).flat_map(
+                |Slot { mode, health, .. }| {
+                    let each = health.iter_mut().zip(backends(mode));
+                    each.map(|(health, addr)| (health, &*mode, *addr))
+                },
+            );
             let due = |health: &Health| health.probe_due().is_some_and(|due| due <= now);
             let (health, mode, addr) = all.find(|(health, ..)| due(health))?;
             let isn = TcpSeq(secrets.next_u32());
-            let found = source_towards(config, mode, addr, secrets, &is_free);
+            let found = source_towards(share, mode, addr, secrets, &is_free);
             let probe = found.map(|found| Sent {
                 source: found.source,
                 ack: isn.add(1),
@@ -276,17 +435,17 @@ impl Services {
     /// what it was sent for.
     pub(crate) fn find_sent(
         &self,
-        config: &Config,
         (addr, source): (SocketAddr, SocketAddr),
         ack: TcpSeq,
-    ) -> Option<(u16, AnswerTo, Sent)> {
+    ) -> Option<(ServiceId, AnswerTo, Sent)> {
         if self.marked == 0 {
             return None;
         }
-        let places = (0..).zip(&self.state).filter_map(|(service, state)| {
-            let at = place(config, service, addr)?;
-            let (to, sent) = state.health[at].find_sent(source, ack)?;
-            Some((service, to, sent))
+        let places = (0..).zip(&self.slots).filter_map(|(id, slot)| {
+            let slot = slot.as_ref()?;
+            let health = &slot.health[place(&slot.mode, addr)?];
+            let (to, sent) = health.find_sent(source, ack)?;
+            Some((ServiceId(id), to, sent))
         });
         places.into_iter().next()
     }
@@ -296,11 +455,12 @@ impl Services {
         if !self.untold {
             return None;
         }
-        for (service, state) in self.state.iter_mut().enumerate() {
-            for (backend, health) in state.health.iter_mut().enumerate() {
-                if core::mem::take(&mut health.untold) {
+        for (id, slot) in (0..).zip(&mut self.slots) {
+            let health = slot.iter_mut().flat_map(|slot| &mut slot.health);
+            for (backend, health) in health.enumerate() {
+                if mem::take(&mut health.untold) {
                     return Some(BackendState {
-                        service,
+                        service: ServiceId(id),
                         backend,
                         mark: health.mark(),
                     });
@@ -312,23 +472,87 @@ impl Services {
     }
 }
 
+impl Slot {
+    /// The service's, with what stays of `old`.
+    fn new(service: Service, old: Option<Self>) -> Self {
+        let mut old = old.unwrap_or_else(|| Self {
+            mode: service.mode.clone(),
+            announce: Vec::new(),
+            announced: Announced::new(),
+            next: 0,
+            health: Vec::new(),
+            kept: false,
+        });
+        let known = backends(&old.mode);
+        let turn = known.get(old.next).copied();
+        let new = backends(&service.mode);
+        let health = new.iter().map(|addr| {
+            let at = known.iter().position(|known| known == addr);
+            let kept = at.and_then(|at| old.health.get_mut(at)).map(mem::take);
+            kept.unwrap_or_default()
+        });
+        let health = health.collect();
+        let next = new.iter().position(|addr| Some(*addr) == turn);
+        old.announced.change(&service.announce);
+        Self {
+            health,
+            next: next.unwrap_or(0),
+            mode: service.mode,
+            announce: service.announce,
+            ..old
+        }
+    }
+}
+
+impl Match {
+    const fn new(service: ServiceId, mode: &Mode, opens: bool) -> Self {
+        match mode {
+            Mode::Transparent { end_to_end, .. } => Self::Transparent {
+                service,
+                end_to_end: *end_to_end,
+                opens,
+            },
+            Mode::Reverse { .. } => Self::Reverse { service, opens },
+        }
+    }
+}
+
 /// The back ends of a service, in their order; none on the path.
-fn backends(service: &Service) -> &[SocketAddr] {
-    match &service.mode {
+fn backends(mode: &Mode) -> &[SocketAddr] {
+    match mode {
         Mode::Reverse { backends, .. } => backends,
         Mode::Transparent { .. } => &[],
     }
 }
 
 /// Which back end of the service that is.
-fn place(config: &Config, service: u16, addr: SocketAddr) -> Option<usize> {
-    let service = config.services.get(usize::from(service))?;
-    backends(service).iter().position(|known| *known == addr)
+fn place(mode: &Mode, addr: SocketAddr) -> Option<usize> {
+    backends(mode).iter().position(|known| *known == addr)
+}
+
+/// Whether packets of a connection come to FlexCP, from both sides, by what the service is.
+fn carries(mode: &Mode, used: &Used) -> bool {
+    let Backend { source, addr } = used.backend;
+    match mode {
+        Mode::Transparent { .. } => used.keeps_ends && covers(mode, addr),
+        Mode::Reverse {
+            backends,
+            source: sources,
+            source_ports,
+            ..
+        } => {
+            !used.keeps_ends
+                && covers(mode, used.local)
+                && backends.contains(&addr)
+                && sources.contains(&source.ip())
+                && source_ports.contains(&source.port())
+        }
+    }
 }
 
 /// A source address and port that are free towards the back end. The port names this worker.
 fn source_towards(
-    config: &Config,
+    share: Share,
     mode: &Mode,
     addr: SocketAddr,
     secrets: &mut SecretStream,
@@ -345,7 +569,7 @@ fn source_towards(
     for ip in source.iter().filter(|ip| ip.is_ipv4() == addr.is_ipv4()) {
         for _ in 0..PORT_TRIES {
             // Not to be guessed (RFC 6056).
-            let port = config.share.port(source_ports, secrets.next_u32())?;
+            let port = share.port(source_ports, secrets.next_u32())?;
             let source = SocketAddr::new(*ip, port);
             let backend = Backend { source, addr };
             if is_free(&backend) {
@@ -357,8 +581,8 @@ fn source_towards(
 }
 
 /// Whether clients reach the service at `destination`.
-fn covers(service: &Service, destination: SocketAddr) -> bool {
-    match &service.mode {
+fn covers(mode: &Mode, destination: SocketAddr) -> bool {
+    match mode {
         Mode::Transparent {
             destinations,
             ports,
@@ -376,32 +600,27 @@ fn covers(service: &Service, destination: SocketAddr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Limits, Timeouts};
 
     #[test]
     fn second_source_address_is_used_when_the_ports_of_the_first_are_taken() {
         let [first, second] = ["10.8.0.1", "10.8.0.2"].map(|ip| ip.parse().expect("an address"));
-        let config = Config {
-            services: alloc::vec![Service {
-                name: "two".into(),
-                mode: Mode::Reverse {
-                    listen: alloc::vec![],
-                    backends: alloc::vec!["10.9.0.1:80".parse().expect("an end")],
-                    source: alloc::vec![first, second],
-                    source_ports: 50_000..=50_001,
-                },
-                announce: alloc::vec![],
-            }],
-            limits: Limits::default(),
-            timeouts: Timeouts::default(),
-            ..Config::default()
+        let service = Service {
+            id: ServiceId(0),
+            name: "two".into(),
+            mode: Mode::Reverse {
+                listen: alloc::vec![],
+                backends: alloc::vec!["10.9.0.1:80".parse().expect("an end")],
+                source: alloc::vec![first, second],
+                source_ports: 50_000..=50_001,
+            },
+            announce: alloc::vec![],
         };
-        let mut services = Services::new(&config);
+        let mut services = Services::new(alloc::vec![service], Share::default());
         let mut secrets = SecretStream::new([7; 32]);
         let mut next = |taken: &[core::net::IpAddr]| {
             let is_free = |backend: &Backend| !taken.contains(&backend.source.ip());
-            let found =
-                services.next_backend(&config, 0, (None, Choice::Any), &mut secrets, is_free);
+            let which = (None, Choice::Any);
+            let found = services.next_backend(ServiceId(0), which, &mut secrets, is_free);
             found.map(|backend| backend.source.ip())
         };
         assert_eq!(next(&[]), Some(first));

@@ -15,6 +15,7 @@ mod opening;
 mod orphan;
 mod probe;
 mod records;
+mod reload;
 mod room;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -36,6 +37,7 @@ use self::records::Records;
 use crate::auth::{Key, SecretStream};
 use crate::budget::Budget;
 use crate::cause::Rst;
+use crate::config::Settings;
 use crate::counters::DropReason;
 use crate::event::Events;
 use crate::handle::SubflowIndex;
@@ -66,7 +68,7 @@ pub(crate) const STALE_HANDSHAKE: Duration = Duration::from_secs(3);
 /// of the frame just handled. [`poll_timeout`](Self::poll_timeout) may change after either.
 #[derive(Debug)]
 pub struct Translator {
-    pub(crate) config: Config,
+    pub(crate) config: Settings,
     pub(crate) services: Services,
     pub(crate) table: Table,
     pub(crate) secrets: SecretStream,
@@ -95,6 +97,7 @@ macro_rules! context {
         $crate::connection::Context {
             now: $now,
             config: &$self.config,
+            services: &$self.services,
             counters: &mut $self.counters,
             events: &mut $self.events,
             budget: $self.budget,
@@ -116,9 +119,12 @@ impl Translator {
         let hash_keys = (secrets.next_u64(), secrets.next_u64());
         Self {
             keys: Keys::new(secrets.branch(), config.share),
-            services: Services::new(&config),
+            services: Services::new(config.services, config.share),
             budget: Budget::new(config.limits.memory),
-            config,
+            config: Settings {
+                limits: config.limits,
+                timeouts: config.timeouts,
+            },
             table: Table::new(hash_keys),
             secrets,
             outbox: VecDeque::with_capacity(OUTBOX),
@@ -288,8 +294,8 @@ impl Translator {
     /// A packet that belongs to nothing known. On the path it goes on; where FlexCP is the end, or was
     /// before it lost its state, it is told that there is nobody here.
     fn handle_unknown(&mut self, segment: &Segment) -> Verdict {
-        let to = self.services.find(&self.config, segment.destination());
-        let from = self.services.find(&self.config, segment.source());
+        let to = self.services.find(segment.destination());
+        let from = self.services.find(segment.source());
         let on_path = |found| matches!(found, Some(Match::Transparent { .. }));
         // MPTCP that FlexCP alone could have spoken: its numbers mean nothing to the server.
         let lost = segment.options.mptcp

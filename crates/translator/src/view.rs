@@ -4,11 +4,13 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 use core::time::Duration;
 
+use crate::ServiceId;
+
 /// A connection as it stands.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ConnectionView {
-    /// Index into the configuration's services.
-    pub service: usize,
+    /// Which service it is of.
+    pub service: ServiceId,
     /// What FlexCP does with the connection's packets.
     pub state: ConnectionState,
     /// The client, as on the initial subflow.

@@ -20,8 +20,11 @@ const LEAST_MEMORY: i64 = 1_000_000;
 /// Connections that the offload may have room for.
 const MAX_OFFLOADED: i64 = 1 << 20;
 
+/// Services that there may be: each has an id of 16 bits.
+const MAX_SERVICES: usize = 1 << 16;
+
 /// Adds everything that is wrong with `config` to `out`.
-pub(super) fn check(config: &Config, out: &mut Diagnostics) {
+pub(crate) fn check(config: &Config, out: &mut Diagnostics) {
     device(config, out);
     workers(config, out);
     offload(config, out);
@@ -29,6 +32,9 @@ pub(super) fn check(config: &Config, out: &mut Diagnostics) {
     control(config, out);
     limits(config, out);
     timeouts(config, out);
+    if are_too_many(&config.services, out) {
+        return;
+    }
     names(&config.services, out);
     for service in &config.services {
         lists(service, out);
@@ -47,6 +53,20 @@ pub(super) fn check(config: &Config, out: &mut Diagnostics) {
     }
     overlap::check(&config.services, out);
     loops(&config.services, out);
+}
+
+/// `true`: there are too many to look at each.
+fn are_too_many(services: &[Service], out: &mut Diagnostics) -> bool {
+    let Some(one_too_many) = services.get(MAX_SERVICES) else {
+        return false;
+    };
+    out.error(
+        one_too_many.at,
+        format!(
+            "there can't be more than {MAX_SERVICES} services; write fewer, with more `destinations` or `listen` each"
+        ),
+    );
+    true
 }
 
 fn device(config: &Config, out: &mut Diagnostics) {

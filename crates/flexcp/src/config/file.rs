@@ -13,7 +13,7 @@ use toml::de::{DeTable, DeValue};
 use super::read::{self, Interface, Memory, Ports, Reader};
 use super::span::{Diagnostics, Located};
 
-/// The whole file. Every section but `[[service]]` may be left out.
+/// The whole file. Every section but `[[service]]` may be left out. What a reload can't change, [`fixed`](super::fixed) says.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// `[device]`: what FlexCP makes in the kernel.
@@ -130,7 +130,8 @@ pub struct TimeoutsSection {
     /// retransmits. One that owes an answer to two segments is left after two round trips, if that is
     /// less. Default "100ms".
     pub silence: Located<Duration>,
-    /// `drain`: what connections have to end by themselves when FlexCP is stopped; may be 0. Default "5s".
+    /// `drain`: what connections have to end by themselves when FlexCP is stopped, or a reload leaves them without a service;
+    /// may be 0. Default "5s".
     pub drain: Located<Duration>,
 }
 
@@ -139,7 +140,7 @@ pub struct TimeoutsSection {
 pub struct Service {
     /// Where it begins in the file.
     pub at: usize,
-    /// `name`: for logs and `flexcp show`; each is used once.
+    /// `name`: for logs and `flexcp show`; each is used once. A reload knows a service by it.
     pub name: Located<String>,
     /// `interfaces`: on which the clients' packets come in; all when left out.
     pub interfaces: Vec<Located<String>>,
@@ -188,6 +189,14 @@ pub enum Mode {
         /// `source_ports`: FlexCP's ports towards the back ends. Default "61000-65534".
         source_ports: Located<RangeInclusive<u16>>,
     },
+}
+
+impl Service {
+    /// Whether the file says which addresses FlexCP has towards its back ends.
+    #[must_use]
+    pub fn names_sources(&self) -> bool {
+        matches!(&self.mode, Mode::Reverse { source, .. } if !source.is_empty())
+    }
 }
 
 impl Mode {

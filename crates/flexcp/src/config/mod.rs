@@ -1,12 +1,13 @@
 //! The configuration file: what it says ([`mod@file`]), whether that makes sense (`check`), whether it
-//! fits the host ([`live`]), and what follows from it for the translator and the kernel ([`plan`]).
+//! fits the host ([`live`]) and a process that runs ([`fixed`]), and what follows from it for the translator and the kernel ([`plan`]).
 
 pub mod file;
+pub mod fixed;
 pub mod live;
 pub mod plan;
 pub mod span;
 
-mod check;
+pub(crate) mod check;
 mod overlap;
 mod read;
 mod summary;

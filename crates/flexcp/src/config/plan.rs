@@ -5,9 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
-use flexcp_io::{Diversion, Family, Plan, Protocol};
+use flexcp_io::{ClientLeg, Diversion, Family, Plan, Protocol};
 use flexcp_placement::Share;
-use flexcp_translator::{Limits, Prefix, Timeouts};
+use flexcp_translator::{Limits, Prefix, ServiceId, Timeouts};
 
 use super::file::{Config, Mode, Service};
 
@@ -18,19 +18,30 @@ pub fn workers(config: &Config) -> u16 {
     u16::try_from(config.device.workers.value).unwrap_or(1)
 }
 
+/// The ids of services that nobody has had an id before.
+#[must_use]
+pub fn first_ids(config: &Config) -> Vec<ServiceId> {
+    // The check allows no more.
+    let count = u16::try_from(config.services.len()).unwrap_or(u16::MAX);
+    (0..count).map(ServiceId).collect()
+}
+
 /// What the translator of a worker is told. `sources` are the addresses towards the back ends of each service,
-/// as [`live::check`](super::live::check) gives them.
+/// as [`live::check`](super::live::check) gives them; `ids` are those of the services.
 #[must_use]
 pub fn translator(
     config: &Config,
     sources: &[Vec<IpAddr>],
+    ids: &[ServiceId],
     worker: u16,
 ) -> flexcp_translator::Config {
     let services = config
         .services
         .iter()
         .zip(sources)
-        .map(|(service, source)| flexcp_translator::Service {
+        .zip(ids)
+        .map(|((service, source), id)| flexcp_translator::Service {
+            id: *id,
             name: service.name.value.clone(),
             mode: mode(&service.mode, source),
             announce: service
@@ -197,6 +208,46 @@ fn mode(mode: &Mode, source: &[IpAddr]) -> flexcp_translator::Mode {
             source_ports: source_ports.value.clone(),
         },
     }
+}
+
+/// The clients' legs of services on the path, a leg for each prefix and range of ports.
+#[must_use]
+pub fn client_legs(config: &Config) -> Vec<ClientLeg> {
+    let mark = mark(config);
+    let mut legs = Vec::new();
+    for service in &config.services {
+        let Mode::Transparent {
+            destinations,
+            ports,
+            ..
+        } = &service.mode
+        else {
+            continue;
+        };
+        let mut ranges: Vec<_> = ports
+            .iter()
+            .map(|ports| Some(ports.value.clone()))
+            .collect();
+        if ranges.is_empty() {
+            ranges.push(None);
+        }
+        for destination in destinations {
+            legs.extend(ranges.iter().map(|ports| {
+                ClientLeg {
+                    interfaces: service
+                        .interfaces
+                        .iter()
+                        .map(|name| name.value.clone())
+                        .collect(),
+                    destination: Some(destination.value),
+                    ports: ports.clone(),
+                    except_mark: mark,
+                    family: family(destination.value.addr),
+                }
+            }));
+        }
+    }
+    legs
 }
 
 /// The packets of a service: from its clients, to the announced addresses, and from its servers.

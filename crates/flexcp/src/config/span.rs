@@ -68,6 +68,15 @@ impl Diagnostics {
         }
     }
 
+    /// Nothing wrong so far with the same file.
+    #[must_use]
+    pub fn without_findings(&self) -> Self {
+        Self {
+            found: Vec::new(),
+            ..self.clone()
+        }
+    }
+
     /// FlexCP can't start with what stands at byte `at`.
     pub fn error(&mut self, at: usize, message: impl Into<String>) {
         self.push(Severity::Error, at, message.into());

@@ -5,13 +5,13 @@
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
 use super::action::VERSION;
-use super::server::Asked;
+use super::server::{Asked, Named};
 use super::view::Event;
 use crate::worker::{Ear, WorkerHandle};
 
@@ -23,13 +23,14 @@ pub(super) fn tell(asked: &Asked, client: &UnixStream) -> io::Result<()> {
     let mut ears: Vec<Ear> = asked.workers.iter().map(listen).collect();
     let mut lines = vec![];
     push(&mut lines, &Event::Listening { version: VERSION })?;
+    let mut services = Services::default();
     let mut idle = 0;
     loop {
         // The clock of events started at another time.
         let origin = unix_micros().saturating_sub(flexcp_io::monotonic_micros());
         for ear in &mut ears {
             for heard in std::iter::from_fn(|| ear.hear()).take(AT_ONCE) {
-                push(&mut lines, &Event::new(heard, origin, &asked.services))?;
+                push(&mut lines, &Event::new(heard, origin, services.now(asked)))?;
             }
             let count = ear.take_lost();
             if count > 0 {
@@ -47,6 +48,26 @@ pub(super) fn tell(asked: &Asked, client: &UnixStream) -> io::Result<()> {
             thread::sleep(PAUSE);
             idle += 1;
         }
+    }
+}
+
+/// What services are called: a reload may change that.
+#[derive(Default)]
+struct Services {
+    named: Vec<Named>,
+    asked: Option<Instant>,
+}
+
+impl Services {
+    /// As of less than a second ago; as they were last while the watcher does not answer.
+    fn now(&mut self, asked: &Asked) -> &[Named] {
+        if self.asked.is_none_or(|at| at.elapsed() > FRESH) {
+            self.asked = Some(Instant::now());
+            if let Ok(named) = asked.watch.services() {
+                self.named = named;
+            }
+        }
+        &self.named
     }
 }
 
@@ -83,6 +104,9 @@ const AT_ONCE: usize = 256;
 
 /// Between two looks at rings that were empty.
 const PAUSE: Duration = Duration::from_millis(20);
+
+/// For so long the services are believed to be called as they were.
+const FRESH: Duration = Duration::from_secs(1);
 
 /// Of so many such looks one is whether the client is there.
 const LOOK: u32 = 10;

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use flexcp_translator::{ConnectionState, Filter, Place, Prefix};
+use flexcp_translator::{ConnectionState, Filter, Place, Prefix, ServiceId};
 
 use super::action::Wanted;
 use super::server::Named;
@@ -30,9 +30,9 @@ fn state(name: &str) -> Result<ConnectionState, String> {
     })
 }
 
-fn service(services: &[Named], name: &str) -> Result<usize, String> {
-    let mut all = services.iter();
-    all.position(|service| service.name == name).ok_or_else(|| {
+fn service(services: &[Named], name: &str) -> Result<ServiceId, String> {
+    let named = services.iter().find(|service| service.name == name);
+    named.map(|service| service.id).ok_or_else(|| {
         let names: Vec<_> = services.iter().map(|named| named.name.as_str()).collect();
         format!(
             "there is no service `{name}`; there are {}",
@@ -127,7 +127,8 @@ mod tests {
 
     #[test]
     fn names_that_nobody_has_are_told_with_those_there_are() {
-        let services = ["web", "mail"].map(|name| Named {
+        let services = [(7, "web"), (1, "mail")].map(|(id, name)| Named {
+            id: ServiceId(id),
             name: name.into(),
             mode: "transparent",
         });
@@ -138,7 +139,10 @@ mod tests {
         };
         let filter = wanted.filter(&services).unwrap();
         let states = [ConnectionState::Plain, ConnectionState::HalfClosed];
-        assert_eq!((filter.states, filter.service), (states.to_vec(), Some(1)));
+        assert_eq!(
+            (filter.states, filter.service),
+            (states.to_vec(), Some(ServiceId(1)))
+        );
         assert_eq!(Wanted::default().filter(&services), Ok(Filter::default()));
         let wanted = Wanted {
             service: Some("ftp".into()),

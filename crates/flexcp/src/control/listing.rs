@@ -10,15 +10,20 @@ use flexcp_translator::{Cursor, Filter};
 
 use super::action::VERSION;
 use super::exchange;
-use super::server::Asked;
+use super::server::{Asked, Named};
 use super::view::Connection;
 use crate::worker::{Page, WorkerHandle};
 
 /// Writes the connections that `filter` fits as one line, which the client may take as long as it likes to read, but for
 /// [`PATIENCE`] at each piece. When a worker is gone, the line ends with an `error`.
-pub(super) fn tell(asked: &Asked, filter: Filter, client: &UnixStream) -> io::Result<()> {
+pub(super) fn tell(
+    asked: &Asked,
+    services: &[Named],
+    filter: Filter,
+    client: &UnixStream,
+) -> io::Result<()> {
     let mut told = Told {
-        asked,
+        services,
         client,
         filter: Arc::new(filter),
         line: format!("{{\"version\":{VERSION},\"connections\":[").into_bytes(),
@@ -35,7 +40,7 @@ pub(super) fn tell(asked: &Asked, filter: Filter, client: &UnixStream) -> io::Re
 }
 
 struct Told<'a> {
-    asked: &'a Asked,
+    services: &'a [Named],
     client: &'a UnixStream,
     filter: Arc<Filter>,
     /// What is not written yet.
@@ -61,7 +66,7 @@ impl Told<'_> {
                     self.line.push(b',');
                 }
                 self.first = false;
-                let connection = Connection::new(view, &self.asked.services);
+                let connection = Connection::new(view, self.services);
                 serde_json::to_writer(&mut self.line, &connection)?;
             }
             if self.line.len() >= PIECE {

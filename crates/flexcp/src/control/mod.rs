@@ -22,4 +22,5 @@ pub mod view;
 pub use action::{Action, Refusal, VERSION, Wanted};
 pub use client::{Answer, ClientError, ask};
 pub use server::{Asked, BindError, Control, Named, SocketFile};
+pub(crate) use server::{all_connections, stats};
 pub use streamed::{connections, events};

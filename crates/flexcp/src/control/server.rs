@@ -9,17 +9,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, Scope};
 use std::time::{Duration, Instant};
 
-use flexcp_translator::Causes;
+use flexcp_translator::{Causes, Cursor, Filter, ServiceId};
 use rustix::fs::Mode;
 use serde::Serialize;
 use tracing::{debug, warn};
 
 use super::action::{Action, VERSION, Wanted};
 use super::places::Places;
-use super::view::{Numbers, Stats};
+use super::view::{Connection, Connections, Numbers, Stats};
 use super::{events, exchange, listing};
 use crate::watch::StatusHandle;
-use crate::worker::{Unaccounted, WorkerHandle};
+use crate::worker::{Page, Unaccounted, WorkerHandle};
 use flexcp_io::Reasons;
 
 /// The bound control socket.
@@ -31,6 +31,8 @@ pub struct Control {
 /// What a service is called in answers.
 #[derive(Clone, Debug)]
 pub struct Named {
+    /// Its id.
+    pub id: ServiceId,
     /// Its name.
     pub name: String,
     /// Its mode's name.
@@ -45,8 +47,6 @@ pub struct Asked {
     pub offload: Option<Reasons>,
     /// About the kernel.
     pub watch: StatusHandle,
-    /// What services are called.
-    pub services: Vec<Named>,
 }
 
 impl Control {
@@ -175,13 +175,15 @@ impl Daemon<'_> {
 
     /// Tells the connections, or says why not.
     fn list(&self, wanted: &Wanted, client: &UnixStream) -> Result<io::Result<()>, String> {
-        let filter = wanted.filter(&self.asked.services)?;
+        let services = self.asked.watch.services();
+        let services = services.map_err(|gone| gone.to_string())?;
+        let filter = wanted.filter(&services)?;
         let Some(_place) = self.listings.take(TURN) else {
             return Err(format!(
                 "{LISTINGS} clients are being told the connections already; ask again later"
             ));
         };
-        Ok(listing::tell(self.asked, filter, client))
+        Ok(listing::tell(self.asked, &services, filter, client))
     }
 }
 
@@ -200,7 +202,7 @@ impl Drop for SocketFile {
     }
 }
 
-fn stats(asked: &Asked) -> Result<Stats, String> {
+pub(crate) fn stats(asked: &Asked) -> Result<Stats, String> {
     let [mut counters, mut drops, mut carrier, mut offload] = [const { Numbers(Vec::new()) }; 4];
     let [mut unaccounted, mut gauges] = [const { Numbers(Vec::new()) }; 2];
     let mut causes = BTreeMap::new();
@@ -255,6 +257,27 @@ fn add_causes(groups: &mut BTreeMap<String, Numbers>, causes: &Causes) {
         let group = group.or_insert_with(|| Numbers(Vec::new()));
         group.add([(cause, count)].into_iter());
     }
+}
+
+/// The connections that there are, all at once.
+pub(crate) fn all_connections(asked: &Asked) -> Result<Connections, String> {
+    let services = asked.watch.services().map_err(|gone| gone.to_string())?;
+    let filter = Arc::new(Filter::default());
+    let mut connections = Vec::new();
+    let mut page = Page::default();
+    for worker in &asked.workers {
+        page.next = Some(Cursor::default());
+        while let Some(from) = page.next {
+            let answer = worker.page(from, &filter, page);
+            page = answer.map_err(|gone| gone.to_string())?;
+            let views = page.views.drain(..);
+            connections.extend(views.map(|view| Connection::new(view, &services)));
+        }
+    }
+    Ok(Connections {
+        version: VERSION,
+        connections,
+    })
 }
 
 /// Binds `path` so that it is never open to others, not even for a moment: the file gets the mode

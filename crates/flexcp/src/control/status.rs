@@ -13,6 +13,15 @@ pub struct Status {
     pub version: u32,
     /// FlexCP's own version.
     pub release: String,
+    /// Number of the configuration in force: 1 at the start, and one more for each reload that took effect.
+    #[serde(default)]
+    pub generation: u64,
+    /// Earlier configurations whose connections may still go on: those of services that are gone or have changed.
+    #[serde(default)]
+    pub draining: u64,
+    /// The services that are gone of those.
+    #[serde(default)]
+    pub drained: Vec<String>,
     /// Since the start, in microseconds.
     pub uptime_us: u64,
     /// Whether packets get through.

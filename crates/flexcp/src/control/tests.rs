@@ -12,7 +12,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use flexcp_io::Waker;
-use flexcp_translator::{ConnectionState, ConnectionView, Counters, Drops, Gauges, SubflowView};
+use flexcp_translator::{
+    ConnectionState, ConnectionView, Counters, Drops, Gauges, ServiceId, SubflowView,
+};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -26,7 +28,7 @@ use crate::worker::{CarrierCounters, Request, Snapshot, WorkerHandle};
 
 /// A worker that answers as if it had one connection.
 fn played() -> WorkerHandle {
-    let (handle, requests) = WorkerHandle::new(Arc::new(Waker::new().unwrap()), Arc::default());
+    let (handle, requests) = WorkerHandle::new(Arc::new(Waker::new().unwrap()));
     thread::spawn(move || {
         for request in requests {
             match request {
@@ -36,6 +38,10 @@ fn played() -> WorkerHandle {
                 Request::Stop => return,
                 Request::Offload(_)
                 | Request::Keep(_)
+                | Request::Rules(..)
+                | Request::Configure(..)
+                | Request::EndStranded(..)
+                | Request::ForgetStranded(..)
                 | Request::Astray
                 | Request::Drain
                 | Request::Dependent(_)
@@ -77,7 +83,7 @@ fn connection() -> ConnectionView {
     let client = "10.0.1.2:40312".parse().unwrap();
     let server = "10.9.0.2:80".parse().unwrap();
     ConnectionView {
-        service: 0,
+        service: ServiceId(0),
         state: ConnectionState::Translating,
         client,
         server,
@@ -111,6 +117,9 @@ fn status() -> Status {
     Status {
         version: VERSION,
         release: "0.1.0".into(),
+        generation: 3,
+        draining: 2,
+        drained: vec!["old".into()],
         uptime_us: 7,
         state: State::Degraded,
         problems: vec!["interface wan1 is missing".into()],
@@ -143,6 +152,15 @@ struct Served {
     file: SocketFile,
 }
 
+fn named() -> Vec<Named> {
+    let named = |id, name: &str| Named {
+        id: ServiceId(id),
+        name: name.into(),
+        mode: "transparent",
+    };
+    vec![named(7, "other"), named(0, "web")]
+}
+
 impl Served {
     fn by(workers: Vec<WorkerHandle>) -> Self {
         let directory = TempDir::new().unwrap();
@@ -150,11 +168,7 @@ impl Served {
         let asked = Asked {
             workers,
             offload: None,
-            watch: StatusHandle::played(status()),
-            services: vec![Named {
-                name: "web".into(),
-                mode: "transparent",
-            }],
+            watch: StatusHandle::played(status(), named()),
         };
         thread::spawn(move || control.serve(&asked));
         Self { directory, file }
@@ -261,6 +275,9 @@ fn status_is_what_the_watcher_says() {
         json!({
             "version": 1,
             "release": "0.1.0",
+            "generation": 3,
+            "draining": 2,
+            "drained": ["old"],
             "uptime_us": 7,
             "state": "degraded",
             "problems": ["interface wan1 is missing"],

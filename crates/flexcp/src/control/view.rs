@@ -5,7 +5,9 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use flexcp_translator::{ConnectionEnds, ConnectionView, EventKind, SubflowEnds, SubflowView};
+use flexcp_translator::{
+    ConnectionEnds, ConnectionView, EventKind, ServiceId, SubflowEnds, SubflowView,
+};
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -326,9 +328,9 @@ impl Numbers {
 }
 
 /// Name and mode of a service.
-fn named(services: &[Named], service: usize) -> (String, String) {
-    match services.get(service) {
-        Some(Named { name, mode }) => (name.clone(), (*mode).into()),
+fn named(services: &[Named], service: ServiceId) -> (String, String) {
+    match services.iter().find(|named| named.id == service) {
+        Some(Named { name, mode, .. }) => (name.clone(), (*mode).into()),
         None => ("?".into(), "?".into()),
     }
 }

@@ -10,11 +10,15 @@ use crate::control::status::{InterfaceStatus, MarkedBackend, ServiceStatus, Stat
 #[must_use]
 pub fn status(view: &Status) -> String {
     let mut text = format!(
-        "flexcp {}: {}, up {}\n",
+        "flexcp {}: {}, up {}, configuration {}\n",
         view.release,
         view.state.name(),
-        age(view.uptime_us)
+        age(view.uptime_us),
+        view.generation
     );
+    if !view.drained.is_empty() {
+        let _ = writeln!(text, "gone, and drained: {}", view.drained.join(", "));
+    }
     for problem in &view.problems {
         let _ = writeln!(text, "problem: {problem}");
     }
@@ -112,6 +116,9 @@ mod tests {
         Status {
             version: VERSION,
             release: "0.1.0".into(),
+            generation: 2,
+            draining: 0,
+            drained: vec![],
             uptime_us: 200_000_000,
             state: State::Ready,
             problems: vec![],
@@ -128,13 +135,21 @@ mod tests {
         assert_eq!(
             status(&healthy()),
             "\
-flexcp 0.1.0: ready, up 3m20s
+flexcp 0.1.0: ready, up 3m20s, configuration 2
 offload: off
 
 SERVICE  MODE     PASSES  CLIENTS ON
 shop     reverse  yes     any
 "
         );
+    }
+
+    #[test]
+    fn services_that_are_gone_are_named_until_their_connections_are() {
+        let mut view = healthy();
+        view.drained = vec!["old".into(), "older".into()];
+        let text = status(&view);
+        assert!(text.contains("\ngone, and drained: old, older\n"), "{text}");
     }
 
     #[test]
@@ -154,7 +169,7 @@ shop     reverse  yes     any
         assert_eq!(
             status(&view),
             "\
-flexcp 0.1.0: ready, up 3m20s
+flexcp 0.1.0: ready, up 3m20s, configuration 2
 offload: off
 
 SERVICE  MODE         PASSES  CLIENTS ON
@@ -191,7 +206,7 @@ web      transparent  yes     any
         assert_eq!(
             status(&view),
             "\
-flexcp 0.1.0: degraded, up 3m20s
+flexcp 0.1.0: degraded, up 3m20s, configuration 2
 problem: interface lte0 is missing
 put back: 2 times, last 4s ago (rules 9, device 1)
 offload: by tcx, on wan0, wan1

@@ -1,34 +1,39 @@
 //! Back ends that the workers have marked, as they are told.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
-use flexcp_translator::{Mark, MarkReason};
+use flexcp_translator::{Mark, MarkReason, ServiceId};
 
 use super::facts::Problem;
-use crate::config::Config;
 use crate::config::file::Mode;
 use crate::control::status::{MarkedBackend, ServiceStatus};
-use crate::worker::WorkerHandle;
+use crate::generation::Generation;
+use crate::worker::Marks;
 
 /// What is told of back ends.
 #[derive(Debug)]
 pub(super) struct Backends {
     services: Vec<Service>,
-    workers: Vec<WorkerHandle>,
+    /// Each worker's.
+    marks: Vec<Arc<Marks>>,
     problems: Vec<Problem>,
 }
 
 /// A service and its back ends; none on the path.
 #[derive(Debug)]
 struct Service {
+    id: ServiceId,
     name: String,
     backends: Vec<SocketAddr>,
 }
 
 impl Backends {
-    /// Those of `config`, as `workers` have them.
-    pub(super) fn new(config: &Config, workers: Vec<WorkerHandle>) -> Self {
-        let services = config.services.iter().map(|service| Service {
+    /// Those of a generation, as workers have marked them.
+    pub(super) fn new(generation: &Generation, marks: Vec<Arc<Marks>>) -> Self {
+        let services = generation.config.services.iter().zip(&generation.ids);
+        let services = services.map(|(service, id)| Service {
+            id: *id,
             name: service.name.value.clone(),
             backends: match &service.mode {
                 Mode::Reverse { backends, .. } => backends.iter().map(|to| to.value).collect(),
@@ -37,7 +42,7 @@ impl Backends {
         });
         Self {
             services: services.collect(),
-            workers,
+            marks,
             problems: vec![],
         }
     }
@@ -47,7 +52,7 @@ impl Backends {
         let mut problems = vec![];
         for (at, service) in self.services.iter().enumerate() {
             for (number, addr) in service.backends.iter().enumerate() {
-                let Some((mark, _)) = self.mark(at, number) else {
+                let Some((mark, _)) = self.mark(service.id, number) else {
                     continue;
                 };
                 if now.saturating_sub(mark.since.0) >= TOLD {
@@ -76,11 +81,10 @@ impl Backends {
 
     /// Adds those that are marked now to their services.
     pub(super) fn add_to(&self, services: &mut [ServiceStatus], now: u64) {
-        let all = services.iter_mut().zip(&self.services).enumerate();
-        for (at, (status, service)) in all {
+        for (status, service) in services.iter_mut().zip(&self.services) {
             let numbered = service.backends.iter().enumerate();
             let marked = numbered.filter_map(|(number, addr)| {
-                let (mark, workers) = self.mark(at, number)?;
+                let (mark, workers) = self.mark(service.id, number)?;
                 Some(MarkedBackend {
                     address: *addr,
                     reason: mark.reason.name().into(),
@@ -93,9 +97,9 @@ impl Backends {
     }
 
     /// The oldest mark of a back end, and how many workers have marked it.
-    fn mark(&self, service: usize, backend: usize) -> Option<(Mark, u64)> {
-        let workers = self.workers.iter();
-        let marks = workers.filter_map(|worker| worker.marks().of(service, backend));
+    fn mark(&self, service: ServiceId, backend: usize) -> Option<(Mark, u64)> {
+        let workers = self.marks.iter();
+        let marks = workers.filter_map(|marks| marks.of(service, backend));
         let count = u64::try_from(marks.clone().count()).unwrap_or(u64::MAX);
         Some((marks.min_by_key(|mark| mark.since)?, count))
     }
@@ -116,13 +120,9 @@ const TOLD: u64 = 1_500_000;
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use flexcp_io::Waker;
     use flexcp_translator::{BackendState, Instant, Service as Told};
 
     use super::*;
-    use crate::worker::Marks;
 
     const SINCE: u64 = 5_000_000;
 
@@ -136,6 +136,7 @@ mod tests {
         };
         Arc::new(Marks::new(&flexcp_translator::Config {
             services: vec![Told {
+                id: ServiceId(0),
                 name: "shop".into(),
                 mode,
                 announce: vec![],
@@ -151,23 +152,20 @@ mod tests {
     }
 
     fn backends(workers: &[Arc<Marks>]) -> Backends {
-        let handle = |marks: &Arc<Marks>| {
-            let waker = Arc::new(Waker::new().unwrap());
-            WorkerHandle::new(waker, Arc::clone(marks)).0
-        };
         Backends {
             services: vec![Service {
+                id: ServiceId(0),
                 name: "shop".into(),
                 backends: addrs(),
             }],
-            workers: workers.iter().map(handle).collect(),
+            marks: workers.to_vec(),
             problems: vec![],
         }
     }
 
     fn marked(since: u64, reason: MarkReason) -> BackendState {
         BackendState {
-            service: 0,
+            service: ServiceId(0),
             backend: 1,
             mark: Some(Mark {
                 reason,

@@ -92,6 +92,14 @@ impl Expected {
         }
     }
 
+    /// The same of another configuration, with the interfaces that were seen.
+    pub(crate) fn followed_by(&mut self, next: Self) {
+        *self = Self {
+            seen: std::mem::take(&mut self.seen),
+            ..next
+        };
+    }
+
     /// Asks the kernel; `None` when it does not tell.
     pub(crate) fn find(&self) -> Option<Found> {
         let backends = self.services.iter().flat_map(|service| &service.backends);
@@ -272,7 +280,7 @@ impl Service {
             tell(
                 format!(
                     "the {what} address {addr} of service {name} is not this host's any more: give it back (ip \
-                     address add), or change it and restart flexcp"
+                     address add), or change it and reload flexcp (SIGHUP)"
                 ),
                 none_left && *what != "announced",
             );
@@ -284,7 +292,7 @@ impl Service {
                 Some(source) => tell(
                     format!(
                         "the kernel goes to back end {backend} of service {name} from {source} now, and FlexCP does not: \
-                         restart flexcp, or set `source`"
+                         reload flexcp (SIGHUP), or set `source`"
                     ),
                     false,
                 ),
@@ -451,8 +459,8 @@ mod tests {
         assert!(lines[0].starts_with("the source address 10.0.0.1 of service shop is not"));
         assert_eq!(
             lines[1],
-            "the kernel goes to back end 10.0.0.9 of service shop from 10.0.0.2 now, and FlexCP does not: restart \
-             flexcp, or set `source`"
+            "the kernel goes to back end 10.0.0.9 of service shop from 10.0.0.2 now, and FlexCP does not: reload \
+             flexcp (SIGHUP), or set `source`"
         );
         found.routes[0].1 = None;
         let (lines, _) = judged(&mut expected(), &found);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 use flexcp_io::{PacketBuffer, Waker};
-use flexcp_placement::{Exceptions, Owner, Placement, Subject};
+use flexcp_placement::{Exceptions, Owner, Placement, Rules, Subject};
 use flexcp_translator::{Config, Translator};
 use flexcp_wire::Offload;
 use rtrb::{Consumer, Producer, RingBuffer};
@@ -108,6 +108,11 @@ impl Handover {
     /// A program brings each packet to its worker, and this one claims what is not where its ends say.
     pub(super) fn set_exceptions(&mut self, exceptions: Exceptions) {
         self.placement.set_exceptions(exceptions);
+    }
+
+    /// These rules name the owner of a packet from here on.
+    pub(super) fn set_rules(&mut self, rules: Rules) {
+        self.placement.set_rules(rules);
     }
 
     /// To be called when the translator has handled something, before its answer is sent: the program learns of the
@@ -263,6 +268,7 @@ mod tests {
     /// Two workers, their translators, and a SYN that is the second one's.
     fn two() -> (Vec<Handover>, Translator, Vec<u8>) {
         let web = Service {
+            id: flexcp_translator::ServiceId(0),
             name: "web".into(),
             mode: Mode::Reverse {
                 listen: vec![([10, 9, 0, 2], 80).into()],

@@ -150,7 +150,10 @@ mod tests {
         Heard {
             at: Instant(number),
             worker: 0,
-            event: Event { service: 0, kind },
+            event: Event {
+                service: flexcp_translator::ServiceId(0),
+                kind,
+            },
         }
     }
 

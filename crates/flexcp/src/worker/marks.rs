@@ -2,16 +2,16 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use flexcp_translator::{BackendState, Config, Instant, Mark, MarkReason, Mode};
+use flexcp_translator::{BackendState, Config, Instant, Mark, MarkReason, Mode, ServiceId};
 
-/// One worker's marks.
+/// One worker's marks, for as long as a configuration is in force: another one has marks of its own.
 #[derive(Default, Debug)]
 pub struct Marks {
     /// A word for each back end, service by service: 0 without a mark, else its time in microseconds, and its reason in
     /// the lowest two bits.
     words: Vec<AtomicU64>,
     /// Where each service's begin.
-    starts: Vec<usize>,
+    starts: Vec<(ServiceId, usize)>,
 }
 
 impl Marks {
@@ -19,7 +19,7 @@ impl Marks {
     pub(crate) fn new(config: &Config) -> Self {
         let mut marks = Self::default();
         for service in &config.services {
-            marks.starts.push(marks.words.len());
+            marks.starts.push((service.id, marks.words.len()));
             if let Mode::Reverse { backends, .. } = &service.mode {
                 let words = backends.iter().map(|_| AtomicU64::new(0));
                 marks.words.extend(words);
@@ -28,8 +28,9 @@ impl Marks {
         marks
     }
 
-    fn word(&self, service: usize, backend: usize) -> Option<&AtomicU64> {
-        self.words.get(self.starts.get(service)? + backend)
+    fn word(&self, service: ServiceId, backend: usize) -> Option<&AtomicU64> {
+        let start = self.starts.iter().find(|(id, _)| *id == service);
+        self.words.get(start?.1 + backend)
     }
 
     pub(crate) fn note(&self, state: BackendState) {
@@ -46,9 +47,9 @@ impl Marks {
         }
     }
 
-    /// The mark of a service's back end, both by their places in the configuration.
+    /// The mark of a service's back end, by its place in the configuration.
     #[must_use]
-    pub fn of(&self, service: usize, backend: usize) -> Option<Mark> {
+    pub fn of(&self, service: ServiceId, backend: usize) -> Option<Mark> {
         let packed = self.word(service, backend)?.load(Ordering::Relaxed);
         let reason = match packed & 3 {
             1 => MarkReason::Refused,
@@ -70,6 +71,7 @@ mod tests {
     #[test]
     fn mark_is_read_as_it_was_written() {
         let reverse = |count: u8| Service {
+            id: ServiceId(count.into()),
             name: "shop".into(),
             mode: Mode::Reverse {
                 listen: vec![],
@@ -91,7 +93,8 @@ mod tests {
             services: vec![reverse(2), transparent, reverse(1)],
             ..Config::default()
         });
-        let all = || [(0, 0), (0, 1), (2, 0)].map(|(service, backend)| marks.of(service, backend));
+        let places = [(2, 0), (2, 1), (1, 0)].map(|(id, backend)| (ServiceId(id), backend));
+        let all = || places.map(|(service, backend)| marks.of(service, backend));
         for reason in [
             MarkReason::Refused,
             MarkReason::Silent,
@@ -101,7 +104,7 @@ mod tests {
                 reason,
                 since: Instant(77),
             });
-            for (at, (service, backend)) in [(0, 0), (0, 1), (2, 0)].into_iter().enumerate() {
+            for (at, (service, backend)) in places.into_iter().enumerate() {
                 let mut state = BackendState {
                     service,
                     backend,

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use flexcp_io::Tun;
 use flexcp_placement::Share;
 use flexcp_testkit as testkit;
-use flexcp_translator::{Config, Mode, Prefix, Service, Timeouts};
+use flexcp_translator::{Config, Mode, Prefix, Service, ServiceId, Timeouts};
 use flexcp_wire::{
     CapableFlags, CapableKeys, ChecksumState, DataNumber, Dsn, Dss, Gso, GsoKind, MpCapable,
     MpJoin, MptcpOption, Offload, TCP_HEADER_LEN, TcpFlags, TcpHeader, TcpOption, VNET_HEADER_LEN,
@@ -137,6 +137,7 @@ impl Drop for Bench {
 fn config(share: Share) -> Config {
     Config {
         services: vec![Service {
+            id: ServiceId(0),
             name: "web".into(),
             mode: Mode::Transparent {
                 destinations: vec![Prefix {

@@ -27,17 +27,14 @@ pub(crate) fn prepare(netlink: &mut Netlink, index: u32, plan: &Plan) -> Result<
     ];
     step("set the size of", &size, LinkFlags::empty())?;
     if plan.v4 {
-        step(
-            "set the ipv4 options of",
-            &[ipv4_options(has_loopback(plan))],
-            LinkFlags::empty(),
-        )?;
+        set_ipv4_options(netlink, index, plan)?;
     }
-    match step(
-        "set the ipv6 options of",
-        &[ipv6_options()],
-        LinkFlags::empty(),
-    ) {
+    let none = LinkFlags::empty();
+    let set = set(netlink, index, &[ipv6_options()], none, none);
+    match set.map_err(|source| KernelError::Link {
+        action: "set the ipv6 options of",
+        source,
+    }) {
         // The kernel has no IPv6 to be kept quiet.
         Err(KernelError::Link { source, .. })
             if source.refusal() == Some(libc::EAFNOSUPPORT) && !plan.v6 =>
@@ -46,6 +43,21 @@ pub(crate) fn prepare(netlink: &mut Netlink, index: u32, plan: &Plan) -> Result<
         }
         done => done,
     }
+}
+
+/// Has the device take IPv4 packets as they pass through: also from the host's own addresses, and where the plan has such
+/// ones, from 127.0.0.0/8.
+pub(crate) fn set_ipv4_options(
+    netlink: &mut Netlink,
+    index: u32,
+    plan: &Plan,
+) -> Result<(), KernelError> {
+    let options = [ipv4_options(has_loopback(plan))];
+    let none = LinkFlags::empty();
+    set(netlink, index, &options, none, none).map_err(|source| KernelError::Link {
+        action: "set the ipv4 options of",
+        source,
+    })
 }
 
 /// Puts the device into a VRF, whose routes what comes out of it takes from then on. The kernel forgets the routes through

@@ -1,7 +1,7 @@
 //! Puts back what others have taken away: compares what is there with what should be, and changes the difference.
 //!
-//! A rule goes behind its equals, so at each preference what is right from the start stays, what should follow is added
-//! behind, and the old rest is taken away after that: at no moment is there less than before. A `goto` whose target
+//! A rule goes behind its equals, so at each preference as much of what should be there as stands in its order stays, what
+//! should follow is added behind, and what is too much is taken away after that: at no moment is there less than before. A `goto` whose target
 //! goes is led to the next rule of that preference by the kernel, or waits for one: in the end it leads to the first
 //! one there, which is the right one again.
 
@@ -203,14 +203,18 @@ impl Difference {
                 at.cloned().collect()
             };
             let (wanted, there) = (at(wanted), at(there));
-            let right = wanted.iter().zip(&there);
-            let right = right.take_while(|(a, b)| is_like(a, b)).count();
-            difference.add.extend_from_slice(&wanted[right..]);
-            // Exceptions after what they are exceptions from.
-            difference
-                .delete
-                .extend(there[right..].iter().rev().cloned());
+            let mut stay = 0;
+            let too_much = there.into_iter().filter(|rule| {
+                let stays = wanted.get(stay).is_some_and(|next| is_like(next, rule));
+                stay += usize::from(stays);
+                !stays
+            });
+            let too_much: Vec<_> = too_much.collect();
+            difference.delete.extend(too_much.into_iter().rev());
+            difference.add.extend_from_slice(&wanted[stay..]);
         }
+        // What diverts packets before the exceptions from that, and these before what they go to.
+        difference.delete.sort_by_key(rules::rank);
         difference
     }
 
@@ -310,6 +314,11 @@ mod tests {
         assert_eq!(
             difference(&wanted, &[(1, 1), (1, 3), (1, 4)]),
             [vec![(1, 2), (1, 3), (1, 4)], vec![(1, 4), (1, 3)]]
+        );
+        // One too many is taken away, and the others are not touched.
+        assert_eq!(
+            difference(&wanted, &[(1, 9), (1, 1), (1, 2), (1, 8), (1, 3), (1, 4)]),
+            [vec![], vec![(1, 8), (1, 9)]]
         );
         assert_eq!(
             difference(&wanted, &[(1, 1), (1, 2), (1, 3), (1, 4), (1, 9)]),

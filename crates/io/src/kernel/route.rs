@@ -84,6 +84,21 @@ pub(crate) fn remove(netlink: &mut Netlink, table: u32, index: u32) -> Result<()
     remove_those(netlink, table, &through, &mut |_| {})
 }
 
+/// The same of one family, each told to `report`.
+pub(crate) fn remove_of(
+    netlink: &mut Netlink,
+    family: Family,
+    table: u32,
+    index: u32,
+    report: &mut dyn FnMut(&str),
+) -> Result<(), KernelError> {
+    let of_it = |route: &RouteMessage| {
+        route.header.address_family == family.netlink()
+            && route.attributes.contains(&RouteAttribute::Oif(index))
+    };
+    remove_those(netlink, table, &of_it, report)
+}
+
 /// Removes the table's routes that are FlexCP's by their protocol, whatever they lead to.
 pub(crate) fn remove_ours(
     netlink: &mut Netlink,

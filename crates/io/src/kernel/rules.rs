@@ -219,11 +219,7 @@ pub(super) fn remove_of(
     let rules = dump(netlink, family)?;
     let mut ours: Vec<_> = rules.iter().filter(|rule| is_ours(rule)).collect();
     // Diversions before the exceptions from them, and these before what they go to.
-    ours.sort_by_key(|rule| match rule.header.action {
-        RuleAction::ToTable if table(rule) != TABLE_LOCAL => 0,
-        RuleAction::Goto => 1,
-        _ => 2,
-    });
+    ours.sort_by_key(|rule| rank(rule));
     for rule in ours {
         delete(netlink, rule.clone())?;
         report(&format!(
@@ -239,6 +235,15 @@ pub(super) fn remove_of(
         delete(netlink, local.clone())?;
     }
     Ok(())
+}
+
+/// In which order rules are taken away: what diverts packets, the exceptions from that, what those go to.
+pub(super) fn rank(rule: &RuleMessage) -> u8 {
+    match rule.header.action {
+        RuleAction::ToTable if table(rule) != TABLE_LOCAL => 0,
+        RuleAction::Goto => 1,
+        _ => 2,
+    }
 }
 
 /// The kernel takes ranges within 1-65534; all ports need no selector.

@@ -6,6 +6,8 @@
 //! even if they are as they should be. A switch that somebody else has set to another value meanwhile is left
 //! alone.
 
+mod steps;
+
 use std::ops::RangeInclusive;
 use std::{fs, io};
 
@@ -13,6 +15,8 @@ use serde::{Deserialize, Serialize};
 
 use super::address::is_interface_name;
 use super::{KernelError, Plan};
+
+pub(crate) use self::steps::{Steps, between};
 
 /// One switch to set.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -89,6 +93,36 @@ pub(crate) fn wanted(
     Ok(planner.changes)
 }
 
+/// A switch that has been changed, once or several times in a row.
+struct Undo<'a> {
+    key: &'a str,
+    before: &'a str,
+    afters: Vec<&'a str>,
+}
+
+impl Undo<'_> {
+    /// Whether the value is one that it was given from here.
+    fn is_ours(&self, value: &str) -> bool {
+        self.afters.contains(&value)
+    }
+}
+
+/// What to set each switch back to.
+fn undos(changes: &[Change]) -> Vec<Undo<'_>> {
+    let mut undos: Vec<Undo<'_>> = Vec::new();
+    for change in changes {
+        match undos.iter_mut().find(|undo| undo.key == change.key) {
+            Some(undo) => undo.afters.push(&change.after),
+            None => undos.push(Undo {
+                key: &change.key,
+                before: &change.before,
+                afters: vec![&change.after],
+            }),
+        }
+    }
+    undos
+}
+
 /// What keeps conntrack from judging windows: packets that the kernel's programs translate pass it by, so the next that it
 /// sees of their connection are beyond what it knows. `None`: it does not judge them, or is not there.
 pub(crate) fn relaxed(read: &dyn Fn(&str) -> Result<Vec<String>, KernelError>) -> Option<Change> {
@@ -108,7 +142,7 @@ struct Planner<'a> {
 impl Planner<'_> {
     /// Forwarding, for all interfaces when it is off, else for those the plan names.
     fn forward_v4(&mut self, plan: &Plan) -> Result<(), KernelError> {
-        if self.value("net/ipv4/ip_forward")? != "0" {
+        if self.value(FORWARD_V4)? != "0" {
             // One that is not there has no switch; `default` is what it gets when it comes.
             let there = self.interfaces("net/ipv4/conf/", &plan.device)?;
             let named = plan
@@ -121,7 +155,7 @@ impl Planner<'_> {
             }
             return Ok(());
         }
-        self.set("net/ipv4/ip_forward", "1")?;
+        self.set(FORWARD_V4, "1")?;
         // What the kernel does along with that (inet_forward_change).
         for interface in self.interfaces("net/ipv4/conf/", &plan.device)? {
             self.set_along(&format!("net/ipv4/conf/{interface}/forwarding"), "1")?;
@@ -153,7 +187,7 @@ impl Planner<'_> {
         if self.value(&format!("net/ipv6/conf/{}/disable_ipv6", plan.device))? != "0" {
             return Err(KernelError::Ipv6Disabled);
         }
-        if self.value("net/ipv6/conf/all/forwarding")? != "0" {
+        if self.value(FORWARD_V6)? != "0" {
             return Ok(());
         }
         let interfaces = self.interfaces("net/ipv6/conf/", &plan.device)?;
@@ -163,7 +197,7 @@ impl Planner<'_> {
                 self.set(&key, "2")?;
             }
         }
-        self.set("net/ipv6/conf/all/forwarding", "1")?;
+        self.set(FORWARD_V6, "1")?;
         // What the kernel does along with that (addrconf_fixup_forwarding).
         for interface in interfaces {
             self.set_along(&format!("net/ipv6/conf/{interface}/forwarding"), "1")?;
@@ -227,11 +261,11 @@ pub(crate) fn apply(changes: &[Change], report: &mut dyn FnMut(&str)) -> Result<
 /// tried; the first error is returned.
 pub(crate) fn restore(changes: &[Change], report: &mut dyn FnMut(&str)) -> Result<(), KernelError> {
     // Looked at before anything is written, because of the side effects.
-    let (mut ours, others): (Vec<_>, Vec<_>) = changes
-        .iter()
-        .partition(|change| value_of(&change.key).as_ref() == Some(&change.after));
+    let (mut ours, others): (Vec<_>, Vec<_>) = undos(changes)
+        .into_iter()
+        .partition(|change| value_of(change.key).is_some_and(|now| change.is_ours(&now)));
     for change in others {
-        match value_of(&change.key) {
+        match value_of(change.key) {
             Some(value) if value != change.before => report(&format!(
                 "sysctl: {} left at {value}, which is not from here",
                 change.key
@@ -240,21 +274,21 @@ pub(crate) fn restore(changes: &[Change], report: &mut dyn FnMut(&str)) -> Resul
         }
     }
     // First those with side effects on the others.
-    ours.sort_by_key(|change| !is_global(&change.key));
+    ours.sort_by_key(|change| !is_global(change.key));
     let mut result = Ok(());
     for change in ours {
-        match value_of(&change.key) {
+        match value_of(change.key) {
             // An interface that vanished took its switches along.
             None => continue,
             Some(value) if value == change.before => {}
             Some(_) => {
-                if let Err(error) = write(&change.key, &change.before) {
+                if let Err(error) = write(change.key, change.before) {
                     result = result.and(Err(error));
                     continue;
                 }
             }
         }
-        if change.before != change.after {
+        if change.afters.iter().any(|after| *after != change.before) {
             report(&format!("sysctl: {} = {} again", change.key, change.before));
         }
     }
@@ -262,7 +296,7 @@ pub(crate) fn restore(changes: &[Change], report: &mut dyn FnMut(&str)) -> Resul
 }
 
 fn is_global(key: &str) -> bool {
-    key == "net/ipv4/ip_forward" || key.contains("/conf/all/forwarding")
+    key == FORWARD_V4 || key == FORWARD_V6
 }
 
 fn value_of(key: &str) -> Option<String> {
@@ -333,11 +367,13 @@ fn with_ports(list: &str, ports: &RangeInclusive<u16>) -> String {
     words.collect::<Vec<_>>().join(",")
 }
 
+const FORWARD_V4: &str = "net/ipv4/ip_forward";
+const FORWARD_V6: &str = "net/ipv6/conf/all/forwarding";
 const LIBERAL: &str = "net/netfilter/nf_conntrack_tcp_be_liberal";
 const ROOT: &str = "/proc/sys/";
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::path::PathBuf;
 
     use super::super::{Diversion, Family, Protocol};
@@ -345,7 +381,9 @@ mod tests {
 
     /// A host with the interfaces `lo`, `eth0` and the TUN device, and nothing unusual but for
     /// `unusual`.
-    fn host(unusual: &[(&str, &str)]) -> impl Fn(&str) -> Result<Vec<String>, KernelError> {
+    pub(super) fn host(
+        unusual: &[(&str, &str)],
+    ) -> impl Fn(&str) -> Result<Vec<String>, KernelError> + use<> {
         let unusual: Vec<_> = unusual
             .iter()
             .map(|&(key, value)| (key.to_owned(), value.to_owned()))
@@ -367,7 +405,7 @@ mod tests {
         }
     }
 
-    fn plan(v4: bool, v6: bool) -> Plan {
+    pub(in crate::kernel) fn plan(v4: bool, v6: bool) -> Plan {
         Plan {
             device: "flexcp0".into(),
             vrf: None,
@@ -520,6 +558,20 @@ mod tests {
                 "{list:?}"
             );
         }
+    }
+
+    #[test]
+    fn switch_that_was_changed_twice_is_set_back_to_what_was_there_first() {
+        let change = |before: &str, after: &str| Change {
+            key: LIBERAL.into(),
+            before: before.into(),
+            after: after.into(),
+        };
+        let changes = [change("1", "2"), change("2", "3")];
+        let undos = undos(&changes);
+        assert_eq!((undos.len(), undos[0].before), (1, "1"));
+        let ours = ["1", "2", "3", "4"].map(|value| undos[0].is_ours(value));
+        assert_eq!(ours, [false, true, true, false]);
     }
 
     #[test]

@@ -18,6 +18,10 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ("claimed_flow_goes_to_its_worker_alone", claims),
     ("queue_is_the_one_that_the_program_chooses", queues),
     ("scattered_packets_take_turns", scattered),
+    (
+        "placement_follows_back_ends_that_change",
+        back_ends_that_change,
+    ),
 ];
 
 /// Of clients, of a service, of FlexCP towards back ends, of back ends.
@@ -313,6 +317,34 @@ fn queues() {
         seen[queue] += 1;
     }
     assert!(seen.iter().all(|count| *count > 0), "{seen:?}");
+}
+
+fn back_ends_that_change() {
+    let first = rules(V4, 4);
+    let program =
+        PlacementProgram::load(&first, Target::Owner, 16).unwrap_or_else(|error| panic!("{error}"));
+    let mut back_ends = program.back_ends().unwrap();
+    let new = socket(V4, 3, 9, 80);
+    let mut second = first.clone();
+    for known in &mut second.back_ends {
+        known.addrs[0] = new;
+    }
+    let chosen = |from, port| {
+        let to = SocketAddr::new(socket(V4, 2, 1, 0).ip(), port);
+        let data = segment(Ends { from, to }, TcpFlags::ACK, []);
+        program.try_packet(&data).unwrap()
+    };
+    let (old, stays) = (socket(V4, 3, 1, 80), socket(V4, 3, 2, 8080));
+    let by_port = |from| (61_000..61_040).all(|port| chosen(from, port) == u32::from(port % 4));
+    let which = || [old, stays, new].map(by_port);
+    assert_eq!(which(), [true, true, false]);
+    back_ends.change(&second).unwrap();
+    assert_eq!(which(), [false, true, true]);
+    back_ends.change(&first).unwrap();
+    assert_eq!(which(), [true, true, false]);
+    second.back_ends.clear();
+    back_ends.change(&second).unwrap();
+    assert_eq!(which(), [false; 3]);
 }
 
 fn scattered() {

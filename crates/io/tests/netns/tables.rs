@@ -209,12 +209,17 @@ pub(crate) fn install_and_hang(journal: PathBuf) -> ! {
 
 /// Tells the parent that all is installed, and waits to be killed.
 pub(crate) fn hang() -> ! {
-    set_parent_process_death_signal(Some(Signal::KILL)).unwrap();
-    println!("installed");
-    std::io::stdout().flush().unwrap();
+    say_installed();
     loop {
         thread::sleep(Duration::MAX);
     }
+}
+
+/// Tells the parent that all is installed; the end of the parent is the end of this.
+pub(crate) fn say_installed() {
+    set_parent_process_death_signal(Some(Signal::KILL)).unwrap();
+    println!("installed");
+    std::io::stdout().flush().unwrap();
 }
 
 /// A process in this namespace that has installed everything.

@@ -24,6 +24,7 @@ mod oracles;
 mod paths;
 mod programs;
 mod reads;
+mod reload;
 mod reverse;
 mod rig;
 mod transfers;
@@ -70,6 +71,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         reads::cases(),
         operation::cases(),
         endings::cases(),
+        reload::cases(),
         beside::cases_that_apply(),
         watch::cases(),
         links::cases(),

@@ -10,12 +10,13 @@ use flexcp_wire::{Dsn, Ssn};
 
 use super::to_tcp::PATIENCE;
 use super::{Connection, Subflow, SubflowState};
-use crate::config::Config;
+use crate::config::Settings;
 use crate::dtree::Lane;
 use crate::handle::{INITIAL, SubflowIndex, SubflowSet};
 use crate::offload::{
     ENTRY_HOLES, ENTRY_RUNS, ENTRY_SUBFLOWS, ENTRY_UPS, EntrySubflow, FlowEntry, UpRun,
 };
+use crate::service::Services;
 use crate::time::Instant;
 
 /// More than this between two numbers of a subflow, and their order is in doubt.
@@ -24,14 +25,24 @@ const FAR: u64 = 1 << 30;
 impl Connection {
     /// The connection as a fast path gets it; `None`: it is not in its steady course, or nothing that a fast path
     /// could take a part in. `untimed`: all the same when it goes without timestamps.
-    pub(crate) fn entry(&self, config: &Config, untimed: bool) -> Option<FlowEntry> {
-        let installed = self.eligible(config, untimed)?;
+    pub(crate) fn entry(
+        &self,
+        config: &Settings,
+        services: &Services,
+        untimed: bool,
+    ) -> Option<FlowEntry> {
+        let installed = self.eligible(config, services, untimed)?;
         Some(self.export(config, installed))
     }
 
     /// The subflows that a flow entry of the connection would have; `None`: there is none to be had for now.
-    pub(crate) fn eligible(&self, config: &Config, untimed: bool) -> Option<SubflowSet> {
-        if !self.is_steady(config) || (self.tcp.clock.is_none() && !untimed) {
+    pub(crate) fn eligible(
+        &self,
+        config: &Settings,
+        services: &Services,
+        untimed: bool,
+    ) -> Option<SubflowSet> {
+        if !self.is_steady(services) || (self.tcp.clock.is_none() && !untimed) {
             return None;
         }
         if self.has_small_window() {
@@ -108,11 +119,8 @@ impl Connection {
     }
 
     /// Whether nothing about the connection as a whole is out of the ordinary.
-    fn is_steady(&self, config: &Config) -> bool {
-        let announced = self.mptcp.announce.started
-            || config.services[usize::from(self.service)]
-                .announce
-                .is_empty();
+    fn is_steady(&self, services: &Services) -> bool {
+        let announced = self.mptcp.announce.started || services.announced(self.service).mask() == 0;
         let within_window = |edge: Dsn| !self.to_tcp.next.after(edge);
         self.phase.is_established()
             && self.mptcp.peer_key.is_some()
@@ -181,7 +189,7 @@ impl Connection {
             && received.is_some_and(|mut runs| runs.all(near))
     }
 
-    fn export(&self, config: &Config, installed: u8) -> FlowEntry {
+    fn export(&self, config: &Settings, installed: u8) -> FlowEntry {
         let server = &self.tcp;
         let clock = server.clock.unwrap_or_default();
         let mut entry = FlowEntry {

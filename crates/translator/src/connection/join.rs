@@ -13,7 +13,7 @@ use super::handshake::MIN_MSS;
 use super::{Connection, Context, Phase, Subflow, SubflowState};
 use crate::auth::{join_hmac, same_hmac};
 use crate::cause::{JoinEvicted, JoinRefused, Rst, SubflowSwitch};
-use crate::config::{Announce, Limits};
+use crate::config::Limits;
 use crate::counters::DropReason;
 use crate::event::EndCause;
 use crate::frame::Verdict;
@@ -164,12 +164,7 @@ impl Connection {
     /// The id under which the subflow's local address was announced; 0 for the initial one.
     fn local_address_id(&self, ctx: &Context<'_>, index: SubflowIndex) -> u8 {
         let local = self.subflow(index).local.addr();
-        let announced = &ctx.config.services[usize::from(self.service)].announce;
-        let same = |address: &Announce| {
-            address.addr == local.ip() && address.port.is_none_or(|port| port == local.port())
-        };
-        let position = announced.iter().position(same).map_or(0, |n| n + 1);
-        u8::try_from(position).unwrap_or(0)
+        ctx.services.announced(self.service).id_of(local)
     }
 
     /// A slot, behind the initial subflow's, whose subflow is over. One that FlexCP gave up is left while there is

@@ -56,7 +56,7 @@ pub(crate) use self::tcp_leg::{Asked, TcpLeg};
 pub(crate) use self::to_tcp::{FAR, MIN_SPAN};
 use crate::auth::{Key, SecretStream};
 use crate::budget::Budget;
-use crate::config::Config;
+use crate::config::{ServiceId, Settings};
 use crate::counters::Counters;
 use crate::endpoint::Backend;
 use crate::event::Events;
@@ -64,12 +64,14 @@ use crate::frame::Transmit;
 use crate::handle::{INITIAL, SubflowIndex};
 use crate::offload::Installation;
 use crate::segment::Outgoing;
+use crate::service::Services;
 use crate::time::Instant;
 
 /// What a connection may use of the translator while it handles a packet.
 pub(crate) struct Context<'a> {
     pub(crate) now: Instant,
-    pub(crate) config: &'a Config,
+    pub(crate) config: &'a Settings,
+    pub(crate) services: &'a Services,
     pub(crate) counters: &'a mut Counters,
     pub(crate) events: &'a mut Events,
     /// As it was before the packet.
@@ -93,7 +95,7 @@ impl Context<'_> {
 /// One connection.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    pub(crate) service: u16,
+    pub(crate) service: ServiceId,
     pub(crate) phase: Phase,
     pub(crate) mptcp: MptcpLeg,
     pub(crate) tcp: TcpLeg,
@@ -110,7 +112,7 @@ pub(crate) struct Connection {
 impl Connection {
     pub(crate) fn new(
         now: Instant,
-        service: u16,
+        service: ServiceId,
         initial: Subflow,
         backend: Backend,
         key: Key,

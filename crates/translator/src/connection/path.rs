@@ -246,15 +246,15 @@ impl Connection {
     /// Starts to announce the service's addresses, once a packet with a data ACK has gone down: before
     /// that the client would not take it.
     pub(crate) fn announce_start(&mut self, ctx: &mut Context<'_>) {
-        let count = ctx.config.services[usize::from(self.service)]
-            .announce
-            .len()
-            .min(15);
-        if count == 0 || self.mptcp.announce.started {
+        if self.mptcp.announce.started {
+            return;
+        }
+        let announced = ctx.services.announced(self.service).mask();
+        if announced == 0 {
             return;
         }
         self.mptcp.announce.started = true;
-        self.mptcp.announce.pending = (1 << count) - 1;
+        self.mptcp.announce.pending = announced;
         self.mptcp.announce.due = Some(ctx.now);
         self.announce_next(ctx);
     }
@@ -268,6 +268,8 @@ impl Connection {
             self.mptcp.announce.copies = 0;
             ctx.counters.decide(cause::AddAddr::GivenUp);
         }
+        // What the service announces no more, nobody is to join.
+        self.mptcp.announce.pending &= ctx.services.announced(self.service).mask();
         if self.mptcp.announce.pending == 0 {
             self.mptcp.announce.due = None;
             return;
@@ -280,8 +282,8 @@ impl Connection {
         };
         self.mptcp.announce.copies += 1;
         let n = self.mptcp.announce.pending.trailing_zeros();
-        let announce = &ctx.config.services[usize::from(self.service)].announce;
-        let (Some(index), Some(&address)) = (self.answering(), announce.get(n as usize)) else {
+        let address = ctx.services.announced(self.service).get(n);
+        let (Some(index), Some(address)) = (self.answering(), address) else {
             return;
         };
         let id = u8::try_from(n + 1).unwrap_or(u8::MAX);

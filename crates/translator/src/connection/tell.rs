@@ -87,7 +87,7 @@ impl Connection {
 
     fn event(&self, kind: EventKind) -> Event {
         Event {
-            service: usize::from(self.service),
+            service: self.service,
             kind,
         }
     }

@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use super::{Connection, Context, Phase, Subflow, SubflowState};
 use crate::cause::Rst;
-use crate::config::{Config, Timeouts};
+use crate::config::{Settings, Timeouts};
 use crate::time::Instant;
 
 /// A connection without a packet for so long gives back memory that stands ready for mappings.
@@ -56,7 +56,7 @@ impl Timer {
 
 impl Connection {
     /// When [`handle_timeout`](Self::handle_timeout) has something to do, at the earliest.
-    pub(crate) fn deadline(&self, config: &Config) -> Instant {
+    pub(crate) fn deadline(&self, config: &Settings) -> Instant {
         let mut earliest = Instant(u64::MAX);
         self.each_due(&config.timeouts, |_, due| earliest = earliest.min(due));
         earliest

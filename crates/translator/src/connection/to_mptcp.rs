@@ -542,7 +542,7 @@ impl Connection {
         let holds = packet.moved != 0
             && !packet.opened
             && self.installation.hold.is_allowed()
-            && self.eligible(ctx.config, false).is_some();
+            && self.eligible(ctx.config, ctx.services, false).is_some();
         if holds {
             ctx.counters.acks_held += 1;
             self.installation.hold.owe(packet.moved);

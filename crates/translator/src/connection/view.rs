@@ -11,7 +11,7 @@ impl Connection {
     pub(crate) fn view(&self, now: Instant, entry: Option<&FlowEntry>) -> ConnectionView {
         let initial = self.subflow(INITIAL);
         ConnectionView {
-            service: usize::from(self.service),
+            service: self.service,
             state: self.state(),
             client: initial.remote.addr(),
             server: initial.local.addr(),

@@ -13,6 +13,8 @@ pub(crate) struct Drain {
     pub(crate) begun: bool,
     /// Place in the table of the next connection that is told.
     next: usize,
+    /// The same of stranded ones.
+    pub(crate) next_stranded: usize,
 }
 
 impl Translator {
@@ -69,7 +71,7 @@ impl Connection {
     }
 
     /// Tells both ends that it is over, and again those of MPTCP, as nothing repeats a RST that is lost.
-    fn end(&mut self, ctx: &mut Context<'_>) {
+    pub(crate) fn end(&mut self, ctx: &mut Context<'_>) {
         match self.phase {
             Phase::Established { .. } => self.reset_both(ctx, Rst::Ending),
             Phase::Reset(_) if self.mptcp.peer_key.is_some() => self.reset_both(ctx, Rst::Repeated),

@@ -3,6 +3,7 @@
 use core::net::SocketAddr;
 
 use super::Translator;
+use crate::config::ServiceId;
 use crate::event::{Event, EventKind};
 use crate::health::MarkReason;
 
@@ -27,23 +28,28 @@ impl Translator {
     }
 
     /// A back end is marked, if `is_new`: counts it, and tells.
-    pub(crate) fn note_marked(&mut self, of: (u16, SocketAddr), reason: MarkReason, is_new: bool) {
+    pub(crate) fn note_marked(
+        &mut self,
+        of: (ServiceId, SocketAddr),
+        reason: MarkReason,
+        is_new: bool,
+    ) {
         if !is_new {
             return;
         }
         self.counters.backend_marked += 1;
-        let (service, backend) = (usize::from(of.0), of.1);
+        let (service, backend) = of;
         let kind = EventKind::BackendMarked { backend, reason };
         self.events.note(|| Event { service, kind });
     }
 
     /// A back end has answered that was marked, if `was_marked`: counts it, and tells.
-    pub(crate) fn note_back(&mut self, of: (u16, SocketAddr), was_marked: bool) {
+    pub(crate) fn note_back(&mut self, of: (ServiceId, SocketAddr), was_marked: bool) {
         if !was_marked {
             return;
         }
         self.counters.backend_back += 1;
-        let (service, backend) = (usize::from(of.0), of.1);
+        let (service, backend) = of;
         let kind = EventKind::BackendBack { backend };
         self.events.note(|| Event { service, kind });
     }

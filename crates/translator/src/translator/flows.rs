@@ -44,7 +44,7 @@ mod tests {
     use flexcp_wire::{ChecksumState, Ends, Offload, TcpFlags};
 
     use super::*;
-    use crate::config::{Config, Mode, Service};
+    use crate::config::{Config, Mode, Service, ServiceId};
     use crate::service::Choice;
     use crate::{Frame, HEADROOM, Instant};
 
@@ -54,15 +54,16 @@ mod tests {
         ([10, 0, 0, host], port).into()
     }
 
-    fn translator(worker: u16) -> Translator {
+    fn config(worker: u16) -> Config {
         let mode = Mode::Reverse {
             listen: vec![at(1, 80)],
             backends: vec![at(9, 80)],
             source: vec![at(8, 0).ip()],
             source_ports: 1000..=1099,
         };
-        let config = Config {
+        Config {
             services: vec![Service {
+                id: ServiceId(0),
                 name: "shop".into(),
                 mode,
                 announce: vec![],
@@ -72,8 +73,11 @@ mod tests {
                 workers: WORKERS,
             },
             ..Config::default()
-        };
-        Translator::new(config, [1; 32])
+        }
+    }
+
+    fn translator(worker: u16) -> Translator {
+        Translator::new(config(worker), [1; 32])
     }
 
     /// Ends of a client's packets.
@@ -104,10 +108,10 @@ mod tests {
     fn keys_and_ports_name_the_worker() {
         for worker in 0..WORKERS {
             let mut translator = translator(worker);
-            let share = translator.config.share;
+            let share = config(worker).share;
             for _ in 0..20 {
                 assert!(share.has_token(translator.fresh_key().token));
-                let back_end = translator.next_backend(0, None, Choice::Any);
+                let back_end = translator.next_backend(ServiceId(0), None, Choice::Any);
                 let port = back_end.expect("a back end").source.port();
                 assert_eq!(port % WORKERS, worker);
             }
@@ -116,8 +120,7 @@ mod tests {
 
     #[test]
     fn back_ends_of_the_configuration_are_in_the_rules() {
-        let translator = translator(1);
-        let rules = translator.config.placement((7, 9));
+        let rules = config(1).placement((7, 9));
         for port in 1000..=1099 {
             let ends = Ends {
                 from: at(9, 80),

@@ -6,6 +6,7 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::net::IpAddr;
 use core::time::Duration;
 
 use flexcp_wire::Ends;
@@ -16,7 +17,7 @@ use super::{TIMER_PROGRESS, Translator};
 use crate::connection::Connection;
 use crate::offload::{FEW, FastPath, FlowEntry, Installation, Installed};
 use crate::table::ConnectionId;
-use crate::{Counters, Instant, Verdict};
+use crate::{Counters, Instant, ServiceId, Verdict};
 
 /// So many packets in a row, and a connection runs its steady course.
 const STEADY: u8 = 2;
@@ -86,6 +87,11 @@ impl Installer {
     /// See [`FastPath::pass_by`].
     pub(crate) fn passes_by(&mut self, ends: Ends) -> bool {
         self.fast_path.pass_by(ends)
+    }
+
+    /// See [`FastPath::leave_out`].
+    pub(crate) fn leave_out(&mut self, servers: &[IpAddr]) {
+        self.fast_path.leave_out(servers);
     }
 
     /// Slots that connections hold, as the fast path knows.
@@ -220,10 +226,9 @@ impl Translator {
         }
     }
 
-    /// Keeps the connections of the services with `true` from the fast path from here on, and evicts those that are
-    /// installed: as when it would not do to their packets what the host's own rules ask for. In the order of the configuration;
-    /// also for a fast path that is yet to be set.
-    pub fn keep_services(&mut self, now: Instant, kept: &[bool]) {
+    /// Keeps the connections of these services from the fast path from here on, and evicts those that are offloaded: as when
+    /// it would not do to their packets what the host's own rules ask for. Also for a fast path that is yet to be set.
+    pub fn keep_services(&mut self, now: Instant, kept: &[ServiceId]) {
         self.services.keep(kept);
         let services = &self.services;
         let of_those = |connection: &Connection| {
@@ -407,7 +412,7 @@ impl Translator {
             // An installed connection's timer would come too late for it.
             return Attempt::Refused;
         }
-        let Some(entry) = connection.entry(&self.config, installer.untimed) else {
+        let Some(entry) = connection.entry(&self.config, &self.services, installer.untimed) else {
             return Attempt::Refused;
         };
         let installation = &mut connection.installation;

@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 
 use super::Translator;
-use crate::config::Prefix;
+use crate::config::{Prefix, ServiceId};
 use crate::connection::{Connection, Subflow};
 use crate::handle::INITIAL;
 use crate::time::Instant;
@@ -26,8 +26,8 @@ pub struct Cursor(pub usize);
 pub struct Filter {
     /// In one of these states; in any when there are none.
     pub states: Vec<ConnectionState>,
-    /// Of this service, an index into the configuration's services.
-    pub service: Option<usize>,
+    /// Of this service.
+    pub service: Option<ServiceId>,
     /// From there: the client as on the initial subflow, or on any that lives.
     pub client: Option<Place>,
     /// To there: what the client connected to, or the back end.
@@ -95,7 +95,7 @@ impl Filter {
     fn fits(&self, connection: &Connection) -> bool {
         let of_service = self
             .service
-            .is_none_or(|service| service == usize::from(connection.service));
+            .is_none_or(|service| service == connection.service);
         let in_state = self.states.is_empty() || self.states.contains(&connection.state());
         of_service && in_state && self.fits_client(connection) && self.fits_server(connection)
     }

@@ -13,12 +13,12 @@ use crate::rst::refuse;
 use crate::segment::Segment;
 use crate::service::Match;
 use crate::table::{ConnectionId, FlowRef, Leg};
-use crate::{Frame, Instant, Verdict};
+use crate::{Frame, Instant, ServiceId, Verdict};
 
 impl Translator {
     /// Whether a SYN that no connection knows may open one, or join one.
     pub(super) fn may_open(&self, segment: &Segment) -> bool {
-        let service = self.services.find(&self.config, segment.destination());
+        let service = self.services.find(segment.destination());
         let asks = request(segment) == Request::Mptcp || segment.options.join.is_some();
         asks || matches!(service, Some(Match::Reverse { .. }))
     }
@@ -99,27 +99,31 @@ impl Translator {
         if let Some(MpJoin::Syn { token, .. }) = segment.options.join {
             return self.handle_join(now, token, segment);
         }
-        match self.services.find(&self.config, segment.destination()) {
+        match self.services.find(segment.destination()) {
             None => self.handle_unknown(segment),
             Some(Match::Transparent {
                 service,
                 end_to_end,
-            }) => self.handle_syn_on_path(now, service, end_to_end, segment, frame),
-            Some(Match::Reverse { .. }) if self.drain.begun => {
+                opens,
+            }) => {
+                let wants = self.wants_mptcp(now, opens, segment);
+                self.handle_syn_on_path(now, (service, wants), end_to_end, segment, frame)
+            }
+            Some(Match::Reverse { opens, .. }) if self.drain.begun || !opens => {
                 self.refuse(segment, Rst::Draining);
                 Verdict::Drop(DropReason::Draining)
             }
-            Some(Match::Reverse { service }) => {
+            Some(Match::Reverse { service, .. }) => {
                 self.handle_syn_in_reverse(now, service, segment, frame)
             }
         }
     }
 
-    /// The same for a server on the path.
+    /// The same for a server on the path, of a SYN that wants MPTCP or has to do without for some cause.
     fn handle_syn_on_path(
         &mut self,
         now: Instant,
-        service: u16,
+        (service, wants): (ServiceId, Result<(), PlainSyn>),
         end_to_end: bool,
         segment: &Segment,
         frame: &mut Frame<'_>,
@@ -128,7 +132,7 @@ impl Translator {
             source: segment.source(),
             addr: segment.destination(),
         };
-        let Err(cause) = self.wants_mptcp(now, segment) else {
+        let Err(cause) = wants else {
             return self.open(now, service, backend, segment, frame, end_to_end);
         };
         self.counters.decide(cause);
@@ -147,7 +151,7 @@ impl Translator {
     fn handle_syn_in_reverse(
         &mut self,
         now: Instant,
-        service: u16,
+        service: ServiceId,
         segment: &Segment,
         frame: &mut Frame<'_>,
     ) -> Verdict {
@@ -156,7 +160,7 @@ impl Translator {
             self.refuse(segment, Rst::NoRoom);
             return Verdict::Drop(DropReason::LimitReached);
         };
-        let verdict = match self.wants_mptcp(now, segment) {
+        let verdict = match self.wants_mptcp(now, true, segment) {
             Ok(()) => self.open(now, service, backend, segment, frame, false),
             Err(cause) => {
                 self.counters.decide(cause);
@@ -179,11 +183,17 @@ impl Translator {
 
     /// Whether the SYN asks for MPTCP and there is room for it, or why it passes as plain TCP. Without room it does:
     /// clients that lose such SYNs give up MPTCP altogether.
-    fn wants_mptcp(&mut self, now: Instant, segment: &Segment) -> Result<(), PlainSyn> {
+    /// `opens`: its service takes new connections.
+    fn wants_mptcp(
+        &mut self,
+        now: Instant,
+        opens: bool,
+        segment: &Segment,
+    ) -> Result<(), PlainSyn> {
         if let Request::Plain(cause) = request(segment) {
             return Err(cause);
         }
-        if self.drain.begun {
+        if self.drain.begun || !opens {
             return Err(PlainSyn::Draining);
         }
         let limits = self.config.limits;
@@ -206,7 +216,7 @@ impl Translator {
     fn open(
         &mut self,
         now: Instant,
-        service: u16,
+        service: ServiceId,
         backend: Backend,
         segment: &Segment,
         frame: &mut Frame<'_>,
@@ -232,7 +242,7 @@ impl Translator {
     fn open_plain(
         &mut self,
         now: Instant,
-        service: u16,
+        service: ServiceId,
         backend: Backend,
         segment: &Segment,
         frame: &mut Frame<'_>,
@@ -290,9 +300,7 @@ impl Translator {
     fn handle_join(&mut self, now: Instant, token: u32, segment: &Segment) -> Verdict {
         let Some(id) = self.table.find_token(token) else {
             self.counters.mp_join_no_token += 1;
-            if let Some(Match::Transparent { .. }) =
-                self.services.find(&self.config, segment.destination())
-            {
+            if let Some(Match::Transparent { .. }) = self.services.find(segment.destination()) {
                 // It may belong to a connection that the server keeps itself.
                 return Verdict::Forward;
             }

@@ -38,9 +38,7 @@ impl Translator {
                 };
                 table.find(ends).is_none()
             };
-            let probe = self
-                .services
-                .next_probe(&self.config, now, &mut self.secrets, is_free);
+            let probe = self.services.next_probe(now, &mut self.secrets, is_free);
             let Some((to, isn)) = probe else {
                 return;
             };
@@ -64,9 +62,7 @@ impl Translator {
             return None;
         }
         let ends = (segment.source(), segment.destination());
-        let found = self
-            .services
-            .find_sent(&self.config, ends, TcpSeq(segment.tcp.ack))?;
+        let found = self.services.find_sent(ends, TcpSeq(segment.tcp.ack))?;
         let (service, to, sent) = found;
         let complete = frame.offload.checksum == ChecksumState::Complete;
         if complete && !segment.checksum_is_right(frame) {
@@ -75,11 +71,11 @@ impl Translator {
         let of = (service, segment.source());
         if opens {
             let rtt = sent.at.map(|at| now.since(at));
-            let back = self.services.note_answer(&self.config, now, of, rtt);
+            let back = self.services.note_answer(now, of, rtt);
             self.note_back(of, back);
         } else {
             let reason = MarkReason::Refused;
-            self.services.note_refusal(&self.config, now, of, reason);
+            self.services.note_refusal(now, of, reason);
         }
         if to == AnswerTo::Late {
             return None;

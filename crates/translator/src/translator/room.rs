@@ -15,7 +15,7 @@ use crate::health::{MarkReason, Sent};
 use crate::segment::Segment;
 use crate::service::Choice;
 use crate::table::{ConnectionId, FlowRef, Leg};
-use crate::{Frame, Instant, Verdict};
+use crate::{Frame, Instant, ServiceId, Verdict};
 
 impl Translator {
     /// The server refuses: another back end is tried if there is one, else the client hears of it.
@@ -49,7 +49,7 @@ impl Translator {
             return;
         };
         let (service, addr) = (connection.service, connection.tcp.backend.addr());
-        if let Some(patience) = self.services.patience(&self.config, service, addr) {
+        if let Some(patience) = self.services.patience(service, addr) {
             let others = self.services.backends(service) > 1;
             connection.tcp.syn.asked = Some(Asked {
                 at: now,
@@ -74,7 +74,7 @@ impl Translator {
         if let Some(asked) = connection.tcp.syn.asked.take() {
             let of = (connection.service, connection.tcp.backend.addr());
             let rtt = (!asked.again).then(|| now.since(asked.at));
-            let back = self.services.note_answer(&self.config, now, of, rtt);
+            let back = self.services.note_answer(now, of, rtt);
             self.note_back(of, back);
         }
     }
@@ -95,7 +95,7 @@ impl Translator {
         }
         let of = (connection.service, connection.tcp.backend.addr());
         let tried = usize::from(connection.tcp.syn.tried);
-        let marked = self.services.note_refusal(&self.config, now, of, reason);
+        let marked = self.services.note_refusal(now, of, reason);
         self.note_marked(of, reason, marked);
         self.services.backends(of.0) > tried && self.skip_backend(now, id, Choice::Any)
     }
@@ -141,7 +141,7 @@ impl Translator {
             return false;
         };
         let of = (connection.service, connection.tcp.backend.addr());
-        let patience = self.services.patience(&self.config, of.0, of.1);
+        let patience = self.services.patience(of.0, of.1);
         let Some((asked, patience)) = connection.tcp.syn.asked.zip(patience) else {
             return false;
         };
@@ -154,7 +154,7 @@ impl Translator {
             at: Some(asked.at).filter(|_| !asked.again),
         };
         let silence = (asked.at, sent);
-        let marked = self.services.note_silence(&self.config, now, of, silence);
+        let marked = self.services.note_silence(now, of, silence);
         self.note_marked(of, MarkReason::Silent, marked);
         true
     }
@@ -184,7 +184,7 @@ impl Translator {
     /// A back end in turn, and a source address and port that are free towards it.
     pub(crate) fn next_backend(
         &mut self,
-        service: u16,
+        service: ServiceId,
         not: Option<SocketAddr>,
         choice: Choice,
     ) -> Option<Backend> {
@@ -198,7 +198,7 @@ impl Translator {
                 .is_none()
         };
         self.services
-            .next_backend(&self.config, service, which, &mut self.secrets, is_free)
+            .next_backend(service, which, &mut self.secrets, is_free)
     }
 
     /// Room for a connection in reverse mode: a back end, and a port towards it. When the table or the ports
@@ -209,7 +209,7 @@ impl Translator {
     pub(crate) fn room_in_reverse(
         &mut self,
         now: Instant,
-        service: u16,
+        service: ServiceId,
     ) -> Option<(Backend, bool)> {
         let full = self.table.len() >= self.config.limits.connections;
         if full || self.budget.is_used_up() {
@@ -226,7 +226,7 @@ impl Translator {
         let of_service = |connection: &Connection| connection.service == service;
         let of_living = |connection: &Connection| {
             let addr = connection.tcp.backend.addr();
-            of_service(connection) && !self.services.is_marked(&self.config, service, addr)
+            of_service(connection) && !self.services.is_marked(service, addr)
         };
         let oldest = self.table.oldest_half_open_where(of_living);
         let oldest = oldest.or_else(|| self.table.oldest_half_open_where(of_service));

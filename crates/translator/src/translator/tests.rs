@@ -20,6 +20,7 @@ pub(crate) fn reverse(source_ports: core::ops::RangeInclusive<u16>) -> Translato
     let addr = |text: &str| text.parse().expect("an address");
     let config = Config {
         services: alloc::vec![Service {
+            id: crate::ServiceId(0),
             name: "shop".into(),
             announce: Vec::new(),
             mode: Mode::Reverse {

@@ -17,7 +17,7 @@ const REFUSED: &str = "R. 0:0(0) ack 1 win 0";
 fn told(t: &mut Scenario) -> Vec<String> {
     let mut lines = vec![];
     while let Some(event) = t.translator.poll_event() {
-        assert_eq!(event.service, 0);
+        assert_eq!(event.service, flexcp_translator::ServiceId(0));
         let flow = |addr| {
             let is = |id: &usize| t.net.flow(*id).client == addr;
             let among = (0..40).filter(|id| id % 10 < 4);

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use flexcp_translator::ServiceId;
+
 use crate::support::{Leg, Scenario, Setup, Shelf, millis};
 
 pub(crate) const SERVER: Leg = Leg::Server {
@@ -30,7 +32,7 @@ pub(crate) fn ack(n: u32) -> String {
 }
 
 /// Two packets of the server's in a row, and one before there is a fast path.
-fn installed(setup: Setup) -> (Scenario, Shelf) {
+pub(crate) fn installed(setup: Setup) -> (Scenario, Shelf) {
     let shelf = Shelf::new(8);
     let mut t = setup.ts().established();
     let _ = t.server(&data(0));
@@ -484,14 +486,14 @@ fn where_there_is_no_room_a_busy_one_stays() {
 fn installed_connections_of_a_service_that_is_kept_are_evicted_for_good() {
     let (mut t, shelf) = installed(Setup::new());
     let now = flexcp_translator::Instant::default();
-    t.translator.keep_services(now, &[true]);
+    t.translator.keep_services(now, &[ServiceId(0)]);
     assert_eq!((shelf.entries().len(), shelf.taken()), (0, 0));
     for n in 3..9 {
         let _ = t.server(&data(n));
     }
     assert_eq!(shelf.entries(), []);
     assert_eq!(t.moved(), "offload_evicted+1");
-    t.translator.keep_services(now, &[false]);
+    t.translator.keep_services(now, &[]);
     // What has been outstanding in several stretches is not installed.
     let _ = t.client(0, &ack(8));
     for n in 9..14 {
@@ -507,13 +509,13 @@ fn service_is_kept_from_a_fast_path_that_comes_later() {
     let shelf = Shelf::new(1);
     let mut t = Setup::new().ts().established();
     let now = flexcp_translator::Instant::default();
-    t.translator.keep_services(now, &[true]);
+    t.translator.keep_services(now, &[ServiceId(0)]);
     t.fast_path(&shelf);
     for n in 0..6 {
         let _ = t.server(&data(n));
     }
     assert_eq!((shelf.entries().len(), shelf.taken()), (0, 0));
-    t.translator.keep_services(now, &[false]);
+    t.translator.keep_services(now, &[]);
     // What has been outstanding in several stretches is not installed.
     let _ = t.client(0, &ack(6));
     for n in 6..12 {

@@ -39,6 +39,7 @@ mod plain;
 mod probe;
 mod properties;
 mod records;
+mod reload;
 mod reset;
 mod reverse;
 mod seeded;

@@ -134,8 +134,14 @@ fn reverse_service_diverts_its_listeners_and_its_back_ends_answers() {
     );
     let kernel = plan::kernel(&config, std::slice::from_ref(&sources), &[]);
     assert_eq!(kernel.reserved_ports, Some(61000..=65534));
-    let flexcp_translator::Mode::Reverse { source, .. } =
-        &plan::translator(&config, std::slice::from_ref(&sources), 0).services[0].mode
+    let flexcp_translator::Mode::Reverse { source, .. } = &plan::translator(
+        &config,
+        std::slice::from_ref(&sources),
+        &plan::first_ids(&config),
+        0,
+    )
+    .services[0]
+        .mode
     else {
         panic!()
     };
@@ -421,7 +427,14 @@ fn example_is_right_with_and_without_its_comments() {
     let config = good(&all.join("\n"));
     assert_eq!(config.services.len(), 2);
     let defaults = good(TRANSPARENT);
-    let plan = |config| plan::translator(config, &[Vec::new(), Vec::new()], 0);
+    let plan = |config| {
+        plan::translator(
+            config,
+            &[Vec::new(), Vec::new()],
+            &plan::first_ids(config),
+            0,
+        )
+    };
     // The default depends on the machine.
     let limits = Limits {
         memory: 2_000_000_000,

@@ -59,3 +59,15 @@ fn few_source_ports() {
          takes one; use more, like \"61000-65534\"",
     );
 }
+
+#[test]
+fn more_than_there_are_ids() {
+    let (config, mut found) = parse("f", &reverse("").replace('%', "1"));
+    let mut config = config.expect("a good one");
+    let one = config.services[0].clone();
+    config.services.resize((1 << 16) + 1, one);
+    let too_many = "there can't be more than 65536 services";
+    super::super::check::check(&config, &mut found);
+    assert_eq!(found.errors(), 1);
+    assert!(found.to_string().contains(too_many), "{found}");
+}

@@ -15,6 +15,7 @@ use super::value::{ShowPorts, ShowPrefix};
 use super::{load, parse, plan, summary};
 
 mod claims;
+mod fixed;
 mod host;
 mod many;
 
@@ -538,7 +539,7 @@ fn defaults() {
         plan::journal(&config),
         Path::new("/run/flexcp/flexcp0.json")
     );
-    let translator = plan::translator(&config, &[Vec::new()], 0);
+    let translator = plan::translator(&config, &[Vec::new()], &plan::first_ids(&config), 0);
     let memory = plan::memory(&config);
     let machine = std::fs::read_to_string("/proc/meminfo").unwrap();
     let kib: usize = machine.split_whitespace().nth(1).unwrap().parse().unwrap();
@@ -580,7 +581,7 @@ fn every_key_is_read() {
     let kernel = plan::kernel(&config, &[Vec::new()], &[]);
     assert_eq!((kernel.device.as_str(), kernel.table), ("fx1", 99));
     assert_eq!(kernel.journal, Path::new("/tmp/fx1.json"));
-    let translator = plan::translator(&config, &[Vec::new()], 0);
+    let translator = plan::translator(&config, &[Vec::new()], &plan::first_ids(&config), 0);
     assert_eq!(
         translator.limits,
         Limits {
@@ -656,7 +657,7 @@ fn limits_are_shared_out_among_the_workers() {
         "[device]\nworkers = 3\n[limits]\nconnections = 10\nhalf_open = 3\nmemory = '9MB'\n{TRANSPARENT}"
     ));
     for worker in 0..plan::workers(&config) {
-        let told = plan::translator(&config, &[Vec::new()], worker);
+        let told = plan::translator(&config, &[Vec::new()], &plan::first_ids(&config), worker);
         assert_eq!((told.share.worker, told.share.workers), (worker, 3));
         assert_eq!((told.limits.connections, told.limits.half_open), (4, 1));
         assert_eq!(told.limits.memory, 3_000_000);

@@ -14,7 +14,7 @@ use crate::worker::{Heard, Listener};
 
 /// A worker that hands over whoever listens.
 fn listened() -> (WorkerHandle, mpsc::Receiver<Listener>) {
-    let (handle, requests) = WorkerHandle::new(Arc::new(Waker::new().unwrap()), Arc::default());
+    let (handle, requests) = WorkerHandle::new(Arc::new(Waker::new().unwrap()));
     let (tell, told) = mpsc::channel();
     thread::spawn(move || {
         for request in requests {
@@ -33,7 +33,10 @@ fn heard(kind: EventKind) -> Heard {
     Heard {
         at: At(flexcp_io::monotonic_micros()),
         worker: 3,
-        event: Event { service: 0, kind },
+        event: Event {
+            service: ServiceId(0),
+            kind,
+        },
     }
 }
 

@@ -15,7 +15,7 @@ fn many(
     count: u16,
     mut before: impl FnMut(usize) + Send + 'static,
 ) -> (WorkerHandle, Arc<AtomicUsize>) {
-    let (handle, requests) = WorkerHandle::new(Arc::new(Waker::new().unwrap()), Arc::default());
+    let (handle, requests) = WorkerHandle::new(Arc::new(Waker::new().unwrap()));
     let pages = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&pages);
     let views: Vec<_> = (0..count).map(numbered).collect();
@@ -219,7 +219,7 @@ fn answers_that_break_off_and_foreign_ones_are_told() {
 
 #[test]
 fn filter_goes_to_the_worker_and_what_is_no_filter_is_refused() {
-    let (handle, requests) = WorkerHandle::new(Arc::new(Waker::new().unwrap()), Arc::default());
+    let (handle, requests) = WorkerHandle::new(Arc::new(Waker::new().unwrap()));
     let (tell, told) = mpsc::channel();
     thread::spawn(move || {
         for request in requests {
@@ -242,7 +242,7 @@ fn filter_goes_to_the_worker_and_what_is_no_filter_is_refused() {
     .unwrap();
     let filter = told.recv().unwrap();
     assert_eq!(filter.states, [ConnectionState::Plain]);
-    assert_eq!(filter.service, Some(0));
+    assert_eq!(filter.service, Some(ServiceId(0)));
     assert_eq!(filter.client.and_then(|place| place.port), None);
     assert_eq!(filter.server.and_then(|place| place.port), Some(443));
     for (request, said) in [

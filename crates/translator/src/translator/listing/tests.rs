@@ -172,8 +172,8 @@ fn filter_fits_by_state_service_and_ends() {
         service: Some(service),
         ..Filter::default()
     };
-    assert_eq!(count(service(0)), all);
-    assert_eq!(count(service(1)), none);
+    assert_eq!(count(service(ServiceId(0))), all);
+    assert_eq!(count(service(ServiceId(1))), none);
     let client = |client| Filter {
         client,
         ..Filter::default()

@@ -11,6 +11,7 @@ mod net;
 mod notation;
 mod queue;
 mod read;
+mod reload;
 mod setup;
 mod show;
 mod twin;
@@ -332,6 +333,11 @@ impl Scenario {
 
     /// The ends of all connections are told that those are over, so many places of the table at a time.
     pub(crate) fn end(&mut self, places: usize) -> Outcome {
+        self.tell(&|translator, now| while translator.end_some(now, places) {})
+    }
+
+    /// Has the translators tell the ends of connections something, in a way.
+    fn tell(&mut self, how: &dyn Fn(&mut Translator, Instant)) -> Outcome {
         let mut outcome = Outcome {
             what: "the end".into(),
             lines: Vec::new(),
@@ -341,11 +347,11 @@ impl Scenario {
         let translating = self.translating();
         self.checker.observe_timeout();
         let before = *self.translator.counters();
-        while self.translator.end_some(self.now, places) {}
+        how(&mut self.translator, self.now);
         let done = finish(&mut self.translator, Verdict::Consume, None);
         causes::judge(&before, self.translator.counters(), &done.out);
         for twin in &mut self.twins {
-            while twin.translator.end_some(self.now, usize::MAX) {}
+            how(&mut twin.translator, self.now);
             let same = finish(&mut twin.translator, Verdict::Consume, None);
             assert_eq!(done, same, "the twin does something else");
         }
@@ -376,7 +382,7 @@ impl Scenario {
         }
     }
 
-    fn translators(&mut self) -> impl Iterator<Item = &mut Translator> {
+    pub(crate) fn translators(&mut self) -> impl Iterator<Item = &mut Translator> {
         let twins = self.twins.iter_mut().map(|twin| &mut twin.translator);
         std::iter::once(&mut self.translator).chain(twins)
     }

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use flexcp_translator::{Announce, Config, Limits, Mode, Prefix, Service, Timeouts};
+use flexcp_translator::{Announce, Config, Limits, Mode, Prefix, Service, ServiceId, Timeouts};
 
 use super::net::{Connection, FLOWS_PER_CONNECTION, Flow, Net};
 use super::{Outcome, Scenario};
@@ -157,11 +157,7 @@ impl Setup {
     /// Nothing has happened.
     pub(crate) fn start(self) -> Scenario {
         let config = Config {
-            services: vec![Service {
-                name: "test".into(),
-                mode: self.mode(),
-                announce: self.announce.clone(),
-            }],
+            services: vec![self.service(0)],
             limits: self.limits,
             timeouts: self.timeouts,
             ..Config::default()
@@ -169,6 +165,16 @@ impl Setup {
         let mut seed = [7; 32];
         seed[..8].copy_from_slice(&self.seed.to_be_bytes());
         Scenario::new(config, seed, self.net())
+    }
+
+    /// What FlexCP does, as the service with this id.
+    pub(crate) fn service(&self, id: u16) -> Service {
+        Service {
+            id: ServiceId(id),
+            name: "test".into(),
+            mode: self.mode(),
+            announce: self.announce.clone(),
+        }
     }
 
     /// The client's SYN has gone to the server.

@@ -1,0 +1,156 @@
+//! Another configuration takes effect, without a moment in which a packet of a service that stays finds less than before.
+//!
+//! First the workers and the placement program learn whose packets are whose, then each worker what it does, then the kernel
+//! which packets to bring: a packet that comes finds who knows what to do with it. What went stays with the kernel until
+//! its connections have had their time ([`drained`](super::drained)).
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use flexcp_io::{KernelError, PlacedBackEnds, monotonic_micros};
+use flexcp_placement::Rules;
+use tracing::{info, warn};
+
+use super::backends::Backends;
+use super::drained::Ending;
+use super::{Expected, Unwatched, Watcher};
+use crate::config::live::own_addresses;
+use crate::config::{Config, plan};
+use crate::generation::{Generation, InForce, NotNow};
+use crate::worker::{Configure, Marks};
+
+/// A configuration that fits the host, to be put into force.
+#[derive(Debug)]
+pub struct Wanted {
+    /// What the file says.
+    pub config: Config,
+    /// The addresses towards each service's back ends.
+    pub sources: Vec<Vec<IpAddr>>,
+}
+
+/// The configurations that connections go by.
+#[derive(Debug)]
+pub struct Reloads {
+    pub(super) force: InForce,
+    /// As the first configuration has them: the number of workers and the keys stay.
+    rules: Rules,
+    /// What the placement program knows; `None`: there is none.
+    placement: Option<PlacedBackEnds>,
+    /// The end of connections that nothing covers any more, when one is under way.
+    pub(super) ending: Option<Ending>,
+}
+
+impl Reloads {
+    /// With the first configuration in force, by whose `rules` workers sort packets.
+    pub(crate) fn new(force: InForce, rules: Rules, placement: Option<PlacedBackEnds>) -> Self {
+        Self {
+            force,
+            rules,
+            placement,
+            ending: None,
+        }
+    }
+
+    /// What connections go by.
+    pub(crate) fn force(&self) -> &InForce {
+        &self.force
+    }
+
+    /// When there is something to do about connections that are drained, in microseconds.
+    pub(super) fn due(&self) -> Option<u64> {
+        self.ending
+            .as_ref()
+            .map(Ending::due)
+            .or_else(|| self.force.due())
+    }
+}
+
+impl Watcher {
+    /// Puts `wanted` into force.
+    pub(super) fn change(&mut self, wanted: Wanted) -> Result<Arc<Generation>, ChangeError> {
+        let Wanted { config, sources } = wanted;
+        let next = Arc::new(self.reloads.force.next(config, sources)?);
+        let own = own_addresses();
+        let now = monotonic_micros();
+        let force = self.reloads.force.followed_by(Arc::clone(&next), now);
+        let plan = force.plan(&own);
+        self.tables.check_change(&plan)?;
+        let before = std::mem::replace(&mut self.reloads.force, force);
+        let marks = self.configure(&own);
+        if let Err(error) = self.tables.change(&plan, &mut report) {
+            let failed = std::mem::replace(&mut self.reloads.force, before.clone());
+            self.reloads.force = failed.taken_back(before, now);
+            let marks = self.configure(&own);
+            self.backends = Backends::new(self.reloads.force.current(), marks);
+            return Err(error.into());
+        }
+        let plan = plan::kernel(&next.config, &next.sources, &own);
+        self.expected
+            .followed_by(Expected::new(&next.config, &next.sources, &plan));
+        self.backends = Backends::new(&next, marks);
+        // What others see of it is true at once.
+        if let Err(error) = self.look(monotonic_micros()) {
+            warn!("{error}");
+        }
+        Ok(next)
+    }
+
+    /// Tells the workers and the placement program what is in force. Gives where the workers note their marks.
+    fn configure(&mut self, own: &[IpAddr]) -> Vec<Arc<Marks>> {
+        self.sort_anew();
+        self.beside.follow(&self.reloads.force);
+        self.beside.look(&mut self.tables, &mut self.offload);
+        let force = &self.reloads.force;
+        let workers = (0..).zip(&self.workers);
+        let told = workers.map(|(number, worker)| {
+            let config = force.current().translator(number);
+            let marks = Arc::new(Marks::new(&config));
+            let new = Configure {
+                config,
+                epoch: force.epoch(),
+                kept: self.beside.kept(),
+                own: force.own_backends(own),
+                marks: Arc::clone(&marks),
+            };
+            // When it has ended, so does FlexCP.
+            let _ = worker.configure(new);
+            marks
+        });
+        told.collect()
+    }
+
+    /// Tells the workers and the placement program whose packets are whose.
+    pub(super) fn sort_anew(&mut self) {
+        if self.reloads.rules.workers < 2 {
+            return;
+        }
+        let rules = self.reloads.force.rules(&self.reloads.rules);
+        for worker in &self.workers {
+            let _ = worker.set_rules(rules.clone());
+        }
+        if let Some(placement) = &mut self.reloads.placement
+            && let Err(error) = placement.change(&rules)
+        {
+            warn!("placement: {error}; workers hand packets over");
+        }
+    }
+}
+
+/// What is changed in the kernel goes to the log.
+pub(super) fn report(change: &str) {
+    info!("kernel: {change}");
+}
+
+/// A configuration can't be put into force.
+#[derive(thiserror::Error, Debug)]
+pub enum ChangeError {
+    /// The kernel's tables can't be changed.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+    /// It is too soon, or too much.
+    #[error(transparent)]
+    NotNow(#[from] NotNow),
+    /// FlexCP is ending.
+    #[error(transparent)]
+    Ending(#[from] Unwatched),
+}

@@ -1,0 +1,110 @@
+//! Another configuration for a worker that goes on.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, SyncSender};
+
+use flexcp_placement::Rules;
+use flexcp_translator::{Config, ServiceId};
+
+use super::{BATCH, Gone, Marks, Request, Worker, WorkerHandle, now};
+
+/// What a worker is told when the configuration changes.
+#[derive(Debug)]
+pub struct Configure {
+    /// What its translator does.
+    pub config: Config,
+    /// The configuration's number: larger than those before.
+    pub epoch: u64,
+    /// Services of which no connection is offloaded.
+    pub kept: Vec<ServiceId>,
+    /// Servers on this host itself.
+    pub own: Vec<IpAddr>,
+    /// Where it notes from here on which back ends it has marked.
+    pub marks: Arc<Marks>,
+}
+
+impl Worker {
+    /// Where it notes which back ends it has marked.
+    #[must_use]
+    pub fn marks(&self) -> Arc<Marks> {
+        Arc::clone(&self.path.marks)
+    }
+
+    pub(super) fn set_rules(&mut self, rules: Rules, done: &SyncSender<()>) {
+        if let Some(handover) = &mut self.handover {
+            handover.set_rules(rules);
+        }
+        let _ = done.try_send(());
+    }
+
+    pub(super) fn configure(&mut self, new: Configure, done: &SyncSender<()>) {
+        let translator = &mut self.path.translator;
+        translator.configure(new.config, new.epoch);
+        translator.keep_services(now(), &new.kept);
+        translator.leave_out(&new.own);
+        self.path.marks = new.marks;
+        self.path.note_marks();
+        let _ = done.try_send(());
+    }
+
+    pub(super) fn forget_stranded(&mut self, upto: u64, done: &SyncSender<()>) {
+        self.path.translator.forget_stranded(upto);
+        // Flows have gone.
+        self.path.transmit(self.handover.as_mut(), &self.buffer);
+        let _ = done.try_send(());
+    }
+
+    /// Tells the ends of some connections that nothing covers any more, when that is asked for; of the others in the next
+    /// round, so that packets have their turn.
+    pub(super) fn tell_stranded(&mut self) {
+        let Some((upto, done)) = self.stranded.take() else {
+            return;
+        };
+        let more = self.path.translator.end_stranded(now(), upto, BATCH);
+        self.path.transmit(self.handover.as_mut(), &self.buffer);
+        self.path.batch.flush(&self.path.tun);
+        if more {
+            self.stranded = Some((upto, done));
+        } else {
+            let _ = done.try_send(());
+        }
+    }
+}
+
+impl WorkerHandle {
+    /// From here on the worker sorts packets by these rules.
+    ///
+    /// # Errors
+    /// When it has ended or does not answer.
+    pub fn set_rules(&self, rules: Rules) -> Result<(), Gone> {
+        self.ask(|done| Request::Rules(Box::new(rules), done))
+    }
+
+    /// From here on the worker does what `new` says.
+    ///
+    /// # Errors
+    /// When it has ended or does not answer.
+    pub fn configure(&self, new: Configure) -> Result<(), Gone> {
+        self.ask(|done| Request::Configure(Box::new(new), done))
+    }
+
+    /// Has the worker tell the ends of connections that nothing covers since generation `upto`, and says when it has: then,
+    /// or when the worker is gone, there is something to receive.
+    #[must_use]
+    pub fn end_stranded(&self, upto: u64) -> Receiver<()> {
+        let (done, is_done) = mpsc::sync_channel(1);
+        // When the worker is gone already, the other end of the channel goes with the request.
+        let _ = self.requests.send(Request::EndStranded(upto, done));
+        self.waker.wake();
+        is_done
+    }
+
+    /// Has the worker forget those connections.
+    ///
+    /// # Errors
+    /// When it has ended or does not answer.
+    pub fn forget_stranded(&self, upto: u64) -> Result<(), Gone> {
+        self.ask(|done| Request::ForgetStranded(upto, done))
+    }
+}

@@ -1,0 +1,35 @@
+//! Another configuration.
+
+use flexcp_placement::Share;
+use flexcp_translator::{Config, Service};
+
+use super::{Outcome, Scenario, Setup};
+
+impl Scenario {
+    /// From here on these are FlexCP's services.
+    pub(crate) fn configure(&mut self, services: &[Service], generation: u64) {
+        self.checker.observe_end();
+        let setup = Setup::new();
+        for translator in self.translators() {
+            let config = Config {
+                services: services.to_vec(),
+                limits: setup.limits,
+                timeouts: setup.timeouts,
+                share: Share::default(),
+            };
+            translator.configure(config, generation);
+        }
+    }
+
+    /// The ends of connections that no service covers since a generation up to `upto` are told.
+    pub(crate) fn end_stranded(&mut self, upto: u64) -> Outcome {
+        self.tell(&|translator, now| while translator.end_stranded(now, upto, 1) {})
+    }
+
+    /// Those connections are forgotten.
+    pub(crate) fn forget_stranded(&mut self, upto: u64) {
+        self.translators()
+            .for_each(|translator| translator.forget_stranded(upto));
+        self.forget_closed();
+    }
+}
