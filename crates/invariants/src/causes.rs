@@ -53,7 +53,7 @@ const ANSWERED: u64 = 1_000_000;
 /// Payload of a segment beside what options take: the smallest MSS of a client that is honoured.
 const MIN_MSS: u16 = 88 + 28;
 /// For so long the server has to repeat what no subflow delivers before one of them is given up: two seconds
-/// (ARCHITECTURE, "Placing the server's data").
+/// (docs/numbers.md, "Placing the server's data").
 const STUCK: u64 = 2_000_000;
 /// So many fillers stay without an ACK before a subflow is given up.
 const FILLERS: u32 = 6;

@@ -19,7 +19,7 @@ pub enum Rule {
     /// I5: nothing is acknowledged to the client that the server has not acknowledged, and nothing on a
     /// subflow that the client has not sent there. On a subflow, not at data level, what overran the server's window or
     /// came three times in vain may be: the client keeps it until the data ACK (RFC 8684 section 3.3.6), and Linux
-    /// sends nothing anew while it stands there (ARCHITECTURE, "Facts that were measured").
+    /// sends nothing anew while it stands there (docs/linux.md).
     AckToClient,
     /// I6: the right edge of a window never moves left, and never beyond what the receiver offered.
     Window,

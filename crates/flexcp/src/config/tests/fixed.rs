@@ -43,7 +43,7 @@ fn what_needs_a_restart_is_refused_where_it_stands() {
         (
             "workers = 2",
             "workers = 2\nplacement = \"kernel\"",
-            "5:12",
+            "5:13",
             "placement",
         ),
         ("workers = 2", "workers = 2\npin = true", "5:7", "pin"),
