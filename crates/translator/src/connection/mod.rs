@@ -6,6 +6,7 @@
 //! `handshake`, `join`, `close` and `view` alone.
 
 mod acknowledge;
+mod choice;
 mod clock;
 mod close;
 mod declare;

@@ -2,7 +2,7 @@
 
 use flexcp_wire::{AddAddr, Dsn, MpJoin, MptcpOption, RemoveAddr, TcpFlags, TcpOption};
 
-use super::{Connection, Context, Subflow, SubflowState};
+use super::{Connection, Context, SubflowState, choice};
 use crate::auth::{add_addr_hmac, same_hmac};
 use crate::cause::{self, Rst, SubflowSwitch};
 use crate::config::Announce;
@@ -14,41 +14,20 @@ use crate::segment::Segment;
 const MAX_ADD_ADDR_COPIES: u8 = 6;
 
 impl Connection {
-    /// The subflow for new data: the active one while it is good, else the first good one, which is
-    /// active from then on. One that has a hole, that the client wants as backup, that is suspect or that
-    /// the client has closed its side of counts less, the last the least.
+    /// The subflow for new data: the active one while nothing speaks against it, else the best one, which is active from
+    /// then on.
     pub(crate) fn usable_active(&mut self, ctx: &mut Context<'_>) -> Option<SubflowIndex> {
-        let active = self.subflow(self.mptcp.active);
-        let leaving = |subflow: &Subflow| subflow.recv.fin.is_some();
-        let cause = if !active.carries() {
-            SubflowSwitch::Closed
-        } else if leaving(active) {
-            SubflowSwitch::Leaving
-        } else if active.path.suspect {
-            SubflowSwitch::Failed
-        } else if active.path.backup {
-            SubflowSwitch::Backup
+        let active = self.mptcp.active;
+        let cause = if self.subflow(active).carries() {
+            let Some(cause) = choice::against(self.standing(active)) else {
+                return Some(active);
+            };
+            cause
         } else {
-            return Some(self.mptcp.active);
+            SubflowSwitch::Closed
         };
-        let badness = |&index: &SubflowIndex| {
-            let subflow = self.subflow(index);
-            let elsewhere = index != self.mptcp.active;
-            let hole = elsewhere && self.has_hole(index);
-            let suspect = subflow.path.suspect;
-            (
-                leaving(subflow),
-                suspect,
-                subflow.path.backup,
-                hole,
-                elsewhere,
-            )
-        };
-        let best = self
-            .indices()
-            .filter(|&i| self.subflow(i).carries())
-            .min_by_key(badness)?;
-        if best != self.mptcp.active {
+        let best = choice::for_new(self.carrying(|_| true), active)?;
+        if best != active {
             self.mptcp.active = best;
             ctx.counters.decide(cause);
             self.fill_at_once(ctx, best);
@@ -68,12 +47,8 @@ impl Connection {
         if self.subflow(active).has_room(len) {
             return active;
         }
-        let good = |&index: &SubflowIndex| {
-            let subflow = self.subflow(index);
-            let usable = subflow.carries() && !subflow.path.suspect && subflow.recv.fin.is_none();
-            usable && !subflow.path.backup && subflow.has_room(len) && !self.has_hole(index)
-        };
-        let Some(other) = self.indices().find(good) else {
+        let roomy = self.carrying(|subflow| subflow.has_room(len));
+        let Some(other) = choice::with_room(roomy) else {
             return active;
         };
         self.mptcp.active = other;
@@ -83,15 +58,10 @@ impl Connection {
 
     /// The subflow for an answer that belongs to none in particular: where the client was heard last.
     pub(crate) fn answering(&self) -> Option<SubflowIndex> {
-        let lives = |&index: &SubflowIndex| {
-            matches!(
-                self.subflow(index).state,
-                SubflowState::Established | SubflowState::Closing
-            )
-        };
-        Some(self.mptcp.heard)
-            .filter(lives)
-            .or_else(|| self.indices().find(lives))
+        let delivers = |&index: &SubflowIndex| self.subflow(index).delivers();
+        let delivering = self.indices().filter(delivers);
+        let delivering = delivering.fold(0, |set, index| set | 1 << index);
+        choice::for_answer(delivering, self.mptcp.heard)
     }
 
     /// The server sends again what it has sent: when the subflow that holds it has been silent since,
@@ -131,20 +101,14 @@ impl Connection {
     /// While every path is suspect the server's retransmissions go over one after the other: whichever
     /// works again is found without waiting for the others.
     fn try_other(&mut self, ctx: &mut Context<'_>) {
-        let carrying = |&index: &SubflowIndex| self.subflow(index).carries();
-        let suspect = self
-            .indices()
-            .filter(carrying)
-            .all(|index| self.subflow(index).path.suspect);
-        if !suspect || ctx.now.since(self.mptcp.tried_other) < ctx.config.timeouts.silence {
-            return;
-        }
-        let behind = self.indices().filter(|&index| index > self.mptcp.active);
-        let Some(next) = behind.chain(self.indices()).find(carrying) else {
+        let recently = ctx.now.since(self.mptcp.tried_other) < ctx.config.timeouts.silence;
+        let active = self.mptcp.active;
+        let next = choice::in_turn(self.carrying(|_| true), active);
+        let Some(next) = next.filter(|_| !recently) else {
             return;
         };
         self.mptcp.tried_other = ctx.now;
-        if next != self.mptcp.active {
+        if next != active {
             self.mptcp.active = next;
             ctx.counters.decide(SubflowSwitch::Turn);
         }

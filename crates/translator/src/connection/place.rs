@@ -78,23 +78,6 @@ impl Connection {
         }
     }
 
-    /// Where data is delivered without waiting for later data: first where nothing speaks against the
-    /// path, then where no filler goes before it, then where it stands already, then on the active one.
-    fn open_for(&self, active: SubflowIndex, dsn: Dsn) -> Option<SubflowIndex> {
-        let open = |&i: &SubflowIndex| self.subflow(i).carries() && !self.is_blocked(i, dsn);
-        let suspect = |i: SubflowIndex| self.subflow(i).path.suspect && i != active;
-        let badness = |&i: &SubflowIndex| {
-            let elsewhere = i != active;
-            (
-                suspect(i),
-                self.is_filling(i),
-                !self.holds(i, dsn),
-                elsewhere,
-            )
-        };
-        self.indices().filter(open).min_by_key(badness)
-    }
-
     /// Whether the server has repeated the client's next byte for some time, and no subflow could deliver
     /// it though the client was heard: each misses something later that the server believes delivered, because another
     /// one SACKed it. It takes a client that dropped what it had ACKed on a subflow, and holes on all of them.
@@ -162,7 +145,7 @@ impl Connection {
     }
 
     /// Whether this subflow has the data outstanding.
-    fn holds(&self, index: SubflowIndex, dsn: Dsn) -> bool {
+    pub(super) fn holds(&self, index: SubflowIndex, dsn: Dsn) -> bool {
         let subflow = self.subflow(index);
         subflow.carries()
             && subflow

@@ -11,7 +11,7 @@ use alloc::boxed::Box;
 use flexcp_wire::{DataNumber, Dsn, DssMapping, Ssn, TcpFlags};
 
 use super::place::Placed;
-use super::{Connection, Context, Subflow};
+use super::{Connection, Context, Subflow, choice};
 use crate::handle::{SubflowIndex, SubflowSet};
 use crate::time::Instant;
 
@@ -64,13 +64,8 @@ impl Connection {
         if !on_trial {
             return active;
         }
-        let takes = |&index: &SubflowIndex| {
-            let subflow = self.subflow(index);
-            index != active && subflow.carries() && subflow.has_room(len)
-        };
-        let heard = |&index: &SubflowIndex| self.subflow(index).path.last_heard;
-        let others = self.indices().filter(takes);
-        others.max_by_key(heard).unwrap_or(active)
+        let roomy = self.carrying(|subflow| subflow.has_room(len));
+        choice::instead_of_trial(roomy, active).unwrap_or(active)
     }
 
     /// Keeps a copy of what goes down on trial.
