@@ -60,12 +60,33 @@ const FURTHEST_TIMER: Duration = Duration::from_secs(60);
 /// A half-open connection of this age makes room for another: honest clients answer sooner.
 pub(crate) const STALE_HANDSHAKE: Duration = Duration::from_secs(3);
 
-/// The translator of one worker.
+/// The translator of one worker. It takes packets and the time, and gives verdicts and packets.
 ///
-/// Feed it with [`handle_packet`](Self::handle_packet) and
-/// [`handle_timeout`](Self::handle_timeout). **After each of them carry out the verdict, then drain
-/// [`poll_transmit`](Self::poll_transmit) until `None`**: pieces of a split packet borrow the payload
-/// of the frame just handled. [`poll_timeout`](Self::poll_timeout) may change after either.
+/// **On the way of packets** a carrier calls, in this order:
+///
+/// 1. [`handle_packet`](Self::handle_packet) with each packet, and [`handle_timeout`](Self::handle_timeout) when
+///    [`poll_timeout`](Self::poll_timeout) says so. A packet's [`Step`] says what becomes of it.
+/// 2. [`sent`](Self::sent), if the step says [`Install::BeforeSent`](crate::Install::BeforeSent) and all earlier packets are
+///    on their way. Then the packet is sent.
+/// 3. [`poll_flow_event`](Self::poll_flow_event) until `None`, where somebody brings packets to several translators.
+/// 4. **[`poll_transmit`](Self::poll_transmit) until `None`, after every call that takes `now`**: pieces of a split packet
+///    borrow the payload of the frame just handled.
+/// 5. [`sent`](Self::sent), if the step says [`Install::WhenSent`](crate::Install::WhenSent) and all that is on its way.
+/// 6. [`idle`](Self::idle) when no packet waits, or [`busy`](Self::busy) when more wait than are handled at a time.
+///    [`make_keys`](Self::make_keys) uses the time when nothing is to be done.
+///
+/// [`poll_timeout`](Self::poll_timeout) may change after any of them. [`poll_backend`](Self::poll_backend) and
+/// [`poll_event`](Self::poll_event) tell what has become known; whoever does not ask misses nothing but that.
+///
+/// **Before the first packet**: [`set_fast_path`](Self::set_fast_path), [`set_registry`](Self::set_registry),
+/// [`adopt`](Self::adopt), [`watch_flows`](Self::watch_flows), [`keep_events`](Self::keep_events).
+///
+/// **Looking** changes nothing: [`counters`](Self::counters), [`totals`](Self::totals) (with what is installed),
+/// [`drops`](Self::drops), [`gauges`](Self::gauges), [`list`](Self::list), [`dependent`](Self::dependent).
+///
+/// **What it does** changes by [`configure`](Self::configure), [`keep_services`](Self::keep_services) and
+/// [`leave_out`](Self::leave_out); what a configuration leaves behind ends by [`end_stranded`](Self::end_stranded) and
+/// [`forget_stranded`](Self::forget_stranded). [`drain`](Self::drain), then [`end_some`](Self::end_some), are its own end.
 #[derive(Debug)]
 pub struct Translator {
     pub(crate) config: Settings,
