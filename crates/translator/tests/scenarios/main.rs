@@ -35,6 +35,7 @@ mod native;
 mod new_ack;
 mod orphans;
 mod overtaken;
+mod phases;
 mod plain;
 mod probe;
 mod properties;
