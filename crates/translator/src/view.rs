@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 use core::time::Duration;
 
-use crate::ServiceId;
+use crate::config::ServiceId;
 
 /// A connection as it stands.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -1,8 +1,8 @@
 //! When a connection is installed in the fast path, and when it is evicted.
 //!
-//! Installed is what runs its steady course: some packets in a row that were forwarded, and nothing else to say. Taken
-//! back it is before anything looks at it or changes it: any packet, timer or ICMP error that comes up to the
-//! translator.
+//! A connection is installed once it runs its steady course: some packets in a row that were forwarded, and nothing else
+//! to say. It is evicted before anything looks at it or changes it: any packet, timer or ICMP error that comes up to
+//! the translator.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -344,7 +344,7 @@ impl Translator {
             .write_off_lost(&*installer.fast_path)
     }
 
-    /// After a look at a connection that has a slot: installs it on if it was installed and is still of use. One that has
+    /// After a look at a connection that has a slot: installs it again if it was installed and is still of use. One that has
     /// become quiet leaves the slot to others, and so does one of few packets while there is no room for others.
     pub(crate) fn install_again(&mut self, now: Instant, id: ConnectionId) {
         let (Some(installer), Some(connection)) = (&self.installer, self.table.get_mut(id)) else {
