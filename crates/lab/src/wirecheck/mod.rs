@@ -13,7 +13,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail, ensure};
 use flexcp_invariants::{Checker, Observation, Options, Point, Violation};
-use flexcp_wire::{ChecksumState, IpHeader, Offload, TcpFlags, TcpHeader, TcpSeq, protocol};
+use flexcp_wire::{
+    ChecksumState, IpHeader, Offload, TCP_HEADER_LEN, TcpFlags, TcpHeader, TcpSeq, protocol,
+};
 
 use frames::{Frame, Frames};
 
@@ -41,7 +43,7 @@ pub struct Findings {
     pub flows: [usize; 2],
     /// TCP packets of flows whose SYN was not captured.
     pub strays: u64,
-    /// Packets that those of another processor overtook, by 50 us at most.
+    /// Packets that those of another processor overtook: by 50 us at most, ACKs alone by 20 ms.
     pub overtaken: u64,
     /// How often a rule was broken.
     pub violations: u64,
@@ -122,6 +124,10 @@ impl WireCheck {
 /// Nanoseconds between two packets of programs that run on two processors at the same time.
 const SIDE_BY_SIDE: u64 = 50_000;
 
+/// Nanoseconds for which a worker may be kept from sending the ACK alone with which it has installed a connection. Meanwhile
+/// the programs send later ones.
+const KEPT_FROM_SENDING: u64 = 20_000_000;
+
 /// So many packets may be overtaken in any capture, and one in a thousand.
 const OVERTAKEN_FEW: u64 = 2;
 
@@ -155,16 +161,23 @@ struct Head {
     point: Point,
     ends: Ends,
     ack: TcpSeq,
+    /// It carries an ACK alone.
+    alone: bool,
 }
 
 impl Head {
     /// Whether this packet was translated after `later`, which stands behind it in the capture: its ACK is the newer one.
     fn overtook(&self, later: &Self) -> bool {
+        let within = if later.alone {
+            KEPT_FROM_SENDING
+        } else {
+            SIDE_BY_SIDE
+        };
         !self.point.is_input()
             && self.point == later.point
             && self.ends == later.ends
             && later.ack.before(self.ack)
-            && later.frame.time.saturating_sub(self.frame.time) <= SIDE_BY_SIDE
+            && later.frame.time.saturating_sub(self.frame.time) <= within
     }
 }
 
@@ -196,7 +209,7 @@ impl Source {
         while self
             .ahead
             .front()
-            .is_none_or(|front| self.read_until <= front.frame.time + SIDE_BY_SIDE)
+            .is_none_or(|front| self.read_until <= front.frame.time + KEPT_FROM_SENDING)
         {
             let Some(head) = self.read(ends)? else {
                 break;
@@ -211,7 +224,7 @@ impl Source {
 
     fn read(&mut self, ends: &mut [HashSet<Ends>; 2]) -> Result<Option<Head>> {
         while let Some(frame) = self.frames.next()? {
-            let Some((from, to, tcp)) = tcp_ends(&frame.packet) else {
+            let Some((from, to, tcp, payload)) = tcp_ends(&frame.packet) else {
                 continue;
             };
             let flags = tcp.flags;
@@ -238,6 +251,7 @@ impl Source {
                 point,
                 ends: (from, to),
                 ack: TcpSeq(tcp.ack),
+                alone: payload == 0 && flags == TcpFlags::ACK,
             }));
         }
         Ok(None)
@@ -281,8 +295,8 @@ fn put_in_order(
     overtaker.is_some()
 }
 
-/// Sender, receiver and header of a TCP packet; `None` for anything else.
-fn tcp_ends(packet: &[u8]) -> Option<(SocketAddr, SocketAddr, TcpHeader)> {
+/// Sender, receiver and header of a TCP packet, and how many bytes of payload it says that it has; `None` for anything else.
+fn tcp_ends(packet: &[u8]) -> Option<(SocketAddr, SocketAddr, TcpHeader, usize)> {
     // The IP length counts bytes that were not kept.
     let mut header = [0; 120];
     let kept = packet.len().min(header.len());
@@ -293,6 +307,7 @@ fn tcp_ends(packet: &[u8]) -> Option<(SocketAddr, SocketAddr, TcpHeader)> {
     } else {
         (4, kept.checked_sub(40)?)
     };
+    let said = usize::from(u16::from_be_bytes([header[at], header[at + 1]])) + kept - value;
     header[at..at + 2].copy_from_slice(&u16::try_from(value).ok()?.to_be_bytes());
     let ip = IpHeader::parse(&header[..kept]).ok()?;
     if ip.protocol != protocol::TCP {
@@ -303,11 +318,12 @@ fn tcp_ends(packet: &[u8]) -> Option<(SocketAddr, SocketAddr, TcpHeader)> {
     } else {
         40
     };
-    let (tcp, _) = TcpHeader::parse(header.get(ip_len..kept)?).ok()?;
+    let (tcp, options) = TcpHeader::parse(header.get(ip_len..kept)?).ok()?;
     Some((
         SocketAddr::new(ip.src, tcp.src_port),
         SocketAddr::new(ip.dst, tcp.dst_port),
         tcp,
+        said.saturating_sub(ip_len + TCP_HEADER_LEN + options.len()),
     ))
 }
 
@@ -409,6 +425,8 @@ impl fmt::Display for Findings {
 
 #[cfg(test)]
 mod tests {
+    use flexcp_testkit::Packet;
+
     use super::*;
 
     fn head(time: u64, ack: u32, point: Point, port: u16) -> Head {
@@ -422,6 +440,35 @@ mod tests {
             point,
             ends: (([10, 1, 1, 2], port).into(), ([10, 9, 1, 2], 80).into()),
             ack: TcpSeq(ack),
+            alone: false,
+        }
+    }
+
+    #[test]
+    fn ack_alone_may_be_kept_from_being_sent_for_longer() {
+        let first = head(1000, 5, Point::ToClient, 1);
+        let later = |time, alone| Head {
+            alone,
+            ..head(1000 + time, 4, Point::ToClient, 1)
+        };
+        assert!(first.overtook(&later(KEPT_FROM_SENDING, true)));
+        assert!(!first.overtook(&later(KEPT_FROM_SENDING + 1, true)));
+        assert!(!first.overtook(&later(KEPT_FROM_SENDING, false)), "data");
+    }
+
+    #[test]
+    fn payload_is_what_the_packet_says_though_not_all_was_kept() {
+        let ends: [[SocketAddr; 2]; 2] = [
+            [([10, 1, 1, 2], 1).into(), ([10, 9, 1, 2], 80).into()],
+            [([0xfd01; 8], 1).into(), ([0xfd09; 8], 80).into()],
+        ];
+        for [from, to] in ends {
+            let payload = |len| {
+                let mut packet = Packet::new(from, to).with_payload(vec![0; len]).bytes();
+                packet.truncate(61);
+                tcp_ends(&packet).unwrap().3
+            };
+            assert_eq!([payload(0), payload(1), payload(1400)], [0, 1, 1400]);
         }
     }
 
