@@ -1,10 +1,11 @@
 //! What looking costs: 64 busy connections among 50,000, alone, under a reader that asks for the statistics ten times a
-//! second, and under one that lists all connections every ten seconds.
+//! second (`flexcp show stats --watch 0.1`), and under one that lists all connections every ten seconds.
 //!
 //! There is one lab, and by turns one of the three is measured in it: what differs is the reader alone. Whether a look
 //! evicts flow entries shows behind that, second by second: nobody looks, or somebody does without a pause.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -166,7 +167,10 @@ impl Plan {
         if subject != Subject::FlexCp {
             figures.push(("reader-client", "CPU s", read.client));
             figures.push(("reader-daemon", "CPU s", read.daemon));
-            figures.push(("read-takes", "ms", read.took * 1e3));
+            figures.push(("reads", "", read.answers));
+            if let Some(took) = read.took {
+                figures.push(("read-takes", "ms", took * 1e3));
+            }
         }
         Ok(One {
             figures,
@@ -187,8 +191,10 @@ struct Read {
     /// CPU seconds of the processes that asked, and of the daemon's threads that answered.
     client: f64,
     daemon: f64,
-    /// The middle of the times that an answer took, in seconds.
-    took: f64,
+    /// How many answers it got.
+    answers: f64,
+    /// How long the last took, in seconds, where each has a process of its own.
+    took: Option<f64>,
 }
 
 /// The reader of one run: it begins with what counts, and ends before it.
@@ -197,20 +203,14 @@ fn read(flexcp: &FlexCp, subject: Subject, time: Duration, over: &AtomicBool) ->
     let begin = Instant::now();
     let end = begin + time.mul_f64(0.95);
     let cpu = Cpu::now(flexcp)?;
-    let mut took = vec![];
+    let (mut answers, mut took) = (0.0, None);
     match subject {
-        Subject::Watched => {
-            let mut next = begin;
-            while Instant::now() < end && !over.load(Ordering::Relaxed) {
-                took.push(ask(flexcp, "stats")?);
-                next += STATS_EVERY;
-                thread::sleep(next.saturating_duration_since(Instant::now()));
-            }
-        }
+        Subject::Watched => answers = watch(flexcp, end, over)?,
         Subject::Listed => {
             // Well inside.
             thread::sleep(time.mul_f64(0.1));
-            took.push(ask(flexcp, "connections")?);
+            took = Some(ask(flexcp, "connections")?);
+            answers = 1.0;
         }
         _ => {}
     }
@@ -218,8 +218,28 @@ fn read(flexcp: &FlexCp, subject: Subject, time: Duration, over: &AtomicBool) ->
     Ok(Read {
         client: used.client - cpu.client,
         daemon: used.daemon - cpu.daemon,
-        took: median(&took),
+        answers,
+        took,
     })
+}
+
+/// Looks at the statistics every [`STATS_EVERY`] until `end`, or until it is `over`; how many answers came.
+fn watch(flexcp: &FlexCp, end: Instant, over: &AtomicBool) -> Result<f64> {
+    let every = STATS_EVERY.as_secs_f64().to_string();
+    let mut command = flexcp.asking(&["show", "stats", "--json", "--watch", &every]);
+    let mut reader = command.stdout(Stdio::piped()).spawn()?;
+    let answers = BufReader::new(reader.stdout.take().context("no pipe")?).lines();
+    let mut count = 0.0;
+    for answer in answers {
+        ensure!(!answer?.is_empty(), "an empty answer");
+        count += 1.0;
+        if Instant::now() >= end || over.load(Ordering::Relaxed) {
+            break;
+        }
+    }
+    reader.kill()?;
+    reader.wait()?;
+    Ok(count)
 }
 
 /// Looks once; how long that took, in seconds.

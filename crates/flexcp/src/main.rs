@@ -5,6 +5,8 @@ use std::io::{self, IsTerminal, Write};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -80,12 +82,21 @@ enum What {
         #[command(flatten)]
         wanted: WantedArgs,
         #[command(flatten)]
-        show: ShowArgs,
+        look: LookArgs,
     },
     /// What has been done and dropped so far
-    Stats(ShowArgs),
+    Stats(LookArgs),
     /// Whether packets get through, what is in their way, and what was put back
-    Status(ShowArgs),
+    Status(LookArgs),
+}
+
+#[derive(Args)]
+struct LookArgs {
+    #[command(flatten)]
+    show: ShowArgs,
+    /// Show it again every so many seconds, until interrupted [without a number: 1]
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = interval)]
+    watch: Option<Duration>,
 }
 
 #[derive(Args)]
@@ -231,35 +242,65 @@ fn clean(path: Option<&Path>) -> Result<ExitCode> {
     }
 }
 
+/// Shows it once, or again and again until nobody reads any more.
 fn show(what: What) -> Result<ExitCode> {
-    let (args, action) = match what {
-        What::Connections { wanted, show } => return connections(wanted, &show),
-        What::Stats(args) => (args, Action::Stats),
-        What::Status(args) => (args, Action::Status),
+    let look = match &what {
+        What::Connections { look, .. } | What::Stats(look) | What::Status(look) => look,
     };
-    let answer = control::ask(&socket(&args)?, &action)?;
+    let socket = socket(&look.show)?;
+    let mut out = Printer::default();
+    let mut next = Instant::now();
+    loop {
+        match &what {
+            What::Connections { wanted, .. } => connections(wanted, look, &socket, &mut out)?,
+            What::Stats(_) => numbers(Action::Stats, look, &socket, &mut out)?,
+            What::Status(_) => numbers(Action::Status, look, &socket, &mut out)?,
+        }
+        let Some(every) = look.watch.filter(|_| out.failed.is_none()) else {
+            return out.end();
+        };
+        // A daemon that answers late is not asked the more often afterwards.
+        next = (next + every).max(Instant::now());
+        thread::sleep(next.saturating_duration_since(Instant::now()));
+        if !look.show.json {
+            let _ = out.print(if io::stdout().is_terminal() {
+                CLEAR
+            } else {
+                "\n"
+            });
+        }
+    }
+}
+
+/// What one answer holds.
+fn numbers(action: Action, look: &LookArgs, socket: &Path, out: &mut Printer) -> Result<()> {
+    let answer = control::ask(socket, &action)?;
     let text = match action {
-        _ if args.json => format!("{}\n", answer.line()),
+        _ if look.show.json => format!("{}\n", answer.line()),
         Action::Stats => show::stats(&answer.read()?),
         _ => show::status(&answer.read()?),
     };
-    print(&text)
+    let _ = out.print(&text);
+    Ok(())
 }
 
 /// The connections, each printed when it comes: of a million none has to wait for the last.
-fn connections(wanted: WantedArgs, args: &ShowArgs) -> Result<ExitCode> {
+fn connections(
+    wanted: &WantedArgs,
+    look: &LookArgs,
+    socket: &Path,
+    out: &mut Printer,
+) -> Result<()> {
     let wanted = Wanted {
-        state: wanted.state,
-        service: wanted.service,
-        client: wanted.client,
-        server: wanted.server,
+        state: wanted.state.clone(),
+        service: wanted.service.clone(),
+        client: wanted.client.clone(),
+        server: wanted.server.clone(),
     };
-    let socket = socket(args)?;
-    let mut out = Printer::default();
-    if args.json {
+    if look.show.json {
         let mut text = format!("{{\"version\":{VERSION},\"connections\":[");
         let mut first = true;
-        control::connections(&socket, wanted, |connection: Box<RawValue>| {
+        control::connections(socket, wanted, |connection: Box<RawValue>| {
             text.push_str(if first { "" } else { "," });
             text.push_str(connection.get());
             first = false;
@@ -273,13 +314,13 @@ fn connections(wanted: WantedArgs, args: &ShowArgs) -> Result<ExitCode> {
         let _ = out.print(&format!("{text}]}}\n"));
     } else {
         let mut table = ConnectionTable::default();
-        control::connections(&socket, wanted, |connection| {
+        control::connections(socket, wanted, |connection| {
             let block = table.add(connection);
             block.map_or(ControlFlow::Continue(()), |block| out.print(&block))
         })?;
         let _ = out.print(&table.end());
     }
-    out.end()
+    Ok(())
 }
 
 /// What happens, a line each.
@@ -384,6 +425,20 @@ fn log_to_stderr(level: LogLevel) {
         log.init();
     }
 }
+
+/// Seconds between two looks.
+fn interval(text: &str) -> Result<Duration, String> {
+    let seconds = text
+        .parse()
+        .ok()
+        .filter(|seconds| (0.01..=86_400.0).contains(seconds));
+    seconds
+        .map(Duration::from_secs_f64)
+        .ok_or_else(|| "not a number of seconds from 0.01 to 86400".into())
+}
+
+/// Empties a terminal (ECMA-48: CUP, ED).
+const CLEAR: &str = "\x1b[H\x1b[J";
 
 /// What is printed at a time, in bytes.
 const PIECE: usize = 16 << 10;

@@ -1,11 +1,12 @@
 //! What operators read of a running FlexCP: lists and events, while packets flow.
 
 use std::collections::BTreeMap;
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
+use std::process::Stdio;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use flexcp_lab::transfer::{Job, Mode};
@@ -18,6 +19,7 @@ use crate::rig::{Rig, short, transparent, until};
 crate::cases!("reads":
     lists_are_complete_while_connections_come_and_go,
     list_is_filtered,
+    what_is_shown_is_shown_again,
     events_of_connections_are_told,
     events_that_nobody_reads_are_lost_and_counted,
 );
@@ -143,6 +145,48 @@ fn list_is_filtered() -> Result<()> {
             );
             Ok(())
         })?;
+        Ok(Expect::clean())
+    })
+}
+
+/// A line of JSON every time, in which the packets become more, until its reader goes.
+fn what_is_shown_is_shown_again() -> Result<()> {
+    transparent(lab()?, |rig| {
+        let watch = |what| {
+            let mut command = rig
+                .flexcp
+                .asking(&["show", what, "--json", "--watch", "0.1"]);
+            command.stdout(Stdio::piped()).spawn()
+        };
+        let job = Job::ping_pong(40, 500).pause_ms(50);
+        rig.run_while(Family::V4, &job, || {
+            for what in ["stats", "status", "connections"] {
+                let mut child = watch(what)?;
+                let began = Instant::now();
+                let lines = BufReader::new(child.stdout.take().context("no pipe")?).lines();
+                let mut packets = vec![];
+                for line in lines.take(4) {
+                    let shown: Value = serde_json::from_str(&line?)?;
+                    ensure!(shown["version"] == 1, "{what}: {shown}");
+                    packets.extend(shown["counters"]["packets_in"].as_u64());
+                }
+                let took = began.elapsed();
+                ensure!(took >= Duration::from_millis(300), "{what}: 4 in {took:?}");
+                ensure!(
+                    what != "stats" || (packets.is_sorted() && packets[0] < packets[3]),
+                    "{packets:?}"
+                );
+                let ended = child.wait()?;
+                ensure!(ended.success(), "{what}: {ended} without a reader");
+            }
+            Ok(())
+        })?;
+        let refused = rig
+            .flexcp
+            .asking(&["show", "stats", "--watch", "0"])
+            .output()?;
+        let said = String::from_utf8_lossy(&refused.stderr);
+        ensure!(said.contains("seconds from 0.01 to 86400"), "{said}");
         Ok(Expect::clean())
     })
 }
