@@ -332,7 +332,7 @@ mod tests {
             ends[0].sort(&translator, &mut buffer, range, Offload::default())
         };
         let mut count = 0;
-        while hand_over(&mut ends) == Sorted::HandedOver {
+        while count <= BUFFERS && hand_over(&mut ends) == Sorted::HandedOver {
             count += 1;
         }
         assert_eq!(count, BUFFERS / 4);

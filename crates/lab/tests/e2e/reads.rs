@@ -82,7 +82,7 @@ fn all_the_time(rig: &Rig) -> Result<(Vec<Value>, Value)> {
     slow.write_all(b"{\"command\":\"connections\"}\n")?;
     let mut lists = vec![];
     let mut come_and_gone = 0;
-    let began = std::time::Instant::now();
+    let began = Instant::now();
     // Well before those that stay have done their job.
     while began.elapsed() < Duration::from_millis(PAUSE * u64::from(ROUNDS - 4)) {
         for _ in 0..20 {
