@@ -168,16 +168,24 @@ struct Head {
 impl Head {
     /// Whether this packet was translated after `later`, which stands behind it in the capture: its ACK is the newer one.
     fn overtook(&self, later: &Self) -> bool {
-        let within = if later.alone {
-            KEPT_FROM_SENDING
-        } else {
-            SIDE_BY_SIDE
-        };
+        self.is_newer(later) && self.time_to(later) <= SIDE_BY_SIDE
+    }
+
+    /// Whether `later` is an ACK alone to the client that was kept from being sent while this packet left.
+    fn made_late(&self, later: &Self) -> bool {
+        let kept = later.alone && later.point == Point::ToClient;
+        kept && self.is_newer(later) && self.time_to(later) <= KEPT_FROM_SENDING
+    }
+
+    fn is_newer(&self, later: &Self) -> bool {
         !self.point.is_input()
             && self.point == later.point
             && self.ends == later.ends
             && later.ack.before(self.ack)
-            && later.frame.time.saturating_sub(self.frame.time) <= within
+    }
+
+    fn time_to(&self, later: &Self) -> u64 {
+        later.frame.time.saturating_sub(self.frame.time)
     }
 }
 
@@ -215,6 +223,12 @@ impl Source {
                 break;
             };
             self.read_until = head.frame.time;
+            let late = |earlier: &Head| !earlier.overtook(&head) && earlier.made_late(&head);
+            if self.side_by_side && self.ahead.iter().any(late) {
+                // Whoever gets it has heard all that it says, over other subflows too.
+                self.overtaken += 1;
+                continue;
+            }
             let overtaken = put_in_order(&mut self.ahead, head, self.side_by_side, self.belief);
             self.overtaken += u64::from(overtaken);
         }
@@ -445,15 +459,22 @@ mod tests {
     }
 
     #[test]
-    fn ack_alone_may_be_kept_from_being_sent_for_longer() {
+    fn ack_alone_to_the_client_may_be_kept_from_being_sent_for_longer() {
         let first = head(1000, 5, Point::ToClient, 1);
-        let later = |time, alone| Head {
+        let later = |time, ack, alone| Head {
             alone,
-            ..head(1000 + time, 4, Point::ToClient, 1)
+            ..head(1000 + time, ack, Point::ToClient, 1)
         };
-        assert!(first.overtook(&later(KEPT_FROM_SENDING, true)));
-        assert!(!first.overtook(&later(KEPT_FROM_SENDING + 1, true)));
-        assert!(!first.overtook(&later(KEPT_FROM_SENDING, false)), "data");
+        assert!(first.made_late(&later(KEPT_FROM_SENDING, 4, true)));
+        assert!(!first.made_late(&later(KEPT_FROM_SENDING + 1, 4, true)));
+        assert!(!first.made_late(&later(1, 4, false)), "data");
+        assert!(!first.made_late(&later(1, 5, true)), "no older");
+        // Older ACKs go to the server where the client's subflows have sent them so.
+        let up = |ack| Head {
+            alone: true,
+            ..head(1000, ack, Point::ToServer, 1)
+        };
+        assert!(!up(5).made_late(&up(4)));
     }
 
     #[test]
