@@ -5,6 +5,8 @@
 
 /* What an answer may take beyond two round trips before it is overdue (microseconds). */
 #define JITTER 5000
+#define LEAST_EPOCHS 286
+#define DELIVERY_SPAN 100000
 /* A data ACK that is further behind than this may be anything. */
 #define MAX_AGE (1 << 30)
 /* Longest stretch that one entry stands for, and the largest and least distance at which numbers are believed. */
@@ -28,12 +30,12 @@ static __always_inline __u32 flow_label(const struct packet *p)
 /* Whether an answer of the client on this subflow is overdue (the translator's Subflow::is_overdue). */
 static __always_inline int overdue(const struct entry_subflow *s, __u64 now, __u64 silence)
 {
-	__u64 limit = (__u64)s->srtt * 2 + JITTER, patience = silence;
+	__u64 limit = (__u64)s->rtt.smoothed * 2 + JITTER, patience = silence;
 
-	if (!s->srtt || s->snd_next == s->snd_una || s->snd_next - s->snd_una < s->mss * 2)
+	if (!s->rtt.smoothed || s->snd_next == s->snd_una || s->snd_next - s->snd_una < s->mss * 2)
 		return 0;
-	if (patience < (__u64)s->srtt * 2)
-		patience = (__u64)s->srtt * 2;
+	if (patience < (__u64)s->rtt.smoothed * 2)
+		patience = (__u64)s->rtt.smoothed * 2;
 	if (limit > patience)
 		limit = patience;
 	/* Another CPU may have looked at its clock later and got the lock before. */
@@ -43,7 +45,7 @@ static __always_inline int overdue(const struct entry_subflow *s, __u64 now, __u
 /* The same, or nothing has been heard for as long as counts as silence (Subflow::is_silent). */
 static __always_inline int silent(const struct entry_subflow *s, __u64 now, __u64 silence)
 {
-	__u64 limit = (__u64)s->srtt * 2;
+	__u64 limit = (__u64)s->rtt.smoothed * 2;
 
 	if (limit < silence)
 		limit = silence;
@@ -389,9 +391,15 @@ static __always_inline void extend(struct flow_entry *l, struct entry_subflow *a
 		l->holes[free & (ENTRY_HOLES - 1)].seq = l->seq_down;
 		l->holes[free & (ENTRY_HOLES - 1)].len = p->walk.gap;
 	}
-	if (a->snd_una == a->snd_next)
+	if (a->snd_una == a->snd_next) {
 		a->outstanding_since = now;
+		a->delivery.since = now;
+		a->delivery.from = a->snd_una;
+		a->delivery.flight = 0;
+	}
 	a->snd_next += len;
+	if (a->delivery.flight < a->snd_next - a->snd_una)
+		a->delivery.flight = a->snd_next - a->snd_una;
 	if (!a->is_timed) {
 		a->is_timed = 1;
 		a->timed = a->snd_next;
@@ -484,6 +492,38 @@ static __always_inline int judge_down(struct flow_entry *l, struct packet *p, st
 	return 0;
 }
 
+/* Rtt::sample. */
+static __always_inline void sample_rtt(struct rtt *r, __u32 sample, __u64 now)
+{
+	__u32 old = r->smoothed, moved = old > sample ? old - sample : sample - old, epoch = now >> 20;
+
+	r->smoothed = old ? old - old / 8 + sample / 8 : sample;
+	r->variation = old ? r->variation - r->variation / 4 + moved / 4 : sample / 2;
+	if (!r->least || sample <= r->least || epoch - r->least_at >= LEAST_EPOCHS) {
+		r->least = sample;
+		r->least_at = epoch;
+	}
+}
+
+/* Delivery::acked. */
+static __always_inline void measure_delivery(struct entry_subflow *s, __u64 now)
+{
+	struct delivery *d = &s->delivery;
+	__u64 took = now - d->since, span = s->rtt.smoothed, rate;
+
+	if (span < DELIVERY_SPAN)
+		span = DELIVERY_SPAN;
+	/* Another CPU may have looked at its clock later and got the lock before. */
+	if (after64(d->since + span, now))
+		return;
+	rate = (__u64)(s->snd_una - d->from) * 1000000 / took;
+	d->rate = rate > 0xffffffff ? 0xffffffff : rate;
+	d->window = d->flight;
+	d->flight = s->snd_next - s->snd_una;
+	d->from = s->snd_una;
+	d->since = now;
+}
+
 /* Subflow::take_ack and Subflow::heard. */
 static __always_inline void take_subflow_ack(struct entry_subflow *s, const struct packet *p, __u64 now)
 {
@@ -499,12 +539,12 @@ static __always_inline void take_subflow_ack(struct entry_subflow *s, const stru
 	s->snd_una = p->ack;
 	s->outstanding_since = now;
 	if (s->is_timed && !after(s->timed, p->ack)) {
-		/* 0 stands for none, and two CPUs may disagree about the time. */
-		__u32 sample = after64(now, s->timed_at) ? now - s->timed_at : 1;
-
 		s->is_timed = 0;
-		s->srtt = s->srtt ? s->srtt - s->srtt / 8 + sample / 8 : sample;
+		/* Two CPUs may disagree about the time. */
+		if (after64(now, s->timed_at))
+			sample_rtt(&s->rtt, now - s->timed_at, now);
 	}
+	measure_delivery(s, now);
 }
 
 /* ServerClock::translate. `seen`: the server gets to see it (ServerClock::take_back). */

@@ -27,6 +27,23 @@ struct hole {
 	__u32 len; /* 0: none */
 };
 
+/* Round-trip times of a path in microseconds; 0: not known. */
+struct rtt {
+	__u32 smoothed;
+	__u32 variation;
+	__u32 least;
+	__u32 least_at; /* in steps of 2^20 us */
+};
+
+/* What a path delivers. */
+struct delivery {
+	__u64 since;
+	__u32 from;
+	__u32 flight;
+	__u32 window;
+	__u32 rate; /* bytes per second */
+};
+
 struct entry_subflow {
 	__u8 remote_addr[16];
 	__u8 local_addr[16];
@@ -46,16 +63,16 @@ struct entry_subflow {
 	__u32 clock_heard;
 	__u32 timed;
 	__u32 is_timed;
-	__u32 srtt;
+	struct rtt rtt;
 	__u32 mss;
 	__u32 clock_recent;
 	__u16 first_up;
 	__u16 ups_used;
 	__u32 announced;
-	__u64 recent_dsn;
 	__u32 recent_len;
-	__u32 pad2;
+	__u64 recent_dsn;
 	__u64 timed_at;
+	struct delivery delivery;
 	__u64 last_heard;
 	__u64 outstanding_since;
 	__u64 bytes_up;

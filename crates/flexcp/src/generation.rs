@@ -9,7 +9,7 @@ use flexcp_placement::Rules;
 use flexcp_translator::ServiceId;
 
 use crate::config::{Config, plan};
-use crate::control::Named;
+use crate::control::{Named, Names};
 
 /// A configuration with what follows from it for as long as it is in force.
 #[derive(Debug)]
@@ -256,6 +256,18 @@ impl InForce {
     pub(crate) fn own_backends(&self, own: &[IpAddr]) -> Vec<IpAddr> {
         let of = |generation: &Generation| plan::own_backends(&generation.config, own);
         self.all().flat_map(of).collect()
+    }
+
+    /// What services and accesses are called.
+    pub(crate) fn names(&self) -> Names {
+        let accesses = &self.current.config.accesses;
+        Names {
+            services: self.named(),
+            accesses: accesses
+                .iter()
+                .map(|access| access.name.value.clone())
+                .collect(),
+        }
     }
 
     /// What the services are called, those that are drained too.

@@ -84,6 +84,8 @@ enum What {
         #[command(flatten)]
         look: LookArgs,
     },
+    /// The accesses that there are, and what their subflows do
+    Accesses(LookArgs),
     /// What has been done and dropped so far
     Stats(LookArgs),
     /// Whether packets get through, what is in their way, and what was put back
@@ -114,6 +116,9 @@ struct WantedArgs {
     /// Only those to there: what the client connected to, or the back end
     #[arg(long, value_name = "ADDRESS")]
     server: Option<String>,
+    /// Only those with a subflow of this access
+    #[arg(long, value_name = "NAME")]
+    access: Option<String>,
 }
 
 #[derive(Args)]
@@ -245,7 +250,10 @@ fn clean(path: Option<&Path>) -> Result<ExitCode> {
 /// Shows it once, or again and again until nobody reads any more.
 fn show(what: What) -> Result<ExitCode> {
     let look = match &what {
-        What::Connections { look, .. } | What::Stats(look) | What::Status(look) => look,
+        What::Connections { look, .. }
+        | What::Accesses(look)
+        | What::Stats(look)
+        | What::Status(look) => look,
     };
     let socket = socket(&look.show)?;
     let mut out = Printer::default();
@@ -253,6 +261,7 @@ fn show(what: What) -> Result<ExitCode> {
     loop {
         match &what {
             What::Connections { wanted, .. } => connections(wanted, look, &socket, &mut out)?,
+            What::Accesses(_) => numbers(Action::Accesses, look, &socket, &mut out)?,
             What::Stats(_) => numbers(Action::Stats, look, &socket, &mut out)?,
             What::Status(_) => numbers(Action::Status, look, &socket, &mut out)?,
         }
@@ -277,6 +286,7 @@ fn numbers(action: Action, look: &LookArgs, socket: &Path, out: &mut Printer) ->
     let answer = control::ask(socket, &action)?;
     let text = match action {
         _ if look.show.json => format!("{}\n", answer.line()),
+        Action::Accesses => show::accesses(&answer.read()?),
         Action::Stats => show::stats(&answer.read()?),
         _ => show::status(&answer.read()?),
     };
@@ -296,6 +306,7 @@ fn connections(
         service: wanted.service.clone(),
         client: wanted.client.clone(),
         server: wanted.server.clone(),
+        access: wanted.access.clone(),
     };
     if look.show.json {
         let mut text = format!("{{\"version\":{VERSION},\"connections\":[");

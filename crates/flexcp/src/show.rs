@@ -1,11 +1,13 @@
 //! What `flexcp show` prints for people: aligned tables, in the manner of ss(8).
 
+mod accesses;
 mod connections;
 mod events;
 mod status;
 
 use std::fmt::Write;
 
+pub use self::accesses::accesses;
 pub use self::connections::ConnectionTable;
 pub use self::events::event;
 pub use self::status::status;

@@ -33,7 +33,7 @@ pub use self::reload::{ChangeError, Reloads, Wanted};
 use crate::beside::Beside;
 use crate::control::status::{State, Status};
 use crate::control::view::Numbers;
-use crate::control::{Named, VERSION};
+use crate::control::{Names, VERSION};
 use crate::generation::Generation;
 use crate::offload::Running;
 use crate::worker::{Marks, WorkerHandle};
@@ -106,7 +106,7 @@ pub struct StatusHandle {
 #[derive(Debug)]
 enum Request {
     Status(SyncSender<Status>),
-    Services(SyncSender<Vec<Named>>),
+    Names(SyncSender<Names>),
     Change(
         Box<Wanted>,
         SyncSender<Result<Arc<Generation>, ChangeError>>,
@@ -207,8 +207,8 @@ impl Watcher {
                 match request {
                     // Who asked may be gone.
                     Request::Status(answer) => drop(answer.try_send(self.status())),
-                    Request::Services(answer) => {
-                        drop(answer.try_send(self.reloads.force().named()));
+                    Request::Names(answer) => {
+                        drop(answer.try_send(self.reloads.force().names()));
                     }
                     Request::Change(wanted, answer) => {
                         drop(answer.try_send(self.change(*wanted)));
@@ -400,13 +400,13 @@ impl Drop for WatchHandle {
 impl StatusHandle {
     /// A watcher that always answers the same.
     #[cfg(test)]
-    pub(crate) fn played(status: Status, named: Vec<Named>) -> Self {
+    pub(crate) fn played(status: Status, names: Names) -> Self {
         let (requests, asked) = mpsc::channel();
         thread::spawn(move || {
             for request in asked {
                 match request {
                     Request::Status(answer) => answer.send(status.clone()).unwrap(),
-                    Request::Services(answer) => answer.send(named.clone()).unwrap(),
+                    Request::Names(answer) => answer.send(names.clone()).unwrap(),
                     Request::Change(..) | Request::End => {}
                 }
             }
@@ -432,12 +432,12 @@ impl StatusHandle {
         self.ask(Request::Status, PATIENCE)
     }
 
-    /// What the services are called, those that are drained too.
+    /// What services and accesses are called.
     ///
     /// # Errors
     /// When the watcher has ended or does not answer.
-    pub(crate) fn services(&self) -> Result<Vec<Named>, Unwatched> {
-        self.ask(Request::Services, PATIENCE)
+    pub(crate) fn names(&self) -> Result<Names, Unwatched> {
+        self.ask(Request::Names, PATIENCE)
     }
 
     /// Has `wanted` take effect, and waits until it has.

@@ -5,7 +5,9 @@ use std::mem::{offset_of, size_of};
 
 use btf_rs::{Btf, Type};
 use flexcp_io::Reasons;
-use flexcp_translator::{EntrySubflow, FlowEntry, Hole, MappingRun, UpRun};
+use flexcp_translator::{
+    EntryDelivery, EntryRtt, EntrySubflow, FlowEntry, Hole, MappingRun, UpRun,
+};
 use object::{Object as _, ObjectSection as _};
 
 static OBJECT: &[u8] = include_bytes!("../../../bpf/offload.bpf.o");
@@ -49,6 +51,25 @@ fn structs_are_laid_out_alike() {
     both("up_run", layout!(UpRun { dsn, len }));
     both("hole", layout!(Hole { seq, len }));
     both(
+        "delivery",
+        layout!(EntryDelivery {
+            since,
+            from,
+            flight,
+            window,
+            rate,
+        }),
+    );
+    both(
+        "rtt",
+        layout!(EntryRtt {
+            smoothed,
+            variation,
+            least,
+            least_at,
+        }),
+    );
+    both(
         "entry_subflow",
         layout!(EntrySubflow {
             remote_addr,
@@ -69,16 +90,16 @@ fn structs_are_laid_out_alike() {
             clock_heard,
             timed,
             is_timed,
-            srtt,
+            rtt,
             mss,
             clock_recent,
             first_up,
             ups_used,
             announced,
-            recent_dsn,
             recent_len,
-            pad2,
+            recent_dsn,
             timed_at,
+            delivery,
             last_heard,
             outstanding_since,
             bytes_up,

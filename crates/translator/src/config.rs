@@ -9,11 +9,15 @@ use core::time::Duration;
 
 use flexcp_placement::{BackEnds, Rules, Share};
 
+use crate::access::{Access, Accesses};
+
 /// Everything the translator is configured with.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
     /// In order of precedence: the first that matches a SYN takes it.
     pub services: Vec<Service>,
+    /// Ways by which clients come, at most [`MAX_ACCESSES`](crate::MAX_ACCESSES).
+    pub accesses: Vec<Access>,
     /// Bounds on state.
     pub limits: Limits,
     /// How long state is kept.
@@ -140,8 +144,9 @@ impl Prefix {
 }
 
 /// What the translator is configured with beside its services.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct Settings {
+    pub(crate) accesses: Accesses,
     pub(crate) limits: Limits,
     pub(crate) timeouts: Timeouts,
 }

@@ -8,6 +8,7 @@
 
 extern crate alloc;
 
+mod access;
 mod announced;
 mod auth;
 mod budget;
@@ -36,6 +37,7 @@ mod time;
 mod translator;
 mod view;
 
+pub use access::{Access, AccessId, MAX_ACCESSES};
 pub use cause::{
     AddAddr, Causes, Decision, Fallback, HalfOpenEvicted, JoinEvicted, JoinRefused, Meaning,
     PlainSyn, Rst, SubflowSwitch,
@@ -46,8 +48,8 @@ pub use event::{ConnectionEnds, EndCause, Event, EventKind, SubflowEnds};
 pub use frame::{Frame, HEADROOM, Install, Payload, Step, Transmit, Verdict};
 pub use health::{BackendState, Mark, MarkReason};
 pub use offload::{
-    ENTRY_HOLES, ENTRY_RUNS, ENTRY_SUBFLOWS, ENTRY_UPS, EntrySubflow, FastPath, FlowEntry, Hole,
-    Installed, MappingRun, UpRun,
+    ENTRY_HOLES, ENTRY_RUNS, ENTRY_SUBFLOWS, ENTRY_UPS, EntryDelivery, EntryRtt, EntrySubflow,
+    FastPath, FlowEntry, Hole, Installed, MappingRun, UpRun,
 };
 pub use record::{Registry, SubflowRecord};
 pub use superseded::supersedes;

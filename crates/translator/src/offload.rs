@@ -8,7 +8,6 @@ mod installation;
 
 use core::fmt::Debug;
 use core::net::IpAddr;
-use core::time::Duration;
 
 use flexcp_wire::Ends;
 
@@ -100,6 +99,36 @@ pub struct UpRun {
     pub len: u32,
 }
 
+/// Round-trip times of a subflow, in microseconds.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct EntryRtt {
+    /// SRTT of data (RFC 6298); 0: not known.
+    pub smoothed: u32,
+    /// RTTVAR.
+    pub variation: u32,
+    /// The least of the last minutes, the handshake's among them; 0: not known.
+    pub least: u32,
+    /// When that was, in steps of 2^20 microseconds.
+    pub least_at: u32,
+}
+
+/// What a subflow delivers.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct EntryDelivery {
+    /// When the span being measured began.
+    pub since: u64,
+    /// What was ACKed then.
+    pub from: u32,
+    /// The most that was outstanding in it, in bytes.
+    pub flight: u32,
+    /// The same of the span before.
+    pub window: u32,
+    /// Bytes ACKed per second of the span before.
+    pub rate: u32,
+}
+
 /// One subflow of an installed connection. Sequence numbers are those in TCP headers, times are microseconds.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -140,8 +169,8 @@ pub struct EntrySubflow {
     pub timed: u32,
     /// 1: there is such a number.
     pub is_timed: u32,
-    /// Smoothed RTT in microseconds; 0: not known.
-    pub srtt: u32,
+    /// Round-trip times between FlexCP and the client.
+    pub rtt: EntryRtt,
     /// Largest payload plus options that the client takes in a segment.
     pub mss: u32,
     /// The latest TSval that came with data from where the subflow's ACK stood.
@@ -152,14 +181,14 @@ pub struct EntrySubflow {
     pub ups_used: u16,
     /// Bytes at the end of its `ups` that a mapping has announced, and no packet has brought.
     pub announced: u32,
-    /// DSN of the client's last data, in one stretch, that ended at `rcv_ack`.
-    pub recent_dsn: u64,
-    /// Its bytes; 0: not known.
+    /// Bytes of the client's last data, in one stretch, that ended at `rcv_ack`; 0: not known.
     pub recent_len: u32,
-    /// Zero.
-    pub pad2: u32,
+    /// Their DSN.
+    pub recent_dsn: u64,
     /// When the timed number went down.
     pub timed_at: u64,
+    /// What it delivers to the client.
+    pub delivery: EntryDelivery,
     /// Last packet from the client.
     pub last_heard: u64,
     /// When the first byte that is not ACKed went down, or the client last showed that something arrived.
@@ -168,13 +197,6 @@ pub struct EntrySubflow {
     pub bytes_up: u64,
     /// Payload that went down on it.
     pub bytes_down: u64,
-}
-
-impl EntrySubflow {
-    /// The smoothed RTT.
-    pub(crate) fn rtt(&self) -> Option<Duration> {
-        (self.srtt != 0).then(|| Duration::from_micros(u64::from(self.srtt)))
-    }
 }
 
 /// An installed connection. Data sequence numbers are 64 bits long, times are microseconds.

@@ -34,6 +34,7 @@ use self::install::Installer;
 pub use self::listing::{Cursor, Filter, Place};
 use self::orphan::Orphans;
 use self::records::Records;
+use crate::access::Accesses;
 use crate::auth::{Key, SecretStream};
 use crate::budget::Budget;
 use crate::cause::Rst;
@@ -143,6 +144,7 @@ impl Translator {
             services: Services::new(config.services, config.share),
             budget: Budget::new(config.limits.memory),
             config: Settings {
+                accesses: Accesses::new(config.accesses),
                 limits: config.limits,
                 timeouts: config.timeouts,
             },

@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 use core::time::Duration;
 
+use crate::access::AccessId;
 use crate::config::ServiceId;
 
 /// A connection as it stands.
@@ -86,6 +87,8 @@ pub struct SubflowView {
     pub local: SocketAddr,
     /// The client's address id (RFC 8684 section 3.2); 0 for the initial subflow.
     pub address_id: u8,
+    /// The access that it is of, by its place in the configuration; `None`: none of them.
+    pub access: Option<AccessId>,
     /// Downstream data goes here now.
     pub active: bool,
     /// Asked to be used only when no other is left.
@@ -98,6 +101,17 @@ pub struct SubflowView {
     pub bytes_down: u64,
     /// Payload bytes to the client that had been sent before.
     pub retransmitted_down: u64,
-    /// Smoothed round-trip time between FlexCP and the client; `None` before the first sample.
+    /// Smoothed round-trip time between FlexCP and the client (RFC 6298): that of data, and while there is none, of the
+    /// handshake. `None`: not known.
     pub rtt: Option<Duration>,
+    /// Its variation (RTTVAR), of data.
+    pub rtt_variation: Option<Duration>,
+    /// The least of the last five minutes.
+    pub rtt_least: Option<Duration>,
+    /// Bytes per second that the client ACKed on it, the last time that it was busy for a round trip and 100 ms.
+    pub delivery_rate: u32,
+    /// Bytes to the client that it has not ACKed.
+    pub in_flight: u32,
+    /// The most of them at a time lately: what the windows of sender and receiver have let it be.
+    pub window: u32,
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use flexcp_translator::Prefix;
 
+use super::access;
 use super::file::{Config, Mode, Service};
 use super::overlap::{self, intersect, nested};
 use super::span::{Diagnostics, Located};
@@ -32,6 +33,7 @@ pub(crate) fn check(config: &Config, out: &mut Diagnostics) {
     control(config, out);
     limits(config, out);
     timeouts(config, out);
+    access::check(&config.accesses, out);
     if are_too_many(&config.services, out) {
         return;
     }

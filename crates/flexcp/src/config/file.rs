@@ -10,6 +10,7 @@ use flexcp_translator::{Announce, Limits, Prefix, Timeouts};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::access::{self, Access};
 use super::read::{self, Interface, Memory, Ports, Reader};
 use super::span::{Diagnostics, Located};
 
@@ -29,6 +30,8 @@ pub struct Config {
     pub timeouts: TimeoutsSection,
     /// `[[service]]`, once for each. The first that matches a connection takes it.
     pub services: Vec<Service>,
+    /// `[[access]]`, once for each way by which clients come; there may be none.
+    pub accesses: Vec<Access>,
 }
 
 /// `[device]`
@@ -227,7 +230,7 @@ pub(super) fn read(text: &str, out: &mut Diagnostics) -> Option<Config> {
         document.get_ref(),
         ("the file", 0),
         &[
-            "device", "offload", "control", "limits", "timeouts", "service",
+            "device", "offload", "control", "limits", "timeouts", "service", "access",
         ],
         &[],
         out,
@@ -239,6 +242,7 @@ pub(super) fn read(text: &str, out: &mut Diagnostics) -> Option<Config> {
         limits: limits(&root, out),
         timeouts: timeouts(&root, out),
         services: services(&root, out),
+        accesses: access::read(&root, out),
     })
 }
 

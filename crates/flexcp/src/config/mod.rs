@@ -1,6 +1,7 @@
 //! The configuration file: what it says ([`mod@file`]), whether that makes sense (`check`), whether it
 //! fits the host ([`live`]) and a process that runs ([`fixed`]), and what follows from it for the translator and the kernel ([`plan`]).
 
+pub mod access;
 pub mod file;
 pub mod fixed;
 pub mod live;

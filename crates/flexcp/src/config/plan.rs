@@ -9,6 +9,7 @@ use flexcp_io::{ClientLeg, Diversion, Family, Plan, Protocol};
 use flexcp_placement::Share;
 use flexcp_translator::{Limits, Prefix, ServiceId, Timeouts};
 
+use super::access::Access;
 use super::file::{Config, Mode, Service};
 
 /// How many translators there are.
@@ -57,6 +58,7 @@ pub fn translator(
     let (limits, timeouts) = (&config.limits, &config.timeouts);
     flexcp_translator::Config {
         services: services.collect(),
+        accesses: config.accesses.iter().map(Access::named).collect(),
         limits: Limits {
             connections: part(limits.connections.value),
             half_open: part(limits.half_open.value),

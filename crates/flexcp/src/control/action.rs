@@ -12,6 +12,8 @@ pub enum Action {
     Connections(Wanted),
     /// Whether packets get through, and what is in their way; answered by [`Status`](super::status::Status).
     Status,
+    /// The accesses that there are, and what their subflows do; answered by [`Accesses`](super::view::Accesses).
+    Accesses,
     /// What happens to connections from now on; answered by an [`Event`](super::view::Event) a line until the client goes,
     /// the first of which says that the daemon listens.
     Events,
@@ -33,6 +35,9 @@ pub struct Wanted {
     /// To there: what the client connected to, or the back end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server: Option<String>,
+    /// With a subflow of the access with this name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub access: Option<String>,
 }
 
 /// The answer to a request that can't be carried out.

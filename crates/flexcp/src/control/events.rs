@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
 use super::action::VERSION;
-use super::server::{Asked, Named};
+use super::server::{Asked, Names};
 use super::view::Event;
 use crate::worker::{Ear, WorkerHandle};
 
@@ -54,20 +54,20 @@ pub(super) fn tell(asked: &Asked, client: &UnixStream) -> io::Result<()> {
 /// What services are called: a reload may change that.
 #[derive(Default)]
 struct Services {
-    named: Vec<Named>,
+    names: Names,
     asked: Option<Instant>,
 }
 
 impl Services {
     /// As of less than a second ago; as they were last while the watcher does not answer.
-    fn now(&mut self, asked: &Asked) -> &[Named] {
+    fn now(&mut self, asked: &Asked) -> &Names {
         if self.asked.is_none_or(|at| at.elapsed() > FRESH) {
             self.asked = Some(Instant::now());
-            if let Ok(named) = asked.watch.services() {
-                self.named = named;
+            if let Ok(names) = asked.watch.names() {
+                self.names = names;
             }
         }
-        &self.named
+        &self.names
     }
 }
 

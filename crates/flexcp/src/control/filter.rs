@@ -2,22 +2,30 @@
 
 use std::net::SocketAddr;
 
-use flexcp_translator::{ConnectionState, Filter, Place, Prefix, ServiceId};
+use flexcp_translator::{AccessId, ConnectionState, Filter, Place, Prefix, ServiceId};
 
 use super::action::Wanted;
-use super::server::Named;
+use super::server::{Named, Names};
 use crate::config;
 
 impl Wanted {
     /// What a worker is asked for, or what is wrong.
-    pub(super) fn filter(&self, services: &[Named]) -> Result<Filter, String> {
+    pub(super) fn filter(&self, names: &Names) -> Result<Filter, String> {
         let states = self.state.iter().map(|name| state(name));
-        let service = self.service.as_deref().map(|name| service(services, name));
+        let service = self
+            .service
+            .as_deref()
+            .map(|name| service(&names.services, name));
+        let access = self
+            .access
+            .as_deref()
+            .map(|name| access(&names.accesses, name));
         Ok(Filter {
             states: states.collect::<Result<_, _>>()?,
             service: service.transpose()?,
             client: self.client.as_deref().map(place).transpose()?,
             server: self.server.as_deref().map(place).transpose()?,
+            access: access.transpose()?,
         })
     }
 }
@@ -38,6 +46,18 @@ fn service(services: &[Named], name: &str) -> Result<ServiceId, String> {
             "there is no service `{name}`; there are {}",
             names.join(", ")
         )
+    })
+}
+
+fn access(accesses: &[String], name: &str) -> Result<AccessId, String> {
+    let mut numbered = (0..).map(AccessId).zip(accesses);
+    let named = numbered.find(|(_, access)| *access == name);
+    named.map(|(id, _)| id).ok_or_else(|| match accesses {
+        [] => "there are no accesses; write [[access]] sections".into(),
+        names => format!(
+            "there is no access `{name}`; there are {}",
+            names.join(", ")
+        ),
     })
 }
 
@@ -132,32 +152,49 @@ mod tests {
             name: name.into(),
             mode: "transparent",
         });
+        let names = Names {
+            services: services.to_vec(),
+            accesses: vec!["dsl".into(), "lte".into()],
+        };
         let wanted = Wanted {
             state: vec!["plain".into(), "half-closed".into()],
             service: Some("mail".into()),
             ..Wanted::default()
         };
-        let filter = wanted.filter(&services).unwrap();
+        let filter = wanted.filter(&names).unwrap();
         let states = [ConnectionState::Plain, ConnectionState::HalfClosed];
         assert_eq!(
             (filter.states, filter.service),
             (states.to_vec(), Some(ServiceId(1)))
         );
-        assert_eq!(Wanted::default().filter(&services), Ok(Filter::default()));
+        assert_eq!(Wanted::default().filter(&names), Ok(Filter::default()));
         let wanted = Wanted {
             service: Some("ftp".into()),
             ..Wanted::default()
         };
         assert_eq!(
-            wanted.filter(&services).unwrap_err(),
+            wanted.filter(&names).unwrap_err(),
             "there is no service `ftp`; there are web, mail"
+        );
+        let of = |access: &str| Wanted {
+            access: Some(access.into()),
+            ..Wanted::default()
+        };
+        assert_eq!(of("lte").filter(&names).unwrap().access, Some(AccessId(1)));
+        assert_eq!(
+            of("5g").filter(&names).unwrap_err(),
+            "there is no access `5g`; there are dsl, lte"
+        );
+        assert_eq!(
+            of("5g").filter(&Names::default()).unwrap_err(),
+            "there are no accesses; write [[access]] sections"
         );
         let wanted = Wanted {
             state: vec!["open".into()],
             ..Wanted::default()
         };
         assert_eq!(
-            wanted.filter(&services).unwrap_err(),
+            wanted.filter(&names).unwrap_err(),
             "`open` is no state of a connection; those are handshake, translating, half-closed, closed, plain, fallback, \
              reset"
         );

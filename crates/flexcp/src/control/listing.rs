@@ -10,7 +10,7 @@ use flexcp_translator::{Cursor, Filter};
 
 use super::action::VERSION;
 use super::exchange;
-use super::server::{Asked, Named};
+use super::server::{Asked, Names};
 use super::view::Connection;
 use crate::worker::{Page, WorkerHandle};
 
@@ -18,12 +18,12 @@ use crate::worker::{Page, WorkerHandle};
 /// [`PATIENCE`] at each piece. When a worker is gone, the line ends with an `error`.
 pub(super) fn tell(
     asked: &Asked,
-    services: &[Named],
+    names: &Names,
     filter: Filter,
     client: &UnixStream,
 ) -> io::Result<()> {
     let mut told = Told {
-        services,
+        names,
         client,
         filter: Arc::new(filter),
         line: format!("{{\"version\":{VERSION},\"connections\":[").into_bytes(),
@@ -40,7 +40,7 @@ pub(super) fn tell(
 }
 
 struct Told<'a> {
-    services: &'a [Named],
+    names: &'a Names,
     client: &'a UnixStream,
     filter: Arc<Filter>,
     /// What is not written yet.
@@ -66,7 +66,7 @@ impl Told<'_> {
                     self.line.push(b',');
                 }
                 self.first = false;
-                let connection = Connection::new(view, self.services);
+                let connection = Connection::new(view, self.names);
                 serde_json::to_writer(&mut self.line, &connection)?;
             }
             if self.line.len() >= PIECE {

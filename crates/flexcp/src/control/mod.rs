@@ -5,6 +5,7 @@
 //! worker: it asks the workers and the watcher by message and puts their answers together, for each client on a thread of
 //! its own. What may be long is sent as it comes: connections by the page, events by the line.
 
+mod accesses;
 mod action;
 mod client;
 mod events;
@@ -21,6 +22,6 @@ pub mod view;
 
 pub use action::{Action, Refusal, VERSION, Wanted};
 pub use client::{Answer, ClientError, ask};
-pub use server::{Asked, BindError, Control, Named, SocketFile};
+pub use server::{Asked, BindError, Control, Named, Names, SocketFile};
 pub(crate) use server::{all_connections, stats};
 pub use streamed::{connections, events};

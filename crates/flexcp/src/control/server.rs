@@ -17,7 +17,7 @@ use tracing::{debug, warn};
 use super::action::{Action, VERSION, Wanted};
 use super::places::Places;
 use super::view::{Connection, Connections, Numbers, Stats};
-use super::{events, exchange, listing};
+use super::{accesses, events, exchange, listing};
 use crate::watch::StatusHandle;
 use crate::worker::{Page, Unaccounted, WorkerHandle};
 use flexcp_io::Reasons;
@@ -37,6 +37,15 @@ pub struct Named {
     pub name: String,
     /// Its mode's name.
     pub mode: &'static str,
+}
+
+/// What things are called that have numbers inside.
+#[derive(Clone, Default, Debug)]
+pub struct Names {
+    /// The services, those that are drained too.
+    pub services: Vec<Named>,
+    /// The accesses, in their order.
+    pub accesses: Vec<String>,
 }
 
 /// Who knows the answers.
@@ -158,6 +167,10 @@ impl Daemon<'_> {
                 let status = self.asked.watch.status();
                 status.map_err(|gone| gone.to_string()).and_then(json)
             }
+            Ok(Action::Accesses) => match self.listings.take(TURN) {
+                Some(_place) => accesses::sums(self.asked).and_then(json),
+                None => Err(full()),
+            },
             Ok(Action::Connections(wanted)) => match self.list(&wanted, client) {
                 Ok(told) => return told,
                 Err(error) => Err(error),
@@ -175,16 +188,18 @@ impl Daemon<'_> {
 
     /// Tells the connections, or says why not.
     fn list(&self, wanted: &Wanted, client: &UnixStream) -> Result<io::Result<()>, String> {
-        let services = self.asked.watch.services();
-        let services = services.map_err(|gone| gone.to_string())?;
-        let filter = wanted.filter(&services)?;
+        let names = self.asked.watch.names();
+        let names = names.map_err(|gone| gone.to_string())?;
+        let filter = wanted.filter(&names)?;
         let Some(_place) = self.listings.take(TURN) else {
-            return Err(format!(
-                "{LISTINGS} clients are being told the connections already; ask again later"
-            ));
+            return Err(full());
         };
-        Ok(listing::tell(self.asked, &services, filter, client))
+        Ok(listing::tell(self.asked, &names, filter, client))
     }
+}
+
+fn full() -> String {
+    format!("{LISTINGS} clients are being told the connections already; ask again later")
 }
 
 fn json(answer: impl Serialize) -> Result<Vec<u8>, String> {
@@ -261,7 +276,7 @@ fn add_causes(groups: &mut BTreeMap<String, Numbers>, causes: &Causes) {
 
 /// The connections that there are, all at once.
 pub(crate) fn all_connections(asked: &Asked) -> Result<Connections, String> {
-    let services = asked.watch.services().map_err(|gone| gone.to_string())?;
+    let names = asked.watch.names().map_err(|gone| gone.to_string())?;
     let filter = Arc::new(Filter::default());
     let mut connections = Vec::new();
     let mut page = Page::default();
@@ -271,7 +286,7 @@ pub(crate) fn all_connections(asked: &Asked) -> Result<Connections, String> {
             let answer = worker.page(from, &filter, page);
             page = answer.map_err(|gone| gone.to_string())?;
             let views = page.views.drain(..);
-            connections.extend(views.map(|view| Connection::new(view, &services)));
+            connections.extend(views.map(|view| Connection::new(view, &names)));
         }
     }
     Ok(Connections {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use flexcp_io::Waker;
 use flexcp_translator::{
-    ConnectionState, ConnectionView, Counters, Drops, Gauges, ServiceId, SubflowView,
+    AccessId, ConnectionState, ConnectionView, Counters, Drops, Gauges, ServiceId, SubflowView,
 };
 use serde_json::json;
 use tempfile::TempDir;
@@ -21,7 +21,8 @@ use tempfile::TempDir;
 use super::status::{InterfaceStatus, MarkedBackend, ServiceStatus, State, Status};
 use super::view::Numbers;
 use super::{
-    Action, Asked, BindError, ClientError, Control, Named, SocketFile, VERSION, Wanted, ask, view,
+    Action, Asked, BindError, ClientError, Control, Named, Names, SocketFile, VERSION, Wanted, ask,
+    view,
 };
 use crate::watch::StatusHandle;
 use crate::worker::{CarrierCounters, Request, Snapshot, WorkerHandle};
@@ -96,6 +97,7 @@ fn connection() -> ConnectionView {
             client: "[2001:db8::2]:51000".parse().unwrap(),
             local: "[2001:db8::1]:80".parse().unwrap(),
             address_id: 1,
+            access: Some(AccessId(1)),
             active: true,
             backup: false,
             established: true,
@@ -103,6 +105,11 @@ fn connection() -> ConnectionView {
             bytes_down: 1 << 40,
             retransmitted_down: 0,
             rtt: None,
+            rtt_variation: None,
+            rtt_least: None,
+            delivery_rate: 12_500_000,
+            in_flight: 2_800,
+            window: 64_000,
         }],
     }
 }
@@ -152,13 +159,16 @@ struct Served {
     file: SocketFile,
 }
 
-fn named() -> Vec<Named> {
+fn names() -> Names {
     let named = |id, name: &str| Named {
         id: ServiceId(id),
         name: name.into(),
         mode: "transparent",
     };
-    vec![named(7, "other"), named(0, "web")]
+    Names {
+        services: vec![named(7, "other"), named(0, "web")],
+        accesses: vec!["dsl".into(), "lte".into()],
+    }
 }
 
 impl Served {
@@ -168,7 +178,7 @@ impl Served {
         let asked = Asked {
             workers,
             offload: None,
-            watch: StatusHandle::played(status(), named()),
+            watch: StatusHandle::played(status(), names()),
         };
         thread::spawn(move || control.serve(&asked));
         Self { directory, file }
@@ -211,6 +221,7 @@ fn connections_are_answered_with_raw_numbers() {
                     "client": "[2001:db8::2]:51000",
                     "local": "[2001:db8::1]:80",
                     "address_id": 1,
+                    "access": "lte",
                     "active": true,
                     "backup": false,
                     "established": true,
@@ -218,6 +229,11 @@ fn connections_are_answered_with_raw_numbers() {
                     "bytes_down": 1_099_511_627_776_u64,
                     "retransmitted_down": 0,
                     "rtt_us": null,
+                    "rtt_variation_us": null,
+                    "rtt_least_us": null,
+                    "delivery_rate": 12_500_000,
+                    "in_flight": 2_800,
+                    "window": 64_000,
                 }],
             }],
         })
@@ -320,7 +336,7 @@ fn request_that_is_none_is_refused() {
     assert_eq!(
         answer,
         "{\"version\":1,\"error\":\"not a request: unknown variant `reboot`, expected one of `stats`, `connections`, \
-         `status`, `events` at line 1 column 19\"}\n"
+         `status`, `accesses`, `events` at line 1 column 19\"}\n"
     );
     let answer = raw(&served.path(), b"GET / HTTP/1.1\n");
     assert!(

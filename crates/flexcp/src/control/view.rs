@@ -11,7 +11,7 @@ use flexcp_translator::{
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::server::Named;
+use super::server::{Named, Names};
 use crate::worker::Heard;
 
 /// The answer to [`Action::Stats`](super::Action::Stats).
@@ -94,6 +94,8 @@ pub struct Subflow {
     pub local: SocketAddr,
     /// The client's address id (RFC 8684 section 3.2); 0 for the initial subflow.
     pub address_id: u8,
+    /// The access that it is of; null: of none.
+    pub access: Option<String>,
     /// Downstream data goes here now.
     pub active: bool,
     /// Asked to be used only when no other is left.
@@ -106,9 +108,55 @@ pub struct Subflow {
     pub bytes_down: u64,
     /// Payload bytes to the client that had been sent before.
     pub retransmitted_down: u64,
-    /// Smoothed round-trip time between FlexCP and the client, in microseconds; null before the
-    /// first sample.
+    /// Smoothed round-trip time between FlexCP and the client in microseconds (SRTT of RFC 6298): that of data, and while
+    /// there is none, of the handshake; null: not known.
     pub rtt_us: Option<u64>,
+    /// Its variation (RTTVAR), of data.
+    pub rtt_variation_us: Option<u64>,
+    /// The least of the last five minutes.
+    pub rtt_least_us: Option<u64>,
+    /// Bytes per second that the client ACKed on it, the last time that it was busy for a round trip and 100 ms; 0: never.
+    pub delivery_rate: u32,
+    /// Payload bytes to the client that it has not ACKed.
+    pub in_flight: u32,
+    /// The most of them at a time lately.
+    pub window: u32,
+}
+
+/// The answer to [`Action::Accesses`](super::Action::Accesses).
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub struct Accesses {
+    /// [`VERSION`](super::VERSION).
+    pub version: u32,
+    /// In the order of the configuration; last, if there are any, the subflows that are of none.
+    pub accesses: Vec<Access>,
+}
+
+/// An access: sums of its subflows that live.
+#[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize, Debug)]
+pub struct Access {
+    /// Null: subflows that are of no access.
+    pub name: Option<String>,
+    /// How many there are.
+    pub subflows: u64,
+    /// Of them, those that carry their connection's data to the client.
+    pub active: u64,
+    /// Of them, those that are to be used when no other is left.
+    pub backup: u64,
+    /// Payload bytes from the clients, retransmissions included.
+    pub bytes_up: u64,
+    /// Payload bytes to the clients, retransmissions included.
+    pub bytes_down: u64,
+    /// Payload bytes to the clients that had been sent before.
+    pub retransmitted_down: u64,
+    /// The mean of their smoothed RTTs, in microseconds; null: none is known.
+    pub rtt_us: Option<u64>,
+    /// The least RTT of the last five minutes.
+    pub rtt_least_us: Option<u64>,
+    /// Bytes per second that the clients ACK, of the subflows on which something is outstanding.
+    pub delivery_rate: u64,
+    /// Payload bytes to the clients that they have not ACKed.
+    pub in_flight: u64,
 }
 
 /// A line of the answer to [`Action::Events`](super::Action::Events).
@@ -230,8 +278,8 @@ pub struct WhichSubflow {
 
 impl Event {
     /// `origin`: where the clock of events started, in microseconds since 1970.
-    pub(super) fn new(heard: Heard, origin: u64, services: &[Named]) -> Self {
-        let (service, mode) = named(services, heard.event.service);
+    pub(super) fn new(heard: Heard, origin: u64, names: &Names) -> Self {
+        let (service, mode) = named(&names.services, heard.event.service);
         let noted = Noted {
             time_us: origin.saturating_add(heard.at.0),
             worker: heard.worker,
@@ -336,8 +384,8 @@ fn named(services: &[Named], service: ServiceId) -> (String, String) {
 }
 
 impl Connection {
-    pub(super) fn new(view: ConnectionView, services: &[Named]) -> Self {
-        let (service, mode) = named(services, view.service);
+    pub(super) fn new(view: ConnectionView, names: &Names) -> Self {
+        let (service, mode) = named(&names.services, view.service);
         Self {
             service,
             mode,
@@ -349,17 +397,25 @@ impl Connection {
             token: view.token,
             age_us: micros(view.age),
             idle_us: micros(view.idle),
-            subflows: view.subflows.iter().map(Subflow::new).collect(),
+            subflows: view
+                .subflows
+                .iter()
+                .map(|subflow| Subflow::new(subflow, names))
+                .collect(),
         }
     }
 }
 
 impl Subflow {
-    fn new(view: &SubflowView) -> Self {
+    fn new(view: &SubflowView, names: &Names) -> Self {
+        let access = view
+            .access
+            .and_then(|id| names.accesses.get(usize::from(id.0)));
         Self {
             client: view.client,
             local: view.local,
             address_id: view.address_id,
+            access: access.cloned(),
             active: view.active,
             backup: view.backup,
             established: view.established,
@@ -367,6 +423,11 @@ impl Subflow {
             bytes_down: view.bytes_down,
             retransmitted_down: view.retransmitted_down,
             rtt_us: view.rtt.map(micros),
+            rtt_variation_us: view.rtt_variation.map(micros),
+            rtt_least_us: view.rtt_least.map(micros),
+            delivery_rate: view.delivery_rate,
+            in_flight: view.in_flight,
+            window: view.window,
         }
     }
 }

@@ -86,6 +86,7 @@ fn subflow(subflow: &Subflow) -> Vec<String> {
     .collect();
     vec![
         format!("id {}", subflow.address_id),
+        subflow.access.clone().unwrap_or_else(|| "-".into()),
         subflow.client.to_string(),
         subflow.local.to_string(),
         if flags.is_empty() {
@@ -96,8 +97,34 @@ fn subflow(subflow: &Subflow) -> Vec<String> {
         format!("up {}", bytes(subflow.bytes_up)),
         format!("down {}", bytes(subflow.bytes_down)),
         format!("retrans {}", bytes(subflow.retransmitted_down)),
-        format!("rtt {}", subflow.rtt_us.map_or_else(|| "-".into(), rtt)),
+        round_trips(subflow),
+        format!(
+            "rate {}/s flight {} of {}",
+            bytes(subflow.delivery_rate.into()),
+            bytes(subflow.in_flight.into()),
+            bytes(subflow.window.into())
+        ),
     ]
+}
+
+/// "rtt 12.3ms/1.0ms min 11.0ms": as ss(8) has them, smoothed and variation, then the least; "rtt 12.3ms" of a handshake.
+fn round_trips(subflow: &Subflow) -> String {
+    match (
+        subflow.rtt_us,
+        subflow.rtt_variation_us,
+        subflow.rtt_least_us,
+    ) {
+        (Some(smoothed), Some(variation), Some(least)) => {
+            format!(
+                "rtt {}/{} min {}",
+                rtt(smoothed),
+                rtt(variation),
+                rtt(least)
+            )
+        }
+        (Some(handshake), ..) => format!("rtt {}", rtt(handshake)),
+        _ => "rtt -".into(),
+    }
 }
 
 const HEADER: [&str; 8] = [
@@ -126,6 +153,7 @@ mod tests {
             client: client.parse().unwrap(),
             local: "10.9.0.2:80".parse().unwrap(),
             address_id,
+            access: Some(if address_id == 0 { "dsl" } else { "lte" }.into()),
             active: address_id == 0,
             backup: address_id == 1,
             established: true,
@@ -133,6 +161,11 @@ mod tests {
             bytes_down: 104_857_600,
             retransmitted_down: 2896,
             rtt_us: (address_id == 0).then_some(12_345),
+            rtt_variation_us: (address_id == 0).then_some(999),
+            rtt_least_us: (address_id == 0).then_some(11_000),
+            delivery_rate: if address_id == 0 { 12_500_000 } else { 0 },
+            in_flight: 2_896,
+            window: 65_160,
         }
     }
 
@@ -164,8 +197,8 @@ mod tests {
             "\
 SERVICE     MODE         STATE        CLIENT          SERVER       BACKEND      AGE    IDLE
 web         transparent  translating  10.0.1.2:40312  10.9.0.2:80  10.9.0.2:80  3m20s  40ms
-  id 0  10.0.1.2:40312       10.9.0.2:80  active,established  up 78B  down 104.8MB  retrans 2.8kB  rtt 12.3ms
-  id 1  [2001:db8::2]:51000  10.9.0.2:80  backup,established  up 78B  down 104.8MB  retrans 2.8kB  rtt -
+  id 0  dsl  10.0.1.2:40312       10.9.0.2:80  active,established  up 78B  down 104.8MB  retrans 2.8kB  rtt 12.3ms/999us min 11.0ms  rate 12.5MB/s flight 2.8kB of 65.1kB
+  id 1  lte  [2001:db8::2]:51000  10.9.0.2:80  backup,established  up 78B  down 104.8MB  retrans 2.8kB  rtt -                        rate 0B/s flight 2.8kB of 65.1kB
 mail-relay  transparent  plain        10.0.1.2:40312  10.9.0.2:80  10.9.0.2:80  3m20s  40ms
 "
         );

@@ -271,7 +271,7 @@ fn fills_after_silence(rules: &mut Rules) {
     rules.passes("overdue", &entry, &packet);
     // So far the data that comes next does not care.
     rules.takes(&entry, &data_down(&entry));
-    entry.subflows[0].srtt = 600_000;
+    entry.subflows[0].rtt.smoothed = 600_000;
     entry.subflows[0].outstanding_since = NOW - 1_199_999;
     rules.takes(&entry, &packet);
     entry.subflows[0].outstanding_since = NOW - 1_200_000;

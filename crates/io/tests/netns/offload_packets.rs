@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv6Addr};
 
 use flexcp_testkit::{self as testkit, ip_header, write_headers};
-use flexcp_translator::{EntrySubflow, FlowEntry, Installed, UpRun};
+use flexcp_translator::{EntryRtt, EntrySubflow, FlowEntry, Installed, UpRun};
 use flexcp_wire::{ChecksumState, IpHeader, Sum, TCP_HEADER_LEN, TcpFlags, TcpHeader, protocol};
 
 pub(crate) const NOW: u64 = 50_000_000;
@@ -187,7 +187,12 @@ pub(crate) fn entry() -> FlowEntry {
             clock_offset: 100,
             clock_heard: 6_900,
             clock_recent: 6_800,
-            srtt: 10_000,
+            rtt: EntryRtt {
+                smoothed: 10_000,
+                variation: 2_000,
+                least: 10_000,
+                least_at: 0,
+            },
             mss: 1460,
             outstanding_since: NOW - 1_000,
             ..EntrySubflow::default()

@@ -226,10 +226,10 @@ fn down_late(rules: &mut Rules) {
     rules.takes(&entry, &packet);
     entry.subflows[0].snd_una -= 1;
     rules.passes("overdue", &entry, &packet);
-    entry.subflows[0].srtt = 0;
+    entry.subflows[0].rtt.smoothed = 0;
     rules.takes(&entry, &packet);
     // What counts as silence ends the patience.
-    entry.subflows[0].srtt = 100_000;
+    entry.subflows[0].rtt.smoothed = 100_000;
     entry.subflows[0].outstanding_since = NOW - 202_000;
     rules.takes(&entry, &packet);
     entry.silence = 1_000;

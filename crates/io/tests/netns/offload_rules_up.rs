@@ -202,7 +202,7 @@ fn ups_that_are_taken(rules: &mut Rules) {
         entry.subflows[0].snd_una.wrapping_add(1_000)
     );
     assert_eq!(subflow.snd_edge, subflow.snd_una.wrapping_add(508 << 7));
-    assert_eq!((subflow.srtt, subflow.is_timed), (11_000, 0));
+    assert_eq!((subflow.rtt.smoothed, subflow.is_timed), (11_000, 0));
     assert_eq!(subflow.outstanding_since, NOW);
     assert_eq!((back.packets_down, back.packets_up), (0, 1));
     // A window that does not fit the field is as large as that can say.
@@ -218,10 +218,10 @@ fn ups_that_are_taken(rules: &mut Rules) {
     early.options[8..12].copy_from_slice(&9_001_u32.to_be_bytes());
     let (out, _) = rules.takes(&entry, &early);
     assert_eq!(out.options, timestamps(7_050, 8_990));
-    // Another CPU's clock is ahead: the shortest RTT there is.
+    // Another CPU's clock is ahead: no sample.
     entry.subflows[0].timed_at = NOW + 5;
     let (_, back) = rules.takes(&entry, &ack_up(&entry));
-    assert_eq!(back.subflows[0].srtt, 10_000 - 1_250);
+    assert_eq!(back.subflows[0].rtt, entry.subflows[0].rtt);
 }
 
 /// TS.Recent of a subflow (RFC 7323 section 4.3): data from where its ACK stands.

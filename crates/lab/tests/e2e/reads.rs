@@ -9,17 +9,18 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use flexcp_lab::transfer::{Job, Mode};
-use flexcp_lab::{Background, Expect, Family, Lab, SERVER_RESET};
+use flexcp_lab::transfer::{Job, Mode, ServeOptions};
+use flexcp_lab::{Background, Direction, End, Expect, Family, Lab, SERVER_RESET, daemon};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::rig::{Rig, short, transparent, until};
+use crate::rig::{PORT, Rig, short, transparent, until, with};
 
 crate::cases!("reads":
     lists_are_complete_while_connections_come_and_go,
     list_is_filtered,
     what_is_shown_is_shown_again,
+    paths_are_told_by_access_with_what_is_measured,
     events_of_connections_are_told,
     events_that_nobody_reads_are_lost_and_counted,
 );
@@ -117,10 +118,7 @@ fn list_is_filtered() -> Result<()> {
             rig.wait_for_a_join()?;
             let [first, second] =
                 [1, 2].map(|link| rig.lab.client_addr(link, Family::V4).to_string());
-            let server = rig
-                .lab
-                .server_socket(1, Family::V4, crate::rig::PORT)
-                .to_string();
+            let server = rig.lab.server_socket(1, Family::V4, PORT).to_string();
             for (filter, expected) in [
                 (vec!["--state", "plain,fallback"], 0),
                 (vec!["--state", "plain", "--state", "translating"], 1),
@@ -191,6 +189,67 @@ fn what_is_shown_is_shown_again() -> Result<()> {
     })
 }
 
+/// Both paths have a round trip, though one has carried nothing.
+fn paths_are_told_by_access_with_what_is_measured() -> Result<()> {
+    const NEAR: &str = "delay=5ms,rate=50mbit:200kb";
+    const FAR: &str = "delay=40ms";
+    let mut builder = Lab::builder();
+    for (link, faults) in [(1, NEAR), (2, FAR)] {
+        builder = builder
+            .faults(link, Direction::Up, faults)
+            .faults(link, Direction::Down, faults);
+    }
+    let lab = builder.build()?;
+    let access = |name, link| {
+        let client = lab.client_addr(link, Family::V4);
+        format!("[[access]]\nname = \"{name}\"\nclients = [\"{client}/32\"]\n")
+    };
+    let config = access("near", 1) + &access("far", 2) + &daemon::transparent(&lab, &[]);
+    with(lab, &config, ServeOptions::tcp(PORT), |rig| {
+        let list = |filter: &[&str]| -> Result<Value> {
+            let words = [&["show", "connections", "--json"], filter].concat();
+            let output = flexcp_lab::output(&mut rig.flexcp.asking(&words))?;
+            Ok(serde_json::from_slice(&output.stdout)?)
+        };
+        rig.run_while(Family::V4, &Job::down(10_000_000), || {
+            rig.wait_for_a_join()?;
+            thread::sleep(Duration::from_millis(700));
+            let shown = list(&["--access", "far"])?;
+            let subflows = shown["connections"][0]["subflows"].as_array();
+            let subflows = subflows.with_context(|| format!("{shown}"))?;
+            for (name, least_rtt, rates) in
+                [("near", 10_000, 4e6..6.5e6), ("far", 80_000, 0.0..1.0)]
+            {
+                let mut of = subflows.iter().filter(|subflow| subflow["access"] == name);
+                let path = of.next().with_context(|| format!("no {name}: {shown}"))?;
+                let rtt = path["rtt_least_us"]
+                    .as_u64()
+                    .with_context(|| format!("{path}"))?;
+                ensure!((least_rtt..least_rtt * 2).contains(&rtt), "{name}: {path}");
+                let rate = path["delivery_rate"].as_f64().context("no rate")?;
+                ensure!(rates.contains(&rate), "{name}: {path}");
+            }
+            let sums = rig.flexcp.show_json("accesses")?;
+            let [near, far] = [0, 1].map(|at| &sums["accesses"][at]);
+            ensure!(near["name"] == "near" && near["active"] == 1, "{sums}");
+            ensure!(far["subflows"] == 1 && far["active"] == 0, "{sums}");
+            ensure!(near["bytes_down"].as_u64() > Some(1_000_000), "{sums}");
+            ensure!(far["rtt_us"].as_u64() >= Some(80_000), "{sums}");
+            Ok(())
+        })?;
+        let mut nobody = rig
+            .flexcp
+            .asking(&["show", "connections", "--access", "5g"]);
+        let said = nobody.output()?.stderr;
+        let said = String::from_utf8_lossy(&said);
+        ensure!(
+            said.contains("there is no access `5g`; there are near, far"),
+            "{said}"
+        );
+        Ok(Expect::clean().at_least(End::Client, "MPJoinSynAckRx", 1))
+    })
+}
+
 /// A `flexcp events` that listens already.
 fn listening(rig: &Rig, name: &str, words: &[&str]) -> Result<Background> {
     let mut command = rig.flexcp.asking(&[&["events"], words].concat());
@@ -250,10 +309,7 @@ fn events_of_connections_are_told() -> Result<()> {
             causes[0]["cause"] == "finished" && causes[1]["cause"] == "fast_close",
             "{events:?}"
         );
-        let server = rig
-            .lab
-            .server_socket(1, Family::V4, crate::rig::PORT)
-            .to_string();
+        let server = rig.lab.server_socket(1, Family::V4, PORT).to_string();
         let token = &events[0]["token"];
         for event in events.iter().filter(of_first) {
             ensure!(

@@ -4,10 +4,10 @@
 //! of the others could apply to the packets that the fast path takes: nothing is to be repeated, filled, announced
 //! or closed, all that is outstanding downwards stands on one subflow, and no subflow has a hole.
 
-use core::num::NonZeroU32;
-
 use flexcp_wire::{Dsn, Ssn};
 
+use super::delivery::Delivery;
+use super::rtt::Rtt;
 use super::to_tcp::PATIENCE;
 use super::{Connection, Subflow, SubflowState};
 use crate::config::Settings;
@@ -357,7 +357,7 @@ impl Subflow {
             clock_heard: self.clock.map_or(0, |clock| clock.heard),
             timed: self.path.timed.map_or(0, |(ssn, _)| ssn.0),
             is_timed: self.path.timed.is_some().into(),
-            srtt: self.path.srtt.map_or(0, NonZeroU32::get),
+            rtt: self.path.rtt.export(),
             mss: self.agreed.mss.into(),
             clock_recent: self.clock.map_or(0, |clock| clock.recent),
             first_up: 0,
@@ -367,10 +367,10 @@ impl Subflow {
                 .lane
                 .end()
                 .map_or(0, |end| end.since(self.recv.high)),
-            recent_dsn: recent.map_or(0, |(dsn, _)| dsn.0),
             recent_len: recent.map_or(0, |(_, len)| len),
-            pad2: 0,
+            recent_dsn: recent.map_or(0, |(dsn, _)| dsn.0),
             timed_at: self.path.timed.map_or(0, |(_, at)| at.0),
+            delivery: self.path.delivery.export(),
             last_heard: self.path.last_heard.0,
             outstanding_since: self.path.outstanding_since.0,
             bytes_up: self.traffic.bytes_up,
@@ -390,7 +390,8 @@ impl Subflow {
         }
         let timed = || (Ssn(installed.timed), Instant(installed.timed_at));
         self.path.timed = (installed.is_timed != 0).then(timed);
-        self.path.srtt = NonZeroU32::new(installed.srtt);
+        self.path.rtt = Rtt::import(&installed.rtt);
+        self.path.delivery = Delivery::import(&installed.delivery);
         self.path.last_heard = Instant(installed.last_heard);
         self.path.outstanding_since = Instant(installed.outstanding_since);
         self.traffic.bytes_up = installed.bytes_up;

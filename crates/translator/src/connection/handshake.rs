@@ -218,9 +218,12 @@ impl Connection {
         }
         if self.phase == Phase::SynSent {
             self.learn_server(segment);
+            self.subflow_mut(INITIAL).sent_syn(ctx.now);
             self.phase = Phase::SynReceived;
         } else if TcpSeq(segment.tcp.seq) != self.tcp.isn_remote {
             return Verdict::Drop(DropReason::Unexpected);
+        } else {
+            self.subflow_mut(INITIAL).sent_syn_again();
         }
         self.last_packet = ctx.now;
         self.mptcp.label = segment.ip.flow_label;

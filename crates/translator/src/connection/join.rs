@@ -76,6 +76,7 @@ impl Connection {
             return Err(JoinRefused::Subflows);
         };
         ctx.counters.mp_join_syn_rx += 1;
+        self.subflow_mut(index).sent_syn(ctx.now);
         self.send_join_syn_ack(ctx, index);
         Ok(index)
     }
@@ -253,6 +254,7 @@ impl Connection {
             let same = Ssn(segment.tcp.seq) == subflow.agreed.isn_remote
                 && matches!(segment.options.join, Some(MpJoin::Syn { nonce, .. }) if nonce == subflow.join.nonces.0);
             if same {
+                self.subflow_mut(index).sent_syn_again();
                 self.send_join_syn_ack(ctx, index);
                 return Verdict::Consume;
             }
@@ -281,7 +283,9 @@ impl Connection {
             self.reset_subflow(ctx, index, Rst::WrongHmac);
             return Verdict::Drop(DropReason::NotAuthenticated);
         }
-        self.subflow_mut(index).heard(ctx.now, segment);
+        let subflow = self.subflow_mut(index);
+        subflow.take_sample(ctx.now, Ssn(segment.tcp.ack));
+        subflow.heard(ctx.now, segment);
         self.establish_join(ctx, index);
         Verdict::Consume
     }

@@ -1,14 +1,16 @@
 //! One subflow: the client's end of it, and FlexCP's.
 
-use core::num::NonZeroU32;
 use core::time::Duration;
 
 use flexcp_wire::{Ends, Ssn};
 
 use super::clock::SubflowClock;
 use super::close::FIN_PAUSE;
+use super::delivery::Delivery;
 use super::hole::Filler;
+use super::rtt::Rtt;
 use super::told::Told;
+use crate::access::{AccessId, Accesses};
 use crate::dtree::Lane;
 use crate::endpoint::Endpoint;
 use crate::record::Recorded;
@@ -135,8 +137,8 @@ pub(crate) struct PathHealth {
     pub(crate) outstanding_since: Instant,
     /// A number whose ACK gives the next RTT sample, and when it went out.
     pub(crate) timed: Option<(Ssn, Instant)>,
-    /// Smoothed RTT in microseconds (RFC 6298).
-    pub(crate) srtt: Option<NonZeroU32>,
+    pub(crate) rtt: Rtt,
+    pub(crate) delivery: Delivery,
 }
 
 /// What makes a joined subflow the connection's (RFC 8684 section 3.2).
@@ -169,7 +171,7 @@ impl Subflow {
             agreed: Agreed::new(syn, isn_local),
             send: Sending::from(isn_local),
             recv: Receiving::from(isn_remote),
-            path: PathHealth::new(now),
+            path: PathHealth::new(now, isn_local.add(1)),
             join: Join::default(),
             given_up: None,
             clock: None,
@@ -193,6 +195,11 @@ impl Subflow {
             from: self.remote.addr(),
             to: self.local.addr(),
         }
+    }
+
+    /// The access that it is of.
+    pub(crate) fn access(&self, accesses: &Accesses) -> Option<AccessId> {
+        accesses.of(self.remote.addr().ip(), self.local.addr().ip())
     }
 
     /// Whether data can go down on it.
@@ -257,18 +264,15 @@ impl Subflow {
         if ack.after(self.send.next) || ack.before(self.send.una.sub(span)) {
             return false;
         }
+        self.take_sample(now, ack);
         if ack.after(self.send.una) {
             self.send.una = ack;
             self.path.outstanding_since = now;
             self.path.suspect = false;
+            let rtt = self.rtt();
+            self.path.delivery.acked(now, ack, self.send.next, rtt);
             if self.send.fin_due.is_some() || self.send.fin_copies > 0 {
                 self.expect_fin_ack(now);
-            }
-            if let Some((timed, sent)) = self.path.timed
-                && !ack.before(timed)
-            {
-                self.path.timed = None;
-                self.sample_rtt(now.since(sent));
             }
         }
         true
@@ -296,10 +300,7 @@ impl Subflow {
 
     /// Notes that `len` new bytes went down: they are the next to be timed, unless others are.
     pub(crate) fn sent_new(&mut self, now: Instant, len: u32) {
-        if self.send.una == self.send.next {
-            self.path.outstanding_since = now;
-        }
-        self.send.next = self.send.next.add(len);
+        self.sent_new_hole(now, len);
         if self.path.timed.is_none() {
             self.path.timed = Some((self.send.next, now));
         }
@@ -308,10 +309,14 @@ impl Subflow {
 
     /// Notes that `len` numbers are kept for data that is still to come.
     pub(crate) fn sent_new_hole(&mut self, now: Instant, len: u32) {
-        if self.send.una == self.send.next {
+        let was_idle = self.send.una == self.send.next;
+        if was_idle {
             self.path.outstanding_since = now;
         }
         self.send.next = self.send.next.add(len);
+        self.path
+            .delivery
+            .sent(now, self.send.una, was_idle, self.send.next);
     }
 
     /// Notes that `len` bytes went down again: what is being timed is ambiguous (Karn's rule).
@@ -348,20 +353,38 @@ impl Subflow {
         self.send.una != self.send.next && now.since(self.path.outstanding_since) >= limit
     }
 
-    /// The smoothed RTT.
+    /// The smoothed RTT of data.
     pub(crate) fn rtt(&self) -> Option<Duration> {
-        let micros = self.path.srtt?;
-        Some(Duration::from_micros(u64::from(micros.get())))
+        self.path.rtt.smoothed()
     }
 
-    /// RFC 6298 section 2: alpha = 1/8.
-    fn sample_rtt(&mut self, sample: Duration) {
-        let micros = u32::try_from(sample.as_micros()).map_or(u32::MAX, |micros| micros.max(1));
-        let srtt = self.path.srtt.map_or(micros, |srtt| {
-            let srtt = srtt.get();
-            srtt - srtt / 8 + micros / 8
-        });
-        self.path.srtt = NonZeroU32::new(srtt);
+    /// Takes an RTT sample, if what is being timed is ACKed: data, or FlexCP's SYN.
+    pub(crate) fn take_sample(&mut self, now: Instant, ack: Ssn) {
+        let Some((timed, sent)) = self.path.timed.filter(|(timed, _)| !ack.before(*timed)) else {
+            return;
+        };
+        self.path.timed = None;
+        let sample = now.since(sent);
+        if sample.is_zero() {
+            return;
+        }
+        // Data is timed by the number behind its last byte, so never by the one behind the SYN.
+        if self.relative(timed) == 1 {
+            self.path.rtt.sample_handshake(now, sample);
+        } else {
+            self.path.rtt.sample(now, sample);
+        }
+    }
+
+    /// Notes that FlexCP's SYN goes out for the first time: its ACK gives an RTT sample.
+    pub(crate) fn sent_syn(&mut self, now: Instant) {
+        self.path.timed = Some((self.send.next, now));
+        self.path.delivery = Delivery::new(now, self.send.una);
+    }
+
+    /// Notes that FlexCP's SYN goes out again (Karn's rule).
+    pub(crate) const fn sent_syn_again(&mut self) {
+        self.path.timed = None;
     }
 }
 
@@ -415,7 +438,7 @@ impl Receiving {
 }
 
 impl PathHealth {
-    const fn new(now: Instant) -> Self {
+    fn new(now: Instant, una: Ssn) -> Self {
         Self {
             backup: false,
             suspect: false,
@@ -423,7 +446,8 @@ impl PathHealth {
             last_heard: now,
             outstanding_since: now,
             timed: None,
-            srtt: None,
+            rtt: Rtt::default(),
+            delivery: Delivery::new(now, una),
         }
     }
 }

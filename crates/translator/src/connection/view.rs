@@ -1,14 +1,22 @@
 //! A connection as an operator sees it.
 
+use super::delivery::Delivery;
+use super::rtt::Rtt;
 use super::{Connection, Phase, SubflowState};
+use crate::access::Accesses;
 use crate::handle::{INITIAL, SubflowIndex};
-use crate::offload::{EntrySubflow, FlowEntry};
+use crate::offload::FlowEntry;
 use crate::time::Instant;
 use crate::view::{ConnectionState, ConnectionView, SubflowView};
 
 impl Connection {
     /// `entry`: how the fast path has it now.
-    pub(crate) fn view(&self, now: Instant, entry: Option<&FlowEntry>) -> ConnectionView {
+    pub(crate) fn view(
+        &self,
+        now: Instant,
+        accesses: &Accesses,
+        entry: Option<&FlowEntry>,
+    ) -> ConnectionView {
         let initial = self.subflow(INITIAL);
         ConnectionView {
             service: self.service,
@@ -23,7 +31,7 @@ impl Connection {
             subflows: self
                 .indices()
                 .filter(|&index| self.subflow(index).lives())
-                .map(|index| self.subflow_view(index, entry))
+                .map(|index| self.subflow_view(index, accesses, entry))
                 .collect(),
         }
     }
@@ -50,15 +58,29 @@ impl Connection {
         }
     }
 
-    fn subflow_view(&self, index: SubflowIndex, entry: Option<&FlowEntry>) -> SubflowView {
+    fn subflow_view(
+        &self,
+        index: SubflowIndex,
+        accesses: &Accesses,
+        entry: Option<&FlowEntry>,
+    ) -> SubflowView {
         let subflow = self.subflow(index);
         let installed = entry
             .and_then(|entry| entry.subflows.get(usize::from(index)))
             .filter(|installed| installed.installed != 0);
+        let mut rtt = subflow.path.rtt;
+        let mut delivery = subflow.path.delivery;
+        let mut in_flight = subflow.send.next.since(subflow.send.una);
+        if let Some(installed) = installed {
+            rtt = Rtt::import(&installed.rtt);
+            delivery = Delivery::import(&installed.delivery);
+            in_flight = installed.snd_next.wrapping_sub(installed.snd_una);
+        }
         SubflowView {
             client: subflow.remote.addr(),
             local: subflow.local.addr(),
             address_id: subflow.address_id,
+            access: subflow.access(accesses),
             active: self.mptcp.active == index,
             backup: subflow.path.backup,
             established: subflow.state == SubflowState::Established
@@ -67,7 +89,12 @@ impl Connection {
             bytes_down: installed
                 .map_or(subflow.traffic.bytes_down, |installed| installed.bytes_down),
             retransmitted_down: subflow.traffic.retransmitted_down,
-            rtt: installed.map_or_else(|| subflow.rtt(), EntrySubflow::rtt),
+            rtt: rtt.known(),
+            rtt_variation: rtt.variation(),
+            rtt_least: rtt.least(),
+            delivery_rate: delivery.rate(),
+            in_flight,
+            window: delivery.window(),
         }
     }
 }

@@ -11,6 +11,7 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 
 use super::Translator;
+use crate::access::{AccessId, Accesses};
 use crate::config::{Prefix, ServiceId};
 use crate::connection::{Connection, Subflow};
 use crate::handle::INITIAL;
@@ -32,6 +33,8 @@ pub struct Filter {
     pub client: Option<Place>,
     /// To there: what the client connected to, or the back end.
     pub server: Option<Place>,
+    /// With a subflow that lives and is of this access.
+    pub access: Option<AccessId>,
 }
 
 /// Addresses, ports, or both.
@@ -64,8 +67,12 @@ impl Translator {
             }
             let spent = match self.table.at(place) {
                 None => EMPTY,
-                Some(connection) if filter.fits(connection) => {
-                    page.push(connection.view(now, self.peek(connection).as_ref()));
+                Some(connection) if filter.fits(connection, &self.config.accesses) => {
+                    page.push(connection.view(
+                        now,
+                        &self.config.accesses,
+                        self.peek(connection).as_ref(),
+                    ));
                     TOLD
                 }
                 Some(_) => LEFT_OUT,
@@ -92,12 +99,25 @@ impl Translator {
 }
 
 impl Filter {
-    fn fits(&self, connection: &Connection) -> bool {
+    fn fits(&self, connection: &Connection, accesses: &Accesses) -> bool {
         let of_service = self
             .service
             .is_none_or(|service| service == connection.service);
         let in_state = self.states.is_empty() || self.states.contains(&connection.state());
-        of_service && in_state && self.fits_client(connection) && self.fits_server(connection)
+        of_service
+            && in_state
+            && self.fits_client(connection)
+            && self.fits_server(connection)
+            && self.fits_access(connection, accesses)
+    }
+
+    fn fits_access(&self, connection: &Connection, accesses: &Accesses) -> bool {
+        let Some(access) = self.access else {
+            return true;
+        };
+        let living = connection.mptcp.subflows.iter().filter(|s| s.lives());
+        let mut of = living.map(|subflow| subflow.access(accesses));
+        of.any(|of| of == Some(access))
     }
 
     fn fits_client(&self, connection: &Connection) -> bool {

@@ -9,6 +9,7 @@
 use core::net::IpAddr;
 
 use super::{Translator, context};
+use crate::access::Accesses;
 use crate::cause::Rst;
 use crate::config::{Config, Settings};
 use crate::connection::{Connection, Context};
@@ -32,6 +33,7 @@ impl Translator {
     ///   address FlexCP they are refused, on the path they pass as plain TCP.
     /// - Limits hold for whatever comes next; connections beyond them stay. Timeouts hold from the next look at each
     ///   connection on, at the latest a minute later.
+    /// - Subflows are sorted by the new accesses at once.
     /// - The share stays as it was.
     ///
     /// Costs nothing per connection. Each back end that is marked is told anew by
@@ -39,6 +41,7 @@ impl Translator {
     pub fn configure(&mut self, config: Config, generation: u64) {
         self.budget.set_limit(config.limits.memory);
         self.config = Settings {
+            accesses: Accesses::new(config.accesses),
             limits: config.limits,
             timeouts: config.timeouts,
         };

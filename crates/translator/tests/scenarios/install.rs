@@ -362,7 +362,7 @@ fn looking_takes_nothing_back() {
         entry.last_packet = 30_000;
         let subflow = &mut entry.subflows[0];
         (subflow.bytes_down, subflow.bytes_up) = (1_234, 567);
-        subflow.srtt = 89;
+        subflow.rtt.smoothed = 89;
     });
     let totals = t.translator.totals();
     assert_eq!(totals.offload_packets_down, 7);

@@ -39,6 +39,7 @@ mod phases;
 mod plain;
 mod probe;
 mod properties;
+mod quality;
 mod records;
 mod reload;
 mod reset;

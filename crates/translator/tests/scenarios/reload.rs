@@ -272,7 +272,7 @@ fn limits_and_timeouts_hold_at_once() {
             idle: Duration::from_secs(30),
             ..setup.timeouts
         },
-        share: flexcp_placement::Share::default(),
+        ..flexcp_translator::Config::default()
     };
     for translator in t.translators() {
         translator.configure(config(1), 1);

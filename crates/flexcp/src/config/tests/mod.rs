@@ -14,6 +14,7 @@ use super::live::{self, Host};
 use super::value::{ShowPorts, ShowPrefix};
 use super::{load, parse, plan, summary};
 
+mod access;
 mod claims;
 mod fixed;
 mod host;

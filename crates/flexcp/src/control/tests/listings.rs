@@ -235,6 +235,7 @@ fn filter_goes_to_the_worker_and_what_is_no_filter_is_refused() {
         service: Some("web".into()),
         client: Some("10.0.0.0/8".into()),
         server: Some(":443".into()),
+        access: Some("lte".into()),
     };
     connections(&served.path(), wanted.clone(), |_: view::Connection| {
         ControlFlow::Continue(())

@@ -15,7 +15,7 @@ impl Scenario {
                 services: services.to_vec(),
                 limits: setup.limits,
                 timeouts: setup.timeouts,
-                share: Share::default(),
+                ..Config::default()
             };
             translator.configure(config, generation);
         }

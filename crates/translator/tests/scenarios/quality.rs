@@ -1,0 +1,148 @@
+//! What is measured of a path: round trips, handshakes among them, and what it delivers. That the kernel's programs measure
+//! alike, the twins say.
+
+use std::time::Duration;
+
+use flexcp_translator::SubflowView;
+
+use crate::support::{Scenario, Setup, millis};
+
+const SYN: &str = "S 0:0(0) win 65535 <mss 1460,sackok,ws 8,capable>";
+const SYN_UP: &str = "server S 0:0(0) win 65535 <mss 1432,sackok,ws 8>";
+const SYN_ACK: &str = "S. 0:0(0) ack 1 win 65160 <mss 1460,sackok,ws 7>";
+const SYN_ACK_DOWN: &str = "client0 S. 0:0(0) ack 1 win 65160 <mss 1460,sackok,ws 7,capable>";
+const THIRD: &str = ". 1:1(0) ack 1 win 512 <capable>";
+const THIRD_UP: &str = "server . 1:1(0) ack 1 win 512";
+
+const JOIN: &str = "S 0:0(0) win 65535 <mss 1460,sackok,ws 8,join>";
+const JOIN_SYN_ACK: &str = "client1 S. 0:0(0) ack 1 win 65152 <mss 1460,sackok,ws 7,join id 0>";
+const JOIN_THIRD: &str = ". 1:1(0) ack 1 win 512 <join>";
+const JOIN_FOURTH: &str = "client1 . 1:1(0) ack 1 win 509 <dss ack 1>";
+
+fn path(t: &Scenario, index: usize) -> SubflowView {
+    t.view().expect("a connection").subflows.swap_remove(index)
+}
+
+/// Smoothed, variation, least.
+fn round_trips(t: &Scenario, index: usize) -> [Option<Duration>; 3] {
+    let path = path(t, index);
+    [path.rtt, path.rtt_variation, path.rtt_least]
+}
+
+/// The client's SYN at 0, the server's answer at 40 ms, the client's at 70.
+fn opened() -> Scenario {
+    let mut t = Setup::new().start();
+    t.client(0, SYN).gives(&[SYN_UP]);
+    t.at(40);
+    t.server(SYN_ACK).gives(&[SYN_ACK_DOWN]);
+    t.at(70);
+    t.client(0, THIRD).gives(&[THIRD_UP]);
+    let _ = t.moved();
+    t
+}
+
+#[test]
+fn handshake_times_the_client_alone() {
+    let t = opened();
+    assert_eq!(
+        round_trips(&t, 0),
+        [Some(millis(30)), None, Some(millis(30))]
+    );
+}
+
+#[test]
+fn syn_ack_that_went_twice_times_nothing() {
+    let mut t = Setup::new().start();
+    t.client(0, SYN).gives(&[SYN_UP]);
+    t.at(40);
+    t.server(SYN_ACK).gives(&[SYN_ACK_DOWN]);
+    t.at(60);
+    t.server(SYN_ACK).gives(&[SYN_ACK_DOWN]);
+    t.at(70);
+    t.client(0, THIRD).gives(&[THIRD_UP]);
+    assert_eq!(round_trips(&t, 0), [None; 3]);
+    let _ = t.moved();
+}
+
+#[test]
+fn join_times_its_path() {
+    let mut t = opened();
+    t.at(100);
+    t.client(1, JOIN).gives(&[JOIN_SYN_ACK]);
+    assert_eq!(round_trips(&t, 1), [None; 3]);
+    t.at(180);
+    t.client(1, JOIN_THIRD).gives(&[JOIN_FOURTH]);
+    assert_eq!(
+        round_trips(&t, 1),
+        [Some(millis(80)), None, Some(millis(80))]
+    );
+    let _ = t.moved();
+}
+
+#[test]
+fn join_that_is_asked_for_again_times_nothing() {
+    let mut t = opened();
+    t.at(100);
+    t.client(1, JOIN).gives(&[JOIN_SYN_ACK]);
+    t.at(1100);
+    t.client(1, JOIN).gives(&[JOIN_SYN_ACK]);
+    t.at(1180);
+    t.client(1, JOIN_THIRD).gives(&[JOIN_FOURTH]);
+    assert_eq!(round_trips(&t, 1), [None; 3]);
+    let _ = t.moved();
+}
+
+#[test]
+fn data_is_not_smoothed_with_the_handshake() {
+    let mut t = opened();
+    t.server("P. 1:101(100) ack 1")
+        .gives(&["client0 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1>"]);
+    t.at(180);
+    t.client(0, ". 1:1(0) ack 101 <dss ack 101>")
+        .gives(&["server . 1:1(0) ack 101 win 512"]);
+    let expected = [110, 55, 30].map(|time| Some(millis(time)));
+    assert_eq!(round_trips(&t, 0), expected);
+    let _ = t.moved();
+}
+
+/// A queue that fills makes the first flight take longer than the handshake.
+#[test]
+fn first_flight_is_not_overdue_by_the_handshake() {
+    let mut t = opened();
+    t.client(1, JOIN).gives(&[JOIN_SYN_ACK]);
+    t.client(1, JOIN_THIRD).gives(&[JOIN_FOURTH]);
+    for start in [1, 1001, 2001] {
+        let end = start + 1000;
+        t.server(&format!(". {start}:{end}(1000) ack 1"))
+            .gives(&[&format!(
+                "client0 . {start}:{end}(1000) ack 1 win 64 <dss ack 1 map {start}:{end}@{start}>"
+            )]);
+    }
+    // Two round trips of the handshake are over.
+    t.at(140);
+    t.server("P. 3001:3101(100) ack 1")
+        .gives(&["client0 P. 3001:3101(100) ack 1 win 64 <dss ack 1 map 3001:3101@3001>"]);
+    let _ = t.moved();
+}
+
+#[test]
+fn what_a_path_delivers_is_what_is_acked_in_a_span() {
+    let mut t = opened();
+    for (start, at) in [(1, 70), (10_001, 100), (20_001, 130)] {
+        t.at(at);
+        let end = start + 10_000;
+        let _ = t.server(&format!(". {start}:{end}(10000) ack 1"));
+    }
+    let before = path(&t, 0);
+    assert_eq!((before.in_flight, before.window), (30_000, 30_000));
+    t.at(150);
+    let _ = t.client(0, ". 1:1(0) ack 10001 <dss ack 10001>");
+    assert_eq!(path(&t, 0).delivery_rate, 0, "80 ms are no span");
+    t.at(270);
+    let _ = t.client(0, ". 1:1(0) ack 20001 <dss ack 20001>");
+    let after = path(&t, 0);
+    // 20,000 bytes in 200 ms.
+    assert_eq!(after.delivery_rate, 100_000);
+    assert_eq!((after.in_flight, after.window), (10_000, 30_000));
+    let _ = t.moved();
+}
