@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
-/* Decisions without branches. */
+/* The order of numbers that wrap, and decisions without branches. */
 #pragma once
+
+#define after(a, b) ((__s32)((a) - (b)) > 0)
+#define after64(a, b) ((__s64)((a) - (b)) > 0)
 
 /* A bit that the compiler knows nothing of: it would make a branch of what is computed with it. */
 static __always_inline __u32 hidden(__u32 bit)

@@ -5,8 +5,6 @@
 
 /* What an answer may take beyond two round trips before it is overdue (microseconds). */
 #define JITTER 5000
-#define LEAST_EPOCHS 286
-#define DELIVERY_SPAN 100000
 /* A data ACK that is further behind than this may be anything. */
 #define MAX_AGE (1 << 30)
 /* Longest stretch that one entry stands for, and the largest and least distance at which numbers are believed. */
@@ -17,9 +15,6 @@
 
 /* Unrolled, a loop takes more of the stack than there is. */
 #define rolled _Pragma("clang loop unroll(disable)")
-
-#define after(a, b) ((__s32)((a) - (b)) > 0)
-#define after64(a, b) ((__s64)((a) - (b)) > 0)
 
 /* The flow label of an IPv6 packet. */
 static __always_inline __u32 flow_label(const struct packet *p)
@@ -393,13 +388,10 @@ static __always_inline void extend(struct flow_entry *l, struct entry_subflow *a
 	}
 	if (a->snd_una == a->snd_next) {
 		a->outstanding_since = now;
-		a->delivery.since = now;
-		a->delivery.from = a->snd_una;
-		a->delivery.flight = 0;
+		begin_delivery(a, now);
 	}
 	a->snd_next += len;
-	if (a->delivery.flight < a->snd_next - a->snd_una)
-		a->delivery.flight = a->snd_next - a->snd_una;
+	note_flight(a);
 	if (!a->is_timed) {
 		a->is_timed = 1;
 		a->timed = a->snd_next;
@@ -490,38 +482,6 @@ static __always_inline int judge_down(struct flow_entry *l, struct packet *p, st
 	l->last_packet = now;
 	l->packets_down++;
 	return 0;
-}
-
-/* Rtt::sample. */
-static __always_inline void sample_rtt(struct rtt *r, __u32 sample, __u64 now)
-{
-	__u32 old = r->smoothed, moved = old > sample ? old - sample : sample - old, epoch = now >> 20;
-
-	r->smoothed = old ? old - old / 8 + sample / 8 : sample;
-	r->variation = old ? r->variation - r->variation / 4 + moved / 4 : sample / 2;
-	if (!r->least || sample <= r->least || epoch - r->least_at >= LEAST_EPOCHS) {
-		r->least = sample;
-		r->least_at = epoch;
-	}
-}
-
-/* Delivery::acked. */
-static __always_inline void measure_delivery(struct entry_subflow *s, __u64 now)
-{
-	struct delivery *d = &s->delivery;
-	__u64 took = now - d->since, span = s->rtt.smoothed, rate;
-
-	if (span < DELIVERY_SPAN)
-		span = DELIVERY_SPAN;
-	/* Another CPU may have looked at its clock later and got the lock before. */
-	if (after64(d->since + span, now))
-		return;
-	rate = (__u64)(s->snd_una - d->from) * 1000000 / took;
-	d->rate = rate > 0xffffffff ? 0xffffffff : rate;
-	d->window = d->flight;
-	d->flight = s->snd_next - s->snd_una;
-	d->from = s->snd_una;
-	d->since = now;
 }
 
 /* Subflow::take_ack and Subflow::heard. */

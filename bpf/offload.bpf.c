@@ -19,6 +19,7 @@
 #include "packet.h"
 #include "bits.h"
 #include "order.h"
+#include "path.h"
 #include "judge.h"
 #include "rewrite.h"
 

@@ -4,7 +4,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
-use crate::config::Prefix;
+use crate::prefix::Prefix;
 
 /// Accesses that there may be.
 pub const MAX_ACCESSES: usize = 64;

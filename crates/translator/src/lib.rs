@@ -27,6 +27,7 @@ mod health;
 pub mod internals;
 mod keys;
 mod offload;
+mod prefix;
 mod record;
 mod rst;
 mod segment;
@@ -42,7 +43,7 @@ pub use cause::{
     AddAddr, Causes, Decision, Fallback, HalfOpenEvicted, JoinEvicted, JoinRefused, Meaning,
     PlainSyn, Rst, SubflowSwitch,
 };
-pub use config::{Announce, Config, Limits, Mode, Prefix, Service, ServiceId, Timeouts};
+pub use config::{Announce, Config, Limits, Mode, Service, ServiceId, Timeouts};
 pub use counters::{Counters, DropReason, Drops, Gauges};
 pub use event::{ConnectionEnds, EndCause, Event, EventKind, SubflowEnds};
 pub use frame::{Frame, HEADROOM, Install, Payload, Step, Transmit, Verdict};
@@ -51,8 +52,9 @@ pub use offload::{
     ENTRY_HOLES, ENTRY_RUNS, ENTRY_SUBFLOWS, ENTRY_UPS, EntryDelivery, EntryRtt, EntrySubflow,
     FastPath, FlowEntry, Hole, Installed, MappingRun, UpRun,
 };
+pub use prefix::Prefix;
 pub use record::{Registry, SubflowRecord};
 pub use superseded::supersedes;
 pub use time::Instant;
 pub use translator::{Cursor, Filter, LONGEST_QUEUE, Place, Translator};
-pub use view::{ConnectionState, ConnectionView, SubflowView};
+pub use view::{ConnectionState, ConnectionView, PathQuality, SubflowView};

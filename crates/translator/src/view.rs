@@ -101,6 +101,13 @@ pub struct SubflowView {
     pub bytes_down: u64,
     /// Payload bytes to the client that had been sent before.
     pub retransmitted_down: u64,
+    /// What is measured of its path.
+    pub quality: PathQuality,
+}
+
+/// What is measured of a path between FlexCP and the client.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct PathQuality {
     /// Smoothed round-trip time between FlexCP and the client (RFC 6298): that of data, and while there is none, of the
     /// handshake. `None`: not known.
     pub rtt: Option<Duration>,

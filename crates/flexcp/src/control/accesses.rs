@@ -87,18 +87,19 @@ impl Sum {
         access.bytes_up += subflow.bytes_up;
         access.bytes_down += subflow.bytes_down;
         access.retransmitted_down += subflow.retransmitted_down;
-        access.in_flight += u64::from(subflow.in_flight);
-        if subflow.in_flight > 0 {
-            access.delivery_rate += u64::from(subflow.delivery_rate);
+        let path = &subflow.quality;
+        access.in_flight += u64::from(path.in_flight);
+        if path.in_flight > 0 {
+            access.delivery_rate += u64::from(path.delivery_rate);
         }
         let micros = |time: Option<std::time::Duration>| {
             time.map(|time| u64::try_from(time.as_micros()).unwrap_or(u64::MAX))
         };
-        if let Some(rtt) = micros(subflow.rtt) {
+        if let Some(rtt) = micros(path.rtt) {
             self.rtts = self.rtts.saturating_add(rtt);
             self.timed += 1;
         }
-        let least = [access.rtt_least_us, micros(subflow.rtt_least)];
+        let least = [access.rtt_least_us, micros(path.rtt_least)];
         access.rtt_least_us = least.into_iter().flatten().min();
     }
 
@@ -114,6 +115,8 @@ impl Sum {
 mod tests {
     use std::time::Duration;
 
+    use flexcp_translator::PathQuality;
+
     use super::*;
 
     fn subflow(access: Option<u8>, rtt: Option<u64>, in_flight: u32) -> SubflowView {
@@ -128,12 +131,13 @@ mod tests {
             bytes_up: 1,
             bytes_down: 10,
             retransmitted_down: 2,
-            rtt: rtt.map(Duration::from_millis),
-            rtt_variation: None,
-            rtt_least: rtt.map(|rtt| Duration::from_millis(rtt / 2)),
-            delivery_rate: 1000,
-            in_flight,
-            window: 0,
+            quality: PathQuality {
+                rtt: rtt.map(Duration::from_millis),
+                rtt_least: rtt.map(|rtt| Duration::from_millis(rtt / 2)),
+                delivery_rate: 1000,
+                in_flight,
+                ..PathQuality::default()
+            },
         }
     }
 

@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 
 use flexcp_io::Waker;
 use flexcp_translator::{
-    AccessId, ConnectionState, ConnectionView, Counters, Drops, Gauges, ServiceId, SubflowView,
+    AccessId, ConnectionState, ConnectionView, Counters, Drops, Gauges, PathQuality, ServiceId,
+    SubflowView,
 };
 use serde_json::json;
 use tempfile::TempDir;
@@ -104,12 +105,12 @@ fn connection() -> ConnectionView {
             bytes_up: 78,
             bytes_down: 1 << 40,
             retransmitted_down: 0,
-            rtt: None,
-            rtt_variation: None,
-            rtt_least: None,
-            delivery_rate: 12_500_000,
-            in_flight: 2_800,
-            window: 64_000,
+            quality: PathQuality {
+                delivery_rate: 12_500_000,
+                in_flight: 2_800,
+                window: 64_000,
+                ..PathQuality::default()
+            },
         }],
     }
 }

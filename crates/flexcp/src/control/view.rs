@@ -422,12 +422,12 @@ impl Subflow {
             bytes_up: view.bytes_up,
             bytes_down: view.bytes_down,
             retransmitted_down: view.retransmitted_down,
-            rtt_us: view.rtt.map(micros),
-            rtt_variation_us: view.rtt_variation.map(micros),
-            rtt_least_us: view.rtt_least.map(micros),
-            delivery_rate: view.delivery_rate,
-            in_flight: view.in_flight,
-            window: view.window,
+            rtt_us: view.quality.rtt.map(micros),
+            rtt_variation_us: view.quality.rtt_variation.map(micros),
+            rtt_least_us: view.quality.rtt_least.map(micros),
+            delivery_rate: view.quality.delivery_rate,
+            in_flight: view.quality.in_flight,
+            window: view.quality.window,
         }
     }
 }

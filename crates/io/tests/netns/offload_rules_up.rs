@@ -218,6 +218,13 @@ fn ups_that_are_taken(rules: &mut Rules) {
     early.options[8..12].copy_from_slice(&9_001_u32.to_be_bytes());
     let (out, _) = rules.takes(&entry, &early);
     assert_eq!(out.options, timestamps(7_050, 8_990));
+    // The least RTT, until five minutes are over.
+    for (age, least) in [(285, 9_000), (286, 18_000)] {
+        let rtt = &mut entry.subflows[0].rtt;
+        (rtt.least, rtt.least_at) = (9_000, u32::try_from(NOW >> 20).unwrap().wrapping_sub(age));
+        let (_, back) = rules.takes(&entry, &ack_up(&entry));
+        assert_eq!(back.subflows[0].rtt.least, least);
+    }
     // Another CPU's clock is ahead: no sample.
     entry.subflows[0].timed_at = NOW + 5;
     let (_, back) = rules.takes(&entry, &ack_up(&entry));

@@ -2,12 +2,12 @@
 
 use super::delivery::Delivery;
 use super::rtt::Rtt;
-use super::{Connection, Phase, SubflowState};
+use super::{Connection, Phase, Subflow, SubflowState};
 use crate::access::Accesses;
 use crate::handle::{INITIAL, SubflowIndex};
-use crate::offload::FlowEntry;
+use crate::offload::{EntrySubflow, FlowEntry};
 use crate::time::Instant;
-use crate::view::{ConnectionState, ConnectionView, SubflowView};
+use crate::view::{ConnectionState, ConnectionView, PathQuality, SubflowView};
 
 impl Connection {
     /// `entry`: how the fast path has it now.
@@ -68,14 +68,6 @@ impl Connection {
         let installed = entry
             .and_then(|entry| entry.subflows.get(usize::from(index)))
             .filter(|installed| installed.installed != 0);
-        let mut rtt = subflow.path.rtt;
-        let mut delivery = subflow.path.delivery;
-        let mut in_flight = subflow.send.next.since(subflow.send.una);
-        if let Some(installed) = installed {
-            rtt = Rtt::import(&installed.rtt);
-            delivery = Delivery::import(&installed.delivery);
-            in_flight = installed.snd_next.wrapping_sub(installed.snd_una);
-        }
         SubflowView {
             client: subflow.remote.addr(),
             local: subflow.local.addr(),
@@ -89,6 +81,23 @@ impl Connection {
             bytes_down: installed
                 .map_or(subflow.traffic.bytes_down, |installed| installed.bytes_down),
             retransmitted_down: subflow.traffic.retransmitted_down,
+            quality: subflow.quality(installed),
+        }
+    }
+}
+
+impl Subflow {
+    /// `installed`: how the fast path has it now.
+    fn quality(&self, installed: Option<&EntrySubflow>) -> PathQuality {
+        let mut rtt = self.path.rtt;
+        let mut delivery = self.path.delivery;
+        let mut in_flight = self.send.next.since(self.send.una);
+        if let Some(installed) = installed {
+            rtt = Rtt::import(&installed.rtt);
+            delivery = Delivery::import(&installed.delivery);
+            in_flight = installed.snd_next.wrapping_sub(installed.snd_una);
+        }
+        PathQuality {
             rtt: rtt.known(),
             rtt_variation: rtt.variation(),
             rtt_least: rtt.least(),

@@ -376,7 +376,7 @@ fn established_data_ack_samples_the_rtt() {
     t.client(0, ". 1:1(0) ack 101 <dss ack 101>")
         .gives(&["server . 1:1(0) ack 101 win 512"]);
     assert_eq!(
-        t.view().expect("a connection").subflows[0].rtt,
+        t.view().expect("a connection").subflows[0].quality.rtt,
         Some(crate::support::millis(30))
     );
     assert_eq!(t.moved(), "");
@@ -392,7 +392,10 @@ fn established_data_sent_twice_gives_no_rtt_sample() {
     t.at(30);
     t.client(0, ". 1:1(0) ack 101 <dss ack 101>")
         .gives(&["server . 1:1(0) ack 101 win 512"]);
-    assert_eq!(t.view().expect("a connection").subflows[0].rtt, None);
+    assert_eq!(
+        t.view().expect("a connection").subflows[0].quality.rtt,
+        None
+    );
     assert_eq!(t.moved(), "retransmitted_down_bytes+100");
 }
 

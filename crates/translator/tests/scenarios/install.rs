@@ -376,7 +376,7 @@ fn looking_takes_nothing_back() {
     assert_eq!(view.idle, Duration::from_millis(20));
     let subflow = &view.subflows[0];
     assert_eq!((subflow.bytes_down, subflow.bytes_up), (1_234, 567));
-    assert_eq!(subflow.rtt, Some(Duration::from_micros(89)));
+    assert_eq!(subflow.quality.rtt, Some(Duration::from_micros(89)));
     assert_eq!(shelf.entries().len(), 1);
     assert_eq!(*t.translator.counters(), before);
     t.uncompared();

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use flexcp_translator::SubflowView;
+use flexcp_translator::PathQuality;
 
 use crate::support::{Scenario, Setup, millis};
 
@@ -19,8 +19,8 @@ const JOIN_SYN_ACK: &str = "client1 S. 0:0(0) ack 1 win 65152 <mss 1460,sackok,w
 const JOIN_THIRD: &str = ". 1:1(0) ack 1 win 512 <join>";
 const JOIN_FOURTH: &str = "client1 . 1:1(0) ack 1 win 509 <dss ack 1>";
 
-fn path(t: &Scenario, index: usize) -> SubflowView {
-    t.view().expect("a connection").subflows.swap_remove(index)
+fn path(t: &Scenario, index: usize) -> PathQuality {
+    t.view().expect("a connection").subflows[index].quality
 }
 
 /// Smoothed, variation, least.

@@ -1,6 +1,5 @@
 //! Another configuration.
 
-use flexcp_placement::Share;
 use flexcp_translator::{Config, Service};
 
 use super::{Outcome, Scenario, Setup};

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR MIT */
+/* What is measured of a path: the translator's connection/rtt.rs and delivery.rs. */
+#pragma once
+
+/* The least RTT counts for so long without being met again, in steps of 2^20 us. */
+#define LEAST_EPOCHS 286
+/* What is measured at a time, unless a round trip is longer (microseconds). */
+#define DELIVERY_SPAN 100000
+
+/* Rtt::sample. */
+static __always_inline void sample_rtt(struct rtt *r, __u32 sample, __u64 now)
+{
+	__u32 old = r->smoothed, moved = old > sample ? old - sample : sample - old, epoch = now >> 20;
+
+	r->smoothed = old ? old - old / 8 + sample / 8 : sample;
+	r->variation = old ? r->variation - r->variation / 4 + moved / 4 : sample / 2;
+	if (!r->least || sample <= r->least || epoch - r->least_at >= LEAST_EPOCHS) {
+		r->least = sample;
+		r->least_at = epoch;
+	}
+}
+
+/* Delivery::sent, where nothing was outstanding. */
+static __always_inline void begin_delivery(struct entry_subflow *s, __u64 now)
+{
+	s->delivery.since = now;
+	s->delivery.from = s->snd_una;
+	s->delivery.flight = 0;
+}
+
+/* Delivery::sent. */
+static __always_inline void note_flight(struct entry_subflow *s)
+{
+	if (s->delivery.flight < s->snd_next - s->snd_una)
+		s->delivery.flight = s->snd_next - s->snd_una;
+}
+
+/* Delivery::acked. */
+static __always_inline void measure_delivery(struct entry_subflow *s, __u64 now)
+{
+	struct delivery *d = &s->delivery;
+	__u64 took = now - d->since, span = s->rtt.smoothed, rate;
+
+	if (span < DELIVERY_SPAN)
+		span = DELIVERY_SPAN;
+	/* Another CPU may have looked at its clock later and got the lock before. */
+	if (after64(d->since + span, now))
+		return;
+	rate = (__u64)(s->snd_una - d->from) * 1000000 / took;
+	d->rate = rate > 0xffffffff ? 0xffffffff : rate;
+	d->window = d->flight;
+	d->flight = s->snd_next - s->snd_una;
+	d->from = s->snd_una;
+	d->since = now;
+}
