@@ -4,6 +4,7 @@ use alloc::collections::BTreeSet;
 use core::net::{IpAddr, Ipv4Addr};
 
 use super::*;
+use crate::access::Access;
 use crate::auth::SecretStream;
 use crate::connection::Phase;
 use crate::translator::tests::{open, reverse};
@@ -213,4 +214,26 @@ fn place_is_addresses_ports_or_both() {
     assert!(!of(Some(net), None).contains(([10, 2, 1, 2], 80).into()));
     let v6: SocketAddr = "[2001:db8::1]:80".parse().expect("an address");
     assert!(!of(Some(net), None).contains(v6));
+}
+
+#[test]
+fn filter_fits_by_access() {
+    let mut translator = with([1, 2]);
+    let access = |addr: [u8; 4]| Access {
+        name: "dsl".into(),
+        clients: alloc::vec![Prefix {
+            addr: addr.into(),
+            len: 24
+        }],
+        addresses: Vec::new(),
+    };
+    let accesses = alloc::vec![access([10, 2, 1, 0]), access([10, 1, 1, 0])];
+    translator.config.accesses = Accesses::new(accesses);
+    for (id, ports) in [(0, Vec::new()), (1, alloc::vec![1, 2])] {
+        let filter = Filter {
+            access: Some(AccessId(id)),
+            ..Filter::default()
+        };
+        assert_eq!(told(&mut translator, &filter, |_| {}).concat(), ports);
+    }
 }
