@@ -1,28 +1,16 @@
 //! Accesses as they stand: sums of the subflows that live.
 
-use std::sync::Arc;
-
-use flexcp_translator::{AccessId, ConnectionView, Cursor, Filter, SubflowView};
+use flexcp_translator::{AccessId, ConnectionView, SubflowView};
 
 use super::action::VERSION;
-use super::server::{Asked, Names};
+use super::server::{Asked, Names, each_connection};
 use super::view::{Access, Accesses};
-use crate::worker::Page;
 
-/// Goes through the connections of all workers, a page at a time.
+/// The sums of all workers' subflows.
 pub(super) fn sums(asked: &Asked) -> Result<Accesses, String> {
     let names = asked.watch.names().map_err(|gone| gone.to_string())?;
     let mut sums = Sums::of(&names);
-    let filter = Arc::new(Filter::default());
-    let mut page = Page::default();
-    for worker in &asked.workers {
-        page.next = Some(Cursor::default());
-        while let Some(from) = page.next {
-            let answer = worker.page(from, &filter, page);
-            page = answer.map_err(|gone| gone.to_string())?;
-            page.views.drain(..).for_each(|view| sums.add(&view));
-        }
-    }
+    each_connection(asked, |view| sums.add(&view))?;
     Ok(sums.end())
 }
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, Scope};
 use std::time::{Duration, Instant};
 
-use flexcp_translator::{Causes, Cursor, Filter, ServiceId};
+use flexcp_translator::{Causes, ConnectionView, Cursor, Filter, ServiceId};
 use rustix::fs::Mode;
 use serde::Serialize;
 use tracing::{debug, warn};
@@ -277,22 +277,32 @@ fn add_causes(groups: &mut BTreeMap<String, Numbers>, causes: &Causes) {
 /// The connections that there are, all at once.
 pub(crate) fn all_connections(asked: &Asked) -> Result<Connections, String> {
     let names = asked.watch.names().map_err(|gone| gone.to_string())?;
-    let filter = Arc::new(Filter::default());
     let mut connections = Vec::new();
+    each_connection(asked, |view| {
+        connections.push(Connection::new(view, &names));
+    })?;
+    Ok(Connections {
+        version: VERSION,
+        connections,
+    })
+}
+
+/// Goes through the connections of all workers, a page at a time.
+pub(super) fn each_connection(
+    asked: &Asked,
+    mut each: impl FnMut(ConnectionView),
+) -> Result<(), String> {
+    let filter = Arc::new(Filter::default());
     let mut page = Page::default();
     for worker in &asked.workers {
         page.next = Some(Cursor::default());
         while let Some(from) = page.next {
             let answer = worker.page(from, &filter, page);
             page = answer.map_err(|gone| gone.to_string())?;
-            let views = page.views.drain(..);
-            connections.extend(views.map(|view| Connection::new(view, &names)));
+            page.views.drain(..).for_each(&mut each);
         }
     }
-    Ok(Connections {
-        version: VERSION,
-        connections,
-    })
+    Ok(())
 }
 
 /// Binds `path` so that it is never open to others, not even for a moment: the file gets the mode
