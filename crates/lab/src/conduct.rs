@@ -94,10 +94,9 @@ impl Conduct {
                 )));
             }
         }
-        // Each stands for an ACK of a client that says the same as the one before it.
         let stale = self.get(STALE_ACK);
         let named = allowed.iter().any(|allowance| allowance.name == STALE_ACK);
-        if !named && stale > 50 + packets / 20 {
+        if !named && stale > STALE_FEW + packets / STALE_OF {
             let text = format!("FlexCP: {STALE_ACK} moved by {stale} in {packets} packets");
             complaints.push(Complaint::certain(text));
         }
@@ -198,8 +197,15 @@ pub const SERVER_RESET: &str = "server_reset";
 pub const SENT_AGAIN: &str = RETRANSMITTED;
 
 /// Dropped all the time: a client acknowledges on each of its subflows, and what tells the server nothing new would
-/// look like a duplicate to it. A share of the packets is bounded instead.
+/// look like a duplicate to it. So does an ACK of the subflow alone: Linux sends one for each packet that arrives while
+/// its reader has the socket, and the data ACK only when that is done. A share of the packets is bounded instead.
 const STALE_ACK: &str = "stale_ack";
+
+/// So many of them may be in any case.
+const STALE_FEW: u64 = 50;
+
+/// One in so many packets may be, too: the reader of a client on a busy machine makes them one in fifteen.
+const STALE_OF: u64 = 8;
 
 /// What waits for a worker while its connection is installed, and the worker gets no processor: the programs have gone more than
 /// two windows ahead by then. A connection with packets that wait is not installed, as far as the counts tell. Their share is

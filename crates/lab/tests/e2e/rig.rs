@@ -79,6 +79,10 @@ pub(crate) fn with_config(
 /// The shortest retransmission timeout of Linux (`TCP_RTO_MIN`), with a round trip of the lab.
 const RTO: Duration = Duration::from_millis(220);
 
+/// Retransmission timeouts until Linux takes a path for stale: two, one and then twice as long, in the course of which a
+/// filler may come over it; five checks after the last that came; one for where the checks begin between them.
+const STALE: u32 = 9;
+
 /// Each of several connections at once has done its job, and none stood still: one that does is not made up for by
 /// the others.
 pub(crate) fn lively(reports: &[Report]) -> Result<()> {
@@ -154,13 +158,12 @@ impl Rig {
         self.starvation.longest()
     }
 
-    /// An error if a transfer stood still for longer than a switch of paths explains: three retransmission timeouts one
-    /// after the other, each twice as long as the one before, of a client that uploads and whose kernel waits for them
-    /// on the dead path (downloads are over after a quarter of a second). What threads wait for a processor is part of
-    /// the round trips that the timeout is made of.
+    /// An error if a transfer stood still for longer than a switch of paths explains: the checks after which the kernel
+    /// of a client that uploads gives up a dead path, a retransmission timeout apart (downloads are over after a quarter
+    /// of a second). What threads wait for a processor is part of the round trips that the timeout is made of.
     pub(crate) fn no_stall(&self, report: &Report) -> Result<()> {
         let gap = report.longest_gap();
-        let bound = 7 * (RTO + self.starved());
+        let bound = STALE * (RTO + self.starved());
         ensure!(gap < bound, "stalled for {gap:?}, {bound:?} may be");
         Ok(())
     }

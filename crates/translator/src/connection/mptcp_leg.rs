@@ -35,7 +35,7 @@ pub(crate) struct MptcpLeg {
     pub(crate) asked: SubflowSet,
     pub(crate) announce: Announcements,
     /// The window of the TCP leg is open again, and some subflows have yet to hear of it.
-    pub(crate) reopened: Option<Reopened>,
+    pub(crate) reopened: Reopened,
     /// Challenge ACKs to the peer.
     pub(crate) challenges: Challenges,
     /// IPv6 flow label of what goes out: that of the packets of the TCP leg. 0 for IPv4.
@@ -69,7 +69,7 @@ impl MptcpLeg {
             owed: 0,
             asked: 0,
             announce: Announcements::default(),
-            reopened: None,
+            reopened: Reopened::default(),
             challenges: Challenges::default(),
             label: 0,
         }

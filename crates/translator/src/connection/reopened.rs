@@ -14,13 +14,33 @@ use super::{Connection, Context};
 use crate::handle::{SubflowIndex, SubflowSet};
 use crate::time::Instant;
 
-/// An opening of which some subflows have yet to hear.
-#[derive(Clone, Copy, Debug)]
+/// What a client with data of its own may take before it sends again: a retransmission timeout (RFC 6298 section 2.4).
+/// Only a client that is silent for longer waits for the window.
+const RETRANSMISSION: Duration = Duration::from_secs(1);
+
+/// How often [`RETRANSMISSION`] doubles at most, as the timeout of a client does that gets no answer.
+const MAX_DOUBLINGS: u8 = 4;
+
+/// The last opening of which some subflows were not told at once.
+#[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Reopened {
     /// When the others heard of it.
     told: Instant,
     /// What the client had sent by then.
     sent: u32,
+    due: Due,
+    /// Times in a row that subflows heard of an opening on which nobody was heard.
+    unheard: u8,
+}
+
+/// Who hears of an opening next, if the client sends nothing.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+enum Due {
+    #[default]
+    Nobody,
+    /// Those that heard of it: the packet may be lost.
+    Heard,
+    All,
 }
 
 impl Connection {
@@ -28,32 +48,52 @@ impl Connection {
     pub(crate) fn tell_reopened(&mut self, ctx: &Context<'_>) -> SubflowSet {
         let silence = ctx.config.timeouts.silence;
         let living = self.living();
-        let lately = |at: Instant| ctx.now.since(at) < silence;
-        let at_once = match living & self.heard_when(lately) {
-            0 => living,
-            heard => heard,
+        let heard = living & self.heard_when(|at| ctx.now.since(at) < silence);
+        let at_once = if heard == 0 { living } else { heard };
+        let sent = self.sent_to_tcp();
+        let reopened = &mut self.mptcp.reopened;
+        reopened.told = ctx.now;
+        reopened.sent = sent;
+        reopened.due = if at_once == living {
+            Due::Nobody
+        } else {
+            Due::Heard
         };
-        self.mptcp.reopened = (at_once != living).then(|| Reopened {
-            told: ctx.now,
-            sent: self.sent_to_tcp(),
-        });
+        if heard == living {
+            reopened.unheard = 0;
+        }
         at_once
     }
 
-    /// When those hear of it that the client was not heard on since.
+    /// When subflows hear of it that were not told at once, or may have missed it.
     pub(crate) fn reopened_due(&self, silence: Duration) -> Option<Instant> {
-        self.mptcp.reopened.map(|reopened| reopened.told + silence)
+        let reopened = self.mptcp.reopened;
+        let wait = match reopened.due {
+            Due::Nobody => return None,
+            Due::Heard => silence,
+            Due::All => RETRANSMISSION * (1 << reopened.unheard.min(MAX_DOUBLINGS)),
+        };
+        Some(reopened.told + wait.max(silence))
     }
 
     /// Tells them, unless the client has sent since.
     pub(crate) fn repeat_reopened(&mut self, ctx: &mut Context<'_>) {
-        let Some(Reopened { told, sent }) = self.mptcp.reopened.take() else {
+        let silence = ctx.config.timeouts.silence;
+        let Reopened {
+            told, sent, due, ..
+        } = self.mptcp.reopened;
+        self.mptcp.reopened.due = Due::Nobody;
+        if self.sent_to_tcp() != sent {
             return;
-        };
-        if self.sent_to_tcp() == sent {
-            let unheard = self.living() & self.heard_when(|at| at < told);
-            self.send_acks(ctx, &DataBlocks::default(), unheard);
         }
+        let mut hear = self.living() & self.heard_when(|at| at <= told);
+        if due == Due::Heard {
+            self.mptcp.reopened.due = Due::All;
+            hear &= self.heard_when(|at| told.since(at) < silence);
+        } else {
+            self.mptcp.reopened.unheard = self.mptcp.reopened.unheard.saturating_add(1);
+        }
+        self.send_acks(ctx, &DataBlocks::default(), hear);
     }
 
     /// What the client has sent on all subflows, anew or again under fresh numbers: bytes from an origin of its own.

@@ -227,12 +227,61 @@ fn two_subflows_window_that_opens_is_told_later_where_the_client_was_not_heard()
     t.at(319);
     t.timeout().gives(&[]);
     t.at(320);
+    t.timeout()
+        .gives(&["client1 . 1:1(0) ack 201 win 500 <dss ack 201>"]);
+    // A retransmission timeout of the client's runs as long as its data has no ACK.
+    t.at(1219);
+    t.timeout().gives(&[]);
+    t.at(1220);
     t.timeout().gives(&[
         "client0 . 1:1(0) ack 1 win 500 <dss ack 201>",
         "client1 . 1:1(0) ack 201 win 500 <dss ack 201>",
     ]);
     t.at(5000);
     t.timeout().gives(&[]);
+    assert_eq!(t.moved(), "");
+}
+
+/// Client and server go on by one piece, which uses the window up and opens it again.
+fn one_piece(t: &mut Scenario, sent: &mut u64) {
+    let next = *sent + 128;
+    let map = format!("<dss ack 1 map {sent}:{next}@{sent}>");
+    let _ = t.client(1, &format!("P. {sent}:{next}(128) ack 1 {map}"));
+    let _ = t.server(&format!(". 1:1(0) ack {next} win 0"));
+    let _ = t.server(&format!(". 1:1(0) ack {next} win 1"));
+    *sent = next;
+}
+
+/// Flow 0 hears of the opening `wait` milliseconds after it.
+fn told_to_both_after(t: &mut Scenario, opened: u64, wait: u64, sent: u64) {
+    t.at(opened + 100);
+    let _ = t.timeout();
+    t.at(opened + wait - 1);
+    t.timeout().gives(&[]);
+    t.at(opened + wait);
+    t.timeout().gives(&[
+        &format!("client0 . 1:1(0) ack 1 win 1 <dss ack {sent}>"),
+        &format!("client1 . 1:1(0) ack {sent} win 1 <dss ack {sent}>"),
+    ]);
+}
+
+#[test]
+fn two_subflows_window_that_opens_is_told_ever_later_where_nobody_answers() {
+    let mut t = opened_twice(1);
+    let (mut at, mut sent) = (220, 201);
+    for wait in [1000, 2000, 4000, 8000, 16_000, 16_000] {
+        told_to_both_after(&mut t, at, wait, sent);
+        at += wait + 10;
+        t.at(at);
+        one_piece(&mut t, &mut sent);
+    }
+    // Once the client was heard on both, the wait is short again.
+    let _ = t.client(0, ". 1:1(0) ack 1 <dss ack 1>");
+    one_piece(&mut t, &mut sent);
+    at += 300;
+    t.at(at);
+    one_piece(&mut t, &mut sent);
+    told_to_both_after(&mut t, at, 1000, sent);
     assert_eq!(t.moved(), "");
 }
 
