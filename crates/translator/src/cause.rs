@@ -201,6 +201,10 @@ decisions! {
         Room => room,
         /// All paths count as failed, and it is another one's turn.
         Turn => turn,
+        /// The operator prefers another path's access.
+        Preferred => preferred,
+        /// Another path's round-trip time is shorter.
+        Delay => delay,
     }
 
     /// A handshake that is not complete is let go before its time.

@@ -7,10 +7,12 @@ use core::net::{IpAddr, SocketAddr};
 use core::ops::RangeInclusive;
 use core::time::Duration;
 
-use flexcp_placement::{BackEnds, Rules, Share};
+use flexcp_placement::{BackEnds, Share};
 
 use crate::access::{Access, Accesses};
+use crate::handle::ServiceId;
 use crate::prefix::Prefix;
+use crate::steering::{Rule, Rules};
 
 /// Everything the translator is configured with.
 #[derive(Clone, Debug, Default)]
@@ -19,6 +21,9 @@ pub struct Config {
     pub services: Vec<Service>,
     /// Ways by which clients come, at most [`MAX_ACCESSES`](crate::MAX_ACCESSES).
     pub accesses: Vec<Access>,
+    /// How connections are steered, in order of precedence: the first that fits a connection is its own. Without one the
+    /// path that works stays the active one.
+    pub rules: Vec<Rule>,
     /// Bounds on state.
     pub limits: Limits,
     /// How long state is kept.
@@ -30,7 +35,7 @@ pub struct Config {
 impl Config {
     /// The rules by which packets go to workers. `hash_keys` must be unpredictable, and the same for all workers.
     #[must_use]
-    pub fn placement(&self, hash_keys: (u64, u64)) -> Rules {
+    pub fn placement(&self, hash_keys: (u64, u64)) -> flexcp_placement::Rules {
         let back_ends = self.services.iter().filter_map(|s| match &s.mode {
             Mode::Reverse {
                 backends,
@@ -44,18 +49,13 @@ impl Config {
             }),
             Mode::Transparent { .. } => None,
         });
-        Rules {
+        flexcp_placement::Rules {
             workers: self.share.workers.max(1),
             hash_keys,
             back_ends: back_ends.collect(),
         }
     }
 }
-
-/// What names a service for as long as it, or a connection of its own, is there: its place in the configuration may
-/// change. Small numbers, as there is a slot for each up to the largest.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
-pub struct ServiceId(pub u16);
 
 /// One thing FlexCP does for its clients.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -119,6 +119,7 @@ impl Announce {
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub(crate) accesses: Accesses,
+    pub(crate) rules: Rules,
     pub(crate) limits: Limits,
     pub(crate) timeouts: Timeouts,
 }

@@ -101,6 +101,8 @@ counters! {
         filler_tx,
         /// Packets of servers sent again from a copy: they are the first on a path that the client has yet to be heard on.
         spare_tx,
+        /// Packets that ask clients whether a path that was silent works again; connections under a steering rule alone.
+        path_probe_tx,
         /// Packets of clients beyond the server's window that were ACKed on their subflow, for the client to send
         /// the data again when there is room.
         window_overrun,

@@ -11,7 +11,7 @@ use alloc::collections::VecDeque;
 use core::net::SocketAddr;
 
 use crate::cause::Rst;
-use crate::config::ServiceId;
+use crate::handle::ServiceId;
 use crate::health::MarkReason;
 
 /// Something that has happened. Plain data.

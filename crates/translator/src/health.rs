@@ -13,7 +13,7 @@ use core::time::Duration;
 
 use flexcp_wire::TcpSeq;
 
-use crate::config::ServiceId;
+use crate::handle::ServiceId;
 use crate::time::Instant;
 
 /// The least that a back end gets for its answer: Linux waits no less either (`TCP_RTO_MIN`), and a machine may be busy.

@@ -32,6 +32,7 @@ mod record;
 mod rst;
 mod segment;
 mod service;
+mod steering;
 mod superseded;
 mod table;
 mod time;
@@ -43,10 +44,11 @@ pub use cause::{
     AddAddr, Causes, Decision, Fallback, HalfOpenEvicted, JoinEvicted, JoinRefused, Meaning,
     PlainSyn, Rst, SubflowSwitch,
 };
-pub use config::{Announce, Config, Limits, Mode, Service, ServiceId, Timeouts};
+pub use config::{Announce, Config, Limits, Mode, Service, Timeouts};
 pub use counters::{Counters, DropReason, Drops, Gauges};
 pub use event::{ConnectionEnds, EndCause, Event, EventKind, SubflowEnds};
 pub use frame::{Frame, HEADROOM, Install, Payload, Step, Transmit, Verdict};
+pub use handle::ServiceId;
 pub use health::{BackendState, Mark, MarkReason};
 pub use offload::{
     ENTRY_HOLES, ENTRY_RUNS, ENTRY_SUBFLOWS, ENTRY_UPS, EntryDelivery, EntryRtt, EntrySubflow,
@@ -54,6 +56,7 @@ pub use offload::{
 };
 pub use prefix::Prefix;
 pub use record::{Registry, SubflowRecord};
+pub use steering::{ActiveStandby, Move, Rule, SmallestDelay, SteeredPath, SteeringMode};
 pub use superseded::supersedes;
 pub use time::Instant;
 pub use translator::{Cursor, Filter, LONGEST_QUEUE, Place, Translator};

@@ -13,8 +13,9 @@ use flexcp_wire::TcpSeq;
 
 use crate::announced::Announced;
 use crate::auth::SecretStream;
-use crate::config::{Announce, Mode, Service, ServiceId};
+use crate::config::{Announce, Mode, Service};
 use crate::endpoint::Backend;
+use crate::handle::ServiceId;
 use crate::health::{AnswerTo, BackendState, Health, MarkReason, Sent};
 use crate::time::Instant;
 

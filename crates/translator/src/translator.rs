@@ -46,6 +46,7 @@ use crate::keys::Keys;
 use crate::rst::refuse;
 use crate::segment::Segment;
 use crate::service::{Match, Services};
+use crate::steering::Rules;
 use crate::table::{ConnectionId, FlowRef, Leg, Table};
 use crate::{Config, Counters, Drops, Frame, Gauges, Instant, Step, Transmit, Verdict};
 
@@ -145,6 +146,7 @@ impl Translator {
             budget: Budget::new(config.limits.memory),
             config: Settings {
                 accesses: Accesses::new(config.accesses),
+                rules: Rules::new(config.rules),
                 limits: config.limits,
                 timeouts: config.timeouts,
             },

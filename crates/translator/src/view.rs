@@ -5,7 +5,7 @@ use core::net::SocketAddr;
 use core::time::Duration;
 
 use crate::access::AccessId;
-use crate::config::ServiceId;
+use crate::handle::ServiceId;
 
 /// A connection as it stands.
 #[derive(Clone, PartialEq, Eq, Debug)]

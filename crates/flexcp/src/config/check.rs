@@ -11,6 +11,7 @@ use flexcp_translator::Prefix;
 use super::access;
 use super::file::{Config, Mode, Service};
 use super::overlap::{self, intersect, nested};
+use super::rule;
 use super::span::{Diagnostics, Located};
 use super::value::{self, ShowAnnounce, ShowPorts, ShowPrefix};
 
@@ -34,6 +35,7 @@ pub(crate) fn check(config: &Config, out: &mut Diagnostics) {
     limits(config, out);
     timeouts(config, out);
     access::check(&config.accesses, out);
+    rule::check(config, out);
     if are_too_many(&config.services, out) {
         return;
     }

@@ -12,6 +12,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::access::{self, Access};
 use super::read::{self, Interface, Memory, Ports, Reader};
+use super::rule::{self, Rule};
 use super::span::{Diagnostics, Located};
 
 /// The whole file. Every section but `[[service]]` may be left out. What a reload can't change, [`fixed`](super::fixed) says.
@@ -32,6 +33,8 @@ pub struct Config {
     pub services: Vec<Service>,
     /// `[[access]]`, once for each way by which clients come; there may be none.
     pub accesses: Vec<Access>,
+    /// `[[rule]]`, once for each. The first that fits a connection says how it is steered; there may be none.
+    pub rules: Vec<Rule>,
 }
 
 /// `[device]`
@@ -230,7 +233,7 @@ pub(super) fn read(text: &str, out: &mut Diagnostics) -> Option<Config> {
         document.get_ref(),
         ("the file", 0),
         &[
-            "device", "offload", "control", "limits", "timeouts", "service", "access",
+            "device", "offload", "control", "limits", "timeouts", "service", "access", "rule",
         ],
         &[],
         out,
@@ -243,6 +246,7 @@ pub(super) fn read(text: &str, out: &mut Diagnostics) -> Option<Config> {
         timeouts: timeouts(&root, out),
         services: services(&root, out),
         accesses: access::read(&root, out),
+        rules: rule::read(&root, out),
     })
 }
 

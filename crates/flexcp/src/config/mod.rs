@@ -6,6 +6,7 @@ pub mod file;
 pub mod fixed;
 pub mod live;
 pub mod plan;
+pub mod rule;
 pub mod span;
 
 pub(crate) mod check;

@@ -59,6 +59,11 @@ pub fn translator(
     flexcp_translator::Config {
         services: services.collect(),
         accesses: config.accesses.iter().map(Access::named).collect(),
+        rules: config
+            .rules
+            .iter()
+            .map(|rule| rule.told(config, ids))
+            .collect(),
         limits: Limits {
             connections: part(limits.connections.value),
             half_open: part(limits.half_open.value),

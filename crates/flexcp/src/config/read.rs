@@ -267,6 +267,11 @@ from_text!(
     "\"auto\" or \"off\"",
     value::service_offload
 );
+from_text!(
+    super::rule::Steering,
+    "\"active-standby\" or \"smallest-delay\"",
+    super::rule::steering
+);
 from_text!(std::net::SocketAddr, "\"192.0.2.1:443\"", value::socket);
 from_text!(PathBuf, "\"/run/flexcp/flexcp.sock\"", |text| {
     let path = Self::from(text);

@@ -27,6 +27,7 @@ mod reads;
 mod reload;
 mod reverse;
 mod rig;
+mod steering;
 mod transfers;
 mod watch;
 mod wire;
@@ -69,6 +70,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         reverse::cases(),
         programs::cases(),
         reads::cases(),
+        steering::cases(),
         operation::cases(),
         endings::cases(),
         reload::cases(),

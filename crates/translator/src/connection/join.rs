@@ -302,9 +302,9 @@ impl Connection {
         self.tell_joined(ctx, index);
         self.linger(ctx);
         if index != self.mptcp.active && !self.subflow(self.mptcp.active).lives() {
-            self.mptcp.active = index;
-            ctx.counters.decide(SubflowSwitch::Closed);
+            self.move_to(ctx, index, SubflowSwitch::Closed);
         }
+        self.steer_at_once(ctx);
         self.send_ack(ctx, index, TcpFlags::ACK);
         // FINs that were held back because theirs was the last subflow.
         for other in self.indices() {

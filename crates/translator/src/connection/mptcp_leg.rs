@@ -7,6 +7,7 @@ use super::Subflow;
 use super::close::Challenges;
 use super::reopened::Reopened;
 use super::spare::Spare;
+use super::steer::Steered;
 use crate::auth::Key;
 use crate::handle::{INITIAL, SubflowIndex, SubflowSet};
 use crate::time::Instant;
@@ -24,6 +25,7 @@ pub(crate) struct MptcpLeg {
     pub(crate) heard: SubflowIndex,
     /// When all subflows were suspect and another was tried.
     pub(crate) tried_other: Instant,
+    pub(crate) steered: Steered,
     /// When data last went over more than one subflow, or again from a copy.
     pub(crate) copied: Instant,
     /// A copy of data on a subflow that has yet to be heard.
@@ -64,6 +66,7 @@ impl MptcpLeg {
             active: INITIAL,
             heard: INITIAL,
             tried_other: now,
+            steered: Steered::default(),
             copied: now,
             spare: None,
             owed: 0,

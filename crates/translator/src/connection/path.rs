@@ -8,7 +8,7 @@ use crate::cause::{self, Rst, SubflowSwitch};
 use crate::config::Announce;
 use crate::event::EndCause;
 use crate::handle::{INITIAL, SubflowIndex};
-use crate::segment::Segment;
+use crate::segment::{Outgoing, Segment};
 
 /// `ADD_ADDR` copies sent when the client does not echo.
 const MAX_ADD_ADDR_COPIES: u8 = 6;
@@ -20,7 +20,8 @@ impl Connection {
         let active = self.mptcp.active;
         let cause = if self.subflow(active).carries() {
             let Some(cause) = choice::against(self.standing(active)) else {
-                return Some(active);
+                self.steer(ctx);
+                return Some(self.mptcp.active);
             };
             cause
         } else {
@@ -28,8 +29,7 @@ impl Connection {
         };
         let best = choice::for_new(self.carrying(|_| true), active)?;
         if best != active {
-            self.mptcp.active = best;
-            ctx.counters.decide(cause);
+            self.move_to(ctx, best, cause);
             self.fill_at_once(ctx, best);
         }
         Some(best)
@@ -47,12 +47,19 @@ impl Connection {
         if self.subflow(active).has_room(len) {
             return active;
         }
+        let steered = self.is_steered(ctx.config);
+        if steered && self.subflow(active).has_room_untold(len) {
+            return active;
+        }
         let roomy = self.carrying(|subflow| subflow.has_room(len));
         let Some(other) = choice::with_room(roomy) else {
             return active;
         };
-        self.mptcp.active = other;
-        ctx.counters.decide(SubflowSwitch::Room);
+        if steered {
+            // For this packet alone: the mode says where the connection is.
+            return other;
+        }
+        self.move_to(ctx, other, SubflowSwitch::Room);
         other
     }
 
@@ -62,6 +69,14 @@ impl Connection {
         let delivering = self.indices().filter(delivers);
         let delivering = delivering.fold(0, |set, index| set | 1 << index);
         choice::for_answer(delivering, self.mptcp.heard)
+    }
+
+    /// What a client answers on a path that works, and nothing else comes of: the byte before those that it waits for.
+    pub(crate) fn keepalive_to_mptcp(&self, index: SubflowIndex) -> Outgoing {
+        let mut outgoing = self.own_to_mptcp(index, TcpFlags::ACK);
+        outgoing.seq = self.subflow(index).send.una.sub(1).0;
+        self.push_dss(&mut outgoing, None, false);
+        outgoing
     }
 
     /// The server sends again what it has sent: when the subflow that holds it has been silent since,
@@ -109,8 +124,7 @@ impl Connection {
         };
         self.mptcp.tried_other = ctx.now;
         if next != active {
-            self.mptcp.active = next;
-            ctx.counters.decide(SubflowSwitch::Turn);
+            self.move_to(ctx, next, SubflowSwitch::Turn);
         }
     }
 
@@ -256,7 +270,7 @@ impl Connection {
         ctx.send(outgoing.own());
     }
 
-    fn add_addr(&self, index: SubflowIndex, id: u8, address: Announce) -> crate::segment::Outgoing {
+    fn add_addr(&self, index: SubflowIndex, id: u8, address: Announce) -> Outgoing {
         let remote = self.mptcp.peer_key.map_or(0, |key| key.key);
         let port = address.port.unwrap_or(0);
         let hmac = add_addr_hmac(self.mptcp.key.key, remote, id, address.addr, port);

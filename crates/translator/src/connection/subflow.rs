@@ -121,6 +121,9 @@ pub(crate) struct Receiving {
     pub(crate) fin: Option<Ssn>,
 }
 
+/// What a subflow that was joined takes before its client has told a window there: no client of today offers less.
+const UNTOLD_WINDOW: u32 = 60_000;
+
 /// How well a path serves: what is measured on its subflow, and what its peer wants.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PathHealth {
@@ -288,6 +291,13 @@ impl Subflow {
         self.send
             .edge
             .is_some_and(|edge| !self.send.next.add(len).after(edge))
+    }
+
+    /// Whether the client, which has yet to tell a window on this subflow, expects `len` more bytes: as many as it offers
+    /// when it joins.
+    pub(crate) fn has_room_untold(&self, len: u32) -> bool {
+        let outstanding = self.send.next.since(self.send.una);
+        self.send.edge.is_none() && outstanding.saturating_add(len) <= UNTOLD_WINDOW
     }
 
     /// The client ACKs what stands before FlexCP's FIN: the path works, so the copies count anew.

@@ -84,6 +84,8 @@ impl Connection {
                 Timer::Rest => self.rest(),
             }
         }
+        // The fast path asks no mode: whatever it carries is looked at now and then.
+        self.steer(ctx);
         true
     }
 

@@ -124,13 +124,6 @@ impl Connection {
         self.own_to_tcp(seq, TcpFlags::ACK)
     }
 
-    fn keepalive_to_mptcp(&self, index: SubflowIndex) -> Outgoing {
-        let mut outgoing = self.own_to_mptcp(index, TcpFlags::ACK);
-        outgoing.seq = self.subflow(index).send.una.sub(1).0;
-        self.push_dss(&mut outgoing, None, false);
-        outgoing
-    }
-
     /// The server ACKs what FlexCP has never sent: some of it came past FlexCP.
     pub(crate) fn end_astray_by_server(
         &mut self,

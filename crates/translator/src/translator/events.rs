@@ -3,8 +3,8 @@
 use core::net::SocketAddr;
 
 use super::Translator;
-use crate::config::ServiceId;
 use crate::event::{Event, EventKind};
+use crate::handle::ServiceId;
 use crate::health::MarkReason;
 
 impl Translator {

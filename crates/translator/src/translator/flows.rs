@@ -44,7 +44,8 @@ mod tests {
     use flexcp_wire::{ChecksumState, Ends, Offload, TcpFlags};
 
     use super::*;
-    use crate::config::{Config, Mode, Service, ServiceId};
+    use crate::config::{Config, Mode, Service};
+    use crate::handle::ServiceId;
     use crate::service::Choice;
     use crate::{Frame, HEADROOM, Instant};
 

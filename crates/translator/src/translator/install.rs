@@ -408,8 +408,10 @@ impl Translator {
             return Attempt::Refused;
         }
         let deadline = connection.deadline(&self.config);
-        if deadline < now + TIMER_PROGRESS {
-            // An installed connection's timer would come too late for it.
+        // An installed connection's timer would come too late for the one; the next packet of the server's takes another
+        // path in the other case, which the fast path would not.
+        let is_late = deadline < now + TIMER_PROGRESS;
+        if is_late || connection.wanted(now, &self.config).is_some() {
             return Attempt::Refused;
         }
         let Some(entry) = connection.entry(&self.config, &self.services, installer.untimed) else {

@@ -12,9 +12,9 @@ use core::net::SocketAddr;
 
 use super::Translator;
 use crate::access::{AccessId, Accesses};
-use crate::config::ServiceId;
 use crate::connection::{Connection, Subflow};
 use crate::handle::INITIAL;
+use crate::handle::ServiceId;
 use crate::prefix::Prefix;
 use crate::time::Instant;
 use crate::view::{ConnectionState, ConnectionView};

@@ -16,6 +16,7 @@ use crate::connection::{Connection, Context};
 use crate::endpoint::Backend;
 use crate::handle::INITIAL;
 use crate::service::{Services, Used};
+use crate::steering::Rules;
 use crate::table::ConnectionId;
 use crate::{Instant, ServiceId};
 
@@ -42,6 +43,7 @@ impl Translator {
         self.budget.set_limit(config.limits.memory);
         self.config = Settings {
             accesses: Accesses::new(config.accesses),
+            rules: Rules::new(config.rules),
             limits: config.limits,
             timeouts: config.timeouts,
         };

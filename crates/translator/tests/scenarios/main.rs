@@ -45,6 +45,7 @@ mod reload;
 mod reset;
 mod reverse;
 mod seeded;
+mod steering;
 mod switch;
 mod timers;
 mod timestamps;

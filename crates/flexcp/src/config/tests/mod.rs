@@ -19,6 +19,7 @@ mod claims;
 mod fixed;
 mod host;
 mod many;
+mod rule;
 
 /// Asserts that the file made of `lines` gives just these messages.
 #[track_caller]

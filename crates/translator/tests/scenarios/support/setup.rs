@@ -1,9 +1,13 @@
 //! How scenarios start: what the peers support, and how far they have come.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
-use flexcp_translator::{Announce, Config, Limits, Mode, Prefix, Service, ServiceId, Timeouts};
+use flexcp_translator::{
+    Access, Announce, Config, Limits, Mode, Prefix, Rule, Service, ServiceId, SteeringMode,
+    Timeouts,
+};
 
 use super::net::{Connection, FLOWS_PER_CONNECTION, Flow, Net};
 use super::{Outcome, Scenario};
@@ -24,6 +28,8 @@ pub(crate) struct Setup {
     pub(crate) backends_v6: bool,
     pub(crate) end_to_end: bool,
     pub(crate) announce: Vec<Announce>,
+    pub(crate) accesses: Vec<Access>,
+    pub(crate) rules: Vec<Rule>,
     pub(crate) limits: Limits,
     pub(crate) timeouts: Timeouts,
     pub(crate) client_isn: u32,
@@ -47,6 +53,8 @@ impl Default for Setup {
             backends_v6: false,
             end_to_end: false,
             announce: Vec::new(),
+            accesses: Vec::new(),
+            rules: Vec::new(),
             limits: Limits::default(),
             timeouts: Timeouts::default(),
             client_isn: 0x1000_0000,
@@ -143,6 +151,36 @@ impl Setup {
         self
     }
 
+    /// Access n is that of flow n.
+    pub(crate) fn accesses(mut self, count: u8) -> Self {
+        let of = |flow: u8| Access {
+            name: format!("access{flow}"),
+            clients: vec![Prefix {
+                addr: Ipv4Addr::new(10, 1, flow, 0).into(),
+                len: 24,
+            }],
+            addresses: vec![],
+        };
+        self.accesses = (0..count).map(of).collect();
+        self
+    }
+
+    /// All connections are steered so.
+    pub(crate) fn steered(mut self, mode: impl SteeringMode + 'static, times: [u64; 2]) -> Self {
+        let [hold, fail_back] = times.map(Duration::from_millis);
+        self.rules = vec![Rule {
+            name: "all".into(),
+            services: vec![],
+            servers: vec![],
+            ports: vec![],
+            clients: vec![],
+            mode: Arc::new(mode),
+            hold,
+            fail_back,
+        }];
+        self
+    }
+
     /// Initial numbers of client and server.
     pub(crate) const fn isns(mut self, client: u32, server: u32) -> Self {
         (self.client_isn, self.server_isn) = (client, server);
@@ -158,6 +196,8 @@ impl Setup {
     pub(crate) fn start(self) -> Scenario {
         let config = Config {
             services: vec![self.service(0)],
+            accesses: self.accesses.clone(),
+            rules: self.rules.clone(),
             limits: self.limits,
             timeouts: self.timeouts,
             ..Config::default()

@@ -1,0 +1,250 @@
+//! `[[rule]]`: how connections are steered.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::Duration;
+
+use flexcp_translator::{AccessId, ActiveStandby, Prefix, ServiceId, SmallestDelay, SteeringMode};
+use toml::Spanned;
+use toml::de::DeValue;
+
+use super::file::Config;
+use super::read::{self, Ports, Reader};
+use super::span::{Diagnostics, Located};
+
+/// How long a connection stays where it was moved, if the rule does not say.
+const HOLD: Duration = Duration::from_secs(1);
+/// How long it stays away from what the operator prefers, if the rule does not say.
+const FAIL_BACK: Duration = Duration::from_secs(5);
+/// No connection is moved more often: measuring a path takes some round trips.
+const LEAST_HOLD: Duration = Duration::from_millis(100);
+/// What times can be told apart of.
+const MOST_HOLD: Duration = Duration::from_secs(24 * 3600);
+
+/// `[[rule]]`: connections that fit in all that it says are steered so, unless a rule before it fits.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    /// Where it begins in the file.
+    pub at: usize,
+    /// `name`: for `flexcp show`; each is used once.
+    pub name: Located<String>,
+    /// `services`: names of services that connections are of; any when left out.
+    pub services: Vec<Located<String>>,
+    /// `servers`: address prefixes of servers; any when left out.
+    pub servers: Vec<Located<Prefix>>,
+    /// `ports`: of servers, each a number or "8000-8999"; any when left out.
+    pub ports: Vec<Located<RangeInclusive<u16>>>,
+    /// `clients`: address prefixes that clients come from first; any when left out.
+    pub clients: Vec<Located<Prefix>>,
+    /// `mode`: "active-standby" or "smallest-delay".
+    pub mode: Located<Steering>,
+    /// `accesses`: names of accesses, the active one first, then those for when it fails; for "active-standby" alone.
+    pub accesses: Vec<Located<String>>,
+    /// `hold`: how long a connection stays where it was moved; 100 ms to a day. Default 1 s.
+    pub hold: Located<Duration>,
+    /// `fail_back`: how long it stays away from an access before those it was moved to; up to a day. Default 5 s.
+    pub fail_back: Located<Duration>,
+}
+
+/// The modes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Steering {
+    /// "active-standby": down the path of the first access that works.
+    ActiveStandby,
+    /// "smallest-delay": down the path with the shortest round-trip time.
+    SmallestDelay,
+}
+
+impl Steering {
+    /// As the file has it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::ActiveStandby => "active-standby",
+            Self::SmallestDelay => "smallest-delay",
+        }
+    }
+}
+
+/// "active-standby" or "smallest-delay".
+pub(super) fn steering(text: &str) -> Result<Steering, String> {
+    let all = [Steering::ActiveStandby, Steering::SmallestDelay];
+    let found = all.into_iter().find(|mode| mode.name() == text);
+    found.ok_or_else(|| {
+        format!(
+            "there is no steering mode `{text}`; write \"active-standby\" or \"smallest-delay\""
+        )
+    })
+}
+
+/// Reads all of them.
+pub(super) fn read(root: &Reader<'_, '_>, out: &mut Diagnostics) -> Vec<Rule> {
+    let Some(value) = root.get("rule") else {
+        return Vec::new();
+    };
+    let DeValue::Array(tables) = value.get_ref() else {
+        let kind = read::kind(value);
+        out.error(
+            value.span().start,
+            format!("`rule` is {kind}; write [[rule]], in two brackets, for each"),
+        );
+        return Vec::new();
+    };
+    let read = tables.iter().filter_map(|table| one(table, out));
+    read.collect()
+}
+
+fn one(value: &Spanned<DeValue<'_>>, out: &mut Diagnostics) -> Option<Rule> {
+    let at = value.span().start;
+    let DeValue::Table(entries) = value.get_ref() else {
+        let kind = read::kind(value);
+        out.error(
+            at,
+            format!("a rule can't be {kind}; write a [[rule]] section"),
+        );
+        return None;
+    };
+    let known = [
+        "name",
+        "services",
+        "servers",
+        "ports",
+        "clients",
+        "mode",
+        "accesses",
+        "hold",
+        "fail_back",
+    ];
+    let section = Reader::new(entries, ("a rule", at), &known, &[], out);
+    let name = section.required("name", "write name = \"video\"", out);
+    let mode = section.required("mode", "write mode = \"smallest-delay\"", out);
+    let ports = section.list::<Ports>("ports", out).into_iter();
+    Some(Rule {
+        at,
+        name: name.unwrap_or_else(|| Located::new(String::new(), at)),
+        services: section.list("services", out),
+        servers: section.list("servers", out),
+        ports: ports
+            .map(|ports| Located::new(ports.value.0, ports.at))
+            .collect(),
+        clients: section.list("clients", out),
+        mode: mode.unwrap_or_else(|| Located::new(Steering::SmallestDelay, at)),
+        accesses: section.list("accesses", out),
+        hold: section.or("hold", HOLD, out),
+        fail_back: section.or("fail_back", FAIL_BACK, out),
+    })
+}
+
+/// Adds what is wrong with them to `out`.
+pub(super) fn check(config: &Config, out: &mut Diagnostics) {
+    for (place, rule) in config.rules.iter().enumerate() {
+        let (name, before) = (&rule.name, &config.rules[..place]);
+        let taken = before.iter().any(|other| other.name.value == name.value);
+        if taken && !name.value.is_empty() {
+            let said = format!(
+                "there is a rule named `{}` already; give each its own name",
+                name.value
+            );
+            out.error(name.at, said);
+        }
+        let services = config.services.iter().map(|service| &service.name);
+        known("service", &rule.services, services, out);
+        let accesses = config.accesses.iter().map(|access| &access.name);
+        known("access", &rule.accesses, accesses, out);
+        accesses_of_the_mode(rule, out);
+        times(rule, out);
+        if let Some(all) = before.iter().find(|other| other.fits_all()) {
+            let said = format!(
+                "no connection can be of this rule: all are of `{}` before it; put it there, or narrow the other",
+                all.name.value
+            );
+            out.error(rule.at, said);
+        }
+    }
+}
+
+/// Names of what is there.
+fn known<'a>(
+    what: &str,
+    names: &[Located<String>],
+    there: impl Iterator<Item = &'a Located<String>> + Clone,
+    out: &mut Diagnostics,
+) {
+    for name in names {
+        if there.clone().all(|known| known.value != name.value) {
+            let said = format!(
+                "there is no {what} `{}`; write the name of one, or a [[{what}]] of that name",
+                name.value
+            );
+            out.error(name.at, said);
+        }
+    }
+}
+
+fn accesses_of_the_mode(rule: &Rule, out: &mut Diagnostics) {
+    match (rule.mode.value, rule.accesses.first()) {
+        (Steering::ActiveStandby, None) => out.error(
+            rule.at,
+            "a rule of active-standby names no `accesses`; write the active one first, like accesses = [\"dsl\", \"lte\"]",
+        ),
+        (Steering::SmallestDelay, Some(first)) => out.error(
+            first.at,
+            "`accesses` is for active-standby alone: the smallest delay is looked for on all; remove it",
+        ),
+        _ => {}
+    }
+}
+
+fn times(rule: &Rule, out: &mut Diagnostics) {
+    if !(LEAST_HOLD..=MOST_HOLD).contains(&rule.hold.value) {
+        let said = "`hold` has to be between 100ms and 24h; write one like \"1s\"";
+        out.error(rule.hold.at, said);
+    }
+    if rule.fail_back.value > MOST_HOLD {
+        let said = "`fail_back` can't be more than 24h; write one like \"5s\"";
+        out.error(rule.fail_back.at, said);
+    }
+}
+
+impl Rule {
+    /// Whether every connection fits.
+    const fn fits_all(&self) -> bool {
+        self.services.is_empty()
+            && self.servers.is_empty()
+            && self.ports.is_empty()
+            && self.clients.is_empty()
+    }
+
+    /// As the translator has it. `ids` are those of the services of `config`.
+    pub(super) fn told(&self, config: &Config, ids: &[ServiceId]) -> flexcp_translator::Rule {
+        let named = |name: &Located<String>| {
+            let mut services = config.services.iter().zip(ids);
+            let found = services.find(|(service, _)| service.name.value == name.value);
+            found.map(|(_, id)| *id)
+        };
+        flexcp_translator::Rule {
+            name: self.name.value.clone(),
+            services: self.services.iter().filter_map(named).collect(),
+            servers: self.servers.iter().map(|prefix| prefix.value).collect(),
+            ports: self.ports.iter().map(|ports| ports.value.clone()).collect(),
+            clients: self.clients.iter().map(|prefix| prefix.value).collect(),
+            mode: self.told_mode(config),
+            hold: self.hold.value,
+            fail_back: self.fail_back.value,
+        }
+    }
+
+    fn told_mode(&self, config: &Config) -> Arc<dyn SteeringMode> {
+        let id = |name: &Located<String>| {
+            let mut numbered = (0..).map(AccessId).zip(&config.accesses);
+            let found = numbered.find(|(_, access)| access.name.value == name.value);
+            found.map(|(id, _)| id)
+        };
+        match self.mode.value {
+            Steering::ActiveStandby => Arc::new(ActiveStandby {
+                accesses: self.accesses.iter().filter_map(id).collect(),
+            }),
+            Steering::SmallestDelay => Arc::new(SmallestDelay),
+        }
+    }
+}
