@@ -121,7 +121,8 @@ pub(crate) struct Receiving {
     pub(crate) fin: Option<Ssn>,
 }
 
-/// What a subflow that was joined takes before its client has told a window there: no client of today offers less.
+/// Bytes that a subflow that was joined takes before its client has told a window there: Linux offers 64,240 and more by
+/// default. What a client drops that offers less the server repeats.
 const UNTOLD_WINDOW: u32 = 60_000;
 
 /// How well a path serves: what is measured on its subflow, and what its peer wants.

@@ -1,5 +1,5 @@
 //! Steering: down which of its paths a connection's new data goes, as an operator wants it (3GPP TS 23.501 section
-//! 5.32.8 has the modes, section 5.8.2.11.8 the rules).
+//! 5.32.8 has the modes).
 //!
 //! What speaks against a path comes first (`connection/choice.rs`): a mode chooses among those that nothing speaks against.
 //! The [`Rule`] of the connection says which mode that is, and how often a connection may move.

@@ -11,7 +11,7 @@ use super::SteeringMode;
 use crate::handle::ServiceId;
 use crate::prefix::Prefix;
 
-/// How the connections that fit in all that it says are steered (a multi-access rule, 3GPP TS 29.244 section 5.20).
+/// How the connections that fit in all that it says are steered (a multi-access rule, 3GPP TS 29.244).
 #[derive(Clone, Debug)]
 pub struct Rule {
     /// For logs and `show`.

@@ -138,6 +138,17 @@ fn mode_is_asked_every_tenth_of_a_second() {
     let _ = f.t.moved();
 }
 
+#[test]
+fn rules_of_another_configuration_hold_from_then_on() {
+    let setup = Setup::new().steered(SmallestDelay, [100, 0]);
+    let service = setup.service(0);
+    let mut f = Flow::new(paths(setup, 70));
+    f.sends(0, 200);
+    f.t.configure(&[service], 1);
+    f.sends(0, 200);
+    assert_eq!(f.t.moved(), JOINED);
+}
+
 fn standby() -> ActiveStandby {
     ActiveStandby {
         accesses: vec![AccessId(1), AccessId(0)],
@@ -154,12 +165,11 @@ fn preferred_access_is_taken_as_soon_as_it_is_there() {
     let _ = f.t.moved();
 }
 
-#[test]
-fn connection_comes_back_after_the_fail_back_delay() {
+/// The preferred path, flow 1, is silent: at 1400 ms the server's data has come over flow 0.
+fn failed_over() -> Flow {
     let setup = Setup::new().accesses(2).steered(standby(), [100, 3000]);
     let mut f = Flow::new(paths(setup, 90));
     f.sends(1, 90);
-    // The preferred path is silent: the server repeats its data over the other one.
     let t = &mut f.t;
     let _ = t.server("P. 101:201(100) ack 1");
     t.at(1390);
@@ -168,10 +178,17 @@ fn connection_comes_back_after_the_fail_back_delay() {
     t.at(1400);
     t.client(0, ". 1:1(0) ack 101 win 512 <dss ack 201>")
         .gives(&["server . 1:1(0) ack 201 win 512"]);
+    (f.at, f.dsn, f.ssns) = (1400, 201, [101, 101]);
+    f
+}
+
+#[test]
+fn connection_comes_back_after_the_fail_back_delay() {
+    let mut f = failed_over();
+    f.waits(100);
     // It is heard again.
-    t.at(1500);
-    let _ = t.client(1, ". 1:1(0) ack 201 win 512 <dss ack 201>");
-    (f.at, f.dsn, f.ssns) = (1500, 201, [101, 201]);
+    let _ = f.t.client(1, ". 1:1(0) ack 201 win 512 <dss ack 201>");
+    f.ssns[1] = 201;
     f.waits(2800);
     f.sends(0, 30);
     f.waits(110);
@@ -185,16 +202,7 @@ fn connection_comes_back_after_the_fail_back_delay() {
 
 #[test]
 fn path_that_was_silent_is_probed_ever_later_until_it_is_heard() {
-    let setup = Setup::new().accesses(2).steered(standby(), [100, 3000]);
-    let mut f = Flow::new(paths(setup, 90));
-    f.sends(1, 90);
-    let t = &mut f.t;
-    let _ = t.server("P. 101:201(100) ack 1");
-    t.at(1390);
-    let _ = t.server("P. 101:201(100) ack 1");
-    t.at(1400);
-    let _ = t.client(0, ". 1:1(0) ack 101 win 512 <dss ack 201>");
-    (f.at, f.dsn, f.ssns) = (1400, 201, [101, 101]);
+    let mut f = failed_over();
     let probe = "client1 . 100:100(0) ack 1 win 64 <dss ack 1>";
     let mut probes = vec![];
     while f.at < 20_000 {
