@@ -368,6 +368,8 @@ static __always_inline int fits(const struct flow_entry *l, const struct entry_s
 
 	if (p->segment + TS_LEN + DSS_MAP_LEN > a->mss)
 		return TOO_LONG;
+	if (l->patience && a->rtt.smoothed > l->patience)
+		return SLOW;
 	if (p->walk.hole != NOBODY)
 		return silent(a, now, l->silence) ? OVERDUE : 0;
 	if (after(a->snd_next + len, a->snd_edge) || after64(l->down_next + len, l->down_edge))
@@ -392,8 +394,8 @@ static __always_inline void extend(struct flow_entry *l, struct entry_subflow *a
 	}
 	a->snd_next += len;
 	note_flight(a);
-	if (!a->is_timed) {
-		a->is_timed = 1;
+	if (a->timed_as != TIMED_NUMBER) {
+		a->timed_as = TIMED_NUMBER;
 		a->timed = a->snd_next;
 		a->timed_at = now;
 	}
@@ -494,15 +496,22 @@ static __always_inline void take_subflow_ack(struct entry_subflow *s, const stru
 		s->clock_heard = p->ts_val;
 	if (p->payload && !after(p->seq, s->rcv_ack) && after(p->ts_val, s->clock_recent))
 		s->clock_recent = p->ts_val;
+	if (s->timed_as == TIMED_ECHO && !after(s->timed, p->ts_ecr)) {
+		s->timed_as = TIMED_MEASURED;
+		if (after64(now, s->timed_at))
+			restart_rtt(&s->rtt, now - s->timed_at, now);
+		s->timed_at = now;
+	}
 	if (!after(p->ack, s->snd_una))
 		return;
 	s->snd_una = p->ack;
 	s->outstanding_since = now;
-	if (s->is_timed && !after(s->timed, p->ack)) {
-		s->is_timed = 0;
+	if (s->timed_as == TIMED_NUMBER && !after(s->timed, p->ack)) {
+		s->timed_as = TIMED_MEASURED;
 		/* Two CPUs may disagree about the time. */
 		if (after64(now, s->timed_at))
 			sample_rtt(&s->rtt, now - s->timed_at, now);
+		s->timed_at = now;
 	}
 	measure_delivery(s, now);
 }

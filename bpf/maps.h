@@ -36,6 +36,15 @@ struct {
 	__type(value, __u64);
 } gates SEC(".maps");
 
+/* Payload that has gone down by each slot whose flow entry names an account. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, __u64);
+} carried SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);

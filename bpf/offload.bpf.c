@@ -142,6 +142,18 @@ static __always_inline int decide(struct flow_entry *l, __u64 *gate, struct scra
 	return refused;
 }
 
+/* Pays in what goes down, if the connection has an account. */
+static __always_inline void note_carried(const struct flow_entry *l, __u32 slot, __u32 payload)
+{
+	__u64 *bytes;
+
+	if (!l->account || !payload)
+		return;
+	bytes = bpf_map_lookup_elem(&carried, &slot);
+	if (bytes)
+		__sync_fetch_and_add(bytes, payload);
+}
+
 /* How the packet is rewritten. */
 static __always_inline int rewriting(const struct packet *p, int down)
 {
@@ -205,6 +217,8 @@ static __always_inline int judge(struct __sk_buff *skb, const int v6)
 		return lose(refused);
 	if (refused)
 		return up_from(gate, refused);
+	if (down)
+		note_carried(l, flow->slot, c->p.payload);
 	return rewriting(&c->p, down);
 }
 

@@ -44,6 +44,14 @@ struct delivery {
 	__u32 rate; /* bytes per second */
 };
 
+/* What gives the next RTT sample (Timed). */
+enum timed_as {
+	TIMED_NOTHING,
+	TIMED_NUMBER,
+	TIMED_ECHO,
+	TIMED_MEASURED,
+};
+
 struct entry_subflow {
 	__u8 remote_addr[16];
 	__u8 local_addr[16];
@@ -62,7 +70,7 @@ struct entry_subflow {
 	__u32 clock_offset;
 	__u32 clock_heard;
 	__u32 timed;
-	__u32 is_timed;
+	__u32 timed_as;
 	struct rtt rtt;
 	__u32 mss;
 	__u32 clock_recent;
@@ -112,6 +120,8 @@ struct flow_entry {
 	__u32 runs_used;
 	__u32 packets_made;
 	__u32 server_sack;
+	__u32 account;
+	__u32 patience;
 	__u32 pad;
 	__u64 ts_sent_at;
 	__u64 silence;
@@ -183,5 +193,7 @@ enum reason {
 	LEFT_OUT,
 	/* Neither: plain TCP that the kernel forwards. */
 	PLAIN,
+	/* Up: the path has become slower than the connection's rule has patience with. */
+	SLOW,
 	REASONS,
 };

@@ -20,6 +20,13 @@ static __always_inline void sample_rtt(struct rtt *r, __u32 sample, __u64 now)
 	}
 }
 
+/* Rtt::restart. */
+static __always_inline void restart_rtt(struct rtt *r, __u32 sample, __u64 now)
+{
+	r->smoothed = 0;
+	sample_rtt(r, sample, now);
+}
+
 /* Delivery::sent, where nothing was outstanding. */
 static __always_inline void begin_delivery(struct entry_subflow *s, __u64 now)
 {

@@ -10,11 +10,12 @@
 //! passes all packets on until the next start takes it back.
 
 mod attach;
-mod gates;
 mod guard;
+mod paid;
 mod parts;
 mod reasons;
 mod refusal;
+mod words;
 
 use std::io;
 use std::net::IpAddr;
@@ -32,12 +33,13 @@ use flexcp_translator::{
 use flexcp_wire::Ends;
 
 pub use self::attach::Hook;
-use self::gates::{Gates, ONE_UP, OPEN};
 use self::guard::Guard;
+use self::paid::Paid;
 pub use self::parts::LeftOut;
 use self::reasons::REASONS;
 pub use self::reasons::Reasons;
 pub use self::refusal::Refusal;
+use self::words::Words;
 use crate::kernel::KernelError;
 
 /// The programs, compiled by `make bpf`.
@@ -46,6 +48,10 @@ static OBJECT: &[u8] = include_bytes_aligned!("../../../bpf/offload.bpf.o");
 const PROGRAM: &str = "flexcp_offload";
 /// Flows of a connection at most: the server's and the subflows'.
 const FLOWS: usize = ENTRY_SUBFLOWS + 1;
+/// Lowest bit of a gate: the flow entry is the programs'.
+const OPEN: u64 = 1;
+/// The rest counts packets that went up.
+const ONE_UP: u64 = 2;
 /// `flow_ref.leg` of the server's packets.
 const LEG_SERVER: u32 = 0xff;
 /// Read or write a value under its lock (`BPF_F_LOCK`).
@@ -69,9 +75,9 @@ pub enum OffloadError {
     /// A map could not be used.
     #[error("a map of the offload can't be used: {0}")]
     Map(#[from] MapError),
-    /// The gates could not be mapped into memory.
-    #[error("the offload's gates can't be mapped into memory: {0}")]
-    Gates(io::Error),
+    /// What is shared with the programs could not be mapped into memory.
+    #[error("what the offload's programs share can't be mapped into memory: {0}")]
+    Words(io::Error),
     /// No descriptor is left for a map.
     #[error("no file descriptor for a map of the offload: {0}; raise LimitNOFILE")]
     Descriptor(io::Error),
@@ -103,7 +109,8 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
 #[derive(Debug)]
 pub struct Offload {
     ebpf: Ebpf,
-    gates: Arc<Gates>,
+    gates: Arc<Words>,
+    carried: Arc<Words>,
     next_slot: u32,
     slots: u32,
     left_out: Option<LeftOut>,
@@ -186,7 +193,7 @@ const ENTRY_FIELDS: usize = 8
     + 4
     + 3 * 4
     + 6 * 8
-    + 18 * 4
+    + 20 * 4
     + 5 * 8
     + ENTRY_HOLES * 2 * 4
     + ENTRY_SUBFLOWS * (32 + 4 + 4 + 17 * 4 + 4 + 4 + 4 + 8 + 24 + 5 * 8)
@@ -223,11 +230,16 @@ impl Offload {
     /// When the kernel can't or may not.
     pub fn load_but(device: u32, slots: u32, refused: u32) -> Result<Self, OffloadError> {
         let (ebpf, left_out) = parts::load(slots, refused)?;
-        let gates = another_fd(&ebpf, "gates")?;
-        let gates = Gates::map(gates.as_fd(), slots).map_err(OffloadError::Gates)?;
+        let words = |name| -> Result<Arc<Words>, OffloadError> {
+            let map = another_fd(&ebpf, name)?;
+            let words = Words::map(map.as_fd(), slots).map_err(OffloadError::Words)?;
+            Ok(Arc::new(words))
+        };
+        let (gates, carried) = (words("gates")?, words("carried")?);
         let mut offload = Self {
             ebpf,
-            gates: Arc::new(gates),
+            gates,
+            carried,
             next_slot: 0,
             slots,
             left_out,
@@ -269,6 +281,7 @@ impl Offload {
                 .transpose()?,
             guard: Guard::new(Arc::clone(&self.conntrack)),
             gates: Arc::clone(&self.gates),
+            paid: Paid::new(Arc::clone(&self.carried), first..end),
             first,
             free: (first..end).rev().collect(),
             taken: vec![[None; FLOWS]; (end - first) as usize],
@@ -375,7 +388,8 @@ pub struct KernelFastPath {
     /// Flows of plain TCP, with the family of each; `None`: those can't pass by.
     plains: Option<HashMap<MapData, FlowKey, u32>>,
     guard: Guard,
-    gates: Arc<Gates>,
+    gates: Arc<Words>,
+    paid: Paid,
     first: u32,
     free: Vec<u32>,
     /// The flows that lead to each slot.
@@ -396,6 +410,7 @@ impl FastPath for KernelFastPath {
         let Some(slot) = slot.or_else(|| self.free.pop()) else {
             return Installed::NoRoom;
         };
+        self.paid.set_account(slot, entry.account);
         let known =
             self.lead_to(slot, entry) && self.entries.set(slot, Value(*entry), LOCKED).is_ok();
         if !known {
@@ -413,7 +428,7 @@ impl FastPath for KernelFastPath {
     }
 
     fn evict(&mut self, slot: u32) -> FlowEntry {
-        self.gates.gate(slot).fetch_and(!OPEN, Ordering::SeqCst);
+        self.gates.of(slot).fetch_and(!OPEN, Ordering::SeqCst);
         // Whoever had the lock before has done its work; whoever gets it later sees the gate. The element is there, as
         // it is for every slot, the map is open, and for a copy of so few bytes the kernel waits for memory.
         let value = self.entries.get(&slot, LOCKED);
@@ -428,16 +443,21 @@ impl FastPath for KernelFastPath {
     fn peek_all(&self, each: &mut dyn FnMut(&FlowEntry)) {
         let slots = u32::try_from(self.taken.len()).unwrap_or(0);
         for slot in (self.first..).take(slots as usize) {
-            if self.gates.gate(slot).load(Ordering::Relaxed) & OPEN != 0 {
+            if self.gates.of(slot).load(Ordering::Relaxed) & OPEN != 0 {
                 each(&self.peek(slot));
             }
         }
     }
 
     fn release(&mut self, slot: u32) {
-        self.gates.gate(slot).fetch_and(!OPEN, Ordering::SeqCst);
+        self.gates.of(slot).fetch_and(!OPEN, Ordering::SeqCst);
+        self.paid.set_account(slot, 0);
         self.forget(slot, &[None; FLOWS]);
         self.free.push(slot);
+    }
+
+    fn carried(&mut self, each: &mut dyn FnMut(u32, u64)) {
+        self.paid.pay_in(each);
     }
 
     fn held(&self) -> u32 {
@@ -445,7 +465,7 @@ impl FastPath for KernelFastPath {
     }
 
     fn punted(&self, slot: u32) -> Option<u32> {
-        Some(up_by(self.gates.gate(slot).load(Ordering::SeqCst)))
+        Some(up_by(self.gates.of(slot).load(Ordering::SeqCst)))
     }
 
     fn leave_out(&mut self, servers: &[IpAddr]) {
@@ -492,7 +512,7 @@ impl KernelFastPath {
     /// Opens the gate of a slot, if `passed` packets and no more have gone up by it: the same word counts them, so that
     /// none slips through between a look and the opening.
     fn open(&self, slot: u32, passed: Option<u32>) -> bool {
-        let gate = self.gates.gate(slot);
+        let gate = self.gates.of(slot);
         let Some(passed) = passed else {
             gate.fetch_or(OPEN, Ordering::SeqCst);
             return true;

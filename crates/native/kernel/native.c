@@ -31,6 +31,7 @@ struct call {
 	const struct flow *flows;
 	struct flow_entry *entries;
 	__u64 *gates;
+	__u64 *carried;
 	__u64 *reasons;
 	const struct way *ways;
 	struct settings settings;
@@ -96,6 +97,8 @@ static void *lookup(const void *map, const void *key)
 		return index < REASONS ? &now->reasons[index] : NULL;
 	if (map == &entries)
 		return index < now->slots ? &now->entries[index] : NULL;
+	if (map == &carried)
+		return index < now->slots ? &now->carried[index] : NULL;
 	return index < now->slots ? &now->gates[index] : NULL;
 }
 

@@ -60,6 +60,7 @@ struct Call {
     flows: *const Flow,
     entries: *mut FlowEntry,
     gates: *mut u64,
+    carried: *mut u64,
     reasons: *mut u64,
     ways: *const Way,
     settings: Settings,
@@ -134,6 +135,7 @@ pub(crate) struct Maps<'a> {
     pub(crate) flows: &'a [Flow],
     pub(crate) entries: &'a mut [FlowEntry],
     pub(crate) gates: &'a mut [u64],
+    pub(crate) carried: &'a mut [u64],
     pub(crate) reasons: &'a mut [u64],
     pub(crate) ways: &'a [Way],
 }
@@ -174,6 +176,7 @@ pub(crate) fn run(maps: Maps<'_>, now: u64, packet: Packet<'_>) -> (i32, Vec<Lef
     );
     assert_eq!(constants.reasons as usize, maps.reasons.len());
     assert_eq!(maps.entries.len(), maps.gates.len());
+    assert_eq!(maps.entries.len(), maps.carried.len());
     let slots = u32::try_from(maps.entries.len()).expect("few slots");
     assert!(maps.flows.iter().all(|flow| flow.slot < slots));
     assert!(packet.bytes.len() <= room - ETHERNET, "too long a packet");
@@ -182,6 +185,7 @@ pub(crate) fn run(maps: Maps<'_>, now: u64, packet: Packet<'_>) -> (i32, Vec<Lef
         flows: maps.flows.as_ptr(),
         entries: maps.entries.as_mut_ptr(),
         gates: maps.gates.as_mut_ptr(),
+        carried: maps.carried.as_mut_ptr(),
         reasons: maps.reasons.as_mut_ptr(),
         ways: maps.ways.as_ptr(),
         settings: Settings {

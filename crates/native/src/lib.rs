@@ -63,6 +63,10 @@ struct Tables {
     flows: Vec<Flow>,
     entries: Vec<FlowEntry>,
     gates: Vec<u64>,
+    /// Bytes that each slot has carried on an account, and has not told.
+    carried: Vec<u64>,
+    /// The same on accounts that their slots have no more.
+    left: Vec<(u32, u64)>,
     /// Slots that somebody has.
     taken: Vec<bool>,
     reasons: Vec<u64>,
@@ -75,6 +79,8 @@ impl Default for Tables {
             flows: Vec::new(),
             entries: Vec::new(),
             gates: Vec::new(),
+            carried: Vec::new(),
+            left: Vec::new(),
             taken: Vec::new(),
             reasons: vec![0; constants().reasons as usize],
             ways: vec![ANYWHERE],
@@ -137,6 +143,7 @@ impl Programs {
             flows,
             entries,
             gates,
+            carried,
             reasons,
             ways,
             ..
@@ -145,6 +152,7 @@ impl Programs {
             flows,
             entries,
             gates,
+            carried,
             reasons,
             ways,
         };
@@ -214,6 +222,14 @@ impl Tables {
         open.map(|slot| &self.entries[slot])
     }
 
+    /// What a slot has carried is told of the account that it has.
+    fn settle(&mut self, slot: usize) {
+        let bytes = std::mem::take(&mut self.carried[slot]);
+        if bytes > 0 {
+            self.left.push((self.entries[slot].account, bytes));
+        }
+    }
+
     /// The flows of a flow entry lead to its slot, and no others.
     fn lead_to(&mut self, slot: usize) {
         let entry = self.entries[slot];
@@ -262,9 +278,11 @@ impl FastPath for Programs {
         if slot == tables.taken.len() {
             tables.entries.push(*entry);
             tables.gates.push(0);
+            tables.carried.push(0);
             tables.taken.push(true);
         }
         assert!(!tables.is_open(slot), "installed twice");
+        tables.settle(slot);
         tables.entries[slot] = *entry;
         tables.taken[slot] = true;
         tables.gates[slot] |= OPEN;
@@ -303,6 +321,15 @@ impl FastPath for Programs {
         tables.taken[place] = false;
         tables.gates[place] = 0;
         tables.flows.retain(|flow| flow.slot != slot);
+    }
+
+    fn carried(&mut self, each: &mut dyn FnMut(u32, u64)) {
+        let mut tables = self.tables();
+        (0..tables.entries.len()).for_each(|slot| tables.settle(slot));
+        tables
+            .left
+            .drain(..)
+            .for_each(|(account, bytes)| each(account, bytes));
     }
 
     fn held(&self) -> u32 {

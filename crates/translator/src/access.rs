@@ -43,6 +43,10 @@ impl Accesses {
         Self(accesses)
     }
 
+    pub(crate) const fn count(&self) -> usize {
+        self.0.len()
+    }
+
     /// Which of them a subflow is of.
     pub(crate) fn of(&self, client: IpAddr, local: IpAddr) -> Option<AccessId> {
         let mut numbered = (0..).map(AccessId).zip(&self.0);

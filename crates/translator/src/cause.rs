@@ -205,6 +205,12 @@ decisions! {
         Preferred => preferred,
         /// Another path's round-trip time is shorter.
         Delay => delay,
+        /// Its access carries more than its part, or connections fare better on another.
+        Balance => balance,
+        /// The path is beyond the rule's thresholds.
+        Congested => congested,
+        /// The connection's turn, or its luck, is another path's.
+        Dealt => dealt,
     }
 
     /// A handshake that is not complete is let go before its time.

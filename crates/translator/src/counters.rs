@@ -81,6 +81,8 @@ counters! {
         rm_addr_rx,
         /// `MP_PRIO` obeyed.
         mp_prio_rx,
+        /// `MP_PRIO` sent, copies included: which paths are for when others fail.
+        mp_prio_tx,
         /// `MP_FAIL` received.
         mp_fail_rx,
         /// `MP_FASTCLOSE` received and passed to the server as RST.
@@ -101,7 +103,8 @@ counters! {
         filler_tx,
         /// Packets of servers sent again from a copy: they are the first on a path that the client has yet to be heard on.
         spare_tx,
-        /// Packets that ask clients whether a path that was silent works again; connections under a steering rule alone.
+        /// Packets that ask clients whether a path that was silent works again, or how long the way over one is that carries
+        /// nothing; connections under a steering rule alone.
         path_probe_tx,
         /// Packets of clients beyond the server's window that were ACKed on their subflow, for the client to send
         /// the data again when there is room.

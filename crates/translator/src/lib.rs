@@ -56,7 +56,10 @@ pub use offload::{
 };
 pub use prefix::Prefix;
 pub use record::{Registry, SubflowRecord};
-pub use steering::{ActiveStandby, Move, Rule, SmallestDelay, SteeredPath, SteeringMode};
+pub use steering::{
+    ActiveStandby, Automatic, Flow, Load, LoadBalancing, MAX_RULES, Move, Priority, Random,
+    RoundRobin, Rule, SmallestDelay, SteeredPath, SteeringMode, Thresholds, View,
+};
 pub use superseded::supersedes;
 pub use time::Instant;
 pub use translator::{Cursor, Filter, LONGEST_QUEUE, Place, Translator};

@@ -40,6 +40,9 @@ pub trait FastPath: Debug + Send {
     fn release(&mut self, slot: u32);
     /// Slots that are not free.
     fn held(&self) -> u32;
+    /// Calls `each` with the [`account`](FlowEntry::account) of flow entries, and the bytes that have gone down on that account
+    /// since the last call.
+    fn carried(&mut self, _each: &mut dyn FnMut(u32, u64)) {}
     /// How many packets of the connection that has the slot have passed the fast path on their way up to the
     /// translator, installed or not, from some beginning on and modulo 2^32; `None`: it does not know.
     fn punted(&self, _slot: u32) -> Option<u32> {
@@ -165,10 +168,10 @@ pub struct EntrySubflow {
     pub clock_offset: u32,
     /// The latest TSval that the client sent.
     pub clock_heard: u32,
-    /// A number whose ACK gives the next RTT sample.
+    /// A number whose ACK gives the next RTT sample, or a TSval whose echo does.
     pub timed: u32,
-    /// 1: there is such a number.
-    pub is_timed: u32,
+    /// 1: a number; 2: a TSval; 3: neither, but there has been a sample; 0: nothing.
+    pub timed_as: u32,
     /// Round-trip times between FlexCP and the client.
     pub rtt: EntryRtt,
     /// Largest payload plus options that the client takes in a segment.
@@ -185,7 +188,7 @@ pub struct EntrySubflow {
     pub recent_len: u32,
     /// Their DSN.
     pub recent_dsn: u64,
-    /// When the timed number went down.
+    /// When that went down, or the sample was taken.
     pub timed_at: u64,
     /// What it delivers to the client.
     pub delivery: EntryDelivery,
@@ -271,6 +274,10 @@ pub struct FlowEntry {
     pub packets_made: u32,
     /// 1: the server takes SACK.
     pub server_sack: u32,
+    /// Where the bytes that go down are counted; 0: nowhere.
+    pub account: u32,
+    /// SRTT of the active subflow in microseconds above which the translator has to see what goes down; 0: any.
+    pub patience: u32,
     /// Zero.
     pub pad: u32,
     /// When `ts_sent` was sent.
@@ -328,6 +335,8 @@ impl Default for FlowEntry {
             runs_used: 0,
             packets_made: 0,
             server_sack: 0,
+            account: 0,
+            patience: 0,
             pad: 0,
             ts_sent_at: 0,
             silence: 0,

@@ -1,5 +1,6 @@
 //! The entry: one packet or timer at a time goes to its connection, or makes one.
 
+mod accounts;
 mod astray;
 mod bypass;
 mod drain;
@@ -26,6 +27,7 @@ use core::time::Duration;
 
 use flexcp_wire::{ChecksumState, Ends, TcpFlags};
 
+use self::accounts::Accounts;
 use self::astray::Astray;
 use self::drain::Drain;
 use self::hand::Settled;
@@ -34,7 +36,6 @@ use self::install::Installer;
 pub use self::listing::{Cursor, Filter, Place};
 use self::orphan::Orphans;
 use self::records::Records;
-use crate::access::Accesses;
 use crate::auth::{Key, SecretStream};
 use crate::budget::Budget;
 use crate::cause::Rst;
@@ -100,6 +101,7 @@ pub struct Translator {
     pub(crate) gone: Vec<SubflowIndex>,
     pub(crate) counters: Counters,
     pub(crate) events: Events,
+    pub(crate) accounts: Accounts,
     pub(crate) budget: Budget,
     pub(crate) installer: Option<Installer>,
     pub(crate) drain: Drain,
@@ -123,6 +125,7 @@ macro_rules! context {
             services: &$self.services,
             counters: &mut $self.counters,
             events: &mut $self.events,
+            ledger: &mut $self.accounts.ledger,
             budget: $self.budget,
             astray: $self.astray.is_some(),
             secrets: &mut $self.secrets,
@@ -137,19 +140,18 @@ impl Translator {
     /// `seed` must be unpredictable: keys, nonces and sequence numbers are derived from it. The same
     /// seed and the same calls give the same packets.
     #[must_use]
-    pub fn new(config: Config, seed: [u8; 32]) -> Self {
+    pub fn new(mut config: Config, seed: [u8; 32]) -> Self {
         let mut secrets = SecretStream::new(seed);
         let hash_keys = (secrets.next_u64(), secrets.next_u64());
+        let mut accounts = Accounts::default();
+        let (services, share) = (core::mem::take(&mut config.services), config.share);
+        let settings = Settings::new(config, &Rules::default(), &mut accounts.ledger);
         Self {
-            keys: Keys::new(secrets.branch(), config.share),
-            services: Services::new(config.services, config.share),
-            budget: Budget::new(config.limits.memory),
-            config: Settings {
-                accesses: Accesses::new(config.accesses),
-                rules: Rules::new(config.rules),
-                limits: config.limits,
-                timeouts: config.timeouts,
-            },
+            keys: Keys::new(secrets.branch(), share),
+            services: Services::new(services, share),
+            budget: Budget::new(settings.limits.memory),
+            config: settings,
+            accounts,
             table: Table::new(hash_keys),
             secrets,
             outbox: VecDeque::with_capacity(OUTBOX),
@@ -186,6 +188,7 @@ impl Translator {
     pub fn handle_timeout(&mut self, now: Instant) {
         self.tend_orphans(now);
         self.tend_astray(now);
+        self.tend_accounts(now);
         while let Some(id) = self.table.pop_timer(now) {
             if self.leave_installed(now, id) {
                 continue;
@@ -214,7 +217,14 @@ impl Translator {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let orphans = self.records.orphans.as_ref().map(Orphans::due);
         let astray = self.astray.as_ref().map(Astray::due);
-        let times = [self.table.next_timer(), self.probes_due(), orphans, astray];
+        let accounts = self.accounts_due();
+        let times = [
+            self.table.next_timer(),
+            self.probes_due(),
+            orphans,
+            astray,
+            accounts,
+        ];
         times.into_iter().flatten().min()
     }
 

@@ -8,6 +8,7 @@ pub mod live;
 pub mod plan;
 pub mod rule;
 pub mod span;
+pub mod steering;
 
 pub(crate) mod check;
 mod overlap;

@@ -268,9 +268,9 @@ from_text!(
     value::service_offload
 );
 from_text!(
-    super::rule::Steering,
-    "\"active-standby\" or \"smallest-delay\"",
-    super::rule::steering
+    super::steering::Steering,
+    "\"active-standby\" or another mode",
+    super::steering::steering
 );
 from_text!(std::net::SocketAddr, "\"192.0.2.1:443\"", value::socket);
 from_text!(PathBuf, "\"/run/flexcp/flexcp.sock\"", |text| {
@@ -287,6 +287,38 @@ impl FromValue for bool {
 
     fn from_value(value: &DeValue<'_>) -> Result<Option<Self>, String> {
         Ok(value.as_bool())
+    }
+}
+
+impl FromValue for super::steering::Weights {
+    const EXAMPLE: &'static str = "{ dsl = 30, lte = 70 }";
+
+    fn from_value(value: &DeValue<'_>) -> Result<Option<Self>, String> {
+        let Some(table) = value.as_table() else {
+            return Ok(None);
+        };
+        let entries = table.iter().map(|(name, weight)| {
+            let number = integer(weight.get_ref());
+            let wrong = || Err(format!("{} is no number", kind(weight)));
+            (name.get_ref().to_string(), number.unwrap_or_else(wrong))
+        });
+        Self::new(entries).map(Some)
+    }
+}
+
+impl FromValue for super::steering::Percent {
+    const EXAMPLE: &'static str = "percent, like 2 or 0.5";
+
+    fn from_value(value: &DeValue<'_>) -> Result<Option<Self>, String> {
+        let digits = match value {
+            DeValue::Float(float) => float.as_str(),
+            DeValue::Integer(integer) => integer.as_str(),
+            _ => return Ok(None),
+        };
+        let percent = digits
+            .parse()
+            .map_err(|error| format!("{digits}: {error}"))?;
+        Self::new(percent).map(Some)
     }
 }
 

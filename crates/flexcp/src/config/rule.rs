@@ -1,16 +1,16 @@
 //! `[[rule]]`: how connections are steered.
 
 use std::ops::RangeInclusive;
-use std::sync::Arc;
 use std::time::Duration;
 
-use flexcp_translator::{AccessId, ActiveStandby, Prefix, ServiceId, SmallestDelay, SteeringMode};
+use flexcp_translator::{MAX_RULES, Prefix, ServiceId};
 use toml::Spanned;
 use toml::de::DeValue;
 
 use super::file::Config;
 use super::read::{self, Ports, Reader};
 use super::span::{Diagnostics, Located};
+use super::steering::{self, Percent, Steering, Weights};
 
 /// How long a connection stays where it was moved, if the rule does not say.
 const HOLD: Duration = Duration::from_secs(1);
@@ -36,45 +36,23 @@ pub struct Rule {
     pub ports: Vec<Located<RangeInclusive<u16>>>,
     /// `clients`: address prefixes that clients come from first; any when left out.
     pub clients: Vec<Located<Prefix>>,
-    /// `mode`: "active-standby" or "smallest-delay".
+    /// `mode`: see [`Steering`].
     pub mode: Located<Steering>,
-    /// `accesses`: names of accesses, the active one first, then those for when it fails; for "active-standby" alone.
+    /// `accesses`: names of accesses, the active one first, then those for when it fails or is congested; for
+    /// "active-standby" and "priority" alone.
     pub accesses: Vec<Located<String>>,
+    /// `weights`: the parts of the bytes that accesses carry; for "load-balancing" alone.
+    pub weights: Option<Located<Weights>>,
+    /// `max_rtt`: round-trip time beyond which a path is left; for "load-balancing" and "priority" alone; 1 ms to a minute.
+    pub max_rtt: Option<Located<Duration>>,
+    /// `max_loss`: what may be sent again, in percent; the same.
+    pub max_loss: Option<Located<Percent>>,
     /// `hold`: how long a connection stays where it was moved; 100 ms to a day. Default 1 s.
     pub hold: Located<Duration>,
     /// `fail_back`: how long it stays away from an access before those it was moved to; up to a day. Default 5 s.
     pub fail_back: Located<Duration>,
-}
-
-/// The modes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Steering {
-    /// "active-standby": down the path of the first access that works.
-    ActiveStandby,
-    /// "smallest-delay": down the path with the shortest round-trip time.
-    SmallestDelay,
-}
-
-impl Steering {
-    /// As the file has it.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::ActiveStandby => "active-standby",
-            Self::SmallestDelay => "smallest-delay",
-        }
-    }
-}
-
-/// "active-standby" or "smallest-delay".
-pub(super) fn steering(text: &str) -> Result<Steering, String> {
-    let all = [Steering::ActiveStandby, Steering::SmallestDelay];
-    let found = all.into_iter().find(|mode| mode.name() == text);
-    found.ok_or_else(|| {
-        format!(
-            "there is no steering mode `{text}`; write \"active-standby\" or \"smallest-delay\""
-        )
-    })
+    /// `client_backup`: a path that the client wants as backup is taken when no other is left. Default true.
+    pub client_backup: Located<bool>,
 }
 
 /// Reads all of them.
@@ -112,8 +90,12 @@ fn one(value: &Spanned<DeValue<'_>>, out: &mut Diagnostics) -> Option<Rule> {
         "clients",
         "mode",
         "accesses",
+        "weights",
+        "max_rtt",
+        "max_loss",
         "hold",
         "fail_back",
+        "client_backup",
     ];
     let section = Reader::new(entries, ("a rule", at), &known, &[], out);
     let name = section.required("name", "write name = \"video\"", out);
@@ -130,13 +112,21 @@ fn one(value: &Spanned<DeValue<'_>>, out: &mut Diagnostics) -> Option<Rule> {
         clients: section.list("clients", out),
         mode: mode.unwrap_or_else(|| Located::new(Steering::SmallestDelay, at)),
         accesses: section.list("accesses", out),
+        weights: section.optional("weights", out),
+        max_rtt: section.optional("max_rtt", out),
+        max_loss: section.optional("max_loss", out),
         hold: section.or("hold", HOLD, out),
         fail_back: section.or("fail_back", FAIL_BACK, out),
+        client_backup: section.or("client_backup", true, out),
     })
 }
 
 /// Adds what is wrong with them to `out`.
 pub(super) fn check(config: &Config, out: &mut Diagnostics) {
+    if let Some(first) = config.rules.get(MAX_RULES) {
+        let said = format!("there can't be more than {MAX_RULES} rules; remove those from here on");
+        out.error(first.at, said);
+    }
     for (place, rule) in config.rules.iter().enumerate() {
         let (name, before) = (&rule.name, &config.rules[..place]);
         let taken = before.iter().any(|other| other.name.value == name.value);
@@ -151,7 +141,7 @@ pub(super) fn check(config: &Config, out: &mut Diagnostics) {
         known("service", &rule.services, services, out);
         let accesses = config.accesses.iter().map(|access| &access.name);
         known("access", &rule.accesses, accesses, out);
-        accesses_of_the_mode(rule, out);
+        steering::check(config, rule, out);
         times(rule, out);
         if let Some(all) = before.iter().find(|other| other.fits_all()) {
             let said = format!(
@@ -178,20 +168,6 @@ fn known<'a>(
             );
             out.error(name.at, said);
         }
-    }
-}
-
-fn accesses_of_the_mode(rule: &Rule, out: &mut Diagnostics) {
-    match (rule.mode.value, rule.accesses.first()) {
-        (Steering::ActiveStandby, None) => out.error(
-            rule.at,
-            "a rule of active-standby names no `accesses`; write the active one first, like accesses = [\"dsl\", \"lte\"]",
-        ),
-        (Steering::SmallestDelay, Some(first)) => out.error(
-            first.at,
-            "`accesses` is for active-standby alone: the smallest delay is looked for on all; remove it",
-        ),
-        _ => {}
     }
 }
 
@@ -228,23 +204,10 @@ impl Rule {
             servers: self.servers.iter().map(|prefix| prefix.value).collect(),
             ports: self.ports.iter().map(|ports| ports.value.clone()).collect(),
             clients: self.clients.iter().map(|prefix| prefix.value).collect(),
-            mode: self.told_mode(config),
+            mode: steering::told(config, self),
             hold: self.hold.value,
             fail_back: self.fail_back.value,
-        }
-    }
-
-    fn told_mode(&self, config: &Config) -> Arc<dyn SteeringMode> {
-        let id = |name: &Located<String>| {
-            let mut numbered = (0..).map(AccessId).zip(&config.accesses);
-            let found = numbered.find(|(_, access)| access.name.value == name.value);
-            found.map(|(id, _)| id)
-        };
-        match self.mode.value {
-            Steering::ActiveStandby => Arc::new(ActiveStandby {
-                accesses: self.accesses.iter().filter_map(id).collect(),
-            }),
-            Steering::SmallestDelay => Arc::new(SmallestDelay),
+            heeds_backup: self.client_backup.value,
         }
     }
 }

@@ -103,6 +103,7 @@ fn load_with(
     let mut ebpf = EbpfLoader::new()
         .map_max_entries("entries", slots)
         .map_max_entries("gates", slots)
+        .map_max_entries("carried", slots)
         .map_max_entries("flows", flows)
         .map_max_entries("plains", PLAIN_FLOWS)
         .override_global("parts", &parts, true)

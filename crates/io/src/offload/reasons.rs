@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use aya::maps::{HashMap, MapData, PerCpuArray};
 
-use super::gates::Gates;
-use super::{FlowKey, FlowRef};
+use super::words::Words;
+use super::{FlowKey, FlowRef, OPEN};
 
 /// What the programs count, and what that means, in the order of `enum reason`: packets that were translated, and why
 /// others of installed connections go to the translator.
-pub(super) const REASONS: [(&str, &str); 23] = [
+pub(super) const REASONS: [(&str, &str); 24] = [
     ("translated", "Translated in the kernel."),
     (
         "not_installed",
@@ -84,13 +84,17 @@ pub(super) const REASONS: [(&str, &str); 23] = [
         "The part of the programs that translates it was refused by the kernel.",
     ),
     ("plain", "Plain TCP that the kernel forwards by itself."),
+    (
+        "slow",
+        "Its path has become slower than its steering rule has patience with.",
+    ),
 ];
 
 /// What the programs have counted.
 pub struct Reasons {
     pub(super) counts: PerCpuArray<MapData, u64>,
     pub(super) flows: HashMap<MapData, FlowKey, FlowRef>,
-    pub(super) gates: Arc<Gates>,
+    pub(super) gates: Arc<Words>,
 }
 
 impl Reasons {
@@ -119,7 +123,7 @@ impl Reasons {
         let flows = self.flows.keys().filter(Result::is_ok).count();
         [
             ("offload_flows", number(flows)),
-            ("offload_open", number(self.gates.open())),
+            ("offload_open", number(self.gates.count(OPEN))),
         ]
     }
 }

@@ -44,7 +44,7 @@ fn places(rules: &mut Rules) {
     let moved = back.subflows[0];
     assert_eq!(moved.snd_next, known.snd_next.wrapping_add(1_700));
     assert_eq!(moved.bytes_down, 1_000);
-    assert_eq!((moved.is_timed, moved.timed), (1, moved.snd_next));
+    assert_eq!((moved.timed_as, moved.timed), (1, moved.snd_next));
     let hole = Hole {
         seq: entry.seq_down,
         len: 700,
@@ -192,7 +192,7 @@ fn fills(rules: &mut Rules) {
     };
     assert_eq!((back.runs[0], back.runs_used), (run, 1));
     let moved = back.subflows[0];
-    assert_eq!((moved.bytes_down, moved.is_timed), (1_000, 0));
+    assert_eq!((moved.bytes_down, moved.timed_as), (1_000, 0));
     assert_eq!(moved.outstanding_since, NOW);
     assert_eq!(
         (back.down_next, back.seq_down, moved.snd_next),

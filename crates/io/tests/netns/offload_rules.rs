@@ -273,7 +273,7 @@ fn downs_that_are_taken(rules: &mut Rules) {
     let (_, back) = rules.takes(&idle, &data_down(&entry));
     assert_eq!(back.subflows[0].outstanding_since, NOW);
     assert_eq!(
-        (back.subflows[0].is_timed, back.subflows[0].timed_at),
+        (back.subflows[0].timed_as, back.subflows[0].timed_at),
         (1, NOW)
     );
     assert_eq!(back.subflows[0].timed, back.subflows[0].snd_next);

@@ -177,7 +177,7 @@ fn stale_acks(rules: &mut Rules) {
 
 fn ups_that_are_taken(rules: &mut Rules) {
     let mut entry = entry();
-    entry.subflows[0].is_timed = 1;
+    entry.subflows[0].timed_as = 1;
     entry.subflows[0].timed = entry.subflows[0].snd_una.wrapping_add(1_000);
     entry.subflows[0].timed_at = NOW - 18_000;
     let (out, back) = rules.takes(&entry, &ack_up(&entry));
@@ -202,7 +202,7 @@ fn ups_that_are_taken(rules: &mut Rules) {
         entry.subflows[0].snd_una.wrapping_add(1_000)
     );
     assert_eq!(subflow.snd_edge, subflow.snd_una.wrapping_add(508 << 7));
-    assert_eq!((subflow.rtt.smoothed, subflow.is_timed), (11_000, 0));
+    assert_eq!((subflow.rtt.smoothed, subflow.timed_as), (11_000, 0));
     assert_eq!(subflow.outstanding_since, NOW);
     assert_eq!((back.packets_down, back.packets_up), (0, 1));
     // A window that does not fit the field is as large as that can say.

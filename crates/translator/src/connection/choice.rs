@@ -135,7 +135,7 @@ impl Connection {
         Standing {
             leaving: recv.fin.is_some(),
             suspect: path.suspect,
-            backup: path.backup,
+            backup: path.backup && !self.mptcp.steered.slights_backup(),
         }
     }
 

@@ -30,7 +30,7 @@ pub(crate) struct SubflowClock {
 }
 
 /// Whether `a` is later than `b` (RFC 7323 section 5.2).
-const fn later(a: u32, b: u32) -> bool {
+pub(super) const fn later(a: u32, b: u32) -> bool {
     a.wrapping_sub(b).cast_signed() > 0
 }
 

@@ -8,6 +8,7 @@ use flexcp_wire::{Dsn, Ssn};
 
 use super::delivery::Delivery;
 use super::rtt::Rtt;
+use super::subflow::Timed;
 use super::to_tcp::PATIENCE;
 use super::{Connection, Subflow, SubflowState};
 use crate::config::Settings;
@@ -338,6 +339,7 @@ impl Subflow {
             ups_used += 1;
         }
         let recent = self.recv.lane.recent_before(self.recv.ack);
+        let (timed_as, timed, timed_at) = self.path.timed.export();
         EntrySubflow {
             remote_addr: self.remote.octets(),
             local_addr: self.local.octets(),
@@ -355,8 +357,8 @@ impl Subflow {
             rcv_high: self.recv.high.0,
             clock_offset: self.clock.map_or(0, |clock| clock.offset),
             clock_heard: self.clock.map_or(0, |clock| clock.heard),
-            timed: self.path.timed.map_or(0, |(ssn, _)| ssn.0),
-            is_timed: self.path.timed.is_some().into(),
+            timed,
+            timed_as,
             rtt: self.path.rtt.export(),
             mss: self.agreed.mss.into(),
             clock_recent: self.clock.map_or(0, |clock| clock.recent),
@@ -369,7 +371,7 @@ impl Subflow {
                 .map_or(0, |end| end.since(self.recv.high)),
             recent_len: recent.map_or(0, |(_, len)| len),
             recent_dsn: recent.map_or(0, |(dsn, _)| dsn.0),
-            timed_at: self.path.timed.map_or(0, |(_, at)| at.0),
+            timed_at,
             delivery: self.path.delivery.export(),
             last_heard: self.path.last_heard.0,
             outstanding_since: self.path.outstanding_since.0,
@@ -388,14 +390,35 @@ impl Subflow {
             clock.heard = installed.clock_heard;
             clock.recent = installed.clock_recent;
         }
-        let timed = || (Ssn(installed.timed), Instant(installed.timed_at));
-        self.path.timed = (installed.is_timed != 0).then(timed);
+        self.path.timed = Timed::import(installed);
         self.path.rtt = Rtt::import(&installed.rtt);
         self.path.delivery = Delivery::import(&installed.delivery);
         self.path.last_heard = Instant(installed.last_heard);
         self.path.outstanding_since = Instant(installed.outstanding_since);
         self.traffic.bytes_up = installed.bytes_up;
         self.traffic.bytes_down = installed.bytes_down;
+    }
+}
+
+impl Timed {
+    /// As `timed_as`, `timed` and `timed_at` of a flow entry.
+    const fn export(self) -> (u32, u32, u64) {
+        match self {
+            Self::Nothing => (0, 0, 0),
+            Self::Number(ssn, at) => (1, ssn.0, at.0),
+            Self::Echo(val, at) => (2, val, at.0),
+            Self::Measured(at) => (3, 0, at.0),
+        }
+    }
+
+    const fn import(entry: &EntrySubflow) -> Self {
+        let at = Instant(entry.timed_at);
+        match entry.timed_as {
+            1 => Self::Number(Ssn(entry.timed), at),
+            2 => Self::Echo(entry.timed, at),
+            3 => Self::Measured(at),
+            _ => Self::Nothing,
+        }
     }
 }
 

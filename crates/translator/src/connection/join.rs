@@ -77,6 +77,7 @@ impl Connection {
         };
         ctx.counters.mp_join_syn_rx += 1;
         self.subflow_mut(index).sent_syn(ctx.now);
+        self.joins_as_standby(ctx, index);
         self.send_join_syn_ack(ctx, index);
         Ok(index)
     }
@@ -230,7 +231,7 @@ impl Connection {
             outgoing.options.push(&TcpOption::WindowScale(scale));
         }
         let join = MpJoin::SynAck {
-            backup: false,
+            backup: self.is_standby(index),
             address_id: self.local_address_id(ctx, index),
             hmac: u64::from_be_bytes([h0, h1, h2, h3, h4, h5, h6, h7]),
             nonce: nonce_local,

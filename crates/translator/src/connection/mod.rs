@@ -69,6 +69,7 @@ use crate::handle::{INITIAL, ServiceId, SubflowIndex};
 use crate::offload::Installation;
 use crate::segment::Outgoing;
 use crate::service::Services;
+use crate::steering::Ledger;
 use crate::time::Instant;
 
 /// What a connection may use of the translator while it handles a packet.
@@ -78,6 +79,8 @@ pub(crate) struct Context<'a> {
     pub(crate) services: &'a Services,
     pub(crate) counters: &'a mut Counters,
     pub(crate) events: &'a mut Events,
+    /// What connections carry, for modes that share them out.
+    pub(crate) ledger: &'a mut Ledger,
     /// As it was before the packet.
     pub(crate) budget: Budget,
     /// Packets may have gone past FlexCP not long ago.

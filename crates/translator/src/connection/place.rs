@@ -8,6 +8,7 @@ use core::time::Duration;
 
 use flexcp_wire::{Dsn, Ssn};
 
+use super::subflow::Timed;
 use super::{Connection, Context};
 use crate::cause::Rst;
 use crate::handle::SubflowIndex;
@@ -224,7 +225,7 @@ impl Connection {
         let ssn = subflow.send.next;
         subflow.send.lane.append(dsn, ssn, len);
         subflow.sent_new(ctx.now, len);
-        subflow.path.timed = None;
+        subflow.path.timed = Timed::Nothing;
         subflow.traffic.retransmitted_down += u64::from(len);
         Placed {
             subflow: index,

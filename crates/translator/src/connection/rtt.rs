@@ -39,6 +39,12 @@ impl Rtt {
         self.take_least(now, sample);
     }
 
+    /// Takes a sample of a path at rest, which had none for some time: what was known before counts no more.
+    pub(crate) fn restart(&mut self, now: Instant, sample: Duration) {
+        self.smoothed = None;
+        self.sample(now, sample);
+    }
+
     /// Takes a sample of the handshake, which no queue of data has lengthened: what data takes is not smoothed with it.
     pub(crate) fn sample_handshake(&mut self, now: Instant, sample: Duration) {
         self.take_least(now, micros(sample));
@@ -161,6 +167,17 @@ mod tests {
         let rtt = after(&[(0, 80), (1, 160), (2, 10)]);
         assert_eq!(rtt.smoothed(), Some(ms(80)));
         assert_eq!(rtt.variation(), Some(Duration::from_micros(57_500)));
+    }
+
+    #[test]
+    fn path_at_rest_is_measured_anew() {
+        let mut rtt = after(&[(0, 80), (1, 160)]);
+        rtt.restart(Instant(2), ms(30));
+        assert_eq!(
+            (rtt.smoothed(), rtt.variation()),
+            (Some(ms(30)), Some(ms(15)))
+        );
+        assert_eq!(rtt.least(), Some(ms(30)));
     }
 
     #[test]

@@ -3,12 +3,15 @@
 
 use core::time::Duration;
 
+use flexcp_wire::{MpPrio, MptcpOption, TcpFlags, TcpOption};
+
 use super::choice::PathView;
 use super::{Connection, Context, choice};
 use crate::cause::SubflowSwitch;
 use crate::config::Settings;
 use crate::handle::{INITIAL, SubflowIndex, SubflowSet};
-use crate::steering::{Descriptor, Move, SteeredPath};
+use crate::offload::FlowEntry;
+use crate::steering::{Account, Descriptor, Flow, Ledger, Move, Rule, RuleId, SteeredPath, View};
 use crate::time::Instant;
 
 /// How often a mode is asked at most. Both ways of handling packets come to the same answers, as this follows from the
@@ -19,10 +22,19 @@ const TICK: Duration = Duration::from_millis(100);
 /// time. A Linux client that uploads takes a path for stale only while nothing comes over it (docs/numbers.md).
 const PROBE: Duration = Duration::from_secs(2);
 
+/// How often a path that carries nothing is measured at most.
+const MEASURE: Duration = Duration::from_secs(1);
+
+/// How often the client is told which paths are for when others fail.
+const STANDBY_COPIES: u8 = 3;
+
 /// How often [`PROBE`] doubles at most.
 const MAX_DOUBLINGS: u8 = 3;
 
-/// When a connection was steered last.
+/// In microseconds.
+const SECOND: u64 = 1_000_000;
+
+/// What is known of a connection's rule, and when it was steered last.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Steered {
     /// When its mode was asked.
@@ -31,8 +43,61 @@ pub(crate) struct Steered {
     moved: Stamp,
     /// When paths that were silent were probed, or the first was found to be.
     probed: Stamp,
-    /// Times that they were, in a row.
+    /// The rules among which its own was looked for.
+    generation: u16,
+    /// Its own rule.
+    rule: Option<RuleId>,
+    /// Where what it carries over the active path is counted; `None`: nowhere, or it has no other path.
+    account: Option<Account>,
+    /// Bytes that had gone down when its mode was asked, the low half.
+    carried: u32,
+    /// Bytes per second that went down before that, smoothed over a second.
+    rate: u32,
+    /// Times that silent paths were probed, in a row.
     probes: u8,
+    /// Which one it is of its rule's; 0: it has not been counted.
+    turn: u8,
+    /// What the client wants as backup does not count.
+    slights_backup: bool,
+    standby: Standby,
+}
+
+impl Steered {
+    /// What the client wants as backup does not count.
+    pub(super) const fn slights_backup(&self) -> bool {
+        self.slights_backup
+    }
+}
+
+/// Which paths the client is told to use only when others fail.
+#[derive(Clone, Copy, Default, Debug)]
+struct Standby {
+    /// Those.
+    paths: SubflowSet,
+    /// Of which it is told again, as nobody confirms it.
+    changed: SubflowSet,
+    /// Times that it was told of those.
+    copies: u8,
+}
+
+/// What a fast path is told of a connection's steering.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Limits {
+    /// Round-trip time of the active path above which the mode is to be asked.
+    pub(crate) patience: Option<Duration>,
+    /// Where what goes down is counted.
+    pub(crate) account: Option<Account>,
+    /// The connection is to be looked at after this time: the mode wants what it may not have yet.
+    pub(crate) look: Option<Duration>,
+}
+
+impl FlowEntry {
+    /// Has the fast path keep to these limits.
+    pub(crate) fn limit(&mut self, limits: &Limits) {
+        self.account = Account::export(limits.account);
+        let micros = |time: Duration| u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
+        self.patience = limits.patience.map_or(0, micros);
+    }
 }
 
 /// A time in steps of 2^10 microseconds, in little room: a difference is right up to 50 days. 0: never.
@@ -45,10 +110,28 @@ impl Stamp {
         Self(((now.0 >> 10) as u32).max(1))
     }
 
+    /// The time since; `None`: it never was.
+    fn age(self, now: Instant) -> Option<Duration> {
+        let passed = u64::from(Self::new(now).0.wrapping_sub(self.0)) << 10;
+        (self != Self::default()).then(|| Duration::from_micros(passed))
+    }
+
     /// Whether so much time has passed since, or it never was.
     fn is_over(self, now: Instant, wait: Duration) -> bool {
-        let passed = u64::from(Self::new(now).0.wrapping_sub(self.0)) << 10;
-        self == Self::default() || Duration::from_micros(passed) >= wait
+        self.age(now).is_none_or(|age| age >= wait)
+    }
+}
+
+/// The paths of a connection that its mode may choose.
+struct Paths {
+    active: SteeredPath,
+    others: [SteeredPath; 8],
+    count: usize,
+}
+
+impl Paths {
+    fn others(&self) -> &[SteeredPath] {
+        &self.others[..self.count]
     }
 }
 
@@ -58,13 +141,30 @@ impl Connection {
         self.mptcp.active = to;
         self.mptcp.steered.moved = Stamp::new(ctx.now);
         ctx.counters.decide(why);
+        let from = self.mptcp.steered.account;
+        if from.is_some() {
+            let to = self.account(ctx.config, to);
+            self.mptcp.steered.account = to;
+            let rate = self.mptcp.steered.rate;
+            ctx.ledger.transfer(ctx.now, from, to, rate.into());
+        }
     }
 
     /// Asks the mode, if it is time to and nothing else speaks against the active path.
     #[inline]
     pub(crate) fn steer(&mut self, ctx: &mut Context<'_>) {
-        if !ctx.config.rules.is_empty() && self.mptcp.subflows.len() > 1 {
-            self.steer_by_rule(ctx);
+        if self.mptcp.subflows.len() < 2 {
+            return;
+        }
+        self.find_rule(ctx.config);
+        let steered = &self.mptcp.steered;
+        let told = steered.standby.paths | steered.standby.changed;
+        if (steered.rule.is_none() && told == 0) || !steered.asked.is_over(ctx.now, TICK) {
+            return;
+        }
+        match steered.rule {
+            Some(rule) => self.steer_by(ctx, rule),
+            None => self.tell_standby(ctx, false),
         }
     }
 
@@ -74,50 +174,304 @@ impl Connection {
         self.steer(ctx);
     }
 
-    fn steer_by_rule(&mut self, ctx: &mut Context<'_>) {
-        if !self.mptcp.steered.asked.is_over(ctx.now, TICK) {
-            return;
+    /// Looks for its rule, if those have changed since.
+    #[inline]
+    pub(super) fn find_rule(&mut self, config: &Settings) {
+        if self.mptcp.steered.generation != config.rules.generation() {
+            let found = config.rules.find(&self.descriptor());
+            let steered = &mut self.mptcp.steered;
+            steered.generation = config.rules.generation();
+            steered.rule = found;
+            steered.account = None;
+            let rule = found.and_then(|id| config.rules.get(id));
+            steered.slights_backup = rule.is_some_and(|rule| !rule.heeds_backup);
         }
+    }
+
+    fn steer_by(&mut self, ctx: &mut Context<'_>, id: RuleId) {
+        let since = self.mptcp.steered.asked.age(ctx.now);
         self.mptcp.steered.asked = Stamp::new(ctx.now);
-        if !self.is_steered(ctx.config) {
+        self.note_rate(since);
+        self.probe_silent(ctx);
+        let Some((rule, paths)) = self.steered_paths(ctx.now, ctx.config, ctx.ledger) else {
+            self.mptcp.steered.account = None;
+            return;
+        };
+        self.enter(ctx, id, &paths, since.unwrap_or_default());
+        if let Some(wanted) = self.wanted_by(ctx.now, rule, &paths) {
+            self.move_to(ctx, wanted.to, wanted.cause);
+        }
+        if rule.mode.measures() {
+            self.measure_paths(ctx);
+        }
+        self.tell_standby(ctx, rule.mode.tells_standby());
+    }
+
+    /// A path is about to join: notes whether the client is to use it only when others fail, for the answer to its SYN.
+    pub(super) fn joins_as_standby(&mut self, ctx: &Context<'_>, index: SubflowIndex) {
+        self.find_rule(ctx.config);
+        let bit = 1 << index;
+        self.mptcp.steered.standby.paths &= !bit;
+        self.mptcp.steered.standby.changed &= !bit;
+        let Some((rule, mut paths)) = self.steered_paths(ctx.now, ctx.config, ctx.ledger) else {
+            return;
+        };
+        let Some(id) = self.rule(ctx.config).filter(|_| rule.mode.tells_standby()) else {
+            return;
+        };
+        // As if it were there, and no other beside the active one.
+        paths.others[0] = self.steered_path(ctx.now, ctx.config, ctx.ledger, (id, index));
+        paths.count = 1;
+        let standby = rule.mode.choose(&self.view_of(&paths)).is_none();
+        self.mptcp.steered.standby.paths |= u8::from(standby) << index;
+    }
+
+    /// Whether the client is told to use a path only when others fail.
+    pub(super) const fn is_standby(&self, index: SubflowIndex) -> bool {
+        self.mptcp.steered.standby.paths & (1 << index) != 0
+    }
+
+    /// Tells the client which paths are for when others fail (`MP_PRIO`, RFC 8684 section 3.3.8): all but the active one, and
+    /// none unless `standby`.
+    fn tell_standby(&mut self, ctx: &mut Context<'_>, standby: bool) {
+        let active = self.mptcp.active;
+        let carrying = self.carrying(|_| true);
+        let carrying = carrying.fold(0, |set: SubflowSet, path| set | 1 << path.index);
+        let wanted = if standby {
+            carrying & !(1 << active)
+        } else {
+            0
+        };
+        let told = &mut self.mptcp.steered.standby;
+        let news = (told.paths ^ wanted) & carrying;
+        if news != 0 {
+            told.paths = wanted;
+            told.changed = (told.changed | news) & carrying;
+            told.copies = 0;
+        }
+        if told.changed == 0 {
             return;
         }
-        self.probe_silent(ctx);
-        if let Some(wanted) = self.wanted(ctx.now, ctx.config) {
-            self.move_to(ctx, wanted.to, wanted.cause);
+        let to = told.changed;
+        told.copies += 1;
+        if told.copies >= STANDBY_COPIES {
+            told.changed = 0;
+        }
+        for index in self.indices().filter(|index| to & (1 << index) != 0) {
+            let prio = MpPrio {
+                backup: wanted & (1 << index) != 0,
+            };
+            let mut outgoing = self.own_to_mptcp(index, TcpFlags::ACK);
+            let option = TcpOption::Mptcp(MptcpOption::Prio(prio));
+            outgoing.options.push(&option);
+            self.push_dss(&mut outgoing, None, false);
+            ctx.counters.mp_prio_tx += 1;
+            ctx.send(outgoing.own());
+        }
+    }
+
+    /// Has the client answer on paths that carry nothing, so that their round-trip times are known: it echoes the TSval of the
+    /// first packet in the answer to the second.
+    fn measure_paths(&mut self, ctx: &mut Context<'_>) {
+        let Some(server) = self.tcp.clock else {
+            return;
+        };
+        for index in self.indices() {
+            let subflow = self.subflow(index);
+            if index == self.mptcp.active
+                || !subflow.carries()
+                || subflow.path.suspect
+                || !subflow.is_to_be_measured(ctx.now, MEASURE)
+                || !ctx
+                    .ledger
+                    .may_measure(ctx.now, subflow.access(&ctx.config.accesses))
+            {
+                continue;
+            }
+            let mut told = self.own_to_mptcp(index, TcpFlags::ACK);
+            self.push_dss(&mut told, None, false);
+            let asks = self.keepalive_to_mptcp(index);
+            self.subflow_mut(index).sent_echoed(ctx.now, server.heard);
+            ctx.counters.path_probe_tx += 1;
+            ctx.send(told.own());
+            ctx.send(asks.own());
+        }
+    }
+
+    /// Measures what has gone down since its mode was asked; `since`: so long ago.
+    fn note_rate(&mut self, since: Option<Duration>) {
+        let subflows = self.mptcp.subflows.iter();
+        let carried = subflows.fold(0_u64, |sum, subflow| {
+            sum.wrapping_add(subflow.traffic.bytes_down)
+        });
+        #[allow(clippy::cast_possible_truncation, reason = "differences are taken")]
+        let carried = carried as u32;
+        let steered = &mut self.mptcp.steered;
+        let bytes = u64::from(carried.wrapping_sub(steered.carried));
+        steered.carried = carried;
+        let Some(micros) = since.and_then(|since| u64::try_from(since.as_micros()).ok()) else {
+            return;
+        };
+        let rate = bytes.saturating_mul(SECOND) / micros.max(1);
+        // What is a second old counts no more.
+        let part = if steered.rate == 0 {
+            SECOND
+        } else {
+            micros.min(SECOND)
+        };
+        let before = u64::from(steered.rate) * (SECOND - part);
+        let smoothed = (before + rate.min(u32::MAX.into()) * part) / SECOND;
+        steered.rate = u32::try_from(smoothed).unwrap_or(u32::MAX);
+    }
+
+    /// What it carries is counted from here on, if its mode goes by that and it has a choice.
+    fn enter(&mut self, ctx: &mut Context<'_>, id: RuleId, paths: &Paths, since: Duration) {
+        let account = ctx.config.rules.account(id, paths.active.access);
+        let account = account.filter(|_| paths.count > 0);
+        self.mptcp.steered.account = account;
+        if let Some(account) = account {
+            let rate = self.mptcp.steered.rate;
+            ctx.ledger.tell(ctx.now, account, rate.into(), since);
+            if self.mptcp.steered.turn == 0
+                && let Some(first) = ctx.config.rules.account(id, None)
+            {
+                self.mptcp.steered.turn = ctx.ledger.next_turn(first);
+            }
+        }
+    }
+
+    /// Where what goes down a subflow is counted.
+    fn account(&self, config: &Settings, index: SubflowIndex) -> Option<Account> {
+        let rule = self.mptcp.steered.rule?;
+        let access = self.subflow(index).access(&config.accesses);
+        config.rules.account(rule, access)
+    }
+
+    /// Notes what went down a subflow.
+    #[inline]
+    pub(super) fn count_carried(
+        &self,
+        ctx: &mut Context<'_>,
+        index: SubflowIndex,
+        len: u32,
+        again: bool,
+    ) {
+        let Some(account) = self.mptcp.steered.account else {
+            return;
+        };
+        let account = if index == self.mptcp.active {
+            Some(account)
+        } else {
+            self.account(ctx.config, index)
+        };
+        if let Some(account) = account {
+            let again = if again { len } else { 0 };
+            ctx.ledger.carry(ctx.now, account, len.into(), again.into());
         }
     }
 
     /// Where its mode wants it, if it may go there now.
-    pub(crate) fn wanted(&self, now: Instant, config: &Settings) -> Option<Move> {
-        if config.rules.is_empty() || self.mptcp.subflows.len() < 2 {
-            return None;
+    pub(crate) fn wanted(&self, now: Instant, config: &Settings, ledger: &Ledger) -> Option<Move> {
+        let (rule, paths) = self.steered_paths(now, config, ledger)?;
+        self.wanted_by(now, rule, &paths)
+    }
+
+    fn wanted_by(&self, now: Instant, rule: &Rule, paths: &Paths) -> Option<Move> {
+        let wanted = rule.mode.choose(&self.view_of(paths))?;
+        // A mode from outside may name what it was not given.
+        let others = paths.others();
+        let known = others.iter().any(|path| path.subflow == wanted.to);
+        let wait = wait(rule, &wanted);
+        (known && self.mptcp.steered.moved.is_over(now, wait)).then_some(wanted)
+    }
+
+    /// What a fast path is told.
+    pub(crate) fn limits(&self, now: Instant, config: &Settings, ledger: &Ledger) -> Limits {
+        let Some((rule, paths)) = self.steered_paths(now, config, ledger) else {
+            return Limits::default();
+        };
+        let view = self.view_of(&paths);
+        let patience = rule.mode.patience(&view);
+        // What is over already would bring each packet up, until the mode may have what it wants.
+        let over = patience.is_some_and(|most| view.active.rtt.is_some_and(|rtt| rtt > most));
+        Limits {
+            patience: patience.filter(|_| !over),
+            account: self.mptcp.steered.account,
+            look: rule.mode.choose(&view).map(|wanted| wait(rule, &wanted)),
         }
-        let rule = config.rules.of(&self.descriptor())?;
+    }
+
+    fn view_of<'a>(&self, paths: &'a Paths) -> View<'a> {
+        View {
+            flow: Flow {
+                token: self.mptcp.key.token,
+                turn: self.mptcp.steered.turn,
+                rate: self.mptcp.steered.rate.into(),
+            },
+            active: paths.active,
+            others: paths.others(),
+        }
+    }
+
+    /// Its rule, and the paths that nothing speaks against. `None`: it has no rule, or something speaks against the active
+    /// path.
+    fn steered_paths<'a>(
+        &self,
+        now: Instant,
+        config: &'a Settings,
+        ledger: &Ledger,
+    ) -> Option<(&'a Rule, Paths)> {
+        let id = self.rule(config)?;
+        let rule = config.rules.get(id)?;
         let active = self.mptcp.active;
         let good = |standing| choice::against(standing).is_none();
-        if !self.subflow(active).carries() || !good(self.standing(active)) {
+        if self.mptcp.subflows.len() < 2
+            || !self.subflow(active).carries()
+            || !good(self.standing(active))
+        {
             return None;
         }
-        let mut others = [SteeredPath::default(); 8];
-        let mut count = 0;
-        for path in self.carrying(|_| true) {
-            if good(path.standing) && !path.hole && path.index != active {
-                others[count] = self.steered_path(config, path.index);
-                count += 1;
+        let path = |index| self.steered_path(now, config, ledger, (id, index));
+        let mut paths = Paths {
+            active: path(active),
+            others: [SteeredPath::default(); 8],
+            count: 0,
+        };
+        for other in self.carrying(|_| true) {
+            if good(other.standing) && !other.hole && other.index != active {
+                paths.others[paths.count] = path(other.index);
+                paths.count += 1;
             }
         }
-        let others = &others[..count];
-        let active = self.steered_path(config, active);
-        let wanted = rule.mode.choose(&active, others)?;
-        let wait = if wanted.back {
-            rule.hold.max(rule.fail_back)
+        Some((rule, paths))
+    }
+
+    /// Its rule among those of `config`.
+    fn rule(&self, config: &Settings) -> Option<RuleId> {
+        let steered = &self.mptcp.steered;
+        if steered.generation == config.rules.generation() {
+            steered.rule
         } else {
-            rule.hold
-        };
-        // A mode from outside may name what it was not given.
-        let known = others.iter().any(|path| path.subflow == wanted.to);
-        (known && self.mptcp.steered.moved.is_over(now, wait)).then_some(wanted)
+            config.rules.find(&self.descriptor())
+        }
+    }
+
+    fn steered_path(
+        &self,
+        now: Instant,
+        config: &Settings,
+        ledger: &Ledger,
+        (rule, index): (RuleId, SubflowIndex),
+    ) -> SteeredPath {
+        let subflow = self.subflow(index);
+        let access = subflow.access(&config.accesses);
+        let account = config.rules.account(rule, access);
+        SteeredPath {
+            subflow: index,
+            access,
+            rtt: subflow.path.rtt.known(),
+            load: account.map_or_else(Default::default, |account| ledger.load(now, account)),
+        }
     }
 
     /// Asks clients on paths that were silent whether those work again. As nothing new goes down them, nobody would find out,
@@ -150,7 +504,7 @@ impl Connection {
 
     /// Whether a rule says which of its paths it takes.
     pub(super) fn is_steered(&self, config: &Settings) -> bool {
-        config.rules.of(&self.descriptor()).is_some()
+        self.rule(config).is_some()
     }
 
     /// What rules know of it.
@@ -161,14 +515,14 @@ impl Connection {
             client: self.subflow(INITIAL).remote.addr().ip(),
         }
     }
+}
 
-    fn steered_path(&self, config: &Settings, index: SubflowIndex) -> SteeredPath {
-        let subflow = self.subflow(index);
-        SteeredPath {
-            subflow: index,
-            access: subflow.access(&config.accesses),
-            rtt: subflow.path.rtt.known(),
-        }
+/// How long after the last move it may be moved so.
+fn wait(rule: &Rule, wanted: &Move) -> Duration {
+    if wanted.back {
+        rule.hold.max(rule.fail_back)
+    } else {
+        rule.hold
     }
 }
 

@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use flexcp_wire::{Ends, Ssn};
 
-use super::clock::SubflowClock;
+use super::clock::{SubflowClock, later};
 use super::close::FIN_PAUSE;
 use super::delivery::Delivery;
 use super::hole::Filler;
@@ -139,10 +139,23 @@ pub(crate) struct PathHealth {
     /// When the first byte that is not ACKed went out, or the peer last showed that something
     /// arrived: its ACK moved on, or it sent a bare ACK. Data of the peer's shows nothing of the kind.
     pub(crate) outstanding_since: Instant,
-    /// A number whose ACK gives the next RTT sample, and when it went out.
-    pub(crate) timed: Option<(Ssn, Instant)>,
+    pub(crate) timed: Timed,
     pub(crate) rtt: Rtt,
     pub(crate) delivery: Delivery,
+}
+
+/// What gives the next RTT sample.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) enum Timed {
+    /// Nothing that is on its way.
+    #[default]
+    Nothing,
+    /// The ACK of this number, which went out then.
+    Number(Ssn, Instant),
+    /// The echo of this TSval, which went out then to a peer that had nothing to ACK.
+    Echo(u32, Instant),
+    /// Nothing; the last sample was taken then.
+    Measured(Instant),
 }
 
 /// What makes a joined subflow the connection's (RFC 8684 section 3.2).
@@ -260,6 +273,7 @@ impl Subflow {
         let next = !segment.payload.is_empty() && !Ssn(segment.tcp.seq).after(self.recv.ack);
         if let (Some(clock), Some(timestamps)) = (&mut self.clock, segment.options.timestamps) {
             clock.heard(timestamps, next);
+            self.take_echo(now, timestamps.ecr);
         }
     }
 
@@ -312,8 +326,8 @@ impl Subflow {
     /// Notes that `len` new bytes went down: they are the next to be timed, unless others are.
     pub(crate) fn sent_new(&mut self, now: Instant, len: u32) {
         self.sent_new_hole(now, len);
-        if self.path.timed.is_none() {
-            self.path.timed = Some((self.send.next, now));
+        if !matches!(self.path.timed, Timed::Number(..)) {
+            self.path.timed = Timed::Number(self.send.next, now);
         }
         self.traffic.bytes_down += u64::from(len);
     }
@@ -332,7 +346,7 @@ impl Subflow {
 
     /// Notes that `len` bytes went down again: what is being timed is ambiguous (Karn's rule).
     pub(crate) fn sent_again(&mut self, len: u32) {
-        self.path.timed = None;
+        self.path.timed = Timed::Nothing;
         self.traffic.bytes_down += u64::from(len);
         self.traffic.retransmitted_down += u64::from(len);
     }
@@ -371,10 +385,13 @@ impl Subflow {
 
     /// Takes an RTT sample, if what is being timed is ACKed: data, or FlexCP's SYN.
     pub(crate) fn take_sample(&mut self, now: Instant, ack: Ssn) {
-        let Some((timed, sent)) = self.path.timed.filter(|(timed, _)| !ack.before(*timed)) else {
+        let Timed::Number(timed, sent) = self.path.timed else {
             return;
         };
-        self.path.timed = None;
+        if ack.before(timed) {
+            return;
+        }
+        self.path.timed = Timed::Measured(now);
         let sample = now.since(sent);
         if sample.is_zero() {
             return;
@@ -389,13 +406,41 @@ impl Subflow {
 
     /// Notes that FlexCP's SYN goes out for the first time: its ACK gives an RTT sample.
     pub(crate) fn sent_syn(&mut self, now: Instant) {
-        self.path.timed = Some((self.send.next, now));
+        self.path.timed = Timed::Number(self.send.next, now);
         self.path.delivery = Delivery::new(now, self.send.una);
     }
 
     /// Notes that FlexCP's SYN goes out again (Karn's rule).
     pub(crate) const fn sent_syn_again(&mut self) {
-        self.path.timed = None;
+        self.path.timed = Timed::Nothing;
+    }
+
+    /// Whether the path carries nothing and has not been measured for `pause`; the peer has to use timestamps.
+    pub(crate) fn is_to_be_measured(&self, now: Instant, pause: Duration) -> bool {
+        let at_rest = self.send.una == self.send.next && self.clock.is_some();
+        let due = match self.path.timed {
+            Timed::Nothing | Timed::Number(..) => true,
+            Timed::Echo(_, at) | Timed::Measured(at) => now.since(at) >= pause,
+        };
+        at_rest && due
+    }
+
+    /// Notes that a packet with this TSval goes out on a path at rest: the echo gives an RTT sample.
+    pub(crate) const fn sent_echoed(&mut self, now: Instant, val: u32) {
+        self.path.timed = Timed::Echo(val, now);
+    }
+
+    /// Takes an RTT sample, if this is the echo that is waited for.
+    fn take_echo(&mut self, now: Instant, echo: u32) {
+        if let Timed::Echo(val, sent) = self.path.timed
+            && !later(val, echo)
+        {
+            self.path.timed = Timed::Measured(now);
+            let sample = now.since(sent);
+            if !sample.is_zero() {
+                self.path.rtt.restart(now, sample);
+            }
+        }
     }
 }
 
@@ -456,7 +501,7 @@ impl PathHealth {
             bare_acks: 0,
             last_heard: now,
             outstanding_since: now,
-            timed: None,
+            timed: Timed::Nothing,
             rtt: Rtt::default(),
             delivery: Delivery::new(now, una),
         }

@@ -360,6 +360,7 @@ impl Connection {
         for placed in self.other_places(ctx, first) {
             told |= 1 << placed.subflow;
             ctx.counters.retransmitted_down_bytes += u64::from(placed.len);
+            self.count_carried(ctx, placed.subflow, placed.len, placed.again);
             self.send_piece(ctx, &placed, packet, frame);
         }
         self.repeat_spare(ctx, told | 1 << first.subflow);
@@ -393,6 +394,7 @@ impl Connection {
         if placed.again {
             ctx.counters.retransmitted_down_bytes += u64::from(placed.len);
         }
+        self.count_carried(ctx, placed.subflow, placed.len, placed.again);
         *from = from.add(u64::from(placed.len));
         Some(placed)
     }

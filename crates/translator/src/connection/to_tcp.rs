@@ -79,6 +79,10 @@ impl Connection {
         };
         self.answer_subflow_fin(ctx, index, segment.has(TcpFlags::FIN));
         self.note_finished(ctx);
+        if !segment.payload.is_empty() {
+            // Its paths are told apart for what it sends, too.
+            self.steer(ctx);
+        }
         Ok(verdict)
     }
 

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use super::{Move, SteeredPath, SteeringMode};
+use super::{Move, SteeredPath, SteeringMode, View};
 use crate::access::AccessId;
 use crate::cause::SubflowSwitch;
 
@@ -22,13 +22,17 @@ impl ActiveStandby {
 }
 
 impl SteeringMode for ActiveStandby {
-    fn choose(&self, active: &SteeredPath, others: &[SteeredPath]) -> Option<Move> {
-        let best = others.iter().min_by_key(|path| self.rank(path))?;
-        (self.rank(best) < self.rank(active)).then_some(Move {
+    fn choose(&self, view: &View<'_>) -> Option<Move> {
+        let best = view.others.iter().min_by_key(|path| self.rank(path))?;
+        (self.rank(best) < self.rank(&view.active)).then_some(Move {
             to: best.subflow,
             cause: SubflowSwitch::Preferred,
             back: true,
         })
+    }
+
+    fn tells_standby(&self) -> bool {
+        true
     }
 }
 
@@ -37,17 +41,26 @@ mod tests {
     use alloc::vec;
 
     use super::*;
+    use crate::steering::Flow;
 
     fn path(subflow: u8, access: Option<u8>) -> SteeredPath {
         SteeredPath {
             subflow,
             access: access.map(AccessId),
-            rtt: None,
+            ..SteeredPath::default()
         }
     }
 
+    fn choose(mode: &ActiveStandby, active: SteeredPath, others: &[SteeredPath]) -> Option<Move> {
+        mode.choose(&View {
+            flow: Flow::default(),
+            active,
+            others,
+        })
+    }
+
     fn to(mode: &ActiveStandby, active: SteeredPath, others: &[SteeredPath]) -> Option<u8> {
-        mode.choose(&active, others).map(|moved| moved.to)
+        choose(mode, active, others).map(|moved| moved.to)
     }
 
     #[test]
@@ -61,8 +74,9 @@ mod tests {
         assert_eq!(to(&mode, other, &[lte]), Some(1));
         assert_eq!(to(&mode, other, &[lte, dsl]), Some(0));
         assert_eq!(to(&mode, lte, &[other]), None);
-        let back = mode.choose(&lte, &[dsl]).unwrap();
+        let back = choose(&mode, lte, &[dsl]).unwrap();
         assert_eq!((back.cause, back.back), (SubflowSwitch::Preferred, true));
+        assert!(mode.tells_standby());
     }
 
     #[test]

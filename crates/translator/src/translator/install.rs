@@ -84,6 +84,11 @@ impl Installer {
         Course::Due { before_sent }
     }
 
+    /// See [`FastPath::carried`].
+    pub(crate) fn carried(&mut self, each: &mut dyn FnMut(u32, u64)) {
+        self.fast_path.carried(each);
+    }
+
     /// See [`FastPath::pass_by`].
     pub(crate) fn passes_by(&mut self, ends: Ends) -> bool {
         self.fast_path.pass_by(ends)
@@ -411,12 +416,16 @@ impl Translator {
         // An installed connection's timer would come too late for the one; the next packet of the server's takes another
         // path in the other case, which the fast path would not.
         let is_late = deadline < now + TIMER_PROGRESS;
-        if is_late || connection.wanted(now, &self.config).is_some() {
+        let ledger = &self.accounts.ledger;
+        if is_late || connection.wanted(now, &self.config, ledger).is_some() {
             return Attempt::Refused;
         }
-        let Some(entry) = connection.entry(&self.config, &self.services, installer.untimed) else {
+        let Some(mut entry) = connection.entry(&self.config, &self.services, installer.untimed)
+        else {
             return Attempt::Refused;
         };
+        let limits = connection.limits(now, &self.config, ledger);
+        entry.limit(&limits);
         let installation = &mut connection.installation;
         let held = installation.slot();
         let known = held.and_then(|slot| installer.fast_path.punted(slot));
@@ -437,7 +446,7 @@ impl Translator {
             }
         };
         self.counters.offload_installed += 1;
-        let look = deadline.min(now + LOOK);
+        let look = deadline.min(now + LOOK.min(limits.look.unwrap_or(LOOK)));
         connection.installation.unseen = held.is_none();
         if held.is_none() {
             connection.installation.take_slot(slot);

@@ -9,14 +9,12 @@
 use core::net::IpAddr;
 
 use super::{Translator, context};
-use crate::access::Accesses;
 use crate::cause::Rst;
 use crate::config::{Config, Settings};
 use crate::connection::{Connection, Context};
 use crate::endpoint::Backend;
 use crate::handle::INITIAL;
 use crate::service::{Services, Used};
-use crate::steering::Rules;
 use crate::table::ConnectionId;
 use crate::{Instant, ServiceId};
 
@@ -39,15 +37,12 @@ impl Translator {
     ///
     /// Costs nothing per connection. Each back end that is marked is told anew by
     /// [`poll_backend`](Self::poll_backend).
-    pub fn configure(&mut self, config: Config, generation: u64) {
+    pub fn configure(&mut self, mut config: Config, generation: u64) {
         self.budget.set_limit(config.limits.memory);
-        self.config = Settings {
-            accesses: Accesses::new(config.accesses),
-            rules: Rules::new(config.rules),
-            limits: config.limits,
-            timeouts: config.timeouts,
-        };
-        self.services.change(config.services, generation);
+        let services = core::mem::take(&mut config.services);
+        let before = &self.config.rules;
+        self.config = Settings::new(config, before, &mut self.accounts.ledger);
+        self.services.change(services, generation);
     }
 
     /// No connection to these servers is offloaded from here on: they are on this host itself, where a fast path sees

@@ -45,6 +45,7 @@ mod reload;
 mod reset;
 mod reverse;
 mod seeded;
+mod steered;
 mod steering;
 mod switch;
 mod timers;

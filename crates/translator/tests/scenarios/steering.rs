@@ -1,6 +1,6 @@
 //! Steering: an operator's rule moves the server's data from one path to another, at most once in its time.
 
-use flexcp_translator::{AccessId, ActiveStandby, Move, SmallestDelay, SteeredPath, SteeringMode};
+use flexcp_translator::{AccessId, ActiveStandby, Move, SmallestDelay, SteeringMode, View};
 
 use crate::support::{Scenario, Setup};
 
@@ -149,10 +149,20 @@ fn rules_of_another_configuration_hold_from_then_on() {
     assert_eq!(f.t.moved(), JOINED);
 }
 
-fn standby() -> ActiveStandby {
-    ActiveStandby {
-        accesses: vec![AccessId(1), AccessId(0)],
+/// Active-standby of which the client is not told: `steered.rs` has that.
+#[derive(Debug)]
+struct Untold(ActiveStandby);
+
+impl SteeringMode for Untold {
+    fn choose(&self, view: &View<'_>) -> Option<Move> {
+        self.0.choose(view)
     }
+}
+
+fn standby() -> Untold {
+    Untold(ActiveStandby {
+        accesses: vec![AccessId(1), AccessId(0)],
+    })
 }
 
 #[test]
@@ -268,8 +278,8 @@ fn what_a_path_has_no_room_for_goes_down_another_and_moves_nothing() {
 struct Astray;
 
 impl SteeringMode for Astray {
-    fn choose(&self, active: &SteeredPath, _: &[SteeredPath]) -> Option<Move> {
-        let to = active.subflow.wrapping_add(7);
+    fn choose(&self, view: &View<'_>) -> Option<Move> {
+        let to = view.active.subflow.wrapping_add(7);
         let cause = flexcp_translator::SubflowSwitch::Delay;
         Some(Move {
             to,

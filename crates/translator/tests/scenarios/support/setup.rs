@@ -177,8 +177,14 @@ impl Setup {
             mode: Arc::new(mode),
             hold,
             fail_back,
+            heeds_backup: true,
         }];
         self
+    }
+
+    /// Changes what the last of those says.
+    pub(crate) fn change_rule(&mut self, change: impl FnOnce(&mut Rule)) {
+        change(self.rules.last_mut().expect("a rule"));
     }
 
     /// Initial numbers of client and server.

@@ -1,28 +1,23 @@
-//! Whose a flow entry is, the programs' or the translator's: a word for each slot, in memory that both share.
+//! A word for each slot, in memory that the programs and the translator share.
 
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Lowest bit of a gate: the flow entry is the programs'.
-pub(super) const OPEN: u64 = 1;
-/// The rest counts packets that went up.
-pub(super) const ONE_UP: u64 = 2;
-
 /// One word for each slot, shared with the programs.
 #[derive(Debug)]
-pub(super) struct Gates {
+pub(super) struct Words {
     words: NonNull<AtomicU64>,
     len: usize,
 }
 
 // SAFETY: the memory is a mapping of its own that lives as long as this does, and is only used as atomics.
-unsafe impl Send for Gates {}
+unsafe impl Send for Words {}
 // SAFETY: the same.
-unsafe impl Sync for Gates {}
+unsafe impl Sync for Words {}
 
-impl Gates {
+impl Words {
     pub(super) fn map(fd: BorrowedFd<'_>, slots: u32) -> io::Result<Self> {
         use rustix::mm::{MapFlags, ProtFlags, mmap};
         let len = slots as usize;
@@ -42,15 +37,15 @@ impl Gates {
         Ok(Self { words, len })
     }
 
-    /// How many are open.
-    pub(super) fn open(&self) -> usize {
+    /// How many have one of these bits set.
+    pub(super) fn count(&self, bits: u64) -> usize {
         let slots = 0..u32::try_from(self.len).unwrap_or(u32::MAX);
         slots
-            .filter(|slot| self.gate(*slot).load(Ordering::Relaxed) & OPEN != 0)
+            .filter(|slot| self.of(*slot).load(Ordering::Relaxed) & bits != 0)
             .count()
     }
 
-    pub(super) fn gate(&self, slot: u32) -> &AtomicU64 {
+    pub(super) fn of(&self, slot: u32) -> &AtomicU64 {
         let slot = slot as usize;
         // Slots come from `KernelFastPath::free`, which has no others; were it otherwise, nothing would be sound.
         assert!(slot < self.len, "a slot that does not exist");
@@ -59,7 +54,7 @@ impl Gates {
     }
 }
 
-impl Drop for Gates {
+impl Drop for Words {
     fn drop(&mut self) {
         // SAFETY: the mapping that `map` made, which nobody refers to any more.
         let unmapped = unsafe {

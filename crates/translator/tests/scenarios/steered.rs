@@ -1,0 +1,296 @@
+//! What steering takes beside a choice: paths that are measured, clients that are told which are for when others fail, and
+//! bytes that are counted.
+
+use std::time::Duration;
+
+use flexcp_translator::{
+    AccessId, ActiveStandby, LoadBalancing, RoundRobin, Rule, SmallestDelay, Thresholds,
+};
+
+use crate::support::{Scenario, Setup, Shelf};
+
+/// Two subflows with timestamps, under a mode; it is 1000 ms, and nothing has been sent.
+fn two(setup: Setup) -> Scenario {
+    let mut t = setup.ts().two_subflows();
+    let _ = (t.why(), t.moved());
+    t.at(1000);
+    t
+}
+
+fn standby() -> ActiveStandby {
+    ActiveStandby {
+        accesses: vec![AccessId(0), AccessId(1)],
+    }
+}
+
+/// Packets that went to the client on flow 1.
+fn on_the_second(lines: &[String]) -> Vec<String> {
+    let second = lines.iter().filter(|line| line.starts_with("client1"));
+    second.cloned().collect()
+}
+
+#[test]
+fn path_at_rest_is_measured_by_the_echo_of_a_timestamp() {
+    let mut t = two(Setup::new().steered(SmallestDelay, [100, 0]));
+    let gave = t.server("P. 1:101(100) ack 1 win 64 <ts 5010 1000>");
+    // The first brings a TSval, the second asks for an answer.
+    assert_eq!(
+        on_the_second(gave.lines()),
+        [
+            "client1 . 1:1(0) ack 1 win 64 <ts 5010 900000,dss ack 1>",
+            "client1 . 0:0(0) ack 1 win 64 <ts 5010 900000,dss ack 1>"
+        ]
+    );
+    let rtt = |t: &Scenario| t.view().unwrap().subflows[1].quality.rtt;
+    let before = rtt(&t);
+    t.at(1020);
+    // What the client sent before it got those is no answer.
+    let _ = t.client(1, ". 1:1(0) ack 1 win 600 <ts 900020 5000,dss ack 1>");
+    assert_eq!(rtt(&t), before);
+    t.at(1030);
+    let _ = t.client(1, ". 1:1(0) ack 1 win 600 <ts 900030 5010,dss ack 1>");
+    assert_eq!(rtt(&t), Some(Duration::from_millis(30)));
+    // Once: a later echo says nothing.
+    t.at(1060);
+    let _ = t.client(1, ". 1:1(0) ack 1 win 600 <ts 900060 5010,dss ack 1>");
+    assert_eq!(rtt(&t), Some(Duration::from_millis(30)));
+    let _ = t.moved();
+}
+
+#[test]
+fn path_at_rest_is_measured_once_in_a_second() {
+    let mut t = two(Setup::new().steered(SmallestDelay, [100, 0]));
+    let mut measured = vec![];
+    for n in 0..25_u32 {
+        let at = 1000 + u64::from(n) * 110;
+        t.at(at);
+        let (from, end) = (n * 100 + 1, n * 100 + 101);
+        // Without a timestamp no packet is the fast path's.
+        let gave = t.server(&format!("P. {from}:{end}(100) ack 1 win 64"));
+        if !on_the_second(gave.lines()).is_empty() {
+            measured.push(at);
+        }
+        let _ = t.client(
+            0,
+            &format!(
+                ". 1:1(0) ack {end} win 512 <ts {} 5000,dss ack {end}>",
+                1010 + n
+            ),
+        );
+    }
+    assert_eq!(measured, [1000, 2100, 3200]);
+    let _ = t.moved();
+}
+
+#[test]
+fn path_that_carries_data_is_measured_by_that() {
+    let mut t = two(Setup::new().steered(SmallestDelay, [100, 0]));
+    let _ = t.server("P. 1:101(100) ack 1 win 64 <ts 5010 1000>");
+    // The echo comes late, when data is outstanding there.
+    let _ = t.client(
+        0,
+        ". 1:1(0) ack 101 win 512 <ts 1010 5010,dss ack 101,prio b>",
+    );
+    let gave = t.server("P. 101:201(100) ack 1 win 64 <ts 5020 1000>");
+    assert!(gave.lines()[0].starts_with("client1 P. 1:101"), "{gave:?}");
+    t.at(1500);
+    let _ = t.client(1, ". 1:1(0) ack 1 win 600 <ts 900020 5010,dss ack 101>");
+    t.at(1520);
+    let _ = t.client(1, ". 1:1(0) ack 101 win 600 <ts 900020 5020,dss ack 201>");
+    let rtt = t.view().unwrap().subflows[1].quality.rtt;
+    assert_eq!(rtt, Some(Duration::from_millis(520)));
+    let _ = t.moved();
+}
+
+#[test]
+fn modes_that_go_by_no_times_measure_none() {
+    let mut t = two(Setup::new().accesses(2).steered(RoundRobin, [100, 0]));
+    let gave = t.server("P. 1:101(100) ack 1 win 64 <ts 5010 1000>");
+    assert_eq!(gave.lines().len(), 1, "{gave:?}");
+    let _ = t.moved();
+}
+
+#[test]
+fn join_of_a_standby_path_is_told_so() {
+    let setup = Setup::new().accesses(2).steered(standby(), [100, 0]).ts();
+    let mut t = setup.established();
+    let gave = t.client(
+        1,
+        "S 0:0(0) win 65535 <mss 1460,sackok,ts 900000 0,ws 8,join>",
+    );
+    let [answer] = gave.lines() else {
+        panic!("{gave:?}");
+    };
+    assert!(answer.contains("join id 0 b"), "{answer}");
+    // And nothing more, as it is known then.
+    let gave = t.client(1, ". 1:1(0) ack 1 win 512 <ts 900000 5000,join>");
+    assert!(
+        !gave.lines().iter().any(|line| line.contains("prio")),
+        "{gave:?}"
+    );
+    let _ = t.moved();
+}
+
+#[test]
+fn join_of_the_preferred_path_leaves_the_other_as_standby() {
+    let preferred = ActiveStandby {
+        accesses: vec![AccessId(1), AccessId(0)],
+    };
+    let setup = Setup::new().accesses(2).steered(preferred, [100, 0]).ts();
+    let mut t = setup.established();
+    let gave = t.client(
+        1,
+        "S 0:0(0) win 65535 <mss 1460,sackok,ts 900000 0,ws 8,join>",
+    );
+    assert!(gave.lines()[0].ends_with("join id 0>"), "{gave:?}");
+    let gave = t.client(1, ". 1:1(0) ack 1 win 512 <ts 900000 5000,join>");
+    let prio = "client0 . 1:1(0) ack 1 win 509 <ts 5000 1000,prio b,dss ack 1>";
+    assert!(gave.lines().iter().any(|line| line == prio), "{gave:?}");
+    // Nobody confirms it: it is told three times, whoever sends.
+    let mut told = vec![];
+    for n in 0..5_u32 {
+        let at = 1000 + u64::from(n) * 110;
+        t.at(at);
+        let (from, end) = (n * 10 + 1, n * 10 + 11);
+        let gave = t.client(
+            1,
+            &format!("P. {from}:{end}(10) ack 1 win 512 <ts 900010 5000,dss ack 1 map {from}:{end}@{from}>"),
+        );
+        if gave.lines().iter().any(|line| line.contains("prio b")) {
+            told.push(at);
+        }
+    }
+    assert_eq!(told, [1000, 1110]);
+    let _ = t.moved();
+}
+
+#[test]
+fn path_that_takes_over_is_told_and_so_is_the_one_that_failed() {
+    let mut t = two(Setup::new().accesses(2).steered(standby(), [100, 60_000]));
+    let _ = t.server("P. 1:101(100) ack 1 win 64 <ts 5010 1000>");
+    t.at(1500);
+    let gave = t.server("P. 1:101(100) ack 1 win 64 <ts 5510 1000>");
+    assert!(gave.lines()[0].starts_with("client1 P. 1:101"), "{gave:?}");
+    t.at(1700);
+    let gave = t.server("P. 101:201(100) ack 1 win 64 <ts 5710 1000>");
+    let prios: Vec<_> = gave
+        .lines()
+        .iter()
+        .filter(|line| line.contains("prio"))
+        .map(|line| (line.starts_with("client1"), line.contains("prio b")))
+        .collect();
+    assert_eq!(prios, [(false, true), (true, false)], "{gave:?}");
+    let _ = t.moved();
+}
+
+#[test]
+fn rules_that_go_take_standby_back() {
+    let setup = Setup::new().accesses(2).steered(standby(), [100, 0]);
+    let service = setup.service(0);
+    let mut t = two(setup);
+    t.configure(&[service], 1);
+    let gave = t.server("P. 1:101(100) ack 1 win 64 <ts 5010 1000>");
+    let told = on_the_second(gave.lines());
+    assert_eq!(told.len(), 1, "{gave:?}");
+    assert!(told[0].contains("prio,"), "{told:?}");
+    let _ = t.moved();
+}
+
+#[test]
+fn rule_may_slight_what_the_client_wants_as_backup() {
+    for heeds in [true, false] {
+        let mut setup = Setup::new().accesses(2).steered(RoundRobin, [100, 0]);
+        setup.change_rule(|rule: &mut Rule| rule.heeds_backup = heeds);
+        // The first connection's turn is the second path.
+        let mut t = two(setup);
+        let _ = t.client(
+            1,
+            ". 1:1(0) ack 1 win 600 <ts 900010 5000,dss ack 1,prio b>",
+        );
+        let gave = t.server("P. 1:101(100) ack 1 win 64 <ts 5010 1000>");
+        let active = if heeds { "client0" } else { "client1" };
+        assert!(gave.lines()[0].starts_with(active), "{gave:?}");
+        let _ = t.moved();
+    }
+}
+
+fn halves(max_rtt: Option<u64>) -> LoadBalancing {
+    LoadBalancing {
+        weights: vec![(AccessId(0), 1), (AccessId(1), 1)],
+        thresholds: Thresholds {
+            rtt: max_rtt.map(Duration::from_millis),
+            loss: None,
+        },
+    }
+}
+
+#[test]
+fn flow_entry_has_an_account_and_the_patience_of_the_mode() {
+    let setup = Setup::new().accesses(2).steered(halves(Some(80)), [1000, 0]);
+    let mut t = two(setup);
+    let _ = t.server(". 1:101(100) ack 1 win 64 <ts 5000 1000>");
+    let _ = t.client(0, ". 1:1(0) ack 101 win 512 <ts 1000 5000,dss ack 101>");
+    let _ = t.client(1, ". 1:1(0) ack 1 win 600 <ts 900000 5000,dss ack 101>");
+    let [entry] = t.installed()[..] else {
+        panic!("not installed");
+    };
+    assert_eq!((entry.account, entry.patience), (2, 80_000));
+    let _ = t.moved();
+}
+
+#[test]
+fn bytes_of_a_connection_with_one_path_are_on_no_account() {
+    let setup = Setup::new()
+        .accesses(2)
+        .steered(halves(Some(80)), [1000, 0]);
+    let shelf = Shelf::new(8);
+    let mut t = setup.ts().established();
+    t.fast_path(&shelf);
+    for n in 0..30_u32 {
+        let (from, end) = (n * 100 + 1, n * 100 + 101);
+        let _ = t.server(&format!("P. {from}:{end}(100) ack 1 win 64 <ts 5010 1000>"));
+    }
+    let [entry] = shelf.entries()[..] else {
+        panic!("{:?}", shelf.entries());
+    };
+    assert_eq!((entry.account, entry.patience), (0, 0));
+    let _ = t.moved();
+}
+
+/// The server sends a kilobyte every 100 ms, and the client ACKs it 20 ms later: how many went down flow 0 and flow 1. No
+/// timestamps: what is installed is asked less often, and would go elsewhere.
+fn split(t: &mut Scenario, packets: u32) -> [u32; 2] {
+    let mut counts = [0; 2];
+    let mut next = [1, 1];
+    for n in 0..packets {
+        let at = 1000 + u64::from(n) * 100;
+        t.at(at);
+        let (from, end) = (n * 1000 + 1, n * 1000 + 1001);
+        let gave = t.server(&format!("P. {from}:{end}(1000) ack 1"));
+        let flow = usize::from(gave.lines()[0].starts_with("client1"));
+        counts[flow] += 1;
+        next[flow] += 1000;
+        t.at(at + 20);
+        let ack = next[flow];
+        let _ = t.client(flow, &format!(". 1:1(0) ack {ack} win 600 <dss ack {end}>"));
+    }
+    counts
+}
+
+#[test]
+fn connection_alone_shares_its_bytes_out_in_time() {
+    let setup = Setup::new().accesses(2).steered(halves(None), [1000, 0]);
+    let mut t = setup.two_subflows();
+    let _ = (t.why(), t.moved());
+    let counts = split(&mut t, 600);
+    let [one, two] = counts;
+    assert!(one.abs_diff(two) <= 60, "{counts:?}");
+    let why = t.why();
+    let moves: u32 = why
+        .strip_prefix("subflow_switch.balance+")
+        .and_then(|count| count.parse().ok())
+        .unwrap_or_else(|| panic!("{why}"));
+    // No more than once in its hold time, and seldom: bytes to come count.
+    assert!((4..=30).contains(&moves), "{moves}");
+    let _ = t.moved();
+}
