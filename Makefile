@@ -4,7 +4,7 @@
 CARGO ?= cargo
 
 .PHONY: setup setup-programs build demo test lint unit unit-security simulate root privileged e2e e2e-repeat link-selftest \
-	faults attack hostile-memory lossy firewall endings reload watch compare kernels kernels-short unit-boot fuzz bench bench-quick bench-plain bench-crowd bench-reads bench-unsteered bench-sustained bench-dtree counters seeded-bugs drawn-bugs \
+	faults attack hostile-memory lossy firewall endings reload steering watch compare kernels kernels-short unit-boot fuzz bench bench-quick bench-plain bench-crowd bench-reads bench-unsteered bench-sustained bench-dtree figure10 counters seeded-bugs drawn-bugs \
 	mutants-sample \
 	bpf clean
 
@@ -108,6 +108,11 @@ endings: root build
 reload: root build
 	target/release/lab reload $(RELOAD_ARGS)
 
+# Each steering mode, measured by what two emulated links carry: shares, gaps at a cut, what spills, and how often connections
+# move. Tables, lab/results/steering.json and steering.md; STEERING_ARGS="--only balance" for some cases, "--list" names them.
+steering: root build
+	target/release/lab steering $(STEERING_ARGS)
+
 # Rules, routes, links and addresses taken away under 50 live transfers; or WATCH_ARGS='--live 4 "device down"'.
 watch: root build
 	target/release/lab watch $(WATCH_ARGS)
@@ -170,6 +175,12 @@ bench-sustained: root build
 		target/release/bench --strict --only sustained/ --congestion $$congestion \
 			--results bench/results/sustained-$$congestion $(BENCH_ARGS) || missed=1; \
 	done; exit $$missed
+
+# The paper's Figure 10: 256 connections that download all the time, over one path, two, two of which one takes 100 ms
+# longer, and two again; with the offload, then without. Tables, figure10.json and a plot for each in
+# bench/results/figure10; FIGURE10_ARGS="--offload on --rule 'mode = \"smallest-delay\"'" for one of them under another rule.
+figure10: root build
+	target/release/bench figure10 $(FIGURE10_ARGS)
 
 # What is counted and what it means, from the sources.
 counters: build

@@ -10,6 +10,7 @@ mod circumstances;
 mod congestion;
 mod cpu;
 mod echo;
+mod figure10;
 mod helper;
 mod hold;
 mod http;
@@ -29,6 +30,7 @@ mod verdict;
 mod verify;
 
 pub use congestion::{Allowed, allow};
+pub use figure10::{Figure10, Offload};
 pub use helper::Helping;
 pub use plan::{Plan, files};
 pub use plot::plots;

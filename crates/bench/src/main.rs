@@ -7,15 +7,15 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, ensure};
-use clap::Parser;
-use flexcp_bench::{Helping, Plan, Report, Results, Subject, allow, files, plots};
+use clap::{Parser, Subcommand};
+use flexcp_bench::{Figure10, Helping, Plan, Report, Results, Subject, allow, files, plots};
 
 /// Measures FlexCP and its peers by turns.
 #[derive(Parser)]
 #[command(version)]
 struct Cli {
     #[command(subcommand)]
-    helping: Option<Helping>,
+    command: Option<Command>,
     /// Only 1 MB objects down over 64 connections, in three rounds
     #[arg(long)]
     quick: bool,
@@ -52,6 +52,15 @@ struct Cli {
     results: PathBuf,
 }
 
+/// What is no measurement by turns.
+#[derive(Subcommand)]
+enum Command {
+    /// Downloads over one path, two, one that becomes slow, and two again: the paper's Figure 10
+    Figure10(Figure10),
+    #[command(flatten)]
+    Helping(Helping),
+}
+
 fn main() -> ExitCode {
     match run(Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
@@ -63,8 +72,10 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> Result<()> {
-    if let Some(helping) = cli.helping {
-        return helping.run();
+    match cli.command {
+        Some(Command::Figure10(figure)) => return figure.run(),
+        Some(Command::Helping(helping)) => return helping.run(),
+        None => {}
     }
     let (rounds, seconds, idle) = match (cli.reads, cli.quick) {
         (true, _) => (9, 10.0, 50_000),

@@ -205,7 +205,7 @@ fn legend(subjects: impl Iterator<Item = Subject>) -> String {
     text
 }
 
-fn frame(title: &str, width: f64, body: &str) -> String {
+pub(crate) fn frame(title: &str, width: f64, body: &str) -> String {
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{HEIGHT:.0}\" \
          font-family=\"sans-serif\" font-size=\"11\">\n\
@@ -235,11 +235,11 @@ const fn color(subject: Subject) -> &'static str {
     }
 }
 
-const LEFT: f64 = 50.0;
-const TOP: f64 = 60.0;
-const BOTTOM: f64 = 330.0;
+pub(crate) const LEFT: f64 = 50.0;
+pub(crate) const TOP: f64 = 60.0;
+pub(crate) const BOTTOM: f64 = 330.0;
 const HEIGHT: f64 = 360.0;
-const MIN_WIDTH: f64 = 820.0;
+pub(crate) const MIN_WIDTH: f64 = 820.0;
 const BAR: f64 = 22.0;
 const GAP: f64 = 24.0;
 

@@ -10,6 +10,7 @@ use flexcp_lab::endings::Endings;
 use flexcp_lab::firewall::Firewall;
 use flexcp_lab::reload::Reload;
 use flexcp_lab::repeat::Repeat;
+use flexcp_lab::steering::Steering;
 use flexcp_lab::transfer::{Mode, Proto};
 use flexcp_lab::watch::Watch;
 use flexcp_lab::{carried, kernels, seed};
@@ -72,6 +73,8 @@ pub(crate) enum Command {
     Endings(Endings),
     /// Reload FlexCP's configuration again and again under transfers: what services that stay lose, what broken files change
     Reload(Reload),
+    /// Measure each steering mode by what the links carry: shares, gaps, spills, and how often connections move
+    Steering(Steering),
     /// Take away rules, routes, links and addresses under live transfers: how soon they are back, or told
     Watch(Watch),
     /// Run the end-to-end tests many times, one attempt each, and say how often each case failed

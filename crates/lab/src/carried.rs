@@ -139,6 +139,15 @@ impl Transfer {
     }
 }
 
+/// Packets that the proxy has received from all servers. One of several segments counts once.
+///
+/// # Errors
+///
+/// The counters can't be read.
+pub fn from_servers(lab: &Lab) -> Result<u64> {
+    Ok(received(&lab.proxy().proc_net("dev")?, "srv"))
+}
+
 /// The sum of the packets received by the devices whose name is `side` and a number, of `/proc/net/dev`.
 fn received(table: &str, side: &str) -> u64 {
     let rows = table.lines().filter_map(|line| {

@@ -1,6 +1,7 @@
 //! FlexCP under test: its configuration, its process, what it reports.
 
 use std::fmt::Write as _;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
@@ -15,7 +16,7 @@ use crate::ledger::{self, DevicePackets};
 use crate::manager::Manager;
 use crate::namespace::Namespace;
 use crate::process::{Background, describe_exit, output};
-use crate::topology::{Families, Lab};
+use crate::topology::{Families, Family, Lab};
 
 /// A running `flexcp run` in the proxy's namespace of a lab.
 ///
@@ -329,6 +330,32 @@ pub fn transparent(lab: &Lab, announce: &[String]) -> String {
     let _ = writeln!(service, "ports = [80, \"4000-5999\"]");
     let _ = writeln!(service, "announce = {announce:?}");
     service
+}
+
+/// An access for each link, by where clients come from on it: `a` for link 1, `b` for link 2, and so on.
+pub fn accesses(lab: &Lab) -> String {
+    let mut accesses = String::new();
+    for (link, name) in (1..=lab.links()).zip('a'..) {
+        let _ = write!(accesses, "[[access]]\nname = \"{name}\"\nclients = [");
+        let families = [(Family::V4, 24), (Family::V6, 64)].into_iter();
+        for (family, len) in families.filter(|(family, _)| lab.families().has(*family)) {
+            let _ = write!(
+                accesses,
+                "\"{}/{len}\", ",
+                network(lab.client_addr(link, family))
+            );
+        }
+        accesses.push_str("]\n\n");
+    }
+    accesses
+}
+
+/// The network that a host on an access link is in.
+fn network(host: IpAddr) -> IpAddr {
+    match host {
+        IpAddr::V4(v4) => Ipv4Addr::from_bits(v4.to_bits() & !0xff).into(),
+        IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() & !u128::from(u64::MAX)).into(),
+    }
 }
 
 /// A reverse service.

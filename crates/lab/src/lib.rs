@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod aim;
 pub mod attack;
 mod capture;
 pub mod carried;
@@ -19,6 +20,7 @@ mod conduct;
 mod counters;
 pub mod daemon;
 pub mod demo;
+mod detour;
 pub mod endings;
 mod fault;
 mod feature;
@@ -36,8 +38,10 @@ mod process;
 pub mod reload;
 pub mod repeat;
 pub mod seed;
+pub mod series;
 mod sockstat;
 mod starvation;
+pub mod steering;
 mod topology;
 pub mod transfer;
 mod upper;
@@ -53,6 +57,7 @@ pub use counters::{
     WINDOW_OVERRUN, interfaces,
 };
 pub use daemon::FlexCp;
+pub use detour::Detour;
 pub use fault::{Cut, Direction, Strip};
 pub use feature::Feature;
 pub use kernel_log::KernelLog;

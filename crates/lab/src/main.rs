@@ -71,6 +71,7 @@ fn run(command: Command) -> Result<()> {
         Command::Endings(endings) => require_root().and_then(|()| endings.run()),
         Command::Reload(reload) => require_root().and_then(|()| reload.run()),
         Command::HostileMemory(hostile) => require_root().and_then(|()| hostile.run()),
+        Command::Steering(steering) => steering.run(),
         Command::Watch(watch) => watch.run(),
         Command::Repeat(repeat) => repeat.run(),
         Command::Wirecheck(args) => wirecheck(args),

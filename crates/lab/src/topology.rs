@@ -84,6 +84,8 @@ pub struct LabBuilder {
     keep: bool,
     mtu: Vec<(u8, u32)>,
     rate_mbit: Vec<(u8, u32)>,
+    /// What waits at most on links that have a rate, in milliseconds of it.
+    queue_ms: u32,
     upper: Vec<(u8, Upper)>,
     /// Lists of faults as text; the links they name are emulated.
     pub(crate) faults: Vec<(u8, Direction, String)>,
@@ -168,6 +170,12 @@ impl LabBuilder {
     /// Rate of one access link, each way.
     pub fn rate_mbit(mut self, link: u8, mbit: u32) -> Self {
         self.rate_mbit.push((link, mbit));
+        self
+    }
+
+    /// What waits at most on links with a rate, in milliseconds of it (default 50).
+    pub fn queue_ms(mut self, ms: u32) -> Self {
+        self.queue_ms = ms;
         self
     }
 
@@ -269,6 +277,7 @@ impl Lab {
             keep: false,
             mtu: vec![],
             rate_mbit: vec![],
+            queue_ms: 50,
             upper: vec![],
             faults: vec![],
             fault_seed: 1,

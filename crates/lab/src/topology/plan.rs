@@ -263,6 +263,7 @@ impl Lab {
                 output(command.args(["-K", &device]).args(OFFLOADS_OFF.split(' ')))?;
             }
         }
+        let queue = self.spec.queue_ms;
         for (link, mbit) in &self.spec.rate_mbit {
             let ends = match &self.wire {
                 Some(wire) => [(wire, format!("c{link}")), (wire, format!("p{link}"))],
@@ -273,7 +274,7 @@ impl Lab {
             };
             for (namespace, device) in ends {
                 namespace.tc(&format!(
-                    "qdisc replace dev {device} root tbf rate {mbit}mbit burst 256kb latency 50ms"
+                    "qdisc replace dev {device} root tbf rate {mbit}mbit burst 256kb latency {queue}ms"
                 ))?;
             }
         }

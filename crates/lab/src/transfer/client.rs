@@ -26,6 +26,7 @@ pub struct Client {
     read_rate: Option<u64>,
     receive_buffer: Option<usize>,
     patience: Duration,
+    head_start: Duration,
 }
 
 impl Client {
@@ -39,6 +40,7 @@ impl Client {
             read_rate: None,
             receive_buffer: None,
             patience: Duration::from_secs(30),
+            head_start: Duration::ZERO,
         }
     }
 
@@ -89,6 +91,12 @@ impl Client {
     /// How long it waits without progress before it gives up (default 30 s).
     pub fn patience(mut self, limit: Duration) -> Self {
         self.patience = limit;
+        self
+    }
+
+    /// Waits that long between connecting and asking, as a client does that connects ahead: subflows join meanwhile.
+    pub fn head_start(mut self, pause: Duration) -> Self {
+        self.head_start = pause;
         self
     }
 
@@ -149,6 +157,7 @@ impl Client {
         let stream = during("connect", self.connect());
         report.connect_us = micros(began.elapsed());
         connected();
+        thread::sleep(self.head_start);
         let began = Instant::now();
         let result = stream.and_then(|stream| {
             report.local = stream.local_addr().ok();
@@ -188,7 +197,7 @@ impl Client {
             banner.receive(&mut stream, self.banner)?;
         }
         during("write", job.send(&mut stream))?;
-        let mut sending = Sending::new(job.seed_up(), buffer);
+        let mut sending = Sending::new(job.seed_up(), buffer).paced(job.rate);
         let mut receiving = Receiving::new(job.seed_down(), buffer, self.read_rate);
         let result = exchange(stream, job, &mut sending, &mut receiving, report);
         report.up = sending.sent;

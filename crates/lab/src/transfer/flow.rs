@@ -23,6 +23,8 @@ pub(crate) struct Sending {
     /// Bytes sent so far.
     pub(crate) sent: u64,
     pub(crate) longest_gap: Duration,
+    /// Bytes a second.
+    rate: Option<u64>,
 }
 
 impl Sending {
@@ -33,14 +35,33 @@ impl Sending {
             buffer,
             sent: 0,
             longest_gap: Duration::ZERO,
+            rate: None,
         }
+    }
+
+    /// Sends no faster than this; a piece every ten milliseconds, or as often as there is one of 1000 bytes.
+    pub(crate) fn paced(mut self, rate: Option<u64>) -> Self {
+        if let Some(rate) = rate {
+            let piece = usize::try_from((rate / 100).max(1000)).unwrap_or(usize::MAX);
+            self.buffer.truncate(piece);
+        }
+        self.rate = rate;
+        self
     }
 
     /// Sends the next `bytes` bytes.
     pub(crate) fn send(&mut self, to: &mut impl Write, bytes: u64) -> Step<()> {
-        let end = self.sent + bytes;
-        let mut last = Instant::now();
+        let (start, end) = (self.sent, self.sent + bytes);
+        let began = Instant::now();
+        let mut last = began;
         while self.sent < end {
+            if let Some(rate) = self.rate {
+                let micros = (self.sent - start).saturating_mul(1_000_000) / rate.max(1);
+                let due = began + Duration::from_micros(micros);
+                std::thread::sleep(due.saturating_duration_since(Instant::now()));
+                // The pause is ours, not a stall of the network.
+                last = Instant::now();
+            }
             let room = self.buffer.len();
             let len = usize::try_from(end - self.sent).map_or(room, |left| left.min(room));
             self.payload.fill(self.sent, &mut self.buffer[..len]);
@@ -133,5 +154,23 @@ pub(crate) fn expect_end(from: &mut impl Read) -> Step<()> {
             "check",
             &anyhow!("more bytes than were asked for"),
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paced_sender_takes_its_time_and_sends_all() {
+        let mut sending = Sending::new(1, 64 << 10).paced(Some(200_000));
+        let mut got = vec![];
+        let began = Instant::now();
+        sending.send(&mut got, 9_000).expect("room");
+        // Pieces of 2000 bytes, the last of five 40 ms after the first.
+        assert!(began.elapsed() >= Duration::from_millis(40));
+        let mut all = vec![0; 9_000];
+        Payload::new(1).fill(0, &mut all);
+        assert!(got == all, "what was sent is not what was to be sent");
     }
 }

@@ -44,6 +44,9 @@ pub struct Job {
     pub pause_ms: u64,
     /// Chooses the payload.
     pub seed: u64,
+    /// Bytes a second that whoever sends sends no faster than; `None`: as fast as it can.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<u64>,
 }
 
 impl Job {
@@ -56,6 +59,7 @@ impl Job {
             rounds: 1,
             pause_ms: 0,
             seed: 1,
+            rate: None,
         }
     }
 
@@ -96,6 +100,12 @@ impl Job {
     /// Sets the seed of the payload.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
+        self
+    }
+
+    /// Sets how fast either side sends, in bytes a second.
+    pub fn rate(mut self, bytes_per_second: u64) -> Self {
+        self.rate = Some(bytes_per_second);
         self
     }
 
@@ -165,4 +175,4 @@ fn padded(message: &impl Serialize) -> [u8; REQUEST_LEN] {
 }
 
 /// Length of a request and of a verdict.
-pub(crate) const REQUEST_LEN: usize = 192;
+pub(crate) const REQUEST_LEN: usize = 224;

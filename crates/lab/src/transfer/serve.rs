@@ -237,7 +237,7 @@ impl Session {
         let Some(job) = job else { return Ok(()) };
         self.job = Some(job);
 
-        let mut sending = Sending::new(job.seed_down(), BUFFER);
+        let mut sending = Sending::new(job.seed_down(), BUFFER).paced(job.rate);
         let mut receiving = Receiving::new(job.seed_up(), BUFFER, None);
         let result = self.obey(&job, &mut sending, &mut receiving, forget);
         self.up = receiving.received;

@@ -1,12 +1,13 @@
 //! Emulated links: they do to packets what they were told, and nothing else.
 
+use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use flexcp_lab::link::SelfTest;
 use flexcp_lab::matrix::{Cell, Matrix};
 use flexcp_lab::transfer::Job;
-use flexcp_lab::{Cut, Direction, End, Expect, Families, Family, Lab, RENEGED, seed};
+use flexcp_lab::{Cut, Direction, End, Expect, Families, Family, Lab, RENEGED, seed, text};
 
 use crate::rig::transparent;
 
@@ -24,6 +25,7 @@ crate::cases!("link":
     transfer_over_a_lossy_link_is_exact_ipv6,
     upload_over_a_lossy_link_is_exact,
     cut_and_restored_link_is_survived,
+    link_on_a_detour_is_slow_until_its_end_and_loses_nothing,
     slice_of_the_fault_matrix_passes,
     cells_of_a_fresh_seed_pass,
 );
@@ -199,7 +201,7 @@ fn cut_and_restored_link_is_survived() -> Result<()> {
     let faults = "rate=50mbit:200kb";
     transparent(lab(Families::V4, faults, faults)?, |rig| {
         rig.run_while(Family::V4, &Job::down(8_000_000), || {
-            std::thread::sleep(200 * MS);
+            thread::sleep(200 * MS);
             rig.lab
                 .set_faults(1, Direction::Down, "blackhole=0s..1s,rate=50mbit:200kb")
         })?;
@@ -210,6 +212,49 @@ fn cut_and_restored_link_is_survived() -> Result<()> {
 }
 
 /// A few cells of different kinds; `make faults` runs them all.
+fn link_on_a_detour_is_slow_until_its_end_and_loses_nothing() -> Result<()> {
+    let lab = Lab::builder().access_links(1).rate_mbit(1, 100).build()?;
+    let to = lab.proxy_addr(1, Family::V4);
+    // A ping every 20 ms; the longest and the shortest round trip in milliseconds.
+    let pings = |count: u32| -> Result<[f64; 2]> {
+        let mut ping = lab.client().command("ping");
+        ping.args([
+            "-q",
+            "-i",
+            "0.02",
+            "-c",
+            &count.to_string(),
+            &to.to_string(),
+        ]);
+        let said = text(&mut ping)?;
+        ensure!(said.contains(" 0% packet loss"), "{said}");
+        let times = said.rsplit("= ").next().context("no round trips")?;
+        let times: Vec<f64> = times.split(['/', ' ']).flat_map(str::parse).collect();
+        ensure!(times.len() == 4, "{said}");
+        Ok([times[0], times[2]])
+    };
+    let [_, longest] = pings(10)?;
+    ensure!(longest < 50.0, "{longest} ms before");
+    let detour = lab.detour(1, "", "delay=100ms")?;
+    let [shortest, _] = pings(10)?;
+    ensure!(shortest >= 100.0, "{shortest} ms on the detour");
+    thread::scope(|scope| {
+        // Some of these are under way at the end of the detour.
+        let pings = scope.spawn(|| pings(40));
+        thread::sleep(400 * MS);
+        detour.end(200 * MS)?;
+        let [shortest, longest] = pings.join().map_err(|_| anyhow!("pings panicked"))??;
+        ensure!(
+            shortest < 50.0 && longest >= 100.0,
+            "{shortest} to {longest} ms around its end"
+        );
+        anyhow::Ok(())
+    })?;
+    let [_, longest] = pings(10)?;
+    ensure!(longest < 50.0, "{longest} ms after");
+    Ok(())
+}
+
 fn slice_of_the_fault_matrix_passes() -> Result<()> {
     let cells = [
         "loss-1/v4/down/2/offloads",
