@@ -12,11 +12,7 @@ pub fn check(running: &Config, new: &Config, room: i64, out: &mut Diagnostics) {
     same("workers", &old_device.workers, &device.workers, out);
     same("placement", &old_device.placement, &device.placement, out);
     same("pin", &old_device.pin, &device.pin, out);
-    let vrf = |vrf: &Option<Located<String>>| {
-        let at = vrf.as_ref().map_or(0, |vrf| vrf.at);
-        Located::new(vrf.as_ref().map(|vrf| vrf.value.clone()), at)
-    };
-    same("vrf", &vrf(&old_device.vrf), &vrf(&device.vrf), out);
+    same("vrf", &located(&old_device.vrf), &located(&device.vrf), out);
     let (old_offload, offload) = (&running.offload, &new.offload);
     same("enabled", &old_offload.enabled, &offload.enabled, out);
     same(
@@ -32,6 +28,19 @@ pub fn check(running: &Config, new: &Config, room: i64, out: &mut Diagnostics) {
         "state_dir",
         &running.control.state_dir,
         &new.control.state_dir,
+        out,
+    );
+    let (old_control, control) = (&running.control, &new.control);
+    same(
+        "listen",
+        &located(&old_control.listen),
+        &located(&control.listen),
+        out,
+    );
+    same(
+        "token_file",
+        &located(&old_control.token_file),
+        &located(&control.token_file),
         out,
     );
     let connections = &new.limits.connections;
@@ -50,6 +59,12 @@ pub fn check(running: &Config, new: &Config, room: i64, out: &mut Diagnostics) {
             interfaces(old, service, out);
         }
     }
+}
+
+/// One that may be left out: at the file's beginning then.
+fn located<T: Clone>(value: &Option<Located<T>>) -> Located<Option<T>> {
+    let at = value.as_ref().map_or(0, |value| value.at);
+    Located::new(value.as_ref().map(|value| value.value.clone()), at)
 }
 
 fn same<T: PartialEq>(key: &str, running: &Located<T>, new: &Located<T>, out: &mut Diagnostics) {

@@ -9,6 +9,7 @@ use toml::Spanned;
 use toml::de::DeValue;
 
 use super::file::Config;
+use super::keys;
 use super::read::{self, Ports, Reader};
 use super::span::{Diagnostics, Located};
 
@@ -104,17 +105,7 @@ fn one(value: &Spanned<DeValue<'_>>, out: &mut Diagnostics) -> Option<Rule> {
         );
         return None;
     };
-    let known = [
-        "name",
-        "services",
-        "servers",
-        "ports",
-        "clients",
-        "mode",
-        "accesses",
-        "hold",
-        "fail_back",
-    ];
+    let known = keys::names(keys::RULE);
     let section = Reader::new(entries, ("a rule", at), &known, &[], out);
     let name = section.required("name", "write name = \"video\"", out);
     let mode = section.required("mode", "write mode = \"smallest-delay\"", out);
