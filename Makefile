@@ -3,8 +3,8 @@
 
 CARGO ?= cargo
 
-.PHONY: setup setup-programs build demo test lint unit unit-security simulate root privileged e2e e2e-repeat link-selftest \
-	faults attack hostile-memory lossy firewall endings reload watch compare kernels kernels-short unit-boot fuzz bench bench-quick bench-plain bench-crowd bench-reads bench-unsteered bench-sustained bench-dtree counters seeded-bugs drawn-bugs \
+.PHONY: setup setup-programs setup-api build demo test lint unit unit-security simulate root privileged e2e e2e-repeat link-selftest \
+	faults attack hostile-memory lossy firewall endings reload api watch compare kernels kernels-short unit-boot fuzz bench bench-quick bench-plain bench-crowd bench-reads bench-unsteered bench-sustained bench-dtree counters seeded-bugs drawn-bugs \
 	mutants-sample \
 	bpf clean
 
@@ -107,6 +107,14 @@ endings: root build
 # table, and lab/results/reload.json; RELOAD_ARGS="--reloads 100" for fewer.
 reload: root build
 	target/release/lab reload $(RELOAD_ARGS)
+
+# The API under requests that schemathesis makes from its document for SECONDS, and /metrics before promtool: any answer of 5xx
+# and any finding fails. lab/results/api.json.
+SECONDS ?= 60
+setup-api:
+	@scripts/setup api
+api: root build setup-api
+	scripts/api $(SECONDS)
 
 # Rules, routes, links and addresses taken away under 50 live transfers; or WATCH_ARGS='--live 4 "device down"'.
 watch: root build

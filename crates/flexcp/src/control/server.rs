@@ -125,6 +125,8 @@ impl Control {
         } = self;
         let router = routes::router(Arc::new(Daemon::new(asked)));
         runtime.block_on(async {
+            // Not before: a thread that is made while the process may load programs would keep that right.
+            let _ = tokio::task::spawn_blocking(|| {}).await;
             let local = admit(
                 async || unix.accept().await.map(|(client, _)| client),
                 CLIENTS,
@@ -160,11 +162,6 @@ fn runtime() -> io::Result<Runtime> {
         // While there is one, the lack of another is only a delay.
         .thread_keep_alive(FOREVER)
         .build()
-        .and_then(|runtime| {
-            let first = runtime.spawn_blocking(|| {});
-            runtime.block_on(first).map_err(io::Error::other)?;
-            Ok(runtime)
-        })
 }
 
 async fn tcp_client(listener: &TcpListener) -> io::Result<TcpStream> {
