@@ -1,6 +1,6 @@
 //! What can't change in a running process: it needs a restart.
 
-use super::file::{Config, Service};
+use super::file::{Config, Control, Service};
 use super::span::{Diagnostics, Located};
 
 /// Adds everything in which `new` differs from `running` although a running process can't change it. `room`: `connections`
@@ -23,26 +23,7 @@ pub fn check(running: &Config, new: &Config, room: i64, out: &mut Diagnostics) {
     );
     same("attach", &old_offload.attach, &offload.attach, out);
     same("mark", &old_offload.mark, &offload.mark, out);
-    same("socket", &running.control.socket, &new.control.socket, out);
-    same(
-        "state_dir",
-        &running.control.state_dir,
-        &new.control.state_dir,
-        out,
-    );
-    let (old_control, control) = (&running.control, &new.control);
-    same(
-        "listen",
-        &located(&old_control.listen),
-        &located(&control.listen),
-        out,
-    );
-    same(
-        "token_file",
-        &located(&old_control.token_file),
-        &located(&control.token_file),
-        out,
-    );
+    control(&running.control, &new.control, out);
     let connections = &new.limits.connections;
     if connections.value > room {
         out.error(
@@ -59,6 +40,15 @@ pub fn check(running: &Config, new: &Config, room: i64, out: &mut Diagnostics) {
             interfaces(old, service, out);
         }
     }
+}
+
+fn control(running: &Control, new: &Control, out: &mut Diagnostics) {
+    same("socket", &running.socket, &new.socket, out);
+    same("state_dir", &running.state_dir, &new.state_dir, out);
+    let (old, listen) = (located(&running.listen), located(&new.listen));
+    same("listen", &old, &listen, out);
+    let (old, token) = (located(&running.token_file), located(&new.token_file));
+    same("token_file", &old, &token, out);
 }
 
 /// One that may be left out: at the file's beginning then.

@@ -24,11 +24,19 @@ use crate::worker::{CarrierCounters, Snapshot, Unaccounted};
 #[derive(Debug)]
 pub(super) struct Numbers {
     workers: Vec<Snapshot>,
-    /// What the offload's programs have counted by reason, and what they hold.
-    offload: Option<(Vec<(&'static str, u64)>, [(&'static str, u64); 2])>,
+    /// `None` without the offload.
+    offload: Option<Offload>,
     /// `None`: the watcher is gone, as all is taken back.
     status: Option<Status>,
     accesses: Vec<Access>,
+}
+
+/// What the offload's programs say.
+#[derive(Debug)]
+struct Offload {
+    /// Packets by reason.
+    counts: Vec<(&'static str, u64)>,
+    held: [(&'static str, u64); 2],
 }
 
 /// How it is written.
@@ -71,10 +79,10 @@ impl Numbers {
         };
         Ok(Self {
             workers: workers.collect::<Result<_, _>>()?,
-            offload: asked
-                .offload
-                .as_ref()
-                .map(|reasons| (reasons.counts(), reasons.held())),
+            offload: asked.offload.as_ref().map(|reasons| Offload {
+                counts: reasons.counts(),
+                held: reasons.held(),
+            }),
             status: asked.watch.status().ok(),
             accesses,
         })
@@ -228,7 +236,7 @@ impl Numbers {
 
     /// What the kernel's programs count and hold.
     fn offloaded(&self, out: &mut Out<'_>) -> fmt::Result {
-        let Some((counts, held)) = &self.offload else {
+        let Some(Offload { counts, held }) = &self.offload else {
             return Ok(());
         };
         debug_assert_eq!(
@@ -336,68 +344,11 @@ impl Numbers {
         if self.accesses.is_empty() {
             return Ok(());
         }
-        let of = |number: fn(&Access) -> u64| {
-            self.accesses
-                .iter()
-                .map(move |access| (of_access(access), number(access)))
-        };
-        out.gauges(
-            "access_subflows",
-            "Subflows of the access.",
-            None,
-            of(|access| access.subflows),
-        )?;
-        let help = "Subflows that carry their connection's data to the client.";
-        out.gauges(
-            "access_active_subflows",
-            help,
-            None,
-            of(|access| access.active),
-        )?;
-        let help = "Subflows that are to be used when no other is left.";
-        out.gauges(
-            "access_backup_subflows",
-            help,
-            None,
-            of(|access| access.backup),
-        )?;
-        let bytes = Some(Unit::Bytes);
-        let help = "Bytes from the clients on the subflows that live.";
-        out.gauges(
-            "access_up",
-            help,
-            bytes.clone(),
-            of(|access| access.bytes_up),
-        )?;
-        let help = "Bytes to the clients on the subflows that live.";
-        out.gauges(
-            "access_down",
-            help,
-            bytes.clone(),
-            of(|access| access.bytes_down),
-        )?;
-        let help = "Of them, those that had been sent before.";
-        out.gauges(
-            "access_retransmitted_down",
-            help,
-            bytes.clone(),
-            of(|access| access.retransmitted_down),
-        )?;
-        let help = "Bytes to the clients that they have not ACKed.";
-        out.gauges(
-            "access_in_flight",
-            help,
-            bytes,
-            of(|access| access.in_flight),
-        )?;
-        let help = "Bytes per second that the clients ACK, of the subflows on which something is outstanding.";
-        let per_second = Some(Unit::Other("bytes_per_second".into()));
-        out.gauges(
-            "access_delivery_rate",
-            help,
-            per_second,
-            of(|access| access.delivery_rate),
-        )?;
+        for (name, help, number) in SUMS {
+            let of = self.accesses.iter();
+            let of = of.map(|access| (of_access(access), number(access)));
+            out.gauges(name, help, None, of)?;
+        }
         let timed = |time: fn(&Access) -> Option<u64>| {
             let timed = self.accesses.iter();
             timed.filter_map(move |access| Some((of_access(access), time(access)?)))
@@ -415,6 +366,9 @@ impl Numbers {
         )
     }
 }
+
+/// Name, meaning and number.
+type Sum = (&'static str, &'static str, fn(&Access) -> u64);
 
 /// Names and values.
 type Labels = Vec<(&'static str, String)>;
@@ -549,4 +503,46 @@ const PREFIX: &str = "flexcp_";
 const HELD: [&str; 2] = [
     "Entries of the kernel programs' table of flows.",
     "Connections that are the kernel programs' own.",
+];
+
+/// What is summed of an access's subflows.
+const SUMS: [Sum; 8] = [
+    ("access_subflows", "Subflows of the access.", |access| {
+        access.subflows
+    }),
+    (
+        "access_active_subflows",
+        "Subflows that carry their connection's data to the client.",
+        |access| access.active,
+    ),
+    (
+        "access_backup_subflows",
+        "Subflows that are to be used when no other is left.",
+        |access| access.backup,
+    ),
+    (
+        "access_up_bytes",
+        "Bytes from the clients on the subflows that live.",
+        |access| access.bytes_up,
+    ),
+    (
+        "access_down_bytes",
+        "Bytes to the clients on the subflows that live.",
+        |access| access.bytes_down,
+    ),
+    (
+        "access_retransmitted_down_bytes",
+        "Bytes to the clients on the subflows that live which had been sent before.",
+        |access| access.retransmitted_down,
+    ),
+    (
+        "access_in_flight_bytes",
+        "Bytes to the clients that they have not ACKed.",
+        |access| access.in_flight,
+    ),
+    (
+        "access_delivery_rate_bytes_per_second",
+        "Bytes per second that the clients ACK, of the subflows on which something is outstanding.",
+        |access| access.delivery_rate,
+    ),
 ];

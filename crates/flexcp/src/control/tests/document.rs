@@ -112,9 +112,8 @@ fn close(schema: &mut Value) {
         }
     }
     let object = schema.as_object_mut().unwrap();
-    if is_part {
-        object.insert("unevaluatedProperties".into(), false.into());
-    } else if object.contains_key("properties") && !object.contains_key("additionalProperties") {
+    let is_open = object.contains_key("properties") && !object.contains_key("additionalProperties");
+    if is_part || is_open {
         object.insert("unevaluatedProperties".into(), false.into());
     }
 }
