@@ -3,8 +3,8 @@
 
 CARGO ?= cargo
 
-.PHONY: setup setup-programs build demo test lint unit unit-security simulate root privileged e2e e2e-repeat link-selftest \
-	faults attack hostile-memory lossy firewall endings reload steering watch compare kernels kernels-short unit-boot fuzz bench bench-quick bench-plain bench-crowd bench-reads bench-unsteered bench-sustained bench-dtree figure10 counters seeded-bugs drawn-bugs \
+.PHONY: setup setup-programs setup-api build demo test lint unit unit-security simulate root privileged e2e e2e-repeat link-selftest \
+	faults attack hostile-memory lossy firewall endings reload steering api watch compare kernels kernels-short unit-boot fuzz bench bench-quick bench-plain bench-crowd bench-reads bench-unsteered bench-sustained bench-dtree figure10 counters seeded-bugs drawn-bugs \
 	mutants-sample \
 	bpf clean
 
@@ -112,6 +112,14 @@ reload: root build
 # move. Tables, lab/results/steering.json and steering.md; STEERING_ARGS="--only balance" for some cases, "--list" names them.
 steering: root build
 	target/release/lab steering $(STEERING_ARGS)
+
+# The API under requests that schemathesis makes from its document for SECONDS, and /metrics before promtool: any answer of 5xx
+# and any finding fails. lab/results/api.json.
+SECONDS ?= 60
+setup-api:
+	@scripts/setup api
+api: root build setup-api
+	scripts/api $(SECONDS)
 
 # Rules, routes, links and addresses taken away under 50 live transfers; or WATCH_ARGS='--live 4 "device down"'.
 watch: root build

@@ -13,7 +13,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use flexcp::beside::{self, Foreseen};
 use flexcp::config::live::{self, ThisHost};
 use flexcp::config::plan;
-use flexcp::control::{self, Action, VERSION, Wanted};
+use flexcp::control::{Client, VERSION, Wanted, target};
 use flexcp::offload::{self, Tried};
 use flexcp::show::ConnectionTable;
 use flexcp::{config, explain, run, show};
@@ -66,6 +66,8 @@ enum Command {
         #[arg(long, conflicts_with = "word")]
         markdown: bool,
     },
+    /// Print what a configuration file may say, as a JSON Schema
+    Schema,
     /// Tell what happens to the connections of a running FlexCP, as it happens, until interrupted
     Events(ShowArgs),
     /// Show what a running FlexCP does
@@ -160,6 +162,7 @@ fn main() -> ExitCode {
         Command::Clean { config } => clean(config.as_deref()),
         Command::Events(args) => events(&args),
         Command::Show { what } => show(what),
+        Command::Schema => print(&format!("{:#}\n", config::schema())),
         Command::Explain { word, markdown } => explain(word.as_deref(), markdown),
     };
     result.unwrap_or_else(|error| {
@@ -255,15 +258,15 @@ fn show(what: What) -> Result<ExitCode> {
         | What::Stats(look)
         | What::Status(look) => look,
     };
-    let socket = socket(&look.show)?;
+    let mut client = Client::new(&socket(&look.show)?);
     let mut out = Printer::default();
     let mut next = Instant::now();
     loop {
         match &what {
-            What::Connections { wanted, .. } => connections(wanted, look, &socket, &mut out)?,
-            What::Accesses(_) => numbers(Action::Accesses, look, &socket, &mut out)?,
-            What::Stats(_) => numbers(Action::Stats, look, &socket, &mut out)?,
-            What::Status(_) => numbers(Action::Status, look, &socket, &mut out)?,
+            What::Connections { wanted, .. } => connections(wanted, look, &mut client, &mut out)?,
+            What::Accesses(_) => numbers(target::ACCESSES, look, &mut client, &mut out)?,
+            What::Stats(_) => numbers(target::STATS, look, &mut client, &mut out)?,
+            What::Status(_) => numbers(target::STATUS, look, &mut client, &mut out)?,
         }
         let Some(every) = look.watch.filter(|_| out.failed.is_none()) else {
             return out.end();
@@ -282,12 +285,12 @@ fn show(what: What) -> Result<ExitCode> {
 }
 
 /// What one answer holds.
-fn numbers(action: Action, look: &LookArgs, socket: &Path, out: &mut Printer) -> Result<()> {
-    let answer = control::ask(socket, &action)?;
-    let text = match action {
+fn numbers(of: &str, look: &LookArgs, client: &mut Client, out: &mut Printer) -> Result<()> {
+    let answer = client.ask(of)?;
+    let text = match of {
         _ if look.show.json => format!("{}\n", answer.line()),
-        Action::Accesses => show::accesses(&answer.read()?),
-        Action::Stats => show::stats(&answer.read()?),
+        target::ACCESSES => show::accesses(&answer.read()?),
+        target::STATS => show::stats(&answer.read()?),
         _ => show::status(&answer.read()?),
     };
     let _ = out.print(&text);
@@ -298,7 +301,7 @@ fn numbers(action: Action, look: &LookArgs, socket: &Path, out: &mut Printer) ->
 fn connections(
     wanted: &WantedArgs,
     look: &LookArgs,
-    socket: &Path,
+    client: &mut Client,
     out: &mut Printer,
 ) -> Result<()> {
     let wanted = Wanted {
@@ -311,7 +314,7 @@ fn connections(
     if look.show.json {
         let mut text = format!("{{\"version\":{VERSION},\"connections\":[");
         let mut first = true;
-        control::connections(socket, wanted, |connection: Box<RawValue>| {
+        client.connections(&wanted, |connection: Box<RawValue>| {
             text.push_str(if first { "" } else { "," });
             text.push_str(connection.get());
             first = false;
@@ -325,7 +328,7 @@ fn connections(
         let _ = out.print(&format!("{text}]}}\n"));
     } else {
         let mut table = ConnectionTable::default();
-        control::connections(socket, wanted, |connection| {
+        client.connections(&wanted, |connection| {
             let block = table.add(connection);
             block.map_or(ControlFlow::Continue(()), |block| out.print(&block))
         })?;
@@ -337,7 +340,7 @@ fn connections(
 /// What happens, a line each.
 fn events(args: &ShowArgs) -> Result<ExitCode> {
     let mut out = Printer::default();
-    control::events(&socket(args)?, |line| {
+    Client::new(&socket(args)?).events(|line| {
         let said = if args.json {
             Some(line.into())
         } else {

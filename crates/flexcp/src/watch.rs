@@ -107,6 +107,7 @@ pub struct StatusHandle {
 enum Request {
     Status(SyncSender<Status>),
     Names(SyncSender<Names>),
+    Generation(SyncSender<Arc<Generation>>),
     Change(
         Box<Wanted>,
         SyncSender<Result<Arc<Generation>, ChangeError>>,
@@ -209,6 +210,10 @@ impl Watcher {
                     Request::Status(answer) => drop(answer.try_send(self.status())),
                     Request::Names(answer) => {
                         drop(answer.try_send(self.reloads.force().names()));
+                    }
+                    Request::Generation(answer) => {
+                        let current = self.reloads.force().current();
+                        drop(answer.try_send(Arc::clone(current)));
                     }
                     Request::Change(wanted, answer) => {
                         drop(answer.try_send(self.change(*wanted)));
@@ -400,13 +405,15 @@ impl Drop for WatchHandle {
 impl StatusHandle {
     /// A watcher that always answers the same.
     #[cfg(test)]
-    pub(crate) fn played(status: Status, names: Names) -> Self {
+    pub(crate) fn played(status: Status, names: Names, generation: Generation) -> Self {
+        let generation = Arc::new(generation);
         let (requests, asked) = mpsc::channel();
         thread::spawn(move || {
             for request in asked {
                 match request {
                     Request::Status(answer) => answer.send(status.clone()).unwrap(),
                     Request::Names(answer) => answer.send(names.clone()).unwrap(),
+                    Request::Generation(answer) => answer.send(Arc::clone(&generation)).unwrap(),
                     Request::Change(..) | Request::End => {}
                 }
             }
@@ -438,6 +445,14 @@ impl StatusHandle {
     /// When the watcher has ended or does not answer.
     pub(crate) fn names(&self) -> Result<Names, Unwatched> {
         self.ask(Request::Names, PATIENCE)
+    }
+
+    /// The configuration in force.
+    ///
+    /// # Errors
+    /// When the watcher has ended or does not answer.
+    pub(crate) fn generation(&self) -> Result<Arc<Generation>, Unwatched> {
+        self.ask(Request::Generation, PATIENCE)
     }
 
     /// Has `wanted` take effect, and waits until it has.

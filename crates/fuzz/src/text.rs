@@ -1,7 +1,7 @@
 //! Targets `config` and `control`: text that a user writes.
 
 use flexcp::config::{self, plan, span::Severity};
-use flexcp::control::Action;
+use flexcp::control::Wanted;
 use flexcp_translator::Translator;
 
 /// Words of a configuration.
@@ -50,13 +50,15 @@ pub const CONFIG_WORDS: &[&str] = &[
 
 /// Words of a request.
 pub const CONTROL_WORDS: &[&str] = &[
-    "{\"command\":\"stats\"}",
-    "{\"command\":\"connections\"}",
-    "\"command\"",
-    "\\u0000",
-    "1e999",
-    "[[[[",
-    "null",
+    "state=translating",
+    "&state=",
+    "service=",
+    "&client=10.0.0.0/8",
+    "server=:443",
+    "access=",
+    "%2C",
+    "%ff",
+    "+",
 ];
 
 /// Target: any text as a configuration file. Every message names a place in the file; what has no error
@@ -105,12 +107,11 @@ pub fn config(data: &[u8]) {
     }
 }
 
-/// Target: any bytes as a request on the control socket. What is a request can be written and read
-/// again.
+/// Target: any bytes as the query of a request for connections. What is one can be written and read again.
 pub fn control(data: &[u8]) {
-    if let Ok(action) = serde_json::from_slice::<Action>(data) {
-        let line = serde_json::to_vec(&action).expect("a request");
-        let again: Action = serde_json::from_slice(&line).expect("what was written");
-        assert_eq!(again, action);
+    let query = String::from_utf8_lossy(data);
+    if let Ok(wanted) = Wanted::from_query(&query) {
+        let again = Wanted::from_query(&wanted.query()).expect("what was written");
+        assert_eq!(again, wanted);
     }
 }

@@ -6,6 +6,7 @@ use flexcp_translator::{MAX_ACCESSES, Prefix};
 use toml::Spanned;
 use toml::de::DeValue;
 
+use super::keys;
 use super::read::{self, Reader};
 use super::span::{Diagnostics, Located};
 
@@ -49,7 +50,7 @@ fn one(value: &Spanned<DeValue<'_>>, out: &mut Diagnostics) -> Option<Access> {
         );
         return None;
     };
-    let known = ["name", "clients", "addresses"];
+    let known = keys::names(keys::ACCESS);
     let section = Reader::new(entries, ("an access", at), &known, &[], out);
     let name = section.required("name", "write name = \"lte\"", out);
     Some(Access {

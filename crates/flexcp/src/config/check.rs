@@ -169,6 +169,17 @@ fn control(config: &Config, out: &mut Diagnostics) {
             format!("the socket's path has {len} bytes; the kernel takes {SOCKET_PATH_MAX}"),
         );
     }
+    match (&config.control.listen, &config.control.token_file) {
+        (Some(listen), None) => out.error(
+            listen.at,
+            "`listen` has no `token_file`, without which anybody could ask; write token_file = \"/etc/flexcp/token\"",
+        ),
+        (None, Some(token)) => out.warning(
+            token.at,
+            "`token_file` is of no use without `listen`: whoever may open the socket needs no token; remove it",
+        ),
+        _ => {}
+    }
 }
 
 fn limits(config: &Config, out: &mut Diagnostics) {

@@ -11,6 +11,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::access::{self, Access};
+use super::keys::{self, Keys};
 use super::read::{self, Interface, Memory, Ports, Reader};
 use super::rule::{self, Rule};
 use super::span::{Diagnostics, Located};
@@ -94,11 +95,16 @@ pub struct Offload {
 /// `[control]`
 #[derive(Clone, Debug)]
 pub struct Control {
-    /// `socket`: where `flexcp show` reaches the daemon. Default "/run/flexcp/flexcp.sock".
+    /// `socket`: where `flexcp show` and other programs ask the daemon. Default "/run/flexcp/flexcp.sock".
     pub socket: Located<PathBuf>,
     /// `state_dir`: where FlexCP notes what it has changed in the kernel, so that it can be taken
     /// back even after a crash. Default "/run/flexcp".
     pub state_dir: Located<PathBuf>,
+    /// `listen`: an address and port of TCP on which the API is answered, too. Default: none.
+    pub listen: Option<Located<SocketAddr>>,
+    /// `token_file`: its first line is the token that whoever asks over TCP has to send. Required with `listen`; others than
+    /// its owner and group must not be able to read it.
+    pub token_file: Option<Located<PathBuf>>,
 }
 
 /// `[limits]`
@@ -229,15 +235,7 @@ pub(super) fn read(text: &str, out: &mut Diagnostics) -> Option<Config> {
     if !errors.is_empty() {
         return None;
     }
-    let root = Reader::new(
-        document.get_ref(),
-        ("the file", 0),
-        &[
-            "device", "offload", "control", "limits", "timeouts", "service", "access", "rule",
-        ],
-        &[],
-        out,
-    );
+    let root = Reader::new(document.get_ref(), ("the file", 0), &sections(), &[], out);
     Some(Config {
         device: device(&root, out),
         offload: offload(&root, out),
@@ -252,8 +250,7 @@ pub(super) fn read(text: &str, out: &mut Diagnostics) -> Option<Config> {
 
 fn device(root: &Reader<'_, '_>, out: &mut Diagnostics) -> Device {
     let empty = DeTable::new();
-    let known = ["name", "table", "workers", "placement", "pin", "vrf"];
-    let section = section(root, "device", &empty, &known, out);
+    let section = section(root, "device", &empty, keys::DEVICE, out);
     let name = section.optional::<Interface>("name", out);
     Device {
         name: name.map_or_else(
@@ -272,13 +269,7 @@ fn device(root: &Reader<'_, '_>, out: &mut Diagnostics) -> Device {
 
 fn offload(root: &Reader<'_, '_>, out: &mut Diagnostics) -> Offload {
     let empty = DeTable::new();
-    let section = section(
-        root,
-        "offload",
-        &empty,
-        &["enabled", "connections", "attach", "mark"],
-        out,
-    );
+    let section = section(root, "offload", &empty, keys::OFFLOAD, out);
     Offload {
         enabled: section.or("enabled", true, out),
         connections: section.or("connections", OFFLOADED, out),
@@ -289,24 +280,18 @@ fn offload(root: &Reader<'_, '_>, out: &mut Diagnostics) -> Offload {
 
 fn control(root: &Reader<'_, '_>, out: &mut Diagnostics) -> Control {
     let empty = DeTable::new();
-    let section = section(root, "control", &empty, &["socket", "state_dir"], out);
+    let section = section(root, "control", &empty, keys::CONTROL, out);
     Control {
         socket: section.or("socket", SOCKET.into(), out),
         state_dir: section.or("state_dir", STATE_DIR.into(), out),
+        listen: section.optional("listen", out),
+        token_file: section.optional("token_file", out),
     }
 }
 
 fn limits(root: &Reader<'_, '_>, out: &mut Diagnostics) -> LimitsSection {
     let empty = DeTable::new();
-    let known = [
-        "connections",
-        "half_open",
-        "subflows",
-        "half_open_joins",
-        "mappings",
-        "memory",
-    ];
-    let section = section(root, "limits", &empty, &known, out);
+    let section = section(root, "limits", &empty, keys::LIMITS, out);
     let default = Limits::default();
     let memory = section.optional::<Memory>("memory", out);
     let mut limit = |key, default: usize| {
@@ -328,16 +313,7 @@ fn limits(root: &Reader<'_, '_>, out: &mut Diagnostics) -> LimitsSection {
 
 fn timeouts(root: &Reader<'_, '_>, out: &mut Diagnostics) -> TimeoutsSection {
     let empty = DeTable::new();
-    let known = [
-        "idle",
-        "half_open",
-        "rejoin",
-        "linger",
-        "add_addr",
-        "silence",
-        "drain",
-    ];
-    let section = section(root, "timeouts", &empty, &known, out);
+    let section = section(root, "timeouts", &empty, keys::TIMEOUTS, out);
     let default = Timeouts::default();
     TimeoutsSection {
         idle: section.or("idle", default.idle, out),
@@ -399,7 +375,7 @@ fn service(value: &Spanned<DeValue<'_>>, out: &mut Diagnostics) -> Option<Servic
     let Some(mode) = mode(entries, at, out).or_else(|| likely_mode(entries)) else {
         return without_mode(entries, at, out);
     };
-    let known: Vec<_> = COMMON.iter().chain(keys(mode)).copied().collect();
+    let known = [keys::names(keys::SERVICE), keys::names(keys(mode))].concat();
     let other = if mode == TRANSPARENT {
         REVERSE
     } else {
@@ -408,7 +384,7 @@ fn service(value: &Spanned<DeValue<'_>>, out: &mut Diagnostics) -> Option<Servic
     let place = format!("a {other} service");
     let elsewhere: Vec<_> = keys(other)
         .iter()
-        .map(|&key| (key, place.as_str()))
+        .map(|key| (key.name, place.as_str()))
         .collect();
     let what = format!("a {mode} service");
     let section = Reader::new(entries, (&what, at), &known, &elsewhere, out);
@@ -478,13 +454,17 @@ fn likely_mode(entries: &DeTable<'_>) -> Option<&'static str> {
         .get("mode")
         .and_then(|value| value.get_ref().as_str());
     let meant = word.and_then(|word| read::similar(word, &[TRANSPARENT, REVERSE]));
-    let has = |mode: &&str| keys(mode).iter().any(|key| entries.contains_key(*key));
+    let has = |mode: &&str| {
+        let mut keys = keys(mode).iter();
+        keys.any(|key| entries.contains_key(key.name))
+    };
     meant.or_else(|| [REVERSE, TRANSPARENT].into_iter().find(has))
 }
 
 /// Looks at what every service has.
 fn without_mode(entries: &DeTable<'_>, at: usize, out: &mut Diagnostics) -> Option<Service> {
-    let section = Reader::new(entries, ("a service", at), COMMON, &[], out);
+    let common = keys::names(keys::SERVICE);
+    let section = Reader::new(entries, ("a service", at), &common, &[], out);
     section.required::<String>("name", "write name = \"web\"", out);
     section.list::<Interface>("interfaces", out);
     section.list::<Announce>("announce", out);
@@ -524,7 +504,7 @@ fn section<'a, 'i>(
     root: &Reader<'a, 'i>,
     name: &str,
     empty: &'a DeTable<'i>,
-    known: &[&str],
+    known: Keys,
     out: &mut Diagnostics,
 ) -> Reader<'a, 'i> {
     let what = format!("[{name}]");
@@ -547,18 +527,24 @@ fn section<'a, 'i>(
             }
         }
     };
-    Reader::new(entries, (&what, at), known, &[], out)
+    Reader::new(entries, (&what, at), &keys::names(known), &[], out)
 }
 
-fn keys(mode: &str) -> &'static [&'static str] {
+/// The names of all sections.
+fn sections() -> Vec<&'static str> {
+    let all = keys::SECTIONS.iter().chain(keys::LISTS);
+    all.map(|(name, _)| *name).collect()
+}
+
+/// What a service of a mode has beside what all have.
+fn keys(mode: &str) -> Keys {
     if mode == TRANSPARENT {
-        &["destinations", "ports", "end_to_end"]
+        keys::TRANSPARENT
     } else {
-        &["listen", "backends", "source", "source_ports"]
+        keys::REVERSE
     }
 }
 
-const COMMON: &[&str] = &["name", "mode", "interfaces", "announce", "offload"];
 const TRANSPARENT: &str = "transparent";
 const REVERSE: &str = "reverse";
 const DEVICE: &str = "flexcp0";

@@ -1,6 +1,6 @@
 //! What can't change in a running process: it needs a restart.
 
-use super::file::{Config, Service};
+use super::file::{Config, Control, Service};
 use super::span::{Diagnostics, Located};
 
 /// Adds everything in which `new` differs from `running` although a running process can't change it. `room`: `connections`
@@ -12,11 +12,7 @@ pub fn check(running: &Config, new: &Config, room: i64, out: &mut Diagnostics) {
     same("workers", &old_device.workers, &device.workers, out);
     same("placement", &old_device.placement, &device.placement, out);
     same("pin", &old_device.pin, &device.pin, out);
-    let vrf = |vrf: &Option<Located<String>>| {
-        let at = vrf.as_ref().map_or(0, |vrf| vrf.at);
-        Located::new(vrf.as_ref().map(|vrf| vrf.value.clone()), at)
-    };
-    same("vrf", &vrf(&old_device.vrf), &vrf(&device.vrf), out);
+    same("vrf", &located(&old_device.vrf), &located(&device.vrf), out);
     let (old_offload, offload) = (&running.offload, &new.offload);
     same("enabled", &old_offload.enabled, &offload.enabled, out);
     same(
@@ -27,13 +23,7 @@ pub fn check(running: &Config, new: &Config, room: i64, out: &mut Diagnostics) {
     );
     same("attach", &old_offload.attach, &offload.attach, out);
     same("mark", &old_offload.mark, &offload.mark, out);
-    same("socket", &running.control.socket, &new.control.socket, out);
-    same(
-        "state_dir",
-        &running.control.state_dir,
-        &new.control.state_dir,
-        out,
-    );
+    control(&running.control, &new.control, out);
     let connections = &new.limits.connections;
     if connections.value > room {
         out.error(
@@ -50,6 +40,21 @@ pub fn check(running: &Config, new: &Config, room: i64, out: &mut Diagnostics) {
             interfaces(old, service, out);
         }
     }
+}
+
+fn control(running: &Control, new: &Control, out: &mut Diagnostics) {
+    same("socket", &running.socket, &new.socket, out);
+    same("state_dir", &running.state_dir, &new.state_dir, out);
+    let (old, listen) = (located(&running.listen), located(&new.listen));
+    same("listen", &old, &listen, out);
+    let (old, token) = (located(&running.token_file), located(&new.token_file));
+    same("token_file", &old, &token, out);
+}
+
+/// One that may be left out: at the file's beginning then.
+fn located<T: Clone>(value: &Option<Located<T>>) -> Located<Option<T>> {
+    let at = value.as_ref().map_or(0, |value| value.at);
+    Located::new(value.as_ref().map(|value| value.value.clone()), at)
 }
 
 fn same<T: PartialEq>(key: &str, running: &Located<T>, new: &Located<T>, out: &mut Diagnostics) {

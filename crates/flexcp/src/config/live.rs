@@ -12,6 +12,7 @@ use super::overlap::intersect;
 use super::plan;
 use super::span::{Diagnostics, Located};
 use super::value::ShowPorts;
+use crate::control::{Token, TokenError};
 use crate::vrf;
 
 /// What there is to know about the host.
@@ -22,6 +23,8 @@ pub trait Host {
     fn diverting_device(&self) -> Option<String>;
     /// Why this process can't make files in `directory`, which is made if it is missing.
     fn refuses_files(&self, directory: &Path) -> Option<io::Error>;
+    /// Why the file `path` has no token for the API.
+    fn refuses_token(&self, path: &Path) -> Option<TokenError>;
     /// Interface and address, for each address of the host.
     fn local_addresses(&self) -> Vec<(String, IpAddr)>;
     /// All network devices.
@@ -61,6 +64,10 @@ impl Host for ThisHost {
         allowed.err().map(Into::into)
     }
 
+    fn refuses_token(&self, path: &Path) -> Option<TokenError> {
+        Token::read(path).err()
+    }
+
     fn local_addresses(&self) -> Vec<(String, IpAddr)> {
         flexcp_io::local_addresses()
     }
@@ -96,6 +103,7 @@ pub fn own_addresses() -> Vec<IpAddr> {
 pub fn check(config: &Config, host: &dyn Host, out: &mut Diagnostics) -> Vec<Vec<IpAddr>> {
     device(config, host, out);
     directories(config, host, out);
+    token(config, host, out);
     vrfs(config, &host.interfaces(), out);
     let vrf = plan::vrf(config);
     let local = host.local_addresses();
@@ -207,6 +215,31 @@ fn directories(config: &Config, host: &dyn Host, out: &mut Diagnostics) {
                 format!("`{key}`: no files can be made in {directory}: {error}; {hint}"),
             );
         }
+    }
+}
+
+/// Whoever asks over TCP can be told from others.
+fn token(config: &Config, host: &dyn Host, out: &mut Diagnostics) {
+    let Some(file) = config
+        .control
+        .token_file
+        .as_ref()
+        .filter(|_| config.control.listen.is_some())
+    else {
+        return;
+    };
+    match host.refuses_token(&file.value) {
+        None => {}
+        Some(TokenError::Read { error, path })
+            if error.kind() == io::ErrorKind::PermissionDenied =>
+        {
+            let path = path.display();
+            out.warning(
+                file.at,
+                format!("`token_file`: this user can't read {path}; let the user that runs flexcp read it"),
+            );
+        }
+        Some(wrong) => out.error(file.at, format!("`token_file`: {wrong}")),
     }
 }
 

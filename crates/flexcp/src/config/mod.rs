@@ -11,8 +11,10 @@ pub mod span;
 pub mod steering;
 
 pub(crate) mod check;
+mod keys;
 mod overlap;
 mod read;
+mod schema;
 mod summary;
 #[cfg(test)]
 mod tests;
@@ -22,9 +24,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 pub use file::Config;
+pub(crate) use read::similar;
+pub use schema::schema;
 pub use span::Diagnostics;
 pub use summary::summary;
-pub(crate) use value::prefix;
+pub(crate) use value::{ShowPorts, ShowPrefix, prefix};
 
 /// Reads and checks the file `path`, not the host. The configuration is there unless the file is not
 /// TOML; whether it can be used, [`Diagnostics::has_errors`] tells.

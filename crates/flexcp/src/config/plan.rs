@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use flexcp_io::{ClientLeg, Diversion, Family, Plan, Protocol};
 use flexcp_placement::Share;
@@ -17,6 +17,14 @@ use super::file::{Config, Mode, Service};
 pub fn workers(config: &Config) -> u16 {
     // The check has seen to it.
     u16::try_from(config.device.workers.value).unwrap_or(1)
+}
+
+/// Where the API is answered over TCP, and the file of the token for that.
+#[must_use]
+pub fn listen(config: &Config) -> Option<(SocketAddr, &Path)> {
+    let control = &config.control;
+    let (listen, token) = (control.listen.as_ref()?, control.token_file.as_ref()?);
+    Some((listen.value, &token.value))
 }
 
 /// The ids of services that nobody has had an id before.

@@ -161,7 +161,7 @@ pub(super) struct Memory(pub(super) i64);
 pub(super) struct Interface(pub(super) String);
 
 /// The `known` word that `word` was most likely meant to be.
-pub(super) fn similar<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
+pub(crate) fn similar<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
     let word = word.to_ascii_lowercase().replace('-', "_");
     let distance = |other: &str| strsim::osa_distance(&word, &other.replace('-', "_"));
     let (nearest, best) = known

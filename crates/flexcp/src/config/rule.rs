@@ -8,6 +8,7 @@ use toml::Spanned;
 use toml::de::DeValue;
 
 use super::file::Config;
+use super::keys;
 use super::read::{self, Ports, Reader};
 use super::span::{Diagnostics, Located};
 use super::steering::{self, Percent, Steering, Weights};
@@ -82,21 +83,7 @@ fn one(value: &Spanned<DeValue<'_>>, out: &mut Diagnostics) -> Option<Rule> {
         );
         return None;
     };
-    let known = [
-        "name",
-        "services",
-        "servers",
-        "ports",
-        "clients",
-        "mode",
-        "accesses",
-        "weights",
-        "max_rtt",
-        "max_loss",
-        "hold",
-        "fail_back",
-        "client_backup",
-    ];
+    let known = keys::names(keys::RULE);
     let section = Reader::new(entries, ("a rule", at), &known, &[], out);
     let name = section.required("name", "write name = \"video\"", out);
     let mode = section.required("mode", "write mode = \"smallest-delay\"", out);

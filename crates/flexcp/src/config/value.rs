@@ -264,7 +264,7 @@ pub(super) fn network(addr: IpAddr, len: u8) -> IpAddr {
 }
 
 /// An address prefix, as people write it.
-pub(super) struct ShowPrefix(pub(super) Prefix);
+pub(crate) struct ShowPrefix(pub(crate) Prefix);
 
 impl fmt::Display for ShowPrefix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -285,7 +285,7 @@ impl fmt::Display for ShowAnnounce {
 }
 
 /// A port range, as people write it.
-pub(super) struct ShowPorts<'a>(pub(super) &'a RangeInclusive<u16>);
+pub(crate) struct ShowPorts<'a>(pub(crate) &'a RangeInclusive<u16>);
 
 impl fmt::Display for ShowPorts<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -2,8 +2,9 @@
 
 use flexcp_translator::{AccessId, ConnectionView, SubflowView};
 
-use super::action::VERSION;
-use super::server::{Asked, Names, each_connection};
+use super::VERSION;
+use super::server::{Asked, Names};
+use super::stats::each_connection;
 use super::view::{Access, Accesses};
 
 /// The sums of all workers' subflows.

@@ -1,6 +1,6 @@
-//! The operator's end of the control socket.
+//! The operator's end of the control socket: requests of HTTP/1.1, one behind the other on a connection.
 
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -8,9 +8,31 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::action::{Action, VERSION};
+use super::VERSION;
+use super::fault::Fault;
 
-/// An answer in the version of the protocol that we speak.
+/// What can be asked.
+pub mod target {
+    /// Answered by [`Stats`](super::super::view::Stats).
+    pub const STATS: &str = "/v1/stats";
+    /// Answered by [`Status`](super::super::status::Status).
+    pub const STATUS: &str = "/v1/status";
+    /// Answered by [`Accesses`](super::super::view::Accesses).
+    pub const ACCESSES: &str = "/v1/accesses";
+    /// Answered by [`Connections`](super::super::view::Connections), in pieces.
+    pub const CONNECTIONS: &str = "/v1/connections";
+    /// Answered by an [`Event`](super::super::view::Event) a line.
+    pub const EVENTS: &str = "/v1/events";
+}
+
+/// Whoever asks the FlexCP that listens on a control socket. It keeps its connection from one question to the next.
+#[derive(Debug)]
+pub struct Client {
+    path: PathBuf,
+    kept: Option<BufReader<UnixStream>>,
+}
+
+/// An answer in the version of the API that we speak.
 #[derive(Clone, Debug)]
 pub struct Answer(String);
 
@@ -30,54 +52,109 @@ impl Answer {
     }
 }
 
-/// Asks the FlexCP that listens on the control socket `path`.
-///
-/// # Errors
-/// When it is not running, doesn't answer, or refuses.
-pub fn ask(path: &Path, action: &Action) -> Result<Answer, ClientError> {
-    let broken = |error| ClientError::Broken {
-        path: path.into(),
-        error,
-    };
-    let socket = connect(path)?;
-    let asked = send(&socket, action);
-    let mut answer = String::new();
-    let read = BufReader::new(&socket).read_line(&mut answer);
-    read.map_err(broken)?;
-    // A daemon that has no time for us may say so before it is asked.
-    if answer.is_empty() {
-        asked.map_err(broken)?;
-        return Err(broken(io::ErrorKind::UnexpectedEof.into()));
-    }
-    let envelope: Envelope = serde_json::from_str(&answer).map_err(|error| broken(error.into()))?;
-    envelope.judge()?;
-    Ok(Answer(answer.trim_end().into()))
-}
-
-/// Opens the control socket `path`.
-pub(super) fn connect(path: &Path) -> Result<UnixStream, ClientError> {
-    UnixStream::connect(path).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-            let path = path.into();
-            match flexcp_io::diverting_device() {
-                Some(device) => ClientError::Unreachable { path, device },
-                None => ClientError::NotRunning { path },
-            }
-        }
-        _ => ClientError::Connect {
+impl Client {
+    /// A client of the control socket `path`, which is opened when something is asked.
+    #[must_use]
+    pub fn new(path: &Path) -> Self {
+        Self {
             path: path.into(),
+            kept: None,
+        }
+    }
+
+    /// Asks for a [`target`].
+    ///
+    /// # Errors
+    /// When FlexCP is not running, doesn't answer, or refuses.
+    pub fn ask(&mut self, target: &str) -> Result<Answer, ClientError> {
+        let mut body = self.request(target)?;
+        let mut answer = String::new();
+        let read = body.read_to_string(&mut answer);
+        let (head, socket) = body.end();
+        self.kept = socket;
+        read.map_err(|error| self.broken(error))?;
+        judge(head.status, &answer).map_err(|wrong| self.said(wrong))?;
+        Ok(Answer(answer.trim_end().into()))
+    }
+
+    /// Sends a request, and gives its answer from behind the head on. The connection is kept anew with [`Self::keep`].
+    pub(super) fn request(&mut self, target: &str) -> Result<Body, ClientError> {
+        // The daemon hangs up on whoever has not asked for a while.
+        if let Some(kept) = self.kept.take()
+            && let Ok(body) = exchange(kept, target)
+        {
+            return Ok(body);
+        }
+        let socket = self.connect()?;
+        exchange(BufReader::new(socket), target).map_err(|error| match error.kind() {
+            io::ErrorKind::InvalidData => ClientError::Foreign {
+                path: self.path.clone(),
+            },
+            _ => self.broken(error),
+        })
+    }
+
+    /// Keeps the connection of an answer that has been read.
+    pub(super) fn keep(&mut self, body: Body) {
+        self.kept = body.end().1;
+    }
+
+    /// The number of the connection that is kept.
+    #[cfg(test)]
+    pub(super) fn inode(&self) -> Option<u64> {
+        let kept = self.kept.as_ref()?;
+        Some(rustix::fs::fstat(kept.get_ref()).unwrap().st_ino)
+    }
+
+    fn connect(&self) -> Result<UnixStream, ClientError> {
+        UnixStream::connect(&self.path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+                let path = self.path.clone();
+                match flexcp_io::diverting_device() {
+                    Some(device) => ClientError::Unreachable { path, device },
+                    None => ClientError::NotRunning { path },
+                }
+            }
+            _ => ClientError::Connect {
+                path: self.path.clone(),
+                error,
+            },
+        })
+    }
+
+    pub(super) fn broken(&self, error: io::Error) -> ClientError {
+        ClientError::Broken {
+            path: self.path.clone(),
             error,
-        },
-    })
+        }
+    }
+
+    pub(super) fn ended(&self) -> ClientError {
+        ClientError::Ended {
+            path: self.path.clone(),
+        }
+    }
+
+    pub(super) fn said(&self, wrong: Wrong) -> ClientError {
+        match wrong {
+            Wrong::Refused(fault) => ClientError::Refused(fault),
+            Wrong::Version(answered) => ClientError::Version { answered },
+            Wrong::Json(error) => self.broken(error.into()),
+        }
+    }
 }
 
-/// Sends a request, whose answer is to come in a bounded time.
-pub(super) fn send(mut socket: &UnixStream, action: &Action) -> io::Result<()> {
-    socket.set_read_timeout(Some(PATIENCE))?;
-    socket.set_write_timeout(Some(PATIENCE))?;
-    let mut request = serde_json::to_vec(action)?;
-    request.push(b'\n');
-    socket.write_all(&request)
+/// Why an answer is none.
+pub(super) enum Wrong {
+    Refused(Fault),
+    Version(u32),
+    Json(serde_json::Error),
+}
+
+/// Whether an answer is in our version of the API, and no refusal.
+pub(super) fn judge(status: u16, answer: &str) -> Result<(), Wrong> {
+    let envelope: Envelope = serde_json::from_str(answer).map_err(Wrong::Json)?;
+    envelope.judge(status)
 }
 
 /// What every answer has.
@@ -85,7 +162,7 @@ pub(super) fn send(mut socket: &UnixStream, action: &Action) -> io::Result<()> {
 pub(super) struct Envelope {
     /// 0 before it is known.
     pub(super) version: u32,
-    pub(super) error: Option<String>,
+    pub(super) error: Option<Fault>,
 }
 
 impl Envelope {
@@ -94,13 +171,169 @@ impl Envelope {
         self.error.is_some() || (self.version != 0 && self.version != VERSION)
     }
 
-    /// Whether it is an answer in our version of the protocol, and no refusal.
-    pub(super) fn judge(self) -> Result<(), ClientError> {
+    pub(super) fn judge(self, status: u16) -> Result<(), Wrong> {
         match (self.version, self.error) {
-            (VERSION, None) => Ok(()),
-            (VERSION, Some(error)) => Err(ClientError::Refused(error)),
-            (version, _) => Err(ClientError::Version { answered: version }),
+            (VERSION, Some(error)) => Err(Wrong::Refused(error)),
+            (VERSION, None) if status == 200 => Ok(()),
+            (VERSION, None) => Err(Wrong::Refused(Fault::new(
+                "flexcp",
+                &format!("status {status} of HTTP"),
+            ))),
+            (version, _) => Err(Wrong::Version(version)),
         }
+    }
+}
+
+/// Sends a request on a connection, and reads the head of its answer.
+fn exchange(mut socket: BufReader<UnixStream>, target: &str) -> io::Result<Body> {
+    let stream = socket.get_mut();
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let request = format!("GET {target} HTTP/1.1\r\nhost: localhost\r\n\r\n");
+    let asked = stream.write_all(request.as_bytes());
+    // A daemon that has no time for us may say so before it is asked.
+    match head(&mut socket) {
+        Ok(head) => Ok(Body {
+            left: head.left,
+            head,
+            socket,
+        }),
+        Err(error) => asked.and(Err(error)),
+    }
+}
+
+/// What stands before an answer's body.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Head {
+    pub(super) status: u16,
+    left: Left,
+    /// The daemon hangs up behind it.
+    is_last: bool,
+}
+
+/// What is to come of a body.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Left {
+    /// So many bytes.
+    Bytes(u64),
+    /// So many bytes of a chunk, the end of its line, and more chunks.
+    Chunk(u64),
+    /// Chunks.
+    Chunks,
+    Nothing,
+}
+
+fn head(socket: &mut BufReader<UnixStream>) -> io::Result<Head> {
+    let mut text = Vec::new();
+    while !text.ends_with(b"\r\n\r\n") {
+        let read = (&mut *socket)
+            .take(HEAD - text.len() as u64)
+            .read_until(b'\n', &mut text)?;
+        if read == 0 {
+            return Err(match text.is_empty() {
+                true => io::ErrorKind::UnexpectedEof.into(),
+                false => io::ErrorKind::InvalidData.into(),
+            });
+        }
+        if text.len() >= b"HTTP/1.".len() && !text.starts_with(b"HTTP/1.") {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+    }
+    let mut headers = [httparse::EMPTY_HEADER; 32];
+    let mut response = httparse::Response::new(&mut headers);
+    let parsed = response.parse(&text);
+    let (Ok(httparse::Status::Complete(_)), Some(status)) = (parsed, response.code) else {
+        return Err(io::ErrorKind::InvalidData.into());
+    };
+    let value = |name: &str| {
+        let mut of_name = response
+            .headers
+            .iter()
+            .filter(|header| header.name.eq_ignore_ascii_case(name));
+        of_name
+            .next()
+            .and_then(|header| std::str::from_utf8(header.value).ok())
+    };
+    let length = value("content-length").and_then(|length| length.parse().ok());
+    Ok(Head {
+        status,
+        left: match (value("transfer-encoding"), length) {
+            (Some(_), _) => Left::Chunks,
+            (None, Some(length)) => Left::Bytes(length),
+            (None, None) => return Err(io::ErrorKind::InvalidData.into()),
+        },
+        is_last: value("connection").is_some_and(|value| value.eq_ignore_ascii_case("close")),
+    })
+}
+
+/// An answer's body, which is read from the connection.
+#[derive(Debug)]
+pub(super) struct Body {
+    pub(super) head: Head,
+    left: Left,
+    socket: BufReader<UnixStream>,
+}
+
+impl Body {
+    /// From here on nothing may come for as long as it likes.
+    pub(super) fn wait(&self) -> io::Result<()> {
+        self.socket.get_ref().set_read_timeout(None)
+    }
+
+    /// The connection, if the answer has been read to its end and another may follow.
+    fn end(self) -> (Head, Option<BufReader<UnixStream>>) {
+        let goes_on = self.left == Left::Nothing && !self.head.is_last;
+        (self.head, goes_on.then_some(self.socket))
+    }
+
+    /// The length of the next chunk.
+    fn chunk(&mut self) -> io::Result<u64> {
+        let line = self.line()?;
+        let length = line.split(';').next().unwrap_or_default().trim();
+        let length = u64::from_str_radix(length, 16);
+        let length = length.map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
+        if length == 0 {
+            while !self.line()?.is_empty() {}
+        }
+        Ok(length)
+    }
+
+    fn line(&mut self) -> io::Result<String> {
+        let mut line = String::new();
+        (&mut self.socket).take(HEAD).read_line(&mut line)?;
+        if !line.ends_with('\n') {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(line.trim_end().into())
+    }
+}
+
+impl Read for Body {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.left == Left::Chunks {
+            self.left = match self.chunk()? {
+                0 => Left::Nothing,
+                length => Left::Chunk(length),
+            };
+        }
+        let (Left::Bytes(left) | Left::Chunk(left)) = self.left else {
+            return Ok(0);
+        };
+        let read = (&mut self.socket).take(left).read(buffer)?;
+        if read == 0 && left > 0 && !buffer.is_empty() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let left = left - read as u64;
+        self.left = match self.left {
+            Left::Chunk(_) if left == 0 => {
+                self.line()?;
+                Left::Chunks
+            }
+            Left::Chunk(_) => Left::Chunk(left),
+            _ if left == 0 => Left::Nothing,
+            _ => Left::Bytes(left),
+        };
+        Ok(read)
     }
 }
 
@@ -129,6 +362,15 @@ pub enum ClientError {
         /// The socket.
         path: PathBuf,
     },
+    /// Whoever listens does not answer in HTTP.
+    #[error(
+        "what listens on {path} does not speak HTTP; if it is a flexcp of an older version, restart it or use that \
+         version's flexcp", path = path.display()
+    )]
+    Foreign {
+        /// The socket.
+        path: PathBuf,
+    },
     /// Nobody listens.
     #[error(
         "flexcp is not running: nobody listens on the control socket {path}; if it has another one, \
@@ -151,10 +393,10 @@ pub enum ClientError {
     },
     /// The daemon can't carry it out.
     #[error("flexcp refuses: {0}")]
-    Refused(String),
+    Refused(Fault),
     /// The daemon is another version.
     #[error(
-        "the running flexcp answers in version {answered} of the protocol, and this is version {VERSION}; use the same version of both"
+        "the running flexcp answers in version {answered} of the API, and this is version {VERSION}; use the same version of both"
     )]
     Version {
         /// What it said.
@@ -164,3 +406,6 @@ pub enum ClientError {
 
 /// For an answer, or for the next piece of one: of a million connections the first that a filter fits may stand last.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Of an answer's head, or a line between chunks, at most; in bytes.
+const HEAD: u64 = 16 << 10;

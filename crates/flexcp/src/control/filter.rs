@@ -4,30 +4,38 @@ use std::net::SocketAddr;
 
 use flexcp_translator::{AccessId, ConnectionState, Filter, Place, Prefix, ServiceId};
 
-use super::action::Wanted;
+use super::fault::Fault;
 use super::server::{Named, Names};
+use super::wanted::Wanted;
 use crate::config;
 
 impl Wanted {
     /// What a worker is asked for, or what is wrong.
-    pub(super) fn filter(&self, names: &Names) -> Result<Filter, String> {
+    pub(super) fn filter(&self, names: &Names) -> Result<Filter, Fault> {
         let states = self.state.iter().map(|name| state(name));
-        let service = self
-            .service
-            .as_deref()
-            .map(|name| service(&names.services, name));
-        let access = self
-            .access
-            .as_deref()
-            .map(|name| access(&names.accesses, name));
+        let states = states.collect::<Result<_, _>>();
         Ok(Filter {
-            states: states.collect::<Result<_, _>>()?,
-            service: service.transpose()?,
-            client: self.client.as_deref().map(place).transpose()?,
-            server: self.server.as_deref().map(place).transpose()?,
-            access: access.transpose()?,
+            states: states.map_err(|wrong| Fault::parameter("state", &wrong))?,
+            service: one("service", self.service.as_deref(), |name| {
+                service(&names.services, name)
+            })?,
+            client: one("client", self.client.as_deref(), place)?,
+            server: one("server", self.server.as_deref(), place)?,
+            access: one("access", self.access.as_deref(), |name| {
+                access(&names.accesses, name)
+            })?,
         })
     }
+}
+
+/// What a parameter means, if it is there.
+fn one<T>(
+    name: &str,
+    value: Option<&str>,
+    read: impl Fn(&str) -> Result<T, String>,
+) -> Result<Option<T>, Fault> {
+    let read = value.map(read).transpose();
+    read.map_err(|wrong| Fault::parameter(name, &wrong))
 }
 
 fn state(name: &str) -> Result<ConnectionState, String> {
@@ -89,7 +97,10 @@ fn place(text: &str) -> Result<Place, String> {
     });
     let prefix = (!addresses.is_empty()).then(|| config::prefix(addresses));
     if prefix.is_none() && port.is_none() {
-        return Err("an empty address".into());
+        return Err(
+            "an empty address; write one like \"192.0.2.1\", a prefix, or a port like \":443\""
+                .into(),
+        );
     }
     Ok(Place {
         prefix: prefix.transpose()?,
@@ -129,7 +140,10 @@ mod tests {
             ("2001:db8::/32", "2001:db8::/32 -"),
             ("[2001:db8::1]:443", "2001:db8::1/128 443"),
             ("2001:db8::/32:443", "2001:db8::/32 443"),
-            ("", "an empty address"),
+            (
+                "",
+                "an empty address; write one like \"192.0.2.1\", a prefix, or a port like \":443\"",
+            ),
             (":0", "`0` is not a port; ports are 1 to 65535"),
             (":http", "`http` is not a port; ports are 1 to 65535"),
             (
@@ -173,7 +187,7 @@ mod tests {
             ..Wanted::default()
         };
         assert_eq!(
-            wanted.filter(&names).unwrap_err(),
+            wanted.filter(&names).unwrap_err().to_string(),
             "there is no service `ftp`; there are web, mail"
         );
         let of = |access: &str| Wanted {
@@ -182,11 +196,11 @@ mod tests {
         };
         assert_eq!(of("lte").filter(&names).unwrap().access, Some(AccessId(1)));
         assert_eq!(
-            of("5g").filter(&names).unwrap_err(),
+            of("5g").filter(&names).unwrap_err().to_string(),
             "there is no access `5g`; there are dsl, lte"
         );
         assert_eq!(
-            of("5g").filter(&Names::default()).unwrap_err(),
+            of("5g").filter(&Names::default()).unwrap_err().to_string(),
             "there are no accesses; write [[access]] sections"
         );
         let wanted = Wanted {
@@ -194,7 +208,7 @@ mod tests {
             ..Wanted::default()
         };
         assert_eq!(
-            wanted.filter(&names).unwrap_err(),
+            wanted.filter(&names).unwrap_err().to_string(),
             "`open` is no state of a connection; those are handshake, translating, half-closed, closed, plain, fallback, \
              reset"
         );

@@ -1,27 +1,41 @@
-//! The control socket of a running FlexCP: one request line in JSON, one answer line in JSON, over a
-//! Unix stream socket that only the daemon's own user may open.
+//! The API of a running FlexCP: HTTP and JSON over a Unix stream socket that only the daemon's own user may open, and over
+//! TCP, with a token, if the configuration says so.
 //!
-//! What can be asked is [`Action`], what is answered is in [`view`] and [`status`]. The server never runs on a
-//! worker: it asks the workers and the watcher by message and puts their answers together, for each client on a thread of
-//! its own. What may be long is sent as it comes: connections by the page, events by the line.
+//! What can be asked is in `routes`, what is answered in [`view`] and [`status`]; the document of both is answered at
+//! `/openapi.json`. One thread takes all requests and never waits for an answer itself: workers and the watcher are asked by
+//! message, from a few threads beside it. What may be long is sent as it comes: connections by the page, events by the line.
 
 mod accesses;
-mod action;
+mod bind;
 mod client;
 mod events;
-mod exchange;
+mod fault;
 mod filter;
+mod gate;
 mod listing;
-mod places;
+mod metrics;
+mod patience;
+mod pieces;
+mod routes;
+mod rules;
 mod server;
+mod stats;
 pub mod status;
 mod streamed;
 #[cfg(test)]
 mod tests;
 pub mod view;
+mod wanted;
 
-pub use action::{Action, Refusal, VERSION, Wanted};
-pub use client::{Answer, ClientError, ask};
-pub use server::{Asked, BindError, Control, Named, Names, SocketFile};
-pub(crate) use server::{all_connections, stats};
-pub use streamed::{connections, events};
+pub use bind::{BindError, SocketFile};
+pub use client::{Answer, Client, ClientError, target};
+pub use fault::{Fault, Refusal};
+pub use gate::{Token, TokenError};
+pub use routes::document;
+pub use server::{Asked, Control, Named, Names};
+pub(crate) use stats::{all_connections, stats};
+pub use wanted::Wanted;
+
+/// Stands in every answer. It is raised when a field changes its meaning or goes away; new fields
+/// may come at any time.
+pub const VERSION: u32 = 1;

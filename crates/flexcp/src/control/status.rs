@@ -3,13 +3,14 @@
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::view::Numbers;
 
-/// The answer to [`Action::Status`](super::Action::Status).
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+/// The answer to `/v1/status`.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, Debug)]
 pub struct Status {
-    /// [`VERSION`](super::VERSION).
+    /// The version of the API: 1.
     pub version: u32,
     /// FlexCP's own version.
     pub release: String,
@@ -41,7 +42,7 @@ pub struct Status {
 }
 
 /// Whether packets get through.
-#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema, Debug)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
     /// Those of all services, on all their interfaces.
@@ -53,7 +54,7 @@ pub enum State {
 }
 
 /// A service as far as the host lets it.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, Debug)]
 pub struct ServiceStatus {
     /// Its name.
     pub name: String,
@@ -69,9 +70,10 @@ pub struct ServiceStatus {
 }
 
 /// A back end that refuses or does not answer.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, Debug)]
 pub struct MarkedBackend {
     /// Its address and port.
+    #[schema(value_type = String, examples(json!("192.0.2.1:443")))]
     pub address: SocketAddr,
     /// "refused", "silent" or "unreachable".
     pub reason: String,
@@ -82,7 +84,7 @@ pub struct MarkedBackend {
 }
 
 /// An interface that a service names.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, Debug)]
 pub struct InterfaceStatus {
     /// Its name.
     pub name: String,

@@ -4,93 +4,93 @@ use std::fmt;
 use std::io::{BufRead, BufReader};
 use std::marker::PhantomData;
 use std::ops::ControlFlow;
-use std::path::Path;
 
 use serde::Deserializer;
 use serde::de::{
     DeserializeOwned, DeserializeSeed, Error, IgnoredAny, MapAccess, SeqAccess, Visitor,
 };
 
-use super::action::{Action, VERSION, Wanted};
-use super::client::{self, ClientError, Envelope};
+use super::VERSION;
+use super::client::{Client, ClientError, Envelope, judge, target};
+use super::wanted::Wanted;
 
-/// Asks the FlexCP that listens on the control socket `path` for the connections that are `wanted`, and gives each to
-/// `each` as it comes, until that breaks.
-///
-/// # Errors
-/// When it is not running, doesn't answer, or refuses; also after some connections, when that is why no more come.
-pub fn connections<T: DeserializeOwned>(
-    path: &Path,
-    wanted: Wanted,
-    each: impl FnMut(T) -> ControlFlow<()>,
-) -> Result<(), ClientError> {
-    let broken = |error| ClientError::Broken {
-        path: path.into(),
-        error,
-    };
-    let socket = client::connect(path)?;
-    // A daemon that has no time for us may say so before it is asked.
-    let asked = client::send(&socket, &Action::Connections(wanted));
-    let mut document = Document {
-        each,
-        envelope: Envelope::default(),
-        has_enough: false,
-        of: PhantomData,
-    };
-    let mut reader = serde_json::Deserializer::from_reader(BufReader::new(&socket));
-    let read = (&mut document).deserialize(&mut reader);
-    let Document {
-        envelope,
-        has_enough,
-        ..
-    } = document;
-    match read {
-        Ok(()) => envelope.judge(),
-        Err(_) if has_enough => Ok(()),
-        Err(_) if envelope.says_no() => envelope.judge(),
-        Err(error) => {
-            asked.map_err(broken)?;
-            Err(broken(error.into()))
+impl Client {
+    /// Asks for the connections that are `wanted`, and gives each to `each` as it comes, until that breaks.
+    ///
+    /// # Errors
+    /// When FlexCP is not running, doesn't answer, or refuses; also after some connections, when that is why no more come.
+    pub fn connections<T: DeserializeOwned>(
+        &mut self,
+        wanted: &Wanted,
+        each: impl FnMut(T) -> ControlFlow<()>,
+    ) -> Result<(), ClientError> {
+        let query = wanted.query();
+        let mark = if query.is_empty() { "" } else { "?" };
+        let body = self.request(&format!("{}{mark}{query}", target::CONNECTIONS))?;
+        let status = body.head.status;
+        let mut document = Document {
+            each,
+            envelope: Envelope::default(),
+            has_enough: false,
+            of: PhantomData,
+        };
+        let mut body = BufReader::new(body);
+        let mut reader = serde_json::Deserializer::from_reader(&mut body);
+        let read = (&mut document).deserialize(&mut reader).and_then(|()| {
+            // The end of the line, and with it of the answer.
+            reader.end()
+        });
+        let Document {
+            envelope,
+            has_enough,
+            ..
+        } = document;
+        match read {
+            Ok(()) => {
+                self.keep(body.into_inner());
+                envelope.judge(status).map_err(|wrong| self.said(wrong))
+            }
+            Err(_) if has_enough => Ok(()),
+            Err(_) if envelope.says_no() => {
+                envelope.judge(status).map_err(|wrong| self.said(wrong))
+            }
+            Err(error) => Err(self.broken(error.into())),
         }
+    }
+
+    /// Asks for what happens from now on, and gives each line to `each`, the first when the daemon listens, until that
+    /// breaks.
+    ///
+    /// # Errors
+    /// When FlexCP is not running or refuses, and when it ends.
+    pub fn events(
+        &mut self,
+        mut each: impl FnMut(&str) -> ControlFlow<()>,
+    ) -> Result<(), ClientError> {
+        let body = self.request(target::EVENTS)?;
+        let status = body.head.status;
+        let mut body = BufReader::new(body);
+        let mut line = String::new();
+        body.read_line(&mut line)
+            .map_err(|error| self.broken(error))?;
+        judge(status, &line).map_err(|wrong| self.said(wrong))?;
+        // From here on nothing may happen for as long as it likes.
+        body.get_ref().wait().map_err(|error| self.broken(error))?;
+        while !line.is_empty() {
+            if each(line.trim_end()).is_break() {
+                return Ok(());
+            }
+            line.clear();
+            // One that ends in the middle has ended all the same.
+            if body.read_line(&mut line).is_err() {
+                break;
+            }
+        }
+        Err(self.ended())
     }
 }
 
-/// Asks the FlexCP that listens on the control socket `path` for what happens from now on, and gives each line to `each`,
-/// the first when the daemon listens, until that breaks.
-///
-/// # Errors
-/// When it is not running or refuses, and when it ends.
-pub fn events(
-    path: &Path,
-    mut each: impl FnMut(&str) -> ControlFlow<()>,
-) -> Result<(), ClientError> {
-    let broken = |error| ClientError::Broken {
-        path: path.into(),
-        error,
-    };
-    let socket = client::connect(path)?;
-    let asked = client::send(&socket, &Action::Events);
-    let mut reader = BufReader::new(&socket);
-    let mut line = String::new();
-    reader.read_line(&mut line).map_err(broken)?;
-    if line.is_empty() {
-        asked.map_err(broken)?;
-    }
-    let envelope: Envelope = serde_json::from_str(&line).map_err(|error| broken(error.into()))?;
-    envelope.judge()?;
-    // From here on nothing may happen for as long as it likes.
-    socket.set_read_timeout(None).map_err(broken)?;
-    while !line.is_empty() {
-        if each(line.trim_end()).is_break() {
-            return Ok(());
-        }
-        line.clear();
-        reader.read_line(&mut line).map_err(broken)?;
-    }
-    Err(ClientError::Ended { path: path.into() })
-}
-
-/// The answer to [`Action::Connections`], of which each connection goes where it belongs as soon as it is read.
+/// The answer with connections, of which each connection goes where it belongs as soon as it is read.
 struct Document<T, F> {
     each: F,
     envelope: Envelope,

@@ -1,9 +1,15 @@
 //! Whole exchanges over a socket in a temporary directory, with workers that are played.
 
+mod document;
 mod events;
 mod listings;
+mod scrape;
+mod socket;
+mod tcp;
 
 use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::ops::ControlFlow;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -22,9 +28,11 @@ use tempfile::TempDir;
 use super::status::{InterfaceStatus, MarkedBackend, ServiceStatus, State, Status};
 use super::view::Numbers;
 use super::{
-    Action, Asked, BindError, ClientError, Control, Named, Names, SocketFile, VERSION, Wanted, ask,
-    view,
+    Answer, Asked, BindError, Client, ClientError, Control, Named, Names, SocketFile, VERSION,
+    Wanted, target, view,
 };
+use crate::config;
+use crate::generation::Generation;
 use crate::watch::StatusHandle;
 use crate::worker::{CarrierCounters, Request, Snapshot, WorkerHandle};
 
@@ -150,14 +158,28 @@ fn status() -> Status {
     }
 }
 
-/// The request for all connections.
-fn all() -> Action {
-    Action::Connections(Wanted::default())
+/// The configuration that is in force.
+fn generation() -> Generation {
+    let text = "[[service]]\nname = 'web'\nmode = 'transparent'\ndestinations = ['10.9.0.0/16']\n\
+        [[access]]\nname = 'dsl'\nclients = ['10.1.0.0/16']\n[[access]]\nname = 'lte'\nclients = ['10.2.0.0/16']\n\
+        [[rule]]\nname = 'video'\nservices = ['web']\nservers = ['10.9.1.0/24', '2001:db8::/32']\nports = [443, '8000-8999']\n\
+        clients = ['10.1.0.0/16']\nmode = 'active-standby'\naccesses = ['lte', 'dsl']\nhold = '2s'\nfail_back = '1m'\n\
+        [[rule]]\nname = 'rest'\nmode = 'smallest-delay'\n";
+    let (config, found) = config::parse("f", text);
+    assert!(!found.has_errors(), "{found}");
+    Generation::first(config.unwrap(), vec![vec![]])
+}
+
+/// Asks on a connection of its own.
+fn ask(path: &Path, target: &str) -> Result<Answer, ClientError> {
+    Client::new(path).ask(target)
 }
 
 struct Served {
     directory: TempDir,
     file: SocketFile,
+    /// Where TCP is listened on.
+    tcp: Option<SocketAddr>,
 }
 
 fn names() -> Names {
@@ -174,20 +196,50 @@ fn names() -> Names {
 
 impl Served {
     fn by(workers: Vec<WorkerHandle>) -> Self {
+        Self::with(workers, None)
+    }
+
+    /// Over TCP, too, for who has the token.
+    fn with(workers: Vec<WorkerHandle>, token: Option<&str>) -> Self {
         let directory = TempDir::new().unwrap();
-        let (control, file) = Control::bind(&directory.path().join("made/flexcp.sock")).unwrap();
+        let file = directory.path().join("token");
+        let listen = token.map(|token| {
+            std::fs::write(&file, token).unwrap();
+            std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+            (([127, 0, 0, 1], 0).into(), file.as_path())
+        });
+        let socket = directory.path().join("made/flexcp.sock");
+        let (control, file) = Control::bind(&socket, listen).unwrap();
+        let tcp = control.tcp_address();
         let asked = Asked {
             workers,
             offload: None,
-            watch: StatusHandle::played(status(), names()),
+            watch: StatusHandle::played(status(), names(), generation()),
         };
-        thread::spawn(move || control.serve(&asked));
-        Self { directory, file }
+        thread::spawn(move || control.serve(Arc::new(asked)));
+        Self {
+            directory,
+            file,
+            tcp,
+        }
     }
 
     fn path(&self) -> PathBuf {
         self.directory.path().join("made/flexcp.sock")
     }
+}
+
+/// Asks for `target` by `method`, and gives status, head and body of the answer.
+fn exchanged(path: &Path, method: &str, target: &str) -> (u16, String, String) {
+    let request =
+        format!("{method} {target} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+    parted(&raw(path, request.as_bytes()))
+}
+
+fn parted(answer: &str) -> (u16, String, String) {
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    (status, head.into(), body.into())
 }
 
 /// Sends `request` and gives back all that is answered.
@@ -199,10 +251,19 @@ fn raw(path: &Path, request: &[u8]) -> String {
     answer
 }
 
+/// The same of a request that is not read to its end.
+fn raw_unread(path: &Path, request: &[u8]) -> String {
+    let mut socket = UnixStream::connect(path).unwrap();
+    let _ = socket.write_all(request);
+    let mut answer = vec![];
+    let _ = socket.read_to_end(&mut answer);
+    String::from_utf8(answer).unwrap()
+}
+
 #[test]
 fn connections_are_answered_with_raw_numbers() {
     let served = Served::by(vec![played()]);
-    let answer = ask(&served.path(), &all()).unwrap();
+    let answer = ask(&served.path(), target::CONNECTIONS).unwrap();
     assert_eq!(
         answer.read::<serde_json::Value>().unwrap(),
         json!({
@@ -246,7 +307,7 @@ fn connections_are_answered_with_raw_numbers() {
 #[test]
 fn stats_of_several_workers_are_summed() {
     let served = Served::by(vec![played(), played()]);
-    let stats: view::Stats = ask(&served.path(), &Action::Stats).unwrap().read().unwrap();
+    let stats: view::Stats = ask(&served.path(), target::STATS).unwrap().read().unwrap();
     assert_eq!(stats.version, VERSION);
     assert_eq!(stats.counters.get("packets_in"), Some(20));
     // In the order of their declaration.
@@ -271,7 +332,7 @@ fn stats_of_several_workers_are_summed() {
     assert_eq!(stats.memory_budget, 10_000_000);
     assert_eq!(stats.gauges.get("in_rings"), Some(0));
     assert_eq!(stats.connections, 2);
-    let answer = ask(&served.path(), &all()).unwrap();
+    let answer = ask(&served.path(), target::CONNECTIONS).unwrap();
     assert_eq!(
         answer
             .read::<view::Connections>()
@@ -285,7 +346,7 @@ fn stats_of_several_workers_are_summed() {
 #[test]
 fn status_is_what_the_watcher_says() {
     let served = Served::by(vec![]);
-    let answer = ask(&served.path(), &Action::Status).unwrap();
+    let answer = ask(&served.path(), target::STATUS).unwrap();
     assert_eq!(answer.read::<Status>().unwrap(), status());
     assert_eq!(
         answer.read::<serde_json::Value>().unwrap(),
@@ -314,38 +375,189 @@ fn status_is_what_the_watcher_says() {
         })
     );
     // How the offload runs, stats tell, too.
-    let stats: view::Stats = ask(&served.path(), &Action::Stats).unwrap().read().unwrap();
+    let stats: view::Stats = ask(&served.path(), target::STATS).unwrap().read().unwrap();
     assert_eq!(stats.offload_notes, ["by tcx, on wan0"]);
 }
 
 #[test]
-fn one_request_line_gets_one_answer_line() {
-    let served = Served::by(vec![played()]);
-    let answer = raw(&served.path(), b"{\"command\":\"stats\"}\n");
-    assert!(
-        answer.starts_with("{\"version\":1,\"counters\":{\"packets_in\":10,"),
-        "{answer}"
+fn services_and_rules_are_those_of_the_configuration() {
+    let served = Served::by(vec![]);
+    let services = ask(&served.path(), "/v1/services").unwrap();
+    let services: serde_json::Value = services.read().unwrap();
+    assert_eq!(services["services"][0]["name"], "web");
+    assert_eq!(services["generation"], 3);
+    let rules = ask(&served.path(), "/v1/rules").unwrap();
+    assert_eq!(
+        rules.read::<serde_json::Value>().unwrap(),
+        json!({
+            "version": 1,
+            "generation": 1,
+            "rules": [
+                {
+                    "name": "video",
+                    "services": ["web"],
+                    "servers": ["10.9.1.0/24", "2001:db8::/32"],
+                    "ports": ["443", "8000-8999"],
+                    "clients": ["10.1.0.0/16"],
+                    "mode": "active-standby",
+                    "accesses": ["lte", "dsl"],
+                    "hold_us": 2_000_000,
+                    "fail_back_us": 60_000_000,
+                    "weights": null,
+                    "max_rtt_us": null,
+                    "max_loss": null,
+                    "client_backup": true,
+                },
+                {
+                    "name": "rest",
+                    "services": [],
+                    "servers": [],
+                    "ports": [],
+                    "clients": [],
+                    "mode": "smallest-delay",
+                    "accesses": [],
+                    "hold_us": 1_000_000,
+                    "fail_back_us": 5_000_000,
+                    "weights": null,
+                    "max_rtt_us": null,
+                    "max_loss": null,
+                    "client_backup": true,
+                },
+            ],
+        })
     );
-    assert_eq!(answer.matches('\n').count(), 1);
-    assert!(answer.ends_with('\n'));
 }
 
 #[test]
-fn request_that_is_none_is_refused() {
+fn short_answer_is_one_line_of_known_length() {
     let served = Served::by(vec![played()]);
-    let answer = raw(&served.path(), b"{\"command\":\"reboot\"}\n");
-    assert_eq!(
-        answer,
-        "{\"version\":1,\"error\":\"not a request: unknown variant `reboot`, expected one of `stats`, `connections`, \
-         `status`, `accesses`, `events` at line 1 column 19\"}\n"
-    );
-    let answer = raw(&served.path(), b"GET / HTTP/1.1\n");
+    let (status, head, body) = exchanged(&served.path(), "GET", "/v1/stats");
+    assert_eq!(status, 200);
     assert!(
-        answer.starts_with("{\"version\":1,\"error\":\"not a request: "),
-        "{answer}"
+        body.starts_with("{\"version\":1,\"counters\":{\"packets_in\":10,"),
+        "{body}"
     );
+    assert_eq!(body.matches('\n').count(), 1);
+    assert!(body.ends_with('\n'));
+    for header in [
+        "content-type: application/json".to_owned(),
+        "cache-control: no-store".to_owned(),
+        format!("content-length: {}", body.len()),
+    ] {
+        assert!(head.contains(&header), "{head}");
+    }
+}
+
+#[test]
+fn request_that_is_none_is_refused_with_what_where_and_how_else() {
+    let served = Served::by(vec![played()]);
+    for (method, target, status, place, what, fix) in [
+        (
+            "GET",
+            "/",
+            404,
+            "path /",
+            "there is nothing here",
+            "`/openapi.json` says what there is",
+        ),
+        (
+            "GET",
+            "/v1/stats/",
+            404,
+            "path /v1/stats/",
+            "there is nothing here",
+            "`/openapi.json` says what there is",
+        ),
+        (
+            "POST",
+            "/v1/stats",
+            405,
+            "method POST",
+            "this is only read",
+            "use GET",
+        ),
+        (
+            "DELETE",
+            "/v1/connections",
+            405,
+            "method DELETE",
+            "this is only read",
+            "use GET",
+        ),
+        (
+            "GET",
+            "/v1/stats?x=1",
+            400,
+            "parameter `x`",
+            "there is no parameter `x` here",
+            "leave it out, as this takes none",
+        ),
+        (
+            "GET",
+            "/v1/connections?clinet=10.0.0.1",
+            400,
+            "parameter `clinet`",
+            "there is no parameter `clinet`",
+            "did you mean `client`?",
+        ),
+    ] {
+        let (answered, head, body) = exchanged(&served.path(), method, target);
+        assert_eq!(answered, status, "{method} {target}");
+        assert!(head.contains("content-type: application/json"), "{head}");
+        let body: serde_json::Value = serde_json::from_str(&body).unwrap();
+        let error = json!({"what": what, "where": place, "fix": fix});
+        assert_eq!(
+            body,
+            json!({"version": 1, "error": error}),
+            "{method} {target}"
+        );
+        assert!(status != 405 || head.contains("allow: GET,HEAD"), "{head}");
+    }
+    for wrong in [
+        "{\"command\":\"stats\"}\n\n",
+        "GET\r\n\r\n",
+        "GET /v1/stats HTTP/3.0\r\n\r\n",
+    ] {
+        let answer = raw(&served.path(), wrong.as_bytes());
+        assert!(answer.starts_with("HTTP/1.1 400 "), "{wrong}: {answer}");
+    }
+    let long = format!(
+        "GET /v1/stats HTTP/1.1\r\nx: {}\r\n\r\n",
+        "a".repeat(100_000)
+    );
+    let answer = raw_unread(&served.path(), long.as_bytes());
+    assert!(answer.starts_with("HTTP/1.1 431 "), "{answer}");
     // The next one is served all the same.
-    ask(&served.path(), &Action::Stats).unwrap();
+    ask(&served.path(), target::STATS).unwrap();
+}
+
+#[test]
+fn several_questions_are_answered_on_one_connection() {
+    let served = Served::by(vec![played()]);
+    let mut client = Client::new(&served.path());
+    let mut socket = None;
+    for _ in 0..3 {
+        for of in [target::STATS, target::STATUS, target::ACCESSES] {
+            client.ask(of).unwrap();
+        }
+        let wanted = Wanted::default();
+        let mut count = 0;
+        client
+            .connections(&wanted, |_: view::Connection| {
+                count += 1;
+                ControlFlow::Continue(())
+            })
+            .unwrap();
+        assert_eq!(count, 1);
+        // It is the same one each time.
+        let now = client.inode();
+        assert!(now.is_some() && socket.is_none_or(|before| Some(before) == now));
+        socket = now;
+    }
+    // A daemon that has hung up meanwhile is called again.
+    thread::sleep(Duration::from_millis(2500));
+    client.ask(target::STATS).unwrap();
+    assert_ne!(client.inode(), socket);
 }
 
 /// A client that has nothing to say.
@@ -358,8 +570,8 @@ fn idle_clients_delay_nobody() {
     let served = Served::by(vec![played()]);
     let _idle: Vec<_> = (0..17).map(|_| idle(&served.path())).collect();
     let began = Instant::now();
-    ask(&served.path(), &Action::Stats).unwrap();
-    ask(&served.path(), &all()).unwrap();
+    ask(&served.path(), target::STATS).unwrap();
+    ask(&served.path(), target::CONNECTIONS).unwrap();
     assert!(
         began.elapsed() < Duration::from_millis(500),
         "{:?}",
@@ -374,7 +586,7 @@ fn client_that_dribbles_is_cut_off_in_time() {
     let began = Instant::now();
     // Each byte alone comes soon.
     let cut = loop {
-        if client.write_all(b" ").is_err() {
+        if client.write_all(b"G").is_err() {
             break began.elapsed();
         }
         assert!(began.elapsed() < Duration::from_secs(10), "never cut off");
@@ -387,17 +599,41 @@ fn client_that_dribbles_is_cut_off_in_time() {
 }
 
 #[test]
+fn client_that_does_not_take_short_answers_is_cut_off_in_time() {
+    let served = Served::by(vec![played()]);
+    let mut client = idle(&served.path());
+    client
+        .set_write_timeout(Some(Duration::from_secs(10)))
+        .unwrap();
+    let began = Instant::now();
+    // One behind the other: the answers fill what lies between, and nothing is read from then on.
+    let request = b"GET /v1/stats HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    let error = loop {
+        if let Err(error) = client.write_all(request) {
+            break error;
+        }
+        assert!(began.elapsed() < Duration::from_secs(10), "never cut off");
+    };
+    let cut = began.elapsed();
+    assert!(
+        cut > Duration::from_millis(1900) && cut < Duration::from_secs(6),
+        "{cut:?}: {error}"
+    );
+    ask(&served.path(), target::STATS).unwrap();
+}
+
+#[test]
 fn clients_beyond_the_bound_are_refused() {
     let served = Served::by(vec![played()]);
     let idle: Vec<_> = (0..64).map(|_| idle(&served.path())).collect();
-    let error = ask(&served.path(), &Action::Stats).unwrap_err();
+    let error = ask(&served.path(), target::STATS).unwrap_err();
     assert_eq!(
         error.to_string(),
         "flexcp refuses: 64 clients are being served already; ask again later"
     );
     drop(idle);
     let began = Instant::now();
-    while ask(&served.path(), &Action::Stats).is_err() {
+    while ask(&served.path(), target::STATS).is_err() {
         assert!(began.elapsed() < Duration::from_secs(5));
     }
 }
@@ -407,89 +643,25 @@ fn worker_that_is_gone_is_told() {
     let worker = played();
     worker.stop();
     let served = Served::by(vec![worker]);
-    let error = ask(&served.path(), &Action::Stats).unwrap_err();
+    let error = ask(&served.path(), target::STATS).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "flexcp refuses: the worker does not answer"
+        "flexcp refuses: the worker does not answer; ask again, and if it stays so, look into the log"
     );
 }
 
-#[test]
-fn socket_is_for_its_owner_only_and_goes_away() {
-    let served = Served::by(vec![played()]);
-    let path = served.path();
-    let mode = std::fs::metadata(&path).unwrap().permissions().mode();
-    assert_eq!(mode & 0o777, 0o600);
-    drop(served.file);
-    assert!(!path.exists());
-}
-
-#[test]
-fn second_daemon_on_the_same_socket_is_refused() {
-    let served = Served::by(vec![played()]);
-    let path = served.path();
-    let error = Control::bind(&path).unwrap_err();
-    assert!(matches!(error, BindError::Busy { .. }));
-    assert_eq!(
-        error.to_string(),
-        format!(
-            "another flexcp is running: it answers on the control socket {}; stop it, or give this \
-             one a network namespace and a [control] section of its own",
-            path.display()
-        )
-    );
-    // The first one's is still there.
-    ask(&path, &Action::Stats).unwrap();
-}
-
-#[test]
-fn socket_that_a_crash_left_is_taken_over() {
-    let directory = TempDir::new().unwrap();
-    let path = directory.path().join("flexcp.sock");
-    drop(UnixListener::bind(&path).unwrap());
-    assert!(path.exists());
-    Control::bind(&path).unwrap();
-}
-
-#[test]
-fn file_in_the_sockets_place_is_left_alone() {
-    let directory = TempDir::new().unwrap();
-    let path = directory.path().join("flexcp.sock");
-    std::fs::write(&path, "precious").unwrap();
-    assert!(matches!(
-        Control::bind(&path),
-        Err(BindError::NotASocket { .. })
-    ));
-    assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
-}
-
-#[test]
-fn daemon_that_is_not_there() {
-    let directory = TempDir::new().unwrap();
-    let path = directory.path().join("flexcp.sock");
-    let not_running = |path: &Path| {
-        let error = ask(path, &Action::Stats).unwrap_err();
-        assert!(matches!(error, ClientError::NotRunning { .. }), "{error}");
-    };
-    not_running(&path);
-    drop(UnixListener::bind(&path).unwrap());
-    not_running(&path);
-}
-
-#[test]
-fn daemon_of_another_version() {
-    let directory = TempDir::new().unwrap();
-    let path = directory.path().join("flexcp.sock");
-    let listener = UnixListener::bind(&path).unwrap();
+/// Says `text` to whoever connects to `path` first.
+fn answering(path: &Path, text: String) {
+    let listener = UnixListener::bind(path).unwrap();
     thread::spawn(move || {
         let (mut client, _) = listener.accept().unwrap();
-        let _ = client.read(&mut [0; 100]).unwrap();
-        client.write_all(b"{\"version\":2}\n").unwrap();
+        let _ = client.read(&mut [0; 200]).unwrap();
+        client.write_all(text.as_bytes()).unwrap();
     });
-    let error = ask(&path, &Action::Stats).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "the running flexcp answers in version 2 of the protocol, and this is version 1; \
-         use the same version of both"
-    );
+}
+
+/// An answer of HTTP with this body.
+fn http(body: &str) -> String {
+    let length = body.len();
+    format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}")
 }

@@ -1,4 +1,4 @@
-//! What `flexcp show` shows. Numbers are raw (bytes, microseconds); addresses are strings.
+//! What is answered, and `flexcp show` shows. Numbers are raw (bytes, microseconds); addresses are strings.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,32 +10,36 @@ use flexcp_translator::{
 };
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use utoipa::openapi::schema::{AdditionalProperties, Object, ObjectBuilder, Type};
+use utoipa::openapi::{KnownFormat, RefOr, Schema, SchemaFormat};
+use utoipa::{PartialSchema, ToSchema};
 
+use super::fault::Fault;
 use super::server::{Named, Names};
+use super::status::ServiceStatus;
 use crate::worker::Heard;
 
-/// The answer to [`Action::Stats`](super::Action::Stats).
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+/// The answer to `/v1/stats`.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, Debug)]
 pub struct Stats {
-    /// [`VERSION`](super::VERSION).
+    /// The version of the API: 1.
     pub version: u32,
-    /// What has been done, by the names of [`flexcp_translator::Counters`].
+    /// What has been done, by name; `flexcp explain` says what each means.
     pub counters: Numbers,
-    /// Packets dropped, by the names of [`flexcp_translator::DropReason`].
+    /// Packets dropped, by reason.
     pub drops: Numbers,
-    /// What has been decided, and for each decision why, by the names of [`flexcp_translator::Causes`].
+    /// What has been decided, and for each decision why, by cause.
     #[serde(default)]
     pub causes: BTreeMap<String, Numbers>,
-    /// What passed FlexCP's device and what went wrong there, by the names of
-    /// [`CarrierCounters`](crate::worker::CarrierCounters).
+    /// What passed FlexCP's device and what went wrong there, by name.
     pub carrier: Numbers,
     /// Packets of offloaded connections: translated in the kernel, or why they came up to a worker. Empty
     /// without the offload.
     pub offload: Numbers,
-    /// Packets that FlexCP can't account for, by the names of [`Unaccounted`](crate::worker::Unaccounted): all 0 unless
+    /// Packets that FlexCP can't account for, by where they are lost: all 0 unless
     /// there is a defect.
     pub unaccounted: Numbers,
-    /// What is held now, by the names of [`flexcp_translator::Gauges`]; `kept`, packets that wait to be written;
+    /// What is held now, by name; `kept`, packets that wait to be written;
     /// `in_rings`, packets on their way to another worker; `claimed_flows` in the placement program's map; with the
     /// offload also `offload_flows`, entries of its table, and `offload_open`, connections that are its own.
     pub gauges: Numbers,
@@ -49,17 +53,20 @@ pub struct Stats {
     pub connections: u64,
 }
 
-/// The answer to [`Action::Connections`](super::Action::Connections).
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+/// The answer to `/v1/connections`.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, Debug)]
 pub struct Connections {
-    /// [`VERSION`](super::VERSION).
+    /// The version of the API: 1.
     pub version: u32,
     /// In no particular order.
     pub connections: Vec<Connection>,
+    /// Why there are not all of them: it stands behind those that there were when it happened. Not there otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<Fault>,
 }
 
 /// A connection as it stands.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, Debug)]
 pub struct Connection {
     /// Name of its service.
     pub service: String,
@@ -68,12 +75,16 @@ pub struct Connection {
     /// "handshake", "translating", "half-closed", "closed", "plain", "fallback" or "reset".
     pub state: String,
     /// The client, as on the initial subflow.
+    #[schema(value_type = String, examples(json!("192.0.2.1:443")))]
     pub client: SocketAddr,
     /// What the client connected to.
+    #[schema(value_type = String, examples(json!("192.0.2.1:443")))]
     pub server: SocketAddr,
     /// The address that the server sees as its client.
+    #[schema(value_type = String, examples(json!("192.0.2.1:443")))]
     pub source: SocketAddr,
     /// The TCP server itself.
+    #[schema(value_type = String, examples(json!("192.0.2.1:443")))]
     pub backend: SocketAddr,
     /// FlexCP's token (RFC 8684 section 3.1); null unless MPTCP was negotiated.
     pub token: Option<u32>,
@@ -86,11 +97,13 @@ pub struct Connection {
 }
 
 /// A subflow as it stands.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, Debug)]
 pub struct Subflow {
     /// The client's address and port.
+    #[schema(value_type = String, examples(json!("192.0.2.1:443")))]
     pub client: SocketAddr,
     /// The address and port that the client joined.
+    #[schema(value_type = String, examples(json!("192.0.2.1:443")))]
     pub local: SocketAddr,
     /// The client's address id (RFC 8684 section 3.2); 0 for the initial subflow.
     pub address_id: u8,
@@ -123,17 +136,17 @@ pub struct Subflow {
     pub window: u32,
 }
 
-/// The answer to [`Action::Accesses`](super::Action::Accesses).
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+/// The answer to `/v1/accesses`.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, Debug)]
 pub struct Accesses {
-    /// [`VERSION`](super::VERSION).
+    /// The version of the API: 1.
     pub version: u32,
     /// In the order of the configuration; last, if there are any, the subflows that are of none.
     pub accesses: Vec<Access>,
 }
 
 /// An access: sums of its subflows that live.
-#[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize, Debug)]
+#[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema, Debug)]
 pub struct Access {
     /// Null: subflows that are of no access.
     pub name: Option<String>,
@@ -159,13 +172,66 @@ pub struct Access {
     pub in_flight: u64,
 }
 
-/// A line of the answer to [`Action::Events`](super::Action::Events).
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+/// The answer to `/v1/services`.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, Debug)]
+pub struct Services {
+    /// The version of the API: 1.
+    pub version: u32,
+    /// Number of the configuration in force.
+    pub generation: u64,
+    /// In the order of the configuration.
+    pub services: Vec<ServiceStatus>,
+}
+
+/// The answer to `/v1/rules`.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, Debug)]
+pub struct Rules {
+    /// The version of the API: 1.
+    pub version: u32,
+    /// Number of the configuration in force.
+    pub generation: u64,
+    /// In the order of the configuration: the first that fits a connection in all that it says is its own.
+    pub rules: Vec<Rule>,
+}
+
+/// A rule, as the configuration has it.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, Debug)]
+pub struct Rule {
+    /// Its name.
+    pub name: String,
+    /// Names of services that connections are of; empty: any.
+    pub services: Vec<String>,
+    /// Address prefixes of servers; empty: any.
+    pub servers: Vec<String>,
+    /// Ports of servers, such as "443" or "8000-8999"; empty: any.
+    pub ports: Vec<String>,
+    /// Address prefixes that clients come from first; empty: any.
+    pub clients: Vec<String>,
+    /// "active-standby", "smallest-delay", "load-balancing", "priority", "random" or "round-robin".
+    pub mode: String,
+    /// Names of accesses, the active one first; empty where the mode has no use for them.
+    pub accesses: Vec<String>,
+    /// How long a connection stays where it was moved, in microseconds.
+    pub hold_us: u64,
+    /// How long it stays away from an access before those that it was moved to, in microseconds.
+    pub fail_back_us: u64,
+    /// The parts of the bytes that accesses carry; null: connections go where they fare best, or the mode has none.
+    pub weights: Option<BTreeMap<String, u32>>,
+    /// Round-trip time beyond which a path is left, in microseconds; null: any.
+    pub max_rtt_us: Option<u64>,
+    /// What may be sent again before a path is left, in ten thousandths; null: any part.
+    pub max_loss: Option<u16>,
+    /// Whether a path that the client wants as backup is taken when no other is left alone.
+    pub client_backup: bool,
+}
+
+/// A line of the answer to `/v1/events`.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, Debug)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
     /// The first line: what happens from here on is told.
     Listening {
-        /// [`VERSION`](super::VERSION).
+        /// The version of the API: 1.
         version: u32,
     },
     /// The client of a connection has shown that it is there.
@@ -179,8 +245,10 @@ pub enum Event {
         /// "transparent" or "reverse".
         mode: String,
         /// The address that the server sees as its client.
+        #[schema(value_type = String, examples(json!("192.0.2.1:443")))]
         source: SocketAddr,
         /// The TCP server itself.
+        #[schema(value_type = String, examples(json!("192.0.2.1:443")))]
         backend: SocketAddr,
     },
     /// A client has joined a subflow to a connection.
@@ -204,7 +272,7 @@ pub enum Event {
         connection: Which,
         /// The subflow.
         subflow: WhichSubflow,
-        /// Why, by [`flexcp_translator::EndCause`].
+        /// Why.
         cause: String,
     },
     /// A connection is over, with all its subflows.
@@ -215,7 +283,7 @@ pub enum Event {
         /// Which one.
         #[serde(flatten)]
         connection: Which,
-        /// Why, by [`flexcp_translator::EndCause`].
+        /// Why.
         cause: String,
     },
     /// A worker has marked a back end: its connections pass it by.
@@ -224,6 +292,7 @@ pub enum Event {
         #[serde(flatten)]
         noted: Noted,
         /// Its address.
+        #[schema(value_type = String, examples(json!("192.0.2.1:443")))]
         backend: SocketAddr,
         /// "refused", "silent" or "unreachable".
         reason: String,
@@ -234,6 +303,7 @@ pub enum Event {
         #[serde(flatten)]
         noted: Noted,
         /// Its address.
+        #[schema(value_type = String, examples(json!("192.0.2.1:443")))]
         backend: SocketAddr,
     },
     /// Events about here are missing, as more happened than the client read.
@@ -244,7 +314,7 @@ pub enum Event {
 }
 
 /// When and where something happened.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, Debug)]
 pub struct Noted {
     /// In microseconds since 1970 (UTC).
     pub time_us: u64,
@@ -255,22 +325,26 @@ pub struct Noted {
 }
 
 /// What tells a connection from the others.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, Debug)]
 pub struct Which {
     /// The client, as on the initial subflow.
+    #[schema(value_type = String, examples(json!("192.0.2.1:443")))]
     pub client: SocketAddr,
     /// What the client connected to.
+    #[schema(value_type = String, examples(json!("192.0.2.1:443")))]
     pub server: SocketAddr,
     /// FlexCP's token (RFC 8684 section 3.1); null unless MPTCP was negotiated.
     pub token: Option<u32>,
 }
 
 /// What tells a subflow from the others of its connection.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, Debug)]
 pub struct WhichSubflow {
     /// The client's address and port.
+    #[schema(value_type = String, examples(json!("192.0.2.1:443")))]
     pub client: SocketAddr,
     /// The address and port that the client joined.
+    #[schema(value_type = String, examples(json!("192.0.2.1:443")))]
     pub local: SocketAddr,
     /// The client's address id (RFC 8684 section 3.2); 0 for the initial subflow.
     pub address_id: u8,
@@ -431,6 +505,21 @@ impl Subflow {
         }
     }
 }
+
+impl PartialSchema for Numbers {
+    fn schema() -> RefOr<Schema> {
+        let number = ObjectBuilder::new()
+            .schema_type(Type::Integer)
+            .format(Some(SchemaFormat::KnownFormat(KnownFormat::Int64)))
+            .minimum(Some(0));
+        let mut numbers = Object::with_type(Type::Object);
+        numbers.description = Some("Numbers by their names.".into());
+        numbers.additional_properties = Some(Box::new(AdditionalProperties::RefOr(number.into())));
+        RefOr::T(numbers.into())
+    }
+}
+
+impl ToSchema for Numbers {}
 
 impl Serialize for Numbers {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

@@ -74,8 +74,11 @@ impl Drop for Workers {
 /// The control socket, and the directory for what outlives the process.
 pub(super) fn bind(config: &Config) -> Result<(Control, SocketFile), ProxyError> {
     let socket = &config.control.socket.value;
-    let bound = Control::bind(socket)?;
+    let bound = Control::bind(socket, plan::listen(config))?;
     info!("control socket at {}", socket.display());
+    if let Some(address) = bound.0.tcp_address() {
+        info!("control: listens on {address} for who has the token");
+    }
     let state_dir = &config.control.state_dir.value;
     std::fs::create_dir_all(state_dir).map_err(|error| ProxyError::StateDir {
         path: state_dir.clone(),
@@ -192,11 +195,11 @@ fn place(
     Ok((exceptions, back_ends))
 }
 
-/// Answers requests on a thread of its own, which ends with the process.
+/// Answers requests on a thread of its own, which ends when the socket's file goes.
 pub(super) fn serve(control: Control, asked: Arc<Asked>) -> io::Result<()> {
     thread::Builder::new()
         .name("control".into())
-        .spawn(move || control.serve(&asked))
+        .spawn(move || control.serve(asked))
         .map(drop)
 }
 

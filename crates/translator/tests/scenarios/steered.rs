@@ -226,7 +226,9 @@ fn halves(max_rtt: Option<u64>) -> LoadBalancing {
 
 #[test]
 fn flow_entry_has_an_account_and_the_patience_of_the_mode() {
-    let setup = Setup::new().accesses(2).steered(halves(Some(80)), [1000, 0]);
+    let setup = Setup::new()
+        .accesses(2)
+        .steered(halves(Some(80)), [1000, 0]);
     let mut t = two(setup);
     let _ = t.server(". 1:101(100) ack 1 win 64 <ts 5000 1000>");
     let _ = t.client(0, ". 1:1(0) ack 101 win 512 <ts 1000 5000,dss ack 101>");

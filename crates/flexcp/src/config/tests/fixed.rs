@@ -129,3 +129,29 @@ fn service_loses_no_interface() {
     );
     assert!(lost.contains("another `name`"), "{lost}");
 }
+
+#[test]
+fn what_is_listened_on_stays() {
+    let with = |listen: &str, token: &str| {
+        let control = format!("[control]\nlisten = \"{listen}\"\ntoken_file = \"{token}\"\n");
+        parse(
+            "f.toml",
+            &RUNNING.replacen("[limits]", &format!("{control}[limits]"), 1),
+        )
+    };
+    let (running, _) = with("127.0.0.1:7301", "/t");
+    let running = running.unwrap();
+    for (listen, token, place, key) in [
+        ("127.0.0.1:7302", "/t", "7:10", "listen"),
+        ("127.0.0.1:7301", "/u", "8:14", "token_file"),
+    ] {
+        let (new, mut found) = with(listen, token);
+        fixed::check(&running, &new.unwrap(), 1000, &mut found);
+        assert_eq!(
+            found.to_string(),
+            format!(
+                "f.toml:{place}: error: `{key}` can't change while FlexCP runs; restart FlexCP, or write what it started with\n"
+            )
+        );
+    }
+}

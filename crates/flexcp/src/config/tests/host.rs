@@ -3,6 +3,7 @@
 use flexcp_io::Interface;
 
 use super::*;
+use crate::control::TokenError;
 
 /// "iif eth0 to 10.9.0.0/16 dport 80", as ip-rule(8) would say it.
 fn shown(diversion: &Diversion) -> String {
@@ -189,6 +190,18 @@ impl Host for FakeHost {
         }
     }
 
+    fn refuses_token(&self, path: &Path) -> Option<TokenError> {
+        let (path, name) = (path.into(), path.to_str()?);
+        match name {
+            "/open" => Some(TokenError::Open { path }),
+            "/theirs" => Some(TokenError::Read {
+                path,
+                error: std::io::ErrorKind::PermissionDenied.into(),
+            }),
+            _ => None,
+        }
+    }
+
     fn local_addresses(&self) -> Vec<(String, IpAddr)> {
         [
             ("eth1", "10.0.0.1"),
@@ -313,6 +326,24 @@ fn directories_where_no_files_can_be_made() {
          medium; write another directory, like \"/run/flexcp\"",
             "f:3:10: warning: `socket`: this user can't make files in /theirs: permission denied; let the user \
          that runs flexcp write there",
+        ],
+    );
+}
+
+#[test]
+fn token_that_is_none() {
+    let file = |token| {
+        format!("[control]\nlisten = '127.0.0.1:7301'\ntoken_file = '{token}'\n{TRANSPARENT}")
+    };
+    on_host(&file("/good"), &[]);
+    on_host(
+        &file("/open"),
+        &["f:3:14: error: `token_file`: everybody may read the token file /open; chmod o= /open"],
+    );
+    on_host(
+        &file("/theirs"),
+        &[
+            "f:3:14: warning: `token_file`: this user can't read /theirs; let the user that runs flexcp read it",
         ],
     );
 }

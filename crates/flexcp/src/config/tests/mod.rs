@@ -20,6 +20,7 @@ mod fixed;
 mod host;
 mod many;
 mod rule;
+mod schema;
 
 /// Asserts that the file made of `lines` gives just these messages.
 #[track_caller]
@@ -303,6 +304,16 @@ fn wrong_values_stand_with_their_own_position() {
     section(
         "[timeouts]\nidle = -1",
         "f:2:8: error: `idle`: -1 is negative; write seconds, or a duration like \"30s\"",
+    );
+    section(
+        "[control]\nlisten = '127.0.0.1:7301'",
+        "f:2:10: error: `listen` has no `token_file`, without which anybody could ask; write token_file = \
+         \"/etc/flexcp/token\"",
+    );
+    section(
+        "[control]\ntoken_file = '/etc/flexcp/token'",
+        "f:2:14: warning: `token_file` is of no use without `listen`: whoever may open the socket needs no token; \
+         remove it",
     );
     section(
         "[control]\nsocket = 'flexcp.sock'",

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use flexcp_translator::{ActiveStandby, ServiceId, SmallestDelay};
+use flexcp_translator::{
+    ActiveStandby, Automatic, LoadBalancing, Priority, Random, RoundRobin, ServiceId,
+    SmallestDelay, Thresholds,
+};
 
 use super::{REVERSE, TRANSPARENT, good, plan, section};
 
@@ -72,7 +75,8 @@ fn rule_without_name_or_mode() {
 fn rule_of_a_mode_that_nobody_knows() {
     rule(
         "name = 'video'\nmode = 'fastest'",
-        "f:3:8: error: `mode`: there is no steering mode `fastest`; write \"active-standby\" or \"smallest-delay\"",
+        "f:3:8: error: `mode`: there is no steering mode `fastest`; write \"active-standby\", \"smallest-delay\", \
+         \"load-balancing\", \"priority\", \"random\" or \"round-robin\"",
     );
 }
 
@@ -121,8 +125,127 @@ fn accesses_are_those_of_active_standby() {
     );
     section(
         &format!("{DSL}[[rule]]\nname = 'video'\nmode = 'smallest-delay'\naccesses = ['dsl']"),
-        "f:7:13: error: `accesses` is for active-standby alone: the smallest delay is looked for on all; remove it",
+        "f:7:13: error: `accesses` is for active-standby and priority alone, as smallest-delay takes all of them; remove it",
     );
+}
+
+#[test]
+fn keys_of_one_mode_are_not_for_others() {
+    let of = |lines: &str, message: &str| {
+        section(&format!("{DSL}[[rule]]\nname = 'video'\n{lines}"), message);
+    };
+    of(
+        "mode = 'random'\nweights = { dsl = 1 }",
+        "f:7:11: error: `weights` is for load-balancing alone, not random; remove it",
+    );
+    of(
+        "mode = 'round-robin'\nmax_rtt = '50ms'",
+        "f:7:11: error: `max_rtt` is for load-balancing and priority alone, not round-robin; remove it",
+    );
+    of(
+        "mode = 'smallest-delay'\nmax_loss = 2",
+        "f:7:12: error: `max_loss` is for load-balancing and priority alone, not smallest-delay; remove it",
+    );
+    of(
+        "mode = 'priority'\naccesses = ['dsl']",
+        "f:4:1: error: a rule of priority does not say when an access is congested; write max_rtt = \"50ms\" or max_loss = \
+         2, or take active-standby",
+    );
+    rule(
+        "name = 'video'\nmode = 'random'",
+        "f:3:8: error: random tells paths apart by their accesses, and there are none; write an [[access]] for each",
+    );
+}
+
+#[test]
+fn weights_and_thresholds_are_bounded() {
+    let of = |lines: &str, message: &str| {
+        let mode = "mode = 'load-balancing'";
+        section(
+            &format!("{DSL}[[rule]]\nname = 'video'\n{mode}\n{lines}"),
+            message,
+        );
+    };
+    of(
+        "weights = { dsl = 1, lte = 1 }",
+        "f:7:11: error: there is no access `lte`; write the name of one, or a [[access]] of that name",
+    );
+    of(
+        "weights = { dsl = 0 }",
+        "f:7:11: error: no access has a weight; write them like { dsl = 30, lte = 70 }, or remove `weights`: connections go \
+         where they fare best then",
+    );
+    for weight in ["-1", "1000001"] {
+        of(
+            &format!("weights = {{ dsl = {weight} }}"),
+            "f:7:11: error: `weights`: the weight of `dsl` has to be a number from 0 to 1000000",
+        );
+    }
+    of(
+        "weights = { dsl = 'all' }",
+        "f:7:11: error: `weights`: `dsl`: a string is no number",
+    );
+    for rtt in ["'999us'", "'61s'"] {
+        of(
+            &format!("max_rtt = {rtt}"),
+            "f:7:11: error: `max_rtt` has to be between 1ms and 1m; write one like \"50ms\"",
+        );
+    }
+    for loss in ["-0.5", "100", "nan"] {
+        let said = if loss == "nan" { "NaN" } else { loss };
+        of(
+            &format!("max_loss = {loss}"),
+            &format!(
+                "f:7:12: error: `max_loss`: {said} is no part of a whole; write percent, like 2 or 0.5"
+            ),
+        );
+    }
+}
+
+#[test]
+fn modes_are_told_with_what_they_take() {
+    let told = |lines: &str| {
+        let rule = format!("[[rule]]\nname = 'video'\n{lines}\n");
+        let config = good(&format!("{LTE}{DSL}{rule}{TRANSPARENT}"));
+        let told = plan::translator(&config, &[vec![]], &[ServiceId(7)], 0);
+        let rule = &told.rules[0];
+        (format!("{:?}", rule.mode), rule.heeds_backup)
+    };
+    let [lte, dsl] = [0, 1].map(flexcp_translator::AccessId);
+    let thresholds = Thresholds {
+        rtt: Some(Duration::from_millis(80)),
+        loss: Some(50),
+    };
+    let limits = "max_rtt = '80ms'\nmax_loss = 0.5";
+    let balanced = LoadBalancing {
+        weights: vec![(dsl, 30), (lte, 70)],
+        thresholds,
+    };
+    let weights = "weights = { dsl = 30, lte = 70 }";
+    assert_eq!(
+        told(&format!("mode = 'load-balancing'\n{weights}\n{limits}")),
+        (format!("{balanced:?}"), true)
+    );
+    let automatic = Automatic { thresholds };
+    assert_eq!(
+        told(&format!(
+            "mode = 'load-balancing'\n{limits}\nclient_backup = false"
+        )),
+        (format!("{automatic:?}"), false)
+    );
+    let priority = Priority {
+        accesses: vec![dsl, lte],
+        thresholds,
+    };
+    assert_eq!(
+        told(&format!(
+            "mode = 'priority'\naccesses = ['dsl', 'lte']\n{limits}"
+        ))
+        .0,
+        format!("{priority:?}")
+    );
+    assert_eq!(told("mode = 'random'").0, format!("{Random:?}"));
+    assert_eq!(told("mode = 'round-robin'").0, format!("{RoundRobin:?}"));
 }
 
 #[test]

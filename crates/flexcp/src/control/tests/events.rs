@@ -1,14 +1,12 @@
 //! Events of workers that are played, as clients are told them.
 
 use std::io::{BufRead, BufReader};
-use std::ops::ControlFlow;
 use std::sync::mpsc;
 
 use flexcp_translator::{
     ConnectionEnds, EndCause, Event, EventKind, Instant as At, MarkReason, SubflowEnds,
 };
 
-use super::super::events;
 use super::*;
 use crate::worker::{Heard, Listener};
 
@@ -54,29 +52,109 @@ fn back() -> Heard {
 }
 
 /// A client that listens, and its first line.
-fn listening(path: &Path) -> (BufReader<UnixStream>, String) {
+fn listening(path: &Path) -> (Chunks, String) {
     let mut client = idle(path);
-    client.write_all(b"{\"command\":\"events\"}\n").unwrap();
+    client
+        .write_all(b"GET /v1/events HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        .unwrap();
     client
         .set_read_timeout(Some(Duration::from_secs(10)))
         .unwrap();
-    let mut client = BufReader::new(client);
-    let mut line = String::new();
-    client.read_line(&mut line).unwrap();
+    let mut client = Chunks::new(client);
+    let head = std::iter::from_fn(|| Some(client.raw()).filter(|line| line != "\r\n"));
+    let head: Vec<_> = head.collect();
+    assert_eq!(head[0], "HTTP/1.1 200 OK\r\n");
+    assert!(
+        head.iter()
+            .any(|line| line == "content-type: application/x-ndjson\r\n"),
+        "{head:?}"
+    );
+    let line = client.line();
     (client, line)
 }
 
+/// A client of an answer in chunks.
+struct Chunks {
+    socket: BufReader<UnixStream>,
+    /// Of the chunks that have been read.
+    text: String,
+}
+
+impl Chunks {
+    fn new(socket: UnixStream) -> Self {
+        Self {
+            socket: BufReader::new(socket),
+            text: String::new(),
+        }
+    }
+
+    fn raw(&mut self) -> String {
+        let mut line = String::new();
+        self.socket.read_line(&mut line).unwrap();
+        line
+    }
+
+    /// The next line of the answer.
+    fn line(&mut self) -> String {
+        while !self.text.contains('\n') {
+            let length = usize::from_str_radix(self.raw().trim(), 16).unwrap();
+            let mut chunk = vec![0; length];
+            self.socket.read_exact(&mut chunk).unwrap();
+            self.text += std::str::from_utf8(&chunk).unwrap();
+            assert_eq!(self.raw(), "\r\n");
+        }
+        let end = self.text.find('\n').unwrap() + 1;
+        self.text.drain(..end).collect()
+    }
+}
+
 /// The next line, without when it was.
-fn next(client: &mut BufReader<UnixStream>) -> serde_json::Value {
-    let mut line = String::new();
-    client.read_line(&mut line).unwrap();
-    let mut value: serde_json::Value = serde_json::from_str(&line).unwrap();
+fn next(client: &mut Chunks) -> serde_json::Value {
+    let mut value: serde_json::Value = serde_json::from_str(&client.line()).unwrap();
     if let Some(time) = value.as_object_mut().and_then(|map| map.remove("time_us")) {
         let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
         let age = u64::try_from(now.as_micros()).unwrap() - time.as_u64().unwrap();
         assert!(age < 10_000_000, "{age}");
     }
     value
+}
+
+/// One of each.
+pub(super) fn all() -> Vec<view::Event> {
+    let subflow = SubflowEnds {
+        client: "[2001:db8::2]:51000".parse().unwrap(),
+        local: "[2001:db8::1]:80".parse().unwrap(),
+        address_id: 1,
+    };
+    let backend = "10.8.0.2:80".parse().unwrap();
+    let (connection, cause) = (ends(), EndCause::Finished);
+    let source = connection.client;
+    let reason = MarkReason::Silent;
+    let kinds = [
+        EventKind::Opened {
+            connection,
+            source,
+            backend,
+        },
+        EventKind::Joined {
+            connection,
+            subflow,
+        },
+        EventKind::SubflowClosed {
+            connection,
+            subflow,
+            cause,
+        },
+        EventKind::Closed { connection, cause },
+        EventKind::BackendMarked { backend, reason },
+        EventKind::BackendBack { backend },
+    ];
+    let events = kinds.map(|kind| view::Event::new(heard(kind), 0, &names()));
+    let beside = [
+        view::Event::Listening { version: VERSION },
+        view::Event::Lost { count: 7 },
+    ];
+    events.into_iter().chain(beside).collect()
 }
 
 #[test]
@@ -171,7 +249,7 @@ fn client_that_does_not_read_loses_events_and_is_told_how_many() {
         began.elapsed() < Duration::from_secs(5),
         "it waits for nobody"
     );
-    ask(&served.path(), &Action::Stats).unwrap();
+    ask(&served.path(), target::STATS).unwrap();
     let (mut told, mut lost) = (0, 0);
     while told + lost < 100_000 {
         let line = next(&mut client);
@@ -196,7 +274,7 @@ fn listeners_beyond_the_bound_are_refused_until_one_has_gone() {
     let (worker, listeners) = listened();
     let served = Served::by(vec![worker]);
     let mut clients: Vec<_> = (0..8).map(|_| listening(&served.path()).0).collect();
-    let refused = |path: &Path| events(path, |_| ControlFlow::Break(()));
+    let refused = |path: &Path| Client::new(path).events(|_| ControlFlow::Break(()));
     assert_eq!(
         refused(&served.path()).unwrap_err().to_string(),
         "flexcp refuses: 8 clients are listening already; end one of them"
@@ -216,7 +294,7 @@ fn end_of_the_daemon_is_told() {
     let (worker, listeners) = listened();
     let served = Served::by(vec![worker]);
     let mut lines = vec![];
-    let ended = events(&served.path(), |line| {
+    let ended = Client::new(&served.path()).events(|line| {
         lines.push(line.to_owned());
         // The worker's end, behind its last word.
         if lines.len() == 1 {

@@ -1,10 +1,8 @@
 //! Listings page by page: nothing waits for the last one, nobody for a slow reader, and no memory grows with their number.
 
-use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 
-use super::super::connections;
 use super::*;
 
 /// Connections of a page.
@@ -44,10 +42,11 @@ fn numbered(number: u16) -> ConnectionView {
 /// The numbers of the connections that a client is told, and what comes of the request.
 fn listed(path: &Path) -> (Vec<u16>, Result<(), ClientError>) {
     let mut numbers = vec![];
-    let result = connections(path, Wanted::default(), |connection: view::Connection| {
-        numbers.push(connection.client.port());
-        ControlFlow::Continue(())
-    });
+    let result =
+        Client::new(path).connections(&Wanted::default(), |connection: view::Connection| {
+            numbers.push(connection.client.port());
+            ControlFlow::Continue(())
+        });
     (numbers, result)
 }
 
@@ -55,13 +54,28 @@ fn listed(path: &Path) -> (Vec<u16>, Result<(), ClientError>) {
 fn deaf(path: &Path) -> UnixStream {
     let mut client = idle(path);
     client
-        .write_all(b"{\"command\":\"connections\"}\n")
+        .write_all(b"GET /v1/connections HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
         .unwrap();
     client
         .set_read_timeout(Some(Duration::from_secs(10)))
         .unwrap();
     client.read_exact(&mut [0]).unwrap();
     client
+}
+
+/// What an answer in chunks says.
+pub(super) fn unchunked(answer: &str) -> String {
+    let (_, mut rest) = answer.split_once("\r\n\r\n").unwrap();
+    let mut text = String::new();
+    loop {
+        let (length, chunk) = rest.split_once("\r\n").unwrap();
+        let length = usize::from_str_radix(length, 16).unwrap();
+        if length == 0 {
+            return text;
+        }
+        text += &chunk[..length];
+        rest = &chunk[length + 2..];
+    }
 }
 
 #[test]
@@ -78,9 +92,9 @@ fn connections_of_several_workers_come_one_behind_the_other() {
         1000_usize.div_ceil(PAGE)
     );
     // It is one line of JSON all the same.
-    let answer = raw(&served.path(), b"{\"command\":\"connections\"}\n");
-    assert_eq!(answer.matches('\n').count(), 1);
-    let read: view::Connections = serde_json::from_str(&answer).unwrap();
+    let answer = ask(&served.path(), target::CONNECTIONS).unwrap();
+    assert!(!answer.line().contains('\n'));
+    let read: view::Connections = answer.read().unwrap();
     assert_eq!((read.version, read.connections.len()), (VERSION, 1065));
 }
 
@@ -94,14 +108,15 @@ fn first_connections_are_told_before_the_last_are_known() {
     });
     let served = Served::by(vec![worker]);
     let mut count = 0;
-    connections(&served.path(), Wanted::default(), |_: view::Connection| {
-        count += 1;
-        if count == 100 {
-            go_on.send(()).unwrap();
-        }
-        ControlFlow::Continue(())
-    })
-    .unwrap();
+    Client::new(&served.path())
+        .connections(&Wanted::default(), |_: view::Connection| {
+            count += 1;
+            if count == 100 {
+                go_on.send(()).unwrap();
+            }
+            ControlFlow::Continue(())
+        })
+        .unwrap();
     assert_eq!(count, 200);
 }
 
@@ -118,14 +133,14 @@ fn client_that_does_not_read_holds_nothing_of_the_worker_and_nobody_up() {
         thread::sleep(Duration::from_millis(200));
     }
     assert!(before < 60, "{before} pages for nobody");
-    ask(&served.path(), &Action::Stats).unwrap();
+    ask(&served.path(), target::STATS).unwrap();
     let (numbers, result) = listed(&served.path());
     result.unwrap();
     assert_eq!(numbers.len(), 60_000);
     // It goes on where it was.
-    let mut rest = String::from("{");
+    let mut rest = String::from("H");
     (&deaf).read_to_string(&mut rest).unwrap();
-    let read: view::Connections = serde_json::from_str(&rest).unwrap();
+    let read: view::Connections = serde_json::from_str(&unchunked(&rest)).unwrap();
     assert_eq!(read.connections.len(), 60_000);
 }
 
@@ -154,7 +169,7 @@ fn worker_that_ends_meanwhile_is_told_behind_what_there_was() {
     assert_eq!(numbers.len(), 100 + PAGE);
     assert_eq!(
         result.unwrap_err().to_string(),
-        "flexcp refuses: the worker does not answer"
+        "flexcp refuses: the worker does not answer; ask again, and if it stays so, look into the log"
     );
 }
 
@@ -163,28 +178,24 @@ fn client_that_has_enough_ends_without_an_error() {
     let (worker, _) = many(10_000, |_| {});
     let served = Served::by(vec![worker]);
     let mut count = 0;
-    connections(&served.path(), Wanted::default(), |_: view::Connection| {
-        count += 1;
-        if count < 10 {
-            ControlFlow::Continue(())
-        } else {
-            ControlFlow::Break(())
-        }
-    })
-    .unwrap();
+    Client::new(&served.path())
+        .connections(&Wanted::default(), |_: view::Connection| {
+            count += 1;
+            if count < 10 {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
+            }
+        })
+        .unwrap();
     assert_eq!(count, 10);
 }
 
 /// What a client of connections says to a daemon that answers with `text`.
-fn answered_with(text: &'static str) -> (Vec<u16>, String) {
+fn answered_with(text: String) -> (Vec<u16>, String) {
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("flexcp.sock");
-    let listener = UnixListener::bind(&path).unwrap();
-    thread::spawn(move || {
-        let (mut client, _) = listener.accept().unwrap();
-        let _ = client.read(&mut [0; 100]).unwrap();
-        client.write_all(text.as_bytes()).unwrap();
-    });
+    answering(&path, text);
     let (numbers, result) = listed(&path);
     let said = result.unwrap_err().to_string();
     (numbers, said.replace(&path.display().to_string(), "PATH"))
@@ -193,25 +204,28 @@ fn answered_with(text: &'static str) -> (Vec<u16>, String) {
 #[test]
 fn answers_that_break_off_and_foreign_ones_are_told() {
     assert_eq!(
-        answered_with("{\"version\":2,\"connections\":[1]}\n").1,
-        "the running flexcp answers in version 2 of the protocol, and this is version 1; use the same version of both"
+        answered_with(http("{\"version\":2,\"connections\":[1]}\n")).1,
+        "the running flexcp answers in version 2 of the API, and this is version 1; use the same version of both"
     );
-    let (numbers, said) = answered_with(
+    let (numbers, said) = answered_with(http(
         "{\"version\":1,\"connections\":[{\"service\":\"web\",\"mode\":\"m\",\"state\":\"plain\",\"client\":\"10.0.0.1:7\",\
          \"server\":\"10.0.0.2:1\",\"source\":\"10.0.0.1:7\",\"backend\":\"10.0.0.2:1\",\"token\":null,\"age_us\":1,\
          \"idle_us\":2,\"subflows\":[],\"later\":[{}]},{\"serv",
-    );
+    ));
     assert_eq!(numbers, [7]);
     assert!(
         said.starts_with("no answer from flexcp on PATH: EOF while parsing"),
         "{said}"
     );
     assert_eq!(
-        answered_with("{\"version\":1,\"error\":\"no\"}\n").1,
-        "flexcp refuses: no"
+        answered_with(http(
+            "{\"version\":1,\"error\":{\"what\":\"no\",\"where\":\"here\",\"fix\":\"wait\"}}\n"
+        ))
+        .1,
+        "flexcp refuses: no; wait"
     );
     assert!(
-        answered_with("")
+        answered_with(String::new())
             .1
             .starts_with("no answer from flexcp on PATH: ")
     );
@@ -237,30 +251,29 @@ fn filter_goes_to_the_worker_and_what_is_no_filter_is_refused() {
         server: Some(":443".into()),
         access: Some("lte".into()),
     };
-    connections(&served.path(), wanted.clone(), |_: view::Connection| {
-        ControlFlow::Continue(())
-    })
-    .unwrap();
+    Client::new(&served.path())
+        .connections(&wanted, |_: view::Connection| ControlFlow::Continue(()))
+        .unwrap();
     let filter = told.recv().unwrap();
     assert_eq!(filter.states, [ConnectionState::Plain]);
     assert_eq!(filter.service, Some(ServiceId(0)));
     assert_eq!(filter.client.and_then(|place| place.port), None);
     assert_eq!(filter.server.and_then(|place| place.port), Some(443));
-    for (request, said) in [
-        (
-            "{\"command\":\"connections\",\"state\":[\"open\"]}\n",
-            "`open` is no state of a connection",
-        ),
-        (
-            "{\"command\":\"connections\",\"clinet\":\"10.0.0.1\"}\n",
-            "not a request: unknown field `clinet`",
-        ),
-        (
-            "{\"command\":\"connections\",\"client\":\"10.0.0.1/8\"}\n",
-            "bits set behind the prefix",
-        ),
+    for (query, place, said) in [
+        ("state=open", "state", "`open` is no state of a connection"),
+        ("service=nobody", "service", "there is no service `nobody`"),
+        ("client=10.0.0.1/8", "client", "bits set behind the prefix"),
+        ("server=here", "server", "is not an address prefix"),
+        ("access=5g", "access", "there is no access `5g`"),
     ] {
-        let answer = raw(&served.path(), request.as_bytes());
-        assert!(answer.contains(said), "{answer}");
+        let (status, _, body) =
+            exchanged(&served.path(), "GET", &format!("/v1/connections?{query}"));
+        let body: serde_json::Value = serde_json::from_str(&body).unwrap();
+        assert_eq!(status, 400, "{query}");
+        assert_eq!(body["error"]["where"], format!("parameter `{place}`"));
+        assert!(
+            body["error"]["what"].as_str().unwrap().contains(said),
+            "{body}"
+        );
     }
 }
