@@ -87,16 +87,26 @@ pub(crate) struct Limits {
     pub(crate) patience: Option<Duration>,
     /// Where what goes down is counted.
     pub(crate) account: Option<Account>,
+    /// Its next packet takes another path, which the fast path would not.
+    pub(crate) moves: bool,
     /// The connection is to be looked at after this time: the mode wants what it may not have yet.
-    pub(crate) look: Option<Duration>,
+    look: Option<Duration>,
+}
+
+impl Limits {
+    /// When the connection is to be looked at, `most` from now at the latest.
+    pub(crate) fn look(&self, most: Duration) -> Duration {
+        self.look.map_or(most, |look| look.min(most))
+    }
 }
 
 impl FlowEntry {
-    /// Has the fast path keep to these limits.
-    pub(crate) fn limit(&mut self, limits: &Limits) {
+    /// The same, for a fast path that keeps to these limits.
+    pub(crate) fn limited(mut self, limits: &Limits) -> Self {
         self.account = Account::export(limits.account);
         let micros = |time: Duration| u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
         self.patience = limits.patience.map_or(0, micros);
+        self
     }
 }
 
@@ -371,11 +381,6 @@ impl Connection {
     }
 
     /// Where its mode wants it, if it may go there now.
-    pub(crate) fn wanted(&self, now: Instant, config: &Settings, ledger: &Ledger) -> Option<Move> {
-        let (rule, paths) = self.steered_paths(now, config, ledger)?;
-        self.wanted_by(now, rule, &paths)
-    }
-
     fn wanted_by(&self, now: Instant, rule: &Rule, paths: &Paths) -> Option<Move> {
         let wanted = rule.mode.choose(&self.view_of(paths))?;
         // A mode from outside may name what it was not given.
@@ -397,6 +402,7 @@ impl Connection {
         Limits {
             patience: patience.filter(|_| !over),
             account: self.mptcp.steered.account,
+            moves: self.wanted_by(now, rule, &paths).is_some(),
             look: rule.mode.choose(&view).map(|wanted| wait(rule, &wanted)),
         }
     }

@@ -109,6 +109,18 @@ impl Installer {
         self.backlog
     }
 
+    /// A connection has been installed in this slot, and is to be looked at then.
+    fn note_installed(&self, installation: &mut Installation, slot: u32, look: Instant) {
+        installation.unseen = installation.slot().is_none();
+        if installation.unseen {
+            installation.take_slot(slot);
+            let passed = self.fast_path.punted(slot).unwrap_or(0);
+            installation.start_from(installation.handled.wrapping_sub(passed));
+        }
+        installation.installed = true;
+        installation.look = look;
+    }
+
     /// Packets in a row after which the connection is installed.
     fn enough(&self, installation: &Installation, alone: bool) -> u8 {
         if self.backlog && installation.bounced {
@@ -416,21 +428,21 @@ impl Translator {
         // An installed connection's timer would come too late for the one; the next packet of the server's takes another
         // path in the other case, which the fast path would not.
         let is_late = deadline < now + TIMER_PROGRESS;
-        let ledger = &self.accounts.ledger;
-        if is_late || connection.wanted(now, &self.config, ledger).is_some() {
+        let limits = connection.limits(now, &self.config, &self.accounts.ledger);
+        if is_late || limits.moves {
             return Attempt::Refused;
         }
-        let Some(mut entry) = connection.entry(&self.config, &self.services, installer.untimed)
-        else {
+        let Some(entry) = connection.entry(&self.config, &self.services, installer.untimed) else {
             return Attempt::Refused;
         };
-        let limits = connection.limits(now, &self.config, ledger);
-        entry.limit(&limits);
         let installation = &mut connection.installation;
         let held = installation.slot();
         let known = held.and_then(|slot| installer.fast_path.punted(slot));
         let passed = known.map(|_| installation.expected());
-        let slot = match installer.fast_path.install(held, &entry, passed) {
+        let slot = match installer
+            .fast_path
+            .install(held, &entry.limited(&limits), passed)
+        {
             Installed::Slot(slot) => slot,
             Installed::NotNow => return Attempt::NotNow,
             Installed::NoRoom => {
@@ -446,16 +458,8 @@ impl Translator {
             }
         };
         self.counters.offload_installed += 1;
-        let look = deadline.min(now + LOOK.min(limits.look.unwrap_or(LOOK)));
-        connection.installation.unseen = held.is_none();
-        if held.is_none() {
-            connection.installation.take_slot(slot);
-            let passed = installer.fast_path.punted(slot).unwrap_or(0);
-            let installation = &mut connection.installation;
-            installation.start_from(installation.handled.wrapping_sub(passed));
-        }
-        connection.installation.installed = true;
-        connection.installation.look = look;
+        let look = deadline.min(now + limits.look(LOOK));
+        installer.note_installed(&mut connection.installation, slot, look);
         self.table.arm(id, look);
         self.release_hold(now, id);
         Attempt::Installed
