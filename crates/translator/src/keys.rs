@@ -14,15 +14,19 @@ const READY: usize = 256;
 /// the same.
 #[derive(Debug)]
 pub(crate) struct Keys {
+    /// Nonces and sequence numbers.
+    pub(crate) numbers: SecretStream,
     secrets: SecretStream,
     share: Share,
     ready: VecDeque<Key>,
 }
 
 impl Keys {
-    pub(crate) fn new(secrets: SecretStream, share: Share) -> Self {
+    /// Keys and numbers come from `seeds`, each from a stream of its own.
+    pub(crate) fn new(mut seeds: SecretStream, share: Share) -> Self {
         Self {
-            secrets,
+            secrets: seeds.branch(),
+            numbers: seeds,
             share,
             ready: VecDeque::with_capacity(READY),
         }

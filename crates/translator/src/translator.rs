@@ -95,7 +95,6 @@ pub struct Translator {
     pub(crate) config: Settings,
     pub(crate) services: Services,
     pub(crate) table: Table,
-    pub(crate) secrets: SecretStream,
     pub(crate) keys: Keys,
     pub(crate) outbox: VecDeque<Transmit>,
     pub(crate) gone: Vec<SubflowIndex>,
@@ -128,7 +127,7 @@ macro_rules! context {
             ledger: &mut $self.accounts.ledger,
             budget: $self.budget,
             astray: $self.astray.is_some(),
-            secrets: &mut $self.secrets,
+            secrets: &mut $self.keys.numbers,
             outbox: &mut $self.outbox,
             gone: &mut $self.gone,
         }
@@ -147,13 +146,12 @@ impl Translator {
         let (services, share) = (core::mem::take(&mut config.services), config.share);
         let settings = Settings::new(config, &Rules::default(), &mut accounts.ledger);
         Self {
-            keys: Keys::new(secrets.branch(), share),
+            keys: Keys::new(secrets, share),
             services: Services::new(services, share),
             budget: Budget::new(settings.limits.memory),
             config: settings,
             accounts,
             table: Table::new(hash_keys),
-            secrets,
             outbox: VecDeque::with_capacity(OUTBOX),
             gone: Vec::with_capacity(OUTBOX),
             counters: Counters::default(),

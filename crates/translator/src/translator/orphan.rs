@@ -275,7 +275,7 @@ impl Translator {
         };
         orphans.due = now;
         for ends in orphans.probes() {
-            let numbers = self.secrets.next_u64();
+            let numbers = self.keys.numbers.next_u64();
             self.counters.orphan_probes_tx += 1;
             self.counters.packets_made += 1;
             self.outbox.push_back(probe(ends, flags, numbers).own());

@@ -38,7 +38,9 @@ impl Translator {
                 };
                 table.find(ends).is_none()
             };
-            let probe = self.services.next_probe(now, &mut self.secrets, is_free);
+            let probe = self
+                .services
+                .next_probe(now, &mut self.keys.numbers, is_free);
             let Some((to, isn)) = probe else {
                 return;
             };

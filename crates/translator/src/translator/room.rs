@@ -198,7 +198,7 @@ impl Translator {
                 .is_none()
         };
         self.services
-            .next_backend(service, which, &mut self.secrets, is_free)
+            .next_backend(service, which, &mut self.keys.numbers, is_free)
     }
 
     /// Room for a connection in reverse mode: a back end, and a port towards it. When the table or the ports
