@@ -202,7 +202,10 @@ fn ups_that_are_taken(rules: &mut Rules) {
         entry.subflows[0].snd_una.wrapping_add(1_000)
     );
     assert_eq!(subflow.snd_edge, subflow.snd_una.wrapping_add(508 << 7));
-    assert_eq!((subflow.rtt.smoothed, subflow.timed_as), (11_000, 0));
+    assert_eq!(
+        (subflow.rtt.smoothed, subflow.timed_as, subflow.timed_at),
+        (11_000, 3, NOW)
+    );
     assert_eq!(subflow.outstanding_since, NOW);
     assert_eq!((back.packets_down, back.packets_up), (0, 1));
     // A window that does not fit the field is as large as that can say.
