@@ -52,6 +52,7 @@ impl Connection {
         }
         let room = config.limits.mappings;
         if !self.subflow(self.mptcp.active).is_active_steady(room)
+            || self.standing(self.mptcp.active).backup
             || self.has_hole(self.mptcp.active)
             || !self.stands_on(self.mptcp.active)
         {
@@ -320,9 +321,7 @@ impl Connection {
 impl Subflow {
     /// Whether new data goes down on it as a matter of course, and the mappings of a flow entry would find room.
     fn is_active_steady(&self, mappings: usize) -> bool {
-        self.carries()
-            && !self.path.backup
-            && self.send.lane.len() + ENTRY_RUNS + ENTRY_HOLES <= mappings
+        self.carries() && self.send.lane.len() + ENTRY_RUNS + ENTRY_HOLES <= mappings
     }
 
     /// Whether something came up on it, or was announced, that has not reached the server.

@@ -14,8 +14,7 @@ use crate::offload::FlowEntry;
 use crate::steering::{Account, Descriptor, Flow, Ledger, Move, Rule, RuleId, SteeredPath, View};
 use crate::time::Instant;
 
-/// How often a mode is asked at most. Both ways of handling packets come to the same answers, as this follows from the
-/// packets' times alone.
+/// How often a mode is asked at most; of what the fast path carries, when the connection comes back from there.
 const TICK: Duration = Duration::from_millis(100);
 
 /// How long a path that was silent waits for the first packet that asks whether it works again; then twice as long each
@@ -255,7 +254,8 @@ impl Connection {
         let told = &mut self.mptcp.steered.standby;
         let news = (told.paths ^ wanted) & carrying;
         if news != 0 {
-            told.paths = wanted;
+            // What was told of a path that is still joining holds.
+            told.paths = (told.paths & !carrying) | wanted;
             told.changed = (told.changed | news) & carrying;
             told.copies = 0;
         }

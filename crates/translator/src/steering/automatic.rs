@@ -61,11 +61,8 @@ impl SteeringMode for Automatic {
     }
 
     fn patience(&self, view: &View<'_>) -> Option<Duration> {
-        let elsewhere = view
-            .others
-            .iter()
-            .any(|path| path.access != view.active.access && self.thresholds.admit(path));
-        self.thresholds.rtt.filter(|_| elsewhere)
+        let elsewhere = |path: &SteeredPath| path.access != view.active.access;
+        self.thresholds.patience(view, elsewhere)
     }
 
     fn shares(&self) -> bool {

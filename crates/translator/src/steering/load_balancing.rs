@@ -108,13 +108,9 @@ impl SteeringMode for LoadBalancing {
     }
 
     fn patience(&self, view: &View<'_>) -> Option<Duration> {
-        // Where there is nowhere else to go, a connection need not ask.
-        let elsewhere = view.others.iter().any(|path| {
-            path.access != view.active.access
-                && self.weight(path) > 0
-                && self.thresholds.admit(path)
-        });
-        self.thresholds.rtt.filter(|_| elsewhere)
+        let elsewhere =
+            |path: &SteeredPath| path.access != view.active.access && self.weight(path) > 0;
+        self.thresholds.patience(view, elsewhere)
     }
 
     fn shares(&self) -> bool {

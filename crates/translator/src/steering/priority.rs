@@ -58,11 +58,8 @@ impl SteeringMode for Priority {
 
     fn patience(&self, view: &View<'_>) -> Option<Duration> {
         let here = self.rank(&view.active);
-        let elsewhere = view
-            .others
-            .iter()
-            .any(|path| self.rank(path) != here && self.thresholds.admit(path));
-        self.thresholds.rtt.filter(|_| elsewhere)
+        self.thresholds
+            .patience(view, |path| self.rank(path) != here)
     }
 
     fn shares(&self) -> bool {

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use super::SteeredPath;
+use super::{SteeredPath, View};
 
 /// The most that a path may show; `None`: anything.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -35,6 +35,18 @@ impl Thresholds {
         let slow = exceeds(path.rtt, self.rtt.map(|most| most * 4 / 5));
         let lossy = exceeds(path.load.loss, self.loss.map(|most| most - most / 5));
         !slow && !lossy
+    }
+
+    /// Round-trip time above which a mode is to be asked at once, if there is another path that it may take: where there is
+    /// none, a connection need not ask.
+    pub(super) fn patience(
+        &self,
+        view: &View<'_>,
+        may_take: impl Fn(&SteeredPath) -> bool,
+    ) -> Option<Duration> {
+        let mut others = view.others.iter();
+        let elsewhere = others.any(|path| may_take(path) && self.admit(path));
+        self.rtt.filter(|_| elsewhere)
     }
 }
 

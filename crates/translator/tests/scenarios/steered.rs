@@ -214,6 +214,46 @@ fn rule_may_slight_what_the_client_wants_as_backup() {
     }
 }
 
+#[test]
+fn path_that_a_rule_takes_against_the_clients_wish_is_installed() {
+    let mut setup = Setup::new().accesses(2).steered(RoundRobin, [100, 0]);
+    setup.change_rule(|rule: &mut Rule| rule.heeds_backup = false);
+    let mut t = two(setup);
+    let _ = t.server(". 1:101(100) ack 1 win 64 <ts 5000 1000>");
+    let _ = t.client(0, ". 1:1(0) ack 1 win 512 <ts 1010 5000,dss ack 101>");
+    let _ = t.client(
+        1,
+        ". 1:1(0) ack 101 win 600 <ts 900010 5000,dss ack 101,prio b>",
+    );
+    let _ = t.client(1, ". 1:1(0) ack 101 win 610 <ts 900011 5000,dss ack 101>");
+    let [entry] = t.installed()[..] else {
+        panic!("not installed");
+    };
+    assert_eq!(entry.active, 1);
+    let _ = t.moved();
+}
+
+#[test]
+fn answer_to_a_join_says_the_same_when_it_is_repeated() {
+    let mut t = two(Setup::new().accesses(3).steered(standby(), [100, 60_000]));
+    let syn = "S 0:0(0) win 65535 <mss 1460,sackok,ts 800000 0,ws 8,join>";
+    let gave = t.client(2, syn);
+    assert!(gave.lines()[0].contains("join id 0 b"), "{gave:?}");
+    // The active path fails meanwhile, and the clients hear of that.
+    let _ = t.server("P. 1:101(100) ack 1 win 64 <ts 5010 1000>");
+    t.at(1500);
+    let _ = t.server("P. 1:101(100) ack 1 win 64 <ts 5510 1000>");
+    t.at(1700);
+    let gave = t.server("P. 101:201(100) ack 1 win 64 <ts 5710 1000>");
+    assert!(
+        gave.lines().iter().any(|line| line.contains("prio")),
+        "{gave:?}"
+    );
+    let gave = t.client(2, syn);
+    assert!(gave.lines()[0].contains("join id 0 b"), "{gave:?}");
+    let _ = t.moved();
+}
+
 fn halves(max_rtt: Option<u64>) -> LoadBalancing {
     LoadBalancing {
         weights: vec![(AccessId(0), 1), (AccessId(1), 1)],
