@@ -77,6 +77,8 @@ struct Standby {
     changed: SubflowSet,
     /// Times that it was told of those.
     copies: u8,
+    /// It is told with the packet in hand.
+    due: bool,
 }
 
 /// What a fast path is told of a connection's steering.
@@ -173,7 +175,7 @@ impl Connection {
         }
         match steered.rule {
             Some(rule) => self.steer_by(ctx, rule),
-            None => self.tell_standby(ctx, false),
+            None => self.note_standby(false),
         }
     }
 
@@ -213,7 +215,7 @@ impl Connection {
         if rule.mode.measures() {
             self.measure_paths(ctx);
         }
-        self.tell_standby(ctx, rule.mode.tells_standby());
+        self.note_standby(rule.mode.tells_standby());
     }
 
     /// A path is about to join: notes whether the client is to use it only when others fail, for the answer to its SYN.
@@ -240,9 +242,8 @@ impl Connection {
         self.mptcp.steered.standby.paths & (1 << index) != 0
     }
 
-    /// Tells the client which paths are for when others fail (`MP_PRIO`, RFC 8684 section 3.3.8): all but the active one, and
-    /// none unless `standby`.
-    fn tell_standby(&mut self, ctx: &mut Context<'_>, standby: bool) {
+    /// Notes which paths are for when others fail: all but the active one, and none unless `standby`.
+    fn note_standby(&mut self, standby: bool) {
         let active = self.mptcp.active;
         let carrying = self.carrying(|_| true);
         let carrying = carrying.fold(0, |set: SubflowSet, path| set | 1 << path.index);
@@ -259,17 +260,34 @@ impl Connection {
             told.changed = (told.changed | news) & carrying;
             told.copies = 0;
         }
-        if told.changed == 0 {
-            return;
+        told.due = told.changed != 0;
+    }
+
+    /// Tells the client which paths are for when others fail (`MP_PRIO`, RFC 8684 section 3.3.8). Call it when the packet in hand
+    /// has been handled: what is made before its data has a place would come behind that, with a number that is old by then,
+    /// and a client does not even read the options of such a packet.
+    #[inline]
+    pub(crate) fn tell_standby(&mut self, ctx: &mut Context<'_>) {
+        if self.mptcp.steered.standby.due {
+            self.send_standby(ctx);
         }
-        let to = told.changed;
+    }
+
+    fn send_standby(&mut self, ctx: &mut Context<'_>) {
+        let told = &mut self.mptcp.steered.standby;
+        told.due = false;
+        let (to, standby) = (told.changed, told.paths);
         told.copies += 1;
         if told.copies >= STANDBY_COPIES {
             told.changed = 0;
         }
-        for index in self.indices().filter(|index| to & (1 << index) != 0) {
+        let carries = |&index: &SubflowIndex| self.subflow(index).carries();
+        for index in self.indices().filter(carries) {
+            if to & (1 << index) == 0 {
+                continue;
+            }
             let prio = MpPrio {
-                backup: wanted & (1 << index) != 0,
+                backup: standby & (1 << index) != 0,
             };
             let mut outgoing = self.own_to_mptcp(index, TcpFlags::ACK);
             let option = TcpOption::Mptcp(MptcpOption::Prio(prio));

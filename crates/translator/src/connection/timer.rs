@@ -86,6 +86,7 @@ impl Connection {
         }
         // The fast path asks no mode: whatever it carries is looked at now and then.
         self.steer(ctx);
+        self.tell_standby(ctx);
         true
     }
 

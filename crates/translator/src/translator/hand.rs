@@ -78,6 +78,7 @@ impl Translator {
                 }
             }
         };
+        hand.connection.tell_standby(&mut hand.ctx);
         hand.pass_by();
         let settled = hand.settle(now);
         let course = hand.note_course(verdict, bare);

@@ -180,6 +180,10 @@ fn path_that_takes_over_is_told_and_so_is_the_one_that_failed() {
         .map(|line| (line.starts_with("client1"), line.contains("prio b")))
         .collect();
     assert_eq!(prios, [(false, true), (true, false)], "{gave:?}");
+    // Behind the data: a client reads no options of a packet whose number is old.
+    let second = on_the_second(gave.lines());
+    assert!(second[0].starts_with("client1 P. 101:201"), "{second:?}");
+    assert!(second[1].starts_with("client1 . 201:201(0)"), "{second:?}");
     let _ = t.moved();
 }
 
