@@ -15,11 +15,11 @@ use serde_json::json;
 ///
 /// It fails, with the reason, when we are not root, and when it takes too long; a case that hangs is left behind on
 /// its thread. There is one attempt, and a second one only if nothing failed but counters that the kernels at both ends
-/// move by themselves ([`Complaints::worth_another_attempt`]), or if there is no FlexCP in the case ([`KERNELS_ALONE`]);
-/// it is counted, and told with how long threads waited for a processor.
+/// move by themselves ([`Complaints::worth_another_attempt`]), or if there is no FlexCP in the case ([`KERNELS_ALONE`]), or if
+/// its client falls back in mid-stream ([`FALLS_BACK_MIDWAY`]); it is counted, and told with how long threads waited for a processor.
 pub(crate) fn trial(group: &str, name: &str, case: fn() -> Result<()>) -> Trial {
-    let kernels_alone = group == KERNELS_ALONE;
     let name = format!("{group}::{name}");
+    let breaks_off = group == KERNELS_ALONE || FALLS_BACK_MIDWAY.contains(&&*name);
     Trial::test(name.clone(), move || {
         require_root().map_err(|error| format!("{error:#}"))?;
         let began = Instant::now();
@@ -32,7 +32,7 @@ pub(crate) fn trial(group: &str, name: &str, case: fn() -> Result<()>) -> Trial 
             starved_ms: 0,
             reason: String::new(),
         };
-        let outcome = attempts(case, &mut line, kernels_alone);
+        let outcome = attempts(case, &mut line, breaks_off);
         line.passed = outcome.is_ok();
         line.seconds = began.elapsed().as_secs_f64();
         note(&line).map_err(|error| Failed::from(format!("{error:#}")))?;
@@ -44,7 +44,16 @@ pub(crate) fn trial(group: &str, name: &str, case: fn() -> Result<()>) -> Trial 
 /// now and then with data both ways, is no failure of FlexCP's.
 const KERNELS_ALONE: &str = "lab";
 
-fn attempts(case: fn() -> Result<()>, line: &mut Line, kernels_alone: bool) -> Result<()> {
+/// Cases in which options go in mid-stream. A client that has got data a second time under fresh numbers by then is reset, as
+/// it can't fall back; and a Linux 6.18 client that has fallen back loses its place where a segment overlaps another in part,
+/// although all that TCP brings it is right. Either happens once in some thousand downloads.
+const FALLS_BACK_MIDWAY: [&str; 3] = [
+    "fallback::option_stripped_from_all_down_after_some_bytes",
+    "fallback::option_stripped_from_all_both_ways_at_once",
+    "fallback::option_stripped_from_mappings_down",
+];
+
+fn attempts(case: fn() -> Result<()>, line: &mut Line, breaks_off: bool) -> Result<()> {
     let allowed = number(ATTEMPTS).unwrap_or(2);
     loop {
         let starvation = Starvation::measure()?;
@@ -54,7 +63,7 @@ fn attempts(case: fn() -> Result<()>, line: &mut Line, kernels_alone: bool) -> R
         line.starved_ms = u64::try_from(starved.as_millis()).unwrap_or(u64::MAX);
         let Err(error) = outcome else { return Ok(()) };
         line.reason = tell(&error);
-        let worth_another = kernels_alone || Complaints::worth_another_attempt(&error);
+        let worth_another = breaks_off || Complaints::worth_another_attempt(&error);
         if line.attempts >= allowed.min(2) || !worth_another {
             return Err(error);
         }

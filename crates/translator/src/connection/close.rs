@@ -517,6 +517,7 @@ impl Connection {
             // Its options come through on the way down, and it does not know yet: it will by the next data without a
             // mapping. Until then it needs data ACKs, or its window closes.
             wants_data_acks: cause == Fallback::NoMapping,
+            midway: true,
             ..Relayed::default()
         });
         ctx.counters.decide(cause);
@@ -530,7 +531,10 @@ impl Connection {
         segment: &Segment,
         frame: &mut Frame<'_>,
     ) -> Verdict {
-        self.phase = Phase::Fallback(Relayed::default());
+        self.phase = Phase::Fallback(Relayed {
+            midway: true,
+            ..Relayed::default()
+        });
         ctx.counters.decide(Fallback::ServerFin);
         self.relay_to_mptcp(ctx, segment, frame)
     }

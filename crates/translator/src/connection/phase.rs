@@ -42,6 +42,8 @@ pub(crate) struct Relayed {
     pub(crate) proved: bool,
     /// The kernel forwards it by itself.
     pub(crate) passed_by: bool,
+    /// Fallen back with data on their way, which the next packet would overtake if the kernel forwarded it by itself.
+    pub(crate) midway: bool,
     /// An end has reset it; what still comes says that the other has not believed it.
     pub(crate) reset: bool,
     /// Fallen back because options do not come through on the way to FlexCP: the peer still wants data ACKs.
@@ -77,6 +79,13 @@ impl Phase {
         match self {
             Self::Plain(relayed) | Self::Fallback(relayed) => Some(relayed),
             _ => None,
+        }
+    }
+
+    /// None of its packets is on its way any more.
+    pub(crate) const fn note_quiet(&mut self) {
+        if let Some(relayed) = self.relayed_mut() {
+            relayed.midway = false;
         }
     }
 

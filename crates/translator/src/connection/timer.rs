@@ -10,6 +10,9 @@ use crate::time::Instant;
 /// A connection without a packet for so long gives back memory that stands ready for mappings.
 const RESTING: Duration = Duration::from_secs(10);
 
+/// After so long without a packet none of a connection's waits in a queue of this host.
+const QUIET: Duration = Duration::from_millis(20);
+
 /// Why a connection wants to be looked at. What is due at the same time is done in this order: what ends the connection
 /// comes before what its subflows would do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,12 +37,14 @@ pub(super) enum Timer {
     Fin,
     /// Memory that stands ready is not needed now.
     Rest,
+    /// Nothing that came before the fallback waits any more.
+    Quiet,
     /// Stragglers have been answered for long enough.
     Linger,
 }
 
 impl Timer {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 12] = [
         Self::HalfOpen,
         Self::BackEnd,
         Self::Idle,
@@ -50,6 +55,7 @@ impl Timer {
         Self::Filler,
         Self::Fin,
         Self::Rest,
+        Self::Quiet,
         Self::Linger,
     ];
 }
@@ -82,6 +88,7 @@ impl Connection {
                 Timer::Filler => self.fill_due(ctx),
                 Timer::Fin => self.repeat_fins(ctx),
                 Timer::Rest => self.rest(),
+                Timer::Quiet => self.phase.note_quiet(),
             }
         }
         // The fast path asks no mode: whatever it carries is looked at now and then.
@@ -121,6 +128,9 @@ impl Connection {
                 let over = relayed.reset || relayed.passed_by || self.is_finished();
                 let limit = if over { timeouts.linger } else { timeouts.idle };
                 note(Timer::Idle, self.last_packet + limit);
+                if relayed.midway && !relayed.wants_data_acks {
+                    note(Timer::Quiet, self.last_packet + QUIET);
+                }
             }
         }
     }

@@ -4,7 +4,9 @@ use flexcp_wire::Ends;
 
 use super::Translator;
 use super::hand::Hand;
+use crate::Instant;
 use crate::connection::{Connection, Phase};
+use crate::table::ConnectionId;
 
 impl Translator {
     /// What passes between these ends, in both directions, is the kernel's from here on, until the next SYN between them;
@@ -16,6 +18,21 @@ impl Translator {
             .is_some_and(|installer| installer.passes_by(ends));
         self.counters.passed_by += u64::from(passes);
         passes
+    }
+}
+
+impl Translator {
+    /// A connection that fell back in mid-stream has been quiet, so that none of its packets waits: it passes by as any other
+    /// that is plain.
+    pub(super) fn pass_by_when_quiet(&mut self, now: Instant, id: ConnectionId) {
+        let Some(mut hand) = self.hand(now, id) else {
+            return;
+        };
+        hand.pass_by();
+        if hand.connection.phase.relayed().passed_by {
+            // The fast path asks for the flow first.
+            self.release(id);
+        }
     }
 }
 
@@ -47,6 +64,7 @@ impl Connection {
             Phase::Fallback(_) => !self.phase.relayed().wants_data_acks,
             _ => false,
         };
-        plain && !self.phase.relayed().passed_by && self.keeps_ends()
+        let relayed = self.phase.relayed();
+        plain && !relayed.passed_by && !relayed.midway && self.keeps_ends()
     }
 }

@@ -139,3 +139,41 @@ fn syn_again_without_mptcp_passes_by_once_the_server_has_answered() {
     assert_eq!(t.translator.gauges().half_open, 0, "nobody waits for it");
     let _ = t.moved();
 }
+
+#[test]
+fn established_fallback_in_mid_stream_passes_by_once_nothing_of_it_waits() {
+    let mut t = Setup::new().ts().established();
+    let shelf = passing(&mut t);
+    for end in [11, 21, 31] {
+        let _ = t.server(&format!(
+            "P. {}:{end}(10) ack 1 win 64 <ts 5000 1000>",
+            end - 10
+        ));
+        let _ = t.client(
+            0,
+            &format!(". 1:1(0) ack {end} win 512 <ts 1000 5000,dss ack {end}>"),
+        );
+    }
+    assert_eq!(shelf.taken(), 1);
+    let _ = t.server("P. 31:101(70) ack 1 win 64 <ts 5000 1000>");
+    for _ in 0..2 {
+        let _ = t.client(0, ". 1:1(0) ack 101 win 512 <ts 1000 5000>");
+    }
+    assert_eq!(t.why(), "fallback.no_option+1");
+    let _ = t.moved();
+    for at in [0, 19, 38] {
+        t.at(at);
+        let _ = t.timeout();
+        let from = at + 101;
+        let sent = format!("P. {from}:{}(19) ack 1 win 64 <ts 5000 1000>", from + 19);
+        t.server(&sent).gives(&[&format!("client0 {sent}")]);
+    }
+    t.at(57);
+    t.timeout().gives(&[]);
+    assert_eq!((t.moved(), shelf.passed_by()), (String::new(), vec![]));
+    assert_eq!(shelf.taken(), 1);
+    t.at(58);
+    t.timeout().gives(&[]);
+    assert_eq!((shelf.passed_by(), shelf.taken()), (vec![up(&t)], 0));
+    assert_eq!(t.moved(), "passed_by+1");
+}
