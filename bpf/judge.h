@@ -368,7 +368,7 @@ static __always_inline int fits(const struct flow_entry *l, const struct entry_s
 
 	if (p->segment + TS_LEN + DSS_MAP_LEN > a->mss)
 		return TOO_LONG;
-	if (l->patience && a->rtt.smoothed > l->patience)
+	if (l->patience && a->rtt.recent > l->patience)
 		return SLOW;
 	if (p->walk.hole != NOBODY)
 		return silent(a, now, l->silence) ? OVERDUE : 0;
@@ -496,6 +496,9 @@ static __always_inline void take_subflow_ack(struct entry_subflow *s, const stru
 		s->clock_heard = p->ts_val;
 	if (p->payload && !after(p->seq, s->rcv_ack) && after(p->ts_val, s->clock_recent))
 		s->clock_recent = p->ts_val;
+	/* What is timed stands behind a hole (Subflow::heard). */
+	if (p->blocks && s->timed_as == TIMED_NUMBER && after(s->timed, p->ack))
+		s->timed_as = TIMED_NOTHING;
 	if (s->timed_as == TIMED_ECHO && !after(s->timed, p->ts_ecr)) {
 		s->timed_as = TIMED_MEASURED;
 		if (after64(now, s->timed_at))

@@ -31,6 +31,8 @@ struct hole {
 struct rtt {
 	__u32 smoothed;
 	__u32 variation;
+	__u32 last;
+	__u32 recent; /* the shorter of the last two */
 	__u32 least;
 	__u32 least_at; /* in steps of 2^20 us */
 };

@@ -13,6 +13,8 @@ static __always_inline void sample_rtt(struct rtt *r, __u32 sample, __u64 now)
 	__u32 old = r->smoothed, moved = old > sample ? old - sample : sample - old, epoch = now >> 20;
 
 	r->smoothed = old ? old - old / 8 + sample / 8 : sample;
+	r->recent = r->last && r->last < sample ? r->last : sample;
+	r->last = sample;
 	r->variation = old ? r->variation - r->variation / 4 + moved / 4 : sample / 2;
 	if (!r->least || sample <= r->least || epoch - r->least_at >= LEAST_EPOCHS) {
 		r->least = sample;
@@ -24,6 +26,7 @@ static __always_inline void sample_rtt(struct rtt *r, __u32 sample, __u64 now)
 static __always_inline void restart_rtt(struct rtt *r, __u32 sample, __u64 now)
 {
 	r->smoothed = 0;
+	r->last = 0;
 	sample_rtt(r, sample, now);
 }
 

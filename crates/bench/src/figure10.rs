@@ -30,7 +30,7 @@ pub struct Figure10 {
     #[arg(long, default_value_t = 200)]
     rate_mbit: u32,
     /// What each path keeps waiting, in milliseconds of its rate
-    #[arg(long, default_value_t = 30)]
+    #[arg(long, default_value_t = 60)]
     queue_ms: u32,
     /// With the offload or without it [default: with, then without]
     #[arg(long, value_enum)]
@@ -38,9 +38,9 @@ pub struct Figure10 {
     /// Seconds of the four phases: one path, two, one of them slow, two again
     #[arg(long, value_delimiter = ',', default_values_t = [8.0, 10.0, 8.0, 14.0])]
     seconds: Vec<f64>,
-    /// Congestion control of all ends, e.g. cubic [default: the kernel's own choice]
-    #[arg(long)]
-    congestion: Option<String>,
+    /// Congestion control of all ends; cubic is Linux's default
+    #[arg(long, default_value = "cubic")]
+    congestion: String,
     /// Where figure10.json, figure10.md and the plots go
     #[arg(long, default_value = "bench/results/figure10")]
     results: PathBuf,
@@ -72,6 +72,7 @@ struct Results<'a> {
     connections: usize,
     rate_mbit: u32,
     queue_ms: u32,
+    congestion: &'a str,
     runs: Vec<Run>,
 }
 
@@ -83,7 +84,7 @@ impl Figure10 {
     pub fn run(&self) -> Result<()> {
         flexcp_lab::require_root()?;
         let phases = Phases::new(&self.seconds)?;
-        let _allowed = self.congestion.as_deref().map(allow).transpose()?;
+        let _allowed = allow(&self.congestion)?;
         let both = [Offload::On, Offload::Off];
         let asked = both
             .into_iter()
@@ -93,6 +94,7 @@ impl Figure10 {
             connections: self.connections,
             rate_mbit: self.rate_mbit,
             queue_ms: self.queue_ms,
+            congestion: &self.congestion,
             runs: vec![],
         };
         let mut failures = vec![];
@@ -135,8 +137,8 @@ impl Results<'_> {
     /// For people to read.
     fn text(&self) -> String {
         let mut text = format!(
-            "{} connections, two paths of {} Mbit/s with queues of {} ms.\n\n```\n{}\n```\n",
-            self.connections, self.rate_mbit, self.queue_ms, self.rule
+            "{} connections, two paths of {} Mbit/s with queues of {} ms, {}.\n\n```\n{}\n```\n",
+            self.connections, self.rate_mbit, self.queue_ms, self.congestion, self.rule
         );
         for run in &self.runs {
             text += &format!("\n## Offload {}\n\n", run.offload.name());

@@ -196,7 +196,7 @@ const ENTRY_FIELDS: usize = 8
     + 20 * 4
     + 5 * 8
     + ENTRY_HOLES * 2 * 4
-    + ENTRY_SUBFLOWS * (32 + 4 + 4 + 17 * 4 + 4 + 4 + 4 + 8 + 24 + 5 * 8)
+    + ENTRY_SUBFLOWS * (32 + 4 + 4 + 19 * 4 + 4 + 4 + 4 + 8 + 24 + 5 * 8)
     + ENTRY_SUBFLOWS * ENTRY_UPS * 2 * 4
     + ENTRY_RUNS * (4 + 4);
 const _: () = assert!(size_of::<Value>() == ENTRY_FIELDS);

@@ -65,6 +65,8 @@ fn structs_are_laid_out_alike() {
         layout!(EntryRtt {
             smoothed,
             variation,
+            last,
+            recent,
             least,
             least_at,
         }),

@@ -110,6 +110,10 @@ pub struct EntryRtt {
     pub smoothed: u32,
     /// RTTVAR.
     pub variation: u32,
+    /// The last sample of data; 0: there is none.
+    pub last: u32,
+    /// The shorter of the last two.
+    pub recent: u32,
     /// The least of the last minutes, the handshake's among them; 0: not known.
     pub least: u32,
     /// When that was, in steps of 2^20 microseconds.

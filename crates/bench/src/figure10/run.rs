@@ -44,10 +44,8 @@ impl Figure10 {
     pub(super) fn once(&self, offload: Offload, phases: &Phases) -> Result<Run> {
         let lab = self.lab()?;
         rig::prepare(&lab)?;
-        if let Some(name) = &self.congestion {
-            for namespace in [lab.client(), lab.server(1)] {
-                namespace.sysctl(&[("net.ipv4.tcp_congestion_control", name)])?;
-            }
+        for namespace in [lab.client(), lab.server(1)] {
+            namespace.sysctl(&[("net.ipv4.tcp_congestion_control", &self.congestion)])?;
         }
         let web = programs::web(&lab, Proto::Tcp, &[MEGA])?;
         let flexcp = self.flexcp(&lab, offload)?;

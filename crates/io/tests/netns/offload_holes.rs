@@ -313,6 +313,12 @@ fn sack() {
     assert_eq!((back.ts_sent, back.ts_sent_at), (7_050, NOW));
     assert_eq!(back.packets_up, 1);
     rules.takes(&entry, &one(4_999, 0));
+    // What is timed stands behind the hole; what stands before it is not concerned.
+    let mut timed = entry;
+    timed.subflows[0].timed_as = 1;
+    timed.subflows[0].timed = next - 2_500;
+    let (_, back) = rules.takes(&timed, &one(3_000, 2_000));
+    assert_eq!(back.subflows[0].timed_as, 0);
     // Right at the data ACK, before the ACK, behind what went down, and the wrong way round.
     rules.passes("options", &entry, &one(5_000, 4_000));
     let mut ahead = entry;

@@ -190,6 +190,8 @@ pub(crate) fn entry() -> FlowEntry {
             rtt: EntryRtt {
                 smoothed: 10_000,
                 variation: 2_000,
+                last: 10_000,
+                recent: 10_000,
                 least: 10_000,
                 least_at: 0,
             },

@@ -267,6 +267,13 @@ fn downs_that_are_taken(rules: &mut Rules) {
     };
     assert_eq!((back.runs[0], back.runs_used), (run, 1));
     assert_eq!(back.subflows[0].outstanding_since, NOW - 1_000);
+    // Above the mode's patience, for data alone.
+    let mut patient = entry;
+    patient.patience = 10_000;
+    rules.takes(&patient, &data_down(&entry));
+    patient.patience = 9_999;
+    rules.passes("slow", &patient, &data_down(&entry));
+    rules.takes(&patient, &ack_down(&entry));
     // The first byte that is outstanding has just gone down.
     let mut idle = entry;
     idle.subflows[0].snd_una = idle.subflows[0].snd_next;

@@ -228,6 +228,13 @@ fn ups_that_are_taken(rules: &mut Rules) {
         let (_, back) = rules.takes(&entry, &ack_up(&entry));
         assert_eq!(back.subflows[0].rtt.least, least);
     }
+    // Both of the last two samples.
+    for (last, recent) in [(0, 18_000), (9_000, 9_000), (30_000, 18_000)] {
+        entry.subflows[0].rtt.last = last;
+        let (_, back) = rules.takes(&entry, &ack_up(&entry));
+        let rtt = back.subflows[0].rtt;
+        assert_eq!((rtt.last, rtt.recent), (18_000, recent));
+    }
     // Another CPU's clock is ahead: no sample.
     entry.subflows[0].timed_at = NOW + 5;
     let (_, back) = rules.takes(&entry, &ack_up(&entry));

@@ -259,6 +259,8 @@ impl Connection {
             checksum: None,
         };
         subflow.send.filled = true;
+        // What is timed stands here or behind it: Karn's rule.
+        subflow.stop_timing();
         let mss = subflow.agreed.mss;
         let mut outgoing = self.own_to_mptcp(index, TcpFlags::ACK);
         outgoing.seq = at.0;

@@ -17,6 +17,10 @@ pub(crate) struct Rtt {
     smoothed: Option<NonZeroU32>,
     /// RTTVAR of data.
     variation: u32,
+    /// The last sample of data; 0: there is none.
+    last: u32,
+    /// The shorter of the last two; the last, where that is the first.
+    recent: u32,
     /// Of data and handshake; 0: neither has given a sample.
     least: u32,
     /// Epoch of the least.
@@ -36,12 +40,18 @@ impl Rtt {
         };
         self.smoothed = NonZeroU32::new(smoothed);
         self.variation = variation;
+        self.recent = match self.last {
+            0 => sample,
+            last => last.min(sample),
+        };
+        self.last = sample;
         self.take_least(now, sample);
     }
 
     /// Takes a sample of a path at rest, which had none for some time: what was known before counts no more.
     pub(crate) fn restart(&mut self, now: Instant, sample: Duration) {
         self.smoothed = None;
+        self.last = 0;
         self.sample(now, sample);
     }
 
@@ -78,11 +88,21 @@ impl Rtt {
         self.smoothed().or_else(|| self.least())
     }
 
+    /// What both of the last two samples of data show, and while there is none what the handshake took: a path that has become
+    /// slow shows after two round trips, which the smoothed one takes ten for, and one late answer does not.
+    pub(crate) fn recent(&self) -> Option<Duration> {
+        self.smoothed
+            .map(|_| micros_of(self.recent))
+            .or_else(|| self.least())
+    }
+
     /// As a flow entry has it.
     pub(crate) fn export(&self) -> EntryRtt {
         EntryRtt {
             smoothed: self.smoothed.map_or(0, NonZeroU32::get),
             variation: self.variation,
+            last: self.last,
+            recent: self.recent,
             least: self.least,
             least_at: self.least_at,
         }
@@ -93,6 +113,8 @@ impl Rtt {
         Self {
             smoothed: NonZeroU32::new(entry.smoothed),
             variation: entry.variation,
+            last: entry.last,
+            recent: entry.recent,
             least: entry.least,
             least_at: entry.least_at,
         }
@@ -132,6 +154,21 @@ mod tests {
             rtt.sample(Instant(at), ms(millis));
         }
         rtt
+    }
+
+    #[test]
+    fn recent_is_the_shorter_of_the_last_two() {
+        let recent = |samples: &[(u64, u64)]| after(samples).recent();
+        assert_eq!(recent(&[]), None);
+        assert_eq!(recent(&[(0, 80)]), Some(ms(80)));
+        assert_eq!(recent(&[(0, 50), (1, 150)]), Some(ms(50)));
+        assert_eq!(recent(&[(0, 50), (1, 150), (2, 140)]), Some(ms(140)));
+        assert_eq!(recent(&[(0, 50), (1, 150), (2, 60)]), Some(ms(60)));
+        let mut rtt = after(&[(0, 50)]);
+        rtt.restart(Instant(1), ms(150));
+        assert_eq!(rtt.recent(), Some(ms(150)));
+        rtt.sample(Instant(2), ms(200));
+        assert_eq!(rtt.recent(), Some(ms(150)));
     }
 
     #[test]

@@ -24,6 +24,9 @@ const PROBE: Duration = Duration::from_secs(2);
 /// How often a path that carries nothing is measured at most.
 const MEASURE: Duration = Duration::from_secs(1);
 
+/// The same where others have left the path since.
+const REMEASURE: Duration = Duration::from_millis(100);
+
 /// How often the client is told which paths are for when others fail.
 const STANDBY_COPIES: u8 = 3;
 
@@ -58,6 +61,8 @@ pub(crate) struct Steered {
     turn: u8,
     /// What the client wants as backup does not count.
     slights_backup: bool,
+    /// It was its mode that moved it last.
+    led: bool,
     standby: Standby,
 }
 
@@ -136,13 +141,20 @@ impl Stamp {
 /// The paths of a connection that its mode may choose.
 struct Paths {
     active: SteeredPath,
+    /// First those, then the ones that have to be measured before.
     others: [SteeredPath; 8],
     count: usize,
+    outdated: usize,
 }
 
 impl Paths {
     fn others(&self) -> &[SteeredPath] {
         &self.others[..self.count]
+    }
+
+    /// Those that have to be measured are among them.
+    fn all_others(&self) -> &[SteeredPath] {
+        &self.others[..self.count + self.outdated]
     }
 }
 
@@ -151,9 +163,13 @@ impl Connection {
     pub(super) fn move_to(&mut self, ctx: &mut Context<'_>, to: SubflowIndex, why: SubflowSwitch) {
         self.mptcp.active = to;
         self.mptcp.steered.moved = Stamp::new(ctx.now);
+        self.mptcp.steered.led = false;
         ctx.counters.decide(why);
         let from = self.mptcp.steered.account;
-        if from.is_some() {
+        if let Some(left) = from {
+            if why == SubflowSwitch::Congested {
+                ctx.ledger.note_congested(ctx.now, left);
+            }
             let to = self.account(ctx.config, to);
             self.mptcp.steered.account = to;
             let rate = self.mptcp.steered.rate;
@@ -211,6 +227,7 @@ impl Connection {
         self.enter(ctx, id, &paths, since.unwrap_or_default());
         if let Some(wanted) = self.wanted_by(ctx.now, rule, &paths) {
             self.move_to(ctx, wanted.to, wanted.cause);
+            self.mptcp.steered.led = true;
         }
         if rule.mode.measures() {
             self.measure_paths(ctx);
@@ -306,10 +323,14 @@ impl Connection {
         };
         for index in self.indices() {
             let subflow = self.subflow(index);
+            let rule = self.mptcp.steered.rule;
+            let outdated =
+                rule.is_some_and(|rule| self.is_outdated(ctx.config, ctx.ledger, (rule, index)));
+            let pause = if outdated { REMEASURE } else { MEASURE };
             if index == self.mptcp.active
                 || !subflow.carries()
                 || subflow.path.suspect
-                || !subflow.is_to_be_measured(ctx.now, MEASURE)
+                || !subflow.is_to_be_measured(ctx.now, pause)
                 || !ctx
                     .ledger
                     .may_measure(ctx.now, subflow.access(&ctx.config.accesses))
@@ -404,8 +425,20 @@ impl Connection {
         // A mode from outside may name what it was not given.
         let others = paths.others();
         let known = others.iter().any(|path| path.subflow == wanted.to);
-        let wait = wait(rule, &wanted);
+        let wait = self.wait(rule, &wanted);
         (known && self.mptcp.steered.moved.is_over(now, wait)).then_some(wanted)
+    }
+
+    /// How long after the last move it may be moved so. Where a path failed, it had no choice: it leaves the other at once, if
+    /// that is bad.
+    fn wait(&self, rule: &Rule, wanted: &Move) -> Duration {
+        if wanted.back {
+            rule.hold.max(rule.fail_back)
+        } else if wanted.cause == SubflowSwitch::Congested && !self.mptcp.steered.led {
+            Duration::ZERO
+        } else {
+            rule.hold
+        }
     }
 
     /// What a fast path is told.
@@ -414,14 +447,21 @@ impl Connection {
             return Limits::default();
         };
         let view = self.view_of(&paths);
-        let patience = rule.mode.patience(&view);
+        let all = View {
+            others: paths.all_others(),
+            ..view
+        };
+        let patience = rule.mode.patience(&all);
         // What is over already would bring each packet up, until the mode may have what it wants.
         let over = patience.is_some_and(|most| view.active.rtt.is_some_and(|rtt| rtt > most));
         Limits {
             patience: patience.filter(|_| !over),
             account: self.mptcp.steered.account,
             moves: self.wanted_by(now, rule, &paths).is_some(),
-            look: rule.mode.choose(&view).map(|wanted| wait(rule, &wanted)),
+            look: match rule.mode.choose(&view) {
+                Some(wanted) => Some(self.wait(rule, &wanted)),
+                None => Some(REMEASURE * 2).filter(|_| over && paths.outdated > 0),
+            },
         }
     }
 
@@ -460,14 +500,37 @@ impl Connection {
             active: path(active),
             others: [SteeredPath::default(); 8],
             count: 0,
+            outdated: 0,
         };
+        let mut outdated = [SteeredPath::default(); 8];
         for other in self.carrying(|_| true) {
-            if good(other.standing) && !other.hole && other.index != active {
-                paths.others[paths.count] = path(other.index);
+            if !good(other.standing) || other.hole || other.index == active {
+                continue;
+            }
+            let known = path(other.index);
+            if rule.mode.measures() && self.is_outdated(config, ledger, (id, other.index)) {
+                outdated[paths.outdated] = SteeredPath { rtt: None, ..known };
+                paths.outdated += 1;
+            } else {
+                paths.others[paths.count] = known;
                 paths.count += 1;
             }
         }
+        paths.others[paths.count..][..paths.outdated].copy_from_slice(&outdated[..paths.outdated]);
         Some((rule, paths))
+    }
+
+    /// Others have left the path's access, as it had become bad, since the path was measured last.
+    fn is_outdated(
+        &self,
+        config: &Settings,
+        ledger: &Ledger,
+        (rule, index): (RuleId, SubflowIndex),
+    ) -> bool {
+        let subflow = self.subflow(index);
+        let account = config.rules.account(rule, subflow.access(&config.accesses));
+        let left = account.and_then(|account| ledger.congested(account));
+        left.is_some_and(|left| !subflow.is_known_since(left))
     }
 
     /// Its rule among those of `config`.
@@ -493,7 +556,7 @@ impl Connection {
         SteeredPath {
             subflow: index,
             access,
-            rtt: subflow.path.rtt.known(),
+            rtt: subflow.path.rtt.recent(),
             load: account.map_or_else(Default::default, |account| ledger.load(now, account)),
         }
     }
@@ -538,15 +601,6 @@ impl Connection {
             server: self.tcp.backend.addr(),
             client: self.subflow(INITIAL).remote.addr().ip(),
         }
-    }
-}
-
-/// How long after the last move it may be moved so.
-fn wait(rule: &Rule, wanted: &Move) -> Duration {
-    if wanted.back {
-        rule.hold.max(rule.fail_back)
-    } else {
-        rule.hold
     }
 }
 

@@ -270,6 +270,12 @@ impl Subflow {
         if self.send.una == self.send.next {
             self.path.suspect = false;
         }
+        // What is timed stands behind a hole: its ACK comes when that is filled, and would time the repair.
+        if !segment.options.sack.is_empty()
+            && matches!(self.path.timed, Timed::Number(timed, _) if timed.after(self.send.una))
+        {
+            self.path.timed = Timed::Nothing;
+        }
         let next = !segment.payload.is_empty() && !Ssn(segment.tcp.seq).after(self.recv.ack);
         if let (Some(clock), Some(timestamps)) = (&mut self.clock, segment.options.timestamps) {
             clock.heard(timestamps, next);
@@ -344,9 +350,16 @@ impl Subflow {
             .sent(now, self.send.una, was_idle, self.send.next);
     }
 
+    /// What is being timed is ambiguous.
+    pub(crate) const fn stop_timing(&mut self) {
+        if let Timed::Number(..) = self.path.timed {
+            self.path.timed = Timed::Nothing;
+        }
+    }
+
     /// Notes that `len` bytes went down again: what is being timed is ambiguous (Karn's rule).
     pub(crate) fn sent_again(&mut self, len: u32) {
-        self.path.timed = Timed::Nothing;
+        self.stop_timing();
         self.traffic.bytes_down += u64::from(len);
         self.traffic.retransmitted_down += u64::from(len);
     }
@@ -423,6 +436,12 @@ impl Subflow {
             Timed::Echo(_, at) | Timed::Measured(at) => now.since(at) >= pause,
         };
         at_rest && due
+    }
+
+    /// Whether the path has been measured since then, or carries something, or can't be measured while it does not.
+    pub(crate) fn is_known_since(&self, then: Instant) -> bool {
+        let at_rest = self.send.una == self.send.next && self.clock.is_some();
+        !at_rest || matches!(self.path.timed, Timed::Measured(at) if at > then)
     }
 
     /// Notes that a packet with this TSval goes out on a path at rest: the echo gives an RTT sample.

@@ -13,7 +13,7 @@ const BETTER: [u64; 2] = [4, 5];
 /// can; where none is, nothing moves.
 ///
 /// An access that carries nothing is tried by one connection at a time. A path beyond the thresholds is left while there is
-/// one within them.
+/// one that is [better](Thresholds::relieves).
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Automatic {
     /// How bad a path may be.
@@ -33,21 +33,24 @@ fn is_unknown(load: &Load) -> bool {
 impl SteeringMode for Automatic {
     fn choose(&self, view: &View<'_>) -> Option<Move> {
         let active = &view.active;
-        let bad = self.thresholds.exceeded_by(active);
-        let fits =
-            |path: &&SteeredPath| path.access != active.access && self.thresholds.admit(path);
-        let others = view.others.iter().filter(fits);
         let to = |path: &SteeredPath, cause| Move {
             to: path.subflow,
             cause,
             back: false,
         };
-        let best = others
+        let others = view
+            .others
+            .iter()
+            .filter(|path| path.access != active.access);
+        let share = |path: &&SteeredPath| share_of_another(&path.load);
+        let better = others
             .clone()
-            .max_by_key(|path| share_of_another(&path.load))?;
-        if bad {
+            .filter(|path| self.thresholds.relieves(active, path));
+        if let Some(best) = better.max_by_key(share) {
             return Some(to(best, SubflowSwitch::Congested));
         }
+        let others = others.filter(|path| self.thresholds.bears(active, path));
+        let best = others.clone().max_by_key(share)?;
         // One that is alone shares nothing with anybody.
         if active.load.flows() >= 32
             && let Some(unknown) = others.clone().find(|path| is_unknown(&path.load))
@@ -162,7 +165,9 @@ mod tests {
         let fast = [at(path(1, 1, 9000), 65)];
         assert_eq!(mode.choose(&view(at(one, 10), &fast)), None);
         assert_eq!(mode.patience(&view(one, &within)), mode.thresholds.rtt);
-        assert_eq!(mode.patience(&view(one, &fast)), None);
+        let longer = Duration::from_millis(65) * 5 / 4;
+        assert_eq!(mode.patience(&view(one, &fast)), Some(longer));
+        assert!(mode.choose(&view(at(one, 87), &fast)).is_some());
         assert!(mode.measures() && !Automatic::default().measures() && mode.shares());
     }
 }

@@ -80,6 +80,9 @@ impl Load {
     }
 }
 
+/// One in so many of an access's connections has left it: it has become bad for all.
+const MANY_LEFT: u64 = 8;
+
 /// One account, as it stood at a time.
 #[derive(Clone, Copy, Default, Debug)]
 struct Book {
@@ -93,6 +96,10 @@ struct Book {
     weighted: u64,
     coming: i64,
     arrivals: i64,
+    /// Connections that left it of late because it had become bad, in sixteenths.
+    left: u32,
+    /// When that were many.
+    congested: Option<Instant>,
 }
 
 impl Book {
@@ -116,6 +123,7 @@ impl Book {
             self.weighted -= self.weighted.div_ceil(32);
             self.coming -= self.coming / 16;
             self.arrivals -= self.arrivals / 16;
+            self.left -= self.left.div_ceil(16);
         }
     }
 
@@ -229,6 +237,21 @@ impl Ledger {
                 book.arrivals += 16 * sign;
             }
         }
+    }
+
+    /// A connection leaves the account's access, as it has become bad.
+    pub(crate) fn note_congested(&mut self, now: Instant, account: Account) {
+        if let Some(book) = self.book(now, account) {
+            book.left = book.left.saturating_add(16);
+            if u64::from(book.left) * MANY_LEFT >= book.load().flows() {
+                book.congested = Some(now);
+            }
+        }
+    }
+
+    /// When one left it last for that, and with it an eighth of all within two seconds; `None`: not of late.
+    pub(crate) fn congested(&self, account: Account) -> Option<Instant> {
+        self.books.get(account.place())?.congested
     }
 
     /// Whether one more path of the access may be measured now; counts it if so. What packets that ask for an answer take of an
@@ -400,5 +423,26 @@ mod tests {
         assert_eq!(Account::export(Account::new(1)), 2);
         assert_eq!(Account::export(None), 0);
         assert_eq!(Account::new(65_535), None);
+    }
+
+    #[test]
+    fn access_is_congested_when_an_eighth_of_its_connections_have_left_for_that() {
+        let (mut ledger, [one, two]) = ledger();
+        busy(&mut ledger, one, 10);
+        let now = Instant(10 * SECOND);
+        ledger.tell(now, one, 100_000, Duration::from_secs(10));
+        // Ten, of which one has left, and two seconds later the next.
+        ledger.note_congested(now, one);
+        assert_eq!(ledger.congested(one), None);
+        let mut later = ledger;
+        let soon = Instant(now.0 + SECOND / 4);
+        busy(&mut later, one, 11);
+        later.tell(soon, one, 100_000, Duration::from_secs(10));
+        later.note_congested(soon, one);
+        assert_eq!(later.congested(one), Some(soon));
+        assert_eq!(later.congested(two), None);
+        // Where nobody else is, one is enough.
+        later.note_congested(soon, two);
+        assert_eq!(later.congested(two), Some(soon));
     }
 }

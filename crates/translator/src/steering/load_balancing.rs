@@ -15,7 +15,7 @@ const AHEAD: u64 = 2;
 /// path alone does not count. A connection moves where that brings the bytes of both accesses nearer to their parts: those
 /// that were carried of late, and those to be expected of it and of others. Accesses without a weight carry nothing while there is another.
 ///
-/// A path beyond the thresholds is left, whatever its part, while there is one within them.
+/// A path beyond the thresholds is left, whatever its part, while there is one that is [better](Thresholds::relieves).
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct LoadBalancing {
     /// The weight of each access.
@@ -52,6 +52,15 @@ impl LoadBalancing {
     }
 }
 
+/// A move to the path.
+fn to(path: &SteeredPath, cause: SubflowSwitch) -> Move {
+    Move {
+        to: path.subflow,
+        cause,
+        back: false,
+    }
+}
+
 /// What an access has carried, and is expected to.
 fn due(path: &SteeredPath) -> u64 {
     let ahead = path.load.expected().saturating_mul(AHEAD);
@@ -73,25 +82,24 @@ fn each_access<'a>(
 impl SteeringMode for LoadBalancing {
     fn choose(&self, view: &View<'_>) -> Option<Move> {
         let active = &view.active;
-        let others = view.others.iter().filter(|path| {
-            path.access != active.access && self.weight(path) > 0 && self.thresholds.admit(path)
-        });
-        let bad = self.thresholds.exceeded_by(active);
-        let counted = core::iter::once(active)
-            .filter(|_| !bad)
-            .chain(others.clone());
-        let excess = self.excess(counted);
-        let best = others.min_by_key(|path| excess(path))?;
-        let to = |cause| Move {
-            to: best.subflow,
-            cause,
-            back: false,
-        };
-        if bad {
-            return Some(to(SubflowSwitch::Congested));
+        let others = view
+            .others
+            .iter()
+            .filter(|path| path.access != active.access && self.weight(path) > 0);
+        let better = others
+            .clone()
+            .filter(|path| self.thresholds.relieves(active, path));
+        if let Some(best) = better
+            .clone()
+            .min_by_key(|path| self.excess(better.clone())(path))
+        {
+            return Some(to(best, SubflowSwitch::Congested));
         }
+        let others = others.filter(|path| self.thresholds.bears(active, path));
+        let excess = self.excess(core::iter::once(active).chain(others.clone()));
+        let best = others.min_by_key(|path| excess(path))?;
         if self.weight(active) == 0 {
-            return Some(to(SubflowSwitch::Balance));
+            return Some(to(best, SubflowSwitch::Balance));
         }
         let rate = match (view.flow.rate, active.load.flow_rate) {
             // Nothing is known of anybody: soon it is.
@@ -104,7 +112,7 @@ impl SteeringMode for LoadBalancing {
         let moved = rate.saturating_mul(AHEAD).saturating_mul(3) / 2;
         let least = i64::try_from(moved.max(both / 16)).unwrap_or(i64::MAX);
         let apart = excess(active).saturating_sub(excess(best));
-        (apart > least).then(|| to(SubflowSwitch::Balance))
+        (apart > least).then(|| to(best, SubflowSwitch::Balance))
     }
 
     fn patience(&self, view: &View<'_>) -> Option<Duration> {
@@ -267,6 +275,12 @@ mod tests {
         assert_eq!((there.to, there.cause), (1, SubflowSwitch::Congested));
         assert_eq!(moved(&limited, 0, [at(one, 80), at(two, 64)]), None);
         assert_eq!(moved(&limited, 0, [at(one, 81), at(two, 65)]), None);
+        // Where all are, one that is much worse is left, and others are balanced all the same.
+        assert!(moved(&limited, 0, [at(one, 200), at(two, 160)]).is_some());
+        assert_eq!(moved(&limited, 0, [at(one, 200), at(two, 161)]), None);
+        let even = moved(&limited, 1, [at(two, 151), at(one, 151)]).unwrap();
+        assert_eq!((even.to, even.cause), (0, SubflowSwitch::Balance));
+        assert_eq!(moved(&limited, 1, [at(two, 150), at(one, 151)]), None);
         // Nor is one beyond them taken to balance bytes.
         assert_eq!(moved(&limited, 1, [at(two, 10), at(one, 65)]), None);
         assert!(moved(&limited, 1, [at(two, 10), at(one, 64)]).is_some());
@@ -278,7 +292,8 @@ mod tests {
         let known = [at(two, 10)];
         assert_eq!(limited.patience(&view(&known)), limited.thresholds.rtt);
         let slow = [at(two, 65)];
-        assert_eq!(limited.patience(&view(&slow)), None);
+        let longer = Duration::from_millis(65) * 5 / 4;
+        assert_eq!(limited.patience(&view(&slow)), Some(longer));
         assert_eq!(limited.patience(&view(&[])), None);
         assert!(limited.measures() && !mode([1, 1]).measures() && limited.shares());
     }

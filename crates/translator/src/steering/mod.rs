@@ -43,7 +43,7 @@ pub struct SteeredPath {
     pub subflow: SubflowIndex,
     /// The access that it is of.
     pub access: Option<AccessId>,
-    /// SRTT of data, and while there is none the least that the handshake took.
+    /// Round-trip time that both of the last two samples show, and while there is none the least that the handshake took.
     pub rtt: Option<Duration>,
     /// What the connections of the rule carry over the access. Nothing unless the mode [shares](SteeringMode::shares).
     pub load: Load,

@@ -31,11 +31,10 @@ impl SteeringMode for Priority {
     fn choose(&self, view: &View<'_>) -> Option<Move> {
         let active = &view.active;
         let here = self.rank(active);
-        let fit = |path: &&SteeredPath| self.thresholds.admit(path);
         if self.thresholds.exceeded_by(active) {
-            let others = view.others.iter().filter(fit);
+            let others = view.others.iter();
             let next = others
-                .filter(|path| self.rank(path) != here)
+                .filter(|path| self.rank(path) != here && self.thresholds.relieves(active, path))
                 .min_by_key(|path| self.rank(path))?;
             let left = active.load.arrivals.min(0).unsigned_abs() * AT_A_TIME;
             return (left <= active.load.flows()).then_some(Move {
@@ -44,9 +43,9 @@ impl SteeringMode for Priority {
                 back: false,
             });
         }
-        let better = view.others.iter().filter(fit);
+        let better = view.others.iter();
         let best = better
-            .filter(|path| self.rank(path) < here)
+            .filter(|path| self.rank(path) < here && self.thresholds.admit(path))
             .min_by_key(|path| self.rank(path))?;
         let come = best.load.arrivals.max(0).unsigned_abs() * AT_A_TIME;
         (come <= best.load.flows()).then_some(Move {
@@ -185,7 +184,8 @@ mod tests {
             Some(Duration::from_millis(50))
         );
         let slow = [path(1, 41, 0)];
-        assert_eq!(mode().patience(&view(&slow)), None);
+        let longer = Duration::from_millis(41) * 5 / 4;
+        assert_eq!(mode().patience(&view(&slow)), Some(longer));
         let plain = Priority {
             thresholds: Thresholds::default(),
             ..mode()

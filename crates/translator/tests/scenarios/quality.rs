@@ -105,6 +105,56 @@ fn data_is_not_smoothed_with_the_handshake() {
     let _ = t.moved();
 }
 
+/// The first packet of two is lost: what the second takes, until the first has come again, is no round trip.
+#[test]
+fn data_behind_a_hole_times_nothing() {
+    let mut t = opened();
+    t.server("P. 1:101(100) ack 1")
+        .gives(&["client0 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1>"]);
+    t.at(180);
+    t.client(0, ". 1:1(0) ack 101 <dss ack 101>")
+        .gives(&["server . 1:1(0) ack 101 win 512"]);
+    let known = round_trips(&t, 0);
+    // Timed is the first of these, which comes; the second does not.
+    for from in [101, 201, 301] {
+        let _ = t.server(&format!("P. {from}:{}(100) ack 1", from + 100));
+    }
+    t.at(190);
+    let _ = t.client(0, ". 1:1(0) ack 201 <dss ack 201>");
+    let once = round_trips(&t, 0);
+    assert_ne!(once, known);
+    // Timed from here on: behind the hole.
+    let _ = t.server("P. 401:501(100) ack 1");
+    let _ = t.client(0, ". 1:1(0) ack 201 <dss ack 201,sack 301:401>");
+    t.at(500);
+    let _ = t.client(0, ". 1:1(0) ack 501 <dss ack 501>");
+    assert_eq!(round_trips(&t, 0), once);
+    // The next is timed again.
+    let _ = t.server("P. 501:601(100) ack 1");
+    t.at(510);
+    let _ = t.client(0, ". 1:1(0) ack 601 <dss ack 601>");
+    assert_ne!(round_trips(&t, 0), once);
+    let _ = t.moved();
+}
+
+/// What went down got lost, and filler takes its place: its ACK says nothing about the first (Karn's rule).
+#[test]
+fn data_whose_place_filler_has_taken_times_nothing() {
+    let mut t = Scenario::two_subflows();
+    let before = round_trips(&t, 0);
+    t.server("P. 1:101(100) ack 1")
+        .gives(&["client0 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1>"]);
+    t.at(200);
+    let _ = t.server("P. 1:101(100) ack 1");
+    let _ = t.client(1, ". 1:1(0) ack 101 <dss ack 101>");
+    t.at(400);
+    assert!(t.timeout().lines()[0].ends_with("zeros"));
+    t.at(410);
+    let _ = t.client(0, ". 1:1(0) ack 101 <dss ack 101>");
+    assert_eq!(round_trips(&t, 0), before);
+    let _ = t.moved();
+}
+
 /// A queue that fills makes the first flight take longer than the handshake.
 #[test]
 fn first_flight_is_not_overdue_by_the_handshake() {

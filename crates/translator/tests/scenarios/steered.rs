@@ -340,3 +340,37 @@ fn connection_alone_shares_its_bytes_out_in_time() {
     assert!((4..=30).contains(&moves), "{moves}");
     let _ = t.moved();
 }
+
+/// A packet on flow 0 gets lost, and the connection has to go on over flow 1, where a round trip takes 100 ms.
+#[test]
+fn connection_that_had_no_choice_leaves_a_bad_path_within_the_hold_time() {
+    let setup = Setup::new()
+        .accesses(2)
+        .steered(halves(Some(80)), [1000, 0]);
+    let mut t = setup.two_subflows();
+    t.at(1000);
+    let _ = t.server("P. 1:101(100) ack 1");
+    t.at(1010);
+    let _ = t.client(0, ". 1:1(0) ack 101 <dss ack 101>");
+    t.at(1020);
+    let _ = t.server("P. 101:201(100) ack 1");
+    t.at(1400);
+    let again = t.server("P. 101:201(100) ack 1");
+    assert!(again.lines()[0].starts_with("client1"), "{again:?}");
+    t.at(1500);
+    let _ = t.client(1, ". 1:1(0) ack 101 <dss ack 201>");
+    let gave = t.server("P. 201:301(100) ack 1");
+    assert!(gave.lines()[0].starts_with("client1"), "{gave:?}");
+    // Filler has come through, and the path works again.
+    let _ = t.client(0, ". 1:1(0) ack 201 <dss ack 201>");
+    t.at(1600);
+    let _ = t.client(1, ". 1:1(0) ack 201 <dss ack 301>");
+    t.at(1720);
+    let gave = t.server("P. 301:401(100) ack 1");
+    assert!(gave.lines()[0].starts_with("client0"), "{gave:?}");
+    assert_eq!(
+        t.why(),
+        "subflow_switch.failed+1 subflow_switch.congested+1"
+    );
+    let _ = t.moved();
+}
