@@ -8,6 +8,7 @@ use flexcp_io::{ClientLeg, Plan};
 use flexcp_placement::Rules;
 use flexcp_translator::ServiceId;
 
+use crate::config::rule::Rule;
 use crate::config::{Config, plan};
 use crate::control::{Named, Names};
 
@@ -75,6 +76,19 @@ impl Generation {
     #[must_use]
     pub fn translator(&self, worker: u16) -> flexcp_translator::Config {
         plan::translator(&self.config, &self.sources, &self.ids, worker)
+    }
+
+    /// The one that follows with these rules, if nothing else differs.
+    pub(crate) fn with_rules(&self, rules: Vec<Rule>) -> Self {
+        Self {
+            number: self.number + 1,
+            config: Config {
+                rules,
+                ..self.config.clone()
+            },
+            sources: self.sources.clone(),
+            ids: self.ids.clone(),
+        }
     }
 
     fn id_of(&self, name: &str) -> Option<ServiceId> {

@@ -16,6 +16,7 @@ pub mod generation;
 mod leftover;
 pub mod offload;
 pub mod proxy;
+pub mod rulebook;
 pub mod run;
 pub mod show;
 mod stop;

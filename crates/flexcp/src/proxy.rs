@@ -15,6 +15,7 @@ use tracing::{info, warn};
 use self::start::{Made, Workers};
 use crate::beside::Beside;
 use crate::config::live::{self, ThisHost};
+use crate::config::rule::Rule;
 use crate::config::{self, Config, Diagnostics, check, fixed, plan};
 use crate::control::status::Status;
 use crate::control::view::{Connections, Stats};
@@ -22,6 +23,7 @@ use crate::control::{self, Asked, BindError, SocketFile};
 use crate::generation::{Generation, InForce};
 use crate::leftover;
 use crate::offload;
+use crate::rulebook::{Keeper, KeptError, Rulebook};
 use crate::stop;
 use crate::watch::{
     ChangeError, Ended, Expected, Reloads, Unwatched, Wanted, WatchHandle, Watcher,
@@ -53,6 +55,8 @@ pub struct Proxy {
     generation: Arc<Generation>,
     /// The file that the configuration in force was read from.
     found: Diagnostics,
+    /// Its rules.
+    of_file: Vec<Rule>,
     /// `connections` in `[limits]` at the start.
     room: i64,
     ended: Arc<Waker>,
@@ -74,6 +78,8 @@ impl Proxy {
     /// # Errors
     /// When something does not work; whatever was changed in the kernel by then has been taken back.
     pub fn start(config: Config, found: &mut Diagnostics) -> Result<Self, ProxyError> {
+        let (keeper, of_file) = (Keeper::new(plan::rules_file(&config)), config.rules.clone());
+        let (book, config) = Rulebook::begin(keeper.read()?, config);
         let (sources, kept) = fit(&config, found)?;
         if !start::may_administer_network() {
             return Err(ProxyError::NotPermitted);
@@ -81,32 +87,26 @@ impl Proxy {
         let generation = Arc::new(Generation::first(config, sources));
         let config = &generation.config;
 
-        // From here on, each guard takes back what it stands for when it goes out of scope: the last
-        // first.
+        // From here on, each guard takes back what it stands for when it goes out of scope: the last first.
         let (control, socket_file) = start::bind(config)?;
         let tuns = start::open_queues(config, kept)?;
         let device = tuns.first().map_or(0, Tun::index);
         let mut made = start::make_workers(tuns, &generation)?;
-        let own = live::own_addresses();
-        let plan = plan::kernel(config, &generation.sources, &own);
+        let plan = plan::kernel(config, &generation.sources, &live::own_addresses());
         let events = Watch::open().map_err(KernelError::from)?;
         let mut kernel = KernelTables::install(&plan, &mut report)?;
-        let left = leftover::read(config);
-        leftover::hand_over(left, &mut made.workers, config);
+        leftover::hand_over(leftover::read(config), &mut made.workers, config);
 
         let ended = Arc::new(Waker::new().map_err(ProxyError::Worker)?);
-        let reloads = Reloads::new(
-            InForce::new(Arc::clone(&generation)),
-            made.rules.clone(),
-            made.placement.take(),
-        );
+        let force = InForce::new(Arc::clone(&generation));
+        let sorting = (made.rules.clone(), made.placement.take());
+        let reloads = Reloads::new(force, book, sorting);
         let marks = made.marks.clone();
         let workers = Made::spawn(made, &ended)?;
         let handles = &workers.handles;
         let (offload, reasons) = offload::start(config, device, handles, &mut kernel);
-        let expected = Expected::new(config, &generation.sources, &plan);
         let watch = Watching {
-            expected,
+            expected: Expected::new(config, &generation.sources, &plan),
             events,
             kernel,
             offload,
@@ -117,11 +117,13 @@ impl Proxy {
             workers: handles.clone(),
             offload: reasons,
             watch: watch.status(),
+            keeper: Arc::new(keeper),
         });
         start::serve(control, Arc::clone(&asked)).map_err(ProxyError::Worker)?;
         Ok(Self {
             running: Some(Running { watch, workers }),
             found: found.without_findings(),
+            of_file,
             room: config.limits.connections.value,
             generation,
             ended,
@@ -150,9 +152,11 @@ impl Proxy {
             });
         }
         self.keep_sources(&config, &mut sources);
+        let of_file = config.rules.clone();
         let wanted = Wanted { config, sources };
         self.generation = self.asked.watch.change(wanted)?;
         self.found = found.without_findings();
+        self.of_file = of_file;
         Ok(self.generation.number)
     }
 
@@ -167,13 +171,14 @@ impl Proxy {
         found: &mut Diagnostics,
     ) -> Result<u64, ReloadError> {
         let mut config = self.generation.config.clone();
+        config.rules = self.of_file.clone();
         edit(&mut config);
         *found = self.found.clone();
         check::check(&config, found);
         self.reload(config, found)
     }
 
-    /// The configuration in force.
+    /// The configuration in force, but for rules that the API has set since.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.generation.config
@@ -245,6 +250,11 @@ impl Proxy {
         let Some(Running { watch, workers }) = self.running.take() else {
             return Ok(());
         };
+        if let Ok(set) = self.asked.watch.rules_set()
+            && let Err(error) = self.asked.keeper.save(&set, "end")
+        {
+            warn!("rules that were set are not kept: {error}");
+        }
         let Ended {
             tables: kernel,
             offload,
@@ -419,6 +429,9 @@ pub enum ProxyError {
         "no permission to change the network: run flexcp as root or with the capability CAP_NET_ADMIN"
     )]
     NotPermitted,
+    /// The rules that were kept can't be read.
+    #[error(transparent)]
+    Rules(#[from] KeptError),
     /// A defect of FlexCP.
     #[error("the worker panicked, which is a defect of flexcp; the message above says where")]
     Panicked,

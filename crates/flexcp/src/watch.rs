@@ -31,11 +31,13 @@ pub use self::facts::Expected;
 use self::facts::{Found, Problem};
 pub use self::reload::{ChangeError, Reloads, Wanted};
 use crate::beside::Beside;
+use crate::config::told::Told;
 use crate::control::status::{State, Status};
 use crate::control::view::Numbers;
 use crate::control::{Names, VERSION};
 use crate::generation::Generation;
 use crate::offload::Running;
+use crate::rulebook::Set;
 use crate::worker::{Marks, WorkerHandle};
 
 /// What is looked after, and how it is.
@@ -103,11 +105,16 @@ pub struct StatusHandle {
     ready: Arc<AtomicBool>,
 }
 
+/// The configuration in force once rules were set, and those.
+pub(crate) type Steered = (Arc<Generation>, Set);
+
 #[derive(Debug)]
 enum Request {
     Status(SyncSender<Status>),
     Names(SyncSender<Names>),
     Generation(SyncSender<Arc<Generation>>),
+    RulesSet(SyncSender<Set>),
+    Steer(Option<Vec<Told>>, SyncSender<Result<Steered, ChangeError>>),
     Change(
         Box<Wanted>,
         SyncSender<Result<Arc<Generation>, ChangeError>>,
@@ -214,6 +221,12 @@ impl Watcher {
                     Request::Generation(answer) => {
                         let current = self.reloads.force().current();
                         drop(answer.try_send(Arc::clone(current)));
+                    }
+                    Request::RulesSet(answer) => {
+                        drop(answer.try_send(self.reloads.book.set().clone()));
+                    }
+                    Request::Steer(told, answer) => {
+                        drop(answer.try_send(self.steer(told)));
                     }
                     Request::Change(wanted, answer) => {
                         drop(answer.try_send(self.change(*wanted)));
@@ -406,7 +419,8 @@ impl StatusHandle {
     /// A watcher that always answers the same.
     #[cfg(test)]
     pub(crate) fn played(status: Status, names: Names, generation: Generation) -> Self {
-        let generation = Arc::new(generation);
+        let (mut book, _) = crate::rulebook::Rulebook::begin(None, generation.config.clone());
+        let mut generation = Arc::new(generation);
         let (requests, asked) = mpsc::channel();
         thread::spawn(move || {
             for request in asked {
@@ -414,6 +428,16 @@ impl StatusHandle {
                     Request::Status(answer) => answer.send(status.clone()).unwrap(),
                     Request::Names(answer) => answer.send(names.clone()).unwrap(),
                     Request::Generation(answer) => answer.send(Arc::clone(&generation)).unwrap(),
+                    Request::RulesSet(answer) => answer.send(book.set().clone()).unwrap(),
+                    Request::Steer(told, answer) => {
+                        let rules = book.wanted(&generation.config, told.as_deref());
+                        let steered = rules.map(|rules| {
+                            generation = Arc::new(generation.with_rules(rules));
+                            book.note_set(told);
+                            (Arc::clone(&generation), book.set().clone())
+                        });
+                        answer.send(steered.map_err(Into::into)).unwrap();
+                    }
                     Request::Change(..) | Request::End => {}
                 }
             }
@@ -462,6 +486,22 @@ impl StatusHandle {
     pub(crate) fn change(&self, wanted: Wanted) -> Result<Arc<Generation>, ChangeError> {
         let request = |answer| Request::Change(Box::new(wanted), answer);
         self.ask(request, CHANGE)?
+    }
+
+    /// The rules that were set.
+    ///
+    /// # Errors
+    /// When the watcher has ended or does not answer.
+    pub(crate) fn rules_set(&self) -> Result<Set, Unwatched> {
+        self.ask(Request::RulesSet, PATIENCE)
+    }
+
+    /// Sets rules, or takes them back, and waits until that is in force.
+    ///
+    /// # Errors
+    /// When there is something wrong with them; then everything is as it was.
+    pub(crate) fn steer(&self, told: Option<Vec<Told>>) -> Result<Steered, ChangeError> {
+        self.ask(|answer| Request::Steer(told, answer), CHANGE)?
     }
 
     fn ask<T>(

@@ -100,6 +100,8 @@ pub struct Control {
     /// `state_dir`: where FlexCP notes what it has changed in the kernel, so that it can be taken
     /// back even after a crash. Default "/run/flexcp".
     pub state_dir: Located<PathBuf>,
+    /// `rules_file`: where rules that the API has set are kept. Default: in `state_dir`, by the device's name.
+    pub rules_file: Option<Located<PathBuf>>,
     /// `listen`: an address and port of TCP on which the API is answered, too. Default: none.
     pub listen: Option<Located<SocketAddr>>,
     /// `token_file`: its first line is the token that whoever asks over TCP has to send. Required with `listen`; others than
@@ -284,6 +286,7 @@ fn control(root: &Reader<'_, '_>, out: &mut Diagnostics) -> Control {
     Control {
         socket: section.or("socket", SOCKET.into(), out),
         state_dir: section.or("state_dir", STATE_DIR.into(), out),
+        rules_file: section.optional("rules_file", out),
         listen: section.optional("listen", out),
         token_file: section.optional("token_file", out),
     }

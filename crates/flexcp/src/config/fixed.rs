@@ -45,6 +45,8 @@ pub fn check(running: &Config, new: &Config, room: i64, out: &mut Diagnostics) {
 fn control(running: &Control, new: &Control, out: &mut Diagnostics) {
     same("socket", &running.socket, &new.socket, out);
     same("state_dir", &running.state_dir, &new.state_dir, out);
+    let (old, rules) = (located(&running.rules_file), located(&new.rules_file));
+    same("rules_file", &old, &rules, out);
     let (old, listen) = (located(&running.listen), located(&new.listen));
     same("listen", &old, &listen, out);
     let (old, token) = (located(&running.token_file), located(&new.token_file));

@@ -176,6 +176,11 @@ pub(super) const CONTROL: Keys = &[
     )
     .or(Value::Text("/run/flexcp")),
     key(
+        "rules_file",
+        Kind::Path,
+        "The file that keeps rules which the API has set.",
+    ),
+    key(
         "listen",
         Kind::Socket,
         "An address of TCP on which it is asked, too; needs token_file.",

@@ -9,6 +9,7 @@ pub mod plan;
 pub mod rule;
 pub mod span;
 pub mod steering;
+pub mod told;
 
 pub(crate) mod check;
 mod keys;

@@ -200,6 +200,18 @@ pub fn journal(config: &Config) -> PathBuf {
         .join(format!("{}.json", config.device.name.value))
 }
 
+/// Where rules that the API has set are kept.
+#[must_use]
+pub fn rules_file(config: &Config) -> PathBuf {
+    let control = &config.control;
+    let of_device = || {
+        let name = format!("{}.rules.json", config.device.name.value);
+        control.state_dir.value.join(name)
+    };
+    let named = control.rules_file.as_ref();
+    named.map_or_else(of_device, |file| file.value.clone())
+}
+
 fn mode(mode: &Mode, source: &[IpAddr]) -> flexcp_translator::Mode {
     match mode {
         Mode::Transparent {

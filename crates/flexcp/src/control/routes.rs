@@ -4,7 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{Extension, RawQuery, State};
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{DefaultBodyLimit, Extension, RawQuery, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Router, body::Body};
@@ -19,12 +20,15 @@ use super::fault::{Fault, Refusal, Refused};
 use super::listing::Listing;
 use super::metrics::{self, Format};
 use super::patience::{Dawdling, Patience};
+use super::rules::RulesToSet;
 use super::server::Asked;
 use super::status::Status;
 use super::view::{Accesses, Connections, Event, Rules, Services, Stats};
 use super::wanted::{self, Wanted};
 use super::{VERSION, accesses, events, pieces, rules, stats as numbers};
 use crate::config;
+use crate::config::told::Told;
+use crate::watch::Unwatched;
 
 /// What clients are answered from.
 pub(super) struct Daemon {
@@ -50,6 +54,7 @@ pub(super) fn router(daemon: Arc<Daemon>) -> Router {
     router
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
+        .layer(DefaultBodyLimit::max(LARGEST))
         .with_state(daemon)
 }
 
@@ -67,7 +72,7 @@ fn described() -> OpenApiRouter<Arc<Daemon>> {
         .routes(routes!(stats))
         .routes(routes!(services))
         .routes(routes!(accesses_of))
-        .routes(routes!(rules_of))
+        .routes(routes!(rules_of, set_rules, take_back_rules))
         .routes(routes!(connections))
         .routes(routes!(events_of))
         .routes(routes!(schema))
@@ -185,10 +190,59 @@ async fn accesses_of(State(daemon): State<Arc<Daemon>>, RawQuery(query): RawQuer
 ))]
 async fn rules_of(State(daemon): State<Arc<Daemon>>, RawQuery(query): RawQuery) -> Answer {
     wanted::none(query.as_deref())?;
-    let generation = daemon
-        .told("the watcher", |asked| asked.watch.generation())
+    let (generation, set) = daemon
+        .told("the watcher", |asked| {
+            let generation = asked.watch.generation()?;
+            Ok::<_, Unwatched>((generation, asked.watch.rules_set()?.rules.is_some()))
+        })
         .await?;
-    json(&rules::rules(&generation))
+    json(&rules::rules(&generation, set))
+}
+
+/// Set the rules, all of them at once
+///
+/// From then on they are in force in place of the file's, over reloads and restarts. They are saved within about a second;
+/// with `saved=true` the answer comes when they are. What is wrong with them is named by its field, and then nothing changes.
+#[utoipa::path(put, path = "/v1/rules", operation_id = "set_rules", request_body = RulesToSet,
+    params(("saved" = Option<bool>, Query, description = "The answer waits until the rules are saved.")),
+    responses(
+        (status = 200, body = Rules), (status = 400, body = Refusal), (status = 413, body = Refusal),
+        (status = 503, body = Refusal),
+    )
+)]
+async fn set_rules(
+    State(daemon): State<Arc<Daemon>>,
+    RawQuery(query): RawQuery,
+    body: Result<Bytes, BytesRejection>,
+) -> Answer {
+    let waits = rules::waits(query.as_deref())?;
+    let told = RulesToSet::read(body)?;
+    put_rules(&daemon, Some(told), waits).await
+}
+
+/// Take back the rules that were set: those of the configuration file are in force again
+#[utoipa::path(delete, path = "/v1/rules", operation_id = "take_back_rules",
+    params(("saved" = Option<bool>, Query, description = "The answer waits until that is saved.")),
+    responses((status = 200, body = Rules), (status = 400, body = Refusal), (status = 503, body = Refusal))
+)]
+async fn take_back_rules(State(daemon): State<Arc<Daemon>>, RawQuery(query): RawQuery) -> Answer {
+    let waits = rules::waits(query.as_deref())?;
+    put_rules(&daemon, None, waits).await
+}
+
+async fn put_rules(daemon: &Daemon, told: Option<Vec<Told>>, waits: bool) -> Answer {
+    let (generation, set) = daemon.ask(|asked| asked.watch.steer(told)).await??;
+    let keeper = &daemon.asked.keeper;
+    keeper.wake();
+    if waits && let Err(error) = keeper.until_saved(set.changes).await {
+        let message =
+            format!("the rules are in force, but can't be saved: {error}; look into the log");
+        return Err(Refused::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            Fault::new("flexcp", &message),
+        ));
+    }
+    json(&rules::rules(&generation, set.rules.is_some()))
 }
 
 /// The connections that there are, and their subflows
@@ -299,8 +353,13 @@ async fn unknown_path(uri: Uri) -> Refused {
     Refused::new(StatusCode::NOT_FOUND, fault)
 }
 
-async fn wrong_method(method: Method) -> Refused {
-    let fault = Fault::new(format!("method {method}"), "this is only read; use GET");
+async fn wrong_method(method: Method, uri: Uri) -> Refused {
+    let message = if uri.path() == "/v1/rules" {
+        "rules are read and set as a whole; use GET, PUT or DELETE"
+    } else {
+        "this is only read; use GET"
+    };
+    let fault = Fault::new(format!("method {method}"), message);
     Refused::new(StatusCode::METHOD_NOT_ALLOWED, fault)
 }
 
@@ -320,6 +379,9 @@ fn response(content_type: &'static str, body: impl Into<Body>) -> Response {
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
 }
+
+/// Of a request's body, in bytes: as many rules as there can be.
+const LARGEST: usize = 8 << 20;
 
 /// Clients that are told the connections at a time: others have room beside slow ones.
 const LISTINGS: usize = 8;

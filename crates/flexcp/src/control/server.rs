@@ -30,6 +30,7 @@ use super::fault::Refused;
 use super::gate::{self, Token};
 use super::patience::{Dawdling, Patience, Patient};
 use super::routes::{self, Daemon};
+use crate::rulebook::Keeper;
 use crate::watch::StatusHandle;
 use crate::worker::WorkerHandle;
 
@@ -72,6 +73,8 @@ pub struct Asked {
     pub offload: Option<Reasons>,
     /// About the kernel and the configuration.
     pub watch: StatusHandle,
+    /// Where rules that were set are kept.
+    pub keeper: Arc<Keeper>,
 }
 
 impl Control {
@@ -123,6 +126,7 @@ impl Control {
             runtime,
             end,
         } = self;
+        let keeps = Arc::clone(&asked);
         let router = routes::router(Arc::new(Daemon::new(asked)));
         runtime.block_on(async {
             // Not before: a thread that is made while the process may load programs would keep that right.
@@ -143,11 +147,28 @@ impl Control {
             tokio::select! {
                 () = local => {}
                 () = remote => {}
+                () = keep(keeps) => {}
                 _ = end => {}
             }
         });
         // Whoever waits for a worker's answer is not waited for.
         runtime.shutdown_background();
+    }
+}
+
+/// Saves rules that were set, once a second at most.
+async fn keep(asked: Arc<Asked>) {
+    loop {
+        asked.keeper.until_due().await;
+        let saves = Arc::clone(&asked);
+        let saved = tokio::task::spawn_blocking(move || {
+            let set = saves.watch.rules_set().map_err(io::Error::other)?;
+            saves.keeper.save(&set, "new")
+        });
+        if let Ok(Err(error)) = saved.await {
+            warn!("rules that were set are not kept: {error}");
+        }
+        tokio::time::sleep(SAVES).await;
     }
 }
 
@@ -267,6 +288,9 @@ const FOREVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 /// What is read ahead or waits to be written, of each client, in bytes. No request's head is longer.
 const BUFFER: usize = 16 << 10;
+
+/// Between two times that rules are saved.
+const SAVES: Duration = Duration::from_secs(1);
 
 /// Between two tries.
 const PAUSE: Duration = Duration::from_millis(50);

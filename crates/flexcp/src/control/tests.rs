@@ -7,6 +7,8 @@ mod scrape;
 mod socket;
 mod tcp;
 
+mod setting;
+
 use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
@@ -33,6 +35,7 @@ use super::{
 };
 use crate::config;
 use crate::generation::Generation;
+use crate::rulebook::Keeper;
 use crate::watch::StatusHandle;
 use crate::worker::{CarrierCounters, Request, Snapshot, WorkerHandle};
 
@@ -215,6 +218,7 @@ impl Served {
             workers,
             offload: None,
             watch: StatusHandle::played(status(), names(), generation()),
+            keeper: Arc::new(Keeper::new(directory.path().join("rules.json"))),
         };
         thread::spawn(move || control.serve(Arc::new(asked)));
         Self {
@@ -392,6 +396,7 @@ fn services_and_rules_are_those_of_the_configuration() {
         json!({
             "version": 1,
             "generation": 1,
+            "source": "file",
             "rules": [
                 {
                     "name": "video",

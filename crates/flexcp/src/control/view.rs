@@ -190,8 +190,20 @@ pub struct Rules {
     pub version: u32,
     /// Number of the configuration in force.
     pub generation: u64,
-    /// In the order of the configuration: the first that fits a connection in all that it says is its own.
+    /// Where they come from.
+    pub source: Source,
+    /// In their order: the first that fits a connection in all that it says is its own.
     pub rules: Vec<Rule>,
+}
+
+/// Where rules come from.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema, Debug)]
+#[serde(rename_all = "snake_case")]
+pub enum Source {
+    /// The configuration file.
+    File,
+    /// A client of the API has set them; the file's are not in force.
+    Api,
 }
 
 /// A rule, as the configuration has it.

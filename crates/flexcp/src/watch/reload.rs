@@ -13,10 +13,12 @@ use tracing::{info, warn};
 
 use super::backends::Backends;
 use super::drained::Ending;
-use super::{Expected, Unwatched, Watcher};
+use super::{Expected, Steered, Unwatched, Watcher};
 use crate::config::live::own_addresses;
+use crate::config::told::{Told, Wrong};
 use crate::config::{Config, plan};
 use crate::generation::{Generation, InForce, NotNow};
+use crate::rulebook::Rulebook;
 use crate::worker::{Configure, Marks};
 
 /// A configuration that fits the host, to be put into force.
@@ -38,16 +40,23 @@ pub struct Reloads {
     placement: Option<PlacedBackEnds>,
     /// The end of connections that nothing covers any more, when one is under way.
     pub(super) ending: Option<Ending>,
+    /// Rules that the API has set.
+    pub(super) book: Rulebook,
 }
 
 impl Reloads {
     /// With the first configuration in force, by whose `rules` workers sort packets.
-    pub(crate) fn new(force: InForce, rules: Rules, placement: Option<PlacedBackEnds>) -> Self {
+    pub(crate) fn new(
+        force: InForce,
+        book: Rulebook,
+        (rules, placement): (Rules, Option<PlacedBackEnds>),
+    ) -> Self {
         Self {
             force,
             rules,
             placement,
             ending: None,
+            book,
         }
     }
 
@@ -68,7 +77,12 @@ impl Reloads {
 impl Watcher {
     /// Puts `wanted` into force.
     pub(super) fn change(&mut self, wanted: Wanted) -> Result<Arc<Generation>, ChangeError> {
-        let Wanted { config, sources } = wanted;
+        let Wanted {
+            mut config,
+            sources,
+        } = wanted;
+        let of_file = config.rules.clone();
+        config.rules = self.reloads.book.in_force(&config)?;
         let next = Arc::new(self.reloads.force.next(config, sources)?);
         let own = own_addresses();
         let now = monotonic_micros();
@@ -84,6 +98,7 @@ impl Watcher {
             self.backends = Backends::new(self.reloads.force.current(), marks);
             return Err(error.into());
         }
+        self.reloads.book.note_file(of_file);
         let plan = plan::kernel(&next.config, &next.sources, &own);
         self.expected
             .followed_by(Expected::new(&next.config, &next.sources, &plan));
@@ -95,11 +110,30 @@ impl Watcher {
         Ok(next)
     }
 
+    /// Puts these rules into force in place of those there, or those of the configuration's file. The kernel, and whose packets
+    /// are whose, stay as they are.
+    pub(super) fn steer(&mut self, told: Option<Vec<Told>>) -> Result<Steered, ChangeError> {
+        let Reloads { force, book, .. } = &mut self.reloads;
+        let rules = book.wanted(&force.current().config, told.as_deref())?;
+        let next = Arc::new(force.current().with_rules(rules));
+        *force = force.followed_by(Arc::clone(&next), monotonic_micros());
+        book.note_set(told);
+        let set = book.set().clone();
+        let marks = self.tell_workers(&own_addresses());
+        self.backends = Backends::new(&next, marks);
+        Ok((next, set))
+    }
+
     /// Tells the workers and the placement program what is in force. Gives where the workers note their marks.
     fn configure(&mut self, own: &[IpAddr]) -> Vec<Arc<Marks>> {
         self.sort_anew();
         self.beside.follow(&self.reloads.force);
         self.beside.look(&mut self.tables, &mut self.offload);
+        self.tell_workers(own)
+    }
+
+    /// Tells the workers what they do. Gives where they note their marks.
+    fn tell_workers(&self, own: &[IpAddr]) -> Vec<Arc<Marks>> {
         let force = &self.reloads.force;
         let workers = (0..).zip(&self.workers);
         let told = workers.map(|(number, worker)| {
@@ -150,6 +184,9 @@ pub enum ChangeError {
     /// It is too soon, or too much.
     #[error(transparent)]
     NotNow(#[from] NotNow),
+    /// The rules are no good, or those that the API has set can't go with the configuration.
+    #[error("the rules that the API sets: {0}; with DELETE /v1/rules the file's are in force")]
+    Rules(#[from] Wrong),
     /// FlexCP is ending.
     #[error(transparent)]
     Ending(#[from] Unwatched),

@@ -27,6 +27,7 @@ mod reads;
 mod reload;
 mod reverse;
 mod rig;
+mod rules;
 mod steering;
 mod transfers;
 mod watch;
@@ -70,6 +71,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         reverse::cases(),
         programs::cases(),
         reads::cases(),
+        rules::cases(),
         steering::cases(),
         operation::cases(),
         endings::cases(),

@@ -1,0 +1,115 @@
+//! Rules that are set while FlexCP runs.
+
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use flexcp_lab::transfer::{Job, ServeOptions};
+use flexcp_lab::{Direction, End, Expect, Family, FlexCp, Lab, daemon};
+use serde_json::{Value, json};
+
+use crate::rig::{PORT, Rig, with};
+
+crate::cases!("rules":
+    download_goes_where_rules_that_are_set_lead_it,
+    rules_that_are_set_stay_over_reloads_and_restarts,
+);
+
+/// Has curl send a request; status and answer.
+fn ask(flexcp: &FlexCp, method: &str, target: &str, body: &Value) -> Result<(u16, Value)> {
+    let mut curl = Command::new("curl");
+    curl.args(["-sS", "-X", method, "-w", "\n%{http_code}", "--unix-socket"])
+        .arg(flexcp.socket())
+        .args(["--data", &body.to_string()])
+        .arg(format!("http://localhost{target}"));
+    let said = curl.output().context("curl")?;
+    ensure!(said.status.success(), "{said:?}");
+    let said = String::from_utf8(said.stdout)?;
+    let (answer, status) = said.rsplit_once('\n').context("a status")?;
+    Ok((status.parse()?, serde_json::from_str(answer)?))
+}
+
+fn set(flexcp: &FlexCp, target: &str, first: &str, second: &str) -> Result<()> {
+    let rule = json!({
+        "name": "set", "mode": "active-standby", "accesses": [first, second], "hold": "200ms", "fail_back": "200ms",
+    });
+    let (status, answer) = ask(flexcp, "PUT", target, &json!({ "rules": [rule] }))?;
+    ensure!(status == 200 && answer["source"] == "api", "{answer}");
+    Ok(())
+}
+
+fn source(flexcp: &FlexCp) -> Result<String> {
+    let (_, rules) = ask(flexcp, "GET", "/v1/rules", &Value::Null)?;
+    Ok(rules["source"].as_str().context("a source")?.to_owned())
+}
+
+/// Of what comes in 300 ms the share that link 2 brings, in percent.
+fn share_of_the_second(rig: &Rig) -> Result<u64> {
+    let received = || {
+        let all = flexcp_lab::interfaces(rig.lab.client())?;
+        anyhow::Ok([1, 2].map(|link| all[&format!("a{link}")].rx))
+    };
+    let before = received()?;
+    thread::sleep(Duration::from_millis(300));
+    let after = received()?;
+    let [one, two] = [0, 1].map(|link| after[link] - before[link]);
+    ensure!(one + two > 100_000, "only {one} and {two} bytes came");
+    Ok(two * 100 / (one + two))
+}
+
+/// An installed connection is looked at every two seconds.
+const LOOK: Duration = Duration::from_secs(2);
+
+fn download_goes_where_rules_that_are_set_lead_it() -> Result<()> {
+    let limited = "delay=5ms,rate=50mbit:400kb";
+    let mut builder = Lab::builder();
+    for link in [1, 2] {
+        builder = builder.faults(link, Direction::Down, limited);
+    }
+    let lab = builder.build()?;
+    let config = daemon::accesses(&lab) + &daemon::transparent(&lab, &[]);
+    with(lab, &config, ServeOptions::tcp(PORT), |rig| {
+        set(&rig.flexcp, "/v1/rules", "a", "b")?;
+        rig.run_while(Family::V4, &Job::down(60_000_000), || {
+            rig.wait_for_a_join()?;
+            thread::sleep(Duration::from_millis(500));
+            let share = share_of_the_second(rig)?;
+            ensure!(share <= 5, "{share} % came over the access for failures");
+            set(&rig.flexcp, "/v1/rules", "b", "a")?;
+            thread::sleep(LOOK + Duration::from_secs(1));
+            let share = share_of_the_second(rig)?;
+            ensure!(share >= 95, "{share} % came over the access that is set");
+            Ok(())
+        })?;
+        Ok(Expect::clean()
+            .at_least(End::Client, "MPJoinSynAckRx", 1)
+            .disturbed("data overtake each other where they change paths"))
+    })
+}
+
+fn rules_that_are_set_stay_over_reloads_and_restarts() -> Result<()> {
+    let lab = Lab::builder().build()?;
+    let service = daemon::transparent(&lab, &[]);
+    let config = daemon::config(&lab, &(daemon::accesses(&lab) + &service));
+    let mut flexcp = FlexCp::start(&lab, &config)?;
+    ensure!(source(&flexcp)? == "file", "nothing is set");
+    set(&flexcp, "/v1/rules?saved=true", "a", "b")?;
+    ensure!(flexcp.reload(&lab, &config)?.in_force, "{}", flexcp.log());
+    ensure!(source(&flexcp)? == "api", "a reload has taken them back");
+    // A configuration that they can't go with.
+    let without = daemon::config(&lab, &service);
+    let reloaded = flexcp.reload(&lab, &without)?;
+    let named = reloaded.log.contains("rules[0].accesses");
+    ensure!(!reloaded.in_force && named, "{}", reloaded.log);
+    flexcp.kill()?;
+    let flexcp = FlexCp::start(&lab, &config)?;
+    ensure!(source(&flexcp)? == "api", "kill -9 has taken them back");
+    // Not waited for: the end saves it.
+    let (status, answer) = ask(&flexcp, "DELETE", "/v1/rules", &Value::Null)?;
+    ensure!(status == 200, "{answer}");
+    flexcp.stop()?;
+    let flexcp = FlexCp::start(&lab, &config)?;
+    ensure!(source(&flexcp)? == "file", "what was taken back is there");
+    flexcp.stop()
+}
