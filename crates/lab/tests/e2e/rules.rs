@@ -9,7 +9,8 @@ use flexcp_lab::transfer::{Job, ServeOptions};
 use flexcp_lab::{Direction, End, Expect, Family, FlexCp, Lab, daemon};
 use serde_json::{Value, json};
 
-use crate::rig::{PORT, Rig, with};
+use crate::rig::{PORT, with};
+use crate::steering::share_of_the_second;
 
 crate::cases!("rules":
     download_goes_where_rules_that_are_set_lead_it,
@@ -44,20 +45,6 @@ fn source(flexcp: &FlexCp) -> Result<String> {
     Ok(rules["source"].as_str().context("a source")?.to_owned())
 }
 
-/// Of what comes in 300 ms the share that link 2 brings, in percent.
-fn share_of_the_second(rig: &Rig) -> Result<u64> {
-    let received = || {
-        let all = flexcp_lab::interfaces(rig.lab.client())?;
-        anyhow::Ok([1, 2].map(|link| all[&format!("a{link}")].rx))
-    };
-    let before = received()?;
-    thread::sleep(Duration::from_millis(300));
-    let after = received()?;
-    let [one, two] = [0, 1].map(|link| after[link] - before[link]);
-    ensure!(one + two > 100_000, "only {one} and {two} bytes came");
-    Ok(two * 100 / (one + two))
-}
-
 /// An installed connection is looked at every two seconds.
 const LOOK: Duration = Duration::from_secs(2);
 
@@ -74,11 +61,11 @@ fn download_goes_where_rules_that_are_set_lead_it() -> Result<()> {
         rig.run_while(Family::V4, &Job::down(60_000_000), || {
             rig.wait_for_a_join()?;
             thread::sleep(Duration::from_millis(500));
-            let share = share_of_the_second(rig)?;
+            let share = share_of_the_second(rig, 300)?;
             ensure!(share <= 5, "{share} % came over the access for failures");
             set(&rig.flexcp, "/v1/rules", "b", "a")?;
             thread::sleep(LOOK + Duration::from_secs(1));
-            let share = share_of_the_second(rig)?;
+            let share = share_of_the_second(rig, 300)?;
             ensure!(share >= 95, "{share} % came over the access that is set");
             Ok(())
         })?;

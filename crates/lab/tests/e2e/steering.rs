@@ -51,7 +51,7 @@ fn received(rig: &Rig) -> Result<[u64; 2]> {
 }
 
 /// Of what comes in this time the share that link 2 brings, in percent.
-fn share_of_the_second(rig: &Rig, ms: u64) -> Result<u64> {
+pub(crate) fn share_of_the_second(rig: &Rig, ms: u64) -> Result<u64> {
     let before = received(rig)?;
     thread::sleep(Duration::from_millis(ms));
     let after = received(rig)?;

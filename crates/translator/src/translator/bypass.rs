@@ -19,9 +19,7 @@ impl Translator {
         self.counters.passed_by += u64::from(passes);
         passes
     }
-}
 
-impl Translator {
     /// A connection that fell back in mid-stream has been quiet, so that none of its packets waits: it passes by as any other
     /// that is plain.
     pub(super) fn pass_by_when_quiet(&mut self, now: Instant, id: ConnectionId) {

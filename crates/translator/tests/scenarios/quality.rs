@@ -41,6 +41,17 @@ fn opened() -> Scenario {
     t
 }
 
+/// The same, with data that goes down then and is ACKed at 180 ms.
+fn sampled() -> Scenario {
+    let mut t = opened();
+    t.server("P. 1:101(100) ack 1")
+        .gives(&["client0 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1>"]);
+    t.at(180);
+    t.client(0, ". 1:1(0) ack 101 <dss ack 101>")
+        .gives(&["server . 1:1(0) ack 101 win 512"]);
+    t
+}
+
 #[test]
 fn handshake_times_the_client_alone() {
     let t = opened();
@@ -94,12 +105,7 @@ fn join_that_is_asked_for_again_times_nothing() {
 
 #[test]
 fn data_is_not_smoothed_with_the_handshake() {
-    let mut t = opened();
-    t.server("P. 1:101(100) ack 1")
-        .gives(&["client0 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1>"]);
-    t.at(180);
-    t.client(0, ". 1:1(0) ack 101 <dss ack 101>")
-        .gives(&["server . 1:1(0) ack 101 win 512"]);
+    let mut t = sampled();
     let expected = [110, 55, 30].map(|time| Some(millis(time)));
     assert_eq!(round_trips(&t, 0), expected);
     let _ = t.moved();
@@ -108,12 +114,7 @@ fn data_is_not_smoothed_with_the_handshake() {
 /// The first packet of two is lost: what the second takes, until the first has come again, is no round trip.
 #[test]
 fn data_behind_a_hole_times_nothing() {
-    let mut t = opened();
-    t.server("P. 1:101(100) ack 1")
-        .gives(&["client0 P. 1:101(100) ack 1 win 64 <dss ack 1 map 1:101@1>"]);
-    t.at(180);
-    t.client(0, ". 1:1(0) ack 101 <dss ack 101>")
-        .gives(&["server . 1:1(0) ack 101 win 512"]);
+    let mut t = sampled();
     let known = round_trips(&t, 0);
     // Timed is the first of these, which comes; the second does not.
     for from in [101, 201, 301] {
