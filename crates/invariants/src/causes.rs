@@ -28,6 +28,8 @@ pub struct Bounds {
     pub short_of_memory: bool,
     /// The proxy is about to end: it takes no connection any more, and may reset those that there are.
     pub ending: bool,
+    /// A steering rule may be of the redundant mode: new data goes down several paths.
+    pub redundant: bool,
     /// A handshake that does not complete; a join has a quarter of it.
     pub half_open: u64,
     /// A connection without subflows.
@@ -547,8 +549,12 @@ impl Connection {
         known.copies += 1;
     }
 
-    /// I9: the server's data goes over more than one path once in the time that counts as silence, and no more often.
+    /// I9: the server's data goes over more than one path once in the time that counts as silence, and no more often, unless
+    /// a rule may want it so.
     pub(crate) fn judge_copies(&mut self, report: &mut Report<'_>) {
+        if report.bounds.is_some_and(|bounds| bounds.redundant) {
+            return;
+        }
         let now = report.time;
         let last = self.course.copied.replace(now);
         let pause = report.bounds.map_or(0, |bounds| bounds.silence);

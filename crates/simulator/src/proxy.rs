@@ -414,6 +414,7 @@ fn judged(config: &Config) -> Options {
             crowded: false,
             short_of_memory: false,
             ending: false,
+            redundant: false,
             half_open: micros(timeouts.half_open),
             rejoin: micros(timeouts.rejoin),
             idle: micros(timeouts.idle),

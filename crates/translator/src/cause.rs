@@ -211,6 +211,8 @@ decisions! {
         Congested => congested,
         /// The connection's turn, or its luck, is another path's.
         Dealt => dealt,
+        /// Its data goes over several paths, and another one brings it sooner.
+        Lagging => lagging,
     }
 
     /// A handshake that is not complete is let go before its time.

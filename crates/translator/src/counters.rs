@@ -103,6 +103,8 @@ counters! {
         filler_tx,
         /// Packets of servers sent again from a copy: they are the first on a path that the client has yet to be heard on.
         spare_tx,
+        /// Payload bytes that went down another path as well, as the steering rule's mode is redundant.
+        copied_down_bytes,
         /// Packets that ask clients whether a path that was silent works again, or how long the way over one is that carries
         /// nothing; connections under a steering rule alone.
         path_probe_tx,

@@ -58,7 +58,7 @@ pub use prefix::Prefix;
 pub use record::{Registry, SubflowRecord};
 pub use steering::{
     ActiveStandby, Automatic, Flow, Load, LoadBalancing, MAX_RULES, Move, Priority, Random,
-    RoundRobin, Rule, SmallestDelay, SteeredPath, SteeringMode, Thresholds, View,
+    Redundant, RoundRobin, Rule, SmallestDelay, SteeredPath, SteeringMode, Thresholds, View,
 };
 pub use superseded::supersedes;
 pub use time::Instant;

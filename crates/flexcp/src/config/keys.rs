@@ -392,6 +392,7 @@ pub(super) const RULE: Keys = &[
             "smallest-delay",
             "load-balancing",
             "priority",
+            "redundant",
             "random",
             "round-robin",
         ]),
@@ -411,12 +412,12 @@ pub(super) const RULE: Keys = &[
     key(
         "max_rtt",
         Kind::Duration,
-        "Round-trip time beyond which a path is left.",
+        "Round-trip time beyond which a path is left, or its data copied.",
     ),
     key(
         "max_loss",
         Kind::Percent,
-        "What may be sent again, in percent, before a path is left.",
+        "What may be sent again, in percent, before a path is left, or its data copied.",
     ),
     key(
         "hold",

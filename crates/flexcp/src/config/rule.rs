@@ -40,11 +40,12 @@ pub struct Rule {
     /// `mode`: see [`Steering`].
     pub mode: Located<Steering>,
     /// `accesses`: names of accesses, the active one first, then those for when it fails or is congested; for
-    /// "active-standby" and "priority" alone.
+    /// "active-standby", "priority" and "redundant" alone.
     pub accesses: Vec<Located<String>>,
     /// `weights`: the parts of the bytes that accesses carry; for "load-balancing" alone.
     pub weights: Option<Located<Weights>>,
-    /// `max_rtt`: round-trip time beyond which a path is left; for "load-balancing" and "priority" alone; 1 ms to a minute.
+    /// `max_rtt`: round-trip time beyond which a path is left, or copies begin; for "load-balancing", "priority" and
+    /// "redundant" alone; 1 ms to a minute.
     pub max_rtt: Option<Located<Duration>>,
     /// `max_loss`: what may be sent again, in percent; the same.
     pub max_loss: Option<Located<Percent>>,

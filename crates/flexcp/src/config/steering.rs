@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flexcp_translator::{
-    AccessId, ActiveStandby, Automatic, LoadBalancing, Priority, Random, RoundRobin, SmallestDelay,
-    SteeringMode, Thresholds,
+    AccessId, ActiveStandby, Automatic, LoadBalancing, Priority, Random, Redundant, RoundRobin,
+    SmallestDelay, SteeringMode, Thresholds,
 };
 
 use super::file::Config;
@@ -24,6 +24,8 @@ pub enum Steering {
     LoadBalancing,
     /// "priority": down the path of the first access until it is congested, then also of the next.
     Priority,
+    /// "redundant": down all paths at once.
+    Redundant,
     /// "random": each connection down a path of its own luck.
     Random,
     /// "round-robin": one connection after the other down the next path.
@@ -31,11 +33,12 @@ pub enum Steering {
 }
 
 impl Steering {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::ActiveStandby,
         Self::SmallestDelay,
         Self::LoadBalancing,
         Self::Priority,
+        Self::Redundant,
         Self::Random,
         Self::RoundRobin,
     ];
@@ -48,6 +51,7 @@ impl Steering {
             Self::SmallestDelay => "smallest-delay",
             Self::LoadBalancing => "load-balancing",
             Self::Priority => "priority",
+            Self::Redundant => "redundant",
             Self::Random => "random",
             Self::RoundRobin => "round-robin",
         }
@@ -131,9 +135,12 @@ fn check_accesses(config: &Config, rule: &Rule, out: &mut Diagnostics) {
         );
         out.error(rule.at, said);
     }
-    if !ordered && let Some(first) = told {
+    if !ordered
+        && mode != Steering::Redundant
+        && let Some(first) = told
+    {
         let said = format!(
-            "`accesses` is for active-standby and priority alone, as {} takes all of them; remove it",
+            "`accesses` is for active-standby, priority and redundant alone, as {} takes all of them; remove it",
             mode.name()
         );
         out.error(first.at, said);
@@ -177,7 +184,10 @@ fn check_weights(config: &Config, rule: &Rule, out: &mut Diagnostics) {
 
 fn check_thresholds(rule: &Rule, out: &mut Diagnostics) {
     let mode = rule.mode.value;
-    let takes = matches!(mode, Steering::LoadBalancing | Steering::Priority);
+    let takes = matches!(
+        mode,
+        Steering::LoadBalancing | Steering::Priority | Steering::Redundant
+    );
     let told = [
         ("max_rtt", rule.max_rtt.map(|rtt| rtt.at)),
         ("max_loss", rule.max_loss.map(|loss| loss.at)),
@@ -185,7 +195,7 @@ fn check_thresholds(rule: &Rule, out: &mut Diagnostics) {
     for (key, at) in told {
         if let Some(at) = at.filter(|_| !takes) {
             let said = format!(
-                "`{key}` is for load-balancing and priority alone, not {}; remove it",
+                "`{key}` is for load-balancing, priority and redundant alone, not {}; remove it",
                 mode.name()
             );
             out.error(at, said);
@@ -236,6 +246,10 @@ pub(super) fn told(config: &Config, rule: &Rule) -> Arc<dyn SteeringMode> {
         (Steering::LoadBalancing, None) => Arc::new(Automatic { thresholds }),
         (Steering::Priority, _) => Arc::new(Priority {
             accesses: accesses(),
+            thresholds,
+        }),
+        (Steering::Redundant, _) => Arc::new(Redundant {
+            primary: accesses(),
             thresholds,
         }),
         (Steering::Random, _) => Arc::new(Random),

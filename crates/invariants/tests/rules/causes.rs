@@ -19,6 +19,7 @@ const BOUNDS: Bounds = Bounds {
     crowded: false,
     short_of_memory: false,
     ending: false,
+    redundant: false,
     half_open: 240_000_000,
     rejoin: 60_000_000,
     idle: 7_500_000_000,
@@ -442,6 +443,26 @@ fn i9_data_goes_over_both_subflows_now_and_then() {
     repeated(copied().wait(99), 100).breaks(Rule::Amplification, &copy);
     let later = repeated(copied().wait(100), 100).pass(std::slice::from_ref(&copy));
     let _ = later.clean();
+}
+
+#[test]
+fn i9_data_goes_over_both_subflows_always_where_a_rule_may_want_it() {
+    let both = |exchange: Exchange| {
+        exchange.pass(&[
+            server_data(0, 100),
+            data_down(Flow::First, 0, 0, 100),
+            data_down(Flow::Joined, 0, 0, 100),
+            server_data(100, 100),
+            data_down(Flow::First, 100, 100, 100),
+        ])
+    };
+    let copy = data_down(Flow::Joined, 100, 100, 100);
+    both(two()).breaks(Rule::Amplification, &copy);
+    let redundant = Bounds {
+        redundant: true,
+        ..BOUNDS
+    };
+    let _ = both(two_with(redundant)).pass(&[copy]).clean();
 }
 
 /// The proxy announces an address.

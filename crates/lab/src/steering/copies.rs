@@ -26,15 +26,25 @@ pub(super) fn run(rule: &str) -> Result<Vec<Line>> {
         scene.restore(link)?;
         scene.pass(REST);
     }
+    let filler = scene.counter("filler_tx")?;
     let reports = load.finish()?;
     let (failed, why) = failures(&reports);
     let mut lines = judge(&reports, &scene.finish()?, [from, to]);
-    lines.push(Line::at_most(
-        format!("connections that failed {why}"),
-        failed,
-        0.0,
-        "",
-    ));
+    let cuts = CONNECTIONS * 2;
+    lines.extend([
+        Line::at_most(
+            "packets of filler for each cut of a connection's",
+            filler as f64 / cuts as f64,
+            FILLER,
+            "",
+        ),
+        Line::at_most(
+            format!("connections that failed {why}"),
+            failed,
+            0.0,
+            "",
+        ),
+    ]);
     lines.extend(steady.lines(None));
     Ok(lines)
 }
@@ -73,6 +83,8 @@ const DEAD: f64 = 2.0;
 const REST: f64 = 5.0;
 /// The shortest retransmission timeout of Linux, to which its round trip comes.
 const RTO: Duration = Duration::from_millis(200);
+/// A message each: what is copied within a tenth of a second and two round trips, and as much again for what is repeated.
+const FILLER: f64 = 30.0;
 /// Of all that is sent, in percent, on each path.
 const COPIED: f64 = 90.0;
 

@@ -176,6 +176,11 @@ impl Scene {
         })
     }
 
+    /// One of the daemon's counters.
+    pub(super) fn counter(&self, name: &str) -> Result<u64> {
+        Ok(self.flexcp.show_stats()?.counter(name)?)
+    }
+
     /// Breaks off what the server has begun, so that clients end.
     pub(super) fn close(&mut self) {
         self.server = None;

@@ -131,6 +131,7 @@ impl Connection {
             && self.mptcp.owed == 0
             && self.mptcp.asked == 0
             && self.phase.orphaned().is_none()
+            && !self.mptcp.steered.copies()
             && self.to_mptcp.stuck.is_none()
             && self.mptcp.spare.is_none()
             && self.to_tcp.repeated < PATIENCE

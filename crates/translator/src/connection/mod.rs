@@ -24,6 +24,7 @@ mod path;
 mod phase;
 mod place;
 mod plain;
+mod redundant;
 mod reopened;
 mod rtt;
 mod spare;

@@ -18,9 +18,11 @@ impl Connection {
     /// then on.
     pub(crate) fn usable_active(&mut self, ctx: &mut Context<'_>) -> Option<SubflowIndex> {
         let active = self.mptcp.active;
+        self.suspect_silent(ctx, active);
         let cause = if self.subflow(active).carries() {
             let Some(cause) = choice::against(self.standing(active)) else {
                 self.steer(ctx);
+                self.leave_lagging(ctx);
                 return Some(self.mptcp.active);
             };
             cause

@@ -63,6 +63,8 @@ pub(crate) struct Steered {
     slights_backup: bool,
     /// It was its mode that moved it last.
     led: bool,
+    /// What goes down the active path goes down the others, too.
+    copies: bool,
     standby: Standby,
 }
 
@@ -70,6 +72,11 @@ impl Steered {
     /// What the client wants as backup does not count.
     pub(super) const fn slights_backup(&self) -> bool {
         self.slights_backup
+    }
+
+    /// What goes down the active path goes down the others, too.
+    pub(super) const fn copies(&self) -> bool {
+        self.copies
     }
 }
 
@@ -93,7 +100,7 @@ pub(crate) struct Limits {
     pub(crate) patience: Option<Duration>,
     /// Where what goes down is counted.
     pub(crate) account: Option<Account>,
-    /// Its next packet takes another path, which the fast path would not.
+    /// Its next packet takes another path, or several, which the fast path would not.
     pub(crate) moves: bool,
     /// The connection is to be looked at after this time: the mode wants what it may not have yet.
     look: Option<Duration>,
@@ -210,6 +217,7 @@ impl Connection {
             steered.generation = config.rules.generation();
             steered.rule = found;
             steered.account = None;
+            steered.copies = false;
             let rule = found.and_then(|id| config.rules.get(id));
             steered.slights_backup = rule.is_some_and(|rule| !rule.heeds_backup);
         }
@@ -229,6 +237,7 @@ impl Connection {
             self.move_to(ctx, wanted.to, wanted.cause);
             self.mptcp.steered.led = true;
         }
+        self.mptcp.steered.copies = rule.mode.copies(&self.view_of(&paths));
         if rule.mode.measures() {
             self.measure_paths(ctx);
         }
@@ -457,7 +466,7 @@ impl Connection {
         Limits {
             patience: patience.filter(|_| !over),
             account: self.mptcp.steered.account,
-            moves: self.wanted_by(now, rule, &paths).is_some(),
+            moves: self.wanted_by(now, rule, &paths).is_some() || rule.mode.copies(&view),
             look: match rule.mode.choose(&view) {
                 Some(wanted) => Some(self.wait(rule, &wanted)),
                 None => Some(REMEASURE * 2).filter(|_| over && paths.outdated > 0),

@@ -294,9 +294,10 @@ impl Connection {
         };
         let payload = in_packet(first.dsn)..in_packet(first.dsn) + first.len as usize;
         self.keep_spare(ctx, &first, frame.buffer(payload.clone()));
+        let redundant = self.send_redundant(ctx, &first, packet, frame);
         let (last, rest) = self.send_rest(ctx, &first, &mut from, packet, frame);
         let copies = self.send_copies(ctx, &first, packet, frame);
-        let told = 1 << first.subflow | rest | copies;
+        let told = 1 << first.subflow | redundant | rest | copies;
         self.mptcp.owed &= !told;
         self.installation.hold.tell(told);
         let mut outgoing = self.data_headers(&first, packet);
@@ -334,7 +335,7 @@ impl Connection {
                 break;
             };
             last = placed.subflow;
-            told |= 1 << placed.subflow;
+            told |= 1 << placed.subflow | self.send_redundant(ctx, &placed, packet, frame);
             again += if placed.again { placed.len } else { 0 };
             self.send_piece(ctx, &placed, packet, frame);
         }
@@ -343,6 +344,24 @@ impl Connection {
             self.tcp.repeated.add(again, size);
         }
         (last, told)
+    }
+
+    /// New data over the other paths, too, as the mode wants it. Those subflows.
+    fn send_redundant(
+        &mut self,
+        ctx: &mut Context<'_>,
+        first: &Placed,
+        packet: &ServerPacket<'_>,
+        frame: &Frame<'_>,
+    ) -> SubflowSet {
+        let mut told = 0;
+        for placed in self.copy_places(ctx, first) {
+            told |= 1 << placed.subflow;
+            ctx.counters.copied_down_bytes += u64::from(placed.len);
+            self.count_carried(ctx, placed.subflow, placed.len, false);
+            self.send_piece(ctx, &placed, packet, frame);
+        }
+        told
     }
 
     /// While no path is known to deliver: what the server repeats goes over the others, too. Those subflows.

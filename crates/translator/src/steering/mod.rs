@@ -11,6 +11,7 @@ mod ledger;
 mod load_balancing;
 mod priority;
 mod random;
+mod redundant;
 mod round_robin;
 mod rule;
 mod smallest_delay;
@@ -26,6 +27,7 @@ pub(crate) use ledger::{Account, Ledger};
 pub use load_balancing::LoadBalancing;
 pub use priority::Priority;
 pub use random::Random;
+pub use redundant::Redundant;
 pub use round_robin::RoundRobin;
 pub(crate) use rule::{Descriptor, RuleId, Rules};
 pub use rule::{MAX_RULES, Rule};
@@ -93,6 +95,11 @@ pub struct Move {
 pub trait SteeringMode: Debug + Send + Sync {
     /// Where new data goes instead of the active path. `None`: it stays.
     fn choose(&self, view: &View<'_>) -> Option<Move>;
+
+    /// Whether what goes down the active path goes down the others, too. Those that lag are left out until they have caught up.
+    fn copies(&self, _view: &View<'_>) -> bool {
+        false
+    }
 
     /// Round-trip time of the active path above which the mode is to be asked at once. `None`: it goes by others.
     fn patience(&self, _view: &View<'_>) -> Option<Duration> {

@@ -41,6 +41,7 @@ mod probe;
 mod properties;
 mod quality;
 mod records;
+mod redundant;
 mod reload;
 mod reset;
 mod reverse;

@@ -76,7 +76,7 @@ fn rule_of_a_mode_that_nobody_knows() {
     rule(
         "name = 'video'\nmode = 'fastest'",
         "f:3:8: error: `mode`: there is no steering mode `fastest`; write \"active-standby\", \"smallest-delay\", \
-         \"load-balancing\", \"priority\", \"random\" or \"round-robin\"",
+         \"load-balancing\", \"priority\", \"redundant\", \"random\" or \"round-robin\"",
     );
 }
 
@@ -125,7 +125,7 @@ fn accesses_are_those_of_active_standby() {
     );
     section(
         &format!("{DSL}[[rule]]\nname = 'video'\nmode = 'smallest-delay'\naccesses = ['dsl']"),
-        "f:7:13: error: `accesses` is for active-standby and priority alone, as smallest-delay takes all of them; remove it",
+        "f:7:13: error: `accesses` is for active-standby, priority and redundant alone, as smallest-delay takes all of them; remove it",
     );
 }
 
@@ -140,11 +140,11 @@ fn keys_of_one_mode_are_not_for_others() {
     );
     of(
         "mode = 'round-robin'\nmax_rtt = '50ms'",
-        "f:7:11: error: `max_rtt` is for load-balancing and priority alone, not round-robin; remove it",
+        "f:7:11: error: `max_rtt` is for load-balancing, priority and redundant alone, not round-robin; remove it",
     );
     of(
         "mode = 'smallest-delay'\nmax_loss = 2",
-        "f:7:12: error: `max_loss` is for load-balancing and priority alone, not smallest-delay; remove it",
+        "f:7:12: error: `max_loss` is for load-balancing, priority and redundant alone, not smallest-delay; remove it",
     );
     of(
         "mode = 'priority'\naccesses = ['dsl']",

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use flexcp_invariants::Bounds;
-use flexcp_translator::{Causes, Config, Counters, Limits, Mode};
+use flexcp_translator::{Causes, Config, Counters, Limits, Mode, Rule};
 use flexcp_wire::{IpHeader, TcpFlags, TcpHeader};
 
 use super::Scenario;
@@ -20,6 +20,7 @@ pub(super) fn bounds(config: &Config) -> Bounds {
         Mode::Reverse { source_ports, .. } => source_ports.len() < PORTS,
         Mode::Transparent { .. } => false,
     };
+    let redundant = |rule: &Rule| format!("{:?}", rule.mode).starts_with("Redundant");
     let many = Limits::default();
     let scarce = limits.connections < many.connections || limits.half_open < many.half_open;
     Bounds {
@@ -29,6 +30,7 @@ pub(super) fn bounds(config: &Config) -> Bounds {
         crowded: scarce || config.services.iter().any(|service| few(&service.mode)),
         short_of_memory: limits.memory < many.memory,
         ending: false,
+        redundant: config.rules.iter().any(redundant),
         half_open: micros(timeouts.half_open),
         rejoin: micros(timeouts.rejoin),
         idle: micros(timeouts.idle),
