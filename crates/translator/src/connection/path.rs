@@ -1,5 +1,7 @@
 //! Paths: which subflow carries what goes down, and the client's and FlexCP's signals about addresses (RFC 8684 sections 3.3.8 and 3.4).
 
+use core::time::Duration;
+
 use flexcp_wire::{AddAddr, Dsn, MpJoin, MptcpOption, RemoveAddr, TcpFlags, TcpOption};
 
 use super::{Connection, Context, SubflowState, choice};
@@ -12,6 +14,10 @@ use crate::segment::{Outgoing, Segment};
 
 /// `ADD_ADDR` copies sent when the client does not echo.
 const MAX_ADD_ADDR_COPIES: u8 = 6;
+
+/// So many times as long as usual a path has to be silent before it is left for one that the steering mode does not take: past
+/// the server's first timeout, and most of its second.
+const LOYALTY: u32 = 3;
 
 impl Connection {
     /// The subflow for new data: the active one while nothing speaks against it, else the best one, which is active from
@@ -89,6 +95,7 @@ impl Connection {
         from: Dsn,
         end: Dsn,
     ) {
+        let silence = self.silence_to_leave(ctx);
         for index in self.indices() {
             let subflow = self.subflow(index);
             let holds = subflow.carries()
@@ -99,11 +106,25 @@ impl Connection {
                     .by_dsn(from.max(self.to_mptcp.acked))
                     .is_some()
                     || subflow.send.lane.by_dsn(end.sub(1)).is_some());
-            if holds && subflow.is_silent(ctx.now, ctx.config.timeouts.silence) {
+            let silent = match silence {
+                Some(silence) => subflow.is_mute(ctx.now, silence),
+                None => subflow.is_silent(ctx.now, ctx.config.timeouts.silence),
+            };
+            if holds && silent {
                 self.subflow_mut(index).path.suspect = true;
             }
         }
         self.try_other(ctx);
+    }
+
+    /// How long the active path has to be silent before it is left, where that is not the usual time: all other paths are such
+    /// as the steering mode does not take. On a path that is used up a burst may be lost whole, and its answer be overdue.
+    fn silence_to_leave(&self, ctx: &Context<'_>) -> Option<Duration> {
+        let active = self.subflow(self.mptcp.active);
+        let silence = ctx.config.timeouts.silence;
+        let round_trips = active.rtt().map_or(Duration::ZERO, |rtt| rtt * 2);
+        let silent = active.is_silent(ctx.now, silence);
+        (silent && self.has_none_to_take(ctx)).then(|| silence.max(round_trips) * LOYALTY)
     }
 
     /// The server sends on although an answer is overdue: its tail loss probe (RFC 8985 section 7), which is
@@ -111,8 +132,10 @@ impl Connection {
     /// retransmission timer would take 200 ms and more for.
     pub(crate) fn note_server_probe(&mut self, ctx: &Context<'_>) {
         let silence = ctx.config.timeouts.silence;
-        let active = self.subflow_mut(self.mptcp.active);
-        active.path.suspect |= active.is_overdue(ctx.now, silence);
+        let overdue = self.subflow(self.mptcp.active).is_overdue(ctx.now, silence);
+        if overdue && !self.has_none_to_take(ctx) {
+            self.subflow_mut(self.mptcp.active).path.suspect = true;
+        }
     }
 
     /// While every path is suspect the server's retransmissions go over one after the other: whichever

@@ -53,15 +53,14 @@ impl Connection {
         }
     }
 
-    /// Where new data that has its place goes, too.
+    /// Where data that has its place goes, too: subflows that have nothing of it or behind it.
     pub(super) fn copy_places(
         &mut self,
         ctx: &mut Context<'_>,
         first: &Placed,
     ) -> impl Iterator<Item = Placed> + use<> {
         let mut places = [None; 8];
-        let new = !first.again && first.dsn.add(u64::from(first.len)) == self.to_mptcp.next;
-        if self.mptcp.steered.copies() && new {
+        if self.mptcp.steered.copies() {
             for (place, index) in places.iter_mut().zip(self.indices()) {
                 if index != first.subflow {
                     *place = self.place_copy(ctx, index, first);

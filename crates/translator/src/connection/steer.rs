@@ -11,7 +11,10 @@ use crate::cause::SubflowSwitch;
 use crate::config::Settings;
 use crate::handle::{INITIAL, SubflowIndex, SubflowSet};
 use crate::offload::FlowEntry;
-use crate::steering::{Account, Descriptor, Flow, Ledger, Move, Rule, RuleId, SteeredPath, View};
+use crate::steering::{
+    Account, Descriptor, Flow, Ledger, Load, Move, Rule, RuleId, SteeredPath, View,
+    expected_of_another,
+};
 use crate::time::Instant;
 
 /// How often a mode is asked at most; of what the fast path carries, when the connection comes back from there.
@@ -179,8 +182,10 @@ impl Connection {
             }
             let to = self.account(ctx.config, to);
             self.mptcp.steered.account = to;
-            let rate = self.mptcp.steered.rate;
-            ctx.ledger.transfer(ctx.now, from, to, rate.into());
+            let loads = [from, to].into_iter().flatten();
+            let loads = loads.map(|account| ctx.ledger.load(ctx.now, account));
+            let rate = self.expected(loads);
+            ctx.ledger.transfer(ctx.now, from, to, rate);
         }
     }
 
@@ -228,11 +233,16 @@ impl Connection {
         self.mptcp.steered.asked = Stamp::new(ctx.now);
         self.note_rate(since);
         self.probe_silent(ctx);
-        let Some((rule, paths)) = self.steered_paths(ctx.now, ctx.config, ctx.ledger) else {
+        let steered = self.steered_paths(ctx.now, ctx.config, ctx.ledger);
+        let Some((rule, mut paths)) = steered else {
             self.mptcp.steered.account = None;
             return;
         };
-        self.enter(ctx, id, &paths, since.unwrap_or_default());
+        if self.enter(ctx, id, &paths, since.unwrap_or_default()) {
+            // What it will carry itself is in its account.
+            paths.active =
+                self.steered_path(ctx.now, ctx.config, ctx.ledger, (id, self.mptcp.active));
+        }
         if let Some(wanted) = self.wanted_by(ctx.now, rule, &paths) {
             self.move_to(ctx, wanted.to, wanted.cause);
             self.mptcp.steered.led = true;
@@ -382,20 +392,24 @@ impl Connection {
         steered.rate = u32::try_from(smoothed).unwrap_or(u32::MAX);
     }
 
-    /// What it carries is counted from here on, if its mode goes by that and it has a choice.
-    fn enter(&mut self, ctx: &mut Context<'_>, id: RuleId, paths: &Paths, since: Duration) {
+    /// What it carries is counted from here on, if its mode goes by that and it has a choice. `true`: it has not had one before.
+    fn enter(&mut self, ctx: &mut Context<'_>, id: RuleId, paths: &Paths, since: Duration) -> bool {
         let account = ctx.config.rules.account(id, paths.active.access);
         let account = account.filter(|_| paths.count > 0);
         self.mptcp.steered.account = account;
-        if let Some(account) = account {
-            let rate = self.mptcp.steered.rate;
-            ctx.ledger.tell(ctx.now, account, rate.into(), since);
-            if self.mptcp.steered.turn == 0
-                && let Some(first) = ctx.config.rules.account(id, None)
-            {
-                self.mptcp.steered.turn = ctx.ledger.next_turn(first);
-            }
-        }
+        let Some(account) = account else {
+            return false;
+        };
+        let rate = self.mptcp.steered.rate;
+        ctx.ledger.tell(ctx.now, account, rate.into(), since);
+        let first = ctx.config.rules.account(id, None);
+        let Some(first) = first.filter(|_| self.mptcp.steered.turn == 0) else {
+            return false;
+        };
+        self.mptcp.steered.turn = ctx.ledger.next_turn(first);
+        let expected = self.view_of(paths).flow.expected;
+        ctx.ledger.begin(ctx.now, account, expected);
+        true
     }
 
     /// Where what goes down a subflow is counted.
@@ -426,6 +440,15 @@ impl Connection {
             let again = if again { len } else { 0 };
             ctx.ledger.carry(ctx.now, account, len.into(), again.into());
         }
+    }
+
+    /// Whether all other paths that nothing speaks against are such as its mode does not take.
+    pub(super) fn has_none_to_take(&self, ctx: &Context<'_>) -> bool {
+        let steered = self.steered_paths(ctx.now, ctx.config, ctx.ledger);
+        steered.is_some_and(|(rule, paths)| {
+            let known = paths.others();
+            !paths.all_others().is_empty() && !known.iter().any(|path| rule.mode.admits(path))
+        })
     }
 
     /// Where its mode wants it, if it may go there now.
@@ -469,17 +492,37 @@ impl Connection {
             moves: self.wanted_by(now, rule, &paths).is_some() || rule.mode.copies(&view),
             look: match rule.mode.choose(&view) {
                 Some(wanted) => Some(self.wait(rule, &wanted)),
-                None => Some(REMEASURE * 2).filter(|_| over && paths.outdated > 0),
+                None => Some(REMEASURE * 2).filter(|_| over && self.awaits(now, rule, &paths)),
             },
         }
     }
 
+    /// Whether what is known of other paths is old, and is about to be known anew.
+    fn awaits(&self, now: Instant, rule: &Rule, paths: &Paths) -> bool {
+        let old = |path: &SteeredPath| {
+            let subflow = self.subflow(path.subflow);
+            subflow.is_to_be_measured(now, MEASURE) || subflow.is_being_measured()
+        };
+        let measures = rule.mode.measures();
+        paths.outdated > 0 || (measures && paths.others().iter().any(old))
+    }
+
+    /// Bytes per second to be expected of it, by what it carried itself or others of its rule.
+    fn expected(&self, loads: impl Iterator<Item = Load>) -> u64 {
+        match self.mptcp.steered.rate {
+            0 => expected_of_another(loads),
+            known => known.into(),
+        }
+    }
+
     fn view_of<'a>(&self, paths: &'a Paths) -> View<'a> {
+        let all = paths.others().iter().chain([&paths.active]);
         View {
             flow: Flow {
                 token: self.mptcp.key.token,
                 turn: self.mptcp.steered.turn,
                 rate: self.mptcp.steered.rate.into(),
+                expected: self.expected(all.map(|path| path.load)),
             },
             active: paths.active,
             others: paths.others(),

@@ -387,7 +387,8 @@ impl Subflow {
         self.path.outstanding_since + self.rtt().map_or(silence, limit)
     }
 
-    fn is_mute(&self, now: Instant, limit: Duration) -> bool {
+    /// Whether data is outstanding and the client has not shown for so long that anything arrives.
+    pub(crate) fn is_mute(&self, now: Instant, limit: Duration) -> bool {
         self.send.una != self.send.next && now.since(self.path.outstanding_since) >= limit
     }
 
@@ -436,6 +437,11 @@ impl Subflow {
             Timed::Echo(_, at) | Timed::Measured(at) => now.since(at) >= pause,
         };
         at_rest && due
+    }
+
+    /// Whether an echo is waited for, on a path that carries nothing.
+    pub(crate) const fn is_being_measured(&self) -> bool {
+        matches!(self.path.timed, Timed::Echo(..))
     }
 
     /// Whether the path has been measured since then, or carries something, or can't be measured while it does not.

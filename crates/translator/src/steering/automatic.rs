@@ -63,6 +63,10 @@ impl SteeringMode for Automatic {
         (here > 0 && better).then(|| to(best, SubflowSwitch::Balance))
     }
 
+    fn admits(&self, path: &SteeredPath) -> bool {
+        self.thresholds.admit(path)
+    }
+
     fn patience(&self, view: &View<'_>) -> Option<Duration> {
         let elsewhere = |path: &SteeredPath| path.access != view.active.access;
         self.thresholds.patience(view, elsewhere)

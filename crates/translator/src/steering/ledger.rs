@@ -63,6 +63,8 @@ pub struct Load {
     pub coming: i64,
     /// Connections that have just come, less those that left, in sixteenths.
     pub arrivals: i64,
+    /// Connections that began there, in parts of 2^12; they count for as long as [`carried`](Self::carried) does.
+    pub begun: u64,
 }
 
 impl Load {
@@ -80,6 +82,28 @@ impl Load {
     }
 }
 
+/// What a connection whose rate is not known yet will carry in a second, of the next two, by what others of the rule carried:
+/// as much as one of them did in all, or as the fast ones do.
+pub(crate) fn expected_of_another(loads: impl Iterator<Item = Load>) -> u64 {
+    let (mut carried, mut begun, mut fast) = (0_u64, 0, u64::MAX);
+    for load in loads {
+        carried = carried.saturating_add(load.carried);
+        begun += load.begun;
+        if load.flow_rate > 0 {
+            fast = load.flow_rate.max(if fast == u64::MAX { 0 } else { fast });
+        }
+    }
+    let each = carried.saturating_mul(BEGUN.into()).checked_div(begun);
+    let each = each.unwrap_or(0);
+    (each / 2).min(fast).max(LEAST_EXPECTED)
+}
+
+/// Where nothing is known connections count alike.
+const LEAST_EXPECTED: u64 = 1024;
+
+/// A connection that began, so that a part of it can be forgotten with each step.
+const BEGUN: u32 = 1 << 12;
+
 /// One in so many of an access's connections has left it: it has become bad for all.
 const MANY_LEFT: u64 = 8;
 
@@ -96,6 +120,8 @@ struct Book {
     weighted: u64,
     coming: i64,
     arrivals: i64,
+    /// Connections that began there, in parts of 2^12.
+    begun: u32,
     /// Connections that left it of late because it had become bad, in sixteenths.
     left: u32,
     /// When that were many.
@@ -113,7 +139,8 @@ impl Book {
         }
         self.at = now;
         for _ in 0..steps.min(FORGOTTEN) {
-            if self.carried == 0 && self.told == 0 && self.coming == 0 && self.arrivals == 0 {
+            let idle = self.coming == 0 && self.arrivals == 0 && self.begun == 0;
+            if self.carried == 0 && self.told == 0 && idle {
                 break;
             }
             self.carried -= self.carried.div_ceil(64);
@@ -124,6 +151,7 @@ impl Book {
             self.coming -= self.coming / 16;
             self.arrivals -= self.arrivals / 16;
             self.left -= self.left.div_ceil(16);
+            self.begun -= self.begun.div_ceil(64);
         }
     }
 
@@ -138,6 +166,7 @@ impl Book {
             flow_rate: self.weighted.checked_div(self.told).unwrap_or(0) << 10,
             coming: self.coming,
             arrivals: self.arrivals,
+            begun: self.begun.into(),
         }
     }
 }
@@ -236,6 +265,15 @@ impl Ledger {
                 book.coming = book.coming.saturating_add(rate * sign);
                 book.arrivals += 16 * sign;
             }
+        }
+    }
+
+    /// A connection has a choice from here on, and begins here; it will carry `rate` bytes per second.
+    pub(crate) fn begin(&mut self, now: Instant, account: Account, rate: u64) {
+        if let Some(book) = self.book(now, account) {
+            book.begun = book.begun.saturating_add(BEGUN);
+            let rate = i64::try_from(rate).unwrap_or(i64::MAX);
+            book.coming = book.coming.saturating_add(rate);
         }
     }
 
@@ -354,6 +392,36 @@ mod tests {
         assert_eq!((come.expected(), come.flows()), (100_000, 16));
         let later = ledger.load(Instant(14 * SECOND), two);
         assert!(later.expected() < 15_000 && later.flows() < 16, "{later:?}");
+    }
+
+    #[test]
+    fn connections_that_begin_are_expected_to_carry_what_others_did() {
+        let (mut ledger, [one, two]) = ledger();
+        let now = Instant(10 * SECOND);
+        let expected = |ledger: &Ledger| {
+            expected_of_another(
+                [one, two]
+                    .into_iter()
+                    .map(|account| ledger.load(now, account)),
+            )
+        };
+        assert_eq!(expected(&ledger), LEAST_EXPECTED);
+        for _ in 0..4 {
+            ledger.begin(now, one, 1000);
+        }
+        assert_eq!(ledger.load(now, one).expected(), 4000);
+        // Half a megabyte each, on both accesses.
+        ledger.carry(now, one, 1_500_000, 0);
+        ledger.carry(now, two, 500_000, 0);
+        assert_eq!(expected(&ledger), 250_000);
+        ledger.tell(now, two, 200 << 10, Duration::from_secs(1));
+        assert_eq!(expected(&ledger), 200 << 10);
+        let later = ledger.load(Instant(14 * SECOND), one);
+        assert!(
+            later.coming < 600 && (9_700..10_300).contains(&later.begun),
+            "{later:?}"
+        );
+        assert_eq!(ledger.load(Instant(100 * SECOND), one), Load::default());
     }
 
     #[test]

@@ -101,18 +101,22 @@ impl SteeringMode for LoadBalancing {
         if self.weight(active) == 0 {
             return Some(to(best, SubflowSwitch::Balance));
         }
-        let rate = match (view.flow.rate, active.load.flow_rate) {
-            // Nothing is known of anybody: soon it is.
-            (0, 0) => return None,
-            (0, of_others) => of_others,
-            (known, _) => known,
+        let moved = view.flow.expected.saturating_mul(AHEAD);
+        let least = if view.flow.rate == 0 {
+            // Nothing goes down yet: a move costs nothing, and to the nearest is near enough.
+            moved
+        } else {
+            let both = [active, best].map(due).iter().sum::<u64>();
+            // Half as much again as it takes to be as far apart the other way, so that few moves do.
+            (moved.saturating_mul(3) / 2).max(both / 16)
         };
-        let both = [active, best].map(due).iter().sum::<u64>();
-        // Half as much again as it takes to be as far apart the other way, so that few moves do.
-        let moved = rate.saturating_mul(AHEAD).saturating_mul(3) / 2;
-        let least = i64::try_from(moved.max(both / 16)).unwrap_or(i64::MAX);
+        let least = i64::try_from(least).unwrap_or(i64::MAX);
         let apart = excess(active).saturating_sub(excess(best));
         (apart > least).then(|| to(best, SubflowSwitch::Balance))
+    }
+
+    fn admits(&self, path: &SteeredPath) -> bool {
+        self.thresholds.admit(path)
     }
 
     fn patience(&self, view: &View<'_>) -> Option<Duration> {
@@ -160,12 +164,18 @@ mod tests {
     }
 
     fn moved(mode: &LoadBalancing, rate: u64, paths: [SteeredPath; 2]) -> Option<Move> {
+        let flow = Flow {
+            rate,
+            expected: rate,
+            ..Flow::default()
+        };
+        moved_as(mode, flow, paths)
+    }
+
+    fn moved_as(mode: &LoadBalancing, flow: Flow, paths: [SteeredPath; 2]) -> Option<Move> {
         let [active, other] = paths;
         mode.choose(&View {
-            flow: Flow {
-                rate,
-                ..Flow::default()
-            },
+            flow,
             active,
             others: &[other],
         })
@@ -218,15 +228,20 @@ mod tests {
     }
 
     #[test]
-    fn connection_of_no_known_rate_counts_as_one_of_its_access() {
+    fn connection_that_carries_nothing_yet_goes_where_less_is() {
         let even = mode([1, 1]);
-        let mut carried = [path(0, 2_000_000, 0), path(1, 1_000_000, 0)];
-        carried[0].load.flow_rate = 333_000;
-        assert!(moved(&even, 0, carried).is_some());
-        carried[0].load.flow_rate = 334_000;
-        assert_eq!(moved(&even, 0, carried), None);
-        carried[0].load.flow_rate = 0;
-        assert_eq!(moved(&even, 0, carried), None, "nobody's is known");
+        let new = |expected, paths| {
+            let flow = Flow {
+                expected,
+                ..Flow::default()
+            };
+            moved_as(&even, flow, paths).is_some()
+        };
+        let carried = [path(0, 2_000_000, 0), path(1, 1_000_000, 0)];
+        assert!(new(499_000, carried));
+        assert!(!new(500_000, carried));
+        let nearly = [path(0, 1_000_000, 0), path(1, 990_000, 0)];
+        assert!(new(4_000, nearly), "a move costs nothing");
     }
 
     #[test]

@@ -23,7 +23,7 @@ use core::time::Duration;
 pub use active_standby::ActiveStandby;
 pub use automatic::Automatic;
 pub use ledger::Load;
-pub(crate) use ledger::{Account, Ledger};
+pub(crate) use ledger::{Account, Ledger, expected_of_another};
 pub use load_balancing::LoadBalancing;
 pub use priority::Priority;
 pub use random::Random;
@@ -60,6 +60,9 @@ pub struct Flow {
     pub turn: u8,
     /// Bytes per second that went down of late, repeated ones included; 0: not known yet.
     pub rate: u64,
+    /// Bytes per second to be expected: those, or while they are not known what others of its rule carried. 0 unless the mode
+    /// [shares](SteeringMode::shares).
+    pub expected: u64,
 }
 
 /// What a mode chooses by.
@@ -95,6 +98,12 @@ pub struct Move {
 pub trait SteeringMode: Debug + Send + Sync {
     /// Where new data goes instead of the active path. `None`: it stays.
     fn choose(&self, view: &View<'_>) -> Option<Move>;
+
+    /// Whether a path may be taken while another one works. `false`: the active one is left for it only when that is beyond
+    /// doubt silent.
+    fn admits(&self, _path: &SteeredPath) -> bool {
+        true
+    }
 
     /// Whether what goes down the active path goes down the others, too. Those that lag are left out until they have caught up.
     fn copies(&self, _view: &View<'_>) -> bool {

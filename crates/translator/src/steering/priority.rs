@@ -55,6 +55,10 @@ impl SteeringMode for Priority {
         })
     }
 
+    fn admits(&self, path: &SteeredPath) -> bool {
+        self.thresholds.admit(path)
+    }
+
     fn patience(&self, view: &View<'_>) -> Option<Duration> {
         let here = self.rank(&view.active);
         self.thresholds

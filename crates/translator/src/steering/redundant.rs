@@ -54,6 +54,10 @@ impl SteeringMode for Redundant {
         !self.thresholds.are_set() || self.thresholds.exceeded_by(&view.active)
     }
 
+    fn admits(&self, path: &SteeredPath) -> bool {
+        self.thresholds.admit(path)
+    }
+
     fn patience(&self, view: &View<'_>) -> Option<Duration> {
         // There is something to do even where no other path is within: copies.
         self.thresholds.rtt.filter(|_| !view.others.is_empty())

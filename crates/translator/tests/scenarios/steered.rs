@@ -341,9 +341,8 @@ fn connection_alone_shares_its_bytes_out_in_time() {
     let _ = t.moved();
 }
 
-/// A packet on flow 0 gets lost, and the connection has to go on over flow 1, where a round trip takes 100 ms.
-#[test]
-fn connection_that_had_no_choice_leaves_a_bad_path_within_the_hold_time() {
+/// A packet on flow 0 got lost, and the connection had to go on over flow 1, where a round trip takes 100 ms.
+fn back_from_a_bad_path() -> Scenario {
     let setup = Setup::new()
         .accesses(2)
         .steered(halves(Some(80)), [1000, 0]);
@@ -372,5 +371,27 @@ fn connection_that_had_no_choice_leaves_a_bad_path_within_the_hold_time() {
         t.why(),
         "subflow_switch.failed+1 subflow_switch.congested+1"
     );
+    let _ = t.moved();
+    t
+}
+
+#[test]
+fn connection_that_had_no_choice_leaves_a_bad_path_within_the_hold_time() {
+    let _ = back_from_a_bad_path();
+}
+
+#[test]
+fn path_is_left_later_for_one_that_the_mode_does_not_take() {
+    let mut t = back_from_a_bad_path();
+    t.at(1740);
+    let _ = t.client(0, ". 1:1(0) ack 301 <dss ack 401>");
+    t.at(2000);
+    let _ = t.server("P. 401:501(100) ack 1");
+    for (at, flow) in [(2220, "client0"), (2290, "client0"), (2500, "client1")] {
+        t.at(at);
+        let gave = t.server("P. 401:501(100) ack 1");
+        assert!(gave.lines()[0].starts_with(flow), "{at}: {gave:?}");
+    }
+    assert_eq!(t.why(), "subflow_switch.failed+1");
     let _ = t.moved();
 }
