@@ -11,6 +11,7 @@ use tokio::sync::{Notify, watch};
 use tracing::error;
 
 use crate::config::Config;
+use crate::config::edit::{self, Edit, Edited};
 use crate::config::rule::Rule;
 use crate::config::told::{self, Told, Wrong};
 
@@ -28,6 +29,28 @@ pub(crate) struct Set {
     pub(crate) rules: Option<Arc<Vec<Told>>>,
     /// So many times that has been changed.
     pub(crate) changes: u64,
+}
+
+/// What a client of the API wants.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) enum Change {
+    /// These rules, in place of those there.
+    Set(Vec<Told>),
+    /// Those of the file.
+    TakeBack,
+    /// Those there, with some changes.
+    Edit(Vec<Edit>),
+}
+
+/// What comes of a change.
+#[derive(Debug)]
+pub(crate) struct Next {
+    /// The rules that are in force then.
+    pub(crate) rules: Vec<Rule>,
+    /// What is set then; `None`: nothing.
+    set: Option<Vec<Told>>,
+    /// So many of the rules are new, where some were changed.
+    pub(crate) new: usize,
 }
 
 impl Rulebook {
@@ -69,19 +92,28 @@ impl Rulebook {
         }
     }
 
-    /// The rules that would be in force with a configuration, were these set; `None`: the file's.
+    /// What would come of a change with a configuration. Changes of single rules are made to those in force: as the first is
+    /// made to the file's, all of them count as set from then on.
     ///
     /// # Errors
-    /// When there is something wrong with them.
-    pub(crate) fn wanted(
-        &self,
-        config: &Config,
-        told: Option<&[Told]>,
-    ) -> Result<Vec<Rule>, Wrong> {
-        match told {
-            Some(told) => told::rules(config, told),
-            None => Ok(self.of_file.clone()),
-        }
+    /// When there is something wrong with it.
+    pub(crate) fn wanted(&self, config: &Config, change: Change) -> Result<Next, Wrong> {
+        let whole = |rules, set| Next { rules, set, new: 0 };
+        Ok(match change {
+            Change::TakeBack => whole(self.of_file.clone(), None),
+            Change::Set(told) => whole(told::rules(config, &told)?, Some(told)),
+            Change::Edit(edits) => {
+                let Edited { told, rules, new } = match &self.set.rules {
+                    Some(set) => edit::edited(config, set.iter().cloned(), edits)?,
+                    None => edit::edited(config, self.of_file.iter().map(told::of), edits)?,
+                };
+                Next {
+                    rules,
+                    set: Some(told),
+                    new,
+                }
+            }
+        })
     }
 
     /// Another configuration was read from the file, with these rules.
@@ -89,12 +121,13 @@ impl Rulebook {
         self.of_file = rules;
     }
 
-    /// Others are set, or taken back.
-    pub(crate) fn note_set(&mut self, rules: Option<Vec<Told>>) {
+    /// That is in force from here on. Gives its rules.
+    pub(crate) fn note(&mut self, next: Next) -> Vec<Rule> {
         self.set = Set {
-            rules: rules.map(Arc::new),
+            rules: next.set.map(Arc::new),
             changes: self.set.changes + 1,
         };
+        next.rules
     }
 }
 

@@ -31,13 +31,12 @@ pub use self::facts::Expected;
 use self::facts::{Found, Problem};
 pub use self::reload::{ChangeError, Reloads, Wanted};
 use crate::beside::Beside;
-use crate::config::told::Told;
 use crate::control::status::{State, Status};
 use crate::control::view::Numbers;
 use crate::control::{Names, VERSION};
 use crate::generation::Generation;
 use crate::offload::Running;
-use crate::rulebook::Set;
+use crate::rulebook::{Change, Set};
 use crate::worker::{Marks, WorkerHandle};
 
 /// What is looked after, and how it is.
@@ -105,8 +104,16 @@ pub struct StatusHandle {
     ready: Arc<AtomicBool>,
 }
 
-/// The configuration in force once rules were set, and those.
-pub(crate) type Steered = (Arc<Generation>, Set);
+/// What has come of a change of rules.
+#[derive(Debug)]
+pub(crate) struct Steered {
+    /// The configuration in force.
+    pub(crate) generation: Arc<Generation>,
+    /// The rules that are set.
+    pub(crate) set: Set,
+    /// So many of them are new, where some were changed.
+    pub(crate) new: usize,
+}
 
 #[derive(Debug)]
 enum Request {
@@ -114,7 +121,7 @@ enum Request {
     Names(SyncSender<Names>),
     Generation(SyncSender<Arc<Generation>>),
     RulesSet(SyncSender<Set>),
-    Steer(Option<Vec<Told>>, SyncSender<Result<Steered, ChangeError>>),
+    Steer(Change, SyncSender<Result<Steered, ChangeError>>),
     Change(
         Box<Wanted>,
         SyncSender<Result<Arc<Generation>, ChangeError>>,
@@ -225,8 +232,8 @@ impl Watcher {
                     Request::RulesSet(answer) => {
                         drop(answer.try_send(self.reloads.book.set().clone()));
                     }
-                    Request::Steer(told, answer) => {
-                        drop(answer.try_send(self.steer(told)));
+                    Request::Steer(change, answer) => {
+                        drop(answer.try_send(self.steer(change)));
                     }
                     Request::Change(wanted, answer) => {
                         drop(answer.try_send(self.change(*wanted)));
@@ -429,12 +436,16 @@ impl StatusHandle {
                     Request::Names(answer) => answer.send(names.clone()).unwrap(),
                     Request::Generation(answer) => answer.send(Arc::clone(&generation)).unwrap(),
                     Request::RulesSet(answer) => answer.send(book.set().clone()).unwrap(),
-                    Request::Steer(told, answer) => {
-                        let rules = book.wanted(&generation.config, told.as_deref());
-                        let steered = rules.map(|rules| {
-                            generation = Arc::new(generation.with_rules(rules));
-                            book.note_set(told);
-                            (Arc::clone(&generation), book.set().clone())
+                    Request::Steer(change, answer) => {
+                        let wanted = book.wanted(&generation.config, change);
+                        let steered = wanted.map(|wanted| {
+                            let new = wanted.new;
+                            generation = Arc::new(generation.with_rules(book.note(wanted)));
+                            Steered {
+                                generation: Arc::clone(&generation),
+                                set: book.set().clone(),
+                                new,
+                            }
                         });
                         answer.send(steered.map_err(Into::into)).unwrap();
                     }
@@ -496,12 +507,12 @@ impl StatusHandle {
         self.ask(Request::RulesSet, PATIENCE)
     }
 
-    /// Sets rules, or takes them back, and waits until that is in force.
+    /// Changes the rules, and waits until they are in force.
     ///
     /// # Errors
-    /// When there is something wrong with them; then everything is as it was.
-    pub(crate) fn steer(&self, told: Option<Vec<Told>>) -> Result<Steered, ChangeError> {
-        self.ask(|answer| Request::Steer(told, answer), CHANGE)?
+    /// When there is something wrong with the change; then everything is as it was.
+    pub(crate) fn steer(&self, change: Change) -> Result<Steered, ChangeError> {
+        self.ask(|answer| Request::Steer(change, answer), CHANGE)?
     }
 
     fn ask<T>(

@@ -17,6 +17,7 @@ mod metrics;
 mod patience;
 mod pieces;
 mod routes;
+mod rule_routes;
 mod rules;
 mod server;
 mod stats;

@@ -17,6 +17,7 @@ use utoipa::{PartialSchema, ToSchema};
 use super::fault::Fault;
 use super::server::{Named, Names};
 use super::status::ServiceStatus;
+use crate::config::told::Told;
 use crate::worker::Heard;
 
 /// The answer to `/v1/stats`.
@@ -194,6 +195,24 @@ pub struct Rules {
     pub source: Source,
     /// In their order: the first that fits a connection in all that it says is its own.
     pub rules: Vec<Rule>,
+}
+
+/// The answer to `/v1/rules/{name}`.
+#[derive(Clone, PartialEq, Serialize, Deserialize, ToSchema, Debug)]
+pub struct OneRule {
+    /// The version of the API: 1.
+    pub version: u32,
+    /// Number of the configuration in force.
+    pub generation: u64,
+    /// Where the rules come from.
+    pub source: Source,
+    /// Rules that stand before it.
+    pub place: usize,
+    /// The rule.
+    pub rule: Rule,
+    /// The same with the keys of `[[rule]]` in the configuration file, as it can be set.
+    #[schema(value_type = Object)]
+    pub keys: Told,
 }
 
 /// Where rules come from.

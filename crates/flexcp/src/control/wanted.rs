@@ -44,13 +44,10 @@ impl Wanted {
                 "client" => &mut wanted.client,
                 "server" => &mut wanted.server,
                 "access" => &mut wanted.access,
-                _ => return Err(unknown(&name)),
+                _ => return Err(unknown(&name, &NAMES)),
             };
             if only.replace(value.into_owned()).is_some() {
-                return Err(Fault::parameter(
-                    &name,
-                    &format!("`{name}` is given twice; give it once"),
-                ));
+                return Err(twice(&name));
             }
         }
         Ok(wanted)
@@ -89,12 +86,18 @@ pub(super) fn none(query: Option<&str>) -> Result<(), Fault> {
     }
 }
 
-fn unknown(name: &str) -> Fault {
-    let hint = match config::similar(name, &NAMES) {
+/// About a parameter that is not among those that there are.
+pub(super) fn unknown(name: &str, known: &[&str]) -> Fault {
+    let hint = match config::similar(name, known) {
         Some(similar) => format!("did you mean `{similar}`?"),
-        None => format!("known here: {}", NAMES.join(", ")),
+        None => format!("known here: {}", known.join(", ")),
     };
     Fault::parameter(name, &format!("there is no parameter `{name}`; {hint}"))
+}
+
+/// About a parameter that is given more than once.
+pub(super) fn twice(name: &str) -> Fault {
+    Fault::parameter(name, &format!("`{name}` is given twice; give it once"))
 }
 
 const NAMES: [&str; 5] = ["state", "service", "client", "server", "access"];

@@ -27,17 +27,21 @@ fn document_lists_every_route() {
         "/v1/connections",
         "/v1/events",
         "/v1/rules",
+        "/v1/rules/{name}",
         "/v1/services",
         "/v1/stats",
         "/v1/status",
     ];
     assert_eq!(listed.iter().map(String::as_str).collect::<Vec<_>>(), paths);
     // Whatever is routed is described: there is one way to route.
-    let source = include_str!("../routes.rs");
+    let source = concat!(
+        include_str!("../routes.rs"),
+        include_str!("../rule_routes.rs")
+    );
     assert_eq!(source.matches(".routes(routes!(").count(), paths.len());
     let items = document["paths"].as_object().unwrap().values();
     let operations: usize = items.map(|item| item.as_object().unwrap().len()).sum();
-    assert_eq!(operations, paths.len() + 2, "and what sets rules");
+    assert_eq!(operations, paths.len() + 5, "and what changes rules");
     assert_eq!(source.matches("#[utoipa::path(").count(), operations);
     for other in [
         ".route(",
@@ -151,6 +155,7 @@ fn answers_have_the_form_that_the_document_says() {
         ("/v1/services", "Services"),
         ("/v1/accesses", "Accesses"),
         ("/v1/rules", "Rules"),
+        ("/v1/rules/{name}", "OneRule"),
         ("/v1/connections", "Connections"),
     ] {
         let said = document()["paths"][target]["get"]["responses"]["200"]["content"].clone();
@@ -159,7 +164,8 @@ fn answers_have_the_form_that_the_document_says() {
             format!("#/components/schemas/{name}"),
             "{said}"
         );
-        fits(name, &ask_any(&served, target));
+        let target = target.replace("{name}", "video");
+        fits(name, &ask_any(&served, &target));
     }
     let (_, _, refused) = exchanged(&served.path(), "GET", "/v1/stats?x");
     fits("Refusal", &serde_json::from_str(&refused).unwrap());

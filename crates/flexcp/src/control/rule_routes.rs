@@ -1,0 +1,207 @@
+//! How rules are read and changed: all of them, single ones, and batches.
+
+use std::sync::Arc;
+
+use axum::extract::rejection::{BytesRejection, PathRejection};
+use axum::extract::{Path, RawQuery, State};
+use axum::http::StatusCode;
+use bytes::Bytes;
+
+use super::fault::{Fault, Refusal, Refused};
+use super::routes::{Answer, Daemon, json};
+use super::rules::{self, ChangesToMake, Query, RulesToSet};
+use super::view::{OneRule, Rules};
+use super::wanted;
+use crate::config::edit::Edit;
+use crate::rulebook::Change;
+use crate::watch::{ChangeError, Steered, Unwatched};
+
+/// The rules of the configuration in force, in their order
+#[utoipa::path(get, path = "/v1/rules", operation_id = "rules", responses(
+    (status = 200, body = Rules), (status = 400, body = Refusal), (status = 503, body = Refusal),
+))]
+pub(super) async fn rules(State(daemon): State<Arc<Daemon>>, RawQuery(query): RawQuery) -> Answer {
+    wanted::none(query.as_deref())?;
+    json(&rules::rules(&in_force(&daemon).await?))
+}
+
+/// Set the rules, all of them at once
+///
+/// From then on they are in force in place of the file's, over reloads and restarts. They are saved within about a second;
+/// with `saved=true` the answer comes when they are. What is wrong with them is named by its field, and then nothing changes.
+#[utoipa::path(put, path = "/v1/rules", operation_id = "set_rules", request_body = RulesToSet,
+    params(("saved" = Option<bool>, Query, description = "The answer waits until the rules are saved.")),
+    responses(
+        (status = 200, body = Rules), (status = 400, body = Refusal), (status = 413, body = Refusal),
+        (status = 503, body = Refusal),
+    )
+)]
+pub(super) async fn set_rules(
+    State(daemon): State<Arc<Daemon>>,
+    RawQuery(query): RawQuery,
+    body: Result<Bytes, BytesRejection>,
+) -> Answer {
+    let query = Query::of_change(query.as_deref())?;
+    let change = Change::Set(RulesToSet::read(body)?);
+    json(&rules::rules(&changed(&daemon, change, &query).await??))
+}
+
+/// Change some of the rules: all of these changes, or none
+///
+/// They are made one behind the other, in one step: no connection is judged in between. The first change to the rules of the
+/// configuration file makes all of them rules that are set.
+#[utoipa::path(patch, path = "/v1/rules", operation_id = "change_rules", request_body = ChangesToMake,
+    params(("saved" = Option<bool>, Query, description = "The answer waits until the rules are saved.")),
+    responses(
+        (status = 200, body = Rules), (status = 400, body = Refusal), (status = 413, body = Refusal),
+        (status = 503, body = Refusal),
+    )
+)]
+pub(super) async fn change_rules(
+    State(daemon): State<Arc<Daemon>>,
+    RawQuery(query): RawQuery,
+    body: Result<Bytes, BytesRejection>,
+) -> Answer {
+    let query = Query::of_change(query.as_deref())?;
+    let change = Change::Edit(ChangesToMake::read(body)?);
+    json(&rules::rules(&changed(&daemon, change, &query).await??))
+}
+
+/// Take back the rules that were set: those of the configuration file are in force again
+#[utoipa::path(delete, path = "/v1/rules", operation_id = "take_back_rules",
+    params(("saved" = Option<bool>, Query, description = "The answer waits until that is saved.")),
+    responses((status = 200, body = Rules), (status = 400, body = Refusal), (status = 503, body = Refusal))
+)]
+pub(super) async fn take_back_rules(
+    State(daemon): State<Arc<Daemon>>,
+    RawQuery(query): RawQuery,
+) -> Answer {
+    let query = Query::of_change(query.as_deref())?;
+    json(&rules::rules(
+        &changed(&daemon, Change::TakeBack, &query).await??,
+    ))
+}
+
+/// The rule of a name, and its place among the others
+#[utoipa::path(get, path = "/v1/rules/{name}", operation_id = "rule",
+    params(("name" = String, Path, description = "The rule's name.")),
+    responses(
+        (status = 200, body = OneRule), (status = 400, body = Refusal), (status = 404, body = Refusal),
+        (status = 503, body = Refusal),
+    )
+)]
+pub(super) async fn rule(
+    State(daemon): State<Arc<Daemon>>,
+    name: Name,
+    RawQuery(query): RawQuery,
+) -> Answer {
+    wanted::none(query.as_deref())?;
+    let name = read(name)?;
+    let rule = rules::rule(&in_force(&daemon).await?, &name);
+    json(&rule.ok_or_else(|| rules::unknown(&name))?)
+}
+
+/// Set the rule of a name; others stay
+///
+/// It takes the place of the one of its name. A new one is the last, unless `before` names another.
+#[utoipa::path(put, path = "/v1/rules/{name}", operation_id = "set_rule", request_body = rules::RuleToSet,
+    params(
+        ("name" = String, Path, description = "The rule's name."),
+        ("before" = Option<String>, Query, description = "The name of the rule that it is placed before."),
+        ("saved" = Option<bool>, Query, description = "The answer waits until the rules are saved."),
+    ),
+    responses(
+        (status = 200, body = OneRule), (status = 201, body = OneRule, description = "There was none of that name."),
+        (status = 400, body = Refusal), (status = 413, body = Refusal), (status = 503, body = Refusal),
+    )
+)]
+pub(super) async fn set_rule(
+    State(daemon): State<Arc<Daemon>>,
+    name: Name,
+    RawQuery(query): RawQuery,
+    body: Result<Bytes, BytesRejection>,
+) -> Answer {
+    let query = Query::of_placed(query.as_deref())?;
+    let name = read(name)?;
+    let rule = rules::RuleToSet::read(body, &name)?;
+    let before = query.before.clone();
+    let change = Change::Edit(vec![Edit::Set { rule, before }]);
+    let steered = changed(&daemon, change, &query).await?;
+    let steered = steered.map_err(|error| rules::of_one(error, &name))?;
+    let rule = rules::rule(&steered, &name).ok_or_else(|| rules::unknown(&name))?;
+    let mut answer = json(&rule)?;
+    if steered.new > 0 {
+        *answer.status_mut() = StatusCode::CREATED;
+    }
+    Ok(answer)
+}
+
+/// Remove the rule of a name; others stay
+#[utoipa::path(delete, path = "/v1/rules/{name}", operation_id = "remove_rule",
+    params(
+        ("name" = String, Path, description = "The rule's name."),
+        ("saved" = Option<bool>, Query, description = "The answer waits until that is saved."),
+    ),
+    responses(
+        (status = 200, body = Rules), (status = 400, body = Refusal), (status = 404, body = Refusal),
+        (status = 503, body = Refusal),
+    )
+)]
+pub(super) async fn remove_rule(
+    State(daemon): State<Arc<Daemon>>,
+    name: Name,
+    RawQuery(query): RawQuery,
+) -> Answer {
+    let query = Query::of_change(query.as_deref())?;
+    let name = read(name)?;
+    let change = Change::Edit(vec![Edit::Remove(name.clone())]);
+    let steered = changed(&daemon, change, &query).await?;
+    let steered = steered.map_err(|error| rules::of_one(error, &name))?;
+    json(&rules::rules(&steered))
+}
+
+/// A rule's name, if the path could be read.
+type Name = Result<Path<String>, PathRejection>;
+
+fn read(name: Name) -> Result<String, Fault> {
+    let wrong =
+        |error: PathRejection| format!("{}; write it in UTF-8, percent-encoded", error.body_text());
+    let name = name.map_err(|error| Fault::new("the path", &wrong(error)))?;
+    Ok(name.0)
+}
+
+async fn in_force(daemon: &Daemon) -> Result<Steered, Refused> {
+    let steered = daemon.told("the watcher", |asked| {
+        Ok::<_, Unwatched>(Steered {
+            generation: asked.watch.generation()?,
+            set: asked.watch.rules_set()?,
+            new: 0,
+        })
+    });
+    steered.await
+}
+
+/// Has the rules changed, and waits until that is saved if it is wanted. What is wrong with the change is the inner error.
+async fn changed(
+    daemon: &Daemon,
+    change: Change,
+    query: &Query,
+) -> Result<Result<Steered, ChangeError>, Refused> {
+    let steered = match daemon.ask(|asked| asked.watch.steer(change)).await? {
+        Ok(steered) => steered,
+        Err(error) => return Ok(Err(error)),
+    };
+    let keeper = &daemon.asked.keeper;
+    keeper.wake();
+    if query.saved
+        && let Err(error) = keeper.until_saved(steered.set.changes).await
+    {
+        let message =
+            format!("the rules are in force, but can't be saved: {error}; look into the log");
+        return Err(Refused::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            Fault::new("flexcp", &message),
+        ));
+    }
+    Ok(Ok(steered))
+}
