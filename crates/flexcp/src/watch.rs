@@ -121,7 +121,7 @@ enum Request {
     Names(SyncSender<Names>),
     Generation(SyncSender<Arc<Generation>>),
     RulesSet(SyncSender<Set>),
-    Steer(Change, SyncSender<Result<Steered, ChangeError>>),
+    Steer(Change, bool, SyncSender<Result<Steered, ChangeError>>),
     Change(
         Box<Wanted>,
         SyncSender<Result<Arc<Generation>, ChangeError>>,
@@ -232,8 +232,8 @@ impl Watcher {
                     Request::RulesSet(answer) => {
                         drop(answer.try_send(self.reloads.book.set().clone()));
                     }
-                    Request::Steer(change, answer) => {
-                        drop(answer.try_send(self.steer(change)));
+                    Request::Steer(change, moves, answer) => {
+                        drop(answer.try_send(self.steer(change, moves)));
                     }
                     Request::Change(wanted, answer) => {
                         drop(answer.try_send(self.change(*wanted)));
@@ -426,7 +426,8 @@ impl StatusHandle {
     /// A watcher that always answers the same.
     #[cfg(test)]
     pub(crate) fn played(status: Status, names: Names, generation: Generation) -> Self {
-        let (mut book, _) = crate::rulebook::Rulebook::begin(None, generation.config.clone());
+        let (mut book, _) =
+            crate::rulebook::Rulebook::begin(None, generation.config.clone());
         let mut generation = Arc::new(generation);
         let (requests, asked) = mpsc::channel();
         thread::spawn(move || {
@@ -436,7 +437,7 @@ impl StatusHandle {
                     Request::Names(answer) => answer.send(names.clone()).unwrap(),
                     Request::Generation(answer) => answer.send(Arc::clone(&generation)).unwrap(),
                     Request::RulesSet(answer) => answer.send(book.set().clone()).unwrap(),
-                    Request::Steer(change, answer) => {
+                    Request::Steer(change, _, answer) => {
                         let wanted = book.wanted(&generation.config, change);
                         let steered = wanted.map(|wanted| {
                             let new = wanted.new;
@@ -507,12 +508,12 @@ impl StatusHandle {
         self.ask(Request::RulesSet, PATIENCE)
     }
 
-    /// Changes the rules, and waits until they are in force.
+    /// Changes the rules, and waits until they are in force. `moves`: connections that are there are judged by them at once.
     ///
     /// # Errors
     /// When there is something wrong with the change; then everything is as it was.
-    pub(crate) fn steer(&self, change: Change) -> Result<Steered, ChangeError> {
-        self.ask(|answer| Request::Steer(change, answer), CHANGE)?
+    pub(crate) fn steer(&self, change: Change, moves: bool) -> Result<Steered, ChangeError> {
+        self.ask(|answer| Request::Steer(change, moves, answer), CHANGE)?
     }
 
     fn ask<T>(

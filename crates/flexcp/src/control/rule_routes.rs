@@ -29,8 +29,12 @@ pub(super) async fn rules(State(daemon): State<Arc<Daemon>>, RawQuery(query): Ra
 ///
 /// From then on they are in force in place of the file's, over reloads and restarts. They are saved within about a second;
 /// with `saved=true` the answer comes when they are. What is wrong with them is named by its field, and then nothing changes.
+/// Connections that are there go by them when their time has come; with `move=true` at once.
 #[utoipa::path(put, path = "/v1/rules", operation_id = "set_rules", request_body = RulesToSet,
-    params(("saved" = Option<bool>, Query, description = "The answer waits until the rules are saved.")),
+    params(
+        ("saved" = Option<bool>, Query, description = "The answer waits until the rules are saved."),
+        ("move" = Option<bool>, Query, description = "Connections that are there are judged by the rules at once."),
+    ),
     responses(
         (status = 200, body = Rules), (status = 400, body = Refusal), (status = 413, body = Refusal),
         (status = 503, body = Refusal),
@@ -51,7 +55,10 @@ pub(super) async fn set_rules(
 /// They are made one behind the other, in one step: no connection is judged in between. The first change to the rules of the
 /// configuration file makes all of them rules that are set.
 #[utoipa::path(patch, path = "/v1/rules", operation_id = "change_rules", request_body = ChangesToMake,
-    params(("saved" = Option<bool>, Query, description = "The answer waits until the rules are saved.")),
+    params(
+        ("saved" = Option<bool>, Query, description = "The answer waits until the rules are saved."),
+        ("move" = Option<bool>, Query, description = "Connections that are there are judged by the rules at once."),
+    ),
     responses(
         (status = 200, body = Rules), (status = 400, body = Refusal), (status = 413, body = Refusal),
         (status = 503, body = Refusal),
@@ -69,7 +76,10 @@ pub(super) async fn change_rules(
 
 /// Take back the rules that were set: those of the configuration file are in force again
 #[utoipa::path(delete, path = "/v1/rules", operation_id = "take_back_rules",
-    params(("saved" = Option<bool>, Query, description = "The answer waits until that is saved.")),
+    params(
+        ("saved" = Option<bool>, Query, description = "The answer waits until that is saved."),
+        ("move" = Option<bool>, Query, description = "Connections that are there are judged by the rules at once."),
+    ),
     responses((status = 200, body = Rules), (status = 400, body = Refusal), (status = 503, body = Refusal))
 )]
 pub(super) async fn take_back_rules(
@@ -109,6 +119,7 @@ pub(super) async fn rule(
         ("name" = String, Path, description = "The rule's name."),
         ("before" = Option<String>, Query, description = "The name of the rule that it is placed before."),
         ("saved" = Option<bool>, Query, description = "The answer waits until the rules are saved."),
+        ("move" = Option<bool>, Query, description = "Connections that are there are judged by the rules at once."),
     ),
     responses(
         (status = 200, body = OneRule), (status = 201, body = OneRule, description = "There was none of that name."),
@@ -141,6 +152,7 @@ pub(super) async fn set_rule(
     params(
         ("name" = String, Path, description = "The rule's name."),
         ("saved" = Option<bool>, Query, description = "The answer waits until that is saved."),
+        ("move" = Option<bool>, Query, description = "Connections that are there are judged by the rules at once."),
     ),
     responses(
         (status = 200, body = Rules), (status = 400, body = Refusal), (status = 404, body = Refusal),
@@ -187,7 +199,11 @@ async fn changed(
     change: Change,
     query: &Query,
 ) -> Result<Result<Steered, ChangeError>, Refused> {
-    let steered = match daemon.ask(|asked| asked.watch.steer(change)).await? {
+    let moves = query.moves;
+    let steered = match daemon
+        .ask(move |asked| asked.watch.steer(change, moves))
+        .await?
+    {
         Ok(steered) => steered,
         Err(error) => return Ok(Err(error)),
     };

@@ -176,6 +176,8 @@ pub(super) fn unknown(name: &str) -> Refused {
 pub(super) struct Query {
     /// The answer waits until it is saved.
     pub(super) saved: bool,
+    /// Connections that are there are judged at once.
+    pub(super) moves: bool,
     /// The rule that the one that is set is placed before.
     pub(super) before: Option<String>,
 }
@@ -183,12 +185,12 @@ pub(super) struct Query {
 impl Query {
     /// Of any change.
     pub(super) fn of_change(query: Option<&str>) -> Result<Self, Fault> {
-        Self::read(query, &["saved"])
+        Self::read(query, &["saved", "move"])
     }
 
     /// Of a rule that may be placed.
     pub(super) fn of_placed(query: Option<&str>) -> Result<Self, Fault> {
-        Self::read(query, &["saved", "before"])
+        Self::read(query, &["saved", "move", "before"])
     }
 
     fn read(query: Option<&str>, known: &[&str]) -> Result<Self, Fault> {
@@ -203,6 +205,7 @@ impl Query {
             }
             match name.as_ref() {
                 "saved" => read.saved = flag(&name, &value)?,
+                "move" => read.moves = flag(&name, &value)?,
                 _ => read.before = Some(value.into_owned()),
             }
             seen.push(name);
@@ -283,5 +286,36 @@ fn view(rule: &configured::Rule) -> Rule {
         max_rtt_us: rule.max_rtt.map(|rtt| micros(rtt.value)),
         max_loss: rule.max_loss.map(|loss| loss.value.0),
         client_backup: rule.client_backup.value,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn query_of_a_change_says_what_goes_with_it() {
+        let read =
+            |query| Query::of_placed(Some(query)).map(|read| (read.saved, read.moves, read.before));
+        let before = Some("a b".into());
+        assert_eq!(
+            read("saved=true&before=a%20b&move=true"),
+            Ok((true, true, before))
+        );
+        assert_eq!(read("saved=false&move=false"), Ok((false, false, None)));
+        assert_eq!(read("move=true"), Ok((false, true, None)));
+        assert_eq!(read(""), Ok((false, false, None)));
+        for (query, place) in [
+            ("move=1", "move"),
+            ("move=true&move=true", "move"),
+            ("moved=true", "moved"),
+        ] {
+            assert_eq!(
+                read(query).unwrap_err().place,
+                format!("parameter `{place}`")
+            );
+        }
+        let placed = Query::of_change(Some("before=a"));
+        assert_eq!(placed.map(|_| ()).unwrap_err().place, "parameter `before`");
     }
 }

@@ -112,14 +112,15 @@ impl Watcher {
 
     /// Puts other rules into force. The kernel, and whose packets are whose, stay as they are. What is wanted is worked out
     /// here, one after the other: of several clients at once none loses another's change.
-    pub(super) fn steer(&mut self, change: Change) -> Result<Steered, ChangeError> {
+    /// `moves`: connections that are there are judged by them at once.
+    pub(super) fn steer(&mut self, change: Change, moves: bool) -> Result<Steered, ChangeError> {
         let Reloads { force, book, .. } = &mut self.reloads;
         let wanted = book.wanted(&force.current().config, change)?;
         let new = wanted.new;
         let next = Arc::new(force.current().with_rules(book.note(wanted)));
         *force = force.followed_by(Arc::clone(&next), monotonic_micros());
         let set = book.set().clone();
-        let marks = self.tell_workers(&own_addresses());
+        let marks = self.tell_workers(&own_addresses(), moves);
         self.backends = Backends::new(&next, marks);
         Ok(Steered {
             generation: next,
@@ -133,11 +134,12 @@ impl Watcher {
         self.sort_anew();
         self.beside.follow(&self.reloads.force);
         self.beside.look(&mut self.tables, &mut self.offload);
-        self.tell_workers(own)
+        self.tell_workers(own, false)
     }
 
-    /// Tells the workers what they do. Gives where they note their marks.
-    fn tell_workers(&self, own: &[IpAddr]) -> Vec<Arc<Marks>> {
+    /// Tells the workers what they do, and whether connections are judged by the rules at once. Gives where they note their
+    /// marks.
+    fn tell_workers(&self, own: &[IpAddr], moves: bool) -> Vec<Arc<Marks>> {
         let force = &self.reloads.force;
         let workers = (0..).zip(&self.workers);
         let told = workers.map(|(number, worker)| {
@@ -149,6 +151,7 @@ impl Watcher {
                 kept: self.beside.kept(),
                 own: force.own_backends(own),
                 marks: Arc::clone(&marks),
+                moves,
             };
             // When it has ended, so does FlexCP.
             let _ = worker.configure(new);

@@ -201,6 +201,19 @@ impl Connection {
         self.steer(ctx);
     }
 
+    /// Other rules are in force, and where the connection is to be is not left to time: its mode is asked as if the connection
+    /// had never been moved.
+    pub(crate) fn judge_anew(&mut self, ctx: &mut Context<'_>) {
+        self.mptcp.steered.moved = Stamp::default();
+        self.steer_at_once(ctx);
+        self.tell_standby(ctx);
+    }
+
+    /// Whether there is more than one path.
+    pub(crate) fn has_choice(&self) -> bool {
+        self.mptcp.subflows.len() > 1
+    }
+
     /// Looks for its rule, if those have changed since.
     #[inline]
     pub(super) fn find_rule(&mut self, config: &Settings) {
