@@ -36,6 +36,8 @@ use crate::control::view::Numbers;
 use crate::control::{Names, VERSION};
 use crate::generation::Generation;
 use crate::offload::Running;
+#[cfg(test)]
+use crate::rulebook::Kept;
 use crate::rulebook::{Change, Set};
 use crate::worker::{Marks, WorkerHandle};
 
@@ -427,7 +429,7 @@ impl StatusHandle {
     #[cfg(test)]
     pub(crate) fn played(status: Status, names: Names, generation: Generation) -> Self {
         let (mut book, _) =
-            crate::rulebook::Rulebook::begin(None, generation.config.clone());
+            crate::rulebook::Rulebook::begin(Kept::default(), generation.config.clone());
         let mut generation = Arc::new(generation);
         let (requests, asked) = mpsc::channel();
         thread::spawn(move || {

@@ -6,6 +6,7 @@ pub mod edit;
 pub mod file;
 pub mod fixed;
 pub mod live;
+pub mod mar;
 pub mod plan;
 pub mod rule;
 pub mod span;

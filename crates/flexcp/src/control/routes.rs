@@ -79,6 +79,7 @@ fn described() -> OpenApiRouter<Arc<Daemon>> {
             rule_routes::set_rule,
             rule_routes::remove_rule
         ))
+        .routes(routes!(rule_routes::mar, rule_routes::set_mar))
         .routes(routes!(connections))
         .routes(routes!(events_of))
         .routes(routes!(schema))
@@ -304,6 +305,7 @@ async fn wrong_method(method: Method, uri: Uri) -> Refused {
         path if path.starts_with("/v1/rules/") => {
             "a rule is read, set and removed; use GET, PUT or DELETE"
         }
+        "/v1/mar" => "it is read and set; use GET or PUT, and DELETE /v1/rules to take it back",
         _ => "this is only read; use GET",
     };
     let fault = Fault::new(format!("method {method}"), message);

@@ -10,9 +10,10 @@ use bytes::Bytes;
 use super::fault::{Fault, Refusal, Refused};
 use super::routes::{Answer, Daemon, json};
 use super::rules::{self, ChangesToMake, Query, RulesToSet};
-use super::view::{OneRule, Rules};
-use super::wanted;
+use super::view::{MarSet, OneRule, Rules};
+use super::{VERSION, wanted};
 use crate::config::edit::Edit;
+use crate::config::mar::Document;
 use crate::rulebook::Change;
 use crate::watch::{ChangeError, Steered, Unwatched};
 
@@ -170,6 +171,56 @@ pub(super) async fn remove_rule(
     let steered = changed(&daemon, change, &query).await?;
     let steered = steered.map_err(|error| rules::of_one(error, &name))?;
     json(&rules::rules(&steered))
+}
+
+/// The document of multi-access rules that the rules are from
+///
+/// It is as it was set. Its path is none of a rule, whatever the rules' names.
+#[utoipa::path(get, path = "/v1/mar", operation_id = "mar", responses(
+    (status = 200, body = MarSet), (status = 400, body = Refusal),
+    (status = 404, body = Refusal, description = "The rules are from no document, or were changed since."),
+    (status = 503, body = Refusal),
+))]
+pub(super) async fn mar(State(daemon): State<Arc<Daemon>>, RawQuery(query): RawQuery) -> Answer {
+    wanted::none(query.as_deref())?;
+    let steered = in_force(&daemon).await?;
+    let Some(document) = steered.set.mar else {
+        let message = "the rules are from no document of multi-access rules; set one with PUT, or see GET /v1/rules";
+        return Err(Refused::new(
+            StatusCode::NOT_FOUND,
+            Fault::new("the path", message),
+        ));
+    };
+    json(&MarSet {
+        version: VERSION,
+        generation: steered.generation.number,
+        mar: (*document).clone(),
+    })
+}
+
+/// Set a document of multi-access rules (3GPP TS 29.244)
+///
+/// It becomes rules, which take the place of those there; what can't be honoured is refused by its field. The document is kept
+/// with them until they are changed.
+#[utoipa::path(put, path = "/v1/mar", operation_id = "set_mar", request_body = Document,
+    params(
+        ("saved" = Option<bool>, Query, description = "The answer waits until the rules are saved."),
+        ("move" = Option<bool>, Query, description = "Connections that are there are judged by the rules at once."),
+    ),
+    responses(
+        (status = 200, body = Rules), (status = 400, body = Refusal), (status = 413, body = Refusal),
+        (status = 503, body = Refusal),
+    )
+)]
+pub(super) async fn set_mar(
+    State(daemon): State<Arc<Daemon>>,
+    RawQuery(query): RawQuery,
+    body: Result<Bytes, BytesRejection>,
+) -> Answer {
+    let query = Query::of_change(query.as_deref())?;
+    let form = "{\"accesses\": {\"3gpp\": ..., \"non_3gpp\": ...}, \"mars\": [...]}";
+    let change = Change::Mar(rules::read(body, form)?);
+    json(&rules::rules(&changed(&daemon, change, &query).await??))
 }
 
 /// A rule's name, if the path could be read.

@@ -17,6 +17,7 @@ use utoipa::{PartialSchema, ToSchema};
 use super::fault::Fault;
 use super::server::{Named, Names};
 use super::status::ServiceStatus;
+use crate::config::mar::Document;
 use crate::config::told::Told;
 use crate::worker::Heard;
 
@@ -213,6 +214,18 @@ pub struct OneRule {
     /// The same with the keys of `[[rule]]` in the configuration file, as it can be set.
     #[schema(value_type = Object)]
     pub keys: Told,
+}
+
+/// The answer to `/v1/mar`.
+#[derive(Clone, PartialEq, Serialize, Deserialize, ToSchema, Debug)]
+pub struct MarSet {
+    /// The version of the API: 1.
+    pub version: u32,
+    /// Number of the configuration in force.
+    pub generation: u64,
+    /// The document, as it was set.
+    #[schema(value_type = Document)]
+    pub mar: serde_json::Value,
 }
 
 /// Where rules come from.

@@ -26,6 +26,7 @@ fn document_lists_every_route() {
         "/v1/config/schema",
         "/v1/connections",
         "/v1/events",
+        "/v1/mar",
         "/v1/rules",
         "/v1/rules/{name}",
         "/v1/services",
@@ -41,7 +42,7 @@ fn document_lists_every_route() {
     assert_eq!(source.matches(".routes(routes!(").count(), paths.len());
     let items = document["paths"].as_object().unwrap().values();
     let operations: usize = items.map(|item| item.as_object().unwrap().len()).sum();
-    assert_eq!(operations, paths.len() + 5, "and what changes rules");
+    assert_eq!(operations, paths.len() + 6, "and what changes rules");
     assert_eq!(source.matches("#[utoipa::path(").count(), operations);
     for other in [
         ".route(",
@@ -149,6 +150,8 @@ fn fits(name: &str, answer: &Value) {
 #[test]
 fn answers_have_the_form_that_the_document_says() {
     let served = Served::by(vec![played()]);
+    let (status, set) = setting::sent(&served, "PUT", "/v1/mar", &setting::mar().to_string());
+    assert_eq!(status, 200, "{set}");
     for (target, name) in [
         ("/v1/status", "Status"),
         ("/v1/stats", "Stats"),
@@ -156,6 +159,7 @@ fn answers_have_the_form_that_the_document_says() {
         ("/v1/accesses", "Accesses"),
         ("/v1/rules", "Rules"),
         ("/v1/rules/{name}", "OneRule"),
+        ("/v1/mar", "MarSet"),
         ("/v1/connections", "Connections"),
     ] {
         let said = document()["paths"][target]["get"]["responses"]["200"]["content"].clone();
@@ -164,7 +168,7 @@ fn answers_have_the_form_that_the_document_says() {
             format!("#/components/schemas/{name}"),
             "{said}"
         );
-        let target = target.replace("{name}", "video");
+        let target = target.replace("{name}", "mar-7");
         fits(name, &ask_any(&served, &target));
     }
     let (_, _, refused) = exchanged(&served.path(), "GET", "/v1/stats?x");

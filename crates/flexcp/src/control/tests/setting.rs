@@ -5,16 +5,28 @@ use std::thread;
 use serde_json::{Value, json};
 
 use super::{Served, parted, played, raw, raw_unread};
-use crate::rulebook::Keeper;
+use crate::rulebook::{Keeper, Rulebook};
 
 /// Sends a request with a body; status and answer.
-fn sent(served: &Served, method: &str, target: &str, body: &str) -> (u16, Value) {
+pub(super) fn sent(served: &Served, method: &str, target: &str, body: &str) -> (u16, Value) {
     let request = format!(
         "{method} {target} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     );
     let (status, _, body) = parted(&raw(&served.path(), request.as_bytes()));
     (status, serde_json::from_str(&body).unwrap())
+}
+
+/// A document of multi-access rules.
+pub(super) fn mar() -> Value {
+    let mar = |id: u16, precedence: u32, port: u16| {
+        json!({
+            "mar_id": id, "precedence": precedence, "traffic": { "ports": [port] }, "steering_functionality": "mptcp",
+            "steering_mode": "load-balancing", "thresholds": { "rtt_ms": 80 },
+            "3gpp": { "far_id": 1, "weight": 30, "urr_ids": [7], "rat_type": 6 }, "non_3gpp": { "far_id": 2, "weight": 70 },
+        })
+    };
+    json!({ "mars": [mar(9, 20, 80), mar(7, 10, 443)], "accesses": { "non_3gpp": "dsl", "3gpp": "lte" } })
 }
 
 fn names(answer: &Value) -> Vec<&str> {
@@ -335,10 +347,10 @@ fn rules_are_saved_when_that_is_waited_for() {
         assert_eq!(status, 200);
         let kept: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
         assert_eq!(kept, serde_json::from_str::<Value>(&wanted).unwrap());
-        assert!(Keeper::new(file.clone()).read().unwrap().is_some());
+        assert!(Keeper::new(file.clone()).read().unwrap().rules.is_some());
         let (status, _) = sent(&served, "DELETE", "/v1/rules?saved=true", "");
         assert_eq!(status, 200);
-        assert!(Keeper::new(file.clone()).read().unwrap().is_none());
+        assert!(Keeper::new(file.clone()).read().unwrap().rules.is_none());
     }
     // Where they can't be, they are in force all the same, and it is said.
     std::fs::remove_file(&file).unwrap();
@@ -355,10 +367,52 @@ fn rules_are_saved_when_that_is_waited_for() {
 }
 
 #[test]
+fn document_of_multi_access_rules_is_given_back_as_it_was_until_rules_are_changed() {
+    let served = Served::by(vec![played()]);
+    assert_eq!(sent(&served, "GET", "/v1/mar", "").0, 404);
+    let (status, set) = sent(
+        &served,
+        "PUT",
+        "/v1/mar?saved=true&move=true",
+        &mar().to_string(),
+    );
+    assert_eq!(
+        (status, &set["source"], names(&set)),
+        (200, &json!("api"), vec!["mar-7", "mar-9"])
+    );
+    assert_eq!(set["rules"][0]["weights"], json!({ "dsl": 70, "lte": 30 }));
+    let (status, back) = sent(&served, "GET", "/v1/mar", "");
+    assert_eq!((status, &back["mar"]), (200, &mar()));
+    // It is kept with the rules, and found by the next run.
+    let kept = Keeper::new(served.directory.path().join("rules.json"))
+        .read()
+        .unwrap();
+    let (book, config) = Rulebook::begin(kept, super::generation().config);
+    assert_eq!(book.set().mar.as_deref(), Some(&mar()));
+    assert_eq!(config.rules[1].name.value, "mar-9");
+    // What is wrong changes nothing.
+    let mut wrong = mar();
+    wrong["mars"][1]["3gpp"]["weight"] = 31.into();
+    let (status, refusal) = sent(&served, "PUT", "/v1/mar", &wrong.to_string());
+    assert_eq!(
+        (status, &refusal["error"]["where"]),
+        (400, &json!("mars[1].3gpp.weight"))
+    );
+    assert_eq!(sent(&served, "GET", "/v1/mar", "").1, back);
+    assert_eq!(sent(&served, "POST", "/v1/mar", "").0, 405);
+    // A rule may be called as its path ends.
+    let rule = json!({ "mode": "random", "ports": [7] }).to_string();
+    assert_eq!(sent(&served, "PUT", "/v1/rules/mar", &rule).0, 201);
+    assert_eq!(sent(&served, "GET", "/v1/mar", "").0, 404);
+    let (_, rules) = sent(&served, "GET", "/v1/rules", "");
+    assert_eq!(names(&rules), ["mar-7", "mar-9", "mar"]);
+}
+
+#[test]
 fn file_that_is_none_is_not_read() {
     let directory = tempfile::TempDir::new().unwrap();
     let file = directory.path().join("rules.json");
-    assert!(Keeper::new(file.clone()).read().unwrap().is_none());
+    assert!(Keeper::new(file.clone()).read().unwrap().rules.is_none());
     std::fs::write(&file, "{\"rules\": [1]}").unwrap();
     let error = Keeper::new(file).read().unwrap_err().to_string();
     assert!(

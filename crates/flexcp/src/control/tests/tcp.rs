@@ -26,6 +26,7 @@ fn nothing_is_answered_without_the_token_and_by_foreign_names() {
         "/v1/stats",
         "/v1/services",
         "/v1/accesses",
+        "/v1/mar",
         "/v1/rules",
         "/v1/rules/video",
         "/v1/connections",
