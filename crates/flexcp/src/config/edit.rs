@@ -15,6 +15,8 @@ pub enum Edit {
     Set {
         /// The rule.
         rule: Told,
+        /// There has to be none of its name.
+        new: bool,
         /// The name of the one that it is placed before; `None`: it stays in its place, and a new one is the last.
         before: Option<String>,
     },
@@ -47,8 +49,17 @@ pub fn edited(
     let mut new = 0;
     for (change, edit) in edits.into_iter().enumerate() {
         match edit {
-            Edit::Set { rule, before } => {
-                new += usize::from(list.set(change, rule, before.as_deref())?);
+            Edit::Set {
+                rule,
+                new: has_to_be_new,
+                before,
+            } => {
+                let change = Change {
+                    number: change,
+                    key: if has_to_be_new { "add" } else { "set" },
+                };
+                let is_new = list.set(change, rule, before.as_deref())?;
+                new += usize::from(is_new);
             }
             Edit::Remove(name) => {
                 let place = list.names.remove(&name);
@@ -60,7 +71,7 @@ pub fn edited(
     }
     let (told, changes): (Vec<_>, Vec<_>) = list.in_order().into_iter().unzip();
     let name = |place: usize| match changes.get(place) {
-        Some(Some(change)) => format!("changes[{change}].set"),
+        Some(Some(change)) => change.field(),
         _ => format!(
             "rule `{}`",
             told.get(place).and_then(named).unwrap_or_default()
@@ -81,6 +92,21 @@ fn named(rule: &Told) -> Option<&str> {
     rule.get("name").and_then(Json::as_str)
 }
 
+/// Which change has put a rule where it is.
+#[derive(Clone, Copy)]
+struct Change {
+    number: usize,
+    /// "set" or "add".
+    key: &'static str,
+}
+
+impl Change {
+    /// The rule in it.
+    fn field(self) -> String {
+        format!("changes[{}].{}", self.number, self.key)
+    }
+}
+
 /// Rules in their order, in which each is found by its name: a place knows its neighbours.
 struct List {
     /// The first is before the first rule and behind the last, and has none itself.
@@ -92,7 +118,7 @@ struct List {
 struct Place {
     rule: Told,
     /// The change that has put it there.
-    change: Option<usize>,
+    change: Option<Change>,
     previous: usize,
     next: usize,
 }
@@ -117,21 +143,25 @@ impl List {
     }
 
     /// `true`: there was none of its name.
-    fn set(&mut self, change: usize, rule: Told, before: Option<&str>) -> Result<bool, Wrong> {
-        let field = |key| format!("changes[{change}].{key}");
+    fn set(&mut self, change: Change, rule: Told, before: Option<&str>) -> Result<bool, Wrong> {
+        let field = || format!("{}.name", change.field());
+        let beside = || format!("changes[{}].before", change.number);
         let Some(name) = named(&rule).map(str::to_owned) else {
-            return Err(Wrong::new(
-                field("set.name"),
-                "a rule has a name; write one like \"video\"",
-            ));
+            let said = "a rule has a name; write one like \"video\"";
+            return Err(Wrong::new(field(), said));
         };
         if before == Some(name.as_str()) {
             let said = format!("rule `{name}` can't stand before itself; name another");
-            return Err(Wrong::new(field("before"), said));
+            return Err(Wrong::new(beside(), said));
+        }
+        if change.key == "add" && self.names.contains_key(&name) {
+            let said =
+                format!("there is a rule `{name}` already; set it, or give this one another name");
+            return Err(Wrong::new(field(), said));
         }
         let before = before.map(|before| {
             let place = self.names.get(before).copied();
-            place.ok_or_else(|| unknown(field("before"), before))
+            place.ok_or_else(|| unknown(beside(), before))
         });
         let before = before.transpose()?;
         let known = self.names.get(&name).copied();
@@ -169,7 +199,7 @@ impl List {
     }
 
     /// Each with the change that it is from.
-    fn in_order(mut self) -> Vec<(Told, Option<usize>)> {
+    fn in_order(mut self) -> Vec<(Told, Option<Change>)> {
         let mut rules = Vec::new();
         let mut place = self.places[END].next;
         while place != END {
@@ -209,7 +239,8 @@ mod tests {
 
     fn set(rule: Told, before: Option<&str>) -> Edit {
         let before = before.map(str::to_owned);
-        Edit::Set { rule, before }
+        let new = false;
+        Edit::Set { rule, new, before }
     }
 
     fn made(edits: Vec<Edit>) -> Result<Edited, Wrong> {
@@ -284,6 +315,16 @@ mod tests {
             wrong(vec![good(), set(bad.clone(), Some("a"))])
                 .starts_with("changes[1].set.hold: `hold` has")
         );
+        let add = |name| Edit::Set {
+            rule: of_port(name, 2),
+            new: true,
+            before: None,
+        };
+        assert!(
+            wrong(vec![good(), add("a")])
+                .starts_with("changes[1].add.name: there is a rule `a` already; ")
+        );
+        assert_eq!(order(vec![Edit::Remove("a".into()), add("a")]), "b c a");
         // What is made good again is not wrong.
         assert_eq!(
             order(vec![set(bad, None), Edit::Remove("e".into())]),

@@ -30,7 +30,7 @@ pub use file::Config;
 pub(crate) use read::similar;
 pub use schema::schema;
 pub use span::Diagnostics;
-pub use summary::summary;
+pub use summary::{summary, summary_of_rules};
 pub(crate) use value::{ShowPorts, ShowPrefix, prefix};
 
 /// Reads and checks the file `path`, not the host. The configuration is there unless the file is not

@@ -23,7 +23,7 @@ use super::server::Asked;
 use super::status::Status;
 use super::view::{Accesses, Connections, Event, Services, Stats};
 use super::wanted::{self, Wanted};
-use super::{VERSION, accesses, events, pieces, rule_routes, stats as numbers};
+use super::{VERSION, accesses, events, filter, pieces, rule_routes, stats as numbers};
 use crate::config;
 
 /// What clients are answered from.
@@ -208,6 +208,10 @@ async fn connections(
         .told("the watcher", |asked| asked.watch.names())
         .await?;
     let filter = wanted.filter(&names)?;
+    if let Some(rule) = &wanted.rule {
+        let generation = daemon.told("the watcher", |asked| asked.watch.generation());
+        filter::known_rule(rule, &generation.await?.config)?;
+    }
     let place = daemon.listing().await?;
     patience.set(Dawdling::Piece);
     let (out, body) = pieces::body();

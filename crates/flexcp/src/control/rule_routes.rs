@@ -1,4 +1,4 @@
-//! How rules are read and changed: all of them, single ones, and batches.
+//! How rules are read and changed: all of them, single ones, batches, and documents of multi-access rules.
 
 use std::sync::Arc;
 
@@ -136,8 +136,12 @@ pub(super) async fn set_rule(
     let query = Query::of_placed(query.as_deref())?;
     let name = read(name)?;
     let rule = rules::RuleToSet::read(body, &name)?;
-    let before = query.before.clone();
-    let change = Change::Edit(vec![Edit::Set { rule, before }]);
+    let edit = Edit::Set {
+        rule,
+        new: false,
+        before: query.before.clone(),
+    };
+    let change = Change::Edit(vec![edit]);
     let steered = changed(&daemon, change, &query).await?;
     let steered = steered.map_err(|error| rules::of_one(error, &name))?;
     let rule = rules::rule(&steered, &name).ok_or_else(|| rules::unknown(&name))?;

@@ -49,6 +49,14 @@ enum RuleChange {
         /// The name of the rule that it is placed before. Without it, it stays in its place, and a new one is the last.
         before: Option<String>,
     },
+    /// Adds a rule.
+    Add {
+        /// The same of which there must be none of its name.
+        #[schema(value_type = Object)]
+        add: Told,
+        /// The name of the rule that it is placed before. Without it, it is the last.
+        before: Option<String>,
+    },
     /// Removes a rule.
     Remove {
         /// Its name.
@@ -61,6 +69,7 @@ enum RuleChange {
 #[serde(deny_unknown_fields)]
 struct ChangeParts {
     set: Option<Told>,
+    add: Option<Told>,
     before: Option<String>,
     remove: Option<String>,
 }
@@ -86,7 +95,16 @@ impl ChangesToMake {
             "{\"changes\": [{\"set\": {\"name\": ..., \"mode\": ...}}, {\"remove\": ...}, ...]}";
         let changes = read::<Self>(body, form)?.changes.into_iter();
         let edit = |change| match change {
-            RuleChange::Set { set, before } => Edit::Set { rule: set, before },
+            RuleChange::Set { set, before } => Edit::Set {
+                rule: set,
+                new: false,
+                before,
+            },
+            RuleChange::Add { add, before } => Edit::Set {
+                rule: add,
+                new: true,
+                before,
+            },
             RuleChange::Remove { remove } => Edit::Remove(remove),
         };
         Ok(changes.map(edit).collect())
@@ -97,11 +115,12 @@ impl TryFrom<ChangeParts> for RuleChange {
     type Error = &'static str;
 
     fn try_from(parts: ChangeParts) -> Result<Self, Self::Error> {
-        match (parts.set, parts.before, parts.remove) {
-            (Some(set), before, None) => Ok(Self::Set { set, before }),
-            (None, None, Some(remove)) => Ok(Self::Remove { remove }),
-            (None, Some(_), _) => Err("`before` goes with `set`"),
-            _ => Err("a change has either `set` or `remove`"),
+        match (parts.set, parts.add, parts.remove, parts.before) {
+            (Some(set), None, None, before) => Ok(Self::Set { set, before }),
+            (None, Some(add), None, before) => Ok(Self::Add { add, before }),
+            (None, None, Some(remove), None) => Ok(Self::Remove { remove }),
+            (None, None, _, Some(_)) => Err("`before` goes with `set` or `add`"),
+            _ => Err("a change has either `set`, `add` or `remove`"),
         }
     }
 }

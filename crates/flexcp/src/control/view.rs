@@ -74,6 +74,9 @@ pub struct Connection {
     pub service: String,
     /// "transparent" or "reverse".
     pub mode: String,
+    /// Name of the rule that says which of its paths it takes; null: none fits, or it is not MPTCP.
+    #[serde(default)]
+    pub rule: Option<String>,
     /// "handshake", "translating", "half-closed", "closed", "plain", "fallback" or "reset".
     pub state: String,
     /// The client, as on the initial subflow.
@@ -507,6 +510,7 @@ impl Connection {
         Self {
             service,
             mode,
+            rule: view.rule,
             state: view.state.name().into(),
             client: view.client,
             server: view.server,

@@ -25,6 +25,9 @@ pub struct Wanted {
     /// With a subflow of the access with this name.
     #[param(required = false)]
     pub access: Option<String>,
+    /// Of the rule with this name.
+    #[param(required = false)]
+    pub rule: Option<String>,
 }
 
 impl Wanted {
@@ -44,6 +47,7 @@ impl Wanted {
                 "client" => &mut wanted.client,
                 "server" => &mut wanted.server,
                 "access" => &mut wanted.access,
+                "rule" => &mut wanted.rule,
                 _ => return Err(unknown(&name, &NAMES)),
             };
             if only.replace(value.into_owned()).is_some() {
@@ -65,6 +69,7 @@ impl Wanted {
             ("client", &self.client),
             ("server", &self.server),
             ("access", &self.access),
+            ("rule", &self.rule),
         ] {
             if let Some(value) = value {
                 query.append_pair(name, value);
@@ -100,7 +105,7 @@ pub(super) fn twice(name: &str) -> Fault {
     Fault::parameter(name, &format!("`{name}` is given twice; give it once"))
 }
 
-const NAMES: [&str; 5] = ["state", "service", "client", "server", "access"];
+const NAMES: [&str; 6] = ["state", "service", "client", "server", "access", "rule"];
 
 #[cfg(test)]
 mod tests {
@@ -114,6 +119,7 @@ mod tests {
             client: Some("2001:db8::/32:443".into()),
             server: None,
             access: Some("\u{e4}".into()),
+            rule: Some("b/c".into()),
         };
         assert_eq!(Wanted::from_query(&wanted.query()), Ok(wanted));
         assert_eq!(Wanted::default().query(), "");
@@ -133,7 +139,7 @@ mod tests {
         );
         assert_eq!(
             said("x=1").to_string(),
-            "there is no parameter `x`; known here: state, service, client, server, access"
+            "there is no parameter `x`; known here: state, service, client, server, access, rule"
         );
         assert_eq!(
             said("client=10.0.0.1&client=10.0.0.2").to_string(),

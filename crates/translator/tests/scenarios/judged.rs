@@ -60,6 +60,8 @@ fn connection_moves_at_once_and_its_client_is_told() {
     let mut t = moved_and_told_otherwise();
     let gave = t.judge_anew();
     assert_eq!(t.why(), TWICE);
+    let rule = t.view().and_then(|view| view.rule);
+    assert_eq!(rule.as_deref(), Some("all"));
     let prios = gave.lines().iter().filter(|line| line.contains("prio"));
     let prios: Vec<_> = prios
         .map(|line| (line.starts_with("client1"), line.contains("prio b")))

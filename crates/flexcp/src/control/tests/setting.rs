@@ -278,6 +278,14 @@ fn batches_are_all_or_nothing() {
             json!([{ "remove": "video", "set": rule("a", "1s") }]),
             "changes[0]",
         ),
+        (
+            json!([{ "add": rule("video", "1s") }]),
+            "changes[0].add.name",
+        ),
+        (
+            json!([{ "add": rule("a", "1ms"), "before": "rest" }]),
+            "changes[0].add.hold",
+        ),
         (json!([{ "remove": 1 }]), "changes[0].remove"),
         (json!([{ "remove": "video", "more": 1 }]), "changes[0].more"),
         (
@@ -296,7 +304,7 @@ fn batches_are_all_or_nothing() {
         assert_eq!(sent(&served, "GET", "/v1/rules", "").1, before, "{changes}");
     }
     let (status, set) = patched(&json!([
-        { "set": rule("a", "2s"), "before": "rest" }, { "remove": "video" }, { "set": rule("b", "1s"), "before": "a" },
+        { "set": rule("a", "2s"), "before": "rest" }, { "remove": "video" }, { "add": rule("b", "1s"), "before": "a" },
     ]));
     assert_eq!(
         (status, names(&set), &set["source"]),
