@@ -16,6 +16,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::fault::{Fault, Refusal, Refused};
+use super::gate::OverTcp;
 use super::listing::Listing;
 use super::metrics::{self, Format};
 use super::patience::{Dawdling, Patience};
@@ -23,7 +24,7 @@ use super::server::Asked;
 use super::status::Status;
 use super::view::{Accesses, Connections, Event, Services, Stats};
 use super::wanted::{self, Wanted};
-use super::{VERSION, accesses, events, filter, pieces, rule_routes, stats as numbers};
+use super::{VERSION, accesses, document, events, filter, pieces, rule_routes, stats as numbers};
 use crate::config;
 
 /// What clients are answered from.
@@ -54,15 +55,8 @@ pub(super) fn router(daemon: Arc<Daemon>) -> Router {
         .with_state(daemon)
 }
 
-/// The document of the API (OpenAPI 3.1), in JSON.
-#[must_use]
-pub fn document() -> String {
-    let (_, document) = described().split_for_parts();
-    // It is made of strings alone.
-    document.to_json().unwrap_or_default()
-}
-
-fn described() -> OpenApiRouter<Arc<Daemon>> {
+/// All paths with their descriptions.
+pub(super) fn described() -> OpenApiRouter<Arc<Daemon>> {
     OpenApiRouter::with_openapi(Document::openapi())
         .routes(routes!(status))
         .routes(routes!(stats))
@@ -290,9 +284,13 @@ async fn metrics_of(
 #[utoipa::path(get, path = "/openapi.json", responses(
     (status = 200, body = serde_json::Value), (status = 400, body = Refusal),
 ))]
-async fn openapi(RawQuery(query): RawQuery) -> Answer {
+async fn openapi(over_tcp: Option<Extension<OverTcp>>, RawQuery(query): RawQuery) -> Answer {
     wanted::none(query.as_deref())?;
-    Ok(response("application/json", document()))
+    let document = match over_tcp {
+        Some(_) => document::document_over_tcp(),
+        None => document(),
+    };
+    Ok(response("application/json", document))
 }
 
 async fn unknown_path(uri: Uri) -> Refused {

@@ -56,6 +56,7 @@ fn document_lists_every_route() {
     let served = Served::by(vec![played()]);
     let answered: Value = ask_any(&served, "/openapi.json");
     assert_eq!(answered, document);
+    assert_eq!(document["security"], Value::Null, "the socket needs none");
     for (path, item) in document["paths"].as_object().unwrap() {
         let get = &item["get"];
         assert!(
