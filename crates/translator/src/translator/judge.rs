@@ -68,7 +68,8 @@ mod tests {
         let mut calls = 0;
         while let Some(from) = next {
             next = translator.judge_anew(now, from, 2);
-            let done = next.map_or(translator.table.places(), |next| next.0) - from.0;
+            let places = translator.table.places();
+            let done = next.map_or(places, |next| next.0) - from.0;
             assert!(done <= 2 * LOOKS, "{done} places");
             calls += 1;
         }
