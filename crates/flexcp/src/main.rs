@@ -1,6 +1,8 @@
 //! The command line of FlexCP.
 #![forbid(unsafe_code)]
 
+mod rule_command;
+
 use std::io::{self, IsTerminal, Write};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -20,6 +22,8 @@ use flexcp::{config, explain, run, show};
 use flexcp_io::{JournalError, KernelError, KernelTables};
 use serde_json::value::RawValue;
 use tracing::level_filters::LevelFilter;
+
+use self::rule_command::RuleCommand;
 
 /// A splitless proxy between MPTCP clients and TCP servers
 #[derive(Parser)]
@@ -70,6 +74,11 @@ enum Command {
     Schema,
     /// Tell what happens to the connections of a running FlexCP, as it happens, until interrupted
     Events(ShowArgs),
+    /// List, set and remove the rules of a running FlexCP
+    Rule {
+        #[command(subcommand)]
+        what: RuleCommand,
+    },
     /// Show what a running FlexCP does
     Show {
         #[command(subcommand)]
@@ -88,6 +97,8 @@ enum What {
     },
     /// The accesses that there are, and what their subflows do
     Accesses(LookArgs),
+    /// The rules in force, in their order, and where they come from
+    Rules(LookArgs),
     /// What has been done and dropped so far
     Stats(LookArgs),
     /// Whether packets get through, what is in their way, and what was put back
@@ -121,6 +132,9 @@ struct WantedArgs {
     /// Only those with a subflow of this access
     #[arg(long, value_name = "NAME")]
     access: Option<String>,
+    /// Only those of this rule
+    #[arg(long, value_name = "NAME")]
+    rule: Option<String>,
 }
 
 #[derive(Args)]
@@ -161,6 +175,7 @@ fn main() -> ExitCode {
         } => check(&config, live, verifier_log),
         Command::Clean { config } => clean(config.as_deref()),
         Command::Events(args) => events(&args),
+        Command::Rule { what } => rule_command::run(what),
         Command::Show { what } => show(what),
         Command::Schema => print(&format!("{:#}\n", config::schema())),
         Command::Explain { word, markdown } => explain(word.as_deref(), markdown),
@@ -199,15 +214,19 @@ fn check(path: &Path, live: bool, verifier_log: bool) -> Result<ExitCode> {
         );
         return Ok(ExitCode::FAILURE);
     };
-    let services = config::summary(&config);
+    let several = |count, what| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
     let mut text = format!(
-        "ok: {}: {} service{}\n",
+        "ok: {}: {}",
         found.file(),
-        services.len(),
-        if services.len() == 1 { "" } else { "s" }
+        several(config.services.len(), "service")
     );
-    services
-        .iter()
+    if !config.rules.is_empty() {
+        text += &format!(", {}", several(config.rules.len(), "rule"));
+    }
+    text.push('\n');
+    let lines = config::summary(&config).into_iter();
+    lines
+        .chain(config::summary_of_rules(&config))
         .for_each(|line| text += &format!("  {line}\n"));
     if let Some(works) = &tried.works {
         text += &format!("  offload: {works}\n");
@@ -255,6 +274,7 @@ fn show(what: What) -> Result<ExitCode> {
     let look = match &what {
         What::Connections { look, .. }
         | What::Accesses(look)
+        | What::Rules(look)
         | What::Stats(look)
         | What::Status(look) => look,
     };
@@ -265,6 +285,7 @@ fn show(what: What) -> Result<ExitCode> {
         match &what {
             What::Connections { wanted, .. } => connections(wanted, look, &mut client, &mut out)?,
             What::Accesses(_) => numbers(target::ACCESSES, look, &mut client, &mut out)?,
+            What::Rules(_) => numbers(target::RULES, look, &mut client, &mut out)?,
             What::Stats(_) => numbers(target::STATS, look, &mut client, &mut out)?,
             What::Status(_) => numbers(target::STATUS, look, &mut client, &mut out)?,
         }
@@ -290,6 +311,7 @@ fn numbers(of: &str, look: &LookArgs, client: &mut Client, out: &mut Printer) ->
     let text = match of {
         _ if look.show.json => format!("{}\n", answer.line()),
         target::ACCESSES => show::accesses(&answer.read()?),
+        target::RULES => show::rules(&answer.read()?),
         target::STATS => show::stats(&answer.read()?),
         _ => show::status(&answer.read()?),
     };
@@ -310,6 +332,7 @@ fn connections(
         client: wanted.client.clone(),
         server: wanted.server.clone(),
         access: wanted.access.clone(),
+        rule: wanted.rule.clone(),
     };
     if look.show.json {
         let mut text = format!("{{\"version\":{VERSION},\"connections\":[");

@@ -7,10 +7,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value as Json;
 use tokio::sync::{Notify, watch};
 use tracing::error;
 
 use crate::config::Config;
+use crate::config::edit::{self, Edit, Edited};
+use crate::config::mar;
 use crate::config::rule::Rule;
 use crate::config::told::{self, Told, Wrong};
 
@@ -26,15 +29,42 @@ pub struct Rulebook {
 pub(crate) struct Set {
     /// `None`: the file's are in force.
     pub(crate) rules: Option<Arc<Vec<Told>>>,
+    /// The document of multi-access rules that they are from; `None`: they are from none, or were changed since.
+    pub(crate) mar: Option<Arc<Json>>,
     /// So many times that has been changed.
     pub(crate) changes: u64,
 }
 
+/// What a client of the API wants.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) enum Change {
+    /// These rules, in place of those there.
+    Set(Vec<Told>),
+    /// Those of the file.
+    TakeBack,
+    /// Those there, with some changes.
+    Edit(Vec<Edit>),
+    /// Those of a document of multi-access rules, in place of those there.
+    Mar(Json),
+}
+
+/// What comes of a change.
+#[derive(Debug)]
+pub(crate) struct Next {
+    /// The rules that are in force then.
+    pub(crate) rules: Vec<Rule>,
+    /// What is set then.
+    set: Kept,
+    /// So many of the rules are new, where some were changed.
+    pub(crate) new: usize,
+}
+
 impl Rulebook {
     /// With what was kept, and the configuration to start with. Rules that were set and are not for that are left out.
-    pub(crate) fn begin(kept: Option<Vec<Told>>, config: Config) -> (Self, Config) {
+    pub(crate) fn begin(kept: Kept, config: Config) -> (Self, Config) {
         let set = Set {
-            rules: kept.map(Arc::new),
+            rules: kept.rules.map(Arc::new),
+            mar: kept.mar.map(Arc::new),
             changes: 0,
         };
         let mut book = Self {
@@ -47,7 +77,7 @@ impl Rulebook {
                 error!(
                     "the rules that the API has set don't go with this configuration: {wrong}; its own are in force"
                 );
-                book.set.rules = None;
+                book.set = Set::default();
                 (book, config)
             }
         }
@@ -69,19 +99,37 @@ impl Rulebook {
         }
     }
 
-    /// The rules that would be in force with a configuration, were these set; `None`: the file's.
+    /// What would come of a change with a configuration. Changes of single rules are made to those in force: as the first is
+    /// made to the file's, all of them count as set from then on.
     ///
     /// # Errors
-    /// When there is something wrong with them.
-    pub(crate) fn wanted(
-        &self,
-        config: &Config,
-        told: Option<&[Told]>,
-    ) -> Result<Vec<Rule>, Wrong> {
-        match told {
-            Some(told) => told::rules(config, told),
-            None => Ok(self.of_file.clone()),
-        }
+    /// When there is something wrong with it.
+    pub(crate) fn wanted(&self, config: &Config, change: Change) -> Result<Next, Wrong> {
+        let next = |rules, set, new| Next {
+            rules,
+            set: Kept {
+                rules: set,
+                mar: None,
+            },
+            new,
+        };
+        Ok(match change {
+            Change::TakeBack => next(self.of_file.clone(), None, 0),
+            Change::Set(told) => next(told::rules(config, &told)?, Some(told), 0),
+            Change::Mar(document) => {
+                let (told, rules) = mar::rules(config, &document)?;
+                let mut next = next(rules, Some(told), 0);
+                next.set.mar = Some(document);
+                next
+            }
+            Change::Edit(edits) => {
+                let Edited { told, rules, new } = match &self.set.rules {
+                    Some(set) => edit::edited(config, set.iter().cloned(), edits)?,
+                    None => edit::edited(config, self.of_file.iter().map(told::of), edits)?,
+                };
+                next(rules, Some(told), new)
+            }
+        })
     }
 
     /// Another configuration was read from the file, with these rules.
@@ -89,12 +137,14 @@ impl Rulebook {
         self.of_file = rules;
     }
 
-    /// Others are set, or taken back.
-    pub(crate) fn note_set(&mut self, rules: Option<Vec<Told>>) {
+    /// That is in force from here on. Gives its rules.
+    pub(crate) fn note(&mut self, next: Next) -> Vec<Rule> {
         self.set = Set {
-            rules: rules.map(Arc::new),
+            rules: next.set.rules.map(Arc::new),
+            mar: next.set.mar.map(Arc::new),
             changes: self.set.changes + 1,
         };
+        next.rules
     }
 }
 
@@ -117,10 +167,22 @@ struct Saved {
 }
 
 /// What stands in the file.
-#[derive(Serialize, Deserialize)]
+#[derive(Default, Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
-struct Kept<R> {
-    rules: Option<R>,
+pub struct Kept {
+    /// The rules; `None`: none are set.
+    pub(crate) rules: Option<Vec<Told>>,
+    /// The document that they are from.
+    #[serde(default)]
+    pub(crate) mar: Option<Json>,
+}
+
+/// The same, to be written.
+#[derive(Serialize)]
+struct Keeps<'a> {
+    rules: Option<&'a [Told]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mar: Option<&'a Json>,
 }
 
 impl Keeper {
@@ -138,17 +200,14 @@ impl Keeper {
     ///
     /// # Errors
     /// When it can't be read, or is no such file.
-    pub fn read(&self) -> Result<Option<Vec<Told>>, KeptError> {
+    pub fn read(&self) -> Result<Kept, KeptError> {
         let wrong = |error: io::Error| KeptError {
             path: self.path.clone(),
             error,
         };
         match fs::read(&self.path) {
-            Ok(text) => {
-                let kept = serde_json::from_slice::<Kept<Vec<Told>>>(&text);
-                Ok(kept.map_err(|error| wrong(error.into()))?.rules)
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Ok(text) => serde_json::from_slice(&text).map_err(|error| wrong(error.into())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Kept::default()),
             Err(error) => Err(wrong(error)),
         }
     }
@@ -206,8 +265,9 @@ fn write(path: &Path, set: &Set, beside: &str) -> io::Result<()> {
     if let Some(directory) = path.parent() {
         fs::create_dir_all(directory)?;
     }
-    let kept = Kept {
-        rules: set.rules.as_deref(),
+    let kept = Keeps {
+        rules: set.rules.as_ref().map(|rules| rules.as_slice()),
+        mar: set.mar.as_deref(),
     };
     let mut file = File::create(&beside)?;
     file.write_all(&serde_json::to_vec(&kept)?)?;

@@ -31,13 +31,14 @@ pub use self::facts::Expected;
 use self::facts::{Found, Problem};
 pub use self::reload::{ChangeError, Reloads, Wanted};
 use crate::beside::Beside;
-use crate::config::told::Told;
 use crate::control::status::{State, Status};
 use crate::control::view::Numbers;
 use crate::control::{Names, VERSION};
 use crate::generation::Generation;
 use crate::offload::Running;
-use crate::rulebook::Set;
+#[cfg(test)]
+use crate::rulebook::Kept;
+use crate::rulebook::{Change, Set};
 use crate::worker::{Marks, WorkerHandle};
 
 /// What is looked after, and how it is.
@@ -105,8 +106,16 @@ pub struct StatusHandle {
     ready: Arc<AtomicBool>,
 }
 
-/// The configuration in force once rules were set, and those.
-pub(crate) type Steered = (Arc<Generation>, Set);
+/// What has come of a change of rules.
+#[derive(Debug)]
+pub(crate) struct Steered {
+    /// The configuration in force.
+    pub(crate) generation: Arc<Generation>,
+    /// The rules that are set.
+    pub(crate) set: Set,
+    /// So many of them are new, where some were changed.
+    pub(crate) new: usize,
+}
 
 #[derive(Debug)]
 enum Request {
@@ -114,7 +123,7 @@ enum Request {
     Names(SyncSender<Names>),
     Generation(SyncSender<Arc<Generation>>),
     RulesSet(SyncSender<Set>),
-    Steer(Option<Vec<Told>>, SyncSender<Result<Steered, ChangeError>>),
+    Steer(Change, bool, SyncSender<Result<Steered, ChangeError>>),
     Change(
         Box<Wanted>,
         SyncSender<Result<Arc<Generation>, ChangeError>>,
@@ -225,8 +234,8 @@ impl Watcher {
                     Request::RulesSet(answer) => {
                         drop(answer.try_send(self.reloads.book.set().clone()));
                     }
-                    Request::Steer(told, answer) => {
-                        drop(answer.try_send(self.steer(told)));
+                    Request::Steer(change, moves, answer) => {
+                        drop(answer.try_send(self.steer(change, moves)));
                     }
                     Request::Change(wanted, answer) => {
                         drop(answer.try_send(self.change(*wanted)));
@@ -419,7 +428,8 @@ impl StatusHandle {
     /// A watcher that always answers the same.
     #[cfg(test)]
     pub(crate) fn played(status: Status, names: Names, generation: Generation) -> Self {
-        let (mut book, _) = crate::rulebook::Rulebook::begin(None, generation.config.clone());
+        let (mut book, _) =
+            crate::rulebook::Rulebook::begin(Kept::default(), generation.config.clone());
         let mut generation = Arc::new(generation);
         let (requests, asked) = mpsc::channel();
         thread::spawn(move || {
@@ -429,12 +439,16 @@ impl StatusHandle {
                     Request::Names(answer) => answer.send(names.clone()).unwrap(),
                     Request::Generation(answer) => answer.send(Arc::clone(&generation)).unwrap(),
                     Request::RulesSet(answer) => answer.send(book.set().clone()).unwrap(),
-                    Request::Steer(told, answer) => {
-                        let rules = book.wanted(&generation.config, told.as_deref());
-                        let steered = rules.map(|rules| {
-                            generation = Arc::new(generation.with_rules(rules));
-                            book.note_set(told);
-                            (Arc::clone(&generation), book.set().clone())
+                    Request::Steer(change, _, answer) => {
+                        let wanted = book.wanted(&generation.config, change);
+                        let steered = wanted.map(|wanted| {
+                            let new = wanted.new;
+                            generation = Arc::new(generation.with_rules(book.note(wanted)));
+                            Steered {
+                                generation: Arc::clone(&generation),
+                                set: book.set().clone(),
+                                new,
+                            }
                         });
                         answer.send(steered.map_err(Into::into)).unwrap();
                     }
@@ -496,12 +510,12 @@ impl StatusHandle {
         self.ask(Request::RulesSet, PATIENCE)
     }
 
-    /// Sets rules, or takes them back, and waits until that is in force.
+    /// Changes the rules, and waits until they are in force. `moves`: connections that are there are judged by them at once.
     ///
     /// # Errors
-    /// When there is something wrong with them; then everything is as it was.
-    pub(crate) fn steer(&self, told: Option<Vec<Told>>) -> Result<Steered, ChangeError> {
-        self.ask(|answer| Request::Steer(told, answer), CHANGE)?
+    /// When there is something wrong with the change; then everything is as it was.
+    pub(crate) fn steer(&self, change: Change, moves: bool) -> Result<Steered, ChangeError> {
+        self.ask(|answer| Request::Steer(change, moves, answer), CHANGE)?
     }
 
     fn ask<T>(

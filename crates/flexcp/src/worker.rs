@@ -25,7 +25,7 @@ use std::time::Duration;
 use flexcp_io::{PacketBuffer, SendBatch, Tun, Waker};
 use flexcp_placement::{Exceptions, Rules};
 use flexcp_translator::{
-    Config, Counters, Drops, FastPath, Frame, Gauges, Install, Instant, Meaning, Registry,
+    Config, Counters, Cursor, Drops, FastPath, Frame, Gauges, Install, Instant, Meaning, Registry,
     ServiceId, Step, SubflowRecord, Translator, Verdict,
 };
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -62,6 +62,8 @@ pub struct Worker {
     ending: Option<SyncSender<()>>,
     /// The same of connections that nothing covers since a generation, and that generation.
     stranded: Option<(u64, SyncSender<()>)>,
+    /// Where it is among connections that are judged by other rules at once.
+    judging: Option<Cursor>,
 }
 
 /// From the device through the translator and back.
@@ -231,6 +233,7 @@ impl Worker {
                 pinned: false,
                 ending: None,
                 stranded: None,
+                judging: None,
             };
             workers.push((worker, handle));
         }
@@ -280,6 +283,7 @@ impl Worker {
             let timeout = due.map(|due| due.since(now()));
             let may_sleep = self.handover.as_ref().is_none_or(Handover::may_sleep);
             let telling = self.ending.is_some() || self.stranded.is_some();
+            let telling = telling || self.judging.is_some();
             let timeout = if may_sleep && !telling && !self.unanswered {
                 timeout
             } else {
@@ -299,6 +303,7 @@ impl Worker {
             self.tell_ends();
             self.listeners.pass_on(&mut self.path.translator);
             self.tell_stranded();
+            self.judge_some();
             if (ready.woken || self.unanswered) && self.answer().is_break() {
                 return Ok(());
             }

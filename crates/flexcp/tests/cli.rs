@@ -11,6 +11,8 @@ mod program;
 mod refusals;
 #[path = "cli/reload.rs"]
 mod reload;
+#[path = "cli/rules.rs"]
+mod rules;
 #[path = "cli/unit.rs"]
 mod unit;
 
@@ -139,8 +141,11 @@ fn run_without_privileges_says_which_are_missing() {
 #[test]
 fn show_without_a_daemon_says_so_in_one_line() {
     let place = Place::new(TRANSPARENT);
-    let shown = ["connections", "stats", "status"].map(|what| vec!["show", what]);
-    for words in shown.into_iter().chain([vec!["events"]]) {
+    let shown = ["connections", "rules", "stats", "status"].map(|what| vec!["show", what]);
+    for words in shown
+        .into_iter()
+        .chain([vec!["events"], vec!["rule", "list"]])
+    {
         let output = flexcp()
             .args(words)
             .arg("--config")

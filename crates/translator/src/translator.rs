@@ -10,6 +10,7 @@ mod hand;
 mod hold;
 mod icmp;
 mod install;
+mod judge;
 mod listing;
 mod memory;
 mod opening;

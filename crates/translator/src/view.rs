@@ -1,5 +1,6 @@
 //! What an operator may see of a connection.
 
+use alloc::string::String;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -12,6 +13,8 @@ use crate::handle::ServiceId;
 pub struct ConnectionView {
     /// Which service it is of.
     pub service: ServiceId,
+    /// Name of the rule that says which of its paths it takes; `None`: no rule fits, or it has no paths to choose from.
+    pub rule: Option<String>,
     /// What FlexCP does with the connection's packets.
     pub state: ConnectionState,
     /// The client, as on the initial subflow.

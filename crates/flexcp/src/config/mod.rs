@@ -2,9 +2,11 @@
 //! fits the host ([`live`]) and a process that runs ([`fixed`]), and what follows from it for the translator and the kernel ([`plan`]).
 
 pub mod access;
+pub mod edit;
 pub mod file;
 pub mod fixed;
 pub mod live;
+pub mod mar;
 pub mod plan;
 pub mod rule;
 pub mod span;
@@ -28,7 +30,7 @@ pub use file::Config;
 pub(crate) use read::similar;
 pub use schema::schema;
 pub use span::Diagnostics;
-pub use summary::summary;
+pub use summary::{summary, summary_of_rules};
 pub(crate) use value::{ShowPorts, ShowPrefix, prefix};
 
 /// Reads and checks the file `path`, not the host. The configuration is there unless the file is not

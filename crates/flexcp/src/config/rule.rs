@@ -1,5 +1,6 @@
 //! `[[rule]]`: how connections are steered.
 
+use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -86,7 +87,10 @@ fn one(value: &Spanned<DeValue<'_>>, out: &mut Diagnostics) -> Option<Rule> {
     };
     let known = keys::names(keys::RULE);
     let section = Reader::new(entries, ("a rule", at), &known, &[], out);
-    let name = section.required("name", "write name = \"video\"", out);
+    let name = section.required::<String>("name", "write name = \"video\"", out);
+    if let Some(name) = name.as_ref().filter(|name| name.value.is_empty()) {
+        out.error(name.at, "`name` is empty; write one like \"video\"");
+    }
     let mode = section.required("mode", "write mode = \"smallest-delay\"", out);
     let ports = section.list::<Ports>("ports", out).into_iter();
     Some(Rule {
@@ -115,10 +119,12 @@ pub(super) fn check(config: &Config, out: &mut Diagnostics) {
         let said = format!("there can't be more than {MAX_RULES} rules; remove those from here on");
         out.error(first.at, said);
     }
-    for (place, rule) in config.rules.iter().enumerate() {
-        let (name, before) = (&rule.name, &config.rules[..place]);
-        let taken = before.iter().any(|other| other.name.value == name.value);
-        if taken && !name.value.is_empty() {
+    let mut names = BTreeSet::new();
+    let mut widest: Option<&Rule> = None;
+    for rule in &config.rules {
+        let name = &rule.name;
+        let is_new = names.insert(name.value.as_str());
+        if !is_new && !name.value.is_empty() {
             let said = format!(
                 "there is a rule named `{}` already; give each its own name",
                 name.value
@@ -131,12 +137,14 @@ pub(super) fn check(config: &Config, out: &mut Diagnostics) {
         known("access", &rule.accesses, accesses, out);
         steering::check(config, rule, out);
         times(rule, out);
-        if let Some(all) = before.iter().find(|other| other.fits_all()) {
+        if let Some(all) = widest {
             let said = format!(
                 "no connection can be of this rule: all are of `{}` before it; put it there, or narrow the other",
                 all.name.value
             );
             out.error(rule.at, said);
+        } else if rule.fits_all() {
+            widest = Some(rule);
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt::Display;
 
 use super::file::{Config, Mode, Service};
+use super::rule::Rule;
 use super::span::Located;
 use super::value::{ShowAnnounce, ShowPorts, ShowPrefix};
 
@@ -10,6 +11,42 @@ use super::value::{ShowAnnounce, ShowPorts, ShowPrefix};
 #[must_use]
 pub fn summary(config: &Config) -> Vec<String> {
     config.services.iter().map(line).collect()
+}
+
+/// "rule video: active-standby, lte,dsl; to 10.9.0.0/16 port 443", for each rule, in their order.
+#[must_use]
+pub fn summary_of_rules(config: &Config) -> Vec<String> {
+    config.rules.iter().map(rule).collect()
+}
+
+fn rule(rule: &Rule) -> String {
+    let mut line = format!("rule {}: {}", rule.name.value, rule.mode.value.name());
+    if !rule.accesses.is_empty() {
+        line += &format!(", {}", join(&rule.accesses, |name| name));
+    }
+    if let Some(weights) = &rule.weights {
+        let weights = weights.value.0.iter();
+        let weights: Vec<_> = weights
+            .map(|(name, weight)| format!("{name} {weight}"))
+            .collect();
+        line += &format!(", {}", weights.join(", "));
+    }
+    let parts = [
+        ("service", join(&rule.services, |name| name)),
+        ("to", join(&rule.servers, |to| ShowPrefix(*to))),
+        ("port", join(&rule.ports, ShowPorts)),
+        ("from", join(&rule.clients, |from| ShowPrefix(*from))),
+    ];
+    let told = parts.iter().filter(|(_, names)| !names.is_empty());
+    let told: Vec<_> = told
+        .map(|(what, names)| format!("{what} {names}"))
+        .collect();
+    let traffic = if told.is_empty() {
+        "all".into()
+    } else {
+        told.join(" ")
+    };
+    format!("{line}; {traffic}")
 }
 
 fn line(service: &Service) -> String {

@@ -6,7 +6,9 @@ use toml::de::DeTable;
 use super::file::Config;
 use super::read::Reader;
 use super::rule::{self, Rule};
-use super::span::{Diagnostics, Severity};
+use super::span::{Diagnostics, Located, Severity};
+use super::steering::Percent;
+use super::value::{ShowDuration, ShowPorts, ShowPrefix};
 
 /// A rule as it was told.
 pub type Told = Map<String, Json>;
@@ -21,12 +23,34 @@ pub struct Wrong {
     pub message: String,
 }
 
+impl Wrong {
+    /// What is wrong with `field`.
+    pub(crate) fn new(field: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            field: field.into(),
+            message: message.into(),
+        }
+    }
+}
+
 /// The rules, for the services and accesses of `config`.
 ///
 /// # Errors
-/// With the first thing that is wrong.
+/// With the first thing that is wrong, in a field such as `rules[2].max_rtt`.
 pub fn rules(config: &Config, told: &[Told]) -> Result<Vec<Rule>, Wrong> {
-    let text = Text::of(told)?;
+    named_rules(config, told, |place| format!("rules[{place}]"))
+}
+
+/// The same; `field` names the rule at a place.
+///
+/// # Errors
+/// With the first thing that is wrong, in a key of a rule that is named so.
+pub(crate) fn named_rules(
+    config: &Config,
+    told: &[Told],
+    field: impl Fn(usize) -> String,
+) -> Result<Vec<Rule>, Wrong> {
+    let text = Text::of(told, field)?;
     let mut found = Diagnostics::new("rules", &text.toml);
     let (document, errors) = DeTable::parse_recoverable(&text.toml);
     for error in &errors {
@@ -52,10 +76,70 @@ pub fn rules(config: &Config, told: &[Told]) -> Result<Vec<Rule>, Wrong> {
     let mut errors = errors.filter(|found| found.severity == Severity::Error);
     match errors.next() {
         None => Ok(with.rules),
-        Some(first) => Err(Wrong {
-            field: text.field(first.line),
-            message: first.message.clone(),
-        }),
+        Some(first) => Err(Wrong::new(text.field(first.line), first.message.clone())),
+    }
+}
+
+/// The rule as it would be told: what [`rules`] makes of that is the same rule.
+#[must_use]
+pub fn of(rule: &Rule) -> Told {
+    // Each field by its name, so that none is left out.
+    let Rule {
+        at: _,
+        name,
+        services,
+        servers,
+        ports,
+        clients,
+        mode,
+        accesses,
+        weights,
+        max_rtt,
+        max_loss,
+        hold,
+        fail_back,
+        client_backup,
+    } = rule;
+    let time = |time: &Located<_>| Json::from(ShowDuration(time.value).to_string());
+    let weights = weights.as_ref().map(|weights| {
+        let weights = weights.value.0.iter();
+        let weights = weights.map(|(name, weight)| (name.clone(), Json::from(*weight)));
+        Json::Object(weights.collect())
+    });
+    let keys = [
+        ("name", Some(Json::from(name.value.as_str()))),
+        ("mode", Some(Json::from(mode.value.name()))),
+        ("services", list(services, String::clone)),
+        ("servers", list(servers, |to| ShowPrefix(*to).to_string())),
+        ("ports", list(ports, |ports| ShowPorts(ports).to_string())),
+        (
+            "clients",
+            list(clients, |from| ShowPrefix(*from).to_string()),
+        ),
+        ("accesses", list(accesses, String::clone)),
+        ("weights", weights),
+        ("max_rtt", max_rtt.as_ref().map(time)),
+        ("max_loss", max_loss.map(|loss| percent(loss.value))),
+        ("hold", Some(time(hold))),
+        ("fail_back", Some(time(fail_back))),
+        ("client_backup", Some(Json::from(client_backup.value))),
+    ];
+    let told = keys.into_iter();
+    told.filter_map(|(key, value)| Some((key.to_owned(), value?)))
+        .collect()
+}
+
+/// `None`: it is empty.
+fn list<T>(list: &[Located<T>], show: impl Fn(&T) -> String) -> Option<Json> {
+    let shown = list.iter().map(|element| Json::from(show(&element.value)));
+    (!list.is_empty()).then(|| Json::Array(shown.collect()))
+}
+
+/// As a file has it.
+fn percent(part: Percent) -> Json {
+    match part.0 {
+        whole if whole % 100 == 0 => (whole / 100).into(),
+        part => (f64::from(part) / 100.0).into(),
     }
 }
 
@@ -67,21 +151,19 @@ struct Text {
 }
 
 impl Text {
-    fn of(told: &[Told]) -> Result<Self, Wrong> {
+    fn of(told: &[Told], name: impl Fn(usize) -> String) -> Result<Self, Wrong> {
         let mut text = Self {
             toml: String::new(),
             fields: Vec::new(),
         };
         for (place, rule) in told.iter().enumerate() {
-            text.line("[[rule]]", format!("rules[{place}]"));
+            let name = name(place);
+            text.line("[[rule]]", name.clone());
             for (key, value) in rule {
-                let field = format!("rules[{place}].{key}");
+                let field = format!("{name}.{key}");
                 let mut line = format!("{} = ", Json::from(key.as_str()));
                 if !push(value, &mut line) {
-                    return Err(Wrong {
-                        field,
-                        message: "null is no value; leave the key out".into(),
-                    });
+                    return Err(Wrong::new(field, "null is no value; leave the key out"));
                 }
                 text.line(&line, field);
             }
@@ -174,6 +256,35 @@ mod tests {
         assert!(!rules[0].client_backup.value);
         assert_eq!(rules[1].accesses[0].value, "lte");
         assert_eq!(read(&json!([])).expect("none is a set, too").len(), 0);
+    }
+
+    #[test]
+    fn rule_is_told_as_it_was() {
+        let told = json!([
+            {
+                "name": "vi\"deo\n", "mode": "load-balancing", "weights": { "dsl": 30, "lte": 70 }, "max_rtt": "80ms",
+                "max_loss": 0.07, "ports": ["443", "8000-8999"], "services": ["web"], "servers": ["10.9.1.0/24"],
+                "clients": ["2001:db8::/32", "10.1.1.1/32"], "client_backup": false, "hold": "1500ms", "fail_back": "1d"
+            },
+            {
+                "name": "rest", "mode": "priority", "accesses": ["lte", "dsl"], "max_loss": 2, "hold": "100001us",
+                "fail_back": "0s", "client_backup": true
+            }
+        ]);
+        let rules = read(&told).expect("they are right");
+        let again: Vec<_> = rules.iter().map(of).collect();
+        assert_eq!(json!(again), told);
+        // What was left out is told.
+        let short = read(&json!([{ "name": "short", "mode": "random" }])).expect("it is right");
+        let known = json!({
+            "name": "short", "mode": "random", "hold": "1s", "fail_back": "5s", "client_backup": true
+        });
+        assert_eq!(json!(of(&short[0])), known);
+        for part in 0..10_000 {
+            let told = json!([{ "name": "p", "mode": "priority", "accesses": ["lte"], "max_loss": percent(Percent(part)) }]);
+            let loss = read(&told).expect("each is right")[0].max_loss;
+            assert_eq!(loss.map(|loss| loss.value.0), Some(part));
+        }
     }
 
     #[test]

@@ -272,6 +272,20 @@ impl fmt::Display for ShowPrefix {
     }
 }
 
+/// A time, as people write it: "1s", "1500ms".
+pub(super) struct ShowDuration(pub(super) Duration);
+
+impl fmt::Display for ShowDuration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let micros = self.0.as_micros();
+        let whole = |(_, unit): &&(&str, u64)| micros.is_multiple_of((*unit).into());
+        match UNITS.iter().find(whole) {
+            Some((name, unit)) if micros > 0 => write!(f, "{}{name}", micros / u128::from(*unit)),
+            _ => f.write_str("0s"),
+        }
+    }
+}
+
 /// An announced address, as people write it.
 pub(super) struct ShowAnnounce(pub(super) Announce);
 

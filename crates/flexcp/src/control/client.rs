@@ -23,6 +23,25 @@ pub mod target {
     pub const CONNECTIONS: &str = "/v1/connections";
     /// Answered by an [`Event`](super::super::view::Event) a line.
     pub const EVENTS: &str = "/v1/events";
+    /// Answered by [`Rules`](super::super::view::Rules), also when they are set, changed or taken back.
+    pub const RULES: &str = "/v1/rules";
+    /// Answered by [`MarSet`](super::super::view::MarSet).
+    pub const MAR: &str = "/v1/mar";
+
+    /// Answered by [`OneRule`](super::super::view::OneRule).
+    #[must_use]
+    pub fn rule(name: &str) -> String {
+        let mut target = format!("{RULES}/");
+        for byte in name.bytes() {
+            match byte {
+                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'~' => {
+                    target.push(char::from(byte));
+                }
+                _ => target += &format!("%{byte:02X}"),
+            }
+        }
+        target
+    }
 }
 
 /// Whoever asks the FlexCP that listens on a control socket. It keeps its connection from one question to the next.
@@ -67,7 +86,31 @@ impl Client {
     /// # Errors
     /// When FlexCP is not running, doesn't answer, or refuses.
     pub fn ask(&mut self, target: &str) -> Result<Answer, ClientError> {
-        let mut body = self.request(target)?;
+        let body = self.request(target)?;
+        self.answer(body)
+    }
+
+    /// Asks for something to be done.
+    ///
+    /// # Errors
+    /// When FlexCP is not running, doesn't answer, or refuses.
+    pub fn send(
+        &mut self,
+        method: &'static str,
+        target: &str,
+        body: Option<&str>,
+    ) -> Result<Answer, ClientError> {
+        // On a connection that might be over nobody would know whether it was done.
+        self.kept = None;
+        let body = self.request_of(&Request {
+            method,
+            target,
+            body,
+        })?;
+        self.answer(body)
+    }
+
+    fn answer(&mut self, mut body: Body) -> Result<Answer, ClientError> {
         let mut answer = String::new();
         let read = body.read_to_string(&mut answer);
         let (head, socket) = body.end();
@@ -79,14 +122,22 @@ impl Client {
 
     /// Sends a request, and gives its answer from behind the head on. The connection is kept anew with [`Self::keep`].
     pub(super) fn request(&mut self, target: &str) -> Result<Body, ClientError> {
+        self.request_of(&Request {
+            method: "GET",
+            target,
+            body: None,
+        })
+    }
+
+    fn request_of(&mut self, request: &Request<'_>) -> Result<Body, ClientError> {
         // The daemon hangs up on whoever has not asked for a while.
         if let Some(kept) = self.kept.take()
-            && let Ok(body) = exchange(kept, target)
+            && let Ok(body) = exchange(kept, request)
         {
             return Ok(body);
         }
         let socket = self.connect()?;
-        exchange(BufReader::new(socket), target).map_err(|error| match error.kind() {
+        exchange(BufReader::new(socket), request).map_err(|error| match error.kind() {
             io::ErrorKind::InvalidData => ClientError::Foreign {
                 path: self.path.clone(),
             },
@@ -144,6 +195,13 @@ impl Client {
     }
 }
 
+/// What is asked.
+struct Request<'a> {
+    method: &'static str,
+    target: &'a str,
+    body: Option<&'a str>,
+}
+
 /// Why an answer is none.
 pub(super) enum Wrong {
     Refused(Fault),
@@ -174,7 +232,7 @@ impl Envelope {
     pub(super) fn judge(self, status: u16) -> Result<(), Wrong> {
         match (self.version, self.error) {
             (VERSION, Some(error)) => Err(Wrong::Refused(error)),
-            (VERSION, None) if status == 200 => Ok(()),
+            (VERSION, None) if matches!(status, 200 | 201) => Ok(()),
             (VERSION, None) => Err(Wrong::Refused(Fault::new(
                 "flexcp",
                 &format!("status {status} of HTTP"),
@@ -185,12 +243,22 @@ impl Envelope {
 }
 
 /// Sends a request on a connection, and reads the head of its answer.
-fn exchange(mut socket: BufReader<UnixStream>, target: &str) -> io::Result<Body> {
+fn exchange(mut socket: BufReader<UnixStream>, request: &Request<'_>) -> io::Result<Body> {
     let stream = socket.get_mut();
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    let request = format!("GET {target} HTTP/1.1\r\nhost: localhost\r\n\r\n");
-    let asked = stream.write_all(request.as_bytes());
+    let Request {
+        method,
+        target,
+        body,
+    } = request;
+    let mut text = format!("{method} {target} HTTP/1.1\r\nhost: localhost\r\n");
+    if let Some(body) = body {
+        text += &format!("content-length: {}\r\n\r\n{body}", body.len());
+    } else {
+        text += "\r\n";
+    }
+    let asked = stream.write_all(text.as_bytes());
     // A daemon that has no time for us may say so before it is asked.
     match head(&mut socket) {
         Ok(head) => Ok(Body {

@@ -7,7 +7,7 @@ use flexcp_translator::{AccessId, ConnectionState, Filter, Place, Prefix, Servic
 use super::fault::Fault;
 use super::server::{Named, Names};
 use super::wanted::Wanted;
-use crate::config;
+use crate::config::{self, Config};
 
 impl Wanted {
     /// What a worker is asked for, or what is wrong.
@@ -24,8 +24,18 @@ impl Wanted {
             access: one("access", self.access.as_deref(), |name| {
                 access(&names.accesses, name)
             })?,
+            rule: self.rule.clone(),
         })
     }
+}
+
+/// A rule that a client names has to be one of the configuration in force.
+pub(super) fn known_rule(name: &str, config: &Config) -> Result<(), Fault> {
+    if config.rules.iter().any(|rule| rule.name.value == name) {
+        return Ok(());
+    }
+    let wrong = format!("there is no rule `{name}`; GET /v1/rules says which there are");
+    Err(Fault::parameter("rule", &wrong))
 }
 
 /// What a parameter means, if it is there.

@@ -54,8 +54,13 @@ impl std::fmt::Debug for Token {
     }
 }
 
+/// A request that has come over TCP.
+#[derive(Clone, Copy)]
+pub(super) struct OverTcp;
+
 /// Lets a request through that may come over TCP.
-pub(super) async fn pass(State(token): State<Token>, request: Request, next: Next) -> Response {
+pub(super) async fn pass(State(token): State<Token>, mut request: Request, next: Next) -> Response {
+    request.extensions_mut().insert(OverTcp);
     match judge(request.headers(), &token) {
         Ok(()) => next.run(request).await,
         Err(refused) => refused.into_response(),

@@ -8,6 +8,7 @@
 mod accesses;
 mod bind;
 mod client;
+mod document;
 mod events;
 mod fault;
 mod filter;
@@ -17,6 +18,7 @@ mod metrics;
 mod patience;
 mod pieces;
 mod routes;
+mod rule_routes;
 mod rules;
 mod server;
 mod stats;
@@ -29,9 +31,9 @@ mod wanted;
 
 pub use bind::{BindError, SocketFile};
 pub use client::{Answer, Client, ClientError, target};
+pub use document::document;
 pub use fault::{Fault, Refusal};
 pub use gate::{Token, TokenError};
-pub use routes::document;
 pub use server::{Asked, Control, Named, Names};
 pub(crate) use stats::{all_connections, stats};
 pub use wanted::Wanted;

@@ -4,7 +4,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::rejection::BytesRejection;
 use axum::extract::{DefaultBodyLimit, Extension, RawQuery, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
@@ -17,22 +16,20 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::fault::{Fault, Refusal, Refused};
+use super::gate::OverTcp;
 use super::listing::Listing;
 use super::metrics::{self, Format};
 use super::patience::{Dawdling, Patience};
-use super::rules::RulesToSet;
 use super::server::Asked;
 use super::status::Status;
-use super::view::{Accesses, Connections, Event, Rules, Services, Stats};
+use super::view::{Accesses, Connections, Event, Services, Stats};
 use super::wanted::{self, Wanted};
-use super::{VERSION, accesses, events, pieces, rules, stats as numbers};
+use super::{VERSION, accesses, document, events, filter, pieces, rule_routes, stats as numbers};
 use crate::config;
-use crate::config::told::Told;
-use crate::watch::Unwatched;
 
 /// What clients are answered from.
 pub(super) struct Daemon {
-    asked: Arc<Asked>,
+    pub(super) asked: Arc<Asked>,
     /// For clients that are being told the connections, which may be many.
     listings: Arc<Semaphore>,
     /// For clients that are being told what happens.
@@ -58,21 +55,25 @@ pub(super) fn router(daemon: Arc<Daemon>) -> Router {
         .with_state(daemon)
 }
 
-/// The document of the API (OpenAPI 3.1), in JSON.
-#[must_use]
-pub fn document() -> String {
-    let (_, document) = described().split_for_parts();
-    // It is made of strings alone.
-    document.to_json().unwrap_or_default()
-}
-
-fn described() -> OpenApiRouter<Arc<Daemon>> {
+/// All paths with their descriptions.
+pub(super) fn described() -> OpenApiRouter<Arc<Daemon>> {
     OpenApiRouter::with_openapi(Document::openapi())
         .routes(routes!(status))
         .routes(routes!(stats))
         .routes(routes!(services))
         .routes(routes!(accesses_of))
-        .routes(routes!(rules_of, set_rules, take_back_rules))
+        .routes(routes!(
+            rule_routes::rules,
+            rule_routes::set_rules,
+            rule_routes::change_rules,
+            rule_routes::take_back_rules
+        ))
+        .routes(routes!(
+            rule_routes::rule,
+            rule_routes::set_rule,
+            rule_routes::remove_rule
+        ))
+        .routes(routes!(rule_routes::mar, rule_routes::set_mar))
         .routes(routes!(connections))
         .routes(routes!(events_of))
         .routes(routes!(schema))
@@ -105,7 +106,7 @@ impl Daemon {
     }
 
     /// The same, of what can fail.
-    async fn told<T: Send + 'static, E: fmt::Display + Send + 'static>(
+    pub(super) async fn told<T: Send + 'static, E: fmt::Display + Send + 'static>(
         &self,
         place: &str,
         question: impl FnOnce(&Asked) -> Result<T, E> + Send + 'static,
@@ -184,67 +185,6 @@ async fn accesses_of(State(daemon): State<Arc<Daemon>>, RawQuery(query): RawQuer
     json(&sums.await?)
 }
 
-/// The rules of the configuration in force, in their order
-#[utoipa::path(get, path = "/v1/rules", operation_id = "rules", responses(
-    (status = 200, body = Rules), (status = 400, body = Refusal), (status = 503, body = Refusal),
-))]
-async fn rules_of(State(daemon): State<Arc<Daemon>>, RawQuery(query): RawQuery) -> Answer {
-    wanted::none(query.as_deref())?;
-    let (generation, set) = daemon
-        .told("the watcher", |asked| {
-            let generation = asked.watch.generation()?;
-            Ok::<_, Unwatched>((generation, asked.watch.rules_set()?.rules.is_some()))
-        })
-        .await?;
-    json(&rules::rules(&generation, set))
-}
-
-/// Set the rules, all of them at once
-///
-/// From then on they are in force in place of the file's, over reloads and restarts. They are saved within about a second;
-/// with `saved=true` the answer comes when they are. What is wrong with them is named by its field, and then nothing changes.
-#[utoipa::path(put, path = "/v1/rules", operation_id = "set_rules", request_body = RulesToSet,
-    params(("saved" = Option<bool>, Query, description = "The answer waits until the rules are saved.")),
-    responses(
-        (status = 200, body = Rules), (status = 400, body = Refusal), (status = 413, body = Refusal),
-        (status = 503, body = Refusal),
-    )
-)]
-async fn set_rules(
-    State(daemon): State<Arc<Daemon>>,
-    RawQuery(query): RawQuery,
-    body: Result<Bytes, BytesRejection>,
-) -> Answer {
-    let waits = rules::waits(query.as_deref())?;
-    let told = RulesToSet::read(body)?;
-    put_rules(&daemon, Some(told), waits).await
-}
-
-/// Take back the rules that were set: those of the configuration file are in force again
-#[utoipa::path(delete, path = "/v1/rules", operation_id = "take_back_rules",
-    params(("saved" = Option<bool>, Query, description = "The answer waits until that is saved.")),
-    responses((status = 200, body = Rules), (status = 400, body = Refusal), (status = 503, body = Refusal))
-)]
-async fn take_back_rules(State(daemon): State<Arc<Daemon>>, RawQuery(query): RawQuery) -> Answer {
-    let waits = rules::waits(query.as_deref())?;
-    put_rules(&daemon, None, waits).await
-}
-
-async fn put_rules(daemon: &Daemon, told: Option<Vec<Told>>, waits: bool) -> Answer {
-    let (generation, set) = daemon.ask(|asked| asked.watch.steer(told)).await??;
-    let keeper = &daemon.asked.keeper;
-    keeper.wake();
-    if waits && let Err(error) = keeper.until_saved(set.changes).await {
-        let message =
-            format!("the rules are in force, but can't be saved: {error}; look into the log");
-        return Err(Refused::new(
-            StatusCode::SERVICE_UNAVAILABLE,
-            Fault::new("flexcp", &message),
-        ));
-    }
-    json(&rules::rules(&generation, set.rules.is_some()))
-}
-
 /// The connections that there are, and their subflows
 ///
 /// They come as they are read, a page of one worker at a time: one that comes or goes meanwhile may be missing, each
@@ -262,6 +202,10 @@ async fn connections(
         .told("the watcher", |asked| asked.watch.names())
         .await?;
     let filter = wanted.filter(&names)?;
+    if let Some(rule) = &wanted.rule {
+        let generation = daemon.told("the watcher", |asked| asked.watch.generation());
+        filter::known_rule(rule, &generation.await?.config)?;
+    }
     let place = daemon.listing().await?;
     patience.set(Dawdling::Piece);
     let (out, body) = pieces::body();
@@ -340,9 +284,13 @@ async fn metrics_of(
 #[utoipa::path(get, path = "/openapi.json", responses(
     (status = 200, body = serde_json::Value), (status = 400, body = Refusal),
 ))]
-async fn openapi(RawQuery(query): RawQuery) -> Answer {
+async fn openapi(over_tcp: Option<Extension<OverTcp>>, RawQuery(query): RawQuery) -> Answer {
     wanted::none(query.as_deref())?;
-    Ok(response("application/json", document()))
+    let document = match over_tcp {
+        Some(_) => document::document_over_tcp(),
+        None => document(),
+    };
+    Ok(response("application/json", document))
 }
 
 async fn unknown_path(uri: Uri) -> Refused {
@@ -354,18 +302,21 @@ async fn unknown_path(uri: Uri) -> Refused {
 }
 
 async fn wrong_method(method: Method, uri: Uri) -> Refused {
-    let message = if uri.path() == "/v1/rules" {
-        "rules are read and set as a whole; use GET, PUT or DELETE"
-    } else {
-        "this is only read; use GET"
+    let message = match uri.path() {
+        "/v1/rules" => "rules are read, set and changed; use GET, PUT, PATCH or DELETE",
+        path if path.starts_with("/v1/rules/") => {
+            "a rule is read, set and removed; use GET, PUT or DELETE"
+        }
+        "/v1/mar" => "it is read and set; use GET or PUT, and DELETE /v1/rules to take it back",
+        _ => "this is only read; use GET",
     };
     let fault = Fault::new(format!("method {method}"), message);
     Refused::new(StatusCode::METHOD_NOT_ALLOWED, fault)
 }
 
-type Answer = Result<Response, Refused>;
+pub(super) type Answer = Result<Response, Refused>;
 
-fn json(answer: &impl Serialize) -> Answer {
+pub(super) fn json(answer: &impl Serialize) -> Answer {
     let mut line = serde_json::to_vec(answer).map_err(|error| Refused::silent("flexcp", &error))?;
     line.push(b'\n');
     Ok(response("application/json", Bytes::from(line)))

@@ -97,6 +97,7 @@ fn connection() -> ConnectionView {
     let server = "10.9.0.2:80".parse().unwrap();
     ConnectionView {
         service: ServiceId(0),
+        rule: Some("video".into()),
         state: ConnectionState::Translating,
         client,
         server,
@@ -275,6 +276,7 @@ fn connections_are_answered_with_raw_numbers() {
             "connections": [{
                 "service": "web",
                 "mode": "transparent",
+                "rule": "video",
                 "state": "translating",
                 "client": "10.0.1.2:40312",
                 "server": "10.9.0.2:80",

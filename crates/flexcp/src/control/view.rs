@@ -17,6 +17,8 @@ use utoipa::{PartialSchema, ToSchema};
 use super::fault::Fault;
 use super::server::{Named, Names};
 use super::status::ServiceStatus;
+use crate::config::mar::Document;
+use crate::config::told::Told;
 use crate::worker::Heard;
 
 /// The answer to `/v1/stats`.
@@ -72,6 +74,9 @@ pub struct Connection {
     pub service: String,
     /// "transparent" or "reverse".
     pub mode: String,
+    /// Name of the rule that says which of its paths it takes; null: none fits, or it is not MPTCP.
+    #[serde(default)]
+    pub rule: Option<String>,
     /// "handshake", "translating", "half-closed", "closed", "plain", "fallback" or "reset".
     pub state: String,
     /// The client, as on the initial subflow.
@@ -194,6 +199,36 @@ pub struct Rules {
     pub source: Source,
     /// In their order: the first that fits a connection in all that it says is its own.
     pub rules: Vec<Rule>,
+}
+
+/// The answer to `/v1/rules/{name}`.
+#[derive(Clone, PartialEq, Serialize, Deserialize, ToSchema, Debug)]
+pub struct OneRule {
+    /// The version of the API: 1.
+    pub version: u32,
+    /// Number of the configuration in force.
+    pub generation: u64,
+    /// Where the rules come from.
+    pub source: Source,
+    /// Rules that stand before it.
+    pub place: usize,
+    /// The rule.
+    pub rule: Rule,
+    /// The same with the keys of `[[rule]]` in the configuration file, as it can be set.
+    #[schema(value_type = Object)]
+    pub keys: Told,
+}
+
+/// The answer to `/v1/mar`.
+#[derive(Clone, PartialEq, Serialize, Deserialize, ToSchema, Debug)]
+pub struct MarSet {
+    /// The version of the API: 1.
+    pub version: u32,
+    /// Number of the configuration in force.
+    pub generation: u64,
+    /// The document, as it was set.
+    #[schema(value_type = Document)]
+    pub mar: serde_json::Value,
 }
 
 /// Where rules come from.
@@ -476,6 +511,7 @@ impl Connection {
         Self {
             service,
             mode,
+            rule: view.rule,
             state: view.state.name().into(),
             client: view.client,
             server: view.server,

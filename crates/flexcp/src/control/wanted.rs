@@ -25,6 +25,9 @@ pub struct Wanted {
     /// With a subflow of the access with this name.
     #[param(required = false)]
     pub access: Option<String>,
+    /// Of the rule with this name.
+    #[param(required = false)]
+    pub rule: Option<String>,
 }
 
 impl Wanted {
@@ -44,13 +47,11 @@ impl Wanted {
                 "client" => &mut wanted.client,
                 "server" => &mut wanted.server,
                 "access" => &mut wanted.access,
-                _ => return Err(unknown(&name)),
+                "rule" => &mut wanted.rule,
+                _ => return Err(unknown(&name, &NAMES)),
             };
             if only.replace(value.into_owned()).is_some() {
-                return Err(Fault::parameter(
-                    &name,
-                    &format!("`{name}` is given twice; give it once"),
-                ));
+                return Err(twice(&name));
             }
         }
         Ok(wanted)
@@ -68,6 +69,7 @@ impl Wanted {
             ("client", &self.client),
             ("server", &self.server),
             ("access", &self.access),
+            ("rule", &self.rule),
         ] {
             if let Some(value) = value {
                 query.append_pair(name, value);
@@ -89,15 +91,21 @@ pub(super) fn none(query: Option<&str>) -> Result<(), Fault> {
     }
 }
 
-fn unknown(name: &str) -> Fault {
-    let hint = match config::similar(name, &NAMES) {
+/// About a parameter that is not among those that there are.
+pub(super) fn unknown(name: &str, known: &[&str]) -> Fault {
+    let hint = match config::similar(name, known) {
         Some(similar) => format!("did you mean `{similar}`?"),
-        None => format!("known here: {}", NAMES.join(", ")),
+        None => format!("known here: {}", known.join(", ")),
     };
     Fault::parameter(name, &format!("there is no parameter `{name}`; {hint}"))
 }
 
-const NAMES: [&str; 5] = ["state", "service", "client", "server", "access"];
+/// About a parameter that is given more than once.
+pub(super) fn twice(name: &str) -> Fault {
+    Fault::parameter(name, &format!("`{name}` is given twice; give it once"))
+}
+
+const NAMES: [&str; 6] = ["state", "service", "client", "server", "access", "rule"];
 
 #[cfg(test)]
 mod tests {
@@ -111,6 +119,7 @@ mod tests {
             client: Some("2001:db8::/32:443".into()),
             server: None,
             access: Some("\u{e4}".into()),
+            rule: Some("b/c".into()),
         };
         assert_eq!(Wanted::from_query(&wanted.query()), Ok(wanted));
         assert_eq!(Wanted::default().query(), "");
@@ -130,7 +139,7 @@ mod tests {
         );
         assert_eq!(
             said("x=1").to_string(),
-            "there is no parameter `x`; known here: state, service, client, server, access"
+            "there is no parameter `x`; known here: state, service, client, server, access, rule"
         );
         assert_eq!(
             said("client=10.0.0.1&client=10.0.0.2").to_string(),

@@ -66,6 +66,7 @@ fn row(connection: &Connection) -> Vec<String> {
     vec![
         connection.service.clone(),
         connection.mode.clone(),
+        connection.rule.clone().unwrap_or_else(|| "-".into()),
         connection.state.clone(),
         connection.client.to_string(),
         connection.server.to_string(),
@@ -127,8 +128,8 @@ fn round_trips(subflow: &Subflow) -> String {
     }
 }
 
-const HEADER: [&str; 8] = [
-    "SERVICE", "MODE", "STATE", "CLIENT", "SERVER", "BACKEND", "AGE", "IDLE",
+const HEADER: [&str; 9] = [
+    "SERVICE", "MODE", "RULE", "STATE", "CLIENT", "SERVER", "BACKEND", "AGE", "IDLE",
 ];
 
 /// Connections that are aligned with each other, whatever came before.
@@ -173,6 +174,7 @@ mod tests {
         Connection {
             service: service.into(),
             mode: "transparent".into(),
+            rule: Some("all".into()),
             state: "translating".into(),
             client: "10.0.1.2:40312".parse().unwrap(),
             server: "10.9.0.2:80".parse().unwrap(),
@@ -190,16 +192,17 @@ mod tests {
         let two = vec![path(0, "10.0.1.2:40312"), path(1, "[2001:db8::2]:51000")];
         let plain = Connection {
             state: "plain".into(),
+            rule: None,
             ..connection("mail-relay", Vec::new())
         };
         assert_eq!(
             printed(vec![connection("web", two), plain]),
             "\
-SERVICE     MODE         STATE        CLIENT          SERVER       BACKEND      AGE    IDLE
-web         transparent  translating  10.0.1.2:40312  10.9.0.2:80  10.9.0.2:80  3m20s  40ms
+SERVICE     MODE         RULE  STATE        CLIENT          SERVER       BACKEND      AGE    IDLE
+web         transparent  all   translating  10.0.1.2:40312  10.9.0.2:80  10.9.0.2:80  3m20s  40ms
   id 0  dsl  10.0.1.2:40312       10.9.0.2:80  active,established  up 78B  down 104.8MB  retrans 2.8kB  rtt 12.3ms/999us min 11.0ms  rate 12.5MB/s flight 2.8kB of 65.1kB
   id 1  lte  [2001:db8::2]:51000  10.9.0.2:80  backup,established  up 78B  down 104.8MB  retrans 2.8kB  rtt -                        rate 0B/s flight 2.8kB of 65.1kB
-mail-relay  transparent  plain        10.0.1.2:40312  10.9.0.2:80  10.9.0.2:80  3m20s  40ms
+mail-relay  transparent  -     plain        10.0.1.2:40312  10.9.0.2:80  10.9.0.2:80  3m20s  40ms
 "
         );
     }

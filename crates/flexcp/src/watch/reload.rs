@@ -15,10 +15,10 @@ use super::backends::Backends;
 use super::drained::Ending;
 use super::{Expected, Steered, Unwatched, Watcher};
 use crate::config::live::own_addresses;
-use crate::config::told::{Told, Wrong};
+use crate::config::told::Wrong;
 use crate::config::{Config, plan};
 use crate::generation::{Generation, InForce, NotNow};
-use crate::rulebook::Rulebook;
+use crate::rulebook::{Change, Rulebook};
 use crate::worker::{Configure, Marks};
 
 /// A configuration that fits the host, to be put into force.
@@ -110,18 +110,23 @@ impl Watcher {
         Ok(next)
     }
 
-    /// Puts these rules into force in place of those there, or those of the configuration's file. The kernel, and whose packets
-    /// are whose, stay as they are.
-    pub(super) fn steer(&mut self, told: Option<Vec<Told>>) -> Result<Steered, ChangeError> {
+    /// Puts other rules into force. The kernel, and whose packets are whose, stay as they are. What is wanted is worked out
+    /// here, one after the other: of several clients at once none loses another's change.
+    /// `moves`: connections that are there are judged by them at once.
+    pub(super) fn steer(&mut self, change: Change, moves: bool) -> Result<Steered, ChangeError> {
         let Reloads { force, book, .. } = &mut self.reloads;
-        let rules = book.wanted(&force.current().config, told.as_deref())?;
-        let next = Arc::new(force.current().with_rules(rules));
+        let wanted = book.wanted(&force.current().config, change)?;
+        let new = wanted.new;
+        let next = Arc::new(force.current().with_rules(book.note(wanted)));
         *force = force.followed_by(Arc::clone(&next), monotonic_micros());
-        book.note_set(told);
         let set = book.set().clone();
-        let marks = self.tell_workers(&own_addresses());
+        let marks = self.tell_workers(&own_addresses(), moves);
         self.backends = Backends::new(&next, marks);
-        Ok((next, set))
+        Ok(Steered {
+            generation: next,
+            set,
+            new,
+        })
     }
 
     /// Tells the workers and the placement program what is in force. Gives where the workers note their marks.
@@ -129,11 +134,12 @@ impl Watcher {
         self.sort_anew();
         self.beside.follow(&self.reloads.force);
         self.beside.look(&mut self.tables, &mut self.offload);
-        self.tell_workers(own)
+        self.tell_workers(own, false)
     }
 
-    /// Tells the workers what they do. Gives where they note their marks.
-    fn tell_workers(&self, own: &[IpAddr]) -> Vec<Arc<Marks>> {
+    /// Tells the workers what they do, and whether connections are judged by the rules at once. Gives where they note their
+    /// marks.
+    fn tell_workers(&self, own: &[IpAddr], moves: bool) -> Vec<Arc<Marks>> {
         let force = &self.reloads.force;
         let workers = (0..).zip(&self.workers);
         let told = workers.map(|(number, worker)| {
@@ -145,6 +151,7 @@ impl Watcher {
                 kept: self.beside.kept(),
                 own: force.own_backends(own),
                 marks: Arc::clone(&marks),
+                moves,
             };
             // When it has ended, so does FlexCP.
             let _ = worker.configure(new);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, SyncSender};
 
 use flexcp_placement::Rules;
-use flexcp_translator::{Config, ServiceId};
+use flexcp_translator::{Config, Cursor, ServiceId};
 
 use super::{BATCH, Gone, Marks, Request, Worker, WorkerHandle, now};
 
@@ -22,6 +22,8 @@ pub struct Configure {
     pub own: Vec<IpAddr>,
     /// Where it notes from here on which back ends it has marked.
     pub marks: Arc<Marks>,
+    /// Connections that are there are judged by its rules at once, not when their time has come.
+    pub moves: bool,
 }
 
 impl Worker {
@@ -45,7 +47,21 @@ impl Worker {
         translator.leave_out(&new.own);
         self.path.marks = new.marks;
         self.path.note_marks();
+        if new.moves {
+            self.judging = Some(Cursor::default());
+        }
         let _ = done.try_send(());
+    }
+
+    /// Judges some connections by the present rules, when that is asked for; others in the next round, so that packets have
+    /// their turn.
+    pub(super) fn judge_some(&mut self) {
+        let Some(from) = self.judging else {
+            return;
+        };
+        self.judging = self.path.translator.judge_anew(now(), from, BATCH);
+        self.path.transmit(self.handover.as_mut(), &self.buffer);
+        self.path.batch.flush(&self.path.tun);
     }
 
     pub(super) fn forget_stranded(&mut self, upto: u64, done: &SyncSender<()>) {

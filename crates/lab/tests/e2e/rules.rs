@@ -14,6 +14,7 @@ use crate::steering::share_of_the_second;
 
 crate::cases!("rules":
     download_goes_where_rules_that_are_set_lead_it,
+    download_moves_at_once_where_that_is_asked_for,
     rules_that_are_set_stay_over_reloads_and_restarts,
 );
 
@@ -32,8 +33,13 @@ fn ask(flexcp: &FlexCp, method: &str, target: &str, body: &Value) -> Result<(u16
 }
 
 fn set(flexcp: &FlexCp, target: &str, first: &str, second: &str) -> Result<()> {
+    set_with(flexcp, target, [first, second], "200ms")
+}
+
+/// No connection is moved again within that time.
+fn set_with(flexcp: &FlexCp, target: &str, accesses: [&str; 2], time: &str) -> Result<()> {
     let rule = json!({
-        "name": "set", "mode": "active-standby", "accesses": [first, second], "hold": "200ms", "fail_back": "200ms",
+        "name": "set", "mode": "active-standby", "accesses": accesses, "hold": time, "fail_back": time,
     });
     let (status, answer) = ask(flexcp, "PUT", target, &json!({ "rules": [rule] }))?;
     ensure!(status == 200 && answer["source"] == "api", "{answer}");
@@ -48,7 +54,8 @@ fn source(flexcp: &FlexCp) -> Result<String> {
 /// An installed connection is looked at every two seconds.
 const LOOK: Duration = Duration::from_secs(2);
 
-fn download_goes_where_rules_that_are_set_lead_it() -> Result<()> {
+/// Two paths of 50 Mbit/s with accesses of their own.
+fn limited() -> Result<(Lab, String)> {
     let limited = "delay=5ms,rate=50mbit:400kb";
     let mut builder = Lab::builder();
     for link in [1, 2] {
@@ -56,6 +63,11 @@ fn download_goes_where_rules_that_are_set_lead_it() -> Result<()> {
     }
     let lab = builder.build()?;
     let config = daemon::accesses(&lab) + &daemon::transparent(&lab, &[]);
+    Ok((lab, config))
+}
+
+fn download_goes_where_rules_that_are_set_lead_it() -> Result<()> {
+    let (lab, config) = limited()?;
     with(lab, &config, ServeOptions::tcp(PORT), |rig| {
         set(&rig.flexcp, "/v1/rules", "a", "b")?;
         rig.run_while(Family::V4, &Job::down(60_000_000), || {
@@ -67,6 +79,31 @@ fn download_goes_where_rules_that_are_set_lead_it() -> Result<()> {
             thread::sleep(LOOK + Duration::from_secs(1));
             let share = share_of_the_second(rig, 300)?;
             ensure!(share >= 95, "{share} % came over the access that is set");
+            Ok(())
+        })?;
+        Ok(Expect::clean()
+            .at_least(End::Client, "MPJoinSynAckRx", 1)
+            .disturbed("data overtake each other where they change paths"))
+    })
+}
+
+fn download_moves_at_once_where_that_is_asked_for() -> Result<()> {
+    let (lab, config) = limited()?;
+    with(lab, &config, ServeOptions::tcp(PORT), |rig| {
+        set(&rig.flexcp, "/v1/rules", "a", "b")?;
+        rig.run_while(Family::V4, &Job::down(60_000_000), || {
+            rig.wait_for_a_join()?;
+            thread::sleep(Duration::from_millis(500));
+            for (accesses, expected) in [(["b", "a"], 95..=100), (["a", "b"], 0..=5)] {
+                set_with(&rig.flexcp, "/v1/rules?move=true", accesses, "1h")?;
+                // What was under way comes the old way.
+                thread::sleep(Duration::from_millis(500));
+                let share = share_of_the_second(rig, 300)?;
+                ensure!(
+                    expected.contains(&share),
+                    "{share} % came over the second with {accesses:?}"
+                );
+            }
             Ok(())
         })?;
         Ok(Expect::clean()

@@ -213,10 +213,23 @@ impl Connection {
         self.steer(ctx);
     }
 
+    /// Other rules are in force, and where the connection is to be is not left to time: its mode is asked as if the connection
+    /// had never been moved.
+    pub(crate) fn judge_anew(&mut self, ctx: &mut Context<'_>) {
+        self.mptcp.steered.moved = Stamp::default();
+        self.steer_at_once(ctx);
+        self.tell_standby(ctx);
+    }
+
+    /// Whether there is more than one path.
+    pub(crate) fn has_choice(&self) -> bool {
+        self.mptcp.subflows.len() > 1
+    }
+
     /// Looks for its rule, if those have changed since.
     #[inline]
     pub(super) fn find_rule(&mut self, config: &Settings) {
-        if self.mptcp.steered.generation != config.rules.generation() {
+        if self.has_outdated_rule(config) {
             let found = config.rules.find(&self.descriptor());
             let steered = &mut self.mptcp.steered;
             steered.generation = config.rules.generation();
@@ -587,11 +600,10 @@ impl Connection {
 
     /// Its rule among those of `config`.
     fn rule(&self, config: &Settings) -> Option<RuleId> {
-        let steered = &self.mptcp.steered;
-        if steered.generation == config.rules.generation() {
-            steered.rule
-        } else {
+        if self.has_outdated_rule(config) {
             config.rules.find(&self.descriptor())
+        } else {
+            self.mptcp.steered.rule
         }
     }
 
@@ -644,6 +656,20 @@ impl Connection {
     /// Whether a rule says which of its paths it takes.
     pub(super) fn is_steered(&self, config: &Settings) -> bool {
         self.rule(config).is_some()
+    }
+
+    /// The name of its rule, if it is MPTCP.
+    pub(crate) fn rule_name<'a>(&self, config: &'a Settings) -> Option<&'a str> {
+        if self.phase.is_relayed() {
+            return None;
+        }
+        let rule = config.rules.get(self.rule(config)?)?;
+        Some(&rule.name)
+    }
+
+    /// Whether its rule among those of `config` has to be looked for.
+    pub(crate) fn has_outdated_rule(&self, config: &Settings) -> bool {
+        self.mptcp.steered.generation != config.rules.generation()
     }
 
     /// What rules know of it.

@@ -4,6 +4,7 @@ use super::delivery::Delivery;
 use super::rtt::Rtt;
 use super::{Connection, Phase, Subflow, SubflowState};
 use crate::access::Accesses;
+use crate::config::Settings;
 use crate::handle::{INITIAL, SubflowIndex};
 use crate::offload::{EntrySubflow, FlowEntry};
 use crate::time::Instant;
@@ -14,12 +15,13 @@ impl Connection {
     pub(crate) fn view(
         &self,
         now: Instant,
-        accesses: &Accesses,
+        config: &Settings,
         entry: Option<&FlowEntry>,
     ) -> ConnectionView {
         let initial = self.subflow(INITIAL);
         ConnectionView {
             service: self.service,
+            rule: self.rule_name(config).map(Into::into),
             state: self.state(),
             client: initial.remote.addr(),
             server: initial.local.addr(),
@@ -31,7 +33,7 @@ impl Connection {
             subflows: self
                 .indices()
                 .filter(|&index| self.subflow(index).lives())
-                .map(|index| self.subflow_view(index, accesses, entry))
+                .map(|index| self.subflow_view(index, &config.accesses, entry))
                 .collect(),
         }
     }

@@ -135,6 +135,11 @@ impl Rules {
         self.generation
     }
 
+    /// How many there are.
+    pub(crate) const fn len(&self) -> usize {
+        self.kept.len()
+    }
+
     /// Accounts that the ledger has to have.
     pub(crate) fn accounts(&self) -> usize {
         let ends = self.ranges().map(|range| range.end);

@@ -7,11 +7,13 @@
 #[cfg(test)]
 mod tests;
 
+use alloc::string::String;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 
 use super::Translator;
 use crate::access::{AccessId, Accesses};
+use crate::config::Settings;
 use crate::connection::{Connection, Subflow};
 use crate::handle::INITIAL;
 use crate::handle::ServiceId;
@@ -36,6 +38,8 @@ pub struct Filter {
     pub server: Option<Place>,
     /// With a subflow that lives and is of this access.
     pub access: Option<AccessId>,
+    /// Of the rule of this name.
+    pub rule: Option<String>,
 }
 
 /// Addresses, ports, or both.
@@ -68,19 +72,24 @@ impl Translator {
             }
             let spent = match self.table.at(place) {
                 None => EMPTY,
-                Some(connection) if filter.fits(connection, &self.config.accesses) => {
-                    page.push(connection.view(
-                        now,
-                        &self.config.accesses,
-                        self.peek(connection).as_ref(),
-                    ));
-                    TOLD
+                Some(connection) if filter.fits(connection, &self.config) => {
+                    let entry = self.peek(connection);
+                    page.push(connection.view(now, &self.config, entry.as_ref()));
+                    TOLD + self.search(connection)
                 }
+                Some(connection) if filter.rule.is_some() => LEFT_OUT + self.search(connection),
                 Some(_) => LEFT_OUT,
             };
             effort = effort.saturating_sub(spent);
         }
         None
+    }
+
+    /// What it costs to find a connection's rule, if that is not known.
+    fn search(&self, connection: &Connection) -> u32 {
+        let rules = u32::try_from(self.config.rules.len()).unwrap_or(u32::MAX);
+        let outdated = connection.has_outdated_rule(&self.config);
+        if outdated { rules / RULES } else { 0 }
     }
 
     /// All connections that there are: those of all pages one behind the other, not for the packet path.
@@ -100,7 +109,7 @@ impl Translator {
 }
 
 impl Filter {
-    fn fits(&self, connection: &Connection, accesses: &Accesses) -> bool {
+    fn fits(&self, connection: &Connection, config: &Settings) -> bool {
         let of_service = self
             .service
             .is_none_or(|service| service == connection.service);
@@ -109,7 +118,13 @@ impl Filter {
             && in_state
             && self.fits_client(connection)
             && self.fits_server(connection)
-            && self.fits_access(connection, accesses)
+            && self.fits_access(connection, &config.accesses)
+            && self.fits_rule(connection, config)
+    }
+
+    fn fits_rule(&self, connection: &Connection, config: &Settings) -> bool {
+        let rule = self.rule.as_deref();
+        rule.is_none_or(|rule| connection.rule_name(config) == Some(rule))
     }
 
     fn fits_access(&self, connection: &Connection, accesses: &Accesses) -> bool {
@@ -158,5 +173,7 @@ const EFFORT: u32 = 4096;
 const EMPTY: u32 = 1;
 /// What a connection costs that the filter leaves out: its memory may have to come into the cache.
 const LEFT_OUT: u32 = 16;
+/// Rules that are tried at the cost of an empty place.
+const RULES: u32 = 8;
 /// What a connection costs that is told: a fast path may have to be asked for its counters.
 const TOLD: u32 = 64;

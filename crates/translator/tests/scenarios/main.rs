@@ -28,6 +28,7 @@ mod icmp;
 mod install;
 mod install_refused;
 mod join;
+mod judged;
 mod limits;
 mod malformed;
 mod memory;

@@ -392,6 +392,9 @@ fn path_is_left_later_for_one_that_the_mode_does_not_take() {
         let gave = t.server("P. 401:501(100) ack 1");
         assert!(gave.lines()[0].starts_with(flow), "{at}: {gave:?}");
     }
-    assert_eq!(t.why(), "subflow_switch.failed+1");
+    assert_eq!(
+        t.why(),
+        "subflow_switch.failed+2 subflow_switch.congested+1"
+    );
     let _ = t.moved();
 }

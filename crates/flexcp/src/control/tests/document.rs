@@ -26,18 +26,23 @@ fn document_lists_every_route() {
         "/v1/config/schema",
         "/v1/connections",
         "/v1/events",
+        "/v1/mar",
         "/v1/rules",
+        "/v1/rules/{name}",
         "/v1/services",
         "/v1/stats",
         "/v1/status",
     ];
     assert_eq!(listed.iter().map(String::as_str).collect::<Vec<_>>(), paths);
     // Whatever is routed is described: there is one way to route.
-    let source = include_str!("../routes.rs");
+    let source = concat!(
+        include_str!("../routes.rs"),
+        include_str!("../rule_routes.rs")
+    );
     assert_eq!(source.matches(".routes(routes!(").count(), paths.len());
     let items = document["paths"].as_object().unwrap().values();
     let operations: usize = items.map(|item| item.as_object().unwrap().len()).sum();
-    assert_eq!(operations, paths.len() + 2, "and what sets rules");
+    assert_eq!(operations, paths.len() + 6, "and what changes rules");
     assert_eq!(source.matches("#[utoipa::path(").count(), operations);
     for other in [
         ".route(",
@@ -51,6 +56,7 @@ fn document_lists_every_route() {
     let served = Served::by(vec![played()]);
     let answered: Value = ask_any(&served, "/openapi.json");
     assert_eq!(answered, document);
+    assert_eq!(document["security"], Value::Null, "the socket needs none");
     for (path, item) in document["paths"].as_object().unwrap() {
         let get = &item["get"];
         assert!(
@@ -145,12 +151,16 @@ fn fits(name: &str, answer: &Value) {
 #[test]
 fn answers_have_the_form_that_the_document_says() {
     let served = Served::by(vec![played()]);
+    let (status, set) = setting::sent(&served, "PUT", "/v1/mar", &setting::mar().to_string());
+    assert_eq!(status, 200, "{set}");
     for (target, name) in [
         ("/v1/status", "Status"),
         ("/v1/stats", "Stats"),
         ("/v1/services", "Services"),
         ("/v1/accesses", "Accesses"),
         ("/v1/rules", "Rules"),
+        ("/v1/rules/{name}", "OneRule"),
+        ("/v1/mar", "MarSet"),
         ("/v1/connections", "Connections"),
     ] {
         let said = document()["paths"][target]["get"]["responses"]["200"]["content"].clone();
@@ -159,7 +169,8 @@ fn answers_have_the_form_that_the_document_says() {
             format!("#/components/schemas/{name}"),
             "{said}"
         );
-        fits(name, &ask_any(&served, target));
+        let target = target.replace("{name}", "mar-7");
+        fits(name, &ask_any(&served, &target));
     }
     let (_, _, refused) = exchanged(&served.path(), "GET", "/v1/stats?x");
     fits("Refusal", &serde_json::from_str(&refused).unwrap());

@@ -250,6 +250,7 @@ fn filter_goes_to_the_worker_and_what_is_no_filter_is_refused() {
         client: Some("10.0.0.0/8".into()),
         server: Some(":443".into()),
         access: Some("lte".into()),
+        rule: Some("rest".into()),
     };
     Client::new(&served.path())
         .connections(&wanted, |_: view::Connection| ControlFlow::Continue(()))
@@ -259,7 +260,9 @@ fn filter_goes_to_the_worker_and_what_is_no_filter_is_refused() {
     assert_eq!(filter.service, Some(ServiceId(0)));
     assert_eq!(filter.client.and_then(|place| place.port), None);
     assert_eq!(filter.server.and_then(|place| place.port), Some(443));
+    assert_eq!(filter.rule.as_deref(), Some("rest"));
     for (query, place, said) in [
+        ("rule=best", "rule", "there is no rule `best`"),
         ("state=open", "state", "`open` is no state of a connection"),
         ("service=nobody", "service", "there is no service `nobody`"),
         ("client=10.0.0.1/8", "client", "bits set behind the prefix"),

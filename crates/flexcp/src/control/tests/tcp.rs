@@ -26,7 +26,9 @@ fn nothing_is_answered_without_the_token_and_by_foreign_names() {
         "/v1/stats",
         "/v1/services",
         "/v1/accesses",
+        "/v1/mar",
         "/v1/rules",
+        "/v1/rules/video",
         "/v1/connections",
         "/v1/events",
         "/v1/config/schema",
@@ -57,6 +59,24 @@ fn nothing_is_answered_without_the_token_and_by_foreign_names() {
         asked(address, "/nothing", &format!("host: localhost\r\n{with}")).0,
         404
     );
+    // The document says so.
+    let lines = format!("host: localhost\r\n{with}");
+    let (_, _, body) = asked(address, "/openapi.json", &lines);
+    let document: serde_json::Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(document["security"], json!([{ "token": [] }]));
+    let scheme = &document["components"]["securitySchemes"]["token"];
+    assert_eq!(
+        (&scheme["type"], &scheme["scheme"]),
+        (&json!("http"), &json!("bearer"))
+    );
+    for item in document["paths"].as_object().unwrap().values() {
+        for operation in item.as_object().unwrap().values() {
+            for status in ["401", "403"] {
+                let content = &operation["responses"][status]["content"]["application/json"];
+                assert_eq!(content["schema"]["$ref"], "#/components/schemas/Refusal");
+            }
+        }
+    }
     // The socket needs none of it.
     let (status, ..) = parted(&raw(
         &served.path(),

@@ -1,12 +1,15 @@
 //! Listings while connections come and go between their pages.
 
 use alloc::collections::BTreeSet;
+use alloc::sync::Arc;
 use core::net::{IpAddr, Ipv4Addr};
+use core::time::Duration;
 
 use super::*;
 use crate::access::Access;
 use crate::auth::SecretStream;
 use crate::connection::Phase;
+use crate::steering::{Rule, Rules, SmallestDelay};
 use crate::translator::tests::{open, reverse};
 use flexcp_wire::Ends;
 
@@ -198,6 +201,57 @@ fn filter_fits_by_state_service_and_ends() {
         ..states(&[ConnectionState::Reset])
     };
     assert_eq!(count(mixed), none);
+}
+
+/// A rule for a port of servers.
+fn rule(name: &str, port: u16) -> Rule {
+    Rule {
+        name: name.into(),
+        services: alloc::vec![],
+        servers: alloc::vec![],
+        ports: alloc::vec![port..=port],
+        clients: alloc::vec![],
+        mode: Arc::new(SmallestDelay),
+        hold: Duration::ZERO,
+        fail_back: Duration::ZERO,
+        heeds_backup: true,
+    }
+}
+
+#[test]
+fn filter_fits_by_the_rule_that_is_the_first_to_fit() {
+    let mut translator = with(1..=3);
+    let rules = alloc::vec![rule("mail", 25), rule("web", 80), rule("again", 80)];
+    translator.config.rules = Rules::new(rules, 0, &Rules::default());
+    // The others are plain TCP, which no rule steers.
+    let id = id(&translator, 3);
+    translator.table.get_mut(id).expect("a connection").phase = Phase::Reset(NOW);
+    let mut of = |rule: &str| {
+        let filter = Filter {
+            rule: Some(rule.into()),
+            ..Filter::default()
+        };
+        told(&mut translator, &filter, |_| {}).concat()
+    };
+    assert_eq!(
+        (of("web"), of("mail"), of("again")),
+        (alloc::vec![3], alloc::vec![], alloc::vec![])
+    );
+    let rules: Vec<_> = translator.connections(NOW).map(|view| view.rule).collect();
+    assert_eq!(rules, [None, None, Some("web".into())]);
+}
+
+#[test]
+fn rules_that_have_to_be_looked_for_make_a_page_shorter() {
+    let mut translator = with(1..=1000);
+    let mut page = alloc::vec![];
+    let next = translator.list(NOW, Cursor::default(), &Filter::default(), &mut page);
+    assert_eq!((page.len(), next), (64, Some(Cursor(64))));
+    let rules = (0..8 * 1024).map(|_| rule("far", 25)).collect();
+    translator.config.rules = Rules::new(rules, 0, &Rules::default());
+    page.clear();
+    let next = translator.list(NOW, Cursor::default(), &Filter::default(), &mut page);
+    assert_eq!((page.len(), next), (4, Some(Cursor(4))));
 }
 
 #[test]

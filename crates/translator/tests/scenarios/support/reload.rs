@@ -1,6 +1,6 @@
 //! Another configuration.
 
-use flexcp_translator::{Config, Service};
+use flexcp_translator::{Config, Cursor, Service};
 
 use super::{Outcome, Scenario, Setup};
 
@@ -18,6 +18,23 @@ impl Scenario {
             };
             translator.configure(config, generation);
         }
+    }
+
+    /// From here on FlexCP does what `setup` says.
+    pub(crate) fn configure_as(&mut self, setup: &Setup, generation: u64) {
+        self.checker.observe_end();
+        self.translators()
+            .for_each(|translator| translator.configure(setup.config(), generation));
+    }
+
+    /// Connections that are there are judged by the rules in force.
+    pub(crate) fn judge_anew(&mut self) -> Outcome {
+        self.tell(&|translator, now| {
+            let mut next = Some(Cursor::default());
+            while let Some(from) = next {
+                next = translator.judge_anew(now, from, 1);
+            }
+        })
     }
 
     /// The ends of connections that no service covers since a generation up to `upto` are told.

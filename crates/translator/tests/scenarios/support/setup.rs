@@ -200,17 +200,21 @@ impl Setup {
 
     /// Nothing has happened.
     pub(crate) fn start(self) -> Scenario {
-        let config = Config {
+        let mut seed = [7; 32];
+        seed[..8].copy_from_slice(&self.seed.to_be_bytes());
+        Scenario::new(self.config(), seed, self.net())
+    }
+
+    /// What FlexCP does.
+    pub(crate) fn config(&self) -> Config {
+        Config {
             services: vec![self.service(0)],
             accesses: self.accesses.clone(),
             rules: self.rules.clone(),
             limits: self.limits,
             timeouts: self.timeouts,
             ..Config::default()
-        };
-        let mut seed = [7; 32];
-        seed[..8].copy_from_slice(&self.seed.to_be_bytes());
-        Scenario::new(config, seed, self.net())
+        }
     }
 
     /// What FlexCP does, as the service with this id.
