@@ -38,12 +38,7 @@ pub(super) fn run(rule: &str) -> Result<Vec<Line>> {
             FILLER,
             "",
         ),
-        Line::at_most(
-            format!("connections that failed {why}"),
-            failed,
-            0.0,
-            "",
-        ),
+        Line::at_most(format!("connections that failed {why}"), failed, 0.0, ""),
     ]);
     lines.extend(steady.lines(None));
     Ok(lines)
