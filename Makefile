@@ -4,7 +4,7 @@
 CARGO ?= cargo
 
 .PHONY: setup setup-programs setup-api build demo test lint unit unit-security simulate root privileged e2e e2e-repeat link-selftest \
-	faults attack hostile-memory lossy firewall endings reload steering api watch compare kernels kernels-short unit-boot fuzz bench bench-quick bench-plain bench-crowd bench-reads bench-unsteered bench-sustained bench-dtree figure10 counters seeded-bugs drawn-bugs \
+	faults attack hostile-memory lossy firewall endings reload steering rule-changes api watch compare kernels kernels-short unit-boot fuzz bench bench-quick bench-plain bench-crowd bench-reads bench-unsteered bench-sustained bench-dtree bench-rules figure10 counters seeded-bugs drawn-bugs \
 	mutants-sample \
 	bpf clean
 
@@ -113,6 +113,11 @@ reload: root build
 steering: root build
 	target/release/lab steering $(STEERING_ARGS)
 
+# 64 downloads over two paths while their rules change: 100 times a second, and by whole sets of 1,000 rules, each tenth change a
+# wrong one. A table, and lab/results/rule-changes.json; RULE_CHANGES_ARGS="--seconds 2 --rounds 1" for a short one.
+rule-changes: root build
+	target/release/lab rule-changes $(RULE_CHANGES_ARGS)
+
 # The API under requests that schemathesis makes from its document for SECONDS, and /metrics before promtool: any answer of 5xx
 # and any finding fails. lab/results/api.json.
 SECONDS ?= 60
@@ -197,6 +202,10 @@ counters: build
 # The D-tree's ring against a linear list and ordered maps: the table in docs/dtree.md.
 bench-dtree: setup
 	$(CARGO) bench --locked -p flexcp-translator --features internals --bench dtree
+
+# The index of steering rules against a look at each: a table.
+bench-rules: setup
+	$(CARGO) bench --locked -p flexcp-translator --features internals --bench rules
 
 # Bugs put into a copy of the source on purpose, and which tests notice: a table, and lab/results/seeded-bugs.json. With
 # root all of them; SEEDED_ARGS="--resume" goes on where a run was stopped, "--area io" takes those of one crate.

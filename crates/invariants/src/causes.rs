@@ -57,6 +57,8 @@ const MIN_MSS: u16 = 88 + 28;
 /// For so long the server has to repeat what no subflow delivers before one of them is given up: two seconds
 /// (docs/numbers.md, "Placing the server's data").
 const STUCK: u64 = 2_000_000;
+/// An ACK so far behind the latest is older than any window of a client here.
+const OLDEST: u64 = 1 << 17;
 /// So many fillers stay without an ACK before a subflow is given up.
 const FILLERS: u32 = 6;
 /// So many packets in a row come without an MPTCP option before something on the path is believed to strip them.
@@ -105,6 +107,8 @@ pub(crate) struct Signs {
     rtt: Option<u64>,
     /// The longest.
     slowest: u64,
+    /// When the client was asked for an answer without data last, and has not given one since.
+    asked: Option<u64>,
     /// Since when nothing shows that what is outstanding arrives.
     since: u64,
     /// It has been silent for too long when the server sent something, and has ACKed nothing since.
@@ -115,6 +119,13 @@ pub(crate) struct Signs {
     edge: u64,
 }
 
+impl Signs {
+    fn note_round_trip(&mut self, took: u64) {
+        self.rtt = Some(self.rtt.map_or(took, |least| least.min(took)));
+        self.slowest = self.slowest.max(took);
+    }
+}
+
 /// An address that the proxy has announced.
 #[derive(Debug)]
 struct Announced {
@@ -123,6 +134,8 @@ struct Announced {
     /// When the next copy is due, and the first moment at which that is late.
     due: u64,
     echoed: bool,
+    /// With an ACK so old that the proxy need not believe the packet (RFC 5961 section 5.2).
+    unsure: bool,
 }
 
 /// What a connection has shown.
@@ -146,6 +159,14 @@ pub(crate) struct Course {
     carried: u64,
     /// The carrier has given a reason to leave it since.
     may_switch: bool,
+    /// Where new data goes, as the proxy tells. A packet that has no room there goes elsewhere, for itself alone.
+    pub(crate) told: Option<usize>,
+    /// Where it went before, if another switch was told with the same packet: a part of that may have gone there.
+    told_before: Option<usize>,
+    /// Payload of the server's last packet: without room for all of it a path gets none.
+    came: u64,
+    /// It was told to go there, and nothing has shown a reason yet.
+    unproved: bool,
     /// Subflows that data went to while another was silent, and that the client has not been heard on since: one bit each.
     trial: u64,
     /// The same: new data may go there again once it has been heard.
@@ -197,6 +218,10 @@ impl Subflow {
         if ack > old || bare {
             signs.since = now;
         }
+        // Its answer may stand in a packet with data. One that was under way is taken for that, too.
+        if let Some(asked) = signs.asked.take() {
+            signs.note_round_trip(now - asked);
+        }
         if ack > old {
             signs.fillers = 0;
             signs.late = false;
@@ -206,9 +231,7 @@ impl Subflow {
             && end <= ack
         {
             // Of all that this ACKs the last gives the shortest round trip, whichever the proxy has timed.
-            let rtt = now - sent;
-            signs.rtt = Some(signs.rtt.map_or(rtt, |least| least.min(rtt)));
-            signs.slowest = signs.slowest.max(rtt);
+            signs.note_round_trip(now - sent);
             signs.under_way.pop_front();
         }
     }
@@ -289,14 +312,20 @@ impl Connection {
             }
         }
         if let Some(echo) = options.add_addr.filter(|add_addr| add_addr.echo) {
-            for announced in &mut self.course.announced {
-                announced.echoed |= announced.id == echo.id;
+            let ack = self.subflows[index].down_at(packet.tcp.ack);
+            let old = ack + OLDEST < self.subflows[index].client_ack;
+            let mut announced = self.course.announced.iter_mut();
+            if let Some(known) = announced.find(|known| known.id == echo.id) {
+                known.unsure = old && (known.unsure || !known.echoed);
+                known.echoed = true;
             }
         }
     }
 
     /// A server's packet, when note has been taken of the rest.
     pub(crate) fn note_server_signs(&mut self, now: u64, packet: &View<'_>, silence: u64) {
+        self.course.told_before = None;
+        self.course.came = packet.payload_len;
         if packet.payload_len == 0 && !packet.has(TcpFlags::FIN) {
             return;
         }
@@ -309,8 +338,29 @@ impl Connection {
         for subflow in &mut self.subflows {
             subflow.signs.late |= subflow.is_overdue(now, silence);
         }
-        let carrier = &self.subflows[self.course.carrier];
-        self.course.may_switch |= carrier.may_be_left();
+        let mut carriers = [Some(self.course.carrier), self.course.told].into_iter();
+        let left = carriers.any(|it| it.is_some_and(|index| self.subflows[index].may_be_left()));
+        self.course.may_switch |= left;
+    }
+
+    /// The proxy tells where new data goes from here on; `as_ruled`: that needs no reason on the wire.
+    pub(crate) fn note_switch(&mut self, index: usize, as_ruled: bool) {
+        let before = self.course.told.replace(index);
+        self.course.told_before = before;
+        let left = before.is_some_and(|before| self.subflows[before].may_be_left());
+        self.course.may_switch |= left;
+        self.course.unproved = !as_ruled;
+    }
+
+    /// A packet without data goes down: one with the byte before those that the client waits for has it answer, which gives the
+    /// proxy a round trip.
+    pub(crate) fn note_question(&mut self, now: u64, index: usize, packet: &View<'_>) {
+        let subflow = &mut self.subflows[index];
+        let plain = !packet.has(TcpFlags::SYN) && !packet.has(TcpFlags::FIN);
+        let asks = subflow.down_at(packet.tcp.seq) < subflow.client_ack;
+        if plain && asks && packet.payload_len == 0 {
+            subflow.signs.asked = Some(now);
+        }
     }
 
     /// I17, and what goes down on a subflow: `to` is the data position of the payload.
@@ -340,13 +390,44 @@ impl Connection {
             self.course.trial |= bit;
             self.course.tried |= bit;
         }
-        if end <= self.course.carried {
-            return;
+        if report.bounds.is_some_and(|bounds| bounds.redundant) {
+            // What is copied has no order among paths.
+            self.course.carried = self.course.carried.max(end);
+        } else if end > self.course.carried {
+            self.judge_told(index, packet.payload_len, report);
+            self.judge_new(index, end, packet.payload_len, report);
         }
+    }
+
+    /// Whether a subflow has no room for so many bytes.
+    fn is_full(&self, index: usize, len: u64) -> bool {
+        let subflow = &self.subflows[index];
+        subflow.proxy_sent + len > subflow.signs.edge
+    }
+
+    /// I17: new data goes down where the proxy has told that it does, unless there is no room, or that path is on trial.
+    fn judge_told(&self, index: usize, len: u64, report: &mut Report<'_>) {
+        let Some(told) = self.course.told else {
+            return;
+        };
+        let on_trial = (self.course.trial | self.course.tried) & (1 << told) != 0;
+        let went = self.course.told_before == Some(index);
+        let goes =
+            told == index || went || on_trial || self.is_full(told, len.max(self.course.came));
+        report.expect(goes || !self.is_judged(report), Rule::Switch, || {
+            format!("new data goes down subflow {index}, and nothing is told of that")
+        });
+    }
+
+    /// I17: new data, up to `end`, goes down where the data before it went, or there is a reason on the wire.
+    fn judge_new(&mut self, index: usize, end: u64, len: u64, report: &mut Report<'_>) {
+        let (now, bit) = (report.time, 1 << index);
         let from = self.course.carrier;
         if from != index {
             let before = &self.subflows[from];
-            let no_room = before.proxy_sent + packet.payload_len > before.signs.edge;
+            let all = len.max(self.course.came);
+            let told_full = self.course.told.is_some_and(|told| self.is_full(told, all));
+            let no_room = self.is_full(from, len) || told_full;
             let left = self.course.may_switch || no_room;
             if !left && self.course.trial & (1 << from) != 0 {
                 // One packet is enough to try a path.
@@ -356,7 +437,10 @@ impl Connection {
             // The proxy goes back to where it tried, or gives that up.
             let tried = |&(n, _): &(usize, &Subflow)| self.course.tried & (1 << n) != 0;
             let gives_up = |(_, subflow): (usize, &Subflow)| subflow.may_be_left();
-            let returns = self.course.tried & bit != 0
+            let settled = self.course.told == Some(index) && !self.course.unproved;
+            let returns = settled
+                || self.course.told_before == Some(index)
+                || self.course.tried & bit != 0
                 || self.subflows.iter().enumerate().filter(tried).any(gives_up);
             report.expect(left || returns || !self.is_judged(report), Rule::Switch, || {
                 let owes = before.proxy_sent - before.client_ack;
@@ -367,6 +451,8 @@ impl Connection {
                 )
             });
         }
+        let proved = self.course.may_switch || self.course.told == Some(index);
+        self.course.unproved &= !proved;
         self.course.tried &= self.course.trial | !bit;
         self.course.carrier = index;
         self.course.carried = end;
@@ -538,10 +624,12 @@ impl Connection {
                 copies: 1,
                 due: now + bounds.add_addr,
                 echoed: false,
+                unsure: false,
             });
             return;
         };
-        let again = !known.echoed && known.copies < 6 && now >= known.due;
+        let owed = !known.echoed || known.unsure;
+        let again = owed && known.copies < 6 && now >= known.due;
         report.expect(again, Rule::Announcement, || {
             format!("address {id} is announced again without need")
         });

@@ -2,6 +2,7 @@
 
 mod input;
 mod owed;
+mod told;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -52,6 +53,8 @@ pub struct Options {
     /// What the proxy allows itself. With it every RST, plain SYN, refused join, switch and announcement has to have a
     /// cause on the wire (I14 to I18), where packets are seen as the proxy handles them.
     pub bounds: Option<Bounds>,
+    /// The proxy tells when new data goes down another subflow ([`Checker::observe_switch`]).
+    pub told: bool,
 }
 
 impl Options {
@@ -65,6 +68,7 @@ impl Options {
             segments: false,
             hostile: false,
             bounds: None,
+            told: false,
         }
     }
 }
@@ -78,6 +82,7 @@ impl Default for Options {
             segments: true,
             hostile: false,
             bounds: None,
+            told: false,
         }
     }
 }
@@ -183,13 +188,6 @@ impl Checker {
     pub fn observe_timeout(&mut self) {
         self.settle();
         self.input = Input::default();
-    }
-
-    /// The proxy is told that it has to end.
-    pub const fn observe_end(&mut self) {
-        if let Some(bounds) = &mut self.options.bounds {
-            bounds.ending = true;
-        }
     }
 
     /// What has been found so far, at most 64 of it.
@@ -532,6 +530,7 @@ impl Checker {
         let mut connection = Connection::new(time, opening.subflow);
         connection.hostile = self.options.hostile;
         connection.course.asks = opening.asks;
+        connection.course.told = self.options.told.then_some(0);
         if !opening.capable {
             connection.mode = Mode::Plain;
         }

@@ -56,6 +56,7 @@ impl Connection {
             self.notice_fallback_down(packet, report);
         }
         if self.mode == Mode::Translated {
+            self.note_question(report.time, index, packet);
             self.data_ack_out(packet, report);
             self.data_to_client(index, packet, report);
             self.ack_to_client(index, packet, report);

@@ -10,7 +10,7 @@ use flexcp_lab::endings::Endings;
 use flexcp_lab::firewall::Firewall;
 use flexcp_lab::reload::Reload;
 use flexcp_lab::repeat::Repeat;
-use flexcp_lab::steering::Steering;
+use flexcp_lab::steering::{RuleChanges, Steering};
 use flexcp_lab::transfer::{Mode, Proto};
 use flexcp_lab::watch::Watch;
 use flexcp_lab::{carried, kernels, seed};
@@ -75,6 +75,8 @@ pub(crate) enum Command {
     Reload(Reload),
     /// Measure each steering mode by what the links carry: shares, gaps, spills, and how often connections move
     Steering(Steering),
+    /// Change rules under downloads that they steer: what those lose, what wrong rules change, how often rules are saved
+    RuleChanges(RuleChanges),
     /// Take away rules, routes, links and addresses under live transfers: how soon they are back, or told
     Watch(Watch),
     /// Run the end-to-end tests many times, one attempt each, and say how often each case failed

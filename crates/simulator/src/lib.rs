@@ -22,6 +22,7 @@ mod run;
 mod server;
 mod shelf;
 mod stack;
+mod steering;
 mod swarm;
 mod tcp;
 mod trace;
@@ -34,5 +35,5 @@ pub use fresh::seeds;
 pub use proxy::{Kernel, Taken};
 pub use run::{
     Offloaded, Outcome, describe, run, run_at_once, run_installed, run_on, run_traced,
-    run_undisturbed,
+    run_undisturbed, steers,
 };

@@ -117,7 +117,7 @@ fn report(outcome: &Outcome) {
 
 fn many(first: u64, behind: u64, arguments: &Arguments) -> Result<()> {
     let start = Instant::now();
-    let (mut packets, mut time, mut stood, mut failed) = (0, 0, 0, vec![]);
+    let (mut packets, mut time, mut stood, mut led, mut failed) = (0, 0, 0, 0, vec![]);
     let mut seed = first;
     let goes_on = |seed: u64, packets: u64| {
         seed < behind
@@ -136,6 +136,7 @@ fn many(first: u64, behind: u64, arguments: &Arguments) -> Result<()> {
         packets += outcome.packets;
         time += outcome.time;
         stood = stood.max(outcome.stood);
+        led += outcome.led;
         if !outcome.failures.is_empty() {
             report(&outcome);
             failed.push(seed);
@@ -144,7 +145,7 @@ fn many(first: u64, behind: u64, arguments: &Arguments) -> Result<()> {
     }
     let seconds = start.elapsed().as_secs_f64();
     println!(
-        "seeds {first}..{seed}: {packets} packets, {:.1} virtual hours, {:.2} million packets/s, at most {}, stood still for {} % of what it may, {} failed {failed:?}",
+        "seeds {first}..{seed}: {packets} packets, {:.1} virtual hours, {:.2} million packets/s, at most {}, stood still for {} % of what it may, moved {led} times by rules, {} failed {failed:?}",
         time as f64 / 3.6e9,
         packets as f64 / seconds / 1e6,
         peak_memory(),

@@ -4,7 +4,7 @@
 use flexcp_invariants::{Bounds, Checker, Observation, Options, Payload as Seen, Point};
 use flexcp_testkit::complete_checksum;
 use flexcp_translator::{
-    Config, FastPath, Frame, HEADROOM, Instant, Payload, Translator, Verdict, supersedes,
+    Config, FastPath, Frame, HEADROOM, Instant, Payload, ServiceId, Translator, Verdict, supersedes,
 };
 use flexcp_wire::{ChecksumState, Gso, GsoKind, Offload, Sum};
 
@@ -12,6 +12,7 @@ use crate::heard::Heard;
 use crate::net::Outbox;
 use crate::payload::Judge;
 use crate::shelf::Shelf;
+use crate::swarm::{FIRST_PORT, Plan};
 use crate::trace::Trace;
 use crate::twin::Twin;
 
@@ -88,26 +89,23 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
-    /// `joins`: trains of packets come in as one; `state`: what is known of checksums.
+    /// The proxy of a run, with the translator's seed.
     #[must_use]
-    pub(crate) fn new(
-        config: Config,
-        seed: [u8; 32],
-        joins: bool,
-        state: ChecksumState,
-        trace: Trace,
-    ) -> Self {
-        let bounds = judged(&config);
+    pub(crate) fn new(plan: &Plan, seed: [u8; 32], trace: Trace) -> Self {
+        let (config, state) = (plan.config(0), plan.checksums);
+        let stages = plan.stages.iter().flat_map(|stage| &stage.rules);
+        let redundant = stages.into_iter().any(|rule| rule.mode.copies());
+        let bounds = judged(&config, redundant);
         let mut translator = Translator::new(config, seed);
         translator.keep_events(true);
         Self {
             checker: Checker::new(bounds, Some(Box::new(Judge))),
-            heard: Heard::default(),
+            heard: Heard::new(plan),
             translator,
             outbox: Outbox::new(state == ChecksumState::Complete),
             frame: vec![0; HEADROOM + MAX_PACKET],
             train: None,
-            joins,
+            joins: plan.joins_trains,
             state,
             packets: 0,
             trace,
@@ -122,9 +120,21 @@ impl Proxy {
 
     /// Puts the kernel's fast path under the translator, and a twin without one beside it.
     pub(crate) fn put_on(&mut self, mut kernel: Box<dyn Kernel>, config: Config, seed: [u8; 32]) {
+        // A mode is asked of what the kernel carries when that comes up.
+        self.heard.allow_delays();
         self.twin = Some(Box::new(Twin::new(config, seed)));
         self.translator.set_fast_path(kernel.fast_path());
         self.kernel = Some(kernel);
+    }
+
+    /// From now on this configuration holds; it is the run's `stage`th.
+    pub(crate) fn configure(&mut self, now: u64, config: Config, stage: usize) {
+        self.trace.note(now, || format!("rules of stage {stage}"));
+        if let Some(twin) = &mut self.twin {
+            twin.configure(config.clone(), stage);
+        }
+        self.translator.configure(config, stage as u64);
+        self.heard.enter_next_stage();
     }
 
     /// What the twin would have done otherwise.
@@ -132,9 +142,9 @@ impl Proxy {
         self.twin.as_ref()?.difference.as_deref()
     }
 
-    /// Whether the twin has gone its own way: it filled a hole that is none.
-    pub(crate) fn filled_alone(&self) -> bool {
-        self.twin.as_ref().is_some_and(|twin| twin.filled_alone)
+    /// Whether the twin has gone its own way: it filled a hole that is none, or a mode was asked at another time.
+    pub(crate) fn parted(&self) -> bool {
+        self.twin.as_ref().is_some_and(|twin| twin.parted)
     }
 
     /// From now on connections are installed in a fast path, which keeps them until they are evicted.
@@ -236,20 +246,26 @@ impl Proxy {
         let by_kernel = self.offload(now, packet, offload);
         let copy = self.twin.is_some().then(|| packet.to_vec());
         if !by_kernel {
-            self.translate(now, &mut buffer, len, offload);
+            let service = server_of(packet).filter(|_| point == Point::FromServer);
+            let verdict = self.translate(now, &mut buffer, len, offload);
+            if let Some(service) = service.filter(|_| verdict == Verdict::Forward) {
+                self.heard.judge_place(now, service);
+            }
         }
         self.frame = buffer;
         if let (Some(twin), Some(packet)) = (&mut self.twin, copy) {
-            twin.packet(now, &packet, offload, by_kernel);
+            twin.packet(now, &packet, offload, by_kernel, &self.translator);
         }
     }
 
-    fn translate(&mut self, now: u64, buffer: &mut [u8], len: usize, offload: Offload) {
+    fn translate(&mut self, now: u64, buffer: &mut [u8], len: usize, offload: Offload) -> Verdict {
         let mut frame = Frame::new(buffer, HEADROOM..HEADROOM + len, offload);
         let verdict = self
             .translator
             .handle_packet(Instant(now), &mut frame)
             .verdict;
+        self.heard
+            .listen(now, &mut self.translator, &mut self.checker, &self.trace);
         match verdict {
             Verdict::Forward => {
                 let packet = frame.packet();
@@ -267,6 +283,7 @@ impl Proxy {
         }
         self.transmit(now, Some(&frame));
         self.translator.idle(Instant(now));
+        verdict
     }
 
     /// Whether the kernel has taken the packet.
@@ -318,12 +335,13 @@ impl Proxy {
         self.translator.handle_timeout(Instant(now));
         self.transmit(now, None);
         if let Some(twin) = &mut self.twin {
-            twin.timeout(now);
+            twin.timeout(now, &self.translator);
         }
     }
 
     fn transmit(&mut self, now: u64, frame: Option<&Frame<'_>>) {
-        self.heard.listen(&mut self.translator);
+        self.heard
+            .listen(now, &mut self.translator, &mut self.checker, &self.trace);
         let mut sent = 0;
         while let Some(transmit) = self.translator.poll_transmit() {
             sent += 1;
@@ -403,7 +421,7 @@ impl Proxy {
 }
 
 /// Every decision has to have a cause: no table of a run is ever full.
-fn judged(config: &Config) -> Options {
+fn judged(config: &Config, redundant: bool) -> Options {
     let (limits, timeouts) = (config.limits, config.timeouts);
     let micros = |time: std::time::Duration| time.as_micros() as u64;
     Options {
@@ -414,13 +432,14 @@ fn judged(config: &Config) -> Options {
             crowded: false,
             short_of_memory: false,
             ending: false,
-            redundant: false,
+            redundant,
             half_open: micros(timeouts.half_open),
             rejoin: micros(timeouts.rejoin),
             idle: micros(timeouts.idle),
             add_addr: micros(timeouts.add_addr),
             silence: micros(timeouts.silence),
         }),
+        told: true,
         ..Options::default()
     }
 }
@@ -443,6 +462,15 @@ fn finish(packet: &mut [u8], at: usize, whole: bool, last: bool, completes: bool
     if completes {
         complete_checksum(packet);
     }
+}
+
+/// The service of the server that has sent this packet; `None`: there is no payload.
+fn server_of(packet: &[u8]) -> Option<ServiceId> {
+    let ip_len = ip_header_len(packet);
+    let port = packet.get(ip_len..ip_len + 2)?;
+    let port = u16::from_be_bytes([port[0], port[1]]);
+    let carries = packet.len() > header_len(packet);
+    carries.then(|| ServiceId(port.wrapping_sub(FIRST_PORT)))
 }
 
 /// What the frame's packet starts with, up to the payload.

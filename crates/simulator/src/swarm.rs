@@ -11,10 +11,13 @@ use flexcp_wire::ChecksumState;
 
 use crate::client::{Action, MptcpPlan, Scheduler};
 use crate::stack::{App, Stack};
+use crate::steering::{Stage, keep_busy};
 use crate::tcp::Tuning;
 
 const MILLI: u64 = 1000;
 pub(crate) const SECOND: u64 = 1_000_000;
+/// The first server's port.
+pub(crate) const FIRST_PORT: u16 = 8000;
 
 /// One direction of a link.
 #[derive(Clone, PartialEq, Debug)]
@@ -77,12 +80,24 @@ pub(crate) struct Plan {
     pub(crate) small_limits: bool,
     /// How long the carrier keeps packets to send them together, in microseconds; 0: it does not.
     pub(crate) keeps: u64,
+    /// How connections are steered, from the beginning on and from later times on; nothing: they are not.
+    pub(crate) stages: Vec<Stage>,
 }
 
 impl Plan {
     /// The plan of a seed.
     #[must_use]
     pub(crate) fn of(seed: u64) -> Self {
+        let plan = Self::unsteered(seed);
+        let stages = Stage::of(&plan);
+        let mut plan = Self { stages, ..plan };
+        keep_busy(&mut plan);
+        plan
+    }
+
+    /// The same without what steers its connections. That is drawn apart, so that the rest is what it was before there was any.
+    #[must_use]
+    pub(crate) fn unsteered(seed: u64) -> Self {
         let mut random = Random::for_purpose(seed, 10);
         let random = &mut random;
         let link_count = random.pick(&[1, 2, 2, 2, 3, 3, 4]);
@@ -134,12 +149,13 @@ impl Plan {
             announces: random.one_in(4),
             small_limits: random.one_in(12),
             keeps: keeps(seed),
+            stages: vec![],
         }
     }
 
-    /// The translator's configuration.
+    /// The translator's configuration in one of its stages.
     #[must_use]
-    pub(crate) fn config(&self) -> Config {
+    pub(crate) fn config(&self, stage: usize) -> Config {
         let services = (0..self.connections.len()).map(|n| self.service(n));
         let limits = if self.small_limits {
             Limits {
@@ -151,7 +167,7 @@ impl Plan {
         } else {
             Limits::default()
         };
-        Config {
+        let config = Config {
             services: services.collect(),
             limits,
             // Longer than a client waits before it sends again what it has not seen acknowledged.
@@ -160,6 +176,11 @@ impl Plan {
                 ..Timeouts::default()
             },
             ..Config::default()
+        };
+        let stage = self.stages.get(stage);
+        match stage {
+            Some(stage) => stage.configure(config),
+            None => config,
         }
     }
 
@@ -188,11 +209,7 @@ impl Plan {
             }
         };
         let announce = Announce {
-            addr: if server.is_ipv4() {
-                IpAddr::V4(Ipv4Addr::new(10, 250, 0, 9))
-            } else {
-                v6(250, 9)
-            },
+            addr: announced(server.is_ipv6()),
             port: None,
         };
         Service {
@@ -218,7 +235,7 @@ impl Plan {
         } else {
             IpAddr::V4(Ipv4Addr::new(10, 250, 0, 1))
         };
-        SocketAddr::new(ip, 8000 + n as u16)
+        SocketAddr::new(ip, FIRST_PORT + n as u16)
     }
 
     /// The n-th server.
@@ -229,7 +246,7 @@ impl Plan {
         } else {
             IpAddr::V4(Ipv4Addr::new(10, 200, 0, 1))
         };
-        SocketAddr::new(ip, 8000 + n as u16)
+        SocketAddr::new(ip, FIRST_PORT + n as u16)
     }
 
     /// The n-th client on a link.
@@ -243,6 +260,22 @@ impl Plan {
         };
         SocketAddr::new(ip, 10_000 + n as u16 * 1000)
     }
+}
+
+/// The address of the proxy that it announces to clients of a family.
+pub(crate) fn announced(of_v6: bool) -> IpAddr {
+    if of_v6 {
+        v6(250, 9)
+    } else {
+        IpAddr::V4(Ipv4Addr::new(10, 250, 0, 9))
+    }
+}
+
+/// Where the clients of a link lie, by both families.
+pub(crate) fn link_prefixes(link: usize) -> [Prefix; 2] {
+    let net = link as u8 + 1;
+    let v4 = IpAddr::V4(Ipv4Addr::new(10, net, 0, 0));
+    [(v4, 16), (v6(net, 0), 32)].map(|(addr, len)| Prefix { addr, len })
 }
 
 fn v6(net: u8, host: u8) -> IpAddr {

@@ -2,7 +2,9 @@
 //! the fast path did has to be what the translator would have done.
 
 use flexcp_invariants::Payload as Seen;
-use flexcp_translator::{Config, Frame, HEADROOM, Instant, Payload, Translator, Verdict};
+use flexcp_translator::{
+    Config, Frame, HEADROOM, Instant, Payload, SubflowSwitch, Translator, Verdict,
+};
 use flexcp_wire::{Gso, IpHeader, Offload, PacketLine, TcpHeader};
 
 use crate::proxy::{ENDLESS, MAX_PACKET};
@@ -19,8 +21,32 @@ pub(crate) struct Twin {
     sent: Vec<Sent>,
     /// The first difference.
     pub(crate) difference: Option<String>,
-    /// It has filled a hole that the one under test does not know of; from there on they are two.
-    pub(crate) filled_alone: bool,
+    /// It has filled a hole that the one under test does not know of, or asked a mode when the other did not; from there on
+    /// they are two.
+    pub(crate) parted: bool,
+}
+
+/// What a translator has done as modes wanted it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Steered {
+    switches: [u64; 6],
+    told: u64,
+    probes: u64,
+    copied: u64,
+}
+
+impl Steered {
+    fn of(translator: &Translator) -> Self {
+        use SubflowSwitch::{Balance, Congested, Dealt, Delay, Lagging, Preferred};
+        let counters = translator.counters();
+        let causes = [Preferred, Delay, Balance, Congested, Dealt, Lagging];
+        Self {
+            switches: causes.map(|cause| counters.causes.get(cause)),
+            told: counters.mp_prio_tx,
+            probes: counters.path_probe_tx,
+            copied: counters.copied_down_bytes,
+        }
+    }
 }
 
 impl Twin {
@@ -30,8 +56,13 @@ impl Twin {
             frame: vec![0; HEADROOM + MAX_PACKET],
             sent: vec![],
             difference: None,
-            filled_alone: false,
+            parted: false,
         }
+    }
+
+    /// From now on this configuration holds.
+    pub(crate) fn configure(&mut self, config: Config, stage: usize) {
+        self.translator.configure(config, stage as u64);
     }
 
     /// The one under test sends a packet.
@@ -51,7 +82,14 @@ impl Twin {
     }
 
     /// The packet that the one under test has handled comes in here, too.
-    pub(crate) fn packet(&mut self, now: u64, packet: &[u8], offload: Offload, by_kernel: bool) {
+    pub(crate) fn packet(
+        &mut self,
+        now: u64,
+        packet: &[u8],
+        offload: Offload,
+        by_kernel: bool,
+        under_test: &Translator,
+    ) {
         let mut buffer = std::mem::take(&mut self.frame);
         let range = HEADROOM..HEADROOM + packet.len();
         buffer[range.clone()].copy_from_slice(packet);
@@ -66,6 +104,7 @@ impl Twin {
         }
         self.transmit(Some(&frame), &mut out);
         self.frame = buffer;
+        self.part(under_test);
         self.compare(now, &out, by_kernel);
     }
 
@@ -75,15 +114,22 @@ impl Twin {
     }
 
     /// Its timers.
-    pub(crate) fn timeout(&mut self, now: u64) {
+    pub(crate) fn timeout(&mut self, now: u64, under_test: &Translator) {
         self.translator.handle_timeout(Instant(now));
         let mut out = vec![];
         self.transmit(None, &mut out);
         // A data ACK on another subflow has overtaken the active one's ACK. The translator takes that for a hole that it may
         // have to fill; the fast path does not watch for holes. As a rule none is there: what an installed connection has
         // outstanding went down on the active subflow.
-        self.filled_alone |= self.sent.is_empty() && !out.is_empty() && out.iter().all(is_filler);
+        self.parted |= self.sent.is_empty() && !out.is_empty() && out.iter().all(is_filler);
+        self.part(under_test);
         self.compare(now, &out, false);
+    }
+
+    /// A mode is asked of what the fast path carries every two seconds, and here ten times in one: where it wants something, the
+    /// two do that at different times.
+    fn part(&mut self, under_test: &Translator) {
+        self.parted |= Steered::of(&self.translator) != Steered::of(under_test);
     }
 
     fn transmit(&mut self, frame: Option<&Frame<'_>>, out: &mut Vec<Sent>) {
@@ -115,7 +161,7 @@ impl Twin {
         } else {
             sent == out
         };
-        if !same && self.difference.is_none() && !self.filled_alone {
+        if !same && self.difference.is_none() && !self.parted {
             let lines = |packets: &[Sent]| {
                 let line = |(packet, gso): &Sent| {
                     let size =

@@ -93,6 +93,8 @@ pub(crate) struct World {
     calm: bool,
     /// When the proxy's carrier sends what it keeps.
     sends: u64,
+    /// The stage of the plan that steers the connections.
+    stage: usize,
 }
 
 impl World {
@@ -104,13 +106,7 @@ impl World {
         for chunk in secret.chunks_mut(8) {
             chunk.copy_from_slice(&random.next().to_le_bytes());
         }
-        let proxy = Proxy::new(
-            plan.config(),
-            secret,
-            plan.joins_trains,
-            plan.checksums,
-            trace,
-        );
+        let proxy = Proxy::new(&plan, secret, trace);
         let mut line = |plan: &PathPlan| Line::new(plan, random.next());
         let up = plan.links.iter().map(|link| line(&link.0)).collect();
         let down = plan.links.iter().map(|link| line(&link.1)).collect();
@@ -133,6 +129,7 @@ impl World {
             checked,
             calm: false,
             sends: u64::MAX,
+            stage: 0,
             plan,
         }
     }
@@ -140,6 +137,7 @@ impl World {
     /// Goes on to the next event. `false`: there is none before `limit`.
     pub(crate) fn step(&mut self, limit: u64) -> bool {
         let mut next = self.proxy.poll_timeout().min(self.sends);
+        next = next.min(self.next_stage());
         let lines = self.up.iter().chain(&self.down);
         for line in lines.chain([&self.to_server, &self.from_server]) {
             next = next.min(line.due);
@@ -154,9 +152,20 @@ impl World {
         if !self.calm && self.now >= self.plan.calm {
             self.become_calm();
         }
+        while self.next_stage() <= self.now {
+            self.stage += 1;
+            let config = self.plan.config(self.stage);
+            self.proxy.configure(self.now, config, self.stage);
+        }
         self.deliver();
         self.run_timers();
         true
+    }
+
+    /// When other rules hold.
+    fn next_stage(&self) -> u64 {
+        let next = self.plan.stages.get(self.stage + 1);
+        next.map_or(u64::MAX, |stage| stage.at)
     }
 
     /// The faults are over.
@@ -342,7 +351,7 @@ impl World {
 
     /// Puts the kernel's fast path under the translator.
     pub(crate) fn put_on(&mut self, kernel: Box<dyn Kernel>) {
-        self.proxy.put_on(kernel, self.plan.config(), self.secret);
+        self.proxy.put_on(kernel, self.plan.config(0), self.secret);
         // What the kernel translates would overtake what is kept.
         self.plan.keeps = 0;
     }

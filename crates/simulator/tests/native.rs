@@ -93,7 +93,8 @@ fn simulated_connections_are_translated_alike() {
              native\n{why}"
         );
     }
-    assert!(share.parted <= 1 + share.seeds / 200, "{share:?}");
+    // Half of the seeds are steered: a mode is asked more rarely of what the programs carry.
+    assert!(share.parted <= 2 + share.seeds / 16, "{share:?}");
     // Some seeds alone install nothing.
     if share.seeds >= FIXED.end {
         assert!(

@@ -10,7 +10,7 @@
 use alloc::collections::VecDeque;
 use core::net::SocketAddr;
 
-use crate::cause::Rst;
+use crate::cause::{Rst, SubflowSwitch};
 use crate::handle::ServiceId;
 use crate::health::MarkReason;
 
@@ -41,6 +41,15 @@ pub enum EventKind {
         connection: ConnectionEnds,
         /// The subflow.
         subflow: SubflowEnds,
+    },
+    /// New data of a connection goes down another subflow from here on.
+    Switched {
+        /// Which connection.
+        connection: ConnectionEnds,
+        /// The subflow that it goes down.
+        subflow: SubflowEnds,
+        /// Why.
+        cause: SubflowSwitch,
     },
     /// A subflow of a connection that goes on is over.
     SubflowClosed {

@@ -5,11 +5,13 @@
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
 use flexcp_wire::{Dsn, Ssn};
 
-use crate::{Instant, Translator, dtree};
+use crate::steering::{Descriptor, Rules};
+use crate::{Instant, Rule, ServiceId, Translator, dtree};
 
 /// What an answer may take beyond two round trips before it is overdue.
 pub const JITTER: Duration = crate::connection::JITTER;
@@ -212,5 +214,46 @@ impl Lane {
     /// Forgets everything.
     pub fn clear(&mut self) {
         self.0.clear();
+    }
+}
+
+/// Rules as a translator keeps them.
+#[derive(Debug)]
+pub struct RuleTable(Rules);
+
+impl RuleTable {
+    /// Of rules in order of precedence.
+    #[must_use]
+    pub fn new(rules: Vec<Rule>) -> Self {
+        Self(Rules::new(rules, 0, &Rules::default()))
+    }
+
+    /// The name of the first that fits a connection.
+    #[must_use]
+    pub fn find(&self, service: ServiceId, server: SocketAddr, client: IpAddr) -> Option<&str> {
+        let id = self.0.find(&descriptor(service, server, client))?;
+        self.0.get(id).map(|rule| rule.name.as_str())
+    }
+
+    /// The same by a look at each.
+    #[must_use]
+    pub fn find_one_by_one(
+        &self,
+        service: ServiceId,
+        server: SocketAddr,
+        client: IpAddr,
+    ) -> Option<&str> {
+        let id = self
+            .0
+            .find_one_by_one(&descriptor(service, server, client))?;
+        self.0.get(id).map(|rule| rule.name.as_str())
+    }
+}
+
+const fn descriptor(service: ServiceId, server: SocketAddr, client: IpAddr) -> Descriptor {
+    Descriptor {
+        service,
+        server,
+        client,
     }
 }

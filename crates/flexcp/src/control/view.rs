@@ -310,6 +310,19 @@ pub enum Event {
         /// The subflow.
         subflow: WhichSubflow,
     },
+    /// New data of a connection goes down another subflow from here on.
+    Switched {
+        /// When, and where.
+        #[serde(flatten)]
+        noted: Noted,
+        /// Which connection.
+        #[serde(flatten)]
+        connection: Which,
+        /// The subflow that it goes down.
+        subflow: WhichSubflow,
+        /// Why: a cause of `subflow_switch`.
+        cause: String,
+    },
     /// A subflow of a connection that goes on is over.
     SubflowClosed {
         /// When, and where.
@@ -426,6 +439,16 @@ impl Event {
                 noted,
                 connection: connection.into(),
                 subflow: subflow.into(),
+            },
+            EventKind::Switched {
+                connection,
+                subflow,
+                cause,
+            } => Self::Switched {
+                noted,
+                connection: connection.into(),
+                subflow: subflow.into(),
+                cause: cause.name().into(),
             },
             EventKind::SubflowClosed {
                 connection,

@@ -32,6 +32,15 @@ pub fn event(line: &str) -> Option<String> {
             connection,
             subflow,
         } => of_connection(&noted, &connection, &format!("joined by {}", on(&subflow))),
+        Event::Switched {
+            noted,
+            connection,
+            subflow,
+            cause,
+        } => {
+            let what = format!("switched to {}: {cause}", on(&subflow));
+            of_connection(&noted, &connection, &what)
+        }
         Event::SubflowClosed {
             noted,
             connection,
@@ -135,6 +144,12 @@ mod tests {
             (
                 format!(r#"{{"event":"joined",{AT},{ENDS},"token":7,{SUBFLOW}}}"#),
                 "10.0.1.2:40312 > 10.9.0.2:80 joined by 10.0.2.2:51000 > 10.9.0.2:80 (id 1)",
+            ),
+            (
+                format!(
+                    r#"{{"event":"switched",{AT},{ENDS},"token":7,{SUBFLOW},"cause":"preferred"}}"#
+                ),
+                "10.0.1.2:40312 > 10.9.0.2:80 switched to 10.0.2.2:51000 > 10.9.0.2:80 (id 1): preferred",
             ),
             (
                 format!(

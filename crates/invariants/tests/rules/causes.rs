@@ -46,7 +46,11 @@ fn proof(flow: Flow) -> [Packet; 2] {
 }
 
 fn two_with(bounds: Bounds) -> Exchange {
-    Exchange::with_options(false, judged(bounds))
+    two_of(judged(bounds))
+}
+
+fn two_of(options: Options) -> Exchange {
+    Exchange::with_options(false, options)
         .pass(&[
             join_syn(Flow::Joined),
             join_syn_ack(Flow::Joined, ISN_JOIN_PROXY),
@@ -355,8 +359,12 @@ fn i16_join_is_answered_and_its_proof_too() {
 
 /// The initial subflow carries data, and its client ACKs it in a window of 4,000 bytes.
 fn carrying() -> Exchange {
+    carry(two())
+}
+
+fn carry(exchange: Exchange) -> Exchange {
     let acked = client_ack(Flow::First, 100, 100);
-    two().pass(&[
+    exchange.pass(&[
         server_data(0, 100),
         data_down(Flow::First, 0, 0, 100),
         acked,
@@ -407,6 +415,70 @@ fn left() -> Exchange {
         .pass(&[data_down(Flow::First, 100, 100, 100)])
         .wait(100)
         .pass(&[server_data(200, 100), data_down(Flow::Joined, 0, 200, 100)])
+}
+
+#[test]
+fn i17_new_data_goes_where_the_proxy_tells() {
+    let told = || {
+        let options = Options {
+            told: true,
+            ..judged(BOUNDS)
+        };
+        // The client has told of room on both.
+        carry(two_of(options)).pass(&[client_ack(Flow::Joined, 0, 100)])
+    };
+    let moved = data_down(Flow::Joined, 0, 100, 100);
+    next(told()).breaks(Rule::Switch, &moved);
+    // As a rule wants it there needs no cause.
+    let ruled = next(told()).switches_to(Flow::Joined, true);
+    let ruled = ruled.pass(std::slice::from_ref(&moved)).clean();
+    let again = ruled.pass(&[server_data(200, 100)]);
+    again.breaks(Rule::Switch, &data_down(Flow::First, 100, 200, 100));
+    next(told().switches_to(Flow::Joined, true))
+        .breaks(Rule::Switch, &data_down(Flow::First, 100, 100, 100));
+    // A part of a packet may have gone before a second switch.
+    next(told())
+        .switches_to(Flow::Joined, true)
+        .switches_to(Flow::First, true)
+        .pass(std::slice::from_ref(&moved))
+        .clean();
+    // Otherwise there has to be one.
+    next(told())
+        .switches_to(Flow::Joined, false)
+        .breaks(Rule::Switch, &moved);
+    next(told().pass(&[prio(Flow::First)]))
+        .switches_to(Flow::Joined, false)
+        .pass(&[moved])
+        .clean();
+}
+
+/// The proxy knows a path's round trip from it, and may leave the path that much earlier.
+#[test]
+fn i17_answer_to_a_question_without_data_shows_a_round_trip() {
+    let asks = ack_down(Flow::First, 0, 0);
+    let silent = |exchange: Exchange| {
+        let data = data_down(Flow::First, 100, 100, 100);
+        let late = next(exchange)
+            .pass(&[data])
+            .wait(20)
+            .pass(&[server_data(200, 100)]);
+        late.pass(&[data_down(Flow::Joined, 0, 200, 100)])
+    };
+    let switches = |exchange: Exchange| {
+        let found = exchange.checker.violations().iter();
+        found.filter(|v| v.rule == Rule::Switch).count()
+    };
+    let slow = || {
+        let acked = client_ack(Flow::First, 100, 100);
+        let sent = [server_data(0, 100), data_down(Flow::First, 0, 0, 100)];
+        two().pass(&sent).wait(30).pass(&[acked, ack_up(100)])
+    };
+    assert_eq!(switches(silent(slow())), 1);
+    let asked = slow()
+        .pass(&[asks])
+        .wait(2)
+        .pass(&[client_ack(Flow::First, 100, 100)]);
+    assert_eq!(switches(silent(asked)), 0);
 }
 
 #[test]

@@ -274,6 +274,13 @@ impl Exchange {
         self
     }
 
+    /// The proxy tells that new data goes down this flow.
+    pub(crate) fn switches_to(mut self, flow: Flow, as_ruled: bool) -> Self {
+        let ends = Packet::new(Point::FromClient, flow, 0, 0).ends();
+        self.checker.observe_switch(ends, as_ruled);
+        self
+    }
+
     /// Nothing is wrong.
     #[track_caller]
     pub(crate) fn clean(self) -> Self {

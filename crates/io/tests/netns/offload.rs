@@ -203,7 +203,8 @@ fn twins() {
         );
     }
     // 2 of 5,120 did.
-    assert!(all.parted <= 1 + all.seeds / 200, "{all:?}");
+    // Half of the seeds are steered: a mode is asked more rarely of what the programs carry.
+    assert!(all.parted <= 2 + all.seeds / 16, "{all:?}");
     // Most of a simulated connection is its beginning, its end and what faults do to it: the fixed seeds reach 2.5 % and 606
     // trains. Of others 256 together reach between 6 and 10 %, some alone nothing.
     if fixed.seeds == FIXED.count() {

@@ -3,6 +3,7 @@
 
 mod balance;
 mod case;
+mod changes;
 mod copies;
 mod delay;
 mod flows;
@@ -21,6 +22,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde::Serialize;
 
 use self::case::{CASES, Case};
+pub use self::changes::{Results as ChangeResults, RuleChanges};
 use crate::aim::{self, Line};
 use crate::daemon;
 use crate::topology::require_root;

@@ -1,5 +1,6 @@
 //! Two emulated paths, FlexCP under a rule, and a server.
 
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ use crate::topology::{Family, Lab};
 use crate::transfer::{Client, ServeOptions, Server};
 
 /// What the paths are like.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Shape {
     /// Each way, in Mbit/s.
     pub(super) rate_mbit: u32,
@@ -49,6 +50,13 @@ pub(super) struct Counts {
 }
 
 impl Shape {
+    /// As fast as the machine, and not emulated.
+    pub(super) const FAST: Self = Self {
+        rate_mbit: 0,
+        queue_ms: 0,
+        delay_ms: [0, 0],
+    };
+
     /// Faults of a path, one way.
     fn faults(&self, path: usize) -> String {
         let kilobytes = self.rate_mbit * self.queue_ms / 8;
@@ -68,7 +76,8 @@ impl Scene {
     /// Starts all of it. What FlexCP says of a rule that it does not know is the error.
     pub(super) fn start(shape: Shape, rule: &str) -> Result<Self> {
         let mut builder = Lab::builder();
-        for link in LINKS {
+        let emulated = LINKS.into_iter().filter(|_| shape != Shape::FAST);
+        for link in emulated {
             let faults = shape.faults(usize::from(link) - 1);
             for direction in [Direction::Up, Direction::Down] {
                 builder = builder.faults(link, direction, &faults);
@@ -104,6 +113,11 @@ impl Scene {
     pub(super) fn client(&self) -> Client {
         let to = self.lab.server_socket(1, Family::V4, PORT);
         Client::mptcp(to).head_start(HEAD_START)
+    }
+
+    /// Where FlexCP's API is.
+    pub(super) fn socket(&self) -> &Path {
+        self.flexcp.socket()
     }
 
     /// The time of the samples.

@@ -5,6 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use flexcp_lab::steering::RuleChanges;
 use flexcp_lab::transfer::{Job, ServeOptions};
 use flexcp_lab::{Direction, End, Expect, Family, FlexCp, Lab, daemon};
 use serde_json::{Value, json};
@@ -16,6 +17,7 @@ crate::cases!("rules":
     download_goes_where_rules_that_are_set_lead_it,
     download_moves_at_once_where_that_is_asked_for,
     rules_that_are_set_stay_over_reloads_and_restarts,
+    rules_that_change_under_downloads_lose_nothing_and_are_saved_once_a_second,
 );
 
 /// Has curl send a request; status and answer.
@@ -136,4 +138,15 @@ fn rules_that_are_set_stay_over_reloads_and_restarts() -> Result<()> {
     let flexcp = FlexCp::start(&lab, &config)?;
     ensure!(source(&flexcp)? == "file", "what was taken back is there");
     flexcp.stop()
+}
+
+/// A short form of `make rule-changes`.
+fn rules_that_change_under_downloads_lose_nothing_and_are_saved_once_a_second() -> Result<()> {
+    let changes = RuleChanges {
+        clients: 16,
+        seconds: 2.0,
+        rounds: 1,
+        results: "lab/results".into(),
+    };
+    changes.measure()?.judge(true)
 }

@@ -302,7 +302,8 @@ impl Connection {
         ctx.counters.mp_join_ack_rx += 1;
         self.tell_joined(ctx, index);
         self.linger(ctx);
-        if index != self.mptcp.active && !self.subflow(self.mptcp.active).lives() {
+        // It may have the place of the active one, which was closed before.
+        if index == self.mptcp.active || !self.subflow(self.mptcp.active).lives() {
             self.move_to(ctx, index, SubflowSwitch::Closed);
         }
         self.steer_at_once(ctx);

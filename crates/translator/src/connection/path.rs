@@ -23,6 +23,10 @@ impl Connection {
     /// The subflow for new data: the active one while nothing speaks against it, else the best one, which is active from
     /// then on.
     pub(crate) fn usable_active(&mut self, ctx: &mut Context<'_>) -> Option<SubflowIndex> {
+        if self.mptcp.subflows.len() > 1 {
+            // Whether it counts what the client wants as backup.
+            self.find_rule(ctx.config);
+        }
         let active = self.mptcp.active;
         self.suspect_silent(ctx, active);
         let cause = if self.subflow(active).carries() {

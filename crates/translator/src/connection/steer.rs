@@ -175,6 +175,7 @@ impl Connection {
         self.mptcp.steered.moved = Stamp::new(ctx.now);
         self.mptcp.steered.led = false;
         ctx.counters.decide(why);
+        self.tell_switched(ctx, to, why);
         let from = self.mptcp.steered.account;
         if let Some(left) = from {
             if why == SubflowSwitch::Congested {

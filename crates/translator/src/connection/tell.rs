@@ -1,7 +1,7 @@
 //! What a connection tells of itself ([`event`](crate::event)).
 
 use super::{Connection, Context, Phase};
-use crate::cause::Rst;
+use crate::cause::{Rst, SubflowSwitch};
 use crate::event::{ConnectionEnds, EndCause, Event, EventKind, Events, SubflowEnds};
 use crate::handle::{INITIAL, SubflowIndex};
 
@@ -29,6 +29,25 @@ impl Connection {
             self.event(EventKind::Joined {
                 connection: self.ends(),
                 subflow: self.subflow_ends(index),
+            })
+        });
+    }
+
+    /// New data goes down another subflow from here on.
+    pub(super) fn tell_switched(
+        &self,
+        ctx: &mut Context<'_>,
+        index: SubflowIndex,
+        cause: SubflowSwitch,
+    ) {
+        if self.is_over() {
+            return;
+        }
+        ctx.events.note(|| {
+            self.event(EventKind::Switched {
+                connection: self.ends(),
+                subflow: self.subflow_ends(index),
+                cause,
             })
         });
     }

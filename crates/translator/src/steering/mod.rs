@@ -7,6 +7,7 @@
 
 mod active_standby;
 mod automatic;
+mod index;
 mod ledger;
 mod load_balancing;
 mod priority;

@@ -9,6 +9,7 @@ use core::num::NonZeroU16;
 use core::ops::{Range, RangeInclusive};
 use core::time::Duration;
 
+use super::index::Index;
 use super::{Account, SteeringMode};
 use crate::access::AccessId;
 use crate::handle::ServiceId;
@@ -91,6 +92,8 @@ struct Kept {
 #[derive(Default, Debug)]
 pub(crate) struct Rules {
     kept: Vec<Kept>,
+    /// Where the first that fits a connection is found.
+    index: Index,
     /// Accesses that there are.
     accesses: usize,
     /// Differs from that of the rules before; 0: there have been none.
@@ -123,6 +126,7 @@ impl Rules {
             Kept { rule, accounts }
         };
         Self {
+            index: Index::new(&rules),
             kept: rules.into_iter().map(keep).collect(),
             accesses,
             // From 1 on, so that whoever has seen none finds that there are some.
@@ -169,11 +173,18 @@ impl Rules {
 
     /// The first that fits. `None`: the path that works stays the active one.
     pub(crate) fn find(&self, connection: &Descriptor) -> Option<RuleId> {
-        let place = self
-            .kept
-            .iter()
-            .position(|kept| kept.rule.fits(connection))?;
-        RuleId::new(place)
+        let fits = |place: usize| {
+            let kept = self.kept.get(place);
+            kept.is_some_and(|kept| kept.rule.fits(connection))
+        };
+        RuleId::new(self.index.find(connection, fits)?)
+    }
+
+    /// The same by a look at each, for comparison.
+    #[cfg(any(test, feature = "internals"))]
+    pub(crate) fn find_one_by_one(&self, connection: &Descriptor) -> Option<RuleId> {
+        let mut rules = self.kept.iter().map(|kept| &kept.rule);
+        RuleId::new(rules.position(|rule| rule.fits(connection))?)
     }
 
     pub(crate) fn get(&self, id: RuleId) -> Option<&Rule> {

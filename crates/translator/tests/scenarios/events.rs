@@ -55,6 +55,11 @@ fn told(t: &mut Scenario) -> Vec<String> {
                 connection,
                 subflow,
             } => format!("{} joined on {}", of(connection), on(subflow)),
+            EventKind::Switched {
+                connection,
+                subflow,
+                cause,
+            } => format!("{} to {}: {}", of(connection), on(subflow), cause.name()),
             EventKind::SubflowClosed {
                 connection,
                 subflow,
@@ -174,6 +179,32 @@ fn connection_that_ends_in_order_is_finished_and_then_told_no_more() {
     let _ = t.timeout();
     assert_eq!(t.state(), "gone");
     assert_eq!(told(&mut t), [""; 0]);
+    let _ = t.moved();
+}
+
+#[test]
+fn switch_is_told_with_its_cause() {
+    let mut t = two_subflows();
+    let _ = t.client(0, ". 1:1(0) ack 1 <dss ack 1,prio b>");
+    assert_eq!(told(&mut t), [""; 0]);
+    let _ = t.server("P. 1:101(100) ack 1");
+    assert_eq!(told(&mut t), ["0 to 1: backup"]);
+    let _ = t.server("P. 101:201(100) ack 1");
+    assert_eq!(told(&mut t), [""; 0]);
+    let _ = t.moved();
+}
+
+/// It has the active one's number, and is another subflow.
+#[test]
+fn join_in_the_place_of_the_active_subflow_is_a_switch() {
+    let mut t = two_subflows();
+    let _ = t.client(0, ". 1:1(0) ack 1 <dss ack 1,prio b>");
+    let _ = t.server("P. 1:101(100) ack 1");
+    let _ = t.client(1, "R 1:1(0) win 0");
+    assert_eq!(told(&mut t), ["0 to 1: backup", "0 less 1: reset"]);
+    let _ = t.client(2, JOIN);
+    let _ = t.client(2, JOIN_THIRD);
+    assert_eq!(told(&mut t), ["0 joined on 2", "0 to 2: closed"]);
     let _ = t.moved();
 }
 

@@ -200,6 +200,22 @@ fn rules_that_go_take_standby_back() {
     let _ = t.moved();
 }
 
+/// The packet that comes first after the change goes by the rules that are in force then.
+#[test]
+fn rules_that_slight_what_the_client_wants_as_backup_hold_at_once() {
+    let mut setup = Setup::new().accesses(2).steered(RoundRobin, [100, 0]);
+    let service = setup.service(0);
+    // The first connection's turn is the second path.
+    let mut t = two(setup.clone());
+    let prio = ". 1:1(0) ack 1 win 600 <ts 900010 5000,dss ack 1,prio b>";
+    let _ = t.client(1, prio);
+    setup.change_rule(|rule: &mut Rule| rule.heeds_backup = false);
+    t.configure_with(&[service], &setup, 1);
+    let gave = t.server("P. 1:101(100) ack 1 win 64 <ts 5010 1000>");
+    assert!(gave.lines()[0].starts_with("client1 P."), "{gave:?}");
+    let _ = t.moved();
+}
+
 #[test]
 fn rule_may_slight_what_the_client_wants_as_backup() {
     for heeds in [true, false] {

@@ -5,6 +5,7 @@ use std::sync::mpsc;
 
 use flexcp_translator::{
     ConnectionEnds, EndCause, Event, EventKind, Instant as At, MarkReason, SubflowEnds,
+    SubflowSwitch,
 };
 
 use super::*;
@@ -140,6 +141,11 @@ pub(super) fn all() -> Vec<view::Event> {
             connection,
             subflow,
         },
+        EventKind::Switched {
+            connection,
+            subflow,
+            cause: SubflowSwitch::Delay,
+        },
         EventKind::SubflowClosed {
             connection,
             subflow,
@@ -201,6 +207,17 @@ fn events_are_told_a_line_each() {
                 subflow,
             },
             with(&which, json!({"event": "joined", "subflow": on})),
+        ),
+        (
+            EventKind::Switched {
+                connection,
+                subflow,
+                cause: SubflowSwitch::Delay,
+            },
+            with(
+                &which,
+                json!({"event": "switched", "subflow": on, "cause": "delay"}),
+            ),
         ),
         (
             EventKind::SubflowClosed {

@@ -7,11 +7,18 @@ use super::{Outcome, Scenario, Setup};
 impl Scenario {
     /// From here on these are FlexCP's services.
     pub(crate) fn configure(&mut self, services: &[Service], generation: u64) {
-        self.checker.observe_end();
         let setup = Setup::new();
+        self.configure_with(services, &setup, generation);
+    }
+
+    /// The same, with the accesses and the rules of `setup`.
+    pub(crate) fn configure_with(&mut self, services: &[Service], setup: &Setup, generation: u64) {
+        self.checker.observe_end();
         for translator in self.translators() {
             let config = Config {
                 services: services.to_vec(),
+                accesses: setup.accesses.clone(),
+                rules: setup.rules.clone(),
                 limits: setup.limits,
                 timeouts: setup.timeouts,
                 ..Config::default()

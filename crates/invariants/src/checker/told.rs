@@ -1,0 +1,23 @@
+//! What the proxy tells, or is told, beside its packets.
+
+use std::net::SocketAddr;
+
+use super::Checker;
+use crate::Point;
+
+impl Checker {
+    /// The proxy tells that new data goes down this subflow from here on: as its rule wants it, or because something speaks
+    /// against the one before. Call it before what comes out with that.
+    pub fn observe_switch(&mut self, subflow: (SocketAddr, SocketAddr), as_ruled: bool) {
+        if let Some((id, index)) = self.find(Point::ToClient, subflow) {
+            self.connections[id].note_switch(index, as_ruled);
+        }
+    }
+
+    /// The proxy is told that it has to end.
+    pub const fn observe_end(&mut self) {
+        if let Some(bounds) = &mut self.options.bounds {
+            bounds.ending = true;
+        }
+    }
+}

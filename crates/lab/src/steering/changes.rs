@@ -1,0 +1,466 @@
+//! Rules that change while connections are steered by them (`lab rule-changes`): a hundred changes a second, and whole sets of
+//! a thousand rules. What downloads lose by that, what refused changes change, and how often the rules are saved.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::Shutdown;
+use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::load::{Running, failures};
+use super::scene::{Scene, Shape};
+use crate::aim::{self, Line};
+use crate::daemon;
+use crate::fault::Direction;
+use crate::topology::require_root;
+use crate::transfer::Job;
+
+/// What to run, and where its results go.
+#[derive(Clone, Debug, clap::Args)]
+pub struct RuleChanges {
+    /// Clients that download at the same time
+    #[arg(long, default_value_t = 64)]
+    pub clients: u64,
+    /// How long each turn takes, in seconds
+    #[arg(long, default_value_t = 6.0)]
+    pub seconds: f64,
+    /// Turns of each kind: without changes, with a hundred a second, with whole sets
+    #[arg(long, default_value_t = 5)]
+    pub rounds: usize,
+    /// Where rule-changes.json goes
+    #[arg(long, default_value = "lab/results")]
+    pub results: PathBuf,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Results {
+    /// Whether programs in the kernel could translate.
+    pub offload: bool,
+    /// What was measured.
+    pub lines: Vec<Line>,
+}
+
+/// What a turn does to the rules.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Turn {
+    Nothing,
+    /// A rule at a time, a hundred times a second.
+    Single,
+    /// A thousand rules at a time, once a second.
+    Whole,
+}
+
+/// What became of changes.
+#[derive(Clone, Default, Debug)]
+struct Changes {
+    accepted: u64,
+    /// Accepted, and not in force when that was answered.
+    ignored: u64,
+    refused: u64,
+    /// Wrong, and accepted all the same, or refused without naming the field.
+    misjudged: u64,
+    /// Refused, and something changed.
+    changed: u64,
+    /// Answered as saved.
+    saved: u64,
+    /// Of those: not in the file then.
+    unsaved: u64,
+    /// The longest time until an answer, of those that do not wait for the file.
+    slowest: Duration,
+}
+
+/// What downloads got in turns of one kind.
+#[derive(Clone, Default, Debug)]
+struct Speeds(Vec<f64>);
+
+impl RuleChanges {
+    /// Runs it, prints the table and writes it down.
+    ///
+    /// # Errors
+    /// An aim is missed, or something could not be run.
+    pub fn run(&self) -> Result<()> {
+        require_root()?;
+        let results = self.measure()?;
+        fs::create_dir_all(&self.results)?;
+        let json = serde_json::to_string_pretty(&results)?;
+        let file = self.results.join("rule-changes.json");
+        fs::write(&file, json + "\n").with_context(|| file.display().to_string())?;
+        print!("{}", aim::table(&results.lines));
+        results.judge(false)
+    }
+
+    /// Runs it.
+    ///
+    /// # Errors
+    /// It could not be run.
+    pub fn measure(&self) -> Result<Results> {
+        let scene = Scene::start(Shape::FAST, RULE)?;
+        let socket = scene.socket().to_owned();
+        let file = scene.lab.dir().join("flexcp0.rules.json");
+        let saves = Saves::watch(&file)?;
+        let load = Running::jobs(&scene, self.clients, Job::down(LONG))?;
+        scene.wait_for_joins(usize::try_from(self.clients)?)?;
+        scene.pass(1.0);
+        let mut changes = Changes::default();
+        let mut number = 0;
+        let mut turns = vec![];
+        for round in 0..self.rounds {
+            let mut order = [Turn::Nothing, Turn::Single, Turn::Whole];
+            // None of them always comes behind the same one.
+            order.rotate_left(round % 3);
+            for turn in order {
+                let from = scene.now();
+                match turn {
+                    Turn::Nothing => drop(scene.pass(self.seconds)),
+                    _ => changes.make(turn, self.seconds, &socket, &file, &mut number)?,
+                }
+                turns.push((turn, [from, scene.now()]));
+            }
+        }
+        let (most, times) = saves.finish()?;
+        load.stop();
+        let (failed, why) = failures(&load.finish()?);
+        let series = scene.finish()?;
+        let speeds = |kind| {
+            let of_kind = turns.iter().filter(|(turn, _)| *turn == kind);
+            let speed = |(_, span): &(Turn, [f64; 2])| series.mbit(Direction::Down, *span);
+            Speeds(of_kind.map(speed).collect())
+        };
+        let still = speeds(Turn::Nothing).median();
+        let mut lines = vec![
+            Line::at_most("transfers lost", failed, 0.0, &format!(" {why}")),
+            Line::told("without changes", format!("{still:.0} Mbit/s")),
+        ];
+        for (what, turn) in [
+            ("100 changes a second", Turn::Single),
+            ("sets of 1,000 rules", Turn::Whole),
+        ] {
+            let part = speeds(turn).median() / still;
+            lines.push(Line::at_least(
+                format!("{THROUGHPUT}, {what}"),
+                part,
+                0.95,
+                "",
+            ));
+        }
+        lines.extend(changes.lines(self.seconds * self.rounds as f64));
+        lines.push(Line::at_most("saves in a second", most as f64, 1.0, ""));
+        lines.push(Line::at_least("saves", times as f64, 1.0, ""));
+        Ok(Results {
+            offload: !daemon::offload_is_off(),
+            lines,
+        })
+    }
+}
+
+impl Results {
+    /// Judges all lines, or all but those that turns of some seconds on a busy machine say nothing of: throughput and pace.
+    ///
+    /// # Errors
+    /// An aim is missed.
+    pub fn judge(&self, short: bool) -> Result<()> {
+        let timely = |line: &&Line| line.what.starts_with(THROUGHPUT) || line.what == PACE;
+        let lines = self.lines.iter().filter(|line| !short || !timely(line));
+        aim::judge(&lines.cloned().collect::<Vec<_>>())
+    }
+}
+
+impl Changes {
+    /// Changes rules for so many seconds.
+    fn make(
+        &mut self,
+        turn: Turn,
+        seconds: f64,
+        socket: &Path,
+        file: &Path,
+        number: &mut u64,
+    ) -> Result<()> {
+        let began = Instant::now();
+        let pause = match turn {
+            Turn::Whole => Duration::from_secs(1),
+            _ => Duration::from_millis(10),
+        };
+        let mut due = began;
+        while began.elapsed().as_secs_f64() < seconds {
+            *number += 1;
+            let others = if turn == Turn::Whole { SET - 1 } else { 0 };
+            let [wrong, saved] = match turn {
+                // There are few of them.
+                Turn::Whole => [number.is_multiple_of(3), *number % 3 == 1],
+                _ => [number.is_multiple_of(10), *number % 150 == 1],
+            };
+            if wrong {
+                self.try_wrong(socket, *number, others)?;
+            } else {
+                self.set(socket, file, &rules(*number, others), saved)?;
+            }
+            due += pause;
+            thread::sleep(due.saturating_duration_since(Instant::now()));
+        }
+        Ok(())
+    }
+
+    fn set(&mut self, socket: &Path, file: &Path, rules: &[Value], waits: bool) -> Result<()> {
+        let target = if waits {
+            "/v1/rules?saved=true"
+        } else {
+            "/v1/rules"
+        };
+        let body = json!({ "rules": rules });
+        let began = Instant::now();
+        let (status, answer) = ask(socket, "PUT", target, &body.to_string())?;
+        if status != 200 {
+            self.misjudged += 1;
+            return Ok(());
+        }
+        self.accepted += 1;
+        let named = |answer: &Value| last_weights(answer) == last_weights(&body);
+        self.ignored += u64::from(!named(&serde_json::from_str(&answer)?));
+        if waits {
+            self.saved += 1;
+            let kept: Value = serde_json::from_slice(&fs::read(file)?)?;
+            self.unsaved += u64::from(kept["rules"] != body["rules"]);
+        } else {
+            self.slowest = self.slowest.max(began.elapsed());
+        }
+        Ok(())
+    }
+
+    /// Asks for rules of which the last is wrong.
+    fn try_wrong(&mut self, socket: &Path, number: u64, others: usize) -> Result<()> {
+        let (_, before) = ask(socket, "GET", "/v1/rules", "")?;
+        let mut rules = rules(number, others);
+        let wrongs = [
+            ("mode", json!("smalest-delay")),
+            ("hold", json!("1 fortnight")),
+            ("ports", json!([70_000])),
+            ("clients", json!(["10.0.0.0/33"])),
+            ("weight", json!(1)),
+        ];
+        let place = usize::try_from(number / 10 + number % 10).unwrap_or(0) % wrongs.len();
+        let (key, wrong) = &wrongs[place];
+        if let Some(last) = rules.last_mut() {
+            last[*key] = wrong.clone();
+        }
+        let body = json!({ "rules": rules }).to_string();
+        let (status, answer) = ask(socket, "PUT", "/v1/rules", &body)?;
+        let named = answer.contains(&format!("rules[{others}].{key}"));
+        self.refused += u64::from(status == 400);
+        self.misjudged += u64::from(status != 400 || !named);
+        let (_, after) = ask(socket, "GET", "/v1/rules", "")?;
+        self.changed += u64::from(before != after);
+        Ok(())
+    }
+
+    fn lines(&self, seconds: f64) -> Vec<Line> {
+        let none = |what: &str, count: u64| Line::at_most(what, count as f64, 0.0, "");
+        vec![
+            // A tenth of them are wrong, and sets are few.
+            Line::at_least(PACE, self.accepted as f64 / seconds, 85.0, ""),
+            none(
+                "of those not in force when they were answered",
+                self.ignored,
+            ),
+            Line::at_least("wrong changes refused", self.refused as f64, 1.0, ""),
+            none(
+                "right ones refused, wrong ones accepted or not named",
+                self.misjudged,
+            ),
+            none("of those refused that changed anything", self.changed),
+            Line::at_least("changes answered as saved", self.saved as f64, 1.0, ""),
+            none("of those not in the file then", self.unsaved),
+            Line::at_most("slowest answer", self.slowest.as_secs_f64(), 1.0, " s"),
+        ]
+    }
+}
+
+impl Speeds {
+    fn median(mut self) -> f64 {
+        self.0.sort_unstable_by(f64::total_cmp);
+        self.0.get(self.0.len() / 2).copied().unwrap_or(0.0)
+    }
+}
+
+/// How often a file is replaced: looks at its inode every few milliseconds.
+struct Saves {
+    over: Arc<AtomicBool>,
+    thread: JoinHandle<Vec<Instant>>,
+}
+
+impl Saves {
+    fn watch(file: &Path) -> Result<Self> {
+        let over = Arc::new(AtomicBool::new(false));
+        let (stop, file) = (Arc::clone(&over), file.to_owned());
+        let look = move || {
+            let about = || {
+                fs::metadata(&file)
+                    .ok()
+                    .map(|it| (it.ino(), it.mtime_nsec()))
+            };
+            let mut known = about();
+            let mut times = vec![];
+            while !stop.load(Ordering::Relaxed) {
+                thread::sleep(Duration::from_millis(2));
+                let now = about();
+                if now != known {
+                    times.push(Instant::now());
+                    known = now;
+                }
+            }
+            times
+        };
+        let thread = thread::Builder::new().name("saves".into()).spawn(look)?;
+        Ok(Self { over, thread })
+    }
+
+    /// The most in any second, and all of them.
+    fn finish(self) -> Result<(usize, usize)> {
+        self.over.store(true, Ordering::Relaxed);
+        let times = self
+            .thread
+            .join()
+            .map_err(|_| anyhow!("a watch panicked"))?;
+        Ok((most_in_a_second(&times), times.len()))
+    }
+}
+
+/// A look may come late, as much as [`LATE`].
+fn most_in_a_second(times: &[Instant]) -> usize {
+    let within = |first: usize| {
+        let second = times[first] + Duration::from_secs(1) - LATE;
+        times[first..].iter().take_while(|at| **at < second).count()
+    };
+    (0..times.len()).map(within).max().unwrap_or(0)
+}
+
+/// Rules for other clients, and behind them the one that the downloads have, which differs from number to number.
+fn rules(number: u64, others: usize) -> Vec<Value> {
+    let other = |n: usize| {
+        json!({
+            "name": format!("other {n}"), "mode": "active-standby", "accesses": ["a", "b"],
+            "clients": [format!("10.{}.{}.0/24", 100 + n / 256, n % 256)], "ports": [1 + n % 1000, "4000-5999"],
+        })
+    };
+    let weight = 50 + number % 7;
+    let own = json!({
+        "name": "case", "mode": "load-balancing", "weights": { "a": weight, "b": 100 - weight }, "hold": "1s",
+    });
+    (0..others).map(other).chain([own]).collect()
+}
+
+fn last_weights(rules: &Value) -> Option<&Value> {
+    Some(&rules["rules"].as_array()?.last()?["weights"])
+}
+
+/// Sends a request; status and answer.
+fn ask(socket: &Path, method: &str, target: &str, body: &str) -> Result<(u16, String)> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(ANSWERED))?;
+    let head = format!(
+        "{method} {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n\
+         Content-Length: {}\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(head.as_bytes())?;
+    stream.write_all(body.as_bytes())?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let _ = stream.shutdown(Shutdown::Both);
+    parse(&answer).with_context(|| format!("the answer to {method} {target}: {answer}"))
+}
+
+fn parse(answer: &str) -> Result<(u16, String)> {
+    let (head, body) = answer.split_once("\r\n\r\n").context("no head")?;
+    let status = head.split(' ').nth(1).context("no status")?.parse()?;
+    let whole = !head.to_ascii_lowercase().contains("transfer-encoding");
+    ensure!(whole, "it comes in chunks");
+    Ok((status, body.to_owned()))
+}
+
+/// Lines of the results.
+const THROUGHPUT: &str = "throughput";
+const PACE: &str = "changes a second";
+/// The rule to begin with.
+const RULE: &str = "mode = \"load-balancing\"\nweights = { a = 50, b = 50 }\nhold = \"1s\"";
+/// Rules of a whole set.
+const SET: usize = 1000;
+/// Bytes of a download: some seconds.
+const LONG: u64 = 100_000_000;
+/// How late a look at the file may come.
+const LATE: Duration = Duration::from_millis(50);
+/// How long an answer may take: one that waits for the file waits for a second and the disk.
+const ANSWERED: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn saves_are_counted_in_any_second() {
+        let began = Instant::now();
+        let at = |all: &[u64]| {
+            let times = all.iter().map(|ms| began + Duration::from_millis(*ms));
+            most_in_a_second(&times.collect::<Vec<_>>())
+        };
+        assert_eq!(at(&[]), 0);
+        assert_eq!(at(&[0, 1000, 1990, 3000]), 1, "looks come late");
+        assert_eq!(at(&[0, 1000, 1900]), 2);
+        assert_eq!(at(&[0, 500, 900]), 3);
+    }
+
+    #[test]
+    fn each_change_is_another_and_sets_end_with_the_downloads_rule() {
+        assert_ne!(rules(1, 0), rules(2, 0));
+        let set = rules(3, SET - 1);
+        assert_eq!(set.len(), SET);
+        assert_eq!(set[SET - 1], rules(3, 0)[0]);
+        let body = json!({ "rules": set });
+        assert_eq!(last_weights(&body), Some(&json!({ "a": 53, "b": 47 })));
+    }
+
+    #[test]
+    fn each_aim_can_be_missed() {
+        let good = Changes {
+            accepted: 850,
+            refused: 100,
+            saved: 3,
+            ..Changes::default()
+        };
+        let judge = |changes: &Changes| aim::judge(&changes.lines(10.0));
+        judge(&good).expect("met");
+        let misses: [fn(&mut Changes); 8] = [
+            |it| it.accepted = 849,
+            |it| it.ignored = 1,
+            |it| it.refused = 0,
+            |it| it.misjudged = 1,
+            |it| it.changed = 1,
+            |it| it.saved = 0,
+            |it| it.unsaved = 1,
+            |it| it.slowest = Duration::from_millis(1001),
+        ];
+        assert_eq!(misses.len(), good.lines(10.0).len());
+        for miss in misses {
+            let mut changes = good.clone();
+            miss(&mut changes);
+            assert!(judge(&changes).is_err(), "{changes:?}");
+        }
+    }
+
+    #[test]
+    fn answer_has_a_status_and_a_body() {
+        let answer = "HTTP/1.1 400 Bad Request\r\ncontent-length: 2\r\n\r\n{}";
+        assert_eq!(parse(answer).expect("whole"), (400, "{}".into()));
+        assert!(parse("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}").is_err());
+        assert!(parse("nothing").is_err());
+    }
+}
