@@ -48,6 +48,15 @@ impl Heard {
                 let is_new = subflows.insert(on(subflow));
                 is_new.then_some(()).ok_or("joined twice")
             }
+            EventKind::Switched { connection, switch } => {
+                // What is left may be over.
+                let subflows = self.subflows(connection)?;
+                let (from, to) = (&switch.from, &switch.to);
+                let is_there = from.subflow != to.subflow && subflows.contains(&on(to));
+                is_there
+                    .then_some(())
+                    .ok_or("moved to a subflow that is none")
+            }
             EventKind::SubflowClosed {
                 connection,
                 subflow,

@@ -13,6 +13,7 @@ mod install;
 mod listing;
 mod memory;
 mod opening;
+mod orders;
 mod orphan;
 mod probe;
 mod records;

@@ -186,7 +186,7 @@ impl Rule {
             found.map(|(_, id)| *id)
         };
         flexcp_translator::Rule {
-            name: self.name.value.clone(),
+            name: self.name.value.as_str().into(),
             services: self.services.iter().filter_map(named).collect(),
             servers: self.servers.iter().map(|prefix| prefix.value).collect(),
             ports: self.ports.iter().map(|ports| ports.value.clone()).collect(),

@@ -67,7 +67,23 @@ impl Client {
     /// # Errors
     /// When FlexCP is not running, doesn't answer, or refuses.
     pub fn ask(&mut self, target: &str) -> Result<Answer, ClientError> {
-        let mut body = self.request(target)?;
+        let body = self.request(target)?;
+        self.answer(body)
+    }
+
+    /// Has something done: `POST` with a body, which is empty or JSON, or `DELETE`.
+    ///
+    /// # Errors
+    /// When FlexCP is not running, doesn't answer, or refuses.
+    pub fn order(&mut self, method: &str, target: &str, json: &str) -> Result<Answer, ClientError> {
+        // On a connection of its own: whether one that was kept has brought it to the daemon, nobody could tell.
+        let socket = self.connect()?;
+        let exchanged = exchange(BufReader::new(socket), method, target, json);
+        let body = exchanged.map_err(|error| self.foreign(error))?;
+        self.answer(body)
+    }
+
+    fn answer(&mut self, mut body: Body) -> Result<Answer, ClientError> {
         let mut answer = String::new();
         let read = body.read_to_string(&mut answer);
         let (head, socket) = body.end();
@@ -81,17 +97,22 @@ impl Client {
     pub(super) fn request(&mut self, target: &str) -> Result<Body, ClientError> {
         // The daemon hangs up on whoever has not asked for a while.
         if let Some(kept) = self.kept.take()
-            && let Ok(body) = exchange(kept, target)
+            && let Ok(body) = exchange(kept, "GET", target, "")
         {
             return Ok(body);
         }
         let socket = self.connect()?;
-        exchange(BufReader::new(socket), target).map_err(|error| match error.kind() {
+        let exchanged = exchange(BufReader::new(socket), "GET", target, "");
+        exchanged.map_err(|error| self.foreign(error))
+    }
+
+    fn foreign(&self, error: io::Error) -> ClientError {
+        match error.kind() {
             io::ErrorKind::InvalidData => ClientError::Foreign {
                 path: self.path.clone(),
             },
             _ => self.broken(error),
-        })
+        }
     }
 
     /// Keeps the connection of an answer that has been read.
@@ -185,11 +206,20 @@ impl Envelope {
 }
 
 /// Sends a request on a connection, and reads the head of its answer.
-fn exchange(mut socket: BufReader<UnixStream>, target: &str) -> io::Result<Body> {
+fn exchange(
+    mut socket: BufReader<UnixStream>,
+    method: &str,
+    target: &str,
+    body: &str,
+) -> io::Result<Body> {
     let stream = socket.get_mut();
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    let request = format!("GET {target} HTTP/1.1\r\nhost: localhost\r\n\r\n");
+    let length = match body.len() {
+        0 => String::new(),
+        length => format!("content-length: {length}\r\n"),
+    };
+    let request = format!("{method} {target} HTTP/1.1\r\nhost: localhost\r\n{length}\r\n{body}");
     let asked = stream.write_all(request.as_bytes());
     // A daemon that has no time for us may say so before it is asked.
     match head(&mut socket) {

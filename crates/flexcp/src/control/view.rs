@@ -68,6 +68,8 @@ pub struct Connections {
 /// A connection as it stands.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, Debug)]
 pub struct Connection {
+    /// What names it for as long as it lives, and no other afterwards: 16 hexadecimal digits.
+    pub id: String,
     /// Name of its service.
     pub service: String,
     /// "transparent" or "reverse".
@@ -99,6 +101,8 @@ pub struct Connection {
 /// A subflow as it stands.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, Debug)]
 pub struct Subflow {
+    /// Its number in the connection, below 8; the initial one's is 0. One that is over leaves it to another.
+    pub subflow: u8,
     /// The client's address and port.
     #[schema(value_type = String, examples(json!("192.0.2.1:443")))]
     pub client: SocketAddr,
@@ -134,6 +138,38 @@ pub struct Subflow {
     pub in_flight: u32,
     /// The most of them at a time lately.
     pub window: u32,
+}
+
+/// The answer to a request about one connection.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, Debug)]
+pub struct OneConnection {
+    /// The version of the API: 1.
+    pub version: u32,
+    /// As it stands.
+    pub connection: Connection,
+}
+
+/// The answer to a request that one connection does something.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, Debug)]
+pub struct Done {
+    /// The version of the API: 1.
+    pub version: u32,
+    /// False: it was so already.
+    pub changed: bool,
+}
+
+/// The answer to a request that several connections do something.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, Debug)]
+pub struct DoneByAll {
+    /// The version of the API: 1.
+    pub version: u32,
+    /// Connections that have done it.
+    pub done: u64,
+    /// Connections with which it was so already.
+    pub already: u64,
+    /// Connections that have not, by the reason: "not_translated", "passed_by", "no_subflow", "not_carrying", "leaving",
+    /// "failed", "backup", "hole".
+    pub refused: Numbers,
 }
 
 /// The answer to `/v1/accesses`.
@@ -274,6 +310,18 @@ pub enum Event {
         /// The subflow.
         subflow: WhichSubflow,
     },
+    /// What goes down a connection moves to another subflow.
+    Switched {
+        /// When, and where.
+        #[serde(flatten)]
+        noted: Noted,
+        /// Which connection.
+        #[serde(flatten)]
+        connection: Which,
+        /// From where to where, and why.
+        #[serde(flatten)]
+        switch: Switch,
+    },
     /// A subflow of a connection that goes on is over.
     SubflowClosed {
         /// When, and where.
@@ -325,6 +373,19 @@ pub enum Event {
     },
 }
 
+/// A move of what goes down to another subflow.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, Debug)]
+pub struct Switch {
+    /// The subflow that is left.
+    pub from: WhichSubflow,
+    /// The subflow that carries new data from here on.
+    pub to: WhichSubflow,
+    /// Why: a cause of `subflow_switch`; "asked" by the API, or by the program that FlexCP is part of.
+    pub cause: String,
+    /// Name of the rule whose mode wanted it; null: no mode did.
+    pub rule: Option<String>,
+}
+
 /// When and where something happened.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, Debug)]
 pub struct Noted {
@@ -339,6 +400,8 @@ pub struct Noted {
 /// What tells a connection from the others.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, Debug)]
 pub struct Which {
+    /// What names it, as in listings.
+    pub id: String,
     /// The client, as on the initial subflow.
     #[schema(value_type = String, examples(json!("192.0.2.1:443")))]
     pub client: SocketAddr,
@@ -352,6 +415,10 @@ pub struct Which {
 /// What tells a subflow from the others of its connection.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, Debug)]
 pub struct WhichSubflow {
+    /// Its number in the connection, as in listings.
+    pub subflow: u8,
+    /// The access that it is of; null: of none.
+    pub access: Option<String>,
     /// The client's address and port.
     #[schema(value_type = String, examples(json!("192.0.2.1:443")))]
     pub client: SocketAddr,
@@ -366,11 +433,7 @@ impl Event {
     /// `origin`: where the clock of events started, in microseconds since 1970.
     pub(super) fn new(heard: Heard, origin: u64, names: &Names) -> Self {
         let (service, mode) = named(&names.services, heard.event.service);
-        let noted = Noted {
-            time_us: origin.saturating_add(heard.at.0),
-            worker: heard.worker,
-            service,
-        };
+        let noted = Noted::new(&heard, origin, service);
         match heard.event.kind {
             EventKind::Opened {
                 connection,
@@ -389,7 +452,12 @@ impl Event {
             } => Self::Joined {
                 noted,
                 connection: connection.into(),
-                subflow: subflow.into(),
+                subflow: WhichSubflow::new(subflow, names),
+            },
+            EventKind::Switched { connection, switch } => Self::Switched {
+                noted,
+                connection: connection.into(),
+                switch: Switch::new(switch, names),
             },
             EventKind::SubflowClosed {
                 connection,
@@ -398,7 +466,7 @@ impl Event {
             } => Self::SubflowClosed {
                 noted,
                 connection: connection.into(),
-                subflow: subflow.into(),
+                subflow: WhichSubflow::new(subflow, names),
                 cause: cause.name().into(),
             },
             EventKind::Closed { connection, cause } => Self::Closed {
@@ -416,9 +484,31 @@ impl Event {
     }
 }
 
+impl Noted {
+    fn new(heard: &Heard, origin: u64, service: String) -> Self {
+        Self {
+            time_us: origin.saturating_add(heard.at.0),
+            worker: heard.worker,
+            service,
+        }
+    }
+}
+
+impl Switch {
+    fn new(switch: flexcp_translator::Switch, names: &Names) -> Self {
+        Self {
+            from: WhichSubflow::new(switch.from, names),
+            to: WhichSubflow::new(switch.to, names),
+            cause: switch.cause.name().into(),
+            rule: switch.rule.as_deref().map(str::to_owned),
+        }
+    }
+}
+
 impl From<ConnectionEnds> for Which {
     fn from(ends: ConnectionEnds) -> Self {
         Self {
+            id: ends.id.to_string(),
             client: ends.client,
             server: ends.server,
             token: ends.token,
@@ -426,9 +516,11 @@ impl From<ConnectionEnds> for Which {
     }
 }
 
-impl From<SubflowEnds> for WhichSubflow {
-    fn from(ends: SubflowEnds) -> Self {
+impl WhichSubflow {
+    fn new(ends: SubflowEnds, names: &Names) -> Self {
         Self {
+            subflow: ends.subflow,
+            access: names.access(ends.access),
             client: ends.client,
             local: ends.local,
             address_id: ends.address_id,
@@ -473,6 +565,7 @@ impl Connection {
     pub(super) fn new(view: ConnectionView, names: &Names) -> Self {
         let (service, mode) = named(&names.services, view.service);
         Self {
+            id: view.id.to_string(),
             service,
             mode,
             state: view.state.name().into(),
@@ -494,14 +587,12 @@ impl Connection {
 
 impl Subflow {
     fn new(view: &SubflowView, names: &Names) -> Self {
-        let access = view
-            .access
-            .and_then(|id| names.accesses.get(usize::from(id.0)));
         Self {
+            subflow: view.subflow,
             client: view.client,
             local: view.local,
             address_id: view.address_id,
-            access: access.cloned(),
+            access: names.access(view.access),
             active: view.active,
             backup: view.backup,
             established: view.established,

@@ -4,7 +4,7 @@ use super::delivery::Delivery;
 use super::rtt::Rtt;
 use super::{Connection, Phase, Subflow, SubflowState};
 use crate::access::Accesses;
-use crate::handle::{INITIAL, SubflowIndex};
+use crate::handle::{INITIAL, StableId, SubflowIndex};
 use crate::offload::{EntrySubflow, FlowEntry};
 use crate::time::Instant;
 use crate::view::{ConnectionState, ConnectionView, PathQuality, SubflowView};
@@ -19,6 +19,7 @@ impl Connection {
     ) -> ConnectionView {
         let initial = self.subflow(INITIAL);
         ConnectionView {
+            id: self.id(),
             service: self.service,
             state: self.state(),
             client: initial.remote.addr(),
@@ -34,6 +35,11 @@ impl Connection {
                 .map(|index| self.subflow_view(index, accesses, entry))
                 .collect(),
         }
+    }
+
+    /// What names it outside.
+    pub(crate) const fn id(&self) -> StableId {
+        StableId::new(self.mptcp.key.token, self.opened)
     }
 
     /// FlexCP's token, unless MPTCP was not negotiated.
@@ -69,6 +75,7 @@ impl Connection {
             .and_then(|entry| entry.subflows.get(usize::from(index)))
             .filter(|installed| installed.installed != 0);
         SubflowView {
+            subflow: index,
             client: subflow.remote.addr(),
             local: subflow.local.addr(),
             address_id: subflow.address_id,

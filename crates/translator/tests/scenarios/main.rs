@@ -33,6 +33,7 @@ mod malformed;
 mod memory;
 mod native;
 mod new_ack;
+mod orders;
 mod orphans;
 mod overtaken;
 mod phases;

@@ -6,7 +6,7 @@ use super::{Served, parted, played, raw, raw_unread};
 use crate::rulebook::Keeper;
 
 /// Sends a request with a body; status and answer.
-fn sent(served: &Served, method: &str, target: &str, body: &str) -> (u16, Value) {
+pub(super) fn sent(served: &Served, method: &str, target: &str, body: &str) -> (u16, Value) {
     let request = format!(
         "{method} {target} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
