@@ -1,9 +1,10 @@
 //! `[[rule]]`: how connections are steered.
 
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 use std::time::Duration;
 
-use flexcp_translator::{MAX_RULES, Prefix, ServiceId};
+use flexcp_translator::{MAX_RULES, Prefix, ServiceId, SteeringMode};
 use toml::Spanned;
 use toml::de::DeValue;
 
@@ -39,6 +40,8 @@ pub struct Rule {
     pub clients: Vec<Located<Prefix>>,
     /// `mode`: see [`Steering`].
     pub mode: Located<Steering>,
+    /// What a program that FlexCP is part of has in the mode's place.
+    pub own_mode: Option<Arc<dyn SteeringMode>>,
     /// `accesses`: names of accesses, the active one first, then those for when it fails or is congested; for
     /// "active-standby" and "priority" alone.
     pub accesses: Vec<Located<String>>,
@@ -98,6 +101,7 @@ fn one(value: &Spanned<DeValue<'_>>, out: &mut Diagnostics) -> Option<Rule> {
             .collect(),
         clients: section.list("clients", out),
         mode: mode.unwrap_or_else(|| Located::new(Steering::SmallestDelay, at)),
+        own_mode: None,
         accesses: section.list("accesses", out),
         weights: section.optional("weights", out),
         max_rtt: section.optional("max_rtt", out),
@@ -191,7 +195,10 @@ impl Rule {
             servers: self.servers.iter().map(|prefix| prefix.value).collect(),
             ports: self.ports.iter().map(|ports| ports.value.clone()).collect(),
             clients: self.clients.iter().map(|prefix| prefix.value).collect(),
-            mode: steering::told(config, self),
+            mode: match &self.own_mode {
+                Some(own) => Arc::clone(own),
+                None => steering::told(config, self),
+            },
             hold: self.hold.value,
             fail_back: self.fail_back.value,
             heeds_backup: self.client_backup.value,

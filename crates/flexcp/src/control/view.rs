@@ -255,7 +255,8 @@ pub struct Rule {
     pub ports: Vec<String>,
     /// Address prefixes that clients come from first; empty: any.
     pub clients: Vec<String>,
-    /// "active-standby", "smallest-delay", "load-balancing", "priority", "random" or "round-robin".
+    /// "active-standby", "smallest-delay", "load-balancing", "priority", "random" or "round-robin"; "own": that of a program
+    /// that FlexCP is part of.
     pub mode: String,
     /// Names of accesses, the active one first; empty where the mode has no use for them.
     pub accesses: Vec<String>,
