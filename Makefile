@@ -12,7 +12,7 @@ setup:
 	@scripts/setup
 
 build: setup
-	$(CARGO) build --release --locked -p flexcp -p flexcp-lab -p flexcp-bench
+	$(CARGO) build --release --locked -p flexcp -p flexcp-lab -p flexcp-bench --bins --examples
 
 # A real MPTCP client with two paths, FlexCP, and a plain TCP server; the active path is cut midway.
 demo: build
@@ -64,7 +64,7 @@ privileged: root setup
 # assertions in the binary. FLEXCP_OFFLOAD=off in the environment turns the offload off in all that the lab does.
 e2e: root build
 	$(CARGO) test --release --locked -p flexcp-lab -p flexcp-bench
-	$(CARGO) build --profile checked --locked -p flexcp
+	$(CARGO) build --profile checked --locked -p flexcp --bins --examples
 	FLEXCP_OFFLOAD=off FLEXCP_BIN=$(CURDIR)/target/checked/flexcp \
 		$(CARGO) test --release --locked -p flexcp-lab --test e2e
 

@@ -3,7 +3,8 @@
 //! This crate reads the configuration ([`config`]), moves packets between the device and the
 //! translator ([`worker`]), loads the kernel's programs ([`offload`]), watches over what it has
 //! changed in the kernel ([`watch`]), answers operators ([`control`], [`show`]), tells the service manager that it is alive
-//! ([`watchdog`]), starts, reloads and ends all of that ([`proxy`]), and does so as a daemon ([`run`]). What happens to a packet is decided in `flexcp-translator`; what is done to the
+//! ([`watchdog`]), starts, reloads and ends all of that ([`proxy`]), does so as a
+//! daemon ([`run`]), and inside other programs ([`listener`]). What happens to a packet is decided in `flexcp-translator`; what is done to the
 //! kernel, in `flexcp-io`.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::too_many_lines))]
@@ -14,6 +15,7 @@ pub mod control;
 pub mod explain;
 pub mod generation;
 mod leftover;
+pub mod listener;
 pub mod offload;
 pub mod proxy;
 pub mod rulebook;

@@ -20,6 +20,7 @@ use flexcp::offload::{self, Tried};
 use flexcp::show::ConnectionTable;
 use flexcp::{config, explain, run, show};
 use flexcp_io::{JournalError, KernelError, KernelTables};
+use serde_json::json;
 use serde_json::value::RawValue;
 use tracing::level_filters::LevelFilter;
 
@@ -79,6 +80,26 @@ enum Command {
         #[command(subcommand)]
         what: RuleCommand,
     },
+    /// Move what goes down connections to another access or subflow
+    Move {
+        #[command(flatten)]
+        which: WhichArgs,
+        /// To a subflow of this access
+        #[arg(long, value_name = "ACCESS", required_unless_present = "to_subflow")]
+        to: Option<String>,
+        /// To the subflow with this number, behind # in `show connections`
+        #[arg(long, value_name = "NUMBER", conflicts_with = "to")]
+        to_subflow: Option<u8>,
+        #[command(flatten)]
+        show: ShowArgs,
+    },
+    /// Close connections: both ends are told
+    Close {
+        #[command(flatten)]
+        which: WhichArgs,
+        #[command(flatten)]
+        show: ShowArgs,
+    },
     /// Show what a running FlexCP does
     Show {
         #[command(subcommand)]
@@ -112,6 +133,15 @@ struct LookArgs {
     /// Show it again every so many seconds, until interrupted [without a number: 1]
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = interval)]
     watch: Option<Duration>,
+}
+
+#[derive(Args)]
+struct WhichArgs {
+    /// That with this id, as `show connections` has it; without one, all that the options below fit
+    #[arg(value_name = "ID", conflicts_with_all = ["state", "service", "client", "server", "access"])]
+    id: Option<String>,
+    #[command(flatten)]
+    wanted: WantedArgs,
 }
 
 #[derive(Args)]
@@ -176,6 +206,19 @@ fn main() -> ExitCode {
         Command::Clean { config } => clean(config.as_deref()),
         Command::Events(args) => events(&args),
         Command::Rule { what } => rule_command::run(what),
+        Command::Move {
+            which,
+            to,
+            to_subflow,
+            show,
+        } => {
+            let body = match to_subflow {
+                Some(subflow) => json!({ "subflow": subflow }),
+                None => json!({ "access": to }),
+            };
+            order(&which, "move", Some(&body.to_string()), &show)
+        }
+        Command::Close { which, show } => order(&which, "close", None, &show),
         Command::Show { what } => show(what),
         Command::Schema => print(&format!("{:#}\n", config::schema())),
         Command::Explain { word, markdown } => explain(word.as_deref(), markdown),
@@ -326,14 +369,7 @@ fn connections(
     client: &mut Client,
     out: &mut Printer,
 ) -> Result<()> {
-    let wanted = Wanted {
-        state: wanted.state.clone(),
-        service: wanted.service.clone(),
-        client: wanted.client.clone(),
-        server: wanted.server.clone(),
-        access: wanted.access.clone(),
-        rule: wanted.rule.clone(),
-    };
+    let wanted = wanted.wanted();
     if look.show.json {
         let mut text = format!("{{\"version\":{VERSION},\"connections\":[");
         let mut first = true;
@@ -358,6 +394,44 @@ fn connections(
         let _ = out.print(&table.end());
     }
     Ok(())
+}
+
+/// Has connections do something, and prints how many have.
+fn order(which: &WhichArgs, what: &str, body: Option<&str>, args: &ShowArgs) -> Result<ExitCode> {
+    let of_all = format!("{}/{what}", target::CONNECTIONS);
+    let query = which.wanted.wanted().query();
+    let (method, target) = match &which.id {
+        // Nothing that is written there is taken for a part of the path.
+        Some(id) if !id.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
+            anyhow::bail!("`{id}` is no id of a connection; take it from: flexcp show connections")
+        }
+        Some(id) if what == "close" => ("DELETE", format!("{}/{id}", target::CONNECTIONS)),
+        Some(id) => ("POST", format!("{}/{id}/{what}", target::CONNECTIONS)),
+        None if query.is_empty() => anyhow::bail!(
+            "which connections? name an id, or some by --service, --state, --client, --server or --access"
+        ),
+        None => ("POST", format!("{of_all}?{query}")),
+    };
+    let answer = Client::new(&socket(args)?).send(method, &target, body)?;
+    let text = match &which.id {
+        _ if args.json => format!("{}\n", answer.line()),
+        Some(_) => show::done(&answer.read()?),
+        None => show::done_by_all(&answer.read()?),
+    };
+    print(&text)
+}
+
+impl WantedArgs {
+    fn wanted(&self) -> Wanted {
+        Wanted {
+            state: self.state.clone(),
+            service: self.service.clone(),
+            client: self.client.clone(),
+            server: self.server.clone(),
+            access: self.access.clone(),
+            rule: self.rule.clone(),
+        }
+    }
 }
 
 /// What happens, a line each.

@@ -19,7 +19,7 @@ use crate::config::rule::Rule;
 use crate::config::{self, Config, Diagnostics, check, fixed, plan};
 use crate::control::status::Status;
 use crate::control::view::{Connections, Stats};
-use crate::control::{self, Asked, BindError, SocketFile};
+use crate::control::{self, Asked, BindError, Names, SocketFile};
 use crate::generation::{Generation, InForce};
 use crate::leftover;
 use crate::offload;
@@ -212,6 +212,11 @@ impl Proxy {
     /// When a worker has ended.
     pub fn connections(&self) -> Result<Connections, String> {
         control::all_connections(&self.asked)
+    }
+
+    /// What services and accesses are called.
+    pub(crate) fn names(&self) -> Result<Names, Unwatched> {
+        self.asked.watch.names()
     }
 
     /// The workers, to ask whether they live.

@@ -125,7 +125,7 @@ impl Rulebook {
             Change::Edit(edits) => {
                 let Edited { told, rules, new } = match &self.set.rules {
                     Some(set) => edit::edited(config, set.iter().cloned(), edits)?,
-                    None => edit::edited(config, self.of_file.iter().map(told::of), edits)?,
+                    None => edit::edited(config, told_by(&self.of_file)?, edits)?,
                 };
                 next(rules, Some(told), new)
             }
@@ -145,6 +145,20 @@ impl Rulebook {
             changes: self.set.changes + 1,
         };
         next.rules
+    }
+}
+
+/// The rules as they would be told.
+///
+/// # Errors
+/// When one has a mode of the program's own: changed one by one, the others would take its place without that.
+fn told_by(rules: &[Rule]) -> Result<impl Iterator<Item = Told>, Wrong> {
+    match rules.iter().find(|rule| rule.own_mode.is_some()) {
+        Some(rule) => Err(Wrong::new(
+            format!("rule `{}`", rule.name.value),
+            "its mode is the program's own, which can't be told; set all rules at once with PUT /v1/rules",
+        )),
+        None => Ok(rules.iter().map(told::of)),
     }
 }
 

@@ -3,6 +3,7 @@
 mod accesses;
 mod connections;
 mod events;
+mod orders;
 mod rules;
 mod status;
 
@@ -11,6 +12,7 @@ use std::fmt::Write;
 pub use self::accesses::accesses;
 pub use self::connections::ConnectionTable;
 pub use self::events::event;
+pub use self::orders::{done, done_by_all};
 pub use self::rules::{rule, rules};
 pub use self::status::status;
 use crate::control::view::{Numbers, Stats};

@@ -10,6 +10,7 @@ mod ledger;
 mod listeners;
 mod marks;
 mod memory;
+mod order;
 mod page;
 mod reload;
 #[cfg(test)]
@@ -25,8 +26,9 @@ use std::time::Duration;
 use flexcp_io::{PacketBuffer, SendBatch, Tun, Waker};
 use flexcp_placement::{Exceptions, Rules};
 use flexcp_translator::{
-    Config, Counters, Cursor, Drops, FastPath, Frame, Gauges, Install, Instant, Meaning, Registry,
-    ServiceId, Step, SubflowRecord, Translator, Verdict,
+    Config, ConnectionView, Counters, Cursor, Drops, FastPath, Frame, Gauges, Install, Instant,
+    Meaning, Order, Ordered, Refused, Registry, ServiceId, StableId, Step, SubflowRecord,
+    Translator, Verdict,
 };
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tracing::{info, warn};
@@ -38,6 +40,7 @@ pub use self::page::Page;
 pub use self::reload::Configure;
 
 pub(crate) use self::listeners::Listener;
+pub(crate) use self::order::OrderToAll;
 pub(crate) use self::page::PageWanted;
 
 use self::handover::{Handover, Sorted};
@@ -158,6 +161,12 @@ pub(crate) enum Request {
     Ping(SyncSender<()>),
     /// A page of the connections.
     Page(PageWanted),
+    /// The connection with this id.
+    Connection(StableId, SyncSender<Option<ConnectionView>>),
+    /// To do something with it.
+    Order(StableId, Order, SyncSender<Result<Ordered, Refused>>),
+    /// To do it with some of those that a filter finds.
+    OrderAll(OrderToAll),
     /// To tell what happens to connections from here on.
     Listen(Listener),
     /// To install what needs no decision.
@@ -396,6 +405,11 @@ impl Worker {
                     self.unanswered = true;
                     wanted.fill(now(), &self.path.translator);
                 }
+                Request::Connection(id, answer) => {
+                    let _ = answer.try_send(self.path.translator.connection(now(), id));
+                }
+                Request::Order(id, order, answer) => self.carry_out(id, &order, &answer),
+                Request::OrderAll(wanted) => self.carry_out_some(wanted),
                 Request::Listen(listener) => {
                     self.listeners.add(listener, &mut self.path.translator);
                 }

@@ -47,6 +47,18 @@ impl FlexCp {
         Ok(flexcp)
     }
 
+    /// Starts an example of the crate `flexcp` in its place, which runs a proxy with this configuration: the file is the first
+    /// of its arguments, `words` are the others.
+    pub fn start_example(lab: &Lab, config: &str, name: &str, words: &[&str]) -> Result<Self> {
+        let file = lab.dir().join("flexcp.toml");
+        fs::write(&file, config).with_context(|| format!("writing {file:?}"))?;
+        let mut command = lab.proxy().command(example(name)?);
+        command.arg(file).args(words);
+        let mut flexcp = Self::spawn(lab, command)?;
+        flexcp.wait_until_ready()?;
+        Ok(flexcp)
+    }
+
     fn spawn(lab: &Lab, command: Command) -> Result<Self> {
         let binary = binary()?;
         let process = Background::spawn(command, lab.dir(), "flexcp")?;
@@ -386,6 +398,17 @@ pub fn binary() -> Result<PathBuf> {
             this.display()
         )
     })
+}
+
+/// An example of the crate `flexcp`, beside its program.
+fn example(name: &str) -> Result<PathBuf> {
+    let path = binary()?.with_file_name("examples").join(name);
+    ensure!(
+        path.is_file(),
+        "no example {}: build it (cargo build -p flexcp --examples, with the --profile of flexcp)",
+        path.display()
+    );
+    Ok(path)
 }
 
 /// Tests run from target/<profile>/deps, programs from target/<profile>.

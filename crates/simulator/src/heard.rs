@@ -94,7 +94,8 @@ impl Heard {
         trace: &Trace,
     ) {
         while let Some(event) = translator.poll_event() {
-            if let EventKind::Switched { subflow, cause, .. } = &event.kind {
+            if let EventKind::Switched { switch, .. } = &event.kind {
+                let (subflow, cause) = (&switch.to, &switch.cause);
                 let what = || format!("switch to {}: {}", subflow.client, cause.name());
                 trace.note(now, what);
                 // A copy that lags shows nothing on the wire.
@@ -142,11 +143,14 @@ impl Heard {
                 let before = self.course(connection)?.subflows.insert(on(subflow), now);
                 before.map_or(Ok(()), |_| Err("joined twice".into()))
             }
-            EventKind::Switched {
-                connection,
-                subflow,
-                cause,
-            } => self.hear_switch(now, connection, subflow, *cause),
+            EventKind::Switched { connection, switch } => {
+                // Another subflow may have the number of one that is over.
+                let is_over = switch.cause == SubflowSwitch::Closed;
+                if !is_over && on(&switch.from) != self.course(connection)?.active {
+                    return Err("from where it is not".into());
+                }
+                self.hear_switch(now, connection, &switch.to, switch.cause)
+            }
             EventKind::SubflowClosed {
                 connection,
                 subflow,

@@ -158,7 +158,7 @@ fn lies(addr: IpAddr, prefixes: &[Prefix]) -> bool {
 impl RulePlan {
     fn rule(&self) -> Rule {
         Rule {
-            name: self.name.clone(),
+            name: self.name.as_str().into(),
             services: self.services.clone(),
             servers: self.servers.clone(),
             ports: self.ports.clone(),
@@ -275,7 +275,8 @@ pub(crate) const fn is_of_mode(cause: SubflowSwitch) -> bool {
         | SubflowSwitch::Backup
         | SubflowSwitch::Room
         | SubflowSwitch::Lagging
-        | SubflowSwitch::Turn => false,
+        | SubflowSwitch::Turn
+        | SubflowSwitch::Asked => false,
     }
 }
 

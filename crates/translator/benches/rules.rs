@@ -142,7 +142,7 @@ fn median(rounds: usize, mut once: impl FnMut() -> Duration) -> Duration {
 
 fn plain(n: u32) -> Rule {
     Rule {
-        name: format!("rule {n}"),
+        name: format!("rule {n}").into(),
         services: vec![],
         servers: vec![],
         ports: vec![],
@@ -195,7 +195,7 @@ fn port(n: u32) -> u16 {
 }
 
 fn host(net: u8, n: u32) -> IpAddr {
-    Ipv4Addr::from_bits(u32::from(net) << 24 | n % (1 << 24)).into()
+    Ipv4Addr::from_bits((u32::from(net) << 24) | (n % (1 << 24))).into()
 }
 
 fn prefix(addr: IpAddr, len: u8) -> Prefix {

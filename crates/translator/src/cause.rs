@@ -145,6 +145,8 @@ decisions! {
         Unreachable => unreachable,
         /// To both ends: FlexCP ends.
         Ending => ending,
+        /// To both ends: an operator, or the program that FlexCP is part of, has asked for the end of the connection.
+        Asked => asked,
         /// To both ends: packets went past FlexCP while its rules or routes were missing, and one end ACKs what never came
         /// here.
         Astray => astray,
@@ -213,6 +215,8 @@ decisions! {
         Dealt => dealt,
         /// Its data goes over several paths, and another one brings it sooner.
         Lagging => lagging,
+        /// An operator, or the program that FlexCP is part of, has asked for it.
+        Asked => asked,
     }
 
     /// A handshake that is not complete is let go before its time.

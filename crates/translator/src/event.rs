@@ -8,14 +8,16 @@
 //! while. One that was open when the listening began closes without having been told to open.
 
 use alloc::collections::VecDeque;
+use alloc::sync::Arc;
 use core::net::SocketAddr;
 
+use crate::access::AccessId;
 use crate::cause::{Rst, SubflowSwitch};
-use crate::handle::ServiceId;
+use crate::handle::{ServiceId, StableId};
 use crate::health::MarkReason;
 
-/// Something that has happened. Plain data.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// Something that has happened.
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Event {
     /// Whose.
     pub service: ServiceId,
@@ -24,7 +26,7 @@ pub struct Event {
 }
 
 /// What has happened.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum EventKind {
     /// A connection has opened.
     Opened {
@@ -42,14 +44,12 @@ pub enum EventKind {
         /// The subflow.
         subflow: SubflowEnds,
     },
-    /// New data of a connection goes down another subflow from here on.
+    /// What goes down a connection moves to another subflow.
     Switched {
         /// Which connection.
         connection: ConnectionEnds,
-        /// The subflow that it goes down.
-        subflow: SubflowEnds,
-        /// Why.
-        cause: SubflowSwitch,
+        /// From where to where, and why.
+        switch: Switch,
     },
     /// A subflow of a connection that goes on is over.
     SubflowClosed {
@@ -84,6 +84,8 @@ pub enum EventKind {
 /// What tells a connection from all others that are open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ConnectionEnds {
+    /// What names it in listings.
+    pub id: StableId,
     /// The client, as on the initial subflow.
     pub client: SocketAddr,
     /// What the client connected to.
@@ -95,12 +97,29 @@ pub struct ConnectionEnds {
 /// What tells a subflow from the others of its connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SubflowEnds {
+    /// Its number in the connection, below 8; the initial one's is 0. One that is over leaves it to another.
+    pub subflow: u8,
+    /// The access that it is of.
+    pub access: Option<AccessId>,
     /// The client's address and port.
     pub client: SocketAddr,
     /// The address and port that the client joined.
     pub local: SocketAddr,
     /// The client's address id (RFC 8684 section 3.2); 0 for the initial subflow.
     pub address_id: u8,
+}
+
+/// A move of what goes down to another subflow.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Switch {
+    /// The subflow that is left.
+    pub from: SubflowEnds,
+    /// The subflow that carries new data from here on.
+    pub to: SubflowEnds,
+    /// Why.
+    pub cause: SubflowSwitch,
+    /// The rule whose mode wanted it; `None`: no mode did.
+    pub rule: Option<Arc<str>>,
 }
 
 /// Why a connection or a subflow is over.

@@ -232,7 +232,7 @@ impl RuleTable {
     #[must_use]
     pub fn find(&self, service: ServiceId, server: SocketAddr, client: IpAddr) -> Option<&str> {
         let id = self.0.find(&descriptor(service, server, client))?;
-        self.0.get(id).map(|rule| rule.name.as_str())
+        self.0.get(id).map(|rule| &*rule.name)
     }
 
     /// The same by a look at each.
@@ -246,7 +246,7 @@ impl RuleTable {
         let id = self
             .0
             .find_one_by_one(&descriptor(service, server, client))?;
-        self.0.get(id).map(|rule| rule.name.as_str())
+        self.0.get(id).map(|rule| &*rule.name)
     }
 }
 

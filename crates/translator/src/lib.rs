@@ -27,6 +27,7 @@ mod health;
 pub mod internals;
 mod keys;
 mod offload;
+mod order;
 mod prefix;
 mod record;
 mod rst;
@@ -46,19 +47,21 @@ pub use cause::{
 };
 pub use config::{Announce, Config, Limits, Mode, Service, Timeouts};
 pub use counters::{Counters, DropReason, Drops, Gauges};
-pub use event::{ConnectionEnds, EndCause, Event, EventKind, SubflowEnds};
+pub use event::{ConnectionEnds, EndCause, Event, EventKind, SubflowEnds, Switch};
 pub use frame::{Frame, HEADROOM, Install, Payload, Step, Transmit, Verdict};
-pub use handle::ServiceId;
+pub use handle::{NotAnId, ServiceId, StableId};
 pub use health::{BackendState, Mark, MarkReason};
 pub use offload::{
     ENTRY_HOLES, ENTRY_RUNS, ENTRY_SUBFLOWS, ENTRY_UPS, EntryDelivery, EntryRtt, EntrySubflow,
     FastPath, FlowEntry, Hole, Installed, MappingRun, UpRun,
 };
+pub use order::{Order, Ordered, Refused, Tally};
 pub use prefix::Prefix;
 pub use record::{Registry, SubflowRecord};
 pub use steering::{
-    ActiveStandby, Automatic, Flow, Load, LoadBalancing, MAX_RULES, Move, Priority, Random,
-    Redundant, RoundRobin, Rule, SmallestDelay, SteeredPath, SteeringMode, Thresholds, View,
+    ActiveStandby, Automatic, Flow, Load, LoadBalancing, MAX_RULES, Move, Pinned, Priority, Random,
+    Redundant, RoundRobin, Rule, SmallestDelay, SteeredPath, SteeringMode, Target, Thresholds,
+    View,
 };
 pub use superseded::supersedes;
 pub use time::Instant;

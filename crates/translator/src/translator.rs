@@ -14,6 +14,7 @@ mod judge;
 mod listing;
 mod memory;
 mod opening;
+mod orders;
 mod orphan;
 mod probe;
 mod records;

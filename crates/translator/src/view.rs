@@ -6,11 +6,13 @@ use core::net::SocketAddr;
 use core::time::Duration;
 
 use crate::access::AccessId;
-use crate::handle::ServiceId;
+use crate::handle::{ServiceId, StableId};
 
 /// A connection as it stands.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ConnectionView {
+    /// What names it.
+    pub id: StableId,
     /// Which service it is of.
     pub service: ServiceId,
     /// Name of the rule that says which of its paths it takes; `None`: no rule fits, or it has no paths to choose from.
@@ -84,6 +86,8 @@ impl ConnectionState {
 /// A subflow as it stands.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SubflowView {
+    /// Its number in the connection, below 8; the initial one's is 0. One that is over leaves it to another.
+    pub subflow: u8,
     /// The client's address and port.
     pub client: SocketAddr,
     /// The address and port that the client joined.

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 use std::time::Duration;
 
-use flexcp_translator::{MAX_RULES, Prefix, ServiceId};
+use flexcp_translator::{MAX_RULES, Prefix, ServiceId, SteeringMode};
 use toml::Spanned;
 use toml::de::DeValue;
 
@@ -40,6 +41,8 @@ pub struct Rule {
     pub clients: Vec<Located<Prefix>>,
     /// `mode`: see [`Steering`].
     pub mode: Located<Steering>,
+    /// What a program that FlexCP is part of has in the mode's place.
+    pub own_mode: Option<Arc<dyn SteeringMode>>,
     /// `accesses`: names of accesses, the active one first, then those for when it fails or is congested; for
     /// "active-standby", "priority" and "redundant" alone.
     pub accesses: Vec<Located<String>>,
@@ -103,6 +106,7 @@ fn one(value: &Spanned<DeValue<'_>>, out: &mut Diagnostics) -> Option<Rule> {
             .collect(),
         clients: section.list("clients", out),
         mode: mode.unwrap_or_else(|| Located::new(Steering::SmallestDelay, at)),
+        own_mode: None,
         accesses: section.list("accesses", out),
         weights: section.optional("weights", out),
         max_rtt: section.optional("max_rtt", out),
@@ -195,12 +199,15 @@ impl Rule {
             found.map(|(_, id)| *id)
         };
         flexcp_translator::Rule {
-            name: self.name.value.clone(),
+            name: self.name.value.as_str().into(),
             services: self.services.iter().filter_map(named).collect(),
             servers: self.servers.iter().map(|prefix| prefix.value).collect(),
             ports: self.ports.iter().map(|ports| ports.value.clone()).collect(),
             clients: self.clients.iter().map(|prefix| prefix.value).collect(),
-            mode: steering::told(config, self),
+            mode: match &self.own_mode {
+                Some(own) => Arc::clone(own),
+                None => steering::told(config, self),
+            },
             hold: self.hold.value,
             fail_back: self.fail_back.value,
             heeds_backup: self.client_backup.value,

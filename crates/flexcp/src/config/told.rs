@@ -99,6 +99,8 @@ pub fn of(rule: &Rule) -> Told {
         hold,
         fail_back,
         client_backup,
+        // Nothing but the program that FlexCP is part of can give it.
+        own_mode: _,
     } = rule;
     let time = |time: &Located<_>| Json::from(ShowDuration(time.value).to_string());
     let weights = weights.as_ref().map(|weights| {

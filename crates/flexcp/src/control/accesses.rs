@@ -110,6 +110,7 @@ mod tests {
 
     fn subflow(access: Option<u8>, rtt: Option<u64>, in_flight: u32) -> SubflowView {
         SubflowView {
+            subflow: 0,
             client: "10.1.0.2:1".parse().unwrap(),
             local: "10.9.0.2:80".parse().unwrap(),
             address_id: 0,

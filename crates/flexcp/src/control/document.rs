@@ -24,6 +24,7 @@ pub(super) fn document_over_tcp() -> String {
             &mut item.get,
             &mut item.put,
             &mut item.patch,
+            &mut item.post,
             &mut item.delete,
         ];
         for operation in operations.into_iter().flatten() {

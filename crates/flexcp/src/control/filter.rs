@@ -67,7 +67,7 @@ fn service(services: &[Named], name: &str) -> Result<ServiceId, String> {
     })
 }
 
-fn access(accesses: &[String], name: &str) -> Result<AccessId, String> {
+pub(super) fn access(accesses: &[String], name: &str) -> Result<AccessId, String> {
     let mut numbered = (0..).map(AccessId).zip(accesses);
     let named = numbered.find(|(_, access)| *access == name);
     named.map(|(id, _)| id).ok_or_else(|| match accesses {

@@ -15,6 +15,7 @@ mod filter;
 mod gate;
 mod listing;
 mod metrics;
+mod orders;
 mod patience;
 mod pieces;
 mod routes;

@@ -4,11 +4,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{DefaultBodyLimit, Extension, RawQuery, State};
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{DefaultBodyLimit, Extension, Path as UrlPath, RawQuery, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Router, body::Body};
 use bytes::Bytes;
+use flexcp_translator::{Filter, Order};
 use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use utoipa::OpenApi;
@@ -19,10 +21,11 @@ use super::fault::{Fault, Refusal, Refused};
 use super::gate::OverTcp;
 use super::listing::Listing;
 use super::metrics::{self, Format};
+use super::orders::{self, MoveTo, Named};
 use super::patience::{Dawdling, Patience};
-use super::server::Asked;
+use super::server::{Asked, Names};
 use super::status::Status;
-use super::view::{Accesses, Connections, Event, Services, Stats};
+use super::view::{Accesses, Connections, Done, DoneByAll, Event, OneConnection, Services, Stats};
 use super::wanted::{self, Wanted};
 use super::{VERSION, accesses, document, events, filter, pieces, rule_routes, stats as numbers};
 use crate::config;
@@ -75,6 +78,10 @@ pub(super) fn described() -> OpenApiRouter<Arc<Daemon>> {
         ))
         .routes(routes!(rule_routes::mar, rule_routes::set_mar))
         .routes(routes!(connections))
+        .routes(routes!(move_several))
+        .routes(routes!(close_several))
+        .routes(routes!(connection, close))
+        .routes(routes!(move_one))
         .routes(routes!(events_of))
         .routes(routes!(schema))
         .routes(routes!(metrics_of))
@@ -113,6 +120,11 @@ impl Daemon {
     ) -> Result<T, Refused> {
         let answer = self.ask(question).await?;
         answer.map_err(|error| Refused::silent(place, &error))
+    }
+
+    /// What services and accesses are called.
+    async fn names(&self) -> Result<Names, Refused> {
+        self.told("the watcher", |asked| asked.watch.names()).await
     }
 
     /// A place among those that are told the connections, if one is free in time.
@@ -198,9 +210,7 @@ async fn connections(
     RawQuery(query): RawQuery,
 ) -> Answer {
     let wanted = Wanted::from_query(query.as_deref().unwrap_or_default())?;
-    let names = daemon
-        .told("the watcher", |asked| asked.watch.names())
-        .await?;
+    let names = daemon.names().await?;
     let filter = wanted.filter(&names)?;
     if let Some(rule) = &wanted.rule {
         let generation = daemon.told("the watcher", |asked| asked.watch.generation());
@@ -211,6 +221,110 @@ async fn connections(
     let (out, body) = pieces::body();
     tokio::spawn(Listing::new(names, filter).tell(daemon, out, place));
     Ok(response("application/json", body))
+}
+
+/// Move what goes down all connections that the query finds to another access or subflow
+///
+/// As of one connection. The query has to name something. Connections have their turn one after the other: one that comes
+/// meanwhile may be left out.
+#[utoipa::path(post, path = "/v1/connections/move", operation_id = "move_connections", params(Wanted),
+    request_body = MoveTo, responses(
+        (status = 200, body = DoneByAll), (status = 400, body = Refusal), (status = 413, body = Refusal),
+        (status = 503, body = Refusal),
+    )
+)]
+async fn move_several(
+    State(daemon): State<Arc<Daemon>>,
+    RawQuery(query): RawQuery,
+    body: Result<Bytes, BytesRejection>,
+) -> Answer {
+    let wanted = orders::several(query.as_deref())?;
+    let to = MoveTo::read(body)?;
+    let names = daemon.names().await?;
+    order_several(&daemon, wanted.filter(&names)?, to.order(&names)?).await
+}
+
+/// Close all connections that the query finds: both ends are told
+///
+/// The query has to name something.
+#[utoipa::path(post, path = "/v1/connections/close", operation_id = "close_connections", params(Wanted), responses(
+    (status = 200, body = DoneByAll), (status = 400, body = Refusal), (status = 503, body = Refusal),
+))]
+async fn close_several(State(daemon): State<Arc<Daemon>>, RawQuery(query): RawQuery) -> Answer {
+    let wanted = orders::several(query.as_deref())?;
+    let names = daemon.names().await?;
+    order_several(&daemon, wanted.filter(&names)?, Order::Close).await
+}
+
+async fn order_several(daemon: &Daemon, filter: Filter, order: Order) -> Answer {
+    let place = daemon.listing().await?;
+    let done = daemon.told("the workers", move |asked| {
+        // The place is free when it is done, whether somebody waits for the answer or not.
+        let _place = place;
+        orders::carry_out_all(asked, filter, &order)
+    });
+    json(&done.await?)
+}
+
+/// One connection, by its id, and its subflows
+#[utoipa::path(get, path = "/v1/connections/{id}", params(("id" = String, Path, description = "As it was listed.")),
+    responses(
+        (status = 200, body = OneConnection), (status = 400, body = Refusal), (status = 404, body = Refusal),
+        (status = 503, body = Refusal),
+    )
+)]
+async fn connection(
+    State(daemon): State<Arc<Daemon>>,
+    UrlPath(id): UrlPath<String>,
+    RawQuery(query): RawQuery,
+) -> Answer {
+    wanted::none(query.as_deref())?;
+    let named = Named::read(&id)?;
+    json(&daemon.ask(move |asked| named.look(asked)).await??)
+}
+
+/// Close a connection: both ends are told
+#[utoipa::path(delete, path = "/v1/connections/{id}", operation_id = "close_connection",
+    params(("id" = String, Path, description = "As it was listed.")),
+    responses(
+        (status = 200, body = Done), (status = 400, body = Refusal), (status = 404, body = Refusal),
+        (status = 409, body = Refusal), (status = 503, body = Refusal),
+    )
+)]
+async fn close(
+    State(daemon): State<Arc<Daemon>>,
+    UrlPath(id): UrlPath<String>,
+    RawQuery(query): RawQuery,
+) -> Answer {
+    wanted::none(query.as_deref())?;
+    let named = Named::read(&id)?;
+    let done = daemon.ask(move |asked| named.carry_out(asked, Order::Close));
+    json(&done.await??)
+}
+
+/// Move what goes down a connection to another access or subflow
+///
+/// It stays there for the hold time of its rule at least, while nothing speaks against the subflow. When something does,
+/// the request is refused.
+#[utoipa::path(post, path = "/v1/connections/{id}/move", operation_id = "move_connection", request_body = MoveTo,
+    params(("id" = String, Path, description = "As it was listed.")),
+    responses(
+        (status = 200, body = Done), (status = 400, body = Refusal), (status = 404, body = Refusal),
+        (status = 409, body = Refusal), (status = 413, body = Refusal), (status = 503, body = Refusal),
+    )
+)]
+async fn move_one(
+    State(daemon): State<Arc<Daemon>>,
+    UrlPath(id): UrlPath<String>,
+    RawQuery(query): RawQuery,
+    body: Result<Bytes, BytesRejection>,
+) -> Answer {
+    wanted::none(query.as_deref())?;
+    let named = Named::read(&id)?;
+    let to = MoveTo::read(body)?;
+    let order = to.order(&daemon.names().await?)?;
+    let done = daemon.ask(move |asked| named.carry_out(asked, order));
+    json(&done.await??)
 }
 
 /// What happens to connections and back ends from now on
@@ -308,6 +422,15 @@ async fn wrong_method(method: Method, uri: Uri) -> Refused {
             "a rule is read, set and removed; use GET, PUT or DELETE"
         }
         "/v1/mar" => "it is read and set; use GET or PUT, and DELETE /v1/rules to take it back",
+        "/v1/connections" => {
+            "all connections are only read; use GET, or POST to /v1/connections/close"
+        }
+        path if path.ends_with("/move") || path.ends_with("/close") => {
+            "this is only done; use POST"
+        }
+        path if path.starts_with("/v1/connections/") => {
+            "a connection is read and closed; use GET or DELETE"
+        }
         _ => "this is only read; use GET",
     };
     let fault = Fault::new(format!("method {method}"), message);

@@ -292,7 +292,10 @@ fn view(rule: &configured::Rule) -> Rule {
             .map(|ports| ShowPorts(&ports.value).to_string())
             .collect(),
         clients: prefixes(&rule.clients),
-        mode: rule.mode.value.name().into(),
+        mode: match &rule.own_mode {
+            Some(_) => "own".into(),
+            None => rule.mode.value.name().into(),
+        },
         accesses: names(&rule.accesses),
         hold_us: micros(rule.hold.value),
         fail_back_us: micros(rule.fail_back.value),

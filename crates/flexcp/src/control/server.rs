@@ -11,7 +11,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use flexcp_io::Reasons;
-use flexcp_translator::ServiceId;
+use flexcp_translator::{AccessId, ServiceId};
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -63,6 +63,13 @@ pub struct Names {
     pub services: Vec<Named>,
     /// The accesses, in their order.
     pub accesses: Vec<String>,
+}
+
+impl Names {
+    /// That of an access, if there is one.
+    pub(super) fn access(&self, id: Option<AccessId>) -> Option<String> {
+        self.accesses.get(usize::from(id?.0)).cloned()
+    }
 }
 
 /// Who knows the answers.

@@ -3,6 +3,7 @@
 mod document;
 mod events;
 mod listings;
+mod orders;
 mod scrape;
 mod socket;
 mod tcp;
@@ -21,8 +22,8 @@ use std::time::{Duration, Instant};
 
 use flexcp_io::Waker;
 use flexcp_translator::{
-    AccessId, ConnectionState, ConnectionView, Counters, Drops, Gauges, PathQuality, ServiceId,
-    SubflowView,
+    AccessId, ConnectionState, ConnectionView, Counters, Drops, Gauges, Order, Ordered,
+    PathQuality, Refused, ServiceId, StableId, SubflowView, Target,
 };
 use serde_json::json;
 use tempfile::TempDir;
@@ -48,6 +49,13 @@ fn played() -> WorkerHandle {
                 Request::Ping(answer) => answer.send(()).unwrap(),
                 Request::Stats(answer) => answer.send(snapshot()).unwrap(),
                 Request::Page(wanted) => wanted.play(&[connection()], 64),
+                Request::Connection(id, answer) => {
+                    answer
+                        .send(Some(connection()).filter(|known| known.id == id))
+                        .unwrap();
+                }
+                Request::Order(id, order, answer) => answer.send(carried_out(id, &order)).unwrap(),
+                Request::OrderAll(wanted) => drop(wanted.play()),
                 Request::Stop => return,
                 Request::Offload(_)
                 | Request::Keep(_)
@@ -66,6 +74,16 @@ fn played() -> WorkerHandle {
         }
     });
     handle
+}
+
+/// What comes of an order to the one connection, whose only subflow has the number 1.
+fn carried_out(id: StableId, order: &Order) -> Result<Ordered, Refused> {
+    match order {
+        _ if id != connection().id => Err(Refused::Unknown),
+        Order::Move(Target::Subflow(1) | Target::Access(AccessId(1))) => Ok(Ordered::Already),
+        Order::Move(_) => Err(Refused::NoSubflow),
+        _ => Ok(Ordered::Done),
+    }
 }
 
 fn snapshot() -> Snapshot {
@@ -92,10 +110,13 @@ fn snapshot() -> Snapshot {
     }
 }
 
+const ID: &str = "deadbeef00000007";
+
 fn connection() -> ConnectionView {
     let client = "10.0.1.2:40312".parse().unwrap();
     let server = "10.9.0.2:80".parse().unwrap();
     ConnectionView {
+        id: ID.parse().unwrap(),
         service: ServiceId(0),
         rule: Some("video".into()),
         state: ConnectionState::Translating,
@@ -107,6 +128,7 @@ fn connection() -> ConnectionView {
         age: Duration::from_secs(3),
         idle: Duration::from_millis(40),
         subflows: vec![SubflowView {
+            subflow: 1,
             client: "[2001:db8::2]:51000".parse().unwrap(),
             local: "[2001:db8::1]:80".parse().unwrap(),
             address_id: 1,
@@ -274,6 +296,7 @@ fn connections_are_answered_with_raw_numbers() {
         json!({
             "version": 1,
             "connections": [{
+                "id": ID,
                 "service": "web",
                 "mode": "transparent",
                 "rule": "video",
@@ -286,6 +309,7 @@ fn connections_are_answered_with_raw_numbers() {
                 "age_us": 3_000_000,
                 "idle_us": 40_000,
                 "subflows": [{
+                    "subflow": 1,
                     "client": "[2001:db8::2]:51000",
                     "local": "[2001:db8::1]:80",
                     "address_id": 1,
@@ -488,8 +512,8 @@ fn request_that_is_none_is_refused_with_what_where_and_how_else() {
             "/v1/connections",
             405,
             "method DELETE",
-            "this is only read",
-            "use GET",
+            "all connections are only read",
+            "use GET, or POST to /v1/connections/close",
         ),
         (
             "GET",

@@ -70,6 +70,8 @@ pub struct Connections {
 /// A connection as it stands.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, Debug)]
 pub struct Connection {
+    /// What names it for as long as it lives, and no other afterwards: 16 hexadecimal digits.
+    pub id: String,
     /// Name of its service.
     pub service: String,
     /// "transparent" or "reverse".
@@ -104,6 +106,8 @@ pub struct Connection {
 /// A subflow as it stands.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, Debug)]
 pub struct Subflow {
+    /// Its number in the connection, below 8; the initial one's is 0. One that is over leaves it to another.
+    pub subflow: u8,
     /// The client's address and port.
     #[schema(value_type = String, examples(json!("192.0.2.1:443")))]
     pub client: SocketAddr,
@@ -139,6 +143,38 @@ pub struct Subflow {
     pub in_flight: u32,
     /// The most of them at a time lately.
     pub window: u32,
+}
+
+/// The answer to a request about one connection.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, Debug)]
+pub struct OneConnection {
+    /// The version of the API: 1.
+    pub version: u32,
+    /// As it stands.
+    pub connection: Connection,
+}
+
+/// The answer to a request that one connection does something.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, Debug)]
+pub struct Done {
+    /// The version of the API: 1.
+    pub version: u32,
+    /// False: it was so already.
+    pub changed: bool,
+}
+
+/// The answer to a request that several connections do something.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, Debug)]
+pub struct DoneByAll {
+    /// The version of the API: 1.
+    pub version: u32,
+    /// Connections that have done it.
+    pub done: u64,
+    /// Connections with which it was so already.
+    pub already: u64,
+    /// Connections that have not, by the reason: "not_translated", "passed_by", "no_subflow", "not_carrying", "leaving",
+    /// "failed", "backup", "hole".
+    pub refused: Numbers,
 }
 
 /// The answer to `/v1/accesses`.
@@ -255,7 +291,7 @@ pub struct Rule {
     /// Address prefixes that clients come from first; empty: any.
     pub clients: Vec<String>,
     /// "active-standby", "smallest-delay", "load-balancing", "priority", "redundant", "random" or
-    /// "round-robin".
+    /// "round-robin"; "own": that of a program that FlexCP is part of.
     pub mode: String,
     /// Names of accesses, the active one first; empty where the mode has no use for them.
     pub accesses: Vec<String>,
@@ -310,7 +346,7 @@ pub enum Event {
         /// The subflow.
         subflow: WhichSubflow,
     },
-    /// New data of a connection goes down another subflow from here on.
+    /// What goes down a connection moves to another subflow.
     Switched {
         /// When, and where.
         #[serde(flatten)]
@@ -318,10 +354,9 @@ pub enum Event {
         /// Which connection.
         #[serde(flatten)]
         connection: Which,
-        /// The subflow that it goes down.
-        subflow: WhichSubflow,
-        /// Why: a cause of `subflow_switch`.
-        cause: String,
+        /// From where to where, and why.
+        #[serde(flatten)]
+        switch: Switch,
     },
     /// A subflow of a connection that goes on is over.
     SubflowClosed {
@@ -374,6 +409,19 @@ pub enum Event {
     },
 }
 
+/// A move of what goes down to another subflow.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, Debug)]
+pub struct Switch {
+    /// The subflow that is left.
+    pub from: WhichSubflow,
+    /// The subflow that carries new data from here on.
+    pub to: WhichSubflow,
+    /// Why: a cause of `subflow_switch`; "asked" by the API, or by the program that FlexCP is part of.
+    pub cause: String,
+    /// Name of the rule whose mode wanted it; null: no mode did.
+    pub rule: Option<String>,
+}
+
 /// When and where something happened.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, Debug)]
 pub struct Noted {
@@ -388,6 +436,8 @@ pub struct Noted {
 /// What tells a connection from the others.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, Debug)]
 pub struct Which {
+    /// What names it, as in listings.
+    pub id: String,
     /// The client, as on the initial subflow.
     #[schema(value_type = String, examples(json!("192.0.2.1:443")))]
     pub client: SocketAddr,
@@ -401,6 +451,10 @@ pub struct Which {
 /// What tells a subflow from the others of its connection.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, Debug)]
 pub struct WhichSubflow {
+    /// Its number in the connection, as in listings.
+    pub subflow: u8,
+    /// The access that it is of; null: of none.
+    pub access: Option<String>,
     /// The client's address and port.
     #[schema(value_type = String, examples(json!("192.0.2.1:443")))]
     pub client: SocketAddr,
@@ -415,11 +469,7 @@ impl Event {
     /// `origin`: where the clock of events started, in microseconds since 1970.
     pub(super) fn new(heard: Heard, origin: u64, names: &Names) -> Self {
         let (service, mode) = named(&names.services, heard.event.service);
-        let noted = Noted {
-            time_us: origin.saturating_add(heard.at.0),
-            worker: heard.worker,
-            service,
-        };
+        let noted = Noted::new(&heard, origin, service);
         match heard.event.kind {
             EventKind::Opened {
                 connection,
@@ -438,17 +488,12 @@ impl Event {
             } => Self::Joined {
                 noted,
                 connection: connection.into(),
-                subflow: subflow.into(),
+                subflow: WhichSubflow::new(subflow, names),
             },
-            EventKind::Switched {
-                connection,
-                subflow,
-                cause,
-            } => Self::Switched {
+            EventKind::Switched { connection, switch } => Self::Switched {
                 noted,
                 connection: connection.into(),
-                subflow: subflow.into(),
-                cause: cause.name().into(),
+                switch: Switch::new(switch, names),
             },
             EventKind::SubflowClosed {
                 connection,
@@ -457,7 +502,7 @@ impl Event {
             } => Self::SubflowClosed {
                 noted,
                 connection: connection.into(),
-                subflow: subflow.into(),
+                subflow: WhichSubflow::new(subflow, names),
                 cause: cause.name().into(),
             },
             EventKind::Closed { connection, cause } => Self::Closed {
@@ -475,9 +520,31 @@ impl Event {
     }
 }
 
+impl Noted {
+    fn new(heard: &Heard, origin: u64, service: String) -> Self {
+        Self {
+            time_us: origin.saturating_add(heard.at.0),
+            worker: heard.worker,
+            service,
+        }
+    }
+}
+
+impl Switch {
+    fn new(switch: flexcp_translator::Switch, names: &Names) -> Self {
+        Self {
+            from: WhichSubflow::new(switch.from, names),
+            to: WhichSubflow::new(switch.to, names),
+            cause: switch.cause.name().into(),
+            rule: switch.rule.as_deref().map(str::to_owned),
+        }
+    }
+}
+
 impl From<ConnectionEnds> for Which {
     fn from(ends: ConnectionEnds) -> Self {
         Self {
+            id: ends.id.to_string(),
             client: ends.client,
             server: ends.server,
             token: ends.token,
@@ -485,9 +552,11 @@ impl From<ConnectionEnds> for Which {
     }
 }
 
-impl From<SubflowEnds> for WhichSubflow {
-    fn from(ends: SubflowEnds) -> Self {
+impl WhichSubflow {
+    fn new(ends: SubflowEnds, names: &Names) -> Self {
         Self {
+            subflow: ends.subflow,
+            access: names.access(ends.access),
             client: ends.client,
             local: ends.local,
             address_id: ends.address_id,
@@ -532,6 +601,7 @@ impl Connection {
     pub(super) fn new(view: ConnectionView, names: &Names) -> Self {
         let (service, mode) = named(&names.services, view.service);
         Self {
+            id: view.id.to_string(),
             service,
             mode,
             rule: view.rule,
@@ -554,14 +624,12 @@ impl Connection {
 
 impl Subflow {
     fn new(view: &SubflowView, names: &Names) -> Self {
-        let access = view
-            .access
-            .and_then(|id| names.accesses.get(usize::from(id.0)));
         Self {
+            subflow: view.subflow,
             client: view.client,
             local: view.local,
             address_id: view.address_id,
-            access: access.cloned(),
+            access: names.access(view.access),
             active: view.active,
             backup: view.backup,
             established: view.established,

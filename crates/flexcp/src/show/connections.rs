@@ -73,6 +73,7 @@ fn row(connection: &Connection) -> Vec<String> {
         connection.backend.to_string(),
         age(connection.age_us),
         age(connection.idle_us),
+        connection.id.clone(),
     ]
 }
 
@@ -86,7 +87,7 @@ fn subflow(subflow: &Subflow) -> Vec<String> {
     .filter_map(|(set, name)| set.then_some(name))
     .collect();
     vec![
-        format!("id {}", subflow.address_id),
+        format!("#{} id {}", subflow.subflow, subflow.address_id),
         subflow.access.clone().unwrap_or_else(|| "-".into()),
         subflow.client.to_string(),
         subflow.local.to_string(),
@@ -128,8 +129,8 @@ fn round_trips(subflow: &Subflow) -> String {
     }
 }
 
-const HEADER: [&str; 9] = [
-    "SERVICE", "MODE", "RULE", "STATE", "CLIENT", "SERVER", "BACKEND", "AGE", "IDLE",
+const HEADER: [&str; 10] = [
+    "SERVICE", "MODE", "RULE", "STATE", "CLIENT", "SERVER", "BACKEND", "AGE", "IDLE", "ID",
 ];
 
 /// Connections that are aligned with each other, whatever came before.
@@ -151,6 +152,7 @@ mod tests {
 
     fn path(address_id: u8, client: &str) -> Subflow {
         Subflow {
+            subflow: address_id,
             client: client.parse().unwrap(),
             local: "10.9.0.2:80".parse().unwrap(),
             address_id,
@@ -172,6 +174,7 @@ mod tests {
 
     fn connection(service: &str, subflows: Vec<Subflow>) -> Connection {
         Connection {
+            id: "00000007000000ab".into(),
             service: service.into(),
             mode: "transparent".into(),
             rule: Some("all".into()),
@@ -198,11 +201,11 @@ mod tests {
         assert_eq!(
             printed(vec![connection("web", two), plain]),
             "\
-SERVICE     MODE         RULE  STATE        CLIENT          SERVER       BACKEND      AGE    IDLE
-web         transparent  all   translating  10.0.1.2:40312  10.9.0.2:80  10.9.0.2:80  3m20s  40ms
-  id 0  dsl  10.0.1.2:40312       10.9.0.2:80  active,established  up 78B  down 104.8MB  retrans 2.8kB  rtt 12.3ms/999us min 11.0ms  rate 12.5MB/s flight 2.8kB of 65.1kB
-  id 1  lte  [2001:db8::2]:51000  10.9.0.2:80  backup,established  up 78B  down 104.8MB  retrans 2.8kB  rtt -                        rate 0B/s flight 2.8kB of 65.1kB
-mail-relay  transparent  -     plain        10.0.1.2:40312  10.9.0.2:80  10.9.0.2:80  3m20s  40ms
+SERVICE     MODE         RULE  STATE        CLIENT          SERVER       BACKEND      AGE    IDLE  ID
+web         transparent  all   translating  10.0.1.2:40312  10.9.0.2:80  10.9.0.2:80  3m20s  40ms  00000007000000ab
+  #0 id 0  dsl  10.0.1.2:40312       10.9.0.2:80  active,established  up 78B  down 104.8MB  retrans 2.8kB  rtt 12.3ms/999us min 11.0ms  rate 12.5MB/s flight 2.8kB of 65.1kB
+  #1 id 1  lte  [2001:db8::2]:51000  10.9.0.2:80  backup,established  up 78B  down 104.8MB  retrans 2.8kB  rtt -                        rate 0B/s flight 2.8kB of 65.1kB
+mail-relay  transparent  -     plain        10.0.1.2:40312  10.9.0.2:80  10.9.0.2:80  3m20s  40ms  00000007000000ab
 "
         );
     }

@@ -1,6 +1,8 @@
 //! `flexcp events`.
 
-use crate::control::view::{Event, Noted, Which, WhichSubflow};
+use std::net::SocketAddr;
+
+use crate::control::view::{Event, Noted, Switch, Which, WhichSubflow};
 
 /// A line for an event; `None` for one that says nothing to people. One that this program does not know is printed as it
 /// came.
@@ -18,14 +20,8 @@ pub fn event(line: &str) -> Option<String> {
             source,
             backend,
         } => {
-            let far = if (source, backend) == (connection.client, connection.server) {
-                String::new()
-            } else {
-                format!(", as {source} > {backend}")
-            };
-            let token = connection.token.map(|token| format!(", token {token:08x}"));
-            let token = token.unwrap_or_else(|| ", without MPTCP".into());
-            of_connection(&noted, &connection, &format!("opened, {mode}{far}{token}"))
+            let far = (source, backend);
+            of_connection(&noted, &connection, &opened(&connection, &mode, far))
         }
         Event::Joined {
             noted,
@@ -35,12 +31,8 @@ pub fn event(line: &str) -> Option<String> {
         Event::Switched {
             noted,
             connection,
-            subflow,
-            cause,
-        } => {
-            let what = format!("switched to {}: {cause}", on(&subflow));
-            of_connection(&noted, &connection, &what)
-        }
+            switch,
+        } => of_connection(&noted, &connection, &moved(&switch)),
         Event::SubflowClosed {
             noted,
             connection,
@@ -67,6 +59,28 @@ pub fn event(line: &str) -> Option<String> {
     })
 }
 
+fn opened(connection: &Which, mode: &str, (source, backend): (SocketAddr, SocketAddr)) -> String {
+    let far = if (source, backend) == (connection.client, connection.server) {
+        String::new()
+    } else {
+        format!(", as {source} > {backend}")
+    };
+    let token = connection.token.map(|token| format!(", token {token:08x}"));
+    let token = token.unwrap_or_else(|| ", without MPTCP".into());
+    format!("opened, {mode}{far}{token}")
+}
+
+fn moved(switch: &Switch) -> String {
+    let rule = switch.rule.as_ref().map(|rule| format!(" (rule {rule})"));
+    format!(
+        "goes from {} to {}: {}{}",
+        on(&switch.from),
+        on(&switch.to),
+        switch.cause,
+        rule.unwrap_or_default()
+    )
+}
+
 fn of_connection(noted: &Noted, connection: &Which, what: &str) -> String {
     let Which { client, server, .. } = connection;
     format!(
@@ -85,11 +99,15 @@ fn of_worker(noted: &Noted, what: &str) -> String {
 
 fn on(subflow: &WhichSubflow) -> String {
     let WhichSubflow {
+        subflow,
+        access,
         client,
         local,
         address_id,
     } = subflow;
-    format!("{client} > {local} (id {address_id})")
+    let access = access.as_ref().map(|access| format!(", {access}"));
+    let access = access.unwrap_or_default();
+    format!("{client} > {local} (#{subflow}, id {address_id}{access})")
 }
 
 /// "2026-11-26T18:09:03.123456Z".
@@ -125,9 +143,10 @@ mod tests {
     #[test]
     fn events_are_lines_for_people() {
         const AT: &str = r#""time_us":1795716543123456,"worker":1,"service":"web""#;
-        const ENDS: &str = r#""client":"10.0.1.2:40312","server":"10.9.0.2:80""#;
-        const SUBFLOW: &str =
-            r#""subflow":{"client":"10.0.2.2:51000","local":"10.9.0.2:80","address_id":1}"#;
+        const ENDS: &str =
+            r#""id":"00000007000000ab","client":"10.0.1.2:40312","server":"10.9.0.2:80""#;
+        const LTE: &str = r#"{"subflow":2,"access":"lte","client":"10.0.2.2:51000","local":"10.9.0.2:80","address_id":1}"#;
+        const NONE: &str = r#"{"subflow":0,"access":null,"client":"10.0.1.2:40312","local":"10.9.0.2:80","address_id":0}"#;
         for (line, said) in [
             (
                 format!(
@@ -142,20 +161,28 @@ mod tests {
                 "10.0.1.2:40312 > 10.9.0.2:80 opened, reverse, as 10.8.0.1:61000 > 10.8.0.2:80, without MPTCP",
             ),
             (
-                format!(r#"{{"event":"joined",{AT},{ENDS},"token":7,{SUBFLOW}}}"#),
-                "10.0.1.2:40312 > 10.9.0.2:80 joined by 10.0.2.2:51000 > 10.9.0.2:80 (id 1)",
+                format!(r#"{{"event":"joined",{AT},{ENDS},"token":7,"subflow":{LTE}}}"#),
+                "10.0.1.2:40312 > 10.9.0.2:80 joined by 10.0.2.2:51000 > 10.9.0.2:80 (#2, id 1, lte)",
             ),
             (
                 format!(
-                    r#"{{"event":"switched",{AT},{ENDS},"token":7,{SUBFLOW},"cause":"preferred"}}"#
+                    r#"{{"event":"subflow_closed",{AT},{ENDS},"token":7,"subflow":{LTE},"cause":"stuck"}}"#
                 ),
-                "10.0.1.2:40312 > 10.9.0.2:80 switched to 10.0.2.2:51000 > 10.9.0.2:80 (id 1): preferred",
+                "10.0.1.2:40312 > 10.9.0.2:80 less 10.0.2.2:51000 > 10.9.0.2:80 (#2, id 1, lte): stuck",
             ),
             (
                 format!(
-                    r#"{{"event":"subflow_closed",{AT},{ENDS},"token":7,{SUBFLOW},"cause":"stuck"}}"#
+                    r#"{{"event":"switched",{AT},{ENDS},"token":7,"from":{NONE},"to":{LTE},"cause":"delay","rule":"video"}}"#
                 ),
-                "10.0.1.2:40312 > 10.9.0.2:80 less 10.0.2.2:51000 > 10.9.0.2:80 (id 1): stuck",
+                "10.0.1.2:40312 > 10.9.0.2:80 goes from 10.0.1.2:40312 > 10.9.0.2:80 (#0, id 0) to \
+                 10.0.2.2:51000 > 10.9.0.2:80 (#2, id 1, lte): delay (rule video)",
+            ),
+            (
+                format!(
+                    r#"{{"event":"switched",{AT},{ENDS},"token":7,"from":{LTE},"to":{NONE},"cause":"asked","rule":null}}"#
+                ),
+                "10.0.1.2:40312 > 10.9.0.2:80 goes from 10.0.2.2:51000 > 10.9.0.2:80 (#2, id 1, lte) to \
+                 10.0.1.2:40312 > 10.9.0.2:80 (#0, id 0): asked",
             ),
             (
                 format!(

@@ -10,7 +10,7 @@ use rtrb::{Consumer, Producer, RingBuffer};
 use super::{Request, WorkerHandle};
 
 /// An event, and where and when it happened.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Heard {
     /// When the worker passed it on, which is after at most a batch of packets.
     pub at: Instant,
@@ -114,7 +114,7 @@ impl Listeners {
             let heard = Heard { at, worker, event };
             self.all
                 .iter_mut()
-                .for_each(|listener| listener.tell(heard));
+                .for_each(|listener| listener.tell(heard.clone()));
         }
         let lost = translator.take_lost_events();
         if lost > 0 {

@@ -17,10 +17,12 @@ mod endings;
 mod fallback;
 mod features;
 mod ipsec;
+mod library;
 mod links;
 mod offload;
 mod operation;
 mod oracles;
+mod orders;
 mod paths;
 mod programs;
 mod reads;
@@ -72,6 +74,8 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         programs::cases(),
         reads::cases(),
         rules::cases(),
+        orders::cases(),
+        library::cases(),
         steering::cases(),
         operation::cases(),
         endings::cases(),

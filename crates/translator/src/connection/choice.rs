@@ -18,7 +18,7 @@ pub(crate) struct Standing {
     pub(crate) leaving: bool,
     /// It was silent while data was outstanding.
     pub(crate) suspect: bool,
-    /// The peer wants it used when no other is left (RFC 8684 section 3.3.8).
+    /// The peer wants it used when no other is left (RFC 8684 section 3.3.8), or the operator does.
     pub(crate) backup: bool,
 }
 
@@ -135,7 +135,8 @@ impl Connection {
         Standing {
             leaving: recv.fin.is_some(),
             suspect: path.suspect,
-            backup: path.backup && !self.mptcp.steered.slights_backup(),
+            backup: (path.backup && !self.mptcp.steered.slights_backup())
+                || self.is_asked_backup(index),
         }
     }
 

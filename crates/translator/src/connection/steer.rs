@@ -1,12 +1,16 @@
 //! A connection under its steering rule: new data goes down another path when the mode wants that, and the time since the
 //! last move allows it.
 
+use alloc::sync::Arc;
 use core::time::Duration;
 
-use flexcp_wire::{MpPrio, MptcpOption, TcpFlags, TcpOption};
+use flexcp_wire::TcpFlags;
 
 use super::choice::PathView;
+use super::stamp::Stamp;
+use super::standby::Standby;
 use super::{Connection, Context, choice};
+use crate::access::AccessId;
 use crate::cause::SubflowSwitch;
 use crate::config::Settings;
 use crate::handle::{INITIAL, SubflowIndex, SubflowSet};
@@ -30,9 +34,6 @@ const MEASURE: Duration = Duration::from_secs(1);
 /// The same where others have left the path since.
 const REMEASURE: Duration = Duration::from_millis(100);
 
-/// How often the client is told which paths are for when others fail.
-const STANDBY_COPIES: u8 = 3;
-
 /// How often [`PROBE`] doubles at most.
 const MAX_DOUBLINGS: u8 = 3;
 
@@ -40,7 +41,7 @@ const MAX_DOUBLINGS: u8 = 3;
 const SECOND: u64 = 1_000_000;
 
 /// What is known of a connection's rule, and when it was steered last.
-#[derive(Clone, Copy, Default, Debug)]
+#[derive(Default, Debug)]
 pub(crate) struct Steered {
     /// When its mode was asked.
     asked: Stamp,
@@ -50,8 +51,10 @@ pub(crate) struct Steered {
     probed: Stamp,
     /// The rules among which its own was looked for.
     generation: u16,
-    /// Its own rule.
+    /// The one of them that is its own.
     rule: Option<RuleId>,
+    /// What it was given in place of those: they do not count.
+    own: Option<Arc<Rule>>,
     /// Where what it carries over the active path is counted; `None`: nowhere, or it has no other path.
     account: Option<Account>,
     /// Bytes that had gone down when its mode was asked, the low half.
@@ -64,11 +67,11 @@ pub(crate) struct Steered {
     turn: u8,
     /// What the client wants as backup does not count.
     slights_backup: bool,
-    /// It was its mode that moved it last.
+    /// It was its mode that moved it last, or somebody who asked for it.
     led: bool,
     /// What goes down the active path goes down the others, too.
     copies: bool,
-    standby: Standby,
+    pub(super) standby: Standby,
 }
 
 impl Steered {
@@ -81,19 +84,6 @@ impl Steered {
     pub(super) const fn copies(&self) -> bool {
         self.copies
     }
-}
-
-/// Which paths the client is told to use only when others fail.
-#[derive(Clone, Copy, Default, Debug)]
-struct Standby {
-    /// Those.
-    paths: SubflowSet,
-    /// Of which it is told again, as nobody confirms it.
-    changed: SubflowSet,
-    /// Times that it was told of those.
-    copies: u8,
-    /// It is told with the packet in hand.
-    due: bool,
 }
 
 /// What a fast path is told of a connection's steering.
@@ -126,34 +116,12 @@ impl FlowEntry {
     }
 }
 
-/// A time in steps of 2^10 microseconds, in little room: a difference is right up to 50 days. 0: never.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-struct Stamp(u32);
-
-impl Stamp {
-    #[allow(clippy::cast_possible_truncation, reason = "differences are taken")]
-    fn new(now: Instant) -> Self {
-        Self(((now.0 >> 10) as u32).max(1))
-    }
-
-    /// The time since; `None`: it never was.
-    fn age(self, now: Instant) -> Option<Duration> {
-        let passed = u64::from(Self::new(now).0.wrapping_sub(self.0)) << 10;
-        (self != Self::default()).then(|| Duration::from_micros(passed))
-    }
-
-    /// Whether so much time has passed since, or it never was.
-    fn is_over(self, now: Instant, wait: Duration) -> bool {
-        self.age(now).is_none_or(|age| age >= wait)
-    }
-}
-
 /// The paths of a connection that its mode may choose.
-struct Paths {
+pub(super) struct Paths {
     active: SteeredPath,
     /// First those, then the ones that have to be measured before.
-    others: [SteeredPath; 8],
-    count: usize,
+    pub(super) others: [SteeredPath; 8],
+    pub(super) count: usize,
     outdated: usize,
 }
 
@@ -171,11 +139,22 @@ impl Paths {
 impl Connection {
     /// From here on new data goes down `to`.
     pub(super) fn move_to(&mut self, ctx: &mut Context<'_>, to: SubflowIndex, why: SubflowSwitch) {
+        self.move_by(ctx, to, why, None);
+    }
+
+    /// The same; `rule`: whose mode wants it.
+    fn move_by(
+        &mut self,
+        ctx: &mut Context<'_>,
+        to: SubflowIndex,
+        why: SubflowSwitch,
+        rule: Option<&Arc<str>>,
+    ) {
+        self.tell_switched(ctx, (self.mptcp.active, to), why, rule);
         self.mptcp.active = to;
         self.mptcp.steered.moved = Stamp::new(ctx.now);
         self.mptcp.steered.led = false;
         ctx.counters.decide(why);
-        self.tell_switched(ctx, to, why);
         let from = self.mptcp.steered.account;
         if let Some(left) = from {
             if why == SubflowSwitch::Congested {
@@ -199,12 +178,32 @@ impl Connection {
         self.find_rule(ctx.config);
         let steered = &self.mptcp.steered;
         let told = steered.standby.paths | steered.standby.changed;
-        if (steered.rule.is_none() && told == 0) || !steered.asked.is_over(ctx.now, TICK) {
+        let has_rule = steered.rule.is_some() || steered.own.is_some();
+        if (!has_rule && told == 0) || !steered.asked.is_over(ctx.now, TICK) {
             return;
         }
-        match steered.rule {
-            Some(rule) => self.steer_by(ctx, rule),
-            None => self.note_standby(false),
+        if has_rule {
+            self.steer_by(ctx);
+        } else {
+            self.note_standby(false);
+        }
+    }
+
+    /// It stays where it is for the hold time, unless something speaks against that.
+    pub(super) fn hold_here(&mut self, now: Instant) {
+        self.mptcp.steered.moved = Stamp::new(now);
+        self.mptcp.steered.led = true;
+    }
+
+    /// From here on it is steered by `own`, or by the first of the operator's rules that fits.
+    pub(super) fn steer_by_own(&mut self, ctx: &mut Context<'_>, own: Option<Arc<Rule>>) {
+        let steered = &mut self.mptcp.steered;
+        steered.own = own;
+        // Its rule is looked for anew.
+        steered.generation = 0;
+        self.steer_at_once(ctx);
+        if self.rule_in_force(ctx.config).is_none() {
+            self.note_standby(false);
         }
     }
 
@@ -231,34 +230,38 @@ impl Connection {
     #[inline]
     pub(super) fn find_rule(&mut self, config: &Settings) {
         if self.has_outdated_rule(config) {
-            let found = config.rules.find(&self.descriptor());
+            let found = self.rule(config);
             let steered = &mut self.mptcp.steered;
             steered.generation = config.rules.generation();
             steered.rule = found;
             steered.account = None;
             steered.copies = false;
-            let rule = found.and_then(|id| config.rules.get(id));
-            steered.slights_backup = rule.is_some_and(|rule| !rule.heeds_backup);
+            let rule = self.rule_in_force(config);
+            let slights = rule.is_some_and(|rule| !rule.heeds_backup);
+            self.mptcp.steered.slights_backup = slights;
         }
     }
 
-    fn steer_by(&mut self, ctx: &mut Context<'_>, id: RuleId) {
+    fn steer_by(&mut self, ctx: &mut Context<'_>) {
+        let config = ctx.config;
+        let own = self.mptcp.steered.own.clone();
+        let Some(rule) = own.as_deref().or_else(|| self.listed_rule(config)) else {
+            return;
+        };
         let since = self.mptcp.steered.asked.age(ctx.now);
         self.mptcp.steered.asked = Stamp::new(ctx.now);
         self.note_rate(since);
         self.probe_silent(ctx);
-        let steered = self.steered_paths(ctx.now, ctx.config, ctx.ledger);
-        let Some((rule, mut paths)) = steered else {
+        let Some(mut paths) = self.steered_paths(ctx.now, config, ctx.ledger, rule) else {
             self.mptcp.steered.account = None;
             return;
         };
-        if self.enter(ctx, id, &paths, since.unwrap_or_default()) {
+        if self.enter(ctx, &paths, since.unwrap_or_default()) {
             // What it will carry itself is in its account.
-            paths.active =
-                self.steered_path(ctx.now, ctx.config, ctx.ledger, (id, self.mptcp.active));
+            paths.active = self.steered_path(ctx.now, config, ctx.ledger, self.mptcp.active);
         }
         if let Some(wanted) = self.wanted_by(ctx.now, rule, &paths) {
-            self.move_to(ctx, wanted.to, wanted.cause);
+            self.move_by(ctx, wanted.to, wanted.cause, Some(&rule.name));
             self.mptcp.steered.led = true;
         }
         self.mptcp.steered.copies = rule.mode.copies(&self.view_of(&paths));
@@ -266,86 +269,6 @@ impl Connection {
             self.measure_paths(ctx);
         }
         self.note_standby(rule.mode.tells_standby());
-    }
-
-    /// A path is about to join: notes whether the client is to use it only when others fail, for the answer to its SYN.
-    pub(super) fn joins_as_standby(&mut self, ctx: &Context<'_>, index: SubflowIndex) {
-        self.find_rule(ctx.config);
-        let bit = 1 << index;
-        self.mptcp.steered.standby.paths &= !bit;
-        self.mptcp.steered.standby.changed &= !bit;
-        let Some((rule, mut paths)) = self.steered_paths(ctx.now, ctx.config, ctx.ledger) else {
-            return;
-        };
-        let Some(id) = self.rule(ctx.config).filter(|_| rule.mode.tells_standby()) else {
-            return;
-        };
-        // As if it were there, and no other beside the active one.
-        paths.others[0] = self.steered_path(ctx.now, ctx.config, ctx.ledger, (id, index));
-        paths.count = 1;
-        let standby = rule.mode.choose(&self.view_of(&paths)).is_none();
-        self.mptcp.steered.standby.paths |= u8::from(standby) << index;
-    }
-
-    /// Whether the client is told to use a path only when others fail.
-    pub(super) const fn is_standby(&self, index: SubflowIndex) -> bool {
-        self.mptcp.steered.standby.paths & (1 << index) != 0
-    }
-
-    /// Notes which paths are for when others fail: all but the active one, and none unless `standby`.
-    fn note_standby(&mut self, standby: bool) {
-        let active = self.mptcp.active;
-        let carrying = self.carrying(|_| true);
-        let carrying = carrying.fold(0, |set: SubflowSet, path| set | 1 << path.index);
-        let wanted = if standby {
-            carrying & !(1 << active)
-        } else {
-            0
-        };
-        let told = &mut self.mptcp.steered.standby;
-        let news = (told.paths ^ wanted) & carrying;
-        if news != 0 {
-            // What was told of a path that is still joining holds.
-            told.paths = (told.paths & !carrying) | wanted;
-            told.changed = (told.changed | news) & carrying;
-            told.copies = 0;
-        }
-        told.due = told.changed != 0;
-    }
-
-    /// Tells the client which paths are for when others fail (`MP_PRIO`, RFC 8684 section 3.3.8). Call it when the packet in hand
-    /// has been handled: what is made before its data has a place would come behind that, with a number that is old by then,
-    /// and a client does not even read the options of such a packet.
-    #[inline]
-    pub(crate) fn tell_standby(&mut self, ctx: &mut Context<'_>) {
-        if self.mptcp.steered.standby.due {
-            self.send_standby(ctx);
-        }
-    }
-
-    fn send_standby(&mut self, ctx: &mut Context<'_>) {
-        let told = &mut self.mptcp.steered.standby;
-        told.due = false;
-        let (to, standby) = (told.changed, told.paths);
-        told.copies += 1;
-        if told.copies >= STANDBY_COPIES {
-            told.changed = 0;
-        }
-        let carries = |&index: &SubflowIndex| self.subflow(index).carries();
-        for index in self.indices().filter(carries) {
-            if to & (1 << index) == 0 {
-                continue;
-            }
-            let prio = MpPrio {
-                backup: standby & (1 << index) != 0,
-            };
-            let mut outgoing = self.own_to_mptcp(index, TcpFlags::ACK);
-            let option = TcpOption::Mptcp(MptcpOption::Prio(prio));
-            outgoing.options.push(&option);
-            self.push_dss(&mut outgoing, None, false);
-            ctx.counters.mp_prio_tx += 1;
-            ctx.send(outgoing.own());
-        }
     }
 
     /// Has the client answer on paths that carry nothing, so that their round-trip times are known: it echoes the TSval of the
@@ -356,9 +279,7 @@ impl Connection {
         };
         for index in self.indices() {
             let subflow = self.subflow(index);
-            let rule = self.mptcp.steered.rule;
-            let outdated =
-                rule.is_some_and(|rule| self.is_outdated(ctx.config, ctx.ledger, (rule, index)));
+            let outdated = self.is_outdated(ctx.config, ctx.ledger, index);
             let pause = if outdated { REMEASURE } else { MEASURE };
             if index == self.mptcp.active
                 || !subflow.carries()
@@ -407,8 +328,8 @@ impl Connection {
     }
 
     /// What it carries is counted from here on, if its mode goes by that and it has a choice. `true`: it has not had one before.
-    fn enter(&mut self, ctx: &mut Context<'_>, id: RuleId, paths: &Paths, since: Duration) -> bool {
-        let account = ctx.config.rules.account(id, paths.active.access);
+    fn enter(&mut self, ctx: &mut Context<'_>, paths: &Paths, since: Duration) -> bool {
+        let account = self.account_of(ctx.config, paths.active.access);
         let account = account.filter(|_| paths.count > 0);
         self.mptcp.steered.account = account;
         let Some(account) = account else {
@@ -416,7 +337,7 @@ impl Connection {
         };
         let rate = self.mptcp.steered.rate;
         ctx.ledger.tell(ctx.now, account, rate.into(), since);
-        let first = ctx.config.rules.account(id, None);
+        let first = self.account_of(ctx.config, None);
         let Some(first) = first.filter(|_| self.mptcp.steered.turn == 0) else {
             return false;
         };
@@ -428,9 +349,12 @@ impl Connection {
 
     /// Where what goes down a subflow is counted.
     fn account(&self, config: &Settings, index: SubflowIndex) -> Option<Account> {
-        let rule = self.mptcp.steered.rule?;
-        let access = self.subflow(index).access(&config.accesses);
-        config.rules.account(rule, access)
+        self.account_of(config, self.subflow(index).access(&config.accesses))
+    }
+
+    /// The same of an access.
+    fn account_of(&self, config: &Settings, access: Option<AccessId>) -> Option<Account> {
+        config.rules.account(self.rule(config)?, access)
     }
 
     /// Notes what went down a subflow.
@@ -458,8 +382,11 @@ impl Connection {
 
     /// Whether all other paths that nothing speaks against are such as its mode does not take.
     pub(super) fn has_none_to_take(&self, ctx: &Context<'_>) -> bool {
-        let steered = self.steered_paths(ctx.now, ctx.config, ctx.ledger);
-        steered.is_some_and(|(rule, paths)| {
+        let Some(rule) = self.rule_in_force(ctx.config) else {
+            return false;
+        };
+        let paths = self.steered_paths(ctx.now, ctx.config, ctx.ledger, rule);
+        paths.is_some_and(|paths| {
             let known = paths.others();
             !paths.all_others().is_empty() && !known.iter().any(|path| rule.mode.admits(path))
         })
@@ -489,7 +416,10 @@ impl Connection {
 
     /// What a fast path is told.
     pub(crate) fn limits(&self, now: Instant, config: &Settings, ledger: &Ledger) -> Limits {
-        let Some((rule, paths)) = self.steered_paths(now, config, ledger) else {
+        let Some(rule) = self.rule_in_force(config) else {
+            return Limits::default();
+        };
+        let Some(paths) = self.steered_paths(now, config, ledger, rule) else {
             return Limits::default();
         };
         let view = self.view_of(&paths);
@@ -529,7 +459,7 @@ impl Connection {
         }
     }
 
-    fn view_of<'a>(&self, paths: &'a Paths) -> View<'a> {
+    pub(super) fn view_of<'a>(&self, paths: &'a Paths) -> View<'a> {
         let all = paths.others().iter().chain([&paths.active]);
         View {
             flow: Flow {
@@ -543,16 +473,14 @@ impl Connection {
         }
     }
 
-    /// Its rule, and the paths that nothing speaks against. `None`: it has no rule, or something speaks against the active
-    /// path.
-    fn steered_paths<'a>(
+    /// The paths that nothing speaks against, under this rule. `None`: something speaks against the active path.
+    pub(super) fn steered_paths(
         &self,
         now: Instant,
-        config: &'a Settings,
+        config: &Settings,
         ledger: &Ledger,
-    ) -> Option<(&'a Rule, Paths)> {
-        let id = self.rule(config)?;
-        let rule = config.rules.get(id)?;
+        rule: &Rule,
+    ) -> Option<Paths> {
         let active = self.mptcp.active;
         let good = |standing| choice::against(standing).is_none();
         if self.mptcp.subflows.len() < 2
@@ -561,7 +489,7 @@ impl Connection {
         {
             return None;
         }
-        let path = |index| self.steered_path(now, config, ledger, (id, index));
+        let path = |index| self.steered_path(now, config, ledger, index);
         let mut paths = Paths {
             active: path(active),
             others: [SteeredPath::default(); 8],
@@ -574,7 +502,7 @@ impl Connection {
                 continue;
             }
             let known = path(other.index);
-            if rule.mode.measures() && self.is_outdated(config, ledger, (id, other.index)) {
+            if rule.mode.measures() && self.is_outdated(config, ledger, other.index) {
                 outdated[paths.outdated] = SteeredPath { rtt: None, ..known };
                 paths.outdated += 1;
             } else {
@@ -583,41 +511,49 @@ impl Connection {
             }
         }
         paths.others[paths.count..][..paths.outdated].copy_from_slice(&outdated[..paths.outdated]);
-        Some((rule, paths))
+        Some(paths)
     }
 
     /// Others have left the path's access, as it had become bad, since the path was measured last.
-    fn is_outdated(
-        &self,
-        config: &Settings,
-        ledger: &Ledger,
-        (rule, index): (RuleId, SubflowIndex),
-    ) -> bool {
+    fn is_outdated(&self, config: &Settings, ledger: &Ledger, index: SubflowIndex) -> bool {
         let subflow = self.subflow(index);
-        let account = config.rules.account(rule, subflow.access(&config.accesses));
+        let account = self.account(config, index);
         let left = account.and_then(|account| ledger.congested(account));
         left.is_some_and(|left| !subflow.is_known_since(left))
     }
 
-    /// Its rule among those of `config`.
+    /// Its rule among those of `config`, unless it has one of its own.
     fn rule(&self, config: &Settings) -> Option<RuleId> {
-        if self.has_outdated_rule(config) {
+        if self.mptcp.steered.own.is_some() {
+            None
+        } else if self.has_outdated_rule(config) {
             config.rules.find(&self.descriptor())
         } else {
             self.mptcp.steered.rule
         }
     }
 
-    fn steered_path(
+    /// What that says.
+    fn listed_rule<'a>(&self, config: &'a Settings) -> Option<&'a Rule> {
+        config.rules.get(self.rule(config)?)
+    }
+
+    /// The rule that steers it: its own, or the operator's.
+    pub(super) fn rule_in_force<'a>(&'a self, config: &'a Settings) -> Option<&'a Rule> {
+        let own = self.mptcp.steered.own.as_deref();
+        own.or_else(|| self.listed_rule(config))
+    }
+
+    pub(super) fn steered_path(
         &self,
         now: Instant,
         config: &Settings,
         ledger: &Ledger,
-        (rule, index): (RuleId, SubflowIndex),
+        index: SubflowIndex,
     ) -> SteeredPath {
         let subflow = self.subflow(index);
         let access = subflow.access(&config.accesses);
-        let account = config.rules.account(rule, access);
+        let account = self.account_of(config, access);
         SteeredPath {
             subflow: index,
             access,
@@ -654,9 +590,9 @@ impl Connection {
         }
     }
 
-    /// Whether a rule says which of its paths it takes.
+    /// Whether a rule says which of its paths it takes, or somebody has.
     pub(super) fn is_steered(&self, config: &Settings) -> bool {
-        self.rule(config).is_some()
+        self.mptcp.steered.led || self.rule_in_force(config).is_some()
     }
 
     /// The name of its rule, if it is MPTCP.
@@ -680,24 +616,5 @@ impl Connection {
             server: self.tcp.backend.addr(),
             client: self.subflow(INITIAL).remote.addr().ip(),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn stamps_tell_how_long_ago_they_were() {
-        let at = |ms: u64| Instant::from_millis(ms);
-        let stamp = Stamp::new(at(5000));
-        assert!(!stamp.is_over(at(5900), Duration::from_secs(1)));
-        assert!(stamp.is_over(at(6003), Duration::from_secs(1)));
-        assert!(Stamp::default().is_over(at(0), Duration::from_secs(1)));
-        // Over the end of what it holds.
-        let late = Instant(u64::from(u32::MAX) << 10);
-        let stamp = Stamp::new(late);
-        assert!(!stamp.is_over(Instant(late.0 + 900_000), Duration::from_secs(1)));
-        assert!(stamp.is_over(Instant(late.0 + 1_003_000), Duration::from_secs(1)));
     }
 }

@@ -1,8 +1,11 @@
 //! What a connection tells of itself ([`event`](crate::event)).
 
+use alloc::sync::Arc;
+
 use super::{Connection, Context, Phase};
 use crate::cause::{Rst, SubflowSwitch};
-use crate::event::{ConnectionEnds, EndCause, Event, EventKind, Events, SubflowEnds};
+use crate::config::Settings;
+use crate::event::{ConnectionEnds, EndCause, Event, EventKind, Events, SubflowEnds, Switch};
 use crate::handle::{INITIAL, SubflowIndex};
 
 impl Connection {
@@ -25,29 +28,36 @@ impl Connection {
         if self.is_over() {
             return;
         }
+        let config = ctx.config;
         ctx.events.note(|| {
             self.event(EventKind::Joined {
                 connection: self.ends(),
-                subflow: self.subflow_ends(index),
+                subflow: self.subflow_ends(config, index),
             })
         });
     }
 
-    /// New data goes down another subflow from here on.
-    pub(super) fn tell_switched(
+    /// What goes down moves from one subflow to another; `rule`: as its mode wants it.
+    pub(crate) fn tell_switched(
         &self,
         ctx: &mut Context<'_>,
-        index: SubflowIndex,
+        (from, to): (SubflowIndex, SubflowIndex),
         cause: SubflowSwitch,
+        rule: Option<&Arc<str>>,
     ) {
         if self.is_over() {
             return;
         }
+        let config = ctx.config;
         ctx.events.note(|| {
             self.event(EventKind::Switched {
                 connection: self.ends(),
-                subflow: self.subflow_ends(index),
-                cause,
+                switch: Switch {
+                    from: self.subflow_ends(config, from),
+                    to: self.subflow_ends(config, to),
+                    cause,
+                    rule: rule.cloned(),
+                },
             })
         });
     }
@@ -62,10 +72,11 @@ impl Connection {
         if self.is_over() || !self.subflow(index).join.proved {
             return;
         }
+        let config = ctx.config;
         ctx.events.note(|| {
             self.event(EventKind::SubflowClosed {
                 connection: self.ends(),
-                subflow: self.subflow_ends(index),
+                subflow: self.subflow_ends(config, index),
                 cause,
             })
         });
@@ -114,15 +125,18 @@ impl Connection {
     fn ends(&self) -> ConnectionEnds {
         let initial = self.subflow(INITIAL);
         ConnectionEnds {
+            id: self.id(),
             client: initial.remote.addr(),
             server: initial.local.addr(),
             token: self.token(),
         }
     }
 
-    fn subflow_ends(&self, index: SubflowIndex) -> SubflowEnds {
+    fn subflow_ends(&self, config: &Settings, index: SubflowIndex) -> SubflowEnds {
         let subflow = self.subflow(index);
         SubflowEnds {
+            subflow: index,
+            access: subflow.access(&config.accesses),
             client: subflow.remote.addr(),
             local: subflow.local.addr(),
             address_id: subflow.address_id,

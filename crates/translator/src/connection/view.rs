@@ -5,7 +5,7 @@ use super::rtt::Rtt;
 use super::{Connection, Phase, Subflow, SubflowState};
 use crate::access::Accesses;
 use crate::config::Settings;
-use crate::handle::{INITIAL, SubflowIndex};
+use crate::handle::{INITIAL, StableId, SubflowIndex};
 use crate::offload::{EntrySubflow, FlowEntry};
 use crate::time::Instant;
 use crate::view::{ConnectionState, ConnectionView, PathQuality, SubflowView};
@@ -20,6 +20,7 @@ impl Connection {
     ) -> ConnectionView {
         let initial = self.subflow(INITIAL);
         ConnectionView {
+            id: self.id(),
             service: self.service,
             rule: self.rule_name(config).map(Into::into),
             state: self.state(),
@@ -36,6 +37,11 @@ impl Connection {
                 .map(|index| self.subflow_view(index, &config.accesses, entry))
                 .collect(),
         }
+    }
+
+    /// What names it outside.
+    pub(crate) const fn id(&self) -> StableId {
+        StableId::new(self.mptcp.key.token, self.opened)
     }
 
     /// FlexCP's token, unless MPTCP was not negotiated.
@@ -71,6 +77,7 @@ impl Connection {
             .and_then(|entry| entry.subflows.get(usize::from(index)))
             .filter(|installed| installed.installed != 0);
         SubflowView {
+            subflow: index,
             client: subflow.remote.addr(),
             local: subflow.local.addr(),
             address_id: subflow.address_id,

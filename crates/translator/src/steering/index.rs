@@ -310,7 +310,6 @@ impl Builder<'_> {
 
 #[cfg(test)]
 mod tests {
-    use alloc::string::String;
     use alloc::sync::Arc;
     use alloc::vec;
     use core::net::{Ipv4Addr, Ipv6Addr};
@@ -354,7 +353,7 @@ mod tests {
         };
         let (services, ports) = (random.pick(&[0, 1, 1, 3]), random.pick(&[0, 1, 1, 3]));
         Rule {
-            name: String::new(),
+            name: "".into(),
             services: (0..services)
                 .map(|_| ServiceId(u16::try_from(random.below(spread)).unwrap()))
                 .collect(),

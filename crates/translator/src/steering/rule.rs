@@ -1,7 +1,6 @@
 //! Rules: which connections are steered how.
 
 use alloc::collections::{BTreeMap, BTreeSet};
-use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
@@ -19,7 +18,7 @@ use crate::prefix::Prefix;
 #[derive(Clone, Debug)]
 pub struct Rule {
     /// For logs and `show`.
-    pub name: String,
+    pub name: Arc<str>,
     /// Services that connections are of; any when empty.
     pub services: Vec<ServiceId>,
     /// Where servers lie; anywhere when empty.
@@ -109,14 +108,14 @@ impl Rules {
         let known: BTreeMap<_, _> = if before.accesses == accesses {
             let shared = before.kept.iter();
             shared
-                .filter_map(|kept| Some((kept.rule.name.as_str(), kept.accounts?)))
+                .filter_map(|kept| Some((&*kept.rule.name, kept.accounts?)))
                 .collect()
         } else {
             BTreeMap::new()
         };
         let own = |rule: &Rule| {
             let shares = rule.mode.shares();
-            known.get(rule.name.as_str()).copied().filter(|_| shares)
+            known.get(&*rule.name).copied().filter(|_| shares)
         };
         let taken: BTreeSet<usize> = rules.iter().filter_map(own).collect();
         let mut free = (0..).map(|n| n * wide).filter(|at| !taken.contains(at));
@@ -153,7 +152,7 @@ impl Rules {
     /// Those of them that the same rule of `before` has not had.
     pub(crate) fn new_accounts(&self, before: &Self) -> impl Iterator<Item = Range<usize>> {
         let same = self.accesses == before.accesses;
-        let names = |rules: &Self| -> BTreeSet<(usize, String)> {
+        let names = |rules: &Self| -> BTreeSet<(usize, Arc<str>)> {
             let shared = rules.kept.iter();
             shared
                 .filter_map(|kept| Some((kept.accounts?, kept.rule.name.clone())))
@@ -258,7 +257,7 @@ mod tests {
             };
             rules
                 .find(&descriptor)
-                .map(|id| rules.get(id).unwrap().name.as_str())
+                .map(|id| &*rules.get(id).unwrap().name)
         };
         assert_eq!(of(3, "192.0.2.1:8999", "10.1.0.1"), Some("ports"));
         assert_eq!(of(4, "192.0.2.1:8999", "10.1.0.1"), Some("ends"));

@@ -109,7 +109,7 @@ impl Translator {
 }
 
 impl Filter {
-    fn fits(&self, connection: &Connection, config: &Settings) -> bool {
+    pub(super) fn fits(&self, connection: &Connection, config: &Settings) -> bool {
         let of_service = self
             .service
             .is_none_or(|service| service == connection.service);
@@ -168,12 +168,12 @@ impl Place {
 }
 
 /// The work of a page, in looks at an empty place of the table: well below 0.2 ms, as long as a batch of packets takes.
-const EFFORT: u32 = 4096;
+pub(super) const EFFORT: u32 = 4096;
 /// What an empty place costs.
-const EMPTY: u32 = 1;
+pub(super) const EMPTY: u32 = 1;
 /// What a connection costs that the filter leaves out: its memory may have to come into the cache.
-const LEFT_OUT: u32 = 16;
+pub(super) const LEFT_OUT: u32 = 16;
 /// Rules that are tried at the cost of an empty place.
-const RULES: u32 = 8;
+pub(super) const RULES: u32 = 8;
 /// What a connection costs that is told: a fast path may have to be asked for its counters.
-const TOLD: u32 = 64;
+pub(super) const TOLD: u32 = 64;

@@ -1,6 +1,8 @@
 //! What is told of connections and back ends as it happens.
 
-use flexcp_translator::{ConnectionEnds, EventKind, Instant, SubflowEnds};
+use flexcp_translator::{
+    AccessId, ActiveStandby, ConnectionEnds, EventKind, Instant, Order, SubflowEnds, Switch, Target,
+};
 
 use crate::support::{Scenario, Setup, millis};
 
@@ -14,7 +16,7 @@ const REFUSED: &str = "R. 0:0(0) ack 1 win 0";
 
 /// What has been told since, a line each: connections and subflows by the number of the client's flow, back ends by their
 /// port.
-fn told(t: &mut Scenario) -> Vec<String> {
+pub(crate) fn told(t: &mut Scenario) -> Vec<String> {
     let mut lines = vec![];
     while let Some(event) = t.translator.poll_event() {
         assert_eq!(event.service, flexcp_translator::ServiceId(0));
@@ -26,12 +28,17 @@ fn told(t: &mut Scenario) -> Vec<String> {
         let of = |ends: ConnectionEnds| {
             let id = flow(ends.client);
             assert_eq!(ends.server, t.net.flow(id).local);
+            let mut views = t.translator.connections(Instant::default());
+            let same = views.find(|view| (view.client, view.server) == (ends.client, ends.server));
+            // It may be over by now.
+            assert!(same.is_none_or(|view| view.id == ends.id));
             let kind = ends.token.map_or("plain ", |_| "");
             format!("{kind}{id}")
         };
         let on = |ends: SubflowEnds| {
             let id = flow(ends.client);
             assert_eq!(ends.local, t.net.flow(id).local);
+            assert_eq!(usize::from(ends.subflow), id % 10);
             id
         };
         lines.push(match event.kind {
@@ -55,11 +62,22 @@ fn told(t: &mut Scenario) -> Vec<String> {
                 connection,
                 subflow,
             } => format!("{} joined on {}", of(connection), on(subflow)),
-            EventKind::Switched {
-                connection,
-                subflow,
-                cause,
-            } => format!("{} to {}: {}", of(connection), on(subflow), cause.name()),
+            EventKind::Switched { connection, switch } => {
+                let Switch {
+                    from,
+                    to,
+                    cause,
+                    rule,
+                } = switch;
+                let (cause, rule) = (cause.name(), rule.as_deref().unwrap_or("no rule"));
+                let accesses = [from, to].map(|ends| ends.access.map(|access| access.0));
+                format!(
+                    "{} from {} to {}: {cause} by {rule} {accesses:?}",
+                    of(connection),
+                    on(from),
+                    on(to)
+                )
+            }
             EventKind::SubflowClosed {
                 connection,
                 subflow,
@@ -337,6 +355,41 @@ fn marks_of_back_ends_are_told() {
     assert_eq!(
         told(&mut t),
         ["10.8.0.1:8080 marked: silent", "10.8.0.1:8080 back"]
+    );
+    let _ = t.moved();
+}
+
+#[test]
+fn switch_is_told_with_both_paths_and_why() {
+    let accesses = vec![AccessId(1), AccessId(0)];
+    let mut t = Setup::new()
+        .accesses(2)
+        .steered(ActiveStandby { accesses }, [100, 100])
+        .established();
+    t.translator.keep_events(true);
+    let _ = t.client(1, JOIN);
+    let _ = t.client(1, JOIN_THIRD);
+    assert_eq!(
+        told(&mut t),
+        [
+            "0 joined on 1",
+            "0 from 0 to 1: preferred by all [Some(0), Some(1)]"
+        ]
+    );
+    let _ = t.order(&Order::Move(Target::Subflow(0)));
+    assert_eq!(
+        told(&mut t),
+        ["0 from 1 to 0: asked by no rule [Some(1), Some(0)]"]
+    );
+    t.at(1000);
+    let _ = t.client(0, "R 1:1(0) win 0");
+    let _ = t.server("P. 1:101(100) ack 1");
+    assert_eq!(
+        told(&mut t),
+        [
+            "0 less 0: reset",
+            "0 from 0 to 1: closed by no rule [Some(0), Some(1)]"
+        ]
     );
     let _ = t.moved();
 }

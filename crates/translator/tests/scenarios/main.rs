@@ -34,6 +34,7 @@ mod malformed;
 mod memory;
 mod native;
 mod new_ack;
+mod orders;
 mod orphans;
 mod overtaken;
 mod phases;

@@ -30,7 +30,7 @@ fn rules_are_told_in_their_order() {
         panic!("{:?}", told.rules);
     };
     assert_eq!(
-        (video.name.as_str(), &video.services),
+        (&*video.name, &video.services),
         ("video", &vec![ServiceId(3)])
     );
     assert_eq!((video.servers[0].len, video.clients[0].len), (24, 10));

@@ -25,6 +25,10 @@ fn document_lists_every_route() {
         "/v1/accesses",
         "/v1/config/schema",
         "/v1/connections",
+        "/v1/connections/close",
+        "/v1/connections/move",
+        "/v1/connections/{id}",
+        "/v1/connections/{id}/move",
         "/v1/events",
         "/v1/mar",
         "/v1/rules",
@@ -42,7 +46,11 @@ fn document_lists_every_route() {
     assert_eq!(source.matches(".routes(routes!(").count(), paths.len());
     let items = document["paths"].as_object().unwrap().values();
     let operations: usize = items.map(|item| item.as_object().unwrap().len()).sum();
-    assert_eq!(operations, paths.len() + 6, "and what changes rules");
+    assert_eq!(
+        operations,
+        paths.len() + 7,
+        "and what changes rules, and closes a connection"
+    );
     assert_eq!(source.matches("#[utoipa::path(").count(), operations);
     for other in [
         ".route(",
@@ -58,15 +66,13 @@ fn document_lists_every_route() {
     assert_eq!(answered, document);
     assert_eq!(document["security"], Value::Null, "the socket needs none");
     for (path, item) in document["paths"].as_object().unwrap() {
-        let get = &item["get"];
-        assert!(
-            get["summary"]
-                .as_str()
-                .is_some_and(|summary| summary.len() > 10),
-            "{path}"
-        );
-        assert!(get["responses"]["200"]["content"].is_object(), "{path}");
-        assert!(get["responses"]["400"].is_object(), "{path}");
+        for operation in item.as_object().unwrap().values() {
+            let summary = operation["summary"].as_str();
+            assert!(summary.is_some_and(|summary| summary.len() > 10), "{path}");
+            let responses = &operation["responses"];
+            assert!(responses["200"]["content"].is_object(), "{path}");
+            assert!(responses["400"].is_object(), "{path}");
+        }
     }
     for target in [
         target::STATS,
@@ -96,7 +102,7 @@ fn schema(name: &str) -> Value {
     let schemas = components["schemas"].as_object_mut().unwrap();
     assert!(schemas.contains_key(name), "{name}");
     // What is a part of others, they close.
-    let parts = ["Noted", "Which"];
+    let parts = ["Noted", "Switch", "Which"];
     let whole = schemas
         .iter_mut()
         .filter(|(name, _)| !parts.contains(&name.as_str()));
@@ -171,6 +177,22 @@ fn answers_have_the_form_that_the_document_says() {
         );
         let target = target.replace("{name}", "mar-7");
         fits(name, &ask_any(&served, &target));
+    }
+    let id = format!("/v1/connections/{ID}");
+    fits("OneConnection", &ask_any(&served, &id));
+    for (method, target, body, name) in [
+        ("DELETE", id.clone(), "", "Done"),
+        ("POST", id + "/move", "{\"subflow\": 1}", "Done"),
+        (
+            "POST",
+            "/v1/connections/close?service=web".into(),
+            "",
+            "DoneByAll",
+        ),
+    ] {
+        let (status, answer) = setting::sent(&served, method, &target, body);
+        assert_eq!(status, 200, "{answer}");
+        fits(name, &answer);
     }
     let (_, _, refused) = exchanged(&served.path(), "GET", "/v1/stats?x");
     fits("Refusal", &serde_json::from_str(&refused).unwrap());

@@ -5,7 +5,7 @@ use std::sync::mpsc;
 
 use flexcp_translator::{
     ConnectionEnds, EndCause, Event, EventKind, Instant as At, MarkReason, SubflowEnds,
-    SubflowSwitch,
+    SubflowSwitch, Switch,
 };
 
 use super::*;
@@ -41,6 +41,7 @@ fn heard(kind: EventKind) -> Heard {
 
 fn ends() -> ConnectionEnds {
     ConnectionEnds {
+        id: ID.parse().unwrap(),
         client: "10.0.1.2:40312".parse().unwrap(),
         server: "10.9.0.2:80".parse().unwrap(),
         token: Some(7),
@@ -123,6 +124,8 @@ fn next(client: &mut Chunks) -> serde_json::Value {
 /// One of each.
 pub(super) fn all() -> Vec<view::Event> {
     let subflow = SubflowEnds {
+        subflow: 1,
+        access: Some(AccessId(1)),
         client: "[2001:db8::2]:51000".parse().unwrap(),
         local: "[2001:db8::1]:80".parse().unwrap(),
         address_id: 1,
@@ -143,8 +146,12 @@ pub(super) fn all() -> Vec<view::Event> {
         },
         EventKind::Switched {
             connection,
-            subflow,
-            cause: SubflowSwitch::Delay,
+            switch: Switch {
+                from: subflow,
+                to: subflow,
+                cause: SubflowSwitch::Delay,
+                rule: Some("video".into()),
+            },
         },
         EventKind::SubflowClosed {
             connection,
@@ -171,6 +178,8 @@ fn events_are_told_a_line_each() {
     assert_eq!(first, "{\"event\":\"listening\",\"version\":1}\n");
     let mut listener = listeners.recv().unwrap();
     let subflow = SubflowEnds {
+        subflow: 1,
+        access: Some(AccessId(1)),
         client: "[2001:db8::2]:51000".parse().unwrap(),
         local: "[2001:db8::1]:80".parse().unwrap(),
         address_id: 1,
@@ -178,9 +187,11 @@ fn events_are_told_a_line_each() {
     let backend = "10.8.0.2:80".parse().unwrap();
     let (connection, cause) = (ends(), EndCause::Finished);
     let which = json!({
-        "worker": 3, "service": "web", "client": "10.0.1.2:40312", "server": "10.9.0.2:80", "token": 7,
+        "worker": 3, "service": "web", "id": ID, "client": "10.0.1.2:40312", "server": "10.9.0.2:80", "token": 7,
     });
-    let on = json!({"client": "[2001:db8::2]:51000", "local": "[2001:db8::1]:80", "address_id": 1});
+    let on = json!({
+        "subflow": 1, "access": "lte", "client": "[2001:db8::2]:51000", "local": "[2001:db8::1]:80", "address_id": 1,
+    });
     let with = |base: &serde_json::Value, more: serde_json::Value| {
         let mut all = base.as_object().unwrap().clone();
         all.extend(more.as_object().unwrap().clone());
@@ -211,12 +222,23 @@ fn events_are_told_a_line_each() {
         (
             EventKind::Switched {
                 connection,
-                subflow,
-                cause: SubflowSwitch::Delay,
+                switch: Switch {
+                    from: SubflowEnds {
+                        access: None,
+                        subflow: 0,
+                        ..subflow
+                    },
+                    to: subflow,
+                    cause: SubflowSwitch::Asked,
+                    rule: None,
+                },
             },
             with(
                 &which,
-                json!({"event": "switched", "subflow": on, "cause": "delay"}),
+                json!({
+                    "event": "switched", "cause": "asked", "rule": null, "to": on,
+                    "from": with(&on, json!({"subflow": 0, "access": null})),
+                }),
             ),
         ),
         (

@@ -208,7 +208,7 @@ fn answers_that_break_off_and_foreign_ones_are_told() {
         "the running flexcp answers in version 2 of the API, and this is version 1; use the same version of both"
     );
     let (numbers, said) = answered_with(http(
-        "{\"version\":1,\"connections\":[{\"service\":\"web\",\"mode\":\"m\",\"state\":\"plain\",\"client\":\"10.0.0.1:7\",\
+        "{\"version\":1,\"connections\":[{\"id\":\"07\",\"service\":\"web\",\"mode\":\"m\",\"state\":\"plain\",\"client\":\"10.0.0.1:7\",\
          \"server\":\"10.0.0.2:1\",\"source\":\"10.0.0.1:7\",\"backend\":\"10.0.0.2:1\",\"token\":null,\"age_us\":1,\
          \"idle_us\":2,\"subflows\":[],\"later\":[{}]},{\"serv",
     ));

@@ -9,6 +9,7 @@ mod icmp;
 mod judge;
 mod net;
 mod notation;
+mod order;
 mod queue;
 mod read;
 mod reload;
