@@ -204,6 +204,7 @@ impl Plan {
             } else {
                 vec![]
             },
+            intake: flexcp_translator::Intake::default(),
         }
     }
 

@@ -156,6 +156,8 @@ decisions! {
         Draining => draining,
         /// To a client: there is no room for its connection.
         NoRoom => no_room,
+        /// To a client: no back end of its service takes connections, as each is in maintenance or has weight 0.
+        NoBackend => no_backend,
         /// To a client: its join is refused.
         JoinRefused => join_refused,
         /// To a client: no connection has the token of its join.

@@ -70,6 +70,24 @@ pub struct Service {
     /// Further addresses of the proxy, announced to each client with `ADD_ADDR` (RFC 8684 section
     /// 3.4.1) so that it can join over them.
     pub announce: Vec<Announce>,
+    /// How it takes new connections.
+    pub intake: Intake,
+}
+
+/// How a service takes new connections. Those that are there go on, whatever is said here.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Intake {
+    /// What each of the back ends takes, in their order; those behind the last take as much as each other.
+    pub parts: Vec<Part>,
+}
+
+/// What a back end takes of a service's new connections.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Part {
+    /// Its share is its weight among the weights of all that take connections; 0: none.
+    pub weight: u16,
+    /// It takes none for now, whatever its weight.
+    pub maintenance: bool,
 }
 
 /// An address for `ADD_ADDR`.
@@ -105,6 +123,29 @@ pub enum Mode {
         /// Ports towards the back ends; at least one for each worker.
         source_ports: RangeInclusive<u16>,
     },
+}
+
+impl Default for Part {
+    fn default() -> Self {
+        Self::of(1)
+    }
+}
+
+impl Part {
+    /// That of a weight.
+    #[must_use]
+    pub const fn of(weight: u16) -> Self {
+        Self {
+            weight,
+            maintenance: false,
+        }
+    }
+
+    /// Whether it takes new connections.
+    #[must_use]
+    pub const fn takes(self) -> bool {
+        self.weight > 0 && !self.maintenance
+    }
 }
 
 impl Announce {

@@ -240,6 +240,8 @@ drop_reasons! {
     Memory => memory,
     /// FlexCP is about to end and takes no connection any more.
     Draining => draining,
+    /// No back end of the service takes connections: each is in maintenance or has weight 0.
+    NoBackend => no_backend,
     /// The headers would not fit before the payload.
     NoHeadroom => no_headroom,
     /// A RST whose sequence number does not prove that its sender is on the path (RFC 5961).

@@ -18,6 +18,7 @@ use crate::endpoint::Backend;
 use crate::handle::ServiceId;
 use crate::health::{AnswerTo, BackendState, Health, MarkReason, Sent};
 use crate::time::Instant;
+use crate::turns::Turns;
 
 /// Ports tried before a source address counts as full.
 const PORT_TRIES: usize = 64;
@@ -83,8 +84,8 @@ struct Slot {
     announce: Vec<Announce>,
     /// The same, and what clients were told before, by address ids.
     announced: Announced,
-    /// Back end that is next in turn.
-    next: usize,
+    /// Which back end is next.
+    turns: Turns,
     /// Of each back end, in the order of the configuration; none on the path.
     health: Vec<Health>,
     /// Its connections are not offloaded.
@@ -283,22 +284,32 @@ impl Services {
         let state = self.slots.get_mut(usize::from(service.0))?.as_mut()?;
         let mode = &state.mode;
         let all = backends(mode);
+        let turns = &mut state.turns;
         let fits = |at: usize| Some(all[at]) != not;
         let lives = |at: usize| fits(at) && !state.health[at].is_marked();
-        let any_lives = (0..all.len()).any(lives);
+        let any_lives = (0..all.len()).any(|at| lives(at) && turns.part(at).takes());
         if !any_lives && choice == Choice::Living {
             return None;
         }
-        let turn = (0..all.len()).map(|n| (state.next + n) % all.len());
-        for at in turn.filter(|&at| if any_lives { lives(at) } else { fits(at) }) {
+        let takes = |at| if any_lives { lives(at) } else { fits(at) };
+        turns.find(takes, |at| {
             let health = &state.health[at];
             let free = |to: &Backend| is_free(to) && !health.has_probe_from(to.source);
-            if let Some(found) = source_towards(share, mode, all[at], secrets, free) {
-                state.next = (at + 1) % all.len();
-                return Some(found);
-            }
-        }
-        None
+            source_towards(share, mode, all[at], secrets, free)
+        })
+    }
+
+    /// Whether any back end of the service takes new connections.
+    pub(crate) fn takes_any(&self, service: ServiceId) -> bool {
+        let slot = self.slot(service);
+        slot.is_some_and(|slot| (0..slot.health.len()).any(|at| slot.turns.part(at).takes()))
+    }
+
+    /// Whether this back end of the service takes new connections.
+    pub(crate) fn takes(&self, service: ServiceId, addr: SocketAddr) -> bool {
+        let slot = self.slot(service);
+        let at = slot.and_then(|slot| Some((slot, place(&slot.mode, addr)?)));
+        at.is_some_and(|(slot, at)| slot.turns.part(at).takes())
     }
 
     /// How long this back end may take to answer a SYN; `None`: it is none of the service's.
@@ -480,12 +491,12 @@ impl Slot {
             mode: service.mode.clone(),
             announce: Vec::new(),
             announced: Announced::new(),
-            next: 0,
+            turns: Turns::default(),
             health: Vec::new(),
             kept: false,
         });
         let known = backends(&old.mode);
-        let turn = known.get(old.next).copied();
+        let turn = known.get(old.turns.next()).copied();
         let new = backends(&service.mode);
         let health = new.iter().map(|addr| {
             let at = known.iter().position(|known| known == addr);
@@ -494,10 +505,15 @@ impl Slot {
         });
         let health = health.collect();
         let next = new.iter().position(|addr| Some(*addr) == turn);
+        let turns = Turns::new(new.len(), &service.intake.parts, next.unwrap_or(0));
+        let turns = match known == new {
+            true => turns.or_old(mem::take(&mut old.turns)),
+            false => turns,
+        };
         old.announced.change(&service.announce);
         Self {
             health,
-            next: next.unwrap_or(0),
+            turns,
             mode: service.mode,
             announce: service.announce,
             ..old
@@ -601,6 +617,7 @@ fn covers(mode: &Mode, destination: SocketAddr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Intake;
 
     #[test]
     fn second_source_address_is_used_when_the_ports_of_the_first_are_taken() {
@@ -615,6 +632,7 @@ mod tests {
                 source_ports: 50_000..=50_001,
             },
             announce: alloc::vec![],
+            intake: Intake::default(),
         };
         let mut services = Services::new(alloc::vec![service], Share::default());
         let mut secrets = SecretStream::new([7; 32]);

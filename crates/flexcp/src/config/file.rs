@@ -11,6 +11,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::access::{self, Access};
+use super::backend::Backend;
 use super::keys::{self, Keys};
 use super::read::{self, Interface, Memory, Ports, Reader};
 use super::rule::{self, Rule};
@@ -195,8 +196,8 @@ pub enum Mode {
     Reverse {
         /// `listen`: addresses and ports that clients connect to.
         listen: Vec<Located<SocketAddr>>,
-        /// `backends`: addresses and ports of the servers, taken in turn.
-        backends: Vec<Located<SocketAddr>>,
+        /// `backends`: addresses and ports of the servers, taken in turn, or by their weights (0 to 256; 1 when left out).
+        backends: Vec<Located<Backend>>,
         /// `source`: FlexCP's addresses towards the back ends; those that the kernel would take when
         /// left out.
         source: Vec<Located<IpAddr>>,

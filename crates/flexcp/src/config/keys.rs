@@ -50,6 +50,8 @@ pub(super) enum Kind {
     Address,
     /// "192.0.2.1:443".
     Socket,
+    /// "192.0.2.1:443", or with a weight: { address = "192.0.2.1:443", weight = 3 }.
+    Backend,
     /// "192.0.2.1", or with a port.
     Announce,
     /// 80, or "8000-8999".
@@ -330,8 +332,8 @@ pub(super) const REVERSE: Keys = &[
     .required(),
     key(
         "backends",
-        Kind::Some(&Kind::Socket),
-        "The servers, taken in turn.",
+        Kind::Some(&Kind::Backend),
+        "The servers, taken in turn, or by their weights.",
     )
     .required(),
     key(

@@ -3,6 +3,7 @@
 
 use serde_json::{Map, Value as Json, json};
 
+use super::backend;
 use super::keys::{self, Key, Keys, Kind, Value};
 
 /// The schema of the whole file.
@@ -103,6 +104,18 @@ fn kind(kind: Kind) -> Json {
         Kind::Prefix => text("^[0-9A-Fa-f:.]+(/[0-9]{1,3})?$"),
         Kind::Address => text("^[0-9A-Fa-f:.]+$"),
         Kind::Socket => text(r"^([0-9.]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}$"),
+        Kind::Backend => either(
+            self::kind(Kind::Socket),
+            json!({
+                "type": "object",
+                "properties": {
+                    "address": self::kind(Kind::Socket),
+                    "weight": {"type": "integer", "minimum": 0, "maximum": backend::MOST, "default": 1},
+                },
+                "required": ["address"],
+                "additionalProperties": false,
+            }),
+        ),
         Kind::Announce => {
             text(r"^([0-9A-Fa-f:.]+|[0-9.]+:[0-9]{1,5}|\[[0-9A-Fa-f:.]+\](:[0-9]{1,5})?)$")
         }

@@ -36,7 +36,7 @@ impl Backends {
             id: *id,
             name: service.name.value.clone(),
             backends: match &service.mode {
-                Mode::Reverse { backends, .. } => backends.iter().map(|to| to.value).collect(),
+                Mode::Reverse { backends, .. } => backends.iter().map(|to| to.value.addr).collect(),
                 Mode::Transparent { .. } => vec![],
             },
         });
@@ -140,6 +140,7 @@ mod tests {
                 name: "shop".into(),
                 mode,
                 announce: vec![],
+                intake: flexcp_translator::Intake::default(),
             }],
             ..Default::default()
         }))

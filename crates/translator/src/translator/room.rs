@@ -223,7 +223,10 @@ impl Translator {
         if let Some(free) = self.next_backend(service, None, Choice::Any) {
             return Some((free, false));
         }
-        let of_service = |connection: &Connection| connection.service == service;
+        let of_service = |connection: &Connection| {
+            let addr = connection.tcp.backend.addr();
+            connection.service == service && self.services.takes(service, addr)
+        };
         let of_living = |connection: &Connection| {
             let addr = connection.tcp.backend.addr();
             of_service(connection) && !self.services.is_marked(service, addr)

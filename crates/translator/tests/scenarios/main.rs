@@ -27,6 +27,7 @@ mod honest;
 mod icmp;
 mod install;
 mod install_refused;
+mod intake;
 mod join;
 mod limits;
 mod malformed;

@@ -330,9 +330,71 @@ fn wrong_values_stand_with_their_own_position() {
         &REVERSE.replace("10.0.0.12:443", "10.0.0.12"),
         &["f:5:30: error: `backends`: `10.0.0.12` has no port; write it like \"10.0.0.12:443\""],
     );
+    let weighed = |backend: &str, error: &str| {
+        let text = REVERSE.replace("'10.0.0.12:443'", backend);
+        said(&text, &[&format!("f:5:30: error: `backends`{error}")]);
+    };
+    weighed(
+        "{ weight = 2 }",
+        ": a back end has no `address`; write \"192.0.2.1:443\", or { address = \"192.0.2.1:443\", weight = 3 }",
+    );
+    weighed(
+        "{ address = 1 }",
+        ": `address` is no string; write one like \"192.0.2.1:443\"",
+    );
+    weighed(
+        "{ address = '10.0.0.12' }",
+        ": `10.0.0.12` has no port; write it like \"10.0.0.12:443\"",
+    );
+    weighed(
+        "{ address = '10.0.0.12:443', weight = '2' }",
+        ": `weight` is no number; write one from 0 to 256",
+    );
+    weighed(
+        "{ address = '10.0.0.12:443', weight = 257 }",
+        ": 257 is no weight; write a number from 0 to 256",
+    );
+    weighed(
+        "{ address = '10.0.0.12:443', weight = -1 }",
+        ": -1 is no weight; write a number from 0 to 256",
+    );
+    weighed(
+        "{ address = '10.0.0.12:443', wieght = 2 }",
+        ": unknown key `wieght` in a back end; did you mean `weight`?",
+    );
+    said(
+        &REVERSE.replace(
+            "'10.0.0.12:443'",
+            "{ address = '10.0.0.11:443', weight = 2 }",
+        ),
+        &["f:5:30: error: 10.0.0.11:443 is listed twice; remove one"],
+    );
+    weighed(
+        "7",
+        " can't be an integer; write \"192.0.2.1:443\", or { address = \"192.0.2.1:443\", weight = 3 }",
+    );
     reverse(
         "source = ['10.0.0.1:80']",
         "f:6:11: error: `source`: `10.0.0.1:80` has a port; only an address belongs here: \"10.0.0.1\"",
+    );
+}
+
+#[test]
+fn weights_of_back_ends_are_told() {
+    let text = REVERSE.replace(
+        "'10.0.0.12:443'",
+        "{ address = '10.0.0.12:443', weight = 256 }, { weight = 0, address = '10.0.0.13:443' }",
+    );
+    let (config, found) = parse("f", &text);
+    assert!(!found.has_errors(), "{found}");
+    let config = config.unwrap();
+    let told = plan::translator(&config, &[vec![]], &plan::first_ids(&config), 0);
+    let weights = told.services[0].intake.parts.iter().map(|part| part.weight);
+    assert_eq!(weights.collect::<Vec<_>>(), [1, 256, 0]);
+    let said = summary(&config).remove(0);
+    assert!(
+        said.contains("to 10.0.0.11:443, 10.0.0.12:443 (weight 256), 10.0.0.13:443 (weight 0) "),
+        "{said}"
     );
 }
 

@@ -223,6 +223,16 @@ fn schema_refuses_what_the_reader_refuses() {
             "reverse",
             "listen = ['10.0.0.1']\nbackends = ['10.0.0.2:80']",
         ),
+        (
+            "service",
+            "reverse",
+            "listen = ['10.0.0.1:80']\nbackends = [{ address = '10.0.0.2:80', weight = 257 }]",
+        ),
+        (
+            "service",
+            "reverse",
+            "listen = ['10.0.0.1:80']\nbackends = [{ weight = 1 }]",
+        ),
         ("rule", "transparent", "name = 'r'"),
         ("rule", "transparent", "name = 'r'\nmode = 'fastest'"),
         (

@@ -1,0 +1,134 @@
+//! How a service takes new connections: its back ends by their weights, and none in maintenance.
+
+use flexcp_translator::{Part, Service};
+
+use crate::support::{FLOWS_PER_CONNECTION, Scenario, Setup};
+
+const SYN: &str = "S 0:0(0) win 65535 <mss 1460,sackok,ws 8,capable>";
+const PLAIN: &str = "S 0:0(0) win 65535 <mss 1460>";
+const REFUSED: &str = "R. 0:0(0) ack 1 win 0";
+
+/// The back end that the n-th connection's SYN goes to.
+fn backend_of(t: &mut Scenario, n: usize) -> char {
+    let outcome = t.client(n * FLOWS_PER_CONNECTION, SYN);
+    let line = outcome.lines().first().expect("a SYN").clone();
+    let server = line.strip_prefix("server").expect("to a server");
+    server.chars().next().expect("a number")
+}
+
+/// Those of the connections in this range.
+fn backends_of(t: &mut Scenario, connections: std::ops::Range<usize>) -> String {
+    connections.map(|n| backend_of(t, n)).collect()
+}
+
+/// The service with these back ends' parts: a weight, or `m` for maintenance.
+fn service(parts: &[&str]) -> Service {
+    let parts = parts.iter().map(|part| match part.strip_suffix('m') {
+        Some(weight) => Part {
+            maintenance: true,
+            ..Part::of(weight.parse().expect("a weight"))
+        },
+        None => Part::of(part.parse().expect("a weight")),
+    });
+    let mut service = Setup::new().backends(parts.len()).service(0);
+    service.intake.parts = parts.collect();
+    service
+}
+
+#[test]
+fn back_ends_are_taken_by_their_weights() {
+    let mut t = Setup::new().weights(&[3, 1]).connections(8).start();
+    assert_eq!(backends_of(&mut t, 0..8), "00100010");
+    let mut t = Setup::new().weights(&[0, 5, 5]).connections(4).start();
+    assert_eq!(backends_of(&mut t, 0..4), "1212");
+}
+
+#[test]
+fn back_end_that_is_marked_leaves_its_share_to_the_others_by_their_weights() {
+    let mut t = Setup::new().weights(&[4, 2, 1]).connections(8).start();
+    assert_eq!(backend_of(&mut t, 0), '0');
+    t.server(REFUSED)
+        .gives(&["server1 S 0:0(0) win 65535 <mss 1432,sackok,ws 8>"]);
+    let rest = backends_of(&mut t, 1..7);
+    assert_eq!(rest.matches('1').count(), 4, "{rest}");
+    assert_eq!(rest.matches('2').count(), 2, "{rest}");
+    let _ = t.moved();
+}
+
+#[test]
+fn syn_is_not_sent_on_to_a_back_end_that_takes_none() {
+    let mut t = Setup::new().weights(&[1, 0, 1]).start();
+    let _ = t.client(0, SYN);
+    t.server(REFUSED)
+        .gives(&["server2 S 0:0(0) win 65535 <mss 1432,sackok,ws 8>"]);
+    t.backend(2, REFUSED)
+        .gives(&["server0 S 0:0(0) win 65535 <mss 1432,sackok,ws 8>"]);
+    let _ = t.moved();
+}
+
+#[test]
+fn client_is_refused_when_no_back_end_takes_connections() {
+    for syn in [SYN, PLAIN] {
+        let mut t = Setup::new().weights(&[0, 0]).start();
+        t.client(0, syn)
+            .gives(&["drop no_backend", "client0 R. 0:0(0) ack 1 win 0"]);
+        assert_eq!(
+            (t.moved().as_str(), t.why().as_str()),
+            ("no_backend+1", "rst.no_backend+1")
+        );
+        assert_eq!(t.state(), "gone");
+    }
+}
+
+#[test]
+fn handshake_of_a_back_end_that_takes_none_does_not_make_room() {
+    let mut t = Setup::new().backends(2).ports(1).connections(3).start();
+    assert_eq!(backends_of(&mut t, 0..2), "01");
+    t.configure(&[with_ports(&["1m", "1"])], 1);
+    // Of both back ends the only port is taken.
+    let outcome = t.client(2 * FLOWS_PER_CONNECTION, SYN);
+    assert!(
+        outcome
+            .lines()
+            .iter()
+            .any(|line| line.starts_with("server1")),
+        "{outcome:?}"
+    );
+    assert!(t.view_of(0).is_some(), "it may complete");
+    let _ = t.moved();
+}
+
+/// The same with one port towards them.
+fn with_ports(parts: &[&str]) -> Service {
+    let mut service = Setup::new().backends(parts.len()).ports(1).service(0);
+    service.intake = self::service(parts).intake;
+    service
+}
+
+#[test]
+fn back_end_in_maintenance_keeps_its_connections_and_gets_none() {
+    let mut t = Setup::new().backends(2).connections(4).established();
+    assert_eq!(
+        t.view().expect("a connection").backend.to_string(),
+        "10.8.0.1:8080"
+    );
+    t.configure(&[service(&["1m", "1"])], 1);
+    assert_eq!(backends_of(&mut t, 1..3), "11");
+    t.end_stranded(0).gives(&[]);
+    t.client(0, "P. 1:101(100) ack 1 <dss ack 1 map 1:101@1>")
+        .gives(&["server0 P. 1:101(100) ack 1 win 512"]);
+    t.configure(&[service(&["1", "1"])], 2);
+    assert_eq!(backends_of(&mut t, 3..4), "0");
+    let _ = t.moved();
+}
+
+#[test]
+fn syn_that_waits_for_a_back_end_that_goes_into_maintenance_is_its_own() {
+    let mut t = Setup::new().backends(2).start();
+    let _ = t.client(0, SYN);
+    t.configure(&[service(&["1m", "1"])], 1);
+    t.at(100);
+    t.server("S. 0:0(0) ack 1 win 65160 <mss 1460,sackok,ws 7>")
+        .gives(&["client0 S. 0:0(0) ack 1 win 65160 <mss 1460,sackok,ws 7,capable>"]);
+    let _ = t.moved();
+}
