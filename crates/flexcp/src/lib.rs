@@ -15,6 +15,7 @@ pub mod explain;
 pub mod generation;
 mod leftover;
 pub mod offload;
+mod orders;
 pub mod proxy;
 pub mod rulebook;
 pub mod run;

@@ -13,7 +13,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use flexcp::beside::{self, Foreseen};
 use flexcp::config::live::{self, ThisHost};
 use flexcp::config::plan;
-use flexcp::control::{Client, VERSION, Wanted, target};
+use flexcp::control::view::{OneService, Services};
+use flexcp::control::{Answer, Client, VERSION, Wanted, target};
 use flexcp::offload::{self, Tried};
 use flexcp::show::ConnectionTable;
 use flexcp::{config, explain, run, show};
@@ -70,6 +71,21 @@ enum Command {
     Schema,
     /// Tell what happens to the connections of a running FlexCP, as it happens, until interrupted
     Events(ShowArgs),
+    /// Tell a running FlexCP the weight or the maintenance of a service's back end
+    Backend {
+        /// The service's name
+        service: String,
+        /// The back end's address and port
+        address: String,
+        /// Its part of all weights of new connections, 0 to 256, or `file` for that of the configuration file
+        #[arg(long, value_name = "N", value_parser = weight, required_unless_present = "maintenance")]
+        weight: Option<Weight>,
+        /// Whether it takes no new connections for now; those that it has go on
+        #[arg(long, value_enum)]
+        maintenance: Option<Switch>,
+        #[command(flatten)]
+        show: ShowArgs,
+    },
     /// Show what a running FlexCP does
     Show {
         #[command(subcommand)]
@@ -88,6 +104,10 @@ enum What {
     },
     /// The accesses that there are, and what their subflows do
     Accesses(LookArgs),
+    /// The services, and how many of their back ends take connections
+    Services(LookArgs),
+    /// The back ends: weight, maintenance, health, connections
+    Backends(LookArgs),
     /// What has been done and dropped so far
     Stats(LookArgs),
     /// Whether packets get through, what is in their way, and what was put back
@@ -136,6 +156,16 @@ struct ShowArgs {
     config: Option<PathBuf>,
 }
 
+#[derive(Clone, Copy, ValueEnum)]
+enum Switch {
+    On,
+    Off,
+}
+
+/// `None`: that of the configuration file.
+#[derive(Clone, Copy)]
+struct Weight(Option<u16>);
+
 #[derive(Clone, Copy, Default, ValueEnum)]
 enum LogLevel {
     Error,
@@ -161,6 +191,16 @@ fn main() -> ExitCode {
         } => check(&config, live, verifier_log),
         Command::Clean { config } => clean(config.as_deref()),
         Command::Events(args) => events(&args),
+        Command::Backend {
+            service,
+            address,
+            weight,
+            maintenance,
+            show,
+        } => {
+            let target = target::backend(&service, &address);
+            tell("PUT", &target, &change(weight, maintenance), &show)
+        }
         Command::Show { what } => show(what),
         Command::Schema => print(&format!("{:#}\n", config::schema())),
         Command::Explain { word, markdown } => explain(word.as_deref(), markdown),
@@ -255,18 +295,27 @@ fn show(what: What) -> Result<ExitCode> {
     let look = match &what {
         What::Connections { look, .. }
         | What::Accesses(look)
+        | What::Services(look)
+        | What::Backends(look)
         | What::Stats(look)
         | What::Status(look) => look,
     };
     let mut client = Client::new(&socket(&look.show)?);
+    let accesses = |answer: &Answer| Ok(show::accesses(&answer.read()?));
+    let services = |answer: &Answer| Ok(show::services(&answer.read()?));
+    let backends = |answer: &Answer| Ok(show::backends(&answer.read()?));
+    let stats = |answer: &Answer| Ok(show::stats(&answer.read()?));
+    let status = |answer: &Answer| Ok(show::status(&answer.read()?));
     let mut out = Printer::default();
     let mut next = Instant::now();
     loop {
         match &what {
             What::Connections { wanted, .. } => connections(wanted, look, &mut client, &mut out)?,
-            What::Accesses(_) => numbers(target::ACCESSES, look, &mut client, &mut out)?,
-            What::Stats(_) => numbers(target::STATS, look, &mut client, &mut out)?,
-            What::Status(_) => numbers(target::STATUS, look, &mut client, &mut out)?,
+            What::Accesses(_) => numbers(target::ACCESSES, &accesses, look, &mut client, &mut out)?,
+            What::Services(_) => numbers(target::SERVICES, &services, look, &mut client, &mut out)?,
+            What::Backends(_) => numbers(target::SERVICES, &backends, look, &mut client, &mut out)?,
+            What::Stats(_) => numbers(target::STATS, &stats, look, &mut client, &mut out)?,
+            What::Status(_) => numbers(target::STATUS, &status, look, &mut client, &mut out)?,
         }
         let Some(every) = look.watch.filter(|_| out.failed.is_none()) else {
             return out.end();
@@ -284,17 +333,71 @@ fn show(what: What) -> Result<ExitCode> {
     }
 }
 
+/// How an answer is shown to people.
+type Shown<'a> = &'a dyn Fn(&Answer) -> serde_json::Result<String>;
+
 /// What one answer holds.
-fn numbers(of: &str, look: &LookArgs, client: &mut Client, out: &mut Printer) -> Result<()> {
+fn numbers(
+    of: &str,
+    shown: Shown<'_>,
+    look: &LookArgs,
+    client: &mut Client,
+    out: &mut Printer,
+) -> Result<()> {
     let answer = client.ask(of)?;
-    let text = match of {
-        _ if look.show.json => format!("{}\n", answer.line()),
-        target::ACCESSES => show::accesses(&answer.read()?),
-        target::STATS => show::stats(&answer.read()?),
-        _ => show::status(&answer.read()?),
+    let text = match look.show.json {
+        true => format!("{}\n", answer.line()),
+        false => shown(&answer)?,
     };
     let _ = out.print(&text);
     Ok(())
+}
+
+/// Tells a running FlexCP something about a service, and shows how that stands then.
+fn tell(method: &str, target: &str, body: &str, args: &ShowArgs) -> Result<ExitCode> {
+    let answer = Client::new(&socket(args)?).tell(method, target, body)?;
+    if args.json {
+        return print(&format!("{}\n", answer.line()));
+    }
+    let OneService {
+        version,
+        generation,
+        service,
+    } = answer.read()?;
+    let all = Services {
+        version,
+        generation,
+        services: vec![service],
+    };
+    print(&format!(
+        "{}\n{}",
+        show::services(&all),
+        show::backends(&all)
+    ))
+}
+
+/// What is told about a back end.
+fn change(weight: Option<Weight>, maintenance: Option<Switch>) -> String {
+    let mut change = serde_json::Map::new();
+    if let Some(Weight(weight)) = weight {
+        change.insert("weight".into(), weight.into());
+    }
+    if let Some(switch) = maintenance {
+        let on = matches!(switch, Switch::On);
+        change.insert("maintenance".into(), on.into());
+    }
+    serde_json::Value::from(change).to_string()
+}
+
+/// A back end's weight; the daemon says how large it may be.
+fn weight(text: &str) -> Result<Weight, String> {
+    match text {
+        "file" => Ok(Weight(None)),
+        _ => text
+            .parse()
+            .map(|weight| Weight(Some(weight)))
+            .map_err(|_| "not a number from 0 to 256, nor `file`".into()),
+    }
 }
 
 /// The connections, each printed when it comes: of a million none has to wait for the last.

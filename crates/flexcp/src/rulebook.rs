@@ -1,5 +1,6 @@
-//! Rules that clients of the API have set: they take the place of the file's, over reloads and restarts, until they are taken
-//! back. The watcher has them ([`Rulebook`]); a file keeps them ([`Keeper`]).
+//! What clients of the API have set. Rules take the place of the file's, over reloads and restarts, until they are taken back;
+//! what was told about services holds beside it ([`orders`](crate::orders)). The watcher has both ([`Rulebook`]); a file keeps
+//! them ([`Keeper`]).
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -13,6 +14,7 @@ use tracing::error;
 use crate::config::Config;
 use crate::config::rule::Rule;
 use crate::config::told::{self, Told, Wrong};
+use crate::orders::Orders;
 
 /// The rules that were set, and those of the configuration's file.
 #[derive(Clone, Default, Debug)]
@@ -26,15 +28,18 @@ pub struct Rulebook {
 pub(crate) struct Set {
     /// `None`: the file's are in force.
     pub(crate) rules: Option<Arc<Vec<Told>>>,
+    /// About services.
+    pub(crate) orders: Arc<Orders>,
     /// So many times that has been changed.
     pub(crate) changes: u64,
 }
 
 impl Rulebook {
     /// With what was kept, and the configuration to start with. Rules that were set and are not for that are left out.
-    pub(crate) fn begin(kept: Option<Vec<Told>>, config: Config) -> (Self, Config) {
+    pub(crate) fn begin(kept: Kept, config: Config) -> (Self, Config) {
         let set = Set {
-            rules: kept.map(Arc::new),
+            rules: kept.rules.map(Arc::new),
+            orders: Arc::new(kept.orders.about(&config)),
             changes: 0,
         };
         let mut book = Self {
@@ -91,10 +96,16 @@ impl Rulebook {
 
     /// Others are set, or taken back.
     pub(crate) fn note_set(&mut self, rules: Option<Vec<Told>>) {
-        self.set = Set {
-            rules: rules.map(Arc::new),
-            changes: self.set.changes + 1,
-        };
+        self.set.rules = rules.map(Arc::new);
+        self.set.changes += 1;
+    }
+
+    /// Something was told about services, or what was has been forgotten.
+    pub(crate) fn note_orders(&mut self, orders: &Arc<Orders>) {
+        if self.set.orders != *orders {
+            self.set.orders = Arc::clone(orders);
+            self.set.changes += 1;
+        }
     }
 }
 
@@ -116,11 +127,27 @@ struct Saved {
     failed: Option<String>,
 }
 
+/// What was kept.
+#[derive(Default, Debug)]
+pub struct Kept {
+    /// `None`: the configuration's are in force.
+    pub(crate) rules: Option<Vec<Told>>,
+    /// About services.
+    pub(crate) orders: Orders,
+}
+
 /// What stands in the file.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Kept<R> {
+struct Content<R, O> {
     rules: Option<R>,
+    #[serde(default = "none", skip_serializing_if = "Option::is_none")]
+    services: Option<O>,
+}
+
+/// A file of rules alone.
+const fn none<O>() -> Option<O> {
+    None
 }
 
 impl Keeper {
@@ -138,17 +165,21 @@ impl Keeper {
     ///
     /// # Errors
     /// When it can't be read, or is no such file.
-    pub fn read(&self) -> Result<Option<Vec<Told>>, KeptError> {
+    pub fn read(&self) -> Result<Kept, KeptError> {
         let wrong = |error: io::Error| KeptError {
             path: self.path.clone(),
             error,
         };
         match fs::read(&self.path) {
             Ok(text) => {
-                let kept = serde_json::from_slice::<Kept<Vec<Told>>>(&text);
-                Ok(kept.map_err(|error| wrong(error.into()))?.rules)
+                let content = serde_json::from_slice::<Content<Vec<Told>, Orders>>(&text);
+                let content = content.map_err(|error| wrong(error.into()))?;
+                Ok(Kept {
+                    rules: content.rules,
+                    orders: content.services.unwrap_or_default(),
+                })
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Kept::default()),
             Err(error) => Err(wrong(error)),
         }
     }
@@ -206,11 +237,13 @@ fn write(path: &Path, set: &Set, beside: &str) -> io::Result<()> {
     if let Some(directory) = path.parent() {
         fs::create_dir_all(directory)?;
     }
-    let kept = Kept {
+    let orders = &*set.orders;
+    let content = Content {
         rules: set.rules.as_deref(),
+        services: Some(orders).filter(|orders| **orders != Orders::default()),
     };
     let mut file = File::create(&beside)?;
-    file.write_all(&serde_json::to_vec(&kept)?)?;
+    file.write_all(&serde_json::to_vec(&content)?)?;
     file.write_all(b"\n")?;
     file.sync_all()?;
     fs::rename(&beside, path)
@@ -219,7 +252,7 @@ fn write(path: &Path, set: &Set, beside: &str) -> io::Result<()> {
 /// What was kept can't be read.
 #[derive(thiserror::Error, Debug)]
 #[error(
-    "can't read the rules that were set, {path}: {error}; mend the file, or remove it to have those of the configuration",
+    "can't read what the API has set, {path}: {error}; mend the file, or remove it to have the rules and weights of the configuration",
     path = path.display()
 )]
 pub struct KeptError {

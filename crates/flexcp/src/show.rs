@@ -3,6 +3,7 @@
 mod accesses;
 mod connections;
 mod events;
+mod services;
 mod status;
 
 use std::fmt::Write;
@@ -10,6 +11,7 @@ use std::fmt::Write;
 pub use self::accesses::accesses;
 pub use self::connections::ConnectionTable;
 pub use self::events::event;
+pub use self::services::{backends, services};
 pub use self::status::status;
 use crate::control::view::{Numbers, Stats};
 

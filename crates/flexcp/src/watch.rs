@@ -32,11 +32,12 @@ use self::facts::{Found, Problem};
 pub use self::reload::{ChangeError, Reloads, Wanted};
 use crate::beside::Beside;
 use crate::config::told::Told;
-use crate::control::status::{State, Status};
+use crate::control::status::{ServiceStatus, State, Status};
 use crate::control::view::Numbers;
 use crate::control::{Names, VERSION};
 use crate::generation::Generation;
 use crate::offload::Running;
+use crate::orders::{Order, Unknown};
 use crate::rulebook::Set;
 use crate::worker::{Marks, WorkerHandle};
 
@@ -108,6 +109,14 @@ pub struct StatusHandle {
 /// The configuration in force once rules were set, and those.
 pub(crate) type Steered = (Arc<Generation>, Set);
 
+/// The services as they stand, those of the configuration in force.
+#[derive(Debug)]
+pub(crate) struct ServicesNow {
+    pub(crate) generation: Arc<Generation>,
+    /// In its order.
+    pub(crate) status: Vec<ServiceStatus>,
+}
+
 #[derive(Debug)]
 enum Request {
     Status(SyncSender<Status>),
@@ -115,6 +124,8 @@ enum Request {
     Generation(SyncSender<Arc<Generation>>),
     RulesSet(SyncSender<Set>),
     Steer(Option<Vec<Told>>, SyncSender<Result<Steered, ChangeError>>),
+    Order(Order, SyncSender<Result<Steered, Unknown>>),
+    Services(SyncSender<ServicesNow>),
     Change(
         Box<Wanted>,
         SyncSender<Result<Arc<Generation>, ChangeError>>,
@@ -228,6 +239,10 @@ impl Watcher {
                     Request::Steer(told, answer) => {
                         drop(answer.try_send(self.steer(told)));
                     }
+                    Request::Order(order, answer) => {
+                        drop(answer.try_send(self.order(&order)));
+                    }
+                    Request::Services(answer) => drop(answer.try_send(self.services())),
                     Request::Change(wanted, answer) => {
                         drop(answer.try_send(self.change(*wanted)));
                     }
@@ -353,6 +368,15 @@ impl Watcher {
         self.was_ready.load(Ordering::Relaxed)
     }
 
+    fn services(&self) -> ServicesNow {
+        let mut status = self.expected.status(&self.problems, &self.found);
+        self.backends.add_to(&mut status, monotonic_micros());
+        ServicesNow {
+            generation: Arc::clone(self.reloads.force().current()),
+            status,
+        }
+    }
+
     fn status(&self) -> Status {
         let now = monotonic_micros();
         let mut services = self.expected.status(&self.problems, &self.found);
@@ -419,7 +443,8 @@ impl StatusHandle {
     /// A watcher that always answers the same.
     #[cfg(test)]
     pub(crate) fn played(status: Status, names: Names, generation: Generation) -> Self {
-        let (mut book, _) = crate::rulebook::Rulebook::begin(None, generation.config.clone());
+        let kept = crate::rulebook::Kept::default();
+        let (mut book, _) = crate::rulebook::Rulebook::begin(kept, generation.config.clone());
         let mut generation = Arc::new(generation);
         let (requests, asked) = mpsc::channel();
         thread::spawn(move || {
@@ -437,6 +462,23 @@ impl StatusHandle {
                             (Arc::clone(&generation), book.set().clone())
                         });
                         answer.send(steered.map_err(Into::into)).unwrap();
+                    }
+                    Request::Order(order, answer) => {
+                        let orders = generation.orders.with(&generation.config, &order);
+                        let ordered = orders.map(|orders| {
+                            let orders = Arc::new(orders);
+                            book.note_orders(&orders);
+                            generation = Arc::new(generation.with_orders(orders));
+                            (Arc::clone(&generation), book.set().clone())
+                        });
+                        answer.send(ordered).unwrap();
+                    }
+                    Request::Services(answer) => {
+                        let now = ServicesNow {
+                            generation: Arc::clone(&generation),
+                            status: played(&status.services, &generation),
+                        };
+                        answer.send(now).unwrap();
                     }
                     Request::Change(..) | Request::End => {}
                 }
@@ -504,6 +546,22 @@ impl StatusHandle {
         self.ask(|answer| Request::Steer(told, answer), CHANGE)?
     }
 
+    /// Tells something about a service, and waits until that is in force.
+    ///
+    /// # Errors
+    /// When there is no such service or back end; then everything is as it was.
+    pub(crate) fn order(&self, order: Order) -> Result<Result<Steered, Unknown>, Unwatched> {
+        self.ask(|answer| Request::Order(order, answer), CHANGE)
+    }
+
+    /// The services as they stand.
+    ///
+    /// # Errors
+    /// When the watcher has ended or does not answer.
+    pub(crate) fn services(&self) -> Result<ServicesNow, Unwatched> {
+        self.ask(Request::Services, PATIENCE)
+    }
+
     fn ask<T>(
         &self,
         request: impl FnOnce(SyncSender<T>) -> Request,
@@ -540,6 +598,23 @@ impl Tally {
         ];
         Numbers(numbers.map(|(name, count)| (name.into(), count)).into())
     }
+}
+
+/// The services of a generation, those of which nothing is known as well.
+#[cfg(test)]
+fn played(known: &[ServiceStatus], generation: &Generation) -> Vec<ServiceStatus> {
+    let services = generation.config.services.iter().map(|service| {
+        let name = &service.name.value;
+        let known = known.iter().find(|status| status.name == *name).cloned();
+        known.unwrap_or_else(|| ServiceStatus {
+            name: name.clone(),
+            mode: service.mode.name().into(),
+            passes: true,
+            interfaces: vec![],
+            marked_backends: vec![],
+        })
+    });
+    services.collect()
 }
 
 /// A problem of all services that lets packets through.

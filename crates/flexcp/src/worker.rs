@@ -25,8 +25,8 @@ use std::time::Duration;
 use flexcp_io::{PacketBuffer, SendBatch, Tun, Waker};
 use flexcp_placement::{Exceptions, Rules};
 use flexcp_translator::{
-    Config, Counters, Drops, FastPath, Frame, Gauges, Install, Instant, Meaning, Registry,
-    ServiceId, Step, SubflowRecord, Translator, Verdict,
+    BackendView, Config, Counters, Drops, FastPath, Frame, Gauges, Install, Instant, Meaning,
+    Registry, ServiceId, Step, SubflowRecord, Translator, Verdict,
 };
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tracing::{info, warn};
@@ -154,6 +154,8 @@ pub(crate) enum Request {
     Stats(SyncSender<Snapshot>),
     /// A sign of life.
     Ping(SyncSender<()>),
+    /// The back ends as they stand.
+    Backends(SyncSender<Vec<BackendView>>),
     /// A page of the connections.
     Page(PageWanted),
     /// To tell what happens to connections from here on.
@@ -387,6 +389,9 @@ impl Worker {
                     self.unanswered = true;
                     let _ = answer.try_send(self.path.snapshot(self.handover.as_ref()));
                 }
+                Request::Backends(answer) => {
+                    let _ = answer.try_send(self.path.translator.backends().collect());
+                }
                 Request::Page(wanted) => {
                     self.unanswered = true;
                     wanted.fill(now(), &self.path.translator);
@@ -513,6 +518,14 @@ impl WorkerHandle {
     /// When it has ended or does not answer.
     pub fn stats(&self) -> Result<Snapshot, Gone> {
         self.ask(Request::Stats)
+    }
+
+    /// The back ends of the present services as they stand, in the order of the configuration.
+    ///
+    /// # Errors
+    /// When it has ended or does not answer.
+    pub fn backends(&self) -> Result<Vec<BackendView>, Gone> {
+        self.ask(Request::Backends)
     }
 
     /// From here on the worker installs what needs no decision to a fast path.

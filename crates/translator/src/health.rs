@@ -75,6 +75,21 @@ pub struct BackendState {
     pub mark: Option<Mark>,
 }
 
+/// A back end as it stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BackendView {
+    /// Which service's it is.
+    pub service: ServiceId,
+    /// Its address and port.
+    pub addr: SocketAddr,
+    /// Connections that there are to it, those that are over and linger among them.
+    pub connections: u64,
+    /// `None`: it takes connections in turn.
+    pub mark: Option<Mark>,
+    /// The present mark, or the one before; `None`: it was never marked.
+    pub last_mark: Option<Mark>,
+}
+
 /// A SYN that was sent to a back end and may still be answered, though no connection waits for that.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Sent {
@@ -96,6 +111,10 @@ pub(crate) struct Health {
     /// When it was probed last, whatever has come of it.
     probed: Option<Instant>,
     marked: Option<Marked>,
+    /// The last mark, whether it stands or has gone.
+    last: Option<Mark>,
+    /// Connections that there are to it.
+    pub(crate) connections: u64,
     /// The mark has changed, and nobody has been told.
     pub(crate) untold: bool,
 }
@@ -166,7 +185,13 @@ impl Health {
         });
         self.untold |= new || marked.mark.reason != reason;
         marked.mark.reason = reason;
+        self.last = Some(marked.mark);
         new
+    }
+
+    /// The present mark, or the one before.
+    pub(crate) const fn last_mark(&self) -> Option<Mark> {
+        self.last
     }
 
     /// It has answered a SYN, after `rtt` if that is known. `true`: it was marked.

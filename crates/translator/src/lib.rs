@@ -50,7 +50,7 @@ pub use counters::{Counters, DropReason, Drops, Gauges};
 pub use event::{ConnectionEnds, EndCause, Event, EventKind, SubflowEnds};
 pub use frame::{Frame, HEADROOM, Install, Payload, Step, Transmit, Verdict};
 pub use handle::ServiceId;
-pub use health::{BackendState, Mark, MarkReason};
+pub use health::{BackendState, BackendView, Mark, MarkReason};
 pub use offload::{
     ENTRY_HOLES, ENTRY_RUNS, ENTRY_SUBFLOWS, ENTRY_UPS, EntryDelivery, EntryRtt, EntrySubflow,
     FastPath, FlowEntry, Hole, Installed, MappingRun, UpRun,

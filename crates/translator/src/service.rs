@@ -3,20 +3,20 @@
 //! A service is known by its id. The configuration changes while connections live on: what a service was before
 //! ([`Retired`]) opens nothing any more, and goes on to cover the connections that it has until it is forgotten.
 
+mod judged;
+
 use alloc::vec::Vec;
 use core::mem;
 use core::net::SocketAddr;
-use core::time::Duration;
 
 use flexcp_placement::Share;
-use flexcp_wire::TcpSeq;
 
 use crate::announced::Announced;
 use crate::auth::SecretStream;
 use crate::config::{Announce, Mode, Service};
 use crate::endpoint::Backend;
 use crate::handle::ServiceId;
-use crate::health::{AnswerTo, BackendState, Health, MarkReason, Sent};
+use crate::health::Health;
 use crate::time::Instant;
 use crate::turns::Turns;
 
@@ -88,6 +88,8 @@ struct Slot {
     turns: Turns,
     /// Of each back end, in the order of the configuration; none on the path.
     health: Vec<Health>,
+    /// Connections of back ends that it has no more, where there are any.
+    left: Vec<(SocketAddr, u64)>,
     /// Its connections are not offloaded.
     kept: bool,
 }
@@ -311,177 +313,6 @@ impl Services {
         let at = slot.and_then(|slot| Some((slot, place(&slot.mode, addr)?)));
         at.is_some_and(|(slot, at)| slot.turns.part(at).takes())
     }
-
-    /// How long this back end may take to answer a SYN; `None`: it is none of the service's.
-    pub(crate) fn patience(&self, service: ServiceId, addr: SocketAddr) -> Option<Duration> {
-        self.health(service, addr).map(Health::patience)
-    }
-
-    /// Whether connections pass this back end by.
-    pub(crate) fn is_marked(&self, service: ServiceId, addr: SocketAddr) -> bool {
-        self.health(service, addr).is_some_and(Health::is_marked)
-    }
-
-    /// What is known of a back end; `None`: it is none of the service's.
-    fn health(&self, service: ServiceId, addr: SocketAddr) -> Option<&Health> {
-        let slot = self.slot(service)?;
-        slot.health.get(place(&slot.mode, addr)?)
-    }
-
-    /// The back end has refused a SYN. `true`: it is marked from now on.
-    pub(crate) fn note_refusal(
-        &mut self,
-        now: Instant,
-        (service, addr): (ServiceId, SocketAddr),
-        reason: MarkReason,
-    ) -> bool {
-        self.learn(now, (service, addr), |health| {
-            health.note_refusal(now, reason)
-        })
-    }
-
-    /// The back end has not answered a SYN of `asked`. `true`: it is marked from now on.
-    pub(crate) fn note_silence(
-        &mut self,
-        now: Instant,
-        (service, addr): (ServiceId, SocketAddr),
-        (asked, sent): (Instant, Sent),
-    ) -> bool {
-        self.learn(now, (service, addr), |health| {
-            health.note_silence(now, asked, sent)
-        })
-    }
-
-    /// The back end has answered a SYN, after `rtt` if that is known. `true`: it was marked.
-    pub(crate) fn note_answer(
-        &mut self,
-        now: Instant,
-        (service, addr): (ServiceId, SocketAddr),
-        rtt: Option<Duration>,
-    ) -> bool {
-        self.learn(now, (service, addr), |health| health.note_answer(now, rtt))
-    }
-
-    /// What is known of a back end changes. When the last of a service's is marked, all of them are probed soon.
-    fn learn(
-        &mut self,
-        now: Instant,
-        (service, addr): (ServiceId, SocketAddr),
-        change: impl FnOnce(&mut Health) -> bool,
-    ) -> bool {
-        let slot = self.slots.get_mut(usize::from(service.0));
-        let Some(slot) = slot.and_then(Option::as_mut) else {
-            return false;
-        };
-        let Some(at) = place(&slot.mode, addr) else {
-            return false;
-        };
-        let health = &mut slot.health;
-        let before = health[at].is_marked();
-        let told = change(&mut health[at]);
-        self.untold |= health[at].untold;
-        match (before, health[at].is_marked()) {
-            (false, true) => {
-                self.marked += 1;
-                if health.iter().all(Health::is_marked) {
-                    health.iter_mut().for_each(|health| health.hasten(now));
-                }
-            }
-            (true, false) => self.marked -= 1,
-            _ => return told,
-        }
-        self.find_due();
-        told
-    }
-
-    fn find_due(&mut self) {
-        let probed = self
-            .slots
-            .iter()
-            .flatten()
-            .filter(|slot| slot.health.len() > 1);
-        let dues = probed.flat_map(|slot| slot.health.iter().filter_map(Health::probe_due));
-        self.probe_due = dues.min();
-    }
-
-    /// When the next probe is due; `None`: there is nobody to probe.
-    pub(crate) const fn probe_due(&self) -> Option<Instant> {
-        self.probe_due
-    }
-
-    /// A back end to probe now, from where, and the number of the SYN.
-    pub(crate) fn next_probe(
-        &mut self,
-        now: Instant,
-        secrets: &mut SecretStream,
-        is_free: impl Fn(&Backend) -> bool,
-    ) -> Option<(Backend, TcpSeq)> {
-        let share = self.share;
-        while self.probe_due.is_some_and(|due| due <= now) {
-            let slots = self.slots.iter_mut().flatten();
-            let mut all = slots.filter(|slot| slot.health.len() > 1).flat_map(
-                |Slot { mode, health, .. }| {
-                    let each = health.iter_mut().zip(backends(mode));
-                    each.map(|(health, addr)| (health, &*mode, *addr))
-                },
-            );
-            let due = |health: &Health| health.probe_due().is_some_and(|due| due <= now);
-            let (health, mode, addr) = all.find(|(health, ..)| due(health))?;
-            let isn = TcpSeq(secrets.next_u32());
-            let found = source_towards(share, mode, addr, secrets, &is_free);
-            let probe = found.map(|found| Sent {
-                source: found.source,
-                ack: isn.add(1),
-                at: Some(now),
-            });
-            health.note_probe(now, probe);
-            self.find_due();
-            if let Some(found) = found {
-                return Some((found, isn));
-            }
-        }
-        None
-    }
-
-    /// The SYN without a connection that a packet from `addr` to `source` with this ACK answers: which service's, and
-    /// what it was sent for.
-    pub(crate) fn find_sent(
-        &self,
-        (addr, source): (SocketAddr, SocketAddr),
-        ack: TcpSeq,
-    ) -> Option<(ServiceId, AnswerTo, Sent)> {
-        if self.marked == 0 {
-            return None;
-        }
-        let places = (0..).zip(&self.slots).filter_map(|(id, slot)| {
-            let slot = slot.as_ref()?;
-            let health = &slot.health[place(&slot.mode, addr)?];
-            let (to, sent) = health.find_sent(source, ack)?;
-            Some((ServiceId(id), to, sent))
-        });
-        places.into_iter().next()
-    }
-
-    /// A back end whose mark has changed since this was asked last.
-    pub(crate) fn next_untold(&mut self) -> Option<BackendState> {
-        if !self.untold {
-            return None;
-        }
-        for (id, slot) in (0..).zip(&mut self.slots) {
-            let health = slot.iter_mut().flat_map(|slot| &mut slot.health);
-            for (backend, health) in health.enumerate() {
-                if mem::take(&mut health.untold) {
-                    return Some(BackendState {
-                        service: ServiceId(id),
-                        backend,
-                        mark: health.mark(),
-                    });
-                }
-            }
-        }
-        self.untold = false;
-        None
-    }
 }
 
 impl Slot {
@@ -493,15 +324,25 @@ impl Slot {
             announced: Announced::new(),
             turns: Turns::default(),
             health: Vec::new(),
+            left: Vec::new(),
             kept: false,
         });
         let known = backends(&old.mode);
         let turn = known.get(old.turns.next()).copied();
         let new = backends(&service.mode);
+        let gone = known.iter().zip(&old.health);
+        let gone = gone.filter(|(addr, health)| health.connections > 0 && !new.contains(addr));
+        let mut left = mem::take(&mut old.left);
+        left.retain(|(_, connections)| *connections > 0);
+        left.extend(gone.map(|(addr, health)| (*addr, health.connections)));
         let health = new.iter().map(|addr| {
             let at = known.iter().position(|known| known == addr);
             let kept = at.and_then(|at| old.health.get_mut(at)).map(mem::take);
-            kept.unwrap_or_default()
+            let mut health = kept.unwrap_or_default();
+            if let Some(at) = left.iter().position(|(known, _)| known == addr) {
+                health.connections = left.swap_remove(at).1;
+            }
+            health
         });
         let health = health.collect();
         let next = new.iter().position(|addr| Some(*addr) == turn);
@@ -513,6 +354,7 @@ impl Slot {
         old.announced.change(&service.announce);
         Self {
             health,
+            left,
             turns,
             mode: service.mode,
             announce: service.announce,

@@ -18,13 +18,23 @@ pub struct Backend {
 }
 
 impl Backend {
+    /// The largest weight.
+    pub const MOST_WEIGHT: u16 = 256;
+
     /// With this weight, if there can be such a one.
     ///
     /// # Errors
     /// With what is wrong, and what would be right.
     pub fn checked_weight(weight: i64) -> Result<u16, String> {
-        let fits = u16::try_from(weight).ok().filter(|weight| *weight <= MOST);
-        fits.ok_or_else(|| format!("{weight} is no weight; write a number from 0 to {MOST}"))
+        let fits = u16::try_from(weight)
+            .ok()
+            .filter(|weight| *weight <= Self::MOST_WEIGHT);
+        fits.ok_or_else(|| {
+            format!(
+                "{weight} is no weight; write a number from 0 to {}",
+                Self::MOST_WEIGHT
+            )
+        })
     }
 }
 
@@ -74,7 +84,10 @@ impl FromValue for Backend {
             return Ok(Some(addr.into()));
         };
         let Some(weight) = integer(weight.get_ref()) else {
-            return Err(format!("`weight` is no number; write one from 0 to {MOST}"));
+            return Err(format!(
+                "`weight` is no number; write one from 0 to {}",
+                Self::MOST_WEIGHT
+            ));
         };
         let weight = Self::checked_weight(weight?)?;
         Ok(Some(Self { addr, weight }))
@@ -82,6 +95,3 @@ impl FromValue for Backend {
 }
 
 const KEYS: &[&str] = &["address", "weight"];
-
-/// The largest weight.
-pub(super) const MOST: u16 = 256;

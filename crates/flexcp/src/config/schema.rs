@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value as Json, json};
 
-use super::backend;
+use super::backend::Backend;
 use super::keys::{self, Key, Keys, Kind, Value};
 
 /// The schema of the whole file.
@@ -110,7 +110,7 @@ fn kind(kind: Kind) -> Json {
                 "type": "object",
                 "properties": {
                     "address": self::kind(Kind::Socket),
-                    "weight": {"type": "integer", "minimum": 0, "maximum": backend::MOST, "default": 1},
+                    "weight": {"type": "integer", "minimum": 0, "maximum": Backend::MOST_WEIGHT, "default": 1},
                 },
                 "required": ["address"],
                 "additionalProperties": false,

@@ -19,10 +19,42 @@ pub mod target {
     pub const STATUS: &str = "/v1/status";
     /// Answered by [`Accesses`](super::super::view::Accesses).
     pub const ACCESSES: &str = "/v1/accesses";
+    /// Answered by [`Services`](super::super::view::Services).
+    pub const SERVICES: &str = "/v1/services";
     /// Answered by [`Connections`](super::super::view::Connections), in pieces.
     pub const CONNECTIONS: &str = "/v1/connections";
     /// Answered by an [`Event`](super::super::view::Event) a line.
     pub const EVENTS: &str = "/v1/events";
+
+    /// To tell something about a service's back end; answered by [`OneService`](super::super::view::OneService).
+    #[must_use]
+    pub fn backend(service: &str, address: &str) -> String {
+        let (service, address) = (segment(service), segment(address));
+        format!("{SERVICES}/{service}/backends/{address}")
+    }
+
+    /// A segment of a path (RFC 3986 section 3.3): what has a meaning there is escaped.
+    fn segment(text: &str) -> String {
+        use std::fmt::Write as _;
+        let mut escaped = String::new();
+        for byte in text.bytes() {
+            if byte.is_ascii_alphanumeric() || b"-._~:".contains(&byte) {
+                escaped.push(char::from(byte));
+            } else {
+                let _ = write!(escaped, "%{byte:02X}");
+            }
+        }
+        escaped
+    }
+}
+
+/// What is asked for, and what is sent along.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Question<'a> {
+    method: &'a str,
+    target: &'a str,
+    /// JSON.
+    body: &'a str,
 }
 
 /// Whoever asks the FlexCP that listens on a control socket. It keeps its connection from one question to the next.
@@ -67,7 +99,19 @@ impl Client {
     /// # Errors
     /// When FlexCP is not running, doesn't answer, or refuses.
     pub fn ask(&mut self, target: &str) -> Result<Answer, ClientError> {
-        let mut body = self.request(target)?;
+        self.tell("GET", target, "")
+    }
+
+    /// Sends a body in JSON to a [`target`] by another method of HTTP.
+    ///
+    /// # Errors
+    /// When FlexCP is not running, doesn't answer, or refuses.
+    pub fn tell(&mut self, method: &str, target: &str, body: &str) -> Result<Answer, ClientError> {
+        let mut body = self.exchange(Question {
+            method,
+            target,
+            body,
+        })?;
         let mut answer = String::new();
         let read = body.read_to_string(&mut answer);
         let (head, socket) = body.end();
@@ -79,14 +123,22 @@ impl Client {
 
     /// Sends a request, and gives its answer from behind the head on. The connection is kept anew with [`Self::keep`].
     pub(super) fn request(&mut self, target: &str) -> Result<Body, ClientError> {
+        self.exchange(Question {
+            method: "GET",
+            target,
+            body: "",
+        })
+    }
+
+    fn exchange(&mut self, question: Question<'_>) -> Result<Body, ClientError> {
         // The daemon hangs up on whoever has not asked for a while.
         if let Some(kept) = self.kept.take()
-            && let Ok(body) = exchange(kept, target)
+            && let Ok(body) = exchange(kept, question)
         {
             return Ok(body);
         }
         let socket = self.connect()?;
-        exchange(BufReader::new(socket), target).map_err(|error| match error.kind() {
+        exchange(BufReader::new(socket), question).map_err(|error| match error.kind() {
             io::ErrorKind::InvalidData => ClientError::Foreign {
                 path: self.path.clone(),
             },
@@ -185,11 +237,20 @@ impl Envelope {
 }
 
 /// Sends a request on a connection, and reads the head of its answer.
-fn exchange(mut socket: BufReader<UnixStream>, target: &str) -> io::Result<Body> {
+fn exchange(mut socket: BufReader<UnixStream>, question: Question<'_>) -> io::Result<Body> {
     let stream = socket.get_mut();
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    let request = format!("GET {target} HTTP/1.1\r\nhost: localhost\r\n\r\n");
+    let Question {
+        method,
+        target,
+        body,
+    } = question;
+    let length = match body.len() {
+        0 => String::new(),
+        length => format!("content-type: application/json\r\ncontent-length: {length}\r\n"),
+    };
+    let request = format!("{method} {target} HTTP/1.1\r\nhost: localhost\r\n{length}\r\n{body}");
     let asked = stream.write_all(request.as_bytes());
     // A daemon that has no time for us may say so before it is asked.
     match head(&mut socket) {

@@ -19,6 +19,7 @@ mod pieces;
 mod routes;
 mod rules;
 mod server;
+mod services;
 mod stats;
 pub mod status;
 mod streamed;

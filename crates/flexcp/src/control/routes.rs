@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::rejection::BytesRejection;
-use axum::extract::{DefaultBodyLimit, Extension, RawQuery, State};
+use axum::extract::rejection::{BytesRejection, PathRejection};
+use axum::extract::{DefaultBodyLimit, Extension, Path, RawQuery, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Router, body::Body};
@@ -22,12 +22,14 @@ use super::metrics::{self, Format};
 use super::patience::{Dawdling, Patience};
 use super::rules::RulesToSet;
 use super::server::Asked;
+use super::services::BackendToSet;
 use super::status::Status;
-use super::view::{Accesses, Connections, Event, Rules, Services, Stats};
+use super::view::{Accesses, Connections, Event, OneService, Rules, Services, Stats};
 use super::wanted::{self, Wanted};
-use super::{VERSION, accesses, events, pieces, rules, stats as numbers};
+use super::{accesses, events, pieces, rules, services, stats as numbers};
 use crate::config;
 use crate::config::told::Told;
+use crate::orders::Order;
 use crate::watch::Unwatched;
 
 /// What clients are answered from.
@@ -70,7 +72,8 @@ fn described() -> OpenApiRouter<Arc<Daemon>> {
     OpenApiRouter::with_openapi(Document::openapi())
         .routes(routes!(status))
         .routes(routes!(stats))
-        .routes(routes!(services))
+        .routes(routes!(services_of))
+        .routes(routes!(set_backend))
         .routes(routes!(accesses_of))
         .routes(routes!(rules_of, set_rules, take_back_rules))
         .routes(routes!(connections))
@@ -151,20 +154,58 @@ async fn stats(State(daemon): State<Arc<Daemon>>, RawQuery(query): RawQuery) -> 
     json(&daemon.told("the workers", numbers::stats).await?)
 }
 
-/// The services, their interfaces and the back ends that are marked
-#[utoipa::path(get, path = "/v1/services", responses(
+/// The services, their interfaces and their back ends
+#[utoipa::path(get, path = "/v1/services", operation_id = "services", responses(
     (status = 200, body = Services), (status = 400, body = Refusal), (status = 503, body = Refusal),
 ))]
-async fn services(State(daemon): State<Arc<Daemon>>, RawQuery(query): RawQuery) -> Answer {
+async fn services_of(State(daemon): State<Arc<Daemon>>, RawQuery(query): RawQuery) -> Answer {
     wanted::none(query.as_deref())?;
-    let status = daemon
-        .told("the watcher", |asked| asked.watch.status())
-        .await?;
-    json(&Services {
-        version: VERSION,
-        generation: status.generation,
-        services: status.services,
-    })
+    json(&daemon.told("the workers", services::services).await?)
+}
+
+/// Tell a back end's weight or maintenance
+///
+/// It holds at once for new connections, and over reloads and restarts, until it is taken back or the configuration has the back
+/// end no more. The connections that the back end has go on.
+#[utoipa::path(put, path = "/v1/services/{service}/backends/{address}", operation_id = "set_backend",
+    request_body = BackendToSet,
+    params(
+        ("service" = String, Path, description = "Its name."),
+        ("address" = String, Path, description = "The back end's address and port, such as 192.0.2.1:443."),
+        ("saved" = Option<bool>, Query, description = "The answer waits until that is saved."),
+    ),
+    responses(
+        (status = 200, body = OneService), (status = 400, body = Refusal), (status = 404, body = Refusal),
+        (status = 413, body = Refusal), (status = 503, body = Refusal),
+    )
+)]
+async fn set_backend(
+    State(daemon): State<Arc<Daemon>>,
+    path: Result<Path<(String, String)>, PathRejection>,
+    RawQuery(query): RawQuery,
+    body: Result<Bytes, BytesRejection>,
+) -> Answer {
+    let waits = rules::waits(query.as_deref())?;
+    let (service, address) = services::segments(path)?;
+    let order = Order::Backend {
+        service,
+        address: services::address(&address)?,
+        change: services::change(body)?,
+    };
+    put_order(&daemon, order, waits).await
+}
+
+async fn put_order(daemon: &Daemon, order: Order, waits: bool) -> Answer {
+    let name = order.service().to_owned();
+    let (_, set) = daemon
+        .told("the watcher", |asked| asked.watch.order(order))
+        .await??;
+    save(daemon, set.changes, waits).await?;
+    json(
+        &daemon
+            .told("the workers", move |asked| services::one(asked, &name))
+            .await?,
+    )
 }
 
 /// The accesses, and what their subflows do
@@ -232,17 +273,22 @@ async fn take_back_rules(State(daemon): State<Arc<Daemon>>, RawQuery(query): Raw
 
 async fn put_rules(daemon: &Daemon, told: Option<Vec<Told>>, waits: bool) -> Answer {
     let (generation, set) = daemon.ask(|asked| asked.watch.steer(told)).await??;
+    save(daemon, set.changes, waits).await?;
+    json(&rules::rules(&generation, set.rules.is_some()))
+}
+
+/// Has what was set saved soon; `waits`: before this returns.
+async fn save(daemon: &Daemon, changes: u64, waits: bool) -> Result<(), Refused> {
     let keeper = &daemon.asked.keeper;
     keeper.wake();
-    if waits && let Err(error) = keeper.until_saved(set.changes).await {
-        let message =
-            format!("the rules are in force, but can't be saved: {error}; look into the log");
+    if waits && let Err(error) = keeper.until_saved(changes).await {
+        let message = format!("it is in force, but can't be saved: {error}; look into the log");
         return Err(Refused::new(
             StatusCode::SERVICE_UNAVAILABLE,
             Fault::new("flexcp", &message),
         ));
     }
-    json(&rules::rules(&generation, set.rules.is_some()))
+    Ok(())
 }
 
 /// The connections that there are, and their subflows
@@ -354,10 +400,12 @@ async fn unknown_path(uri: Uri) -> Refused {
 }
 
 async fn wrong_method(method: Method, uri: Uri) -> Refused {
-    let message = if uri.path() == "/v1/rules" {
-        "rules are read and set as a whole; use GET, PUT or DELETE"
-    } else {
-        "this is only read; use GET"
+    let message = match uri.path() {
+        "/v1/rules" => "rules are read and set as a whole; use GET, PUT or DELETE",
+        path if path.starts_with("/v1/services/") => {
+            "this is only set; use PUT, and read /v1/services"
+        }
+        _ => "this is only read; use GET",
     };
     let fault = Fault::new(format!("method {method}"), message);
     Refused::new(StatusCode::METHOD_NOT_ALLOWED, fault)

@@ -16,7 +16,7 @@ use utoipa::{PartialSchema, ToSchema};
 
 use super::fault::Fault;
 use super::server::{Named, Names};
-use super::status::ServiceStatus;
+use super::status::{InterfaceStatus, MarkedBackend};
 use crate::worker::Heard;
 
 /// The answer to `/v1/stats`.
@@ -180,7 +180,77 @@ pub struct Services {
     /// Number of the configuration in force.
     pub generation: u64,
     /// In the order of the configuration.
-    pub services: Vec<ServiceStatus>,
+    pub services: Vec<Service>,
+}
+
+/// The answer to what was told about a service.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, Debug)]
+pub struct OneService {
+    /// The version of the API: 1.
+    pub version: u32,
+    /// Number of the configuration in force.
+    pub generation: u64,
+    /// As it stands from then on.
+    pub service: Service,
+}
+
+/// A service as it stands.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, Debug)]
+pub struct Service {
+    /// Its name.
+    pub name: String,
+    /// "transparent" or "reverse".
+    pub mode: String,
+    /// Whether packets of it get through.
+    pub passes: bool,
+    /// Where its clients come in; empty: everywhere.
+    pub interfaces: Vec<InterfaceStatus>,
+    /// Back ends that new connections pass by while others are left; a worker that has not marked one takes it in turn.
+    pub marked_backends: Vec<MarkedBackend>,
+    /// All of them; none on the path.
+    #[serde(default)]
+    pub backends: Vec<BackendStatus>,
+}
+
+/// A back end as it stands.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, Debug)]
+pub struct BackendStatus {
+    /// Its address and port.
+    #[schema(value_type = String, examples(json!("192.0.2.1:443")))]
+    pub address: SocketAddr,
+    /// Its part of all weights of the service's new connections; 0: none.
+    pub weight: u16,
+    /// Whether the API has set the weight, in place of the file.
+    pub weight_set: bool,
+    /// Whether it takes no new connections for now, whatever its weight.
+    pub maintenance: bool,
+    /// Whether any worker has marked it, so that its connections pass it by.
+    pub health: Health,
+    /// How many workers have.
+    pub down_workers: u64,
+    /// When it was found down last, and why; null: never since FlexCP or the back end is there.
+    pub last_down: Option<LastDown>,
+    /// Connections that there are to it, those that are over and linger among them.
+    pub connections: u64,
+}
+
+/// Whether a back end answers.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema, Debug)]
+#[serde(rename_all = "snake_case")]
+pub enum Health {
+    /// As far as anybody knows.
+    Up,
+    /// It refuses or does not answer.
+    Down,
+}
+
+/// When and why a back end was found down.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, Debug)]
+pub struct LastDown {
+    /// "refused", "silent" or "unreachable".
+    pub reason: String,
+    /// Since then, in microseconds.
+    pub ago_us: u64,
 }
 
 /// The answer to `/v1/rules`.

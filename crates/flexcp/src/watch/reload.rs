@@ -18,6 +18,7 @@ use crate::config::live::own_addresses;
 use crate::config::told::{Told, Wrong};
 use crate::config::{Config, plan};
 use crate::generation::{Generation, InForce, NotNow};
+use crate::orders::{Order, Unknown};
 use crate::rulebook::Rulebook;
 use crate::worker::{Configure, Marks};
 
@@ -99,6 +100,7 @@ impl Watcher {
             return Err(error.into());
         }
         self.reloads.book.note_file(of_file);
+        self.reloads.book.note_orders(&next.orders);
         let plan = plan::kernel(&next.config, &next.sources, &own);
         self.expected
             .followed_by(Expected::new(&next.config, &next.sources, &plan));
@@ -118,6 +120,20 @@ impl Watcher {
         let next = Arc::new(force.current().with_rules(rules));
         *force = force.followed_by(Arc::clone(&next), monotonic_micros());
         book.note_set(told);
+        let set = book.set().clone();
+        let marks = self.tell_workers(&own_addresses());
+        self.backends = Backends::new(&next, marks);
+        Ok((next, set))
+    }
+
+    /// Tells the workers something about a service. The kernel, and whose packets are whose, stay as they are.
+    pub(super) fn order(&mut self, order: &Order) -> Result<Steered, Unknown> {
+        let Reloads { force, book, .. } = &mut self.reloads;
+        let current = force.current();
+        let orders = Arc::new(current.orders.with(&current.config, order)?);
+        book.note_orders(&orders);
+        let next = Arc::new(current.with_orders(orders));
+        *force = force.followed_by(Arc::clone(&next), monotonic_micros());
         let set = book.set().clone();
         let marks = self.tell_workers(&own_addresses());
         self.backends = Backends::new(&next, marks);

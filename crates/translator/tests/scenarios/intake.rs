@@ -132,3 +132,81 @@ fn syn_that_waits_for_a_back_end_that_goes_into_maintenance_is_its_own() {
         .gives(&["client0 S. 0:0(0) ack 1 win 65160 <mss 1460,sackok,ws 7,capable>"]);
     let _ = t.moved();
 }
+
+/// The connections of each back end, as the translator counts them.
+fn loads(t: &Scenario) -> Vec<u64> {
+    t.translator
+        .backends()
+        .map(|view| view.connections)
+        .collect()
+}
+
+#[test]
+fn connections_are_counted_where_they_are() {
+    let mut t = Setup::new().backends(2).connections(3).start();
+    assert_eq!(loads(&t), [0, 0]);
+    assert_eq!(backends_of(&mut t, 0..3), "010");
+    assert_eq!(loads(&t), [2, 1]);
+    t.server_of(2, REFUSED)
+        .gives(&["server1#2 S 0:0(0) win 65535 <mss 1432,sackok,ws 8>"]);
+    assert_eq!(loads(&t), [1, 2], "one has moved");
+    t.server_of(1, REFUSED)
+        .gives(&["server0#1 S 0:0(0) win 65535 <mss 1432,sackok,ws 8>"]);
+    t.server_of(1, REFUSED)
+        .gives(&["client10 R. 0:0(0) ack 1 win 0"]);
+    assert_eq!(loads(&t), [1, 1], "one is gone");
+    let _ = t.moved();
+}
+
+#[test]
+fn connections_of_a_back_end_that_went_are_its_own_when_it_is_back() {
+    let mut t = Setup::new().backends(2).connections(2).start();
+    assert_eq!(backends_of(&mut t, 0..2), "01");
+    let both = service(&["1", "1"]);
+    let mut first = both.clone();
+    if let flexcp_translator::Mode::Reverse { backends, .. } = &mut first.mode {
+        backends.truncate(1);
+    }
+    t.configure(&[first.clone()], 1);
+    assert_eq!(loads(&t), [1]);
+    t.configure(&[both.clone()], 2);
+    assert_eq!(loads(&t), [1, 1]);
+    t.configure(&[first], 3);
+    let _ = t.end_stranded(2);
+    t.forget_stranded(2);
+    t.configure(&[both], 4);
+    assert_eq!(loads(&t), [1, 0]);
+    let _ = t.moved();
+}
+
+#[test]
+fn last_mark_is_known_when_it_has_gone() {
+    let mut t = Setup::new().backends(2).start();
+    let _ = t.client(0, SYN);
+    let last = |t: &Scenario| {
+        t.translator
+            .backends()
+            .next()
+            .and_then(|view| view.last_mark)
+    };
+    assert_eq!(last(&t), None);
+    t.at(7);
+    let _ = t.server(REFUSED);
+    let marked = last(&t).expect("a mark");
+    assert_eq!((marked.reason.name(), marked.since.0), ("refused", 7_000));
+    t.at(1007);
+    let probe = t.timeout();
+    let number = probe.lines()[0]
+        .split([' ', ':'])
+        .nth(2)
+        .expect("a number")
+        .to_owned();
+    let number: i64 = number.parse().expect("a number");
+    let _ = t.backend(
+        0,
+        &format!("S. 0:0(0) ack {} win 65160 <mss 1460>", number + 1),
+    );
+    let view = t.translator.backends().next().expect("a back end");
+    assert_eq!((view.mark, view.last_mark), (None, Some(marked)));
+    let _ = t.moved();
+}

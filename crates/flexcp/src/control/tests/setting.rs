@@ -95,10 +95,10 @@ fn rules_are_saved_when_that_is_waited_for() {
         assert_eq!(status, 200);
         let kept: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
         assert_eq!(kept, serde_json::from_str::<Value>(&wanted).unwrap());
-        assert!(Keeper::new(file.clone()).read().unwrap().is_some());
+        assert!(Keeper::new(file.clone()).read().unwrap().rules.is_some());
         let (status, _) = sent(&served, "DELETE", "/v1/rules?saved=true", "");
         assert_eq!(status, 200);
-        assert!(Keeper::new(file.clone()).read().unwrap().is_none());
+        assert!(Keeper::new(file.clone()).read().unwrap().rules.is_none());
     }
     // Where they can't be, they are in force all the same, and it is said.
     std::fs::remove_file(&file).unwrap();
@@ -118,7 +118,7 @@ fn rules_are_saved_when_that_is_waited_for() {
 fn file_that_is_none_is_not_read() {
     let directory = tempfile::TempDir::new().unwrap();
     let file = directory.path().join("rules.json");
-    assert!(Keeper::new(file.clone()).read().unwrap().is_none());
+    assert!(Keeper::new(file.clone()).read().unwrap().rules.is_none());
     std::fs::write(&file, "{\"rules\": [1]}").unwrap();
     let error = Keeper::new(file).read().unwrap_err().to_string();
     assert!(
