@@ -111,7 +111,7 @@ impl Generation {
         }
     }
 
-    fn id_of(&self, name: &str) -> Option<ServiceId> {
+    pub(crate) fn id_of(&self, name: &str) -> Option<ServiceId> {
         let services = self.config.services.iter().zip(&self.ids);
         let mut of_name = services.filter(|(service, _)| service.name.value == name);
         of_name.next().map(|(_, id)| *id)

@@ -86,6 +86,23 @@ enum Command {
         #[command(flatten)]
         show: ShowArgs,
     },
+    /// Have a running FlexCP take no new connections of a service; those that it has may end, then both ends are told
+    Drain {
+        /// The service's name
+        service: String,
+        /// What its connections have to end by themselves, such as 30s [default: `drain` in [timeouts]]
+        #[arg(long, value_name = "TIME")]
+        within: Option<String>,
+        #[command(flatten)]
+        show: ShowArgs,
+    },
+    /// Have it take new connections of a drained service again
+    Undrain {
+        /// The service's name
+        service: String,
+        #[command(flatten)]
+        show: ShowArgs,
+    },
     /// Show what a running FlexCP does
     Show {
         #[command(subcommand)]
@@ -201,6 +218,16 @@ fn main() -> ExitCode {
             let target = target::backend(&service, &address);
             tell("PUT", &target, &change(weight, maintenance), &show)
         }
+        Command::Drain {
+            service,
+            within,
+            show,
+        } => {
+            let body = within.map(|within| serde_json::json!({ "within": within }).to_string());
+            let target = target::drain(&service);
+            tell("POST", &target, &body.unwrap_or_default(), &show)
+        }
+        Command::Undrain { service, show } => tell("DELETE", &target::drain(&service), "", &show),
         Command::Show { what } => show(what),
         Command::Schema => print(&format!("{:#}\n", config::schema())),
         Command::Explain { word, markdown } => explain(word.as_deref(), markdown),

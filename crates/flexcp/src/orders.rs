@@ -177,6 +177,7 @@ impl Orders {
     /// Has the translators' services do what was told.
     pub(crate) fn tell(&self, services: &mut [flexcp_translator::Service]) {
         for service in services {
+            service.intake.closed = self.drains(&service.name);
             let Mode::Reverse { backends, .. } = &service.mode else {
                 continue;
             };

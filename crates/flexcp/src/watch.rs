@@ -6,9 +6,11 @@
 //! never touches a packet. [`WatchHandle::end`] gives the kernel's tables back, to be taken back.
 
 mod backends;
+mod closing;
 mod drained;
 mod facts;
 mod reload;
+mod telling;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,6 +29,7 @@ use sd_notify::NotifyState;
 use tracing::{debug, info, warn};
 
 use self::backends::Backends;
+use self::closing::Closing;
 pub use self::facts::Expected;
 use self::facts::{Found, Problem};
 pub use self::reload::{ChangeError, Reloads, Wanted};
@@ -115,6 +118,8 @@ pub(crate) struct ServicesNow {
     pub(crate) generation: Arc<Generation>,
     /// In its order.
     pub(crate) status: Vec<ServiceStatus>,
+    /// Services whose connections have some time to end, and when that is over, in microseconds.
+    pub(crate) closings: Vec<(String, u64)>,
 }
 
 #[derive(Debug)]
@@ -374,6 +379,7 @@ impl Watcher {
         ServicesNow {
             generation: Arc::clone(self.reloads.force().current()),
             status,
+            closings: self.reloads.closings.iter().map(Closing::facts).collect(),
         }
     }
 
@@ -477,6 +483,7 @@ impl StatusHandle {
                         let now = ServicesNow {
                             generation: Arc::clone(&generation),
                             status: played(&status.services, &generation),
+                            closings: vec![("shop".into(), u64::MAX)],
                         };
                         answer.send(now).unwrap();
                     }

@@ -15,6 +15,7 @@ mod reload;
 #[cfg(test)]
 mod tests;
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -39,6 +40,7 @@ pub use self::reload::Configure;
 
 pub(crate) use self::listeners::Listener;
 pub(crate) use self::page::PageWanted;
+pub(crate) use self::reload::Whose;
 
 use self::handover::{Handover, Sorted};
 use self::listeners::Listeners;
@@ -60,8 +62,8 @@ pub struct Worker {
     pinned: bool,
     /// Who waits until the ends of all connections have been told that they are over.
     ending: Option<SyncSender<()>>,
-    /// The same of connections that nothing covers since a generation, and that generation.
-    stranded: Option<(u64, SyncSender<()>)>,
+    /// The same of some of them, the first before the others.
+    stranded: VecDeque<(Whose, SyncSender<()>)>,
 }
 
 /// From the device through the translator and back.
@@ -168,8 +170,8 @@ pub(crate) enum Request {
     Rules(Box<Rules>, SyncSender<()>),
     /// Another configuration.
     Configure(Box<Configure>, SyncSender<()>),
-    /// To tell the ends of connections that nothing covers since a generation that they are over.
-    EndStranded(u64, SyncSender<()>),
+    /// To tell the ends of some connections that they are over.
+    EndSome(Whose, SyncSender<()>),
     /// To forget those connections.
     ForgetStranded(u64, SyncSender<()>),
     /// Packets may have passed by for a while.
@@ -232,7 +234,7 @@ impl Worker {
                 listeners: Listeners::new(number),
                 pinned: false,
                 ending: None,
-                stranded: None,
+                stranded: VecDeque::new(),
             };
             workers.push((worker, handle));
         }
@@ -281,7 +283,7 @@ impl Worker {
             let due = self.path.translator.poll_timeout();
             let timeout = due.map(|due| due.since(now()));
             let may_sleep = self.handover.as_ref().is_none_or(Handover::may_sleep);
-            let telling = self.ending.is_some() || self.stranded.is_some();
+            let telling = self.ending.is_some() || !self.stranded.is_empty();
             let timeout = if may_sleep && !telling && !self.unanswered {
                 timeout
             } else {
@@ -403,7 +405,7 @@ impl Worker {
                 Request::Keep(kept) => self.path.translator.keep_services(now(), &kept),
                 Request::Rules(rules, done) => self.set_rules(*rules, &done),
                 Request::Configure(new, done) => self.configure(*new, &done),
-                Request::EndStranded(upto, done) => self.stranded = Some((upto, done)),
+                Request::EndSome(whose, done) => self.stranded.push_back((whose, done)),
                 Request::ForgetStranded(upto, done) => self.forget_stranded(upto, &done),
                 Request::Astray => self.path.translator.note_astray(now()),
                 Request::Drain => self.path.translator.drain(),

@@ -61,7 +61,9 @@ impl Heard {
                 let was_open = self.open.remove(&which(connection));
                 was_open.map(drop).ok_or("closed, and not open")
             }
-            EventKind::BackendMarked { .. } | EventKind::BackendBack { .. } => Ok(()),
+            EventKind::BackendMarked { .. }
+            | EventKind::BackendMaintenance { .. }
+            | EventKind::BackendBack { .. } => Ok(()),
         }
     }
 

@@ -77,8 +77,25 @@ pub struct Service {
 /// How a service takes new connections. Those that are there go on, whatever is said here.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Intake {
+    /// It opens none: where clients address FlexCP they are refused, on the path they pass as plain TCP.
+    pub closed: bool,
     /// What each of the back ends takes, in their order; those behind the last take as much as each other.
     pub parts: Vec<Part>,
+    /// How its back ends are asked whether they answer, beside what connections find out; `None`: they are not.
+    pub check: Option<Check>,
+}
+
+/// Checks of back ends: SYNs of FlexCP's own at regular times.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Check {
+    /// From one check of a back end to the next.
+    pub every: Duration,
+    /// The time that it has for its answer; no longer than `every`.
+    pub timeout: Duration,
+    /// After so many failures in a row it is marked.
+    pub fall: u8,
+    /// After so many answers in a row it is not marked any more.
+    pub rise: u8,
 }
 
 /// What a back end takes of a service's new connections.

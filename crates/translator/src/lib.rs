@@ -45,7 +45,7 @@ pub use cause::{
     AddAddr, Causes, Decision, Fallback, HalfOpenEvicted, JoinEvicted, JoinRefused, Meaning,
     PlainSyn, Rst, SubflowSwitch,
 };
-pub use config::{Announce, Config, Intake, Limits, Mode, Part, Service, Timeouts};
+pub use config::{Announce, Check, Config, Intake, Limits, Mode, Part, Service, Timeouts};
 pub use counters::{Counters, DropReason, Drops, Gauges};
 pub use event::{ConnectionEnds, EndCause, Event, EventKind, SubflowEnds};
 pub use frame::{Frame, HEADROOM, Install, Payload, Step, Transmit, Verdict};

@@ -13,12 +13,14 @@ use flexcp_placement::Share;
 
 use crate::announced::Announced;
 use crate::auth::SecretStream;
-use crate::config::{Announce, Mode, Service};
+use crate::config::{Announce, Check, Mode, Service};
 use crate::endpoint::Backend;
 use crate::handle::ServiceId;
 use crate::health::Health;
 use crate::time::Instant;
 use crate::turns::Turns;
+
+pub(crate) use self::judged::CheckStep;
 
 /// Ports tried before a source address counts as full.
 const PORT_TRIES: usize = 64;
@@ -73,6 +75,8 @@ pub(crate) struct Services {
     marked: usize,
     /// When the first probe is due; `None`: there is nobody to probe.
     probe_due: Option<Instant>,
+    /// When the first check is due, or over; `None`: there is nobody to check.
+    check_due: Option<Instant>,
     /// Marks have changed, and nobody has been told.
     untold: bool,
 }
@@ -88,8 +92,12 @@ struct Slot {
     turns: Turns,
     /// Of each back end, in the order of the configuration; none on the path.
     health: Vec<Health>,
+    /// How they are checked.
+    check: Option<Check>,
     /// Connections of back ends that it has no more, where there are any.
     left: Vec<(SocketAddr, u64)>,
+    /// It opens no connection for now.
+    closed: bool,
     /// Its connections are not offloaded.
     kept: bool,
 }
@@ -114,15 +122,22 @@ impl Services {
             generation: 0,
             marked: 0,
             probe_due: None,
+            check_due: None,
             untold: false,
         };
-        new.change(services, 0);
+        new.change(services, 0, |_, _, _| {});
         new
     }
 
     /// From here on `services` are those of generation `generation`. What an unchanged service has stays; a changed one
-    /// keeps what is known of the back ends that stay; what a service was and is no more is noted.
-    pub(crate) fn change(&mut self, services: Vec<Service>, generation: u64) {
+    /// keeps what is known of the back ends that stay; what a service was and is no more is noted. `tell` hears of each back end
+    /// that enters maintenance (`true`) or leaves it.
+    pub(crate) fn change(
+        &mut self,
+        services: Vec<Service>,
+        generation: u64,
+        mut tell: impl FnMut(ServiceId, SocketAddr, bool),
+    ) {
         let before = mem::replace(&mut self.order, services.iter().map(|s| s.id).collect());
         for id in before {
             self.note_end(id, services.iter().find(|service| service.id == id));
@@ -134,6 +149,9 @@ impl Services {
                 self.slots.resize_with(at + 1, || None);
             }
             let old = self.slots[at].take();
+            if let Some(old) = &old {
+                old.compare_maintenance(&service, |addr, on| tell(service.id, addr, on));
+            }
             self.slots[at] = Some(Slot::new(service, old));
         }
         self.take_stock();
@@ -258,7 +276,7 @@ impl Services {
     pub(crate) fn find(&self, destination: SocketAddr) -> Option<Match> {
         let present = self.order.iter().find_map(|&id| {
             let mode = &self.slot(id)?.mode;
-            covers(mode, destination).then(|| Match::new(id, mode, true))
+            covers(mode, destination).then(|| Match::new(id, mode, !self.is_closed(id)))
         });
         present.or_else(|| {
             let known = self.retired.iter().rev();
@@ -267,6 +285,11 @@ impl Services {
                 .next()
                 .map(|known| Match::new(known.service, &known.mode, false))
         })
+    }
+
+    /// Whether the service opens no connection for now.
+    fn is_closed(&self, service: ServiceId) -> bool {
+        self.slot(service).is_some_and(|slot| slot.closed)
     }
 
     /// Back ends of a service; none on the path.
@@ -296,7 +319,7 @@ impl Services {
         let takes = |at| if any_lives { lives(at) } else { fits(at) };
         turns.find(takes, |at| {
             let health = &state.health[at];
-            let free = |to: &Backend| is_free(to) && !health.has_probe_from(to.source);
+            let free = |to: &Backend| is_free(to) && !health.has_sent_from(to.source);
             source_towards(share, mode, all[at], secrets, free)
         })
     }
@@ -316,6 +339,18 @@ impl Services {
 }
 
 impl Slot {
+    /// Tells which back ends enter maintenance, or leave it, when the service becomes `new`.
+    fn compare_maintenance(&self, new: &Service, mut tell: impl FnMut(SocketAddr, bool)) {
+        let parts = backends(&new.mode).iter().zip(&new.intake.parts);
+        for (&addr, part) in parts {
+            let at = place(&self.mode, addr);
+            let before = at.is_some_and(|at| self.turns.part(at).maintenance);
+            if before != part.maintenance {
+                tell(addr, part.maintenance);
+            }
+        }
+    }
+
     /// The service's, with what stays of `old`.
     fn new(service: Service, old: Option<Self>) -> Self {
         let mut old = old.unwrap_or_else(|| Self {
@@ -324,7 +359,9 @@ impl Slot {
             announced: Announced::new(),
             turns: Turns::default(),
             health: Vec::new(),
+            check: None,
             left: Vec::new(),
+            closed: false,
             kept: false,
         });
         let known = backends(&old.mode);
@@ -342,6 +379,9 @@ impl Slot {
             if let Some(at) = left.iter().position(|(known, _)| known == addr) {
                 health.connections = left.swap_remove(at).1;
             }
+            if old.check != service.intake.check {
+                health.check_anew(service.intake.check);
+            }
             health
         });
         let health = health.collect();
@@ -354,6 +394,8 @@ impl Slot {
         old.announced.change(&service.announce);
         Self {
             health,
+            check: service.intake.check,
+            closed: service.intake.closed,
             left,
             turns,
             mode: service.mode,

@@ -208,6 +208,7 @@ impl Translator {
                 self.remove(id);
             }
         }
+        self.check_backends(now);
         self.probe_backends(now);
     }
 
@@ -221,6 +222,7 @@ impl Translator {
         let times = [
             self.table.next_timer(),
             self.probes_due(),
+            self.checks_due(),
             orphans,
             astray,
             accounts,

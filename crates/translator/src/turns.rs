@@ -1,8 +1,8 @@
 //! Which back end is next: in turn while those that take connections have one weight, else by smooth weighted round robin.
 //!
 //! That is nginx's way: with each choice every one that takes connections saves up its weight, the one with the most is
-//! chosen, and pays for all. So of four connections one with weight 3 gets the first, the second and the fourth, and the other,
-//! with weight 1, the third. Nothing is drawn, and a choice allocates nothing.
+//! chosen, and pays for all. So of four connections one with weight 3 gets the first, the third and the fourth, and the other,
+//! with weight 1, the second. Nothing is drawn, and a choice allocates nothing.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -166,8 +166,8 @@ mod tests {
 
     #[test]
     fn connections_are_spread_by_weight_and_evenly() {
-        assert_eq!(played(&mut turns(&[3, 1]), |_| true, 8), "00100010");
-        assert_eq!(played(&mut turns(&[5, 1, 1]), |_| true, 7), "0012000");
+        assert_eq!(played(&mut turns(&[3, 1]), |_| true, 8), "01000100");
+        assert_eq!(played(&mut turns(&[5, 1, 1]), |_| true, 7), "0010200");
         let all = played(&mut turns(&[1, 256, 16]), |_| true, 273 * 3);
         let times = |digit| all.chars().filter(|&other| other == digit).count();
         assert_eq!(['0', '1', '2'].map(times), [3, 768, 48]);

@@ -52,6 +52,8 @@ pub(super) enum Kind {
     Socket,
     /// "192.0.2.1:443", or with a weight: { address = "192.0.2.1:443", weight = 3 }.
     Backend,
+    /// { every = "2s", timeout = "1s", fall = 3, rise = 2 }.
+    Check,
     /// "192.0.2.1", or with a port.
     Announce,
     /// 80, or "8000-8999".
@@ -336,6 +338,11 @@ pub(super) const REVERSE: Keys = &[
         "The servers, taken in turn, or by their weights.",
     )
     .required(),
+    key(
+        "check",
+        Kind::Check,
+        "How they are asked at regular times whether they answer; they are not when left out.",
+    ),
     key(
         "source",
         Kind::List(&Kind::Address),

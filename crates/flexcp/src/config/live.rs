@@ -127,6 +127,7 @@ pub fn check(config: &Config, host: &dyn Host, out: &mut Diagnostics) -> Vec<Vec
             backends,
             source,
             source_ports,
+            ..
         } = &service.mode
         else {
             sources.push(Vec::new());

@@ -13,6 +13,7 @@ pub mod steering;
 pub mod told;
 
 pub(crate) mod check;
+mod checked;
 mod keys;
 mod overlap;
 mod read;
@@ -30,7 +31,7 @@ pub(crate) use read::similar;
 pub use schema::schema;
 pub use span::Diagnostics;
 pub use summary::summary;
-pub(crate) use value::{ShowPorts, ShowPrefix, prefix};
+pub(crate) use value::{ShowPorts, ShowPrefix, duration, prefix};
 
 /// Reads and checks the file `path`, not the host. The configuration is there unless the file is not
 /// TOML; whether it can be used, [`Diagnostics::has_errors`] tells.

@@ -240,13 +240,17 @@ fn mode(mode: &Mode, source: &[IpAddr]) -> flexcp_translator::Mode {
 
 /// How a service takes new connections.
 fn intake(mode: &Mode) -> Intake {
-    let backends: &[_] = match mode {
-        Mode::Reverse { backends, .. } => backends,
-        Mode::Transparent { .. } => &[],
-    };
-    let parts = backends.iter().map(|to| Part::of(to.value.weight));
-    Intake {
-        parts: parts.collect(),
+    match mode {
+        Mode::Transparent { .. } => Intake::default(),
+        Mode::Reverse {
+            backends, check, ..
+        } => {
+            let parts = backends.iter().map(|to| Part::of(to.value.weight));
+            Intake {
+                parts: parts.collect(),
+                check: check.map(|check| check.value),
+            }
+        }
     }
 }
 

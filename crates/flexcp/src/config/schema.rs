@@ -4,6 +4,7 @@
 use serde_json::{Map, Value as Json, json};
 
 use super::backend::Backend;
+use super::checked;
 use super::keys::{self, Key, Keys, Kind, Value};
 
 /// The schema of the whole file.
@@ -116,6 +117,19 @@ fn kind(kind: Kind) -> Json {
                 "additionalProperties": false,
             }),
         ),
+        Kind::Check => {
+            let times = |default: u8| json!({"type": "integer", "minimum": 1, "maximum": checked::MOST_TIMES, "default": default});
+            json!({
+                "type": "object",
+                "properties": {
+                    "every": self::kind(Kind::Duration),
+                    "timeout": self::kind(Kind::Duration),
+                    "fall": times(3),
+                    "rise": times(2),
+                },
+                "additionalProperties": false,
+            })
+        }
         Kind::Announce => {
             text(r"^([0-9A-Fa-f:.]+|[0-9.]+:[0-9]{1,5}|\[[0-9A-Fa-f:.]+\](:[0-9]{1,5})?)$")
         }

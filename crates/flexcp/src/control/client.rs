@@ -33,6 +33,12 @@ pub mod target {
         format!("{SERVICES}/{service}/backends/{address}")
     }
 
+    /// To drain a service, or not any more; answered as [`backend`] is.
+    #[must_use]
+    pub fn drain(service: &str) -> String {
+        format!("{SERVICES}/{}/drain", segment(service))
+    }
+
     /// A segment of a path (RFC 3986 section 3.3): what has a meaning there is escaped.
     fn segment(text: &str) -> String {
         use std::fmt::Write as _;

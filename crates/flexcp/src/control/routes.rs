@@ -22,7 +22,7 @@ use super::metrics::{self, Format};
 use super::patience::{Dawdling, Patience};
 use super::rules::RulesToSet;
 use super::server::Asked;
-use super::services::BackendToSet;
+use super::services::{BackendToSet, ServiceToDrain};
 use super::status::Status;
 use super::view::{Accesses, Connections, Event, OneService, Rules, Services, Stats};
 use super::wanted::{self, Wanted};
@@ -74,6 +74,7 @@ fn described() -> OpenApiRouter<Arc<Daemon>> {
         .routes(routes!(stats))
         .routes(routes!(services_of))
         .routes(routes!(set_backend))
+        .routes(routes!(drain, undrain))
         .routes(routes!(accesses_of))
         .routes(routes!(rules_of, set_rules, take_back_rules))
         .routes(routes!(connections))
@@ -193,6 +194,57 @@ async fn set_backend(
         change: services::change(body)?,
     };
     put_order(&daemon, order, waits).await
+}
+
+/// Drain a service: it takes no new connections
+///
+/// Where clients address FlexCP they are refused, on the path they pass as plain TCP. The connections that the service has may
+/// end by themselves for a time, then both ends of the rest are told. It stays drained over reloads and restarts.
+#[utoipa::path(post, path = "/v1/services/{service}/drain", operation_id = "drain", request_body = Option<ServiceToDrain>,
+    params(
+        ("service" = String, Path, description = "Its name."),
+        ("saved" = Option<bool>, Query, description = "The answer waits until that is saved."),
+    ),
+    responses(
+        (status = 200, body = OneService), (status = 400, body = Refusal), (status = 404, body = Refusal),
+        (status = 413, body = Refusal), (status = 503, body = Refusal),
+    )
+)]
+async fn drain(
+    State(daemon): State<Arc<Daemon>>,
+    path: Result<Path<String>, PathRejection>,
+    RawQuery(query): RawQuery,
+    body: Result<Bytes, BytesRejection>,
+) -> Answer {
+    let waits = rules::waits(query.as_deref())?;
+    let order = Order::Drain {
+        service: services::segments(path)?,
+        within: services::within(body)?,
+    };
+    put_order(&daemon, order, waits).await
+}
+
+/// Take back the drain of a service: it takes new connections
+///
+/// Connections whose ends have not been told yet go on.
+#[utoipa::path(delete, path = "/v1/services/{service}/drain", operation_id = "undrain",
+    params(
+        ("service" = String, Path, description = "Its name."),
+        ("saved" = Option<bool>, Query, description = "The answer waits until that is saved."),
+    ),
+    responses(
+        (status = 200, body = OneService), (status = 400, body = Refusal), (status = 404, body = Refusal),
+        (status = 503, body = Refusal),
+    )
+)]
+async fn undrain(
+    State(daemon): State<Arc<Daemon>>,
+    path: Result<Path<String>, PathRejection>,
+    RawQuery(query): RawQuery,
+) -> Answer {
+    let waits = rules::waits(query.as_deref())?;
+    let service = services::segments(path)?;
+    put_order(&daemon, Order::Undrain { service }, waits).await
 }
 
 async fn put_order(daemon: &Daemon, order: Order, waits: bool) -> Answer {
@@ -403,7 +455,7 @@ async fn wrong_method(method: Method, uri: Uri) -> Refused {
     let message = match uri.path() {
         "/v1/rules" => "rules are read and set as a whole; use GET, PUT or DELETE",
         path if path.starts_with("/v1/services/") => {
-            "this is only set; use PUT, and read /v1/services"
+            "this is only set; use PUT for a back end, POST or DELETE for a drain, and read /v1/services"
         }
         _ => "this is only read; use GET",
     };

@@ -1,6 +1,7 @@
 //! Services and their back ends as they stand, and what can be told about them.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use axum::extract::Path;
 use axum::extract::rejection::{BytesRejection, PathRejection};
@@ -14,7 +15,9 @@ use utoipa::ToSchema;
 use super::VERSION;
 use super::fault::{Fault, Refused};
 use super::server::Asked;
-use super::view::{BackendStatus, Health, LastDown, OneService, Service, Services};
+use super::view::{
+    BackendStatus, Drain, DrainState, Health, LastDown, OneService, Service, Services,
+};
 use crate::config::backend::Backend;
 use crate::config::file::Mode;
 use crate::generation::Generation;
@@ -25,10 +28,16 @@ use crate::watch::ServicesNow;
 pub(super) fn services(asked: &Asked) -> Result<Services, String> {
     let now = asked.watch.services().map_err(|gone| gone.to_string())?;
     let views = views(asked)?;
-    let ServicesNow { generation, status } = now;
+    let ServicesNow {
+        generation,
+        status,
+        closings,
+    } = now;
     let at = monotonic_micros();
     let each = status.into_iter().enumerate().map(|(place, status)| {
         let backends = backends(&generation, place, &views, at);
+        let drains = generation.orders.drains(&status.name);
+        let drain = drains.then(|| drain(&closings, &status.name, at));
         Service {
             name: status.name,
             mode: status.mode,
@@ -36,6 +45,7 @@ pub(super) fn services(asked: &Asked) -> Result<Services, String> {
             interfaces: status.interfaces,
             marked_backends: status.marked_backends,
             backends,
+            drain,
         }
     });
     Ok(Services {
@@ -43,6 +53,21 @@ pub(super) fn services(asked: &Asked) -> Result<Services, String> {
         generation: generation.number,
         services: each.collect(),
     })
+}
+
+/// How far the drain of a service is, at a moment in microseconds.
+fn drain(closings: &[(String, u64)], name: &str, at: u64) -> Drain {
+    let closing = closings.iter().find(|(closing, _)| closing == name);
+    match closing {
+        Some((_, until)) => Drain {
+            state: DrainState::Draining,
+            left_us: until.saturating_sub(at),
+        },
+        None => Drain {
+            state: DrainState::Drained,
+            left_us: 0,
+        },
+    }
 }
 
 /// The one of this name, when something was told about it.
@@ -165,6 +190,41 @@ fn weight(value: &Json) -> Result<u16, Fault> {
     Backend::checked_weight(number).map_err(|message| wrong(&message))
 }
 
+/// The body of `POST /v1/services/{service}/drain`, which may be left out.
+#[derive(ToSchema)]
+#[allow(
+    dead_code,
+    reason = "it is what the document says; the body is read field by field"
+)]
+pub(super) struct ServiceToDrain {
+    /// What its connections have to end by themselves, as in the configuration file ("30s", or a number of seconds); `drain`
+    /// in `[timeouts]` when left out.
+    #[schema(value_type = Option<String>, examples("30s"))]
+    within: Option<String>,
+}
+
+/// How long the connections of a service that is drained have, as a body says.
+pub(super) fn within(body: Result<Bytes, BytesRejection>) -> Result<Option<Duration>, Refused> {
+    if body.as_ref().is_ok_and(Bytes::is_empty) {
+        return Ok(None);
+    }
+    let fields = fields(body, &["within"], DRAIN)?;
+    let within = match fields.get("within") {
+        None => return Ok(None),
+        Some(Json::String(text)) => crate::config::duration(text),
+        Some(value) => value
+            .as_u64()
+            .map(Duration::from_secs)
+            .ok_or_else(|| format!("{value} is no time; write one like \"30s\", or seconds")),
+    };
+    let within = within.map_err(|message| Fault::new("within", &message))?;
+    if within > LONGEST {
+        let message = "that is more than a day; write less";
+        return Err(Fault::new("within", message).into());
+    }
+    Ok(Some(within))
+}
+
 /// The fields of a body that is an object, of which none is unknown. `example`: what to send.
 fn fields(
     body: Result<Bytes, BytesRejection>,
@@ -214,6 +274,12 @@ impl From<Unknown> for Refused {
         )
     }
 }
+
+/// What a body about a service's drain may be.
+const DRAIN: &str = "{\"within\": \"30s\"}, or nothing";
+
+/// Whoever waits longer wants something else.
+const LONGEST: Duration = Duration::from_secs(86_400);
 
 /// What a body about a back end may be.
 const BACKEND: &str = "{\"weight\": 2} or {\"maintenance\": true}";

@@ -55,7 +55,7 @@ fn played() -> WorkerHandle {
                 | Request::Keep(_)
                 | Request::Rules(..)
                 | Request::Configure(..)
-                | Request::EndStranded(..)
+                | Request::EndSome(..)
                 | Request::ForgetStranded(..)
                 | Request::Astray
                 | Request::Drain

@@ -210,6 +210,28 @@ pub struct Service {
     /// All of them; none on the path.
     #[serde(default)]
     pub backends: Vec<BackendStatus>,
+    /// Whether the API has drained it; null: it takes new connections.
+    #[serde(default)]
+    pub drain: Option<Drain>,
+}
+
+/// A service takes no new connections.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, Debug)]
+pub struct Drain {
+    /// How far that is.
+    pub state: DrainState,
+    /// Until both ends of the connections that are left are told, in microseconds; 0 behind that.
+    pub left_us: u64,
+}
+
+/// How far the drain of a service is.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema, Debug)]
+#[serde(rename_all = "snake_case")]
+pub enum DrainState {
+    /// Its connections have some time to end by themselves, or their ends are being told.
+    Draining,
+    /// It has none any more.
+    Drained,
 }
 
 /// A back end as it stands.
@@ -379,6 +401,17 @@ pub enum Event {
         /// "refused", "silent" or "unreachable".
         reason: String,
     },
+    /// A back end takes no new connections of a worker's from here on, or takes them again, as the API has said.
+    BackendMaintenance {
+        /// When, and where.
+        #[serde(flatten)]
+        noted: Noted,
+        /// Its address.
+        #[schema(value_type = String, examples(json!("192.0.2.1:443")))]
+        backend: SocketAddr,
+        /// It takes none.
+        on: bool,
+    },
     /// A back end that a worker had marked has answered it.
     BackendBack {
         /// When, and where.
@@ -481,6 +514,9 @@ impl Event {
                 backend,
                 reason: reason.name().into(),
             },
+            EventKind::BackendMaintenance { backend, on } => {
+                Self::BackendMaintenance { noted, backend, on }
+            }
             EventKind::BackendBack { backend } => Self::BackendBack { noted, backend },
         }
     }

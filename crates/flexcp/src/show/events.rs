@@ -51,6 +51,10 @@ pub fn event(line: &str) -> Option<String> {
             backend,
             reason,
         } => of_worker(&noted, &format!("marks {backend}: {reason}")),
+        Event::BackendMaintenance { noted, backend, on } => {
+            let what = if on { "begins" } else { "ends" };
+            of_worker(&noted, &format!("{what} maintenance of {backend}"))
+        }
         Event::BackendBack { noted, backend } => {
             of_worker(&noted, &format!("hears of {backend} again"))
         }
@@ -153,6 +157,18 @@ mod tests {
                     r#"{{"event":"backend_marked",{AT},"backend":"10.8.0.2:80","reason":"silent"}}"#
                 ),
                 "worker 1 marks 10.8.0.2:80: silent",
+            ),
+            (
+                format!(
+                    r#"{{"event":"backend_maintenance",{AT},"backend":"10.8.0.2:80","on":true}}"#
+                ),
+                "worker 1 begins maintenance of 10.8.0.2:80",
+            ),
+            (
+                format!(
+                    r#"{{"event":"backend_maintenance",{AT},"backend":"10.8.0.2:80","on":false}}"#
+                ),
+                "worker 1 ends maintenance of 10.8.0.2:80",
             ),
             (
                 format!(r#"{{"event":"backend_back",{AT},"backend":"10.8.0.2:80"}}"#),

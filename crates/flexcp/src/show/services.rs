@@ -1,7 +1,7 @@
 //! `flexcp show services` and `flexcp show backends`.
 
 use super::{age, align};
-use crate::control::view::{BackendStatus, Health, Service, Services};
+use crate::control::view::{BackendStatus, Drain, DrainState, Health, Service, Services};
 
 /// A table with a line for each service.
 #[must_use]
@@ -40,9 +40,17 @@ fn service(service: &Service) -> Vec<String> {
         service.name.clone(),
         service.mode.clone(),
         if service.passes { "yes" } else { "no" }.into(),
+        service.drain.as_ref().map_or_else(|| "open".into(), drain),
         of_backends(format!("{taking}/{all}")),
         of_backends(connections.to_string()),
     ]
+}
+
+fn drain(drain: &Drain) -> String {
+    match drain.state {
+        DrainState::Draining => format!("draining, {} left", age(drain.left_us)),
+        DrainState::Drained => "drained".into(),
+    }
 }
 
 /// Whether it gets new connections while others are left.
@@ -72,7 +80,14 @@ fn backend(service: &str, backend: &BackendStatus) -> Vec<String> {
     ]
 }
 
-const SERVICES: [&str; 5] = ["SERVICE", "MODE", "PASSES", "BACKENDS", "CONNECTIONS"];
+const SERVICES: [&str; 6] = [
+    "SERVICE",
+    "MODE",
+    "PASSES",
+    "STATE",
+    "BACKENDS",
+    "CONNECTIONS",
+];
 const BACKENDS: [&str; 6] = [
     "SERVICE",
     "BACKEND",
@@ -129,18 +144,31 @@ mod tests {
             interfaces: vec![],
             marked_backends: vec![],
             backends: vec![up, down, away, gone],
+            drain: None,
         };
         let web = Service {
             name: "web".into(),
             mode: "transparent".into(),
             passes: false,
             backends: vec![],
+            drain: Some(Drain {
+                state: DrainState::Draining,
+                left_us: 12_000_000,
+            }),
             ..shop.clone()
+        };
+        let mail = Service {
+            name: "mail".into(),
+            drain: Some(Drain {
+                state: DrainState::Drained,
+                left_us: 0,
+            }),
+            ..web.clone()
         };
         Services {
             version: VERSION,
             generation: 1,
-            services: vec![shop, web],
+            services: vec![shop, web, mail],
         }
     }
 
@@ -149,9 +177,10 @@ mod tests {
         assert_eq!(
             services(&told()),
             "\
-SERVICE  MODE         PASSES  BACKENDS  CONNECTIONS
-shop     reverse      yes     1/4       1207
-web      transparent  no      -         -
+SERVICE  MODE         PASSES  STATE               BACKENDS  CONNECTIONS
+shop     reverse      yes     open                1/4       1207
+web      transparent  no      draining, 12s left  -         -
+mail     transparent  no      drained             -         -
 "
         );
     }

@@ -8,10 +8,23 @@ use flexcp_wire::TcpSeq;
 
 use super::{Services, Slot, backends, place, source_towards};
 use crate::auth::SecretStream;
+use crate::config::Check;
 use crate::endpoint::Backend;
 use crate::handle::ServiceId;
 use crate::health::{AnswerTo, BackendState, BackendView, Health, MarkReason, Sent};
 use crate::time::Instant;
+
+/// What is to be done about a check.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum CheckStep {
+    /// The SYN of one leaves.
+    Send { to: Backend, isn: TcpSeq },
+    /// One has not been answered. `is_new`: its back end is marked from now on.
+    Failed {
+        of: (ServiceId, SocketAddr),
+        is_new: bool,
+    },
+}
 
 impl Services {
     /// A connection goes to this back end of the service.
@@ -141,6 +154,7 @@ impl Services {
         told
     }
 
+    /// Finds out when probes and checks are due.
     pub(super) fn find_due(&mut self) {
         let probed = self
             .slots
@@ -149,6 +163,10 @@ impl Services {
             .filter(|slot| slot.health.len() > 1);
         let dues = probed.flat_map(|slot| slot.health.iter().filter_map(Health::probe_due));
         self.probe_due = dues.min();
+        let checked = self.slots.iter().flatten();
+        let checked = checked.filter(|slot| slot.check.is_some());
+        let dues = checked.flat_map(|slot| slot.health.iter().map(|health| health.checked.due()));
+        self.check_due = dues.min();
     }
 
     /// When the next probe is due; `None`: there is nobody to probe.
@@ -175,7 +193,8 @@ impl Services {
             let due = |health: &Health| health.probe_due().is_some_and(|due| due <= now);
             let (health, mode, addr) = all.find(|(health, ..)| due(health))?;
             let isn = TcpSeq(secrets.next_u32());
-            let found = source_towards(share, mode, addr, secrets, &is_free);
+            let free = |to: &Backend| is_free(to) && !health.has_sent_from(to.source);
+            let found = source_towards(share, mode, addr, secrets, free);
             let probe = found.map(|found| Sent {
                 source: found.source,
                 ack: isn.add(1),
@@ -190,6 +209,104 @@ impl Services {
         None
     }
 
+    /// When the next check is due, or the time for the answer to one is over; `None`: there is nobody to check.
+    pub(crate) const fn check_due(&self) -> Option<Instant> {
+        self.check_due
+    }
+
+    /// What is due of the checks, one step at a time.
+    pub(crate) fn next_check(
+        &mut self,
+        now: Instant,
+        secrets: &mut SecretStream,
+        is_free: impl Fn(&Backend) -> bool,
+    ) -> Option<CheckStep> {
+        while self.check_due.is_some_and(|due| due <= now) {
+            let (service, at, check) = self.check_that_is_due(now)?;
+            let share = self.share;
+            let slot = self.slots.get_mut(usize::from(service.0))?.as_mut()?;
+            let addr = *backends(&slot.mode).get(at)?;
+            let order = (count(at), count(slot.health.len()));
+            let health = slot.health.get_mut(at)?;
+            if health.checked.is_overdue(now) {
+                let of = (service, addr);
+                let is_new = self.note_check_failed(now, of, MarkReason::Silent);
+                return Some(CheckStep::Failed { of, is_new });
+            }
+            if !health.checked.begin(now, check, order) {
+                let isn = TcpSeq(secrets.next_u32());
+                let free = |to: &Backend| is_free(to) && !health.has_sent_from(to.source);
+                let found = source_towards(share, &slot.mode, addr, secrets, free);
+                let sent = found.map(|found| Sent {
+                    source: found.source,
+                    ack: isn.add(1),
+                    at: Some(now),
+                });
+                health.checked.note_sent(now, sent, check);
+                if let Some(to) = found {
+                    self.find_due();
+                    return Some(CheckStep::Send { to, isn });
+                }
+            }
+            self.find_due();
+        }
+        None
+    }
+
+    /// A back end that is to be checked now, by its service and its place there.
+    fn check_that_is_due(&self, now: Instant) -> Option<(ServiceId, usize, Check)> {
+        let slots = (0..).map(ServiceId).zip(&self.slots);
+        let mut due = slots.filter_map(|(id, slot)| {
+            let slot = slot.as_ref()?;
+            let mut health = slot.health.iter();
+            let at = health.position(|health| health.checked.due() <= now)?;
+            Some((id, at, slot.check?))
+        });
+        due.next()
+    }
+
+    /// The check of a back end that was the last has failed. `true`: it is marked from now on.
+    pub(crate) fn note_check_failed(
+        &mut self,
+        now: Instant,
+        of: (ServiceId, SocketAddr),
+        reason: MarkReason,
+    ) -> bool {
+        let check = self.slot(of.0).and_then(|slot| slot.check);
+        let new = check.is_some_and(|check| {
+            self.learn(now, of, |health| {
+                health.note_check_failed(now, reason, check)
+            })
+        });
+        self.find_due();
+        new
+    }
+
+    /// The same of one that was answered, after `rtt`. `true`: it was marked.
+    pub(crate) fn note_check_passed(
+        &mut self,
+        now: Instant,
+        of: (ServiceId, SocketAddr),
+        rtt: Option<Duration>,
+    ) -> bool {
+        let check = self.slot(of.0).and_then(|slot| slot.check);
+        let back = check.is_some_and(|check| {
+            self.learn(now, of, |health| health.note_check_passed(now, rtt, check))
+        });
+        self.find_due();
+        back
+    }
+
+    /// Whether the last check of a back end waits for its answer.
+    pub(crate) fn awaits_check(
+        &self,
+        now: Instant,
+        (service, addr): (ServiceId, SocketAddr),
+    ) -> bool {
+        let health = self.health(service, addr);
+        health.is_some_and(|health| health.checked.waits(now))
+    }
+
     /// The SYN without a connection that a packet from `addr` to `source` with this ACK answers: which service's, and
     /// what it was sent for.
     pub(crate) fn find_sent(
@@ -197,7 +314,7 @@ impl Services {
         (addr, source): (SocketAddr, SocketAddr),
         ack: TcpSeq,
     ) -> Option<(ServiceId, AnswerTo, Sent)> {
-        if self.marked == 0 {
+        if self.marked == 0 && self.check_due.is_none() {
             return None;
         }
         let places = (0..).zip(&self.slots).filter_map(|(id, slot)| {
@@ -229,4 +346,8 @@ impl Services {
         self.untold = false;
         None
     }
+}
+
+fn count(of: usize) -> u32 {
+    u32::try_from(of).unwrap_or(u32::MAX)
 }

@@ -1,6 +1,6 @@
 //! What is told of connections and back ends as it happens.
 
-use flexcp_translator::{ConnectionEnds, EventKind, Instant, SubflowEnds};
+use flexcp_translator::{ConnectionEnds, EventKind, Instant, Part, SubflowEnds};
 
 use crate::support::{Scenario, Setup, millis};
 
@@ -65,6 +65,9 @@ fn told(t: &mut Scenario) -> Vec<String> {
             }
             EventKind::BackendMarked { backend, reason } => {
                 format!("{backend} marked: {}", reason.name())
+            }
+            EventKind::BackendMaintenance { backend, on } => {
+                format!("{backend} maintenance: {on}")
             }
             EventKind::BackendBack { backend } => format!("{backend} back"),
         });
@@ -283,6 +286,33 @@ fn connections_that_are_ended_are_told_once() {
     let _ = t.end(1);
     assert_eq!(told(&mut t), ["0 closed: ending"]);
     let _ = t.moved();
+}
+
+#[test]
+fn maintenance_of_back_ends_is_told_once() {
+    let mut t = listening(Setup::new().backends(2));
+    let mut service = Setup::new().backends(2).service(0);
+    let parts = |on| {
+        [
+            Part::of(1),
+            Part {
+                weight: 1,
+                maintenance: on,
+            },
+        ]
+        .into()
+    };
+    for (number, on) in [(1, true), (2, true), (3, false), (4, false)] {
+        service.intake.parts = parts(on);
+        t.configure(&[service.clone()], number);
+    }
+    assert_eq!(
+        told(&mut t),
+        [
+            "10.8.0.2:8080 maintenance: true",
+            "10.8.0.2:8080 maintenance: false"
+        ]
+    );
 }
 
 #[test]

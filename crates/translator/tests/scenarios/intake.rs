@@ -38,9 +38,11 @@ fn service(parts: &[&str]) -> Service {
 #[test]
 fn back_ends_are_taken_by_their_weights() {
     let mut t = Setup::new().weights(&[3, 1]).connections(8).start();
-    assert_eq!(backends_of(&mut t, 0..8), "00100010");
+    assert_eq!(backends_of(&mut t, 0..8), "01000100");
+    let _ = t.moved();
     let mut t = Setup::new().weights(&[0, 5, 5]).connections(4).start();
     assert_eq!(backends_of(&mut t, 0..4), "1212");
+    let _ = t.moved();
 }
 
 #[test]
@@ -66,12 +68,23 @@ fn syn_is_not_sent_on_to_a_back_end_that_takes_none() {
     let _ = t.moved();
 }
 
+/// The RST for this SYN.
+fn refusal(flow: usize, syn: &str) -> String {
+    let reason = if syn == SYN {
+        " <rst reason 2 transient>"
+    } else {
+        ""
+    };
+    format!("client{flow} R. 0:0(0) ack 1 win 0{reason}")
+}
+
 #[test]
 fn client_is_refused_when_no_back_end_takes_connections() {
     for syn in [SYN, PLAIN] {
         let mut t = Setup::new().weights(&[0, 0]).start();
+        t.net.flow_mut(0).isn_flexcp = 0;
         t.client(0, syn)
-            .gives(&["drop no_backend", "client0 R. 0:0(0) ack 1 win 0"]);
+            .gives(&["drop no_backend", &refusal(0, syn)]);
         assert_eq!(
             (t.moved().as_str(), t.why().as_str()),
             ("no_backend+1", "rst.no_backend+1")
@@ -147,12 +160,12 @@ fn connections_are_counted_where_they_are() {
     assert_eq!(loads(&t), [0, 0]);
     assert_eq!(backends_of(&mut t, 0..3), "010");
     assert_eq!(loads(&t), [2, 1]);
-    t.server_of(2, REFUSED)
+    t.backend_of(2, 0, REFUSED)
         .gives(&["server1#2 S 0:0(0) win 65535 <mss 1432,sackok,ws 8>"]);
     assert_eq!(loads(&t), [1, 2], "one has moved");
-    t.server_of(1, REFUSED)
+    t.backend_of(1, 1, REFUSED)
         .gives(&["server0#1 S 0:0(0) win 65535 <mss 1432,sackok,ws 8>"]);
-    t.server_of(1, REFUSED)
+    t.backend_of(1, 0, REFUSED)
         .gives(&["client10 R. 0:0(0) ack 1 win 0"]);
     assert_eq!(loads(&t), [1, 1], "one is gone");
     let _ = t.moved();
@@ -208,5 +221,57 @@ fn last_mark_is_known_when_it_has_gone() {
     );
     let view = t.translator.backends().next().expect("a back end");
     assert_eq!((view.mark, view.last_mark), (None, Some(marked)));
+    let _ = t.moved();
+}
+
+/// The service, which takes no new connections.
+fn closed(mut service: Service) -> Service {
+    service.intake.closed = true;
+    service
+}
+
+#[test]
+fn service_that_is_closed_refuses_where_it_is_addressed_and_its_connections_go_on() {
+    let reverse = || Setup::new().backends(1).service(0);
+    for syn in [SYN, PLAIN] {
+        let mut t = Setup::new().backends(1).connections(3).established();
+        t.configure(&[closed(reverse())], 1);
+        t.net.flow_mut(FLOWS_PER_CONNECTION).isn_flexcp = 0;
+        t.client(FLOWS_PER_CONNECTION, syn)
+            .gives(&["drop draining", &refusal(FLOWS_PER_CONNECTION, syn)]);
+        t.client(0, "P. 1:101(100) ack 1 <dss ack 1 map 1:101@1>")
+            .gives(&["server0 P. 1:101(100) ack 1 win 512"]);
+        assert_eq!(t.why(), "rst.draining+1");
+        t.end_stranded(0).gives(&[]);
+        t.configure(&[reverse()], 2);
+        let again = t.client(2 * FLOWS_PER_CONNECTION, SYN);
+        assert!(again.lines()[0].starts_with("server0#2 S "), "{again:?}");
+        let _ = t.moved();
+    }
+}
+
+#[test]
+fn service_on_the_path_that_is_closed_lets_new_connections_pass_as_plain_tcp() {
+    let mut t = Setup::new().connections(2).established();
+    t.configure(&[closed(Setup::new().service(0))], 1);
+    t.client(FLOWS_PER_CONNECTION, SYN)
+        .gives(&["server#1 S 0:0(0) win 65535 <mss 1460,sackok,ws 8>"]);
+    assert_eq!(t.why(), "plain_syn.draining+1");
+    let answer = t.client(1, "S 0:0(0) win 65535 <mss 1460,sackok,ws 8,join 1>");
+    assert!(answer.lines()[0].starts_with("client1 S."), "{answer:?}");
+    let _ = t.moved();
+}
+
+#[test]
+fn connections_of_a_service_are_told_the_end_and_no_others() {
+    let mut t = Setup::new().established();
+    t.configure(&[closed(Setup::new().service(0))], 1);
+    t.end_service(1).gives(&[]);
+    t.end_service(0).gives(&[
+        "client0 R. 1:1(0) ack 1 win 509 <fastclose>",
+        "server R. 1:1(0) ack 1 win 512",
+    ]);
+    assert_eq!(t.why(), "rst.ending+2");
+    assert_eq!(t.state(), "reset");
     let _ = t.moved();
 }

@@ -10,6 +10,7 @@ mod astray;
 mod backlog;
 mod blind;
 mod bypass;
+mod checks;
 mod choices;
 mod close;
 mod closed;

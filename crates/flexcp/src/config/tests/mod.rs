@@ -399,6 +399,59 @@ fn weights_of_back_ends_are_told() {
 }
 
 #[test]
+fn checks_of_back_ends() {
+    let check = |line: &str| {
+        let text = format!("{REVERSE}check = {line}\n");
+        let (config, found) = parse("f", &text);
+        assert!(!found.has_errors(), "{found}");
+        let config = config.unwrap();
+        let told = plan::translator(&config, &[vec![]], &plan::first_ids(&config), 0);
+        let check = told.services[0].intake.check.unwrap();
+        (check.every, check.timeout, check.fall, check.rise)
+    };
+    let (millis, second) = (Duration::from_millis, Duration::from_secs(1));
+    assert_eq!(check("{}"), (2 * second, second, 3, 2));
+    let all = "{ every = '500ms', timeout = '20ms', fall = 100, rise = 1 }";
+    assert_eq!(check(all), (millis(500), millis(20), 100, 1));
+    assert_eq!(
+        check("{ every = '300ms' }"),
+        (millis(300), millis(300), 3, 2)
+    );
+    let wrong = |line: &str, error: &str| {
+        reverse(
+            &format!("check = {line}"),
+            &format!("f:6:9: error: `check`{error}"),
+        );
+    };
+    let every = ": `every` has to be between 100ms and 1h; write one like \"2s\"";
+    wrong("{ every = '99ms' }", every);
+    wrong("{ every = '2h' }", every);
+    let timeout = ": `timeout` has to be between 10ms and `every`; write one like \"1s\"";
+    wrong("{ timeout = '9ms' }", timeout);
+    wrong("{ every = '1s', timeout = '1001ms' }", timeout);
+    wrong(
+        "{ fall = 0 }",
+        ": `fall` is no number from 1 to 100; write one like 3",
+    );
+    wrong(
+        "{ rise = '2' }",
+        ": `rise` is no number from 1 to 100; write one like 2",
+    );
+    wrong(
+        "{ evry = '2s' }",
+        ": unknown key `evry` in a check; did you mean `every`?",
+    );
+    wrong(
+        "{ every = true }",
+        ": `every` is no time; write seconds, or a duration like \"30s\"",
+    );
+    wrong(
+        "'2s'",
+        " can't be a string; write { every = \"2s\", timeout = \"1s\", fall = 3, rise = 2 }",
+    );
+}
+
+#[test]
 fn device_and_control() {
     section(
         "[device]\nname = 'flexcp0123456789'",

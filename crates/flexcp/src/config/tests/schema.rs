@@ -233,6 +233,16 @@ fn schema_refuses_what_the_reader_refuses() {
             "reverse",
             "listen = ['10.0.0.1:80']\nbackends = [{ weight = 1 }]",
         ),
+        (
+            "service",
+            "reverse",
+            "listen = ['10.0.0.1:80']\nbackends = ['10.0.0.2:80']\ncheck = { fall = 0 }",
+        ),
+        (
+            "service",
+            "reverse",
+            "listen = ['10.0.0.1:80']\nbackends = ['10.0.0.2:80']\ncheck = { evry = '2s' }",
+        ),
         ("rule", "transparent", "name = 'r'"),
         ("rule", "transparent", "name = 'r'\nmode = 'fastest'"),
         (

@@ -29,6 +29,7 @@ fn document_lists_every_route() {
         "/v1/rules",
         "/v1/services",
         "/v1/services/{service}/backends/{address}",
+        "/v1/services/{service}/drain",
         "/v1/stats",
         "/v1/status",
     ];
@@ -38,7 +39,11 @@ fn document_lists_every_route() {
     assert_eq!(source.matches(".routes(routes!(").count(), paths.len());
     let items = document["paths"].as_object().unwrap().values();
     let operations: usize = items.map(|item| item.as_object().unwrap().len()).sum();
-    assert_eq!(operations, paths.len() + 2, "and what sets rules");
+    assert_eq!(
+        operations,
+        paths.len() + 3,
+        "rules have two more, a drain one"
+    );
     assert_eq!(source.matches("#[utoipa::path(").count(), operations);
     for other in [
         ".route(",
@@ -54,7 +59,7 @@ fn document_lists_every_route() {
     assert_eq!(answered, document);
     for (path, item) in document["paths"].as_object().unwrap() {
         // What is only set has no GET.
-        let get = ["get", "put"].map(|method| &item[method]);
+        let get = ["get", "put", "post"].map(|method| &item[method]);
         let get = get.into_iter().find(|operation| operation.is_object());
         let get = get.unwrap_or_else(|| panic!("{path}"));
         assert!(

@@ -120,6 +120,44 @@ fn what_is_wrong_is_named_by_its_field_and_changes_nothing() {
     assert_eq!((backends[1].weight, backends[1].weight_set), (4, false));
 }
 
+/// The drain of `shop` as it is answered.
+fn drained(served: &Served, method: &str, body: &str) -> Value {
+    let answer = Client::new(&served.path()).tell(method, &target::drain("shop"), body);
+    let one: Value = answer.unwrap().read().unwrap();
+    one["service"]["drain"].clone()
+}
+
+#[test]
+fn services_are_drained_and_taken_back() {
+    let served = Served::by(vec![played()]);
+    for body in ["", "{}", "{\"within\": \"30s\"}", "{\"within\": 0}"] {
+        let drain = drained(&served, "POST", body);
+        assert_eq!(drain["state"], "draining", "{body}");
+        assert!(
+            drain["left_us"].as_u64().unwrap() > 0,
+            "the played one has much time"
+        );
+    }
+    assert_eq!(drained(&served, "DELETE", ""), Value::Null);
+    let wrong = |body: &str, place: &str| {
+        let target = target::drain("shop");
+        match Client::new(&served.path()).tell("POST", &target, body) {
+            Err(ClientError::Refused(fault)) => assert_eq!(fault.place, place, "{body}: {fault:?}"),
+            other => panic!("{body}: {other:?}"),
+        }
+    };
+    wrong("{\"within\": \"soon\"}", "within");
+    wrong("{\"within\": -1}", "within");
+    wrong("{\"within\": \"25h\"}", "within");
+    wrong("{\"wihtin\": 1}", "wihtin");
+    wrong("[", "the body");
+    assert_eq!(drained(&served, "DELETE", ""), Value::Null);
+    match Client::new(&served.path()).tell("POST", &target::drain("mail"), "") {
+        Err(ClientError::Refused(fault)) => assert_eq!(fault.place, "the service"),
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
 fn what_was_told_is_kept() {
     let served = Served::by(vec![played()]);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flexcp_translator::{
-    Access, Announce, Config, Intake, Limits, Mode, Part, Prefix, Rule, Service, ServiceId,
+    Access, Announce, Check, Config, Intake, Limits, Mode, Part, Prefix, Rule, Service, ServiceId,
     SteeringMode, Timeouts,
 };
 
@@ -111,6 +111,17 @@ impl Setup {
     pub(crate) fn weights(mut self, weights: &[u16]) -> Self {
         self.backends = weights.len();
         self.intake.parts = weights.iter().map(|&weight| Part::of(weight)).collect();
+        self
+    }
+
+    /// Back ends are checked every two seconds, with one for the answer; three failures, or two answers, say something.
+    pub(crate) const fn checked(mut self) -> Self {
+        self.intake.check = Some(Check {
+            every: Duration::from_secs(2),
+            timeout: Duration::from_secs(1),
+            fall: 3,
+            rise: 2,
+        });
         self
     }
 
