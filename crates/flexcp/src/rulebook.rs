@@ -141,13 +141,8 @@ pub struct Kept {
 #[serde(deny_unknown_fields)]
 struct Content<R, O> {
     rules: Option<R>,
-    #[serde(default = "none", skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     services: Option<O>,
-}
-
-/// A file of rules alone.
-const fn none<O>() -> Option<O> {
-    None
 }
 
 impl Keeper {

@@ -247,6 +247,8 @@ fn intake(mode: &Mode) -> Intake {
         } => {
             let parts = backends.iter().map(|to| Part::of(to.value.weight));
             Intake {
+                // Services are closed while FlexCP runs.
+                closed: false,
                 parts: parts.collect(),
                 check: check.map(|check| check.value),
             }

@@ -146,7 +146,7 @@ fn status<'a>(
 
 /// The body of `PUT /v1/services/{service}/backends/{address}`: what changes; the rest stays.
 #[derive(ToSchema)]
-#[allow(
+#[expect(
     dead_code,
     reason = "it is what the document says; the body is read field by field"
 )]
@@ -192,14 +192,14 @@ fn weight(value: &Json) -> Result<u16, Fault> {
 
 /// The body of `POST /v1/services/{service}/drain`, which may be left out.
 #[derive(ToSchema)]
-#[allow(
+#[expect(
     dead_code,
     reason = "it is what the document says; the body is read field by field"
 )]
 pub(super) struct ServiceToDrain {
     /// What its connections have to end by themselves, as in the configuration file ("30s", or a number of seconds); `drain`
     /// in `[timeouts]` when left out.
-    #[schema(value_type = Option<String>, examples("30s"))]
+    #[schema(value_type = Option<String>, examples(json!("30s")))]
     within: Option<String>,
 }
 
@@ -251,7 +251,10 @@ fn fields(
 pub(super) fn segments<T>(path: Result<Path<T>, PathRejection>) -> Result<T, Refused> {
     match path {
         Ok(Path(segments)) => Ok(segments),
-        Err(error) => Err(Fault::new("the path", &error.body_text()).into()),
+        Err(error) => {
+            let message = format!("{}; escape names as RFC 3986 says", error.body_text());
+            Err(Fault::new("the path", &message).into())
+        }
     }
 }
 

@@ -168,5 +168,5 @@ fn orders_follow_their_services_and_drain_nothing() {
     assert_eq!(parts(&same), [(1, false), (7, true)]);
     let fewer = read(&shop.replace(", '10.0.0.12:443'", ""));
     let fewer = force.next(fewer, vec![vec![]]).unwrap();
-    assert_eq!(*fewer.orders, crate::orders::Orders::default());
+    assert_eq!(*fewer.orders, Orders::default());
 }
