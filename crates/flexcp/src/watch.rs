@@ -12,6 +12,7 @@ mod facts;
 mod reload;
 mod telling;
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
@@ -228,30 +229,8 @@ impl Watcher {
             }
             self.tend_drained(now);
             for request in asked.try_iter() {
-                match request {
-                    // Who asked may be gone.
-                    Request::Status(answer) => drop(answer.try_send(self.status())),
-                    Request::Names(answer) => {
-                        drop(answer.try_send(self.reloads.force().names()));
-                    }
-                    Request::Generation(answer) => {
-                        let current = self.reloads.force().current();
-                        drop(answer.try_send(Arc::clone(current)));
-                    }
-                    Request::RulesSet(answer) => {
-                        drop(answer.try_send(self.reloads.book.set().clone()));
-                    }
-                    Request::Steer(told, answer) => {
-                        drop(answer.try_send(self.steer(told)));
-                    }
-                    Request::Order(order, answer) => {
-                        drop(answer.try_send(self.order(&order)));
-                    }
-                    Request::Services(answer) => drop(answer.try_send(self.services())),
-                    Request::Change(wanted, answer) => {
-                        drop(answer.try_send(self.change(*wanted)));
-                    }
-                    Request::End => return Ok(()),
+                if self.answer(request).is_break() {
+                    return Ok(());
                 }
             }
             if let Err(error) = self.sleep(bell) {
@@ -261,6 +240,36 @@ impl Watcher {
                 ))]);
             }
         }
+    }
+
+    /// Answers what was asked. It breaks when that is the end.
+    fn answer(&mut self, request: Request) -> ControlFlow<()> {
+        match request {
+            // Who asked may be gone.
+            Request::Status(answer) => drop(answer.try_send(self.status())),
+            Request::Names(answer) => {
+                drop(answer.try_send(self.reloads.force().names()));
+            }
+            Request::Generation(answer) => {
+                let current = self.reloads.force().current();
+                drop(answer.try_send(Arc::clone(current)));
+            }
+            Request::RulesSet(answer) => {
+                drop(answer.try_send(self.reloads.book.set().clone()));
+            }
+            Request::Steer(told, answer) => {
+                drop(answer.try_send(self.steer(told)));
+            }
+            Request::Order(order, answer) => {
+                drop(answer.try_send(self.order(&order)));
+            }
+            Request::Services(answer) => drop(answer.try_send(self.services())),
+            Request::Change(wanted, answer) => {
+                drop(answer.try_send(self.change(*wanted)));
+            }
+            Request::End => return ControlFlow::Break(()),
+        }
+        ControlFlow::Continue(())
     }
 
     /// Until something happens, or a look is due.

@@ -469,11 +469,7 @@ impl Event {
     /// `origin`: where the clock of events started, in microseconds since 1970.
     pub(super) fn new(heard: Heard, origin: u64, names: &Names) -> Self {
         let (service, mode) = named(&names.services, heard.event.service);
-        let noted = Noted {
-            time_us: origin.saturating_add(heard.at.0),
-            worker: heard.worker,
-            service,
-        };
+        let noted = Noted::new(&heard, origin, service);
         match heard.event.kind {
             EventKind::Opened {
                 connection,
@@ -518,6 +514,17 @@ impl Event {
                 Self::BackendMaintenance { noted, backend, on }
             }
             EventKind::BackendBack { backend } => Self::BackendBack { noted, backend },
+        }
+    }
+}
+
+impl Noted {
+    /// `origin`: where the clock of events started, in microseconds since 1970.
+    const fn new(heard: &Heard, origin: u64, service: String) -> Self {
+        Self {
+            time_us: origin.saturating_add(heard.at.0),
+            worker: heard.worker,
+            service,
         }
     }
 }

@@ -1,5 +1,7 @@
 //! `flexcp events`.
 
+use std::net::SocketAddr;
+
 use crate::control::view::{Event, Noted, Which, WhichSubflow};
 
 /// A line for an event; `None` for one that says nothing to people. One that this program does not know is printed as it
@@ -18,14 +20,8 @@ pub fn event(line: &str) -> Option<String> {
             source,
             backend,
         } => {
-            let far = if (source, backend) == (connection.client, connection.server) {
-                String::new()
-            } else {
-                format!(", as {source} > {backend}")
-            };
-            let token = connection.token.map(|token| format!(", token {token:08x}"));
-            let token = token.unwrap_or_else(|| ", without MPTCP".into());
-            of_connection(&noted, &connection, &format!("opened, {mode}{far}{token}"))
+            let how = opened(&connection, (source, backend));
+            of_connection(&noted, &connection, &format!("opened, {mode}{how}"))
         }
         Event::Joined {
             noted,
@@ -52,14 +48,25 @@ pub fn event(line: &str) -> Option<String> {
             reason,
         } => of_worker(&noted, &format!("marks {backend}: {reason}")),
         Event::BackendMaintenance { noted, backend, on } => {
-            let what = if on { "begins" } else { "ends" };
-            of_worker(&noted, &format!("{what} maintenance of {backend}"))
+            let begins = if on { "begins" } else { "ends" };
+            of_worker(&noted, &format!("{begins} maintenance of {backend}"))
         }
         Event::BackendBack { noted, backend } => {
             of_worker(&noted, &format!("hears of {backend} again"))
         }
         Event::Lost { count } => format!("here {count} events are missing"),
     })
+}
+
+/// What the server sees of a connection, if that is not the same, and its token.
+fn opened(connection: &Which, (source, backend): (SocketAddr, SocketAddr)) -> String {
+    let far = if (source, backend) == (connection.client, connection.server) {
+        String::new()
+    } else {
+        format!(", as {source} > {backend}")
+    };
+    let token = connection.token.map(|token| format!(", token {token:08x}"));
+    far + &token.unwrap_or_else(|| ", without MPTCP".into())
 }
 
 fn of_connection(noted: &Noted, connection: &Which, what: &str) -> String {

@@ -79,9 +79,9 @@ fn back_ends_get_connections_by_their_weights_and_none_in_maintenance() -> Resul
         thread::scope(|scope| {
             // The next one is the second's, and goes on through its maintenance.
             let run = scope.spawn(|| rig.run_client(&client(rig), &Job::down(20_000_000)));
-            let has_one = || Ok(back_end(rig, 2)?["connections"].as_u64() >= Some(1));
             until("the second has it", || {
-                Ok(has_one()? && second.accepted() == 7)
+                let connections = back_end(rig, 2)?["connections"].as_u64();
+                Ok(connections >= Some(1) && second.accepted() == 7)
             })?;
             let said = tell(
                 &rig.flexcp,

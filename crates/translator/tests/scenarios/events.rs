@@ -304,7 +304,7 @@ fn maintenance_of_back_ends_is_told_once() {
     };
     for (number, on) in [(1, true), (2, true), (3, false), (4, false)] {
         service.intake.parts = parts(on);
-        t.configure(&[service.clone()], number);
+        t.configure(std::slice::from_ref(&service), number);
     }
     assert_eq!(
         told(&mut t),

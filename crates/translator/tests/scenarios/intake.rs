@@ -180,9 +180,9 @@ fn connections_of_a_back_end_that_went_are_its_own_when_it_is_back() {
     if let flexcp_translator::Mode::Reverse { backends, .. } = &mut first.mode {
         backends.truncate(1);
     }
-    t.configure(&[first.clone()], 1);
+    t.configure(std::slice::from_ref(&first), 1);
     assert_eq!(loads(&t), [1]);
-    t.configure(&[both.clone()], 2);
+    t.configure(std::slice::from_ref(&both), 2);
     assert_eq!(loads(&t), [1, 1]);
     t.configure(&[first], 3);
     let _ = t.end_stranded(2);
