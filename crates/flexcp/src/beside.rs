@@ -306,8 +306,9 @@ impl Service {
             Mode::Reverse {
                 listen, backends, ..
             } => {
-                let all = listen.iter().chain(backends);
-                all.map(|at| alone(at.value.ip())).collect()
+                let listen = listen.iter().map(|at| at.value);
+                let all = listen.chain(backends.iter().map(|to| to.value.addr));
+                all.map(|at| alone(at.ip())).collect()
             }
         };
         Self {

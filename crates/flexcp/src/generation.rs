@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use flexcp_io::{ClientLeg, Plan};
 use flexcp_placement::Rules;
-use flexcp_translator::ServiceId;
+use flexcp_translator::{Intake, ServiceId};
 
 use crate::config::rule::Rule;
 use crate::config::{Config, plan};
 use crate::control::{Named, Names};
+use crate::orders::Orders;
 
 /// A configuration with what follows from it for as long as it is in force.
 #[derive(Debug)]
@@ -23,6 +24,8 @@ pub struct Generation {
     pub sources: Vec<Vec<IpAddr>>,
     /// Of each service, in the order of the file. A service has its id from its name.
     pub ids: Vec<ServiceId>,
+    /// What clients of the API have told about services.
+    pub(crate) orders: Arc<Orders>,
 }
 
 /// What connections may go by.
@@ -69,13 +72,29 @@ impl Generation {
             ids: plan::first_ids(&config),
             config,
             sources,
+            orders: Arc::default(),
         }
     }
 
     /// What the translator of a worker is told.
     #[must_use]
     pub fn translator(&self, worker: u16) -> flexcp_translator::Config {
-        plan::translator(&self.config, &self.sources, &self.ids, worker)
+        let mut told = plan::translator(&self.config, &self.sources, &self.ids, worker);
+        self.orders.tell(&mut told.services);
+        told
+    }
+
+    /// The same with these orders in place of its own.
+    pub(crate) fn ordered(self, orders: Arc<Orders>) -> Self {
+        Self { orders, ..self }
+    }
+
+    /// The one that follows with these orders, if nothing else differs.
+    pub(crate) fn with_orders(&self, orders: Arc<Orders>) -> Self {
+        Self {
+            orders,
+            ..self.with_rules(self.config.rules.clone())
+        }
     }
 
     /// The one that follows with these rules, if nothing else differs.
@@ -88,10 +107,11 @@ impl Generation {
             },
             sources: self.sources.clone(),
             ids: self.ids.clone(),
+            orders: Arc::clone(&self.orders),
         }
     }
 
-    fn id_of(&self, name: &str) -> Option<ServiceId> {
+    pub(crate) fn id_of(&self, name: &str) -> Option<ServiceId> {
         let services = self.config.services.iter().zip(&self.ids);
         let mut of_name = services.filter(|(service, _)| service.name.value == name);
         of_name.next().map(|(_, id)| *id)
@@ -99,8 +119,14 @@ impl Generation {
 
     /// Whether `next` leaves out something that connections of this one may go by.
     fn loses_to(&self, next: &Self) -> bool {
-        let new = next.translator(0).services;
-        let old = self.translator(0).services;
+        // How a service takes new connections leaves none of those that are there without it.
+        let of = |generation: &Self| {
+            let mut services = generation.translator(0).services;
+            let intakes = services.iter_mut().map(|service| &mut service.intake);
+            intakes.for_each(|intake| *intake = Intake::default());
+            services
+        };
+        let (old, new) = (of(self), of(next));
         !old.iter().all(|service| new.contains(service))
     }
 }
@@ -149,6 +175,7 @@ impl InForce {
         }
         Ok(Generation {
             number: self.current.number + 1,
+            orders: Arc::new(self.current.orders.about(&config)),
             config,
             sources,
             ids,

@@ -17,6 +17,7 @@ pub mod generation;
 mod leftover;
 pub mod listener;
 pub mod offload;
+mod orders;
 pub mod proxy;
 pub mod rulebook;
 pub mod run;

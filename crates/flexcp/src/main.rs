@@ -15,7 +15,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use flexcp::beside::{self, Foreseen};
 use flexcp::config::live::{self, ThisHost};
 use flexcp::config::plan;
-use flexcp::control::{Client, VERSION, Wanted, target};
+use flexcp::control::view::{OneService, Services};
+use flexcp::control::{Answer, Client, VERSION, Wanted, target};
 use flexcp::offload::{self, Tried};
 use flexcp::show::ConnectionTable;
 use flexcp::{config, explain, run, show};
@@ -100,6 +101,38 @@ enum Command {
         #[command(flatten)]
         show: ShowArgs,
     },
+    /// Tell a running FlexCP the weight or the maintenance of a service's back end
+    Backend {
+        /// The service's name
+        service: String,
+        /// The back end's address and port
+        address: String,
+        /// Its part of all weights of new connections, 0 to 256, or `file` for that of the configuration file
+        #[arg(long, value_name = "N", value_parser = weight, required_unless_present = "maintenance")]
+        weight: Option<Weight>,
+        /// Whether it takes no new connections for now; those that it has go on
+        #[arg(long, value_enum)]
+        maintenance: Option<Switch>,
+        #[command(flatten)]
+        show: ShowArgs,
+    },
+    /// Have a running FlexCP take no new connections of a service; those that it has may end, then both ends are told
+    Drain {
+        /// The service's name
+        service: String,
+        /// What its connections have to end by themselves, such as 30s [default: `drain` in [timeouts]]
+        #[arg(long, value_name = "TIME")]
+        within: Option<String>,
+        #[command(flatten)]
+        show: ShowArgs,
+    },
+    /// Have it take new connections of a drained service again
+    Undrain {
+        /// The service's name
+        service: String,
+        #[command(flatten)]
+        show: ShowArgs,
+    },
     /// Show what a running FlexCP does
     Show {
         #[command(subcommand)]
@@ -120,6 +153,10 @@ enum What {
     Accesses(LookArgs),
     /// The rules in force, in their order, and where they come from
     Rules(LookArgs),
+    /// The services, and how many of their back ends take connections
+    Services(LookArgs),
+    /// The back ends: weight, maintenance, health, connections
+    Backends(LookArgs),
     /// What has been done and dropped so far
     Stats(LookArgs),
     /// Whether packets get through, what is in their way, and what was put back
@@ -180,6 +217,16 @@ struct ShowArgs {
     config: Option<PathBuf>,
 }
 
+#[derive(Clone, Copy, ValueEnum)]
+enum Switch {
+    On,
+    Off,
+}
+
+/// `None`: that of the configuration file.
+#[derive(Clone, Copy)]
+struct Weight(Option<u16>);
+
 #[derive(Clone, Copy, Default, ValueEnum)]
 enum LogLevel {
     Error,
@@ -219,6 +266,26 @@ fn main() -> ExitCode {
             order(&which, "move", Some(&body.to_string()), &show)
         }
         Command::Close { which, show } => order(&which, "close", None, &show),
+        Command::Backend {
+            service,
+            address,
+            weight,
+            maintenance,
+            show,
+        } => {
+            let target = target::backend(&service, &address);
+            tell("PUT", &target, Some(&change(weight, maintenance)), &show)
+        }
+        Command::Drain {
+            service,
+            within,
+            show,
+        } => {
+            let body = within.map(|within| serde_json::json!({ "within": within }).to_string());
+            let target = target::drain(&service);
+            tell("POST", &target, body.as_deref(), &show)
+        }
+        Command::Undrain { service, show } => tell("DELETE", &target::drain(&service), None, &show),
         Command::Show { what } => show(what),
         Command::Schema => print(&format!("{:#}\n", config::schema())),
         Command::Explain { word, markdown } => explain(word.as_deref(), markdown),
@@ -318,19 +385,29 @@ fn show(what: What) -> Result<ExitCode> {
         What::Connections { look, .. }
         | What::Accesses(look)
         | What::Rules(look)
+        | What::Services(look)
+        | What::Backends(look)
         | What::Stats(look)
         | What::Status(look) => look,
     };
     let mut client = Client::new(&socket(&look.show)?);
+    let accesses = |answer: &Answer| Ok(show::accesses(&answer.read()?));
+    let rules = |answer: &Answer| Ok(show::rules(&answer.read()?));
+    let services = |answer: &Answer| Ok(show::services(&answer.read()?));
+    let backends = |answer: &Answer| Ok(show::backends(&answer.read()?));
+    let stats = |answer: &Answer| Ok(show::stats(&answer.read()?));
+    let status = |answer: &Answer| Ok(show::status(&answer.read()?));
     let mut out = Printer::default();
     let mut next = Instant::now();
     loop {
         match &what {
             What::Connections { wanted, .. } => connections(wanted, look, &mut client, &mut out)?,
-            What::Accesses(_) => numbers(target::ACCESSES, look, &mut client, &mut out)?,
-            What::Rules(_) => numbers(target::RULES, look, &mut client, &mut out)?,
-            What::Stats(_) => numbers(target::STATS, look, &mut client, &mut out)?,
-            What::Status(_) => numbers(target::STATUS, look, &mut client, &mut out)?,
+            What::Accesses(_) => numbers(target::ACCESSES, &accesses, look, &mut client, &mut out)?,
+            What::Rules(_) => numbers(target::RULES, &rules, look, &mut client, &mut out)?,
+            What::Services(_) => numbers(target::SERVICES, &services, look, &mut client, &mut out)?,
+            What::Backends(_) => numbers(target::SERVICES, &backends, look, &mut client, &mut out)?,
+            What::Stats(_) => numbers(target::STATS, &stats, look, &mut client, &mut out)?,
+            What::Status(_) => numbers(target::STATUS, &status, look, &mut client, &mut out)?,
         }
         let Some(every) = look.watch.filter(|_| out.failed.is_none()) else {
             return out.end();
@@ -348,18 +425,76 @@ fn show(what: What) -> Result<ExitCode> {
     }
 }
 
+/// How an answer is shown to people.
+type Shown<'a> = &'a dyn Fn(&Answer) -> serde_json::Result<String>;
+
 /// What one answer holds.
-fn numbers(of: &str, look: &LookArgs, client: &mut Client, out: &mut Printer) -> Result<()> {
+fn numbers(
+    of: &str,
+    shown: Shown<'_>,
+    look: &LookArgs,
+    client: &mut Client,
+    out: &mut Printer,
+) -> Result<()> {
     let answer = client.ask(of)?;
-    let text = match of {
-        _ if look.show.json => format!("{}\n", answer.line()),
-        target::ACCESSES => show::accesses(&answer.read()?),
-        target::RULES => show::rules(&answer.read()?),
-        target::STATS => show::stats(&answer.read()?),
-        _ => show::status(&answer.read()?),
+    let text = match look.show.json {
+        true => format!("{}\n", answer.line()),
+        false => shown(&answer)?,
     };
     let _ = out.print(&text);
     Ok(())
+}
+
+/// Tells a running FlexCP something about a service, and shows how that stands then.
+fn tell(
+    method: &'static str,
+    target: &str,
+    body: Option<&str>,
+    args: &ShowArgs,
+) -> Result<ExitCode> {
+    let answer = Client::new(&socket(args)?).send(method, target, body)?;
+    if args.json {
+        return print(&format!("{}\n", answer.line()));
+    }
+    let OneService {
+        version,
+        generation,
+        service,
+    } = answer.read()?;
+    let all = Services {
+        version,
+        generation,
+        services: vec![service],
+    };
+    print(&format!(
+        "{}\n{}",
+        show::services(&all),
+        show::backends(&all)
+    ))
+}
+
+/// What is told about a back end.
+fn change(weight: Option<Weight>, maintenance: Option<Switch>) -> String {
+    let mut change = serde_json::Map::new();
+    if let Some(Weight(weight)) = weight {
+        change.insert("weight".into(), weight.into());
+    }
+    if let Some(switch) = maintenance {
+        let on = matches!(switch, Switch::On);
+        change.insert("maintenance".into(), on.into());
+    }
+    serde_json::Value::from(change).to_string()
+}
+
+/// A back end's weight; the daemon says how large it may be.
+fn weight(text: &str) -> Result<Weight, String> {
+    match text {
+        "file" => Ok(Weight(None)),
+        _ => text
+            .parse()
+            .map(|weight| Weight(Some(weight)))
+            .map_err(|_| "not a number from 0 to 256, nor `file`".into()),
+    }
 }
 
 /// The connections, each printed when it comes: of a million none has to wait for the last.

@@ -84,7 +84,8 @@ impl Proxy {
         if !start::may_administer_network() {
             return Err(ProxyError::NotPermitted);
         }
-        let generation = Arc::new(Generation::first(config, sources));
+        let first = Generation::first(config, sources);
+        let generation = Arc::new(first.ordered(Arc::clone(&book.set().orders)));
         let config = &generation.config;
 
         // From here on, each guard takes back what it stands for when it goes out of scope: the last first.
@@ -258,7 +259,7 @@ impl Proxy {
         if let Ok(set) = self.asked.watch.rules_set()
             && let Err(error) = self.asked.keeper.save(&set, "end")
         {
-            warn!("rules that were set are not kept: {error}");
+            warn!("what the API has set is not kept: {error}");
         }
         let Ended {
             tables: kernel,

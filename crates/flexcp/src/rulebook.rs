@@ -1,5 +1,6 @@
-//! Rules that clients of the API have set: they take the place of the file's, over reloads and restarts, until they are taken
-//! back. The watcher has them ([`Rulebook`]); a file keeps them ([`Keeper`]).
+//! What clients of the API have set. Rules take the place of the file's, over reloads and restarts, until they are taken back;
+//! what was told about services holds beside it ([`orders`](crate::orders)). The watcher has both ([`Rulebook`]); a file keeps
+//! them ([`Keeper`]).
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -16,6 +17,7 @@ use crate::config::edit::{self, Edit, Edited};
 use crate::config::mar;
 use crate::config::rule::Rule;
 use crate::config::told::{self, Told, Wrong};
+use crate::orders::Orders;
 
 /// The rules that were set, and those of the configuration's file.
 #[derive(Clone, Default, Debug)]
@@ -31,6 +33,8 @@ pub(crate) struct Set {
     pub(crate) rules: Option<Arc<Vec<Told>>>,
     /// The document of multi-access rules that they are from; `None`: they are from none, or were changed since.
     pub(crate) mar: Option<Arc<Json>>,
+    /// About services.
+    pub(crate) orders: Arc<Orders>,
     /// So many times that has been changed.
     pub(crate) changes: u64,
 }
@@ -65,6 +69,7 @@ impl Rulebook {
         let set = Set {
             rules: kept.rules.map(Arc::new),
             mar: kept.mar.map(Arc::new),
+            orders: Arc::new(kept.orders.about(&config)),
             changes: 0,
         };
         let mut book = Self {
@@ -109,7 +114,7 @@ impl Rulebook {
             rules,
             set: Kept {
                 rules: set,
-                mar: None,
+                ..Kept::default()
             },
             new,
         };
@@ -142,9 +147,18 @@ impl Rulebook {
         self.set = Set {
             rules: next.set.rules.map(Arc::new),
             mar: next.set.mar.map(Arc::new),
+            orders: Arc::clone(&self.set.orders),
             changes: self.set.changes + 1,
         };
         next.rules
+    }
+
+    /// Something was told about services, or what was has been forgotten.
+    pub(crate) fn note_orders(&mut self, orders: &Arc<Orders>) {
+        if self.set.orders != *orders {
+            self.set.orders = Arc::clone(orders);
+            self.set.changes += 1;
+        }
     }
 }
 
@@ -189,6 +203,9 @@ pub struct Kept {
     /// The document that they are from.
     #[serde(default)]
     pub(crate) mar: Option<Json>,
+    /// What was told about services.
+    #[serde(default, rename = "services")]
+    pub(crate) orders: Orders,
 }
 
 /// The same, to be written.
@@ -197,6 +214,8 @@ struct Keeps<'a> {
     rules: Option<&'a [Told]>,
     #[serde(skip_serializing_if = "Option::is_none")]
     mar: Option<&'a Json>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    services: Option<&'a Orders>,
 }
 
 impl Keeper {
@@ -282,6 +301,7 @@ fn write(path: &Path, set: &Set, beside: &str) -> io::Result<()> {
     let kept = Keeps {
         rules: set.rules.as_ref().map(|rules| rules.as_slice()),
         mar: set.mar.as_deref(),
+        services: Some(&*set.orders).filter(|orders| **orders != Orders::default()),
     };
     let mut file = File::create(&beside)?;
     file.write_all(&serde_json::to_vec(&kept)?)?;
@@ -293,7 +313,7 @@ fn write(path: &Path, set: &Set, beside: &str) -> io::Result<()> {
 /// What was kept can't be read.
 #[derive(thiserror::Error, Debug)]
 #[error(
-    "can't read the rules that were set, {path}: {error}; mend the file, or remove it to have those of the configuration",
+    "can't read what the API has set, {path}: {error}; mend the file, or remove it to have the rules and weights of the configuration",
     path = path.display()
 )]
 pub struct KeptError {

@@ -6,10 +6,13 @@
 //! never touches a packet. [`WatchHandle::end`] gives the kernel's tables back, to be taken back.
 
 mod backends;
+mod closing;
 mod drained;
 mod facts;
 mod reload;
+mod telling;
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
@@ -27,15 +30,17 @@ use sd_notify::NotifyState;
 use tracing::{debug, info, warn};
 
 use self::backends::Backends;
+use self::closing::Closing;
 pub use self::facts::Expected;
 use self::facts::{Found, Problem};
 pub use self::reload::{ChangeError, Reloads, Wanted};
 use crate::beside::Beside;
-use crate::control::status::{State, Status};
+use crate::control::status::{ServiceStatus, State, Status};
 use crate::control::view::Numbers;
 use crate::control::{Names, VERSION};
 use crate::generation::Generation;
 use crate::offload::Running;
+use crate::orders::{Order, Unknown};
 #[cfg(test)]
 use crate::rulebook::Kept;
 use crate::rulebook::{Change, Set};
@@ -117,6 +122,16 @@ pub(crate) struct Steered {
     pub(crate) new: usize,
 }
 
+/// The services as they stand, those of the configuration in force.
+#[derive(Debug)]
+pub(crate) struct ServicesNow {
+    pub(crate) generation: Arc<Generation>,
+    /// In its order.
+    pub(crate) status: Vec<ServiceStatus>,
+    /// Services whose connections have some time to end, and when that is over, in microseconds.
+    pub(crate) closings: Vec<(String, u64)>,
+}
+
 #[derive(Debug)]
 enum Request {
     Status(SyncSender<Status>),
@@ -124,6 +139,8 @@ enum Request {
     Generation(SyncSender<Arc<Generation>>),
     RulesSet(SyncSender<Set>),
     Steer(Change, bool, SyncSender<Result<Steered, ChangeError>>),
+    Order(Order, SyncSender<Result<Steered, Unknown>>),
+    Services(SyncSender<ServicesNow>),
     Change(
         Box<Wanted>,
         SyncSender<Result<Arc<Generation>, ChangeError>>,
@@ -221,26 +238,8 @@ impl Watcher {
             }
             self.tend_drained(now);
             for request in asked.try_iter() {
-                match request {
-                    // Who asked may be gone.
-                    Request::Status(answer) => drop(answer.try_send(self.status())),
-                    Request::Names(answer) => {
-                        drop(answer.try_send(self.reloads.force().names()));
-                    }
-                    Request::Generation(answer) => {
-                        let current = self.reloads.force().current();
-                        drop(answer.try_send(Arc::clone(current)));
-                    }
-                    Request::RulesSet(answer) => {
-                        drop(answer.try_send(self.reloads.book.set().clone()));
-                    }
-                    Request::Steer(change, moves, answer) => {
-                        drop(answer.try_send(self.steer(change, moves)));
-                    }
-                    Request::Change(wanted, answer) => {
-                        drop(answer.try_send(self.change(*wanted)));
-                    }
-                    Request::End => return Ok(()),
+                if self.answer(request).is_break() {
+                    return Ok(());
                 }
             }
             if let Err(error) = self.sleep(bell) {
@@ -250,6 +249,36 @@ impl Watcher {
                 ))]);
             }
         }
+    }
+
+    /// Answers what was asked. It breaks when that is the end.
+    fn answer(&mut self, request: Request) -> ControlFlow<()> {
+        match request {
+            // Who asked may be gone.
+            Request::Status(answer) => drop(answer.try_send(self.status())),
+            Request::Names(answer) => {
+                drop(answer.try_send(self.reloads.force().names()));
+            }
+            Request::Generation(answer) => {
+                let current = self.reloads.force().current();
+                drop(answer.try_send(Arc::clone(current)));
+            }
+            Request::RulesSet(answer) => {
+                drop(answer.try_send(self.reloads.book.set().clone()));
+            }
+            Request::Steer(change, moves, answer) => {
+                drop(answer.try_send(self.steer(change, moves)));
+            }
+            Request::Order(order, answer) => {
+                drop(answer.try_send(self.order(&order)));
+            }
+            Request::Services(answer) => drop(answer.try_send(self.services())),
+            Request::Change(wanted, answer) => {
+                drop(answer.try_send(self.change(*wanted)));
+            }
+            Request::End => return ControlFlow::Break(()),
+        }
+        ControlFlow::Continue(())
     }
 
     /// Until something happens, or a look is due.
@@ -362,6 +391,16 @@ impl Watcher {
         self.was_ready.load(Ordering::Relaxed)
     }
 
+    fn services(&self) -> ServicesNow {
+        let mut status = self.expected.status(&self.problems, &self.found);
+        self.backends.add_to(&mut status, monotonic_micros());
+        ServicesNow {
+            generation: Arc::clone(self.reloads.force().current()),
+            status,
+            closings: self.reloads.closings.iter().map(Closing::facts).collect(),
+        }
+    }
+
     fn status(&self) -> Status {
         let now = monotonic_micros();
         let mut services = self.expected.status(&self.problems, &self.found);
@@ -452,6 +491,28 @@ impl StatusHandle {
                         });
                         answer.send(steered.map_err(Into::into)).unwrap();
                     }
+                    Request::Order(order, answer) => {
+                        let orders = generation.orders.with(&generation.config, &order);
+                        let ordered = orders.map(|orders| {
+                            let orders = Arc::new(orders);
+                            book.note_orders(&orders);
+                            generation = Arc::new(generation.with_orders(orders));
+                            Steered {
+                                generation: Arc::clone(&generation),
+                                set: book.set().clone(),
+                                new: 0,
+                            }
+                        });
+                        answer.send(ordered).unwrap();
+                    }
+                    Request::Services(answer) => {
+                        let now = ServicesNow {
+                            generation: Arc::clone(&generation),
+                            status: played(&status.services, &generation),
+                            closings: vec![("shop".into(), u64::MAX)],
+                        };
+                        answer.send(now).unwrap();
+                    }
                     Request::Change(..) | Request::End => {}
                 }
             }
@@ -518,6 +579,22 @@ impl StatusHandle {
         self.ask(|answer| Request::Steer(change, moves, answer), CHANGE)?
     }
 
+    /// Tells something about a service, and waits until that is in force.
+    ///
+    /// # Errors
+    /// When there is no such service or back end; then everything is as it was.
+    pub(crate) fn order(&self, order: Order) -> Result<Result<Steered, Unknown>, Unwatched> {
+        self.ask(|answer| Request::Order(order, answer), CHANGE)
+    }
+
+    /// The services as they stand.
+    ///
+    /// # Errors
+    /// When the watcher has ended or does not answer.
+    pub(crate) fn services(&self) -> Result<ServicesNow, Unwatched> {
+        self.ask(Request::Services, PATIENCE)
+    }
+
     fn ask<T>(
         &self,
         request: impl FnOnce(SyncSender<T>) -> Request,
@@ -554,6 +631,23 @@ impl Tally {
         ];
         Numbers(numbers.map(|(name, count)| (name.into(), count)).into())
     }
+}
+
+/// The services of a generation, those of which nothing is known as well.
+#[cfg(test)]
+fn played(known: &[ServiceStatus], generation: &Generation) -> Vec<ServiceStatus> {
+    let services = generation.config.services.iter().map(|service| {
+        let name = &service.name.value;
+        let known = known.iter().find(|status| status.name == *name).cloned();
+        known.unwrap_or_else(|| ServiceStatus {
+            name: name.clone(),
+            mode: service.mode.name().into(),
+            passes: true,
+            interfaces: vec![],
+            marked_backends: vec![],
+        })
+    });
+    services.collect()
 }
 
 /// A problem of all services that lets packets through.

@@ -13,9 +13,11 @@ mod memory;
 mod order;
 mod page;
 mod reload;
+mod request;
 #[cfg(test)]
 mod tests;
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -24,11 +26,10 @@ use std::thread;
 use std::time::Duration;
 
 use flexcp_io::{PacketBuffer, SendBatch, Tun, Waker};
-use flexcp_placement::{Exceptions, Rules};
+use flexcp_placement::Exceptions;
 use flexcp_translator::{
-    Config, ConnectionView, Counters, Cursor, Drops, FastPath, Frame, Gauges, Install, Instant,
-    Meaning, Order, Ordered, Refused, Registry, ServiceId, StableId, Step, SubflowRecord,
-    Translator, Verdict,
+    BackendView, Config, Counters, Cursor, Drops, FastPath, Frame, Gauges, Install, Instant,
+    Meaning, Registry, ServiceId, Step, SubflowRecord, Translator, Verdict,
 };
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tracing::{info, warn};
@@ -39,9 +40,10 @@ pub use self::marks::Marks;
 pub use self::page::Page;
 pub use self::reload::Configure;
 
+#[cfg(test)]
 pub(crate) use self::listeners::Listener;
-pub(crate) use self::order::OrderToAll;
-pub(crate) use self::page::PageWanted;
+pub(crate) use self::reload::Whose;
+pub(crate) use self::request::Request;
 
 use self::handover::{Handover, Sorted};
 use self::listeners::Listeners;
@@ -63,8 +65,8 @@ pub struct Worker {
     pinned: bool,
     /// Who waits until the ends of all connections have been told that they are over.
     ending: Option<SyncSender<()>>,
-    /// The same of connections that nothing covers since a generation, and that generation.
-    stranded: Option<(u64, SyncSender<()>)>,
+    /// The same of some of them, the first before the others.
+    stranded: VecDeque<(Whose, SyncSender<()>)>,
     /// Where it is among connections that are judged by other rules at once.
     judging: Option<Cursor>,
 }
@@ -152,47 +154,6 @@ carrier_counters! {
     acks_superseded,
 }
 
-/// What can be asked of a worker.
-#[derive(Debug)]
-pub(crate) enum Request {
-    /// What has been done so far.
-    Stats(SyncSender<Snapshot>),
-    /// A sign of life.
-    Ping(SyncSender<()>),
-    /// A page of the connections.
-    Page(PageWanted),
-    /// The connection with this id.
-    Connection(StableId, SyncSender<Option<ConnectionView>>),
-    /// To do something with it.
-    Order(StableId, Order, SyncSender<Result<Ordered, Refused>>),
-    /// To do it with some of those that a filter finds.
-    OrderAll(OrderToAll),
-    /// To tell what happens to connections from here on.
-    Listen(Listener),
-    /// To install what needs no decision.
-    Offload(Box<dyn FastPath>),
-    /// To offload no connection of these services.
-    Keep(Vec<ServiceId>),
-    /// To sort packets by other rules.
-    Rules(Box<Rules>, SyncSender<()>),
-    /// Another configuration.
-    Configure(Box<Configure>, SyncSender<()>),
-    /// To tell the ends of connections that nothing covers since a generation that they are over.
-    EndStranded(u64, SyncSender<()>),
-    /// To forget those connections.
-    ForgetStranded(u64, SyncSender<()>),
-    /// Packets may have passed by for a while.
-    Astray,
-    /// No connection is opened any more.
-    Drain,
-    /// How many connections depend on the worker.
-    Dependent(SyncSender<usize>),
-    /// To tell the ends of those that they are over; an answer when it is done.
-    End(SyncSender<()>),
-    /// Nothing more: end.
-    Stop,
-}
-
 impl Worker {
     /// A worker for each queue, and the handles to them. The first queue is for the translator that the first
     /// of `configs` tells what to do, and so on. `hash_keys`, of what names the owner of a packet, must be
@@ -241,7 +202,7 @@ impl Worker {
                 listeners: Listeners::new(number),
                 pinned: false,
                 ending: None,
-                stranded: None,
+                stranded: VecDeque::new(),
                 judging: None,
             };
             workers.push((worker, handle));
@@ -291,7 +252,7 @@ impl Worker {
             let due = self.path.translator.poll_timeout();
             let timeout = due.map(|due| due.since(now()));
             let may_sleep = self.handover.as_ref().is_none_or(Handover::may_sleep);
-            let telling = self.ending.is_some() || self.stranded.is_some();
+            let telling = self.ending.is_some() || !self.stranded.is_empty();
             let telling = telling || self.judging.is_some();
             let timeout = if may_sleep && !telling && !self.unanswered {
                 timeout
@@ -383,52 +344,6 @@ impl Worker {
         } else {
             let _ = done.try_send(());
         }
-    }
-
-    /// Answers what others have asked. Of answers that take as long as a batch of packets one alone: the other questions
-    /// are left for after the next batch.
-    fn answer(&mut self) -> std::ops::ControlFlow<()> {
-        self.unanswered = false;
-        while !self.unanswered
-            && let Ok(request) = self.requests.try_recv()
-        {
-            // Whoever asked may have given up since.
-            match request {
-                Request::Ping(answer) => {
-                    let _ = answer.try_send(());
-                }
-                Request::Stats(answer) => {
-                    self.unanswered = true;
-                    let _ = answer.try_send(self.path.snapshot(self.handover.as_ref()));
-                }
-                Request::Page(wanted) => {
-                    self.unanswered = true;
-                    wanted.fill(now(), &self.path.translator);
-                }
-                Request::Connection(id, answer) => {
-                    let _ = answer.try_send(self.path.translator.connection(now(), id));
-                }
-                Request::Order(id, order, answer) => self.carry_out(id, &order, &answer),
-                Request::OrderAll(wanted) => self.carry_out_some(wanted),
-                Request::Listen(listener) => {
-                    self.listeners.add(listener, &mut self.path.translator);
-                }
-                Request::Offload(fast_path) => self.path.translator.set_fast_path(fast_path),
-                Request::Keep(kept) => self.path.translator.keep_services(now(), &kept),
-                Request::Rules(rules, done) => self.set_rules(*rules, &done),
-                Request::Configure(new, done) => self.configure(*new, &done),
-                Request::EndStranded(upto, done) => self.stranded = Some((upto, done)),
-                Request::ForgetStranded(upto, done) => self.forget_stranded(upto, &done),
-                Request::Astray => self.path.translator.note_astray(now()),
-                Request::Drain => self.path.translator.drain(),
-                Request::Dependent(answer) => {
-                    let _ = answer.try_send(self.path.translator.dependent());
-                }
-                Request::End(done) => self.ending = Some(done),
-                Request::Stop => return std::ops::ControlFlow::Break(()),
-            }
-        }
-        std::ops::ControlFlow::Continue(())
     }
 }
 
@@ -532,6 +447,14 @@ impl WorkerHandle {
     /// When it has ended or does not answer.
     pub fn stats(&self) -> Result<Snapshot, Gone> {
         self.ask(Request::Stats)
+    }
+
+    /// The back ends of the present services as they stand, in the order of the configuration.
+    ///
+    /// # Errors
+    /// When it has ended or does not answer.
+    pub fn backends(&self) -> Result<Vec<BackendView>, Gone> {
+        self.ask(Request::Backends)
     }
 
     /// From here on the worker installs what needs no decision to a fast path.

@@ -216,6 +216,7 @@ impl Setup {
                 } else {
                     Vec::new()
                 },
+                intake: flexcp_translator::Intake::default(),
             }],
             limits,
             // Short, so that the end of everything comes soon.

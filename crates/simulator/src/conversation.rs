@@ -283,6 +283,7 @@ fn config() -> Config {
                 end_to_end: false,
             },
             announce: vec![],
+            intake: flexcp_translator::Intake::default(),
         }],
         limits: Limits::default(),
         timeouts: Timeouts::default(),

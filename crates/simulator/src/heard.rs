@@ -167,7 +167,9 @@ impl Heard {
                     .map(drop)
                     .ok_or_else(|| "closed, and not open".into())
             }
-            EventKind::BackendMarked { .. } | EventKind::BackendBack { .. } => Ok(()),
+            EventKind::BackendMarked { .. }
+            | EventKind::BackendMaintenance { .. }
+            | EventKind::BackendBack { .. } => Ok(()),
         }
     }
 

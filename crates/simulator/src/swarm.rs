@@ -221,6 +221,7 @@ impl Plan {
             } else {
                 vec![]
             },
+            intake: flexcp_translator::Intake::default(),
         }
     }
 

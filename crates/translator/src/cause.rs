@@ -94,7 +94,7 @@ decisions! {
         Overload => overload,
         /// The budget of memory is used up, but for what is kept for the connections that there are.
         Memory => memory,
-        /// FlexCP is about to end.
+        /// FlexCP is about to end, or its service is drained or gone.
         Draining => draining,
         /// The client has asked for MPTCP before and repeats its SYN without.
         GivenUp => given_up,
@@ -143,7 +143,7 @@ decisions! {
         AfterReset => after_reset,
         /// To a client: its server can't be reached.
         Unreachable => unreachable,
-        /// To both ends: FlexCP ends.
+        /// To both ends: FlexCP ends, or the time of a service that is drained or gone is over.
         Ending => ending,
         /// To both ends: an operator, or the program that FlexCP is part of, has asked for the end of the connection.
         Asked => asked,
@@ -152,12 +152,14 @@ decisions! {
         Astray => astray,
         /// To both ends of a connection that an earlier run has left behind.
         Orphaned => orphaned,
-        /// To a back end that has answered a probe.
+        /// To a back end that has answered a probe or a check.
         Probed => probed,
-        /// To a client: FlexCP is about to end, and takes no connection any more.
+        /// To a client: FlexCP is about to end, or its service is drained or gone, and takes no connection any more.
         Draining => draining,
         /// To a client: there is no room for its connection.
         NoRoom => no_room,
+        /// To a client: no back end of its service takes connections, as each is in maintenance or has weight 0.
+        NoBackend => no_backend,
         /// To a client: its join is refused.
         JoinRefused => join_refused,
         /// To a client: no connection has the token of its join.

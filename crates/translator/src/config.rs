@@ -70,6 +70,41 @@ pub struct Service {
     /// Further addresses of the proxy, announced to each client with `ADD_ADDR` (RFC 8684 section
     /// 3.4.1) so that it can join over them.
     pub announce: Vec<Announce>,
+    /// How it takes new connections.
+    pub intake: Intake,
+}
+
+/// How a service takes new connections. Those that are there go on, whatever is said here.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Intake {
+    /// It opens none: where clients address FlexCP they are refused, on the path they pass as plain TCP.
+    pub closed: bool,
+    /// What each of the back ends takes, in their order; those behind the last take as much as each other.
+    pub parts: Vec<Part>,
+    /// How its back ends are asked whether they answer, beside what connections find out; `None`: they are not.
+    pub check: Option<Check>,
+}
+
+/// Checks of back ends: SYNs of FlexCP's own at regular times.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Check {
+    /// From one check of a back end to the next.
+    pub every: Duration,
+    /// The time that it has for its answer; no longer than `every`.
+    pub timeout: Duration,
+    /// After so many failures in a row it is marked.
+    pub fall: u8,
+    /// After so many answers in a row it is not marked any more.
+    pub rise: u8,
+}
+
+/// What a back end takes of a service's new connections.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Part {
+    /// Its share is its weight among the weights of all that take connections; 0: none.
+    pub weight: u16,
+    /// It takes none for now, whatever its weight.
+    pub maintenance: bool,
 }
 
 /// An address for `ADD_ADDR`.
@@ -105,6 +140,29 @@ pub enum Mode {
         /// Ports towards the back ends; at least one for each worker.
         source_ports: RangeInclusive<u16>,
     },
+}
+
+impl Default for Part {
+    fn default() -> Self {
+        Self::of(1)
+    }
+}
+
+impl Part {
+    /// That of a weight.
+    #[must_use]
+    pub const fn of(weight: u16) -> Self {
+        Self {
+            weight,
+            maintenance: false,
+        }
+    }
+
+    /// Whether it takes new connections.
+    #[must_use]
+    pub const fn takes(self) -> bool {
+        self.weight > 0 && !self.maintenance
+    }
 }
 
 impl Announce {

@@ -137,6 +137,10 @@ counters! {
         backend_back,
         /// SYNs of FlexCP's own that ask marked back ends whether they answer again.
         backend_probes_tx,
+        /// SYNs of FlexCP's own that check back ends at regular times (`check` of a service).
+        backend_checks_tx,
+        /// Checks that were refused, or not answered in time.
+        backend_checks_failed,
         /// Times that a connection was refused memory beyond its part of the budget, so that a packet, a copy or a join
         /// was not taken.
         memory_refused,
@@ -240,8 +244,10 @@ drop_reasons! {
     LimitReached => limit_reached,
     /// Its mapping takes memory beyond the connection's part of the budget.
     Memory => memory,
-    /// FlexCP is about to end and takes no connection any more.
+    /// FlexCP is about to end, or the service is drained or gone: no connection is taken any more.
     Draining => draining,
+    /// No back end of the service takes connections: each is in maintenance or has weight 0.
+    NoBackend => no_backend,
     /// The headers would not fit before the payload.
     NoHeadroom => no_headroom,
     /// A RST whose sequence number does not prove that its sender is on the path (RFC 5961).

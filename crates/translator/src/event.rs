@@ -74,6 +74,13 @@ pub enum EventKind {
         /// Why.
         reason: MarkReason,
     },
+    /// A back end takes no new connections from here on, or takes them again, as somebody has said so.
+    BackendMaintenance {
+        /// Its address.
+        backend: SocketAddr,
+        /// It takes none.
+        on: bool,
+    },
     /// A marked back end has answered.
     BackendBack {
         /// Its address.

@@ -5,16 +5,25 @@
 //! nobody who has answered another one meanwhile; and who is marked for its silence is probed at once, so that one that
 //! lives is back after a round trip.
 //!
+//! A service may have its back ends checked beside that ([`check`]): one of which `fall` checks in a row fail is marked until
+//! `rise` in a row pass, whatever connections hear of it meanwhile, and is not probed. A mark that connections have set goes as
+//! without checks, and by a check, too.
+//!
 //! Probes are SYNs of FlexCP's own, so no client waits for a dead back end; their SYN/ACK is answered with a RST. A
 //! service's only back end is not probed: every client goes there.
+
+mod check;
 
 use core::net::SocketAddr;
 use core::time::Duration;
 
 use flexcp_wire::TcpSeq;
 
+use crate::config::Check;
 use crate::handle::ServiceId;
 use crate::time::Instant;
+
+use self::check::Checked;
 
 /// The least that a back end gets for its answer: Linux waits no less either (`TCP_RTO_MIN`), and a machine may be busy.
 const PATIENCE: Duration = Duration::from_millis(250);
@@ -75,6 +84,21 @@ pub struct BackendState {
     pub mark: Option<Mark>,
 }
 
+/// A back end as it stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BackendView {
+    /// Which service's it is.
+    pub service: ServiceId,
+    /// Its address and port.
+    pub addr: SocketAddr,
+    /// Connections that there are to it, those that are over and linger among them.
+    pub connections: u64,
+    /// `None`: it takes connections in turn.
+    pub mark: Option<Mark>,
+    /// The present mark, or the one before; `None`: it was never marked.
+    pub last_mark: Option<Mark>,
+}
+
 /// A SYN that was sent to a back end and may still be answered, though no connection waits for that.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Sent {
@@ -96,6 +120,12 @@ pub(crate) struct Health {
     /// When it was probed last, whatever has come of it.
     probed: Option<Instant>,
     marked: Option<Marked>,
+    /// The last mark, whether it stands or has gone.
+    last: Option<Mark>,
+    /// What checks have found.
+    pub(crate) checked: Checked,
+    /// Connections that there are to it.
+    pub(crate) connections: u64,
     /// The mark has changed, and nobody has been told.
     pub(crate) untold: bool,
 }
@@ -111,6 +141,8 @@ struct Marked {
     /// When the next is due, and what passes until the one behind it.
     due: Instant,
     hold: Duration,
+    /// Checks have found it down: they alone take the mark away.
+    by_checks: bool,
 }
 
 /// Whose answer a packet is that belongs to no connection.
@@ -120,6 +152,8 @@ pub(crate) enum AnswerTo {
     Probe,
     /// A connection's that has gone to another back end.
     Late,
+    /// A check's.
+    Check,
 }
 
 impl Health {
@@ -163,10 +197,17 @@ impl Health {
             probe: None,
             due,
             hold: HOLD,
+            by_checks: false,
         });
         self.untold |= new || marked.mark.reason != reason;
         marked.mark.reason = reason;
+        self.last = Some(marked.mark);
         new
+    }
+
+    /// The present mark, or the one before.
+    pub(crate) const fn last_mark(&self) -> Option<Mark> {
+        self.last
     }
 
     /// It has answered a SYN, after `rtt` if that is known. `true`: it was marked.
@@ -176,28 +217,73 @@ impl Health {
             let before = self.rtt.unwrap_or(rtt);
             self.rtt = Some(rtt.max(before - before.saturating_sub(rtt) / 8));
         }
-        let was_marked = self.marked.take().is_some();
-        self.untold |= was_marked;
-        was_marked
+        let goes = self.marked.take_if(|marked| !marked.by_checks).is_some();
+        self.untold |= goes;
+        goes
+    }
+
+    /// Its last check has failed. `true`: it was not marked before, and is now.
+    pub(crate) fn note_check_failed(
+        &mut self,
+        now: Instant,
+        reason: MarkReason,
+        check: Check,
+    ) -> bool {
+        if !self.checked.fail(check) {
+            return false;
+        }
+        let new = self.set(now, reason, now);
+        if let Some(marked) = &mut self.marked {
+            marked.by_checks = true;
+            marked.probe = None;
+        }
+        new
+    }
+
+    /// Its last check was answered, after `rtt`. `true`: it was marked, and is not any more.
+    pub(crate) fn note_check_passed(
+        &mut self,
+        now: Instant,
+        rtt: Option<Duration>,
+        check: Check,
+    ) -> bool {
+        let risen = self.checked.pass(check);
+        if let Some(marked) = &mut self.marked {
+            marked.by_checks &= !risen;
+        }
+        self.note_answer(now, rtt)
+    }
+
+    /// It is checked in another way from here on, or no more: what checks have found says nothing then.
+    pub(crate) fn check_anew(&mut self, check: Option<Check>) {
+        self.checked = Checked::default();
+        if let Some(marked) = &mut self.marked {
+            marked.by_checks &= check.is_some();
+        }
     }
 
     /// The SYN without a connection that a packet to `source` with this ACK answers.
     pub(crate) fn find_sent(&self, source: SocketAddr, ack: TcpSeq) -> Option<(AnswerTo, Sent)> {
+        if let Some(sent) = self.checked.find_sent(source, ack) {
+            return Some((AnswerTo::Check, sent));
+        }
         let marked = self.marked.as_ref()?;
         let is = |sent: &Sent| sent.source == source && sent.ack == ack;
         let probe = marked.probe.filter(is).map(|sent| (AnswerTo::Probe, sent));
         probe.or_else(|| marked.late.filter(is).map(|sent| (AnswerTo::Late, sent)))
     }
 
-    /// Whether a probe from `source` may still be answered.
-    pub(crate) fn has_probe_from(&self, source: SocketAddr) -> bool {
+    /// Whether a probe or a check from `source` may still be answered.
+    pub(crate) fn has_sent_from(&self, source: SocketAddr) -> bool {
         let probe = self.marked.as_ref().and_then(|marked| marked.probe);
-        probe.is_some_and(|probe| probe.source == source)
+        let probed = probe.is_some_and(|probe| probe.source == source);
+        probed || self.checked.has_sent_from(source)
     }
 
-    /// When the next probe is due; `None`: it is not marked.
+    /// When the next probe is due; `None`: it is not marked, or checks see to it.
     pub(crate) fn probe_due(&self) -> Option<Instant> {
-        self.marked.as_ref().map(|marked| marked.due)
+        let marked = self.marked.as_ref().filter(|marked| !marked.by_checks);
+        marked.map(|marked| marked.due)
     }
 
     /// When it may be probed again.

@@ -38,6 +38,7 @@ mod superseded;
 mod table;
 mod time;
 mod translator;
+mod turns;
 mod view;
 
 pub use access::{Access, AccessId, MAX_ACCESSES};
@@ -45,12 +46,12 @@ pub use cause::{
     AddAddr, Causes, Decision, Fallback, HalfOpenEvicted, JoinEvicted, JoinRefused, Meaning,
     PlainSyn, Rst, SubflowSwitch,
 };
-pub use config::{Announce, Config, Limits, Mode, Service, Timeouts};
+pub use config::{Announce, Check, Config, Intake, Limits, Mode, Part, Service, Timeouts};
 pub use counters::{Counters, DropReason, Drops, Gauges};
 pub use event::{ConnectionEnds, EndCause, Event, EventKind, SubflowEnds, Switch};
 pub use frame::{Frame, HEADROOM, Install, Payload, Step, Transmit, Verdict};
 pub use handle::{NotAnId, ServiceId, StableId};
-pub use health::{BackendState, Mark, MarkReason};
+pub use health::{BackendState, BackendView, Mark, MarkReason};
 pub use offload::{
     ENTRY_HOLES, ENTRY_RUNS, ENTRY_SUBFLOWS, ENTRY_UPS, EntryDelivery, EntryRtt, EntrySubflow,
     FastPath, FlowEntry, Hole, Installed, MappingRun, UpRun,

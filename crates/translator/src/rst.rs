@@ -21,7 +21,7 @@ impl Rst {
             Self::Mappings | Self::Memory => MpTcpRst::TOO_MUCH_DATA,
             Self::Stripped | Self::NoMapping => MpTcpRst::MIDDLEBOX,
             Self::Stuck | Self::Hole => MpTcpRst::BAD_PERFORMANCE,
-            Self::NoRoom | Self::Draining => MpTcpRst::RESOURCES,
+            Self::NoRoom | Self::NoBackend | Self::Draining => MpTcpRst::RESOURCES,
             _ => MpTcpRst::UNSPECIFIED,
         }
     }

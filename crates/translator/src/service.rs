@@ -3,21 +3,24 @@
 //! A service is known by its id. The configuration changes while connections live on: what a service was before
 //! ([`Retired`]) opens nothing any more, and goes on to cover the connections that it has until it is forgotten.
 
+mod judged;
+
 use alloc::vec::Vec;
 use core::mem;
 use core::net::SocketAddr;
-use core::time::Duration;
 
 use flexcp_placement::Share;
-use flexcp_wire::TcpSeq;
 
 use crate::announced::Announced;
 use crate::auth::SecretStream;
-use crate::config::{Announce, Mode, Service};
+use crate::config::{Announce, Check, Mode, Service};
 use crate::endpoint::Backend;
 use crate::handle::ServiceId;
-use crate::health::{AnswerTo, BackendState, Health, MarkReason, Sent};
+use crate::health::Health;
 use crate::time::Instant;
+use crate::turns::Turns;
+
+pub(crate) use self::judged::CheckStep;
 
 /// Ports tried before a source address counts as full.
 const PORT_TRIES: usize = 64;
@@ -72,6 +75,8 @@ pub(crate) struct Services {
     marked: usize,
     /// When the first probe is due; `None`: there is nobody to probe.
     probe_due: Option<Instant>,
+    /// When the first check is due, or over; `None`: there is nobody to check.
+    check_due: Option<Instant>,
     /// Marks have changed, and nobody has been told.
     untold: bool,
 }
@@ -83,10 +88,16 @@ struct Slot {
     announce: Vec<Announce>,
     /// The same, and what clients were told before, by address ids.
     announced: Announced,
-    /// Back end that is next in turn.
-    next: usize,
+    /// Which back end is next.
+    turns: Turns,
     /// Of each back end, in the order of the configuration; none on the path.
     health: Vec<Health>,
+    /// How they are checked.
+    check: Option<Check>,
+    /// Connections of back ends that it has no more, where there are any.
+    left: Vec<(SocketAddr, u64)>,
+    /// It opens no connection for now.
+    closed: bool,
     /// Its connections are not offloaded.
     kept: bool,
 }
@@ -111,15 +122,22 @@ impl Services {
             generation: 0,
             marked: 0,
             probe_due: None,
+            check_due: None,
             untold: false,
         };
-        new.change(services, 0);
+        new.change(services, 0, |_, _, _| {});
         new
     }
 
     /// From here on `services` are those of generation `generation`. What an unchanged service has stays; a changed one
-    /// keeps what is known of the back ends that stay; what a service was and is no more is noted.
-    pub(crate) fn change(&mut self, services: Vec<Service>, generation: u64) {
+    /// keeps what is known of the back ends that stay; what a service was and is no more is noted. `tell` hears of each back end
+    /// that enters maintenance (`true`) or leaves it.
+    pub(crate) fn change(
+        &mut self,
+        services: Vec<Service>,
+        generation: u64,
+        mut tell: impl FnMut(ServiceId, SocketAddr, bool),
+    ) {
         let before = mem::replace(&mut self.order, services.iter().map(|s| s.id).collect());
         for id in before {
             self.note_end(id, services.iter().find(|service| service.id == id));
@@ -131,6 +149,9 @@ impl Services {
                 self.slots.resize_with(at + 1, || None);
             }
             let old = self.slots[at].take();
+            if let Some(old) = &old {
+                old.compare_maintenance(&service, |addr, on| tell(service.id, addr, on));
+            }
             self.slots[at] = Some(Slot::new(service, old));
         }
         self.take_stock();
@@ -255,7 +276,7 @@ impl Services {
     pub(crate) fn find(&self, destination: SocketAddr) -> Option<Match> {
         let present = self.order.iter().find_map(|&id| {
             let mode = &self.slot(id)?.mode;
-            covers(mode, destination).then(|| Match::new(id, mode, true))
+            covers(mode, destination).then(|| Match::new(id, mode, !self.is_closed(id)))
         });
         present.or_else(|| {
             let known = self.retired.iter().rev();
@@ -264,6 +285,11 @@ impl Services {
                 .next()
                 .map(|known| Match::new(known.service, &known.mode, false))
         })
+    }
+
+    /// Whether the service opens no connection for now.
+    fn is_closed(&self, service: ServiceId) -> bool {
+        self.slot(service).is_some_and(|slot| slot.closed)
     }
 
     /// Back ends of a service; none on the path.
@@ -283,221 +309,95 @@ impl Services {
         let state = self.slots.get_mut(usize::from(service.0))?.as_mut()?;
         let mode = &state.mode;
         let all = backends(mode);
+        let turns = &mut state.turns;
         let fits = |at: usize| Some(all[at]) != not;
         let lives = |at: usize| fits(at) && !state.health[at].is_marked();
-        let any_lives = (0..all.len()).any(lives);
+        let any_lives = (0..all.len()).any(|at| lives(at) && turns.part(at).takes());
         if !any_lives && choice == Choice::Living {
             return None;
         }
-        let turn = (0..all.len()).map(|n| (state.next + n) % all.len());
-        for at in turn.filter(|&at| if any_lives { lives(at) } else { fits(at) }) {
+        let takes = |at| if any_lives { lives(at) } else { fits(at) };
+        turns.find(takes, |at| {
             let health = &state.health[at];
-            let free = |to: &Backend| is_free(to) && !health.has_probe_from(to.source);
-            if let Some(found) = source_towards(share, mode, all[at], secrets, free) {
-                state.next = (at + 1) % all.len();
-                return Some(found);
-            }
-        }
-        None
-    }
-
-    /// How long this back end may take to answer a SYN; `None`: it is none of the service's.
-    pub(crate) fn patience(&self, service: ServiceId, addr: SocketAddr) -> Option<Duration> {
-        self.health(service, addr).map(Health::patience)
-    }
-
-    /// Whether connections pass this back end by.
-    pub(crate) fn is_marked(&self, service: ServiceId, addr: SocketAddr) -> bool {
-        self.health(service, addr).is_some_and(Health::is_marked)
-    }
-
-    /// What is known of a back end; `None`: it is none of the service's.
-    fn health(&self, service: ServiceId, addr: SocketAddr) -> Option<&Health> {
-        let slot = self.slot(service)?;
-        slot.health.get(place(&slot.mode, addr)?)
-    }
-
-    /// The back end has refused a SYN. `true`: it is marked from now on.
-    pub(crate) fn note_refusal(
-        &mut self,
-        now: Instant,
-        (service, addr): (ServiceId, SocketAddr),
-        reason: MarkReason,
-    ) -> bool {
-        self.learn(now, (service, addr), |health| {
-            health.note_refusal(now, reason)
+            let free = |to: &Backend| is_free(to) && !health.has_sent_from(to.source);
+            source_towards(share, mode, all[at], secrets, free)
         })
     }
 
-    /// The back end has not answered a SYN of `asked`. `true`: it is marked from now on.
-    pub(crate) fn note_silence(
-        &mut self,
-        now: Instant,
-        (service, addr): (ServiceId, SocketAddr),
-        (asked, sent): (Instant, Sent),
-    ) -> bool {
-        self.learn(now, (service, addr), |health| {
-            health.note_silence(now, asked, sent)
-        })
+    /// Whether any back end of the service takes new connections.
+    pub(crate) fn takes_any(&self, service: ServiceId) -> bool {
+        let slot = self.slot(service);
+        slot.is_some_and(|slot| (0..slot.health.len()).any(|at| slot.turns.part(at).takes()))
     }
 
-    /// The back end has answered a SYN, after `rtt` if that is known. `true`: it was marked.
-    pub(crate) fn note_answer(
-        &mut self,
-        now: Instant,
-        (service, addr): (ServiceId, SocketAddr),
-        rtt: Option<Duration>,
-    ) -> bool {
-        self.learn(now, (service, addr), |health| health.note_answer(now, rtt))
-    }
-
-    /// What is known of a back end changes. When the last of a service's is marked, all of them are probed soon.
-    fn learn(
-        &mut self,
-        now: Instant,
-        (service, addr): (ServiceId, SocketAddr),
-        change: impl FnOnce(&mut Health) -> bool,
-    ) -> bool {
-        let slot = self.slots.get_mut(usize::from(service.0));
-        let Some(slot) = slot.and_then(Option::as_mut) else {
-            return false;
-        };
-        let Some(at) = place(&slot.mode, addr) else {
-            return false;
-        };
-        let health = &mut slot.health;
-        let before = health[at].is_marked();
-        let told = change(&mut health[at]);
-        self.untold |= health[at].untold;
-        match (before, health[at].is_marked()) {
-            (false, true) => {
-                self.marked += 1;
-                if health.iter().all(Health::is_marked) {
-                    health.iter_mut().for_each(|health| health.hasten(now));
-                }
-            }
-            (true, false) => self.marked -= 1,
-            _ => return told,
-        }
-        self.find_due();
-        told
-    }
-
-    fn find_due(&mut self) {
-        let probed = self
-            .slots
-            .iter()
-            .flatten()
-            .filter(|slot| slot.health.len() > 1);
-        let dues = probed.flat_map(|slot| slot.health.iter().filter_map(Health::probe_due));
-        self.probe_due = dues.min();
-    }
-
-    /// When the next probe is due; `None`: there is nobody to probe.
-    pub(crate) const fn probe_due(&self) -> Option<Instant> {
-        self.probe_due
-    }
-
-    /// A back end to probe now, from where, and the number of the SYN.
-    pub(crate) fn next_probe(
-        &mut self,
-        now: Instant,
-        secrets: &mut SecretStream,
-        is_free: impl Fn(&Backend) -> bool,
-    ) -> Option<(Backend, TcpSeq)> {
-        let share = self.share;
-        while self.probe_due.is_some_and(|due| due <= now) {
-            let slots = self.slots.iter_mut().flatten();
-            let mut all = slots.filter(|slot| slot.health.len() > 1).flat_map(
-                |Slot { mode, health, .. }| {
-                    let each = health.iter_mut().zip(backends(mode));
-                    each.map(|(health, addr)| (health, &*mode, *addr))
-                },
-            );
-            let due = |health: &Health| health.probe_due().is_some_and(|due| due <= now);
-            let (health, mode, addr) = all.find(|(health, ..)| due(health))?;
-            let isn = TcpSeq(secrets.next_u32());
-            let found = source_towards(share, mode, addr, secrets, &is_free);
-            let probe = found.map(|found| Sent {
-                source: found.source,
-                ack: isn.add(1),
-                at: Some(now),
-            });
-            health.note_probe(now, probe);
-            self.find_due();
-            if let Some(found) = found {
-                return Some((found, isn));
-            }
-        }
-        None
-    }
-
-    /// The SYN without a connection that a packet from `addr` to `source` with this ACK answers: which service's, and
-    /// what it was sent for.
-    pub(crate) fn find_sent(
-        &self,
-        (addr, source): (SocketAddr, SocketAddr),
-        ack: TcpSeq,
-    ) -> Option<(ServiceId, AnswerTo, Sent)> {
-        if self.marked == 0 {
-            return None;
-        }
-        let places = (0..).zip(&self.slots).filter_map(|(id, slot)| {
-            let slot = slot.as_ref()?;
-            let health = &slot.health[place(&slot.mode, addr)?];
-            let (to, sent) = health.find_sent(source, ack)?;
-            Some((ServiceId(id), to, sent))
-        });
-        places.into_iter().next()
-    }
-
-    /// A back end whose mark has changed since this was asked last.
-    pub(crate) fn next_untold(&mut self) -> Option<BackendState> {
-        if !self.untold {
-            return None;
-        }
-        for (id, slot) in (0..).zip(&mut self.slots) {
-            let health = slot.iter_mut().flat_map(|slot| &mut slot.health);
-            for (backend, health) in health.enumerate() {
-                if mem::take(&mut health.untold) {
-                    return Some(BackendState {
-                        service: ServiceId(id),
-                        backend,
-                        mark: health.mark(),
-                    });
-                }
-            }
-        }
-        self.untold = false;
-        None
+    /// Whether this back end of the service takes new connections.
+    pub(crate) fn takes(&self, service: ServiceId, addr: SocketAddr) -> bool {
+        let slot = self.slot(service);
+        let at = slot.and_then(|slot| Some((slot, place(&slot.mode, addr)?)));
+        at.is_some_and(|(slot, at)| slot.turns.part(at).takes())
     }
 }
 
 impl Slot {
+    /// Tells which back ends enter maintenance, or leave it, when the service becomes `new`.
+    fn compare_maintenance(&self, new: &Service, mut tell: impl FnMut(SocketAddr, bool)) {
+        let parts = backends(&new.mode).iter().zip(&new.intake.parts);
+        for (&addr, part) in parts {
+            let at = place(&self.mode, addr);
+            let before = at.is_some_and(|at| self.turns.part(at).maintenance);
+            if before != part.maintenance {
+                tell(addr, part.maintenance);
+            }
+        }
+    }
+
     /// The service's, with what stays of `old`.
     fn new(service: Service, old: Option<Self>) -> Self {
         let mut old = old.unwrap_or_else(|| Self {
             mode: service.mode.clone(),
             announce: Vec::new(),
             announced: Announced::new(),
-            next: 0,
+            turns: Turns::default(),
             health: Vec::new(),
+            check: None,
+            left: Vec::new(),
+            closed: false,
             kept: false,
         });
         let known = backends(&old.mode);
-        let turn = known.get(old.next).copied();
+        let turn = known.get(old.turns.next()).copied();
         let new = backends(&service.mode);
+        let gone = known.iter().zip(&old.health);
+        let gone = gone.filter(|(addr, health)| health.connections > 0 && !new.contains(addr));
+        let mut left = mem::take(&mut old.left);
+        left.retain(|(_, connections)| *connections > 0);
+        left.extend(gone.map(|(addr, health)| (*addr, health.connections)));
         let health = new.iter().map(|addr| {
             let at = known.iter().position(|known| known == addr);
             let kept = at.and_then(|at| old.health.get_mut(at)).map(mem::take);
-            kept.unwrap_or_default()
+            let mut health = kept.unwrap_or_default();
+            if let Some(at) = left.iter().position(|(known, _)| known == addr) {
+                health.connections = left.swap_remove(at).1;
+            }
+            if old.check != service.intake.check {
+                health.check_anew(service.intake.check);
+            }
+            health
         });
         let health = health.collect();
         let next = new.iter().position(|addr| Some(*addr) == turn);
+        let turns = Turns::new(new.len(), &service.intake.parts, next.unwrap_or(0));
+        let turns = match known == new {
+            true => turns.or_old(mem::take(&mut old.turns)),
+            false => turns,
+        };
         old.announced.change(&service.announce);
         Self {
             health,
-            next: next.unwrap_or(0),
+            check: service.intake.check,
+            closed: service.intake.closed,
+            left,
+            turns,
             mode: service.mode,
             announce: service.announce,
             ..old
@@ -601,6 +501,7 @@ fn covers(mode: &Mode, destination: SocketAddr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Intake;
 
     #[test]
     fn second_source_address_is_used_when_the_ports_of_the_first_are_taken() {
@@ -615,6 +516,7 @@ mod tests {
                 source_ports: 50_000..=50_001,
             },
             announce: alloc::vec![],
+            intake: Intake::default(),
         };
         let mut services = Services::new(alloc::vec![service], Share::default());
         let mut secrets = SecretStream::new([7; 32]);

@@ -87,7 +87,8 @@ pub(crate) const STALE_HANDSHAKE: Duration = Duration::from_secs(3);
 /// [`adopt`](Self::adopt), [`watch_flows`](Self::watch_flows), [`keep_events`](Self::keep_events).
 ///
 /// **Looking** changes nothing: [`counters`](Self::counters), [`totals`](Self::totals) (with what is installed),
-/// [`drops`](Self::drops), [`gauges`](Self::gauges), [`list`](Self::list), [`dependent`](Self::dependent).
+/// [`drops`](Self::drops), [`gauges`](Self::gauges), [`list`](Self::list), [`dependent`](Self::dependent),
+/// [`backends`](Self::backends).
 ///
 /// **What it does** changes by [`configure`](Self::configure), [`keep_services`](Self::keep_services) and
 /// [`leave_out`](Self::leave_out); what a configuration leaves behind ends by [`end_stranded`](Self::end_stranded) and
@@ -209,6 +210,7 @@ impl Translator {
                 self.remove(id);
             }
         }
+        self.check_backends(now);
         self.probe_backends(now);
     }
 
@@ -222,6 +224,7 @@ impl Translator {
         let times = [
             self.table.next_timer(),
             self.probes_due(),
+            self.checks_due(),
             orphans,
             astray,
             accounts,
@@ -409,6 +412,8 @@ impl Translator {
         self.unregister(id);
         if let Some(connection) = self.table.get_mut(id) {
             connection.tell_removed(&mut self.events);
+            let of = (connection.service, connection.tcp.backend.addr());
+            self.services.note_closed(of.0, of.1);
             self.counters.connections_closed += 1;
             self.discharge(id);
             self.table.remove(id);

@@ -9,6 +9,7 @@ use std::time::Duration;
 use flexcp_translator::Prefix;
 
 use super::access;
+use super::backend::Backend;
 use super::file::{Config, Mode, Service};
 use super::overlap::{self, intersect, nested};
 use super::rule;
@@ -42,7 +43,7 @@ pub(crate) fn check(config: &Config, out: &mut Diagnostics) {
     names(&config.services, out);
     for service in &config.services {
         lists(service, out);
-        addresses(service, out);
+        hosts(service, out);
         ports(service, out);
         if let Mode::Reverse {
             backends,
@@ -320,7 +321,7 @@ fn lists(service: &Service, out: &mut Diagnostics) {
             ..
         } => {
             duplicates(listen, ToString::to_string, out);
-            duplicates(backends, ToString::to_string, out);
+            duplicates(&addresses(backends), ToString::to_string, out);
             duplicates(source, ToString::to_string, out);
         }
     }
@@ -370,7 +371,7 @@ fn covered<T: PartialEq>(
 }
 
 /// Addresses are such as hosts have.
-fn addresses(service: &Service, out: &mut Diagnostics) {
+fn hosts(service: &Service, out: &mut Diagnostics) {
     let mut usable = |at, key: &str, addr: IpAddr| {
         // A server on this host may well listen there. The kernel takes packets to ::1 from no other device.
         let own = key == "backends" && addr.is_ipv4() && addr.is_loopback();
@@ -402,7 +403,7 @@ fn addresses(service: &Service, out: &mut Diagnostics) {
                 .for_each(|addr| usable(addr.at, "listen", addr.value.ip()));
             backends
                 .iter()
-                .for_each(|addr| usable(addr.at, "backends", addr.value.ip()));
+                .for_each(|backend| usable(backend.at, "backends", backend.value.addr.ip()));
             source
                 .iter()
                 .for_each(|addr| usable(addr.at, "source", addr.value));
@@ -439,7 +440,7 @@ fn ports(service: &Service, out: &mut Diagnostics) {
             source_ports,
             ..
         } => {
-            for addr in listen.iter().chain(backends) {
+            for addr in listen.iter().chain(&addresses(backends)) {
                 known(addr.at, &(addr.value.port()..=addr.value.port()));
             }
             known(source_ports.at, &source_ports.value);
@@ -448,20 +449,20 @@ fn ports(service: &Service, out: &mut Diagnostics) {
 }
 
 /// There is a source address for each back end, when any is given.
-fn sources(backends: &[Located<SocketAddr>], source: &[Located<IpAddr>], out: &mut Diagnostics) {
+fn sources(backends: &[Located<Backend>], source: &[Located<IpAddr>], out: &mut Diagnostics) {
     if source.is_empty() {
         return;
     }
     let same = |a: IpAddr, b: IpAddr| a.is_ipv4() == b.is_ipv4();
     for backend in backends {
-        let addr = backend.value.ip();
+        let addr = backend.value.addr.ip();
         if !source.iter().any(|source| same(source.value, addr)) {
             let family = value::family(addr);
             out.error(
                 backend.at,
                 format!(
                     "no {family} address in `source` for back end {}; add one",
-                    backend.value
+                    backend.value.addr
                 ),
             );
         }
@@ -469,7 +470,7 @@ fn sources(backends: &[Located<SocketAddr>], source: &[Located<IpAddr>], out: &m
     for source in source {
         if !backends
             .iter()
-            .any(|backend| same(source.value, backend.value.ip()))
+            .any(|backend| same(source.value, backend.value.addr.ip()))
         {
             let family = value::family(source.value);
             out.warning(
@@ -515,20 +516,31 @@ fn loops(services: &[Service], out: &mut Diagnostics) {
                 let Mode::Reverse { listen, .. } = &other.mode else {
                     continue;
                 };
-                if listen.iter().any(|listen| listen.value == backend.value) {
+                if listen
+                    .iter()
+                    .any(|listen| listen.value == backend.value.addr)
+                {
                     let (name, line) = (&other.name.value, out.line(other.at));
                     out.error(
                         backend.at,
                         format!(
                             "back end {} is where service `{name}` (line {line}) listens; \
                              write the server's own address",
-                            backend.value
+                            backend.value.addr
                         ),
                     );
                 }
             }
         }
     }
+}
+
+/// Where back ends are.
+fn addresses(backends: &[Located<Backend>]) -> Vec<Located<SocketAddr>> {
+    let addresses = backends.iter();
+    addresses
+        .map(|backend| Located::new(backend.value.addr, backend.at))
+        .collect()
 }
 
 fn path_len(path: &Path) -> usize {

@@ -6,11 +6,12 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use flexcp_translator::{Announce, Limits, Prefix, Timeouts};
+use flexcp_translator::{Announce, Check, Limits, Prefix, Timeouts};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::access::{self, Access};
+use super::backend::Backend;
 use super::keys::{self, Keys};
 use super::read::{self, Interface, Memory, Ports, Reader};
 use super::rule::{self, Rule};
@@ -195,8 +196,11 @@ pub enum Mode {
     Reverse {
         /// `listen`: addresses and ports that clients connect to.
         listen: Vec<Located<SocketAddr>>,
-        /// `backends`: addresses and ports of the servers, taken in turn.
-        backends: Vec<Located<SocketAddr>>,
+        /// `backends`: addresses and ports of the servers, taken in turn, or by their weights (0 to 256; 1 when left out).
+        backends: Vec<Located<Backend>>,
+        /// `check`: how they are asked at regular times whether they answer. Default: they are not, and connections alone find
+        /// out.
+        check: Option<Located<Check>>,
         /// `source`: FlexCP's addresses towards the back ends; those that the kernel would take when
         /// left out.
         source: Vec<Located<IpAddr>>,
@@ -494,6 +498,7 @@ fn reverse(section: &Reader<'_, '_>, out: &mut Diagnostics) -> Mode {
     Mode::Reverse {
         listen: section.required_list("listen", listen, out),
         backends: section.required_list("backends", backends, out),
+        check: section.optional("check", out),
         source: section.list("source", out),
         source_ports: source_ports.map_or_else(
             || Located::default(SOURCE_PORTS),

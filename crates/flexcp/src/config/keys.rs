@@ -50,6 +50,10 @@ pub(super) enum Kind {
     Address,
     /// "192.0.2.1:443".
     Socket,
+    /// "192.0.2.1:443", or with a weight: { address = "192.0.2.1:443", weight = 3 }.
+    Backend,
+    /// { every = "2s", timeout = "1s", fall = 3, rise = 2 }.
+    Check,
     /// "192.0.2.1", or with a port.
     Announce,
     /// 80, or "8000-8999".
@@ -330,10 +334,15 @@ pub(super) const REVERSE: Keys = &[
     .required(),
     key(
         "backends",
-        Kind::Some(&Kind::Socket),
-        "The servers, taken in turn.",
+        Kind::Some(&Kind::Backend),
+        "The servers, taken in turn, or by their weights.",
     )
     .required(),
+    key(
+        "check",
+        Kind::Check,
+        "How they are asked at regular times whether they answer; they are not when left out.",
+    ),
     key(
         "source",
         Kind::List(&Kind::Address),

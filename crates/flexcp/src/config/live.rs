@@ -7,6 +7,7 @@ use std::path::Path;
 
 use flexcp_io::Interface;
 
+use super::backend::Backend;
 use super::file::{Config, Mode, Service};
 use super::overlap::intersect;
 use super::plan;
@@ -126,6 +127,7 @@ pub fn check(config: &Config, host: &dyn Host, out: &mut Diagnostics) -> Vec<Vec
             backends,
             source,
             source_ports,
+            ..
         } = &service.mode
         else {
             sources.push(Vec::new());
@@ -320,7 +322,7 @@ fn distinct_ports(ports: &Located<RangeInclusive<u16>>, host: &dyn Host, out: &m
 /// The addresses towards `backends`: those given, or else the kernel's choice. Towards one on this host itself, where any of
 /// its addresses will do, that is one that another back end needs, if there is one.
 fn towards(
-    backends: &[Located<SocketAddr>],
+    backends: &[Located<Backend>],
     given: &[Located<IpAddr>],
     route: &dyn Fn(IpAddr) -> Option<IpAddr>,
     local: &[(String, IpAddr)],
@@ -328,27 +330,27 @@ fn towards(
 ) -> Vec<IpAddr> {
     let mut sources: Vec<IpAddr> = given.iter().map(|source| source.value).collect();
     let is_own = |addr: IpAddr| addr.is_loopback() || local.iter().any(|(_, own)| *own == addr);
-    let (own, mut others): (Vec<&Located<SocketAddr>>, Vec<_>) = backends
+    let (own, mut others): (Vec<&Located<Backend>>, Vec<_>) = backends
         .iter()
-        .partition(|backend| is_own(backend.value.ip()));
+        .partition(|backend| is_own(backend.value.addr.ip()));
     if !given.is_empty() {
         others.clear();
     }
     for backend in others {
-        match route(backend.value.ip()) {
+        match route(backend.value.addr.ip()) {
             Some(source) if sources.contains(&source) => {}
             Some(source) => sources.push(source),
             None => out.error(
                 backend.at,
                 format!(
                     "there is no route to back end {}; add one, or set `source`",
-                    backend.value
+                    backend.value.addr
                 ),
             ),
         }
     }
     for backend in own {
-        let addr = backend.value.ip();
+        let addr = backend.value.addr.ip();
         if !sources
             .iter()
             .any(|source| source.is_ipv4() == addr.is_ipv4())

@@ -2,6 +2,7 @@
 //! fits the host ([`live`]) and a process that runs ([`fixed`]), and what follows from it for the translator and the kernel ([`plan`]).
 
 pub mod access;
+pub mod backend;
 pub mod edit;
 pub mod file;
 pub mod fixed;
@@ -14,6 +15,7 @@ pub mod steering;
 pub mod told;
 
 pub(crate) mod check;
+mod checked;
 mod keys;
 mod overlap;
 mod read;
@@ -31,7 +33,7 @@ pub(crate) use read::similar;
 pub use schema::schema;
 pub use span::Diagnostics;
 pub use summary::{summary, summary_of_rules};
-pub(crate) use value::{ShowPorts, ShowPrefix, prefix};
+pub(crate) use value::{ShowPorts, ShowPrefix, duration, prefix};
 
 /// Reads and checks the file `path`, not the host. The configuration is there unless the file is not
 /// TOML; whether it can be used, [`Diagnostics::has_errors`] tells.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use flexcp_io::{ClientLeg, Diversion, Family, Plan, Protocol};
 use flexcp_placement::Share;
-use flexcp_translator::{Limits, Prefix, ServiceId, Timeouts};
+use flexcp_translator::{Intake, Limits, Part, Prefix, ServiceId, Timeouts};
 
 use super::access::Access;
 use super::file::{Config, Mode, Service};
@@ -58,6 +58,7 @@ pub fn translator(
                 .iter()
                 .map(|announce| announce.value)
                 .collect(),
+            intake: intake(&service.mode),
         });
     // The check has seen to it that they are positive and not too large.
     let limit = |limit: i64| usize::try_from(limit).unwrap_or(usize::MAX);
@@ -184,7 +185,7 @@ pub fn own_backends(config: &Config, own: &[IpAddr]) -> Vec<IpAddr> {
             &[]
         }
     });
-    let addresses = backends.map(|backend| backend.value.ip());
+    let addresses = backends.map(|backend| backend.value.addr.ip());
     addresses
         .filter(|addr| addr.is_loopback() || own.contains(addr))
         .collect()
@@ -230,10 +231,28 @@ fn mode(mode: &Mode, source: &[IpAddr]) -> flexcp_translator::Mode {
             ..
         } => flexcp_translator::Mode::Reverse {
             listen: listen.iter().map(|listen| listen.value).collect(),
-            backends: backends.iter().map(|backend| backend.value).collect(),
+            backends: backends.iter().map(|backend| backend.value.addr).collect(),
             source: source.to_vec(),
             source_ports: source_ports.value.clone(),
         },
+    }
+}
+
+/// How a service takes new connections.
+fn intake(mode: &Mode) -> Intake {
+    match mode {
+        Mode::Transparent { .. } => Intake::default(),
+        Mode::Reverse {
+            backends, check, ..
+        } => {
+            let parts = backends.iter().map(|to| Part::of(to.value.weight));
+            Intake {
+                // Services are closed while FlexCP runs.
+                closed: false,
+                parts: parts.collect(),
+                check: check.map(|check| check.value),
+            }
+        }
     }
 }
 
@@ -354,7 +373,7 @@ fn diverted_from_servers(
             source_ports,
             ..
         } => {
-            for backend in backends.iter().map(|backend| backend.value) {
+            for backend in backends.iter().map(|backend| backend.value.addr) {
                 let same = source
                     .iter()
                     .filter(|own| own.is_ipv4() == backend.is_ipv4());

@@ -172,7 +172,7 @@ pub(crate) fn similar<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
 }
 
 /// What to do about an unknown key.
-fn hint(name: &str, known: &[&str], elsewhere: &[(&str, &str)]) -> String {
+pub(super) fn hint(name: &str, known: &[&str], elsewhere: &[(&str, &str)]) -> String {
     if let Some((_, place)) = elsewhere.iter().find(|(other, _)| *other == name) {
         return format!("it belongs in {place}");
     }
@@ -215,7 +215,7 @@ fn one<T: FromValue>(key: &str, value: &Value<'_>, out: &mut Diagnostics) -> Opt
 }
 
 /// `None`: no integer. What does not fit an `i64` fits nothing here, and is named as it stands.
-fn integer(value: &DeValue<'_>) -> Option<Result<i64, String>> {
+pub(super) fn integer(value: &DeValue<'_>) -> Option<Result<i64, String>> {
     let integer = value.as_integer()?;
     let (digits, radix) = (integer.as_str(), integer.radix());
     let prefix = match radix {

@@ -3,6 +3,8 @@
 
 use serde_json::{Map, Value as Json, json};
 
+use super::backend::Backend;
+use super::checked;
 use super::keys::{self, Key, Keys, Kind, Value};
 
 /// The schema of the whole file.
@@ -103,6 +105,8 @@ fn kind(kind: Kind) -> Json {
         Kind::Prefix => text("^[0-9A-Fa-f:.]+(/[0-9]{1,3})?$"),
         Kind::Address => text("^[0-9A-Fa-f:.]+$"),
         Kind::Socket => text(r"^([0-9.]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}$"),
+        Kind::Backend => backend(),
+        Kind::Check => check(),
         Kind::Announce => {
             text(r"^([0-9A-Fa-f:.]+|[0-9.]+:[0-9]{1,5}|\[[0-9A-Fa-f:.]+\](:[0-9]{1,5})?)$")
         }
@@ -113,6 +117,37 @@ fn kind(kind: Kind) -> Json {
         Kind::List(of) => json!({"type": "array", "items": self::kind(*of)}),
         Kind::Some(of) => json!({"type": "array", "items": self::kind(*of), "minItems": 1}),
     }
+}
+
+/// An address with a port, or that with a weight.
+fn backend() -> Json {
+    either(
+        kind(Kind::Socket),
+        json!({
+            "type": "object",
+            "properties": {
+                "address": kind(Kind::Socket),
+                "weight": {"type": "integer", "minimum": 0, "maximum": Backend::MOST_WEIGHT, "default": 1},
+            },
+            "required": ["address"],
+            "additionalProperties": false,
+        }),
+    )
+}
+
+/// How back ends are checked.
+fn check() -> Json {
+    let times = |default: u8| json!({"type": "integer", "minimum": 1, "maximum": checked::MOST_TIMES, "default": default});
+    json!({
+        "type": "object",
+        "properties": {
+            "every": kind(Kind::Duration),
+            "timeout": kind(Kind::Duration),
+            "fall": times(3),
+            "rise": times(2),
+        },
+        "additionalProperties": false,
+    })
 }
 
 fn either(one: Json, other: Json) -> Json {

@@ -68,6 +68,7 @@ fn line(service: &Service) -> String {
             backends,
             source,
             source_ports,
+            ..
         } => {
             line += &format!("{} to {}", join(listen, |to| to), join(backends, |to| to));
             if !source.is_empty() {

@@ -11,7 +11,7 @@ use flexcp_translator::{Announce, Prefix};
 use super::file::{Attach, Placement, ServiceOffload};
 
 /// "30s", "2h5m", "100ms".
-pub(super) fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let wrong =
         || format!("`{text}` is not a duration; write it like \"30s\", \"2h5m\" or \"100ms\"");
     let mut rest = text;

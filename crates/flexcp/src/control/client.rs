@@ -19,6 +19,8 @@ pub mod target {
     pub const STATUS: &str = "/v1/status";
     /// Answered by [`Accesses`](super::super::view::Accesses).
     pub const ACCESSES: &str = "/v1/accesses";
+    /// Answered by [`Services`](super::super::view::Services).
+    pub const SERVICES: &str = "/v1/services";
     /// Answered by [`Connections`](super::super::view::Connections), in pieces.
     pub const CONNECTIONS: &str = "/v1/connections";
     /// Answered by an [`Event`](super::super::view::Event) a line.
@@ -31,16 +33,34 @@ pub mod target {
     /// Answered by [`OneRule`](super::super::view::OneRule).
     #[must_use]
     pub fn rule(name: &str) -> String {
-        let mut target = format!("{RULES}/");
-        for byte in name.bytes() {
-            match byte {
-                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'~' => {
-                    target.push(char::from(byte));
-                }
-                _ => target += &format!("%{byte:02X}"),
+        format!("{RULES}/{}", segment(name))
+    }
+
+    /// To tell something about a service's back end; answered by [`OneService`](super::super::view::OneService).
+    #[must_use]
+    pub fn backend(service: &str, address: &str) -> String {
+        let (service, address) = (segment(service), segment(address));
+        format!("{SERVICES}/{service}/backends/{address}")
+    }
+
+    /// To drain a service, or not any more; answered as [`backend`] is.
+    #[must_use]
+    pub fn drain(service: &str) -> String {
+        format!("{SERVICES}/{}/drain", segment(service))
+    }
+
+    /// A segment of a path (RFC 3986 section 3.3): what has a meaning there is escaped, and dots, of which one or two alone
+    /// have, too.
+    fn segment(text: &str) -> String {
+        let mut escaped = String::new();
+        for byte in text.bytes() {
+            if byte.is_ascii_alphanumeric() || b"-_~:".contains(&byte) {
+                escaped.push(char::from(byte));
+            } else {
+                escaped += &format!("%{byte:02X}");
             }
         }
-        target
+        escaped
     }
 }
 

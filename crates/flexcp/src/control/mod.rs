@@ -22,6 +22,8 @@ mod routes;
 mod rule_routes;
 mod rules;
 mod server;
+mod service_routes;
+mod services;
 mod stats;
 pub mod status;
 mod streamed;

@@ -25,9 +25,11 @@ use super::orders::{self, MoveTo, Named};
 use super::patience::{Dawdling, Patience};
 use super::server::{Asked, Names};
 use super::status::Status;
-use super::view::{Accesses, Connections, Done, DoneByAll, Event, OneConnection, Services, Stats};
+use super::view::{Accesses, Connections, Done, DoneByAll, Event, OneConnection, Stats};
 use super::wanted::{self, Wanted};
-use super::{VERSION, accesses, document, events, filter, pieces, rule_routes, stats as numbers};
+use super::{
+    accesses, document, events, filter, pieces, rule_routes, service_routes, stats as numbers,
+};
 use crate::config;
 
 /// What clients are answered from.
@@ -63,7 +65,9 @@ pub(super) fn described() -> OpenApiRouter<Arc<Daemon>> {
     OpenApiRouter::with_openapi(Document::openapi())
         .routes(routes!(status))
         .routes(routes!(stats))
-        .routes(routes!(services))
+        .routes(routes!(service_routes::services))
+        .routes(routes!(service_routes::set_backend))
+        .routes(routes!(service_routes::drain, service_routes::undrain))
         .routes(routes!(accesses_of))
         .routes(routes!(
             rule_routes::rules,
@@ -127,6 +131,20 @@ impl Daemon {
         self.told("the watcher", |asked| asked.watch.names()).await
     }
 
+    /// Has what was set saved soon; `waits`: before this returns.
+    pub(super) async fn save(&self, changes: u64, waits: bool) -> Result<(), Refused> {
+        let keeper = &self.asked.keeper;
+        keeper.wake();
+        if waits && let Err(error) = keeper.until_saved(changes).await {
+            let message = format!("it is in force, but can't be saved: {error}; look into the log");
+            return Err(Refused::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                Fault::new("flexcp", &message),
+            ));
+        }
+        Ok(())
+    }
+
     /// A place among those that are told the connections, if one is free in time.
     async fn listing(&self) -> Result<OwnedSemaphorePermit, Refused> {
         let place = Arc::clone(&self.listings).acquire_owned();
@@ -162,22 +180,6 @@ async fn status(State(daemon): State<Arc<Daemon>>, RawQuery(query): RawQuery) ->
 async fn stats(State(daemon): State<Arc<Daemon>>, RawQuery(query): RawQuery) -> Answer {
     wanted::none(query.as_deref())?;
     json(&daemon.told("the workers", numbers::stats).await?)
-}
-
-/// The services, their interfaces and the back ends that are marked
-#[utoipa::path(get, path = "/v1/services", responses(
-    (status = 200, body = Services), (status = 400, body = Refusal), (status = 503, body = Refusal),
-))]
-async fn services(State(daemon): State<Arc<Daemon>>, RawQuery(query): RawQuery) -> Answer {
-    wanted::none(query.as_deref())?;
-    let status = daemon
-        .told("the watcher", |asked| asked.watch.status())
-        .await?;
-    json(&Services {
-        version: VERSION,
-        generation: status.generation,
-        services: status.services,
-    })
 }
 
 /// The accesses, and what their subflows do
@@ -424,6 +426,9 @@ async fn wrong_method(method: Method, uri: Uri) -> Refused {
         "/v1/mar" => "it is read and set; use GET or PUT, and DELETE /v1/rules to take it back",
         "/v1/connections" => {
             "all connections are only read; use GET, or POST to /v1/connections/close"
+        }
+        path if path.starts_with("/v1/services/") => {
+            "this is only set; use PUT for a back end, POST or DELETE for a drain, and read /v1/services"
         }
         path if path.ends_with("/move") || path.ends_with("/close") => {
             "this is only done; use POST"

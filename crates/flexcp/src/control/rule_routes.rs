@@ -262,17 +262,6 @@ async fn changed(
         Ok(steered) => steered,
         Err(error) => return Ok(Err(error)),
     };
-    let keeper = &daemon.asked.keeper;
-    keeper.wake();
-    if query.saved
-        && let Err(error) = keeper.until_saved(steered.set.changes).await
-    {
-        let message =
-            format!("the rules are in force, but can't be saved: {error}; look into the log");
-        return Err(Refused::new(
-            StatusCode::SERVICE_UNAVAILABLE,
-            Fault::new("flexcp", &message),
-        ));
-    }
+    daemon.save(steered.set.changes, query.saved).await?;
     Ok(Ok(steered))
 }

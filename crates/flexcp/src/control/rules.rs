@@ -207,6 +207,11 @@ impl Query {
         Self::read(query, &["saved", "move"])
     }
 
+    /// Of what is told about services.
+    pub(super) fn of_saved(query: Option<&str>) -> Result<Self, Fault> {
+        Self::read(query, &["saved"])
+    }
+
     /// Of a rule that may be placed.
     pub(super) fn of_placed(query: Option<&str>) -> Result<Self, Fault> {
         Self::read(query, &["saved", "move", "before"])

@@ -80,7 +80,7 @@ pub struct Asked {
     pub offload: Option<Reasons>,
     /// About the kernel and the configuration.
     pub watch: StatusHandle,
-    /// Where rules that were set are kept.
+    /// Where what was set is kept.
     pub keeper: Arc<Keeper>,
 }
 
@@ -163,7 +163,7 @@ impl Control {
     }
 }
 
-/// Saves rules that were set, once a second at most.
+/// Saves what was set, once a second at most.
 async fn keep(asked: Arc<Asked>) {
     loop {
         asked.keeper.until_due().await;
@@ -173,7 +173,7 @@ async fn keep(asked: Arc<Asked>) {
             saves.keeper.save(&set, "new")
         });
         if let Ok(Err(error)) = saved.await {
-            warn!("rules that were set are not kept: {error}");
+            warn!("what the API has set is not kept: {error}");
         }
         tokio::time::sleep(SAVES).await;
     }
@@ -296,7 +296,7 @@ const FOREVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 /// What is read ahead or waits to be written, of each client, in bytes. No request's head is longer.
 const BUFFER: usize = 16 << 10;
 
-/// Between two times that rules are saved.
+/// Between two times that something is saved.
 const SAVES: Duration = Duration::from_secs(1);
 
 /// Between two tries.

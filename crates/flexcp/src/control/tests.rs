@@ -8,6 +8,7 @@ mod scrape;
 mod socket;
 mod tcp;
 
+mod ordering;
 mod setting;
 
 use std::io::{Read, Write};
@@ -22,8 +23,8 @@ use std::time::{Duration, Instant};
 
 use flexcp_io::Waker;
 use flexcp_translator::{
-    AccessId, ConnectionState, ConnectionView, Counters, Drops, Gauges, Order, Ordered,
-    PathQuality, Refused, ServiceId, StableId, SubflowView, Target,
+    AccessId, BackendView, ConnectionState, ConnectionView, Counters, Drops, Gauges, Mark,
+    MarkReason, Order, Ordered, PathQuality, Refused, ServiceId, StableId, SubflowView, Target,
 };
 use serde_json::json;
 use tempfile::TempDir;
@@ -48,6 +49,7 @@ fn played() -> WorkerHandle {
             match request {
                 Request::Ping(answer) => answer.send(()).unwrap(),
                 Request::Stats(answer) => answer.send(snapshot()).unwrap(),
+                Request::Backends(answer) => answer.send(backends()).unwrap(),
                 Request::Page(wanted) => wanted.play(&[connection()], 64),
                 Request::Connection(id, answer) => {
                     answer
@@ -61,7 +63,7 @@ fn played() -> WorkerHandle {
                 | Request::Keep(_)
                 | Request::Rules(..)
                 | Request::Configure(..)
-                | Request::EndStranded(..)
+                | Request::EndSome(..)
                 | Request::ForgetStranded(..)
                 | Request::Astray
                 | Request::Drain
@@ -84,6 +86,22 @@ fn carried_out(id: StableId, order: &Order) -> Result<Ordered, Refused> {
         Order::Move(_) => Err(Refused::NoSubflow),
         _ => Ok(Ordered::Done),
     }
+}
+
+/// The first of the two has been marked.
+fn backends() -> Vec<BackendView> {
+    let view = |last, connections, last_mark| BackendView {
+        service: ServiceId(1),
+        addr: ([10, 0, 0, last], 443).into(),
+        connections,
+        mark: None,
+        last_mark,
+    };
+    let mark = Mark {
+        reason: MarkReason::Refused,
+        since: flexcp_translator::Instant(1),
+    };
+    vec![view(11, 5, Some(mark)), view(12, 7, None)]
 }
 
 fn snapshot() -> Snapshot {
@@ -187,13 +205,15 @@ fn status() -> Status {
 /// The configuration that is in force.
 fn generation() -> Generation {
     let text = "[[service]]\nname = 'web'\nmode = 'transparent'\ndestinations = ['10.9.0.0/16']\n\
+        [[service]]\nname = 'shop'\nmode = 'reverse'\nlisten = ['203.0.113.5:443']\n\
+        backends = ['10.0.0.11:443', { address = '10.0.0.12:443', weight = 4 }]\n\
         [[access]]\nname = 'dsl'\nclients = ['10.1.0.0/16']\n[[access]]\nname = 'lte'\nclients = ['10.2.0.0/16']\n\
         [[rule]]\nname = 'video'\nservices = ['web']\nservers = ['10.9.1.0/24', '2001:db8::/32']\nports = [443, '8000-8999']\n\
         clients = ['10.1.0.0/16']\nmode = 'active-standby'\naccesses = ['lte', 'dsl']\nhold = '2s'\nfail_back = '1m'\n\
         [[rule]]\nname = 'rest'\nmode = 'smallest-delay'\n";
     let (config, found) = config::parse("f", text);
     assert!(!found.has_errors(), "{found}");
-    Generation::first(config.unwrap(), vec![vec![]])
+    Generation::first(config.unwrap(), vec![vec![], vec![]])
 }
 
 /// Asks on a connection of its own.
@@ -415,7 +435,7 @@ fn services_and_rules_are_those_of_the_configuration() {
     let services = ask(&served.path(), "/v1/services").unwrap();
     let services: serde_json::Value = services.read().unwrap();
     assert_eq!(services["services"][0]["name"], "web");
-    assert_eq!(services["generation"], 3);
+    assert_eq!(services["generation"], 1);
     let rules = ask(&served.path(), "/v1/rules").unwrap();
     assert_eq!(
         rules.read::<serde_json::Value>().unwrap(),

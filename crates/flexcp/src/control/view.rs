@@ -1,13 +1,13 @@
 //! What is answered, and `flexcp show` shows. Numbers are raw (bytes, microseconds); addresses are strings.
 
+mod event;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use flexcp_translator::{
-    ConnectionEnds, ConnectionView, EventKind, ServiceId, SubflowEnds, SubflowView,
-};
+use flexcp_translator::{ConnectionView, ServiceId, SubflowView};
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use utoipa::openapi::schema::{AdditionalProperties, Object, ObjectBuilder, Type};
@@ -16,10 +16,11 @@ use utoipa::{PartialSchema, ToSchema};
 
 use super::fault::Fault;
 use super::server::{Named, Names};
-use super::status::ServiceStatus;
+use super::status::{InterfaceStatus, MarkedBackend};
 use crate::config::mar::Document;
 use crate::config::told::Told;
-use crate::worker::Heard;
+
+pub use self::event::{Event, Noted, Switch, Which, WhichSubflow};
 
 /// The answer to `/v1/stats`.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, Debug)]
@@ -221,7 +222,99 @@ pub struct Services {
     /// Number of the configuration in force.
     pub generation: u64,
     /// In the order of the configuration.
-    pub services: Vec<ServiceStatus>,
+    pub services: Vec<Service>,
+}
+
+/// The answer to what was told about a service.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, Debug)]
+pub struct OneService {
+    /// The version of the API: 1.
+    pub version: u32,
+    /// Number of the configuration in force.
+    pub generation: u64,
+    /// As it stands from then on.
+    pub service: Service,
+}
+
+/// A service as it stands.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, Debug)]
+pub struct Service {
+    /// Its name.
+    pub name: String,
+    /// "transparent" or "reverse".
+    pub mode: String,
+    /// Whether packets of it get through.
+    pub passes: bool,
+    /// Where its clients come in; empty: everywhere.
+    pub interfaces: Vec<InterfaceStatus>,
+    /// Back ends that new connections pass by while others are left; a worker that has not marked one takes it in turn.
+    pub marked_backends: Vec<MarkedBackend>,
+    /// All of them; none on the path.
+    #[serde(default)]
+    pub backends: Vec<BackendStatus>,
+    /// Whether the API has drained it; null: it takes new connections.
+    #[serde(default)]
+    pub drain: Option<Drain>,
+}
+
+/// A service takes no new connections.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, Debug)]
+pub struct Drain {
+    /// How far that is.
+    pub state: DrainState,
+    /// Until both ends of the connections that are left are told, in microseconds; 0 behind that.
+    pub left_us: u64,
+}
+
+/// How far the drain of a service is.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema, Debug)]
+#[serde(rename_all = "snake_case")]
+pub enum DrainState {
+    /// Its connections have some time to end by themselves, or their ends are being told.
+    Draining,
+    /// It has none any more.
+    Drained,
+}
+
+/// A back end as it stands.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, Debug)]
+pub struct BackendStatus {
+    /// Its address and port.
+    #[schema(value_type = String, examples(json!("192.0.2.1:443")))]
+    pub address: SocketAddr,
+    /// Its part of all weights of the service's new connections; 0: none.
+    pub weight: u16,
+    /// Whether the API has set the weight, in place of the file.
+    pub weight_set: bool,
+    /// Whether it takes no new connections for now, whatever its weight.
+    pub maintenance: bool,
+    /// Whether any worker has marked it, so that its connections pass it by.
+    pub health: Health,
+    /// How many workers have.
+    pub down_workers: u64,
+    /// When it was found down last, and why; null: never since FlexCP or the back end is there.
+    pub last_down: Option<LastDown>,
+    /// Connections that there are to it, those that are over and linger among them.
+    pub connections: u64,
+}
+
+/// Whether a back end answers.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema, Debug)]
+#[serde(rename_all = "snake_case")]
+pub enum Health {
+    /// As far as anybody knows.
+    Up,
+    /// It refuses or does not answer.
+    Down,
+}
+
+/// When and why a back end was found down.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, Debug)]
+pub struct LastDown {
+    /// "refused", "silent" or "unreachable".
+    pub reason: String,
+    /// Since then, in microseconds.
+    pub ago_us: u64,
 }
 
 /// The answer to `/v1/rules`.
@@ -307,261 +400,6 @@ pub struct Rule {
     pub max_loss: Option<u16>,
     /// Whether a path that the client wants as backup is taken when no other is left alone.
     pub client_backup: bool,
-}
-
-/// A line of the answer to `/v1/events`.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, Debug)]
-#[serde(tag = "event", rename_all = "snake_case")]
-pub enum Event {
-    /// The first line: what happens from here on is told.
-    Listening {
-        /// The version of the API: 1.
-        version: u32,
-    },
-    /// The client of a connection has shown that it is there.
-    Opened {
-        /// When, and where.
-        #[serde(flatten)]
-        noted: Noted,
-        /// Which one.
-        #[serde(flatten)]
-        connection: Which,
-        /// "transparent" or "reverse".
-        mode: String,
-        /// The address that the server sees as its client.
-        #[schema(value_type = String, examples(json!("192.0.2.1:443")))]
-        source: SocketAddr,
-        /// The TCP server itself.
-        #[schema(value_type = String, examples(json!("192.0.2.1:443")))]
-        backend: SocketAddr,
-    },
-    /// A client has joined a subflow to a connection.
-    Joined {
-        /// When, and where.
-        #[serde(flatten)]
-        noted: Noted,
-        /// Which one.
-        #[serde(flatten)]
-        connection: Which,
-        /// The subflow.
-        subflow: WhichSubflow,
-    },
-    /// What goes down a connection moves to another subflow.
-    Switched {
-        /// When, and where.
-        #[serde(flatten)]
-        noted: Noted,
-        /// Which connection.
-        #[serde(flatten)]
-        connection: Which,
-        /// From where to where, and why.
-        #[serde(flatten)]
-        switch: Switch,
-    },
-    /// A subflow of a connection that goes on is over.
-    SubflowClosed {
-        /// When, and where.
-        #[serde(flatten)]
-        noted: Noted,
-        /// Which connection.
-        #[serde(flatten)]
-        connection: Which,
-        /// The subflow.
-        subflow: WhichSubflow,
-        /// Why.
-        cause: String,
-    },
-    /// A connection is over, with all its subflows.
-    Closed {
-        /// When, and where.
-        #[serde(flatten)]
-        noted: Noted,
-        /// Which one.
-        #[serde(flatten)]
-        connection: Which,
-        /// Why.
-        cause: String,
-    },
-    /// A worker has marked a back end: its connections pass it by.
-    BackendMarked {
-        /// When, and where.
-        #[serde(flatten)]
-        noted: Noted,
-        /// Its address.
-        #[schema(value_type = String, examples(json!("192.0.2.1:443")))]
-        backend: SocketAddr,
-        /// "refused", "silent" or "unreachable".
-        reason: String,
-    },
-    /// A back end that a worker had marked has answered it.
-    BackendBack {
-        /// When, and where.
-        #[serde(flatten)]
-        noted: Noted,
-        /// Its address.
-        #[schema(value_type = String, examples(json!("192.0.2.1:443")))]
-        backend: SocketAddr,
-    },
-    /// Events about here are missing, as more happened than the client read.
-    Lost {
-        /// How many.
-        count: u64,
-    },
-}
-
-/// A move of what goes down to another subflow.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, Debug)]
-pub struct Switch {
-    /// The subflow that is left.
-    pub from: WhichSubflow,
-    /// The subflow that carries new data from here on.
-    pub to: WhichSubflow,
-    /// Why: a cause of `subflow_switch`; "asked" by the API, or by the program that FlexCP is part of.
-    pub cause: String,
-    /// Name of the rule whose mode wanted it; null: no mode did.
-    pub rule: Option<String>,
-}
-
-/// When and where something happened.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, Debug)]
-pub struct Noted {
-    /// In microseconds since 1970 (UTC).
-    pub time_us: u64,
-    /// The number of the worker.
-    pub worker: usize,
-    /// Name of the service.
-    pub service: String,
-}
-
-/// What tells a connection from the others.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, Debug)]
-pub struct Which {
-    /// What names it, as in listings.
-    pub id: String,
-    /// The client, as on the initial subflow.
-    #[schema(value_type = String, examples(json!("192.0.2.1:443")))]
-    pub client: SocketAddr,
-    /// What the client connected to.
-    #[schema(value_type = String, examples(json!("192.0.2.1:443")))]
-    pub server: SocketAddr,
-    /// FlexCP's token (RFC 8684 section 3.1); null unless MPTCP was negotiated.
-    pub token: Option<u32>,
-}
-
-/// What tells a subflow from the others of its connection.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, Debug)]
-pub struct WhichSubflow {
-    /// Its number in the connection, as in listings.
-    pub subflow: u8,
-    /// The access that it is of; null: of none.
-    pub access: Option<String>,
-    /// The client's address and port.
-    #[schema(value_type = String, examples(json!("192.0.2.1:443")))]
-    pub client: SocketAddr,
-    /// The address and port that the client joined.
-    #[schema(value_type = String, examples(json!("192.0.2.1:443")))]
-    pub local: SocketAddr,
-    /// The client's address id (RFC 8684 section 3.2); 0 for the initial subflow.
-    pub address_id: u8,
-}
-
-impl Event {
-    /// `origin`: where the clock of events started, in microseconds since 1970.
-    pub(super) fn new(heard: Heard, origin: u64, names: &Names) -> Self {
-        let (service, mode) = named(&names.services, heard.event.service);
-        let noted = Noted::new(&heard, origin, service);
-        match heard.event.kind {
-            EventKind::Opened {
-                connection,
-                source,
-                backend,
-            } => Self::Opened {
-                noted,
-                connection: connection.into(),
-                mode,
-                source,
-                backend,
-            },
-            EventKind::Joined {
-                connection,
-                subflow,
-            } => Self::Joined {
-                noted,
-                connection: connection.into(),
-                subflow: WhichSubflow::new(subflow, names),
-            },
-            EventKind::Switched { connection, switch } => Self::Switched {
-                noted,
-                connection: connection.into(),
-                switch: Switch::new(switch, names),
-            },
-            EventKind::SubflowClosed {
-                connection,
-                subflow,
-                cause,
-            } => Self::SubflowClosed {
-                noted,
-                connection: connection.into(),
-                subflow: WhichSubflow::new(subflow, names),
-                cause: cause.name().into(),
-            },
-            EventKind::Closed { connection, cause } => Self::Closed {
-                noted,
-                connection: connection.into(),
-                cause: cause.name().into(),
-            },
-            EventKind::BackendMarked { backend, reason } => Self::BackendMarked {
-                noted,
-                backend,
-                reason: reason.name().into(),
-            },
-            EventKind::BackendBack { backend } => Self::BackendBack { noted, backend },
-        }
-    }
-}
-
-impl Noted {
-    fn new(heard: &Heard, origin: u64, service: String) -> Self {
-        Self {
-            time_us: origin.saturating_add(heard.at.0),
-            worker: heard.worker,
-            service,
-        }
-    }
-}
-
-impl Switch {
-    fn new(switch: flexcp_translator::Switch, names: &Names) -> Self {
-        Self {
-            from: WhichSubflow::new(switch.from, names),
-            to: WhichSubflow::new(switch.to, names),
-            cause: switch.cause.name().into(),
-            rule: switch.rule.as_deref().map(str::to_owned),
-        }
-    }
-}
-
-impl From<ConnectionEnds> for Which {
-    fn from(ends: ConnectionEnds) -> Self {
-        Self {
-            id: ends.id.to_string(),
-            client: ends.client,
-            server: ends.server,
-            token: ends.token,
-        }
-    }
-}
-
-impl WhichSubflow {
-    fn new(ends: SubflowEnds, names: &Names) -> Self {
-        Self {
-            subflow: ends.subflow,
-            access: names.access(ends.access),
-            client: ends.client,
-            local: ends.local,
-            address_id: ends.address_id,
-        }
-    }
 }
 
 /// Names and numbers, in their order: an object in JSON.

@@ -131,3 +131,42 @@ fn so_many_are_drained_at_a_time() {
     force.forget(force.over(6_000_000).unwrap());
     assert!(force.next(configured(&[("a", 66)]), vec![vec![]]).is_ok());
 }
+
+#[test]
+fn orders_follow_their_services_and_drain_nothing() {
+    let shop = "[[service]]\nname = 'shop'\nmode = 'reverse'\nlisten = ['203.0.113.5:443']\n\
+        backends = ['10.0.0.11:443', '10.0.0.12:443']\n";
+    let config = read(shop);
+    let force = InForce::new(Arc::new(Generation::first(config.clone(), vec![vec![]])));
+    let order = crate::orders::Order::Backend {
+        service: "shop".into(),
+        address: ([10, 0, 0, 12], 443).into(),
+        change: crate::orders::Change {
+            weight: Some(Some(7)),
+            maintenance: Some(true),
+        },
+    };
+    let orders = force.current().orders.with(&config, &order).unwrap();
+    let next = force.current().with_orders(Arc::new(orders));
+    assert_eq!(next.number, 2);
+    let force = force.followed_by(Arc::new(next), 1);
+    assert_eq!(
+        force.draining(),
+        0,
+        "no connection is left without its service"
+    );
+    let parts = |generation: &Generation| {
+        let services = generation.translator(0).services;
+        let parts = services[0].intake.parts.iter();
+        parts
+            .map(|part| (part.weight, part.maintenance))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(parts(force.current()), [(1, false), (7, true)]);
+    // A reload keeps it for as long as the back end is there.
+    let same = force.next(config, vec![vec![]]).unwrap();
+    assert_eq!(parts(&same), [(1, false), (7, true)]);
+    let fewer = read(&shop.replace(", '10.0.0.12:443'", ""));
+    let fewer = force.next(fewer, vec![vec![]]).unwrap();
+    assert_eq!(*fewer.orders, Orders::default());
+}

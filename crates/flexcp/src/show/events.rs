@@ -47,16 +47,28 @@ pub fn event(line: &str) -> Option<String> {
             connection,
             cause,
         } => of_connection(&noted, &connection, &format!("closed: {cause}")),
+        Event::Lost { count } => format!("here {count} events are missing"),
+        event => of_backend(&event)?,
+    })
+}
+
+fn of_backend(event: &Event) -> Option<String> {
+    match event {
         Event::BackendMarked {
             noted,
             backend,
             reason,
-        } => of_worker(&noted, &format!("marks {backend}: {reason}")),
-        Event::BackendBack { noted, backend } => {
-            of_worker(&noted, &format!("hears of {backend} again"))
+        } => Some(of_worker(noted, &format!("marks {backend}: {reason}"))),
+        Event::BackendMaintenance { noted, backend, on } => {
+            let begins = if *on { "begins" } else { "ends" };
+            let what = format!("{begins} maintenance of {backend}");
+            Some(of_worker(noted, &what))
         }
-        Event::Lost { count } => format!("here {count} events are missing"),
-    })
+        Event::BackendBack { noted, backend } => {
+            Some(of_worker(noted, &format!("hears of {backend} again")))
+        }
+        _ => None,
+    }
 }
 
 fn opened(connection: &Which, mode: &str, (source, backend): (SocketAddr, SocketAddr)) -> String {
@@ -195,6 +207,18 @@ mod tests {
                     r#"{{"event":"backend_marked",{AT},"backend":"10.8.0.2:80","reason":"silent"}}"#
                 ),
                 "worker 1 marks 10.8.0.2:80: silent",
+            ),
+            (
+                format!(
+                    r#"{{"event":"backend_maintenance",{AT},"backend":"10.8.0.2:80","on":true}}"#
+                ),
+                "worker 1 begins maintenance of 10.8.0.2:80",
+            ),
+            (
+                format!(
+                    r#"{{"event":"backend_maintenance",{AT},"backend":"10.8.0.2:80","on":false}}"#
+                ),
+                "worker 1 ends maintenance of 10.8.0.2:80",
             ),
             (
                 format!(r#"{{"event":"backend_back",{AT},"backend":"10.8.0.2:80"}}"#),

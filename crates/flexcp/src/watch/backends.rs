@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use flexcp_translator::{Mark, MarkReason, ServiceId};
+use flexcp_translator::{Mark, MarkReason, Part, ServiceId};
 
 use super::facts::Problem;
 use crate::config::file::Mode;
@@ -26,19 +26,37 @@ struct Service {
     id: ServiceId,
     name: String,
     backends: Vec<SocketAddr>,
+    /// Those of them that take new connections.
+    taking: Vec<SocketAddr>,
+    /// Those that nobody expects to answer.
+    maintenance: Vec<SocketAddr>,
 }
 
 impl Backends {
     /// Those of a generation, as workers have marked them.
     pub(super) fn new(generation: &Generation, marks: Vec<Arc<Marks>>) -> Self {
         let services = generation.config.services.iter().zip(&generation.ids);
-        let services = services.map(|(service, id)| Service {
-            id: *id,
-            name: service.name.value.clone(),
-            backends: match &service.mode {
-                Mode::Reverse { backends, .. } => backends.iter().map(|to| to.value).collect(),
-                Mode::Transparent { .. } => vec![],
-            },
+        let services = services.map(|(service, id)| {
+            let name = &service.name.value;
+            let backends: &[_] = match &service.mode {
+                Mode::Reverse { backends, .. } => backends,
+                Mode::Transparent { .. } => &[],
+            };
+            let of = |which: fn(Part) -> bool| {
+                let parts = backends.iter().map(|to| {
+                    let (part, _) = generation.orders.part(name, to.value);
+                    (to.value.addr, part)
+                });
+                let parts = parts.filter(|(_, part)| which(*part));
+                parts.map(|(addr, _)| addr).collect()
+            };
+            Service {
+                id: *id,
+                name: name.clone(),
+                backends: of(|_| true),
+                taking: of(Part::takes),
+                maintenance: of(|part| part.maintenance),
+            }
         });
         Self {
             services: services.collect(),
@@ -51,10 +69,23 @@ impl Backends {
     pub(super) fn look(&mut self, now: u64) -> bool {
         let mut problems = vec![];
         for (at, service) in self.services.iter().enumerate() {
+            if service.taking.is_empty() && !service.backends.is_empty() {
+                problems.push(Problem {
+                    line: format!(
+                        "service {} takes no connection: each of its back ends is in maintenance or has weight 0",
+                        service.name
+                    ),
+                    service: Some(at),
+                    stops: true,
+                });
+            }
             for (number, addr) in service.backends.iter().enumerate() {
                 let Some((mark, _)) = self.mark(service.id, number) else {
                     continue;
                 };
+                if service.maintenance.contains(addr) {
+                    continue;
+                }
                 if now.saturating_sub(mark.since.0) >= TOLD {
                     let passed_by = match service.backends.len() {
                         1 => "",
@@ -140,6 +171,7 @@ mod tests {
                 name: "shop".into(),
                 mode,
                 announce: vec![],
+                intake: flexcp_translator::Intake::default(),
             }],
             ..Default::default()
         }))
@@ -157,6 +189,8 @@ mod tests {
                 id: ServiceId(0),
                 name: "shop".into(),
                 backends: addrs(),
+                taking: addrs(),
+                maintenance: vec![],
             }],
             marks: workers.to_vec(),
             problems: vec![],
@@ -199,6 +233,20 @@ mod tests {
         });
         assert!(backends.look(SINCE + 2 * TOLD));
         assert!(lines(&backends).is_empty());
+    }
+
+    #[test]
+    fn back_end_in_maintenance_is_no_problem_and_none_that_takes_connections_is_one() {
+        let workers = [marks()];
+        let mut backends = backends(&workers);
+        workers[0].note(marked(SINCE, MarkReason::Silent));
+        backends.services[0].maintenance = vec![addrs()[1]];
+        assert!(!backends.look(SINCE + TOLD));
+        backends.services[0].taking.clear();
+        assert!(backends.look(SINCE + TOLD));
+        let line = "service shop takes no connection: each of its back ends is in maintenance or has weight 0";
+        assert_eq!(lines(&backends), [line]);
+        assert!(backends.problems()[0].stops);
     }
 
     #[test]

@@ -1,32 +1,26 @@
 //! The end of connections that nothing covers any more, once their time is over: both ends are told, as at a stop, then the
 //! kernel brings their packets no more, and when none is on its way, they are forgotten.
 
-use std::sync::mpsc::{Receiver, TryRecvError};
-
 use flexcp_io::monotonic_micros;
 use tracing::{info, warn};
 
 use super::Watcher;
 use super::reload::report;
+use super::telling::Telling;
 use crate::config::live::own_addresses;
-use crate::stop::{TELLING, TOLD_AT};
 
 /// An end that is under way, of what was in force up to a number of the translators'.
 #[derive(Debug)]
 pub(super) struct Ending {
     upto: u64,
-    /// When it began, in microseconds.
-    began: u64,
     due: u64,
     step: Step,
 }
 
 #[derive(Debug)]
 enum Step {
-    /// The ends are to be told for the n-th time.
-    Tell(usize),
-    /// They are being told.
-    Telling(usize, Vec<Receiver<()>>),
+    /// The ends are being told.
+    Tell(Telling),
     /// The kernel is to bring their packets no more.
     Leave,
     /// What was on its way has come.
@@ -37,26 +31,21 @@ impl Ending {
     pub(super) fn due(&self) -> u64 {
         self.due
     }
-
-    /// Behind the `n`-th time that the ends were told.
-    fn told(&mut self, n: usize) {
-        let at = TOLD_AT.get(n + 1);
-        self.step = at.map_or(Step::Leave, |_| Step::Tell(n + 1));
-        let at = at.unwrap_or(&TELLING).as_micros();
-        self.due = self.began + u64::try_from(at).unwrap_or(u64::MAX);
-    }
 }
 
 impl Watcher {
     /// Does what is due about connections that are drained, at a moment in microseconds.
     pub(super) fn tend_drained(&mut self, now: u64) {
+        let workers = &self.workers;
+        self.reloads
+            .closings
+            .retain_mut(|closing| closing.tend(now, workers));
         if self.reloads.ending.is_none() {
             let over = self.reloads.force.over(now);
             self.reloads.ending = over.map(|upto| Ending {
                 upto,
-                began: now,
                 due: now,
-                step: Step::Tell(0),
+                step: Step::Tell(Telling::new(now)),
             });
         }
         let ending = self.reloads.ending.take();
@@ -71,19 +60,15 @@ impl Watcher {
     /// The next step of an end; `None`: that was the last.
     fn go_on(&mut self, mut ending: Ending, now: u64) -> Option<Ending> {
         match &mut ending.step {
-            Step::Tell(n) => {
+            Step::Tell(telling) => {
                 let upto = ending.upto;
-                let asked = self.workers.iter().map(|worker| worker.end_stranded(upto));
-                ending.step = Step::Telling(*n, asked.collect());
-                ending.due = now + LOOK;
-            }
-            Step::Telling(n, asked) => {
-                asked.retain(|told| told.try_recv() == Err(TryRecvError::Empty));
-                let n = *n;
-                if asked.is_empty() || now > ending.began + PATIENCE {
-                    ending.told(n);
-                } else {
-                    ending.due = now + LOOK;
+                let over = telling.go_on(now, || {
+                    let asked = self.workers.iter().map(|worker| worker.end_stranded(upto));
+                    asked.collect()
+                });
+                ending.due = telling.due();
+                if over {
+                    ending.step = Step::Leave;
                 }
             }
             Step::Leave => self.leave(&mut ending),
@@ -126,10 +111,6 @@ impl Watcher {
     }
 }
 
-/// Between two looks at whether the workers have told all, in microseconds.
-const LOOK: u64 = 5_000;
-/// How long they may take: another time they tell the rest.
-const PATIENCE: u64 = 10_000_000;
 /// To the next try after one that failed.
 const AGAIN: u64 = 1_000_000;
 /// For packets that have come to the device already: one whose connection is not known any more would be refused.

@@ -246,7 +246,7 @@ impl Service {
             addresses.extend(listen.iter().map(|listen| ("listen", listen.value.ip())));
             addresses.extend(sources.iter().map(|source| ("source", *source)));
             if source.is_empty() {
-                let backends = backends.iter().map(|backend| backend.value.ip());
+                let backends = backends.iter().map(|backend| backend.value.addr.ip());
                 // To one on this host itself there is always a way.
                 chosen.extend(backends.filter(|addr| !addr.is_loopback() && !local.contains(addr)));
                 chosen.sort_unstable();

@@ -12,12 +12,14 @@ use flexcp_placement::Rules;
 use tracing::{info, warn};
 
 use super::backends::Backends;
+use super::closing::Closing;
 use super::drained::Ending;
 use super::{Expected, Steered, Unwatched, Watcher};
 use crate::config::live::own_addresses;
 use crate::config::told::Wrong;
 use crate::config::{Config, plan};
 use crate::generation::{Generation, InForce, NotNow};
+use crate::orders::{Order, Unknown};
 use crate::rulebook::{Change, Rulebook};
 use crate::worker::{Configure, Marks};
 
@@ -40,7 +42,9 @@ pub struct Reloads {
     placement: Option<PlacedBackEnds>,
     /// The end of connections that nothing covers any more, when one is under way.
     pub(super) ending: Option<Ending>,
-    /// Rules that the API has set.
+    /// Services that are drained while they are there.
+    pub(super) closings: Vec<Closing>,
+    /// What the API has set.
     pub(super) book: Rulebook,
 }
 
@@ -56,6 +60,7 @@ impl Reloads {
             rules,
             placement,
             ending: None,
+            closings: Vec::new(),
             book,
         }
     }
@@ -67,10 +72,10 @@ impl Reloads {
 
     /// When there is something to do about connections that are drained, in microseconds.
     pub(super) fn due(&self) -> Option<u64> {
-        self.ending
-            .as_ref()
-            .map(Ending::due)
-            .or_else(|| self.force.due())
+        let ending = self.ending.as_ref().map(Ending::due);
+        let ending = ending.or_else(|| self.force.due());
+        let closing = self.closings.iter().map(Closing::due).min();
+        ending.into_iter().chain(closing).min()
     }
 }
 
@@ -99,6 +104,8 @@ impl Watcher {
             return Err(error.into());
         }
         self.reloads.book.note_file(of_file);
+        self.reloads.book.note_orders(&next.orders);
+        self.reloads.closings.retain(|it| it.stands(&next.orders));
         let plan = plan::kernel(&next.config, &next.sources, &own);
         self.expected
             .followed_by(Expected::new(&next.config, &next.sources, &plan));
@@ -126,6 +133,38 @@ impl Watcher {
             generation: next,
             set,
             new,
+        })
+    }
+
+    /// Tells the workers something about a service. The kernel, and whose packets are whose, stay as they are.
+    pub(super) fn order(&mut self, order: &Order) -> Result<Steered, Unknown> {
+        let now = monotonic_micros();
+        let Reloads {
+            force,
+            book,
+            closings,
+            ..
+        } = &mut self.reloads;
+        let current = force.current();
+        let orders = Arc::new(current.orders.with(&current.config, order)?);
+        book.note_orders(&orders);
+        let next = Arc::new(current.with_orders(orders));
+        let name = order.service();
+        if let Order::Undrain { .. } | Order::Drain { .. } = order {
+            closings.retain(|closing| !closing.is_of(name));
+        }
+        if let (Order::Drain { within, .. }, Some(id)) = (order, next.id_of(name)) {
+            let within = within.unwrap_or(next.config.timeouts.drain.value);
+            closings.push(Closing::new((id, name), now, within));
+        }
+        *force = force.followed_by(Arc::clone(&next), now);
+        let set = book.set().clone();
+        let marks = self.tell_workers(&own_addresses(), false);
+        self.backends = Backends::new(&next, marks);
+        Ok(Steered {
+            generation: next,
+            set,
+            new: 0,
         })
     }
 

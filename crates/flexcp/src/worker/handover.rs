@@ -277,6 +277,7 @@ mod tests {
                 source_ports: 1000..=1099,
             },
             announce: vec![],
+            intake: flexcp_translator::Intake::default(),
         };
         let config = |worker| Config {
             services: vec![web.clone()],

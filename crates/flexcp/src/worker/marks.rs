@@ -80,6 +80,7 @@ mod tests {
                 source_ports: 1..=2,
             },
             announce: vec![],
+            intake: flexcp_translator::Intake::default(),
         };
         let transparent = Service {
             mode: Mode::Transparent {

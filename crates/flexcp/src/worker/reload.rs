@@ -26,6 +26,15 @@ pub struct Configure {
     pub moves: bool,
 }
 
+/// Connections whose ends are told that those are over.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Whose {
+    /// Those that nothing covers since a generation up to this one.
+    Stranded(u64),
+    /// Those of a service.
+    Service(ServiceId),
+}
+
 impl Worker {
     /// Where it notes which back ends it has marked.
     #[must_use]
@@ -71,17 +80,21 @@ impl Worker {
         let _ = done.try_send(());
     }
 
-    /// Tells the ends of some connections that nothing covers any more, when that is asked for; of the others in the next
+    /// Tells the ends of some connections that nothing covers any more, or whose service is drained, when that is asked for; of the others in the next
     /// round, so that packets have their turn.
     pub(super) fn tell_stranded(&mut self) {
-        let Some((upto, done)) = self.stranded.take() else {
+        let Some((whose, done)) = self.stranded.pop_front() else {
             return;
         };
-        let more = self.path.translator.end_stranded(now(), upto, BATCH);
+        let translator = &mut self.path.translator;
+        let more = match whose {
+            Whose::Stranded(upto) => translator.end_stranded(now(), upto, BATCH),
+            Whose::Service(id) => translator.end_service(now(), id, BATCH),
+        };
         self.path.transmit(self.handover.as_mut(), &self.buffer);
         self.path.batch.flush(&self.path.tun);
         if more {
-            self.stranded = Some((upto, done));
+            self.stranded.push_front((whose, done));
         } else {
             let _ = done.try_send(());
         }
@@ -111,7 +124,20 @@ impl WorkerHandle {
     pub fn end_stranded(&self, upto: u64) -> Receiver<()> {
         let (done, is_done) = mpsc::sync_channel(1);
         // When the worker is gone already, the other end of the channel goes with the request.
-        let _ = self.requests.send(Request::EndStranded(upto, done));
+        let _ = self
+            .requests
+            .send(Request::EndSome(Whose::Stranded(upto), done));
+        self.waker.wake();
+        is_done
+    }
+
+    /// The same of all connections of a service.
+    #[must_use]
+    pub fn end_service(&self, id: ServiceId) -> Receiver<()> {
+        let (done, is_done) = mpsc::sync_channel(1);
+        let _ = self
+            .requests
+            .send(Request::EndSome(Whose::Service(id), done));
         self.waker.wake();
         is_done
     }

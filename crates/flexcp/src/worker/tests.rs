@@ -148,6 +148,7 @@ fn config(share: Share) -> Config {
                 end_to_end: false,
             },
             announce: vec![],
+            intake: flexcp_translator::Intake::default(),
         }],
         timeouts: Timeouts {
             half_open: Duration::from_millis(300),

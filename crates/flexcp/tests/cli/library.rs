@@ -40,8 +40,8 @@ fn program(file: &std::path::Path) {
         |config| {
             config.services.remove(0);
             if let Mode::Reverse { backends, .. } = &mut config.services[0].mode {
-                let another = "10.99.0.12:443".parse().unwrap();
-                backends.push(config::span::Located::new(another, backends[0].at));
+                let another: std::net::SocketAddr = "10.99.0.12:443".parse().unwrap();
+                backends.push(config::span::Located::new(another.into(), backends[0].at));
             }
         },
         &mut found,

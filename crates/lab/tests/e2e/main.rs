@@ -9,6 +9,7 @@
 
 mod attacks;
 mod attempts;
+mod balance;
 mod beside;
 mod close;
 mod devices;
@@ -71,6 +72,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         close::cases(),
         fallback::cases(),
         reverse::cases(),
+        balance::cases(),
         programs::cases(),
         reads::cases(),
         rules::cases(),

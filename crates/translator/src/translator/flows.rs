@@ -68,6 +68,7 @@ mod tests {
                 name: "shop".into(),
                 mode,
                 announce: vec![],
+                intake: crate::Intake::default(),
             }],
             share: Share {
                 worker,

@@ -155,6 +155,10 @@ impl Translator {
         segment: &Segment,
         frame: &mut Frame<'_>,
     ) -> Verdict {
+        if !self.services.takes_any(service) {
+            self.refuse(segment, Rst::NoBackend);
+            return Verdict::Drop(DropReason::NoBackend);
+        }
         let Some((backend, reused)) = self.room_in_reverse(now, service) else {
             // Silence would make the client give MPTCP up.
             self.refuse(segment, Rst::NoRoom);

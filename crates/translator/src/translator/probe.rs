@@ -1,4 +1,7 @@
-//! Probes: whether a back end that is marked answers again, FlexCP asks with SYNs of its own.
+//! Probes and checks: whether a back end that is marked answers again, and whether one answers at all, FlexCP asks with SYNs of
+//! its own.
+
+use core::net::SocketAddr;
 
 use flexcp_wire::{ChecksumState, Ends, OptionWriter, TcpFlags, TcpOption, TcpSeq};
 
@@ -6,8 +9,10 @@ use super::Translator;
 use crate::cause::Rst;
 use crate::counters::DropReason;
 use crate::endpoint::Backend;
-use crate::health::{AnswerTo, BackendState, MarkReason};
+use crate::handle::ServiceId;
+use crate::health::{AnswerTo, BackendState, BackendView, MarkReason, Sent};
 use crate::segment::{Outgoing, Segment};
+use crate::service::CheckStep;
 use crate::{Frame, Instant, Verdict};
 
 /// What an Ethernet frame holds; nothing is ever sent behind a probe.
@@ -20,6 +25,11 @@ impl Translator {
     #[must_use]
     pub fn poll_backend(&mut self) -> Option<BackendState> {
         self.services.next_untold()
+    }
+
+    /// The back ends of the present services as they stand, in the order of the configuration. Costs nothing per connection.
+    pub fn backends(&self) -> impl Iterator<Item = BackendView> {
+        self.services.views()
     }
 
     /// When the next probe is due. Whoever is about to end asks nobody.
@@ -50,8 +60,64 @@ impl Translator {
         }
     }
 
-    /// A packet that belongs to no connection may be a marked back end's answer: to a probe, or a late one to a
-    /// connection that has left it. Both ACK a number that nobody off the path knows. `None`: it is neither, or there is
+    /// When a check is due, or the time for its answer is over. Whoever is about to end asks nobody.
+    pub(crate) fn checks_due(&self) -> Option<Instant> {
+        self.services.check_due().filter(|_| !self.drain.begun)
+    }
+
+    /// Sends the checks that are due, and judges those that have not been answered in time.
+    pub(crate) fn check_backends(&mut self, now: Instant) {
+        while self.checks_due().is_some_and(|due| due <= now) {
+            let table = &self.table;
+            let is_free = |backend: &Backend| {
+                let ends = Ends {
+                    from: backend.addr,
+                    to: backend.source,
+                };
+                table.find(ends).is_none()
+            };
+            let step = self
+                .services
+                .next_check(now, &mut self.keys.numbers, is_free);
+            match step {
+                None => return,
+                Some(CheckStep::Send { to, isn }) => {
+                    self.counters.backend_checks_tx += 1;
+                    self.counters.packets_made += 1;
+                    self.outbox.push_back(syn(to, isn).own());
+                }
+                Some(CheckStep::Failed { of, is_new }) => {
+                    self.counters.backend_checks_failed += 1;
+                    self.note_marked(of, MarkReason::Silent, is_new);
+                }
+            }
+        }
+    }
+
+    /// The answer to a check: a SYN/ACK if `opens`, else a RST. One that comes late says nothing.
+    fn handle_checked(
+        &mut self,
+        now: Instant,
+        of: (ServiceId, SocketAddr),
+        (opens, sent): (bool, Sent),
+    ) {
+        if !self.services.awaits_check(now, of) {
+            return;
+        }
+        if opens {
+            let rtt = sent.at.map(|at| now.since(at));
+            let back = self.services.note_check_passed(now, of, rtt);
+            self.note_back(of, back);
+        } else {
+            let reason = MarkReason::Refused;
+            let is_new = self.services.note_check_failed(now, of, reason);
+            self.counters.backend_checks_failed += 1;
+            self.note_marked(of, reason, is_new);
+        }
+    }
+
+    /// A packet that belongs to no connection may be a back end's answer: to a check, to a probe, or a late one to a
+    /// connection that has left it. All ACK a number that nobody off the path knows. `None`: it is neither, or there is
     /// more to say to it.
     pub(crate) fn handle_probed(
         &mut self,
@@ -71,7 +137,9 @@ impl Translator {
             return Some(Verdict::Drop(DropReason::Checksum));
         }
         let of = (service, segment.source());
-        if opens {
+        if to == AnswerTo::Check {
+            self.handle_checked(now, of, (opens, sent));
+        } else if opens {
             let rtt = sent.at.map(|at| now.since(at));
             let back = self.services.note_answer(now, of, rtt);
             self.note_back(of, back);

@@ -13,6 +13,7 @@ use crate::cause::Rst;
 use crate::config::{Config, Settings};
 use crate::connection::{Connection, Context};
 use crate::endpoint::Backend;
+use crate::event::{Event, EventKind};
 use crate::handle::INITIAL;
 use crate::service::{Services, Used};
 use crate::table::ConnectionId;
@@ -42,7 +43,12 @@ impl Translator {
         let services = core::mem::take(&mut config.services);
         let before = &self.config.rules;
         self.config = Settings::new(config, before, &mut self.accounts.ledger);
-        self.services.change(services, generation);
+        let events = &mut self.events;
+        let tell = |service, backend, on| {
+            let kind = EventKind::BackendMaintenance { backend, on };
+            events.note(|| Event { service, kind });
+        };
+        self.services.change(services, generation, tell);
     }
 
     /// No connection to these servers is offloaded from here on: they are on this host itself, where a fast path sees
@@ -58,6 +64,20 @@ impl Translator {
     /// 64 places of the table for each of `count`. `false`: that was the last place; the next call begins anew, and
     /// repeats what it has told. Drain [`poll_transmit`](Self::poll_transmit) afterwards.
     pub fn end_stranded(&mut self, now: Instant, upto: u64, count: usize) -> bool {
+        self.end_where(count, |it, id| it.end_if_stranded(now, upto, id))
+    }
+
+    /// The same of all connections of a service, whatever covers them.
+    pub fn end_service(&mut self, now: Instant, service: ServiceId, count: usize) -> bool {
+        self.end_where(count, |it, id| it.end_if_of(now, service, id))
+    }
+
+    /// Has `end_one` tell the ends of connections, `count` of them at most; it says whether somebody was told.
+    fn end_where(
+        &mut self,
+        count: usize,
+        mut end_one: impl FnMut(&mut Self, ConnectionId) -> bool,
+    ) -> bool {
         let first = self.drain.next_stranded;
         let end = first.saturating_add(count.saturating_mul(LOOKS));
         let end = end.min(self.table.places());
@@ -67,12 +87,28 @@ impl Translator {
             let Ok(id) = u32::try_from(next) else {
                 break;
             };
-            told += usize::from(self.end_if_stranded(now, upto, id));
+            told += usize::from(end_one(self, id));
             next += 1;
         }
         let more = next < self.table.places();
         self.drain.next_stranded = if more { next } else { 0 };
         more
+    }
+
+    /// `true`: somebody was told.
+    fn end_if_of(&mut self, now: Instant, service: ServiceId, id: ConnectionId) -> bool {
+        let known = self.table.get_mut(id);
+        if known.is_none_or(|connection| connection.service != service) {
+            return false;
+        }
+        self.evict(now, id);
+        let Some(connection) = self.table.get_mut(id) else {
+            return false;
+        };
+        let mut ctx = context!(self, now);
+        connection.end(&mut ctx);
+        self.settle(now, id);
+        true
     }
 
     /// `true`: somebody was told.

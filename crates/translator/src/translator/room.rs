@@ -49,6 +49,7 @@ impl Translator {
             return;
         };
         let (service, addr) = (connection.service, connection.tcp.backend.addr());
+        self.services.note_opened(service, addr);
         if let Some(patience) = self.services.patience(service, addr) {
             let others = self.services.backends(service) > 1;
             connection.tcp.syn.asked = Some(Asked {
@@ -170,6 +171,7 @@ impl Translator {
         };
         let leg = Leg::Server;
         self.table.remove_flow(FlowRef { id, leg });
+        self.services.note_closed(service, old.from);
         let Some(connection) = self.table.get_mut(id) else {
             return false;
         };
@@ -223,7 +225,10 @@ impl Translator {
         if let Some(free) = self.next_backend(service, None, Choice::Any) {
             return Some((free, false));
         }
-        let of_service = |connection: &Connection| connection.service == service;
+        let of_service = |connection: &Connection| {
+            let addr = connection.tcp.backend.addr();
+            connection.service == service && self.services.takes(service, addr)
+        };
         let of_living = |connection: &Connection| {
             let addr = connection.tcp.backend.addr();
             of_service(connection) && !self.services.is_marked(service, addr)

@@ -23,6 +23,7 @@ pub(crate) fn reverse(source_ports: core::ops::RangeInclusive<u16>) -> Translato
             id: crate::ServiceId(0),
             name: "shop".into(),
             announce: Vec::new(),
+            intake: crate::Intake::default(),
             mode: Mode::Reverse {
                 listen: alloc::vec![addr("10.9.1.2:80")],
                 backends: alloc::vec![addr("10.8.1.2:80")],

@@ -1,7 +1,8 @@
 //! What is told of connections and back ends as it happens.
 
 use flexcp_translator::{
-    AccessId, ActiveStandby, ConnectionEnds, EventKind, Instant, Order, SubflowEnds, Switch, Target,
+    AccessId, ActiveStandby, ConnectionEnds, EventKind, Instant, Order, Part, SubflowEnds, Switch,
+    Target,
 };
 
 use crate::support::{Scenario, Setup, millis};
@@ -88,6 +89,9 @@ pub(crate) fn told(t: &mut Scenario) -> Vec<String> {
             }
             EventKind::BackendMarked { backend, reason } => {
                 format!("{backend} marked: {}", reason.name())
+            }
+            EventKind::BackendMaintenance { backend, on } => {
+                format!("{backend} maintenance: {on}")
             }
             EventKind::BackendBack { backend } => format!("{backend} back"),
         });
@@ -206,7 +210,10 @@ fn switch_is_told_with_its_cause() {
     let _ = t.client(0, ". 1:1(0) ack 1 <dss ack 1,prio b>");
     assert_eq!(told(&mut t), [""; 0]);
     let _ = t.server("P. 1:101(100) ack 1");
-    assert_eq!(told(&mut t), ["0 to 1: backup"]);
+    assert_eq!(
+        told(&mut t),
+        ["0 from 0 to 1: backup by no rule [None, None]"]
+    );
     let _ = t.server("P. 101:201(100) ack 1");
     assert_eq!(told(&mut t), [""; 0]);
     let _ = t.moved();
@@ -219,7 +226,13 @@ fn join_in_the_place_of_the_active_subflow_is_a_switch() {
     let _ = t.client(0, ". 1:1(0) ack 1 <dss ack 1,prio b>");
     let _ = t.server("P. 1:101(100) ack 1");
     let _ = t.client(1, "R 1:1(0) win 0");
-    assert_eq!(told(&mut t), ["0 to 1: backup", "0 less 1: reset"]);
+    assert_eq!(
+        told(&mut t),
+        [
+            "0 from 0 to 1: backup by no rule [None, None]",
+            "0 less 1: reset"
+        ]
+    );
     let _ = t.client(2, JOIN);
     let _ = t.client(2, JOIN_THIRD);
     assert_eq!(told(&mut t), ["0 joined on 2", "0 to 2: closed"]);
@@ -332,6 +345,33 @@ fn connections_that_are_ended_are_told_once() {
     let _ = t.end(1);
     assert_eq!(told(&mut t), ["0 closed: ending"]);
     let _ = t.moved();
+}
+
+#[test]
+fn maintenance_of_back_ends_is_told_once() {
+    let mut t = listening(Setup::new().backends(2));
+    let mut service = Setup::new().backends(2).service(0);
+    let parts = |on| {
+        [
+            Part::of(1),
+            Part {
+                weight: 1,
+                maintenance: on,
+            },
+        ]
+        .into()
+    };
+    for (number, on) in [(1, true), (2, true), (3, false), (4, false)] {
+        service.intake.parts = parts(on);
+        t.configure(std::slice::from_ref(&service), number);
+    }
+    assert_eq!(
+        told(&mut t),
+        [
+            "10.8.0.2:8080 maintenance: true",
+            "10.8.0.2:8080 maintenance: false"
+        ]
+    );
 }
 
 #[test]

@@ -223,6 +223,26 @@ fn schema_refuses_what_the_reader_refuses() {
             "reverse",
             "listen = ['10.0.0.1']\nbackends = ['10.0.0.2:80']",
         ),
+        (
+            "service",
+            "reverse",
+            "listen = ['10.0.0.1:80']\nbackends = [{ address = '10.0.0.2:80', weight = 257 }]",
+        ),
+        (
+            "service",
+            "reverse",
+            "listen = ['10.0.0.1:80']\nbackends = [{ weight = 1 }]",
+        ),
+        (
+            "service",
+            "reverse",
+            "listen = ['10.0.0.1:80']\nbackends = ['10.0.0.2:80']\ncheck = { fall = 0 }",
+        ),
+        (
+            "service",
+            "reverse",
+            "listen = ['10.0.0.1:80']\nbackends = ['10.0.0.2:80']\ncheck = { evry = '2s' }",
+        ),
         ("rule", "transparent", "name = 'r'"),
         ("rule", "transparent", "name = 'r'\nmode = 'fastest'"),
         (

@@ -34,6 +34,8 @@ fn document_lists_every_route() {
         "/v1/rules",
         "/v1/rules/{name}",
         "/v1/services",
+        "/v1/services/{service}/backends/{address}",
+        "/v1/services/{service}/drain",
         "/v1/stats",
         "/v1/status",
     ];
@@ -41,15 +43,16 @@ fn document_lists_every_route() {
     // Whatever is routed is described: there is one way to route.
     let source = concat!(
         include_str!("../routes.rs"),
-        include_str!("../rule_routes.rs")
+        include_str!("../rule_routes.rs"),
+        include_str!("../service_routes.rs")
     );
     assert_eq!(source.matches(".routes(routes!(").count(), paths.len());
     let items = document["paths"].as_object().unwrap().values();
     let operations: usize = items.map(|item| item.as_object().unwrap().len()).sum();
     assert_eq!(
         operations,
-        paths.len() + 7,
-        "and what changes rules, and closes a connection"
+        paths.len() + 8,
+        "and what changes rules, closes a connection, and ends a drain"
     );
     assert_eq!(source.matches("#[utoipa::path(").count(), operations);
     for other in [
@@ -78,6 +81,7 @@ fn document_lists_every_route() {
         target::STATS,
         target::STATUS,
         target::ACCESSES,
+        target::SERVICES,
         target::CONNECTIONS,
         target::EVENTS,
     ] {

@@ -160,6 +160,7 @@ pub(super) fn all() -> Vec<view::Event> {
         },
         EventKind::Closed { connection, cause },
         EventKind::BackendMarked { backend, reason },
+        EventKind::BackendMaintenance { backend, on: true },
         EventKind::BackendBack { backend },
     ];
     let events = kinds.map(|kind| view::Event::new(heard(kind), 0, &names()));
@@ -264,6 +265,13 @@ fn events_are_told_a_line_each() {
             with(
                 &of_worker,
                 json!({"event": "backend_marked", "reason": "silent"}),
+            ),
+        ),
+        (
+            EventKind::BackendMaintenance { backend, on: false },
+            with(
+                &of_worker,
+                json!({"event": "backend_maintenance", "on": false}),
             ),
         ),
         (

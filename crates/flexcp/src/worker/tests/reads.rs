@@ -107,7 +107,7 @@ fn of_long_answers_one_is_given_between_two_batches() {
     let filter = Arc::new(Filter::default());
     let page = || {
         let (answer, answered) = mpsc::sync_channel(1);
-        let wanted = PageWanted::new(Cursor::default(), &filter, Page::default(), answer);
+        let wanted = page::PageWanted::new(Cursor::default(), &filter, Page::default(), answer);
         let sent = handle.requests.send(Request::Page(wanted));
         sent.expect("a worker that listens");
         answered

@@ -49,6 +49,12 @@ impl Scenario {
         self.tell(&|translator, now| while translator.end_stranded(now, upto, 1) {})
     }
 
+    /// The same of all connections of a service.
+    pub(crate) fn end_service(&mut self, id: u16) -> Outcome {
+        let id = flexcp_translator::ServiceId(id);
+        self.tell(&|translator, now| while translator.end_service(now, id, 1) {})
+    }
+
     /// Those connections are forgotten.
     pub(crate) fn forget_stranded(&mut self, upto: u64) {
         self.translators()

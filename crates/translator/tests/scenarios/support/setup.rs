@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flexcp_translator::{
-    Access, Announce, Config, Limits, Mode, Prefix, Rule, Service, ServiceId, SteeringMode,
-    Timeouts,
+    Access, Announce, Check, Config, Intake, Limits, Mode, Part, Prefix, Rule, Service, ServiceId,
+    SteeringMode, Timeouts,
 };
 
 use super::net::{Connection, FLOWS_PER_CONNECTION, Flow, Net};
@@ -28,6 +28,7 @@ pub(crate) struct Setup {
     pub(crate) backends_v6: bool,
     pub(crate) end_to_end: bool,
     pub(crate) announce: Vec<Announce>,
+    pub(crate) intake: Intake,
     pub(crate) accesses: Vec<Access>,
     pub(crate) rules: Vec<Rule>,
     pub(crate) limits: Limits,
@@ -53,6 +54,7 @@ impl Default for Setup {
             backends_v6: false,
             end_to_end: false,
             announce: Vec::new(),
+            intake: Intake::default(),
             accesses: Vec::new(),
             rules: Vec::new(),
             limits: Limits::default(),
@@ -102,6 +104,24 @@ impl Setup {
 
     pub(crate) const fn backends(mut self, count: usize) -> Self {
         self.backends = count;
+        self
+    }
+
+    /// A back end for each weight.
+    pub(crate) fn weights(mut self, weights: &[u16]) -> Self {
+        self.backends = weights.len();
+        self.intake.parts = weights.iter().map(|&weight| Part::of(weight)).collect();
+        self
+    }
+
+    /// Back ends are checked every two seconds, with one for the answer; three failures, or two answers, say something.
+    pub(crate) const fn checked(mut self) -> Self {
+        self.intake.check = Some(Check {
+            every: Duration::from_secs(2),
+            timeout: Duration::from_secs(1),
+            fall: 3,
+            rise: 2,
+        });
         self
     }
 
@@ -224,6 +244,7 @@ impl Setup {
             name: "test".into(),
             mode: self.mode(),
             announce: self.announce.clone(),
+            intake: self.intake.clone(),
         }
     }
 
