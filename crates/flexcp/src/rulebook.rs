@@ -1,5 +1,5 @@
 //! What clients of the API have set. Rules take the place of the file's, over reloads and restarts, until they are taken back;
-//! what was told about services holds beside it ([`orders`](crate::orders)). The watcher has both ([`Rulebook`]); a file keeps
+//! what was told about services holds beside it (`orders`). The watcher has both ([`Rulebook`]); a file keeps
 //! them ([`Keeper`]).
 
 use std::fs::{self, File};

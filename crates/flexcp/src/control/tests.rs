@@ -1,5 +1,6 @@
 //! Whole exchanges over a socket in a temporary directory, with workers that are played.
 
+mod answered;
 mod document;
 mod events;
 mod listings;
@@ -23,8 +24,8 @@ use std::time::{Duration, Instant};
 
 use flexcp_io::Waker;
 use flexcp_translator::{
-    AccessId, BackendView, ConnectionState, ConnectionView, Counters, Drops, Gauges, Mark,
-    MarkReason, Order, Ordered, PathQuality, Refused, ServiceId, StableId, SubflowView, Target,
+    AccessId, ConnectionState, ConnectionView, Counters, Drops, Gauges, Order, PathQuality,
+    ServiceId, SubflowView, Target,
 };
 use serde_json::json;
 use tempfile::TempDir;
@@ -49,14 +50,16 @@ fn played() -> WorkerHandle {
             match request {
                 Request::Ping(answer) => answer.send(()).unwrap(),
                 Request::Stats(answer) => answer.send(snapshot()).unwrap(),
-                Request::Backends(answer) => answer.send(backends()).unwrap(),
+                Request::Backends(answer) => answer.send(answered::backends()).unwrap(),
                 Request::Page(wanted) => wanted.play(&[connection()], 64),
                 Request::Connection(id, answer) => {
                     answer
                         .send(Some(connection()).filter(|known| known.id == id))
                         .unwrap();
                 }
-                Request::Order(id, order, answer) => answer.send(carried_out(id, &order)).unwrap(),
+                Request::Order(id, order, answer) => {
+                    answer.send(answered::carried_out(id, &order)).unwrap()
+                }
                 Request::OrderAll(wanted) => drop(wanted.play()),
                 Request::Stop => return,
                 Request::Offload(_)
@@ -76,32 +79,6 @@ fn played() -> WorkerHandle {
         }
     });
     handle
-}
-
-/// What comes of an order to the one connection, whose only subflow has the number 1.
-fn carried_out(id: StableId, order: &Order) -> Result<Ordered, Refused> {
-    match order {
-        _ if id != connection().id => Err(Refused::Unknown),
-        Order::Move(Target::Subflow(1) | Target::Access(AccessId(1))) => Ok(Ordered::Already),
-        Order::Move(_) => Err(Refused::NoSubflow),
-        _ => Ok(Ordered::Done),
-    }
-}
-
-/// The first of the two has been marked.
-fn backends() -> Vec<BackendView> {
-    let view = |last, connections, last_mark| BackendView {
-        service: ServiceId(1),
-        addr: ([10, 0, 0, last], 443).into(),
-        connections,
-        mark: None,
-        last_mark,
-    };
-    let mark = Mark {
-        reason: MarkReason::Refused,
-        since: flexcp_translator::Instant(1),
-    };
-    vec![view(11, 5, Some(mark)), view(12, 7, None)]
 }
 
 fn snapshot() -> Snapshot {

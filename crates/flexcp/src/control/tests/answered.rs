@@ -1,0 +1,33 @@
+//! What the played worker answers.
+
+use flexcp_translator::{
+    AccessId, BackendView, Mark, MarkReason, Order, Ordered, Refused, ServiceId, StableId, Target,
+};
+
+use super::connection;
+
+/// What comes of an order to the one connection, whose only subflow has the number 1.
+pub(super) fn carried_out(id: StableId, order: &Order) -> Result<Ordered, Refused> {
+    match order {
+        _ if id != connection().id => Err(Refused::Unknown),
+        Order::Move(Target::Subflow(1) | Target::Access(AccessId(1))) => Ok(Ordered::Already),
+        Order::Move(_) => Err(Refused::NoSubflow),
+        _ => Ok(Ordered::Done),
+    }
+}
+
+/// The first of the two has been marked.
+pub(super) fn backends() -> Vec<BackendView> {
+    let view = |last, connections, last_mark| BackendView {
+        service: ServiceId(1),
+        addr: ([10, 0, 0, last], 443).into(),
+        connections,
+        mark: None,
+        last_mark,
+    };
+    let mark = Mark {
+        reason: MarkReason::Refused,
+        since: flexcp_translator::Instant(1),
+    };
+    vec![view(11, 5, Some(mark)), view(12, 7, None)]
+}
