@@ -243,16 +243,19 @@ impl Connection {
             return;
         }
         let mut at = left;
+        // Data that the connection has by now is no news. What starts at the data ACK, and what follows on that however it is
+        // mapped, is held up inside the client by a hole of the subflow; a block there would make no sense to the server.
+        let mut held = self.to_mptcp.acked;
         while at.before(right) && !blocks.is_full() {
             let Some((dsn, known)) = subflow.send.lane.by_ssn_late(at) else {
                 return;
             };
             let len = known.min(right.since(at));
-            // Data that the connection has by now is no news. What starts at the data ACK is held up
-            // inside the client by a hole of the subflow; a block there would make no sense to the server.
-            if dsn.after(self.to_mptcp.acked) {
+            if dsn.after(held) {
                 let seq = self.seq_to_mptcp(dsn);
                 blocks.push(seq.0, seq.add(len).0);
+            } else {
+                held = held.max(dsn.add(u64::from(len)));
             }
             at = at.add(len);
         }

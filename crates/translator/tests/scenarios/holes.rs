@@ -490,3 +490,19 @@ fn given_up_subflow_hears_of_it_again_while_the_server_repeats_its_data() {
     let _ = t.moved();
     assert_eq!(t.why(), "rst.stuck+1 rst.repeated+1");
 }
+
+#[test]
+fn what_a_hole_holds_up_is_no_news_for_the_server_however_it_is_mapped() {
+    let mut t = Scenario::two_subflows();
+    for (from, end) in [(1, 101), (101, 151), (151, 251)] {
+        let len = end - from;
+        let _ = t.server(&format!("P. {from}:{end}({len}) ack 1"));
+    }
+    t.at(200);
+    let _ = t.server("P. 1:101(100) ack 1");
+    t.client(1, ". 1:1(0) ack 101 <dss ack 101>")
+        .gives(&["server . 1:1(0) ack 101 win 512"]);
+    t.client(0, ". 1:1(0) ack 1 win 600 <sack 101:251,dss ack 101>")
+        .gives(&["server . 1:1(0) ack 101 win 600"]);
+    let _ = t.moved();
+}
