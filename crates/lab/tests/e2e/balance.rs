@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use flexcp_lab::transfer::{Client, Job, ServeOptions, Server};
-use flexcp_lab::{Expect, Family, FlexCp, Lab, daemon};
+use flexcp_lab::{Expect, Family, FlexCp, Lab, SERVER_RESET, daemon};
 use serde_json::Value;
 
 use crate::rig::{PORT, Rig, short, until, with};
@@ -184,9 +184,10 @@ fn drained_service_lets_connections_end_and_tells_the_rest() -> Result<()> {
         ensure!(served(3), "{}", rig.server.accepted());
         thread::sleep(Duration::from_millis(100));
         const DRAINED: &str = "the service is drained";
-        Ok(["mp_fastclose_tx", "draining"]
+        Ok(["mp_fastclose_tx", "draining", SERVER_RESET]
             .iter()
             .fold(short(), |expect: Expect, name| expect.own(name, DRAINED))
+            .allow("MPFastcloseRx")
             .disturbed("a transfer is broken off"))
     })
 }
