@@ -112,7 +112,9 @@ impl Series {
 
     /// The part of all that came one way that a link brought, in percent; not a number where nothing came.
     pub fn share(&self, link: u8, direction: Direction, span: [f64; 2]) -> f64 {
-        100.0 * self.bytes(link, direction, span) / self.all_bytes(direction, span)
+        let part = self.bytes(link, direction, span) / self.all_bytes(direction, span);
+        // What is worked out between two samples is not exact to the last bit.
+        (100.0 * part).clamp(0.0, 100.0)
     }
 
     /// What all links carried one way, in Mbit/s.
@@ -218,6 +220,16 @@ mod tests {
         assert!(near(at(&Series::of(&down), [0.0, 5.0]).unwrap(), 1.4));
         down[19] = [50, 50];
         assert!(at(&Series::of(&down), [0.0, 5.0]).is_none());
+    }
+
+    #[test]
+    fn a_link_that_is_idle_has_no_share_though_it_had_much() {
+        let mut down = vec![[0, 10]; 10];
+        down[0] = [1_000_000_003, 10];
+        let series = Series::of(&down);
+        let at = |link, bounds| series.settles((link, Direction::Down), bounds, [0.0, 1.0], 0.1);
+        assert!(near(at(2, [95.0, 100.0]).unwrap(), 0.1));
+        assert!(near(at(1, [0.0, 5.0]).unwrap(), 0.1));
     }
 
     #[test]

@@ -58,7 +58,7 @@ impl Shape {
     };
 
     /// Faults of a path, one way.
-    fn faults(&self, path: usize) -> String {
+    pub(super) fn faults(&self, path: usize) -> String {
         let kilobytes = self.rate_mbit * self.queue_ms / 8;
         format!(
             "rate={}mbit:{kilobytes}kb,delay={}ms",
@@ -254,12 +254,12 @@ impl Counts {
 }
 
 /// Path `a`, then `b`.
-const LINKS: [u8; 2] = [1, 2];
-const PORT: u16 = 5000;
+pub(super) const LINKS: [u8; 2] = [1, 2];
+pub(super) const PORT: u16 = 5000;
 /// Between two samples of the links.
 const EVERY: Duration = Duration::from_millis(100);
 /// What a client that connects ahead waits: a join takes two round trips, of 40 ms at most here.
-const HEAD_START: Duration = Duration::from_millis(300);
+pub(super) const HEAD_START: Duration = Duration::from_millis(300);
 /// What joining takes at most.
 const JOINED: Duration = Duration::from_secs(5);
 
