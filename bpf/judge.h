@@ -368,7 +368,7 @@ static __always_inline int fits(const struct flow_entry *l, const struct entry_s
 
 	if (p->segment + TS_LEN + DSS_MAP_LEN > a->mss)
 		return TOO_LONG;
-	if (l->patience && a->rtt.recent > l->patience)
+	if (l->patience && is_slow(a, l->patience))
 		return SLOW;
 	if (p->walk.hole != NOBODY)
 		return silent(a, now, l->silence) ? OVERDUE : 0;
@@ -394,7 +394,7 @@ static __always_inline void extend(struct flow_entry *l, struct entry_subflow *a
 	}
 	a->snd_next += len;
 	note_flight(a);
-	if (a->timed_as != TIMED_NUMBER) {
+	if (a->timed_as != TIMED_NUMBER && a->timed_as != TIMED_BEHIND && a->timed_as != TIMED_AGAIN) {
 		a->timed_as = TIMED_NUMBER;
 		a->timed = a->snd_next;
 		a->timed_at = now;
@@ -496,26 +496,17 @@ static __always_inline void take_subflow_ack(struct entry_subflow *s, const stru
 		s->clock_heard = p->ts_val;
 	if (p->payload && !after(p->seq, s->rcv_ack) && after(p->ts_val, s->clock_recent))
 		s->clock_recent = p->ts_val;
-	/* What is timed stands behind a hole (Subflow::heard). */
-	if (p->blocks && s->timed_as == TIMED_NUMBER && after(s->timed, p->ack))
-		s->timed_as = TIMED_NOTHING;
-	if (s->timed_as == TIMED_ECHO && !after(s->timed, p->ts_ecr)) {
-		s->timed_as = TIMED_MEASURED;
-		if (after64(now, s->timed_at))
-			restart_rtt(&s->rtt, now - s->timed_at, now);
-		s->timed_at = now;
-	}
+	if (p->blocks)
+		take_block(s, p, now);
+	take_echo(s, p->ts_ecr, now);
 	if (!after(p->ack, s->snd_una))
 		return;
 	s->snd_una = p->ack;
 	s->outstanding_since = now;
-	if (s->timed_as == TIMED_NUMBER && !after(s->timed, p->ack)) {
-		s->timed_as = TIMED_MEASURED;
-		/* Two CPUs may disagree about the time. */
-		if (after64(now, s->timed_at))
-			sample_rtt(&s->rtt, now - s->timed_at, now);
-		s->timed_at = now;
-	}
+	if (s->timed_as == TIMED_NUMBER && !after(s->timed, p->ack))
+		take_timed(s, now);
+	if (s->timed_as == TIMED_BEHIND && !after(s->timed, p->ack))
+		s->timed_as = TIMED_NOTHING;
 	measure_delivery(s, now);
 }
 

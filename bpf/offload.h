@@ -52,6 +52,8 @@ enum timed_as {
 	TIMED_NUMBER,
 	TIMED_ECHO,
 	TIMED_MEASURED,
+	TIMED_BEHIND,
+	TIMED_AGAIN,
 };
 
 struct entry_subflow {
@@ -61,7 +63,9 @@ struct entry_subflow {
 	__u16 local_port;
 	__u8 installed;
 	__u8 window_scale;
-	__u8 pad[2];
+	/* A sample of the RTT was taken here. */
+	__u8 sampled;
+	__u8 pad;
 	__u32 isn_remote;
 	__u32 isn_local;
 	__u32 snd_next;

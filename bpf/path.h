@@ -63,3 +63,46 @@ static __always_inline void measure_delivery(struct entry_subflow *s, __u64 now)
 	d->from = s->snd_una;
 	d->since = now;
 }
+
+/* Subflow::take_timed. */
+static __always_inline void take_timed(struct entry_subflow *s, __u64 now)
+{
+	s->timed_as = TIMED_MEASURED;
+	/* Two CPUs may disagree about the time. */
+	if (after64(now, s->timed_at)) {
+		sample_rtt(&s->rtt, now - s->timed_at, now);
+		s->sampled = 1;
+	}
+	s->timed_at = now;
+}
+
+/* Subflow::take_blocks. */
+static __always_inline void take_block(struct entry_subflow *s, const struct packet *p, __u64 now)
+{
+	if ((s->timed_as != TIMED_NUMBER && s->timed_as != TIMED_BEHIND) || !after(s->timed, p->ack))
+		return;
+	s->timed_as = TIMED_BEHIND;
+	if (!after(s->timed, p->sack[0].left))
+		s->timed_as = TIMED_NOTHING;
+	else if (!after(s->timed, p->sack[0].right))
+		take_timed(s, now);
+}
+
+/* Subflow::take_echo. */
+static __always_inline void take_echo(struct entry_subflow *s, __u32 echo, __u64 now)
+{
+	if ((s->timed_as != TIMED_ECHO && s->timed_as != TIMED_AGAIN) || after(s->timed, echo) || !after64(now, s->timed_at))
+		return;
+	if (s->timed_as == TIMED_AGAIN)
+		return take_timed(s, now);
+	restart_rtt(&s->rtt, now - s->timed_at, now);
+	s->timed_as = TIMED_MEASURED;
+	s->timed_at = now;
+}
+
+/* Whether the path is slower than the connection's rule has patience with; or its last sample is that by an eighth, which the
+ * translator judges once (Connection::is_sudden). */
+static __always_inline int is_slow(const struct entry_subflow *s, __u32 patience)
+{
+	return s->rtt.recent > patience || (s->sampled && s->rtt.last - s->rtt.last / 9 > patience);
+}

@@ -1,6 +1,7 @@
 //! A running proxy, and the handle on it.
 
 mod start;
+pub(crate) mod ways;
 
 use std::fmt;
 use std::io;
@@ -19,7 +20,7 @@ use crate::config::rule::Rule;
 use crate::config::{self, Config, Diagnostics, check, fixed, plan};
 use crate::control::status::Status;
 use crate::control::view::{Connections, Stats};
-use crate::control::{self, Asked, BindError, Names, SocketFile};
+use crate::control::{self, Asked, BindError, Floors, Names, SocketFile};
 use crate::generation::{Generation, InForce};
 use crate::leftover;
 use crate::offload;
@@ -99,9 +100,8 @@ impl Proxy {
         leftover::hand_over(leftover::read(config), &mut made.workers, config);
 
         let ended = Arc::new(Waker::new().map_err(ProxyError::Worker)?);
-        let force = InForce::new(Arc::clone(&generation));
         let sorting = (made.rules.clone(), made.placement.take());
-        let reloads = Reloads::new(force, book, sorting);
+        let reloads = Reloads::new(InForce::new(Arc::clone(&generation)), book, sorting);
         let marks = made.marks.clone();
         let workers = Made::spawn(made, &ended)?;
         let handles = &workers.handles;
@@ -119,6 +119,7 @@ impl Proxy {
             offload: reasons,
             watch: watch.status(),
             keeper: Arc::new(keeper),
+            floors: Floors::default(),
         });
         start::serve(control, Arc::clone(&asked)).map_err(ProxyError::Worker)?;
         Ok(Self {

@@ -336,6 +336,9 @@ impl Watcher {
         if put_back && !found.is_empty() {
             self.workers.iter().for_each(WorkerHandle::note_astray);
         }
+        if !self.reloads.ways.is_empty() {
+            self.workers.iter().for_each(WorkerHandle::note_routes);
+        }
         if let Some(host) = self.expected.find() {
             let new = self.offload.follow(&host.interfaces, &mut self.tables);
             if !new.is_empty() {

@@ -28,8 +28,8 @@ use std::time::Duration;
 use flexcp_io::{PacketBuffer, SendBatch, Tun, Waker};
 use flexcp_placement::Exceptions;
 use flexcp_translator::{
-    BackendView, Config, Counters, Cursor, Drops, FastPath, Frame, Gauges, Install, Instant,
-    Meaning, Registry, ServiceId, Step, SubflowRecord, Translator, Verdict,
+    AccessTotals, BackendView, Config, Counters, Cursor, Drops, FastPath, Frame, Gauges, Install,
+    Instant, Meaning, Registry, ServiceId, Step, SubflowRecord, Translator, Verdict, Ways,
 };
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tracing::{info, warn};
@@ -48,6 +48,7 @@ pub(crate) use self::request::Request;
 use self::handover::{Handover, Sorted};
 use self::listeners::Listeners;
 use self::memory::Memory;
+use self::reload::Finding;
 
 /// A worker that has not begun yet.
 pub struct Worker {
@@ -69,6 +70,8 @@ pub struct Worker {
     stranded: VecDeque<(Whose, SyncSender<()>)>,
     /// Where it is among connections that are judged by other rules at once.
     judging: Option<Cursor>,
+    /// Where it is among connections whose ways are asked for.
+    finding: Option<Finding>,
 }
 
 /// From the device through the translator and back.
@@ -204,6 +207,7 @@ impl Worker {
                 ending: None,
                 stranded: VecDeque::new(),
                 judging: None,
+                finding: None,
             };
             workers.push((worker, handle));
         }
@@ -223,6 +227,11 @@ impl Worker {
     /// if this one is killed.
     pub fn write_down(&mut self, registry: Box<dyn Registry>) {
         self.path.translator.set_registry(registry);
+    }
+
+    /// Sets who knows by which way packets leave, as the accesses of its configuration number them.
+    pub fn set_ways(&mut self, ways: Box<dyn Ways>) {
+        self.path.translator.set_ways(ways);
     }
 
     /// Tells the ends of what an earlier run has left behind. `workers`: how many do.
@@ -253,7 +262,7 @@ impl Worker {
             let timeout = due.map(|due| due.since(now()));
             let may_sleep = self.handover.as_ref().is_none_or(Handover::may_sleep);
             let telling = self.ending.is_some() || !self.stranded.is_empty();
-            let telling = telling || self.judging.is_some();
+            let telling = telling || self.judging.is_some() || self.finding.is_some();
             let timeout = if may_sleep && !telling && !self.unanswered {
                 timeout
             } else {
@@ -274,6 +283,7 @@ impl Worker {
             self.listeners.pass_on(&mut self.path.translator);
             self.tell_stranded();
             self.judge_some();
+            self.find_some_ways();
             if (ready.woken || self.unanswered) && self.answer().is_break() {
                 return Ok(());
             }
@@ -455,6 +465,14 @@ impl WorkerHandle {
     /// When it has ended or does not answer.
     pub fn backends(&self) -> Result<Vec<BackendView>, Gone> {
         self.ask(Request::Backends)
+    }
+
+    /// What has come over each access so far, in the order of the configuration; last, over none.
+    ///
+    /// # Errors
+    /// When it has ended or does not answer.
+    pub fn access_totals(&self) -> Result<Vec<AccessTotals>, Gone> {
+        self.ask(Request::AccessTotals)
     }
 
     /// From here on the worker installs what needs no decision to a fast path.

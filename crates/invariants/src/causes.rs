@@ -236,6 +236,17 @@ impl Subflow {
         }
     }
 
+    /// A SACK block says that what is under way there has come, whichever of it the proxy has timed.
+    fn note_block(&mut self, now: u64, left: u64, right: u64) {
+        let signs = &mut self.signs;
+        let within = |end: u64| left < end && end <= right;
+        let come = signs.under_way.iter().filter(|&&(end, _)| within(end));
+        let latest = come.map(|&(_, sent)| sent).max();
+        if let Some(sent) = latest {
+            signs.note_round_trip(now - sent);
+        }
+    }
+
     /// The latest time up to which the proxy may wait for an answer before it takes the path for silent: two of its round
     /// trips, which are none longer than the longest that was seen.
     fn answer_due(&self) -> u64 {
@@ -287,6 +298,9 @@ impl Connection {
             let window = u64::from(packet.tcp.window) << subflow.window_scale;
             let edge = subflow.down_at(packet.tcp.ack) + window;
             subflow.signs.edge = subflow.signs.edge.max(edge);
+        }
+        for &(left, right) in options.sack.iter() {
+            subflow.note_block(now, subflow.down_at(left), subflow.down_at(right));
         }
         subflow.note_answer(now, old, packet.payload_len == 0);
         if let Some(backup) = options.prio {

@@ -41,6 +41,7 @@ mod rules;
 mod sysctl;
 mod takeover;
 mod watch;
+mod way;
 
 use std::io;
 use std::ops::RangeInclusive;
@@ -68,6 +69,7 @@ pub use self::netfilter::{
 use self::netlink::Netlink;
 pub use self::netlink::NetlinkError;
 pub use self::watch::{Look, Watch};
+pub use self::way::RoutedWays;
 
 /// What is to be diverted, and how.
 #[derive(Clone, Debug)]

@@ -33,9 +33,9 @@ pub use event::{Ready, Waker, monotonic_micros, random_bytes, wait, wait_for_any
 pub use kernel::{
     Changes, ClientLeg, Conntrack, Diversion, Family, Interface, InterfaceRule, IpsecDirection,
     IpsecPolicy, JournalError, KernelError, KernelTables, Look, Mended, NetfilterError,
-    NetlinkError, PROTOCOL, Plan, Protocol, Watch, Zones, conntrack_is_active, diverting_device,
-    interface_exists, interfaces, ipsec_policies, local_addresses, marks_may_be_set, route_source,
-    rules_by_interface, rules_by_mark, switch, tcp_listener_on,
+    NetlinkError, PROTOCOL, Plan, Protocol, RoutedWays, Watch, Zones, conntrack_is_active,
+    diverting_device, interface_exists, interfaces, ipsec_policies, local_addresses,
+    marks_may_be_set, route_source, rules_by_interface, rules_by_mark, switch, tcp_listener_on,
 };
 pub use memory::give_memory_back;
 pub use offload::{Hook, KernelFastPath, LeftOut, Offload, OffloadError, Reasons, Refusal, Tried};

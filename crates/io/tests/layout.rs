@@ -80,6 +80,7 @@ fn structs_are_laid_out_alike() {
             local_port,
             installed,
             window_scale,
+            sampled,
             pad,
             isn_remote,
             isn_local,

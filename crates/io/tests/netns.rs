@@ -52,6 +52,8 @@ mod placement;
 mod programs;
 #[path = "netns/relay.rs"]
 mod relay;
+#[path = "netns/routed.rs"]
+mod routed;
 #[path = "netns/ruleset.rs"]
 mod ruleset;
 #[path = "netns/tables.rs"]
@@ -103,6 +105,7 @@ fn main() {
         ruleset::TESTS,
         conntrack::TESTS,
         ipsec::TESTS,
+        routed::TESTS,
     ]
     .concat();
     let trials = tests.into_iter().map(|(name, test)| {

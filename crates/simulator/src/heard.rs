@@ -201,7 +201,9 @@ impl Heard {
         self.led += u64::from(is_of_mode(cause));
         let course = self.course(connection)?;
         course.forced |= !is_of_mode(cause);
-        course.moved = Some((now, is_of_mode(cause)));
+        // Where its part led it, nothing was said for the path.
+        let led = is_of_mode(cause) && cause != SubflowSwitch::Balance;
+        course.moved = Some((now, led));
         course.active = to;
         course.used.insert(to);
         Ok(())

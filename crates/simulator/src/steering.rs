@@ -301,6 +301,7 @@ fn accesses(random: &mut Random, plan: &Plan) -> Vec<Access> {
             name: format!("link{link}"),
             clients,
             addresses,
+            ways: vec![],
         };
         let place = random.index(all.len() + 1);
         all.insert(place, access);

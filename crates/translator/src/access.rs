@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use core::net::IpAddr;
 
 use crate::prefix::Prefix;
+use crate::way::Way;
 
 /// Accesses that there may be.
 pub const MAX_ACCESSES: usize = 64;
@@ -22,13 +23,17 @@ pub struct Access {
     pub clients: Vec<Prefix>,
     /// Addresses that the client addresses; any when empty.
     pub addresses: Vec<IpAddr>,
+    /// Interfaces by which packets leave for the client's end; any when empty.
+    pub ways: Vec<Way>,
 }
 
 impl Access {
-    fn fits(&self, client: IpAddr, local: IpAddr) -> bool {
+    fn fits(&self, client: IpAddr, local: IpAddr, way: Way) -> bool {
         let from = self.clients.iter().any(|prefix| prefix.contains(client));
         let to = self.addresses.contains(&local);
-        (self.clients.is_empty() || from) && (self.addresses.is_empty() || to)
+        (self.clients.is_empty() || from)
+            && (self.addresses.is_empty() || to)
+            && (self.ways.is_empty() || self.ways.contains(&way))
     }
 }
 
@@ -47,10 +52,15 @@ impl Accesses {
         self.0.len()
     }
 
+    /// Their names, in order.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|access| access.name.as_str())
+    }
+
     /// Which of them a subflow is of.
-    pub(crate) fn of(&self, client: IpAddr, local: IpAddr) -> Option<AccessId> {
+    pub(crate) fn of(&self, client: IpAddr, local: IpAddr, way: Way) -> Option<AccessId> {
         let mut numbered = (0..).map(AccessId).zip(&self.0);
-        let found = numbered.find(|(_, access)| access.fits(client, local));
+        let found = numbered.find(|(_, access)| access.fits(client, local, way));
         found.map(|(id, _)| id)
     }
 }
@@ -70,6 +80,7 @@ mod tests {
             name: String::new(),
             clients: clients.iter().map(prefix).collect(),
             addresses: addresses.iter().map(|addr| addr.parse().unwrap()).collect(),
+            ways: vec![],
         }
     }
 
@@ -81,8 +92,8 @@ mod tests {
             access(&[], &["192.0.2.2", "2001:db8::2"]),
         ]);
         let of = |client: &str, local: &str| {
-            let id = accesses.of(client.parse().unwrap(), local.parse().unwrap());
-            id.map(|id| id.0)
+            let ends = (client.parse().unwrap(), local.parse().unwrap());
+            accesses.of(ends.0, ends.1, Way::OTHER).map(|id| id.0)
         };
         assert_eq!(of("10.1.2.3", "192.0.2.1"), Some(0));
         assert_eq!(of("10.1.2.3", "192.0.2.2"), Some(1), "in order");
@@ -90,6 +101,25 @@ mod tests {
         assert_eq!(of("2001:db8:1::7", "2001:db8::2"), Some(2), "by address");
         assert_eq!(of("2001:db8:1::7", "192.0.2.1"), Some(0));
         assert_eq!(of("10.2.2.3", "192.0.2.3"), None);
+    }
+
+    #[test]
+    fn access_by_ways_takes_those_alone() {
+        let by = |ways: &[usize]| Access {
+            ways: ways.iter().map(|place| Way::named(*place)).collect(),
+            ..access(&[("10.1.0.0", 16)], &[])
+        };
+        let accesses = Accesses::new(vec![by(&[0, 2]), by(&[1])]);
+        let of = |client: &str, way| {
+            let local = "192.0.2.1".parse().unwrap();
+            accesses
+                .of(client.parse().unwrap(), local, way)
+                .map(|id| id.0)
+        };
+        assert_eq!(of("10.1.2.3", Way::named(2)), Some(0));
+        assert_eq!(of("10.1.2.3", Way::named(1)), Some(1));
+        assert_eq!(of("10.1.2.3", Way::OTHER), None);
+        assert_eq!(of("10.2.2.3", Way::named(0)), None, "in all that it says");
     }
 
     #[test]

@@ -10,6 +10,7 @@ extern crate alloc;
 
 mod access;
 mod announced;
+mod arrivals;
 mod auth;
 mod budget;
 mod cause;
@@ -40,8 +41,10 @@ mod time;
 mod translator;
 mod turns;
 mod view;
+mod way;
 
 pub use access::{Access, AccessId, MAX_ACCESSES};
+pub use arrivals::AccessTotals;
 pub use cause::{
     AddAddr, Causes, Decision, Fallback, HalfOpenEvicted, JoinEvicted, JoinRefused, Meaning,
     PlainSyn, Rst, SubflowSwitch,
@@ -68,3 +71,4 @@ pub use superseded::supersedes;
 pub use time::Instant;
 pub use translator::{Cursor, Filter, LONGEST_QUEUE, Place, Translator};
 pub use view::{ConnectionState, ConnectionView, PathQuality, SubflowView};
+pub use way::{MAX_WAYS, Way, Ways};

@@ -152,8 +152,10 @@ pub struct EntrySubflow {
     pub installed: u8,
     /// Shift of the windows that the client offers on it.
     pub window_scale: u8,
+    /// 1: the fast path has taken a sample of the RTT.
+    pub sampled: u8,
     /// Zero.
-    pub pad: [u8; 2],
+    pub pad: u8,
     /// Initial number of the client.
     pub isn_remote: u32,
     /// Initial number of FlexCP.

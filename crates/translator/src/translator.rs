@@ -20,6 +20,7 @@ mod probe;
 mod records;
 mod reload;
 mod room;
+mod routes;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -128,6 +129,7 @@ macro_rules! context {
             counters: &mut $self.counters,
             events: &mut $self.events,
             ledger: &mut $self.accounts.ledger,
+            arrivals: &mut $self.accounts.arrivals,
             budget: $self.budget,
             astray: $self.astray.is_some(),
             secrets: &mut $self.keys.numbers,
@@ -147,7 +149,7 @@ impl Translator {
         let hash_keys = (secrets.next_u64(), secrets.next_u64());
         let mut accounts = Accounts::default();
         let (services, share) = (core::mem::take(&mut config.services), config.share);
-        let settings = Settings::new(config, &Rules::default(), &mut accounts.ledger);
+        let settings = Settings::new(config, &Rules::default(), &mut accounts);
         Self {
             keys: Keys::new(secrets, share),
             services: Services::new(services, share),
@@ -394,7 +396,8 @@ impl Translator {
         if let Some(deadline) = settled.arm {
             self.table.arm(id, deadline);
         }
-        if opened && let Some(connection) = self.table.get(id) {
+        if opened && let Some(connection) = self.table.get_mut(id) {
+            connection.arrives(&self.config.accesses, &mut self.accounts.arrivals);
             connection.tell_opened(&mut self.events);
         }
     }
@@ -412,6 +415,7 @@ impl Translator {
         self.unregister(id);
         if let Some(connection) = self.table.get_mut(id) {
             connection.tell_removed(&mut self.events);
+            connection.leaves(&self.config.accesses, &mut self.accounts.arrivals);
             let of = (connection.service, connection.tcp.backend.addr());
             self.services.note_closed(of.0, of.1);
             self.counters.connections_closed += 1;

@@ -369,6 +369,11 @@ pub(super) const ACCESS: Keys = &[
         Kind::List(&Kind::Address),
         "That clients address on it; any when left out.",
     ),
+    key(
+        "interfaces",
+        Kind::List(&Kind::Interface),
+        "By which packets leave for the clients' ends; any when left out.",
+    ),
 ];
 
 /// `[[rule]]`

@@ -9,7 +9,7 @@ use flexcp_io::{ClientLeg, Diversion, Family, Plan, Protocol};
 use flexcp_placement::Share;
 use flexcp_translator::{Intake, Limits, Part, Prefix, ServiceId, Timeouts};
 
-use super::access::Access;
+use super::access;
 use super::file::{Config, Mode, Service};
 
 /// How many translators there are.
@@ -67,7 +67,7 @@ pub fn translator(
     let (limits, timeouts) = (&config.limits, &config.timeouts);
     flexcp_translator::Config {
         services: services.collect(),
-        accesses: config.accesses.iter().map(Access::named).collect(),
+        accesses: access::named(&config.accesses),
         rules: config
             .rules
             .iter()

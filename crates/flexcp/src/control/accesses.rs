@@ -1,6 +1,9 @@
-//! Accesses as they stand: sums of the subflows that live.
+//! Accesses as they stand: sums of their subflows, with those that are over.
 
-use flexcp_translator::{AccessId, ConnectionView, SubflowView};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use flexcp_translator::{AccessId, AccessTotals, ConnectionView, MAX_ACCESSES, SubflowView};
 
 use super::VERSION;
 use super::server::{Asked, Names};
@@ -11,8 +14,56 @@ use super::view::{Access, Accesses};
 pub(super) fn sums(asked: &Asked) -> Result<Accesses, String> {
     let names = asked.watch.names().map_err(|gone| gone.to_string())?;
     let mut sums = Sums::of(&names);
+    for worker in &asked.workers {
+        let totals = worker.access_totals().map_err(|gone| gone.to_string())?;
+        sums.add_totals(&totals);
+    }
     each_connection(asked, |view| sums.add(&view))?;
+    asked.floors.raise(&names.accesses, &mut sums.accesses);
     Ok(sums.end())
+}
+
+/// What was told of the bytes of each access. A subflow that ends between two questions to its worker would be missing in the
+/// sums once; numbers that are told never become less.
+#[derive(Debug)]
+pub struct Floors {
+    /// A hash of the accesses' names.
+    names: AtomicU64,
+    told: Box<[[AtomicU64; 3]]>,
+}
+
+impl Default for Floors {
+    fn default() -> Self {
+        let none = || [const { AtomicU64::new(0) }; 3];
+        Self {
+            names: AtomicU64::new(0),
+            told: (0..=MAX_ACCESSES).map(|_| none()).collect(),
+        }
+    }
+}
+
+impl Floors {
+    fn raise(&self, names: &[String], sums: &mut [Sum]) {
+        let mut hash = DefaultHasher::new();
+        names.hash(&mut hash);
+        let names = hash.finish();
+        if self.names.swap(names, Ordering::Relaxed) != names {
+            // Other accesses have these places.
+            let all = self.told.iter().flatten();
+            all.for_each(|floor| floor.store(0, Ordering::Relaxed));
+        }
+        for (sum, floors) in sums.iter_mut().zip(&self.told) {
+            let access = &mut sum.access;
+            let counts = [
+                &mut access.bytes_up,
+                &mut access.bytes_down,
+                &mut access.retransmitted_down,
+            ];
+            for (count, floor) in counts.into_iter().zip(floors) {
+                *count = floor.fetch_max(*count, Ordering::Relaxed).max(*count);
+            }
+        }
+    }
 }
 
 struct Sums {
@@ -43,6 +94,15 @@ impl Sums {
         }
     }
 
+    /// The last is of none; those of accesses that a reload has just brought count there, too.
+    fn add_totals(&mut self, totals: &[AccessTotals]) {
+        let named = totals.len().saturating_sub(1);
+        for (place, totals) in totals.iter().enumerate() {
+            let id = u8::try_from(place).ok().filter(|_| place < named);
+            self.of_id(id.map(AccessId)).add_totals(totals);
+        }
+    }
+
     fn add(&mut self, connection: &ConnectionView) {
         for subflow in &connection.subflows {
             self.of_id(subflow.access).add(subflow);
@@ -61,13 +121,23 @@ impl Sums {
         Accesses {
             version: VERSION,
             accesses: accesses
-                .filter(|access| access.name.is_some() || access.subflows > 0)
+                .filter(|access| access.name.is_some() || access.subflows > 0 || access.opened > 0)
                 .collect(),
         }
     }
 }
 
 impl Sum {
+    fn add_totals(&mut self, totals: &AccessTotals) {
+        let access = &mut self.access;
+        access.opened += totals.opened;
+        access.stripped += totals.stripped;
+        access.plain += totals.plain;
+        access.bytes_up += totals.bytes_up;
+        access.bytes_down += totals.bytes_down;
+        access.retransmitted_down += totals.retransmitted_down;
+    }
+
     fn add(&mut self, subflow: &SubflowView) {
         let access = &mut self.access;
         access.subflows += 1;
@@ -158,6 +228,9 @@ mod tests {
             subflows: 3,
             active: 2,
             backup: 0,
+            opened: 0,
+            stripped: 0,
+            plain: 0,
             bytes_up: 3,
             bytes_down: 30,
             retransmitted_down: 6,
@@ -172,6 +245,51 @@ mod tests {
             ..Access::default()
         };
         assert_eq!(told, [dsl, lte]);
+    }
+
+    #[test]
+    fn what_is_over_counts_and_what_was_told_never_becomes_less() {
+        let names: Vec<String> = vec!["dsl".into(), "lte".into()];
+        let totals = |bytes_down| AccessTotals {
+            opened: 5,
+            stripped: 2,
+            plain: 1,
+            bytes_down,
+            ..AccessTotals::default()
+        };
+        let floors = Floors::default();
+        let told = |names: &[String], last: u64, living: &[SubflowView]| {
+            let mut sums = Sums::of(&Names {
+                accesses: names.to_vec(),
+                ..Names::default()
+            });
+            sums.add_totals(&[totals(100), totals(200), totals(last)]);
+            living.iter().for_each(|it| sums.of_id(it.access).add(it));
+            floors.raise(names, &mut sums.accesses);
+            let told = sums.end().accesses;
+            told.iter().map(|it| it.bytes_down).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            told(&names, 300, &[subflow(Some(1), None, 0)]),
+            [100, 210, 300]
+        );
+        // It is over, and its worker was asked before that.
+        assert_eq!(told(&names, 300, &[]), [100, 210, 300]);
+        assert_eq!(told(&names, 301, &[]), [100, 210, 301]);
+        let others = ["lte".into(), "dsl".into()];
+        assert_eq!(told(&others, 1, &[]), [100, 200, 1], "they are others'");
+        let mut sums = Sums::of(&Names {
+            accesses: names,
+            ..Names::default()
+        });
+        sums.add_totals(&[totals(0), totals(0), totals(0)]);
+        sums.add_totals(&[totals(0), totals(0), totals(0)]);
+        let of = &sums.end().accesses[1];
+        assert_eq!(
+            (of.opened, of.stripped, of.plain),
+            (10, 4, 2),
+            "of all workers"
+        );
     }
 
     #[test]

@@ -344,10 +344,15 @@ impl Numbers {
         if self.accesses.is_empty() {
             return Ok(());
         }
-        for (name, help, number) in SUMS {
+        let of = |number: fn(&Access) -> u64| {
             let of = self.accesses.iter();
-            let of = of.map(|access| (of_access(access), number(access)));
-            out.gauges(name, help, None, of)?;
+            of.map(move |access| (of_access(access), number(access)))
+        };
+        for (name, help, number) in SUMS {
+            out.gauges(name, help, None, of(number))?;
+        }
+        for (name, help, number) in TOTALS {
+            out.counters(name, help, of(number))?;
         }
         let timed = |time: fn(&Access) -> Option<u64>| {
             let timed = self.accesses.iter();
@@ -506,7 +511,7 @@ const HELD: [&str; 2] = [
 ];
 
 /// What is summed of an access's subflows.
-const SUMS: [Sum; 8] = [
+const SUMS: [Sum; 5] = [
     ("access_subflows", "Subflows of the access.", |access| {
         access.subflows
     }),
@@ -521,21 +526,6 @@ const SUMS: [Sum; 8] = [
         |access| access.backup,
     ),
     (
-        "access_up_bytes",
-        "Bytes from the clients on the subflows that live.",
-        |access| access.bytes_up,
-    ),
-    (
-        "access_down_bytes",
-        "Bytes to the clients on the subflows that live.",
-        |access| access.bytes_down,
-    ),
-    (
-        "access_retransmitted_down_bytes",
-        "Bytes to the clients on the subflows that live which had been sent before.",
-        |access| access.retransmitted_down,
-    ),
-    (
         "access_in_flight_bytes",
         "Bytes to the clients that they have not ACKed.",
         |access| access.in_flight,
@@ -544,5 +534,37 @@ const SUMS: [Sum; 8] = [
         "access_delivery_rate_bytes_per_second",
         "Bytes per second that the clients ACK, of the subflows on which something is outstanding.",
         |access| access.delivery_rate,
+    ),
+];
+const TOTALS: [Sum; 6] = [
+    (
+        "access_opened",
+        "Subflows that came up: first ones of clients that asked for MPTCP, and joins.",
+        |access| access.opened,
+    ),
+    (
+        "access_stripped",
+        "Of the subflows that came up, those whose MPTCP options did not come through.",
+        |access| access.stripped,
+    ),
+    (
+        "access_plain",
+        "Connections whose SYN was without MPTCP.",
+        |access| access.plain,
+    ),
+    (
+        "access_up_bytes",
+        "Bytes from the clients, retransmissions included.",
+        |access| access.bytes_up,
+    ),
+    (
+        "access_down_bytes",
+        "Bytes to the clients, retransmissions included.",
+        |access| access.bytes_down,
+    ),
+    (
+        "access_retransmitted_down_bytes",
+        "Bytes to the clients that had been sent before.",
+        |access| access.retransmitted_down,
     ),
 ];

@@ -32,6 +32,7 @@ mod tests;
 pub mod view;
 mod wanted;
 
+pub use accesses::Floors;
 pub use bind::{BindError, SocketFile};
 pub use client::{Answer, Client, ClientError, target};
 pub use document::document;

@@ -25,6 +25,7 @@ use tokio::sync::{Semaphore, oneshot};
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
+use super::accesses::Floors;
 use super::bind::{self, BindError, SocketFile};
 use super::fault::Refused;
 use super::gate::{self, Token};
@@ -82,6 +83,8 @@ pub struct Asked {
     pub watch: StatusHandle,
     /// Where what was set is kept.
     pub keeper: Arc<Keeper>,
+    /// What was told of accesses.
+    pub floors: Floors,
 }
 
 impl Control {

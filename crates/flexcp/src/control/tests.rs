@@ -33,8 +33,8 @@ use tempfile::TempDir;
 use super::status::{InterfaceStatus, MarkedBackend, ServiceStatus, State, Status};
 use super::view::Numbers;
 use super::{
-    Answer, Asked, BindError, Client, ClientError, Control, Named, Names, SocketFile, VERSION,
-    Wanted, target, view,
+    Answer, Asked, BindError, Client, ClientError, Control, Floors, Named, Names, SocketFile,
+    VERSION, Wanted, target, view,
 };
 use crate::config;
 use crate::generation::Generation;
@@ -51,6 +51,7 @@ fn played() -> WorkerHandle {
                 Request::Ping(answer) => answer.send(()).unwrap(),
                 Request::Stats(answer) => answer.send(snapshot()).unwrap(),
                 Request::Backends(answer) => answer.send(answered::backends()).unwrap(),
+                Request::AccessTotals(answer) => answer.send(answered::totals()).unwrap(),
                 Request::Page(wanted) => wanted.play(&[connection()], 64),
                 Request::Connection(id, answer) => {
                     answer
@@ -62,7 +63,8 @@ fn played() -> WorkerHandle {
                 }
                 Request::OrderAll(wanted) => drop(wanted.play()),
                 Request::Stop => return,
-                Request::Offload(_)
+                Request::Routes
+                | Request::Offload(_)
                 | Request::Keep(_)
                 | Request::Rules(..)
                 | Request::Configure(..)
@@ -239,6 +241,7 @@ impl Served {
             offload: None,
             watch: StatusHandle::played(status(), names(), generation()),
             keeper: Arc::new(Keeper::new(directory.path().join("rules.json"))),
+            floors: Floors::default(),
         };
         thread::spawn(move || control.serve(Arc::new(asked)));
         Self {

@@ -187,24 +187,30 @@ pub struct Accesses {
     pub accesses: Vec<Access>,
 }
 
-/// An access: sums of its subflows that live.
+/// An access: sums of its subflows.
 #[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema, Debug)]
 pub struct Access {
     /// Null: subflows that are of no access.
     pub name: Option<String>,
-    /// How many there are.
+    /// How many live.
     pub subflows: u64,
     /// Of them, those that carry their connection's data to the client.
     pub active: u64,
     /// Of them, those that are to be used when no other is left.
     pub backup: u64,
-    /// Payload bytes from the clients, retransmissions included.
+    /// Subflows that have come up so far: first ones of clients that asked for MPTCP, and joins.
+    pub opened: u64,
+    /// Of those, the ones whose MPTCP options did not come through, from the start or later.
+    pub stripped: u64,
+    /// Connections so far whose SYN was without MPTCP: the client does without, or the option was taken away.
+    pub plain: u64,
+    /// Payload bytes from the clients so far, retransmissions included.
     pub bytes_up: u64,
-    /// Payload bytes to the clients, retransmissions included.
+    /// Payload bytes to the clients so far, retransmissions included.
     pub bytes_down: u64,
-    /// Payload bytes to the clients that had been sent before.
+    /// Payload bytes to the clients so far that had been sent before.
     pub retransmitted_down: u64,
-    /// The mean of their smoothed RTTs, in microseconds; null: none is known.
+    /// The mean of the living ones' smoothed RTTs, in microseconds; null: none is known.
     pub rtt_us: Option<u64>,
     /// The least RTT of the last five minutes.
     pub rtt_least_us: Option<u64>,

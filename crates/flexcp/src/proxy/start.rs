@@ -8,7 +8,7 @@ use flexcp_io::{PlacedBackEnds, PlacementError, PlacementProgram, Target, Tun, W
 use flexcp_placement::{Exceptions, Rules};
 use tracing::{info, warn};
 
-use super::ProxyError;
+use super::{ProxyError, ways};
 use crate::config::{Config, file, plan};
 use crate::control::{Asked, Control, SocketFile};
 use crate::generation::Generation;
@@ -101,6 +101,12 @@ pub(super) fn make_workers(tuns: Vec<Tun>, generation: &Generation) -> Result<Ma
         .unzip();
     for (worker, exceptions) in workers.iter_mut().zip(exceptions) {
         worker.set_exceptions(exceptions);
+    }
+    let by_way = config.accesses.iter().any(|it| !it.interfaces.is_empty());
+    for worker in workers.iter_mut().filter(|_| by_way) {
+        if let Some(ways) = ways::open(config) {
+            worker.set_ways(ways);
+        }
     }
     if config.device.pin.value {
         workers.iter_mut().for_each(Worker::pin);

@@ -26,7 +26,8 @@ fn row(access: &Access) -> Vec<String> {
         access.backup.to_string(),
         bytes(access.bytes_up),
         bytes(access.bytes_down),
-        lost(access),
+        share(access.retransmitted_down, access.bytes_down),
+        share(access.stripped, access.opened),
         time(access.rtt_us),
         time(access.rtt_least_us),
         format!("{}/s", bytes(access.delivery_rate)),
@@ -34,18 +35,17 @@ fn row(access: &Access) -> Vec<String> {
     ]
 }
 
-/// What went again, of what went down.
-fn lost(access: &Access) -> String {
-    let share = access.retransmitted_down.saturating_mul(10_000);
-    share.checked_div(access.bytes_down).map_or_else(
+fn share(part: u64, whole: u64) -> String {
+    let share = part.saturating_mul(10_000);
+    share.checked_div(whole).map_or_else(
         || "-".into(),
         |share| format!("{}.{:02}%", share / 100, share % 100),
     )
 }
 
-const HEADER: [&str; 11] = [
-    "ACCESS", "SUBFLOWS", "ACTIVE", "BACKUP", "UP", "DOWN", "RETRANS", "RTT", "MIN", "RATE",
-    "FLIGHT",
+const HEADER: [&str; 12] = [
+    "ACCESS", "SUBFLOWS", "ACTIVE", "BACKUP", "UP", "DOWN", "RETRANS", "STRIPPED", "RTT", "MIN",
+    "RATE", "FLIGHT",
 ];
 
 #[cfg(test)]
@@ -60,6 +60,9 @@ mod tests {
             subflows: 1200,
             active: 800,
             backup: 3,
+            opened: 50_000,
+            stripped: 150,
+            plain: 7,
             bytes_up: 78_000,
             bytes_down: 104_857_600,
             retransmitted_down: 1_258_291,
@@ -75,9 +78,9 @@ mod tests {
         assert_eq!(
             accesses(&told),
             "\
-ACCESS  SUBFLOWS  ACTIVE  BACKUP  UP      DOWN     RETRANS  RTT     MIN     RATE      FLIGHT
-lte     1200      800     3       78.0kB  104.8MB  1.19%    45.6ms  30.0ms  12.5MB/s  65.1kB
--       0         0       0       0B      0B       -        -       -       0B/s      0B
+ACCESS  SUBFLOWS  ACTIVE  BACKUP  UP      DOWN     RETRANS  STRIPPED  RTT     MIN     RATE      FLIGHT
+lte     1200      800     3       78.0kB  104.8MB  1.19%    0.30%     45.6ms  30.0ms  12.5MB/s  65.1kB
+-       0         0       0       0B      0B       -        -         -       -       0B/s      0B
 "
         );
     }

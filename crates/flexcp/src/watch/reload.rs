@@ -17,9 +17,10 @@ use super::drained::Ending;
 use super::{Expected, Steered, Unwatched, Watcher};
 use crate::config::live::own_addresses;
 use crate::config::told::Wrong;
-use crate::config::{Config, plan};
+use crate::config::{Config, access, plan};
 use crate::generation::{Generation, InForce, NotNow};
 use crate::orders::{Order, Unknown};
+use crate::proxy::ways;
 use crate::rulebook::{Change, Rulebook};
 use crate::worker::{Configure, Marks};
 
@@ -46,6 +47,8 @@ pub struct Reloads {
     pub(super) closings: Vec<Closing>,
     /// What the API has set.
     pub(super) book: Rulebook,
+    /// The interfaces that accesses name, as the workers know them.
+    pub(super) ways: Vec<String>,
 }
 
 impl Reloads {
@@ -56,6 +59,7 @@ impl Reloads {
         (rules, placement): (Rules, Option<PlacedBackEnds>),
     ) -> Self {
         Self {
+            ways: access::interfaces(&force.current().config.accesses),
             force,
             rules,
             placement,
@@ -178,8 +182,12 @@ impl Watcher {
 
     /// Tells the workers what they do, and whether connections are judged by the rules at once. Gives where they note their
     /// marks.
-    fn tell_workers(&self, own: &[IpAddr], moves: bool) -> Vec<Arc<Marks>> {
+    fn tell_workers(&mut self, own: &[IpAddr], moves: bool) -> Vec<Arc<Marks>> {
         let force = &self.reloads.force;
+        let config = &force.current().config;
+        let named = access::interfaces(&config.accesses);
+        let renamed = named != self.reloads.ways;
+        let ways = || renamed.then(|| ways::open(config)).flatten();
         let workers = (0..).zip(&self.workers);
         let told = workers.map(|(number, worker)| {
             let config = force.current().translator(number);
@@ -191,12 +199,15 @@ impl Watcher {
                 own: force.own_backends(own),
                 marks: Arc::clone(&marks),
                 moves,
+                ways: ways(),
             };
             // When it has ended, so does FlexCP.
             let _ = worker.configure(new);
             marks
         });
-        told.collect()
+        let marks = told.collect();
+        self.reloads.ways = named;
+        marks
     }
 
     /// Tells the workers and the placement program whose packets are whose.

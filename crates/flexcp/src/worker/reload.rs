@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, SyncSender};
 
 use flexcp_placement::Rules;
-use flexcp_translator::{Config, Cursor, ServiceId};
+use flexcp_translator::{Config, Cursor, ServiceId, Ways};
 
 use super::{BATCH, Gone, Marks, Request, Worker, WorkerHandle, now};
 
@@ -24,6 +24,8 @@ pub struct Configure {
     pub marks: Arc<Marks>,
     /// Connections that are there are judged by its rules at once, not when their time has come.
     pub moves: bool,
+    /// Who knows by which way packets leave, where the configuration's accesses number ways otherwise than before.
+    pub ways: Option<Box<dyn Ways>>,
 }
 
 /// Connections whose ends are told that those are over.
@@ -34,6 +36,17 @@ pub(crate) enum Whose {
     /// Those of a service.
     Service(ServiceId),
 }
+
+/// Where it is among connections whose ways are asked for.
+#[derive(Default, Debug)]
+pub(super) struct Finding {
+    at: Cursor,
+    /// They are to be asked for again.
+    again: bool,
+}
+
+/// Connections that are asked about between two batches of packets: each takes the kernel some microseconds.
+const WAYS: usize = 16;
 
 impl Worker {
     /// Where it notes which back ends it has marked.
@@ -59,6 +72,10 @@ impl Worker {
         if new.moves {
             self.judging = Some(Cursor::default());
         }
+        if let Some(ways) = new.ways {
+            self.path.translator.set_ways(ways);
+            self.find_ways_anew();
+        }
         let _ = done.try_send(());
     }
 
@@ -69,6 +86,35 @@ impl Worker {
             return;
         };
         self.judging = self.path.translator.judge_anew(now(), from, BATCH);
+        self.path.transmit(self.handover.as_mut(), &self.buffer);
+        self.path.batch.flush(&self.path.tun);
+    }
+
+    /// Routes may have changed, or what ways there are.
+    pub(super) fn find_ways_anew(&mut self) {
+        if !self.path.translator.has_ways() {
+            return;
+        }
+        match &mut self.finding {
+            // What has been asked already is asked again, once the rest has been: routes that change all the time keep nobody
+            // from being asked.
+            Some(finding) => finding.again = true,
+            None => self.finding = Some(Finding::default()),
+        }
+    }
+
+    /// Asks by which ways packets leave for some connections, when that is asked for; for others in the next round, so that
+    /// packets have their turn.
+    pub(super) fn find_some_ways(&mut self) {
+        let Some(finding) = self.finding.take() else {
+            return;
+        };
+        let translator = &mut self.path.translator;
+        let next = translator.find_ways(now(), finding.at, WAYS);
+        self.finding = match next {
+            Some(at) => Some(Finding { at, ..finding }),
+            None => finding.again.then(Finding::default),
+        };
         self.path.transmit(self.handover.as_mut(), &self.buffer);
         self.path.batch.flush(&self.path.tun);
     }
@@ -140,6 +186,13 @@ impl WorkerHandle {
             .send(Request::EndSome(Whose::Service(id), done));
         self.waker.wake();
         is_done
+    }
+
+    /// Routes may have changed: the worker asks by which ways packets leave, where that counts.
+    pub fn note_routes(&self) {
+        // When it is gone already, it has no connections.
+        let _ = self.requests.send(Request::Routes);
+        self.waker.wake();
     }
 
     /// Has the worker forget those connections.

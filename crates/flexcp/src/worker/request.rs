@@ -4,7 +4,8 @@ use std::sync::mpsc::SyncSender;
 
 use flexcp_placement::Rules;
 use flexcp_translator::{
-    BackendView, ConnectionView, FastPath, Order, Ordered, Refused, ServiceId, StableId,
+    AccessTotals, BackendView, ConnectionView, FastPath, Order, Ordered, Refused, ServiceId,
+    StableId,
 };
 
 use super::listeners::Listener;
@@ -44,6 +45,10 @@ pub(crate) enum Request {
     EndSome(Whose, SyncSender<()>),
     /// To forget those connections.
     ForgetStranded(u64, SyncSender<()>),
+    /// Routes may have changed.
+    Routes,
+    /// What has come over each access so far.
+    AccessTotals(SyncSender<Vec<AccessTotals>>),
     /// Packets may have passed by for a while.
     Astray,
     /// No connection is opened any more.
@@ -94,6 +99,10 @@ impl Worker {
                 Request::Configure(new, done) => self.configure(*new, &done),
                 Request::EndSome(whose, done) => self.stranded.push_back((whose, done)),
                 Request::ForgetStranded(upto, done) => self.forget_stranded(upto, &done),
+                Request::Routes => self.find_ways_anew(),
+                Request::AccessTotals(answer) => {
+                    let _ = answer.try_send(self.path.translator.access_totals().collect());
+                }
                 Request::Astray => self.path.translator.note_astray(now()),
                 Request::Drain => self.path.translator.drain(),
                 Request::Dependent(answer) => {

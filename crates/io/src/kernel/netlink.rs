@@ -37,6 +37,11 @@ impl Netlink {
         })
     }
 
+    /// For questions that take any socket of the namespace.
+    pub(crate) const fn socket(&self) -> &Socket {
+        &self.socket
+    }
+
     /// Has the kernel change something.
     pub(crate) fn change(
         &mut self,

@@ -313,12 +313,18 @@ fn sack() {
     assert_eq!((back.ts_sent, back.ts_sent_at), (7_050, NOW));
     assert_eq!(back.packets_up, 1);
     rules.takes(&entry, &one(4_999, 0));
-    // What is timed stands behind the hole; what stands before it is not concerned.
-    let mut timed = entry;
-    timed.subflows[0].timed_as = 1;
-    timed.subflows[0].timed = next - 2_500;
-    let (_, back) = rules.takes(&timed, &one(3_000, 2_000));
-    assert_eq!(back.subflows[0].timed_as, 0);
+    // What is timed has come, is missing, or is still on its way behind a hole.
+    for (from_next, then) in [(2_500, 3), (3_500, 0), (1_000, 4)] {
+        let mut timed = entry;
+        timed.subflows[0].timed_as = 1;
+        timed.subflows[0].timed = next - from_next;
+        timed.subflows[0].timed_at = NOW - 70_000;
+        let (_, back) = rules.takes(&timed, &one(3_000, 2_000));
+        let subflow = &back.subflows[0];
+        assert_eq!(subflow.timed_as, then, "{from_next}");
+        assert_eq!(subflow.rtt.last == 70_000, then == 3, "{from_next}");
+        assert_eq!(subflow.sampled, u8::from(then == 3), "{from_next}");
+    }
     // Right at the data ACK, before the ACK, behind what went down, and the wrong way round.
     rules.passes("options", &entry, &one(5_000, 4_000));
     let mut ahead = entry;

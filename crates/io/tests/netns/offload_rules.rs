@@ -274,6 +274,17 @@ fn downs_that_are_taken(rules: &mut Rules) {
     patient.patience = 9_999;
     rules.passes("slow", &patient, &data_down(&entry));
     rules.takes(&patient, &ack_down(&entry));
+    // One late answer, by more than an eighth, is told once.
+    patient.patience = 10_000;
+    for (last, sampled, told) in [(11_249, 1, false), (11_260, 1, true), (11_260, 0, false)] {
+        patient.subflows[0].rtt.last = last;
+        patient.subflows[0].sampled = sampled;
+        if told {
+            rules.passes("slow", &patient, &data_down(&entry));
+        } else {
+            rules.takes(&patient, &data_down(&entry));
+        }
+    }
     // The first byte that is outstanding has just gone down.
     let mut idle = entry;
     idle.subflows[0].snd_una = idle.subflows[0].snd_next;

@@ -198,6 +198,7 @@ impl Connection {
             return;
         }
         self.tell_subflow_closed(ctx, index, cause);
+        self.note_closed(&ctx.config.accesses, ctx.arrivals, index);
         let subflow = self.subflow_mut(index);
         subflow.state = SubflowState::Closed;
         subflow.send.lane.clear();
@@ -521,6 +522,7 @@ impl Connection {
             ..Relayed::default()
         });
         ctx.counters.decide(cause);
+        self.note_stripped(ctx, index);
         self.relay_to_tcp(ctx, segment, frame)
     }
 
@@ -536,6 +538,7 @@ impl Connection {
             ..Relayed::default()
         });
         ctx.counters.decide(Fallback::ServerFin);
+        self.note_stripped(ctx, INITIAL);
         self.relay_to_mptcp(ctx, segment, frame)
     }
 

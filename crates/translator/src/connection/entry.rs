@@ -347,7 +347,8 @@ impl Subflow {
             local_port: self.local.port(),
             installed: 1,
             window_scale: self.agreed.window_scale,
-            pad: [0; 2],
+            sampled: 0,
+            pad: 0,
             isn_remote: self.agreed.isn_remote.0,
             isn_local: self.agreed.isn_local.0,
             snd_next: self.send.next.0,
@@ -408,6 +409,8 @@ impl Timed {
             Self::Number(ssn, at) => (1, ssn.0, at.0),
             Self::Echo(val, at) => (2, val, at.0),
             Self::Measured(at) => (3, 0, at.0),
+            Self::Behind(ssn, at) => (4, ssn.0, at.0),
+            Self::Again(val, at) => (5, val, at.0),
         }
     }
 
@@ -417,6 +420,8 @@ impl Timed {
             1 => Self::Number(Ssn(entry.timed), at),
             2 => Self::Echo(entry.timed, at),
             3 => Self::Measured(at),
+            4 => Self::Behind(Ssn(entry.timed), at),
+            5 => Self::Again(entry.timed, at),
             _ => Self::Nothing,
         }
     }

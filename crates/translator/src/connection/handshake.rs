@@ -105,6 +105,7 @@ impl Connection {
         }
         self.phase = Phase::Fallback(Relayed::default());
         ctx.counters.decide(Fallback::Handshake);
+        self.note_stripped(ctx, INITIAL);
         self.relay_to_tcp(ctx, segment, frame)
     }
 

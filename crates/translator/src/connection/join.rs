@@ -77,6 +77,7 @@ impl Connection {
         };
         ctx.counters.mp_join_syn_rx += 1;
         self.subflow_mut(index).sent_syn(ctx.now);
+        self.subflow_mut(index).find_way(ctx.arrivals);
         self.joins_as_standby(ctx, index);
         self.send_join_syn_ack(ctx, index);
         Ok(index)
@@ -193,6 +194,7 @@ impl Connection {
             }
         }
         if let Some(free) = self.free_slot() {
+            self.forget_carried(free);
             *self.subflow_mut(free) = subflow;
             return Some(free);
         }
@@ -273,6 +275,8 @@ impl Connection {
         }
         let Some(MpJoin::Ack { hmac }) = &segment.options.join else {
             // Somebody on the path takes the options away (RFC 8684 section 3.2).
+            self.note_joined(ctx, index);
+            self.note_stripped(ctx, index);
             self.reset_subflow(ctx, index, Rst::NoProof);
             return Verdict::Drop(DropReason::NotAuthenticated);
         };
@@ -300,6 +304,7 @@ impl Connection {
         self.mptcp.heard = index;
         self.last_packet = ctx.now;
         ctx.counters.mp_join_ack_rx += 1;
+        self.note_joined(ctx, index);
         self.tell_joined(ctx, index);
         self.linger(ctx);
         // It may have the place of the active one, which was closed before.

@@ -6,6 +6,7 @@
 //! `handshake`, `join`, `close` and `view` alone.
 
 mod acknowledge;
+mod arrival;
 mod choice;
 mod clock;
 mod close;
@@ -62,6 +63,7 @@ pub(crate) use self::subflow::{Subflow, SubflowState};
 pub(crate) use self::tcp_leg::{Asked, TcpLeg};
 #[cfg(feature = "internals")]
 pub(crate) use self::to_tcp::{FAR, MIN_SPAN};
+use crate::arrivals::Arrivals;
 use crate::auth::{Key, SecretStream};
 use crate::budget::Budget;
 use crate::config::Settings;
@@ -85,6 +87,7 @@ pub(crate) struct Context<'a> {
     pub(crate) events: &'a mut Events,
     /// What connections carry, for modes that share them out.
     pub(crate) ledger: &'a mut Ledger,
+    pub(crate) arrivals: &'a mut Arrivals,
     /// As it was before the packet.
     pub(crate) budget: Budget,
     /// Packets may have gone past FlexCP not long ago.

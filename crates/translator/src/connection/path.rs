@@ -18,6 +18,8 @@ const MAX_ADD_ADDR_COPIES: u8 = 6;
 /// So many times as long as usual a path has to be silent before it is left for one that the steering mode does not take: past
 /// the server's first timeout, and most of its second.
 const LOYALTY: u32 = 3;
+/// The same while others carry over its access what they did before: what is lost there is this connection's.
+const LOYALTY_AMONG_OTHERS: u32 = 8;
 
 impl Connection {
     /// The subflow for new data: the active one while nothing speaks against it, else the best one, which is active from
@@ -127,8 +129,15 @@ impl Connection {
         let active = self.subflow(self.mptcp.active);
         let silence = ctx.config.timeouts.silence;
         let round_trips = active.rtt().map_or(Duration::ZERO, |rtt| rtt * 2);
-        let silent = active.is_silent(ctx.now, silence);
-        (silent && self.has_none_to_take(ctx)).then(|| silence.max(round_trips) * LOYALTY)
+        if !active.is_silent(ctx.now, silence) || !self.has_none_to_take(ctx) {
+            return None;
+        }
+        let times = if self.is_among_others(ctx) {
+            LOYALTY_AMONG_OTHERS
+        } else {
+            LOYALTY
+        };
+        Some(silence.max(round_trips) * times)
     }
 
     /// The server sends on although an answer is overdue: its tail loss probe (RFC 8985 section 7), which is

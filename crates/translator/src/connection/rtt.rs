@@ -96,6 +96,11 @@ impl Rtt {
             .or_else(|| self.least())
     }
 
+    /// The last sample of data.
+    pub(crate) fn last(&self) -> Option<Duration> {
+        (self.last != 0).then(|| micros_of(self.last))
+    }
+
     /// As a flow entry has it.
     pub(crate) fn export(&self) -> EntryRtt {
         EntryRtt {

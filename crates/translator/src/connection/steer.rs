@@ -34,6 +34,12 @@ const MEASURE: Duration = Duration::from_secs(1);
 /// The same where others have left the path since.
 const REMEASURE: Duration = Duration::from_millis(100);
 
+/// For so long what others have done says something of a path.
+const OF_LATE: Duration = Duration::from_secs(1);
+
+/// The answer of a path that is measured is waited for so long: the mode is asked when it has come, not at the next look.
+const ANSWERED: Duration = Duration::from_millis(500);
+
 /// How often [`PROBE`] doubles at most.
 const MAX_DOUBLINGS: u8 = 3;
 
@@ -67,7 +73,7 @@ pub(crate) struct Steered {
     turn: u8,
     /// What the client wants as backup does not count.
     slights_backup: bool,
-    /// It was its mode that moved it last, or somebody who asked for it.
+    /// Its mode moved it last, for what the path was, or somebody who asked for it.
     led: bool,
     /// What goes down the active path goes down the others, too.
     copies: bool,
@@ -157,7 +163,7 @@ impl Connection {
         ctx.counters.decide(why);
         let from = self.mptcp.steered.account;
         if let Some(left) = from {
-            if why == SubflowSwitch::Congested {
+            if matches!(why, SubflowSwitch::Congested | SubflowSwitch::Failed) {
                 ctx.ledger.note_congested(ctx.now, left);
             }
             let to = self.account(ctx.config, to);
@@ -262,7 +268,8 @@ impl Connection {
         }
         if let Some(wanted) = self.wanted_by(ctx.now, rule, &paths) {
             self.move_by(ctx, wanted.to, wanted.cause, Some(&rule.name));
-            self.mptcp.steered.led = true;
+            // Where its part led it, nothing was said for the path.
+            self.mptcp.steered.led = wanted.cause != SubflowSwitch::Balance;
         }
         self.mptcp.steered.copies = rule.mode.copies(&self.view_of(&paths));
         if rule.mode.measures() {
@@ -325,6 +332,14 @@ impl Connection {
         let before = u64::from(steered.rate) * (SECOND - part);
         let smoothed = (before + rate.min(u32::MAX.into()) * part) / SECOND;
         steered.rate = u32::try_from(smoothed).unwrap_or(u32::MAX);
+    }
+
+    /// Another subflow takes this one's place, and what it carried is no part of the sum any more.
+    #[allow(clippy::cast_possible_truncation, reason = "differences are taken")]
+    pub(super) fn forget_carried(&mut self, index: SubflowIndex) {
+        let gone = self.subflow(index).traffic.bytes_down as u32;
+        let steered = &mut self.mptcp.steered;
+        steered.carried = steered.carried.wrapping_sub(gone);
     }
 
     /// What it carries is counted from here on, if its mode goes by that and it has a choice. `true`: it has not had one before.
@@ -392,6 +407,12 @@ impl Connection {
         })
     }
 
+    /// Whether others carry over the active path's access what they carried before.
+    pub(super) fn is_among_others(&self, ctx: &Context<'_>) -> bool {
+        let account = self.account(ctx.config, self.mptcp.active);
+        account.is_some_and(|account| ctx.ledger.delivers(ctx.now, account))
+    }
+
     /// Where its mode wants it, if it may go there now.
     fn wanted_by(&self, now: Instant, rule: &Rule, paths: &Paths) -> Option<Move> {
         let wanted = rule.mode.choose(&self.view_of(paths))?;
@@ -402,8 +423,8 @@ impl Connection {
         (known && self.mptcp.steered.moved.is_over(now, wait)).then_some(wanted)
     }
 
-    /// How long after the last move it may be moved so. Where a path failed, it had no choice: it leaves the other at once, if
-    /// that is bad.
+    /// How long after the last move it may be moved so. Where a path failed, it had no choice, and where its part led it, it made
+    /// none: it leaves the other at once, if that is bad.
     fn wait(&self, rule: &Rule, wanted: &Move) -> Duration {
         if wanted.back {
             rule.hold.max(rule.fail_back)
@@ -412,6 +433,12 @@ impl Connection {
         } else {
             rule.hold
         }
+    }
+
+    /// What is left of that.
+    fn wait_left(&self, now: Instant, rule: &Rule, wanted: &Move) -> Duration {
+        let since = self.mptcp.steered.moved.age(now).unwrap_or(Duration::MAX);
+        self.wait(rule, wanted).saturating_sub(since).max(TICK)
     }
 
     /// What a fast path is told.
@@ -423,11 +450,7 @@ impl Connection {
             return Limits::default();
         };
         let view = self.view_of(&paths);
-        let all = View {
-            others: paths.all_others(),
-            ..view
-        };
-        let patience = rule.mode.patience(&all);
+        let patience = rule.mode.patience(&self.view_of_all(&paths));
         // What is over already would bring each packet up, until the mode may have what it wants.
         let over = patience.is_some_and(|most| view.active.rtt.is_some_and(|rtt| rtt > most));
         Limits {
@@ -435,17 +458,25 @@ impl Connection {
             account: self.mptcp.steered.account,
             moves: self.wanted_by(now, rule, &paths).is_some() || rule.mode.copies(&view),
             look: match rule.mode.choose(&view) {
-                Some(wanted) => Some(self.wait(rule, &wanted)),
-                None => Some(REMEASURE * 2).filter(|_| over && self.awaits(now, rule, &paths)),
+                Some(wanted) => Some(self.wait_left(now, rule, &wanted)),
+                None if self.is_sudden(&paths, rule) => Some(REMEASURE),
+                None if over && self.awaits(now, rule, &paths) => Some(REMEASURE * 2),
+                None => Some(REMEASURE * 2).filter(|_| self.is_answered_soon(now, rule)),
             },
         }
+    }
+
+    /// Whether a path was asked how long it takes, and nothing has come yet.
+    fn is_answered_soon(&self, now: Instant, rule: &Rule) -> bool {
+        let mut subflows = self.mptcp.subflows.iter();
+        rule.mode.measures() && subflows.any(|subflow| subflow.is_being_measured(now, ANSWERED))
     }
 
     /// Whether what is known of other paths is old, and is about to be known anew.
     fn awaits(&self, now: Instant, rule: &Rule, paths: &Paths) -> bool {
         let old = |path: &SteeredPath| {
             let subflow = self.subflow(path.subflow);
-            subflow.is_to_be_measured(now, MEASURE) || subflow.is_being_measured()
+            subflow.is_to_be_measured(now, MEASURE) || subflow.is_being_measured(now, Duration::MAX)
         };
         let measures = rule.mode.measures();
         paths.outdated > 0 || (measures && paths.others().iter().any(old))
@@ -470,6 +501,14 @@ impl Connection {
             },
             active: paths.active,
             others: paths.others(),
+        }
+    }
+
+    /// The same with the paths that have to be measured first.
+    fn view_of_all<'a>(&self, paths: &'a Paths) -> View<'a> {
+        View {
+            others: paths.all_others(),
+            ..self.view_of(paths)
         }
     }
 
@@ -511,7 +550,29 @@ impl Connection {
             }
         }
         paths.others[paths.count..][..paths.outdated].copy_from_slice(&outdated[..paths.outdated]);
+        if self.is_sudden(&paths, rule) && self.is_left(now, config, ledger) {
+            paths.active.rtt = self.subflow(active).path.rtt.last();
+        }
         Some(paths)
+    }
+
+    /// Whether the last sample of the active path is by an eighth longer than its mode has patience with, and the one before was not:
+    /// an accident, or the path has become slow.
+    fn is_sudden(&self, paths: &Paths, rule: &Rule) -> bool {
+        let last = self.subflow(self.mptcp.active).path.rtt.last();
+        let patience = || rule.mode.patience(&self.view_of_all(paths));
+        let slow = |rtt: Option<Duration>| {
+            rtt.zip(patience())
+                .is_some_and(|(rtt, most)| rtt > most + most / 8)
+        };
+        last > paths.active.rtt && slow(last)
+    }
+
+    /// Others have left the active path's access within a second, as it had become bad: that is no accident.
+    fn is_left(&self, now: Instant, config: &Settings, ledger: &Ledger) -> bool {
+        let account = self.account(config, self.mptcp.active);
+        let left = account.and_then(|account| ledger.congested(account));
+        left.is_some_and(|left| now.since(left) < OF_LATE)
     }
 
     /// Others have left the path's access, as it had become bad, since the path was measured last.

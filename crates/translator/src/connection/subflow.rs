@@ -11,11 +11,13 @@ use super::hole::Filler;
 use super::rtt::Rtt;
 use super::told::Told;
 use crate::access::{AccessId, Accesses};
+use crate::arrivals::Traffic;
 use crate::dtree::Lane;
 use crate::endpoint::Endpoint;
 use crate::record::Recorded;
 use crate::segment::Segment;
 use crate::time::Instant;
+use crate::way::Way;
 
 /// MSS of a peer that does not say (RFC 9293 section 3.7.1).
 const DEFAULT_MSS_V4: u16 = 536;
@@ -48,6 +50,8 @@ pub(crate) struct Subflow {
     pub(crate) local: Endpoint,
     /// The peer's address id; 0 for the initial subflow.
     pub(crate) address_id: u8,
+    /// By which packets leave for the peer's end.
+    pub(crate) way: Way,
     pub(crate) agreed: Agreed,
     pub(crate) send: Sending,
     pub(crate) recv: Receiving,
@@ -152,6 +156,11 @@ pub(crate) enum Timed {
     Nothing,
     /// The ACK of this number, which went out then.
     Number(Ssn, Instant),
+    /// The same of a number that something is missing before: SACK alone says when it comes.
+    Behind(Ssn, Instant),
+    /// The echo of this TSval, which went out then with what went again first: that tells its ACK from the first one's (RFC 7323
+    /// section 4).
+    Again(u32, Instant),
     /// The echo of this TSval, which went out then to a peer that had nothing to ACK.
     Echo(u32, Instant),
     /// Nothing; the last sample was taken then.
@@ -167,15 +176,6 @@ pub(crate) struct Join {
     pub(crate) proved: bool,
 }
 
-/// Payload in bytes, seen from the MPTCP peer: up is what it sends.
-#[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Traffic {
-    pub(crate) bytes_up: u64,
-    pub(crate) bytes_down: u64,
-    /// Of `bytes_down`, what went again.
-    pub(crate) retransmitted_down: u64,
-}
-
 impl Subflow {
     /// From the peer's SYN.
     pub(crate) fn new(now: Instant, syn: &Segment, isn_local: Ssn) -> Self {
@@ -185,6 +185,7 @@ impl Subflow {
             remote: syn.source().into(),
             local: syn.destination().into(),
             address_id: 0,
+            way: Way::OTHER,
             agreed: Agreed::new(syn, isn_local),
             send: Sending::from(isn_local),
             recv: Receiving::from(isn_remote),
@@ -216,7 +217,8 @@ impl Subflow {
 
     /// The access that it is of.
     pub(crate) fn access(&self, accesses: &Accesses) -> Option<AccessId> {
-        accesses.of(self.remote.addr().ip(), self.local.addr().ip())
+        let (remote, local) = (self.remote.addr().ip(), self.local.addr().ip());
+        accesses.of(remote, local, self.way)
     }
 
     /// Whether data can go down on it.
@@ -270,16 +272,32 @@ impl Subflow {
         if self.send.una == self.send.next {
             self.path.suspect = false;
         }
-        // What is timed stands behind a hole: its ACK comes when that is filled, and would time the repair.
-        if !segment.options.sack.is_empty()
-            && matches!(self.path.timed, Timed::Number(timed, _) if timed.after(self.send.una))
-        {
-            self.path.timed = Timed::Nothing;
-        }
+        self.take_blocks(now, segment);
         let next = !segment.payload.is_empty() && !Ssn(segment.tcp.seq).after(self.recv.ack);
         if let (Some(clock), Some(timestamps)) = (&mut self.clock, segment.options.timestamps) {
             clock.heard(timestamps, next);
             self.take_echo(now, timestamps.ecr);
+        }
+    }
+
+    /// Takes an RTT sample from SACK blocks: what is timed has come though something before it is missing. Its ACK would time the
+    /// repair.
+    fn take_blocks(&mut self, now: Instant, segment: &Segment) {
+        let (Timed::Number(timed, sent) | Timed::Behind(timed, sent)) = self.path.timed else {
+            return;
+        };
+        if segment.options.sack.is_empty() || !timed.after(self.send.una) {
+            return;
+        }
+        self.path.timed = Timed::Behind(timed, sent);
+        let blocks = segment.options.sack.iter();
+        let mut blocks = blocks.map(|&(left, right)| (Ssn(left), Ssn(right)));
+        let holds = |(left, right): (Ssn, Ssn)| timed.after(left) && !timed.after(right);
+        if blocks.clone().any(holds) {
+            self.take_timed(now);
+        } else if blocks.any(|(left, _)| !timed.after(left)) {
+            // It is missing itself.
+            self.path.timed = Timed::Nothing;
         }
     }
 
@@ -332,7 +350,10 @@ impl Subflow {
     /// Notes that `len` new bytes went down: they are the next to be timed, unless others are.
     pub(crate) fn sent_new(&mut self, now: Instant, len: u32) {
         self.sent_new_hole(now, len);
-        if !matches!(self.path.timed, Timed::Number(..)) {
+        if !matches!(
+            self.path.timed,
+            Timed::Number(..) | Timed::Behind(..) | Timed::Again(..)
+        ) {
             self.path.timed = Timed::Number(self.send.next, now);
         }
         self.traffic.bytes_down += u64::from(len);
@@ -352,14 +373,28 @@ impl Subflow {
 
     /// What is being timed is ambiguous.
     pub(crate) const fn stop_timing(&mut self) {
-        if let Timed::Number(..) = self.path.timed {
+        if let Timed::Number(..) | Timed::Behind(..) | Timed::Again(..) = self.path.timed {
             self.path.timed = Timed::Nothing;
         }
     }
 
-    /// Notes that `len` bytes went down again: what is being timed is ambiguous (Karn's rule).
-    pub(crate) fn sent_again(&mut self, len: u32) {
-        self.stop_timing();
+    /// Notes that `len` bytes from `ssn` on went down again. If what is being timed is among them it is ambiguous (Karn's rule);
+    /// what stands before them is not, nor what stands behind them, where SACK says when it comes. What the peer waits for is timed
+    /// by its TSval, `clock`, where nothing else is.
+    pub(crate) fn sent_again(&mut self, now: Instant, clock: Option<u32>, ssn: Ssn, len: u32) {
+        if let Timed::Number(timed, sent) | Timed::Behind(timed, sent) = self.path.timed
+            && timed.after(ssn)
+        {
+            self.path.timed = if self.agreed.sack && timed.after(ssn.add(len)) {
+                Timed::Behind(timed, sent)
+            } else {
+                Timed::Nothing
+            };
+        }
+        let times = matches!(self.path.timed, Timed::Nothing | Timed::Again(..));
+        if let Some(val) = clock.filter(|_| times && ssn == self.send.una) {
+            self.path.timed = Timed::Again(val, now);
+        }
         self.traffic.bytes_down += u64::from(len);
         self.traffic.retransmitted_down += u64::from(len);
     }
@@ -399,12 +434,18 @@ impl Subflow {
 
     /// Takes an RTT sample, if what is being timed is ACKed: data, or FlexCP's SYN.
     pub(crate) fn take_sample(&mut self, now: Instant, ack: Ssn) {
-        let Timed::Number(timed, sent) = self.path.timed else {
+        match self.path.timed {
+            Timed::Number(timed, _) if !ack.before(timed) => self.take_timed(now),
+            Timed::Behind(timed, _) if !ack.before(timed) => self.path.timed = Timed::Nothing,
+            _ => {}
+        }
+    }
+
+    /// What is timed has come.
+    fn take_timed(&mut self, now: Instant) {
+        let (Timed::Number(timed, sent) | Timed::Behind(timed, sent)) = self.path.timed else {
             return;
         };
-        if ack.before(timed) {
-            return;
-        }
         self.path.timed = Timed::Measured(now);
         let sample = now.since(sent);
         if sample.is_zero() {
@@ -433,21 +474,20 @@ impl Subflow {
     pub(crate) fn is_to_be_measured(&self, now: Instant, pause: Duration) -> bool {
         let at_rest = self.send.una == self.send.next && self.clock.is_some();
         let due = match self.path.timed {
-            Timed::Nothing | Timed::Number(..) => true,
+            Timed::Nothing | Timed::Number(..) | Timed::Behind(..) | Timed::Again(..) => true,
             Timed::Echo(_, at) | Timed::Measured(at) => now.since(at) >= pause,
         };
         at_rest && due
     }
 
-    /// Whether an echo is waited for, on a path that carries nothing.
-    pub(crate) const fn is_being_measured(&self) -> bool {
-        matches!(self.path.timed, Timed::Echo(..))
+    /// Whether an echo is waited for, on a path that carries nothing, not longer than `most`.
+    pub(crate) fn is_being_measured(&self, now: Instant, most: Duration) -> bool {
+        matches!(self.path.timed, Timed::Echo(_, at) if now.since(at) <= most)
     }
 
-    /// Whether the path has been measured since then, or carries something, or can't be measured while it does not.
+    /// Whether the path has been measured since then, or can't be while it carries nothing.
     pub(crate) fn is_known_since(&self, then: Instant) -> bool {
-        let at_rest = self.send.una == self.send.next && self.clock.is_some();
-        !at_rest || matches!(self.path.timed, Timed::Measured(at) if at > then)
+        self.clock.is_none() || matches!(self.path.timed, Timed::Measured(at) if at > then)
     }
 
     /// Notes that a packet with this TSval goes out on a path at rest: the echo gives an RTT sample.
@@ -457,15 +497,19 @@ impl Subflow {
 
     /// Takes an RTT sample, if this is the echo that is waited for.
     fn take_echo(&mut self, now: Instant, echo: u32) {
-        if let Timed::Echo(val, sent) = self.path.timed
-            && !later(val, echo)
-        {
-            self.path.timed = Timed::Measured(now);
-            let sample = now.since(sent);
-            if !sample.is_zero() {
-                self.path.rtt.restart(now, sample);
-            }
+        let (Timed::Echo(val, sent) | Timed::Again(val, sent)) = self.path.timed else {
+            return;
+        };
+        let sample = now.since(sent);
+        if later(val, echo) || sample.is_zero() {
+            return;
         }
+        if let Timed::Echo(..) = self.path.timed {
+            self.path.rtt.restart(now, sample);
+        } else {
+            self.path.rtt.sample(now, sample);
+        }
+        self.path.timed = Timed::Measured(now);
     }
 }
 

@@ -508,6 +508,7 @@ impl Connection {
         if subflow.path.bare_acks < MAX_BARE_ACKS {
             return false;
         }
+        self.note_stripped(ctx, index);
         self.reset_subflow(ctx, index, Rst::Stripped);
         true
     }

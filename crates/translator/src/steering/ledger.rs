@@ -107,6 +107,9 @@ const BEGUN: u32 = 1 << 12;
 /// One in so many of an access's connections has left it: it has become bad for all.
 const MANY_LEFT: u64 = 8;
 
+/// So many connections that carry alike are several, in sixteenths.
+const OTHERS: u64 = 4 * 16;
+
 /// One account, as it stood at a time.
 #[derive(Clone, Copy, Default, Debug)]
 struct Book {
@@ -290,6 +293,17 @@ impl Ledger {
     /// When one left it last for that, and with it an eighth of all within two seconds; `None`: not of late.
     pub(crate) fn congested(&self, account: Account) -> Option<Instant> {
         self.books.get(account.place())?.congested
+    }
+
+    /// Whether several connections carry over the account's access what they carried of late, or not much less.
+    pub(crate) fn delivers(&self, now: Instant, account: Account) -> bool {
+        let Some(mut book) = self.books.get(account.place()).copied() else {
+            return false;
+        };
+        book.catch_up(step(now));
+        // As much in each of the last 8 steps as in each of the last 64.
+        book.load().flows() >= OTHERS
+            && book.recent.saturating_mul(8 * 4) >= book.carried.saturating_mul(3)
     }
 
     /// Whether one more path of the access may be measured now; counts it if so. What packets that ask for an answer take of an
@@ -476,6 +490,25 @@ mod tests {
         assert!(ledger.load(Instant(SECOND), one).carried > 0);
         assert_eq!(ledger.load(Instant(SECOND), two), Load::default());
         assert_eq!((ledger.next_turn(one), ledger.next_turn(two)), (2, 1));
+    }
+
+    #[test]
+    fn access_delivers_until_less_comes_than_before() {
+        let (mut ledger, [one, two]) = ledger();
+        busy(&mut ledger, one, 8);
+        let end = Instant(8 * SECOND);
+        let second = Duration::from_secs(1);
+        for _ in 0..8 {
+            ledger.tell(end, one, 100_000, second);
+        }
+        assert!(ledger.delivers(end, one));
+        assert!(!ledger.delivers(end, two));
+        assert!(ledger.delivers(Instant(end.0 + 200_000), one));
+        assert!(!ledger.delivers(Instant(end.0 + 800_000), one));
+        assert!(!ledger.delivers(end, Account::new(9).unwrap()));
+        busy(&mut ledger, two, 8);
+        ledger.tell(end, two, 1_000_000, second);
+        assert!(!ledger.delivers(end, two), "it is one connection");
     }
 
     #[test]

@@ -5,6 +5,7 @@ use core::time::Duration;
 use super::Translator;
 use crate::Instant;
 use crate::access::Accesses;
+use crate::arrivals::{AccessTotals, Arrivals};
 use crate::config::{Config, Settings};
 use crate::steering::{Ledger, Rules};
 
@@ -15,16 +16,21 @@ const PERIOD: Duration = Duration::from_millis(100);
 #[derive(Default, Debug)]
 pub(crate) struct Accounts {
     pub(crate) ledger: Ledger,
+    /// What comes over accesses.
+    pub(crate) arrivals: Arrivals,
     /// When the fast path was asked last.
     asked: Instant,
 }
 
 impl Settings {
     /// What `config` says beside its services, in place of `before`.
-    pub(super) fn new(config: Config, before: &Rules, ledger: &mut Ledger) -> Self {
+    pub(super) fn new(config: Config, before: &Rules, accounts: &mut Accounts) -> Self {
         let accesses = Accesses::new(config.accesses);
+        accounts.arrivals.name(&accesses);
         let rules = Rules::new(config.rules, accesses.count(), before);
-        ledger.open(rules.accounts(), rules.new_accounts(before));
+        accounts
+            .ledger
+            .open(rules.accounts(), rules.new_accounts(before));
         Self {
             accesses,
             rules,
@@ -35,6 +41,12 @@ impl Settings {
 }
 
 impl Translator {
+    /// What has come over each access so far, in the order of the configuration; last, over none of them. Bytes are those of
+    /// subflows that are over: [`list`](Self::list) tells what the others have carried.
+    pub fn access_totals(&self) -> impl Iterator<Item = AccessTotals> {
+        self.accounts.arrivals.totals()
+    }
+
     /// Pays in what the fast path has carried, if it is time to.
     pub(super) fn tend_accounts(&mut self, now: Instant) {
         let Some(installer) = &mut self.installer else {

@@ -31,7 +31,7 @@ impl Translator {
     }
 
     /// `false`: it has no choice.
-    fn judge_one(&mut self, now: Instant, id: ConnectionId) -> bool {
+    pub(super) fn judge_one(&mut self, now: Instant, id: ConnectionId) -> bool {
         let Some(connection) = self.table.get_mut(id) else {
             return false;
         };

@@ -136,6 +136,9 @@ impl Translator {
             return self.open(now, service, backend, segment, frame, end_to_end);
         };
         self.counters.decide(cause);
+        if cause == PlainSyn::NoOption {
+            self.note_plain(segment);
+        }
         let ends = Ends {
             from: backend.source,
             to: backend.addr,

@@ -42,7 +42,7 @@ impl Translator {
         self.budget.set_limit(config.limits.memory);
         let services = core::mem::take(&mut config.services);
         let before = &self.config.rules;
-        self.config = Settings::new(config, before, &mut self.accounts.ledger);
+        self.config = Settings::new(config, before, &mut self.accounts);
         let events = &mut self.events;
         let tell = |service, backend, on| {
             let kind = EventKind::BackendMaintenance { backend, on };

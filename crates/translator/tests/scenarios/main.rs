@@ -6,6 +6,7 @@ mod support;
 
 mod ack_sack;
 mod addresses;
+mod arrivals;
 mod astray;
 mod backlog;
 mod blind;

@@ -138,6 +138,79 @@ fn data_behind_a_hole_times_nothing() {
     let _ = t.moved();
 }
 
+/// SACK says when what stands behind a hole has come, and whether it has.
+#[test]
+fn data_behind_a_hole_is_timed_by_sack() {
+    let mut t = sampled();
+    for from in [101, 201, 301] {
+        let _ = t.server(&format!("P. {from}:{}(100) ack 1", from + 100));
+    }
+    t.at(190);
+    let _ = t.client(0, ". 1:1(0) ack 201 <dss ack 201>");
+    let known = round_trips(&t, 0);
+    let _ = t.server("P. 401:501(100) ack 1");
+    t.at(200);
+    let _ = t.client(0, ". 1:1(0) ack 201 <dss ack 201,sack 301:401>");
+    // What is missing goes again, before what is timed.
+    let _ = t.server("P. 201:301(100) ack 1");
+    assert_eq!(round_trips(&t, 0), known);
+    t.at(230);
+    let _ = t.client(0, ". 1:1(0) ack 201 <dss ack 201,sack 301:501>");
+    let timed = round_trips(&t, 0);
+    assert_ne!(timed, known);
+    let smoothed = (known[0].unwrap() * 7 + millis(40)) / 8;
+    assert_eq!(timed[0].unwrap().as_millis(), smoothed.as_millis());
+    // The next is missing itself, and its ACK times the repair.
+    let _ = t.server("P. 501:601(100) ack 1");
+    let _ = t.server("P. 601:701(100) ack 1");
+    let _ = t.client(0, ". 1:1(0) ack 501 <dss ack 501,sack 601:701>");
+    t.at(400);
+    let _ = t.client(0, ". 1:1(0) ack 701 <dss ack 701>");
+    assert_eq!(round_trips(&t, 0), timed);
+    let _ = t.moved();
+}
+
+/// A tail loss probe says nothing of what went down before it.
+#[test]
+fn data_before_what_goes_again_is_timed() {
+    let mut t = sampled();
+    let known = round_trips(&t, 0);
+    let _ = t.server("P. 101:201(100) ack 1");
+    let _ = t.server("P. 201:301(100) ack 1");
+    t.at(220);
+    let _ = t.server("P. 201:301(100) ack 1");
+    t.at(250);
+    let _ = t.client(0, ". 1:1(0) ack 201 <dss ack 201>");
+    let smoothed = (known[0].unwrap() * 7 + millis(70)) / 8;
+    let timed = round_trips(&t, 0)[0].unwrap();
+    assert_eq!(timed.as_millis(), smoothed.as_millis());
+    let _ = t.moved();
+}
+
+/// What the client waits for is timed by its timestamp when it goes again: an ACK that echoes an older one is the first's.
+#[test]
+fn what_goes_again_is_timed_by_its_timestamp() {
+    let mut t = Setup::new().ts().established();
+    let _ = t.server("P. 1:101(100) ack 1 win 64 <ts 5010 1000>");
+    let _ = t.server("P. 101:201(100) ack 1 win 64 <ts 5010 1000>");
+    t.at(300);
+    let _ = t.server("P. 1:101(100) ack 1 win 64 <ts 5300 1000>");
+    t.at(320);
+    let _ = t.client(0, ". 1:1(0) ack 1 win 512 <ts 1320 5010,dss ack 1>");
+    assert_eq!(path(&t, 0).rtt, None);
+    t.at(380);
+    let _ = t.client(0, ". 1:1(0) ack 101 win 512 <ts 1380 5300,dss ack 101>");
+    assert_eq!(path(&t, 0).rtt, Some(millis(80)));
+    // Behind what the client waits for its echo says nothing.
+    t.at(400);
+    let _ = t.server("P. 201:301(100) ack 1 win 64 <ts 5400 1000>");
+    let _ = t.server("P. 201:301(100) ack 1 win 64 <ts 5400 1000>");
+    t.at(500);
+    let _ = t.client(0, ". 1:1(0) ack 101 win 512 <ts 1500 5400,dss ack 101>");
+    assert_eq!(path(&t, 0).rtt, Some(millis(80)));
+    let _ = t.moved();
+}
+
 /// What went down got lost, and filler takes its place: its ACK says nothing about the first (Karn's rule).
 #[test]
 fn data_whose_place_filler_has_taken_times_nothing() {

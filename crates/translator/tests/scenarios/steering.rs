@@ -1,6 +1,10 @@
 //! Steering: an operator's rule moves the server's data from one path to another, at most once in its time.
 
-use flexcp_translator::{AccessId, ActiveStandby, Move, SmallestDelay, SteeringMode, View};
+use std::sync::{Arc, Mutex};
+
+use flexcp_translator::{
+    AccessId, ActiveStandby, Move, SmallestDelay, SteeringMode, SubflowSwitch, View,
+};
 
 use crate::support::{Scenario, Setup};
 
@@ -280,7 +284,7 @@ struct Astray;
 impl SteeringMode for Astray {
     fn choose(&self, view: &View<'_>) -> Option<Move> {
         let to = view.active.subflow.wrapping_add(7);
-        let cause = flexcp_translator::SubflowSwitch::Delay;
+        let cause = SubflowSwitch::Delay;
         Some(Move {
             to,
             cause,
@@ -296,4 +300,51 @@ fn mode_that_names_a_path_that_is_not_there_moves_nothing() {
     f.waits(200);
     f.sends(0, 80);
     assert_eq!(f.t.moved(), JOINED);
+}
+
+/// Moves to the second path, and notes the rates that it is told.
+#[derive(Clone, Debug)]
+struct Rates(Arc<Mutex<Vec<u64>>>);
+
+impl SteeringMode for Rates {
+    fn choose(&self, view: &View<'_>) -> Option<Move> {
+        self.0.lock().unwrap().push(view.flow.rate);
+        let second = view.others.iter().find(|path| path.subflow == 1)?;
+        Some(Move {
+            to: second.subflow,
+            cause: SubflowSwitch::Preferred,
+            back: false,
+        })
+    }
+}
+
+/// What it carried on a subflow whose place another takes is nothing that it did not carry.
+#[test]
+fn rate_is_none_of_a_subflow_whose_place_is_taken() {
+    let rates = Rates(Arc::default());
+    let setup = Setup::new().accesses(2).steered(rates.clone(), [0, 0]);
+    let mut t = setup.clone().two_subflows();
+    for n in 0..5_u32 {
+        t.at(1000 + u64::from(n) * 110);
+        let (from, end) = (n * 1000 + 1, n * 1000 + 1001);
+        let _ = t.server(&format!("P. {from}:{end}(1000) ack 1"));
+        let _ = t.client(1, &format!(". 1:1(0) ack {end} <dss ack {end}>"));
+    }
+    assert_eq!(t.subflows(), ["0", "1 active"]);
+    let _ = t.client(1, "R 1:1(0)");
+    let _ = t.client(2, &setup.join_syn(2));
+    for n in 5..8_u32 {
+        t.at(1000 + u64::from(n) * 110);
+        let (from, end) = (n * 1000 + 1, n * 1000 + 1001);
+        let _ = t.server(&format!("P. {from}:{end}(1000) ack 1"));
+    }
+    let _ = t.client(2, &setup.join_third(2));
+    for n in 8..11_u32 {
+        t.at(1000 + u64::from(n) * 110);
+        let (from, end) = (n * 1000 + 1, n * 1000 + 1001);
+        let _ = t.server(&format!("P. {from}:{end}(1000) ack 1"));
+    }
+    let most = rates.0.lock().unwrap().iter().copied().max();
+    assert!((5_000..20_000).contains(&most.unwrap()), "{rates:?}");
+    let _ = (t.why(), t.moved());
 }

@@ -1,6 +1,9 @@
 //! Accesses: what can be wrong with them, and what the translator is told.
 
+use flexcp_translator::Way;
+
 use super::{TRANSPARENT, good, plan, said, section};
+use crate::config::access::interfaces;
 
 const LTE: &str = "[[access]]\nname = 'lte'\nclients = ['10.64.0.0/10']\n";
 
@@ -52,7 +55,7 @@ fn access_without_a_name() {
 fn access_that_says_nothing() {
     section(
         "[[access]]\nname = 'lte'",
-        "f:1:1: error: an access has neither `clients` nor `addresses`; say which subflows are of it, like clients = \
+        "f:1:1: error: an access has neither `clients`, `addresses` nor `interfaces`; say which subflows are of it, like clients = \
          [\"192.0.2.0/24\"]",
     );
 }
@@ -116,5 +119,27 @@ fn too_many_accesses() {
     said(
         &format!("{all}{TRANSPARENT}"),
         &["f:193:1: error: there can't be more than 64 accesses; give each more `clients`"],
+    );
+}
+
+#[test]
+fn access_by_interfaces() {
+    let config = good(&format!(
+        "[[access]]\nname = 'dsl'\ninterfaces = ['ppp0', 'eth1']\n\
+         [[access]]\nname = 'lte'\nclients = ['10.64.0.0/10']\ninterfaces = ['wwan0', 'eth1']\n{TRANSPARENT}"
+    ));
+    assert_eq!(interfaces(&config.accesses), ["ppp0", "eth1", "wwan0"]);
+    let told = plan::translator(&config, &[vec![]], &plan::first_ids(&config), 0);
+    let ways = |places: [usize; 2]| places.map(Way::named).to_vec();
+    assert_eq!(told.accesses[0].ways, ways([0, 1]));
+    assert_eq!(told.accesses[1].ways, ways([2, 1]));
+    section(
+        "[[access]]\nname = 'all'\ninterfaces = ['eth1', 'ppp0']\n\
+         [[access]]\nname = 'one'\nclients = ['10.64.0.0/10']\ninterfaces = ['ppp0']",
+        "f:4:1: error: no subflow can be of this access: all are of `all` before it; put it there, or narrow the other",
+    );
+    section(
+        "[[access]]\nname = 'one'\ninterfaces = ['eth0', 'a name that is too long']",
+        "f:3:23: error: `interfaces`: `a name that is too long` has 23 characters; the kernel takes 15 in the name of an interface",
     );
 }

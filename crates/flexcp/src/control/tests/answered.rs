@@ -1,7 +1,8 @@
 //! What the played worker answers.
 
 use flexcp_translator::{
-    AccessId, BackendView, Mark, MarkReason, Order, Ordered, Refused, ServiceId, StableId, Target,
+    AccessId, AccessTotals, BackendView, Mark, MarkReason, Order, Ordered, Refused, ServiceId,
+    StableId, Target,
 };
 
 use super::connection;
@@ -14,6 +15,19 @@ pub(super) fn carried_out(id: StableId, order: &Order) -> Result<Ordered, Refuse
         Order::Move(_) => Err(Refused::NoSubflow),
         _ => Ok(Ordered::Done),
     }
+}
+
+/// What has come over the accesses `dsl` and `lte`, and over none.
+pub(super) fn totals() -> Vec<AccessTotals> {
+    let none = AccessTotals::default();
+    let lte = AccessTotals {
+        opened: 8,
+        stripped: 2,
+        plain: 3,
+        bytes_down: 4,
+        ..none
+    };
+    vec![none, lte, none]
 }
 
 /// The first of the two has been marked.

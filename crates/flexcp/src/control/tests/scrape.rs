@@ -180,10 +180,13 @@ fn metrics_are_the_workers_numbers() {
         ),
         ("flexcp_access_subflows", "{access=\"lte\"}", 2.0),
         ("flexcp_access_subflows", "{access=\"dsl\"}", 0.0),
+        ("flexcp_access_opened_total", "{access=\"lte\"}", 16.0),
+        ("flexcp_access_stripped_total", "{access=\"lte\"}", 4.0),
+        ("flexcp_access_plain_total", "{access=\"lte\"}", 6.0),
         (
-            "flexcp_access_down_bytes",
+            "flexcp_access_down_bytes_total",
             "{access=\"lte\"}",
-            2.0 * (1_u64 << 40) as f64,
+            8.0 + 2.0 * (1_u64 << 40) as f64,
         ),
         (
             "flexcp_access_delivery_rate_bytes_per_second",

@@ -280,6 +280,7 @@ fn filter_fits_by_access() {
             len: 24
         }],
         addresses: Vec::new(),
+        ways: Vec::new(),
     };
     let accesses = alloc::vec![access([10, 2, 1, 0]), access([10, 1, 1, 0])];
     translator.config.accesses = Accesses::new(accesses);

@@ -338,7 +338,7 @@ impl Scenario {
     }
 
     /// Has the translators tell the ends of connections something, in a way.
-    fn tell(&mut self, how: &dyn Fn(&mut Translator, Instant)) -> Outcome {
+    pub(crate) fn tell(&mut self, how: &dyn Fn(&mut Translator, Instant)) -> Outcome {
         let mut outcome = Outcome {
             what: "the end".into(),
             lines: Vec::new(),

@@ -180,6 +180,7 @@ impl Setup {
                 len: 24,
             }],
             addresses: vec![],
+            ways: vec![],
         };
         self.accesses = (0..count).map(of).collect();
         self
