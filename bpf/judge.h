@@ -394,7 +394,7 @@ static __always_inline void extend(struct flow_entry *l, struct entry_subflow *a
 	}
 	a->snd_next += len;
 	note_flight(a);
-	if (a->timed_as != TIMED_NUMBER && a->timed_as != TIMED_BEHIND && a->timed_as != TIMED_AGAIN) {
+	if (a->timed_as != TIMED_NUMBER && a->timed_as != TIMED_BEHIND) {
 		a->timed_as = TIMED_NUMBER;
 		a->timed = a->snd_next;
 		a->timed_at = now;
@@ -496,18 +496,19 @@ static __always_inline void take_subflow_ack(struct entry_subflow *s, const stru
 		s->clock_heard = p->ts_val;
 	if (p->payload && !after(p->seq, s->rcv_ack) && after(p->ts_val, s->clock_recent))
 		s->clock_recent = p->ts_val;
+	if (after(p->ack, s->snd_una)) {
+		s->snd_una = p->ack;
+		s->outstanding_since = now;
+		if (s->timed_as == TIMED_NUMBER && !after(s->timed, p->ack))
+			take_timed(s, now);
+		if (s->timed_as == TIMED_BEHIND && !after(s->timed, p->ack))
+			s->timed_as = TIMED_NOTHING;
+		measure_delivery(s, now);
+	}
+	/* Behind that: what an echo says of the path is not known to the rate yet. */
 	if (p->blocks)
 		take_block(s, p, now);
 	take_echo(s, p->ts_ecr, now);
-	if (!after(p->ack, s->snd_una))
-		return;
-	s->snd_una = p->ack;
-	s->outstanding_since = now;
-	if (s->timed_as == TIMED_NUMBER && !after(s->timed, p->ack))
-		take_timed(s, now);
-	if (s->timed_as == TIMED_BEHIND && !after(s->timed, p->ack))
-		s->timed_as = TIMED_NOTHING;
-	measure_delivery(s, now);
 }
 
 /* ServerClock::translate. `seen`: the server gets to see it (ServerClock::take_back). */

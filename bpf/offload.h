@@ -53,7 +53,6 @@ enum timed_as {
 	TIMED_ECHO,
 	TIMED_MEASURED,
 	TIMED_BEHIND,
-	TIMED_AGAIN,
 };
 
 struct entry_subflow {

@@ -79,7 +79,7 @@ static __always_inline void take_timed(struct entry_subflow *s, __u64 now)
 /* Subflow::take_blocks. */
 static __always_inline void take_block(struct entry_subflow *s, const struct packet *p, __u64 now)
 {
-	if ((s->timed_as != TIMED_NUMBER && s->timed_as != TIMED_BEHIND) || !after(s->timed, p->ack))
+	if ((s->timed_as != TIMED_NUMBER && s->timed_as != TIMED_BEHIND) || !after(s->timed, s->snd_una))
 		return;
 	s->timed_as = TIMED_BEHIND;
 	if (!after(s->timed, p->sack[0].left))
@@ -91,12 +91,11 @@ static __always_inline void take_block(struct entry_subflow *s, const struct pac
 /* Subflow::take_echo. */
 static __always_inline void take_echo(struct entry_subflow *s, __u32 echo, __u64 now)
 {
-	if ((s->timed_as != TIMED_ECHO && s->timed_as != TIMED_AGAIN) || after(s->timed, echo) || !after64(now, s->timed_at))
+	if (s->timed_as != TIMED_ECHO || after(s->timed, echo))
 		return;
-	if (s->timed_as == TIMED_AGAIN)
-		return take_timed(s, now);
-	restart_rtt(&s->rtt, now - s->timed_at, now);
 	s->timed_as = TIMED_MEASURED;
+	if (after64(now, s->timed_at))
+		restart_rtt(&s->rtt, now - s->timed_at, now);
 	s->timed_at = now;
 }
 

@@ -85,11 +85,12 @@ pub(crate) const STALE_HANDSHAKE: Duration = Duration::from_secs(3);
 /// [`poll_event`](Self::poll_event) tell what has become known; whoever does not ask misses nothing but that.
 ///
 /// **Before the first packet**: [`set_fast_path`](Self::set_fast_path), [`set_registry`](Self::set_registry),
-/// [`adopt`](Self::adopt), [`watch_flows`](Self::watch_flows), [`keep_events`](Self::keep_events).
+/// [`set_ways`](Self::set_ways), [`adopt`](Self::adopt), [`watch_flows`](Self::watch_flows),
+/// [`keep_events`](Self::keep_events).
 ///
 /// **Looking** changes nothing: [`counters`](Self::counters), [`totals`](Self::totals) (with what is installed),
 /// [`drops`](Self::drops), [`gauges`](Self::gauges), [`list`](Self::list), [`dependent`](Self::dependent),
-/// [`backends`](Self::backends).
+/// [`backends`](Self::backends), [`access_totals`](Self::access_totals).
 ///
 /// **What it does** changes by [`configure`](Self::configure), [`keep_services`](Self::keep_services) and
 /// [`leave_out`](Self::leave_out); what a configuration leaves behind ends by [`end_stranded`](Self::end_stranded) and

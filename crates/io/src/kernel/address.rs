@@ -150,15 +150,7 @@ fn address(message: &AddressMessage) -> Option<IpAddr> {
 /// The source address that the kernel would use towards `dst`, in a VRF if one is named; `None` when there is no route.
 #[must_use]
 pub fn route_source(dst: IpAddr, vrf: Option<&str>) -> Option<IpAddr> {
-    let mut question = RouteMessage::default();
-    (
-        question.header.address_family,
-        question.header.destination_prefix_length,
-    ) = match dst {
-        IpAddr::V4(_) => (AddressFamily::Inet, 32),
-        IpAddr::V6(_) => (AddressFamily::Inet6, 128),
-    };
-    question.attributes = vec![RouteAttribute::Destination(dst.into())];
+    let mut question = route_to(dst);
     if let Some(vrf) = vrf {
         question
             .attributes
@@ -181,6 +173,20 @@ pub fn route_source(dst: IpAddr, vrf: Option<&str>) -> Option<IpAddr> {
                 _ => None,
             })
     })
+}
+
+/// A question about the route to one address.
+pub(super) fn route_to(dst: IpAddr) -> RouteMessage {
+    let mut question = RouteMessage::default();
+    (
+        question.header.address_family,
+        question.header.destination_prefix_length,
+    ) = match dst {
+        IpAddr::V4(_) => (AddressFamily::Inet, 32),
+        IpAddr::V6(_) => (AddressFamily::Inet6, 128),
+    };
+    question.attributes = vec![RouteAttribute::Destination(dst.into())];
+    question
 }
 
 /// Interfaces are asked about through any socket of the namespace.

@@ -1,15 +1,13 @@
 //! By which interface packets of FlexCP's leave for a client: the kernel's answer for packets that come from the device, with
 //! all rules and tables that hold for them.
 
-use std::net::IpAddr;
-
 use flexcp_translator::{Way, Ways};
 use flexcp_wire::Ends;
+use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::route::{RouteAttribute, RouteMessage};
-use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use rustix::net::netdevice;
 
-use super::address::interface_index;
+use super::address::{interface_index, route_to};
 use super::netlink::{Netlink, NetlinkError};
 
 /// Asks the kernel for routes, one at a time: some microseconds each.
@@ -37,25 +35,15 @@ impl RoutedWays {
 
     /// The name of the interface; `None`: there is no route.
     fn interface(&mut self, ends: Ends) -> Option<String> {
-        let mut question = RouteMessage::default();
-        let bits = match ends.to.ip() {
-            IpAddr::V4(_) => 32,
-            IpAddr::V6(_) => 128,
-        };
-        question.header.address_family = match ends.to.ip() {
-            IpAddr::V4(_) => AddressFamily::Inet,
-            IpAddr::V6(_) => AddressFamily::Inet6,
-        };
-        question.header.destination_prefix_length = bits;
-        question.header.source_prefix_length = bits;
-        question.attributes = vec![
-            RouteAttribute::Destination(ends.to.ip().into()),
+        let mut question = route_to(ends.to.ip());
+        question.header.source_prefix_length = question.header.destination_prefix_length;
+        question.attributes.extend([
             RouteAttribute::Source(ends.from.ip().into()),
             // Rules may go by them, and so does the choice among several next hops.
             RouteAttribute::IpProto(TCP),
             RouteAttribute::Sport(ends.from.port()),
             RouteAttribute::Dport(ends.to.port()),
-        ];
+        ]);
         question
             .attributes
             .extend(self.device.map(RouteAttribute::Iif));

@@ -410,7 +410,6 @@ impl Timed {
             Self::Echo(val, at) => (2, val, at.0),
             Self::Measured(at) => (3, 0, at.0),
             Self::Behind(ssn, at) => (4, ssn.0, at.0),
-            Self::Again(val, at) => (5, val, at.0),
         }
     }
 
@@ -421,7 +420,6 @@ impl Timed {
             2 => Self::Echo(entry.timed, at),
             3 => Self::Measured(at),
             4 => Self::Behind(Ssn(entry.timed), at),
-            5 => Self::Again(entry.timed, at),
             _ => Self::Nothing,
         }
     }

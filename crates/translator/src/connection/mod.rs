@@ -87,6 +87,7 @@ pub(crate) struct Context<'a> {
     pub(crate) events: &'a mut Events,
     /// What connections carry, for modes that share them out.
     pub(crate) ledger: &'a mut Ledger,
+    /// What comes over each access, and who knows by which way packets leave.
     pub(crate) arrivals: &'a mut Arrivals,
     /// As it was before the packet.
     pub(crate) budget: Budget,

@@ -164,14 +164,13 @@ impl Connection {
         dsn: Dsn,
         len: u32,
     ) -> Option<Placed> {
-        let clock = self.tcp.clock.map(|clock| clock.heard);
         let subflow = self.subflow_mut(index);
         let mapping = subflow.send.lane.by_dsn_from(dsn, subflow.send.una)?;
         let offset = distance(dsn, mapping.dsn);
         let ssn = mapping.ssn.add(offset);
         let len = len.min(mapping.len - offset);
         if mapping.declared {
-            subflow.sent_again(ctx.now, clock, ssn, len);
+            subflow.sent_again(ssn, len);
             let mapping = (mapping.dsn, mapping.ssn, mapping.len);
             return Some(Placed {
                 subflow: index,

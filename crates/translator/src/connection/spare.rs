@@ -133,7 +133,7 @@ impl Connection {
         self.mptcp.copied = ctx.now;
         let len = u32::try_from(payload.len()).unwrap_or(0);
         let subflow = self.subflow_mut(index);
-        subflow.sent_again(ctx.now, None, ssn, len);
+        subflow.sent_again(ssn, len);
         let option = DssMapping {
             dsn: DataNumber::Long(mapping.dsn.0),
             ssn: subflow.relative(mapping.ssn),

@@ -158,9 +158,6 @@ pub(crate) enum Timed {
     Number(Ssn, Instant),
     /// The same of a number that something is missing before: SACK alone says when it comes.
     Behind(Ssn, Instant),
-    /// The echo of this TSval, which went out then with what went again first: that tells its ACK from the first one's (RFC 7323
-    /// section 4).
-    Again(u32, Instant),
     /// The echo of this TSval, which went out then to a peer that had nothing to ACK.
     Echo(u32, Instant),
     /// Nothing; the last sample was taken then.
@@ -350,10 +347,7 @@ impl Subflow {
     /// Notes that `len` new bytes went down: they are the next to be timed, unless others are.
     pub(crate) fn sent_new(&mut self, now: Instant, len: u32) {
         self.sent_new_hole(now, len);
-        if !matches!(
-            self.path.timed,
-            Timed::Number(..) | Timed::Behind(..) | Timed::Again(..)
-        ) {
+        if !matches!(self.path.timed, Timed::Number(..) | Timed::Behind(..)) {
             self.path.timed = Timed::Number(self.send.next, now);
         }
         self.traffic.bytes_down += u64::from(len);
@@ -373,15 +367,14 @@ impl Subflow {
 
     /// What is being timed is ambiguous.
     pub(crate) const fn stop_timing(&mut self) {
-        if let Timed::Number(..) | Timed::Behind(..) | Timed::Again(..) = self.path.timed {
+        if let Timed::Number(..) | Timed::Behind(..) = self.path.timed {
             self.path.timed = Timed::Nothing;
         }
     }
 
     /// Notes that `len` bytes from `ssn` on went down again. If what is being timed is among them it is ambiguous (Karn's rule);
-    /// what stands before them is not, nor what stands behind them, where SACK says when it comes. What the peer waits for is timed
-    /// by its TSval, `clock`, where nothing else is.
-    pub(crate) fn sent_again(&mut self, now: Instant, clock: Option<u32>, ssn: Ssn, len: u32) {
+    /// what stands before them is not, nor what stands behind them, where SACK says when it comes.
+    pub(crate) fn sent_again(&mut self, ssn: Ssn, len: u32) {
         if let Timed::Number(timed, sent) | Timed::Behind(timed, sent) = self.path.timed
             && timed.after(ssn)
         {
@@ -390,10 +383,6 @@ impl Subflow {
             } else {
                 Timed::Nothing
             };
-        }
-        let times = matches!(self.path.timed, Timed::Nothing | Timed::Again(..));
-        if let Some(val) = clock.filter(|_| times && ssn == self.send.una) {
-            self.path.timed = Timed::Again(val, now);
         }
         self.traffic.bytes_down += u64::from(len);
         self.traffic.retransmitted_down += u64::from(len);
@@ -474,7 +463,7 @@ impl Subflow {
     pub(crate) fn is_to_be_measured(&self, now: Instant, pause: Duration) -> bool {
         let at_rest = self.send.una == self.send.next && self.clock.is_some();
         let due = match self.path.timed {
-            Timed::Nothing | Timed::Number(..) | Timed::Behind(..) | Timed::Again(..) => true,
+            Timed::Nothing | Timed::Number(..) | Timed::Behind(..) => true,
             Timed::Echo(_, at) | Timed::Measured(at) => now.since(at) >= pause,
         };
         at_rest && due
@@ -497,19 +486,15 @@ impl Subflow {
 
     /// Takes an RTT sample, if this is the echo that is waited for.
     fn take_echo(&mut self, now: Instant, echo: u32) {
-        let (Timed::Echo(val, sent) | Timed::Again(val, sent)) = self.path.timed else {
-            return;
-        };
-        let sample = now.since(sent);
-        if later(val, echo) || sample.is_zero() {
-            return;
+        if let Timed::Echo(val, sent) = self.path.timed
+            && !later(val, echo)
+        {
+            self.path.timed = Timed::Measured(now);
+            let sample = now.since(sent);
+            if !sample.is_zero() {
+                self.path.rtt.restart(now, sample);
+            }
         }
-        if let Timed::Echo(..) = self.path.timed {
-            self.path.rtt.restart(now, sample);
-        } else {
-            self.path.rtt.sample(now, sample);
-        }
-        self.path.timed = Timed::Measured(now);
     }
 }
 

@@ -16,15 +16,26 @@ impl Translator {
     /// Looks at 64 places of the table for each of `count`, and judges so many connections at most. Where it goes on, or `None`
     /// at the end. Drain [`poll_transmit`](Self::poll_transmit) afterwards.
     pub fn judge_anew(&mut self, now: Instant, from: Cursor, count: usize) -> Option<Cursor> {
+        self.walk(from, count, |this, id| this.judge_one(now, id))
+    }
+
+    /// Goes through the table from a place on, until `each` has had something to do for `count` connections, or 64 places for
+    /// each of them were looked at. Where it goes on, or `None` at the end.
+    pub(super) fn walk(
+        &mut self,
+        from: Cursor,
+        count: usize,
+        each: impl Fn(&mut Self, ConnectionId) -> bool,
+    ) -> Option<Cursor> {
         let end = from.0.saturating_add(count.saturating_mul(LOOKS));
         let end = end.min(self.table.places());
-        let mut judged = 0;
+        let mut done = 0;
         let mut next = from.0;
-        while next < end && judged < count {
+        while next < end && done < count {
             let Ok(id) = u32::try_from(next) else {
                 return None;
             };
-            judged += usize::from(self.judge_one(now, id));
+            done += usize::from(each(self, id));
             next += 1;
         }
         (next < self.table.places()).then_some(Cursor(next))

@@ -5,11 +5,9 @@ use alloc::boxed::Box;
 use super::Translator;
 use super::listing::Cursor;
 use crate::segment::Segment;
+use crate::table::ConnectionId;
 use crate::time::Instant;
 use crate::way::{Way, Ways};
-
-/// Places of the table that are looked at for one connection that is asked about.
-const LOOKS: usize = 64;
 
 impl Translator {
     /// A SYN without MPTCP passes by. Nobody has proved to be there, so that the kernel is not asked for the way.
@@ -37,23 +35,18 @@ impl Translator {
     /// Looks at 64 places of the table for each of `count`, and asks about so many connections at most. Where it goes on, or `None`
     /// at the end. Drain [`poll_transmit`](Self::poll_transmit) afterwards.
     pub fn find_ways(&mut self, now: Instant, from: Cursor, count: usize) -> Option<Cursor> {
-        let end = from.0.saturating_add(count.saturating_mul(LOOKS));
-        let end = end.min(self.table.places());
-        let mut asked = 0;
-        let mut next = from.0;
-        while next < end && asked < count {
-            let Ok(id) = u32::try_from(next) else {
-                return None;
-            };
-            if let Some(connection) = self.table.get_mut(id) {
-                asked += 1;
-                if connection.find_ways(&mut self.accounts.arrivals) {
-                    self.judge_one(now, id);
-                }
-            }
-            next += 1;
+        self.walk(from, count, |this, id| this.find_ways_of(now, id))
+    }
+
+    /// `false`: there is no such connection.
+    fn find_ways_of(&mut self, now: Instant, id: ConnectionId) -> bool {
+        let Some(connection) = self.table.get_mut(id) else {
+            return false;
+        };
+        if connection.find_ways(&mut self.accounts.arrivals) {
+            self.judge_one(now, id);
         }
-        (next < self.table.places()).then_some(Cursor(next))
+        true
     }
 }
 

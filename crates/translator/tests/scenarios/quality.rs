@@ -187,30 +187,6 @@ fn data_before_what_goes_again_is_timed() {
     let _ = t.moved();
 }
 
-/// What the client waits for is timed by its timestamp when it goes again: an ACK that echoes an older one is the first's.
-#[test]
-fn what_goes_again_is_timed_by_its_timestamp() {
-    let mut t = Setup::new().ts().established();
-    let _ = t.server("P. 1:101(100) ack 1 win 64 <ts 5010 1000>");
-    let _ = t.server("P. 101:201(100) ack 1 win 64 <ts 5010 1000>");
-    t.at(300);
-    let _ = t.server("P. 1:101(100) ack 1 win 64 <ts 5300 1000>");
-    t.at(320);
-    let _ = t.client(0, ". 1:1(0) ack 1 win 512 <ts 1320 5010,dss ack 1>");
-    assert_eq!(path(&t, 0).rtt, None);
-    t.at(380);
-    let _ = t.client(0, ". 1:1(0) ack 101 win 512 <ts 1380 5300,dss ack 101>");
-    assert_eq!(path(&t, 0).rtt, Some(millis(80)));
-    // Behind what the client waits for its echo says nothing.
-    t.at(400);
-    let _ = t.server("P. 201:301(100) ack 1 win 64 <ts 5400 1000>");
-    let _ = t.server("P. 201:301(100) ack 1 win 64 <ts 5400 1000>");
-    t.at(500);
-    let _ = t.client(0, ". 1:1(0) ack 101 win 512 <ts 1500 5400,dss ack 101>");
-    assert_eq!(path(&t, 0).rtt, Some(millis(80)));
-    let _ = t.moved();
-}
-
 /// What went down got lost, and filler takes its place: its ACK says nothing about the first (Karn's rule).
 #[test]
 fn data_whose_place_filler_has_taken_times_nothing() {
