@@ -3,6 +3,8 @@
 //! What stands here are necessary conditions: the proxy may have waited for more. None of them is met by a healthy
 //! client, subflow and path.
 
+mod refusals;
+
 use std::collections::VecDeque;
 
 use flexcp_wire::{CapableFlags, CapableKeys, MpCapable, MpJoin, TcpFlags};
@@ -174,6 +176,14 @@ pub(crate) struct Course {
     /// When more of the server's payload went down than had come for it.
     copied: Option<u64>,
     announced: Vec<Announced>,
+}
+
+impl Course {
+    /// Whether the path that new data is told to go down is on trial: until its client is heard, it goes down others.
+    fn tries_told(&self) -> bool {
+        let tried = self.trial | self.tried;
+        self.told.is_some_and(|told| tried & (1 << told) != 0)
+    }
 }
 
 impl Subflow {
@@ -361,7 +371,11 @@ impl Connection {
     pub(crate) fn note_switch(&mut self, index: usize, as_ruled: bool) {
         let before = self.course.told.replace(index);
         self.course.told_before = before;
-        let left = before.is_some_and(|before| self.subflows[before].may_be_left());
+        // It has told so for the packet that came last.
+        let came = self.course.came;
+        let left = before.is_some_and(|before| {
+            self.subflows[before].may_be_left() || self.is_full(before, came)
+        });
         self.course.may_switch |= left;
         self.course.unproved = !as_ruled;
     }
@@ -424,7 +438,7 @@ impl Connection {
         let Some(told) = self.course.told else {
             return;
         };
-        let on_trial = (self.course.trial | self.course.tried) & (1 << told) != 0;
+        let on_trial = self.course.tries_told();
         let went = self.course.told_before == Some(index);
         let goes =
             told == index || went || on_trial || self.is_full(told, len.max(self.course.came));
@@ -453,6 +467,7 @@ impl Connection {
             let gives_up = |(_, subflow): (usize, &Subflow)| subflow.may_be_left();
             let settled = self.course.told == Some(index) && !self.course.unproved;
             let returns = settled
+                || self.course.tries_told()
                 || self.course.told_before == Some(index)
                 || self.course.tried & bit != 0
                 || self.subflows.iter().enumerate().filter(tried).any(gives_up);
@@ -496,127 +511,9 @@ impl Connection {
             || silent >= limit
     }
 
-    /// I14: a RST on subflow `index`, in answer to a packet of other than TCP if `foreign`.
-    pub(crate) fn judge_rst_down(&self, index: usize, foreign: bool, report: &mut Report<'_>) {
-        let Some(bounds) = report.bounds.filter(|_| self.is_judged(report)) else {
-            return;
-        };
-        let now = report.time;
-        let subflow = &self.subflows[index];
-        let signs = &subflow.signs;
-        // A refused join has a rule of its own.
-        let join = index > 0 && subflow.isn_proxy.is_none();
-        let known = join
-            || bounds.ending
-            || self.may_be_gone(now, bounds.half_open, bounds.idle)
-            || subflow.reset
-            || subflow.refused
-            || (subflow.client_fin.is_some() && signs.fin_out);
-        let pending = index > 0 && !(subflow.established && subflow.spoken);
-        let late = now.saturating_sub(signs.answered) >= bounds.half_open / 4;
-        let evicted = self.joins > subflow.turn;
-        let of_join = pending && (signs.unproved || late || evicted || self.mode == Mode::Plain);
-        // ICMP says that the server can't be reached, there is no room for the connection, or nobody serves the address
-        // that a hostile client connects to.
-        let unserved = self.hostile && self.server.is_none();
-        let opening = self.mode != Mode::Translated && index == 0;
-        let of_syn = opening && (foreign || bounds.turns_away() || unserved);
-        let offends = signs.offence
-            || (signs.bare >= BARE && !self.is_identity())
-            || subflow.up.len() > bounds.mappings
-            || (bounds.short_of_memory && subflow.up.len() + subflow.down.len() > 0)
-            || signs.fillers >= FILLERS;
-        let stuck = self.course.stuck.is_some_and(|since| now - since >= STUCK);
-        let left = now.saturating_sub(self.course.heard) >= bounds.rejoin;
-        let cause = known || of_join || of_syn || offends || stuck || left;
-        report.expect(cause, Rule::Reset, || {
-            format!("a RST on subflow {index} without cause")
-        });
-    }
-
-    /// I14: a RST to the server, in answer to a client's if `relayed`.
-    pub(crate) fn judge_rst_up(&self, relayed: bool, report: &mut Report<'_>) {
-        let Some(bounds) = report.bounds.filter(|_| self.is_judged(report)) else {
-            return;
-        };
-        let now = report.time;
-        let opening = self.mode != Mode::Translated;
-        let relays = opening || self.may_fall_back;
-        let left = now.saturating_sub(self.course.heard) >= bounds.rejoin;
-        let cause = self.may_be_gone(now, bounds.half_open, bounds.idle)
-            || bounds.ending
-            || self.course.replaced
-            || (relays && relayed)
-            || (opening && bounds.turns_away())
-            || (!opening && left);
-        report.expect(cause, Rule::Reset, || {
-            "a RST to the server without cause".into()
-        });
-    }
-
-    /// I15: the SYN/ACK to a client that asks for MPTCP.
-    pub(crate) fn judge_answer(&self, packet: &View<'_>, report: &mut Report<'_>) {
-        let turns_away = |bounds: Bounds| bounds.turns_away() || bounds.ending;
-        let crowded = report.bounds.is_none_or(turns_away);
-        let owed = self.course.asks && self.mode == Mode::Handshake && !crowded;
-        let kept = packet.options.capable.is_some() || !owed || !self.is_judged(report);
-        report.expect(kept, Rule::Plain, || {
-            "a SYN that asks for MPTCP is answered without".into()
-        });
-    }
-
     /// The proxy has answered the SYN of subflow `index`.
     pub(crate) fn note_answered(&mut self, now: u64, index: usize) {
         self.subflows[index].signs.answered = now;
-    }
-
-    /// I16: the SYN of subflow `index`, a join, has not been answered with a SYN/ACK.
-    pub(crate) fn judge_refusal(&self, index: usize, report: &mut Report<'_>) {
-        let Some(bounds) = report.bounds.filter(|_| self.is_judged(report)) else {
-            return;
-        };
-        let now = report.time;
-        let subflow = &self.subflows[index];
-        let others = || {
-            self.subflows
-                .iter()
-                .enumerate()
-                .filter(|&(n, _)| n != index)
-        };
-        let living = others().filter(|(_, other)| other.may_live()).count();
-        let pending = |other: &Subflow| other.may_live() && !(other.established && other.spoken);
-        let joining = others().skip(1).filter(|(_, other)| pending(other)).count();
-        let small = subflow.mss < u64::from(MIN_MSS);
-        let gone = self.may_be_gone(now, bounds.half_open, bounds.idle)
-            || now.saturating_sub(self.course.heard) >= bounds.rejoin;
-        let cause = gone
-            || self.mode != Mode::Translated
-            || small
-            || !self.server_sack
-            || living >= bounds.subflows
-            || joining >= bounds.joins
-            || bounds.short_of_memory;
-        report.expect(cause, Rule::Join, || {
-            format!("the join of subflow {index} is refused without cause")
-        });
-    }
-
-    /// I16: the client has proved its keys on subflow `index`, and hears nothing.
-    pub(crate) fn judge_proof(&self, index: usize, report: &mut Report<'_>) {
-        let Some(bounds) = report.bounds.filter(|_| self.is_judged(report)) else {
-            return;
-        };
-        let now = report.time;
-        let subflow = &self.subflows[index];
-        let late = now.saturating_sub(subflow.signs.answered) >= bounds.half_open / 4;
-        let gone = self.may_be_gone(now, bounds.half_open, bounds.idle)
-            || now.saturating_sub(self.course.heard) >= bounds.rejoin;
-        let evicted = self.joins > subflow.turn;
-        let known = subflow.spoken || subflow.refused || subflow.reset || subflow.signs.unproved;
-        let cause = known || late || gone || evicted || self.mode != Mode::Translated;
-        report.expect(cause, Rule::Join, || {
-            format!("the proof of subflow {index} is not answered")
-        });
     }
 
     /// I18: an `ADD_ADDR` of the proxy's: one at a time, at most six copies, each after twice the pause before it, and

@@ -142,6 +142,33 @@ fn seeds_that_failed() {
     }
 }
 
+/// The same since rules steer.
+const FAILED_STEERED: &[(u64, &str)] = &[
+    (
+        7_009_589,
+        "paths of a connection at rest were measured, and it was never idle",
+    ),
+    (
+        7_006_948,
+        "the checker saw no cause to leave a path that had had no room when no rule steered any more",
+    ),
+    (
+        7_016_714,
+        "the checker saw no cause to take another path twice while the active one was on trial",
+    ),
+    (
+        8_000_643,
+        "the checker wanted MPTCP answered for a client that had reset its connection before",
+    ),
+];
+
+#[test]
+fn steered_seeds_that_failed() {
+    for &(seed, what) in FAILED_STEERED {
+        assert_eq!(run(seed).failures, [""; 0], "seed {seed}: {what}");
+    }
+}
+
 /// A look at an installed connection shortly before a deadline put that off.
 #[test]
 fn seeds_that_differed_when_installed() {

@@ -21,13 +21,18 @@ use crate::worker::{Gone, WorkerHandle};
 
 /// The body of a request to move connections: one of the two.
 #[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct MoveTo {
-    /// Name of an access: to a subflow of it.
-    access: Option<String>,
+#[serde(rename_all = "lowercase")]
+pub(super) enum MoveTo {
+    /// To a subflow of the access with this name.
+    Access(String),
     /// To the subflow with this number.
-    subflow: Option<u8>,
+    Subflow(SubflowNumber),
 }
+
+/// The number of a subflow of a connection.
+#[derive(Deserialize, ToSchema)]
+#[schema(maximum = 255)]
+pub(super) struct SubflowNumber(u8);
 
 impl MoveTo {
     /// From a body, if it could be read.
@@ -36,21 +41,18 @@ impl MoveTo {
             Refused::new(error.status(), Fault::new("the body", &error.body_text()))
         })?;
         let read = serde_json::from_slice::<Self>(&body);
-        let read = read.map_err(|error| wrong(&format!("{error}; {SEND}")))?;
-        if read.access.is_some() == read.subflow.is_some() {
-            return Err(wrong(&format!("an access or a subflow has to be named; {SEND}")).into());
-        }
-        Ok(read)
+        let wrong = |error| Fault::new("the body", &format!("{error}; {SEND}"));
+        Ok(read.map_err(wrong)?)
     }
 
     /// Where that is.
     pub(super) fn order(&self, names: &Names) -> Result<Order, Fault> {
-        let target = match (&self.access, self.subflow) {
-            (Some(access), _) => {
+        let target = match self {
+            Self::Access(access) => {
                 let found = filter::access(&names.accesses, access);
                 Target::Access(found.map_err(|message| Fault::new("access", &message))?)
             }
-            (None, subflow) => Target::Subflow(subflow.unwrap_or_default()),
+            Self::Subflow(subflow) => Target::Subflow(subflow.0),
         };
         Ok(Order::Move(target))
     }
@@ -58,10 +60,6 @@ impl MoveTo {
 
 /// What a body says.
 const SEND: &str = "send {\"access\": \"lte\"} or {\"subflow\": 1}";
-
-fn wrong(message: &str) -> Fault {
-    Fault::new("the body", message)
-}
 
 /// A connection, as a request names it.
 #[derive(Clone, Copy, Debug)]

@@ -269,7 +269,7 @@ async fn order_several(daemon: &Daemon, filter: Filter, order: Order) -> Answer 
 }
 
 /// One connection, by its id, and its subflows
-#[utoipa::path(get, path = "/v1/connections/{id}", params(("id" = String, Path, description = "As it was listed.")),
+#[utoipa::path(get, path = "/v1/connections/{id}", params(("id" = String, Path, pattern = "^[0-9a-fA-F]{16}$", description = "As it was listed.")),
     responses(
         (status = 200, body = OneConnection), (status = 400, body = Refusal), (status = 404, body = Refusal),
         (status = 503, body = Refusal),
@@ -287,7 +287,7 @@ async fn connection(
 
 /// Close a connection: both ends are told
 #[utoipa::path(delete, path = "/v1/connections/{id}", operation_id = "close_connection",
-    params(("id" = String, Path, description = "As it was listed.")),
+    params(("id" = String, Path, pattern = "^[0-9a-fA-F]{16}$", description = "As it was listed.")),
     responses(
         (status = 200, body = Done), (status = 400, body = Refusal), (status = 404, body = Refusal),
         (status = 409, body = Refusal), (status = 503, body = Refusal),
@@ -309,7 +309,7 @@ async fn close(
 /// It stays there for the hold time of its rule at least, while nothing speaks against the subflow. When something does,
 /// the request is refused.
 #[utoipa::path(post, path = "/v1/connections/{id}/move", operation_id = "move_connection", request_body = MoveTo,
-    params(("id" = String, Path, description = "As it was listed.")),
+    params(("id" = String, Path, pattern = "^[0-9a-fA-F]{16}$", description = "As it was listed.")),
     responses(
         (status = 200, body = Done), (status = 400, body = Refusal), (status = 404, body = Refusal),
         (status = 409, body = Refusal), (status = 413, body = Refusal), (status = 503, body = Refusal),

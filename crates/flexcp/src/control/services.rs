@@ -9,6 +9,7 @@ use axum::http::StatusCode;
 use bytes::Bytes;
 use flexcp_io::monotonic_micros;
 use flexcp_translator::{BackendView, Mark};
+use serde::Deserialize;
 use serde_json::Value as Json;
 use utoipa::ToSchema;
 
@@ -145,7 +146,9 @@ fn status<'a>(
 }
 
 /// The body of `PUT /v1/services/{service}/backends/{address}`: what changes; the rest stays.
-#[derive(ToSchema)]
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(min_properties = 1)]
 #[expect(
     dead_code,
     reason = "it is what the document says; the body is read field by field"
@@ -155,6 +158,7 @@ pub(super) struct BackendToSet {
     #[schema(maximum = 256)]
     weight: Option<u16>,
     /// Whether it takes no new connections for now, whatever its weight.
+    #[schema(value_type = bool, required = false)]
     maintenance: Option<bool>,
 }
 
@@ -182,7 +186,7 @@ pub(super) fn change(body: Result<Bytes, BytesRejection>) -> Result<Change, Refu
 
 fn weight(value: &Json) -> Result<u16, Fault> {
     let wrong = |message: &str| Fault::new("weight", message);
-    let Some(number) = value.as_i64() else {
+    let Some(number) = whole(value) else {
         let most = Backend::MOST_WEIGHT;
         let message = format!("{value} is no weight; write a number from 0 to {most}, or null");
         return Err(wrong(&message));
@@ -190,30 +194,46 @@ fn weight(value: &Json) -> Result<u16, Fault> {
     Backend::checked_weight(number).map_err(|message| wrong(&message))
 }
 
+/// A whole number, which 60.0 is in JSON, too.
+fn whole(value: &Json) -> Option<i64> {
+    let written = value.as_number()?.to_string();
+    written.strip_suffix(".0").unwrap_or(&written).parse().ok()
+}
+
 /// The body of `POST /v1/services/{service}/drain`, which may be left out.
-#[derive(ToSchema)]
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 #[expect(
     dead_code,
     reason = "it is what the document says; the body is read field by field"
 )]
 pub(super) struct ServiceToDrain {
-    /// What its connections have to end by themselves, as in the configuration file ("30s", or a number of seconds); `drain`
-    /// in `[timeouts]` when left out.
-    #[schema(value_type = Option<String>, examples(json!("30s")))]
-    within: Option<String>,
+    /// What its connections have to end by themselves, a day at most; `drain` in `[timeouts]` when left out.
+    within: Option<Within>,
+}
+
+/// A time, as in the configuration file.
+#[derive(Deserialize, ToSchema)]
+#[serde(untagged)]
+#[schema(examples(json!("30s"), json!(30)))]
+#[expect(dead_code, reason = "as of `ServiceToDrain`")]
+enum Within {
+    Text(String),
+    Seconds(u32),
 }
 
 /// How long the connections of a service that is drained have, as a body says.
 pub(super) fn within(body: Result<Bytes, BytesRejection>) -> Result<Option<Duration>, Refused> {
-    if body.as_ref().is_ok_and(Bytes::is_empty) {
+    let is_left_out = |body: &Bytes| matches!(body.as_ref(), b"" | b"null");
+    if body.as_ref().is_ok_and(is_left_out) {
         return Ok(None);
     }
     let fields = fields(body, &["within"], DRAIN)?;
     let within = match fields.get("within") {
-        None => return Ok(None),
+        None | Some(Json::Null) => return Ok(None),
         Some(Json::String(text)) => crate::config::duration(text),
-        Some(value) => value
-            .as_u64()
+        Some(value) => whole(value)
+            .and_then(|seconds| u64::try_from(seconds).ok())
             .map(Duration::from_secs)
             .ok_or_else(|| format!("{value} is no time; write one like \"30s\", or seconds")),
     };
@@ -258,11 +278,12 @@ pub(super) fn segments<T>(path: Result<Path<T>, PathRejection>) -> Result<T, Ref
     }
 }
 
-/// The address of a back end in a path.
-pub(super) fn address(text: &str) -> Result<SocketAddr, Fault> {
+/// The address of a back end in a path; nothing stands in a path that has none.
+pub(super) fn address(text: &str) -> Result<SocketAddr, Refused> {
     let message = format!("`{text}` is no address with a port; write one like 192.0.2.1:443");
+    let fault = || Fault::new("the back end's address", &message);
     text.parse()
-        .map_err(|_| Fault::new("the back end's address", &message))
+        .map_err(|_| Refused::new(StatusCode::NOT_FOUND, fault()))
 }
 
 impl From<Unknown> for Refused {

@@ -7,6 +7,7 @@
 
 mod acknowledge;
 mod arrival;
+mod carried;
 mod choice;
 mod clock;
 mod close;

@@ -33,7 +33,7 @@ impl Connection {
         self.suspect_silent(ctx, active);
         let cause = if self.subflow(active).carries() {
             let Some(cause) = choice::against(self.standing(active)) else {
-                self.steer(ctx);
+                self.steer_data(ctx);
                 self.leave_lagging(ctx);
                 return Some(self.mptcp.active);
             };

@@ -6,6 +6,7 @@ use core::time::Duration;
 
 use flexcp_wire::TcpFlags;
 
+use super::carried::Carried;
 use super::choice::PathView;
 use super::stamp::Stamp;
 use super::standby::Standby;
@@ -15,10 +16,7 @@ use crate::cause::SubflowSwitch;
 use crate::config::Settings;
 use crate::handle::{INITIAL, SubflowIndex, SubflowSet};
 use crate::offload::FlowEntry;
-use crate::steering::{
-    Account, Descriptor, Flow, Ledger, Load, Move, Rule, RuleId, SteeredPath, View,
-    expected_of_another,
-};
+use crate::steering::{Account, Descriptor, Flow, Ledger, Move, Rule, RuleId, SteeredPath, View};
 use crate::time::Instant;
 
 /// How often a mode is asked at most; of what the fast path carries, when the connection comes back from there.
@@ -43,9 +41,6 @@ const ANSWERED: Duration = Duration::from_millis(500);
 /// How often [`PROBE`] doubles at most.
 const MAX_DOUBLINGS: u8 = 3;
 
-/// In microseconds.
-const SECOND: u64 = 1_000_000;
-
 /// What is known of a connection's rule, and when it was steered last.
 #[derive(Default, Debug)]
 pub(crate) struct Steered {
@@ -63,10 +58,8 @@ pub(crate) struct Steered {
     own: Option<Arc<Rule>>,
     /// Where what it carries over the active path is counted; `None`: nowhere, or it has no other path.
     account: Option<Account>,
-    /// Bytes that had gone down when its mode was asked, the low half.
-    carried: u32,
-    /// Bytes per second that went down before that, smoothed over a second.
-    rate: u32,
+    /// What it had carried when its mode was asked.
+    pub(super) carried: Carried,
     /// Times that silent paths were probed, in a row.
     probes: u8,
     /// Which one it is of its rule's; 0: it has not been counted.
@@ -175,9 +168,21 @@ impl Connection {
         }
     }
 
-    /// Asks the mode, if it is time to and nothing else speaks against the active path.
+    /// Data has come. Asks the mode where it goes, if it is time to and nothing else speaks against the active path.
+    #[inline]
+    pub(crate) fn steer_data(&mut self, ctx: &mut Context<'_>) {
+        self.ask(ctx, true);
+    }
+
+    /// Asks the mode, if it is time to.
     #[inline]
     pub(crate) fn steer(&mut self, ctx: &mut Context<'_>) {
+        self.ask(ctx, false);
+    }
+
+    /// The same; `at_hand`: there is data to be carried.
+    #[inline]
+    fn ask(&mut self, ctx: &mut Context<'_>, at_hand: bool) {
         if self.mptcp.subflows.len() < 2 {
             return;
         }
@@ -189,7 +194,7 @@ impl Connection {
             return;
         }
         if has_rule {
-            self.steer_by(ctx);
+            self.steer_by(ctx, at_hand);
         } else {
             self.note_standby(false);
         }
@@ -248,7 +253,7 @@ impl Connection {
         }
     }
 
-    fn steer_by(&mut self, ctx: &mut Context<'_>) {
+    fn steer_by(&mut self, ctx: &mut Context<'_>, at_hand: bool) {
         let config = ctx.config;
         let own = self.mptcp.steered.own.clone();
         let Some(rule) = own.as_deref().or_else(|| self.listed_rule(config)) else {
@@ -256,7 +261,7 @@ impl Connection {
         };
         let since = self.mptcp.steered.asked.age(ctx.now);
         self.mptcp.steered.asked = Stamp::new(ctx.now);
-        self.note_rate(since);
+        self.note_carried(since, at_hand);
         self.probe_silent(ctx);
         let Some(mut paths) = self.steered_paths(ctx.now, config, ctx.ledger, rule) else {
             self.mptcp.steered.account = None;
@@ -279,11 +284,15 @@ impl Connection {
     }
 
     /// Has the client answer on paths that carry nothing, so that their round-trip times are known: it echoes the TSval of the
-    /// first packet in the answer to the second.
+    /// first packet in the answer to the second. Where the connection carries nothing at all, nobody has to know, and the
+    /// answers would keep it from ever being idle.
     fn measure_paths(&mut self, ctx: &mut Context<'_>) {
         let Some(server) = self.tcp.clock else {
             return;
         };
+        if !self.mptcp.steered.carried.is_of_late() {
+            return;
+        }
         for index in self.indices() {
             let subflow = self.subflow(index);
             let outdated = self.is_outdated(ctx.config, ctx.ledger, index);
@@ -308,40 +317,6 @@ impl Connection {
         }
     }
 
-    /// Measures what has gone down since its mode was asked; `since`: so long ago.
-    fn note_rate(&mut self, since: Option<Duration>) {
-        let subflows = self.mptcp.subflows.iter();
-        let carried = subflows.fold(0_u64, |sum, subflow| {
-            sum.wrapping_add(subflow.traffic.bytes_down)
-        });
-        #[allow(clippy::cast_possible_truncation, reason = "differences are taken")]
-        let carried = carried as u32;
-        let steered = &mut self.mptcp.steered;
-        let bytes = u64::from(carried.wrapping_sub(steered.carried));
-        steered.carried = carried;
-        let Some(micros) = since.and_then(|since| u64::try_from(since.as_micros()).ok()) else {
-            return;
-        };
-        let rate = bytes.saturating_mul(SECOND) / micros.max(1);
-        // What is a second old counts no more.
-        let part = if steered.rate == 0 {
-            SECOND
-        } else {
-            micros.min(SECOND)
-        };
-        let before = u64::from(steered.rate) * (SECOND - part);
-        let smoothed = (before + rate.min(u32::MAX.into()) * part) / SECOND;
-        steered.rate = u32::try_from(smoothed).unwrap_or(u32::MAX);
-    }
-
-    /// Another subflow takes this one's place, and what it carried is no part of the sum any more.
-    #[allow(clippy::cast_possible_truncation, reason = "differences are taken")]
-    pub(super) fn forget_carried(&mut self, index: SubflowIndex) {
-        let gone = self.subflow(index).traffic.bytes_down as u32;
-        let steered = &mut self.mptcp.steered;
-        steered.carried = steered.carried.wrapping_sub(gone);
-    }
-
     /// What it carries is counted from here on, if its mode goes by that and it has a choice. `true`: it has not had one before.
     fn enter(&mut self, ctx: &mut Context<'_>, paths: &Paths, since: Duration) -> bool {
         let account = self.account_of(ctx.config, paths.active.access);
@@ -350,7 +325,7 @@ impl Connection {
         let Some(account) = account else {
             return false;
         };
-        let rate = self.mptcp.steered.rate;
+        let rate = self.mptcp.steered.carried.rate();
         ctx.ledger.tell(ctx.now, account, rate.into(), since);
         let first = self.account_of(ctx.config, None);
         let Some(first) = first.filter(|_| self.mptcp.steered.turn == 0) else {
@@ -478,16 +453,8 @@ impl Connection {
             let subflow = self.subflow(path.subflow);
             subflow.is_to_be_measured(now, MEASURE) || subflow.is_being_measured(now, Duration::MAX)
         };
-        let measures = rule.mode.measures();
+        let measures = rule.mode.measures() && self.mptcp.steered.carried.is_of_late();
         paths.outdated > 0 || (measures && paths.others().iter().any(old))
-    }
-
-    /// Bytes per second to be expected of it, by what it carried itself or others of its rule.
-    fn expected(&self, loads: impl Iterator<Item = Load>) -> u64 {
-        match self.mptcp.steered.rate {
-            0 => expected_of_another(loads),
-            known => known.into(),
-        }
     }
 
     pub(super) fn view_of<'a>(&self, paths: &'a Paths) -> View<'a> {
@@ -496,7 +463,7 @@ impl Connection {
             flow: Flow {
                 token: self.mptcp.key.token,
                 turn: self.mptcp.steered.turn,
-                rate: self.mptcp.steered.rate.into(),
+                rate: self.mptcp.steered.carried.rate().into(),
                 expected: self.expected(all.map(|path| path.load)),
             },
             active: paths.active,

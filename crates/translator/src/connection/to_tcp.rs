@@ -81,7 +81,7 @@ impl Connection {
         self.note_finished(ctx);
         if !segment.payload.is_empty() {
             // Its paths are told apart for what it sends, too.
-            self.steer(ctx);
+            self.steer_data(ctx);
         }
         Ok(verdict)
     }

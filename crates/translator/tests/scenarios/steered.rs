@@ -7,7 +7,7 @@ use flexcp_translator::{
     AccessId, ActiveStandby, LoadBalancing, RoundRobin, Rule, SmallestDelay, Thresholds,
 };
 
-use crate::support::{Scenario, Setup, Shelf};
+use crate::support::{Scenario, Setup, Shelf, millis};
 
 /// Two subflows with timestamps, under a mode; it is 1000 ms, and nothing has been sent.
 fn two(setup: Setup) -> Scenario {
@@ -80,6 +80,45 @@ fn path_at_rest_is_measured_once_in_a_second() {
     }
     assert_eq!(measured, [1000, 2100, 3200]);
     let _ = t.moved();
+}
+
+/// Answers are packets, too: a connection that is asked again and again, for what nothing depends on, would never be idle.
+#[test]
+fn connection_at_rest_is_asked_nothing_and_ends_when_its_time_is_over() {
+    let idle = Setup::new().timeouts(|timeouts| timeouts.idle = millis(30_000));
+    let mut t = two(idle.steered(SmallestDelay, [100, 0]));
+    t.fast_path(&Shelf::new(8));
+    for n in 0..4_u32 {
+        let (from, end) = (n * 100 + 1, n * 100 + 101);
+        let _ = t.server(&format!("P. {from}:{end}(100) ack 1 win 64 <ts 5010 1000>"));
+        let _ = t.client(
+            0,
+            &format!(". 1:1(0) ack {end} win 512 <ts 1010 5010,dss ack {end}>"),
+        );
+    }
+    let _ = t.client(1, ". 1:1(0) ack 1 win 600 <ts 900030 5010,dss ack 401>");
+    let mut asked = vec![];
+    let mut now = 1000;
+    while t.state() == "translating" && now < 200_000 {
+        now = t.next_timeout().expect("the end of an idle connection");
+        t.at(now);
+        let gave = t.timeout();
+        if on_the_second(gave.lines()).len() == 2 {
+            asked.push(now);
+            now += 30;
+            t.at(now);
+            let _ = t.client(
+                1,
+                &format!(
+                    ". 1:1(0) ack 1 win 600 <ts {} 5010,dss ack 401>",
+                    900_000 + now
+                ),
+            );
+        }
+    }
+    // What has gone down since the mode was asked is worth one question.
+    assert_eq!((asked, t.state(), now), (vec![3000], "reset", 33_030));
+    let _ = (t.why(), t.moved());
 }
 
 #[test]

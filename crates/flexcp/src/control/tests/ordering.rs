@@ -62,6 +62,7 @@ fn weight_and_maintenance_are_told_and_taken_back() {
             true,
             false,
         ),
+        (json!({"weight": 3.0}), 3, true, false),
         (json!({"weight": null}), 4, false, false),
     ] {
         let backends = put(&served, SECOND, &body).unwrap();
@@ -78,7 +79,7 @@ fn weight_and_maintenance_are_told_and_taken_back() {
         .unwrap();
     let second = |all: &Value| all["services"][1]["backends"][1].clone();
     assert_eq!(second(&after), second(&before));
-    assert_eq!(after["generation"], 6, "each of five is in force by itself");
+    assert_eq!(after["generation"], 7, "each of six is in force by itself");
 }
 
 #[test]
@@ -131,7 +132,14 @@ fn drained(served: &Served, method: &'static str, body: &str) -> Value {
 #[test]
 fn services_are_drained_and_taken_back() {
     let served = Served::by(vec![played()]);
-    for body in ["", "{}", "{\"within\": \"30s\"}", "{\"within\": 0}"] {
+    for body in [
+        "",
+        "null",
+        "{}",
+        "{\"within\": null}",
+        "{\"within\": \"30s\"}",
+        "{\"within\": 0}",
+    ] {
         let drain = drained(&served, "POST", body);
         assert_eq!(drain["state"], "draining", "{body}");
         assert!(
