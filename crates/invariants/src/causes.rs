@@ -101,6 +101,8 @@ pub(crate) struct Signs {
     offence: bool,
     /// Fillers since the client's ACK moved on.
     fillers: u32,
+    /// The proxy has not believed the client's last reset, and speaks on.
+    outlives: bool,
     /// The proxy's FIN has gone down.
     pub(crate) fin_out: bool,
     /// Data on its way: its end, and when it went down.
@@ -200,7 +202,20 @@ impl Subflow {
 
     /// Whether it takes a place among the subflows that a connection may have.
     fn may_live(&self) -> bool {
-        !self.reset && !self.refused && self.isn_proxy.is_some()
+        let is_reset = self.reset && !self.signs.outlives;
+        !is_reset && !self.refused && self.isn_proxy.is_some()
+    }
+
+    /// The client resets it, and the proxy may not believe the number (RFC 5961 section 3.2).
+    pub(crate) const fn note_reset(&mut self) {
+        self.reset = true;
+        self.signs.outlives = false;
+    }
+
+    /// The proxy speaks on it.
+    pub(crate) const fn note_spoken(&mut self) {
+        self.spoken = true;
+        self.signs.outlives = self.reset;
     }
 
     /// The client's SYN.
@@ -507,7 +522,7 @@ impl Connection {
             || self.server_reset
             || self.course.fast_close
             || (has_ended(&self.up) && has_ended(&self.down))
-            || (self.mode == Mode::Plain && self.subflows[0].reset)
+            || (self.mode != Mode::Translated && self.subflows[0].reset)
             || silent >= limit
     }
 

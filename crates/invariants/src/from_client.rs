@@ -38,7 +38,7 @@ impl Connection {
         }
         if packet.has(TcpFlags::RST) {
             // What it ACKs counts for nothing: the proxy may not believe it.
-            subflow.reset = true;
+            subflow.note_reset();
             // A join that is not complete ends with the exact number (RFC 5961 section 3.2).
             let exact = packet.tcp.seq == subflow.isn_client.wrapping_add(1);
             subflow.refused |= index != 0 && !subflow.established && exact;
@@ -142,13 +142,13 @@ impl Connection {
             self.down.has.insert(mapping.to, mapping.to + mapping.len);
         }
         // A mapping that the proxy has dropped leaves the numbers of a lone subflow those of the TCP side.
-        let bare = index == 0
-            && lone
-            && self.hostile
-            && (!packet.options.mptcp || packet.options.capable.is_some());
+        let bare = index == 0 && lone && self.hostile;
+        let stripped = !packet.options.mptcp || packet.options.capable.is_some();
         let data_ack = match packet.options.data_ack() {
             Some(number) => self.down.at_dsn(number, self.down.acked),
-            None if identity || bare => from_seq(packet.tcp.ack, self.down.isn, self.down.sent),
+            None if stripped && (identity || bare) => {
+                from_seq(packet.tcp.ack, self.down.isn, self.down.sent)
+            }
             None => return,
         };
         if data_ack > self.down.end() {

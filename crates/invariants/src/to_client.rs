@@ -44,7 +44,7 @@ impl Connection {
             self.relayed_to_client(index, packet);
             return;
         }
-        self.subflows[index].spoken = true;
+        self.subflows[index].note_spoken();
         self.clock_to_client(index, packet, report);
         if self.mode != Mode::Translated {
             self.relayed_to_client(index, packet);

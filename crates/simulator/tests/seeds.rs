@@ -160,6 +160,26 @@ const FAILED_STEERED: &[(u64, &str)] = &[
         8_000_643,
         "the checker wanted MPTCP answered for a client that had reset its connection before",
     ),
+    (
+        10_021_216,
+        "the checker wanted such a client's server to go without a RST",
+    ),
+    (
+        30_009_608,
+        "the checker took a subflow's ACK beside an option for the connection's",
+    ),
+    (
+        40_006_059,
+        "the checker believed a reset that the proxy did not",
+    ),
+    (
+        30_029_583,
+        "a client waited for ever where the reset of a subflow had got lost",
+    ),
+    (
+        20_011_851,
+        "a join took the place of the active subflow, and was told to have carried what that had",
+    ),
 ];
 
 #[test]

@@ -118,10 +118,11 @@ impl Sums {
 
     fn end(self) -> Accesses {
         let accesses = self.accesses.into_iter().map(Sum::end);
+        let came = |access: &Access| access.subflows + access.opened + access.plain > 0;
         Accesses {
             version: VERSION,
             accesses: accesses
-                .filter(|access| access.name.is_some() || access.subflows > 0 || access.opened > 0)
+                .filter(|access| access.name.is_some() || came(access))
                 .collect(),
         }
     }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use super::fault::{Fault, Refusal, Refused};
 use super::routes::{Answer, Daemon, json};
-use super::rules::{self, ChangesToMake, Query, RulesToSet};
+use super::rules::{self, ChangesToMake, OfChange, Query, RulesToSet};
 use super::view::{MarSet, OneRule, Rules};
 use super::{VERSION, wanted};
 use crate::config::edit::Edit;
@@ -32,10 +32,7 @@ pub(super) async fn rules(State(daemon): State<Arc<Daemon>>, RawQuery(query): Ra
 /// with `saved=true` the answer comes when they are. What is wrong with them is named by its field, and then nothing changes.
 /// Connections that are there go by them when their time has come; with `move=true` at once.
 #[utoipa::path(put, path = "/v1/rules", operation_id = "set_rules", request_body = RulesToSet,
-    params(
-        ("saved" = Option<bool>, Query, description = "The answer waits until the rules are saved."),
-        ("move" = Option<bool>, Query, description = "Connections that are there are judged by the rules at once."),
-    ),
+    params(OfChange),
     responses(
         (status = 200, body = Rules), (status = 400, body = Refusal), (status = 413, body = Refusal),
         (status = 503, body = Refusal),
@@ -56,10 +53,7 @@ pub(super) async fn set_rules(
 /// They are made one behind the other, in one step: no connection is judged in between. The first change to the rules of the
 /// configuration file makes all of them rules that are set.
 #[utoipa::path(patch, path = "/v1/rules", operation_id = "change_rules", request_body = ChangesToMake,
-    params(
-        ("saved" = Option<bool>, Query, description = "The answer waits until the rules are saved."),
-        ("move" = Option<bool>, Query, description = "Connections that are there are judged by the rules at once."),
-    ),
+    params(OfChange),
     responses(
         (status = 200, body = Rules), (status = 400, body = Refusal), (status = 413, body = Refusal),
         (status = 503, body = Refusal),
@@ -77,10 +71,7 @@ pub(super) async fn change_rules(
 
 /// Take back the rules that were set: those of the configuration file are in force again
 #[utoipa::path(delete, path = "/v1/rules", operation_id = "take_back_rules",
-    params(
-        ("saved" = Option<bool>, Query, description = "The answer waits until that is saved."),
-        ("move" = Option<bool>, Query, description = "Connections that are there are judged by the rules at once."),
-    ),
+    params(OfChange),
     responses((status = 200, body = Rules), (status = 400, body = Refusal), (status = 503, body = Refusal))
 )]
 pub(super) async fn take_back_rules(
@@ -119,8 +110,7 @@ pub(super) async fn rule(
     params(
         ("name" = String, Path, description = "The rule's name."),
         ("before" = Option<String>, Query, description = "The name of the rule that it is placed before."),
-        ("saved" = Option<bool>, Query, description = "The answer waits until the rules are saved."),
-        ("move" = Option<bool>, Query, description = "Connections that are there are judged by the rules at once."),
+        OfChange,
     ),
     responses(
         (status = 200, body = OneRule), (status = 201, body = OneRule, description = "There was none of that name."),
@@ -156,8 +146,7 @@ pub(super) async fn set_rule(
 #[utoipa::path(delete, path = "/v1/rules/{name}", operation_id = "remove_rule",
     params(
         ("name" = String, Path, description = "The rule's name."),
-        ("saved" = Option<bool>, Query, description = "The answer waits until that is saved."),
-        ("move" = Option<bool>, Query, description = "Connections that are there are judged by the rules at once."),
+        OfChange,
     ),
     responses(
         (status = 200, body = Rules), (status = 400, body = Refusal), (status = 404, body = Refusal),
@@ -207,10 +196,7 @@ pub(super) async fn mar(State(daemon): State<Arc<Daemon>>, RawQuery(query): RawQ
 /// It becomes rules, which take the place of those there; what can't be honoured is refused by its field. The document is kept
 /// with them until they are changed.
 #[utoipa::path(put, path = "/v1/mar", operation_id = "set_mar", request_body = Document,
-    params(
-        ("saved" = Option<bool>, Query, description = "The answer waits until the rules are saved."),
-        ("move" = Option<bool>, Query, description = "Connections that are there are judged by the rules at once."),
-    ),
+    params(OfChange),
     responses(
         (status = 200, body = Rules), (status = 400, body = Refusal), (status = 413, body = Refusal),
         (status = 503, body = Refusal),

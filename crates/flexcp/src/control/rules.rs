@@ -5,7 +5,7 @@ use axum::http::StatusCode;
 use bytes::Bytes;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
 use super::VERSION;
 use super::fault::{Fault, Refused};
@@ -188,6 +188,17 @@ pub(super) fn of_one(error: ChangeError, name: &str) -> Refused {
 pub(super) fn unknown(name: &str) -> Refused {
     let message = format!("there is no rule `{name}`; GET /v1/rules says which there are");
     Refused::new(StatusCode::NOT_FOUND, Fault::new("the path", &message))
+}
+
+/// The query of a change, as the document says it.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "it is what the document says; `Query` reads it")]
+pub(super) struct OfChange {
+    /// The answer waits until the rules are saved.
+    saved: Option<bool>,
+    /// Connections that are there are judged by the rules at once.
+    r#move: Option<bool>,
 }
 
 /// What the query of a change says.

@@ -352,6 +352,7 @@ impl Client {
                 State::Open => {
                     self.subflows[index].sender.fin = true;
                     self.subflows[index].timer = Some(now + FIN_TIMEOUT);
+                    self.subflows[index].tries = 0;
                 }
                 State::Closed => {}
             }

@@ -2,9 +2,11 @@
 
 use super::plan::{Action, Scheduler};
 use super::subflow::{Mapping, State, Subflow};
-use super::{Client, Phase};
+use super::{Client, FIN_TIMEOUT, Phase};
 use crate::net::Outbox;
 
+/// How often a client that waits for the peer's FIN asks on a subflow whether that is still there.
+const FIN_QUESTIONS: u32 = 3;
 /// Shortest wait for a data ACK.
 const DATA_TIMEOUT: u64 = 1_000_000;
 /// The pause between joins that come to nothing, in microseconds: what doubles at least, and the longest.
@@ -182,10 +184,18 @@ impl Client {
         }
     }
 
-    /// After the end of the connection: each subflow is to be closed by both sides.
+    /// After the end of the connection: each subflow is to be closed by both sides. The reset of one that the proxy has given up
+    /// may be lost, and comes again when something is heard of it.
     fn wait_for_fin(&mut self, now: u64, index: usize, outbox: &mut Outbox) {
-        let subflow = &self.subflows[index];
-        if subflow.timer.is_some_and(|due| due <= now) {
+        let subflow = &mut self.subflows[index];
+        let due = subflow.timer.is_some_and(|due| due <= now);
+        if due && subflow.sender.is_done() && subflow.tries < FIN_QUESTIONS {
+            subflow.tries += 1;
+            subflow.timer = Some(now + FIN_TIMEOUT);
+            self.send_probe(now, index, outbox);
+            return;
+        }
+        if due {
             let what = if subflow.sender.is_done() {
                 "no FIN of the proxy's"
             } else {

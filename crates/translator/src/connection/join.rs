@@ -10,14 +10,14 @@ use flexcp_wire::{MpJoin, MptcpOption, Ssn, TcpFlags, TcpOption};
 
 use super::clock::SubflowClock;
 use super::handshake::MIN_MSS;
-use super::{Connection, Context, Phase, Subflow, SubflowState};
+use super::{Connection, Context, Phase, Subflow, SubflowState, choice};
 use crate::auth::{join_hmac, same_hmac};
 use crate::cause::{JoinEvicted, JoinRefused, Rst, SubflowSwitch};
 use crate::config::Limits;
 use crate::counters::DropReason;
 use crate::event::EndCause;
 use crate::frame::Verdict;
-use crate::handle::SubflowIndex;
+use crate::handle::{INITIAL, SubflowIndex};
 use crate::offload::ENTRY_SUBFLOWS;
 use crate::segment::Segment;
 
@@ -72,7 +72,7 @@ impl Connection {
         subflow.path.backup = backup;
         subflow.address_id = address_id;
         subflow.join.nonces = (nonce, ctx.secrets.next_u32());
-        let Some(index) = self.seat(subflow) else {
+        let Some(index) = self.seat(ctx, subflow) else {
             return Err(JoinRefused::Subflows);
         };
         ctx.counters.mp_join_syn_rx += 1;
@@ -186,7 +186,7 @@ impl Connection {
 
     /// Puts a subflow in the first free slot. The initial one's stays: what it agreed on with the server
     /// holds for the whole connection.
-    fn seat(&mut self, subflow: Subflow) -> Option<SubflowIndex> {
+    fn seat(&mut self, ctx: &mut Context<'_>, subflow: Subflow) -> Option<SubflowIndex> {
         for old in &mut self.mptcp.subflows {
             // A client that comes back from there has heard of it; told again, it would take it for the new one's.
             if old.ends() == subflow.ends() {
@@ -194,6 +194,9 @@ impl Connection {
             }
         }
         if let Some(free) = self.free_slot() {
+            if free == self.mptcp.active {
+                self.leave_closed(ctx);
+            }
             self.forget_carried(free);
             *self.subflow_mut(free) = subflow;
             return Some(free);
@@ -205,6 +208,16 @@ impl Connection {
         self.mptcp.subflows.reserve_exact(1);
         self.mptcp.subflows.push(subflow);
         self.indices().last()
+    }
+
+    /// The active subflow is over, and its place is about to be another's, which has to be chosen like any other.
+    fn leave_closed(&mut self, ctx: &mut Context<'_>) {
+        let carrying = self.carrying(|_| true);
+        match choice::for_new(carrying, self.mptcp.active) {
+            Some(best) => self.move_to(ctx, best, SubflowSwitch::Closed),
+            // Nothing is told before there is a path.
+            None => self.mptcp.active = INITIAL,
+        }
     }
 
     /// Answers the SYN, first or repeated, always with the same numbers.
@@ -307,8 +320,7 @@ impl Connection {
         self.note_joined(ctx, index);
         self.tell_joined(ctx, index);
         self.linger(ctx);
-        // It may have the place of the active one, which was closed before.
-        if index == self.mptcp.active || !self.subflow(self.mptcp.active).lives() {
+        if !self.subflow(self.mptcp.active).lives() {
             self.move_to(ctx, index, SubflowSwitch::Closed);
         }
         self.steer_at_once(ctx);

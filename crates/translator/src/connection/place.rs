@@ -116,11 +116,22 @@ impl Connection {
     /// Data behind all that went down so far. What is skipped keeps its place before it.
     fn place_new(&mut self, ctx: &Context<'_>, index: SubflowIndex, dsn: Dsn, len: u32) -> Placed {
         self.reserve_up_to(ctx.now, index, dsn);
+        self.to_mptcp.next = dsn.add(u64::from(len));
+        self.place_behind(ctx.now, index, dsn, len)
+    }
+
+    /// Places data behind all that went down the subflow, under a mapping of its own.
+    pub(super) fn place_behind(
+        &mut self,
+        now: Instant,
+        index: SubflowIndex,
+        dsn: Dsn,
+        len: u32,
+    ) -> Placed {
         let subflow = self.subflow_mut(index);
         let ssn = subflow.send.next;
         subflow.send.lane.append(dsn, ssn, len);
-        subflow.sent_new(ctx.now, len);
-        self.to_mptcp.next = dsn.add(u64::from(len));
+        subflow.sent_new(now, len);
         Placed {
             subflow: index,
             dsn,

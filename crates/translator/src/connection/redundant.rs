@@ -91,16 +91,6 @@ impl Connection {
         if choice::against(self.standing(index)).is_some() || !self.keeps_up(index) {
             return None;
         }
-        let subflow = self.subflow_mut(index);
-        subflow.send.lane.append(dsn, ssn, len);
-        subflow.sent_new(ctx.now, len);
-        Some(Placed {
-            subflow: index,
-            dsn,
-            ssn,
-            len,
-            again: false,
-            mapping: (dsn, ssn, len),
-        })
+        Some(self.place_behind(ctx.now, index, dsn, len))
     }
 }

@@ -13,6 +13,7 @@ use crate::handle::ServiceId;
 use crate::health::{AnswerTo, BackendState, BackendView, MarkReason, Sent};
 use crate::segment::{Outgoing, Segment};
 use crate::service::CheckStep;
+use crate::table::Table;
 use crate::{Frame, Instant, Verdict};
 
 /// What an Ethernet frame holds; nothing is ever sent behind a probe.
@@ -40,14 +41,7 @@ impl Translator {
     /// Sends the probes that are due.
     pub(crate) fn probe_backends(&mut self, now: Instant) {
         while self.probes_due().is_some_and(|due| due <= now) {
-            let table = &self.table;
-            let is_free = |backend: &Backend| {
-                let ends = Ends {
-                    from: backend.addr,
-                    to: backend.source,
-                };
-                table.find(ends).is_none()
-            };
+            let is_free = |backend: &Backend| is_free(&self.table, backend);
             let probe = self
                 .services
                 .next_probe(now, &mut self.keys.numbers, is_free);
@@ -68,14 +62,7 @@ impl Translator {
     /// Sends the checks that are due, and judges those that have not been answered in time.
     pub(crate) fn check_backends(&mut self, now: Instant) {
         while self.checks_due().is_some_and(|due| due <= now) {
-            let table = &self.table;
-            let is_free = |backend: &Backend| {
-                let ends = Ends {
-                    from: backend.addr,
-                    to: backend.source,
-                };
-                table.find(ends).is_none()
-            };
+            let is_free = |backend: &Backend| is_free(&self.table, backend);
             let step = self
                 .services
                 .next_check(now, &mut self.keys.numbers, is_free);
@@ -155,6 +142,15 @@ impl Translator {
         }
         Some(Verdict::Consume)
     }
+}
+
+/// Whether no connection has these ends.
+fn is_free(table: &Table, backend: &Backend) -> bool {
+    let ends = Ends {
+        from: backend.addr,
+        to: backend.source,
+    };
+    table.find(ends).is_none()
 }
 
 /// The SYN of a probe.

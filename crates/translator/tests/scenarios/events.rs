@@ -220,9 +220,9 @@ fn switch_is_told_with_its_cause() {
     let _ = t.moved();
 }
 
-/// It has the active one's number, and is another subflow.
+/// It has the active one's number, and is another subflow: whatever was there has been left before.
 #[test]
-fn join_in_the_place_of_the_active_subflow_is_a_switch() {
+fn join_in_the_place_of_the_active_subflow_is_chosen_like_any_other() {
     let mut t = two_subflows();
     let _ = t.client(0, ". 1:1(0) ack 1 <dss ack 1,prio b>");
     let _ = t.server("P. 1:101(100) ack 1");
@@ -239,9 +239,14 @@ fn join_in_the_place_of_the_active_subflow_is_a_switch() {
     assert_eq!(
         told(&mut t),
         [
-            "0 joined on 2",
-            "0 from 2 to 2: closed by no rule [None, None]"
+            "0 from 1 to 0: closed by no rule [None, None]",
+            "0 joined on 2"
         ]
+    );
+    let _ = t.server("P. 101:201(100) ack 1");
+    assert_eq!(
+        told(&mut t),
+        ["0 from 0 to 2: backup by no rule [None, None]"]
     );
     let _ = t.moved();
 }
