@@ -4,7 +4,7 @@
 CARGO ?= cargo
 
 .PHONY: setup setup-programs setup-api build demo test lint unit unit-security simulate root privileged e2e e2e-repeat link-selftest \
-	faults attack hostile-memory lossy firewall endings reload steering rule-changes api watch compare kernels kernels-short unit-boot fuzz bench bench-quick bench-plain bench-crowd bench-reads bench-unsteered bench-sustained bench-dtree bench-rules figure10 counters seeded-bugs drawn-bugs \
+	faults attack hostile-memory lossy firewall endings reload steering rule-changes api watch compare kernels kernels-short unit-boot fuzz bench bench-quick bench-plain bench-crowd bench-rule bench-beside bench-reads bench-unsteered bench-sustained bench-dtree bench-rules figure10 counters seeded-bugs drawn-bugs \
 	mutants-sample \
 	bpf clean
 
@@ -172,6 +172,12 @@ bench-plain: root build
 	target/release/bench --strict --only plain/ --subject flexcp --subject tcp --results bench/results/plain $(BENCH_ARGS)
 bench-crowd: root build
 	target/release/bench --strict --only crowd --results bench/results/crowd $(BENCH_ARGS)
+# What a steering rule costs connections, by turns with none.
+bench-rule: root build
+	target/release/bench --strict --only rule/ --rounds 9 --results bench/results/rule $(BENCH_ARGS)
+# This tree's FlexCP beside another commit's, such as the one before an issue, by turns: make bench-beside COMMIT=v0.1.
+bench-beside: root build
+	scripts/bench-beside $(COMMIT)
 # What looking costs them: 64 busy of 50,000 connections, alone, with `show stats` ten times a second, and with a list of
 # all connections every ten seconds, by turns. Seven minutes.
 bench-reads: root build

@@ -177,6 +177,7 @@ pub(crate) fn all() -> Vec<Group> {
         two_workers(),
         placement(),
         plain(),
+        rule(),
         crowd("crowd", "-crowd", false),
         crowd("crowd-plain", "-crowd-plain", true),
     ]
@@ -331,6 +332,13 @@ fn plain() -> Group {
     let mut group = variant("plain", "-plain", |cell| cell.ends_with("x1"));
     group.subjects.retain(|subject| *subject != Subject::Mptcp);
     group.setting.plain = true;
+    group
+}
+
+/// What steering costs connections that have a choice.
+fn rule() -> Group {
+    let mut group = variant("rule", "-rule", |cell| cell.starts_with("down/64x"));
+    group.subjects = vec![Subject::FlexCp, Subject::Ruled];
     group
 }
 

@@ -223,7 +223,7 @@ const fn color(subject: Subject) -> &'static str {
     match subject {
         Subject::FlexCp => "#d55e00",
         Subject::Crowded | Subject::Listed => "#8b2500",
-        Subject::Watched => "#b07aa1",
+        Subject::Watched | Subject::Ruled => "#b07aa1",
         Subject::Translator => "#e69f00",
         Subject::KernelPlacement => "#f0e442",
         Subject::Scatter => "#cc79a7",

@@ -35,6 +35,10 @@ pub enum Subject {
     #[value(name = "flexcp-list")]
     #[serde(rename = "flexcp-list")]
     Listed,
+    /// FlexCP with the offload, and a rule that shares the connections out over two accesses
+    #[value(name = "flexcp-rule")]
+    #[serde(rename = "flexcp-rule")]
+    Ruled,
     /// FlexCP, every packet through its translator
     #[value(name = "flexcp-translator")]
     #[serde(rename = "flexcp-translator")]
@@ -61,11 +65,12 @@ pub enum Subject {
 
 impl Subject {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::FlexCp,
         Self::Crowded,
         Self::Watched,
         Self::Listed,
+        Self::Ruled,
         Self::Translator,
         Self::KernelPlacement,
         Self::Scatter,
@@ -93,6 +98,7 @@ impl Subject {
             Self::Crowded => "flexcp-crowded",
             Self::Watched => "flexcp-stats",
             Self::Listed => "flexcp-list",
+            Self::Ruled => "flexcp-rule",
             Self::Translator => "flexcp-translator",
             Self::KernelPlacement => "flexcp-kernel-placement",
             Self::Scatter => "flexcp-scatter",
@@ -112,6 +118,7 @@ impl Subject {
                 | Self::Crowded
                 | Self::Watched
                 | Self::Listed
+                | Self::Ruled
                 | Self::Translator
                 | Self::KernelPlacement
                 | Self::Scatter
@@ -399,10 +406,14 @@ impl Proxy {
             | Subject::Crowded
             | Subject::Watched
             | Subject::Listed
+            | Subject::Ruled
             | Subject::Translator
             | Subject::KernelPlacement
             | Subject::Scatter => {
-                let services = daemon::transparent(lab, &[]);
+                let mut services = daemon::transparent(lab, &[]);
+                if subject == Subject::Ruled {
+                    services = format!("{}{RULE}{services}", daemon::accesses(lab));
+                }
                 let tiers = [
                     Subject::Translator,
                     Subject::KernelPlacement,
@@ -479,6 +490,10 @@ fn further_address(number: u8) -> IpAddr {
 /// FlexCP's switch for the offload.
 const OFFLOAD_ON: &str = "[offload]\nenabled = true\n\n";
 const OFFLOAD_OFF: &str = "[offload]\nenabled = false\n\n";
+
+/// A mode that measures paths, counts bytes and moves connections.
+const RULE: &str =
+    "[[rule]]\nname = \"shared\"\nmode = \"load-balancing\"\nweights = { a = 50, b = 50 }\n\n";
 
 /// What is open and idle beside.
 const CROWD: usize = 20_000;

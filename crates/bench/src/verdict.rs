@@ -42,9 +42,11 @@ pub(crate) struct Judgement {
     pub(crate) met: bool,
 }
 
-const FLOORS: [Floor; 17] = {
+const FLOORS: [Floor; 18] = {
     use Kind::{AddedCpu, Evicted, Paired, Throughput};
-    use Subject::{Crowded, FlexCp, Haproxy, Listed, Mptcp, Nginx, Tcp, Translator, Watched};
+    use Subject::{
+        Crowded, FlexCp, Haproxy, Listed, Mptcp, Nginx, Ruled, Tcp, Translator, Watched,
+    };
     const fn floor(subject: Subject, against: Subject, kind: Kind, bound: f64) -> Floor {
         Floor {
             subject,
@@ -71,6 +73,7 @@ const FLOORS: [Floor; 17] = {
         at("-sustained", floor(FlexCp, Mptcp, Throughput, 0.33)),
         at("-crowd", floor(Crowded, FlexCp, Throughput, 0.9)),
         at("-crowd-plain", floor(Crowded, FlexCp, Throughput, 0.9)),
+        at("-rule", floor(Ruled, FlexCp, Paired, 0.98)),
         at("-reads", floor(Watched, FlexCp, Paired, 0.98)),
         at("-reads", floor(Listed, FlexCp, Paired, 0.95)),
         at("-reads", floor(Watched, FlexCp, Evicted, 1.5)),

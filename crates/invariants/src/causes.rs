@@ -351,8 +351,9 @@ impl Connection {
             }
         }
         if let Some(echo) = options.add_addr.filter(|add_addr| add_addr.echo) {
-            let ack = self.subflows[index].down_at(packet.tcp.ack);
-            let old = ack + OLDEST < self.subflows[index].client_ack;
+            let subflow = &self.subflows[index];
+            let ack = subflow.down_at(packet.tcp.ack);
+            let old = ack + OLDEST < subflow.client_ack || !subflow.is_open();
             let mut announced = self.course.announced.iter_mut();
             if let Some(known) = announced.find(|known| known.id == echo.id) {
                 known.unsure = old && (known.unsure || !known.echoed);

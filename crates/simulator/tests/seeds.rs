@@ -177,6 +177,10 @@ const FAILED_STEERED: &[(u64, &str)] = &[
         "a client waited for ever where the reset of a subflow had got lost",
     ),
     (
+        50_021_127,
+        "the checker believed an echo on a subflow that the proxy had given up",
+    ),
+    (
         20_011_851,
         "a join took the place of the active subflow, and was told to have carried what that had",
     ),
