@@ -14,6 +14,7 @@ mod opening;
 pub mod options;
 mod output;
 pub mod parse;
+pub mod preamble;
 pub mod stream;
 pub mod text;
 mod world;
@@ -48,6 +49,13 @@ pub const TARGETS: &[Target] = &[
         max_len: 200,
         words: &[],
         runs_in_tests: 200_000,
+    },
+    Target {
+        name: "preamble",
+        run: preamble::target,
+        max_len: 300,
+        words: &[],
+        runs_in_tests: 60_000,
     },
     Target {
         name: "stream",

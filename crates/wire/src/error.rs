@@ -36,6 +36,8 @@ pub enum ParseError {
         /// Length byte as received; 0 when the options end before it.
         len: u8,
     },
+    /// A header of the PROXY protocol that is none of version 2 for TCP over IP.
+    ProxyHeader,
     /// An IPv6 routing header that is not used up: the final destination is another one.
     RoutingHeader,
     /// The TCP header length, in bytes, is below 20 or beyond the segment.
@@ -63,6 +65,7 @@ impl fmt::Display for ParseError {
             Self::OptionLength { kind, len } => {
                 write!(f, "bad length {len} of TCP option kind {kind}")
             }
+            Self::ProxyHeader => f.write_str("no PROXY header of TCP over IP"),
             Self::RoutingHeader => f.write_str("IPv6 routing header with segments left"),
             Self::TcpHeaderLength(len) => write!(f, "bad TCP header length {len}"),
             Self::Truncated => f.write_str("truncated packet"),

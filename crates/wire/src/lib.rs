@@ -1,5 +1,6 @@
-//! Bytes <-> meaning: IP and TCP headers, TCP options, every MPTCP option of RFC 8684, the
-//! virtio-net header, checksums, and the number spaces.
+//! Bytes <-> meaning: IP and TCP headers, TCP options, every MPTCP option of RFC 8684, what
+//! stands before a stream (RFC 8803, SOCKS5, the PROXY protocol), the virtio-net header,
+//! checksums, and the number spaces.
 //!
 //! The crate owns the layout of what is on the wire and nothing else: no state, no clock, no I/O,
 //! no allocation. Parsing takes network input and can't panic; what is malformed is a
@@ -13,6 +14,7 @@
 
 mod bytes;
 mod checksum;
+mod convert;
 mod ends;
 mod error;
 mod icmp;
@@ -20,11 +22,17 @@ mod ip;
 mod mptcp;
 mod option;
 mod pretty;
+mod proxy_header;
 mod seq;
+mod socks;
 mod tcp;
 mod vnet;
 
 pub use checksum::{Sum, dss_checksum, update_checksum};
+pub use convert::{
+    CONVERT_HEADER_LEN, CONVERT_MAX_LEN, CONVERT_VERSION, Connect, ConvertError, ConvertFault,
+    ConvertMessage, ConvertTlv, ConvertWriter,
+};
 pub use ends::Ends;
 pub use error::ParseError;
 pub use icmp::{IcmpError, IcmpKind};
@@ -36,7 +44,13 @@ pub use mptcp::{
 };
 pub use option::{OptionWriter, SackBlocks, TcpOption, TcpOptions, Timestamps, kind};
 pub use pretty::PacketLine;
+pub use proxy_header::{PROXY_HEADER_MAX_LEN, ProxyHeader};
 pub use seq::{Dsn, Ssn, TcpSeq};
+pub use socks::{
+    SOCKS_MAX_LEN, SocksAddr, SocksCommand, SocksCredentials, SocksFault, SocksGreeting,
+    SocksReply, SocksRequest, parse_socks_judgement, parse_socks_method, socks_credentials_judged,
+    socks_method, socks_method_chosen,
+};
 pub use tcp::{TcpFlags, TcpHeader};
 pub use vnet::{ChecksumState, Gso, GsoKind, Offload, VNET_HEADER_LEN, emit_vnet, parse_vnet};
 
