@@ -16,8 +16,6 @@ pub(crate) struct Carried {
     up: u32,
     /// Bytes per second that went down before that, smoothed over a second.
     rate: u32,
-    /// Something had gone up or down since the time before, or was at hand.
-    of_late: bool,
 }
 
 impl Carried {
@@ -26,18 +24,13 @@ impl Carried {
         self.rate
     }
 
-    /// Whether anything had gone up or down when the mode was asked last, or was about to.
-    pub(super) const fn is_of_late(self) -> bool {
-        self.of_late
-    }
-
-    /// So much has been carried by now; `since`: that was looked at so long ago.
-    fn note(&mut self, (up, down): (u32, u32), since: Option<Duration>) {
+    /// So much has been carried by now; `since`: that was looked at so long ago. `true`: it was less then.
+    fn note(&mut self, (up, down): (u32, u32), since: Option<Duration>) -> bool {
         let bytes = u64::from(down.wrapping_sub(self.down));
-        self.of_late = bytes > 0 || up != self.up;
+        let more = bytes > 0 || up != self.up;
         (self.up, self.down) = (up, down);
         let Some(micros) = since.and_then(|since| u64::try_from(since.as_micros()).ok()) else {
-            return;
+            return more;
         };
         let rate = bytes.saturating_mul(SECOND) / micros.max(1);
         // What is a second old counts no more.
@@ -49,6 +42,7 @@ impl Carried {
         let before = u64::from(self.rate) * (SECOND - part);
         let smoothed = (before + rate.min(u32::MAX.into()) * part) / SECOND;
         self.rate = u32::try_from(smoothed).unwrap_or(u32::MAX);
+        more
     }
 }
 
@@ -61,15 +55,13 @@ impl Subflow {
 }
 
 impl Connection {
-    /// Notes what has been carried since the mode was asked; `since`: so long ago. `at_hand`: and there is more.
-    pub(super) fn note_carried(&mut self, since: Option<Duration>, at_hand: bool) {
+    /// Notes what has been carried since the mode was asked; `since`: so long ago. `true`: there was something.
+    pub(super) fn note_carried(&mut self, since: Option<Duration>) -> bool {
         let each = self.mptcp.subflows.iter().map(Subflow::carried);
         let sum = each.fold((0_u32, 0_u32), |(up, down), (more_up, more_down)| {
             (up.wrapping_add(more_up), down.wrapping_add(more_down))
         });
-        let carried = &mut self.mptcp.steered.carried;
-        carried.note(sum, since);
-        carried.of_late |= at_hand;
+        self.mptcp.steered.carried.note(sum, since)
     }
 
     /// Another subflow takes this one's place, and what it carried is no part of the sums any more.

@@ -70,7 +70,7 @@ impl Connection {
         }
         let mut subflow = self.joining(ctx, segment);
         subflow.path.backup = backup;
-        subflow.address_id = address_id;
+        subflow.join.address_id = address_id;
         subflow.join.nonces = (nonce, ctx.secrets.next_u32());
         let Some(index) = self.seat(ctx, subflow) else {
             return Err(JoinRefused::Subflows);

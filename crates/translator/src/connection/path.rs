@@ -251,7 +251,7 @@ impl Connection {
     fn take_remove_addr(&mut self, ctx: &mut Context<'_>, remove: &RemoveAddr) {
         ctx.counters.rm_addr_rx += 1;
         for index in self.indices() {
-            let id = self.subflow(index).address_id;
+            let id = self.subflow(index).join.address_id;
             // One that still brings packets has its address.
             if index != self.mptcp.heard && remove.ids().contains(&id) {
                 self.reset_subflow(ctx, index, Rst::AddressRemoved);

@@ -261,7 +261,7 @@ impl Connection {
         };
         let since = self.mptcp.steered.asked.age(ctx.now);
         self.mptcp.steered.asked = Stamp::new(ctx.now);
-        self.note_carried(since, at_hand);
+        let carries = self.note_carried(since) || at_hand;
         self.probe_silent(ctx);
         let Some(mut paths) = self.steered_paths(ctx.now, config, ctx.ledger, rule) else {
             self.mptcp.steered.account = None;
@@ -277,22 +277,19 @@ impl Connection {
             self.mptcp.steered.led = wanted.cause != SubflowSwitch::Balance;
         }
         self.mptcp.steered.copies = rule.mode.copies(&self.view_of(&paths));
-        if rule.mode.measures() {
+        // Where the connection carries nothing nobody has to know, and the answers would keep it from ever being idle.
+        if rule.mode.measures() && carries {
             self.measure_paths(ctx);
         }
         self.note_standby(rule.mode.tells_standby());
     }
 
     /// Has the client answer on paths that carry nothing, so that their round-trip times are known: it echoes the TSval of the
-    /// first packet in the answer to the second. Where the connection carries nothing at all, nobody has to know, and the
-    /// answers would keep it from ever being idle.
+    /// first packet in the answer to the second.
     fn measure_paths(&mut self, ctx: &mut Context<'_>) {
         let Some(server) = self.tcp.clock else {
             return;
         };
-        if !self.mptcp.steered.carried.is_of_late() {
-            return;
-        }
         for index in self.indices() {
             let subflow = self.subflow(index);
             let outdated = self.is_outdated(ctx.config, ctx.ledger, index);
@@ -453,7 +450,7 @@ impl Connection {
             let subflow = self.subflow(path.subflow);
             subflow.is_to_be_measured(now, MEASURE) || subflow.is_being_measured(now, Duration::MAX)
         };
-        let measures = rule.mode.measures() && self.mptcp.steered.carried.is_of_late();
+        let measures = rule.mode.measures() && self.mptcp.steered.carried.rate() > 0;
         paths.outdated > 0 || (measures && paths.others().iter().any(old))
     }
 

@@ -48,8 +48,6 @@ pub(crate) struct Subflow {
     pub(crate) remote: Endpoint,
     /// FlexCP's end, as the peer addresses it.
     pub(crate) local: Endpoint,
-    /// The peer's address id; 0 for the initial subflow.
-    pub(crate) address_id: u8,
     /// By which packets leave for the peer's end.
     pub(crate) way: Way,
     pub(crate) agreed: Agreed,
@@ -169,6 +167,8 @@ pub(crate) enum Timed {
 pub(crate) struct Join {
     /// Nonces: the peer's and FlexCP's.
     pub(crate) nonces: (u32, u32),
+    /// The peer's address id; 0 for the initial subflow.
+    pub(crate) address_id: u8,
     /// The peer has authenticated itself.
     pub(crate) proved: bool,
 }
@@ -181,7 +181,6 @@ impl Subflow {
             state: SubflowState::Joining,
             remote: syn.source().into(),
             local: syn.destination().into(),
-            address_id: 0,
             way: Way::OTHER,
             agreed: Agreed::new(syn, isn_local),
             send: Sending::from(isn_local),

@@ -139,7 +139,7 @@ impl Connection {
             access: subflow.access(&config.accesses),
             client: subflow.remote.addr(),
             local: subflow.local.addr(),
-            address_id: subflow.address_id,
+            address_id: subflow.join.address_id,
         }
     }
 }

@@ -80,7 +80,7 @@ impl Connection {
             subflow: index,
             client: subflow.remote.addr(),
             local: subflow.local.addr(),
-            address_id: subflow.address_id,
+            address_id: subflow.join.address_id,
             access: subflow.access(accesses),
             active: self.mptcp.active == index,
             backup: subflow.path.backup,
