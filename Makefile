@@ -177,7 +177,7 @@ bench-rule: root build
 	target/release/bench --strict --only rule/ --rounds 9 --results bench/results/rule $(BENCH_ARGS)
 # This tree's FlexCP beside another commit's, such as the one before an issue, by turns: make bench-beside COMMIT=v0.1.
 bench-beside: root build
-	scripts/bench-beside $(COMMIT)
+	scripts/bench-beside $(COMMIT) $(TURNS)
 # What looking costs them: 64 busy of 50,000 connections, alone, with `show stats` ten times a second, and with a list of
 # all connections every ten seconds, by turns. Seven minutes.
 bench-reads: root build
