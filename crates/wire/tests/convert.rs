@@ -84,14 +84,14 @@ fn tlvs_of_a_wrong_form_are_malformed() {
     ] {
         assert_eq!(
             parsed(&of_one(tlv)),
-            Err(ConvertFault::Malformed),
+            Err(ConvertFault::Malformed { len: 4 + tlv.len() }),
             "{tlv:?}"
         );
     }
     let twice = [&[1, 3, 0x22, 0x63], &[1, 1, 0, 0][..], &[1, 1, 0, 0]].concat();
-    assert_eq!(parsed(&twice), Err(ConvertFault::Malformed));
+    assert_eq!(parsed(&twice), Err(ConvertFault::Malformed { len: 12 }));
     for kind in [0, 2, 63, 64 + 1, 255] {
-        let fault = Err(ConvertFault::Unsupported(kind));
+        let fault = Err(ConvertFault::Unsupported { len: 8, kind });
         assert_eq!(parsed(&of_one(&[kind, 1, 0, 0])), fault);
     }
 }
@@ -117,7 +117,7 @@ fn nobody_connects_to_what_no_host_has() {
         let bytes = written(&[ConvertTlv::Connect(connect)]);
         assert_eq!(
             parsed(&bytes),
-            Err(ConvertFault::Malformed),
+            Err(ConvertFault::Malformed { len: 24 }),
             "{addr}:{port}"
         );
     }
@@ -147,7 +147,8 @@ fn options_of_a_connect_are_read_one_by_one() {
         &[34, 3, 0, 7],
         &[0, 0, 0, 0],
     ] {
-        let fault = Err(ConvertFault::Malformed);
+        let len = BASE.len() + options.len();
+        let fault = Err(ConvertFault::Malformed { len });
         assert_eq!(parsed(&connect(options)), fault, "{options:?}");
     }
 }

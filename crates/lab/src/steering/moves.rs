@@ -114,7 +114,7 @@ impl Steadiness {
     /// What is held against the rule's `hold`, in seconds, if it has one.
     pub(super) fn lines(&self, hold: Option<f64>) -> Vec<Line> {
         let moves = self.switches as f64 / self.connections as f64;
-        let held = |stayed: f64, hold: f64| stayed >= hold - 2.0 * EVERY.as_secs_f64();
+        let held = |stayed: f64, hold: f64| stayed >= hold - EVERY.as_secs_f64();
         let stayed = self.shortest_hold;
         let figure = stayed.map_or_else(
             || "none moved twice".to_owned(),
@@ -129,7 +129,7 @@ impl Steadiness {
             None => Line::told(what, figure),
             Some(hold) => Line::judged(
                 what,
-                format!("at least {hold} s"),
+                format!("at least {hold} s, less a look ({} s)", EVERY.as_secs_f64()),
                 figure,
                 stayed.is_none_or(|stayed| held(stayed, hold)),
             ),

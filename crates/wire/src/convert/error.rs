@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use super::ConvertFault;
+use super::TlvFault;
 use crate::bytes::Writer;
 
 /// Why a converter refuses a connection, or has to end it.
@@ -39,12 +39,12 @@ pub enum ConvertError<'a> {
 
 impl<'a> ConvertError<'a> {
     /// From what stands behind the length: a code and a value.
-    pub(super) fn parse(bytes: &'a [u8]) -> Result<Self, ConvertFault> {
+    pub(super) fn parse(bytes: &'a [u8]) -> Result<Self, TlvFault> {
         let Some((&code, value)) = bytes.split_first() else {
-            return Err(ConvertFault::Malformed);
+            return Err(TlvFault::Malformed);
         };
         let Some((&first, behind)) = value.split_first() else {
-            return Err(ConvertFault::Malformed);
+            return Err(TlvFault::Malformed);
         };
         Ok(match code {
             UNSUPPORTED_VERSION => Self::UnsupportedVersion(value),

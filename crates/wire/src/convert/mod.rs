@@ -37,9 +37,34 @@ pub enum ConvertFault {
     Version(u8),
     /// A TLV that runs past the end, has a wrong form, names an address that nobody can connect to, or stands there twice:
     /// [`ConvertError::Malformed`].
-    Malformed,
+    Malformed {
+        /// Bytes of the message, which has come as a whole.
+        len: usize,
+    },
     /// A TLV of a type that there is not: [`ConvertError::Unsupported`].
+    Unsupported {
+        /// Bytes of the message, which has come as a whole.
+        len: usize,
+        /// The type.
+        kind: u8,
+    },
+}
+
+/// What is wrong with a TLV.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum TlvFault {
+    Malformed,
     Unsupported(u8),
+}
+
+impl TlvFault {
+    /// The same of the message that has it.
+    const fn of_message(self, len: usize) -> ConvertFault {
+        match self {
+            Self::Malformed => ConvertFault::Malformed { len },
+            Self::Unsupported(kind) => ConvertFault::Unsupported { len, kind },
+        }
+    }
 }
 
 impl<'a> ConvertMessage<'a> {
@@ -53,11 +78,11 @@ impl<'a> ConvertMessage<'a> {
         let tlvs = tlvs.ok_or(ConvertFault::Incomplete(len))?;
         let mut seen = 0_u64;
         let mut rest = tlvs;
-        while let Some((tlv, behind)) = tlv::split(rest)? {
+        while let Some((tlv, behind)) = tlv::split(rest).map_err(|fault| fault.of_message(len))? {
             // All types that there are lie below 64.
             let bit = 1_u64 << (tlv.kind() & 63);
             if seen & bit != 0 {
-                return Err(ConvertFault::Malformed);
+                return Err(ConvertFault::Malformed { len });
             }
             seen |= bit;
             rest = behind;

@@ -2,7 +2,7 @@
 
 use core::net::{IpAddr, Ipv6Addr};
 
-use super::{ConvertError, ConvertFault};
+use super::{ConvertError, TlvFault};
 use crate::bytes::{Reader, Writer, length_byte};
 use crate::option::kind;
 
@@ -37,29 +37,29 @@ pub struct Connect<'a> {
 }
 
 /// The first TLV and what is behind it; `None`: there is no more.
-pub(super) fn split(tlvs: &[u8]) -> Result<Option<(ConvertTlv<'_>, &[u8])>, ConvertFault> {
+pub(super) fn split(tlvs: &[u8]) -> Result<Option<(ConvertTlv<'_>, &[u8])>, TlvFault> {
     let [kind, words, ..] = *tlvs else {
         return Ok(None);
     };
     let len = usize::from(words) * 4;
-    let (tlv, rest) = tlvs.split_at_checked(len).ok_or(ConvertFault::Malformed)?;
-    let value = tlv.get(2..).ok_or(ConvertFault::Malformed)?;
+    let (tlv, rest) = tlvs.split_at_checked(len).ok_or(TlvFault::Malformed)?;
+    let value = tlv.get(2..).ok_or(TlvFault::Malformed)?;
     Ok(Some((ConvertTlv::parse(kind, value)?, rest)))
 }
 
 impl<'a> ConvertTlv<'a> {
     /// From what stands behind the length.
-    fn parse(kind: u8, value: &'a [u8]) -> Result<Self, ConvertFault> {
-        let behind_zero = || value.get(2..).ok_or(ConvertFault::Malformed);
+    fn parse(kind: u8, value: &'a [u8]) -> Result<Self, TlvFault> {
+        let behind_zero = || value.get(2..).ok_or(TlvFault::Malformed);
         match kind {
             INFO if value.len() == 2 => Ok(Self::Info),
-            INFO => Err(ConvertFault::Malformed),
+            INFO => Err(TlvFault::Malformed),
             CONNECT => Connect::parse(value).map(Self::Connect),
             EXTENDED_TCP_HEADER => behind_zero().map(Self::ExtendedTcpHeader),
             SUPPORTED_EXTENSIONS => behind_zero().map(Self::SupportedExtensions),
             COOKIE => behind_zero().map(Self::Cookie),
             ERROR => ConvertError::parse(value).map(Self::Error),
-            other => Err(ConvertFault::Unsupported(other)),
+            other => Err(TlvFault::Unsupported(other)),
         }
     }
 
@@ -106,11 +106,11 @@ impl<'a> ConvertTlv<'a> {
 }
 
 impl<'a> Connect<'a> {
-    fn parse(value: &'a [u8]) -> Result<Self, ConvertFault> {
+    fn parse(value: &'a [u8]) -> Result<Self, TlvFault> {
         let mut reader = Reader::new(value);
         let fields = (reader.u16(), reader.array::<16>(), value.get(18..));
         let (Some(port), Some(addr), Some(options)) = fields else {
-            return Err(ConvertFault::Malformed);
+            return Err(TlvFault::Malformed);
         };
         let connect = Self {
             addr: Ipv6Addr::from(addr).to_canonical(),
@@ -118,7 +118,7 @@ impl<'a> Connect<'a> {
             options,
         };
         let sound = connect.can_be_reached() && are_options(options);
-        sound.then_some(connect).ok_or(ConvertFault::Malformed)
+        sound.then_some(connect).ok_or(TlvFault::Malformed)
     }
 
     fn can_be_reached(&self) -> bool {
