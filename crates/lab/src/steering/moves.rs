@@ -204,14 +204,14 @@ mod tests {
         let good = Steadiness {
             connections: 10,
             switches: 15,
-            shortest_hold: Some(0.7),
+            shortest_hold: Some(0.85),
             ..Steadiness::default()
         };
         let met = |of: Steadiness| of.lines(Some(1.0)).iter().all(|line| line.met);
         assert!(met(good));
         let switches = 16;
         assert!(!met(Steadiness { switches, ..good }));
-        let shortest_hold = Some(0.5);
+        let shortest_hold = Some(0.75);
         assert!(!met(Steadiness {
             shortest_hold,
             ..good
