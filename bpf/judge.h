@@ -3,7 +3,7 @@
  * the flow entry's lock and calls nothing. The translator's rules are in crates/translator/src/connection. */
 #pragma once
 
-/* What an answer may take beyond two round trips before it is overdue (microseconds). */
+/* What an answer may take beyond two round trips at least before it is overdue (microseconds). */
 #define JITTER 5000
 /* A data ACK that is further behind than this may be anything. */
 #define MAX_AGE (1 << 30)
@@ -25,7 +25,8 @@ static __always_inline __u32 flow_label(const struct packet *p)
 /* Whether an answer of the client on this subflow is overdue (the translator's Subflow::is_overdue). */
 static __always_inline int overdue(const struct entry_subflow *s, __u64 now, __u64 silence)
 {
-	__u64 limit = (__u64)s->rtt.smoothed * 2 + JITTER, patience = silence;
+	__u64 late = (__u64)s->late * 1000, patience = silence;
+	__u64 limit = (__u64)s->rtt.smoothed * 2 + (late < JITTER ? JITTER : late);
 
 	if (!s->rtt.smoothed || s->snd_next == s->snd_una || s->snd_next - s->snd_una < s->mss * 2)
 		return 0;

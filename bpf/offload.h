@@ -64,7 +64,8 @@ struct entry_subflow {
 	__u8 window_scale;
 	/* A sample of the RTT was taken here. */
 	__u8 sampled;
-	__u8 pad;
+	/* What answers may take beyond two round trips, in milliseconds; at least JITTER. */
+	__u8 late;
 	__u32 isn_remote;
 	__u32 isn_local;
 	__u32 snd_next;

@@ -81,7 +81,7 @@ fn structs_are_laid_out_alike() {
             installed,
             window_scale,
             sampled,
-            pad,
+            late,
             isn_remote,
             isn_local,
             snd_next,

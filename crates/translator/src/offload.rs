@@ -154,8 +154,8 @@ pub struct EntrySubflow {
     pub window_scale: u8,
     /// 1: the fast path has taken a sample of the RTT.
     pub sampled: u8,
-    /// Zero.
-    pub pad: u8,
+    /// What answers may take beyond two round trips, in milliseconds; at least 5.
+    pub late: u8,
     /// Initial number of the client.
     pub isn_remote: u32,
     /// Initial number of FlexCP.

@@ -105,12 +105,9 @@ pub fn memory(config: &Config) -> usize {
 
 /// The unit's `MemoryMax` is twice that: what connections take is not all that FlexCP takes.
 fn quarter_of_the_machine() -> Option<usize> {
-    let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let total = meminfo
-        .lines()
-        .find_map(|line| line.strip_prefix("MemTotal:"))?;
-    let kib: usize = total.split_whitespace().next()?.parse().ok()?;
-    kib.checked_mul(1024 / 4)
+    let system = rustix::system::sysinfo();
+    let total = system.totalram.checked_mul(system.mem_unit.into())?;
+    usize::try_from(total / 4).ok()
 }
 
 /// Flows that a worker may claim in the placement program's map: its joined subflows, as many as it can have, within

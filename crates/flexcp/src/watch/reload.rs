@@ -49,6 +49,8 @@ pub struct Reloads {
     pub(super) book: Rulebook,
     /// The interfaces that accesses name, as the workers know them.
     pub(super) ways: Vec<String>,
+    /// The host's addresses when the configuration was put into force.
+    own: Vec<IpAddr>,
 }
 
 impl Reloads {
@@ -66,6 +68,7 @@ impl Reloads {
             ending: None,
             closings: Vec::new(),
             book,
+            own: own_addresses(),
         }
     }
 
@@ -94,16 +97,17 @@ impl Watcher {
         config.rules = self.reloads.book.in_force(&config)?;
         let next = Arc::new(self.reloads.force.next(config, sources)?);
         let own = own_addresses();
+        self.reloads.own.clone_from(&own);
         let now = monotonic_micros();
         let force = self.reloads.force.followed_by(Arc::clone(&next), now);
         let plan = force.plan(&own);
         self.tables.check_change(&plan)?;
         let before = std::mem::replace(&mut self.reloads.force, force);
-        let marks = self.configure(&own);
+        let marks = self.configure();
         if let Err(error) = self.tables.change(&plan, &mut report) {
             let failed = std::mem::replace(&mut self.reloads.force, before.clone());
             self.reloads.force = failed.taken_back(before, now);
-            let marks = self.configure(&own);
+            let marks = self.configure();
             self.backends = Backends::new(self.reloads.force.current(), marks);
             return Err(error.into());
         }
@@ -131,7 +135,7 @@ impl Watcher {
         let next = Arc::new(force.current().with_rules(book.note(wanted)));
         *force = force.followed_by(Arc::clone(&next), monotonic_micros());
         let set = book.set().clone();
-        let marks = self.tell_workers(&own_addresses(), moves);
+        let marks = self.tell_workers(moves);
         self.backends = Backends::new(&next, marks);
         Ok(Steered {
             generation: next,
@@ -163,7 +167,7 @@ impl Watcher {
         }
         *force = force.followed_by(Arc::clone(&next), now);
         let set = book.set().clone();
-        let marks = self.tell_workers(&own_addresses(), false);
+        let marks = self.tell_workers(false);
         self.backends = Backends::new(&next, marks);
         Ok(Steered {
             generation: next,
@@ -173,16 +177,16 @@ impl Watcher {
     }
 
     /// Tells the workers and the placement program what is in force. Gives where the workers note their marks.
-    fn configure(&mut self, own: &[IpAddr]) -> Vec<Arc<Marks>> {
+    fn configure(&mut self) -> Vec<Arc<Marks>> {
         self.sort_anew();
         self.beside.follow(&self.reloads.force);
         self.beside.look(&mut self.tables, &mut self.offload);
-        self.tell_workers(own, false)
+        self.tell_workers(false)
     }
 
     /// Tells the workers what they do, and whether connections are judged by the rules at once. Gives where they note their
     /// marks.
-    fn tell_workers(&mut self, own: &[IpAddr], moves: bool) -> Vec<Arc<Marks>> {
+    fn tell_workers(&mut self, moves: bool) -> Vec<Arc<Marks>> {
         let force = &self.reloads.force;
         let config = &force.current().config;
         let named = access::interfaces(&config.accesses);
@@ -196,7 +200,7 @@ impl Watcher {
                 config,
                 epoch: force.epoch(),
                 kept: self.beside.kept(),
-                own: force.own_backends(own),
+                own: force.own_backends(&self.reloads.own),
                 marks: Arc::clone(&marks),
                 moves,
                 ways: ways(),

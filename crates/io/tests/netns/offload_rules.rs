@@ -220,6 +220,13 @@ fn down_late(rules: &mut Rules) {
     rules.passes("overdue", &entry, &packet);
     entry.subflows[0].outstanding_since = NOW - 24_999;
     rules.takes(&entry, &packet);
+    // Answers came late before.
+    entry.subflows[0].late = 7;
+    entry.subflows[0].outstanding_since = NOW - 27_000;
+    rules.passes("overdue", &entry, &packet);
+    entry.subflows[0].outstanding_since = NOW - 26_999;
+    rules.takes(&entry, &packet);
+    entry.subflows[0].late = 0;
     // Little is outstanding: the client may wait with its ACK.
     entry.subflows[0].outstanding_since = NOW - 25_000;
     entry.subflows[0].snd_una = entry.subflows[0].snd_next - 2_919;

@@ -2,6 +2,7 @@
 //! has to come over which of them.
 
 mod balance;
+mod caller;
 mod case;
 mod changes;
 mod copies;

@@ -348,7 +348,7 @@ impl Subflow {
             installed: 1,
             window_scale: self.agreed.window_scale,
             sampled: 0,
-            pad: 0,
+            late: self.path.late,
             isn_remote: self.agreed.isn_remote.0,
             isn_local: self.agreed.isn_local.0,
             snd_next: self.send.next.0,

@@ -134,6 +134,9 @@ pub(crate) struct PathHealth {
     pub(crate) backup: bool,
     /// Silent while data was outstanding: nothing new goes out until the peer is heard.
     pub(crate) suspect: bool,
+    /// How long the latest answer took that the path was suspected for, in milliseconds: so much later than two round trips the
+    /// next ones may come, too. Linux withholds an ACK for 40 ms while the application has not read.
+    pub(crate) late: u8,
     /// ACKs in a row that moved on without saying a data ACK: options are being stripped.
     pub(crate) bare_acks: u8,
     /// Last packet from the peer.
@@ -265,9 +268,6 @@ impl Subflow {
         if segment.payload.is_empty() {
             self.path.outstanding_since = now;
         }
-        if self.send.una == self.send.next {
-            self.path.suspect = false;
-        }
         self.take_blocks(now, segment);
         let next = !segment.payload.is_empty() && !Ssn(segment.tcp.seq).after(self.recv.ack);
         if let (Some(clock), Some(timestamps)) = (&mut self.clock, segment.options.timestamps) {
@@ -305,8 +305,8 @@ impl Subflow {
         self.take_sample(now, ack);
         if ack.after(self.send.una) {
             self.send.una = ack;
+            self.path.note_answer(now);
             self.path.outstanding_since = now;
-            self.path.suspect = false;
             let rtt = self.rtt();
             self.path.delivery.acked(now, ack, self.send.next, rtt);
             if self.send.fin_due.is_some() || self.send.fin_copies > 0 {
@@ -403,10 +403,11 @@ impl Subflow {
         owes && self.rtt().is_some() && now >= self.answer_due(silence)
     }
 
-    /// When the client should have answered what is outstanding: two round trips after that went down, at most
-    /// `silence` or two round trips; after `silence` while the round trip is not known.
+    /// When the client should have answered what is outstanding: two round trips after that went down, and what its answers
+    /// may be late, at most `silence` or two round trips; after `silence` while the round trip is not known.
     pub(crate) fn answer_due(&self, silence: Duration) -> Instant {
-        let limit = |rtt: Duration| (rtt * 2 + JITTER).min(silence.max(rtt * 2));
+        let late = JITTER.max(Duration::from_millis(self.path.late.into()));
+        let limit = |rtt: Duration| (rtt * 2 + late).min(silence.max(rtt * 2));
         self.path.outstanding_since + self.rtt().map_or(silence, limit)
     }
 
@@ -547,10 +548,21 @@ impl Receiving {
 }
 
 impl PathHealth {
+    /// Notes that what went out is ACKed. A path that was suspected in vain is waited for longer from then on, one that was
+    /// dead no longer than at first.
+    fn note_answer(&mut self, now: Instant) {
+        if self.suspect {
+            self.suspect = false;
+            let took = now.since(self.outstanding_since).as_millis();
+            self.late = u8::try_from(took).map_or(0, |took| took.max(self.late));
+        }
+    }
+
     fn new(now: Instant, una: Ssn) -> Self {
         Self {
             backup: false,
             suspect: false,
+            late: 0,
             bare_acks: 0,
             last_heard: now,
             outstanding_since: now,

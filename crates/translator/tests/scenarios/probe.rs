@@ -69,6 +69,49 @@ fn two_subflows_an_answer_is_not_overdue_while_the_client_answers() {
     stays(&mut t);
 }
 
+/// Flow 0 was suspected at 35 ms, and its client, which wants no data on flow 1, answers there at `then`; at 200 ms it owes an
+/// answer on flow 0 anew.
+fn answered_late(then: u64) -> Scenario {
+    let mut t = owing();
+    t.at(35);
+    t.server("P. 3101:3201(100) ack 1")
+        .gives(&["client1 P. 1:101(100) ack 1 win 64 <dss ack 1 map 3101:3201@1>"]);
+    let _ = t.client(1, ". 1:1(0) ack 101 <prio b,dss ack 101>");
+    t.at(then);
+    t.client(0, ". 1:1(0) ack 3101 <dss ack 3201>")
+        .gives(&["server . 1:1(0) ack 3201 win 512"]);
+    t.at(500);
+    t.server(". 3201:6201(3000) ack 1 gso 1000")
+        .gives(&["client0 . 3101:6101(3000) ack 1 win 64 <dss ack 1 map 3201:6201@3101> gso 1000"]);
+    t
+}
+
+#[test]
+fn two_subflows_path_that_was_suspected_in_vain_is_waited_for_longer() {
+    let mut t = answered_late(10 + 44);
+    // Two round trips, which are smoothed to 14.25 ms, and the 44 ms.
+    t.at(500 + 72);
+    t.server("P. 6201:6301(100) ack 1")
+        .gives(&["client0 P. 6101:6201(100) ack 1 win 64 <dss ack 1 map 6201:6301@6101>"]);
+    t.at(500 + 73);
+    t.server("P. 6301:6401(100) ack 1")
+        .gives(&["client1 P. 101:201(100) ack 1 win 64 <dss ack 1 map 6301:6401@101>"]);
+    assert_eq!(t.moved(), "mp_prio_rx+1 subflow_switch+3");
+}
+
+#[test]
+fn two_subflows_path_that_was_dead_is_waited_for_no_longer() {
+    let mut t = answered_late(10 + 256);
+    // Two round trips of 40.75 ms, and 5 ms.
+    t.at(500 + 86);
+    t.server("P. 6201:6301(100) ack 1")
+        .gives(&["client0 P. 6101:6201(100) ack 1 win 64 <dss ack 1 map 6201:6301@6101>"]);
+    t.at(500 + 87);
+    t.server("P. 6301:6401(100) ack 1")
+        .gives(&["client1 P. 101:201(100) ack 1 win 64 <dss ack 1 map 6301:6401@101>"]);
+    assert_eq!(t.moved(), "mp_prio_rx+1 subflow_switch+3");
+}
+
 #[test]
 fn two_subflows_no_answer_is_owed_for_less_than_two_segments() {
     let mut t = owing();
