@@ -97,11 +97,11 @@ impl Watcher {
         config.rules = self.reloads.book.in_force(&config)?;
         let next = Arc::new(self.reloads.force.next(config, sources)?);
         let own = own_addresses();
-        self.reloads.own.clone_from(&own);
         let now = monotonic_micros();
         let force = self.reloads.force.followed_by(Arc::clone(&next), now);
         let plan = force.plan(&own);
         self.tables.check_change(&plan)?;
+        self.reloads.own.clone_from(&own);
         let before = std::mem::replace(&mut self.reloads.force, force);
         let marks = self.configure();
         if let Err(error) = self.tables.change(&plan, &mut report) {

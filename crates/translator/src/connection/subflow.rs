@@ -23,7 +23,7 @@ use crate::way::Way;
 const DEFAULT_MSS_V4: u16 = 536;
 const DEFAULT_MSS_V6: u16 = 1220;
 
-/// What an answer may take beyond two round trips before it is overdue: less than the two ticks (8 ms at 250 Hz)
+/// What an answer may take beyond two round trips at least before it is overdue: less than the two ticks (8 ms at 250 Hz)
 /// after which Linux probes.
 pub(crate) const JITTER: Duration = Duration::from_millis(5);
 

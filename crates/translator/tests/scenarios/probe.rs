@@ -69,8 +69,8 @@ fn two_subflows_an_answer_is_not_overdue_while_the_client_answers() {
     stays(&mut t);
 }
 
-/// Flow 0 was suspected at 35 ms, and its client, which wants no data on flow 1, answers there at `then`; at 200 ms it owes an
-/// answer on flow 0 anew.
+/// Flow 0 was suspected at 35 ms, and its client, which wants no data on flow 1, answers there at `then`; from 500 ms on
+/// it owes an answer on flow 0 anew.
 fn answered_late(then: u64) -> Scenario {
     let mut t = owing();
     t.at(35);
@@ -86,30 +86,27 @@ fn answered_late(then: u64) -> Scenario {
     t
 }
 
-#[test]
-fn two_subflows_path_that_was_suspected_in_vain_is_waited_for_longer() {
-    let mut t = answered_late(10 + 44);
-    // Two round trips, which are smoothed to 14.25 ms, and the 44 ms.
-    t.at(500 + 72);
+/// A probe at `at` goes over flow 1, and one a millisecond before that does not.
+fn is_left_at(mut t: Scenario, at: u64) {
+    t.at(at - 1);
     t.server("P. 6201:6301(100) ack 1")
         .gives(&["client0 P. 6101:6201(100) ack 1 win 64 <dss ack 1 map 6201:6301@6101>"]);
-    t.at(500 + 73);
+    t.at(at);
     t.server("P. 6301:6401(100) ack 1")
         .gives(&["client1 P. 101:201(100) ack 1 win 64 <dss ack 1 map 6301:6401@101>"]);
     assert_eq!(t.moved(), "mp_prio_rx+1 subflow_switch+3");
 }
 
 #[test]
+fn two_subflows_path_that_was_suspected_in_vain_is_waited_for_longer() {
+    // Two round trips, which are smoothed to 14.25 ms, and the 44 ms.
+    is_left_at(answered_late(10 + 44), 500 + 73);
+}
+
+#[test]
 fn two_subflows_path_that_was_dead_is_waited_for_no_longer() {
-    let mut t = answered_late(10 + 256);
     // Two round trips of 40.75 ms, and 5 ms.
-    t.at(500 + 86);
-    t.server("P. 6201:6301(100) ack 1")
-        .gives(&["client0 P. 6101:6201(100) ack 1 win 64 <dss ack 1 map 6201:6301@6101>"]);
-    t.at(500 + 87);
-    t.server("P. 6301:6401(100) ack 1")
-        .gives(&["client1 P. 101:201(100) ack 1 win 64 <dss ack 1 map 6301:6401@101>"]);
-    assert_eq!(t.moved(), "mp_prio_rx+1 subflow_switch+3");
+    is_left_at(answered_late(10 + 256), 500 + 87);
 }
 
 #[test]
