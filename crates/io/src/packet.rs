@@ -32,6 +32,18 @@ impl PacketSocket {
     /// # Errors
     /// There is no such interface, the caller lacks `CAP_NET_RAW`, or what the socket calls report.
     pub fn open(interface: &str) -> io::Result<Self> {
+        Self::open_for(interface, libc::ETH_P_ALL)
+    }
+
+    /// The same for one that sends alone: it receives nothing.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open).
+    pub fn open_to_send(interface: &str) -> io::Result<Self> {
+        Self::open_for(interface, 0)
+    }
+
+    fn open_for(interface: &str, protocol: libc::c_int) -> io::Result<Self> {
         let index = crate::kernel::interface_index(interface).ok_or_else(|| {
             let message = format!("there is no interface {interface}");
             io::Error::new(io::ErrorKind::NotFound, message)
@@ -40,9 +52,12 @@ impl PacketSocket {
         // Without a protocol it receives nothing before it is bound.
         let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)?;
         sockopt::set_socket_recv_buffer_size_force(&socket, BUFFER_BYTES)?;
+        // What waits in a queue of the interface counts: with less than that queue holds, frames would be refused before it is
+        // full.
+        sockopt::set_socket_send_buffer_size_force(&socket, BUFFER_BYTES)?;
         set_option(&socket, libc::PACKET_VNET_HDR)?;
         set_option(&socket, libc::PACKET_IGNORE_OUTGOING)?;
-        bind(&socket, index)?;
+        bind(&socket, index, protocol)?;
         Ok(Self(socket))
     }
 
@@ -80,8 +95,8 @@ impl PacketSocket {
     /// Sends a frame, given in two parts, as it is: checksums complete, one segment.
     ///
     /// # Errors
-    /// What writing reports: `WouldBlock` when the kernel takes no more now, `EMSGSIZE` when the
-    /// frame is longer than the interface allows, `ENETDOWN`.
+    /// What writing reports: `ENOBUFS` when the interface's queue is full, `WouldBlock` when the kernel takes no more now,
+    /// `EMSGSIZE` when the frame is longer than the interface allows, `ENETDOWN`.
     pub fn send(&self, header: &[u8], packet: &[u8]) -> io::Result<()> {
         let parts = [&[0; VNET_LEN], header, packet].map(IoSlice::new);
         loop {
@@ -120,11 +135,11 @@ fn set_option(socket: &OwnedFd, option: libc::c_int) -> io::Result<()> {
     check(result)
 }
 
-/// Binds to an interface, for all protocols.
-fn bind(socket: &OwnedFd, index: u32) -> io::Result<()> {
+/// Binds to an interface, for a protocol or all; 0: none comes in.
+fn bind(socket: &OwnedFd, index: u32, protocol: libc::c_int) -> io::Result<()> {
     let address = libc::sockaddr_ll {
         sll_family: u16::try_from(libc::AF_PACKET).unwrap_or_default(),
-        sll_protocol: u16::try_from(libc::ETH_P_ALL).unwrap_or_default().to_be(),
+        sll_protocol: u16::try_from(protocol).unwrap_or_default().to_be(),
         sll_ifindex: i32::try_from(index).map_err(io::Error::other)?,
         sll_hatype: 0,
         sll_pkttype: 0,

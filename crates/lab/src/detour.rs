@@ -12,21 +12,33 @@ use anyhow::{Result, ensure};
 
 use crate::fault::Direction;
 use crate::link::{Emulator, LinkSpec};
-use crate::topology::Lab;
+use crate::topology::{Lab, keep_order};
 
-/// A link that is on a detour. Dropping it ends it at once: what is under way is lost.
+/// Every frame of a link fits the way to its emulator.
+const MTU: u16 = 9000;
+
+/// By which what comes in at an end of a link goes to the emulator.
+fn way(end: &str, link: u8) -> String {
+    format!("way-{end}{link}")
+}
+
+/// Where the emulator gets that.
+fn inlet(end: &str, link: u8) -> String {
+    format!("in-{end}{link}")
+}
+
+/// A detour of a link. Dropping it ends it at once: what is under way is lost.
 #[derive(Debug)]
 pub struct Detour<'a> {
     lab: &'a Lab,
     link: u8,
     emulator: Emulator,
-    /// It has been ended in order.
-    ended: bool,
+    /// The link's packets take it.
+    taken: bool,
 }
 
 impl Lab {
-    /// Leads a link through faults, each way (see `flexcp_faults`). For some milliseconds packets pass twice, with the
-    /// faults and without: none is lost.
+    /// Prepares to lead a link through faults, each way (see `flexcp_faults`).
     ///
     /// # Errors
     /// There is no such link, or no wire; the link is emulated all the time; such faults are not known.
@@ -41,33 +53,56 @@ impl Lab {
             down: down.parse()?,
             seed: u64::from(link),
         };
-        let ends = [format!("c{link}"), format!("p{link}")];
-        let emulator = Emulator::start(self.wire()?, [&ends[0], &ends[1]], spec)?;
-        self.forward(link, false)?;
+        let wire = self.wire()?;
+        for end in ["c", "p"] {
+            let (way, inlet) = (way(end, link), inlet(end, link));
+            wire.ip_batch(&format!(
+                "link add {way} mtu {MTU} type veth peer name {inlet} mtu {MTU}\n\
+                 link set {way} addrgenmode none up\n\
+                 link set {inlet} addrgenmode none up\n"
+            ))?;
+        }
+        keep_order(wire)?;
+        let inlets = ["c", "p"].map(|end| inlet(end, link));
+        let outlets = ["c", "p"].map(|end| format!("{end}{link}"));
+        let inlets = inlets.each_ref().map(String::as_str);
+        let outlets = outlets.each_ref().map(String::as_str);
         Ok(Detour {
             lab: self,
             link,
-            emulator,
-            ended: false,
+            emulator: Emulator::start_from(wire, inlets, outlets, spec)?,
+            taken: false,
         })
     }
 
-    /// Whether the kernel forwards between the halves of a link; what it does not forward it drops.
+    /// Whether the kernel forwards between the halves of a link, or hands everything to the emulator.
     fn forward(&self, link: u8, on: bool) -> Result<()> {
         let mut rules = String::new();
         for (from, to, chain) in [("c", "p", "up"), ("p", "c", "down")] {
             let base = format!("netdev wire {from}{link}");
             let _ = writeln!(rules, "flush chain {base}");
             let _ = writeln!(rules, "add rule {base} jump {chain}{link}");
-            if on {
-                let _ = writeln!(rules, "add rule {base} fwd to \"{to}{link}\"");
-            }
+            let to = if on {
+                format!("{to}{link}")
+            } else {
+                way(from, link)
+            };
+            let _ = writeln!(rules, "add rule {base} fwd to \"{to}\"");
         }
         self.wire()?.nft(&rules)
     }
 }
 
 impl Detour<'_> {
+    /// From here on the link's packets take it: none passes twice, and none is lost.
+    ///
+    /// # Errors
+    /// The kernel does not take the rules.
+    pub fn begin(&mut self) -> Result<()> {
+        self.taken = true;
+        self.lab.forward(self.link, false)
+    }
+
     /// Replaces the faults of one direction.
     ///
     /// # Errors
@@ -76,17 +111,20 @@ impl Detour<'_> {
         self.emulator.set_faults(direction, faults.parse()?)
     }
 
+    /// Removes the way to the emulator.
+    fn take_away(&self) -> Result<()> {
+        let ways = ["c", "p"].map(|end| format!("link del {}\n", way(end, self.link)));
+        self.lab.wire()?.ip_batch(&ways.concat())
+    }
+
     /// Lets the kernel carry the link again, and what is under way come out: it waits so long for that. Packets that were
     /// sent later overtake it.
     ///
     /// # Errors
     /// The kernel does not take the rules, or the emulator has ended.
     pub fn end(mut self, under_way: Duration) -> Result<()> {
-        self.ended = true;
         self.lab.forward(self.link, true)?;
-        for direction in [Direction::Up, Direction::Down] {
-            self.set_faults(direction, "loss=100%")?;
-        }
+        self.taken = false;
         thread::sleep(under_way);
         Ok(())
     }
@@ -94,9 +132,13 @@ impl Detour<'_> {
 
 impl Drop for Detour<'_> {
     fn drop(&mut self) {
-        if !self.ended
-            && let Err(error) = self.lab.forward(self.link, true)
-        {
+        let back = || {
+            if self.taken {
+                self.lab.forward(self.link, true)?;
+            }
+            self.take_away()
+        };
+        if let Err(error) = back() {
             eprintln!("lab: {error:#}");
         }
     }

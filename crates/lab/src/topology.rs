@@ -29,6 +29,7 @@ use crate::process::Reaper;
 use crate::upper::Upper;
 
 use self::plan::Plan;
+pub(crate) use self::plan::keep_order;
 
 /// An IP version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

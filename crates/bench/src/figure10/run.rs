@@ -129,9 +129,10 @@ impl Figure10 {
         let own = lab.client_addr(2, Family::V4);
         lab.client()
             .ip(&format!("mptcp endpoint add {own} dev a2 subflow"))?;
+        let mut slower = lab.detour(2, "", &format!("delay={}ms", LATENCY.as_millis()))?;
         wait(one + two);
         marks.slow = recorder.now();
-        let slower = lab.detour(2, "", &format!("delay={}ms", LATENCY.as_millis()))?;
+        slower.begin()?;
         wait(one + two + slow);
         marks.back = recorder.now();
         slower.end(2 * LATENCY)?;

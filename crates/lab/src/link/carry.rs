@@ -10,13 +10,15 @@ use flexcp_io::{PacketSocket, ReceivedFrame, run_promptly};
 use flexcp_wire::Sum;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::{LinkCounters, Request};
+use super::{LinkCounters, Request, Sockets};
 use crate::fault::Direction;
 
 /// Both directions of a link, at work.
 pub(super) struct Carrier {
-    /// By end: 0 is where `up` begins.
-    sockets: [PacketSocket; 2],
+    /// Where packets come in, by end: 0 is where `up` begins.
+    inlets: [PacketSocket; 2],
+    /// Where they go out.
+    outlets: [PacketSocket; 2],
     /// By the end where they begin.
     paths: [Path; 2],
     /// Addresses of the stations behind both ends, as far as they have been heard.
@@ -30,13 +32,14 @@ pub(super) struct Carrier {
 
 impl Carrier {
     pub(super) fn new(
-        sockets: [PacketSocket; 2],
+        Sockets { inlets, outlets }: Sockets,
         paths: [Path; 2],
         requests: Receiver<Request>,
         wake: Arc<OwnedFd>,
     ) -> Self {
         Self {
-            sockets,
+            inlets,
+            outlets,
             paths,
             stations: [None; 2],
             unsent: [0; 2],
@@ -90,7 +93,7 @@ impl Carrier {
     fn take(&mut self, end: usize, buffer: &mut [u8]) -> bool {
         for _ in 0..BATCH {
             // An interface that went down reports it once; it may come back.
-            let Ok(Some(frame)) = self.sockets[end].receive(buffer) else {
+            let Ok(Some(frame)) = self.inlets[end].receive(buffer) else {
                 return false;
             };
             let Some((header, packet)) = frame.bytes.split_first_chunk::<ETHERNET_LEN>() else {
@@ -103,7 +106,7 @@ impl Carrier {
             }
             if !matches!(u16::from_be_bytes([t0, t1]), IPV4 | IPV6) {
                 self.unsent[1 - end] +=
-                    u64::from(self.sockets[1 - end].send(header, packet).is_err());
+                    u64::from(self.outlets[1 - end].send(header, packet).is_err());
                 continue;
             }
             let now = Time::from(self.start.elapsed());
@@ -119,7 +122,7 @@ impl Carrier {
         while let Some(packet) = self.paths[end].receive(self.now()) {
             let header = self.ethernet(end, &packet);
             self.unsent[1 - end] +=
-                u64::from(self.sockets[1 - end].send(&header, &packet).is_err());
+                u64::from(self.outlets[1 - end].send(&header, &packet).is_err());
         }
     }
 
@@ -153,8 +156,8 @@ impl Carrier {
         let timeout = due.map(|due| due.since(self.now()));
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         let mut fds = [
-            PollFd::new(&self.sockets[0], PollFlags::IN),
-            PollFd::new(&self.sockets[1], PollFlags::IN),
+            PollFd::new(&self.inlets[0], PollFlags::IN),
+            PollFd::new(&self.inlets[1], PollFlags::IN),
             PollFd::from_borrowed_fd(self.wake.as_fd(), PollFlags::IN),
         ];
         // An interruption is as good as an event: the loop looks at everything.

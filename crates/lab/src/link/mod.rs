@@ -74,6 +74,13 @@ impl LinkCounters {
     }
 }
 
+/// By end: where packets come in, and where they go out.
+#[derive(Debug)]
+struct Sockets {
+    inlets: [PacketSocket; 2],
+    outlets: [PacketSocket; 2],
+}
+
 #[derive(Debug)]
 enum Request {
     Set(Direction, Faults),
@@ -83,18 +90,24 @@ enum Request {
 
 impl Emulator {
     /// Starts carrying packets between two interfaces of a namespace.
-    pub fn start(
+    pub fn start(namespace: &Namespace, interfaces: [&str; 2], spec: LinkSpec) -> Result<Self> {
+        Self::start_from(namespace, interfaces, interfaces, spec)
+    }
+
+    /// The same where packets of either end come in by another interface than they go out by.
+    pub fn start_from(
         namespace: &Namespace,
-        [first, second]: [&str; 2],
+        inlets: [&str; 2],
+        outlets: [&str; 2],
         spec: LinkSpec,
     ) -> Result<Self> {
-        let sockets = namespace.run(|| Self::open([first, second]))?;
+        let sockets = namespace.run(|| Sockets::open(inlets, outlets))?;
         Self::carry(sockets, spec)
     }
 
     /// The same between two interfaces of this thread's namespace.
     pub fn start_here(interfaces: [&str; 2], spec: LinkSpec) -> Result<Self> {
-        Self::carry(Self::open(interfaces)?, spec)
+        Self::carry(Sockets::open(interfaces, interfaces)?, spec)
     }
 
     /// Replaces the faults of one direction; see [`Path::set_faults`].
@@ -111,15 +124,7 @@ impl Emulator {
             .context("the link emulator does not answer")
     }
 
-    fn open(interfaces: [&str; 2]) -> Result<[PacketSocket; 2]> {
-        let open = |interface: &str| {
-            PacketSocket::open(interface)
-                .with_context(|| format!("a raw socket on interface {interface}"))
-        };
-        Ok([open(interfaces[0])?, open(interfaces[1])?])
-    }
-
-    fn carry(sockets: [PacketSocket; 2], spec: LinkSpec) -> Result<Self> {
+    fn carry(sockets: Sockets, spec: LinkSpec) -> Result<Self> {
         let (commands, requests) = mpsc::channel();
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let wake = Arc::new(eventfd(0, flags).map_err(io::Error::from)?);
@@ -141,6 +146,21 @@ impl Emulator {
         // Fails only when the counter is full; then it is awake.
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
         Ok(())
+    }
+}
+
+impl Sockets {
+    fn open(inlets: [&str; 2], outlets: [&str; 2]) -> Result<Self> {
+        let both = |interfaces: [&str; 2], open: fn(&str) -> io::Result<PacketSocket>| {
+            let [first, second] = interfaces.map(|interface| {
+                open(interface).with_context(|| format!("a raw socket on interface {interface}"))
+            });
+            anyhow::Ok([first?, second?])
+        };
+        Ok(Self {
+            inlets: both(inlets, PacketSocket::open)?,
+            outlets: both(outlets, PacketSocket::open_to_send)?,
+        })
     }
 }
 

@@ -288,7 +288,7 @@ impl Lab {
 /// another CPU its packets overtake each other, and the counters complain of
 /// reordering (PAWSOldAck, retransmissions) that no link of ours was asked for.
 /// Receive packet steering picks the CPU by flow instead.
-fn keep_order(namespace: &Namespace) -> Result<()> {
+pub(crate) fn keep_order(namespace: &Namespace) -> Result<()> {
     let cpus = std::thread::available_parallelism()
         .map_or(1, usize::from)
         .min(32);

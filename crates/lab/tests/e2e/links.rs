@@ -235,7 +235,10 @@ fn link_on_a_detour_is_slow_until_its_end_and_loses_nothing() -> Result<()> {
     };
     let [_, longest] = pings(10)?;
     ensure!(longest < 50.0, "{longest} ms before");
-    let detour = lab.detour(1, "", "delay=100ms")?;
+    let mut detour = lab.detour(1, "", "delay=100ms")?;
+    let [_, longest] = pings(10)?;
+    ensure!(longest < 50.0, "{longest} ms before it begins");
+    detour.begin()?;
     let [shortest, _] = pings(10)?;
     ensure!(shortest >= 100.0, "{shortest} ms on the detour");
     thread::scope(|scope| {

@@ -367,16 +367,28 @@ impl Connection {
         }
     }
 
-    /// Whether all other paths that nothing speaks against are such as its mode does not take.
+    /// Whether all other paths that nothing speaks against are such as its mode does not take, those among them on which data is
+    /// missing: it would go on there if the active path failed.
     pub(super) fn has_none_to_take(&self, ctx: &Context<'_>) -> bool {
         let Some(rule) = self.rule_in_force(ctx.config) else {
             return false;
         };
-        let paths = self.steered_paths(ctx.now, ctx.config, ctx.ledger, rule);
-        paths.is_some_and(|paths| {
-            let known = paths.others();
-            !paths.all_others().is_empty() && !known.iter().any(|path| rule.mode.admits(path))
-        })
+        let active = self.mptcp.active;
+        let good = |path: &PathView| choice::against(path.standing).is_none();
+        if choice::against(self.standing(active)).is_some() {
+            return false;
+        }
+        let takes = |path: PathView| {
+            let (config, ledger) = (ctx.config, &*ctx.ledger);
+            let unknown = rule.mode.measures() && self.is_outdated(config, ledger, path.index);
+            let path = self.steered_path(ctx.now, config, ledger, path.index);
+            !unknown && rule.mode.admits(&path)
+        };
+        let others = self.carrying(|_| true);
+        let mut others = others.filter(|path| path.index != active && good(path));
+        others
+            .next()
+            .is_some_and(|first| !takes(first) && !others.any(takes))
     }
 
     /// Whether others carry over the active path's access what they carried before.

@@ -397,7 +397,7 @@ fn connection_alone_shares_its_bytes_out_in_time() {
 }
 
 /// A packet on flow 0 got lost, and the connection had to go on over flow 1, where a round trip takes 100 ms.
-fn back_from_a_bad_path() -> Scenario {
+fn on_a_bad_path() -> Scenario {
     let setup = Setup::new()
         .accesses(2)
         .steered(halves(Some(80)), [1000, 0]);
@@ -417,6 +417,12 @@ fn back_from_a_bad_path() -> Scenario {
     assert!(gave.lines()[0].starts_with("client1"), "{gave:?}");
     // Filler has come through, and the path works again.
     let _ = t.client(0, ". 1:1(0) ack 201 <dss ack 201>");
+    t
+}
+
+/// It is back on flow 0.
+fn back_from_a_bad_path() -> Scenario {
+    let mut t = on_a_bad_path();
     t.at(1600);
     let _ = t.client(1, ". 1:1(0) ack 201 <dss ack 301>");
     t.at(1720);
@@ -445,6 +451,34 @@ fn path_is_left_later_for_one_that_the_mode_does_not_take() {
     for (at, flow) in [(2220, "client0"), (2290, "client0"), (2500, "client1")] {
         t.at(at);
         let gave = t.server("P. 401:501(100) ack 1");
+        assert!(gave.lines()[0].starts_with(flow), "{at}: {gave:?}");
+    }
+    assert_eq!(
+        t.why(),
+        "subflow_switch.failed+2 subflow_switch.congested+1"
+    );
+    let _ = t.moved();
+}
+
+#[test]
+fn path_is_left_later_for_one_on_which_data_is_missing_that_the_mode_does_not_take() {
+    let mut t = on_a_bad_path();
+    t.at(1590);
+    let gave = t.server("P. 301:401(100) ack 1");
+    assert!(gave.lines()[0].starts_with("client1"), "{gave:?}");
+    t.at(1600);
+    let _ = t.client(1, ". 1:1(0) ack 201 <dss ack 301>");
+    t.at(1720);
+    let gave = t.server("P. 401:501(100) ack 1");
+    assert!(gave.lines()[0].starts_with("client0"), "{gave:?}");
+    t.at(1740);
+    // Nothing has come on flow 1 yet that tells so, too.
+    let _ = t.client(0, ". 1:1(0) ack 301 <dss ack 501>");
+    t.at(2000);
+    let _ = t.server("P. 501:601(100) ack 1");
+    for (at, flow) in [(2220, "client0"), (2290, "client0"), (2500, "client1")] {
+        t.at(at);
+        let gave = t.server("P. 501:601(100) ack 1");
         assert!(gave.lines()[0].starts_with(flow), "{at}: {gave:?}");
     }
     assert_eq!(
