@@ -80,3 +80,20 @@ impl Connection {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_goes_up_is_carried_and_has_no_rate() {
+        let mut carried = Carried::default();
+        let second = Some(Duration::from_secs(1));
+        assert!(!carried.note((0, 0), None));
+        assert!(carried.note((1000, 0), second));
+        assert!(!carried.note((1000, 0), second));
+        assert_eq!(carried.rate(), 0);
+        assert!(carried.note((1000, 500), second));
+        assert_eq!(carried.rate(), 500);
+    }
+}
