@@ -17,12 +17,12 @@ use crate::topology::{Lab, keep_order};
 /// Every frame of a link fits the way to its emulator.
 const MTU: u16 = 9000;
 
-/// By which what comes in at an end of a link goes to the emulator.
+/// The device by which frames that come in at an end of a link go to the emulator.
 fn way(end: &str, link: u8) -> String {
     format!("way-{end}{link}")
 }
 
-/// Where the emulator gets that.
+/// The device where the emulator takes them in.
 fn inlet(end: &str, link: u8) -> String {
     format!("in-{end}{link}")
 }

@@ -420,7 +420,7 @@ fn on_a_bad_path() -> Scenario {
     t
 }
 
-/// It is back on flow 0.
+/// The same connection, whose mode has led it back to flow 0.
 fn back_from_a_bad_path() -> Scenario {
     let mut t = on_a_bad_path();
     t.at(1600);
@@ -472,7 +472,7 @@ fn path_is_left_later_for_one_on_which_data_is_missing_that_the_mode_does_not_ta
     let gave = t.server("P. 401:501(100) ack 1");
     assert!(gave.lines()[0].starts_with("client0"), "{gave:?}");
     t.at(1740);
-    // Nothing has come on flow 1 yet that tells so, too.
+    // The data ACK has passed what went down flow 1; the ACK of flow 1 itself is still to come.
     let _ = t.client(0, ". 1:1(0) ack 301 <dss ack 501>");
     t.at(2000);
     let _ = t.server("P. 501:601(100) ack 1");
