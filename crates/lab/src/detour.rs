@@ -82,12 +82,12 @@ impl Lab {
             let base = format!("netdev wire {from}{link}");
             let _ = writeln!(rules, "flush chain {base}");
             let _ = writeln!(rules, "add rule {base} jump {chain}{link}");
-            let to = if on {
-                format!("{to}{link}")
+            let carry = if on {
+                self.carry_on(link, to)
             } else {
-                way(from, link)
+                format!("fwd to \"{}\"", way(from, link))
             };
-            let _ = writeln!(rules, "add rule {base} fwd to \"{to}\"");
+            let _ = writeln!(rules, "add rule {base} {carry}");
         }
         self.wire()?.nft(&rules)
     }

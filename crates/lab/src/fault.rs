@@ -190,6 +190,15 @@ impl Lab {
         Emulator::start(self.wire()?, [&ends[0], &ends[1]], given).map(Some)
     }
 
+    /// The rule's end by which the wire sends a frame on to the half `to` of a link.
+    ///
+    /// On a link with a rate it is a copy, which is nobody's. The frame itself is its sender's socket's, which would see
+    /// what waits on the link as waiting at its own host, and send the less (TCP small queues): no network tells its hosts.
+    pub(crate) fn carry_on(&self, link: u8, to: &str) -> String {
+        let how = if self.has_rate(link) { "dup" } else { "fwd" };
+        format!("{how} to \"{to}{link}\"")
+    }
+
     /// Makes the wire forward frames between the two halves of every link.
     pub(crate) fn load_wire(&self) -> Result<()> {
         let Ok(wire) = self.wire() else { return Ok(()) };
@@ -200,7 +209,7 @@ impl Lab {
                 // rules do.
                 let forward = match emulator {
                     Some(_) => String::new(),
-                    None => format!("fwd to \"{to}{link}\""),
+                    None => self.carry_on(link, to),
                 };
                 let _ = write!(
                     rules,

@@ -329,6 +329,12 @@ impl Lab {
         self.spec.links
     }
 
+    /// Whether a link carries so much at most, and lets the rest wait.
+    pub(crate) fn has_rate(&self, link: u8) -> bool {
+        let mut rates = self.spec.rate_mbit.iter();
+        rates.any(|(rated, _)| *rated == link)
+    }
+
     /// IP versions on its links.
     pub fn families(&self) -> Families {
         self.spec.families
