@@ -465,6 +465,25 @@ fn orphaned_join_carries_on() {
 }
 
 #[test]
+fn orphaned_join_in_the_place_of_the_active_subflow_is_chosen_like_any_other() {
+    let mut t = Scenario::established();
+    let _ = t.client(1, SYN);
+    let _ = t.client(1, THIRD);
+    let _ = t.client(0, "R 1:1(0) win 0");
+    let _ = t.server("P. 1:101(100) ack 1");
+    assert_eq!(t.subflows(), ["1 active"]);
+    let _ = t.client(1, "R 1:1(0) win 0");
+    t.at(2000);
+    let _ = t.client(2, SYN);
+    let _ = t.moved();
+    let _ = t.client(2, THIRD);
+    assert_eq!(t.subflows(), ["2 active"]);
+    // One when the first subflow went, one now.
+    assert_eq!(t.why(), "subflow_switch.closed+2");
+    assert_eq!(t.moved(), "mp_join_ack_rx+1 subflow_switch+1");
+}
+
+#[test]
 fn joining_without_a_third_ack_expires() {
     let mut t = Setup::new()
         .timeouts(|timeouts| timeouts.half_open = millis(8000))
