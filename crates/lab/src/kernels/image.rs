@@ -293,6 +293,7 @@ const MODULES: &[&str] = &[
     "nft_chain_nat",
     "nft_connlimit",
     "nft_ct",
+    "nft_dup_netdev",
     "nft_fwd_netdev",
     "nft_limit",
     "nft_masq",
