@@ -51,7 +51,7 @@ struct pair {
 	__u8 high_port[2];
 };
 
-/* What FlexCP addresses, and from where. */
+/* What FlexCP addresses, and from where. Address and port are 0 where clients name the server. */
 struct back_end {
 	__u8 addr[16];
 	__u8 source[16];
@@ -326,26 +326,36 @@ static __always_inline __s64 joined_token(struct __sk_buff *skb, __u32 tcp, __u3
 	return walk.token;
 }
 
+/* Whether FlexCP goes to this back end from this port. */
+static __always_inline int goes_from(const struct back_end *key, __u32 to)
+{
+	const struct ports *ports = bpf_map_lookup_elem(&back_ends, key);
+
+	if (!ports)
+		return 0;
+#pragma unroll
+	for (int i = 0; i < RANGES; i++) {
+		if (to >= ports->first[i] && to <= ports->last[i])
+			return 1;
+	}
+	return 0;
+}
+
 /* The worker that a back end's packet names by the port that it goes to; -1: it is not a back end's. */
 static __always_inline int of_back_end(const struct settings *set, const struct packet *p)
 {
 	struct back_end key = {};
-	const struct ports *ports;
 	__u32 to = port(p->to_port);
 
 	if (!set->back_ends)
 		return -1;
-	__builtin_memcpy(key.addr, p->from, 16);
 	__builtin_memcpy(key.source, p->to, 16);
+	if (goes_from(&key, to))
+		return to % set->workers;
+	__builtin_memcpy(key.addr, p->from, 16);
 	__builtin_memcpy(key.port, p->from_port, 2);
-	ports = bpf_map_lookup_elem(&back_ends, &key);
-	if (!ports)
-		return -1;
-#pragma unroll
-	for (int i = 0; i < RANGES; i++) {
-		if (to >= ports->first[i] && to <= ports->last[i])
-			return to % set->workers;
-	}
+	if (goes_from(&key, to))
+		return to % set->workers;
 	return -1;
 }
 

@@ -198,11 +198,8 @@ impl BackendOrder {
 
 /// Those that a service has; none on the path.
 fn backends(service: &file::Service) -> impl Iterator<Item = Backend> {
-    let backends: &[_] = match &service.mode {
-        file::Mode::Reverse { backends, .. } => backends,
-        file::Mode::Transparent { .. } => &[],
-    };
-    backends.iter().map(|backend| backend.value)
+    let backends = service.mode.backends().iter();
+    backends.map(|backend| backend.value)
 }
 
 #[cfg(test)]

@@ -83,7 +83,7 @@ struct Settings {
     pad: u32,
 }
 
-/// An address and port that FlexCP connects to, and from where (`struct back_end`).
+/// An address and port that FlexCP connects to, or zeros where clients name them, and from where (`struct back_end`).
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct BackEnd {
@@ -307,12 +307,16 @@ fn back_ends(rules: &Rules) -> Vec<(BackEnd, Ports)> {
     let mut known: Vec<(BackEnd, Vec<(u16, u16)>)> = vec![];
     for service in &rules.back_ends {
         let range = (*service.ports.start(), *service.ports.end());
-        for (addr, source) in service
-            .addrs
-            .iter()
-            .flat_map(|addr| service.sources.iter().map(move |source| (addr, source)))
+        let addrs = match &service.addrs {
+            Some(addrs) => addrs.iter().copied().map(Some).collect(),
+            None => vec![None],
+        };
+        let sources = || service.sources.iter().copied();
+        for (addr, source) in addrs
+            .into_iter()
+            .flat_map(|addr| sources().map(move |source| (addr, source)))
         {
-            let key = back_end(*addr, *source);
+            let key = back_end(addr, source);
             match known.iter_mut().find(|(known, _)| *known == key) {
                 Some((_, ranges)) if ranges.contains(&range) => {}
                 Some((_, ranges)) => ranges.push(range),
@@ -336,11 +340,12 @@ fn back_ends(rules: &Rules) -> Vec<(BackEnd, Ports)> {
         .collect()
 }
 
-fn back_end(addr: SocketAddr, source: IpAddr) -> BackEnd {
+/// The program's key; `addr`: `None` where clients name the server.
+fn back_end(addr: Option<SocketAddr>, source: IpAddr) -> BackEnd {
     BackEnd {
-        addr: octets(addr.ip()),
+        addr: addr.map_or([0; 16], |addr| octets(addr.ip())),
         source: octets(source),
-        port: addr.port().to_be_bytes(),
+        port: addr.map_or([0; 2], |addr| addr.port().to_be_bytes()),
         pad: [0; 2],
     }
 }

@@ -378,6 +378,13 @@ pub fn reverse(name: &str, listen: &[String], backends: &[String], announce: &[S
     )
 }
 
+/// A service whose clients name their server.
+pub fn convert(name: &str, listen: &[String], allow: &[&str]) -> String {
+    format!(
+        "[[service]]\nname = {name:?}\nmode = \"convert\"\nlisten = {listen:?}\nallow = {allow:?}\n"
+    )
+}
+
 /// Where FlexCP's program is: `FLEXCP_BIN`, or beside the running program, so that it is of the same profile. One of
 /// another profile, or an older one elsewhere, would be another program than the one that was asked to be tested.
 pub fn binary() -> Result<PathBuf> {

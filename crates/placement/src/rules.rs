@@ -21,12 +21,12 @@ pub struct Rules {
     pub back_ends: Vec<BackEnds>,
 }
 
-/// Back ends of a service: packets from `addrs` to `sources` and `ports` go to the worker that the port names,
-/// modulo the number of workers.
+/// Servers of a service: packets from `addrs` to `sources` and `ports` go to the worker that the port names, modulo the
+/// number of workers.
 #[derive(Clone, Debug)]
 pub struct BackEnds {
-    /// The back ends.
-    pub addrs: Vec<SocketAddr>,
+    /// The servers; `None`: any, as clients name them.
+    pub addrs: Option<Vec<SocketAddr>>,
     /// The proxy's addresses towards them.
     pub sources: Vec<IpAddr>,
     /// The proxy's ports towards them.
@@ -58,7 +58,9 @@ impl Rules {
     pub(crate) fn of_back_end(&self, ends: Ends) -> Option<u16> {
         let comes_from = |b: &&BackEnds| {
             b.ports.contains(&ends.to.port())
-                && b.addrs.contains(&ends.from)
+                && b.addrs
+                    .as_ref()
+                    .is_none_or(|addrs| addrs.contains(&ends.from))
                 && b.sources.contains(&ends.to.ip())
         };
         self.back_ends

@@ -18,7 +18,7 @@ fn rules() -> Rules {
         workers: WORKERS,
         hash_keys: (7, 9),
         back_ends: vec![BackEnds {
-            addrs: vec![at(9, 80)],
+            addrs: Some(vec![at(9, 80)]),
             sources: vec![at(8, 0).ip()],
             ports: 1000..=1099,
         }],

@@ -38,8 +38,14 @@ macro_rules! decisions {
         pub enum Decision { $($(#[doc = $meaning])* $decision($decision)),* }
 
         /// How often each decision was made, by its cause.
-        #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         pub struct Causes { $($group: [u64; $decision::NAMES.len()]),* }
+
+        impl Default for Causes {
+            fn default() -> Self {
+                Self { $($group: [0; $decision::NAMES.len()]),* }
+            }
+        }
 
         impl Causes {
             /// The name of each decision with the lines that say what it means, and the same of its causes.
@@ -160,6 +166,10 @@ decisions! {
         NoRoom => no_room,
         /// To a client: no back end of its service takes connections, as each is in maintenance or has weight 0.
         NoBackend => no_backend,
+        /// To a client: what it says before its stream is not understood, or not all in its SYN.
+        Preamble => preamble,
+        /// To a client: it may not be connected with the server that it names.
+        NotAllowed => not_allowed,
         /// To a client: its join is refused.
         JoinRefused => join_refused,
         /// To a client: no connection has the token of its join.

@@ -8,8 +8,10 @@ use core::ops::RangeInclusive;
 use core::time::Duration;
 
 use flexcp_placement::{BackEnds, Share};
+use flexcp_preamble::Protocol;
 
 use crate::access::{Access, Accesses};
+use crate::allowed::Allowed;
 use crate::handle::ServiceId;
 use crate::prefix::Prefix;
 use crate::steering::{Rule, Rules};
@@ -43,7 +45,16 @@ impl Config {
                 source_ports,
                 ..
             } => Some(BackEnds {
-                addrs: backends.clone(),
+                addrs: Some(backends.clone()),
+                sources: source.clone(),
+                ports: source_ports.clone(),
+            }),
+            Mode::Explicit {
+                source,
+                source_ports,
+                ..
+            } => Some(BackEnds {
+                addrs: None,
                 sources: source.clone(),
                 ports: source_ports.clone(),
             }),
@@ -138,6 +149,19 @@ pub enum Mode {
         /// Addresses towards the back ends, at least one of the family of each back end.
         source: Vec<IpAddr>,
         /// Ports towards the back ends; at least one for each worker.
+        source_ports: RangeInclusive<u16>,
+    },
+    /// Clients address FlexCP and name their server; that sees FlexCP's address.
+    Explicit {
+        /// How clients name it.
+        protocol: Protocol,
+        /// Where clients connect to.
+        listen: Vec<SocketAddr>,
+        /// Servers that they may name.
+        allowed: Vec<Allowed>,
+        /// Addresses towards the servers.
+        source: Vec<IpAddr>,
+        /// Ports towards the servers; at least one for each worker.
         source_ports: RangeInclusive<u16>,
     },
 }

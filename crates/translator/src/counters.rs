@@ -45,6 +45,10 @@ counters! {
         mp_capable_syn_rx,
         /// Connections whose client proved its keys: MPTCP works.
         mp_capable_ack_rx,
+        /// Connections whose client has named its server.
+        preambles,
+        /// Times that the answer to a preamble, or data of the SYN behind one, was sent again.
+        front_repeated,
         /// SYNs of a service that go on as plain TCP: no `MP_CAPABLE`, or one we can't honour.
         plain_syn,
         /// SYNs with `MP_CAPABLE` that went on as plain TCP because a limit was reached.
@@ -228,6 +232,12 @@ drop_reasons! {
     OutOfWindow => out_of_window,
     /// An ACK of something that was never sent.
     AckOfUnsent => ack_of_unsent,
+    /// A SYN/ACK for a client that has not shown where it is and has sent less than it was sent.
+    Unproved => unproved,
+    /// What a client says before its stream is not understood, or not all in its SYN.
+    BadPreamble => bad_preamble,
+    /// A client names a server that it may not be connected with.
+    NotAllowed => not_allowed,
     /// An ACK that tells the server nothing new and would look like a duplicate.
     StaleAck => stale_ack,
     /// A mapping that contradicts an earlier one, or lies out of reach.

@@ -2,11 +2,23 @@
 
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 
+use flexcp_wire::Ends;
+
 /// A server to connect to, and the address that it will see.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Backend {
     pub(crate) source: SocketAddr,
     pub(crate) addr: SocketAddr,
+}
+
+impl Backend {
+    /// Its packets, as the flow table knows them.
+    pub(crate) const fn flow(&self) -> Ends {
+        Ends {
+            from: self.addr,
+            to: self.source,
+        }
+    }
 }
 
 /// One end of a TCP connection.

@@ -9,6 +9,7 @@
 extern crate alloc;
 
 mod access;
+mod allowed;
 mod announced;
 mod arrivals;
 mod auth;
@@ -43,7 +44,10 @@ mod turns;
 mod view;
 mod way;
 
+pub use flexcp_preamble::Protocol;
+
 pub use access::{Access, AccessId, MAX_ACCESSES};
+pub use allowed::Allowed;
 pub use arrivals::AccessTotals;
 pub use cause::{
     AddAddr, Causes, Decision, Fallback, HalfOpenEvicted, JoinEvicted, JoinRefused, Meaning,

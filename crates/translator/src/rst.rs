@@ -17,7 +17,7 @@ impl Rst {
             Self::NoProof | Self::DssChecksum | Self::LateFallback | Self::UnknownToken => {
                 MpTcpRst::MPTCP_ERROR
             }
-            Self::WrongHmac | Self::JoinRefused => MpTcpRst::PROHIBITED,
+            Self::WrongHmac | Self::JoinRefused | Self::NotAllowed => MpTcpRst::PROHIBITED,
             Self::Mappings | Self::Memory => MpTcpRst::TOO_MUCH_DATA,
             Self::Stripped | Self::NoMapping => MpTcpRst::MIDDLEBOX,
             Self::Stuck | Self::Hole => MpTcpRst::BAD_PERFORMANCE,

@@ -10,7 +10,9 @@ use core::mem;
 use core::net::SocketAddr;
 
 use flexcp_placement::Share;
+use flexcp_preamble::Protocol;
 
+use crate::allowed;
 use crate::announced::Announced;
 use crate::auth::SecretStream;
 use crate::config::{Announce, Check, Mode, Service};
@@ -34,6 +36,10 @@ pub(crate) enum Match {
         opens: bool,
     },
     Reverse {
+        service: ServiceId,
+        opens: bool,
+    },
+    Explicit {
         service: ServiceId,
         opens: bool,
     },
@@ -324,6 +330,32 @@ impl Services {
         })
     }
 
+    /// How the clients of a service name their server; `None`: they don't.
+    pub(crate) fn protocol(&self, service: ServiceId) -> Option<Protocol> {
+        match self.slot(service)?.mode {
+            Mode::Explicit { protocol, .. } => Some(protocol),
+            _ => None,
+        }
+    }
+
+    /// Whether a client of the service may name this server.
+    pub(crate) fn allows(&self, service: ServiceId, server: SocketAddr) -> bool {
+        let slot = self.slot(service);
+        slot.is_some_and(|slot| allows(&slot.mode, server))
+    }
+
+    /// A source address and port of a service that is free towards this server.
+    pub(crate) fn source_towards(
+        &self,
+        service: ServiceId,
+        server: SocketAddr,
+        secrets: &mut SecretStream,
+        is_free: impl Fn(&Backend) -> bool,
+    ) -> Option<Backend> {
+        let mode = &self.slot(service)?.mode;
+        source_towards(self.share, mode, server, secrets, is_free)
+    }
+
     /// Whether any back end of the service takes new connections.
     pub(crate) fn takes_any(&self, service: ServiceId) -> bool {
         let slot = self.slot(service);
@@ -414,6 +446,7 @@ impl Match {
                 opens,
             },
             Mode::Reverse { .. } => Self::Reverse { service, opens },
+            Mode::Explicit { .. } => Self::Explicit { service, opens },
         }
     }
 }
@@ -422,7 +455,7 @@ impl Match {
 fn backends(mode: &Mode) -> &[SocketAddr] {
     match mode {
         Mode::Reverse { backends, .. } => backends,
-        Mode::Transparent { .. } => &[],
+        Mode::Transparent { .. } | Mode::Explicit { .. } => &[],
     }
 }
 
@@ -448,7 +481,33 @@ fn carries(mode: &Mode, used: &Used) -> bool {
                 && sources.contains(&source.ip())
                 && source_ports.contains(&source.port())
         }
+        Mode::Explicit {
+            source: sources,
+            source_ports,
+            ..
+        } => {
+            !used.keeps_ends
+                && covers(mode, used.local)
+                && allows(mode, addr)
+                && sources.contains(&source.ip())
+                && source_ports.contains(&source.port())
+        }
     }
+}
+
+/// Whether a client may name this server.
+fn allows(mode: &Mode, server: SocketAddr) -> bool {
+    let Mode::Explicit {
+        allowed,
+        listen,
+        source,
+        ..
+    } = mode
+    else {
+        return false;
+    };
+    let own = |addr| source.contains(&addr) || listen.iter().any(|end| end.ip() == addr);
+    allowed::allows(allowed, own, server)
 }
 
 /// A source address and port that are free towards the back end. The port names this worker.
@@ -459,11 +518,16 @@ fn source_towards(
     secrets: &mut SecretStream,
     is_free: impl Fn(&Backend) -> bool,
 ) -> Option<Backend> {
-    let Mode::Reverse {
+    let (Mode::Reverse {
         source,
         source_ports,
         ..
-    } = mode
+    }
+    | Mode::Explicit {
+        source,
+        source_ports,
+        ..
+    }) = mode
     else {
         return None;
     };
@@ -494,7 +558,9 @@ fn covers(mode: &Mode, destination: SocketAddr) -> bool {
                 .any(|prefix| prefix.contains(destination.ip()))
                 && (ports.is_empty() || ports.iter().any(|p| p.contains(&destination.port())))
         }
-        Mode::Reverse { listen, .. } => listen.contains(&destination),
+        Mode::Reverse { listen, .. } | Mode::Explicit { listen, .. } => {
+            listen.contains(&destination)
+        }
     }
 }
 

@@ -5,6 +5,7 @@ mod astray;
 mod bypass;
 mod drain;
 mod events;
+mod explicit;
 mod flows;
 mod hand;
 mod hold;

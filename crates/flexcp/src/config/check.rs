@@ -46,14 +46,13 @@ pub(crate) fn check(config: &Config, out: &mut Diagnostics) {
         hosts(service, out);
         ports(service, out);
         if let Mode::Reverse {
-            backends,
-            source,
-            source_ports,
-            ..
+            backends, source, ..
         } = &service.mode
         {
             sources(backends, source, out);
-            ports_towards_backends(source_ports, out);
+        }
+        if let Some(ports) = service.mode.source_ports() {
+            ports_towards_servers(ports, out);
         }
     }
     overlap::check(&config.services, out);
@@ -117,7 +116,7 @@ fn workers(config: &Config, out: &mut Diagnostics) {
         return;
     }
     for service in &config.services {
-        let Mode::Reverse { source_ports, .. } = &service.mode else {
+        let Some(source_ports) = service.mode.source_ports() else {
             continue;
         };
         let ports =
@@ -324,6 +323,19 @@ fn lists(service: &Service, out: &mut Diagnostics) {
             duplicates(&addresses(backends), ToString::to_string, out);
             duplicates(source, ToString::to_string, out);
         }
+        Mode::Convert {
+            listen,
+            allow,
+            ports,
+            source,
+            ..
+        } => {
+            duplicates(listen, ToString::to_string, out);
+            // A narrow prefix within a wide one may name what that does not.
+            duplicates(allow, |prefix| ShowPrefix(*prefix).to_string(), out);
+            covered(ports, intersect, |ports| ShowPorts(ports).to_string(), out);
+            duplicates(source, ToString::to_string, out);
+        }
     }
 }
 
@@ -408,6 +420,14 @@ fn hosts(service: &Service, out: &mut Diagnostics) {
                 .iter()
                 .for_each(|addr| usable(addr.at, "source", addr.value));
         }
+        Mode::Convert { listen, source, .. } => {
+            listen
+                .iter()
+                .for_each(|addr| usable(addr.at, "listen", addr.value.ip()));
+            source
+                .iter()
+                .for_each(|addr| usable(addr.at, "source", addr.value));
+        }
     }
 }
 
@@ -441,6 +461,16 @@ fn ports(service: &Service, out: &mut Diagnostics) {
             ..
         } => {
             for addr in listen.iter().chain(&addresses(backends)) {
+                known(addr.at, &(addr.value.port()..=addr.value.port()));
+            }
+            known(source_ports.at, &source_ports.value);
+        }
+        Mode::Convert {
+            listen,
+            source_ports,
+            ..
+        } => {
+            for addr in listen {
                 known(addr.at, &(addr.value.port()..=addr.value.port()));
             }
             known(source_ports.at, &source_ports.value);
@@ -481,7 +511,7 @@ fn sources(backends: &[Located<Backend>], source: &[Located<IpAddr>], out: &mut 
     }
 }
 
-fn ports_towards_backends(ports: &Located<RangeInclusive<u16>>, out: &mut Diagnostics) {
+fn ports_towards_servers(ports: &Located<RangeInclusive<u16>>, out: &mut Diagnostics) {
     let count = ports.value.len();
     if *ports.value.start() < 1024 {
         out.error(
@@ -497,7 +527,7 @@ fn ports_towards_backends(ports: &Located<RangeInclusive<u16>>, out: &mut Diagno
         out.warning(
             ports.at,
             format!(
-                "`source_ports` {} has {count} ports, and each connection to a back end at one time \
+                "`source_ports` {} has {count} ports, and each connection to a server at one time \
                  takes one; use more, like \"61000-65534\"",
                 ShowPorts(&ports.value)
             ),
@@ -508,18 +538,10 @@ fn ports_towards_backends(ports: &Located<RangeInclusive<u16>>, out: &mut Diagno
 /// No back end is FlexCP itself.
 fn loops(services: &[Service], out: &mut Diagnostics) {
     for service in services {
-        let Mode::Reverse { backends, .. } = &service.mode else {
-            continue;
-        };
-        for backend in backends {
+        for backend in service.mode.backends() {
             for other in services {
-                let Mode::Reverse { listen, .. } = &other.mode else {
-                    continue;
-                };
-                if listen
-                    .iter()
-                    .any(|listen| listen.value == backend.value.addr)
-                {
+                let mut listen = other.mode.listen().iter();
+                if listen.any(|listen| listen.value == backend.value.addr) {
                     let (name, line) = (&other.name.value, out.line(other.at));
                     out.error(
                         backend.at,

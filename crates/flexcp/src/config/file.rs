@@ -207,13 +207,32 @@ pub enum Mode {
         /// `source_ports`: FlexCP's ports towards the back ends. Default "61000-65534".
         source_ports: Located<RangeInclusive<u16>>,
     },
+    /// `mode = "convert"`: clients connect to FlexCP's address and port, and name their server (RFC 8803); that sees FlexCP's
+    /// address.
+    Convert {
+        /// `listen`: addresses and ports that clients connect to.
+        listen: Vec<Located<SocketAddr>>,
+        /// `allow`: prefixes of the servers that clients may name.
+        allow: Vec<Located<Prefix>>,
+        /// `ports`: of the servers; all when left out.
+        ports: Vec<Located<RangeInclusive<u16>>>,
+        /// `source`: FlexCP's addresses towards the servers; those of `listen` when left out.
+        source: Vec<Located<IpAddr>>,
+        /// `source_ports`: FlexCP's ports towards the servers. Default "61000-65534".
+        source_ports: Located<RangeInclusive<u16>>,
+    },
 }
 
 impl Service {
     /// Whether the file says which addresses FlexCP has towards its back ends.
     #[must_use]
     pub fn names_sources(&self) -> bool {
-        matches!(&self.mode, Mode::Reverse { source, .. } if !source.is_empty())
+        match &self.mode {
+            Mode::Transparent { .. } => false,
+            Mode::Reverse { source, .. } => !source.is_empty(),
+            // Those of `listen` at least.
+            Mode::Convert { .. } => true,
+        }
     }
 }
 
@@ -224,6 +243,36 @@ impl Mode {
         match self {
             Self::Transparent { .. } => TRANSPARENT,
             Self::Reverse { .. } => REVERSE,
+            Self::Convert { .. } => CONVERT,
+        }
+    }
+
+    /// Where clients connect to, if that is FlexCP.
+    #[must_use]
+    pub fn listen(&self) -> &[Located<SocketAddr>] {
+        match self {
+            Self::Transparent { .. } => &[],
+            Self::Reverse { listen, .. } | Self::Convert { listen, .. } => listen,
+        }
+    }
+
+    /// The servers that it has by itself.
+    #[must_use]
+    pub fn backends(&self) -> &[Located<Backend>] {
+        match self {
+            Self::Reverse { backends, .. } => backends,
+            Self::Transparent { .. } | Self::Convert { .. } => &[],
+        }
+    }
+
+    /// FlexCP's ports towards the servers, if those see FlexCP.
+    #[must_use]
+    pub const fn source_ports(&self) -> Option<&Located<RangeInclusive<u16>>> {
+        match self {
+            Self::Transparent { .. } => None,
+            Self::Reverse { source_ports, .. } | Self::Convert { source_ports, .. } => {
+                Some(source_ports)
+            }
         }
     }
 }
@@ -383,15 +432,16 @@ fn service(value: &Spanned<DeValue<'_>>, out: &mut Diagnostics) -> Option<Servic
         return without_mode(entries, at, out);
     };
     let known = [keys::names(keys::SERVICE), keys::names(keys(mode))].concat();
-    let other = if mode == TRANSPARENT {
-        REVERSE
-    } else {
-        TRANSPARENT
-    };
-    let place = format!("a {other} service");
-    let elsewhere: Vec<_> = keys(other)
+    let others = MODES.into_iter().filter(|other| *other != mode);
+    let places = others.flat_map(|other| {
+        let place = format!("a {other} service");
+        let keys = keys(other).iter();
+        keys.map(move |key| (key.name, place.clone()))
+    });
+    let places: Vec<_> = places.collect();
+    let elsewhere: Vec<_> = places
         .iter()
-        .map(|key| (key.name, place.as_str()))
+        .map(|(key, place)| (*key, place.as_str()))
         .collect();
     let what = format!("a {mode} service");
     let section = Reader::new(entries, (&what, at), &known, &elsewhere, out);
@@ -399,10 +449,10 @@ fn service(value: &Spanned<DeValue<'_>>, out: &mut Diagnostics) -> Option<Servic
     let name = section.required("name", "write name = \"web\"", out);
     let interfaces = section.list::<Interface>("interfaces", out);
     let announce = section.list("announce", out);
-    let mode = if mode == TRANSPARENT {
-        transparent(&section, out)
-    } else {
-        reverse(&section, out)
+    let mode = match mode {
+        TRANSPARENT => transparent(&section, out),
+        CONVERT => convert(&section, out),
+        _ => reverse(&section, out),
     };
     Some(Service {
         at,
@@ -420,13 +470,12 @@ fn service(value: &Spanned<DeValue<'_>>, out: &mut Diagnostics) -> Option<Servic
 /// The mode that a service names, which says what other keys there are.
 fn mode(entries: &DeTable<'_>, at: usize, out: &mut Diagnostics) -> Option<&'static str> {
     let Some(value) = entries.get("mode") else {
-        let reverse = ["listen", "backends"]
-            .iter()
-            .any(|key| entries.contains_key(*key));
-        let hint = match (reverse, entries.contains_key("destinations")) {
-            (true, false) => "write mode = \"reverse\"",
-            (false, true) => "write mode = \"transparent\"",
-            _ => "write mode = \"transparent\" or mode = \"reverse\"",
+        let has = |key| entries.contains_key(key);
+        let hint = match (has("destinations"), has("backends"), has("allow")) {
+            (true, false, false) => "write mode = \"transparent\"",
+            (false, true, false) => "write mode = \"reverse\"",
+            (false, false, true) => "write mode = \"convert\"",
+            _ => "write mode = \"transparent\", \"reverse\" or \"convert\"",
         };
         out.error(at, format!("a service has no `mode`; {hint}"));
         return None;
@@ -436,19 +485,17 @@ fn mode(entries: &DeTable<'_>, at: usize, out: &mut Diagnostics) -> Option<&'sta
         out.error(
             at,
             format!(
-                "`mode` can't be {}; write \"transparent\" or \"reverse\"",
+                "`mode` can't be {}; write \"transparent\", \"reverse\" or \"convert\"",
                 read::kind(value)
             ),
         );
         return None;
     };
-    let mode = [TRANSPARENT, REVERSE]
-        .into_iter()
-        .find(|mode| *mode == word);
+    let mode = MODES.into_iter().find(|mode| *mode == word);
     if mode.is_none() {
-        let hint = match read::similar(word, &[TRANSPARENT, REVERSE]) {
+        let hint = match read::similar(word, &MODES) {
             Some(similar) => format!("did you mean \"{similar}\"?"),
-            None => "the modes are \"transparent\" and \"reverse\"".into(),
+            None => "the modes are \"transparent\", \"reverse\" and \"convert\"".into(),
         };
         out.error(at, format!("there is no mode \"{word}\"; {hint}"));
     }
@@ -460,12 +507,14 @@ fn likely_mode(entries: &DeTable<'_>) -> Option<&'static str> {
     let word = entries
         .get("mode")
         .and_then(|value| value.get_ref().as_str());
-    let meant = word.and_then(|word| read::similar(word, &[TRANSPARENT, REVERSE]));
+    let meant = word.and_then(|word| read::similar(word, &MODES));
     let has = |mode: &&str| {
         let mut keys = keys(mode).iter();
         keys.any(|key| entries.contains_key(key.name))
     };
-    meant.or_else(|| [REVERSE, TRANSPARENT].into_iter().find(has))
+    let allows = entries.contains_key("allow").then_some(CONVERT);
+    let likely = allows.or_else(|| [REVERSE, TRANSPARENT].into_iter().find(has));
+    meant.or(likely)
 }
 
 /// Looks at what every service has.
@@ -499,6 +548,26 @@ fn reverse(section: &Reader<'_, '_>, out: &mut Diagnostics) -> Mode {
         listen: section.required_list("listen", listen, out),
         backends: section.required_list("backends", backends, out),
         check: section.optional("check", out),
+        source: section.list("source", out),
+        source_ports: source_ports.map_or_else(
+            || Located::default(SOURCE_PORTS),
+            |ports| Located::new(ports.value.0, ports.at),
+        ),
+    }
+}
+
+fn convert(section: &Reader<'_, '_>, out: &mut Diagnostics) -> Mode {
+    let listen = "write the addresses that clients connect to, like [\"192.0.2.1:1080\"]";
+    let allow = "list the servers' prefixes, or [\"0.0.0.0/0\", \"::/0\"] for all public servers";
+    let source_ports = section.optional::<Ports>("source_ports", out);
+    Mode::Convert {
+        listen: section.required_list("listen", listen, out),
+        allow: section.required_list("allow", allow, out),
+        ports: section
+            .list::<Ports>("ports", out)
+            .into_iter()
+            .map(|ports| Located::new(ports.value.0, ports.at))
+            .collect(),
         source: section.list("source", out),
         source_ports: source_ports.map_or_else(
             || Located::default(SOURCE_PORTS),
@@ -546,15 +615,17 @@ fn sections() -> Vec<&'static str> {
 
 /// What a service of a mode has beside what all have.
 fn keys(mode: &str) -> Keys {
-    if mode == TRANSPARENT {
-        keys::TRANSPARENT
-    } else {
-        keys::REVERSE
+    match mode {
+        TRANSPARENT => keys::TRANSPARENT,
+        CONVERT => keys::CONVERT,
+        _ => keys::REVERSE,
     }
 }
 
 const TRANSPARENT: &str = "transparent";
 const REVERSE: &str = "reverse";
+const CONVERT: &str = "convert";
+const MODES: [&str; 3] = [TRANSPARENT, REVERSE, CONVERT];
 const DEVICE: &str = "flexcp0";
 /// A bit that neither Docker, kube-proxy, Tailscale nor WireGuard uses.
 const MARK: i64 = 0x1000_0000;

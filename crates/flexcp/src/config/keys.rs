@@ -281,7 +281,7 @@ pub(super) const SERVICE: Keys = &[
     .required(),
     key(
         "mode",
-        Kind::OneOf(&["transparent", "reverse"]),
+        Kind::OneOf(&["transparent", "reverse", "convert"]),
         "How clients and servers meet.",
     )
     .required(),
@@ -347,6 +347,33 @@ pub(super) const REVERSE: Keys = &[
         "source",
         Kind::List(&Kind::Address),
         "FlexCP's addresses towards them; the kernel's choice when left out.",
+    ),
+    key("source_ports", Kind::Ports, "FlexCP's ports towards them.").or(Value::Text("61000-65534")),
+];
+
+/// What a service with `mode = "convert"` has beside.
+pub(super) const CONVERT: Keys = &[
+    key(
+        "listen",
+        Kind::Some(&Kind::Socket),
+        "Where clients connect to.",
+    )
+    .required(),
+    key(
+        "allow",
+        Kind::Some(&Kind::Prefix),
+        "Prefixes of the servers that clients may name; a private or own one takes a prefix of its own.",
+    )
+    .required(),
+    key(
+        "ports",
+        Kind::List(&Kind::Ports),
+        "The servers' ports; all when left out.",
+    ),
+    key(
+        "source",
+        Kind::List(&Kind::Address),
+        "FlexCP's addresses towards them; those of `listen` when left out.",
     ),
     key("source_ports", Kind::Ports, "FlexCP's ports towards them.").or(Value::Text("61000-65534")),
 ];

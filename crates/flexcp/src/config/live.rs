@@ -122,29 +122,36 @@ pub fn check(config: &Config, host: &dyn Host, out: &mut Diagnostics) -> Vec<Vec
                 );
             }
         }
-        let Mode::Reverse {
-            listen,
-            backends,
-            source,
-            source_ports,
-            ..
-        } = &service.mode
-        else {
-            sources.push(Vec::new());
-            continue;
-        };
-        for listen in listen {
+        for listen in service.mode.listen() {
             local_or_routed(listen.at, listen.value.ip(), "listen", &local, out);
             free(listen.at, listen.value, host, out);
         }
+        if let Some(source_ports) = service.mode.source_ports() {
+            distinct_ports(source_ports, host, out);
+        }
+        let (Mode::Reverse { source, .. } | Mode::Convert { source, .. }) = &service.mode else {
+            sources.push(Vec::new());
+            continue;
+        };
         for source in source {
             local_or_routed(source.at, source.value, "source", &local, out);
         }
-        distinct_ports(source_ports, host, out);
         let route = |addr| host.route_source(addr, vrf);
-        sources.push(towards(backends, source, &route, &local, out));
+        sources.push(match &service.mode {
+            Mode::Convert { listen, .. } if source.is_empty() => addresses(listen),
+            Mode::Convert { .. } => source.iter().map(|source| source.value).collect(),
+            _ => towards(service.mode.backends(), source, &route, &local, out),
+        });
     }
     sources
+}
+
+/// Those at which clients connect, each once.
+fn addresses(listen: &[Located<SocketAddr>]) -> Vec<IpAddr> {
+    let mut all: Vec<_> = listen.iter().map(|listen| listen.value.ip()).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
 }
 
 /// The device is to be made, and must not be somebody's already. That of a running FlexCP is none of somebody's: whether

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use flexcp_io::{ClientLeg, Diversion, Family, Plan, Protocol};
 use flexcp_placement::Share;
-use flexcp_translator::{Intake, Limits, Part, Prefix, ServiceId, Timeouts};
+use flexcp_translator::{Allowed, Intake, Limits, Part, Prefix, ServiceId, Timeouts};
 
 use super::access;
 use super::file::{Config, Mode, Service};
@@ -175,13 +175,8 @@ pub fn table(config: &Config) -> u32 {
 /// The back ends on this host itself, which has the addresses `own`.
 #[must_use]
 pub fn own_backends(config: &Config, own: &[IpAddr]) -> Vec<IpAddr> {
-    let backends = config.services.iter().flat_map(|service| {
-        if let Mode::Reverse { backends, .. } = &service.mode {
-            backends.as_slice()
-        } else {
-            &[]
-        }
-    });
+    let services = config.services.iter();
+    let backends = services.flat_map(|service| service.mode.backends());
     let addresses = backends.map(|backend| backend.value.addr.ip());
     addresses
         .filter(|addr| addr.is_loopback() || own.contains(addr))
@@ -232,13 +227,33 @@ fn mode(mode: &Mode, source: &[IpAddr]) -> flexcp_translator::Mode {
             source: source.to_vec(),
             source_ports: source_ports.value.clone(),
         },
+        Mode::Convert {
+            listen,
+            allow,
+            ports,
+            source_ports,
+            ..
+        } => {
+            let ports: Vec<_> = ports.iter().map(|ports| ports.value.clone()).collect();
+            let allowed = allow.iter().map(|servers| Allowed {
+                servers: servers.value,
+                ports: ports.clone(),
+            });
+            flexcp_translator::Mode::Explicit {
+                protocol: flexcp_translator::Protocol::Convert,
+                listen: listen.iter().map(|listen| listen.value).collect(),
+                allowed: allowed.collect(),
+                source: source.to_vec(),
+                source_ports: source_ports.value.clone(),
+            }
+        }
     }
 }
 
 /// How a service takes new connections.
 fn intake(mode: &Mode) -> Intake {
     match mode {
-        Mode::Transparent { .. } => Intake::default(),
+        Mode::Transparent { .. } | Mode::Convert { .. } => Intake::default(),
         Mode::Reverse {
             backends, check, ..
         } => {
@@ -330,7 +345,7 @@ fn diverted_from_clients(service: &Service) -> Vec<Diversion> {
                     .for_each(|ports| from_clients(destination.value, ports.clone()));
             }
         }
-        Mode::Reverse { listen, .. } => {
+        Mode::Reverse { listen, .. } | Mode::Convert { listen, .. } => {
             for listen in listen {
                 from_clients(host(listen.value.ip()), one(listen.value));
             }
@@ -386,6 +401,14 @@ fn diverted_from_servers(
                 }));
             }
         }
+        // Clients may name any server; the ports are FlexCP's alone.
+        Mode::Convert { source_ports, .. } => {
+            diversions.extend(source.iter().map(|own| Diversion {
+                destination: Some(host(*own)),
+                destination_ports: Some(source_ports.value.clone()),
+                ..any(family(*own))
+            }));
+        }
     }
     diversions
 }
@@ -400,7 +423,7 @@ fn diverted_icmp(service: &Service, source: &[IpAddr]) -> Vec<Diversion> {
         Mode::Transparent { destinations, .. } => {
             to.extend(destinations.iter().map(|to| to.value));
         }
-        Mode::Reverse { listen, .. } => {
+        Mode::Reverse { listen, .. } | Mode::Convert { listen, .. } => {
             own.extend(listen.iter().map(|listen| listen.value.ip()));
             own.extend(source);
         }
@@ -422,7 +445,9 @@ fn client_ports(service: &Service) -> Vec<Option<RangeInclusive<u16>>> {
             .iter()
             .map(|ports| Some(ports.value.clone()))
             .collect(),
-        Mode::Reverse { listen, .. } => listen.iter().map(|listen| one(listen.value)).collect(),
+        Mode::Reverse { listen, .. } | Mode::Convert { listen, .. } => {
+            listen.iter().map(|listen| one(listen.value)).collect()
+        }
     };
     ports.sort_by_key(|ports| ports.as_ref().map(|ports| *ports.start()));
     ports.dedup();
@@ -434,10 +459,8 @@ fn reserved_ports(config: &Config) -> Option<RangeInclusive<u16>> {
     config
         .services
         .iter()
-        .filter_map(|service| match &service.mode {
-            Mode::Reverse { source_ports, .. } => Some(source_ports.value.clone()),
-            Mode::Transparent { .. } => None,
-        })
+        .filter_map(|service| service.mode.source_ports())
+        .map(|ports| ports.value.clone())
         .reduce(|a, b| *a.start().min(b.start())..=*a.end().max(b.end()))
 }
 

@@ -39,14 +39,18 @@ pub fn schema() -> Json {
     })
 }
 
-/// One of either mode.
+/// One of any mode.
 fn service() -> Json {
     let of = |mode: &str, keys: Keys| {
         let mut service = object(keys::SERVICE.iter().chain(keys));
         service["properties"]["mode"] = json!({"const": mode});
         service
     };
-    json!({"oneOf": [of("transparent", keys::TRANSPARENT), of("reverse", keys::REVERSE)]})
+    json!({"oneOf": [
+        of("transparent", keys::TRANSPARENT),
+        of("reverse", keys::REVERSE),
+        of("convert", keys::CONVERT),
+    ]})
 }
 
 fn object<'a>(keys: impl Iterator<Item = &'a Key> + Clone) -> Json {

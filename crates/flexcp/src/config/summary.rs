@@ -1,6 +1,8 @@
 //! One line for each service, for `check` and the log.
 
 use std::fmt::Display;
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
 
 use super::file::{Config, Mode, Service};
 use super::rule::Rule;
@@ -71,10 +73,21 @@ fn line(service: &Service) -> String {
             ..
         } => {
             line += &format!("{} to {}", join(listen, |to| to), join(backends, |to| to));
-            if !source.is_empty() {
-                line += &format!(" from {}", join(source, |from| from));
+            line += &from(source, source_ports);
+        }
+        Mode::Convert {
+            listen,
+            allow,
+            ports,
+            source,
+            source_ports,
+        } => {
+            line += &join(listen, |to| to);
+            line += &format!(" to {}", join(allow, |to| ShowPrefix(*to)));
+            if !ports.is_empty() {
+                line += &format!(" port {}", join(ports, ShowPorts));
             }
-            line += &format!(" ports {}", ShowPorts(&source_ports.value));
+            line += &from(source, source_ports);
         }
     }
     if !service.interfaces.is_empty() {
@@ -87,6 +100,15 @@ fn line(service: &Service) -> String {
         );
     }
     line
+}
+
+/// Where servers see connections come from.
+fn from(source: &[Located<IpAddr>], ports: &Located<RangeInclusive<u16>>) -> String {
+    let addresses = match source {
+        [] => String::new(),
+        source => format!(" from {}", join(source, |from| from)),
+    };
+    format!("{addresses} ports {}", ShowPorts(&ports.value))
 }
 
 fn join<'a, T, S: Display>(list: &'a [Located<T>], show: impl Fn(&'a T) -> S) -> String {

@@ -20,7 +20,6 @@ use super::view::{
     BackendStatus, Drain, DrainState, Health, LastDown, OneService, Service, Services,
 };
 use crate::config::backend::Backend;
-use crate::config::file::Mode;
 use crate::generation::Generation;
 use crate::orders::{Change, Unknown};
 use crate::watch::ServicesNow;
@@ -104,10 +103,7 @@ fn backends(
     let Some((service, id)) = service.zip(generation.ids.get(place)) else {
         return vec![];
     };
-    let Mode::Reverse { backends, .. } = &service.mode else {
-        return vec![];
-    };
-    let each = backends.iter().map(|backend| {
+    let each = service.mode.backends().iter().map(|backend| {
         let (part, set) = generation.orders.part(&service.name.value, backend.value);
         let is = |view: &&BackendView| (view.service, view.addr) == (*id, backend.value.addr);
         BackendStatus {

@@ -58,7 +58,7 @@ pub enum State {
 pub struct ServiceStatus {
     /// Its name.
     pub name: String,
-    /// "transparent" or "reverse".
+    /// "transparent", "reverse" or "convert".
     pub mode: String,
     /// Whether packets of it get through.
     pub passes: bool,

@@ -75,7 +75,7 @@ pub struct Connection {
     pub id: String,
     /// Name of its service.
     pub service: String,
-    /// "transparent" or "reverse".
+    /// "transparent", "reverse" or "convert".
     pub mode: String,
     /// Name of the rule that says which of its paths it takes; null: none fits, or it is not MPTCP.
     #[serde(default)]
@@ -247,7 +247,7 @@ pub struct OneService {
 pub struct Service {
     /// Its name.
     pub name: String,
-    /// "transparent" or "reverse".
+    /// "transparent", "reverse" or "convert".
     pub mode: String,
     /// Whether packets of it get through.
     pub passes: bool,

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use flexcp_translator::{Mark, MarkReason, Part, ServiceId};
 
 use super::facts::Problem;
-use crate::config::file::Mode;
 use crate::control::status::{MarkedBackend, ServiceStatus};
 use crate::generation::Generation;
 use crate::worker::Marks;
@@ -38,10 +37,7 @@ impl Backends {
         let services = generation.config.services.iter().zip(&generation.ids);
         let services = services.map(|(service, id)| {
             let name = &service.name.value;
-            let backends: &[_] = match &service.mode {
-                Mode::Reverse { backends, .. } => backends,
-                Mode::Transparent { .. } => &[],
-            };
+            let backends = service.mode.backends();
             let of = |which: fn(Part) -> bool| {
                 let parts = backends.iter().map(|to| {
                     let (part, _) = generation.orders.part(name, to.value);

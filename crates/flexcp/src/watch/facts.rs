@@ -236,22 +236,19 @@ impl Service {
             .map(|announce| ("announced", announce.value.addr))
             .collect();
         let mut chosen = Vec::new();
+        let listen = service.mode.listen().iter();
+        addresses.extend(listen.map(|listen| ("listen", listen.value.ip())));
+        addresses.extend(sources.iter().map(|source| ("source", *source)));
         if let Mode::Reverse {
-            listen,
-            backends,
-            source,
-            ..
+            backends, source, ..
         } = &service.mode
+            && source.is_empty()
         {
-            addresses.extend(listen.iter().map(|listen| ("listen", listen.value.ip())));
-            addresses.extend(sources.iter().map(|source| ("source", *source)));
-            if source.is_empty() {
-                let backends = backends.iter().map(|backend| backend.value.addr.ip());
-                // To one on this host itself there is always a way.
-                chosen.extend(backends.filter(|addr| !addr.is_loopback() && !local.contains(addr)));
-                chosen.sort_unstable();
-                chosen.dedup();
-            }
+            let backends = backends.iter().map(|backend| backend.value.addr.ip());
+            // To one on this host itself there is always a way.
+            chosen.extend(backends.filter(|addr| !addr.is_loopback() && !local.contains(addr)));
+            chosen.sort_unstable();
+            chosen.dedup();
         }
         // One that is routed to this host may be no interface's.
         addresses.retain(|(_, addr)| local.contains(addr));

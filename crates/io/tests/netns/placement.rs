@@ -77,16 +77,21 @@ impl Both {
 }
 
 fn rules(nets: Nets, workers: u16) -> Rules {
-    let back_ends = |ports| BackEnds {
-        addrs: vec![socket(nets, 3, 1, 80), socket(nets, 3, 2, 8080)],
+    let servers = vec![socket(nets, 3, 1, 80), socket(nets, 3, 2, 8080)];
+    let back_ends = |ports, addrs| BackEnds {
+        addrs,
         sources: vec![socket(nets, 2, 1, 0).ip(), socket(nets, 2, 2, 0).ip()],
         ports,
     };
     Rules {
         workers,
         hash_keys: KEYS,
-        // Two services that share their back ends.
-        back_ends: vec![back_ends(61000..=61999), back_ends(63000..=63999)],
+        // Two services that share their back ends, and one whose clients name the server.
+        back_ends: vec![
+            back_ends(61000..=61999, Some(servers.clone())),
+            back_ends(63000..=63999, Some(servers)),
+            back_ends(64000..=64099, None),
+        ],
     }
 }
 
@@ -326,8 +331,12 @@ fn back_ends_that_change() {
     let mut back_ends = program.back_ends().unwrap();
     let new = socket(V4, 3, 9, 80);
     let mut second = first.clone();
-    for known in &mut second.back_ends {
-        known.addrs[0] = new;
+    for addrs in second
+        .back_ends
+        .iter_mut()
+        .filter_map(|known| known.addrs.as_mut())
+    {
+        addrs[0] = new;
     }
     let chosen = |from, port| {
         let to = SocketAddr::new(socket(V4, 2, 1, 0).ip(), port);

@@ -7,6 +7,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
+use flexcp_wire::{
+    CONVERT_HEADER_LEN, CONVERT_MAX_LEN, Connect, ConvertMessage, ConvertTlv, ConvertWriter,
+};
 use socket2::{Domain, SockRef, Socket, Type};
 
 use super::Proto;
@@ -27,6 +30,8 @@ pub struct Client {
     receive_buffer: Option<usize>,
     patience: Duration,
     head_start: Duration,
+    /// The server that a converter at `to` is asked for.
+    server: Option<SocketAddr>,
 }
 
 impl Client {
@@ -41,6 +46,7 @@ impl Client {
             receive_buffer: None,
             patience: Duration::from_secs(30),
             head_start: Duration::ZERO,
+            server: None,
         }
     }
 
@@ -100,6 +106,13 @@ impl Client {
         self
     }
 
+    /// Takes the server at `to` for a converter, and asks it in the SYN for a connection with this one (RFC 8803). What is to be
+    /// done stands behind that in the SYN.
+    pub fn convert(mut self, server: SocketAddr) -> Self {
+        self.server = Some(server);
+        self
+    }
+
     /// Does one job from inside a namespace.
     pub fn run_in(&self, namespace: &Namespace, job: &Job) -> Result<Report> {
         namespace.run(|| Ok(self.run(job)))
@@ -154,7 +167,7 @@ impl Client {
     fn attempt(&self, job: &Job, buffer: usize, connected: impl FnOnce()) -> Report {
         let mut report = Report::default();
         let began = Instant::now();
-        let stream = during("connect", self.connect());
+        let stream = during("connect", self.connect(job));
         report.connect_us = micros(began.elapsed());
         connected();
         thread::sleep(self.head_start);
@@ -168,7 +181,7 @@ impl Client {
         report
     }
 
-    fn connect(&self) -> std::io::Result<TcpStream> {
+    fn connect(&self, job: &Job) -> std::io::Result<TcpStream> {
         let domain = Domain::for_address(self.to);
         let socket = Socket::new(domain, Type::STREAM, Some(self.proto.socket2()))?;
         if let Some(address) = self.from {
@@ -180,7 +193,17 @@ impl Client {
         // The kernel also counts the connect against SO_SNDTIMEO.
         socket.set_write_timeout(Some(self.patience))?;
         socket.set_read_timeout(Some(self.patience))?;
-        socket.connect(&self.to.into())?;
+        match self.server {
+            Some(server) => {
+                let mut said = connect_message(server);
+                job.send(&mut said)?;
+                let sent = socket.send_to_with_flags(&said, &self.to.into(), MSG_FASTOPEN)?;
+                if sent < said.len() {
+                    return Err(std::io::ErrorKind::WriteZero.into());
+                }
+            }
+            None => socket.connect(&self.to.into())?,
+        }
         socket.set_tcp_nodelay(true)?;
         Ok(socket.into())
     }
@@ -192,11 +215,16 @@ impl Client {
         buffer: usize,
         report: &mut Report,
     ) -> Step<()> {
+        if self.server.is_some() {
+            during("read", take_answer(&mut stream))?;
+        }
         if self.banner > 0 {
             let mut banner = Receiving::new(BANNER_SEED, buffer, None);
             banner.receive(&mut stream, self.banner)?;
         }
-        during("write", job.send(&mut stream))?;
+        if self.server.is_none() {
+            during("write", job.send(&mut stream))?;
+        }
         let mut sending = Sending::new(job.seed_up(), buffer).paced(job.rate);
         let mut receiving = Receiving::new(job.seed_down(), buffer, self.read_rate);
         let result = exchange(stream, job, &mut sending, &mut receiving, report);
@@ -210,6 +238,40 @@ impl Client {
         };
         report.longest_gap_us = micros(gap);
         result
+    }
+}
+
+/// Data goes with the SYN (`MSG_FASTOPEN`).
+const MSG_FASTOPEN: i32 = 0x2000_0000;
+
+/// What asks a converter for a connection with a server.
+fn connect_message(server: SocketAddr) -> Vec<u8> {
+    let mut message = vec![0; CONVERT_MAX_LEN];
+    let mut writer = ConvertWriter::new(&mut message);
+    let connect = ConvertTlv::Connect(Connect {
+        addr: server.ip(),
+        port: server.port(),
+        options: &[],
+    });
+    assert!(writer.push(&connect), "room for one TLV");
+    let len = writer.finish();
+    message.truncate(len);
+    message
+}
+
+/// Reads what a converter answers whose server has answered.
+fn take_answer(stream: &mut TcpStream) -> std::io::Result<()> {
+    let mut header = [0; CONVERT_HEADER_LEN];
+    stream.read_exact(&mut header)?;
+    let mut message = vec![0; usize::from(header[1]) * 4];
+    let (front, rest) = message.split_at_mut(CONVERT_HEADER_LEN.min(usize::from(header[1]) * 4));
+    front.copy_from_slice(&header[..front.len()]);
+    stream.read_exact(rest)?;
+    let wrong = |what: String| std::io::Error::new(std::io::ErrorKind::InvalidData, what);
+    let (said, _) = ConvertMessage::parse(&message).map_err(|fault| wrong(format!("{fault:?}")))?;
+    match said.tlvs().find(|tlv| matches!(tlv, ConvertTlv::Error(_))) {
+        Some(error) => Err(wrong(format!("{error:?}"))),
+        None => Ok(()),
     }
 }
 

@@ -12,6 +12,7 @@ mod attempts;
 mod balance;
 mod beside;
 mod close;
+mod convert;
 mod devices;
 mod direct;
 mod endings;
@@ -72,6 +73,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         close::cases(),
         fallback::cases(),
         reverse::cases(),
+        convert::cases(),
         balance::cases(),
         programs::cases(),
         reads::cases(),

@@ -132,7 +132,7 @@ impl Connection {
     /// the server knows. Its right edge never moves left.
     pub(crate) fn window_to_tcp(&self) -> u16 {
         let scale = self.subflow(INITIAL).agreed.window_scale;
-        let left = self.to_mptcp.edge.since(self.to_mptcp.acked) >> scale;
+        let left = self.to_mptcp.edge.since(self.acked_to_tcp()) >> scale;
         u16::try_from(left).unwrap_or(u16::MAX)
     }
 
@@ -187,7 +187,7 @@ impl Connection {
     /// A subflow that was switched to has delivered data behind a hole that another one left. What only
     /// runs ahead of the data ACK, without a hole before it, is no business of the server's.
     fn sack_overtaken(&self, blocks: &mut Blocks) {
-        let mut reached = self.to_mptcp.acked;
+        let mut reached = self.acked_to_tcp();
         for subflow in self.mptcp.subflows.iter().filter(|s| s.lives()) {
             subflow.send.lane.for_each_in(
                 self.to_mptcp.acked,
@@ -245,7 +245,7 @@ impl Connection {
         let mut at = left;
         // Data that the connection has by now is no news. What starts at the data ACK, and what follows on that however it is
         // mapped, is held up inside the client by a hole of the subflow; a block there would make no sense to the server.
-        let mut held = self.to_mptcp.acked;
+        let mut held = self.acked_to_tcp();
         while at.before(right) && !blocks.is_full() {
             let Some((dsn, known)) = subflow.send.lane.by_ssn_late(at) else {
                 return;

@@ -134,6 +134,7 @@ impl Connection {
             && !self.mptcp.steered.copies()
             && self.to_mptcp.stuck.is_none()
             && self.mptcp.spare.is_none()
+            && self.front.is_none()
             && self.to_tcp.repeated < PATIENCE
             && announced
             && !self.tcp.window.of_syn

@@ -36,6 +36,14 @@ pub(crate) enum Request {
 /// Sorts a SYN. Another version, no HMAC-SHA-256, the extensibility flag (RFC 8684 section 3.1), DSS
 /// checksums, data in the SYN, and an MSS that leaves no room pass as plain TCP.
 pub(crate) fn request(syn: &Segment) -> Request {
+    match asks(syn) {
+        Request::Mptcp if !syn.payload.is_empty() => Request::Plain(PlainSyn::Data),
+        request => request,
+    }
+}
+
+/// The same where data in the SYN is FlexCP's.
+pub(crate) fn asks(syn: &Segment) -> Request {
     let Some(capable) = &syn.options.capable else {
         return Request::Plain(PlainSyn::NoOption);
     };
@@ -48,8 +56,6 @@ pub(crate) fn request(syn: &Segment) -> Request {
         PlainSyn::Checksum
     } else if !has(CapableFlags::HMAC_SHA256) || has(CapableFlags::EXTENSIBILITY) {
         PlainSyn::Algorithm
-    } else if !syn.payload.is_empty() {
-        PlainSyn::Data
     } else if syn.options.mss.is_some_and(|mss| mss < MIN_MSS) {
         PlainSyn::SmallMss
     } else {
@@ -94,7 +100,9 @@ impl Connection {
         frame: &mut Frame<'_>,
     ) -> Verdict {
         if self.take_keys(ctx, segment) {
-            return self.handle_to_tcp(ctx, index, segment, frame);
+            let verdict = self.handle_to_tcp(ctx, index, segment, frame);
+            self.send_front(ctx);
+            return verdict;
         }
         if segment.options.mptcp {
             // Data that overtook the packet with the keys comes again.
@@ -123,7 +131,15 @@ impl Connection {
         self.remember_syn(ctx.now, segment);
         let mut outgoing = self.syn_to_server();
         outgoing.window = segment.tcp.window;
-        match outgoing.forward(frame, segment, segment.payload.clone(), NO_LIMIT) {
+        let payload = match &mut self.front {
+            // Its data is FlexCP's.
+            Some(front) => {
+                front.earn(segment.ip.total_len);
+                segment.payload.end..segment.payload.end
+            }
+            None => segment.payload.clone(),
+        };
+        match outgoing.forward(frame, segment, payload, NO_LIMIT) {
             Ok(()) => Verdict::Forward,
             Err(reason) => Verdict::Drop(reason),
         }
@@ -214,15 +230,37 @@ impl Connection {
         segment: &Segment,
         frame: &mut Frame<'_>,
     ) -> Verdict {
-        if TcpSeq(segment.tcp.ack) != self.tcp.isn_local.add(1) {
-            return Verdict::Drop(DropReason::AckOfUnsent);
+        if let Err(reason) = self.take_syn_ack(ctx, segment, frame) {
+            return Verdict::Drop(reason);
         }
         if self.phase == Phase::SynSent {
+            self.phase = Phase::SynReceived;
+        }
+        let mut outgoing = self.syn_ack_to_client(segment);
+        let keys = CapableKeys::SynAck {
+            sender: self.mptcp.key.key,
+        };
+        let capable = MptcpOption::Capable(capable(keys));
+        outgoing.options.push(&TcpOption::Mptcp(capable));
+        self.forward_syn_ack(segment, frame, outgoing)
+    }
+
+    /// Takes note of the server's SYN/ACK, first or repeated.
+    pub(super) fn take_syn_ack(
+        &mut self,
+        ctx: &Context<'_>,
+        segment: &Segment,
+        frame: &Frame<'_>,
+    ) -> Result<(), DropReason> {
+        if TcpSeq(segment.tcp.ack) != self.tcp.isn_local.add(1) {
+            return Err(DropReason::AckOfUnsent);
+        }
+        if !self.tcp.syn.answered {
+            self.compose_answer(segment.option_bytes(frame));
             self.learn_server(segment);
             self.subflow_mut(INITIAL).sent_syn(ctx.now);
-            self.phase = Phase::SynReceived;
         } else if TcpSeq(segment.tcp.seq) != self.tcp.isn_remote {
-            return Verdict::Drop(DropReason::Unexpected);
+            return Err(DropReason::Unexpected);
         } else {
             self.subflow_mut(INITIAL).sent_syn_again();
         }
@@ -231,27 +269,24 @@ impl Connection {
         if let (Some(clock), Some(ts)) = (&mut self.tcp.clock, segment.options.timestamps) {
             clock.heard(ts.val);
         }
+        Ok(())
+    }
+
+    /// The same for the client, as plain TCP.
+    pub(super) fn syn_ack_to_client(&self, segment: &Segment) -> Outgoing {
         let mss = segment.options.mss.unwrap_or(self.tcp.mss);
         let timestamps = self.syn_ack_timestamps(segment);
-        let mut options = handshake_options(&segment.options, timestamps, mss);
-        let keys = CapableKeys::SynAck {
-            sender: self.mptcp.key.key,
-        };
-        options.push(&TcpOption::Mptcp(MptcpOption::Capable(capable(keys))));
-        let outgoing = Outgoing {
-            ends: self.subflow(INITIAL).ends(),
-            seq: segment.tcp.seq,
-            ack: segment.tcp.ack,
+        let subflow = self.subflow(INITIAL);
+        Outgoing {
+            ends: subflow.ends(),
+            seq: subflow.agreed.isn_local.0,
+            ack: subflow.agreed.isn_remote.add(1).0,
             flags: segment.tcp.flags,
             window: segment.tcp.window,
             urgent: 0,
             keep_ecn: true,
             flow_label: self.mptcp.label,
-            options,
-        };
-        match outgoing.forward(frame, segment, segment.payload.clone(), NO_LIMIT) {
-            Ok(()) => Verdict::Forward,
-            Err(reason) => Verdict::Drop(reason),
+            options: handshake_options(&segment.options, timestamps, mss),
         }
     }
 
@@ -270,7 +305,9 @@ impl Connection {
         let default_mss = if segment.ip.is_v6() { 1220 } else { 536 };
         self.tcp.syn.answered = true;
         self.tcp.isn_remote = TcpSeq(segment.tcp.seq);
-        self.numbers.to_mptcp = Shift::between(self.tcp.isn_remote, self.mptcp.key.idsn);
+        // The client's first byte is that of an answer that the server has not sent.
+        let first = self.tcp.isn_remote.sub(self.answer_len());
+        self.numbers.to_mptcp = Shift::between(first, self.mptcp.key.idsn);
         self.tcp.mss = options.mss.unwrap_or(default_mss);
         self.tcp.sack = options.sack_permitted;
         // Scaling counts only when both SYNs offer it (RFC 7323 section 2.2).
@@ -284,7 +321,7 @@ impl Connection {
         }
         subflow.agreed.sack &= options.sack_permitted;
         subflow.agreed.ecn &= segment.has(TcpFlags::ECE);
-        subflow.agreed.isn_local = Ssn(segment.tcp.seq);
+        subflow.agreed.isn_local = Ssn(first.0);
         subflow.send.next = subflow.agreed.isn_local.add(1);
         subflow.send.una = subflow.send.next;
         match (&mut self.tcp.clock, options.timestamps) {
@@ -304,7 +341,7 @@ impl Connection {
             .seq
             .wrapping_sub(self.subflow(INITIAL).agreed.isn_remote.add(1).0);
         segment.has(TcpFlags::ACK)
-            && segment.tcp.ack == self.tcp.isn_remote.add(1).0
+            && segment.tcp.ack == self.subflow(INITIAL).agreed.isn_local.add(1).0
             && ahead <= u32::from(u16::MAX)
     }
 
@@ -326,8 +363,9 @@ impl Connection {
         }
         let remote = Key::new(sender);
         self.mptcp.peer_key = Some(remote);
-        // Its first byte is the one behind the SYN.
-        self.numbers.to_tcp = Shift::between(self.tcp.isn_local, remote.idsn);
+        // Its first byte is the one behind the SYN, and behind what that carried.
+        let isn = self.subflow(INITIAL).agreed.isn_remote;
+        self.numbers.to_tcp = Shift::between(TcpSeq(isn.0), remote.idsn);
         self.to_tcp.next = remote.idsn.add(1);
         self.to_tcp.acked = self.to_tcp.next;
         self.phase = Phase::Established { orphaned: None };

@@ -12,6 +12,7 @@ impl Connection {
             + self.mptcp.subflows.capacity() * size_of::<Subflow>()
             + self.mptcp.subflows.iter().map(lanes).sum::<usize>()
             + self.mptcp.spare.as_ref().map_or(0, |spare| spare.memory())
+            + self.front.as_ref().map_or(0, |front| front.memory())
     }
 
     /// Whether the budget lets it take so many bytes more; counts it if not.

@@ -14,6 +14,7 @@ mod close;
 mod declare;
 mod delivery;
 mod entry;
+mod front;
 mod handshake;
 mod hole;
 mod icmp;
@@ -44,13 +45,15 @@ mod to_tcp;
 mod told;
 mod view;
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::ops::Range;
 
 use flexcp_wire::{Dsn, Ends, TcpFlags, TcpOption, TcpSeq};
 
-pub(crate) use self::handshake::{Request, request};
+pub(crate) use self::front::Front;
+pub(crate) use self::handshake::{Request, asks, request};
 pub(crate) use self::icmp::IcmpVerdict;
 pub(crate) use self::links::{HalfOpenLinks, Links, NOBODY};
 pub(crate) use self::mptcp_leg::MptcpLeg;
@@ -123,6 +126,8 @@ pub(crate) struct Connection {
     pub(crate) links: Links,
     /// What the fast path has to do with it.
     pub(crate) installation: Installation,
+    /// What stands before its streams, until both ends have it.
+    pub(crate) front: Option<Box<Front>>,
 }
 
 impl Connection {
@@ -147,6 +152,7 @@ impl Connection {
             last_packet: now,
             links: Links::default(),
             installation: Installation::default(),
+            front: None,
         }
     }
 
@@ -272,7 +278,7 @@ impl Connection {
         let mut outgoing = Outgoing {
             ends: self.server_ends(),
             seq: seq.0,
-            ack: self.seq_to_mptcp(self.to_mptcp.acked).0,
+            ack: self.seq_to_mptcp(self.acked_to_tcp()).0,
             flags,
             window: self.window_to_tcp(),
             urgent: 0,

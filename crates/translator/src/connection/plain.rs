@@ -38,7 +38,34 @@ impl Connection {
                 self.take_plain_ack_to_tcp(segment);
             }
         }
+        if self.front.is_some() {
+            return self.relay_behind_front(ctx, segment, frame);
+        }
         relay(self.server_ends(), segment, frame)
+    }
+
+    /// The same while something before the streams has not arrived: the server knows nothing of an answer before its first byte.
+    fn relay_behind_front(
+        &mut self,
+        ctx: &mut Context<'_>,
+        segment: &Segment,
+        frame: &mut Frame<'_>,
+    ) -> Verdict {
+        let ack = TcpSeq(segment.tcp.ack).max(self.tcp.isn_remote.add(1));
+        self.let_go_front();
+        let shown = self
+            .front
+            .as_ref()
+            .is_some_and(|front| front.due().is_none());
+        if shown && self.phase.relayed().proved {
+            self.send_front(ctx);
+        }
+        let change = Change {
+            ack: segment.has(TcpFlags::ACK).then_some(ack),
+            no_sack: true,
+            extra: None,
+        };
+        relay_with(self.server_ends(), segment, frame, change)
     }
 
     /// Server to client.
@@ -67,6 +94,7 @@ impl Connection {
             let ack = self.dsn_to_tcp(TcpSeq(segment.tcp.ack));
             if segment.has(TcpFlags::ACK) && !ack.after(self.to_tcp.next) {
                 self.to_tcp.acked = self.to_tcp.acked.max(ack);
+                self.note_delivered(TcpSeq(segment.tcp.ack));
             }
         }
         let control = TcpFlags::SYN | TcpFlags::FIN | TcpFlags::RST;
@@ -78,7 +106,11 @@ impl Connection {
         };
         let extra = (self.phase.relayed().wants_data_acks && is_ack)
             .then_some(TcpOption::Mptcp(MptcpOption::Dss(dss)));
-        relay_with(self.subflow(INITIAL).ends(), segment, frame, extra)
+        let change = Change {
+            extra,
+            ..Change::default()
+        };
+        relay_with(self.subflow(INITIAL).ends(), segment, frame, change)
     }
 
     /// The client's ACK: the first that could not have been guessed proves where the client is.
@@ -116,29 +148,40 @@ fn is_near(number: Dsn, acked: Dsn) -> bool {
 
 /// Writes the packet with other addresses and without MPTCP options.
 pub(crate) fn relay(ends: Ends, segment: &Segment, frame: &mut Frame<'_>) -> Verdict {
-    relay_with(ends, segment, frame, None)
+    relay_with(ends, segment, frame, Change::default())
 }
 
-/// The same with one option more, if there is room.
-fn relay_with(
-    ends: Ends,
-    segment: &Segment,
-    frame: &mut Frame<'_>,
-    extra: Option<TcpOption<'_>>,
-) -> Verdict {
+/// What changes beside the addresses.
+#[derive(Default)]
+struct Change<'a> {
+    /// Another ACK.
+    ack: Option<TcpSeq>,
+    /// SACK blocks stay behind.
+    no_sack: bool,
+    /// One option more, if there is room.
+    extra: Option<TcpOption<'a>>,
+}
+
+/// Writes the packet with such changes.
+fn relay_with(ends: Ends, segment: &Segment, frame: &mut Frame<'_>, change: Change<'_>) -> Verdict {
     let mut options = OptionWriter::default();
     for option in TcpOptions::new(segment.option_bytes(frame)).flatten() {
-        if !matches!(option, TcpOption::Mptcp(_)) {
+        let stays = match option {
+            TcpOption::Mptcp(_) => true,
+            TcpOption::Sack(_) => change.no_sack,
+            _ => false,
+        };
+        if !stays {
             options.push(&option);
         }
     }
-    if let Some(extra) = extra {
+    if let Some(extra) = change.extra {
         options.push(&extra);
     }
     let outgoing = Outgoing {
         ends,
         seq: segment.tcp.seq,
-        ack: segment.tcp.ack,
+        ack: change.ack.map_or(segment.tcp.ack, |ack| ack.0),
         flags: segment.tcp.flags,
         window: segment.tcp.window,
         urgent: segment.tcp.urgent,

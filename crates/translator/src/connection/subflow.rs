@@ -69,8 +69,11 @@ pub(crate) struct Subflow {
 /// What the SYNs of a subflow have agreed on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Agreed {
-    /// Number of the peer's SYN.
+    /// Number of the peer's SYN, or of the last byte that it carried: mappings count from there, as the data of a SYN has no
+    /// DSN.
     pub(crate) isn_remote: Ssn,
+    /// Bytes that the peer's SYN carried, where FlexCP has taken them.
+    pub(crate) syn_data: u16,
     /// Number of FlexCP's SYN.
     pub(crate) isn_local: Ssn,
     /// Largest payload plus options that the peer takes in a segment.
@@ -196,6 +199,21 @@ impl Subflow {
             recorded: Recorded::No,
             traffic: Traffic::default(),
         }
+    }
+
+    /// The same, of a SYN whose data FlexCP takes, and ACKs with its own.
+    pub(crate) fn behind_data(now: Instant, syn: &Segment, isn_local: Ssn) -> Self {
+        let mut subflow = Self::new(now, syn, isn_local);
+        let len = u16::try_from(syn.payload_len()).unwrap_or(u16::MAX);
+        subflow.agreed.syn_data = len;
+        subflow.agreed.isn_remote = subflow.agreed.isn_remote.add(len.into());
+        subflow.recv = Receiving::from(subflow.agreed.isn_remote);
+        subflow
+    }
+
+    /// Number of the peer's SYN.
+    pub(crate) fn syn_number(&self) -> Ssn {
+        self.agreed.isn_remote.sub(self.agreed.syn_data.into())
     }
 
     /// Ends of a packet to the client.
@@ -507,6 +525,7 @@ impl Agreed {
         };
         Self {
             isn_remote: Ssn(syn.tcp.seq),
+            syn_data: 0,
             isn_local,
             mss: syn.options.mss.unwrap_or(default_mss),
             scales: syn.options.window_scale.is_some(),

@@ -35,6 +35,8 @@ pub(super) enum Timer {
     Filler,
     /// A FIN of FlexCP's own is owed again.
     Fin,
+    /// What stands before the streams is owed again.
+    Front,
     /// Memory that stands ready is not needed now.
     Rest,
     /// Nothing that came before the fallback waits any more.
@@ -44,7 +46,7 @@ pub(super) enum Timer {
 }
 
 impl Timer {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 13] = [
         Self::HalfOpen,
         Self::BackEnd,
         Self::Idle,
@@ -54,6 +56,7 @@ impl Timer {
         Self::Reopened,
         Self::Filler,
         Self::Fin,
+        Self::Front,
         Self::Rest,
         Self::Quiet,
         Self::Linger,
@@ -87,6 +90,7 @@ impl Connection {
                 Timer::Reopened => self.repeat_reopened(ctx),
                 Timer::Filler => self.fill_due(ctx),
                 Timer::Fin => self.repeat_fins(ctx),
+                Timer::Front => self.send_front(ctx),
                 Timer::Rest => self.rest(),
                 Timer::Quiet => self.phase.note_quiet(),
             }
@@ -100,6 +104,9 @@ impl Connection {
     /// All timers that run, and when they are due. Asked after each packet.
     #[inline]
     fn each_due(&self, timeouts: &Timeouts, mut note: impl FnMut(Timer, Instant)) {
+        if let Some(due) = self.front_due() {
+            note(Timer::Front, due);
+        }
         match self.phase {
             _ if self.is_half_open() => {
                 note(Timer::HalfOpen, self.last_packet + timeouts.half_open);

@@ -138,6 +138,7 @@ impl Connection {
     ) -> (DataBlocks, SubflowSet, bool) {
         self.last_packet = ctx.now;
         self.mptcp.label = segment.ip.flow_label;
+        self.note_delivered(TcpSeq(segment.tcp.ack));
         let opened = self.take_server_header(ack, segment);
         let waited = self.to_tcp.acked;
         let blocks = self.take_server_ack(ack, segment);
@@ -405,7 +406,12 @@ impl Connection {
     }
 
     /// Places the next part of a packet and moves `from` behind it.
-    fn place_part(&mut self, ctx: &mut Context<'_>, from: &mut Dsn, end: Dsn) -> Option<Placed> {
+    pub(super) fn place_part(
+        &mut self,
+        ctx: &mut Context<'_>,
+        from: &mut Dsn,
+        end: Dsn,
+    ) -> Option<Placed> {
         let len = u32::try_from(end.since(*from)).ok()?;
         let placed = self
             .place(ctx, *from, len)

@@ -151,6 +151,7 @@ impl Connection {
             return Err(Verdict::Drop(DropReason::AckOfUnsent));
         };
         news.subflow_acked = subflow_acked;
+        self.let_go_front();
         self.release_to_mptcp();
         self.watch_holes(ctx, index, news.acked);
         Ok(news)
@@ -477,7 +478,7 @@ impl Connection {
         let outgoing = Outgoing {
             ends: self.server_ends(),
             seq: seq.0,
-            ack: self.seq_to_mptcp(self.to_mptcp.acked).0,
+            ack: self.seq_to_mptcp(self.acked_to_tcp()).0,
             flags,
             window: self.window_to_tcp(),
             urgent: segment.tcp.urgent,

@@ -87,7 +87,7 @@ impl Translator {
         let outgoing = Outgoing {
             ends: subflow.ends(),
             seq: 0,
-            ack: connection.tcp.isn_local.add(1).0,
+            ack: subflow.agreed.isn_remote.add(1).0,
             flags: TcpFlags::ACK,
             window: 0,
             urgent: 0,

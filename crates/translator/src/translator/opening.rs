@@ -20,7 +20,10 @@ impl Translator {
     pub(super) fn may_open(&self, segment: &Segment) -> bool {
         let service = self.services.find(segment.destination());
         let asks = request(segment) == Request::Mptcp || segment.options.join.is_some();
-        asks || matches!(service, Some(Match::Reverse { .. }))
+        asks || matches!(
+            service,
+            Some(Match::Reverse { .. } | Match::Explicit { .. })
+        )
     }
 
     /// Whether a SYN comes from where a joined subflow came from that is over, or whose connection is: the client has
@@ -34,7 +37,7 @@ impl Translator {
         };
         let over = matches!(connection.phase, Phase::Closed(_) | Phase::Reset(_));
         let subflow = connection.subflow(index);
-        let same = subflow.agreed.isn_remote.0 == segment.tcp.seq;
+        let same = subflow.syn_number().0 == segment.tcp.seq;
         !subflow.lives() || (over && !same)
     }
 
@@ -46,7 +49,7 @@ impl Translator {
         let waits = matches!(connection.phase, Phase::SynSent | Phase::SynReceived);
         flow.leg == Leg::Subflow(INITIAL)
             && waits
-            && connection.subflow(INITIAL).agreed.isn_remote.0 != segment.tcp.seq
+            && connection.subflow(INITIAL).syn_number().0 != segment.tcp.seq
             && now.since(connection.opened) < STALE_HANDSHAKE
     }
 
@@ -61,7 +64,7 @@ impl Translator {
             Leg::Subflow(_) => return false,
             Leg::Server => return matches!(connection.phase, Phase::Closed(_) | Phase::Reset(_)),
         }
-        let same = connection.subflow(INITIAL).agreed.isn_remote.0 == segment.tcp.seq;
+        let same = connection.subflow(INITIAL).syn_number().0 == segment.tcp.seq;
         match connection.phase {
             // Its own SYN has come long since; this one was held up on the way.
             Phase::Reset(_) | Phase::Closed(_) | Phase::SynSent | Phase::SynReceived => !same,
@@ -115,6 +118,9 @@ impl Translator {
             }
             Some(Match::Reverse { service, .. }) => {
                 self.handle_syn_in_reverse(now, service, segment, frame)
+            }
+            Some(Match::Explicit { service, opens }) => {
+                self.handle_explicit_syn(now, (service, opens), segment, frame)
             }
         }
     }
@@ -197,7 +203,17 @@ impl Translator {
         opens: bool,
         segment: &Segment,
     ) -> Result<(), PlainSyn> {
-        if let Request::Plain(cause) = request(segment) {
+        self.wants(now, opens, request(segment))
+    }
+
+    /// The same of what the SYN asks for.
+    pub(super) fn wants(
+        &mut self,
+        now: Instant,
+        opens: bool,
+        request: Request,
+    ) -> Result<(), PlainSyn> {
+        if let Request::Plain(cause) = request {
             return Err(cause);
         }
         if self.drain.begun || !opens {
@@ -283,6 +299,9 @@ impl Translator {
         let Some(connection) = self.table.get_mut(id) else {
             return lost();
         };
+        if connection.front.is_some() {
+            return self.repeat_explicit_syn(now, id, segment, frame);
+        }
         let phase = connection.phase;
         if self.leave_silent(now, id) {
             return Verdict::Consume;
@@ -485,6 +504,11 @@ impl Translator {
                 relay(connection.subflow(INITIAL).ends(), segment, frame)
             }
             Phase::SynSent | Phase::SynReceived => Verdict::Drop(DropReason::Unexpected),
+            _ if connection.front.is_some() && segment.has(TcpFlags::SYN) => {
+                let verdict = connection.answer_in_syn_ack(&mut ctx, segment, frame);
+                self.note_answer(now, id, segment);
+                verdict
+            }
             _ => {
                 let verdict = connection.relay_to_mptcp(&mut ctx, segment, frame);
                 self.note_answer(now, id, segment);

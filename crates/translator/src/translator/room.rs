@@ -191,14 +191,7 @@ impl Translator {
         choice: Choice,
     ) -> Option<Backend> {
         let (table, which) = (&self.table, (not, choice));
-        let is_free = |backend: &Backend| {
-            table
-                .find(Ends {
-                    from: backend.addr,
-                    to: backend.source,
-                })
-                .is_none()
-        };
+        let is_free = |backend: &Backend| table.find(backend.flow()).is_none();
         self.services
             .next_backend(service, which, &mut self.keys.numbers, is_free)
     }
@@ -213,15 +206,7 @@ impl Translator {
         now: Instant,
         service: ServiceId,
     ) -> Option<(Backend, bool)> {
-        let full = self.table.len() >= self.config.limits.connections;
-        if full || self.budget.is_used_up() {
-            let cause = if full {
-                HalfOpenEvicted::Connections
-            } else {
-                HalfOpenEvicted::Memory
-            };
-            self.evict_half_open(now, self.table.oldest_half_open(), cause)?;
-        }
+        self.room_in_table(now)?;
         if let Some(free) = self.next_backend(service, None, Choice::Any) {
             return Some((free, false));
         }
@@ -239,6 +224,33 @@ impl Translator {
             self.evict_half_open(now, oldest, HalfOpenEvicted::Ports)?,
             true,
         ))
+    }
+
+    /// Room in the table: where that or the memory is used up, the oldest handshake that is not complete makes some.
+    pub(crate) fn room_in_table(&mut self, now: Instant) -> Option<()> {
+        let full = self.table.len() >= self.config.limits.connections;
+        if full || self.budget.is_used_up() {
+            let cause = if full {
+                HalfOpenEvicted::Connections
+            } else {
+                HalfOpenEvicted::Memory
+            };
+            self.evict_half_open(now, self.table.oldest_half_open(), cause)?;
+        }
+        Some(())
+    }
+
+    /// A source address and port that are free towards a server that a client has named.
+    pub(crate) fn source_towards(
+        &mut self,
+        service: ServiceId,
+        server: SocketAddr,
+    ) -> Option<Backend> {
+        let table = &self.table;
+        let is_free = |backend: &Backend| table.find(backend.flow()).is_none();
+        let secrets = &mut self.keys.numbers;
+        self.services
+            .source_towards(service, server, secrets, is_free)
     }
 
     /// Sends the SYN of a connection just opened behind the RST that frees its port, which waits to be sent.

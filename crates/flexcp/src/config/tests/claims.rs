@@ -119,7 +119,7 @@ fn ports_towards_back_ends() {
     );
     reverse(
         "source_ports = '61000-61099'",
-        "f:6:16: warning: `source_ports` 61000-61099 has 100 ports, and each connection to a back end \
+        "f:6:16: warning: `source_ports` 61000-61099 has 100 ports, and each connection to a server \
          at one time takes one; use more, like \"61000-65534\"",
     );
 }

@@ -42,7 +42,7 @@ fn shown(diversion: &Diversion) -> String {
     words.join(" ")
 }
 
-fn diversions(config: &Config, sources: &[Vec<IpAddr>]) -> Vec<String> {
+pub(super) fn diversions(config: &Config, sources: &[Vec<IpAddr>]) -> Vec<String> {
     plan::kernel(config, sources, &[])
         .diversions
         .iter()
@@ -250,7 +250,7 @@ impl Host for FakeHost {
 
 /// The addresses towards the back ends, after asserting that the host makes just these messages.
 #[track_caller]
-fn on_host(text: &str, messages: &[&str]) -> Vec<Vec<IpAddr>> {
+pub(super) fn on_host(text: &str, messages: &[&str]) -> Vec<Vec<IpAddr>> {
     let config = good(text);
     let (_, mut found) = parse("f", text);
     let sources = live::check(&config, &FakeHost, &mut found);
@@ -456,12 +456,12 @@ fn example_is_right_with_and_without_its_comments() {
         .map(|line| line.trim_start_matches("# "))
         .collect();
     let config = good(&all.join("\n"));
-    assert_eq!(config.services.len(), 2);
+    assert_eq!(config.services.len(), 3);
     let defaults = good(TRANSPARENT);
     let plan = |config| {
         plan::translator(
             config,
-            &[Vec::new(), Vec::new()],
+            &[Vec::new(), Vec::new(), Vec::new()],
             &plan::first_ids(config),
             0,
         )

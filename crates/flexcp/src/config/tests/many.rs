@@ -55,7 +55,7 @@ fn source_listed_twice() {
 fn few_source_ports() {
     each_says(
         &reverse("source_ports = '61000-61009'"),
-        "warning: `source_ports` 61000-61009 has 10 ports, and each connection to a back end at one time \
+        "warning: `source_ports` 61000-61009 has 10 ports, and each connection to a server at one time \
          takes one; use more, like \"61000-65534\"",
     );
 }

@@ -17,6 +17,7 @@ use super::{load, parse, plan, summary};
 mod access;
 mod backends;
 mod claims;
+mod convert;
 mod fixed;
 mod host;
 mod many;
@@ -168,7 +169,7 @@ fn modes() {
     said(
         &service("mode = 'socks'\nlisten = ['192.0.2.1']\nbackends = ['10.0.0.1:80']"),
         &[
-            "f:3:8: error: there is no mode \"socks\"; the modes are \"transparent\" and \"reverse\"",
+            "f:3:8: error: there is no mode \"socks\"; the modes are \"transparent\", \"reverse\" and \"convert\"",
             "f:4:11: error: `listen`: `192.0.2.1` has no port; write it like \"192.0.2.1:443\"",
         ],
     );
@@ -176,24 +177,26 @@ fn modes() {
         "[[service]]\nmode = 'socks'\ninterfaces = 1\n",
         &[
             "f:1:1: error: a service has no `name`; write name = \"web\"",
-            "f:2:8: error: there is no mode \"socks\"; the modes are \"transparent\" and \"reverse\"",
+            "f:2:8: error: there is no mode \"socks\"; the modes are \"transparent\", \"reverse\" and \"convert\"",
             "f:3:14: error: `interfaces` is an integer; write a list: [\"eth0\"]",
         ],
     );
     said(
         &service("mode = 'socks'"),
         &[
-            "f:3:8: error: there is no mode \"socks\"; the modes are \"transparent\" and \"reverse\"",
+            "f:3:8: error: there is no mode \"socks\"; the modes are \"transparent\", \"reverse\" and \"convert\"",
         ],
     );
     said(
         &service("mode = 1"),
-        &["f:3:8: error: `mode` can't be an integer; write \"transparent\" or \"reverse\""],
+        &[
+            "f:3:8: error: `mode` can't be an integer; write \"transparent\", \"reverse\" or \"convert\"",
+        ],
     );
     said(
         &service(""),
         &[
-            "f:1:1: error: a service has no `mode`; write mode = \"transparent\" or mode = \"reverse\"",
+            "f:1:1: error: a service has no `mode`; write mode = \"transparent\", \"reverse\" or \"convert\"",
         ],
     );
     said(
@@ -203,6 +206,10 @@ fn modes() {
     said(
         &service("destinations = ['10.0.0.0/8']"),
         &["f:1:1: error: a service has no `mode`; write mode = \"transparent\""],
+    );
+    said(
+        &service("listen = ['192.0.2.1:80']\nallow = ['10.0.0.0/8']"),
+        &["f:1:1: error: a service has no `mode`; write mode = \"convert\""],
     );
 }
 

@@ -82,6 +82,7 @@ fn example_fits_the_schema_with_all_that_it_has_commented_out() {
     }
     has(&all["service"][0], keys::TRANSPARENT, "service");
     has(&all["service"][1], keys::REVERSE, "service");
+    has(&all["service"][2], keys::CONVERT, "service");
 }
 
 #[test]
@@ -111,6 +112,7 @@ fn schema_has_each_key_of_the_reader_and_no_other() {
     let modes = sections["service"]["items"]["oneOf"].as_array().unwrap();
     assert_eq!(of(&modes[0]), names(&[keys::SERVICE, keys::TRANSPARENT]));
     assert_eq!(of(&modes[1]), names(&[keys::SERVICE, keys::REVERSE]));
+    assert_eq!(of(&modes[2]), names(&[keys::SERVICE, keys::CONVERT]));
 }
 
 /// A file that is right but for what stands in `section`.
@@ -121,7 +123,7 @@ fn file(section: &str, mode: &str, line: &str) -> String {
         "name = 's'\n"
     };
     let service = |more: &str| match mode {
-        "reverse" => format!("[[service]]\n{name}mode = 'reverse'\n{more}\n"),
+        "reverse" | "convert" => format!("[[service]]\n{name}mode = '{mode}'\n{more}\n"),
         _ => format!("[[service]]\n{name}mode = 'transparent'\n{more}\n"),
     };
     match section {
@@ -149,6 +151,7 @@ fn all() -> Vec<(&'static str, &'static str, &'static keys::Key)> {
             .map(|key| ("service", "transparent", key)),
     );
     all.extend(keys::REVERSE.iter().map(|key| ("service", "reverse", key)));
+    all.extend(keys::CONVERT.iter().map(|key| ("service", "convert", key)));
     all
 }
 

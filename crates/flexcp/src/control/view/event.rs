@@ -27,7 +27,7 @@ pub enum Event {
         /// Which one.
         #[serde(flatten)]
         connection: Which,
-        /// "transparent" or "reverse".
+        /// "transparent", "reverse" or "convert".
         mode: String,
         /// The address that the server sees as its client.
         #[schema(value_type = String, examples(json!("192.0.2.1:443")))]

@@ -1,0 +1,150 @@
+//! Clients that name their server in the SYN (0-RTT Convert, RFC 8803), on Linux's own stack.
+
+use std::net::SocketAddr;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use flexcp_lab::transfer::{Client, Job, ServeOptions};
+use flexcp_lab::{Cut, End, Expect, Families, Family, Lab, LabBuilder, daemon};
+
+use crate::rig::{PORT, Rig, lively, short, until, with};
+
+crate::cases!("convert":
+    bytes_both_ways_over_two_links,
+    plain_tcp_client,
+    ipv6,
+    cut_while_downloading,
+    many_connections_at_once,
+    server_that_nobody_may_name,
+    server_that_refuses,
+);
+
+const LISTEN: u16 = 1080;
+
+/// Clients may send data in a SYN without having asked for a cookie: Convert has its own (RFC 8803 section 6.2.7).
+fn lab() -> LabBuilder {
+    let builder = Lab::builder().client_sysctl("net.ipv4.tcp_fastopen", "5");
+    // Another case's refusal may have had the client's kernel give fast open up for an hour.
+    builder.client_sysctl("net.ipv4.tcp_fastopen_blackhole_timeout_sec", "0")
+}
+
+fn converter(lab: &Lab, family: Family) -> SocketAddr {
+    SocketAddr::new(lab.proxy_addr(1, family), LISTEN)
+}
+
+/// A case with a converter on the first link's address, which connects with the servers of these prefixes.
+fn convert(
+    lab: Lab,
+    family: Family,
+    allow: &[&str],
+    case: impl FnOnce(&Rig) -> Result<Expect>,
+) -> Result<()> {
+    let service = daemon::convert("any", &[converter(&lab, family).to_string()], allow);
+    with(lab, &service, ServeOptions::tcp(PORT), case)
+}
+
+fn through(rig: &Rig, client: fn(SocketAddr) -> Client, family: Family) -> Client {
+    let server = rig.lab.server_socket(1, family, PORT);
+    client(converter(&rig.lab, family)).convert(server)
+}
+
+/// Nobody has fallen back, and each connection named its server.
+fn ensure_named(rig: &Rig, connections: u64) -> Result<()> {
+    let named = rig.counter("preambles")?;
+    ensure!(
+        named == connections,
+        "{named} of {connections} named their server"
+    );
+    for counter in ["fallback_handshake", "fallback_established"] {
+        ensure!(rig.counter(counter)? == 0, "{counter}");
+    }
+    Ok(())
+}
+
+fn bytes_both_ways_over_two_links() -> Result<()> {
+    let lab = lab().rate_mbit(1, 200).rate_mbit(2, 200).build()?;
+    convert(lab, Family::V4, &["10.9.0.0/16"], |rig| {
+        let client = through(rig, Client::mptcp, Family::V4);
+        for job in [
+            Job::down(10_000_000),
+            Job::up(10_000_000),
+            Job::both(10_000_000),
+        ] {
+            rig.run_client(&client, &job)?;
+        }
+        ensure_named(rig, 3)?;
+        Ok(Expect::clean().exactly(End::Client, "MPJoinSynAckRx", 3))
+    })
+}
+
+fn plain_tcp_client() -> Result<()> {
+    convert(lab().build()?, Family::V4, &["10.9.0.0/16"], |rig| {
+        let client = through(rig, Client::tcp, Family::V4);
+        rig.run_client(&client, &Job::both(1_000_000))?;
+        ensure_named(rig, 1)?;
+        Ok(Expect::clean().own("plain_syn", "the client does without MPTCP"))
+    })
+}
+
+fn ipv6() -> Result<()> {
+    let lab = lab().families(Families::V6).build()?;
+    convert(lab, Family::V6, &["fd09::/16"], |rig| {
+        let client = through(rig, Client::mptcp, Family::V6);
+        rig.run_client(&client, &Job::both(1_000_000))?;
+        ensure_named(rig, 1)?;
+        Ok(Expect::clean())
+    })
+}
+
+fn cut_while_downloading() -> Result<()> {
+    let lab = lab().rate_mbit(1, 100).rate_mbit(2, 100).build()?;
+    convert(lab, Family::V4, &["10.9.0.0/16"], |rig| {
+        let client = through(rig, Client::mptcp, Family::V4);
+        let report = thread::scope(|scope| {
+            let run = scope.spawn(|| rig.run_client(&client, &Job::down(20_000_000)));
+            thread::sleep(Duration::from_millis(500));
+            rig.lab.cut(1, Cut::Silent)?;
+            run.join().expect("a client does not panic")
+        })?;
+        rig.no_stall(&report)?;
+        ensure_named(rig, 1)?;
+        Ok(short()
+            .disturbed("a link is cut")
+            .exactly(End::Client, "MPJoinSynAckRx", 1))
+    })
+}
+
+fn many_connections_at_once() -> Result<()> {
+    convert(lab().build()?, Family::V4, &["10.9.0.0/16"], |rig| {
+        let client = through(rig, Client::mptcp, Family::V4);
+        let reports = client.run_many_in(rig.lab.client(), 100, &Job::both(100_000))?;
+        lively(&reports)?;
+        ensure_named(rig, 100)?;
+        Ok(short())
+    })
+}
+
+fn server_that_nobody_may_name() -> Result<()> {
+    // All public servers; the lab's is none.
+    convert(lab().build()?, Family::V4, &["0.0.0.0/0"], |rig| {
+        let client = through(rig, Client::mptcp, Family::V4);
+        let report = rig.attempt(&client, &Job::down(1000))?;
+        ensure!(report.failure_kind() == "ECONNREFUSED", "{report:?}");
+        until("it is refused", || {
+            Ok(rig.flexcp.show_stats()?.number("drops.not_allowed")? == 1)
+        })?;
+        ensure!(rig.server.accepted() == 0, "the server has heard of it");
+        Ok(Expect::clean().own("not_allowed", "nobody may name the lab's server"))
+    })
+}
+
+fn server_that_refuses() -> Result<()> {
+    convert(lab().build()?, Family::V4, &["10.9.0.0/16"], |rig| {
+        let nobody = rig.lab.server_socket(1, Family::V4, PORT + 1);
+        let client = Client::mptcp(converter(&rig.lab, Family::V4)).convert(nobody);
+        let report = rig.attempt(&client, &Job::down(1000))?;
+        ensure!(report.failure_kind() == "ECONNREFUSED", "{report:?}");
+        Ok(Expect::clean())
+    })
+}

@@ -1,0 +1,306 @@
+//! The front of both streams: a client's preamble, which ends here, and the answer to it, which begins here.
+//!
+//! The preamble comes in the client's SYN (0-RTT Convert, RFC 8803 section 4.2) and its answer goes before the server's first
+//! byte. FlexCP knows the server before it answers, so it picks both its initial sequence numbers such that the numbers of the
+//! two legs agree behind that: the server's leg starts at the client's number plus the length of the preamble, the client's at
+//! the server's number minus the length of the answer. From there on nothing else in the connection knows of a preamble.
+//!
+//! What neither end can repeat is kept until it is ACKed: the answer, and data that stood behind the preamble in the SYN, which
+//! FlexCP has ACKed with it (a Linux client leaves MPTCP if a part of it is left). Both go once the client has shown where it is.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::net::SocketAddr;
+use core::time::Duration;
+
+use flexcp_preamble::Dialogue;
+use flexcp_wire::{DataNumber, Dsn, DssMapping, TCP_HEADER_LEN, TcpFlags, TcpSeq};
+
+use super::{Connection, Context};
+use crate::counters::DropReason;
+use crate::frame::{Frame, Verdict};
+use crate::handle::INITIAL;
+use crate::segment::{Outgoing, Segment};
+use crate::time::Instant;
+
+/// What is not ACKed goes again after that, then after twice as long each time.
+const PAUSE: Duration = Duration::from_millis(300);
+/// How often that doubles at most.
+const MAX_DOUBLINGS: u8 = 7;
+/// TCP options at most.
+const OPTIONS: u16 = 40;
+
+/// What is yet to be said or to arrive.
+#[derive(Debug)]
+pub(crate) struct Front {
+    /// With the client, who waits for the outcome.
+    dialogue: Dialogue,
+    /// Data behind the preamble in the client's SYN.
+    early: Box<[u8]>,
+    /// The server has ACKed that.
+    delivered: bool,
+    /// What the client is answered; nothing until the server has answered.
+    answer: Box<[u8]>,
+    /// Bytes of IP packets that came from the client's address, less those that went there. A SYN may come from anybody.
+    credit: u32,
+    /// When what is not ACKed goes again.
+    due: Option<Instant>,
+    /// Times that it went.
+    copies: u8,
+}
+
+impl Front {
+    /// Behind a preamble: with what came along.
+    pub(crate) fn new(dialogue: Dialogue, early: &[u8]) -> Self {
+        Self {
+            dialogue,
+            early: early.into(),
+            delivered: early.is_empty(),
+            answer: Box::default(),
+            credit: 0,
+            due: None,
+            copies: 0,
+        }
+    }
+
+    /// Bytes that it has allocated.
+    pub(crate) fn memory(&self) -> usize {
+        size_of::<Self>() + self.dialogue.memory() + self.early.len() + self.answer.len()
+    }
+
+    /// When what is not ACKed goes again.
+    pub(crate) const fn due(&self) -> Option<Instant> {
+        self.due
+    }
+
+    /// The client has sent so many bytes more.
+    pub(crate) fn earn(&mut self, packet: usize) {
+        let more = u32::try_from(packet).unwrap_or(u32::MAX);
+        self.credit = self.credit.saturating_add(more);
+    }
+
+    /// Whether so many bytes may go to where the SYN came from.
+    fn spend(&mut self, packet: u32) -> bool {
+        let left = self.credit.checked_sub(packet);
+        self.credit = left.unwrap_or(self.credit);
+        left.is_some()
+    }
+
+    #[allow(clippy::cast_possible_truncation, reason = "each came in one packet")]
+    const fn early_len(&self) -> u32 {
+        self.early.len() as u32
+    }
+
+    #[allow(
+        clippy::cast_possible_truncation,
+        reason = "a message is at most 1,020 bytes long"
+    )]
+    const fn answer_len(&self) -> u32 {
+        self.answer.len() as u32
+    }
+}
+
+impl Connection {
+    /// The same connection behind a preamble.
+    pub(crate) fn behind(mut self, front: Front) -> Self {
+        self.tcp.isn_local = self.tcp.isn_local.sub(front.early_len());
+        self.front = Some(Box::new(front));
+        self
+    }
+
+    /// Length of the answer that goes before the server's first byte.
+    pub(crate) fn answer_len(&self) -> u32 {
+        self.front.as_ref().map_or(0, |front| front.answer_len())
+    }
+
+    /// The server has answered with these options: what that means to the client.
+    pub(crate) fn compose_answer(&mut self, options: &[u8]) {
+        let from: SocketAddr = self.tcp.source.addr();
+        if let Some(front) = &mut self.front {
+            let mut answer = Vec::new();
+            front.dialogue.grant(from, options, &mut answer);
+            front.answer = answer.into();
+        }
+    }
+
+    /// What the client has of the server's data, for the server: it knows nothing of an answer before its first byte.
+    pub(crate) fn acked_to_tcp(&self) -> Dsn {
+        let acked = self.to_mptcp.acked;
+        match &self.front {
+            Some(front) => acked.max(self.answer_end(front)),
+            None => acked,
+        }
+    }
+
+    fn answer_end(&self, front: &Front) -> Dsn {
+        let first = self.mptcp.key.idsn.add(1);
+        first.add(front.answer_len().into())
+    }
+
+    /// Whether a packet of so many bytes may go to a client that has not shown where it is.
+    pub(crate) fn may_answer(&mut self, packet: u32) -> bool {
+        self.front.as_mut().is_none_or(|front| front.spend(packet))
+    }
+
+    /// When what is not ACKed goes again, while there is a connection.
+    pub(crate) fn front_due(&self) -> Option<Instant> {
+        let goes_on = self.phase.is_established() || self.phase.is_relayed();
+        let front = self.front.as_deref().filter(|_| goes_on);
+        front.and_then(Front::due)
+    }
+
+    /// The server ACKs.
+    pub(crate) fn note_delivered(&mut self, ack: TcpSeq) {
+        let first = self.tcp.isn_local.add(1);
+        if let Some(front) = &mut self.front {
+            front.delivered |= !ack.before(first.add(front.early_len()));
+        }
+        self.let_go_front();
+    }
+
+    /// Lets go of what both ends have.
+    pub(crate) fn let_go_front(&mut self) {
+        let done = |front: &Front| {
+            let answered = self.tcp.syn.answered && front.answer_len() > 0;
+            let heard = answered && !self.to_mptcp.acked.before(self.answer_end(front));
+            front.delivered && heard
+        };
+        if self.front.as_deref().is_some_and(done) {
+            self.front = None;
+        }
+    }
+
+    /// The client has shown where it is, or what went has not been ACKed in time: it is answered, and the server gets what came
+    /// with the SYN.
+    pub(crate) fn send_front(&mut self, ctx: &mut Context<'_>) {
+        let Some(front) = &mut self.front else {
+            return;
+        };
+        front.due = Some(ctx.now + PAUSE * (1 << front.copies.min(MAX_DOUBLINGS)));
+        ctx.counters.front_repeated += u64::from(front.copies > 0);
+        front.copies = front.copies.saturating_add(1);
+        self.send_early(ctx);
+        if self.phase.is_relayed() {
+            self.send_plain_answer(ctx);
+        } else {
+            self.send_answer(ctx);
+        }
+    }
+
+    fn send_early(&self, ctx: &mut Context<'_>) {
+        let Some(front) = self.front.as_deref().filter(|front| !front.delivered) else {
+            return;
+        };
+        let most = usize::from(self.tcp.mss.saturating_sub(OPTIONS).max(1));
+        let mut seq = self.tcp.isn_local.add(1);
+        for part in front.early.chunks(most) {
+            let outgoing = self.own_to_tcp(seq, TcpFlags::PSH | TcpFlags::ACK);
+            ctx.send(outgoing.with_payload(part.into()));
+            seq = seq.add(u32::try_from(part.len()).unwrap_or(0));
+        }
+    }
+
+    /// Numbers are the same on both legs, and nothing is mapped.
+    fn send_plain_answer(&mut self, ctx: &mut Context<'_>) {
+        let Some(front) = self.front.as_deref() else {
+            return;
+        };
+        if !self.to_mptcp.acked.before(self.answer_end(front)) {
+            return;
+        }
+        let subflow = self.subflow(INITIAL);
+        let most = usize::from(subflow.agreed.mss.saturating_sub(OPTIONS).max(1));
+        let mut seq = subflow.agreed.isn_local.add(1);
+        for part in front.answer.chunks(most) {
+            let mut outgoing = self.own_to_mptcp(INITIAL, TcpFlags::PSH | TcpFlags::ACK);
+            outgoing.seq = seq.0;
+            ctx.send(outgoing.with_payload(part.into()));
+            seq = seq.add(u32::try_from(part.len()).unwrap_or(0));
+        }
+        self.to_mptcp.next = self.to_mptcp.next.max(self.answer_end(front));
+    }
+
+    /// As data of the server's: it goes down whichever subflow that would go down.
+    fn send_answer(&mut self, ctx: &mut Context<'_>) {
+        let Some(front) = self.front.as_deref() else {
+            return;
+        };
+        let (answer, end) = (front.answer.clone(), self.answer_end(front));
+        let mut from = self.to_mptcp.acked;
+        while from.before(end) {
+            let Some(placed) = self.place_part(ctx, &mut from, end) else {
+                return;
+            };
+            let (dsn, ssn, len) = placed.mapping;
+            let mapping = DssMapping {
+                dsn: DataNumber::Long(dsn.0),
+                ssn: self.subflow(placed.subflow).relative(ssn),
+                len: u16::try_from(len).unwrap_or(u16::MAX),
+                checksum: None,
+            };
+            let start = answer.len() - usize::try_from(end.since(placed.dsn)).unwrap_or(0);
+            let bytes = &answer[start..][..placed.len as usize];
+            let most = self
+                .subflow(placed.subflow)
+                .agreed
+                .mss
+                .saturating_sub(OPTIONS);
+            let mut at = placed.ssn;
+            for part in bytes.chunks(most.max(1).into()) {
+                let mut outgoing = self.own_to_mptcp(placed.subflow, TcpFlags::PSH | TcpFlags::ACK);
+                outgoing.seq = at.0;
+                self.push_dss(&mut outgoing, Some(mapping), false);
+                ctx.send(outgoing.with_payload(part.into()));
+                at = at.add(u32::try_from(part.len()).unwrap_or(0));
+            }
+        }
+    }
+
+    /// The server's SYN/ACK for a client without MPTCP: the answer goes with it (RFC 8803 section 4.2).
+    pub(crate) fn answer_in_syn_ack(
+        &mut self,
+        ctx: &mut Context<'_>,
+        segment: &Segment,
+        frame: &mut Frame<'_>,
+    ) -> Verdict {
+        if let Err(reason) = self.take_syn_ack(ctx, segment, frame) {
+            return Verdict::Drop(reason);
+        }
+        let mut outgoing = self.syn_ack_to_client(segment);
+        let answer = match &self.front {
+            Some(front) => front.answer.clone(),
+            None => Box::default(),
+        };
+        if self.may_answer(bytes_of(&mut outgoing, answer.len())) {
+            if let Some(front) = &self.front {
+                self.to_mptcp.next = self.to_mptcp.next.max(self.answer_end(front));
+            }
+            ctx.send(outgoing.with_payload(answer));
+            return Verdict::Consume;
+        }
+        self.forward_syn_ack(segment, frame, outgoing)
+    }
+
+    /// Sends a SYN/ACK on, if the client's address may get that much.
+    pub(crate) fn forward_syn_ack(
+        &mut self,
+        segment: &Segment,
+        frame: &mut Frame<'_>,
+        mut outgoing: Outgoing,
+    ) -> Verdict {
+        if !self.may_answer(bytes_of(&mut outgoing, 0)) {
+            return Verdict::Drop(DropReason::Unproved);
+        }
+        match outgoing.forward(frame, segment, segment.payload.clone(), u16::MAX) {
+            Ok(()) => Verdict::Forward,
+            Err(reason) => Verdict::Drop(reason),
+        }
+    }
+}
+
+/// What a packet with so much payload takes, the IP header included.
+fn bytes_of(outgoing: &mut Outgoing, payload: usize) -> u32 {
+    let ip = if outgoing.ends.to.is_ipv6() { 40 } else { 20 };
+    let len = ip + TCP_HEADER_LEN + outgoing.options.finish().len() + payload;
+    u32::try_from(len).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,155 @@
+//! Explicit modes: clients address FlexCP and name their server in the SYN (0-RTT Convert, RFC 8803).
+
+use alloc::vec::Vec;
+use core::net::{IpAddr, SocketAddr};
+
+use flexcp_preamble::{Cookie, Dialogue, Gate, Target, Turn, Wish};
+
+use super::{Translator, context, lost};
+use crate::cause::{HalfOpenEvicted, PlainSyn, Rst};
+use crate::connection::{Connection, Front, Phase, Relayed, Request, Subflow, asks};
+use crate::counters::DropReason;
+use crate::endpoint::Backend;
+use crate::segment::Segment;
+use crate::table::ConnectionId;
+use crate::{Frame, Instant, ServiceId, Verdict};
+
+/// Nobody is asked who he is.
+struct Open;
+
+impl Gate for Open {
+    fn asks_password(&self) -> bool {
+        false
+    }
+
+    fn knows(&self, _: &[u8], _: &[u8]) -> bool {
+        false
+    }
+
+    fn judge_cookie(&self, _: Option<&[u8]>) -> Cookie {
+        Cookie::Right
+    }
+}
+
+impl Translator {
+    /// A SYN for a service whose clients name their server.
+    pub(super) fn handle_explicit_syn(
+        &mut self,
+        now: Instant,
+        (service, opens): (ServiceId, bool),
+        segment: &Segment,
+        frame: &mut Frame<'_>,
+    ) -> Verdict {
+        if self.drain.begun || !opens {
+            return self.turn_away(segment, Rst::Draining, DropReason::Draining);
+        }
+        let said = frame.buffer(segment.payload.clone());
+        let Some(protocol) = self.services.protocol(service) else {
+            return lost();
+        };
+        let mut dialogue = Dialogue::new(protocol);
+        let (taken, turn) = dialogue.hear(said, &Open, &mut Vec::new());
+        let Some(server) = named(&turn) else {
+            return self.turn_away(segment, Rst::Preamble, DropReason::BadPreamble);
+        };
+        if !self.services.allows(service, server) {
+            return self.turn_away(segment, Rst::NotAllowed, DropReason::NotAllowed);
+        }
+        let front = Front::new(dialogue, &said[taken..]);
+        let Some(backend) = self.room_towards(now, service, server) else {
+            return self.turn_away(segment, Rst::NoRoom, DropReason::LimitReached);
+        };
+        let wants = self.wants(now, true, asks(segment));
+        self.open_behind(now, (service, wants), backend, front, segment, frame)
+    }
+
+    fn turn_away(&mut self, segment: &Segment, cause: Rst, reason: DropReason) -> Verdict {
+        self.refuse(segment, cause);
+        Verdict::Drop(reason)
+    }
+
+    /// Room for a connection with a server that its client has named: a port towards that. Where the table is full, the oldest
+    /// handshake that is not complete makes room.
+    fn room_towards(
+        &mut self,
+        now: Instant,
+        service: ServiceId,
+        server: SocketAddr,
+    ) -> Option<Backend> {
+        self.room_in_table(now)?;
+        self.source_towards(service, server)
+    }
+
+    /// Takes the connection into the table and sends its SYN to the server.
+    fn open_behind(
+        &mut self,
+        now: Instant,
+        (service, wants): (ServiceId, Result<(), PlainSyn>),
+        backend: Backend,
+        front: Front,
+        segment: &Segment,
+        frame: &mut Frame<'_>,
+    ) -> Verdict {
+        let local = self.fresh_key();
+        let initial = Subflow::behind_data(now, segment, flexcp_wire::Ssn(0));
+        let mut connection = Connection::new(now, service, initial, backend, local).behind(front);
+        match wants {
+            Ok(()) => self.counters.mp_capable_syn_rx += 1,
+            Err(cause) => {
+                self.counters.decide(cause);
+                connection.phase = Phase::Plain(Relayed::default());
+                if self.table.half_open() >= self.config.limits.half_open {
+                    let oldest = self.table.oldest_half_open();
+                    self.evict_half_open(now, oldest, HalfOpenEvicted::Plain);
+                }
+            }
+        }
+        let id = self.table.insert(connection);
+        self.counters.connections_opened += 1;
+        self.counters.preambles += 1;
+        self.note_asked(now, id);
+        let Some(connection) = self.table.get_mut(id) else {
+            return lost();
+        };
+        let mut ctx = context!(self, now);
+        let verdict = connection.forward_syn(&mut ctx, segment, frame, false);
+        self.settle(now, id);
+        verdict
+    }
+
+    /// The client sends its SYN again. A Linux client does so without the data, and after a while without MPTCP.
+    pub(super) fn repeat_explicit_syn(
+        &mut self,
+        now: Instant,
+        id: ConnectionId,
+        segment: &Segment,
+        frame: &mut Frame<'_>,
+    ) -> Verdict {
+        let Some(connection) = self.table.get_mut(id) else {
+            return lost();
+        };
+        let mut ctx = context!(self, now);
+        if asks(segment) != Request::Mptcp && !connection.phase.is_plain() {
+            ctx.counters.decide(PlainSyn::GivenUp);
+            connection.phase = Phase::Plain(Relayed::default());
+        }
+        connection.forward_syn(&mut ctx, segment, frame, false)
+    }
+}
+
+/// The server that a client has named.
+fn named(turn: &Turn) -> Option<SocketAddr> {
+    let Turn::Connect(Wish {
+        to: Target::Ip(addr),
+        port,
+    }) = turn
+    else {
+        return None;
+    };
+    // By its mapped address an IPv4 server is the same one.
+    let addr = match addr {
+        IpAddr::V6(v6) => v6.to_canonical(),
+        IpAddr::V4(_) => *addr,
+    };
+    Some(SocketAddr::new(addr, *port))
+}
