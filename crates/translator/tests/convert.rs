@@ -8,9 +8,9 @@ use std::time::Duration;
 use flexcp_preamble::Protocol;
 use flexcp_testkit::{Packet, Shelf, keys};
 use flexcp_translator::{
-    Allowed, Config, ConnectionState, DropReason, FastPath, FlowEntry, Frame, HEADROOM, Installed,
-    Instant, Intake, Limits, Mode, Payload, Prefix, Service, ServiceId, Timeouts, Translator,
-    Verdict,
+    Allowed, Config, ConnectionState, DropReason, FastPath, FlowEntry, Frame, HEADROOM,
+    HalfOpenEvicted, Installed, Instant, Intake, Limits, Mode, Payload, Prefix, Service, ServiceId,
+    Timeouts, Translator, Verdict,
 };
 use flexcp_wire::{
     CapableFlags, CapableKeys, ChecksumState, DataNumber, Dss, DssMapping, MpCapable, MptcpOption,
@@ -164,6 +164,17 @@ impl World {
             out.push(bytes);
         }
         (verdict, self.read(&out))
+    }
+
+    /// The same of bytes; how many packets come out.
+    fn put_raw(&mut self, bytes: &[u8]) -> usize {
+        let mut buf = vec![0; HEADROOM + bytes.len()];
+        buf[HEADROOM..].copy_from_slice(bytes);
+        let range = HEADROOM..buf.len();
+        let mut frame = Frame::new(&mut buf, range, Offload::default());
+        let verdict = self.translator.handle_packet(self.now, &mut frame).verdict;
+        let made = std::iter::from_fn(|| self.translator.poll_transmit()).count();
+        made + usize::from(verdict == Verdict::Forward)
     }
 
     /// Does what is due, if something is.
@@ -576,6 +587,46 @@ fn whoever_is_not_understood_or_not_allowed_is_refused() {
         assert_eq!(moved, [("rst", why, 1)]);
         assert_eq!(world.translator.counters().connections_opened, 0);
     }
+}
+
+#[test]
+fn oldest_handshake_with_the_server_makes_room_when_ports_run_out() {
+    let mut world = World::with(|config| {
+        let Mode::Explicit { source_ports, .. } = &mut config.services[0].mode else {
+            panic!("another mode");
+        };
+        *source_ports = 61000..=61000;
+    });
+    let syn = |port: u16, last: u8| {
+        let mut said = CONNECT;
+        said[23] = last;
+        Packet::new(SocketAddr::new(client().ip(), port), proxy())
+            .flags(SYN)
+            .numbers(CLIENT_ISN, 0)
+            .with_options([mss(), capable(CapableKeys::Syn)])
+            .with_payload(said)
+    };
+    let elsewhere = syn(1, 8);
+    // With another server: its port is free for this one.
+    assert_eq!(world.put_raw(&elsewhere.bytes()), 1);
+    let (_, out) = world.put(&syn(2, 9));
+    assert_eq!(out.len(), 1);
+    let (_, out) = world.put(&syn(3, 9));
+    let [rst, syn] = &out[..] else {
+        panic!("{out:?}")
+    };
+    assert!(rst.to_server && rst.packet.tcp.flags.contains(TcpFlags::RST));
+    assert_eq!((syn.seq(), syn.packet.tcp.flags), (24, SYN));
+    assert_eq!(rst.packet.ends(), syn.packet.ends());
+    let causes = world.translator.counters().causes;
+    assert_eq!(causes.get(HalfOpenEvicted::Ports), 1);
+    let mut left: Vec<_> = world
+        .translator
+        .connections(world.now)
+        .map(|view| view.client.port())
+        .collect();
+    left.sort_unstable();
+    assert_eq!(left, [1, 3]);
 }
 
 #[test]

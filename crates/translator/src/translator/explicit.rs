@@ -56,11 +56,16 @@ impl Translator {
             return self.turn_away(segment, Rst::NotAllowed, DropReason::NotAllowed);
         }
         let front = Front::new(dialogue, &said[taken..]);
-        let Some(backend) = self.room_towards(now, service, server) else {
+        let Some((backend, reused)) = self.room_towards(now, service, server) else {
             return self.turn_away(segment, Rst::NoRoom, DropReason::LimitReached);
         };
         let wants = self.wants(now, true, asks(segment));
-        self.open_behind(now, (service, wants), backend, front, segment, frame)
+        let verdict = self.open_behind(now, (service, wants), backend, front, segment, frame);
+        if reused {
+            self.put_off_syn(now, segment)
+        } else {
+            verdict
+        }
     }
 
     fn turn_away(&mut self, segment: &Segment, cause: Rst, reason: DropReason) -> Verdict {
@@ -68,16 +73,26 @@ impl Translator {
         Verdict::Drop(reason)
     }
 
-    /// Room for a connection with a server that its client has named: a port towards that. Where the table is full, the oldest
-    /// handshake that is not complete makes room.
+    /// Room for a connection with a server that its client has named: a port towards that. Where the table is full, or the ports
+    /// towards the server are, the oldest handshake that is not complete makes room; nobody's with another server does for ports.
+    ///
+    /// `true` beside it: the port is the one that was freed just now.
     fn room_towards(
         &mut self,
         now: Instant,
         service: ServiceId,
         server: SocketAddr,
-    ) -> Option<Backend> {
+    ) -> Option<(Backend, bool)> {
         self.room_in_table(now)?;
-        self.source_towards(service, server)
+        if let Some(free) = self.source_towards(service, server) {
+            return Some((free, false));
+        }
+        let of_server = |connection: &Connection| {
+            connection.service == service && connection.tcp.backend.addr() == server
+        };
+        let oldest = self.table.oldest_half_open_where(of_server);
+        let freed = self.evict_half_open(now, oldest, HalfOpenEvicted::Ports)?;
+        Some((freed, true))
     }
 
     /// Takes the connection into the table and sends its SYN to the server.
