@@ -111,11 +111,7 @@ impl Connection {
         if !self.answers_handshake(segment) {
             return Verdict::Drop(DropReason::OutOfWindow);
         }
-        self.phase = Phase::Fallback(Relayed {
-            // The client may have sent on: what waits for FlexCP must not be overtaken.
-            midway: true,
-            ..Relayed::default()
-        });
+        self.phase = Phase::Fallback(Relayed::default());
         ctx.counters.decide(Fallback::Handshake);
         self.note_stripped(ctx, INITIAL);
         self.relay_to_tcp(ctx, segment, frame)

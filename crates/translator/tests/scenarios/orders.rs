@@ -370,8 +370,6 @@ fn connection_that_the_kernel_forwards_is_not_closed() {
     let _ = t.server("S. 0:0(0) ack 1 win 65160 <mss 1460,sackok,ws 7>");
     let _ = t.client(0, ". 1:1(0) ack 1");
     assert_eq!(t.state(), "fallback");
-    t.at(20);
-    t.timeout().gives(&[]);
     assert!(!shelf.passed_by().is_empty());
     let id = t.id_of(0);
     let refused = t
