@@ -531,11 +531,7 @@ fn transparent(section: &Reader<'_, '_>, out: &mut Diagnostics) -> Mode {
     let hint = "list the servers' prefixes, or [\"0.0.0.0/0\", \"::/0\"] for all servers";
     Mode::Transparent {
         destinations: section.required_list("destinations", hint, out),
-        ports: section
-            .list::<Ports>("ports", out)
-            .into_iter()
-            .map(|ports| Located::new(ports.value.0, ports.at))
-            .collect(),
+        ports: ports(section, out),
         end_to_end: section.or("end_to_end", true, out),
     }
 }
@@ -543,37 +539,41 @@ fn transparent(section: &Reader<'_, '_>, out: &mut Diagnostics) -> Mode {
 fn reverse(section: &Reader<'_, '_>, out: &mut Diagnostics) -> Mode {
     let listen = "write the addresses that clients connect to, like [\"192.0.2.1:443\"]";
     let backends = "write the servers' addresses, like [\"10.0.0.11:443\"]";
-    let source_ports = section.optional::<Ports>("source_ports", out);
     Mode::Reverse {
         listen: section.required_list("listen", listen, out),
         backends: section.required_list("backends", backends, out),
         check: section.optional("check", out),
         source: section.list("source", out),
-        source_ports: source_ports.map_or_else(
-            || Located::default(SOURCE_PORTS),
-            |ports| Located::new(ports.value.0, ports.at),
-        ),
+        source_ports: source_ports(section, out),
     }
 }
 
 fn convert(section: &Reader<'_, '_>, out: &mut Diagnostics) -> Mode {
     let listen = "write the addresses that clients connect to, like [\"192.0.2.1:1080\"]";
     let allow = "list the servers' prefixes, or [\"0.0.0.0/0\", \"::/0\"] for all public servers";
-    let source_ports = section.optional::<Ports>("source_ports", out);
     Mode::Convert {
         listen: section.required_list("listen", listen, out),
         allow: section.required_list("allow", allow, out),
-        ports: section
-            .list::<Ports>("ports", out)
-            .into_iter()
-            .map(|ports| Located::new(ports.value.0, ports.at))
-            .collect(),
+        ports: ports(section, out),
         source: section.list("source", out),
-        source_ports: source_ports.map_or_else(
-            || Located::default(SOURCE_PORTS),
-            |ports| Located::new(ports.value.0, ports.at),
-        ),
+        source_ports: source_ports(section, out),
     }
+}
+
+/// The servers' ports.
+fn ports(section: &Reader<'_, '_>, out: &mut Diagnostics) -> Vec<Located<RangeInclusive<u16>>> {
+    let ports = section.list::<Ports>("ports", out).into_iter();
+    ports
+        .map(|ports| Located::new(ports.value.0, ports.at))
+        .collect()
+}
+
+/// FlexCP's ports towards the servers.
+fn source_ports(section: &Reader<'_, '_>, out: &mut Diagnostics) -> Located<RangeInclusive<u16>> {
+    section.optional::<Ports>("source_ports", out).map_or_else(
+        || Located::default(SOURCE_PORTS),
+        |ports| Located::new(ports.value.0, ports.at),
+    )
 }
 
 /// The section `name`; an empty one when it is not there.

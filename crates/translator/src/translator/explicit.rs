@@ -119,17 +119,8 @@ impl Translator {
                 }
             }
         }
-        let id = self.table.insert(connection);
-        self.counters.connections_opened += 1;
         self.counters.preambles += 1;
-        self.note_asked(now, id);
-        let Some(connection) = self.table.get_mut(id) else {
-            return lost();
-        };
-        let mut ctx = context!(self, now);
-        let verdict = connection.forward_syn(&mut ctx, segment, frame, false);
-        self.settle(now, id);
-        verdict
+        self.enter(now, connection, segment, frame, false)
     }
 
     /// The client sends its SYN again. A Linux client does so without the data, and after a while without MPTCP.

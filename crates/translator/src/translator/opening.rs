@@ -248,9 +248,21 @@ impl Translator {
         let local = self.fresh_key();
         let initial = Subflow::new(now, segment, flexcp_wire::Ssn(0));
         let connection = Connection::new(now, service, initial, backend, local);
+        self.counters.mp_capable_syn_rx += 1;
+        self.enter(now, connection, segment, frame, end_to_end)
+    }
+
+    /// The same of a connection that is made.
+    pub(super) fn enter(
+        &mut self,
+        now: Instant,
+        connection: Connection,
+        segment: &Segment,
+        frame: &mut Frame<'_>,
+        end_to_end: bool,
+    ) -> Verdict {
         let id = self.table.insert(connection);
         self.counters.connections_opened += 1;
-        self.counters.mp_capable_syn_rx += 1;
         self.note_asked(now, id);
         let Some(connection) = self.table.get_mut(id) else {
             return lost();

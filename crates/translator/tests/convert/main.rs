@@ -122,17 +122,31 @@ fn what_is_not_acked_is_repeated_and_what_is_acked_is_not() {
 
 #[test]
 fn server_hears_of_nothing_before_its_first_byte() {
-    let mut world = World::established(&[]);
+    let mut world = World::new();
+    let syn = [mss(), TcpOption::SackPermitted, capable(CapableKeys::Syn)];
+    let _ = world.of_client(SYN, [0, 0], syn, &CONNECT);
+    let agreed = [mss(), TcpOption::SackPermitted];
+    let _ = world.of_server(SYN | ACK, [0, 25], agreed, &[]);
+    let _ = world.third(&[]);
     let idsn = world.idsn();
     let _ = world.of_server(ACK, [1, 25], [], &[b'x'; 100]);
-    // The answer is lost; what the server sent has come.
-    let mut blocks = SackBlocks::default();
-    blocks.push(at(SERVER_ISN, 1), at(SERVER_ISN, 101));
-    let options = [dss(idsn.wrapping_add(1), None), TcpOption::Sack(blocks)];
-    let (_, out) = world.of_client(ACK, [25, -3], options, &[]);
-    for to_server in out.iter().filter(|out| out.to_server) {
-        assert_eq!(to_server.ack(), 1);
-        assert!(to_server.packet.view().sack.is_empty(), "{to_server:?}");
+    let _ = world.of_server(ACK, [101, 25], [], &[b'x'; 100]);
+    // The answer is lost, and the server's first packet has come; then the second has, and not the first.
+    for (block, told) in [((1, 101), &[][..]), ((101, 201), &[(101, 201)][..])] {
+        let mut blocks = SackBlocks::default();
+        blocks.push(at(SERVER_ISN, block.0), at(SERVER_ISN, block.1));
+        let options = [dss(idsn.wrapping_add(1), None), TcpOption::Sack(blocks)];
+        let (_, out) = world.of_client(ACK, [25, -3], options, b"");
+        let said: Vec<_> = out.iter().filter(|out| out.to_server).collect();
+        let [ack] = &said[..] else { panic!("{out:?}") };
+        assert_eq!(ack.ack(), 1);
+        let sacked: Vec<_> = ack.packet.view().sack.iter().copied().collect();
+        let relative = |number: u32| number.wrapping_sub(SERVER_ISN).cast_signed();
+        let sacked: Vec<_> = sacked
+            .iter()
+            .map(|(a, b)| (relative(*a), relative(*b)))
+            .collect();
+        assert_eq!(sacked, told);
     }
 }
 
