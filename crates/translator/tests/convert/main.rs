@@ -240,6 +240,24 @@ fn plain_client_that_drops_data_of_a_syn_ack_is_answered_again() {
 }
 
 #[test]
+fn server_of_a_plain_client_hears_of_nothing_before_its_first_byte() {
+    let mut world = World::new();
+    let agreed = || [mss(), TcpOption::SackPermitted];
+    let _ = world.of_client(SYN, [0, 0], agreed(), &CONNECT);
+    let _ = world.of_server(SYN | ACK, [0, 25], agreed(), &[]);
+    let _ = world.of_client(ACK, [25, -3], [], &[]);
+    let _ = world.of_server(ACK, [1, 25], [], &[b'x'; 100]);
+    // The answer is lost: to the server, what has come is not behind a hole.
+    let mut blocks = SackBlocks::default();
+    blocks.push(at(SERVER_ISN, 1), at(SERVER_ISN, 101));
+    let (_, out) = world.of_client(ACK, [25, -3], [TcpOption::Sack(blocks)], &[]);
+    let [ack] = &out[..] else { panic!("{out:?}") };
+    assert!(ack.to_server);
+    assert_eq!(ack.ack(), 1);
+    assert!(ack.packet.view().sack.is_empty(), "{ack:?}");
+}
+
+#[test]
 fn client_that_comes_back_without_mptcp_falls_back() {
     let mut world = World::new();
     let _ = world.syn_ack(&[]);
