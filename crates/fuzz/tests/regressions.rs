@@ -94,6 +94,8 @@ regressions! {
     stream / "ack-in-a-packet-with-a-bad-mapping" ack_in_a_packet_with_a_bad_mapping;
     /// The checker held against FlexCP what stood in a SYN/ACK that was relayed: the client had left MPTCP.
     icmp / "relayed-syn-ack-with-another-option" relayed_syn_ack_with_another_option;
+    /// The checker took an ACK with an empty DSS option, after a fallback, for one that says nothing.
+    icmp / "empty-dss-after-a-fallback" ack_with_an_empty_dss_after_a_fallback;
     /// A value with a line break was quoted as it was.
     config / "two-lines-in-a-message" two_lines_in_a_message;
     /// The server ACKed what had not come, with a window of nothing, then less, with a large window: the checker

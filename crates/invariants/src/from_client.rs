@@ -143,8 +143,10 @@ impl Connection {
         }
         // A mapping that the proxy has dropped leaves the numbers of a lone subflow those of the TCP side.
         let bare = index == 0 && lone && self.hostile;
-        let stripped = !packet.options.mptcp || packet.options.capable.is_some();
-        let data_ack = match packet.options.data_ack() {
+        // After a fallback a DSS option means nothing any more.
+        let plain = self.mode == Mode::Plain;
+        let stripped = plain || !packet.options.mptcp || packet.options.capable.is_some();
+        let data_ack = match packet.options.data_ack().filter(|_| !plain) {
             Some(number) => self.down.at_dsn(number, self.down.acked),
             None if stripped && (identity || bare) => {
                 from_seq(packet.tcp.ack, self.down.isn, self.down.sent)
