@@ -208,7 +208,7 @@ impl Translator {
             // Never at once again: whatever its deadline, this loop ends.
             self.settle_at(now, now + TIMER_PROGRESS, id);
             if stays {
-                self.pass_by_when_quiet(now, id);
+                self.pass_by_known(now, id);
                 self.install_again(now, id);
             } else {
                 self.remove(id);

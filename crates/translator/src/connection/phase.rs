@@ -42,6 +42,8 @@ pub(crate) struct Relayed {
     pub(crate) proved: bool,
     /// The kernel forwards it by itself.
     pub(crate) passed_by: bool,
+    /// The kernel would not: FlexCP forwards it to its end.
+    pub(crate) kept: bool,
     /// Fallen back with data on their way, which the next packet would overtake if the kernel forwarded it by itself.
     pub(crate) midway: bool,
     /// An end has reset it; what still comes says that the other has not believed it.

@@ -1,7 +1,7 @@
 //! A packet of a connection that is known: one look-up, and then everything that is done with the connection.
 //!
-//! The order is the same for both legs: evict what is installed, handle the packet, pass the connection by, settle, and see
-//! whether it can be installed. What opens a connection, or may end in another back end or none, needs the tables: that goes
+//! The order is the same for both legs: evict what is installed, handle the packet, settle, and see whether the connection
+//! can be installed, or be passed by. What opens a connection, or may end in another back end or none, needs the tables: that goes
 //! by `opening` and `room`.
 
 use alloc::boxed::Box;
@@ -79,7 +79,6 @@ impl Translator {
             }
         };
         hand.connection.tell_standby(&mut hand.ctx);
-        hand.pass_by();
         let settled = hand.settle(now);
         let course = hand.note_course(verdict, bare);
         self.note_settled(flow.id, settled);

@@ -162,6 +162,10 @@ impl Hand<'_> {
         };
         installer.due = None;
         installer.holds.count_turn();
+        if self.connection.may_pass_by() {
+            installer.due = Some(self.id);
+            return Course::Due { before_sent: false };
+        }
         let installation = &mut self.connection.installation;
         let alone = installation.is_alone(&*installer.fast_path);
         if installation.hold.is_held() {
@@ -288,7 +292,8 @@ impl Translator {
     pub fn idle(&mut self, now: Instant) {
         if let Some(installer) = &mut self.installer {
             installer.backlog = false;
-            installer.due = None;
+            let due = installer.due.take();
+            self.pass_by_due(now, due);
         }
         self.end_holds(now);
         while let Some(installer) = &mut self.installer
@@ -325,7 +330,8 @@ impl Translator {
     /// held for this wait in [`poll_transmit`](Self::poll_transmit) afterwards.
     pub fn sent(&mut self, now: Instant) {
         let due = self.installer.as_mut();
-        let Some(id) = due.and_then(|installer| installer.due.take()) else {
+        let due = due.and_then(|installer| installer.due.take());
+        let Some(id) = due.filter(|_| !self.pass_by_due(now, due)) else {
             return;
         };
         let Some(connection) = self.table.get_mut(id) else {

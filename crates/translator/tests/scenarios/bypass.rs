@@ -129,6 +129,32 @@ fn fallback_at_the_handshake_passes_by_and_is_soon_forgotten() {
 }
 
 #[test]
+fn fallback_at_the_handshake_passes_by_once_its_packet_is_sent() {
+    let mut t = Setup::new().syn_received();
+    let shelf = passing(&mut t);
+    t.backlog(true);
+    let _ = t.client(0, ". 1:1(0) ack 1 win 512");
+    assert_eq!(shelf.passed_by(), [], "the next packet would overtake it");
+    t.sent();
+    assert_eq!(shelf.passed_by(), [up(&t)]);
+    assert_eq!(t.moved(), "fallback_handshake+1 passed_by+1");
+}
+
+#[test]
+fn fallback_that_the_kernel_does_not_take_asks_it_once() {
+    let mut t = Setup::new().syn_received();
+    t.fast_path(&Shelf::new(usize::MAX));
+    t.uncompared();
+    t.backlog(true);
+    let _ = t.client(0, ". 1:1(0) ack 1 win 512");
+    t.sent();
+    let _ = t.client(0, "P. 1:101(100) ack 1 win 512");
+    assert!(!t.installs_when_sent());
+    assert_eq!(t.state(), "fallback");
+    assert_eq!(t.moved(), "fallback_handshake+1");
+}
+
+#[test]
 fn syn_again_without_mptcp_passes_by_once_the_server_has_answered() {
     let mut t = Setup::new().syn_sent();
     let shelf = passing(&mut t);
