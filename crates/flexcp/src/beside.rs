@@ -310,7 +310,7 @@ impl Service {
                 let all = listen.chain(backends.iter().map(|to| to.value.addr));
                 all.map(|at| alone(at.ip())).collect()
             }
-            Mode::Convert { listen, allow, .. } => {
+            Mode::Explicit { listen, allow, .. } => {
                 let listen = listen.iter().map(|at| alone(at.value.ip()));
                 let allow = allow.iter().map(|servers| servers.value);
                 listen.chain(allow).collect()

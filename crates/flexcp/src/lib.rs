@@ -16,6 +16,7 @@ pub mod explain;
 pub mod generation;
 mod leftover;
 pub mod listener;
+mod names;
 pub mod offload;
 mod orders;
 pub mod proxy;

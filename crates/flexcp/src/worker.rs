@@ -20,6 +20,7 @@ mod tests;
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
 use std::thread;
@@ -29,10 +30,13 @@ use flexcp_io::{PacketBuffer, SendBatch, Tun, Waker};
 use flexcp_placement::Exceptions;
 use flexcp_translator::{
     AccessTotals, BackendView, Config, Counters, Cursor, Drops, FastPath, Frame, Gauges, Install,
-    Instant, Meaning, Registry, ServiceId, Step, SubflowRecord, Translator, Verdict, Ways,
+    Instant, Meaning, Registry, ServiceId, StableId, Step, SubflowRecord, Translator, Verdict,
+    Ways,
 };
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tracing::{info, warn};
+
+use crate::names::Names;
 
 pub use self::ledger::Unaccounted;
 pub use self::listeners::{Ear, Heard};
@@ -61,6 +65,9 @@ pub struct Worker {
     /// Some of them may be left from the last time.
     unanswered: bool,
     waker: Arc<Waker>,
+    /// Itself, for whoever has an answer for it later.
+    own: WorkerHandle,
+    names: Names,
     listeners: Listeners,
     /// Stays on a CPU of its own.
     pinned: bool,
@@ -202,6 +209,8 @@ impl Worker {
                 requests,
                 unanswered: false,
                 waker,
+                own: handle.clone(),
+                names: Names::default(),
                 listeners: Listeners::new(number),
                 pinned: false,
                 ending: None,
@@ -279,6 +288,7 @@ impl Worker {
             let handover = self.handover.as_mut();
             self.path.handle_timeout(handover, &self.buffer);
             self.path.note_marks();
+            self.look_up();
             self.tell_ends();
             self.listeners.pass_on(&mut self.path.translator);
             self.tell_stranded();
@@ -354,6 +364,22 @@ impl Worker {
         } else {
             let _ = done.try_send(());
         }
+    }
+
+    /// Has the names resolved that clients have asked for.
+    fn look_up(&mut self) {
+        while let Some(lookup) = self.path.translator.poll_lookup() {
+            if let Err(id) = self.names.ask(lookup, &self.own) {
+                self.take_addresses(id, &[]);
+            }
+        }
+    }
+
+    /// A name has been resolved.
+    pub(super) fn take_addresses(&mut self, id: StableId, addrs: &[IpAddr]) {
+        self.path.translator.resolved(now(), id, addrs);
+        self.path.transmit(self.handover.as_mut(), &self.buffer);
+        self.path.batch.flush(&self.path.tun);
     }
 }
 
@@ -493,6 +519,13 @@ impl WorkerHandle {
     pub fn note_astray(&self) {
         // When it is gone already, it has none.
         let _ = self.requests.send(Request::Astray);
+        self.waker.wake();
+    }
+
+    /// The name that a connection of its waits for has these addresses.
+    pub(crate) fn tell_addresses(&self, id: StableId, addrs: Vec<IpAddr>) {
+        // When it is gone already, nobody waits.
+        let _ = self.requests.send(Request::Resolved(id, addrs));
         self.waker.wake();
     }
 

@@ -378,10 +378,10 @@ pub fn reverse(name: &str, listen: &[String], backends: &[String], announce: &[S
     )
 }
 
-/// A service whose clients name their server.
-pub fn convert(name: &str, listen: &[String], allow: &[&str]) -> String {
+/// A service whose clients name their server: `mode` is "convert" or "socks5".
+pub fn explicit(mode: &str, listen: &[String], allow: &[&str]) -> String {
     format!(
-        "[[service]]\nname = {name:?}\nmode = \"convert\"\nlisten = {listen:?}\nallow = {allow:?}\n"
+        "[[service]]\nname = \"any\"\nmode = {mode:?}\nlisten = {listen:?}\nallow = {allow:?}\n"
     )
 }
 

@@ -166,7 +166,7 @@ decisions! {
         NoRoom => no_room,
         /// To a client: no back end of its service takes connections, as each is in maintenance or has weight 0.
         NoBackend => no_backend,
-        /// To a client: what it says before its stream is not understood, or not all in its SYN.
+        /// To a client: what it says before its stream is of another protocol, or does not come in time.
         Preamble => preamble,
         /// To a client: it may not be connected with the server that it names.
         NotAllowed => not_allowed,

@@ -12,6 +12,7 @@ use flexcp_preamble::Protocol;
 
 use crate::access::{Access, Accesses};
 use crate::allowed::Allowed;
+use crate::entrance::User;
 use crate::handle::ServiceId;
 use crate::prefix::Prefix;
 use crate::steering::{Rule, Rules};
@@ -159,6 +160,8 @@ pub enum Mode {
         listen: Vec<SocketAddr>,
         /// Servers that they may name.
         allowed: Vec<Allowed>,
+        /// Who may come in (SOCKS5); empty: nobody is asked who he is.
+        users: Vec<User>,
         /// Addresses towards the servers.
         source: Vec<IpAddr>,
         /// Ports towards the servers; at least one for each worker.

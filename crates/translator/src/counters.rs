@@ -47,6 +47,11 @@ counters! {
         mp_capable_ack_rx,
         /// Connections whose client has named its server.
         preambles,
+        /// Connections whose client has said something and was not connected with a server: it asked for none, what it said was not
+        /// understood or not allowed, or the server did not answer.
+        preambles_refused,
+        /// Connections that FlexCP has answered before their server was known, or as there was none.
+        hosted,
         /// Times that the answer to a preamble, or data of the SYN behind one, was sent again.
         front_repeated,
         /// SYNs of a service that go on as plain TCP: no `MP_CAPABLE`, or one we can't honour.

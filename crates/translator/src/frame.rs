@@ -4,7 +4,7 @@
 use alloc::boxed::Box;
 use core::ops::Range;
 
-use flexcp_wire::{MAX_HEADERS_LEN, Offload};
+use flexcp_wire::{IpHeader, MAX_HEADERS_LEN, Offload, TcpHeader};
 
 use crate::counters::DropReason;
 
@@ -196,6 +196,27 @@ impl Transmit {
             payload,
             offload,
         }
+    }
+
+    /// A packet that stands in a buffer, from its IP header on; `None`: it is none of TCP.
+    pub(crate) fn of(packet: &[u8], offload: Offload) -> Option<Self> {
+        let ip = IpHeader::parse(packet).ok()?;
+        let (tcp, _) = TcpHeader::parse(packet.get(ip.header_len..)?).ok()?;
+        let len = ip.header_len + tcp.header_len;
+        let mut header = [0; MAX_HEADERS_LEN];
+        header.get_mut(..len)?.copy_from_slice(packet.get(..len)?);
+        let data = packet.get(len..ip.total_len)?;
+        let payload = if data.is_empty() {
+            Payload::None
+        } else {
+            Payload::Bytes(data.into())
+        };
+        Some(Self::new(header, len, ip.header_len, payload, offload))
+    }
+
+    /// IP and TCP header, to change.
+    pub(crate) fn header_mut(&mut self) -> &mut [u8] {
+        &mut self.header[..usize::from(self.header_len)]
     }
 
     /// IP and TCP header.

@@ -20,14 +20,17 @@ mod connection;
 mod counters;
 mod dtree;
 mod endpoint;
+mod entrance;
 mod event;
 mod frame;
 mod handle;
 mod health;
+mod hosted;
 #[cfg(feature = "internals")]
 #[doc(hidden)]
 pub mod internals;
 mod keys;
+mod lookup;
 mod offload;
 mod order;
 mod prefix;
@@ -55,10 +58,12 @@ pub use cause::{
 };
 pub use config::{Announce, Check, Config, Intake, Limits, Mode, Part, Service, Timeouts};
 pub use counters::{Counters, DropReason, Drops, Gauges};
+pub use entrance::User;
 pub use event::{ConnectionEnds, EndCause, Event, EventKind, SubflowEnds, Switch};
 pub use frame::{Frame, HEADROOM, Install, Payload, Step, Transmit, Verdict};
 pub use handle::{NotAnId, ServiceId, StableId};
 pub use health::{BackendState, BackendView, Mark, MarkReason};
+pub use lookup::Lookup;
 pub use offload::{
     ENTRY_HOLES, ENTRY_RUNS, ENTRY_SUBFLOWS, ENTRY_UPS, EntryDelivery, EntryRtt, EntrySubflow,
     FastPath, FlowEntry, Hole, Installed, MappingRun, UpRun,

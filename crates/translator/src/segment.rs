@@ -86,6 +86,14 @@ impl Segment {
         })
     }
 
+    /// Both ends, as it goes.
+    pub(crate) const fn ends(&self) -> Ends {
+        Ends {
+            from: self.source(),
+            to: self.destination(),
+        }
+    }
+
     /// Sender.
     pub(crate) const fn source(&self) -> SocketAddr {
         SocketAddr::new(self.ip.src, self.tcp.src_port)

@@ -17,8 +17,10 @@ use crate::announced::Announced;
 use crate::auth::SecretStream;
 use crate::config::{Announce, Check, Mode, Service};
 use crate::endpoint::Backend;
+use crate::entrance::Entrance;
 use crate::handle::ServiceId;
 use crate::health::Health;
+use crate::hosted::is_responder;
 use crate::time::Instant;
 use crate::turns::Turns;
 
@@ -338,6 +340,15 @@ impl Services {
         }
     }
 
+    /// Who may come in at the service.
+    pub(crate) fn gate(&self, service: ServiceId) -> Entrance<'_> {
+        let users = match self.slot(service).map(|slot| &slot.mode) {
+            Some(Mode::Explicit { users, .. }) => users.as_slice(),
+            _ => &[],
+        };
+        Entrance { users }
+    }
+
     /// Whether a client of the service may name this server.
     pub(crate) fn allows(&self, service: ServiceId, server: SocketAddr) -> bool {
         let slot = self.slot(service);
@@ -488,9 +499,10 @@ fn carries(mode: &Mode, used: &Used) -> bool {
         } => {
             !used.keeps_ends
                 && covers(mode, used.local)
-                && allows(mode, addr)
-                && sources.contains(&source.ip())
-                && source_ports.contains(&source.port())
+                && (is_responder(addr.ip())
+                    || allows(mode, addr)
+                        && sources.contains(&source.ip())
+                        && source_ports.contains(&source.port()))
         }
     }
 }

@@ -21,6 +21,7 @@ use crate::connection::Connection;
 use crate::counters::Gauges;
 pub(crate) use crate::handle::ConnectionId;
 use crate::handle::SubflowIndex;
+use crate::hosted::is_responder;
 use crate::time::Instant;
 
 /// So many entries of the timer queue may mean nothing, beside one for every four connections.
@@ -36,6 +37,8 @@ pub(crate) enum Leg {
     Subflow(SubflowIndex),
     /// From the server.
     Server,
+    /// From a server that has been called, while a responder stands in its place.
+    Called,
 }
 
 /// A connection and one of its flows.
@@ -95,7 +98,10 @@ impl Table {
     }
 
     fn note(&mut self, event: FlowEvent) {
-        if let Some(events) = &mut self.events {
+        let (FlowEvent::Added(ends) | FlowEvent::Removed(ends)) = event;
+        // No carrier brings what a responder sends.
+        let outside = !is_responder(ends.from.ip());
+        if let Some(events) = self.events.as_mut().filter(|_| outside) {
             events.push_back(event);
         }
     }
@@ -255,7 +261,7 @@ impl Table {
         };
         let subflows = connection.indices().map(Leg::Subflow);
         let token = connection.mptcp.key.token;
-        for leg in subflows.chain([Leg::Server]) {
+        for leg in subflows.chain([Leg::Server, Leg::Called]) {
             self.remove_flow(FlowRef { id, leg });
         }
         if let Ok(entry) = self
@@ -369,6 +375,10 @@ fn ends_in(connections: &Connections, flow: FlowRef) -> Option<Ends> {
     let connection = connections.get(flow.id as usize)?;
     match flow.leg {
         Leg::Server => Some(connection.server_flow()),
+        Leg::Called => {
+            let hosted = connection.hosted.as_deref()?;
+            Some(hosted.call()?.backend.flow())
+        }
         Leg::Subflow(index) => connection
             .mptcp
             .subflows

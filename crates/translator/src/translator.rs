@@ -3,12 +3,14 @@
 mod accounts;
 mod astray;
 mod bypass;
+mod calling;
 mod drain;
 mod events;
 mod explicit;
 mod flows;
 mod hand;
 mod hold;
+mod hosting;
 mod icmp;
 mod install;
 mod judge;
@@ -36,6 +38,7 @@ use self::astray::Astray;
 use self::drain::Drain;
 use self::hand::Settled;
 pub use self::hold::LONGEST_QUEUE;
+use self::hosting::Guests;
 use self::install::Installer;
 pub use self::listing::{Cursor, Filter, Place};
 use self::orphan::Orphans;
@@ -111,7 +114,7 @@ pub struct Translator {
     pub(crate) installer: Option<Installer>,
     pub(crate) drain: Drain,
     pub(crate) records: Records,
-    pub(crate) astray: Option<Astray>,
+    pub(crate) guests: Guests,
     drops: Drops,
 }
 
@@ -133,7 +136,7 @@ macro_rules! context {
             ledger: &mut $self.accounts.ledger,
             arrivals: &mut $self.accounts.arrivals,
             budget: $self.budget,
-            astray: $self.astray.is_some(),
+            astray: $self.records.astray.is_some(),
             secrets: &mut $self.keys.numbers,
             outbox: &mut $self.outbox,
             gone: &mut $self.gone,
@@ -166,7 +169,7 @@ impl Translator {
             installer: None,
             drain: Drain::default(),
             records: Records::default(),
-            astray: None,
+            guests: Guests::default(),
             drops: Drops::default(),
         }
     }
@@ -180,6 +183,11 @@ impl Translator {
                 self.handle_other(now, frame, reason).into()
             }
             Err(reason) => Verdict::Drop(reason).into(),
+        };
+        let step = if self.guests.any() {
+            self.cross(now, step, frame)
+        } else {
+            step
         };
         match step.verdict {
             Verdict::Forward => self.counters.packets_forwarded += 1,
@@ -208,11 +216,15 @@ impl Translator {
             // Never at once again: whatever its deadline, this loop ends.
             self.settle_at(now, now + TIMER_PROGRESS, id);
             if stays {
+                self.tend_hosted(now, id);
                 self.pass_by_known(now, id);
                 self.install_again(now, id);
             } else {
                 self.remove(id);
             }
+        }
+        if self.guests.any() {
+            self.exchange(now, None);
         }
         self.check_backends(now);
         self.probe_backends(now);
@@ -223,7 +235,7 @@ impl Translator {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let orphans = self.records.orphans.as_ref().map(Orphans::due);
-        let astray = self.astray.as_ref().map(Astray::due);
+        let astray = self.records.astray.as_ref().map(Astray::due);
         let accounts = self.accounts_due();
         let times = [
             self.table.next_timer(),
@@ -239,7 +251,11 @@ impl Translator {
     /// A packet that wants to be sent.
     #[must_use]
     pub fn poll_transmit(&mut self) -> Option<Transmit> {
-        self.outbox.pop_front()
+        let mut transmit = self.outbox.pop_front()?;
+        if self.guests.any() {
+            self.cross_transmit(&mut transmit);
+        }
+        Some(transmit)
     }
 
     /// Makes keys for connections to come, `most` of them; to be called when nothing else is to be done.
@@ -283,6 +299,11 @@ impl Translator {
         let not_opening = TcpFlags::ACK | TcpFlags::RST | TcpFlags::FIN;
         let is_syn = segment.has(TcpFlags::SYN) && !segment.tcp.flags.intersects(not_opening);
         let flow = self.table.find(ends);
+        if let Some(flow) = flow.filter(|_| self.guests.any())
+            && let Some(step) = self.handle_hosted(now, flow, segment, frame)
+        {
+            return step;
+        }
         // What changes a connection's state, or opens one, has to be what its sender sent.
         if frame.offload.checksum == ChecksumState::Complete
             && self.changes_state(flow, ends, segment, is_syn)
@@ -421,6 +442,7 @@ impl Translator {
             let of = (connection.service, connection.tcp.backend.addr());
             self.services.note_closed(of.0, of.1);
             self.counters.connections_closed += 1;
+            self.guests.leave(connection.hosted.is_some());
             self.discharge(id);
             self.table.remove(id);
         }

@@ -25,7 +25,8 @@ pub struct ConnectionView {
     pub server: SocketAddr,
     /// The address that the server sees as its client.
     pub source: SocketAddr,
-    /// The TCP server itself: `server` in transparent mode, a back end in reverse mode.
+    /// The TCP server itself: `server` in transparent mode, a back end in reverse mode, what the client has named in explicit ones;
+    /// 0.0.0.0:0, and so is `source`, while it is not known.
     pub backend: SocketAddr,
     /// The proxy's token (RFC 8684 section 3.1); `None` unless MPTCP was negotiated.
     pub token: Option<u32>,

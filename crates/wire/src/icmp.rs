@@ -34,6 +34,8 @@ pub enum IcmpKind {
 pub struct IcmpError {
     /// What it says.
     pub kind: IcmpKind,
+    /// The code of its type, as it came: for "destination unreachable", why.
+    pub code: u8,
     /// Source of the segment.
     pub src: SocketAddr,
     /// Destination of the segment; of the same family.
@@ -69,6 +71,7 @@ impl IcmpError {
         let mut tcp = Reader::new(quoted.get(ip_len..)?);
         Some(Self {
             kind,
+            code,
             src: SocketAddr::new(src, tcp.u16()?),
             dst: SocketAddr::new(dst, tcp.u16()?),
             seq: tcp.u32()?,

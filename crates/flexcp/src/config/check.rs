@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
 
-use flexcp_translator::Prefix;
+use flexcp_translator::{Prefix, User};
 
 use super::access;
 use super::backend::Backend;
@@ -323,14 +323,17 @@ fn lists(service: &Service, out: &mut Diagnostics) {
             duplicates(&addresses(backends), ToString::to_string, out);
             duplicates(source, ToString::to_string, out);
         }
-        Mode::Convert {
+        Mode::Explicit {
             listen,
             allow,
             ports,
             source,
+            users,
             ..
         } => {
             duplicates(listen, ToString::to_string, out);
+            let name = |user: &User| String::from_utf8_lossy(&user.name).into_owned();
+            duplicates(users, name, out);
             // A narrow prefix within a wide one may name what that does not.
             duplicates(allow, |prefix| ShowPrefix(*prefix).to_string(), out);
             covered(ports, intersect, |ports| ShowPorts(ports).to_string(), out);
@@ -420,7 +423,7 @@ fn hosts(service: &Service, out: &mut Diagnostics) {
                 .iter()
                 .for_each(|addr| usable(addr.at, "source", addr.value));
         }
-        Mode::Convert { listen, source, .. } => {
+        Mode::Explicit { listen, source, .. } => {
             listen
                 .iter()
                 .for_each(|addr| usable(addr.at, "listen", addr.value.ip()));
@@ -465,7 +468,7 @@ fn ports(service: &Service, out: &mut Diagnostics) {
             }
             known(source_ports.at, &source_ports.value);
         }
-        Mode::Convert {
+        Mode::Explicit {
             listen,
             source_ports,
             ..

@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use flexcp_translator::{Announce, Check, Limits, Prefix, Timeouts};
+use flexcp_translator::{Announce, Check, Limits, Prefix, Protocol, Timeouts, User};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -207,9 +207,13 @@ pub enum Mode {
         /// `source_ports`: FlexCP's ports towards the back ends. Default "61000-65534".
         source_ports: Located<RangeInclusive<u16>>,
     },
-    /// `mode = "convert"`: clients connect to FlexCP's address and port, and name their server (RFC 8803); that sees FlexCP's
-    /// address.
-    Convert {
+    /// `mode = "convert"` or `mode = "socks5"`: clients connect to FlexCP's address and port, and name their server (RFC 8803, RFC
+    /// 1928); that sees FlexCP's address.
+    Explicit {
+        /// How they name it.
+        protocol: Protocol,
+        /// `users`: who may come in (SOCKS5, RFC 1929); nobody is asked who he is when left out.
+        users: Vec<Located<User>>,
         /// `listen`: addresses and ports that clients connect to.
         listen: Vec<Located<SocketAddr>>,
         /// `allow`: prefixes of the servers that clients may name.
@@ -231,7 +235,7 @@ impl Service {
             Mode::Transparent { .. } => false,
             Mode::Reverse { source, .. } => !source.is_empty(),
             // Those of `listen` at least.
-            Mode::Convert { .. } => true,
+            Mode::Explicit { .. } => true,
         }
     }
 }
@@ -243,7 +247,7 @@ impl Mode {
         match self {
             Self::Transparent { .. } => TRANSPARENT,
             Self::Reverse { .. } => REVERSE,
-            Self::Convert { .. } => CONVERT,
+            Self::Explicit { protocol, .. } => protocol_name(*protocol),
         }
     }
 
@@ -252,7 +256,7 @@ impl Mode {
     pub fn listen(&self) -> &[Located<SocketAddr>] {
         match self {
             Self::Transparent { .. } => &[],
-            Self::Reverse { listen, .. } | Self::Convert { listen, .. } => listen,
+            Self::Reverse { listen, .. } | Self::Explicit { listen, .. } => listen,
         }
     }
 
@@ -261,7 +265,7 @@ impl Mode {
     pub fn backends(&self) -> &[Located<Backend>] {
         match self {
             Self::Reverse { backends, .. } => backends,
-            Self::Transparent { .. } | Self::Convert { .. } => &[],
+            Self::Transparent { .. } | Self::Explicit { .. } => &[],
         }
     }
 
@@ -270,7 +274,7 @@ impl Mode {
     pub const fn source_ports(&self) -> Option<&Located<RangeInclusive<u16>>> {
         match self {
             Self::Transparent { .. } => None,
-            Self::Reverse { source_ports, .. } | Self::Convert { source_ports, .. } => {
+            Self::Reverse { source_ports, .. } | Self::Explicit { source_ports, .. } => {
                 Some(source_ports)
             }
         }
@@ -451,7 +455,8 @@ fn service(value: &Spanned<DeValue<'_>>, out: &mut Diagnostics) -> Option<Servic
     let announce = section.list("announce", out);
     let mode = match mode {
         TRANSPARENT => transparent(&section, out),
-        CONVERT => convert(&section, out),
+        CONVERT => explicit(&section, Protocol::Convert, out),
+        SOCKS5 => explicit(&section, Protocol::Socks5, out),
         _ => reverse(&section, out),
     };
     Some(Service {
@@ -474,8 +479,8 @@ fn mode(entries: &DeTable<'_>, at: usize, out: &mut Diagnostics) -> Option<&'sta
         let hint = match (has("destinations"), has("backends"), has("allow")) {
             (true, false, false) => "write mode = \"transparent\"",
             (false, true, false) => "write mode = \"reverse\"",
-            (false, false, true) => "write mode = \"convert\"",
-            _ => "write mode = \"transparent\", \"reverse\" or \"convert\"",
+            (false, false, true) => "write mode = \"convert\" or \"socks5\"",
+            _ => "write mode = \"transparent\", \"reverse\", \"convert\" or \"socks5\"",
         };
         out.error(at, format!("a service has no `mode`; {hint}"));
         return None;
@@ -485,7 +490,7 @@ fn mode(entries: &DeTable<'_>, at: usize, out: &mut Diagnostics) -> Option<&'sta
         out.error(
             at,
             format!(
-                "`mode` can't be {}; write \"transparent\", \"reverse\" or \"convert\"",
+                "`mode` can't be {}; write \"transparent\", \"reverse\", \"convert\" or \"socks5\"",
                 read::kind(value)
             ),
         );
@@ -495,7 +500,7 @@ fn mode(entries: &DeTable<'_>, at: usize, out: &mut Diagnostics) -> Option<&'sta
     if mode.is_none() {
         let hint = match read::similar(word, &MODES) {
             Some(similar) => format!("did you mean \"{similar}\"?"),
-            None => "the modes are \"transparent\", \"reverse\" and \"convert\"".into(),
+            None => "the modes are \"transparent\", \"reverse\", \"convert\" and \"socks5\"".into(),
         };
         out.error(at, format!("there is no mode \"{word}\"; {hint}"));
     }
@@ -548,10 +553,15 @@ fn reverse(section: &Reader<'_, '_>, out: &mut Diagnostics) -> Mode {
     }
 }
 
-fn convert(section: &Reader<'_, '_>, out: &mut Diagnostics) -> Mode {
+fn explicit(section: &Reader<'_, '_>, protocol: Protocol, out: &mut Diagnostics) -> Mode {
     let listen = "write the addresses that clients connect to, like [\"192.0.2.1:1080\"]";
     let allow = "list the servers' prefixes, or [\"0.0.0.0/0\", \"::/0\"] for all public servers";
-    Mode::Convert {
+    Mode::Explicit {
+        protocol,
+        users: match protocol {
+            Protocol::Convert => Vec::new(),
+            Protocol::Socks5 => section.list("users", out),
+        },
         listen: section.required_list("listen", listen, out),
         allow: section.required_list("allow", allow, out),
         ports: ports(section, out),
@@ -613,11 +623,20 @@ fn sections() -> Vec<&'static str> {
     all.map(|(name, _)| *name).collect()
 }
 
+/// The mode in which clients speak it.
+const fn protocol_name(protocol: Protocol) -> &'static str {
+    match protocol {
+        Protocol::Convert => CONVERT,
+        Protocol::Socks5 => SOCKS5,
+    }
+}
+
 /// What a service of a mode has beside what all have.
 fn keys(mode: &str) -> Keys {
     match mode {
         TRANSPARENT => keys::TRANSPARENT,
         CONVERT => keys::CONVERT,
+        SOCKS5 => keys::SOCKS5,
         _ => keys::REVERSE,
     }
 }
@@ -625,7 +644,8 @@ fn keys(mode: &str) -> Keys {
 const TRANSPARENT: &str = "transparent";
 const REVERSE: &str = "reverse";
 const CONVERT: &str = "convert";
-const MODES: [&str; 3] = [TRANSPARENT, REVERSE, CONVERT];
+const SOCKS5: &str = "socks5";
+const MODES: [&str; 4] = [TRANSPARENT, REVERSE, CONVERT, SOCKS5];
 const DEVICE: &str = "flexcp0";
 /// A bit that neither Docker, kube-proxy, Tailscale nor WireGuard uses.
 const MARK: i64 = 0x1000_0000;

@@ -58,6 +58,8 @@ pub(super) enum Kind {
     Announce,
     /// 80, or "8000-8999".
     Ports,
+    /// "name:password".
+    User,
     /// Any number of them.
     List(&'static Self),
     /// One of them at least.
@@ -281,7 +283,7 @@ pub(super) const SERVICE: Keys = &[
     .required(),
     key(
         "mode",
-        Kind::OneOf(&["transparent", "reverse", "convert"]),
+        Kind::OneOf(&["transparent", "reverse", "convert", "socks5"]),
         "How clients and servers meet.",
     )
     .required(),
@@ -376,6 +378,20 @@ pub(super) const CONVERT: Keys = &[
         "FlexCP's addresses towards them; those of `listen` when left out.",
     ),
     key("source_ports", Kind::Ports, "FlexCP's ports towards them.").or(Value::Text("61000-65534")),
+];
+
+/// What a service with `mode = "socks5"` has beside.
+pub(super) const SOCKS5: Keys = &[
+    CONVERT[0],
+    CONVERT[1],
+    CONVERT[2],
+    CONVERT[3],
+    CONVERT[4],
+    key(
+        "users",
+        Kind::List(&Kind::User),
+        "Who may come in; nobody is asked who he is when left out.",
+    ),
 ];
 
 /// `[[access]]`

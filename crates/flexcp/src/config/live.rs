@@ -129,7 +129,7 @@ pub fn check(config: &Config, host: &dyn Host, out: &mut Diagnostics) -> Vec<Vec
         if let Some(source_ports) = service.mode.source_ports() {
             distinct_ports(source_ports, host, out);
         }
-        let (Mode::Reverse { source, .. } | Mode::Convert { source, .. }) = &service.mode else {
+        let (Mode::Reverse { source, .. } | Mode::Explicit { source, .. }) = &service.mode else {
             sources.push(Vec::new());
             continue;
         };
@@ -138,8 +138,8 @@ pub fn check(config: &Config, host: &dyn Host, out: &mut Diagnostics) -> Vec<Vec
         }
         let route = |addr| host.route_source(addr, vrf);
         sources.push(match &service.mode {
-            Mode::Convert { listen, .. } if source.is_empty() => addresses(listen),
-            Mode::Convert { .. } => source.iter().map(|source| source.value).collect(),
+            Mode::Explicit { listen, .. } if source.is_empty() => addresses(listen),
+            Mode::Explicit { .. } => source.iter().map(|source| source.value).collect(),
             _ => towards(service.mode.backends(), source, &route, &local, out),
         });
     }

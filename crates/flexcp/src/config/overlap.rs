@@ -92,7 +92,7 @@ impl Claim {
                     .flat_map(|to| ports.iter().map(move |ports| with(to, &ports.value)))
                     .collect()
             }
-            Mode::Reverse { listen, .. } | Mode::Convert { listen, .. } => listen
+            Mode::Reverse { listen, .. } | Mode::Explicit { listen, .. } => listen
                 .iter()
                 .map(|to| {
                     let addr = to.value.ip();

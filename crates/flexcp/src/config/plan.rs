@@ -227,7 +227,9 @@ fn mode(mode: &Mode, source: &[IpAddr]) -> flexcp_translator::Mode {
             source: source.to_vec(),
             source_ports: source_ports.value.clone(),
         },
-        Mode::Convert {
+        Mode::Explicit {
+            protocol,
+            users,
             listen,
             allow,
             ports,
@@ -240,7 +242,8 @@ fn mode(mode: &Mode, source: &[IpAddr]) -> flexcp_translator::Mode {
                 ports: ports.clone(),
             });
             flexcp_translator::Mode::Explicit {
-                protocol: flexcp_translator::Protocol::Convert,
+                protocol: *protocol,
+                users: users.iter().map(|user| user.value.clone()).collect(),
                 listen: listen.iter().map(|listen| listen.value).collect(),
                 allowed: allowed.collect(),
                 source: source.to_vec(),
@@ -253,7 +256,7 @@ fn mode(mode: &Mode, source: &[IpAddr]) -> flexcp_translator::Mode {
 /// How a service takes new connections.
 fn intake(mode: &Mode) -> Intake {
     match mode {
-        Mode::Transparent { .. } | Mode::Convert { .. } => Intake::default(),
+        Mode::Transparent { .. } | Mode::Explicit { .. } => Intake::default(),
         Mode::Reverse {
             backends, check, ..
         } => {
@@ -345,7 +348,7 @@ fn diverted_from_clients(service: &Service) -> Vec<Diversion> {
                     .for_each(|ports| from_clients(destination.value, ports.clone()));
             }
         }
-        Mode::Reverse { listen, .. } | Mode::Convert { listen, .. } => {
+        Mode::Reverse { listen, .. } | Mode::Explicit { listen, .. } => {
             for listen in listen {
                 from_clients(host(listen.value.ip()), one(listen.value));
             }
@@ -402,7 +405,7 @@ fn diverted_from_servers(
             }
         }
         // Clients may name any server; the ports are FlexCP's alone.
-        Mode::Convert { source_ports, .. } => {
+        Mode::Explicit { source_ports, .. } => {
             diversions.extend(source.iter().map(|own| Diversion {
                 destination: Some(host(*own)),
                 destination_ports: Some(source_ports.value.clone()),
@@ -423,7 +426,7 @@ fn diverted_icmp(service: &Service, source: &[IpAddr]) -> Vec<Diversion> {
         Mode::Transparent { destinations, .. } => {
             to.extend(destinations.iter().map(|to| to.value));
         }
-        Mode::Reverse { listen, .. } | Mode::Convert { listen, .. } => {
+        Mode::Reverse { listen, .. } | Mode::Explicit { listen, .. } => {
             own.extend(listen.iter().map(|listen| listen.value.ip()));
             own.extend(source);
         }
@@ -445,7 +448,7 @@ fn client_ports(service: &Service) -> Vec<Option<RangeInclusive<u16>>> {
             .iter()
             .map(|ports| Some(ports.value.clone()))
             .collect(),
-        Mode::Reverse { listen, .. } | Mode::Convert { listen, .. } => {
+        Mode::Reverse { listen, .. } | Mode::Explicit { listen, .. } => {
             listen.iter().map(|listen| one(listen.value)).collect()
         }
     };

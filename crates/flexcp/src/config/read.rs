@@ -248,6 +248,7 @@ macro_rules! from_text {
 from_text!(String, "a string in quotes", |text| Ok(text.into()));
 from_text!(Interface, "\"eth0\"", |text| value::interface(text)
     .map(Interface));
+from_text!(flexcp_translator::User, "\"name:password\"", value::user);
 from_text!(Memory, "\"512MB\"", |text| value::memory(text).map(Memory));
 from_text!(flexcp_translator::Prefix, "\"192.0.2.0/24\"", value::prefix);
 from_text!(

@@ -50,6 +50,7 @@ fn service() -> Json {
         of("transparent", keys::TRANSPARENT),
         of("reverse", keys::REVERSE),
         of("convert", keys::CONVERT),
+        of("socks5", keys::SOCKS5),
     ]})
 }
 
@@ -86,6 +87,7 @@ fn kind(kind: Kind) -> Json {
     let text = |pattern: &str| json!({"type": "string", "pattern": pattern});
     match kind {
         Kind::Name => text(r"^\S+$"),
+        Kind::User => text(r"^[^:]{1,255}:.{1,255}$"),
         Kind::Interface => text(r"^[A-Za-z0-9_.@:-]{1,15}$"),
         Kind::Path => text("^/"),
         Kind::Number(least, most) => json!({"type": "integer", "minimum": least, "maximum": most}),

@@ -75,15 +75,17 @@ fn line(service: &Service) -> String {
             line += &format!("{} to {}", join(listen, |to| to), join(backends, |to| to));
             line += &from(source, source_ports);
         }
-        Mode::Convert {
+        Mode::Explicit {
             listen,
             allow,
             ports,
             source,
             source_ports,
+            users,
+            ..
         } => {
-            line += &join(listen, |to| to);
-            line += &format!(" to {}", join(allow, |to| ShowPrefix(*to)));
+            let to = join(allow, |to| ShowPrefix(*to));
+            line += &format!("{}{} to {to}", join(listen, |to| to), by(users.len()));
             if !ports.is_empty() {
                 line += &format!(" port {}", join(ports, ShowPorts));
             }
@@ -100,6 +102,15 @@ fn line(service: &Service) -> String {
         );
     }
     line
+}
+
+/// Who may come in, if somebody is asked who he is.
+fn by(users: usize) -> String {
+    match users {
+        0 => String::new(),
+        1 => " by 1 user".into(),
+        more => format!(" by {more} users"),
+    }
 }
 
 /// Where servers see connections come from.

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use flexcp_translator::{Announce, Prefix};
+use flexcp_translator::{Announce, Prefix, User};
 
 use super::file::{Attach, Placement, ServiceOffload};
 
@@ -201,6 +201,25 @@ pub(super) fn port(number: i64) -> Result<u16, String> {
         .ok()
         .filter(|port| *port != 0)
         .ok_or_else(|| format!("{number} is not a port; ports are 1 to 65535"))
+}
+
+/// A user and its password, which no message repeats.
+pub(super) fn user(text: &str) -> Result<User, String> {
+    let Some((name, password)) = text.split_once(':') else {
+        return Err("a user is written with its password; write \"name:password\"".into());
+    };
+    for (what, part) in [("name", name), ("password", password)] {
+        if !(1..=255).contains(&part.len()) {
+            return Err(format!(
+                "the {what} of a user has {} bytes; SOCKS5 takes 1 to 255",
+                part.len()
+            ));
+        }
+    }
+    Ok(User {
+        name: name.as_bytes().into(),
+        password: password.as_bytes().into(),
+    })
 }
 
 /// A name that the kernel takes for a network device.

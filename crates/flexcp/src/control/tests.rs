@@ -64,6 +64,7 @@ fn played() -> WorkerHandle {
                 Request::OrderAll(wanted) => drop(wanted.play()),
                 Request::Stop => return,
                 Request::Routes
+                | Request::Resolved(..)
                 | Request::Offload(_)
                 | Request::Keep(_)
                 | Request::Rules(..)

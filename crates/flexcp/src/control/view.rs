@@ -91,7 +91,7 @@ pub struct Connection {
     /// The address that the server sees as its client.
     #[schema(value_type = String, examples(json!("192.0.2.1:443")))]
     pub source: SocketAddr,
-    /// The TCP server itself.
+    /// The TCP server itself; 0.0.0.0:0, as `source`, while its client has yet to name it.
     #[schema(value_type = String, examples(json!("192.0.2.1:443")))]
     pub backend: SocketAddr,
     /// FlexCP's token (RFC 8684 section 3.1); null unless MPTCP was negotiated.

@@ -70,7 +70,12 @@ fn row(connection: &Connection) -> Vec<String> {
         connection.state.clone(),
         connection.client.to_string(),
         connection.server.to_string(),
-        connection.backend.to_string(),
+        // The client has not named it yet, or may not have it.
+        if connection.backend.port() == 0 {
+            "-".into()
+        } else {
+            connection.backend.to_string()
+        },
         age(connection.age_us),
         age(connection.idle_us),
         connection.id.clone(),

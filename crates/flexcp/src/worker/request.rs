@@ -1,5 +1,6 @@
 //! What others ask of a worker, and how it answers.
 
+use std::net::IpAddr;
 use std::sync::mpsc::SyncSender;
 
 use flexcp_placement::Rules;
@@ -47,6 +48,8 @@ pub(crate) enum Request {
     ForgetStranded(u64, SyncSender<()>),
     /// Routes may have changed.
     Routes,
+    /// The name that this connection waits for has these addresses, or none.
+    Resolved(StableId, Vec<IpAddr>),
     /// What has come over each access so far.
     AccessTotals(SyncSender<Vec<AccessTotals>>),
     /// Packets may have passed by for a while.
@@ -100,6 +103,7 @@ impl Worker {
                 Request::EndSome(whose, done) => self.stranded.push_back((whose, done)),
                 Request::ForgetStranded(upto, done) => self.forget_stranded(upto, &done),
                 Request::Routes => self.find_ways_anew(),
+                Request::Resolved(id, addrs) => self.take_addresses(id, &addrs),
                 Request::AccessTotals(answer) => {
                     let _ = answer.try_send(self.path.translator.access_totals().collect());
                 }

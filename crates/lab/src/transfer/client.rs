@@ -7,14 +7,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
-use flexcp_wire::{
-    CONVERT_HEADER_LEN, CONVERT_MAX_LEN, Connect, ConvertMessage, ConvertTlv, ConvertWriter,
-};
 use socket2::{Domain, SockRef, Socket, Type};
 
 use super::Proto;
 use super::flow::{Receiving, Sending, Step, during, expect_end};
 use super::job::{Job, Mode, REQUEST_LEN, Verdict};
+use super::named::{Named, connect_message};
 use super::report::{Failure, Report};
 use super::serve::{BANNER_SEED, BUFFER, STACK, reset};
 use crate::namespace::Namespace;
@@ -30,8 +28,8 @@ pub struct Client {
     receive_buffer: Option<usize>,
     patience: Duration,
     head_start: Duration,
-    /// The server that a converter at `to` is asked for.
-    server: Option<SocketAddr>,
+    /// The server that a proxy at `to` is asked for.
+    server: Option<Named>,
 }
 
 impl Client {
@@ -108,7 +106,21 @@ impl Client {
 
     /// Takes the server at `to` for a converter, and asks it in the SYN for a connection with this one (RFC 8803). What is to be
     /// done stands behind that in the SYN.
-    pub fn convert(mut self, server: SocketAddr) -> Self {
+    pub fn convert(self, server: SocketAddr) -> Self {
+        self.names(Named::InSyn(server))
+    }
+
+    /// The same once it is connected.
+    pub fn convert_late(self, server: SocketAddr) -> Self {
+        self.names(Named::Late(server))
+    }
+
+    /// Takes the server at `to` for one of SOCKS5, and asks it for a connection with this host, an address or a name, and port.
+    pub fn socks5(self, host: &str, port: u16) -> Self {
+        self.names(Named::Socks5(host.into(), port))
+    }
+
+    fn names(mut self, server: Named) -> Self {
         self.server = Some(server);
         self
     }
@@ -194,7 +206,7 @@ impl Client {
         socket.set_write_timeout(Some(self.patience))?;
         socket.set_read_timeout(Some(self.patience))?;
         match self.server {
-            Some(server) => {
+            Some(Named::InSyn(server)) => {
                 let mut said = connect_message(server);
                 job.send(&mut said)?;
                 let sent = socket.send_to_with_flags(&said, &self.to.into(), MSG_FASTOPEN)?;
@@ -202,7 +214,7 @@ impl Client {
                     return Err(std::io::ErrorKind::WriteZero.into());
                 }
             }
-            None => socket.connect(&self.to.into())?,
+            _ => socket.connect(&self.to.into())?,
         }
         socket.set_tcp_nodelay(true)?;
         Ok(socket.into())
@@ -215,14 +227,14 @@ impl Client {
         buffer: usize,
         report: &mut Report,
     ) -> Step<()> {
-        if self.server.is_some() {
-            during("read", take_answer(&mut stream))?;
+        if let Some(server) = &self.server {
+            during("read", server.ask(&mut stream))?;
         }
         if self.banner > 0 {
             let mut banner = Receiving::new(BANNER_SEED, buffer, None);
             banner.receive(&mut stream, self.banner)?;
         }
-        if self.server.is_none() {
+        if !matches!(self.server, Some(Named::InSyn(_))) {
             during("write", job.send(&mut stream))?;
         }
         let mut sending = Sending::new(job.seed_up(), buffer).paced(job.rate);
@@ -243,37 +255,6 @@ impl Client {
 
 /// Data goes with the SYN (`MSG_FASTOPEN`).
 const MSG_FASTOPEN: i32 = 0x2000_0000;
-
-/// What asks a converter for a connection with a server.
-fn connect_message(server: SocketAddr) -> Vec<u8> {
-    let mut message = vec![0; CONVERT_MAX_LEN];
-    let mut writer = ConvertWriter::new(&mut message);
-    let connect = ConvertTlv::Connect(Connect {
-        addr: server.ip(),
-        port: server.port(),
-        options: &[],
-    });
-    assert!(writer.push(&connect), "room for one TLV");
-    let len = writer.finish();
-    message.truncate(len);
-    message
-}
-
-/// Reads what a converter answers whose server has answered.
-fn take_answer(stream: &mut TcpStream) -> std::io::Result<()> {
-    let mut header = [0; CONVERT_HEADER_LEN];
-    stream.read_exact(&mut header)?;
-    let mut message = vec![0; usize::from(header[1]) * 4];
-    let (front, rest) = message.split_at_mut(CONVERT_HEADER_LEN.min(usize::from(header[1]) * 4));
-    front.copy_from_slice(&header[..front.len()]);
-    stream.read_exact(rest)?;
-    let wrong = |what: String| std::io::Error::new(std::io::ErrorKind::InvalidData, what);
-    let (said, _) = ConvertMessage::parse(&message).map_err(|fault| wrong(format!("{fault:?}")))?;
-    match said.tlvs().find(|tlv| matches!(tlv, ConvertTlv::Error(_))) {
-        Some(error) => Err(wrong(format!("{error:?}"))),
-        None => Ok(()),
-    }
-}
 
 /// The client's part of a job; takes the stream so that it is closed at the end.
 fn exchange(

@@ -8,6 +8,7 @@
 mod client;
 mod flow;
 mod job;
+mod named;
 mod payload;
 mod report;
 mod serve;

@@ -5,13 +5,14 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use flexcp_lab::transfer::{Client, Job, ServeOptions};
+use flexcp_lab::transfer::{Client, Job, Report, ServeOptions};
 use flexcp_lab::{Cut, End, Expect, Families, Family, Lab, LabBuilder, daemon};
 
-use crate::rig::{PORT, Rig, lively, short, until, with};
+use crate::rig::{PORT, Rig, lively, short, with};
 
 crate::cases!("convert":
     bytes_both_ways_over_two_links,
+    message_after_the_handshake,
     plain_tcp_client,
     ipv6,
     cut_while_downloading,
@@ -40,7 +41,7 @@ fn convert(
     allow: &[&str],
     case: impl FnOnce(&Rig) -> Result<Expect>,
 ) -> Result<()> {
-    let service = daemon::convert("any", &[converter(&lab, family).to_string()], allow);
+    let service = daemon::explicit("convert", &[converter(&lab, family).to_string()], allow);
     with(lab, &service, ServeOptions::tcp(PORT), case)
 }
 
@@ -50,7 +51,7 @@ fn through(rig: &Rig, client: fn(SocketAddr) -> Client, family: Family) -> Clien
 }
 
 /// Nobody has fallen back, and each connection named its server.
-fn ensure_named(rig: &Rig, connections: u64) -> Result<()> {
+pub(crate) fn ensure_named(rig: &Rig, connections: u64) -> Result<()> {
     let named = rig.counter("preambles")?;
     ensure!(
         named == connections,
@@ -75,6 +76,21 @@ fn bytes_both_ways_over_two_links() -> Result<()> {
         }
         ensure_named(rig, 3)?;
         Ok(Expect::clean().exactly(End::Client, "MPJoinSynAckRx", 3))
+    })
+}
+
+fn message_after_the_handshake() -> Result<()> {
+    let lab = lab().rate_mbit(1, 200).rate_mbit(2, 200).build()?;
+    convert(lab, Family::V4, &["10.9.0.0/16"], |rig| {
+        let server = rig.lab.server_socket(1, Family::V4, PORT);
+        for client in [Client::mptcp, Client::tcp] {
+            let client = client(converter(&rig.lab, Family::V4)).convert_late(server);
+            rig.run_client(&client, &Job::both(10_000_000))?;
+        }
+        ensure_named(rig, 2)?;
+        Ok(Expect::clean()
+            .exactly(End::Client, "MPJoinSynAckRx", 1)
+            .own("plain_syn", "a client does without MPTCP"))
     })
 }
 
@@ -125,26 +141,34 @@ fn many_connections_at_once() -> Result<()> {
     })
 }
 
+/// The client is told what Convert has for that.
+fn ensure_told(report: &Report, error: &str) -> Result<()> {
+    let told = format!("{report:?}");
+    ensure!(told.contains(error), "{told}");
+    Ok(())
+}
+
 fn server_that_nobody_may_name() -> Result<()> {
     // All public servers; the lab's is none.
     convert(lab().build()?, Family::V4, &["0.0.0.0/0"], |rig| {
         let client = through(rig, Client::mptcp, Family::V4);
         let report = rig.attempt(&client, &Job::down(1000))?;
-        ensure!(report.failure_kind() == "ECONNREFUSED", "{report:?}");
-        until("it is refused", || {
-            Ok(rig.flexcp.show_stats()?.number("drops.not_allowed")? == 1)
-        })?;
+        ensure_told(&report, "NotAuthorized")?;
+        let refused = rig.counter("preambles_refused")?;
+        ensure!(refused == 1, "{refused} refused");
         ensure!(rig.server.accepted() == 0, "the server has heard of it");
-        Ok(Expect::clean().own("not_allowed", "nobody may name the lab's server"))
+        Ok(Expect::clean().between(End::Client, "MPRstTx", 0..=2))
     })
 }
 
 fn server_that_refuses() -> Result<()> {
     convert(lab().build()?, Family::V4, &["10.9.0.0/16"], |rig| {
         let nobody = rig.lab.server_socket(1, Family::V4, PORT + 1);
-        let client = Client::mptcp(converter(&rig.lab, Family::V4)).convert(nobody);
-        let report = rig.attempt(&client, &Job::down(1000))?;
-        ensure!(report.failure_kind() == "ECONNREFUSED", "{report:?}");
-        Ok(Expect::clean())
+        let client = || Client::mptcp(converter(&rig.lab, Family::V4));
+        for client in [client().convert(nobody), client().convert_late(nobody)] {
+            let report = rig.attempt(&client, &Job::down(1000))?;
+            ensure_told(&report, "ConnectionReset")?;
+        }
+        Ok(Expect::clean().between(End::Client, "MPRstTx", 0..=2))
     })
 }

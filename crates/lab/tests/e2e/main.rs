@@ -32,6 +32,7 @@ mod reload;
 mod reverse;
 mod rig;
 mod rules;
+mod socks5;
 mod steering;
 mod transfers;
 mod watch;
@@ -74,6 +75,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         fallback::cases(),
         reverse::cases(),
         convert::cases(),
+        socks5::cases(),
         balance::cases(),
         programs::cases(),
         reads::cases(),

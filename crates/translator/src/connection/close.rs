@@ -16,7 +16,7 @@ use crate::counters::DropReason;
 use crate::event::EndCause;
 use crate::frame::{Frame, Verdict};
 use crate::handle::{INITIAL, SubflowIndex};
-use crate::segment::Segment;
+use crate::segment::{Outgoing, Segment};
 use crate::time::Instant;
 
 /// Challenge ACKs of one leg of a connection.
@@ -456,7 +456,6 @@ impl Connection {
             ctx.reset(down, cause);
             return self.reset_half_open(ctx, cause);
         }
-        down.ack = self.seq_to_tcp(self.to_tcp.acked).0;
         let mut up = self.own_to_tcp(self.seq_to_tcp(self.to_tcp.acked), TcpFlags::ACK);
         up.options = OptionWriter::default();
         ctx.reset(up.clone(), cause);
@@ -464,12 +463,30 @@ impl Connection {
             up.seq = self.seq_to_tcp(self.to_tcp.next).0;
             ctx.reset(up, cause);
         }
+        self.reset_plain_client(ctx, down, cause);
+    }
+
+    /// The client's part of it, once the server has answered.
+    fn reset_plain_client(&self, ctx: &mut Context<'_>, mut down: Outgoing, cause: Rst) {
+        down.ack = self.seq_to_tcp(self.to_tcp.acked).0;
         down.seq = self.seq_to_mptcp(self.to_mptcp.acked).0;
         ctx.reset(down.clone(), cause);
         if self.to_mptcp.next != self.to_mptcp.acked {
             down.seq = self.seq_to_mptcp(self.to_mptcp.next).0;
             ctx.reset(down, cause);
         }
+    }
+
+    /// Resets the client of a connection whose server is a responder, which has no need to hear of it.
+    pub(crate) fn turn_away(&mut self, ctx: &mut Context<'_>, cause: Rst) {
+        if self.phase.is_established() {
+            self.fast_close_all(ctx, cause);
+        } else {
+            let mut down = self.own_to_mptcp(INITIAL, TcpFlags::ACK);
+            down.options = OptionWriter::default();
+            self.reset_plain_client(ctx, down, cause);
+        }
+        self.note_reset(ctx, cause);
     }
 
     /// A packet of the client's after the reset: it has not got it, or not believed it because data was

@@ -135,6 +135,7 @@ impl Connection {
             && self.to_mptcp.stuck.is_none()
             && self.mptcp.spare.is_none()
             && self.front.is_none()
+            && self.hosted.is_none()
             && self.to_tcp.repeated < PATIENCE
             && announced
             && !self.tcp.window.of_syn

@@ -18,6 +18,7 @@ use flexcp_wire::{DataNumber, Dsn, DssMapping, TCP_HEADER_LEN, TcpFlags, TcpSeq}
 
 use super::{Connection, Context};
 use crate::counters::DropReason;
+use crate::endpoint::Backend;
 use crate::frame::{Frame, Verdict};
 use crate::handle::INITIAL;
 use crate::segment::{Outgoing, Segment};
@@ -63,6 +64,11 @@ impl Front {
         }
     }
 
+    /// Nothing goes on of it but the client's dialogue.
+    pub(crate) fn into_dialogue(self) -> Dialogue {
+        self.dialogue
+    }
+
     /// Bytes that it has allocated.
     pub(crate) fn memory(&self) -> usize {
         size_of::<Self>() + self.dialogue.memory() + self.early.len() + self.answer.len()
@@ -106,6 +112,13 @@ impl Connection {
         self.tcp.isn_local = self.tcp.isn_local.sub(front.early_len());
         self.front = Some(Box::new(front));
         self
+    }
+
+    /// A responder is its server from here on, who has not been sent a SYN: nothing that came with the client's goes there.
+    pub(crate) fn turn_to(&mut self, responder: Backend) {
+        self.tcp.source = responder.source.into();
+        self.tcp.backend = responder.addr.into();
+        self.tcp.isn_local = TcpSeq(self.subflow(INITIAL).agreed.isn_remote.0);
     }
 
     /// Length of the answer that goes before the server's first byte.

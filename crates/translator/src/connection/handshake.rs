@@ -131,14 +131,15 @@ impl Connection {
         self.remember_syn(ctx.now, segment);
         let mut outgoing = self.syn_to_server();
         outgoing.window = segment.tcp.window;
-        let payload = match &mut self.front {
+        let payload = if self.front.is_some() || self.hosted.is_some() {
             // Its data is FlexCP's.
-            Some(front) => {
-                front.earn(segment.ip.total_len);
-                segment.payload.end..segment.payload.end
-            }
-            None => segment.payload.clone(),
+            segment.payload.end..segment.payload.end
+        } else {
+            segment.payload.clone()
         };
+        if let Some(front) = &mut self.front {
+            front.earn(segment.ip.total_len);
+        }
         match outgoing.forward(frame, segment, payload, NO_LIMIT) {
             Ok(()) => Verdict::Forward,
             Err(reason) => Verdict::Drop(reason),
@@ -331,6 +332,16 @@ impl Connection {
                 subflow.clock = None;
             }
         }
+    }
+
+    /// A server that has answered with this SYN/ACK takes over from a responder, whose numbers, clock and windows go on
+    /// ([`Seam`](crate::hosted::Seam)).
+    pub(crate) fn take_server(&mut self, backend: Backend, answer: &Segment) {
+        let default_mss = if answer.ip.is_v6() { 1220 } else { 536 };
+        self.tcp.source = backend.source.into();
+        self.tcp.backend = backend.addr.into();
+        self.tcp.mss = answer.options.mss.unwrap_or(default_mss);
+        self.forget_rule();
     }
 
     /// Whether a packet without MPTCP options may be the client's answer to the SYN/ACK: its numbers are

@@ -13,6 +13,7 @@ impl Connection {
             + self.mptcp.subflows.iter().map(lanes).sum::<usize>()
             + self.mptcp.spare.as_ref().map_or(0, |spare| spare.memory())
             + self.front.as_ref().map_or(0, |front| front.memory())
+            + self.hosted.as_ref().map_or(0, |hosted| hosted.memory())
     }
 
     /// Whether the budget lets it take so many bytes more; counts it if not.

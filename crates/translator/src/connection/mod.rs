@@ -76,6 +76,7 @@ use crate::endpoint::Backend;
 use crate::event::Events;
 use crate::frame::Transmit;
 use crate::handle::{INITIAL, ServiceId, SubflowIndex};
+use crate::hosted::Hosted;
 use crate::offload::Installation;
 use crate::segment::Outgoing;
 use crate::service::Services;
@@ -128,6 +129,8 @@ pub(crate) struct Connection {
     pub(crate) installation: Installation,
     /// What stands before its streams, until both ends have it.
     pub(crate) front: Option<Box<Front>>,
+    /// What FlexCP does in its server's place.
+    pub(crate) hosted: Option<Box<Hosted>>,
 }
 
 impl Connection {
@@ -153,6 +156,7 @@ impl Connection {
             links: Links::default(),
             installation: Installation::default(),
             front: None,
+            hosted: None,
         }
     }
 

@@ -218,6 +218,11 @@ impl Connection {
         }
     }
 
+    /// Its server is another than it was: so may its rule be.
+    pub(super) const fn forget_rule(&mut self) {
+        self.mptcp.steered.generation = 0;
+    }
+
     /// A path has joined: the mode is asked whatever the time.
     pub(super) fn steer_at_once(&mut self, ctx: &mut Context<'_>) {
         self.mptcp.steered.asked = Stamp::default();

@@ -110,9 +110,20 @@ impl Connection {
         self.tell_closed(events, cause);
     }
 
-    /// Its end has been told.
-    const fn is_over(&self) -> bool {
-        matches!(self.phase, Phase::Closed(_) | Phase::Reset(_))
+    /// A server has taken over from a responder: what could not be told before it was known.
+    pub(crate) fn tell_handed_over(&self, ctx: &mut Context<'_>) {
+        self.tell_opened(ctx.events);
+        let joined = self.indices().skip(1);
+        for index in joined.filter(|&index| self.subflow(index).join.proved) {
+            self.tell_joined(ctx, index);
+        }
+    }
+
+    /// Its end has been told, or it has no server to tell of.
+    fn is_over(&self) -> bool {
+        let hosted = self.hosted.as_deref();
+        hosted.is_some_and(|hosted| hosted.seam().is_none())
+            || matches!(self.phase, Phase::Closed(_) | Phase::Reset(_))
     }
 
     fn event(&self, kind: EventKind) -> Event {

@@ -5,6 +5,7 @@ use core::time::Duration;
 use super::{Connection, Context, Phase, Subflow, SubflowState};
 use crate::cause::Rst;
 use crate::config::{Settings, Timeouts};
+use crate::hosted::Hosted;
 use crate::time::Instant;
 
 /// A connection without a packet for so long gives back memory that stands ready for mappings.
@@ -37,6 +38,8 @@ pub(super) enum Timer {
     Fin,
     /// What stands before the streams is owed again.
     Front,
+    /// The translator has something to do in a server's place.
+    Hosted,
     /// Memory that stands ready is not needed now.
     Rest,
     /// Nothing that came before the fallback waits any more.
@@ -46,7 +49,7 @@ pub(super) enum Timer {
 }
 
 impl Timer {
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 14] = [
         Self::HalfOpen,
         Self::BackEnd,
         Self::Idle,
@@ -57,6 +60,7 @@ impl Timer {
         Self::Filler,
         Self::Fin,
         Self::Front,
+        Self::Hosted,
         Self::Rest,
         Self::Quiet,
         Self::Linger,
@@ -80,7 +84,7 @@ impl Connection {
         let due = Timer::ALL.into_iter().zip(due);
         for (timer, _) in due.filter(|&(_, is_due)| is_due) {
             match timer {
-                Timer::BackEnd => {}
+                Timer::BackEnd | Timer::Hosted => {}
                 Timer::HalfOpen | Timer::Linger => return false,
                 Timer::Idle if self.phase.is_relayed() => return false,
                 Timer::Idle => return self.expire(ctx, Rst::Idle),
@@ -106,6 +110,9 @@ impl Connection {
     fn each_due(&self, timeouts: &Timeouts, mut note: impl FnMut(Timer, Instant)) {
         if let Some(due) = self.front_due() {
             note(Timer::Front, due);
+        }
+        if let Some(due) = self.hosted.as_deref().and_then(Hosted::due) {
+            note(Timer::Hosted, due);
         }
         match self.phase {
             _ if self.is_half_open() => {

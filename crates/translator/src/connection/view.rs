@@ -1,5 +1,7 @@
 //! A connection as an operator sees it.
 
+use core::net::{Ipv4Addr, SocketAddr};
+
 use super::delivery::Delivery;
 use super::rtt::Rtt;
 use super::{Connection, Phase, Subflow, SubflowState};
@@ -26,8 +28,8 @@ impl Connection {
             state: self.state(),
             client: initial.remote.addr(),
             server: initial.local.addr(),
-            source: self.tcp.source.addr(),
-            backend: self.tcp.backend.addr(),
+            source: self.known(self.tcp.source.addr()),
+            backend: self.known(self.tcp.backend.addr()),
             token: self.token(),
             age: now.since(self.opened),
             idle: now.since(entry.map_or(self.last_packet, |entry| Instant(entry.last_packet))),
@@ -37,6 +39,15 @@ impl Connection {
                 .map(|index| self.subflow_view(index, &config.accesses, entry))
                 .collect(),
         }
+    }
+
+    /// An end towards the server; none while that is not known.
+    fn known(&self, end: SocketAddr) -> SocketAddr {
+        let hosted = self.hosted.as_deref();
+        if hosted.is_some_and(|hosted| hosted.seam().is_none()) {
+            return SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
+        }
+        end
     }
 
     /// What names it outside.

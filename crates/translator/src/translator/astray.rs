@@ -62,7 +62,7 @@ impl Translator {
     /// Packets may have passed by for a while, as rules or routes were missing that are there again. Both ends of the
     /// connections are asked, a few at each [`handle_timeout`](Self::handle_timeout).
     pub const fn note_astray(&mut self, now: Instant) {
-        self.astray = Some(Astray {
+        self.records.astray = Some(Astray {
             since: now,
             round: 0,
             next: 0,
@@ -73,11 +73,16 @@ impl Translator {
     /// Asks the ends whose turn it is.
     pub(crate) fn tend_astray(&mut self, now: Instant) {
         let places = self.table.places();
-        let Some(astray) = self.astray.as_mut().filter(|astray| astray.due <= now) else {
+        let Some(astray) = self
+            .records
+            .astray
+            .as_mut()
+            .filter(|astray| astray.due <= now)
+        else {
             return;
         };
         if astray.round == ROUNDS.len() {
-            self.astray = None;
+            self.records.astray = None;
             return;
         }
         for id in astray.step(now, places) {

@@ -3,33 +3,18 @@
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
-use flexcp_preamble::{Cookie, Dialogue, Gate, Target, Turn, Wish};
+use flexcp_preamble::{Dialogue, Refusal, Target, Turn, Wish};
 
+use super::hosting::Guest;
 use super::{Translator, context, lost};
 use crate::cause::{HalfOpenEvicted, PlainSyn, Rst};
 use crate::connection::{Connection, Front, Phase, Relayed, Request, Subflow, asks};
 use crate::counters::DropReason;
 use crate::endpoint::Backend;
+use crate::hosted::Then;
 use crate::segment::Segment;
 use crate::table::ConnectionId;
 use crate::{Frame, Instant, ServiceId, Verdict};
-
-/// Nobody is asked who he is.
-struct Open;
-
-impl Gate for Open {
-    fn asks_password(&self) -> bool {
-        false
-    }
-
-    fn knows(&self, _: &[u8], _: &[u8]) -> bool {
-        false
-    }
-
-    fn judge_cookie(&self, _: Option<&[u8]>) -> Cookie {
-        Cookie::Right
-    }
-}
 
 impl Translator {
     /// A SYN for a service whose clients name their server.
@@ -43,29 +28,50 @@ impl Translator {
         if self.drain.begun || !opens {
             return self.turn_away(segment, Rst::Draining, DropReason::Draining);
         }
-        let said = frame.buffer(segment.payload.clone());
         let Some(protocol) = self.services.protocol(service) else {
             return lost();
         };
-        let mut dialogue = Dialogue::new(protocol);
-        let (taken, turn) = dialogue.hear(said, &Open, &mut Vec::new());
-        let Some(server) = named(&turn) else {
-            return self.turn_away(segment, Rst::Preamble, DropReason::BadPreamble);
-        };
-        if !self.services.allows(service, server) {
-            return self.turn_away(segment, Rst::NotAllowed, DropReason::NotAllowed);
-        }
-        let front = Front::new(dialogue, &said[taken..]);
-        let Some((backend, reused)) = self.room_towards(now, service, server) else {
-            return self.turn_away(segment, Rst::NoRoom, DropReason::LimitReached);
-        };
+        let said = frame.buffer(segment.payload.clone());
+        let (mut dialogue, mut answer) = (Dialogue::new(protocol), Vec::new());
+        let (taken, turn) = dialogue.hear(said, &self.services.gate(service), &mut answer);
         let wants = self.wants(now, true, asks(segment));
-        let verdict = self.open_behind(now, (service, wants), backend, front, segment, frame);
-        if reused {
-            self.put_off_syn(now, segment)
-        } else {
-            verdict
+        let server = server_of(&turn).filter(|&server| self.services.allows(service, server));
+        if let Some(server) = server.filter(|_| answer.is_empty()) {
+            let front = Front::new(dialogue, &said[taken..]);
+            let Some((backend, reused)) = self.room_towards(now, service, server) else {
+                return self.turn_away(segment, Rst::NoRoom, DropReason::LimitReached);
+            };
+            let verdict = self.open_behind(now, (service, wants), backend, front, segment, frame);
+            return if reused {
+                self.put_off_syn(now, segment)
+            } else {
+                verdict
+            };
         }
+        if let Turn::Reset(_) = turn {
+            return self.turn_away(segment, Rst::Preamble, DropReason::BadPreamble);
+        }
+        if self.room_in_table(now).is_none() {
+            return self.turn_away(segment, Rst::NoRoom, DropReason::LimitReached);
+        }
+        let then = match turn {
+            Turn::Listen => Then::Preamble,
+            Turn::Connect(_) if server.is_some() => Then::Stream,
+            Turn::Connect(_) => {
+                dialogue.refuse(Refusal::NotAllowed, &mut answer);
+                Then::Nothing
+            }
+            Turn::Told | Turn::Close(_) | Turn::Reset(_) => Then::Nothing,
+        };
+        let guest = Guest {
+            service,
+            wants,
+            dialogue,
+            said: &answer,
+            then,
+            wanted: server,
+        };
+        self.host(now, guest, segment, frame)
     }
 
     fn turn_away(&mut self, segment: &Segment, cause: Rst, reason: DropReason) -> Verdict {
@@ -143,19 +149,23 @@ impl Translator {
     }
 }
 
-/// The server that a client has named.
-fn named(turn: &Turn) -> Option<SocketAddr> {
-    let Turn::Connect(Wish {
-        to: Target::Ip(addr),
-        port,
-    }) = turn
-    else {
+/// The server of a wish that is heard, if it needs no name resolved.
+fn server_of(turn: &Turn) -> Option<SocketAddr> {
+    match turn {
+        Turn::Connect(wish) => named(wish),
+        _ => None,
+    }
+}
+
+/// The server that a client has named by its address.
+pub(super) fn named(wish: &Wish) -> Option<SocketAddr> {
+    let Target::Ip(addr) = wish.to else {
         return None;
     };
     // By its mapped address an IPv4 server is the same one.
     let addr = match addr {
         IpAddr::V6(v6) => v6.to_canonical(),
-        IpAddr::V4(_) => *addr,
+        IpAddr::V4(_) => addr,
     };
-    Some(SocketAddr::new(addr, *port))
+    Some(SocketAddr::new(addr, wish.port))
 }

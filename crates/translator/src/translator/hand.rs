@@ -103,6 +103,8 @@ impl Hand<'_> {
     /// The packet goes to the connection; `None`: the connection is opening, which takes more than the connection itself.
     fn handle(&mut self, leg: Leg, segment: &Segment, frame: &mut Frame<'_>) -> Option<Verdict> {
         match (self.connection.phase, leg) {
+            // Those go elsewhere.
+            (_, Leg::Called) => Some(lost()),
             (Phase::SynSent | Phase::SynReceived, _) => None,
             (Phase::Plain(_), _) if !self.connection.tcp.syn.answered => None,
             (Phase::Established { .. } | Phase::Closed(_), Leg::Subflow(index)) => {

@@ -1,6 +1,7 @@
 //! ICMP errors: to the connection that they are about, and on to the end that can do something about
 //! them. Everything else that is ICMP passes: it was diverted only because rules can't tell it apart.
 
+use flexcp_preamble::Refusal;
 use flexcp_wire::{Ends, IcmpError, IpHeader, MAX_HEADERS_LEN, OptionWriter, TcpFlags, protocol};
 
 use super::{Translator, context, lost};
@@ -58,6 +59,7 @@ impl Translator {
         let verdict = match flow.leg {
             Leg::Subflow(index) => connection.handle_icmp_to_mptcp(&mut ctx, index, &error),
             Leg::Server => connection.handle_icmp_to_tcp(&mut ctx, &error),
+            Leg::Called => return self.handle_icmp_to_called(now, flow.id, &error),
         };
         match verdict {
             IcmpVerdict::Forward(translated) => {
@@ -69,15 +71,17 @@ impl Translator {
                 Verdict::Forward
             }
             IcmpVerdict::Consume => Verdict::Consume,
-            IcmpVerdict::Refused => self.handle_unreachable(now, flow.id),
+            IcmpVerdict::Refused => self.handle_unreachable(now, flow.id, &error),
             IcmpVerdict::Drop(reason) => Verdict::Drop(reason),
         }
     }
 
     /// The server can't be reached: another back end is tried if there is one, else the client hears of
     /// it at once.
-    fn handle_unreachable(&mut self, now: Instant, id: ConnectionId) -> Verdict {
-        if self.leave_refusing(now, id, MarkReason::Unreachable) {
+    fn handle_unreachable(&mut self, now: Instant, id: ConnectionId, error: &IcmpError) -> Verdict {
+        if self.leave_refusing(now, id, MarkReason::Unreachable)
+            || self.host_refused(now, id, unreachable(error))
+        {
             return Verdict::Consume;
         }
         let Some(connection) = self.table.get_mut(id) else {
@@ -99,6 +103,14 @@ impl Translator {
         ctx.reset(outgoing, Rst::Unreachable);
         self.remove(id);
         Verdict::Consume
+    }
+}
+
+/// What a client is told whose server is not there.
+pub(super) const fn unreachable(error: &IcmpError) -> Refusal {
+    Refusal::Unreachable {
+        code: error.code,
+        is_v6: error.src.is_ipv6(),
     }
 }
 

@@ -63,6 +63,7 @@ impl Translator {
             Leg::Subflow(INITIAL) => {}
             Leg::Subflow(_) => return false,
             Leg::Server => return matches!(connection.phase, Phase::Closed(_) | Phase::Reset(_)),
+            Leg::Called => return false,
         }
         let same = connection.subflow(INITIAL).syn_number().0 == segment.tcp.seq;
         match connection.phase {
@@ -311,7 +312,7 @@ impl Translator {
         let Some(connection) = self.table.get_mut(id) else {
             return lost();
         };
-        if connection.front.is_some() {
+        if connection.front.is_some() || connection.hosted.is_some() {
             return self.repeat_explicit_syn(now, id, segment, frame);
         }
         let phase = connection.phase;
@@ -446,6 +447,7 @@ impl Translator {
         match flow.leg {
             Leg::Subflow(index) => self.handle_opening_client(now, flow.id, index, segment, frame),
             Leg::Server => self.handle_opening_server(now, flow.id, segment, frame),
+            Leg::Called => lost(),
         }
     }
 

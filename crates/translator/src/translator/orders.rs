@@ -78,7 +78,7 @@ impl Translator {
         outcome
     }
 
-    fn find_id(&self, id: StableId) -> Option<ConnectionId> {
+    pub(super) fn find_id(&self, id: StableId) -> Option<ConnectionId> {
         let place = self.table.find_token(id.token())?;
         let connection = self.table.get(place)?;
         (connection.id() == id).then_some(place)

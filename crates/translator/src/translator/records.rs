@@ -3,6 +3,7 @@
 use alloc::boxed::Box;
 
 use super::Translator;
+use super::astray::Astray;
 use super::hand::Hand;
 use super::orphan::Orphans;
 use crate::connection::{Connection, Phase, Subflow};
@@ -10,11 +11,13 @@ use crate::handle::{INITIAL, SubflowIndex};
 use crate::record::{Recorded, Registry, SubflowRecord};
 use crate::table::ConnectionId;
 
-/// What outlives a process: records of this one's connections, and connections of an earlier one.
+/// What outlives a process: records of this one's connections, and connections of an earlier one; and what is asked of the ends
+/// after packets may have passed by.
 #[derive(Default, Debug)]
 pub(crate) struct Records {
     pub(super) registry: Option<Box<dyn Registry>>,
     pub(super) orphans: Option<Orphans>,
+    pub(super) astray: Option<Astray>,
 }
 
 impl Translator {

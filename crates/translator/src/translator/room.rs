@@ -3,6 +3,7 @@
 
 use core::net::SocketAddr;
 
+use flexcp_preamble::Refusal;
 use flexcp_wire::{Ends, TcpFlags};
 
 use super::{STALE_HANDSHAKE, Translator, context, lost};
@@ -33,6 +34,9 @@ impl Translator {
             return Verdict::Drop(DropReason::BlindReset);
         }
         if self.leave_refusing(now, id, MarkReason::Refused) {
+            return Verdict::Consume;
+        }
+        if self.host_refused(now, id, Refusal::Reset) {
             return Verdict::Consume;
         }
         let Some(connection) = self.table.get_mut(id) else {

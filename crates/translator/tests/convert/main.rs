@@ -1,6 +1,8 @@
 //! Clients that name their server in the SYN (0-RTT Convert, RFC 8803): numbers, what FlexCP answers and repeats, who is refused.
 #![forbid(unsafe_code)]
 
+mod guest;
+mod hosted;
 mod offload;
 mod world;
 
@@ -272,37 +274,18 @@ fn client_that_comes_back_without_mptcp_falls_back() {
 }
 
 #[test]
-fn whoever_is_not_understood_or_not_allowed_is_refused() {
-    let port = |port: u8| {
-        let mut said = CONNECT;
-        said[7] = port;
-        said.to_vec()
-    };
-    let server = |octet: u8| {
-        let mut said = CONNECT;
-        said[21] = octet;
-        said.to_vec()
-    };
-    let cases = [
-        (vec![], "preamble"),
-        (CONNECT[..20].to_vec(), "preamble"),
-        (b"GET / HTTP/1.1\r\n\r\n".to_vec(), "preamble"),
-        (port(22), "not_allowed"),
-        (server(56), "not_allowed"),
-    ];
-    for (said, why) in cases {
-        let mut world = World::new();
-        let (verdict, out) =
-            world.of_client(SYN, [0, 0], [mss(), capable(CapableKeys::Syn)], &said);
-        assert!(matches!(verdict, Verdict::Drop(_)), "{said:?}");
-        let [rst] = &out[..] else { panic!("{out:?}") };
-        assert!(rst.packet.tcp.flags.contains(TcpFlags::RST));
-        assert_eq!(rst.ack(), 1 + i32::try_from(said.len()).unwrap());
-        let causes = world.translator.counters().causes;
-        let moved: Vec<_> = causes.iter().filter(|(.., count)| *count > 0).collect();
-        assert_eq!(moved, [("rst", why, 1)]);
-        assert_eq!(world.translator.counters().connections_opened, 0);
-    }
+fn who_speaks_another_protocol_is_reset() {
+    let said = b"GET / HTTP/1.1\r\n\r\n";
+    let mut world = World::new();
+    let (verdict, out) = world.of_client(SYN, [0, 0], [mss(), capable(CapableKeys::Syn)], said);
+    assert!(matches!(verdict, Verdict::Drop(DropReason::BadPreamble)));
+    let [rst] = &out[..] else { panic!("{out:?}") };
+    assert!(rst.packet.tcp.flags.contains(TcpFlags::RST));
+    assert_eq!(rst.ack(), 1 + i32::try_from(said.len()).unwrap());
+    let causes = world.translator.counters().causes;
+    let moved: Vec<_> = causes.iter().filter(|(.., count)| *count > 0).collect();
+    assert_eq!(moved, [("rst", "preamble", 1)]);
+    assert_eq!(world.translator.counters().connections_opened, 0);
 }
 
 #[test]
@@ -343,16 +326,6 @@ fn oldest_handshake_with_the_server_makes_room_when_ports_run_out() {
         .collect();
     left.sort_unstable();
     assert_eq!(left, [1, 3]);
-}
-
-#[test]
-fn server_that_refuses_is_heard() {
-    let mut world = World::new_after_syn();
-    let (_, out) = world.of_server(TcpFlags::RST | ACK, [0, 25], [], &[]);
-    let [rst] = &out[..] else { panic!("{out:?}") };
-    assert!(!rst.to_server && rst.packet.tcp.flags.contains(TcpFlags::RST));
-    assert_eq!(rst.ack(), 25);
-    assert_eq!(world.translator.connections(world.now).count(), 0);
 }
 
 #[test]

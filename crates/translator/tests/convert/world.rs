@@ -112,6 +112,7 @@ impl World {
                 mode: Mode::Explicit {
                     protocol: Protocol::Convert,
                     listen: vec![proxy()],
+                    users: vec![],
                     allowed: vec![Allowed {
                         servers,
                         ports: vec![80..=80],
@@ -163,6 +164,16 @@ impl World {
         (verdict, self.read(&out))
     }
 
+    /// The same of bytes; the TCP packets that come out.
+    pub(crate) fn put_bytes(&mut self, bytes: &[u8]) -> (Verdict, Vec<Out>) {
+        let mut buf = vec![0; HEADROOM + bytes.len()];
+        buf[HEADROOM..].copy_from_slice(bytes);
+        let range = HEADROOM..buf.len();
+        let mut frame = Frame::new(&mut buf, range, Offload::default());
+        let verdict = self.translator.handle_packet(self.now, &mut frame).verdict;
+        (verdict, self.sent())
+    }
+
     /// The same of bytes; how many packets come out.
     pub(crate) fn put_raw(&mut self, bytes: &[u8]) -> usize {
         let mut buf = vec![0; HEADROOM + bytes.len()];
@@ -184,6 +195,11 @@ impl World {
             return vec![];
         }
         self.translator.handle_timeout(self.now);
+        self.sent()
+    }
+
+    /// What waits to be sent.
+    pub(crate) fn sent(&mut self) -> Vec<Out> {
         let mut out = vec![];
         while let Some(sent) = self.translator.poll_transmit() {
             let mut bytes = sent.header().to_vec();
@@ -243,6 +259,11 @@ impl World {
             .with_options(options)
             .with_payload(payload);
         self.put(&packet)
+    }
+
+    /// Where FlexCP connects from, once it has.
+    pub(crate) const fn source(&self) -> Option<SocketAddr> {
+        self.source
     }
 
     /// FlexCP's IDSN.

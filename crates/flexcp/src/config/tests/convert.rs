@@ -27,6 +27,7 @@ fn servers_may_be_named_that_the_file_allows_at_its_ports() {
         protocol,
         listen,
         allowed,
+        users,
         source,
         source_ports,
     } = &told.services[0].mode
@@ -34,6 +35,7 @@ fn servers_may_be_named_that_the_file_allows_at_its_ports() {
         panic!("{:?}", told.services[0]);
     };
     assert_eq!(*protocol, Protocol::Convert);
+    assert!(users.is_empty());
     assert_eq!(listen, &["203.0.113.5:1080".parse().unwrap()]);
     assert_eq!((source, source_ports), (&sources[0], &(61000..=65534)));
     let of = |at: usize| (allowed[at].servers.len, &allowed[at].ports[..]);
@@ -108,5 +110,53 @@ fn lists_and_ports_are_checked() {
         &[
             "f:4:11: error: `listen`: 0.0.0.0 is the unspecified address; write an address that other hosts can reach",
         ],
+    );
+}
+
+const SOCKS5: &str = "\
+[[service]]
+name = 'socks'
+mode = 'socks5'
+listen = ['203.0.113.5:1080']
+allow = ['0.0.0.0/0']
+users = ['joe:secret', 'jim:with:colons']
+";
+
+#[test]
+fn users_of_socks_come_in_with_their_passwords() {
+    let config = good(SOCKS5);
+    let sources = on_host(SOCKS5, &[]);
+    let told = plan::translator(&config, &sources, &plan::first_ids(&config), 0);
+    let Mode::Explicit {
+        protocol, users, ..
+    } = &told.services[0].mode
+    else {
+        panic!("{:?}", told.services[0]);
+    };
+    assert_eq!(*protocol, Protocol::Socks5);
+    let of = |at: usize| (&users[at].name[..], &users[at].password[..]);
+    assert_eq!(of(0), (&b"joe"[..], &b"secret"[..]));
+    assert_eq!(of(1), (&b"jim"[..], &b"with:colons"[..]));
+    // No password is shown.
+    assert_eq!(
+        summary(&config),
+        ["socks: socks5, 203.0.113.5:1080 by 2 users to 0.0.0.0/0 ports 61000-65534"]
+    );
+    assert!(!format!("{config:?}").contains("secret"));
+}
+
+#[test]
+fn users_are_checked_without_a_word_of_their_passwords() {
+    said(
+        &SOCKS5.replace("'joe:secret'", "'joe', ':secret', 'joe:'"),
+        &[
+            "f:6:10: error: `users`: a user is written with its password; write \"name:password\"",
+            "f:6:17: error: `users`: the name of a user has 0 bytes; SOCKS5 takes 1 to 255",
+            "f:6:28: error: `users`: the password of a user has 0 bytes; SOCKS5 takes 1 to 255",
+        ],
+    );
+    said(
+        &SOCKS5.replace("socks5", "convert"),
+        &["f:6:1: error: unknown key `users` in a convert service; it belongs in a socks5 service"],
     );
 }

@@ -167,36 +167,36 @@ fn modes() {
         ],
     );
     said(
-        &service("mode = 'socks'\nlisten = ['192.0.2.1']\nbackends = ['10.0.0.1:80']"),
+        &service("mode = 'splice'\nlisten = ['192.0.2.1']\nbackends = ['10.0.0.1:80']"),
         &[
-            "f:3:8: error: there is no mode \"socks\"; the modes are \"transparent\", \"reverse\" and \"convert\"",
+            "f:3:8: error: there is no mode \"splice\"; the modes are \"transparent\", \"reverse\", \"convert\" and \"socks5\"",
             "f:4:11: error: `listen`: `192.0.2.1` has no port; write it like \"192.0.2.1:443\"",
         ],
     );
     said(
-        "[[service]]\nmode = 'socks'\ninterfaces = 1\n",
+        "[[service]]\nmode = 'splice'\ninterfaces = 1\n",
         &[
             "f:1:1: error: a service has no `name`; write name = \"web\"",
-            "f:2:8: error: there is no mode \"socks\"; the modes are \"transparent\", \"reverse\" and \"convert\"",
+            "f:2:8: error: there is no mode \"splice\"; the modes are \"transparent\", \"reverse\", \"convert\" and \"socks5\"",
             "f:3:14: error: `interfaces` is an integer; write a list: [\"eth0\"]",
         ],
     );
     said(
-        &service("mode = 'socks'"),
+        &service("mode = 'splice'"),
         &[
-            "f:3:8: error: there is no mode \"socks\"; the modes are \"transparent\", \"reverse\" and \"convert\"",
+            "f:3:8: error: there is no mode \"splice\"; the modes are \"transparent\", \"reverse\", \"convert\" and \"socks5\"",
         ],
     );
     said(
         &service("mode = 1"),
         &[
-            "f:3:8: error: `mode` can't be an integer; write \"transparent\", \"reverse\" or \"convert\"",
+            "f:3:8: error: `mode` can't be an integer; write \"transparent\", \"reverse\", \"convert\" or \"socks5\"",
         ],
     );
     said(
         &service(""),
         &[
-            "f:1:1: error: a service has no `mode`; write mode = \"transparent\", \"reverse\" or \"convert\"",
+            "f:1:1: error: a service has no `mode`; write mode = \"transparent\", \"reverse\", \"convert\" or \"socks5\"",
         ],
     );
     said(
@@ -209,7 +209,7 @@ fn modes() {
     );
     said(
         &service("listen = ['192.0.2.1:80']\nallow = ['10.0.0.0/8']"),
-        &["f:1:1: error: a service has no `mode`; write mode = \"convert\""],
+        &["f:1:1: error: a service has no `mode`; write mode = \"convert\" or \"socks5\""],
     );
 }
 

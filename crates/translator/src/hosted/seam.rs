@@ -1,0 +1,196 @@
+//! Where a server takes over from the responder: what its packets need to continue what the client has been told.
+//!
+//! The client knows the responder's numbers, its timestamps, its scale of windows, and whether it uses SACK and timestamps; the
+//! server has its own. Each is a constant away from the other, so what passes is rewritten here and the rest of the translator
+//! sees one server from beginning to end. The client's own numbers need nothing: the SYN to the server continued them.
+
+use flexcp_wire::{OptionWriter, TcpOption, TcpOptions, TcpSeq, Timestamps};
+
+use crate::counters::DropReason;
+use crate::frame::Frame;
+use crate::segment::{Outgoing, Segment};
+use crate::time::Instant;
+
+/// What differs, each as it is added to the server's to get what the client sees.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seam {
+    /// Its sequence numbers.
+    pub(super) shift: u32,
+    /// Number of its first byte, as the client sees it.
+    pub(super) first: TcpSeq,
+    pub(super) clock: Clock,
+    pub(super) scales: Scales,
+    /// It takes SACK.
+    pub(super) sack: bool,
+}
+
+/// Timestamps of both.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Clock {
+    /// Nobody uses them.
+    None,
+    /// Both do: this is added to its own, and nothing before `first` of its own is echoed to it.
+    Both { shift: u32, first: u32 },
+    /// The client alone does: it is told milliseconds from here on.
+    Client { base: u32 },
+}
+
+/// Shifts of windows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Scales {
+    /// The client's.
+    pub(super) client: u8,
+    /// What the server takes the client's for.
+    pub(super) client_told: u8,
+    /// The server's.
+    pub(super) server: u8,
+    /// What the client takes the server's for.
+    pub(super) server_told: u8,
+}
+
+impl Clock {
+    /// The client has been shown this just now.
+    pub(super) const fn client(shown: u32, now: Instant) -> Self {
+        Self::Client {
+            base: shown.wrapping_sub(millis(now)),
+        }
+    }
+}
+
+impl Scales {
+    /// Nobody scales.
+    pub(super) const NONE: Self = Self {
+        client: 0,
+        client_told: 0,
+        server: 0,
+        server_told: 0,
+    };
+
+    fn up(self, window: u16) -> u16 {
+        rescaled(window, self.client, self.client_told)
+    }
+
+    pub(super) fn down(self, window: u16) -> u16 {
+        rescaled(window, self.server, self.server_told)
+    }
+}
+
+fn rescaled(window: u16, from: u8, to: u8) -> u16 {
+    if from == to {
+        return window;
+    }
+    let bytes = u64::from(window) << from;
+    u16::try_from(bytes >> to).unwrap_or(u16::MAX)
+}
+
+impl Seam {
+    /// Rewrites a packet of the server's as one of the responder's.
+    pub(crate) fn rewrite_down(
+        &self,
+        now: Instant,
+        segment: &Segment,
+        frame: &mut Frame<'_>,
+    ) -> Result<(), DropReason> {
+        let mut options = OptionWriter::default();
+        for option in TcpOptions::new(segment.option_bytes(frame)).flatten() {
+            match (option, self.clock) {
+                (TcpOption::Timestamps(told), Clock::Both { shift, .. }) => {
+                    let val = told.val.wrapping_add(shift);
+                    options.push(&TcpOption::Timestamps(Timestamps { val, ..told }));
+                }
+                (TcpOption::Timestamps(_), _) => {}
+                (option, _) => {
+                    options.push(&option);
+                }
+            }
+        }
+        if let Clock::Client { base } = self.clock {
+            let val = base.wrapping_add(millis(now));
+            // What it would echo it has not been sent.
+            options.push(&TcpOption::Timestamps(Timestamps { val, ecr: 0 }));
+        }
+        let outgoing = Outgoing {
+            ends: segment.ends(),
+            seq: segment.tcp.seq.wrapping_add(self.shift),
+            ack: segment.tcp.ack,
+            flags: segment.tcp.flags,
+            window: self.scales.down(segment.tcp.window),
+            urgent: segment.tcp.urgent,
+            keep_ecn: true,
+            flow_label: segment.ip.flow_label,
+            options,
+        };
+        outgoing.forward(frame, segment, segment.payload.clone(), u16::MAX)
+    }
+
+    /// Rewrites the header of a packet to the server, in place. `answered`: the client has all that comes before the server's
+    /// first byte; until then the server is told of nothing that it has not sent. `header`: the TCP header and its options.
+    /// What is to be added to the TCP checksum, if that is complete.
+    pub(super) fn rewrite_up(&self, header: &mut [u8], answered: bool) {
+        let Some(fixed) = header.first_chunk_mut::<20>() else {
+            return;
+        };
+        let ack = TcpSeq(read(&fixed[8..12]));
+        let overtakes = answered || !ack.before(self.first);
+        let ack = if overtakes { ack } else { self.first };
+        if fixed[13] & 0x10 != 0 {
+            fixed[8..12].copy_from_slice(&ack.0.wrapping_sub(self.shift).to_be_bytes());
+        }
+        let window = u16::from_be_bytes([fixed[14], fixed[15]]);
+        fixed[14..16].copy_from_slice(&self.scales.up(window).to_be_bytes());
+        self.rewrite_options(&mut header[20..], answered);
+    }
+
+    fn rewrite_options(&self, mut options: &mut [u8], answered: bool) {
+        while let [kind, rest @ ..] = options {
+            let len = match (*kind, rest.first()) {
+                (0, _) => return,
+                (1, _) => 1,
+                (_, Some(&len)) => usize::from(len),
+                (_, None) => return,
+            };
+            if len == 0 || len > options.len() {
+                return;
+            }
+            let (option, behind) = options.split_at_mut(len);
+            match option[0] {
+                flexcp_wire::kind::TIMESTAMPS if len == 10 => self.rewrite_echo(option),
+                flexcp_wire::kind::SACK if !self.sack || !answered => option.fill(NOP),
+                flexcp_wire::kind::SACK => {
+                    for number in option[2..].chunks_exact_mut(4) {
+                        let seq = read(number).wrapping_sub(self.shift);
+                        number.copy_from_slice(&seq.to_be_bytes());
+                    }
+                }
+                _ => {}
+            }
+            options = behind;
+        }
+    }
+
+    fn rewrite_echo(&self, option: &mut [u8]) {
+        let Clock::Both { shift, first } = self.clock else {
+            option.fill(NOP);
+            return;
+        };
+        let echo = read(&option[6..10]).wrapping_sub(shift);
+        // The client may still echo the responder.
+        let early = echo.wrapping_sub(first).cast_signed() < 0;
+        let echo = if early { first } else { echo };
+        option[6..10].copy_from_slice(&echo.to_be_bytes());
+    }
+}
+
+/// Padding.
+const NOP: u8 = 1;
+
+fn read(bytes: &[u8]) -> u32 {
+    bytes
+        .first_chunk::<4>()
+        .map_or(0, |&bytes| u32::from_be_bytes(bytes))
+}
+
+#[allow(clippy::cast_possible_truncation, reason = "timestamps wrap")]
+const fn millis(now: Instant) -> u32 {
+    (now.0 / 1000) as u32
+}
