@@ -170,6 +170,24 @@ fn data_behind_a_hole_is_timed_by_sack() {
     let _ = t.moved();
 }
 
+/// The ACK of what was missing before it says nothing of what stands behind.
+#[test]
+fn data_behind_what_goes_again_is_not_timed_by_its_ack() {
+    let mut t = sampled();
+    for from in [101, 201, 301] {
+        let _ = t.server(&format!("P. {from}:{}(100) ack 1", from + 100));
+    }
+    t.at(190);
+    let _ = t.client(0, ". 1:1(0) ack 201 <dss ack 201>");
+    let known = round_trips(&t, 0);
+    let _ = t.server("P. 401:501(100) ack 1");
+    let _ = t.server("P. 201:301(100) ack 1");
+    t.at(400);
+    let _ = t.client(0, ". 1:1(0) ack 501 <dss ack 501>");
+    assert_eq!(round_trips(&t, 0), known);
+    let _ = t.moved();
+}
+
 /// A tail loss probe says nothing of what went down before it.
 #[test]
 fn data_before_what_goes_again_is_timed() {

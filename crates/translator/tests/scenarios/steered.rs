@@ -487,3 +487,28 @@ fn path_is_left_later_for_one_on_which_data_is_missing_that_the_mode_does_not_ta
     );
     let _ = t.moved();
 }
+
+/// One answer that comes late is an accident, unless others have left the access.
+#[test]
+fn one_late_answer_does_not_make_a_path_bad() {
+    let setup = Setup::new()
+        .accesses(2)
+        .steered(halves(Some(80)), [1000, 0]);
+    let mut t = setup.two_subflows();
+    let _ = (t.why(), t.moved());
+    let mut at = 1000;
+    for (n, late) in [20, 20, 20, 300].into_iter().enumerate() {
+        let (from, end) = (n * 100 + 1, n * 100 + 101);
+        t.at(at);
+        let gave = t.server(&format!("P. {from}:{end}(100) ack 1"));
+        assert!(gave.lines()[0].starts_with("client0"), "{n}: {gave:?}");
+        t.at(at + late);
+        let _ = t.client(0, &format!(". 1:1(0) ack {end} win 600 <dss ack {end}>"));
+        at += late + 100;
+    }
+    t.at(at);
+    let gave = t.server("P. 401:501(100) ack 1");
+    assert!(gave.lines()[0].starts_with("client0"), "{gave:?}");
+    assert_eq!(t.why(), "");
+    let _ = t.moved();
+}
