@@ -11,6 +11,7 @@
 
 pub mod beside;
 pub mod config;
+pub mod connect;
 pub mod control;
 pub mod explain;
 pub mod generation;

@@ -1,6 +1,7 @@
 //! The command line of FlexCP.
 #![forbid(unsafe_code)]
 
+mod connect_command;
 mod rule_command;
 
 use std::io::{self, IsTerminal, Write};
@@ -25,6 +26,7 @@ use serde_json::json;
 use serde_json::value::RawValue;
 use tracing::level_filters::LevelFilter;
 
+use self::connect_command::ConnectCommand;
 use self::rule_command::RuleCommand;
 
 /// A splitless proxy between MPTCP clients and TCP servers
@@ -133,6 +135,7 @@ enum Command {
         #[command(flatten)]
         show: ShowArgs,
     },
+    Connect(ConnectCommand),
     /// Show what a running FlexCP does
     Show {
         #[command(subcommand)]
@@ -286,6 +289,7 @@ fn main() -> ExitCode {
             tell("POST", &target, body.as_deref(), &show)
         }
         Command::Undrain { service, show } => tell("DELETE", &target::drain(&service), None, &show),
+        Command::Connect(connect) => connect.run(),
         Command::Show { what } => show(what),
         Command::Schema => print(&format!("{:#}\n", config::schema())),
         Command::Explain { word, markdown } => explain(word.as_deref(), markdown),

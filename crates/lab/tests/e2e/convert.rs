@@ -1,12 +1,16 @@
 //! Clients that name their server in the SYN (0-RTT Convert, RFC 8803), on Linux's own stack.
 
+use std::io::Write as _;
 use std::net::SocketAddr;
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use flexcp_lab::transfer::{Client, Job, Report, ServeOptions};
-use flexcp_lab::{Cut, End, Expect, Families, Family, Lab, LabBuilder, daemon};
+use flexcp_lab::transfer::{Client, Job, Proto, Report, ServeOptions};
+use flexcp_lab::{
+    Cut, End, Expect, Families, Family, Lab, LabBuilder, Nginx, daemon, output, sha256_of,
+};
 
 use crate::rig::{PORT, Rig, lively, short, with};
 
@@ -19,6 +23,7 @@ crate::cases!("convert":
     many_connections_at_once,
     server_that_nobody_may_name,
     server_that_refuses,
+    programs_by_flexcp_connect,
 );
 
 const LISTEN: u16 = 1080;
@@ -170,5 +175,51 @@ fn server_that_refuses() -> Result<()> {
             ensure_told(&report, "ConnectionReset")?;
         }
         Ok(Expect::clean().between(End::Client, "MPRstTx", 0..=2))
+    })
+}
+
+/// Programs that speak neither MPTCP nor Convert: a command with its variables, standard input and output, a listener.
+fn programs_by_flexcp_connect() -> Result<()> {
+    let lab = lab().rate_mbit(1, 200).rate_mbit(2, 200).build()?;
+    let nginx = Nginx::start(&lab, 1, &[("file", 5_000_000)], Proto::Tcp)?;
+    convert(lab, Family::V4, &["10.9.0.0/16"], |rig| {
+        let by = converter(&rig.lab, Family::V4).to_string();
+        let connect = || -> Result<Command> {
+            let mut command = rig.lab.client().command(daemon::binary()?);
+            command.args(["connect", "--by", &by]);
+            Ok(command)
+        };
+        let copy = rig.lab.dir().join("copy");
+        let mut curl = connect()?;
+        curl.args(["--", "curl", "-sS", "--fail", "-o"]).arg(&copy);
+        output(curl.arg("http://10.9.1.2/file"))?;
+        ensure!(sha256_of(&copy)? == nginx.sha256("file")?);
+
+        let mut stdio = connect()?;
+        let mut stdio = stdio
+            .args(["--stdio", "10.9.1.2", "80"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let request = b"GET /file HTTP/1.0\r\nHost: 10.9.1.2\r\n\r\n";
+        // It stays open: nginx leaves who has closed, and the end of the answer ends the program.
+        let mut pipe = stdio.stdin.take().expect("a pipe");
+        pipe.write_all(request)?;
+        let answer = stdio.wait_with_output()?;
+        drop(pipe);
+        ensure!(answer.status.success() && answer.stdout.starts_with(b"HTTP/1.1 200"));
+        ensure!(answer.stdout.len() > 5_000_000);
+
+        let mut refused = connect()?;
+        let refused = refused.args(["--stdio", "10.8.0.1", "80"]).output()?;
+        let told = String::from_utf8_lossy(&refused.stderr);
+        ensure!(
+            !refused.status.success() && told.contains("does not allow"),
+            "{told}"
+        );
+        ensure_named(rig, 2)?;
+        Ok(Expect::clean()
+            .at_least(End::Client, "MPJoinSynAckRx", 2)
+            .between(End::Client, "MPRstTx", 0..=1))
     })
 }

@@ -456,7 +456,7 @@ fn example_is_right_with_and_without_its_comments() {
         .map(|line| line.trim_start_matches("# "))
         .collect();
     let config = good(&all.join("\n"));
-    assert_eq!(config.services.len(), 3);
+    assert_eq!(config.services.len(), 4);
     let defaults = good(TRANSPARENT);
     let plan = |config| {
         plan::translator(

@@ -1,0 +1,88 @@
+//! `flexcp connect`: connections of programs on this host by a FlexCP with `mode = "convert"`.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::process::{Command, ExitCode};
+use std::thread;
+
+use anyhow::{Context, Result, anyhow};
+use clap::{ArgGroup, Args};
+use flexcp::connect::{self, Local};
+
+/// Connect by a FlexCP with `mode = "convert"`, over MPTCP: for programs that speak neither
+#[derive(Args)]
+#[command(group = ArgGroup::new("what").required(true).args(["stdio", "listen", "command"]))]
+pub(crate) struct ConnectCommand {
+    /// The converter, such as 203.0.113.5:1080
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    by: String,
+    /// Carry standard input and output to this server and port: ssh -o ProxyCommand='flexcp connect --by ... --stdio %h %p'
+    #[arg(long, num_args = 2, value_names = ["HOST", "PORT"])]
+    stdio: Option<Vec<String>>,
+    /// Serve SOCKS5 here, until interrupted
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    listen: Option<SocketAddr>,
+    /// Run this with ALL_PROXY set to a SOCKS5 server of its own
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+impl ConnectCommand {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let found = self.by.to_socket_addrs();
+        let by = found.ok().and_then(|mut addrs| addrs.next());
+        let by = by.ok_or_else(|| {
+            anyhow!(
+                "--by {}: write the converter's address and port, like 203.0.113.5:1080",
+                self.by
+            )
+        })?;
+        if let Some([host, port]) = self.stdio.as_deref() {
+            return carry(by, host, port);
+        }
+        if let Some(at) = self.listen {
+            let local = Local::listen(at, by).with_context(|| format!("--listen {at}"))?;
+            eprintln!("flexcp: SOCKS5 at {}, by {by}", local.addr()?);
+            if !at.ip().is_loopback() {
+                eprintln!(
+                    "flexcp: whoever reaches {at} may use it; a loopback address keeps others out"
+                );
+            }
+            local.serve()?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        run(by, &self.command)
+    }
+}
+
+/// Standard input and output.
+fn carry(by: SocketAddr, host: &str, port: &str) -> Result<ExitCode> {
+    let port = port
+        .parse()
+        .map_err(|_| anyhow!("{port} is no port; write 1 to 65535"))?;
+    let server =
+        connect::connect(by, host, port).map_err(|error| anyhow!("{host} port {port}: {error}"))?;
+    // The thread that reads standard input may wait for it; the process ends without it.
+    connect::relay(io::stdin(), &server, &mut io::stdout().lock())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A program with a SOCKS5 server of its own.
+fn run(by: SocketAddr, command: &[String]) -> Result<ExitCode> {
+    let [program, arguments @ ..] = command else {
+        return Err(anyhow!("no command; write it behind --"));
+    };
+    let local = Local::listen((Ipv4Addr::LOCALHOST, 0).into(), by)?;
+    let proxy = format!("socks5h://{}", local.addr()?);
+    thread::spawn(move || local.serve());
+    let mut command = Command::new(program);
+    command.args(arguments);
+    for variable in ["ALL_PROXY", "all_proxy"] {
+        command.env(variable, &proxy);
+    }
+    let status = command
+        .status()
+        .with_context(|| format!("`{program}` can't be run"))?;
+    let code = status.code().and_then(|code| u8::try_from(code).ok());
+    Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
+}
