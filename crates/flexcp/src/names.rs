@@ -5,9 +5,11 @@ use std::net::{IpAddr, ToSocketAddrs};
 use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::thread;
 
-use flexcp_translator::{Lookup, StableId};
+use flexcp_translator::{Lookup, Protocol, StableId};
+use rustix::net::{AddressFamily, SocketType};
 use tracing::warn;
 
+use crate::config::file::{Config, Mode};
 use crate::worker::WorkerHandle;
 
 /// Names that are resolved at a time.
@@ -41,6 +43,25 @@ impl Names {
         };
         let names = self.0.get_or_insert_with(start);
         names.try_send(asked).map_err(|_| id)
+    }
+}
+
+/// Says in the log when services want names and this process can't ask for them.
+pub(crate) fn warn_if_unknowable(config: &Config) {
+    let mut modes = config.services.iter().map(|service| &service.mode);
+    let by_name = |mode: &Mode| {
+        let protocol = Protocol::Socks5;
+        matches!(mode, Mode::Explicit { protocol: spoken, .. } if *spoken == protocol)
+    };
+    if !modes.any(by_name) {
+        return;
+    }
+    let asks = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None);
+    if let Err(error) = asks {
+        warn!(
+            "names that clients of SOCKS5 ask for can't be resolved: {error}; under systemd, a drop-in with \
+             RestrictAddressFamilies=AF_INET AF_INET6 in [Service] allows it"
+        );
     }
 }
 

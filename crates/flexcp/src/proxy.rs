@@ -345,6 +345,7 @@ impl Watching {
         if let Err(error) = flexcp_io::renounce_loading() {
             warn!("keeps the capabilities that loading programs takes: {error}");
         }
+        crate::names::warn_if_unknowable(&force.current().config);
         for line in config::summary(&force.current().config) {
             info!("service {line}");
         }

@@ -93,6 +93,7 @@ impl Hosted {
         self.responder.as_mut()
     }
 
+    /// The SYN that has gone to a server.
     pub(crate) const fn call(&self) -> Option<Call> {
         self.call
     }
@@ -160,7 +161,7 @@ impl Hosted {
         self.resolves.is_some()
     }
 
-    /// Why the client's time is over, if it is.
+    /// The time is over in which the client has to speak, or a name to be resolved.
     pub(crate) fn is_late(&self, now: Instant) -> bool {
         self.waits() && self.until.is_some_and(|until| until <= now)
     }

@@ -251,11 +251,14 @@ impl Translator {
     /// A packet that wants to be sent.
     #[must_use]
     pub fn poll_transmit(&mut self) -> Option<Transmit> {
-        let mut transmit = self.outbox.pop_front()?;
-        if self.guests.any() {
-            self.cross_transmit(&mut transmit);
+        loop {
+            let mut transmit = self.outbox.pop_front()?;
+            if !self.guests.any() || self.cross_transmit(&mut transmit) {
+                return Some(transmit);
+            }
+            // It does not leave.
+            self.counters.packets_made -= 1;
         }
-        Some(transmit)
     }
 
     /// Makes keys for connections to come, `most` of them; to be called when nothing else is to be done.
@@ -296,6 +299,9 @@ impl Translator {
             from: segment.source(),
             to: segment.destination(),
         };
+        if self.is_made_up(ends) {
+            return Verdict::Drop(DropReason::Spoofed).into();
+        }
         let not_opening = TcpFlags::ACK | TcpFlags::RST | TcpFlags::FIN;
         let is_syn = segment.has(TcpFlags::SYN) && !segment.tcp.flags.intersects(not_opening);
         let flow = self.table.find(ends);

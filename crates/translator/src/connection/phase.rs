@@ -58,6 +58,11 @@ impl Phase {
         matches!(self, Self::Established { .. })
     }
 
+    /// Both ends have closed it, or it is reset.
+    pub(crate) const fn is_over(self) -> bool {
+        matches!(self, Self::Closed(_) | Self::Reset(_))
+    }
+
     /// Plain TCP from the start.
     pub(crate) const fn is_plain(self) -> bool {
         matches!(self, Self::Plain(_))

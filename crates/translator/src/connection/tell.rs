@@ -122,8 +122,7 @@ impl Connection {
     /// Its end has been told, or it has no server to tell of.
     fn is_over(&self) -> bool {
         let hosted = self.hosted.as_deref();
-        hosted.is_some_and(|hosted| hosted.seam().is_none())
-            || matches!(self.phase, Phase::Closed(_) | Phase::Reset(_))
+        hosted.is_some_and(|hosted| hosted.seam().is_none()) || self.phase.is_over()
     }
 
     fn event(&self, kind: EventKind) -> Event {

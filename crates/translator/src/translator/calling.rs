@@ -156,11 +156,17 @@ impl Translator {
         segment: &Segment,
         frame: &Frame<'_>,
     ) -> Verdict {
-        let hosted = self.table.get(id).and_then(|c| c.hosted.as_deref());
-        let Some(hosted) = hosted else {
+        let connection = self.table.get(id);
+        let Some(hosted) = connection.and_then(|c| c.hosted.as_deref()) else {
             return lost();
         };
         let answers = hosted.is_answer(segment);
+        if connection.is_some_and(|connection| connection.phase.is_over()) {
+            // Nobody waits for it any more.
+            self.end_call(id);
+            self.refuse(segment, Rst::NoConnection);
+            return Verdict::Drop(DropReason::NoConnection);
+        }
         if segment.has(TcpFlags::RST) && answers {
             self.try_next(now, id, Refusal::Reset);
             return Verdict::Consume;
@@ -185,6 +191,8 @@ impl Translator {
         for leg in [Leg::Called, Leg::Server] {
             self.table.remove_flow(FlowRef { id, leg });
         }
+        // What is written down of it has the responder's address.
+        self.unregister(id);
         let Some(connection) = self.table.get_mut(id) else {
             return;
         };

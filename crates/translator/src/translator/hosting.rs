@@ -22,7 +22,7 @@ use crate::segment::Segment;
 use crate::table::{ConnectionId, FlowRef, Leg};
 use crate::{Frame, Instant, ServiceId, Step, Verdict};
 
-/// Packets that go between a connection and its responder in answer to one: more would be a circle.
+/// Packets that go between connections and their responders in answer to what waits: more would be a circle.
 const EXCHANGE: usize = 64;
 
 /// Connections whose server is FlexCP, or was.
@@ -155,7 +155,7 @@ impl Translator {
         };
         if is_responder(ends.to.ip()) {
             let packet = frame.packet().to_vec();
-            self.respond(now, ends, &packet);
+            self.respond(now, ends, &packet, frame.offload);
             return true;
         }
         let Some(flow) = self.table.find(ends.reversed()) else {
@@ -178,7 +178,7 @@ impl Translator {
 
     /// Carries what waits for responders to them, and their answers back, until nothing does.
     pub(super) fn exchange(&mut self, now: Instant, frame: Option<&Frame<'_>>) {
-        for _ in 0..EXCHANGE {
+        for _ in 0..self.outbox.len() + EXCHANGE {
             let is_theirs = |transmit: &Transmit| {
                 ends_of(transmit.header()).is_some_and(|(ends, _)| is_responder(ends.to.ip()))
             };
@@ -192,22 +192,26 @@ impl Translator {
             self.counters.packets_made -= 1;
             let packet = bytes_of(&transmit, frame);
             if let Some((ends, _)) = ends_of(&packet) {
-                self.respond(now, ends, &packet);
+                self.respond(now, ends, &packet, transmit.offload);
             }
         }
         debug_assert!(false, "a responder and its connection go round in a circle");
     }
 
     /// A packet for a responder.
-    fn respond(&mut self, now: Instant, ends: Ends, packet: &[u8]) {
+    fn respond(&mut self, now: Instant, ends: Ends, packet: &[u8], offload: Offload) {
         let Some(flow) = self.table.find(ends.reversed()) else {
             return;
         };
         let mut buffer = packet.to_vec();
-        let frame = Frame::new(&mut buffer, 0..packet.len(), Offload::default());
+        let frame = Frame::new(&mut buffer, 0..packet.len(), offload);
         let Ok(segment) = Segment::parse(&frame) else {
             return;
         };
+        // What is only relayed nobody has checked yet. As a network would it loses what is wrong.
+        if !segment.checksum_is_right(&frame) {
+            return;
+        }
         let Some(connection) = self.table.get_mut(flow.id) else {
             return;
         };
@@ -263,23 +267,29 @@ impl Translator {
         segment: &Segment,
         frame: &mut Frame<'_>,
     ) -> Option<Step> {
-        if is_responder(segment.ip.src) || is_responder(segment.ip.dst) {
-            return Some(Verdict::Drop(DropReason::Spoofed).into());
-        }
         let taken_over = |hosted: &mut Hosted| hosted.seam().is_some();
-        match flow.leg {
-            Leg::Called if !segment.checksum_is_right(frame) => {
-                Some(Verdict::Drop(DropReason::Checksum).into())
-            }
-            Leg::Called => Some(self.handle_called(now, flow.id, segment, frame).into()),
-            Leg::Server if self.hosted_of(flow).is_some_and(taken_over) => {
-                match self.cross_from_server(now, flow, segment, frame) {
-                    Ok(segment) => Some(self.handle_known(now, flow, &segment, frame)),
-                    Err(verdict) => Some(verdict.into()),
-                }
-            }
-            _ => None,
+        let called = flow.leg == Leg::Called;
+        if !called && !self.hosted_of(flow).is_some_and(taken_over) {
+            return None;
         }
+        if !segment.checksum_is_right(frame) {
+            return Some(Verdict::Drop(DropReason::Checksum).into());
+        }
+        if called {
+            return Some(self.handle_called(now, flow.id, segment, frame).into());
+        }
+        match self.cross_from_server(now, flow, segment, frame) {
+            Ok(segment) => Some(self.handle_known(now, flow, &segment, frame)),
+            Err(verdict) => Some(verdict.into()),
+        }
+    }
+
+    /// No carrier brings a packet with an address of a responder's: somebody has made it up.
+    pub(super) fn is_made_up(&self, ends: Ends) -> bool {
+        self.guests.any()
+            && [ends.from, ends.to]
+                .iter()
+                .any(|end| is_responder(end.ip()))
     }
 
     /// The client is refused, and the server that was called hears no more.
@@ -367,10 +377,19 @@ impl Translator {
 
     /// Does what is due of a connection that FlexCP is the server of.
     pub(super) fn tend_hosted(&mut self, now: Instant, id: ConnectionId) {
-        let hosted = self.table.get_mut(id).and_then(|c| c.hosted.as_deref_mut());
-        let Some(hosted) = hosted else {
+        let Some(connection) = self.table.get_mut(id) else {
             return;
         };
+        let over = connection.phase.is_over();
+        let Some(hosted) = connection.hosted.as_deref_mut() else {
+            return;
+        };
+        if over {
+            if let Some(responder) = hosted.responder() {
+                responder.give_up();
+            }
+            return self.end_call(id);
+        }
         if hosted.is_silent(now) {
             return self.try_next(now, id, Refusal::Expired);
         }
@@ -419,17 +438,20 @@ impl Translator {
         Segment::parse(frame).map_err(Verdict::Drop)
     }
 
-    /// The packet that is about to be sent, as the server that took over from a responder gets it.
-    pub(super) fn cross_transmit(&mut self, transmit: &mut Transmit) {
+    /// The packet that is about to be sent, as the server that took over from a responder gets it. `false`: it is for a responder
+    /// that does not hear of it, as when its connection is reset at an operator's wish.
+    pub(super) fn cross_transmit(&mut self, transmit: &mut Transmit) -> bool {
         let Some((ends, tcp_at)) = ends_of(transmit.header()) else {
-            return;
+            return true;
         };
-        let Some(flow) = self.table.find(ends.reversed()) else {
-            return;
-        };
-        if let Some(hosted) = self.hosted_of(flow) {
+        if is_responder(ends.to.ip()) {
+            return false;
+        }
+        let flow = self.table.find(ends.reversed());
+        if let Some(hosted) = flow.and_then(|flow| self.hosted_of(flow)) {
             hosted.cross_header(&mut transmit.header_mut()[tcp_at..], true);
         }
+        true
     }
 }
 

@@ -35,7 +35,7 @@ impl Translator {
         let Some(connection) = self.table.get_mut(flow.id) else {
             return false;
         };
-        let over = matches!(connection.phase, Phase::Closed(_) | Phase::Reset(_));
+        let over = connection.phase.is_over();
         let subflow = connection.subflow(index);
         let same = subflow.syn_number().0 == segment.tcp.seq;
         !subflow.lives() || (over && !same)
@@ -62,7 +62,7 @@ impl Translator {
         match flow.leg {
             Leg::Subflow(INITIAL) => {}
             Leg::Subflow(_) => return false,
-            Leg::Server => return matches!(connection.phase, Phase::Closed(_) | Phase::Reset(_)),
+            Leg::Server => return connection.phase.is_over(),
             Leg::Called => return false,
         }
         let same = connection.subflow(INITIAL).syn_number().0 == segment.tcp.seq;

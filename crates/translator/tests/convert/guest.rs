@@ -231,6 +231,22 @@ impl Guest {
         self.take(out);
     }
 
+    /// What the client would say.
+    pub(crate) fn packet(&self, flags: TcpFlags, data: &[u8]) -> Packet {
+        let mut options = vec![];
+        if self.uses.mptcp {
+            options.push(self.dss(u16::try_from(data.len()).unwrap(), false));
+        }
+        if self.uses.timestamps {
+            options.push(self.timestamps());
+        }
+        Packet::new(client(), proxy())
+            .flags(flags)
+            .numbers(self.next, self.wants)
+            .with_options(options)
+            .with_payload(data)
+    }
+
     /// The client says something, and ACKs what it has got.
     pub(crate) fn say(&mut self, data: &[u8]) {
         self.say_and_repeat(data);
@@ -361,7 +377,8 @@ impl Guest {
             .numbers(self.speaks, self.expects)
             .with_options(options)
             .with_payload(data);
-        self.put(&packet);
+        let (_, out) = self.world.put(&packet);
+        self.take(out);
     }
 
     /// The server says something and goes on.

@@ -1,19 +1,18 @@
 //! Clients whose preamble comes after the handshake (SOCKS5, late Convert), or that are refused: FlexCP is their server until
 //! they have one.
 
+use std::sync::{Arc, Mutex};
+
 use flexcp_preamble::Protocol;
 use flexcp_testkit::{Packet, icmp_error, ip_header, quoted};
-use flexcp_translator::EventKind;
-use flexcp_wire::{
-    ConvertError, ConvertMessage, ConvertTlv, Ends, SackBlocks, TcpFlags, TcpOption, Timestamps,
-    protocol,
-};
+use flexcp_translator::{DropReason, EventKind, Order, Ordered, Registry, SubflowRecord, Verdict};
+use flexcp_wire::{ConvertError, ConvertMessage, ConvertTlv, Ends, TcpFlags, TcpOption, protocol};
 
 use crate::guest::*;
 use crate::world::*;
 
 /// All that a client, FlexCP and a server may do without.
-fn every_kind() -> Vec<Uses> {
+pub(crate) fn every_kind() -> Vec<Uses> {
     let mut all = vec![];
     for mptcp in [true, false] {
         all.push(Uses { mptcp, ..ALL });
@@ -77,30 +76,6 @@ fn socks_client_is_connected_and_both_streams_go_on() {
 }
 
 #[test]
-fn server_that_speaks_at_once_hears_of_nothing_before_its_first_byte() {
-    for uses in every_kind() {
-        let mut guest = Guest::greeted(uses);
-        guest.say(&REQUEST);
-        guest.speak(
-            SYN | ACK,
-            &[],
-            vec![TcpOption::Mss(1400), TcpOption::SackPermitted],
-        );
-        guest.speaks = guest.speaks.wrapping_add(1);
-        // The client has got nothing of the answer, and says so.
-        guest.heard.clear();
-        let before = (guest.wants, guest.to_server.len());
-        guest.wants = before.0.wrapping_sub(10);
-        guest.say_and_repeat(b"x");
-        let seen = &guest.to_server[before.1..];
-        assert!(!seen.is_empty());
-        for packet in seen {
-            assert_eq!(packet.tcp.ack, SERVER.wrapping_add(1), "{uses:?}");
-        }
-    }
-}
-
-#[test]
 fn answer_that_gets_lost_goes_again_until_it_is_acked() {
     for uses in every_kind() {
         let mut guest = Guest::greeted(uses);
@@ -127,129 +102,6 @@ fn answer_that_gets_lost_goes_again_until_it_is_acked() {
                 .all(|packet| packet.payload.is_empty())
         );
     }
-}
-
-#[test]
-fn clocks_of_client_and_server_are_a_constant_apart() {
-    for mptcp in [true, false] {
-        let mut guest = Guest::connected(Uses { mptcp, ..ALL });
-        let before = guest.shown;
-        guest.to_server.clear();
-        guest.world.pass(250);
-        guest.server_says(b"data");
-        assert_eq!(guest.shown, before + 250);
-        guest.acknowledge();
-        let echo = guest.to_server[0]
-            .view()
-            .timestamps
-            .expect("timestamps")
-            .ecr;
-        assert_eq!(echo, SERVER_CLOCK + 250);
-    }
-}
-
-#[test]
-fn server_is_not_echoed_what_was_before_it() {
-    for mptcp in [true, false] {
-        let mut guest = Guest::greeted(Uses { mptcp, ..ALL });
-        guest.say(&REQUEST);
-        let early = guest.shown;
-        guest.world.pass(100);
-        guest.speak(SYN | ACK, &[], vec![TcpOption::Mss(1400)]);
-        guest.speaks = guest.speaks.wrapping_add(1);
-        guest.shown = early;
-        guest.acknowledge();
-        for packet in &guest.to_server[1..] {
-            let echo = packet.view().timestamps.expect("timestamps").ecr;
-            assert_eq!(echo, SERVER_CLOCK + 100, "{mptcp}");
-        }
-    }
-}
-
-#[test]
-fn windows_are_told_in_the_scale_that_each_end_knows() {
-    for (mptcp, scale) in [
-        (true, Some(9)),
-        (true, None),
-        (false, Some(9)),
-        (false, None),
-    ] {
-        let uses = Uses {
-            mptcp,
-            scale,
-            ..ALL
-        };
-        let mut guest = Guest::connected(uses);
-        guest.to_client.clear();
-        let window: u16 = if scale.is_some() { 10_000 } else { 65_400 };
-        let packet = Packet::new(server(), guest.source())
-            .flags(ACK)
-            .numbers(guest.speaks, guest.expects)
-            .with_options([TcpOption::Timestamps(Timestamps {
-                val: SERVER_CLOCK + 1,
-                ecr: 1,
-            })])
-            .with_payload(*b"data");
-        let packet = Packet {
-            tcp: flexcp_wire::TcpHeader {
-                window,
-                ..packet.tcp
-            },
-            ..packet
-        };
-        let (_, out) = guest.world.put(&packet);
-        let told = out[0].packet.tcp.window;
-        // FlexCP has told the client a scale of 7.
-        assert_eq!(
-            told,
-            u16::try_from((u32::from(window) << scale.unwrap_or(0)) >> 7).unwrap()
-        );
-        guest.take(out);
-        guest.speaks = guest.speaks.wrapping_add(4);
-        guest.to_server.clear();
-        guest.acknowledge();
-        let told = guest.to_server[0].tcp.window;
-        let offered = Packet::new(client(), proxy()).tcp.window;
-        let expected = if scale.is_some() {
-            offered
-        } else {
-            u16::try_from(u32::from(offered) << 2).unwrap_or(u16::MAX)
-        };
-        assert_eq!(told, expected, "{uses:?}");
-    }
-}
-
-#[test]
-fn sack_blocks_name_the_numbers_of_the_end_that_gets_them() {
-    let mut guest = Guest::connected(Uses {
-        mptcp: false,
-        ..ALL
-    });
-    guest.to_server.clear();
-    let mut blocks = SackBlocks::default();
-    blocks.push(guest.wants.wrapping_add(10), guest.wants.wrapping_add(20));
-    guest.send(ACK, &[], vec![TcpOption::Sack(blocks)]);
-    let told = guest.to_server[0].view().sack;
-    let at = guest.speaks;
-    assert_eq!(
-        told.as_slice(),
-        [(at.wrapping_add(10), at.wrapping_add(20))]
-    );
-
-    // A server that has not agreed on them gets none.
-    let mut guest = Guest::greeted(Uses {
-        mptcp: false,
-        ..ALL
-    });
-    guest.say(&REQUEST);
-    guest.speak(SYN | ACK, &[], vec![TcpOption::Mss(1400)]);
-    guest.speaks = guest.speaks.wrapping_add(1);
-    guest.acknowledge();
-    guest.to_server.clear();
-    let mut blocks = SackBlocks::default();
-    blocks.push(guest.wants.wrapping_add(10), guest.wants.wrapping_add(20));
-    guest.send(ACK, &[], vec![TcpOption::Sack(blocks)]);
-    assert!(guest.to_server[0].view().sack.is_empty());
 }
 
 #[test]
@@ -395,7 +247,7 @@ fn server_that_cannot_be_had_is_told_of() {
         let (verdict, _) = guest
             .world
             .put_bytes(&icmp_error(&router, (3, 0), 0, &quote));
-        assert!(matches!(verdict, flexcp_translator::Verdict::Drop(_)));
+        assert!(matches!(verdict, Verdict::Drop(_)));
         assert!(!guest.ended);
 
         let mut guest = called();
@@ -420,10 +272,7 @@ fn blind_packets_do_not_end_a_call() {
         wrong(ACK, guest.expects),
     ] {
         let (verdict, _) = guest.world.put(&packet);
-        assert!(
-            matches!(verdict, flexcp_translator::Verdict::Drop(_)),
-            "{packet:?}"
-        );
+        assert!(matches!(verdict, Verdict::Drop(_)), "{packet:?}");
     }
     guest.answer_call();
     assert_eq!(guest.heard.len(), 12);
@@ -657,5 +506,121 @@ fn connection_is_told_of_once_its_server_is_known() {
         };
         assert_eq!((backend, source), (server(), guest.source()));
         assert!(guest.world.translator.poll_event().is_none());
+    }
+}
+
+/// The same packet with a bit of its payload flipped on the way.
+fn damaged(packet: &Packet) -> Vec<u8> {
+    let mut bytes = packet.bytes();
+    *bytes.last_mut().expect("a payload") ^= 1;
+    bytes
+}
+
+#[test]
+fn what_is_damaged_on_the_way_is_not_heard() {
+    for uses in every_kind() {
+        let mut guest = Guest::new(Protocol::Socks5, uses, &[]);
+        guest.open(&[]);
+        let greeting = guest.packet(ACK, &GREETING);
+        let _ = guest.world.put_bytes(&damaged(&greeting));
+        assert!(guest.heard.is_empty(), "{uses:?}");
+        guest.say(&GREETING);
+        assert_eq!(guest.heard, [5, 0], "{uses:?}");
+
+        let mut guest = Guest::connected(uses);
+        let packet = Packet::new(server(), guest.source())
+            .flags(ACK)
+            .numbers(guest.speaks, guest.expects)
+            .with_payload(*b"data");
+        let (verdict, out) = guest.world.put_bytes(&damaged(&packet));
+        assert_eq!(verdict, Verdict::Drop(DropReason::Checksum), "{uses:?}");
+        assert!(out.is_empty());
+    }
+}
+
+#[test]
+fn nobody_else_speaks_for_a_responder_or_to_one() {
+    let mut guest = Guest::greeted(ALL);
+    let responder = end("0.2.0.1:1");
+    for packet in [
+        Packet::new(responder, client()),
+        Packet::new(client(), responder),
+    ] {
+        let (verdict, out) = guest.world.put(&packet.flags(ACK));
+        assert_eq!(verdict, Verdict::Drop(DropReason::Spoofed));
+        assert!(out.is_empty());
+    }
+}
+
+/// Records, each in a place of its own.
+#[derive(Clone, Default, Debug)]
+struct Book(Arc<Mutex<Vec<Option<SubflowRecord>>>>);
+
+impl Registry for Book {
+    fn enter(&mut self, record: &SubflowRecord) -> Option<u32> {
+        let mut records = self.0.lock().expect("one thread");
+        records.push(Some(*record));
+        u32::try_from(records.len() - 1).ok()
+    }
+
+    fn leave(&mut self, place: u32) {
+        self.0.lock().expect("one thread")[place as usize] = None;
+    }
+}
+
+#[test]
+fn what_outlives_the_process_names_the_server_that_took_over() {
+    for uses in every_kind() {
+        let book = Book::default();
+        let mut guest = Guest::new(Protocol::Socks5, uses, &[]);
+        let registry = Box::new(book.clone());
+        guest.world.translator.set_registry(registry);
+        guest.open(&[]);
+        guest.say(&GREETING);
+        guest.say(&REQUEST);
+        guest.answer_call();
+        let records = book.0.lock().expect("one thread");
+        let left: Vec<_> = records.iter().flatten().collect();
+        let [record] = left[..] else {
+            panic!("{left:?}")
+        };
+        assert_eq!((record.source, record.backend), (guest.source(), server()));
+    }
+}
+
+#[test]
+fn what_an_operator_closes_is_told_to_the_client_alone() {
+    for uses in every_kind() {
+        for (named, answers) in [(false, false), (true, false), (true, true)] {
+            let mut guest = Guest::greeted(uses);
+            if named {
+                guest.say(&REQUEST);
+            }
+            let before = guest.to_server.len();
+            let now = guest.world.now;
+            let id = guest.world.translator.connections(now).next();
+            let id = id.expect("a connection").id;
+            let closed = guest.world.translator.carry_out(now, id, &Order::Close);
+            assert_eq!(closed, Ok(Ordered::Done), "{uses:?}");
+            let out = guest.world.sent();
+            guest.take(out);
+            assert!(guest.reset, "{uses:?}");
+            assert_eq!(guest.to_server.len(), before);
+            if answers {
+                // Too late.
+                guest.speak(SYN | ACK, &[], vec![]);
+                let [rst] = &guest.to_server[before..] else {
+                    panic!("{:?}", guest.to_server)
+                };
+                assert!(rst.tcp.flags.contains(TcpFlags::RST));
+            }
+            guest.to_server.clear();
+            for _ in 0..100 {
+                guest.pass(1000);
+            }
+            assert!(guest.to_server.is_empty());
+            let left = guest.world.translator.connections(guest.world.now);
+            assert_eq!(left.count(), 0);
+        }
     }
 }

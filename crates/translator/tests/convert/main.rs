@@ -4,6 +4,7 @@
 mod guest;
 mod hosted;
 mod offload;
+mod seam;
 mod world;
 
 use std::net::SocketAddr;

@@ -1,0 +1,155 @@
+//! A server that has taken over from FlexCP: what it is told, and what the client sees of it.
+
+use flexcp_testkit::Packet;
+use flexcp_wire::{SackBlocks, TcpOption, Timestamps};
+
+use crate::guest::*;
+use crate::hosted::every_kind;
+use crate::world::*;
+
+#[test]
+fn server_that_speaks_at_once_hears_of_nothing_before_its_first_byte() {
+    for uses in every_kind() {
+        let mut guest = Guest::greeted(uses);
+        guest.say(&REQUEST);
+        guest.speak(
+            SYN | ACK,
+            &[],
+            vec![TcpOption::Mss(1400), TcpOption::SackPermitted],
+        );
+        guest.speaks = guest.speaks.wrapping_add(1);
+        // The client has got nothing of the answer, and says so.
+        guest.heard.clear();
+        let before = (guest.wants, guest.to_server.len());
+        guest.wants = before.0.wrapping_sub(10);
+        guest.say_and_repeat(b"x");
+        let seen = &guest.to_server[before.1..];
+        assert!(!seen.is_empty());
+        for packet in seen {
+            assert_eq!(packet.tcp.ack, SERVER.wrapping_add(1), "{uses:?}");
+        }
+    }
+}
+
+#[test]
+fn clocks_of_client_and_server_are_a_constant_apart() {
+    for mptcp in [true, false] {
+        let mut guest = Guest::connected(Uses { mptcp, ..ALL });
+        let before = guest.shown;
+        guest.to_server.clear();
+        guest.world.pass(250);
+        guest.server_says(b"data");
+        assert_eq!(guest.shown, before + 250);
+        guest.acknowledge();
+        let echo = guest.to_server[0]
+            .view()
+            .timestamps
+            .expect("timestamps")
+            .ecr;
+        assert_eq!(echo, SERVER_CLOCK + 250);
+    }
+}
+
+#[test]
+fn server_is_not_echoed_what_was_before_it() {
+    for mptcp in [true, false] {
+        let mut guest = Guest::greeted(Uses { mptcp, ..ALL });
+        guest.say(&REQUEST);
+        let early = guest.shown;
+        guest.world.pass(100);
+        guest.speak(SYN | ACK, &[], vec![TcpOption::Mss(1400)]);
+        guest.speaks = guest.speaks.wrapping_add(1);
+        guest.shown = early;
+        guest.acknowledge();
+        for packet in &guest.to_server[1..] {
+            let echo = packet.view().timestamps.expect("timestamps").ecr;
+            assert_eq!(echo, SERVER_CLOCK + 100, "{mptcp}");
+        }
+    }
+}
+
+#[test]
+fn windows_are_told_in_the_scale_that_each_end_knows() {
+    for (mptcp, scale) in [
+        (true, Some(9)),
+        (true, None),
+        (false, Some(9)),
+        (false, None),
+    ] {
+        let uses = Uses {
+            mptcp,
+            scale,
+            ..ALL
+        };
+        let mut guest = Guest::connected(uses);
+        guest.to_client.clear();
+        let window: u16 = if scale.is_some() { 10_000 } else { 65_400 };
+        let packet = Packet::new(server(), guest.source())
+            .flags(ACK)
+            .numbers(guest.speaks, guest.expects)
+            .with_options([TcpOption::Timestamps(Timestamps {
+                val: SERVER_CLOCK + 1,
+                ecr: 1,
+            })])
+            .with_payload(*b"data");
+        let packet = Packet {
+            tcp: flexcp_wire::TcpHeader {
+                window,
+                ..packet.tcp
+            },
+            ..packet
+        };
+        let (_, out) = guest.world.put(&packet);
+        let told = out[0].packet.tcp.window;
+        // FlexCP has told the client a scale of 7.
+        assert_eq!(
+            told,
+            u16::try_from((u32::from(window) << scale.unwrap_or(0)) >> 7).unwrap()
+        );
+        guest.take(out);
+        guest.speaks = guest.speaks.wrapping_add(4);
+        guest.to_server.clear();
+        guest.acknowledge();
+        let told = guest.to_server[0].tcp.window;
+        let offered = Packet::new(client(), proxy()).tcp.window;
+        let expected = if scale.is_some() {
+            offered
+        } else {
+            u16::try_from(u32::from(offered) << 2).unwrap_or(u16::MAX)
+        };
+        assert_eq!(told, expected, "{uses:?}");
+    }
+}
+
+#[test]
+fn sack_blocks_name_the_numbers_of_the_end_that_gets_them() {
+    let mut guest = Guest::connected(Uses {
+        mptcp: false,
+        ..ALL
+    });
+    guest.to_server.clear();
+    let mut blocks = SackBlocks::default();
+    blocks.push(guest.wants.wrapping_add(10), guest.wants.wrapping_add(20));
+    guest.send(ACK, &[], vec![TcpOption::Sack(blocks)]);
+    let told = guest.to_server[0].view().sack;
+    let at = guest.speaks;
+    assert_eq!(
+        told.as_slice(),
+        [(at.wrapping_add(10), at.wrapping_add(20))]
+    );
+
+    // A server that has not agreed on them gets none.
+    let mut guest = Guest::greeted(Uses {
+        mptcp: false,
+        ..ALL
+    });
+    guest.say(&REQUEST);
+    guest.speak(SYN | ACK, &[], vec![TcpOption::Mss(1400)]);
+    guest.speaks = guest.speaks.wrapping_add(1);
+    guest.acknowledge();
+    guest.to_server.clear();
+    let mut blocks = SackBlocks::default();
+    blocks.push(guest.wants.wrapping_add(10), guest.wants.wrapping_add(20));
+    guest.send(ACK, &[], vec![TcpOption::Sack(blocks)]);
+    assert!(guest.to_server[0].view().sack.is_empty());
+}
