@@ -163,6 +163,9 @@ fn servers_that_are_not_to_be_had() -> Result<()> {
             }
         }
         ensure!(rig.server.accepted() == 0, "the server has heard of it");
-        Ok(Expect::clean().own("plain_syn", "a client does without MPTCP"))
+        // A client that is told so at once resets the subflow that it has yet to join.
+        Ok(Expect::clean()
+            .between(End::Client, "MPRstTx", 0..=3)
+            .own("plain_syn", "a client does without MPTCP"))
     })
 }
