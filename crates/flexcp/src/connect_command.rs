@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::process::{Command, ExitCode};
 use std::thread;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Result, anyhow};
 use clap::{ArgGroup, Args};
 use flexcp::connect::{self, Local};
 
@@ -41,7 +41,7 @@ impl ConnectCommand {
             return carry(by, host, port);
         }
         if let Some(at) = self.listen {
-            let local = Local::listen(at, by).with_context(|| format!("--listen {at}"))?;
+            let local = Local::listen(at, by).map_err(|error| anyhow!("--listen {at}: {error}"))?;
             eprintln!("flexcp: SOCKS5 at {}, by {by}", local.addr()?);
             if !at.ip().is_loopback() {
                 eprintln!(
@@ -82,7 +82,7 @@ fn run(by: SocketAddr, command: &[String]) -> Result<ExitCode> {
     }
     let status = command
         .status()
-        .with_context(|| format!("`{program}` can't be run"))?;
+        .map_err(|error| anyhow!("`{program}` can't be run: {error}"))?;
     let code = status.code().and_then(|code| u8::try_from(code).ok());
     Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
 }

@@ -188,6 +188,7 @@ pub fn relay(
     }
 }
 
+/// Each piece goes on at once, also through a buffered output: what is said on both sides in turn must not wait for more.
 fn carry(from: &mut impl Read, to: &mut impl Write) -> io::Result<()> {
     let mut buffer = vec![0; BUFFER];
     loop {

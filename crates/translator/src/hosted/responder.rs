@@ -71,7 +71,7 @@ struct Offered {
     timestamps: bool,
 }
 
-/// See the module.
+/// The TCP end that stands in a server's place.
 #[derive(Debug)]
 pub(crate) struct Responder {
     dialogue: Dialogue,

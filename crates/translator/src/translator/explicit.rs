@@ -114,19 +114,28 @@ impl Translator {
         let local = self.fresh_key();
         let initial = Subflow::behind_data(now, segment, flexcp_wire::Ssn(0));
         let mut connection = Connection::new(now, service, initial, backend, local).behind(front);
-        match wants {
-            Ok(()) => self.counters.mp_capable_syn_rx += 1,
-            Err(cause) => {
-                self.counters.decide(cause);
-                connection.phase = Phase::Plain(Relayed::default());
-                if self.table.half_open() >= self.config.limits.half_open {
-                    let oldest = self.table.oldest_half_open();
-                    self.evict_half_open(now, oldest, HalfOpenEvicted::Plain);
-                }
-            }
-        }
+        self.begin_as(now, &mut connection, wants);
         self.counters.preambles += 1;
         self.enter(now, connection, segment, frame, false)
+    }
+
+    /// A connection that is about to enter the table is MPTCP's, or plain for this cause, and then needs room among the handshakes.
+    pub(super) fn begin_as(
+        &mut self,
+        now: Instant,
+        connection: &mut Connection,
+        wants: Result<(), PlainSyn>,
+    ) {
+        let Err(cause) = wants else {
+            self.counters.mp_capable_syn_rx += 1;
+            return;
+        };
+        self.counters.decide(cause);
+        connection.phase = Phase::Plain(Relayed::default());
+        if self.table.half_open() >= self.config.limits.half_open {
+            let oldest = self.table.oldest_half_open();
+            self.evict_half_open(now, oldest, HalfOpenEvicted::Plain);
+        }
     }
 
     /// The client sends its SYN again. A Linux client does so without the data, and after a while without MPTCP.

@@ -11,8 +11,8 @@ use flexcp_wire::{ChecksumState, Ends, Offload, TcpFlags, protocol};
 
 use super::explicit::named;
 use super::{Translator, context, lost};
-use crate::cause::{HalfOpenEvicted, PlainSyn, Rst};
-use crate::connection::{Connection, Phase, Relayed, Subflow};
+use crate::cause::{PlainSyn, Rst};
+use crate::connection::{Connection, Phase, Subflow};
 use crate::counters::DropReason;
 use crate::frame::{HEADROOM, Payload, Transmit};
 use crate::handle::INITIAL;
@@ -77,17 +77,7 @@ impl Translator {
         let initial = Subflow::behind_data(now, segment, flexcp_wire::Ssn(0));
         let mut connection = Connection::new(now, guest.service, initial, backend, local);
         connection.hosted = Some(Box::new(Hosted::new(now, responder, guest.wanted)));
-        match guest.wants {
-            Ok(()) => self.counters.mp_capable_syn_rx += 1,
-            Err(cause) => {
-                self.counters.decide(cause);
-                connection.phase = Phase::Plain(Relayed::default());
-                if self.table.half_open() >= self.config.limits.half_open {
-                    let oldest = self.table.oldest_half_open();
-                    self.evict_half_open(now, oldest, HalfOpenEvicted::Plain);
-                }
-            }
-        }
+        self.begin_as(now, &mut connection, guest.wants);
         self.guests.count += 1;
         self.counters.hosted += 1;
         if guest.then == Then::Nothing {
