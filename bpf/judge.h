@@ -298,11 +298,20 @@ static __always_inline int receive(struct flow_entry *l, struct entry_subflow *s
 	return 0;
 }
 
+/* The window of a packet of the server's, as the client takes it (Scales::down). */
+static __always_inline __u32 told_window(const struct flow_entry *l, const struct packet *p)
+{
+	__u32 window = p->window << (l->sent_scale & 15) >> (l->server_scale & 15);
+
+	return window > 0xffff ? 0xffff : window;
+}
+
 /* The server's ACK and window. 0, or why the translator has to see it. */
 static __always_inline int take_server_header(struct flow_entry *l, struct packet *p)
 {
+	__u32 window = told_window(l, p), ts_val = p->ts_val + l->ts_shift;
 	__u64 ack = acked_by(l, p);
-	__u64 offered = (__u64)p->window << l->server_scale;
+	__u64 offered = (__u64)window << l->server_scale;
 	__u64 known = l->up_acked + ((__u64)l->server_window << l->server_scale);
 	__u64 edge = ack + offered;
 
@@ -316,13 +325,13 @@ static __always_inline int take_server_header(struct flow_entry *l, struct packe
 	if (after64(edge, l->server_edge))
 		l->server_edge = edge;
 	if (ack != l->up_acked || !after64(known, edge)) {
-		l->server_window = p->window;
+		l->server_window = window;
 		if (offered > l->server_window_max)
 			l->server_window_max = offered;
 	}
 	l->up_acked = ack;
-	if (after(p->ts_val, l->ts_heard))
-		l->ts_heard = p->ts_val;
+	if (after(ts_val, l->ts_heard))
+		l->ts_heard = ts_val;
 	return 0;
 }
 
@@ -633,7 +642,7 @@ static __always_inline void header_up(struct outgoing *o, const struct flow_entr
 	o->ack = l->seq_down - (__u32)(l->down_next - l->down_acked);
 	o->window = left > 0xffff ? 0xffff : left;
 	o->ts_val = l->ts_sent;
-	o->ts_ecr = l->ts_echo;
+	o->ts_ecr = l->ts_echo - l->ts_shift;
 }
 
 /* Data that goes up is behind what has gone up, or in between. */

@@ -112,7 +112,8 @@ struct flow_entry {
 	__u32 seq_down;
 	__u32 seq_up;
 	__u32 server_window;
-	__u32 server_scale;
+	__u16 server_scale;
+	__u16 sent_scale;
 	__u32 server_window_max;
 	__u32 server_mss;
 	__u32 client_window;
@@ -128,7 +129,7 @@ struct flow_entry {
 	__u32 server_sack;
 	__u32 account;
 	__u32 patience;
-	__u32 pad;
+	__u32 ts_shift;
 	__u64 ts_sent_at;
 	__u64 silence;
 	__u64 last_packet;

@@ -14,8 +14,8 @@ use flexcp_preamble::{Dialogue, Refusal};
 use flexcp_wire::{Ends, Sum, TcpFlags, TcpHeader, TcpSeq, update_checksum};
 
 pub(crate) use self::responder::{Responder, Then};
-pub(crate) use self::seam::Seam;
 use self::seam::{Clock, Scales};
+pub(crate) use self::seam::{Passage, Seam};
 use crate::endpoint::Backend;
 use crate::segment::{Outgoing, Segment};
 use crate::time::Instant;
@@ -101,6 +101,13 @@ impl Hosted {
     /// Whether a server has taken over.
     pub(crate) const fn seam(&self) -> Option<&Seam> {
         self.seam.as_ref()
+    }
+
+    /// How packets pass once the client has all that the responder has said; `None`: a fast path cannot follow. `echo`: the latest
+    /// of the client's.
+    pub(crate) fn passage(&self, echo: Option<u32>) -> Option<Passage> {
+        let seam = self.seam.as_ref().filter(|_| self.responder.is_none());
+        seam?.passage(echo)
     }
 
     /// What ACKs the server's SYN/ACK.

@@ -246,14 +246,16 @@ pub struct FlowEntry {
     pub up_acked: u64,
     /// Right edge of the server's window, the furthest it has offered.
     pub server_edge: u64,
-    /// TCP sequence number of `down_next` on the server's side.
+    /// TCP sequence number of `down_next` in the server's own packets.
     pub seq_down: u32,
     /// TCP sequence number of `up_next` on the server's side.
     pub seq_up: u32,
     /// Window that the server offered last, unscaled.
     pub server_window: u32,
-    /// Shift of it.
-    pub server_scale: u32,
+    /// Shift of it, and of the windows that the client is told.
+    pub server_scale: u16,
+    /// Shift of the windows in the server's own packets.
+    pub sent_scale: u16,
     /// The largest window that the server ever offered, in bytes.
     pub server_window_max: u32,
     /// MSS of the server.
@@ -284,8 +286,8 @@ pub struct FlowEntry {
     pub account: u32,
     /// SRTT of the active subflow in microseconds above which the translator has to see what goes down; 0: any.
     pub patience: u32,
-    /// Zero.
-    pub pad: u32,
+    /// What is added to the server's own TSvals to get what the client is told; `ts_heard` and `ts_echo` are the client's.
+    pub ts_shift: u32,
     /// When `ts_sent` was sent.
     pub ts_sent_at: u64,
     /// What counts as silence of a path.
@@ -328,6 +330,7 @@ impl Default for FlowEntry {
             seq_up: 0,
             server_window: 0,
             server_scale: 0,
+            sent_scale: 0,
             server_window_max: 0,
             server_mss: 0,
             client_window: 0,
@@ -343,7 +346,7 @@ impl Default for FlowEntry {
             server_sack: 0,
             account: 0,
             patience: 0,
-            pad: 0,
+            ts_shift: 0,
             ts_sent_at: 0,
             silence: 0,
             last_packet: 0,

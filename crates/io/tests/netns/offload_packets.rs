@@ -159,6 +159,7 @@ pub(crate) fn entry() -> FlowEntry {
         seq_up: 0xffff_fff8,
         server_window: 508,
         server_scale: 7,
+        sent_scale: 7,
         server_window_max: 65_024,
         server_mss: 1460,
         client_window: 65_000,

@@ -154,6 +154,7 @@ fn down() {
     down_beyond_a_window(&mut rules);
     down_late(&mut rules);
     downs_that_are_taken(&mut rules);
+    clocks_and_scales_apart(&mut rules);
 }
 
 fn downs_that_pass(rules: &mut Rules) {
@@ -244,6 +245,36 @@ fn down_late(rules: &mut Rules) {
     // Another CPU's clock is ahead.
     entry.subflows[0].outstanding_since = NOW + 10;
     rules.takes(&entry, &packet);
+}
+
+/// A server that took over from somebody whose clock and whose scale the client goes by.
+fn clocks_and_scales_apart(rules: &mut Rules) {
+    const SHIFT: u32 = 0xc000_0000;
+    let mut apart = entry();
+    (apart.ts_shift, apart.sent_scale) = (SHIFT, 9);
+    let mut packet = data_down(&apart);
+    packet.tcp.window = 600;
+    let timestamp = |packet: &Packet| u32::from_be_bytes(packet.options[4..8].try_into().unwrap());
+    let told = timestamp(&packet);
+    packet.options[4..8].copy_from_slice(&told.wrapping_sub(SHIFT).to_be_bytes());
+    let (out, back) = rules.takes(&apart, &packet);
+    assert_eq!(out.options[4..8], told.to_be_bytes());
+    assert_eq!((out.tcp.window, back.server_window), (2_400, 2_400));
+    assert_eq!(back.ts_heard, told);
+    assert_eq!(back.server_edge, back.up_acked + (2_400 << 7));
+    // More than the client can be told in its scale, and less than one step of it.
+    packet.tcp.window = 0xffff;
+    let (out, _) = rules.takes(&apart, &packet);
+    assert_eq!(out.tcp.window, 0xffff);
+    apart.sent_scale = 0;
+    (packet.tcp.window, apart.server_window) = (60_000, 400);
+    let (out, _) = rules.takes(&apart, &packet);
+    assert_eq!(out.tcp.window, 60_000 >> 7);
+    let (straight, _) = rules.takes(&entry(), &ack_up(&entry()));
+    let (out, back) = rules.takes(&apart, &ack_up(&entry()));
+    let echo = |out: &Out| u32::from_be_bytes(out.options[8..12].try_into().unwrap());
+    assert_eq!(echo(&straight), back.ts_echo);
+    assert_eq!(echo(&out), back.ts_echo.wrapping_sub(SHIFT));
 }
 
 fn downs_that_are_taken(rules: &mut Rules) {

@@ -9,10 +9,12 @@ use flexcp_lab::transfer::{Client, Job, ServeOptions};
 use flexcp_lab::{Cut, End, Expect, Families, Family, Lab, daemon};
 
 use crate::convert::ensure_named;
+use crate::offload::carried;
 use crate::rig::{PORT, Rig, lively, short, with};
 
 crate::cases!("socks5":
     bytes_both_ways_over_two_links,
+    carried_by_the_kernel,
     plain_tcp_client,
     ipv6,
     server_that_speaks_first,
@@ -63,6 +65,18 @@ fn bytes_both_ways_over_two_links() -> Result<()> {
         }
         ensure_named(rig, 3)?;
         Ok(Expect::clean().exactly(End::Client, "MPJoinSynAckRx", 3))
+    })
+}
+
+fn carried_by_the_kernel() -> Result<()> {
+    let lab = Lab::builder().rate_mbit(1, 400).rate_mbit(2, 400).build()?;
+    socks5(lab, Family::V4, (LAB, tcp()), |rig| {
+        let client = through(rig, Client::mptcp, Family::V4);
+        for job in [Job::down(30_000_000), Job::up(30_000_000)] {
+            carried(rig, |rig| rig.run_client(&client, &job).map(drop))?;
+        }
+        ensure_named(rig, 2)?;
+        Ok(Expect::clean())
     })
 }
 

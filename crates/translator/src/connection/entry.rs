@@ -14,6 +14,7 @@ use super::{Connection, Subflow, SubflowState};
 use crate::config::Settings;
 use crate::dtree::Lane;
 use crate::handle::{INITIAL, SubflowIndex, SubflowSet};
+use crate::hosted::Passage;
 use crate::offload::{
     ENTRY_HOLES, ENTRY_RUNS, ENTRY_SUBFLOWS, ENTRY_UPS, EntrySubflow, FlowEntry, UpRun,
 };
@@ -46,6 +47,7 @@ impl Connection {
         if !self.is_steady(services) || (self.tcp.clock.is_none() && !untimed) {
             return None;
         }
+        self.passage()?;
         if self.has_small_window() {
             // What uses it up is pushed.
             return None;
@@ -135,11 +137,20 @@ impl Connection {
             && self.to_mptcp.stuck.is_none()
             && self.mptcp.spare.is_none()
             && self.front.is_none()
-            && self.hosted.is_none()
             && self.to_tcp.repeated < PATIENCE
             && announced
             && !self.tcp.window.of_syn
             && self.tcp.window.edge.is_some_and(within_window)
+    }
+
+    /// How the server's packets pass to the client; `None`: not in a way that a fast path knows.
+    fn passage(&self) -> Option<Passage> {
+        let sent_scale = self.tcp.window.scale.unwrap_or(0);
+        let echo = self.tcp.clock.map(|clock| clock.echo);
+        self.hosted.as_ref().map_or_else(
+            || Some(Passage::straight(sent_scale, self.tcp.sack)),
+            |hosted| hosted.passage(echo),
+        )
     }
 
     /// Whether nothing is to be done on a subflow but carry data: and only the active one has some outstanding
@@ -197,6 +208,7 @@ impl Connection {
     fn export(&self, config: &Settings, installed: u8) -> FlowEntry {
         let server = &self.tcp;
         let clock = server.clock.unwrap_or_default();
+        let passage = self.passage().unwrap_or_default();
         let mut entry = FlowEntry {
             family: if server.backend.is_ipv4() { 4 } else { 6 },
             server_addr: server.backend.octets(),
@@ -212,15 +224,17 @@ impl Connection {
             up_next: self.to_tcp.next.0,
             up_acked: self.to_tcp.acked.0,
             server_edge: self.server_edge().0,
-            seq_down: self.seq_to_mptcp(self.to_mptcp.next).0,
+            seq_down: passage.seq(self.seq_to_mptcp(self.to_mptcp.next)).0,
             seq_up: self.seq_to_tcp(self.to_tcp.next).0,
             server_window: server.window.offered.into(),
             server_scale: server.window.scale.unwrap_or(0).into(),
+            sent_scale: passage.sent_scale.into(),
+            ts_shift: passage.ts_shift,
             server_window_max: server.window.max,
             server_mss: server.mss.into(),
             client_window: self.to_mptcp.window,
             initial_scale: self.subflow(INITIAL).agreed.window_scale.into(),
-            server_sack: self.tcp.sack.into(),
+            server_sack: passage.sack.into(),
             ts_sent: clock.sent,
             ts_heard: clock.heard,
             ts_echo: clock.echo,

@@ -24,6 +24,18 @@ pub(crate) struct Seam {
     pub(super) sack: bool,
 }
 
+/// The same as constants that a fast path can follow.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Passage {
+    seq_shift: u32,
+    /// Added to the server's timestamps.
+    pub(crate) ts_shift: u32,
+    /// Shift of the windows that the server sends.
+    pub(crate) sent_scale: u8,
+    /// The server takes SACK.
+    pub(crate) sack: bool,
+}
+
 /// Timestamps of both.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Clock {
@@ -83,7 +95,43 @@ fn rescaled(window: u16, from: u8, to: u8) -> u16 {
     u16::try_from(bytes >> to).unwrap_or(u16::MAX)
 }
 
+impl Passage {
+    /// Of a server that was there from the beginning.
+    pub(crate) const fn straight(sent_scale: u8, sack: bool) -> Self {
+        Self {
+            seq_shift: 0,
+            ts_shift: 0,
+            sent_scale,
+            sack,
+        }
+    }
+
+    /// The number of the server's that the client knows as `seq`.
+    pub(crate) const fn seq(self, seq: TcpSeq) -> TcpSeq {
+        TcpSeq(seq.0.wrapping_sub(self.seq_shift))
+    }
+}
+
 impl Seam {
+    /// What of it a fast path can follow. `None`: the server has no clock of its own, or takes the client's windows for others, or
+    /// the client still echoes the responder, as in `echo`.
+    pub(super) fn passage(&self, echo: Option<u32>) -> Option<Passage> {
+        let ts_shift = match (self.clock, echo) {
+            (Clock::None, _) => 0,
+            (Clock::Both { shift, first }, Some(echo)) => {
+                let early = echo.wrapping_sub(shift).wrapping_sub(first).cast_signed() < 0;
+                (!early).then_some(shift)?
+            }
+            (Clock::Both { .. } | Clock::Client { .. }, _) => return None,
+        };
+        (self.scales.client == self.scales.client_told).then_some(Passage {
+            seq_shift: self.shift,
+            ts_shift,
+            sent_scale: self.scales.server,
+            sack: self.sack,
+        })
+    }
+
     /// Rewrites a packet of the server's as one of the responder's.
     pub(crate) fn rewrite_down(
         &self,

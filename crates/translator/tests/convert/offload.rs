@@ -6,6 +6,7 @@ use flexcp_testkit::Shelf;
 use flexcp_translator::{FastPath, FlowEntry, Installed};
 use flexcp_wire::{CapableKeys, TcpOption, Timestamps};
 
+use crate::guest::{ALL, Guest, SERVER, SERVER_CLOCK, Uses};
 use crate::world::*;
 
 /// A fast path that says how many connections it has.
@@ -91,4 +92,61 @@ fn connection_is_offloaded_once_its_client_has_the_answer() {
     // Mappings count from behind the preamble, and from before the answer.
     assert_eq!(subflow.isn_remote, at(CLIENT_ISN, 24));
     assert_eq!(subflow.isn_local, at(SERVER_ISN, -4));
+}
+
+/// A client whose server has taken over from FlexCP, which then brings it data; the flow entry, if there is one.
+fn handed_over(uses: Uses, rounds: u8, echoes: bool) -> (Guest, Option<FlowEntry>) {
+    let (mut guest, slots) = (Guest::greeted(uses), Slots::default());
+    guest
+        .world
+        .translator
+        .set_fast_path(Box::new(slots.clone()));
+    guest.say(&crate::guest::REQUEST);
+    let early = guest.shown;
+    guest.world.pass(50);
+    if echoes {
+        guest.answer_call();
+    } else {
+        let options = [TcpOption::Mss(1400), TcpOption::WindowScale(9)];
+        guest.speak(SYN | ACK, &[], options.into());
+        guest.speaks = guest.speaks.wrapping_add(1);
+    }
+    for _ in 0..rounds {
+        guest.world.pass(10);
+        guest.server_says(&[b'x'; 100]);
+        if !echoes {
+            guest.shown = early;
+        }
+        guest.acknowledge();
+        let now = guest.world.now;
+        guest.world.translator.idle(now);
+    }
+    let entry = slots.shelf().entries().next().copied();
+    (guest, entry)
+}
+
+#[test]
+fn connection_is_offloaded_behind_its_hand_over() {
+    let (guest, entry) = handed_over(ALL, 60, true);
+    let entry = entry.expect("an entry");
+    // The server's own numbers, clock and scale, and what the client takes them for.
+    assert_eq!(entry.seq_down, SERVER.wrapping_add(1 + 6_000));
+    assert_eq!(entry.seq_up, guest.expects);
+    assert_eq!((entry.sent_scale, entry.server_scale), (9, 7));
+    let clock = SERVER_CLOCK + u32::try_from(guest.world.now.0 / 1000).unwrap() - 1000;
+    assert_eq!(entry.ts_heard, clock.wrapping_add(entry.ts_shift));
+    assert_eq!(entry.ts_heard, guest.shown);
+    assert_eq!(entry.server_sack, 1);
+    let (_, entry) = handed_over(Uses { sack: false, ..ALL }, 60, true);
+    assert_eq!(entry.expect("an entry").server_sack, 0);
+}
+
+#[test]
+fn what_no_fast_path_can_follow_is_not_offloaded() {
+    // The server takes the client's windows for unscaled ones.
+    let (_, entry) = handed_over(Uses { scale: None, ..ALL }, 60, true);
+    assert!(entry.is_none());
+    // The client still echoes the responder.
+    let (_, entry) = handed_over(ALL, 60, false);
+    assert!(entry.is_none());
 }
