@@ -38,6 +38,8 @@ struct Course {
     used: BTreeSet<Which>,
     /// Something spoke against one of its paths.
     forced: bool,
+    /// Its client was answered before its server was known: what it did until then nobody is told.
+    hosted: bool,
 }
 
 /// Who listens.
@@ -51,6 +53,8 @@ pub(crate) struct Heard {
     stage: usize,
     /// Connections whose clients want no subflow as backup.
     without_backup: Vec<bool>,
+    /// Services whose clients name their servers.
+    explicit: BTreeSet<ServiceId>,
     /// What a mode wants has to come about, as nothing goes wrong.
     strict: bool,
     /// Moves that modes have made, as told.
@@ -70,6 +74,7 @@ impl Heard {
         Self {
             stages: plan.stages.clone(),
             without_backup: without_backup.collect(),
+            explicit: plan.explicit_services(),
             strict: plan.is_undisturbed(),
             ..Self::default()
         }
@@ -132,6 +137,7 @@ impl Heard {
                     moved: None,
                     used: BTreeSet::from([of]),
                     forced: false,
+                    hosted: self.explicit.contains(&event.service),
                 };
                 let before = self.open.insert(of, course);
                 before.map_or(Ok(()), |_| Err("opened twice".into()))
@@ -146,7 +152,11 @@ impl Heard {
             EventKind::Switched { connection, switch } => {
                 // Another subflow may have the number of one that is over.
                 let is_over = switch.cause == SubflowSwitch::Closed;
-                if !is_over && on(&switch.from) != self.course(connection)?.active {
+                let course = self.course(connection)?;
+                let elsewhere = on(&switch.from);
+                if course.hosted && course.moved.is_none() {
+                    course.active = elsewhere;
+                } else if !is_over && elsewhere != course.active {
                     return Err("from where it is not".into());
                 }
                 self.hear_switch(now, connection, &switch.to, switch.cause)

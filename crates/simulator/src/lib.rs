@@ -12,6 +12,7 @@
 
 mod client;
 mod conversation;
+mod explicit;
 mod fresh;
 mod heard;
 mod liveness;

@@ -16,6 +16,8 @@ const TIMEOUT: u64 = 8 * SECOND;
 const TURNS: u64 = 5;
 /// After the last byte a subflow may wait for the answer to its FIN: an end gives up then.
 const CLOSING: u64 = 100 * SECOND;
+/// The longest time that a handshake is kept for.
+const HALF_OPEN: u64 = 70 * SECOND;
 /// So many bytes at least get through in a round trip, delayed ACKs counted: half of the smallest segment.
 const SLIVER: u64 = 32;
 
@@ -107,6 +109,8 @@ fn bounds(plan: &Plan, n: usize) -> (u64, u64) {
     let round_trip = links + way(&plan.server);
     let acks = connection.client.ack_delay.max(connection.server.ack_delay);
     let stall = TURNS * (TIMEOUT + round_trip) + connection.mptcp.rejoin;
+    // A handshake that is not complete is forgotten before its client is told so.
+    let stall = stall + connection.explicit.as_ref().map_or(0, |_| HALF_OPEN);
     let bytes = connection.client_app.writes + connection.server_app.writes;
     let slow = bytes / SLIVER * (round_trip + acks);
     (stall, 2 * stall + CLOSING + slow)

@@ -8,6 +8,7 @@ use flexcp_translator::{
 };
 use flexcp_wire::{ChecksumState, Gso, GsoKind, Offload, Sum};
 
+use crate::explicit::Names;
 use crate::heard::Heard;
 use crate::net::Outbox;
 use crate::payload::Judge;
@@ -86,6 +87,10 @@ pub(crate) struct Proxy {
     new_acks: Vec<bool>,
     /// ACKs that were.
     pub(crate) left_out: u64,
+    /// Names that are being resolved, and what comes of each.
+    names: Names,
+    /// Whether every packet is shown to the checker.
+    judged: bool,
 }
 
 impl Proxy {
@@ -115,6 +120,11 @@ impl Proxy {
             offloaded_trains: 0,
             new_acks: Vec::new(),
             left_out: 0,
+            names: Names::of(plan),
+            judged: plan
+                .connections
+                .iter()
+                .all(|connection| connection.explicit.is_none()),
         }
     }
 
@@ -238,7 +248,7 @@ impl Proxy {
         let mut buffer = std::mem::take(&mut self.frame);
         let packet = &buffer[HEADROOM..HEADROOM + len];
         self.trace.packet(now, point, packet, &offload);
-        match Observation::whole(now, point, packet, offload) {
+        match Observation::whole(now, point, packet, offload).filter(|_| self.judged) {
             Some(seen) => self.checker.observe(&seen),
             None => self.checker.observe_timeout(),
         }
@@ -325,7 +335,8 @@ impl Proxy {
     pub(crate) fn poll_timeout(&self) -> u64 {
         let twin = self.twin.as_ref().and_then(|twin| twin.poll_timeout());
         let due = self.translator.poll_timeout().map(|at| at.0);
-        due.unwrap_or(u64::MAX).min(twin.unwrap_or(u64::MAX))
+        let due = due.unwrap_or(u64::MAX).min(self.names.due());
+        due.min(twin.unwrap_or(u64::MAX))
     }
 
     /// The translator's timers.
@@ -337,9 +348,26 @@ impl Proxy {
         if let Some(twin) = &mut self.twin {
             twin.timeout(now, &self.translator);
         }
+        self.resolve(now);
+    }
+
+    /// Names whose time has come are resolved.
+    fn resolve(&mut self, now: u64) {
+        while let Some((id, addrs)) = self.names.next(now) {
+            self.trace.note(now, || format!("resolved to {addrs:?}"));
+            self.checker.observe_timeout();
+            self.translator.resolved(Instant(now), id, &addrs);
+            self.transmit(now, None);
+            if let Some(twin) = &mut self.twin {
+                twin.resolved(now, id, &addrs, &self.translator);
+            }
+        }
     }
 
     fn transmit(&mut self, now: u64, frame: Option<&Frame<'_>>) {
+        while let Some(lookup) = self.translator.poll_lookup() {
+            self.names.ask(now, &lookup);
+        }
         self.heard
             .listen(now, &mut self.translator, &mut self.checker, &self.trace);
         let mut sent = 0;
@@ -394,7 +422,9 @@ impl Proxy {
             offload,
         };
         self.trace.header(now, point, header, len, &offload);
-        self.checker.observe(&seen);
+        if self.judged {
+            self.checker.observe(&seen);
+        }
         if let Some(twin) = &mut self.twin {
             twin.sends(header, &payload, len, offload.gso);
         }

@@ -133,6 +133,7 @@ fn run_world(world: &mut World) -> Outcome {
             || proxy.difference().is_some()
             || proxy.heard.contradiction().is_some()
             || world.failure().is_some()
+            || world.contradiction().is_some()
     };
     while !world.is_done() && !broken(world) {
         steps += 1;
@@ -161,6 +162,7 @@ fn run_world(world: &mut World) -> Outcome {
     if let Some(why) = world.failure() {
         failures.push(why.to_owned());
     }
+    failures.extend(world.contradiction());
     failures.extend(world.proxy.difference().map(ToOwned::to_owned));
     let contradiction = world.proxy.heard.contradiction();
     failures.extend(contradiction.map(|wrong| format!("events: {wrong}")));

@@ -6,6 +6,7 @@ use flexcp_invariants::Direction;
 use flexcp_testkit::Random;
 use flexcp_wire::{OptionWriter, SackBlocks, TcpFlags, TcpOption, Timestamps};
 
+use crate::explicit::Fate;
 use crate::net::{Incoming, Outbox, Outgoing, earlier};
 use crate::payload::Payload;
 use crate::stack::{App, Reader, Stack};
@@ -61,6 +62,8 @@ pub(crate) struct Server {
     pub(crate) paws: u64,
     /// What it received was more than one could send.
     remote_mss: u64,
+    /// Whether it takes connections.
+    fate: Fate,
 }
 
 impl Server {
@@ -102,7 +105,14 @@ impl Server {
             failure: None,
             paws: 0,
             remote_mss: 536,
+            fate: Fate::Granted,
         }
+    }
+
+    /// The same, of a client that names it.
+    pub(crate) const fn meets(mut self, fate: Fate) -> Self {
+        self.fate = fate;
+        self
     }
 
     /// Whether everything was transferred and both sides have closed.
@@ -162,6 +172,13 @@ impl Server {
 
     /// Takes a packet.
     pub(crate) fn receive(&mut self, now: u64, packet: &Incoming<'_>, outbox: &mut Outbox) {
+        if packet.to != self.local || self.fate == Fate::Refused {
+            refuse_any(packet, outbox);
+            return;
+        }
+        if self.fate != Fate::Granted {
+            return;
+        }
         if packet.has(TcpFlags::SYN) {
             self.receive_syn(now, packet, outbox);
             return;
@@ -520,6 +537,23 @@ pub(crate) fn refuse(packet: &Incoming<'_>, outbox: &mut Outbox) {
         seq: packet.tcp.ack,
         ack: 0,
         flags: TcpFlags::RST,
+        window: 0,
+        options: OptionWriter::new(),
+    };
+    outbox.send(outgoing, &[]);
+}
+
+/// The same, and to a SYN.
+fn refuse_any(packet: &Incoming<'_>, outbox: &mut Outbox) {
+    if !packet.has(TcpFlags::SYN) || packet.has(TcpFlags::ACK) {
+        return refuse(packet, outbox);
+    }
+    let outgoing = Outgoing {
+        from: packet.to,
+        to: packet.from,
+        seq: 0,
+        ack: packet.tcp.seq.wrapping_add(1),
+        flags: TcpFlags::RST | TcpFlags::ACK,
         window: 0,
         options: OptionWriter::new(),
     };

@@ -1,20 +1,22 @@
 //! What a seed stands for. Swarm testing: each run has some of the features and faults, so that those
 //! that hide each other get runs of their own.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use flexcp_faults::{Fault, Faults};
 use flexcp_testkit::Random;
-use flexcp_translator::{Announce, Config, Limits, Mode, Prefix, Service, Timeouts};
+use flexcp_translator::{Announce, Config, Limits, Mode, Prefix, Service, ServiceId, Timeouts};
 use flexcp_wire::ChecksumState;
 
 use crate::client::{Action, MptcpPlan, Scheduler};
+use crate::explicit::{self, ExplicitPlan};
 use crate::stack::{App, Stack};
 use crate::steering::{Stage, keep_busy};
 use crate::tcp::Tuning;
 
-const MILLI: u64 = 1000;
+pub(crate) const MILLI: u64 = 1000;
 pub(crate) const SECOND: u64 = 1_000_000;
 /// The first server's port.
 pub(crate) const FIRST_PORT: u16 = 8000;
@@ -53,6 +55,8 @@ pub(crate) struct ConnectionPlan {
     pub(crate) wraps: bool,
     /// Somebody ends it early.
     pub(crate) aborts: bool,
+    /// The client names its server.
+    pub(crate) explicit: Option<ExplicitPlan>,
 }
 
 /// Everything about a run.
@@ -92,6 +96,7 @@ impl Plan {
         let stages = Stage::of(&plan);
         let mut plan = Self { stages, ..plan };
         keep_busy(&mut plan);
+        explicit::draw(&mut plan);
         plan
     }
 
@@ -184,14 +189,19 @@ impl Plan {
         }
     }
 
+    /// Services whose clients name their servers.
+    pub(crate) fn explicit_services(&self) -> BTreeSet<ServiceId> {
+        let named = |n: &usize| self.connections[*n].explicit.is_some();
+        let explicit = (0..self.connections.len()).filter(named);
+        explicit.map(|n| ServiceId(n as u16)).collect()
+    }
+
     fn service(&self, n: usize) -> Service {
         let server = self.server_address(n);
-        let mode = if self.reverse {
-            let source = if server.is_ipv4() {
-                IpAddr::V4(Ipv4Addr::new(10, 250, 0, 2))
-            } else {
-                v6(250, 2)
-            };
+        let mode = if let Some(explicit) = &self.connections[n].explicit {
+            explicit.mode(self.remote(n), server)
+        } else if self.reverse {
+            let source = from_proxy(server.is_ipv6());
             Mode::Reverse {
                 listen: vec![self.remote(n)],
                 backends: vec![server],
@@ -209,11 +219,11 @@ impl Plan {
             }
         };
         let announce = Announce {
-            addr: announced(server.is_ipv6()),
+            addr: announced(self.connections[n].v6),
             port: None,
         };
         Service {
-            id: flexcp_translator::ServiceId(u16::try_from(n).unwrap_or(u16::MAX)),
+            id: ServiceId(u16::try_from(n).unwrap_or(u16::MAX)),
             name: format!("s{n}"),
             mode,
             announce: if self.announces {
@@ -228,7 +238,7 @@ impl Plan {
     /// Whom the n-th client connects to.
     #[must_use]
     pub(crate) fn remote(&self, n: usize) -> SocketAddr {
-        if !self.reverse {
+        if !self.reverse && self.connections[n].explicit.is_none() {
             return self.server_address(n);
         }
         let ip = if self.connections[n].v6 {
@@ -242,7 +252,10 @@ impl Plan {
     /// The n-th server.
     #[must_use]
     pub(crate) fn server_address(&self, n: usize) -> SocketAddr {
-        let ip = if self.connections[n].v6 {
+        let connection = &self.connections[n];
+        let explicit = connection.explicit.as_ref();
+        let crosses = explicit.is_some_and(|explicit| explicit.crosses);
+        let ip = if connection.v6 != crosses {
             v6(200, 1)
         } else {
             IpAddr::V4(Ipv4Addr::new(10, 200, 0, 1))
@@ -269,6 +282,15 @@ pub(crate) fn announced(of_v6: bool) -> IpAddr {
         v6(250, 9)
     } else {
         IpAddr::V4(Ipv4Addr::new(10, 250, 0, 9))
+    }
+}
+
+/// The address that the proxy connects from.
+pub(crate) fn from_proxy(to_v6: bool) -> IpAddr {
+    if to_v6 {
+        v6(250, 2)
+    } else {
+        IpAddr::V4(Ipv4Addr::new(10, 250, 0, 2))
     }
 }
 
@@ -425,6 +447,7 @@ fn connection(random: &mut Random, links: u64, calm: u64) -> ConnectionPlan {
         isns: (initial_number(random), initial_number(random)),
         wraps: random.one_in(4),
         aborts,
+        explicit: None,
     }
 }
 

@@ -1,9 +1,11 @@
 //! A twin of the translator under test, without a fast path: it gets the same packets at the same times, and what
 //! the fast path did has to be what the translator would have done.
 
+use std::net::IpAddr;
+
 use flexcp_invariants::Payload as Seen;
 use flexcp_translator::{
-    Config, Frame, HEADROOM, Instant, Payload, SubflowSwitch, Translator, Verdict,
+    Config, Frame, HEADROOM, Instant, Payload, StableId, SubflowSwitch, Translator, Verdict,
 };
 use flexcp_wire::{Gso, IpHeader, Offload, PacketLine, TcpHeader};
 
@@ -106,6 +108,22 @@ impl Twin {
         self.frame = buffer;
         self.part(under_test);
         self.compare(now, &out, by_kernel);
+    }
+
+    /// A name has been resolved.
+    pub(crate) fn resolved(
+        &mut self,
+        now: u64,
+        id: StableId,
+        addrs: &[IpAddr],
+        under_test: &Translator,
+    ) {
+        while self.translator.poll_lookup().is_some() {}
+        self.translator.resolved(Instant(now), id, addrs);
+        let mut out = vec![];
+        self.transmit(None, &mut out);
+        self.part(under_test);
+        self.compare(now, &out, false);
     }
 
     /// When its timers are due.

@@ -4,6 +4,7 @@
 //! accepted, no connection falls back, and no RST is FlexCP's own.
 
 use crate::client::Action;
+use crate::explicit::ExplicitPlan;
 use crate::swarm::{PathPlan, Plan};
 use crate::world::World;
 
@@ -28,7 +29,12 @@ impl Plan {
             let loses = connection.mptcp.drops + connection.server.reneges;
             !connection.aborts && loses == 0 && connection.mptcp.actions.iter().all(joins)
         });
-        honest && !self.small_limits && both(&self.server) && self.links.iter().all(both)
+        let explicit = self
+            .connections
+            .iter()
+            .filter_map(|it| it.explicit.as_ref());
+        let granted = explicit.into_iter().all(ExplicitPlan::is_granted);
+        honest && granted && !self.small_limits && both(&self.server) && self.links.iter().all(both)
     }
 
     /// The plan without what may disturb.
@@ -43,6 +49,9 @@ impl Plan {
             connection.client_app.aborts_at = None;
             connection.server_app.aborts_at = None;
             connection.server.reneges = 0;
+            if let Some(explicit) = &mut connection.explicit {
+                explicit.grant();
+            }
             let plan = &mut connection.mptcp;
             plan.drops = 0;
             plan.actions

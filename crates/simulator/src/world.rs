@@ -5,7 +5,8 @@ use flexcp_invariants::Point;
 
 use flexcp_testkit::{Random, keys};
 
-use crate::client::{Client, Phase, Setup};
+use crate::client::{Client, Outcome, Phase, Setup};
+use crate::explicit::Fate;
 use crate::net::{Incoming, Outbox};
 use crate::proxy::{Kernel, Proxy, destination_net, goes_to_server};
 use crate::server::{Server, State};
@@ -50,6 +51,10 @@ struct Pair {
     starts: u64,
     due: u64,
     aborts: bool,
+    /// What is to come of it that its client names its server.
+    fate: Option<Fate>,
+    /// Nothing goes wrong.
+    strict: bool,
 }
 
 impl Pair {
@@ -69,7 +74,26 @@ impl Pair {
         if self.aborts && (client_reset || server_reset) {
             return true;
         }
+        if self.client.outcome().is_some() && self.is_refused() {
+            return true;
+        }
         self.client.is_done() && self.server.is_done()
+    }
+
+    /// Whether the client has been told that it is not connected, and has closed; or has been given up before.
+    fn is_refused(&self) -> bool {
+        let refused = matches!(self.client.outcome(), Some(Outcome::Refused(..)));
+        refused && self.client.is_done() || self.client.is_reset_early()
+    }
+
+    /// What came of the client's wish is another thing than what had to.
+    fn contradiction(&self, now: u64) -> Option<String> {
+        let (fate, outcome) = (self.fate?, self.client.outcome()?);
+        let refused = matches!(outcome, Outcome::Refused(..));
+        let waits = outcome == Outcome::Waits && self.client.is_reset_early();
+        let early = waits && !self.client.is_given_up(now) && !self.aborts;
+        let wrong = self.strict && fate == Fate::Granted && refused || early;
+        wrong.then(|| format!("{outcome:?}, not {fate:?}: {}", self.client.summary()))
     }
 }
 
@@ -356,6 +380,13 @@ impl World {
         self.plan.keeps = 0;
     }
 
+    /// A client whose wish has come to something else than it had to.
+    #[must_use]
+    pub(crate) fn contradiction(&self) -> Option<String> {
+        let mut pairs = self.pairs.iter();
+        pairs.find_map(|pair| pair.contradiction(self.now))
+    }
+
     /// The connections that have not come to their end.
     #[must_use]
     pub(crate) fn unfinished(&self) -> String {
@@ -390,6 +421,7 @@ fn source_net(header: &[u8]) -> u8 {
 
 fn pair(plan: &Plan, n: usize, random: &mut Random) -> Pair {
     let connection = &plan.connections[n];
+    let fate = connection.explicit.as_ref().map(|explicit| explicit.fate);
     let addresses = (0..plan.links.len()).map(|link| plan.client_address(n, link));
     let addresses: Vec<_> = addresses.collect();
     let first = addresses[0];
@@ -400,6 +432,10 @@ fn pair(plan: &Plan, n: usize, random: &mut Random) -> Pair {
         addresses,
         remote: plan.remote(n),
         isn: connection.isns.0,
+        speech: connection
+            .explicit
+            .as_ref()
+            .map(|explicit| explicit.speech(plan.server_address(n), n)),
         key: find_key(random, connection.wraps),
         random: Random::for_purpose(random.next(), 30),
     });
@@ -410,7 +446,8 @@ fn pair(plan: &Plan, n: usize, random: &mut Random) -> Pair {
         first,
         connection.isns.1,
         Random::for_purpose(random.next(), 31),
-    );
+    )
+    .meets(fate.unwrap_or(Fate::Granted));
     let mut pair = Pair {
         client,
         server,
@@ -418,6 +455,8 @@ fn pair(plan: &Plan, n: usize, random: &mut Random) -> Pair {
         starts: connection.starts,
         due: 0,
         aborts: connection.aborts,
+        fate,
+        strict: plan.is_undisturbed(),
     };
     pair.look();
     pair

@@ -59,6 +59,14 @@ impl Client {
             ))));
         }
         let left = self.reader.edge.saturating_sub(self.data_in);
+        // Who hears nothing does without data in the SYN.
+        let with_data = index == 0 && subflow.tries == 0;
+        let data = if with_data {
+            self.bytes_of_syn()
+        } else {
+            [].as_slice().into()
+        };
+        let subflow = &self.subflows[index];
         let outgoing = Outgoing {
             from: subflow.local,
             to: subflow.remote,
@@ -68,7 +76,7 @@ impl Client {
             window: u16::try_from(left).unwrap_or(u16::MAX),
             options,
         };
-        outbox.send(outgoing, &[]);
+        outbox.send(outgoing, &data);
     }
 
     /// Opens another subflow.
@@ -129,8 +137,16 @@ impl Client {
         packet: &Incoming<'_>,
         outbox: &mut Outbox,
     ) {
-        let subflow = &mut self.subflows[index];
-        let acks = packet.has(TcpFlags::ACK) && packet.tcp.ack == subflow.isn.wrapping_add(1);
+        let in_syn = if index == 0 {
+            self.bytes_of_syn().len() as u32
+        } else {
+            0
+        };
+        let subflow = &self.subflows[index];
+        let acked = packet.tcp.ack.wrapping_sub(subflow.isn.wrapping_add(1));
+        let acks = packet.has(TcpFlags::ACK) && acked <= in_syn;
+        // A part of it: it goes on as TCP, as Linux does.
+        let in_part = acked > 0 && acked < in_syn;
         if packet.has(TcpFlags::RST) {
             if acks {
                 self.lose_subflow(now, index);
@@ -143,9 +159,14 @@ impl Client {
         if !packet.has(TcpFlags::SYN) || !acks {
             return;
         }
+        if acked > 0 {
+            // Data of the SYN has no data number.
+            self.subflows[0].isn = self.subflows[0].isn.wrapping_add(acked);
+            self.skip(acked.into());
+        }
         self.agree(index, packet);
         if index == 0 {
-            self.open_first(now, packet, outbox);
+            self.open_first(now, in_part, packet, outbox);
         } else {
             self.open_join(now, index, packet, outbox);
         }
@@ -175,7 +196,7 @@ impl Client {
         subflow.sender.edge = packet.tcp.window.into();
     }
 
-    fn open_first(&mut self, now: u64, packet: &Incoming<'_>, outbox: &mut Outbox) {
+    fn open_first(&mut self, now: u64, in_part: bool, packet: &Incoming<'_>, outbox: &mut Outbox) {
         self.edge = packet.tcp.window.into();
         self.subflows[0].state = State::Open;
         self.subflows[0].timer = None;
@@ -183,7 +204,7 @@ impl Client {
         let keys = packet.options.capable.map(|capable| capable.keys);
         // Who has sent a SYN without it has given MPTCP up, whatever answer is still under way.
         let asks = self.plan.enabled && self.subflows[0].tries < MPTCP_TRIES;
-        if let (true, Some(CapableKeys::SynAck { sender })) = (asks, keys) {
+        if let (true, Some(CapableKeys::SynAck { sender })) = (asks && !in_part, keys) {
             self.remote_key = sender;
             (self.remote_token, self.remote_idsn) = (keys::token(sender), keys::idsn(sender));
             self.phase = Phase::Multipath;
@@ -192,6 +213,7 @@ impl Client {
             let subflow = &mut self.subflows[0];
             subflow.sender.mss += if subflow.clock.is_some() { 16 } else { 28 };
         }
+        self.take_with_syn_ack(now, packet);
         self.send_ack(now, 0, outbox);
     }
 

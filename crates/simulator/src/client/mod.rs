@@ -2,6 +2,7 @@
 
 mod handshake;
 mod plan;
+mod preamble;
 mod receive;
 mod schedule;
 mod send;
@@ -12,9 +13,12 @@ use std::net::SocketAddr;
 use flexcp_invariants::{Direction, Ranges};
 
 pub(crate) use self::plan::{Action, MptcpPlan, Scheduler};
+use self::preamble::Front;
+pub(crate) use self::preamble::Outcome;
 use self::subflow::{State, Subflow};
 use flexcp_testkit::{Random, keys};
 
+use crate::explicit::Speech;
 use crate::net::{Incoming, Outbox};
 use crate::payload::Payload;
 use crate::server::refuse;
@@ -68,6 +72,9 @@ pub(crate) struct Client {
     edge: u64,
     wants_close: bool,
     began: bool,
+    /// Up to where it may write.
+    open_to: u64,
+    front: Option<Front>,
     again: Ranges,
     data_timer: Option<u64>,
     data_tries: u32,
@@ -113,6 +120,8 @@ pub(crate) struct Setup {
     pub(crate) key: u64,
     /// Its choices.
     pub(crate) random: Random,
+    /// It names its server.
+    pub(crate) speech: Option<Speech>,
 }
 
 impl Client {
@@ -121,14 +130,21 @@ impl Client {
     pub(crate) fn new(setup: Setup) -> Self {
         let Setup {
             stack,
-            app,
+            mut app,
             plan,
             addresses,
             remote,
             isn,
             key,
             random,
+            speech,
         } = setup;
+        let front = speech.map(|speech| Front::new(speech, app.reads));
+        if let Some(front) = &front {
+            app.writes += front.says();
+            // Not known before the answer has come.
+            app.reads = u64::MAX;
+        }
         let first = addresses[0];
         let subflow = Subflow::new(&stack, 0, first, remote, isn, stack.timestamps);
         Self {
@@ -153,6 +169,8 @@ impl Client {
             edge: 0,
             wants_close: false,
             began: false,
+            open_to: 0,
+            front,
             again: Ranges::new(),
             data_timer: None,
             data_tries: 0,
@@ -176,6 +194,7 @@ impl Client {
 
     /// Sends the SYN.
     pub(crate) fn start(&mut self, now: u64, outbox: &mut Outbox) {
+        self.note_start(now);
         self.reader.advance(now, 0, 1460);
         self.send_syn(now, 0, outbox);
     }
@@ -241,6 +260,7 @@ impl Client {
             self.data_timer,
             self.reader.deadline(),
             self.rejoin_at,
+            self.next_gate(),
             self.app
                 .aborts_at
                 .filter(|_| self.phase != Phase::Connecting),
@@ -313,6 +333,7 @@ impl Client {
             self.began = true;
             let eof = self.has_read_all();
             self.wants_close |= !self.app.closes_last || eof;
+            self.look_at_gates(now);
             self.schedule(now);
         }
         self.transmit(now, outbox);

@@ -3,7 +3,7 @@
 use flexcp_wire::{AddAddr, DataNumber, Dsn, MptcpOption, TcpFlags, TcpOption};
 
 use super::subflow::{Mapping, State};
-use super::{Client, Phase};
+use super::{Client, Outcome, Phase};
 use crate::net::{Incoming, Outbox};
 use crate::server::clock_at;
 use crate::tcp::unwrap;
@@ -132,11 +132,23 @@ impl Client {
         full.0.wrapping_sub(self.remote_idsn).wrapping_sub(1)
     }
 
+    /// The SYN/ACK brings the front of the server's data, too (RFC 8803 section 4.2).
+    pub(super) fn take_with_syn_ack(&mut self, now: u64, packet: &Incoming<'_>) {
+        if packet.is_empty() {
+            return;
+        }
+        if self.phase == Phase::Plain {
+            self.take_plain(now, 0, 0, packet);
+        } else {
+            self.failure = Some("client: data in a SYN/ACK with MP_CAPABLE".into());
+        }
+    }
+
     fn take_plain(&mut self, now: u64, index: usize, from: i64, packet: &Incoming<'_>) {
         let fin = packet.has(TcpFlags::FIN);
-        let subflow = &mut self.subflows[index];
         if packet.is_empty() && !fin {
-            subflow.receiver.ack_now |= from < subflow.receiver.nxt.cast_signed();
+            let receiver = &mut self.subflows[index].receiver;
+            receiver.ack_now |= from < receiver.nxt.cast_signed();
             return;
         }
         let skip = usize::try_from(-from)
@@ -144,9 +156,10 @@ impl Client {
             .min(packet.payload.len());
         let to = (from + packet.len().cast_signed()).max(0).cast_unsigned();
         let from = from.max(0).cast_unsigned();
-        if !self.into.matches(from, &packet.payload[skip..]) {
+        if !self.matches_in(from, &packet.payload[skip..]) {
             self.failure = Some(format!("client: other bytes at {from}"));
         }
+        let subflow = &mut self.subflows[index];
         subflow
             .receiver
             .take(now, from, to, fin, self.reader.edge + 1);
@@ -156,6 +169,10 @@ impl Client {
     }
 
     fn check_length(&mut self) {
+        self.read_answer();
+        if self.outcome() == Some(Outcome::Waits) {
+            return;
+        }
         if self.data_end() > self.app.reads || self.fin_in.is_some_and(|fin| fin != self.app.reads)
         {
             self.failure = Some(format!(
@@ -219,11 +236,10 @@ impl Client {
 
     /// The bytes are the server's, or stand for data that is here already.
     fn check_bytes(&mut self, index: usize, from: u64, payload: &[u8]) {
-        let subflow = &self.subflows[index];
         let to = from + payload.len() as u64;
-        let mut at = from.max(subflow.receiver.nxt);
+        let mut at = from.max(self.subflows[index].receiver.nxt);
         while at < to {
-            let Some(mapping) = subflow.mapping_in(at) else {
+            let Some(mapping) = self.subflows[index].mapping_in(at) else {
                 self.failure = Some(format!("client: subflow {index} no mapping at {at}"));
                 return;
             };
@@ -231,7 +247,7 @@ impl Client {
             let dsn = mapping.dsn + (at - mapping.ssn);
             let part = &payload[(at - from) as usize..(end - from) as usize];
             let known = dsn + part.len() as u64 <= self.data_in;
-            if !known && !self.into.matches(dsn, part) {
+            if !known && !self.matches_in(dsn, part) {
                 self.failure = Some(format!("client: other bytes at {dsn}"));
                 return;
             }

@@ -19,9 +19,9 @@ impl Client {
         if self.phase == Phase::Plain {
             let subflow = &mut self.subflows[0];
             subflow.sender.edge = self.edge;
-            subflow.sender.end = self.app.writes;
-            subflow.sender.fin = self.wants_close;
-            self.nxt = self.app.writes;
+            subflow.sender.end = self.open_to;
+            subflow.sender.fin = self.wants_close && self.open_to == self.app.writes;
+            self.nxt = self.open_to;
             return;
         }
         for _ in 0..256 {
@@ -50,7 +50,7 @@ impl Client {
                 self.resend_fin = true;
                 self.arm_data_timer(now);
             }
-        } else if self.nxt < self.app.writes && self.una == self.nxt && self.data_timer.is_none() {
+        } else if self.nxt < self.open_to && self.una == self.nxt && self.data_timer.is_none() {
             // The window is closed: it has to be probed.
             self.arm_data_timer(now);
         }
@@ -61,7 +61,7 @@ impl Client {
         if let Some(&(from, to)) = self.again.as_slice().first() {
             return Some((from, to, true));
         }
-        let limit = self.app.writes.min(self.edge);
+        let limit = self.open_to.min(self.edge);
         (self.nxt < limit).then_some((self.nxt, limit, false))
     }
 
@@ -137,7 +137,8 @@ impl Client {
     }
 
     pub(super) fn arm_data_timer(&mut self, now: u64) {
-        let behind = self.app.writes + u64::from(self.wants_close);
+        let ends = self.wants_close && self.open_to == self.app.writes;
+        let behind = self.open_to + u64::from(ends);
         self.data_timer = (self.una < behind && self.phase == Phase::Multipath)
             .then(|| now + (DATA_TIMEOUT << self.data_tries.min(4)));
     }

@@ -130,8 +130,8 @@ impl Client {
         }
         self.push_sack(index, &mut outgoing.options);
         self.subflows[index].receiver.acknowledged();
-        let payload = self.out.bytes(at, usize::try_from(chunk.len).unwrap_or(0));
-        outbox.send(outgoing, payload);
+        let payload = self.bytes_out(at, usize::try_from(chunk.len).unwrap_or(0));
+        outbox.send(outgoing, &payload);
     }
 
     fn push_mapping(

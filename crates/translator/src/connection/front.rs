@@ -114,6 +114,11 @@ impl Connection {
         self
     }
 
+    /// Whether the client's streams begin with what is FlexCP's.
+    pub(crate) fn has_preamble(&self) -> bool {
+        self.front.is_some() || self.hosted.is_some()
+    }
+
     /// A responder is its server from here on, who has not been sent a SYN: nothing that came with the client's goes there.
     pub(crate) fn turn_to(&mut self, responder: Backend) {
         self.tcp.source = responder.source.into();
@@ -157,7 +162,8 @@ impl Connection {
 
     /// When what is not ACKed goes again, while there is a connection.
     pub(crate) fn front_due(&self) -> Option<Instant> {
-        let goes_on = self.phase.is_established() || self.phase.is_relayed();
+        let relays = self.phase.is_relayed() && !self.phase.relayed().reset;
+        let goes_on = self.phase.is_established() || relays;
         let front = self.front.as_deref().filter(|_| goes_on);
         front.and_then(Front::due)
     }

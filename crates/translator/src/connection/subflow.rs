@@ -201,10 +201,10 @@ impl Subflow {
         }
     }
 
-    /// The same, of a SYN whose data FlexCP takes, and ACKs with its own.
-    pub(crate) fn behind_data(now: Instant, syn: &Segment, isn_local: Ssn) -> Self {
+    /// The same, of a SYN with data, of which FlexCP takes so many bytes, and ACKs them with its own.
+    pub(crate) fn behind_data(now: Instant, syn: &Segment, isn_local: Ssn, taken: usize) -> Self {
         let mut subflow = Self::new(now, syn, isn_local);
-        let len = u16::try_from(syn.payload_len()).unwrap_or(u16::MAX);
+        let len = u16::try_from(taken).unwrap_or(u16::MAX);
         subflow.agreed.syn_data = len;
         subflow.agreed.isn_remote = subflow.agreed.isn_remote.add(len.into());
         subflow.recv = Receiving::from(subflow.agreed.isn_remote);

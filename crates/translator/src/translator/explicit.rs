@@ -63,12 +63,15 @@ impl Translator {
             }
             Turn::Told | Turn::Close(_) | Turn::Reset(_) => Then::Nothing,
         };
+        let in_syn = segment.payload.len();
         let guest = Guest {
             service,
             wants,
             dialogue,
             said: &answer,
             then,
+            // Its stream the client says again, once there is a server.
+            taken: if then == Then::Stream { taken } else { in_syn },
             wanted: server,
         };
         self.host(now, guest, segment, frame)
@@ -112,7 +115,8 @@ impl Translator {
         frame: &mut Frame<'_>,
     ) -> Verdict {
         let local = self.fresh_key();
-        let initial = Subflow::behind_data(now, segment, flexcp_wire::Ssn(0));
+        let initial =
+            Subflow::behind_data(now, segment, flexcp_wire::Ssn(0), segment.payload.len());
         let mut connection = Connection::new(now, service, initial, backend, local).behind(front);
         self.begin_as(now, &mut connection, wants);
         self.counters.preambles += 1;

@@ -107,6 +107,14 @@ impl Hand<'_> {
             (_, Leg::Called) => Some(lost()),
             (Phase::SynSent | Phase::SynReceived, _) => None,
             (Phase::Plain(_), _) if !self.connection.tcp.syn.answered => None,
+            // Numbers of SYNs are FlexCP's own before a preamble.
+            (Phase::Plain(relayed), _)
+                if segment.has(TcpFlags::SYN)
+                    && !relayed.proved
+                    && self.connection.has_preamble() =>
+            {
+                None
+            }
             (Phase::Established { .. } | Phase::Closed(_), Leg::Subflow(index)) => {
                 Some(self.handle_on_subflow(index, segment, frame))
             }

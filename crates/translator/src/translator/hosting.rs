@@ -55,6 +55,8 @@ pub(super) struct Guest<'a> {
     /// What it is answered.
     pub(super) said: &'a [u8],
     pub(super) then: Then,
+    /// Bytes of its SYN that are ACKed.
+    pub(super) taken: usize,
     /// Whom it wants, if it has said so.
     pub(super) wanted: Option<SocketAddr>,
 }
@@ -74,7 +76,7 @@ impl Translator {
         let is_v6 = segment.ip.is_v6();
         let mut responder = hosted::responder(guest.dialogue, backend, secret, is_v6);
         responder.begin(guest.said, guest.then);
-        let initial = Subflow::behind_data(now, segment, flexcp_wire::Ssn(0));
+        let initial = Subflow::behind_data(now, segment, flexcp_wire::Ssn(0), guest.taken);
         let mut connection = Connection::new(now, guest.service, initial, backend, local);
         connection.hosted = Some(Box::new(Hosted::new(now, responder, guest.wanted)));
         self.begin_as(now, &mut connection, guest.wants);
@@ -360,7 +362,8 @@ impl Translator {
                 && let Some(transmit) = Transmit::of(frame.packet(), frame.offload)
             {
                 self.counters.packets_made += 1;
-                self.outbox.push_back(transmit);
+                // What is made of it goes behind it, as with any carrier.
+                self.outbox.insert(before, transmit);
             }
         }
     }

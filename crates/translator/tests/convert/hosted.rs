@@ -624,3 +624,31 @@ fn what_an_operator_closes_is_told_to_the_client_alone() {
         }
     }
 }
+
+/// What stands behind a preamble in the SYN is the server's, which is not there yet: the client has to say it again.
+#[test]
+fn stream_in_the_syn_is_not_acked() {
+    let mut guest = Guest::new(Protocol::Socks5, ALL, &[]);
+    let said = [&GREETING[..], &REQUEST, EARLY].concat();
+    guest.send_syn(&said);
+    let [syn_ack] = &guest.to_client[..] else {
+        panic!("{:?}", guest.to_client)
+    };
+    let preamble = u32::try_from(GREETING.len() + REQUEST.len()).unwrap();
+    assert_eq!(syn_ack.tcp.ack, CLIENT_ISN.wrapping_add(1 + preamble));
+}
+
+/// DATA_FIN goes down behind the data, as with any server.
+#[test]
+fn refusal_comes_before_the_end() {
+    let mut guest = Guest::greeted(ALL);
+    guest.to_client.clear();
+    guest.say(&[5, 1, 0, 1, 10, 66, 9, 9, 0, 80]);
+    let data = guest
+        .to_client
+        .iter()
+        .position(|packet| !packet.payload.is_empty());
+    let ends = |packet: &Packet| packet.view().dss.is_some_and(|dss| dss.data_fin);
+    let end = guest.to_client.iter().position(ends);
+    assert!(data.is_some() && data < end, "{:?}", guest.to_client);
+}

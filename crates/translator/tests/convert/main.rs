@@ -349,3 +349,35 @@ fn checksums_are_right() {
     assert_eq!(frame.offload.checksum, ChecksumState::Partial);
     let _ = Packet::read_in(frame.packet(), ChecksumState::Partial);
 }
+
+/// A client without MPTCP that has not heard the SYN/ACK: its SYN goes to the server from behind the preamble each time, and the
+/// server's answer comes back with the client's numbers.
+#[test]
+fn plain_client_repeats_its_syn() {
+    let mut world = World::new();
+    let said = [&CONNECT[..], EARLY].concat();
+    let _ = world.of_client(SYN, [0, 0], [mss()], &said);
+    for _ in 0..2 {
+        let (_, out) = world.of_server(SYN | ACK, [0, 25], [mss()], &[]);
+        let syn_ack: Vec<_> = out.iter().map(|out| (out.seq(), out.ack())).collect();
+        assert_eq!(syn_ack, [(-4, 35)]);
+        let (_, out) = world.of_client(SYN, [0, 0], [mss()], &[]);
+        let syn: Vec<_> = out.iter().map(|out| (out.to_server, out.seq())).collect();
+        assert_eq!(syn, [(true, 24)]);
+    }
+}
+
+/// What an end has reset nobody repeats anything to.
+#[test]
+fn nothing_is_repeated_behind_a_reset() {
+    let mut world = World::new();
+    let said = [&CONNECT[..], EARLY].concat();
+    let _ = world.of_client(SYN, [0, 0], [mss()], &said);
+    let _ = world.of_server(SYN | ACK, [0, 25], [mss()], &[]);
+    let _ = world.of_client(ACK, [35, 1], [], &[]);
+    let _ = world.of_server(TcpFlags::RST | ACK, [1, 25], [], &[]);
+    for _ in 0..10 {
+        world.pass(500);
+        assert!(world.timeout().is_empty());
+    }
+}
