@@ -204,11 +204,11 @@ fn twins() {
     }
     // Half of the seeds are steered: a mode is asked more rarely of what the programs carry. Of 1,200 seeds 82 did.
     assert!(all.parted <= 4 + all.seeds / 8, "{all:?}");
-    // Most of a simulated connection is its beginning, its end and what faults do to it: the fixed seeds reach 2.5 % and 606
+    // Most of a simulated connection is its beginning, its end and what faults do to it: the fixed seeds reach 2.5 % and 434
     // trains. Of others 256 together reach between 6 and 10 %, some alone nothing.
     if fixed.seeds == FIXED.count() {
         assert!(
-            fixed.offloaded.packets * 50 > fixed.packets && fixed.offloaded.trains > 500,
+            fixed.offloaded.packets * 50 > fixed.packets && fixed.offloaded.trains > 350,
             "the fast path takes hardly anything: {fixed:?}"
         );
     }
