@@ -4,7 +4,7 @@
 CARGO ?= cargo
 
 .PHONY: setup setup-programs setup-api build demo test lint unit unit-security simulate root privileged e2e e2e-repeat link-selftest \
-	faults attack hostile-memory lossy firewall endings reload steering rule-changes api watch compare kernels kernels-short unit-boot fuzz bench bench-quick bench-plain bench-crowd bench-rule bench-beside bench-reads bench-unsteered bench-sustained bench-dtree bench-rules figure10 counters seeded-bugs drawn-bugs \
+	faults attack hostile-memory lossy firewall endings reload steering rule-changes ttfb api watch compare kernels kernels-short unit-boot fuzz bench bench-quick bench-plain bench-crowd bench-rule bench-beside bench-reads bench-unsteered bench-sustained bench-dtree bench-rules figure10 counters seeded-bugs drawn-bugs \
 	mutants-sample \
 	bpf clean
 
@@ -117,6 +117,11 @@ steering: root build
 # wrong one. A table, and lab/results/rule-changes.json; RULE_CHANGES_ARGS="--seconds 2 --rounds 1" for a short one.
 rule-changes: root build
 	target/release/lab rule-changes $(RULE_CHANGES_ARGS)
+
+# The first byte of a server that the client names to a proxy, 40 ms away: by Convert, SOCKS5 and haproxy, beside TCP to the server
+# itself, by turns. A table, lab/results/ttfb.json and .md.
+ttfb: root build
+	target/release/lab ttfb $(TTFB_ARGS)
 
 # The API under requests that schemathesis makes from its document for SECONDS, and /metrics before promtool: any answer of 5xx
 # and any finding fails. lab/results/api.json.

@@ -12,6 +12,7 @@ use flexcp_lab::reload::Reload;
 use flexcp_lab::repeat::Repeat;
 use flexcp_lab::steering::{RuleChanges, Steering};
 use flexcp_lab::transfer::{Mode, Proto};
+use flexcp_lab::ttfb::Ttfb;
 use flexcp_lab::watch::Watch;
 use flexcp_lab::{carried, kernels, seed};
 
@@ -77,6 +78,8 @@ pub(crate) enum Command {
     Steering(Steering),
     /// Change rules under downloads that they steer: what those lose, what wrong rules change, how often rules are saved
     RuleChanges(RuleChanges),
+    /// Measure how long clients that name their server to a proxy wait for its first byte
+    Ttfb(Ttfb),
     /// Take away rules, routes, links and addresses under live transfers: how soon they are back, or told
     Watch(Watch),
     /// Run the end-to-end tests many times, one attempt each, and say how often each case failed

@@ -44,6 +44,7 @@ mod starvation;
 pub mod steering;
 mod topology;
 pub mod transfer;
+pub mod ttfb;
 mod upper;
 pub mod watch;
 pub mod wirecheck;
