@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use flexcp_lab::statistics::{median, quantile};
 
 use crate::load::{Exchange, Load, Outcome};
-use crate::record::{median, quantile};
 use crate::rig::{Rig, Setting, Subject};
 
 /// Cells that are measured in the same labs.

@@ -6,6 +6,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
+use flexcp_lab::statistics::median;
 use flexcp_simulator::Conversation;
 use flexcp_translator::internals::Lane;
 use flexcp_wire::{
@@ -13,7 +14,7 @@ use flexcp_wire::{
     Timestamps,
 };
 
-use crate::record::{Results, median};
+use crate::record::Results;
 
 /// An operation that can be repeated: how long that many repetitions take.
 type Operation = fn(u32) -> Duration;

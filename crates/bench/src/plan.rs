@@ -4,12 +4,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use flexcp_lab::statistics::median;
 use flexcp_lab::transfer::raise_file_limit;
 use flexcp_lab::{Sweep, require_root, sweep};
 
 use crate::circumstances;
 use crate::measure::{self, Group, Pace};
-use crate::record::{Results, median};
+use crate::record::Results;
 use crate::rig::{Rig, Subject};
 use crate::{memory, micro};
 

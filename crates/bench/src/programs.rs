@@ -3,12 +3,12 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::io;
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use flexcp_lab::transfer::{Payload, Proto};
 use flexcp_lab::{Background, Lab, Namespace};
 use rustix::process::{Resource, Signal, getrlimit};
@@ -37,14 +37,8 @@ impl Program {
         };
         command.args(&words[1..]);
         let mut process = Background::spawn(command, lab.dir(), name)?;
-        let deadline = Instant::now() + Duration::from_secs(5);
-        while !namespace.run(|| Ok(TcpStream::connect(ready).is_ok()))? {
-            if process.try_wait()?.is_some() || Instant::now() > deadline {
-                let said = process.stderr() + &process.stdout();
-                bail!("{name} does not start: {}", said.trim());
-            }
-            thread::sleep(Duration::from_millis(5));
-        }
+        let listens = process.wait_for_listener(namespace, ready);
+        listens.with_context(|| format!("{name} does not start"))?;
         Ok(Self(process))
     }
 

@@ -12,13 +12,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
+use flexcp_lab::statistics::median;
 use flexcp_lab::{FlexCp, Sweep, require_root, sweep, transfer::raise_file_limit};
 
 use crate::circumstances;
 use crate::load::{Exchange, Load};
 use crate::measure::MEGA;
 use crate::plan::{Plan, turns};
-use crate::record::{Results, median};
+use crate::record::Results;
 use crate::rig::{Rig, Setting, Subject};
 
 /// The three, by the subjects under whose names their figures stand.

@@ -1,6 +1,8 @@
 //! FlexCP against the others, and against the floors that it is held to.
 
-use crate::record::{Missing, Results, median};
+use flexcp_lab::statistics::median;
+
+use crate::record::{Missing, Results};
 use crate::rig::Subject;
 
 /// Something FlexCP is held to.

@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use crate::daemon::{self, FlexCp};
 use crate::process::text;
+use crate::statistics::median;
 use crate::topology::{Families, Family, Lab, require_root};
 use crate::transfer::{Client, Job, Report, ServeOptions, Server};
 
@@ -271,12 +272,6 @@ fn packets(counters: &Value, name: &str) -> u64 {
     let named = list.filter_map(|item| item.get("counter"));
     let ours = named.filter(|counter| counter["name"] == name);
     ours.filter_map(|counter| counter["packets"].as_u64()).sum()
-}
-
-fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
 }
 
 impl Row {

@@ -41,6 +41,7 @@ pub mod seed;
 pub mod series;
 mod sockstat;
 mod starvation;
+pub mod statistics;
 pub mod steering;
 mod topology;
 pub mod transfer;

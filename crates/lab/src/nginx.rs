@@ -3,16 +3,14 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{BufWriter, Read, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use rustix::process::Signal;
 use sha2::{Digest as _, Sha256};
 
-use crate::namespace::Namespace;
 use crate::process::Background;
 use crate::topology::Lab;
 use crate::transfer::{Payload, Proto};
@@ -65,7 +63,9 @@ impl Nginx {
             hashes,
             root,
         };
-        nginx.wait_until_ready(namespace)?;
+        let at = SocketAddr::from(([127, 0, 0, 1], 80));
+        let ready = nginx.process.wait_for_listener(namespace, at);
+        ready.context("nginx does not start")?;
         Ok(nginx)
     }
 
@@ -90,20 +90,6 @@ impl Nginx {
     /// Leaves it running when this value is dropped.
     pub(crate) fn detach(mut self) {
         self.process.detach();
-    }
-
-    fn wait_until_ready(&mut self, namespace: &Namespace) -> Result<()> {
-        let deadline = Instant::now() + Duration::from_secs(5);
-        let address = SocketAddr::from(([127, 0, 0, 1], 80));
-        loop {
-            if namespace.run(|| Ok(TcpStream::connect(address).is_ok()))? {
-                return Ok(());
-            }
-            if self.process.try_wait()?.is_some() || Instant::now() > deadline {
-                bail!("nginx does not start: {}", self.process.stderr());
-            }
-            thread::sleep(Duration::from_millis(5));
-        }
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -11,6 +12,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
+
+use crate::namespace::Namespace;
 
 /// Runs a command to its end; an error carries its standard error.
 pub fn output(command: &mut Command) -> Result<Output> {
@@ -135,6 +138,22 @@ impl Background {
             }
             thread::sleep(Duration::from_millis(2));
         }
+    }
+
+    /// Waits until something takes connections there in its namespace.
+    ///
+    /// # Errors
+    /// It has ended, or five seconds have passed; with what it has said.
+    pub fn wait_for_listener(&mut self, namespace: &Namespace, at: SocketAddr) -> Result<()> {
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while !namespace.run(|| Ok(TcpStream::connect(at).is_ok()))? {
+            if self.try_wait()?.is_some() || Instant::now() > deadline {
+                let said = self.stderr() + &self.stdout();
+                bail!("nothing listens at {at}: {}", said.trim());
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
     }
 
     /// Sends a signal.

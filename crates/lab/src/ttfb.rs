@@ -3,10 +3,8 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use serde::Serialize;
@@ -14,9 +12,9 @@ use serde::Serialize;
 use crate::aim::{self, Line};
 use crate::daemon::{self, FlexCp};
 use crate::fault::Direction;
-use crate::namespace::Namespace;
 use crate::nginx::Nginx;
 use crate::process::{Background, text};
+use crate::statistics::{median, quantile};
 use crate::topology::{Families, Family, Lab, require_root};
 use crate::transfer::Proto;
 
@@ -152,28 +150,24 @@ impl Scene {
         let server = self.lab.server_addr(1, Family::V4);
         let proxy = self.lab.proxy_addr(1, Family::V4);
         let client = self.lab.client();
-        let mut command = match way {
-            Way::Direct | Way::Convert => client.command("curl"),
-            Way::Socks5 | Way::Haproxy => {
-                let mut command = client.command("mptcpize");
-                command.args(["run", "curl"]);
-                command
-            }
+        let (mptcp, proxy_of_curl, host) = match way {
+            Way::Direct => (false, None, server.to_string()),
+            Way::Convert => (false, Some(here(LOCAL)), server.to_string()),
+            Way::Socks5 => (
+                true,
+                Some(SocketAddr::new(proxy, SOCKS5)),
+                server.to_string(),
+            ),
+            Way::Haproxy => (true, None, format!("{proxy}:{HAPROXY}")),
         };
-        match way {
-            Way::Direct | Way::Haproxy => {}
-            Way::Convert => {
-                command.args(["--socks5", &format!("127.0.0.1:{LOCAL}")]);
-            }
-            Way::Socks5 => {
-                command.args(["--socks5", &format!("{proxy}:{SOCKS5}")]);
-            }
+        let mut command = client.command(if mptcp { "mptcpize" } else { "curl" });
+        if mptcp {
+            command.args(["run", "curl"]);
         }
-        let url = if way == Way::Haproxy {
-            format!("http://{proxy}:{HAPROXY}/{FILE}")
-        } else {
-            format!("http://{server}/{FILE}")
-        };
+        if let Some(socks) = proxy_of_curl {
+            command.args(["--socks5", &socks.to_string()]);
+        }
+        let url = format!("http://{host}/{FILE}");
         let told = "%{http_code} %{size_download} %{time_starttransfer}";
         command.args(["-sS", "-m", "10", "-o", "/dev/null", "-w", told, &url]);
         let said = text(&mut command).with_context(|| format!("{way:?}"))?;
@@ -205,6 +199,10 @@ impl Scene {
     }
 }
 
+fn here(port: u16) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], port))
+}
+
 fn haproxy(lab: &Lab) -> Result<Background> {
     let file = lab.dir().join("haproxy.cfg");
     let server = lab.server_addr(1, Family::V4);
@@ -215,48 +213,28 @@ fn haproxy(lab: &Lab) -> Result<Background> {
     fs::write(&file, config)?;
     let mut command = lab.proxy().command("mptcpize");
     command.args(["run", "haproxy", "-db", "-f"]).arg(&file);
-    let program = Background::spawn(command, lab.dir(), "haproxy")?;
-    wait_for(lab.proxy(), HAPROXY).with_context(|| program.stderr())?;
+    let mut program = Background::spawn(command, lab.dir(), "haproxy")?;
+    program.wait_for_listener(lab.proxy(), here(HAPROXY))?;
     Ok(program)
 }
 
 fn connect(lab: &Lab, converter: &str) -> Result<Background> {
     let mut command = lab.client().command(daemon::binary()?);
-    let local = format!("127.0.0.1:{LOCAL}");
+    let local = here(LOCAL).to_string();
     command.args(["connect", "--by", converter, "--listen", &local]);
-    let program = Background::spawn(command, lab.dir(), "connect")?;
-    wait_for(lab.client(), LOCAL).with_context(|| program.stderr())?;
+    let mut program = Background::spawn(command, lab.dir(), "connect")?;
+    program.wait_for_listener(lab.client(), here(LOCAL))?;
     Ok(program)
-}
-
-/// Waits until something listens.
-fn wait_for(namespace: &Namespace, port: u16) -> Result<()> {
-    let deadline = Instant::now() + Duration::from_secs(5);
-    let address = SocketAddr::from(([127, 0, 0, 1], port));
-    while !namespace.run(|| Ok(TcpStream::connect(address).is_ok()))? {
-        ensure!(Instant::now() < deadline, "nothing listens at {address}");
-        thread::sleep(Duration::from_millis(10));
-    }
-    Ok(())
-}
-
-/// The middle of them, and what lies a tenth from either end.
-fn spread(values: &[f64]) -> [f64; 3] {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    [5, 1, 9].map(|tenth| {
-        let at = sorted.len() * tenth / 10;
-        sorted.get(at).copied().unwrap_or(f64::NAN)
-    })
 }
 
 fn lines(rows: &[Row]) -> Vec<Line> {
     let middle = |way| {
         let row = rows.iter().find(|row| row.way == way);
-        row.map_or(f64::NAN, |row| spread(&row.milliseconds)[0])
+        row.map_or(f64::NAN, |row| median(&row.milliseconds))
     };
     let told = rows.iter().map(|row| {
-        let [middle, least, most] = spread(&row.milliseconds);
+        let of = &row.milliseconds;
+        let [middle, least, most] = [median(of), quantile(of, 0.1), quantile(of, 0.9)];
         let what = format!("first byte, {}", row.way.name());
         Line::told(what, format!("{middle:.1} ms ({least:.1} to {most:.1})"))
     });

@@ -284,8 +284,8 @@ impl ExplicitPlan {
     }
 }
 
-/// Seeds from here on, which those drawn afresh are, have no clients that name their server: of 8,000 that have some two stand
-/// still, for what a client has sent again of its preamble once a server has taken over (docs/limits.md).
+/// Seeds from here on, which those drawn afresh are, have no clients that name their server: one of 8,000 stands still where
+/// a client sends its preamble again once a server has taken over (docs/limits.md).
 const TRIED_BELOW: u64 = 1_000_000_000;
 
 /// Draws who names its server: nobody in most seeds.

@@ -251,7 +251,8 @@ impl Heard {
             return;
         }
         let of_service = self.open.iter().find(|(_, it)| it.service == service);
-        let Some((&of, course)) = of_service.filter(|(_, course)| !course.forced) else {
+        let known = |course: &Course| !course.forced && !course.hosted;
+        let Some((&of, course)) = of_service.filter(|(_, course)| known(course)) else {
             return;
         };
         let Some(rule) = self.rule(of, course) else {

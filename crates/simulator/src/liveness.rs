@@ -17,7 +17,7 @@ const TURNS: u64 = 5;
 /// After the last byte a subflow may wait for the answer to its FIN: an end gives up then.
 const CLOSING: u64 = 100 * SECOND;
 /// The longest time that a handshake is kept for.
-const HALF_OPEN: u64 = 70 * SECOND;
+const HALF_OPEN: u64 = 250 * SECOND;
 /// So many bytes at least get through in a round trip, delayed ACKs counted: half of the smallest segment.
 const SLIVER: u64 = 32;
 

@@ -89,7 +89,7 @@ pub(crate) struct Proxy {
     pub(crate) left_out: u64,
     /// Names that are being resolved, and what comes of each.
     names: Names,
-    /// Whether every packet is shown to the checker.
+    /// Whether every packet is shown to the checker, which does not know of preambles: ends judge those runs alone.
     judged: bool,
 }
 

@@ -7,6 +7,8 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use serde::Serialize;
 
+use crate::statistics::median;
+
 /// Transfers over one kind of link.
 #[derive(Clone, Debug, Serialize)]
 pub struct Goodput {
@@ -103,16 +105,6 @@ impl fmt::Display for Results {
     }
 }
 
-/// Middle value; the lower of the two middle ones.
-fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted
-        .get(sorted.len().saturating_sub(1) / 2)
-        .copied()
-        .unwrap_or(f64::NAN)
-}
-
 /// `median (least-greatest)`.
 fn spread(values: &[f64]) -> String {
     let least = values.iter().copied().fold(f64::INFINITY, f64::min);
@@ -123,13 +115,6 @@ fn spread(values: &[f64]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn median_is_the_middle_one() {
-        assert_eq!(median(&[3.0, 1.0, 2.0]).to_bits(), 2.0_f64.to_bits());
-        assert_eq!(median(&[4.0, 1.0]).to_bits(), 1.0_f64.to_bits());
-        assert!(median(&[]).is_nan());
-    }
 
     #[test]
     fn gap_passes_up_to_fifty_milliseconds_more() {

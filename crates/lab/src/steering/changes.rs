@@ -19,6 +19,7 @@ use super::scene::{Scene, Shape};
 use crate::aim::{self, Line};
 use crate::daemon;
 use crate::fault::Direction;
+use crate::statistics::median;
 use crate::topology::require_root;
 use crate::transfer::Job;
 
@@ -135,10 +136,7 @@ impl RuleChanges {
         let still = speeds(Turn::Nothing);
         let mut lines = vec![
             Line::at_most("transfers lost", failed, 0.0, &format!(" {why}")),
-            Line::told(
-                "without changes",
-                format!("{:.0} Mbit/s", median(still.clone())),
-            ),
+            Line::told("without changes", format!("{:.0} Mbit/s", median(&still))),
         ];
         for (what, turn) in [
             ("100 changes a second", Turn::Single),
@@ -152,7 +150,7 @@ impl RuleChanges {
                 .map(|(with, without)| with / without);
             lines.push(Line::at_least(
                 format!("{THROUGHPUT}, {what}"),
-                median(parts.collect()),
+                median(&parts.collect::<Vec<_>>()),
                 0.95,
                 "",
             ));
@@ -315,7 +313,7 @@ impl Changes {
         let none = |what: &str, count: u64| Line::at_most(what, count as f64, 0.0, "");
         vec![
             // Whoever wakes up late misses some.
-            Line::at_least(PACE, median(self.paces.clone()), 98.0, ""),
+            Line::at_least(PACE, median(&self.paces), 98.0, ""),
             none(
                 "of those not in force when they were answered",
                 self.ignored,
@@ -331,12 +329,6 @@ impl Changes {
             Line::at_most("slowest answer", self.slowest.as_secs_f64(), 1.0, " s"),
         ]
     }
-}
-
-/// The middle one; 0 of none.
-fn median(mut of: Vec<f64>) -> f64 {
-    of.sort_unstable_by(f64::total_cmp);
-    of.get(of.len() / 2).copied().unwrap_or(0.0)
 }
 
 /// How often a file is replaced: looks at its inode every few milliseconds.

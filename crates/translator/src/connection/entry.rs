@@ -34,7 +34,7 @@ impl Connection {
         untimed: bool,
     ) -> Option<FlowEntry> {
         let installed = self.eligible(config, services, untimed)?;
-        Some(self.export(config, installed))
+        Some(self.export(config, installed, self.passage()?))
     }
 
     /// The subflows that a flow entry of the connection would have; `None`: there is none to be had for now.
@@ -205,10 +205,9 @@ impl Connection {
             && received.is_some_and(|mut runs| runs.all(near))
     }
 
-    fn export(&self, config: &Settings, installed: u8) -> FlowEntry {
+    fn export(&self, config: &Settings, installed: u8, passage: Passage) -> FlowEntry {
         let server = &self.tcp;
         let clock = server.clock.unwrap_or_default();
-        let passage = self.passage().unwrap_or_default();
         let mut entry = FlowEntry {
             family: if server.backend.is_ipv4() { 4 } else { 6 },
             server_addr: server.backend.octets(),

@@ -25,7 +25,7 @@ pub(crate) struct Seam {
 }
 
 /// The same as constants that a fast path can follow.
-#[derive(Clone, Copy, Default, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Passage {
     seq_shift: u32,
     /// Added to the server's timestamps.
@@ -45,6 +45,16 @@ pub(super) enum Clock {
     Both { shift: u32, first: u32 },
     /// The client alone does: it is told milliseconds from here on.
     Client { base: u32 },
+}
+
+/// The server's own timestamp that the client knows as `echo`; `None`: it is of before the server, whose first one is `first`.
+const fn own_timestamp(echo: u32, shift: u32, first: u32) -> Option<u32> {
+    let own = echo.wrapping_sub(shift);
+    if own.wrapping_sub(first).cast_signed() < 0 {
+        None
+    } else {
+        Some(own)
+    }
 }
 
 /// Shifts of windows.
@@ -119,8 +129,8 @@ impl Seam {
         let ts_shift = match (self.clock, echo) {
             (Clock::None, _) => 0,
             (Clock::Both { shift, first }, Some(echo)) => {
-                let early = echo.wrapping_sub(shift).wrapping_sub(first).cast_signed() < 0;
-                (!early).then_some(shift)?
+                own_timestamp(echo, shift, first)?;
+                shift
             }
             (Clock::Both { .. } | Clock::Client { .. }, _) => return None,
         };
@@ -221,10 +231,8 @@ impl Seam {
             option.fill(NOP);
             return;
         };
-        let echo = read(&option[6..10]).wrapping_sub(shift);
         // The client may still echo the responder.
-        let early = echo.wrapping_sub(first).cast_signed() < 0;
-        let echo = if early { first } else { echo };
+        let echo = own_timestamp(read(&option[6..10]), shift, first).unwrap_or(first);
         option[6..10].copy_from_slice(&echo.to_be_bytes());
     }
 }

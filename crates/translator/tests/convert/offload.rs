@@ -6,7 +6,7 @@ use flexcp_testkit::Shelf;
 use flexcp_translator::{FastPath, FlowEntry, Installed};
 use flexcp_wire::{CapableKeys, TcpOption, Timestamps};
 
-use crate::guest::{ALL, Guest, SERVER, SERVER_CLOCK, Uses};
+use crate::guest::{ALL, Guest, REQUEST, SERVER, SERVER_CLOCK};
 use crate::world::*;
 
 /// A fast path that says how many connections it has.
@@ -94,24 +94,20 @@ fn connection_is_offloaded_once_its_client_has_the_answer() {
     assert_eq!(subflow.isn_local, at(SERVER_ISN, -4));
 }
 
-/// A client whose server has taken over from FlexCP, which then brings it data; the flow entry, if there is one.
-fn handed_over(uses: Uses, rounds: u8, echoes: bool) -> (Guest, Option<FlowEntry>) {
-    let (mut guest, slots) = (Guest::greeted(uses), Slots::default());
+/// A client whose server has taken over from FlexCP with a SYN/ACK that has these options, and then brings it data; the flow
+/// entry, if there is one. `echoes`: the client shows that it has the server's timestamps.
+fn handed_over(answer: &[TcpOption<'_>], echoes: bool) -> (Guest, Option<FlowEntry>) {
+    let (mut guest, slots) = (Guest::greeted(ALL), Slots::default());
     guest
         .world
         .translator
         .set_fast_path(Box::new(slots.clone()));
-    guest.say(&crate::guest::REQUEST);
+    guest.say(&REQUEST);
     let early = guest.shown;
     guest.world.pass(50);
-    if echoes {
-        guest.answer_call();
-    } else {
-        let options = [TcpOption::Mss(1400), TcpOption::WindowScale(9)];
-        guest.speak(SYN | ACK, &[], options.into());
-        guest.speaks = guest.speaks.wrapping_add(1);
-    }
-    for _ in 0..rounds {
+    guest.speak(SYN | ACK, &[], answer.to_vec());
+    guest.speaks = guest.speaks.wrapping_add(1);
+    for _ in 0..60 {
         guest.world.pass(10);
         guest.server_says(&[b'x'; 100]);
         if !echoes {
@@ -125,9 +121,11 @@ fn handed_over(uses: Uses, rounds: u8, echoes: bool) -> (Guest, Option<FlowEntry
     (guest, entry)
 }
 
+const SCALE: TcpOption<'static> = TcpOption::WindowScale(9);
+
 #[test]
 fn connection_is_offloaded_behind_its_hand_over() {
-    let (guest, entry) = handed_over(ALL, 60, true);
+    let (guest, entry) = handed_over(&[mss(), SCALE, TcpOption::SackPermitted], true);
     let entry = entry.expect("an entry");
     // The server's own numbers, clock and scale, and what the client takes them for.
     assert_eq!(entry.seq_down, SERVER.wrapping_add(1 + 6_000));
@@ -137,16 +135,17 @@ fn connection_is_offloaded_behind_its_hand_over() {
     assert_eq!(entry.ts_heard, clock.wrapping_add(entry.ts_shift));
     assert_eq!(entry.ts_heard, guest.shown);
     assert_eq!(entry.server_sack, 1);
-    let (_, entry) = handed_over(Uses { sack: false, ..ALL }, 60, true);
+    // The client takes SACK, and the server does not.
+    let (_, entry) = handed_over(&[mss(), SCALE], true);
     assert_eq!(entry.expect("an entry").server_sack, 0);
 }
 
 #[test]
 fn what_no_fast_path_can_follow_is_not_offloaded() {
     // The server takes the client's windows for unscaled ones.
-    let (_, entry) = handed_over(Uses { scale: None, ..ALL }, 60, true);
+    let (_, entry) = handed_over(&[mss()], true);
     assert!(entry.is_none());
     // The client still echoes the responder.
-    let (_, entry) = handed_over(ALL, 60, false);
+    let (_, entry) = handed_over(&[mss(), SCALE], false);
     assert!(entry.is_none());
 }
