@@ -83,15 +83,35 @@ pub fn connect(by: SocketAddr, host: &str, port: u16) -> Result<TcpStream, Uncon
 /// # Errors
 /// What it has come to.
 pub fn connect_to(by: SocketAddr, server: SocketAddr) -> Result<TcpStream, Unconnected> {
-    let mut stream = open(by, &message(server)).map_err(Unconnected::Converter)?;
+    match ask(by, &message(server, None))? {
+        Answered::Connected(stream) => Ok(stream),
+        // One that comes with a cookie is asked for none.
+        Answered::WantsCookie(cookie) => match ask(by, &message(server, Some(&cookie)))? {
+            Answered::Connected(stream) => Ok(stream),
+            Answered::WantsCookie(_) => Err(Unconnected::Refused(Refused::Other)),
+        },
+    }
+}
+
+/// What a converter has answered that does not refuse.
+enum Answered {
+    Connected(TcpStream),
+    /// It wants this cookie with the message, on another connection (RFC 8803 section 6.2.7).
+    WantsCookie(Vec<u8>),
+}
+
+fn ask(by: SocketAddr, message: &[u8]) -> Result<Answered, Unconnected> {
+    let mut stream = open(by, message).map_err(Unconnected::Converter)?;
     let patient = stream.set_read_timeout(Some(PATIENCE));
     patient.map_err(Unconnected::Converter)?;
-    take_answer(&mut stream)?;
+    if let Some(cookie) = take_answer(&mut stream)? {
+        return Ok(Answered::WantsCookie(cookie));
+    }
     let ready = stream
         .set_read_timeout(None)
         .and_then(|()| stream.set_nodelay(true));
     ready.map_err(Unconnected::Converter)?;
-    Ok(stream)
+    Ok(Answered::Connected(stream))
 }
 
 /// A connection with this first on it, in its SYN if the kernel lets it; over MPTCP if it has that.
@@ -136,7 +156,7 @@ fn socket(to: SocketAddr) -> rustix::io::Result<OwnedFd> {
 }
 
 /// What asks a converter for a connection with a server, as Tessares' libconvert writes it.
-fn message(server: SocketAddr) -> Vec<u8> {
+fn message(server: SocketAddr, cookie: Option<&[u8]>) -> Vec<u8> {
     let mut message = vec![0; CONVERT_MAX_LEN];
     let mut writer = ConvertWriter::new(&mut message);
     let wish = ConvertTlv::Connect(Connect {
@@ -146,12 +166,17 @@ fn message(server: SocketAddr) -> Vec<u8> {
     });
     let fits = writer.push(&wish);
     debug_assert!(fits, "a message has room for one TLV");
+    if let Some(cookie) = cookie {
+        // One that is too long for a message is left out, and the converter refuses.
+        writer.push(&ConvertTlv::Cookie(cookie));
+    }
     let len = writer.finish();
     message.truncate(len);
     message
 }
 
-fn take_answer(stream: &mut TcpStream) -> Result<(), Unconnected> {
+/// Takes the converter's answer; the cookie that it wants, if that is what it says.
+fn take_answer(stream: &mut TcpStream) -> Result<Option<Vec<u8>>, Unconnected> {
     let mut message = vec![0; CONVERT_HEADER_LEN];
     stream
         .read_exact(&mut message)
@@ -172,7 +197,10 @@ fn take_answer(stream: &mut TcpStream) -> Result<(), Unconnected> {
         _ => None,
     });
     match error {
-        None => Ok(()),
+        None => Ok(None),
+        Some(ConvertError::MissingCookie(cookie)) if !cookie.is_empty() => {
+            Ok(Some(cookie.to_vec()))
+        }
         Some(error) => Err(Unconnected::Refused(refused(&error))),
     }
 }
@@ -211,3 +239,61 @@ impl fmt::Display for Unconnected {
 }
 
 impl std::error::Error for Unconnected {}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, TcpListener};
+    use std::thread;
+
+    use super::*;
+
+    /// A converter that hears these messages, each on a connection of its own, and gives these answers.
+    fn converter(talk: Vec<(Vec<u8>, Vec<u8>)>) -> (SocketAddr, thread::JoinHandle<()>) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let by = listener.local_addr().unwrap();
+        let serve = move || {
+            for (wanted, answer) in talk {
+                let (mut stream, _) = listener.accept().unwrap();
+                stream.set_read_timeout(Some(PATIENCE)).unwrap();
+                let mut heard = vec![0; wanted.len()];
+                stream.read_exact(&mut heard).unwrap();
+                assert_eq!(heard, wanted);
+                stream.write_all(&answer).unwrap();
+            }
+        };
+        (by, thread::spawn(serve))
+    }
+
+    const GRANTED: [u8; 4] = [1, 1, 0x22, 0x63];
+    /// "Missing Cookie" with eight bytes of one.
+    const MISSING: [u8; 16] = [1, 4, 0x22, 0x63, 30, 3, 3, 0, 1, 2, 3, 4, 5, 6, 7, 8];
+
+    fn with_cookie(server: SocketAddr) -> Vec<u8> {
+        let mut message = message(server, None);
+        message[1] += 3;
+        message.extend_from_slice(&[22, 3, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8]);
+        message
+    }
+
+    #[test]
+    fn cookie_that_a_converter_wants_is_brought_once() {
+        let server = "192.0.2.1:80".parse().unwrap();
+        let first = message(server, None);
+        let talk = vec![
+            (first.clone(), MISSING.to_vec()),
+            (with_cookie(server), GRANTED.to_vec()),
+        ];
+        let (by, served) = converter(talk);
+        assert!(connect_to(by, server).is_ok());
+        served.join().unwrap();
+        // Who is never content is left.
+        let talk = vec![
+            (first, MISSING.to_vec()),
+            (with_cookie(server), MISSING.to_vec()),
+        ];
+        let (by, served) = converter(talk);
+        let refused = connect_to(by, server);
+        assert!(matches!(refused, Err(Unconnected::Refused(Refused::Other))));
+        served.join().unwrap();
+    }
+}

@@ -345,7 +345,7 @@ impl Watcher {
                 info!("offload: on {} now, too", new.join(", "));
                 self.mended.offload += new.len() as u64;
             }
-            self.found = host;
+            self.note_found(host);
             problems.extend(self.expected.judge(&self.found));
         }
         let beside = self.beside.problems().iter();

@@ -186,6 +186,8 @@ impl Worker {
         };
         let mut workers = vec![];
         let memories = Memory::watch(tuns.len())?;
+        // One's client may come to another next time.
+        let cookie_secret = flexcp_io::random_bytes()?;
         let parts = tuns.into_iter().zip(configs).zip(wakers).zip(handovers);
         for (number, ((((tun, config), waker), handover), memory)) in
             parts.zip(memories).enumerate()
@@ -193,12 +195,14 @@ impl Worker {
             let marks = Arc::new(Marks::new(&config));
             let (handle, requests) = WorkerHandle::new(Arc::clone(&waker));
             let seed = flexcp_io::random_bytes()?;
+            let mut translator = Translator::new(config, seed);
+            translator.set_cookie_secret(cookie_secret);
             let worker = Self {
                 number,
                 path: Path {
                     tun,
                     batch: SendBatch::new(),
-                    translator: Translator::new(config, seed),
+                    translator,
                     installs_when_sent: false,
                     carrier: CarrierCounters::default(),
                     memory,

@@ -199,6 +199,8 @@ impl Setup {
                 half_open_joins: 1,
                 mappings: 4,
                 memory: 8192,
+                client_connections: 2,
+                client_rate: 1,
             }
         } else {
             Limits {

@@ -171,6 +171,7 @@ pub(crate) fn refused(why: Refusal, say: &mut Vec<u8>) {
         Refusal::NotAllowed => ConvertError::NotAuthorized,
         Refusal::Reset => ConvertError::ConnectionReset,
         Refusal::Unreachable { code, .. } => ConvertError::Unreachable(code),
+        Refusal::ClientLimit => ConvertError::ResourceExceeded(0),
         Refusal::NoRoom(seconds) => ConvertError::ResourceExceeded(seconds),
         Refusal::NoName | Refusal::Expired | Refusal::NoNetwork => ConvertError::NetworkFailure(0),
     };

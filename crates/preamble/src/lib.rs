@@ -102,6 +102,8 @@ pub enum Fault {
 pub enum Refusal {
     /// The client may not be connected there.
     NotAllowed,
+    /// The client has as many connections as it may have.
+    ClientLimit,
     /// The name is unknown.
     NoName,
     /// The server has answered with a reset.

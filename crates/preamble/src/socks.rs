@@ -111,7 +111,7 @@ pub(crate) fn granted(from: SocketAddr, say: &mut Vec<u8>) {
 /// The answer to one that is not.
 pub(crate) fn refused(why: Refusal, say: &mut Vec<u8>) {
     let reply = match why {
-        Refusal::NotAllowed => SocksReply::NotAllowed,
+        Refusal::NotAllowed | Refusal::ClientLimit => SocksReply::NotAllowed,
         Refusal::NoName => SocksReply::HostUnreachable,
         Refusal::Reset => SocksReply::Refused,
         Refusal::Unreachable { code, is_v6 } => unreachable(code, is_v6),

@@ -206,6 +206,7 @@ fn cookies_are_asked_for_handed_out_and_judged() {
 fn refusals_have_the_codes_of_convert() {
     for (why, code, value) in [
         (Refusal::NotAllowed, 32, 0),
+        (Refusal::ClientLimit, 64, 0),
         (Refusal::NoRoom(60), 64, 60),
         (Refusal::NoNetwork, 65, 0),
         (Refusal::NoName, 65, 0),
@@ -284,6 +285,7 @@ fn refusals_have_the_codes_of_socks() {
     let unreachable = |code, is_v6| Refusal::Unreachable { code, is_v6 };
     for (why, code) in [
         (Refusal::NotAllowed, 2),
+        (Refusal::ClientLimit, 2),
         (Refusal::NoRoom(60), 1),
         (Refusal::NoNetwork, 3),
         (Refusal::NoName, 4),

@@ -1,8 +1,10 @@
 //! Where clients may be connected that name a server themselves (explicit modes).
 //!
 //! Nothing is allowed that the configuration does not name. A wide prefix, all of IPv4 for instance, names no address that means
-//! something else here than elsewhere: loopback, link-local and private ones, those of groups, and FlexCP's own. They are
-//! allowed by a prefix that lies within such a range.
+//! something else here than elsewhere: loopback, link-local and private ones, those of groups. They are allowed by a prefix that
+//! lies within such a range. An address of this host, of a service, or of the client itself is allowed by a prefix of nothing
+//! else. An IPv6 address that carries an IPv4 one (RFC 6052, RFC 3056) is no way around that: it is allowed by a prefix that names
+//! as much of what it carries.
 
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -20,7 +22,7 @@ pub struct Allowed {
 }
 
 /// Ranges that no wider prefix names (RFC 6890).
-const APART: [Prefix; 19] = [
+const APART: [Prefix; 20] = [
     v4([0, 0, 0, 0], 8),
     v4([10, 0, 0, 0], 8),
     v4([100, 64, 0, 0], 10),
@@ -40,6 +42,7 @@ const APART: [Prefix; 19] = [
     v6(0x2002 << 112, 16),
     v6(0xfc00 << 112, 7),
     v6(0xfe80 << 112, 10),
+    v6(0xfec0 << 112, 10),
     v6(0xff00 << 112, 8),
 ];
 
@@ -57,19 +60,17 @@ const fn v6(bits: u128, len: u8) -> Prefix {
     }
 }
 
-/// Whether a client may be connected with `server`. `own`: addresses of FlexCP's, which a prefix has to name alone.
+/// IPv6 prefixes behind which an IPv4 address stands: mapped (RFC 4291), NAT64 (RFC 6052), 6to4 (RFC 3056).
+const CARRYING: [Prefix; 4] = [APART[11], APART[12], APART[13], APART[15]];
+
+/// Whether a client may be connected with `server`. `own`: addresses that a prefix has to name alone.
 pub(crate) fn allows(
     allowed: &[Allowed],
     own: impl Fn(IpAddr) -> bool,
     server: SocketAddr,
 ) -> bool {
     let addr = server.ip();
-    let least = if own(addr) {
-        if addr.is_ipv4() { 32 } else { 128 }
-    } else {
-        let apart = APART.iter().filter(|range| range.contains(addr));
-        apart.map(|range| range.len).max().unwrap_or(0)
-    };
+    let least = least(addr, &own);
     server.port() != 0
         && allowed.iter().any(|allowed| {
             let ports = &allowed.ports;
@@ -77,6 +78,34 @@ pub(crate) fn allows(
                 && allowed.servers.contains(addr)
                 && (ports.is_empty() || ports.iter().any(|range| range.contains(&server.port())))
         })
+}
+
+/// Bits that a prefix has to have at least to name this address.
+fn least(addr: IpAddr, own: &impl Fn(IpAddr) -> bool) -> u8 {
+    if own(addr) {
+        return if addr.is_ipv4() { 32 } else { 128 };
+    }
+    let apart = APART.iter().filter(|range| range.contains(addr));
+    let apart = apart.map(|range| range.len).max().unwrap_or(0);
+    match carried(addr) {
+        Some((before, within)) => match least(within.into(), own) {
+            0 => apart,
+            bits => before + bits,
+        },
+        None => apart,
+    }
+}
+
+/// The IPv4 address that an IPv6 one carries, and how many bits stand before it.
+fn carried(addr: IpAddr) -> Option<(u8, Ipv4Addr)> {
+    let IpAddr::V6(v6) = addr else {
+        return None;
+    };
+    let range = CARRYING.iter().find(|range| range.contains(addr))?;
+    let bits = v6.to_bits() >> (96 - range.len);
+    #[allow(clippy::cast_possible_truncation, reason = "what stands behind")]
+    let within = Ipv4Addr::from_bits(bits as u32);
+    Some((range.len, within))
 }
 
 #[cfg(test)]
@@ -151,6 +180,7 @@ mod tests {
             "[2002:a00:1::1]:80",
             "[fc00::1]:80",
             "[fe80::1]:80",
+            "[fec0::1]:80",
             "[ff02::1]:80",
             "198.51.100.1:80",
             "[2001:db8::1]:80",
@@ -183,5 +213,32 @@ mod tests {
             &[servers("198.0.0.0/8", &[])],
             "198.51.100.1:80"
         ));
+    }
+
+    #[test]
+    fn what_an_ipv6_address_carries_has_to_be_named_as_well() {
+        let by_nat64 = [servers("64:ff9b::/96", &[]), servers("2002::/16", &[])];
+        for public in ["[64:ff9b::192.0.2.1]:80", "[2002:c000:201::1]:80"] {
+            assert!(is_allowed(&by_nat64, public), "{public}");
+        }
+        for apart in [
+            "[64:ff9b::10.0.0.1]:80",
+            "[64:ff9b::127.0.0.1]:80",
+            "[64:ff9b::169.254.169.254]:80",
+            "[64:ff9b::198.51.100.1]:80",
+            "[2002:a00:1::1]:80",
+            "[2002:c633:6401::1]:80",
+        ] {
+            assert!(!is_allowed(&by_nat64, apart), "{apart}");
+        }
+        // 10.0.0.0/8 stands behind 96 bits, and behind 16.
+        let named = [
+            servers("64:ff9b::a00:0/104", &[]),
+            servers("2002:a00::/24", &[]),
+        ];
+        for server in ["[64:ff9b::10.0.0.1]:80", "[2002:a00:1::1]:80"] {
+            assert!(is_allowed(&named, server), "{server}");
+        }
+        assert!(!is_allowed(&named, "[64:ff9b::192.168.0.1]:80"));
     }
 }

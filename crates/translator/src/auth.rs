@@ -73,6 +73,16 @@ pub(crate) fn add_addr_hmac(
     u64::from_be_bytes([a, b, c, d, e, f, g, h])
 }
 
+/// What a cookie of Convert consists of: a MAC over the time and the client's address.
+pub(crate) fn cookie_mac(secret: &[u8; 32], period: u64, client: [u8; 16]) -> [u8; 32] {
+    let mut mac = HmacSha256::new_from_slice(secret).expect("an HMAC takes a key of any length");
+    // Nothing else that is made with the secret begins so.
+    mac.update(b"Convert cookie");
+    mac.update(&period.to_be_bytes());
+    mac.update(&client);
+    mac.finalize().into_bytes().into()
+}
+
 /// Compares without telling by its time how much was equal.
 pub(crate) fn same_hmac(a: &[u8], b: &[u8]) -> bool {
     a.ct_eq(b).into()

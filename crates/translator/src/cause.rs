@@ -3,6 +3,8 @@
 //! A decision is made in one place, [`Counters::decide`], which counts it and its cause. What leaves as a RST is made
 //! in one place too (`rst.rs`), which takes no segment without a cause.
 
+use flexcp_preamble::{Fault, Refusal};
+
 /// A counter's name, and the lines that say what it means.
 pub type Meaning = (&'static str, &'static [&'static str]);
 
@@ -80,6 +82,40 @@ macro_rules! decisions {
 }
 
 decisions! {
+    /// A client that has named its server, or has something else to say first, is not connected.
+    PreambleRefused => preamble_refused {
+        /// It has asked for no server, only what there is.
+        Asked => asked,
+        /// It speaks another protocol, or a version that there is not.
+        Protocol => protocol,
+        /// What it says has a wrong form.
+        Malformed => malformed,
+        /// It wants something that is not done.
+        Unsupported => unsupported,
+        /// It has no method to say who it is that is taken.
+        Method => method,
+        /// A name, a password or a cookie is wrong or missing.
+        Credentials => credentials,
+        /// It has not said in time whom it wants.
+        Late => late,
+        /// It may not be connected with that server.
+        NotAllowed => not_allowed,
+        /// It has as many connections as it may have, or opens more in a second than it may.
+        ClientLimit => client_limit,
+        /// The name of the server is unknown.
+        NoName => no_name,
+        /// The server has answered with a RST.
+        ServerReset => server_reset,
+        /// An ICMP error has come instead of the server's answer.
+        Unreachable => unreachable,
+        /// The server has not answered.
+        Expired => expired,
+        /// There is no room for the connection.
+        NoRoom => no_room,
+        /// There is no way to the network of the server.
+        NoNetwork => no_network,
+    }
+
     /// A SYN of a service goes on as plain TCP (RFC 8684 section 3.1).
     PlainSyn => plain_syn {
         /// It does not ask for MPTCP.
@@ -277,6 +313,33 @@ decisions! {
         NoMapping => no_mapping,
         /// The server ends the connection, and the client's last words were plain TCP.
         ServerFin => server_fin,
+    }
+}
+
+impl From<Fault> for PreambleRefused {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Protocol => Self::Protocol,
+            Fault::Malformed => Self::Malformed,
+            Fault::Unsupported => Self::Unsupported,
+            Fault::Method => Self::Method,
+            Fault::Credentials => Self::Credentials,
+        }
+    }
+}
+
+impl From<Refusal> for PreambleRefused {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::NotAllowed => Self::NotAllowed,
+            Refusal::ClientLimit => Self::ClientLimit,
+            Refusal::NoName => Self::NoName,
+            Refusal::Reset => Self::ServerReset,
+            Refusal::Unreachable { .. } => Self::Unreachable,
+            Refusal::Expired => Self::Expired,
+            Refusal::NoRoom(_) => Self::NoRoom,
+            Refusal::NoNetwork => Self::NoNetwork,
+        }
     }
 }
 

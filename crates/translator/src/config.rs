@@ -95,6 +95,8 @@ pub struct Intake {
     pub parts: Vec<Part>,
     /// How its back ends are asked whether they answer, beside what connections find out; `None`: they are not.
     pub check: Option<Check>,
+    /// Clients of Convert have to bring a cookie, and are given one (RFC 8803 section 6.2.7).
+    pub cookies: bool,
 }
 
 /// Checks of back ends: SYNs of FlexCP's own at regular times.
@@ -225,6 +227,10 @@ pub struct Limits {
     pub mappings: usize,
     /// Bytes of memory that all connections together take, 2 KiB for each at least.
     pub memory: usize,
+    /// Connections of one client that names its servers: of an IPv4 address, or of 64 bits of an IPv6 one.
+    pub client_connections: usize,
+    /// The same that it opens in a second; at most a million.
+    pub client_rate: usize,
 }
 
 impl Default for Limits {
@@ -236,6 +242,8 @@ impl Default for Limits {
             half_open_joins: 4,
             mappings: 4096,
             memory: 1 << 31,
+            client_connections: 4096,
+            client_rate: 1024,
         }
     }
 }

@@ -316,6 +316,7 @@ impl Counters {
         let decision = decision.into();
         self.causes.count(decision);
         let total = match decision {
+            Decision::PreambleRefused(_) => &mut self.preambles_refused,
             Decision::PlainSyn(cause) => {
                 self.overload_plain += u64::from(cause == PlainSyn::Overload);
                 &mut self.plain_syn

@@ -1,8 +1,12 @@
 //! Who may come in where clients name their server themselves.
 
 use alloc::boxed::Box;
+use core::net::IpAddr;
 
 use flexcp_preamble::{Cookie, Gate};
+
+use crate::cookies::Cookies;
+use crate::time::Instant;
 
 /// A user and its password (RFC 1929), each of 1 to 255 bytes.
 #[derive(Clone, PartialEq, Eq)]
@@ -24,6 +28,10 @@ impl core::fmt::Debug for User {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entrance<'a> {
     pub(crate) users: &'a [User],
+    /// What judges cookies, where they are asked for.
+    pub(crate) cookies: Option<&'a Cookies>,
+    pub(crate) client: IpAddr,
+    pub(crate) now: Instant,
 }
 
 impl Gate for Entrance<'_> {
@@ -39,8 +47,9 @@ impl Gate for Entrance<'_> {
             .fold(false, |known, user| known | right(user))
     }
 
-    fn judge_cookie(&self, _: Option<&[u8]>) -> Cookie {
-        Cookie::Right
+    fn judge_cookie(&self, told: Option<&[u8]>) -> Cookie {
+        let judge = |cookies: &Cookies| cookies.judge(self.now, self.client, told);
+        self.cookies.map_or(Cookie::Right, judge)
     }
 }
 

@@ -15,8 +15,10 @@ mod arrivals;
 mod auth;
 mod budget;
 mod cause;
+mod clients;
 mod config;
 mod connection;
+mod cookies;
 mod counters;
 mod dtree;
 mod endpoint;
@@ -54,7 +56,7 @@ pub use allowed::Allowed;
 pub use arrivals::AccessTotals;
 pub use cause::{
     AddAddr, Causes, Decision, Fallback, HalfOpenEvicted, JoinEvicted, JoinRefused, Meaning,
-    PlainSyn, Rst, SubflowSwitch,
+    PlainSyn, PreambleRefused, Rst, SubflowSwitch,
 };
 pub use config::{Announce, Check, Config, Intake, Limits, Mode, Part, Service, Timeouts};
 pub use counters::{Counters, DropReason, Drops, Gauges};

@@ -7,7 +7,7 @@ mod judged;
 
 use alloc::vec::Vec;
 use core::mem;
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 
 use flexcp_placement::Share;
 use flexcp_preamble::Protocol;
@@ -16,6 +16,7 @@ use crate::allowed;
 use crate::announced::Announced;
 use crate::auth::SecretStream;
 use crate::config::{Announce, Check, Mode, Service};
+use crate::cookies::Cookies;
 use crate::endpoint::Backend;
 use crate::entrance::Entrance;
 use crate::handle::ServiceId;
@@ -87,6 +88,8 @@ pub(crate) struct Services {
     check_due: Option<Instant>,
     /// Marks have changed, and nobody has been told.
     untold: bool,
+    /// Addresses of the host.
+    host: Vec<IpAddr>,
 }
 
 /// One service's.
@@ -108,6 +111,8 @@ struct Slot {
     closed: bool,
     /// Its connections are not offloaded.
     kept: bool,
+    /// Its clients have to bring a cookie.
+    cookies: bool,
 }
 
 /// What a service was, up to a generation.
@@ -132,6 +137,7 @@ impl Services {
             probe_due: None,
             check_due: None,
             untold: false,
+            host: Vec::new(),
         };
         new.change(services, 0, |_, _, _| {});
         new
@@ -340,19 +346,48 @@ impl Services {
         }
     }
 
-    /// Who may come in at the service.
-    pub(crate) fn gate(&self, service: ServiceId) -> Entrance<'_> {
-        let users = match self.slot(service).map(|slot| &slot.mode) {
+    /// The way in to the service for this client.
+    pub(crate) fn gate<'a>(
+        &'a self,
+        (service, client): (ServiceId, IpAddr),
+        now: Instant,
+        cookies: &'a Cookies,
+    ) -> Entrance<'a> {
+        let slot = self.slot(service);
+        let users = match slot.map(|slot| &slot.mode) {
             Some(Mode::Explicit { users, .. }) => users.as_slice(),
             _ => &[],
         };
-        Entrance { users }
+        let asks = slot.is_some_and(|slot| slot.cookies);
+        Entrance {
+            users,
+            cookies: asks.then_some(cookies),
+            client,
+            now,
+        }
     }
 
-    /// Whether a client of the service may name this server.
-    pub(crate) fn allows(&self, service: ServiceId, server: SocketAddr) -> bool {
-        let slot = self.slot(service);
-        slot.is_some_and(|slot| allows(&slot.mode, server))
+    /// The host has these addresses from here on.
+    pub(crate) fn set_host(&mut self, addrs: Vec<IpAddr>) {
+        self.host = addrs;
+    }
+
+    /// Whether this client of the service may name this server.
+    pub(crate) fn allows(&self, service: ServiceId, server: SocketAddr, client: IpAddr) -> bool {
+        let Some(Mode::Explicit { allowed, .. }) = self.slot(service).map(|slot| &slot.mode) else {
+            return false;
+        };
+        let own = |addr| addr == client.to_canonical() || self.is_own(addr);
+        allowed::allows(allowed, own, server)
+    }
+
+    /// Whether an address is the host's or a service's.
+    fn is_own(&self, addr: IpAddr) -> bool {
+        let of_slot = |slot: &Slot| {
+            let announced = slot.announce.iter().any(|told| told.addr == addr);
+            announced || is_own(&slot.mode, addr)
+        };
+        self.host.contains(&addr) || self.slots.iter().flatten().any(of_slot)
     }
 
     /// A source address and port of a service that is free towards this server.
@@ -382,6 +417,22 @@ impl Services {
 }
 
 impl Slot {
+    /// What a service has that is new.
+    fn empty(mode: Mode) -> Self {
+        Self {
+            mode,
+            announce: Vec::new(),
+            announced: Announced::new(),
+            turns: Turns::default(),
+            health: Vec::new(),
+            check: None,
+            left: Vec::new(),
+            closed: false,
+            kept: false,
+            cookies: false,
+        }
+    }
+
     /// Tells which back ends enter maintenance, or leave it, when the service becomes `new`.
     fn compare_maintenance(&self, new: &Service, mut tell: impl FnMut(SocketAddr, bool)) {
         let parts = backends(&new.mode).iter().zip(&new.intake.parts);
@@ -396,17 +447,7 @@ impl Slot {
 
     /// The service's, with what stays of `old`.
     fn new(service: Service, old: Option<Self>) -> Self {
-        let mut old = old.unwrap_or_else(|| Self {
-            mode: service.mode.clone(),
-            announce: Vec::new(),
-            announced: Announced::new(),
-            turns: Turns::default(),
-            health: Vec::new(),
-            check: None,
-            left: Vec::new(),
-            closed: false,
-            kept: false,
-        });
+        let mut old = old.unwrap_or_else(|| Self::empty(service.mode.clone()));
         let known = backends(&old.mode);
         let turn = known.get(old.turns.next()).copied();
         let new = backends(&service.mode);
@@ -439,6 +480,7 @@ impl Slot {
             health,
             check: service.intake.check,
             closed: service.intake.closed,
+            cookies: service.intake.cookies,
             left,
             turns,
             mode: service.mode,
@@ -500,26 +542,29 @@ fn carries(mode: &Mode, used: &Used) -> bool {
             !used.keeps_ends
                 && covers(mode, used.local)
                 && (is_responder(addr.ip())
-                    || allows(mode, addr)
+                    || covers_server(mode, addr)
                         && sources.contains(&source.ip())
                         && source_ports.contains(&source.port()))
         }
     }
 }
 
-/// Whether a client may name this server.
-fn allows(mode: &Mode, server: SocketAddr) -> bool {
-    let Mode::Explicit {
-        allowed,
-        listen,
-        source,
-        ..
-    } = mode
-    else {
+/// Whether clients of a service may name this server, of whom nothing else is known.
+fn covers_server(mode: &Mode, server: SocketAddr) -> bool {
+    let Mode::Explicit { allowed, .. } = mode else {
         return false;
     };
-    let own = |addr| source.contains(&addr) || listen.iter().any(|end| end.ip() == addr);
-    allowed::allows(allowed, own, server)
+    allowed::allows(allowed, |addr| is_own(mode, addr), server)
+}
+
+/// Whether an address is one of the service's own.
+fn is_own(mode: &Mode, addr: IpAddr) -> bool {
+    match mode {
+        Mode::Transparent { .. } => false,
+        Mode::Reverse { listen, source, .. } | Mode::Explicit { listen, source, .. } => {
+            source.contains(&addr) || listen.iter().any(|end| end.ip() == addr)
+        }
+    }
 }
 
 /// A source address and port that are free towards the back end. The port names this worker.
@@ -598,7 +643,7 @@ mod tests {
         };
         let mut services = Services::new(alloc::vec![service], Share::default());
         let mut secrets = SecretStream::new([7; 32]);
-        let mut next = |taken: &[core::net::IpAddr]| {
+        let mut next = |taken: &[IpAddr]| {
             let is_free = |backend: &Backend| !taken.contains(&backend.source.ip());
             let which = (None, Choice::Any);
             let found = services.next_backend(ServiceId(0), which, &mut secrets, is_free);

@@ -49,7 +49,7 @@ use crate::cause::Rst;
 use crate::config::Settings;
 use crate::counters::DropReason;
 use crate::event::Events;
-use crate::handle::SubflowIndex;
+use crate::handle::{INITIAL, SubflowIndex};
 use crate::keys::Keys;
 use crate::rst::refuse;
 use crate::segment::Segment;
@@ -169,7 +169,7 @@ impl Translator {
             installer: None,
             drain: Drain::default(),
             records: Records::default(),
-            guests: Guests::default(),
+            guests: Guests::new(seed),
             drops: Drops::default(),
         }
     }
@@ -448,7 +448,9 @@ impl Translator {
             let of = (connection.service, connection.tcp.backend.addr());
             self.services.note_closed(of.0, of.1);
             self.counters.connections_closed += 1;
-            self.guests.leave(connection.hosted.is_some());
+            let client = connection.subflow(INITIAL).ends().to.ip();
+            self.guests
+                .leave(connection.hosted.is_some(), client, connection.standing);
             self.discharge(id);
             self.table.remove(id);
         }

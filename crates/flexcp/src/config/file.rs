@@ -126,6 +126,10 @@ pub struct LimitsSection {
     pub mappings: Located<i64>,
     /// `memory`: bytes that all connections together take. Default: a quarter of the machine's memory.
     pub memory: Option<Located<i64>>,
+    /// `client_connections`: of one client that names its servers, an IPv4 address or 64 bits of an IPv6 one. Default 4096.
+    pub client_connections: Located<i64>,
+    /// `client_rate`: the same that it opens in a second. Default 1024.
+    pub client_rate: Located<i64>,
 }
 
 /// `[timeouts]`
@@ -218,6 +222,8 @@ pub enum Mode {
         listen: Vec<Located<SocketAddr>>,
         /// `allow`: prefixes of the servers that clients may name.
         allow: Vec<Located<Prefix>>,
+        /// `cookies`: clients of Convert have to bring a cookie, and are given one. Default false.
+        cookies: Located<bool>,
         /// `ports`: of the servers; all when left out.
         ports: Vec<Located<RangeInclusive<u16>>>,
         /// `source`: FlexCP's addresses towards the servers; those of `listen` when left out.
@@ -368,6 +374,8 @@ fn limits(root: &Reader<'_, '_>, out: &mut Diagnostics) -> LimitsSection {
         subflows: limit("subflows", default.subflows),
         half_open_joins: limit("half_open_joins", default.half_open_joins),
         mappings: limit("mappings", default.mappings),
+        client_connections: limit("client_connections", default.client_connections),
+        client_rate: limit("client_rate", default.client_rate),
     }
 }
 
@@ -564,6 +572,10 @@ fn explicit(section: &Reader<'_, '_>, protocol: Protocol, out: &mut Diagnostics)
         },
         listen: section.required_list("listen", listen, out),
         allow: section.required_list("allow", allow, out),
+        cookies: match protocol {
+            Protocol::Convert => section.or("cookies", false, out),
+            Protocol::Socks5 => Located::default(false),
+        },
         ports: ports(section, out),
         source: section.list("source", out),
         source_ports: source_ports(section, out),

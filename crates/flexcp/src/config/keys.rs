@@ -225,6 +225,18 @@ pub(super) const LIMITS: Keys = &[
         Kind::Memory,
         "What all connections together take; a quarter of the machine's when left out.",
     ),
+    key(
+        "client_connections",
+        COUNT,
+        "Of one client that names its servers: an IPv4 address, or 64 bits of an IPv6 one.",
+    )
+    .or(Value::Number(4096)),
+    key(
+        "client_rate",
+        Kind::Number(1, 1_000_000),
+        "Connections that such a client opens in a second.",
+    )
+    .or(Value::Number(1024)),
 ];
 
 /// `[timeouts]`
@@ -378,6 +390,12 @@ pub(super) const CONVERT: Keys = &[
         "FlexCP's addresses towards them; those of `listen` when left out.",
     ),
     key("source_ports", Kind::Ports, "FlexCP's ports towards them.").or(Value::Text("61000-65534")),
+    key(
+        "cookies",
+        Kind::Flag,
+        "Clients have to bring a cookie, which they are given at their first attempt.",
+    )
+    .or(Value::Flag(false)),
 ];
 
 /// What a service with `mode = "socks5"` has beside.

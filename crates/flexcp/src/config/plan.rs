@@ -80,6 +80,8 @@ pub fn translator(
             half_open_joins: limit(limits.half_open_joins.value),
             mappings: limit(limits.mappings.value),
             memory: memory(config) / usize::from(workers),
+            client_connections: part(limits.client_connections.value),
+            client_rate: part(limits.client_rate.value),
         },
         timeouts: Timeouts {
             idle: timeouts.idle.value,
@@ -256,7 +258,11 @@ fn mode(mode: &Mode, source: &[IpAddr]) -> flexcp_translator::Mode {
 /// How a service takes new connections.
 fn intake(mode: &Mode) -> Intake {
     match mode {
-        Mode::Transparent { .. } | Mode::Explicit { .. } => Intake::default(),
+        Mode::Transparent { .. } => Intake::default(),
+        Mode::Explicit { cookies, .. } => Intake {
+            cookies: cookies.value,
+            ..Intake::default()
+        },
         Mode::Reverse {
             backends, check, ..
         } => {
@@ -266,6 +272,7 @@ fn intake(mode: &Mode) -> Intake {
                 closed: false,
                 parts: parts.collect(),
                 check: check.map(|check| check.value),
+                cookies: false,
             }
         }
     }

@@ -65,6 +65,7 @@ fn played() -> WorkerHandle {
                 Request::Stop => return,
                 Request::Routes
                 | Request::Resolved(..)
+                | Request::HostAddresses(_)
                 | Request::Offload(_)
                 | Request::Keep(_)
                 | Request::Rules(..)
@@ -352,7 +353,7 @@ fn stats_of_several_workers_are_summed() {
     assert_eq!(names, declared);
     assert_eq!(stats.drops.0.len(), Drops::default().iter().count());
     // Grouped by decision: nothing has asked for MPTCP here.
-    assert_eq!(stats.causes.len(), 8);
+    assert_eq!(stats.causes.len(), 9);
     let plain = stats.counters.get("plain_syn");
     assert_eq!(stats.causes["plain_syn"].get("no_option"), plain);
     assert_eq!(stats.carrier.get("send_failed"), Some(4));

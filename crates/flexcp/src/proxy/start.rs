@@ -9,7 +9,7 @@ use flexcp_placement::{Exceptions, Rules};
 use tracing::{info, warn};
 
 use super::{ProxyError, ways};
-use crate::config::{Config, file, plan};
+use crate::config::{Config, file, live, plan};
 use crate::control::{Asked, Control, SocketFile};
 use crate::generation::Generation;
 use crate::worker::{self, Marks, Worker, WorkerHandle};
@@ -108,6 +108,10 @@ pub(super) fn make_workers(tuns: Vec<Tun>, generation: &Generation) -> Result<Ma
             worker.set_ways(ways);
         }
     }
+    let host = live::own_addresses();
+    handles
+        .iter()
+        .for_each(|handle| handle.note_host_addresses(&host));
     if config.device.pin.value {
         workers.iter_mut().for_each(Worker::pin);
     }

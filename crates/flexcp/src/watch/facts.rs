@@ -9,6 +9,20 @@ use crate::config::live::own_addresses;
 use crate::config::plan;
 use crate::control::status::{InterfaceStatus, ServiceStatus};
 use crate::vrf;
+use crate::worker::WorkerHandle;
+
+use super::Watcher;
+
+impl Watcher {
+    /// Takes note of how the host is now, and has the workers know its addresses.
+    pub(super) fn note_found(&mut self, found: Found) {
+        if found.addresses != self.found.addresses {
+            let tell = |worker: &WorkerHandle| worker.note_host_addresses(&found.addresses);
+            self.workers.iter().for_each(tell);
+        }
+        self.found = found;
+    }
+}
 
 /// What must be so, as the configuration says and the host was at the start.
 #[derive(Debug)]

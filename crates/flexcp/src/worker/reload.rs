@@ -195,6 +195,12 @@ impl WorkerHandle {
         self.waker.wake();
     }
 
+    /// The host has these addresses from here on.
+    pub(crate) fn note_host_addresses(&self, addrs: &[IpAddr]) {
+        let _ = self.requests.send(Request::HostAddresses(addrs.to_vec()));
+        self.waker.wake();
+    }
+
     /// Has the worker forget those connections.
     ///
     /// # Errors

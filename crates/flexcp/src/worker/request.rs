@@ -48,6 +48,8 @@ pub(crate) enum Request {
     ForgetStranded(u64, SyncSender<()>),
     /// Routes may have changed.
     Routes,
+    /// The host has these addresses from here on.
+    HostAddresses(Vec<IpAddr>),
     /// The name that this connection waits for has these addresses, or none.
     Resolved(StableId, Vec<IpAddr>),
     /// What has come over each access so far.
@@ -103,6 +105,7 @@ impl Worker {
                 Request::EndSome(whose, done) => self.stranded.push_back((whose, done)),
                 Request::ForgetStranded(upto, done) => self.forget_stranded(upto, &done),
                 Request::Routes => self.find_ways_anew(),
+                Request::HostAddresses(addrs) => self.path.translator.set_host_addresses(addrs),
                 Request::Resolved(id, addrs) => self.take_addresses(id, &addrs),
                 Request::AccessTotals(answer) => {
                     let _ = answer.try_send(self.path.translator.access_totals().collect());

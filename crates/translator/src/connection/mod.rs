@@ -70,6 +70,7 @@ pub(crate) use self::to_tcp::{FAR, MIN_SPAN};
 use crate::arrivals::Arrivals;
 use crate::auth::{Key, SecretStream};
 use crate::budget::Budget;
+use crate::clients::Standing;
 use crate::config::Settings;
 use crate::counters::Counters;
 use crate::endpoint::Backend;
@@ -131,6 +132,8 @@ pub(crate) struct Connection {
     pub(crate) front: Option<Box<Front>>,
     /// What FlexCP does in its server's place.
     pub(crate) hosted: Option<Box<Hosted>>,
+    /// How it counts for its client.
+    pub(crate) standing: Standing,
 }
 
 impl Connection {
@@ -157,6 +160,7 @@ impl Connection {
             installation: Installation::default(),
             front: None,
             hosted: None,
+            standing: Standing::default(),
         }
     }
 

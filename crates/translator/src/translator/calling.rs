@@ -11,7 +11,7 @@ use super::icmp::unreachable;
 use super::{Translator, context, lost};
 use crate::cause::Rst;
 use crate::counters::DropReason;
-use crate::handle::StableId;
+use crate::handle::{INITIAL, StableId};
 use crate::hosted::Hosted;
 use crate::lookup::Lookup;
 use crate::segment::Segment;
@@ -105,7 +105,8 @@ impl Translator {
     ) -> Result<(), Refusal> {
         let connection = self.table.get(id).ok_or(Refusal::NotAllowed)?;
         let service = connection.service;
-        if !self.services.allows(service, server) {
+        let client = connection.subflow(INITIAL).ends().to.ip();
+        if !self.services.allows(service, server, client) {
             return Err(Refusal::NotAllowed);
         }
         let room = Refusal::NoRoom(0);

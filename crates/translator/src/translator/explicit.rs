@@ -3,11 +3,12 @@
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
-use flexcp_preamble::{Dialogue, Refusal, Target, Turn, Wish};
+use flexcp_preamble::{Dialogue, Target, Turn, Wish};
 
 use super::hosting::Guest;
 use super::{Translator, context, lost};
-use crate::cause::{HalfOpenEvicted, PlainSyn, Rst};
+use crate::cause::{HalfOpenEvicted, PlainSyn, PreambleRefused, Rst};
+use crate::clients::Standing;
 use crate::connection::{Connection, Front, Phase, Relayed, Request, Subflow, asks};
 use crate::counters::DropReason;
 use crate::endpoint::Backend;
@@ -25,28 +26,27 @@ impl Translator {
         segment: &Segment,
         frame: &mut Frame<'_>,
     ) -> Verdict {
-        if self.drain.begun || !opens {
-            return self.turn_away(segment, Rst::Draining, DropReason::Draining);
-        }
+        let client = segment.source().ip();
+        let standing = match self.judge_client(now, opens, segment) {
+            Ok(standing) => standing,
+            Err(verdict) => return verdict,
+        };
         let Some(protocol) = self.services.protocol(service) else {
             return lost();
         };
         let said = frame.buffer(segment.payload.clone());
         let (mut dialogue, mut answer) = (Dialogue::new(protocol), Vec::new());
-        let (taken, turn) = dialogue.hear(said, &self.services.gate(service), &mut answer);
+        let cookies = &self.guests.cookies;
+        let gate = self.services.gate((service, client), now, cookies);
+        let (taken, turn) = dialogue.hear(said, &gate, &mut answer);
         let wants = self.wants(now, true, asks(segment));
-        let server = server_of(&turn).filter(|&server| self.services.allows(service, server));
+        let is_allowed = |server: &SocketAddr| {
+            standing == Standing::Guest && self.services.allows(service, *server, client)
+        };
+        let server = server_of(&turn).filter(is_allowed);
         if let Some(server) = server.filter(|_| answer.is_empty()) {
             let front = Front::new(dialogue, &said[taken..]);
-            let Some((backend, reused)) = self.room_towards(now, service, server) else {
-                return self.turn_away(segment, Rst::NoRoom, DropReason::LimitReached);
-            };
-            let verdict = self.open_behind(now, (service, wants), backend, front, segment, frame);
-            return if reused {
-                self.put_off_syn(now, segment)
-            } else {
-                verdict
-            };
+            return self.connect_at_once(now, (service, wants), server, front, segment, frame);
         }
         if let Turn::Reset(_) = turn {
             return self.turn_away(segment, Rst::Preamble, DropReason::BadPreamble);
@@ -54,15 +54,14 @@ impl Translator {
         if self.room_in_table(now).is_none() {
             return self.turn_away(segment, Rst::NoRoom, DropReason::LimitReached);
         }
-        let then = match turn {
-            Turn::Listen => Then::Preamble,
-            Turn::Connect(_) if server.is_some() => Then::Stream,
-            Turn::Connect(_) => {
-                dialogue.refuse(Refusal::NotAllowed, &mut answer);
-                Then::Nothing
-            }
-            Turn::Told | Turn::Close(_) | Turn::Reset(_) => Then::Nothing,
-        };
+        if let Turn::Connect(_) = turn
+            && server.is_none()
+        {
+            let why = standing.refusal();
+            dialogue.refuse(why, &mut answer);
+            self.counters.decide(PreambleRefused::from(why));
+        }
+        let then = self.what_follows(&turn, server.is_some());
         let in_syn = segment.payload.len();
         let guest = Guest {
             service,
@@ -73,8 +72,62 @@ impl Translator {
             // Its stream the client says again, once there is a server.
             taken: if then == Then::Stream { taken } else { in_syn },
             wanted: server,
+            standing,
         };
         self.host(now, guest, segment, frame)
+    }
+
+    /// Whether the client may open another connection, or is told that it has too many; the verdict if it is not even told.
+    fn judge_client(
+        &mut self,
+        now: Instant,
+        opens: bool,
+        segment: &Segment,
+    ) -> Result<Standing, Verdict> {
+        if self.drain.begun || !opens {
+            return Err(self.turn_away(segment, Rst::Draining, DropReason::Draining));
+        }
+        let (client, limits) = (segment.source().ip(), &self.config.limits);
+        let standing = self.guests.clients.judge(now, client, limits);
+        if standing == Standing::TurnedAway {
+            self.counters.decide(PreambleRefused::ClientLimit);
+            return Err(self.turn_away(segment, Rst::NoRoom, DropReason::LimitReached));
+        }
+        Ok(standing)
+    }
+
+    /// What follows the data of the SYN. A client that has said nothing that is granted is counted.
+    fn what_follows(&mut self, turn: &Turn, granted: bool) -> Then {
+        let refused = match *turn {
+            Turn::Listen => return Then::Preamble,
+            Turn::Connect(_) if granted => return Then::Stream,
+            Turn::Connect(_) => return Then::Nothing,
+            Turn::Told => PreambleRefused::Asked,
+            Turn::Close(fault) | Turn::Reset(fault) => PreambleRefused::from(fault),
+        };
+        self.counters.decide(refused);
+        Then::Nothing
+    }
+
+    /// The client has named its server in the SYN: that is called.
+    fn connect_at_once(
+        &mut self,
+        now: Instant,
+        (service, wants): (ServiceId, Result<(), PlainSyn>),
+        server: SocketAddr,
+        front: Front,
+        segment: &Segment,
+        frame: &mut Frame<'_>,
+    ) -> Verdict {
+        let Some((backend, reused)) = self.room_towards(now, service, server) else {
+            return self.turn_away(segment, Rst::NoRoom, DropReason::LimitReached);
+        };
+        let verdict = self.open_behind(now, (service, wants), backend, front, segment, frame);
+        if reused {
+            self.put_off_syn(now, segment)
+        } else {
+            verdict
+        }
     }
 
     fn turn_away(&mut self, segment: &Segment, cause: Rst, reason: DropReason) -> Verdict {
@@ -119,6 +172,8 @@ impl Translator {
             Subflow::behind_data(now, segment, flexcp_wire::Ssn(0), segment.payload.len());
         let mut connection = Connection::new(now, service, initial, backend, local).behind(front);
         self.begin_as(now, &mut connection, wants);
+        // Others are not called a server for.
+        self.admit(now, &mut connection, Standing::Guest);
         self.counters.preambles += 1;
         self.enter(now, connection, segment, frame, false)
     }

@@ -11,8 +11,10 @@ use flexcp_wire::{ChecksumState, Ends, Offload, TcpFlags, protocol};
 
 use super::explicit::named;
 use super::{Translator, context, lost};
-use crate::cause::{PlainSyn, Rst};
+use crate::cause::{PlainSyn, PreambleRefused, Rst};
+use crate::clients::{Clients, Standing};
 use crate::connection::{Connection, Phase, Subflow};
+use crate::cookies::Cookies;
 use crate::counters::DropReason;
 use crate::frame::{HEADROOM, Payload, Transmit};
 use crate::handle::INITIAL;
@@ -26,23 +28,39 @@ use crate::{Frame, Instant, ServiceId, Step, Verdict};
 const EXCHANGE: usize = 64;
 
 /// Connections whose server is FlexCP, or was.
-#[derive(Default, Debug)]
+#[derive(Debug)]
 pub(crate) struct Guests {
     /// How many there are.
     count: usize,
     /// Names that are yet to be resolved for them.
     pub(super) lookups: VecDeque<Lookup>,
+    /// Where they, and those that have named their server in the SYN, come from.
+    pub(super) clients: Clients,
+    pub(super) cookies: Cookies,
 }
 
 impl Guests {
+    /// None. `secret`: what cookies are made with.
+    pub(super) fn new(secret: [u8; 32]) -> Self {
+        Self {
+            count: 0,
+            lookups: VecDeque::new(),
+            clients: Clients::default(),
+            cookies: Cookies::new(secret),
+        }
+    }
+
     /// Whether there are any.
     pub(super) const fn any(&self) -> bool {
         self.count > 0
     }
 
     /// A connection leaves the table.
-    pub(super) fn leave(&mut self, is_one: bool) {
+    pub(super) fn leave(&mut self, is_one: bool, client: IpAddr, standing: Standing) {
         self.count -= usize::from(is_one);
+        if standing != Standing::Uncounted {
+            self.clients.leave(client, standing);
+        }
     }
 }
 
@@ -59,6 +77,7 @@ pub(super) struct Guest<'a> {
     pub(super) taken: usize,
     /// Whom it wants, if it has said so.
     pub(super) wanted: Option<SocketAddr>,
+    pub(super) standing: Standing,
 }
 
 impl Translator {
@@ -80,12 +99,18 @@ impl Translator {
         let mut connection = Connection::new(now, guest.service, initial, backend, local);
         connection.hosted = Some(Box::new(Hosted::new(now, responder, guest.wanted)));
         self.begin_as(now, &mut connection, guest.wants);
+        self.admit(now, &mut connection, guest.standing);
         self.guests.count += 1;
         self.counters.hosted += 1;
-        if guest.then == Then::Nothing {
-            self.counters.preambles_refused += 1;
-        }
         self.enter(now, connection, segment, frame, false)
+    }
+
+    /// The connection, which is about to enter the table, counts for its client.
+    pub(super) fn admit(&mut self, now: Instant, connection: &mut Connection, standing: Standing) {
+        connection.standing = standing;
+        let client = connection.subflow(INITIAL).ends().to.ip();
+        let limits = &self.config.limits;
+        self.guests.clients.enter(now, client, standing, limits);
     }
 
     /// The server that a client has named in its SYN cannot be had, and the client has not been answered yet: a responder takes its
@@ -125,7 +150,7 @@ impl Translator {
         self.table.insert_flow(flow, FlowRef { id, leg });
         self.guests.count += 1;
         self.counters.hosted += 1;
-        self.counters.preambles_refused += 1;
+        self.counters.decide(PreambleRefused::from(why));
         true
     }
 
@@ -207,7 +232,11 @@ impl Translator {
         let Some(connection) = self.table.get_mut(flow.id) else {
             return;
         };
-        let gate = self.services.gate(connection.service);
+        let whose = (
+            connection.service,
+            connection.subflow(INITIAL).ends().to.ip(),
+        );
+        let gate = self.services.gate(whose, now, &self.guests.cookies);
         let responder = connection.hosted.as_deref_mut().and_then(Hosted::responder);
         let Some(responder) = responder else {
             return;
@@ -236,10 +265,15 @@ impl Translator {
     fn take_turn(&mut self, now: Instant, id: ConnectionId, turn: Turn) {
         match turn {
             Turn::Listen => {}
-            Turn::Told | Turn::Close(_) => self.counters.preambles_refused += 1,
-            Turn::Reset(_) => {
-                self.counters.preambles_refused += 1;
+            Turn::Told => self.counters.decide(PreambleRefused::Asked),
+            Turn::Close(fault) => self.counters.decide(PreambleRefused::from(fault)),
+            Turn::Reset(fault) => {
+                self.counters.decide(PreambleRefused::from(fault));
                 self.reset_guest(now, id);
+            }
+            Turn::Connect(_) if self.is_beyond(id) => {
+                self.counters.preambles += 1;
+                self.refuse_guest(now, id, Refusal::ClientLimit);
             }
             Turn::Connect(wish) => {
                 self.counters.preambles += 1;
@@ -249,6 +283,12 @@ impl Translator {
                 }
             }
         }
+    }
+
+    /// Whether the connection is there to tell its client that it has too many.
+    fn is_beyond(&self, id: ConnectionId) -> bool {
+        let connection = self.table.get(id);
+        connection.is_some_and(|connection| connection.standing == Standing::Beyond)
     }
 
     /// A packet of a server that has been called, or that has taken over from a responder. `None`: of another.
@@ -286,7 +326,7 @@ impl Translator {
 
     /// The client is refused, and the server that was called hears no more.
     pub(super) fn refuse_guest(&mut self, now: Instant, id: ConnectionId, why: Refusal) {
-        self.counters.preambles_refused += 1;
+        self.counters.decide(PreambleRefused::from(why));
         self.end_call(id);
         let hosted = self.table.get_mut(id).and_then(|c| c.hosted.as_deref_mut());
         if let Some(hosted) = hosted {
@@ -390,7 +430,7 @@ impl Translator {
             return self.refuse_guest(now, id, Refusal::NoName);
         }
         if hosted.is_late(now) {
-            self.counters.preambles_refused += 1;
+            self.counters.decide(PreambleRefused::Late);
             return self.reset_guest(now, id);
         }
         if hosted.calls_again(now) {

@@ -6,12 +6,14 @@
 //! ([`end_stranded`](Translator::end_stranded)), and with [`forget_stranded`](Translator::forget_stranded) the last of them
 //! leave the table, and ids of services that are gone are free.
 
+use alloc::vec::Vec;
 use core::net::IpAddr;
 
 use super::{Translator, context};
 use crate::cause::Rst;
 use crate::config::{Config, Settings};
 use crate::connection::{Connection, Context};
+use crate::cookies::Cookies;
 use crate::endpoint::Backend;
 use crate::event::{Event, EventKind};
 use crate::handle::INITIAL;
@@ -49,6 +51,18 @@ impl Translator {
             events.note(|| Event { service, kind });
         };
         self.services.change(services, generation, tell);
+    }
+
+    /// The host has these addresses from here on. Where clients name their server they are no servers unless the configuration
+    /// names each alone. Connections that there are stay.
+    pub fn set_host_addresses(&mut self, addrs: Vec<IpAddr>) {
+        self.services.set_host(addrs);
+    }
+
+    /// Cookies are made with this secret from here on; it must be unpredictable. Translators of which clients' connections come to
+    /// any have to have the same.
+    pub fn set_cookie_secret(&mut self, secret: [u8; 32]) {
+        self.guests.cookies = Cookies::new(secret);
     }
 
     /// No connection to these servers is offloaded from here on: they are on this host itself, where a fast path sees
@@ -148,7 +162,7 @@ impl Translator {
 
     /// The services that there are, with those that are gone and not forgotten yet, by their ids.
     #[must_use]
-    pub fn service_ids(&self) -> alloc::vec::Vec<ServiceId> {
+    pub fn service_ids(&self) -> Vec<ServiceId> {
         self.services.ids().collect()
     }
 }

@@ -1,6 +1,7 @@
 //! Clients that name their server in the SYN (0-RTT Convert, RFC 8803): numbers, what FlexCP answers and repeats, who is refused.
 #![forbid(unsafe_code)]
 
+mod access;
 mod guest;
 mod hosted;
 mod offload;

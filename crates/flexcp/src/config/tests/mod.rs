@@ -130,7 +130,7 @@ fn unknown_keys() {
     section(
         "[limits]\nsteering = 4",
         "f:2:1: error: unknown key `steering` in [limits]; known here: connections, half_open, \
-         subflows, half_open_joins, mappings, memory",
+         subflows, half_open_joins, mappings, memory, client_connections, client_rate",
     );
     section(
         "[limits]\nhalf-open = 4",
@@ -593,7 +593,7 @@ fn every_key_is_read() {
     let config = good(
         "[device]\nname = 'fx1'\ntable = 99\n\
          [control]\nsocket = '/tmp/s'\nstate_dir = '/tmp'\n\
-         [limits]\nconnections = 1\nhalf_open = 2\nsubflows = 3\nhalf_open_joins = 4\nmappings = 5\nmemory = '64MB'\n\
+         [limits]\nconnections = 1\nhalf_open = 2\nsubflows = 3\nhalf_open_joins = 4\nmappings = 5\nmemory = '64MB'\nclient_connections = 6\nclient_rate = 7\n\
          [timeouts]\nidle = '3h'\nhalf_open = '5m'\nrejoin = 1\nlinger = '2s'\nadd_addr = '3s'\nsilence = '4ms'\n\
          [[service]]\nname = 'web'\nmode = 'transparent'\ndestinations = ['10.9.0.0/16', '2001:db8::/32']\n\
          ports = [80, '8000-8999']\ninterfaces = ['eth0']\nannounce = ['192.0.2.1', '[2001:db8::1]:444']\n\
@@ -612,6 +612,8 @@ fn every_key_is_read() {
             half_open_joins: 4,
             mappings: 5,
             memory: 64_000_000,
+            client_connections: 6,
+            client_rate: 7,
         }
     );
     assert_eq!(
