@@ -3,7 +3,7 @@
 
 CARGO ?= cargo
 
-.PHONY: setup setup-programs setup-api build demo test lint unit unit-security simulate root privileged e2e e2e-repeat link-selftest \
+.PHONY: setup setup-programs setup-api setup-libconvert libconvert build demo test lint unit unit-security simulate root privileged e2e e2e-repeat link-selftest \
 	faults attack hostile-memory lossy firewall endings reload steering rule-changes ttfb api watch compare kernels kernels-short unit-boot fuzz bench bench-quick bench-plain bench-crowd bench-rule bench-beside bench-reads bench-unsteered bench-sustained bench-dtree bench-rules figure10 counters seeded-bugs drawn-bugs \
 	mutants-sample \
 	bpf clean
@@ -67,6 +67,14 @@ e2e: root build
 	$(CARGO) build --profile checked --locked -p flexcp --bins --examples
 	FLEXCP_OFFLOAD=off FLEXCP_BIN=$(CURDIR)/target/checked/flexcp \
 		$(CARGO) test --release --locked -p flexcp-lab --test e2e
+
+# curl under Tessares' libconvert, over MPTCP and without, by a FlexCP with mode = "convert". The library is built from its
+# sources on github.com.
+setup-libconvert:
+	@scripts/setup libconvert
+libconvert: root build setup-libconvert
+	FLEXCP_LIBCONVERT=$(CURDIR)/target/libconvert/build \
+		$(CARGO) test --release --locked -p flexcp-lab --test e2e clients::curl_under_libconvert
 
 # All end-to-end cases N times, one attempt each: how often each fails. Goes on where it was broken off; results by
 # commit in target/e2e-repeat. E2E_CASE names some of the cases.

@@ -74,7 +74,15 @@ impl FlexCp {
     pub fn command(lab: &Lab, config: &str) -> Result<Command> {
         let file = lab.dir().join("flexcp.toml");
         fs::write(&file, config).with_context(|| format!("writing {file:?}"))?;
-        let mut command = lab.proxy().command(binary()?);
+        let resolver = lab.dir().join(RESOLVER);
+        let mut command = if resolver.exists() {
+            let mut command = lab.proxy().command("unshare");
+            command.args(["--mount", "sh", "-c", ITS_RESOLVER]);
+            command.arg(resolver).arg(binary()?);
+            command
+        } else {
+            lab.proxy().command(binary()?)
+        };
         command.args(["run", "--config"]).arg(file);
         Ok(command)
     }
@@ -258,6 +266,12 @@ impl FlexCp {
         }
     }
 }
+
+/// A file in a lab's directory which FlexCP sees in place of the host's /etc/resolv.conf, if it is there when FlexCP starts.
+pub const RESOLVER: &str = "resolv.conf";
+
+/// Runs a command with another file there.
+const ITS_RESOLVER: &str = "mount --bind \"$0\" /etc/resolv.conf && exec \"$@\"";
 
 /// What came of a reload.
 #[derive(Clone, Debug)]

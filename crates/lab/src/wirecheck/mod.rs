@@ -309,6 +309,36 @@ fn put_in_order(
     overtaker.is_some()
 }
 
+/// A TCP packet of a capture.
+#[derive(Clone, Copy, Debug)]
+pub struct Taken {
+    /// Nanoseconds since 1970.
+    pub time: u64,
+    /// Its receiver.
+    pub to: SocketAddr,
+    /// The first packet of a flow.
+    pub is_syn: bool,
+    /// Bytes of payload.
+    pub payload: usize,
+}
+
+/// The TCP packets of a file, in its order.
+pub fn packets(file: &Path) -> Result<Vec<Taken>> {
+    let mut frames = Frames::open(file)?;
+    let mut taken = vec![];
+    while let Some(frame) = frames.next()? {
+        if let Some((_, to, tcp, payload)) = tcp_ends(&frame.packet) {
+            taken.push(Taken {
+                time: frame.time,
+                to,
+                is_syn: tcp.flags.contains(TcpFlags::SYN) && !tcp.flags.contains(TcpFlags::ACK),
+                payload,
+            });
+        }
+    }
+    Ok(taken)
+}
+
 /// Sender, receiver and header of a TCP packet, and how many bytes of payload it says that it has; `None` for anything else.
 fn tcp_ends(packet: &[u8]) -> Option<(SocketAddr, SocketAddr, TcpHeader, usize)> {
     // The IP length counts bytes that were not kept.

@@ -3,16 +3,14 @@
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
-use std::thread;
-use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use flexcp_lab::transfer::{Client, Job, Proto, Report, ServeOptions};
 use flexcp_lab::{
-    Cut, End, Expect, Families, Family, Lab, LabBuilder, Nginx, daemon, output, sha256_of,
+    End, Expect, Families, Family, Lab, LabBuilder, Nginx, daemon, output, sha256_of,
 };
 
-use crate::rig::{PORT, Rig, lively, short, with};
+use crate::rig::{PORT, Rig, crowd, cut_in_mid_transfer, ensure_named, short, with};
 
 crate::cases!("convert":
     bytes_both_ways_over_two_links,
@@ -21,12 +19,15 @@ crate::cases!("convert":
     ipv6,
     cut_while_downloading,
     many_connections_at_once,
+    server_that_speaks_first,
     server_that_nobody_may_name,
     server_that_refuses,
     programs_by_flexcp_connect,
 );
 
 const LISTEN: u16 = 1080;
+
+const LAB: &[&str] = &["10.9.0.0/16", "fd09::/16"];
 
 /// Clients may send data in a SYN without having asked for a cookie: Convert has its own (RFC 8803 section 6.2.7).
 fn lab() -> LabBuilder {
@@ -53,19 +54,6 @@ fn convert(
 fn through(rig: &Rig, client: fn(SocketAddr) -> Client, family: Family) -> Client {
     let server = rig.lab.server_socket(1, family, PORT);
     client(converter(&rig.lab, family)).convert(server)
-}
-
-/// Nobody has fallen back, and each connection named its server.
-pub(crate) fn ensure_named(rig: &Rig, connections: u64) -> Result<()> {
-    let named = rig.counter("preambles")?;
-    ensure!(
-        named == connections,
-        "{named} of {connections} named their server"
-    );
-    for counter in ["fallback_handshake", "fallback_established"] {
-        ensure!(rig.counter(counter)? == 0, "{counter}");
-    }
-    Ok(())
 }
 
 fn bytes_both_ways_over_two_links() -> Result<()> {
@@ -122,28 +110,37 @@ fn cut_while_downloading() -> Result<()> {
     let lab = lab().rate_mbit(1, 100).rate_mbit(2, 100).build()?;
     convert(lab, Family::V4, &["10.9.0.0/16"], |rig| {
         let client = through(rig, Client::mptcp, Family::V4);
-        let report = thread::scope(|scope| {
-            let run = scope.spawn(|| rig.run_client(&client, &Job::down(20_000_000)));
-            thread::sleep(Duration::from_millis(500));
-            rig.lab.cut(1, Cut::Silent)?;
-            run.join().expect("a client does not panic")
-        })?;
-        rig.no_stall(&report)?;
-        ensure_named(rig, 1)?;
-        Ok(short()
-            .disturbed("a link is cut")
-            .exactly(End::Client, "MPJoinSynAckRx", 1))
+        cut_in_mid_transfer(rig, &client)
     })
 }
 
 fn many_connections_at_once() -> Result<()> {
     convert(lab().build()?, Family::V4, &["10.9.0.0/16"], |rig| {
         let client = through(rig, Client::mptcp, Family::V4);
-        let reports = client.run_many_in(rig.lab.client(), 100, &Job::both(100_000))?;
-        lively(&reports)?;
-        ensure_named(rig, 100)?;
-        Ok(short())
+        crowd(rig, &client)
     })
+}
+
+fn server_that_speaks_first() -> Result<()> {
+    for family in [Family::V4, Family::V6] {
+        let families = if family == Family::V4 {
+            Families::V4
+        } else {
+            Families::V6
+        };
+        let lab = lab().families(families).build()?;
+        let service = daemon::explicit("convert", &[converter(&lab, family).to_string()], LAB);
+        with(lab, &service, ServeOptions::tcp(PORT).banner(5000), |rig| {
+            let server = rig.lab.server_socket(1, family, PORT);
+            let late = Client::mptcp(converter(&rig.lab, family)).convert_late(server);
+            for client in [through(rig, Client::mptcp, family), late] {
+                rig.run_client(&client.banner(5000), &Job::both(100_000))?;
+            }
+            ensure_named(rig, 2)?;
+            Ok(short())
+        })?;
+    }
+    Ok(())
 }
 
 /// The client is told what Convert has for that.

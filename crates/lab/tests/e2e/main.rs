@@ -11,6 +11,7 @@ mod attacks;
 mod attempts;
 mod balance;
 mod beside;
+mod clients;
 mod close;
 mod convert;
 mod devices;
@@ -76,6 +77,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         reverse::cases(),
         convert::cases(),
         socks5::cases(),
+        clients::cases_that_apply(),
         balance::cases(),
         programs::cases(),
         reads::cases(),

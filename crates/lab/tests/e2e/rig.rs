@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use flexcp_lab::transfer::{Client, Job, Report, ServeOptions, Server};
 use flexcp_lab::{
-    Conduct, End, Expect, Family, FlexCp, Lab, Namespace, Oracle, Starvation, WINDOW_OVERRUN,
+    Conduct, Cut, End, Expect, Family, FlexCp, Lab, Namespace, Oracle, Starvation, WINDOW_OVERRUN,
     daemon, text,
 };
 
@@ -102,6 +102,42 @@ pub(crate) fn lively(reports: &[Report]) -> Result<()> {
 /// What one connection of many may stand still: a retransmission timeout that has doubled four times, as those of a
 /// crowd do that waits for two processors.
 const CROWDED: Duration = Duration::from_secs(6);
+
+/// Nobody has fallen back, and each connection named its server.
+pub(crate) fn ensure_named(rig: &Rig, connections: u64) -> Result<()> {
+    let named = rig.counter("preambles")?;
+    ensure!(
+        named == connections,
+        "{named} of {connections} named their server"
+    );
+    for counter in ["fallback_handshake", "fallback_established"] {
+        ensure!(rig.counter(counter)? == 0, "{counter}");
+    }
+    Ok(())
+}
+
+/// A download through a client's proxy goes on, byte by byte, when the path of its initial subflow is cut.
+pub(crate) fn cut_in_mid_transfer(rig: &Rig, client: &Client) -> Result<Expect> {
+    let report = thread::scope(|scope| {
+        let run = scope.spawn(|| rig.run_client(client, &Job::down(20_000_000)));
+        thread::sleep(Duration::from_millis(500));
+        rig.lab.cut(1, Cut::Silent)?;
+        run.join().expect("a client does not panic")
+    })?;
+    rig.no_stall(&report)?;
+    ensure_named(rig, 1)?;
+    Ok(short()
+        .disturbed("a link is cut")
+        .exactly(End::Client, "MPJoinSynAckRx", 1))
+}
+
+/// A hundred connections at once, each of which names its server.
+pub(crate) fn crowd(rig: &Rig, client: &Client) -> Result<Expect> {
+    let reports = client.run_many_in(rig.lab.client(), 100, &Job::both(100_000))?;
+    lively(&reports)?;
+    ensure_named(rig, 100)?;
+    Ok(short())
+}
 
 /// Connections that end before their join is through, which costs resets.
 pub(crate) fn short() -> Expect {

@@ -1,16 +1,13 @@
 //! Clients that name their server by SOCKS5 (RFC 1928), on Linux's own stack.
 
 use std::net::{IpAddr, SocketAddr};
-use std::thread;
-use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use flexcp_lab::transfer::{Client, Job, ServeOptions};
-use flexcp_lab::{Cut, End, Expect, Families, Family, Lab, daemon};
+use flexcp_lab::{End, Expect, Families, Family, Lab, daemon};
 
-use crate::convert::ensure_named;
 use crate::offload::carried;
-use crate::rig::{PORT, Rig, lively, short, with};
+use crate::rig::{PORT, Rig, crowd, cut_in_mid_transfer, ensure_named, with};
 
 crate::cases!("socks5":
     bytes_both_ways_over_two_links,
@@ -129,27 +126,14 @@ fn cut_while_downloading() -> Result<()> {
     let lab = Lab::builder().rate_mbit(1, 100).rate_mbit(2, 100).build()?;
     socks5(lab, Family::V4, (LAB, tcp()), |rig| {
         let client = through(rig, Client::mptcp, Family::V4);
-        let report = thread::scope(|scope| {
-            let run = scope.spawn(|| rig.run_client(&client, &Job::down(20_000_000)));
-            thread::sleep(Duration::from_millis(500));
-            rig.lab.cut(1, Cut::Silent)?;
-            run.join().expect("a client does not panic")
-        })?;
-        rig.no_stall(&report)?;
-        ensure_named(rig, 1)?;
-        Ok(short()
-            .disturbed("a link is cut")
-            .exactly(End::Client, "MPJoinSynAckRx", 1))
+        cut_in_mid_transfer(rig, &client)
     })
 }
 
 fn many_connections_at_once() -> Result<()> {
     socks5(Lab::builder().build()?, Family::V4, (LAB, tcp()), |rig| {
         let client = through(rig, Client::mptcp, Family::V4);
-        let reports = client.run_many_in(rig.lab.client(), 100, &Job::both(100_000))?;
-        lively(&reports)?;
-        ensure_named(rig, 100)?;
-        Ok(short())
+        crowd(rig, &client)
     })
 }
 
