@@ -284,15 +284,11 @@ impl ExplicitPlan {
     }
 }
 
-/// Seeds from here on, which those drawn afresh are, have no clients that name their server: one of 8,000 stands still where
-/// a client sends its preamble again once a server has taken over (docs/limits.md).
-const TRIED_BELOW: u64 = 1_000_000_000;
-
 /// Draws who names its server: nobody in most seeds.
 pub(crate) fn draw(plan: &mut Plan) {
     let mut random = Random::for_purpose(plan.seed, 16);
     let random = &mut random;
-    if plan.seed >= TRIED_BELOW || !random.one_in(4) {
+    if !random.one_in(4) {
         return;
     }
     let all = random.one_in(2);

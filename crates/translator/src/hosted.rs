@@ -11,7 +11,7 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
 
 use flexcp_preamble::{Dialogue, Refusal};
-use flexcp_wire::{Ends, Sum, TcpFlags, TcpHeader, TcpSeq, update_checksum};
+use flexcp_wire::{Dsn, Ends, Sum, TcpFlags, TcpHeader, TcpSeq, update_checksum};
 
 pub(crate) use self::responder::{Responder, Then};
 use self::seam::{Clock, Scales};
@@ -36,6 +36,8 @@ pub(crate) struct Hosted {
     responder: Option<Responder>,
     call: Option<Call>,
     seam: Option<Seam>,
+    /// The client's first byte that is for the server.
+    first_data: Option<Dsn>,
     /// What ACKs the server's SYN/ACK, once it has taken over: as the client would say it to the responder.
     acknowledgment: Option<Outgoing>,
     /// Whom the client wants who has not shown yet where it is.
@@ -80,6 +82,7 @@ impl Hosted {
             responder: Some(responder),
             call: None,
             seam: None,
+            first_data: None,
             acknowledgment: None,
             wanted,
             resolves: None,
@@ -101,6 +104,21 @@ impl Hosted {
     /// Whether a server has taken over.
     pub(crate) const fn seam(&self) -> Option<&Seam> {
         self.seam.as_ref()
+    }
+
+    /// Number of the client's first byte that is for the server, once that has taken over: what comes before it is the responder's.
+    pub(crate) fn stream(&self) -> Option<TcpSeq> {
+        self.seam.as_ref().map(|seam| seam.stream)
+    }
+
+    /// The same as a data number, which does not come again after 4 GB; once it is known.
+    pub(crate) const fn first_data(&self) -> Option<Dsn> {
+        self.first_data
+    }
+
+    /// It is known.
+    pub(crate) const fn set_first_data(&mut self, first: Dsn) {
+        self.first_data = Some(first);
     }
 
     /// How packets pass once the client has all that the responder has said; `None`: a fast path cannot follow. `echo`: the latest
@@ -266,6 +284,7 @@ impl Hosted {
         self.seam = Some(Seam {
             shift: first.0.wrapping_sub(answer.tcp.seq.wrapping_add(1)),
             first,
+            stream: responder.next(),
             clock,
             scales,
             sack: answer.options.sack_permitted,

@@ -341,6 +341,7 @@ impl Connection {
         self.tcp.source = backend.source.into();
         self.tcp.backend = backend.addr.into();
         self.tcp.mss = answer.options.mss.unwrap_or(default_mss);
+        self.note_first_data();
         self.forget_rule();
     }
 

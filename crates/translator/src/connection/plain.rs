@@ -41,7 +41,36 @@ impl Connection {
         if self.front.is_some() {
             return self.relay_behind_front(ctx, segment, frame);
         }
+        if let Some(first) = self.first_data()
+            && seq.before(first)
+            && !segment.payload.is_empty()
+        {
+            return self.relay_behind_preamble((first, seq), segment, frame);
+        }
         relay(self.server_ends(), segment, frame)
+    }
+
+    /// The same without what the client repeats of its preamble, which is not the server's to see. Where nothing else is left, the
+    /// server is made to ACK anew what it has got before. `first`: the stream's first number, `seq`: the packet's.
+    fn relay_behind_preamble(
+        &self,
+        (first, seq): (Dsn, Dsn),
+        segment: &Segment,
+        frame: &mut Frame<'_>,
+    ) -> Verdict {
+        let before = usize::try_from(first.offset_from(seq)).unwrap_or(usize::MAX);
+        let cut = before.min(segment.payload.len());
+        let is_left = cut < segment.payload.len() || segment.has(TcpFlags::FIN);
+        let seq = if is_left {
+            TcpSeq(segment.tcp.seq).add(u32::try_from(cut).unwrap_or(0))
+        } else {
+            self.seq_to_tcp(first.sub(1))
+        };
+        let change = Change {
+            behind: Some((seq, cut)),
+            ..Change::default()
+        };
+        relay_with(self.server_ends(), segment, frame, change)
     }
 
     /// The same while something before the streams has not arrived: the server knows nothing of an answer before its first byte.
@@ -63,7 +92,7 @@ impl Connection {
         let change = Change {
             ack: segment.has(TcpFlags::ACK).then_some(ack),
             no_sack: true,
-            extra: None,
+            ..Change::default()
         };
         relay_with(self.server_ends(), segment, frame, change)
     }
@@ -160,6 +189,8 @@ struct Change<'a> {
     no_sack: bool,
     /// One option more, if there is room.
     extra: Option<TcpOption<'a>>,
+    /// Another number, and so many bytes of the payload stay behind.
+    behind: Option<(TcpSeq, usize)>,
 }
 
 /// Writes the packet with such changes.
@@ -178,9 +209,10 @@ fn relay_with(ends: Ends, segment: &Segment, frame: &mut Frame<'_>, change: Chan
     if let Some(extra) = change.extra {
         options.push(&extra);
     }
+    let (seq, cut) = change.behind.unwrap_or((TcpSeq(segment.tcp.seq), 0));
     let outgoing = Outgoing {
         ends,
-        seq: segment.tcp.seq,
+        seq: seq.0,
         ack: change.ack.map_or(segment.tcp.ack, |ack| ack.0),
         flags: segment.tcp.flags,
         window: segment.tcp.window,
@@ -189,7 +221,8 @@ fn relay_with(ends: Ends, segment: &Segment, frame: &mut Frame<'_>, change: Chan
         flow_label: segment.ip.flow_label,
         options,
     };
-    match outgoing.forward(frame, segment, segment.payload.clone(), u16::MAX) {
+    let payload = segment.payload.start + cut..segment.payload.end;
+    match outgoing.forward(frame, segment, payload, u16::MAX) {
         Ok(()) => Verdict::Forward,
         Err(reason) => Verdict::Drop(reason),
     }

@@ -10,6 +10,7 @@ use crate::cause::Rst;
 use crate::counters::DropReason;
 use crate::frame::{Frame, Verdict};
 use crate::handle::{INITIAL, SubflowIndex};
+use crate::hosted::Hosted;
 use crate::segment::{Outgoing, Segment};
 
 /// Numbers further away than this from where they should be are never believed.
@@ -205,7 +206,7 @@ impl Connection {
         declared: Declared,
     ) -> Verdict {
         let pieces = match self.pieces_to_tcp(index, segment, declared) {
-            Ok(pieces) => pieces,
+            Ok(pieces) => self.behind_preamble(pieces),
             Err(DropReason::NoMapping) => return self.handle_unmapped(ctx, index, segment, frame),
             Err(reason) => return Verdict::Drop(reason),
         };
@@ -316,6 +317,28 @@ impl Connection {
         Ok(pieces)
     }
 
+    /// Without what the client repeats of its preamble, which is not the server's to see: of a piece of it nothing is left.
+    fn behind_preamble(&self, mut pieces: Pieces) -> Pieces {
+        if let Some(first) = self.first_data() {
+            pieces.keep_from(first);
+        }
+        pieces
+    }
+
+    /// The client's first byte that is for the server, where a responder was in its place before.
+    pub(super) fn first_data(&self) -> Option<Dsn> {
+        self.hosted.as_deref().and_then(Hosted::first_data)
+    }
+
+    /// Takes note of which it is, as numbers are now.
+    pub(super) fn note_first_data(&mut self) {
+        let stream = self.hosted.as_deref().and_then(Hosted::stream);
+        let first = stream.map(|stream| self.dsn_to_tcp(stream));
+        if let (Some(hosted), Some(first)) = (self.hosted.as_deref_mut(), first) {
+            hosted.set_first_data(first);
+        }
+    }
+
     /// Headers for part of the payload, DATA_FIN included when it comes right behind.
     fn data_to_tcp(
         &mut self,
@@ -332,6 +355,11 @@ impl Connection {
             flags = flags.with(TcpFlags::FIN);
         }
         let seq = self.seq_to_tcp(piece.dsn);
+        let seq = match self.first_data() {
+            // Whoever repeats its preamble waits for an ACK, which the server gives for what it has got before.
+            Some(first) if piece.len == 0 && !fin => self.seq_to_tcp(first.sub(1)),
+            _ => seq,
+        };
         let (mut outgoing, _) = self.headers_to_tcp(ctx, index, segment, seq, flags);
         if piece.at > 0 {
             outgoing.urgent = 0;
@@ -531,5 +559,16 @@ impl Pieces {
         *slot = Some(piece);
         self.len += 1;
         Ok(())
+    }
+
+    /// Leaves nothing of what comes before `first`.
+    fn keep_from(&mut self, first: Dsn) {
+        for piece in self.pieces.iter_mut().flatten() {
+            let before = u64::try_from(first.offset_from(piece.dsn)).unwrap_or(0);
+            let cut = u32::try_from(before).map_or(piece.len, |before| before.min(piece.len));
+            piece.at += cut;
+            piece.dsn = piece.dsn.add(cut.into());
+            piece.len -= cut;
+        }
     }
 }
