@@ -1,0 +1,61 @@
+//! What a client says again of its preamble once its server has taken over.
+
+use flexcp_wire::TcpFlags;
+
+use crate::guest::{ALL, Guest, REQUEST, Uses};
+use crate::world::*;
+
+#[test]
+fn server_sees_nothing_of_a_preamble_that_is_repeated() {
+    for mptcp in [true, false] {
+        let repeat = |guest: &mut Guest, data: &[u8]| {
+            guest.to_server.clear();
+            guest.say_and_repeat(data);
+            let [packet] = &guest.to_server[..] else {
+                panic!("{mptcp}: {:?}", guest.to_server)
+            };
+            (
+                packet.tcp.seq.wrapping_sub(guest.expects),
+                packet.payload.clone(),
+            )
+        };
+        let mut guest = Guest::connected(Uses { mptcp, ..ALL });
+        guest.go(-10);
+        // The server ACKs what has a number that it has got.
+        assert_eq!(repeat(&mut guest, &REQUEST), (u32::MAX, vec![]), "{mptcp}");
+        guest.go(4);
+        assert_eq!(
+            repeat(&mut guest, &REQUEST[4..7]),
+            (u32::MAX, vec![]),
+            "{mptcp}"
+        );
+        // The stream stands right behind it in the same packet.
+        let both = [&REQUEST[4..], b"GET"].concat();
+        assert_eq!(
+            repeat(&mut guest, &both),
+            (u32::MAX - 2, b"GET".to_vec()),
+            "{mptcp}"
+        );
+        guest.go(6);
+        assert_eq!(guest.arrived, b"GET");
+        assert_eq!(
+            repeat(&mut guest, b"GET /"),
+            (u32::MAX - 4, b"GET /".to_vec()),
+            "{mptcp}"
+        );
+        assert_eq!(guest.arrived, b"GET /");
+    }
+    // The end of the stream is where it is.
+    let mut guest = Guest::connected(Uses {
+        mptcp: false,
+        ..ALL
+    });
+    guest.go(-10);
+    guest.to_server.clear();
+    guest.send(ACK | TcpFlags::FIN, &REQUEST, vec![]);
+    let [fin] = &guest.to_server[..] else {
+        panic!("{:?}", guest.to_server)
+    };
+    assert!(fin.tcp.flags.contains(TcpFlags::FIN) && fin.payload.is_empty());
+    assert_eq!(fin.tcp.seq, guest.expects);
+}
