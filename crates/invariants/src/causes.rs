@@ -130,13 +130,18 @@ impl Signs {
     }
 }
 
+/// Microseconds after which what is due is late.
+const LATE: u64 = 1_000_000;
+
 /// An address that the proxy has announced.
 #[derive(Debug)]
 struct Announced {
     id: u8,
     copies: u32,
-    /// When the next copy is due, and the first moment at which that is late.
+    /// When the next copy is due.
     due: u64,
+    /// The first moment at which that is late.
+    late: u64,
     echoed: bool,
     /// With an ACK so old that the proxy need not believe the packet (RFC 5961 section 5.2).
     unsure: bool,
@@ -550,6 +555,7 @@ impl Connection {
                 id,
                 copies: 1,
                 due: now + bounds.add_addr,
+                late: now + bounds.add_addr + LATE,
                 echoed: false,
                 unsure: false,
             });
@@ -561,6 +567,7 @@ impl Connection {
             format!("address {id} is announced again without need")
         });
         known.due = now + (bounds.add_addr << known.copies.min(16));
+        known.late = known.due + LATE;
         known.copies += 1;
     }
 
@@ -582,20 +589,24 @@ impl Connection {
         });
     }
 
-    /// I18: what is not echoed is announced again. Asked a second late, while a subflow is open that could carry it;
-    /// of a connection that ends nobody wants to know.
+    /// I18: what is not echoed is announced again. Asked a second late, while a subflow is open that could carry it, and has been
+    /// for as long as the first pause; of a connection that ends nobody wants to know.
     pub(crate) fn judge_silence(&mut self, report: &mut Report<'_>) {
-        const LATE: u64 = 1_000_000;
         if self.course.announced.is_empty() || !self.is_judged(report) {
             return;
         }
         let now = report.time;
+        if !self.subflows.iter().any(Subflow::is_open) {
+            let pause = report.bounds.map_or(0, |bounds| bounds.add_addr);
+            let announced = self.course.announced.iter_mut();
+            announced.for_each(|known| known.late = known.late.max(now + pause + LATE));
+            return;
+        }
         let lives = self.mode == Mode::Translated
             && !self.may_be_gone(now, u64::MAX, u64::MAX)
-            && self.subflows.iter().any(Subflow::is_open)
             && self.up.fin.is_none()
             && self.down.fin.is_none();
-        let late = |known: &Announced| !known.echoed && known.copies < 6 && now > known.due + LATE;
+        let late = |known: &Announced| !known.echoed && known.copies < 6 && now > known.late;
         if let Some(known) = self.course.announced.iter_mut().find(|known| late(known)) {
             let id = known.id;
             // Once is enough.

@@ -184,6 +184,10 @@ const FAILED_STEERED: &[(u64, &str)] = &[
         20_011_851,
         "a join took the place of the active subflow, and was told to have carried what that had",
     ),
+    (
+        1_000_719_381,
+        "an address that was due while no subflow lived was not announced when one came",
+    ),
 ];
 
 #[test]

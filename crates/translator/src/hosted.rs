@@ -36,8 +36,8 @@ pub(crate) struct Hosted {
     responder: Option<Responder>,
     call: Option<Call>,
     seam: Option<Seam>,
-    /// The client's first byte that is for the server.
-    first_data: Option<Dsn>,
+    /// The client's first byte that is for the server. A data number, as a TCP number comes again after 4 GB.
+    stream_start: Option<Dsn>,
     /// What ACKs the server's SYN/ACK, once it has taken over: as the client would say it to the responder.
     acknowledgment: Option<Outgoing>,
     /// Whom the client wants who has not shown yet where it is.
@@ -82,7 +82,7 @@ impl Hosted {
             responder: Some(responder),
             call: None,
             seam: None,
-            first_data: None,
+            stream_start: None,
             acknowledgment: None,
             wanted,
             resolves: None,
@@ -106,19 +106,19 @@ impl Hosted {
         self.seam.as_ref()
     }
 
-    /// Number of the client's first byte that is for the server, once that has taken over: what comes before it is the responder's.
-    pub(crate) fn stream(&self) -> Option<TcpSeq> {
-        self.seam.as_ref().map(|seam| seam.stream)
+    /// The client's next number, while a responder hears it.
+    pub(crate) fn next(&self) -> Option<TcpSeq> {
+        self.responder.as_ref().map(Responder::next)
     }
 
-    /// The same as a data number, which does not come again after 4 GB; once it is known.
-    pub(crate) const fn first_data(&self) -> Option<Dsn> {
-        self.first_data
+    /// The client's first byte that is for the server, once that has taken over: what comes before it is the responder's.
+    pub(crate) const fn stream_start(&self) -> Option<Dsn> {
+        self.stream_start
     }
 
-    /// It is known.
-    pub(crate) const fn set_first_data(&mut self, first: Dsn) {
-        self.first_data = Some(first);
+    /// It is this one.
+    pub(crate) const fn set_stream_start(&mut self, first: Dsn) {
+        self.stream_start = Some(first);
     }
 
     /// How packets pass once the client has all that the responder has said; `None`: a fast path cannot follow. `echo`: the latest
@@ -237,8 +237,7 @@ impl Hosted {
 
     /// Whether a packet of the server's ACKs the SYN.
     pub(crate) fn is_answer(&self, segment: &Segment) -> bool {
-        let next = self.responder.as_ref().map(Responder::next);
-        segment.has(TcpFlags::ACK) && next == Some(TcpSeq(segment.tcp.ack))
+        segment.has(TcpFlags::ACK) && self.next() == Some(TcpSeq(segment.tcp.ack))
     }
 
     /// The client is refused, in its protocol's words.
@@ -284,7 +283,6 @@ impl Hosted {
         self.seam = Some(Seam {
             shift: first.0.wrapping_sub(answer.tcp.seq.wrapping_add(1)),
             first,
-            stream: responder.next(),
             clock,
             scales,
             sack: answer.options.sack_permitted,

@@ -14,6 +14,7 @@ use crate::counters::DropReason;
 use crate::endpoint::Backend;
 use crate::frame::{Frame, Verdict};
 use crate::handle::{INITIAL, SubflowIndex};
+use crate::hosted::Hosted;
 use crate::segment::{Options, Outgoing, Segment};
 use crate::time::Instant;
 
@@ -341,7 +342,11 @@ impl Connection {
         self.tcp.source = backend.source.into();
         self.tcp.backend = backend.addr.into();
         self.tcp.mss = answer.options.mss.unwrap_or(default_mss);
-        self.note_first_data();
+        let next = self.hosted.as_deref().and_then(Hosted::next);
+        let first = next.map(|next| self.dsn_to_tcp(next));
+        if let (Some(hosted), Some(first)) = (self.hosted.as_deref_mut(), first) {
+            hosted.set_stream_start(first);
+        }
         self.forget_rule();
     }
 

@@ -290,7 +290,13 @@ impl Connection {
             self.mptcp.announce.due = None;
             return;
         }
-        let pause = ctx.config.timeouts.add_addr * (1 << self.mptcp.announce.copies);
+        let first_pause = ctx.config.timeouts.add_addr;
+        let Some(index) = self.answering() else {
+            // What cannot be said is no copy: it is tried again until there is a subflow.
+            self.mptcp.announce.due = Some(ctx.now + first_pause);
+            return;
+        };
+        let pause = first_pause * (1 << self.mptcp.announce.copies);
         self.mptcp.announce.due = Some(ctx.now + pause);
         let cause = match self.mptcp.announce.copies {
             0 => cause::AddAddr::First,
@@ -299,7 +305,7 @@ impl Connection {
         self.mptcp.announce.copies += 1;
         let n = self.mptcp.announce.pending.trailing_zeros();
         let address = ctx.services.announced(self.service).get(n);
-        let (Some(index), Some(address)) = (self.answering(), address) else {
+        let Some(address) = address else {
             return;
         };
         let id = u8::try_from(n + 1).unwrap_or(u8::MAX);

@@ -41,7 +41,7 @@ impl Connection {
         if self.front.is_some() {
             return self.relay_behind_front(ctx, segment, frame);
         }
-        if let Some(first) = self.first_data()
+        if let Some(first) = self.stream_start()
             && seq.before(first)
             && !segment.payload.is_empty()
         {
@@ -189,7 +189,7 @@ struct Change<'a> {
     no_sack: bool,
     /// One option more, if there is room.
     extra: Option<TcpOption<'a>>,
-    /// Another number, and so many bytes of the payload stay behind.
+    /// Another number, and so many bytes of the payload stay behind, with what is urgent.
     behind: Option<(TcpSeq, usize)>,
 }
 
@@ -210,13 +210,18 @@ fn relay_with(ends: Ends, segment: &Segment, frame: &mut Frame<'_>, change: Chan
         options.push(&extra);
     }
     let (seq, cut) = change.behind.unwrap_or((TcpSeq(segment.tcp.seq), 0));
+    let (flags, urgent) = match cut {
+        0 => (segment.tcp.flags, segment.tcp.urgent),
+        // Its pointer counts from the packet's first byte.
+        _ => (segment.tcp.flags.without(TcpFlags::URG), 0),
+    };
     let outgoing = Outgoing {
         ends,
         seq: seq.0,
         ack: change.ack.map_or(segment.tcp.ack, |ack| ack.0),
-        flags: segment.tcp.flags,
+        flags,
         window: segment.tcp.window,
-        urgent: segment.tcp.urgent,
+        urgent,
         keep_ecn: true,
         flow_label: segment.ip.flow_label,
         options,

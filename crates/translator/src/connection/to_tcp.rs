@@ -205,12 +205,16 @@ impl Connection {
         frame: &mut Frame<'_>,
         declared: Declared,
     ) -> Verdict {
-        let pieces = match self.pieces_to_tcp(index, segment, declared) {
-            Ok(pieces) => self.behind_preamble(pieces),
+        let mut pieces = match self.pieces_to_tcp(index, segment, declared) {
+            Ok(pieces) => pieces,
             Err(DropReason::NoMapping) => return self.handle_unmapped(ctx, index, segment, frame),
             Err(reason) => return Verdict::Drop(reason),
         };
         self.subflow_mut(index).traffic.bytes_up += u64::from(segment.payload_len());
+        if let Some(first) = self.stream_start() {
+            // What the client repeats of its preamble is not the server's to see.
+            pieces.keep_from(first);
+        }
         let mut rest = pieces.pieces.iter().take(pieces.len).flatten();
         let Some(&first) = rest.next() else {
             return Verdict::Drop(DropReason::NoMapping);
@@ -317,26 +321,9 @@ impl Connection {
         Ok(pieces)
     }
 
-    /// Without what the client repeats of its preamble, which is not the server's to see: of a piece of it nothing is left.
-    fn behind_preamble(&self, mut pieces: Pieces) -> Pieces {
-        if let Some(first) = self.first_data() {
-            pieces.keep_from(first);
-        }
-        pieces
-    }
-
     /// The client's first byte that is for the server, where a responder was in its place before.
-    pub(super) fn first_data(&self) -> Option<Dsn> {
-        self.hosted.as_deref().and_then(Hosted::first_data)
-    }
-
-    /// Takes note of which it is, as numbers are now.
-    pub(super) fn note_first_data(&mut self) {
-        let stream = self.hosted.as_deref().and_then(Hosted::stream);
-        let first = stream.map(|stream| self.dsn_to_tcp(stream));
-        if let (Some(hosted), Some(first)) = (self.hosted.as_deref_mut(), first) {
-            hosted.set_first_data(first);
-        }
+    pub(super) fn stream_start(&self) -> Option<Dsn> {
+        self.hosted.as_deref().and_then(Hosted::stream_start)
     }
 
     /// Headers for part of the payload, DATA_FIN included when it comes right behind.
@@ -355,7 +342,7 @@ impl Connection {
             flags = flags.with(TcpFlags::FIN);
         }
         let seq = self.seq_to_tcp(piece.dsn);
-        let seq = match self.first_data() {
+        let seq = match self.stream_start() {
             // Whoever repeats its preamble waits for an ACK, which the server gives for what it has got before.
             Some(first) if piece.len == 0 && !fin => self.seq_to_tcp(first.sub(1)),
             _ => seq,
@@ -561,7 +548,7 @@ impl Pieces {
         Ok(())
     }
 
-    /// Leaves nothing of what comes before `first`.
+    /// Leaves nothing of what comes before `first`: of a piece that does no byte is left.
     fn keep_from(&mut self, first: Dsn) {
         for piece in self.pieces.iter_mut().flatten() {
             let before = u64::try_from(first.offset_from(piece.dsn)).unwrap_or(0);

@@ -18,8 +18,6 @@ pub(crate) struct Seam {
     pub(super) shift: u32,
     /// Number of its first byte, as the client sees it.
     pub(super) first: TcpSeq,
-    /// Number of the client's first byte that is for the server.
-    pub(super) stream: TcpSeq,
     pub(super) clock: Clock,
     pub(super) scales: Scales,
     /// It takes SACK.

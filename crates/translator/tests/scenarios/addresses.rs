@@ -93,6 +93,32 @@ fn announced_address_that_is_never_echoed_is_given_up() {
     );
 }
 
+/// What cannot be said is no copy of it.
+#[test]
+fn announced_address_waits_for_a_subflow() {
+    let mut t = announced();
+    let _ = t.client(0, "R. 1:1(0) ack 1");
+    assert_eq!(t.subflows(), Vec::<String>::new());
+    for at in (1000..=20_000).step_by(1000) {
+        t.at(at);
+        t.timeout().gives(&[]);
+    }
+    t.at(20_100);
+    Setup::new().join(&mut t, 1);
+    t.at(21_000);
+    let lines = t.timeout();
+    let said = |line: &&str| line.starts_with("client1") && line.contains("add-addr id 1");
+    assert_eq!(
+        lines.lines().iter().filter(|line| said(&&line[..])).count(),
+        1
+    );
+    assert_eq!(
+        t.why(),
+        "subflow_switch.closed+1 add_addr.first+1 add_addr.repeated+1"
+    );
+    let _ = t.moved();
+}
+
 /// The client has not heard of DATA_FIN for so long that FlexCP has closed the subflow, and the client does, too.
 fn announced_and_over() -> Scenario {
     let mut t = announced();
