@@ -7,7 +7,7 @@ use std::thread;
 
 use anyhow::{Result, anyhow};
 use clap::{ArgGroup, Args};
-use flexcp::connect::{self, Local};
+use flexcp::connect::{self, Grant, Local};
 
 /// Connect by a FlexCP with `mode = "convert"`, over MPTCP: for programs that speak neither
 #[derive(Args)]
@@ -22,6 +22,9 @@ pub(crate) struct ConnectCommand {
     /// Serve SOCKS5 here, until interrupted
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: Option<SocketAddr>,
+    /// Tell programs that they are connected when the converter has said so, a round trip later: they then hear why if it refuses
+    #[arg(long, conflicts_with = "stdio")]
+    wait: bool,
     /// Run this with ALL_PROXY set to a SOCKS5 server of its own
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
@@ -40,8 +43,14 @@ impl ConnectCommand {
         if let Some([host, port]) = self.stdio.as_deref() {
             return carry(by, host, port);
         }
+        let grant = if self.wait {
+            Grant::Answered
+        } else {
+            Grant::Early
+        };
         if let Some(at) = self.listen {
-            let local = Local::listen(at, by).map_err(|error| anyhow!("--listen {at}: {error}"))?;
+            let local =
+                Local::listen(at, by, grant).map_err(|error| anyhow!("--listen {at}: {error}"))?;
             eprintln!("flexcp: SOCKS5 at {}, by {by}", local.addr()?);
             if !at.ip().is_loopback() {
                 eprintln!(
@@ -51,7 +60,7 @@ impl ConnectCommand {
             local.serve()?;
             return Ok(ExitCode::SUCCESS);
         }
-        run(by, &self.command)
+        run(by, grant, &self.command)
     }
 }
 
@@ -60,19 +69,21 @@ fn carry(by: SocketAddr, host: &str, port: &str) -> Result<ExitCode> {
     let port = port
         .parse()
         .map_err(|_| anyhow!("{port} is no port; write 1 to 65535"))?;
-    let server =
-        connect::connect(by, host, port).map_err(|error| anyhow!("{host} port {port}: {error}"))?;
+    let begun = connect::begin(by, host, port);
+    let settled = begun.and_then(|begun| begun.settle(Some(&io::stdin())));
+    let settled = settled.map_err(|error| anyhow!("{host} port {port}: {error}"))?;
+    let reader = (!settled.is_over).then(io::stdin);
     // The thread that reads standard input may wait for it; the process ends without it.
-    connect::relay(io::stdin(), &server, &mut io::stdout().lock())?;
+    connect::relay(reader, &settled.server, &mut io::stdout().lock())?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// A program with a SOCKS5 server of its own.
-fn run(by: SocketAddr, command: &[String]) -> Result<ExitCode> {
+fn run(by: SocketAddr, grant: Grant, command: &[String]) -> Result<ExitCode> {
     let [program, arguments @ ..] = command else {
         return Err(anyhow!("no command; write it behind --"));
     };
-    let local = Local::listen((Ipv4Addr::LOCALHOST, 0).into(), by)?;
+    let local = Local::listen((Ipv4Addr::LOCALHOST, 0).into(), by, grant)?;
     let proxy = format!("socks5h://{}", local.addr()?);
     thread::spawn(move || local.serve());
     let mut command = Command::new(program);

@@ -5,9 +5,9 @@
 //! Everything here acts on the network namespace of the calling thread.
 //!
 //! This is the only crate of FlexCP with `unsafe`: three ioctls in [`Tun`], the signal mask in
-//! [`Signals`], the queues of [`kept_queues`], binding and options of [`PacketSocket`], the policy of [`run_promptly`], in [`Offload`] the
-//! gates' memory and the layout of what it shares with the kernel's programs, the same layout and an ioctl in
-//! [`PlacementProgram`], and a call to the allocator in [`give_memory_back`].
+//! [`Signals`], the queues of [`kept_queues`], binding and options of [`PacketSocket`], the policy of [`run_promptly`], the option
+//! that [`syn_data_taken`] reads, in [`Offload`] the gates' memory and the layout of what it shares with the kernel's programs, the
+//! same layout and an ioctl in [`PlacementProgram`], and a call to the allocator in [`give_memory_back`].
 #![cfg_attr(not(test), warn(clippy::too_many_lines))]
 #![deny(
     clippy::undocumented_unsafe_blocks,
@@ -26,6 +26,7 @@ mod schedule;
 mod signal;
 mod store;
 mod subflows;
+mod tcp_info;
 mod tun;
 
 pub use batch::SendBatch;
@@ -46,4 +47,5 @@ pub use schedule::run_promptly;
 pub use signal::{Signal, Signals};
 pub use store::{keep_queues, kept_queues, let_queues_go};
 pub use subflows::SubflowFile;
+pub use tcp_info::syn_data_taken;
 pub use tun::{PacketBuffer, Tun, TunError};

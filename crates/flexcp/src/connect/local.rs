@@ -6,8 +6,9 @@ use std::thread;
 use std::time::Duration;
 
 use flexcp_preamble::{Cookie, Dialogue, Gate, Protocol, Refusal, Target, Turn, Wish};
+use rustix::net::sockopt;
 
-use super::{Refused, Unconnected, connect, connect_to};
+use super::{Begun, Refused, Unconnected, begin, begin_to};
 
 /// A program has to say whom it wants within this time.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -21,6 +22,16 @@ const BUFFER: usize = 64 << 10;
 pub struct Local {
     listener: TcpListener,
     by: SocketAddr,
+    grant: Grant,
+}
+
+/// When a program is told that it is connected.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Grant {
+    /// Once the converter has its message: a round trip earlier. If the converter then refuses, the program's connection is reset.
+    Early,
+    /// Once the converter has connected it. If the converter refuses, the program is told why.
+    Answered,
 }
 
 /// Whoever reaches the listener may come in: it stands on this host.
@@ -45,9 +56,13 @@ impl Local {
     ///
     /// # Errors
     /// Why nobody can listen there.
-    pub fn listen(at: SocketAddr, by: SocketAddr) -> io::Result<Self> {
+    pub fn listen(at: SocketAddr, by: SocketAddr, grant: Grant) -> io::Result<Self> {
         let listener = TcpListener::bind(at)?;
-        Ok(Self { listener, by })
+        Ok(Self {
+            listener,
+            by,
+            grant,
+        })
     }
 
     /// Where it listens.
@@ -73,10 +88,10 @@ impl Local {
                 }
                 Err(error) => return Err(error),
             };
-            let by = self.by;
+            let (by, grant) = (self.by, self.grant);
             // Without a thread the program sees its connection closed.
             let _ = start(move || {
-                let _ = serve_one(stream, by);
+                let _ = serve_one(stream, by, grant);
             });
         }
     }
@@ -95,7 +110,7 @@ fn start(work: impl FnOnce() + Send + 'static) -> io::Result<thread::JoinHandle<
     thread::Builder::new().stack_size(STACK).spawn(work)
 }
 
-fn serve_one(mut program: TcpStream, by: SocketAddr) -> io::Result<()> {
+fn serve_one(mut program: TcpStream, by: SocketAddr, grant: Grant) -> io::Result<()> {
     program.set_nodelay(true)?;
     program.set_read_timeout(Some(PATIENCE))?;
     let mut dialogue = Dialogue::new(Protocol::Socks5);
@@ -103,23 +118,45 @@ fn serve_one(mut program: TcpStream, by: SocketAddr) -> io::Result<()> {
         return Ok(());
     };
     program.set_read_timeout(None)?;
-    let mut said = Vec::new();
-    match wanted(by, &wish) {
-        Ok(mut server) => {
-            let from = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
-            dialogue.grant(from, &[], &mut said);
-            program.write_all(&said)?;
-            server.write_all(&early)?;
-            let up = relay(program.try_clone()?, &server, &mut program)?;
+    let mut is_granted = false;
+    let settled = begin_as_wished(by, &wish).and_then(|mut begun| {
+        begun.say(&early);
+        is_granted = begun.may_speak() && grant == Grant::Early;
+        if is_granted {
+            tell(&dialogue, &mut program).map_err(Unconnected::Program)?;
+        }
+        begun.settle(is_granted.then_some(&program))
+    });
+    match settled {
+        Ok(settled) => {
+            if !is_granted {
+                tell(&dialogue, &mut program)?;
+            }
+            let reader = (!settled.is_over).then(|| program.try_clone());
+            let up = relay(reader.transpose()?, &settled.server, &mut program)?;
             program.shutdown(Shutdown::Write)?;
             let _ = up.join();
             Ok(())
         }
+        Err(error) if is_granted => {
+            eprintln!("flexcp: {}: {error}", named(&wish));
+            // A reset: the program was told that it is connected, and an end of the stream would be an empty answer.
+            Ok(sockopt::set_socket_linger(&program, Some(Duration::ZERO))?)
+        }
         Err(error) => {
+            let mut said = Vec::new();
             dialogue.refuse(refusal(&error), &mut said);
             program.write_all(&said)
         }
     }
+}
+
+/// Tells a program that it is connected.
+fn tell(dialogue: &Dialogue, program: &mut TcpStream) -> io::Result<()> {
+    let from = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
+    let mut said = Vec::new();
+    dialogue.grant(from, &[], &mut said);
+    program.write_all(&said)
 }
 
 /// Hears a program until it has said whom it wants: that, and what came behind. `None`: it has been told that it can't have it.
@@ -141,10 +178,18 @@ fn hear(dialogue: &mut Dialogue, program: &mut TcpStream) -> io::Result<Option<(
     }
 }
 
-fn wanted(by: SocketAddr, wish: &Wish) -> Result<TcpStream, Unconnected> {
+fn begin_as_wished(by: SocketAddr, wish: &Wish) -> Result<Begun, Unconnected> {
     match &wish.to {
-        Target::Ip(addr) => connect_to(by, SocketAddr::new(*addr, wish.port)),
-        Target::Name(name) => connect(by, &String::from_utf8_lossy(name), wish.port),
+        Target::Ip(addr) => begin_to(by, SocketAddr::new(*addr, wish.port)),
+        Target::Name(name) => begin(by, &String::from_utf8_lossy(name), wish.port),
+    }
+}
+
+fn named(wish: &Wish) -> String {
+    match &wish.to {
+        Target::Ip(addr) => SocketAddr::new(*addr, wish.port).to_string(),
+        // Whatever a program calls a name does nothing to a terminal.
+        Target::Name(name) => format!("{} port {}", name.escape_ascii(), wish.port),
     }
 }
 
@@ -163,18 +208,20 @@ const fn refusal(error: &Unconnected) -> Refusal {
 }
 
 /// Carries what `reader` gives to the server, in a thread of its own, and what the server says to `writer`, until the server has
-/// nothing more to say. The thread ends when the reader does, and the server then hears the end.
+/// nothing more to say. The thread ends when the reader does, and the server then hears the end; without a reader it does at once.
 ///
 /// # Errors
 /// When no thread is to be had, or the server's end or the writer fails.
 pub fn relay(
-    mut reader: impl Read + Send + 'static,
+    reader: Option<impl Read + Send + 'static>,
     server: &TcpStream,
     writer: &mut impl Write,
 ) -> io::Result<thread::JoinHandle<()>> {
     let mut requests = server.try_clone()?;
     let up = start(move || {
-        let _ = carry(&mut reader, &mut requests);
+        if let Some(mut reader) = reader {
+            let _ = carry(&mut reader, &mut requests);
+        }
         let _ = requests.shutdown(Shutdown::Write);
     })?;
     let mut answers = server;
@@ -228,7 +275,7 @@ mod tests {
     }
 
     fn local(by: SocketAddr) -> SocketAddr {
-        let local = Local::listen("127.0.0.1:0".parse().unwrap(), by).unwrap();
+        let local = Local::listen("127.0.0.1:0".parse().unwrap(), by, Grant::Early).unwrap();
         let at = local.addr().unwrap();
         thread::spawn(move || local.serve());
         at

@@ -1,13 +1,14 @@
 //! Clients that name their server in the SYN (0-RTT Convert, RFC 8803), on Linux's own stack.
 
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use flexcp_lab::transfer::{Client, Job, Proto, Report, ServeOptions};
 use flexcp_lab::{
-    End, Expect, Families, Family, Lab, LabBuilder, Nginx, daemon, output, sha256_of,
+    Direction, End, Expect, Families, Family, Lab, LabBuilder, Nginx, daemon, output, sha256_of,
 };
 
 use crate::rig::{PORT, Rig, crowd, cut_in_mid_transfer, ensure_named, short, with};
@@ -23,6 +24,9 @@ crate::cases!("convert":
     server_that_nobody_may_name,
     server_that_refuses,
     programs_by_flexcp_connect,
+    refusal_that_comes_after_the_grant,
+    cookie_after_the_grant,
+    lost_third_ack_of_a_client_that_waits,
 );
 
 const LISTEN: u16 = 1080;
@@ -175,17 +179,19 @@ fn server_that_refuses() -> Result<()> {
     })
 }
 
+fn connect_by(rig: &Rig, by: &str) -> Result<Command> {
+    let mut command = rig.lab.client().command(daemon::binary()?);
+    command.args(["connect", "--by", by]);
+    Ok(command)
+}
+
 /// Programs that speak neither MPTCP nor Convert: a command with its variables, standard input and output, a listener.
 fn programs_by_flexcp_connect() -> Result<()> {
     let lab = lab().rate_mbit(1, 200).rate_mbit(2, 200).build()?;
     let nginx = Nginx::start(&lab, 1, &[("file", 5_000_000)], Proto::Tcp)?;
     convert(lab, Family::V4, &["10.9.0.0/16"], |rig| {
         let by = converter(&rig.lab, Family::V4).to_string();
-        let connect = || -> Result<Command> {
-            let mut command = rig.lab.client().command(daemon::binary()?);
-            command.args(["connect", "--by", &by]);
-            Ok(command)
-        };
+        let connect = || connect_by(rig, &by);
         let copy = rig.lab.dir().join("copy");
         let mut curl = connect()?;
         curl.args(["--", "curl", "-sS", "--fail", "-o"]).arg(&copy);
@@ -218,5 +224,81 @@ fn programs_by_flexcp_connect() -> Result<()> {
         Ok(Expect::clean()
             .at_least(End::Client, "MPJoinSynAckRx", 2)
             .between(End::Client, "MPRstTx", 0..=1))
+    })
+}
+
+/// A program is told that it is connected before the converter has answered, unless it waits for that.
+fn refusal_that_comes_after_the_grant() -> Result<()> {
+    convert(lab().build()?, Family::V4, &["10.9.0.0/16"], |rig| {
+        let by = converter(&rig.lab, Family::V4).to_string();
+        // curl has 56 for a connection that is reset, and 97 for a refusal of SOCKS5.
+        for (words, code, told) in [
+            (
+                &[][..],
+                56,
+                "10.8.0.1:80: the converter does not allow that server",
+            ),
+            (&["--wait"], 97, "(2)"),
+        ] {
+            let mut command = connect_by(rig, &by)?;
+            command.args(words).args(["--", "curl", "-sS"]);
+            let refused = command.arg("http://10.8.0.1/").output()?;
+            let said = String::from_utf8_lossy(&refused.stderr);
+            ensure!(
+                refused.status.code() == Some(code) && said.contains(told),
+                "{words:?}: {:?}: {said}",
+                refused.status
+            );
+        }
+        Ok(Expect::clean().between(End::Client, "MPRstTx", 0..=2))
+    })
+}
+
+/// What a program has said meanwhile goes by the connection that brings the cookie.
+fn cookie_after_the_grant() -> Result<()> {
+    let lab = lab().rate_mbit(1, 200).rate_mbit(2, 200).build()?;
+    let nginx = Nginx::start(&lab, 1, &[("file", 1_000_000)], Proto::Tcp)?;
+    let at = converter(&lab, Family::V4).to_string();
+    let service = daemon::explicit("convert", &[at.clone()], &["10.9.0.0/16"]);
+    let service = service + "cookies = true\n";
+    with(lab, &service, ServeOptions::tcp(PORT), |rig| {
+        let copy = rig.lab.dir().join("copy");
+        let mut curl = connect_by(rig, &at)?;
+        curl.args(["--", "curl", "-sS", "--fail", "-o"]).arg(&copy);
+        output(curl.arg("http://10.9.1.2/file"))?;
+        ensure!(sha256_of(&copy)? == nginx.sha256("file")?);
+        let refused = rig.counter("preambles_refused")?;
+        ensure!(refused == 1, "{refused} refused");
+        Ok(Expect::clean()
+            .at_least(End::Client, "MPJoinSynAckRx", 1)
+            .between(End::Client, "MPRstTx", 0..=1))
+    })
+}
+
+/// A client that has nothing to say, as its server speaks first, still shows that it is there.
+fn lost_third_ack_of_a_client_that_waits() -> Result<()> {
+    let lab = lab()
+        .access_links(1)
+        .faults(1, Direction::Up, "drop=1:ack")
+        .build()?;
+    let at = converter(&lab, Family::V4).to_string();
+    let service = daemon::explicit("convert", &[at.clone()], LAB);
+    with(lab, &service, ServeOptions::tcp(PORT).banner(5000), |rig| {
+        let mut stdio = connect_by(rig, &at)?;
+        let mut stdio = stdio
+            .args(["--stdio", "10.9.1.2", &PORT.to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let mut banner = vec![0; 5000];
+        let out = stdio.stdout.as_mut().context("a pipe")?;
+        let started = Instant::now();
+        let heard = out.read_exact(&mut banner);
+        let waited = started.elapsed();
+        stdio.kill()?;
+        stdio.wait()?;
+        heard.with_context(|| format!("after {waited:?}"))?;
+        ensure!(waited < Duration::from_secs(4), "{waited:?}");
+        Ok(short())
     })
 }
