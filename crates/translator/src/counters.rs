@@ -237,7 +237,7 @@ drop_reasons! {
     OutOfWindow => out_of_window,
     /// An ACK of something that was never sent.
     AckOfUnsent => ack_of_unsent,
-    /// A SYN/ACK for a client that has not shown where it is and has sent less than it was sent.
+    /// For a client that names its server, has not shown where it is, and would have been sent more than has come from there.
     Unproved => unproved,
     /// What a client says before its stream is not understood, or not all in its SYN.
     BadPreamble => bad_preamble,

@@ -9,7 +9,7 @@ use flexcp_wire::{
     Dsn, MpFastClose, MpTcpRst, MptcpOption, OptionWriter, Ssn, TcpFlags, TcpOption, TcpSeq,
 };
 
-use super::{Connection, Context, Phase, Relayed, Subflow, SubflowState};
+use super::{Connection, Context, Phase, Relayed, Subflow, SubflowState, bytes_of};
 use crate::auth::same_key;
 use crate::cause::{Fallback, Rst};
 use crate::counters::DropReason;
@@ -417,6 +417,9 @@ impl Connection {
             outgoing
                 .options
                 .push(&TcpOption::Mptcp(MptcpOption::FastClose(option)));
+        } else {
+            // Nobody has shown to be there: it is no longer than what it answers.
+            outgoing.options = OptionWriter::default();
         }
         ctx.reset(outgoing, cause);
     }
@@ -443,7 +446,7 @@ impl Connection {
 
     /// The same while the handshake is not complete, and for plain TCP, whose numbers FlexCP knows as they passed: what
     /// each end has ACKed last, and what comes next if that differs. One of the two is what it expects.
-    pub(crate) fn reset_plain(&self, ctx: &mut Context<'_>, cause: Rst) {
+    pub(crate) fn reset_plain(&mut self, ctx: &mut Context<'_>, cause: Rst) {
         let mut down = self.own_to_mptcp(INITIAL, TcpFlags::ACK);
         // The clocks of plain connections are not followed.
         down.options = OptionWriter::default();
@@ -453,7 +456,9 @@ impl Connection {
                 // The answer to a SYN (RFC 9293 section 3.10.7.1).
                 down.seq = 0;
             }
-            ctx.reset(down, cause);
+            if self.may_answer(bytes_of(&mut down, &(0..0))) {
+                ctx.reset(down, cause);
+            }
             return self.reset_half_open(ctx, cause);
         }
         let mut up = self.own_to_tcp(self.seq_to_tcp(self.to_tcp.acked), TcpFlags::ACK);
@@ -467,11 +472,14 @@ impl Connection {
     }
 
     /// The client's part of it, once the server has answered.
-    fn reset_plain_client(&self, ctx: &mut Context<'_>, mut down: Outgoing, cause: Rst) {
+    fn reset_plain_client(&mut self, ctx: &mut Context<'_>, mut down: Outgoing, cause: Rst) {
         down.ack = self.seq_to_tcp(self.to_tcp.acked).0;
         down.seq = self.seq_to_mptcp(self.to_mptcp.acked).0;
-        ctx.reset(down.clone(), cause);
-        if self.to_mptcp.next != self.to_mptcp.acked {
+        let bytes = bytes_of(&mut down, &(0..0));
+        if self.may_answer(bytes) {
+            ctx.reset(down.clone(), cause);
+        }
+        if self.to_mptcp.next != self.to_mptcp.acked && self.may_answer(bytes) {
             down.seq = self.seq_to_mptcp(self.to_mptcp.next).0;
             ctx.reset(down, cause);
         }

@@ -14,8 +14,9 @@ use core::net::SocketAddr;
 use core::time::Duration;
 
 use flexcp_preamble::Dialogue;
-use flexcp_wire::{DataNumber, Dsn, DssMapping, TCP_HEADER_LEN, TcpFlags, TcpSeq};
+use flexcp_wire::{DataNumber, Dsn, DssMapping, TcpFlags, TcpSeq};
 
+use super::credit::bytes_of;
 use super::{Connection, Context};
 use crate::counters::DropReason;
 use crate::endpoint::Backend;
@@ -42,8 +43,6 @@ pub(crate) struct Front {
     delivered: bool,
     /// What the client is answered; nothing until the server has answered.
     answer: Box<[u8]>,
-    /// Bytes of IP packets that came from the client's address, less those that went there. A SYN may come from anybody.
-    credit: u32,
     /// When what is not ACKed goes again.
     due: Option<Instant>,
     /// Times that it went.
@@ -58,7 +57,6 @@ impl Front {
             early: early.into(),
             delivered: early.is_empty(),
             answer: Box::default(),
-            credit: 0,
             due: None,
             copies: 0,
         }
@@ -77,19 +75,6 @@ impl Front {
     /// When what is not ACKed goes again.
     pub(crate) const fn due(&self) -> Option<Instant> {
         self.due
-    }
-
-    /// The client has sent so many bytes more.
-    pub(crate) fn earn(&mut self, packet: usize) {
-        let more = u32::try_from(packet).unwrap_or(u32::MAX);
-        self.credit = self.credit.saturating_add(more);
-    }
-
-    /// Whether so many bytes may go to where the SYN came from.
-    fn spend(&mut self, packet: u32) -> bool {
-        let left = self.credit.checked_sub(packet);
-        self.credit = left.unwrap_or(self.credit);
-        left.is_some()
     }
 
     #[allow(clippy::cast_possible_truncation, reason = "each came in one packet")]
@@ -153,11 +138,6 @@ impl Connection {
     fn answer_end(&self, front: &Front) -> Dsn {
         let first = self.mptcp.key.idsn.add(1);
         first.add(front.answer_len().into())
-    }
-
-    /// Whether a packet of so many bytes may go to a client that has not shown where it is.
-    pub(crate) fn may_answer(&mut self, packet: u32) -> bool {
-        self.front.as_mut().is_none_or(|front| front.spend(packet))
     }
 
     /// When what is not ACKed goes again, while there is a connection.
@@ -290,7 +270,7 @@ impl Connection {
             Some(front) => front.answer.clone(),
             None => Box::default(),
         };
-        if self.may_answer(bytes_of(&mut outgoing, answer.len())) {
+        if self.may_answer(bytes_of(&mut outgoing, &(0..answer.len()))) {
             if let Some(front) = &self.front {
                 self.to_mptcp.next = self.to_mptcp.next.max(self.answer_end(front));
             }
@@ -307,19 +287,18 @@ impl Connection {
         frame: &mut Frame<'_>,
         mut outgoing: Outgoing,
     ) -> Verdict {
-        if !self.may_answer(bytes_of(&mut outgoing, 0)) {
+        let payload = if self.front.is_some() {
+            // The number behind the SYN is the answer's.
+            segment.payload.end..segment.payload.end
+        } else {
+            segment.payload.clone()
+        };
+        if !self.may_answer(bytes_of(&mut outgoing, &payload)) {
             return Verdict::Drop(DropReason::Unproved);
         }
-        match outgoing.forward(frame, segment, segment.payload.clone(), u16::MAX) {
+        match outgoing.forward(frame, segment, payload, u16::MAX) {
             Ok(()) => Verdict::Forward,
             Err(reason) => Verdict::Drop(reason),
         }
     }
-}
-
-/// What a packet with so much payload takes, the IP header included.
-fn bytes_of(outgoing: &mut Outgoing, payload: usize) -> u32 {
-    let ip = if outgoing.ends.to.is_ipv6() { 40 } else { 20 };
-    let len = ip + TCP_HEADER_LEN + outgoing.options.finish().len() + payload;
-    u32::try_from(len).unwrap_or(u32::MAX)
 }

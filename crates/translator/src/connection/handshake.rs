@@ -138,9 +138,6 @@ impl Connection {
         } else {
             segment.payload.clone()
         };
-        if let Some(front) = &mut self.front {
-            front.earn(segment.ip.total_len);
-        }
         match outgoing.forward(frame, segment, payload, NO_LIMIT) {
             Ok(()) => Verdict::Forward,
             Err(reason) => Verdict::Drop(reason),

@@ -105,6 +105,7 @@ impl Connection {
                 ctx.counters.path_mtu_lowered += 1;
                 IcmpVerdict::Consume
             }
+            _ if self.is_stranger() => IcmpVerdict::Consume,
             (Phase::Plain(_) | Phase::Fallback(_), _) => {
                 let subflow = self.subflow(INITIAL);
                 let mut translated = *error;

@@ -11,6 +11,7 @@ mod carried;
 mod choice;
 mod clock;
 mod close;
+mod credit;
 mod declare;
 mod delivery;
 mod entry;
@@ -52,6 +53,7 @@ use core::ops::Range;
 
 use flexcp_wire::{Dsn, Ends, TcpFlags, TcpOption, TcpSeq};
 
+pub(crate) use self::credit::bytes_of;
 pub(crate) use self::front::Front;
 pub(crate) use self::handshake::{Request, asks, request};
 pub(crate) use self::icmp::IcmpVerdict;
@@ -134,6 +136,8 @@ pub(crate) struct Connection {
     pub(crate) hosted: Option<Box<Hosted>>,
     /// How it counts for its client.
     pub(crate) standing: Standing,
+    /// Bytes of IP packets that came from its client's address, less those that went there, until the client has shown where it is.
+    pub(crate) credit: u32,
 }
 
 impl Connection {
@@ -161,6 +165,7 @@ impl Connection {
             front: None,
             hosted: None,
             standing: Standing::default(),
+            credit: 0,
         }
     }
 

@@ -6,6 +6,7 @@ use flexcp_wire::{
 };
 
 use super::{Connection, Context, Shift};
+use crate::counters::DropReason;
 use crate::frame::{Frame, Verdict};
 use crate::handle::INITIAL;
 use crate::segment::{Outgoing, Segment};
@@ -114,6 +115,10 @@ impl Connection {
         let seq = self.dsn_to_mptcp(TcpSeq(segment.tcp.seq));
         let exact = seq == self.to_mptcp.acked || seq == self.to_mptcp.next;
         self.note_plain_reset(ctx, segment, exact);
+        let ends = self.subflow(INITIAL).ends();
+        if !self.may_relay(ends, segment, frame) {
+            return Verdict::Drop(DropReason::Unproved);
+        }
         if !segment.has(TcpFlags::RST) && is_near(seq, self.to_mptcp.acked) {
             let next = seq.add(u64::from(segment.sequence_len()));
             if segment.has(TcpFlags::FIN) && next.after(self.to_mptcp.acked) {
@@ -139,7 +144,7 @@ impl Connection {
             extra,
             ..Change::default()
         };
-        relay_with(self.subflow(INITIAL).ends(), segment, frame, change)
+        relay_with(ends, segment, frame, change)
     }
 
     /// The client's ACK: the first that could not have been guessed proves where the client is.

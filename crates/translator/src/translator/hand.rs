@@ -102,6 +102,9 @@ impl Translator {
 impl Hand<'_> {
     /// The packet goes to the connection; `None`: the connection is opening, which takes more than the connection itself.
     fn handle(&mut self, leg: Leg, segment: &Segment, frame: &mut Frame<'_>) -> Option<Verdict> {
+        if let Leg::Subflow(INITIAL) = leg {
+            self.connection.earn(segment);
+        }
         match (self.connection.phase, leg) {
             // Those go elsewhere.
             (_, Leg::Called) => Some(lost()),

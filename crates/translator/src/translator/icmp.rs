@@ -6,7 +6,7 @@ use flexcp_wire::{Ends, IcmpError, IpHeader, MAX_HEADERS_LEN, OptionWriter, TcpF
 
 use super::{Translator, context, lost};
 use crate::cause::Rst;
-use crate::connection::IcmpVerdict;
+use crate::connection::{IcmpVerdict, bytes_of};
 use crate::counters::DropReason;
 use crate::handle::INITIAL;
 use crate::health::MarkReason;
@@ -88,7 +88,7 @@ impl Translator {
             return lost();
         };
         let subflow = connection.subflow(INITIAL);
-        let outgoing = Outgoing {
+        let mut outgoing = Outgoing {
             ends: subflow.ends(),
             seq: 0,
             ack: subflow.agreed.isn_remote.add(1).0,
@@ -99,8 +99,9 @@ impl Translator {
             flow_label: 0,
             options: OptionWriter::default(),
         };
-        let mut ctx = context!(self, now);
-        ctx.reset(outgoing, Rst::Unreachable);
+        if connection.may_answer(bytes_of(&mut outgoing, &(0..0))) {
+            context!(self, now).reset(outgoing, Rst::Unreachable);
+        }
         self.remove(id);
         Verdict::Consume
     }

@@ -268,6 +268,7 @@ impl Translator {
         let Some(connection) = self.table.get_mut(id) else {
             return lost();
         };
+        connection.earn(segment);
         let mut ctx = context!(self, now);
         let verdict = connection.forward_syn(&mut ctx, segment, frame, end_to_end);
         self.settle(now, id);
@@ -515,7 +516,11 @@ impl Translator {
             // data. On the client's own ports that is the client's: anybody can have sent the SYN, and what is only
             // forwarded FlexCP does not know. On a port of FlexCP's it may be another client's.
             Phase::SynSent if segment.payload.is_empty() || connection.keeps_ends() => {
-                relay(connection.subflow(INITIAL).ends(), segment, frame)
+                let ends = connection.subflow(INITIAL).ends();
+                if !connection.may_relay(ends, segment, frame) {
+                    return Verdict::Drop(DropReason::Unproved);
+                }
+                relay(ends, segment, frame)
             }
             Phase::SynSent | Phase::SynReceived => Verdict::Drop(DropReason::Unexpected),
             _ if connection.front.is_some() && segment.has(TcpFlags::SYN) => {

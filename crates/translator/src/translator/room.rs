@@ -43,7 +43,11 @@ impl Translator {
             return lost();
         };
         let ends = connection.subflow(INITIAL).ends();
+        let may_hear = connection.may_relay(ends, segment, frame);
         self.remove(id);
+        if !may_hear {
+            return Verdict::Drop(DropReason::Unproved);
+        }
         relay(ends, segment, frame)
     }
 

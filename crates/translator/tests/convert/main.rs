@@ -7,6 +7,7 @@ mod hosted;
 mod offload;
 mod repeated;
 mod seam;
+mod strangers;
 mod world;
 
 use std::net::SocketAddr;
