@@ -1,5 +1,6 @@
 //! The entry: packets go to their connections, and each packet out has to be worth its packet in.
 
+mod explicit;
 mod input;
 mod owed;
 mod told;
@@ -16,6 +17,7 @@ use crate::causes::Bounds;
 use crate::conduct::Side;
 use crate::connection::{Connection, Mode, Report};
 use crate::content::Oracle;
+use crate::front::{Front, Preamble};
 use crate::kept::Copies;
 use crate::packet::{Observation, Payload, Point, View};
 use crate::{Rule, Violation};
@@ -108,6 +110,8 @@ pub struct Checker {
     packets: u64,
     hash: u64,
     copies: Copies,
+    /// Where clients name their servers, and how.
+    explicit: HashMap<SocketAddr, Preamble>,
 }
 
 impl std::fmt::Debug for Checker {
@@ -138,6 +142,7 @@ impl Checker {
             packets: 0,
             hash: 0xcbf2_9ce4_8422_2325,
             copies: Copies::default(),
+            explicit: HashMap::new(),
         }
     }
 
@@ -402,6 +407,7 @@ impl Checker {
     /// in with a wrong checksum goes on with a wrong one, for its receiver to drop.
     fn output(&mut self, seen: &Observation<'_>, packet: &View<'_>, ends: Ends) -> bool {
         self.hash_output(seen);
+        let own = self.owes_of_its_own(seen.point, ends);
         let mut report = Report {
             found: &mut self.found,
             oracle: None,
@@ -455,6 +461,7 @@ impl Checker {
             });
         }
         if self.options.causal {
+            self.input.own = own;
             self.input.count(packet, ends, seen.point, &mut report);
         }
         stays_wrong
@@ -531,6 +538,7 @@ impl Checker {
         connection.hostile = self.options.hostile;
         connection.course.asks = opening.asks;
         connection.course.told = self.options.told.then_some(0);
+        connection.front = self.explicit.get(&ends.1).copied().map(Front::new);
         if !opening.capable {
             connection.mode = Mode::Plain;
         }
@@ -587,25 +595,6 @@ impl Checker {
         }
         if let Some((_, opening)) = self.input.syn.take_if(|(from, _)| *from == ends) {
             self.open(time, ends, opening);
-        }
-    }
-
-    /// A SYN towards the server belongs to the client's with the same number.
-    fn syn_to_server(&mut self, ends: Ends, packet: &View<'_>) {
-        let waits = |connection: &Connection| {
-            connection.up.isn == packet.tcp.seq
-                && (!connection.server_answered || connection.server == Some(ends))
-        };
-        let Some(id) = self.connections.iter().rposition(waits) else {
-            return;
-        };
-        let connection = &mut self.connections[id];
-        if connection.server != Some(ends) {
-            if let Some(old) = connection.server.replace(ends) {
-                self.servers.remove(&old);
-            }
-            self.servers.insert(ends, id);
-            self.last = [None; 2];
         }
     }
 

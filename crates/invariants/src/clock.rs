@@ -67,6 +67,12 @@ impl Sent {
         self.unwrap(value).abs_diff(latest) < 1 << 30
     }
 
+    /// Whether what was sent last is earlier than what was sent before it.
+    pub(crate) fn is_late(&self) -> bool {
+        let last = self.last.map(|last| self.unwrap(last));
+        last < self.latest
+    }
+
     pub(crate) fn is_latest(&self, value: u32) -> bool {
         self.last == Some(value)
     }

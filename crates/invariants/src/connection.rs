@@ -8,6 +8,7 @@ use crate::causes::{Bounds, Course};
 use crate::clock::Sent;
 use crate::conduct::{Breach, FAR, OVERRUN, Side, span};
 use crate::content::{Oracle, Remembered};
+use crate::front::Front;
 use crate::position::{ORIGIN, from_dsn, from_seq, from_short_dsn};
 use crate::ranges::Ranges;
 use crate::subflow::Subflow;
@@ -32,6 +33,8 @@ pub(crate) struct Stream {
     pub(crate) isn: u32,
     /// Initial data sequence number.
     pub(crate) idsn: u64,
+    /// Bytes that stand before it: of a preamble, or the answer to one.
+    pub(crate) lead: u64,
     /// Behind what the sender has sent, its FIN not counted.
     pub(crate) sent: u64,
     /// The sender's FIN or DATA_FIN.
@@ -67,6 +70,7 @@ impl Stream {
             direction,
             isn,
             idsn: 0,
+            lead: 0,
             sent: ORIGIN,
             fin: None,
             acked: ORIGIN,
@@ -147,7 +151,8 @@ impl Stream {
     ) -> bool {
         match oracle {
             Some(oracle) => {
-                at >= ORIGIN && oracle.matches(client, self.direction, at - ORIGIN, bytes)
+                let start = ORIGIN + self.lead;
+                at >= start && oracle.matches(client, self.direction, at - start, bytes)
             }
             None => self.remembered.matches(at, bytes),
         }
@@ -199,6 +204,8 @@ pub(crate) struct Connection {
     /// sends on after an ACK was captured.
     pub(crate) lag: u64,
     pub(crate) course: Course,
+    /// What stands before its streams, where the client names its server.
+    pub(crate) front: Option<Front>,
 }
 
 impl Connection {
@@ -232,6 +239,7 @@ impl Connection {
             last_packet: time,
             lag: 0,
             course: Course::default(),
+            front: None,
         }
     }
 

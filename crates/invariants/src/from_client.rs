@@ -33,6 +33,7 @@ impl Connection {
             self.may_fall_back |= self.hostile && index == 0 && plain;
             if index == 0 && !packet.has(TcpFlags::ACK) {
                 self.down.edge = self.down.edge.max(ORIGIN + u64::from(packet.tcp.window));
+                self.note_syn_data(packet);
             }
             return;
         }
@@ -79,6 +80,7 @@ impl Connection {
             });
             self.may_fall_back |= infinite || packet.options.fail || !packet.options.mptcp;
         }
+        self.note_said();
         self.release();
     }
 
@@ -95,7 +97,8 @@ impl Connection {
             Some(proxy),
         ) = (keys, self.proxy_key)
         else {
-            if !packet.options.mptcp && self.server_answered && self.answers_handshake(packet) {
+            let answered = self.server_answered || self.front.is_some();
+            if !packet.options.mptcp && answered && self.answers_handshake(packet) {
                 self.mode = Mode::Plain;
             }
             return;
@@ -104,7 +107,7 @@ impl Connection {
             self.client_key = Some(sender);
             self.mode = Mode::Translated;
             self.subflows[0].established = true;
-            self.up.idsn = keys::idsn(sender);
+            self.up.idsn = keys::idsn(sender).wrapping_sub(self.bytes_in_syn(0));
             self.down.idsn = keys::idsn(proxy);
         }
     }
@@ -148,9 +151,7 @@ impl Connection {
         let stripped = plain || !packet.options.mptcp || packet.options.capable.is_some();
         let data_ack = match packet.options.data_ack().filter(|_| !plain) {
             Some(number) => self.down.at_dsn(number, self.down.acked),
-            None if stripped && (identity || bare) => {
-                from_seq(packet.tcp.ack, self.down.isn, self.down.sent)
-            }
+            None if stripped && (identity || bare) => self.at_seq_of_client(packet.tcp.ack),
             None => return,
         };
         if data_ack > self.down.end() {
@@ -180,7 +181,7 @@ impl Connection {
         // Fallen back, or about to: the same numbers on both sides.
         if self.is_identity() {
             for &(left, right) in packet.options.sack.as_slice() {
-                let (left, right) = (self.down.at_seq(left), self.down.at_seq(right));
+                let (left, right) = (self.at_seq_of_client(left), self.at_seq_of_client(right));
                 let end = right.min(self.down.sent);
                 if left < end && right <= self.down.end() {
                     self.down.has.insert(left, end);
@@ -232,6 +233,7 @@ impl Connection {
                     self.up.probe = Some((to, byte));
                 }
             }
+            self.note_preamble(to, part);
             self.up.note(to, part, len, oracle.is_none());
             overruns |= !identity && to + len > self.up.last_edge;
             at += len;
@@ -255,12 +257,13 @@ impl Connection {
 
     /// The mapping and DATA_FIN that the packet declares.
     fn take_mapping(&mut self, index: usize, packet: &View<'_>) {
+        let in_syn = self.bytes_in_syn(index);
         if let Some(CapableKeys::AckData { data_len, .. }) =
             packet.options.capable.map(|capable| capable.keys)
         {
             self.subflows[index].up.declare_more(Mapping {
-                at: ORIGIN,
-                to: ORIGIN,
+                at: ORIGIN + in_syn,
+                to: ORIGIN + in_syn,
                 len: data_len.into(),
             });
             if !self.trusts(Side::Client) {
@@ -293,7 +296,8 @@ impl Connection {
             return;
         }
         let subflow = &mut self.subflows[index];
-        let at = from_seq(mapping.ssn, 0, subflow.client_sent);
+        let isn = 0_u32.wrapping_sub(in_syn as u32);
+        let at = from_seq(mapping.ssn, isn, subflow.client_sent);
         let mapping = Mapping { at, to, len };
         // What comes on a joined subflow ends that as well, once the proxy has answered its join.
         self.identity &= index != 0 || at == to;

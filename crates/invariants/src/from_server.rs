@@ -6,7 +6,7 @@ use crate::conduct::Side;
 use crate::connection::Connection;
 use crate::content::Oracle;
 use crate::packet::View;
-use crate::position::{ORIGIN, from_seq};
+use crate::position::ORIGIN;
 use crate::subflow::default_mss;
 
 impl Connection {
@@ -17,14 +17,15 @@ impl Connection {
             self.server_clock.note(timestamps.val);
         }
         if packet.has(TcpFlags::RST) {
-            self.server_reset = true;
+            // Of a server that has been called for the client the proxy tells it in its own words.
+            self.server_reset |= self.front.is_none() || self.server_answered;
             return;
         }
         if packet.has(TcpFlags::SYN) {
             self.take_syn_ack(packet);
             return;
         }
-        if !packet.has(TcpFlags::ACK) || !self.server_answered {
+        if !packet.has(TcpFlags::ACK) || !self.server_answered || !self.is_placed() {
             return;
         }
         let start = self.down.at_seq(packet.tcp.seq);
@@ -74,14 +75,13 @@ impl Connection {
     fn take_syn_ack(&mut self, packet: &View<'_>) {
         if !packet.has(TcpFlags::ACK)
             || self.server_answered
-            || packet.tcp.ack != self.up.isn.wrapping_add(1)
+            || self.isn_to_server().map(|isn| isn.wrapping_add(1)) != Some(packet.tcp.ack)
         {
             return;
         }
         let options = &packet.options;
         self.server_answered = true;
-        self.down.isn = packet.tcp.seq;
-        debug_assert_eq!(from_seq(packet.tcp.seq, self.down.isn, ORIGIN), ORIGIN - 1);
+        self.note_server_isn(packet.tcp.seq);
         self.server_scales = options.window_scale.is_some() && self.subflows[0].scales;
         self.server_scale = options.scale().filter(|_| self.server_scales).unwrap_or(0);
         self.server_sack = options.sack_permitted && self.subflows[0].sack;
@@ -90,6 +90,8 @@ impl Connection {
             .mss
             .map_or_else(|| default_mss(packet.ip.is_v6()), u64::from);
         self.up.widest = packet.tcp.window.into();
-        self.up.edge = ORIGIN + self.up.widest;
+        // A client that names its server has been offered something before, perhaps.
+        let offered = self.front.as_ref().map_or(0, |_| self.up.edge);
+        self.up.edge = offered.max(ORIGIN + self.up.lead + self.up.widest);
     }
 }

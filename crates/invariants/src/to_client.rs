@@ -57,8 +57,8 @@ impl Connection {
         }
         if self.mode == Mode::Translated {
             self.note_question(report.time, index, packet);
-            self.data_ack_out(packet, report);
             self.data_to_client(index, packet, report);
+            self.data_ack_out(packet, report);
             self.ack_to_client(index, packet, report);
             let announces = packet.options.add_addr.filter(|add_addr| !add_addr.echo);
             if let Some(announced) = announces {
@@ -111,11 +111,14 @@ impl Connection {
             || format!("SYN/ACK with another number: {}", packet.tcp.seq),
         );
         let subflow = &self.subflows[index];
-        report.expect(
-            packet.tcp.ack == subflow.isn_client.wrapping_add(1),
-            Rule::AckToClient,
-            || "SYN/ACK that acknowledges something else".into(),
-        );
+        let acks = if index == 0 {
+            self.take_syn_data(packet, known.is_none())
+        } else {
+            packet.tcp.ack == subflow.isn_client.wrapping_add(1)
+        };
+        report.expect(acks, Rule::AckToClient, || {
+            "SYN/ACK that acknowledges something else".into()
+        });
         // What is relayed is the server's own.
         if let Some(kind) = packet.options.unknown
             && (index > 0 || !self.may_relay())
@@ -136,10 +139,15 @@ impl Connection {
             report.add(Rule::StableMapping, "MP_JOIN on the initial subflow");
         }
         self.clock_to_client(index, packet, report);
+        if index == 0 && packet.payload_len > 0 && self.front.is_some() {
+            // The answer to a client without MPTCP.
+            self.relayed_to_client(index, packet);
+            self.judge_answer_bytes(ORIGIN, packet, report);
+        }
     }
 
     fn window_of_syn_ack(&mut self, packet: &View<'_>) {
-        let edge = ORIGIN + u64::from(packet.tcp.window);
+        let edge = ORIGIN + self.bytes_in_syn(0) + u64::from(packet.tcp.window);
         self.up.edge = self.up.edge.max(edge);
     }
 
@@ -154,6 +162,10 @@ impl Connection {
             });
             return;
         };
+        if let Some(val) = self.hosted_clock(timestamps.val) {
+            self.judge_hosted_clock(index, val, report);
+            return self.judge_echo(index, timestamps.ecr, report);
+        }
         report.expect(
             self.server_clock.has(timestamps.val) || !self.trusts(Side::Server),
             Rule::Timestamps,
@@ -174,16 +186,21 @@ impl Connection {
         } else {
             subflow.last_tsval_out = Some(val);
         }
+        self.judge_echo(index, timestamps.ecr, report);
+    }
+
+    /// I10: the client is echoed what it has sent.
+    fn judge_echo(&self, index: usize, echo: u32, report: &mut Report<'_>) {
         let exact = report.exact_echo || self.subflows.len() == 1;
         let exact = exact && self.trusts_both();
         let known = self.trusts(Side::Client);
         let subflow = &self.subflows[index];
         report.expect(
-            subflow.client_clock.has(timestamps.ecr)
+            subflow.client_clock.has(echo)
                 || !known
-                || (!exact && subflow.client_clock.spans(timestamps.ecr)),
+                || (!exact && subflow.client_clock.spans(echo)),
             Rule::Timestamps,
-            || format!("TSecr {} that the client has not sent", timestamps.ecr),
+            || format!("TSecr {} that the client has not sent", echo),
         );
     }
 
@@ -229,6 +246,7 @@ impl Connection {
             let len = u64::from(mapping.len).saturating_sub(data_fin.into());
             let to = self.down.at_dsn(mapping.dsn, self.down.sent);
             if data_fin && self.trusts(Side::Server) {
+                self.note_own_end(to + len);
                 report.expect(self.down.fin == Some(to + len), Rule::Translation, || {
                     "DATA_FIN where the server's FIN is not".into()
                 });
@@ -308,6 +326,10 @@ impl Connection {
         if self.hostile {
             self.down.carried.insert(to, end);
         }
+        let own = self.judge_answer_bytes(to, packet, report);
+        if own == packet.payload_len {
+            return;
+        }
         let superfluous = end <= self.down.acked;
         if matches!(packet.payload, Payload::Zeros) {
             report.expect(superfluous, Rule::SameBytes, || {
@@ -318,7 +340,7 @@ impl Connection {
         let right = !self.trusts(Side::Server)
             || self
                 .down
-                .matches(report.oracle, self.client, to, packet.bytes());
+                .matches(report.oracle, self.client, to + own, behind(packet, own));
         let filler = superfluous && packet.is_zeros();
         report.expect(right || filler, Rule::SameBytes, || {
             format!("other bytes at {}", to.wrapping_sub(ORIGIN))
@@ -435,9 +457,14 @@ impl Connection {
             return;
         };
         let ack = self.up.at_dsn(number, self.up.ack_out);
-        let trusted = self.trusts(Side::Server);
+        let (trusted, placed) = (self.trusts(Side::Server), self.is_placed());
         let subflow = &mut self.subflows[index];
         let edge = ack + (u64::from(packet.tcp.window) << subflow.proxy_scale);
+        if !placed {
+            // The window is the proxy's own.
+            self.up.edge = self.up.edge.max(edge);
+            self.up.last_edge = self.up.last_edge.max(edge);
+        }
         // No data comes behind DATA_FIN, so one unit is for the subflow's FIN alone.
         let ended = self.up.fin.is_some_and(|fin| ack > fin);
         let room = if ended {
@@ -463,10 +490,10 @@ impl Connection {
 
     /// Plain TCP: the bytes, and nothing acknowledged that the server has not.
     fn plain_to_client(&mut self, packet: &View<'_>, report: &mut Report<'_>) {
-        if self.server.is_none() || !self.server_answered {
+        if self.front.is_none() && (self.server.is_none() || !self.server_answered) {
             return;
         }
-        let start = self.down.at_seq(packet.tcp.seq);
+        let start = self.at_seq_of_client(packet.tcp.seq);
         if packet.payload_len > 0 {
             self.content_to_client(start, packet, report);
         }
@@ -476,4 +503,10 @@ impl Connection {
         });
         self.up.ack_out = self.up.ack_out.max(ack.min(self.up.acked));
     }
+}
+
+/// The payload that there is behind so many bytes.
+fn behind<'a>(packet: &View<'a>, own: u64) -> &'a [u8] {
+    let own = usize::try_from(own).unwrap_or(usize::MAX);
+    packet.bytes().get(own..).unwrap_or(&[])
 }

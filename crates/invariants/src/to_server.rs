@@ -49,6 +49,10 @@ impl Connection {
             return;
         }
         self.clock_to_server(packet, report);
+        if !self.is_placed() {
+            self.judge_early(packet, report);
+            return;
+        }
         if !self.server_answered {
             return;
         }
@@ -63,9 +67,11 @@ impl Connection {
     }
 
     fn syn_out(&mut self, packet: &View<'_>, report: &mut Report<'_>) {
-        report.expect(packet.tcp.seq == self.up.isn, Rule::Translation, || {
+        let same = self.front.is_some() || packet.tcp.seq == self.up.isn;
+        report.expect(same, Rule::Translation, || {
             "SYN with another number than the client's".into()
         });
+        self.judge_call(packet, report);
         if let Some(kind) = packet.options.unknown
             && self.mode != Mode::Plain
         {
@@ -112,6 +118,9 @@ impl Connection {
                 Rule::SameBytes,
                 || "filler to the server".into(),
             );
+            report.expect(start >= ORIGIN + self.up.lead, Rule::Preamble, || {
+                "a part of the preamble goes to the server".into()
+            });
             report.expect(end <= self.up.sent, Rule::Translation, || {
                 format!(
                     "data {} that the client has not sent",
@@ -121,7 +130,8 @@ impl Connection {
             let right = !self.trusts(Side::Client)
                 || self
                     .up
-                    .matches(report.oracle, self.client, start, packet.bytes());
+                    .matches(report.oracle, self.client, start, packet.bytes())
+                    && self.said_these(start, packet.bytes());
             let probes = || {
                 let byte = packet.bytes().first().map(|&byte| (start, byte));
                 packet.payload_len == 1 && byte.is_some() && byte == self.up.probe
@@ -141,15 +151,17 @@ impl Connection {
     /// I4: the client's data ACK and nothing more.
     fn ack_to_server(&mut self, packet: &View<'_>, report: &mut Report<'_>) {
         let ack = from_seq(packet.tcp.ack, self.down.isn, self.down.ack_out);
-        report.expect(ack <= self.down.acked, Rule::AckToServer, || {
-            format!("ACK {} beyond the client's", ack - self.down.acked)
+        // The server knows nothing of an answer before its first byte.
+        let limit = self.down.acked.max(ORIGIN + self.down.lead);
+        report.expect(ack <= limit, Rule::AckToServer, || {
+            format!("ACK {} beyond the client's", ack - limit)
         });
         report.expect(
             ack >= self.down.ack_out || self.mode == Mode::Plain,
             Rule::AckToServer,
             || format!("ACK goes back by {}", self.down.ack_out - ack),
         );
-        self.down.ack_out = self.down.ack_out.max(ack.min(self.down.acked));
+        self.down.ack_out = self.down.ack_out.max(ack.min(limit));
     }
 
     /// I11 towards the server: a D-SACK comes first or not at all (RFC 2883); the other blocks lie behind
@@ -209,11 +221,9 @@ impl Connection {
         };
         let ack = from_seq(packet.tcp.ack, self.down.isn, self.down.ack_out);
         let edge = ack + (u64::from(packet.tcp.window) << scale);
-        report.expect(edge <= self.down.edge, Rule::Window, || {
-            format!(
-                "right edge {} beyond what the client offered",
-                edge - self.down.edge
-            )
+        let limit = self.edge_to_server();
+        report.expect(edge <= limit, Rule::Window, || {
+            format!("right edge {} beyond what the client offered", edge - limit)
         });
         if let Some(last) = self.edge_out
             && self.mode == Mode::Translated

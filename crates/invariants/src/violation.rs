@@ -48,6 +48,9 @@ pub enum Rule {
     Switch,
     /// I18: an address is announced until it is echoed, with pauses that double, and one at a time.
     Announcement,
+    /// I19: of a client that names its server, nothing of what it says before its stream goes to that, and the server's stream
+    /// comes to it behind an answer, which it gets once that server has answered.
+    Preamble,
 }
 
 impl Rule {

@@ -242,6 +242,12 @@ pub(crate) struct WirecheckArgs {
     /// FlexCP's programs in the kernel were off: all packets leave in one order
     #[arg(long)]
     pub(crate) without_programs: bool,
+    /// Clients that connect there name their server by Convert
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) convert: Vec<SocketAddr>,
+    /// Clients that connect there name their server by SOCKS5
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) socks5: Vec<SocketAddr>,
 }
 
 #[derive(Args)]

@@ -18,7 +18,7 @@ use flexcp_lab::link::{Emulator, LinkSpec, SelfTest};
 use flexcp_lab::lossy::Lossy;
 use flexcp_lab::matrix::{self, Matrix};
 use flexcp_lab::transfer::{Client, Job, Proto, ServeOptions, Server};
-use flexcp_lab::wirecheck::WireCheck;
+use flexcp_lab::wirecheck::{Preamble, WireCheck};
 use flexcp_lab::{
     Direction, Families, Family, FlexCp, KernelLog, Lab, LabBuilder, Sweep, remove, require_root,
     sweep,
@@ -286,13 +286,18 @@ fn wirecheck(args: WirecheckArgs) -> Result<()> {
         mut server,
         offloads_off,
         without_programs,
+        convert,
+        socks5,
     } = args;
     server.extend(client.pop());
+    let convert = convert.into_iter().map(|at| (at, Preamble::Convert));
+    let socks5 = socks5.into_iter().map(|at| (at, Preamble::Socks5));
     let findings = WireCheck {
         client,
         server,
         offloads_off,
         offload: !without_programs,
+        explicit: convert.chain(socks5).collect(),
     }
     .run()?;
     println!("{findings}");

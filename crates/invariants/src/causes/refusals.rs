@@ -19,6 +19,7 @@ impl Connection {
         let join = index > 0 && subflow.isn_proxy.is_none();
         let known = join
             || bounds.ending
+            || self.is_not_served()
             || self.may_be_gone(now, bounds.half_open, bounds.idle)
             || subflow.reset
             || subflow.refused
@@ -57,6 +58,7 @@ impl Connection {
         let cause = self.may_be_gone(now, bounds.half_open, bounds.idle)
             || bounds.ending
             || self.course.replaced
+            || self.is_not_served()
             || (relays && relayed)
             || (opening && bounds.turns_away())
             || (!opening && left);

@@ -23,6 +23,8 @@ const MAX_PIECES: u64 = 32;
 pub(super) struct Input {
     pub(super) subflows: u64,
     pub(super) payload: u64,
+    /// Payload that may come out for it and never came in, or long before.
+    pub(super) own: u64,
     /// Its checksum was wrong.
     pub(super) corrupt: bool,
     /// It was a RST, from these ends.
@@ -77,6 +79,7 @@ impl Default for Input {
         Self {
             subflows: 8,
             payload: 0,
+            own: 0,
             corrupt: false,
             reset: None,
             syn: None,
@@ -98,7 +101,7 @@ impl Default for Input {
 impl Input {
     /// Whether more payload has come out than went in, for the first time.
     pub(super) fn begins_to_copy(&mut self) -> bool {
-        let copies = self.payload_out > self.payload;
+        let copies = self.payload_out > self.payload + self.own;
         copies && !std::mem::replace(&mut self.copied, copies)
     }
 
@@ -146,6 +149,7 @@ impl Input {
             Point::ToClient if self.subflows > 1 => self.payload * self.subflows + MAX_COPY,
             _ => self.payload,
         };
+        let most = most + self.own;
         report.expect(self.payload_out <= most, Rule::Amplification, || {
             format!("{} bytes for {}", self.payload_out, self.payload)
         });

@@ -10,3 +10,4 @@ mod causes;
 mod clean;
 mod exchange;
 mod hostile;
+mod preambles;

@@ -187,6 +187,7 @@ fn judge_wire(cell: &Cell, files: &[PathBuf]) -> Result<()> {
         server: vec![server.clone()],
         offloads_off: !cell.offloads,
         offload: !daemon::offload_is_off(),
+        explicit: vec![],
     };
     check.run()?.ok()
 }

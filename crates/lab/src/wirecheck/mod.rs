@@ -12,6 +12,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail, ensure};
+pub use flexcp_invariants::Preamble;
 use flexcp_invariants::{Checker, Observation, Options, Point, Violation};
 use flexcp_wire::{
     ChecksumState, IpHeader, Offload, TCP_HEADER_LEN, TcpFlags, TcpHeader, TcpSeq, protocol,
@@ -32,6 +33,8 @@ pub struct WireCheck {
     /// Programs in the kernel translate, too: those of two processors, on which packets of two subflows have come, send
     /// at the same time, and which packet reaches a device first is chance.
     pub offload: bool,
+    /// Where FlexCP has clients name their server, and how: what they say before their stream is judged as well.
+    pub explicit: Vec<(SocketAddr, Preamble)>,
 }
 
 /// What the captures say.
@@ -100,6 +103,9 @@ impl WireCheck {
             ..Options::capture()
         };
         let mut judge = Judge::new(options);
+        for &(listen, preamble) in &self.explicit {
+            judge.checker.expect_preambles(listen, preamble);
+        }
         let mut ends = [HashSet::new(), HashSet::new()];
         for file in &mut files {
             file.advance(&mut ends)?;

@@ -27,6 +27,7 @@ mod operation;
 mod oracles;
 mod orders;
 mod paths;
+mod preambles;
 mod programs;
 mod reads;
 mod reload;
@@ -94,6 +95,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         offload::cases_that_apply(),
         attacks::cases(),
         wire::cases(),
+        preambles::cases(),
         workers::cases(),
         oracles::cases(),
     ];

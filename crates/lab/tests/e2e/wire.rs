@@ -1,12 +1,13 @@
 //! The rules of the wire, held against captures of both sides of FlexCP.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{fs, thread};
 
 use anyhow::{Context as _, Result, ensure};
 use flexcp_lab::transfer::Job;
-use flexcp_lab::wirecheck::{Findings, WireCheck};
+use flexcp_lab::wirecheck::{Findings, Preamble, WireCheck};
 use flexcp_lab::{Cut, Direction, End, Expect, Families, Family, Lab, RENEGED, daemon};
 
 use crate::rig::{Rig, transparent};
@@ -38,7 +39,9 @@ fn rules_hold_for_download_upload_and_both() -> Result<()> {
         Job::both(2_000_000),
     ] {
         transparent(lab().build()?, |rig| {
-            judged(rig, false, || rig.run(Family::V4, &job).map(drop))?.ok()?;
+            Wire::default()
+                .judged(rig, || rig.run(Family::V4, &job).map(drop))?
+                .ok()?;
             Ok(joined())
         })?;
     }
@@ -50,7 +53,7 @@ fn rules_hold_over_ipv6_without_offloads() -> Result<()> {
     let lab = lab().families(Families::V6).offloads(false).build()?;
     transparent(lab, |rig| {
         let run = || rig.run(Family::V6, &Job::both(2_000_000)).map(drop);
-        judged(rig, true, run)?.ok()?;
+        Wire::without_offloads().judged(rig, run)?.ok()?;
         Ok(joined())
     })
 }
@@ -65,7 +68,7 @@ fn rules_hold_when_a_path_is_cut() -> Result<()> {
             })
             .map(drop)
         };
-        judged(rig, false, cut)?.ok()?;
+        Wire::default().judged(rig, cut)?.ok()?;
         let hits =
             rig.lab.fault_hits(1, Direction::Up)? + rig.lab.fault_hits(1, Direction::Down)?;
         ensure!(hits > 0, "the cut hit nothing");
@@ -83,7 +86,7 @@ fn rules_hold_under_loss() -> Result<()> {
     });
     transparent(links.build()?, |rig| {
         let run = || rig.run(Family::V4, &Job::both(2_000_000)).map(drop);
-        judged(rig, false, run)?.ok()?;
+        Wire::default().judged(rig, run)?.ok()?;
         Ok(Expect::clean()
             .disturbed("the links lose packets")
             .allow_all(RENEGED))
@@ -96,7 +99,7 @@ fn packet_that_is_missing_from_a_capture_is_noticed() -> Result<()> {
         let files = captured(rig, || rig.run(Family::V4, &Job::down(2_000_000)).map(drop))?;
         let server = files.last().context("no capture of the server's side")?;
         cut_short(server)?;
-        let findings = check(files, false)?;
+        let findings = Wire::default().check(files)?;
         ensure!(findings.violations > 0, "nothing was found: {findings}");
         Ok(joined())
     })
@@ -115,40 +118,66 @@ fn cut_short(file: &Path) -> Result<()> {
     Ok(fs::write(file, &bytes[..end])?)
 }
 
-/// What the captures of a transfer say.
-fn judged(
-    rig: &Rig,
+/// How captures are judged.
+#[derive(Clone, Default)]
+pub(crate) struct Wire {
+    /// Lengths and checksums are those of the wire.
     offloads_off: bool,
-    transfer: impl FnOnce() -> Result<()>,
-) -> Result<Findings> {
-    let files = captured(rig, transfer)?;
-    let findings = check(files.clone(), offloads_off)?;
-    ensure!(findings.packets > 100, "{findings}");
-    if findings.violations > 0 {
-        let kept = keep(&rig.lab, &files)?;
-        return Err(findings
-            .ok()
-            .expect_err("there are violations")
-            .context(format!("captures are in {}", kept.display())));
-    }
-    Ok(findings)
+    /// Where clients name their server.
+    explicit: Vec<(SocketAddr, Preamble)>,
 }
 
-fn captured(rig: &Rig, transfer: impl FnOnce() -> Result<()>) -> Result<Vec<PathBuf>> {
+impl Wire {
+    /// Lengths and checksums are judged, too.
+    pub(crate) fn without_offloads() -> Self {
+        Self {
+            offloads_off: true,
+            ..Self::default()
+        }
+    }
+
+    /// Clients that connect there name their server in such a preamble.
+    pub(crate) fn explicit(mut self, listen: SocketAddr, preamble: Preamble) -> Self {
+        self.explicit.push((listen, preamble));
+        self
+    }
+
+    /// What the captures of a transfer say.
+    pub(crate) fn judged(
+        &self,
+        rig: &Rig,
+        transfer: impl FnOnce() -> Result<()>,
+    ) -> Result<Findings> {
+        let files = captured(rig, transfer)?;
+        let findings = self.check(files.clone())?;
+        ensure!(findings.packets > 10, "{findings}");
+        if findings.violations > 0 {
+            let kept = keep(&rig.lab, &files)?;
+            return Err(findings
+                .ok()
+                .expect_err("there are violations")
+                .context(format!("captures are in {}", kept.display())));
+        }
+        Ok(findings)
+    }
+
+    pub(crate) fn check(&self, mut files: Vec<PathBuf>) -> Result<Findings> {
+        let server = files.pop().into_iter().collect();
+        WireCheck {
+            client: files,
+            server,
+            offloads_off: self.offloads_off,
+            offload: !daemon::offload_is_off(),
+            explicit: self.explicit.clone(),
+        }
+        .run()
+    }
+}
+
+pub(crate) fn captured(rig: &Rig, transfer: impl FnOnce() -> Result<()>) -> Result<Vec<PathBuf>> {
     let capture = rig.lab.capture("wire")?;
     transfer()?;
     capture.stop_whole()
-}
-
-fn check(mut files: Vec<PathBuf>, offloads_off: bool) -> Result<Findings> {
-    let server = files.pop().into_iter().collect();
-    WireCheck {
-        client: files,
-        server,
-        offloads_off,
-        offload: !daemon::offload_is_off(),
-    }
-    .run()
 }
 
 /// Puts captures where they outlive the lab.

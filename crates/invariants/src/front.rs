@@ -1,0 +1,494 @@
+//! Clients that name their server: what they say before their stream, which no server gets, and what they are answered, which no
+//! server sends.
+//!
+//! Positions count from the first byte that the client says, and from the first that it is answered: of the preamble and the answer
+//! on the client's side. On the server's side the first byte stands as far behind the origin as they are long.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+
+use flexcp_wire::{
+    ConvertFault, ConvertMessage, ConvertTlv, SocksAddr, SocksCommand, SocksCredentials,
+    SocksFault, SocksGreeting, SocksReply, SocksRequest, TcpFlags, parse_socks_judgement,
+    parse_socks_method, socks_method,
+};
+
+use crate::Rule;
+use crate::clock::Sent;
+use crate::connection::{Connection, Report};
+use crate::packet::View;
+use crate::position::{ORIGIN, from_seq};
+
+/// What a client says before its stream.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Preamble {
+    /// TLVs of 0-RTT TCP Convert (RFC 8803).
+    Convert,
+    /// The messages of SOCKS5 (RFC 1928, RFC 1929).
+    Socks5,
+}
+
+/// Bytes of a stream's beginning that are kept: more than any preamble and a segment behind it.
+const KEPT: usize = 4096;
+
+/// A server, as its client names it: its address, unless that is a name, and its port.
+type Named = (Option<IpAddr>, u16);
+
+/// A preamble and its answer, as far as they have passed.
+#[derive(Debug)]
+pub(crate) struct Front {
+    preamble: Preamble,
+    /// Bytes of the client's SYN, and how many of them the proxy has ACKed with its SYN/ACK.
+    in_syn: u64,
+    pub(crate) taken: u64,
+    says: Head,
+    hears: Head,
+    named: Option<Named>,
+    /// Length of the preamble, and of the answer to a client that is connected.
+    pub(crate) said: Option<u64>,
+    pub(crate) answered: Option<u64>,
+    /// The client is not connected: what it is told comes from the proxy alone, which takes all that it sends.
+    ends: bool,
+    /// Number of the server's SYN/ACK.
+    server_isn: Option<u32>,
+    /// The client was answered before its server: numbers, clock and windows are the proxy's.
+    pub(crate) hosted: bool,
+    /// The clock that such a client has been shown.
+    pub(crate) clock: Sent,
+}
+
+/// The first bytes of a stream, in their order.
+#[derive(Default, Debug)]
+struct Head {
+    bytes: Vec<u8>,
+    /// Those that came before what stands in front of them.
+    later: BTreeMap<usize, Vec<u8>>,
+}
+
+impl Head {
+    /// Takes bytes from an offset on. `false`: others stand there.
+    fn put(&mut self, at: u64, bytes: &[u8]) -> bool {
+        let same = self.matches(at, bytes);
+        let at = usize::try_from(at).unwrap_or(KEPT);
+        if at < KEPT {
+            self.later.insert(at, bytes.to_vec());
+        }
+        while let Some(entry) = self.later.first_entry() {
+            let Some(known) = self.bytes.len().checked_sub(*entry.key()) else {
+                break;
+            };
+            let part = entry.remove();
+            self.bytes
+                .extend_from_slice(part.get(known..).unwrap_or(&[]));
+        }
+        same
+    }
+
+    /// Whether nothing that is known contradicts these bytes.
+    fn matches(&self, at: u64, bytes: &[u8]) -> bool {
+        let at = usize::try_from(at).unwrap_or(usize::MAX);
+        let known = self.bytes.get(at..).unwrap_or(&[]);
+        known.iter().zip(bytes).all(|(known, byte)| known == byte)
+    }
+}
+
+/// What the bytes so far are.
+enum Read<T> {
+    More,
+    Whole(T),
+    /// Nothing that leads to a connection.
+    Wrong,
+}
+
+impl Front {
+    /// Before the client's SYN.
+    pub(crate) fn new(preamble: Preamble) -> Self {
+        Self {
+            preamble,
+            in_syn: 0,
+            taken: 0,
+            says: Head::default(),
+            hears: Head::default(),
+            named: None,
+            said: None,
+            answered: None,
+            ends: false,
+            server_isn: None,
+            hosted: false,
+            clock: Sent::default(),
+        }
+    }
+
+    /// The client says this.
+    fn hear(&mut self, at: u64, bytes: &[u8]) {
+        let whole = self.said.is_some_and(|said| at >= said.max(self.in_syn));
+        if whole || self.ends {
+            return;
+        }
+        self.says.put(at, bytes);
+        if self.said.is_some() {
+            return;
+        }
+        let read = match self.preamble {
+            Preamble::Convert => read_convert(&self.says.bytes),
+            Preamble::Socks5 => read_socks(&self.says.bytes),
+        };
+        match read {
+            Read::More => {}
+            Read::Whole((named, len)) => {
+                self.named = Some(named);
+                self.said = Some(len as u64);
+            }
+            Read::Wrong => self.ends = true,
+        }
+    }
+
+    /// The proxy answers this, the answer not being complete. `false`: it has answered something else before.
+    fn answer(&mut self, at: u64, bytes: &[u8]) -> bool {
+        let same = self.hears.put(at, bytes);
+        let read = match self.preamble {
+            Preamble::Convert => read_convert_answer(&self.hears.bytes),
+            Preamble::Socks5 => read_socks_answer(&self.hears.bytes),
+        };
+        match read {
+            Read::Whole(len) if !self.ends => self.answered = Some(len as u64),
+            Read::Wrong => self.ends = true,
+            _ => {}
+        }
+        same
+    }
+
+    /// Whether the client has named this server, as far as that can be told.
+    pub(crate) fn names(&self, server: SocketAddr) -> bool {
+        self.named.is_some_and(|(ip, port)| {
+            port == server.port() && ip.is_none_or(|ip| ip == server.ip().to_canonical())
+        })
+    }
+
+    /// How much the client may be ACKed on the proxy's own account; `None`: whatever it has sent.
+    fn takes(&self, closed: bool) -> Option<u64> {
+        if self.ends || (closed && self.said.is_none()) {
+            return None;
+        }
+        let come = self.says.bytes.len() as u64;
+        Some(
+            self.said
+                .map_or(come, |said| come.min(said))
+                .max(self.taken),
+        )
+    }
+
+    /// Whether the numbers of the server's leg are known.
+    pub(crate) const fn is_placed(&self) -> bool {
+        self.server_isn.is_some() && (!self.hosted || self.answered.is_some())
+    }
+}
+
+impl Connection {
+    /// The number before the client's first byte, as the server's leg has it.
+    pub(crate) fn isn_to_server(&self) -> Option<u32> {
+        let Some(front) = &self.front else {
+            return Some(self.up.isn);
+        };
+        let said = front.said? as u32;
+        Some(self.up.isn.wrapping_add(said))
+    }
+
+    /// The number before the first byte that the client gets on its initial subflow: the server's, if there is no answer before that.
+    pub(crate) fn isn_to_client(&self) -> u32 {
+        let proxy = self.subflows[0].isn_proxy.unwrap_or(0);
+        self.front.as_ref().map_or(self.down.isn, |_| proxy)
+    }
+
+    /// Whether no server has answered a client that names one, whose patience and the proxy's have an end.
+    pub(crate) const fn is_not_served(&self) -> bool {
+        self.front.is_some() && !self.server_answered
+    }
+
+    /// Whether the server's leg can be held against the client's: without a preamble from its SYN/ACK on.
+    pub(crate) fn is_placed(&self) -> bool {
+        self.front.as_ref().is_none_or(|front| front.is_placed())
+    }
+
+    /// Whether the client's data may be these bytes, as far as its beginning is known.
+    pub(crate) fn said_these(&self, at: u64, bytes: &[u8]) -> bool {
+        let front = self.front.as_ref().filter(|_| at >= ORIGIN);
+        front.is_none_or(|front| front.says.matches(at - ORIGIN, bytes))
+    }
+
+    /// The right edge that the server may be told: what the client has offered. The server knows nothing of the answer, so a window
+    /// that was offered before that was ACKed begins behind it to the server.
+    pub(crate) fn edge_to_server(&self) -> u64 {
+        let (edge, lead) = (self.down.edge, self.down.lead);
+        if lead == 0 {
+            edge
+        } else if self.down.acked < ORIGIN + lead {
+            edge + lead
+        } else {
+            // Nor does an edge go back that was told then.
+            edge.max(self.edge_out.unwrap_or(0))
+        }
+    }
+
+    /// The data of the client's SYN.
+    pub(crate) fn note_syn_data(&mut self, packet: &View<'_>) {
+        let Some(front) = &mut self.front else {
+            return;
+        };
+        front.in_syn = front.in_syn.max(packet.payload_len);
+        front.hear(0, packet.bytes());
+        let end = ORIGIN + front.in_syn;
+        self.up.sent = self.up.sent.max(end);
+        let subflow = &mut self.subflows[0];
+        subflow.client_sent = subflow.client_sent.max(end);
+        self.note_said();
+    }
+
+    /// Data of the client's.
+    pub(crate) fn note_preamble(&mut self, at: u64, bytes: &[u8]) {
+        if let Some(front) = &mut self.front {
+            front.hear(at.saturating_sub(ORIGIN), bytes);
+        }
+    }
+
+    /// Bytes that the client's SYN on a subflow carried for good: numbers in DSS options count behind them, and data numbers, too.
+    pub(crate) fn bytes_in_syn(&self, index: usize) -> u64 {
+        let front = self.front.as_ref().filter(|_| index == 0);
+        front.map_or(0, |front| front.taken)
+    }
+
+    /// What the proxy may ACK of what the client has sent so far, no server being asked.
+    pub(crate) fn note_said(&mut self) {
+        let Some(front) = &self.front else {
+            return;
+        };
+        self.up.lead = front.said.unwrap_or(0);
+        let end = match front.takes(self.up.fin.is_some()) {
+            Some(len) => ORIGIN + len,
+            None if self.server_answered => return,
+            None => self.up.end(),
+        };
+        self.up.acknowledge(end);
+    }
+
+    /// A SYN/ACK on the initial subflow, the `first` one for its SYN. `false`: it ACKs what it may not.
+    pub(crate) fn take_syn_data(&mut self, packet: &View<'_>, first: bool) -> bool {
+        let isn = self.subflows[0].isn_client;
+        let acked = u64::from(packet.tcp.ack.wrapping_sub(isn).wrapping_sub(1));
+        let Some(front) = &mut self.front else {
+            return acked == 0;
+        };
+        if first {
+            let within = acked.min(front.in_syn);
+            front.taken = within;
+            front.hosted = !self.server_answered;
+            if !front.hosted {
+                // The numbers agree behind the answer.
+                self.down.isn = packet.tcp.seq;
+            }
+            self.subflows[0].ack_out = ORIGIN + within;
+            self.note_said();
+        }
+        self.bytes_in_syn(0) == acked
+    }
+
+    /// The server has answered with this number.
+    pub(crate) fn note_server_isn(&mut self, isn: u32) {
+        match &mut self.front {
+            Some(front) => front.server_isn = Some(isn),
+            None => self.down.isn = isn,
+        }
+    }
+
+    /// I19: what goes to a client before its server's first byte is an answer. Returns how many of the bytes are of that.
+    pub(crate) fn judge_answer_bytes(
+        &mut self,
+        to: u64,
+        packet: &View<'_>,
+        report: &mut Report<'_>,
+    ) -> u64 {
+        let Some(front) = &mut self.front else {
+            return 0;
+        };
+        let (at, len) = (to.saturating_sub(ORIGIN), packet.payload_len);
+        let bytes = packet.bytes();
+        let known = front.answered;
+        let own = known.map_or(len, |end| end.saturating_sub(at).min(len));
+        if own == 0 {
+            return 0;
+        }
+        let part = &bytes[..bytes.len().min(usize::try_from(own).unwrap_or(0))];
+        let superfluous = to + own <= self.down.acked && part.iter().all(|byte| *byte == 0);
+        let same = superfluous || front.answer(at, part);
+        report.expect(same, Rule::SameBytes, || "another answer".into());
+        let own = front.answered.map_or(own, |end| end - at.min(end)).min(len);
+        self.down.sent = self.down.sent.max(to + own);
+        if known.is_none() {
+            self.judge_grant(report);
+        }
+        self.note_said();
+        own
+    }
+
+    /// I19: the client is told that it is connected once its server has answered, and the server's stream stands behind that.
+    fn judge_grant(&mut self, report: &mut Report<'_>) {
+        let Some(front) = &self.front else {
+            return;
+        };
+        let Some(len) = front.answered else {
+            return;
+        };
+        let Some(server) = front.server_isn else {
+            report.add(
+                Rule::Preamble,
+                "connected with a server that has not answered",
+            );
+            return;
+        };
+        let isn = server.wrapping_sub(len as u32);
+        report.expect(front.hosted || self.down.isn == isn, Rule::Preamble, || {
+            let between = server.wrapping_sub(self.down.isn);
+            format!("an answer of {len} bytes where the numbers have room for {between}")
+        });
+        self.down.isn = isn;
+        self.down.lead = len;
+        self.down.ack_out = ORIGIN + len;
+    }
+
+    /// Place of a timestamp for a client that was answered before its server: it is shown the proxy's clock, which the server's goes
+    /// on from. What it echoes of that has to be the server's own to the server.
+    pub(crate) fn hosted_clock(&mut self, val: u32) -> Option<u64> {
+        let front = self.front.as_mut().filter(|front| front.hosted)?;
+        let at = front.clock.unwrap(val);
+        front.clock.note(val);
+        Some(at)
+    }
+
+    /// I10: that clock does not go back, but for a packet of the server's that is late itself.
+    pub(crate) fn judge_hosted_clock(&mut self, index: usize, val: u64, report: &mut Report<'_>) {
+        let late = self.server_clock.is_late();
+        let last = &mut self.subflows[index].last_tsval_out;
+        let before = last.unwrap_or(val);
+        report.expect(val >= before || late, Rule::Timestamps, || {
+            format!("TSval goes back by {}", before - val)
+        });
+        *last = Some(before.max(val));
+    }
+
+    /// The proxy ends what it says itself, as long as no server speaks.
+    pub(crate) fn note_own_end(&mut self, at: u64) {
+        if self.front.is_some() && !self.server_answered {
+            self.down.fin.get_or_insert(at);
+        }
+    }
+
+    /// I19: the SYN to the server goes to whom the client has named, and its number is that of the preamble's last byte.
+    pub(crate) fn judge_call(&mut self, packet: &View<'_>, report: &mut Report<'_>) {
+        let number = self.isn_to_server();
+        let Some(front) = &self.front else {
+            return;
+        };
+        report.expect(number == Some(packet.tcp.seq), Rule::Preamble, || {
+            format!("SYN with the number {}, not {number:?}", packet.tcp.seq)
+        });
+        report.expect(front.names(packet.destination()), Rule::Preamble, || {
+            "SYN to a server that the client has not named".into()
+        });
+        report.expect(packet.payload_len == 0, Rule::Preamble, || {
+            "data in the SYN to the server".into()
+        });
+    }
+
+    /// I19: what goes to the server before it is known what its first byte is to the client.
+    pub(crate) fn judge_early(&self, packet: &View<'_>, report: &mut Report<'_>) {
+        let Some(server) = self.front.as_ref().and_then(|front| front.server_isn) else {
+            return;
+        };
+        let next = self.isn_to_server().map(|isn| isn.wrapping_add(1));
+        let bare = packet.payload_len == 0 && !packet.has(TcpFlags::FIN);
+        let first = packet.tcp.ack == server.wrapping_add(1) && Some(packet.tcp.seq) == next;
+        report.expect(bare && first, Rule::Preamble, || {
+            "more than an ACK to the server of a client that has not been answered".into()
+        });
+    }
+
+    /// Position of a number on the initial subflow, while that has those of the server's leg.
+    pub(crate) fn at_seq_of_client(&self, seq: u32) -> u64 {
+        from_seq(seq, self.isn_to_client(), self.down.sent)
+    }
+}
+
+/// Whom the client names, and how long its preamble is.
+fn read_convert(bytes: &[u8]) -> Read<(Named, usize)> {
+    let (message, len) = match ConvertMessage::parse(bytes) {
+        Ok(read) => read,
+        Err(ConvertFault::Incomplete(_)) => return Read::More,
+        Err(_) => return Read::Wrong,
+    };
+    let connect = message.tlvs().find_map(|tlv| match tlv {
+        ConvertTlv::Connect(connect) => Some(connect),
+        _ => None,
+    });
+    connect.map_or(Read::Wrong, |connect| {
+        Read::Whole(((Some(connect.addr), connect.port), len))
+    })
+}
+
+/// The same by SOCKS5. Whether a user name stands before the request, the version of the message tells.
+fn read_socks(bytes: &[u8]) -> Read<(Named, usize)> {
+    let read = || {
+        let (_, mut at) = SocksGreeting::parse(bytes)?;
+        match SocksCredentials::parse(&bytes[at..]) {
+            Ok((_, len)) => at += len,
+            Err(SocksFault::Version(_)) => {}
+            Err(fault) => return Err(fault),
+        }
+        let (request, len) = SocksRequest::parse(&bytes[at..])?;
+        let ip = match request.to {
+            SocksAddr::Ip(ip) => Some(ip.to_canonical()),
+            SocksAddr::Name(_) => None,
+        };
+        Ok((request.command, (ip, request.port), at + len))
+    };
+    match read() {
+        Ok((SocksCommand::Connect, named, len)) => Read::Whole((named, len)),
+        Err(SocksFault::Incomplete(_)) => Read::More,
+        Ok(_) | Err(_) => Read::Wrong,
+    }
+}
+
+/// How long the answer to a client is that is connected.
+fn read_convert_answer(bytes: &[u8]) -> Read<usize> {
+    let (message, len) = match ConvertMessage::parse(bytes) {
+        Ok(read) => read,
+        Err(ConvertFault::Incomplete(_)) => return Read::More,
+        Err(_) => return Read::Wrong,
+    };
+    let fails = message
+        .tlvs()
+        .any(|tlv| matches!(tlv, ConvertTlv::Error(_)));
+    if fails { Read::Wrong } else { Read::Whole(len) }
+}
+
+/// The same by SOCKS5.
+fn read_socks_answer(bytes: &[u8]) -> Read<usize> {
+    let read = || {
+        let (method, mut at) = parse_socks_method(bytes)?;
+        let mut knows = method != socks_method::UNACCEPTABLE;
+        if method == socks_method::PASSWORD {
+            let (right, len) = parse_socks_judgement(&bytes[at..])?;
+            knows = right;
+            at += len;
+        }
+        if !knows {
+            return Ok(None);
+        }
+        let (reply, _, _, len) = SocksReply::parse(&bytes[at..])?;
+        Ok((reply == SocksReply::Succeeded).then_some(at + len))
+    };
+    match read() {
+        Ok(Some(len)) => Read::Whole(len),
+        Err(SocksFault::Incomplete(_)) => Read::More,
+        Ok(None) | Err(_) => Read::Wrong,
+    }
+}
