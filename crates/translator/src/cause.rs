@@ -206,6 +206,8 @@ decisions! {
         Preamble => preamble,
         /// To a client: it may not be connected with the server that it names.
         NotAllowed => not_allowed,
+        /// To both ends: the back end does not ACK the header of the PROXY protocol, however often it is sent.
+        ProxyHeader => proxy_header,
         /// To a client: its join is refused.
         JoinRefused => join_refused,
         /// To a client: no connection has the token of its join.

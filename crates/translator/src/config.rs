@@ -97,6 +97,9 @@ pub struct Intake {
     pub check: Option<Check>,
     /// Clients of Convert have to bring a cookie, and are given one (RFC 8803 section 6.2.7).
     pub cookies: bool,
+    /// The stream to each back end begins with a header of the PROXY protocol, version 2: the client's address and port, and those
+    /// that it has connected to.
+    pub proxy_header: bool,
 }
 
 /// Checks of back ends: SYNs of FlexCP's own at regular times.

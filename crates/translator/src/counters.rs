@@ -52,8 +52,10 @@ counters! {
         preambles_refused,
         /// Connections that FlexCP has answered before their server was known, or as there was none.
         hosted,
-        /// Times that the answer to a preamble, or data of the SYN behind one, was sent again.
+        /// Times that the answer to a preamble, data of the SYN behind one, or a header of the PROXY protocol was sent again.
         front_repeated,
+        /// Headers of the PROXY protocol that back ends have been sent, each counted once.
+        proxy_headers,
         /// SYNs of a service that go on as plain TCP: no `MP_CAPABLE`, or one we can't honour.
         plain_syn,
         /// SYNs with `MP_CAPABLE` that went on as plain TCP because a limit was reached.

@@ -113,6 +113,8 @@ struct Slot {
     kept: bool,
     /// Its clients have to bring a cookie.
     cookies: bool,
+    /// Its back ends are told of their clients.
+    proxy_header: bool,
 }
 
 /// What a service was, up to a generation.
@@ -402,6 +404,11 @@ impl Services {
         source_towards(self.share, mode, server, secrets, is_free)
     }
 
+    /// Whether a header before each stream tells the back ends of the service who its client is.
+    pub(crate) fn tells_clients(&self, service: ServiceId) -> bool {
+        self.slot(service).is_some_and(|slot| slot.proxy_header)
+    }
+
     /// Whether any back end of the service takes new connections.
     pub(crate) fn takes_any(&self, service: ServiceId) -> bool {
         let slot = self.slot(service);
@@ -430,6 +437,7 @@ impl Slot {
             closed: false,
             kept: false,
             cookies: false,
+            proxy_header: false,
         }
     }
 
@@ -481,6 +489,7 @@ impl Slot {
             check: service.intake.check,
             closed: service.intake.closed,
             cookies: service.intake.cookies,
+            proxy_header: service.intake.proxy_header,
             left,
             turns,
             mode: service.mode,

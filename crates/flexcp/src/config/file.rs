@@ -181,6 +181,15 @@ pub enum ServiceOffload {
     Off,
 }
 
+/// How back ends hear of their clients.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ProxyProtocol {
+    /// "off": not at all.
+    Off,
+    /// "v2": by a header of the PROXY protocol, version 2, before each stream.
+    V2,
+}
+
 /// How clients and servers meet.
 #[derive(Clone, Debug)]
 pub enum Mode {
@@ -205,6 +214,8 @@ pub enum Mode {
         /// `check`: how they are asked at regular times whether they answer. Default: they are not, and connections alone find
         /// out.
         check: Option<Located<Check>>,
+        /// `proxy_protocol`: whether a header before each stream tells them who the client is. Default "off".
+        proxy_protocol: Located<ProxyProtocol>,
         /// `source`: FlexCP's addresses towards the back ends; those that the kernel would take when
         /// left out.
         source: Vec<Located<IpAddr>>,
@@ -556,6 +567,7 @@ fn reverse(section: &Reader<'_, '_>, out: &mut Diagnostics) -> Mode {
         listen: section.required_list("listen", listen, out),
         backends: section.required_list("backends", backends, out),
         check: section.optional("check", out),
+        proxy_protocol: section.or("proxy_protocol", ProxyProtocol::Off, out),
         source: section.list("source", out),
         source_ports: source_ports(section, out),
     }

@@ -358,6 +358,12 @@ pub(super) const REVERSE: Keys = &[
         "How they are asked at regular times whether they answer; they are not when left out.",
     ),
     key(
+        "proxy_protocol",
+        Kind::OneOf(&["off", "v2"]),
+        "Whether a header before each stream tells them who the client is.",
+    )
+    .or(Value::Text("off")),
+    key(
         "source",
         Kind::List(&Kind::Address),
         "FlexCP's addresses towards them; the kernel's choice when left out.",

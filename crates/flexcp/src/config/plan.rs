@@ -10,7 +10,7 @@ use flexcp_placement::Share;
 use flexcp_translator::{Allowed, Intake, Limits, Part, Prefix, ServiceId, Timeouts};
 
 use super::access;
-use super::file::{Config, Mode, Service};
+use super::file::{Config, Mode, ProxyProtocol, Service};
 
 /// How many translators there are.
 #[must_use]
@@ -264,7 +264,10 @@ fn intake(mode: &Mode) -> Intake {
             ..Intake::default()
         },
         Mode::Reverse {
-            backends, check, ..
+            backends,
+            check,
+            proxy_protocol,
+            ..
         } => {
             let parts = backends.iter().map(|to| Part::of(to.value.weight));
             Intake {
@@ -273,6 +276,7 @@ fn intake(mode: &Mode) -> Intake {
                 parts: parts.collect(),
                 check: check.map(|check| check.value),
                 cookies: false,
+                proxy_header: proxy_protocol.value == ProxyProtocol::V2,
             }
         }
     }

@@ -269,6 +269,11 @@ from_text!(
     value::service_offload
 );
 from_text!(
+    super::file::ProxyProtocol,
+    "\"v2\" or \"off\"",
+    value::proxy_protocol
+);
+from_text!(
     super::steering::Steering,
     "\"active-standby\" or another mode",
     super::steering::steering

@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
-use super::file::{Config, Mode, Service};
+use super::file::{Config, Mode, ProxyProtocol, Service};
 use super::rule::Rule;
 use super::span::Located;
 use super::value::{ShowAnnounce, ShowPorts, ShowPrefix};
@@ -70,9 +70,13 @@ fn line(service: &Service) -> String {
             backends,
             source,
             source_ports,
+            proxy_protocol,
             ..
         } => {
             line += &format!("{} to {}", join(listen, |to| to), join(backends, |to| to));
+            if proxy_protocol.value == ProxyProtocol::V2 {
+                line += " with PROXY headers";
+            }
             line += &from(source, source_ports);
         }
         Mode::Explicit {

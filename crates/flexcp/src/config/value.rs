@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use flexcp_translator::{Announce, Prefix, User};
 
-use super::file::{Attach, Placement, ServiceOffload};
+use super::file::{Attach, Placement, ProxyProtocol, ServiceOffload};
 
 /// "30s", "2h5m", "100ms".
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
@@ -78,6 +78,17 @@ pub(super) fn service_offload(text: &str) -> Result<ServiceOffload, String> {
         "off" => Ok(ServiceOffload::Off),
         _ => Err(format!(
             "a service has no offload `{text}`; write \"auto\" or \"off\""
+        )),
+    }
+}
+
+/// "off" or "v2".
+pub(super) fn proxy_protocol(text: &str) -> Result<ProxyProtocol, String> {
+    match text {
+        "off" => Ok(ProxyProtocol::Off),
+        "v2" => Ok(ProxyProtocol::V2),
+        _ => Err(format!(
+            "there is no PROXY protocol `{text}`; write \"v2\" or \"off\""
         )),
     }
 }

@@ -426,6 +426,9 @@ impl Connection {
 
     /// RST to the server.
     pub(crate) fn reset_server(&self, ctx: &mut Context<'_>, cause: Rst) {
+        if let Some(seq) = self.header_seq() {
+            ctx.reset(self.own_to_tcp(seq, TcpFlags::ACK), cause);
+        }
         ctx.reset(
             self.own_to_tcp(self.bare_seq_to_tcp(), TcpFlags::ACK),
             cause,
@@ -461,7 +464,10 @@ impl Connection {
             }
             return self.reset_half_open(ctx, cause);
         }
-        let mut up = self.own_to_tcp(self.seq_to_tcp(self.to_tcp.acked), TcpFlags::ACK);
+        let acked = self
+            .header_seq()
+            .unwrap_or(self.seq_to_tcp(self.to_tcp.acked));
+        let mut up = self.own_to_tcp(acked, TcpFlags::ACK);
         up.options = OptionWriter::default();
         ctx.reset(up.clone(), cause);
         if self.to_tcp.next != self.to_tcp.acked {

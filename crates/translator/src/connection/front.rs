@@ -1,4 +1,5 @@
-//! The front of both streams: a client's preamble, which ends here, and the answer to it, which begins here.
+//! The front of both streams: a client's preamble, which ends here, and the answer to it, which begins here; or the header that tells
+//! a back end of its client.
 //!
 //! The preamble comes in the client's SYN (0-RTT Convert, RFC 8803 section 4.2) and its answer goes before the server's first
 //! byte. FlexCP knows the server before it answers, so it picks both its initial sequence numbers such that the numbers of the
@@ -7,6 +8,9 @@
 //!
 //! What neither end can repeat is kept until it is ACKed: the answer, and data that stood behind the preamble in the SYN, which
 //! FlexCP has ACKed with it (a Linux client leaves MPTCP if a part of it is left). Both go once the client has shown where it is.
+//!
+//! A header of the PROXY protocol is such data that no client has sent: the server's leg starts before the client's number by its
+//! length, so the client's first byte has one number on both legs. The client knows nothing of it, and is told nothing of its ACKs.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -14,13 +18,15 @@ use core::net::SocketAddr;
 use core::time::Duration;
 
 use flexcp_preamble::Dialogue;
-use flexcp_wire::{DataNumber, Dsn, DssMapping, TcpFlags, TcpSeq};
+use flexcp_wire::{
+    DataNumber, Dsn, DssMapping, Ends, PROXY_HEADER_MAX_LEN, ProxyHeader, TcpFlags, TcpSeq,
+};
 
 use super::credit::bytes_of;
 use super::{Connection, Context};
 use crate::counters::DropReason;
 use crate::endpoint::Backend;
-use crate::frame::{Frame, Verdict};
+use crate::frame::{Frame, Transmit, Verdict};
 use crate::handle::INITIAL;
 use crate::segment::{Outgoing, Segment};
 use crate::time::Instant;
@@ -31,13 +37,15 @@ const PAUSE: Duration = Duration::from_millis(300);
 const MAX_DOUBLINGS: u8 = 7;
 /// TCP options at most.
 const OPTIONS: u16 = 40;
+/// A header that has not been ACKed after so many copies, 76 s in all, never will be. A server whose queue is full takes as long.
+const HEADER_COPIES: u8 = 8;
 
 /// What is yet to be said or to arrive.
 #[derive(Debug)]
 pub(crate) struct Front {
-    /// With the client, who waits for the outcome.
-    dialogue: Dialogue,
-    /// Data behind the preamble in the client's SYN.
+    /// With the client, who waits for the outcome; `None`: with none, and the client knows of nothing.
+    dialogue: Option<Dialogue>,
+    /// What the server gets first: data behind the preamble in the client's SYN, or a header.
     early: Box<[u8]>,
     /// The server has ACKed that.
     delivered: bool,
@@ -47,11 +55,24 @@ pub(crate) struct Front {
     due: Option<Instant>,
     /// Times that it went.
     copies: u8,
+    /// The client's window as its last packet says it, while it is only relayed.
+    window: u16,
 }
 
 impl Front {
     /// Behind a preamble: with what came along.
     pub(crate) fn new(dialogue: Dialogue, early: &[u8]) -> Self {
+        Self::of(Some(dialogue), early)
+    }
+
+    /// A header of the PROXY protocol, version 2, before the stream of a client who has opened a flow with these ends.
+    pub(crate) fn header(ends: Ends) -> Self {
+        let mut bytes = [0; PROXY_HEADER_MAX_LEN];
+        let len = ProxyHeader { ends }.emit(&mut bytes);
+        Self::of(None, &bytes[..len])
+    }
+
+    fn of(dialogue: Option<Dialogue>, early: &[u8]) -> Self {
         Self {
             dialogue,
             early: early.into(),
@@ -59,17 +80,29 @@ impl Front {
             answer: Box::default(),
             due: None,
             copies: 0,
+            window: 0,
         }
     }
 
-    /// Nothing goes on of it but the client's dialogue.
-    pub(crate) fn into_dialogue(self) -> Dialogue {
+    /// Whether it is a header that the client knows nothing of.
+    pub(crate) const fn is_header(&self) -> bool {
+        self.dialogue.is_none()
+    }
+
+    /// Nothing goes on of it but the client's dialogue, if there is one.
+    pub(crate) fn into_dialogue(self) -> Option<Dialogue> {
         self.dialogue
+    }
+
+    /// The client says this window.
+    pub(super) const fn note_window(&mut self, window: u16) {
+        self.window = window;
     }
 
     /// Bytes that it has allocated.
     pub(crate) fn memory(&self) -> usize {
-        size_of::<Self>() + self.dialogue.memory() + self.early.len() + self.answer.len()
+        let dialogue = self.dialogue.as_ref().map_or(0, Dialogue::memory);
+        size_of::<Self>() + dialogue + self.early.len() + self.answer.len()
     }
 
     /// When what is not ACKed goes again.
@@ -119,9 +152,11 @@ impl Connection {
     /// The server has answered with these options: what that means to the client.
     pub(crate) fn compose_answer(&mut self, options: &[u8]) {
         let from: SocketAddr = self.tcp.source.addr();
-        if let Some(front) = &mut self.front {
+        if let Some(front) = &mut self.front
+            && let Some(dialogue) = &mut front.dialogue
+        {
             let mut answer = Vec::new();
-            front.dialogue.grant(from, options, &mut answer);
+            dialogue.grant(from, options, &mut answer);
             front.answer = answer.into();
         }
     }
@@ -138,6 +173,74 @@ impl Connection {
     fn answer_end(&self, front: &Front) -> Dsn {
         let first = self.mptcp.key.idsn.add(1);
         first.add(front.answer_len().into())
+    }
+
+    /// A header that the server has not ACKed, and that has gone.
+    fn sent_header(&self) -> Option<&Front> {
+        let front = self.front.as_deref();
+        front.filter(|front| front.is_header() && front.due.is_some())
+    }
+
+    /// Number of the first byte of a header that the server has not ACKed: it may expect that, whatever has gone since.
+    pub(super) fn header_seq(&self) -> Option<TcpSeq> {
+        self.sent_header().map(|_| self.tcp.isn_local.add(1))
+    }
+
+    /// The server has not ACKed its header, however often that has gone.
+    pub(super) fn has_lost_header(&self) -> bool {
+        self.sent_header()
+            .is_some_and(|front| front.copies >= HEADER_COPIES)
+    }
+
+    /// Behind a header, the client's number that the server's ACK stands for: an ACK of less speaks of the header alone.
+    pub(super) fn ack_of_header(&self, segment: &Segment) -> Option<TcpSeq> {
+        let first = TcpSeq(self.subflow(INITIAL).agreed.isn_remote.add(1).0);
+        let speaks = segment.has(TcpFlags::ACK) && TcpSeq(segment.tcp.ack).before(first);
+        (self.front.is_some() && speaks).then_some(first)
+    }
+
+    /// A packet of the server's says nothing but how far the server is with its header.
+    pub(super) fn is_of_header_alone(&self, segment: &Segment) -> bool {
+        let control = TcpFlags::SYN | TcpFlags::FIN | TcpFlags::RST;
+        let bare = segment.payload.is_empty() && !segment.tcp.flags.intersects(control);
+        bare && self.ack_of_header(segment).is_some()
+    }
+
+    /// The server repeats its SYN/ACK: nothing has come there since, and its header goes again. `false`: it has got that, or has none.
+    pub(super) fn repeat_header(&mut self, ctx: &mut Context<'_>, segment: &Segment) -> bool {
+        let same = TcpSeq(segment.tcp.ack) == self.tcp.isn_local.add(1)
+            && TcpSeq(segment.tcp.seq) == self.tcp.isn_remote;
+        let repeats = self.sent_header().is_some() && same;
+        if repeats {
+            self.send_front(ctx);
+        }
+        repeats
+    }
+
+    /// The packet that has shown where the client is, as it is about to go to the server: a header goes before it, or in its place
+    /// where it says nothing else. A server that has answered by a cookie (RFC 4987 section 3.6) knows its next number alone.
+    pub(super) fn begin_front(
+        &mut self,
+        ctx: &mut Context<'_>,
+        verdict: Verdict,
+        segment: &Segment,
+        frame: &Frame<'_>,
+    ) -> Verdict {
+        let is_header = self.front.as_deref().is_some_and(Front::is_header);
+        self.send_front(ctx);
+        ctx.counters.proxy_headers += u64::from(is_header);
+        if !is_header || verdict != Verdict::Forward {
+            return verdict;
+        }
+        let control = TcpFlags::FIN | TcpFlags::RST;
+        if segment.payload.is_empty() && !segment.tcp.flags.intersects(control) {
+            return Verdict::Consume;
+        }
+        let Some(behind) = Transmit::of(frame.packet(), frame.offload) else {
+            return verdict;
+        };
+        ctx.send(behind);
+        Verdict::Consume
     }
 
     /// When what is not ACKed goes again, while there is a connection.
@@ -162,7 +265,7 @@ impl Connection {
         let done = |front: &Front| {
             let answered = self.tcp.syn.answered && front.answer_len() > 0;
             let heard = answered && !self.to_mptcp.acked.before(self.answer_end(front));
-            front.delivered && heard
+            front.delivered && (heard || front.is_header())
         };
         if self.front.as_deref().is_some_and(done) {
             self.front = None;
@@ -193,7 +296,10 @@ impl Connection {
         let most = usize::from(self.tcp.mss.saturating_sub(OPTIONS).max(1));
         let mut seq = self.tcp.isn_local.add(1);
         for part in front.early.chunks(most) {
-            let outgoing = self.own_to_tcp(seq, TcpFlags::PSH | TcpFlags::ACK);
+            let mut outgoing = self.own_to_tcp(seq, TcpFlags::PSH | TcpFlags::ACK);
+            if self.phase.is_relayed() {
+                outgoing.window = front.window;
+            }
             ctx.send(outgoing.with_payload(part.into()));
             seq = seq.add(u32::try_from(part.len()).unwrap_or(0));
         }
@@ -270,6 +376,9 @@ impl Connection {
             Some(front) => front.answer.clone(),
             None => Box::default(),
         };
+        if answer.is_empty() {
+            return self.forward_syn_ack(segment, frame, outgoing);
+        }
         if self.may_answer(bytes_of(&mut outgoing, &(0..answer.len()))) {
             if let Some(front) = &self.front {
                 self.to_mptcp.next = self.to_mptcp.next.max(self.answer_end(front));
@@ -287,7 +396,8 @@ impl Connection {
         frame: &mut Frame<'_>,
         mut outgoing: Outgoing,
     ) -> Verdict {
-        let payload = if self.front.is_some() {
+        let answers = self.front.as_deref().is_some_and(|front| !front.is_header());
+        let payload = if answers {
             // The number behind the SYN is the answer's.
             segment.payload.end..segment.payload.end
         } else {

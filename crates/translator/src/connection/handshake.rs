@@ -102,8 +102,7 @@ impl Connection {
     ) -> Verdict {
         if self.take_keys(ctx, segment) {
             let verdict = self.handle_to_tcp(ctx, index, segment, frame);
-            self.send_front(ctx);
-            return verdict;
+            return self.begin_front(ctx, verdict, segment, frame);
         }
         if segment.options.mptcp {
             // Data that overtook the packet with the keys comes again.

@@ -82,20 +82,24 @@ impl Connection {
         frame: &mut Frame<'_>,
     ) -> Verdict {
         let ack = TcpSeq(segment.tcp.ack).max(self.tcp.isn_remote.add(1));
-        self.let_go_front();
-        let shown = self
-            .front
-            .as_ref()
-            .is_some_and(|front| front.due().is_none());
-        if shown && self.phase.relayed().proved {
-            self.send_front(ctx);
+        let mut answers = true;
+        if let Some(front) = &mut self.front {
+            front.note_window(segment.tcp.window);
+            answers = !front.is_header();
         }
+        self.let_go_front();
+        let waits = self.front.as_ref();
+        let shown = waits.is_some_and(|front| front.due().is_none()) && self.phase.relayed().proved;
         let change = Change {
             ack: segment.has(TcpFlags::ACK).then_some(ack),
-            no_sack: true,
+            no_sack: answers,
             ..Change::default()
         };
-        relay_with(self.server_ends(), segment, frame, change)
+        let verdict = relay_with(self.server_ends(), segment, frame, change);
+        if shown {
+            return self.begin_front(ctx, verdict, segment, frame);
+        }
+        verdict
     }
 
     /// Server to client.
@@ -106,6 +110,9 @@ impl Connection {
         frame: &mut Frame<'_>,
     ) -> Verdict {
         self.last_packet = ctx.now;
+        if segment.has(TcpFlags::SYN) && self.repeat_header(ctx, segment) {
+            return Verdict::Consume;
+        }
         if segment.has(TcpFlags::SYN) && !self.phase.relayed().proved {
             self.tcp.syn.answered = true;
             self.tcp.isn_remote = TcpSeq(segment.tcp.seq);
@@ -131,6 +138,10 @@ impl Connection {
                 self.note_delivered(TcpSeq(segment.tcp.ack));
             }
         }
+        if self.is_of_header_alone(segment) {
+            return Verdict::Consume;
+        }
+        let ack = self.ack_of_header(segment);
         let control = TcpFlags::SYN | TcpFlags::FIN | TcpFlags::RST;
         let is_ack = segment.payload.is_empty() && !segment.tcp.flags.intersects(control);
         let dss = Dss {
@@ -141,10 +152,22 @@ impl Connection {
         let extra = (self.phase.relayed().wants_data_acks && is_ack)
             .then_some(TcpOption::Mptcp(MptcpOption::Dss(dss)));
         let change = Change {
+            ack,
+            // What is SACKed stands behind the header, where the client would see no hole.
+            no_sack: ack.is_some(),
             extra,
             ..Change::default()
         };
         relay_with(ends, segment, frame, change)
+    }
+
+    /// The server's answer to the SYN, which is a RST, for the client: it believes one that ACKs its own.
+    pub(crate) fn relay_refusal(&self, segment: &Segment, frame: &mut Frame<'_>) -> Verdict {
+        let change = Change {
+            ack: self.ack_of_header(segment),
+            ..Change::default()
+        };
+        relay_with(self.subflow(INITIAL).ends(), segment, frame, change)
     }
 
     /// The client's ACK: the first that could not have been guessed proves where the client is.

@@ -94,6 +94,9 @@ impl Connection {
                 Timer::Reopened => self.repeat_reopened(ctx),
                 Timer::Filler => self.fill_due(ctx),
                 Timer::Fin => self.repeat_fins(ctx),
+                Timer::Front if self.has_lost_header() => {
+                    return self.expire(ctx, Rst::ProxyHeader);
+                }
                 Timer::Front => self.send_front(ctx),
                 Timer::Rest => self.rest(),
                 Timer::Quiet => self.phase.note_quiet(),
@@ -194,7 +197,11 @@ impl Connection {
     /// Both ends are told that the connection is over. An end that does not believe the RST's number says which one it
     /// will.
     fn expire(&mut self, ctx: &mut Context<'_>, cause: Rst) -> bool {
-        self.reset_both(ctx, cause);
+        if self.phase.is_relayed() {
+            self.reset_plain(ctx, cause);
+        } else {
+            self.reset_both(ctx, cause);
+        }
         self.note_reset(ctx, cause);
         true
     }

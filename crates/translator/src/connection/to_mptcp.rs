@@ -65,12 +65,18 @@ impl Connection {
         frame: &mut Frame<'_>,
     ) -> Result<Verdict, Verdict> {
         if segment.has(TcpFlags::SYN) {
+            if self.repeat_header(ctx, segment) {
+                return Ok(Verdict::Consume);
+            }
             return Ok(self.handle_syn_ack(ctx, segment, frame));
         }
         let dsn = self.dsn_to_mptcp(TcpSeq(segment.tcp.seq));
         let end = dsn.add(u64::from(segment.payload_len()));
         let ack = self.admit_to_mptcp(ctx, segment, dsn, end)?;
         let (blocks, moved, opened) = self.acknowledge_to_mptcp(ctx, segment, ack);
+        if self.is_of_header_alone(segment) {
+            return Ok(Verdict::Consume);
+        }
         let mut packet = ServerPacket {
             segment,
             dsn,

@@ -122,8 +122,11 @@ impl Translator {
         let waits = matches!(connection.phase, Phase::SynSent | Phase::Plain(_));
         let Some(front) = connection
             .front
-            .take_if(|_| waits && !connection.tcp.syn.answered)
+            .take_if(|front| waits && !front.is_header() && !connection.tcp.syn.answered)
         else {
+            return false;
+        };
+        let Some(mut dialogue) = front.into_dialogue() else {
             return false;
         };
         let (token, is_v6) = (
@@ -132,7 +135,6 @@ impl Translator {
         );
         let backend = responder_ends(token);
         let mut said = Vec::new();
-        let mut dialogue = front.into_dialogue();
         dialogue.refuse(why, &mut said);
         let secret = self.keys.numbers.next_u64();
         let mut responder = hosted::responder(dialogue, backend, secret, is_v6);

@@ -5,7 +5,7 @@ use flexcp_wire::{Ends, MpJoin, MpTcpRst, TcpFlags};
 use super::hand::Hand;
 use super::{STALE_HANDSHAKE, Translator, context, lost};
 use crate::cause::{HalfOpenEvicted, JoinRefused, PlainSyn, Rst};
-use crate::connection::{Connection, Phase, Relayed, Request, Subflow, relay, request};
+use crate::connection::{Connection, Front, Phase, Relayed, Request, Subflow, relay, request};
 use crate::counters::DropReason;
 use crate::endpoint::Backend;
 use crate::handle::{INITIAL, SubflowIndex};
@@ -249,6 +249,7 @@ impl Translator {
         let local = self.fresh_key();
         let initial = Subflow::new(now, segment, flexcp_wire::Ssn(0));
         let connection = Connection::new(now, service, initial, backend, local);
+        let connection = self.behind_header(connection);
         self.counters.mp_capable_syn_rx += 1;
         self.enter(now, connection, segment, frame, end_to_end)
     }
@@ -275,6 +276,15 @@ impl Translator {
         verdict
     }
 
+    /// The same connection behind a header that tells the back end of the client, if the service's back ends want one.
+    fn behind_header(&self, connection: Connection) -> Connection {
+        if !self.services.tells_clients(connection.service) {
+            return connection;
+        }
+        let ends = connection.subflow(INITIAL).flow();
+        connection.behind(Front::header(ends))
+    }
+
     /// The same for a client without MPTCP, in reverse mode.
     fn open_plain(
         &mut self,
@@ -288,6 +298,10 @@ impl Translator {
         let initial = Subflow::new(now, segment, flexcp_wire::Ssn(0));
         let mut connection = Connection::new(now, service, initial, backend, local);
         connection.phase = Phase::Plain(Relayed::default());
+        let mut connection = self.behind_header(connection);
+        if connection.front.is_some() {
+            return self.enter(now, connection, segment, frame, false);
+        }
         connection.remember_syn(now, segment);
         let id = self.table.insert(connection);
         self.counters.connections_opened += 1;
@@ -313,12 +327,12 @@ impl Translator {
         let Some(connection) = self.table.get_mut(id) else {
             return lost();
         };
-        if connection.front.is_some() || connection.hosted.is_some() {
-            return self.repeat_explicit_syn(now, id, segment, frame);
-        }
-        let phase = connection.phase;
+        let (phase, has_preamble) = (connection.phase, connection.has_preamble());
         if self.leave_silent(now, id) {
             return Verdict::Consume;
+        }
+        if has_preamble {
+            return self.repeat_explicit_syn(now, id, segment, frame);
         }
         let Some(connection) = self.table.get_mut(id) else {
             return lost();

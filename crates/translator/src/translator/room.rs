@@ -8,7 +8,7 @@ use flexcp_wire::{Ends, TcpFlags};
 
 use super::{STALE_HANDSHAKE, Translator, context, lost};
 use crate::cause::{HalfOpenEvicted, Rst};
-use crate::connection::{Asked, Connection, relay};
+use crate::connection::{Asked, Connection};
 use crate::counters::DropReason;
 use crate::endpoint::Backend;
 use crate::handle::INITIAL;
@@ -43,12 +43,13 @@ impl Translator {
             return lost();
         };
         let ends = connection.subflow(INITIAL).ends();
-        let may_hear = connection.may_relay(ends, segment, frame);
+        let verdict = if connection.may_relay(ends, segment, frame) {
+            connection.relay_refusal(segment, frame)
+        } else {
+            Verdict::Drop(DropReason::Unproved)
+        };
         self.remove(id);
-        if !may_hear {
-            return Verdict::Drop(DropReason::Unproved);
-        }
-        relay(ends, segment, frame)
+        verdict
     }
 
     /// A SYN of the connection goes to its back end: from now on that owes an answer. Does nothing on the path.

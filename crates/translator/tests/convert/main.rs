@@ -5,6 +5,7 @@ mod access;
 mod guest;
 mod hosted;
 mod offload;
+mod proxied;
 mod repeated;
 mod seam;
 mod strangers;

@@ -11,10 +11,10 @@ use crate::world::*;
 
 /// A fast path that says how many connections it has.
 #[derive(Clone, Debug, Default)]
-struct Slots(Arc<Mutex<Shelf<FlowEntry>>>);
+pub(crate) struct Slots(Arc<Mutex<Shelf<FlowEntry>>>);
 
 impl Slots {
-    fn shelf(&self) -> MutexGuard<'_, Shelf<FlowEntry>> {
+    pub(crate) fn shelf(&self) -> MutexGuard<'_, Shelf<FlowEntry>> {
         self.0.lock().expect("one thread")
     }
 }

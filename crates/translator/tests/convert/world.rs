@@ -261,6 +261,21 @@ impl World {
         self.put(&packet)
     }
 
+    /// The same; what it gives is for a client who is not looked at here.
+    pub(crate) fn of_server_raw<'a>(
+        &mut self,
+        flags: TcpFlags,
+        [seq, ack]: [i32; 2],
+        options: impl IntoIterator<Item = TcpOption<'a>>,
+    ) -> usize {
+        let to = self.source.expect("a SYN that came before");
+        let packet = Packet::new(server(), to)
+            .flags(flags)
+            .numbers(at(SERVER_ISN, seq), at(CLIENT_ISN, ack))
+            .with_options(options);
+        self.put_raw(&packet.bytes())
+    }
+
     /// Where FlexCP connects from, once it has.
     pub(crate) const fn source(&self) -> Option<SocketAddr> {
         self.source
