@@ -65,7 +65,7 @@ pub use feature::Feature;
 pub use kernel_log::KernelLog;
 pub use manager::Manager;
 pub use namespace::Namespace;
-pub use nginx::{Nginx, sha256_of};
+pub use nginx::{Nginx, TOLD, sha256_of};
 pub use process::{Background, describe_exit, output, text};
 pub use sockstat::{SocketLine, mptcp_connections, mptcp_subflows};
 pub use starvation::Starvation;

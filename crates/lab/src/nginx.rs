@@ -15,7 +15,7 @@ use crate::process::Background;
 use crate::topology::Lab;
 use crate::transfer::{Payload, Proto};
 
-/// A running nginx on port 80 of one server.
+/// A running nginx on port 80 of one server; on port [`TOLD`], too, where it wants to be told of its clients.
 #[derive(Debug)]
 pub struct Nginx {
     process: Background,
@@ -140,6 +140,13 @@ fn configuration(dir: &Path) -> String {
              listen 80 backlog=4096; listen [::]:80 backlog=4096; root {dir}/www;\n\
              location /put/ {{ dav_methods PUT; create_full_put_path on; }}\n\
            }}\n\
+           server {{\n\
+             listen {TOLD} proxy_protocol; listen [::]:{TOLD} proxy_protocol; root {dir}/www;\n\
+             location /who {{\n\
+               return 200 \"$proxy_protocol_addr $proxy_protocol_port $proxy_protocol_server_addr \
+                 $proxy_protocol_server_port\";\n\
+             }}\n\
+           }}\n\
          }}\n"
     )
 }
@@ -152,4 +159,6 @@ impl Drop for Nginx {
     }
 }
 
+/// Port on which nginx takes no connection without a header of the PROXY protocol. `/who` says what that tells.
+pub const TOLD: u16 = 81;
 const CHUNK: usize = 1 << 20;

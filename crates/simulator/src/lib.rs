@@ -26,6 +26,7 @@ mod stack;
 mod steering;
 mod swarm;
 mod tcp;
+mod told;
 mod trace;
 mod twin;
 mod undisturbed;

@@ -111,6 +111,8 @@ fn bounds(plan: &Plan, n: usize) -> (u64, u64) {
     let stall = TURNS * (TIMEOUT + round_trip) + connection.mptcp.rejoin;
     // A handshake that is not complete is forgotten before its client is told so.
     let stall = stall + connection.explicit.as_ref().map_or(0, |_| HALF_OPEN);
+    // The pauses between two copies of a header double up to that.
+    let stall = stall + if connection.told { HALF_OPEN } else { 0 };
     let bytes = connection.client_app.writes + connection.server_app.writes;
     let slow = bytes / SLIVER * (round_trip + acks);
     (stall, 2 * stall + CLOSING + slow)

@@ -89,7 +89,7 @@ pub(crate) struct Proxy {
     pub(crate) left_out: u64,
     /// Names that are being resolved, and what comes of each.
     names: Names,
-    /// Whether every packet is shown to the checker, which does not know of preambles: ends judge those runs alone.
+    /// Whether every packet is shown to the checker, which does not know of preambles and headers: ends judge those runs alone.
     judged: bool,
 }
 
@@ -124,7 +124,7 @@ impl Proxy {
             judged: plan
                 .connections
                 .iter()
-                .all(|connection| connection.explicit.is_none()),
+                .all(|connection| connection.explicit.is_none() && !connection.told),
         }
     }
 

@@ -11,6 +11,7 @@ use crate::net::{Incoming, Outbox, Outgoing, earlier};
 use crate::payload::Payload;
 use crate::stack::{App, Reader, Stack};
 use crate::tcp::{Chunk, Receiver, Sender, number, unwrap};
+use crate::told::Told;
 
 /// Life of the socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,6 +65,8 @@ pub(crate) struct Server {
     remote_mss: u64,
     /// Whether it takes connections.
     fate: Fate,
+    /// What it wants to hear first.
+    told: Told,
 }
 
 impl Server {
@@ -106,12 +109,19 @@ impl Server {
             paws: 0,
             remote_mss: 536,
             fate: Fate::Granted,
+            told: Told::nothing(),
         }
     }
 
     /// The same, of a client that names it.
     pub(crate) const fn meets(mut self, fate: Fate) -> Self {
         self.fate = fate;
+        self
+    }
+
+    /// The same, which wants to hear this first.
+    pub(crate) fn wants(mut self, told: Told) -> Self {
+        self.told = told;
         self
     }
 
@@ -200,7 +210,7 @@ impl Server {
         }
         match self.state {
             State::Listen => {}
-            State::SynReceived if packet.tcp.seq == self.remote_isn => {
+            State::SynReceived if self.first(packet) == self.remote_isn => {
                 self.send_syn_ack(now, outbox);
                 return;
             }
@@ -213,7 +223,7 @@ impl Server {
         }
         let options = &packet.options;
         self.remote = packet.from;
-        self.remote_isn = packet.tcp.seq;
+        self.remote_isn = self.first(packet);
         let scales = options.window_scale.is_some() && self.stack.window_scale.is_some();
         if scales {
             self.scale = self.stack.window_scale.unwrap_or(0).min(14);
@@ -236,6 +246,11 @@ impl Server {
         self.send_syn_ack(now, outbox);
     }
 
+    /// The number of a SYN, as if there were no header before the stream.
+    fn first(&self, syn: &Incoming<'_>) -> u32 {
+        syn.tcp.seq.wrapping_add(self.told.len())
+    }
+
     fn send_syn_ack(&mut self, now: u64, outbox: &mut Outbox) {
         self.syn_timer = Some(now + (1_000_000 << self.syn_tries.min(4)));
         let mut options = OptionWriter::new();
@@ -254,7 +269,10 @@ impl Server {
             from: self.local,
             to: self.remote,
             seq: self.isn,
-            ack: self.remote_isn.wrapping_add(1),
+            ack: self
+                .remote_isn
+                .wrapping_add(1)
+                .wrapping_sub(self.told.len()),
             flags: TcpFlags::SYN | TcpFlags::ACK,
             window,
             options,
@@ -274,7 +292,7 @@ impl Server {
     fn receive_open(&mut self, now: u64, packet: &Incoming<'_>, outbox: &mut Outbox) {
         let from = unwrap(packet.tcp.seq, self.remote_isn, self.receiver.nxt);
         if packet.has(TcpFlags::RST) {
-            if from == self.receiver.nxt.cast_signed() {
+            if from == self.receiver.nxt.cast_signed() - i64::from(self.told.missing()) {
                 self.state = State::Reset;
             } else {
                 self.send_ack(now, outbox);
@@ -302,7 +320,14 @@ impl Server {
         self.last_heard = now;
         self.keepalive = self.stack.keepalive.map(|pause| now + pause);
         self.take_ack(now, ack, packet);
-        self.take_data(now, from, packet);
+        if self.told.missing() == 0 {
+            self.take_data(now, from, packet);
+        } else {
+            self.receiver.ack_now = !packet.is_empty();
+            if !self.told.take(from, packet.payload) {
+                self.failure = Some(format!("server: another header at {from}"));
+            }
+        }
         self.work(now, outbox);
     }
 
@@ -316,7 +341,7 @@ impl Server {
             self.receiver.ack_now = true;
             return false;
         }
-        if from <= self.last_ack.cast_signed() {
+        if from <= self.last_ack.cast_signed() - i64::from(self.told.missing()) {
             self.recent = timestamps.val;
         }
         true
@@ -361,6 +386,11 @@ impl Server {
                 // A probe or a keepalive, or something lost: answered (RFC 9293 section 3.10.7.4).
                 self.receiver.ack_now = from < self.receiver.nxt.cast_signed();
             }
+            return;
+        }
+        if to <= 0 && !fin {
+            // The header, once more.
+            self.receiver.ack_now = true;
             return;
         }
         let skip = usize::try_from(-from)
@@ -459,7 +489,7 @@ impl Server {
             from: self.local,
             to: self.remote,
             seq,
-            ack: number(self.receiver.nxt, self.remote_isn),
+            ack: number(self.receiver.nxt, self.remote_isn).wrapping_sub(self.told.missing()),
             flags,
             window: self.reader.window(self.receiver.nxt, self.scale),
             options,

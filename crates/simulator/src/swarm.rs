@@ -15,6 +15,7 @@ use crate::explicit::{self, ExplicitPlan};
 use crate::stack::{App, Stack};
 use crate::steering::{Stage, keep_busy};
 use crate::tcp::Tuning;
+use crate::told;
 
 pub(crate) const MILLI: u64 = 1000;
 pub(crate) const SECOND: u64 = 1_000_000;
@@ -57,6 +58,8 @@ pub(crate) struct ConnectionPlan {
     pub(crate) aborts: bool,
     /// The client names its server.
     pub(crate) explicit: Option<ExplicitPlan>,
+    /// The server wants to be told of the client.
+    pub(crate) told: bool,
 }
 
 /// Everything about a run.
@@ -97,6 +100,7 @@ impl Plan {
         let mut plan = Self { stages, ..plan };
         keep_busy(&mut plan);
         explicit::draw(&mut plan);
+        told::draw(&mut plan);
         plan
     }
 
@@ -231,7 +235,10 @@ impl Plan {
             } else {
                 vec![]
             },
-            intake: flexcp_translator::Intake::default(),
+            intake: flexcp_translator::Intake {
+                proxy_header: self.connections[n].told,
+                ..flexcp_translator::Intake::default()
+            },
         }
     }
 
@@ -448,6 +455,7 @@ fn connection(random: &mut Random, links: u64, calm: u64) -> ConnectionPlan {
         wraps: random.one_in(4),
         aborts,
         explicit: None,
+        told: false,
     }
 }
 

@@ -11,6 +11,7 @@ use crate::net::{Incoming, Outbox};
 use crate::proxy::{Kernel, Proxy, destination_net, goes_to_server};
 use crate::server::{Server, State};
 use crate::swarm::{PathPlan, Plan};
+use crate::told::Told;
 use crate::trace::Trace;
 
 /// A path and when it has something to give.
@@ -447,7 +448,12 @@ fn pair(plan: &Plan, n: usize, random: &mut Random) -> Pair {
         connection.isns.1,
         Random::for_purpose(random.next(), 31),
     )
-    .meets(fate.unwrap_or(Fate::Granted));
+    .meets(fate.unwrap_or(Fate::Granted))
+    .wants(if connection.told {
+        Told::of(first, plan.remote(n))
+    } else {
+        Told::nothing()
+    });
     let mut pair = Pair {
         client,
         server,

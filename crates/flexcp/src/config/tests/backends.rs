@@ -71,6 +71,29 @@ fn weights_of_back_ends_are_told() {
 }
 
 #[test]
+fn back_ends_hear_of_their_clients_if_the_file_says_so() {
+    let header = |line: &str| {
+        let text = format!("{REVERSE}{line}\n");
+        let (config, found) = parse("f", &text);
+        assert!(!found.has_errors(), "{found}");
+        let config = config.unwrap();
+        let told = plan::translator(&config, &[vec![]], &plan::first_ids(&config), 0);
+        let said = summary(&config).remove(0);
+        assert_eq!(
+            said.contains(" with PROXY headers "),
+            told.services[0].intake.proxy_header
+        );
+        told.services[0].intake.proxy_header
+    };
+    assert!(!header(""));
+    assert!(!header("proxy_protocol = 'off'"));
+    assert!(header("proxy_protocol = 'v2'"));
+    let error =
+        "f:6:18: error: `proxy_protocol`: there is no PROXY protocol `v1`; write \"v2\" or \"off\"";
+    reverse("proxy_protocol = 'v1'", error);
+}
+
+#[test]
 fn checks_of_back_ends() {
     let check = |line: &str| {
         let text = format!("{REVERSE}check = {line}\n");
