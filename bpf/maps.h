@@ -25,6 +25,14 @@ struct {
 	__type(value, struct plain);
 } plains SEC(".maps");
 
+/* Of packets from there FlexCP hears what ICMPv6 says. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__type(key, struct own_key);
+	__type(value, struct own_ports);
+} own SEC(".maps");
+
 /* Lowest bit: the flow entry in this slot is the programs' to use. The translator closes it, then reads the flow entry under
  * its lock: whoever gets the lock later sees the gate closed. The other bits count the packets of the slot's flows
  * that go up, so that the translator knows whether some of them still wait. */

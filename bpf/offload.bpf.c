@@ -22,6 +22,7 @@
 #include "path.h"
 #include "judge.h"
 #include "rewrite.h"
+#include "errors.h"
 
 /* What is to be done with a packet that is translated; less is a verdict of the kernel's. */
 enum {
@@ -170,14 +171,16 @@ static __always_inline int judge(struct __sk_buff *skb, const int v6)
 {
 	__u32 zero = 0, headers;
 	struct scratch *c = bpf_map_lookup_elem(&scratches, &zero);
-	struct settings *told;
+	struct settings *told = bpf_map_lookup_elem(&settings, &zero);
 	struct flow_ref *flow;
 	struct flow_entry *l;
 	__u64 *gate, now;
 	int refused, down;
 
-	if (!c || parse(skb, &c->p, v6) < 0)
+	if (!c || !told)
 		return PASS;
+	if (parse(skb, &c->p, v6) < 0)
+		return v6 ? take_error(skb, c->p.l3, told->device) : PASS;
 	ends_of(&c->p, &c->key, v6);
 	if ((c->p.flags & (SYN | ACK_FLAG)) == SYN)
 		forget_plain(&c->key, &c->back);
@@ -186,8 +189,7 @@ static __always_inline int judge(struct __sk_buff *skb, const int v6)
 		return pass_by(skb, &c->key, v6);
 	gate = bpf_map_lookup_elem(&gates, &flow->slot);
 	l = bpf_map_lookup_elem(&entries, &flow->slot);
-	told = bpf_map_lookup_elem(&settings, &zero);
-	if (!gate || !l || !told)
+	if (!gate || !l)
 		return PASS;
 	/* An IPv6 address may start with the bytes of an IPv4 one. */
 	if (l->family != (v6 ? 6 : 4))

@@ -162,6 +162,19 @@ struct plain {
 	__u32 family;
 };
 
+/* IPv6 ends of FlexCP's own at this host: an address with a port, or with port 0 for a range of them. */
+struct own_key {
+	__u8 addr[16];
+	__be16 port;
+	__u16 zero;
+};
+
+/* The first port and the last. */
+struct own_ports {
+	__u16 first;
+	__u16 last;
+};
+
 /* What the programs are told once. */
 struct settings {
 	/* The device that FlexCP works on: packets are routed as if they came from there. */

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use flexcp_io::{ClientLeg, Plan};
+use flexcp_io::{ClientLeg, OwnEnds, Plan};
 use flexcp_placement::Rules;
 use flexcp_translator::{Intake, ServiceId};
 
@@ -296,6 +296,12 @@ impl InForce {
     /// The back ends on this host itself, which has the addresses `own`.
     pub(crate) fn own_backends(&self, own: &[IpAddr]) -> Vec<IpAddr> {
         let of = |generation: &Generation| plan::own_backends(&generation.config, own);
+        self.all().flat_map(of).collect()
+    }
+
+    /// The IPv6 ends that packets leave from with an address of this host.
+    pub(crate) fn own_ends(&self) -> Vec<OwnEnds> {
+        let of = |generation: &Generation| plan::own_ends(&generation.config, &generation.sources);
         self.all().flat_map(of).collect()
     }
 

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 
 use flexcp_io::{
-    Hook, Interface, KernelFastPath, KernelTables, LeftOut, Offload, OffloadError, PlacementError,
-    PlacementProgram, Reasons, Refusal, Target, interfaces,
+    Hook, Interface, KernelFastPath, KernelTables, LeftOut, Offload, OffloadError, OwnEnds,
+    PlacementError, PlacementProgram, Reasons, Refusal, Target, interfaces,
 };
 use flexcp_translator::FastPath as _;
 use tracing::{info, warn};
@@ -176,6 +176,15 @@ impl Running {
     pub fn beside_conntrack(&self, zone: u16) {
         if let Some(offload) = &self.offload {
             offload.beside_conntrack(zone);
+        }
+    }
+
+    /// Hands ICMPv6 errors about packets from these ends to FlexCP's device.
+    pub fn take_errors(&mut self, ends: &[OwnEnds]) {
+        if let Some(offload) = &mut self.offload
+            && let Err(error) = offload.take_errors(ends)
+        {
+            warn!("offload: ICMPv6 errors stay with the kernel: {error}");
         }
     }
 

@@ -338,6 +338,7 @@ impl Watching {
         ended: &Arc<Waker>,
     ) -> Result<WatchHandle, ProxyError> {
         let force = self.reloads.force();
+        self.offload.take_errors(&force.own_ends());
         // They hold from the first connection on.
         let mut beside = Beside::new(force, handles.to_vec());
         beside.look(&mut self.kernel, &mut self.offload);

@@ -39,7 +39,9 @@ pub use kernel::{
     marks_may_be_set, route_source, rules_by_interface, rules_by_mark, switch, tcp_listener_on,
 };
 pub use memory::give_memory_back;
-pub use offload::{Hook, KernelFastPath, LeftOut, Offload, OffloadError, Reasons, Refusal, Tried};
+pub use offload::{
+    Hook, KernelFastPath, LeftOut, Offload, OffloadError, OwnEnds, Reasons, Refusal, Tried,
+};
 pub use packet::{PacketSocket, ReceivedFrame};
 pub use placement::{ClaimedFlows, PlacedBackEnds, PlacementError, PlacementProgram, Target};
 pub use rights::renounce_loading;

@@ -10,6 +10,7 @@
 //! passes all packets on until the next start takes it back.
 
 mod attach;
+mod errors;
 mod guard;
 mod paid;
 mod parts;
@@ -33,6 +34,7 @@ use flexcp_translator::{
 use flexcp_wire::Ends;
 
 pub use self::attach::Hook;
+pub use self::errors::OwnEnds;
 use self::guard::Guard;
 use self::paid::Paid;
 pub use self::parts::LeftOut;

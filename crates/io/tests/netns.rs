@@ -24,6 +24,8 @@ mod ipsec;
 mod netfilter;
 #[path = "netns/offload.rs"]
 mod offload;
+#[path = "netns/offload_errors.rs"]
+mod offload_errors;
 #[path = "netns/offload_gso.rs"]
 mod offload_gso;
 #[path = "netns/offload_holes.rs"]
@@ -89,6 +91,7 @@ fn main() {
         change::TESTS,
         failure::TESTS,
         offload::TESTS,
+        offload_errors::TESTS,
         offload_plain::TESTS,
         offload_rules::TESTS,
         offload_gso::TESTS,

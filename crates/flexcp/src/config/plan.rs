@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
-use flexcp_io::{ClientLeg, Diversion, Family, Plan, Protocol};
+use flexcp_io::{ClientLeg, Diversion, Family, OwnEnds, Plan, Protocol};
 use flexcp_placement::Share;
 use flexcp_translator::{Allowed, Intake, Limits, Part, Prefix, ServiceId, Timeouts};
 
@@ -449,6 +449,37 @@ fn diverted_icmp(service: &Service, source: &[IpAddr]) -> Vec<Diversion> {
         ..any(family(to.addr))
     };
     to.into_iter().map(diversion).collect()
+}
+
+/// The IPv6 ends that FlexCP's packets leave from with an address of this host, `sources` among those of each service: what ICMPv6
+/// says of them is FlexCP's.
+#[must_use]
+pub fn own_ends(config: &Config, sources: &[Vec<IpAddr>]) -> Vec<OwnEnds> {
+    let mut ends = Vec::new();
+    let mut add = |addr: IpAddr, ports: RangeInclusive<u16>| {
+        if let IpAddr::V6(addr) = addr {
+            ends.push(OwnEnds { addr, ports });
+        }
+    };
+    let nothing = Vec::new();
+    let sources = sources.iter().chain(std::iter::repeat(&nothing));
+    for (service, source) in config.services.iter().zip(sources) {
+        for listen in service.mode.listen() {
+            add(listen.value.ip(), listen.value.port()..=listen.value.port());
+        }
+        if let Some(ports) = service.mode.source_ports() {
+            source.iter().for_each(|own| add(*own, ports.value.clone()));
+        }
+        for announce in service.announce.iter().map(|announce| announce.value) {
+            let ports = announce
+                .port
+                .map_or_else(|| client_ports(service), |port| vec![Some(port..=port)]);
+            for ports in ports {
+                add(announce.addr, ports.unwrap_or(0..=u16::MAX));
+            }
+        }
+    }
+    ends
 }
 
 /// The ports that clients connect to; `None`: all.

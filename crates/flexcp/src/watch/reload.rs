@@ -181,6 +181,7 @@ impl Watcher {
         self.sort_anew();
         self.beside.follow(&self.reloads.force);
         self.beside.look(&mut self.tables, &mut self.offload);
+        self.offload.take_errors(&self.reloads.force.own_ends());
         self.tell_workers(false)
     }
 

@@ -17,6 +17,7 @@ mod convert;
 mod devices;
 mod direct;
 mod endings;
+mod errors;
 mod fallback;
 mod features;
 mod ipsec;
@@ -29,6 +30,7 @@ mod orders;
 mod paths;
 mod preambles;
 mod programs;
+mod proxied;
 mod reads;
 mod reload;
 mod reverse;
@@ -81,6 +83,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         clients::cases_that_apply(),
         balance::cases(),
         programs::cases(),
+        proxied::cases(),
         reads::cases(),
         rules::cases(),
         orders::cases(),
@@ -88,6 +91,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         steering::cases(),
         operation::cases(),
         endings::cases(),
+        errors::cases_that_apply(),
         reload::cases(),
         beside::cases_that_apply(),
         watch::cases(),
