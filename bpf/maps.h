@@ -33,6 +33,14 @@ struct {
 	__type(value, struct own_ports);
 } own SEC(".maps");
 
+/* SYNs on their way up, while packets for the host's sockets are told apart: the programs see what comes from their senders. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1);
+	__type(key, struct flow_key);
+	__type(value, struct plain);
+} syns SEC(".maps");
+
 /* Lowest bit: the flow entry in this slot is the programs' to use. The translator closes it, then reads the flow entry under
  * its lock: whoever gets the lock later sees the gate closed. The other bits count the packets of the slot's flows
  * that go up, so that the translator knows whether some of them still wait. */
@@ -74,10 +82,11 @@ struct {
 #define PART_BESIDE 2u
 #define PART_SUMS 4u
 #define PART_V6 8u
+#define PART_SOCKETS 32u
 /* What nothing works without. */
 #define PART_CORE 16u
 
-const volatile __u32 parts = PART_GSO | PART_BESIDE | PART_SUMS | PART_V6 | PART_CORE;
+const volatile __u32 parts = PART_GSO | PART_BESIDE | PART_SUMS | PART_V6 | PART_CORE | PART_SOCKETS;
 /* Tests name parts here that the verifier is to refuse. */
 const volatile __u32 refused_parts = 0;
 

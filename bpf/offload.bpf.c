@@ -44,17 +44,62 @@ static __always_inline void forget_plain(struct flow_key *key, struct flow_key *
 	bpf_map_delete_elem(&plains, back);
 }
 
-/* A packet of no connection that was installed: past FlexCP, if it is known as plain TCP. */
+/* Who sends this SYN is seen here: the translator may leave the connection to a socket. */
+static __always_inline void note_syn(const struct flow_key *key, const int v6)
+{
+	__u32 zero = 0;
+	struct settings *told = bpf_map_lookup_elem(&settings, &zero);
+	struct plain seen = { v6 ? 6 : 4 };
+
+	if (told && told->sockets)
+		bpf_map_update_elem(&syns, key, &seen, BPF_ANY);
+}
+
+/* Whether a socket of this host has the packet's connection, and does not merely listen: one that is opening and one that
+ * is over but for its last packets count, so that the kernel answers for the whole of its life. */
+static __always_inline int has_socket(struct __sk_buff *skb, const struct flow_key *key, const int v6)
+{
+	struct bpf_sock_tuple ends;
+	struct bpf_sock *sock;
+	int owned;
+
+	__builtin_memset(&ends, 0, sizeof(ends));
+	if (v6) {
+		__builtin_memcpy(ends.ipv6.saddr, key->from, 16);
+		__builtin_memcpy(ends.ipv6.daddr, key->to, 16);
+		ends.ipv6.sport = key->from_port;
+		ends.ipv6.dport = key->to_port;
+	} else {
+		__builtin_memcpy(&ends.ipv4.saddr, key->from, 4);
+		__builtin_memcpy(&ends.ipv4.daddr, key->to, 4);
+		ends.ipv4.sport = key->from_port;
+		ends.ipv4.dport = key->to_port;
+	}
+	sock = bpf_skc_lookup_tcp(skb, &ends, v6 ? sizeof(ends.ipv6) : sizeof(ends.ipv4), BPF_F_CURRENT_NETNS, 0);
+	if (!sock)
+		return 0;
+	owned = sock->state != BPF_TCP_LISTEN;
+	bpf_sk_release(sock);
+	return owned;
+}
+
+/* A packet of no connection that was installed: past FlexCP, if it is known as plain TCP, or a socket's. */
 static __always_inline int pass_by(struct __sk_buff *skb, struct flow_key *key, const int v6)
 {
 	__u32 zero = 0;
 	struct settings *told = bpf_map_lookup_elem(&settings, &zero);
 	struct plain *plain = bpf_map_lookup_elem(&plains, key);
 
-	if (!told || !plain || plain->family != (v6 ? 6 : 4))
+	if (!told || !told->mark)
+		return PASS;
+	if (plain && plain->family == (v6 ? 6 : 4)) {
+		skb->mark |= told->mark;
+		return punt(PLAIN);
+	}
+	if (!has(PART_SOCKETS) || !told->sockets || !has_socket(skb, key, v6))
 		return PASS;
 	skb->mark |= told->mark;
-	return punt(PLAIN);
+	return punt(SOCKET);
 }
 
 /* The ends of a packet, as the tables have them. */
@@ -182,8 +227,11 @@ static __always_inline int judge(struct __sk_buff *skb, const int v6)
 	if (parse(skb, &c->p, v6) < 0)
 		return v6 ? take_error(skb, c->p.l3, told->device) : PASS;
 	ends_of(&c->p, &c->key, v6);
-	if ((c->p.flags & (SYN | ACK_FLAG)) == SYN)
+	if ((c->p.flags & (SYN | ACK_FLAG)) == SYN) {
 		forget_plain(&c->key, &c->back);
+		if (has(PART_SOCKETS))
+			note_syn(&c->key, v6);
+	}
 	flow = bpf_map_lookup_elem(&flows, &c->key);
 	if (!flow)
 		return pass_by(skb, &c->key, v6);

@@ -181,6 +181,9 @@ struct settings {
 	__u32 device;
 	/* Bits of a packet's mark that lead it past FlexCP's routing rules. */
 	__u32 mark;
+	/* 1: what the kernel has a socket for goes to it, past FlexCP. */
+	__u32 sockets;
+	__u32 spare;
 	/* Tests set the time, in microseconds; 0: the kernel's. */
 	__u64 now;
 };
@@ -215,5 +218,7 @@ enum reason {
 	PLAIN,
 	/* Up: the path has become slower than the connection's rule has patience with. */
 	SLOW,
+	/* Neither: of a connection that a socket of this host has. */
+	SOCKET,
 	REASONS,
 };

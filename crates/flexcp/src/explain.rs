@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use crate::split::Tally;
 use flexcp_io::Reasons;
 use flexcp_translator::{Causes, Counters, DropReason, Gauges, Meaning};
 
@@ -151,6 +152,11 @@ fn groups() -> Vec<Group> {
                 went to the workers."
             .into(),
         rows: reasons.map(|(name, meaning)| (*name, (*meaning).to_owned())).collect(),
+    });
+    groups.push(Group {
+        title: "split".into(),
+        about: "What the relay of split connections has done.".into(),
+        rows: rows(Tally::MEANINGS),
     });
     groups.push(Group {
         title: "held now".into(),

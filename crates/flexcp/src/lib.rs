@@ -3,7 +3,7 @@
 //! This crate reads the configuration ([`config`]), moves packets between the device and the
 //! translator ([`worker`]), loads the kernel's programs ([`offload`]), watches over what it has
 //! changed in the kernel ([`watch`]), answers operators ([`control`], [`show`]), tells the service manager that it is alive
-//! ([`watchdog`]), starts, reloads and ends all of that ([`proxy`]), does so as a
+//! ([`watchdog`]), carries connections that are split ([`split`]), starts, reloads and ends all of that ([`proxy`]), does so as a
 //! daemon ([`run`]), and inside other programs ([`listener`]). What happens to a packet is decided in `flexcp-translator`; what is done to the
 //! kernel, in `flexcp-io`.
 #![forbid(unsafe_code)]
@@ -24,6 +24,7 @@ pub mod proxy;
 pub mod rulebook;
 pub mod run;
 pub mod show;
+pub mod split;
 mod stop;
 mod vrf;
 pub mod watch;

@@ -30,6 +30,8 @@ pub struct Running {
     miss: Option<String>,
     /// Which services it is not for, and why.
     kept: Vec<String>,
+    /// Why no connection can be split.
+    unsplit: Option<String>,
 }
 
 /// An Ethernet device, as it was found.
@@ -94,6 +96,7 @@ fn load(
         devices: Vec::new(),
         miss,
         kept: Vec::new(),
+        unsplit: None,
     };
     running.follow(&interfaces().unwrap_or_default(), tables);
     if running.on().next().is_none()
@@ -188,6 +191,20 @@ impl Running {
         }
     }
 
+    /// Packets of split connections go to the kernel's sockets from here on; what stands in the way is noted.
+    pub fn leave_to_sockets(&mut self) {
+        let Some(offload) = &mut self.offload else {
+            return;
+        };
+        self.unsplit = match offload.leave_to_sockets() {
+            Ok(why) => why.map(str::to_owned),
+            Err(error) => Some(error.to_string()),
+        };
+        if let Some(why) = &self.unsplit {
+            warn!("split: {why}; connections are translated");
+        }
+    }
+
     /// Notes which services it is not for, and why, a line each.
     pub fn keep(&mut self, notes: Vec<String>) {
         self.kept = notes;
@@ -205,6 +222,8 @@ impl Running {
             Some(format!("not on {}: {error}", device.name))
         }));
         notes.extend(self.miss.clone());
+        let unsplit = self.unsplit.iter();
+        notes.extend(unsplit.map(|why| format!("connections are not split: {why}")));
         if self.offload.is_some() {
             notes.extend_from_slice(&self.kept);
         }

@@ -25,6 +25,7 @@ use crate::generation::{Generation, InForce};
 use crate::leftover;
 use crate::offload;
 use crate::rulebook::{Keeper, KeptError, Rulebook};
+use crate::split::{Relay, SplitError};
 use crate::stop;
 use crate::watch::{
     ChangeError, Ended, Expected, Reloads, Unwatched, Wanted, WatchHandle, Watcher,
@@ -91,6 +92,7 @@ impl Proxy {
 
         // From here on, each guard takes back what it stands for when it goes out of scope: the last first.
         let (control, socket_file) = start::bind(config)?;
+        let relay = Relay::bind(&generation)?;
         let tuns = start::open_queues(config, kept)?;
         let device = tuns.first().map_or(0, Tun::index);
         let mut made = start::make_workers(tuns, &generation)?;
@@ -101,7 +103,9 @@ impl Proxy {
 
         let ended = Arc::new(Waker::new().map_err(ProxyError::Worker)?);
         let sorting = (made.rules.clone(), made.placement.take());
-        let reloads = Reloads::new(InForce::new(Arc::clone(&generation)), book, sorting);
+        let force = InForce::new(Arc::clone(&generation));
+        let split = relay.handle();
+        let reloads = Reloads::new(force, book, sorting, relay);
         let marks = made.marks.clone();
         let workers = Made::spawn(made, &ended)?;
         let handles = &workers.handles;
@@ -117,6 +121,7 @@ impl Proxy {
         let asked = Arc::new(Asked {
             workers: handles.clone(),
             offload: reasons,
+            split,
             watch: watch.status(),
             keeper: Arc::new(keeper),
             floors: Floors::default(),
@@ -241,7 +246,7 @@ impl Proxy {
     /// Why a thread has ended by itself, or what could not be taken back.
     pub fn stop(mut self, hurried: &mut dyn FnMut(Duration) -> bool) -> Result<(), ProxyError> {
         let limit = self.generation.config.timeouts.drain.value;
-        stop::drain(&self.asked.workers, hurried, limit);
+        stop::drain(&self.asked.workers, &self.asked.split.tally, hurried, limit);
         self.take_back()
     }
 
@@ -342,12 +347,19 @@ impl Watching {
         // They hold from the first connection on.
         let mut beside = Beside::new(force, handles.to_vec());
         beside.look(&mut self.kernel, &mut self.offload);
+        if self.reloads.splits() {
+            self.offload.leave_to_sockets();
+        }
         self.offload.install(handles);
         if let Err(error) = flexcp_io::renounce_loading() {
             warn!("keeps the capabilities that loading programs takes: {error}");
         }
+        // Not before: a thread that is made while the process may load programs would keep that right.
         crate::names::warn_if_unknowable(&force.current().config);
-        for line in config::summary(&force.current().config) {
+        let config = force.current().config.clone();
+        // Not before: a thread that is made while the process may load programs would keep that right.
+        self.reloads.run_relay().map_err(ProxyError::Worker)?;
+        for line in config::summary(&config) {
             info!("service {line}");
         }
         let watcher = Watcher::new(
@@ -447,6 +459,9 @@ pub enum ProxyError {
     /// The kernel gives no random numbers.
     #[error("no random numbers from the kernel: {0}")]
     Random(io::Error),
+    /// Connections of a service can't be split.
+    #[error(transparent)]
+    Split(#[from] SplitError),
     /// The state directory can't be made.
     #[error("can't make the state directory {path}: {error}", path = path.display())]
     StateDir {

@@ -37,6 +37,7 @@ pub fn stats(view: &Stats) -> String {
         ("drops", &view.drops),
         ("carrier", &view.carrier),
         ("offload", &view.offload),
+        ("split", &view.split),
         ("unaccounted", &view.unaccounted),
         ("held now", &view.gauges),
     ] {
@@ -188,6 +189,7 @@ mod tests {
             .into(),
             carrier: numbers(&[("malformed_rx", 0), ("send_failed", 0)]),
             offload: numbers(&[]),
+            split: numbers(&[]),
             unaccounted: numbers(&[("sent", 0)]),
             gauges: numbers(&[("flows", 0), ("memory_bytes", 3204)]),
             memory_budget: 512_000_000,
@@ -231,6 +233,7 @@ offload: without IPv6: verifier: R1 invalid mem access 'scalar' (at instruction 
             causes: [].into(),
             carrier: numbers(&[("send_failed", 2)]),
             offload: numbers(&[]),
+            split: numbers(&[]),
             unaccounted: numbers(&[("sent", 0)]),
             gauges: numbers(&[("flows", 0)]),
             memory_budget: 1_000_000,

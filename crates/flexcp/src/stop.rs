@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use tracing::{info, warn};
 
+use crate::split::Tally;
 use crate::worker::WorkerHandle;
 
 /// Between two looks at whether a connection is left.
@@ -22,16 +23,18 @@ pub(crate) const TOLD_AT: [Duration; 3] = [
 /// From the first of those to the end of the daemon.
 pub(crate) const TELLING: Duration = Duration::from_millis(600);
 
-/// Lets connections end by themselves for at most `limit`, then tells both ends of the others. `hurried` waits for at most so
+/// Lets connections end by themselves for at most `limit`, then tells both ends of the others; split ones are told when the relay
+/// ends. `hurried` waits for at most so
 /// long, and says whether the time is to be cut short.
 pub(crate) fn drain(
     workers: &[WorkerHandle],
+    split: &Tally,
     hurried: &mut dyn FnMut(Duration) -> bool,
     limit: Duration,
 ) {
     workers.iter().for_each(WorkerHandle::drain);
     let begun = Instant::now();
-    let mut left = dependent(workers);
+    let mut left = dependent(workers) + open(split);
     if left > 0 {
         info!("drains: {left} connections have {limit:?} to end");
     }
@@ -40,7 +43,7 @@ pub(crate) fn drain(
         if hurried(rest.min(LOOK)) {
             break;
         }
-        left = dependent(workers);
+        left = dependent(workers) + open(split);
     }
     if left > 0 {
         warn!("{left} connections have not ended: both ends of each are told");
@@ -59,6 +62,11 @@ fn tell(workers: &[WorkerHandle]) {
         }
     }
     thread::sleep(TELLING.saturating_sub(begun.elapsed()));
+}
+
+/// Split connections that there are.
+fn open(split: &Tally) -> usize {
+    usize::try_from(split.open()).unwrap_or(usize::MAX)
 }
 
 fn dependent(workers: &[WorkerHandle]) -> usize {

@@ -140,6 +140,9 @@ pub enum Tried {
 struct Settings {
     device: u32,
     mark: u32,
+    /// 1: packets of connections that this host's sockets have get the mark, too.
+    sockets: u32,
+    spare: u32,
     now: u64,
 }
 
@@ -206,7 +209,7 @@ const _: () = assert!(size_of::<Value>() == ENTRY_FIELDS);
 // SAFETY: `repr(C)` of integers without padding, as asserted above: every byte is initialised, and every pattern of bytes is
 // a value.
 unsafe impl aya::Pod for Value {}
-// SAFETY: the same, two words of 32 bits before one of 64.
+// SAFETY: the same, four words of 32 bits before one of 64.
 unsafe impl aya::Pod for Settings {}
 // SAFETY: the same, bytes alone.
 unsafe impl aya::Pod for FlowKey {}
@@ -248,6 +251,8 @@ impl Offload {
             told: Settings {
                 device,
                 mark: 0,
+                sockets: 0,
+                spare: 0,
                 now: 0,
             },
             conntrack: Arc::new(AtomicU32::new(NO_CONNTRACK)),
@@ -282,6 +287,7 @@ impl Offload {
                 .then(|| HashMap::try_from(map("plains")?).map_err(OffloadError::from))
                 .transpose()?,
             guard: Guard::new(Arc::clone(&self.conntrack)),
+            syns: HashMap::try_from(map("syns")?)?,
             gates: Arc::clone(&self.gates),
             paid: Paid::new(Arc::clone(&self.carried), first..end),
             first,
@@ -334,6 +340,28 @@ impl Offload {
     /// When the kernel refuses.
     pub fn mark(&mut self, mark: u32) -> Result<(), OffloadError> {
         self.tell(Settings { mark, ..self.told })
+    }
+
+    /// Has the programs mark packets of connections that this host's sockets have: the translator may leave connections to those.
+    /// Gives why they can't, if they can't.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn leave_to_sockets(&mut self) -> Result<Option<&'static str>, OffloadError> {
+        let left_out = self.left_out.as_ref();
+        if left_out.is_some_and(LeftOut::keeps_from_sockets) {
+            return Ok(Some(
+                "the kernel refuses the part of the programs that it takes",
+            ));
+        }
+        if self.told.mark == 0 {
+            return Ok(Some("the programs mark nothing"));
+        }
+        self.tell(Settings {
+            sockets: 1,
+            ..self.told
+        })?;
+        Ok(None)
     }
 
     /// Sets the programs' time, in microseconds, and runs one packet, from the link layer's header on, through
@@ -389,6 +417,8 @@ pub struct KernelFastPath {
     flows: HashMap<MapData, FlowKey, FlowRef>,
     /// Flows of plain TCP, with the family of each; `None`: those can't pass by.
     plains: Option<HashMap<MapData, FlowKey, u32>>,
+    /// SYNs that have passed the programs, if those mark what follows them.
+    syns: HashMap<MapData, FlowKey, u32>,
     guard: Guard,
     gates: Arc<Words>,
     paid: Paid,
@@ -468,6 +498,10 @@ impl FastPath for KernelFastPath {
 
     fn punted(&self, slot: u32) -> Option<u32> {
         Some(up_by(self.gates.of(slot).load(Ordering::SeqCst)))
+    }
+
+    fn leaves_to_socket(&mut self, ends: Ends) -> bool {
+        self.syns.remove(&FlowKey::of(ends)).is_ok()
     }
 
     fn leave_out(&mut self, servers: &[IpAddr]) {

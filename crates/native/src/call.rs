@@ -41,6 +41,8 @@ pub(crate) const LEG_SERVER: u32 = 0xff;
 struct Settings {
     device: u32,
     mark: u32,
+    sockets: u32,
+    spare: u32,
     now: u64,
 }
 
@@ -191,6 +193,8 @@ pub(crate) fn run(maps: Maps<'_>, now: u64, packet: Packet<'_>) -> (i32, Vec<Lef
         settings: Settings {
             device: 1,
             mark: 1,
+            sockets: 0,
+            spare: 0,
             now,
         },
         way_count: u32::try_from(maps.ways.len()).expect("few ways"),

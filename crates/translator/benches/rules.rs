@@ -151,6 +151,7 @@ fn plain(n: u32) -> Rule {
         hold: Duration::ZERO,
         fail_back: Duration::ZERO,
         heeds_backup: true,
+        carrier: None,
     }
 }
 

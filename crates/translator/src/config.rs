@@ -100,6 +100,19 @@ pub struct Intake {
     /// The stream to each back end begins with a header of the PROXY protocol, version 2: the client's address and port, and those
     /// that it has connected to.
     pub proxy_header: bool,
+    /// What carries its connections unless a rule says otherwise. `None`: FlexCP's own translation, whatever rules say, as no
+    /// relay listens for it.
+    pub carrier: Option<Carrier>,
+}
+
+/// What carries a connection. It is decided at its SYN, and stays.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Carrier {
+    /// FlexCP translates its packets one by one: there is one connection from end to end.
+    #[default]
+    Splitless,
+    /// The kernel's MPTCP has the client's end and its TCP the server's; a relay carries bytes between the two.
+    Split,
 }
 
 /// Checks of back ends: SYNs of FlexCP's own at regular times.

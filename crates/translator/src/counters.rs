@@ -136,6 +136,14 @@ counters! {
         records_refused,
         /// Connections of plain TCP on the path whose packets the kernel forwards by itself.
         passed_by,
+        /// SYNs that were left to the kernel's sockets, each time that they came: their connections are split.
+        split,
+        /// `MP_JOIN` SYNs at the address of a service that may be split, left to the kernel's sockets: no connection of FlexCP's own
+        /// has the token.
+        split_joins,
+        /// SYNs of connections that were to be split and are not: the offload's programs do not run, or not on the device that
+        /// they came in on.
+        split_refused,
         /// Connections taken into the table.
         connections_opened,
         /// Connections that left the table.

@@ -58,7 +58,7 @@ pub use cause::{
     AddAddr, Causes, Decision, Fallback, HalfOpenEvicted, JoinEvicted, JoinRefused, Meaning,
     PlainSyn, PreambleRefused, Rst, SubflowSwitch,
 };
-pub use config::{Announce, Check, Config, Intake, Limits, Mode, Part, Service, Timeouts};
+pub use config::{Announce, Carrier, Check, Config, Intake, Limits, Mode, Part, Service, Timeouts};
 pub use counters::{Counters, DropReason, Drops, Gauges};
 pub use entrance::User;
 pub use event::{ConnectionEnds, EndCause, Event, EventKind, SubflowEnds, Switch};
@@ -81,5 +81,6 @@ pub use steering::{
 pub use superseded::supersedes;
 pub use time::Instant;
 pub use translator::{Cursor, Filter, LONGEST_QUEUE, Place, Translator};
+pub use turns::Turns;
 pub use view::{ConnectionState, ConnectionView, PathQuality, SubflowView};
 pub use way::{MAX_WAYS, Way, Ways};

@@ -53,6 +53,11 @@ pub trait FastPath: Debug + Send {
     fn pass_by(&mut self, _ends: Ends) -> bool {
         false
     }
+    /// Whether the SYN between these ends, which has just come, has passed the fast path, and what follows it will go to the host's
+    /// socket that has the connection, without the translator. `false`: it would be lost.
+    fn leaves_to_socket(&mut self, _ends: Ends) -> bool {
+        false
+    }
     /// Installs no connection to these servers from here on: they are on this host itself, where it sees nothing.
     fn leave_out(&mut self, _servers: &[IpAddr]) {}
 }

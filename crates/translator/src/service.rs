@@ -15,7 +15,7 @@ use flexcp_preamble::Protocol;
 use crate::allowed;
 use crate::announced::Announced;
 use crate::auth::SecretStream;
-use crate::config::{Announce, Check, Mode, Service};
+use crate::config::{Announce, Carrier, Check, Mode, Service};
 use crate::cookies::Cookies;
 use crate::endpoint::Backend;
 use crate::entrance::Entrance;
@@ -115,6 +115,8 @@ struct Slot {
     cookies: bool,
     /// Its back ends are told of their clients.
     proxy_header: bool,
+    /// What carries its connections unless a rule says otherwise.
+    carrier: Option<Carrier>,
 }
 
 /// What a service was, up to a generation.
@@ -409,6 +411,20 @@ impl Services {
         self.slot(service).is_some_and(|slot| slot.proxy_header)
     }
 
+    /// What carries new connections of the service unless a rule says otherwise; `None`: nothing but the translator.
+    pub(crate) fn carrier(&self, service: ServiceId) -> Option<Carrier> {
+        self.slot(service)?.carrier
+    }
+
+    /// Whether a relay listens at `local`, as an address of a service or one that it announces.
+    pub(crate) fn is_relayed(&self, local: SocketAddr) -> bool {
+        let mut present = self.order.iter().filter_map(|&id| self.slot(id));
+        present.any(|slot| {
+            let at = || covers(&slot.mode, local) || slot.announce.iter().any(|it| it.is(local));
+            slot.carrier.is_some() && at()
+        })
+    }
+
     /// Whether any back end of the service takes new connections.
     pub(crate) fn takes_any(&self, service: ServiceId) -> bool {
         let slot = self.slot(service);
@@ -438,6 +454,7 @@ impl Slot {
             kept: false,
             cookies: false,
             proxy_header: false,
+            carrier: None,
         }
     }
 
@@ -490,6 +507,7 @@ impl Slot {
             closed: service.intake.closed,
             cookies: service.intake.cookies,
             proxy_header: service.intake.proxy_header,
+            carrier: service.intake.carrier,
             left,
             turns,
             mode: service.mode,

@@ -24,6 +24,7 @@ mod records;
 mod reload;
 mod room;
 mod routes;
+mod split;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -387,6 +388,10 @@ impl Translator {
                     to: segment.destination(),
                 });
             }
+            return Verdict::Forward;
+        }
+        if self.services.is_relayed(segment.destination()) {
+            // Whoever has the socket answers, or says that nobody has.
             return Verdict::Forward;
         }
         self.refuse(segment, Rst::NoConnection);

@@ -11,7 +11,7 @@ use crate::config::Part;
 
 /// Whose turn it is among a service's back ends.
 #[derive(Default, Debug)]
-pub(crate) struct Turns {
+pub struct Turns {
     /// Back end that is next in turn.
     next: usize,
     /// What each back end takes.
@@ -23,7 +23,8 @@ pub(crate) struct Turns {
 impl Turns {
     /// For `count` back ends, of which the first take what `parts` say, and the others as much as each other. The turn
     /// begins with `next`.
-    pub(crate) fn new(count: usize, parts: &[Part], next: usize) -> Self {
+    #[must_use]
+    pub fn new(count: usize, parts: &[Part], next: usize) -> Self {
         let part = |at| parts.get(at).copied().unwrap_or_default();
         Self {
             next,
@@ -60,7 +61,7 @@ impl Turns {
 
     /// Has those that `takes` lets take a connection tried by `found`, in the order of their turns, until it makes something
     /// of one. That one has had its turn then.
-    pub(crate) fn find<T>(
+    pub fn find<T>(
         &mut self,
         takes: impl Fn(usize) -> bool,
         mut found: impl FnMut(usize) -> Option<T>,

@@ -14,6 +14,7 @@ use super::file::{Config, Mode, Service};
 use super::overlap::{self, intersect, nested};
 use super::rule;
 use super::span::{Diagnostics, Located};
+use super::split;
 use super::value::{self, ShowAnnounce, ShowPorts, ShowPrefix};
 
 /// Threads that translate, at most.
@@ -37,6 +38,7 @@ pub(crate) fn check(config: &Config, out: &mut Diagnostics) {
     timeouts(config, out);
     access::check(&config.accesses, out);
     rule::check(config, out);
+    split::check(config, out);
     if are_too_many(&config.services, out) {
         return;
     }

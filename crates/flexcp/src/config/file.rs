@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use flexcp_translator::{Announce, Check, Limits, Prefix, Protocol, Timeouts, User};
+use flexcp_translator::{Announce, Carrier, Check, Limits, Prefix, Protocol, Timeouts, User};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -168,6 +168,8 @@ pub struct Service {
     pub announce: Vec<Located<Announce>>,
     /// `offload`: whether programs in the kernel may translate its connections. Default "auto".
     pub offload: Located<ServiceOffload>,
+    /// `carrier`: what carries its connections unless a rule says otherwise. Default: FlexCP's own translation, whatever rules say.
+    pub carrier: Option<Located<Carrier>>,
     /// `mode` and what belongs to it.
     pub mode: Mode,
 }
@@ -487,6 +489,7 @@ fn service(value: &Spanned<DeValue<'_>>, out: &mut Diagnostics) -> Option<Servic
             .collect(),
         announce,
         offload: section.or("offload", ServiceOffload::Auto, out),
+        carrier: section.optional("carrier", out),
         mode,
     })
 }

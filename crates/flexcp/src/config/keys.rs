@@ -285,6 +285,9 @@ pub(super) const TIMEOUTS: Keys = &[
     .or(Value::Text("5s")),
 ];
 
+/// What carries connections.
+const CARRIER: Kind = Kind::OneOf(&["splitless", "split"]);
+
 /// `[[service]]`, whatever its mode.
 pub(super) const SERVICE: Keys = &[
     key(
@@ -315,6 +318,11 @@ pub(super) const SERVICE: Keys = &[
         "Whether programs in the kernel may translate its connections.",
     )
     .or(Value::Text("auto")),
+    key(
+        "carrier",
+        CARRIER,
+        "What carries its connections unless a rule says otherwise; rules can't when left out, and it is FlexCP's translation.",
+    ),
 ];
 
 /// What a service with `mode = "transparent"` has beside.
@@ -518,6 +526,11 @@ pub(super) const RULE: Keys = &[
         "Whether a path that the client wants as backup is taken when no other is left alone.",
     )
     .or(Value::Flag(true)),
+    key(
+        "carrier",
+        CARRIER,
+        "What carries connections of services that have a carrier; what those say when left out.",
+    ),
 ];
 
 /// A bound on something that there may be billions of.

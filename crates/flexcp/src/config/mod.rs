@@ -20,6 +20,7 @@ mod keys;
 mod overlap;
 mod read;
 mod schema;
+mod split;
 mod summary;
 #[cfg(test)]
 mod tests;
@@ -33,7 +34,7 @@ pub(crate) use read::similar;
 pub use schema::schema;
 pub use span::Diagnostics;
 pub use summary::{summary, summary_of_rules};
-pub(crate) use value::{ShowPorts, ShowPrefix, duration, prefix};
+pub(crate) use value::{ShowPorts, ShowPrefix, carrier_name, duration, prefix};
 
 /// Reads and checks the file `path`, not the host. The configuration is there unless the file is not
 /// TOML; whether it can be used, [`Diagnostics::has_errors`] tells.

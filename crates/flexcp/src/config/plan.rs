@@ -58,7 +58,10 @@ pub fn translator(
                 .iter()
                 .map(|announce| announce.value)
                 .collect(),
-            intake: intake(&service.mode),
+            intake: Intake {
+                carrier: service.carrier.as_ref().map(|carrier| carrier.value),
+                ..intake(&service.mode)
+            },
         });
     // The check has seen to it that they are positive and not too large.
     let limit = |limit: i64| usize::try_from(limit).unwrap_or(usize::MAX);
@@ -275,8 +278,8 @@ fn intake(mode: &Mode) -> Intake {
                 closed: false,
                 parts: parts.collect(),
                 check: check.map(|check| check.value),
-                cookies: false,
                 proxy_header: proxy_protocol.value == ProxyProtocol::V2,
+                ..Intake::default()
             }
         }
     }

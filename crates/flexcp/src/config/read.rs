@@ -274,6 +274,11 @@ from_text!(
     value::proxy_protocol
 );
 from_text!(
+    flexcp_translator::Carrier,
+    "\"splitless\" or \"split\"",
+    value::carrier
+);
+from_text!(
     super::steering::Steering,
     "\"active-standby\" or another mode",
     super::steering::steering

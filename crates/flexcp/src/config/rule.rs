@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
-use flexcp_translator::{MAX_RULES, Prefix, ServiceId, SteeringMode};
+use flexcp_translator::{Carrier, MAX_RULES, Prefix, ServiceId, SteeringMode};
 use toml::Spanned;
 use toml::de::DeValue;
 
@@ -13,6 +13,7 @@ use super::file::Config;
 use super::keys;
 use super::read::{self, Ports, Reader};
 use super::span::{Diagnostics, Located};
+use super::split;
 use super::steering::{self, Percent, Steering, Weights};
 
 /// How long a connection stays where it was moved, if the rule does not say.
@@ -59,6 +60,8 @@ pub struct Rule {
     pub fail_back: Located<Duration>,
     /// `client_backup`: a path that the client wants as backup is taken when no other is left. Default true.
     pub client_backup: Located<bool>,
+    /// `carrier`: what carries connections of its services and clients, of services that have a carrier. Default: what those say.
+    pub carrier: Option<Located<Carrier>>,
 }
 
 /// Reads all of them.
@@ -114,6 +117,7 @@ fn one(value: &Spanned<DeValue<'_>>, out: &mut Diagnostics) -> Option<Rule> {
         hold: section.or("hold", HOLD, out),
         fail_back: section.or("fail_back", FAIL_BACK, out),
         client_backup: section.or("client_backup", true, out),
+        carrier: section.optional("carrier", out),
     })
 }
 
@@ -141,6 +145,7 @@ pub(super) fn check(config: &Config, out: &mut Diagnostics) {
         known("access", &rule.accesses, accesses, out);
         steering::check(config, rule, out);
         times(rule, out);
+        split::of_rule(config, rule, out);
         if let Some(all) = widest {
             let said = format!(
                 "no connection can be of this rule: all are of `{}` before it; put it there, or narrow the other",
@@ -211,6 +216,7 @@ impl Rule {
             hold: self.hold.value,
             fail_back: self.fail_back.value,
             heeds_backup: self.client_backup.value,
+            carrier: self.carrier.as_ref().map(|carrier| carrier.value),
         }
     }
 }

@@ -8,7 +8,7 @@ use super::read::Reader;
 use super::rule::{self, Rule};
 use super::span::{Diagnostics, Located, Severity};
 use super::steering::Percent;
-use super::value::{ShowDuration, ShowPorts, ShowPrefix};
+use super::value::{ShowDuration, ShowPorts, ShowPrefix, carrier_name};
 
 /// A rule as it was told.
 pub type Told = Map<String, Json>;
@@ -99,6 +99,7 @@ pub fn of(rule: &Rule) -> Told {
         hold,
         fail_back,
         client_backup,
+        carrier,
         // Nothing but the program that FlexCP is part of can give it.
         own_mode: _,
     } = rule;
@@ -125,6 +126,12 @@ pub fn of(rule: &Rule) -> Told {
         ("hold", Some(time(hold))),
         ("fail_back", Some(time(fail_back))),
         ("client_backup", Some(Json::from(client_backup.value))),
+        (
+            "carrier",
+            carrier
+                .as_ref()
+                .map(|carrier| Json::from(carrier_name(carrier.value))),
+        ),
     ];
     let told = keys.into_iter();
     told.filter_map(|(key, value)| Some((key.to_owned(), value?)))

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use flexcp_translator::{Announce, Prefix, User};
+use flexcp_translator::{Announce, Carrier, Prefix, User};
 
 use super::file::{Attach, Placement, ProxyProtocol, ServiceOffload};
 
@@ -90,6 +90,23 @@ pub(super) fn proxy_protocol(text: &str) -> Result<ProxyProtocol, String> {
         _ => Err(format!(
             "there is no PROXY protocol `{text}`; write \"v2\" or \"off\""
         )),
+    }
+}
+
+/// "splitless" or "split".
+pub(super) fn carrier(text: &str) -> Result<Carrier, String> {
+    let mut all = [Carrier::Splitless, Carrier::Split].into_iter();
+    let found = all.find(|carrier| carrier_name(*carrier) == text);
+    found.ok_or_else(|| {
+        format!("nothing called `{text}` carries connections; write \"splitless\" or \"split\"")
+    })
+}
+
+/// As a file has it.
+pub(crate) const fn carrier_name(carrier: Carrier) -> &'static str {
+    match carrier {
+        Carrier::Splitless => "splitless",
+        Carrier::Split => "split",
     }
 }
 

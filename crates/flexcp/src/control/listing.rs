@@ -64,7 +64,29 @@ impl Listing {
                 }
             }
         }
+        self = match daemon.ask(move |asked| self.split(asked)).await {
+            Ok(listing) => listing,
+            Err(_) => return Err(Unread),
+        };
         self.end(None, out).await
+    }
+
+    /// The connections that the relay has.
+    fn split(mut self, asked: &super::server::Asked) -> Self {
+        for view in super::split::wanted(asked, &self.filter) {
+            let connection = Connection::of_split(&view, &self.names);
+            self.add(&connection);
+        }
+        self
+    }
+
+    fn add(&mut self, connection: &Connection) {
+        if !self.first {
+            self.line.push(b',');
+        }
+        self.first = false;
+        // It goes to memory, and all of it has a form in JSON.
+        let _ = serde_json::to_writer(&mut self.line, connection);
     }
 
     /// A page more of a worker's connections, or why there are no more.
@@ -83,13 +105,7 @@ impl Listing {
             return (self, Some(gone()));
         };
         for view in page.views.drain(..) {
-            if !self.first {
-                self.line.push(b',');
-            }
-            self.first = false;
-            let connection = Connection::new(view, &self.names);
-            // It goes to memory, and all of it has a form in JSON.
-            let _ = serde_json::to_writer(&mut self.line, &connection);
+            self.add(&Connection::new(view, &self.names));
         }
         self.page = page;
         (self, None)

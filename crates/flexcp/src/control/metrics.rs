@@ -18,6 +18,7 @@ use super::accesses;
 use super::server::Asked;
 use super::status::{State, Status};
 use super::view::Access;
+use crate::split::Tally;
 use crate::worker::{CarrierCounters, Snapshot, Unaccounted};
 
 /// What is told at one scrape.
@@ -29,6 +30,8 @@ pub(super) struct Numbers {
     /// `None`: the watcher is gone, as all is taken back.
     status: Option<Status>,
     accesses: Vec<Access>,
+    /// What the relay of split connections counts.
+    split: Vec<(&'static str, u64)>,
 }
 
 /// What the offload's programs say.
@@ -85,6 +88,7 @@ impl Numbers {
             }),
             status: asked.watch.status().ok(),
             accesses,
+            split: asked.split.tally.iter().collect(),
         })
     }
 
@@ -129,6 +133,7 @@ impl Collector for Numbers {
         self.offloaded(&mut out)?;
         self.host(&mut out)?;
         self.services(&mut out)?;
+        self.relay(&mut out)?;
         self.accesses(&mut out)
     }
 }
@@ -299,6 +304,15 @@ impl Numbers {
         let mended = status.mended.0.iter();
         let mended = mended.map(|(what, count)| (label("what", what), *count));
         out.counters("mended", help, mended)
+    }
+
+    /// What the relay of split connections has done.
+    fn relay(&self, out: &mut Out<'_>) -> fmt::Result {
+        for ((name, count), (_, meaning)) in self.split.iter().zip(Tally::MEANINGS) {
+            let count = [(vec![], *count)].into_iter();
+            out.counters(&format!("relay_{name}"), &joined(meaning), count)?;
+        }
+        Ok(())
     }
 
     fn services(&self, out: &mut Out<'_>) -> fmt::Result {

@@ -24,6 +24,7 @@ mod rules;
 mod server;
 mod service_routes;
 mod services;
+mod split;
 mod stats;
 pub mod status;
 mod streamed;

@@ -15,6 +15,7 @@ use super::VERSION;
 use super::fault::{Fault, Refused};
 use super::filter;
 use super::server::{Asked, Names};
+use super::split;
 use super::view::{Connection, Done, DoneByAll, Numbers, OneConnection};
 use super::wanted::Wanted;
 use crate::worker::{Gone, WorkerHandle};
@@ -87,6 +88,12 @@ impl Named {
     pub(super) fn look(self, asked: &Asked) -> Result<OneConnection, Refused> {
         let silent = |error: &dyn fmt::Display| Refused::silent("the worker", &error);
         let names = asked.watch.names().map_err(|error| silent(&error))?;
+        if let Some(view) = split::find(asked, self.0) {
+            return Ok(OneConnection {
+                version: VERSION,
+                connection: Connection::of_split(&view, &names),
+            });
+        }
         let worker = worker_of(&asked.workers, self.0);
         let view = worker.map_or(Ok(None), |worker| worker.connection(self.0));
         let view = view.map_err(|error| silent(&error))?;
@@ -99,6 +106,13 @@ impl Named {
 
     /// Has it do something.
     pub(super) fn carry_out(self, asked: &Asked, order: Order) -> Result<Done, Refused> {
+        if let Some(outcome) = split::carry_out(asked, self.0, &order) {
+            let outcome = outcome.map_err(|reason| self.refused(reason))?;
+            return Ok(Done {
+                version: VERSION,
+                changed: outcome == Ordered::Done,
+            });
+        }
         let worker = worker_of(&asked.workers, self.0);
         let outcome = worker.map_or(Ok(Err(Reason::Unknown)), |worker| {
             worker.order(self.0, order)
@@ -149,6 +163,9 @@ pub(super) fn carry_out_all(
 ) -> Result<DoneByAll, Gone> {
     let filter = Arc::new(filter);
     let mut sum = Tally::default();
+    for view in split::wanted(asked, &filter) {
+        sum.count(split::ordered(asked, &view, order));
+    }
     for worker in &asked.workers {
         sum.add(&worker.order_all(&filter, order)?);
     }

@@ -15,7 +15,7 @@ use crate::config::edit::Edit;
 use crate::config::rule as configured;
 use crate::config::span::Located;
 use crate::config::told::{self, Told, Wrong};
-use crate::config::{ShowPorts, ShowPrefix};
+use crate::config::{ShowPorts, ShowPrefix, carrier_name};
 use crate::watch::{ChangeError, Steered};
 
 /// The body of `PUT /v1/rules`.
@@ -324,6 +324,10 @@ fn view(rule: &configured::Rule) -> Rule {
         max_rtt_us: rule.max_rtt.map(|rtt| micros(rtt.value)),
         max_loss: rule.max_loss.map(|loss| loss.value.0),
         client_backup: rule.client_backup.value,
+        carrier: rule
+            .carrier
+            .as_ref()
+            .map(|carrier| carrier_name(carrier.value).into()),
     }
 }
 

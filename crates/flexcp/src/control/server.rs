@@ -32,6 +32,7 @@ use super::gate::{self, Token};
 use super::patience::{Dawdling, Patience, Patient};
 use super::routes::{self, Daemon};
 use crate::rulebook::Keeper;
+use crate::split::RelayHandle;
 use crate::watch::StatusHandle;
 use crate::worker::WorkerHandle;
 
@@ -79,6 +80,8 @@ pub struct Asked {
     pub workers: Vec<WorkerHandle>,
     /// What the offload's programs have counted; `None` without them.
     pub offload: Option<Reasons>,
+    /// About split connections.
+    pub(crate) split: RelayHandle,
     /// About the kernel and the configuration.
     pub watch: StatusHandle,
     /// Where what was set is kept.

@@ -39,7 +39,10 @@ pub(crate) fn stats(asked: &Asked) -> Result<Stats, String> {
         gauges.add(reasons.held().into_iter());
     }
     let connections = count(&counters, "connections_opened")
-        .saturating_sub(count(&counters, "connections_closed"));
+        .saturating_sub(count(&counters, "connections_closed"))
+        + asked.split.tally.open();
+    let mut split = Numbers(Vec::new());
+    split.add(asked.split.tally.iter());
     Ok(Stats {
         version: VERSION,
         counters,
@@ -47,6 +50,7 @@ pub(crate) fn stats(asked: &Asked) -> Result<Stats, String> {
         causes,
         carrier,
         offload,
+        split,
         unaccounted,
         gauges,
         memory_budget,
@@ -75,6 +79,9 @@ pub(crate) fn all_connections(asked: &Asked) -> Result<Connections, String> {
     each_connection(asked, |view| {
         connections.push(Connection::new(view, &names));
     })?;
+    let views = asked.split.list();
+    let views = views.iter().map(|view| Connection::of_split(view, &names));
+    connections.extend(views);
     Ok(Connections {
         version: VERSION,
         connections,

@@ -241,6 +241,7 @@ impl Served {
         let asked = Asked {
             workers,
             offload: None,
+            split: crate::split::RelayHandle::idle(),
             watch: StatusHandle::played(status(), names(), generation()),
             keeper: Arc::new(Keeper::new(directory.path().join("rules.json"))),
             floors: Floors::default(),
@@ -440,6 +441,7 @@ fn services_and_rules_are_those_of_the_configuration() {
                     "max_rtt_us": null,
                     "max_loss": null,
                     "client_backup": true,
+                    "carrier": null,
                 },
                 {
                     "name": "rest",
@@ -455,6 +457,7 @@ fn services_and_rules_are_those_of_the_configuration() {
                     "max_rtt_us": null,
                     "max_loss": null,
                     "client_backup": true,
+                    "carrier": null,
                 },
             ],
         })

@@ -7,7 +7,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use flexcp_translator::{ConnectionView, ServiceId, SubflowView};
+use flexcp_translator::{Carrier, ConnectionView, ServiceId, SubflowView};
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use utoipa::openapi::schema::{AdditionalProperties, Object, ObjectBuilder, Type};
@@ -17,8 +17,10 @@ use utoipa::{PartialSchema, ToSchema};
 use super::fault::Fault;
 use super::server::{Named, Names};
 use super::status::{InterfaceStatus, MarkedBackend};
+use crate::config::carrier_name;
 use crate::config::mar::Document;
 use crate::config::told::Told;
+use crate::split;
 
 pub use self::event::{Event, Noted, Switch, Which, WhichSubflow};
 
@@ -39,6 +41,9 @@ pub struct Stats {
     /// Packets of offloaded connections: translated in the kernel, or why they came up to a worker. Empty
     /// without the offload.
     pub offload: Numbers,
+    /// What the relay of split connections has done, by name.
+    #[serde(default)]
+    pub split: Numbers,
     /// Packets that FlexCP can't account for, by where they are lost: all 0 unless
     /// there is a defect.
     pub unaccounted: Numbers,
@@ -52,7 +57,7 @@ pub struct Stats {
     /// How the offload runs, what of it the kernel refuses and why, a line each; empty when it is not wanted.
     #[serde(default)]
     pub offload_notes: Vec<String>,
-    /// Connections that there are now.
+    /// Connections that there are now, split ones among them.
     pub connections: u64,
 }
 
@@ -80,7 +85,8 @@ pub struct Connection {
     /// Name of the rule that says which of its paths it takes; null: none fits, or it is not MPTCP.
     #[serde(default)]
     pub rule: Option<String>,
-    /// "handshake", "translating", "half-closed", "closed", "plain", "fallback" or "reset".
+    /// "handshake", "translating", "half-closed", "closed", "plain", "fallback" or "reset"; of split ones "handshake" while a back
+    /// end is called, then "relayed".
     pub state: String,
     /// The client, as on the initial subflow.
     #[schema(value_type = String, examples(json!("192.0.2.1:443")))]
@@ -100,8 +106,28 @@ pub struct Connection {
     pub age_us: u64,
     /// Since the last packet, in microseconds.
     pub idle_us: u64,
-    /// Every subflow that there is.
+    /// Every subflow that there is; none of a split connection, whose subflows the kernel has.
     pub subflows: Vec<Subflow>,
+    /// What carries it: "splitless", as FlexCP translates it, or "split", by the kernel's sockets and a relay.
+    #[serde(default = "splitless")]
+    pub carrier: String,
+    /// What the relay has carried of a split connection; null of others.
+    #[serde(default)]
+    pub relayed: Option<Relayed>,
+}
+
+/// What a reader takes for said where an older FlexCP says nothing.
+fn splitless() -> String {
+    carrier_name(Carrier::Splitless).into()
+}
+
+/// What the relay has carried of a split connection.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, Debug)]
+pub struct Relayed {
+    /// Bytes from the client that the back end's socket has taken.
+    pub bytes_up: u64,
+    /// Bytes from the back end that the client's socket has taken.
+    pub bytes_down: u64,
 }
 
 /// A subflow as it stands.
@@ -406,6 +432,8 @@ pub struct Rule {
     pub max_loss: Option<u16>,
     /// Whether a path that the client wants as backup is taken when no other is left alone.
     pub client_backup: bool,
+    /// What carries connections of its services and clients, "splitless" or "split"; null: what their service says.
+    pub carrier: Option<String>,
 }
 
 /// Names and numbers, in their order: an object in JSON.
@@ -462,6 +490,40 @@ impl Connection {
                 .iter()
                 .map(|subflow| Subflow::new(subflow, names))
                 .collect(),
+            carrier: splitless(),
+            relayed: None,
+        }
+    }
+
+    /// One that the relay has.
+    pub(super) fn of_split(view: &split::View, names: &Names) -> Self {
+        let of_service = |service| named(&names.services, service);
+        let unknown = || ("?".into(), "?".into());
+        let (service, mode) = view.service.map_or_else(unknown, of_service);
+        let none = || SocketAddr::from(([0, 0, 0, 0], 0));
+        Self {
+            id: format!("{:016x}", view.id),
+            service,
+            mode,
+            rule: None,
+            state: match view.server {
+                Some(_) => "relayed",
+                None => "handshake",
+            }
+            .into(),
+            client: view.client,
+            server: view.local,
+            source: view.source.unwrap_or_else(none),
+            backend: view.server.unwrap_or_else(none),
+            token: None,
+            age_us: micros(view.age),
+            idle_us: micros(view.idle),
+            subflows: vec![],
+            carrier: carrier_name(Carrier::Split).into(),
+            relayed: Some(Relayed {
+                bytes_up: view.bytes_up,
+                bytes_down: view.bytes_down,
+            }),
         }
     }
 }

@@ -184,6 +184,7 @@ impl Proxied {
             hold,
             fail_back,
             heeds_backup: true,
+            carrier: None,
         };
         self.order(Order::Steer(Some(Arc::new(rule)))).map(drop)
     }

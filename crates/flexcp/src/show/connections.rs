@@ -57,6 +57,10 @@ impl ConnectionTable {
             for line in below.by_ref().take(connection.subflows.len()) {
                 let _ = writeln!(text, "  {line}");
             }
+            if let Some(relayed) = &connection.relayed {
+                let (up, down) = (bytes(relayed.bytes_up), bytes(relayed.bytes_down));
+                let _ = writeln!(text, "  relayed  up {up}  down {down}");
+            }
         }
         text
     }
@@ -66,6 +70,7 @@ fn row(connection: &Connection) -> Vec<String> {
     vec![
         connection.service.clone(),
         connection.mode.clone(),
+        connection.carrier.clone(),
         connection.rule.clone().unwrap_or_else(|| "-".into()),
         connection.state.clone(),
         connection.client.to_string(),
@@ -134,8 +139,9 @@ fn round_trips(subflow: &Subflow) -> String {
     }
 }
 
-const HEADER: [&str; 10] = [
-    "SERVICE", "MODE", "RULE", "STATE", "CLIENT", "SERVER", "BACKEND", "AGE", "IDLE", "ID",
+const HEADER: [&str; 11] = [
+    "SERVICE", "MODE", "CARRIER", "RULE", "STATE", "CLIENT", "SERVER", "BACKEND", "AGE", "IDLE",
+    "ID",
 ];
 
 /// Connections that are aligned with each other, whatever came before.
@@ -192,6 +198,8 @@ mod tests {
             age_us: 200_000_000,
             idle_us: 40_000,
             subflows,
+            carrier: "splitless".into(),
+            relayed: None,
         }
     }
 
@@ -203,14 +211,25 @@ mod tests {
             rule: None,
             ..connection("mail-relay", Vec::new())
         };
+        let split = Connection {
+            carrier: "split".into(),
+            state: "relayed".into(),
+            relayed: Some(crate::control::view::Relayed {
+                bytes_up: 78,
+                bytes_down: 104_857_600,
+            }),
+            ..plain.clone()
+        };
         assert_eq!(
-            printed(vec![connection("web", two), plain]),
+            printed(vec![connection("web", two), plain, split]),
             "\
-SERVICE     MODE         RULE  STATE        CLIENT          SERVER       BACKEND      AGE    IDLE  ID
-web         transparent  all   translating  10.0.1.2:40312  10.9.0.2:80  10.9.0.2:80  3m20s  40ms  00000007000000ab
+SERVICE     MODE         CARRIER    RULE  STATE        CLIENT          SERVER       BACKEND      AGE    IDLE  ID
+web         transparent  splitless  all   translating  10.0.1.2:40312  10.9.0.2:80  10.9.0.2:80  3m20s  40ms  00000007000000ab
   #0 id 0  dsl  10.0.1.2:40312       10.9.0.2:80  active,established  up 78B  down 104.8MB  retrans 2.8kB  rtt 12.3ms/999us min 11.0ms  rate 12.5MB/s flight 2.8kB of 65.1kB
   #1 id 1  lte  [2001:db8::2]:51000  10.9.0.2:80  backup,established  up 78B  down 104.8MB  retrans 2.8kB  rtt -                        rate 0B/s flight 2.8kB of 65.1kB
-mail-relay  transparent  -     plain        10.0.1.2:40312  10.9.0.2:80  10.9.0.2:80  3m20s  40ms  00000007000000ab
+mail-relay  transparent  splitless  -     plain        10.0.1.2:40312  10.9.0.2:80  10.9.0.2:80  3m20s  40ms  00000007000000ab
+mail-relay  transparent  split      -     relayed      10.0.1.2:40312  10.9.0.2:80  10.9.0.2:80  3m20s  40ms  00000007000000ab
+  relayed  up 78B  down 104.8MB
 "
         );
     }

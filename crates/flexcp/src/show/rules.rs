@@ -74,6 +74,9 @@ fn traffic(rule: &Rule) -> String {
     if all.is_empty() {
         all.push("all".into());
     }
+    if let Some(carrier) = &rule.carrier {
+        all.push(format!("(carrier {carrier})"));
+    }
     if !rule.client_backup {
         all.push("(the client's backup flag does not count)".into());
     }
@@ -126,6 +129,7 @@ mod tests {
             max_rtt_us: None,
             max_loss: None,
             client_backup: false,
+            carrier: Some("split".into()),
         };
         let rest = Rule {
             name: "rest".into(),
@@ -139,6 +143,7 @@ mod tests {
             max_rtt_us: Some(80_000),
             max_loss: Some(205),
             client_backup: true,
+            carrier: None,
             ..video.clone()
         };
         Rules {

@@ -4,6 +4,7 @@
 //! which packets to bring: a packet that comes finds who knows what to do with it. What went stays with the kernel until
 //! its connections have had their time ([`drained`](super::drained)).
 
+use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -22,6 +23,7 @@ use crate::generation::{Generation, InForce, NotNow};
 use crate::orders::{Order, Unknown};
 use crate::proxy::ways;
 use crate::rulebook::{Change, Rulebook};
+use crate::split::{Relay, SplitError};
 use crate::worker::{Configure, Marks};
 
 /// A configuration that fits the host, to be put into force.
@@ -51,6 +53,8 @@ pub struct Reloads {
     pub(super) ways: Vec<String>,
     /// The host's addresses when the configuration was put into force.
     own: Vec<IpAddr>,
+    /// It carries split connections.
+    relay: Relay,
 }
 
 impl Reloads {
@@ -59,6 +63,7 @@ impl Reloads {
         force: InForce,
         book: Rulebook,
         (rules, placement): (Rules, Option<PlacedBackEnds>),
+        relay: Relay,
     ) -> Self {
         Self {
             ways: access::interfaces(&force.current().config.accesses),
@@ -69,7 +74,18 @@ impl Reloads {
             closings: Vec::new(),
             book,
             own: own_addresses(),
+            relay,
         }
+    }
+
+    /// Has the relay accept clients, if there is anything for it to do.
+    pub(crate) fn run_relay(&mut self) -> io::Result<()> {
+        self.relay.run()
+    }
+
+    /// Whether connections may be split.
+    pub(crate) fn splits(&self) -> bool {
+        self.relay.is_needed()
     }
 
     /// What connections go by.
@@ -101,12 +117,20 @@ impl Watcher {
         let force = self.reloads.force.followed_by(Arc::clone(&next), now);
         let plan = force.plan(&own);
         self.tables.check_change(&plan)?;
+        self.reloads.relay.change(&next)?;
+        if self.reloads.splits() {
+            self.offload.leave_to_sockets();
+        }
         self.reloads.own.clone_from(&own);
         let before = std::mem::replace(&mut self.reloads.force, force);
         let marks = self.configure();
         if let Err(error) = self.tables.change(&plan, &mut report) {
             let failed = std::mem::replace(&mut self.reloads.force, before.clone());
             self.reloads.force = failed.taken_back(before, now);
+            let current = Arc::clone(self.reloads.force.current());
+            if let Err(error) = self.reloads.relay.change(&current) {
+                warn!("{error}");
+            }
             let marks = self.configure();
             self.backends = Backends::new(self.reloads.force.current(), marks);
             return Err(error.into());
@@ -167,6 +191,8 @@ impl Watcher {
         }
         *force = force.followed_by(Arc::clone(&next), now);
         let set = book.set().clone();
+        // Where it listens stays.
+        let _ = self.reloads.relay.change(&next);
         let marks = self.tell_workers(false);
         self.backends = Backends::new(&next, marks);
         Ok(Steered {
@@ -249,6 +275,9 @@ pub enum ChangeError {
     /// The rules are no good, or those that the API has set can't go with the configuration.
     #[error("the rules that the API sets: {0}; with DELETE /v1/rules the file's are in force")]
     Rules(#[from] Wrong),
+    /// Connections of a service can't be split.
+    #[error(transparent)]
+    Split(#[from] SplitError),
     /// FlexCP is ending.
     #[error(transparent)]
     Ending(#[from] Unwatched),

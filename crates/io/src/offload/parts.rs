@@ -18,7 +18,7 @@ pub(crate) struct Part {
 
 /// In the order in which they are left out when one is not enough: the kernel's functions that each needs have been there
 /// since Linux 5.7, so what may be refused is the way in which it uses them.
-const PARTS: [Part; 4] = [
+const PARTS: [Part; 5] = [
     // bpf_csum_diff over a length that is not known before, of 512 bytes at most.
     Part {
         bit: 4,
@@ -34,16 +34,27 @@ const PARTS: [Part; 4] = [
         bit: 1,
         packets: "GSO packets from the server",
     },
+    // bpf_skc_lookup_tcp and bpf_sk_release.
+    Part {
+        bit: SOCKETS,
+        packets: "connections that are to be split",
+    },
     // As much of the verifier's work again as IPv4.
     Part {
-        bit: 8,
+        bit: V6,
         packets: "IPv6",
     },
 ];
 /// Flows of plain TCP that pass by at a time, both directions of 65,536 connections: 8 MB of the kernel's memory.
 const PLAIN_FLOWS: u32 = 2 << 16;
+/// SYNs that may be on their way to the workers; those of connections that are to be split and are not among them are translated.
+const SYNS: u32 = 1 << 14;
+/// IPv6.
+const V6: u32 = 8;
+/// What asks for sockets.
+const SOCKETS: u32 = 32;
 /// All of them, and what is never left out (16).
-const ALL: u32 = 31;
+const ALL: u32 = 63;
 
 /// The parts that are left out.
 #[derive(Debug)]
@@ -55,6 +66,12 @@ pub struct LeftOut {
 impl LeftOut {
     /// Where the verifier's words are to be had.
     pub const FULL_TEXT: &str = "the whole text: flexcp check --live --verifier-log";
+
+    /// Whether packets of connections that the host's sockets have are not told apart, of one family at least.
+    pub(crate) fn keeps_from_sockets(&self) -> bool {
+        let mut parts = self.parts.iter();
+        parts.any(|part| [SOCKETS, V6].contains(&part.bit))
+    }
 
     /// Why: what the kernel says about the program with all parts.
     #[must_use]
@@ -106,6 +123,7 @@ fn load_with(
         .map_max_entries("carried", slots)
         .map_max_entries("flows", flows)
         .map_max_entries("plains", PLAIN_FLOWS)
+        .map_max_entries("syns", SYNS)
         .override_global("parts", &parts, true)
         .override_global("refused_parts", &refused, true)
         .verifier_log_level(words)

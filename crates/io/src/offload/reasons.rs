@@ -9,7 +9,7 @@ use super::{FlowKey, FlowRef, OPEN};
 
 /// What the programs count, and what that means, in the order of `enum reason`: packets that were translated, and why
 /// others of installed connections go to the translator.
-pub(super) const REASONS: [(&str, &str); 24] = [
+pub(super) const REASONS: [(&str, &str); 25] = [
     ("translated", "Translated in the kernel."),
     (
         "not_installed",
@@ -87,6 +87,10 @@ pub(super) const REASONS: [(&str, &str); 24] = [
     (
         "slow",
         "Its path has become slower than its steering rule has patience with.",
+    ),
+    (
+        "socket",
+        "Of a connection that a socket of this host has, as split ones do.",
     ),
 ];
 

@@ -37,6 +37,7 @@ mod reverse;
 mod rig;
 mod rules;
 mod socks5;
+mod split;
 mod steering;
 mod transfers;
 mod watch;
@@ -80,6 +81,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         reverse::cases(),
         convert::cases(),
         socks5::cases(),
+        split::cases_that_apply(),
         clients::cases_that_apply(),
         balance::cases(),
         programs::cases(),

@@ -43,6 +43,25 @@ static inline struct frame *frame_of(struct __sk_buff *skb)
 	return (struct frame *)skb;
 }
 
+/* There are no sockets here. */
+static inline struct bpf_sock *bpf_skc_lookup_tcp(struct __sk_buff *skb, struct bpf_sock_tuple *ends, __u32 len, __u64 net,
+						  __u64 flags)
+{
+	(void)skb;
+	(void)ends;
+	(void)len;
+	(void)net;
+	(void)flags;
+	return NULL;
+}
+
+static inline long bpf_sk_release(struct bpf_sock *sock)
+{
+	(void)sock;
+	return 0;
+}
+
+#define bpf_map_update_elem(map, key, value, flags) ((void)(value))
 #define bpf_map_lookup_elem(map, key) lookup(map, key)
 #define bpf_map_delete_elem(map, key) forget(map, key)
 

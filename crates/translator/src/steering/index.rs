@@ -364,6 +364,7 @@ mod tests {
             hold: Duration::ZERO,
             fail_back: Duration::ZERO,
             heeds_backup: true,
+            carrier: None,
         }
     }
 

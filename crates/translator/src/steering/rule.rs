@@ -11,6 +11,7 @@ use core::time::Duration;
 use super::index::Index;
 use super::{Account, SteeringMode};
 use crate::access::AccessId;
+use crate::config::Carrier;
 use crate::handle::ServiceId;
 use crate::prefix::Prefix;
 
@@ -36,6 +37,9 @@ pub struct Rule {
     /// A path that the client wants as backup (RFC 8684 section 3.3.8) is taken when no other is left. `false`: what the
     /// client wants does not count.
     pub heeds_backup: bool,
+    /// What carries connections of its services and clients, if a relay listens for their service: that is decided at the SYN, before
+    /// there is a server. `None`: what the service says.
+    pub carrier: Option<Carrier>,
 }
 
 /// Rules that there may be.
@@ -62,6 +66,14 @@ impl Rule {
             && port_fits
             && within(&self.servers, of.server.ip())
             && within(&self.clients, of.client)
+    }
+
+    /// The same of a connection whose server is not chosen yet.
+    fn fits_before_server(&self, service: ServiceId, client: IpAddr) -> bool {
+        let from = self.clients.iter().any(|prefix| prefix.contains(client));
+        let of = self.services.contains(&service);
+        let anywhere = self.servers.is_empty() && self.ports.is_empty();
+        anywhere && (self.clients.is_empty() || from) && (self.services.is_empty() || of)
     }
 }
 
@@ -93,6 +105,8 @@ pub(crate) struct Rules {
     kept: Vec<Kept>,
     /// Where the first that fits a connection is found.
     index: Index,
+    /// The places of those that say what carries connections.
+    carriers: Vec<usize>,
     /// Accesses that there are.
     accesses: usize,
     /// Differs from that of the rules before; 0: there have been none.
@@ -124,7 +138,10 @@ impl Rules {
             let accounts = own(&rule).or_else(new);
             Kept { rule, accounts }
         };
+        let carriers = rules.iter().enumerate();
+        let carriers = carriers.filter(|(_, rule)| rule.carrier.is_some());
         Self {
+            carriers: carriers.map(|(place, _)| place).collect(),
             index: Index::new(&rules),
             kept: rules.into_iter().map(keep).collect(),
             accesses,
@@ -179,6 +196,14 @@ impl Rules {
         RuleId::new(self.index.find(connection, fits)?)
     }
 
+    /// What carries a connection whose server is not chosen yet: as the first rule says that is for its service and client, and says
+    /// anything about it. Those with servers or ports are for none such.
+    pub(crate) fn carrier(&self, service: ServiceId, client: IpAddr) -> Option<Carrier> {
+        let mut rules = self.carriers.iter().filter_map(|&at| self.kept.get(at));
+        let fits = |kept: &&Kept| kept.rule.fits_before_server(service, client);
+        rules.find(fits)?.rule.carrier
+    }
+
     /// The same by a look at each, for comparison.
     #[cfg(any(test, feature = "internals"))]
     pub(crate) fn find_one_by_one(&self, connection: &Descriptor) -> Option<RuleId> {
@@ -217,6 +242,7 @@ mod tests {
             hold: Duration::ZERO,
             fail_back: Duration::ZERO,
             heeds_backup: true,
+            carrier: None,
         }
     }
 

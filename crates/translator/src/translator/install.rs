@@ -94,6 +94,11 @@ impl Installer {
         self.fast_path.pass_by(ends)
     }
 
+    /// See [`FastPath::leaves_to_socket`].
+    pub(crate) fn leaves_to_socket(&mut self, ends: Ends) -> bool {
+        self.fast_path.leaves_to_socket(ends)
+    }
+
     /// See [`FastPath::leave_out`].
     pub(crate) fn leave_out(&mut self, servers: &[IpAddr]) {
         self.fast_path.leave_out(servers);

@@ -169,6 +169,9 @@ impl Translator {
             self.refuse(segment, Rst::NoBackend);
             return Verdict::Drop(DropReason::NoBackend);
         }
+        if self.splits(service, segment) {
+            return Verdict::Forward;
+        }
         let Some((backend, reused)) = self.room_in_reverse(now, service) else {
             // Silence would make the client give MPTCP up.
             self.refuse(segment, Rst::NoRoom);
@@ -353,6 +356,9 @@ impl Translator {
     /// A join: by its token to its connection.
     fn handle_join(&mut self, now: Instant, token: u32, segment: &Segment) -> Verdict {
         let Some(id) = self.table.find_token(token) else {
+            if self.splits_join(segment) {
+                return Verdict::Forward;
+            }
             self.counters.mp_join_no_token += 1;
             if let Some(Match::Transparent { .. }) = self.services.find(segment.destination()) {
                 // It may belong to a connection that the server keeps itself.

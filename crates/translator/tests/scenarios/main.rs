@@ -51,6 +51,7 @@ mod reload;
 mod reset;
 mod reverse;
 mod seeded;
+mod split;
 mod steered;
 mod steering;
 mod switch;

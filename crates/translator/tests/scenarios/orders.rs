@@ -59,6 +59,7 @@ fn own(mode: impl flexcp_translator::SteeringMode + 'static, fail_back: u64) -> 
         hold: Duration::ZERO,
         fail_back: millis(fail_back),
         heeds_backup: true,
+        carrier: None,
     })))
 }
 

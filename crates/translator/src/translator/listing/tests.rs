@@ -215,6 +215,7 @@ fn rule(name: &str, port: u16) -> Rule {
         hold: Duration::ZERO,
         fail_back: Duration::ZERO,
         heeds_backup: true,
+        carrier: None,
     }
 }
 

@@ -199,6 +199,7 @@ impl Setup {
             hold,
             fail_back,
             heeds_backup: true,
+            carrier: None,
         }];
         self
     }

@@ -23,6 +23,8 @@ pub(crate) struct Shelf {
     passed_by: Option<Arc<Mutex<Vec<Ends>>>>,
     /// It takes nothing for good.
     never: bool,
+    /// What the host's sockets have goes to them.
+    sockets: bool,
 }
 
 impl FastPath for Shelf {
@@ -71,6 +73,10 @@ impl FastPath for Shelf {
         passed_by.lock().expect("one thread").push(ends);
         true
     }
+
+    fn leaves_to_socket(&mut self, _: Ends) -> bool {
+        self.sockets
+    }
 }
 
 impl Shelf {
@@ -90,6 +96,7 @@ impl Shelf {
             punted: Arc::default(),
             passed_by: None,
             never: false,
+            sockets: false,
         }
     }
 
@@ -97,6 +104,14 @@ impl Shelf {
     pub(crate) fn refusing() -> Self {
         Self {
             never: true,
+            ..Self::new(usize::MAX)
+        }
+    }
+
+    /// The same for one past which packets for the host's sockets go.
+    pub(crate) fn with_sockets() -> Self {
+        Self {
+            sockets: true,
             ..Self::new(usize::MAX)
         }
     }

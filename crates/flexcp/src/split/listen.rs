@@ -1,0 +1,53 @@
+//! Where clients of split connections come in: listening sockets of MPTCP, which take plain TCP as well.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
+
+use super::{SplitError, Told};
+
+/// Connections that the kernel has accepted and the relay has not; half as many again may be opening. The kernel cuts it down to
+/// net.core.somaxconn.
+const BACKLOG: i32 = 4096;
+
+/// Binds all ends of `told` but those that are bound.
+pub(super) fn all(
+    told: &Told,
+    bound: &[SocketAddr],
+) -> Result<Vec<(SocketAddr, TcpListener)>, SplitError> {
+    let new = told.ends().into_iter();
+    let new = new.filter(|(end, _)| !bound.contains(end));
+    let bind = |(end, service): (SocketAddr, &super::Relayed)| {
+        let socket = socket(end)?;
+        listen(&socket, end).map_err(|error| SplitError::Bind {
+            service: service.name.clone(),
+            end,
+            error,
+        })?;
+        Ok((end, TcpListener::from(socket)))
+    };
+    new.map(bind).collect()
+}
+
+fn socket(end: SocketAddr) -> Result<std::os::fd::OwnedFd, SplitError> {
+    let family = match end {
+        SocketAddr::V4(_) => AddressFamily::INET,
+        SocketAddr::V6(_) => AddressFamily::INET6,
+    };
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let protocol = Some(ipproto::MPTCP);
+    let made = rustix::net::socket_with(family, SocketType::STREAM, flags, protocol);
+    made.map_err(|error| SplitError::NoMptcp(error.into()))
+}
+
+fn listen(socket: &std::os::fd::OwnedFd, end: SocketAddr) -> io::Result<()> {
+    // Connections of an earlier run may still wait for their end.
+    sockopt::set_socket_reuseaddr(socket, true)?;
+    if end.is_ipv6() {
+        sockopt::set_ipv6_v6only(socket, true)?;
+    }
+    rustix::net::bind(socket, &end)?;
+    rustix::net::listen(socket, BACKLOG)?;
+    Ok(())
+}

@@ -1,0 +1,42 @@
+//! Connections that the kernel carries: its MPTCP has the client's end, and a relay of the same process brings bytes to the server.
+//! The translator decides at the SYN, and has nothing more to do with them.
+
+use flexcp_wire::Ends;
+
+use super::Translator;
+use crate::ServiceId;
+use crate::config::Carrier;
+use crate::segment::Segment;
+
+impl Translator {
+    /// Whether the connection that this SYN opens is to be split, and can be.
+    pub(super) fn splits(&mut self, service: ServiceId, syn: &Segment) -> bool {
+        let Some(of_service) = self.services.carrier(service) else {
+            return false;
+        };
+        let of_rule = self.config.rules.carrier(service, syn.source().ip());
+        if of_rule.unwrap_or(of_service) == Carrier::Splitless {
+            return false;
+        }
+        let can = self.leaves_to_socket(syn);
+        self.counters.split += u64::from(can);
+        self.counters.split_refused += u64::from(!can);
+        can
+    }
+
+    /// Whether a join whose token no connection has is a split connection's for all that is known here.
+    pub(super) fn splits_join(&mut self, syn: &Segment) -> bool {
+        let splits = self.services.is_relayed(syn.destination()) && self.leaves_to_socket(syn);
+        self.counters.split_joins += u64::from(splits);
+        splits
+    }
+
+    fn leaves_to_socket(&mut self, syn: &Segment) -> bool {
+        let ends = Ends {
+            from: syn.source(),
+            to: syn.destination(),
+        };
+        let installer = self.installer.as_mut();
+        installer.is_some_and(|installer| installer.leaves_to_socket(ends))
+    }
+}
