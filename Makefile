@@ -4,7 +4,7 @@
 CARGO ?= cargo
 
 .PHONY: setup setup-programs setup-api setup-libconvert libconvert build demo test lint unit unit-security simulate root privileged e2e e2e-repeat link-selftest \
-	faults attack hostile-memory lossy firewall endings reload steering rule-changes ttfb api watch compare kernels kernels-short unit-boot fuzz bench bench-quick bench-plain bench-crowd bench-rule bench-beside bench-reads bench-unsteered bench-sustained bench-dtree bench-rules figure10 counters seeded-bugs drawn-bugs \
+	faults attack hostile-memory lossy firewall endings reload steering rule-changes split ttfb api watch compare kernels kernels-short unit-boot fuzz bench bench-quick bench-plain bench-crowd bench-rule bench-beside bench-reads bench-unsteered bench-sustained bench-dtree bench-rules figure10 counters seeded-bugs drawn-bugs \
 	mutants-sample \
 	bpf clean
 
@@ -125,6 +125,11 @@ steering: root build
 # wrong one. A table, and lab/results/rule-changes.json; RULE_CHANGES_ARGS="--seconds 2 --rounds 1" for a short one.
 rule-changes: root build
 	target/release/lab rule-changes $(RULE_CHANGES_ARGS)
+
+# One download over two paths of 50 Mbit/s through the relay of split connections, beside the translation and haproxy by turns,
+# and the processor time of each for a gigabyte. A table, lab/results/split.json and .md.
+split: root build
+	target/release/lab split $(SPLIT_ARGS)
 
 # The first byte of a server that the client names to a proxy, 40 ms away: by Convert, SOCKS5 and haproxy, beside TCP to the server
 # itself, by turns. A table, lab/results/ttfb.json and .md.

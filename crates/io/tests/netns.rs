@@ -42,6 +42,8 @@ mod offload_plain;
 mod offload_rules;
 #[path = "netns/offload_rules_up.rs"]
 mod offload_rules_up;
+#[path = "netns/offload_sockets.rs"]
+mod offload_sockets;
 #[path = "netns/offload_slots.rs"]
 mod offload_slots;
 #[path = "netns/offload_ups.rs"]
@@ -93,6 +95,7 @@ fn main() {
         offload::TESTS,
         offload_errors::TESTS,
         offload_plain::TESTS,
+        offload_sockets::TESTS,
         offload_rules::TESTS,
         offload_gso::TESTS,
         offload_order::TESTS,

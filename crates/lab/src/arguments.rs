@@ -10,6 +10,7 @@ use flexcp_lab::endings::Endings;
 use flexcp_lab::firewall::Firewall;
 use flexcp_lab::reload::Reload;
 use flexcp_lab::repeat::Repeat;
+use flexcp_lab::split::Split;
 use flexcp_lab::steering::{RuleChanges, Steering};
 use flexcp_lab::transfer::{Mode, Proto};
 use flexcp_lab::ttfb::Ttfb;
@@ -78,6 +79,8 @@ pub(crate) enum Command {
     Steering(Steering),
     /// Change rules under downloads that they steer: what those lose, what wrong rules change, how often rules are saved
     RuleChanges(RuleChanges),
+    /// Measure what one split download takes of two paths, and what it costs, beside haproxy
+    Split(Split),
     /// Measure how long clients that name their server to a proxy wait for its first byte
     Ttfb(Ttfb),
     /// Take away rules, routes, links and addresses under live transfers: how soon they are back, or told

@@ -40,6 +40,7 @@ pub mod repeat;
 pub mod seed;
 pub mod series;
 mod sockstat;
+pub mod split;
 mod starvation;
 pub mod statistics;
 pub mod steering;

@@ -73,6 +73,7 @@ fn run(command: Command) -> Result<()> {
         Command::HostileMemory(hostile) => require_root().and_then(|()| hostile.run()),
         Command::Steering(steering) => steering.run(),
         Command::RuleChanges(changes) => changes.run(),
+        Command::Split(split) => split.run(),
         Command::Ttfb(ttfb) => ttfb.run(),
         Command::Watch(watch) => watch.run(),
         Command::Repeat(repeat) => repeat.run(),

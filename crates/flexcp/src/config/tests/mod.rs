@@ -23,6 +23,7 @@ mod host;
 mod many;
 mod rule;
 mod schema;
+mod split;
 
 /// Asserts that the file made of `lines` gives just these messages.
 #[track_caller]
