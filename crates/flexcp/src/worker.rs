@@ -5,6 +5,7 @@
 //! Others reach it through a [`WorkerHandle`]: what they ask is answered between two batches. Workers beside
 //! each other have nothing in common but the rings between them.
 
+mod denied;
 mod handover;
 mod ledger;
 mod listeners;
@@ -49,6 +50,7 @@ pub(crate) use self::listeners::Listener;
 pub(crate) use self::reload::Whose;
 pub(crate) use self::request::Request;
 
+use self::denied::Denied;
 use self::handover::{Handover, Sorted};
 use self::listeners::Listeners;
 use self::memory::Memory;
@@ -91,6 +93,7 @@ struct Path {
     installs_when_sent: bool,
     carrier: CarrierCounters,
     memory: Memory,
+    denied: Denied,
     /// For others to read.
     marks: Arc<Marks>,
 }
@@ -206,6 +209,7 @@ impl Worker {
                     installs_when_sent: false,
                     carrier: CarrierCounters::default(),
                     memory,
+                    denied: Denied::default(),
                     marks,
                 },
                 buffer: PacketBuffer::new(),
@@ -292,6 +296,7 @@ impl Worker {
             let handover = self.handover.as_mut();
             self.path.handle_timeout(handover, &self.buffer);
             self.path.note_marks();
+            self.path.denied.tell(now(), &mut self.path.translator);
             self.look_up();
             self.tell_ends();
             self.listeners.pass_on(&mut self.path.translator);

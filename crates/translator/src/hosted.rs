@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
 
-use flexcp_preamble::{Dialogue, Refusal};
+use flexcp_preamble::{Dialogue, Refusal, Target, Wish};
 use flexcp_wire::{Dsn, Ends, Sum, TcpFlags, TcpHeader, TcpSeq, update_checksum};
 
 pub(crate) use self::responder::{Responder, Then};
@@ -42,6 +42,8 @@ pub(crate) struct Hosted {
     acknowledgment: Option<Outgoing>,
     /// Whom the client wants who has not shown yet where it is.
     wanted: Option<SocketAddr>,
+    /// The same as it has said it.
+    wish: Option<Wish>,
     /// A name is being resolved for it, of a server with this port.
     resolves: Option<u16>,
     /// Other addresses of the same server, the next one last.
@@ -85,6 +87,7 @@ impl Hosted {
             stream_start: None,
             acknowledgment: None,
             wanted,
+            wish: wanted.map(wish_for),
             resolves: None,
             others: Vec::new(),
             until: Some(now + PATIENCE),
@@ -139,9 +142,23 @@ impl Hosted {
         self.wanted.take_if(|_| open)
     }
 
+    /// The client has said whom it wants.
+    pub(crate) fn note_wish(&mut self, wish: Wish) {
+        self.wish = Some(wish);
+    }
+
+    /// Whom the client wants, for whoever tells others of its refusal.
+    pub(crate) const fn take_wish(&mut self) -> Option<Wish> {
+        self.wish.take()
+    }
+
     /// Bytes that it has allocated.
     pub(crate) fn memory(&self) -> usize {
-        size_of::<Self>()
+        let name = match self.wish.as_ref().map(|wish| &wish.to) {
+            Some(Target::Name(name)) => name.len(),
+            _ => 0,
+        };
+        name + size_of::<Self>()
             + self.responder.as_ref().map_or(0, Responder::memory)
             + self.others.capacity() * size_of::<SocketAddr>()
     }
@@ -291,7 +308,7 @@ impl Hosted {
         self.acknowledgment = Some(responder.acknowledgment());
         // The window of a SYN is not scaled.
         responder.offer(answer.tcp.window.into());
-        self.until = None;
+        (self.until, self.wish) = (None, None);
         Some(call)
     }
 
@@ -301,20 +318,20 @@ impl Hosted {
     }
 
     /// Makes a packet to the server out of one to the responder, once the one has taken over from the other. `packet`: from the
-    /// TCP header on. `partial`: nobody has computed its checksum yet.
-    pub(crate) fn cross_header(&mut self, packet: &mut [u8], partial: bool) {
+    /// TCP header on. `partial`: nobody has computed its checksum yet. `true`: the responder is let go of, and its memory with it.
+    pub(crate) fn cross_header(&mut self, packet: &mut [u8], partial: bool) -> bool {
         let Some(seam) = &self.seam else {
-            return;
+            return false;
         };
         let Ok((tcp, _)) = TcpHeader::parse(packet) else {
-            return;
+            return false;
         };
         if tcp.flags.contains(TcpFlags::ACK)
             && let Some(responder) = &mut self.responder
         {
             responder.note_ack(TcpSeq(tcp.ack));
         }
-        self.responder.take_if(|responder| responder.is_heard());
+        let heard = self.responder.take_if(|responder| responder.is_heard());
         let header = &mut packet[..tcp.header_len];
         let before = Sum::of(header);
         seam.rewrite_up(header, self.responder.is_none());
@@ -322,6 +339,15 @@ impl Hosted {
             let sum = update_checksum(tcp.checksum, before, Sum::of(header));
             header[16..18].copy_from_slice(&sum.to_be_bytes());
         }
+        heard.is_some()
+    }
+}
+
+/// The wish for a server whose address is known.
+pub(crate) const fn wish_for(server: SocketAddr) -> Wish {
+    Wish {
+        to: Target::Ip(server.ip()),
+        port: server.port(),
     }
 }
 

@@ -20,6 +20,7 @@ mod config;
 mod connection;
 mod cookies;
 mod counters;
+mod denials;
 mod dtree;
 mod endpoint;
 mod entrance;
@@ -49,7 +50,7 @@ mod turns;
 mod view;
 mod way;
 
-pub use flexcp_preamble::Protocol;
+pub use flexcp_preamble::{Protocol, Target as ServerName, Wish};
 
 pub use access::{Access, AccessId, MAX_ACCESSES};
 pub use allowed::Allowed;
@@ -60,6 +61,7 @@ pub use cause::{
 };
 pub use config::{Announce, Carrier, Check, Config, Intake, Limits, Mode, Part, Service, Timeouts};
 pub use counters::{Counters, DropReason, Drops, Gauges};
+pub use denials::Denial;
 pub use entrance::User;
 pub use event::{ConnectionEnds, EndCause, Event, EventKind, SubflowEnds, Switch};
 pub use frame::{Frame, HEADROOM, Install, Payload, Step, Transmit, Verdict};

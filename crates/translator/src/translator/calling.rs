@@ -1,9 +1,10 @@
 //! The server that a client has named after its handshake: its name is resolved by somebody else, its addresses are called one
 //! after the other, and the first that answers takes over from the responder.
 
+use alloc::boxed::Box;
 use core::net::{IpAddr, SocketAddr};
 
-use flexcp_preamble::{Refusal, Target, Wish};
+use flexcp_preamble::Refusal;
 use flexcp_wire::{IcmpError, IcmpKind, TcpFlags};
 
 use super::hosting::hosted_sends;
@@ -55,25 +56,24 @@ impl Translator {
         self.exchange(now, None);
     }
 
-    /// The client has named its server by a name.
-    pub(super) fn look_up(&mut self, now: Instant, id: ConnectionId, wish: &Wish) {
+    /// The client has named its server by this name, as text; `None`: it may not be looked up.
+    pub(super) fn look_up(
+        &mut self,
+        now: Instant,
+        id: ConnectionId,
+        name: Option<Box<str>>,
+        port: u16,
+    ) {
         let Some(connection) = self.table.get_mut(id) else {
             return;
-        };
-        let name = match &wish.to {
-            Target::Name(name) => readable(name),
-            Target::Ip(_) => None,
         };
         let Some(name) = name.filter(|_| self.guests.lookups.len() < LOOKUPS) else {
             return self.refuse_guest(now, id, Refusal::NoName);
         };
         let stable = connection.id();
         if let Some(hosted) = connection.hosted.as_deref_mut() {
-            hosted.begin_lookup(now, wish.port);
-            self.guests.lookups.push_back(Lookup {
-                id: stable,
-                name: name.into(),
-            });
+            hosted.begin_lookup(now, port);
+            self.guests.lookups.push_back(Lookup { id: stable, name });
         }
     }
 
@@ -234,7 +234,7 @@ impl Translator {
 }
 
 /// A name that may be looked up, as text.
-fn readable(name: &[u8]) -> Option<&str> {
+pub(super) fn readable(name: &[u8]) -> Option<&str> {
     let usual = |byte: &u8| byte.is_ascii_alphanumeric() || b".-_:".contains(byte);
     let name = core::str::from_utf8(name).ok()?;
     name.bytes().all(|byte| usual(&byte)).then_some(name)

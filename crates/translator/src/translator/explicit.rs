@@ -48,7 +48,8 @@ impl Translator {
             let front = Front::new(dialogue, &said[taken..]);
             return self.connect_at_once(now, (service, wants), server, front, segment, frame);
         }
-        if let Turn::Reset(_) = turn {
+        if let Turn::Reset(fault) = turn {
+            self.deny_stranger(segment, None, fault.into());
             return self.turn_away(segment, Rst::Preamble, DropReason::BadPreamble);
         }
         if self.room_in_table(now).is_none() {
@@ -57,11 +58,9 @@ impl Translator {
         if let Turn::Connect(_) = turn
             && server.is_none()
         {
-            let why = standing.refusal();
-            dialogue.refuse(why, &mut answer);
-            self.counters.decide(PreambleRefused::from(why));
+            dialogue.refuse(standing.refusal(), &mut answer);
         }
-        let then = self.what_follows(&turn, server.is_some());
+        let then = self.what_follows(turn, (server.is_some(), standing), segment);
         let in_syn = segment.payload.len();
         let guest = Guest {
             service,
@@ -90,22 +89,27 @@ impl Translator {
         let (client, limits) = (segment.source().ip(), &self.config.limits);
         let standing = self.guests.clients.judge(now, client, limits);
         if standing == Standing::TurnedAway {
-            self.counters.decide(PreambleRefused::ClientLimit);
+            self.deny_stranger(segment, None, PreambleRefused::ClientLimit);
             return Err(self.turn_away(segment, Rst::NoRoom, DropReason::LimitReached));
         }
         Ok(standing)
     }
 
-    /// What follows the data of the SYN. A client that has said nothing that is granted is counted.
-    fn what_follows(&mut self, turn: &Turn, granted: bool) -> Then {
-        let refused = match *turn {
+    /// What follows the data of the SYN. A client that has said nothing that is granted is counted, and told of.
+    fn what_follows(
+        &mut self,
+        turn: Turn,
+        (granted, standing): (bool, Standing),
+        segment: &Segment,
+    ) -> Then {
+        let (wish, refused) = match turn {
             Turn::Listen => return Then::Preamble,
             Turn::Connect(_) if granted => return Then::Stream,
-            Turn::Connect(_) => return Then::Nothing,
-            Turn::Told => PreambleRefused::Asked,
-            Turn::Close(fault) | Turn::Reset(fault) => PreambleRefused::from(fault),
+            Turn::Connect(wish) => (Some(wish), standing.refusal().into()),
+            Turn::Told => (None, PreambleRefused::Asked),
+            Turn::Close(fault) | Turn::Reset(fault) => (None, fault.into()),
         };
-        self.counters.decide(refused);
+        self.deny_stranger(segment, wish, refused);
         Then::Nothing
     }
 

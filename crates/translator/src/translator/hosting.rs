@@ -6,9 +6,10 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
-use flexcp_preamble::{Dialogue, Refusal, Turn};
+use flexcp_preamble::{Dialogue, Refusal, Target, Turn, Wish};
 use flexcp_wire::{ChecksumState, Ends, Offload, TcpFlags, protocol};
 
+use super::calling::readable;
 use super::explicit::named;
 use super::{Translator, context, lost};
 use crate::cause::{PlainSyn, PreambleRefused, Rst};
@@ -16,9 +17,10 @@ use crate::clients::{Clients, Standing};
 use crate::connection::{Connection, Phase, Subflow};
 use crate::cookies::Cookies;
 use crate::counters::DropReason;
+use crate::denials::{Denial, Denials};
 use crate::frame::{HEADROOM, Payload, Transmit};
 use crate::handle::INITIAL;
-use crate::hosted::{self, Hosted, Then, is_responder, responder_ends};
+use crate::hosted::{self, Hosted, Then, is_responder, responder_ends, wish_for};
 use crate::lookup::Lookup;
 use crate::segment::Segment;
 use crate::table::{ConnectionId, FlowRef, Leg};
@@ -37,6 +39,8 @@ pub(crate) struct Guests {
     /// Where they, and those that have named their server in the SYN, come from.
     pub(super) clients: Clients,
     pub(super) cookies: Cookies,
+    /// Those that were refused.
+    denials: Denials,
 }
 
 impl Guests {
@@ -47,6 +51,7 @@ impl Guests {
             lookups: VecDeque::new(),
             clients: Clients::default(),
             cookies: Cookies::new(secret),
+            denials: Denials::default(),
         }
     }
 
@@ -75,7 +80,7 @@ pub(super) struct Guest<'a> {
     pub(super) then: Then,
     /// Bytes of its SYN that are ACKed.
     pub(super) taken: usize,
-    /// Whom it wants, if it has said so.
+    /// Whom it wants, if it has said so and may be connected there.
     pub(super) wanted: Option<SocketAddr>,
     pub(super) standing: Standing,
 }
@@ -144,15 +149,17 @@ impl Translator {
         let Some(connection) = self.table.get_mut(id) else {
             return false;
         };
+        let mut hosted = Hosted::new(now, responder, None);
+        hosted.note_wish(wish_for(connection.tcp.backend.addr()));
         connection.turn_to(backend);
-        connection.hosted = Some(Box::new(Hosted::new(now, responder, None)));
+        connection.hosted = Some(Box::new(hosted));
         let flow = connection.server_flow();
         let mut ctx = context!(self, now);
         connection.send_syn(&mut ctx, u16::MAX);
         self.table.insert_flow(flow, FlowRef { id, leg });
         self.guests.count += 1;
         self.counters.hosted += 1;
-        self.counters.decide(PreambleRefused::from(why));
+        self.deny(id, why);
         true
     }
 
@@ -184,7 +191,9 @@ impl Translator {
             return false;
         };
         let partial = frame.offload.checksum != ChecksumState::Complete;
-        hosted.cross_header(&mut frame.packet_mut()[tcp_at..], partial);
+        if hosted.cross_header(&mut frame.packet_mut()[tcp_at..], partial) {
+            self.charge(flow.id);
+        }
         false
     }
 
@@ -267,24 +276,79 @@ impl Translator {
     fn take_turn(&mut self, now: Instant, id: ConnectionId, turn: Turn) {
         match turn {
             Turn::Listen => {}
-            Turn::Told => self.counters.decide(PreambleRefused::Asked),
-            Turn::Close(fault) => self.counters.decide(PreambleRefused::from(fault)),
+            Turn::Told => self.deny(id, PreambleRefused::Asked),
+            Turn::Close(fault) => self.deny(id, fault),
             Turn::Reset(fault) => {
-                self.counters.decide(PreambleRefused::from(fault));
+                self.deny(id, fault);
                 self.reset_guest(now, id);
-            }
-            Turn::Connect(_) if self.is_beyond(id) => {
-                self.counters.preambles += 1;
-                self.refuse_guest(now, id, Refusal::ClientLimit);
             }
             Turn::Connect(wish) => {
                 self.counters.preambles += 1;
-                match named(&wish) {
-                    Some(server) => self.call(now, id, server),
-                    None => self.look_up(now, id, &wish),
-                }
+                self.connect_guest(now, id, wish);
             }
         }
+    }
+
+    /// A client has named its server after its handshake.
+    fn connect_guest(&mut self, now: Instant, id: ConnectionId, wish: Wish) {
+        let server = named(&wish);
+        let name = match &wish.to {
+            Target::Name(name) => readable(name).map(Into::into),
+            Target::Ip(_) => None,
+        };
+        let port = wish.port;
+        if let Some(hosted) = self.table.get_mut(id).and_then(|c| c.hosted.as_deref_mut()) {
+            hosted.note_wish(wish);
+        }
+        match server {
+            _ if self.is_beyond(id) => self.refuse_guest(now, id, Refusal::ClientLimit),
+            Some(server) => self.call(now, id, server),
+            None => self.look_up(now, id, name, port),
+        }
+    }
+
+    /// A client of which nothing else is known is refused.
+    pub(super) fn deny_stranger(
+        &mut self,
+        segment: &Segment,
+        wish: Option<Wish>,
+        cause: PreambleRefused,
+    ) {
+        self.counters.decide(cause);
+        self.guests.denials.note(Denial {
+            client: segment.source(),
+            by: segment.destination(),
+            wish,
+            cause,
+        });
+    }
+
+    /// The client of this connection is refused.
+    fn deny(&mut self, id: ConnectionId, cause: impl Into<PreambleRefused>) {
+        let cause = cause.into();
+        self.counters.decide(cause);
+        let Some(connection) = self.table.get_mut(id) else {
+            return;
+        };
+        let flow = connection.subflow(INITIAL).flow();
+        let said = connection.hosted.as_deref_mut().and_then(Hosted::take_wish);
+        self.guests.denials.note(Denial {
+            client: flow.from,
+            by: flow.to,
+            wish: said,
+            cause,
+        });
+    }
+
+    /// A client that was refused, for whoever writes a log: a few of them wait, and of the others
+    /// [`denials_lost`](Self::denials_lost) has the number. Asked for now and then.
+    pub fn poll_denial(&mut self) -> Option<Denial> {
+        self.guests.denials.take()
+    }
+
+    /// How many refused clients found no room to wait since this was asked last.
+    pub const fn denials_lost(&mut self) -> u64 {
+        self.guests.denials.take_lost()
     }
 
     /// Whether the connection is there to tell its client that it has too many.
@@ -328,7 +392,7 @@ impl Translator {
 
     /// The client is refused, and the server that was called hears no more.
     pub(super) fn refuse_guest(&mut self, now: Instant, id: ConnectionId, why: Refusal) {
-        self.counters.decide(PreambleRefused::from(why));
+        self.deny(id, why);
         self.end_call(id);
         let hosted = self.table.get_mut(id).and_then(|c| c.hosted.as_deref_mut());
         if let Some(hosted) = hosted {
@@ -432,7 +496,7 @@ impl Translator {
             return self.refuse_guest(now, id, Refusal::NoName);
         }
         if hosted.is_late(now) {
-            self.counters.decide(PreambleRefused::Late);
+            self.deny(id, PreambleRefused::Late);
             return self.reset_guest(now, id);
         }
         if hosted.calls_again(now) {
@@ -482,9 +546,11 @@ impl Translator {
         if is_responder(ends.to.ip()) {
             return false;
         }
-        let flow = self.table.find(ends.reversed());
-        if let Some(hosted) = flow.and_then(|flow| self.hosted_of(flow)) {
-            hosted.cross_header(&mut transmit.header_mut()[tcp_at..], true);
+        if let Some(flow) = self.table.find(ends.reversed())
+            && let Some(hosted) = self.hosted_of(flow)
+            && hosted.cross_header(&mut transmit.header_mut()[tcp_at..], true)
+        {
+            self.charge(flow.id);
         }
         true
     }

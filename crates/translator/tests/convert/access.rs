@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use flexcp_preamble::Protocol;
 use flexcp_testkit::Packet;
-use flexcp_translator::{Allowed, Config, Mode, PreambleRefused, Prefix};
+use flexcp_translator::{Allowed, Config, Mode, PreambleRefused, Prefix, ServerName};
 use flexcp_wire::{CapableKeys, ConvertError, ConvertMessage, ConvertTlv, ConvertWriter};
 
 use crate::guest::{ALL, GREETING, Guest, REQUEST};
@@ -288,5 +288,72 @@ fn whoever_shows_nothing_gets_one_packet_that_is_no_longer_than_its_own() {
         assert_eq!(syn_acks.count(), 1, "{out:?}");
         let most = packet.bytes().len();
         assert!(lens.iter().sum::<usize>() <= most, "{lens:?} of {most}");
+    }
+}
+
+/// Whom the client is refused, and why, as the log has it.
+fn denials(world: &mut World) -> Vec<(Option<String>, PreambleRefused)> {
+    let translator = &mut world.translator;
+    let all = std::iter::from_fn(|| translator.poll_denial());
+    let told = all.map(|denial| {
+        assert_eq!((denial.client, denial.by), (client(), proxy()));
+        let wish = denial.wish.map(|wish| {
+            let to = match wish.to {
+                ServerName::Ip(addr) => addr.to_string(),
+                ServerName::Name(name) => name.escape_ascii().to_string(),
+            };
+            format!("{to} {}", wish.port)
+        });
+        (wish, denial.cause)
+    });
+    told.collect()
+}
+
+#[test]
+fn each_refusal_is_told_with_what_was_wanted() {
+    let wanted = |to: &str| Some(to.to_string());
+    // In the SYN.
+    let cases: [(&[u8], _); 3] = [
+        (
+            &connect(end("10.56.0.1:80"), None),
+            (wanted("10.56.0.1 80"), PreambleRefused::NotAllowed),
+        ),
+        (
+            &[1, 2, 0x22, 0x63, 1, 1, 0, 0],
+            (None, PreambleRefused::Asked),
+        ),
+        (b"GET / HTTP/1.1\r\n", (None, PreambleRefused::Protocol)),
+    ];
+    for (said, told) in cases {
+        let mut world = World::new();
+        world.put_raw(&syn(client(), said));
+        assert_eq!(denials(&mut world), [told]);
+    }
+    // A server that refuses, called at once.
+    let mut world = World::new();
+    let _ = world.of_client(SYN, [0, 0], [mss()], &CONNECT);
+    let _ = world.of_server(flexcp_wire::TcpFlags::RST | ACK, [0, 25], [], &[]);
+    let told = (wanted("10.55.9.9 80"), PreambleRefused::ServerReset);
+    assert_eq!(denials(&mut world), [told]);
+    // After the handshake.
+    let mut guest = Guest::greeted(ALL);
+    guest.say(b"\x05\x01\x00\x03\x08a\nb.test\x00\x50");
+    let told = (wanted("a\\nb.test 80"), PreambleRefused::NoName);
+    assert_eq!(denials(&mut guest.world), [told]);
+    let mut guest = Guest::greeted(ALL);
+    guest.pass(10_100);
+    assert_eq!(denials(&mut guest.world), [(None, PreambleRefused::Late)]);
+}
+
+#[test]
+fn of_many_refusals_a_few_are_told_and_the_others_counted() {
+    let mut world = World::new();
+    for _ in 0..3 {
+        for _ in 0..100 {
+            world.put_raw(&syn(client(), b"GET / HTTP/1.1\r\n"));
+        }
+        assert_eq!(denials(&mut world).len(), 16);
+        assert_eq!(world.translator.denials_lost(), 84);
+        assert_eq!(world.translator.denials_lost(), 0);
     }
 }

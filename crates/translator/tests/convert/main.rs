@@ -289,7 +289,8 @@ fn who_speaks_another_protocol_is_reset() {
     assert_eq!(rst.ack(), 1 + i32::try_from(said.len()).unwrap());
     let causes = world.translator.counters().causes;
     let moved: Vec<_> = causes.iter().filter(|(.., count)| *count > 0).collect();
-    assert_eq!(moved, [("rst", "preamble", 1)]);
+    let refused = ("preamble_refused", "protocol", 1);
+    assert_eq!(moved, [refused, ("rst", "preamble", 1)]);
     assert_eq!(world.translator.counters().connections_opened, 0);
 }
 

@@ -139,6 +139,8 @@ fn whoever_guesses_gets_no_more_than_he_sends() {
             meter.send(ACK | TcpFlags::FIN, isn.wrapping_add(wrong), vec![], &[5]);
             meter.check(if mptcp { KEY } else { 0 }, "a FIN");
         }
+        // What he sends counts: a plain client hears in the end that he is wrong. One of MPTCP has to bring keys first.
+        assert_eq!(meter.packets.len() > 1, !mptcp);
     }
 }
 
@@ -158,6 +160,18 @@ fn what_a_server_sends_goes_to_nobody_who_has_not_shown_where_he_is() {
             assert_eq!(meter.packets.len(), 1, "{mptcp} {flags:?}");
         }
     }
+}
+
+#[test]
+fn a_servers_challenge_goes_to_nobody_whose_syn_was_shorter() {
+    let mut meter = Meter::new(|_| {});
+    meter.send(SYN, 0, options(true), &CONNECT);
+    for _ in 0..4 {
+        let (_, out) = meter.world.of_server(ACK, [7, 9], options(false), &[]);
+        meter.take(out);
+        meter.check(0, "a challenge");
+    }
+    assert_eq!(meter.packets.len(), 1);
 }
 
 #[test]
@@ -185,7 +199,8 @@ fn errors_and_an_operators_wish_are_no_way_around() {
             to: server(),
         };
         let router = ip_header(end("10.55.0.1:0").ip(), ends.from.ip(), protocol::ICMP);
-        let quote = quoted(ends, at(CLIENT_ISN, 25));
+        // The only number that is under way.
+        let quote = quoted(ends, at(CLIENT_ISN, 24));
         assert_eq!(
             meter.world.put_raw(&icmp_error(&router, (3, 1), 0, &quote)),
             0
