@@ -461,7 +461,7 @@ impl Checker {
             });
         }
         if self.options.causal {
-            self.input.own = own;
+            self.input.own = self.input.own.max(own);
             self.input.count(packet, ends, seen.point, &mut report);
         }
         stays_wrong

@@ -216,18 +216,9 @@ impl Connection {
         front.is_none_or(|front| front.says.matches(at - ORIGIN, bytes))
     }
 
-    /// The right edge that the server may be told: what the client has offered. The server knows nothing of the answer, so a window
-    /// that was offered before that was ACKed begins behind it to the server.
-    pub(crate) fn edge_to_server(&self) -> u64 {
-        let (edge, lead) = (self.down.edge, self.down.lead);
-        if lead == 0 {
-            edge
-        } else if self.down.acked < ORIGIN + lead {
-            edge + lead
-        } else {
-            // Nor does an edge go back that was told then.
-            edge.max(self.edge_out.unwrap_or(0))
-        }
+    /// Whether the client was answered before its server: windows may be rounded twice, by the shifts of both legs.
+    pub(crate) fn is_hosted(&self) -> bool {
+        self.front.as_ref().is_some_and(|front| front.hosted)
     }
 
     /// The data of the client's SYN.
@@ -282,9 +273,11 @@ impl Connection {
             let within = acked.min(front.in_syn);
             front.taken = within;
             front.hosted = !self.server_answered;
-            if !front.hosted {
+            if let Some(server) = front.server_isn {
                 // The numbers agree behind the answer.
                 self.down.isn = packet.tcp.seq;
+                self.down.lead = server.wrapping_sub(packet.tcp.seq).into();
+                self.down.ack_out = ORIGIN + self.down.lead;
             }
             self.subflows[0].ack_out = ORIGIN + within;
             self.note_said();

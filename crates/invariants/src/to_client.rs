@@ -141,7 +141,8 @@ impl Connection {
         self.clock_to_client(index, packet, report);
         if index == 0 && packet.payload_len > 0 && self.front.is_some() {
             // The answer to a client without MPTCP.
-            self.relayed_to_client(index, packet);
+            let subflow = &mut self.subflows[0];
+            subflow.proxy_sent = subflow.proxy_sent.max(ORIGIN + packet.payload_len);
             self.judge_answer_bytes(ORIGIN, packet, report);
         }
     }
@@ -458,6 +459,11 @@ impl Connection {
         };
         let ack = self.up.at_dsn(number, self.up.ack_out);
         let (trusted, placed) = (self.trusts(Side::Server), self.is_placed());
+        let scale = if self.is_hosted() {
+            self.server_scale.max(self.subflows[index].proxy_scale)
+        } else {
+            self.server_scale
+        };
         let subflow = &mut self.subflows[index];
         let edge = ack + (u64::from(packet.tcp.window) << subflow.proxy_scale);
         if !placed {
@@ -479,8 +485,8 @@ impl Connection {
             )
         });
         if let Some(last) = subflow.edge_out.filter(|_| trusted) {
-            // The server's own scaling rounds down.
-            let rounding = (1 << self.server_scale) - 1;
+            // Scaling rounds down.
+            let rounding = (1 << scale) - 1;
             report.expect(edge + rounding >= last, Rule::Window, || {
                 format!("right edge moves left by {}", last - edge)
             });

@@ -221,13 +221,15 @@ impl Connection {
         };
         let ack = from_seq(packet.tcp.ack, self.down.isn, self.down.ack_out);
         let edge = ack + (u64::from(packet.tcp.window) << scale);
-        let limit = self.edge_to_server();
+        let limit = self.down.edge;
         report.expect(edge <= limit, Rule::Window, || {
             format!("right edge {} beyond what the client offered", edge - limit)
         });
         if let Some(last) = self.edge_out
             && self.mode == Mode::Translated
         {
+            let own = self.subflows[0].window_scale;
+            let scale = if self.is_hosted() { own } else { scale };
             let rounding = (1 << scale) - 1;
             report.expect(edge + rounding >= last, Rule::Window, || {
                 format!("right edge moves left by {}", last - edge)

@@ -4,6 +4,7 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
+use flexcp_invariants::Preamble;
 use flexcp_testkit::Random;
 use flexcp_translator::{Allowed, Lookup, Mode, Prefix, Protocol, StableId, User};
 
@@ -134,6 +135,14 @@ impl ExplicitPlan {
     pub(crate) fn is_granted(&self) -> bool {
         let in_part = self.protocol == Protocol::Socks5 && self.in_syn > SHORTEST;
         self.fate == Fate::Granted && !in_part
+    }
+
+    /// What it is to the checker.
+    pub(crate) const fn preamble(&self) -> Preamble {
+        match self.protocol {
+            Protocol::Convert => Preamble::Convert,
+            Protocol::Socks5 => Preamble::Socks5,
+        }
     }
 
     /// What is said for a connection with `server`.

@@ -89,7 +89,7 @@ pub(crate) struct Proxy {
     pub(crate) left_out: u64,
     /// Names that are being resolved, and what comes of each.
     names: Names,
-    /// Whether every packet is shown to the checker, which does not know of preambles and headers: ends judge those runs alone.
+    /// Whether every packet is shown to the checker, which does not know of headers: ends judge those runs alone.
     judged: bool,
 }
 
@@ -101,10 +101,14 @@ impl Proxy {
         let stages = plan.stages.iter().flat_map(|stage| &stage.rules);
         let redundant = stages.into_iter().any(|rule| rule.mode.copies());
         let bounds = judged(&config, redundant);
+        let mut checker = Checker::new(bounds, Some(Box::new(Judge)));
+        for (listen, preamble) in plan.preambles() {
+            checker.expect_preambles(listen, preamble);
+        }
         let mut translator = Translator::new(config, seed);
         translator.keep_events(true);
         Self {
-            checker: Checker::new(bounds, Some(Box::new(Judge))),
+            checker,
             heard: Heard::new(plan),
             translator,
             outbox: Outbox::new(state == ChecksumState::Complete),
@@ -121,10 +125,7 @@ impl Proxy {
             new_acks: Vec::new(),
             left_out: 0,
             names: Names::of(plan),
-            judged: plan
-                .connections
-                .iter()
-                .all(|connection| connection.explicit.is_none() && !connection.told),
+            judged: plan.connections.iter().all(|connection| !connection.told),
         }
     }
 

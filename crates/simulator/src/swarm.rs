@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use flexcp_faults::{Fault, Faults};
+use flexcp_invariants::Preamble;
 use flexcp_testkit::Random;
 use flexcp_translator::{Announce, Config, Limits, Mode, Prefix, Service, ServiceId, Timeouts};
 use flexcp_wire::ChecksumState;
@@ -191,6 +192,15 @@ impl Plan {
             Some(stage) => stage.configure(config),
             None => config,
         }
+    }
+
+    /// Where clients name their server, and how.
+    pub(crate) fn preambles(&self) -> impl Iterator<Item = (SocketAddr, Preamble)> {
+        let all = self.connections.iter().enumerate();
+        all.filter_map(|(n, connection)| {
+            let explicit = connection.explicit.as_ref()?;
+            Some((self.remote(n), explicit.preamble()))
+        })
     }
 
     /// Services whose clients name their servers.

@@ -291,7 +291,7 @@ impl Hosted {
         };
         let clock = match (responder.clock_now(now), answer.options.timestamps) {
             (None, _) => Clock::None,
-            (Some(shown), None) => Clock::client(shown, now),
+            (Some(shown), None) => Clock::client(shown, responder.clock_heard(), now),
             (Some(shown), Some(of_server)) => Clock::Both {
                 shift: shown.wrapping_sub(of_server.val),
                 first: of_server.val,
@@ -320,7 +320,7 @@ impl Hosted {
     /// Makes a packet to the server out of one to the responder, once the one has taken over from the other. `packet`: from the
     /// TCP header on. `partial`: nobody has computed its checksum yet. `true`: the responder is let go of, and its memory with it.
     pub(crate) fn cross_header(&mut self, packet: &mut [u8], partial: bool) -> bool {
-        let Some(seam) = &self.seam else {
+        let Some(seam) = &mut self.seam else {
             return false;
         };
         let Ok((tcp, _)) = TcpHeader::parse(packet) else {

@@ -132,7 +132,9 @@ impl Connection {
     /// the server knows. Its right edge never moves left.
     pub(crate) fn window_to_tcp(&self) -> u16 {
         let scale = self.subflow(INITIAL).agreed.window_scale;
-        let left = self.to_mptcp.edge.since(self.acked_to_tcp()) >> scale;
+        let acked = self.acked_to_tcp();
+        // A window may be shorter than an answer that the client has not ACKed.
+        let left = self.to_mptcp.edge.max(acked).since(acked) >> scale;
         u16::try_from(left).unwrap_or(u16::MAX)
     }
 

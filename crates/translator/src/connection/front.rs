@@ -149,6 +149,12 @@ impl Connection {
         self.front.as_ref().map_or(0, |front| front.answer_len())
     }
 
+    /// The window of the server's SYN/ACK as the client is told it: what came with its SYN takes a part of that.
+    pub(crate) fn window_behind_early(&self, window: u16) -> u16 {
+        let early = self.front.as_ref().map_or(0, |front| front.early.len());
+        window.saturating_sub(u16::try_from(early).unwrap_or(u16::MAX))
+    }
+
     /// The server has answered with these options: what that means to the client.
     pub(crate) fn compose_answer(&mut self, options: &[u8]) {
         let from: SocketAddr = self.tcp.source.addr();

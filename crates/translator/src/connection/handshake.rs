@@ -280,7 +280,7 @@ impl Connection {
             seq: subflow.agreed.isn_local.0,
             ack: subflow.agreed.isn_remote.add(1).0,
             flags: segment.tcp.flags,
-            window: segment.tcp.window,
+            window: self.window_behind_early(segment.tcp.window),
             urgent: 0,
             keep_ecn: true,
             flow_label: self.mptcp.label,
@@ -308,11 +308,12 @@ impl Connection {
         self.numbers.to_mptcp = Shift::between(first, self.mptcp.key.idsn);
         self.tcp.mss = options.mss.unwrap_or(default_mss);
         self.tcp.sack = options.sack_permitted;
+        let window = self.window_behind_early(segment.tcp.window);
         // Scaling counts only when both SYNs offer it (RFC 7323 section 2.2).
         let subflow = &mut self.mptcp.subflows[usize::from(INITIAL)];
         self.tcp.window.scale = options.window_scale.filter(|_| subflow.agreed.scales);
         // The window of a SYN is not scaled; that of any packet of FlexCP's own will be.
-        self.tcp.window.offered = segment.tcp.window >> self.tcp.window.scale.unwrap_or(0);
+        self.tcp.window.offered = window >> self.tcp.window.scale.unwrap_or(0);
         self.tcp.window.max = u32::from(segment.tcp.window);
         if options.window_scale.is_none() {
             subflow.agreed.window_scale = 0;

@@ -82,6 +82,7 @@ impl Connection {
         frame: &mut Frame<'_>,
     ) -> Verdict {
         let ack = TcpSeq(segment.tcp.ack).max(self.tcp.isn_remote.add(1));
+        self.note_plain_window(segment);
         let mut answers = true;
         if let Some(front) = &mut self.front {
             front.note_window(segment.tcp.window);
@@ -168,6 +169,18 @@ impl Connection {
             ..Change::default()
         };
         relay_with(self.subflow(INITIAL).ends(), segment, frame, change)
+    }
+
+    /// The room that a client without MPTCP offers: what FlexCP sends of its own has it in its window.
+    fn note_plain_window(&mut self, segment: &Segment) {
+        let scale = if segment.has(TcpFlags::SYN) {
+            0
+        } else {
+            self.subflow(INITIAL).agreed.window_scale
+        };
+        let offered = u64::from(segment.tcp.window) << scale;
+        let edge = self.to_mptcp.acked.add(offered);
+        self.to_mptcp.edge = self.to_mptcp.edge.max(edge);
     }
 
     /// The client's ACK: the first that could not have been guessed proves where the client is.

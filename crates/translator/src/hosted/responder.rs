@@ -481,6 +481,11 @@ impl Responder {
         self.offered.timestamps.then(|| self.timestamps(now).val)
     }
 
+    /// The latest of the client's timestamps.
+    pub(crate) const fn clock_heard(&self) -> u32 {
+        self.clock.heard
+    }
+
     /// The client is told the server's window from here on.
     pub(crate) fn offer(&mut self, window: u32) {
         self.edge = self.edge.max(self.next.add(window));

@@ -43,8 +43,8 @@ pub(super) enum Clock {
     None,
     /// Both do: this is added to its own, and nothing before `first` of its own is echoed to it.
     Both { shift: u32, first: u32 },
-    /// The client alone does: it is told milliseconds from here on.
-    Client { base: u32 },
+    /// The client alone does: it is told milliseconds from here on, and echoed `heard`, its latest that went to the server's side.
+    Client { base: u32, heard: u32 },
 }
 
 /// The server's own timestamp that the client knows as `echo`; `None`: it is of before the server, whose first one is `first`.
@@ -71,10 +71,11 @@ pub(super) struct Scales {
 }
 
 impl Clock {
-    /// The client has been shown this just now.
-    pub(super) const fn client(shown: u32, now: Instant) -> Self {
+    /// The client has been shown this just now, and has shown `heard`.
+    pub(super) const fn client(shown: u32, heard: u32, now: Instant) -> Self {
         Self::Client {
             base: shown.wrapping_sub(millis(now)),
+            heard,
         }
     }
 }
@@ -88,8 +89,10 @@ impl Scales {
         server_told: 0,
     };
 
-    fn up(self, window: u16) -> u16 {
-        rescaled(window, self.client, self.client_told)
+    /// The client's window, of which the first `owed` bytes are for what the server does not send.
+    fn up(self, window: u16, owed: u32) -> u16 {
+        let bytes = (u64::from(window) << self.client).saturating_sub(owed.into());
+        u16::try_from(bytes >> self.client_told).unwrap_or(u16::MAX)
     }
 
     pub(super) fn down(self, window: u16) -> u16 {
@@ -150,6 +153,10 @@ impl Seam {
         frame: &mut Frame<'_>,
     ) -> Result<(), DropReason> {
         let mut options = OptionWriter::default();
+        if let Clock::Client { base, heard } = self.clock {
+            let val = base.wrapping_add(millis(now));
+            options.push(&TcpOption::Timestamps(Timestamps { val, ecr: heard }));
+        }
         for option in TcpOptions::new(segment.option_bytes(frame)).flatten() {
             match (option, self.clock) {
                 (TcpOption::Timestamps(told), Clock::Both { shift, .. }) => {
@@ -157,15 +164,14 @@ impl Seam {
                     options.push(&TcpOption::Timestamps(Timestamps { val, ..told }));
                 }
                 (TcpOption::Timestamps(_), _) => {}
+                (TcpOption::Sack(mut blocks), Clock::Client { .. }) => {
+                    blocks.truncate(SACK_BESIDE_TIMESTAMPS);
+                    options.push(&TcpOption::Sack(blocks));
+                }
                 (option, _) => {
                     options.push(&option);
                 }
             }
-        }
-        if let Clock::Client { base } = self.clock {
-            let val = base.wrapping_add(millis(now));
-            // What it would echo it has not been sent.
-            options.push(&TcpOption::Timestamps(Timestamps { val, ecr: 0 }));
         }
         let outgoing = Outgoing {
             ends: segment.ends(),
@@ -184,22 +190,22 @@ impl Seam {
     /// Rewrites the header of a packet to the server, in place. `answered`: the client has all that comes before the server's
     /// first byte; until then the server is told of nothing that it has not sent. `header`: the TCP header and its options.
     /// What is to be added to the TCP checksum, if that is complete.
-    pub(super) fn rewrite_up(&self, header: &mut [u8], answered: bool) {
+    pub(super) fn rewrite_up(&mut self, header: &mut [u8], answered: bool) {
         let Some(fixed) = header.first_chunk_mut::<20>() else {
             return;
         };
         let ack = TcpSeq(read(&fixed[8..12]));
         let overtakes = answered || !ack.before(self.first);
-        let ack = if overtakes { ack } else { self.first };
+        let owed = if overtakes { 0 } else { self.first.since(ack) };
         if fixed[13] & 0x10 != 0 {
-            fixed[8..12].copy_from_slice(&ack.0.wrapping_sub(self.shift).to_be_bytes());
+            fixed[8..12].copy_from_slice(&ack.add(owed).0.wrapping_sub(self.shift).to_be_bytes());
         }
         let window = u16::from_be_bytes([fixed[14], fixed[15]]);
-        fixed[14..16].copy_from_slice(&self.scales.up(window).to_be_bytes());
+        fixed[14..16].copy_from_slice(&self.scales.up(window, owed).to_be_bytes());
         self.rewrite_options(&mut header[20..], answered);
     }
 
-    fn rewrite_options(&self, mut options: &mut [u8], answered: bool) {
+    fn rewrite_options(&mut self, mut options: &mut [u8], answered: bool) {
         while let [kind, rest @ ..] = options {
             let len = match (*kind, rest.first()) {
                 (0, _) => return,
@@ -226,8 +232,11 @@ impl Seam {
         }
     }
 
-    fn rewrite_echo(&self, option: &mut [u8]) {
+    fn rewrite_echo(&mut self, option: &mut [u8]) {
         let Clock::Both { shift, first } = self.clock else {
+            if let Clock::Client { heard, .. } = &mut self.clock {
+                *heard = read(&option[2..6]);
+            }
             option.fill(NOP);
             return;
         };
@@ -239,6 +248,8 @@ impl Seam {
 
 /// Padding.
 const NOP: u8 = 1;
+/// SACK blocks that timestamps leave room for.
+const SACK_BESIDE_TIMESTAMPS: usize = 3;
 
 fn read(bytes: &[u8]) -> u32 {
     bytes
