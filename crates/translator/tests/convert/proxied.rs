@@ -110,6 +110,13 @@ fn nobody_is_told_of_a_client_that_has_not_shown_where_it_is() {
     world.pass(5000);
     assert!(world.timeout().is_empty());
     assert_eq!(world.translator.counters().proxy_headers, 0);
+    // Nor of one without MPTCP, by an ACK that anybody could have made up.
+    let mut world = World::with(told);
+    let _ = world.of_client(SYN, [0, 0], [mss()], &[]);
+    let _ = world.of_server(SYN | ACK, [0, 1 - LEN], [mss()], &[]);
+    let (_, out) = world.of_client(ACK, [1, 500], [], &[]);
+    assert!(out.iter().all(|out| out.packet.payload.is_empty()));
+    assert_eq!(world.translator.counters().proxy_headers, 0);
 }
 
 #[test]
