@@ -5,6 +5,7 @@
 
 pub mod corpus;
 mod ends;
+pub mod hostile;
 pub mod icmp;
 mod input;
 pub mod lane;
@@ -67,6 +68,13 @@ pub const TARGETS: &[Target] = &[
     Target {
         name: "legs",
         run: legs::target,
+        max_len: 600,
+        words: &[],
+        runs_in_tests: 10_000,
+    },
+    Target {
+        name: "hostile",
+        run: hostile::target,
         max_len: 600,
         words: &[],
         runs_in_tests: 10_000,

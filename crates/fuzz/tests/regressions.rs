@@ -104,4 +104,6 @@ regressions! {
     /// The same kind of server said less than its SYN/ACK's window, and FlexCP let data beyond that go: the checker
     /// held the data against the larger one.
     stream / "window-that-shrinks-from-that-of-the-syn-ack" window_that_shrinks_from_that_of_the_syn_ack;
+    /// A client's SYN/ACK behind its SYN was another SYN to the server that it had named.
+    hostile / "syn-ack-of-a-client" syn_ack_of_a_client;
 }

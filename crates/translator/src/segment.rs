@@ -122,6 +122,12 @@ impl Segment {
         self.tcp.flags.contains(flag)
     }
 
+    /// A SYN that opens a connection, and nothing beside.
+    pub(crate) fn is_syn(&self) -> bool {
+        let others = TcpFlags::ACK | TcpFlags::RST | TcpFlags::FIN;
+        self.has(TcpFlags::SYN) && !self.tcp.flags.intersects(others)
+    }
+
     /// The option bytes as they came.
     pub(crate) fn option_bytes<'f>(&self, frame: &'f Frame<'_>) -> &'f [u8] {
         frame.buffer(self.tcp_start + TCP_HEADER_LEN..self.payload.start)

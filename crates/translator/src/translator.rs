@@ -303,8 +303,7 @@ impl Translator {
         if self.is_made_up(ends) {
             return Verdict::Drop(DropReason::Spoofed).into();
         }
-        let not_opening = TcpFlags::ACK | TcpFlags::RST | TcpFlags::FIN;
-        let is_syn = segment.has(TcpFlags::SYN) && !segment.tcp.flags.intersects(not_opening);
+        let is_syn = segment.is_syn();
         let flow = self.table.find(ends);
         if let Some(flow) = flow.filter(|_| self.guests.any())
             && let Some(step) = self.handle_hosted(now, flow, segment, frame)

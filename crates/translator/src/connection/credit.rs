@@ -6,7 +6,7 @@
 
 use core::ops::Range;
 
-use flexcp_wire::{Ends, TCP_HEADER_LEN, TcpFlags};
+use flexcp_wire::{Ends, TCP_HEADER_LEN};
 
 use super::{Connection, Request, asks};
 use crate::clients::Standing;
@@ -28,8 +28,7 @@ impl Connection {
         if !self.is_stranger() {
             return;
         }
-        let opens = segment.has(TcpFlags::SYN) && !segment.has(TcpFlags::ACK);
-        let hears = self.front.is_none() && opens;
+        let hears = self.front.is_none() && segment.is_syn();
         let key = if hears && asks(segment) == Request::Mptcp {
             KEY.saturating_sub(segment.payload.len())
         } else {

@@ -212,6 +212,10 @@ impl Translator {
         let Some(connection) = self.table.get_mut(id) else {
             return lost();
         };
+        if !segment.is_syn() {
+            // No SYN goes to a server for what is none.
+            return Verdict::Drop(DropReason::Unexpected);
+        }
         let mut ctx = context!(self, now);
         if asks(segment) != Request::Mptcp && !connection.phase.is_plain() {
             ctx.counters.decide(PlainSyn::GivenUp);

@@ -2,7 +2,7 @@
 
 use flexcp_preamble::Protocol;
 use flexcp_testkit::{Packet, icmp_error, ip_header, quoted};
-use flexcp_translator::{Config, DropReason, Mode, Order};
+use flexcp_translator::{Config, DropReason, Mode, Order, Verdict};
 use flexcp_wire::{CapableKeys, Ends, TcpFlags, TcpOption, Timestamps, protocol};
 
 use crate::world::*;
@@ -108,6 +108,23 @@ fn repeated_syns_are_answered_with_no_more_than_they_bring_but_for_a_key() {
             }
             assert_eq!(meter.packets.len(), 20);
             assert_eq!(meter.world.translator.gauges().connections, 0);
+        }
+    }
+}
+
+#[test]
+fn server_gets_a_syn_for_a_syn_and_for_nothing_else() {
+    for mptcp in [true, false] {
+        let mut world = World::new();
+        let said = [0, 0];
+        let (_, out) = world.of_client(SYN, said, options(mptcp), &CONNECT);
+        assert_eq!(out.len(), 1);
+        let (_, out) = world.of_client(SYN, said, options(mptcp), &[]);
+        assert_eq!(out.len(), 1);
+        for flags in [ACK, TcpFlags::FIN, TcpFlags::RST] {
+            let (verdict, out) = world.of_client(SYN | flags, said, options(mptcp), &[]);
+            assert_eq!(verdict, Verdict::Drop(DropReason::Unexpected));
+            assert!(out.is_empty(), "{mptcp} {flags:?}");
         }
     }
 }
