@@ -50,7 +50,8 @@ impl Message {
         tcp.resize(self.len, 0);
         let quote = header(self.quoted, self.from.0, FAR, 20);
         let message = [&[self.kind, 0, 0, 0, 0, 0, 5, 0][..], &quote, &tcp].concat();
-        let ethernet = [&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2][..], &[0x86, 0xdd]].concat();
+        // The loopback device, on which programs are tried, has an address of zeros.
+        let ethernet = [&[0; 12][..], &[0x86, 0xdd]].concat();
         let ip = header(protocol::ICMPV6, ROUTER, self.to, message.len());
         [ethernet, ip, message].concat()
     }

@@ -466,7 +466,7 @@ impl Connection {
         }
         let acked = self
             .header_seq()
-            .unwrap_or(self.seq_to_tcp(self.to_tcp.acked));
+            .unwrap_or_else(|| self.seq_to_tcp(self.to_tcp.acked));
         let mut up = self.own_to_tcp(acked, TcpFlags::ACK);
         up.options = OptionWriter::default();
         ctx.reset(up.clone(), cause);
