@@ -123,7 +123,7 @@ fn service(at: usize, setup: u8) -> Service {
     let is_socks = at == 1;
     Service {
         id: ServiceId(u16::try_from(at).expect("a handful")),
-        name: format!("service {at}").into(),
+        name: format!("service {at}"),
         mode: Mode::Explicit {
             protocol: [Protocol::Convert, Protocol::Socks5][at],
             listen: listeners(at).into(),

@@ -124,8 +124,8 @@ impl Segment {
 
     /// A SYN that opens a connection, and nothing beside.
     pub(crate) fn is_syn(&self) -> bool {
-        let others = TcpFlags::ACK | TcpFlags::RST | TcpFlags::FIN;
-        self.has(TcpFlags::SYN) && !self.tcp.flags.intersects(others)
+        let not_opening = TcpFlags::ACK | TcpFlags::RST | TcpFlags::FIN;
+        self.has(TcpFlags::SYN) && !self.tcp.flags.intersects(not_opening)
     }
 
     /// The option bytes as they came.

@@ -9,9 +9,11 @@ use serde_json::Value;
 
 use super::bomb::Bomb;
 use super::forge::{self, Dice};
-use super::kinds::{self, Attack, Blind, Flood, Kind, Leg};
+use super::kinds::{self, Attack, Blind, Flood, Kind, Leg, Service};
+use super::loris::Loris;
 use super::tap::{Muzzle, Numbers, Watch};
 use crate::daemon::FlexCp;
+use crate::namespace::Namespace;
 use crate::topology::Lab;
 
 /// Raw sockets on both legs, and what they see.
@@ -24,6 +26,8 @@ pub(super) struct Position {
     to_clients: Vec<Watch>,
     /// What the server sends.
     from_server: Watch,
+    /// What it gets.
+    to_server: Watch,
 }
 
 impl Position {
@@ -41,6 +45,7 @@ impl Position {
             server_side: Muzzle::open(lab.server(1), "eth0", proxy, "srv1")?,
             to_clients: (1..=lab.links()).map(watch).collect::<Result<_>>()?,
             from_server: Watch::start(proxy, "srv1")?,
+            to_server: Watch::start(lab.server(1), "eth0")?,
         })
     }
 
@@ -52,13 +57,19 @@ impl Position {
 
     /// Bytes of it that the server made FlexCP send: what it sent to those addresses itself, or, when it
     /// sees FlexCP as its client, its SYN/ACKs.
-    pub(super) fn answered_by_server(&self, reverse: bool) -> u64 {
+    /// Where clients name the server that is FlexCP's own doing.
+    pub(super) fn answered_by_server(&self, service: Service) -> u64 {
         let seen = self.from_server.seen();
-        if reverse {
-            seen.syn_acks
-        } else {
-            seen.to_spoofed.1
+        match service {
+            Service::Transparent => seen.to_spoofed.1,
+            Service::Reverse => seen.syn_acks,
+            Service::Convert | Service::Socks5 => 0,
         }
+    }
+
+    /// SYNs that the server has got so far.
+    pub(super) fn syns_to_server(&self) -> u64 {
+        self.to_server.seen().syns
     }
 }
 
@@ -118,7 +129,7 @@ pub(super) struct Sent {
     pub(super) packets: u64,
     pub(super) bytes: u64,
     pub(super) took: Duration,
-    /// Hostile clients that proved their keys, and those of them that were reset.
+    /// Hostile clients that were let in, and those of them that FlexCP ended.
     pub(super) bombs: (u64, u64),
 }
 
@@ -127,6 +138,8 @@ pub(super) struct Attacker<'a> {
     pub(super) attack: Attack,
     pub(super) position: &'a Position,
     pub(super) target: &'a Target,
+    /// Where hostile clients are that have sockets.
+    pub(super) client: &'a Namespace,
     /// The service that floods go to.
     pub(super) service: SocketAddr,
     pub(super) dice: Dice,
@@ -134,7 +147,15 @@ pub(super) struct Attacker<'a> {
 
 impl Attacker<'_> {
     /// Sends until told to stop.
-    pub(super) fn run(mut self, stop: impl Fn() -> bool) -> Result<Sent> {
+    pub(super) fn run(mut self, stop: impl Fn() -> bool + Send) -> Result<Sent> {
+        if self.attack.kind == Kind::SlowLoris {
+            let loris = Loris {
+                service: self.service,
+                said: self.attack.service.unending(self.target.server.0),
+                rate: self.attack.rate,
+            };
+            return self.client.run(|| loris.run(stop));
+        }
         let began = Instant::now();
         let mut sent = Sent::default();
         let mut bomb = None;
@@ -142,7 +163,7 @@ impl Attacker<'_> {
             let due = u64::from(self.attack.rate) * micros(began.elapsed()) / 1_000_000;
             while sent.packets < due {
                 let (muzzle, packet) = match self.attack.kind {
-                    Kind::Nothing => return Ok(sent),
+                    Kind::Nothing | Kind::SlowLoris => return Ok(sent),
                     Kind::Flood(kind) => (&self.position.client_side, self.flood(kind)),
                     Kind::Blind(leg, kind) => self.blind(leg, kind)?,
                     Kind::MapBomb => {
@@ -162,7 +183,7 @@ impl Attacker<'_> {
     }
 
     fn flood(&mut self, kind: Flood) -> Vec<u8> {
-        let known = (self.target.client, self.target.token);
+        let known = (self.target.client, self.target.token, self.target.server.0);
         kinds::flood(kind, self.service, known, &mut self.dice)
     }
 

@@ -9,6 +9,7 @@ use flexcp_wire::{
 
 use super::forge::{Dice, Forged, icmp};
 use super::tap::Numbers;
+use crate::transfer::connect_message;
 
 /// What an attack sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +22,38 @@ pub enum Kind {
     Blind(Leg, Blind),
     /// A client that proves its keys, then maps single bytes in reverse order.
     MapBomb,
+    /// Clients that say byte by byte whom they want, and never come to the end of it.
+    SlowLoris,
+}
+
+/// The service that is attacked, and whose short connections are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Service {
+    /// The server's own address.
+    Transparent,
+    /// An address of FlexCP's, with a back end.
+    Reverse,
+    /// The same, and clients name the server by Convert.
+    Convert,
+    /// The same by SOCKS5.
+    Socks5,
+}
+
+impl Service {
+    /// Whether clients name their server.
+    pub const fn is_explicit(self) -> bool {
+        matches!(self, Self::Convert | Self::Socks5)
+    }
+
+    /// What a client says of whom it wants, without the end of it.
+    pub(super) fn unending(self, server: SocketAddr) -> Vec<u8> {
+        let mut said = match self {
+            Self::Socks5 => [&[5, 40][..], &[0; 40]].concat(),
+            _ => connect_message(server),
+        };
+        said.pop();
+        said
+    }
 }
 
 /// Packets of nobody's.
@@ -44,6 +77,12 @@ pub enum Flood {
     Flags,
     /// From the service to itself.
     Land,
+    /// SYNs with `MP_CAPABLE` that ask a converter for the server.
+    Connect,
+    /// The same for a server that nobody may name.
+    ConnectRefused,
+    /// SYNs with data that is no preamble.
+    Garbage,
 }
 
 /// Packets into a connection, whose numbers the attacker knows in part.
@@ -83,8 +122,8 @@ pub struct Attack {
     pub name: &'static str,
     /// What it sends.
     pub kind: Kind,
-    /// It is the reverse service that is attacked, and whose short connections are counted.
-    pub reverse: bool,
+    /// What it is aimed at.
+    pub service: Service,
     /// Packets a second.
     pub rate: u32,
 }
@@ -92,32 +131,38 @@ pub struct Attack {
 impl Attack {
     /// All attacks; the first one sends nothing.
     pub fn all() -> Vec<Self> {
-        let attack = |name, kind, reverse, rate| Self {
+        use Service::{Convert, Reverse, Socks5, Transparent};
+        let attack = |name, kind, service, rate| Self {
             name,
             kind,
-            reverse,
+            service,
             rate,
         };
-        let flood = |name, flood, reverse| attack(name, Kind::Flood(flood), reverse, FLOOD_RATE);
-        let blind = |name, leg, blind| attack(name, Kind::Blind(leg, blind), false, BLIND_RATE);
+        let flood = |name, flood, service| attack(name, Kind::Flood(flood), service, FLOOD_RATE);
+        let blind =
+            |name, leg, blind| attack(name, Kind::Blind(leg, blind), Transparent, BLIND_RATE);
         vec![
-            attack("none", Kind::Nothing, false, 0),
-            attack("none-reverse", Kind::Nothing, true, 0),
-            flood("syn-flood", Flood::Syn, false),
-            flood("syn-flood-reverse", Flood::Syn, true),
-            flood("mp-capable-flood", Flood::Capable, false),
-            flood("mp-capable-flood-reverse", Flood::Capable, true),
-            flood("mp-capable-flood-client", Flood::CapableOfClient, false),
-            flood("mp-join-flood", Flood::JoinUnknown, false),
-            flood("mp-join-flood-reverse", Flood::JoinUnknown, true),
-            flood("mp-join-token-flood", Flood::JoinToken, false),
-            flood("ack-flood", Flood::Ack, false),
-            flood("ack-flood-reverse", Flood::Ack, true),
-            flood("malformed-options", Flood::Malformed, false),
-            flood("malformed-options-reverse", Flood::Malformed, true),
-            flood("odd-flags", Flood::Flags, false),
-            flood("land", Flood::Land, false),
-            flood("land-reverse", Flood::Land, true),
+            attack("none", Kind::Nothing, Transparent, 0),
+            attack("none-reverse", Kind::Nothing, Reverse, 0),
+            flood("syn-flood", Flood::Syn, Transparent),
+            flood("syn-flood-reverse", Flood::Syn, Reverse),
+            flood("mp-capable-flood", Flood::Capable, Transparent),
+            flood("mp-capable-flood-reverse", Flood::Capable, Reverse),
+            flood(
+                "mp-capable-flood-client",
+                Flood::CapableOfClient,
+                Transparent,
+            ),
+            flood("mp-join-flood", Flood::JoinUnknown, Transparent),
+            flood("mp-join-flood-reverse", Flood::JoinUnknown, Reverse),
+            flood("mp-join-token-flood", Flood::JoinToken, Transparent),
+            flood("ack-flood", Flood::Ack, Transparent),
+            flood("ack-flood-reverse", Flood::Ack, Reverse),
+            flood("malformed-options", Flood::Malformed, Transparent),
+            flood("malformed-options-reverse", Flood::Malformed, Reverse),
+            flood("odd-flags", Flood::Flags, Transparent),
+            flood("land", Flood::Land, Transparent),
+            flood("land-reverse", Flood::Land, Reverse),
             blind("blind-rst-client", Leg::Client, Blind::Rst),
             blind("blind-rst-server", Leg::Server, Blind::Rst),
             blind("blind-syn-client", Leg::Client, Blind::Syn),
@@ -133,7 +178,16 @@ impl Attack {
             blind("blind-icmp-server", Leg::Server, Blind::Icmp),
             blind("blind-malformed-client", Leg::Client, Blind::Malformed),
             blind("blind-malformed-server", Leg::Server, Blind::Malformed),
-            attack("map-bomb", Kind::MapBomb, false, FLOOD_RATE),
+            attack("map-bomb", Kind::MapBomb, Transparent, FLOOD_RATE),
+            attack("none-convert", Kind::Nothing, Convert, 0),
+            flood("convert-syn-flood", Flood::Connect, Convert),
+            flood("convert-refused-flood", Flood::ConnectRefused, Convert),
+            flood("convert-garbage", Flood::Garbage, Convert),
+            attack("convert-slow-loris", Kind::SlowLoris, Convert, LORIS_RATE),
+            attack("none-socks5", Kind::Nothing, Socks5, 0),
+            flood("socks5-syn-flood", Flood::Capable, Socks5),
+            flood("socks5-garbage", Flood::Garbage, Socks5),
+            attack("socks5-slow-loris", Kind::SlowLoris, Socks5, LORIS_RATE),
         ]
     }
 
@@ -143,11 +197,11 @@ impl Attack {
     }
 }
 
-/// A packet of a flood to `service`; client and token are those of the long connection.
+/// A packet of a flood to `service`; client, token and server are those of the long connection.
 pub(super) fn flood(
     flood: Flood,
     service: SocketAddr,
-    (client, token): (IpAddr, u32),
+    (client, token, server): (IpAddr, u32, SocketAddr),
     dice: &mut Dice,
 ) -> Vec<u8> {
     let from = dice.stranger();
@@ -185,6 +239,15 @@ pub(super) fn flood(
             from: service,
             ..syn.option(&capable())
         },
+        Flood::Connect => syn.option(&capable()).payload(&connect_message(server)),
+        Flood::ConnectRefused => {
+            let nobody = SocketAddr::new([10, 8, 0, 1].into(), server.port());
+            syn.option(&capable()).payload(&connect_message(nobody))
+        }
+        Flood::Garbage => {
+            let said: Vec<u8> = (0..8).flat_map(|_| dice.word().to_be_bytes()).collect();
+            syn.option(&capable()).payload(&said)
+        }
     }
     .bytes()
 }
@@ -354,6 +417,9 @@ fn odd_flags(dice: &mut Dice) -> TcpFlags {
 const FLOOD_RATE: u32 = 10_000;
 
 const BLIND_RATE: u32 = 5_000;
+
+/// Bytes a second of a thousand clients.
+const LORIS_RATE: u32 = 2_000;
 
 /// Bytes ahead of what is expected.
 const NEAR: u32 = 200_000;

@@ -10,13 +10,14 @@ mod bomb;
 mod forge;
 mod hoard;
 mod kinds;
+mod loris;
 mod report;
 mod run;
 mod tap;
 mod victim;
 
 pub use hoard::{Hoarded, HostileMemory, Pace};
-pub use kinds::{Attack, Blind, Flood, Kind, Leg};
+pub use kinds::{Attack, Blind, Flood, Kind, Leg, Service};
 pub use report::{table, write};
 pub use run::{Criterion, Options, Outcome, Volume, run};
 pub use victim::Shorts;

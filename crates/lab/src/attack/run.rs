@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::aim::{Attacker, Position, Sent, Target};
 use super::forge::Dice;
-use super::kinds::{Attack, Blind, Flood, Kind};
+use super::kinds::{Attack, Blind, Flood, Kind, Service};
 use super::victim::{Long, ShortStream, Shorts};
 use crate::conduct::GROUPS;
 use crate::daemon::{self, FlexCp};
@@ -68,7 +68,9 @@ pub struct Outcome {
     pub to_spoofed: Volume,
     /// Bytes of it that were the server's own answers, sent on.
     pub answered_by_server: u64,
-    /// Hostile clients that proved their keys, and those of them that FlexCP reset.
+    /// SYNs that the server got while the attack ran.
+    pub syns_to_server: u64,
+    /// Hostile clients that FlexCP let in, and those of them that it ended.
     pub hostile_clients: (u64, u64),
     /// Time that the long MPTCP transfer took, in milliseconds.
     pub mptcp_ms: u64,
@@ -131,6 +133,8 @@ pub fn run(attack: Attack, options: &Options) -> Result<Outcome> {
     let lab = Lab::builder()
         .rate_mbit(1, RATE_MBIT)
         .rate_mbit(2, RATE_MBIT)
+        // Convert stands in SYNs.
+        .client_sysctl("net.ipv4.tcp_fastopen", "5")
         .build()?;
     let log = KernelLog::mark()?;
     let _server = Server::start(lab.server(1), ServeOptions::tcp(PORT))?;
@@ -158,14 +162,21 @@ pub fn run(attack: Attack, options: &Options) -> Result<Outcome> {
 }
 
 fn config(lab: &Lab, options: &Options) -> String {
-    let listen = [SocketAddr::new(lab.proxy_addr(1, Family::V4), REVERSE_PORT).to_string()];
+    let own = |port| [SocketAddr::new(lab.proxy_addr(1, Family::V4), port).to_string()];
     let backends = [lab.server_socket(1, Family::V4, PORT).to_string()];
     let limits = options.half_open.map_or_else(String::new, |half_open| {
         format!("[limits]\nhalf_open = {half_open}\n\n")
     });
     // Half-open handshakes stay as long as they do by default: the bound has to hold, not the clock.
     let timeouts = "[timeouts]\nlinger = \"500ms\"\n\n";
-    let services = daemon::transparent(lab, &[]) + &daemon::reverse("rev", &listen, &backends, &[]);
+    let explicit = |mode: &str, port| {
+        let service = daemon::explicit(mode, &own(port), &["10.9.0.0/16"]);
+        service.replace("\"any\"", &format!("{mode:?}"))
+    };
+    let services = daemon::transparent(lab, &[])
+        + &daemon::reverse("rev", &own(REVERSE_PORT), &backends, &[])
+        + &explicit("convert", CONVERT_PORT)
+        + &explicit("socks5", SOCKS_PORT);
     daemon::config(lab, &format!("{limits}{timeouts}{services}"))
 }
 
@@ -180,17 +191,14 @@ impl Stage<'_> {
     fn play(&mut self, outcome: &mut Outcome) -> Result<()> {
         let starvation = Starvation::measure()?;
         let position = Position::take(self.lab)?;
-        let service = if self.attack.reverse {
-            SocketAddr::new(self.lab.proxy_addr(1, Family::V4), REVERSE_PORT)
-        } else {
-            self.lab.server_socket(1, Family::V4, PORT)
-        };
+        let service = self.service();
         let (mptcp, plain) = self.start_long();
         let target = self.wait_for_target()?;
         let before = self.counters()?;
         outcome.rss_kib[0] = rss_kib(self.flexcp.pid())?;
         let cpu = cpu_ticks(self.flexcp.pid())?;
-        let short = [Client::mptcp(service), Client::tcp(service)];
+        let syns = position.syns_to_server();
+        let short = [Client::mptcp(service), Client::tcp(service)].map(|c| self.by_name(c));
         let shorts = ShortStream::start(
             self.lab.client(),
             short.map(|client| client.patience(SHORT_PATIENCE)).to_vec(),
@@ -200,6 +208,7 @@ impl Stage<'_> {
             attack: self.attack,
             position: &position,
             target: &target,
+            client: self.lab.client(),
             service,
             dice: Dice::new(self.options.seed),
         };
@@ -232,7 +241,8 @@ impl Stage<'_> {
             })
             .filter(|(name, value)| *value != 0 && name != CONNECTIONS)
             .collect();
-        note_sent(outcome, &sent, &position, self.attack.reverse);
+        note_sent(outcome, &sent, &position, self.attack.service);
+        outcome.syns_to_server = position.syns_to_server() - syns;
         let (mptcp, plain) = (mptcp.report()?, plain.report()?);
         outcome.mptcp_ms = mptcp.total_us / 1000;
         outcome.mptcp_gap_ms = mptcp.longest_gap_us / 1000;
@@ -283,6 +293,27 @@ impl Stage<'_> {
             }
         }
         Ok(subflows)
+    }
+
+    /// What is attacked.
+    fn service(&self) -> SocketAddr {
+        let port = match self.attack.service {
+            Service::Transparent => return self.lab.server_socket(1, Family::V4, PORT),
+            Service::Reverse => REVERSE_PORT,
+            Service::Convert => CONVERT_PORT,
+            Service::Socks5 => SOCKS_PORT,
+        };
+        SocketAddr::new(self.lab.proxy_addr(1, Family::V4), port)
+    }
+
+    /// A client that names the server, where clients do.
+    fn by_name(&self, client: Client) -> Client {
+        let server = self.lab.server_socket(1, Family::V4, PORT);
+        match self.attack.service {
+            Service::Convert => client.convert(server),
+            Service::Socks5 => client.socks5(&server.ip().to_string(), PORT),
+            Service::Transparent | Service::Reverse => client,
+        }
     }
 
     fn start_long(&self) -> (Long, Long) {
@@ -384,11 +415,19 @@ impl Stage<'_> {
             .bytes
             .saturating_sub(outcome.answered_by_server);
         let ratio = own as f64 / outcome.sent.bytes.max(1) as f64;
+        // A SYN without data that asks for MPTCP is answered with a key.
+        let keys = match self.attack.service {
+            Service::Socks5 => KEY * outcome.sent.packets,
+            _ => 0,
+        };
         outcome.judge(
             "FlexCP adds no more than it was sent",
-            own <= outcome.sent.bytes,
+            own <= outcome.sent.bytes + keys,
             format!("{ratio:.2}"),
         );
+        if self.attack.service.is_explicit() {
+            judge_calls(outcome, self.attack.kind);
+        }
         self.judge_kind(outcome);
     }
 
@@ -413,7 +452,9 @@ impl Stage<'_> {
                 let lowered = outcome.counter("path_mtu_lowered");
                 outcome.judge("no MTU is believed", lowered == 0, lowered.to_string());
             }
-            Kind::Flood(Flood::Syn | Flood::Capable | Flood::CapableOfClient) => {
+            Kind::Flood(Flood::Syn | Flood::Capable | Flood::CapableOfClient)
+                if !self.attack.service.is_explicit() =>
+            {
                 let dropped = outcome.counter("limit_reached");
                 outcome.judge("no SYN is dropped", dropped == 0, dropped.to_string());
             }
@@ -434,9 +475,32 @@ impl Stage<'_> {
                 let capped = resets > 0 && resets + 1 >= bombs;
                 outcome.judge("mappings capped", capped, found);
             }
+            Kind::SlowLoris => {
+                let (opened, ended) = outcome.hostile_clients;
+                let found = format!("{ended} of {opened}");
+                let all = opened > 0 && ended == opened;
+                outcome.judge("whoever never comes to the end is left", all, found);
+            }
             _ => {}
         }
     }
+}
+
+/// A server is called for those whom it is to serve, once for each SYN at most.
+fn judge_calls(outcome: &mut Outcome, kind: Kind) {
+    let asked = match kind {
+        Kind::Flood(Flood::Connect) => outcome.sent.packets,
+        _ => 0,
+    };
+    // SYNs of honest clients, some of them again.
+    let honest = 2 * u64::try_from(outcome.shorts.tried).unwrap_or(u64::MAX) + 100;
+    let syns = outcome.syns_to_server;
+    let found = format!("{syns} for {asked} hostile and {honest} honest ones at most");
+    outcome.judge(
+        "no more SYNs to the server than came",
+        syns <= asked + honest,
+        found,
+    );
 }
 
 /// Honest transfers go on: together they take at most [`SLOWDOWN`] times as long as one of the two links alone would
@@ -456,7 +520,7 @@ fn judge_pace(outcome: &mut Outcome, duration: Duration) {
     outcome.judge("the MPTCP transfer never stands still", gap <= bound, found);
 }
 
-fn note_sent(outcome: &mut Outcome, sent: &Sent, position: &Position, reverse: bool) {
+fn note_sent(outcome: &mut Outcome, sent: &Sent, position: &Position, service: Service) {
     outcome.sent = Volume {
         packets: sent.packets,
         bytes: sent.bytes,
@@ -465,7 +529,7 @@ fn note_sent(outcome: &mut Outcome, sent: &Sent, position: &Position, reverse: b
     outcome.hostile_clients = sent.bombs;
     let (packets, bytes) = position.to_spoofed();
     outcome.to_spoofed = Volume { packets, bytes };
-    outcome.answered_by_server = position.answered_by_server(reverse);
+    outcome.answered_by_server = position.answered_by_server(service);
 }
 
 /// Established subflows of the connection with this token, while it is translated in both directions.
@@ -503,6 +567,10 @@ fn cpu_ticks(pid: u32) -> Result<u64> {
 const PORT: u16 = 5000;
 /// FlexCP's own.
 const REVERSE_PORT: u16 = 8080;
+const CONVERT_PORT: u16 = 1080;
+const SOCKS_PORT: u16 = 1081;
+/// Bytes of a key in `MP_CAPABLE`.
+const KEY: u64 = 8;
 /// A flood of 10,000 packets a second shares two processors with everything else: measured 1.29 at most.
 const SLOWDOWN: u64 = 2;
 /// Time for the beginning of a transfer, in milliseconds.

@@ -71,6 +71,8 @@ pub(super) struct Seen {
     pub(super) to_spoofed: (u64, u64),
     /// Bytes of SYN/ACKs, whomever they were for.
     pub(super) syn_acks: u64,
+    /// SYNs, whomever they were for.
+    pub(super) syns: u64,
     /// Packets to this address are kept.
     pub(super) keep_to: Option<SocketAddr>,
     pub(super) kept: Vec<Vec<u8>>,
@@ -152,6 +154,8 @@ fn note(seen: &Mutex<Seen>, frame: &[u8]) {
     }
     if tcp.flags.contains(TcpFlags::SYN | TcpFlags::ACK) {
         seen.syn_acks += u64::try_from(ip.total_len).unwrap_or_default();
+    } else if tcp.flags.contains(TcpFlags::SYN) {
+        seen.syns += 1;
     }
     // What the attacker sent itself tells nothing of the connection.
     if ip.ttl == FORGED_TTL || is_spoofed(ip.dst) || tcp.flags.contains(TcpFlags::RST) {

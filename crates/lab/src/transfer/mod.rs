@@ -15,6 +15,7 @@ mod serve;
 
 pub use client::Client;
 pub use job::{Job, Mode};
+pub(crate) use named::connect_message;
 pub use payload::{Mismatch, Payload};
 pub use report::{Failure, Report, ServerReport};
 pub use serve::{ServeOptions, Server};

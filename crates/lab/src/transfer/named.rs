@@ -73,7 +73,7 @@ fn wrong(what: &str) -> io::Error {
 }
 
 /// What asks a converter for a connection with a server.
-pub(super) fn connect_message(server: SocketAddr) -> Vec<u8> {
+pub(crate) fn connect_message(server: SocketAddr) -> Vec<u8> {
     let mut message = vec![0; CONVERT_MAX_LEN];
     let mut writer = ConvertWriter::new(&mut message);
     let connect = ConvertTlv::Connect(Connect {

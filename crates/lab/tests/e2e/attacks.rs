@@ -14,6 +14,7 @@ crate::cases!("attack":
     blind_packets_from_the_server_change_nothing,
     mappings_of_single_bytes_are_capped,
     hostile_clients_hold_no_more_than_the_budget,
+    spoofed_preambles_call_no_server_twice_and_amplify_nothing,
 );
 
 /// Runs an attack for a moment. What it must not achieve at all is checked; memory and counts of short
@@ -94,6 +95,19 @@ fn blind_packets_from_the_server_change_nothing() -> Result<()> {
 fn mappings_of_single_bytes_are_capped() -> Result<()> {
     // Enough in a second for more than one client to reach the bound.
     attack_at("map-bomb", 10_000).map(drop)
+}
+
+fn spoofed_preambles_call_no_server_twice_and_amplify_nothing() -> Result<()> {
+    let outcome = attack("convert-syn-flood")?;
+    let called = outcome.syns_to_server;
+    ensure!(
+        called >= outcome.sent.packets / 2,
+        "{called} SYNs to the server: they were no preambles"
+    );
+    for name in ["convert-refused-flood", "socks5-syn-flood"] {
+        attack(name)?;
+    }
+    Ok(())
 }
 
 /// A small `make hostile-memory`: what does not depend on how fast the machine is.

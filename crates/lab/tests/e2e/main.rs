@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+mod access;
 mod attacks;
 mod attempts;
 mod balance;
@@ -83,6 +84,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         socks5::cases(),
         split::cases_that_apply(),
         clients::cases_that_apply(),
+        access::cases(),
         balance::cases(),
         programs::cases(),
         proxied::cases(),
