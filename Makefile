@@ -4,7 +4,7 @@
 CARGO ?= cargo
 
 .PHONY: setup setup-programs setup-api setup-libconvert libconvert build demo test lint unit unit-security simulate root privileged e2e e2e-repeat link-selftest \
-	faults attack hostile-memory lossy firewall endings reload steering rule-changes split ttfb api watch compare kernels kernels-short unit-boot fuzz bench bench-quick bench-plain bench-crowd bench-rule bench-beside bench-reads bench-unsteered bench-sustained bench-dtree bench-rules figure10 counters seeded-bugs drawn-bugs \
+	faults attack hostile-memory lossy firewall endings reload steering rule-changes split ttfb api watch compare kernels kernels-short unit-boot fuzz bench bench-quick bench-plain bench-crowd bench-rule bench-explicit bench-beside bench-reads bench-unsteered bench-sustained bench-dtree bench-rules figure10 counters seeded-bugs drawn-bugs \
 	mutants-sample \
 	bpf clean
 
@@ -193,6 +193,9 @@ bench-crowd: root build
 # What a steering rule costs connections, by turns with none.
 bench-rule: root build
 	target/release/bench --strict --only rule/ --rounds 9 --results bench/results/rule $(BENCH_ARGS)
+# Long downloads by clients that name their server, by Convert and by SOCKS5, by turns with reverse mode.
+bench-explicit: root build
+	target/release/bench explicit $(BENCH_ARGS)
 # This tree's FlexCP beside another commit's, such as the one before an issue, by turns: make bench-beside COMMIT=v0.1.
 bench-beside: root build
 	scripts/bench-beside $(COMMIT) $(TURNS)

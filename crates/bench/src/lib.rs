@@ -10,6 +10,7 @@ mod circumstances;
 mod congestion;
 mod cpu;
 mod echo;
+mod explicit;
 mod figure10;
 mod helper;
 mod hold;
@@ -30,6 +31,7 @@ mod verdict;
 mod verify;
 
 pub use congestion::{Allowed, allow};
+pub use explicit::Explicit;
 pub use figure10::{Figure10, Offload};
 pub use helper::Helping;
 pub use plan::{Plan, files};

@@ -8,7 +8,9 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, ensure};
 use clap::{Parser, Subcommand};
-use flexcp_bench::{Figure10, Helping, Plan, Report, Results, Subject, allow, files, plots};
+use flexcp_bench::{
+    Explicit, Figure10, Helping, Plan, Report, Results, Subject, allow, files, plots,
+};
 
 /// Measures FlexCP and its peers by turns.
 #[derive(Parser)]
@@ -57,6 +59,8 @@ struct Cli {
 enum Command {
     /// Downloads over one path, two, one that becomes slow, and two again: the paper's Figure 10
     Figure10(Figure10),
+    /// Long downloads by clients that name their server, beside reverse mode
+    Explicit(Explicit),
     #[command(flatten)]
     Helping(Helping),
 }
@@ -74,6 +78,7 @@ fn main() -> ExitCode {
 fn run(cli: Cli) -> Result<()> {
     match cli.command {
         Some(Command::Figure10(figure)) => return figure.run(),
+        Some(Command::Explicit(explicit)) => return explicit.run(),
         Some(Command::Helping(helping)) => return helping.run(),
         None => {}
     }

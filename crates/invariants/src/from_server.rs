@@ -9,6 +9,33 @@ use crate::packet::View;
 use crate::position::ORIGIN;
 use crate::subflow::default_mss;
 
+/// A part of a server's stream.
+#[derive(Debug)]
+pub(crate) struct Part {
+    seq: u32,
+    len: u64,
+    fin: bool,
+    /// What there is of it, where bytes are held against those that came in.
+    bytes: Vec<u8>,
+    remembered: bool,
+}
+
+impl Part {
+    fn of(packet: &View<'_>, remembered: bool) -> Self {
+        Self {
+            seq: packet.tcp.seq,
+            len: packet.payload_len,
+            fin: packet.has(TcpFlags::FIN),
+            bytes: if remembered {
+                packet.bytes().to_vec()
+            } else {
+                vec![]
+            },
+            remembered,
+        }
+    }
+}
+
 impl Connection {
     /// A server's packet.
     pub(crate) fn note_server(&mut self, packet: &View<'_>, oracle: Option<&dyn Oracle>) {
@@ -25,7 +52,7 @@ impl Connection {
             self.take_syn_ack(packet);
             return;
         }
-        if !packet.has(TcpFlags::ACK) || !self.server_answered || !self.is_placed() {
+        if !packet.has(TcpFlags::ACK) || !self.server_answered {
             return;
         }
         let start = self.down.at_seq(packet.tcp.seq);
@@ -58,18 +85,29 @@ impl Connection {
                 self.up.has.insert(left, end);
             }
         }
-        if packet.has(TcpFlags::FIN) {
-            self.down.fin = Some(start + packet.payload_len);
-        }
-        if packet.payload_len > 0 {
+        let part = Part::of(packet, oracle.is_none());
+        if self.is_placed() {
             let bytes = packet.bytes();
             if self.hostile && !self.down.matches(oracle, self.client, start, bytes) {
                 self.note_breach(Side::Server, "other bytes");
             }
-            let remembers = oracle.is_none();
-            self.down.note(start, bytes, packet.payload_len, remembers);
+            self.take_part(&part);
+        } else if let Some(front) = &mut self.front {
+            front.keep(part);
         }
         self.release();
+    }
+
+    /// A part of the server's stream.
+    pub(crate) fn take_part(&mut self, part: &Part) {
+        let start = self.down.at_seq(part.seq);
+        if part.fin {
+            self.down.fin = Some(start + part.len);
+        }
+        if part.len > 0 {
+            self.down
+                .note(start, &part.bytes, part.len, part.remembered);
+        }
     }
 
     fn take_syn_ack(&mut self, packet: &View<'_>) {

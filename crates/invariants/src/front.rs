@@ -16,6 +16,7 @@ use flexcp_wire::{
 use crate::Rule;
 use crate::clock::Sent;
 use crate::connection::{Connection, Report};
+use crate::from_server::Part;
 use crate::packet::View;
 use crate::position::{ORIGIN, from_seq};
 
@@ -51,6 +52,8 @@ pub(crate) struct Front {
     ends: bool,
     /// Number of the server's SYN/ACK.
     server_isn: Option<u32>,
+    /// What the server has sent since, before the answer was seen that tells where that stands.
+    early: Vec<Part>,
     /// The client was answered before its server: numbers, clock and windows are the proxy's.
     pub(crate) hosted: bool,
     /// The clock that such a client has been shown.
@@ -114,9 +117,15 @@ impl Front {
             answered: None,
             ends: false,
             server_isn: None,
+            early: vec![],
             hosted: false,
             clock: Sent::default(),
         }
+    }
+
+    /// The server has sent this before it is known where it stands.
+    pub(crate) fn keep(&mut self, part: Part) {
+        self.early.push(part);
     }
 
     /// The client says this.
@@ -346,6 +355,11 @@ impl Connection {
         self.down.isn = isn;
         self.down.lead = len;
         self.down.ack_out = ORIGIN + len;
+        let front = self.front.as_mut();
+        let early = front.map(|front| std::mem::take(&mut front.early));
+        for part in early.unwrap_or_default() {
+            self.take_part(&part);
+        }
     }
 
     /// Place of a timestamp for a client that was answered before its server: it is shown the proxy's clock, which the server's goes

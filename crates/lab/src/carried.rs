@@ -148,6 +148,15 @@ pub fn from_servers(lab: &Lab) -> Result<u64> {
     Ok(received(&lab.proxy().proc_net("dev")?, "srv"))
 }
 
+/// Packets of servers that the programs in the kernel have translated, once FlexCP has every connection back.
+///
+/// # Errors
+///
+/// FlexCP does not answer, or has not got them back in time.
+pub fn down_in_kernel(flexcp: &FlexCp) -> Result<u64> {
+    Ok(given_back(|| flexcp.show_stats())?.down)
+}
+
 /// The sum of the packets received by the devices whose name is `side` and a number, of `/proc/net/dev`.
 fn received(table: &str, side: &str) -> u64 {
     let rows = table.lines().filter_map(|line| {

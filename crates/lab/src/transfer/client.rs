@@ -179,7 +179,11 @@ impl Client {
     fn attempt(&self, job: &Job, buffer: usize, connected: impl FnOnce()) -> Report {
         let mut report = Report::default();
         let began = Instant::now();
-        let stream = during("connect", self.connect(job));
+        let mut first = vec![];
+        let stream = during(
+            "connect",
+            job.send(&mut first).and_then(|()| self.connect(&first)),
+        );
         report.connect_us = micros(began.elapsed());
         connected();
         thread::sleep(self.head_start);
@@ -193,7 +197,24 @@ impl Client {
         report
     }
 
-    fn connect(&self, job: &Job) -> std::io::Result<TcpStream> {
+    /// Connects, and says this as the first of the stream: with Convert in the SYN, otherwise once the client is connected with
+    /// the server that it names.
+    ///
+    /// # Errors
+    /// As of sockets, or of the proxy's refusal.
+    pub fn open(&self, first: &[u8]) -> std::io::Result<TcpStream> {
+        let mut stream = self.connect(first)?;
+        if let Some(server) = &self.server {
+            server.ask(&mut stream)?;
+        }
+        if !matches!(self.server, Some(Named::InSyn(_))) {
+            stream.write_all(first)?;
+        }
+        Ok(stream)
+    }
+
+    /// `first` goes with a SYN that names the server.
+    fn connect(&self, first: &[u8]) -> std::io::Result<TcpStream> {
         let domain = Domain::for_address(self.to);
         let socket = Socket::new(domain, Type::STREAM, Some(self.proto.socket2()))?;
         if let Some(address) = self.from {
@@ -208,7 +229,7 @@ impl Client {
         match self.server {
             Some(Named::InSyn(server)) => {
                 let mut said = connect_message(server);
-                job.send(&mut said)?;
+                said.extend_from_slice(first);
                 let sent = socket.send_to_with_flags(&said, &self.to.into(), MSG_FASTOPEN)?;
                 if sent < said.len() {
                     return Err(std::io::ErrorKind::WriteZero.into());

@@ -225,6 +225,36 @@ fn plain_client_is_answered_in_the_syn_ack() {
     assert!(world.timeout().is_empty());
 }
 
+/// What came in the SYN is in the server's window, too.
+#[test]
+fn client_is_offered_what_the_server_has_room_for_behind_what_the_syn_carried() {
+    let mut world = World::new();
+    let offered = Packet::new(server(), proxy()).tcp.window - 10;
+    assert_eq!(world.syn_ack(EARLY)[0].packet.tcp.window, offered);
+    let out = world.third(EARLY);
+    let answer = out.iter().find(|out| !out.to_server).expect("an answer");
+    assert_eq!(answer.packet.tcp.window, offered);
+}
+
+#[test]
+fn server_of_a_plain_client_is_offered_what_that_has_offered() {
+    let mut world = World::new();
+    let scales = || [mss(), TcpOption::WindowScale(2)];
+    let said = [&CONNECT[..], EARLY].concat();
+    let _ = world.of_client(SYN, [0, 0], scales(), &said);
+    let _ = world.of_server(SYN | ACK, [0, 25], scales(), &[]);
+    let mut packet = Packet::new(client(), proxy())
+        .flags(ACK)
+        .numbers(at(CLIENT_ISN, 35), at(SERVER_ISN, 1));
+    packet.tcp.window = 300;
+    let (_, out) = world.put(&packet);
+    let [ack, early] = &out[..] else {
+        panic!("{out:?}")
+    };
+    let told = [ack, early].map(|out| out.packet.tcp.window);
+    assert_eq!(told, [300, 300]);
+}
+
 #[test]
 fn plain_client_that_drops_data_of_a_syn_ack_is_answered_again() {
     let mut world = World::new();

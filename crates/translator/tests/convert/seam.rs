@@ -153,3 +153,57 @@ fn sack_blocks_name_the_numbers_of_the_end_that_gets_them() {
     guest.send(ACK, &[], vec![TcpOption::Sack(blocks)]);
     assert!(guest.to_server[0].view().sack.is_empty());
 }
+
+/// The server gets the client's window behind an answer that it has not sent: without the room that this takes.
+#[test]
+fn window_ends_where_the_client_has_offered_that() {
+    for mptcp in [true, false] {
+        let mut guest = Guest::greeted(Uses { mptcp, ..ALL });
+        guest.say(&REQUEST);
+        let offered = u32::from(Packet::new(client(), proxy()).tcp.window) << 2;
+        let options = vec![TcpOption::Mss(1400), TcpOption::WindowScale(9)];
+        guest.speak(SYN | ACK, &[], options);
+        let told = guest.to_server.last().expect("an ACK").tcp.window;
+        // The answer has ten bytes, and the client's windows have a scale of 2.
+        assert_eq!(u32::from(told), (offered - 10) >> 2, "{mptcp}");
+    }
+}
+
+/// RFC 7323 section 3.2: each segment has timestamps once both have them, and echoes what has come.
+#[test]
+fn client_is_shown_a_clock_and_echoed_where_the_server_has_none() {
+    for mptcp in [true, false] {
+        let mut guest = Guest::greeted(Uses { mptcp, ..ALL });
+        guest.say(&REQUEST);
+        let says = |guest: &mut Guest, flags, options: Vec<TcpOption<'static>>| {
+            let packet = Packet::new(server(), guest.source())
+                .flags(flags)
+                .numbers(guest.speaks, guest.expects)
+                .with_options(options);
+            guest.to_client.clear();
+            let (_, out) = guest.world.put(&packet);
+            guest.take(out);
+        };
+        let options = vec![TcpOption::Mss(1400), TcpOption::SackPermitted];
+        says(&mut guest, SYN | ACK, options);
+        guest.speaks = guest.speaks.wrapping_add(1);
+        guest.acknowledge();
+        guest.world.pass(50);
+        guest.say(b"0123456789");
+        let sent = match guest.packet(ACK, &[]).view().timestamps {
+            Some(timestamps) => timestamps.val,
+            None => unreachable!("it uses them"),
+        };
+        // As many blocks as there is room for without timestamps.
+        let mut blocks = SackBlocks::default();
+        for left in [1, 3, 5, 7] {
+            let at = |offset| guest.expects.wrapping_sub(10).wrapping_add(offset);
+            blocks.push(at(left), at(left + 1));
+        }
+        guest.expects = guest.expects.wrapping_sub(10);
+        says(&mut guest, ACK, vec![TcpOption::Sack(blocks)]);
+        let told = guest.to_client.first().expect("an ACK").view();
+        let timestamps = told.timestamps.expect("timestamps");
+        assert_eq!(timestamps.ecr, sent, "{mptcp}");
+    }
+}
