@@ -65,20 +65,7 @@ fn line(service: &Service) -> String {
                 ports => format!(" port {}", join(ports, ShowPorts)),
             };
         }
-        Mode::Reverse {
-            listen,
-            backends,
-            source,
-            source_ports,
-            proxy_protocol,
-            ..
-        } => {
-            line += &format!("{} to {}", join(listen, |to| to), join(backends, |to| to));
-            if proxy_protocol.value == ProxyProtocol::V2 {
-                line += " with PROXY headers";
-            }
-            line += &from(source, source_ports);
-        }
+        Mode::Reverse { .. } => line += &to_backends(&service.mode),
         Mode::Explicit {
             listen,
             allow,
@@ -106,6 +93,28 @@ fn line(service: &Service) -> String {
         );
     }
     line
+}
+
+/// From where to which back ends, if it has some.
+fn to_backends(mode: &Mode) -> String {
+    let Mode::Reverse {
+        listen,
+        backends,
+        source,
+        source_ports,
+        proxy_protocol,
+        ..
+    } = mode
+    else {
+        return String::new();
+    };
+    let told = match proxy_protocol.value {
+        ProxyProtocol::Off => "",
+        ProxyProtocol::V2 => " with PROXY headers",
+    };
+    let (listen, backends) = (join(listen, |to| to), join(backends, |to| to));
+    let from = from(source, source_ports);
+    format!("{listen} to {backends}{told}{from}")
 }
 
 /// Who may come in, if somebody is asked who he is.
