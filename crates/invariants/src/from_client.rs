@@ -8,7 +8,7 @@ use crate::connection::{Connection, Mode};
 use crate::content::Oracle;
 use crate::mapping::Mapping;
 use crate::packet::View;
-use crate::position::{ORIGIN, from_seq};
+use crate::position::{ORIGIN, from_seq, low};
 use crate::subflow::Subflow;
 
 impl Connection {
@@ -296,7 +296,7 @@ impl Connection {
             return;
         }
         let subflow = &mut self.subflows[index];
-        let isn = 0_u32.wrapping_sub(in_syn as u32);
+        let isn = 0_u32.wrapping_sub(low(in_syn));
         let at = from_seq(mapping.ssn, isn, subflow.client_sent);
         let mapping = Mapping { at, to, len };
         // What comes on a joined subflow ends that as well, once the proxy has answered its join.

@@ -18,7 +18,7 @@ use crate::clock::Sent;
 use crate::connection::{Connection, Report};
 use crate::from_server::Part;
 use crate::packet::View;
-use crate::position::{ORIGIN, from_seq};
+use crate::position::{ORIGIN, from_seq, low};
 
 /// What a client says before its stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -199,8 +199,7 @@ impl Connection {
         let Some(front) = &self.front else {
             return Some(self.up.isn);
         };
-        let said = front.said? as u32;
-        Some(self.up.isn.wrapping_add(said))
+        Some(self.up.isn.wrapping_add(low(front.said?)))
     }
 
     /// The number before the first byte that the client gets on its initial subflow: the server's, if there is no answer before that.
@@ -347,7 +346,7 @@ impl Connection {
             );
             return;
         };
-        let isn = server.wrapping_sub(len as u32);
+        let isn = server.wrapping_sub(low(len));
         report.expect(front.hosted || self.down.isn == isn, Rule::Preamble, || {
             let between = server.wrapping_sub(self.down.isn);
             format!("an answer of {len} bytes where the numbers have room for {between}")

@@ -21,6 +21,15 @@ fn near(reference: u64, relative: u32) -> u64 {
     reference.wrapping_add_signed(i64::from(distance))
 }
 
+/// A length as numbers of 32 bits count it.
+#[allow(
+    clippy::cast_possible_truncation,
+    reason = "the low half is what counts"
+)]
+pub(crate) const fn low(len: u64) -> u32 {
+    len as u32
+}
+
 /// The position of a 64-bit data sequence number in a space whose initial one is `idsn`.
 pub(crate) const fn from_dsn(dsn: u64, idsn: u64) -> u64 {
     ORIGIN.wrapping_add(dsn.wrapping_sub(idsn).wrapping_sub(1))
