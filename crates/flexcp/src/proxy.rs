@@ -150,6 +150,7 @@ impl Proxy {
         fixed::check(&self.generation.config, &config, self.room, found);
         let host = ThisHost {
             kept: Some(self.generation.config.device.name.value.clone()),
+            relays: config::relays(&self.generation.config),
         };
         let mut sources = live::check(&config, &host, found);
         if found.has_errors() {
@@ -388,6 +389,7 @@ fn fit(
     let kept = flexcp_io::kept_queues(device)?;
     let host = ThisHost {
         kept: (!kept.is_empty()).then(|| device.clone()),
+        relays: Vec::new(),
     };
     let sources = live::check(config, &host, found);
     if found.has_errors() {

@@ -42,10 +42,10 @@ mod offload_plain;
 mod offload_rules;
 #[path = "netns/offload_rules_up.rs"]
 mod offload_rules_up;
-#[path = "netns/offload_sockets.rs"]
-mod offload_sockets;
 #[path = "netns/offload_slots.rs"]
 mod offload_slots;
+#[path = "netns/offload_sockets.rs"]
+mod offload_sockets;
 #[path = "netns/offload_ups.rs"]
 mod offload_ups;
 #[path = "netns/offload_ways.rs"]

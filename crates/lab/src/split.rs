@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -12,6 +13,7 @@ use serde::Serialize;
 
 use crate::aim::{self, Line};
 use crate::daemon::{self, FlexCp};
+use crate::fault::Direction;
 use crate::process::Background;
 use crate::statistics::median;
 use crate::topology::{Families, Family, Lab, require_root};
@@ -118,7 +120,10 @@ impl Split {
             }
         }
         unpaced.end()?;
-        let lines = lines(&rows);
+        let mut lines = lines(&rows);
+        for access in ACCESSES {
+            lines.push(access.line()?);
+        }
         let results = Results {
             rows: rows.into(),
             lines,
@@ -285,5 +290,115 @@ impl Results {
             fs::write(&file, text).with_context(|| file.display().to_string())?;
         }
         Ok(())
+    }
+}
+
+/// What clients' accesses are like, and what is to carry their connections when that is left to FlexCP.
+struct Access {
+    name: &'static str,
+    links: u8,
+    /// Rate of each in Mbit/s, and what waits before it at most in milliseconds; none: as fast as it goes.
+    rate: Option<(u32, u32)>,
+    /// Faults of each on the way down.
+    faults: Option<&'static str>,
+    splits: bool,
+}
+
+const ACCESSES: [Access; 4] = [
+    Access {
+        name: "one access",
+        links: 1,
+        rate: None,
+        faults: None,
+        splits: false,
+    },
+    Access {
+        name: "two that are clean",
+        links: 2,
+        rate: None,
+        faults: None,
+        splits: false,
+    },
+    Access {
+        name: "two that lose 2 %",
+        links: 2,
+        rate: None,
+        faults: Some("loss=2%"),
+        splits: true,
+    },
+    Access {
+        name: "two with queues of 300 ms, full",
+        links: 2,
+        rate: Some((20, 300)),
+        faults: None,
+        splits: true,
+    },
+];
+
+/// Downloads by which FlexCP gets to know an access.
+const KNOWN_BY: u64 = 8;
+/// Downloads of which it is looked at what carries them.
+const JUDGED: u64 = 24;
+/// Of those that are to be split, so many are translated to see how the access is: one in eight.
+const PROBED: u64 = JUDGED / 8;
+/// Bytes of one.
+const EACH: u64 = 2_000_000;
+
+impl Access {
+    fn line(&self) -> Result<Line> {
+        let split = self.split().with_context(|| self.name)?;
+        let (aim, met) = if self.splits {
+            let least = JUDGED - PROBED;
+            (
+                format!("at least {least} of {JUDGED} split"),
+                split >= least,
+            )
+        } else {
+            ("none split".to_owned(), split == 0)
+        };
+        let what = format!("left to FlexCP: {}", self.name);
+        Ok(Line::judged(what, aim, format!("{split} of {JUDGED}"), met))
+    }
+
+    /// How many of the downloads that are looked at were split.
+    fn split(&self) -> Result<u64> {
+        let builder = Lab::builder()
+            .families(Families::V4)
+            .access_links(self.links);
+        let links = 1..=self.links;
+        let builder = match self.rate {
+            Some((rate, queue)) => links
+                .clone()
+                .fold(builder.queue_ms(queue), |it, link| it.rate_mbit(link, rate)),
+            None => builder,
+        };
+        let builder = match self.faults {
+            Some(faults) => {
+                links.fold(builder, |it, link| it.faults(link, Direction::Down, faults))
+            }
+            None => builder,
+        };
+        let lab = builder.build()?;
+        let _server = Server::start(lab.server(1), ServeOptions::tcp(SERVER))?;
+        let backend = [lab.server_socket(1, Family::V4, SERVER).to_string()];
+        let service = daemon::reverse("auto", &[at(&lab, SPLIT).to_string()], &backend, &[]);
+        // What a connection has shown counts when it is forgotten.
+        let services = format!("[timeouts]\nlinger = \"100ms\"\n\n{service}carrier = \"auto\"\n");
+        let flexcp = FlexCp::start(&lab, &daemon::config(&lab, &services))?;
+        let client = Client::mptcp(at(&lab, SPLIT));
+        let download = |count: u64| -> Result<u64> {
+            for _ in 0..count {
+                client.run_in(lab.client(), &Job::down(EACH))?.ok()?;
+                thread::sleep(Duration::from_millis(300));
+            }
+            let stats = flexcp.show_stats()?;
+            let refused = stats.counter("split_refused")?;
+            ensure!(refused == 0, "{refused} connections were not split");
+            Ok(stats.counter("split")?)
+        };
+        let before = download(KNOWN_BY)?;
+        let split = download(JUDGED)? - before;
+        flexcp.stop()?;
+        Ok(split)
     }
 }

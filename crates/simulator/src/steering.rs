@@ -167,6 +167,7 @@ impl RulePlan {
             hold: Duration::from_micros(self.hold),
             fail_back: Duration::from_micros(self.fail_back),
             heeds_backup: self.heeds_backup,
+            carrier: None,
         }
     }
 

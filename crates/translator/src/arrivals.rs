@@ -4,6 +4,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use crate::access::{AccessId, Accesses};
+use crate::history::History;
 use crate::way::Guide;
 
 /// What has come over an access since the translator began, or since the access was first named.
@@ -37,30 +38,46 @@ pub(crate) struct Traffic {
 pub(crate) struct Arrivals {
     pub(crate) guide: Guide,
     /// By the name of the access.
-    totals: Vec<(String, AccessTotals)>,
+    known: Vec<(String, Known)>,
     /// Of subflows that are of none.
-    elsewhere: AccessTotals,
+    elsewhere: Known,
+}
+
+/// What is known of an access.
+#[derive(Clone, Copy, Default, Debug)]
+struct Known {
+    totals: AccessTotals,
+    history: History,
 }
 
 impl Arrivals {
     /// There are these accesses; those that were there before keep what has come.
     pub(crate) fn name(&mut self, accesses: &Accesses) {
-        let before = core::mem::take(&mut self.totals);
+        let before = core::mem::take(&mut self.known);
         let known = |name: &str| {
             let mut before = before.iter();
             let known = before.find(|(known, _)| known == name);
-            known.map_or_else(AccessTotals::default, |(_, totals)| *totals)
+            known.map_or_else(Known::default, |(_, known)| *known)
         };
-        let totals = accesses.names().map(|name| (name.into(), known(name)));
-        self.totals = totals.collect();
+        let named = accesses.names().map(|name| (name.into(), known(name)));
+        self.known = named.collect();
     }
 
     fn of(&mut self, access: Option<AccessId>) -> &mut AccessTotals {
-        let totals = access.and_then(|id| self.totals.get_mut(usize::from(id.0)));
-        match totals {
-            Some((_, totals)) => totals,
+        &mut self.known_of(access).totals
+    }
+
+    fn known_of(&mut self, access: Option<AccessId>) -> &mut Known {
+        let known = access.and_then(|id| self.known.get_mut(usize::from(id.0)));
+        match known {
+            Some((_, known)) => known,
             None => &mut self.elsewhere,
         }
+    }
+
+    /// What connections that come over an access first have shown of it.
+    pub(crate) fn history(&mut self, access: Option<AccessId>) -> &mut History {
+        &mut self.known_of(access).history
     }
 
     /// A subflow has come up.
@@ -88,7 +105,7 @@ impl Arrivals {
 
     /// Those of each access, in order; the last are of none.
     pub(crate) fn totals(&self) -> impl Iterator<Item = AccessTotals> {
-        let named = self.totals.iter().map(|(_, totals)| *totals);
-        named.chain([self.elsewhere])
+        let named = self.known.iter().map(|(_, known)| known.totals);
+        named.chain([self.elsewhere.totals])
     }
 }

@@ -12,6 +12,7 @@ use flexcp_preamble::Protocol;
 
 use crate::access::{Access, Accesses};
 use crate::allowed::Allowed;
+use crate::carrier::Carrier;
 use crate::entrance::User;
 use crate::handle::ServiceId;
 use crate::prefix::Prefix;
@@ -103,16 +104,6 @@ pub struct Intake {
     /// What carries its connections unless a rule says otherwise. `None`: FlexCP's own translation, whatever rules say, as no
     /// relay listens for it.
     pub carrier: Option<Carrier>,
-}
-
-/// What carries a connection. It is decided at its SYN, and stays.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub enum Carrier {
-    /// FlexCP translates its packets one by one: there is one connection from end to end.
-    #[default]
-    Splitless,
-    /// The kernel's MPTCP has the client's end and its TCP the server's; a relay carries bytes between the two.
-    Split,
 }
 
 /// Checks of back ends: SYNs of FlexCP's own at regular times.

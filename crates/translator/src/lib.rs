@@ -14,6 +14,7 @@ mod announced;
 mod arrivals;
 mod auth;
 mod budget;
+mod carrier;
 mod cause;
 mod clients;
 mod config;
@@ -28,6 +29,7 @@ mod event;
 mod frame;
 mod handle;
 mod health;
+mod history;
 mod hosted;
 #[cfg(feature = "internals")]
 #[doc(hidden)]
@@ -55,11 +57,12 @@ pub use flexcp_preamble::{Protocol, Target as ServerName, Wish};
 pub use access::{Access, AccessId, MAX_ACCESSES};
 pub use allowed::Allowed;
 pub use arrivals::AccessTotals;
+pub use carrier::Carrier;
 pub use cause::{
     AddAddr, Causes, Decision, Fallback, HalfOpenEvicted, JoinEvicted, JoinRefused, Meaning,
     PlainSyn, PreambleRefused, Rst, SubflowSwitch,
 };
-pub use config::{Announce, Carrier, Check, Config, Intake, Limits, Mode, Part, Service, Timeouts};
+pub use config::{Announce, Check, Config, Intake, Limits, Mode, Part, Service, Timeouts};
 pub use counters::{Counters, DropReason, Drops, Gauges};
 pub use denials::Denial;
 pub use entrance::User;

@@ -286,7 +286,7 @@ pub(super) const TIMEOUTS: Keys = &[
 ];
 
 /// What carries connections.
-const CARRIER: Kind = Kind::OneOf(&["splitless", "split"]);
+const CARRIER: Kind = Kind::OneOf(&["splitless", "split", "auto"]);
 
 /// `[[service]]`, whatever its mode.
 pub(super) const SERVICE: Keys = &[

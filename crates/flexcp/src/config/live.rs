@@ -44,6 +44,8 @@ pub struct ThisHost {
     /// The TUN device whose queues the service manager has passed on to this process: it is FlexCP's, with or without the
     /// rules of the run that has made it.
     pub kept: Option<String>,
+    /// Where the relay of this process listens.
+    pub relays: Vec<SocketAddr>,
 }
 
 impl Host for ThisHost {
@@ -82,7 +84,8 @@ impl Host for ThisHost {
     }
 
     fn tcp_listener_on(&self, addr: SocketAddr) -> Option<String> {
-        flexcp_io::tcp_listener_on(addr)
+        let own = self.relays.contains(&addr);
+        (!own).then(|| flexcp_io::tcp_listener_on(addr)).flatten()
     }
 
     fn local_port_range(&self) -> Option<RangeInclusive<u16>> {

@@ -33,6 +33,7 @@ pub use file::Config;
 pub(crate) use read::similar;
 pub use schema::schema;
 pub use span::Diagnostics;
+pub(crate) use split::relays;
 pub use summary::{summary, summary_of_rules};
 pub(crate) use value::{ShowPorts, ShowPrefix, carrier_name, duration, prefix};
 

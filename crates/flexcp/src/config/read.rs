@@ -275,7 +275,7 @@ from_text!(
 );
 from_text!(
     flexcp_translator::Carrier,
-    "\"splitless\" or \"split\"",
+    "\"splitless\", \"split\" or \"auto\"",
     value::carrier
 );
 from_text!(

@@ -1,5 +1,7 @@
 //! `carrier`: which connections may be split, and why others can't be.
 
+use std::net::SocketAddr;
+
 use flexcp_translator::Carrier;
 
 use super::file::{Config, Mode, Service};
@@ -12,6 +14,14 @@ pub(super) fn check(config: &Config, out: &mut Diagnostics) {
     for service in &config.services {
         of_service(config, service, out);
     }
+}
+
+/// Where clients of services that may be split connect to.
+pub(crate) fn relays(config: &Config) -> Vec<SocketAddr> {
+    let services = config.services.iter();
+    let relayed = services.filter(|service| service.carrier.is_some());
+    let listen = relayed.flat_map(|service| service.mode.listen());
+    listen.map(|listen| listen.value).collect()
 }
 
 fn of_service(config: &Config, service: &Service, out: &mut Diagnostics) {
@@ -61,7 +71,7 @@ pub(super) fn of_rule(config: &Config, rule: &Rule, out: &mut Diagnostics) {
             "service `{name}` has no `carrier`, so that no relay listens for it; write carrier = \"splitless\" there"
         );
         out.error(carrier.at, said);
-    } else if carrier.value == Carrier::Split && services.all(|service| has_none(&service)) {
+    } else if carrier.value != Carrier::Splitless && services.all(|service| has_none(&service)) {
         let said = "no service has a `carrier`, so that no relay listens; write carrier = \"splitless\" in one";
         out.error(carrier.at, said);
     }

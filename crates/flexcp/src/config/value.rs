@@ -93,12 +93,12 @@ pub(super) fn proxy_protocol(text: &str) -> Result<ProxyProtocol, String> {
     }
 }
 
-/// "splitless" or "split".
+/// "splitless", "split" or "auto".
 pub(super) fn carrier(text: &str) -> Result<Carrier, String> {
-    let mut all = [Carrier::Splitless, Carrier::Split].into_iter();
+    let mut all = [Carrier::Splitless, Carrier::Split, Carrier::Auto].into_iter();
     let found = all.find(|carrier| carrier_name(*carrier) == text);
     found.ok_or_else(|| {
-        format!("nothing called `{text}` carries connections; write \"splitless\" or \"split\"")
+        format!("nothing called `{text}` carries connections; write \"splitless\", \"split\" or \"auto\"")
     })
 }
 
@@ -107,6 +107,7 @@ pub(crate) const fn carrier_name(carrier: Carrier) -> &'static str {
     match carrier {
         Carrier::Splitless => "splitless",
         Carrier::Split => "split",
+        Carrier::Auto => "auto",
     }
 }
 

@@ -330,6 +330,8 @@ fn connections_are_answered_with_raw_numbers() {
                     "in_flight": 2_800,
                     "window": 64_000,
                 }],
+                "carrier": "splitless",
+                "relayed": null,
             }],
         })
     );

@@ -432,7 +432,7 @@ pub struct Rule {
     pub max_loss: Option<u16>,
     /// Whether a path that the client wants as backup is taken when no other is left alone.
     pub client_backup: bool,
-    /// What carries connections of its services and clients, "splitless" or "split"; null: what their service says.
+    /// What carries connections of its services and clients, "splitless", "split" or "auto"; null: what their service says.
     pub carrier: Option<String>,
 }
 

@@ -161,7 +161,7 @@ mod tests {
             "\
 rules set by the API
 RULE   MODE            ACCESSES       LIMITS               HOLD    FAIL-BACK  CONNECTIONS
-video  active-standby  lte,dsl        -                    1500ms  60s        service web to 10.9.1.0/24,2001:db8::/32 port 443,8000-8999 from 10.1.0.0/16 (the client's backup flag does not count)
+video  active-standby  lte,dsl        -                    1500ms  60s        service web to 10.9.1.0/24,2001:db8::/32 port 443,8000-8999 from 10.1.0.0/16 (carrier split) (the client's backup flag does not count)
 rest   load-balancing  dsl:30,lte:70  rtt<80ms loss<2.05%  1500ms  60s        all
 "
         );

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
 
 use super::{SplitError, Told};
@@ -23,11 +24,21 @@ pub(super) fn all(
         listen(&socket, end).map_err(|error| SplitError::Bind {
             service: service.name.clone(),
             end,
+            hint: hint(&error),
             error,
         })?;
         Ok((end, TcpListener::from(socket)))
     };
     new.map(bind).collect()
+}
+
+/// What may help.
+fn hint(error: &io::Error) -> &'static str {
+    if error.kind() == io::ErrorKind::PermissionDenied {
+        "; a port below 1024 takes CAP_NET_BIND_SERVICE, under systemd in AmbientCapabilities= and CapabilityBoundingSet="
+    } else {
+        ""
+    }
 }
 
 fn socket(end: SocketAddr) -> Result<std::os::fd::OwnedFd, SplitError> {
@@ -38,7 +49,10 @@ fn socket(end: SocketAddr) -> Result<std::os::fd::OwnedFd, SplitError> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let protocol = Some(ipproto::MPTCP);
     let made = rustix::net::socket_with(family, SocketType::STREAM, flags, protocol);
-    made.map_err(|error| SplitError::NoMptcp(error.into()))
+    made.map_err(|error| match error {
+        Errno::AFNOSUPPORT => SplitError::NoFamily(error.into()),
+        _ => SplitError::NoMptcp(error.into()),
+    })
 }
 
 fn listen(socket: &std::os::fd::OwnedFd, end: SocketAddr) -> io::Result<()> {

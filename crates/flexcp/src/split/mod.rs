@@ -118,8 +118,14 @@ pub enum SplitError {
          `carrier` out"
     )]
     NoMptcp(io::Error),
+    /// The process may make no such sockets.
+    #[error(
+        "connections can't be split: {0}; under systemd, a drop-in with RestrictAddressFamilies=AF_INET AF_INET6 in [Service] \
+         allows it"
+    )]
+    NoFamily(io::Error),
     /// Somebody else listens there, or the address is not the host's.
-    #[error("connections of service {service} can't be split: {end}: {error}")]
+    #[error("connections of service {service} can't be split: {end}: {error}{hint}")]
     Bind {
         /// The service.
         service: String,
@@ -127,6 +133,8 @@ pub enum SplitError {
         end: SocketAddr,
         /// The kernel's reason.
         error: io::Error,
+        /// What may help.
+        hint: &'static str,
     },
 }
 

@@ -96,7 +96,10 @@ fn syns() {
     syn.tcp.flags = TcpFlags::SYN;
     let ends = Ends { from, to };
     assert!(!is_sockets(&mut offload, &syn));
-    assert!(!path.leaves_to_socket(ends), "nobody has said that they count");
+    assert!(
+        !path.leaves_to_socket(ends),
+        "nobody has said that they count"
+    );
     offload.leave_to_sockets().unwrap();
     assert!(!is_sockets(&mut offload, &between(from, to)));
     assert!(!path.leaves_to_socket(ends), "no SYN has come");

@@ -29,6 +29,7 @@ crate::cases!("split":
     stop_resets_what_has_not_ended,
     kernel_without_mptcp_refuses_the_start,
     taken_address_refuses_the_start,
+    foreign_address_refuses_the_start,
 );
 
 /// Those that apply: without the offload's programs nothing can be split.
@@ -81,7 +82,12 @@ fn ensure_split(rig: &Rig, connections: u64) -> Result<()> {
 
 /// Connections of the kernel's: what it says to subflows of one that is over is its own affair.
 fn kernels_own() -> Expect {
-    short().allow_all(&["RcvWndConflict", "MPFastcloseRx", "MPFastcloseTx"])
+    // What its sender does now and then to its receiver's window, as without FlexCP.
+    let windows = ["RcvWndConflict", "NoDSSInWindow"];
+    short()
+        .allow_all(&windows)
+        .allow_all(flexcp_lab::WINDOW_OVERRUN)
+        .allow_all(&["MPFastcloseRx", "MPFastcloseTx"])
 }
 
 fn both_ways(family: Family, families: Families) -> Result<()> {
@@ -195,7 +201,8 @@ fn no_backend_answers() -> Result<()> {
     with(lab, &service, ServeOptions::tcp(PORT), |rig| {
         let report = rig.attempt(&client(rig, Family::V4), &Job::down(1))?;
         ensure!(report.failure_kind() == "ECONNRESET", "{report:?}");
-        Ok(kernels_own())
+        // It has been connected, and is reset before it was told anything.
+        Ok(kernels_own().allow("MPCapableDataFallback"))
     })
 }
 
@@ -292,8 +299,11 @@ fn stop_resets_what_has_not_ended() -> Result<()> {
 
 /// What FlexCP says when it can't start so.
 fn refusal(lab: &Lab) -> Result<String> {
-    let config = daemon::config(lab, &service(lab, Family::V4, &[1], "split"));
-    match FlexCp::start(lab, &config) {
+    refusal_of(lab, &service(lab, Family::V4, &[1], "split"))
+}
+
+fn refusal_of(lab: &Lab, service: &str) -> Result<String> {
+    match FlexCp::start(lab, &daemon::config(lab, service)) {
         Ok(_) => anyhow::bail!("it starts"),
         Err(error) => Ok(format!("{error:#}")),
     }
@@ -318,9 +328,16 @@ fn taken_address_refuses_the_start() -> Result<()> {
     let lab = Lab::builder().build()?;
     let _taken = flexcp_lab::transfer::Server::start(lab.proxy(), ServeOptions::tcp(LISTEN))?;
     let said = refusal(&lab)?;
-    ensure!(
-        said.contains("service shop can't be split: 10.") && said.contains("in use"),
-        "{said}"
-    );
+    ensure!(said.contains("address already in use: 10."), "{said}");
+    Ok(())
+}
+
+fn foreign_address_refuses_the_start() -> Result<()> {
+    let lab = Lab::builder().build()?;
+    let own = listen_on(&lab, Family::V4).to_string();
+    let service = service(&lab, Family::V4, &[1], "split").replace(&own, "10.77.0.1:80");
+    let said = refusal_of(&lab, &service)?;
+    let expected = "connections of service shop can't be split: 10.77.0.1:80: ";
+    ensure!(said.contains(expected), "{said}");
     Ok(())
 }

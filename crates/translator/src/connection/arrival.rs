@@ -2,8 +2,9 @@
 
 use super::{Connection, Context, Phase, Subflow};
 use crate::access::Accesses;
-use crate::arrivals::Arrivals;
+use crate::arrivals::{Arrivals, Traffic};
 use crate::handle::{INITIAL, SubflowIndex};
+use crate::history::Sample;
 
 impl Subflow {
     /// Notes by which way packets leave for its client. `true`: by another than before.
@@ -28,11 +29,36 @@ impl Connection {
 
     /// It is about to leave the table, and its subflows with it.
     pub(crate) fn leaves(&self, accesses: &Accesses, arrivals: &mut Arrivals) {
+        self.note_history(accesses, arrivals);
         for index in self.indices() {
             if self.subflow(index).lives() {
                 self.note_closed(accesses, arrivals, index);
             }
         }
+    }
+
+    /// What it has shown to those that come over the same access: what was sent again on all of its subflows, and what waits before
+    /// the one that has carried the most.
+    fn note_history(&self, accesses: &Accesses, arrivals: &mut Arrivals) {
+        if self.phase.is_relayed() {
+            return;
+        }
+        let initial = self.subflow(INITIAL);
+        let from = initial.remote.addr().ip();
+        let subflows = self.mptcp.subflows.iter();
+        let sum = |of: fn(&Traffic) -> u64| subflows.clone().map(|it| of(&it.traffic)).sum();
+        let busiest = subflows.clone().max_by_key(|it| it.traffic.bytes_down);
+        let queue = busiest.and_then(|busiest| {
+            let rtt = &busiest.path.rtt;
+            Some(rtt.smoothed()?.saturating_sub(rtt.least()?))
+        });
+        let sample = Sample {
+            several: subflows.clone().any(|it| it.remote.addr().ip() != from),
+            bytes: sum(|traffic| traffic.bytes_down),
+            again: sum(|traffic| traffic.retransmitted_down),
+            queue,
+        };
+        arrivals.history(initial.access(accesses)).note(sample);
     }
 
     /// A subflow is over.

@@ -402,7 +402,10 @@ impl Connection {
         frame: &mut Frame<'_>,
         mut outgoing: Outgoing,
     ) -> Verdict {
-        let answers = self.front.as_deref().is_some_and(|front| !front.is_header());
+        let answers = self
+            .front
+            .as_deref()
+            .is_some_and(|front| !front.is_header());
         let payload = if answers {
             // The number behind the SYN is the answer's.
             segment.payload.end..segment.payload.end

@@ -11,7 +11,7 @@ use core::time::Duration;
 use super::index::Index;
 use super::{Account, SteeringMode};
 use crate::access::AccessId;
-use crate::config::Carrier;
+use crate::carrier::Carrier;
 use crate::handle::ServiceId;
 use crate::prefix::Prefix;
 

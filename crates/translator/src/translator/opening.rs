@@ -356,16 +356,7 @@ impl Translator {
     /// A join: by its token to its connection.
     fn handle_join(&mut self, now: Instant, token: u32, segment: &Segment) -> Verdict {
         let Some(id) = self.table.find_token(token) else {
-            if self.splits_join(segment) {
-                return Verdict::Forward;
-            }
-            self.counters.mp_join_no_token += 1;
-            if let Some(Match::Transparent { .. }) = self.services.find(segment.destination()) {
-                // It may belong to a connection that the server keeps itself.
-                return Verdict::Forward;
-            }
-            self.refuse(segment, Rst::UnknownToken);
-            return Verdict::Drop(DropReason::NoConnection);
+            return self.join_of_nobody(segment);
         };
         if let Some(mut hand) = self.hand(now, id) {
             hand.evict();
@@ -407,6 +398,20 @@ impl Translator {
                 Verdict::Drop(drop)
             }
         }
+    }
+
+    /// A join whose token no connection here has.
+    fn join_of_nobody(&mut self, segment: &Segment) -> Verdict {
+        if self.splits_join(segment) {
+            return Verdict::Forward;
+        }
+        self.counters.mp_join_no_token += 1;
+        if let Some(Match::Transparent { .. }) = self.services.find(segment.destination()) {
+            // It may belong to a connection that the server keeps itself.
+            return Verdict::Forward;
+        }
+        self.refuse(segment, Rst::UnknownToken);
+        Verdict::Drop(DropReason::NoConnection)
     }
 
     /// A SYN on a flow that is known. `None`: it is for the connection that has it.

@@ -5,8 +5,9 @@ use flexcp_wire::Ends;
 
 use super::Translator;
 use crate::ServiceId;
-use crate::config::Carrier;
+use crate::carrier::Carrier;
 use crate::segment::Segment;
+use crate::way::Way;
 
 impl Translator {
     /// Whether the connection that this SYN opens is to be split, and can be.
@@ -15,13 +16,25 @@ impl Translator {
             return false;
         };
         let of_rule = self.config.rules.carrier(service, syn.source().ip());
-        if of_rule.unwrap_or(of_service) == Carrier::Splitless {
+        let carrier = match of_rule.unwrap_or(of_service) {
+            Carrier::Auto => self.choose_carrier(syn),
+            told => told,
+        };
+        if carrier == Carrier::Splitless {
             return false;
         }
         let can = self.leaves_to_socket(syn);
         self.counters.split += u64::from(can);
         self.counters.split_refused += u64::from(!can);
         can
+    }
+
+    /// As the access that the SYN comes over has been of late.
+    fn choose_carrier(&mut self, syn: &Segment) -> Carrier {
+        let (client, local) = (syn.source().ip(), syn.destination().ip());
+        // Nobody has proved to be there, so that the kernel is not asked for the way.
+        let access = self.config.accesses.of(client, local, Way::OTHER);
+        self.accounts.arrivals.history(access).choose()
     }
 
     /// Whether a join whose token no connection has is a split connection's for all that is known here.

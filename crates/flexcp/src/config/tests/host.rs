@@ -456,12 +456,12 @@ fn example_is_right_with_and_without_its_comments() {
         .map(|line| line.trim_start_matches("# "))
         .collect();
     let config = good(&all.join("\n"));
-    assert_eq!(config.services.len(), 4);
+    assert_eq!(config.services.len(), 5);
     let defaults = good(TRANSPARENT);
     let plan = |config| {
         plan::translator(
             config,
-            &[Vec::new(), Vec::new(), Vec::new()],
+            &[const { Vec::new() }; 5],
             &plan::first_ids(config),
             0,
         )

@@ -29,7 +29,7 @@ fn what_does_not_carry_is_refused() {
     said(
         &text,
         &[&format!(
-            "f:{at}:11: error: `carrier`: nothing called `spliced` carries connections; write \"splitless\" or \"split\""
+            "f:{at}:11: error: `carrier`: nothing called `spliced` carries connections; write \"splitless\", \"split\" or \"auto\""
         )],
     );
 }
