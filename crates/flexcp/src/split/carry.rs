@@ -175,6 +175,19 @@ async fn copy_some(
     copied
 }
 
+/// Says this first.
+pub(super) async fn say(to: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        to.writable().await?;
+        match to.try_write(bytes) {
+            Ok(said) => bytes = &bytes[said..],
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
 /// Has `write` write until `all` bytes are gone; it is told how many are.
 async fn write_all(
     to: &TcpStream,

@@ -38,6 +38,8 @@ struct Relayed {
     backends: Vec<SocketAddr>,
     /// What each of them takes of new connections.
     parts: Vec<Part>,
+    /// A header of the PROXY protocol tells them of the client.
+    tells_clients: bool,
     /// Addresses towards them.
     sources: Vec<IpAddr>,
 }
@@ -168,6 +170,7 @@ impl Told {
                 listen,
                 backends,
                 parts: service.intake.parts,
+                tells_clients: service.intake.proxy_header,
                 sources: source,
             })
         });

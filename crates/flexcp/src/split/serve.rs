@@ -239,6 +239,12 @@ async fn relay(mut ends: Ends) {
         prepare(socket, idle);
     }
     let server = &*ends.server.insert(server);
+    if let Some(header) = shared.header(service, &live)
+        && let Err(error) = carry::say(server, &header).await
+    {
+        debug!("split: {client}: {error}");
+        return;
+    }
     let (tally, pool) = (&shared.tally, &shared.pool);
     let counted = Counted {
         bytes: [&tally.bytes_up, &live.up],
@@ -306,6 +312,12 @@ impl Shared {
                 return id;
             }
         }
+    }
+
+    /// What a back end of the service is told of the client.
+    fn header(&self, service: ServiceId, live: &Live) -> Option<Vec<u8>> {
+        let servers = self.servers.borrow();
+        servers.get(&service)?.header(live.client, live.local)
     }
 
     /// A back end of the service that answers.

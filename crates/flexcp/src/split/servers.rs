@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use flexcp_translator::Turns;
+use flexcp_wire::{Ends, PROXY_HEADER_MAX_LEN, ProxyHeader};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, timeout};
 
@@ -21,6 +22,7 @@ pub(super) struct Servers {
     addrs: Vec<SocketAddr>,
     sources: Vec<IpAddr>,
     turns: Turns,
+    tells_clients: bool,
     /// When each failed last.
     failed: Vec<Option<Instant>>,
 }
@@ -36,6 +38,7 @@ impl Servers {
             failed: failed.collect(),
             addrs: service.backends.clone(),
             sources: service.sources.clone(),
+            tells_clients: service.tells_clients,
             turns: Turns::new(service.backends.len(), &service.parts, 0),
         }
     }
@@ -62,6 +65,18 @@ impl Servers {
         let mut sources = self.sources.iter();
         let source = sources.find(|source| source.is_ipv4() == addr.is_ipv4());
         Some((addr, source.copied()))
+    }
+
+    /// What a back end is told of a client that has connected to `local`, if anything.
+    pub(super) fn header(&self, client: SocketAddr, local: SocketAddr) -> Option<Vec<u8>> {
+        let ends = Ends {
+            from: client,
+            to: local,
+        };
+        let mut header = vec![0; PROXY_HEADER_MAX_LEN];
+        let len = ProxyHeader { ends }.emit(&mut header);
+        header.truncate(len);
+        self.tells_clients.then_some(header)
     }
 
     /// Whether a back end answers, as it has turned out.
@@ -101,6 +116,7 @@ mod tests {
             backends: backends.collect(),
             parts: weights.iter().map(|&weight| Part::of(weight)).collect(),
             sources: vec![[10, 8, 0, 1].into()],
+            tells_clients: false,
         }
     }
 

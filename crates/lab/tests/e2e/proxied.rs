@@ -29,7 +29,7 @@ fn listen(lab: &Lab, family: Family) -> SocketAddr {
 }
 
 /// A service with one back end that wants a header.
-fn service(lab: &Lab, family: Family, backend: SocketAddr) -> String {
+pub(crate) fn service(lab: &Lab, family: Family, backend: SocketAddr) -> String {
     let listen = [listen(lab, family).to_string()];
     let service = daemon::reverse("shop", &listen, &[backend.to_string()], &[]);
     service + "proxy_protocol = \"v2\"\n"
@@ -40,7 +40,7 @@ fn told(lab: Lab, service: &str, case: impl FnOnce(&Rig) -> Result<Expect>) -> R
 }
 
 /// Whom the back end takes its client for is who has connected, and to where it has.
-fn ask(rig: &Rig, family: Family, program: &[&str]) -> Result<()> {
+pub(crate) fn ask(rig: &Rig, family: Family, program: &[&str]) -> Result<()> {
     let to = listen(&rig.lab, family);
     let mut curl = rig.lab.client().command(program[0]);
     curl.args(&program[1..]);
@@ -65,8 +65,8 @@ fn plain_too(expect: Expect) -> Expect {
     expect.own("plain_syn", "a client does without MPTCP")
 }
 
-const MPTCP: &[&str] = &["mptcpize", "run", "curl"];
-const PLAIN: &[&str] = &["curl"];
+pub(crate) const MPTCP: &[&str] = &["mptcpize", "run", "curl"];
+pub(crate) const PLAIN: &[&str] = &["curl"];
 
 /// A few clients, with MPTCP and without.
 fn ask_often(rig: &Rig, family: Family) -> Result<()> {

@@ -5,10 +5,13 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use flexcp_lab::transfer::{Client, Job, Mode, ServeOptions};
-use flexcp_lab::{Cut, End, Expect, Families, Family, FlexCp, Lab, SERVER_RESET, daemon};
+use flexcp_lab::transfer::{Client, Job, Mode, Proto, ServeOptions};
+use flexcp_lab::{
+    Cut, End, Expect, Families, Family, FlexCp, Lab, Nginx, SERVER_RESET, TOLD, daemon,
+};
 use libtest_mimic::Trial;
 
+use crate::proxied;
 use crate::rig::{PORT, Rig, short, until, with};
 
 crate::cases!("split":
@@ -25,6 +28,7 @@ crate::cases!("split":
     many_connections_at_once,
     rule_says_for_some_clients,
     translated_beside,
+    back_end_is_told_of_its_client,
     reload_begins_and_ends_it,
     stop_resets_what_has_not_ended,
     kernel_without_mptcp_refuses_the_start,
@@ -251,6 +255,24 @@ fn translated_beside() -> Result<()> {
         ensure!(rig.counter("split")? == 1);
         Ok(kernels_own())
     })
+}
+
+/// By the header that a translated connection would have.
+fn back_end_is_told_of_its_client() -> Result<()> {
+    for family in [Family::V4, Family::V6] {
+        let lab = Lab::builder().families(Families::Both).build()?;
+        let _nginx = Nginx::start(&lab, 1, &[], Proto::Tcp)?;
+        let service = proxied::service(&lab, family, lab.server_socket(1, family, TOLD));
+        let service = service + "carrier = \"split\"\n";
+        with(lab, &service, ServeOptions::tcp(PORT), |rig| {
+            for program in [proxied::MPTCP, proxied::PLAIN] {
+                proxied::ask(rig, family, program)?;
+            }
+            ensure_split(rig, 2)?;
+            Ok(kernels_own())
+        })?;
+    }
+    Ok(())
 }
 
 fn reload_begins_and_ends_it() -> Result<()> {
