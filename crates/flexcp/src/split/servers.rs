@@ -131,7 +131,7 @@ mod tests {
     fn back_ends_take_their_parts_and_those_that_failed_none() {
         let mut servers = Servers::new(&service(&[3, 1, 0]), None);
         let now = Instant::now();
-        let mut play = |servers: &mut Servers, at| -> Vec<u8> {
+        let play = |servers: &mut Servers, at| -> Vec<u8> {
             let one = |_| servers.next(at, &[]).map_or(0, |(addr, _)| last(addr));
             (0..4).map(one).collect()
         };
