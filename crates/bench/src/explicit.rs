@@ -291,12 +291,10 @@ fn lines(rows: &[Row]) -> Vec<Line> {
             format!("CPUs that others kept busy, {name}"),
             spread(&of(|run| run.foreign), 2),
         ));
-        let (data, in_kernel) = row.runs.iter().fold((0, 0), |(data, in_kernel), run| {
-            (data + run.data, in_kernel + run.in_kernel)
-        });
-        let share = 100.0 * in_kernel as f64 / f64::max(data as f64, 1.0);
+        let share = of(|run| 100.0 * run.in_kernel as f64 / f64::max(run.data as f64, 1.0));
         let what = format!("of the server's packets in the kernel, {name}");
-        lines.push(Line::at_least(what, share, OFFLOADED, " %"));
+        lines.push(Line::at_least(what, median(&share), OFFLOADED, " %"));
+        lines.push(Line::told(format!("its spread, {name}"), spread(&share, 1)));
     }
     for way in [Way::Convert, Way::Socks5] {
         let name = way.name();

@@ -442,8 +442,8 @@ impl Connection {
         if report.bounds.is_some_and(|bounds| bounds.redundant) {
             // What is copied has no order among paths.
             self.course.carried = self.course.carried.max(end);
-        } else if self.is_not_served() {
-            // What a client hears before it has a server is told nobody.
+        } else if !self.is_placed() {
+            // Where a client hears of its server is told nobody.
             (self.course.carrier, self.course.carried) = (index, end);
             self.course.told = self.course.told.map(|_| index);
         } else if end > self.course.carried {

@@ -67,6 +67,12 @@ impl Sent {
         self.unwrap(value).abs_diff(latest) < 1 << 30
     }
 
+    /// Whether the value is this close to the latest.
+    pub(crate) fn is_within(&self, value: u32, span: u64) -> bool {
+        let near = |latest: u64| self.unwrap(value).abs_diff(latest) <= span;
+        self.latest.is_some_and(near)
+    }
+
     /// Whether what was sent last is earlier than what was sent before it.
     pub(crate) fn is_late(&self) -> bool {
         let last = self.last.map(|last| self.unwrap(last));

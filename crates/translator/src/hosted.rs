@@ -326,6 +326,13 @@ impl Hosted {
         let Ok((tcp, _)) = TcpHeader::parse(packet) else {
             return false;
         };
+        if let Some(last) = &mut self.acknowledgment
+            && tcp.flags.contains(TcpFlags::ACK)
+            && !TcpSeq(tcp.ack).before(TcpSeq(last.ack))
+        {
+            // A server that repeats its SYN/ACK hears what the client has said since.
+            (last.ack, last.window) = (tcp.ack, tcp.window);
+        }
         if tcp.flags.contains(TcpFlags::ACK)
             && let Some(responder) = &mut self.responder
         {

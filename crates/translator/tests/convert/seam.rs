@@ -169,6 +169,20 @@ fn window_ends_where_the_client_has_offered_that() {
     }
 }
 
+/// Its ACK may have got lost, and the client have ACKed the answer since. A server takes no ACK of less than its SYN, and may answer
+/// one with a reset (RFC 9293 section 3.10.7.4).
+#[test]
+fn server_that_repeats_its_syn_ack_is_acked_that() {
+    for uses in every_kind() {
+        let mut guest = Guest::connected(uses);
+        guest.to_server.truncate(1);
+        guest.speaks = SERVER;
+        guest.speak(SYN | ACK, &[], vec![TcpOption::Mss(1400)]);
+        let told = guest.to_server.last().expect("an ACK").tcp;
+        assert_eq!(told.ack, SERVER.wrapping_add(1), "{uses:?}");
+    }
+}
+
 /// RFC 7323 section 3.2: each segment has timestamps once both have them, and echoes what has come.
 #[test]
 fn client_is_shown_a_clock_and_echoed_where_the_server_has_none() {
