@@ -110,7 +110,8 @@ impl Translator {
             return Err(Refusal::NotAllowed);
         }
         let room = Refusal::NoRoom(0);
-        let backend = self.source_towards(service, server).ok_or(room)?;
+        // A handshake that makes room is told so before the port's next SYN.
+        let (backend, _) = self.port_towards(now, service, server).ok_or(room)?;
         let hosted = self.table.get_mut(id).and_then(|c| c.hosted.as_deref_mut());
         if let Some(hosted) = hosted {
             hosted.begin_call(now, backend);

@@ -150,6 +150,16 @@ impl Translator {
         server: SocketAddr,
     ) -> Option<(Backend, bool)> {
         self.room_in_table(now)?;
+        self.port_towards(now, service, server)
+    }
+
+    /// The same of the port alone.
+    pub(super) fn port_towards(
+        &mut self,
+        now: Instant,
+        service: ServiceId,
+        server: SocketAddr,
+    ) -> Option<(Backend, bool)> {
         if let Some(free) = self.source_towards(service, server) {
             return Some((free, false));
         }

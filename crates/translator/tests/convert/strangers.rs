@@ -5,6 +5,7 @@ use flexcp_testkit::{Packet, icmp_error, ip_header, quoted};
 use flexcp_translator::{Config, DropReason, Mode, Order, Verdict};
 use flexcp_wire::{CapableKeys, Ends, TcpFlags, TcpOption, Timestamps, protocol};
 
+use crate::guest::{ALL, Guest, Uses};
 use crate::world::*;
 
 /// What a SYN/ACK with a key is longer than a SYN without data.
@@ -268,4 +269,29 @@ fn what_does_not_go_is_counted() {
             .of_server(SYN | ACK, [0, 25], options(false), &[]);
     }
     assert_eq!(meter.world.translator.drops().get(DropReason::Unproved), 3);
+}
+
+#[test]
+fn handshakes_of_strangers_keep_nobody_from_his_server() {
+    for mptcp in [true, false] {
+        let mut guest = Guest::new(Protocol::Convert, Uses { mptcp, ..ALL }, &[]);
+        guest.world = World::with(|config| {
+            let Mode::Explicit { source_ports, .. } = &mut config.services[0].mode else {
+                panic!("another mode");
+            };
+            *source_ports = 61000..=61000;
+        });
+        let stranger = Packet::new(end("10.1.0.3:40000"), proxy()).flags(SYN);
+        let stranger = stranger.with_options(options(true)).with_payload(CONNECT);
+        assert_eq!(guest.world.put_raw(&stranger.bytes()), 1);
+        guest.open(&[]);
+        guest.say(&CONNECT);
+        let [rst, syn] = &guest.to_server[..] else {
+            panic!("{:?}", guest.to_server)
+        };
+        assert!(rst.tcp.flags.contains(TcpFlags::RST));
+        assert_eq!((syn.tcp.flags, syn.ends()), (SYN, rst.ends()));
+        guest.answer_call();
+        assert_eq!(guest.heard, ANSWER, "{mptcp}");
+    }
 }
