@@ -20,7 +20,7 @@ use crate::config::rule::Rule;
 use crate::config::{self, Config, Diagnostics, check, fixed, plan};
 use crate::control::status::Status;
 use crate::control::view::{Connections, Stats};
-use crate::control::{self, Asked, BindError, Floors, Names, SocketFile};
+use crate::control::{self, Asked, BindError, Names, SocketFile};
 use crate::generation::{Generation, InForce};
 use crate::leftover;
 use crate::offload;
@@ -118,14 +118,7 @@ impl Proxy {
             reloads,
         };
         let watch = watch.begin(handles, marks, &ended)?;
-        let asked = Arc::new(Asked {
-            workers: handles.clone(),
-            offload: reasons,
-            split,
-            watch: watch.status(),
-            keeper: Arc::new(keeper),
-            floors: Floors::default(),
-        });
+        let asked = start::asked(handles, reasons, split, watch.status(), keeper);
         start::serve(control, Arc::clone(&asked)).map_err(ProxyError::Worker)?;
         Ok(Self {
             running: Some(Running { watch, workers }),
@@ -355,7 +348,6 @@ impl Watching {
         if let Err(error) = flexcp_io::renounce_loading() {
             warn!("keeps the capabilities that loading programs takes: {error}");
         }
-        // Not before: a thread that is made while the process may load programs would keep that right.
         crate::names::warn_if_unknowable(&force.current().config);
         let config = force.current().config.clone();
         // Not before: a thread that is made while the process may load programs would keep that right.

@@ -58,10 +58,7 @@ pub fn translator(
                 .iter()
                 .map(|announce| announce.value)
                 .collect(),
-            intake: Intake {
-                carrier: service.carrier.as_ref().map(|carrier| carrier.value),
-                ..intake(&service.mode)
-            },
+            intake: intake(service),
         });
     // The check has seen to it that they are positive and not too large.
     let limit = |limit: i64| usize::try_from(limit).unwrap_or(usize::MAX);
@@ -259,8 +256,8 @@ fn mode(mode: &Mode, source: &[IpAddr]) -> flexcp_translator::Mode {
 }
 
 /// How a service takes new connections.
-fn intake(mode: &Mode) -> Intake {
-    match mode {
+fn intake(service: &Service) -> Intake {
+    let of_mode = match &service.mode {
         Mode::Transparent { .. } => Intake::default(),
         Mode::Explicit { cookies, .. } => Intake {
             cookies: cookies.value,
@@ -282,6 +279,10 @@ fn intake(mode: &Mode) -> Intake {
                 ..Intake::default()
             }
         }
+    };
+    Intake {
+        carrier: service.carrier.as_ref().map(|carrier| carrier.value),
+        ..of_mode
     }
 }
 

@@ -103,6 +103,7 @@ pub fn of(rule: &Rule) -> Told {
         // Nothing but the program that FlexCP is part of can give it.
         own_mode: _,
     } = rule;
+    let carrier_told = |carrier: &Located<_>| Json::from(carrier_name(carrier.value));
     let time = |time: &Located<_>| Json::from(ShowDuration(time.value).to_string());
     let weights = weights.as_ref().map(|weights| {
         let weights = weights.value.0.iter();
@@ -126,12 +127,7 @@ pub fn of(rule: &Rule) -> Told {
         ("hold", Some(time(hold))),
         ("fail_back", Some(time(fail_back))),
         ("client_backup", Some(Json::from(client_backup.value))),
-        (
-            "carrier",
-            carrier
-                .as_ref()
-                .map(|carrier| Json::from(carrier_name(carrier.value))),
-        ),
+        ("carrier", carrier.as_ref().map(carrier_told)),
     ];
     let told = keys.into_iter();
     told.filter_map(|(key, value)| Some((key.to_owned(), value?)))

@@ -39,8 +39,8 @@ fn number(id: StableId) -> Option<u32> {
 /// The split connection with this id.
 pub(super) fn find(asked: &Asked, id: StableId) -> Option<View> {
     let number = number(id)?;
-    let views = asked.split.list().into_iter();
-    views.filter(|view| view.id == number).next_back()
+    let mut views = asked.split.list().into_iter();
+    views.find(|view| view.id == number)
 }
 
 /// Has it do something. `None`: there is none with this id.

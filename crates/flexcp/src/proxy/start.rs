@@ -4,14 +4,17 @@ use std::io;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-use flexcp_io::{PlacedBackEnds, PlacementError, PlacementProgram, Target, Tun, Waker};
+use flexcp_io::{PlacedBackEnds, PlacementError, PlacementProgram, Reasons, Target, Tun, Waker};
 use flexcp_placement::{Exceptions, Rules};
 use tracing::{info, warn};
 
 use super::{ProxyError, ways};
 use crate::config::{Config, file, live, plan};
-use crate::control::{Asked, Control, SocketFile};
+use crate::control::{Asked, Control, Floors, SocketFile};
 use crate::generation::Generation;
+use crate::rulebook::Keeper;
+use crate::split::RelayHandle;
+use crate::watch::StatusHandle;
 use crate::worker::{self, Marks, Worker, WorkerHandle};
 
 /// The workers: they end with this.
@@ -203,6 +206,24 @@ fn place(
         .map(of)
         .collect::<Result<_, PlacementError>>()?;
     Ok((exceptions, back_ends))
+}
+
+/// Whom requests are about.
+pub(super) fn asked(
+    workers: &[WorkerHandle],
+    offload: Option<Reasons>,
+    split: RelayHandle,
+    watch: StatusHandle,
+    keeper: Keeper,
+) -> Arc<Asked> {
+    Arc::new(Asked {
+        workers: workers.to_vec(),
+        offload,
+        split,
+        watch,
+        keeper: Arc::new(keeper),
+        floors: Floors::default(),
+    })
 }
 
 /// Answers requests on a thread of its own, which ends when the socket's file goes.

@@ -259,7 +259,7 @@ fn cookie_after_the_grant() -> Result<()> {
     let lab = lab().rate_mbit(1, 200).rate_mbit(2, 200).build()?;
     let nginx = Nginx::start(&lab, 1, &[("file", 1_000_000)], Proto::Tcp)?;
     let at = converter(&lab, Family::V4).to_string();
-    let service = daemon::explicit("convert", &[at.clone()], &["10.9.0.0/16"]);
+    let service = daemon::explicit("convert", std::slice::from_ref(&at), &["10.9.0.0/16"]);
     let service = service + "cookies = true\n";
     with(lab, &service, ServeOptions::tcp(PORT), |rig| {
         let copy = rig.lab.dir().join("copy");
@@ -282,7 +282,7 @@ fn lost_third_ack_of_a_client_that_waits() -> Result<()> {
         .faults(1, Direction::Up, "drop=1:ack")
         .build()?;
     let at = converter(&lab, Family::V4).to_string();
-    let service = daemon::explicit("convert", &[at.clone()], LAB);
+    let service = daemon::explicit("convert", std::slice::from_ref(&at), LAB);
     with(lab, &service, ServeOptions::tcp(PORT).banner(5000), |rig| {
         let mut stdio = connect_by(rig, &at)?;
         let mut stdio = stdio
