@@ -135,6 +135,16 @@ fn reverse_service_diverts_its_listeners_and_its_back_ends_answers() {
     );
     let kernel = plan::kernel(&config, std::slice::from_ref(&sources), &[]);
     assert_eq!(kernel.reserved_ports, Some(61000..=65534));
+    // What ICMPv6 says of packets from there is FlexCP's.
+    let ends = plan::own_ends(&config, std::slice::from_ref(&sources));
+    let ends: Vec<_> = ends
+        .iter()
+        .map(|own| format!("{} {:?}", own.addr, own.ports))
+        .collect();
+    assert_eq!(
+        ends,
+        ["2001:db8::5 443..=443", "2001:db8:b::1 61000..=65534"]
+    );
     let flexcp_translator::Mode::Reverse { source, .. } = &plan::translator(
         &config,
         std::slice::from_ref(&sources),
