@@ -28,10 +28,11 @@ static __always_inline int is_own(const __u8 *to, const struct icmp6_error *erro
 	if (__builtin_memcmp(key.addr, to, 16))
 		return 0;
 	__builtin_memcpy(&key.port, error->from_port, 2);
-	if (bpf_map_lookup_elem(&own, &key))
-		return 1;
-	key.port = 0;
 	ports = bpf_map_lookup_elem(&own, &key);
+	if (!ports) {
+		key.port = 0;
+		ports = bpf_map_lookup_elem(&own, &key);
+	}
 	return ports && port >= ports->first && port <= ports->last;
 }
 
