@@ -338,12 +338,12 @@ impl Watching {
     ) -> Result<WatchHandle, ProxyError> {
         let force = self.reloads.force();
         self.offload.take_errors(&force.own_ends());
-        // They hold from the first connection on.
-        let mut beside = Beside::new(force, handles.to_vec());
-        beside.look(&mut self.kernel, &mut self.offload);
         if self.reloads.splits() {
             self.offload.leave_to_sockets();
         }
+        // They hold from the first connection on.
+        let mut beside = Beside::new(force, handles.to_vec());
+        beside.look(&mut self.kernel, &mut self.offload);
         self.offload.install(handles);
         if let Err(error) = flexcp_io::renounce_loading() {
             warn!("keeps the capabilities that loading programs takes: {error}");

@@ -356,7 +356,7 @@ impl Translator {
     /// A join: by its token to its connection.
     fn handle_join(&mut self, now: Instant, token: u32, segment: &Segment) -> Verdict {
         let Some(id) = self.table.find_token(token) else {
-            return self.join_of_nobody(segment);
+            return self.handle_unknown_join(segment);
         };
         if let Some(mut hand) = self.hand(now, id) {
             hand.evict();
@@ -400,8 +400,8 @@ impl Translator {
         }
     }
 
-    /// A join whose token no connection here has.
-    fn join_of_nobody(&mut self, segment: &Segment) -> Verdict {
+    /// A join of a connection that FlexCP does not have.
+    fn handle_unknown_join(&mut self, segment: &Segment) -> Verdict {
         if self.splits_join(segment) {
             return Verdict::Forward;
         }
