@@ -44,14 +44,15 @@ static __always_inline void forget_plain(struct flow_key *key, struct flow_key *
 	bpf_map_delete_elem(&plains, back);
 }
 
-/* Who sends this SYN is seen here: the translator may leave the connection to a socket. */
-static __always_inline void note_syn(const struct flow_key *key, const int v6)
+/* A SYN opens a connection of its own, and who sends it is seen here: the translator may leave the connection to a socket. */
+static __always_inline void note_syn(struct flow_key *key, struct flow_key *back, const int v6)
 {
 	__u32 zero = 0;
 	struct settings *told = bpf_map_lookup_elem(&settings, &zero);
 	struct plain seen = { v6 ? 6 : 4 };
 
-	if (told && told->sockets)
+	forget_plain(key, back);
+	if (has(PART_SOCKETS) && told && told->sockets)
 		bpf_map_update_elem(&syns, key, &seen, BPF_ANY);
 }
 
@@ -227,11 +228,8 @@ static __always_inline int judge(struct __sk_buff *skb, const int v6)
 	if (parse(skb, &c->p, v6) < 0)
 		return v6 ? take_error(skb, c->p.l3, told->device) : PASS;
 	ends_of(&c->p, &c->key, v6);
-	if ((c->p.flags & (SYN | ACK_FLAG)) == SYN) {
-		forget_plain(&c->key, &c->back);
-		if (has(PART_SOCKETS))
-			note_syn(&c->key, v6);
-	}
+	if ((c->p.flags & (SYN | ACK_FLAG)) == SYN)
+		note_syn(&c->key, &c->back, v6);
 	flow = bpf_map_lookup_elem(&flows, &c->key);
 	if (!flow)
 		return pass_by(skb, &c->key, v6);

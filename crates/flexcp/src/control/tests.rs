@@ -330,8 +330,7 @@ fn connections_are_answered_with_raw_numbers() {
                     "in_flight": 2_800,
                     "window": 64_000,
                 }],
-                "carrier": "splitless",
-                "relayed": null,
+                "carrier": "splitless", "relayed": null,
             }],
         })
     );
@@ -439,11 +438,8 @@ fn services_and_rules_are_those_of_the_configuration() {
                     "accesses": ["lte", "dsl"],
                     "hold_us": 2_000_000,
                     "fail_back_us": 60_000_000,
-                    "weights": null,
-                    "max_rtt_us": null,
-                    "max_loss": null,
-                    "client_backup": true,
-                    "carrier": null,
+                    "weights": null, "max_rtt_us": null, "max_loss": null,
+                    "client_backup": true, "carrier": null,
                 },
                 {
                     "name": "rest",
@@ -455,11 +451,8 @@ fn services_and_rules_are_those_of_the_configuration() {
                     "accesses": [],
                     "hold_us": 1_000_000,
                     "fail_back_us": 5_000_000,
-                    "weights": null,
-                    "max_rtt_us": null,
-                    "max_loss": null,
-                    "client_backup": true,
-                    "carrier": null,
+                    "weights": null, "max_rtt_us": null, "max_loss": null,
+                    "client_backup": true, "carrier": null,
                 },
             ],
         })

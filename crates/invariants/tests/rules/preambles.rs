@@ -122,14 +122,17 @@ mod in_syn {
 
     fn ack_up(offset: u64) -> Packet {
         let (seq, ack) = (seq(ISN_CLIENT, SAID), seq(ISN_SERVER, offset));
-        Packet::new(Point::ToServer, Flow::Server, seq, ack)
+        // Of the window that the client has offered the answer takes a part.
+        Packet::new(Point::ToServer, Flow::Server, seq, ack).with(|p| p.window -= ANSWER as u16)
     }
 
     /// Bytes of the stream, of which the first `EARLY` were in the SYN.
     fn data_up(offset: u64, len: u64) -> Packet {
         let (seq, ack) = (seq(ISN_CLIENT, SAID + offset), seq(ISN_SERVER, 0));
-        Packet::new(Point::ToServer, Flow::Server, seq, ack)
-            .with(|p| p.payload = bytes(offset, len))
+        Packet::new(Point::ToServer, Flow::Server, seq, ack).with(|p| {
+            p.window -= ANSWER as u16;
+            p.payload = bytes(offset, len);
+        })
     }
 
     fn connected() -> Exchange {
@@ -280,8 +283,8 @@ mod in_syn {
     #[test]
     fn i6_window_wider_than_offered() {
         let wide = |window| ack_up(0).with(|p| p.window = window);
-        let _ = opened().pass(&[told(), wide(1000)]).clean();
-        opened().pass(&[told()]).breaks(Rule::Window, &wide(1001));
+        let _ = opened().pass(&[told(), wide(996)]).clean();
+        opened().pass(&[told()]).breaks(Rule::Window, &wide(997));
     }
 
     #[test]
@@ -396,7 +399,8 @@ mod late {
 
     fn ack_up(offset: u64) -> Packet {
         let (seq, ack) = (seq(ISN_CLIENT, SAID), seq(ISN_SERVER, offset));
-        Packet::new(Point::ToServer, Flow::Server, seq, ack)
+        // Of the window that the client has offered the answer takes a part.
+        Packet::new(Point::ToServer, Flow::Server, seq, ack).with(|p| p.window -= ANSWERED as u16)
     }
 
     fn granted() -> Packet {
@@ -409,7 +413,10 @@ mod late {
 
     fn data_up(payload: &[u8]) -> Packet {
         let (seq, ack) = (seq(ISN_CLIENT, SAID), seq(ISN_SERVER, 0));
-        Packet::new(Point::ToServer, Flow::Server, seq, ack).with(|p| p.payload = payload.to_vec())
+        Packet::new(Point::ToServer, Flow::Server, seq, ack).with(|p| {
+            p.window -= ANSWERED as u16;
+            p.payload = payload.to_vec();
+        })
     }
 
     fn server_data(len: u64) -> Packet {

@@ -91,8 +91,10 @@ impl Connection {
         self.let_go_front();
         let waits = self.front.as_ref();
         let shown = waits.is_some_and(|front| front.due().is_none()) && self.phase.relayed().proved;
+        let further = segment.has(TcpFlags::ACK) && ack != TcpSeq(segment.tcp.ack);
         let change = Change {
             ack: segment.has(TcpFlags::ACK).then_some(ack),
+            window: further.then(|| self.window_to_tcp()),
             no_sack: answers,
             ..Change::default()
         };
@@ -226,6 +228,8 @@ pub(crate) fn relay(ends: Ends, segment: &Segment, frame: &mut Frame<'_>) -> Ver
 struct Change<'a> {
     /// Another ACK.
     ack: Option<TcpSeq>,
+    /// Another window, as the packet has it.
+    window: Option<u16>,
     /// SACK blocks stay behind.
     no_sack: bool,
     /// One option more, if there is room.
@@ -261,7 +265,7 @@ fn relay_with(ends: Ends, segment: &Segment, frame: &mut Frame<'_>, change: Chan
         seq: seq.0,
         ack: change.ack.map_or(segment.tcp.ack, |ack| ack.0),
         flags,
-        window: segment.tcp.window,
+        window: change.window.unwrap_or(segment.tcp.window),
         urgent,
         keep_ecn: true,
         flow_label: segment.ip.flow_label,
