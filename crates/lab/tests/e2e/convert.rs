@@ -231,21 +231,25 @@ fn programs_by_flexcp_connect() -> Result<()> {
 fn refusal_that_comes_after_the_grant() -> Result<()> {
     convert(lab().build()?, Family::V4, &["10.9.0.0/16"], |rig| {
         let by = converter(&rig.lab, Family::V4).to_string();
-        // curl has 56 for a connection that is reset, and 97 for a refusal of SOCKS5.
-        for (words, code, told) in [
+        // curl has 55 or 56 for a connection that is reset, and 97 for a refusal of SOCKS5.
+        for (words, codes, told) in [
             (
                 &[][..],
-                56,
+                55..=56,
                 "10.8.0.1:80: the converter does not allow that server",
             ),
-            (&["--wait"], 97, "(2)"),
+            (&["--wait"], 97..=97, "(2)"),
         ] {
             let mut command = connect_by(rig, &by)?;
             command.args(words).args(["--", "curl", "-sS"]);
             let refused = command.arg("http://10.8.0.1/").output()?;
             let said = String::from_utf8_lossy(&refused.stderr);
             ensure!(
-                refused.status.code() == Some(code) && said.contains(told),
+                refused
+                    .status
+                    .code()
+                    .is_some_and(|code| codes.contains(&code))
+                    && said.contains(told),
                 "{words:?}: {:?}: {said}",
                 refused.status
             );
@@ -299,6 +303,10 @@ fn lost_third_ack_of_a_client_that_waits() -> Result<()> {
         stdio.wait()?;
         heard.with_context(|| format!("after {waited:?}"))?;
         ensure!(waited < Duration::from_secs(4), "{waited:?}");
-        Ok(short())
+        // The server's SYN/ACK comes again, once with no credit for it and then to a client that is connected.
+        Ok(short()
+            .own("unproved", "the client has shown nothing yet")
+            .between(End::Client, "TCPChallengeACK", 0..=3)
+            .between(End::Client, "TcpInErrs", 0..=3))
     })
 }
