@@ -203,6 +203,8 @@ pub(crate) struct Connection {
     /// What is acknowledged is kept for so many bytes more: the proxy may have queued packets that it
     /// sends on after an ACK was captured.
     pub(crate) lag: u64,
+    /// When the client was last told more by a data ACK, and on which subflow.
+    pub(crate) acked_last: (u64, usize),
     pub(crate) course: Course,
     /// What stands before its streams, where the client names its server.
     pub(crate) front: Option<Front>,
@@ -238,6 +240,7 @@ impl Connection {
             breaches: [None; 2],
             last_packet: time,
             lag: 0,
+            acked_last: (time, 0),
             course: Course::default(),
             front: None,
         }

@@ -171,6 +171,29 @@ fn i5_ack_before_the_servers() {
 }
 
 #[test]
+fn i5_data_ack_goes_back_unless_it_was_overtaken() {
+    let captured = Options {
+        causal: false,
+        ..Options::default()
+    };
+    let acked = |options| {
+        Exchange::with_options(false, options).join().pass(&[
+            client_data(Flow::First, 0, 0, 100),
+            data_up(0, 100),
+            client_data(Flow::Joined, 0, 100, 100),
+            data_up(100, 100),
+            server_ack(200),
+            ack_down(Flow::First, 100, 200),
+        ])
+    };
+    let late = ack_down(Flow::Joined, 100, 100);
+    let _ = acked(captured).pass(std::slice::from_ref(&late)).clean();
+    acked(captured).wait(3).breaks(Rule::AckToClient, &late);
+    acked(captured).breaks(Rule::AckToClient, &ack_down(Flow::First, 100, 100));
+    acked(Options::default()).breaks(Rule::AckToClient, &late);
+}
+
+#[test]
 fn i5_ack_of_what_came_over_another_subflow() {
     // Announced here by a packet with no more than half of it; sent in full on the other.
     let announced = client_data(Flow::Joined, 0, 0, 100).with(|p| p.payload.truncate(50));
