@@ -3,55 +3,22 @@
 
 mod rows;
 
-use std::fs;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use flexcp_lab::transfer::{ServeOptions, Server};
-use flexcp_lab::{Background, Families, Family, FlexCp, Lab, daemon};
+use flexcp_lab::{Families, Family, FlexCp, Lab, daemon};
 use flexcp_wire::{ConvertError, ConvertMessage, ConvertTlv};
 
 use self::rows::{
     At, Convert, FAMILIES, Row, Socks5, Told, asks, by_names, connect, names, port, proofs,
     services, targets, words,
 };
-use crate::rig::{PORT, until};
+use crate::rig::{PORT, serve_names};
 
 crate::cases!("access": every_row_of_the_table, clients_beyond_their_limit);
-
-/// Knows these names; FlexCP's host asks it.
-fn serve_names(lab: &Lab) -> Result<Background> {
-    let mut command = lab.proxy().command("dnsmasq");
-    command.args([
-        "--keep-in-foreground",
-        "--conf-file=/dev/null",
-        "--pid-file",
-    ]);
-    command.args([
-        "--user=root",
-        "--no-resolv",
-        "--no-hosts",
-        "--log-facility=-",
-    ]);
-    command.args([
-        "--listen-address=127.0.0.1",
-        "--bind-interfaces",
-        "--local=/test/",
-    ]);
-    for (name, addrs, ..) in names(lab) {
-        for addr in addrs {
-            command.arg(format!("--host-record={name},{addr}"));
-        }
-    }
-    let dnsmasq = Background::spawn(command, lab.dir(), "dnsmasq")?;
-    until("dnsmasq listens", || {
-        Ok(dnsmasq.stderr().contains("started, version"))
-    })?;
-    fs::write(lab.dir().join(daemon::RESOLVER), "nameserver 127.0.0.1\n")?;
-    Ok(dnsmasq)
-}
 
 /// Asks, and reads what comes.
 fn ask(lab: &Lab, row: &Row) -> Result<(TcpStream, Told)> {
@@ -159,7 +126,10 @@ fn cookie(lab: &Lab, client: Family) -> Result<Vec<u8>> {
 
 fn every_row_of_the_table() -> Result<()> {
     let lab = Lab::builder().families(Families::Both).build()?;
-    let _dnsmasq = serve_names(&lab)?;
+    let names = names(&lab);
+    let records = names.iter();
+    let records = records.flat_map(|(name, addrs, ..)| addrs.iter().map(|addr| (*name, *addr)));
+    let _dnsmasq = serve_names(&lab, &records.collect::<Vec<_>>())?;
     let _server = Server::start(lab.server(1), ServeOptions::tcp(PORT))?;
     let flexcp = FlexCp::start(&lab, &daemon::config(&lab, &services(&lab)))?;
     let [v4, v6] = [cookie(&lab, Family::V4)?, cookie(&lab, Family::V6)?];

@@ -13,7 +13,7 @@ use flexcp_lab::{
 };
 use libtest_mimic::Trial;
 
-use crate::rig::{PORT, Rig, ensure_named, short, until, with};
+use crate::rig::{PORT, Rig, ensure_named, serve_names, short, until, with};
 
 crate::cases!("clients":
     curl_by_socks5,
@@ -68,27 +68,6 @@ fn serve(
     with(lab, &service, ServeOptions::tcp(PORT), case)
 }
 
-/// A server of names beside FlexCP, whose host asks it.
-fn names(lab: &Lab, family: Family) -> Result<Background> {
-    let mut command = lab.proxy().command("dnsmasq");
-    command.args([
-        "--keep-in-foreground",
-        "--conf-file=/dev/null",
-        "--pid-file",
-    ]);
-    command.args(["--user=root", "--no-resolv", "--no-hosts", "--log-queries"]);
-    command.args(["--log-facility=-", "--listen-address=127.0.0.1"]);
-    command.args(["--bind-interfaces", "--local=/test/"]);
-    let addr = lab.server_addr(1, family);
-    command.arg(format!("--host-record={NAME},{addr}"));
-    let dnsmasq = Background::spawn(command, lab.dir(), "dnsmasq")?;
-    until("dnsmasq listens", || {
-        Ok(dnsmasq.stderr().contains("started, version"))
-    })?;
-    fs::write(lab.dir().join(daemon::RESOLVER), "nameserver 127.0.0.1\n")?;
-    Ok(dnsmasq)
-}
-
 /// An address as it stands in a URL.
 fn in_url(addr: IpAddr) -> String {
     SocketAddr::new(addr, 80).to_string()
@@ -126,7 +105,7 @@ fn curl_by_socks5_over_ipv6() -> Result<()> {
 fn curl_by_address_and_name(family: Family) -> Result<()> {
     let lab = lab(family)?;
     let nginx = Nginx::start(&lab, 1, &[FILE], Proto::Tcp)?;
-    let dnsmasq = names(&lab, family)?;
+    let dnsmasq = serve_names(&lab, &[(NAME, lab.server_addr(1, family))])?;
     serve(lab, family, ("socks5", ""), |rig| {
         let to = proxy(&rig.lab, family).to_string();
         let addr = in_url(rig.lab.server_addr(1, family));

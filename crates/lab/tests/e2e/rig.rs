@@ -1,5 +1,6 @@
 //! A lab with FlexCP in the middle, and what every case checks at its end.
 
+use std::net::IpAddr;
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -7,8 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use flexcp_lab::transfer::{Client, Job, Report, ServeOptions, Server};
 use flexcp_lab::{
-    Conduct, Cut, End, Expect, Family, FlexCp, Lab, Namespace, Oracle, Starvation, WINDOW_OVERRUN,
-    daemon, text,
+    Background, Conduct, Cut, End, Expect, Family, FlexCp, Lab, Namespace, Oracle, Starvation,
+    WINDOW_OVERRUN, daemon, text,
 };
 
 /// Client, FlexCP and a TCP server, all running.
@@ -357,4 +358,26 @@ pub(crate) fn ensure_same(before: &[String], after: &[String]) -> Result<()> {
         "FlexCP left the kernel's tables changed: new {new:?}, gone {gone:?}"
     );
     Ok(())
+}
+
+/// A server of names beside FlexCP that knows these; FlexCP's host asks it.
+pub(crate) fn serve_names(lab: &Lab, records: &[(&str, IpAddr)]) -> Result<Background> {
+    let mut command = lab.proxy().command("dnsmasq");
+    command.args([
+        "--keep-in-foreground",
+        "--conf-file=/dev/null",
+        "--pid-file",
+    ]);
+    command.args(["--user=root", "--no-resolv", "--no-hosts", "--log-queries"]);
+    command.args(["--log-facility=-", "--listen-address=127.0.0.1"]);
+    command.args(["--bind-interfaces", "--local=/test/"]);
+    for (name, addr) in records {
+        command.arg(format!("--host-record={name},{addr}"));
+    }
+    let dnsmasq = Background::spawn(command, lab.dir(), "dnsmasq")?;
+    until("dnsmasq listens", || {
+        Ok(dnsmasq.stderr().contains("started, version"))
+    })?;
+    std::fs::write(lab.dir().join(daemon::RESOLVER), "nameserver 127.0.0.1\n")?;
+    Ok(dnsmasq)
 }
