@@ -223,8 +223,9 @@ impl Connection {
         repeats
     }
 
-    /// The packet that has shown where the client is, as it is about to go to the server: a header goes before it, or in its place
-    /// where it says nothing else. A server that has answered by a cookie (RFC 4987 section 3.6) knows its next number alone.
+    /// The packet that has shown where the client is, as it is about to go to the server: what the server gets first goes before it,
+    /// or in its place where it says nothing else. A server that has answered by a cookie (RFC 4987 section 3.6) knows its next
+    /// number alone.
     pub(super) fn begin_front(
         &mut self,
         ctx: &mut Context<'_>,
@@ -232,10 +233,12 @@ impl Connection {
         segment: &Segment,
         frame: &Frame<'_>,
     ) -> Verdict {
-        let is_header = self.front.as_deref().is_some_and(Front::is_header);
+        let front = self.front.as_deref();
+        let is_header = front.is_some_and(Front::is_header);
+        let goes_first = front.is_some_and(|front| !front.delivered);
         self.send_front(ctx);
         ctx.counters.proxy_headers += u64::from(is_header);
-        if !is_header || verdict != Verdict::Forward {
+        if !goes_first || verdict != Verdict::Forward {
             return verdict;
         }
         let control = TcpFlags::FIN | TcpFlags::RST;

@@ -45,16 +45,8 @@ fn answered() -> (World, Vec<Out>) {
 }
 
 fn third(world: &mut World, payload: &[u8]) -> Vec<Out> {
-    let (sender, receiver) = (CLIENT_KEY, world.key.expect("a SYN/ACK that came before"));
-    let keys = match u16::try_from(payload.len()).expect("a segment") {
-        0 => CapableKeys::Ack { sender, receiver },
-        data_len => CapableKeys::AckData {
-            sender,
-            receiver,
-            data_len,
-            checksum: None,
-        },
-    };
+    let receiver = world.key.expect("a SYN/ACK that came before");
+    let keys = keys_of_third(receiver, payload);
     world.of_client(ACK, [1, 1], [capable(keys)], payload).1
 }
 

@@ -297,12 +297,15 @@ impl World {
 
     /// The client's third packet.
     pub(crate) fn third(&mut self, early: &[u8]) -> Vec<Out> {
+        self.third_with(early, &[])
+    }
+
+    /// With data behind what its SYN carried.
+    pub(crate) fn third_with(&mut self, early: &[u8], payload: &[u8]) -> Vec<Out> {
         let next = 25 + i32::try_from(early.len()).unwrap();
-        let keys = CapableKeys::Ack {
-            sender: CLIENT_KEY,
-            receiver: self.key.expect("a SYN/ACK that came before"),
-        };
-        self.of_client(ACK, [next, -3], [capable(keys)], &[]).1
+        let receiver = self.key.expect("a SYN/ACK that came before");
+        let keys = keys_of_third(receiver, payload);
+        self.of_client(ACK, [next, -3], [capable(keys)], payload).1
     }
 
     pub(crate) fn established(early: &[u8]) -> Self {
@@ -358,5 +361,19 @@ impl World {
         let mut world = Self::new();
         let _ = world.of_client(SYN, [0, 0], [mss(), capable(CapableKeys::Syn)], &CONNECT);
         world
+    }
+}
+
+/// The keys in a client's third packet.
+pub(crate) fn keys_of_third(receiver: u64, payload: &[u8]) -> CapableKeys {
+    let sender = CLIENT_KEY;
+    match u16::try_from(payload.len()).expect("a segment") {
+        0 => CapableKeys::Ack { sender, receiver },
+        data_len => CapableKeys::AckData {
+            sender,
+            receiver,
+            data_len,
+            checksum: None,
+        },
     }
 }
