@@ -12,6 +12,7 @@ use crate::config::rule::Rule;
 use crate::config::{Config, plan};
 use crate::control::{Named, Names};
 use crate::orders::Orders;
+use crate::split;
 
 /// A configuration with what follows from it for as long as it is in force.
 #[derive(Debug)]
@@ -81,6 +82,13 @@ impl Generation {
     pub fn translator(&self, worker: u16) -> flexcp_translator::Config {
         let mut told = plan::translator(&self.config, &self.sources, &self.ids, worker);
         self.orders.tell(&mut told.services);
+        let relayed = told.services.iter_mut().map(|service| &mut service.intake);
+        let relayed = relayed.filter(|intake| intake.carrier.is_some());
+        // The host is asked once there is one.
+        let mut takes = None;
+        for intake in relayed {
+            intake.relay_takes_syn_data = *takes.get_or_insert_with(split::takes_syn_data);
+        }
         told
     }
 

@@ -13,6 +13,7 @@ pub mod beside;
 pub mod config;
 pub mod connect;
 pub mod control;
+mod denied;
 pub mod explain;
 pub mod generation;
 mod leftover;

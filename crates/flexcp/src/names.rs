@@ -13,7 +13,7 @@ use crate::config::file::{Config, Mode};
 use crate::worker::WorkerHandle;
 
 /// Names that are resolved at a time.
-const AT_ONCE: usize = 16;
+pub(crate) const AT_ONCE: usize = 16;
 /// Names that may wait: more are unknown at once. A client waits ten seconds for its name.
 const WAITING: usize = 256;
 
@@ -99,7 +99,7 @@ fn resolve_all(asked: &Receiver<Asked>) {
 }
 
 /// The name's addresses, the one to be tried first first; none if there are none.
-fn addresses(name: &str) -> Vec<IpAddr> {
+pub(crate) fn addresses(name: &str) -> Vec<IpAddr> {
     let found = (name, 0).to_socket_addrs();
     let mut addrs: Vec<_> = found.into_iter().flatten().map(|addr| addr.ip()).collect();
     addrs.dedup();

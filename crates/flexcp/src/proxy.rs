@@ -92,10 +92,11 @@ impl Proxy {
 
         // From here on, each guard takes back what it stands for when it goes out of scope: the last first.
         let (control, socket_file) = start::bind(config)?;
-        let relay = Relay::bind(&generation)?;
+        let cookie_secret = flexcp_io::random_bytes().map_err(ProxyError::Random)?;
+        let relay = Relay::bind(&generation, cookie_secret)?;
         let tuns = start::open_queues(config, kept)?;
         let device = tuns.first().map_or(0, Tun::index);
-        let mut made = start::make_workers(tuns, &generation)?;
+        let mut made = start::make_workers(tuns, &generation, cookie_secret)?;
         let plan = plan::kernel(config, &generation.sources, &live::own_addresses());
         let events = Watch::open().map_err(KernelError::from)?;
         let mut kernel = KernelTables::install(&plan, &mut report)?;

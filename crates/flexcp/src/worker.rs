@@ -5,7 +5,6 @@
 //! Others reach it through a [`WorkerHandle`]: what they ask is answered between two batches. Workers beside
 //! each other have nothing in common but the rings between them.
 
-mod denied;
 mod handover;
 mod ledger;
 mod listeners;
@@ -37,6 +36,7 @@ use flexcp_translator::{
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tracing::{info, warn};
 
+use crate::denied::Denied;
 use crate::names::Names;
 
 pub use self::ledger::Unaccounted;
@@ -50,7 +50,6 @@ pub(crate) use self::listeners::Listener;
 pub(crate) use self::reload::Whose;
 pub(crate) use self::request::Request;
 
-use self::denied::Denied;
 use self::handover::{Handover, Sorted};
 use self::listeners::Listeners;
 use self::memory::Memory;
@@ -170,13 +169,14 @@ carrier_counters! {
 impl Worker {
     /// A worker for each queue, and the handles to them. The first queue is for the translator that the first
     /// of `configs` tells what to do, and so on. `hash_keys`, of what names the owner of a packet, must be
-    /// unpredictable.
+    /// unpredictable, as must `cookie_secret`, with which all make cookies: one's client may come to another next time.
     ///
     /// # Errors
     /// When the process has no file descriptor left, or no randomness is to be had.
     pub fn all(
         queues: Vec<(Tun, Config)>,
         hash_keys: (u64, u64),
+        cookie_secret: [u8; 32],
     ) -> io::Result<Vec<(Self, WorkerHandle)>> {
         let (tuns, configs): (Vec<_>, Vec<_>) = queues.into_iter().unzip();
         let wakers = tuns.iter().map(|_| Waker::new().map(Arc::new));
@@ -189,8 +189,6 @@ impl Worker {
         };
         let mut workers = vec![];
         let memories = Memory::watch(tuns.len())?;
-        // One's client may come to another next time.
-        let cookie_secret = flexcp_io::random_bytes()?;
         let parts = tuns.into_iter().zip(configs).zip(wakers).zip(handovers);
         for (number, ((((tun, config), waker), handover), memory)) in
             parts.zip(memories).enumerate()
@@ -672,7 +670,7 @@ fn count(len: usize) -> u64 {
     u64::try_from(len).unwrap_or(u64::MAX)
 }
 
-fn now() -> Instant {
+pub(crate) fn now() -> Instant {
     Instant(flexcp_io::monotonic_micros())
 }
 

@@ -49,5 +49,5 @@ pub use schedule::run_promptly;
 pub use signal::{Signal, Signals};
 pub use store::{keep_queues, kept_queues, let_queues_go};
 pub use subflows::SubflowFile;
-pub use tcp_info::syn_data_taken;
+pub use tcp_info::{client_is_proved, syn_data_taken, take_syn_data};
 pub use tun::{PacketBuffer, Tun, TunError};

@@ -104,6 +104,8 @@ pub struct Intake {
     /// What carries its connections unless a rule says otherwise. `None`: FlexCP's own translation, whatever rules say, as no
     /// relay listens for it.
     pub carrier: Option<Carrier>,
+    /// The relay's sockets take data of SYNs (RFC 7413); a connection whose SYN has some is translated otherwise.
+    pub relay_takes_syn_data: bool,
 }
 
 /// Checks of back ends: SYNs of FlexCP's own at regular times.

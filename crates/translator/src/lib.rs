@@ -9,6 +9,7 @@
 extern crate alloc;
 
 mod access;
+mod admission;
 mod allowed;
 mod announced;
 mod arrivals;
@@ -55,6 +56,7 @@ mod way;
 pub use flexcp_preamble::{Protocol, Target as ServerName, Wish};
 
 pub use access::{Access, AccessId, MAX_ACCESSES};
+pub use admission::{Admission, Visitor, Wanted};
 pub use allowed::Allowed;
 pub use arrivals::AccessTotals;
 pub use carrier::Carrier;

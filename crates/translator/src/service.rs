@@ -4,6 +4,7 @@
 //! ([`Retired`]) opens nothing any more, and goes on to cover the connections that it has until it is forgotten.
 
 mod judged;
+mod relayed;
 
 use alloc::vec::Vec;
 use core::mem;
@@ -118,6 +119,8 @@ struct Slot {
     proxy_header: bool,
     /// What carries its connections unless a rule says otherwise.
     carrier: Option<Carrier>,
+    /// The relay's sockets take data of SYNs.
+    relay_takes_syn_data: bool,
 }
 
 /// What a service was, up to a generation.
@@ -372,6 +375,11 @@ impl Services {
         }
     }
 
+    /// The addresses of the host, which it has no more.
+    pub(crate) fn take_host(&mut self) -> Vec<IpAddr> {
+        mem::take(&mut self.host)
+    }
+
     /// The host has these addresses from here on.
     pub(crate) fn set_host(&mut self, addrs: Vec<IpAddr>) {
         self.host = addrs;
@@ -412,20 +420,6 @@ impl Services {
         self.slot(service).is_some_and(|slot| slot.proxy_header)
     }
 
-    /// What carries new connections of the service unless a rule says otherwise; `None`: nothing but the translator.
-    pub(crate) fn carrier(&self, service: ServiceId) -> Option<Carrier> {
-        self.slot(service)?.carrier
-    }
-
-    /// Whether a relay listens at `local`, as an address of a service or one that it announces.
-    pub(crate) fn is_relayed(&self, local: SocketAddr) -> bool {
-        let mut present = self.order.iter().filter_map(|&id| self.slot(id));
-        present.any(|slot| {
-            let at = || covers(&slot.mode, local) || slot.announce.iter().any(|it| it.is(local));
-            slot.carrier.is_some() && at()
-        })
-    }
-
     /// Whether any back end of the service takes new connections.
     pub(crate) fn takes_any(&self, service: ServiceId) -> bool {
         let slot = self.slot(service);
@@ -456,6 +450,7 @@ impl Slot {
             cookies: false,
             proxy_header: false,
             carrier: None,
+            relay_takes_syn_data: false,
         }
     }
 
@@ -509,6 +504,7 @@ impl Slot {
             cookies: service.intake.cookies,
             proxy_header: service.intake.proxy_header,
             carrier: service.intake.carrier,
+            relay_takes_syn_data: service.intake.relay_takes_syn_data,
             left,
             turns,
             mode: service.mode,

@@ -28,9 +28,9 @@ fn of_service(config: &Config, service: &Service, out: &mut Diagnostics) {
     let Some(carrier) = &service.carrier else {
         return;
     };
-    let why = if !matches!(service.mode, Mode::Reverse { .. }) {
+    let why = if matches!(service.mode, Mode::Transparent { .. }) {
         format!(
-            "mode = \"{}\" can't: the relay listens at addresses of mode = \"reverse\" alone",
+            "mode = \"{}\" can't: the relay listens at FlexCP's own addresses, which `listen` of the other modes says",
             service.mode.name()
         )
     } else if !config.offload.enabled.value {

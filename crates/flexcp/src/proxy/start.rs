@@ -91,14 +91,18 @@ pub(super) fn bind(config: &Config) -> Result<(Control, SocketFile), ProxyError>
 }
 
 /// A worker for each queue.
-pub(super) fn make_workers(tuns: Vec<Tun>, generation: &Generation) -> Result<Made, ProxyError> {
+pub(super) fn make_workers(
+    tuns: Vec<Tun>,
+    generation: &Generation,
+    cookie_secret: [u8; 32],
+) -> Result<Made, ProxyError> {
     let config = &generation.config;
     let queues = (0..).map(|worker| generation.translator(worker));
     let queues: Vec<_> = tuns.into_iter().zip(queues).collect();
     let hash_keys = hash_keys().map_err(ProxyError::Random)?;
     let rules = generation.translator(0).placement(hash_keys);
     let (exceptions, placement) = placement(config, &queues, &rules);
-    let (mut workers, handles): (Vec<_>, Vec<_>) = Worker::all(queues, hash_keys)
+    let (mut workers, handles): (Vec<_>, Vec<_>) = Worker::all(queues, hash_keys, cookie_secret)
         .map_err(ProxyError::Worker)?
         .into_iter()
         .unzip();

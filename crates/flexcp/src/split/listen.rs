@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 
+use flexcp_io::take_syn_data;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
 
@@ -11,6 +12,20 @@ use super::{SplitError, Told};
 /// Connections that the kernel has accepted and the relay has not; half as many again may be opening. The kernel cuts it down to
 /// net.core.somaxconn.
 const BACKLOG: i32 = 4096;
+
+/// Clients whose SYN had data and who have not shown yet that they are where they say, at an end. The data of more is not taken.
+const UNPROVED: u16 = 256;
+/// `TFO_SERVER_ENABLE` of `net/tcp.h`, in the switch `net.ipv4.tcp_fastopen`.
+const SERVERS_TAKE_DATA: u32 = 2;
+
+/// Whether the relay's sockets take data of SYNs: the kernel has to know how, and the host to allow it.
+pub(super) fn takes_syn_data() -> bool {
+    let switch = flexcp_io::switch("net/ipv4/tcp_fastopen");
+    let switch = switch.and_then(|text| text.trim().parse().ok());
+    let allowed = switch.is_some_and(|switch: u32| switch & SERVERS_TAKE_DATA != 0);
+    let any = SocketAddr::from(([0, 0, 0, 0], 0));
+    allowed && socket(any).is_ok_and(|socket| take_syn_data(socket, UNPROVED).is_ok())
+}
 
 /// Binds all ends of `told` but those that are bound.
 pub(super) fn all(
@@ -61,6 +76,8 @@ fn listen(socket: &std::os::fd::OwnedFd, end: SocketAddr) -> io::Result<()> {
     if end.is_ipv6() {
         sockopt::set_ipv6_v6only(socket, true)?;
     }
+    // Where the kernel can't, SYNs with data do not come here (`takes_syn_data`).
+    let _ = take_syn_data(socket, UNPROVED);
     rustix::net::bind(socket, &end)?;
     rustix::net::listen(socket, BACKLOG)?;
     Ok(())

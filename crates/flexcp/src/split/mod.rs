@@ -6,6 +6,7 @@
 //! is a connection that the kernel has accepted.
 
 mod carry;
+mod guest;
 mod listen;
 mod serve;
 mod servers;
@@ -24,7 +25,9 @@ use tokio::sync::mpsc;
 use tracing::{info, warn};
 
 pub(crate) use self::tally::Tally;
+use crate::config::live::own_addresses;
 use crate::generation::Generation;
+use crate::names::AT_ONCE;
 
 /// What the relay is told of a service.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -48,6 +51,8 @@ struct Relayed {
 #[derive(Clone, Default, Debug)]
 struct Told {
     services: Vec<Relayed>,
+    /// As a translator has it that were the only one: whom clients may name.
+    config: flexcp_translator::Config,
     /// Connections at a time.
     room: usize,
     /// Without a packet for so long, an end is asked whether it is still there.
@@ -62,6 +67,8 @@ pub(crate) struct Relay {
     /// Bound, and not running yet.
     bound: Vec<(SocketAddr, TcpListener)>,
     told: Told,
+    /// What cookies of Convert are made with.
+    cookie_secret: [u8; 32],
     handle: RelayHandle,
     /// What its thread is told, until there is one.
     orders: Option<mpsc::UnboundedReceiver<Order>>,
@@ -107,6 +114,8 @@ enum Order {
     Close(u32, SyncSender<bool>),
     /// Goes by this from here on, and listens there, too; at `Told`'s ends alone.
     Change(Told, Vec<(SocketAddr, TcpListener)>),
+    /// The host has these addresses from here on.
+    Host(Vec<IpAddr>),
     /// Resets all connections.
     End,
 }
@@ -142,18 +151,22 @@ pub enum SplitError {
 
 impl Told {
     fn new(generation: &Generation) -> Self {
-        let told = generation.translator(0);
+        let mut told = generation.translator(0);
         let limits = &generation.config.limits;
-        let services = told.services.into_iter().filter_map(|service| {
+        // There is one relay for all workers.
+        told.limits.client_connections = whole(limits.client_connections.value);
+        told.limits.client_rate = whole(limits.client_rate.value);
+        let services = told.services.clone().into_iter().filter_map(|service| {
             service.intake.carrier?;
-            let Mode::Reverse {
-                listen,
-                backends,
-                source,
-                ..
-            } = service.mode
-            else {
-                return None;
+            let (listen, backends, source) = match service.mode {
+                Mode::Reverse {
+                    listen,
+                    backends,
+                    source,
+                    ..
+                } => (listen, backends, source),
+                Mode::Explicit { listen, source, .. } => (listen, vec![], source),
+                Mode::Transparent { .. } => return None,
             };
             let ports: Vec<_> = listen.iter().map(SocketAddr::port).collect();
             let announced = service.announce.iter().flat_map(|announce| {
@@ -176,7 +189,8 @@ impl Told {
         });
         Self {
             services: services.collect(),
-            room: usize::try_from(limits.connections.value).unwrap_or(usize::MAX),
+            config: told,
+            room: whole(limits.connections.value),
             idle: generation.config.timeouts.idle.value,
         }
     }
@@ -195,12 +209,24 @@ impl Told {
     }
 }
 
+fn whole(limit: i64) -> usize {
+    usize::try_from(limit).unwrap_or(usize::MAX)
+}
+
+/// Whether the relay's sockets take data of SYNs, as the host is at present.
+pub(crate) fn takes_syn_data() -> bool {
+    listen::takes_syn_data()
+}
+
 impl Relay {
-    /// Listens where services of `generation` may be split. Nothing runs yet.
+    /// Listens where services of `generation` may be split. Nothing runs yet. `cookie_secret`: as the workers have it.
     ///
     /// # Errors
     /// When the kernel does not allow it.
-    pub(crate) fn bind(generation: &Generation) -> Result<Self, SplitError> {
+    pub(crate) fn bind(
+        generation: &Generation,
+        cookie_secret: [u8; 32],
+    ) -> Result<Self, SplitError> {
         let told = Told::new(generation);
         let bound = listen::all(&told, &[])?;
         let (orders, told_by) = mpsc::unbounded_channel();
@@ -208,6 +234,7 @@ impl Relay {
             ends: bound.iter().map(|(end, _)| *end).collect(),
             bound,
             told,
+            cookie_secret,
             handle: RelayHandle {
                 orders,
                 tally: Arc::default(),
@@ -235,18 +262,29 @@ impl Relay {
         let Some(orders) = self.orders.take_if(|_| !self.told.services.is_empty()) else {
             return Ok(());
         };
+        // Names are resolved on threads beside its own.
         let runtime = runtime::Builder::new_current_thread()
+            .max_blocking_threads(AT_ONCE)
+            .thread_name("name")
             .enable_all()
             .build()?;
-        let tally = Arc::clone(&self.handle.tally);
-        let serve = move || serve::serve(&runtime, orders, &tally);
+        let (tally, secret) = (Arc::clone(&self.handle.tally), self.cookie_secret);
+        let serve = move || serve::serve(&runtime, orders, (&tally, secret));
         self.thread = Some(thread::Builder::new().name("relay".into()).spawn(serve)?);
         for (end, _) in &self.bound {
             info!("split: listens on {end}");
         }
         let bound = std::mem::take(&mut self.bound);
+        self.tell(Order::Host(own_addresses()));
         self.tell(Order::Change(self.told.clone(), bound));
         Ok(())
+    }
+
+    /// The host has these addresses from here on: clients that name their server get them by a prefix of nothing else.
+    pub(crate) fn note_host_addresses(&self, addrs: &[IpAddr]) {
+        if self.thread.is_some() {
+            self.tell(Order::Host(addrs.to_vec()));
+        }
     }
 
     /// Whoever has ended does nothing more.

@@ -3,13 +3,13 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use flexcp_translator::ServiceId;
+use flexcp_translator::{Admission, Config, ServiceId};
 use rustix::net::sockopt;
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
@@ -19,9 +19,11 @@ use tokio::time::{Instant, sleep};
 use tracing::{debug, info, warn};
 
 use super::carry::{self, Counted, Pool};
+use super::guest::{self, Guest, Heard, Visit};
 use super::servers::{self, Servers};
 use super::tally::{Tally, count};
 use super::{Order, Told, View};
+use crate::denied::Denied;
 
 /// After an error of `accept` that is no client's, such as when there are no file descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -29,8 +31,11 @@ const PAUSE: Duration = Duration::from_millis(100);
 const MOST_TRIED: usize = 8;
 
 /// What all connections use.
-struct Shared {
-    tally: Arc<Tally>,
+pub(super) struct Shared {
+    pub(super) tally: Arc<Tally>,
+    /// Whom clients may name that name their server.
+    pub(super) admission: RefCell<Admission>,
+    pub(super) denied: RefCell<Denied>,
     pool: Pool,
     idle: Cell<Duration>,
     room: Cell<u64>,
@@ -43,12 +48,12 @@ struct Shared {
 }
 
 /// A connection, as others may see it.
-struct Live {
+pub(super) struct Live {
     id: u32,
     service: Option<ServiceId>,
-    client: SocketAddr,
+    pub(super) client: SocketAddr,
     /// What the client addressed.
-    local: SocketAddr,
+    pub(super) local: SocketAddr,
     /// The back end that has answered, and the address that it sees.
     server: Cell<Option<(SocketAddr, SocketAddr)>>,
     since: Instant,
@@ -66,10 +71,12 @@ struct Live {
 pub(super) fn serve(
     runtime: &Runtime,
     mut orders: mpsc::UnboundedReceiver<Order>,
-    tally: &Arc<Tally>,
+    (tally, cookie_secret): (&Arc<Tally>, [u8; 32]),
 ) {
     let shared = Rc::new(Shared {
         tally: Arc::clone(tally),
+        admission: RefCell::new(Admission::new(Config::default(), cookie_secret)),
+        denied: RefCell::default(),
         pool: Pool::default(),
         idle: Cell::default(),
         room: Cell::default(),
@@ -91,6 +98,7 @@ pub(super) fn serve(
                 Order::Close(id, answer) => {
                     let _ = answer.try_send(shared.close(id));
                 }
+                Order::Host(addrs) => shared.admission.borrow_mut().set_host_addresses(addrs),
                 Order::End => break,
             }
         }
@@ -117,6 +125,7 @@ fn change(
         stays
     });
     *shared.ends.borrow_mut() = ends;
+    shared.admission.borrow_mut().configure(told.config.clone());
     shared.idle.set(told.idle);
     shared
         .room
@@ -222,44 +231,80 @@ impl Drop for Ends {
 }
 
 async fn relay(mut ends: Ends) {
-    let (shared, live) = (Rc::clone(&ends.shared), Rc::clone(&ends.live));
-    let client = live.client;
+    let live = Rc::clone(&ends.live);
     let Some(service) = live.service else {
         return;
     };
-    let Some((server, addr)) = shared.call(service).await else {
-        count(&shared.tally.refused_server);
-        debug!("split: {client}: no back end answers");
-        return;
+    match serve_client(&mut ends, service).await {
+        Ok(over) => ends.over = over,
+        Err(error) => debug!("split: {}: {error}", live.client),
+    }
+}
+
+/// Connects the client with a server, and carries bytes until both ends have come to their end. `false`: it is to be reset.
+async fn serve_client(ends: &mut Ends, service: ServiceId) -> io::Result<bool> {
+    let (shared, live) = (Rc::clone(&ends.shared), Rc::clone(&ends.live));
+    prepare(&ends.client, shared.idle.get());
+    let dialogue = shared.admission.borrow().dialogue(service);
+    // Its place among its client's connections, for as long as it has one.
+    let visit;
+    let (server, addr, first) = if let Some(dialogue) = dialogue {
+        visit = match Visit::begin(&shared, service, &live) {
+            Some(visit) => visit,
+            None => return Ok(false),
+        };
+        let guest = Guest {
+            visit: &visit,
+            client: &ends.client,
+            live: &live,
+            service,
+            dialogue,
+        };
+        match guest.hear().await? {
+            Heard::Connected(server, addr, first) => (server, addr, first),
+            Heard::Told => return Ok(true),
+            Heard::Reset => return Ok(false),
+        }
+    } else {
+        let Some((server, addr)) = shared.call(service).await else {
+            count(&shared.tally.refused_server);
+            debug!("split: {}: no back end answers", live.client);
+            return Ok(false);
+        };
+        guest::proved(&ends.client).await?;
+        (
+            server,
+            addr,
+            shared.header(service, &live).unwrap_or_default(),
+        )
     };
     live.server
         .set(server.local_addr().ok().map(|source| (addr, source)));
-    let idle = shared.idle.get();
-    for socket in [&ends.client, &server] {
-        prepare(socket, idle);
-    }
+    prepare(&server, shared.idle.get());
     let server = &*ends.server.insert(server);
-    if let Some(header) = shared.header(service, &live)
-        && let Err(error) = carry::say(server, &header).await
-    {
-        debug!("split: {client}: {error}");
-        return;
-    }
+    carry::say(server, &first).await?;
+    carry_both(&ends.client, server, &shared, &live).await?;
+    Ok(true)
+}
+
+async fn carry_both(
+    client: &TcpStream,
+    server: &TcpStream,
+    shared: &Shared,
+    live: &Live,
+) -> io::Result<()> {
     let (tally, pool) = (&shared.tally, &shared.pool);
     let counted = Counted {
         bytes: [&tally.bytes_up, &live.up],
         last: &live.last,
     };
-    let up = carry::carry(&ends.client, server, pool, counted);
+    let up = carry::carry(client, server, pool, counted);
     let counted = Counted {
         bytes: [&tally.bytes_down, &live.down],
         last: &live.last,
     };
-    let down = carry::carry(server, &ends.client, pool, counted);
-    match carry::both(up, down).await {
-        Ok(()) => ends.over = true,
-        Err(error) => debug!("split: {client}: {error}"),
-    }
+    let down = carry::carry(server, client, pool, counted);
+    carry::both(up, down).await
 }
 
 /// Bytes go on at once, and an end that is silent for long is asked whether it is there.
@@ -320,6 +365,12 @@ impl Shared {
         servers.get(&service)?.header(live.client, live.local)
     }
 
+    /// The address of the service towards a server.
+    pub(super) fn source(&self, service: ServiceId, addr: SocketAddr) -> Option<IpAddr> {
+        let servers = self.servers.borrow();
+        servers.get(&service)?.source(addr)
+    }
+
     /// A back end of the service that answers.
     async fn call(&self, service: ServiceId) -> Option<(TcpStream, SocketAddr)> {
         let mut tried = Vec::new();
@@ -328,7 +379,7 @@ impl Shared {
                 let mut servers = self.servers.borrow_mut();
                 servers.get_mut(&service)?.next(Instant::now(), &tried)?
             };
-            let answer = servers::connect(addr, source).await;
+            let answer = servers::connect((addr, source), servers::PATIENCE).await;
             let failed = answer.is_err().then(Instant::now);
             if let Some(servers) = self.servers.borrow_mut().get_mut(&service) {
                 servers.note(addr, failed);

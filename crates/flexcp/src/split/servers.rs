@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout};
 use super::Relayed;
 
 /// What a back end has to answer a SYN. Two of its repetitions fit.
-const PATIENCE: Duration = Duration::from_secs(4);
+pub(super) const PATIENCE: Duration = Duration::from_secs(4);
 /// So long one that has failed is passed by, unless all have.
 const PASSED_BY: Duration = Duration::from_secs(5);
 
@@ -62,9 +62,14 @@ impl Servers {
         };
         let living = turns.find(lives, Some);
         let addr = addrs[living.or_else(|| turns.find(fits, Some))?];
+        Some((addr, self.source(addr)))
+    }
+
+    /// The address towards this one.
+    pub(super) fn source(&self, addr: SocketAddr) -> Option<IpAddr> {
         let mut sources = self.sources.iter();
         let source = sources.find(|source| source.is_ipv4() == addr.is_ipv4());
-        Some((addr, source.copied()))
+        source.copied()
     }
 
     /// What a back end is told of a client that has connected to `local`, if anything.
@@ -87,8 +92,11 @@ impl Servers {
     }
 }
 
-/// A connection with `addr`, from `source` if one is named.
-pub(super) async fn connect(addr: SocketAddr, source: Option<IpAddr>) -> io::Result<TcpStream> {
+/// A connection with `addr`, from `source` if one is named. It has `patience` to answer.
+pub(super) async fn connect(
+    (addr, source): (SocketAddr, Option<IpAddr>),
+    patience: Duration,
+) -> io::Result<TcpStream> {
     let socket = match addr {
         SocketAddr::V4(_) => TcpSocket::new_v4(),
         SocketAddr::V6(_) => TcpSocket::new_v6(),
@@ -96,7 +104,7 @@ pub(super) async fn connect(addr: SocketAddr, source: Option<IpAddr>) -> io::Res
     if let Some(source) = source {
         socket.bind(SocketAddr::new(source, 0))?;
     }
-    let connected = timeout(PATIENCE, socket.connect(addr)).await;
+    let connected = timeout(patience, socket.connect(addr)).await;
     connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 

@@ -34,6 +34,11 @@ tally! {
     refused_room,
     /// Clients that were reset because no back end answered.
     refused_server,
+    /// Clients that have named their server.
+    preambles,
+    /// Clients that were refused what they asked for, or the server that they named, or were reset as they said nothing of the kind;
+    /// the log says why.
+    refused_preamble,
     /// Times that a back end refused or did not answer, so that another was tried.
     server_skipped,
     /// Connections that were reset: one end has done so, an error was as good, or an operator or the end of FlexCP has. The other

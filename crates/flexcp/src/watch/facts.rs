@@ -19,6 +19,7 @@ impl Watcher {
         if found.addresses != self.found.addresses {
             let tell = |worker: &WorkerHandle| worker.note_host_addresses(&found.addresses);
             self.workers.iter().for_each(tell);
+            self.reloads.relay.note_host_addresses(&found.addresses);
         }
         self.found = found;
     }

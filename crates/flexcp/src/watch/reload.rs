@@ -54,7 +54,7 @@ pub struct Reloads {
     /// The host's addresses when the configuration was put into force.
     own: Vec<IpAddr>,
     /// It carries split connections.
-    relay: Relay,
+    pub(super) relay: Relay,
 }
 
 impl Reloads {

@@ -52,7 +52,7 @@ impl Bench {
             (Tun::over(fd, "test").expect("a descriptor"), config)
         };
         let queues = near.into_iter().enumerate().map(queue).collect();
-        let made = Worker::all(queues, (1, 2)).expect("workers");
+        let made = Worker::all(queues, (1, 2), [3; 32]).expect("workers");
         let (workers, handles): (Vec<_>, Vec<_>) = made.into_iter().unzip();
         let threads = workers
             .into_iter()

@@ -80,20 +80,43 @@ fn hear_socks(stream: &mut TcpStream) -> std::io::Result<Told> {
     })
 }
 
-/// The causes that have moved.
-fn causes(flexcp: &FlexCp) -> Result<Vec<(String, u64)>> {
-    let stats = flexcp.show_stats()?;
-    let all = stats.group("causes.preamble_refused")?;
-    Ok(all
-        .iter()
-        .map(|(name, count)| ((*name).to_owned(), *count))
-        .collect())
+/// FlexCP, and whether it splits the connections, so that all causes have one count.
+struct Scene {
+    flexcp: FlexCp,
+    split: bool,
+}
+
+/// What the relay counts instead of a cause.
+const OF_RELAY: &str = "refused_preamble";
+
+impl Scene {
+    fn start(lab: &Lab, limits: &str, split: bool) -> Result<Self> {
+        let carrier = if split { "carrier = \"split\"\n" } else { "" };
+        let config = daemon::config(lab, &(limits.to_owned() + &services(lab, carrier)));
+        let flexcp = FlexCp::start(lab, &config)?;
+        Ok(Self { flexcp, split })
+    }
+
+    /// The causes that have moved.
+    fn causes(&self) -> Result<Vec<(String, u64)>> {
+        let stats = self.flexcp.show_stats()?;
+        let group = if self.split {
+            "split"
+        } else {
+            "causes.preamble_refused"
+        };
+        let all = stats.group(group)?.into_iter();
+        let counted = all.filter(|(name, _)| !self.split || *name == OF_RELAY);
+        Ok(counted
+            .map(|(name, count)| (name.to_owned(), count))
+            .collect())
+    }
 }
 
 /// Asks what the row asks; its answer and its cause have to be right. `counted`: the causes before, and afterwards.
-fn check(lab: &Lab, flexcp: &FlexCp, row: &Row, counted: &mut Vec<(String, u64)>) -> Result<()> {
+fn check(lab: &Lab, scene: &Scene, row: &Row, counted: &mut Vec<(String, u64)>) -> Result<()> {
     let (_stream, told) = ask(lab, row)?;
-    let after = causes(flexcp)?;
+    let after = scene.causes()?;
     let both = counted.iter().zip(&after);
     let moved: Vec<_> = both
         .filter(|(was, is)| was != is)
@@ -103,7 +126,7 @@ fn check(lab: &Lab, flexcp: &FlexCp, row: &Row, counted: &mut Vec<(String, u64)>
     let expected: Vec<_> = row
         .cause
         .iter()
-        .map(|cause| ((*cause).to_owned(), 1))
+        .map(|cause| (if scene.split { OF_RELAY } else { cause }.to_owned(), 1))
         .collect();
     ensure!(told == row.told, "told {told:?}, counted {moved:?}");
     ensure!(moved == expected, "counted {moved:?}");
@@ -125,22 +148,30 @@ fn cookie(lab: &Lab, client: Family) -> Result<Vec<u8>> {
 }
 
 fn every_row_of_the_table() -> Result<()> {
+    table(false)
+}
+
+fn clients_beyond_their_limit() -> Result<()> {
+    beyond_their_limit(false)
+}
+
+pub(crate) fn table(split: bool) -> Result<()> {
     let lab = Lab::builder().families(Families::Both).build()?;
     let names = names(&lab);
     let records = names.iter();
     let records = records.flat_map(|(name, addrs, ..)| addrs.iter().map(|addr| (*name, *addr)));
     let _dnsmasq = serve_names(&lab, &records.collect::<Vec<_>>())?;
     let _server = Server::start(lab.server(1), ServeOptions::tcp(PORT))?;
-    let flexcp = FlexCp::start(&lab, &daemon::config(&lab, &services(&lab)))?;
+    let scene = Scene::start(&lab, "", split)?;
     let [v4, v6] = [cookie(&lab, Family::V4)?, cookie(&lab, Family::V6)?];
     let mut rows = targets(&lab);
     rows.extend(words(&lab));
     rows.extend(proofs(&lab, [&v4, &v6]));
     rows.extend(by_names(&lab));
     ensure!(rows.len() > 150, "{} rows", rows.len());
-    let (mut wrong, mut counted) = (vec![], causes(&flexcp)?);
+    let (mut wrong, mut counted) = (vec![], scene.causes()?);
     for row in &rows {
-        if let Err(error) = check(&lab, &flexcp, row, &mut counted) {
+        if let Err(error) = check(&lab, &scene, row, &mut counted) {
             let Row {
                 at,
                 speaks,
@@ -160,23 +191,21 @@ fn every_row_of_the_table() -> Result<()> {
         "{} of {all}:\n{}\n{}",
         wrong.len(),
         wrong.join("\n"),
-        flexcp.log()
+        scene.flexcp.log()
     );
-    let log = flexcp.log();
+    let log = scene.flexcp.log();
     ensure!(
         log.contains("is refused") && log.contains("not_allowed"),
         "{log}"
     );
-    flexcp.stop()
+    scene.flexcp.stop()
 }
 
 /// One that has as many connections as it may have is told so, and another is not.
-fn clients_beyond_their_limit() -> Result<()> {
+pub(crate) fn beyond_their_limit(split: bool) -> Result<()> {
     let lab = Lab::builder().families(Families::Both).build()?;
     let _server = Server::start(lab.server(1), ServeOptions::tcp(PORT))?;
-    let limits = "[limits]\nclient_connections = 2\n\n";
-    let config = daemon::config(&lab, &(limits.to_owned() + &services(&lab)));
-    let flexcp = FlexCp::start(&lab, &config)?;
+    let scene = Scene::start(&lab, "[limits]\nclient_connections = 2\n\n", split)?;
     for client in FAMILIES {
         let row = |speaks, (told, cause)| Row {
             at: At::Lab,
@@ -195,9 +224,9 @@ fn clients_beyond_their_limit() -> Result<()> {
         }
         for (speaks, code) in [(Convert, 64), (Socks5, 2)] {
             let row = row(speaks, (Told::Code(code), Some("client_limit")));
-            let mut counted = causes(&flexcp)?;
-            check(&lab, &flexcp, &row, &mut counted).with_context(|| format!("{row:?}"))?;
+            let mut counted = scene.causes()?;
+            check(&lab, &scene, &row, &mut counted).with_context(|| format!("{row:?}"))?;
         }
     }
-    flexcp.stop()
+    scene.flexcp.stop()
 }

@@ -39,6 +39,7 @@ mod rig;
 mod rules;
 mod socks5;
 mod split;
+mod split_named;
 mod steering;
 mod transfers;
 mod watch;
@@ -83,6 +84,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         convert::cases(),
         socks5::cases(),
         split::cases_that_apply(),
+        split_named::cases_that_apply(),
         clients::cases_that_apply(),
         access::cases(),
         balance::cases(),

@@ -320,8 +320,14 @@ pub(crate) fn kernel_state(namespace: &Namespace) -> Result<Vec<String>> {
         state.extend(
             text(command)?
                 .lines()
-                // The kernel gives links their local addresses, and a router those of its subnets, when it is ready to.
-                .filter(|line| !line.contains("fe80::") && !line.starts_with("anycast "))
+                // The kernel gives links their local addresses, and a router those of its subnets, when it is ready to; and itself
+                // a key once a socket wants data of SYNs.
+                .filter(|line| {
+                    !["fe80::", "tcp_fastopen_key"]
+                        .iter()
+                        .any(|own| line.contains(own))
+                })
+                .filter(|line| !line.starts_with("anycast "))
                 .map(|line| line.trim_end().to_owned()),
         );
         Ok(())

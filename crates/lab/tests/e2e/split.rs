@@ -74,7 +74,7 @@ fn paced(families: Families) -> Result<Lab> {
 }
 
 /// So many connections were split, and nothing else came of them.
-fn ensure_split(rig: &Rig, connections: u64) -> Result<()> {
+pub(crate) fn ensure_split(rig: &Rig, connections: u64) -> Result<()> {
     let split = rig.counter("split")?;
     ensure!(split >= connections, "{split} of {connections} SYNs");
     for name in ["split_refused", "connections_opened", "mp_join_no_token"] {
@@ -85,7 +85,7 @@ fn ensure_split(rig: &Rig, connections: u64) -> Result<()> {
 }
 
 /// Connections of the kernel's: what it says to subflows of one that is over is its own affair.
-fn kernels_own() -> Expect {
+pub(crate) fn kernels_own() -> Expect {
     // What its sender does now and then to its receiver's window, as without FlexCP.
     let windows = ["RcvWndConflict", "NoDSSInWindow"];
     short()

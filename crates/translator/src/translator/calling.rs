@@ -233,10 +233,3 @@ impl Translator {
         }
     }
 }
-
-/// A name that may be looked up, as text.
-pub(super) fn readable(name: &[u8]) -> Option<&str> {
-    let usual = |byte: &u8| byte.is_ascii_alphanumeric() || b".-_:".contains(byte);
-    let name = core::str::from_utf8(name).ok()?;
-    name.bytes().all(|byte| usual(&byte)).then_some(name)
-}

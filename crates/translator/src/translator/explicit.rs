@@ -1,9 +1,9 @@
 //! Explicit modes: clients address FlexCP and name their server in the SYN (0-RTT Convert, RFC 8803).
 
 use alloc::vec::Vec;
-use core::net::{IpAddr, SocketAddr};
+use core::net::SocketAddr;
 
-use flexcp_preamble::{Dialogue, Target, Turn, Wish};
+use flexcp_preamble::{Dialogue, Turn};
 
 use super::hosting::Guest;
 use super::{Translator, context, lost};
@@ -13,6 +13,7 @@ use crate::connection::{Connection, Front, Phase, Relayed, Request, Subflow, ask
 use crate::counters::DropReason;
 use crate::endpoint::Backend;
 use crate::hosted::Then;
+use crate::lookup::named;
 use crate::segment::Segment;
 use crate::table::ConnectionId;
 use crate::{Frame, Instant, ServiceId, Verdict};
@@ -31,6 +32,9 @@ impl Translator {
             Ok(standing) => standing,
             Err(verdict) => return verdict,
         };
+        if self.splits(service, segment) {
+            return Verdict::Forward;
+        }
         let Some(protocol) = self.services.protocol(service) else {
             return lost();
         };
@@ -241,17 +245,4 @@ fn server_of(turn: &Turn) -> Option<SocketAddr> {
         Turn::Connect(wish) => named(wish),
         _ => None,
     }
-}
-
-/// The server that a client has named by its address.
-pub(super) fn named(wish: &Wish) -> Option<SocketAddr> {
-    let Target::Ip(addr) = wish.to else {
-        return None;
-    };
-    // By its mapped address an IPv4 server is the same one.
-    let addr = match addr {
-        IpAddr::V6(v6) => v6.to_canonical(),
-        IpAddr::V4(_) => addr,
-    };
-    Some(SocketAddr::new(addr, wish.port))
 }

@@ -9,8 +9,6 @@ use core::net::{IpAddr, SocketAddr};
 use flexcp_preamble::{Dialogue, Refusal, Target, Turn, Wish};
 use flexcp_wire::{ChecksumState, Ends, Offload, TcpFlags, protocol};
 
-use super::calling::readable;
-use super::explicit::named;
 use super::{Translator, context, lost};
 use crate::cause::{PlainSyn, PreambleRefused, Rst};
 use crate::clients::{Clients, Standing};
@@ -21,7 +19,7 @@ use crate::denials::{Denial, Denials};
 use crate::frame::{HEADROOM, Payload, Transmit};
 use crate::handle::INITIAL;
 use crate::hosted::{self, Hosted, Then, is_responder, responder_ends, wish_for};
-use crate::lookup::Lookup;
+use crate::lookup::{Lookup, named, readable};
 use crate::segment::Segment;
 use crate::table::{ConnectionId, FlowRef, Leg};
 use crate::{Frame, Instant, ServiceId, Step, Verdict};

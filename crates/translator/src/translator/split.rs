@@ -23,7 +23,8 @@ impl Translator {
         if carrier == Carrier::Splitless {
             return false;
         }
-        let can = self.leaves_to_socket(syn);
+        let takes = syn.payload.is_empty() || self.services.relay_takes_syn_data(service);
+        let can = takes && self.leaves_to_socket(syn);
         self.counters.split += u64::from(can);
         self.counters.split_refused += u64::from(!can);
         can

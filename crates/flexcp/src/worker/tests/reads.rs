@@ -102,7 +102,9 @@ fn of_long_answers_one_is_given_between_two_batches() {
         Tun::over(near, "test").expect("a descriptor"),
         config(alone),
     );
-    let made = Worker::all(vec![queue], (1, 2)).expect("a worker").pop();
+    let made = Worker::all(vec![queue], (1, 2), [3; 32])
+        .expect("a worker")
+        .pop();
     let (mut worker, handle) = made.expect("a worker");
     let filter = Arc::new(Filter::default());
     let page = || {

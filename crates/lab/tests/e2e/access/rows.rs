@@ -68,7 +68,8 @@ pub(super) fn port(at: At, speaks: Speaks) -> u16 {
     first + u16::try_from(place).expect("a handful")
 }
 
-pub(super) fn services(lab: &Lab) -> String {
+/// `carrier`: a line that each has beside.
+pub(super) fn services(lab: &Lab, carrier: &str) -> String {
     let mut services = String::new();
     for (number, at) in ALL.into_iter().enumerate() {
         for speaks in [Convert, Socks5] {
@@ -97,6 +98,7 @@ pub(super) fn services(lab: &Lab) -> String {
             if at == At::Proved {
                 services += proof;
             }
+            services += carrier;
             services += "\n";
         }
     }

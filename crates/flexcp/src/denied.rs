@@ -11,9 +11,9 @@ const LINES: u32 = 10;
 /// In microseconds.
 const SECOND: u64 = 1_000_000;
 
-/// What one worker has told of this second.
+/// What one worker, or the relay, has told of this second.
 #[derive(Default, Debug)]
-pub(super) struct Denied {
+pub(crate) struct Denied {
     /// When the second has begun.
     since: Instant,
     /// Lines of this second.
@@ -24,11 +24,26 @@ pub(super) struct Denied {
 
 impl Denied {
     /// Tells of those that were refused since this was called last. Called after each batch of packets and each timer.
-    pub(super) fn tell(&mut self, now: Instant, translator: &mut Translator) {
+    pub(crate) fn tell(&mut self, now: Instant, translator: &mut Translator) {
         self.each(now, translator, |line| info!("{line}"));
     }
 
+    /// Tells of one that has been refused just now.
+    pub(crate) fn tell_one(&mut self, now: Instant, denial: &Denial) {
+        self.turn(now, |line| info!("{line}"));
+        self.one(denial, |line| info!("{line}"));
+    }
+
     fn each(&mut self, now: Instant, translator: &mut Translator, mut tell: impl FnMut(String)) {
+        self.turn(now, &mut tell);
+        while let Some(denial) = translator.poll_denial() {
+            self.one(&denial, &mut tell);
+        }
+        self.untold += translator.denials_lost();
+    }
+
+    /// Begins another second, if it is time.
+    fn turn(&mut self, now: Instant, mut tell: impl FnMut(String)) {
         if now.0 >= self.since.0 + SECOND {
             let untold = std::mem::take(&mut self.untold);
             if untold > 0 {
@@ -36,15 +51,15 @@ impl Denied {
             }
             (self.since, self.told) = (now, 0);
         }
-        while let Some(denial) = translator.poll_denial() {
-            if self.told < LINES {
-                self.told += 1;
-                tell(line(&denial));
-            } else {
-                self.untold += 1;
-            }
+    }
+
+    fn one(&mut self, denial: &Denial, mut tell: impl FnMut(String)) {
+        if self.told < LINES {
+            self.told += 1;
+            tell(line(denial));
+        } else {
+            self.untold += 1;
         }
-        self.untold += translator.denials_lost();
     }
 }
 

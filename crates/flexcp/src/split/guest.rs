@@ -1,0 +1,302 @@
+//! Split connections whose client names its server: what it says before its stream, and what it is answered, over the kernel's
+//! sockets. Whom FlexCP lets in and where to is the translator's code ([`Admission`]).
+//!
+//! [`Admission`]: flexcp_translator::Admission
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::time::Duration;
+
+use flexcp_io::client_is_proved;
+use flexcp_preamble::{Dialogue, Refusal, Turn, Wish};
+use flexcp_translator::{Denial, PreambleRefused, ServiceId, Visitor, Wanted};
+use rustix::net::Shutdown;
+use tokio::net::TcpStream;
+use tokio::time::{sleep, timeout};
+use tracing::debug;
+
+use super::carry;
+use super::serve::{Live, Shared};
+use super::servers::{self, PATIENCE};
+use super::tally::count;
+use crate::names;
+use crate::worker::now;
+
+/// A client has that long to say whom it wants, and a name to be resolved, as with a translated connection.
+const LATE: Duration = Duration::from_secs(10);
+/// A client that was refused has that long to take the reason.
+const LEAVING: Duration = Duration::from_secs(10);
+/// Bytes that are taken of a client at once.
+const PIECE: usize = 2048;
+/// A client that has not shown where it is has one SYN sent for it: the kernel repeats one after a second.
+const ONE_SYN: Duration = Duration::from_millis(900);
+/// From one look at whether a client has shown where it is to the next.
+const LOOKS: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(50)];
+
+/// A client that is in, for as long as this lives.
+pub(super) struct Visit {
+    visitor: Visitor,
+    shared: Rc<Shared>,
+}
+
+impl Visit {
+    /// `None`: its client has too many connections.
+    pub(super) fn begin(shared: &Rc<Shared>, service: ServiceId, live: &Live) -> Option<Self> {
+        let client = live.client.ip();
+        let visitor = shared.admission.borrow_mut().enter(now(), service, client);
+        if visitor.is_none() {
+            shared.deny(live, None, PreambleRefused::ClientLimit);
+        }
+        Some(Self {
+            visitor: visitor?,
+            shared: Rc::clone(shared),
+        })
+    }
+}
+
+impl Drop for Visit {
+    fn drop(&mut self) {
+        self.shared.admission.borrow_mut().leave(&self.visitor);
+    }
+}
+
+/// What has come of what a client has said.
+pub(super) enum Heard {
+    /// It is connected with its server, and has been told so; what it has said behind its preamble is the server's.
+    Connected(TcpStream, SocketAddr, Vec<u8>),
+    /// It has been told what it asked for, or that it gets nothing, and has gone.
+    Told,
+    /// It is to be reset.
+    Reset,
+}
+
+/// One client's preamble.
+pub(super) struct Guest<'a> {
+    pub(super) visit: &'a Visit,
+    pub(super) client: &'a TcpStream,
+    pub(super) live: &'a Live,
+    pub(super) service: ServiceId,
+    pub(super) dialogue: Dialogue,
+}
+
+impl Guest<'_> {
+    /// Hears the client out, and connects it.
+    ///
+    /// # Errors
+    /// The client has gone.
+    pub(super) async fn hear(mut self) -> io::Result<Heard> {
+        let shared = &self.visit.shared;
+        let Ok(said) = timeout(LATE, self.listen()).await else {
+            shared.deny(self.live, None, PreambleRefused::Late);
+            return Ok(Heard::Reset);
+        };
+        let (turn, rest) = said?;
+        let wish = match turn {
+            Turn::Connect(wish) => wish,
+            Turn::Told => {
+                shared.deny(self.live, None, PreambleRefused::Asked);
+                return self.leave().await;
+            }
+            Turn::Close(fault) => {
+                shared.deny(self.live, None, fault.into());
+                return self.leave().await;
+            }
+            Turn::Reset(fault) => {
+                shared.deny(self.live, None, fault.into());
+                return Ok(Heard::Reset);
+            }
+            // One that has said nothing else is listened to.
+            Turn::Listen => return Ok(Heard::Reset),
+        };
+        count(&shared.tally.preambles);
+        let mut answer = Vec::new();
+        match self.connect(&wish).await {
+            Ok((server, addr)) => {
+                let from = server.local_addr()?;
+                self.dialogue.grant(from, &[], &mut answer);
+                self.say(&answer).await?;
+                Ok(Heard::Connected(server, addr, rest))
+            }
+            Err(why) => {
+                self.dialogue.refuse(why, &mut answer);
+                shared.deny(self.live, Some(wish), why.into());
+                self.say(&answer).await?;
+                self.leave().await
+            }
+        }
+    }
+
+    /// Until it is known what the client wants; beside it what it has said behind that.
+    async fn listen(&mut self) -> io::Result<(Turn, Vec<u8>)> {
+        let mut bytes = vec![0; PIECE];
+        loop {
+            self.client.readable().await?;
+            let read = match self.client.try_read(&mut bytes) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(read) => read,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+                Err(error) => return Err(error),
+            };
+            let mut answer = Vec::new();
+            let (taken, turn) = {
+                let admission = self.visit.shared.admission.borrow();
+                let said = (&mut self.dialogue, &bytes[..read]);
+                admission.hear(now(), &self.visit.visitor, said, &mut answer)
+            };
+            self.say(&answer).await?;
+            if turn != Turn::Listen {
+                return Ok((turn, bytes[taken..read].to_vec()));
+            }
+        }
+    }
+
+    /// The server that the client wants, once it has answered.
+    async fn connect(&self, wish: &Wish) -> Result<(TcpStream, SocketAddr), Refusal> {
+        let wanted = {
+            let admission = self.visit.shared.admission.borrow();
+            admission.wanted(&self.visit.visitor, wish)
+        };
+        let addrs = match wanted {
+            Wanted::Address(addr) => vec![addr],
+            Wanted::Name(name, port) => resolve(name, port).await?,
+            Wanted::Refused(why) => return Err(why),
+        };
+        let mut why = Refusal::NotAllowed;
+        for addr in addrs {
+            if !self.allows(addr) {
+                continue;
+            }
+            match self.call(addr).await {
+                Ok(server) => return Ok((server, addr)),
+                Err(error) => {
+                    debug!("split: {}: server {addr}: {error}", self.live.client);
+                    why = reason(&error, addr);
+                }
+            }
+        }
+        Err(why)
+    }
+
+    fn allows(&self, addr: SocketAddr) -> bool {
+        let admission = self.visit.shared.admission.borrow();
+        admission.allows(&self.visit.visitor, addr)
+    }
+
+    /// For a client that may be anybody one SYN is sent, and the others once it has shown where it is.
+    async fn call(&self, addr: SocketAddr) -> io::Result<TcpStream> {
+        let source = self.visit.shared.source(self.service, addr);
+        if !client_is_proved(self.client)? {
+            match servers::connect((addr, source), ONE_SYN).await {
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                    proved(self.client).await?;
+                }
+                answer => return answer,
+            }
+        }
+        servers::connect((addr, source), PATIENCE).await
+    }
+
+    async fn say(&self, bytes: &[u8]) -> io::Result<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        proved(self.client).await?;
+        carry::say(self.client, bytes).await
+    }
+
+    /// The client has been told everything: its connection is closed once it has taken that.
+    async fn leave(&self) -> io::Result<Heard> {
+        proved(self.client).await?;
+        rustix::net::shutdown(self.client, Shutdown::Write)?;
+        let mut bytes = vec![0; PIECE];
+        let gone = async {
+            loop {
+                self.client.readable().await?;
+                match self.client.try_read(&mut bytes) {
+                    Ok(0) => return Ok(Heard::Told),
+                    Ok(_) => {}
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        };
+        timeout(LEAVING, gone).await.unwrap_or(Ok(Heard::Reset))
+    }
+}
+
+/// Until the client has shown where it is: before that, nothing goes there but the kernel's SYN/ACK.
+///
+/// # Errors
+/// It never will.
+pub(super) async fn proved(client: &TcpStream) -> io::Result<()> {
+    let [mut pause, most] = LOOKS;
+    while !client_is_proved(client)? {
+        sleep(pause).await;
+        pause = (pause * 5 / 4).min(most);
+    }
+    Ok(())
+}
+
+async fn resolve(name: Box<str>, port: u16) -> Result<Vec<SocketAddr>, Refusal> {
+    let asked = tokio::task::spawn_blocking(move || names::addresses(&name));
+    let addrs = match timeout(LATE, asked).await {
+        Ok(Ok(addrs)) if !addrs.is_empty() => addrs,
+        _ => return Err(Refusal::NoName),
+    };
+    let server = |addr: IpAddr| SocketAddr::new(addr.to_canonical(), port);
+    Ok(addrs.into_iter().map(server).collect())
+}
+
+/// What a client is told of a server that does not answer. The kernel does not say which ICMP error it has had, but for its family.
+fn reason(error: &io::Error, addr: SocketAddr) -> Refusal {
+    let is_v6 = addr.is_ipv6();
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionReset => Refusal::Reset,
+        io::ErrorKind::TimedOut => Refusal::Expired,
+        // RFC 792: a host; RFC 4443: an address.
+        io::ErrorKind::HostUnreachable => Refusal::Unreachable {
+            code: if is_v6 { 3 } else { 1 },
+            is_v6,
+        },
+        io::ErrorKind::AddrInUse | io::ErrorKind::AddrNotAvailable => Refusal::NoRoom(0),
+        _ => Refusal::NoNetwork,
+    }
+}
+
+impl Shared {
+    /// The client is refused.
+    fn deny(&self, live: &Live, wish: Option<Wish>, cause: PreambleRefused) {
+        count(&self.tally.refused_preamble);
+        let denial = Denial {
+            client: live.client,
+            by: live.local,
+            wish,
+            cause,
+        };
+        self.denied.borrow_mut().tell_one(now(), &denial);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn client_is_told_why_its_server_does_not_answer() {
+        let v4 = "192.0.2.1:80".parse().unwrap();
+        let v6 = "[2001:db8::1]:80".parse().unwrap();
+        let of = |kind: io::ErrorKind, addr| reason(&kind.into(), addr);
+        assert_eq!(of(io::ErrorKind::ConnectionRefused, v4), Refusal::Reset);
+        assert_eq!(of(io::ErrorKind::TimedOut, v4), Refusal::Expired);
+        let unreachable = |code, is_v6| Refusal::Unreachable { code, is_v6 };
+        let gone = io::ErrorKind::HostUnreachable;
+        assert_eq!(of(gone, v4), unreachable(1, false));
+        assert_eq!(of(gone, v6), unreachable(3, true));
+        assert_eq!(
+            of(io::ErrorKind::NetworkUnreachable, v4),
+            Refusal::NoNetwork
+        );
+        assert_eq!(of(io::ErrorKind::AddrNotAvailable, v4), Refusal::NoRoom(0));
+    }
+}
