@@ -59,8 +59,8 @@ pub(crate) fn warn_if_unknowable(config: &Config) {
     let asks = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None);
     if let Err(error) = asks {
         warn!(
-            "names that clients of SOCKS5 ask for can't be resolved: {error}; under systemd, a drop-in with \
-             RestrictAddressFamilies=AF_INET AF_INET6 in [Service] allows it"
+            "names that clients of SOCKS5 ask for can't be resolved: {error}; under systemd, the drop-in \
+             sockets.conf (RestrictAddressFamilies=AF_INET AF_INET6) allows it"
         );
     }
 }

@@ -142,7 +142,7 @@ counters! {
         /// has the token.
         split_joins,
         /// SYNs of connections that were to be split and are not: the offload's programs do not run, or not on the device that
-        /// they came in on.
+        /// they came in on; or the SYN has data, which the relay's sockets do not take.
         split_refused,
         /// Connections taken into the table.
         connections_opened,

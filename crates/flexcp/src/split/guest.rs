@@ -18,13 +18,15 @@ use tracing::debug;
 
 use super::carry;
 use super::serve::{Live, Shared};
-use super::servers::{self, PATIENCE};
+use super::servers;
 use super::tally::count;
 use crate::names;
 use crate::worker::now;
 
-/// A client has that long to say whom it wants, and a name to be resolved, as with a translated connection.
+/// A client has that long to show where it is and to say whom it wants, and a name to be resolved, as with a translated connection.
 const LATE: Duration = Duration::from_secs(10);
+/// A server that a client has named has that long to answer.
+const CALL: Duration = Duration::from_secs(20);
 /// A client that was refused has that long to take the reason.
 const LEAVING: Duration = Duration::from_secs(10);
 /// Bytes that are taken of a client at once.
@@ -194,7 +196,7 @@ impl Guest<'_> {
                 answer => return answer,
             }
         }
-        servers::connect((addr, source), PATIENCE).await
+        servers::connect((addr, source), CALL).await
     }
 
     async fn say(&self, bytes: &[u8]) -> io::Result<()> {
@@ -228,14 +230,18 @@ impl Guest<'_> {
 /// Until the client has shown where it is: before that, nothing goes there but the kernel's SYN/ACK.
 ///
 /// # Errors
-/// It never will.
+/// It never will, or has not in time.
 pub(super) async fn proved(client: &TcpStream) -> io::Result<()> {
     let [mut pause, most] = LOOKS;
-    while !client_is_proved(client)? {
-        sleep(pause).await;
-        pause = (pause * 5 / 4).min(most);
-    }
-    Ok(())
+    let shown = async {
+        while !client_is_proved(client)? {
+            sleep(pause).await;
+            pause = (pause * 5 / 4).min(most);
+        }
+        Ok(())
+    };
+    let late = Err(io::ErrorKind::TimedOut.into());
+    timeout(LATE, shown).await.unwrap_or(late)
 }
 
 async fn resolve(name: Box<str>, port: u16) -> Result<Vec<SocketAddr>, Refusal> {

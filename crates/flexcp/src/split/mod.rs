@@ -113,7 +113,7 @@ enum Order {
     /// Resets one; the answer is whether it was there.
     Close(u32, SyncSender<bool>),
     /// Goes by this from here on, and listens there, too; at `Told`'s ends alone.
-    Change(Told, Vec<(SocketAddr, TcpListener)>),
+    Change(Box<Told>, Vec<(SocketAddr, TcpListener)>),
     /// The host has these addresses from here on.
     Host(Vec<IpAddr>),
     /// Resets all connections.
@@ -131,7 +131,7 @@ pub enum SplitError {
     NoMptcp(io::Error),
     /// The process may make no such sockets.
     #[error(
-        "connections can't be split: {0}; under systemd, a drop-in with RestrictAddressFamilies=AF_INET AF_INET6 in [Service] \
+        "connections can't be split: {0}; under systemd, the drop-in sockets.conf (RestrictAddressFamilies=AF_INET AF_INET6) \
          allows it"
     )]
     NoFamily(io::Error),
@@ -276,7 +276,7 @@ impl Relay {
         }
         let bound = std::mem::take(&mut self.bound);
         self.tell(Order::Host(own_addresses()));
-        self.tell(Order::Change(self.told.clone(), bound));
+        self.tell(Order::Change(Box::new(self.told.clone()), bound));
         Ok(())
     }
 
@@ -302,7 +302,7 @@ impl Relay {
         self.ends = told.ends().into_iter().map(|(end, _)| end).collect();
         self.told = told.clone();
         if self.thread.is_some() {
-            self.tell(Order::Change(told, new));
+            self.tell(Order::Change(Box::new(told), new));
         } else {
             self.bound.retain(|(end, _)| self.ends.contains(end));
             self.bound.extend(new);

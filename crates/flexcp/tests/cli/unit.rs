@@ -18,7 +18,14 @@ const USER: u32 = 47_117;
 
 /// What the unit says of `key`, a line each.
 fn values(key: &str) -> Vec<String> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("dist/flexcp.service");
+    values_of("flexcp.service", key)
+}
+
+/// The same of a file that is shipped.
+fn values_of(file: &str, key: &str) -> Vec<String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("dist")
+        .join(file);
     let text = std::fs::read_to_string(path).unwrap();
     let values = text
         .lines()
@@ -77,8 +84,12 @@ impl Unit {
     fn run(&self, namespace: &Namespace) -> Daemon {
         let capabilities = unit("AmbientCapabilities");
         assert_eq!(capabilities, unit("CapabilityBoundingSet"));
+        self.run_with(namespace, &capabilities)
+    }
+
+    fn run_with(&self, namespace: &Namespace, capabilities: &[String]) -> Daemon {
         let log = self.place.0.path().join("log");
-        let line = self.line(&capabilities, "run");
+        let line = self.line(capabilities, "run");
         let mut command = namespace.command("unshare");
         command
             .args(["--mount", "sh", "-c", &line])
@@ -117,6 +128,26 @@ fn rights(daemon: &Daemon) -> Vec<(String, u64)> {
         )
     };
     tasks.map(of).collect()
+}
+
+#[test]
+fn drop_in_suffices_for_split_services() {
+    let more = |key| values_of("sockets.conf", key);
+    assert_eq!(more("RestrictAddressFamilies"), ["AF_INET AF_INET6"]);
+    assert_eq!(more("AmbientCapabilities"), more("CapabilityBoundingSet"));
+    let namespace = Namespace::new();
+    let service = "[[service]]\nname = 'films'\nmode = 'reverse'\nlisten = ['10.99.0.1:443']\n\
+        backends = ['10.99.0.11:443']\ncarrier = 'split'\n";
+    let own = Unit::new(service);
+    let mut daemon = own.run(&namespace);
+    daemon.says("a port below 1024 takes CAP_NET_BIND_SERVICE");
+    assert!(daemon.ends().is_some_and(|code| code != 0));
+    let rights = [unit("AmbientCapabilities"), more("AmbientCapabilities")].concat();
+    let mut daemon = own.run_with(&namespace, &rights);
+    daemon.says("split: listens on 10.99.0.1:443");
+    daemon.says("ready");
+    daemon.signal(Signal::TERM);
+    assert_eq!(daemon.ends(), Some(0));
 }
 
 #[test]

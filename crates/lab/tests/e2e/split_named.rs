@@ -1,10 +1,11 @@
 //! Split connections whose client names its server: by SOCKS5, by Convert after the handshake and in the SYN.
 
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use flexcp_lab::transfer::{Client, Job, ServeOptions};
-use flexcp_lab::{End, Expect, Families, Family, Lab, LabBuilder, Mib, daemon};
+use flexcp_lab::{End, Expect, Families, Family, Lab, LabBuilder, Mib, SERVER_RESET, daemon};
 use libtest_mimic::Trial;
 
 use crate::access;
@@ -21,6 +22,7 @@ crate::cases!("split_named":
     convert_in_the_syn,
     convert_in_the_syn_ipv6,
     data_of_a_syn_that_sockets_do_not_take,
+    client_that_has_not_shown_where_it_is,
     every_row_of_the_table,
     clients_beyond_their_limit,
 );
@@ -223,6 +225,47 @@ fn data_of_a_syn_that_sockets_do_not_take() -> Result<()> {
             let counted = counted.into_iter().collect::<Result<Vec<_>>>()?;
             ensure!(counted == [0, 1, 1], "{counted:?}");
             Ok(Expect::clean())
+        },
+    )
+}
+
+/// The client's side of the SYN/ACKs that never arrive.
+const SILENCE: &str = "table inet silence {
+    counter data {}
+    counter answers {}
+    chain input {
+        type filter hook input priority 0;
+        tcp sport 1080 ip length > 80 counter name data
+        tcp sport 1080 tcp flags & (syn | ack) == syn | ack counter name answers drop
+    }
+}";
+
+/// The server is called and speaks first, and nothing of that goes to an address that may be anybody's.
+fn client_that_has_not_shown_where_it_is() -> Result<()> {
+    let server = tcp().banner(5000);
+    named(
+        lab().build()?,
+        ("convert", Family::V4, true),
+        server,
+        |rig| {
+            rig.lab.client().nft(SILENCE)?;
+            let server = rig.lab.server_socket(1, Family::V4, PORT);
+            let client = Client::tcp(proxy(&rig.lab, Family::V4)).convert(server);
+            let client = client.patience(Duration::from_secs(3));
+            let report = rig.attempt(&client, &Job::down(100_000))?;
+            ensure!(report.failure.is_some(), "{report:?}");
+            let of = |name| {
+                let mut command = rig.lab.client().command("nft");
+                flexcp_lab::text(command.args(["list", "counter", "inet", "silence", name]))
+            };
+            let (data, answers) = (of("data")?, of("answers")?);
+            ensure!(!answers.contains("packets 0 "), "no SYN/ACK: {answers}");
+            ensure!(data.contains("packets 0 "), "{data}");
+            let called = Mib::read(rig.lab.server(1))?.get("TcpPassiveOpens");
+            ensure!(called == 1, "the server was called {called} times");
+            Ok(kernels_own()
+                .disturbed("its SYN/ACKs are lost")
+                .own(SERVER_RESET, "the client is given up"))
         },
     )
 }

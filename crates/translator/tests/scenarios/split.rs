@@ -57,6 +57,23 @@ fn start_syn_is_translated_where_packets_for_sockets_would_come_here() {
 }
 
 #[test]
+fn start_syn_with_data_is_split_where_sockets_take_data_of_syns() {
+    const WITH_DATA: &str = "S 0:5(5) win 65535 <mss 1460,sackok,ws 8>";
+    for takes in [false, true] {
+        let mut setup = setup(Some(Carrier::Split));
+        setup.intake.relay_takes_syn_data = takes;
+        let mut t = started(setup);
+        let _ = t.client(0, WITH_DATA);
+        let moved = if takes {
+            "split+1"
+        } else {
+            "split_refused+1 connections_opened+1"
+        };
+        assert!(t.moved().contains(moved), "{}", t.moved());
+    }
+}
+
+#[test]
 fn start_first_rule_that_says_a_carrier_for_the_client_says_it() {
     let from = |addr: [u8; 4]| Prefix {
         addr: addr.into(),

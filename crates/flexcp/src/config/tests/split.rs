@@ -56,6 +56,12 @@ fn service_that_can_not_be_split_says_why() {
         "`mark` in [offload] is 0",
     );
     why(&split("interfaces = ['eth0']\n"), "it names `interfaces`");
+    for mode in ["convert", "socks5"] {
+        let named = format!(
+            "[[service]]\nname = 'any'\nmode = '{mode}'\nlisten = ['192.0.2.1:1080']\nallow = ['10.0.0.0/8']\n"
+        );
+        good(&format!("{named}carrier = 'split'\n"));
+    }
 }
 
 #[test]
