@@ -131,26 +131,32 @@ impl Guest<'_> {
 
     /// Until it is known what the client wants; beside it what it has said behind that.
     async fn listen(&mut self) -> io::Result<(Turn, Vec<u8>)> {
-        let mut bytes = vec![0; PIECE];
         loop {
             self.client.readable().await?;
-            let read = match self.client.try_read(&mut bytes) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(read) => read,
+            let mut answer = Vec::new();
+            let said = match self.hear_some(&mut answer) {
+                Ok(said) => said,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
                 Err(error) => return Err(error),
             };
-            let mut answer = Vec::new();
-            let (taken, turn) = {
-                let admission = self.visit.shared.admission.borrow();
-                let said = (&mut self.dialogue, &bytes[..read]);
-                admission.hear(now(), &self.visit.visitor, said, &mut answer)
-            };
             self.say(&answer).await?;
-            if turn != Turn::Listen {
-                return Ok((turn, bytes[taken..read].to_vec()));
+            if said.0 != Turn::Listen {
+                return Ok(said);
             }
         }
+    }
+
+    /// What has come of what is there. A client that is waited for takes no buffer.
+    fn hear_some(&mut self, answer: &mut Vec<u8>) -> io::Result<(Turn, Vec<u8>)> {
+        let mut bytes = [0; PIECE];
+        let read = match self.client.try_read(&mut bytes)? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            read => read,
+        };
+        let admission = self.visit.shared.admission.borrow();
+        let said = (&mut self.dialogue, &bytes[..read]);
+        let (taken, turn) = admission.hear(now(), &self.visit.visitor, said, answer);
+        Ok((turn, bytes[taken..read].to_vec()))
     }
 
     /// The server that the client wants, once it has answered.
@@ -211,11 +217,10 @@ impl Guest<'_> {
     async fn leave(&self) -> io::Result<Heard> {
         proved(self.client).await?;
         rustix::net::shutdown(self.client, Shutdown::Write)?;
-        let mut bytes = vec![0; PIECE];
         let gone = async {
             loop {
                 self.client.readable().await?;
-                match self.client.try_read(&mut bytes) {
+                match self.client.try_read(&mut [0; PIECE]) {
                     Ok(0) => return Ok(Heard::Told),
                     Ok(_) => {}
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}

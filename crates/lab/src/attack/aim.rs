@@ -63,7 +63,7 @@ impl Position {
         match service {
             Service::Transparent => seen.to_spoofed.1,
             Service::Reverse => seen.syn_acks,
-            Service::Convert | Service::Socks5 => 0,
+            Service::Convert | Service::Socks5 | Service::Split => 0,
         }
     }
 

@@ -37,12 +37,14 @@ pub enum Service {
     Convert,
     /// The same by SOCKS5.
     Socks5,
+    /// By Convert, and the relay carries their connections.
+    Split,
 }
 
 impl Service {
     /// Whether clients name their server.
     pub const fn is_explicit(self) -> bool {
-        matches!(self, Self::Convert | Self::Socks5)
+        matches!(self, Self::Convert | Self::Socks5 | Self::Split)
     }
 
     /// What a client says of whom it wants, without the end of it.
@@ -131,7 +133,7 @@ pub struct Attack {
 impl Attack {
     /// All attacks; the first one sends nothing.
     pub fn all() -> Vec<Self> {
-        use Service::{Convert, Reverse, Socks5, Transparent};
+        use Service::{Convert, Reverse, Socks5, Split, Transparent};
         let attack = |name, kind, service, rate| Self {
             name,
             kind,
@@ -188,6 +190,8 @@ impl Attack {
             flood("socks5-syn-flood", Flood::Capable, Socks5),
             flood("socks5-garbage", Flood::Garbage, Socks5),
             attack("socks5-slow-loris", Kind::SlowLoris, Socks5, LORIS_RATE),
+            flood("split-syn-flood", Flood::Connect, Split),
+            attack("split-slow-loris", Kind::SlowLoris, Split, LORIS_RATE),
         ]
     }
 

@@ -136,6 +136,8 @@ pub fn run(attack: Attack, options: &Options) -> Result<Outcome> {
         // Convert stands in SYNs.
         .client_sysctl("net.ipv4.tcp_fastopen", "5")
         .build()?;
+    // The relay's sockets take it from there.
+    lab.proxy().sysctl(&[("net.ipv4.tcp_fastopen", "3")])?;
     let log = KernelLog::mark()?;
     let _server = Server::start(lab.server(1), ServeOptions::tcp(PORT))?;
     let mut flexcp = FlexCp::start(&lab, &config(&lab, options))?;
@@ -173,9 +175,17 @@ fn config(lab: &Lab, options: &Options) -> String {
         let service = daemon::explicit(mode, &own(port), &["10.9.0.0/16"]);
         service.replace("\"any\"", &format!("{mode:?}"))
     };
+    let splits = if daemon::offload_is_off() {
+        String::new()
+    } else {
+        let service =
+            explicit("convert", SPLIT_PORT).replace("\"convert\"\nmode", "\"split\"\nmode");
+        service + "carrier = \"split\"\n"
+    };
     let services = daemon::transparent(lab, &[])
         + &daemon::reverse("rev", &own(REVERSE_PORT), &backends, &[])
         + &explicit("convert", CONVERT_PORT)
+        + &splits
         + &explicit("socks5", SOCKS_PORT);
     daemon::config(lab, &format!("{limits}{timeouts}{services}"))
 }
@@ -301,6 +311,7 @@ impl Stage<'_> {
             Service::Transparent => return self.lab.server_socket(1, Family::V4, PORT),
             Service::Reverse => REVERSE_PORT,
             Service::Convert => CONVERT_PORT,
+            Service::Split => SPLIT_PORT,
             Service::Socks5 => SOCKS_PORT,
         };
         SocketAddr::new(self.lab.proxy_addr(1, Family::V4), port)
@@ -310,7 +321,7 @@ impl Stage<'_> {
     fn by_name(&self, client: Client) -> Client {
         let server = self.lab.server_socket(1, Family::V4, PORT);
         match self.attack.service {
-            Service::Convert => client.convert(server),
+            Service::Convert | Service::Split => client.convert(server),
             Service::Socks5 => client.socks5(&server.ip().to_string(), PORT),
             Service::Transparent | Service::Reverse => client,
         }
@@ -569,6 +580,7 @@ const PORT: u16 = 5000;
 const REVERSE_PORT: u16 = 8080;
 const CONVERT_PORT: u16 = 1080;
 const SOCKS_PORT: u16 = 1081;
+const SPLIT_PORT: u16 = 1082;
 /// Bytes of a key in `MP_CAPABLE`.
 const KEY: u64 = 8;
 /// A flood of 10,000 packets a second shares two processors with everything else: measured 1.29 at most.
