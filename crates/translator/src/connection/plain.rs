@@ -137,6 +137,10 @@ impl Connection {
             self.to_mptcp.next = self.to_mptcp.next.max(next);
             let ack = self.dsn_to_tcp(TcpSeq(segment.tcp.ack));
             if segment.has(TcpFlags::ACK) && !ack.after(self.to_tcp.next) {
+                // What a responder says again says so, too.
+                if !ack.before(self.to_tcp.acked) && self.hosted.is_some() {
+                    self.tcp.window.offered = segment.tcp.window;
+                }
                 self.to_tcp.acked = self.to_tcp.acked.max(ack);
                 self.note_delivered(TcpSeq(segment.tcp.ack));
             }

@@ -50,7 +50,7 @@ pub(crate) struct Guest {
     pub(crate) wants: u32,
     /// The same of data: what it has sent, and what it has got.
     sent: u64,
-    got: u64,
+    pub(crate) got: u64,
     /// Bytes of the SYN.
     in_syn: u32,
     pub(crate) heard: Vec<u8>,

@@ -183,6 +183,47 @@ fn server_that_repeats_its_syn_ack_is_acked_that() {
     }
 }
 
+/// A server drops what is older than what it has (RFC 7323 section 5.3), and would never have its SYN/ACK acknowledged.
+#[test]
+fn server_that_repeats_its_syn_ack_is_not_shown_an_earlier_time() {
+    for mptcp in [true, false] {
+        let mut guest = Guest::connected(Uses { mptcp, ..ALL });
+        guest.world.pass(100);
+        guest.say(b"lost");
+        let shown = |guest: &Guest| {
+            let last = guest.to_server.last().expect("a packet");
+            last.view().timestamps.expect("timestamps").val
+        };
+        let before = shown(&guest);
+        guest.speaks = SERVER;
+        guest.expects = guest.expects.wrapping_sub(4);
+        guest.to_server.clear();
+        guest.speak(SYN | ACK, &[], vec![TcpOption::Mss(1400)]);
+        assert_eq!(shown(&guest), before, "{mptcp}");
+    }
+}
+
+/// A client's window is rounded, and what remains of it behind the answer once more: the server's window would shrink by two units.
+#[test]
+fn right_edge_does_not_move_left_while_the_answer_is_acked_bit_by_bit() {
+    for mptcp in [true, false] {
+        let mut guest = Guest::greeted(Uses { mptcp, ..ALL });
+        guest.say(&REQUEST);
+        let options = vec![TcpOption::Mss(1400), TcpOption::WindowScale(9)];
+        guest.speak(SYN | ACK, &[], options);
+        let told = guest.to_server.last().expect("an ACK").tcp;
+        // A byte of ten, and with that the window has shrunk by one unit, which is four bytes.
+        guest.wants = guest.wants.wrapping_sub(9);
+        guest.got -= 9;
+        let mut packet = guest.packet(ACK, &[]);
+        packet.tcp.window -= 1;
+        let (_, out) = guest.world.put(&packet);
+        guest.take(out);
+        let now = guest.to_server.last().expect("an ACK").tcp;
+        assert_eq!((now.ack, now.window), (told.ack, told.window), "{mptcp}");
+    }
+}
+
 /// RFC 7323 section 3.2: each segment has timestamps once both have them, and echoes what has come.
 #[test]
 fn client_is_shown_a_clock_and_echoed_where_the_server_has_none() {
