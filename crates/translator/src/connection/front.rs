@@ -307,11 +307,20 @@ impl Connection {
         for part in front.early.chunks(most) {
             let mut outgoing = self.own_to_tcp(seq, TcpFlags::PSH | TcpFlags::ACK);
             if self.phase.is_relayed() {
-                outgoing.window = front.window;
+                outgoing.window = self.window_behind_answer(front.window);
             }
             ctx.send(outgoing.with_payload(part.into()));
             seq = seq.add(u32::try_from(part.len()).unwrap_or(0));
         }
+    }
+
+    /// What is left for the server of a window as the client's packet says it: what the client has not ACKed of its answer takes
+    /// a part.
+    fn window_behind_answer(&self, window: u16) -> u16 {
+        let owed = self.acked_to_tcp().since(self.to_mptcp.acked);
+        let scale = self.subflow(INITIAL).agreed.window_scale;
+        let left = (u64::from(window) << scale).saturating_sub(owed) >> scale;
+        u16::try_from(left).unwrap_or(window)
     }
 
     /// Numbers are the same on both legs, and nothing is mapped.

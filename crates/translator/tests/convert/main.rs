@@ -394,6 +394,38 @@ fn checksums_are_right() {
 
 /// A client without MPTCP that has not heard the SYN/ACK: its SYN goes to the server from behind the preamble each time, and the
 /// server's answer comes back with the client's numbers.
+/// The client's third packet has got lost behind FlexCP.
+#[test]
+fn syn_ack_that_is_repeated_has_the_numbers_that_it_had() {
+    for hears in [true, false] {
+        let mut world = World::new();
+        let said = [&CONNECT[..], EARLY].concat();
+        let _ = world.of_client(SYN, [0, 0], [mss()], &said);
+        let first = world.of_server(SYN | ACK, [0, 25], [mss()], &[]).1;
+        let _ = world.of_client(ACK, [35, if hears { 1 } else { -3 }], [], &[]);
+        let (_, again) = world.of_server(SYN | ACK, [0, 25], [mss()], &[]);
+        let [syn_ack] = &again[..] else {
+            panic!("{again:?}")
+        };
+        assert_eq!((syn_ack.seq(), syn_ack.ack()), (-4, 35));
+        assert_eq!((first[0].seq(), first[0].ack()), (-4, 35));
+    }
+}
+
+/// It has not ACKed the answer, which takes a part of the window that it offers.
+#[test]
+fn early_data_of_a_plain_client_offers_what_is_left_behind_the_answer() {
+    let mut world = World::new();
+    let said = [&CONNECT[..], EARLY].concat();
+    let _ = world.of_client(SYN, [0, 0], [mss()], &said);
+    let _ = world.of_server(SYN | ACK, [0, 25], [mss()], &[]);
+    let (_, out) = world.of_client(ACK, [35, -3], [], &[]);
+    let early = out.iter().find(|out| out.to_server).expect("early data");
+    assert_eq!((early.ack(), &early.packet.payload[..]), (1, EARLY));
+    let offered = Packet::new(client(), proxy()).tcp.window;
+    assert_eq!(early.packet.tcp.window, offered - 4);
+}
+
 #[test]
 fn plain_client_repeats_its_syn() {
     let mut world = World::new();
