@@ -12,7 +12,7 @@ use crate::exchange::{
     join_proof, join_syn, join_syn_ack, seq, server_ack, server_data,
 };
 
-const BOUNDS: Bounds = Bounds {
+pub(crate) const BOUNDS: Bounds = Bounds {
     subflows: 4,
     joins: 2,
     mappings: 4,
@@ -27,7 +27,7 @@ const BOUNDS: Bounds = Bounds {
     silence: 100_000,
 };
 
-fn judged(bounds: Bounds) -> Options {
+pub(crate) fn judged(bounds: Bounds) -> Options {
     Options {
         bounds: Some(bounds),
         ..Options::default()
