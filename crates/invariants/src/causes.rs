@@ -216,10 +216,12 @@ impl Subflow {
         self.down_at(packet.tcp.ack) + OLDEST < self.client_ack
     }
 
-    /// The client resets it, and the proxy may not believe the number (RFC 5961 section 3.2).
-    pub(crate) const fn note_reset(&mut self) {
+    /// The client resets it, and the proxy may not believe a number that is not the next (RFC 5961 section 3.2): then the subflow
+    /// goes on as it did, whether the proxy speaks on it or not.
+    pub(crate) fn note_reset(&mut self, seq: u32) {
+        let exact = self.up_at(seq) == self.ack_out;
+        self.signs.outlives = !exact && (self.signs.outlives || !self.reset);
         self.reset = true;
-        self.signs.outlives = false;
     }
 
     /// The proxy speaks on it.
