@@ -39,7 +39,7 @@ impl Connection {
         }
         if packet.has(TcpFlags::RST) {
             // What it ACKs counts for nothing: the proxy may not believe it.
-            subflow.note_reset();
+            subflow.note_reset(packet.tcp.seq);
             // A join that is not complete ends with the exact number (RFC 5961 section 3.2).
             let exact = packet.tcp.seq == subflow.isn_client.wrapping_add(1);
             subflow.refused |= index != 0 && !subflow.established && exact;
@@ -257,7 +257,11 @@ impl Connection {
         let next = self.up.acked;
         let unheard = self.up.unheard.range_at(next).is_some();
         let mut lives = self.subflows.iter().filter(|subflow| !subflow.reset);
-        let brings = |subflow: &Subflow| subflow.up.brings(next, subflow.ack_out);
+        // Behind what a server without SACK may have, it is not repeated.
+        let brings = |subflow: &Subflow| {
+            subflow.up.brings(next, subflow.ack_out)
+                && (self.server_sack || subflow.up.brings_next(next, subflow.ack_out))
+        };
         next < self.up.sent && (unheard || !lives.any(brings))
     }
 

@@ -568,6 +568,39 @@ mod late {
         early().breaks(Rule::AckToClient, &ack(SAID + 1));
     }
 
+    /// The client repeats what came first, and the server lacks what comes behind that.
+    #[test]
+    fn i5_what_a_server_without_sack_may_have_before_what_it_lacks() {
+        let turned = |ssn: u64, offset: u64| {
+            up(SAID + ssn, &bytes(offset, 100)).with(|p| {
+                let mapping = (dsn_up(SAID + offset), (SAID + ssn) as u32 + 1, 100);
+                p.mptcp = Some(dss(dsn_down(0), Some(mapping), false));
+            })
+        };
+        let passed =
+            |offset| data_up(&bytes(offset, 100)).with(|p| p.seq = seq(ISN_CLIENT, SAID + offset));
+        let exchange = |sack: bool| {
+            let number = seq(ISN_CLIENT, SAID);
+            let answer = syn_ack(Point::FromServer, Flow::Server, ISN_SERVER, number);
+            let answer = answer.with(|p| {
+                p.others
+                    .retain(|option| sack || !matches!(option, TcpOption::SackPermitted));
+            });
+            let exchange = asked().pass(&[call(), answer, ack_up(0), granted()]);
+            let mut exchange = exchange.pass(&[turned(0, 100), passed(100), turned(100, 0)]);
+            for _ in 0..3 {
+                exchange = exchange.pass(&[turned(0, 100), passed(100)]);
+            }
+            exchange
+        };
+        let ack = down(ANSWERED, &[], SAID).with(|p| {
+            p.ack = seq(ISN_CLIENT, SAID + 100);
+            p.mptcp = Some(dss(dsn_up(SAID), None, false));
+        });
+        let _ = exchange(false).pass(std::slice::from_ref(&ack)).clean();
+        exchange(true).breaks(Rule::AckToClient, &ack);
+    }
+
     #[test]
     fn i4_server_is_acked_what_the_client_has_not_acked() {
         connected().breaks(Rule::AckToServer, &ack_up(1));

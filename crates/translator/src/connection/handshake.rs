@@ -339,6 +339,8 @@ impl Connection {
         self.tcp.source = backend.source.into();
         self.tcp.backend = backend.addr.into();
         self.tcp.mss = answer.options.mss.unwrap_or(default_mss);
+        // As the responder has agreed to it, the client may.
+        self.tcp.sack &= answer.options.sack_permitted;
         let next = self.hosted.as_deref().and_then(Hosted::next);
         let first = next.map(|next| self.dsn_to_tcp(next));
         if let (Some(hosted), Some(first)) = (self.hosted.as_deref_mut(), first) {

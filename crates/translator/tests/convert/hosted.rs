@@ -104,34 +104,6 @@ fn answer_that_gets_lost_goes_again_until_it_is_acked() {
     }
 }
 
-/// A receiver drops what ACKs far less than it knows of (RFC 5961 section 5.2), and a client may have said a lot by then.
-#[test]
-fn answer_that_goes_again_acks_what_the_server_has_acked() {
-    for uses in every_kind() {
-        let mut guest = Guest::greeted(uses);
-        guest.say(&REQUEST);
-        guest.speak(SYN | ACK, &[], vec![TcpOption::Mss(1400)]);
-        guest.speaks = guest.speaks.wrapping_add(1);
-        guest.wants = guest.wants.wrapping_sub(10);
-        guest.got -= 10;
-        for _ in 0..200 {
-            guest.say(&[7; 1000]);
-            guest.speak(ACK, &[], vec![]);
-        }
-        guest.to_client.clear();
-        guest.pass(300);
-        let [answer] = &guest.to_client[..] else {
-            panic!("{uses:?}: {:?}", guest.to_client)
-        };
-        assert_eq!(answer.payload.len(), 10, "{uses:?}");
-        assert_eq!(answer.tcp.ack, guest.next, "{uses:?}");
-        // The server does not scale.
-        let offered = Packet::new(server(), client()).tcp.window;
-        let told = if uses.scales { offered >> 7 } else { offered };
-        assert_eq!(answer.tcp.window, told, "{uses:?}");
-    }
-}
-
 #[test]
 fn both_ends_may_close_after_a_refusal() {
     for uses in every_kind().into_iter().filter(|uses| !uses.mptcp) {

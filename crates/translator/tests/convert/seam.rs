@@ -1,7 +1,7 @@
 //! A server that has taken over from FlexCP: what it is told, and what the client sees of it.
 
-use flexcp_testkit::Packet;
-use flexcp_wire::{SackBlocks, TcpOption, Timestamps};
+use flexcp_testkit::{Packet, keys};
+use flexcp_wire::{MpJoin, MptcpOption, SackBlocks, TcpOption, Timestamps};
 
 use crate::guest::*;
 use crate::hosted::every_kind;
@@ -260,5 +260,62 @@ fn client_is_shown_a_clock_and_echoed_where_the_server_has_none() {
         let told = guest.to_client.first().expect("an ACK").view();
         let timestamps = told.timestamps.expect("timestamps");
         assert_eq!(timestamps.ecr, sent, "{mptcp}");
+    }
+}
+
+/// A receiver drops what ACKs far less than it knows of (RFC 5961 section 5.2), and a client may have said a lot by then.
+#[test]
+fn answer_that_goes_again_acks_what_the_server_has_acked() {
+    for uses in every_kind() {
+        let mut guest = Guest::greeted(uses);
+        guest.say(&REQUEST);
+        guest.speak(SYN | ACK, &[], vec![TcpOption::Mss(1400)]);
+        guest.speaks = guest.speaks.wrapping_add(1);
+        guest.wants = guest.wants.wrapping_sub(10);
+        guest.got -= 10;
+        for _ in 0..200 {
+            guest.say(&[7; 1000]);
+            guest.speak(ACK, &[], vec![]);
+        }
+        guest.to_client.clear();
+        guest.pass(300);
+        let [answer] = &guest.to_client[..] else {
+            panic!("{uses:?}: {:?}", guest.to_client)
+        };
+        assert_eq!(answer.payload.len(), 10, "{uses:?}");
+        assert_eq!(answer.tcp.ack, guest.next, "{uses:?}");
+        // The server does not scale.
+        let offered = Packet::new(server(), client()).tcp.window;
+        let told = if uses.scales { offered >> 7 } else { offered };
+        assert_eq!(answer.tcp.window, told, "{uses:?}");
+    }
+}
+
+/// FlexCP agrees to SACK before there is a server. Without it at the server a connection has one subflow at a time.
+#[test]
+fn join_is_refused_once_the_server_turns_out_to_do_without_sack() {
+    for sack in [true, false] {
+        let mut guest = Guest::greeted(ALL);
+        guest.say(&REQUEST);
+        let permitted = sack.then_some(TcpOption::SackPermitted);
+        let options = [Some(TcpOption::Mss(1400)), permitted];
+        guest.speak(SYN | ACK, &[], options.into_iter().flatten().collect());
+        let join = MpJoin::Syn {
+            backup: false,
+            address_id: 1,
+            token: keys::token(guest.world.key.expect("a key")),
+            nonce: 1,
+        };
+        let syn = Packet::new(end("10.1.0.3:40001"), proxy())
+            .flags(SYN)
+            .numbers(1, 0)
+            .with_options([mss(), TcpOption::Mptcp(MptcpOption::Join(join))]);
+        let _ = guest.world.put_raw(&syn.bytes());
+        let refused = guest.world.translator.counters().causes;
+        let refused = refused.iter().filter(|&(what, ..)| what == "join_refused");
+        assert_eq!(
+            refused.map(|(.., count)| count).sum::<u64>(),
+            u64::from(!sack)
+        );
     }
 }
