@@ -395,21 +395,24 @@ impl Connection {
             None => Box::default(),
         };
         if answer.is_empty() {
-            return self.forward_syn_ack(segment, frame, outgoing);
+            return self.forward_syn_ack(ctx.now, segment, frame, outgoing);
         }
         if self.may_answer(bytes_of(&mut outgoing, &(0..answer.len()))) {
             if let Some(front) = &self.front {
                 self.to_mptcp.next = self.to_mptcp.next.max(self.answer_end(front));
             }
+            self.last_packet = ctx.now;
             ctx.send(outgoing.with_payload(answer));
             return Verdict::Consume;
         }
-        self.forward_syn_ack(segment, frame, outgoing)
+        self.forward_syn_ack(ctx.now, segment, frame, outgoing)
     }
 
-    /// Sends a SYN/ACK on, if the client's address may get that much.
+    /// Sends a SYN/ACK on, if the client's address may get that much. One that may not go there is no sign of life: a server could
+    /// keep what a client has left for as long as it likes.
     pub(crate) fn forward_syn_ack(
         &mut self,
+        now: Instant,
         segment: &Segment,
         frame: &mut Frame<'_>,
         mut outgoing: Outgoing,
@@ -427,6 +430,7 @@ impl Connection {
         if !self.may_answer(bytes_of(&mut outgoing, &payload)) {
             return Verdict::Drop(DropReason::Unproved);
         }
+        self.last_packet = now;
         match outgoing.forward(frame, segment, payload, u16::MAX) {
             Ok(()) => Verdict::Forward,
             Err(reason) => Verdict::Drop(reason),

@@ -240,7 +240,7 @@ impl Connection {
         };
         let capable = MptcpOption::Capable(capable(keys));
         outgoing.options.push(&TcpOption::Mptcp(capable));
-        self.forward_syn_ack(segment, frame, outgoing)
+        self.forward_syn_ack(ctx.now, segment, frame, outgoing)
     }
 
     /// Takes note of the server's SYN/ACK, first or repeated.
@@ -257,12 +257,12 @@ impl Connection {
             self.compose_answer(segment.option_bytes(frame));
             self.learn_server(segment);
             self.subflow_mut(INITIAL).sent_syn(ctx.now);
+            self.last_packet = ctx.now;
         } else if TcpSeq(segment.tcp.seq) != self.tcp.isn_remote {
             return Err(DropReason::Unexpected);
         } else {
             self.subflow_mut(INITIAL).sent_syn_again();
         }
-        self.last_packet = ctx.now;
         self.mptcp.label = segment.ip.flow_label;
         if let (Some(clock), Some(ts)) = (&mut self.tcp.clock, segment.options.timestamps) {
             clock.heard(ts.val);

@@ -212,6 +212,26 @@ fn nobody_gets_more_than_came_from_there() {
     assert!(world.translator.drops().get(DropReason::Unproved) > 10);
 }
 
+/// It is gone when a client's time is over that has not shown where it is: what may not go there is no sign of life.
+#[test]
+fn server_that_repeats_its_syn_ack_does_not_keep_what_a_client_has_left() {
+    for mptcp in [true, false] {
+        let mut world = World::new();
+        let options = || [Some(mss()), mptcp.then(|| capable(CapableKeys::Syn))];
+        let _ = world.of_client(SYN, [0, 0], options().into_iter().flatten(), &CONNECT);
+        for _ in 0..60 {
+            let _ = world.of_server(SYN | ACK, [0, 25], [mss()], &[]);
+            world.pass(16_000);
+            let _ = world.timeout();
+        }
+        assert_eq!(
+            world.translator.connections(world.now).count(),
+            0,
+            "{mptcp}"
+        );
+    }
+}
+
 #[test]
 fn plain_client_is_answered_in_the_syn_ack() {
     let mut world = World::new();
