@@ -69,7 +69,8 @@ pub(crate) struct Guest {
     pub(crate) to_client: Vec<Packet>,
 }
 
-fn speaks(config: &mut Config, protocol: Protocol, users: &[(&str, &str)]) {
+/// Its service is of this protocol.
+pub(crate) fn speaks(config: &mut Config, protocol: Protocol, users: &[(&str, &str)]) {
     let Mode::Explicit {
         protocol: is,
         users: known,

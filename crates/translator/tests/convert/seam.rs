@@ -1,5 +1,8 @@
 //! A server that has taken over from FlexCP: what it is told, and what the client sees of it.
 
+use std::net::SocketAddr;
+
+use flexcp_preamble::Protocol;
 use flexcp_testkit::{Packet, keys};
 use flexcp_wire::{MpJoin, MptcpOption, SackBlocks, TcpOption, Timestamps};
 
@@ -291,6 +294,27 @@ fn answer_that_goes_again_acks_what_the_server_has_acked() {
     }
 }
 
+/// A join of the client's from this port.
+fn join_from(guest: &Guest, port: u16) -> Packet {
+    let join = MpJoin::Syn {
+        backup: false,
+        address_id: 1,
+        token: keys::token(guest.world.key.expect("a key")),
+        nonce: 1,
+    };
+    Packet::new(SocketAddr::new(end("10.1.0.3:0").ip(), port), proxy())
+        .flags(SYN)
+        .numbers(1, 0)
+        .with_options([mss(), TcpOption::Mptcp(MptcpOption::Join(join))])
+}
+
+/// Joins that have been refused.
+fn refused_joins(guest: &Guest) -> u64 {
+    let causes = guest.world.translator.counters().causes;
+    let refused = causes.iter().filter(|&(what, ..)| what == "join_refused");
+    refused.map(|(.., count)| count).sum()
+}
+
 /// FlexCP agrees to SACK before there is a server. Without it at the server a connection has one subflow at a time.
 #[test]
 fn join_is_refused_once_the_server_turns_out_to_do_without_sack() {
@@ -300,22 +324,30 @@ fn join_is_refused_once_the_server_turns_out_to_do_without_sack() {
         let permitted = sack.then_some(TcpOption::SackPermitted);
         let options = [Some(TcpOption::Mss(1400)), permitted];
         guest.speak(SYN | ACK, &[], options.into_iter().flatten().collect());
-        let join = MpJoin::Syn {
-            backup: false,
-            address_id: 1,
-            token: keys::token(guest.world.key.expect("a key")),
-            nonce: 1,
-        };
-        let syn = Packet::new(end("10.1.0.3:40001"), proxy())
-            .flags(SYN)
-            .numbers(1, 0)
-            .with_options([mss(), TcpOption::Mptcp(MptcpOption::Join(join))]);
-        let _ = guest.world.put_raw(&syn.bytes());
-        let refused = guest.world.translator.counters().causes;
-        let refused = refused.iter().filter(|&(what, ..)| what == "join_refused");
-        assert_eq!(
-            refused.map(|(.., count)| count).sum::<u64>(),
-            u64::from(!sack)
-        );
+        let join = join_from(&guest, 40_001);
+        let _ = guest.world.put_raw(&join.bytes());
+        assert_eq!(refused_joins(&guest), u64::from(!sack));
     }
+}
+
+/// The other was there before, and its client may not have heard of that yet.
+#[test]
+fn join_that_is_refused_takes_the_place_of_no_other() {
+    let mut guest = Guest::new(Protocol::Socks5, ALL, &[]);
+    guest.world = World::with(|config| {
+        speaks(config, Protocol::Socks5, &[]);
+        config.limits.half_open_joins = 1;
+    });
+    guest.open(&[]);
+    guest.say(&GREETING);
+    let first = join_from(&guest, 40_001);
+    assert_eq!(guest.world.put_raw(&first.bytes()), 1);
+    guest.world.pass(5000);
+    guest.say(&REQUEST);
+    guest.speak(SYN | ACK, &[], vec![TcpOption::Mss(1400)]);
+    let second = join_from(&guest, 40_002);
+    let _ = guest.world.put_raw(&second.bytes());
+    assert_eq!(refused_joins(&guest), 1);
+    assert_eq!(guest.world.put_raw(&first.bytes()), 1);
+    assert_eq!(refused_joins(&guest), 1);
 }
