@@ -211,10 +211,17 @@ impl Subflow {
         !is_reset && !self.refused && self.isn_proxy.is_some()
     }
 
-    /// The client resets it, and the proxy may not believe the number (RFC 5961 section 3.2).
-    pub(crate) const fn note_reset(&mut self) {
+    /// Whether a packet of the client's ACKs so little that the proxy need not believe it (RFC 5961 section 5.2).
+    pub(crate) fn is_of_long_ago(&self, packet: &View<'_>) -> bool {
+        self.down_at(packet.tcp.ack) + OLDEST < self.client_ack
+    }
+
+    /// The client resets it, and the proxy may not believe a number that is not the next (RFC 5961 section 3.2): then the subflow
+    /// goes on as it did, whether the proxy speaks on it or not.
+    pub(crate) fn note_reset(&mut self, seq: u32) {
+        let exact = self.up_at(seq) == self.ack_out;
+        self.signs.outlives = !exact && (self.signs.outlives || !self.reset);
         self.reset = true;
-        self.signs.outlives = false;
     }
 
     /// The proxy speaks on it.
@@ -357,8 +364,7 @@ impl Connection {
         }
         if let Some(echo) = options.add_addr.filter(|add_addr| add_addr.echo) {
             let subflow = &self.subflows[index];
-            let ack = subflow.down_at(packet.tcp.ack);
-            let old = ack + OLDEST < subflow.client_ack || !subflow.is_open();
+            let old = subflow.is_of_long_ago(packet) || !subflow.is_open();
             let mut announced = self.course.announced.iter_mut();
             if let Some(known) = announced.find(|known| known.id == echo.id) {
                 known.unsure = old && (known.unsure || !known.echoed);
@@ -380,12 +386,24 @@ impl Connection {
         if repeats && acked < self.course.carried {
             self.course.stuck.get_or_insert(now);
         }
-        for subflow in &mut self.subflows {
-            subflow.signs.late |= subflow.is_overdue(now, silence);
-        }
+        self.note_overdue(now, silence);
         let mut carriers = [Some(self.course.carrier), self.course.told].into_iter();
         let left = carriers.any(|it| it.is_some_and(|index| self.subflows[index].may_be_left()));
         self.course.may_switch |= left;
+    }
+
+    /// The proxy may be about to say an answer of its own again, which is to its client what a packet of the server's is: it goes by
+    /// what subflows owe when it says that.
+    pub(crate) fn note_own_answer(&mut self, now: u64, silence: u64) {
+        if self.has_answer_under_way() {
+            self.note_overdue(now, silence);
+        }
+    }
+
+    fn note_overdue(&mut self, now: u64, silence: u64) {
+        for subflow in &mut self.subflows {
+            subflow.signs.late |= subflow.is_overdue(now, silence);
+        }
     }
 
     /// The proxy tells where new data goes from here on; `as_ruled`: that needs no reason on the wire.

@@ -54,6 +54,8 @@ pub(crate) struct Stream {
     /// What came from the sender in packets that end beyond the right edge: the proxy may ACK it on its subflow
     /// all the same (RFC 8684 section 3.3.6: the sender keeps it until the data ACK).
     pub(crate) overrun: Ranges,
+    /// What the sender has said in packets that the proxy need not have believed: it may not know of it.
+    pub(crate) unheard: Ranges,
     /// Packets with what was next on their subflow that came again since the receiver's ACK moved on.
     pub(crate) repeated: u64,
     /// What the proxy has acknowledged to the sender.
@@ -80,6 +82,7 @@ impl Stream {
             widest: 0,
             last_edge: ORIGIN,
             overrun: Ranges::new(),
+            unheard: Ranges::new(),
             repeated: 0,
             ack_out: ORIGIN,
             probe: None,
@@ -303,6 +306,7 @@ impl Connection {
         let up_floor = up.min(self.up.acked) - self.lag;
         self.up.remembered.release(up_floor);
         self.up.overrun.release(up_floor);
+        self.up.unheard.release(up_floor);
         self.down.remembered.release(down.min(self.down.ack_out));
     }
 

@@ -39,7 +39,7 @@ impl Connection {
         }
         if packet.has(TcpFlags::RST) {
             // What it ACKs counts for nothing: the proxy may not believe it.
-            subflow.note_reset();
+            subflow.note_reset(packet.tcp.seq);
             // A join that is not complete ends with the exact number (RFC 5961 section 3.2).
             let exact = packet.tcp.seq == subflow.isn_client.wrapping_add(1);
             subflow.refused |= index != 0 && !subflow.established && exact;
@@ -212,6 +212,7 @@ impl Connection {
             }
         }
         let bytes = packet.bytes();
+        let long_ago = subflow.is_of_long_ago(packet);
         let (mut at, mut overruns) = (start, false);
         while at < end {
             let subflow = &self.subflows[index];
@@ -235,6 +236,9 @@ impl Connection {
             }
             self.note_preamble(to, part);
             self.up.note(to, part, len, oracle.is_none());
+            if long_ago {
+                self.up.unheard.insert(to, to + len);
+            }
             overruns |= !identity && to + len > self.up.last_edge;
             at += len;
         }
@@ -248,11 +252,17 @@ impl Connection {
         }
     }
 
-    /// Whether the client has what the server waits for outstanding on no subflow.
+    /// Whether the client has what the server waits for outstanding on no subflow, as far as the proxy has to know.
     fn nobody_brings_up(&self) -> bool {
         let next = self.up.acked;
+        let unheard = self.up.unheard.range_at(next).is_some();
         let mut lives = self.subflows.iter().filter(|subflow| !subflow.reset);
-        next < self.up.sent && !lives.any(|subflow| subflow.up.brings(next, subflow.ack_out))
+        // Behind what a server without SACK may have, it is not repeated.
+        let brings = |subflow: &Subflow| {
+            subflow.up.brings(next, subflow.ack_out)
+                && (self.server_sack || subflow.up.brings_next(next, subflow.ack_out))
+        };
+        next < self.up.sent && (unheard || !lives.any(brings))
     }
 
     /// The mapping and DATA_FIN that the packet declares.

@@ -381,6 +381,16 @@ impl Connection {
         *last = Some(before.max(val));
     }
 
+    /// Whether the client may not have all that the proxy answers.
+    pub(crate) fn has_answer_under_way(&self) -> bool {
+        let front = self.front.as_ref();
+        front.is_some_and(|front| {
+            front
+                .answered
+                .is_none_or(|len| self.down.acked < ORIGIN + len)
+        })
+    }
+
     /// The proxy ends what it says itself, as long as no server speaks.
     pub(crate) fn note_own_end(&mut self, at: u64) {
         if self.front.is_some() && !self.server_answered {

@@ -48,6 +48,12 @@ impl Mappings {
         rest.any(|m| (m.to..m.to + m.len).contains(&to) && m.at + (to - m.to) >= from)
     }
 
+    /// Whether the byte `to` of the data is the one at `from`.
+    pub(crate) fn brings_next(&self, to: u64, from: u64) -> bool {
+        self.find(from)
+            .is_some_and(|mapping| mapping.data(from) == to)
+    }
+
     /// Takes a declaration that has to repeat what is known exactly.
     ///
     /// # Errors

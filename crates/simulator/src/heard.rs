@@ -105,7 +105,7 @@ impl Heard {
                 trace.note(now, what);
                 // A copy that lags shows nothing on the wire.
                 let as_ruled = is_of_mode(*cause) || *cause == SubflowSwitch::Lagging;
-                checker.observe_switch(on(subflow), as_ruled);
+                checker.observe_switch(now, on(subflow), as_ruled);
             }
             if let Err(why) = self.hear(now, &event) {
                 self.note(now, &format!("{why}: {event:?}"));

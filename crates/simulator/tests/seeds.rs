@@ -188,6 +188,34 @@ const FAILED_STEERED: &[(u64, &str)] = &[
         1_000_719_381,
         "an address that was due while no subflow lived was not announced when one came",
     ),
+    (
+        1_000_814_805,
+        "a server that had been called and repeated its SYN/ACK was shown an earlier time",
+    ),
+    (
+        1_000_827_953,
+        "a window was rounded twice while an answer was ACKed",
+    ),
+    (
+        1_000_815_473,
+        "an answer went again with an ACK of long ago, and was dropped",
+    ),
+    (
+        2_000_003_824,
+        "a SYN/ACK that was repeated behind an answer had the server's number",
+    ),
+    (
+        2_000_014_189,
+        "early data offered what the client kept for the answer",
+    ),
+    (
+        1_000_823_073,
+        "the checker saw no cause to leave a path that owed an ACK of the proxy's own answer",
+    ),
+    (
+        1_000_822_660,
+        "the checker believed that the proxy had heard a packet that it had to drop",
+    ),
 ];
 
 #[test]

@@ -11,7 +11,10 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
 
 use flexcp_preamble::{Dialogue, Refusal, Target, Wish};
-use flexcp_wire::{Dsn, Ends, Sum, TcpFlags, TcpHeader, TcpSeq, update_checksum};
+use flexcp_wire::{
+    Dsn, Ends, OptionWriter, Sum, TCP_HEADER_LEN, TcpFlags, TcpHeader, TcpOption, TcpOptions,
+    TcpSeq, Timestamps, update_checksum,
+};
 
 pub(crate) use self::responder::{Responder, Then};
 use self::seam::{Clock, Scales};
@@ -302,6 +305,7 @@ impl Hosted {
             first,
             clock,
             scales,
+            offered: 0,
             sack: answer.options.sack_permitted,
         });
         responder.stand_for(call.backend.flow());
@@ -310,6 +314,13 @@ impl Hosted {
         responder.offer(answer.tcp.window.into());
         (self.until, self.wish) = (None, None);
         Some(call)
+    }
+
+    /// The server that has taken over, if one has, has ACKed this of the client's and offers this window.
+    pub(crate) fn follow_server(&mut self, acked: TcpSeq, window: u16) {
+        if let Some(responder) = self.responder.as_mut().filter(|_| self.seam.is_some()) {
+            responder.follow_server(acked, window);
+        }
     }
 
     /// The server that was called is not waited for any more.
@@ -330,8 +341,11 @@ impl Hosted {
             && tcp.flags.contains(TcpFlags::ACK)
             && !TcpSeq(tcp.ack).before(TcpSeq(last.ack))
         {
-            // A server that repeats its SYN/ACK hears what the client has said since.
+            // A server that repeats its SYN/ACK hears what the client has said since, by the same clock (RFC 7323 section 5.3
+            // drops what has an older one).
             (last.ack, last.window) = (tcp.ack, tcp.window);
+            let said = timestamps_of(&packet[TCP_HEADER_LEN..tcp.header_len]);
+            set_clock(last, said);
         }
         if tcp.flags.contains(TcpFlags::ACK)
             && let Some(responder) = &mut self.responder
@@ -347,6 +361,26 @@ impl Hosted {
             header[16..18].copy_from_slice(&sum.to_be_bytes());
         }
         heard.is_some()
+    }
+}
+
+fn timestamps_of(options: &[u8]) -> Option<Timestamps> {
+    TcpOptions::new(options)
+        .flatten()
+        .find_map(|option| match option {
+            TcpOption::Timestamps(timestamps) => Some(timestamps),
+            _ => None,
+        })
+}
+
+/// These timestamps stand in the packet, if they are no older than what stands there.
+fn set_clock(packet: &mut Outgoing, said: Option<Timestamps>) {
+    let known = timestamps_of(packet.options.finish());
+    if let (Some(said), Some(known)) = (said, known)
+        && said.val.wrapping_sub(known.val).cast_signed() >= 0
+    {
+        packet.options = OptionWriter::default();
+        packet.options.push(&TcpOption::Timestamps(said));
     }
 }
 

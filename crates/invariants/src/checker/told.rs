@@ -7,11 +7,16 @@ use crate::Point;
 
 impl Checker {
     /// The proxy tells that new data goes down this subflow from here on: as its rule wants it, or because something speaks
-    /// against the one before. Call it before what comes out with that.
-    pub fn observe_switch(&mut self, subflow: (SocketAddr, SocketAddr), as_ruled: bool) {
-        if let Some((id, index)) = self.find(Point::ToClient, subflow) {
-            self.connections[id].note_switch(index, as_ruled);
+    /// against the one before. Call it before what comes out with that, with the time in microseconds.
+    pub fn observe_switch(&mut self, time: u64, subflow: (SocketAddr, SocketAddr), as_ruled: bool) {
+        let Some((id, index)) = self.find(Point::ToClient, subflow) else {
+            return;
+        };
+        let connection = &mut self.connections[id];
+        if let Some(bounds) = self.options.bounds {
+            connection.note_own_answer(time, bounds.silence);
         }
+        connection.note_switch(index, as_ruled);
     }
 
     /// The proxy is told that it has to end.

@@ -12,7 +12,7 @@ use crate::exchange::{
     join_proof, join_syn, join_syn_ack, seq, server_ack, server_data,
 };
 
-const BOUNDS: Bounds = Bounds {
+pub(crate) const BOUNDS: Bounds = Bounds {
     subflows: 4,
     joins: 2,
     mappings: 4,
@@ -27,7 +27,7 @@ const BOUNDS: Bounds = Bounds {
     silence: 100_000,
 };
 
-fn judged(bounds: Bounds) -> Options {
+pub(crate) fn judged(bounds: Bounds) -> Options {
     Options {
         bounds: Some(bounds),
         ..Options::default()
@@ -340,6 +340,28 @@ fn i16_join_is_refused_with_a_cause_only() {
         refused(two().pass(&[server_rst()]), join_syn(Flow::Third)),
         []
     );
+}
+
+/// Only with the next number it is one, and the subflow's place is free (RFC 5961 section 3.2).
+#[test]
+fn i16_subflow_lives_on_after_a_reset_that_is_not_believed() {
+    let full = Bounds {
+        subflows: 2,
+        ..BOUNDS
+    };
+    let reset = |offset| {
+        Packet::new(
+            Point::FromClient,
+            Flow::Joined,
+            seq(ISN_JOIN, offset),
+            seq(ISN_JOIN_PROXY, 0),
+        )
+        .with(|p| p.flags = TcpFlags::RST)
+    };
+    let refused = |resets: &[Packet]| refused(two_with(full).pass(resets), join_syn(Flow::Third));
+    assert_eq!(refused(&[reset(1), reset(2)]), []);
+    assert_eq!(refused(&[reset(0)]), [Rule::Join]);
+    assert_eq!(refused(&[reset(0), reset(1)]), [Rule::Join]);
 }
 
 #[test]

@@ -301,6 +301,33 @@ fn data_beyond_the_servers_window_may_be_acked_on_its_subflow() {
     exchange(800).breaks(Rule::AckToClient, &ack_down(Flow::Joined, 200, 0));
 }
 
+/// RFC 5961 section 5.2: a packet with an ACK from before any window is dropped, and what it says of data with it. Of that the proxy
+/// does not know that the client will bring it.
+#[test]
+fn data_in_a_packet_of_long_ago_is_brought_by_nobody() {
+    let exchange = |ack| {
+        let mut exchange = Exchange::established(false).join().pass(&[server_ack(0)]);
+        for from in [0, 60_000, 120_000] {
+            let train = |packet: Packet| packet.with(|p| p.gso = Some(900));
+            exchange.see(&train(server_data(from, 60_000)));
+            exchange.see(&train(data_down(Flow::First, from, from, 60_000)));
+        }
+        exchange.see(&client_ack(Flow::First, 180_000, 180_000));
+        let lost = client_data(Flow::First, 0, 0, 100);
+        exchange.see(&lost.with(|p| p.ack = seq(ISN_SERVER, ack)));
+        // The server waits for that, and the client repeats what comes behind.
+        for _ in 0..4 {
+            exchange.see(&client_data(Flow::Joined, 0, 100, 100));
+            exchange.see(&data_up(100, 100));
+        }
+        exchange
+    };
+    let ack = ack_down(Flow::Joined, 100, 0);
+    let long_ago = 180_000 - (1 << 17) - 1;
+    let _ = exchange(long_ago).pass(std::slice::from_ref(&ack)).clean();
+    exchange(long_ago + 1).breaks(Rule::AckToClient, &ack);
+}
+
 #[test]
 fn join_that_was_reset_is_answered_anew() {
     let reset = Packet::new(

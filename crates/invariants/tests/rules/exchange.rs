@@ -277,7 +277,7 @@ impl Exchange {
     /// The proxy tells that new data goes down this flow.
     pub(crate) fn switches_to(mut self, flow: Flow, as_ruled: bool) -> Self {
         let ends = Packet::new(Point::FromClient, flow, 0, 0).ends();
-        self.checker.observe_switch(ends, as_ruled);
+        self.checker.observe_switch(self.time, ends, as_ruled);
         self
     }
 

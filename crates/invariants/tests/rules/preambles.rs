@@ -4,9 +4,10 @@
 use flexcp_invariants::{Options, Point, Preamble, Rule};
 use flexcp_wire::{CapableKeys, TcpFlags, TcpOption};
 
+use crate::causes::{BOUNDS, judged};
 use crate::exchange::{
-    Exchange, Flow, ISN_CLIENT, ISN_SERVER, KEY_CLIENT, KEY_PROXY, Packet, byte, bytes, capable,
-    dsn_down, dsn_up, dss, seq,
+    Exchange, Flow, ISN_CLIENT, ISN_JOIN, ISN_JOIN_PROXY, ISN_SERVER, KEY_CLIENT, KEY_PROXY,
+    Packet, byte, bytes, capable, dsn_down, dsn_up, dss, join_proof, join_syn, join_syn_ack, seq,
 };
 
 /// A Convert message that names 10.8.0.1, port 80.
@@ -63,7 +64,11 @@ fn third(seq: u32, ack: u32) -> Packet {
 }
 
 fn starts(preamble: Preamble) -> Exchange {
-    let mut exchange = Exchange::start(Options::default());
+    starts_with(preamble, Options::default())
+}
+
+fn starts_with(preamble: Preamble, options: Options) -> Exchange {
+    let mut exchange = Exchange::start(options);
     let listen = "10.9.0.1:80".parse().unwrap();
     exchange.checker.expect_preambles(listen, preamble);
     exchange
@@ -367,15 +372,23 @@ mod late {
     }
 
     fn opened() -> Exchange {
+        opens(starts(Preamble::Socks5))
+    }
+
+    fn opens(exchange: Exchange) -> Exchange {
         let ask = syn(Point::FromClient, Flow::First, ISN_CLIENT)
             .with(|p| p.mptcp = Some(capable(CapableKeys::Syn)));
         let answer = syn_ack(Point::ToClient, Flow::First, ISN_PROXY, seq(ISN_CLIENT, 0))
             .with(|p| p.mptcp = Some(capable(CapableKeys::SynAck { sender: KEY_PROXY })));
-        starts(Preamble::Socks5).pass(&[ask, answer, third(seq(ISN_CLIENT, 0), seq(ISN_PROXY, 0))])
+        exchange.pass(&[ask, answer, third(seq(ISN_CLIENT, 0), seq(ISN_PROXY, 0))])
     }
 
     fn asked() -> Exchange {
-        opened().pass(&[
+        asks(opened())
+    }
+
+    fn asks(exchange: Exchange) -> Exchange {
+        exchange.pass(&[
             up(0, &GREETING),
             down(0, &METHOD, 4),
             up(4, &PASSWORD),
@@ -390,8 +403,12 @@ mod late {
     }
 
     fn called() -> Exchange {
+        calls(asked())
+    }
+
+    fn calls(exchange: Exchange) -> Exchange {
         let ack = seq(ISN_CLIENT, SAID);
-        asked().pass(&[
+        exchange.pass(&[
             call(),
             syn_ack(Point::FromServer, Flow::Server, ISN_SERVER, ack),
         ])
@@ -434,6 +451,57 @@ mod late {
                 down(ANSWERED, &bytes(0, 50), SAID),
             ])
             .clean();
+    }
+
+    /// On the joined subflow, behind so many bytes of it.
+    fn down_joined(ssn: u64, offset: u64, payload: &[u8]) -> Packet {
+        let (seq, ack) = (seq(ISN_JOIN_PROXY, ssn), seq(ISN_JOIN, 0));
+        Packet::new(Point::ToClient, Flow::Joined, seq, ack).with(|p| {
+            p.payload = payload.to_vec();
+            let mapping = (dsn_down(offset), ssn as u32 + 1, payload.len() as u16);
+            p.mptcp = Some(dss(dsn_up(SAID), Some(mapping), false));
+        })
+    }
+
+    /// The answer, which the client owes the proxy an ACK of, goes again over another subflow after so many milliseconds. Both copies
+    /// are ACKed then, and the server sends something.
+    fn answered_again(after: u64) -> Exchange {
+        let own = seq(ISN_JOIN, 0);
+        let third = Packet::new(Point::FromClient, Flow::Joined, own, seq(ISN_JOIN_PROXY, 0));
+        let heard = |flow, own, ack| {
+            Packet::new(Point::FromClient, flow, own, ack)
+                .with(|p| p.mptcp = Some(dss(dsn_down(ANSWERED), None, false)))
+        };
+        let first = (seq(ISN_CLIENT, SAID), seq(ISN_PROXY, ANSWERED));
+        let options = Options {
+            told: true,
+            ..judged(BOUNDS)
+        };
+        calls(asks(opens(starts_with(Preamble::Socks5, options))))
+            .pass(&[ack_up(0), granted()])
+            .pass(&[
+                join_syn(Flow::Joined),
+                join_syn_ack(Flow::Joined, ISN_JOIN_PROXY),
+                third.with(|p| p.mptcp = Some(join_proof())),
+                down_joined(0, 4, &[]).with(|p| p.mptcp = Some(dss(dsn_up(SAID), None, false))),
+            ])
+            .wait(after)
+            .switches_to(Flow::Joined, false)
+            .pass(&[
+                down_joined(0, 4, &CONNECTED),
+                heard(Flow::Joined, own, seq(ISN_JOIN_PROXY, 10)),
+                heard(Flow::First, first.0, first.1),
+                server_data(50),
+            ])
+    }
+
+    /// What the proxy says itself stands for what a server sends.
+    #[test]
+    fn i17_answer_that_is_late_shows_that_its_path_is_silent() {
+        let new = down_joined(10, ANSWERED, &bytes(0, 50));
+        let silent = answered_again(100).pass(std::slice::from_ref(&new));
+        let _ = silent.clean();
+        answered_again(50).breaks(Rule::Switch, &new);
     }
 
     #[test]
@@ -498,6 +566,39 @@ mod late {
         };
         let _ = early().pass(&[ack(SAID)]).clean();
         early().breaks(Rule::AckToClient, &ack(SAID + 1));
+    }
+
+    /// The client repeats what came first, and the server lacks what comes behind that.
+    #[test]
+    fn i5_what_a_server_without_sack_may_have_before_what_it_lacks() {
+        let turned = |ssn: u64, offset: u64| {
+            up(SAID + ssn, &bytes(offset, 100)).with(|p| {
+                let mapping = (dsn_up(SAID + offset), (SAID + ssn) as u32 + 1, 100);
+                p.mptcp = Some(dss(dsn_down(0), Some(mapping), false));
+            })
+        };
+        let passed =
+            |offset| data_up(&bytes(offset, 100)).with(|p| p.seq = seq(ISN_CLIENT, SAID + offset));
+        let exchange = |sack: bool| {
+            let number = seq(ISN_CLIENT, SAID);
+            let answer = syn_ack(Point::FromServer, Flow::Server, ISN_SERVER, number);
+            let answer = answer.with(|p| {
+                p.others
+                    .retain(|option| sack || !matches!(option, TcpOption::SackPermitted));
+            });
+            let exchange = asked().pass(&[call(), answer, ack_up(0), granted()]);
+            let mut exchange = exchange.pass(&[turned(0, 100), passed(100), turned(100, 0)]);
+            for _ in 0..3 {
+                exchange = exchange.pass(&[turned(0, 100), passed(100)]);
+            }
+            exchange
+        };
+        let ack = down(ANSWERED, &[], SAID).with(|p| {
+            p.ack = seq(ISN_CLIENT, SAID + 100);
+            p.mptcp = Some(dss(dsn_up(SAID), None, false));
+        });
+        let _ = exchange(false).pass(std::slice::from_ref(&ack)).clean();
+        exchange(true).breaks(Rule::AckToClient, &ack);
     }
 
     #[test]

@@ -307,11 +307,20 @@ impl Connection {
         for part in front.early.chunks(most) {
             let mut outgoing = self.own_to_tcp(seq, TcpFlags::PSH | TcpFlags::ACK);
             if self.phase.is_relayed() {
-                outgoing.window = front.window;
+                outgoing.window = self.window_behind_answer(front.window);
             }
             ctx.send(outgoing.with_payload(part.into()));
             seq = seq.add(u32::try_from(part.len()).unwrap_or(0));
         }
+    }
+
+    /// What is left for the server of a window as the client's packet says it: what the client has not ACKed of its answer takes
+    /// a part.
+    fn window_behind_answer(&self, window: u16) -> u16 {
+        let owed = self.acked_to_tcp().since(self.to_mptcp.acked);
+        let scale = self.subflow(INITIAL).agreed.window_scale;
+        let left = (u64::from(window) << scale).saturating_sub(owed) >> scale;
+        u16::try_from(left).unwrap_or(window)
     }
 
     /// Numbers are the same on both legs, and nothing is mapped.
@@ -386,21 +395,24 @@ impl Connection {
             None => Box::default(),
         };
         if answer.is_empty() {
-            return self.forward_syn_ack(segment, frame, outgoing);
+            return self.forward_syn_ack(ctx.now, segment, frame, outgoing);
         }
         if self.may_answer(bytes_of(&mut outgoing, &(0..answer.len()))) {
             if let Some(front) = &self.front {
                 self.to_mptcp.next = self.to_mptcp.next.max(self.answer_end(front));
             }
+            self.last_packet = ctx.now;
             ctx.send(outgoing.with_payload(answer));
             return Verdict::Consume;
         }
-        self.forward_syn_ack(segment, frame, outgoing)
+        self.forward_syn_ack(ctx.now, segment, frame, outgoing)
     }
 
-    /// Sends a SYN/ACK on, if the client's address may get that much.
+    /// Sends a SYN/ACK on, if the client's address may get that much. One that may not go there is no sign of life: a server could
+    /// keep what a client has left for as long as it likes.
     pub(crate) fn forward_syn_ack(
         &mut self,
+        now: Instant,
         segment: &Segment,
         frame: &mut Frame<'_>,
         mut outgoing: Outgoing,
@@ -418,6 +430,7 @@ impl Connection {
         if !self.may_answer(bytes_of(&mut outgoing, &payload)) {
             return Verdict::Drop(DropReason::Unproved);
         }
+        self.last_packet = now;
         match outgoing.forward(frame, segment, payload, u16::MAX) {
             Ok(()) => Verdict::Forward,
             Err(reason) => Verdict::Drop(reason),

@@ -240,7 +240,7 @@ impl Connection {
         };
         let capable = MptcpOption::Capable(capable(keys));
         outgoing.options.push(&TcpOption::Mptcp(capable));
-        self.forward_syn_ack(segment, frame, outgoing)
+        self.forward_syn_ack(ctx.now, segment, frame, outgoing)
     }
 
     /// Takes note of the server's SYN/ACK, first or repeated.
@@ -257,12 +257,12 @@ impl Connection {
             self.compose_answer(segment.option_bytes(frame));
             self.learn_server(segment);
             self.subflow_mut(INITIAL).sent_syn(ctx.now);
+            self.last_packet = ctx.now;
         } else if TcpSeq(segment.tcp.seq) != self.tcp.isn_remote {
             return Err(DropReason::Unexpected);
         } else {
             self.subflow_mut(INITIAL).sent_syn_again();
         }
-        self.last_packet = ctx.now;
         self.mptcp.label = segment.ip.flow_label;
         if let (Some(clock), Some(ts)) = (&mut self.tcp.clock, segment.options.timestamps) {
             clock.heard(ts.val);
@@ -339,6 +339,8 @@ impl Connection {
         self.tcp.source = backend.source.into();
         self.tcp.backend = backend.addr.into();
         self.tcp.mss = answer.options.mss.unwrap_or(default_mss);
+        // As the responder has agreed to it, the client may.
+        self.tcp.sack &= answer.options.sack_permitted;
         let next = self.hosted.as_deref().and_then(Hosted::next);
         let first = next.map(|next| self.dsn_to_tcp(next));
         if let (Some(hosted), Some(first)) = (self.hosted.as_deref_mut(), first) {

@@ -44,9 +44,6 @@ impl Connection {
             return Err(JoinRefused::Malformed);
         };
         let roomy = segment.options.mss.is_none_or(|mss| mss >= MIN_MSS);
-        // Without SACK nothing says which later data the server holds, so a subflow that carries some could
-        // never be ACKed while another one misses what comes before.
-        let alone = self.tcp.sack || !self.mptcp.subflows.iter().any(Subflow::carries);
         if matches!(self.phase, Phase::Fallback(_)) {
             return Err(JoinRefused::FellBack);
         }
@@ -59,7 +56,7 @@ impl Connection {
         if !roomy {
             return Err(JoinRefused::SmallMss);
         }
-        if !alone {
+        if !self.may_have_another() {
             return Err(JoinRefused::NoSack);
         }
         if let Some(limit) = self.full(&ctx.config.limits) {
@@ -81,6 +78,12 @@ impl Connection {
         self.joins_as_standby(ctx, index);
         self.send_join_syn_ack(ctx, index);
         Ok(index)
+    }
+
+    /// Without SACK nothing says which later data the server holds, so a subflow that carries some could never be ACKed while
+    /// another one misses what comes before.
+    fn may_have_another(&self) -> bool {
+        self.tcp.sack || !self.mptcp.subflows.iter().any(Subflow::carries)
     }
 
     /// A subflow that a SYN asks for.
@@ -116,7 +119,7 @@ impl Connection {
     /// Before a join of a connection that has all it may have: lets go of the oldest other join that an
     /// honest client would have completed by now.
     pub(crate) fn make_room_for_join(&mut self, ctx: &mut Context<'_>, segment: &Segment) {
-        if self.full(&ctx.config.limits).is_some() {
+        if self.full(&ctx.config.limits).is_some() && self.may_have_another() {
             self.evict_join(ctx, segment.ip.src);
         }
         // The flow of whoever had the slot before.

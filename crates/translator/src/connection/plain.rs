@@ -137,12 +137,26 @@ impl Connection {
             self.to_mptcp.next = self.to_mptcp.next.max(next);
             let ack = self.dsn_to_tcp(TcpSeq(segment.tcp.ack));
             if segment.has(TcpFlags::ACK) && !ack.after(self.to_tcp.next) {
+                // What a responder says again says so, too.
+                if !ack.before(self.to_tcp.acked) && self.hosted.is_some() {
+                    self.tcp.window.offered = segment.tcp.window;
+                }
                 self.to_tcp.acked = self.to_tcp.acked.max(ack);
                 self.note_delivered(TcpSeq(segment.tcp.ack));
             }
         }
         if self.is_of_header_alone(segment) {
             return Verdict::Consume;
+        }
+        relay_with(ends, segment, frame, self.change_to_mptcp(segment))
+    }
+
+    /// What changes in a packet of the server's for the client.
+    fn change_to_mptcp(&self, segment: &Segment) -> Change<'static> {
+        if segment.has(TcpFlags::SYN)
+            && let Some(change) = self.repeated_behind_answer(segment)
+        {
+            return change;
         }
         let ack = self.ack_of_header(segment);
         let control = TcpFlags::SYN | TcpFlags::FIN | TcpFlags::RST;
@@ -154,14 +168,27 @@ impl Connection {
         };
         let extra = (self.phase.relayed().wants_data_acks && is_ack)
             .then_some(TcpOption::Mptcp(MptcpOption::Dss(dss)));
-        let change = Change {
+        Change {
             ack,
             // What is SACKed stands behind the header, where the client would see no hole.
             no_sack: ack.is_some(),
             extra,
             ..Change::default()
-        };
-        relay_with(ends, segment, frame, change)
+        }
+    }
+
+    /// The server's SYN/ACK again, behind an answer of FlexCP's: with the numbers that it had for the client. `None`: those are the
+    /// server's.
+    fn repeated_behind_answer(&self, segment: &Segment) -> Option<Change<'static>> {
+        let seq = self.seq_to_mptcp(self.mptcp.key.idsn);
+        let same = TcpSeq(segment.tcp.seq) == self.tcp.isn_remote;
+        let acked = self.subflow(INITIAL).agreed.isn_remote.add(1);
+        (same && seq != self.tcp.isn_remote).then(|| Change {
+            ack: Some(TcpSeq(acked.0)),
+            // Where its data would stand the answer does.
+            behind: Some((seq, segment.payload.len())),
+            ..Change::default()
+        })
     }
 
     /// The server's answer to the SYN, which is a RST, for the client: it believes one that ACKs its own.

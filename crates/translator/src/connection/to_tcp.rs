@@ -277,11 +277,16 @@ impl Connection {
     }
 
     /// Whether the client has this data outstanding on no subflow: it was ACKed where it came, as the server had it
-    /// (and may have thrown it away since, RFC 2018 section 8), or as it lay beyond the window.
+    /// (and may have thrown it away since, RFC 2018 section 8), or as it lay beyond the window. With a server that does not
+    /// use SACK it has to be next on its subflow: what stands before it there may be with the server, which cannot say so,
+    /// and after a timeout the client repeats nothing else.
     fn nobody_brings(&self, dsn: Dsn) -> bool {
+        let sack = self.tcp.sack;
         let brings = |index| {
             let subflow = self.subflow(index);
-            subflow.lives() && subflow.recv.lane.by_dsn(dsn).is_some()
+            let lane = &subflow.recv.lane;
+            let next = || lane.front().is_some_and(|(_, next, _)| next == dsn);
+            subflow.lives() && lane.by_dsn(dsn).is_some() && (sack || next())
         };
         let data = dsn.before(self.to_tcp.next) && self.to_tcp.fin != Some(dsn);
         data && !self.indices().any(brings)

@@ -491,6 +491,14 @@ impl Responder {
         self.edge = self.edge.max(self.next.add(window));
     }
 
+    /// The server that has taken over has ACKed this, and offers so much behind it: what goes again says so. A receiver drops what
+    /// ACKs far less than it knows to be ACKed (RFC 5961 section 5.2).
+    pub(crate) fn follow_server(&mut self, acked: TcpSeq, window: u16) {
+        let scale = self.offered.scale.map_or(0, |_| SCALE);
+        self.next = acked;
+        self.edge = acked.add(u32::from(window) << scale);
+    }
+
     /// Bytes that it has allocated.
     pub(crate) fn memory(&self) -> usize {
         self.said.capacity() + self.dialogue.memory()

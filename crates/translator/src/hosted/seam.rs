@@ -20,6 +20,9 @@ pub(crate) struct Seam {
     pub(super) first: TcpSeq,
     pub(super) clock: Clock,
     pub(super) scales: Scales,
+    /// Most bytes behind `first` that the server has been offered before the client had all that comes before it. A window is
+    /// rounded where it is made, and once more here: the right edge would lie further left by both.
+    pub(super) offered: u32,
     /// It takes SACK.
     pub(super) sack: bool,
 }
@@ -89,9 +92,12 @@ impl Scales {
         server_told: 0,
     };
 
-    /// The client's window, of which the first `owed` bytes are for what the server does not send.
-    fn up(self, window: u16, owed: u32) -> u16 {
-        let bytes = (u64::from(window) << self.client).saturating_sub(owed.into());
+    /// The client's window in bytes.
+    fn bytes_up(self, window: u16) -> u32 {
+        u32::from(window) << self.client
+    }
+
+    fn up(self, bytes: u32) -> u16 {
         u16::try_from(bytes >> self.client_told).unwrap_or(u16::MAX)
     }
 
@@ -200,8 +206,15 @@ impl Seam {
         if fixed[13] & 0x10 != 0 {
             fixed[8..12].copy_from_slice(&ack.add(owed).0.wrapping_sub(self.shift).to_be_bytes());
         }
-        let window = u16::from_be_bytes([fixed[14], fixed[15]]);
-        fixed[14..16].copy_from_slice(&self.scales.up(window, owed).to_be_bytes());
+        let mut window = self
+            .scales
+            .bytes_up(u16::from_be_bytes([fixed[14], fixed[15]]));
+        if owed > 0 {
+            // Its first bytes are for what the server does not send.
+            self.offered = self.offered.max(window.saturating_sub(owed));
+            window = self.offered;
+        }
+        fixed[14..16].copy_from_slice(&self.scales.up(window).to_be_bytes());
         self.rewrite_options(&mut header[20..], answered);
     }
 

@@ -478,9 +478,12 @@ impl Translator {
             return;
         };
         let over = connection.phase.is_over();
+        let acked = connection.seq_to_tcp(connection.to_tcp.acked);
+        let window = connection.tcp.window.offered;
         let Some(hosted) = connection.hosted.as_deref_mut() else {
             return;
         };
+        hosted.follow_server(acked, window);
         if over {
             if let Some(responder) = hosted.responder() {
                 responder.give_up();

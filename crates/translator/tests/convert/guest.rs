@@ -50,7 +50,7 @@ pub(crate) struct Guest {
     pub(crate) wants: u32,
     /// The same of data: what it has sent, and what it has got.
     sent: u64,
-    got: u64,
+    pub(crate) got: u64,
     /// Bytes of the SYN.
     in_syn: u32,
     pub(crate) heard: Vec<u8>,
@@ -69,7 +69,8 @@ pub(crate) struct Guest {
     pub(crate) to_client: Vec<Packet>,
 }
 
-fn speaks(config: &mut Config, protocol: Protocol, users: &[(&str, &str)]) {
+/// Its service is of this protocol.
+pub(crate) fn speaks(config: &mut Config, protocol: Protocol, users: &[(&str, &str)]) {
     let Mode::Explicit {
         protocol: is,
         users: known,

@@ -212,6 +212,26 @@ fn nobody_gets_more_than_came_from_there() {
     assert!(world.translator.drops().get(DropReason::Unproved) > 10);
 }
 
+/// It is gone when a client's time is over that has not shown where it is: what may not go there is no sign of life.
+#[test]
+fn server_that_repeats_its_syn_ack_does_not_keep_what_a_client_has_left() {
+    for mptcp in [true, false] {
+        let mut world = World::new();
+        let options = || [Some(mss()), mptcp.then(|| capable(CapableKeys::Syn))];
+        let _ = world.of_client(SYN, [0, 0], options().into_iter().flatten(), &CONNECT);
+        for _ in 0..60 {
+            let _ = world.of_server(SYN | ACK, [0, 25], [mss()], &[]);
+            world.pass(16_000);
+            let _ = world.timeout();
+        }
+        assert_eq!(
+            world.translator.connections(world.now).count(),
+            0,
+            "{mptcp}"
+        );
+    }
+}
+
 #[test]
 fn plain_client_is_answered_in_the_syn_ack() {
     let mut world = World::new();
@@ -394,6 +414,38 @@ fn checksums_are_right() {
 
 /// A client without MPTCP that has not heard the SYN/ACK: its SYN goes to the server from behind the preamble each time, and the
 /// server's answer comes back with the client's numbers.
+/// The client's third packet has got lost behind FlexCP.
+#[test]
+fn syn_ack_that_is_repeated_has_the_numbers_that_it_had() {
+    for hears in [true, false] {
+        let mut world = World::new();
+        let said = [&CONNECT[..], EARLY].concat();
+        let _ = world.of_client(SYN, [0, 0], [mss()], &said);
+        let first = world.of_server(SYN | ACK, [0, 25], [mss()], &[]).1;
+        let _ = world.of_client(ACK, [35, if hears { 1 } else { -3 }], [], &[]);
+        let (_, again) = world.of_server(SYN | ACK, [0, 25], [mss()], &[]);
+        let [syn_ack] = &again[..] else {
+            panic!("{again:?}")
+        };
+        assert_eq!((syn_ack.seq(), syn_ack.ack()), (-4, 35));
+        assert_eq!((first[0].seq(), first[0].ack()), (-4, 35));
+    }
+}
+
+/// It has not ACKed the answer, which takes a part of the window that it offers.
+#[test]
+fn early_data_of_a_plain_client_offers_what_is_left_behind_the_answer() {
+    let mut world = World::new();
+    let said = [&CONNECT[..], EARLY].concat();
+    let _ = world.of_client(SYN, [0, 0], [mss()], &said);
+    let _ = world.of_server(SYN | ACK, [0, 25], [mss()], &[]);
+    let (_, out) = world.of_client(ACK, [35, -3], [], &[]);
+    let early = out.iter().find(|out| out.to_server).expect("early data");
+    assert_eq!((early.ack(), &early.packet.payload[..]), (1, EARLY));
+    let offered = Packet::new(client(), proxy()).tcp.window;
+    assert_eq!(early.packet.tcp.window, offered - 4);
+}
+
 #[test]
 fn plain_client_repeats_its_syn() {
     let mut world = World::new();

@@ -1,7 +1,10 @@
 //! A server that has taken over from FlexCP: what it is told, and what the client sees of it.
 
-use flexcp_testkit::Packet;
-use flexcp_wire::{SackBlocks, TcpOption, Timestamps};
+use std::net::SocketAddr;
+
+use flexcp_preamble::Protocol;
+use flexcp_testkit::{Packet, keys};
+use flexcp_wire::{MpJoin, MptcpOption, SackBlocks, TcpOption, Timestamps};
 
 use crate::guest::*;
 use crate::hosted::every_kind;
@@ -183,6 +186,47 @@ fn server_that_repeats_its_syn_ack_is_acked_that() {
     }
 }
 
+/// A server drops what is older than what it has (RFC 7323 section 5.3), and would never have its SYN/ACK acknowledged.
+#[test]
+fn server_that_repeats_its_syn_ack_is_not_shown_an_earlier_time() {
+    for mptcp in [true, false] {
+        let mut guest = Guest::connected(Uses { mptcp, ..ALL });
+        guest.world.pass(100);
+        guest.say(b"lost");
+        let shown = |guest: &Guest| {
+            let last = guest.to_server.last().expect("a packet");
+            last.view().timestamps.expect("timestamps").val
+        };
+        let before = shown(&guest);
+        guest.speaks = SERVER;
+        guest.expects = guest.expects.wrapping_sub(4);
+        guest.to_server.clear();
+        guest.speak(SYN | ACK, &[], vec![TcpOption::Mss(1400)]);
+        assert_eq!(shown(&guest), before, "{mptcp}");
+    }
+}
+
+/// A client's window is rounded, and what remains of it behind the answer once more: the server's window would shrink by two units.
+#[test]
+fn right_edge_does_not_move_left_while_the_answer_is_acked_bit_by_bit() {
+    for mptcp in [true, false] {
+        let mut guest = Guest::greeted(Uses { mptcp, ..ALL });
+        guest.say(&REQUEST);
+        let options = vec![TcpOption::Mss(1400), TcpOption::WindowScale(9)];
+        guest.speak(SYN | ACK, &[], options);
+        let told = guest.to_server.last().expect("an ACK").tcp;
+        // A byte of ten, and with that the window has shrunk by one unit, which is four bytes.
+        guest.wants = guest.wants.wrapping_sub(9);
+        guest.got -= 9;
+        let mut packet = guest.packet(ACK, &[]);
+        packet.tcp.window -= 1;
+        let (_, out) = guest.world.put(&packet);
+        guest.take(out);
+        let now = guest.to_server.last().expect("an ACK").tcp;
+        assert_eq!((now.ack, now.window), (told.ack, told.window), "{mptcp}");
+    }
+}
+
 /// RFC 7323 section 3.2: each segment has timestamps once both have them, and echoes what has come.
 #[test]
 fn client_is_shown_a_clock_and_echoed_where_the_server_has_none() {
@@ -220,4 +264,90 @@ fn client_is_shown_a_clock_and_echoed_where_the_server_has_none() {
         let timestamps = told.timestamps.expect("timestamps");
         assert_eq!(timestamps.ecr, sent, "{mptcp}");
     }
+}
+
+/// A receiver drops what ACKs far less than it knows of (RFC 5961 section 5.2), and a client may have said a lot by then.
+#[test]
+fn answer_that_goes_again_acks_what_the_server_has_acked() {
+    for uses in every_kind() {
+        let mut guest = Guest::greeted(uses);
+        guest.say(&REQUEST);
+        guest.speak(SYN | ACK, &[], vec![TcpOption::Mss(1400)]);
+        guest.speaks = guest.speaks.wrapping_add(1);
+        guest.wants = guest.wants.wrapping_sub(10);
+        guest.got -= 10;
+        for _ in 0..200 {
+            guest.say(&[7; 1000]);
+            guest.speak(ACK, &[], vec![]);
+        }
+        guest.to_client.clear();
+        guest.pass(300);
+        let [answer] = &guest.to_client[..] else {
+            panic!("{uses:?}: {:?}", guest.to_client)
+        };
+        assert_eq!(answer.payload.len(), 10, "{uses:?}");
+        assert_eq!(answer.tcp.ack, guest.next, "{uses:?}");
+        // The server does not scale.
+        let offered = Packet::new(server(), client()).tcp.window;
+        let told = if uses.scales { offered >> 7 } else { offered };
+        assert_eq!(answer.tcp.window, told, "{uses:?}");
+    }
+}
+
+/// A join of the client's from this port.
+fn join_from(guest: &Guest, port: u16) -> Packet {
+    let join = MpJoin::Syn {
+        backup: false,
+        address_id: 1,
+        token: keys::token(guest.world.key.expect("a key")),
+        nonce: 1,
+    };
+    Packet::new(SocketAddr::new(end("10.1.0.3:0").ip(), port), proxy())
+        .flags(SYN)
+        .numbers(1, 0)
+        .with_options([mss(), TcpOption::Mptcp(MptcpOption::Join(join))])
+}
+
+/// Joins that have been refused.
+fn refused_joins(guest: &Guest) -> u64 {
+    let causes = guest.world.translator.counters().causes;
+    let refused = causes.iter().filter(|&(what, ..)| what == "join_refused");
+    refused.map(|(.., count)| count).sum()
+}
+
+/// FlexCP agrees to SACK before there is a server. Without it at the server a connection has one subflow at a time.
+#[test]
+fn join_is_refused_once_the_server_turns_out_to_do_without_sack() {
+    for sack in [true, false] {
+        let mut guest = Guest::greeted(ALL);
+        guest.say(&REQUEST);
+        let permitted = sack.then_some(TcpOption::SackPermitted);
+        let options = [Some(TcpOption::Mss(1400)), permitted];
+        guest.speak(SYN | ACK, &[], options.into_iter().flatten().collect());
+        let join = join_from(&guest, 40_001);
+        let _ = guest.world.put_raw(&join.bytes());
+        assert_eq!(refused_joins(&guest), u64::from(!sack));
+    }
+}
+
+/// The other was there before, and its client may not have heard of that yet.
+#[test]
+fn join_that_is_refused_takes_the_place_of_no_other() {
+    let mut guest = Guest::new(Protocol::Socks5, ALL, &[]);
+    guest.world = World::with(|config| {
+        speaks(config, Protocol::Socks5, &[]);
+        config.limits.half_open_joins = 1;
+    });
+    guest.open(&[]);
+    guest.say(&GREETING);
+    let first = join_from(&guest, 40_001);
+    assert_eq!(guest.world.put_raw(&first.bytes()), 1);
+    guest.world.pass(5000);
+    guest.say(&REQUEST);
+    guest.speak(SYN | ACK, &[], vec![TcpOption::Mss(1400)]);
+    let second = join_from(&guest, 40_002);
+    let _ = guest.world.put_raw(&second.bytes());
+    assert_eq!(refused_joins(&guest), 1);
+    assert_eq!(guest.world.put_raw(&first.bytes()), 1);
+    assert_eq!(refused_joins(&guest), 1);
 }

@@ -258,6 +258,29 @@ fn spread_ack_and_sack_of_a_joined_subflow_both_reach_the_server() {
     assert_eq!(t.moved(), "");
 }
 
+/// The client repeats what the server may have and can't say, and never comes to what it lacks: after a timeout it repeats the first
+/// segment alone.
+#[test]
+fn established_without_sack_at_the_server_what_stands_before_the_missing_data_is_let_go() {
+    for (setup, let_go) in [(Setup::new().no_sack(), true), (Setup::new(), false)] {
+        let mut t = setup.established();
+        t.client(0, "P. 1:101(100) ack 1 <dss ack 1 map 101:201@1>")
+            .gives(&["server P. 101:201(100) ack 1 win 512"]);
+        // This is lost.
+        t.client(0, "P. 101:201(100) ack 1 <dss ack 1 map 1:101@101>")
+            .gives(&["server P. 1:101(100) ack 1 win 512"]);
+        let again = "P. 1:101(100) ack 1 <dss ack 1 map 101:201@1>";
+        for _ in 0..2 {
+            t.client(0, again)
+                .gives(&["server P. 101:201(100) ack 1 win 512"]);
+        }
+        let ack = "client0 . 1:1(0) ack 101 win 509 <dss ack 1>";
+        let given = ["server P. 101:201(100) ack 1 win 512", ack];
+        t.client(0, again).gives(&given[..1 + usize::from(let_go)]);
+        assert_eq!(t.moved(), if let_go { "let_go_up+1" } else { "" });
+    }
+}
+
 #[test]
 fn established_subflow_ack_ahead_of_the_data_ack_without_a_hole_is_no_sack() {
     let mut t = Scenario::established();
