@@ -113,6 +113,8 @@ impl Connection {
     fn take_syn_ack(&mut self, packet: &View<'_>) {
         if !packet.has(TcpFlags::ACK)
             || self.server_answered
+            // Nobody waits for it once the client has been refused.
+            || self.is_refused()
             || self.isn_to_server().map(|isn| isn.wrapping_add(1)) != Some(packet.tcp.ack)
         {
             return;

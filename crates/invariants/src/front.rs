@@ -213,6 +213,11 @@ impl Connection {
         self.front.is_some() && !self.server_answered
     }
 
+    /// Whether the client has been told that it is not connected.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.front.as_ref().is_some_and(|front| front.ends)
+    }
+
     /// Whether the server's leg can be held against the client's: without a preamble from its SYN/ACK on.
     pub(crate) fn is_placed(&self) -> bool {
         self.front.as_ref().is_none_or(|front| front.is_placed())

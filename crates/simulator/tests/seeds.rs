@@ -216,6 +216,26 @@ const FAILED_STEERED: &[(u64, &str)] = &[
         1_000_822_660,
         "the checker believed that the proxy had heard a packet that it had to drop",
     ),
+    (
+        3_000_022_782,
+        "what a server without SACK lacked stood behind what it had, and never came",
+    ),
+    (
+        3_000_021_382,
+        "a join that was refused had taken another's place before",
+    ),
+    (
+        3_000_034_074,
+        "a server that repeated its SYN/ACK kept what a client had left",
+    ),
+    (
+        3_000_033_413,
+        "the checker believed a reset with another number than the next",
+    ),
+    (
+        4_000_018_016,
+        "the checker saw no cause to reset a server that answered when its client had been refused",
+    ),
 ];
 
 #[test]

@@ -519,6 +519,19 @@ mod late {
             .breaks(Rule::Preamble, &call());
     }
 
+    /// The proxy has given it up by then, and told the client so.
+    #[test]
+    fn i14_server_that_answers_too_late_is_reset() {
+        let number = seq(ISN_CLIENT, SAID);
+        let late = syn_ack(Point::FromServer, Flow::Server, ISN_SERVER, number);
+        let rst =
+            Packet::new(Point::ToServer, Flow::Server, number, 0).with(|p| p.flags = TcpFlags::RST);
+        let called = || asks(opens(starts_with(Preamble::Socks5, judged(BOUNDS)))).pass(&[call()]);
+        let refused = down(4, &[5, 4, 0, 1, 0, 0, 0, 0, 0, 0], SAID);
+        let _ = called().pass(&[refused, late.clone(), rst.clone()]).clean();
+        called().pass(&[late]).breaks(Rule::Reset, &rst);
+    }
+
     #[test]
     fn i19_connected_before_the_server_has_answered() {
         asked().breaks(Rule::Preamble, &granted());
