@@ -25,7 +25,7 @@ use crate::rig;
 #[derive(Clone, Debug, Args)]
 pub struct Explicit {
     /// Rounds, in each of which every way has its turn
-    #[arg(long, default_value_t = 15)]
+    #[arg(long, default_value_t = 100)]
     rounds: usize,
     /// Bytes of each download
     #[arg(long, default_value_t = 1_000_000_000)]
