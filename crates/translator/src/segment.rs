@@ -86,6 +86,21 @@ impl Segment {
         })
     }
 
+    /// The same without the first bytes of its payload.
+    pub(crate) fn without_front(&self, bytes: usize) -> Self {
+        let bytes = bytes.min(self.payload.len());
+        let seq = u32::try_from(bytes).unwrap_or(0);
+        Self {
+            tcp: TcpHeader {
+                seq: self.tcp.seq.wrapping_add(seq),
+                ..self.tcp
+            },
+            payload: self.payload.start + bytes..self.payload.end,
+            options: self.options.clone(),
+            ..*self
+        }
+    }
+
     /// Both ends, as it goes.
     pub(crate) const fn ends(&self) -> Ends {
         Ends {

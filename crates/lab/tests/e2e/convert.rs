@@ -27,6 +27,7 @@ crate::cases!("convert":
     refusal_that_comes_after_the_grant,
     cookie_after_the_grant,
     lost_third_ack_of_a_client_that_waits,
+    lost_syn_to_the_server,
 );
 
 const LISTEN: u16 = 1080;
@@ -309,4 +310,30 @@ fn lost_third_ack_of_a_client_that_waits() -> Result<()> {
             .between(End::Client, "TCPChallengeACK", 0..=3)
             .between(End::Client, "TcpInErrs", 0..=3))
     })
+}
+
+/// The server loses what comes first.
+const FIRST_IS_LOST: &str = "table inet first {
+    chain input {
+        type filter hook input priority 0;
+        tcp dport 5000 tcp flags & (syn | ack) == syn quota until 100 bytes drop
+    }
+}";
+
+/// The client sends its SYN again, without what it carried, and is connected by MPTCP all the same.
+fn lost_syn_to_the_server() -> Result<()> {
+    for (family, families) in [(Family::V4, Families::V4), (Family::V6, Families::V6)] {
+        let lab = lab().families(families).build()?;
+        convert(lab, family, LAB, |rig| {
+            rig.lab.server(1).nft(FIRST_IS_LOST)?;
+            let report =
+                rig.run_client(&through(rig, Client::mptcp, family), &Job::both(1_000_000))?;
+            ensure!(report.connect_us > 900_000, "no SYN was lost: {report:?}");
+            ensure_named(rig, 1)?;
+            Ok(short()
+                .disturbed("a SYN is lost")
+                .exactly(End::Client, "MPJoinSynAckRx", 1))
+        })?;
+    }
+    Ok(())
 }

@@ -23,6 +23,7 @@ use flexcp_wire::{
 };
 
 use super::credit::bytes_of;
+use super::subflow::SynAgain;
 use super::{Connection, Context};
 use crate::counters::DropReason;
 use crate::endpoint::Backend;
@@ -250,6 +251,21 @@ impl Connection {
         };
         ctx.send(behind);
         Verdict::Consume
+    }
+
+    /// What the server has got of the client's data. The client may yet have to say the data of its SYN again, which the server has
+    /// from FlexCP: nothing is ACKed that it has not sent.
+    pub(super) fn acked_of_client(&self, ack: Dsn) -> Dsn {
+        let SynAgain::Unanswered(len) = self.subflow(INITIAL).agreed.syn_again else {
+            return ack;
+        };
+        let first = self.dsn_to_tcp(TcpSeq(self.subflow(INITIAL).agreed.isn_remote.add(1).0));
+        let again = !ack.after(first.add(len.into()));
+        if again {
+            ack.min(self.to_tcp.next)
+        } else {
+            ack
+        }
     }
 
     /// When what is not ACKed goes again, while there is a connection.

@@ -7,6 +7,7 @@ use flexcp_wire::{
 };
 
 use super::clock::{ServerClock, SubflowClock};
+use super::subflow::SynAgain;
 use super::{Connection, Context, Phase, Relayed, Shift, SubflowState};
 use crate::auth::{Key, same_key};
 use crate::cause::{Fallback, PlainSyn};
@@ -100,12 +101,24 @@ impl Connection {
         segment: &Segment,
         frame: &mut Frame<'_>,
     ) -> Verdict {
+        let without;
+        let segment = match self.syn_data_again(segment) {
+            Some(known) => {
+                self.subflow_mut(INITIAL).take_syn_data();
+                without = segment.without_front(known);
+                &without
+            }
+            None => segment,
+        };
         if self.take_keys(ctx, segment) {
             let verdict = self.handle_to_tcp(ctx, index, segment, frame);
             return self.begin_front(ctx, verdict, segment, frame);
         }
-        if segment.options.mptcp {
-            // Data that overtook the packet with the keys comes again.
+        if segment.options.mptcp && !self.brings_no_keys(segment) {
+            // Data that overtook the packet with the keys comes again. Who knows FlexCP's number is there, and waited for.
+            if segment.tcp.ack == self.subflow(INITIAL).agreed.isn_local.add(1).0 {
+                self.last_packet = ctx.now;
+            }
             return Verdict::Drop(DropReason::NotAuthenticated);
         }
         if !self.answers_handshake(segment) {
@@ -141,6 +154,32 @@ impl Connection {
             Ok(()) => Verdict::Forward,
             Err(reason) => Verdict::Drop(reason),
         }
+    }
+
+    /// The client sends its SYN again. Without MPTCP there are no keys to wait for.
+    pub(crate) fn note_syn_again(&mut self, segment: &Segment) {
+        let answered = self.tcp.syn.answered;
+        let plain = self.phase.is_plain();
+        let initial = self.subflow_mut(INITIAL);
+        if plain {
+            initial.take_syn_data();
+        } else if segment.payload.is_empty() {
+            initial.note_syn_again(answered);
+        }
+    }
+
+    /// The client sends the data of its SYN once more, with its keys and without a mapping, as Linux does: so many bytes, which have no
+    /// data number.
+    fn syn_data_again(&self, segment: &Segment) -> Option<usize> {
+        let agreed = &self.subflow(INITIAL).agreed;
+        let SynAgain::Unanswered(len) = agreed.syn_again else {
+            return None;
+        };
+        let keys = segment.options.capable.as_ref()?.keys;
+        let unmapped = matches!(keys, CapableKeys::Ack { .. }) && segment.options.dss.is_none();
+        let first = segment.tcp.seq == agreed.isn_remote.add(1).0;
+        let again = unmapped && first && segment.payload.len() == usize::from(len);
+        again.then_some(segment.payload.len())
     }
 
     /// Notes what of the SYN may change when it is sent again.
@@ -359,6 +398,16 @@ impl Connection {
         segment.has(TcpFlags::ACK)
             && segment.tcp.ack == self.subflow(INITIAL).agreed.isn_local.add(1).0
             && ahead <= u32::from(u16::MAX)
+    }
+
+    /// Whether the client, whose SYN crossed the answer to the first one, has no keys to bring any more: its data ACK says that it has
+    /// FlexCP's. It falls back with the first data that is not mapped (RFC 8684 section 3.7).
+    fn brings_no_keys(&self, segment: &Segment) -> bool {
+        let subflow = self.subflow(INITIAL);
+        subflow.agreed.syn_again == SynAgain::Answered
+            && segment.tcp.seq == subflow.agreed.isn_remote.add(1).0
+            && segment.options.dss.is_some()
+            && segment.options.capable.is_none()
     }
 
     /// Takes the client's keys from its third packet, or from its first data when that was lost or came

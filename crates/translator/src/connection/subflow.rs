@@ -74,6 +74,8 @@ pub(crate) struct Agreed {
     pub(crate) isn_remote: Ssn,
     /// Bytes that the peer's SYN carried, where FlexCP has taken them.
     pub(crate) syn_data: u16,
+    /// What has become of that since.
+    pub(crate) syn_again: SynAgain,
     /// Number of FlexCP's SYN.
     pub(crate) isn_local: Ssn,
     /// Largest payload plus options that the peer takes in a segment.
@@ -85,6 +87,20 @@ pub(crate) struct Agreed {
     pub(crate) sack: bool,
     /// ECN (RFC 3168).
     pub(crate) ecn: bool,
+}
+
+/// Whether a peer whose SYN carried data has sent it again without.
+///
+/// Linux puts its keys into the packet behind the last SYN that it sent. So that SYN is ACKed alone, unless the data has been: the peer
+/// sends the data again, with the keys.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) enum SynAgain {
+    #[default]
+    No,
+    /// Before it was answered: so many bytes, which FlexCP has, come once more.
+    Unanswered(u16),
+    /// After the data was ACKed. Where that has arrived since, the keys never come.
+    Answered,
 }
 
 /// What goes out on a subflow.
@@ -214,6 +230,35 @@ impl Subflow {
     /// Number of the peer's SYN.
     pub(crate) fn syn_number(&self) -> Ssn {
         self.agreed.isn_remote.sub(self.agreed.syn_data.into())
+    }
+
+    /// The peer sends its SYN again, without what it carried. `answered`: a SYN/ACK has gone that ACKs that.
+    pub(crate) fn note_syn_again(&mut self, answered: bool) {
+        let len = self.agreed.syn_data;
+        if len == 0 {
+            return;
+        }
+        if answered {
+            self.agreed.syn_again = SynAgain::Answered;
+        } else {
+            self.count_from(self.syn_number(), 0);
+            self.agreed.syn_again = SynAgain::Unanswered(len);
+        }
+    }
+
+    /// What its SYN carried has come with it after all: before it was answered by TCP alone, or with the keys and without a mapping.
+    pub(crate) fn take_syn_data(&mut self) {
+        if let SynAgain::Unanswered(len) = self.agreed.syn_again {
+            self.count_from(self.agreed.isn_remote.add(len.into()), len);
+        }
+        self.agreed.syn_again = SynAgain::No;
+    }
+
+    /// Mappings count from here, behind so many bytes of the SYN.
+    fn count_from(&mut self, isn: Ssn, syn_data: u16) {
+        self.agreed.isn_remote = isn;
+        self.agreed.syn_data = syn_data;
+        self.recv = Receiving::from(isn);
     }
 
     /// Ends of a packet to the client.
@@ -526,6 +571,7 @@ impl Agreed {
         Self {
             isn_remote: Ssn(syn.tcp.seq),
             syn_data: 0,
+            syn_again: SynAgain::No,
             isn_local,
             mss: syn.options.mss.unwrap_or(default_mss),
             scales: syn.options.window_scale.is_some(),

@@ -122,7 +122,7 @@ impl Connection {
         if !segment.has(TcpFlags::ACK) {
             return Err(Verdict::Drop(DropReason::Unexpected));
         }
-        let ack = self.dsn_to_tcp(TcpSeq(segment.tcp.ack));
+        let ack = self.acked_of_client(self.dsn_to_tcp(TcpSeq(segment.tcp.ack)));
         // RFC 5961 section 5.2.
         let oldest = self.to_tcp.acked.sub(u64::from(self.span_to_tcp()));
         if ack.after(self.to_tcp.next) && ctx.astray {

@@ -5,6 +5,7 @@ use flexcp_wire::{Dsn, Ssn, TcpFlags, TcpOption, TcpSeq};
 use super::acknowledge::{AckNews, DataBlocks};
 use super::clock::ServerClock;
 use super::declare::Declared;
+use super::subflow::SynAgain;
 use super::{Connection, Context, Phase};
 use crate::cause::Rst;
 use crate::counters::DropReason;
@@ -326,9 +327,15 @@ impl Connection {
         Ok(pieces)
     }
 
-    /// The client's first byte that is for the server, where a responder was in its place before.
+    /// The client's first byte that is for the server, where a responder was in its place before, or where the client says the data of
+    /// its SYN again.
     pub(super) fn stream_start(&self) -> Option<Dsn> {
-        self.hosted.as_deref().and_then(Hosted::stream_start)
+        let hosted = self.hosted.as_deref().and_then(Hosted::stream_start);
+        let agreed = &self.subflow(INITIAL).agreed;
+        hosted.or_else(|| {
+            let again = matches!(agreed.syn_again, SynAgain::Unanswered(_));
+            again.then(|| self.dsn_to_tcp(self.tcp.isn_local.add(1)))
+        })
     }
 
     /// Headers for part of the payload, DATA_FIN included when it comes right behind.

@@ -235,6 +235,7 @@ impl Translator {
             ctx.counters.decide(PlainSyn::GivenUp);
             connection.phase = Phase::Plain(Relayed::default());
         }
+        connection.note_syn_again(segment);
         connection.forward_syn(&mut ctx, segment, frame, false)
     }
 }

@@ -14,7 +14,9 @@ mod world;
 use std::net::SocketAddr;
 
 use flexcp_testkit::{Packet, keys};
-use flexcp_translator::{DropReason, Frame, HEADROOM, HalfOpenEvicted, Mode, Verdict};
+use flexcp_translator::{
+    ConnectionState, DropReason, Frame, HEADROOM, HalfOpenEvicted, Mode, Verdict,
+};
 use flexcp_wire::{CapableKeys, ChecksumState, Offload, SackBlocks, TcpFlags, TcpOption};
 
 use crate::world::*;
@@ -189,6 +191,79 @@ fn repeated_syn_goes_to_the_server_again() {
     assert_eq!(syn_ack.packet.payload, ANSWER);
 }
 
+/// A client whose first SYN carried everything, and that has sent it again without before or behind the answer.
+fn sent_again(answered: bool) -> (World, Vec<Out>) {
+    let mut world = World::new();
+    let syn = [mss(), capable(CapableKeys::Syn)];
+    let said = [&CONNECT[..], EARLY].concat();
+    let _ = world.of_client(SYN, [0, 0], syn, &said);
+    if answered {
+        let (_, out) = world.of_server(SYN | ACK, [0, 25], [mss()], &[]);
+        assert_eq!(out[0].ack(), 35);
+    }
+    let _ = world.of_client(SYN, [0, 0], syn, &[]);
+    let (_, out) = world.of_server(SYN | ACK, [0, 25], [mss()], &[]);
+    (world, out)
+}
+
+/// Linux puts its keys into the packet behind the last SYN that it sent, and the data of the first one, which has no data number. Others
+/// may send it as data like any other.
+#[test]
+fn client_that_sends_its_syn_again_without_data_sends_that_again_with_its_keys() {
+    for mapped in [false, true] {
+        let (mut world, out) = sent_again(false);
+        let [syn_ack] = &out[..] else {
+            panic!("{out:?}")
+        };
+        assert_eq!((syn_ack.seq(), syn_ack.ack()), (-4, 1));
+        let said = [&CONNECT[..], EARLY].concat();
+        let receiver = world.key.expect("FlexCP's");
+        let keys = keys_of_third(receiver, if mapped { &said } else { &[] });
+        let (_, out) = world.of_client(ACK, [1, -3], [capable(keys)], &said);
+        let early = out.iter().find(|out| out.to_server).expect("early data");
+        assert_eq!((early.seq(), &early.packet.payload[..]), (25, EARLY));
+        let first = |out: &&Out| !out.to_server && !out.packet.payload.is_empty();
+        let answer = out.iter().find(first).expect("an answer");
+        // Without a number it is ACKed at once, as data of others by the server.
+        let acked = if mapped { 1 } else { 35 };
+        assert_eq!((answer.seq(), answer.ack()), (-3, acked));
+        assert_eq!(answer.mapping(world.idsn()), Some((1, 1, 4)));
+        assert_eq!(world.state(), ConnectionState::Translating);
+        // The streams go on behind it, or begin there.
+        let behind = if mapped { 34 } else { 0 };
+        let dsn = keys::idsn(CLIENT_KEY).wrapping_add(1 + u64::from(behind));
+        let data_ack = dss(world.idsn().wrapping_add(5), Some((dsn, 1 + behind, 3)));
+        let (_, out) = world.of_client(ACK, [35, 1], [data_ack], b"abc");
+        let [up] = &out[..] else { panic!("{out:?}") };
+        assert_eq!((up.seq(), &up.packet.payload[..]), (35, &b"abc"[..]));
+        let (_, out) = world.of_server(ACK, [1, 38], [], b"hello");
+        assert_eq!((out[0].seq(), out[0].ack()), (1, 38));
+    }
+}
+
+/// Its SYN has crossed the answer, and no packet of it will ever have the keys.
+#[test]
+fn client_whose_syn_has_crossed_the_answer_falls_back() {
+    let (mut world, _) = sent_again(true);
+    let data_ack = dss(world.idsn().wrapping_add(1), None);
+    let (_, out) = world.of_client(ACK, [35, -3], [data_ack], &[]);
+    let [early, answer] = &out[..] else {
+        panic!("{out:?}")
+    };
+    assert_eq!((early.seq(), &early.packet.payload[..]), (25, EARLY));
+    assert_eq!(
+        (answer.seq(), &answer.packet.payload[..]),
+        (-3, &ANSWER[..])
+    );
+    assert!(!answer.packet.view().mptcp);
+    assert_eq!(world.state(), ConnectionState::Fallback);
+    // Where only such a one can be, what has no keys has overtaken what has.
+    let (mut world, _) = sent_again(false);
+    let data_ack = dss(world.idsn().wrapping_add(1), None);
+    let (verdict, _) = world.of_client(ACK, [35, -3], [data_ack], &[]);
+    assert_eq!(verdict, Verdict::Drop(DropReason::NotAuthenticated));
+}
+
 #[test]
 fn nobody_gets_more_than_came_from_there() {
     let mut world = World::new_after_syn();
@@ -229,6 +304,23 @@ fn server_that_repeats_its_syn_ack_does_not_keep_what_a_client_has_left() {
             0,
             "{mptcp}"
         );
+    }
+}
+
+/// One whose keys got lost, and that asks again and again whether anybody is there, is waited for.
+#[test]
+fn client_that_knows_flexcps_number_is_there() {
+    for ack in [-3, 500] {
+        let mut world = World::new();
+        let _ = world.syn_ack(EARLY);
+        for _ in 0..4 {
+            world.pass(100_000);
+            let _ = world.timeout();
+            let data_ack = dss(world.idsn().wrapping_add(1), None);
+            let _ = world.of_client(ACK, [34, ack], [data_ack], &[]);
+        }
+        let stays = world.translator.connections(world.now).count();
+        assert_eq!(stays, usize::from(ack == -3), "{ack}");
     }
 }
 
