@@ -15,7 +15,7 @@ use crate::worker::WorkerHandle;
 /// Names that are resolved at a time.
 pub(crate) const AT_ONCE: usize = 16;
 /// Names that may wait: more are unknown at once. A client waits ten seconds for its name.
-const WAITING: usize = 256;
+pub(crate) const WAITING: usize = 256;
 
 /// The way to what resolves names for one worker, which starts with the first name.
 #[derive(Debug, Default)]

@@ -6,6 +6,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use flexcp_io::client_is_proved;
@@ -13,6 +14,7 @@ use flexcp_preamble::{Dialogue, Refusal, Turn, Wish};
 use flexcp_translator::{Denial, PreambleRefused, ServiceId, Visitor, Wanted};
 use rustix::net::Shutdown;
 use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 use tracing::debug;
 
@@ -167,7 +169,10 @@ impl Guest<'_> {
         };
         let addrs = match wanted {
             Wanted::Address(addr) => vec![addr],
-            Wanted::Name(name, port) => resolve(name, port).await?,
+            Wanted::Name(name, port) => {
+                let lookups = &self.visit.shared.lookups;
+                resolve(lookups, name, port).await?
+            }
             Wanted::Refused(why) => return Err(why),
         };
         let mut why = Refusal::NotAllowed;
@@ -249,8 +254,19 @@ pub(super) async fn proved(client: &TcpStream) -> io::Result<()> {
     timeout(LATE, shown).await.unwrap_or(late)
 }
 
-async fn resolve(name: Box<str>, port: u16) -> Result<Vec<SocketAddr>, Refusal> {
-    let asked = tokio::task::spawn_blocking(move || names::addresses(&name));
+/// Unknown is a name, too, that finds no room to wait: one that nobody waits for any more keeps its room until it has been resolved.
+async fn resolve(
+    lookups: &Arc<Semaphore>,
+    name: Box<str>,
+    port: u16,
+) -> Result<Vec<SocketAddr>, Refusal> {
+    let room = Arc::clone(lookups).try_acquire_owned();
+    let room = room.map_err(|_| Refusal::NoName)?;
+    let asked = tokio::task::spawn_blocking(move || {
+        let addrs = names::addresses(&name);
+        drop(room);
+        addrs
+    });
     let addrs = match timeout(LATE, asked).await {
         Ok(Ok(addrs)) if !addrs.is_empty() => addrs,
         _ => return Err(Refusal::NoName),
@@ -292,6 +308,22 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn name_without_room_is_unknown_and_its_room_is_for_the_next() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .unwrap();
+        let lookups = Arc::new(Semaphore::new(1));
+        let ask = || runtime.block_on(resolve(&lookups, "192.0.2.1".into(), 80));
+        let known = Ok(vec!["192.0.2.1:80".parse().unwrap()]);
+        assert_eq!([ask(), ask()], [known.clone(), known.clone()]);
+        let taken = Arc::clone(&lookups).try_acquire_owned().unwrap();
+        assert_eq!(ask(), Err(Refusal::NoName));
+        drop(taken);
+        assert_eq!(ask(), known);
+    }
 
     #[test]
     fn client_is_told_why_its_server_does_not_answer() {

@@ -13,7 +13,7 @@ use flexcp_translator::{Admission, Config, ServiceId};
 use rustix::net::sockopt;
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::{AbortHandle, LocalSet};
 use tokio::time::{Instant, sleep};
 use tracing::{debug, info, warn};
@@ -24,6 +24,7 @@ use super::servers::{self, Servers};
 use super::tally::{Tally, count};
 use super::{Order, Told, View};
 use crate::denied::Denied;
+use crate::names::WAITING;
 
 /// After an error of `accept` that is no client's, such as when there are no file descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -36,6 +37,8 @@ pub(super) struct Shared {
     /// Whom clients may name that name their server.
     pub(super) admission: RefCell<Admission>,
     pub(super) denied: RefCell<Denied>,
+    /// Room for names that are being resolved, or wait for that.
+    pub(super) lookups: Arc<Semaphore>,
     pool: Pool,
     idle: Cell<Duration>,
     room: Cell<u64>,
@@ -77,6 +80,7 @@ pub(super) fn serve(
         tally: Arc::clone(tally),
         admission: RefCell::new(Admission::new(Config::default(), cookie_secret)),
         denied: RefCell::default(),
+        lookups: Arc::new(Semaphore::new(WAITING)),
         pool: Pool::default(),
         idle: Cell::default(),
         room: Cell::default(),
@@ -266,12 +270,13 @@ async fn serve_client(ends: &mut Ends, service: ServiceId) -> io::Result<bool> {
             Heard::Reset => return Ok(false),
         }
     } else {
+        // The kernel repeats a SYN, and other back ends may be tried: nobody is called by who may be anybody.
+        guest::proved(&ends.client).await?;
         let Some((server, addr)) = shared.call(service).await else {
             count(&shared.tally.refused_server);
             debug!("split: {}: no back end answers", live.client);
             return Ok(false);
         };
-        guest::proved(&ends.client).await?;
         (
             server,
             addr,
