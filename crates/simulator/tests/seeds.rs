@@ -189,6 +189,14 @@ const FAILED_STEERED: &[(u64, &str)] = &[
         "an address that was due while no subflow lived was not announced when one came",
     ),
     (
+        1_000_806_588,
+        "data of a SYN that came again without was ACKed before the client had sent it again",
+    ),
+    (
+        1_000_804_713,
+        "what a client's SYN had carried came again as data, and the numbers behind it were wrong",
+    ),
+    (
         1_000_814_805,
         "a server that had been called and repeated its SYN/ACK was shown an earlier time",
     ),

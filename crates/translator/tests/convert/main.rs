@@ -17,7 +17,9 @@ use flexcp_testkit::{Packet, keys};
 use flexcp_translator::{
     ConnectionState, DropReason, Frame, HEADROOM, HalfOpenEvicted, Mode, Verdict,
 };
-use flexcp_wire::{CapableKeys, ChecksumState, Offload, SackBlocks, TcpFlags, TcpOption};
+use flexcp_wire::{
+    CapableKeys, ChecksumState, DataNumber, Offload, SackBlocks, TcpFlags, TcpOption,
+};
 
 use crate::world::*;
 
@@ -239,6 +241,24 @@ fn client_that_sends_its_syn_again_without_data_sends_that_again_with_its_keys()
         let (_, out) = world.of_server(ACK, [1, 38], [], b"hello");
         assert_eq!((out[0].seq(), out[0].ack()), (1, 38));
     }
+}
+
+/// A part of what its SYN carried comes again as data: the server sees nothing of the preamble, and nothing is ACKed that has not come.
+#[test]
+fn preamble_that_comes_again_as_data_is_not_the_servers_to_see() {
+    let (mut world, _) = sent_again(false);
+    let keys = keys_of_third(world.key.expect("FlexCP's"), &CONNECT[..5]);
+    let (_, out) = world.of_client(ACK, [1, -3], [capable(keys)], &CONNECT[..5]);
+    for out in out.iter().filter(|out| out.to_server) {
+        assert!(out.packet.payload.is_empty() || out.seq() >= 25, "{out:?}");
+    }
+    let (_, out) = world.of_server(ACK, [1, 35], [], b"hello");
+    let [down] = &out[..] else { panic!("{out:?}") };
+    let view = down.packet.view();
+    let acked = view.dss.as_ref().and_then(|dss| dss.data_ack);
+    let sent = keys::idsn(CLIENT_KEY).wrapping_add(1 + 5);
+    assert_eq!(acked, Some(DataNumber::Long(sent)));
+    assert_eq!(down.ack(), 1 + 5);
 }
 
 /// Its SYN has crossed the answer, and no packet of it will ever have the keys.
