@@ -249,6 +249,17 @@ impl InForce {
         over.map(|drained| drained.epoch).max()
     }
 
+    /// Services of those up to `epoch` that no later one has.
+    pub(crate) fn gone(&self, epoch: u64) -> Vec<ServiceId> {
+        let is_over = |drained: &&Drained| drained.epoch <= epoch;
+        let (over, later): (Vec<_>, Vec<_>) = self.drained.iter().partition(is_over);
+        let later = later.iter().map(|drained| &drained.generation);
+        let later = later.chain([&self.current]);
+        let kept: Vec<_> = later.flat_map(|generation| &generation.ids).collect();
+        let ids = over.iter().flat_map(|drained| &drained.generation.ids);
+        ids.filter(|id| !kept.contains(id)).copied().collect()
+    }
+
     /// Nothing goes by those up to `epoch` any more.
     pub(crate) fn forget(&mut self, epoch: u64) {
         self.drained.retain(|drained| drained.epoch > epoch);

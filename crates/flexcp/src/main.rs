@@ -306,7 +306,8 @@ fn check(path: &Path, live: bool, verifier_log: bool) -> Result<ExitCode> {
     let mut tried = Tried::default();
     let mut beside = Foreseen::default();
     if let Some(config) = config.as_ref().filter(|_| live) {
-        let sources = live::check(config, &ThisHost::default(), &mut found);
+        let host = ThisHost::beside(&config.control.socket.value);
+        let sources = live::check(config, &host, &mut found);
         if !found.has_errors() {
             tried = offload::try_loading(config, &sources);
             beside = beside::foresee(config);

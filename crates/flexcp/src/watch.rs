@@ -415,6 +415,7 @@ impl Watcher {
         } else {
             State::Waiting
         };
+        let problems = self.problems.iter();
         Status {
             version: VERSION,
             release: env!("CARGO_PKG_VERSION").into(),
@@ -423,11 +424,8 @@ impl Watcher {
             drained: self.reloads.force().drained(),
             uptime_us: now.saturating_sub(self.began),
             state,
-            problems: self
-                .problems
-                .iter()
-                .map(|problem| problem.line.clone())
-                .collect(),
+            problems: problems.map(|problem| problem.line.clone()).collect(),
+            split_on: self.reloads.relay.ends().to_vec(),
             mended_times: self.mended.times,
             mended_ago_us: self.mended.last.map(|last| now.saturating_sub(last)),
             mended: self.mended.numbers(),

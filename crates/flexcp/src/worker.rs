@@ -45,7 +45,6 @@ pub use self::marks::Marks;
 pub use self::page::Page;
 pub use self::reload::Configure;
 
-#[cfg(test)]
 pub(crate) use self::listeners::Listener;
 pub(crate) use self::reload::Whose;
 pub(crate) use self::request::Request;

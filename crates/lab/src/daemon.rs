@@ -114,6 +114,12 @@ impl FlexCp {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
+    /// `flexcp WORDS`: tells it something. Gives what that prints.
+    pub fn tell(&self, words: &[&str]) -> Result<String> {
+        let output = output(&mut self.asking(words))?;
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
     /// An error if it has ended.
     pub fn alive(&mut self) -> Result<()> {
         match self.process.try_wait()? {

@@ -41,6 +41,24 @@ impl StableId {
         }
     }
 
+    /// That of a connection which no translator has, such as a split one: by a number, and without a token.
+    #[must_use]
+    pub const fn of_number(number: u32) -> Self {
+        Self {
+            token: 0,
+            opened: number,
+        }
+    }
+
+    /// The number that it was made of; `None`: it has a token.
+    #[must_use]
+    pub const fn number(self) -> Option<u32> {
+        match self.token {
+            0 => Some(self.opened),
+            _ => None,
+        }
+    }
+
     /// The token, which says which worker has the connection.
     #[must_use]
     pub const fn token(self) -> u32 {
@@ -85,6 +103,14 @@ mod tests {
     use alloc::string::ToString;
 
     use super::*;
+
+    #[test]
+    fn id_of_a_number_has_no_token() {
+        let id = StableId::of_number(0x2a);
+        assert_eq!(id.to_string(), "000000000000002a");
+        assert_eq!((id.token(), id.number()), (0, Some(0x2a)));
+        assert_eq!(StableId::new(7, Instant(0)).number(), None);
+    }
 
     #[test]
     fn id_is_read_as_it_is_written() {

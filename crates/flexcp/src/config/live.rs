@@ -13,7 +13,8 @@ use super::overlap::intersect;
 use super::plan;
 use super::span::{Diagnostics, Located};
 use super::value::ShowPorts;
-use crate::control::{Token, TokenError};
+use crate::control::status::Status;
+use crate::control::{Client, Token, TokenError, target};
 use crate::vrf;
 
 /// What there is to know about the host.
@@ -44,8 +45,21 @@ pub struct ThisHost {
     /// The TUN device whose queues the service manager has passed on to this process: it is FlexCP's, with or without the
     /// rules of the run that has made it.
     pub kept: Option<String>,
-    /// Where the relay of this process listens.
+    /// Where FlexCP itself listens, as its relay of split connections does.
     pub relays: Vec<SocketAddr>,
+}
+
+impl ThisHost {
+    /// The host beside the FlexCP that runs with this control socket, if there is one.
+    #[must_use]
+    pub fn beside(socket: &Path) -> Self {
+        let status = Client::new(socket).ask(target::STATUS).ok();
+        let status = status.and_then(|answer| answer.read::<Status>().ok());
+        Self {
+            kept: None,
+            relays: status.map(|status| status.split_on).unwrap_or_default(),
+        }
+    }
 }
 
 impl Host for ThisHost {

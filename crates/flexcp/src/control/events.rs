@@ -1,5 +1,5 @@
-//! What happens to connections, told as it happens, for as long as the client stays. Events wait in a ring from each worker
-//! for this client, which is looked at every few milliseconds: a worker wakes nobody, and what a client does not read is lost
+//! What happens to connections, told as it happens, for as long as the client stays. Events wait in a ring from each worker,
+//! and the relay, for this client, which is looked at every few milliseconds: a worker wakes nobody, and what a client does not read is lost
 //! to that client alone.
 
 use std::sync::Arc;
@@ -11,19 +11,47 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::VERSION;
 use super::pieces::Out;
 use super::routes::Daemon;
-use super::server::Names;
+use super::server::{Asked, Names};
 use super::view::Event;
-use crate::worker::{Ear, WorkerHandle};
+use crate::split::RelayHandle;
+use crate::worker::Ear;
 
-/// Hears of what happens from now on.
-pub(super) fn listen(workers: &[WorkerHandle]) -> Vec<Ear> {
-    workers.iter().map(|worker| worker.listen(ROOM)).collect()
+/// What a client hears by.
+pub(super) struct Ears {
+    workers: Vec<Ear>,
+    /// The relay may begin, and end, while the client listens.
+    relay: Option<Ear>,
+}
+
+impl Ears {
+    /// They hear of what happens from now on.
+    pub(super) fn new(asked: &Asked) -> Self {
+        let workers = asked.workers.iter();
+        Self {
+            workers: workers.map(|worker| worker.listen(ROOM)).collect(),
+            relay: asked.split.listen(ROOM),
+        }
+    }
+
+    /// All of them, with a relay that has begun meanwhile.
+    fn all(&mut self, relay: &RelayHandle) -> impl Iterator<Item = &mut Ear> {
+        self.workers.retain(|ear| !ear.is_over());
+        if self.relay.as_ref().is_none_or(Ear::is_over) {
+            self.relay = relay.listen(ROOM);
+        }
+        self.workers.iter_mut().chain(&mut self.relay)
+    }
+
+    /// Nothing will be heard any more.
+    fn are_over(&self) -> bool {
+        self.workers.iter().chain(&self.relay).all(Ear::is_over)
+    }
 }
 
 /// Sends a line for each event, until the client or all workers have gone.
 pub(super) async fn tell(
     daemon: Arc<Daemon>,
-    mut ears: Vec<Ear>,
+    mut ears: Ears,
     out: Out,
     place: OwnedSemaphorePermit,
 ) {
@@ -33,7 +61,7 @@ pub(super) async fn tell(
     loop {
         // The clock of events started at another time.
         let origin = unix_micros().saturating_sub(flexcp_io::monotonic_micros());
-        for ear in &mut ears {
+        for ear in ears.all(&daemon.asked.split) {
             for heard in std::iter::from_fn(|| ear.hear()).take(AT_ONCE) {
                 let names = services.now(&daemon).await;
                 push(&mut lines, &Event::new(heard, origin, names));
@@ -43,13 +71,12 @@ pub(super) async fn tell(
                 push(&mut lines, &Event::Lost { count });
             }
         }
-        ears.retain(|ear| !ear.is_over());
         if !lines.is_empty() {
             let sent = out.send(std::mem::take(&mut lines).into()).await;
             if sent.is_err() {
                 break;
             }
-        } else if ears.is_empty() {
+        } else if ears.are_over() {
             break;
         } else {
             tokio::select! {

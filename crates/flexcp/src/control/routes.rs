@@ -351,7 +351,7 @@ async fn events_of(
     let (out, body) = pieces::body();
     if method == Method::GET {
         patience.set(Dawdling::Endless);
-        let ears = events::listen(&daemon.asked.workers);
+        let ears = events::Ears::new(&daemon.asked);
         tokio::spawn(events::tell(daemon, ears, out, place));
     }
     Ok(response("application/x-ndjson", body))

@@ -27,7 +27,10 @@ use crate::watch::ServicesNow;
 /// All of them.
 pub(super) fn services(asked: &Asked) -> Result<Services, String> {
     let now = asked.watch.services().map_err(|gone| gone.to_string())?;
-    let views = views(asked)?;
+    let views = Views {
+        workers: views(asked)?,
+        relay: asked.split.backends(),
+    };
     let ServicesNow {
         generation,
         status,
@@ -82,6 +85,12 @@ pub(super) fn one(asked: &Asked, name: &str) -> Result<OneService, String> {
     })
 }
 
+/// Back ends, as those who call them see them.
+struct Views {
+    workers: Vec<BackendView>,
+    relay: Vec<BackendView>,
+}
+
 /// Each worker's.
 fn views(asked: &Asked) -> Result<Vec<BackendView>, String> {
     let workers = asked.workers.iter().enumerate();
@@ -93,12 +102,7 @@ fn views(asked: &Asked) -> Result<Vec<BackendView>, String> {
 }
 
 /// Those of a service by its place, at a moment in microseconds.
-fn backends(
-    generation: &Generation,
-    place: usize,
-    views: &[BackendView],
-    at: u64,
-) -> Vec<BackendStatus> {
+fn backends(generation: &Generation, place: usize, views: &Views, at: u64) -> Vec<BackendStatus> {
     let service = generation.config.services.get(place);
     let Some((service, id)) = service.zip(generation.ids.get(place)) else {
         return vec![];
@@ -111,19 +115,25 @@ fn backends(
             weight: part.weight,
             weight_set: set,
             maintenance: part.maintenance,
-            ..status(views.iter().filter(is), backend.value, at)
+            ..status(
+                [&views.workers, &views.relay].map(|views| views.iter().filter(is)),
+                backend.value,
+                at,
+            )
         }
     });
     each.collect()
 }
 
-/// One back end, as the workers see it.
+/// One back end, as the workers and the relay see it.
 fn status<'a>(
-    views: impl Iterator<Item = &'a BackendView> + Clone,
+    [workers, relay]: [impl Iterator<Item = &'a BackendView> + Clone; 2],
     backend: Backend,
     at: u64,
 ) -> BackendStatus {
-    let down = views.clone().filter(|view| view.mark.is_some()).count();
+    let is_down = |view: &&BackendView| view.mark.is_some();
+    let down = workers.clone().filter(is_down).count();
+    let views = workers.chain(relay);
     let last = views.clone().filter_map(|view| view.last_mark);
     let last = last.max_by_key(|mark| mark.since);
     BackendStatus {
@@ -131,7 +141,10 @@ fn status<'a>(
         weight: backend.weight,
         weight_set: false,
         maintenance: false,
-        health: if down == 0 { Health::Up } else { Health::Down },
+        health: match views.clone().any(|view| is_down(&view)) {
+            true => Health::Down,
+            false => Health::Up,
+        },
         down_workers: u64::try_from(down).unwrap_or(u64::MAX),
         last_down: last.map(|mark: Mark| LastDown {
             reason: mark.reason.name().into(),

@@ -29,16 +29,9 @@ fn fits(view: &View, filter: &Filter) -> bool {
         && filter.server.is_none_or(of_server)
 }
 
-/// The number of the split connection that `id` may name: no translated one has a token of 0, but for one in four billion.
-fn number(id: StableId) -> Option<u32> {
-    let text = id.to_string();
-    let number = u32::from_str_radix(text.get(8..)?, 16).ok()?;
-    (id.token() == 0).then_some(number)
-}
-
-/// The split connection with this id.
+/// The split connection with this id. No translated one has a token of 0, but for one in four billion.
 pub(super) fn find(asked: &Asked, id: StableId) -> Option<View> {
-    let number = number(id)?;
+    let number = id.number()?;
     let mut views = asked.split.list().into_iter();
     views.find(|view| view.id == number)
 }

@@ -37,6 +37,10 @@ pub struct Status {
     pub mended: Numbers,
     /// How the offload runs, what of it the kernel refuses and why, a line each; empty when it is not wanted.
     pub offload: Vec<String>,
+    /// Where the relay of split connections listens.
+    #[serde(default)]
+    #[schema(value_type = Vec<String>)]
+    pub split_on: Vec<SocketAddr>,
     /// In the order of the configuration.
     pub services: Vec<ServiceStatus>,
 }
@@ -58,7 +62,7 @@ pub enum State {
 pub struct ServiceStatus {
     /// Its name.
     pub name: String,
-    /// "transparent", "reverse" or "convert".
+    /// "transparent", "reverse", "convert" or "socks5".
     pub mode: String,
     /// Whether packets of it get through.
     pub passes: bool,

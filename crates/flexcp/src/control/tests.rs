@@ -161,6 +161,7 @@ fn status() -> Status {
         generation: 3,
         draining: 2,
         drained: vec!["old".into()],
+        split_on: vec![],
         uptime_us: 7,
         state: State::Degraded,
         problems: vec!["interface wan1 is missing".into()],

@@ -7,7 +7,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use flexcp_translator::{Carrier, ConnectionView, ServiceId, SubflowView};
+use flexcp_translator::{Carrier, ConnectionView, ServiceId, StableId, SubflowView};
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use utoipa::openapi::schema::{AdditionalProperties, Object, ObjectBuilder, Type};
@@ -80,7 +80,7 @@ pub struct Connection {
     pub id: String,
     /// Name of its service.
     pub service: String,
-    /// "transparent", "reverse" or "convert".
+    /// "transparent", "reverse", "convert" or "socks5".
     pub mode: String,
     /// Name of the rule that says which of its paths it takes; null: none fits, or it is not MPTCP.
     #[serde(default)]
@@ -117,7 +117,7 @@ pub struct Connection {
 }
 
 /// What a reader takes for said where an older FlexCP says nothing.
-fn splitless() -> String {
+pub(super) fn splitless() -> String {
     carrier_name(Carrier::Splitless).into()
 }
 
@@ -273,7 +273,7 @@ pub struct OneService {
 pub struct Service {
     /// Its name.
     pub name: String,
-    /// "transparent", "reverse" or "convert".
+    /// "transparent", "reverse", "convert" or "socks5".
     pub mode: String,
     /// Whether packets of it get through.
     pub passes: bool,
@@ -320,13 +320,13 @@ pub struct BackendStatus {
     pub weight_set: bool,
     /// Whether it takes no new connections for now, whatever its weight.
     pub maintenance: bool,
-    /// Whether any worker has marked it, so that its connections pass it by.
+    /// Whether any worker, or the relay of split connections, has found that it does not answer, so that theirs pass it by.
     pub health: Health,
-    /// How many workers have.
+    /// How many of the workers have.
     pub down_workers: u64,
     /// When it was found down last, and why; null: never since FlexCP or the back end is there.
     pub last_down: Option<LastDown>,
-    /// Connections that there are to it, those that are over and linger among them.
+    /// Connections that there are to it, split ones and those that are over and linger among them.
     pub connections: u64,
 }
 
@@ -502,7 +502,7 @@ impl Connection {
         let (service, mode) = view.service.map_or_else(unknown, of_service);
         let none = || SocketAddr::from(([0, 0, 0, 0], 0));
         Self {
-            id: format!("{:016x}", view.id),
+            id: StableId::of_number(view.id).to_string(),
             service,
             mode,
             rule: None,

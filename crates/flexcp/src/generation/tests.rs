@@ -1,3 +1,5 @@
+use std::collections::BTreeSet;
+
 use flexcp_io::Protocol;
 
 use super::*;
@@ -104,6 +106,18 @@ fn shorter_drain_is_for_all_that_are_drained() {
     let config = read(&("[timeouts]\ndrain = \"1s\"\n".to_owned() + &service("a", 80)));
     let next = Arc::new(force.next(config, vec![vec![]]).unwrap());
     assert_eq!(force.followed_by(next, 2_000_000).due(), Some(3_000_000));
+}
+
+#[test]
+fn services_are_gone_that_no_later_generation_has() {
+    let force = first(&[("a", 80), ("b", 81), ("c", 82)]);
+    let force = follow(&force, &[("a", 80), ("c", 82)], 1);
+    let force = follow(&force, &[("a", 80)], 2);
+    assert_eq!(force.gone(0), [ServiceId(1)], "c is in the next one");
+    let two: BTreeSet<_> = [ServiceId(1), ServiceId(2)].into();
+    assert_eq!(BTreeSet::from_iter(force.gone(1)), two);
+    let back = follow(&force, &[("a", 80), ("b", 81)], 3);
+    assert_eq!(back.gone(0), [], "b is back");
 }
 
 #[test]

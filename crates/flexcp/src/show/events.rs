@@ -17,11 +17,13 @@ pub fn event(line: &str) -> Option<String> {
             noted,
             connection,
             mode,
+            carrier,
             source,
             backend,
         } => {
-            let far = (source, backend);
-            of_connection(&noted, &connection, &opened(&connection, &mode, far))
+            let how = (&*mode, &*carrier);
+            let what = opened(&connection, how, (source, backend));
+            of_connection(&noted, &connection, &what)
         }
         Event::Joined {
             noted,
@@ -71,14 +73,22 @@ fn of_backend(event: &Event) -> Option<String> {
     }
 }
 
-fn opened(connection: &Which, mode: &str, (source, backend): (SocketAddr, SocketAddr)) -> String {
+fn opened(
+    connection: &Which,
+    (mode, carrier): (&str, &str),
+    (source, backend): (SocketAddr, SocketAddr),
+) -> String {
     let far = if (source, backend) == (connection.client, connection.server) {
         String::new()
     } else {
         format!(", as {source} > {backend}")
     };
     let token = connection.token.map(|token| format!(", token {token:08x}"));
-    let token = token.unwrap_or_else(|| ", without MPTCP".into());
+    let token = token.unwrap_or_else(|| match carrier {
+        // Whether it is MPTCP is the kernel's affair.
+        "split" => ", split".into(),
+        _ => ", without MPTCP".into(),
+    });
     format!("opened, {mode}{far}{token}")
 }
 
@@ -103,10 +113,9 @@ fn of_connection(noted: &Noted, connection: &Which, what: &str) -> String {
 }
 
 fn of_worker(noted: &Noted, what: &str) -> String {
-    let Noted {
-        service, worker, ..
-    } = noted;
-    format!("{} {service} worker {worker} {what}", time(noted))
+    let who = noted.worker.map(|worker| format!("worker {worker}"));
+    let who = who.unwrap_or_else(|| "relay".into());
+    format!("{} {} {who} {what}", time(noted), noted.service)
 }
 
 fn on(subflow: &WhichSubflow) -> String {
@@ -173,6 +182,13 @@ mod tests {
                 "10.0.1.2:40312 > 10.9.0.2:80 opened, reverse, as 10.8.0.1:61000 > 10.8.0.2:80, without MPTCP",
             ),
             (
+                format!(
+                    r#"{{"event":"opened",{},{ENDS},"token":null,"mode":"reverse","carrier":"split","source":"10.8.0.1:61000","backend":"10.8.0.2:80"}}"#,
+                    AT.replace(":1,", ":null,")
+                ),
+                "10.0.1.2:40312 > 10.9.0.2:80 opened, reverse, as 10.8.0.1:61000 > 10.8.0.2:80, split",
+            ),
+            (
                 format!(r#"{{"event":"joined",{AT},{ENDS},"token":7,"subflow":{LTE}}}"#),
                 "10.0.1.2:40312 > 10.9.0.2:80 joined by 10.0.2.2:51000 > 10.9.0.2:80 (#2, id 1, lte)",
             ),
@@ -223,6 +239,13 @@ mod tests {
             (
                 format!(r#"{{"event":"backend_back",{AT},"backend":"10.8.0.2:80"}}"#),
                 "worker 1 hears of 10.8.0.2:80 again",
+            ),
+            (
+                format!(
+                    r#"{{"event":"backend_back",{},"backend":"10.8.0.2:80"}}"#,
+                    AT.replace(":1,", ":null,")
+                ),
+                "relay hears of 10.8.0.2:80 again",
             ),
         ] {
             let expected = format!("2026-11-26T18:09:03.123456Z web {said}");

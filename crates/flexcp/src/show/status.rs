@@ -42,6 +42,9 @@ pub fn status(view: &Status) -> String {
     for note in &view.offload {
         let _ = writeln!(text, "offload: {note}");
     }
+    for end in &view.split_on {
+        let _ = writeln!(text, "split: listens on {end}");
+    }
     let mut rows = vec![HEADER.map(String::from).to_vec()];
     rows.extend(view.services.iter().map(row));
     text.push('\n');
@@ -119,6 +122,7 @@ mod tests {
             generation: 2,
             draining: 0,
             drained: vec![],
+            split_on: vec![],
             uptime_us: 200_000_000,
             state: State::Ready,
             problems: vec![],
@@ -141,6 +145,17 @@ offload: off
 SERVICE  MODE     PASSES  CLIENTS ON
 shop     reverse  yes     any
 "
+        );
+    }
+
+    #[test]
+    fn relay_says_where_it_listens() {
+        let mut view = healthy();
+        view.split_on = vec![([10, 77, 0, 1], 443).into()];
+        let text = status(&view);
+        assert!(
+            text.contains("\nsplit: listens on 10.77.0.1:443\n"),
+            "{text}"
         );
     }
 

@@ -19,7 +19,8 @@ use tokio::time::{sleep, timeout};
 use tracing::debug;
 
 use super::carry;
-use super::serve::{Live, Shared};
+use super::connections::Live;
+use super::serve::Shared;
 use super::servers;
 use super::tally::count;
 use crate::names;

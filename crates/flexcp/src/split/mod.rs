@@ -6,6 +6,7 @@
 //! is a connection that the kernel has accepted.
 
 mod carry;
+mod connections;
 mod guest;
 mod listen;
 mod serve;
@@ -15,11 +16,12 @@ mod tally;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use flexcp_translator::{Mode, Part, ServiceId};
+use flexcp_translator::{BackendView, Mode, Part, ServiceId};
 use tokio::runtime;
 use tokio::sync::mpsc;
 use tracing::{info, warn};
@@ -28,6 +30,7 @@ pub(crate) use self::tally::Tally;
 use crate::config::live::own_addresses;
 use crate::generation::Generation;
 use crate::names::AT_ONCE;
+use crate::worker::{Ear, Listener};
 
 /// What the relay is told of a service.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -102,6 +105,8 @@ pub(crate) struct View {
 #[derive(Clone, Debug)]
 pub(crate) struct RelayHandle {
     orders: mpsc::UnboundedSender<Order>,
+    /// Somebody takes them.
+    runs: Arc<AtomicBool>,
     pub(crate) tally: Arc<Tally>,
 }
 
@@ -112,6 +117,12 @@ enum Order {
     List(SyncSender<Vec<View>>),
     /// Resets one; the answer is whether it was there.
     Close(u32, SyncSender<bool>),
+    /// Tells of the back ends, as it has found them.
+    Backends(SyncSender<Vec<BackendView>>),
+    /// Tells it what happens from here on.
+    Listen(Listener),
+    /// Resets all connections of these services.
+    EndServices(Vec<ServiceId>),
     /// Goes by this from here on, and listens there, too; at `Told`'s ends alone.
     Change(Box<Told>, Vec<(SocketAddr, TcpListener)>),
     /// The host has these addresses from here on.
@@ -237,6 +248,7 @@ impl Relay {
             cookie_secret,
             handle: RelayHandle {
                 orders,
+                runs: Arc::default(),
                 tally: Arc::default(),
             },
             orders: Some(told_by),
@@ -247,6 +259,11 @@ impl Relay {
     /// For who wants to know what it does.
     pub(crate) fn handle(&self) -> RelayHandle {
         self.handle.clone()
+    }
+
+    /// Where it listens.
+    pub(crate) fn ends(&self) -> &[SocketAddr] {
+        &self.ends
     }
 
     /// Whether it has anything to do.
@@ -271,6 +288,7 @@ impl Relay {
         let (tally, secret) = (Arc::clone(&self.handle.tally), self.cookie_secret);
         let serve = move || serve::serve(&runtime, orders, (&tally, secret));
         self.thread = Some(thread::Builder::new().name("relay".into()).spawn(serve)?);
+        self.handle.runs.store(true, Ordering::Relaxed);
         for (end, _) in &self.bound {
             info!("split: listens on {end}");
         }
@@ -284,6 +302,13 @@ impl Relay {
     pub(crate) fn note_host_addresses(&self, addrs: &[IpAddr]) {
         if self.thread.is_some() {
             self.tell(Order::Host(addrs.to_vec()));
+        }
+    }
+
+    /// The time of these services is over: both ends of each of their connections are reset.
+    pub(crate) fn end_services(&self, services: Vec<ServiceId>) {
+        if self.thread.is_some() && !services.is_empty() {
+            self.tell(Order::EndServices(services));
         }
     }
 
@@ -320,6 +345,7 @@ impl RelayHandle {
     pub(crate) fn idle() -> Self {
         Self {
             orders: mpsc::unbounded_channel().0,
+            runs: Arc::default(),
             tally: Arc::default(),
         }
     }
@@ -334,9 +360,29 @@ impl RelayHandle {
         self.ask(|answer| Order::Close(id, answer)).unwrap_or(false)
     }
 
+    /// The back ends of services that may be split, as the relay has found them, with its connections.
+    pub(crate) fn backends(&self) -> Vec<BackendView> {
+        self.ask(Order::Backends).unwrap_or_default()
+    }
+
+    /// What happens from here on; so many events wait. `None`: the relay does not run.
+    pub(crate) fn listen(&self, room: usize) -> Option<Ear> {
+        if !self.runs() {
+            return None;
+        }
+        let (listener, ear) = Ear::new(room);
+        // It hears at once of a relay that has gone.
+        let _ = self.orders.send(Order::Listen(listener));
+        Some(ear)
+    }
+
+    /// Whether it can be told anything.
+    fn runs(&self) -> bool {
+        self.runs.load(Ordering::Relaxed)
+    }
+
     fn ask<T>(&self, order: impl FnOnce(SyncSender<T>) -> Order) -> Option<T> {
-        // One that does not run has none, and nobody would answer.
-        if self.tally.open() == 0 {
+        if !self.runs() {
             return None;
         }
         let (answer, answered) = std::sync::mpsc::sync_channel(1);
@@ -350,6 +396,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 impl Drop for Relay {
     fn drop(&mut self) {
+        self.handle.runs.store(false, Ordering::Relaxed);
         self.tell(Order::End);
         if let Some(thread) = self.thread.take() {
             // When it has ended by itself, all the better.

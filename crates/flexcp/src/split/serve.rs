@@ -1,30 +1,33 @@
 //! The relay's thread: accepts clients, calls a back end for each, carries bytes until one end is done, and does what it is told.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use flexcp_translator::{Admission, Config, ServiceId};
+use flexcp_translator::{
+    Admission, BackendView, Config, EndCause, EventKind, MarkReason, ServiceId,
+};
 use rustix::net::sockopt;
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::{AbortHandle, LocalSet};
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 use tracing::{debug, info, warn};
 
 use super::carry::{self, Counted, Pool};
+use super::connections::{Connections, Ends, Live};
 use super::guest::{self, Guest, Heard, Visit};
 use super::servers::{self, Servers};
 use super::tally::{Tally, count};
-use super::{Order, Told, View};
+use super::{Order, Told};
 use crate::denied::Denied;
 use crate::names::WAITING;
+use crate::worker::now;
 
 /// After an error of `accept` that is no client's, such as when there are no file descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -45,29 +48,8 @@ pub(super) struct Shared {
     servers: RefCell<HashMap<ServiceId, Servers>>,
     /// Services by where their clients come in.
     ends: RefCell<HashMap<SocketAddr, ServiceId>>,
-    next_id: Cell<u32>,
-    /// The connections that there are, by their ids.
-    live: RefCell<BTreeMap<u32, Rc<Live>>>,
-}
-
-/// A connection, as others may see it.
-pub(super) struct Live {
-    id: u32,
-    service: Option<ServiceId>,
-    pub(super) client: SocketAddr,
-    /// What the client addressed.
-    pub(super) local: SocketAddr,
-    /// The back end that has answered, and the address that it sees.
-    server: Cell<Option<(SocketAddr, SocketAddr)>>,
-    since: Instant,
-    /// When bytes were carried last.
-    last: Cell<Instant>,
-    /// Bytes from the client that the back end's socket has taken.
-    up: AtomicU64,
-    /// The same of the back end's.
-    down: AtomicU64,
-    /// Its end.
-    task: RefCell<Option<AbortHandle>>,
+    /// What is there.
+    connections: Rc<Connections>,
 }
 
 /// Serves until it is told to end, or nobody can tell it anything any more.
@@ -84,8 +66,7 @@ pub(super) fn serve(
         pool: Pool::default(),
         idle: Cell::default(),
         room: Cell::default(),
-        next_id: Cell::new(1),
-        live: RefCell::default(),
+        connections: Rc::new(Connections::new(Arc::clone(tally))),
         servers: RefCell::default(),
         ends: RefCell::default(),
     });
@@ -95,13 +76,18 @@ pub(super) fn serve(
         while let Some(order) = orders.recv().await {
             match order {
                 Order::Change(told, new) => change(&shared, &mut listeners, &told, new),
+                // Who asked may be gone.
                 Order::List(answer) => {
-                    // Who asked may be gone.
-                    let _ = answer.try_send(shared.views());
+                    let _ = answer.try_send(shared.connections.views());
                 }
                 Order::Close(id, answer) => {
-                    let _ = answer.try_send(shared.close(id));
+                    let _ = answer.try_send(shared.connections.close(id));
                 }
+                Order::Backends(answer) => {
+                    let _ = answer.try_send(shared.backends());
+                }
+                Order::Listen(listener) => shared.connections.add_listener(listener),
+                Order::EndServices(services) => shared.connections.end(&services),
                 Order::Host(addrs) => shared.admission.borrow_mut().set_host_addresses(addrs),
                 Order::End => break,
             }
@@ -158,15 +144,15 @@ async fn accept_all(shared: Rc<Shared>, end: SocketAddr, listener: tokio::net::T
     loop {
         match listener.accept().await {
             Ok((client, addr)) => {
-                count(&shared.tally.accepted);
-                let client = Ends::new(client, addr, end, &shared);
+                let service = shared.ends.borrow().get(&end).copied();
+                let client = Ends::new(client, (addr, end), service, &shared.connections);
                 if shared.tally.open() > shared.room.get() {
                     count(&shared.tally.refused_room);
                     continue;
                 }
                 let live = Rc::clone(&client.live);
-                let task = tokio::task::spawn_local(relay(client));
-                *live.task.borrow_mut() = Some(task.abort_handle());
+                let task = tokio::task::spawn_local(relay(client, Rc::clone(&shared)));
+                live.set_task(task.abort_handle());
             }
             Err(error) => {
                 debug!("split: {end}: {error}");
@@ -183,79 +169,44 @@ fn is_of_client(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::ConnectionAborted
 }
 
-/// A client, and its server once there is one. Unless they have come to their end, both are reset when this is dropped.
-struct Ends {
-    client: TcpStream,
-    server: Option<TcpStream>,
-    over: bool,
-    live: Rc<Live>,
-    shared: Rc<Shared>,
-}
-
-impl Ends {
-    fn new(client: TcpStream, addr: SocketAddr, local: SocketAddr, shared: &Rc<Shared>) -> Self {
-        let id = shared.fresh_id();
-        let live = Rc::new(Live {
-            id,
-            service: shared.ends.borrow().get(&local).copied(),
-            client: addr,
-            local,
-            server: Cell::default(),
-            since: Instant::now(),
-            last: Cell::new(Instant::now()),
-            up: AtomicU64::default(),
-            down: AtomicU64::default(),
-            task: RefCell::default(),
-        });
-        shared.live.borrow_mut().insert(id, Rc::clone(&live));
-        Self {
-            client,
-            server: None,
-            over: false,
-            live,
-            shared: Rc::clone(shared),
-        }
-    }
-}
-
-impl Drop for Ends {
-    fn drop(&mut self) {
-        let tally = &self.shared.tally;
-        count(&tally.ended);
-        self.shared.live.borrow_mut().remove(&self.live.id);
-        if self.over {
-            return;
-        }
-        count(&tally.reset);
-        carry::reset(&self.client);
-        if let Some(server) = &self.server {
-            carry::reset(server);
-        }
-    }
-}
-
-async fn relay(mut ends: Ends) {
-    let live = Rc::clone(&ends.live);
-    let Some(service) = live.service else {
+async fn relay(mut ends: Ends, shared: Rc<Shared>) {
+    let Some(service) = ends.live.service else {
         return;
     };
-    match serve_client(&mut ends, service).await {
-        Ok(over) => ends.over = over,
-        Err(error) => debug!("split: {}: {error}", live.client),
+    let end = match serve_client(&mut ends, &shared, service).await {
+        Ok(end) => end,
+        Err(error) => {
+            debug!("split: {}: {error}", ends.live.client);
+            of_error(&error)
+        }
+    };
+    ends.over(end);
+}
+
+/// A kept-alive end that does not answer is as good as gone.
+fn of_error(error: &io::Error) -> EndCause {
+    match error.kind() {
+        io::ErrorKind::TimedOut => EndCause::Idle,
+        _ => EndCause::Reset,
     }
 }
 
-/// Connects the client with a server, and carries bytes until both ends have come to their end. `false`: it is to be reset.
-async fn serve_client(ends: &mut Ends, service: ServiceId) -> io::Result<bool> {
-    let (shared, live) = (Rc::clone(&ends.shared), Rc::clone(&ends.live));
+/// Connects the client with a server, and carries bytes until both ends have come to their end. Unless that is how it ends, it is to
+/// be reset.
+async fn serve_client(
+    ends: &mut Ends,
+    shared: &Rc<Shared>,
+    service: ServiceId,
+) -> io::Result<EndCause> {
+    let live = Rc::clone(&ends.live);
     prepare(&ends.client, shared.idle.get());
     let dialogue = shared.admission.borrow().dialogue(service);
     // Its place among its client's connections, for as long as it has one.
     let visit;
     let (server, addr, first) = if let Some(dialogue) = dialogue {
-        visit = match Visit::begin(&shared, service, &live) {
+        visit = match Visit::begin(shared, service, &live) {
             Some(visit) => visit,
-            None => return Ok(false),
+            None => return Ok(EndCause::Reset),
         };
         let guest = Guest {
             visit: &visit,
@@ -266,8 +217,8 @@ async fn serve_client(ends: &mut Ends, service: ServiceId) -> io::Result<bool> {
         };
         match guest.hear().await? {
             Heard::Connected(server, addr, first) => (server, addr, first),
-            Heard::Told => return Ok(true),
-            Heard::Reset => return Ok(false),
+            Heard::Told => return Ok(EndCause::Finished),
+            Heard::Reset => return Ok(EndCause::Reset),
         }
     } else {
         // The kernel repeats a SYN, and other back ends may be tried: nobody is called by who may be anybody.
@@ -275,7 +226,7 @@ async fn serve_client(ends: &mut Ends, service: ServiceId) -> io::Result<bool> {
         let Some((server, addr)) = shared.call(service).await else {
             count(&shared.tally.refused_server);
             debug!("split: {}: no back end answers", live.client);
-            return Ok(false);
+            return Ok(EndCause::Reset);
         };
         (
             server,
@@ -283,18 +234,15 @@ async fn serve_client(ends: &mut Ends, service: ServiceId) -> io::Result<bool> {
             shared.header(service, &live).unwrap_or_default(),
         )
     };
-    live.server
-        .set(server.local_addr().ok().map(|source| (addr, source)));
     prepare(&server, shared.idle.get());
-    let server = &*ends.server.insert(server);
-    carry::say(server, &first).await?;
-    carry_both(&ends.client, server, &shared, &live).await?;
-    Ok(true)
+    let both = ends.connected(server, addr)?;
+    carry::say(both.1, &first).await?;
+    carry_both(both, shared, &live).await?;
+    Ok(EndCause::Finished)
 }
 
 async fn carry_both(
-    client: &TcpStream,
-    server: &TcpStream,
+    (client, server): (&TcpStream, &TcpStream),
     shared: &Shared,
     live: &Live,
 ) -> io::Result<()> {
@@ -324,46 +272,6 @@ fn prepare(socket: &TcpStream, idle: Duration) {
 const MOST_IDLE: Duration = Duration::from_secs(32_767);
 
 impl Shared {
-    fn views(&self) -> Vec<View> {
-        let live = self.live.borrow();
-        let view = |live: &Rc<Live>| View {
-            id: live.id,
-            service: live.service,
-            client: live.client,
-            local: live.local,
-            source: live.server.get().map(|(_, source)| source),
-            server: live.server.get().map(|(server, _)| server),
-            age: live.since.elapsed(),
-            idle: live.last.get().elapsed(),
-            bytes_up: live.up.load(Ordering::Relaxed),
-            bytes_down: live.down.load(Ordering::Relaxed),
-        };
-        live.values().map(view).collect()
-    }
-
-    /// Resets both ends of a connection. `false`: there is none with this id.
-    fn close(&self, id: u32) -> bool {
-        let live = self.live.borrow();
-        let Some(live) = live.get(&id) else {
-            return false;
-        };
-        if let Some(task) = &*live.task.borrow() {
-            task.abort();
-        }
-        true
-    }
-
-    /// One that no connection has.
-    fn fresh_id(&self) -> u32 {
-        loop {
-            let id = self.next_id.get();
-            self.next_id.set(id.wrapping_add(1));
-            if !self.live.borrow().contains_key(&id) {
-                return id;
-            }
-        }
-    }
-
     /// What a back end of the service is told of the client.
     fn header(&self, service: ServiceId, live: &Live) -> Option<Vec<u8>> {
         let servers = self.servers.borrow();
@@ -376,26 +284,49 @@ impl Shared {
         servers.get(&service)?.source(addr)
     }
 
+    /// The back ends as the relay has found them.
+    fn backends(&self) -> Vec<BackendView> {
+        let servers = self.servers.borrow();
+        let each = servers.iter();
+        let views = each.flat_map(|(&service, servers)| servers.views(service));
+        let mut views: Vec<BackendView> = views.collect();
+        for view in &mut views {
+            view.connections = self.connections.with(view.service, view.addr);
+        }
+        views
+    }
+
     /// A back end of the service that answers.
     async fn call(&self, service: ServiceId) -> Option<(TcpStream, SocketAddr)> {
         let mut tried = Vec::new();
         while tried.len() < MOST_TRIED {
-            let (addr, source) = {
+            let (backend, source) = {
                 let mut servers = self.servers.borrow_mut();
-                servers.get_mut(&service)?.next(Instant::now(), &tried)?
+                servers.get_mut(&service)?.next(now(), &tried)?
             };
-            let answer = servers::connect((addr, source), servers::PATIENCE).await;
-            let failed = answer.is_err().then(Instant::now);
-            if let Some(servers) = self.servers.borrow_mut().get_mut(&service) {
-                servers.note(addr, failed);
-            }
+            let answer = servers::connect((backend, source), servers::PATIENCE).await;
+            let failed = answer.as_ref().err().map(servers::reason);
+            self.note(service, backend, failed);
             match answer {
-                Ok(server) => return Some((server, addr)),
-                Err(error) => debug!("split: back end {addr}: {error}"),
+                Ok(server) => return Some((server, backend)),
+                Err(error) => debug!("split: back end {backend}: {error}"),
             }
             count(&self.tally.server_skipped);
-            tried.push(addr);
+            tried.push(backend);
         }
         None
+    }
+
+    /// Whether a back end answers, as it has turned out.
+    fn note(&self, service: ServiceId, backend: SocketAddr, failed: Option<MarkReason>) {
+        let mut servers = self.servers.borrow_mut();
+        let of_service = servers.get_mut(&service);
+        if !of_service.is_some_and(|of_service| of_service.note(backend, failed, now())) {
+            return;
+        }
+        self.connections.tell(service, || match failed {
+            Some(reason) => EventKind::BackendMarked { backend, reason },
+            None => EventKind::BackendBack { backend },
+        });
     }
 }

@@ -4,10 +4,10 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use flexcp_translator::Turns;
+use flexcp_translator::{BackendView, Instant, Mark, MarkReason, ServiceId, Turns};
 use flexcp_wire::{Ends, PROXY_HEADER_MAX_LEN, ProxyHeader};
 use tokio::net::{TcpSocket, TcpStream};
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use super::Relayed;
 
@@ -23,19 +23,29 @@ pub(super) struct Servers {
     sources: Vec<IpAddr>,
     turns: Turns,
     tells_clients: bool,
-    /// When each failed last.
-    failed: Vec<Option<Instant>>,
+    /// How each has answered.
+    health: Vec<Answers>,
+}
+
+/// How a back end has answered.
+#[derive(Clone, Copy, Default, Debug)]
+struct Answers {
+    /// It has not, the last time.
+    is_down: bool,
+    /// When it did not, and why.
+    last: Option<Mark>,
 }
 
 impl Servers {
     /// Those of `service`, with what `old` knows of them.
     pub(super) fn new(service: &Relayed, old: Option<&Self>) -> Self {
-        let failed = service.backends.iter().map(|addr| {
+        let known = |addr| {
             let at = old?.addrs.iter().position(|known| known == addr)?;
-            old?.failed[at]
-        });
+            Some(old?.health[at])
+        };
+        let health = service.backends.iter().map(known);
         Self {
-            failed: failed.collect(),
+            health: health.map(Option::unwrap_or_default).collect(),
             addrs: service.backends.clone(),
             sources: service.sources.clone(),
             tells_clients: service.tells_clients,
@@ -52,14 +62,11 @@ impl Servers {
         let Self {
             addrs,
             turns,
-            failed,
+            health,
             ..
         } = self;
         let fits = |at: usize| !tried.contains(&addrs[at]);
-        let lives = |at: usize| {
-            let recently = failed[at].is_some_and(|then| now - then < PASSED_BY);
-            fits(at) && !recently
-        };
+        let lives = |at: usize| fits(at) && !health[at].passes_by(now);
         let living = turns.find(lives, Some);
         let addr = addrs[living.or_else(|| turns.find(fits, Some))?];
         Some((addr, self.source(addr)))
@@ -84,11 +91,52 @@ impl Servers {
         self.tells_clients.then_some(header)
     }
 
-    /// Whether a back end answers, as it has turned out.
-    pub(super) fn note(&mut self, addr: SocketAddr, failed: Option<Instant>) {
-        if let Some(at) = self.addrs.iter().position(|known| *known == addr) {
-            self.failed[at] = failed;
+    /// Whether a back end answers, as it has turned out at a moment. `true`: that was not known before.
+    pub(super) fn note(
+        &mut self,
+        addr: SocketAddr,
+        failed: Option<MarkReason>,
+        now: Instant,
+    ) -> bool {
+        let at = self.addrs.iter().position(|known| *known == addr);
+        let Some(health) = at.map(|at| &mut self.health[at]) else {
+            return false;
+        };
+        let is_new = health.is_down != failed.is_some();
+        health.is_down = failed.is_some();
+        if let Some(reason) = failed {
+            health.last = Some(Mark { reason, since: now });
         }
+        is_new
+    }
+
+    /// Each of them, without its connections.
+    pub(super) fn views(&self, service: ServiceId) -> impl Iterator<Item = BackendView> {
+        let each = self.addrs.iter().zip(&self.health);
+        each.map(move |(&addr, health)| BackendView {
+            service,
+            addr,
+            connections: 0,
+            mark: health.last.filter(|_| health.is_down),
+            last_mark: health.last,
+        })
+    }
+}
+
+impl Answers {
+    /// For a while after it has failed.
+    fn passes_by(&self, now: Instant) -> bool {
+        let recently = |mark: Mark| now.since(mark.since) < PASSED_BY;
+        self.is_down && self.last.is_some_and(recently)
+    }
+}
+
+/// Why a back end is not called.
+pub(super) fn reason(error: &io::Error) -> MarkReason {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionReset => MarkReason::Refused,
+        io::ErrorKind::TimedOut => MarkReason::Silent,
+        _ => MarkReason::Unreachable,
     }
 }
 
@@ -138,13 +186,16 @@ mod tests {
     #[test]
     fn back_ends_take_their_parts_and_those_that_failed_none() {
         let mut servers = Servers::new(&service(&[3, 1, 0]), None);
-        let now = Instant::now();
+        let now = Instant::from_millis(1_000_000);
         let play = |servers: &mut Servers, at| -> Vec<u8> {
             let one = |_| servers.next(at, &[]).map_or(0, |(addr, _)| last(addr));
             (0..4).map(one).collect()
         };
         assert_eq!(play(&mut servers, now), [1, 2, 1, 1]);
-        servers.note(([10, 9, 0, 1], 80).into(), Some(now));
+        let first = ([10, 9, 0, 1], 80).into();
+        let refused = Some(MarkReason::Refused);
+        assert!(servers.note(first, refused, now));
+        assert!(!servers.note(first, refused, now), "that is known");
         assert_eq!(play(&mut servers, now), [2, 2, 2, 2]);
         // What is known stays with a change of others.
         let mut servers = Servers::new(&service(&[1, 1, 1]), Some(&servers));
@@ -154,12 +205,32 @@ mod tests {
     }
 
     #[test]
+    fn what_was_found_is_told_until_they_answer() {
+        let mut servers = Servers::new(&service(&[1, 1]), None);
+        let first: SocketAddr = ([10, 9, 0, 1], 80).into();
+        let now = Instant::from_millis(1_000_000);
+        servers.note(first, Some(MarkReason::Silent), now);
+        let marks = |servers: &Servers| -> Vec<_> {
+            let views = servers.views(ServiceId(4));
+            views.map(|view| (view.mark, view.last_mark)).collect()
+        };
+        let mark = Some(Mark {
+            reason: MarkReason::Silent,
+            since: now,
+        });
+        assert_eq!(marks(&servers), [(mark, mark), (None, None)]);
+        assert!(servers.note(first, None, now + PASSED_BY), "that is news");
+        assert_eq!(marks(&servers), [(None, mark), (None, None)]);
+        assert!(!servers.note(([10, 9, 0, 9], 80).into(), None, now));
+    }
+
+    #[test]
     fn those_that_failed_are_tried_when_all_have_and_none_twice() {
         let mut servers = Servers::new(&service(&[1, 1]), None);
-        let now = Instant::now();
+        let now = Instant::from_millis(1_000_000);
         let all: Vec<SocketAddr> = vec![([10, 9, 0, 1], 80).into(), ([10, 9, 0, 2], 80).into()];
         for addr in &all {
-            servers.note(*addr, Some(now));
+            servers.note(*addr, Some(MarkReason::Silent), now);
         }
         let (first, source) = servers.next(now, &[]).unwrap();
         assert_eq!(source, Some([10, 8, 0, 1].into()));

@@ -8,6 +8,7 @@ use tracing::info;
 
 use super::telling::Telling;
 use crate::orders::Orders;
+use crate::split::Relay;
 use crate::worker::WorkerHandle;
 
 /// A service whose connections have some time. Times are microseconds.
@@ -55,13 +56,14 @@ impl Closing {
     }
 
     /// Does what is due. `false`: that was the last of it.
-    pub(super) fn tend(&mut self, now: u64, workers: &[WorkerHandle]) -> bool {
+    pub(super) fn tend(&mut self, now: u64, (workers, relay): (&[WorkerHandle], &Relay)) -> bool {
         if self.until > now {
             return true;
         }
         let telling = self.telling.get_or_insert_with(|| Telling::new(now));
         let service = self.service;
         let over = telling.go_on(now, || {
+            relay.end_services(vec![service]);
             let asked = workers.iter().map(|worker| worker.end_service(service));
             asked.collect()
         });

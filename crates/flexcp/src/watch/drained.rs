@@ -36,10 +36,10 @@ impl Ending {
 impl Watcher {
     /// Does what is due about connections that are drained, at a moment in microseconds.
     pub(super) fn tend_drained(&mut self, now: u64) {
-        let workers = &self.workers;
+        let by = (&*self.workers, &self.reloads.relay);
         self.reloads
             .closings
-            .retain_mut(|closing| closing.tend(now, workers));
+            .retain_mut(|closing| closing.tend(now, by));
         if self.reloads.ending.is_none() {
             let over = self.reloads.force.over(now);
             self.reloads.ending = over.map(|upto| Ending {
@@ -63,6 +63,8 @@ impl Watcher {
             Step::Tell(telling) => {
                 let upto = ending.upto;
                 let over = telling.go_on(now, || {
+                    let gone = self.reloads.force.gone(upto);
+                    self.reloads.relay.end_services(gone);
                     let asked = self.workers.iter().map(|worker| worker.end_stranded(upto));
                     asked.collect()
                 });

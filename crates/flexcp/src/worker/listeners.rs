@@ -14,8 +14,8 @@ use super::{Request, WorkerHandle};
 pub struct Heard {
     /// When the worker passed it on, which is after at most a batch of packets.
     pub at: Instant,
-    /// The number of the worker.
-    pub worker: usize,
+    /// The number of the worker; `None`: it is a split connection, or what the relay of those has found.
+    pub worker: Option<usize>,
     /// What happened.
     pub event: Event,
 }
@@ -76,6 +76,11 @@ impl Ear {
 }
 
 impl Listener {
+    /// Nobody listens any more.
+    pub(crate) fn is_deaf(&self) -> bool {
+        self.ring.is_abandoned()
+    }
+
     pub(crate) fn tell(&mut self, heard: Heard) {
         if self.ring.push(heard).is_err() {
             self.lost.fetch_add(1, Ordering::Relaxed);
@@ -104,12 +109,12 @@ impl Listeners {
         if self.all.is_empty() {
             return;
         }
-        self.all.retain(|listener| !listener.ring.is_abandoned());
+        self.all.retain(|listener| !listener.is_deaf());
         if self.all.is_empty() {
             translator.keep_events(false);
             return;
         }
-        let (at, worker) = (super::now(), self.worker);
+        let (at, worker) = (super::now(), Some(self.worker));
         while let Some(event) = translator.poll_event() {
             let heard = Heard { at, worker, event };
             self.all
@@ -149,7 +154,7 @@ mod tests {
         let kind = EventKind::BackendBack { backend };
         Heard {
             at: Instant(number),
-            worker: 0,
+            worker: Some(0),
             event: Event {
                 service: flexcp_translator::ServiceId(0),
                 kind,

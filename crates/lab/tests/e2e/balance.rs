@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use flexcp_lab::transfer::{Client, Job, ServeOptions, Server};
-use flexcp_lab::{Expect, Family, FlexCp, Lab, SERVER_RESET, daemon};
+use flexcp_lab::{Expect, Family, Lab, SERVER_RESET, daemon};
 use serde_json::Value;
 
 use crate::rig::{PORT, Rig, short, until, with};
@@ -36,13 +36,6 @@ fn address(lab: &Lab, server: u8) -> String {
 fn client(rig: &Rig) -> Client {
     let listen = (rig.lab.proxy_addr(1, Family::V4), LISTEN);
     Client::mptcp(listen.into())
-}
-
-/// Has the command line tell a running FlexCP something; what it prints.
-fn tell(flexcp: &FlexCp, words: &[&str]) -> Result<String> {
-    let said = flexcp.asking(words).output()?;
-    ensure!(said.status.success(), "{words:?}: {said:?}");
-    Ok(String::from_utf8(said.stdout)?)
 }
 
 /// What `show services` says of a back end.
@@ -83,10 +76,9 @@ fn back_ends_get_connections_by_their_weights_and_none_in_maintenance() -> Resul
                 let connections = back_end(rig, 2)?["connections"].as_u64();
                 Ok(connections >= Some(1) && second.accepted() == 7)
             })?;
-            let said = tell(
-                &rig.flexcp,
-                &["backend", "shop", &away, "--maintenance", "on"],
-            )?;
+            let said = rig
+                .flexcp
+                .tell(&["backend", "shop", &away, "--maintenance", "on"])?;
             ensure!(said.contains("maintenance"), "{said}");
             connect(rig, 4)?;
             run.join().expect("a client does not panic").map(drop)
@@ -97,18 +89,15 @@ fn back_ends_get_connections_by_their_weights_and_none_in_maintenance() -> Resul
             table.contains(&away) && table.contains("maintenance"),
             "{table}"
         );
-        tell(
-            &rig.flexcp,
-            &[
-                "backend",
-                "shop",
-                &away,
-                "--maintenance",
-                "off",
-                "--weight",
-                "1",
-            ],
-        )?;
+        rig.flexcp.tell(&[
+            "backend",
+            "shop",
+            &away,
+            "--maintenance",
+            "off",
+            "--weight",
+            "1",
+        ])?;
         connect(rig, 4)?;
         ensure!(accepted() == (8, 9), "{:?}", accepted());
         ensure!(
@@ -168,7 +157,7 @@ fn drained_service_lets_connections_end_and_tells_the_rest() -> Result<()> {
             let short = scope.spawn(|| rig.attempt(&client(rig), &Job::down(2_000_000)));
             let long = scope.spawn(|| rig.attempt(&client(rig), &Job::down(200_000_000)));
             until("both run", || Ok(served(2)))?;
-            let said = tell(&rig.flexcp, &["drain", "shop", "--within", "3s"])?;
+            let said = rig.flexcp.tell(&["drain", "shop", "--within", "3s"])?;
             ensure!(said.contains("draining"), "{said}");
             let refused = rig.attempt(&client(rig), &Job::down(1))?;
             ensure!(refused.failure_kind() == "ECONNREFUSED", "{refused:?}");
@@ -179,7 +168,7 @@ fn drained_service_lets_connections_end_and_tells_the_rest() -> Result<()> {
         })?;
         let is_drained = || Ok(rig.flexcp.show("services")?.contains(" drained "));
         until("it is drained", is_drained)?;
-        tell(&rig.flexcp, &["undrain", "shop"])?;
+        rig.flexcp.tell(&["undrain", "shop"])?;
         connect(rig, 1)?;
         ensure!(served(3), "{}", rig.server.accepted());
         thread::sleep(Duration::from_millis(100));

@@ -254,7 +254,7 @@ fn paths_are_told_by_access_with_what_is_measured() -> Result<()> {
 }
 
 /// A `flexcp events` that listens already.
-fn listening(rig: &Rig, name: &str, words: &[&str]) -> Result<Background> {
+pub(crate) fn listening(rig: &Rig, name: &str, words: &[&str]) -> Result<Background> {
     let mut command = rig.flexcp.asking(&[&["events"], words].concat());
     command.env("RUST_BACKTRACE", "0");
     let listener = Background::spawn(command, rig.lab.dir(), name)?;
@@ -267,7 +267,7 @@ fn listening(rig: &Rig, name: &str, words: &[&str]) -> Result<Background> {
 }
 
 /// The events that it has told, but for the first line.
-fn told(listener: &Background) -> Result<Vec<Value>> {
+pub(crate) fn told(listener: &Background) -> Result<Vec<Value>> {
     let text = listener.stdout();
     let lines = text.lines().skip(1);
     lines
@@ -276,7 +276,7 @@ fn told(listener: &Background) -> Result<Vec<Value>> {
 }
 
 /// Waits for so many connections that have closed.
-fn closed(listener: &Background, count: usize) -> Result<()> {
+pub(crate) fn closed(listener: &Background, count: usize) -> Result<()> {
     until("all have closed", || {
         Ok(listener.stdout().matches("\"closed\"").count() >= count)
     })

@@ -10,8 +10,10 @@ use flexcp_lab::{
     Cut, End, Expect, Families, Family, FlexCp, Lab, Nginx, SERVER_RESET, TOLD, daemon,
 };
 use libtest_mimic::Trial;
+use serde_json::Value;
 
 use crate::proxied;
+use crate::reads::{closed, listening, told};
 use crate::rig::{PORT, Rig, short, until, with};
 
 crate::cases!("split":
@@ -31,6 +33,9 @@ crate::cases!("split":
     back_end_is_told_of_its_client,
     reload_begins_and_ends_it,
     stop_resets_what_has_not_ended,
+    drained_service_resets_what_has_not_ended,
+    service_that_went_resets_what_has_not_ended,
+    events_and_back_ends_are_told,
     kernel_without_mptcp_refuses_the_start,
     taken_address_refuses_the_start,
     foreign_address_refuses_the_start,
@@ -289,6 +294,9 @@ fn reload_begins_and_ends_it() -> Result<()> {
         let counted = count(&flexcp)?;
         ensure!(counted == split, "{counted} were split, not {split}");
     }
+    // What listens there is FlexCP's own.
+    let checked = daemon::check_live(&lab, &of("split"))?;
+    ensure!(checked.status.success(), "{checked:?}");
     // The address is taken by another when it is to be listened at: what was goes on.
     flexcp.reload(&lab, &without)?;
     client.run_in(lab.client(), &Job::both(100_000))?.ok()?;
@@ -307,7 +315,7 @@ fn stop_resets_what_has_not_ended() -> Result<()> {
     let flexcp = FlexCp::start(&lab, &daemon::config(&lab, &services))?;
     let client = Client::mptcp(listen_on(&lab, Family::V4));
     thread::scope(|scope| {
-        let run = scope.spawn(|| client.run_in(lab.client(), &Job::hold(20_000)));
+        let run = scope.spawn(|| client.run_in(lab.client(), &Job::hold(3_000)));
         until("a connection is split", || {
             Ok(flexcp.show_stats()?.counter("split")? == 1)
         })?;
@@ -316,6 +324,110 @@ fn stop_resets_what_has_not_ended() -> Result<()> {
         let report = run.join().expect("a client does not panic")?;
         ensure!(report.failure_kind() == "ECONNRESET", "{report:?}");
         Ok(())
+    })
+}
+
+/// A client that waits for long beside what is done, and is reset.
+fn reset_while(rig: &Rig, done: impl FnOnce() -> Result<()>) -> Result<()> {
+    let before = rig.counter("split")?;
+    thread::scope(|scope| {
+        let run = scope.spawn(|| rig.attempt(&client(rig, Family::V4), &Job::hold(3_000)));
+        until("a connection is split", || {
+            Ok(rig.counter("split")? > before && rig.states()? == ["relayed"])
+        })?;
+        done()?;
+        let report = run.join().expect("a client does not panic")?;
+        ensure!(report.failure_kind() == "ECONNRESET", "{report:?}");
+        Ok(())
+    })
+}
+
+fn drained_service_resets_what_has_not_ended() -> Result<()> {
+    split(Lab::builder().build()?, Family::V4, |rig| {
+        reset_while(rig, || {
+            rig.flexcp
+                .tell(&["drain", "shop", "--within", "500ms"])
+                .map(drop)
+        })?;
+        let refused = rig.attempt(&client(rig, Family::V4), &Job::both(1))?;
+        ensure!(refused.failure_kind() == "ECONNREFUSED", "{refused:?}");
+        rig.flexcp.tell(&["undrain", "shop"])?;
+        rig.run_client(&client(rig, Family::V4), &Job::both(100_000))?;
+        const DRAINED: &str = "the service is drained";
+        Ok(["draining", SERVER_RESET]
+            .iter()
+            .fold(kernels_own(), |expect, name| expect.own(name, DRAINED)))
+    })
+}
+
+fn service_that_went_resets_what_has_not_ended() -> Result<()> {
+    let lab = Lab::builder().build()?;
+    let _server = flexcp_lab::transfer::Server::start(lab.server(1), ServeOptions::tcp(PORT))?;
+    let of = |services: &str| {
+        let timeouts = "[timeouts]\ndrain = \"500ms\"\n\n";
+        daemon::config(&lab, &format!("{timeouts}{services}"))
+    };
+    let stays = daemon::transparent(&lab, &[]);
+    let goes = service(&lab, Family::V4, &[1], "split");
+    let mut flexcp = FlexCp::start(&lab, &of(&format!("{stays}\n{goes}")))?;
+    let client = Client::mptcp(listen_on(&lab, Family::V4));
+    thread::scope(|scope| {
+        let run = scope.spawn(|| client.run_in(lab.client(), &Job::hold(3_000)));
+        until("a connection is split", || {
+            Ok(flexcp.show("connections")?.contains("relayed"))
+        })?;
+        flexcp.reload(&lab, &of(&stays))?;
+        let report = run.join().expect("a client does not panic")?;
+        ensure!(report.failure_kind() == "ECONNRESET", "{report:?}");
+        Ok::<_, anyhow::Error>(())
+    })?;
+    flexcp.stop()
+}
+
+fn events_and_back_ends_are_told() -> Result<()> {
+    let lab = Lab::builder().servers(2).build()?;
+    let service = service(&lab, Family::V4, &[2, 1], "split");
+    with(lab, &service, ServeOptions::tcp(PORT), |rig| {
+        let listener = listening(rig, "events", &["--json"])?;
+        let hold = Job::hold(1_000);
+        let report = thread::scope(|scope| {
+            let run = scope.spawn(|| rig.attempt(&client(rig, Family::V4), &hold));
+            // The first does not answer, the second has the connection.
+            until("back ends are told", || {
+                let all = rig.flexcp.show_json("services")?;
+                let of = |at: usize| &all["services"][0]["backends"][at];
+                Ok(of(0)["health"] == "down"
+                    && of(0)["down_workers"] == 0
+                    && of(0)["last_down"]["reason"] == "refused"
+                    && of(1)["health"] == "up"
+                    && of(1)["connections"] == 1)
+            })?;
+            run.join().expect("a client does not panic")
+        })?;
+        report.ok()?;
+        closed(&listener, 1)?;
+        reset_while(rig, || {
+            let id = rig.flexcp.show_connections()?["connections"][0]["id"].clone();
+            let id = id.as_str().unwrap_or_default();
+            rig.flexcp.tell(&["close", id]).map(drop)
+        })?;
+        closed(&listener, 2)?;
+        let events = told(&listener)?;
+        let what = |event: &Value| {
+            let of = |key| event[key].as_str().unwrap_or_default().to_owned();
+            [of("event"), of("carrier"), of("cause"), of("reason")]
+        };
+        let expected = [
+            ["backend_marked", "", "", "refused"],
+            ["opened", "split", "", ""],
+            ["closed", "", "finished", ""],
+            ["opened", "split", "", ""],
+            ["closed", "", "asked", ""],
+        ];
+        let told: Vec<_> = events.iter().map(what).collect();
+        ensure!(told == expected, "{events:?}");
+        ensure!(events[1]["id"] == events[2]["id"], "{events:?}");
+        Ok(kernels_own().own(SERVER_RESET, "an operator closes the second"))
     })
 }
 

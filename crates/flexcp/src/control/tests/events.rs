@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::sync::mpsc;
 
 use flexcp_translator::{
-    ConnectionEnds, EndCause, Event, EventKind, Instant as At, MarkReason, SubflowEnds,
+    ConnectionEnds, EndCause, Event, EventKind, Instant as At, MarkReason, Rst, SubflowEnds,
     SubflowSwitch, Switch,
 };
 
@@ -31,7 +31,7 @@ fn listened() -> (WorkerHandle, mpsc::Receiver<Listener>) {
 fn heard(kind: EventKind) -> Heard {
     Heard {
         at: At(flexcp_io::monotonic_micros()),
-        worker: 3,
+        worker: Some(3),
         event: Event {
             service: ServiceId(0),
             kind,
@@ -209,7 +209,8 @@ fn events_are_told_a_line_each() {
             with(
                 &which,
                 json!({
-                    "event": "opened", "mode": "transparent", "source": "10.0.1.2:40312", "backend": "10.8.0.2:80",
+                    "event": "opened", "mode": "transparent", "carrier": "splitless", "source": "10.0.1.2:40312",
+                    "backend": "10.8.0.2:80",
                 }),
             ),
         ),
@@ -281,6 +282,36 @@ fn events_are_told_a_line_each() {
     ] {
         listener.tell(heard(kind));
         assert_eq!(next(&mut client), line);
+    }
+}
+
+#[test]
+fn events_of_the_relay_name_no_worker() {
+    let (worker, listeners) = listened();
+    let served = Served::by(vec![worker]);
+    let (mut client, _) = listening(&served.path());
+    let mut listener = listeners.recv().unwrap();
+    let opened = EventKind::Opened {
+        connection: ends(),
+        source: "10.8.0.1:61000".parse().unwrap(),
+        backend: "10.8.0.2:80".parse().unwrap(),
+    };
+    let closed = EventKind::Closed {
+        connection: ends(),
+        cause: EndCause::Rst(Rst::Asked),
+    };
+    let told = [opened, closed].map(|kind| {
+        let worker = None;
+        listener.tell(Heard {
+            worker,
+            ..heard(kind)
+        });
+        next(&mut client)
+    });
+    assert_eq!(told[0]["carrier"], "split");
+    assert_eq!(told[1]["cause"], "asked");
+    for line in told {
+        assert_eq!(line["worker"], serde_json::Value::Null, "{line}");
     }
 }
 

@@ -2,11 +2,11 @@
 
 use std::net::SocketAddr;
 
-use flexcp_translator::{ConnectionEnds, EventKind, SubflowEnds};
+use flexcp_translator::{Carrier, ConnectionEnds, EventKind, MarkReason, SubflowEnds};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::named;
+use super::{carrier_name, named, splitless};
 use crate::control::server::Names;
 use crate::worker::Heard;
 
@@ -27,8 +27,11 @@ pub enum Event {
         /// Which one.
         #[serde(flatten)]
         connection: Which,
-        /// "transparent", "reverse" or "convert".
+        /// "transparent", "reverse", "convert" or "socks5".
         mode: String,
+        /// What carries it: "splitless", or "split".
+        #[serde(default = "splitless")]
+        carrier: String,
         /// The address that the server sees as its client.
         #[schema(value_type = String, examples(json!("192.0.2.1:443")))]
         source: SocketAddr,
@@ -139,8 +142,8 @@ pub struct Switch {
 pub struct Noted {
     /// In microseconds since 1970 (UTC).
     pub time_us: u64,
-    /// The number of the worker.
-    pub worker: usize,
+    /// The number of the worker; null: the relay of split connections.
+    pub worker: Option<usize>,
     /// Name of the service.
     pub service: String,
 }
@@ -193,6 +196,7 @@ impl Event {
                 source,
                 backend,
             } => Self::Opened {
+                carrier: noted.carrier().into(),
                 noted,
                 connection: connection.into(),
                 mode,
@@ -227,11 +231,7 @@ impl Event {
                 connection: connection.into(),
                 cause: cause.name().into(),
             },
-            EventKind::BackendMarked { backend, reason } => Self::BackendMarked {
-                noted,
-                backend,
-                reason: reason.name().into(),
-            },
+            EventKind::BackendMarked { backend, reason } => marked(noted, backend, reason),
             EventKind::BackendMaintenance { backend, on } => {
                 Self::BackendMaintenance { noted, backend, on }
             }
@@ -240,7 +240,23 @@ impl Event {
     }
 }
 
+fn marked(noted: Noted, backend: SocketAddr, reason: MarkReason) -> Event {
+    Event::BackendMarked {
+        noted,
+        backend,
+        reason: reason.name().into(),
+    }
+}
+
 impl Noted {
+    /// What carries the connection that this is of.
+    fn carrier(&self) -> &'static str {
+        carrier_name(match self.worker {
+            Some(_) => Carrier::Splitless,
+            None => Carrier::Split,
+        })
+    }
+
     /// `origin`: where the clock of events started, in microseconds since 1970.
     const fn new(heard: &Heard, origin: u64, service: String) -> Self {
         Self {
