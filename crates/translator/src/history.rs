@@ -26,6 +26,9 @@ const SEVERAL: [u32; 2] = [5_000, 2_500];
 const LOSS: [u32; 2] = [100, 30];
 /// The same of what waits in queues, in microseconds.
 const QUEUE: [u32; 2] = [100_000, 40_000];
+/// No connection counts for more than so many times the bound: what has happened to one alone, such as a burst that a queue of the
+/// host dropped, splits nothing.
+const MOST: u32 = SHARE - 1;
 
 /// What a translated connection has shown of the access that it came over first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,9 +70,10 @@ impl History {
             return;
         }
         let again = sample.again.saturating_mul(ALL.into()) / sample.bytes;
-        let loss = u32::try_from(again).unwrap_or(ALL).min(ALL);
+        let loss = u32::try_from(again).unwrap_or(ALL).min(MOST * LOSS[0]);
         let several = if sample.several { ALL } else { 0 };
-        let weight = if self.samples == 0 { 1 } else { SHARE };
+        // The first ones count alike.
+        let weight = u32::from(self.samples + 1).min(SHARE);
         let mean = |known: u32, new: u32| {
             let sum = u64::from(known) * u64::from(weight - 1) + u64::from(new);
             u32::try_from(sum / u64::from(weight)).unwrap_or(u32::MAX)
@@ -78,7 +82,7 @@ impl History {
         self.loss = mean(self.loss, loss);
         if let Some(queue) = sample.queue {
             let micros = u32::try_from(queue.as_micros()).unwrap_or(u32::MAX);
-            self.queue = mean(self.queue, micros);
+            self.queue = mean(self.queue, micros.min(MOST * QUEUE[0]));
         }
         self.samples = self.samples.saturating_add(1).min(FEW);
         self.splits = self.judge();
@@ -175,6 +179,23 @@ mod tests {
         let mut history = after([sample(true, 300, 5); 8]);
         history.note(sample(true, 0, 5));
         assert!(history.splits);
+    }
+
+    #[test]
+    fn one_connection_splits_nothing_however_bad_and_whenever_it_comes() {
+        let good = sample(true, 0, 5);
+        for bad in [sample(true, 9_000, 5), sample(true, 0, 60_000)] {
+            for place in 0..12 {
+                let mut samples = [good; 12];
+                samples[place] = bad;
+                let mut history = History::default();
+                for sample in samples {
+                    history.note(sample);
+                    assert!(!history.splits, "{bad:?} at {place}: {history:?}");
+                }
+            }
+            assert!(after([good, good, good, good, bad, bad]).splits);
+        }
     }
 
     #[test]
