@@ -300,7 +300,7 @@ impl Service {
             len: if addr.is_ipv6() { 128 } else { 32 },
         };
         let addresses = match &service.mode {
-            Mode::Transparent { destinations, .. } => {
+            Mode::Transparent { destinations, .. } | Mode::Box { destinations, .. } => {
                 destinations.iter().map(|to| to.value).collect()
             }
             Mode::Reverse {

@@ -120,6 +120,8 @@ decisions! {
     PlainSyn => plain_syn {
         /// It does not ask for MPTCP.
         NoOption => no_option,
+        /// It asks for MPTCP by itself, at an aggregation box.
+        Mptcp => mptcp,
         /// It asks for another version than 1.
         Version => version,
         /// It does not offer HMAC-SHA-256, or sets the extensibility flag.
@@ -313,6 +315,8 @@ decisions! {
         Fail => fail,
         /// The client's data comes without a mapping.
         NoMapping => no_mapping,
+        /// The server that an aggregation box has asked for MPTCP answers without it.
+        Unanswered => unanswered,
         /// The server ends the connection, and the client's last words were plain TCP.
         ServerFin => server_fin,
     }

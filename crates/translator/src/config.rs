@@ -60,6 +60,15 @@ impl Config {
                 sources: source.clone(),
                 ports: source_ports.clone(),
             }),
+            Mode::Box {
+                uplinks,
+                source_ports,
+                ..
+            } => Some(BackEnds {
+                addrs: None,
+                sources: uplinks.clone(),
+                ports: source_ports.clone(),
+            }),
             Mode::Transparent { .. } => None,
         });
         flexcp_placement::Rules {
@@ -161,6 +170,19 @@ pub enum Mode {
         /// Addresses towards the back ends, at least one of the family of each back end.
         source: Vec<IpAddr>,
         /// Ports towards the back ends; at least one for each worker.
+        source_ports: RangeInclusive<u16>,
+    },
+    /// On the path of clients without MPTCP (an aggregation box): their connections go on as MPTCP, over several uplinks. The
+    /// server, or whoever stands before it, has to speak MPTCP, or has plain TCP over the first uplink.
+    Box {
+        /// Server addresses that the service covers.
+        destinations: Vec<Prefix>,
+        /// Server ports that the service covers; empty: all.
+        ports: Vec<RangeInclusive<u16>>,
+        /// FlexCP's addresses on its uplinks, at most [`MAX_UPLINKS`](crate::MAX_UPLINKS): connections begin on the first of the
+        /// server's family, and join over the others.
+        uplinks: Vec<IpAddr>,
+        /// Ports on the uplinks; at least one for each worker.
         source_ports: RangeInclusive<u16>,
     },
     /// Clients address FlexCP and name their server; that sees FlexCP's address.

@@ -64,10 +64,18 @@ counters! {
         half_open_evicted,
         /// The server answered `MP_CAPABLE` itself and FlexCP stepped aside.
         end_to_end,
-        /// Connections that fell back to TCP before the client proved its keys.
+        /// Connections that fell back to TCP before the client proved its keys, or as the server of an aggregation box has none.
         fallback_handshake,
         /// Connections that fell back to TCP later (RFC 8684 section 3.7).
         fallback_established,
+        /// Servers that have answered the `MP_CAPABLE` of an aggregation box.
+        mp_capable_synack_rx,
+        /// `MP_JOIN` SYNs of an aggregation box, each counted once.
+        mp_join_syn_tx,
+        /// Subflows of an aggregation box that its server has confirmed.
+        mp_join_synack_rx,
+        /// `MP_JOIN` SYN/ACKs of servers with a wrong HMAC.
+        mp_join_synack_hmac_failure,
         /// `MP_JOIN` SYNs answered.
         mp_join_syn_rx,
         /// Subflows whose client proved itself.
@@ -336,7 +344,9 @@ impl Counters {
             Decision::SubflowSwitch(_) => &mut self.subflow_switch,
             Decision::HalfOpenEvicted(_) => &mut self.half_open_evicted,
             Decision::AddAddr(AddAddr::First | AddAddr::Repeated) => &mut self.add_addr_tx,
-            Decision::Fallback(Fallback::Handshake) => &mut self.fallback_handshake,
+            Decision::Fallback(Fallback::Handshake | Fallback::Unanswered) => {
+                &mut self.fallback_handshake
+            }
             Decision::Fallback(_) => &mut self.fallback_established,
             Decision::Rst(_) | Decision::JoinEvicted(_) | Decision::AddAddr(AddAddr::GivenUp) => {
                 return;

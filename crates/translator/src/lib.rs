@@ -65,6 +65,7 @@ pub use cause::{
     PlainSyn, PreambleRefused, Rst, SubflowSwitch,
 };
 pub use config::{Announce, Check, Config, Intake, Limits, Mode, Part, Service, Timeouts};
+pub use connection::MAX_UPLINKS;
 pub use counters::{Counters, DropReason, Drops, Gauges};
 pub use denials::Denial;
 pub use entrance::User;

@@ -5,6 +5,7 @@
 
 mod judged;
 mod relayed;
+mod source;
 
 use alloc::vec::Vec;
 use core::mem;
@@ -28,9 +29,7 @@ use crate::time::Instant;
 use crate::turns::Turns;
 
 pub(crate) use self::judged::CheckStep;
-
-/// Ports tried before a source address counts as full.
-const PORT_TRIES: usize = 64;
+use self::source::source_towards;
 
 /// What a service does with a SYN. `opens`: whether it takes new connections, or is drained.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,6 +44,11 @@ pub(crate) enum Match {
         opens: bool,
     },
     Explicit {
+        service: ServiceId,
+        opens: bool,
+    },
+    /// On the path of clients that are to use several uplinks.
+    Box {
         service: ServiceId,
         opens: bool,
     },
@@ -395,24 +399,12 @@ impl Services {
     }
 
     /// Whether an address is the host's or a service's.
-    fn is_own(&self, addr: IpAddr) -> bool {
+    pub(crate) fn is_own(&self, addr: IpAddr) -> bool {
         let of_slot = |slot: &Slot| {
             let announced = slot.announce.iter().any(|told| told.addr == addr);
             announced || is_own(&slot.mode, addr)
         };
         self.host.contains(&addr) || self.slots.iter().flatten().any(of_slot)
-    }
-
-    /// A source address and port of a service that is free towards this server.
-    pub(crate) fn source_towards(
-        &self,
-        service: ServiceId,
-        server: SocketAddr,
-        secrets: &mut SecretStream,
-        is_free: impl Fn(&Backend) -> bool,
-    ) -> Option<Backend> {
-        let mode = &self.slot(service)?.mode;
-        source_towards(self.share, mode, server, secrets, is_free)
     }
 
     /// Whether a header before each stream tells the back ends of the service who its client is.
@@ -524,6 +516,7 @@ impl Match {
             },
             Mode::Reverse { .. } => Self::Reverse { service, opens },
             Mode::Explicit { .. } => Self::Explicit { service, opens },
+            Mode::Box { .. } => Self::Box { service, opens },
         }
     }
 }
@@ -532,7 +525,7 @@ impl Match {
 fn backends(mode: &Mode) -> &[SocketAddr] {
     match mode {
         Mode::Reverse { backends, .. } => backends,
-        Mode::Transparent { .. } | Mode::Explicit { .. } => &[],
+        Mode::Transparent { .. } | Mode::Explicit { .. } | Mode::Box { .. } => &[],
     }
 }
 
@@ -546,6 +539,16 @@ fn carries(mode: &Mode, used: &Used) -> bool {
     let Backend { source, addr } = used.backend;
     match mode {
         Mode::Transparent { .. } => used.keeps_ends && covers(mode, addr),
+        // The TCP leg's FlexCP end is what the client has addressed, and the other one the uplink.
+        Mode::Box {
+            uplinks,
+            source_ports,
+            ..
+        } => {
+            covers(mode, source)
+                && uplinks.contains(&used.local.ip())
+                && source_ports.contains(&used.local.port())
+        }
         Mode::Reverse {
             backends,
             source: sources,
@@ -585,51 +588,22 @@ fn covers_server(mode: &Mode, server: SocketAddr) -> bool {
 fn is_own(mode: &Mode, addr: IpAddr) -> bool {
     match mode {
         Mode::Transparent { .. } => false,
+        Mode::Box { uplinks, .. } => uplinks.contains(&addr),
         Mode::Reverse { listen, source, .. } | Mode::Explicit { listen, source, .. } => {
             source.contains(&addr) || listen.iter().any(|end| end.ip() == addr)
         }
     }
 }
 
-/// A source address and port that are free towards the back end. The port names this worker.
-fn source_towards(
-    share: Share,
-    mode: &Mode,
-    addr: SocketAddr,
-    secrets: &mut SecretStream,
-    is_free: impl Fn(&Backend) -> bool,
-) -> Option<Backend> {
-    let (Mode::Reverse {
-        source,
-        source_ports,
-        ..
-    }
-    | Mode::Explicit {
-        source,
-        source_ports,
-        ..
-    }) = mode
-    else {
-        return None;
-    };
-    for ip in source.iter().filter(|ip| ip.is_ipv4() == addr.is_ipv4()) {
-        for _ in 0..PORT_TRIES {
-            // Not to be guessed (RFC 6056).
-            let port = share.port(source_ports, secrets.next_u32())?;
-            let source = SocketAddr::new(*ip, port);
-            let backend = Backend { source, addr };
-            if is_free(&backend) {
-                return Some(backend);
-            }
-        }
-    }
-    None
-}
-
 /// Whether clients reach the service at `destination`.
 fn covers(mode: &Mode, destination: SocketAddr) -> bool {
     match mode {
         Mode::Transparent {
+            destinations,
+            ports,
+            ..
+        }
+        | Mode::Box {
             destinations,
             ports,
             ..
@@ -642,39 +616,5 @@ fn covers(mode: &Mode, destination: SocketAddr) -> bool {
         Mode::Reverse { listen, .. } | Mode::Explicit { listen, .. } => {
             listen.contains(&destination)
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::config::Intake;
-
-    #[test]
-    fn second_source_address_is_used_when_the_ports_of_the_first_are_taken() {
-        let [first, second] = ["10.8.0.1", "10.8.0.2"].map(|ip| ip.parse().expect("an address"));
-        let service = Service {
-            id: ServiceId(0),
-            name: "two".into(),
-            mode: Mode::Reverse {
-                listen: alloc::vec![],
-                backends: alloc::vec!["10.9.0.1:80".parse().expect("an end")],
-                source: alloc::vec![first, second],
-                source_ports: 50_000..=50_001,
-            },
-            announce: alloc::vec![],
-            intake: Intake::default(),
-        };
-        let mut services = Services::new(alloc::vec![service], Share::default());
-        let mut secrets = SecretStream::new([7; 32]);
-        let mut next = |taken: &[IpAddr]| {
-            let is_free = |backend: &Backend| !taken.contains(&backend.source.ip());
-            let which = (None, Choice::Any);
-            let found = services.next_backend(ServiceId(0), which, &mut secrets, is_free);
-            found.map(|backend| backend.source.ip())
-        };
-        assert_eq!(next(&[]), Some(first));
-        assert_eq!(next(&[first]), Some(second));
-        assert_eq!(next(&[first, second]), None);
     }
 }

@@ -1,6 +1,7 @@
 //! The entry: one packet or timer at a time goes to its connection, or makes one.
 
 mod accounts;
+mod asking;
 mod astray;
 mod bypass;
 mod calling;
@@ -214,6 +215,9 @@ impl Translator {
             };
             let mut ctx = context!(self, now);
             let stays = connection.handle_timeout(&mut ctx);
+            if stays {
+                self.join_uplinks(now, id);
+            }
             // Never at once again: whatever its deadline, this loop ends.
             self.settle_at(now, now + TIMER_PROGRESS, id);
             if stays {
@@ -366,7 +370,7 @@ impl Translator {
     fn handle_unknown(&mut self, segment: &Segment) -> Verdict {
         let to = self.services.find(segment.destination());
         let from = self.services.find(segment.source());
-        let on_path = |found| matches!(found, Some(Match::Transparent { .. }));
+        let on_path = |found| matches!(found, Some(Match::Transparent { .. } | Match::Box { .. }));
         // MPTCP that FlexCP alone could have spoken: its numbers mean nothing to the server.
         let lost = segment.options.mptcp
             && matches!(
@@ -453,8 +457,11 @@ impl Translator {
             self.services.note_closed(of.0, of.1);
             self.counters.connections_closed += 1;
             let client = connection.subflow(INITIAL).ends().to.ip();
-            self.guests
-                .leave(connection.hosted.is_some(), client, connection.standing);
+            self.guests.leave(
+                connection.hosted.is_some(),
+                client,
+                connection.credit.standing,
+            );
             self.discharge(id);
             self.table.remove(id);
         }

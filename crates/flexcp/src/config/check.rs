@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
 
-use flexcp_translator::{Prefix, User};
+use flexcp_translator::{MAX_UPLINKS, Prefix, User};
 
 use super::access;
 use super::backend::Backend;
@@ -45,6 +45,7 @@ pub(crate) fn check(config: &Config, out: &mut Diagnostics) {
     names(&config.services, out);
     for service in &config.services {
         lists(service, out);
+        uplinks(service, out);
         hosts(service, out);
         ports(service, out);
         if let Mode::Reverse {
@@ -293,6 +294,51 @@ fn names(services: &[Service], out: &mut Diagnostics) {
     }
 }
 
+/// What of the traffic on the path is a service's is listed once.
+fn on_the_path(
+    destinations: &[Located<Prefix>],
+    ports: &[Located<RangeInclusive<u16>>],
+    out: &mut Diagnostics,
+) {
+    covered(
+        destinations,
+        |a, b| nested(*a, *b),
+        |prefix| ShowPrefix(*prefix).to_string(),
+        out,
+    );
+    covered(ports, intersect, |ports| ShowPorts(ports).to_string(), out);
+}
+
+/// A box knows its clients by where they come in, and has uplinks that are not there.
+fn uplinks(service: &Service, out: &mut Diagnostics) {
+    let Mode::Box { uplinks, .. } = &service.mode else {
+        return;
+    };
+    if service.interfaces.is_empty() {
+        let said = "a box has to know where its clients come in; write interfaces = [\"lan0\"]";
+        out.error(service.at, said);
+    }
+    for uplink in uplinks {
+        let mut clients = service.interfaces.iter();
+        if clients.any(|name| name.value == uplink.value) {
+            let said = format!(
+                "clients come in on `{}`, so it can be no uplink",
+                uplink.value
+            );
+            out.error(uplink.at, said);
+        }
+    }
+    if let Some(more) = uplinks.get(MAX_UPLINKS) {
+        let said = format!("there can be {MAX_UPLINKS} uplinks; remove this one");
+        out.error(more.at, said);
+    }
+    if let Some(announce) = service.announce.first() {
+        let said =
+            "a box is the client of its servers, and announces no addresses; remove `announce`";
+        out.error(announce.at, said);
+    }
+}
+
 /// Nothing is listed twice.
 fn lists(service: &Service, out: &mut Diagnostics) {
     duplicates(&service.interfaces, Clone::clone, out);
@@ -302,19 +348,20 @@ fn lists(service: &Service, out: &mut Diagnostics) {
         out,
     );
     match &service.mode {
+        Mode::Box {
+            destinations,
+            ports,
+            uplinks,
+            ..
+        } => {
+            on_the_path(destinations, ports, out);
+            duplicates(uplinks, Clone::clone, out);
+        }
         Mode::Transparent {
             destinations,
             ports,
             ..
-        } => {
-            covered(
-                destinations,
-                |a, b| nested(*a, *b),
-                |prefix| ShowPrefix(*prefix).to_string(),
-                out,
-            );
-            covered(ports, intersect, |ports| ShowPorts(ports).to_string(), out);
-        }
+        } => on_the_path(destinations, ports, out),
         Mode::Reverse {
             listen,
             backends,
@@ -400,7 +447,7 @@ fn hosts(service: &Service, out: &mut Diagnostics) {
         usable(announce.at, "announce", announce.value.addr);
     }
     match &service.mode {
-        Mode::Transparent { destinations, .. } => {
+        Mode::Transparent { destinations, .. } | Mode::Box { destinations, .. } => {
             // A prefix shorter than these may well have such addresses in it: 0.0.0.0/0 does.
             for destination in destinations {
                 let Prefix { addr, len } = destination.value;
@@ -458,6 +505,14 @@ fn ports(service: &Service, out: &mut Diagnostics) {
     match &service.mode {
         Mode::Transparent { ports, .. } => {
             ports.iter().for_each(|ports| known(ports.at, &ports.value));
+        }
+        Mode::Box {
+            ports,
+            source_ports,
+            ..
+        } => {
+            let all = ports.iter().chain([source_ports]);
+            all.for_each(|ports| known(ports.at, &ports.value));
         }
         Mode::Reverse {
             listen,

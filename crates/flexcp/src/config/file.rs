@@ -13,7 +13,8 @@ use toml::de::{DeTable, DeValue};
 use super::access::{self, Access};
 use super::backend::Backend;
 use super::keys::{self, Keys};
-use super::read::{self, Interface, Memory, Ports, Reader};
+use super::modes;
+use super::read::{self, Interface, Memory, Reader};
 use super::rule::{self, Rule};
 use super::span::{Diagnostics, Located};
 
@@ -244,6 +245,18 @@ pub enum Mode {
         /// `source_ports`: FlexCP's ports towards the servers. Default "61000-65534".
         source_ports: Located<RangeInclusive<u16>>,
     },
+    /// `mode = "box"`: FlexCP is on the path of clients without MPTCP, and carries their connections as MPTCP over several uplinks
+    /// towards servers that speak it; those see the uplinks' addresses.
+    Box {
+        /// `destinations`: address prefixes of the servers.
+        destinations: Vec<Located<Prefix>>,
+        /// `ports`: of the servers: numbers, and ranges like "8000-8999"; all when left out.
+        ports: Vec<Located<RangeInclusive<u16>>>,
+        /// `uplinks`: interfaces that connections go out by, at most 8: they begin on the first, and join over the others.
+        uplinks: Vec<Located<String>>,
+        /// `source_ports`: FlexCP's ports on them. Default "61000-65534".
+        source_ports: Located<RangeInclusive<u16>>,
+    },
 }
 
 impl Service {
@@ -255,6 +268,8 @@ impl Service {
             Mode::Reverse { source, .. } => !source.is_empty(),
             // Those of `listen` at least.
             Mode::Explicit { .. } => true,
+            // Those that its uplinks have.
+            Mode::Box { .. } => true,
         }
     }
 }
@@ -267,6 +282,7 @@ impl Mode {
             Self::Transparent { .. } => TRANSPARENT,
             Self::Reverse { .. } => REVERSE,
             Self::Explicit { protocol, .. } => protocol_name(*protocol),
+            Self::Box { .. } => BOX,
         }
     }
 
@@ -274,7 +290,7 @@ impl Mode {
     #[must_use]
     pub fn listen(&self) -> &[Located<SocketAddr>] {
         match self {
-            Self::Transparent { .. } => &[],
+            Self::Transparent { .. } | Self::Box { .. } => &[],
             Self::Reverse { listen, .. } | Self::Explicit { listen, .. } => listen,
         }
     }
@@ -284,7 +300,7 @@ impl Mode {
     pub fn backends(&self) -> &[Located<Backend>] {
         match self {
             Self::Reverse { backends, .. } => backends,
-            Self::Transparent { .. } | Self::Explicit { .. } => &[],
+            Self::Transparent { .. } | Self::Explicit { .. } | Self::Box { .. } => &[],
         }
     }
 
@@ -293,9 +309,9 @@ impl Mode {
     pub const fn source_ports(&self) -> Option<&Located<RangeInclusive<u16>>> {
         match self {
             Self::Transparent { .. } => None,
-            Self::Reverse { source_ports, .. } | Self::Explicit { source_ports, .. } => {
-                Some(source_ports)
-            }
+            Self::Reverse { source_ports, .. }
+            | Self::Explicit { source_ports, .. }
+            | Self::Box { source_ports, .. } => Some(source_ports),
         }
     }
 }
@@ -475,10 +491,11 @@ fn service(value: &Spanned<DeValue<'_>>, out: &mut Diagnostics) -> Option<Servic
     let interfaces = section.list::<Interface>("interfaces", out);
     let announce = section.list("announce", out);
     let mode = match mode {
-        TRANSPARENT => transparent(&section, out),
-        CONVERT => explicit(&section, Protocol::Convert, out),
-        SOCKS5 => explicit(&section, Protocol::Socks5, out),
-        _ => reverse(&section, out),
+        TRANSPARENT => modes::transparent(&section, out),
+        CONVERT => modes::explicit(&section, Protocol::Convert, out),
+        SOCKS5 => modes::explicit(&section, Protocol::Socks5, out),
+        BOX => modes::aggregation_box(&section, out),
+        _ => modes::reverse(&section, out),
     };
     Some(Service {
         at,
@@ -499,10 +516,11 @@ fn mode(entries: &DeTable<'_>, at: usize, out: &mut Diagnostics) -> Option<&'sta
     let Some(value) = entries.get("mode") else {
         let has = |key| entries.contains_key(key);
         let hint = match (has("destinations"), has("backends"), has("allow")) {
+            _ if has("uplinks") => "write mode = \"box\"",
             (true, false, false) => "write mode = \"transparent\"",
             (false, true, false) => "write mode = \"reverse\"",
             (false, false, true) => "write mode = \"convert\" or \"socks5\"",
-            _ => "write mode = \"transparent\", \"reverse\", \"convert\" or \"socks5\"",
+            _ => "write mode = \"transparent\", \"reverse\", \"convert\", \"socks5\" or \"box\"",
         };
         out.error(at, format!("a service has no `mode`; {hint}"));
         return None;
@@ -512,7 +530,7 @@ fn mode(entries: &DeTable<'_>, at: usize, out: &mut Diagnostics) -> Option<&'sta
         out.error(
             at,
             format!(
-                "`mode` can't be {}; write \"transparent\", \"reverse\", \"convert\" or \"socks5\"",
+                "`mode` can't be {}; write \"transparent\", \"reverse\", \"convert\", \"socks5\" or \"box\"",
                 read::kind(value)
             ),
         );
@@ -522,7 +540,10 @@ fn mode(entries: &DeTable<'_>, at: usize, out: &mut Diagnostics) -> Option<&'sta
     if mode.is_none() {
         let hint = match read::similar(word, &MODES) {
             Some(similar) => format!("did you mean \"{similar}\"?"),
-            None => "the modes are \"transparent\", \"reverse\", \"convert\" and \"socks5\"".into(),
+            None => {
+                "the modes are \"transparent\", \"reverse\", \"convert\", \"socks5\" and \"box\""
+                    .into()
+            }
         };
         out.error(at, format!("there is no mode \"{word}\"; {hint}"));
     }
@@ -540,7 +561,10 @@ fn likely_mode(entries: &DeTable<'_>) -> Option<&'static str> {
         keys.any(|key| entries.contains_key(key.name))
     };
     let allows = entries.contains_key("allow").then_some(CONVERT);
-    let likely = allows.or_else(|| [REVERSE, TRANSPARENT].into_iter().find(has));
+    let uplinks = entries.contains_key("uplinks").then_some(BOX);
+    let likely = uplinks
+        .or(allows)
+        .or_else(|| [REVERSE, TRANSPARENT].into_iter().find(has));
     meant.or(likely)
 }
 
@@ -552,65 +576,6 @@ fn without_mode(entries: &DeTable<'_>, at: usize, out: &mut Diagnostics) -> Opti
     section.list::<Interface>("interfaces", out);
     section.list::<Announce>("announce", out);
     None
-}
-
-fn transparent(section: &Reader<'_, '_>, out: &mut Diagnostics) -> Mode {
-    let hint = "list the servers' prefixes, or [\"0.0.0.0/0\", \"::/0\"] for all servers";
-    Mode::Transparent {
-        destinations: section.required_list("destinations", hint, out),
-        ports: ports(section, out),
-        end_to_end: section.or("end_to_end", true, out),
-    }
-}
-
-fn reverse(section: &Reader<'_, '_>, out: &mut Diagnostics) -> Mode {
-    let listen = "write the addresses that clients connect to, like [\"192.0.2.1:443\"]";
-    let backends = "write the servers' addresses, like [\"10.0.0.11:443\"]";
-    Mode::Reverse {
-        listen: section.required_list("listen", listen, out),
-        backends: section.required_list("backends", backends, out),
-        check: section.optional("check", out),
-        proxy_protocol: section.or("proxy_protocol", ProxyProtocol::Off, out),
-        source: section.list("source", out),
-        source_ports: source_ports(section, out),
-    }
-}
-
-fn explicit(section: &Reader<'_, '_>, protocol: Protocol, out: &mut Diagnostics) -> Mode {
-    let listen = "write the addresses that clients connect to, like [\"192.0.2.1:1080\"]";
-    let allow = "list the servers' prefixes, or [\"0.0.0.0/0\", \"::/0\"] for all public servers";
-    Mode::Explicit {
-        protocol,
-        users: match protocol {
-            Protocol::Convert => Vec::new(),
-            Protocol::Socks5 => section.list("users", out),
-        },
-        listen: section.required_list("listen", listen, out),
-        allow: section.required_list("allow", allow, out),
-        cookies: match protocol {
-            Protocol::Convert => section.or("cookies", false, out),
-            Protocol::Socks5 => Located::default(false),
-        },
-        ports: ports(section, out),
-        source: section.list("source", out),
-        source_ports: source_ports(section, out),
-    }
-}
-
-/// The servers' ports.
-fn ports(section: &Reader<'_, '_>, out: &mut Diagnostics) -> Vec<Located<RangeInclusive<u16>>> {
-    let ports = section.list::<Ports>("ports", out).into_iter();
-    ports
-        .map(|ports| Located::new(ports.value.0, ports.at))
-        .collect()
-}
-
-/// FlexCP's ports towards the servers.
-fn source_ports(section: &Reader<'_, '_>, out: &mut Diagnostics) -> Located<RangeInclusive<u16>> {
-    section.optional::<Ports>("source_ports", out).map_or_else(
-        || Located::default(SOURCE_PORTS),
-        |ports| Located::new(ports.value.0, ports.at),
-    )
 }
 
 /// The section `name`; an empty one when it is not there.
@@ -664,6 +629,7 @@ fn keys(mode: &str) -> Keys {
         TRANSPARENT => keys::TRANSPARENT,
         CONVERT => keys::CONVERT,
         SOCKS5 => keys::SOCKS5,
+        BOX => keys::BOX,
         _ => keys::REVERSE,
     }
 }
@@ -672,7 +638,8 @@ const TRANSPARENT: &str = "transparent";
 const REVERSE: &str = "reverse";
 const CONVERT: &str = "convert";
 const SOCKS5: &str = "socks5";
-const MODES: [&str; 4] = [TRANSPARENT, REVERSE, CONVERT, SOCKS5];
+const BOX: &str = "box";
+const MODES: [&str; 5] = [TRANSPARENT, REVERSE, CONVERT, SOCKS5, BOX];
 const DEVICE: &str = "flexcp0";
 /// A bit that neither Docker, kube-proxy, Tailscale nor WireGuard uses.
 const MARK: i64 = 0x1000_0000;
@@ -683,4 +650,3 @@ const OFFLOADED: i64 = 4096;
 pub const SOCKET: &str = "/run/flexcp/flexcp.sock";
 const STATE_DIR: &str = "/run/flexcp";
 const DRAIN: Duration = Duration::from_secs(5);
-const SOURCE_PORTS: RangeInclusive<u16> = 61000..=65534;

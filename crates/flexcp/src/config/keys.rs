@@ -298,7 +298,7 @@ pub(super) const SERVICE: Keys = &[
     .required(),
     key(
         "mode",
-        Kind::OneOf(&["transparent", "reverse", "convert", "socks5"]),
+        Kind::OneOf(&["transparent", "reverse", "convert", "socks5", "box"]),
         "How clients and servers meet.",
     )
     .required(),
@@ -424,6 +424,24 @@ pub(super) const SOCKS5: Keys = &[
         Kind::List(&Kind::User),
         "Who may come in; nobody is asked who he is when left out.",
     ),
+];
+
+/// What a service with `mode = "box"` has beside.
+pub(super) const BOX: Keys = &[
+    TRANSPARENT[0],
+    TRANSPARENT[1],
+    key(
+        "uplinks",
+        Kind::Some(&Kind::Interface),
+        "Interfaces that connections go out by: they begin on the first, and join over the others.",
+    )
+    .required(),
+    key(
+        "source_ports",
+        Kind::Ports,
+        "FlexCP's ports on the uplinks.",
+    )
+    .or(Value::Text("61000-65534")),
 ];
 
 /// `[[access]]`

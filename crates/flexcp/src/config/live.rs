@@ -6,6 +6,7 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 
 use flexcp_io::Interface;
+use flexcp_translator::MAX_UPLINKS;
 
 use super::backend::Backend;
 use super::file::{Config, Mode, Service};
@@ -146,6 +147,10 @@ pub fn check(config: &Config, host: &dyn Host, out: &mut Diagnostics) -> Vec<Vec
         if let Some(source_ports) = service.mode.source_ports() {
             distinct_ports(source_ports, host, out);
         }
+        if let Mode::Box { uplinks, .. } = &service.mode {
+            sources.push(of_uplinks(uplinks, &local, out));
+            continue;
+        }
         let (Mode::Reverse { source, .. } | Mode::Explicit { source, .. }) = &service.mode else {
             sources.push(Vec::new());
             continue;
@@ -161,6 +166,38 @@ pub fn check(config: &Config, host: &dyn Host, out: &mut Diagnostics) -> Vec<Vec
         });
     }
     sources
+}
+
+/// The addresses that uplinks have: all of the first, then of the next.
+fn of_uplinks(
+    uplinks: &[Located<String>],
+    local: &[(String, IpAddr)],
+    out: &mut Diagnostics,
+) -> Vec<IpAddr> {
+    let mut all = Vec::new();
+    for uplink in uplinks {
+        let own = local.iter().filter(|(name, _)| *name == uplink.value);
+        let own = own.map(|(_, addr)| *addr).filter(|addr| is_routed(*addr));
+        let before = all.len();
+        all.extend(own);
+        if all.len() == before {
+            let said = format!(
+                "uplink `{}` has no address; connections go out by the others until FlexCP is told anew (SIGHUP)",
+                uplink.value
+            );
+            out.warning(uplink.at, said);
+        }
+    }
+    all.truncate(MAX_UPLINKS);
+    all
+}
+
+/// Beyond its link.
+fn is_routed(addr: IpAddr) -> bool {
+    match addr {
+        IpAddr::V4(addr) => !addr.is_link_local() && !addr.is_loopback(),
+        IpAddr::V6(addr) => !addr.is_unicast_link_local() && !addr.is_loopback(),
+    }
 }
 
 /// Those at which clients connect, each once.

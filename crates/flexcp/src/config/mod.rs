@@ -17,6 +17,7 @@ pub mod told;
 pub(crate) mod check;
 mod checked;
 mod keys;
+mod modes;
 mod overlap;
 mod read;
 mod schema;

@@ -79,6 +79,11 @@ impl Claim {
                 destinations,
                 ports,
                 ..
+            }
+            | Mode::Box {
+                destinations,
+                ports,
+                ..
             } => {
                 let all = [Located::new(1..=u16::MAX, 0)];
                 let ports = if ports.is_empty() { &all[..] } else { ports };

@@ -11,6 +11,7 @@ use flexcp_translator::{Allowed, Intake, Limits, Part, Prefix, ServiceId, Timeou
 
 use super::access;
 use super::file::{Config, Mode, ProxyProtocol, Service};
+use super::span::Located;
 
 /// How many translators there are.
 #[must_use]
@@ -229,6 +230,17 @@ fn mode(mode: &Mode, source: &[IpAddr]) -> flexcp_translator::Mode {
             source: source.to_vec(),
             source_ports: source_ports.value.clone(),
         },
+        Mode::Box {
+            destinations,
+            ports,
+            source_ports,
+            ..
+        } => flexcp_translator::Mode::Box {
+            destinations: destinations.iter().map(|to| to.value).collect(),
+            ports: ports.iter().map(|ports| ports.value.clone()).collect(),
+            uplinks: source.to_vec(),
+            source_ports: source_ports.value.clone(),
+        },
         Mode::Explicit {
             protocol,
             users,
@@ -237,28 +249,31 @@ fn mode(mode: &Mode, source: &[IpAddr]) -> flexcp_translator::Mode {
             ports,
             source_ports,
             ..
-        } => {
-            let ports: Vec<_> = ports.iter().map(|ports| ports.value.clone()).collect();
-            let allowed = allow.iter().map(|servers| Allowed {
-                servers: servers.value,
-                ports: ports.clone(),
-            });
-            flexcp_translator::Mode::Explicit {
-                protocol: *protocol,
-                users: users.iter().map(|user| user.value.clone()).collect(),
-                listen: listen.iter().map(|listen| listen.value).collect(),
-                allowed: allowed.collect(),
-                source: source.to_vec(),
-                source_ports: source_ports.value.clone(),
-            }
-        }
+        } => flexcp_translator::Mode::Explicit {
+            protocol: *protocol,
+            users: users.iter().map(|user| user.value.clone()).collect(),
+            listen: listen.iter().map(|listen| listen.value).collect(),
+            allowed: allowed(allow, ports),
+            source: source.to_vec(),
+            source_ports: source_ports.value.clone(),
+        },
     }
+}
+
+/// Servers that clients may name.
+fn allowed(servers: &[Located<Prefix>], ports: &[Located<RangeInclusive<u16>>]) -> Vec<Allowed> {
+    let ports: Vec<_> = ports.iter().map(|ports| ports.value.clone()).collect();
+    let each = servers.iter().map(|servers| Allowed {
+        servers: servers.value,
+        ports: ports.clone(),
+    });
+    each.collect()
 }
 
 /// How a service takes new connections.
 fn intake(service: &Service) -> Intake {
     let of_mode = match &service.mode {
-        Mode::Transparent { .. } => Intake::default(),
+        Mode::Transparent { .. } | Mode::Box { .. } => Intake::default(),
         Mode::Explicit { cookies, .. } => Intake {
             cookies: cookies.value,
             ..Intake::default()
@@ -292,11 +307,16 @@ pub fn client_legs(config: &Config) -> Vec<ClientLeg> {
     let mark = mark(config);
     let mut legs = Vec::new();
     for service in &config.services {
-        let Mode::Transparent {
+        let (Mode::Transparent {
             destinations,
             ports,
             ..
-        } = &service.mode
+        }
+        | Mode::Box {
+            destinations,
+            ports,
+            ..
+        }) = &service.mode
         else {
             continue;
         };
@@ -356,7 +376,7 @@ fn diverted_from_clients(service: &Service) -> Vec<Diversion> {
     };
     let ports = client_ports(service);
     match &service.mode {
-        Mode::Transparent { destinations, .. } => {
+        Mode::Transparent { destinations, .. } | Mode::Box { destinations, .. } => {
             for destination in destinations {
                 ports
                     .iter()
@@ -420,7 +440,7 @@ fn diverted_from_servers(
             }
         }
         // Clients may name any server; the ports are FlexCP's alone.
-        Mode::Explicit { source_ports, .. } => {
+        Mode::Explicit { source_ports, .. } | Mode::Box { source_ports, .. } => {
             diversions.extend(source.iter().map(|own| Diversion {
                 destination: Some(host(*own)),
                 destination_ports: Some(source_ports.value.clone()),
@@ -441,6 +461,7 @@ fn diverted_icmp(service: &Service, source: &[IpAddr]) -> Vec<Diversion> {
         Mode::Transparent { destinations, .. } => {
             to.extend(destinations.iter().map(|to| to.value));
         }
+        Mode::Box { .. } => own.extend(source),
         Mode::Reverse { listen, .. } | Mode::Explicit { listen, .. } => {
             own.extend(listen.iter().map(|listen| listen.value.ip()));
             own.extend(source);
@@ -489,8 +510,10 @@ pub fn own_ends(config: &Config, sources: &[Vec<IpAddr>]) -> Vec<OwnEnds> {
 /// The ports that clients connect to; `None`: all.
 fn client_ports(service: &Service) -> Vec<Option<RangeInclusive<u16>>> {
     let mut ports: Vec<_> = match &service.mode {
-        Mode::Transparent { ports, .. } if ports.is_empty() => vec![None],
-        Mode::Transparent { ports, .. } => ports
+        Mode::Transparent { ports, .. } | Mode::Box { ports, .. } if ports.is_empty() => {
+            vec![None]
+        }
+        Mode::Transparent { ports, .. } | Mode::Box { ports, .. } => ports
             .iter()
             .map(|ports| Some(ports.value.clone()))
             .collect(),

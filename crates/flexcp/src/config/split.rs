@@ -28,7 +28,7 @@ fn of_service(config: &Config, service: &Service, out: &mut Diagnostics) {
     let Some(carrier) = &service.carrier else {
         return;
     };
-    let why = if matches!(service.mode, Mode::Transparent { .. }) {
+    let why = if matches!(service.mode, Mode::Transparent { .. } | Mode::Box { .. }) {
         format!(
             "mode = \"{}\" can't: the relay listens at FlexCP's own addresses, which `listen` of the other modes says",
             service.mode.name()

@@ -58,6 +58,11 @@ fn line(service: &Service) -> String {
             destinations,
             ports,
             ..
+        }
+        | Mode::Box {
+            destinations,
+            ports,
+            ..
         } => {
             line += &format!("to {}", join(destinations, |to| ShowPrefix(*to)));
             line += &match ports.as_slice() {
@@ -82,6 +87,9 @@ fn line(service: &Service) -> String {
             }
             line += &from(source, source_ports);
         }
+    }
+    if let Mode::Box { uplinks, .. } = &service.mode {
+        line += &format!(", over {}", join(uplinks, |name| name));
     }
     if !service.interfaces.is_empty() {
         line += &format!(", clients on {}", join(&service.interfaces, |name| name));

@@ -177,7 +177,7 @@ impl Told {
                     ..
                 } => (listen, backends, source),
                 Mode::Explicit { listen, source, .. } => (listen, vec![], source),
-                Mode::Transparent { .. } => return None,
+                Mode::Transparent { .. } | Mode::Box { .. } => return None,
             };
             let ports: Vec<_> = listen.iter().map(SocketAddr::port).collect();
             let announced = service.announce.iter().flat_map(|announce| {

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod aggregation;
 mod attacks;
 mod attempts;
 mod balance;
@@ -76,6 +77,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
     };
     let groups = [
         direct::cases(),
+        aggregation::cases(),
         transfers::cases(),
         paths::cases(),
         close::cases(),

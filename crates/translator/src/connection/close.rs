@@ -206,6 +206,7 @@ impl Connection {
         subflow.send.filler = None;
         subflow.send.fin_due = None;
         self.let_go_spare(index);
+        self.note_uplink_free(ctx.now, index);
         // Its flow stays known until another takes the slot: what still comes must not pass as a packet of
         // nobody's.
         self.note_orphan(ctx);
@@ -351,6 +352,15 @@ impl Connection {
             self.send_ack(ctx, index, TcpFlags::ACK);
         }
         Verdict::Drop(DropReason::BlindReset)
+    }
+
+    /// The same where the TCP leg has opened the connection, for its end.
+    pub(super) fn challenge_opener(&mut self, ctx: &mut Context<'_>) -> Verdict {
+        if self.tcp.challenges.take(ctx.now) {
+            let challenge = self.own_to_tcp(self.bare_seq_to_tcp(), TcpFlags::ACK);
+            ctx.send(challenge.own());
+        }
+        Verdict::Drop(DropReason::Unexpected)
     }
 
     /// The client aborts the connection (RFC 8684 section 3.5): the server gets a RST, every subflow

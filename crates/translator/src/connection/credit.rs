@@ -16,10 +16,19 @@ use crate::segment::{Outgoing, Segment};
 /// A SYN/ACK's `MP_CAPABLE` has a key, which that of the SYN has not (RFC 8684 section 3.1).
 const KEY: usize = 8;
 
+/// What a client that names its server itself may have.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Credit {
+    /// How the connection counts for it.
+    pub(crate) standing: Standing,
+    /// Bytes of IP packets that came from its address, less those that went there, until it has shown where it is.
+    bytes: u32,
+}
+
 impl Connection {
     /// Whether its client names its server itself, and has not shown yet where it is.
     pub(crate) fn is_stranger(&self) -> bool {
-        self.standing != Standing::Uncounted && self.is_half_open()
+        self.credit.standing != Standing::Uncounted && self.is_half_open()
     }
 
     /// A packet has come from the client's address. The one exception: a SYN that asks for MPTCP and has not named a server yet
@@ -35,7 +44,7 @@ impl Connection {
             0
         };
         let more = u32::try_from(segment.ip.total_len + key).unwrap_or(u32::MAX);
-        self.credit = self.credit.saturating_add(more);
+        self.credit.bytes = self.credit.bytes.saturating_add(more);
     }
 
     /// Whether so many bytes may go to the client's address; they count as gone then.
@@ -44,8 +53,8 @@ impl Connection {
             return true;
         }
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-        let left = self.credit.checked_sub(bytes);
-        self.credit = left.unwrap_or(self.credit);
+        let left = self.credit.bytes.checked_sub(bytes);
+        self.credit.bytes = left.unwrap_or(self.credit.bytes);
         left.is_some()
     }
 

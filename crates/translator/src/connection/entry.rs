@@ -10,7 +10,7 @@ use super::delivery::Delivery;
 use super::rtt::Rtt;
 use super::subflow::Timed;
 use super::to_tcp::PATIENCE;
-use super::{Connection, Subflow, SubflowState};
+use super::{Asking, Connection, Subflow, SubflowState};
 use crate::config::Settings;
 use crate::dtree::Lane;
 use crate::handle::{INITIAL, SubflowIndex, SubflowSet};
@@ -137,6 +137,7 @@ impl Connection {
             && self.to_mptcp.stuck.is_none()
             && self.mptcp.spare.is_none()
             && self.front.is_none()
+            && self.asking.as_deref().is_none_or(Asking::is_steady)
             && self.to_tcp.repeated < PATIENCE
             && announced
             && !self.tcp.window.of_syn

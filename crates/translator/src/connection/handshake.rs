@@ -67,7 +67,7 @@ pub(crate) fn asks(syn: &Segment) -> Request {
 }
 
 /// FlexCP's own `MP_CAPABLE`: version 1, no checksums.
-const fn capable(keys: CapableKeys) -> MpCapable {
+pub(super) const fn capable(keys: CapableKeys) -> MpCapable {
     MpCapable {
         version: 1,
         flags: CapableFlags::HMAC_SHA256,
@@ -77,7 +77,11 @@ const fn capable(keys: CapableKeys) -> MpCapable {
 
 /// Options of a handshake segment that both legs share, with the timestamps that belong on its leg. What FlexCP
 /// does not know stays behind: the other end would believe it agreed on.
-fn handshake_options(options: &Options, timestamps: Option<Timestamps>, mss: u16) -> OptionWriter {
+pub(super) fn handshake_options(
+    options: &Options,
+    timestamps: Option<Timestamps>,
+    mss: u16,
+) -> OptionWriter {
     let mut writer = OptionWriter::default();
     writer.push(&TcpOption::Mss(mss));
     if options.sack_permitted {

@@ -16,7 +16,7 @@ use crate::cause::{JoinEvicted, JoinRefused, Rst, SubflowSwitch};
 use crate::config::Limits;
 use crate::counters::DropReason;
 use crate::event::EndCause;
-use crate::frame::Verdict;
+use crate::frame::{Frame, Verdict};
 use crate::handle::{INITIAL, SubflowIndex};
 use crate::offload::ENTRY_SUBFLOWS;
 use crate::segment::Segment;
@@ -130,6 +130,11 @@ impl Connection {
         }
     }
 
+    /// Whether FlexCP may ask for another subflow.
+    pub(crate) fn has_room_for_join(&self, limits: &Limits) -> bool {
+        self.takes_joins(limits) && self.may_have_another()
+    }
+
     /// Whether there is room for a join.
     fn takes_joins(&self, limits: &Limits) -> bool {
         self.is_joinable() && self.full(limits).is_none()
@@ -175,7 +180,7 @@ impl Connection {
 
     /// A slot, behind the initial subflow's, whose subflow is over. One that FlexCP gave up is left while there is
     /// other room: the client may have to hear of it again, and does nothing where it has not.
-    fn free_slot(&self) -> Option<SubflowIndex> {
+    pub(crate) fn free_slot(&self) -> Option<SubflowIndex> {
         let over = || {
             let joined = self.indices().skip(1);
             joined.filter(|&index| !self.subflow(index).lives())
@@ -189,7 +194,7 @@ impl Connection {
 
     /// Puts a subflow in the first free slot. The initial one's stays: what it agreed on with the server
     /// holds for the whole connection.
-    fn seat(&mut self, ctx: &mut Context<'_>, subflow: Subflow) -> Option<SubflowIndex> {
+    pub(super) fn seat(&mut self, ctx: &mut Context<'_>, subflow: Subflow) -> Option<SubflowIndex> {
         for old in &mut self.mptcp.subflows {
             // A client that comes back from there has heard of it; told again, it would take it for the new one's.
             if old.ends() == subflow.ends() {
@@ -267,7 +272,11 @@ impl Connection {
         ctx: &mut Context<'_>,
         index: SubflowIndex,
         segment: &Segment,
+        frame: &mut Frame<'_>,
     ) -> Verdict {
+        if self.asks() {
+            return self.handle_asked_join(ctx, index, segment, frame);
+        }
         let subflow = self.subflow(index);
         if segment.has(TcpFlags::SYN) {
             let same = Ssn(segment.tcp.seq) == subflow.agreed.isn_remote
@@ -307,11 +316,12 @@ impl Connection {
         let subflow = self.subflow_mut(index);
         subflow.take_sample(ctx.now, Ssn(segment.tcp.ack));
         subflow.heard(ctx.now, segment);
+        ctx.counters.mp_join_ack_rx += 1;
         self.establish_join(ctx, index);
         Verdict::Consume
     }
 
-    fn establish_join(&mut self, ctx: &mut Context<'_>, index: SubflowIndex) {
+    pub(super) fn establish_join(&mut self, ctx: &mut Context<'_>, index: SubflowIndex) {
         self.phase.note_subflow();
         let subflow = self.subflow_mut(index);
         subflow.state = SubflowState::Established;
@@ -319,7 +329,6 @@ impl Connection {
         subflow.path.last_heard = ctx.now;
         self.mptcp.heard = index;
         self.last_packet = ctx.now;
-        ctx.counters.mp_join_ack_rx += 1;
         self.note_joined(ctx, index);
         self.tell_joined(ctx, index);
         self.linger(ctx);
@@ -327,7 +336,9 @@ impl Connection {
             self.move_to(ctx, index, SubflowSwitch::Closed);
         }
         self.steer_at_once(ctx);
-        self.send_ack(ctx, index, TcpFlags::ACK);
+        if !self.asks() {
+            self.send_ack(ctx, index, TcpFlags::ACK);
+        }
         // FINs that were held back because theirs was the last subflow.
         for other in self.indices() {
             self.answer_subflow_fin(ctx, other, false);

@@ -1,6 +1,6 @@
 //! The memory that a connection takes, and gives back.
 
-use super::{Connection, Context, Subflow};
+use super::{Asking, Connection, Context, Subflow};
 use crate::handle::SubflowIndex;
 use crate::time::Instant;
 
@@ -14,6 +14,7 @@ impl Connection {
             + self.mptcp.spare.as_ref().map_or(0, |spare| spare.memory())
             + self.front.as_ref().map_or(0, |front| front.memory())
             + self.hosted.as_ref().map_or(0, |hosted| hosted.memory())
+            + self.asking.as_ref().map_or(0, |_| size_of::<Asking>())
     }
 
     /// Whether the budget lets it take so many bytes more; counts it if not.

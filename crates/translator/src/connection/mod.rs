@@ -3,10 +3,12 @@
 //! Data moves in two directions, whoever opened the connection: *to TCP*, where n subflows merge into one stream, and *to
 //! MPTCP*, where one stream is placed on subflows. It is counted in 64-bit data sequence numbers; [`NumberMap`] has what
 //! moves between them and the sequence numbers of the TCP leg. Who opened the connection, and so who answers, is read in
-//! `handshake`, `join`, `close` and `view` alone.
+//! `handshake`, `join`, `close` and `view`, and in `asking` and `ask_join`, where FlexCP has opened the MPTCP leg.
 
 mod acknowledge;
 mod arrival;
+mod ask_join;
+mod asking;
 mod carried;
 mod choice;
 mod clock;
@@ -15,6 +17,7 @@ mod credit;
 mod declare;
 mod delivery;
 mod entry;
+mod fin;
 mod front;
 mod handshake;
 mod hole;
@@ -53,9 +56,11 @@ use core::ops::Range;
 
 use flexcp_wire::{Dsn, Ends, TcpFlags, TcpOption, TcpSeq};
 
-pub(crate) use self::credit::bytes_of;
+pub use self::ask_join::MAX_UPLINKS;
+pub(crate) use self::asking::Asking;
+pub(crate) use self::credit::{Credit, bytes_of};
 pub(crate) use self::front::Front;
-pub(crate) use self::handshake::{Request, asks, request};
+pub(crate) use self::handshake::{MIN_MSS, Request, asks, request};
 pub(crate) use self::icmp::IcmpVerdict;
 pub(crate) use self::links::{HalfOpenLinks, Links, NOBODY};
 pub(crate) use self::mptcp_leg::MptcpLeg;
@@ -72,7 +77,6 @@ pub(crate) use self::to_tcp::{FAR, MIN_SPAN};
 use crate::arrivals::Arrivals;
 use crate::auth::{Key, SecretStream};
 use crate::budget::Budget;
-use crate::clients::Standing;
 use crate::config::Settings;
 use crate::counters::Counters;
 use crate::endpoint::Backend;
@@ -134,10 +138,10 @@ pub(crate) struct Connection {
     pub(crate) front: Option<Box<Front>>,
     /// What FlexCP does in its server's place.
     pub(crate) hosted: Option<Box<Hosted>>,
-    /// How it counts for its client.
-    pub(crate) standing: Standing,
-    /// Bytes of IP packets that came from its client's address, less those that went there, until the client has shown where it is.
-    pub(crate) credit: u32,
+    /// What it has beside where FlexCP has opened the MPTCP leg.
+    pub(crate) asking: Option<Box<Asking>>,
+    /// What its client may have, where that names its server.
+    pub(crate) credit: Credit,
 }
 
 impl Connection {
@@ -164,8 +168,8 @@ impl Connection {
             installation: Installation::default(),
             front: None,
             hosted: None,
-            standing: Standing::default(),
-            credit: 0,
+            asking: None,
+            credit: Credit::default(),
         }
     }
 

@@ -343,7 +343,9 @@ impl Connection {
         for index in self.indices().filter(|&index| index != INITIAL) {
             let subflow = self.subflow(index);
             let over = match subflow.state {
-                SubflowState::Joining => ctx.now >= subflow.opened + timeouts.half_open / 4,
+                SubflowState::Joining => {
+                    !self.asks() && ctx.now >= subflow.opened + timeouts.half_open / 4
+                }
                 SubflowState::Closing => ctx.now >= subflow.path.last_heard + timeouts.linger,
                 SubflowState::Established | SubflowState::Closed => false,
             };

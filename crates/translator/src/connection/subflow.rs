@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use flexcp_wire::{Ends, Ssn};
+use flexcp_wire::{Ends, Ssn, TcpFlags};
 
 use super::clock::{SubflowClock, later};
 use super::close::FIN_PAUSE;
@@ -193,6 +193,8 @@ pub(crate) struct Join {
     pub(crate) address_id: u8,
     /// The peer has authenticated itself.
     pub(crate) proved: bool,
+    /// Place of the uplink that it is on, where FlexCP has asked for it.
+    pub(super) uplink: u8,
 }
 
 impl Subflow {
@@ -207,6 +209,26 @@ impl Subflow {
             agreed: Agreed::new(syn, isn_local),
             send: Sending::from(isn_local),
             recv: Receiving::from(isn_remote),
+            path: PathHealth::new(now, isn_local.add(1)),
+            join: Join::default(),
+            given_up: None,
+            clock: None,
+            opened: now,
+            recorded: Recorded::No,
+            traffic: Traffic::default(),
+        }
+    }
+
+    /// Towards a peer that is sent a SYN with this number. `ends`: of packets to it.
+    pub(super) fn towards(now: Instant, ends: Ends, isn_local: Ssn) -> Self {
+        Self {
+            state: SubflowState::Joining,
+            remote: ends.to.into(),
+            local: ends.from.into(),
+            way: Way::OTHER,
+            agreed: Agreed::unanswered(isn_local),
+            send: Sending::from(isn_local),
+            recv: Receiving::from(Ssn(0)),
             path: PathHealth::new(now, isn_local.add(1)),
             join: Join::default(),
             given_up: None,
@@ -580,6 +602,30 @@ impl Agreed {
             ecn: false,
         }
     }
+
+    /// Nothing yet: the SYN with this number waits for its answer.
+    const fn unanswered(isn_local: Ssn) -> Self {
+        Self {
+            isn_remote: Ssn(0),
+            syn_data: 0,
+            syn_again: SynAgain::No,
+            isn_local,
+            mss: DEFAULT_MSS_V4,
+            scales: false,
+            window_scale: 0,
+            sack: false,
+            ecn: false,
+        }
+    }
+
+    /// What the peer's SYN/ACK says of it.
+    pub(super) fn answered_by(&mut self, answer: &Segment) {
+        let ecn = self.ecn && answer.has(TcpFlags::ECE);
+        *self = Self {
+            ecn,
+            ..Self::new(answer, self.isn_local)
+        };
+    }
 }
 
 impl Sending {
@@ -601,7 +647,7 @@ impl Sending {
 
 impl Receiving {
     /// Nothing has come in behind the SYN with this number.
-    fn from(isn: Ssn) -> Self {
+    pub(super) fn from(isn: Ssn) -> Self {
         Self {
             lane: Lane::default(),
             ack: isn.add(1),

@@ -6,7 +6,7 @@ use super::{Connection, Context, Phase};
 use crate::cause::{Rst, SubflowSwitch};
 use crate::config::Settings;
 use crate::event::{ConnectionEnds, EndCause, Event, EventKind, Events, SubflowEnds, Switch};
-use crate::handle::{INITIAL, SubflowIndex};
+use crate::handle::SubflowIndex;
 
 impl Connection {
     /// The client has shown that it is there.
@@ -15,10 +15,11 @@ impl Connection {
             return;
         }
         events.note(|| {
+            let [_, _, source, backend] = self.opener_ends();
             self.event(EventKind::Opened {
                 connection: self.ends(),
-                source: self.tcp.source.addr(),
-                backend: self.tcp.backend.addr(),
+                source,
+                backend,
             })
         });
     }
@@ -133,11 +134,11 @@ impl Connection {
     }
 
     fn ends(&self) -> ConnectionEnds {
-        let initial = self.subflow(INITIAL);
+        let [client, server, ..] = self.opener_ends();
         ConnectionEnds {
             id: self.id(),
-            client: initial.remote.addr(),
-            server: initial.local.addr(),
+            client,
+            server,
             token: self.token(),
         }
     }

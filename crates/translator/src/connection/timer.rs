@@ -28,6 +28,8 @@ pub(super) enum Timer {
     Abandoned,
     /// Joins and closes that are not completed.
     Subflow,
+    /// Joins of FlexCP's own are due, first or again.
+    Join,
     /// An `ADD_ADDR` is owed again.
     AddAddr,
     /// That the window is open again is owed to some subflows.
@@ -49,12 +51,13 @@ pub(super) enum Timer {
 }
 
 impl Timer {
-    const ALL: [Self; 14] = [
+    const ALL: [Self; 15] = [
         Self::HalfOpen,
         Self::BackEnd,
         Self::Idle,
         Self::Abandoned,
         Self::Subflow,
+        Self::Join,
         Self::AddAddr,
         Self::Reopened,
         Self::Filler,
@@ -90,6 +93,7 @@ impl Connection {
                 Timer::Idle => return self.expire(ctx, Rst::Idle),
                 Timer::Abandoned => return self.expire(ctx, Rst::Abandoned),
                 Timer::Subflow => self.expire_subflows(ctx),
+                Timer::Join => self.repeat_asked_joins(ctx),
                 Timer::AddAddr => self.announce_next(ctx),
                 Timer::Reopened => self.repeat_reopened(ctx),
                 Timer::Filler => self.fill_due(ctx),
@@ -157,6 +161,9 @@ impl Connection {
         if let Some(since) = self.abandoned() {
             note(Timer::Abandoned, since + timeouts.rejoin);
         }
+        if let Some(due) = self.joins_due() {
+            note(Timer::Join, due);
+        }
         if let Some(due) = self.mptcp.announce.due {
             note(Timer::AddAddr, due);
         }
@@ -173,6 +180,8 @@ impl Connection {
         note: &mut impl FnMut(Timer, Instant),
     ) {
         match subflow.state {
+            // Those that FlexCP has asked for have times of their own.
+            SubflowState::Joining if self.asks() => {}
             SubflowState::Joining => note(Timer::Subflow, subflow.opened + timeouts.half_open / 4),
             SubflowState::Closing => {
                 note(Timer::Subflow, subflow.path.last_heard + timeouts.linger);

@@ -1,7 +1,5 @@
 //! Server to client: packets of the TCP connection go down on one subflow, with a DSS each.
 
-use core::time::Duration;
-
 use flexcp_wire::{
     DataNumber, Dsn, Dss, DssMapping, MptcpOption, SackBlocks, TcpFlags, TcpOption, TcpSeq,
 };
@@ -21,28 +19,24 @@ const SLACK: u64 = 1 << 16;
 /// mappings than that; its end comes again when its start has arrived.
 const MAX_PIECES: u8 = 32;
 
-/// The server repeats its FIN for so long before the subflow ends with it: by then it is not the data ACK
-/// that got lost.
-const FIN_IN_VAIN: Duration = Duration::from_secs(1);
-
 /// ECN bits of the IP header: their mask, and "congestion experienced" (RFC 3168).
 const ECN: u8 = 3;
 const CE: u8 = 3;
 
 /// A packet of the server's, and what has been learnt from it.
-struct ServerPacket<'a> {
-    segment: &'a Segment,
+pub(super) struct ServerPacket<'a> {
+    pub(super) segment: &'a Segment,
     /// Its data: `[dsn, end)`.
-    dsn: Dsn,
-    end: Dsn,
+    pub(super) dsn: Dsn,
+    pub(super) end: Dsn,
     /// It carries a FIN that is believed.
-    fin: bool,
+    pub(super) fin: bool,
     /// Its SACK blocks.
-    blocks: DataBlocks,
+    pub(super) blocks: DataBlocks,
     /// Subflows that have to be told: their ACK has moved, or the window has opened.
-    moved: SubflowSet,
+    pub(super) moved: SubflowSet,
     /// The window had been used up, and there is room again.
-    opened: bool,
+    pub(super) opened: bool,
 }
 
 impl Connection {
@@ -64,6 +58,10 @@ impl Connection {
         segment: &Segment,
         frame: &mut Frame<'_>,
     ) -> Result<Verdict, Verdict> {
+        if segment.has(TcpFlags::SYN) && self.asks() {
+            // Its connection is there (RFC 5961 section 4).
+            return Err(self.challenge_opener(ctx));
+        }
         if segment.has(TcpFlags::SYN) {
             if self.repeat_header(ctx, segment) {
                 return Ok(Verdict::Consume);
@@ -458,58 +456,6 @@ impl Connection {
         self.has_small_window() && next.after(self.to_mptcp.edge)
     }
 
-    /// DATA_FIN behind data that came with the server's FIN, in a packet of FlexCP's own. In the mapping of data that
-    /// another subflow has brought already, a Linux client notes it, does not act on it, and passes over all that come
-    /// later: the connection would never end.
-    fn send_data_fin(&mut self, ctx: &mut Context<'_>, index: SubflowIndex, fin: Dsn) {
-        self.to_mptcp.next = self.to_mptcp.next.max(fin.add(1));
-        let mut outgoing = self.own_to_mptcp(index, TcpFlags::ACK);
-        self.push_dss(&mut outgoing, Some(data_fin_mapping(fin)), true);
-        ctx.send(outgoing.own());
-    }
-
-    /// The server's FIN without data that the client still needs: a DATA_FIN of its own (RFC 8684 section 3.3.3).
-    fn forward_fin(
-        &mut self,
-        ctx: &mut Context<'_>,
-        packet: &ServerPacket<'_>,
-        frame: &mut Frame<'_>,
-    ) -> Verdict {
-        let &ServerPacket {
-            segment, end: fin, ..
-        } = packet;
-        let Some(index) = self.usable_active(ctx) else {
-            return Verdict::Drop(DropReason::NoSubflow);
-        };
-        if self.numbers.identity && self.subflow(index).path.bare_acks > 0 {
-            // The client's last words were plain TCP, so it hears of the end in plain TCP.
-            return self.fall_back_for_server(ctx, segment, frame);
-        }
-        let again = self.to_mptcp.next.after(fin);
-        self.to_mptcp.next = self.to_mptcp.next.max(fin.add(1));
-        let mapping = data_fin_mapping(fin);
-        let mut outgoing = self.headers_to_mptcp(index, segment);
-        let first = *self.to_mptcp.fin_sent.get_or_insert(ctx.now);
-        let repeated = again && ctx.now.since(first) >= FIN_IN_VAIN;
-        if repeated && self.numbers.identity && self.to_mptcp.acked == fin {
-            // Should options be stripped on the way down, the client has fallen back without FlexCP's
-            // knowing, and a FIN of the subflow is all that it understands. It has all data, so nothing
-            // else will need a number on the subflow.
-            let subflow = self.subflow_mut(index);
-            let fin_local = *subflow.send.fin.get_or_insert(subflow.send.next);
-            subflow.send.next = subflow.send.next.max(fin_local.add(1));
-            outgoing.seq = fin_local.0;
-            outgoing.flags = outgoing.flags.with(TcpFlags::FIN);
-        }
-        self.push_dss(&mut outgoing, Some(mapping), true);
-        self.send_acks(ctx, &packet.blocks, packet.moved & !(1 << index));
-        let nothing = segment.payload.end..segment.payload.end;
-        match outgoing.forward(frame, segment, nothing, u16::MAX) {
-            Ok(()) => Verdict::Forward,
-            Err(reason) => Verdict::Drop(reason),
-        }
-    }
-
     /// A packet without data: to each subflow whose ACK moved or whose data it SACKs, else to where the
     /// client was heard last.
     fn forward_ack_to_mptcp(
@@ -610,7 +556,7 @@ impl Connection {
         ctx.send(outgoing.own());
     }
 
-    /// Adds the DSS: always with the data ACK, which alone makes the window valid, and always with
+    /// Adds the DSS, or the keys that stand in its place before the peer has them: always with the data ACK, which alone makes the window valid, and always with
     /// 64-bit numbers, which any client has to take.
     pub(crate) fn push_dss(
         &self,
@@ -618,6 +564,11 @@ impl Connection {
         mapping: Option<DssMapping>,
         data_fin: bool,
     ) {
+        if let Some(keys) = self.keys_to_peer(outgoing, mapping.as_ref(), data_fin) {
+            let keys = MptcpOption::Capable(keys);
+            outgoing.options.push(&TcpOption::Mptcp(keys));
+            return;
+        }
         let data_ack = Some(DataNumber::Long(self.to_tcp.acked.0));
         let dss = Dss {
             data_ack,
@@ -639,7 +590,7 @@ impl Connection {
     }
 
     /// The header fields that every packet of the server's shares on its way down.
-    fn headers_to_mptcp(&self, index: SubflowIndex, segment: &Segment) -> Outgoing {
+    pub(super) fn headers_to_mptcp(&self, index: SubflowIndex, segment: &Segment) -> Outgoing {
         let subflow = self.subflow(index);
         let mut options = flexcp_wire::OptionWriter::default();
         if let (Some(clock), Some(server), Some(timestamps)) =
@@ -668,16 +619,6 @@ impl Connection {
             .mss
             .saturating_sub(options)
             .max(1)
-    }
-}
-
-/// What a DATA_FIN without data says (RFC 8684 section 3.3.3).
-const fn data_fin_mapping(fin: Dsn) -> DssMapping {
-    DssMapping {
-        dsn: DataNumber::Long(fin.0),
-        ssn: 0,
-        len: 1,
-        checksum: None,
     }
 }
 

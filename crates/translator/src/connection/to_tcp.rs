@@ -68,6 +68,7 @@ impl Connection {
     ) -> Result<Verdict, Verdict> {
         let subflow_acked = self.admit_to_tcp(ctx, index, segment)?;
         let news = self.acknowledge_to_tcp(ctx, index, segment, subflow_acked)?;
+        self.note_confirmed(ctx, segment);
         let control = self.take_control(ctx, index, segment);
         let declared = self.learn_to_tcp(ctx, index, segment, frame)?;
         let control = self.take_subflow_fin(ctx, index, segment) || control;

@@ -7,7 +7,7 @@ use super::rtt::Rtt;
 use super::{Connection, Phase, Subflow, SubflowState};
 use crate::access::Accesses;
 use crate::config::Settings;
-use crate::handle::{INITIAL, StableId, SubflowIndex};
+use crate::handle::{StableId, SubflowIndex};
 use crate::offload::{EntrySubflow, FlowEntry};
 use crate::time::Instant;
 use crate::view::{ConnectionState, ConnectionView, PathQuality, SubflowView};
@@ -20,16 +20,16 @@ impl Connection {
         config: &Settings,
         entry: Option<&FlowEntry>,
     ) -> ConnectionView {
-        let initial = self.subflow(INITIAL);
+        let [client, server, source, backend] = self.opener_ends();
         ConnectionView {
             id: self.id(),
             service: self.service,
             rule: self.rule_name(config).map(Into::into),
             state: self.state(),
-            client: initial.remote.addr(),
-            server: initial.local.addr(),
-            source: self.known(self.tcp.source.addr()),
-            backend: self.known(self.tcp.backend.addr()),
+            client,
+            server,
+            source: self.known(source),
+            backend: self.known(backend),
             token: self.token(),
             age: now.since(self.opened),
             idle: now.since(entry.map_or(self.last_packet, |entry| Instant(entry.last_packet))),

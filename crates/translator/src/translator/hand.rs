@@ -161,7 +161,7 @@ impl Hand<'_> {
             connection, ctx, ..
         } = self;
         match connection.subflow(index).state {
-            SubflowState::Joining => connection.handle_joining(ctx, index, segment),
+            SubflowState::Joining => connection.handle_joining(ctx, index, segment, frame),
             SubflowState::Established | SubflowState::Closing => {
                 connection.handle_to_tcp(ctx, index, segment, frame)
             }

@@ -110,7 +110,7 @@ impl Translator {
 
     /// The connection, which is about to enter the table, counts for its client.
     pub(super) fn admit(&mut self, now: Instant, connection: &mut Connection, standing: Standing) {
-        connection.standing = standing;
+        connection.credit.standing = standing;
         let client = connection.subflow(INITIAL).ends().to.ip();
         let limits = &self.config.limits;
         self.guests.clients.enter(now, client, standing, limits);
@@ -352,7 +352,7 @@ impl Translator {
     /// Whether the connection is there to tell its client that it has too many.
     fn is_beyond(&self, id: ConnectionId) -> bool {
         let connection = self.table.get(id);
-        connection.is_some_and(|connection| connection.standing == Standing::Beyond)
+        connection.is_some_and(|connection| connection.credit.standing == Standing::Beyond)
     }
 
     /// A packet of a server that has been called, or that has taken over from a responder. `None`: of another.

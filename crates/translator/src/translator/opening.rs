@@ -22,7 +22,7 @@ impl Translator {
         let asks = request(segment) == Request::Mptcp || segment.options.join.is_some();
         asks || matches!(
             service,
-            Some(Match::Reverse { .. } | Match::Explicit { .. })
+            Some(Match::Reverse { .. } | Match::Explicit { .. } | Match::Box { .. })
         )
     }
 
@@ -62,6 +62,7 @@ impl Translator {
         match flow.leg {
             Leg::Subflow(INITIAL) => {}
             Leg::Subflow(_) => return false,
+            Leg::Server if connection.asks() => return connection.is_left_by_opener(segment),
             Leg::Server => return connection.phase.is_over(),
             Leg::Called => return false,
         }
@@ -122,6 +123,9 @@ impl Translator {
             }
             Some(Match::Explicit { service, opens }) => {
                 self.handle_explicit_syn(now, (service, opens), segment, frame)
+            }
+            Some(Match::Box { service, opens }) => {
+                self.handle_syn_at_box(now, (service, opens), segment, frame)
             }
         }
     }
@@ -470,6 +474,9 @@ impl Translator {
         segment: &Segment,
         frame: &mut Frame<'_>,
     ) -> Verdict {
+        if self.table.get(flow.id).is_some_and(Connection::asks) {
+            return self.handle_asking(now, flow, segment, frame);
+        }
         match flow.leg {
             Leg::Subflow(index) => self.handle_opening_client(now, flow.id, index, segment, frame),
             Leg::Server => self.handle_opening_server(now, flow.id, segment, frame),

@@ -141,6 +141,21 @@ fn two_subflows_another_fin_does_not_turn_the_ack_back() {
 }
 
 #[test]
+fn two_subflows_fin_that_the_server_repeats_goes_over_the_other_path_too() {
+    let mut t = Scenario::two_subflows();
+    t.server(SERVER_FIN).gives(&[DATA_FIN_DOWN]);
+    // Nothing says whether the path that it went over is there.
+    t.at(300);
+    t.server(SERVER_FIN).gives(&[
+        DATA_FIN_DOWN,
+        "client1 . 1:1(0) ack 1 win 64 <dss ack 1 fin 1>",
+    ]);
+    t.client(1, ". 1:1(0) ack 1 <dss ack 2>")
+        .gives(&["server . 1:1(0) ack 2 win 512"]);
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
 fn server_data_behind_its_fin_is_dropped() {
     let mut t = Scenario::established();
     t.server("FP. 1:101(100) ack 1").gives(&[

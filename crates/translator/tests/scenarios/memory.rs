@@ -211,7 +211,8 @@ fn reverse_without_memory_takes_plain_ones_then_refuses_aloud() {
 
 #[test]
 fn join_without_memory_for_its_subflow_is_refused() {
-    let setup = with_memory(SMALL, 40);
+    // What is left over beyond the reserves has to do for a third subflow.
+    let setup = with_memory(SMALL + 600, 40);
     let mut t = setup.clone().two_subflows();
     let _ = fill(&mut t, 1);
     setup.join(&mut t, 2);

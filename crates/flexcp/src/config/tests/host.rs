@@ -181,7 +181,7 @@ fn diversions_that_two_services_share_are_made_once() {
 }
 
 /// A host with eth0 and eth1 that listens on port 22 of all addresses.
-struct FakeHost;
+pub(super) struct FakeHost;
 
 impl Host for FakeHost {
     fn interface_exists(&self, name: &str) -> bool {

@@ -15,6 +15,7 @@ use super::value::{ShowPorts, ShowPrefix};
 use super::{load, parse, plan, summary};
 
 mod access;
+mod aggregation;
 mod backends;
 mod claims;
 mod convert;

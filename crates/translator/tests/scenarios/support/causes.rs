@@ -17,9 +17,9 @@ pub(super) fn bounds(config: &Config) -> Bounds {
     let (limits, timeouts) = (config.limits, config.timeouts);
     let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
     let few = |mode: &Mode| match mode {
-        Mode::Reverse { source_ports, .. } | Mode::Explicit { source_ports, .. } => {
-            source_ports.len() < PORTS
-        }
+        Mode::Reverse { source_ports, .. }
+        | Mode::Explicit { source_ports, .. }
+        | Mode::Box { source_ports, .. } => source_ports.len() < PORTS,
         Mode::Transparent { .. } => false,
     };
     let redundant = |rule: &Rule| format!("{:?}", rule.mode).starts_with("Redundant");

@@ -1,0 +1,298 @@
+//! The aggregation box: clients without MPTCP, FlexCP with several uplinks, a server of the kernel's MPTCP. The lab's ends have changed
+//! places: its server is the client in the LAN, and its client the server with two links.
+
+use std::net::SocketAddr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use flexcp_lab::transfer::{Client, Job, Mode, Report, ServeOptions, Server};
+use flexcp_lab::{
+    Conduct, Cut, Expect, Families, Family, FlexCp, Lab, Oracle, SERVER_RESET, WINDOW_OVERRUN,
+};
+
+use crate::rig::{short, until};
+
+crate::cases!("aggregation":
+    bytes_both_ways_over_two_uplinks,
+    bytes_both_ways_over_two_uplinks_ipv6,
+    download_is_as_fast_as_both_uplinks,
+    many_connections_at_once,
+    server_without_mptcp,
+    client_that_speaks_mptcp_passes,
+    download_goes_on_when_an_uplink_is_cut,
+    upload_goes_on_when_its_uplink_is_cut,
+    refused_connection_is_refused,
+    server_reset_arrives,
+    client_reset_arrives,
+    half_closed_connection_goes_on,
+);
+
+const PORT: u16 = 5000;
+/// On no link of the server's.
+const SERVERS: [&str; 2] = ["10.200.0.1", "fd20::1"];
+
+/// FlexCP as a box, and what is around it.
+struct Rig {
+    lab: Lab,
+    flexcp: FlexCp,
+    oracle: Oracle,
+}
+
+/// A lab whose two links are uplinks, towards a server that both lead to.
+fn lab(mbit: u32) -> Result<Lab> {
+    lab_of(Family::V4, mbit)
+}
+
+fn lab_of(family: Family, mbit: u32) -> Result<Lab> {
+    let (families, flag, server, len) = match family {
+        Family::V4 => (Families::V4, "-4", SERVERS[0], 32),
+        Family::V6 => (Families::V6, "-6", SERVERS[1], 128),
+    };
+    let builder = Lab::builder().families(families);
+    let lab = builder.rate_mbit(1, mbit).rate_mbit(2, mbit).build()?;
+    // The server's address is on no link, and each uplink leads there, for what leaves from its own address.
+    lab.client()
+        .ip(&format!("addr add {server}/{len} dev lo nodad"))?;
+    let proxy = lab.proxy();
+    let via = |link| lab.client_addr(link, family);
+    proxy.ip(&format!("{flag} route add {server} via {}", via(1)))?;
+    proxy.ip(&format!(
+        "{flag} route add {server} via {} table 202",
+        via(2)
+    ))?;
+    let second = lab.proxy_addr(2, family);
+    proxy.ip(&format!(
+        "{flag} rule add from {second} lookup 202 pref 100"
+    ))?;
+    Ok(lab)
+}
+
+const SERVICE: &str = "[[service]]\nname = \"home\"\nmode = \"box\"\ninterfaces = [\"srv1\"]\n\
+    destinations = [\"10.200.0.0/16\", \"fd20::/16\"]\nuplinks = [\"a1\", \"a2\"]\n";
+
+fn server(family: Family) -> SocketAddr {
+    let server = SERVERS[usize::from(family == Family::V6)];
+    let server = server.parse().expect("an address");
+    SocketAddr::new(server, PORT)
+}
+
+/// Runs a case; then FlexCP has to forget all connections, both kernels' counters and its own are checked, and it has to end.
+fn boxed(lab: Lab, case: impl FnOnce(&Rig) -> Result<Expect>) -> Result<()> {
+    let config = crate::rig::config(&lab, SERVICE);
+    let flexcp = FlexCp::start(&lab, &config)?;
+    let oracle = Oracle::start(&lab)?;
+    let rig = Rig {
+        lab,
+        flexcp,
+        oracle,
+    };
+    let outcome = case(&rig).and_then(|expect| {
+        until("all are forgotten", || {
+            Ok(rig.flexcp.show_connections()?["connections"]
+                .as_array()
+                .is_some_and(Vec::is_empty))
+        })?;
+        let conduct = Conduct::read(&rig.flexcp)?;
+        let expect = conduct.explain(expect)?;
+        rig.oracle.check_with(&rig.lab, &expect, &conduct)
+    });
+    outcome.with_context(|| rig.story())?;
+    rig.flexcp.stop()
+}
+
+impl Rig {
+    fn serve(&self, options: ServeOptions) -> Result<Server> {
+        Server::start(self.lab.client(), options)
+    }
+
+    fn attempt(&self, job: &Job) -> Result<Report> {
+        let family = match self.lab.families().has(Family::V6) {
+            true => Family::V6,
+            false => Family::V4,
+        };
+        Client::tcp(server(family)).run_in(self.lab.server(1), job)
+    }
+
+    fn run(&self, job: &Job) -> Result<Report> {
+        let report = self.attempt(job)?;
+        report.ok().with_context(|| format!("{job:?}"))?;
+        Ok(report)
+    }
+
+    fn counter(&self, name: &str) -> Result<u64> {
+        Ok(self.flexcp.show_stats()?.counter(name)?)
+    }
+
+    fn ensure(&self, expected: &[(&str, u64)]) -> Result<()> {
+        for (name, count) in expected {
+            let counted = self.counter(name)?;
+            ensure!(counted == *count, "{name} is {counted}, not {count}");
+        }
+        Ok(())
+    }
+
+    /// Waits until so many joins are there.
+    fn joined(&self, count: u64) -> Result<()> {
+        until("uplinks have joined", || {
+            Ok(self.counter("mp_join_synack_rx")? >= count)
+        })
+    }
+
+    fn story(&self) -> String {
+        let said = |what: Result<String>| what.unwrap_or_else(|error| format!("{error:#}"));
+        let stats = said(self.flexcp.show("stats"));
+        let moved: Vec<_> = stats.lines().filter(|line| !line.ends_with(" 0")).collect();
+        let connections = said(self.flexcp.show("connections"));
+        format!("{connections}{}\n{}", moved.join("\n"), self.flexcp.log())
+    }
+}
+
+fn quiet() -> Expect {
+    short().allow_all(WINDOW_OVERRUN).allow("RcvWndConflict")
+}
+
+fn bytes_both_ways_over_two_uplinks() -> Result<()> {
+    both_ways(Family::V4)
+}
+
+fn bytes_both_ways_over_two_uplinks_ipv6() -> Result<()> {
+    both_ways(Family::V6)
+}
+
+fn both_ways(family: Family) -> Result<()> {
+    boxed(lab_of(family, 100)?, |rig| {
+        let server = rig.serve(ServeOptions::mptcp(PORT))?;
+        for job in [
+            Job::down(20_000_000),
+            Job::up(10_000_000),
+            Job::both(5_000_000),
+        ] {
+            rig.run(&job)?;
+        }
+        rig.ensure(&[
+            ("mp_capable_synack_rx", 3),
+            ("mp_join_synack_rx", 3),
+            ("fallback_handshake", 0),
+            ("fallback_established", 0),
+        ])?;
+        ensure!(server.accepted() == 3, "{}", server.accepted());
+        Ok(quiet())
+    })
+}
+
+/// A download takes both uplinks: the server has two paths.
+fn download_is_as_fast_as_both_uplinks() -> Result<()> {
+    boxed(lab(50)?, |rig| {
+        let _server = rig.serve(ServeOptions::mptcp(PORT))?;
+        let begun = Instant::now();
+        rig.run(&Job::down(20_000_000))?;
+        let rate = 160.0 / begun.elapsed().as_secs_f64();
+        ensure!(rate > 60.0, "{rate:.1} Mbit/s over two uplinks of 50");
+        Ok(quiet())
+    })
+}
+
+fn many_connections_at_once() -> Result<()> {
+    boxed(lab(100)?, |rig| {
+        let _server = rig.serve(ServeOptions::mptcp(PORT))?;
+        thread::scope(|scope| {
+            let run = |_| scope.spawn(|| rig.run(&Job::both(200_000)));
+            let runs: Vec<_> = (0..20).map(run).collect();
+            for run in runs {
+                run.join().expect("a client does not panic")?;
+            }
+            Ok::<_, anyhow::Error>(())
+        })?;
+        rig.ensure(&[("mp_capable_synack_rx", 20), ("fallback_established", 0)])?;
+        Ok(quiet())
+    })
+}
+
+fn server_without_mptcp() -> Result<()> {
+    boxed(lab(100)?, |rig| {
+        let _server = rig.serve(ServeOptions::tcp(PORT))?;
+        rig.run(&Job::both(1_000_000))?;
+        rig.ensure(&[("mp_capable_synack_rx", 0), ("fallback_handshake", 1)])?;
+        Ok(short().own("fallback_handshake", "the server has no MPTCP"))
+    })
+}
+
+fn client_that_speaks_mptcp_passes() -> Result<()> {
+    boxed(lab(100)?, |rig| {
+        let _server = rig.serve(ServeOptions::mptcp(PORT))?;
+        let client = Client::mptcp(server(Family::V4));
+        let report = client.run_in(rig.lab.server(1), &Job::both(1_000_000))?;
+        report.ok()?;
+        let asked = rig.oracle.client(&rig.lab)?.get("MPCapableACKRX");
+        ensure!(asked == 1, "{asked} connections with MPTCP");
+        rig.ensure(&[("connections_opened", 0)])?;
+        Ok(short().own("plain_syn", "the client speaks MPTCP by itself"))
+    })
+}
+
+fn cut(job: &Job) -> Result<()> {
+    boxed(lab(50)?, |rig| {
+        let _server = rig.serve(ServeOptions::mptcp(PORT))?;
+        thread::scope(|scope| {
+            let run = scope.spawn(|| rig.run(job));
+            rig.joined(1)?;
+            thread::sleep(Duration::from_millis(500));
+            rig.lab.cut(1, Cut::Silent)?;
+            run.join().expect("a client does not panic")
+        })?;
+        Ok(quiet().disturbed("an uplink is cut"))
+    })
+}
+
+fn download_goes_on_when_an_uplink_is_cut() -> Result<()> {
+    cut(&Job::down(20_000_000))
+}
+
+fn upload_goes_on_when_its_uplink_is_cut() -> Result<()> {
+    cut(&Job::up(10_000_000))
+}
+
+fn refused_connection_is_refused() -> Result<()> {
+    boxed(lab(100)?, |rig| {
+        let report = rig.attempt(&Job::both(1))?;
+        ensure!(report.failure_kind() == "ECONNREFUSED", "{report:?}");
+        Ok(short())
+    })
+}
+
+fn server_reset_arrives() -> Result<()> {
+    boxed(lab(100)?, |rig| {
+        let _server = rig.serve(ServeOptions::mptcp(PORT))?;
+        let reset = Job::new(Mode::ServerReset, 100_000, 100_000);
+        let report = rig.attempt(&reset)?;
+        ensure!(report.failure_kind() == "ECONNRESET", "{report:?}");
+        Ok(quiet()
+            .disturbed("the server resets")
+            .own(SERVER_RESET, "the client in the LAN hears of it")
+            .allow_all(&["MPFastcloseTx", "TcpEstabResets"]))
+    })
+}
+
+fn client_reset_arrives() -> Result<()> {
+    boxed(lab(100)?, |rig| {
+        let server = rig.serve(ServeOptions::mptcp(PORT))?;
+        let abort = Job::new(Mode::ClientAbort, 1_000_000, 1_000_000_000);
+        rig.attempt(&abort)?;
+        let served = server.wait_for(1, Duration::from_secs(5))?;
+        ensure!(served[0].failure_kind() == "ECONNRESET", "{served:?}");
+        Ok(quiet()
+            .disturbed("the client resets")
+            .own(SERVER_RESET, "the client in the LAN resets")
+            .own("mp_fastclose_tx", "the client in the LAN resets")
+            .allow_all(&["MPFastcloseRx", "TcpEstabResets"]))
+    })
+}
+
+fn half_closed_connection_goes_on() -> Result<()> {
+    boxed(lab(100)?, |rig| {
+        let _server = rig.serve(ServeOptions::mptcp(PORT))?;
+        rig.run(&Job::new(Mode::UpThenDown, 100_000, 2_000_000))?;
+        Ok(quiet())
+    })
+}
