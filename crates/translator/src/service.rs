@@ -244,11 +244,11 @@ impl Services {
     pub(crate) fn has_local(&self, id: ServiceId, local: SocketAddr, upto: u64) -> bool {
         let present = self.order.contains(&id).then(|| self.slot(id)).flatten();
         let announced = |announce: &[Announce]| announce.iter().any(|known| known.is(local));
-        present.is_some_and(|slot| covers(&slot.mode, local) || announced(&slot.announce))
+        present.is_some_and(|slot| is_local(&slot.mode, local) || announced(&slot.announce))
             || self.retired.iter().any(|known| {
                 known.service == id
                     && known.generation > upto
-                    && (covers(&known.mode, local) || announced(&known.announce))
+                    && (is_local(&known.mode, local) || announced(&known.announce))
             })
     }
 
@@ -592,6 +592,14 @@ fn is_own(mode: &Mode, addr: IpAddr) -> bool {
         Mode::Reverse { listen, source, .. } | Mode::Explicit { listen, source, .. } => {
             source.contains(&addr) || listen.iter().any(|end| end.ip() == addr)
         }
+    }
+}
+
+/// Whether FlexCP's end of a subflow may be `local`.
+fn is_local(mode: &Mode, local: SocketAddr) -> bool {
+    match mode {
+        Mode::Box { uplinks, .. } => uplinks.contains(&local.ip()),
+        _ => covers(mode, local),
     }
 }
 

@@ -51,6 +51,7 @@ fn service() -> Json {
         of("reverse", keys::REVERSE),
         of("convert", keys::CONVERT),
         of("socks5", keys::SOCKS5),
+        of("box", keys::BOX),
     ]})
 }
 

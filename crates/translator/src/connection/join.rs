@@ -47,7 +47,8 @@ impl Connection {
         if matches!(self.phase, Phase::Fallback(_)) {
             return Err(JoinRefused::FellBack);
         }
-        if !self.is_joinable() {
+        // Nobody listens on the uplinks of a box.
+        if !self.is_joinable() || self.asks() {
             return Err(JoinRefused::State);
         }
         // Whatever comes of the join: when the client gives it up, it sends all that has no data ACK again on the

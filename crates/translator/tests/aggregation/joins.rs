@@ -102,6 +102,32 @@ fn wrong_hmac_is_refused_and_its_uplink_rests() {
 }
 
 #[test]
+fn peer_joins_nothing_of_a_box() {
+    let mut world = World::established();
+    let join = MpJoin::Syn {
+        backup: false,
+        address_id: 3,
+        token: keys::token(world.box_key()),
+        nonce: 9,
+    };
+    let syn = flexcp_testkit::Packet::new(end("10.66.6.6:4000"), world.subflows[0])
+        .flags(SYN)
+        .with_options([mss(), joins(join)]);
+    assert!(matches!(world.put_raw(&syn), Verdict::Drop(_)));
+    let view = world.translator.connections(world.now).next().unwrap();
+    assert_eq!(view.subflows.len(), 1);
+}
+
+#[test]
+fn reload_leaves_subflows_on_the_uplinks_that_stay() {
+    let mut world = World::joined();
+    world.translator.configure(World::config(), 1);
+    while world.translator.end_stranded(world.now, 0, 100) {}
+    let view = world.translator.connections(world.now).next().unwrap();
+    assert_eq!(view.subflows.len(), 2);
+}
+
+#[test]
 fn answer_without_the_option_is_refused() {
     let mut world = World::established();
     let _ = world.timeout();

@@ -98,17 +98,17 @@ impl World {
         Self::with(|_| {})
     }
 
-    pub(crate) fn with(change: impl FnOnce(&mut Config)) -> Self {
-        let everywhere = Prefix {
-            addr: end("0.0.0.0:0").ip(),
-            len: 0,
+    pub(crate) fn config() -> Config {
+        let servers = Prefix {
+            addr: end("10.55.0.0:0").ip(),
+            len: 16,
         };
-        let mut config = Config {
+        Config {
             services: vec![Service {
                 id: ServiceId(0),
                 name: "home".into(),
                 mode: Mode::Box {
-                    destinations: vec![everywhere],
+                    destinations: vec![servers],
                     ports: vec![],
                     uplinks: uplinks().into(),
                     source_ports: 61000..=61999,
@@ -117,7 +117,11 @@ impl World {
                 intake: Intake::default(),
             }],
             ..Config::default()
-        };
+        }
+    }
+
+    pub(crate) fn with(change: impl FnOnce(&mut Config)) -> Self {
+        let mut config = Self::config();
         change(&mut config);
         Self {
             translator: Translator::new(config, [7; 32]),
@@ -155,6 +159,18 @@ impl World {
             out.push(Packet::parse(&bytes).expect("a TCP packet"));
         }
         (verdict, self.read(out))
+    }
+
+    /// The same of a packet whose answer is for somebody else.
+    pub(crate) fn put_raw(&mut self, packet: &Packet) -> Verdict {
+        let bytes = packet.bytes();
+        let mut buf = vec![0; HEADROOM + bytes.len()];
+        buf[HEADROOM..].copy_from_slice(&bytes);
+        let range = HEADROOM..buf.len();
+        let mut frame = Frame::new(&mut buf, range, Offload::default());
+        let verdict = self.translator.handle_packet(self.now, &mut frame).verdict;
+        while self.translator.poll_transmit().is_some() {}
+        verdict
     }
 
     /// What is due, done; what comes of it.

@@ -466,12 +466,12 @@ fn example_is_right_with_and_without_its_comments() {
         .map(|line| line.trim_start_matches("# "))
         .collect();
     let config = good(&all.join("\n"));
-    assert_eq!(config.services.len(), 5);
+    assert_eq!(config.services.len(), 6);
     let defaults = good(TRANSPARENT);
     let plan = |config| {
         plan::translator(
             config,
-            &[const { Vec::new() }; 5],
+            &[const { Vec::new() }; 6],
             &plan::first_ids(config),
             0,
         )

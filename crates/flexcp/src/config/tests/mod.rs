@@ -171,7 +171,7 @@ fn modes() {
     said(
         &service("mode = 'splice'\nlisten = ['192.0.2.1']\nbackends = ['10.0.0.1:80']"),
         &[
-            "f:3:8: error: there is no mode \"splice\"; the modes are \"transparent\", \"reverse\", \"convert\" and \"socks5\"",
+            "f:3:8: error: there is no mode \"splice\"; the modes are \"transparent\", \"reverse\", \"convert\", \"socks5\" and \"box\"",
             "f:4:11: error: `listen`: `192.0.2.1` has no port; write it like \"192.0.2.1:443\"",
         ],
     );
@@ -179,26 +179,26 @@ fn modes() {
         "[[service]]\nmode = 'splice'\ninterfaces = 1\n",
         &[
             "f:1:1: error: a service has no `name`; write name = \"web\"",
-            "f:2:8: error: there is no mode \"splice\"; the modes are \"transparent\", \"reverse\", \"convert\" and \"socks5\"",
+            "f:2:8: error: there is no mode \"splice\"; the modes are \"transparent\", \"reverse\", \"convert\", \"socks5\" and \"box\"",
             "f:3:14: error: `interfaces` is an integer; write a list: [\"eth0\"]",
         ],
     );
     said(
         &service("mode = 'splice'"),
         &[
-            "f:3:8: error: there is no mode \"splice\"; the modes are \"transparent\", \"reverse\", \"convert\" and \"socks5\"",
+            "f:3:8: error: there is no mode \"splice\"; the modes are \"transparent\", \"reverse\", \"convert\", \"socks5\" and \"box\"",
         ],
     );
     said(
         &service("mode = 1"),
         &[
-            "f:3:8: error: `mode` can't be an integer; write \"transparent\", \"reverse\", \"convert\" or \"socks5\"",
+            "f:3:8: error: `mode` can't be an integer; write \"transparent\", \"reverse\", \"convert\", \"socks5\" or \"box\"",
         ],
     );
     said(
         &service(""),
         &[
-            "f:1:1: error: a service has no `mode`; write mode = \"transparent\", \"reverse\", \"convert\" or \"socks5\"",
+            "f:1:1: error: a service has no `mode`; write mode = \"transparent\", \"reverse\", \"convert\", \"socks5\" or \"box\"",
         ],
     );
     said(
