@@ -62,7 +62,7 @@ pub enum State {
 pub struct ServiceStatus {
     /// Its name.
     pub name: String,
-    /// "transparent", "reverse", "convert" or "socks5".
+    /// "transparent", "reverse", "convert", "socks5" or "box".
     pub mode: String,
     /// Whether packets of it get through.
     pub passes: bool,

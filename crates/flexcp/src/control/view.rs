@@ -80,7 +80,7 @@ pub struct Connection {
     pub id: String,
     /// Name of its service.
     pub service: String,
-    /// "transparent", "reverse", "convert" or "socks5".
+    /// "transparent", "reverse", "convert", "socks5" or "box".
     pub mode: String,
     /// Name of the rule that says which of its paths it takes; null: none fits, or it is not MPTCP.
     #[serde(default)]
@@ -273,7 +273,7 @@ pub struct OneService {
 pub struct Service {
     /// Its name.
     pub name: String,
-    /// "transparent", "reverse", "convert" or "socks5".
+    /// "transparent", "reverse", "convert", "socks5" or "box".
     pub mode: String,
     /// Whether packets of it get through.
     pub passes: bool,

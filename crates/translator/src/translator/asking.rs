@@ -26,7 +26,13 @@ impl Translator {
         let free = match self.wants_uplinks(now, opens, segment) {
             // It is for the box itself.
             Ok(()) if self.services.is_own(segment.destination().ip()) => None,
-            Ok(()) => self.first_uplink(service, segment),
+            Ok(()) => {
+                let free = self.first_uplink(service, segment);
+                if free.is_none() {
+                    self.counters.decide(PlainSyn::Overload);
+                }
+                free
+            }
             Err(cause) => {
                 self.counters.decide(cause);
                 None

@@ -186,6 +186,21 @@ fn server_that_wants_what_flexcp_does_not_do_has_plain_tcp() {
 }
 
 #[test]
+fn connection_that_finds_no_port_passes_as_it_is_and_is_counted() {
+    let mut world = World::with(|config| {
+        let Mode::Box { uplinks, .. } = &mut config.services[0].mode else {
+            unreachable!("it is a box");
+        };
+        uplinks.clear();
+    });
+    let syn = flexcp_testkit::Packet::new(client(), server()).flags(SYN);
+    assert_eq!(world.put_raw(&syn), Verdict::Forward);
+    let causes = world.translator.counters().causes;
+    assert_eq!(causes.get(PlainSyn::Overload), 1);
+    assert_eq!(world.state(), None);
+}
+
+#[test]
 fn third_syn_goes_without_mptcp() {
     let mut world = World::new();
     let asked = [0, 1, 2].map(|_| {

@@ -27,7 +27,7 @@ pub enum Event {
         /// Which one.
         #[serde(flatten)]
         connection: Which,
-        /// "transparent", "reverse", "convert" or "socks5".
+        /// "transparent", "reverse", "convert", "socks5" or "box".
         mode: String,
         /// What carries it: "splitless", or "split".
         #[serde(default = "splitless")]
