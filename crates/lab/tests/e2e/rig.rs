@@ -293,11 +293,12 @@ impl Rig {
         let sockets =
             |namespace: &Namespace| said(text(namespace.command("ss").args(["-H", "-timnO"])));
         format!(
-            "{}{}\nclient: {}\nclient's kernel: {kernel}\nserver: {}\nlog:\n{}\n",
+            "{}{}\nclient: {}\nclient's kernel: {kernel}\nserver: {}\nserved: {:?}\nlog:\n{}\n",
             said(self.flexcp.show("connections")),
             moved.join(", "),
             sockets(self.lab.client()),
             sockets(self.lab.server(1)),
+            self.server.reports(),
             self.flexcp.log()
         )
     }

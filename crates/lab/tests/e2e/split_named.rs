@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use flexcp_lab::transfer::{Client, Job, ServeOptions};
-use flexcp_lab::{End, Expect, Families, Family, Lab, LabBuilder, Mib, SERVER_RESET, daemon};
+use flexcp_lab::{
+    Direction, End, Expect, Families, Family, Lab, LabBuilder, Mib, SERVER_RESET, daemon,
+};
 use libtest_mimic::Trial;
 
 use crate::access;
@@ -168,9 +170,11 @@ fn plain_tcp_clients() -> Result<()> {
     )
 }
 
+/// The second link has an RTT: without one the first data of its subflow comes while the relay's kernel still finishes the join, and
+/// is now and then misplaced by it (docs/split.md).
 fn convert_after_the_handshake() -> Result<()> {
     named(
-        lab().build()?,
+        lab().faults(2, Direction::Down, "delay=5ms").build()?,
         ("convert", Family::V4, false),
         tcp(),
         |rig| {
