@@ -258,6 +258,12 @@ impl Connection {
         let initial = self.subflow_mut(INITIAL);
         initial.state = SubflowState::Established;
         initial.join.proved = true;
+        if ahead > 0 || (segment.has(TcpFlags::FIN) && segment.payload.is_empty()) {
+            // It has overtaken that answer, and there is no room for the keys beside what it needs. Without them the peer would
+            // fall back; it comes again.
+            self.send_ack(ctx, INITIAL, TcpFlags::ACK);
+            return Verdict::Drop(DropReason::Unexpected);
+        }
         self.handle_to_mptcp(ctx, segment, frame)
     }
 

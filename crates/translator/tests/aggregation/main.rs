@@ -59,6 +59,26 @@ fn clients_ack_brings_both_keys() {
     assert_eq!(world.state(), Some(ConnectionState::Translating));
 }
 
+/// Data, or a FIN, that comes before the client's ACK has no room for the keys, without which the server would fall back: they go
+/// out alone, and what has overtaken them comes again.
+#[test]
+fn keys_go_before_what_has_overtaken_the_clients_ack() {
+    for (flags, seq, data) in [(ACK, 1001, &b"later"[..]), (ACK | FIN, 1, &[])] {
+        let mut world = World::answered();
+        let (verdict, out) = world.of_client(flags, [seq, 1], [], data);
+        assert_eq!(verdict, Verdict::Drop(DropReason::Unexpected));
+        let [third] = &out[..] else { panic!("{out:?}") };
+        assert_eq!((third.subflow, third.seq(), third.ack()), (Some(0), 1, 1));
+        assert_eq!(third.packet.tcp.flags, ACK);
+        let (sender, receiver) = (world.box_key(), SERVER_KEY);
+        assert_eq!(third.keys(), Some(CapableKeys::Ack { sender, receiver }));
+        assert_eq!(world.state(), Some(ConnectionState::Translating));
+        let (verdict, out) = world.of_client(flags, [seq, 1], [], data);
+        assert_eq!(verdict, Verdict::Forward);
+        assert!(out[0].dss().is_some(), "{out:?}");
+    }
+}
+
 #[test]
 fn first_data_brings_both_keys_until_the_server_has_them() {
     let mut world = World::opened();
