@@ -653,10 +653,16 @@ impl Connection {
 
     /// What rules know of it.
     fn descriptor(&self) -> Descriptor {
+        let (mptcp, tcp) = (self.subflow(INITIAL).remote.addr(), self.tcp.backend.addr());
+        let (client, server) = if self.asks() {
+            (tcp, mptcp)
+        } else {
+            (mptcp, tcp)
+        };
         Descriptor {
             service: self.service,
-            server: self.tcp.backend.addr(),
-            client: self.subflow(INITIAL).remote.addr().ip(),
+            server,
+            client: client.ip(),
         }
     }
 }

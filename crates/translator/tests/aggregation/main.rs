@@ -5,7 +5,9 @@ mod joins;
 mod world;
 
 use flexcp_testkit::keys;
-use flexcp_translator::{ConnectionState, DropReason, Mode, PlainSyn, Verdict};
+use flexcp_translator::{
+    ConnectionState, DropReason, Mode, PlainSyn, Prefix, Rule, SmallestDelay, Verdict,
+};
 use flexcp_wire::{CapableFlags, CapableKeys, TcpOption, Timestamps};
 
 use crate::world::*;
@@ -57,6 +59,39 @@ fn clients_ack_brings_both_keys() {
     assert_eq!(third.keys(), Some(CapableKeys::Ack { sender, receiver }));
     assert_eq!(third.dss(), None, "there is no room for both");
     assert_eq!(world.state(), Some(ConnectionState::Translating));
+}
+
+/// A rule names servers and clients as its operator sees them, whoever opens the MPTCP leg.
+#[test]
+fn rules_are_of_servers_and_clients() {
+    let rule = |name: &str, server: std::net::SocketAddr, client: std::net::SocketAddr| Rule {
+        name: name.into(),
+        services: vec![],
+        servers: vec![Prefix {
+            addr: server.ip(),
+            len: 32,
+        }],
+        ports: vec![server.port()..=server.port()],
+        clients: vec![Prefix {
+            addr: client.ip(),
+            len: 32,
+        }],
+        mode: std::sync::Arc::new(SmallestDelay),
+        hold: std::time::Duration::ZERO,
+        fail_back: std::time::Duration::ZERO,
+        heeds_backup: true,
+        carrier: None,
+    };
+    let mut world = World::with(|config| {
+        config.rules = vec![
+            rule("exchanged", client(), server()),
+            rule("right", server(), client()),
+        ];
+    });
+    let _ = world.of_client(SYN, [0, 0], offer(), &[]);
+    let named = world.translator.connections(world.now).next();
+    let named = named.and_then(|view| view.rule);
+    assert_eq!(named.as_deref(), Some("right"));
 }
 
 /// Data, or a FIN, that comes before the client's ACK has no room for the keys, without which the server would fall back: they go
