@@ -46,7 +46,7 @@ pub struct Bounds {
 
 impl Bounds {
     /// Whether there may be no room for a connection.
-    const fn turns_away(&self) -> bool {
+    pub(crate) const fn turns_away(&self) -> bool {
         self.crowded || self.short_of_memory
     }
 }
@@ -55,7 +55,7 @@ impl Bounds {
 /// the proxy waits for an answer.
 const ANSWERED: u64 = 1_000_000;
 /// Payload of a segment beside what options take: the smallest MSS of a client that is honoured.
-const MIN_MSS: u16 = 88 + 28;
+pub(crate) const MIN_MSS: u16 = 88 + 28;
 /// For so long the server has to repeat what no subflow delivers before one of them is given up: two seconds
 /// (docs/numbers.md, "Placing the server's data").
 const STUCK: u64 = 2_000_000;
@@ -91,7 +91,7 @@ pub(crate) struct Signs {
     backup: bool,
     /// The client's address id.
     address_id: u8,
-    /// When the proxy answered its SYN last.
+    /// When the proxy answered its SYN last, or asked for it first.
     answered: u64,
     /// The client's third packet proves nothing.
     unproved: bool,
@@ -224,6 +224,21 @@ impl Subflow {
         self.reset = true;
     }
 
+    /// The client's answer to a join of the proxy's proves nothing.
+    pub(crate) const fn note_unproved(&mut self) {
+        self.signs.unproved = true;
+    }
+
+    /// When the proxy asked for it, where that does.
+    pub(crate) const fn asked_at(&self) -> u64 {
+        self.signs.answered
+    }
+
+    /// Whether the proxy has closed its side.
+    pub(crate) const fn has_sent_fin(&self) -> bool {
+        self.signs.fin_out
+    }
+
     /// The proxy speaks on it.
     pub(crate) const fn note_spoken(&mut self) {
         self.spoken = true;
@@ -343,7 +358,8 @@ impl Connection {
         if let Some(backup) = options.prio {
             subflow.signs.backup = backup;
         }
-        subflow.signs.unproved |= !subflow.established && !proof;
+        let owes_proof = !subflow.established && self.asking.is_none();
+        subflow.signs.unproved |= owes_proof && !proof;
         let dss = options
             .dss
             .and_then(|dss| Some((dss.mapping?, dss.data_fin)));

@@ -1,5 +1,6 @@
 //! The entry: packets go to their connections, and each packet out has to be worth its packet in.
 
+mod asking;
 mod explicit;
 mod input;
 mod owed;
@@ -57,6 +58,8 @@ pub struct Options {
     pub bounds: Option<Bounds>,
     /// The proxy tells when new data goes down another subflow ([`Checker::observe_switch`]).
     pub told: bool,
+    /// Ends with TCP open, and the proxy asks the others for MPTCP, as an aggregation box does. Goes with `causal`.
+    pub asks: bool,
 }
 
 impl Options {
@@ -71,6 +74,7 @@ impl Options {
             hostile: false,
             bounds: None,
             told: false,
+            asks: false,
         }
     }
 }
@@ -85,6 +89,7 @@ impl Default for Options {
             hostile: false,
             bounds: None,
             told: false,
+            asks: false,
         }
     }
 }
@@ -279,13 +284,14 @@ impl Checker {
         let subflow = &connection.subflows[index];
         if index > 0 && packet.opens() && subflow.isn_proxy.is_none() {
             self.input.owed = Some(Owed::SynAck(id, index));
-        } else if index > 0 && subflow.established && !proved {
+        } else if index > 0 && connection.owes_proof(index, packet, proved) {
             self.input.owed = Some(Owed::Ack(id, index));
         }
         if !connection.trusts(Side::Client) {
             self.input.kept.keep_payload(packet.bytes());
         }
         self.input.subflows = connection.subflows.len() as u64;
+        self.learn_token(id, packet);
         Some(id)
     }
 
@@ -293,6 +299,9 @@ impl Checker {
         let ends = (packet.destination(), packet.source());
         if self.begin_input(seen, packet, ends) {
             return None;
+        }
+        if self.options.asks && packet.opens() {
+            self.note_offer(ends, packet);
         }
         let (id, _) = self.find(Point::FromServer, ends)?;
         let connection = &mut self.connections[id];
@@ -322,6 +331,9 @@ impl Checker {
         }
         if packet.has(TcpFlags::SYN) {
             self.reopen_by_syn_ack(seen.time, ends, packet);
+        }
+        if self.options.asks && packet.opens() {
+            self.syn_to_client(seen.time, ends, packet);
         }
         let Some((id, index)) = self.find(Point::ToClient, ends) else {
             self.judge_stranger(packet, ends);

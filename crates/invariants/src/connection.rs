@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use flexcp_wire::DataNumber;
 
+use crate::asking::Asking;
 use crate::causes::{Bounds, Course};
 use crate::clock::Sent;
 use crate::conduct::{Breach, FAR, OVERRUN, Side, span};
@@ -209,6 +210,8 @@ pub(crate) struct Connection {
     /// When the client was last told more by a data ACK, and on which subflow.
     pub(crate) acked_last: (u64, usize),
     pub(crate) course: Course,
+    /// What there is beside where the proxy opens it.
+    pub(crate) asking: Option<Asking>,
     /// What stands before its streams, where the client names its server.
     pub(crate) front: Option<Front>,
 }
@@ -245,6 +248,7 @@ impl Connection {
             lag: 0,
             acked_last: (time, 0),
             course: Course::default(),
+            asking: None,
             front: None,
         }
     }

@@ -27,6 +27,10 @@ impl Connection {
         if let Some(timestamps) = packet.options.timestamps {
             subflow.client_clock.note(timestamps.val);
         }
+        if self.asking.is_some() && packet.has(TcpFlags::SYN) {
+            self.note_answer_to_asking(index, packet);
+            return;
+        }
         if packet.has(TcpFlags::SYN) {
             // The client gives MPTCP up, or it asks for something that passes as TCP.
             let plain = packet.options.capable.is_none() || !self.trusts(Side::Client);
@@ -41,14 +45,19 @@ impl Connection {
             // What it ACKs counts for nothing: the proxy may not believe it.
             subflow.note_reset(packet.tcp.seq);
             // A join that is not complete ends with the exact number (RFC 5961 section 3.2).
-            let exact = packet.tcp.seq == subflow.isn_client.wrapping_add(1);
+            let next = packet.tcp.seq == subflow.isn_client.wrapping_add(1);
+            // The one that answers a SYN of the proxy's has no number yet.
+            let exact = next || self.asking.is_some();
             subflow.refused |= index != 0 && !subflow.established && exact;
             return;
         }
         if !packet.has(TcpFlags::ACK) {
             return;
         }
-        if self.mode == Mode::Handshake && index == 0 {
+        if !self.hears_client(index, packet) {
+            return;
+        }
+        if self.mode == Mode::Handshake && index == 0 && self.asking.is_none() {
             self.take_keys(packet);
         }
         if self.mode == Mode::Handshake {

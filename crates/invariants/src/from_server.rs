@@ -49,12 +49,15 @@ impl Connection {
             return;
         }
         if packet.has(TcpFlags::SYN) {
-            self.take_syn_ack(packet);
+            if self.asking.is_none() {
+                self.take_syn_ack(packet);
+            }
             return;
         }
         if !packet.has(TcpFlags::ACK) || !self.server_answered {
             return;
         }
+        self.note_opener(packet);
         let start = self.down.at_seq(packet.tcp.seq);
         if self.is_strange_down(start, start + packet.payload_len) {
             return;

@@ -9,6 +9,7 @@
 //! the origin in all of them, whatever the initial numbers are, and nothing wraps.
 #![forbid(unsafe_code)]
 
+mod asking;
 mod causes;
 mod checker;
 mod clock;

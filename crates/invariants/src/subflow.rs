@@ -23,6 +23,8 @@ pub(crate) struct Subflow {
     pub(crate) isn_proxy: Option<u32>,
     /// Those of its answers to the same SYN before that, of joins that it has forgotten since.
     pub(crate) forgotten: Vec<u32>,
+    /// The client has answered the proxy's SYN on it, and a join's answer proves its keys.
+    pub(crate) replied: bool,
     /// The client has proved its keys on it.
     pub(crate) established: bool,
     /// The proxy has sent something beside its SYN/ACK: it takes the subflow for established.
@@ -87,6 +89,7 @@ impl Subflow {
             capable: options.capable,
             isn_proxy: None,
             forgotten: Vec::new(),
+            replied: false,
             established: false,
             spoken: false,
             turn: 0,

@@ -30,6 +30,10 @@ impl Connection {
         if packet.has(TcpFlags::RST) || self.over {
             return;
         }
+        if packet.opens() && self.asking.is_some() {
+            self.judge_asking(index, packet, report);
+            return;
+        }
         if packet.has(TcpFlags::SYN) {
             if index == 0 {
                 self.judge_answer(packet, report);
@@ -56,7 +60,9 @@ impl Connection {
         if self.mode == Mode::Handshake {
             return;
         }
-        if self.mode == Mode::Translated {
+        let translated = self.mode == Mode::Translated;
+        let keys = translated && self.judge_keys(index, packet, report);
+        if self.mode == Mode::Translated && !keys {
             self.notice_fallback_down(packet, report);
         }
         if self.mode == Mode::Translated {
@@ -71,6 +77,10 @@ impl Connection {
             self.sack_to_client(index, packet, report);
             self.window_to_client(index, packet, report);
         } else {
+            if translated {
+                // The first packet after the fallback.
+                self.relayed_to_client(index, packet);
+            }
             self.plain_to_client(packet, report);
         }
         self.release();
@@ -228,7 +238,9 @@ impl Connection {
     }
 
     fn data_ack_out(&mut self, index: usize, packet: &View<'_>, report: &mut Report<'_>) {
-        let Some(number) = packet.options.data_ack() else {
+        // Who has fallen back reads none.
+        let number = packet.options.data_ack();
+        let Some(number) = number.filter(|_| !self.may_relay_plain()) else {
             return;
         };
         let ack = self.up.at_dsn(number, self.up.ack_out);
@@ -285,6 +297,10 @@ impl Connection {
                     self.may_fall_back = false;
                 }
             }
+        }
+        if let Some(mapping) = self.mapping_of_keys(packet) {
+            declared = Some(mapping);
+            self.declared_down(index, mapping, report);
         }
         let subflow = &mut self.subflows[index];
         if packet.payload_len > 0 {
@@ -372,10 +388,11 @@ impl Connection {
     fn ack_to_client(&mut self, index: usize, packet: &View<'_>, report: &mut Report<'_>) {
         let trusted = self.trusts(Side::Client);
         let alone = index == 0 && self.is_identity();
+        let relays = self.may_relay_plain();
         let subflow = &mut self.subflows[index];
         let ack = from_seq(packet.tcp.ack, subflow.isn_client, subflow.ack_out);
         report.expect(
-            ack >= subflow.ack_out || !trusted,
+            ack >= subflow.ack_out || !trusted || relays,
             Rule::AckToClient,
             || format!("ACK goes back by {}", subflow.ack_out - ack),
         );
@@ -417,6 +434,9 @@ impl Connection {
 
     /// I11 towards the client.
     fn sack_to_client(&mut self, index: usize, packet: &View<'_>, report: &mut Report<'_>) {
+        if self.may_relay_plain() {
+            return;
+        }
         let trusted = self.trusts(Side::Client);
         let subflow = &self.subflows[index];
         let blocks = packet.options.sack;
@@ -471,7 +491,8 @@ impl Connection {
 
     /// I6 towards the client: counted from the data ACK (RFC 8684 section 3.3.4).
     fn window_to_client(&mut self, index: usize, packet: &View<'_>, report: &mut Report<'_>) {
-        let Some(number) = packet.options.data_ack() else {
+        let number = packet.options.data_ack();
+        let Some(number) = number.filter(|_| !self.may_relay_plain()) else {
             return;
         };
         let ack = self.up.at_dsn(number, self.up.ack_out);

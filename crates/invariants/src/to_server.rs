@@ -20,6 +20,9 @@ impl Connection {
             if self.trusts(Side::Client) && !self.may_relay() {
                 self.syn_out(packet, report);
             }
+            if self.asking.is_some() {
+                self.judge_reply(packet, report);
+            }
             if let Some(timestamps) = packet.options.timestamps {
                 self.tsvals_out.note(timestamps.val);
             }
@@ -62,7 +65,7 @@ impl Connection {
         let start = self.up.at_seq(packet.tcp.seq);
         self.data_to_server(start, packet, report);
         self.ack_to_server(packet, report);
-        if self.mode == Mode::Translated {
+        if self.mode == Mode::Translated && !self.may_relay_plain() {
             self.sack_to_server(packet, report);
         }
         self.window_to_server(packet, report);
@@ -84,16 +87,17 @@ impl Connection {
     }
 
     fn clock_to_server(&mut self, packet: &View<'_>, report: &mut Report<'_>) {
+        // A client's answer that is late itself keeps its own time.
+        let answer = packet.has(TcpFlags::SYN) && self.asking.is_some();
+        let plain = self.mode == Mode::Plain || self.may_relay_plain() || answer;
         let Some(timestamps) = packet.options.timestamps else {
-            report.expect(
-                !self.server_timestamps || self.mode == Mode::Plain,
-                Rule::Timestamps,
-                || "without the timestamps that were agreed on".into(),
-            );
+            report.expect(!self.server_timestamps || plain, Rule::Timestamps, || {
+                "without the timestamps that were agreed on".into()
+            });
             return;
         };
         if let Some(last) = self.last_tsval_out
-            && self.mode != Mode::Plain
+            && !plain
         {
             report.expect(!earlier(timestamps.val, last), Rule::Timestamps, || {
                 format!("TSval {} after {last}", timestamps.val)
@@ -164,7 +168,7 @@ impl Connection {
             format!("ACK {} beyond the client's", ack - limit)
         });
         report.expect(
-            ack >= self.down.ack_out || self.mode == Mode::Plain,
+            ack >= self.down.ack_out || self.mode == Mode::Plain || self.may_relay_plain(),
             Rule::AckToServer,
             || format!("ACK goes back by {}", self.down.ack_out - ack),
         );
@@ -234,6 +238,7 @@ impl Connection {
         });
         if let Some(last) = self.edge_out
             && self.mode == Mode::Translated
+            && !self.may_relay_plain()
         {
             let own = self.subflows[0].window_scale;
             let scale = if self.is_hosted() { own } else { scale };

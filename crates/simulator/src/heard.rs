@@ -55,6 +55,8 @@ pub(crate) struct Heard {
     without_backup: Vec<bool>,
     /// Services whose clients name their servers.
     explicit: BTreeSet<ServiceId>,
+    /// FlexCP is a box.
+    mirrored: bool,
     /// What a mode wants has to come about, as nothing goes wrong.
     strict: bool,
     /// Moves that modes have made, as told.
@@ -75,6 +77,7 @@ impl Heard {
             stages: plan.stages.clone(),
             without_backup: without_backup.collect(),
             explicit: plan.explicit_services(),
+            mirrored: plan.is_mirrored(),
             strict: plan.is_undisturbed(),
             ..Self::default()
         }
@@ -125,17 +128,23 @@ impl Heard {
         match &event.kind {
             EventKind::Opened {
                 connection,
+                source,
                 backend,
-                ..
             } => {
                 let of = which(connection);
+                // A box opens towards the end with MPTCP, which is the other of what is told.
+                let initial = if self.mirrored {
+                    (*backend, *source)
+                } else {
+                    of
+                };
                 let course = Course {
                     service: event.service,
                     backend: *backend,
-                    subflows: BTreeMap::from([(of, now)]),
-                    active: of,
+                    subflows: BTreeMap::from([(initial, now)]),
+                    active: initial,
                     moved: None,
-                    used: BTreeSet::from([of]),
+                    used: BTreeSet::from([initial]),
                     forced: false,
                     hosted: self.explicit.contains(&event.service),
                 };

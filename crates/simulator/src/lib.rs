@@ -16,6 +16,7 @@ mod explicit;
 mod fresh;
 mod heard;
 mod liveness;
+mod mirror;
 mod net;
 mod payload;
 mod proxy;
@@ -36,6 +37,7 @@ pub use conversation::Conversation;
 pub use fresh::seeds;
 pub use proxy::{Kernel, Taken};
 pub use run::{
-    Offloaded, Outcome, describe, run, run_at_once, run_installed, run_on, run_traced,
-    run_undisturbed, steers,
+    Offloaded, Outcome, describe, describe_mirrored, run, run_at_once, run_installed, run_mirrored,
+    run_mirrored_installed, run_mirrored_on, run_mirrored_undisturbed, run_mirrored_unsteered,
+    run_on, run_traced, run_undisturbed, steers,
 };

@@ -10,7 +10,10 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use clap::Parser;
-use flexcp_simulator::{Outcome, describe, run, run_traced};
+use flexcp_simulator::{
+    Outcome, describe, describe_mirrored, run, run_mirrored, run_mirrored_undisturbed, run_traced,
+    run_undisturbed,
+};
 
 /// The translator between models of servers and clients, in virtual time.
 #[derive(Parser, Debug)]
@@ -18,6 +21,12 @@ struct Arguments {
     /// Seeds to run: `A..B`, without B; `A..A` with `--time` or `--packets` goes on from A.
     #[arg(long, default_value = "0..1000")]
     seeds: String,
+    /// In mirror: FlexCP is an aggregation box.
+    #[arg(long)]
+    mirror: bool,
+    /// Without faults, resets and limits.
+    #[arg(long)]
+    undisturbed: bool,
     /// One seed alone.
     #[arg(long)]
     seed: Option<u64>,
@@ -44,6 +53,18 @@ struct Arguments {
     failures: usize,
 }
 
+impl Arguments {
+    fn run(&self, seed: u64) -> Outcome {
+        match (self.mirror, self.undisturbed) {
+            (true, true) => run_mirrored_undisturbed(seed, self.trace),
+            (true, false) => run_mirrored(seed, self.trace),
+            (false, true) => run_undisturbed(seed),
+            (false, false) if self.trace => run_traced(seed),
+            (false, false) => run(seed),
+        }
+    }
+}
+
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
     if let Some(seed) = arguments.seed {
@@ -55,14 +76,14 @@ fn main() -> Result<()> {
         .and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)))
         .context("--seeds takes A..B")?;
     if arguments.hash {
-        println!("{:016x}", hash(first..behind)?);
+        println!("{:016x}", hash(first..behind, &arguments)?);
         return Ok(());
     }
     many(first, behind, &arguments)
 }
 
 /// What the translator sent in all of these seeds, in no order: a change that is only a move leaves it as it was.
-fn hash(seeds: Range<u64>) -> Result<u64> {
+fn hash(seeds: Range<u64>, arguments: &Arguments) -> Result<u64> {
     let next = AtomicU64::new(seeds.start);
     let share = || {
         let mut all = 0;
@@ -71,7 +92,7 @@ fn hash(seeds: Range<u64>) -> Result<u64> {
             if seed >= seeds.end {
                 return Ok(all);
             }
-            let outcome = run(seed);
+            let outcome = arguments.run(seed);
             ensure!(outcome.failures.is_empty(), "seed {seed} fails");
             all ^= BuildHasherDefault::<DefaultHasher>::default().hash_one((seed, outcome.hash));
         }
@@ -89,13 +110,14 @@ fn hash(seeds: Range<u64>) -> Result<u64> {
 
 fn one(seed: u64, arguments: &Arguments) -> Result<()> {
     if arguments.plan {
+        let describe = if arguments.mirror {
+            describe_mirrored
+        } else {
+            describe
+        };
         println!("{}", describe(seed));
     }
-    let outcome = if arguments.trace {
-        run_traced(seed)
-    } else {
-        run(seed)
-    };
+    let outcome = arguments.run(seed);
     report(&outcome);
     println!(
         "seed {seed}: {} packets, {} virtual seconds, hash {:016x}",
@@ -127,8 +149,9 @@ fn many(first: u64, behind: u64, arguments: &Arguments) -> Result<()> {
                 .is_some_and(|goal| start.elapsed().as_secs() < goal)
     };
     while goes_on(seed, packets) && failed.len() < arguments.failures {
-        let mut outcome = run(seed);
-        if arguments.twice > 0 && seed.is_multiple_of(arguments.twice) && run(seed) != outcome {
+        let mut outcome = arguments.run(seed);
+        let twice = arguments.twice > 0 && seed.is_multiple_of(arguments.twice);
+        if twice && arguments.run(seed) != outcome {
             outcome
                 .failures
                 .push("I13: the same seed, another run".into());

@@ -100,8 +100,11 @@ impl Proxy {
         let (config, state) = (plan.config(0), plan.checksums);
         let stages = plan.stages.iter().flat_map(|stage| &stage.rules);
         let redundant = stages.into_iter().any(|rule| rule.mode.copies());
-        let bounds = judged(&config, redundant);
-        let mut checker = Checker::new(bounds, Some(Box::new(Judge)));
+        let options = Options {
+            asks: plan.is_mirrored(),
+            ..judged(&config, redundant)
+        };
+        let mut checker = Checker::new(options, Some(Box::new(Judge)));
         for (listen, preamble) in plan.preambles() {
             checker.expect_preambles(listen, preamble);
         }

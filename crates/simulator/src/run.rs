@@ -3,6 +3,7 @@
 use flexcp_translator::{Gauges, Instant};
 
 use crate::liveness::{LOOK, Liveness};
+use crate::mirror;
 use crate::proxy::Kernel;
 use crate::swarm::{Plan, SECOND};
 use crate::trace::Trace;
@@ -84,6 +85,44 @@ pub fn run_traced(seed: u64) -> Outcome {
     run_world(&mut World::new(Plan::of(seed), Trace::On))
 }
 
+/// Runs a seed in mirror: FlexCP is a box between clients with TCP and servers with MPTCP.
+#[must_use]
+pub fn run_mirrored(seed: u64, traced: bool) -> Outcome {
+    let trace = if traced { Trace::On } else { Trace::Off };
+    run_world(&mut World::new(Plan::mirrored(seed), trace))
+}
+
+/// The same with connections that are not steered.
+#[must_use]
+pub fn run_mirrored_unsteered(seed: u64) -> Outcome {
+    run_world(&mut World::new(Plan::mirrored_unsteered(seed), Trace::Off))
+}
+
+/// Runs a seed in mirror with a translator that installs what runs its steady course in a fast path, which only keeps it. Also how often it
+/// did.
+#[must_use]
+pub fn run_mirrored_installed(seed: u64) -> (Outcome, u64) {
+    let mut world = World::new(Plan::mirrored(seed), Trace::Off);
+    world.proxy.install();
+    let outcome = run_world(&mut world);
+    (outcome, world.proxy.translator.counters().offload_installed)
+}
+
+/// The same without faults, resets and limits.
+#[must_use]
+pub fn run_mirrored_undisturbed(seed: u64, traced: bool) -> Outcome {
+    let plan = Plan::mirrored(seed).undisturbed();
+    assert!(plan.is_undisturbed(), "what disturbs is left out");
+    let trace = if traced { Trace::On } else { Trace::Off };
+    run_world(&mut World::new(plan, trace))
+}
+
+/// What a seed in mirror stands for, as text.
+#[must_use]
+pub fn describe_mirrored(seed: u64) -> String {
+    format!("{:#?}", Plan::mirrored(seed))
+}
+
 /// What a seed stands for, as text.
 #[must_use]
 pub fn describe(seed: u64) -> String {
@@ -106,8 +145,18 @@ pub struct Offloaded {
 /// fast path sends. How many packets the fast path took comes beside the outcome.
 #[must_use]
 pub fn run_on(kernel: Box<dyn Kernel>, seed: u64, traced: bool) -> (Outcome, Offloaded) {
+    run_plan_on(kernel, Plan::of(seed), traced)
+}
+
+/// The same of a seed in mirror.
+#[must_use]
+pub fn run_mirrored_on(kernel: Box<dyn Kernel>, seed: u64, traced: bool) -> (Outcome, Offloaded) {
+    run_plan_on(kernel, Plan::mirrored(seed), traced)
+}
+
+fn run_plan_on(kernel: Box<dyn Kernel>, plan: Plan, traced: bool) -> (Outcome, Offloaded) {
     let trace = if traced { Trace::On } else { Trace::Off };
-    let mut world = World::new(Plan::of(seed), trace);
+    let mut world = World::new(plan, trace);
     world.put_on(kernel);
     let outcome = run_world(&mut world);
     let offloaded = Offloaded {
@@ -163,6 +212,10 @@ fn run_world(world: &mut World) -> Outcome {
         failures.push(why.to_owned());
     }
     failures.extend(world.contradiction());
+    failures.extend(mirror::failures(
+        &world.plan,
+        world.proxy.translator.counters(),
+    ));
     failures.extend(world.proxy.difference().map(ToOwned::to_owned));
     let contradiction = world.proxy.heard.contradiction();
     failures.extend(contradiction.map(|wrong| format!("events: {wrong}")));

@@ -1,5 +1,7 @@
 //! A TCP server's socket.
 
+mod opener;
+
 use std::net::SocketAddr;
 
 use flexcp_invariants::Direction;
@@ -16,8 +18,10 @@ use crate::told::Told;
 /// Life of the socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum State {
-    /// Waits for a SYN.
+    /// Waits for a SYN, or for its time to send one.
     Listen,
+    /// Has sent its SYN.
+    SynSent,
     /// Has answered it.
     SynReceived,
     /// Open, until both sides have closed.
@@ -67,6 +71,10 @@ pub(crate) struct Server {
     fate: Fate,
     /// What it wants to hear first.
     told: Told,
+    /// It is the one that opens.
+    opens: bool,
+    /// It asks for MPTCP then, and is content without.
+    asks: bool,
 }
 
 impl Server {
@@ -110,6 +118,8 @@ impl Server {
             remote_mss: 536,
             fate: Fate::Granted,
             told: Told::nothing(),
+            opens: false,
+            asks: false,
         }
     }
 
@@ -142,7 +152,7 @@ impl Server {
     pub(crate) fn deadline(&self) -> Option<u64> {
         match self.state {
             State::Listen | State::Closed | State::Reset => None,
-            State::SynReceived => self.syn_timer,
+            State::SynSent | State::SynReceived => self.syn_timer,
             State::Open => [
                 self.sender.deadline(),
                 self.receiver.deadline(),
@@ -163,6 +173,10 @@ impl Server {
             State::SynReceived if self.syn_timer.is_some_and(|due| due <= now) => {
                 self.syn_tries += 1;
                 self.send_syn_ack(now, outbox);
+            }
+            State::SynSent if self.syn_timer.is_some_and(|due| due <= now) => {
+                self.syn_tries += 1;
+                self.send_syn(now, outbox);
             }
             State::Open => {
                 if self.app.aborts_at.is_some_and(|at| at <= now) {
@@ -189,6 +203,10 @@ impl Server {
         if self.fate != Fate::Granted {
             return;
         }
+        if self.state == State::SynSent {
+            self.receive_answer(now, packet, outbox);
+            return;
+        }
         if packet.has(TcpFlags::SYN) {
             self.receive_syn(now, packet, outbox);
             return;
@@ -198,7 +216,7 @@ impl Server {
             return;
         }
         match self.state {
-            State::Listen | State::Reset => refuse(packet, outbox),
+            State::Listen | State::SynSent | State::Reset => refuse(packet, outbox),
             State::Closed => self.receive_late(now, packet, outbox),
             State::SynReceived | State::Open => self.receive_open(now, packet, outbox),
         }
@@ -206,6 +224,12 @@ impl Server {
 
     fn receive_syn(&mut self, now: u64, packet: &Incoming<'_>, outbox: &mut Outbox) {
         if packet.has(TcpFlags::ACK) {
+            if self.opens && self.state == State::Open {
+                // The third packet was lost.
+                self.send_ack(now, outbox);
+            } else if self.opens && self.state == State::Reset {
+                refuse(packet, outbox);
+            }
             return;
         }
         match self.state {
@@ -221,8 +245,15 @@ impl Server {
             }
             _ => return,
         }
-        let options = &packet.options;
         self.remote = packet.from;
+        self.agree(now, packet);
+        self.state = State::SynReceived;
+        self.send_syn_ack(now, outbox);
+    }
+
+    /// What both SYNs offer.
+    fn agree(&mut self, now: u64, packet: &Incoming<'_>) {
+        let options = &packet.options;
         self.remote_isn = self.first(packet);
         let scales = options.window_scale.is_some() && self.stack.window_scale.is_some();
         if scales {
@@ -242,8 +273,6 @@ impl Server {
         self.sender = Sender::new(self.stack.tuning, mss);
         self.sender.edge = packet.tcp.window.into();
         self.reader.advance(now, 0, mss);
-        self.state = State::SynReceived;
-        self.send_syn_ack(now, outbox);
     }
 
     /// The number of a SYN, as if there were no header before the stream.
@@ -574,7 +603,7 @@ pub(crate) fn refuse(packet: &Incoming<'_>, outbox: &mut Outbox) {
 }
 
 /// The same, and to a SYN.
-fn refuse_any(packet: &Incoming<'_>, outbox: &mut Outbox) {
+pub(crate) fn refuse_any(packet: &Incoming<'_>, outbox: &mut Outbox) {
     if !packet.has(TcpFlags::SYN) || packet.has(TcpFlags::ACK) {
         return refuse(packet, outbox);
     }

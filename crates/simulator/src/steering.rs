@@ -304,6 +304,11 @@ fn accesses(random: &mut Random, plan: &Plan) -> Vec<Access> {
             addresses,
             ways: vec![],
         };
+        let access = if plan.is_mirrored() {
+            plan.access_by_uplinks(access)
+        } else {
+            access
+        };
         let place = random.index(all.len() + 1);
         all.insert(place, access);
     }
@@ -336,7 +341,7 @@ fn rule(random: &mut Random, plan: &Plan, name: String) -> RulePlan {
         let len = len.min(whole);
         vec![Prefix { addr, len }]
     };
-    let server = plan.server_address(n);
+    let (client, server) = plan.caller_and_called(n);
     RulePlan {
         name,
         services,
@@ -352,7 +357,7 @@ fn rule(random: &mut Random, plan: &Plan, name: String) -> RulePlan {
             vec![]
         },
         clients: if some(random) {
-            near(random, plan.client_address(n, 0).ip())
+            near(random, client.ip())
         } else {
             vec![]
         },

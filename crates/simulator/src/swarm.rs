@@ -13,6 +13,7 @@ use flexcp_wire::ChecksumState;
 
 use crate::client::{Action, MptcpPlan, Scheduler};
 use crate::explicit::{self, ExplicitPlan};
+use crate::mirror::AnswerPlan;
 use crate::stack::{App, Stack};
 use crate::steering::{Stage, keep_busy};
 use crate::tcp::Tuning;
@@ -61,6 +62,8 @@ pub(crate) struct ConnectionPlan {
     pub(crate) explicit: Option<ExplicitPlan>,
     /// The server wants to be told of the client.
     pub(crate) told: bool,
+    /// FlexCP is a box: the server opens, and the client answers.
+    pub(crate) answers: Option<AnswerPlan>,
 }
 
 /// Everything about a run.
@@ -212,7 +215,9 @@ impl Plan {
 
     fn service(&self, n: usize) -> Service {
         let server = self.server_address(n);
-        let mode = if let Some(explicit) = &self.connections[n].explicit {
+        let mode = if self.connections[n].answers.is_some() {
+            self.box_mode(n)
+        } else if let Some(explicit) = &self.connections[n].explicit {
             explicit.mode(self.remote(n), server)
         } else if self.reverse {
             let source = from_proxy(server.is_ipv6());
@@ -255,6 +260,9 @@ impl Plan {
     /// Whom the n-th client connects to.
     #[must_use]
     pub(crate) fn remote(&self, n: usize) -> SocketAddr {
+        if self.connections[n].answers.is_some() {
+            return self.answering(n);
+        }
         if !self.reverse && self.connections[n].explicit.is_none() {
             return self.server_address(n);
         }
@@ -318,7 +326,7 @@ pub(crate) fn link_prefixes(link: usize) -> [Prefix; 2] {
     [(v4, 16), (v6(net, 0), 32)].map(|(addr, len)| Prefix { addr, len })
 }
 
-fn v6(net: u8, host: u8) -> IpAddr {
+pub(crate) fn v6(net: u8, host: u8) -> IpAddr {
     IpAddr::V6(Ipv6Addr::new(
         0xfd00,
         net.into(),
@@ -466,6 +474,7 @@ fn connection(random: &mut Random, links: u64, calm: u64) -> ConnectionPlan {
         aborts,
         explicit: None,
         told: false,
+        answers: None,
     }
 }
 

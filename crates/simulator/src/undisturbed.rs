@@ -5,6 +5,7 @@
 
 use crate::client::Action;
 use crate::explicit::ExplicitPlan;
+use crate::mirror::AnswerPlan;
 use crate::swarm::{PathPlan, Plan};
 use crate::world::World;
 
@@ -34,7 +35,14 @@ impl Plan {
             .iter()
             .filter_map(|it| it.explicit.as_ref());
         let granted = explicit.into_iter().all(ExplicitPlan::is_granted);
-        honest && granted && !self.small_limits && both(&self.server) && self.links.iter().all(both)
+        let mut answers = self.connections.iter().filter_map(|it| it.answers.as_ref());
+        let answered = answers.all(AnswerPlan::is_granted);
+        honest
+            && granted
+            && answered
+            && !self.small_limits
+            && both(&self.server)
+            && self.links.iter().all(both)
     }
 
     /// The plan without what may disturb.
@@ -51,6 +59,9 @@ impl Plan {
             connection.server.reneges = 0;
             if let Some(explicit) = &mut connection.explicit {
                 explicit.grant();
+            }
+            if let Some(answers) = &mut connection.answers {
+                answers.grant();
             }
             let plan = &mut connection.mptcp;
             plan.drops = 0;
@@ -74,6 +85,16 @@ pub(crate) fn failures(world: &World) -> Vec<String> {
         })
         .collect();
     let (asking, plain) = world.requests();
+    if world.plan.is_mirrored() {
+        let answers = counters.mp_capable_synack_rx;
+        let count = asking + plain;
+        if answers != count {
+            failures.push(format!(
+                "undisturbed: {answers} answers with MPTCP, not {count}"
+            ));
+        }
+        return failures;
+    }
     for (what, expected, counted) in [
         ("requests for MPTCP", asking, counters.mp_capable_syn_rx),
         (

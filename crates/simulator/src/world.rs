@@ -7,6 +7,7 @@ use flexcp_testkit::{Random, keys};
 
 use crate::client::{Client, Outcome, Phase, Setup};
 use crate::explicit::Fate;
+use crate::mirror::{BEHIND, Greeting};
 use crate::net::{Incoming, Outbox};
 use crate::proxy::{Kernel, Proxy, destination_net, goes_to_server};
 use crate::server::{Server, State};
@@ -56,6 +57,8 @@ struct Pair {
     fate: Option<Fate>,
     /// Nothing goes wrong.
     strict: bool,
+    /// How the client answers, where the server opens.
+    greeting: Option<Greeting>,
 }
 
 impl Pair {
@@ -72,7 +75,8 @@ impl Pair {
     fn is_done(&self) -> bool {
         let client_reset = self.client.phase == Phase::Reset;
         let server_reset = self.server.state == State::Reset;
-        if self.aborts && (client_reset || server_reset) {
+        let refused = self.greeting == Some(Greeting::Refuses) && server_reset;
+        if refused || self.aborts && (client_reset || server_reset) {
             return true;
         }
         if self.client.outcome().is_some() && self.is_refused() {
@@ -290,7 +294,11 @@ impl World {
                 pair.client.timeout(now, &mut self.outbox);
             } else if pair.starts <= now {
                 pair.started = true;
-                pair.client.start(now, &mut self.outbox);
+                if pair.greeting.is_some() {
+                    pair.server.start(now, &mut self.outbox);
+                } else {
+                    pair.client.start(now, &mut self.outbox);
+                }
             }
             pair.server.timeout(now, &mut self.outbox);
             pair.look();
@@ -305,11 +313,11 @@ impl World {
         }
     }
 
-    /// What hosts send starts on its way: clients' packets by their source, servers' on the other side.
+    /// What hosts send starts on its way: clients' packets by their source, or the uplink that they go to, servers' on the other side.
     fn send_from_hosts(&mut self) {
         for packet in self.outbox.packets.drain(..) {
-            let net = source_net(&packet);
-            if net == 200 {
+            let net = link_net(source_net(&packet), destination_net(&packet));
+            if source_net(&packet) == 200 {
                 self.from_server.send(self.now, packet);
             } else if let Some(line) = self.up.get_mut(usize::from(net).wrapping_sub(1)) {
                 line.send(self.now, packet);
@@ -336,7 +344,7 @@ impl World {
                 self.to_server.send(self.now, packet);
                 continue;
             }
-            let net = destination_net(&packet);
+            let net = link_net(destination_net(&packet), source_net(&packet));
             if let Some(line) = self.down.get_mut(usize::from(net).wrapping_sub(1)) {
                 line.send(self.now, packet);
             }
@@ -415,6 +423,16 @@ impl World {
 /// Packets that a carrier keeps at most.
 const KEPT: usize = 64;
 
+/// The number of the link of a packet of an end with MPTCP: its own, or that of the uplink that FlexCP has there.
+const fn link_net(net: u8, of_proxy: u8) -> u8 {
+    match (net, of_proxy) {
+        // What passes a box as it is takes the first.
+        (BEHIND, 200) => 1,
+        (BEHIND, uplink) => uplink,
+        _ => net,
+    }
+}
+
 fn source_net(header: &[u8]) -> u8 {
     let at = if header[0] >> 4 == 4 { 13 } else { 11 };
     header.get(at).copied().unwrap_or(0)
@@ -423,8 +441,12 @@ fn source_net(header: &[u8]) -> u8 {
 fn pair(plan: &Plan, n: usize, random: &mut Random) -> Pair {
     let connection = &plan.connections[n];
     let fate = connection.explicit.as_ref().map(|explicit| explicit.fate);
-    let addresses = (0..plan.links.len()).map(|link| plan.client_address(n, link));
-    let addresses: Vec<_> = addresses.collect();
+    let addresses: Vec<_> = if connection.answers.is_some() {
+        vec![plan.remote(n)]
+    } else {
+        let addresses = (0..plan.links.len()).map(|link| plan.client_address(n, link));
+        addresses.collect()
+    };
     let first = addresses[0];
     let client = Client::new(Setup {
         stack: connection.client,
@@ -454,6 +476,13 @@ fn pair(plan: &Plan, n: usize, random: &mut Random) -> Pair {
     } else {
         Told::nothing()
     });
+    let (client, server) = match &connection.answers {
+        Some(answers) => {
+            let client = client.connected_to(answers.clone(), connection.isns.0);
+            (client, server.opening(answers.passes))
+        }
+        None => (client, server),
+    };
     let mut pair = Pair {
         client,
         server,
@@ -463,6 +492,7 @@ fn pair(plan: &Plan, n: usize, random: &mut Random) -> Pair {
         aborts: connection.aborts,
         fate,
         strict: plan.is_undisturbed(),
+        greeting: connection.answers.as_ref().map(|answers| answers.greeting),
     };
     pair.look();
     pair

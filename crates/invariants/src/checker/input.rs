@@ -5,6 +5,7 @@ use flexcp_wire::{MpJoin, TcpFlags};
 use super::Ends;
 use super::owed::Owed;
 use crate::Rule;
+use crate::asking::Offer;
 use crate::causes::{asks_for_mptcp, is_honoured};
 use crate::connection::Report;
 use crate::kept::Kept;
@@ -44,6 +45,8 @@ pub(super) struct Input {
     pub(super) rst: bool,
     pub(super) foreign: bool,
     pub(super) owed: Option<Owed>,
+    /// It is the SYN of an end with TCP.
+    pub(super) offer: Option<(Ends, Offer)>,
     /// More payload has come out for it than it brought.
     pub(super) copied: bool,
 }
@@ -93,6 +96,7 @@ impl Default for Input {
             rst: false,
             foreign: false,
             owed: None,
+            offer: None,
             copied: false,
         }
     }

@@ -5,6 +5,7 @@
     reason = "numbers on the wire are the low halves of offsets"
 )]
 
+mod asking;
 mod broken;
 mod causes;
 mod clean;

@@ -17,7 +17,7 @@ const MPTCP_TRIES: u32 = 3;
 const JOIN_TRIES: u32 = 6;
 
 /// `MP_CAPABLE` of the client's.
-pub(super) const fn capable(keys: CapableKeys) -> MpCapable {
+pub(crate) const fn capable(keys: CapableKeys) -> MpCapable {
     MpCapable {
         version: 1,
         flags: CapableFlags::HMAC_SHA256,
@@ -173,11 +173,12 @@ impl Client {
     }
 
     /// What both SYNs offer.
-    fn agree(&mut self, index: usize, packet: &Incoming<'_>) {
+    pub(super) fn agree(&mut self, index: usize, packet: &Incoming<'_>) {
         let subflow = &mut self.subflows[index];
         let options = &packet.options;
         subflow.remote_isn = packet.tcp.seq;
         if let (Some(own), Some(remote)) = (self.stack.window_scale, options.window_scale) {
+            subflow.scales = true;
             subflow.scale = own.min(14);
             subflow.remote_scale = remote.min(14);
         }

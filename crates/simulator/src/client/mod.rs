@@ -1,5 +1,6 @@
 //! A model MPTCP client (RFC 8684): data in one number space, over subflows with their own.
 
+mod answer;
 mod handshake;
 mod plan;
 mod preamble;
@@ -11,7 +12,10 @@ mod subflow;
 use std::net::SocketAddr;
 
 use flexcp_invariants::{Direction, Ranges};
+use flexcp_wire::TcpFlags;
 
+use self::answer::Answering;
+pub(crate) use self::handshake::capable;
 pub(crate) use self::plan::{Action, MptcpPlan, Scheduler};
 use self::preamble::Front;
 pub(crate) use self::preamble::Outcome;
@@ -21,7 +25,6 @@ use flexcp_testkit::{Random, keys};
 use crate::explicit::Speech;
 use crate::net::{Incoming, Outbox};
 use crate::payload::Payload;
-use crate::server::refuse;
 use crate::stack::{App, Reader, Stack};
 
 /// How far the connection has come.
@@ -99,6 +102,8 @@ pub(crate) struct Client {
     pub(crate) paws: u64,
     /// Pieces dropped after the subflow's ACK.
     pub(crate) dropped: u64,
+    /// It is the one that is connected to.
+    answers: Option<Answering>,
 }
 
 /// What makes a client.
@@ -189,6 +194,7 @@ impl Client {
             failure: None,
             paws: 0,
             dropped: 0,
+            answers: None,
         }
     }
 
@@ -301,9 +307,11 @@ impl Client {
 
     /// Takes a packet.
     pub(crate) fn receive(&mut self, now: u64, packet: &Incoming<'_>, outbox: &mut Outbox) {
-        let known = |s: &Subflow| s.local == packet.to && s.remote == packet.from;
+        let opens = self.is_answering() && packet.has(TcpFlags::SYN) && !packet.has(TcpFlags::ACK);
+        let lives = |s: &Subflow| !opens || s.state != State::Closed;
+        let known = |s: &Subflow| s.local == packet.to && s.remote == packet.from && lives(s);
         let Some(index) = self.subflows.iter().rposition(known) else {
-            refuse(packet, outbox);
+            self.receive_stranger(now, packet, outbox);
             return;
         };
         if self.failure.is_some() {
@@ -311,6 +319,7 @@ impl Client {
         }
         match self.subflows[index].state {
             State::SynSent => self.receive_syn_ack(now, index, packet, outbox),
+            State::SynReceived => self.receive_third(now, index, packet, outbox),
             State::Joining | State::Open => self.receive_open(now, index, packet, outbox),
             State::Closed => self.receive_late(now, index, packet, outbox),
         }
@@ -368,7 +377,9 @@ impl Client {
         self.data_timer = None;
         for index in 0..self.subflows.len() {
             match self.subflows[index].state {
-                State::SynSent => self.subflows[index].state = State::Closed,
+                State::SynSent | State::SynReceived => {
+                    self.subflows[index].state = State::Closed;
+                }
                 State::Joining => self.reset_subflow(now, index, outbox),
                 State::Open => {
                     self.subflows[index].sender.fin = true;

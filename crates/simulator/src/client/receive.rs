@@ -185,6 +185,7 @@ impl Client {
     }
 
     fn take_data(&mut self, now: u64, index: usize, from: i64, packet: &Incoming<'_>) {
+        self.mapping_of_keys(index, packet);
         if let Some(dss) = packet.options.dss
             && let Some(mapping) = dss.mapping
         {
@@ -221,6 +222,17 @@ impl Client {
         let new = subflow.receiver.data_end();
         self.deliver(index, old, new);
         self.subflows[index].release();
+    }
+
+    /// Data that came with the keys has the first numbers.
+    pub(super) fn learn_first(&mut self, len: u64) {
+        let first = Mapping {
+            ssn: 0,
+            dsn: 0,
+            len,
+            fin: false,
+        };
+        self.learn(0, first);
     }
 
     /// A subflow's relative numbers wrap with it: 2^32 bytes are more than any run transfers.
@@ -378,8 +390,9 @@ impl Client {
     /// Both FINs of a subflow are acknowledged.
     fn close_subflow_when_done(&mut self, now: u64, index: usize) {
         let multipath = matches!(self.phase, Phase::Multipath | Phase::Closed);
+        let follows = multipath && self.follows_fin();
         let subflow = &mut self.subflows[index];
-        if subflow.receiver.is_closed() && multipath && !subflow.sender.fin {
+        if subflow.receiver.is_closed() && follows && !subflow.sender.fin {
             // The proxy closes it: so do we.
             subflow.sender.fin = true;
         }

@@ -164,6 +164,7 @@ impl Client {
     pub(super) fn subflow_timeout(&mut self, now: u64, index: usize, outbox: &mut Outbox) {
         match self.subflows[index].state {
             State::SynSent | State::Joining => self.handshake_timeout(now, index, outbox),
+            State::SynReceived => self.answer_timeout(now, index, outbox),
             State::Open => {
                 let subflow = &mut self.subflows[index];
                 let before = subflow.sender.rtt.backoffs();
@@ -288,6 +289,10 @@ impl Client {
 
     /// After the last subflow that takes data is gone, another follows.
     pub(super) fn join_again(&mut self, now: u64, outbox: &mut Outbox) {
+        if self.is_answering() {
+            // That is the other end's to see to.
+            return;
+        }
         // One that the client has closed itself takes no more data.
         let usable = |s: &Subflow| s.state != State::Closed && !s.sender.fin;
         if self.subflows.iter().any(usable) {

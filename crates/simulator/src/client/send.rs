@@ -128,7 +128,10 @@ impl Client {
         if chunk.len > 0 && self.random.one_in(4) {
             outgoing.flags |= TcpFlags::PSH;
         }
-        self.push_sack(index, &mut outgoing.options);
+        // Beside plain data there is room for it only where the proxy has told less than its peer takes.
+        if !(self.is_answering() && self.phase == Phase::Plain && chunk.len > 0) {
+            self.push_sack(index, &mut outgoing.options);
+        }
         self.subflows[index].receiver.acknowledged();
         let payload = self.bytes_out(at, usize::try_from(chunk.len).unwrap_or(0));
         outbox.send(outgoing, &payload);
@@ -323,8 +326,8 @@ impl Client {
         self.abandon(index);
         self.subflows[index].out.clear();
         self.subflows[index].into.clear();
-        if self.phase == Phase::Multipath && self.subflows.iter().all(|s| s.state == State::Closed)
-        {
+        let last = self.subflows.iter().all(|s| s.state == State::Closed);
+        if self.phase == Phase::Multipath && last && !self.is_answering() {
             self.rejoin_at = Some(now + self.join_pause());
         }
     }

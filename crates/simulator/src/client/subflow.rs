@@ -12,6 +12,8 @@ use crate::tcp::{Receiver, Sender};
 pub(crate) enum State {
     /// Has sent its SYN.
     SynSent,
+    /// Has answered one.
+    SynReceived,
     /// A join that has sent its third packet and waits for an ACK.
     Joining,
     /// Carries data.
@@ -56,6 +58,8 @@ pub(crate) struct Subflow {
     pub(crate) nonce: u32,
     /// The proxy's.
     pub(crate) remote_nonce: u32,
+    /// Both SYNs offer a window scale.
+    pub(crate) scales: bool,
     /// Window shifts: offered, and of the windows received.
     pub(crate) scale: u8,
     /// The proxy's.
@@ -110,6 +114,7 @@ impl Subflow {
             remote_isn: 0,
             nonce: 0,
             remote_nonce: 0,
+            scales: false,
             scale: 0,
             remote_scale: 0,
             sack: false,
@@ -192,7 +197,7 @@ impl Subflow {
     #[must_use]
     pub(crate) fn deadline(&self) -> Option<u64> {
         match self.state {
-            State::SynSent | State::Joining => self.timer,
+            State::SynSent | State::SynReceived | State::Joining => self.timer,
             State::Open => [
                 self.sender.deadline(),
                 self.receiver.deadline(),
