@@ -6,13 +6,17 @@ use std::sync::Arc;
 
 use flexcp_io::{ClientLeg, OwnEnds, Plan};
 use flexcp_placement::Rules;
-use flexcp_translator::{Intake, ServiceId};
+use flexcp_translator::{Intake, Mode, ServiceId, Uplink};
 
 use crate::config::rule::Rule;
 use crate::config::{Config, plan};
 use crate::control::{Named, Names};
 use crate::orders::Orders;
 use crate::split;
+use crate::uplinks::Uplinks;
+
+/// Addresses that the uplinks of a box have, and have had, at most: packets to others are the kernel's.
+const KNOWN_ADDRESSES: usize = 8;
 
 /// A configuration with what follows from it for as long as it is in force.
 #[derive(Debug)]
@@ -23,6 +27,8 @@ pub struct Generation {
     pub config: Config,
     /// The addresses towards each service's back ends.
     pub sources: Vec<Vec<IpAddr>>,
+    /// The uplinks of boxes.
+    uplinks: Uplinks,
     /// Of each service, in the order of the file. A service has its id from its name.
     pub ids: Vec<ServiceId>,
     /// What clients of the API have told about services.
@@ -73,6 +79,7 @@ impl Generation {
             ids: plan::first_ids(&config),
             config,
             sources,
+            uplinks: Uplinks::new(),
             orders: Arc::default(),
         }
     }
@@ -81,6 +88,11 @@ impl Generation {
     #[must_use]
     pub fn translator(&self, worker: u16) -> flexcp_translator::Config {
         let mut told = plan::translator(&self.config, &self.sources, &self.ids, worker);
+        for (service, now) in told.services.iter_mut().zip(&self.uplinks) {
+            if let Mode::Box { uplinks, .. } = &mut service.mode {
+                uplinks.clone_from(now);
+            }
+        }
         self.orders.tell(&mut told.services);
         let relayed = told.services.iter_mut().map(|service| &mut service.intake);
         let relayed = relayed.filter(|intake| intake.carrier.is_some());
@@ -90,6 +102,26 @@ impl Generation {
             intake.relay_takes_syn_data = *takes.get_or_insert_with(split::takes_syn_data);
         }
         told
+    }
+
+    /// The same with uplinks as they are now. What came to addresses that they had before is still FlexCP's.
+    pub(crate) fn with_uplinks(mut self, uplinks: Uplinks) -> Self {
+        for (sources, now) in self.sources.iter_mut().zip(&uplinks) {
+            let mut all: Vec<_> = now.iter().flat_map(Uplink::addrs).collect();
+            let before = sources.iter().filter(|addr| !all.contains(addr));
+            let before: Vec<_> = before.copied().collect();
+            all.extend(before);
+            // Of another service than a box they stay.
+            all.truncate(sources.len().max(KNOWN_ADDRESSES));
+            *sources = all;
+        }
+        self.uplinks = uplinks;
+        self
+    }
+
+    /// The uplinks of boxes.
+    pub(crate) fn uplinks(&self) -> &Uplinks {
+        &self.uplinks
     }
 
     /// The same with these orders in place of its own.
@@ -114,6 +146,7 @@ impl Generation {
                 ..self.config.clone()
             },
             sources: self.sources.clone(),
+            uplinks: self.uplinks.clone(),
             ids: self.ids.clone(),
             orders: Arc::clone(&self.orders),
         }
@@ -186,6 +219,7 @@ impl InForce {
             orders: Arc::new(self.current.orders.about(&config)),
             config,
             sources,
+            uplinks: Uplinks::new(),
             ids,
         })
     }
@@ -210,6 +244,20 @@ impl InForce {
         new.current = next;
         new.epoch += 1;
         new
+    }
+
+    /// With the uplinks as they are now. That leaves no connection without its service.
+    pub(crate) fn with_uplinks(&self, uplinks: Uplinks) -> Self {
+        let current = &self.current;
+        let same = Generation {
+            number: current.number,
+            ..current.with_orders(Arc::clone(&current.orders))
+        };
+        Self {
+            current: Arc::new(same.with_uplinks(uplinks)),
+            drained: self.drained.clone(),
+            epoch: self.epoch + 1,
+        }
     }
 
     /// As it was `before` that, but for what the translators have heard meanwhile.

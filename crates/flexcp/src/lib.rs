@@ -27,6 +27,7 @@ pub mod run;
 pub mod show;
 pub mod split;
 mod stop;
+mod uplinks;
 mod vrf;
 pub mod watch;
 pub mod watchdog;

@@ -27,6 +27,7 @@ use crate::offload;
 use crate::rulebook::{Keeper, KeptError, Rulebook};
 use crate::split::{Relay, SplitError};
 use crate::stop;
+use crate::uplinks;
 use crate::watch::{
     ChangeError, Ended, Expected, Reloads, Unwatched, Wanted, WatchHandle, Watcher,
 };
@@ -86,7 +87,8 @@ impl Proxy {
         if !start::may_administer_network() {
             return Err(ProxyError::NotPermitted);
         }
-        let first = Generation::first(config, sources);
+        let uplinks = uplinks::find(&config);
+        let first = Generation::first(config, sources).with_uplinks(uplinks);
         let generation = Arc::new(first.ordered(Arc::clone(&book.set().orders)));
         let config = &generation.config;
 

@@ -45,6 +45,7 @@ mod tests {
             name: name.into(),
             ethernet: true,
             up: true,
+            carrier: true,
             is_vrf: false,
             vrf: vrf.map(str::to_owned),
             is_port: false,

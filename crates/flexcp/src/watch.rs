@@ -339,6 +339,7 @@ impl Watcher {
         if !self.reloads.ways.is_empty() {
             self.workers.iter().for_each(WorkerHandle::note_routes);
         }
+        self.follow_uplinks();
         if let Some(host) = self.expected.find() {
             let new = self.offload.follow(&host.interfaces, &mut self.tables);
             if !new.is_empty() {

@@ -79,6 +79,8 @@ pub struct Worker {
     judging: Option<Cursor>,
     /// Where it is among connections whose ways are asked for.
     finding: Option<Finding>,
+    /// Where it is among connections that follow their uplinks.
+    following: Option<Cursor>,
 }
 
 /// From the device through the translator and back.
@@ -222,6 +224,7 @@ impl Worker {
                 stranded: VecDeque::new(),
                 judging: None,
                 finding: None,
+                following: None,
             };
             workers.push((worker, handle));
         }
@@ -277,6 +280,7 @@ impl Worker {
             let may_sleep = self.handover.as_ref().is_none_or(Handover::may_sleep);
             let telling = self.ending.is_some() || !self.stranded.is_empty();
             let telling = telling || self.judging.is_some() || self.finding.is_some();
+            let telling = telling || self.following.is_some();
             let timeout = if may_sleep && !telling && !self.unanswered {
                 timeout
             } else {
@@ -300,6 +304,7 @@ impl Worker {
             self.tell_stranded();
             self.judge_some();
             self.find_some_ways();
+            self.follow_some_uplinks();
             if (ready.woken || self.unanswered) && self.answer().is_break() {
                 return Ok(());
             }

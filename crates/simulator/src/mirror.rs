@@ -195,7 +195,7 @@ impl Plan {
                 len: if of_v6 { 128 } else { 32 },
             }],
             ports: vec![server.port()..=server.port()],
-            uplinks: uplinks.collect(),
+            uplinks: uplinks.map(Into::into).collect(),
             source_ports: 20_000..=29_999,
         }
     }

@@ -17,6 +17,7 @@ use crate::entrance::User;
 use crate::handle::ServiceId;
 use crate::prefix::Prefix;
 use crate::steering::{Rule, Rules};
+use crate::uplink::Uplink;
 
 /// Everything the translator is configured with.
 #[derive(Clone, Debug, Default)]
@@ -66,7 +67,7 @@ impl Config {
                 ..
             } => Some(BackEnds {
                 addrs: None,
-                sources: uplinks.clone(),
+                sources: uplinks.iter().flat_map(Uplink::addrs).collect(),
                 ports: source_ports.clone(),
             }),
             Mode::Transparent { .. } => None,
@@ -179,9 +180,10 @@ pub enum Mode {
         destinations: Vec<Prefix>,
         /// Server ports that the service covers; empty: all.
         ports: Vec<RangeInclusive<u16>>,
-        /// FlexCP's addresses on its uplinks, at most [`MAX_UPLINKS`](crate::MAX_UPLINKS): connections begin on the first of the
-        /// server's family, and join over the others.
-        uplinks: Vec<IpAddr>,
+        /// At most [`MAX_UPLINKS`](crate::MAX_UPLINKS): connections begin on the first that has an address of the server's family,
+        /// and join over the others. An uplink keeps its place whatever its addresses are; connections that are there hear of
+        /// changes by [`follow_uplinks`](crate::Translator::follow_uplinks).
+        uplinks: Vec<Uplink>,
         /// Ports on the uplinks; at least one for each worker.
         source_ports: RangeInclusive<u16>,
     },

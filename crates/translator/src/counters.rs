@@ -98,6 +98,8 @@ counters! {
         path_mtu_lowered,
         /// `REMOVE_ADDR` obeyed.
         rm_addr_rx,
+        /// `REMOVE_ADDR` sent, copies included: an aggregation box has lost an uplink, or its address there.
+        rm_addr_tx,
         /// `MP_PRIO` obeyed.
         mp_prio_rx,
         /// `MP_PRIO` sent, copies included: which paths are for when others fail.

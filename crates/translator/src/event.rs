@@ -140,6 +140,8 @@ pub enum EndCause {
     Idle,
     /// Of a subflow: its client has not answered the FIN.
     Unanswered,
+    /// Of a subflow: the uplink of an aggregation box that it was on has no carrier any more, or another address.
+    UplinkLost,
     /// Plain TCP that the kernel forwards by itself from here on, so that nobody here sees its end.
     PassedBy,
     /// FlexCP has reset it, for this cause.
@@ -155,6 +157,7 @@ impl EndCause {
             Self::Reset => "reset",
             Self::Idle => Rst::Idle.name(),
             Self::Unanswered => "unanswered",
+            Self::UplinkLost => "uplink_lost",
             Self::PassedBy => "passed_by",
             Self::Rst(cause) => cause.name(),
         }

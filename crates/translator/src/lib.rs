@@ -50,6 +50,7 @@ mod table;
 mod time;
 mod translator;
 mod turns;
+mod uplink;
 mod view;
 mod way;
 
@@ -90,5 +91,6 @@ pub use superseded::supersedes;
 pub use time::Instant;
 pub use translator::{Cursor, Filter, LONGEST_QUEUE, Place, Translator};
 pub use turns::Turns;
+pub use uplink::Uplink;
 pub use view::{ConnectionState, ConnectionView, PathQuality, SubflowView};
 pub use way::{MAX_WAYS, Way, Ways};

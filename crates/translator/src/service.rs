@@ -188,7 +188,7 @@ impl Services {
         let Some(slot) = self.slots.get(usize::from(id.0)).and_then(Option::as_ref) else {
             return;
         };
-        if new.is_some_and(|new| new.mode == slot.mode && new.announce == slot.announce) {
+        if new.is_some_and(|new| is_same(&new.mode, &slot.mode) && new.announce == slot.announce) {
             return;
         }
         let (mode, announce) = (slot.mode.clone(), slot.announce.clone());
@@ -534,20 +534,23 @@ fn place(mode: &Mode, addr: SocketAddr) -> Option<usize> {
     backends(mode).iter().position(|known| *known == addr)
 }
 
+/// Whether a service is the same to its connections: uplinks come and go under them.
+fn is_same(new: &Mode, old: &Mode) -> bool {
+    let mut old = old.clone();
+    if let (Mode::Box { uplinks, .. }, Mode::Box { uplinks: known, .. }) = (new, &mut old) {
+        known.clone_from(uplinks);
+    }
+    *new == old
+}
+
 /// Whether packets of a connection come to FlexCP, from both sides, by what the service is.
 fn carries(mode: &Mode, used: &Used) -> bool {
     let Backend { source, addr } = used.backend;
     match mode {
         Mode::Transparent { .. } => used.keeps_ends && covers(mode, addr),
-        // The TCP leg's FlexCP end is what the client has addressed, and the other one the uplink.
-        Mode::Box {
-            uplinks,
-            source_ports,
-            ..
-        } => {
-            covers(mode, source)
-                && uplinks.contains(&used.local.ip())
-                && source_ports.contains(&used.local.port())
+        // The TCP leg's FlexCP end is what the client has addressed. Uplinks come and go under a connection.
+        Mode::Box { source_ports, .. } => {
+            covers(mode, source) && source_ports.contains(&used.local.port())
         }
         Mode::Reverse {
             backends,
@@ -588,7 +591,7 @@ fn covers_server(mode: &Mode, server: SocketAddr) -> bool {
 fn is_own(mode: &Mode, addr: IpAddr) -> bool {
     match mode {
         Mode::Transparent { .. } => false,
-        Mode::Box { uplinks, .. } => uplinks.contains(&addr),
+        Mode::Box { uplinks, .. } => uplinks.iter().any(|uplink| uplink.has(addr)),
         Mode::Reverse { listen, source, .. } | Mode::Explicit { listen, source, .. } => {
             source.contains(&addr) || listen.iter().any(|end| end.ip() == addr)
         }
@@ -598,7 +601,7 @@ fn is_own(mode: &Mode, addr: IpAddr) -> bool {
 /// Whether FlexCP's end of a subflow may be `local`.
 fn is_local(mode: &Mode, local: SocketAddr) -> bool {
     match mode {
-        Mode::Box { uplinks, .. } => uplinks.contains(&local.ip()),
+        Mode::Box { .. } => true,
         _ => covers(mode, local),
     }
 }

@@ -370,7 +370,9 @@ impl Translator {
     fn handle_unknown(&mut self, segment: &Segment) -> Verdict {
         let to = self.services.find(segment.destination());
         let from = self.services.find(segment.source());
-        let on_path = |found| matches!(found, Some(Match::Transparent { .. } | Match::Box { .. }));
+        // What a server sends to clients of a box does not come here: it would be for an uplink's address, and FlexCP's.
+        let on_path = matches!(to, Some(Match::Transparent { .. } | Match::Box { .. }))
+            || matches!(from, Some(Match::Transparent { .. }));
         // MPTCP that FlexCP alone could have spoken: its numbers mean nothing to the server.
         let lost = segment.options.mptcp
             && matches!(
@@ -380,7 +382,7 @@ impl Translator {
                     ..
                 })
             );
-        if !lost && (on_path(to) || on_path(from)) {
+        if !lost && on_path {
             if !segment
                 .tcp
                 .flags

@@ -182,7 +182,7 @@ fn of_uplinks(
         all.extend(own);
         if all.len() == before {
             let said = format!(
-                "uplink `{}` has no address; connections go out by the others until FlexCP is told anew (SIGHUP)",
+                "uplink `{}` has no address; connections go out by the others until it has one",
                 uplink.value
             );
             out.warning(uplink.at, said);
@@ -193,7 +193,7 @@ fn of_uplinks(
 }
 
 /// Beyond its link.
-fn is_routed(addr: IpAddr) -> bool {
+pub(crate) fn is_routed(addr: IpAddr) -> bool {
     match addr {
         IpAddr::V4(addr) => !addr.is_link_local() && !addr.is_loopback(),
         IpAddr::V6(addr) => !addr.is_unicast_link_local() && !addr.is_loopback(),

@@ -238,7 +238,7 @@ fn mode(mode: &Mode, source: &[IpAddr]) -> flexcp_translator::Mode {
         } => flexcp_translator::Mode::Box {
             destinations: destinations.iter().map(|to| to.value).collect(),
             ports: ports.iter().map(|ports| ports.value.clone()).collect(),
-            uplinks: source.to_vec(),
+            uplinks: source.iter().map(|addr| (*addr).into()).collect(),
             source_ports: source_ports.value.clone(),
         },
         Mode::Explicit {

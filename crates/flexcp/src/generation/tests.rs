@@ -184,3 +184,30 @@ fn orders_follow_their_services_and_drain_nothing() {
     let fewer = force.next(fewer, vec![vec![]]).unwrap();
     assert_eq!(*fewer.orders, Orders::default());
 }
+
+#[test]
+fn uplinks_that_change_drain_nothing_and_keep_their_packets() {
+    let home = "[[service]]\nname = 'home'\nmode = 'box'\ninterfaces = ['lan0']\n\
+        destinations = ['10.9.0.0/16']\nuplinks = ['dsl0', 'lte0']\n";
+    let dsl: IpAddr = [198, 51, 100, 7].into();
+    let uplinks = |lte: [u8; 4]| vec![vec![dsl.into(), IpAddr::from(lte).into()]];
+    let generation = Generation::first(read(home), vec![vec![]]);
+    let generation = generation.with_uplinks(uplinks([10, 64, 0, 1]));
+    let mut force = InForce::new(Arc::new(generation));
+    for last in 2..=100 {
+        force = force.with_uplinks(uplinks([10, 64, 0, last]));
+    }
+    assert_eq!((force.draining(), force.epoch()), (0, 99));
+    let current = force.current();
+    assert_eq!(current.number, 1, "the file's is the same");
+    let mode = current.translator(0).services.remove(0).mode;
+    let Mode::Box { uplinks: told, .. } = mode else {
+        panic!("{mode:?}");
+    };
+    assert_eq!(told, uplinks([10, 64, 0, 100])[0]);
+    // What comes to its last addresses is not the kernel's.
+    let known = &current.sources[0];
+    let has = |last| known.contains(&IpAddr::from([10, 64, 0, last]));
+    assert!(has(100) && has(99) && has(95) && !has(90), "{known:?}");
+    assert_eq!(known.len(), KNOWN_ADDRESSES);
+}

@@ -253,7 +253,9 @@ impl Service {
         let mut chosen = Vec::new();
         let listen = service.mode.listen().iter();
         addresses.extend(listen.map(|listen| ("listen", listen.value.ip())));
-        addresses.extend(sources.iter().map(|source| ("source", *source)));
+        if !matches!(service.mode, Mode::Box { .. }) {
+            addresses.extend(sources.iter().map(|source| ("source", *source)));
+        }
         if let Mode::Reverse {
             backends, source, ..
         } = &service.mode
@@ -330,6 +332,7 @@ mod tests {
             name: name.into(),
             ethernet: true,
             up: true,
+            carrier: true,
             is_vrf: false,
             vrf: None,
             is_port: false,

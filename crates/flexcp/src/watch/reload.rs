@@ -24,6 +24,7 @@ use crate::orders::{Order, Unknown};
 use crate::proxy::ways;
 use crate::rulebook::{Change, Rulebook};
 use crate::split::{Relay, SplitError};
+use crate::uplinks;
 use crate::worker::{Configure, Marks};
 
 /// A configuration that fits the host, to be put into force.
@@ -111,7 +112,9 @@ impl Watcher {
         } = wanted;
         let of_file = config.rules.clone();
         config.rules = self.reloads.book.in_force(&config)?;
-        let next = Arc::new(self.reloads.force.next(config, sources)?);
+        let uplinks = uplinks::find(&config);
+        let next = self.reloads.force.next(config, sources)?;
+        let next = Arc::new(next.with_uplinks(uplinks));
         let own = own_addresses();
         let now = monotonic_micros();
         let force = self.reloads.force.followed_by(Arc::clone(&next), now);
@@ -147,6 +150,26 @@ impl Watcher {
             warn!("{error}");
         }
         Ok(next)
+    }
+
+    /// Has connections of boxes follow their uplinks, if those have changed.
+    pub(super) fn follow_uplinks(&mut self) {
+        let current = Arc::clone(self.reloads.force.current());
+        let now = uplinks::find(&current.config);
+        if now == *current.uplinks() {
+            return;
+        }
+        for line in uplinks::changes(&current.config, current.uplinks(), &now) {
+            info!("{line}");
+        }
+        self.reloads.force = self.reloads.force.with_uplinks(now);
+        self.reloads.own = own_addresses();
+        let marks = self.configure();
+        let plan = self.reloads.force.plan(&self.reloads.own);
+        if let Err(error) = self.tables.change(&plan, &mut report) {
+            warn!("packets to the uplinks' new addresses do not come to FlexCP: {error}");
+        }
+        self.backends = Backends::new(self.reloads.force.current(), marks);
     }
 
     /// Puts other rules into force. The kernel, and whose packets are whose, stay as they are. What is wanted is worked out

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, SyncSender};
 
 use flexcp_placement::Rules;
-use flexcp_translator::{Config, Cursor, ServiceId, Ways};
+use flexcp_translator::{Config, Cursor, Mode, Service, ServiceId, Ways};
 
 use super::{BATCH, Gone, Marks, Request, Worker, WorkerHandle, now};
 
@@ -63,6 +63,10 @@ impl Worker {
     }
 
     pub(super) fn configure(&mut self, new: Configure, done: &SyncSender<()>) {
+        let is_box = |service: &Service| matches!(service.mode, Mode::Box { .. });
+        if new.config.services.iter().any(is_box) {
+            self.following = Some(Cursor::default());
+        }
         let translator = &mut self.path.translator;
         translator.configure(new.config, new.epoch);
         translator.keep_services(now(), &new.kept);
@@ -115,6 +119,17 @@ impl Worker {
             Some(at) => Some(Finding { at, ..finding }),
             None => finding.again.then(Finding::default),
         };
+        self.path.transmit(self.handover.as_mut(), &self.buffer);
+        self.path.batch.flush(&self.path.tun);
+    }
+
+    /// Has some connections follow their uplinks, when those have changed; others in the next round, so that packets have their
+    /// turn.
+    pub(super) fn follow_some_uplinks(&mut self) {
+        let Some(from) = self.following else {
+            return;
+        };
+        self.following = self.path.translator.follow_uplinks(now(), from, BATCH);
         self.path.transmit(self.handover.as_mut(), &self.buffer);
         self.path.batch.flush(&self.path.tun);
     }

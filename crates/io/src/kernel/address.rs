@@ -39,6 +39,8 @@ pub struct Interface {
     pub ethernet: bool,
     /// Whether somebody has taken it up.
     pub up: bool,
+    /// Whether packets get through: it is up, and so is its link.
+    pub carrier: bool,
     /// Whether it is a VRF.
     pub is_vrf: bool,
     /// The VRF that it is in: packets from it are routed there.
@@ -91,6 +93,7 @@ impl Interface {
             name: name?,
             ethernet: message.header.link_layer_type == LinkLayerType::Ether,
             up: message.header.flags.contains(LinkFlags::Up),
+            carrier: message.header.flags.contains(LinkFlags::Running),
             is_vrf,
             vrf: None,
             is_port: false,

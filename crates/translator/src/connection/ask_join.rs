@@ -1,12 +1,13 @@
 //! Joins that FlexCP asks for (RFC 8684 section 3.2), over further uplinks of an aggregation box: SYN, the peer's SYN/ACK, the third
 //! packet with the HMAC, which is repeated until anything else of the peer's comes.
 
-use core::net::{IpAddr, SocketAddr};
+use core::net::SocketAddr;
 use core::time::Duration;
 
 use flexcp_wire::{Ends, MpJoin, MptcpOption, Ssn, TcpFlags, TcpOption, Timestamps};
 
 use super::clock::SubflowClock;
+use super::leave::Removed;
 use super::subflow::Receiving;
 use super::{Connection, Context, Subflow, SubflowState};
 use crate::auth::{join_hmac, same_hmac};
@@ -17,6 +18,7 @@ use crate::frame::{Frame, Verdict};
 use crate::handle::SubflowIndex;
 use crate::segment::{Outgoing, Segment};
 use crate::time::Instant;
+use crate::uplink::Uplink;
 
 /// Uplinks of an aggregation box at most.
 pub const MAX_UPLINKS: usize = 8;
@@ -83,12 +85,14 @@ pub(crate) struct Joins {
     due: Option<Instant>,
     /// They have been, once.
     begun: bool,
-    uplinks: [Uplink; MAX_UPLINKS],
+    uplinks: [Tried; MAX_UPLINKS],
+    /// Addresses that the peer is told to be gone.
+    pub(super) removed: Removed,
 }
 
 /// What has become of joins over one uplink.
 #[derive(Clone, Copy, Default, Debug)]
-struct Uplink {
+struct Tried {
     /// That failed, in a row.
     failures: u8,
     /// It is not tried before.
@@ -137,7 +141,7 @@ impl Joins {
     /// A join over the uplink is there.
     fn succeeded(&mut self, place: usize) {
         if let Some(uplink) = self.uplinks.get_mut(place) {
-            *uplink = Uplink::default();
+            *uplink = Tried::default();
         }
     }
 }
@@ -148,7 +152,8 @@ impl Connection {
         let asking = self.asking.as_deref()?;
         let again = asking.joins.uplinks.iter();
         let again = again.filter_map(|uplink| uplink.asked.due());
-        again.chain(asking.joins.due()).min()
+        let removed = asking.joins.removed.due();
+        again.chain(asking.joins.due()).chain(removed).min()
     }
 
     /// How far a join is that FlexCP has asked for.
@@ -176,21 +181,36 @@ impl Connection {
         }
     }
 
+    /// Uplinks have come or gone: those that rest may be tried at once.
+    pub(crate) fn look_at_uplinks(&mut self, now: Instant) {
+        let Some(asking) = &mut self.asking else {
+            return;
+        };
+        if !asking.joins.begun {
+            return;
+        }
+        for uplink in &mut asking.joins.uplinks {
+            (uplink.failures, uplink.rests) = (0, now);
+        }
+        asking.joins.due = Some(now);
+    }
+
     /// The place of the next uplink to join over, of those of the service; none for now: notes when there may be.
-    pub(crate) fn next_uplink(&mut self, now: Instant, uplinks: &[IpAddr]) -> Option<usize> {
+    pub(crate) fn next_uplink(&mut self, now: Instant, uplinks: &[Uplink]) -> Option<usize> {
         let established = self.phase.is_established() && !self.is_finished();
         let due = self.asking.as_deref()?.joins.due;
         if !established || due.is_none_or(|due| due > now) {
             return None;
         }
         let is_v4 = self.mptcp.subflows.first()?.remote.is_ipv4();
-        let used = |addr: &IpAddr| {
+        let used = |addr| {
             let mut living = self.mptcp.subflows.iter().filter(|s| s.lives());
-            living.any(|subflow| subflow.local.addr().ip() == *addr)
+            living.any(|subflow| subflow.local.addr().ip() == addr)
         };
+        let is_free = |uplink: &Uplink| uplink.addr(is_v4).is_some_and(|addr| !used(addr));
         let asking = self.asking.as_deref()?;
         let free = uplinks.iter().zip(&asking.joins.uplinks).enumerate();
-        let free = free.filter(|(_, (addr, _))| addr.is_ipv4() == is_v4 && !used(addr));
+        let free = free.filter(|(_, (uplink, _))| is_free(uplink));
         let free = free.map(|(place, (_, uplink))| (uplink.rests, place));
         let next = free.min().filter(|_| asking.joinable);
         let asking = self.asking.as_deref_mut()?;
@@ -228,6 +248,7 @@ impl Connection {
         subflow.join.nonces = (0, ctx.secrets.next_u32());
         subflow.join.uplink = u8::try_from(place).unwrap_or(u8::MAX);
         let index = self.seat(ctx, subflow)?;
+        self.note_address_used(index);
         self.set_asked(index, Asked::Syn(Again::first(ctx.now)));
         // As with joins of the peer's: the connection can't fall back once it may have another subflow.
         self.numbers.identity = false;
@@ -258,7 +279,7 @@ impl Connection {
         let join = MpJoin::Syn {
             backup: self.is_standby(index),
             // That of the initial subflow is 0.
-            address_id: subflow.join.uplink.saturating_add(1),
+            address_id: self.address_id_of(index),
             token: self.mptcp.peer_key.map_or(0, |key| key.token),
             nonce: subflow.join.nonces.1,
         };
@@ -321,6 +342,8 @@ impl Connection {
         }
         ctx.counters.mp_join_synack_rx += 1;
         self.establish_join(ctx, index);
+        // There may be a subflow that has waited for this one, to be left.
+        self.leave_uplinks(ctx);
         self.handle_to_tcp(ctx, index, segment, frame)
     }
 
@@ -419,8 +442,9 @@ impl Connection {
         self.rest_uplink(ctx.now, place);
     }
 
-    /// SYNs and third packets that are due again.
+    /// SYNs and third packets that are due again, and what the peer is told of lost addresses.
     pub(super) fn repeat_asked_joins(&mut self, ctx: &mut Context<'_>) {
+        self.repeat_removed(ctx);
         for index in self.indices() {
             let asked = self.asked(index);
             let is_due = asked.due().is_some_and(|due| due <= ctx.now);

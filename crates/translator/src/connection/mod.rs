@@ -23,6 +23,7 @@ mod handshake;
 mod hole;
 mod icmp;
 mod join;
+mod leave;
 mod links;
 mod memory;
 mod mptcp_leg;

@@ -10,6 +10,7 @@ use crate::auth::SecretStream;
 use crate::config::Mode;
 use crate::endpoint::Backend;
 use crate::handle::ServiceId;
+use crate::uplink::Uplink;
 
 /// Ports tried before a source address counts as full.
 const PORT_TRIES: usize = 64;
@@ -27,15 +28,15 @@ impl Services {
         source_towards(self.share, mode, server, secrets, is_free)
     }
 
-    /// FlexCP's addresses on the uplinks of a box, in their order; none of another service.
-    pub(crate) fn uplinks(&self, service: ServiceId) -> &[IpAddr] {
+    /// The uplinks of a box, in their order; none of another service.
+    pub(crate) fn uplinks(&self, service: ServiceId) -> &[Uplink] {
         match self.slot(service).map(|slot| &slot.mode) {
             Some(Mode::Box { uplinks, .. }) => uplinks,
             _ => &[],
         }
     }
 
-    /// A port on one of them that is free towards this server.
+    /// A port of an address on one of them that is free towards this server.
     pub(crate) fn uplink_towards(
         &self,
         (service, uplink): (ServiceId, IpAddr),
@@ -44,7 +45,8 @@ impl Services {
         is_free: impl Fn(&Backend) -> bool,
     ) -> Option<Backend> {
         let (_, ports) = sources(&self.slot(service)?.mode)?;
-        free_port(self.share, (&[uplink], ports), server, secrets, is_free)
+        let only = core::iter::once(uplink);
+        free_port(self.share, (only, ports), server, secrets, is_free)
     }
 }
 
@@ -60,8 +62,8 @@ pub(super) fn source_towards(
 }
 
 /// The addresses and ports that a service has of its own.
-fn sources(mode: &Mode) -> Option<(&[IpAddr], &RangeInclusive<u16>)> {
-    match mode {
+fn sources(mode: &Mode) -> Option<(impl Iterator<Item = IpAddr>, &RangeInclusive<u16>)> {
+    let (own, uplinks, ports): (&[IpAddr], &[Uplink], _) = match mode {
         Mode::Reverse {
             source,
             source_ports,
@@ -71,28 +73,30 @@ fn sources(mode: &Mode) -> Option<(&[IpAddr], &RangeInclusive<u16>)> {
             source,
             source_ports,
             ..
-        }
-        | Mode::Box {
-            uplinks: source,
+        } => (source, &[], source_ports),
+        Mode::Box {
+            uplinks,
             source_ports,
             ..
-        } => Some((source, source_ports)),
-        Mode::Transparent { .. } => None,
-    }
+        } => (&[], uplinks, source_ports),
+        Mode::Transparent { .. } => return None,
+    };
+    let all = own.iter().copied();
+    Some((all.chain(uplinks.iter().flat_map(Uplink::addrs)), ports))
 }
 
 fn free_port(
     share: Share,
-    (sources, ports): (&[IpAddr], &RangeInclusive<u16>),
+    (sources, ports): (impl Iterator<Item = IpAddr>, &RangeInclusive<u16>),
     addr: SocketAddr,
     secrets: &mut SecretStream,
     is_free: impl Fn(&Backend) -> bool,
 ) -> Option<Backend> {
-    for ip in sources.iter().filter(|ip| ip.is_ipv4() == addr.is_ipv4()) {
+    for ip in sources.filter(|ip| ip.is_ipv4() == addr.is_ipv4()) {
         for _ in 0..PORT_TRIES {
             // Not to be guessed (RFC 6056).
             let port = share.port(ports, secrets.next_u32())?;
-            let source = SocketAddr::new(*ip, port);
+            let source = SocketAddr::new(ip, port);
             let backend = Backend { source, addr };
             if is_free(&backend) {
                 return Some(backend);

@@ -3,7 +3,7 @@
 use flexcp_wire::{Ends, TcpFlags};
 
 use super::hand::Hand;
-use super::{Translator, context, lost};
+use super::{Cursor, Translator, context, lost};
 use crate::cause::PlainSyn;
 use crate::connection::{Connection, MIN_MSS, Phase, Request, relay};
 use crate::counters::DropReason;
@@ -173,8 +173,44 @@ impl Translator {
         Verdict::Drop(DropReason::Unexpected)
     }
 
-    /// Asks for the joins that are due.
+    /// Uplinks have come or gone by a new configuration ([`configure`](Self::configure)), or one of their addresses has: has
+    /// connections of boxes leave subflows on addresses that are gone, tell their servers (`REMOVE_ADDR`), and join over what has
+    /// come. One whose last subflow is on such an address keeps it until there is another.
+    ///
+    /// Looks at 64 places of the table for each of `count`, and has so many connections follow at most. Where it goes on, or
+    /// `None` at the end. Drain [`poll_transmit`](Self::poll_transmit) afterwards.
+    pub fn follow_uplinks(&mut self, now: Instant, from: Cursor, count: usize) -> Option<Cursor> {
+        self.walk(from, count, |this, id| this.follow_one(now, id))
+    }
+
+    /// `false`: it is none of a box.
+    fn follow_one(&mut self, now: Instant, id: ConnectionId) -> bool {
+        let Some(connection) = self.table.get_mut(id) else {
+            return false;
+        };
+        if !connection.asks() {
+            return false;
+        }
+        let uplinks = self.services.uplinks(connection.service);
+        if connection.is_unheard_on_lost(uplinks) {
+            // Its client's next SYN goes by another uplink.
+            self.remove(id);
+            return true;
+        }
+        self.evict(now, id);
+        if let Some(connection) = self.table.get_mut(id) {
+            connection.look_at_uplinks(now);
+        }
+        self.join_uplinks(now, id);
+        self.settle(now, id);
+        true
+    }
+
+    /// Leaves uplinks that are gone, and asks for the joins that are due.
     pub(super) fn join_uplinks(&mut self, now: Instant, id: ConnectionId) {
+        if let Some(connection) = self.table.get_mut(id) {
+            connection.leave_uplinks(&mut context!(self, now));
+        }
         while let Some((place, backend)) = self.next_join(now, id) {
             if let Some(connection) = self.table.get(id) {
                 // The flow of whoever had the slot before.
@@ -201,8 +237,9 @@ impl Translator {
         let connection = self.table.get_mut(id)?;
         let uplinks = self.services.uplinks(connection.service);
         let place = connection.next_uplink(now, uplinks)?;
-        let (service, uplink) = (connection.service, *uplinks.get(place)?);
         let server = connection.subflow(INITIAL).remote.addr();
+        let uplink = uplinks.get(place)?.addr(server.is_ipv4())?;
+        let service = connection.service;
         let is_room = connection.has_room_for_join(&self.config.limits);
         let table = &self.table;
         let is_free = |backend: &Backend| table.find(backend.flow()).is_none();

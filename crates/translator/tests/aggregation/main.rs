@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod joins;
+mod leaves;
 mod world;
 
 use flexcp_testkit::keys;
@@ -320,7 +321,8 @@ fn ipv6_server_is_reached_over_the_first_uplink_of_its_family() {
         let Mode::Box { uplinks, .. } = &mut config.services[0].mode else {
             unreachable!("it is a box");
         };
-        uplinks.insert(0, "2001:db8::2".parse().unwrap());
+        let v6: std::net::IpAddr = "2001:db8::2".parse().unwrap();
+        uplinks.insert(0, v6.into());
     });
     let mut world = world;
     let (_, out) = world.of_client(SYN, [0, 0], offer(), &[]);

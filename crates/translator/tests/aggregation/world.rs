@@ -6,7 +6,7 @@ use std::time::Duration;
 use flexcp_testkit::{Packet, keys};
 use flexcp_translator::{
     Config, ConnectionState, Frame, HEADROOM, Instant, Intake, Mode, Payload, Prefix, Service,
-    ServiceId, Translator, Verdict,
+    ServiceId, Translator, Uplink, Verdict,
 };
 use flexcp_wire::{
     CapableFlags, CapableKeys, DataNumber, Dss, DssMapping, MpCapable, MpJoin, MptcpOption,
@@ -75,6 +75,12 @@ impl Out {
     pub(crate) fn dss(&self) -> Option<Dss> {
         self.packet.view().dss
     }
+
+    /// Ids of addresses that it withdraws.
+    pub(crate) fn removed(&self) -> Vec<u8> {
+        let removed = self.packet.view().remove_addr;
+        removed.map_or_else(Vec::new, |removed| removed.ids().to_vec())
+    }
 }
 
 pub(crate) fn end(text: &str) -> SocketAddr {
@@ -110,7 +116,7 @@ impl World {
                 mode: Mode::Box {
                     destinations: vec![servers],
                     ports: vec![],
-                    uplinks: uplinks().into(),
+                    uplinks: uplinks().map(Uplink::from).into(),
                     source_ports: 61000..=61999,
                 },
                 announce: vec![],
@@ -131,6 +137,40 @@ impl World {
             key: None,
             join_nonce: 0,
         }
+    }
+
+    /// The uplinks have these addresses from now on; what comes of it.
+    pub(crate) fn with_uplinks(&mut self, addrs: [Option<&str>; 2]) -> Vec<Out> {
+        self.with_uplinks_at(addrs, 61000..=61999)
+    }
+
+    /// The same, and new subflows come from these ports.
+    pub(crate) fn with_uplinks_at(
+        &mut self,
+        addrs: [Option<&str>; 2],
+        ports: std::ops::RangeInclusive<u16>,
+    ) -> Vec<Out> {
+        let mut config = Self::config();
+        let Mode::Box {
+            uplinks,
+            source_ports,
+            ..
+        } = &mut config.services[0].mode
+        else {
+            unreachable!("it is a box");
+        };
+        *source_ports = ports;
+        let uplink = |addr: &str| Uplink::from(addr.parse::<IpAddr>().expect("an address"));
+        *uplinks = addrs
+            .map(|addr| addr.map(uplink).unwrap_or_default())
+            .into();
+        self.translator.configure(config, self.now.0);
+        let mut from = Some(flexcp_translator::Cursor::default());
+        while let Some(next) = from {
+            from = self.translator.follow_uplinks(self.now, next, 100);
+        }
+        while self.translator.end_stranded(self.now, self.now.0, 100) {}
+        self.timeout()
     }
 
     pub(crate) fn pass(&mut self, millis: u64) {
@@ -200,10 +240,15 @@ impl World {
                 };
             }
             assert_eq!(ends.to, server(), "{packet:?}");
-            assert!(uplinks().contains(&ends.from.ip()), "{packet:?}");
-            if packet.tcp.flags == SYN && !self.subflows.contains(&ends.from) {
-                self.subflows.push(ends.from);
-                self.isns.push(packet.tcp.seq);
+            assert!(ends.from.port() >= 61000, "{packet:?}");
+            let known = self.subflows.iter().position(|known| *known == ends.from);
+            match known {
+                Some(known) if packet.tcp.flags == SYN => self.isns[known] = packet.tcp.seq,
+                None if packet.tcp.flags == SYN => {
+                    self.subflows.push(ends.from);
+                    self.isns.push(packet.tcp.seq);
+                }
+                _ => {}
             }
             if let Some(CapableKeys::Ack { sender, .. } | CapableKeys::AckData { sender, .. }) =
                 packet.view().capable.map(|capable| capable.keys)
@@ -258,7 +303,11 @@ impl World {
 
     /// The client's SYN, and the server's answer to the box's.
     pub(crate) fn answered() -> Self {
-        let mut world = Self::new();
+        Self::answered_with(|_| {})
+    }
+
+    pub(crate) fn answered_with(change: impl FnOnce(&mut Config)) -> Self {
+        let mut world = Self::with(change);
         let (_, out) = world.of_client(SYN, [0, 0], offer(), &[]);
         assert_eq!(out.len(), 1);
         let (verdict, _) = world.of_server(0, SYN | ACK, [0, 1], answer(), &[]);

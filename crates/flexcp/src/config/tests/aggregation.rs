@@ -31,7 +31,8 @@ fn packets_of_clients_and_to_uplinks_are_diverted() {
     let flexcp_translator::Mode::Box { uplinks: told, .. } = &told.services[0].mode else {
         panic!("another mode");
     };
-    assert_eq!(*told, uplinks);
+    let expected = uplinks.iter().map(|addr| (*addr).into());
+    assert_eq!(*told, expected.collect::<Vec<flexcp_translator::Uplink>>());
 }
 
 #[test]

@@ -228,6 +228,7 @@ impl Host for FakeHost {
             name: name.into(),
             ethernet: true,
             up: true,
+            carrier: true,
             is_vrf: name == "red",
             vrf: vrf.map(str::to_owned),
             is_port: false,
