@@ -4,7 +4,7 @@
 CARGO ?= cargo
 
 .PHONY: setup setup-programs setup-api setup-libconvert libconvert build demo test lint unit unit-security simulate root privileged e2e e2e-repeat link-selftest \
-	faults attack hostile-memory lossy firewall endings reload steering rule-changes split ttfb api watch compare kernels kernels-short unit-boot fuzz bench bench-quick bench-plain bench-crowd bench-rule bench-explicit bench-beside bench-reads bench-unsteered bench-sustained bench-dtree bench-rules figure10 counters seeded-bugs drawn-bugs \
+	faults attack hostile-memory lossy firewall endings reload steering rule-changes split ttfb uplinks api watch compare kernels kernels-short unit-boot fuzz bench bench-quick bench-plain bench-crowd bench-rule bench-explicit bench-beside bench-reads bench-unsteered bench-sustained bench-dtree bench-rules figure10 counters seeded-bugs drawn-bugs \
 	mutants-sample \
 	bpf clean
 
@@ -135,6 +135,11 @@ split: root build
 # itself, by turns. A table, lab/results/ttfb.json and .md.
 ttfb: root build
 	target/release/lab ttfb $(TTFB_ARGS)
+
+# Downloads through an aggregation box that lose an uplink, silently, with its carrier or with its address, beside MPTCP from kernel to
+# kernel, and one under which an address changes a hundred times. Four minutes, lab/results/uplinks.json and .md.
+uplinks: root build
+	target/release/lab uplinks $(UPLINKS_ARGS)
 
 # The API under requests that schemathesis makes from its document for SECONDS, and /metrics before promtool: any answer of 5xx
 # and any finding fails. lab/results/api.json.

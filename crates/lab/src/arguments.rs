@@ -14,6 +14,7 @@ use flexcp_lab::split::Split;
 use flexcp_lab::steering::{RuleChanges, Steering};
 use flexcp_lab::transfer::{Mode, Proto};
 use flexcp_lab::ttfb::Ttfb;
+use flexcp_lab::uplinks::Uplinks;
 use flexcp_lab::watch::Watch;
 use flexcp_lab::{carried, kernels, seed};
 
@@ -83,6 +84,8 @@ pub(crate) enum Command {
     Split(Split),
     /// Measure how long clients that name their server to a proxy wait for its first byte
     Ttfb(Ttfb),
+    /// Lose an uplink of an aggregation box under downloads, and change its address again and again: how long they wait
+    Uplinks(Uplinks),
     /// Take away rules, routes, links and addresses under live transfers: how soon they are back, or told
     Watch(Watch),
     /// Run the end-to-end tests many times, one attempt each, and say how often each case failed

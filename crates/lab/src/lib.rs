@@ -47,6 +47,7 @@ pub mod steering;
 mod topology;
 pub mod transfer;
 pub mod ttfb;
+pub mod uplinks;
 mod upper;
 pub mod watch;
 pub mod wirecheck;

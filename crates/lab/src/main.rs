@@ -75,6 +75,7 @@ fn run(command: Command) -> Result<()> {
         Command::RuleChanges(changes) => changes.run(),
         Command::Split(split) => split.run(),
         Command::Ttfb(ttfb) => ttfb.run(),
+        Command::Uplinks(uplinks) => uplinks.run(),
         Command::Watch(watch) => watch.run(),
         Command::Repeat(repeat) => repeat.run(),
         Command::Wirecheck(args) => wirecheck(args),

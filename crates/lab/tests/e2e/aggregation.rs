@@ -28,23 +28,23 @@ crate::cases!("aggregation":
     half_closed_connection_goes_on,
 );
 
-const PORT: u16 = 5000;
+pub(crate) const PORT: u16 = 5000;
 /// On no link of the server's.
 const SERVERS: [&str; 2] = ["10.200.0.1", "fd20::1"];
 
 /// FlexCP as a box, and what is around it.
-struct Rig {
-    lab: Lab,
-    flexcp: FlexCp,
-    oracle: Oracle,
+pub(crate) struct Rig {
+    pub(crate) lab: Lab,
+    pub(crate) flexcp: FlexCp,
+    pub(crate) oracle: Oracle,
 }
 
 /// A lab whose two links are uplinks, towards a server that both lead to.
-fn lab(mbit: u32) -> Result<Lab> {
+pub(crate) fn lab(mbit: u32) -> Result<Lab> {
     lab_of(Family::V4, mbit)
 }
 
-fn lab_of(family: Family, mbit: u32) -> Result<Lab> {
+pub(crate) fn lab_of(family: Family, mbit: u32) -> Result<Lab> {
     let (families, flag, server, len) = match family {
         Family::V4 => (Families::V4, "-4", SERVERS[0], 32),
         Family::V6 => (Families::V6, "-6", SERVERS[1], 128),
@@ -71,14 +71,14 @@ fn lab_of(family: Family, mbit: u32) -> Result<Lab> {
 const SERVICE: &str = "[[service]]\nname = \"home\"\nmode = \"box\"\ninterfaces = [\"srv1\"]\n\
     destinations = [\"10.200.0.0/16\", \"fd20::/16\"]\nuplinks = [\"a1\", \"a2\"]\n";
 
-fn server(family: Family) -> SocketAddr {
+pub(crate) fn server(family: Family) -> SocketAddr {
     let server = SERVERS[usize::from(family == Family::V6)];
     let server = server.parse().expect("an address");
     SocketAddr::new(server, PORT)
 }
 
 /// Runs a case; then FlexCP has to forget all connections, both kernels' counters and its own are checked, and it has to end.
-fn boxed(lab: Lab, case: impl FnOnce(&Rig) -> Result<Expect>) -> Result<()> {
+pub(crate) fn boxed(lab: Lab, case: impl FnOnce(&Rig) -> Result<Expect>) -> Result<()> {
     let config = crate::rig::config(&lab, SERVICE);
     let flexcp = FlexCp::start(&lab, &config)?;
     let oracle = Oracle::start(&lab)?;
@@ -102,11 +102,11 @@ fn boxed(lab: Lab, case: impl FnOnce(&Rig) -> Result<Expect>) -> Result<()> {
 }
 
 impl Rig {
-    fn serve(&self, options: ServeOptions) -> Result<Server> {
+    pub(crate) fn serve(&self, options: ServeOptions) -> Result<Server> {
         Server::start(self.lab.client(), options)
     }
 
-    fn attempt(&self, job: &Job) -> Result<Report> {
+    pub(crate) fn attempt(&self, job: &Job) -> Result<Report> {
         let family = match self.lab.families().has(Family::V6) {
             true => Family::V6,
             false => Family::V4,
@@ -114,17 +114,17 @@ impl Rig {
         Client::tcp(server(family)).run_in(self.lab.server(1), job)
     }
 
-    fn run(&self, job: &Job) -> Result<Report> {
+    pub(crate) fn run(&self, job: &Job) -> Result<Report> {
         let report = self.attempt(job)?;
         report.ok().with_context(|| format!("{job:?}"))?;
         Ok(report)
     }
 
-    fn counter(&self, name: &str) -> Result<u64> {
+    pub(crate) fn counter(&self, name: &str) -> Result<u64> {
         Ok(self.flexcp.show_stats()?.counter(name)?)
     }
 
-    fn ensure(&self, expected: &[(&str, u64)]) -> Result<()> {
+    pub(crate) fn ensure(&self, expected: &[(&str, u64)]) -> Result<()> {
         for (name, count) in expected {
             let counted = self.counter(name)?;
             ensure!(counted == *count, "{name} is {counted}, not {count}");
@@ -133,14 +133,14 @@ impl Rig {
     }
 
     /// Waits until so many joins are there.
-    fn joined(&self, count: u64) -> Result<()> {
+    pub(crate) fn joined(&self, count: u64) -> Result<()> {
         until("uplinks have joined", || {
             Ok(self.counter("mp_join_synack_rx")? >= count)
         })
     }
 
     /// Bytes that have come in on each uplink.
-    fn received(&self) -> Result<[u64; 2]> {
+    pub(crate) fn received(&self) -> Result<[u64; 2]> {
         let table = self.lab.proxy().proc_net("dev")?;
         let of = |uplink: &str| {
             let mut lines = table.lines().map(str::trim_start);
@@ -161,7 +161,7 @@ impl Rig {
     }
 }
 
-fn quiet() -> Expect {
+pub(crate) fn quiet() -> Expect {
     short().allow_all(WINDOW_OVERRUN).allow("RcvWndConflict")
 }
 

@@ -43,6 +43,7 @@ mod split;
 mod split_named;
 mod steering;
 mod transfers;
+mod uplinks;
 mod watch;
 mod wire;
 mod workers;
@@ -79,6 +80,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         direct::cases(),
         aggregation::cases(),
         transfers::cases(),
+        uplinks::cases(),
         paths::cases(),
         close::cases(),
         fallback::cases(),
