@@ -370,9 +370,7 @@ impl Translator {
     fn handle_unknown(&mut self, segment: &Segment) -> Verdict {
         let to = self.services.find(segment.destination());
         let from = self.services.find(segment.source());
-        // What a server sends to clients of a box does not come here: it would be for an uplink's address, and FlexCP's.
-        let on_path = matches!(to, Some(Match::Transparent { .. } | Match::Box { .. }))
-            || matches!(from, Some(Match::Transparent { .. }));
+        let on_path = |found| matches!(found, Some(Match::Transparent { .. } | Match::Box { .. }));
         // MPTCP that FlexCP alone could have spoken: its numbers mean nothing to the server.
         let lost = segment.options.mptcp
             && matches!(
@@ -382,12 +380,13 @@ impl Translator {
                     ..
                 })
             );
-        if !lost && on_path {
-            if !segment
-                .tcp
-                .flags
-                .intersects(TcpFlags::SYN | TcpFlags::FIN | TcpFlags::RST)
-            {
+        if !lost && (on_path(to) || on_path(from)) {
+            let flags = segment.tcp.flags;
+            let ends = flags.intersects(TcpFlags::SYN | TcpFlags::FIN | TcpFlags::RST);
+            // A server of a box's clients speaks to an end of FlexCP's, which may be used again: whoever uses it next must not pass
+            // by, too.
+            let may_be_ours = matches!(from, Some(Match::Box { .. }));
+            if !ends && !may_be_ours {
                 self.pass_by(Ends {
                     from: segment.source(),
                     to: segment.destination(),

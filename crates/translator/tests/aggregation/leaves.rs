@@ -1,7 +1,10 @@
 //! Uplinks that are lost, and come back.
 
-use flexcp_translator::{DropReason, Mode, Verdict};
-use flexcp_wire::MpJoin;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use flexcp_translator::{FastPath, FlowEntry, Installed, Mode, Verdict};
+use flexcp_wire::{Ends, MpJoin};
 
 use crate::world::*;
 
@@ -167,21 +170,52 @@ fn port_that_is_used_again_is_a_new_subflow() {
     }
 }
 
-/// Left to the host, it would be let by, and with it whoever uses the port again.
-#[test]
-fn packet_of_a_subflow_that_is_forgotten_is_refused() {
-    let mut world = World::joined();
-    for (from, to) in [
-        (server(), end("10.2.0.2:61500")),
-        (server(), end("10.2.7.7:61500")),
-    ] {
-        let stray = flexcp_testkit::Packet::new(from, to).flags(ACK);
-        let verdict = world.put_raw(&stray);
-        assert_eq!(verdict, Verdict::Drop(DropReason::NoConnection));
+/// A fast path that carries nothing, and lets pass by whatever it is asked to.
+#[derive(Clone, Debug, Default)]
+struct Bystander(Arc<Mutex<Vec<SocketAddr>>>);
+
+impl FastPath for Bystander {
+    fn install(&mut self, _: Option<u32>, _: &FlowEntry, _: Option<u32>) -> Installed {
+        Installed::NoRoom
     }
-    // A client's goes on.
-    let stray = flexcp_testkit::Packet::new(end("192.168.1.10:7"), server()).flags(ACK);
-    assert_eq!(world.put_raw(&stray), Verdict::Forward);
+
+    fn evict(&mut self, _: u32) -> FlowEntry {
+        unreachable!("nothing was installed")
+    }
+
+    fn peek(&self, _: u32) -> FlowEntry {
+        unreachable!("nothing was installed")
+    }
+
+    fn peek_all(&self, _: &mut dyn FnMut(&FlowEntry)) {}
+
+    fn release(&mut self, _: u32) {}
+
+    fn held(&self) -> u32 {
+        0
+    }
+
+    fn pass_by(&mut self, ends: Ends) -> bool {
+        self.0.lock().expect("one thread").push(ends.to);
+        true
+    }
+}
+
+/// Who uses its port next would pass by, too.
+#[test]
+fn packet_of_a_subflow_that_is_forgotten_does_not_have_its_port_pass_by() {
+    let (mut world, passed) = (World::joined(), Bystander::default());
+    world.translator.set_fast_path(Box::new(passed.clone()));
+    let stray = |from, to| flexcp_testkit::Packet::new(from, to).flags(ACK);
+    for to in ["10.2.0.2:61500", "10.2.7.7:61500"] {
+        let verdict = world.put_raw(&stray(server(), end(to)));
+        assert_eq!(verdict, Verdict::Forward, "the host refuses it");
+    }
+    assert_eq!(*passed.0.lock().unwrap(), []);
+    // A client's may.
+    let verdict = world.put_raw(&stray(end("192.168.1.10:7"), server()));
+    assert_eq!(verdict, Verdict::Forward);
+    assert_eq!(*passed.0.lock().unwrap(), [server()]);
 }
 
 #[test]
