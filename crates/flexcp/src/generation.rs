@@ -15,7 +15,8 @@ use crate::orders::Orders;
 use crate::split;
 use crate::uplinks::Uplinks;
 
-/// Addresses that the uplinks of a box have, and have had, at most: packets to others are the kernel's.
+/// Addresses that the uplinks of a box have had are known up to so many, with those that they have: packets to others are the
+/// kernel's.
 const KNOWN_ADDRESSES: usize = 8;
 
 /// A configuration with what follows from it for as long as it is in force.
@@ -108,11 +109,12 @@ impl Generation {
     pub(crate) fn with_uplinks(mut self, uplinks: Uplinks) -> Self {
         for (sources, now) in self.sources.iter_mut().zip(&uplinks) {
             let mut all: Vec<_> = now.iter().flat_map(Uplink::addrs).collect();
+            let most = all.len().max(sources.len()).max(KNOWN_ADDRESSES);
             let before = sources.iter().filter(|addr| !all.contains(addr));
             let before: Vec<_> = before.copied().collect();
             all.extend(before);
-            // Of another service than a box they stay.
-            all.truncate(sources.len().max(KNOWN_ADDRESSES));
+            // Those that there are now stay all, and so do those of another service than a box.
+            all.truncate(most);
             *sources = all;
         }
         self.uplinks = uplinks;

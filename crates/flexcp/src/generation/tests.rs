@@ -211,3 +211,16 @@ fn uplinks_that_change_drain_nothing_and_keep_their_packets() {
     assert!(has(100) && has(99) && has(95) && !has(90), "{known:?}");
     assert_eq!(known.len(), KNOWN_ADDRESSES);
 }
+
+#[test]
+fn packets_to_all_addresses_of_uplinks_are_flexcps() {
+    let home = "[[service]]\nname = 'home'\nmode = 'box'\ninterfaces = ['lan0']\n\
+        destinations = ['10.9.0.0/16']\nuplinks = ['dsl0', 'lte0']\n";
+    let uplink = |n: u8| Uplink {
+        v4: Some([10, 64, 0, n].into()),
+        v6: Some([0x2001, 0xdb8, 0, 0, 0, 0, 0, n.into()].into()),
+    };
+    let generation = Generation::first(read(home), vec![vec![]]);
+    let generation = generation.with_uplinks(vec![(1..=8).map(uplink).collect()]);
+    assert_eq!(generation.sources[0].len(), 16);
+}
