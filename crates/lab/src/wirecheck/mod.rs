@@ -15,7 +15,8 @@ use anyhow::{Result, bail, ensure};
 pub use flexcp_invariants::Preamble;
 use flexcp_invariants::{Checker, Observation, Options, Point, Violation};
 use flexcp_wire::{
-    ChecksumState, IpHeader, Offload, TCP_HEADER_LEN, TcpFlags, TcpHeader, TcpSeq, protocol,
+    ChecksumState, IpHeader, Offload, TCP_HEADER_LEN, TcpFlags, TcpHeader, TcpOption, TcpOptions,
+    TcpSeq, protocol,
 };
 
 use frames::{Frame, Frames};
@@ -167,12 +168,14 @@ struct Head {
     point: Point,
     ends: Ends,
     ack: TcpSeq,
+    tsval: Option<u32>,
     /// It carries an ACK alone.
     alone: bool,
 }
 
 impl Head {
-    /// Whether this packet was translated after `later`, which stands behind it in the capture: its ACK is the newer one.
+    /// Whether this packet was translated after `later`, which stands behind it in the capture: its ACK is the newer one, or
+    /// its timestamp with the same ACK.
     fn overtook(&self, later: &Self) -> bool {
         self.is_newer(later) && self.time_to(later) <= SIDE_BY_SIDE
     }
@@ -187,7 +190,12 @@ impl Head {
         !self.point.is_input()
             && self.point == later.point
             && self.ends == later.ends
-            && later.ack.before(self.ack)
+            && (later.ack.before(self.ack) || later.ack == self.ack && self.has_later_clock(later))
+    }
+
+    fn has_later_clock(&self, later: &Self) -> bool {
+        let pair = self.tsval.zip(later.tsval);
+        pair.is_some_and(|(own, other)| TcpSeq(other).before(TcpSeq(own)))
     }
 
     fn time_to(&self, later: &Self) -> u64 {
@@ -244,10 +252,10 @@ impl Source {
 
     fn read(&mut self, ends: &mut [HashSet<Ends>; 2]) -> Result<Option<Head>> {
         while let Some(frame) = self.frames.next()? {
-            let Some((from, to, tcp, payload)) = tcp_ends(&frame.packet) else {
+            let Some((from, to, segment)) = tcp_ends(&frame.packet) else {
                 continue;
             };
-            let flags = tcp.flags;
+            let flags = segment.header.flags;
             let opened = &mut ends[self.side as usize];
             if flags.contains(TcpFlags::SYN) && !flags.contains(TcpFlags::ACK) {
                 opened.insert((from, to));
@@ -270,8 +278,9 @@ impl Source {
                 frame,
                 point,
                 ends: (from, to),
-                ack: TcpSeq(tcp.ack),
-                alone: payload == 0 && flags == TcpFlags::ACK,
+                ack: TcpSeq(segment.header.ack),
+                tsval: segment.tsval,
+                alone: segment.payload == 0 && flags == TcpFlags::ACK,
             }));
         }
         Ok(None)
@@ -328,16 +337,32 @@ pub struct Taken {
     pub payload: usize,
 }
 
+/// What orders a packet among the others of its flow.
+struct Segment {
+    header: TcpHeader,
+    tsval: Option<u32>,
+    /// Bytes, also those that the capture has not kept.
+    payload: usize,
+}
+
 /// The TCP packets of a file, in its order.
 pub fn packets(file: &Path) -> Result<Vec<Taken>> {
     let mut frames = Frames::open(file)?;
     let mut taken = vec![];
     while let Some(frame) = frames.next()? {
-        if let Some((_, to, tcp, payload)) = tcp_ends(&frame.packet) {
+        if let Some((
+            _,
+            to,
+            Segment {
+                header, payload, ..
+            },
+        )) = tcp_ends(&frame.packet)
+        {
             taken.push(Taken {
                 time: frame.time,
                 to,
-                is_syn: tcp.flags.contains(TcpFlags::SYN) && !tcp.flags.contains(TcpFlags::ACK),
+                is_syn: header.flags.contains(TcpFlags::SYN)
+                    && !header.flags.contains(TcpFlags::ACK),
                 payload,
             });
         }
@@ -346,7 +371,7 @@ pub fn packets(file: &Path) -> Result<Vec<Taken>> {
 }
 
 /// Sender, receiver and header of a TCP packet, and how many bytes of payload it says that it has; `None` for anything else.
-fn tcp_ends(packet: &[u8]) -> Option<(SocketAddr, SocketAddr, TcpHeader, usize)> {
+fn tcp_ends(packet: &[u8]) -> Option<(SocketAddr, SocketAddr, Segment)> {
     // The IP length counts bytes that were not kept.
     let mut header = [0; 120];
     let kept = packet.len().min(header.len());
@@ -372,9 +397,19 @@ fn tcp_ends(packet: &[u8]) -> Option<(SocketAddr, SocketAddr, TcpHeader, usize)>
     Some((
         SocketAddr::new(ip.src, tcp.src_port),
         SocketAddr::new(ip.dst, tcp.dst_port),
-        tcp,
-        said.saturating_sub(ip_len + TCP_HEADER_LEN + options.len()),
+        Segment {
+            header: tcp,
+            tsval: tsval(options),
+            payload: said.saturating_sub(ip_len + TCP_HEADER_LEN + options.len()),
+        },
     ))
+}
+
+fn tsval(options: &[u8]) -> Option<u32> {
+    TcpOptions::new(options).find_map(|option| match option {
+        Ok(TcpOption::Timestamps(timestamps)) => Some(timestamps.val),
+        _ => None,
+    })
 }
 
 /// Puts packets before the checker and remembers which one broke a rule.
@@ -490,6 +525,7 @@ mod tests {
             point,
             ends: (([10, 1, 1, 2], port).into(), ([10, 9, 1, 2], 80).into()),
             ack: TcpSeq(ack),
+            tsval: None,
             alone: false,
         }
     }
@@ -523,7 +559,7 @@ mod tests {
             let payload = |len| {
                 let mut packet = Packet::new(from, to).with_payload(vec![0; len]).bytes();
                 packet.truncate(61);
-                tcp_ends(&packet).unwrap().3
+                tcp_ends(&packet).unwrap().2.payload
             };
             assert_eq!([payload(0), payload(1), payload(1400)], [0, 1, 1400]);
         }
@@ -538,6 +574,14 @@ mod tests {
         assert!(!first.overtook(&to_server(1001 + SIDE_BY_SIDE, 4)), "late");
         assert!(!first.overtook(&to_server(1000, 5)), "the same ACK");
         assert!(!first.overtook(&to_server(1000, 6)), "a newer ACK");
+        let at = |ack, tsval| Head {
+            tsval: Some(tsval),
+            ..to_server(1000, ack)
+        };
+        assert!(at(5, 0).overtook(&at(5, u32::MAX)), "a newer timestamp");
+        assert!(!at(5, 7).overtook(&at(5, 7)), "the same timestamp");
+        assert!(!at(5, 7).overtook(&at(6, 6)), "a newer ACK, what the time");
+        assert!(!at(5, 7).overtook(&to_server(1000, 5)), "no timestamp");
         let other = head(1000, 4, Point::ToServer, 2);
         assert!(!first.overtook(&other), "another flow");
         let to_client = |ack| head(1000, ack, Point::ToClient, 1);
