@@ -1,6 +1,7 @@
 //! What a client says before its stream, and what it is answered: Convert (RFC 8803) and SOCKS5 (RFC 1928, RFC 1929).
 //!
-//! A [`Dialogue`] takes the bytes of one client in their order, however they are cut, and says what goes back. It knows no socket,
+//! A [`Dialogue`] takes the bytes of one client in their order, however they are cut, and says what goes back; a [`Requester`] is the
+//! other side. It knows no socket,
 //! no clock and no packet: the translator feeds it from subflows, a relay from its sockets. It keeps no more than one message that
 //! is not complete. Whom the client may be connected with, and how that went, others decide and tell it.
 #![no_std]
@@ -10,12 +11,15 @@
 extern crate alloc;
 
 mod convert;
+mod requester;
 mod socks;
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
+
+pub use self::requester::{Heard, Identity, Requester, convert_request, request};
 
 /// What a listener speaks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -121,6 +125,14 @@ pub enum Refusal {
     NoRoom(u8),
     /// There is no way to the network of the server.
     NoNetwork,
+}
+
+impl Refusal {
+    /// Whether that is what the server, or a router on the way there, has said. Otherwise another proxy may connect there.
+    #[must_use]
+    pub const fn is_of_server(self) -> bool {
+        matches!(self, Self::Reset | Self::Unreachable { .. } | Self::Expired)
+    }
 }
 
 /// One client's preamble.

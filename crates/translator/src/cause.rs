@@ -122,6 +122,8 @@ decisions! {
         NoOption => no_option,
         /// It asks for MPTCP by itself, at an aggregation box.
         Mptcp => mptcp,
+        /// It is for a server that the box leaves alone.
+        Excepted => excepted,
         /// It asks for another version than 1.
         Version => version,
         /// It does not offer HMAC-SHA-256, or sets the extensibility flag.
@@ -187,6 +189,10 @@ decisions! {
         AfterReset => after_reset,
         /// To a client: its server can't be reached.
         Unreachable => unreachable,
+        /// To a client of a box: an aggregation server says that the server refuses.
+        Refused => refused,
+        /// To an aggregation server: nothing comes of the connection that it was asked for.
+        Declined => declined,
         /// To both ends: FlexCP ends, or the time of a service that is drained or gone is over.
         Ending => ending,
         /// To both ends: an operator, or the program that FlexCP is part of, has asked for the end of the connection.

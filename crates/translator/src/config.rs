@@ -180,6 +180,10 @@ pub enum Mode {
         destinations: Vec<Prefix>,
         /// Server ports that the service covers; empty: all.
         ports: Vec<RangeInclusive<u16>>,
+        /// Of those, servers whose connections pass as they are.
+        except: Vec<Excepted>,
+        /// Who connects on to the servers; empty: FlexCP connects with them itself.
+        servers: AggregationServers,
         /// At most [`MAX_UPLINKS`](crate::MAX_UPLINKS): connections begin on the first that has an address of the server's family,
         /// and join over the others. An uplink keeps its place whatever its addresses are; connections that are there hear of
         /// changes by [`follow_uplinks`](crate::Translator::follow_uplinks).
@@ -202,6 +206,70 @@ pub enum Mode {
         /// Ports towards the servers; at least one for each worker.
         source_ports: RangeInclusive<u16>,
     },
+}
+
+/// Servers whose connections a box leaves alone.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Excepted {
+    /// Addresses.
+    pub servers: Prefix,
+    /// Ports; empty: all.
+    pub ports: Vec<RangeInclusive<u16>>,
+}
+
+/// Aggregation servers (T-MPTCP): proxies that speak MPTCP and connect on to whom a client of a box has addressed. The first that is
+/// not marked is asked, the next when that does not answer or will not connect, and without one FlexCP connects with the addressed
+/// server itself.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct AggregationServers {
+    addrs: Vec<SocketAddr>,
+    approaches: Vec<Approach>,
+}
+
+/// How an aggregation server is asked to connect on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Approach {
+    /// What it speaks.
+    pub protocol: Protocol,
+    /// Whom FlexCP says it is (SOCKS5, RFC 1929).
+    pub user: Option<User>,
+}
+
+impl AggregationServers {
+    /// Of one service at most.
+    pub const MAX: usize = 16;
+
+    /// Adds the next to be asked. `false`: there are [`MAX`](Self::MAX) of them already.
+    pub fn push(&mut self, addr: SocketAddr, approach: Approach) -> bool {
+        let is_room = self.addrs.len() < Self::MAX;
+        if is_room {
+            self.addrs.push(addr);
+            self.approaches.push(approach);
+        }
+        is_room
+    }
+
+    /// Where they are, in their order.
+    #[must_use]
+    pub fn addrs(&self) -> &[SocketAddr] {
+        &self.addrs
+    }
+
+    /// How the one at this place is asked.
+    #[must_use]
+    pub fn approach(&self, place: usize) -> Option<&Approach> {
+        self.approaches.get(place)
+    }
+}
+
+impl Excepted {
+    /// Whether a server is one of them.
+    #[must_use]
+    pub fn contains(&self, server: SocketAddr) -> bool {
+        let ports = &self.ports;
+        self.servers.contains(server.ip())
+            && (ports.is_empty() || ports.iter().any(|range| range.contains(&server.port())))
+    }
 }
 
 impl Default for Part {

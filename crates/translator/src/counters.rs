@@ -164,6 +164,16 @@ counters! {
         backend_marked,
         /// Times that a marked back end answered, so that it takes connections again.
         backend_back,
+        /// Connections of a box that an aggregation server has connected on.
+        server_granted,
+        /// Connections of a box whose server is not there, as an aggregation server says: their clients are refused.
+        server_refused,
+        /// Times that an aggregation server would not, or could not, connect on.
+        server_declined,
+        /// Times that another aggregation server was asked, as one declined, refused or did not answer.
+        server_skipped,
+        /// Times that a box with aggregation servers asked the server itself, as none of them was left.
+        server_bypassed,
         /// SYNs of FlexCP's own that ask marked back ends whether they answer again.
         backend_probes_tx,
         /// SYNs of FlexCP's own that check back ends at regular times (`check` of a service).

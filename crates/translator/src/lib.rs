@@ -65,7 +65,10 @@ pub use cause::{
     AddAddr, Causes, Decision, Fallback, HalfOpenEvicted, JoinEvicted, JoinRefused, Meaning,
     PlainSyn, PreambleRefused, Rst, SubflowSwitch,
 };
-pub use config::{Announce, Check, Config, Intake, Limits, Mode, Part, Service, Timeouts};
+pub use config::{
+    AggregationServers, Announce, Approach, Check, Config, Excepted, Intake, Limits, Mode, Part,
+    Service, Timeouts,
+};
 pub use connection::MAX_UPLINKS;
 pub use counters::{Counters, DropReason, Drops, Gauges};
 pub use denials::Denial;

@@ -3,6 +3,7 @@
 //! A service is known by its id. The configuration changes while connections live on: what a service was before
 //! ([`Retired`]) opens nothing any more, and goes on to cover the connections that it has until it is forgotten.
 
+mod aggregation;
 mod judged;
 mod relayed;
 mod source;
@@ -521,11 +522,12 @@ impl Match {
     }
 }
 
-/// The back ends of a service, in their order; none on the path.
+/// The back ends of a service, or the aggregation servers of a box, in their order; none on the path.
 fn backends(mode: &Mode) -> &[SocketAddr] {
     match mode {
         Mode::Reverse { backends, .. } => backends,
-        Mode::Transparent { .. } | Mode::Explicit { .. } | Mode::Box { .. } => &[],
+        Mode::Box { servers, .. } => servers.addrs(),
+        Mode::Transparent { .. } | Mode::Explicit { .. } => &[],
     }
 }
 

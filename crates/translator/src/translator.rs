@@ -454,7 +454,7 @@ impl Translator {
         if let Some(connection) = self.table.get_mut(id) {
             connection.tell_removed(&mut self.events);
             connection.leaves(&self.config.accesses, &mut self.accounts.arrivals);
-            let of = (connection.service, connection.tcp.backend.addr());
+            let of = (connection.service, connection.asked_server());
             self.services.note_closed(of.0, of.1);
             self.counters.connections_closed += 1;
             let client = connection.subflow(INITIAL).ends().to.ip();

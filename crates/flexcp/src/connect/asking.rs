@@ -7,10 +7,8 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use flexcp_io::syn_data_taken;
-use flexcp_wire::{
-    CONVERT_HEADER_LEN, CONVERT_MAX_LEN, Connect, ConvertError, ConvertFault, ConvertMessage,
-    ConvertTlv, ConvertWriter,
-};
+use flexcp_preamble::convert_request;
+use flexcp_wire::{CONVERT_HEADER_LEN, ConvertError, ConvertFault, ConvertMessage, ConvertTlv};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, ipproto, sockopt};
 
@@ -71,7 +69,7 @@ impl Asking {
         let Some(server) = self.servers.front() else {
             return Err(Unconnected::Refused(Refused::Other));
         };
-        let message = message(*server, self.cookie.as_deref());
+        let message = convert_request(*server, self.cookie.as_deref());
         open(self.by, &message).map_err(Unconnected::Converter)
     }
 
@@ -143,26 +141,6 @@ fn socket(to: SocketAddr) -> rustix::io::Result<OwnedFd> {
         Err(Errno::PROTONOSUPPORT | Errno::INVAL | Errno::NOPROTOOPT) => of(ipproto::TCP),
         other => other,
     }
-}
-
-/// What asks a converter for a connection with a server, as Tessares' libconvert writes it.
-fn message(server: SocketAddr, cookie: Option<&[u8]>) -> Vec<u8> {
-    let mut message = vec![0; CONVERT_MAX_LEN];
-    let mut writer = ConvertWriter::new(&mut message);
-    let wish = ConvertTlv::Connect(Connect {
-        addr: server.ip(),
-        port: server.port(),
-        options: &[],
-    });
-    let fits = writer.push(&wish);
-    debug_assert!(fits, "a message has room for one TLV");
-    if let Some(cookie) = cookie {
-        // One that is too long for a message is left out, and the converter refuses.
-        writer.push(&ConvertTlv::Cookie(cookie));
-    }
-    let len = writer.finish();
-    message.truncate(len);
-    message
 }
 
 impl Asked {
@@ -265,7 +243,7 @@ mod tests {
 
     #[test]
     fn message_is_that_of_libconvert() {
-        let message_of = |cookie| message(FIRST.parse().unwrap(), cookie);
+        let message_of = |cookie| convert_request(FIRST.parse().unwrap(), cookie);
         let connect = [
             10, 5, 0, 80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 192, 0, 2, 1,
         ];

@@ -6,11 +6,12 @@
 //! a data ACK that it has them.
 
 use flexcp_wire::{
-    CapableFlags, CapableKeys, Dsn, DssMapping, Ends, MpCapable, MptcpOption, Ssn, TcpFlags,
-    TcpOption, TcpSeq, Timestamps,
+    CapableFlags, CapableKeys, Dsn, DssMapping, Ends, MpCapable, MptcpOption, OptionWriter, Ssn,
+    TcpFlags, TcpOption, TcpSeq, Timestamps,
 };
 
 use super::clock::{ServerClock, SubflowClock};
+use super::errand::Errand;
 use super::handshake::{DSS_LEN, capable, handshake_options};
 use super::subflow::Receiving;
 use super::{Connection, Context, Phase, Relayed, Shift, Subflow, SubflowState};
@@ -20,20 +21,36 @@ use crate::counters::DropReason;
 use crate::endpoint::Backend;
 use crate::frame::{Frame, Verdict};
 use crate::handle::{INITIAL, ServiceId};
-use crate::segment::{Outgoing, Segment};
+use crate::segment::{Options, Outgoing, Segment};
 use crate::time::Instant;
 
 /// SYNs of the TCP leg that ask the peer for MPTCP; those behind them go without: something on the path may not let the option
 /// through (RFC 8684 section 3.1).
 const MPTCP_SYNS: u8 = 2;
 
+/// What the SYN of the TCP leg offers, to be asked for of one peer after the other.
+#[derive(Clone, Copy, Debug)]
+struct Offer {
+    /// Its clock, as it stands in the latest SYN.
+    tsval: Option<u32>,
+    sack: bool,
+    scale: Option<u8>,
+    window: u16,
+    flags: TcpFlags,
+}
+
 /// What a connection has beside that FlexCP has opened the MPTCP leg of.
 #[derive(Clone, Debug)]
 pub(crate) struct Asking {
-    /// TSval of the SYN of the TCP leg.
-    tsval: Option<u32>,
-    /// How often that came.
+    offer: Offer,
+    /// SYNs to the present peer.
     syns: u8,
+    /// What an aggregation server is asked for, until the TCP leg is connected by it and knows.
+    pub(super) errand: Option<alloc::boxed::Box<Errand>>,
+    /// Aggregation servers that were asked, by their places.
+    pub(super) tried: u16,
+    /// The first byte of the stream to TCP, behind an aggregation server's answer.
+    pub(super) stream_start: Option<Dsn>,
     /// The peer has shown that it has the keys.
     confirmed: bool,
     /// It takes joins at the address of the initial subflow (flag C).
@@ -42,10 +59,48 @@ pub(crate) struct Asking {
     pub(super) joins: super::ask_join::Joins,
 }
 
+impl Offer {
+    fn of(syn: &Segment) -> Self {
+        let options = &syn.options;
+        Self {
+            tsval: options.timestamps.map(|timestamps| timestamps.val),
+            sack: options.sack_permitted,
+            scale: options.window_scale,
+            window: syn.tcp.window,
+            flags: syn.tcp.flags,
+        }
+    }
+
+    /// As they stand in a SYN.
+    fn options(&self, mss: u16) -> OptionWriter {
+        let options = Options {
+            sack_permitted: self.sack,
+            window_scale: self.scale,
+            ..Options::default()
+        };
+        let timestamps = self.tsval.map(|val| Timestamps { val, ecr: 0 });
+        handshake_options(&options, timestamps, mss)
+    }
+}
+
 impl Asking {
     /// Whether a fast path may carry the connection: the peer has the keys, and joins have been asked for once.
     pub(super) const fn is_steady(&self) -> bool {
-        self.confirmed && self.joins.have_begun()
+        self.confirmed && self.joins.have_begun() && self.errand.is_none()
+    }
+
+    /// Bytes that it has allocated.
+    pub(super) fn memory(&self) -> usize {
+        size_of::<Self>() + self.errand.as_deref().map_or(0, Errand::memory)
+    }
+
+    /// Another peer is asked: nothing is known of it.
+    pub(super) fn begin_anew(&mut self, errand: Option<Errand>) {
+        self.syns = 0;
+        self.errand = errand.map(alloc::boxed::Box::new);
+        self.confirmed = false;
+        self.joinable = true;
+        self.joins = super::ask_join::Joins::default();
     }
 }
 
@@ -65,8 +120,11 @@ impl Connection {
         let initial = Subflow::towards(now, ends, isn);
         let mut connection = Self::new(now, service, initial, tcp, key);
         connection.asking = Some(alloc::boxed::Box::new(Asking {
-            tsval: None,
+            offer: Offer::of(syn),
             syns: 0,
+            errand: None,
+            tried: 0,
+            stream_start: None,
             confirmed: false,
             joinable: true,
             joins: super::ask_join::Joins::default(),
@@ -77,18 +135,32 @@ impl Connection {
 
     /// What the SYN of the TCP leg offers.
     fn learn_opener(&mut self, syn: &Segment) {
-        let options = &syn.options;
         let default_mss = if syn.ip.is_v6() { 1220 } else { 536 };
         let tcp = &mut self.tcp;
         tcp.syn.answered = true;
         tcp.isn_remote = TcpSeq(syn.tcp.seq);
-        tcp.mss = options.mss.unwrap_or(default_mss);
-        tcp.sack = options.sack_permitted;
-        tcp.window.scale = options.window_scale;
-        tcp.window.offered = syn.tcp.window;
+        tcp.mss = syn.options.mss.unwrap_or(default_mss);
         tcp.window.max = u32::from(syn.tcp.window);
+        self.offer();
+    }
+
+    /// The peer is to be asked for what the TCP leg offers.
+    pub(super) fn offer(&mut self) {
+        let Some(Offer {
+            sack,
+            scale,
+            window,
+            flags,
+            ..
+        }) = self.asking.as_deref().map(|asking| asking.offer)
+        else {
+            return;
+        };
+        let tcp = &mut self.tcp;
+        (tcp.sack, tcp.window.scale, tcp.window.offered) = (sack, scale, window);
         self.numbers.to_mptcp = Shift::between(tcp.isn_remote, self.mptcp.key.idsn);
-        self.subflow_mut(INITIAL).agreed.ecn = syn.has(TcpFlags::ECE) && syn.has(TcpFlags::CWR);
+        let ecn = TcpFlags::ECE | TcpFlags::CWR;
+        self.subflow_mut(INITIAL).agreed.ecn = flags.contains(ecn);
     }
 
     /// The SYN of the TCP leg, first or repeated, goes to the peer.
@@ -98,41 +170,92 @@ impl Connection {
         syn: &Segment,
         frame: &mut Frame<'_>,
     ) -> Verdict {
-        self.last_packet = ctx.now;
-        self.mptcp.label = syn.ip.flow_label;
-        let answered = self.phase == Phase::SynReceived;
-        let mut offers = false;
-        if let Some(asking) = &mut self.asking {
-            asking.syns = asking.syns.saturating_add(1);
-            asking.tsval = syn.options.timestamps.map(|timestamps| timestamps.val);
-            offers = asking.syns <= MPTCP_SYNS || answered;
-            if asking.syns == 1 {
-                self.subflow_mut(INITIAL).sent_syn(ctx.now);
-            } else {
-                self.subflow_mut(INITIAL).sent_syn_again();
-            }
+        self.note_opener_syn(ctx, syn);
+        if self.has_errand() {
+            self.send_syn_to_peer(ctx);
+            return Verdict::Consume;
         }
-        let timestamps = syn.options.timestamps;
-        let mut options = handshake_options(&syn.options, timestamps, self.tcp.mss);
-        if offers {
-            let capable = MptcpOption::Capable(capable(CapableKeys::Syn));
-            options.push(&TcpOption::Mptcp(capable));
-        }
-        let outgoing = Outgoing {
-            ends: self.subflow(INITIAL).ends(),
-            seq: syn.tcp.seq,
-            ack: 0,
-            flags: syn.tcp.flags,
-            window: syn.tcp.window,
-            urgent: 0,
-            keep_ecn: true,
-            flow_label: self.mptcp.label,
-            options,
-        };
+        let (outgoing, _) = self.syn_to_peer(ctx);
         match outgoing.forward(frame, syn, syn.payload.clone(), u16::MAX) {
             Ok(()) => Verdict::Forward,
             Err(reason) => Verdict::Drop(reason),
         }
+    }
+
+    /// The SYN of the TCP leg has come, first or again.
+    pub(super) fn note_opener_syn(&mut self, ctx: &Context<'_>, syn: &Segment) {
+        self.last_packet = ctx.now;
+        self.mptcp.label = syn.ip.flow_label;
+        if let Some(asking) = &mut self.asking {
+            asking.offer.tsval = syn.options.timestamps.map(|timestamps| timestamps.val);
+        }
+    }
+
+    /// The SYN that asks the peer for what the TCP leg's does, and the data that goes with it.
+    fn syn_to_peer(&mut self, ctx: &Context<'_>) -> (Outgoing, &[u8]) {
+        let answered = self.phase == Phase::SynReceived;
+        let initial = &mut self.mptcp.subflows[usize::from(INITIAL)];
+        let mut outgoing = Outgoing {
+            ends: initial.ends(),
+            seq: initial.agreed.isn_local.0,
+            ack: 0,
+            flags: TcpFlags::SYN,
+            window: 0,
+            urgent: 0,
+            keep_ecn: true,
+            flow_label: self.mptcp.label,
+            options: OptionWriter::default(),
+        };
+        let Some(asking) = &mut self.asking else {
+            return (outgoing, &[]);
+        };
+        asking.syns = asking.syns.saturating_add(1);
+        if asking.syns == 1 {
+            initial.sent_syn(ctx.now);
+        } else {
+            initial.sent_syn_again();
+        }
+        let offers = asking.syns <= MPTCP_SYNS || answered;
+        let offer = asking.offer;
+        (outgoing.window, outgoing.flags) = (offer.window, offer.flags);
+        outgoing.options = offer.options(self.tcp.mss);
+        if !offers {
+            return (outgoing, &[]);
+        }
+        let capable = MptcpOption::Capable(capable(CapableKeys::Syn));
+        outgoing.options.push(&TcpOption::Mptcp(capable));
+        let errand = asking.errand.as_deref();
+        (outgoing, errand.map_or(&[], Errand::in_syn))
+    }
+
+    /// The same as a packet of FlexCP's own.
+    pub(super) fn send_syn_to_peer(&mut self, ctx: &mut Context<'_>) {
+        let (outgoing, data) = self.syn_to_peer(ctx);
+        let data = data.into();
+        ctx.send(outgoing.with_payload(data));
+    }
+
+    /// The peer's SYN/ACK, first or repeated, as far as it settles anything. `Err`: it is dropped.
+    pub(crate) fn learn_answer(
+        &mut self,
+        ctx: &mut Context<'_>,
+        segment: &Segment,
+    ) -> Result<(), DropReason> {
+        let ack = Ssn(segment.tcp.ack);
+        let next = self.subflow(INITIAL).agreed.isn_local.add(1);
+        let behind = next.add(self.said_in_syn());
+        if ack != next && ack != behind {
+            return Err(DropReason::AckOfUnsent);
+        }
+        if self.phase != Phase::SynSent {
+            let same = Ssn(segment.tcp.seq) == self.subflow(INITIAL).agreed.isn_remote;
+            return same.then_some(()).ok_or(DropReason::Unexpected);
+        }
+        if ack != next {
+            self.said_with_syn(behind.sub(1));
+        }
+        self.learn_peer(ctx, segment);
+        Ok(())
     }
 
     /// The peer's SYN/ACK, first or repeated: goes to the TCP leg.
@@ -142,14 +265,8 @@ impl Connection {
         segment: &Segment,
         frame: &mut Frame<'_>,
     ) -> Verdict {
-        let initial = self.subflow(INITIAL);
-        if Ssn(segment.tcp.ack) != initial.agreed.isn_local.add(1) {
-            return Verdict::Drop(DropReason::AckOfUnsent);
-        }
-        if self.phase == Phase::SynSent {
-            self.learn_peer(ctx, segment);
-        } else if Ssn(segment.tcp.seq) != initial.agreed.isn_remote {
-            return Verdict::Drop(DropReason::Unexpected);
+        if let Err(reason) = self.learn_answer(ctx, segment) {
+            return Verdict::Drop(reason);
         }
         self.last_packet = ctx.now;
         self.tcp.label = segment.ip.flow_label;
@@ -209,7 +326,7 @@ impl Connection {
 
     /// Timestamps, when both ends use them.
     fn learn_peer_clock(&mut self, now: Instant, segment: &Segment) {
-        let opener = self.asking.as_deref().and_then(|asking| asking.tsval);
+        let opener = self.asking.as_deref().and_then(|asking| asking.offer.tsval);
         let both = opener.zip(segment.options.timestamps);
         self.tcp.clock = both.map(|(val, peer)| {
             let mut clock = ServerClock::start(now, peer);

@@ -135,7 +135,7 @@ impl Connection {
 
     /// Whether the client's streams begin with what is FlexCP's.
     pub(crate) fn has_preamble(&self) -> bool {
-        self.front.is_some() || self.hosted.is_some()
+        self.front.is_some() || self.hosted.is_some() || self.has_errand()
     }
 
     /// A responder is its server from here on, who has not been sent a SYN: nothing that came with the client's goes there.

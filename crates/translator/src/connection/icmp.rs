@@ -65,6 +65,15 @@ impl Connection {
                 }
                 seq
             }
+            Phase::SynSent if self.asks() && error.kind == IcmpKind::Unreachable => {
+                if Ssn(error.seq) != self.subflow(INITIAL).agreed.isn_local {
+                    return IcmpVerdict::Drop(DropReason::OutOfWindow);
+                }
+                if self.has_errand() {
+                    return IcmpVerdict::Refused;
+                }
+                self.tcp.isn_remote
+            }
             Phase::SynSent | Phase::Reset(_) => return IcmpVerdict::Consume,
         };
         let translated = matches!(self.phase, Phase::Established { .. } | Phase::Closed(_));

@@ -14,7 +14,7 @@ impl Connection {
             + self.mptcp.spare.as_ref().map_or(0, |spare| spare.memory())
             + self.front.as_ref().map_or(0, |front| front.memory())
             + self.hosted.as_ref().map_or(0, |hosted| hosted.memory())
-            + self.asking.as_ref().map_or(0, |_| size_of::<Asking>())
+            + self.asking.as_deref().map_or(0, Asking::memory)
     }
 
     /// Whether the budget lets it take so many bytes more; counts it if not.

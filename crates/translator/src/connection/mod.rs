@@ -17,6 +17,7 @@ mod credit;
 mod declare;
 mod delivery;
 mod entry;
+mod errand;
 mod fin;
 mod front;
 mod handshake;
@@ -60,6 +61,7 @@ use flexcp_wire::{Dsn, Ends, TcpFlags, TcpOption, TcpSeq};
 pub use self::ask_join::MAX_UPLINKS;
 pub(crate) use self::asking::Asking;
 pub(crate) use self::credit::{Credit, bytes_of};
+pub(crate) use self::errand::News;
 pub(crate) use self::front::Front;
 pub(crate) use self::handshake::{MIN_MSS, Request, asks, request};
 pub(crate) use self::icmp::IcmpVerdict;
@@ -233,18 +235,24 @@ impl Connection {
     }
 
     /// The client has not shown yet that it is where its packets say.
-    pub(crate) const fn is_half_open(&self) -> bool {
+    pub(crate) fn is_half_open(&self) -> bool {
         match self.phase {
             Phase::SynSent | Phase::SynReceived => true,
+            Phase::Established { .. } => self.has_granted_errand(),
             Phase::Plain(relayed) => !relayed.proved && !relayed.passed_by,
             _ => false,
         }
     }
 
-    /// The SYN has gone to a back end, and there is no answer yet (reverse mode).
+    /// The SYN has gone to a back end, or an aggregation server, and there is no answer yet.
     pub(crate) const fn awaits_server(&self) -> bool {
-        let opens = matches!(self.phase, Phase::SynSent | Phase::Plain(_));
-        opens && self.tcp.syn.asked.is_some() && !self.tcp.syn.answered
+        let opens = match self.asking {
+            Some(_) => matches!(self.phase, Phase::SynSent),
+            None => {
+                matches!(self.phase, Phase::SynSent | Phase::Plain(_)) && !self.tcp.syn.answered
+            }
+        };
+        opens && self.tcp.syn.asked.is_some()
     }
 
     /// Both directions are closed and acknowledged.

@@ -113,6 +113,10 @@ impl Connection {
         frame: &mut Frame<'_>,
     ) -> Verdict {
         self.last_packet = ctx.now;
+        if segment.has(TcpFlags::SYN) && self.has_errand() {
+            return self.repeat_to_opener(ctx, segment);
+        }
+        self.note_opener_there(segment);
         if segment.has(TcpFlags::SYN) && self.repeat_header(ctx, segment) {
             return Verdict::Consume;
         }

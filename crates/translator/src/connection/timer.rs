@@ -40,6 +40,8 @@ pub(super) enum Timer {
     Fin,
     /// What stands before the streams is owed again.
     Front,
+    /// What an aggregation server is asked for is said again.
+    Errand,
     /// The translator has something to do in a server's place.
     Hosted,
     /// Memory that stands ready is not needed now.
@@ -51,7 +53,7 @@ pub(super) enum Timer {
 }
 
 impl Timer {
-    const ALL: [Self; 15] = [
+    const ALL: [Self; 16] = [
         Self::HalfOpen,
         Self::BackEnd,
         Self::Idle,
@@ -63,6 +65,7 @@ impl Timer {
         Self::Filler,
         Self::Fin,
         Self::Front,
+        Self::Errand,
         Self::Hosted,
         Self::Rest,
         Self::Quiet,
@@ -102,6 +105,7 @@ impl Connection {
                     return self.expire(ctx, Rst::ProxyHeader);
                 }
                 Timer::Front => self.send_front(ctx),
+                Timer::Errand => self.repeat_errand(ctx),
                 Timer::Rest => self.rest(),
                 Timer::Quiet => self.phase.note_quiet(),
             }
@@ -117,6 +121,9 @@ impl Connection {
     fn each_due(&self, timeouts: &Timeouts, mut note: impl FnMut(Timer, Instant)) {
         if let Some(due) = self.front_due() {
             note(Timer::Front, due);
+        }
+        if let Some(due) = self.errand_due() {
+            note(Timer::Errand, due);
         }
         if let Some(due) = self.hosted.as_deref().and_then(Hosted::due) {
             note(Timer::Hosted, due);

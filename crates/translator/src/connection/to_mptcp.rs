@@ -58,6 +58,9 @@ impl Connection {
         segment: &Segment,
         frame: &mut Frame<'_>,
     ) -> Result<Verdict, Verdict> {
+        if segment.has(TcpFlags::SYN) && self.has_errand() {
+            return Err(self.repeat_to_opener(ctx, segment));
+        }
         if segment.has(TcpFlags::SYN) && self.asks() {
             // Its connection is there (RFC 5961 section 4).
             return Err(self.challenge_opener(ctx));
@@ -71,6 +74,7 @@ impl Connection {
         let dsn = self.dsn_to_mptcp(TcpSeq(segment.tcp.seq));
         let end = dsn.add(u64::from(segment.payload_len()));
         let ack = self.admit_to_mptcp(ctx, segment, dsn, end)?;
+        self.note_opener_there(segment);
         let (blocks, moved, opened) = self.acknowledge_to_mptcp(ctx, segment, ack);
         if self.is_of_header_alone(segment) {
             return Ok(Verdict::Consume);

@@ -332,6 +332,7 @@ impl Connection {
     /// its SYN again.
     pub(super) fn stream_start(&self) -> Option<Dsn> {
         let hosted = self.hosted.as_deref().and_then(Hosted::stream_start);
+        let hosted = hosted.or_else(|| self.asking.as_deref()?.stream_start);
         let agreed = &self.subflow(INITIAL).agreed;
         hosted.or_else(|| {
             let again = matches!(agreed.syn_again, SynAgain::Unanswered(_));

@@ -1,14 +1,16 @@
-//! Connections whose MPTCP leg FlexCP opens: those of an aggregation box.
+//! Connections whose MPTCP leg FlexCP opens: those of an aggregation box, towards servers or by aggregation servers.
 
+use flexcp_preamble::Refusal;
 use flexcp_wire::{Ends, TcpFlags};
 
 use super::hand::Hand;
 use super::{Cursor, Translator, context, lost};
-use crate::cause::PlainSyn;
-use crate::connection::{Connection, MIN_MSS, Phase, Request, relay};
+use crate::cause::{PlainSyn, Rst};
+use crate::connection::{Connection, MIN_MSS, News, Phase, Request, relay};
 use crate::counters::DropReason;
 use crate::endpoint::Backend;
 use crate::handle::INITIAL;
+use crate::health::MarkReason;
 use crate::segment::Segment;
 use crate::table::{ConnectionId, FlowRef, Leg};
 use crate::{Frame, Instant, ServiceId, Verdict};
@@ -23,11 +25,11 @@ impl Translator {
         segment: &Segment,
         frame: &mut Frame<'_>,
     ) -> Verdict {
-        let free = match self.wants_uplinks(now, opens, segment) {
+        let free = match self.wants_uplinks(now, (service, opens), segment) {
             // It is for the box itself.
             Ok(()) if self.services.is_own(segment.destination().ip()) => None,
             Ok(()) => {
-                let free = self.first_uplink(service, segment);
+                let free = self.first_peer(service, segment);
                 if free.is_none() {
                     self.counters.decide(PlainSyn::Overload);
                 }
@@ -38,7 +40,7 @@ impl Translator {
                 None
             }
         };
-        let Some(backend) = free else {
+        let Some((place, backend)) = free else {
             self.pass_by(Ends {
                 from: segment.source(),
                 to: segment.destination(),
@@ -46,11 +48,12 @@ impl Translator {
             return Verdict::Forward;
         };
         let key = self.fresh_key();
-        let ends = Ends {
-            from: backend.source,
-            to: backend.addr,
-        };
-        let connection = Connection::asking(now, (service, key), ends, segment);
+        let ends = ends_to(backend);
+        let mut connection = Connection::asking(now, (service, key), ends, segment);
+        let approach = place.and_then(|at| Some((at, self.services.approach(service, at)?)));
+        if approach.is_some() {
+            connection.set_peer(now, ends, approach);
+        }
         let id = self.table.insert(connection);
         self.counters.connections_opened += 1;
         let Some(connection) = self.table.get_mut(id) else {
@@ -58,18 +61,121 @@ impl Translator {
         };
         let mut ctx = context!(self, now);
         let verdict = connection.ask_peer(&mut ctx, segment, frame);
+        self.note_asked(now, id);
         self.settle(now, id);
         verdict
+    }
+
+    /// The aggregation server to ask next, but for those at the places in `tried`, and an end of FlexCP's towards it.
+    fn next_server(&mut self, service: ServiceId, tried: u16) -> Option<(usize, Backend)> {
+        let table = &self.table;
+        let is_free = |backend: &Backend| table.find(backend.flow()).is_none();
+        let secrets = &mut self.keys.numbers;
+        self.services.next_server(service, tried, secrets, is_free)
+    }
+
+    /// Has a connection of a box go on by the next aggregation server, or towards the server itself. `false`: that was tried, or there
+    /// is no port left.
+    pub(super) fn skip_server(&mut self, now: Instant, id: ConnectionId) -> bool {
+        let Some(connection) = self.table.get_mut(id) else {
+            return false;
+        };
+        if !connection.has_errand() {
+            return false;
+        }
+        let (service, before) = (connection.service, connection.asked_server());
+        let (tried, server) = (connection.tried_servers(), connection.tcp.source.addr());
+        let by = self.next_server(service, tried);
+        let backend = match by {
+            Some((_, backend)) => Some(backend),
+            None => self.source_towards(service, server),
+        };
+        let Some(backend) = backend else {
+            return false;
+        };
+        let leg = Leg::Subflow(INITIAL);
+        self.table.remove_flow(FlowRef { id, leg });
+        self.services.note_closed(service, before);
+        match by {
+            Some(_) => self.counters.server_skipped += 1,
+            None => self.counters.server_bypassed += 1,
+        }
+        let Some(connection) = self.table.get_mut(id) else {
+            return false;
+        };
+        let mut ctx = context!(self, now);
+        let approach =
+            by.and_then(|(place, _)| Some((place, self.services.approach(service, place)?)));
+        connection.turn_to_peer(&mut ctx, ends_to(backend), approach);
+        connection.ask_peer_anew(&mut ctx);
+        let flow = connection.subflow(INITIAL).flow();
+        self.table.insert_flow(flow, FlowRef { id, leg });
+        self.note_asked(now, id);
+        true
+    }
+
+    /// A packet of an aggregation server's has come to this.
+    fn take_news(
+        &mut self,
+        now: Instant,
+        id: ConnectionId,
+        news: News,
+        (segment, frame): (&Segment, &mut Frame<'_>),
+    ) -> Verdict {
+        let Some(connection) = self.table.get_mut(id) else {
+            return lost();
+        };
+        let of = (connection.service, connection.asked_server());
+        match news {
+            News::None(verdict) => return verdict,
+            News::Granted(taken) => {
+                let mut ctx = context!(self, now);
+                ctx.counters.server_granted += 1;
+                connection.be_granted(&mut ctx);
+                let rest = segment.without_front(taken);
+                if rest.payload.is_empty() {
+                    return Verdict::Consume;
+                }
+                return connection.forward_behind_answer(&mut ctx, &rest, frame);
+            }
+            News::Refused(why) => {
+                let cause = match why {
+                    Refusal::Reset => Rst::Refused,
+                    _ => Rst::Unreachable,
+                };
+                let mut ctx = context!(self, now);
+                ctx.counters.server_refused += 1;
+                connection.refuse_opener(&mut ctx, cause);
+                self.remove(id);
+                return Verdict::Consume;
+            }
+            News::Declined { altogether } => {
+                self.counters.server_declined += 1;
+                if altogether {
+                    let marked = self.services.note_refusal(now, of, MarkReason::Refused);
+                    self.note_marked(of, MarkReason::Refused, marked);
+                }
+            }
+        }
+        if !self.skip_server(now, id)
+            && let Some(connection) = self.table.get_mut(id)
+        {
+            connection.refuse_opener(&mut context!(self, now), Rst::NoRoom);
+            self.remove(id);
+        }
+        Verdict::Consume
     }
 
     /// Whether a client of a box gets MPTCP, or why its SYN passes as it is.
     fn wants_uplinks(
         &mut self,
         now: Instant,
-        opens: bool,
+        (service, opens): (ServiceId, bool),
         segment: &Segment,
     ) -> Result<(), PlainSyn> {
-        let request = if segment.options.mptcp {
+        let request = if self.services.excepts(service, segment.destination()) {
+            Err(PlainSyn::Excepted)
+        } else if segment.options.mptcp {
             Err(PlainSyn::Mptcp)
         } else if !segment.payload.is_empty() {
             Err(PlainSyn::Data)
@@ -82,9 +188,19 @@ impl Translator {
         self.wants(now, opens, Request::Mptcp)
     }
 
-    /// An end on the first uplink of the server's family that has a port to spare.
-    fn first_uplink(&mut self, service: ServiceId, segment: &Segment) -> Option<Backend> {
-        self.source_towards(service, segment.destination())
+    /// Whom a connection goes by at first: an aggregation server, by its place, or the server itself; and an end on the first uplink of
+    /// its family that has a port to spare.
+    fn first_peer(
+        &mut self,
+        service: ServiceId,
+        segment: &Segment,
+    ) -> Option<(Option<usize>, Backend)> {
+        if let Some((place, backend)) = self.next_server(service, 0) {
+            return Some((Some(place), backend));
+        }
+        self.counters.server_bypassed += u64::from(self.services.backends(service) > 0);
+        let backend = self.source_towards(service, segment.destination())?;
+        Some((None, backend))
     }
 
     /// A packet of such a connection while it opens.
@@ -118,8 +234,20 @@ impl Translator {
         else {
             return lost();
         };
+        if segment.is_syn() && connection.has_errand() && connection.phase != Phase::SynSent {
+            return connection.repeat_to_opener(&mut ctx, segment);
+        }
         if segment.is_syn() {
-            return connection.ask_peer(&mut ctx, segment, frame);
+            if self.leave_silent(now, id) {
+                return Verdict::Consume;
+            }
+            return match self.hand(now, id) {
+                Some(mut hand) => hand.connection.ask_peer(&mut hand.ctx, segment, frame),
+                None => lost(),
+            };
+        }
+        if connection.has_errand() {
+            return self.handle_impatient_opener(now, id, segment);
         }
         if segment.has(TcpFlags::RST) {
             // The server judges for itself; FlexCP believes the exact number (RFC 5961).
@@ -134,6 +262,25 @@ impl Translator {
             Phase::SynReceived => connection.take_opener_ack(&mut ctx, segment, frame),
             _ => Verdict::Drop(DropReason::Unexpected),
         }
+    }
+
+    /// What comes of a client that has not been answered: nothing, unless it gives up.
+    fn handle_impatient_opener(
+        &mut self,
+        now: Instant,
+        id: ConnectionId,
+        segment: &Segment,
+    ) -> Verdict {
+        let Some(connection) = self.table.get_mut(id) else {
+            return lost();
+        };
+        let is_exact = segment.tcp.seq == connection.tcp.isn_remote.add(1).0;
+        if !segment.has(TcpFlags::RST) || !is_exact {
+            return Verdict::Drop(DropReason::Unexpected);
+        }
+        connection.leave_peer(&mut context!(self, now));
+        self.remove(id);
+        Verdict::Consume
     }
 
     /// Of its server.
@@ -157,20 +304,47 @@ impl Translator {
                 && segment.tcp.ack == connection.subflow(INITIAL).agreed.isn_local.add(1).0;
             let next = segment.tcp.seq == connection.subflow(INITIAL).recv.ack.0;
             let is_exact = match connection.phase {
-                Phase::SynSent => acks,
+                Phase::SynSent => acks || connection.is_behind_syn(segment),
                 _ => next,
             };
             if !is_exact {
                 return Verdict::Drop(DropReason::BlindReset);
             }
+            if connection.has_errand() {
+                return self.handle_server_gone(now, id);
+            }
             let verdict = relay(connection.server_ends(), segment, frame);
             self.remove(id);
             return verdict;
         }
-        if segment.has(TcpFlags::SYN) && segment.has(TcpFlags::ACK) {
+        let answers = segment.has(TcpFlags::SYN) && segment.has(TcpFlags::ACK);
+        if answers && !connection.has_errand() {
             return connection.take_answer(&mut ctx, segment, frame);
         }
-        Verdict::Drop(DropReason::Unexpected)
+        if !connection.has_errand() || (!answers && connection.phase == Phase::SynSent) {
+            return Verdict::Drop(DropReason::Unexpected);
+        }
+        let news = if answers {
+            connection.take_server_answer(&mut ctx, segment, frame)
+        } else {
+            connection.hear_server(&mut ctx, segment, frame)
+        };
+        if answers {
+            self.note_server_answer(now, id);
+        }
+        self.take_news(now, id, news, (segment, frame))
+    }
+
+    /// An aggregation server refuses the connection, or leaves it before it has connected on.
+    fn handle_server_gone(&mut self, now: Instant, id: ConnectionId) -> Verdict {
+        if self.leave_refusing(now, id, MarkReason::Refused) || self.skip_server(now, id) {
+            return Verdict::Consume;
+        }
+        if let Some(connection) = self.table.get_mut(id) {
+            connection.refuse_opener(&mut context!(self, now), Rst::NoRoom);
+        }
+        self.remove(id);
+        Verdict::Consume
     }
 
     /// Uplinks have come or gone by a new configuration ([`configure`](Self::configure)), or one of their addresses has: has
@@ -249,5 +423,13 @@ impl Translator {
             .uplink_towards((service, uplink), server, secrets, is_free)
             .filter(|_| is_room);
         Some((place, backend))
+    }
+}
+
+/// Of packets to a peer.
+const fn ends_to(backend: Backend) -> Ends {
+    Ends {
+        from: backend.source,
+        to: backend.addr,
     }
 }

@@ -87,6 +87,11 @@ impl Translator {
         let Some(connection) = self.table.get_mut(id) else {
             return lost();
         };
+        if connection.asks() {
+            connection.refuse_opener(&mut context!(self, now), Rst::Unreachable);
+            self.remove(id);
+            return Verdict::Consume;
+        }
         let subflow = connection.subflow(INITIAL);
         let mut outgoing = Outgoing {
             ends: subflow.ends(),

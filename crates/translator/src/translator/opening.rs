@@ -410,7 +410,8 @@ impl Translator {
             return Verdict::Forward;
         }
         self.counters.mp_join_no_token += 1;
-        if let Some(Match::Transparent { .. }) = self.services.find(segment.destination()) {
+        let service = self.services.find(segment.destination());
+        if let Some(Match::Transparent { .. } | Match::Box { .. }) = service {
             // It may belong to a connection that the server keeps itself.
             return Verdict::Forward;
         }

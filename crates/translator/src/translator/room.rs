@@ -57,10 +57,11 @@ impl Translator {
         let Some(connection) = self.table.get_mut(id) else {
             return;
         };
-        let (service, addr) = (connection.service, connection.tcp.backend.addr());
+        let (service, addr) = (connection.service, connection.asked_server());
         self.services.note_opened(service, addr);
         if let Some(patience) = self.services.patience(service, addr) {
-            let others = self.services.backends(service) > 1;
+            // A box has the server itself to turn to.
+            let others = self.services.backends(service) > 1 || connection.asks();
             connection.tcp.syn.asked = Some(Asked {
                 at: now,
                 due: others.then(|| now + patience),
@@ -89,6 +90,19 @@ impl Translator {
         }
     }
 
+    /// The aggregation server of a box's connection has answered the SYN.
+    pub(crate) fn note_server_answer(&mut self, now: Instant, id: ConnectionId) {
+        let Some(connection) = self.table.get_mut(id) else {
+            return;
+        };
+        let of = (connection.service, connection.asked_server());
+        if let Some(asked) = connection.tcp.syn.asked.take() {
+            let rtt = (!asked.again).then(|| now.since(asked.at));
+            let back = self.services.note_answer(now, of, rtt);
+            self.note_back(of, back);
+        }
+    }
+
     /// The back end of a connection that waits for its answer refuses: it is marked, and the SYN goes to another if
     /// there is one that has not been tried. `false`: there is none, or the connection does not wait.
     pub(crate) fn leave_refusing(
@@ -103,10 +117,14 @@ impl Translator {
         if !connection.awaits_server() {
             return false;
         }
-        let of = (connection.service, connection.tcp.backend.addr());
+        let of = (connection.service, connection.asked_server());
         let tried = usize::from(connection.tcp.syn.tried);
+        let asks = connection.asks();
         let marked = self.services.note_refusal(now, of, reason);
         self.note_marked(of, reason, marked);
+        if asks {
+            return self.skip_server(now, id);
+        }
         self.services.backends(of.0) > tried && self.skip_backend(now, id, Choice::Any)
     }
 
@@ -150,7 +168,7 @@ impl Translator {
         let Some(connection) = self.table.get_mut(id) else {
             return false;
         };
-        let of = (connection.service, connection.tcp.backend.addr());
+        let of = (connection.service, connection.asked_server());
         let patience = self.services.patience(of.0, of.1);
         let Some((asked, patience)) = connection.tcp.syn.asked.zip(patience) else {
             return false;
@@ -158,9 +176,10 @@ impl Translator {
         if !connection.awaits_server() || now < asked.at + patience {
             return false;
         }
+        let (source, isn) = connection.asked_from();
         let sent = Sent {
-            source: connection.tcp.source.addr(),
-            ack: connection.tcp.isn_local.add(1),
+            source,
+            ack: isn.add(1),
             at: Some(asked.at).filter(|_| !asked.again),
         };
         let silence = (asked.at, sent);
@@ -174,6 +193,9 @@ impl Translator {
         let Some(connection) = self.table.get_mut(id) else {
             return false;
         };
+        if connection.asks() {
+            return self.skip_server(now, id);
+        }
         let (service, old) = (connection.service, connection.server_flow());
         let Some(backend) = self.next_backend(service, Some(old.from), choice) else {
             return false;

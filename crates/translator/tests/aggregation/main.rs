@@ -1,6 +1,7 @@
 //! Connections whose MPTCP leg FlexCP opens, as an aggregation box does: keys, joins, and what becomes of servers without MPTCP.
 #![forbid(unsafe_code)]
 
+mod errands;
 mod joins;
 mod leaves;
 mod world;

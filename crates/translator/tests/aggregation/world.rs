@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use flexcp_testkit::{Packet, keys};
 use flexcp_translator::{
-    Config, ConnectionState, Frame, HEADROOM, Instant, Intake, Mode, Payload, Prefix, Service,
-    ServiceId, Translator, Uplink, Verdict,
+    AggregationServers, Config, ConnectionState, Frame, HEADROOM, Instant, Intake, Mode, Payload,
+    Prefix, Service, ServiceId, Translator, Uplink, Verdict,
 };
 use flexcp_wire::{
     CapableFlags, CapableKeys, DataNumber, Dss, DssMapping, MpCapable, MpJoin, MptcpOption,
@@ -30,6 +30,10 @@ pub(crate) struct World {
     pub(crate) now: Instant,
     /// The box's ends of the subflows, in the order in which their SYNs came.
     pub(crate) subflows: Vec<SocketAddr>,
+    /// Whom each goes to.
+    pub(crate) peers: Vec<SocketAddr>,
+    /// Which of them are joins.
+    pub(crate) joins: Vec<bool>,
     /// The number of the box's SYN on each.
     pub(crate) isns: Vec<u32>,
     /// The box's key, once it has said that.
@@ -45,6 +49,7 @@ pub(crate) struct Out {
     /// On which subflow; `None`: to the client.
     pub(crate) subflow: Option<usize>,
     isn: u32,
+    remote: u32,
 }
 
 impl Out {
@@ -58,8 +63,7 @@ impl Out {
     pub(crate) fn ack(&self) -> i32 {
         let base = match self.subflow {
             None => CLIENT_ISN,
-            Some(0) => SERVER_ISN,
-            Some(_) => JOIN_ISN,
+            Some(_) => self.remote,
         };
         self.packet.tcp.ack.wrapping_sub(base).cast_signed()
     }
@@ -95,6 +99,11 @@ pub(crate) fn server() -> SocketAddr {
     end("10.55.9.9:80")
 }
 
+/// An aggregation server; its port says what it speaks.
+pub(crate) fn aggregation() -> SocketAddr {
+    end("203.0.113.5:7124")
+}
+
 pub(crate) fn uplinks() -> [IpAddr; 2] {
     ["10.1.0.2", "10.2.0.2"].map(|addr| addr.parse().expect("an address"))
 }
@@ -116,6 +125,8 @@ impl World {
                 mode: Mode::Box {
                     destinations: vec![servers],
                     ports: vec![],
+                    except: vec![],
+                    servers: AggregationServers::default(),
                     uplinks: uplinks().map(Uplink::from).into(),
                     source_ports: 61000..=61999,
                 },
@@ -133,6 +144,8 @@ impl World {
             translator: Translator::new(config, [7; 32]),
             now: Instant::from_millis(1000),
             subflows: vec![],
+            peers: vec![],
+            joins: vec![],
             isns: vec![],
             key: None,
             join_nonce: 0,
@@ -221,7 +234,11 @@ impl World {
         }
         let mut out = vec![];
         while let Some(sent) = self.translator.poll_transmit() {
-            out.push(Packet::parse(sent.header()).expect("a TCP packet"));
+            let mut bytes = sent.header().to_vec();
+            if let Payload::Bytes(data) = &sent.payload {
+                bytes.extend_from_slice(data);
+            }
+            out.push(Packet::parse(&bytes).expect("a TCP packet"));
         }
         self.read(out)
     }
@@ -237,15 +254,18 @@ impl World {
                     packet,
                     subflow,
                     isn,
+                    remote: CLIENT_ISN,
                 };
             }
-            assert_eq!(ends.to, server(), "{packet:?}");
+            assert!(ends.to == server() || ends.to.ip() == aggregation().ip());
             assert!(ends.from.port() >= 61000, "{packet:?}");
             let known = self.subflows.iter().position(|known| *known == ends.from);
             match known {
                 Some(known) if packet.tcp.flags == SYN => self.isns[known] = packet.tcp.seq,
                 None if packet.tcp.flags == SYN => {
                     self.subflows.push(ends.from);
+                    self.peers.push(ends.to);
+                    self.joins.push(packet.view().join.is_some());
                     self.isns.push(packet.tcp.seq);
                 }
                 _ => {}
@@ -258,12 +278,13 @@ impl World {
             if let Some(MpJoin::Syn { nonce, .. }) = packet.view().join {
                 self.join_nonce = nonce;
             }
-            let subflow = self.subflows.iter().position(|known| *known == ends.from);
-            let isn = self.isns[subflow.expect("a SYN that came before")];
+            let known = self.subflows.iter().position(|known| *known == ends.from);
+            let subflow = known.expect("a SYN that came before");
             Out {
                 packet,
-                subflow,
-                isn,
+                subflow: Some(subflow),
+                isn: self.isns[subflow],
+                remote: self.isn_of_server(subflow),
             }
         });
         read.collect()
@@ -292,8 +313,8 @@ impl World {
         options: impl IntoIterator<Item = TcpOption<'a>>,
         payload: &[u8],
     ) -> (Verdict, Vec<Out>) {
-        let base = if subflow == 0 { SERVER_ISN } else { JOIN_ISN };
-        let packet = Packet::new(server(), self.subflows[subflow])
+        let base = self.isn_of_server(subflow);
+        let packet = Packet::new(self.peers[subflow], self.subflows[subflow])
             .flags(flags)
             .numbers(at(base, seq), at(self.isns[subflow], ack))
             .with_options(options)
@@ -353,6 +374,15 @@ impl World {
         };
         self.of_server(subflow, SYN | ACK, [0, 1], [mss(), joins(join)], &[])
             .1
+    }
+
+    /// The number of the server's SYN on a subflow.
+    fn isn_of_server(&self, subflow: usize) -> u32 {
+        if self.joins[subflow] {
+            JOIN_ISN
+        } else {
+            SERVER_ISN
+        }
     }
 
     /// The box's key.
