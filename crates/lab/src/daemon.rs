@@ -70,6 +70,21 @@ impl FlexCp {
         })
     }
 
+    /// The same of a command in another namespace, with its own socket; its output is under `name`.
+    pub(crate) fn spawn_at(
+        (namespace, name): (&Namespace, &str),
+        (command, socket, dir): (Command, PathBuf, &Path),
+    ) -> Result<Self> {
+        let mut flexcp = Self {
+            process: Background::spawn(command, dir, name)?,
+            binary: binary()?,
+            socket,
+            namespace: namespace.clone(),
+        };
+        flexcp.wait_until_ready()?;
+        Ok(flexcp)
+    }
+
     /// The command `flexcp run` on this configuration, in the proxy's namespace.
     pub fn command(lab: &Lab, config: &str) -> Result<Command> {
         let file = lab.dir().join("flexcp.toml");

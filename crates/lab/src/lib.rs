@@ -11,6 +11,7 @@
 
 pub mod aim;
 pub mod attack;
+mod beyond;
 mod capture;
 pub mod carried;
 mod cleanup;
@@ -52,6 +53,7 @@ mod upper;
 pub mod watch;
 pub mod wirecheck;
 
+pub use beyond::Beyond;
 pub use capture::Capture;
 pub use cleanup::{Sweep, remove, sweep};
 pub use complaint::{Complaint, Complaints};

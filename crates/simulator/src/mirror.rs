@@ -7,7 +7,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use flexcp_testkit::Random;
-use flexcp_translator::{Access, Counters, Mode, PlainSyn, Prefix};
+use flexcp_translator::{Access, AggregationServers, Counters, Mode, PlainSyn, Prefix};
 
 use crate::client::Action;
 use crate::steering::{Stage, keep_busy};
@@ -195,6 +195,8 @@ impl Plan {
                 len: if of_v6 { 128 } else { 32 },
             }],
             ports: vec![server.port()..=server.port()],
+            except: vec![],
+            servers: AggregationServers::default(),
             uplinks: uplinks.map(Into::into).collect(),
             source_ports: 20_000..=29_999,
         }

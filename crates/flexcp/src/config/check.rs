@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
 
-use flexcp_translator::{MAX_UPLINKS, Prefix, User};
+use flexcp_translator::{AggregationServers, MAX_UPLINKS, Prefix, User};
 
 use super::access;
 use super::backend::Backend;
@@ -311,9 +311,17 @@ fn on_the_path(
 
 /// A box knows its clients by where they come in, and has uplinks that are not there.
 fn uplinks(service: &Service, out: &mut Diagnostics) {
-    let Mode::Box { uplinks, .. } = &service.mode else {
+    let Mode::Box {
+        uplinks, servers, ..
+    } = &service.mode
+    else {
         return;
     };
+    if let Some(more) = servers.get(AggregationServers::MAX) {
+        let most = AggregationServers::MAX;
+        let said = format!("there can be {most} servers; remove this one");
+        out.error(more.at, said);
+    }
     if service.interfaces.is_empty() {
         let said = "a box has to know where its clients come in; write interfaces = [\"lan0\"]";
         out.error(service.at, said);
@@ -352,10 +360,18 @@ fn lists(service: &Service, out: &mut Diagnostics) {
             destinations,
             ports,
             uplinks,
+            servers,
+            except,
             ..
         } => {
             on_the_path(destinations, ports, out);
             duplicates(uplinks, Clone::clone, out);
+            let addrs: Vec<_> = servers
+                .iter()
+                .map(|server| Located::new(server.value.addr, server.at))
+                .collect();
+            duplicates(&addrs, ToString::to_string, out);
+            duplicates(except, |set| ShowPrefix(set.servers).to_string(), out);
         }
         Mode::Transparent {
             destinations,
@@ -508,11 +524,18 @@ fn ports(service: &Service, out: &mut Diagnostics) {
         }
         Mode::Box {
             ports,
+            except,
             source_ports,
             ..
         } => {
             let all = ports.iter().chain([source_ports]);
             all.for_each(|ports| known(ports.at, &ports.value));
+            for set in except {
+                set.value
+                    .ports
+                    .iter()
+                    .for_each(|ports| known(set.at, ports));
+            }
         }
         Mode::Reverse {
             listen,

@@ -6,11 +6,14 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use flexcp_translator::{Announce, Carrier, Check, Limits, Prefix, Protocol, Timeouts, User};
+use flexcp_translator::{
+    Announce, Carrier, Check, Excepted, Limits, Prefix, Protocol, Timeouts, User,
+};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::access::{self, Access};
+use super::aggregation::AggregationServer;
 use super::backend::Backend;
 use super::keys::{self, Keys};
 use super::modes;
@@ -252,6 +255,11 @@ pub enum Mode {
         destinations: Vec<Located<Prefix>>,
         /// `ports`: of the servers: numbers, and ranges like "8000-8999"; all when left out.
         ports: Vec<Located<RangeInclusive<u16>>>,
+        /// `except`: of those, servers whose connections pass as they are.
+        except: Vec<Located<Excepted>>,
+        /// `servers`: aggregation servers, which connect on, at most 16: the next when one does not answer, and the server itself
+        /// without one. FlexCP connects with servers itself when left out.
+        servers: Vec<Located<AggregationServer>>,
         /// `uplinks`: interfaces that connections go out by, at most 8: they begin on the first, and join over the others.
         uplinks: Vec<Located<String>>,
         /// `source_ports`: FlexCP's ports on them. Default "61000-65534".

@@ -52,6 +52,10 @@ pub(super) enum Kind {
     Socket,
     /// "192.0.2.1:443", or with a weight: { address = "192.0.2.1:443", weight = 3 }.
     Backend,
+    /// { address = "192.0.2.1:7124", mode = "convert" }.
+    Server,
+    /// "192.0.2.0/24", or { prefix = "192.0.2.0/24", ports = [22] }.
+    Exception,
     /// { every = "2s", timeout = "1s", fall = 3, rise = 2 }.
     Check,
     /// "192.0.2.1", or with a port.
@@ -430,6 +434,16 @@ pub(super) const SOCKS5: Keys = &[
 pub(super) const BOX: Keys = &[
     TRANSPARENT[0],
     TRANSPARENT[1],
+    key(
+        "except",
+        Kind::List(&Kind::Exception),
+        "Of those, servers whose connections pass as they are.",
+    ),
+    key(
+        "servers",
+        Kind::List(&Kind::Server),
+        "Aggregation servers, which connect on: the next when one does not answer, the server itself without one.",
+    ),
     key(
         "uplinks",
         Kind::Some(&Kind::Interface),

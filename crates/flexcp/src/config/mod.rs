@@ -2,6 +2,7 @@
 //! fits the host ([`live`]) and a process that runs ([`fixed`]), and what follows from it for the translator and the kernel ([`plan`]).
 
 pub mod access;
+pub mod aggregation;
 pub mod backend;
 pub mod edit;
 pub mod file;

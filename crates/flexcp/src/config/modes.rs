@@ -2,8 +2,9 @@
 
 use std::ops::RangeInclusive;
 
-use flexcp_translator::Protocol;
+use flexcp_translator::{Excepted, Protocol};
 
+use super::aggregation::Exception;
 use super::file::{Mode, ProxyProtocol};
 use super::read::{Interface, Ports, Reader};
 use super::span::{Diagnostics, Located};
@@ -27,6 +28,8 @@ pub(super) fn aggregation_box(section: &Reader<'_, '_>, out: &mut Diagnostics) -
     Mode::Box {
         destinations: section.required_list("destinations", destinations, out),
         ports: ports(section, out),
+        except: exceptions(section, out),
+        servers: section.list("servers", out),
         uplinks: named
             .map(|name| Located::new(name.value.0, name.at))
             .collect(),
@@ -70,6 +73,14 @@ pub(super) fn explicit(
         source: section.list("source", out),
         source_ports: source_ports(section, out),
     }
+}
+
+/// What a box leaves alone.
+fn exceptions(section: &Reader<'_, '_>, out: &mut Diagnostics) -> Vec<Located<Excepted>> {
+    let listed = section.list::<Exception>("except", out).into_iter();
+    listed
+        .map(|listed| Located::new(listed.value.0, listed.at))
+        .collect()
 }
 
 /// The servers' ports.

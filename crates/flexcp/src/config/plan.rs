@@ -7,9 +7,12 @@ use std::path::{Path, PathBuf};
 
 use flexcp_io::{ClientLeg, Diversion, Family, OwnEnds, Plan, Protocol};
 use flexcp_placement::Share;
-use flexcp_translator::{Allowed, Intake, Limits, Part, Prefix, ServiceId, Timeouts};
+use flexcp_translator::{
+    AggregationServers, Allowed, Intake, Limits, Part, Prefix, ServiceId, Timeouts,
+};
 
 use super::access;
+use super::aggregation::AggregationServer;
 use super::file::{Config, Mode, ProxyProtocol, Service};
 use super::span::Located;
 
@@ -233,11 +236,15 @@ fn mode(mode: &Mode, source: &[IpAddr]) -> flexcp_translator::Mode {
         Mode::Box {
             destinations,
             ports,
+            except,
+            servers,
             source_ports,
             ..
         } => flexcp_translator::Mode::Box {
             destinations: destinations.iter().map(|to| to.value).collect(),
             ports: ports.iter().map(|ports| ports.value.clone()).collect(),
+            except: except.iter().map(|set| set.value.clone()).collect(),
+            servers: aggregation_servers(servers),
             uplinks: source.iter().map(|addr| (*addr).into()).collect(),
             source_ports: source_ports.value.clone(),
         },
@@ -258,6 +265,15 @@ fn mode(mode: &Mode, source: &[IpAddr]) -> flexcp_translator::Mode {
             source_ports: source_ports.value.clone(),
         },
     }
+}
+
+/// Those that fit; there are no more in a file that has been checked.
+fn aggregation_servers(servers: &[Located<AggregationServer>]) -> AggregationServers {
+    let mut all = AggregationServers::default();
+    for server in servers {
+        all.push(server.value.addr, server.value.approach.clone());
+    }
+    all
 }
 
 /// Servers that clients may name.

@@ -113,6 +113,8 @@ fn kind(kind: Kind) -> Json {
         Kind::Address => text("^[0-9A-Fa-f:.]+$"),
         Kind::Socket => text(r"^([0-9.]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}$"),
         Kind::Backend => backend(),
+        Kind::Server => server(),
+        Kind::Exception => exception(),
         Kind::Check => check(),
         Kind::Announce => {
             text(r"^([0-9A-Fa-f:.]+|[0-9.]+:[0-9]{1,5}|\[[0-9A-Fa-f:.]+\](:[0-9]{1,5})?)$")
@@ -137,6 +139,36 @@ fn backend() -> Json {
                 "weight": {"type": "integer", "minimum": 0, "maximum": Backend::MOST_WEIGHT, "default": 1},
             },
             "required": ["address"],
+            "additionalProperties": false,
+        }),
+    )
+}
+
+/// A server that connects on for a box.
+fn server() -> Json {
+    json!({
+        "type": "object",
+        "properties": {
+            "address": kind(Kind::Socket),
+            "mode": kind(Kind::OneOf(&["convert", "socks5"])),
+            "user": kind(Kind::User),
+        },
+        "required": ["address", "mode"],
+        "additionalProperties": false,
+    })
+}
+
+/// What a box leaves alone.
+fn exception() -> Json {
+    either(
+        kind(Kind::Prefix),
+        json!({
+            "type": "object",
+            "properties": {
+                "prefix": kind(Kind::Prefix),
+                "ports": kind(Kind::Some(&Kind::Ports)),
+            },
+            "required": ["prefix"],
             "additionalProperties": false,
         }),
     )

@@ -88,8 +88,21 @@ fn line(service: &Service) -> String {
             line += &from(source, source_ports);
         }
     }
-    if let Mode::Box { uplinks, .. } = &service.mode {
+    if let Mode::Box {
+        uplinks,
+        servers,
+        except,
+        ..
+    } = &service.mode
+    {
+        if !except.is_empty() {
+            let sets = join(except, |set| ShowPrefix(set.servers));
+            line += &format!(" except {sets}");
+        }
         line += &format!(", over {}", join(uplinks, |name| name));
+        if !servers.is_empty() {
+            line += &format!(" by {}", join(servers, |server| server));
+        }
     }
     if !service.interfaces.is_empty() {
         line += &format!(", clients on {}", join(&service.interfaces, |name| name));

@@ -79,7 +79,16 @@ pub(crate) fn server(family: Family) -> SocketAddr {
 
 /// Runs a case; then FlexCP has to forget all connections, both kernels' counters and its own are checked, and it has to end.
 pub(crate) fn boxed(lab: Lab, case: impl FnOnce(&Rig) -> Result<Expect>) -> Result<()> {
-    let config = crate::rig::config(&lab, SERVICE);
+    boxed_as(lab, SERVICE, case)
+}
+
+/// The same of another service.
+pub(crate) fn boxed_as(
+    lab: Lab,
+    service: &str,
+    case: impl FnOnce(&Rig) -> Result<Expect>,
+) -> Result<()> {
+    let config = crate::rig::config(&lab, service);
     let flexcp = FlexCp::start(&lab, &config)?;
     let oracle = Oracle::start(&lab)?;
     let rig = Rig {

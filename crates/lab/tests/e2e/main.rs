@@ -19,6 +19,7 @@ mod convert;
 mod devices;
 mod direct;
 mod endings;
+mod errands;
 mod errors;
 mod fallback;
 mod features;
@@ -81,6 +82,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         aggregation::cases(),
         transfers::cases(),
         uplinks::cases(),
+        errands::cases(),
         paths::cases(),
         close::cases(),
         fallback::cases(),

@@ -1,0 +1,88 @@
+//! What lies behind the far end of a box's uplinks: an aggregation server is a second FlexCP there, and servers stand in a network that
+//! it leads to.
+
+use std::fs;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result};
+
+use crate::daemon::{self, FlexCp};
+use crate::namespace::Namespace;
+use crate::topology::{Family, Lab};
+
+/// Addresses of the servers' host and of the far end towards it.
+const V4: [&str; 2] = ["10.77.0.2/24", "10.77.0.1/24"];
+const V6: [&str; 2] = ["fd77::2/64", "fd77::1/64"];
+
+/// A host behind a lab's client, which forwards packets to it.
+#[derive(Debug)]
+pub struct Beyond {
+    namespace: Namespace,
+}
+
+impl Beyond {
+    /// Adds it. It goes with the lab.
+    pub fn build(lab: &Lab) -> Result<Self> {
+        let namespace = Namespace::create(&format!("{}-b", lab.prefix()), false)?;
+        let far = lab.client();
+        far.ip(&format!(
+            "link add b0 type veth peer name eth0 netns {}",
+            namespace.name()
+        ))?;
+        for (host, device, which) in [(&namespace, "eth0", 0), (far, "b0", 1)] {
+            host.ip(&format!("addr add {} dev {device}", V4[which]))?;
+            host.ip(&format!("addr add {} dev {device} nodad", V6[which]))?;
+            host.ip(&format!("link set {device} up"))?;
+        }
+        let gateway = |addrs: [&'static str; 2]| addrs[1].split('/').next().unwrap_or_default();
+        namespace.ip(&format!("route add default via {}", gateway(V4)))?;
+        namespace.ip(&format!("-6 route add default via {}", gateway(V6)))?;
+        far.sysctl(&[
+            ("net/ipv4/ip_forward", "1"),
+            ("net/ipv6/conf/all/forwarding", "1"),
+        ])?;
+        Ok(Self { namespace })
+    }
+
+    /// Its namespace.
+    #[must_use]
+    pub const fn namespace(&self) -> &Namespace {
+        &self.namespace
+    }
+
+    /// An end on it.
+    #[must_use]
+    pub fn socket(family: Family, port: u16) -> SocketAddr {
+        let addr = match family {
+            Family::V4 => IpAddr::from([10, 77, 0, 2]),
+            Family::V6 => IpAddr::from([0xfd77, 0, 0, 0, 0, 0, 0, 2]),
+        };
+        SocketAddr::new(addr, port)
+    }
+
+    /// Prefixes of the network that it is in.
+    pub const NETWORKS: [&str; 2] = ["10.77.0.0/16", "fd77::/16"];
+}
+
+impl FlexCp {
+    /// Starts another one with these services at the far end of a box's uplinks, which is the lab's client.
+    pub fn start_at_far_end(lab: &Lab, services: &str) -> Result<Self> {
+        let dir: PathBuf = lab.dir().join("far");
+        fs::create_dir_all(&dir).with_context(|| format!("creating {dir:?}"))?;
+        let offload = match daemon::offload_is_off() {
+            true => "[offload]\nenabled = false\n\n",
+            false => "",
+        };
+        let socket = dir.join("flexcp.sock");
+        let config = format!(
+            "[device]\nname = \"far0\"\n\n{offload}[control]\nsocket = {socket:?}\nstate_dir = {dir:?}\n\n\
+             [timeouts]\nlinger = \"1s\"\nhalf_open = \"3s\"\n\n{services}"
+        );
+        let file = dir.join("flexcp.toml");
+        fs::write(&file, config).with_context(|| format!("writing {file:?}"))?;
+        let mut command = lab.client().command(daemon::binary()?);
+        command.args(["run", "--config"]).arg(file);
+        Self::spawn_at((lab.client(), "far"), (command, socket, lab.dir()))
+    }
+}
