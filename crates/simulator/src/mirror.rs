@@ -197,6 +197,7 @@ impl Plan {
             ports: vec![server.port()..=server.port()],
             except: vec![],
             servers: AggregationServers::default(),
+            join: vec![],
             uplinks: uplinks.map(Into::into).collect(),
             source_ports: 20_000..=29_999,
         }

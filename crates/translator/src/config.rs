@@ -184,6 +184,8 @@ pub enum Mode {
         except: Vec<Excepted>,
         /// Who connects on to the servers; empty: FlexCP connects with them itself.
         servers: AggregationServers,
+        /// Where connections join beside the address that they begin at, if servers announce that (`ADD_ADDR`); empty: nowhere.
+        join: Vec<Prefix>,
         /// At most [`MAX_UPLINKS`](crate::MAX_UPLINKS): connections begin on the first that has an address of the server's family,
         /// and join over the others. An uplink keeps its place whatever its addresses are; connections that are there hear of
         /// changes by [`follow_uplinks`](crate::Translator::follow_uplinks).

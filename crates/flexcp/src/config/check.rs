@@ -362,6 +362,7 @@ fn lists(service: &Service, out: &mut Diagnostics) {
             uplinks,
             servers,
             except,
+            join,
             ..
         } => {
             on_the_path(destinations, ports, out);
@@ -371,6 +372,7 @@ fn lists(service: &Service, out: &mut Diagnostics) {
                 .map(|server| Located::new(server.value.addr, server.at))
                 .collect();
             duplicates(&addrs, ToString::to_string, out);
+            duplicates(join, |prefix| ShowPrefix(*prefix).to_string(), out);
             duplicates(except, |set| ShowPrefix(set.servers).to_string(), out);
         }
         Mode::Transparent {

@@ -260,6 +260,8 @@ pub enum Mode {
         /// `servers`: aggregation servers, which connect on, at most 16: the next when one does not answer, and the server itself
         /// without one. FlexCP connects with servers itself when left out.
         servers: Vec<Located<AggregationServer>>,
+        /// `join`: prefixes of addresses at which connections join servers that announce them; none when left out.
+        join: Vec<Located<Prefix>>,
         /// `uplinks`: interfaces that connections go out by, at most 8: they begin on the first, and join over the others.
         uplinks: Vec<Located<String>>,
         /// `source_ports`: FlexCP's ports on them. Default "61000-65534".

@@ -445,6 +445,11 @@ pub(super) const BOX: Keys = &[
         "Aggregation servers, which connect on: the next when one does not answer, the server itself without one.",
     ),
     key(
+        "join",
+        Kind::List(&Kind::Prefix),
+        "Of addresses at which connections join servers that announce them; none when left out.",
+    ),
+    key(
         "uplinks",
         Kind::Some(&Kind::Interface),
         "Interfaces that connections go out by: they begin on the first, and join over the others.",

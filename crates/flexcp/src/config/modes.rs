@@ -30,6 +30,7 @@ pub(super) fn aggregation_box(section: &Reader<'_, '_>, out: &mut Diagnostics) -
         ports: ports(section, out),
         except: exceptions(section, out),
         servers: section.list("servers", out),
+        join: section.list("join", out),
         uplinks: named
             .map(|name| Located::new(name.value.0, name.at))
             .collect(),

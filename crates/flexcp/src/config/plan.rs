@@ -238,6 +238,7 @@ fn mode(mode: &Mode, source: &[IpAddr]) -> flexcp_translator::Mode {
             ports,
             except,
             servers,
+            join,
             source_ports,
             ..
         } => flexcp_translator::Mode::Box {
@@ -245,6 +246,7 @@ fn mode(mode: &Mode, source: &[IpAddr]) -> flexcp_translator::Mode {
             ports: ports.iter().map(|ports| ports.value.clone()).collect(),
             except: except.iter().map(|set| set.value.clone()).collect(),
             servers: aggregation_servers(servers),
+            join: join.iter().map(|prefix| prefix.value).collect(),
             uplinks: source.iter().map(|addr| (*addr).into()).collect(),
             source_ports: source_ports.value.clone(),
         },

@@ -1,7 +1,6 @@
 //! Joins that FlexCP asks for (RFC 8684 section 3.2), over further uplinks of an aggregation box: SYN, the peer's SYN/ACK, the third
 //! packet with the HMAC, which is repeated until anything else of the peer's comes.
 
-use core::net::SocketAddr;
 use core::time::Duration;
 
 use flexcp_wire::{Ends, MpJoin, MptcpOption, Ssn, TcpFlags, TcpOption, Timestamps};
@@ -13,6 +12,7 @@ use super::{Connection, Context, Subflow, SubflowState};
 use crate::auth::{join_hmac, same_hmac};
 use crate::cause::Rst;
 use crate::counters::DropReason;
+use crate::endpoint::Backend;
 use crate::event::EndCause;
 use crate::frame::{Frame, Verdict};
 use crate::handle::SubflowIndex;
@@ -202,17 +202,16 @@ impl Connection {
         if !established || due.is_none_or(|due| due > now) {
             return None;
         }
-        let is_v4 = self.mptcp.subflows.first()?.remote.is_ipv4();
-        let used = |addr| {
+        let used = |uplink: &Uplink| {
             let mut living = self.mptcp.subflows.iter().filter(|s| s.lives());
-            living.any(|subflow| subflow.local.addr().ip() == addr)
+            living.any(|subflow| uplink.has(subflow.local.addr().ip()))
         };
-        let is_free = |uplink: &Uplink| uplink.addr(is_v4).is_some_and(|addr| !used(addr));
+        let is_free = |uplink: &Uplink| self.join_ends(uplink).is_some() && !used(uplink);
         let asking = self.asking.as_deref()?;
         let free = uplinks.iter().zip(&asking.joins.uplinks).enumerate();
         let free = free.filter(|(_, (uplink, _))| is_free(uplink));
         let free = free.map(|(place, (_, uplink))| (uplink.rests, place));
-        let next = free.min().filter(|_| asking.joinable);
+        let next = free.min();
         let asking = self.asking.as_deref_mut()?;
         asking.joins.begun = true;
         match next {
@@ -236,9 +235,11 @@ impl Connection {
         &mut self,
         ctx: &mut Context<'_>,
         place: usize,
-        local: SocketAddr,
+        Backend {
+            source: local,
+            addr: remote,
+        }: Backend,
     ) -> Option<SubflowIndex> {
-        let remote = self.mptcp.subflows.first()?.remote.addr();
         let isn = Ssn(ctx.secrets.next_u32());
         let ends = Ends {
             from: local,

@@ -13,6 +13,7 @@ use flexcp_wire::{
 use super::clock::{ServerClock, SubflowClock};
 use super::errand::Errand;
 use super::handshake::{DSS_LEN, capable, handshake_options};
+use super::invited::Invited;
 use super::subflow::Receiving;
 use super::{Connection, Context, Phase, Relayed, Shift, Subflow, SubflowState};
 use crate::auth::Key;
@@ -55,6 +56,8 @@ pub(crate) struct Asking {
     confirmed: bool,
     /// It takes joins at the address of the initial subflow (flag C).
     pub(super) joinable: bool,
+    /// Where else it takes them.
+    pub(super) invited: Invited,
     /// Joins over further uplinks.
     pub(super) joins: super::ask_join::Joins,
 }
@@ -100,6 +103,7 @@ impl Asking {
         self.errand = errand.map(alloc::boxed::Box::new);
         self.confirmed = false;
         self.joinable = true;
+        self.invited = Invited::default();
         self.joins = super::ask_join::Joins::default();
     }
 }
@@ -127,6 +131,7 @@ impl Connection {
             stream_start: None,
             confirmed: false,
             joinable: true,
+            invited: Invited::default(),
             joins: super::ask_join::Joins::default(),
         }));
         connection.learn_opener(syn);

@@ -23,6 +23,7 @@ mod front;
 mod handshake;
 mod hole;
 mod icmp;
+mod invited;
 mod join;
 mod leave;
 mod links;

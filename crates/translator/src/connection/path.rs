@@ -199,8 +199,8 @@ impl Connection {
             || options.join.is_some()
     }
 
-    /// Confirms an address of the client's. FlexCP opens no subflows, so it has no other use for it.
-    fn echo_add_addr(&self, ctx: &mut Context<'_>, index: SubflowIndex, add_addr: &AddAddr) {
+    /// Confirms an address of the client's. Where FlexCP opens no subflows it has no other use for it.
+    fn echo_add_addr(&mut self, ctx: &mut Context<'_>, index: SubflowIndex, add_addr: &AddAddr) {
         let AddAddr {
             id,
             addr,
@@ -229,6 +229,7 @@ impl Connection {
         self.push_dss(&mut outgoing, None, false);
         ctx.counters.add_addr_rx += 1;
         ctx.send(outgoing.own());
+        self.note_invited(ctx, index, (id, addr, port));
     }
 
     /// The client has got an `ADD_ADDR`.
@@ -250,6 +251,7 @@ impl Connection {
     /// The client has lost an address: its subflows from there are over.
     fn take_remove_addr(&mut self, ctx: &mut Context<'_>, remove: &RemoveAddr) {
         ctx.counters.rm_addr_rx += 1;
+        self.note_uninvited(remove);
         for index in self.indices() {
             let id = self.subflow(index).join.address_id;
             // One that still brings packets has its address.

@@ -1,6 +1,6 @@
 //! Aggregation servers of a box: which is asked next, and how.
 
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 
 use super::{Services, source_towards};
 use crate::auth::SecretStream;
@@ -38,6 +38,12 @@ impl Services {
     pub(crate) fn excepts(&self, service: ServiceId, server: SocketAddr) -> bool {
         let mode = self.slot(service).map(|slot| &slot.mode);
         matches!(mode, Some(Mode::Box { except, .. }) if except.iter().any(|set| set.contains(server)))
+    }
+
+    /// Whether connections of a box may join an address that a server announces.
+    pub(crate) fn may_join(&self, service: ServiceId, addr: IpAddr) -> bool {
+        let mode = self.slot(service).map(|slot| &slot.mode);
+        matches!(mode, Some(Mode::Box { join, .. }) if join.iter().any(|prefix| prefix.contains(addr)))
     }
 
     /// How the aggregation server at this place is asked to connect on.

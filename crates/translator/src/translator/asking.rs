@@ -395,7 +395,7 @@ impl Translator {
                 return;
             };
             let mut ctx = context!(self, now);
-            let joined = backend.and_then(|b| connection.ask_join(&mut ctx, place, b.source));
+            let joined = backend.and_then(|b| connection.ask_join(&mut ctx, place, b));
             let Some(index) = joined else {
                 connection.rest_uplink(now, place);
                 continue;
@@ -411,8 +411,7 @@ impl Translator {
         let connection = self.table.get_mut(id)?;
         let uplinks = self.services.uplinks(connection.service);
         let place = connection.next_uplink(now, uplinks)?;
-        let server = connection.subflow(INITIAL).remote.addr();
-        let uplink = uplinks.get(place)?.addr(server.is_ipv4())?;
+        let (uplink, server) = connection.join_ends(uplinks.get(place)?)?;
         let service = connection.service;
         let is_room = connection.has_room_for_join(&self.config.limits);
         let table = &self.table;

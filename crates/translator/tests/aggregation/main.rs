@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod errands;
+mod invited;
 mod joins;
 mod leaves;
 mod world;

@@ -127,6 +127,7 @@ impl World {
                     ports: vec![],
                     except: vec![],
                     servers: AggregationServers::default(),
+                    join: vec![],
                     uplinks: uplinks().map(Uplink::from).into(),
                     source_ports: 61000..=61999,
                 },
@@ -257,7 +258,8 @@ impl World {
                     remote: CLIENT_ISN,
                 };
             }
-            assert!(ends.to == server() || ends.to.ip() == aggregation().ip());
+            let to = ends.to;
+            assert!(to == server() || to.ip() == aggregation().ip() || to.is_ipv6());
             assert!(ends.from.port() >= 61000, "{packet:?}");
             let known = self.subflows.iter().position(|known| *known == ends.from);
             match known {
