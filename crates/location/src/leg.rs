@@ -52,7 +52,7 @@ impl Allowed {
 /// Most content servers that are remembered.
 const MOST: usize = 64;
 /// A leg that was measured longer ago is measured again when it is asked for.
-const FRESH: Duration = Duration::from_secs(30);
+pub(crate) const FRESH: Duration = Duration::from_secs(30);
 /// So long a measurement may take before it is asked for again.
 const PATIENCE: Duration = Duration::from_secs(10);
 

@@ -327,15 +327,14 @@ impl Locator {
     #[must_use]
     pub fn poll_timeout(&self, now: Time) -> Option<Time> {
         let is_active = self.is_active(now);
+        let busy = self.busy();
         let due = |at: usize| match (&self.paths[at].round, self.paths[at].handshake) {
             (Some(round), _) => Some(round.due()),
             (_, Handshake::Since(since)) => Some(since + HANDSHAKE),
             (_, Handshake::Wanted) => None,
             // One that waits for another begins when that is over.
-            _ if is_active && self.paths[at].is_usable && !self.is_blocked(at) => {
-                Some(self.paths[at].next)
-            }
-            _ => None,
+            _ if !is_active || !self.paths[at].is_usable || busy.has(self.place(at)) => None,
+            _ => Some(self.paths[at].next),
         };
         let first = (0..self.paths.len()).filter_map(due).min();
         let chooser = self.chooser.poll_timeout();
@@ -346,6 +345,9 @@ impl Locator {
     pub fn handle_timeout(&mut self, now: Time) {
         for at in 0..self.paths.len() {
             let (server, uplink) = self.place(at);
+            if self.paths[at].round.is_none() && self.paths[at].handshake == Handshake::None {
+                continue;
+            }
             if let Some((round, mut around)) = self.around(server, uplink, now) {
                 round.handle_timeout(&mut around);
             }
@@ -358,7 +360,9 @@ impl Locator {
         if self.is_active(now) {
             self.begin_rounds(now);
         }
-        self.choose(now);
+        if self.chooser.poll_timeout().is_some_and(|due| due <= now) {
+            self.choose(now);
+        }
     }
 
     /// All servers in the order in which a connection is to try them.
@@ -435,6 +439,19 @@ impl Locator {
     }
 }
 
+/// A bit for each server, and for each uplink, with a round under way.
+#[derive(Clone, Copy, Default, Debug)]
+struct Busy {
+    servers: u32,
+    uplinks: u32,
+}
+
+impl Busy {
+    const fn has(self, (server, uplink): (usize, usize)) -> bool {
+        self.servers >> server & 1 != 0 || self.uplinks >> uplink & 1 != 0
+    }
+}
+
 impl Locator {
     fn place(&self, path: usize) -> (usize, usize) {
         let uplinks = self.config.uplinks.len();
@@ -471,6 +488,7 @@ impl Locator {
         let uplinks = self.config.uplinks.len();
         let path = self.paths.get_mut(server * uplinks + uplink)?;
         let known = (path.delay.value(), path.slowest());
+        let round = path.round.as_mut()?;
         let around = Around {
             key: config.key.as_ref()?,
             session: &mut path.session,
@@ -483,7 +501,7 @@ impl Locator {
             fresh: self.random.next(),
             now,
         };
-        Some((path.round.as_mut()?, around))
+        Some((round, around))
     }
 
     fn send(
@@ -532,20 +550,22 @@ impl Locator {
             .collect();
         due.sort_by_key(|&at| self.paths[at].next);
         for at in due {
-            let (server, _) = self.place(at);
-            if !self.is_blocked(at) {
+            let (server, uplink) = self.place(at);
+            if !self.busy().has((server, uplink)) {
                 self.begin(at, server, now);
             }
         }
     }
 
-    /// Whether a round is under way over the path's uplink, or with its server.
-    fn is_blocked(&self, at: usize) -> bool {
-        let (server, uplink) = self.place(at);
-        self.paths.iter().enumerate().any(|(other, path)| {
-            let (other_server, other_uplink) = self.place(other);
-            path.round.is_some() && (other_server == server || other_uplink == uplink)
-        })
+    /// Servers and uplinks with a round under way.
+    fn busy(&self) -> Busy {
+        let mut busy = Busy::default();
+        for at in (0..self.paths.len()).filter(|&at| self.paths[at].round.is_some()) {
+            let (server, uplink) = self.place(at);
+            busy.servers |= 1 << server;
+            busy.uplinks |= 1 << uplink;
+        }
+        busy
     }
 
     fn is_due(&self, at: usize, now: Time) -> bool {
@@ -606,16 +626,14 @@ impl Locator {
 
     /// Takes what a round has found, if it is over.
     fn finish(&mut self, server: usize, uplink: usize, now: Time) {
+        let is_over = |round: &mut Round| round.findings().is_some();
+        let path = self.path_mut(server, uplink);
+        let Some(round) = path.and_then(|path| path.round.take_if(is_over)) else {
+            return;
+        };
         let stale = self.interval() * 3;
         let soon = now + self.config.interval / 4;
-        let Some(path) = self.path_mut(server, uplink) else {
-            return;
-        };
-        let is_over = |round: &mut Round| round.findings().is_some();
-        let Some(round) = path.round.take_if(is_over) else {
-            return;
-        };
-        let Some(found) = round.findings() else {
+        let (Some(found), Some(path)) = (round.findings(), self.path_mut(server, uplink)) else {
             return;
         };
         path.responds = Some(found.is_answered);

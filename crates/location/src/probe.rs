@@ -415,7 +415,7 @@ fn read_dispersion(body: &[u8]) -> Result<Option<Dispersion>, Malformed> {
         2 => Shape::Knee,
         _ => return Err(Malformed::Body),
     };
-    if !(1..=4).contains(&body[7]) {
+    if !(1..=3).contains(&body[7]) {
         return Err(Malformed::Body);
     }
     Ok(Some(Dispersion {

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 use core::time::Duration;
 
-use crate::leg::Leg;
+use crate::leg::{self, Leg};
 use crate::ledger::Ledger;
 use crate::path::Number;
 use crate::probe::{self, Header, Key, LegState, Message, Place};
@@ -88,8 +88,9 @@ struct Down {
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Findings {
     delays: Vec<Duration>,
-    down: Vec<Dispersion>,
-    up: Vec<Dispersion>,
+    /// What trains have shown, with the packets that each had.
+    down: Vec<(u16, Dispersion)>,
+    up: Vec<(u16, Dispersion)>,
     sent: u32,
     lost: u32,
     /// What the responder has said of its own leg, and how old that is.
@@ -110,8 +111,8 @@ pub(crate) enum LegSaid {
 const HELLOS: u8 = 3;
 const ECHOES: u8 = 3;
 const ASKS: u8 = 3;
-/// Trains of a round, while they get longer.
-const TRAINS: u8 = 5;
+/// Most trains of a round: four while they get longer, and two more that confirm the longest.
+const TRAINS: u8 = 6;
 /// Two trains that differ by more than so many thousandths have a third decide.
 const AGREE: u32 = 100;
 /// So long after its turn a train down is over if nothing comes, and after its last packet.
@@ -354,7 +355,7 @@ impl Round {
     /// Most packets of a train, at the rates that are known by now.
     fn most(&self, around: &Around<'_>) -> u16 {
         let seen = self.found.down.iter().chain(&self.found.up);
-        let slowest = seen.map(|seen| seen.rate).chain(around.known.1).min();
+        let slowest = seen.map(|(_, seen)| seen.rate).chain(around.known.1).min();
         most_packets(slowest, around.packet, around.train)
     }
 
@@ -370,17 +371,16 @@ impl Round {
         self.found.lost += coming.saturating_sub(arrived);
         let mut grows = false;
         if let Ok(seen) = dispersion(&down.arrivals) {
-            self.found.down.push(seen);
+            self.found.down.push((count, seen));
             let most = self.most(around);
             around.length.learn(count, most, &seen);
             grows = around.length.next(most) > count;
         }
-        let agree = match self.found.down.as_slice() {
-            [.., first, second] => !first.rate.differs(second.rate, AGREE),
-            _ => false,
+        let agree = match longest(&self.found.down).as_slice() {
+            [first, second] => !first.rate.differs(second.rate, AGREE),
+            trains => trains.len() > 2,
         };
-        let is_enough = self.trains >= TRAINS
-            || (!grows && (self.trains >= 3 || (self.trains == 2 && agree)));
+        let is_enough = self.trains >= TRAINS || (agree && !grows);
         if is_enough {
             self.ask_leg(around.now);
         } else {
@@ -402,14 +402,21 @@ impl Round {
         self.tries -= 1;
         self.due = now;
         self.stage = Stage::Over;
-        match state {
-            LegState::Known { leg, age } => self.found.leg = Some(LegSaid::Known(leg, age)),
-            LegState::Refused => self.found.leg = Some(LegSaid::Refused),
-            LegState::Pending if self.tries > 0 => {
-                self.stage = Stage::Leg(None);
-                self.due = now + Duration::from_secs(1);
+        let is_final = match state {
+            // An old one is measured again because it was asked for.
+            LegState::Known { leg, age } => {
+                self.found.leg = Some(LegSaid::Known(leg, age));
+                age <= leg::FRESH
             }
-            LegState::Pending => {}
+            LegState::Refused => {
+                self.found.leg = Some(LegSaid::Refused);
+                true
+            }
+            LegState::Pending => false,
+        };
+        if !is_final && self.tries > 0 {
+            self.stage = Stage::Leg(None);
+            self.due = now + Duration::from_secs(1);
         }
     }
 }
@@ -428,7 +435,7 @@ impl Down {
                 self.coming = Some(coming.min(count));
                 found.sent += u32::from(count);
                 found.lost += u32::from(count.saturating_sub(received));
-                found.up.extend(seen);
+                found.up.extend(seen.map(|seen| (count, seen)));
                 true
             }
             Message::Down(place) if place.train == self.place.train => {
@@ -472,18 +479,25 @@ impl Findings {
     }
 }
 
-/// The median of the trains. Where one has shown a knee, flat ones that were faster have seen the bucket alone.
-fn together(trains: &[Dispersion]) -> Option<(Rate, Shape)> {
-    let knees = trains.iter().filter(|train| train.shape == Shape::Knee);
-    let bound = knees.map(|train| train.rate).max();
-    let shape = bound.map_or(Shape::Flat, |_| Shape::Knee);
-    let bound = bound.unwrap_or(Rate(u64::MAX)).thousandths(1250);
-    let mut rates: Vec<Rate> = trains.iter().map(|train| train.rate).collect();
-    rates.retain(|&rate| rate <= bound);
-    rates.sort_unstable();
-    let upper = *rates.get(rates.len() / 2)?;
-    let lower = rates[(rates.len() - 1) / 2];
-    Some((lower.midway(upper), shape))
+/// The longest trains, and those that are almost as long: what shorter ones have met may be a bucket alone.
+fn longest(trains: &[(u16, Dispersion)]) -> Vec<Dispersion> {
+    let most = trains.iter().map(|&(count, _)| count).max().unwrap_or(0);
+    let long = trains.iter().filter(|&&(count, _)| count >= most / 4 * 3);
+    long.map(|&(_, train)| train).collect()
+}
+
+/// The median of the longest trains. Where one has shown a knee clearly, flat ones that were faster have met the bucket alone.
+fn together(trains: &[(u16, Dispersion)]) -> Option<(Rate, Shape)> {
+    let mut trains = longest(trains);
+    let is_clear = |train: &&Dispersion| train.shape == Shape::Knee && train.quarters > 1;
+    let bound = trains.iter().filter(is_clear).map(|train| train.rate).max();
+    if let Some(bound) = bound {
+        trains.retain(|train| train.rate <= bound.thousandths(1250));
+    }
+    trains.sort_unstable_by_key(|train| train.rate);
+    let upper = trains.get(trains.len() / 2)?;
+    let lower = &trains[(trains.len() - 1) / 2];
+    Some((lower.rate.midway(upper.rate), lower.shape))
 }
 
 /// How long an answer may take.

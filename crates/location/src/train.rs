@@ -40,7 +40,7 @@ pub struct Dispersion {
     pub rate: Rate,
     /// Whether there was a faster part before it.
     pub shape: Shape,
-    /// Quarters of the train that are judged, 1 to 4. With one alone the knee may lie inside it.
+    /// Quarters of the train that are judged, 1 to 3. With one alone the knee may lie inside it.
     pub quarters: u8,
 }
 
@@ -81,11 +81,13 @@ pub fn dispersion(arrivals: &[Arrival]) -> Result<Dispersion, Useless> {
         }
         first -= 1;
     }
-    let rate = curve.median(bound(first)).ok_or(Useless::NoTime)?;
+    // The even part's first quarter may hold the knee itself, if that is near to its begin.
+    let judged = (first + 1).min(3);
+    let rate = curve.median(bound(judged)).ok_or(Useless::NoTime)?;
     Ok(Dispersion {
         rate,
         shape: if first == 0 { Shape::Flat } else { Shape::Knee },
-        quarters: [4, 3, 2, 1][first],
+        quarters: [4, 3, 2, 1][judged],
     })
 }
 
@@ -221,7 +223,7 @@ mod tests {
         // 10,000 bits each 500 us.
         let seen = dispersion(&spaced([500; 31])).unwrap();
         assert_eq!(seen.rate, Rate::from_kbit(20_000));
-        assert_eq!((seen.shape, seen.quarters), (Shape::Flat, 4));
+        assert_eq!((seen.shape, seen.quarters), (Shape::Flat, 3));
     }
 
     #[test]
@@ -230,7 +232,16 @@ mod tests {
         let seen = dispersion(&spaced(gaps)).unwrap();
         assert_eq!(seen.rate, Rate::from_kbit(10_000));
         assert_eq!(seen.shape, Shape::Knee);
-        assert!(seen.quarters >= 2);
+        assert_eq!(seen.quarters, 2);
+    }
+
+    #[test]
+    fn no_bucket_that_a_train_outlasts_by_half_moves_the_rate() {
+        for depth in 0..=32 {
+            let gaps = (1..64).map(|packet| if packet <= depth { 10 } else { 1000 });
+            let seen = dispersion(&spaced(gaps)).unwrap();
+            assert_eq!(seen.rate, Rate::from_kbit(10_000), "{depth} packets");
+        }
     }
 
     #[test]
@@ -280,7 +291,7 @@ mod tests {
         let flat = Dispersion {
             rate: Rate::from_kbit(1000),
             shape: Shape::Flat,
-            quarters: 4,
+            quarters: 3,
         };
         let mut length = Length::new();
         let mut lengths = Vec::new();
