@@ -104,7 +104,12 @@ impl Config {
         between("idle", self.idle.as_secs(), 1, 86_400)?;
         let least = u64::from(train::LEAST) * u64::from(self.packet) * 4;
         between("bytes_per_hour", self.bytes_per_hour, least, u64::MAX)?;
-        between("server_bytes_per_hour", self.server_bytes_per_hour, least, u64::MAX)?;
+        between(
+            "server_bytes_per_hour",
+            self.server_bytes_per_hour,
+            least,
+            u64::MAX,
+        )?;
         let longest = probe::LONGEST as u64;
         between("packet", self.packet.into(), 500, longest)?;
         let (least, most) = (train::LEAST.into(), train::MOST.into());

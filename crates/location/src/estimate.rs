@@ -167,7 +167,9 @@ impl Bandwidth {
 
     /// Whether a transfer has shown within this time what the path lets through.
     pub(crate) fn is_shown(&self, within: Duration, now: Time) -> bool {
-        self.by_path.newest().is_some_and(|at| now.since(at) <= within)
+        self.by_path
+            .newest()
+            .is_some_and(|at| now.since(at) <= within)
     }
 
     /// The bandwidth. Transfers count for `window`, and longer while there are no trains that are newer. `ceiling` bounds what
@@ -286,12 +288,27 @@ mod tests {
     #[test]
     fn one_round_that_differs_is_confirmed_before_it_counts() {
         let mut down = Bandwidth::default();
-        assert_eq!(down.trained(mbit(20), Shape::Knee, at(0), STALE), Learned::New);
-        assert_eq!(down.trained(mbit(5), Shape::Knee, at(60), STALE), Learned::InDoubt);
+        assert_eq!(
+            down.trained(mbit(20), Shape::Knee, at(0), STALE),
+            Learned::New
+        );
+        assert_eq!(
+            down.trained(mbit(5), Shape::Knee, at(60), STALE),
+            Learned::InDoubt
+        );
         assert_eq!(rate_of(&down, 60), Some((mbit(20), Basis::Trains)));
-        assert_eq!(down.trained(mbit(20), Shape::Knee, at(75), STALE), Learned::Same);
-        assert_eq!(down.trained(mbit(5), Shape::Knee, at(120), STALE), Learned::InDoubt);
-        assert_eq!(down.trained(mbit(5), Shape::Knee, at(135), STALE), Learned::New);
+        assert_eq!(
+            down.trained(mbit(20), Shape::Knee, at(75), STALE),
+            Learned::Same
+        );
+        assert_eq!(
+            down.trained(mbit(5), Shape::Knee, at(120), STALE),
+            Learned::InDoubt
+        );
+        assert_eq!(
+            down.trained(mbit(5), Shape::Knee, at(135), STALE),
+            Learned::New
+        );
         assert_eq!(rate_of(&down, 135), Some((mbit(5), Basis::Trains)));
     }
 
@@ -299,7 +316,10 @@ mod tests {
     fn what_is_stale_is_not_held_against_a_new_round() {
         let mut down = Bandwidth::default();
         down.trained(mbit(20), Shape::Flat, at(0), STALE);
-        assert_eq!(down.trained(mbit(5), Shape::Flat, at(181), STALE), Learned::New);
+        assert_eq!(
+            down.trained(mbit(5), Shape::Flat, at(181), STALE),
+            Learned::New
+        );
         assert_eq!(rate_of(&down, 181), Some((mbit(5), Basis::AtMost)));
     }
 

@@ -38,11 +38,17 @@ impl Allowed {
         match (self.address, server.ip()) {
             (IpAddr::V4(prefix), IpAddr::V4(ip)) => {
                 let shift = 32_u32.saturating_sub(self.bits.into());
-                (prefix.to_bits() ^ ip.to_bits()).checked_shr(shift).unwrap_or(0) == 0
+                (prefix.to_bits() ^ ip.to_bits())
+                    .checked_shr(shift)
+                    .unwrap_or(0)
+                    == 0
             }
             (IpAddr::V6(prefix), IpAddr::V6(ip)) => {
                 let shift = 128_u32.saturating_sub(self.bits.into());
-                (prefix.to_bits() ^ ip.to_bits()).checked_shr(shift).unwrap_or(0) == 0
+                (prefix.to_bits() ^ ip.to_bits())
+                    .checked_shr(shift)
+                    .unwrap_or(0)
+                    == 0
             }
             _ => false,
         }
@@ -168,7 +174,10 @@ mod tests {
         };
         legs.measured(content(1), leg, Time::from_secs(2));
         let age = Duration::from_secs(3);
-        assert_eq!(legs.ask(content(1), Time::from_secs(5)), LegState::Known { leg, age });
+        assert_eq!(
+            legs.ask(content(1), Time::from_secs(5)),
+            LegState::Known { leg, age }
+        );
         assert_eq!(legs.poll(Time::from_secs(5)), None);
         legs.ask(content(1), Time::from_secs(40));
         assert_eq!(legs.poll(Time::from_secs(40)), Some(content(1)));
@@ -181,6 +190,10 @@ mod tests {
             legs.ask(content(host), Time::from_secs(host.into()));
         }
         assert_eq!(legs.0.len(), MOST);
-        assert!(legs.0.iter().all(|entry| entry.asked >= Time::from_secs(192)));
+        assert!(
+            legs.0
+                .iter()
+                .all(|entry| entry.asked >= Time::from_secs(192))
+        );
     }
 }

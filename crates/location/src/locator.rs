@@ -1,5 +1,7 @@
 //! The box's side: which path is probed when, what is learned, and which server is used.
 
+mod rounds;
+
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -10,18 +12,16 @@ use core::time::Duration;
 use crate::choice::{Chooser, Policy, Switch};
 use crate::config::{Config, ConfigError};
 use crate::estimate::Transfer;
-use crate::leg::Leg;
 use crate::ledger::Ledger;
+use crate::leg::Leg;
 use crate::overhead;
 use crate::path::{Handshake, Path};
-use crate::probe::{self, Malformed};
+use crate::probe::Malformed;
 use crate::random::Random;
 use crate::rate::Rate;
 use crate::reason::Reason;
-use crate::round::{Around, Findings, LegSaid, Round, Wanted};
 use crate::table::{Probing, Reach, ServerRow, Table};
-use crate::time::{Time, micros};
-use crate::train::most_packets;
+use crate::time::{Time, stamp};
 
 /// A datagram that is to be sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -122,6 +122,8 @@ pub struct Locator {
     chooser: Chooser,
     /// Probes go on until then.
     active: Option<Time>,
+    /// Paths have come or gone since the last choice.
+    is_changed: bool,
     events: VecDeque<Event>,
     counters: Counters,
 }
@@ -167,16 +169,20 @@ impl Locator {
             ledger: Ledger::new(config.bytes_per_hour),
             chooser: Chooser::new(policy, config.margin, config.hold),
             active: None,
+            is_changed: false,
             events: VecDeque::new(),
             counters: Counters::default(),
             config,
         };
         locator.choose(Time::ZERO);
+        // That nothing can be reached yet is no news.
+        locator.events.clear();
         Ok(locator)
     }
 
     /// Whether a server can be asked over an uplink: that is there, and has an address of the server's family. No path can be
-    /// before this is said.
+    /// before this is said. What follows for the choice is looked at by the next [`handle_timeout`](Self::handle_timeout), which is
+    /// due at once: so several paths can be told one after the other.
     pub fn set_path(&mut self, server: usize, uplink: usize, is_usable: bool, now: Time) {
         let Some(path) = self.path_mut(server, uplink) else {
             return;
@@ -190,7 +196,7 @@ impl Locator {
         path.handshake = Handshake::None;
         path.session = crate::path::Number::default();
         path.next = now;
-        self.choose(now);
+        self.is_changed = true;
     }
 
     /// There are connections, or one begins. Without this for the time of [`Config::idle`] probes pause.
@@ -243,13 +249,7 @@ impl Locator {
 
     /// How a TCP handshake with a server went: one that an [`Errand`] asked for, or one of a real connection. `None` says that
     /// it had no answer.
-    pub fn handshake(
-        &mut self,
-        server: usize,
-        uplink: usize,
-        delay: Option<Duration>,
-        now: Time,
-    ) {
+    pub fn handshake(&mut self, server: usize, uplink: usize, delay: Option<Duration>, now: Time) {
         let Some(path) = self.path_mut(server, uplink) else {
             return;
         };
@@ -274,7 +274,7 @@ impl Locator {
         at: Time,
         now: Time,
     ) -> Result<(), Ignored> {
-        let outcome = self.hear((server, uplink), datagram, at, now);
+        let outcome = self.hear((server, uplink), datagram, stamp(at, now), now);
         match outcome {
             Ok(()) => self.counters.received += 1,
             Err(_) => self.counters.ignored += 1,
@@ -283,7 +283,7 @@ impl Locator {
         outcome
     }
 
-    /// Writes the next datagram that is to be sent. `out` has room for [`probe::LONGEST`] bytes.
+    /// Writes the next datagram that is to be sent. `out` has room for [`probe::LONGEST`](crate::probe::LONGEST) bytes.
     pub fn poll_transmit(&mut self, now: Time, out: &mut [u8]) -> Option<Transmit> {
         for server in 0..self.servers.len() {
             for uplink in 0..self.config.uplinks.len() {
@@ -326,6 +326,9 @@ impl Locator {
     /// When [`handle_timeout`](Self::handle_timeout) is to be called; `None` when nothing is to come by itself.
     #[must_use]
     pub fn poll_timeout(&self, now: Time) -> Option<Time> {
+        if self.is_changed {
+            return Some(now);
+        }
         let is_active = self.is_active(now);
         let busy = self.busy();
         let due = |at: usize| match (&self.paths[at].round, self.paths[at].handshake) {
@@ -360,7 +363,8 @@ impl Locator {
         if self.is_active(now) {
             self.begin_rounds(now);
         }
-        if self.chooser.poll_timeout().is_some_and(|due| due <= now) {
+        let is_due = self.chooser.poll_timeout().is_some_and(|due| due <= now);
+        if is_due || core::mem::take(&mut self.is_changed) {
             self.choose(now);
         }
     }
@@ -402,7 +406,10 @@ impl Locator {
         let servers = costs.chunks(uplinks).zip(&self.servers);
         let own = servers.map(|(costs, known)| known.ledger.pace(costs.iter().sum()));
         let paced = self.ledger.pace(costs.iter().sum());
-        own.max().unwrap_or_default().max(paced).max(self.config.interval)
+        own.max()
+            .unwrap_or_default()
+            .max(paced)
+            .max(self.config.interval)
     }
 
     /// What is known of all servers.
@@ -412,7 +419,12 @@ impl Locator {
         let rows = self.paths.chunks(uplinks).zip(&self.servers);
         let servers = rows.zip(&self.config.servers);
         Table {
-            uplinks: self.config.uplinks.iter().map(|it| it.name.clone()).collect(),
+            uplinks: self
+                .config
+                .uplinks
+                .iter()
+                .map(|it| it.name.clone())
+                .collect(),
             servers: servers
                 .map(|((paths, known), server)| ServerRow {
                     name: server.name.clone(),
@@ -439,19 +451,6 @@ impl Locator {
     }
 }
 
-/// A bit for each server, and for each uplink, with a round under way.
-#[derive(Clone, Copy, Default, Debug)]
-struct Busy {
-    servers: u32,
-    uplinks: u32,
-}
-
-impl Busy {
-    const fn has(self, (server, uplink): (usize, usize)) -> bool {
-        self.servers >> server & 1 != 0 || self.uplinks >> uplink & 1 != 0
-    }
-}
-
 impl Locator {
     fn place(&self, path: usize) -> (usize, usize) {
         let uplinks = self.config.uplinks.len();
@@ -475,197 +474,6 @@ impl Locator {
         self.ledger.spend(bytes, now);
         self.servers[server].ledger.spend(bytes, now);
         self.counters.bytes += bytes;
-    }
-
-    /// A path's round, with what it needs.
-    fn around(
-        &mut self,
-        server: usize,
-        uplink: usize,
-        now: Time,
-    ) -> Option<(&mut Round, Around<'_>)> {
-        let config = self.config.servers.get(server)?;
-        let uplinks = self.config.uplinks.len();
-        let path = self.paths.get_mut(server * uplinks + uplink)?;
-        let known = (path.delay.value(), path.slowest());
-        let round = path.round.as_mut()?;
-        let around = Around {
-            key: config.key.as_ref()?,
-            session: &mut path.session,
-            length: &mut path.length,
-            ledgers: [&mut self.ledger, &mut self.servers[server].ledger],
-            known,
-            packet: self.config.packet.into(),
-            overhead: overhead(&config.probe),
-            train: self.config.train,
-            fresh: self.random.next(),
-            now,
-        };
-        Some((round, around))
-    }
-
-    fn send(
-        &mut self,
-        server: usize,
-        uplink: usize,
-        now: Time,
-        out: &mut [u8],
-    ) -> Option<(usize, usize)> {
-        let (round, mut around) = self.around(server, uplink, now)?;
-        round.poll_transmit(&mut around, out)
-    }
-
-    fn hear(
-        &mut self,
-        (server, uplink): (usize, usize),
-        datagram: &[u8],
-        at: Time,
-        now: Time,
-    ) -> Result<(), Ignored> {
-        if uplink >= self.config.uplinks.len() {
-            return Err(Ignored::Nobody);
-        }
-        let Some(config) = self.config.servers.get(server) else {
-            return Err(Ignored::Nobody);
-        };
-        let key = config.key.as_ref().ok_or(Ignored::Nobody)?;
-        let (header, message) = probe::open(key, datagram).map_err(Ignored::Malformed)?;
-        let Some((round, mut around)) = self.around(server, uplink, now) else {
-            return Err(Ignored::Unasked);
-        };
-        if header.session != around.session.session() {
-            return Err(Ignored::Unasked);
-        }
-        if round.handle(&header, &message, (at, datagram.len()), &mut around) {
-            Ok(())
-        } else {
-            Err(Ignored::Unasked)
-        }
-    }
-
-    /// Begins the rounds that are due. No two run at a time over one uplink or to one server: they would measure each other.
-    fn begin_rounds(&mut self, now: Time) {
-        let mut due: Vec<usize> = (0..self.paths.len())
-            .filter(|&at| self.is_due(at, now))
-            .collect();
-        due.sort_by_key(|&at| self.paths[at].next);
-        for at in due {
-            let (server, uplink) = self.place(at);
-            if !self.busy().has((server, uplink)) {
-                self.begin(at, server, now);
-            }
-        }
-    }
-
-    /// Servers and uplinks with a round under way.
-    fn busy(&self) -> Busy {
-        let mut busy = Busy::default();
-        for at in (0..self.paths.len()).filter(|&at| self.paths[at].round.is_some()) {
-            let (server, uplink) = self.place(at);
-            busy.servers |= 1 << server;
-            busy.uplinks |= 1 << uplink;
-        }
-        busy
-    }
-
-    fn is_due(&self, at: usize, now: Time) -> bool {
-        let path = &self.paths[at];
-        let is_free = path.round.is_none() && path.handshake == Handshake::None;
-        path.is_usable && is_free && path.next <= now
-    }
-
-    fn begin(&mut self, at: usize, server: usize, now: Time) {
-        self.schedule(at, now);
-        let is_affordable = self.ledger.affords(Round::SMALL, now)
-            && self.servers[server].ledger.affords(Round::SMALL, now);
-        if !is_affordable {
-            self.counters.starved += 1;
-            return;
-        }
-        let path = &mut self.paths[at];
-        path.begun = Some(now);
-        if self.config.servers[server].key.is_none() {
-            path.handshake = Handshake::Wanted;
-            return;
-        }
-        let half = self.config.interval / 2;
-        let leg = self.servers[server].leg;
-        let wants_leg = leg.is_none_or(|(_, at)| now.since(at) > half);
-        let wanted = Wanted {
-            trains: !path.down.is_shown(half, now),
-            leg: self.config.content.filter(|_| wants_leg),
-        };
-        path.round = Some(Round::new(wanted, path.session.is_open(now), now));
-    }
-
-    /// When a path's next round is due, if nothing comes between.
-    fn schedule(&mut self, at: usize, now: Time) {
-        let interval = micros(self.interval());
-        let spread = interval / 1000 * u64::from(self.config.jitter);
-        let moved = self.random.below(spread * 2 + 1);
-        let after = (interval - spread).saturating_add(moved);
-        self.paths[at].next = now + Duration::from_micros(after);
-    }
-
-    /// Bytes of a path's next round, as far as can be said.
-    fn cost(&self, at: usize) -> u64 {
-        let path = &self.paths[at];
-        let (server, _) = self.place(at);
-        let config = &self.config.servers[server];
-        if !path.is_usable {
-            return 0;
-        }
-        if config.key.is_none() || path.responds == Some(false) {
-            return Round::SMALL;
-        }
-        let packet = usize::from(self.config.packet);
-        let most = most_packets(path.slowest(), packet, self.config.train);
-        let train = u64::from(path.length.next(most)) * (packet + overhead(&config.probe)) as u64;
-        Round::SMALL + train * 4
-    }
-
-    /// Takes what a round has found, if it is over.
-    fn finish(&mut self, server: usize, uplink: usize, now: Time) {
-        let is_over = |round: &mut Round| round.findings().is_some();
-        let path = self.path_mut(server, uplink);
-        let Some(round) = path.and_then(|path| path.round.take_if(is_over)) else {
-            return;
-        };
-        let stale = self.interval() * 3;
-        let soon = now + self.config.interval / 4;
-        let (Some(found), Some(path)) = (round.findings(), self.path_mut(server, uplink)) else {
-            return;
-        };
-        path.responds = Some(found.is_answered);
-        if found.is_answered {
-            path.is_alive = Some(true);
-            path.is_known = true;
-        } else {
-            // It may be that datagrams alone do not come through.
-            path.handshake = Handshake::Wanted;
-        }
-        if path.learn(found, stale, now) {
-            path.next = path.next.min(soon);
-        }
-        self.note(server, found, now);
-        if self.is_active(now) {
-            self.begin_rounds(now);
-        }
-        self.choose(now);
-    }
-
-    fn note(&mut self, server: usize, found: &Findings, now: Time) {
-        self.counters.rounds += 1;
-        self.counters.silent_rounds += u64::from(!found.is_answered);
-        self.counters.starved += u64::from(found.is_starved);
-        match found.leg {
-            Some(LegSaid::Known(leg, age)) => {
-                let at = Time(now.0.saturating_sub(micros(age)));
-                self.servers[server].leg = Some((leg, at));
-            }
-            Some(LegSaid::Refused) => self.servers[server].leg = None,
-            None => {}
-        }
     }
 
     /// Looks at all that is known, and says what has changed.

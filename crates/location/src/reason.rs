@@ -117,7 +117,10 @@ pub(crate) fn by_delay(table: &Table, server: usize, next: Option<usize>) -> Str
 pub(crate) fn by_order(table: &Table, server: usize, next: Option<usize>) -> String {
     said(|text| {
         let name = &table.servers[server].name;
-        write!(text, "{name}: the first of the configuration that can be reached")?;
+        write!(
+            text,
+            "{name}: the first of the configuration that can be reached"
+        )?;
         next_is(text, table, next, false)
     })
 }

@@ -18,7 +18,7 @@ use crate::leg::{Allowed, Leg, Legs};
 use crate::overhead;
 use crate::probe::{self, Header, Key, LegState, Malformed, Message, Place};
 use crate::session::{self, LIFETIME, Session};
-use crate::time::Time;
+use crate::time::{Time, stamp};
 use crate::train::{Arrival, MOST, dispersion};
 
 /// What a responder is to do.
@@ -158,7 +158,7 @@ impl Responder {
         now: Time,
     ) -> Result<Answered, Refusal> {
         self.counters.received += 1;
-        let outcome = self.judge(from, datagram, at, now);
+        let outcome = self.judge(from, datagram, stamp(at, now), now);
         let counters = &mut self.counters;
         match outcome {
             Ok(_) => counters.bytes_in += (datagram.len() + overhead(&from)) as u64,
@@ -229,7 +229,7 @@ impl Responder {
         if message == Message::Hello {
             return self.greet(key, &header, from, now);
         }
-        self.enter(&header, from, now)?;
+        self.enter(key, &header, from, now)?;
         if let Some(session) = self.sessions.get_mut(&from) {
             session.earn(bytes, now);
         }
@@ -264,7 +264,7 @@ impl Responder {
             self.hellos.pop_front();
         }
         self.hellos.push_back(name);
-        let cookie = session::cookie(&self.secret, now, &from, header.session);
+        let cookie = session::cookie(&self.secret, now, &from, (name.0, header.session));
         self.answers.push_back(Answer {
             to: from,
             key,
@@ -276,8 +276,15 @@ impl Responder {
     }
 
     /// Lets a datagram into its session, whose first one it may be.
-    fn enter(&mut self, header: &Header, from: SocketAddr, now: Time) -> Result<(), Refusal> {
-        let issued = session::issued(&self.secret, header, &from).ok_or(Refusal::Cookie)?;
+    fn enter(
+        &mut self,
+        key: usize,
+        header: &Header,
+        from: SocketAddr,
+        now: Time,
+    ) -> Result<(), Refusal> {
+        let key = self.config.keys[key].id();
+        let issued = session::issued(&self.secret, key, header, &from).ok_or(Refusal::Cookie)?;
         if issued > now || now.since(issued) > LIFETIME {
             return Err(Refusal::Cookie);
         }
@@ -377,7 +384,10 @@ impl Responder {
         self.pay(from, report(0).shortest() + header_of, now)?;
         let session = self.sessions.get_mut(&from).ok_or(Refusal::Cookie)?;
         let mut coming = session.affords(size + header_of).min(count).min(MOST);
-        if self.pay(from, usize::from(coming) * (size + header_of), now).is_err() {
+        if self
+            .pay(from, usize::from(coming) * (size + header_of), now)
+            .is_err()
+        {
             coming = 0;
         }
         let answer = |message, size| Answer {
@@ -470,7 +480,9 @@ impl fmt::Display for Refusal {
             Self::Malformed(what) => what.fmt(f),
             Self::NotAQuestion => f.write_str("an answer, which is for boxes"),
             Self::Replay => f.write_str("seen before"),
-            Self::Cookie => f.write_str("a cookie of another address, session or run, or an old one"),
+            Self::Cookie => {
+                f.write_str("a cookie of another address, session or run, or an old one")
+            }
             Self::NoRoom => f.write_str("as many sessions as there may be"),
             Self::Limit => f.write_str("more than may be answered in this time"),
             Self::Unpaid => f.write_str("more is asked for than has been received"),

@@ -8,8 +8,8 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 use core::time::Duration;
 
-use crate::leg::{self, Leg};
 use crate::ledger::Ledger;
+use crate::leg::{self, Leg};
 use crate::path::Number;
 use crate::probe::{self, Header, Key, LegState, Message, Place};
 use crate::rate::Rate;
@@ -247,14 +247,14 @@ impl Round {
                     return false;
                 };
                 around.session.open(header.cookie, *lifetime, around.now);
-                self.found.delays.push(at.since(sent));
+                self.heard(at, sent, around.now);
                 self.echo(ECHOES, around.now);
             }
             (Stage::Echo(sent), Message::EchoReply) => {
                 let Some((_, sent)) = is_out(sent) else {
                     return false;
                 };
-                self.found.delays.push(at.since(sent));
+                self.heard(at, sent, around.now);
                 self.is_old = false;
                 self.next_echo(around);
             }
@@ -278,6 +278,12 @@ impl Round {
         }
         self.found.is_answered = true;
         true
+    }
+
+    /// Takes a round trip. A stamp from before the question is of a clock that was set anew.
+    fn heard(&mut self, at: Time, sent: Time, now: Time) {
+        let at = if at > sent { at } else { now };
+        self.found.delays.push(at.since(sent));
     }
 
     /// What was out is lost, if it is time.
@@ -339,7 +345,11 @@ impl Round {
         let count = around.length.next(self.most(around));
         let bytes = u64::from(count) * one * 2 + 400;
         let now = around.now;
-        if !around.ledgers.iter_mut().all(|ledger| ledger.affords(bytes, now)) {
+        if !around
+            .ledgers
+            .iter_mut()
+            .all(|ledger| ledger.affords(bytes, now))
+        {
             self.found.is_starved = true;
             return self.ask_leg(now);
         }

@@ -13,8 +13,13 @@ use crate::train::{Arrival, MOST};
 /// How long a cookie holds.
 pub(crate) const LIFETIME: Duration = Duration::from_secs(600);
 
-/// The cookie of a session: when it was issued, and a MAC over that, the box's address and its session.
-pub(crate) fn cookie(secret: &Key, issued: Time, from: &SocketAddr, session: u64) -> Cookie {
+/// The cookie of a session: when it was issued, and a MAC over that, the box's address, its key and its session.
+pub(crate) fn cookie(
+    secret: &Key,
+    issued: Time,
+    from: &SocketAddr,
+    (key, session): (u32, u64),
+) -> Cookie {
     let ip = match from.ip() {
         IpAddr::V4(ip) => ip.to_ipv6_mapped(),
         IpAddr::V6(ip) => ip,
@@ -24,6 +29,7 @@ pub(crate) fn cookie(secret: &Key, issued: Time, from: &SocketAddr, session: u64
         &issued.0.to_be_bytes(),
         &ip.octets(),
         &from.port().to_be_bytes(),
+        &key.to_be_bytes(),
         &session.to_be_bytes(),
     ]);
     let mut cookie = Cookie::default();
@@ -32,12 +38,12 @@ pub(crate) fn cookie(secret: &Key, issued: Time, from: &SocketAddr, session: u64
     cookie
 }
 
-/// When the header's cookie was issued, if that was to this address for this session.
-pub(crate) fn issued(secret: &Key, header: &Header, from: &SocketAddr) -> Option<Time> {
+/// When the header's cookie was issued, if that was to this address, for this key and this session.
+pub(crate) fn issued(secret: &Key, key: u32, header: &Header, from: &SocketAddr) -> Option<Time> {
     let mut stamp = [0; 8];
     stamp.copy_from_slice(&header.cookie.0[..8]);
     let issued = Time(u64::from_be_bytes(stamp));
-    let right = cookie(secret, issued, from, header.session);
+    let right = cookie(secret, issued, from, (key, header.session));
     bool::from(right.0.ct_eq(&header.cookie.0)).then_some(issued)
 }
 
@@ -200,17 +206,18 @@ mod tests {
         let mut header = Header {
             session: 5,
             sequence: 1,
-            cookie: cookie(&secret, Time(77), &from, 5),
+            cookie: cookie(&secret, Time(77), &from, (8, 5)),
         };
-        assert_eq!(issued(&secret, &header, &from), Some(Time(77)));
+        assert_eq!(issued(&secret, 8, &header, &from), Some(Time(77)));
         let other = SocketAddr::from(([192, 0, 2, 1], 4001));
-        assert_eq!(issued(&secret, &header, &other), None);
+        assert_eq!(issued(&secret, 8, &header, &other), None);
         let other = SocketAddr::from(([192, 0, 2, 2], 4000));
-        assert_eq!(issued(&secret, &header, &other), None);
+        assert_eq!(issued(&secret, 8, &header, &other), None);
+        assert_eq!(issued(&secret, 9, &header, &from), None);
         header.session = 6;
-        assert_eq!(issued(&secret, &header, &from), None);
+        assert_eq!(issued(&secret, 8, &header, &from), None);
         header.session = 5;
         header.cookie.0[7] ^= 1;
-        assert_eq!(issued(&secret, &header, &from), None);
+        assert_eq!(issued(&secret, 8, &header, &from), None);
     }
 }

@@ -85,9 +85,7 @@ impl ServerRow {
     pub fn counting(&self) -> impl Iterator<Item = (usize, Rate)> + '_ {
         self.paths.iter().enumerate().filter_map(|(uplink, path)| {
             let counts = path.is_usable && path.is_alive != Some(false);
-            path.down
-                .filter(|_| counts)
-                .map(|down| (uplink, down.rate))
+            path.down.filter(|_| counts).map(|down| (uplink, down.rate))
         })
     }
 

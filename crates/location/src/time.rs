@@ -42,3 +42,12 @@ impl Add<Duration> for Time {
 pub(crate) fn micros(of: Duration) -> u64 {
     u64::try_from(of.as_micros()).unwrap_or(u64::MAX)
 }
+
+/// When a datagram came: the kernel's stamp, unless that cannot be, as its clock was set anew.
+pub(crate) fn stamp(at: Time, now: Time) -> Time {
+    if at > now || now.since(at) > Duration::from_secs(1) {
+        now
+    } else {
+        at
+    }
+}

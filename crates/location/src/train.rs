@@ -260,14 +260,22 @@ mod tests {
         gaps[20] = 3500;
         gaps[21..27].fill(0);
         let seen = dispersion(&spaced(gaps)).unwrap();
-        assert!(!seen.rate.differs(Rate::from_kbit(20_000), 50), "{}", seen.rate);
+        assert!(
+            !seen.rate.differs(Rate::from_kbit(20_000), 50),
+            "{}",
+            seen.rate
+        );
     }
 
     #[test]
     fn clumps_of_four_packets_do_not_hide_the_rate() {
         let gaps = (1..64).map(|packet| if packet % 4 == 0 { 2000 } else { 0 });
         let seen = dispersion(&spaced(gaps)).unwrap();
-        assert!(!seen.rate.differs(Rate::from_kbit(20_000), 70), "{}", seen.rate);
+        assert!(
+            !seen.rate.differs(Rate::from_kbit(20_000), 70),
+            "{}",
+            seen.rate
+        );
         assert_eq!(seen.shape, Shape::Flat);
     }
 

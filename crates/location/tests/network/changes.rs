@@ -28,13 +28,19 @@ fn the_choice_is_right_again_within_two_intervals_after_a_bandwidth_changes() {
         world.hosts[2].links[0][1].rate = mbit(500);
         let took = until_used(&mut world, 1);
         worst = worst.max(took);
-        assert!(took <= Duration::from_secs(2 * INTERVAL), "seed {seed}: {took:?}");
+        assert!(
+            took <= Duration::from_secs(2 * INTERVAL),
+            "seed {seed}: {took:?}"
+        );
         world.run(200);
         assert_eq!(world.locator.order()[0], 1, "seed {seed}");
         world.hosts[2].links[0][1].rate = mbit(2757);
         let took = until_used(&mut world, 2);
         worst = worst.max(took);
-        assert!(took <= Duration::from_secs(2 * INTERVAL), "seed {seed}: back after {took:?}");
+        assert!(
+            took <= Duration::from_secs(2 * INTERVAL),
+            "seed {seed}: back after {took:?}"
+        );
     }
     println!("right again after {worst:?} at most, with an interval of {INTERVAL} s");
 }
@@ -46,7 +52,10 @@ fn the_choice_is_right_again_within_two_intervals_after_a_leg_changes() {
         world.run(300 + seed * 3);
         world.hosts[2].leg.rate = Some(Rate::from_kbit(20_000));
         let took = until_used(&mut world, 1);
-        assert!(took <= Duration::from_secs(2 * INTERVAL), "seed {seed}: {took:?}");
+        assert!(
+            took <= Duration::from_secs(2 * INTERVAL),
+            "seed {seed}: {took:?}"
+        );
     }
 }
 
@@ -60,7 +69,9 @@ fn a_round_that_was_disturbed_once_changes_nothing() {
     let first = measured(&world);
     world.hosts[2].links[0][1].rate = mbit(500);
     let end = world.now + Duration::from_secs(2 * INTERVAL);
-    world.run_until(end, |world| measured(world) != first).unwrap();
+    world
+        .run_until(end, |world| measured(world) != first)
+        .unwrap();
     world.hosts[2].links[0][1].rate = mbit(2757);
     world.run(300);
     assert_eq!(world.switches().len(), before);

@@ -83,23 +83,27 @@ impl Link {
         for _ in 0..theirs {
             self.pass(now.0.saturating_sub(dice.below(since.max(1))), 1250);
         }
-        if self.free.saturating_sub(now.0) > self.queue.as_micros() as u64 {
+        if self.free.saturating_sub(now.0) > micros(self.queue) {
             return None;
         }
         let out = self.pass(now.0, bytes);
-        let late = dice.below(self.jitter.as_micros() as u64 + 1);
-        self.latest = self.latest.max(out + self.delay.as_micros() as u64 + late);
+        let late = dice.below(micros(self.jitter) + 1);
+        self.latest = self.latest.max(out + micros(self.delay) + late);
         Some(Time(self.latest))
     }
 
     /// A packet passes the bucket and the line.
     fn pass(&mut self, now: u64, bytes: u64) -> u64 {
-        let micros = |bytes: u64, rate: Rate| bytes * 8_000_000 / rate.0.max(1);
+        let time = |bytes: u64, rate: Rate| bytes * 8_000_000 / rate.0.max(1);
         let begin = now.max(self.free);
-        let full = micros(self.depth.max(bytes), self.rate);
+        let full = time(self.depth.max(bytes), self.rate);
         // Tokens are counted as the time in which they came.
-        self.empty = self.empty.max(begin.saturating_sub(full)) + micros(bytes, self.rate);
-        self.free = (begin + micros(bytes, self.line)).max(self.empty);
+        self.empty = self.empty.max(begin.saturating_sub(full)) + time(bytes, self.rate);
+        self.free = (begin + time(bytes, self.line)).max(self.empty);
         self.free
     }
+}
+
+fn micros(of: Duration) -> u64 {
+    u64::try_from(of.as_micros()).unwrap()
 }

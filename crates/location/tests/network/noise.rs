@@ -11,8 +11,8 @@ use crate::world::{World, config, mbit};
 /// Sums of 40, 42, 44 and 41 Mbit/s, under traffic of others, jitter and loss.
 fn alike() -> Vec<(Vec<[Link; 2]>, Leg)> {
     let path = |rate: u64, delay: u64| {
-        let mut links = [mbit(rate / 2), mbit(rate)]
-            .map(|rate| Link::new(rate, Duration::from_millis(delay)));
+        let mut links =
+            [mbit(rate / 2), mbit(rate)].map(|rate| Link::new(rate, Duration::from_millis(delay)));
         for link in &mut links {
             link.depth = 10_000;
             link.jitter = Duration::from_millis(2);
@@ -47,7 +47,10 @@ fn at_most_one_switch_in_a_hold_time_on_stable_but_noisy_paths() {
         assert!(switches.len() <= 4, "seed {seed}: {switches:?}");
     }
     println!("100 runs of 20 minutes: {total} switches, {most} at most in one run");
-    assert!(total <= 200, "{total}: the first one of each run is the choice by the first measurement");
+    assert!(
+        total <= 200,
+        "{total}: the first one of each run is the choice by the first measurement"
+    );
 }
 
 #[test]
@@ -67,14 +70,25 @@ fn the_bytes_of_any_hour_are_within_the_bound() {
         );
         assert!(worst <= budget, "{worst}");
         assert!(carried <= counted, "{carried} bytes, {counted} counted");
-        assert!(worst * 4 >= budget, "{worst} bytes of {budget}: the budget is not used");
+        assert!(
+            worst * 4 >= budget,
+            "{worst} bytes of {budget}: the budget is not used"
+        );
         assert_eq!(world.locator.order()[0], 2);
         // Nobody is left behind.
         let longest = world.locator.interval() * 3;
         for row in &world.locator.table(world.now).servers {
             for path in &row.paths {
-                assert!(world.now.since(path.delay_at.unwrap()) < longest, "{}", row.name);
-                assert!(world.now.since(path.down.unwrap().at) < longest, "{}", row.name);
+                assert!(
+                    world.now.since(path.delay_at.unwrap()) < longest,
+                    "{}",
+                    row.name
+                );
+                assert!(
+                    world.now.since(path.down.unwrap().at) < longest,
+                    "{}",
+                    row.name
+                );
             }
         }
     }
@@ -105,5 +119,8 @@ fn nothing_is_probed_without_connections() {
     assert_eq!(world.locator.order()[0], 2, "what was known holds");
     world.is_busy = true;
     world.run(10);
-    assert!(world.carried.len() > 100, "the first connection has all probed");
+    assert!(
+        world.carried.len() > 100,
+        "the first connection has all probed"
+    );
 }

@@ -26,10 +26,7 @@ fn millis(hundredths: u64) -> Duration {
 /// A path whose direction down is as the table has it; up has a quarter of that.
 fn path(rate: u64, delay: u64) -> [Link; 2] {
     let way = millis(delay) / 2;
-    let mut links = [
-        Link::new(mbit(rate / 4), way),
-        Link::new(mbit(rate), way),
-    ];
+    let mut links = [Link::new(mbit(rate / 4), way), Link::new(mbit(rate), way)];
     for link in &mut links {
         link.depth = 16_000;
         link.jitter = Duration::from_micros(300);
@@ -56,20 +53,34 @@ fn server_3_is_picked_and_the_measured_order_is_the_predicted_one() {
     let table = world.locator.table(world.now);
     for (row, (figures, _)) in table.servers.iter().zip(TABLE) {
         let sum = mbit(figures[0] + figures[2]);
-        println!("{}: sum {} of {sum}, own {}", row.name, row.sum().unwrap(), row.own_rate().unwrap());
+        println!(
+            "{}: sum {} of {sum}, own {}",
+            row.name,
+            row.sum().unwrap(),
+            row.own_rate().unwrap()
+        );
         assert!(is_near(row.sum().unwrap(), sum, 30), "{}", row.name);
         assert_eq!(row.own_rate(), Some(mbit(figures[4])));
         let nearest = millis(figures[1].min(figures[3]) + figures[5]);
         let delay = row.delay().unwrap();
-        assert!(delay >= nearest && delay < nearest + Duration::from_millis(3), "{delay:?}");
+        assert!(
+            delay >= nearest && delay < nearest + Duration::from_millis(3),
+            "{delay:?}"
+        );
     }
     assert_eq!(world.measured_order(), ORDER);
     assert_eq!(world.locator.order(), ORDER);
     let reason = world.locator.reason().unwrap().to_string();
     println!("{reason}");
     assert!(reason.starts_with("server3: 4"), "{reason}");
-    assert!(reason.contains(" over dsl0+lte0, 56.3 of its own), next is server2 with 3"), "{reason}");
-    println!("probe bytes of 3 minutes: {}", world.locator.counters().bytes);
+    assert!(
+        reason.contains(" over dsl0+lte0, 56.3 of its own), next is server2 with 3"),
+        "{reason}"
+    );
+    println!(
+        "probe bytes of 3 minutes: {}",
+        world.locator.counters().bytes
+    );
 }
 
 /// The paper's own measurement has the order of its prediction.

@@ -9,7 +9,7 @@ use flexcp_location::{
 
 use crate::link::Link;
 use crate::table1::{is_near, table1};
-use crate::world::{World, config, mbit, responder};
+use crate::world::{World, config, mbit, octet, responder};
 
 fn cut(world: &mut World, server: usize, is_cut: bool) {
     for links in &mut world.hosts[server].links {
@@ -47,7 +47,10 @@ fn a_connection_without_an_answer_leaves_a_server_at_once() {
     world.locator.handshake(2, 1, None, now);
     assert_eq!(world.locator.order(), [1, 0, 4, 3, 2]);
     let reason = world.locator.reason().unwrap().to_string();
-    assert!(reason.ends_with("; server3 could not be reached"), "{reason}");
+    assert!(
+        reason.ends_with("; server3 could not be reached"),
+        "{reason}"
+    );
 }
 
 #[test]
@@ -86,7 +89,10 @@ fn a_server_without_a_responder_has_round_trips_alone() {
     // 44.60 against 53.37 ms.
     assert_eq!(world.locator.order(), [1, 0]);
     let reason = world.locator.reason().unwrap().to_string();
-    assert!(reason.starts_with("server2: no rate is known, 44.6 ms, next is server1"), "{reason}");
+    assert!(
+        reason.starts_with("server2: no rate is known, 44.6 ms, next is server1"),
+        "{reason}"
+    );
     // A real transfer gives it a rate.
     let transfer = Transfer {
         bytes: 3_000_000,
@@ -96,7 +102,10 @@ fn a_server_without_a_responder_has_round_trips_alone() {
     world.locator.transferred(1, 0, &transfer, world.now);
     let table = world.locator.table(world.now);
     assert_eq!(table.servers[1].throughput(), Some(Rate::from_kbit(24_000)));
-    assert_eq!(table.servers[1].paths[0].down.unwrap().basis, Basis::AtLeast);
+    assert_eq!(
+        table.servers[1].paths[0].down.unwrap().basis,
+        Basis::AtLeast
+    );
 }
 
 #[test]
@@ -105,7 +114,7 @@ fn a_responder_that_was_started_anew_is_asked_anew_in_the_same_round() {
     world.run(200);
     for seed in 0..5 {
         for server in 0..2 {
-            let key = Key::new(&[server as u8 + 1; 32]).unwrap();
+            let key = Key::new(&[octet(server) + 1; 32]).unwrap();
             world.hosts[server].responder = Some(responder(key, 100 + seed));
         }
         world.run(70);
@@ -140,7 +149,9 @@ fn trains_outlast_a_bucket() {
     for depth in [10_000, 30_000, 60_000, 100_000] {
         let mut world = World::new(config(1, 1), vec![bucket(depth, 1000)], 1);
         world.run(130);
-        let down = world.locator.table(world.now).servers[0].paths[0].down.unwrap();
+        let down = world.locator.table(world.now).servers[0].paths[0]
+            .down
+            .unwrap();
         println!("bucket of {depth} bytes: {} {:?}", down.rate, down.basis);
         assert!(is_near(down.rate, mbit(1000), 60), "{depth}: {}", down.rate);
     }
@@ -162,16 +173,24 @@ fn a_bucket_deeper_than_any_train_does_not_make_the_choice_go_to_and_fro() {
     let links = vec![bucket(2_000_000, 1000), bucket(2_000_000, 1000)];
     let mut world = World::new(config(2, 1), links, 1);
     world.run(130);
-    let down = world.locator.table(world.now).servers[0].paths[0].down.unwrap();
+    let down = world.locator.table(world.now).servers[0].paths[0]
+        .down
+        .unwrap();
     assert_eq!(down.basis, Basis::AtMost);
     assert!(down.rate > mbit(15_000));
     let before = world.switches().len();
     for _ in 0..60 {
         let used = world.locator.order()[0];
-        world.locator.transferred(used, 0, &by_path(mbit(1000)), world.now);
+        world
+            .locator
+            .transferred(used, 0, &by_path(mbit(1000)), world.now);
         world.run(30);
     }
-    assert!(world.switches().len() <= before + 1, "{:?}", world.switches());
+    assert!(
+        world.switches().len() <= before + 1,
+        "{:?}",
+        world.switches()
+    );
 }
 
 #[test]
@@ -180,12 +199,16 @@ fn transfers_take_the_place_of_trains() {
     world.run(130);
     world.carried.clear();
     for _ in 0..30 {
-        world.locator.transferred(0, 0, &by_path(mbit(1900)), world.now);
+        world
+            .locator
+            .transferred(0, 0, &by_path(mbit(1900)), world.now);
         world.run(20);
     }
     let bytes: u64 = world.carried.iter().map(|&(_, bytes)| bytes).sum();
     assert!(bytes < 20_000, "{bytes} bytes in ten minutes: echoes alone");
-    let down = world.locator.table(world.now).servers[0].paths[0].down.unwrap();
+    let down = world.locator.table(world.now).servers[0].paths[0]
+        .down
+        .unwrap();
     assert_eq!((down.rate, down.basis), (mbit(1900), Basis::Transfers));
 }
 
@@ -207,7 +230,11 @@ fn a_leg_that_may_not_be_asked_for_bounds_nothing() {
     world.run(100);
     let table = world.locator.table(world.now);
     assert_eq!(table.servers[0].leg, None);
-    assert!(is_near(table.servers[0].throughput().unwrap(), mbit(4732), 50));
+    assert!(is_near(
+        table.servers[0].throughput().unwrap(),
+        mbit(4732),
+        50
+    ));
     let reason = world.locator.reason().unwrap().to_string();
     assert!(reason.contains("(its own leg is not known)"), "{reason}");
     let counters = *world.hosts[0].responder.as_ref().unwrap().counters();

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use flexcp_location::probe::{Key, LONGEST};
 use flexcp_location::{
-    Allowed, Config, Errand, Event, Leg, Locator, Policy, Rate, Responder,
-    ResponderConfig, Server, Throughput, Time, Uplink,
+    Allowed, Config, Errand, Event, Leg, Locator, Policy, Rate, Responder, ResponderConfig, Server,
+    Throughput, Time, Uplink,
 };
 
 use crate::link::{Dice, Link};
@@ -59,15 +59,15 @@ pub(crate) fn mbit(hundredths: u64) -> Rate {
 }
 
 fn address_of_box(uplink: usize) -> SocketAddr {
-    SocketAddr::from(([198, 51, 100, 10 + uplink as u8], 40_000))
+    SocketAddr::from(([198, 51, 100, 10 + octet(uplink)], 40_000))
 }
 
 /// What a test begins with: keys for all servers, a minute between rounds.
 pub(crate) fn config(servers: usize, uplinks: usize) -> Config {
     let servers = (0..servers).map(|server| Server {
         name: format!("server{}", server + 1),
-        probe: SocketAddr::from(([192, 0, 2, 1 + server as u8], 7300)),
-        key: Some(Key::new(&[server as u8 + 1; 32]).unwrap()),
+        probe: SocketAddr::from(([192, 0, 2, 1 + octet(server)], 7300)),
+        key: Some(Key::new(&[octet(server) + 1; 32]).unwrap()),
     });
     let names = ["dsl0", "lte0", "sat0"];
     let uplinks = names[..uplinks].iter().map(|name| Uplink {
@@ -152,7 +152,10 @@ impl World {
                 self.now = end;
                 break;
             };
-            assert!(next > self.now || packet == Some(self.now), "no timer stands still");
+            assert!(
+                next > self.now || packet == Some(self.now),
+                "no timer stands still"
+            );
             self.now = self.now.max(next);
             while self.queue.peek().is_some_and(|next| next.0.0 <= self.now) {
                 let std::cmp::Reverse((at, _, what)) = self.queue.pop().unwrap();
@@ -300,3 +303,6 @@ pub(crate) fn responder(key: Key, seed: u64) -> Responder {
     Responder::new(config, secret)
 }
 
+pub(crate) fn octet(of: usize) -> u8 {
+    u8::try_from(of).unwrap()
+}
