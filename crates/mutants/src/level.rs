@@ -71,6 +71,7 @@ const NETNS: &[&str] = &["--test", "netns"];
 static WIRE: Level = free("wire", "flexcp-wire", ALL);
 static TESTKIT: Level = free("testkit", "flexcp-testkit", ALL);
 static PLACEMENT: Level = free("placement", "flexcp-placement", ALL);
+static LOCATION: Level = free("location", "flexcp-location", ALL);
 static FAULTS: Level = free("faults", "flexcp-faults", ALL);
 static INVARIANTS: Level = free("invariants", "flexcp-invariants", ALL);
 static SCENARIOS: Level = free("scenarios", "flexcp-translator", ALL);
@@ -105,6 +106,7 @@ pub(crate) fn levels(area: &str, place: &str) -> Vec<&'static Level> {
         "wire" => vec![&WIRE, &SCENARIOS, &FUZZ, &SIMULATOR],
         "testkit" => vec![&TESTKIT, &WIRE, &INVARIANTS, &SCENARIOS, &SIMULATOR, &LAB],
         "placement" => vec![&PLACEMENT, &SCENARIOS, &FLEXCP, &KERNEL, &CLI, &E2E_WORKERS],
+        "location" => vec![&LOCATION],
         "faults" => vec![&FAULTS, &SIMULATOR, &LAB],
         "invariants" => vec![&INVARIANTS, &SCENARIOS, &FUZZ, &SIMULATOR],
         "simulator" => vec![&SIMULATOR],
@@ -171,6 +173,7 @@ mod tests {
             "wire",
             "testkit",
             "placement",
+            "location",
             "faults",
             "invariants",
             "simulator",
