@@ -191,8 +191,6 @@ pub struct Chooser {
     margin: Margin,
     hold: Duration,
     current: Option<usize>,
-    /// The last switch.
-    since: Time,
     /// Since when there is a better one.
     better: Option<Time>,
     /// A choice was made by measurement.
@@ -211,7 +209,6 @@ impl Chooser {
             margin,
             hold,
             current: None,
-            since: Time::ZERO,
             better: None,
             is_settled: false,
             order: Vec::new(),
@@ -242,8 +239,7 @@ impl Chooser {
     /// When to call [`update`](Self::update) even if nothing new is known.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
-        let better = self.better?;
-        Some((better + self.hold).max(self.since + self.hold))
+        Some(self.better? + self.hold)
     }
 
     /// Looks at what is known. Says so if another server is used from here on.
@@ -260,7 +256,6 @@ impl Chooser {
         let from = self.current;
         if from != Some(to) {
             self.current = Some(to);
-            self.since = now;
             self.better = None;
         }
         let next = order.get(1).copied();
@@ -312,7 +307,8 @@ impl Chooser {
             return Some(current);
         };
         let since = *self.better.get_or_insert(now);
-        if now.since(since) < self.hold || now.since(self.since) < self.hold {
+        // This counts from the last switch on at the earliest, so that no two switches come within a hold time.
+        if now.since(since) < self.hold {
             return Some(current);
         }
         self.cause = Cause::Better(now.since(since));

@@ -5,6 +5,7 @@
 //! with BBR (draft-ietf-ccwg-bbr, section 5.5), the largest rate of a window counts.
 
 use alloc::collections::VecDeque;
+use core::fmt;
 use core::time::Duration;
 
 use crate::rate::Rate;
@@ -102,6 +103,17 @@ struct Held {
     rate: Rate,
     shape: Shape,
     at: Time,
+}
+
+impl fmt::Display for Basis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Transfers => "by transfers",
+            Self::AtLeast => "at least, by transfers",
+            Self::Trains => "by trains",
+            Self::AtMost => "at most, by trains",
+        })
+    }
 }
 
 impl Bandwidth {

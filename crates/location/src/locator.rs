@@ -93,7 +93,7 @@ pub struct Counters {
     pub rounds: u64,
     /// Rounds that had no answer.
     pub silent_rounds: u64,
-    /// Trains that were left out for the budget's sake.
+    /// Rounds, trains and datagrams that were left out for the budget's sake.
     pub starved: u64,
     /// Another server was used.
     pub switches: u64,
@@ -194,6 +194,7 @@ impl Locator {
         path.is_alive = None;
         path.round = None;
         path.handshake = Handshake::None;
+        path.owes_handshake = false;
         path.session = crate::path::Number::default();
         path.next = now;
         self.is_changed = true;
@@ -228,6 +229,7 @@ impl Locator {
             return;
         };
         path.is_alive = Some(true);
+        path.owes_handshake = false;
         let flat = path.down.flat();
         // Trains over this path have met a bucket deeper than they are long. It stands at the uplink most probably, and lets
         // trains of other servers pass too.
@@ -244,6 +246,7 @@ impl Locator {
         };
         path.delay.heard(delay, now);
         path.is_alive = Some(true);
+        path.owes_handshake = false;
         self.choose(now);
     }
 
@@ -256,6 +259,7 @@ impl Locator {
         path.is_known |= path.handshake != Handshake::None;
         path.handshake = Handshake::None;
         path.is_alive = Some(delay.is_some());
+        path.owes_handshake = delay.is_none();
         if let Some(delay) = delay {
             path.delay.heard(delay, now);
         }
@@ -287,20 +291,23 @@ impl Locator {
     pub fn poll_transmit(&mut self, now: Time, out: &mut [u8]) -> Option<Transmit> {
         for server in 0..self.servers.len() {
             for uplink in 0..self.config.uplinks.len() {
-                let Some((length, back)) = self.send(server, uplink, now, out) else {
-                    continue;
-                };
-                let to = self.config.servers[server].probe;
-                let headers = overhead(&to);
-                let bytes = (length + headers + back) as u64;
-                self.spend(server, bytes, now);
-                self.counters.sent += 1;
-                return Some(Transmit {
-                    server,
-                    uplink,
-                    to,
-                    length,
-                });
+                while let Some((length, back)) = self.send(server, uplink, now, out) {
+                    let to = self.config.servers[server].probe;
+                    let bytes = (length + overhead(&to) + back) as u64;
+                    // Others may have spent meanwhile what there was when the round began: then it is as if lost.
+                    if !self.affords(server, bytes, now) {
+                        self.counters.starved += 1;
+                        continue;
+                    }
+                    self.spend(server, bytes, now);
+                    self.counters.sent += 1;
+                    return Some(Transmit {
+                        server,
+                        uplink,
+                        to,
+                        length,
+                    });
+                }
             }
         }
         None
@@ -459,7 +466,7 @@ impl Locator {
 
     fn path_mut(&mut self, server: usize, uplink: usize) -> Option<&mut Path> {
         let uplinks = self.config.uplinks.len();
-        if uplink >= uplinks {
+        if uplink >= uplinks || server >= self.servers.len() {
             return None;
         }
         self.paths.get_mut(server * uplinks + uplink)
@@ -468,6 +475,10 @@ impl Locator {
     fn ceiling(&self, uplink: usize, now: Time) -> Option<Rate> {
         let (rate, at) = (*self.ceilings.get(uplink)?)?;
         (now.since(at) <= CEILING_HOLDS).then_some(rate)
+    }
+
+    fn affords(&mut self, server: usize, bytes: u64, now: Time) -> bool {
+        self.ledger.affords(bytes, now) && self.servers[server].ledger.affords(bytes, now)
     }
 
     fn spend(&mut self, server: usize, bytes: u64, now: Time) {

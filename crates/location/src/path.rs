@@ -35,6 +35,8 @@ pub(crate) struct Path {
     pub(crate) is_known: bool,
     /// A handshake with the server is wanted, or under way since then.
     pub(crate) handshake: Handshake,
+    /// The last handshake had no answer: that of a responder does not show that connections have one.
+    pub(crate) owes_handshake: bool,
 }
 
 /// A TCP handshake that the host makes, where no responder answers.
@@ -111,6 +113,7 @@ impl Path {
             begun: None,
             is_known: false,
             handshake: Handshake::None,
+            owes_handshake: false,
         }
     }
 

@@ -121,7 +121,7 @@ const QUIET: Duration = Duration::from_millis(300);
 
 impl Round {
     /// Bytes that a round takes at most without its trains.
-    pub(crate) const SMALL: u64 = 2000;
+    pub(crate) const SMALL: u64 = 2500;
 
     pub(crate) fn new(wanted: Wanted, is_open: bool, now: Time) -> Self {
         Self {

@@ -2,6 +2,7 @@
 
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::fmt;
 use core::time::Duration;
 
 use crate::estimate::Estimate;
@@ -78,6 +79,27 @@ pub enum Probing {
     Keyless,
     /// It was not tried yet.
     Unknown,
+}
+
+impl fmt::Display for Reach {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Yes => "reachable",
+            Self::No => "not reachable",
+            Self::Unknown => "not tried yet",
+        })
+    }
+}
+
+impl fmt::Display for Probing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Answers => "answers probes",
+            Self::Silent => "does not answer probes: handshakes and transfers alone",
+            Self::Keyless => "has no key: handshakes and transfers alone",
+            Self::Unknown => "not probed yet",
+        })
+    }
 }
 
 impl ServerRow {

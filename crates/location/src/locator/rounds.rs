@@ -124,9 +124,7 @@ impl Locator {
 
     pub(super) fn begin(&mut self, at: usize, server: usize, now: Time) {
         self.schedule(at, now);
-        let is_affordable = self.ledger.affords(Round::SMALL, now)
-            && self.servers[server].ledger.affords(Round::SMALL, now);
-        if !is_affordable {
+        if !self.affords(server, Round::SMALL, now) {
             self.counters.starved += 1;
             return;
         }
@@ -185,11 +183,11 @@ impl Locator {
             return;
         };
         path.responds = Some(found.is_answered);
-        if found.is_answered {
+        path.is_known |= found.is_answered;
+        if found.is_answered && !path.owes_handshake {
             path.is_alive = Some(true);
-            path.is_known = true;
         } else {
-            // It may be that datagrams alone do not come through.
+            // It may be that datagrams alone do not come through, or nothing but datagrams.
             path.handshake = Handshake::Wanted;
         }
         if path.learn(found, stale, now) {

@@ -54,6 +54,25 @@ fn a_connection_without_an_answer_leaves_a_server_at_once() {
 }
 
 #[test]
+fn a_server_whose_responder_alone_answers_is_not_used_again() {
+    let mut world = World::new(config(5, 2), table1(), 1);
+    world.run(300);
+    world.hosts[2].listens = false;
+    for uplink in 0..2 {
+        world.locator.handshake(2, uplink, None, world.now);
+    }
+    let switches = world.switches().len();
+    world.run(600);
+    assert_eq!(world.locator.order(), [1, 0, 4, 3, 2]);
+    assert_eq!(world.switches().len(), switches + 1);
+    let probing = world.locator.table(world.now).servers[2].probing;
+    assert_eq!(probing, Probing::Answers);
+    world.hosts[2].listens = true;
+    world.run(150);
+    assert_eq!(world.locator.order()[0], 2);
+}
+
+#[test]
 fn an_uplink_that_goes_takes_its_rates_with_it() {
     let mut world = World::new(config(5, 2), table1(), 1);
     world.run(300);
@@ -287,7 +306,7 @@ fn anything_at_all_may_come_instead_of_answers() {
     let mut out = [0; 1472];
     let sent = locator.poll_transmit(Time::ZERO, &mut out).unwrap();
     let question = out[..sent.length].to_vec();
-    for (server, uplink) in [(0, 0), (1, 1), (2, 0), (0, 2), (usize::MAX / 4, 0)] {
+    for (server, uplink) in [(0, 0), (1, 1), (2, 0), (0, 2), (usize::MAX, 0)] {
         for datagram in [&question[..], &[], &[0; 60]] {
             let heard = locator.handle_datagram((server, uplink), datagram, Time(5), Time(5));
             assert!(heard.is_err());
