@@ -47,7 +47,7 @@ pub struct Dispersion {
 /// Why a train says nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Useless {
-    /// Fewer packets than [`LEAST`] have arrived.
+    /// Fewer than 16 packets have arrived: so many.
     TooFew(usize),
     /// They came at the same time, as far as the clock says.
     NoTime,
