@@ -27,7 +27,7 @@ lint: setup-programs
 # No root needed: byte formats, the fault model, placement, the translator's scenarios, fuzz targets over their
 # corpus, the offload's rules, configuration.
 unit: setup
-	$(CARGO) test --locked -p flexcp-wire -p flexcp-testkit -p flexcp-faults -p flexcp-placement -p flexcp-preamble
+	$(CARGO) test --locked -p flexcp-wire -p flexcp-testkit -p flexcp-faults -p flexcp-placement -p flexcp-preamble -p flexcp-location
 	$(CARGO) test --locked -p flexcp-translator
 	$(CARGO) test --locked -p flexcp-fuzz -p flexcp-mutants
 	$(CARGO) test --locked -p flexcp-invariants -p flexcp-simulator

@@ -22,6 +22,16 @@ pub(crate) struct Level {
 }
 
 const ALL: &[&str] = &["--lib", "--tests"];
+/// Those of `flexcp-location` without its network in virtual time, which takes longer.
+const ALONE: &[&str] = &[
+    "--lib",
+    "--test",
+    "choice",
+    "--test",
+    "codec",
+    "--test",
+    "responder",
+];
 const OWN: &[&str] = &["--lib", "--bins"];
 
 const fn free(
@@ -71,6 +81,12 @@ const NETNS: &[&str] = &["--test", "netns"];
 static WIRE: Level = free("wire", "flexcp-wire", ALL);
 static TESTKIT: Level = free("testkit", "flexcp-testkit", ALL);
 static PLACEMENT: Level = free("placement", "flexcp-placement", ALL);
+static LOCATION: Level = free("location", "flexcp-location", ALONE);
+static LOCATION_NETWORK: Level = free(
+    "location network",
+    "flexcp-location",
+    &["--test", "network"],
+);
 static FAULTS: Level = free("faults", "flexcp-faults", ALL);
 static INVARIANTS: Level = free("invariants", "flexcp-invariants", ALL);
 static SCENARIOS: Level = free("scenarios", "flexcp-translator", ALL);
@@ -105,6 +121,7 @@ pub(crate) fn levels(area: &str, place: &str) -> Vec<&'static Level> {
         "wire" => vec![&WIRE, &SCENARIOS, &FUZZ, &SIMULATOR],
         "testkit" => vec![&TESTKIT, &WIRE, &INVARIANTS, &SCENARIOS, &SIMULATOR, &LAB],
         "placement" => vec![&PLACEMENT, &SCENARIOS, &FLEXCP, &KERNEL, &CLI, &E2E_WORKERS],
+        "location" => vec![&LOCATION, &LOCATION_NETWORK],
         "faults" => vec![&FAULTS, &SIMULATOR, &LAB],
         "invariants" => vec![&INVARIANTS, &SCENARIOS, &FUZZ, &SIMULATOR],
         "simulator" => vec![&SIMULATOR],
@@ -171,6 +188,7 @@ mod tests {
             "wire",
             "testkit",
             "placement",
+            "location",
             "faults",
             "invariants",
             "simulator",
