@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use rustix::process::Signal;
 
+use crate::namespace::Namespace;
 use crate::process::Background;
 use crate::topology::Lab;
 
@@ -23,10 +24,21 @@ impl Lab {
     pub fn capture(&self, name: &str) -> Result<Capture> {
         let access = (1..=self.links()).map(|link| format!("a{link}"));
         let servers = (1..=self.servers().len()).map(|number| format!("srv{number}"));
+        let devices: Vec<_> = access.chain(servers).collect();
+        self.capture_at(self.proxy(), name, &devices)
+    }
+
+    /// The same on these interfaces of another of its namespaces.
+    pub fn capture_at(
+        &self,
+        namespace: &Namespace,
+        name: &str,
+        devices: &[String],
+    ) -> Result<Capture> {
         let mut running = vec![];
-        for device in access.chain(servers) {
+        for device in devices {
             let file = self.dir().join(format!("{name}-{device}.pcap"));
-            let mut command = self.proxy().command("tcpdump");
+            let mut command = namespace.command("tcpdump");
             command.args([
                 "-q",
                 "-n",
@@ -40,11 +52,11 @@ impl Lab {
                 "-Z",
                 "root",
                 "-i",
-                &device,
+                device,
                 "-w",
             ]);
             command.arg(&file);
-            let tcpdump = Background::spawn(command, self.dir(), &format!("tcpdump-{device}"))?;
+            let tcpdump = Background::spawn(command, self.dir(), &format!("{name}-{device}"))?;
             running.push((tcpdump, file));
         }
         let capture = Capture { running };

@@ -23,6 +23,7 @@ pub mod daemon;
 pub mod demo;
 mod detour;
 pub mod endings;
+mod far_proxy;
 mod fault;
 mod feature;
 pub mod firewall;
@@ -64,6 +65,7 @@ pub use counters::{
 };
 pub use daemon::FlexCp;
 pub use detour::Detour;
+pub use far_proxy::FarProxy;
 pub use fault::{Cut, Direction, Strip};
 pub use feature::Feature;
 pub use kernel_log::KernelLog;

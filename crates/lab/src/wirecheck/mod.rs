@@ -4,6 +4,7 @@
 //! flow is the one that sent its SYN, so flows whose SYN was not captured can't be judged.
 
 mod frames;
+mod packets;
 
 use std::cmp::Reverse;
 use std::collections::{HashSet, VecDeque};
@@ -14,12 +15,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail, ensure};
 pub use flexcp_invariants::Preamble;
 use flexcp_invariants::{Checker, Observation, Options, Point, Violation};
-use flexcp_wire::{
-    ChecksumState, IpHeader, Offload, TCP_HEADER_LEN, TcpFlags, TcpHeader, TcpOption, TcpOptions,
-    TcpSeq, protocol,
-};
+use flexcp_wire::{ChecksumState, Offload, TcpFlags, TcpSeq};
 
 use frames::{Frame, Frames};
+use packets::tcp_ends;
+pub use packets::{Taken, packets};
 
 /// Captures to check.
 #[derive(Clone, Debug)]
@@ -322,94 +322,6 @@ fn put_in_order(
         ahead.make_contiguous().sort_by_key(|head| head.frame.time);
     }
     overtaker.is_some()
-}
-
-/// A TCP packet of a capture.
-#[derive(Clone, Copy, Debug)]
-pub struct Taken {
-    /// Nanoseconds since 1970.
-    pub time: u64,
-    /// Its receiver.
-    pub to: SocketAddr,
-    /// The first packet of a flow.
-    pub is_syn: bool,
-    /// Bytes of payload.
-    pub payload: usize,
-}
-
-/// What orders a packet among the others of its flow.
-struct Segment {
-    header: TcpHeader,
-    tsval: Option<u32>,
-    /// Bytes, also those that the capture has not kept.
-    payload: usize,
-}
-
-/// The TCP packets of a file, in its order.
-pub fn packets(file: &Path) -> Result<Vec<Taken>> {
-    let mut frames = Frames::open(file)?;
-    let mut taken = vec![];
-    while let Some(frame) = frames.next()? {
-        if let Some((
-            _,
-            to,
-            Segment {
-                header, payload, ..
-            },
-        )) = tcp_ends(&frame.packet)
-        {
-            taken.push(Taken {
-                time: frame.time,
-                to,
-                is_syn: header.flags.contains(TcpFlags::SYN)
-                    && !header.flags.contains(TcpFlags::ACK),
-                payload,
-            });
-        }
-    }
-    Ok(taken)
-}
-
-/// Sender, receiver and header of a TCP packet, and how many bytes of payload it says that it has; `None` for anything else.
-fn tcp_ends(packet: &[u8]) -> Option<(SocketAddr, SocketAddr, Segment)> {
-    // The IP length counts bytes that were not kept.
-    let mut header = [0; 120];
-    let kept = packet.len().min(header.len());
-    header[..kept].copy_from_slice(&packet[..kept]);
-    let is_v4 = header[0] >> 4 == 4;
-    let (at, value) = if is_v4 {
-        (2, kept)
-    } else {
-        (4, kept.checked_sub(40)?)
-    };
-    let said = usize::from(u16::from_be_bytes([header[at], header[at + 1]])) + kept - value;
-    header[at..at + 2].copy_from_slice(&u16::try_from(value).ok()?.to_be_bytes());
-    let ip = IpHeader::parse(&header[..kept]).ok()?;
-    if ip.protocol != protocol::TCP {
-        return None;
-    }
-    let ip_len = if is_v4 {
-        usize::from(header[0] & 0x0f) * 4
-    } else {
-        40
-    };
-    let (tcp, options) = TcpHeader::parse(header.get(ip_len..kept)?).ok()?;
-    Some((
-        SocketAddr::new(ip.src, tcp.src_port),
-        SocketAddr::new(ip.dst, tcp.dst_port),
-        Segment {
-            header: tcp,
-            tsval: tsval(options),
-            payload: said.saturating_sub(ip_len + TCP_HEADER_LEN + options.len()),
-        },
-    ))
-}
-
-fn tsval(options: &[u8]) -> Option<u32> {
-    TcpOptions::new(options).find_map(|option| match option {
-        Ok(TcpOption::Timestamps(timestamps)) => Some(timestamps.val),
-        _ => None,
-    })
 }
 
 /// Puts packets before the checker and remembers which one broke a rule.

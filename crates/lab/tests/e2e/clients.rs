@@ -315,13 +315,16 @@ fn server_hears_first(family: Family) -> Result<()> {
         let access = packets(access)?;
         let mut said = access.iter().filter(|packet| packet.to == converter);
         let syn = said.next().context("no packet of the client")?;
-        ensure!(syn.is_syn && syn.payload > 0, "no data in the SYN: {syn:?}");
+        ensure!(
+            syn.is_syn() && syn.payload > 0,
+            "no data in the SYN: {syn:?}"
+        );
         let second = said.next().context("no second packet of the client")?;
         let towards = packets(towards)?;
         let call = towards.iter().find(|packet: &&Taken| packet.to == server);
         let call = call.context("no packet to the server")?;
         ensure!(
-            call.is_syn && syn.time <= call.time && call.time < second.time,
+            call.is_syn() && syn.time <= call.time && call.time < second.time,
             "{call:?} {second:?}"
         );
         ensure_named(rig, 1)?;

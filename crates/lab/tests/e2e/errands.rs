@@ -28,18 +28,18 @@ crate::cases!("errands":
 
 /// Where the aggregation server listens.
 const LISTEN: [&str; 2] = ["10.200.0.1", "fd20::1"];
-const CONVERT: u16 = 7124;
-const SOCKS5: u16 = 1080;
+pub(crate) const CONVERT: u16 = 7124;
+pub(crate) const SOCKS5: u16 = 1080;
 
 /// What is there beside the lab and its box.
-struct Far {
+pub(crate) struct Far {
     beyond: Beyond,
     server: FlexCp,
     family: Family,
 }
 
 impl Far {
-    fn serve(&self, options: ServeOptions) -> Result<Server> {
+    pub(crate) fn serve(&self, options: ServeOptions) -> Result<Server> {
         Server::start(self.beyond.namespace(), options)
     }
 
@@ -47,7 +47,7 @@ impl Far {
         Client::tcp(Beyond::socket(self.family, PORT)).run_in(lab.server(1), job)
     }
 
-    fn run(&self, lab: &Lab, job: &Job) -> Result<()> {
+    pub(crate) fn run(&self, lab: &Lab, job: &Job) -> Result<()> {
         let report = self.attempt(lab, job)?;
         report.ok().with_context(|| format!("{job:?}"))?;
         Ok(())
@@ -78,7 +78,7 @@ fn services(family: Family, users: &str) -> String {
 }
 
 /// A box whose `servers` and further lines are these.
-fn config(servers: &[String], lines: &str) -> String {
+pub(crate) fn config(servers: &[String], lines: &str) -> String {
     format!(
         "[[service]]\nname = \"home\"\nmode = \"box\"\ninterfaces = [\"srv1\"]\n\
          destinations = {:?}\nuplinks = [\"a1\", \"a2\"]\nservers = [{}]\n{lines}\n",
@@ -100,20 +100,7 @@ fn by(
 ) -> Result<()> {
     let lab = lab_of(family, mbit)?;
     let beyond = Beyond::build(&lab)?;
-    let (flag, network) = match family {
-        Family::V4 => ("-4", Beyond::NETWORKS[0]),
-        Family::V6 => ("-6", Beyond::NETWORKS[1]),
-    };
-    // Servers are reached without an aggregation server as well, over the first uplink.
-    lab.proxy().ip(&format!(
-        "{flag} route add {network} via {}",
-        lab.client_addr(1, family)
-    ))?;
-    lab.client().ip(&format!(
-        "{flag} route add {} via {}",
-        network_of(&lab, family),
-        lab.proxy_addr(1, family)
-    ))?;
+    lead_beyond(&lab, family)?;
     let far = Far {
         server: FlexCp::start_at_far_end(&lab, &services(family, users))?,
         beyond,
@@ -121,6 +108,34 @@ fn by(
     };
     boxed_as(lab, &config(servers, lines), |rig| case(rig, &far))
         .with_context(|| format!("at the far end:\n{}", far.server.log()))
+}
+
+/// The same of one server at the far end that speaks this.
+pub(crate) fn by_one(
+    mode: &str,
+    port: u16,
+    case: impl FnOnce(&crate::aggregation::Rig, &Far) -> Result<Expect>,
+) -> Result<()> {
+    let servers = [server(mode, &listen(Family::V4, port), "")];
+    by((Family::V4, 100), (&servers, ""), "", case)
+}
+
+/// Servers are reached without an aggregation server as well, over the first uplink.
+pub(crate) fn lead_beyond(lab: &Lab, family: Family) -> Result<()> {
+    let (flag, network) = match family {
+        Family::V4 => ("-4", Beyond::NETWORKS[0]),
+        Family::V6 => ("-6", Beyond::NETWORKS[1]),
+    };
+    lab.proxy().ip(&format!(
+        "{flag} route add {network} via {}",
+        lab.client_addr(1, family)
+    ))?;
+    lab.client().ip(&format!(
+        "{flag} route add {} via {}",
+        network_of(lab, family),
+        lab.proxy_addr(1, family)
+    ))?;
+    Ok(())
 }
 
 /// Of the clients in the LAN.

@@ -13,6 +13,7 @@ mod attacks;
 mod attempts;
 mod balance;
 mod beside;
+mod chains;
 mod clients;
 mod close;
 mod convert;
@@ -83,6 +84,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         transfers::cases(),
         uplinks::cases(),
         errands::cases(),
+        chains::cases(),
         paths::cases(),
         close::cases(),
         fallback::cases(),
