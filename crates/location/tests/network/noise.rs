@@ -60,6 +60,10 @@ fn the_bytes_of_any_hour_are_within_the_bound() {
         config.bytes_per_hour = budget;
         config.server_bytes_per_hour = budget / 3;
         let mut world = World::new(config, table1(), 11);
+        world.run(120);
+        // A small budget is shared out: no path takes what others need to be known at all.
+        assert!(world.locator.table(world.now).is_complete);
+        assert_eq!(world.locator.order()[0], 2);
         world.run(3 * 3600);
         let worst = world.worst_hour();
         let counted = world.locator.counters().bytes;
@@ -107,9 +111,31 @@ fn a_budget_for_hardly_anything_is_kept_too() {
     let mut world = World::new(config, links, 3);
     world.run(3 * 3600);
     let worst = world.worst_hour();
-    println!("80000 bytes an hour allowed: {worst} in the worst");
+    let up: u64 = world.hosts.iter().map(|host| host.bytes_in).sum();
+    let down: u64 = world.hosts.iter().map(|host| host.bytes_out).sum();
+    println!("80000 bytes an hour allowed: {worst} in the worst; {up} up, {down} down");
+    // No train is begun that cannot be paid for with its answer.
+    assert!(down * 100 >= up * 98, "{up} up, {down} down");
     assert!((20_000..=80_000).contains(&worst), "{worst}");
     assert!(world.locator.counters().starved > 0);
+}
+
+#[test]
+fn a_path_that_had_no_bytes_is_measured_once_there_are_some() {
+    let mut config = config(5, 2);
+    config.bytes_per_hour = 400_000;
+    config.server_bytes_per_hour = 400_000;
+    let mut world = World::new(config, table1(), 3);
+    world.run(3300);
+    let missing = |world: &World| {
+        let servers = world.locator.table(world.now).servers;
+        let paths = servers.iter().flat_map(|row| &row.paths);
+        paths.filter(|path| path.down.is_none()).count()
+    };
+    assert!(missing(&world) > 0, "the first hour's bytes do not suffice");
+    world.run(600);
+    assert_eq!(missing(&world), 0);
+    assert!(world.worst_hour() <= 400_000);
 }
 
 #[test]
