@@ -23,6 +23,8 @@ pub(crate) struct Around<'a> {
     pub(crate) length: &'a mut Length,
     /// Bytes of all probes, and of those of this server.
     pub(crate) ledgers: [&'a mut Ledger; 2],
+    /// Bytes of this round's trains beyond which none begins but the first: the path's part of the budget.
+    pub(crate) part: u64,
     /// The path's round trip and the rate of its slower direction, if they are known.
     pub(crate) known: (Option<Duration>, Option<Rate>),
     /// Bytes of a datagram in a train, and of its headers.
@@ -54,6 +56,8 @@ pub(crate) struct Round {
     /// It has begun with a cookie of an earlier round, which the responder may have forgotten.
     is_old: bool,
     trains: u8,
+    /// Bytes of its trains, both ways.
+    spent: u64,
     found: Findings,
 }
 
@@ -135,6 +139,7 @@ impl Round {
             tries: if is_open { ECHOES } else { HELLOS },
             is_old: is_open,
             trains: 0,
+            spent: 0,
             found: Findings::default(),
         }
     }
@@ -345,6 +350,10 @@ impl Round {
         let count = around.length.next(self.most(around));
         let bytes = u64::from(count) * one * 2 + 400;
         let now = around.now;
+        let is_over_part = self.trains > 0 && self.spent + bytes > around.part;
+        if is_over_part {
+            return self.ask_leg(now);
+        }
         if !around
             .ledgers
             .iter_mut()
@@ -353,6 +362,7 @@ impl Round {
             self.found.is_starved = true;
             return self.ask_leg(now);
         }
+        self.spent += bytes;
         self.trains += 1;
         self.stage = Stage::Up(Place {
             train: self.trains.into(),

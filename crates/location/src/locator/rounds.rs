@@ -36,12 +36,16 @@ impl Locator {
         let uplinks = self.config.uplinks.len();
         let path = self.paths.get_mut(server * uplinks + uplink)?;
         let known = (path.delay.value(), path.slowest());
+        let servers = self.servers.len() as u64;
+        let of_server = self.config.server_bytes_per_hour / uplinks as u64;
+        let part = of_server.min(self.config.bytes_per_hour / uplinks as u64 / servers) / 2;
         let round = path.round.as_mut()?;
         let around = Around {
             key: config.key.as_ref()?,
             session: &mut path.session,
             length: &mut path.length,
             ledgers: [&mut self.ledger, &mut self.servers[server].ledger],
+            part,
             known,
             packet: self.config.packet.into(),
             overhead: overhead(&config.probe),
@@ -124,21 +128,30 @@ impl Locator {
 
     pub(super) fn begin(&mut self, at: usize, server: usize, now: Time) {
         self.schedule(at, now);
-        if !self.affords(server, Round::SMALL, now) {
+        let half = self.config.interval / 2;
+        let has_key = self.config.servers[server].key.is_some();
+        let wants_trains = has_key && !self.paths[at].down.is_shown(half, now);
+        let least = if wants_trains {
+            self.cost(at) / 2
+        } else {
+            Round::SMALL
+        };
+        if !self.affords(server, least, now) {
             self.counters.starved += 1;
+            // There may be bytes again long before the path's turn.
+            self.paths[at].next = now + self.config.interval;
             return;
         }
         let path = &mut self.paths[at];
         path.begun = Some(now);
-        if self.config.servers[server].key.is_none() {
+        if !has_key {
             path.handshake = Handshake::Wanted;
             return;
         }
-        let half = self.config.interval / 2;
         let leg = self.servers[server].leg;
         let wants_leg = leg.is_none_or(|(_, at)| now.since(at) > half);
         let wanted = Wanted {
-            trains: !path.down.is_shown(half, now),
+            trains: wants_trains,
             leg: self.config.content.filter(|_| wants_leg),
         };
         path.round = Some(Round::new(wanted, path.session.is_open(now), now));

@@ -1,10 +1,12 @@
 //! Servers that cannot be reached, do not answer probes, or are started anew; buckets deeper than any train.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use flexcp_location::probe::Key;
 use flexcp_location::{
-    Basis, Event, Fixed, Latency, Leg, Locator, Probing, Rate, Reach, Throughput, Time, Transfer,
+    Basis, Event, Fixed, Ignored, Latency, Leg, Locator, Probing, Rate, Reach, Responder,
+    Throughput, Time, Transfer,
 };
 
 use crate::link::Link;
@@ -295,6 +297,61 @@ fn latency_and_fixed_choose_otherwise() {
     cut(&mut world, 0, false);
     world.run(180);
     assert_eq!(world.locator.order(), [0, 1, 2, 3, 4]);
+}
+
+#[test]
+fn a_leg_is_never_older_than_an_interval() {
+    let mut config = config(1, 1);
+    config.interval = Duration::from_secs(300);
+    let mut world = World::new(config, vec![bucket(10_000, 1000)], 1);
+    world.run(60);
+    for _ in 0..200 {
+        world.run(10);
+        let leg_at = world.locator.table(world.now).servers[0].leg_at.unwrap();
+        let age = world.now.since(leg_at);
+        assert!(age < Duration::from_secs(345), "{age:?}");
+    }
+}
+
+/// What goes over the path of a locator and a responder that are one millisecond apart.
+fn exchange(locator: &mut Locator, host: &mut Responder, now: Time) -> Option<Vec<u8>> {
+    let mut out = [0; 1472];
+    locator.handle_timeout(now);
+    let sent = locator.poll_transmit(now, &mut out)?;
+    let from = SocketAddr::from(([198, 51, 100, 10], 40_000));
+    host.handle_datagram(from, &out[..sent.length], now, now)
+        .unwrap();
+    let (_, length) = host.poll_transmit(&mut out)?;
+    Some(out[..length].to_vec())
+}
+
+#[test]
+fn an_answer_of_an_earlier_session_is_not_taken() {
+    let mut locator = Locator::new(config(1, 1), Box::new(Throughput::default()), 1).unwrap();
+    let mut host = responder(Key::new(&[1; 32]).unwrap(), 1);
+    let mut echoes = Vec::new();
+    for second in [1, 2] {
+        let now = Time::from_secs(second);
+        locator.set_path(0, 0, false, now);
+        locator.set_path(0, 0, true, now);
+        locator.activity(now);
+        let challenge = exchange(&mut locator, &mut host, now).unwrap();
+        let later = now + Duration::from_millis(1);
+        locator
+            .handle_datagram((0, 0), &challenge, later, later)
+            .unwrap();
+        echoes.push(exchange(&mut locator, &mut host, later).unwrap());
+    }
+    // Both answer an echo with the number 1.
+    let now = Time::from_millis(2002);
+    let heard = locator.handle_datagram((0, 0), &echoes[0], now, now);
+    assert_eq!(heard, Err(Ignored::Unasked));
+    assert_eq!(
+        locator.handle_datagram((0, 0), &echoes[1], now, now),
+        Ok(())
+    );
+    let again = locator.handle_datagram((0, 0), &echoes[1], now, now);
+    assert_eq!(again, Err(Ignored::Unasked));
 }
 
 #[test]
