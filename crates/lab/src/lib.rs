@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod aggregation;
 pub mod aim;
 pub mod attack;
 mod capture;
@@ -17,7 +18,9 @@ mod cleanup;
 pub mod compare;
 mod complaint;
 mod conduct;
+pub mod congestion;
 mod counters;
+pub mod cpu;
 pub mod daemon;
 pub mod demo;
 mod detour;
@@ -34,6 +37,7 @@ mod manager;
 pub mod matrix;
 mod namespace;
 mod nginx;
+pub mod plot;
 mod process;
 pub mod reload;
 pub mod repeat;
