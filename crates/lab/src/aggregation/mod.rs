@@ -32,7 +32,7 @@ pub struct Aggregation {
     /// Sizes of downloads in MB
     #[arg(long, value_delimiter = ',', default_values_t = [0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0])]
     sizes: Vec<f64>,
-    /// Rounds, in each of which every way has its turn; those of 100 MB and more have two at most
+    /// Rounds, in each of which every way has its turn; those of 30 MB and more have two at most, those up to 1 MB five turns each
     #[arg(long, default_value_t = 3)]
     rounds: usize,
     /// RTTs of the mobile and of the telecom uplink in milliseconds, without queues

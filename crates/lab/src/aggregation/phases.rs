@@ -205,6 +205,11 @@ mod tests {
     #[test]
     fn phases_are_told_by_ten_seconds_and_held_against_their_uplinks() {
         // The two links bring 3.7 and 1.8 MB/s of packets for 30 s, then one of them 3.3 alone.
+        #[allow(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "hundreds of thousands"
+        )]
         let frames = |mega: f64| (mega * FRAME / PACKET * 1e5) as u64;
         let mut down = vec![[frames(3.7), frames(1.8)]; 300];
         down.extend([[frames(3.3), 0]; 300]);
