@@ -24,7 +24,7 @@ pub(super) const UPLINKS: [Uplink; 2] = [
 
 /// RTTs of the two in milliseconds, without what waits in queues, unless others are asked for.
 ///
-/// The paper has none for Figure 5, but in Table 1 the uplink with the higher rate has the lower RTT at four of five servers.
+/// The paper has none for Figure 5, but in Table 1 the uplink with the higher rate has the lower RTT at three of five servers.
 pub(super) const RTTS: [u32; 2] = [30, 45];
 
 /// What all of it is measured over.
