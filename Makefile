@@ -4,7 +4,7 @@
 CARGO ?= cargo
 
 .PHONY: setup setup-programs setup-api setup-libconvert libconvert build demo test lint unit unit-security simulate root privileged e2e e2e-repeat link-selftest \
-	faults attack hostile-memory lossy firewall endings reload steering rule-changes split ttfb uplinks api watch compare kernels kernels-short unit-boot fuzz bench bench-quick bench-plain bench-crowd bench-rule bench-explicit bench-beside bench-reads bench-unsteered bench-sustained bench-dtree bench-rules figure10 counters seeded-bugs drawn-bugs \
+	faults attack hostile-memory lossy firewall endings reload steering rule-changes split ttfb uplinks box api watch compare kernels kernels-short unit-boot fuzz bench bench-quick bench-plain bench-crowd bench-rule bench-explicit bench-box box-memory bench-beside bench-reads bench-unsteered bench-sustained bench-dtree bench-rules figure10 counters seeded-bugs drawn-bugs \
 	mutants-sample \
 	bpf clean
 
@@ -141,6 +141,13 @@ ttfb: root build
 uplinks: root build
 	target/release/lab uplinks $(UPLINKS_ARGS)
 
+# T-MPTCP's Figures 5a and 5b: downloads of 0.1 to 100 MB through an aggregation box over two uplinks of 4G, beside MPTCP from kernel to
+# kernel, a box of two terminating proxies (redsocks, danted), and TCP over each uplink alone, by turns; one download while uplinks come
+# and go; and what a gigabyte costs of processors. Eleven minutes, lab/results/box.json, box.md and two plots; BOX_ARGS="--only 5b
+# --sizes 0.1,10 --rounds 1" for a part.
+box: root build
+	target/release/lab box $(BOX_ARGS)
+
 # The API under requests that schemathesis makes from its document for SECONDS, and /metrics before promtool: any answer of 5xx
 # and any finding fails. lab/results/api.json.
 SECONDS ?= 60
@@ -201,6 +208,13 @@ bench-rule: root build
 # Long downloads by clients that name their server, by Convert and by SOCKS5, by turns with reverse mode.
 bench-explicit: root build
 	target/release/bench explicit $(BENCH_ARGS)
+# 64 connections of two subflows through an aggregation box, beside the proxy turned around (reverse mode), by turns: throughput, and CPU
+# time of the whole machine. Four minutes.
+bench-box: root build
+	target/release/bench box $(BENCH_ARGS)
+# Resident memory of FlexCP as a box with 10,000 connections of two subflows that are open and idle. A minute.
+box-memory: root build
+	target/release/bench box-memory $(BENCH_ARGS)
 # This tree's FlexCP beside another commit's, such as the one before an issue, by turns: make bench-beside COMMIT=v0.1.
 bench-beside: root build
 	scripts/bench-beside $(COMMIT) $(TURNS)

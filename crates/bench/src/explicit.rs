@@ -12,12 +12,12 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use flexcp_lab::aim::{self, Line};
+use flexcp_lab::cpu::Sample;
 use flexcp_lab::statistics::{median, quantile};
 use flexcp_lab::transfer::{Client, Proto};
 use flexcp_lab::{Family, FlexCp, Lab, Mib, carried, daemon};
 use serde::Serialize;
 
-use crate::cpu::Sample;
 use crate::programs::{self, Program, WEB};
 use crate::rig;
 

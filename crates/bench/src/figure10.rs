@@ -11,11 +11,11 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result, anyhow};
 use clap::{Args, ValueEnum};
 use flexcp_lab::aim;
+use flexcp_lab::congestion::allow;
 use serde::Serialize;
 
 use self::phases::Phases;
 use self::run::Run;
-use crate::congestion::allow;
 
 /// What to run, and where its results go.
 #[derive(Clone, Debug, Args)]

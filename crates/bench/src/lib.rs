@@ -6,9 +6,8 @@
 
 #![forbid(unsafe_code)]
 
+mod aggregation;
 mod circumstances;
-mod congestion;
-mod cpu;
 mod echo;
 mod explicit;
 mod figure10;
@@ -30,7 +29,7 @@ mod sink;
 mod verdict;
 mod verify;
 
-pub use congestion::{Allowed, allow};
+pub use aggregation::{Aggregation, Memory};
 pub use explicit::Explicit;
 pub use figure10::{Figure10, Offload};
 pub use helper::Helping;

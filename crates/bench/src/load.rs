@@ -11,13 +11,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use flexcp_lab::cpu::{Sample, Use};
 use flexcp_lab::transfer::Proto;
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use socket2::{Domain, SockRef, Socket, Type};
 
-use crate::cpu::{Sample, Use};
 use crate::http::Head;
 
 /// What goes over a connection again and again.

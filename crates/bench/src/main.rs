@@ -9,8 +9,9 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result, ensure};
 use clap::{Parser, Subcommand};
 use flexcp_bench::{
-    Explicit, Figure10, Helping, Plan, Report, Results, Subject, allow, files, plots,
+    Aggregation, Explicit, Figure10, Helping, Memory, Plan, Report, Results, Subject, files, plots,
 };
+use flexcp_lab::congestion::allow;
 
 /// Measures FlexCP and its peers by turns.
 #[derive(Parser)]
@@ -61,6 +62,10 @@ enum Command {
     Figure10(Figure10),
     /// Long downloads by clients that name their server, beside reverse mode
     Explicit(Explicit),
+    /// Many connections through an aggregation box, beside the proxy turned around
+    Box(Aggregation),
+    /// Memory of an aggregation box with many connections that are open and idle
+    BoxMemory(Memory),
     #[command(flatten)]
     Helping(Helping),
 }
@@ -79,6 +84,8 @@ fn run(cli: Cli) -> Result<()> {
     match cli.command {
         Some(Command::Figure10(figure)) => return figure.run(),
         Some(Command::Explicit(explicit)) => return explicit.run(),
+        Some(Command::Box(aggregation)) => return aggregation.run(),
+        Some(Command::BoxMemory(memory)) => return memory.run(),
         Some(Command::Helping(helping)) => return helping.run(),
         None => {}
     }

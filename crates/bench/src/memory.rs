@@ -6,9 +6,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use flexcp_lab::cpu::Sample;
 use flexcp_lab::{Families, Family, FlexCp, Lab, daemon};
 
-use crate::cpu::Sample;
 use crate::hold::Helper;
 use crate::programs::{self, Program, open_files};
 use crate::record::Results;

@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use flexcp_lab::plot::{BOTTOM, LEFT, MIN_WIDTH, TOP, frame};
+
 use crate::record::{Record, Results};
 use crate::rig::Subject;
 
@@ -205,19 +207,6 @@ fn legend(subjects: impl Iterator<Item = Subject>) -> String {
     text
 }
 
-pub(crate) fn frame(title: &str, width: f64, body: &str) -> String {
-    format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{HEIGHT:.0}\" \
-         font-family=\"sans-serif\" font-size=\"11\">\n\
-         <style>.c{{text-anchor:middle}}.v{{text-anchor:middle;font-size:8px}}\
-         .y{{text-anchor:end}}</style>\n\
-         <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n\
-         <text x=\"{LEFT}\" y=\"18\" font-size=\"14\">{title}</text>\n{body}\
-         <path d=\"M{LEFT} {BOTTOM}H{:.1}\" stroke=\"#000\"/>\n</svg>\n",
-        width - 20.0
-    )
-}
-
 /// Told apart by the colour-blind too (Okabe and Ito).
 const fn color(subject: Subject) -> &'static str {
     match subject {
@@ -235,11 +224,6 @@ const fn color(subject: Subject) -> &'static str {
     }
 }
 
-pub(crate) const LEFT: f64 = 50.0;
-pub(crate) const TOP: f64 = 60.0;
-pub(crate) const BOTTOM: f64 = 330.0;
-const HEIGHT: f64 = 360.0;
-pub(crate) const MIN_WIDTH: f64 = 820.0;
 const BAR: f64 = 22.0;
 const GAP: f64 = 24.0;
 

@@ -20,7 +20,7 @@ pub(crate) struct Program(Background);
 impl Program {
     /// Starts `words` in a namespace, with MPTCP sockets by `mptcpize` if asked for, and waits until
     /// the port takes connections.
-    fn start(
+    pub(crate) fn start(
         (lab, namespace): (&Lab, &Namespace),
         name: &str,
         words: &[&str],

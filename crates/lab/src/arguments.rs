@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use flexcp_faults::Faults;
+use flexcp_lab::aggregation::Aggregation;
 use flexcp_lab::attack::HostileMemory;
 use flexcp_lab::endings::Endings;
 use flexcp_lab::firewall::Firewall;
@@ -86,6 +87,8 @@ pub(crate) enum Command {
     Ttfb(Ttfb),
     /// Lose an uplink of an aggregation box under downloads, and change its address again and again: how long they wait
     Uplinks(Uplinks),
+    /// Measure downloads through an aggregation box over two uplinks of 4G, beside its peers: T-MPTCP's Figures 5a and 5b
+    Box(Aggregation),
     /// Take away rules, routes, links and addresses under live transfers: how soon they are back, or told
     Watch(Watch),
     /// Run the end-to-end tests many times, one attempt each, and say how often each case failed

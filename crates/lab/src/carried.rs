@@ -148,6 +148,15 @@ pub fn from_servers(lab: &Lab) -> Result<u64> {
     Ok(received(&lab.proxy().proc_net("dev")?, "srv"))
 }
 
+/// Packets that the proxy has received by its access links. One of several segments counts once.
+///
+/// # Errors
+///
+/// The counters can't be read.
+pub fn from_links(lab: &Lab) -> Result<u64> {
+    Ok(received(&lab.proxy().proc_net("dev")?, "a"))
+}
+
 /// Packets of servers that the programs in the kernel have translated, once FlexCP has every connection back.
 ///
 /// # Errors

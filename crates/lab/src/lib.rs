@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod aggregation;
 pub mod aim;
 pub mod attack;
 mod beyond;
@@ -18,7 +19,9 @@ mod cleanup;
 pub mod compare;
 mod complaint;
 mod conduct;
+pub mod congestion;
 mod counters;
+pub mod cpu;
 pub mod daemon;
 pub mod demo;
 mod detour;
@@ -36,6 +39,7 @@ mod manager;
 pub mod matrix;
 mod namespace;
 mod nginx;
+pub mod plot;
 mod process;
 pub mod reload;
 pub mod repeat;

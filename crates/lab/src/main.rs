@@ -76,6 +76,7 @@ fn run(command: Command) -> Result<()> {
         Command::Split(split) => split.run(),
         Command::Ttfb(ttfb) => ttfb.run(),
         Command::Uplinks(uplinks) => uplinks.run(),
+        Command::Box(aggregation) => aggregation.run(),
         Command::Watch(watch) => watch.run(),
         Command::Repeat(repeat) => repeat.run(),
         Command::Wirecheck(args) => wirecheck(args),

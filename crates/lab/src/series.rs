@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use crate::counters::{InterfaceBytes, interfaces};
 use crate::fault::Direction;
+use crate::namespace::Namespace;
 use crate::topology::Lab;
 
 /// Counts of all access links, again and again.
@@ -42,11 +43,19 @@ impl Recorder {
     /// # Errors
     /// The counters can't be read.
     pub fn start(lab: &Lab, every: Duration) -> Result<Self> {
+        Self::start_at(lab.client(), lab.links(), every)
+    }
+
+    /// The same at another end of the access links: their interfaces `a1` to `an` there.
+    ///
+    /// # Errors
+    /// As [`Recorder::start`].
+    pub fn start_at(host: &Namespace, links: u8, every: Duration) -> Result<Self> {
         let began = Instant::now();
         let over = Arc::new(AtomicBool::new(false));
-        let (client, links) = (lab.client().clone(), lab.links());
+        let host = host.clone();
         let take = move || {
-            let counts = interfaces(&client)?;
+            let counts = interfaces(&host)?;
             let of = |link| counts.get(&format!("a{link}")).copied();
             let counts: Option<Vec<_>> = (1..=links).map(of).collect();
             Ok::<_, anyhow::Error>(Sample {

@@ -2,8 +2,9 @@
 
 use std::fmt::Write as _;
 
+use flexcp_lab::plot::{BOTTOM, LEFT, MIN_WIDTH, TOP, frame};
+
 use super::Row;
-use crate::plot::{BOTTOM, LEFT, MIN_WIDTH, TOP, frame};
 
 const COLORS: [&str; 3] = ["#000000", "#0072b2", "#d55e00"];
 

@@ -3,10 +3,10 @@
 use std::fmt::Write as _;
 
 use flexcp_lab::Direction;
+use flexcp_lab::plot::{BOTTOM, LEFT, MIN_WIDTH, TOP, frame};
 
 use super::phases::Phases;
 use super::run::Run;
-use crate::plot::{BOTTOM, LEFT, MIN_WIDTH, TOP, frame};
 
 /// Lines of the run, and where its phases begin.
 pub(super) fn plot(run: &Run, phases: &Phases) -> String {

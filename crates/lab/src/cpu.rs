@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result};
 
 /// The counters at one moment.
 #[derive(Debug)]
-pub(crate) struct Sample {
+pub struct Sample {
     at: Instant,
     /// Ticks in which some CPU was not idle.
     busy: u64,
@@ -22,13 +22,13 @@ pub(crate) struct Sample {
 
 /// CPU time between two moments, in seconds.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Use {
+pub struct Use {
     /// By the clock.
-    pub(crate) wall: f64,
+    pub wall: f64,
     /// On all CPUs, less `foreign`.
-    pub(crate) ours: f64,
+    pub ours: f64,
     /// Of processes that have no part in the measurement.
-    pub(crate) foreign: f64,
+    pub foreign: f64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +47,7 @@ impl Sample {
     ///
     /// # Errors
     /// When `/proc/stat` can't be read.
-    pub(crate) fn take() -> Result<Self> {
+    pub fn take() -> Result<Self> {
         let stat = fs::read_to_string("/proc/stat").context("reading /proc/stat")?;
         let mut processes = BTreeMap::new();
         for entry in fs::read_dir("/proc")?.flatten() {
@@ -69,7 +69,7 @@ impl Sample {
     }
 
     /// CPU time since `before`.
-    pub(crate) fn since(&self, before: &Self) -> Use {
+    pub fn since(&self, before: &Self) -> Use {
         let us = process::id();
         let foreign = seconds(self.foreign(us).saturating_sub(before.foreign(us)));
         Use {
@@ -80,12 +80,12 @@ impl Sample {
     }
 
     /// CPU seconds since `before` that are charged to a process and what it has started.
-    pub(crate) fn of_tree_since(&self, before: &Self, root: u32) -> f64 {
+    pub fn of_tree_since(&self, before: &Self, root: u32) -> f64 {
         seconds(self.tree(root).saturating_sub(before.tree(root)))
     }
 
     /// Bytes of memory that a process and what it has started hold.
-    pub(crate) fn resident(&self, root: u32) -> u64 {
+    pub fn resident(&self, root: u32) -> u64 {
         let tree = self.processes.iter();
         let tree = tree.filter(|(pid, _)| self.below(**pid, root));
         let pages: u64 = tree.map(|(_, process)| process.pages).sum();
