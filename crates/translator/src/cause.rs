@@ -191,6 +191,9 @@ decisions! {
         Unreachable => unreachable,
         /// To a client of a box: an aggregation server says that the server refuses.
         Refused => refused,
+        /// To a server that still knows an earlier connection from the port of a box's SYN, and ACKs that (RFC 9293 section
+        /// 3.10.7.3): it forgets it.
+        Earlier => earlier,
         /// To an aggregation server: nothing comes of the connection that it was asked for.
         Declined => declined,
         /// To both ends: FlexCP ends, or the time of a service that is drained or gone is over.

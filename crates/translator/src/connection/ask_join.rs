@@ -15,7 +15,7 @@ use crate::counters::DropReason;
 use crate::endpoint::Backend;
 use crate::event::EndCause;
 use crate::frame::{Frame, Verdict};
-use crate::handle::SubflowIndex;
+use crate::handle::{INITIAL, SubflowIndex};
 use crate::segment::{Outgoing, Segment};
 use crate::time::Instant;
 use crate::uplink::Uplink;
@@ -230,6 +230,35 @@ impl Connection {
         }
     }
 
+    /// A packet that ACKs none of FlexCP's numbers has come instead of the answer to a SYN: the peer still has an earlier connection
+    /// from that port, in TIME_WAIT perhaps, where it takes no SYN whose clock is behind that one's. A RST with the number that it
+    /// waits for ends that (RFC 9293 section 3.10.7.3), and the SYN goes again at once, for the first such packet alone.
+    pub(crate) fn end_earlier(
+        &mut self,
+        ctx: &mut Context<'_>,
+        index: SubflowIndex,
+        segment: &Segment,
+    ) {
+        let stays = segment.has(TcpFlags::RST) || !segment.has(TcpFlags::ACK);
+        if stays || segment.has(TcpFlags::SYN) {
+            return;
+        }
+        let mut reset = self.own_to_mptcp(index, TcpFlags::default());
+        (reset.seq, reset.ack, reset.window) = (segment.tcp.ack, 0, 0);
+        reset.options = flexcp_wire::OptionWriter::default();
+        ctx.reset(reset, Rst::Earlier);
+        if self.subflow(index).join.earlier_ended {
+            return;
+        }
+        self.subflow_mut(index).join.earlier_ended = true;
+        if index == INITIAL {
+            self.forget_syns();
+            self.send_syn_to_peer(ctx);
+        } else {
+            self.send_join_syn(ctx, index);
+        }
+    }
+
     /// Asks for another subflow, from an end of FlexCP's on the uplink `place`. Its index; `None`: there is no room.
     pub(crate) fn ask_join(
         &mut self,
@@ -325,6 +354,9 @@ impl Connection {
     ) -> Verdict {
         let subflow = self.subflow(index);
         if segment.has(TcpFlags::ACK) && Ssn(segment.tcp.ack) != subflow.send.next {
+            if matches!(self.asked(index), Asked::Syn(_)) {
+                self.end_earlier(ctx, index, segment);
+            }
             return Verdict::Drop(DropReason::AckOfUnsent);
         }
         if segment.has(TcpFlags::RST) {

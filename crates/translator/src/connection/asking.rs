@@ -233,6 +233,13 @@ impl Connection {
         (outgoing, errand.map_or(&[], Errand::in_syn))
     }
 
+    /// Those that were sent have not reached the peer's listener.
+    pub(super) fn forget_syns(&mut self) {
+        if let Some(asking) = &mut self.asking {
+            asking.syns = 0;
+        }
+    }
+
     /// The same as a packet of FlexCP's own.
     pub(super) fn send_syn_to_peer(&mut self, ctx: &mut Context<'_>) {
         let (outgoing, data) = self.syn_to_peer(ctx);

@@ -195,6 +195,8 @@ pub(crate) struct Join {
     pub(crate) proved: bool,
     /// Place of the uplink that it is on, where FlexCP has asked for it.
     pub(super) uplink: u8,
+    /// The peer had an earlier connection from its port, and was told that this is over.
+    pub(super) earlier_ended: bool,
 }
 
 impl Subflow {

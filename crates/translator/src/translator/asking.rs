@@ -321,7 +321,11 @@ impl Translator {
         if answers && !connection.has_errand() {
             return connection.take_answer(&mut ctx, segment, frame);
         }
-        if !connection.has_errand() || (!answers && connection.phase == Phase::SynSent) {
+        if !answers && connection.phase == Phase::SynSent {
+            connection.end_earlier(&mut ctx, INITIAL, segment);
+            return Verdict::Drop(DropReason::Unexpected);
+        }
+        if !connection.has_errand() {
             return Verdict::Drop(DropReason::Unexpected);
         }
         let news = if answers {

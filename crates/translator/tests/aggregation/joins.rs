@@ -214,3 +214,43 @@ fn join_that_is_half_way_waits_for_its_own_time_alone() {
     let out = world.answer_join(1);
     assert!(matches!(out[0].join(), Some(MpJoin::Ack { .. })), "{out:?}");
 }
+
+/// A server whose end of an earlier connection from that port is in TIME_WAIT may take no SYN, as its clock is behind: it ACKs that
+/// connection, for as long as SYNs come, unless it is told that the connection is over (RFC 9293 section 3.10.7.3).
+#[test]
+fn earlier_connection_from_the_port_is_ended_and_the_syn_goes_again() {
+    let is_reset = |out: &Out, number: i32| {
+        let packet = &out.packet;
+        (packet.tcp.flags, out.seq(), packet.options.len()) == (RST, number, 0)
+    };
+    let mut world = World::new();
+    let _ = world.of_client(SYN, [0, 0], offer(), &[]);
+    let (verdict, out) = world.of_server(0, ACK, [900, 5000], [], &[]);
+    assert_eq!(verdict, Verdict::Drop(DropReason::Unexpected));
+    let [reset, syn] = &out[..] else {
+        panic!("{out:?}")
+    };
+    assert!(is_reset(reset, 5000), "{reset:?}");
+    assert_eq!((syn.packet.tcp.flags, syn.seq()), (SYN, 0));
+    assert_eq!(syn.keys(), Some(CapableKeys::Syn));
+    let (_, out) = world.of_server(0, ACK, [900, 5000], [], &[]);
+    assert_eq!(out.len(), 1, "the SYN goes again once");
+    assert!(is_reset(&out[0], 5000));
+    let (_, out) = world.of_server(0, RST | ACK, [900, 5000], [], &[]);
+    assert!(out.is_empty(), "a RST has no answer");
+    // The client's own repetition still asks for MPTCP.
+    let (_, out) = world.of_client(SYN, [0, 0], offer(), &[]);
+    assert_eq!(out[0].keys(), Some(CapableKeys::Syn));
+    let mut world = World::established();
+    let _ = world.timeout();
+    let (verdict, out) = world.of_server(1, ACK, [900, 5000], [], &[]);
+    assert_eq!(verdict, Verdict::Drop(DropReason::AckOfUnsent));
+    let [reset, syn] = &out[..] else {
+        panic!("{out:?}")
+    };
+    assert!(is_reset(reset, 5000), "{reset:?}");
+    assert!(matches!(syn.join(), Some(MpJoin::Syn { .. })));
+    let _ = world.answer_join(1);
+    let (_, out) = world.of_server(1, ACK, [900, 5000], [], &[]);
+    assert!(out.is_empty(), "the server has answered");
+}
