@@ -1,5 +1,7 @@
 //! The uplinks of boxes, as the host has them.
 
+pub(crate) mod ways;
+
 use std::net::IpAddr;
 
 use flexcp_io::Interface;

@@ -3,7 +3,9 @@
 
 use super::journal::{Journal, Record};
 use super::netlink::Netlink;
-use super::{Family, KernelError, KernelTables, Plan, link, mend, remove_filters, rules, sysctl};
+use super::{
+    Family, KernelError, KernelTables, Plan, link, mend, remove_filters, rules, sysctl, uplink,
+};
 
 /// Whether the device of the plan is up: one just made is not.
 pub(super) fn is_kept(netlink: &mut Netlink, index: u32) -> Result<bool, KernelError> {
@@ -27,6 +29,7 @@ pub(super) fn take_over(
             .filter(|rule| !rules::is_ours(rule))
             .collect();
         rules::arrange(plan, family, &others)?;
+        uplink::check_unused(&mut netlink, plan, family, &[])?;
     }
     let left = left.filter(Record::is_of_this_namespace);
     let mut before = Vec::new();
@@ -66,6 +69,7 @@ pub(super) fn take_over(
         if !plan.families().any(|wanted| wanted == family) {
             rules::remove_of(&mut tables.netlink, family, report)?;
         }
+        uplink::clear(&mut tables.netlink, plan, family, true)?;
     }
     if mended.is_empty() {
         report("taken over as it was");
