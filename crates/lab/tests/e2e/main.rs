@@ -45,6 +45,7 @@ mod steering;
 mod transfers;
 mod uplinks;
 mod watch;
+mod ways;
 mod wire;
 mod workers;
 
@@ -81,6 +82,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         aggregation::cases(),
         transfers::cases(),
         uplinks::cases(),
+        ways::cases(),
         paths::cases(),
         close::cases(),
         fallback::cases(),
