@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use flexcp_io::{KernelError, KernelTables, Plan, Tun, TunError, Waker, Watch};
+use flexcp_io::{KernelError, KernelTables, Tun, TunError, Waker, Watch};
 use tracing::{info, warn};
 
 use self::start::{Made, Workers};
@@ -100,10 +100,7 @@ impl Proxy {
         let device = tuns.first().map_or(0, Tun::index);
         let mut made = start::make_workers(tuns, &generation, cookie_secret)?;
         let events = Watch::open().map_err(KernelError::from)?;
-        let plan = Plan {
-            uplinks: uplinks::ways::first(config),
-            ..plan::kernel(config, &generation.sources, &live::own_addresses())
-        };
+        let plan = start::plan(&generation);
         let mut kernel = KernelTables::install(&plan, &mut report)?;
         leftover::hand_over(leftover::read(config), &mut made.workers, config);
 

@@ -312,7 +312,9 @@ impl Watcher {
     }
 
     fn look(&mut self, now: u64) -> Result<(), KernelError> {
-        // What the host has changed itself is nothing to be put back.
+        // Nobody waits for the kernel's tables on an uplink that is lost; and what the host has changed itself is nothing to be put
+        // back.
+        self.leave_uplinks();
         self.follow_ways();
         let Some(watch) = &mut self.watch else {
             return Ok(());

@@ -185,7 +185,22 @@ impl Watcher {
         }
     }
 
-    /// Has connections of boxes follow their uplinks, if those have changed.
+    /// Has connections of boxes leave uplinks that are lost.
+    pub(super) fn leave_uplinks(&mut self) {
+        let current = Arc::clone(self.reloads.force.current());
+        let left = uplinks::left(current.uplinks(), &uplinks::find(&current.config));
+        if left == *current.uplinks() {
+            return;
+        }
+        for line in uplinks::changes(&current.config, current.uplinks(), &left) {
+            info!("{line}");
+        }
+        self.reloads.force = self.reloads.force.with_uplinks(left);
+        let marks = self.configure();
+        self.backends = Backends::new(self.reloads.force.current(), marks);
+    }
+
+    /// Has connections of boxes go by what is new of their uplinks, once the kernel leads there.
     pub(super) fn follow_uplinks(&mut self) {
         let current = Arc::clone(self.reloads.force.current());
         let mut now = uplinks::find(&current.config);
@@ -197,16 +212,18 @@ impl Watcher {
         for line in uplinks::changes(&current.config, current.uplinks(), &now) {
             info!("{line}");
         }
-        self.reloads.force = self.reloads.force.with_uplinks(now);
+        let force = self.reloads.force.with_uplinks(now);
         self.reloads.own = own_addresses();
-        let marks = self.configure();
         let plan = Plan {
             uplinks: self.tables.uplinks().to_vec(),
-            ..self.reloads.force.plan(&self.reloads.own)
+            ..force.plan(&self.reloads.own)
         };
+        // Before the workers ask anybody from there: an answer that came to the kernel would be refused.
         if let Err(error) = self.tables.change(&plan, &mut report) {
             warn!("packets to the uplinks' new addresses do not come to FlexCP: {error}");
         }
+        self.reloads.force = force;
+        let marks = self.configure();
         self.backends = Backends::new(self.reloads.force.current(), marks);
     }
 

@@ -82,7 +82,9 @@ impl KernelTables {
         };
         let steps = sysctl::between(&record.changes, &plan, &sysctl::read)?;
         let known = mem::replace(&mut record.changes, steps.noted.clone());
-        journal.write(record)?;
+        if record.changes != known {
+            journal.write(record)?;
+        }
         let before = mem::replace(&mut self.plan, plan);
         let done = self.carry_out(&before, &steps, report);
         if done.is_err() {
@@ -144,6 +146,10 @@ impl KernelTables {
         let Some((journal, record)) = &mut self.undo else {
             return Ok(());
         };
+        // What is on disk is true already, and whoever waits for a new address need not wait for the disk.
+        if record.changes == changes {
+            return Ok(());
+        }
         record.changes = changes;
         Ok(journal.write(record)?)
     }

@@ -123,7 +123,7 @@ pub(super) fn arrange(
         layout.add_group(plan, BEHIND_LOCAL, BEHIND_ALL, &passing);
     }
     // No rule of others, nor of ours, comes between.
-    for (source, table) in plan.from_uplinks(family) {
+    for (source, table) in plan.addresses_of_uplinks(family) {
         layout.rules.push(Rule {
             source: Some(source),
             ..plain(family, UPLINKS, None, Action::Lookup(table))
@@ -138,7 +138,7 @@ pub(super) fn arrange(
 
 /// The last preference that is ours alone.
 pub(super) fn last(plan: &Plan, family: Family) -> u32 {
-    match plan.from_uplinks(family).next() {
+    match plan.addresses_of_uplinks(family).next() {
         Some(_) => UPLINKS,
         None => BEHIND_ALL,
     }

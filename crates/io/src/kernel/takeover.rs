@@ -12,6 +12,17 @@ pub(super) fn is_kept(netlink: &mut Netlink, index: u32) -> Result<bool, KernelE
     Ok(link::state(netlink, index)?.is_some_and(|device| device.up))
 }
 
+/// Before anything is changed: others' rules and routes that stand where ours have to.
+fn check_room(netlink: &mut Netlink, plan: &Plan) -> Result<(), KernelError> {
+    for family in plan.families() {
+        let there = rules::dump(netlink, family)?;
+        let others = there.into_iter().filter(|rule| !rules::is_ours(rule));
+        rules::arrange(plan, family, &others.collect::<Vec<_>>())?;
+        uplink::check_unused(netlink, plan, family, &[])?;
+    }
+    Ok(())
+}
+
 /// Brings what is there in line with the plan. `left`: what that run has written down.
 pub(super) fn take_over(
     mut netlink: Netlink,
@@ -21,16 +32,7 @@ pub(super) fn take_over(
     index: u32,
     report: &mut dyn FnMut(&str),
 ) -> Result<KernelTables, KernelError> {
-    for family in plan.families() {
-        // Before anything is changed: others' rules that stand where ours have to.
-        let there = rules::dump(&mut netlink, family)?;
-        let others: Vec<_> = there
-            .into_iter()
-            .filter(|rule| !rules::is_ours(rule))
-            .collect();
-        rules::arrange(plan, family, &others)?;
-        uplink::check_unused(&mut netlink, plan, family, &[])?;
-    }
+    check_room(&mut netlink, plan)?;
     let left = left.filter(Record::is_of_this_namespace);
     let mut before = Vec::new();
     if let Some(left) = left {

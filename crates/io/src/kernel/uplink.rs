@@ -306,7 +306,10 @@ fn copy(route: &RouteMessage, table: u32) -> RouteMessage {
 
 impl Plan {
     /// The addresses of uplinks, of one family, and the table of each.
-    pub(super) fn from_uplinks(&self, family: Family) -> impl Iterator<Item = (Prefix, u32)> {
+    pub(super) fn addresses_of_uplinks(
+        &self,
+        family: Family,
+    ) -> impl Iterator<Item = (Prefix, u32)> {
         let each = self.uplinks.iter().flat_map(|way| {
             let addresses = way.addresses.iter();
             addresses.map(|addr| (*addr, way.table))

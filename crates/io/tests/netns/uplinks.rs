@@ -243,8 +243,8 @@ fn that_change() {
     );
     tables.remove(&mut |_| {}).unwrap();
     drop(tun);
-    ip("-4 address add 10.9.0.1/24 dev srv");
     ip("-4 address del 10.9.0.77/24 dev srv");
+    ip("-4 address add 10.9.0.1/24 dev srv");
     ip("-4 route replace default via 10.9.0.2 dev srv metric 200");
     assert_unchanged(&before);
 }

@@ -320,6 +320,10 @@ fn client_reset_arrives() -> Result<()> {
             .disturbed("the client resets")
             .own(SERVER_RESET, "the client in the LAN resets")
             .own("mp_fastclose_tx", "the client in the LAN resets")
+            .own(
+                "no_connection",
+                "the server resets a join of its own, which was refused",
+            )
             .allow_all(&["MPFastcloseRx", "TcpEstabResets"]))
     })
 }

@@ -269,7 +269,7 @@ fn address_that_a_rule_of_others_is_about_is_left_to_it() {
     with_theirs.rules.push(others("10.64.0.0", 10));
     let found = with_theirs.ways(&uplinks(), &addresses());
     assert_eq!(found.ways[0].addresses, [addr("198.51.100.7")]);
-    assert_eq!(found.ways[1].addresses, [addr("10.64.0.5"); 0]);
+    assert!(found.ways[1].addresses.is_empty());
     assert!(found.ways[1].routes.0.is_empty() && found.lacking.is_empty());
     // Those that are about some of what leaves from there, about another address, or FlexCP's own, leave it to FlexCP.
     let mut some = others("10.64.0.5", 32);
