@@ -228,11 +228,7 @@ impl Watcher {
                     self.look(now)?;
                 }
             }
-            let due = [
-                self.watch.as_ref().and_then(Watch::due),
-                self.reloads.uplink_ways.due(),
-            ];
-            if due.into_iter().flatten().any(|due| due <= now) {
+            if self.is_look_due(now) {
                 self.look(now)?;
             }
             self.tend_drained(now);
@@ -312,8 +308,7 @@ impl Watcher {
     }
 
     fn look(&mut self, now: u64) -> Result<(), KernelError> {
-        // Nobody waits for the kernel's tables on an uplink that is lost; and what the host has changed itself is nothing to be put
-        // back.
+        // What the host has changed itself is nothing to be put back; nor do connections on a lost uplink wait for that.
         self.leave_uplinks();
         self.follow_ways();
         let Some(watch) = &mut self.watch else {

@@ -8,7 +8,7 @@ use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use flexcp_io::{KernelError, PlacedBackEnds, Plan, UplinkWay, monotonic_micros};
+use flexcp_io::{KernelError, PlacedBackEnds, Plan, UplinkWay, Watch, monotonic_micros};
 use flexcp_placement::Rules;
 use tracing::{info, warn};
 
@@ -167,6 +167,13 @@ impl Watcher {
             warn!("{error}");
         }
         Ok(next)
+    }
+
+    /// Whether something has changed, or a default route that an address waits for should be there.
+    pub(super) fn is_look_due(&self, now: u64) -> bool {
+        let of_watch = self.watch.as_ref().and_then(Watch::due);
+        let due = of_watch.into_iter().chain(self.reloads.uplink_ways.due());
+        due.min().is_some_and(|due| due <= now)
     }
 
     /// Has what leaves from uplinks' addresses leave by them, as far as these or the host's default routes have changed.
