@@ -13,7 +13,7 @@ use crate::config::{Config, plan};
 use crate::control::{Named, Names};
 use crate::orders::Orders;
 use crate::split;
-use crate::uplinks::Uplinks;
+use crate::uplinks::{Uplinks, ways};
 
 /// Addresses that the uplinks of a box have had are known up to so many, with those that they have: packets to others are the
 /// kernel's.
@@ -330,6 +330,19 @@ impl InForce {
         let mut all = of(&self.current);
         for drained in self.drained.iter().filter(|drained| drained.diverts) {
             all.join(&of(&drained.generation));
+        }
+        all
+    }
+
+    /// The uplinks that FlexCP routes, each once: those of the present configuration first.
+    pub(crate) fn routed_uplinks(&self) -> Vec<String> {
+        let drained = self.drained.iter().filter(|drained| drained.diverts);
+        let drained = drained.map(|drained| &*drained.generation);
+        let mut all: Vec<String> = Vec::new();
+        for generation in std::iter::once(&*self.current).chain(drained) {
+            let names = ways::routed(&generation.config).into_iter();
+            let new: Vec<_> = names.filter(|name| !all.contains(name)).collect();
+            all.extend(new);
         }
         all
     }

@@ -359,18 +359,18 @@ fn clean(path: Option<&Path>) -> Result<ExitCode> {
     };
     let config =
         config.with_context(|| format!("{} is not TOML; see: flexcp check", found.file()))?;
-    let (journal, table) = (plan::journal(&config), plan::table(&config));
+    let journal = plan::journal(&config);
     // A service that has become wrong since is no reason to leave anything.
     if path.is_some() && found.has_errors() {
         eprintln!(
-            "flexcp: {} has errors; what it says of table {table} and the journal {} is used all the same",
+            "flexcp: {} has errors; what it says of the journal {} is used all the same",
             found.file(),
             journal.display()
         );
     }
     let mut lines = String::new();
     let mut report = |line: &str| lines += &format!("{line}\n");
-    let done = KernelTables::clean_up(&journal, table, &mut report);
+    let done = KernelTables::clean_up(&journal, &mut report);
     if done.is_ok() && lines.is_empty() {
         lines += "nothing to clean\n";
     }

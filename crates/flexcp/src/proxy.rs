@@ -99,8 +99,8 @@ impl Proxy {
         let tuns = start::open_queues(config, kept)?;
         let device = tuns.first().map_or(0, Tun::index);
         let mut made = start::make_workers(tuns, &generation, cookie_secret)?;
-        let plan = plan::kernel(config, &generation.sources, &live::own_addresses());
         let events = Watch::open().map_err(KernelError::from)?;
+        let plan = start::plan(&generation);
         let mut kernel = KernelTables::install(&plan, &mut report)?;
         leftover::hand_over(leftover::read(config), &mut made.workers, config);
 

@@ -1,5 +1,7 @@
 //! The uplinks of boxes, as the host has them.
 
+pub(crate) mod ways;
+
 use std::net::IpAddr;
 
 use flexcp_io::Interface;
@@ -45,6 +47,17 @@ fn of(config: &Config, interfaces: &[Interface], addrs: &[(String, IpAddr)]) -> 
         _ => Vec::new(),
     });
     services.collect()
+}
+
+/// Of those that connections go by, what there is still.
+pub(crate) fn left(before: &Uplinks, now: &Uplinks) -> Uplinks {
+    let left = |(before, now): (&Uplink, &Uplink)| Uplink {
+        v4: before.v4.filter(|addr| now.v4 == Some(*addr)),
+        v6: before.v6.filter(|addr| now.v6 == Some(*addr)),
+    };
+    let services = before.iter().zip(now);
+    let left = services.map(|(before, now)| before.iter().zip(now).map(left).collect());
+    left.collect()
 }
 
 /// What is new about them, a line each.
@@ -130,6 +143,8 @@ mod tests {
             lines,
             ["uplink dsl0: no carrier, or no address; connections leave it"]
         );
+        assert_eq!(left(&before, &found), found);
+        assert_eq!(left(&found, &before), found);
         let back = changes(&config(), &found, &before);
         assert_eq!(back, ["uplink dsl0: 198.51.100.7"]);
     }

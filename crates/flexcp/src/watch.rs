@@ -228,12 +228,7 @@ impl Watcher {
                     self.look(now)?;
                 }
             }
-            if self
-                .watch
-                .as_ref()
-                .and_then(Watch::due)
-                .is_some_and(|due| due <= now)
-            {
+            if self.is_look_due(now) {
                 self.look(now)?;
             }
             self.tend_drained(now);
@@ -313,6 +308,9 @@ impl Watcher {
     }
 
     fn look(&mut self, now: u64) -> Result<(), KernelError> {
+        // What the host has changed itself is nothing to be put back; nor do connections on a lost uplink wait for that.
+        self.leave_uplinks();
+        self.follow_ways();
         let Some(watch) = &mut self.watch else {
             return Ok(());
         };
@@ -349,6 +347,7 @@ impl Watcher {
             self.note_found(host);
             problems.extend(self.expected.judge(&self.found));
         }
+        problems.extend(self.reloads.uplink_ways.problems().map(told));
         let beside = self.beside.problems().iter();
         problems.extend(beside.map(|line| told(line.clone())));
         problems.extend_from_slice(self.backends.problems());

@@ -1,5 +1,5 @@
-//! The kernel's tables that bring packets to the TUN device and take back what it writes: one
-//! routing table, routing rules, a handful of sysctls, and filters for the offload's programs. All of it is undone at the end, and what a
+//! The kernel's tables that bring packets to the TUN device and take back what it writes: a
+//! routing table, one for each uplink of a box, routing rules, a handful of sysctls, and filters for the offload's programs. All of it is undone at the end, and what a
 //! crashed run left is undone at the next start.
 //!
 //! The order of the rules of one family, ours marked with `*` (they carry protocol [`PROTOCOL`]):
@@ -17,6 +17,7 @@
 //! * 1: fwmark M/M   goto 2
 //! * 1: [to ..] [iif ..] [from ..] ipproto tcp [sport ..] [dport ..] lookup 7300
 //! * 2: nop
+//! * 3: from <address of an uplink> lookup 7301    its default route (`uplink.rs`)
 //!   32766: lookup main          as before
 //! ```
 //!
@@ -36,10 +37,12 @@ mod listener;
 mod mend;
 mod netfilter;
 mod netlink;
+mod others;
 mod route;
 mod rules;
 mod sysctl;
 mod takeover;
+mod uplink;
 mod watch;
 mod way;
 
@@ -50,7 +53,6 @@ use std::path::{Path, PathBuf};
 
 use flexcp_translator::Prefix;
 use netlink_packet_route::AddressFamily;
-use netlink_packet_route::rule::RuleMessage;
 
 pub use self::address::{
     Interface, interface_exists, interfaces, local_addresses, route_source, switch,
@@ -68,6 +70,8 @@ pub use self::netfilter::{
 };
 use self::netlink::Netlink;
 pub use self::netlink::NetlinkError;
+pub use self::others::{InterfaceRule, diverting_device, rules_by_interface, rules_by_mark};
+pub use self::uplink::{Copies, FoundWays, UplinkWay, uplink_ways};
 pub use self::watch::{Look, Watch};
 pub use self::way::RoutedWays;
 
@@ -88,6 +92,8 @@ pub struct Plan {
     pub v6: bool,
     /// Packets with these bits in their mark are not diverted; 0: the mark says nothing.
     pub mark: u32,
+    /// Uplinks whose addresses' packets leave by them.
+    pub uplinks: Vec<UplinkWay>,
     /// Ports that the kernel shall not give to its own connections.
     pub reserved_ports: Option<RangeInclusive<u16>>,
     /// Where it is written down what has to be undone, such as `/run/flexcp/flexcp0.json`.
@@ -164,6 +170,7 @@ impl KernelTables {
         for family in plan.families() {
             layouts.push(rules::layout(&mut netlink, plan, family)?);
             route::check_unused(&mut netlink, family, plan.table)?;
+            uplink::check_unused(&mut netlink, plan, family, &[])?;
         }
         let changes = sysctl::wanted(plan, &sysctl::read)?;
         let record = Record::new(plan, &changes);
@@ -190,6 +197,13 @@ impl KernelTables {
                 "route: {} default via {} in table {}",
                 layout.family, plan.device, plan.table
             ));
+            let copies = uplink::fill(&mut tables.netlink, plan, layout.family, true)?;
+            if copies > 0 {
+                report(&format!(
+                    "route: {} copied to uplinks' tables: {copies}",
+                    layout.family
+                ));
+            }
             rules::install(&mut tables.netlink, layout, report)?;
         }
         Ok(tables)
@@ -290,16 +304,12 @@ impl KernelTables {
         self.take_back(report)
     }
 
-    /// Takes back what a crashed run left, if anything, also its routes in `table`; each change is told to `report` in
-    /// one line. [`KernelTables::install`] does it too.
+    /// Takes back what a crashed run left, if anything, also its routes; each change is told to `report` in one line.
+    /// [`KernelTables::install`] does it too.
     ///
     /// # Errors
     /// Says which step failed and what to do about it; in particular when the run is still alive.
-    pub fn clean_up(
-        journal: &Path,
-        table: u32,
-        report: &mut dyn FnMut(&str),
-    ) -> Result<(), KernelError> {
+    pub fn clean_up(journal: &Path, report: &mut dyn FnMut(&str)) -> Result<(), KernelError> {
         let mut netlink = Netlink::open()?;
         // No directory is made just to find nothing in it.
         let there = journal.parent().is_none_or(Path::is_dir);
@@ -315,7 +325,7 @@ impl KernelTables {
             }
             None => rules::remove(&mut netlink, report)?,
         }
-        route::remove_ours(&mut netlink, table, report)
+        route::remove_ours(&mut netlink, report)
     }
 
     fn take_back(&mut self, report: &mut dyn FnMut(&str)) -> Result<(), KernelError> {
@@ -325,6 +335,10 @@ impl KernelTables {
         let filters = remove_filters(&record, report);
         let rules = rules::remove(&mut self.netlink, report);
         let routes = route::remove(&mut self.netlink, self.plan.table, self.index);
+        let routes = routes.and_then(|()| match self.plan.uplinks.is_empty() {
+            true => Ok(()),
+            false => route::remove_ours(&mut self.netlink, report),
+        });
         let sysctls = sysctl::restore(&record.changes, report).and_then(|()| {
             // What stays at a device is for the next start.
             filters?;
@@ -333,61 +347,6 @@ impl KernelTables {
         let link = link::take_down(&mut self.netlink, self.index);
         rules.and(routes).and(sysctls).and(link)
     }
-}
-
-/// The TUN device of the FlexCP that diverts packets in this network namespace, if one does and the kernel tells.
-#[must_use]
-pub fn diverting_device() -> Option<String> {
-    rules::live_device(&mut Netlink::open().ok()?).ok()?
-}
-
-/// The routing rules of this network namespace that look at the mark of packets and are not FlexCP's, in words.
-///
-/// # Errors
-/// When the rules cannot be read.
-pub fn rules_by_mark() -> Result<Vec<String>, KernelError> {
-    let words = |rule: &RuleMessage| rules::is_marked(rule).then(|| rules::describe(rule));
-    let found = others(&words)?.into_iter();
-    Ok(found
-        .map(|(family, words)| format!("{family} {words}"))
-        .collect())
-}
-
-/// A routing rule for what comes in by one interface.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct InterfaceRule {
-    /// The interface's name.
-    pub interface: String,
-    /// The family and the rule, in words close to those of `ip rule`, without its preference.
-    pub words: String,
-}
-
-/// The routing rules of this network namespace by the interface that packets come in by, but for those of FlexCP and those
-/// of the loopback device.
-///
-/// # Errors
-/// When the rules cannot be read.
-pub fn rules_by_interface() -> Result<Vec<InterfaceRule>, KernelError> {
-    let words = |rule: &RuleMessage| {
-        let interface = rules::is_by_interface(rule)?.to_owned();
-        Some((interface, rules::describe(rule)))
-    };
-    let named = |(family, (interface, words))| InterfaceRule {
-        interface,
-        words: format!("{family} {words}"),
-    };
-    Ok(others(&words)?.into_iter().map(named).collect())
-}
-
-/// What `of` makes of the rules of both families.
-fn others<T>(of: &dyn Fn(&RuleMessage) -> Option<T>) -> Result<Vec<(Family, T)>, KernelError> {
-    let mut netlink = Netlink::open()?;
-    let mut found = Vec::new();
-    for family in Family::BOTH {
-        let rules = rules::dump(&mut netlink, family)?;
-        found.extend(rules.iter().filter_map(of).map(|rule| (family, rule)));
-    }
-    Ok(found)
 }
 
 impl Drop for KernelTables {
@@ -404,6 +363,18 @@ impl Family {
         match self {
             Self::V4 => AddressFamily::Inet,
             Self::V6 => AddressFamily::Inet6,
+        }
+    }
+
+    const fn of(addr: std::net::IpAddr) -> Self {
+        if addr.is_ipv4() { Self::V4 } else { Self::V6 }
+    }
+
+    /// Of an address, in bits.
+    const fn address_len(self) -> u8 {
+        match self {
+            Self::V4 => 32,
+            Self::V6 => 128,
         }
     }
 
@@ -430,8 +401,11 @@ fn check(plan: &Plan) -> Result<u32, KernelError> {
     let index = interface_index(&plan.device).ok_or_else(|| KernelError::NoInterface {
         name: plan.device.clone(),
     })?;
-    if RESERVED_TABLES.contains(&plan.table) {
-        return Err(KernelError::ReservedTable { table: plan.table });
+    let tables = plan.uplinks.iter().map(|way| way.table);
+    for table in tables.chain([plan.table]) {
+        if RESERVED_TABLES.contains(&table) {
+            return Err(KernelError::ReservedTable { table });
+        }
     }
     for diversion in &plan.diversions {
         for prefix in [diversion.source, diversion.destination]
@@ -497,6 +471,7 @@ fn take_back_leftover(
     report: &mut dyn FnMut(&str),
 ) -> Result<(), KernelError> {
     rules::remove(netlink, report)?;
+    route::remove_ours(netlink, report)?;
     match left {
         None => {}
         Some(record) if record.is_of_this_namespace() => {

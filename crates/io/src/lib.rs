@@ -32,11 +32,12 @@ mod tun;
 pub use batch::SendBatch;
 pub use event::{Ready, Waker, monotonic_micros, random_bytes, wait, wait_for_any};
 pub use kernel::{
-    Changes, ClientLeg, Conntrack, Diversion, Family, Interface, InterfaceRule, IpsecDirection,
-    IpsecPolicy, JournalError, KernelError, KernelTables, Look, Mended, NetfilterError,
-    NetlinkError, PROTOCOL, Plan, Protocol, RoutedWays, Watch, Zones, conntrack_is_active,
-    diverting_device, interface_exists, interfaces, ipsec_policies, local_addresses,
-    marks_may_be_set, route_source, rules_by_interface, rules_by_mark, switch, tcp_listener_on,
+    Changes, ClientLeg, Conntrack, Copies, Diversion, Family, FoundWays, Interface, InterfaceRule,
+    IpsecDirection, IpsecPolicy, JournalError, KernelError, KernelTables, Look, Mended,
+    NetfilterError, NetlinkError, PROTOCOL, Plan, Protocol, RoutedWays, UplinkWay, Watch, Zones,
+    conntrack_is_active, diverting_device, interface_exists, interfaces, ipsec_policies,
+    local_addresses, marks_may_be_set, route_source, rules_by_interface, rules_by_mark, switch,
+    tcp_listener_on, uplink_ways,
 };
 pub use memory::give_memory_back;
 pub use offload::{

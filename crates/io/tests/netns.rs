@@ -64,6 +64,8 @@ mod ruleset;
 mod tables;
 #[path = "netns/tap.rs"]
 mod tap;
+#[path = "netns/uplinks.rs"]
+mod uplinks;
 #[path = "netns/watch.rs"]
 mod watch;
 
@@ -107,6 +109,7 @@ fn main() {
         offload_parts::TESTS,
         placement::TESTS,
         watch::TESTS,
+        uplinks::TESTS,
         netfilter::TESTS,
         ruleset::TESTS,
         conntrack::TESTS,

@@ -26,7 +26,7 @@ pub mod daemon;
 pub mod demo;
 mod detour;
 pub mod endings;
-mod far_proxy;
+mod far_program;
 mod fault;
 mod feature;
 pub mod firewall;
@@ -69,7 +69,7 @@ pub use counters::{
 };
 pub use daemon::FlexCp;
 pub use detour::Detour;
-pub use far_proxy::FarProxy;
+pub use far_program::FarProgram;
 pub use fault::{Cut, Direction, Strip};
 pub use feature::Feature;
 pub use kernel_log::KernelLog;

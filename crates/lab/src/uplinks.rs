@@ -130,10 +130,6 @@ impl Scene {
         let lab = builder.build()?;
         lab.client().ip(&format!("addr add {SERVER}/32 dev lo"))?;
         let proxy = lab.proxy();
-        for link in [1, 2] {
-            let addr = lab.proxy_addr(link, Family::V4);
-            proxy.ip(&format!("rule add from {addr} lookup 20{link} pref 100"))?;
-        }
         let second = lab.proxy_addr(2, Family::V4);
         // Linux as a server sends all again that it has no data ACK of, over the path that is left: it should have no more under way
         // than both uplinks carry in the RTT, queues included.
@@ -156,14 +152,11 @@ impl Scene {
         Ok(scene)
     }
 
-    /// The uplink leads to the server: the first all that names no other.
+    /// The uplink has a default route, that of the first before that of the second. What leaves from which address FlexCP sees to.
     fn route(&self, link: u8) -> Result<()> {
         let via = self.lab.client_addr(link, Family::V4);
-        let proxy = self.lab.proxy();
-        proxy.ip(&format!("route replace {SERVER} via {via} table 20{link}"))?;
-        if link == 1 {
-            proxy.ip(&format!("route replace {SERVER} via {via}"))?;
-        }
+        let route = format!("route replace default via {via} dev a{link} metric {link}00");
+        self.lab.proxy().ip(&route)?;
         Ok(())
     }
 
@@ -288,10 +281,6 @@ impl Scene {
             0 => format!("10.1.2.{}", 100 + time / 2),
             _ => self.lab.proxy_addr(2, Family::V4).to_string(),
         };
-        let proxy = self.lab.proxy();
-        if time.is_multiple_of(2) {
-            proxy.ip(&format!("rule add from {new} lookup 202 pref 100"))?;
-        }
         self.address(2, "del", old)?;
         thread::sleep(Duration::from_millis(50));
         let before = self.joins()?;

@@ -266,6 +266,9 @@ pub enum Mode {
         uplinks: Vec<Located<String>>,
         /// `source_ports`: FlexCP's ports on them. Default "61000-65534".
         source_ports: Located<RangeInclusive<u16>>,
+        /// `routes`: FlexCP has what leaves from an uplink's address leave by that uplink, with routes and rules of its own.
+        /// Default true.
+        routes: Located<bool>,
     },
 }
 

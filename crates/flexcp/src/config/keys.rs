@@ -461,6 +461,12 @@ pub(super) const BOX: Keys = &[
         "FlexCP's ports on the uplinks.",
     )
     .or(Value::Text("61000-65534")),
+    key(
+        "routes",
+        Kind::Flag,
+        "Whether FlexCP has what leaves from an uplink's address leave by that uplink.",
+    )
+    .or(Value::Flag(true)),
 ];
 
 /// `[[access]]`

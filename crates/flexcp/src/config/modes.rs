@@ -35,6 +35,7 @@ pub(super) fn aggregation_box(section: &Reader<'_, '_>, out: &mut Diagnostics) -
             .map(|name| Located::new(name.value.0, name.at))
             .collect(),
         source_ports: source_ports(section, out),
+        routes: section.or("routes", true, out),
     }
 }
 

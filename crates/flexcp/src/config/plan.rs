@@ -151,6 +151,8 @@ pub fn kernel(config: &Config, sources: &[Vec<IpAddr>], own: &[IpAddr]) -> Plan 
         v6: has(Family::V6),
         mark: mark(config),
         reserved_ports: reserved_ports(config),
+        // They depend on what the host has, which changes.
+        uplinks: Vec::new(),
         journal: journal(config),
         diversions,
     }

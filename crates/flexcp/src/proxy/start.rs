@@ -4,7 +4,9 @@ use std::io;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-use flexcp_io::{PlacedBackEnds, PlacementError, PlacementProgram, Reasons, Target, Tun, Waker};
+use flexcp_io::{
+    PlacedBackEnds, PlacementError, PlacementProgram, Plan, Reasons, Target, Tun, Waker,
+};
 use flexcp_placement::{Exceptions, Rules};
 use tracing::{info, warn};
 
@@ -14,8 +16,18 @@ use crate::control::{Asked, Control, Floors, SocketFile};
 use crate::generation::Generation;
 use crate::rulebook::Keeper;
 use crate::split::RelayHandle;
+use crate::uplinks;
 use crate::watch::StatusHandle;
 use crate::worker::{self, Marks, Worker, WorkerHandle};
+
+/// What is to be changed in the kernel at the start.
+pub(super) fn plan(generation: &Generation) -> Plan {
+    let config = &generation.config;
+    Plan {
+        uplinks: uplinks::ways::first(config),
+        ..plan::kernel(config, &generation.sources, &live::own_addresses())
+    }
+}
 
 /// The workers: they end with this.
 #[derive(Debug)]

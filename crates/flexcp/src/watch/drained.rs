@@ -84,7 +84,8 @@ impl Watcher {
 
     fn leave(&mut self, ending: &mut Ending) {
         self.reloads.force.divert_no_more(ending.upto);
-        let plan = self.reloads.force.plan(&own_addresses());
+        let (force, known) = (self.reloads.force.clone(), self.tables.uplinks());
+        let plan = self.reloads.plan(&force, &own_addresses(), known);
         match self.tables.change(&plan, &mut report) {
             Ok(()) => {
                 ending.step = Step::Forget;

@@ -8,7 +8,7 @@ use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use flexcp_io::{KernelError, PlacedBackEnds, monotonic_micros};
+use flexcp_io::{KernelError, PlacedBackEnds, Plan, UplinkWay, Watch, monotonic_micros};
 use flexcp_placement::Rules;
 use tracing::{info, warn};
 
@@ -21,10 +21,11 @@ use crate::config::told::Wrong;
 use crate::config::{Config, access, plan};
 use crate::generation::{Generation, InForce, NotNow};
 use crate::orders::{Order, Unknown};
-use crate::proxy::ways;
+use crate::proxy::ways as named_ways;
 use crate::rulebook::{Change, Rulebook};
 use crate::split::{Relay, SplitError};
 use crate::uplinks;
+use crate::uplinks::ways::{self, Ways};
 use crate::worker::{Configure, Marks};
 
 /// A configuration that fits the host, to be put into force.
@@ -56,6 +57,8 @@ pub struct Reloads {
     own: Vec<IpAddr>,
     /// It carries split connections.
     pub(super) relay: Relay,
+    /// How packets from uplinks' addresses should leave.
+    pub(super) uplink_ways: Ways,
 }
 
 impl Reloads {
@@ -76,6 +79,7 @@ impl Reloads {
             book,
             own: own_addresses(),
             relay,
+            uplink_ways: Ways::default(),
         }
     }
 
@@ -99,7 +103,20 @@ impl Reloads {
         let ending = self.ending.as_ref().map(Ending::due);
         let ending = ending.or_else(|| self.force.due());
         let closing = self.closings.iter().map(Closing::due).min();
-        ending.into_iter().chain(closing).min()
+        let ways = self.uplink_ways.due();
+        ending.into_iter().chain(closing).chain(ways).min()
+    }
+
+    /// What the kernel should bring by `force`, on a host with the addresses `own`, and how packets from uplinks' addresses
+    /// should leave. `known`: how they do.
+    pub(super) fn plan(&mut self, force: &InForce, own: &[IpAddr], known: &[UplinkWay]) -> Plan {
+        let config = &force.current().config;
+        let (names, table) = (force.routed_uplinks(), plan::table(config));
+        let now = monotonic_micros();
+        Plan {
+            uplinks: self.uplink_ways.find(&names, known, table, now),
+            ..force.plan(own)
+        }
     }
 }
 
@@ -118,7 +135,7 @@ impl Watcher {
         let own = own_addresses();
         let now = monotonic_micros();
         let force = self.reloads.force.followed_by(Arc::clone(&next), now);
-        let plan = force.plan(&own);
+        let plan = self.reloads.plan(&force, &own, self.tables.uplinks());
         self.tables.check_change(&plan)?;
         self.reloads.relay.change(&next)?;
         if self.reloads.splits() {
@@ -152,23 +169,68 @@ impl Watcher {
         Ok(next)
     }
 
-    /// Has connections of boxes follow their uplinks, if those have changed.
+    /// Whether something has changed, or a default route that an address waits for should be there.
+    pub(super) fn is_look_due(&self, now: u64) -> bool {
+        let of_watch = self.watch.as_ref().and_then(Watch::due);
+        let due = of_watch.into_iter().chain(self.reloads.uplink_ways.due());
+        due.min().is_some_and(|due| due <= now)
+    }
+
+    /// Has what leaves from uplinks' addresses leave by them, as far as these or the host's default routes have changed.
+    pub(super) fn follow_ways(&mut self) {
+        let force = self.reloads.force.clone();
+        let own = own_addresses();
+        let plan = self.reloads.plan(&force, &own, self.tables.uplinks());
+        if plan.uplinks == self.tables.uplinks() {
+            return;
+        }
+        for line in ways::new(self.tables.uplinks(), &plan.uplinks) {
+            info!("{line}");
+        }
+        if let Err(error) = self.tables.change(&plan, &mut report) {
+            self.reloads.uplink_ways.note_failure(&error);
+        }
+    }
+
+    /// Has connections of boxes leave uplinks that are lost.
+    pub(super) fn leave_uplinks(&mut self) {
+        let current = Arc::clone(self.reloads.force.current());
+        let left = uplinks::left(current.uplinks(), &uplinks::find(&current.config));
+        if left == *current.uplinks() {
+            return;
+        }
+        for line in uplinks::changes(&current.config, current.uplinks(), &left) {
+            info!("{line}");
+        }
+        self.reloads.force = self.reloads.force.with_uplinks(left);
+        let marks = self.configure();
+        self.backends = Backends::new(self.reloads.force.current(), marks);
+    }
+
+    /// Has connections of boxes go by what is new of their uplinks, once the kernel leads there.
     pub(super) fn follow_uplinks(&mut self) {
         let current = Arc::clone(self.reloads.force.current());
-        let now = uplinks::find(&current.config);
+        let mut now = uplinks::find(&current.config);
+        let ways = &self.reloads.uplink_ways;
+        ways.hold_back(current.uplinks(), &mut now);
         if now == *current.uplinks() {
             return;
         }
         for line in uplinks::changes(&current.config, current.uplinks(), &now) {
             info!("{line}");
         }
-        self.reloads.force = self.reloads.force.with_uplinks(now);
+        let force = self.reloads.force.with_uplinks(now);
         self.reloads.own = own_addresses();
-        let marks = self.configure();
-        let plan = self.reloads.force.plan(&self.reloads.own);
+        let plan = Plan {
+            uplinks: self.tables.uplinks().to_vec(),
+            ..force.plan(&self.reloads.own)
+        };
+        // Before the workers ask anybody from there: an answer that came to the kernel would be refused.
         if let Err(error) = self.tables.change(&plan, &mut report) {
             warn!("packets to the uplinks' new addresses do not come to FlexCP: {error}");
         }
+        self.reloads.force = force;
+        let marks = self.configure();
         self.backends = Backends::new(self.reloads.force.current(), marks);
     }
 
@@ -241,7 +303,7 @@ impl Watcher {
         let config = &force.current().config;
         let named = access::interfaces(&config.accesses);
         let renamed = named != self.reloads.ways;
-        let ways = || renamed.then(|| ways::open(config)).flatten();
+        let ways = || renamed.then(|| named_ways::open(config)).flatten();
         let workers = (0..).zip(&self.workers);
         let told = workers.map(|(number, worker)| {
             let config = force.current().translator(number);

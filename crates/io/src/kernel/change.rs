@@ -5,10 +5,9 @@
 
 use std::mem;
 
-use super::netlink::Netlink;
 use super::{
-    Family, KernelError, KernelTables, Plan, check, interface_index, link, mend, route, rules,
-    sysctl,
+    Family, KernelError, KernelTables, Plan, UplinkWay, check, interface_index, link, mend, route,
+    rules, sysctl, uplink,
 };
 
 impl Plan {
@@ -19,7 +18,7 @@ impl Plan {
             .filter_map(|(wanted, family)| wanted.then_some(family))
     }
 
-    /// Diverts what `other` diverts, too.
+    /// Diverts what `other` diverts, too. The uplinks stay those of this one.
     pub fn join(&mut self, other: &Self) {
         for diversion in &other.diversions {
             if !self.diversions.contains(diversion) {
@@ -55,11 +54,18 @@ impl KernelTables {
             if !self.plan.families().any(|known| known == family) {
                 route::check_unused(&mut self.netlink, family, plan.table)?;
             }
+            uplink::check_unused(&mut self.netlink, &plan, family, &self.plan.uplinks)?;
         }
         if let Some((_, record)) = &self.undo {
             sysctl::between(&record.changes, &plan, &sysctl::read)?;
         }
         Ok(())
+    }
+
+    /// How packets from the addresses of uplinks leave, as it was told last.
+    #[must_use]
+    pub fn uplinks(&self) -> &[UplinkWay] {
+        &self.plan.uplinks
     }
 
     /// Diverts what `plan` says from here on, with the device, its VRF, the table, the mark and the journal that there are.
@@ -76,7 +82,9 @@ impl KernelTables {
         };
         let steps = sysctl::between(&record.changes, &plan, &sysctl::read)?;
         let known = mem::replace(&mut record.changes, steps.noted.clone());
-        journal.write(record)?;
+        if record.changes != known {
+            journal.write(record)?;
+        }
         let before = mem::replace(&mut self.plan, plan);
         let done = self.carry_out(&before, &steps, report);
         if done.is_err() {
@@ -115,14 +123,21 @@ impl KernelTables {
             has(before) && !has(&self.plan)
         });
         let gone: Vec<_> = gone.collect();
+        let Self {
+            netlink,
+            plan,
+            index,
+            ..
+        } = self;
         for family in gone {
-            let Self {
-                netlink,
-                plan,
-                index,
-                ..
-            } = self;
-            remove_family(netlink, family, plan.table, *index, report)?;
+            rules::remove_of(netlink, family, report)?;
+            route::remove_of(netlink, family, plan.table, *index, report)?;
+            uplink::clear(netlink, plan, family, true)?;
+        }
+        if !before.uplinks.is_empty() && plan.uplinks.is_empty() {
+            for family in plan.families() {
+                uplink::clear(netlink, plan, family, true)?;
+            }
         }
         sysctl::restore(&steps.restore, report)
     }
@@ -131,6 +146,10 @@ impl KernelTables {
         let Some((journal, record)) = &mut self.undo else {
             return Ok(());
         };
+        // What is on disk is true already, and whoever waits for a new address need not wait for the disk.
+        if record.changes == changes {
+            return Ok(());
+        }
         record.changes = changes;
         Ok(journal.write(record)?)
     }
@@ -145,20 +164,10 @@ impl KernelTables {
             v4: plan.v4,
             v6: plan.v6,
             reserved_ports: plan.reserved_ports.clone(),
+            uplinks: plan.uplinks.clone(),
             ..self.plan.clone()
         }
     }
-}
-
-fn remove_family(
-    netlink: &mut Netlink,
-    family: Family,
-    table: u32,
-    index: u32,
-    report: &mut dyn FnMut(&str),
-) -> Result<(), KernelError> {
-    rules::remove_of(netlink, family, report)?;
-    route::remove_of(netlink, family, table, index, report)
 }
 
 #[cfg(test)]

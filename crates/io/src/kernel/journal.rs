@@ -318,6 +318,7 @@ mod tests {
             v6: true,
             mark: 0,
             reserved_ports: None,
+            uplinks: vec![],
             journal: PathBuf::new(),
         };
         Record::new(&plan, &changes.iter().map(change).collect::<Vec<_>>())

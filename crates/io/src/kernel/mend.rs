@@ -8,15 +8,14 @@
 use netlink_packet_route::rule::{RuleFlags, RuleMessage};
 
 use super::netlink::Netlink;
-use super::rules::{self, BEHIND_ALL};
-use super::{Family, KernelError, KernelTables, Plan, interface_index, link, route};
+use super::{Family, KernelError, KernelTables, Plan, interface_index, link, route, rules, uplink};
 
 /// How much is not as it should be, or how much has been put back.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Mended {
     /// Rules to be added or taken away.
     pub rules: u32,
-    /// Routes to be added.
+    /// Routes to be added, or to be taken away from the table of an uplink.
     pub routes: u32,
     /// The device's name, its VRF, or that it is up.
     pub device: u32,
@@ -76,7 +75,12 @@ pub(super) fn mend(
     }
     for family in plan.families() {
         mended.routes += told(routes(netlink, *index, plan, family, change));
+        // Tables of uplinks have their routes before they are looked up, and until then.
+        mended.routes += told(uplink::fill(netlink, plan, family, change));
         mended.rules += told(listed(netlink, plan, family, change, problems));
+        if !plan.uplinks.is_empty() {
+            mended.routes += told(uplink::clear(netlink, plan, family, change));
+        }
     }
     mended.failed = u32::try_from(failed.len()).unwrap_or(u32::MAX);
     problems.append(&mut failed);
@@ -152,7 +156,8 @@ fn listed(
             .cloned()
             .collect();
         let in_the_way = rules::arrange(plan, family, &others).err();
-        let wanted = rules::arrange(plan, family, &usable(&others))?.listed();
+        let wanted =
+            rules::arrange(plan, family, &usable(&others, rules::last(plan, family)))?.listed();
         // Of the others' that is `lookup local`, where it has to stand behind ours.
         there.retain(|rule| rules::is_ours(rule) || wanted.contains(rule));
         let difference = Difference::between(&wanted, &there);
@@ -166,14 +171,13 @@ fn listed(
     Ok(changes)
 }
 
-/// Of the rules that are not ours, those that ours can be arranged with: not what stands in the way.
-fn usable(others: &[RuleMessage]) -> Vec<RuleMessage> {
+/// Of the rules that are not ours, those that ours, up to the preference `last`, can be arranged with: not what stands in the
+/// way.
+fn usable(others: &[RuleMessage], last: u32) -> Vec<RuleMessage> {
     let local = others
         .iter()
         .find(|rule| rules::preference(rule) == 0 && rules::is_plain_local(rule));
-    let behind = others
-        .iter()
-        .filter(|rule| rules::preference(rule) > BEHIND_ALL);
+    let behind = others.iter().filter(|rule| rules::preference(rule) > last);
     local.into_iter().chain(behind).cloned().collect()
 }
 

@@ -67,11 +67,31 @@ impl Netlink {
         self.exchange(message, NLM_F_DUMP)
     }
 
+    /// The same, one answer after the other: of what may be more than there is room for.
+    pub(crate) fn dump_each(
+        &mut self,
+        message: RouteNetlinkMessage,
+        each: &mut dyn FnMut(RouteNetlinkMessage),
+    ) -> Result<(), NetlinkError> {
+        self.ask(message, NLM_F_DUMP, each)
+    }
+
     fn exchange(
         &mut self,
         message: RouteNetlinkMessage,
         flags: u16,
     ) -> Result<Vec<RouteNetlinkMessage>, NetlinkError> {
+        let mut answers = Vec::new();
+        self.ask(message, flags, &mut |answer| answers.push(answer))?;
+        Ok(answers)
+    }
+
+    fn ask(
+        &mut self,
+        message: RouteNetlinkMessage,
+        flags: u16,
+        each: &mut dyn FnMut(RouteNetlinkMessage),
+    ) -> Result<(), NetlinkError> {
         self.sequence += 1;
         let mut request = NetlinkMessage::from(message);
         request.header.flags = NLM_F_REQUEST | flags;
@@ -83,13 +103,7 @@ impl Netlink {
             .send(&bytes, 0)
             .map_err(|source| NetlinkError::Socket { source })?;
 
-        let mut answers = Vec::new();
-        receive(
-            &self.socket,
-            &(self.sequence..=self.sequence),
-            &mut |answer| answers.push(answer),
-        )?;
-        Ok(answers)
+        receive(&self.socket, &(self.sequence..=self.sequence), each).map(drop)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Our routing table: one default route through the TUN device per family.
+//! Our routing table: one default route through the TUN device per family. And routes of ours in whichever table.
 
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::RouteNetlinkMessage;
@@ -9,7 +9,7 @@ use netlink_packet_route::route::{
 use super::netlink::{Netlink, NetlinkError};
 use super::{Family, KernelError, PROTOCOL};
 
-/// Refuses when there are routes in the table: they would not survive us, or we not them.
+/// Refuses when there are routes in the table that are not ours: they would not survive us, or we not them.
 pub(crate) fn check_unused(
     netlink: &mut Netlink,
     family: Family,
@@ -21,7 +21,7 @@ pub(crate) fn check_unused(
         table,
         source,
     })?;
-    if routes.is_empty() {
+    if routes.iter().all(is_ours) {
         Ok(())
     } else {
         Err(KernelError::TableInUse { family, table })
@@ -99,14 +99,17 @@ pub(crate) fn remove_of(
     remove_those(netlink, table, &of_it, report)
 }
 
-/// Removes the table's routes that are FlexCP's by their protocol, whatever they lead to.
+/// Removes the routes that are FlexCP's by their protocol, whichever table they are in and whatever they lead to.
 pub(crate) fn remove_ours(
     netlink: &mut Netlink,
-    table: u32,
     report: &mut dyn FnMut(&str),
 ) -> Result<(), KernelError> {
-    let ours = |route: &RouteMessage| route.header.protocol == RouteProtocol::from(PROTOCOL);
-    remove_those(netlink, table, &ours, report)
+    for family in Family::BOTH {
+        for route in dump_ours(netlink, family)? {
+            delete(netlink, family, route, report)?;
+        }
+    }
+    Ok(())
 }
 
 fn remove_those(
@@ -123,20 +126,75 @@ fn remove_those(
             source,
         };
         for route in dump(netlink, family, table).map_err(failed)? {
-            if !which(&route) {
-                continue;
-            }
-            match netlink.change(RouteNetlinkMessage::DelRoute(route), 0) {
-                // The device went down or away in the meantime.
-                Err(error) if error.refusal() == Some(libc::ESRCH) => {}
-                done => {
-                    done.map_err(failed)?;
-                    report(&format!("route: {family} of table {table} removed"));
-                }
+            if which(&route) {
+                delete(netlink, family, route, report)?;
             }
         }
     }
     Ok(())
+}
+
+/// Deletes a route as the kernel lists it. That it is gone already, as its device is down or away, is no error.
+pub(super) fn delete(
+    netlink: &mut Netlink,
+    family: Family,
+    route: RouteMessage,
+    report: &mut dyn FnMut(&str),
+) -> Result<(), KernelError> {
+    let table = table(&route);
+    match netlink.change(RouteNetlinkMessage::DelRoute(route), 0) {
+        Err(error) if error.refusal() == Some(libc::ESRCH) => Ok(()),
+        done => {
+            done.map_err(|source| KernelError::Route {
+                action: "remove",
+                family,
+                table,
+                source,
+            })?;
+            report(&format!("route: {family} of table {table} removed"));
+            Ok(())
+        }
+    }
+}
+
+/// The table that a route is in.
+pub(super) fn table(route: &RouteMessage) -> u32 {
+    let table = |attribute: &RouteAttribute| match attribute {
+        RouteAttribute::Table(table) => Some(*table),
+        _ => None,
+    };
+    let mut attributes = route.attributes.iter();
+    attributes
+        .find_map(table)
+        .unwrap_or_else(|| route.header.table.into())
+}
+
+/// The routes of a family that are FlexCP's, of all tables.
+pub(super) fn dump_ours(
+    netlink: &mut Netlink,
+    family: Family,
+) -> Result<Vec<RouteMessage>, KernelError> {
+    let mut question = RouteMessage::default();
+    question.header.address_family = family.netlink();
+    question.header.protocol = RouteProtocol::from(PROTOCOL);
+    let mut ours = Vec::new();
+    each(netlink, question, &mut |route| {
+        if is_ours(&route) && route.header.address_family == family.netlink() {
+            ours.push(route);
+        }
+    })
+    .map_err(|source| KernelError::Route {
+        action: "read",
+        family,
+        table: 0,
+        source,
+    })?;
+    Ok(ours)
+}
+
+/// Whether it is FlexCP's by its protocol.
+pub(super) fn is_ours(route: &RouteMessage) -> bool {
+    route.header.protocol == RouteProtocol::from(PROTOCOL)
 }
 
 fn dump(
@@ -144,10 +202,39 @@ fn dump(
     family: Family,
     table: u32,
 ) -> Result<Vec<RouteMessage>, NetlinkError> {
+    let mut routes = Vec::new();
+    of_table(netlink, family, table, &mut |route| routes.push(route))?;
+    Ok(routes)
+}
+
+/// The routes of a table, one after the other.
+pub(super) fn of_table(
+    netlink: &mut Netlink,
+    family: Family,
+    table: u32,
+    found: &mut dyn FnMut(RouteMessage),
+) -> Result<(), NetlinkError> {
     let mut question = RouteMessage::default();
     question.header.address_family = family.netlink();
     question.attributes = vec![RouteAttribute::Table(table)];
-    let answers = match netlink.dump(RouteNetlinkMessage::GetRoute(question)) {
+    each(netlink, question, &mut |route| {
+        if route.header.address_family == family.netlink() && self::table(&route) == table {
+            found(route);
+        }
+    })
+}
+
+fn each(
+    netlink: &mut Netlink,
+    question: RouteMessage,
+    found: &mut dyn FnMut(RouteMessage),
+) -> Result<(), NetlinkError> {
+    let asked = netlink.dump_each(RouteNetlinkMessage::GetRoute(question), &mut |answer| {
+        if let RouteNetlinkMessage::NewRoute(route) = answer {
+            found(route);
+        }
+    });
+    match asked {
         // No such table yet, or no such family.
         Err(error)
             if matches!(
@@ -155,17 +242,8 @@ fn dump(
                 Some(libc::ENOENT | libc::EAFNOSUPPORT | libc::EOPNOTSUPP)
             ) =>
         {
-            return Ok(Vec::new());
+            Ok(())
         }
-        answers => answers?,
-    };
-    let of_table = |route: &RouteMessage| {
-        route.header.address_family == family.netlink()
-            && route.attributes.contains(&RouteAttribute::Table(table))
-    };
-    let routes = answers.into_iter().filter_map(|answer| match answer {
-        RouteNetlinkMessage::NewRoute(route) => Some(route),
-        _ => None,
-    });
-    Ok(routes.filter(of_table).collect())
+        asked => asked,
+    }
 }

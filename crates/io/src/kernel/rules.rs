@@ -122,10 +122,25 @@ pub(super) fn arrange(
             .push(plain(family, BEHIND_ALL, None, Action::Pass));
         layout.add_group(plan, BEHIND_LOCAL, BEHIND_ALL, &passing);
     }
-    let ours = BEHIND_LOCAL..=BEHIND_ALL;
+    // No rule of others, nor of ours, comes between.
+    for (source, table) in plan.addresses_of_uplinks(family) {
+        layout.rules.push(Rule {
+            source: Some(source),
+            ..plain(family, UPLINKS, None, Action::Lookup(table))
+        });
+    }
+    let ours = BEHIND_LOCAL..=last(plan, family);
     match there.iter().find(|rule| ours.contains(&preference(rule))) {
         Some(rule) if !layout.rules.is_empty() => Err(in_the_way(family, rule)),
         _ => Ok(layout),
+    }
+}
+
+/// The last preference that is ours alone.
+pub(super) fn last(plan: &Plan, family: Family) -> u32 {
+    match plan.addresses_of_uplinks(family).next() {
+        Some(_) => UPLINKS,
+        None => BEHIND_ALL,
     }
 }
 
@@ -491,6 +506,35 @@ pub(super) fn is_plain_local(rule: &RuleMessage) -> bool {
         && rule.attributes.iter().all(harmless)
 }
 
+/// The prefix that all packets that a rule is about are from, if it is somebody else's, asks for nothing but that, and has a
+/// table looked up, down to its default route.
+pub(super) fn is_by_source(rule: &RuleMessage) -> Option<Prefix> {
+    let header = &rule.header;
+    let harmless = |attribute: &RuleAttribute| {
+        matches!(
+            attribute,
+            RuleAttribute::Source(_)
+                | RuleAttribute::Table(_)
+                | RuleAttribute::Priority(_)
+                | RuleAttribute::Protocol(_)
+                | RuleAttribute::SuppressPrefixLen(u32::MAX)
+                | RuleAttribute::SuppressIfGroup(u32::MAX)
+        )
+    };
+    let source = |attribute: &RuleAttribute| match attribute {
+        RuleAttribute::Source(addr) => Some(*addr),
+        _ => None,
+    };
+    let all = header.action == RuleAction::ToTable
+        && (header.dst_len, header.tos) == (0, 0)
+        && !header.flags.contains(RuleFlags::Invert)
+        && !is_ours(rule)
+        && rule.attributes.iter().all(harmless);
+    let addr = rule.attributes.iter().find_map(source).filter(|_| all)?;
+    let len = header.src_len;
+    Some(Prefix { addr, len })
+}
+
 /// Whether it is somebody else's, and looks at the mark of packets.
 pub(super) fn is_marked(rule: &RuleMessage) -> bool {
     let marked = |attribute: &RuleAttribute| matches!(attribute, RuleAttribute::FwMark(_));
@@ -558,6 +602,8 @@ pub(super) fn describe(rule: &RuleMessage) -> String {
 /// The first preference behind the kernel's own `lookup local`.
 const BEHIND_LOCAL: u32 = 1;
 /// The first preference behind our diversions.
-pub(super) const BEHIND_ALL: u32 = 2;
+const BEHIND_ALL: u32 = 2;
+/// Where packets from uplinks' addresses are led to those.
+const UPLINKS: u32 = 3;
 const TABLE_LOCAL: u32 = 255;
 const LOOPBACK: &str = "lo";

@@ -423,6 +423,7 @@ pub(super) mod tests {
             v6,
             mark: 0,
             reserved_ports: None,
+            uplinks: vec![],
             journal: PathBuf::new(),
         }
     }

@@ -3,11 +3,24 @@
 
 use super::journal::{Journal, Record};
 use super::netlink::Netlink;
-use super::{Family, KernelError, KernelTables, Plan, link, mend, remove_filters, rules, sysctl};
+use super::{
+    Family, KernelError, KernelTables, Plan, link, mend, remove_filters, rules, sysctl, uplink,
+};
 
 /// Whether the device of the plan is up: one just made is not.
 pub(super) fn is_kept(netlink: &mut Netlink, index: u32) -> Result<bool, KernelError> {
     Ok(link::state(netlink, index)?.is_some_and(|device| device.up))
+}
+
+/// Before anything is changed: others' rules and routes that stand where ours have to.
+fn check_room(netlink: &mut Netlink, plan: &Plan) -> Result<(), KernelError> {
+    for family in plan.families() {
+        let there = rules::dump(netlink, family)?;
+        let others = there.into_iter().filter(|rule| !rules::is_ours(rule));
+        rules::arrange(plan, family, &others.collect::<Vec<_>>())?;
+        uplink::check_unused(netlink, plan, family, &[])?;
+    }
+    Ok(())
 }
 
 /// Brings what is there in line with the plan. `left`: what that run has written down.
@@ -19,15 +32,7 @@ pub(super) fn take_over(
     index: u32,
     report: &mut dyn FnMut(&str),
 ) -> Result<KernelTables, KernelError> {
-    for family in plan.families() {
-        // Before anything is changed: others' rules that stand where ours have to.
-        let there = rules::dump(&mut netlink, family)?;
-        let others: Vec<_> = there
-            .into_iter()
-            .filter(|rule| !rules::is_ours(rule))
-            .collect();
-        rules::arrange(plan, family, &others)?;
-    }
+    check_room(&mut netlink, plan)?;
     let left = left.filter(Record::is_of_this_namespace);
     let mut before = Vec::new();
     if let Some(left) = left {
@@ -66,6 +71,7 @@ pub(super) fn take_over(
         if !plan.families().any(|wanted| wanted == family) {
             rules::remove_of(&mut tables.netlink, family, report)?;
         }
+        uplink::clear(&mut tables.netlink, plan, family, true)?;
     }
     if mended.is_empty() {
         report("taken over as it was");

@@ -11,7 +11,7 @@ use flexcp_io::{
 };
 use flexcp_translator::{FastPath as _, FlowEntry};
 
-use crate::host::{CRASH_OFFLOAD, DEVICE, TABLE, ip, journal, plan};
+use crate::host::{CRASH_OFFLOAD, DEVICE, ip, journal, plan};
 use crate::offload::Beside;
 use crate::offload_packets::slot_of;
 use crate::offload_packets::{Packet, data_down, entry};
@@ -430,7 +430,7 @@ fn crash() {
     Other::start_as(CRASH_OFFLOAD, &journal).kill();
     assert!(state().contains("flexcp_offload"));
     let mut lines = Vec::new();
-    KernelTables::clean_up(&journal, TABLE, &mut |line| lines.push(line.to_owned())).unwrap();
+    KernelTables::clean_up(&journal, &mut |line| lines.push(line.to_owned())).unwrap();
     assert_eq!(state(), before);
     for line in ["filter: out removed", "qdisc: clsact of out removed"] {
         assert!(lines.contains(&line.to_owned()), "{lines:#?}");

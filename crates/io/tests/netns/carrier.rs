@@ -123,6 +123,7 @@ fn reverse([client, listen, source, server]: Addresses) {
                 ..diversion
             },
         ],
+        uplinks: vec![],
         v4: family == Family::V4,
         v6: family == Family::V6,
         mark: 0,

@@ -149,7 +149,7 @@ fn journal_that_others_have_written() {
     let takes = |write: &dyn Fn()| {
         write();
         let mut lines = Vec::new();
-        KernelTables::clean_up(&journal, TABLE, &mut |line| lines.push(line.to_owned())).unwrap();
+        KernelTables::clean_up(&journal, &mut |line| lines.push(line.to_owned())).unwrap();
         assert!(!journal.exists());
         fs::remove_file(&bad).unwrap();
         lines.retain(|line| !line.starts_with("rule: "));
@@ -187,7 +187,7 @@ fn journal_that_others_have_written() {
     for path in [directory, &journal] {
         std::os::unix::fs::chown(path, Some(4711), None).unwrap();
     }
-    KernelTables::clean_up(&journal, TABLE, &mut |_| {}).unwrap();
+    KernelTables::clean_up(&journal, &mut |_| {}).unwrap();
     assert_eq!(sysctl("ipv4/ip_forward"), "0");
     std::os::unix::fs::chown(directory, Some(0), None).unwrap();
     fs::remove_file(&elsewhere).unwrap();

@@ -299,6 +299,7 @@ pub(crate) fn plan(journal: PathBuf) -> Plan {
         v6: true,
         mark: 0,
         reserved_ports: None,
+        uplinks: vec![],
         journal,
     }
 }

@@ -16,8 +16,8 @@ use rustix::process::{
 };
 
 use crate::host::{
-    CRASH, DEVICE, Neighbours, TABLE, assert_unchanged, assert_unchanged_but_device, ip, journal,
-    plan, set_sysctl, snapshot, sysctl,
+    CRASH, DEVICE, Neighbours, assert_unchanged, assert_unchanged_but_device, ip, journal, plan,
+    set_sysctl, snapshot, sysctl,
 };
 
 pub(crate) const TESTS: &[(&str, fn())] = &[
@@ -310,13 +310,13 @@ fn clean_up_after_a_crash() {
     let journal = journal();
     let other = Other::start(&journal);
     let during = snapshot();
-    let error = KernelTables::clean_up(&journal, TABLE, &mut |_| {}).unwrap_err();
+    let error = KernelTables::clean_up(&journal, &mut |_| {}).unwrap_err();
     assert!(
         error.to_string().contains("another FlexCP is running"),
         "{error}"
     );
     let elsewhere = journal.with_extension("elsewhere");
-    let error = KernelTables::clean_up(&elsewhere, TABLE, &mut |_| {}).unwrap_err();
+    let error = KernelTables::clean_up(&elsewhere, &mut |_| {}).unwrap_err();
     assert!(
         matches!(error, KernelError::OtherInstance { .. }),
         "{error}"
@@ -325,7 +325,7 @@ fn clean_up_after_a_crash() {
     other.kill();
     ip("route add default dev cli table 7300 proto 117");
     let mut lines = Vec::new();
-    KernelTables::clean_up(&journal, TABLE, &mut |line| lines.push(line.to_owned())).unwrap();
+    KernelTables::clean_up(&journal, &mut |line| lines.push(line.to_owned())).unwrap();
     assert_unchanged(&before);
     assert!(!journal.exists());
     for expected in [
@@ -349,7 +349,7 @@ fn clean_up_of_a_kept_device() {
     let kept = other.queue();
     other.kill();
     assert!(ip("rule").contains(&format!("iif {DEVICE} ")));
-    KernelTables::clean_up(&journal, TABLE, &mut |_| {}).unwrap();
+    KernelTables::clean_up(&journal, &mut |_| {}).unwrap();
     assert!(!journal.exists());
     drop(kept);
     assert_unchanged(&before);
@@ -359,9 +359,9 @@ fn clean_up_after_nothing() {
     let _neighbours = Neighbours::new();
     let before = snapshot();
     let journal = journal();
-    KernelTables::clean_up(&journal, TABLE, &mut |line| panic!("{line}")).unwrap();
+    KernelTables::clean_up(&journal, &mut |line| panic!("{line}")).unwrap();
     let nowhere = journal.with_extension("d").join("flexcp0.json");
-    KernelTables::clean_up(&nowhere, TABLE, &mut |line| panic!("{line}")).unwrap();
+    KernelTables::clean_up(&nowhere, &mut |line| panic!("{line}")).unwrap();
     assert_unchanged(&before);
     assert!(!journal.exists() && !nowhere.parent().unwrap().exists());
 }
@@ -374,7 +374,7 @@ fn journal_of_another_namespace() {
         set_sysctl("ipv4/ip_forward", "1");
         let before = snapshot();
         let mut lines = Vec::new();
-        KernelTables::clean_up(&journal, TABLE, &mut |line| lines.push(line.to_owned())).unwrap();
+        KernelTables::clean_up(&journal, &mut |line| lines.push(line.to_owned())).unwrap();
         assert!(lines.len() == 1 && lines[0].starts_with("journal: of network namespace net:["));
         assert_unchanged(&before);
     });

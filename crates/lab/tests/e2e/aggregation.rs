@@ -51,24 +51,33 @@ pub(crate) fn lab_of(family: Family, mbit: u32) -> Result<Lab> {
     };
     let builder = Lab::builder().families(families);
     let lab = builder.rate_mbit(1, mbit).rate_mbit(2, mbit).build()?;
-    // The server's address is on no link, and each uplink leads there, for what leaves from its own address.
+    // The server's address is on no link, and each uplink has a default route, as modems give them: which uplink a packet leaves by
+    // is FlexCP's to see to.
     lab.client()
         .ip(&format!("addr add {server}/{len} dev lo nodad"))?;
-    let proxy = lab.proxy();
-    let via = |link| lab.client_addr(link, family);
-    proxy.ip(&format!("{flag} route add {server} via {}", via(1)))?;
-    proxy.ip(&format!(
-        "{flag} route add {server} via {} table 202",
-        via(2)
-    ))?;
-    let second = lab.proxy_addr(2, family);
-    proxy.ip(&format!(
-        "{flag} rule add from {second} lookup 202 pref 100"
-    ))?;
+    for link in [1, 2] {
+        let via = lab.client_addr(link, family);
+        let metric = u32::from(link) * 100;
+        let route = format!("{flag} route add default via {via} dev a{link} metric {metric}");
+        lab.proxy().ip(&route)?;
+    }
     Ok(lab)
 }
 
-const SERVICE: &str = "[[service]]\nname = \"home\"\nmode = \"box\"\ninterfaces = [\"srv1\"]\n\
+/// FlexCP has left none of its rules and routes.
+fn ensure_nothing_left(lab: &Lab) -> Result<()> {
+    for what in ["rule", "route show table all"] {
+        for family in ["-4", "-6"] {
+            let listed = lab.proxy().ip(&format!("-details {family} {what}"))?;
+            let mut ours = listed.lines().filter(|line| line.contains("proto 117"));
+            let left = ours.next();
+            ensure!(left.is_none(), "FlexCP has left {left:?}");
+        }
+    }
+    Ok(())
+}
+
+pub(crate) const SERVICE: &str = "[[service]]\nname = \"home\"\nmode = \"box\"\ninterfaces = [\"srv1\"]\n\
     destinations = [\"10.200.0.0/16\", \"fd20::/16\"]\nuplinks = [\"a1\", \"a2\"]\n";
 
 pub(crate) fn server(family: Family) -> SocketAddr {
@@ -79,11 +88,11 @@ pub(crate) fn server(family: Family) -> SocketAddr {
 
 /// Runs a case; then FlexCP has to forget all connections, both kernels' counters and its own are checked, and it has to end.
 pub(crate) fn boxed(lab: Lab, case: impl FnOnce(&Rig) -> Result<Expect>) -> Result<()> {
-    boxed_as(lab, SERVICE, case)
+    boxed_with(lab, SERVICE, case)
 }
 
-/// The same of another service.
-pub(crate) fn boxed_as(
+/// The same with another service.
+pub(crate) fn boxed_with(
     lab: Lab,
     service: &str,
     case: impl FnOnce(&Rig) -> Result<Expect>,
@@ -107,7 +116,8 @@ pub(crate) fn boxed_as(
         rig.oracle.check_with(&rig.lab, &expect, &conduct)
     });
     outcome.with_context(|| rig.story())?;
-    rig.flexcp.stop()
+    rig.flexcp.stop()?;
+    ensure_nothing_left(&rig.lab)
 }
 
 impl Rig {
@@ -310,6 +320,10 @@ fn client_reset_arrives() -> Result<()> {
             .disturbed("the client resets")
             .own(SERVER_RESET, "the client in the LAN resets")
             .own("mp_fastclose_tx", "the client in the LAN resets")
+            .own(
+                "no_connection",
+                "the server resets a join of its own, which was refused",
+            )
             .allow_all(&["MPFastcloseRx", "TcpEstabResets"]))
     })
 }

@@ -1,7 +1,6 @@
-//! What may stand at the far end of a box's uplinks before servers without MPTCP: FlexCP on their path, haproxy and nginx under
-//! mptcpize. And what the wire shows of an opening (Figure 3 of T-MPTCP).
+//! What may stand at the far end of a box's uplinks: FlexCP on the path of servers without MPTCP, haproxy before them and nginx
+//! under mptcpize. And what the wire shows of an opening (Figure 3 of T-MPTCP).
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
@@ -9,16 +8,16 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use flexcp_lab::transfer::{Client, Job, ServeOptions, Server};
 use flexcp_lab::wirecheck::{Taken, WireCheck, packets};
-use flexcp_lab::{Beyond, Cut, Expect, Family, FarProxy, FlexCp, daemon};
+use flexcp_lab::{Beyond, Cut, Expect, Family, FarProgram, FlexCp, daemon};
 use flexcp_wire::{CapableKeys, MpJoin, MptcpOption, TcpFlags};
 
-use crate::aggregation::{PORT, Rig, boxed, boxed_as, lab, server};
+use crate::aggregation::{PORT, Rig, boxed, boxed_with, lab, server};
 use crate::errands;
 
 crate::cases!("chains":
     flexcp_before_the_servers,
     haproxy_before_the_servers,
-    nginx_before_the_servers,
+    nginx_as_the_server,
     opening_of_a_direct_connection,
     opening_by_a_converter,
     opening_by_socks5,
@@ -29,17 +28,14 @@ fn flexcp_before_the_servers() -> Result<()> {
     let lab = lab(50)?;
     let beyond = Beyond::build(&lab)?;
     errands::lead_beyond(&lab, Family::V4)?;
-    let second = lab.client_addr(2, Family::V4);
     let network = Beyond::NETWORKS[0];
-    lab.proxy()
-        .ip(&format!("route add {network} via {second} table 202"))?;
     let service = format!(
         "[[service]]\nname = \"path\"\nmode = \"transparent\"\ninterfaces = [\"a1\", \"a2\"]\n\
          destinations = [{network:?}]\n"
     );
     let far = FlexCp::start_at_far_end(&lab, &service)?;
     let near = errands::config(&[], "");
-    let outcome = boxed_as(lab, &near, |rig| {
+    let outcome = boxed_with(lab, &near, |rig| {
         let _content = Server::start(beyond.namespace(), ServeOptions::tcp(PORT))?;
         let files = cut_under_transfers(rig)?;
         let [a1, a2, b0] = &files[..] else {
@@ -71,15 +67,10 @@ fn cut_under_transfers(rig: &Rig) -> Result<Vec<PathBuf>> {
     let devices = ["a1", "a2", "b0"].map(String::from);
     let capture = rig.lab.capture_at(rig.lab.client(), "far", &devices)?;
     for (joins, job) in [(1, Job::down(15_000_000)), (2, Job::up(8_000_000))] {
-        thread::scope(|scope| {
-            let client = Client::tcp(Beyond::socket(Family::V4, PORT));
-            let run = scope.spawn(move || client.run_in(rig.lab.server(1), &job));
-            rig.joined(joins)?;
-            thread::sleep(Duration::from_millis(300));
-            rig.lab.cut(1, Cut::Silent)?;
-            let report = run.join().expect("a client does not panic")?;
-            report.ok()?;
-            rig.lab.restore(1)
+        let client = Client::tcp(Beyond::socket(Family::V4, PORT));
+        cut_meanwhile(rig, joins, || {
+            let report = client.run_in(rig.lab.server(1), &job)?;
+            report.ok().map(drop)
         })?;
     }
     capture.stop_whole()
@@ -106,32 +97,16 @@ fn one_dss_a_packet(files: &[&PathBuf]) -> Result<()> {
     Ok(())
 }
 
+/// The far end is a proxy that takes MPTCP and ends it.
 fn haproxy_before_the_servers() -> Result<()> {
-    terminated_by(FarProxy::haproxy)
-}
-
-fn nginx_before_the_servers() -> Result<()> {
-    terminated_by(FarProxy::nginx)
-}
-
-/// The far end is a proxy that takes MPTCP and terminates it.
-fn terminated_by(
-    start: fn(&flexcp_lab::Lab, SocketAddr, SocketAddr) -> Result<FarProxy>,
-) -> Result<()> {
     let lab = lab(50)?;
     let beyond = Beyond::build(&lab)?;
-    let _proxy = start(&lab, server(Family::V4), Beyond::socket(Family::V4, PORT))?;
+    let to = Beyond::socket(Family::V4, PORT);
+    let _proxy = FarProgram::haproxy(&lab, server(Family::V4), to)?;
     boxed(lab, |rig| {
         let content = Server::start(beyond.namespace(), ServeOptions::tcp(PORT))?;
         for (joins, job) in [(1, Job::down(15_000_000)), (2, Job::up(8_000_000))] {
-            thread::scope(|scope| {
-                let run = scope.spawn(|| rig.run(&job));
-                rig.joined(joins)?;
-                thread::sleep(Duration::from_millis(300));
-                rig.lab.cut(1, Cut::Silent)?;
-                run.join().expect("a client does not panic")?;
-                rig.lab.restore(1)
-            })?;
+            cut_meanwhile(rig, joins, || rig.run(&job).map(drop))?;
         }
         ensure!(
             content.accepted() == 2,
@@ -140,6 +115,47 @@ fn terminated_by(
         );
         rig.ensure(&[("mp_capable_synack_rx", 2), ("fallback_handshake", 0)])?;
         Ok(cut_expect().allow("MPCapableFallbackSYNACK"))
+    })
+}
+
+/// nginx serves a file over MPTCP. As a stream proxy under mptcpize it stops in mid-transfer, without a box as well.
+fn nginx_as_the_server() -> Result<()> {
+    const BYTES: u64 = 15_000_000;
+    let lab = lab(50)?;
+    let at = server(Family::V4);
+    let nginx = FarProgram::nginx(&lab, at, BYTES)?;
+    boxed(lab, |rig| {
+        let fetch = || {
+            let mut curl = rig.lab.server(1).command("curl");
+            curl.args(["-sS", "--max-time", "30", &format!("http://{at}/file")]);
+            let got = curl.output().context("curl")?;
+            ensure!(
+                got.status.success(),
+                "{}",
+                String::from_utf8_lossy(&got.stderr)
+            );
+            ensure!(
+                Some(&got.stdout) == nginx.file(),
+                "{} other bytes",
+                got.stdout.len()
+            );
+            Ok(())
+        };
+        cut_meanwhile(rig, 1, fetch)?;
+        rig.ensure(&[("mp_capable_synack_rx", 1), ("fallback_handshake", 0)])?;
+        Ok(cut_expect())
+    })
+}
+
+/// The first uplink loses its packets in the midst of a transfer, once the second has joined.
+fn cut_meanwhile(rig: &Rig, joins: u64, run: impl FnOnce() -> Result<()> + Send) -> Result<()> {
+    thread::scope(|scope| {
+        let running = scope.spawn(run);
+        rig.joined(joins)?;
+        thread::sleep(Duration::from_millis(300));
+        rig.lab.cut(1, Cut::Silent)?;
+        running.join().expect("a client does not panic")?;
+        rig.lab.restore(1)
     })
 }
 

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 use flexcp_lab::transfer::{Client, Job, Mode, Report, ServeOptions, Server};
 use flexcp_lab::{Beyond, Cut, Expect, Family, FlexCp, Lab};
 
-use crate::aggregation::{PORT, boxed_as, lab_of, quiet};
+use crate::aggregation::{PORT, boxed_with, lab_of, quiet};
 use crate::rig::short;
 
 crate::cases!("errands":
@@ -106,7 +106,7 @@ fn by(
         beyond,
         family,
     };
-    boxed_as(lab, &config(servers, lines), |rig| case(rig, &far))
+    boxed_with(lab, &config(servers, lines), |rig| case(rig, &far))
         .with_context(|| format!("at the far end:\n{}", far.server.log()))
 }
 

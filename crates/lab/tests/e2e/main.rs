@@ -47,6 +47,7 @@ mod steering;
 mod transfers;
 mod uplinks;
 mod watch;
+mod ways;
 mod wire;
 mod workers;
 
@@ -85,6 +86,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         uplinks::cases(),
         errands::cases(),
         chains::cases(),
+        ways::cases(),
         paths::cases(),
         close::cases(),
         fallback::cases(),

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use super::super::{Copies, UplinkWay};
 use super::*;
 
 fn prefix(addr: &str, len: u8) -> Option<Prefix> {
@@ -33,6 +34,7 @@ fn plan(diversions: Vec<Diversion>) -> Plan {
         v6: true,
         mark: 0,
         reserved_ports: None,
+        uplinks: vec![],
         journal: PathBuf::new(),
     }
 }
@@ -125,6 +127,45 @@ fn without_own_addresses_local_stays_where_it_is() {
         ]
     );
     assert_eq!(layout.local, None);
+}
+
+fn way(interface: &str, table: u32, addresses: &[&str]) -> UplinkWay {
+    let addresses = addresses.iter().map(|addr| addr.parse().unwrap());
+    UplinkWay {
+        interface: interface.into(),
+        table,
+        addresses: addresses.collect(),
+        routes: Copies::default(),
+    }
+}
+
+#[test]
+fn addresses_of_uplinks_stand_directly_behind_the_diversions() {
+    let mut plan = both();
+    plan.uplinks = vec![
+        way("dsl0", 7301, &["198.51.100.7", "2001:db8::7"]),
+        way("lte0", 7302, &["10.64.0.5"]),
+    ];
+    let layout = arrange(&plan, Family::V4, &usual()).unwrap();
+    let listed = words(&layout);
+    assert_eq!(
+        listed[listed.len() - 2..],
+        [
+            "3: from 198.51.100.7/32 -> table 7301",
+            "3: from 10.64.0.5/32 -> table 7302",
+        ]
+    );
+    assert!(layout.rules.iter().all(|rule| is_ours(&rule.message())));
+    let layout = arrange(&plan, Family::V6, &usual()).unwrap();
+    let listed = words(&layout);
+    assert_eq!(listed[4..], ["3: from 2001:db8::7/128 -> table 7301"]);
+    // Nobody else's rule may stand there, where there are any.
+    let there = [kernels(0, 255), kernels(3, 99), kernels(32766, 254)];
+    let error = arrange(&plan, Family::V4, &there).unwrap_err();
+    assert!(matches!(error, KernelError::RuleInTheWay { .. }), "{error}");
+    assert!(arrange(&both(), Family::V4, &there).is_ok());
+    plan.uplinks.truncate(0);
+    assert_eq!(last(&plan, Family::V4), BEHIND_ALL);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Proxies at the far end of a box's uplinks that take MPTCP by mptcpize and terminate it.
+//! Programs at the far end of a box's uplinks that take MPTCP by mptcpize: a proxy that ends it, and a server.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -7,14 +7,16 @@ use anyhow::{Context as _, Result};
 
 use crate::process::Background;
 use crate::topology::Lab;
+use crate::transfer::Payload;
 
 /// One of them, running in the namespace of the lab's client.
 #[derive(Debug)]
-pub struct FarProxy {
+pub struct FarProgram {
     _program: Background,
+    file: Option<Vec<u8>>,
 }
 
-impl FarProxy {
+impl FarProgram {
     /// haproxy that listens at `at` and connects with `to`.
     pub fn haproxy(lab: &Lab, at: SocketAddr, to: SocketAddr) -> Result<Self> {
         let config = format!(
@@ -24,15 +26,30 @@ impl FarProxy {
         Self::start(lab, ("haproxy", &["-db", "-f"]), &config, at)
     }
 
-    /// nginx that does.
-    pub fn nginx(lab: &Lab, at: SocketAddr, to: SocketAddr) -> Result<Self> {
-        let dir = lab.dir().display();
+    /// nginx that serves `/file` of so many bytes.
+    pub fn nginx(lab: &Lab, at: SocketAddr, bytes: u64) -> Result<Self> {
+        let root = lab.dir().join("far-www");
+        fs::create_dir_all(&root)?;
+        let mut file = vec![0; usize::try_from(bytes)?];
+        Payload::new(7).fill(0, &mut file);
+        fs::write(root.join("file"), &file)?;
+        let (dir, www) = (lab.dir().display(), root.display());
         let config = format!(
-            "load_module /usr/lib/nginx/modules/ngx_stream_module.so;\ndaemon off;\nuser root;\n\
-             pid {dir}/far-nginx.pid;\nerror_log {dir}/far-nginx.log;\nevents {{ }}\n\
-             stream {{\n  proxy_timeout 1h;\n  server {{ listen {at}; proxy_pass {to}; }}\n}}\n"
+            "daemon off;\nuser root;\npid {dir}/far-nginx.pid;\nerror_log {dir}/far-nginx.log;\n\
+             events {{ }}\nhttp {{\n  access_log off;\n  sendfile on;\n  \
+             client_body_temp_path {dir}/far-body;\n  server {{ listen {at}; root {www}; }}\n}}\n"
         );
-        Self::start(lab, ("nginx", &["-c"]), &config, at)
+        let server = Self::start(lab, ("nginx", &["-c"]), &config, at)?;
+        Ok(Self {
+            file: Some(file),
+            ..server
+        })
+    }
+
+    /// What it serves, if that is a file.
+    #[must_use]
+    pub const fn file(&self) -> Option<&Vec<u8>> {
+        self.file.as_ref()
     }
 
     fn start(
@@ -48,6 +65,9 @@ impl FarProxy {
         let mut running = Background::spawn(command, lab.dir(), &format!("far-{program}"))?;
         let ready = running.wait_for_listener(lab.client(), at);
         ready.with_context(|| format!("{program} does not start: {}", running.stderr()))?;
-        Ok(Self { _program: running })
+        Ok(Self {
+            _program: running,
+            file: None,
+        })
     }
 }
