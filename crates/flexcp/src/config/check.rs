@@ -356,25 +356,7 @@ fn lists(service: &Service, out: &mut Diagnostics) {
         out,
     );
     match &service.mode {
-        Mode::Box {
-            destinations,
-            ports,
-            uplinks,
-            servers,
-            except,
-            join,
-            ..
-        } => {
-            on_the_path(destinations, ports, out);
-            duplicates(uplinks, Clone::clone, out);
-            let addrs: Vec<_> = servers
-                .iter()
-                .map(|server| Located::new(server.value.addr, server.at))
-                .collect();
-            duplicates(&addrs, ToString::to_string, out);
-            duplicates(join, |prefix| ShowPrefix(*prefix).to_string(), out);
-            duplicates(except, |set| ShowPrefix(set.servers).to_string(), out);
-        }
+        Mode::Box { .. } => lists_of_box(&service.mode, out),
         Mode::Transparent {
             destinations,
             ports,
@@ -407,6 +389,31 @@ fn lists(service: &Service, out: &mut Diagnostics) {
             duplicates(source, ToString::to_string, out);
         }
     }
+}
+
+/// The same of a box.
+fn lists_of_box(mode: &Mode, out: &mut Diagnostics) {
+    let Mode::Box {
+        destinations,
+        ports,
+        uplinks,
+        servers,
+        except,
+        join,
+        ..
+    } = mode
+    else {
+        return;
+    };
+    on_the_path(destinations, ports, out);
+    duplicates(uplinks, Clone::clone, out);
+    let addrs: Vec<_> = servers
+        .iter()
+        .map(|server| Located::new(server.value.addr, server.at))
+        .collect();
+    duplicates(&addrs, ToString::to_string, out);
+    duplicates(join, |prefix| ShowPrefix(*prefix).to_string(), out);
+    duplicates(except, |set| ShowPrefix(set.servers).to_string(), out);
 }
 
 fn duplicates<T: PartialEq>(
@@ -526,18 +533,11 @@ fn ports(service: &Service, out: &mut Diagnostics) {
         }
         Mode::Box {
             ports,
-            except,
             source_ports,
             ..
         } => {
             let all = ports.iter().chain([source_ports]);
             all.for_each(|ports| known(ports.at, &ports.value));
-            for set in except {
-                set.value
-                    .ports
-                    .iter()
-                    .for_each(|ports| known(set.at, ports));
-            }
         }
         Mode::Reverse {
             listen,

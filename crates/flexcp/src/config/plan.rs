@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use flexcp_io::{ClientLeg, Diversion, Family, OwnEnds, Plan, Protocol};
 use flexcp_placement::Share;
 use flexcp_translator::{
-    AggregationServers, Allowed, Intake, Limits, Part, Prefix, ServiceId, Timeouts,
+    AggregationServers, Allowed, Excepted, Intake, Limits, Part, Prefix, ServiceId, Timeouts, User,
 };
 
 use super::access;
@@ -243,15 +243,10 @@ fn mode(mode: &Mode, source: &[IpAddr]) -> flexcp_translator::Mode {
             join,
             source_ports,
             ..
-        } => flexcp_translator::Mode::Box {
-            destinations: destinations.iter().map(|to| to.value).collect(),
-            ports: ports.iter().map(|ports| ports.value.clone()).collect(),
-            except: except.iter().map(|set| set.value.clone()).collect(),
-            servers: aggregation_servers(servers),
-            join: join.iter().map(|prefix| prefix.value).collect(),
-            uplinks: source.iter().map(|addr| (*addr).into()).collect(),
-            source_ports: source_ports.value.clone(),
-        },
+        } => {
+            let path = (&destinations[..], &ports[..]);
+            aggregation_box(path, except, servers, join, (source, source_ports))
+        }
         Mode::Explicit {
             protocol,
             users,
@@ -260,14 +255,49 @@ fn mode(mode: &Mode, source: &[IpAddr]) -> flexcp_translator::Mode {
             ports,
             source_ports,
             ..
-        } => flexcp_translator::Mode::Explicit {
-            protocol: *protocol,
-            users: users.iter().map(|user| user.value.clone()).collect(),
-            listen: listen.iter().map(|listen| listen.value).collect(),
-            allowed: allowed(allow, ports),
-            source: source.to_vec(),
-            source_ports: source_ports.value.clone(),
-        },
+        } => {
+            let allowed = allowed(allow, ports);
+            explicit((*protocol, users, listen), allowed, (source, source_ports))
+        }
+    }
+}
+
+/// A service whose clients name their server.
+fn explicit(
+    (protocol, users, listen): (
+        flexcp_translator::Protocol,
+        &[Located<User>],
+        &[Located<SocketAddr>],
+    ),
+    allowed: Vec<Allowed>,
+    (source, source_ports): (&[IpAddr], &Located<RangeInclusive<u16>>),
+) -> flexcp_translator::Mode {
+    flexcp_translator::Mode::Explicit {
+        protocol,
+        users: users.iter().map(|user| user.value.clone()).collect(),
+        listen: listen.iter().map(|listen| listen.value).collect(),
+        allowed,
+        source: source.to_vec(),
+        source_ports: source_ports.value.clone(),
+    }
+}
+
+/// A box, whose uplinks have these addresses.
+fn aggregation_box(
+    (destinations, ports): (&[Located<Prefix>], &[Located<RangeInclusive<u16>>]),
+    except: &[Located<Excepted>],
+    servers: &[Located<AggregationServer>],
+    join: &[Located<Prefix>],
+    (source, source_ports): (&[IpAddr], &Located<RangeInclusive<u16>>),
+) -> flexcp_translator::Mode {
+    flexcp_translator::Mode::Box {
+        destinations: destinations.iter().map(|to| to.value).collect(),
+        ports: ports.iter().map(|ports| ports.value.clone()).collect(),
+        except: except.iter().map(|set| set.value.clone()).collect(),
+        servers: aggregation_servers(servers),
+        join: join.iter().map(|prefix| prefix.value).collect(),
+        uplinks: source.iter().map(|addr| (*addr).into()).collect(),
+        source_ports: source_ports.value.clone(),
     }
 }
 

@@ -88,22 +88,7 @@ fn line(service: &Service) -> String {
             line += &from(source, source_ports);
         }
     }
-    if let Mode::Box {
-        uplinks,
-        servers,
-        except,
-        ..
-    } = &service.mode
-    {
-        if !except.is_empty() {
-            let sets = join(except, |set| ShowPrefix(set.servers));
-            line += &format!(" except {sets}");
-        }
-        line += &format!(", over {}", join(uplinks, |name| name));
-        if !servers.is_empty() {
-            line += &format!(" by {}", join(servers, |server| server));
-        }
-    }
+    line += &of_box(&service.mode);
     if !service.interfaces.is_empty() {
         line += &format!(", clients on {}", join(&service.interfaces, |name| name));
     }
@@ -112,6 +97,29 @@ fn line(service: &Service) -> String {
             "; announces {}",
             join(&service.announce, |announce| ShowAnnounce(*announce))
         );
+    }
+    line
+}
+
+/// Over what and by whom a box leads its connections, if it is one.
+fn of_box(mode: &Mode) -> String {
+    let Mode::Box {
+        uplinks,
+        servers,
+        except,
+        ..
+    } = mode
+    else {
+        return String::new();
+    };
+    let mut line = String::new();
+    if !except.is_empty() {
+        let sets = join(except, |set| ShowPrefix(set.servers));
+        line += &format!(" except {sets}");
+    }
+    line += &format!(", over {}", join(uplinks, |name| name));
+    if !servers.is_empty() {
+        line += &format!(" by {}", join(servers, |server| server));
     }
     line
 }

@@ -240,18 +240,17 @@ fn opening_of_a_direct_connection() -> Result<()> {
     boxed(lab(100)?, |rig| {
         let _server = rig.serve(ServeOptions::mptcp(PORT))?;
         let steps = opening(rig, || rig.run(&Job::up(1_000_000)).map(drop))?;
-        let told = steps.iter().filter(|step| **step != Step::Said);
+        // The client's ACK and its first data leave in one moment.
+        let told = steps.iter();
+        let told = told.filter(|step| !matches!(step, Step::Said | Step::Request));
         let told: Vec<_> = told.copied().collect();
-        let third = Step::Keys { tells: false };
-        let data = Step::Keys { tells: true };
         let begins = [
             Step::ClientSyn,
             Step::BoxSyn { tells: false },
             Step::Answer,
             Step::ClientAnswered,
-            third,
-            Step::Request,
-            data,
+            Step::Keys { tells: false },
+            Step::Keys { tells: true },
         ];
         ensure!(told == begins, "{told:?}");
         Ok(crate::aggregation::quiet())

@@ -83,7 +83,7 @@ fn address_changes_in_mid_download() -> Result<()> {
     boxed(lab(20)?, |rig| {
         let proxy = rig.lab.proxy();
         let mut old = rig.lab.proxy_addr(2, Family::V4).to_string();
-        run_while(rig, &Job::down(15_000_000), || {
+        run_while(rig, &Job::down(22_000_000), || {
             for time in 1..=TIMES {
                 let new = format!("10.1.2.{}", 100 + time);
                 proxy.ip(&format!("addr del {old}/24 dev a2"))?;

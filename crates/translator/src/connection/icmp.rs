@@ -66,13 +66,10 @@ impl Connection {
                 seq
             }
             Phase::SynSent if self.asks() && error.kind == IcmpKind::Unreachable => {
-                if Ssn(error.seq) != self.subflow(INITIAL).agreed.isn_local {
-                    return IcmpVerdict::Drop(DropReason::OutOfWindow);
+                match self.unreachable_peer(error) {
+                    Ok(seq) => seq,
+                    Err(verdict) => return verdict,
                 }
-                if self.has_errand() {
-                    return IcmpVerdict::Refused;
-                }
-                self.tcp.isn_remote
             }
             Phase::SynSent | Phase::Reset(_) => return IcmpVerdict::Consume,
         };
@@ -88,6 +85,19 @@ impl Connection {
         (translated.src, translated.dst) = (self.tcp.backend.addr(), self.tcp.source.addr());
         translated.seq = seq.0;
         to_source(translated, error)
+    }
+
+    /// About the SYN of FlexCP's own that asks a peer for MPTCP: the number of the TCP leg's, which hears of it; `Err`: that does not.
+    fn unreachable_peer(&self, error: &IcmpError) -> Result<TcpSeq, IcmpVerdict> {
+        if Ssn(error.seq) != self.subflow(INITIAL).agreed.isn_local {
+            return Err(IcmpVerdict::Drop(DropReason::OutOfWindow));
+        }
+        // Another may be asked.
+        let asks_on = self.has_errand();
+        if asks_on {
+            return Err(IcmpVerdict::Refused);
+        }
+        Ok(self.tcp.isn_remote)
     }
 
     /// About a segment that went to the server.
