@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
 use super::file::{Config, Mode, ProxyProtocol, Service};
+use super::location::Choice;
 use super::rule::Rule;
 use super::span::Located;
 use super::value::{ShowAnnounce, ShowPorts, ShowPrefix};
@@ -91,6 +92,7 @@ fn line(service: &Service) -> String {
     if let Mode::Box {
         uplinks,
         servers,
+        choice,
         except,
         ..
     } = &service.mode
@@ -102,6 +104,7 @@ fn line(service: &Service) -> String {
         line += &format!(", over {}", join(uplinks, |name| name));
         if !servers.is_empty() {
             line += &format!(" by {}", join(servers, |server| server));
+            line += &chosen(choice);
         }
     }
     if !service.interfaces.is_empty() {
@@ -114,6 +117,14 @@ fn line(service: &Service) -> String {
         );
     }
     line
+}
+
+/// By what the servers of a box are chosen, if that is measured.
+fn chosen(choice: &Choice) -> String {
+    match choice.measures() {
+        true => format!(", chosen by {}", choice.choose.value.name()),
+        false => String::new(),
+    }
 }
 
 /// From where to which back ends, if it has some.
