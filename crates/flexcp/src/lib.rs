@@ -18,6 +18,7 @@ pub mod explain;
 pub mod generation;
 mod leftover;
 pub mod listener;
+pub mod location;
 mod names;
 pub mod offload;
 mod orders;

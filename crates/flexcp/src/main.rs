@@ -158,6 +158,8 @@ enum What {
     Rules(LookArgs),
     /// The services, and how many of their back ends take connections
     Services(LookArgs),
+    /// The aggregation servers of boxes: what was measured of them, in which order they are asked, and why
+    Servers(LookArgs),
     /// The back ends: weight, maintenance, health, connections
     Backends(LookArgs),
     /// What has been done and dropped so far
@@ -391,6 +393,7 @@ fn show(what: What) -> Result<ExitCode> {
         | What::Accesses(look)
         | What::Rules(look)
         | What::Services(look)
+        | What::Servers(look)
         | What::Backends(look)
         | What::Stats(look)
         | What::Status(look) => look,
@@ -399,6 +402,7 @@ fn show(what: What) -> Result<ExitCode> {
     let accesses = |answer: &Answer| Ok(show::accesses(&answer.read()?));
     let rules = |answer: &Answer| Ok(show::rules(&answer.read()?));
     let services = |answer: &Answer| Ok(show::services(&answer.read()?));
+    let servers = |answer: &Answer| Ok(show::servers(&answer.read()?));
     let backends = |answer: &Answer| Ok(show::backends(&answer.read()?));
     let stats = |answer: &Answer| Ok(show::stats(&answer.read()?));
     let status = |answer: &Answer| Ok(show::status(&answer.read()?));
@@ -410,6 +414,7 @@ fn show(what: What) -> Result<ExitCode> {
             What::Accesses(_) => numbers(target::ACCESSES, &accesses, look, &mut client, &mut out)?,
             What::Rules(_) => numbers(target::RULES, &rules, look, &mut client, &mut out)?,
             What::Services(_) => numbers(target::SERVICES, &services, look, &mut client, &mut out)?,
+            What::Servers(_) => numbers(target::SERVERS, &servers, look, &mut client, &mut out)?,
             What::Backends(_) => numbers(target::SERVICES, &backends, look, &mut client, &mut out)?,
             What::Stats(_) => numbers(target::STATS, &stats, look, &mut client, &mut out)?,
             What::Status(_) => numbers(target::STATUS, &status, look, &mut client, &mut out)?,

@@ -23,6 +23,7 @@ use crate::control::view::{Connections, Stats};
 use crate::control::{self, Asked, BindError, Names, SocketFile};
 use crate::generation::{Generation, InForce};
 use crate::leftover;
+use crate::location::Locating;
 use crate::offload;
 use crate::rulebook::{Keeper, KeptError, Rulebook};
 use crate::split::{Relay, SplitError};
@@ -107,8 +108,9 @@ impl Proxy {
         let ended = Arc::new(Waker::new().map_err(ProxyError::Worker)?);
         let sorting = (made.rules.clone(), made.placement.take());
         let force = InForce::new(Arc::clone(&generation));
-        let split = relay.handle();
-        let reloads = Reloads::new(force, book, sorting, relay);
+        let locating = Locating::new(&made.handles).map_err(ProxyError::Worker)?;
+        let beside = (relay.handle(), locating.handle());
+        let reloads = Reloads::new(force, book, sorting, (relay, locating));
         let marks = made.marks.clone();
         let workers = Made::spawn(made, &ended)?;
         let handles = &workers.handles;
@@ -121,7 +123,7 @@ impl Proxy {
             reloads,
         };
         let watch = watch.begin(handles, marks, &ended)?;
-        let asked = start::asked(handles, reasons, split, watch.status(), keeper);
+        let asked = start::asked(handles, (reasons, beside), watch.status(), keeper);
         start::serve(control, Arc::clone(&asked)).map_err(ProxyError::Worker)?;
         Ok(Self {
             running: Some(Running { watch, workers }),
@@ -354,7 +356,9 @@ impl Watching {
         crate::names::warn_if_unknowable(&force.current().config);
         let config = force.current().config.clone();
         // Not before: a thread that is made while the process may load programs would keep that right.
-        self.reloads.run_relay().map_err(ProxyError::Worker)?;
+        self.reloads
+            .run_beside(&marks)
+            .map_err(ProxyError::Worker)?;
         for line in config::summary(&config) {
             info!("service {line}");
         }

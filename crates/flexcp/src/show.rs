@@ -5,6 +5,7 @@ mod connections;
 mod events;
 mod orders;
 mod rules;
+mod servers;
 mod services;
 mod status;
 
@@ -15,6 +16,7 @@ pub use self::connections::ConnectionTable;
 pub use self::events::event;
 pub use self::orders::{done, done_by_all};
 pub use self::rules::{rule, rules};
+pub use self::servers::servers;
 pub use self::services::{backends, services};
 pub use self::status::status;
 use crate::control::view::{Numbers, Stats};

@@ -80,6 +80,24 @@ pub fn wait_for_any(
     polled(&mut fds, waker, timeout)
 }
 
+/// The same; and for any of `opening`, sockets that connect, until they have or can't.
+///
+/// # Errors
+/// Those of [`wait`].
+pub fn wait_for_openings(
+    carriers: &[BorrowedFd<'_>],
+    opening: &[BorrowedFd<'_>],
+    waker: &Waker,
+    timeout: Option<Duration>,
+) -> io::Result<Ready> {
+    let all = [waker.as_fd()].into_iter().chain(carriers.iter().copied());
+    let readable = all.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+    let writable = opening.iter();
+    let writable = writable.map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::OUT));
+    let mut fds: Vec<_> = readable.chain(writable).collect();
+    polled(&mut fds, waker, timeout)
+}
+
 /// The waker's descriptor is the first of `fds`.
 fn polled(fds: &mut [PollFd<'_>], waker: &Waker, timeout: Option<Duration>) -> io::Result<Ready> {
     // A timeout that the kernel's clock cannot hold is one for ever.

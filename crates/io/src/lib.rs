@@ -24,13 +24,16 @@ mod placement;
 mod rights;
 mod schedule;
 mod signal;
+mod stamped;
 mod store;
 mod subflows;
 mod tcp_info;
 mod tun;
 
 pub use batch::SendBatch;
-pub use event::{Ready, Waker, monotonic_micros, random_bytes, wait, wait_for_any};
+pub use event::{
+    Ready, Waker, monotonic_micros, random_bytes, wait, wait_for_any, wait_for_openings,
+};
 pub use kernel::{
     Changes, ClientLeg, Conntrack, Copies, Diversion, Family, FoundWays, Interface, InterfaceRule,
     IpsecDirection, IpsecPolicy, JournalError, KernelError, KernelTables, Look, Mended,
@@ -48,6 +51,7 @@ pub use placement::{ClaimedFlows, PlacedBackEnds, PlacementError, PlacementProgr
 pub use rights::renounce_loading;
 pub use schedule::run_promptly;
 pub use signal::{Signal, Signals};
+pub use stamped::{Stamped, StampedSocket};
 pub use store::{keep_queues, kept_queues, let_queues_go};
 pub use subflows::SubflowFile;
 pub use tcp_info::{client_is_proved, syn_data_taken, take_syn_data};

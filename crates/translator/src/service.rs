@@ -29,6 +29,7 @@ use crate::hosted::is_responder;
 use crate::time::Instant;
 use crate::turns::Turns;
 
+use self::aggregation::Preferred;
 pub(crate) use self::judged::CheckStep;
 use self::source::source_towards;
 
@@ -108,6 +109,8 @@ struct Slot {
     announced: Announced,
     /// Which back end is next.
     turns: Turns,
+    /// Which of a box's aggregation servers are asked first.
+    preferred: Preferred,
     /// Of each back end, in the order of the configuration; none on the path.
     health: Vec<Health>,
     /// How they are checked.
@@ -435,6 +438,7 @@ impl Slot {
             announce: Vec::new(),
             announced: Announced::new(),
             turns: Turns::default(),
+            preferred: Preferred::default(),
             health: Vec::new(),
             check: None,
             left: Vec::new(),
@@ -489,6 +493,10 @@ impl Slot {
             true => turns.or_old(mem::take(&mut old.turns)),
             false => turns,
         };
+        let preferred = match known == new {
+            true => old.preferred,
+            false => Preferred::default(),
+        };
         old.announced.change(&service.announce);
         Self {
             health,
@@ -500,6 +508,7 @@ impl Slot {
             relay_takes_syn_data: service.intake.relay_takes_syn_data,
             left,
             turns,
+            preferred,
             mode: service.mode,
             announce: service.announce,
             ..old

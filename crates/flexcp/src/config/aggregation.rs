@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use flexcp_translator::{Approach, Excepted, Protocol};
 use toml::de::{DeTable, DeValue};
@@ -17,6 +18,21 @@ pub struct AggregationServer {
     pub addr: SocketAddr,
     /// How it is asked to connect on.
     pub approach: Approach,
+    /// `name`: by which logs and `flexcp show servers` name it; its address when left out.
+    pub named: Option<String>,
+    /// `probe`: the UDP port at which its responder answers probes; without it only handshakes and transfers tell how far it is.
+    pub probe: Option<SocketAddr>,
+    /// `key_file`: its first line is the key that it shares with this box.
+    pub key_file: Option<PathBuf>,
+}
+
+impl AggregationServer {
+    /// What it is called.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let address = || self.addr.to_string();
+        self.named.clone().unwrap_or_else(address)
+    }
 }
 
 impl fmt::Display for AggregationServer {
@@ -25,6 +41,9 @@ impl fmt::Display for AggregationServer {
             Protocol::Convert => CONVERT,
             Protocol::Socks5 => SOCKS5,
         };
+        if let Some(name) = &self.named {
+            write!(f, "{name} ")?;
+        }
         write!(f, "{} ({mode})", self.addr)
     }
 }
@@ -63,9 +82,23 @@ impl FromValue for AggregationServer {
             Some(Some(user)) => Some(value::user(user)?),
             Some(None) => return Err("`user` is no string; write \"name:password\"".into()),
         };
-        let approach = Approach { protocol, user };
-        let addr = value::socket(addr)?;
-        Ok(Some(Self { addr, approach }))
+        let text = |key: &str, example: &str| match table.get(key).map(|it| it.get_ref().as_str()) {
+            Some(None) => Err(format!("`{key}` is no string; write one like {example}")),
+            it => Ok(it.flatten()),
+        };
+        let key_file = text("key_file", "\"/etc/flexcp/probe.key\"")?;
+        if let Some(relative) = key_file.filter(|file| !file.starts_with('/')) {
+            return Err(format!("`{relative}` must begin with /"));
+        }
+        Ok(Some(Self {
+            addr: value::socket(addr)?,
+            approach: Approach { protocol, user },
+            named: text("name", "\"fra\"")?.map(Into::into),
+            probe: text("probe", "\"203.0.113.5:7125\"")?
+                .map(value::socket)
+                .transpose()?,
+            key_file: key_file.map(PathBuf::from),
+        }))
     }
 }
 
@@ -130,5 +163,5 @@ fn known(table: &DeTable<'_>, keys: &[&str], what: &str) -> Result<(), String> {
 const CONVERT: &str = "convert";
 const SOCKS5: &str = "socks5";
 
-const SERVER_KEYS: &[&str] = &["address", "mode", "user"];
+const SERVER_KEYS: &[&str] = &["address", "mode", "user", "name", "probe", "key_file"];
 const EXCEPTION_KEYS: &[&str] = &["prefix", "ports"];

@@ -11,6 +11,7 @@ use flexcp_translator::{AggregationServers, MAX_UPLINKS, Prefix, User};
 use super::access;
 use super::backend::Backend;
 use super::file::{Config, Mode, Service};
+use super::location;
 use super::overlap::{self, intersect, nested};
 use super::rule;
 use super::span::{Diagnostics, Located};
@@ -58,6 +59,7 @@ pub(crate) fn check(config: &Config, out: &mut Diagnostics) {
             ports_towards_servers(ports, out);
         }
     }
+    location::check(config, out);
     overlap::check(&config.services, out);
     loops(&config.services, out);
 }

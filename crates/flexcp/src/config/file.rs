@@ -16,6 +16,7 @@ use super::access::{self, Access};
 use super::aggregation::AggregationServer;
 use super::backend::Backend;
 use super::keys::{self, Keys};
+use super::location::{self, Choice, Responder};
 use super::modes;
 use super::read::{self, Interface, Memory, Reader};
 use super::rule::{self, Rule};
@@ -35,6 +36,8 @@ pub struct Config {
     /// `[timeouts]`: how long state is kept. Each is a string like "30s", "2h5m" or "100ms", or a
     /// number of seconds.
     pub timeouts: TimeoutsSection,
+    /// `[responder]`: what answers the probes of boxes on an aggregation server; `None`: nothing does.
+    pub responder: Option<Responder>,
     /// `[[service]]`, once for each. The first that matches a connection takes it.
     pub services: Vec<Service>,
     /// `[[access]]`, once for each way by which clients come; there may be none.
@@ -260,6 +263,8 @@ pub enum Mode {
         /// `servers`: aggregation servers, which connect on, at most 16: the next when one does not answer, and the server itself
         /// without one. FlexCP connects with servers itself when left out.
         servers: Vec<Located<AggregationServer>>,
+        /// `choose` and what belongs to it: in which order they are asked.
+        choice: Choice,
         /// `join`: prefixes of addresses at which connections join servers that announce them; none when left out.
         join: Vec<Located<Prefix>>,
         /// `uplinks`: interfaces that connections go out by, at most 8: they begin on the first, and join over the others.
@@ -349,6 +354,7 @@ pub(super) fn read(text: &str, out: &mut Diagnostics) -> Option<Config> {
         control: control(&root, out),
         limits: limits(&root, out),
         timeouts: timeouts(&root, out),
+        responder: location::responder(&root, out),
         services: services(&root, out),
         accesses: access::read(&root, out),
         rules: rule::read(&root, out),
@@ -592,7 +598,7 @@ fn without_mode(entries: &DeTable<'_>, at: usize, out: &mut Diagnostics) -> Opti
 }
 
 /// The section `name`; an empty one when it is not there.
-fn section<'a, 'i>(
+pub(super) fn section<'a, 'i>(
     root: &Reader<'a, 'i>,
     name: &str,
     empty: &'a DeTable<'i>,

@@ -39,6 +39,8 @@ pub(super) enum Kind {
     Duration,
     /// "512MB".
     Memory,
+    /// "100Mbit".
+    Rate,
     /// 2, or 0.5.
     Percent,
     /// { dsl = 30, lte = 70 }.
@@ -108,6 +110,7 @@ pub(super) const SECTIONS: &[(&str, Keys)] = &[
     ("control", CONTROL),
     ("limits", LIMITS),
     ("timeouts", TIMEOUTS),
+    ("responder", RESPONDER),
 ];
 
 /// Sections that may stand several times. `service` is among them, and has a mode's keys, too.
@@ -289,6 +292,37 @@ pub(super) const TIMEOUTS: Keys = &[
     .or(Value::Text("5s")),
 ];
 
+/// `[responder]`
+pub(super) const RESPONDER: Keys = &[
+    key(
+        "listen",
+        Kind::Some(&Kind::Socket),
+        "Addresses and UDP ports at which probes of boxes are answered.",
+    )
+    .required(),
+    key(
+        "key_file",
+        Kind::Path,
+        "The file of the boxes' keys, one a line; nobody is answered without one of them.",
+    )
+    .required(),
+    key(
+        "content",
+        Kind::List(&Kind::Prefix),
+        "Content servers to which boxes may ask for the own leg; none when left out.",
+    ),
+    key(
+        "ports",
+        Kind::List(&Kind::Number(1, 65_535)),
+        "Their ports; any when left out.",
+    ),
+    key(
+        "content_rate",
+        Kind::Rate,
+        "What the own leg lets through; not known when left out.",
+    ),
+];
+
 /// What carries connections.
 const CARRIER: Kind = Kind::OneOf(&["splitless", "split", "auto"]);
 
@@ -444,6 +478,29 @@ pub(super) const BOX: Keys = &[
         Kind::List(&Kind::Server),
         "Aggregation servers, which connect on: the next when one does not answer, the server itself without one.",
     ),
+    key(
+        "choose",
+        Kind::OneOf(&["fixed", "throughput", "latency"]),
+        "By what they are ordered; they are probed unless it is \"fixed\".",
+    )
+    .or(Value::Text("fixed")),
+    key(
+        "content",
+        Kind::Socket,
+        "The content server to which they are asked for their own leg.",
+    ),
+    key(
+        "probe_interval",
+        Kind::Duration,
+        "Between two rounds of probes over a path, 10 s to a day.",
+    )
+    .or(Value::Text("5m")),
+    key(
+        "probe_bytes",
+        Kind::Memory,
+        "Of probes in any hour, both ways.",
+    )
+    .or(Value::Text("64MiB")),
     key(
         "join",
         Kind::List(&Kind::Prefix),

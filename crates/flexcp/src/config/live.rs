@@ -16,6 +16,7 @@ use super::span::{Diagnostics, Located};
 use super::value::ShowPorts;
 use crate::control::status::Status;
 use crate::control::{Client, Token, TokenError, target};
+use crate::location::keyfile::{self, KeyError};
 use crate::vrf;
 
 /// What there is to know about the host.
@@ -28,6 +29,8 @@ pub trait Host {
     fn refuses_files(&self, directory: &Path) -> Option<io::Error>;
     /// Why the file `path` has no token for the API.
     fn refuses_token(&self, path: &Path) -> Option<TokenError>;
+    /// Why the file `path` has no keys for probes.
+    fn refuses_keys(&self, path: &Path) -> Option<KeyError>;
     /// Interface and address, for each address of the host.
     fn local_addresses(&self) -> Vec<(String, IpAddr)>;
     /// All network devices.
@@ -86,6 +89,10 @@ impl Host for ThisHost {
         Token::read(path).err()
     }
 
+    fn refuses_keys(&self, path: &Path) -> Option<KeyError> {
+        keyfile::read(path).err()
+    }
+
     fn local_addresses(&self) -> Vec<(String, IpAddr)> {
         flexcp_io::local_addresses()
     }
@@ -123,9 +130,11 @@ pub fn check(config: &Config, host: &dyn Host, out: &mut Diagnostics) -> Vec<Vec
     device(config, host, out);
     directories(config, host, out);
     token(config, host, out);
+    keys(config, host, out);
     vrfs(config, &host.interfaces(), out);
     let vrf = plan::vrf(config);
     let local = host.local_addresses();
+    responder(config, &local, out);
     let mut sources = Vec::new();
     for service in &config.services {
         interfaces(service, host, &local, out);
@@ -303,6 +312,56 @@ fn token(config: &Config, host: &dyn Host, out: &mut Diagnostics) {
             );
         }
         Some(wrong) => out.error(file.at, format!("`token_file`: {wrong}")),
+    }
+}
+
+/// Files of keys have some, and keep them. Nothing is probed or answered with one that this user can't read.
+fn keys(config: &Config, host: &dyn Host, out: &mut Diagnostics) {
+    let mut files = Vec::new();
+    for service in &config.services {
+        if let Mode::Box {
+            servers, choice, ..
+        } = &service.mode
+            && choice.measures()
+        {
+            let named = servers.iter().filter(|server| server.value.probe.is_some());
+            files.extend(named.filter_map(|it| Some((it.at, it.value.key_file.as_ref()?))));
+        }
+    }
+    let responder = config.responder.as_ref();
+    let named = responder.and_then(|responder| responder.key_file.as_ref());
+    files.extend(named.map(|file| (file.at, &file.value)));
+    for (at, file) in files {
+        match host.refuses_keys(file) {
+            None => {}
+            Some(KeyError::Read { error, path })
+                if error.kind() == io::ErrorKind::PermissionDenied =>
+            {
+                let path = path.display();
+                out.warning(
+                    at,
+                    format!("`key_file`: this user can't read {path}; let the user that runs flexcp read it"),
+                );
+            }
+            Some(wrong) => out.error(at, format!("`key_file`: {wrong}")),
+        }
+    }
+}
+
+/// Where probes are answered is an address of this host, sooner or later.
+fn responder(config: &Config, local: &[(String, IpAddr)], out: &mut Diagnostics) {
+    let listen = config.responder.iter().flat_map(|it| &it.listen);
+    for listen in listen {
+        let is_there = |(_, addr): &(String, IpAddr)| *addr == listen.value.ip();
+        if !local.iter().any(is_there) {
+            out.warning(
+                listen.at,
+                format!(
+                    "`listen` of [responder]: this host has no address {} now, FlexCP waits for it",
+                    listen.value.ip()
+                ),
+            );
+        }
     }
 }
 

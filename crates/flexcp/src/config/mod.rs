@@ -8,6 +8,7 @@ pub mod edit;
 pub mod file;
 pub mod fixed;
 pub mod live;
+pub mod location;
 pub mod mar;
 pub mod plan;
 pub mod rule;

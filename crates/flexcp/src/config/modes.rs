@@ -6,6 +6,7 @@ use flexcp_translator::{Excepted, Protocol};
 
 use super::aggregation::Exception;
 use super::file::{Mode, ProxyProtocol};
+use super::location;
 use super::read::{Interface, Ports, Reader};
 use super::span::{Diagnostics, Located};
 
@@ -30,6 +31,7 @@ pub(super) fn aggregation_box(section: &Reader<'_, '_>, out: &mut Diagnostics) -
         ports: ports(section, out),
         except: exceptions(section, out),
         servers: section.list("servers", out),
+        choice: location::choice(section, out),
         join: section.list("join", out),
         uplinks: named
             .map(|name| Located::new(name.value.0, name.at))

@@ -102,6 +102,7 @@ fn kind(kind: Kind) -> Json {
             }),
         ),
         Kind::Memory => text("^[0-9]+(kB|MB|GB|KiB|MiB|GiB)$"),
+        Kind::Rate => text("^[0-9]+(kbit|Mbit|Gbit)$"),
         Kind::Percent => json!({"type": "number", "minimum": 0, "exclusiveMaximum": 100}),
         Kind::Weights => json!({
             "type": "object",
@@ -152,8 +153,12 @@ fn server() -> Json {
             "address": kind(Kind::Socket),
             "mode": kind(Kind::OneOf(&["convert", "socks5"])),
             "user": kind(Kind::User),
+            "name": kind(Kind::Name),
+            "probe": kind(Kind::Socket),
+            "key_file": kind(Kind::Path),
         },
         "required": ["address", "mode"],
+        "dependentRequired": {"probe": ["key_file"]},
         "additionalProperties": false,
     })
 }

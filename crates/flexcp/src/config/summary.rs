@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
 use super::file::{Config, Mode, ProxyProtocol, Service};
+use super::location::Choice;
 use super::rule::Rule;
 use super::span::Located;
 use super::value::{ShowAnnounce, ShowPorts, ShowPrefix};
@@ -107,6 +108,7 @@ fn of_box(mode: &Mode) -> String {
         uplinks,
         servers,
         except,
+        choice,
         ..
     } = mode
     else {
@@ -120,8 +122,17 @@ fn of_box(mode: &Mode) -> String {
     line += &format!(", over {}", join(uplinks, |name| name));
     if !servers.is_empty() {
         line += &format!(" by {}", join(servers, |server| server));
+        line += &chosen(choice);
     }
     line
+}
+
+/// By what the servers of a box are chosen, if that is measured.
+fn chosen(choice: &Choice) -> String {
+    match choice.measures() {
+        true => format!(", chosen by {}", choice.choose.value.name()),
+        false => String::new(),
+    }
 }
 
 /// From where to which back ends, if it has some.

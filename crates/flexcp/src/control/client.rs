@@ -21,6 +21,8 @@ pub mod target {
     pub const ACCESSES: &str = "/v1/accesses";
     /// Answered by [`Services`](super::super::view::Services).
     pub const SERVICES: &str = "/v1/services";
+    /// Answered by [`Servers`](super::super::view::Servers).
+    pub const SERVERS: &str = "/v1/servers";
     /// Answered by [`Connections`](super::super::view::Connections), in pieces.
     pub const CONNECTIONS: &str = "/v1/connections";
     /// Answered by an [`Event`](super::super::view::Event) a line.

@@ -1,5 +1,5 @@
-//! The numbers for Prometheus, made when they are asked for. Labels are bounded: workers, services and accesses of the
-//! configuration, names of reasons; never an address of a client.
+//! The numbers for Prometheus, made when they are asked for. Labels are bounded: workers, services, servers, uplinks and accesses of
+//! the configuration, names of reasons; never an address of a client.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,8 +16,9 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::accesses;
 use super::server::Asked;
+use super::servers;
 use super::status::{State, Status};
-use super::view::Access;
+use super::view::{Access, BoxServers, ServerStatus};
 use crate::split::Tally;
 use crate::worker::{CarrierCounters, Snapshot, Unaccounted};
 
@@ -32,6 +33,8 @@ pub(super) struct Numbers {
     accesses: Vec<Access>,
     /// What the relay of split connections counts.
     split: Vec<(&'static str, u64)>,
+    /// The aggregation servers of boxes; none where that is not known.
+    boxes: Vec<BoxServers>,
 }
 
 /// What the offload's programs say.
@@ -89,6 +92,7 @@ impl Numbers {
             status: asked.watch.status().ok(),
             accesses,
             split: asked.split.tally.iter().collect(),
+            boxes: servers::servers(asked).map_or_else(|_| vec![], |all| all.boxes),
         })
     }
 
@@ -133,6 +137,7 @@ impl Collector for Numbers {
         self.offloaded(&mut out)?;
         self.host(&mut out)?;
         self.services(&mut out)?;
+        self.servers(&mut out)?;
         self.relay(&mut out)?;
         self.accesses(&mut out)
     }
@@ -313,6 +318,44 @@ impl Numbers {
             out.counters(&format!("relay_{name}"), &joined(meaning), count)?;
         }
         Ok(())
+    }
+
+    /// Boxes' aggregation servers.
+    fn servers(&self, out: &mut Out<'_>) -> fmt::Result {
+        let each = self.boxes.iter().flat_map(|of_box| {
+            let of = |server: &ServerStatus| {
+                let name = ("server", server.name.clone());
+                vec![("service", of_box.service.clone()), name]
+            };
+            let servers = of_box.servers.iter();
+            servers.map(move |server| (of(server), server))
+        });
+        let place = each.clone().map(|(of, server)| (of, server.place));
+        let help =
+            "Place of an aggregation server in the order in which connections ask them, from 1.";
+        out.gauges("server_place", help, None, place)?;
+        let marked = each.clone();
+        let marked = marked.map(|(of, server)| (of, u64::from(server.marked)));
+        let help = "Whether connections pass an aggregation server by.";
+        out.gauges("server_marked", help, None, marked)?;
+        let known = each.clone();
+        let known = known.filter_map(|(of, server)| Some((of, server.throughput?)));
+        let help = "What an aggregation server was measured to carry, in bits per second.";
+        out.gauges("server_throughput", help, None, known)?;
+        let paths = each.flat_map(|(of, server)| {
+            let uplinks = server.uplinks.iter();
+            uplinks.filter_map(move |over| {
+                let uplink = [("uplink", over.uplink.clone())];
+                Some(([of.clone(), uplink.into()].concat(), over.rtt_us?))
+            })
+        });
+        let help = "Round trip to an aggregation server over an uplink.";
+        out.seconds("server_rtt", help, paths)?;
+        let boxes = self.boxes.iter();
+        let bytes = boxes.map(|it| (label("service", &it.service), it.probe_bytes));
+        let help = "What probes of aggregation servers have cost in the last hour, both ways.";
+        let unit = Some(Unit::Bytes);
+        out.gauges("server_probes_of_hour", help, unit, bytes)
     }
 
     fn services(&self, out: &mut Out<'_>) -> fmt::Result {

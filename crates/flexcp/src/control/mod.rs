@@ -22,6 +22,7 @@ mod routes;
 mod rule_routes;
 mod rules;
 mod server;
+mod servers;
 mod service_routes;
 mod services;
 mod split;

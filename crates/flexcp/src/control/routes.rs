@@ -66,6 +66,7 @@ pub(super) fn described() -> OpenApiRouter<Arc<Daemon>> {
         .routes(routes!(status))
         .routes(routes!(stats))
         .routes(routes!(service_routes::services))
+        .routes(routes!(service_routes::servers))
         .routes(routes!(service_routes::set_backend))
         .routes(routes!(service_routes::drain, service_routes::undrain))
         .routes(routes!(accesses_of))

@@ -31,6 +31,7 @@ use super::fault::Refused;
 use super::gate::{self, Token};
 use super::patience::{Dawdling, Patience, Patient};
 use super::routes::{self, Daemon};
+use crate::location::LocationHandle;
 use crate::rulebook::Keeper;
 use crate::split::RelayHandle;
 use crate::watch::StatusHandle;
@@ -82,6 +83,8 @@ pub struct Asked {
     pub offload: Option<Reasons>,
     /// About split connections.
     pub(crate) split: RelayHandle,
+    /// About the choice of servers.
+    pub(crate) location: LocationHandle,
     /// About the kernel and the configuration.
     pub watch: StatusHandle,
     /// Where what was set is kept.

@@ -9,8 +9,9 @@ use bytes::Bytes;
 use super::fault::Refusal;
 use super::routes::{Answer, Daemon, json};
 use super::rules::Query;
+use super::servers;
 use super::services::{self, BackendToSet, ServiceToDrain};
-use super::view::{OneService, Services};
+use super::view::{OneService, Servers, Services};
 use super::wanted;
 use crate::orders::Order;
 
@@ -24,6 +25,18 @@ pub(super) async fn services(
 ) -> Answer {
     wanted::none(query.as_deref())?;
     json(&daemon.told("the workers", services::services).await?)
+}
+
+/// The aggregation servers of boxes: what was measured of them, in which order they are asked, and why
+#[utoipa::path(get, path = "/v1/servers", operation_id = "servers", responses(
+    (status = 200, body = Servers), (status = 400, body = Refusal), (status = 503, body = Refusal),
+))]
+pub(super) async fn servers(
+    State(daemon): State<Arc<Daemon>>,
+    RawQuery(query): RawQuery,
+) -> Answer {
+    wanted::none(query.as_deref())?;
+    json(&daemon.told("flexcp", servers::servers).await?)
 }
 
 /// Tell a back end's weight or maintenance

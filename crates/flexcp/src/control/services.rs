@@ -92,7 +92,7 @@ struct Views {
 }
 
 /// Each worker's.
-fn views(asked: &Asked) -> Result<Vec<BackendView>, String> {
+pub(super) fn views(asked: &Asked) -> Result<Vec<BackendView>, String> {
     let workers = asked.workers.iter().enumerate();
     let views = workers.map(|(number, worker)| {
         let views = worker.backends();

@@ -64,7 +64,6 @@ fn played() -> WorkerHandle {
                 Request::OrderAll(wanted) => drop(wanted.play()),
                 Request::Stop => return,
                 Request::Routes
-                | Request::Resolved(..)
                 | Request::HostAddresses(_)
                 | Request::Offload(_)
                 | Request::Keep(_)
@@ -76,9 +75,9 @@ fn played() -> WorkerHandle {
                 | Request::Drain
                 | Request::Dependent(_)
                 | Request::End(_)
-                | Request::Listen(_) => {
-                    unreachable!("nobody on the socket asks for it")
-                }
+                | Request::Resolved(..)
+                | Request::PreferServers(..)
+                | Request::Listen(_) => unreachable!("nobody on the socket asks for it"),
             }
         }
     });
@@ -243,6 +242,7 @@ impl Served {
             workers,
             offload: None,
             split: crate::split::RelayHandle::idle(),
+            location: crate::location::LocationHandle::idle(),
             watch: StatusHandle::played(status(), names(), generation()),
             keeper: Arc::new(Keeper::new(directory.path().join("rules.json"))),
             floors: Floors::default(),

@@ -1,6 +1,7 @@
 //! What is answered, and `flexcp show` shows. Numbers are raw (bytes, microseconds); addresses are strings.
 
 mod event;
+mod servers;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,6 +24,10 @@ use crate::config::told::Told;
 use crate::split;
 
 pub use self::event::{Event, Noted, Switch, Which, WhichSubflow};
+pub use self::servers::{
+    BoxServers, RateBasis, ResponderStatus, ServerOverUplink, ServerProbing, ServerRate,
+    ServerStatus, Servers,
+};
 
 /// The answer to `/v1/stats`.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, Debug)]

@@ -14,6 +14,7 @@ use super::{ProxyError, ways};
 use crate::config::{Config, file, live, plan};
 use crate::control::{Asked, Control, Floors, SocketFile};
 use crate::generation::Generation;
+use crate::location::LocationHandle;
 use crate::rulebook::Keeper;
 use crate::split::RelayHandle;
 use crate::uplinks;
@@ -227,8 +228,7 @@ fn place(
 /// Whom requests are about.
 pub(super) fn asked(
     workers: &[WorkerHandle],
-    offload: Option<Reasons>,
-    split: RelayHandle,
+    (offload, (split, location)): (Option<Reasons>, (RelayHandle, LocationHandle)),
     watch: StatusHandle,
     keeper: Keeper,
 ) -> Arc<Asked> {
@@ -236,6 +236,7 @@ pub(super) fn asked(
         workers: workers.to_vec(),
         offload,
         split,
+        location,
         watch,
         keeper: Arc::new(keeper),
         floors: Floors::default(),

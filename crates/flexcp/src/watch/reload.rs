@@ -20,6 +20,7 @@ use crate::config::live::own_addresses;
 use crate::config::told::Wrong;
 use crate::config::{Config, access, plan};
 use crate::generation::{Generation, InForce, NotNow};
+use crate::location::Locating;
 use crate::orders::{Order, Unknown};
 use crate::proxy::ways as named_ways;
 use crate::rulebook::{Change, Rulebook};
@@ -59,6 +60,8 @@ pub struct Reloads {
     pub(super) relay: Relay,
     /// How packets from uplinks' addresses should leave.
     pub(super) uplink_ways: Ways,
+    /// It chooses among servers by measurement, and answers who does.
+    pub(super) locating: Locating,
 }
 
 impl Reloads {
@@ -67,7 +70,7 @@ impl Reloads {
         force: InForce,
         book: Rulebook,
         (rules, placement): (Rules, Option<PlacedBackEnds>),
-        relay: Relay,
+        (relay, locating): (Relay, Locating),
     ) -> Self {
         Self {
             ways: access::interfaces(&force.current().config.accesses),
@@ -80,11 +83,14 @@ impl Reloads {
             own: own_addresses(),
             relay,
             uplink_ways: Ways::default(),
+            locating,
         }
     }
 
-    /// Has the relay accept clients, if there is anything for it to do.
-    pub(crate) fn run_relay(&mut self) -> io::Result<()> {
+    /// Has the relay accept clients, if there is anything for it to do, and servers be chosen, of which workers note in `marks` what
+    /// they have marked.
+    pub(crate) fn run_beside(&mut self, marks: &[Arc<Marks>]) -> io::Result<()> {
+        self.locating.follow(self.force.current(), marks);
         self.relay.run()
     }
 
@@ -152,7 +158,7 @@ impl Watcher {
                 warn!("{error}");
             }
             let marks = self.configure();
-            self.backends = Backends::new(self.reloads.force.current(), marks);
+            self.note_marks_in(marks);
             return Err(error.into());
         }
         self.reloads.book.note_file(of_file);
@@ -161,7 +167,7 @@ impl Watcher {
         let plan = plan::kernel(&next.config, &next.sources, &own);
         self.expected
             .followed_by(Expected::new(&next.config, &next.sources, &plan));
-        self.backends = Backends::new(&next, marks);
+        self.note_marks_in(marks);
         // What others see of it is true at once.
         if let Err(error) = self.look(monotonic_micros()) {
             warn!("{error}");
@@ -231,7 +237,14 @@ impl Watcher {
         }
         self.reloads.force = force;
         let marks = self.configure();
-        self.backends = Backends::new(self.reloads.force.current(), marks);
+        self.note_marks_in(marks);
+    }
+
+    /// What is in force has become another, and the workers note there what they have marked.
+    fn note_marks_in(&mut self, marks: Vec<Arc<Marks>>) {
+        let current = self.reloads.force.current();
+        self.reloads.locating.follow(current, &marks);
+        self.backends = Backends::new(current, marks);
     }
 
     /// Puts other rules into force. The kernel, and whose packets are whose, stay as they are. What is wanted is worked out
@@ -245,7 +258,7 @@ impl Watcher {
         *force = force.followed_by(Arc::clone(&next), monotonic_micros());
         let set = book.set().clone();
         let marks = self.tell_workers(moves);
-        self.backends = Backends::new(&next, marks);
+        self.note_marks_in(marks);
         Ok(Steered {
             generation: next,
             set,
@@ -279,7 +292,7 @@ impl Watcher {
         // Where it listens stays.
         let _ = self.reloads.relay.change(&next);
         let marks = self.tell_workers(false);
-        self.backends = Backends::new(&next, marks);
+        self.note_marks_in(marks);
         Ok(Steered {
             generation: next,
             set,

@@ -7,7 +7,7 @@ use flexcp_translator::{BackendState, Config, Instant, Mark, MarkReason, Mode, S
 /// One worker's marks, for as long as a configuration is in force: another one has marks of its own.
 #[derive(Default, Debug)]
 pub struct Marks {
-    /// A word for each back end, service by service: 0 without a mark, else its time in microseconds, and its reason in
+    /// A word for each back end, or aggregation server of a box, service by service: 0 without a mark, else its time in microseconds, and its reason in
     /// the lowest two bits.
     words: Vec<AtomicU64>,
     /// Where each service's begin.
@@ -20,10 +20,12 @@ impl Marks {
         let mut marks = Self::default();
         for service in &config.services {
             marks.starts.push((service.id, marks.words.len()));
-            if let Mode::Reverse { backends, .. } = &service.mode {
-                let words = backends.iter().map(|_| AtomicU64::new(0));
-                marks.words.extend(words);
-            }
+            let count = match &service.mode {
+                Mode::Reverse { backends, .. } => backends.len(),
+                Mode::Box { servers, .. } => servers.addrs().len(),
+                Mode::Transparent { .. } | Mode::Explicit { .. } => 0,
+            };
+            marks.words.extend((0..count).map(|_| AtomicU64::new(0)));
         }
         marks
     }
@@ -47,7 +49,7 @@ impl Marks {
         }
     }
 
-    /// The mark of a service's back end, by its place in the configuration.
+    /// The mark of a service's back end or aggregation server, by its place in the configuration.
     #[must_use]
     pub fn of(&self, service: ServiceId, backend: usize) -> Option<Mark> {
         let packed = self.word(service, backend)?.load(Ordering::Relaxed);

@@ -1,6 +1,6 @@
 //! Another configuration for a worker that goes on.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, SyncSender};
 
@@ -134,6 +134,10 @@ impl Worker {
         self.path.batch.flush(&self.path.tun);
     }
 
+    pub(super) fn prefer_servers(&mut self, service: ServiceId, order: &[SocketAddr]) {
+        self.path.translator.prefer_servers(service, order);
+    }
+
     pub(super) fn forget_stranded(&mut self, upto: u64, done: &SyncSender<()>) {
         self.path.translator.forget_stranded(upto);
         // Flows have gone.
@@ -213,6 +217,15 @@ impl WorkerHandle {
     /// The host has these addresses from here on.
     pub(crate) fn note_host_addresses(&self, addrs: &[IpAddr]) {
         let _ = self.requests.send(Request::HostAddresses(addrs.to_vec()));
+        self.waker.wake();
+    }
+
+    /// A box's aggregation servers are asked in this order from here on; none: in that of the configuration.
+    pub(crate) fn prefer_servers(&self, service: ServiceId, order: &[SocketAddr]) {
+        // When it is gone already, it asks none.
+        let _ = self
+            .requests
+            .send(Request::PreferServers(service, order.to_vec()));
         self.waker.wake();
     }
 

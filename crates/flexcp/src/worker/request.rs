@@ -1,6 +1,6 @@
 //! What others ask of a worker, and how it answers.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::mpsc::SyncSender;
 
 use flexcp_placement::Rules;
@@ -50,6 +50,8 @@ pub(crate) enum Request {
     Routes,
     /// The host has these addresses from here on.
     HostAddresses(Vec<IpAddr>),
+    /// To ask a box's aggregation servers in this order.
+    PreferServers(ServiceId, Vec<SocketAddr>),
     /// The name that this connection waits for has these addresses, or none.
     Resolved(StableId, Vec<IpAddr>),
     /// What has come over each access so far.
@@ -106,6 +108,7 @@ impl Worker {
                 Request::ForgetStranded(upto, done) => self.forget_stranded(upto, &done),
                 Request::Routes => self.find_ways_anew(),
                 Request::HostAddresses(addrs) => self.path.translator.set_host_addresses(addrs),
+                Request::PreferServers(id, order) => self.prefer_servers(id, &order),
                 Request::Resolved(id, addrs) => self.take_addresses(id, &addrs),
                 Request::AccessTotals(answer) => {
                     let _ = answer.try_send(self.path.translator.access_totals().collect());

@@ -27,6 +27,7 @@ mod features;
 mod ipsec;
 mod library;
 mod links;
+mod location;
 mod offload;
 mod operation;
 mod oracles;
@@ -112,6 +113,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         beside::cases_that_apply(),
         watch::cases(),
         links::cases(),
+        location::cases(),
         offload::cases_that_apply(),
         attacks::cases(),
         wire::cases(),

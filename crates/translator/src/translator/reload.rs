@@ -7,7 +7,7 @@
 //! leave the table, and ids of services that are gone are free.
 
 use alloc::vec::Vec;
-use core::net::IpAddr;
+use core::net::{IpAddr, SocketAddr};
 
 use super::{Translator, context};
 use crate::cause::Rst;
@@ -57,6 +57,13 @@ impl Translator {
     /// names each alone. Connections that there are stay.
     pub fn set_host_addresses(&mut self, addrs: Vec<IpAddr>) {
         self.services.set_host(addrs);
+    }
+
+    /// A box asks these aggregation servers before the others from here on, in this order, as was found to be best; the others
+    /// come behind them in the order of the configuration, and those that are marked are passed by all the same. None: the
+    /// configuration's order. Servers that the service does not have are passed over; another list of servers ends the preference.
+    pub fn prefer_servers(&mut self, service: ServiceId, order: &[SocketAddr]) {
+        self.services.prefer_servers(service, order);
     }
 
     /// Cookies are made with this secret from here on; it must be unpredictable. Translators of which clients' connections come to

@@ -600,6 +600,61 @@ fn exceptions_pass_as_they_are() {
     assert_eq!(except(vec![443..=443]), 1);
 }
 
+/// Whom the SYN of one more client is for.
+fn next_asked(world: &mut World, port: u16) -> SocketAddr {
+    let before = world.peers.len();
+    let client = SocketAddr::new(client().ip(), port);
+    let syn = flexcp_testkit::Packet::new(client, server())
+        .flags(SYN)
+        .numbers(7, 0)
+        .with_options(offer());
+    let _ = world.put(&syn);
+    world.peers[before]
+}
+
+#[test]
+fn preferred_servers_are_asked_first_and_the_others_behind_them() {
+    let mut world = by(&[CONVERT, CONVERT, CONVERT]);
+    let service = World::config().services[0].id;
+    // One that it does not have, and one named twice, change nothing.
+    let order = [server(), server_at(2), server_at(2), server_at(1)];
+    world.translator.prefer_servers(service, &order);
+    assert_eq!(next_asked(&mut world, 40000), server_at(2));
+    let order = [server_at(1)];
+    world.translator.prefer_servers(service, &order);
+    let (_, out) = world.of_client(SYN, [0, 0], offer(), &[]);
+    let told = int(out[0].packet.payload.len());
+    let last = world.subflows.len() - 1;
+    assert_eq!(world.peers[last], server_at(1));
+    // It is not there: those that were not named follow in the order of the configuration, and it is marked.
+    let _ = world.of_server(last, RST | ACK, [0, 1 + told], [], &[]);
+    assert_eq!(world.peers[last + 1], server_at(0));
+    assert_eq!(next_asked(&mut world, 40001), server_at(0));
+    world
+        .translator
+        .prefer_servers(service, &[server_at(1), server_at(2)]);
+    assert_eq!(next_asked(&mut world, 40002), server_at(2));
+    world.translator.prefer_servers(service, &[]);
+    assert_eq!(next_asked(&mut world, 40003), server_at(0));
+}
+
+#[test]
+fn preference_lasts_as_long_as_the_list_of_servers() {
+    let mut world = by(&[CONVERT, CONVERT]);
+    let config = |protocols: &[(Protocol, Option<User>)]| {
+        let mut config = World::config();
+        set(&mut config, protocols);
+        config
+    };
+    let service = World::config().services[0].id;
+    world.translator.prefer_servers(service, &[server_at(1)]);
+    world.translator.configure(config(&[CONVERT, CONVERT]), 1);
+    assert_eq!(next_asked(&mut world, 40000), server_at(1));
+    let three = config(&[CONVERT, CONVERT, CONVERT]);
+    world.translator.configure(three, 2);
+    assert_eq!(next_asked(&mut world, 40001), server_at(0));
+}
+
 #[test]
 fn servers_have_bounds() {
     let mut servers = AggregationServers::default();

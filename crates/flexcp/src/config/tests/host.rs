@@ -4,6 +4,7 @@ use flexcp_io::Interface;
 
 use super::*;
 use crate::control::TokenError;
+use crate::location::keyfile::KeyError;
 
 /// "iif eth0 to 10.9.0.0/16 dport 80", as ip-rule(8) would say it.
 fn shown(diversion: &Diversion) -> String {
@@ -196,6 +197,19 @@ impl Host for FakeHost {
         match directory.to_str()? {
             "/read-only" => Some(std::io::ErrorKind::ReadOnlyFilesystem.into()),
             "/theirs" => Some(std::io::ErrorKind::PermissionDenied.into()),
+            _ => None,
+        }
+    }
+
+    fn refuses_keys(&self, path: &Path) -> Option<KeyError> {
+        let (path, name) = (path.into(), path.to_str()?);
+        match name {
+            "/open" => Some(KeyError::Open { path }),
+            "/weak" => Some(KeyError::Weak { path, line: 1 }),
+            "/theirs" => Some(KeyError::Read {
+                path,
+                error: std::io::ErrorKind::PermissionDenied.into(),
+            }),
             _ => None,
         }
     }

@@ -21,6 +21,7 @@ mod claims;
 mod convert;
 mod fixed;
 mod host;
+mod location;
 mod many;
 mod rule;
 mod schema;

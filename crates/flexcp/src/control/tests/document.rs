@@ -33,6 +33,7 @@ fn document_lists_every_route() {
         "/v1/mar",
         "/v1/rules",
         "/v1/rules/{name}",
+        "/v1/servers",
         "/v1/services",
         "/v1/services/{service}/backends/{address}",
         "/v1/services/{service}/drain",
@@ -82,6 +83,7 @@ fn document_lists_every_route() {
         target::STATUS,
         target::ACCESSES,
         target::SERVICES,
+        target::SERVERS,
         target::CONNECTIONS,
         target::EVENTS,
     ] {
@@ -166,6 +168,7 @@ fn answers_have_the_form_that_the_document_says() {
     for (target, name) in [
         ("/v1/status", "Status"),
         ("/v1/stats", "Stats"),
+        ("/v1/servers", "Servers"),
         ("/v1/services", "Services"),
         ("/v1/accesses", "Accesses"),
         ("/v1/rules", "Rules"),
