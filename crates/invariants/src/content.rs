@@ -17,8 +17,6 @@ pub trait Oracle {
 pub(crate) struct Remembered {
     /// By position; they do not overlap.
     chunks: BTreeMap<u64, Vec<u8>>,
-    /// Bytes below this are forgotten, though a chunk may reach up from there.
-    forgotten: u64,
 }
 
 impl Remembered {
@@ -45,8 +43,7 @@ impl Remembered {
         }
     }
 
-    /// Whether nothing that is known contradicts `bytes`. What the receiver has ACKed is not looked at: a client may close a hole on a
-    /// subflow with other bytes there, as FlexCP does, and the receiver drops them.
+    /// Whether nothing that is known contradicts `bytes`.
     pub(crate) fn matches(&self, at: u64, bytes: &[u8]) -> bool {
         let end = at + bytes.len() as u64;
         let first = self
@@ -55,7 +52,7 @@ impl Remembered {
             .next_back()
             .map_or(at, |(start, _)| *start);
         self.chunks.range(first..end).all(|(start, chunk)| {
-            let from = at.max(*start).max(self.forgotten);
+            let from = at.max(*start);
             let to = end.min(start + chunk.len() as u64);
             from >= to
                 || bytes[index(from - at)..index(to - at)]
@@ -65,7 +62,6 @@ impl Remembered {
 
     /// Forgets what lies below `limit`.
     pub(crate) fn release(&mut self, limit: u64) {
-        self.forgotten = self.forgotten.max(limit);
         while let Some(entry) = self.chunks.first_entry() {
             if entry.key() + entry.get().len() as u64 > limit {
                 break;
@@ -77,22 +73,4 @@ impl Remembered {
 
 fn index(distance: u64) -> usize {
     usize::try_from(distance).unwrap_or(usize::MAX)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bytes_are_compared_until_they_are_forgotten() {
-        let mut known = Remembered::default();
-        known.note(100, b"abcdef");
-        assert!(known.matches(102, b"cd"));
-        assert!(!known.matches(102, b"xd"));
-        known.release(103);
-        assert!(known.matches(102, b"xd"), "`c` is forgotten");
-        assert!(!known.matches(102, b"xx"), "`d` is not");
-        known.release(106);
-        assert!(known.matches(100, b"xxxxxx"));
-    }
 }

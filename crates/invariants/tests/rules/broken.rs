@@ -31,6 +31,23 @@ fn i1_another_byte() {
         .breaks(Rule::SameBytes, &wrong);
 }
 
+/// A client that is a FlexCP itself closes holes with filler, where the server has ACKed the data.
+#[test]
+fn i1_other_bytes_than_the_server_has_acked() {
+    let filler = data_up(0, 100).with(|p| p.payload = vec![0; 100]);
+    let exchange = |options, acked| {
+        Exchange::with_options(false, options).pass(&[
+            client_data(Flow::First, 0, 0, 100),
+            data_up(0, 100),
+            server_ack(acked),
+            ack_down(Flow::First, acked, acked),
+        ])
+    };
+    let whole = exchange(Options::capture(), 100);
+    let _ = whole.pass(std::slice::from_ref(&filler)).clean();
+    exchange(Options::capture(), 90).breaks(Rule::SameBytes, &filler);
+}
+
 #[test]
 fn i1_filler_under_data_that_the_client_lacks() {
     let filler = data_down(Flow::First, 0, 0, 100).with(|p| p.payload = vec![0; 100]);
