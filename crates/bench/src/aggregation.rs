@@ -12,11 +12,12 @@ use anyhow::{Context as _, Result};
 use clap::Args;
 use flexcp_lab::aim::{self, Line};
 use flexcp_lab::require_root;
-use flexcp_lab::statistics::{median, quantile};
+use flexcp_lab::statistics::median;
 use serde::Serialize;
 
 pub use self::memory::Memory;
 use self::scene::{Run, Scene};
+use crate::explicit::spread;
 
 /// What to run, and where its results go.
 #[derive(Clone, Debug, Args)]
@@ -151,12 +152,6 @@ fn beside(rows: &[Row], (way, other): (Way, Way), of: impl Fn(&Run) -> f64) -> V
     };
     let pairs = runs(way).iter().zip(runs(other));
     pairs.map(|(run, other)| of(run) / of(other)).collect()
-}
-
-/// The middle, and between which the middle half lies.
-fn spread(values: &[f64], digits: usize) -> String {
-    let [middle, least, most] = [0.5, 0.25, 0.75].map(|share| quantile(values, share));
-    format!("{middle:.digits$} ({least:.digits$} to {most:.digits$})")
 }
 
 fn lines(rows: &[Row]) -> Vec<Line> {

@@ -269,7 +269,7 @@ fn beside(rows: &[Row], way: Way, of: impl Fn(&Run) -> f64) -> Vec<f64> {
 }
 
 /// The middle, and between which the middle half lies.
-fn spread(values: &[f64], digits: usize) -> String {
+pub(crate) fn spread(values: &[f64], digits: usize) -> String {
     let [middle, least, most] = [0.5, 0.25, 0.75].map(|share| quantile(values, share));
     format!("{middle:.digits$} ({least:.digits$} to {most:.digits$})")
 }

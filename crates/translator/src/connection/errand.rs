@@ -335,14 +335,22 @@ impl Connection {
             return News::None(Verdict::Drop(DropReason::AckOfUnsent));
         }
         let bare = segment.payload.is_empty();
-        if segment.has(TcpFlags::FIN) || (!bare && !plain && !self.maps_straight(segment)) {
-            // It ends what it has not begun, or something on the way takes its options away.
+        if !bare && !plain && !self.maps_straight(segment) {
+            // Something on the way takes its options away.
             return News::Declined { altogether: true };
         }
-        if bare {
-            return News::None(Verdict::Consume);
+        let news = if bare {
+            News::None(Verdict::Consume)
+        } else {
+            self.hear_bytes(ctx, Ssn(segment.tcp.seq), segment, frame)
+        };
+        match news {
+            // It ends what it has not answered. A refusal may come with its end.
+            News::None(Verdict::Consume) if segment.has(TcpFlags::FIN) => {
+                News::Declined { altogether: true }
+            }
+            news => news,
         }
-        self.hear_bytes(ctx, Ssn(segment.tcp.seq), segment, frame)
     }
 
     /// Whether data stands where it has to before any other subflow is there: its numbers count on from the first ones.

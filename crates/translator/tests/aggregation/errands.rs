@@ -275,6 +275,28 @@ fn what_is_refused_is_refused() {
     }
 }
 
+/// A proxy without MPTCP may end the connection in the packet that says why.
+#[test]
+fn refusal_that_comes_with_the_end_is_heard() {
+    let mut world = by(&[SOCKS5]);
+    let _ = world.of_client(SYN, [0, 0], offer(), &[]);
+    let (_, out) = world.of_server(0, SYN | ACK, [0, 1], offer(), &[]);
+    let told = out[0].packet.payload.clone();
+    let said = answer_to(Protocol::Socks5, &told, false, Some(Refusal::Reset));
+    let ack = 1 + int(told.len());
+    let (_, out) = world.of_server(0, FIN | ACK, [1, ack], [], &said);
+    assert_eq!((out[0].subflow, out[0].packet.tcp.flags), (None, RST | ACK));
+    let counters = world.translator.counters();
+    assert_eq!((counters.server_refused, counters.backend_marked), (1, 0));
+    // One that ends without a word has declined.
+    let mut world = by(&[SOCKS5]);
+    let told = self::told(&mut world);
+    let ack = 1 + int(told.len());
+    let _ = world.of_server(0, FIN | ACK, [1, ack], [], &[]);
+    assert_eq!(world.translator.counters().server_declined, 1);
+    assert_eq!(world.peers[1], server());
+}
+
 #[test]
 fn unreachable_server_is_told_at_once() {
     let mut world = by(&[CONVERT]);
