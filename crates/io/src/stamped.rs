@@ -10,7 +10,8 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::event::monotonic_micros;
 
-/// A socket of UDP that never blocks.
+/// A socket of UDP that never blocks. The kernel turns its stamps on a moment after the first socket of the host asks for them; a
+/// datagram that came before has the time of its reading.
 #[derive(Debug)]
 pub struct StampedSocket(UdpSocket);
 
@@ -199,6 +200,7 @@ mod tests {
             let to = other.local_addr().unwrap();
             let mut buffer = [0; 100];
             assert_eq!(other.receive(&mut buffer).unwrap(), None);
+            wait_for_stamps(&one, &other);
             one.send(b"first", to).unwrap();
             let sent = monotonic_micros();
             thread::sleep(Duration::from_millis(30));
@@ -213,5 +215,19 @@ mod tests {
             assert!(second - first >= 29_000, "{first} {second}");
             assert!(monotonic_micros() - second >= 29_000, "{second}");
         }
+    }
+
+    /// Sends datagrams until the kernel stamps them as they come: it turns its stamps on in the background.
+    fn wait_for_stamps(one: &StampedSocket, other: &StampedSocket) {
+        for _ in 0..200 {
+            one.send(b"stamped?", other.local_addr().unwrap()).unwrap();
+            thread::sleep(Duration::from_millis(10));
+            let read = monotonic_micros();
+            let got = other.receive(&mut [0; 100]).unwrap().unwrap();
+            if got.at + 5_000 < read {
+                return;
+            }
+        }
+        panic!("the kernel stamps no datagram");
     }
 }
