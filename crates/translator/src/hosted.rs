@@ -47,6 +47,8 @@ pub(crate) struct Hosted {
     wanted: Option<SocketAddr>,
     /// The same as it has said it.
     wish: Option<Wish>,
+    /// It is refused, and that is counted.
+    denied: bool,
     /// A name is being resolved for it, of a server with this port.
     resolves: Option<u16>,
     /// Other addresses of the same server, the next one last.
@@ -91,6 +93,7 @@ impl Hosted {
             acknowledgment: None,
             wanted,
             wish: wanted.map(wish_for),
+            denied: false,
             resolves: None,
             others: Vec::new(),
             until: Some(now + PATIENCE),
@@ -150,9 +153,15 @@ impl Hosted {
         self.wish = Some(wish);
     }
 
-    /// Whom the client wants, for whoever tells others of its refusal.
-    pub(crate) const fn take_wish(&mut self) -> Option<Wish> {
+    /// The client's refusal is told: whom it wants.
+    pub(crate) const fn deny(&mut self) -> Option<Wish> {
+        self.denied = true;
         self.wish.take()
+    }
+
+    /// Whether its refusal was told.
+    pub(crate) const fn is_denied(&self) -> bool {
+        self.denied
     }
 
     /// Bytes that it has allocated.

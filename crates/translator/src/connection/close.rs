@@ -409,7 +409,7 @@ impl Connection {
     }
 
     /// RST with `MP_FASTCLOSE` on every subflow.
-    fn fast_close_all(&self, ctx: &mut Context<'_>, cause: Rst) {
+    pub(super) fn fast_close_all(&self, ctx: &mut Context<'_>, cause: Rst) {
         let told = self.mptcp.subflows.iter().any(Subflow::lives);
         ctx.counters.mp_fastclose_tx += u64::from(told);
         for index in self.indices() {

@@ -520,11 +520,11 @@ impl Connection {
         }
     }
 
-    /// The aggregation server hears that nothing comes of it.
+    /// The aggregation server hears that nothing comes of it: by `MP_FASTCLOSE` if it speaks MPTCP, as a RST alone would leave it with a
+    /// connection that waits for another subflow (RFC 8684 section 3.5).
     pub(crate) fn leave_peer(&self, ctx: &mut Context<'_>) {
         if self.phase == Phase::SynReceived {
-            let reset = self.own_to_mptcp(INITIAL, TcpFlags::ACK);
-            ctx.reset(reset, Rst::Declined);
+            self.fast_close_all(ctx, Rst::Declined);
         }
     }
 

@@ -321,15 +321,19 @@ impl Translator {
         });
     }
 
-    /// The client of this connection is refused.
+    /// The client of this connection is refused. One that is refused already, and late to go, is not counted again.
     fn deny(&mut self, id: ConnectionId, cause: impl Into<PreambleRefused>) {
         let cause = cause.into();
-        self.counters.decide(cause);
         let Some(connection) = self.table.get_mut(id) else {
-            return;
+            return self.counters.decide(cause);
         };
         let flow = connection.subflow(INITIAL).flow();
-        let said = connection.hosted.as_deref_mut().and_then(Hosted::take_wish);
+        let hosted = connection.hosted.as_deref_mut();
+        if hosted.as_deref().is_some_and(Hosted::is_denied) {
+            return;
+        }
+        self.counters.decide(cause);
+        let said = hosted.and_then(Hosted::deny);
         self.guests.denials.note(Denial {
             client: flow.from,
             by: flow.to,

@@ -322,6 +322,11 @@ fn the_next_one_is_asked_when_one_declines_and_then_the_server_itself() {
         panic!("{out:?}")
     };
     assert!(reset.packet.tcp.flags.contains(RST));
+    assert_eq!(
+        reset.packet.view().fast_close,
+        Some(SERVER_KEY),
+        "a RST alone leaves it waiting for another subflow"
+    );
     assert_eq!(syn.packet.tcp.flags, SYN);
     assert_eq!(world.peers, [server_at(0), server_at(1)]);
     assert!(

@@ -208,6 +208,12 @@ fn wishes_that_are_not_granted_are_refused_in_the_words_of_socks() {
             guest.say(said);
             assert_eq!(guest.heard[2..4], [5, *code], "{said:?}");
             assert!(guest.ended && guest.to_server.is_empty());
+            // Who does not go is reset, and not refused once more.
+            for _ in 0..30 {
+                guest.pass(1000);
+            }
+            assert!(guest.reset, "{uses:?}");
+            assert_eq!(guest.world.translator.counters().preambles_refused, 1);
         }
     }
 }
