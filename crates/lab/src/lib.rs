@@ -25,6 +25,7 @@ pub mod cpu;
 pub mod daemon;
 pub mod demo;
 mod detour;
+mod dhcp;
 pub mod endings;
 mod far_program;
 mod fault;
@@ -69,6 +70,7 @@ pub use counters::{
 };
 pub use daemon::FlexCp;
 pub use detour::Detour;
+pub use dhcp::{DhcpClient, Modem};
 pub use far_program::FarProgram;
 pub use fault::{Cut, Direction, Strip};
 pub use feature::Feature;

@@ -23,8 +23,10 @@ pub(super) struct Cost {
     foreign: Vec<f64>,
 }
 
-const WAYS: [Way; 4] = [
+const WAYS: [Way; 6] = [
     Way::Box(FarEnd::Direct),
+    Way::Box(FarEnd::Convert),
+    Way::Box(FarEnd::Socks5),
     Way::Kernel,
     Way::Proxies,
     Way::Alone(MOBILE),

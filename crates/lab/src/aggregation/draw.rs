@@ -8,7 +8,9 @@ use super::way::{MOBILE, TELECOM, WAYS};
 use crate::plot::{BOTTOM, LEFT, MIN_WIDTH, TOP, frame};
 
 /// Told apart by the colour-blind too (Okabe and Ito), in the order of [`WAYS`].
-const COLORS: [&str; 5] = ["#d55e00", "#0072b2", "#009e73", "#56b4e9", "#999999"];
+const COLORS: [&str; 7] = [
+    "#d55e00", "#e69f00", "#cc79a7", "#0072b2", "#009e73", "#56b4e9", "#999999",
+];
 const RIGHT: f64 = MIN_WIDTH - 20.0;
 /// Of the vertical axes, in MB/s: what both uplinks carry is just below.
 const MOST: f64 = 6.0;
@@ -38,12 +40,14 @@ fn line(number: u8, name: &str, color: &str, points: &[(f64, f64)]) -> String {
         .iter()
         .map(|(x, rate)| format!("{x:.1},{:.1}", y(*rate)))
         .collect();
-    let x = LEFT + f64::from(number) * 150.0;
+    let x = LEFT + f64::from(number % 4) * 190.0;
+    let name_at = 37.0 + 14.0 * f64::from(number / 4);
     format!(
         "<polyline points=\"{}\" fill=\"none\" stroke=\"{color}\" stroke-width=\"1.5\"/>\
-         <rect x=\"{x}\" y=\"28\" width=\"10\" height=\"10\" fill=\"{color}\"/>\
-         <text x=\"{}\" y=\"37\">{name}</text>\n",
+         <rect x=\"{x}\" y=\"{}\" width=\"10\" height=\"10\" fill=\"{color}\"/>\
+         <text x=\"{}\" y=\"{name_at}\">{name}</text>\n",
         path.join(" "),
+        name_at - 9.0,
         x + 14.0
     )
 }
@@ -111,8 +115,8 @@ pub(super) fn by_time(figure: &Figure5a) -> String {
     let link = |link, span| rate(&figure.series, link, span);
     let both = over(&|span| link(MOBILE, span) + link(TELECOM, span));
     body += &line(0, "both", COLORS[0], &both);
-    body += &line(1, "mobile", COLORS[3], &over(&|span| link(MOBILE, span)));
-    body += &line(2, "telecom", COLORS[4], &over(&|span| link(TELECOM, span)));
+    body += &line(1, "mobile", COLORS[5], &over(&|span| link(MOBILE, span)));
+    body += &line(2, "telecom", COLORS[6], &over(&|span| link(TELECOM, span)));
     let title = "One download while uplinks come and go, MB/s of IP packets; black: means of 10 s";
     frame(title, MIN_WIDTH, &body)
 }

@@ -29,12 +29,15 @@ const PORT: u16 = 5000;
 /// An address of the far end that both uplinks lead to.
 const FAR_END: &str = "10.200.0.1";
 const SOCKS: u16 = 1080;
+const CONVERT: u16 = 7124;
 const REDSOCKS: u16 = 12345;
 
 /// A way with all that it needs.
 pub(super) struct Site {
     way: Way,
     flexcp: Option<FlexCp>,
+    /// The aggregation server, if that is a FlexCP.
+    converter: Option<FlexCp>,
     /// The box's first.
     programs: Vec<Background>,
     server: Server,
@@ -71,17 +74,24 @@ impl Site {
         }
         let options = match way {
             Way::Box(FarEnd::Direct) | Way::Kernel => ServeOptions::mptcp(PORT),
-            Way::Proxies | Way::Alone(_) => ServeOptions::tcp(PORT),
+            Way::Box(_) | Way::Proxies | Way::Alone(_) => ServeOptions::tcp(PORT),
         };
         let server = Server::start(&content, options)?;
-        let (flexcp, programs) = match way {
-            Way::Box(far_end) => (Some(flexcp(&lab, far_end)?), vec![]),
-            Way::Proxies => (None, proxies(&lab)?),
-            Way::Kernel | Way::Alone(_) => (None, vec![]),
+        let programs = match way {
+            Way::Proxies => vec![redsocks(&lab)?, danted(&lab)?],
+            Way::Box(FarEnd::Socks5) => vec![danted(&lab)?],
+            Way::Box(_) | Way::Kernel | Way::Alone(_) => vec![],
+        };
+        let converts = way == Way::Box(FarEnd::Convert);
+        let converter = converts.then(|| converter(&lab)).transpose()?;
+        let flexcp = match way {
+            Way::Box(far_end) => Some(flexcp(&lab, far_end)?),
+            Way::Kernel | Way::Proxies | Way::Alone(_) => None,
         };
         let site = Self {
             way,
             flexcp,
+            converter,
             programs,
             server,
             lab,
@@ -166,7 +176,11 @@ impl Site {
             let count = stats.counter(counter)?;
             ensure!(count == 0, "{name}: {counter}: {count}");
         }
-        flexcp.terminate()
+        let asked = stats.counter("server_granted")?;
+        let direct = self.way == Way::Box(FarEnd::Direct);
+        ensure!((asked == 0) == direct, "{name}: {asked} granted");
+        flexcp.terminate()?;
+        self.converter.map_or(Ok(()), FlexCp::terminate)
     }
 }
 
@@ -196,7 +210,8 @@ fn content(lab: &Lab) -> Result<Namespace> {
     Ok(content)
 }
 
-/// What leaves from an uplink's address goes by that uplink, all else by the first, or by the one that is alone.
+/// What leaves from an uplink's address goes by that uplink, all else by the first, or by the one that is alone. FlexCP makes the rules
+/// for that itself.
 fn route(lab: &Lab, way: Way) -> Result<()> {
     let first = match way {
         Way::Alone(link) => link,
@@ -206,10 +221,13 @@ fn route(lab: &Lab, way: Way) -> Result<()> {
     for link in [1, 2] {
         let addr = lab.proxy_addr(link, Family::V4);
         let via = lab.client_addr(link, Family::V4);
-        proxy.ip(&format!("rule add from {addr} lookup 20{link} pref 100"))?;
-        proxy.ip(&format!("route add default via {via} table 20{link}"))?;
+        let metric = if link == first { 100 } else { 200 };
+        proxy.ip(&format!("route add default via {via} metric {metric}"))?;
+        if !matches!(way, Way::Box(_)) {
+            proxy.ip(&format!("rule add from {addr} lookup 20{link} pref 100"))?;
+            proxy.ip(&format!("route add default via {via} table 20{link}"))?;
+        }
         if link == first {
-            proxy.ip(&format!("route add default via {via}"))?;
             // A client in the LAN whose packets are only forwarded.
             let lan = "10.9.0.0/16";
             lab.client().ip(&format!("route add {lan} via {addr}"))?;
@@ -224,18 +242,35 @@ fn route(lab: &Lab, way: Way) -> Result<()> {
 }
 
 fn flexcp(lab: &Lab, far_end: FarEnd) -> Result<FlexCp> {
-    let destination = match far_end {
-        FarEnd::Direct => "",
+    let servers = match far_end {
+        FarEnd::Direct => String::new(),
+        FarEnd::Convert => asked("convert", CONVERT),
+        FarEnd::Socks5 => asked("socks5", SOCKS),
     };
     let service = format!(
         "[[service]]\nname = \"home\"\nmode = \"box\"\ninterfaces = [\"srv1\"]\n\
-         destinations = [\"{CONTENT}/32\"]\nuplinks = [\"a1\", \"a2\"]\n{destination}"
+         destinations = [\"{CONTENT}/32\"]\nuplinks = [\"a1\", \"a2\"]\n{servers}"
     );
     FlexCp::start(lab, &daemon::config(lab, &service))
 }
 
-/// redsocks in the box, to which netfilter leads the LAN's connections, and danted at the far end.
-fn proxies(lab: &Lab) -> Result<Vec<Background>> {
+/// The service's line for an aggregation server.
+fn asked(mode: &str, port: u16) -> String {
+    format!("servers = [{{ address = \"{FAR_END}:{port}\", mode = {mode:?} }}]\n")
+}
+
+fn converter(lab: &Lab) -> Result<FlexCp> {
+    // Messages in SYNs are split connections' too.
+    lab.client().sysctl(&[("net.ipv4.tcp_fastopen", "3")])?;
+    let service = format!(
+        "[[service]]\nname = \"convert\"\nmode = \"convert\"\nlisten = [\"{FAR_END}:{CONVERT}\"]\n\
+         allow = [\"{CONTENT}/32\"]\ncarrier = \"split\"\n"
+    );
+    FlexCp::start_at_far_end(lab, &service)
+}
+
+/// A SOCKS server at the far end.
+fn danted(lab: &Lab) -> Result<Background> {
     let danted = lab.dir().join("danted.conf");
     fs::write(
         &danted,
@@ -246,7 +281,11 @@ fn proxies(lab: &Lab) -> Result<Vec<Background>> {
         ),
     )?;
     let socks = SocketAddr::new(FAR_END.parse()?, SOCKS);
-    let danted = start(lab, lab.client(), &["danted", "-f"], &danted, socks)?;
+    start(lab, lab.client(), &["danted", "-f"], &danted, socks)
+}
+
+/// A proxy in the box, to which netfilter leads the LAN's connections.
+fn redsocks(lab: &Lab) -> Result<Background> {
     let redsocks = lab.dir().join("redsocks.conf");
     fs::write(
         &redsocks,
@@ -261,7 +300,7 @@ fn proxies(lab: &Lab) -> Result<Vec<Background>> {
         "table ip box {{\n chain lan {{\n  type nat hook prerouting priority dstnat\n  \
          iifname srv1 ip protocol tcp ip daddr {CONTENT} redirect to :{REDSOCKS}\n }}\n}}\n"
     ))?;
-    Ok(vec![redsocks, danted])
+    Ok(redsocks)
 }
 
 /// A program whose sockets are MPTCP's.

@@ -169,8 +169,10 @@ fn judge(cell: &Cell, far_end: FarEnd, (better, rtt): (f64, f64)) -> Vec<Line> {
 mod tests {
     use super::*;
 
-    /// Seconds in the order of [`WAYS`].
-    fn row(megabytes: f64, seconds: [f64; 5]) -> Vec<Cell> {
+    /// What boxes take, in the order of [`WAYS`], and each uplink alone, in seconds.
+    fn row(megabytes: f64, boxes: [f64; 3], alone: [f64; 2]) -> Vec<Cell> {
+        let others = [9.0, 0.1].into_iter().chain(alone);
+        let seconds = boxes.into_iter().chain(others);
         let cells = WAYS.into_iter().zip(seconds);
         let cells = cells.map(|(way, seconds)| Cell {
             way,
@@ -188,25 +190,40 @@ mod tests {
     #[test]
     fn large_downloads_are_held_against_the_sum_of_payload() {
         // 90 % of 5.5 MB/s take 21.34 s with headers.
-        let good = row(100.0, [21.3, 0.0, 0.0, 30.0, 60.0]);
+        let good = row(100.0, [21.3; 3], [30.0, 60.0]);
         assert!(missed(&good).is_empty());
-        let bad = row(100.0, [21.4, 0.0, 0.0, 30.0, 60.0]);
+        let bad = row(100.0, [21.4, 21.3, 21.4], [30.0, 60.0]);
         assert_eq!(
             missed(&bad),
-            ["100 MB, box, direct: of the payload that both uplinks carry"]
+            [
+                "100 MB, box, direct: of the payload that both uplinks carry",
+                "100 MB, box, SOCKS5: of the payload that both uplinks carry"
+            ]
         );
     }
 
     #[test]
     fn others_are_held_against_the_better_uplink() {
-        assert!(missed(&row(1.0, [0.40, 9.0, 9.0, 0.39, 0.80])).is_empty());
-        assert_eq!(missed(&row(1.0, [0.42, 0.1, 0.1, 0.39, 0.80])).len(), 1);
-        // One RTT of the better: 45 ms of telecom's, then 30 of mobile's.
-        assert!(missed(&row(0.3, [0.22, 9.0, 9.0, 0.25, 0.18])).is_empty());
-        assert_eq!(missed(&row(0.3, [0.23, 0.1, 0.1, 0.25, 0.18])).len(), 1);
-        assert_eq!(missed(&row(0.3, [0.22, 0.1, 0.1, 0.18, 0.25])).len(), 1);
-        let nothing = row(1.0, [f64::NAN; 5]);
-        assert_eq!(missed(&nothing).len(), 1);
+        assert!(missed(&row(1.0, [0.40; 3], [0.39, 0.80])).is_empty());
+        assert_eq!(missed(&row(1.0, [0.42; 3], [0.39, 0.80])).len(), 3);
+        // One RTT of the better, three with SOCKS5: 45 ms of telecom's, then 30 of mobile's.
+        assert!(missed(&row(0.3, [0.22, 0.22, 0.31], [0.25, 0.18])).is_empty());
+        assert!(missed(&row(0.3, [0.20, 0.20, 0.26], [0.18, 0.25])).is_empty());
+        let direct = missed(&row(0.3, [0.23, 0.22, 0.31], [0.25, 0.18]));
+        assert_eq!(
+            direct,
+            ["0.3 MB, box, direct: beyond the better uplink alone"]
+        );
+        let later = missed(&row(0.3, [0.20, 0.22, 0.28], [0.18, 0.25]));
+        assert_eq!(
+            later,
+            [
+                "0.3 MB, box, Convert: beyond the better uplink alone",
+                "0.3 MB, box, SOCKS5: beyond the better uplink alone"
+            ]
+        );
+        let nothing = row(1.0, [f64::NAN; 3], [f64::NAN; 2]);
+        assert_eq!(missed(&nothing).len(), 3);
     }
 
     #[test]

@@ -77,6 +77,11 @@ pub(super) fn sum() -> f64 {
 pub(super) enum FarEnd {
     /// The server speaks MPTCP.
     Direct,
+    /// A FlexCP with `mode = "convert"` that splits connections: a download of one connection takes the kernel's MPTCP to fill both
+    /// uplinks.
+    Convert,
+    /// danted, a SOCKS5 server that terminates connections, with the kernel's MPTCP.
+    Socks5,
 }
 
 /// What carries a client's bytes.
@@ -93,8 +98,10 @@ pub(super) enum Way {
 }
 
 /// All that are compared.
-pub(super) const WAYS: [Way; 5] = [
+pub(super) const WAYS: [Way; 7] = [
     Way::Box(FarEnd::Direct),
+    Way::Box(FarEnd::Convert),
+    Way::Box(FarEnd::Socks5),
     Way::Kernel,
     Way::Proxies,
     Way::Alone(MOBILE),
@@ -105,13 +112,16 @@ impl FarEnd {
     const fn name(self) -> &'static str {
         match self {
             Self::Direct => "box, direct",
+            Self::Convert => "box, Convert",
+            Self::Socks5 => "box, SOCKS5",
         }
     }
 
     /// Handshakes beyond the one of TCP over the better uplink that a short download may take longer by.
     pub(super) const fn handshakes(self) -> f64 {
         match self {
-            Self::Direct => 1.0,
+            Self::Direct | Self::Convert => 1.0,
+            Self::Socks5 => 3.0,
         }
     }
 }

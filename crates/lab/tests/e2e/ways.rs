@@ -1,16 +1,13 @@
 //! What leaves from an uplink's address leaves by that uplink: FlexCP sees to it, beside what the host has, and by whatever an
 //! uplink gets its address.
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use flexcp_lab::transfer::{Job, ServeOptions};
-use flexcp_lab::{Background, Family, Lab, output};
-use rustix::process::Signal;
+use flexcp_lab::{Background, DhcpClient, Family, Lab, Modem, output};
 
 use crate::aggregation::{PORT, Rig, SERVICE, boxed, boxed_with, lab, lab_of, quiet};
 use crate::rig::until;
@@ -184,80 +181,23 @@ fn sent(rig: &Rig, device: &str) -> Result<u64> {
     Ok(packets.context("no such device")?.parse()?)
 }
 
-/// The modem: it gives one address, and is the default route.
-fn serve_lease(lab: &Lab, addr: &str) -> Result<Background> {
-    let mut command = lab.client().command("dnsmasq");
-    command.args([
-        "--keep-in-foreground",
-        "--conf-file=/dev/null",
-        "--pid-file",
-    ]);
-    command.args(["--user=root", "--port=0", "--log-dhcp", "--log-facility=-"]);
-    command.args([
-        "--interface=a2",
-        "--bind-interfaces",
-        "--dhcp-authoritative",
-    ]);
-    command.arg("--no-ping");
-    command.arg(format!("--dhcp-range={addr},{addr},255.255.255.0,2m"));
-    let leases = lab.dir().join(format!("leases-{addr}"));
-    command.arg(format!("--dhcp-leasefile={}", leases.display()));
-    let dnsmasq = Background::spawn(command, lab.dir(), &format!("dnsmasq-{addr}"))?;
-    until("dnsmasq listens", || {
-        Ok(dnsmasq.stderr().contains("started, version"))
-    })?;
-    Ok(dnsmasq)
-}
-
-/// What udhcpc does with a lease, in the order of Debian's script; names are left as they are.
-const SCRIPT: &str = "#!/bin/sh
-case $1 in
-    bound|renew)
-        busybox ifconfig $interface $ip netmask $subnet
-        ip -4 route flush exact 0.0.0.0/0 dev $interface
-        ip -4 route add default via $router dev $interface metric 200 ;;
-    deconfig)
-        ip -4 addr flush dev $interface ;;
-esac
-";
-
-fn dhcp_client(lab: &Lab) -> Result<Background> {
-    let script = lab.dir().join("udhcpc.sh");
-    fs::write(&script, SCRIPT)?;
-    fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
-    lab.proxy().ip("addr flush dev a2")?;
-    let mut command = lab.proxy().command("udhcpc");
-    command.args(["-f", "-i", "a2", "-t", "10", "-T", "1", "-s"]);
-    command.arg(script);
-    Background::spawn(command, lab.dir(), "udhcpc")
-}
-
-/// Whether the uplink has that address, and its default route.
-fn has_lease(lab: &Lab, addr: &str) -> Result<bool> {
-    let default = lab.proxy().ip("-4 route show default dev a2")?;
-    let addresses = lab.proxy().ip("-4 addr show dev a2")?;
-    Ok(default.contains("via") && addresses.contains(addr))
-}
-
 /// The modem gives another address when the lease is to be renewed, as after a reconnection.
 fn lease_changes_in_mid_download() -> Result<()> {
     let (old, new) = ("10.1.2.100", "10.1.2.150");
     let lab = lab(20)?;
-    let modem = serve_lease(&lab, old)?;
-    let client = dhcp_client(&lab)?;
-    until("the uplink has its lease", || has_lease(&lab, old))?;
+    let modem = Modem::start(&lab, 2, old)?;
+    let client = DhcpClient::start(&lab, 2)?;
+    client.wait_for_lease(&lab, old)?;
     boxed(lab, |rig| {
         let rule = |addr: &str| format!("3: from {addr} lookup 7302 proto 117");
         ensure!(rules(rig)?.contains(&rule(old)), "{:?}", rules(rig)?);
-        let mut modems = vec![modem];
         let before = rig.received()?;
         run_while(rig, &Job::down(30_000_000), || {
-            modems.clear();
-            modems.push(serve_lease(&rig.lab, new)?);
-            client.signal(Signal::USR1)?;
+            modem.give(new)?;
+            client.renew()?;
             // A refused client rests for three seconds.
             thread::sleep(Duration::from_secs(3));
-            until("the uplink has another lease", || has_lease(&rig.lab, new))?;
+            client.wait_for_lease(&rig.lab, new)?;
             rig.joined(2)
         })?;
         let now = rules(rig)?;
