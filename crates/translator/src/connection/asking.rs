@@ -29,6 +29,9 @@ use crate::time::Instant;
 /// through (RFC 8684 section 3.1).
 const MPTCP_SYNS: u8 = 2;
 
+/// What an aggregation server answers needs no more, in bytes: a header of Convert and one TLV.
+const ROOM_FOR_ANSWER: u16 = 64;
+
 /// What the SYN of the TCP leg offers, to be asked for of one peer after the other.
 #[derive(Clone, Copy, Debug)]
 struct Offer {
@@ -72,6 +75,14 @@ impl Offer {
             window: syn.tcp.window,
             flags: syn.tcp.flags,
         }
+    }
+
+    /// The window of a SYN with data. Windows of SYNs are not scaled (RFC 7323 section 2.2), but Linux as a server scales that of a SYN
+    /// with data for MPTCP's window, and sends far more than there is room for. So it is told what is right either way; the first
+    /// packet behind the handshake has the whole window.
+    fn window_beside_data(&self) -> u16 {
+        let scaled = self.window >> self.scale.unwrap_or(0).min(14);
+        scaled.max(ROOM_FOR_ANSWER).min(self.window)
     }
 
     /// As they stand in a SYN.
@@ -230,7 +241,11 @@ impl Connection {
         let capable = MptcpOption::Capable(capable(CapableKeys::Syn));
         outgoing.options.push(&TcpOption::Mptcp(capable));
         let errand = asking.errand.as_deref();
-        (outgoing, errand.map_or(&[], Errand::in_syn))
+        let data = errand.map_or(&[][..], Errand::in_syn);
+        if !data.is_empty() {
+            outgoing.window = offer.window_beside_data();
+        }
+        (outgoing, data)
     }
 
     /// Those that were sent have not reached the peer's listener.

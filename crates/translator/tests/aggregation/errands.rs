@@ -115,6 +115,25 @@ fn answers(world: &mut World, said: &[u8], told: usize, more: &[u8]) -> (Verdict
     world.of_server(last, PSH | ACK, [1, 1 + int(told)], [data], &bytes)
 }
 
+/// Linux as a server takes the window of a SYN with data for a scaled one: it is right either way, and has room for the answer.
+#[test]
+fn window_beside_data_in_the_syn_is_right_scaled_too() {
+    let scaled = |scale| vec![TcpOption::WindowScale(scale)];
+    for (options, told) in [
+        (scaled(7), 65_000 >> 7),
+        (scaled(14), 64),
+        (vec![], 65_000),
+    ] {
+        let mut world = by(&[CONVERT]);
+        let (_, out) = world.of_client(SYN, [0, 0], options.clone(), &[]);
+        assert!(!out[0].packet.payload.is_empty());
+        assert_eq!(out[0].packet.tcp.window, told);
+        let mut direct = World::new();
+        let (_, out) = direct.of_client(SYN, [0, 0], options, &[]);
+        assert_eq!(out[0].packet.tcp.window, 65_000, "without data it is as it was");
+    }
+}
+
 #[test]
 fn converter_is_told_with_the_syn_and_the_client_is_answered_when_it_has_connected() {
     let mut world = by(&[CONVERT]);
