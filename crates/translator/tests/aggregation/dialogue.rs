@@ -1,8 +1,10 @@
 //! What passes between the box and an aggregation server where that is unlucky, impatient or not what it should be.
 
+use std::time::Duration;
+
 use flexcp_preamble::{Protocol, Refusal};
 use flexcp_testkit::keys;
-use flexcp_translator::{AggregationServers, Approach, DropReason, Rst, Verdict};
+use flexcp_translator::{AggregationServers, Approach, Check, DropReason, Mode, Rst, Verdict};
 use flexcp_wire::{CapableFlags, CapableKeys, TcpOption, Timestamps};
 
 use crate::errands::{CONVERT, SOCKS5, answer_to, answers, by, int, server_at, told};
@@ -52,7 +54,7 @@ fn ack_of_what_was_not_said_is_not_believed() {
     let told = told(&mut world);
     let data_ack = dss(world.idsn() + 1, None);
     for ack in [0, 2 + int(told.len())] {
-        let (verdict, _) = world.of_server(0, ACK, [1, ack], [data_ack.clone()], &[]);
+        let (verdict, _) = world.of_server(0, ACK, [1, ack], [data_ack], &[]);
         assert_eq!(verdict, Verdict::Drop(DropReason::AckOfUnsent), "{ack}");
     }
     // Of what went with a SYN all is taken, or nothing.
@@ -123,6 +125,11 @@ fn server_that_was_left_is_not_heard() {
     world.pass(1000);
     let _ = world.timeout();
     assert_eq!(world.peers[1], server_at(1));
+    assert_eq!(
+        world.translator.gauges().flows,
+        2,
+        "the client's and this one's"
+    );
     let counts: Vec<_> = world
         .translator
         .backends()
@@ -221,14 +228,14 @@ fn client_hears_why_its_server_is_not_there() {
 /// One that has no room, or asks for what the box does not have, is passed by.
 #[test]
 fn server_that_takes_nobody_is_not_asked_by_the_next_connection() {
-    let full = |told: &[u8]| answer_to(Protocol::Socks5, told, false, Some(Refusal::NoRoom(0)));
-    // It wants a password.
-    let wants = |_: &[u8]| vec![5, 2];
-    let says: [&dyn Fn(&[u8]) -> Vec<u8>; 2] = [&full, &wants];
-    for say in says {
+    for wants_password in [false, true] {
         let mut world = by(&[SOCKS5, SOCKS5]);
         let told = told(&mut world);
-        let said = say(&told);
+        let said = if wants_password {
+            vec![5, 2]
+        } else {
+            answer_to(Protocol::Socks5, &told, false, Some(Refusal::NoRoom(0)))
+        };
         let _ = answers(&mut world, &said, told.len(), &[]);
         assert_eq!(world.peers, [server_at(0), server_at(1)]);
         let counters = world.translator.counters();
@@ -253,4 +260,37 @@ fn servers_have_bounds() {
         assert!(servers.push(aggregation(), approach.clone()));
     }
     assert!(!servers.push(aggregation(), approach));
+}
+
+/// The answer to the check would be taken for that to the connection's SYN.
+#[test]
+fn port_that_a_server_is_checked_from_is_no_connections() {
+    let mut world = World::with(|config| {
+        let service = &mut config.services[0];
+        let Mode::Box {
+            servers,
+            source_ports,
+            ..
+        } = &mut service.mode
+        else {
+            unreachable!("it is a box");
+        };
+        let (protocol, user) = CONVERT;
+        assert!(servers.push(aggregation(), Approach { protocol, user }));
+        *source_ports = 61000..=61000;
+        service.intake.check = Some(Check {
+            every: Duration::from_secs(1),
+            timeout: Duration::from_secs(1),
+            fall: 3,
+            rise: 1,
+        });
+    });
+    let mut checked = vec![];
+    while checked.is_empty() {
+        world.pass(100);
+        checked = world.timeout();
+    }
+    assert_eq!(checked[0].packet.ends().from, end("10.1.0.2:61000"));
+    let (_, out) = world.of_client(SYN, [0, 0], offer(), &[]);
+    assert_eq!(out[0].packet.ends().from, end("10.2.0.2:61000"));
 }

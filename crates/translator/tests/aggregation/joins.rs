@@ -1,7 +1,7 @@
 //! Joins that the box asks for.
 
 use flexcp_testkit::keys;
-use flexcp_translator::{DropReason, Verdict};
+use flexcp_translator::{ActiveStandby, DropReason, Rule, Verdict};
 use flexcp_wire::{CapableFlags, CapableKeys, MpJoin, TcpOption, Timestamps};
 
 use crate::world::*;
@@ -448,4 +448,49 @@ fn uplink_is_not_joined_over_at_once_when_its_subflow_ends() {
     assert_eq!(asked(&mut world), [uplinks()[1]]);
     world.pass(1000);
     assert!(asked(&mut world).contains(&uplinks()[0]));
+}
+
+/// The uplink that rests is the one that the subflow was on, though it is not the first.
+#[test]
+fn other_uplinks_are_joined_over_at_once_when_a_subflow_ends() {
+    let [first, second] = [Some("10.1.0.2"), Some("10.2.0.2")];
+    let mut world = World::new();
+    let _ = world.with_uplinks([None, second]);
+    let _ = world.of_client(SYN, [0, 0], offer(), &[]);
+    let _ = world.of_server(0, SYN | ACK, [0, 1], answer(), &[]);
+    let _ = world.of_client(ACK, [1, 1], [], &[]);
+    assert!(world.with_uplinks([first, second]).is_empty());
+    let data_ack = dss(world.idsn() + 1, None);
+    let _ = world.of_server(0, ACK, [1, 1], [data_ack], &[]);
+    let _ = world.of_server(0, RST | ACK, [1, 1], [], &[]);
+    let out = world.timeout();
+    let from: Vec<_> = out.iter().map(|out| out.packet.ends().from.ip()).collect();
+    assert_eq!(from, [uplinks()[0]]);
+}
+
+/// A rule that keeps paths for when others fail says so in the SYN.
+#[test]
+fn join_is_backup_under_a_rule_that_keeps_paths_in_reserve() {
+    let mut world = World::answered_with(|config| {
+        config.rules = vec![Rule {
+            name: "reserve".into(),
+            services: vec![],
+            servers: vec![],
+            ports: vec![],
+            clients: vec![],
+            mode: std::sync::Arc::new(ActiveStandby::default()),
+            hold: std::time::Duration::ZERO,
+            fail_back: std::time::Duration::ZERO,
+            heeds_backup: true,
+            carrier: None,
+        }];
+    });
+    let _ = world.of_client(ACK, [1, 1], [], &[]);
+    let data_ack = dss(world.idsn() + 1, None);
+    let _ = world.of_server(0, ACK, [1, 1], [data_ack], &[]);
+    let out = world.timeout();
+    let Some(MpJoin::Syn { backup, .. }) = out[0].join() else {
+        panic!("{out:?}")
+    };
+    assert!(backup);
 }

@@ -200,7 +200,7 @@ fn all_lost_addresses_are_told_over_all_subflows() {
         let mut world = World::answered_with(|config| *config = at([true; 4]));
         let _ = world.of_client(ACK, [1, 1], [], &[]);
         let data_ack = dss(world.idsn() + 1, None);
-        let _ = world.of_server(0, ACK, [1, 1], [data_ack.clone()], &[]);
+        let _ = world.of_server(0, ACK, [1, 1], [data_ack], &[]);
         let asked = world.timeout();
         assert_eq!(asked.len(), 3);
         for (subflow, syn) in asked.iter().enumerate() {
@@ -209,21 +209,19 @@ fn all_lost_addresses_are_told_over_all_subflows() {
             };
             world.join_nonce = nonce;
             let _ = world.answer_join(subflow + 1);
-            let _ = world.of_server(subflow + 1, ACK, [1, 1], [data_ack.clone()], &[]);
+            let _ = world.of_server(subflow + 1, ACK, [1, 1], [data_ack], &[]);
         }
-        let mut lose = |there| {
+        let change = |world: &mut World, there| {
             let now = world.now;
             world.translator.configure(at(there), now.0);
             let cursor = flexcp_translator::Cursor::default();
             let _ = world.translator.follow_uplinks(now, cursor, 100);
             removed(&world.timeout())
         };
-        let told = if at_once {
-            lose([false, false, true, true])
-        } else {
-            assert_eq!(lose([false, true, true, true]).len(), 3);
-            lose([false, false, true, true])
-        };
+        if !at_once {
+            assert_eq!(change(&mut world, [false, true, true, true]).len(), 3);
+        }
+        let told = change(&mut world, [false, false, true, true]);
         assert_eq!(
             told,
             [(Some(2), vec![0, 2]), (Some(3), vec![0, 2])],
@@ -239,6 +237,52 @@ fn all_lost_addresses_are_told_over_all_subflows() {
         }
         assert_eq!(times, 4);
     }
+}
+
+#[test]
+fn address_that_is_back_leaves_the_others_lost() {
+    let mut world = World::joined();
+    let change = |world: &mut World, there: [Uplink; 3]| {
+        let mut config = World::config();
+        let Mode::Box { uplinks, .. } = &mut config.services[0].mode else {
+            unreachable!("it is a box");
+        };
+        *uplinks = there.into();
+        world.translator.configure(config, world.now.0);
+        let cursor = flexcp_translator::Cursor::default();
+        let _ = world.translator.follow_uplinks(world.now, cursor, 100);
+        world.timeout()
+    };
+    let [first, second] = uplinks().map(Uplink::from);
+    let third = Uplink::from("10.3.0.2".parse::<std::net::IpAddr>().expect("an address"));
+    let out = change(&mut world, [first, second, third]);
+    let Some(MpJoin::Syn { nonce, .. }) = out[0].join() else {
+        panic!("{out:?}")
+    };
+    world.join_nonce = nonce;
+    let _ = world.answer_join(2);
+    let data_ack = dss(world.idsn() + 1, None);
+    let _ = world.of_server(2, ACK, [1, 1], [data_ack], &[]);
+    let none = Uplink::default();
+    let out = change(&mut world, [none, none, third]);
+    assert_eq!(removed(&out), [(Some(2), vec![0, 2])]);
+    let _ = change(&mut world, [none, second, third]);
+    world.pass(250);
+    let out = world.timeout();
+    assert_eq!(removed(&out), [(Some(2), vec![0])]);
+}
+
+#[test]
+fn subflow_on_a_lost_uplink_is_kept_while_the_only_other_one_joins() {
+    let mut world = World::established();
+    assert_eq!(world.timeout().len(), 1);
+    let out = world.with_uplinks([None, SECOND]);
+    assert_eq!((removed(&out), living(&world)), (vec![], 2));
+    let _ = world.answer_join(1);
+    let data_ack = dss(world.idsn() + 1, None);
+    let (_, out) = world.of_server(1, ACK, [1, 1], [data_ack], &[]);
+    assert_eq!(removed(&out), [(Some(1), vec![0])]);
+    assert_eq!(living(&world), 1);
 }
 
 /// A fast path that carries nothing, and lets pass by whatever it is asked to.

@@ -184,6 +184,7 @@ fn connection_that_has_ended_is_not_looked_at_again_and_again() {
         let _ = world.timeout();
     }
     assert_eq!(world.state(), None);
+    assert_eq!(world.subflows.len(), 2, "nothing is left to join for");
 }
 
 #[test]
@@ -201,4 +202,21 @@ fn exception_of_another_server_does_not_count() {
     });
     let (_, out) = world.of_client(SYN, [0, 0], offer(), &[]);
     assert_eq!(out[0].keys(), Some(CapableKeys::Syn));
+}
+
+#[test]
+fn connection_begins_on_the_next_uplink_where_the_ports_of_the_first_are_taken() {
+    let mut world = World::with(|config| {
+        let Mode::Box { source_ports, .. } = &mut config.services[0].mode else {
+            unreachable!("it is a box");
+        };
+        *source_ports = 61000..=61000;
+    });
+    let _ = world.of_client(SYN, [0, 0], offer(), &[]);
+    let syn = Packet::new(end("192.168.1.11:40000"), server())
+        .flags(SYN)
+        .numbers(7, 0)
+        .with_options(offer());
+    let (_, out) = world.put(&syn);
+    assert_eq!(out[0].packet.ends().from, end("10.2.0.2:61000"));
 }
