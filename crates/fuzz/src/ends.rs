@@ -3,6 +3,7 @@
 
 use flexcp_wire::{DataNumber, SackBlocks};
 
+use crate::far::Preamble;
 use crate::output::Output;
 use crate::world::{FLOWS, SYN_WINDOW};
 
@@ -110,6 +111,19 @@ impl Client {
         client
     }
 
+    /// An aggregation server that was told and has said so much before the streams.
+    pub(crate) fn behind(&mut self, Preamble { told, said }: Preamble) {
+        let (told, said) = (u64::from(told), u64::from(said));
+        self.next += said;
+        self.acked += told;
+        self.got.add(1, 1 + told);
+        self.peer_edge += said;
+        let flow = &mut self.flows[0];
+        flow.next = u32::try_from(self.next).unwrap_or(1);
+        flow.acked = flow.next;
+        flow.got.add(1, 1 + told);
+    }
+
     /// A flow of which nothing is known yet.
     pub(crate) fn reopen(&mut self, k: usize) {
         self.flows[k] = ClientFlow {
@@ -171,6 +185,15 @@ impl Server {
             peer_edge: 1 + u64::from(SYN_WINDOW),
             ..Self::default()
         }
+    }
+
+    /// Connected by an aggregation server that was told and has said so much before.
+    pub(crate) fn behind(&mut self, Preamble { told, said }: Preamble) {
+        let (told, said) = (u64::from(told), u64::from(said));
+        (self.next, self.peer_acked) = (1 + told, 1 + told);
+        self.peer_edge += told;
+        self.acked += said;
+        self.got.add(1, 1 + said);
     }
 
     /// How much of `len` new bytes its client has room for.

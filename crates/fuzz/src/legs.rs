@@ -1,6 +1,6 @@
 //! Target `legs`: a client with several flows, a server, and time. The input chooses who does what next
 //! and which packets are lost; numbers are right unless it asks for an arbitrary packet. As long as
-//! everybody is honest, every byte that comes out must be the one that belongs there.
+//! everybody is honest, every byte that comes out must be the one that belongs there. `box_legs` is the same of an aggregation box.
 
 use std::time::Duration;
 
@@ -39,6 +39,17 @@ pub fn target(data: &[u8]) {
     let mut input = Input::new(data);
     let mut setup = Setup::read(&mut input);
     setup.end_to_end = false;
+    run(setup, input);
+}
+
+/// Target: the same where FlexCP is an aggregation box, and the end with TCP has opened the connection. There may be an aggregation
+/// server at the far end; uplinks come and go.
+pub fn target_of_box(data: &[u8]) {
+    let mut input = Input::new(data);
+    run(Setup::read_of_box(&mut input), input);
+}
+
+fn run(setup: Setup, mut input: Input<'_>) {
     let mut world = World::new(setup);
     let stage = match input.below(4) {
         0 => Stage::Established,
@@ -54,10 +65,13 @@ pub fn target(data: &[u8]) {
         keys::idsn(world.client_key),
         keys::idsn(world.proxy_key.unwrap_or(0)),
     );
+    let mut server = Server::new();
+    client.behind(world.preamble);
+    server.behind(world.preamble);
     let mut legs = Legs {
         world,
         client,
-        server: Server::new(),
+        server,
         idsn,
         honest: true,
         losses: 0,
@@ -299,9 +313,13 @@ impl Legs {
         if self.client.flows[k].joined {
             return;
         }
+        let asked = self.world.setup.aggregation.is_some();
+        let heard = self.world.flows[k].peer_nonce != 0;
         let packet = match input.below(3) {
+            _ if asked && heard => self.world.join_answer(k, input.u8() > 200),
+            _ if asked => return,
             0 => self.world.join_syn(k, input.bool()),
-            _ if self.world.flows[k].peer_nonce == 0 => return,
+            _ if !heard => return,
             _ => self.world.join_ack(k),
         };
         let before = self.world.flows[k].peer_isn;
@@ -351,6 +369,10 @@ impl Legs {
     }
 
     fn signal(&mut self, input: &mut Input<'_>) {
+        if self.world.setup.aggregation.is_some() && input.u8() > 127 {
+            let out = self.world.change_uplinks(input.u8());
+            return self.take(&out);
+        }
         let k = self.flow(input);
         let mut packet = self.client_packet(k, None, false);
         let (client, proxy) = (self.world.client_key, self.world.proxy_key.unwrap_or(0));
@@ -414,6 +436,7 @@ impl Legs {
     /// follow.
     fn bare(&mut self, input: &mut Input<'_>) {
         self.honest = false;
+        self.world.note_dishonest();
         let k = self.flow(input);
         let mut packet = self.client_packet(k, None, false);
         packet.options.clear();
@@ -422,6 +445,7 @@ impl Legs {
 
     fn arbitrary(&mut self, input: &mut Input<'_>) {
         self.honest = false;
+        self.world.note_dishonest();
         let numbers = self.numbers();
         let packet = arbitrary(&self.world, &numbers, input);
         self.send(&packet);
@@ -443,7 +467,7 @@ impl Legs {
             let out = self.world.send(packet);
             self.take(&out);
         }
-        if self.honest {
+        if self.honest && self.world.setup.aggregation.is_none() {
             // Or the checker would ask less than it can.
             let breach = self.world.checker.breaches().next();
             assert_eq!(breach, None, "held against honest ends");
@@ -472,8 +496,15 @@ impl Legs {
             if self.lose() {
                 continue;
             }
+            let before = self.world.flows;
             self.world.learn(std::slice::from_ref(output));
             match output.party {
+                Party::Client(k) if output.tcp.flags == TcpFlags::SYN => {
+                    // FlexCP asks: again, or for a flow of its own.
+                    if before[k].peer_isn != output.tcp.seq {
+                        self.client.reopen(k);
+                    }
+                }
                 Party::Client(k) => self.client_gets(k, output),
                 Party::Server => self.server_gets(output),
             }
@@ -508,8 +539,9 @@ impl Legs {
                     self.client.fin_got = Some(dsn + u64::from(mapped));
                 }
                 if len > 0 && ssn >= start && ssn < start.saturating_add(1 << 20) {
-                    self.client
-                        .take(k, (ssn, dsn + u64::from(ssn - start), len));
+                    let at = dsn + u64::from(ssn - start);
+                    self.compare(false, at, &output.payload);
+                    self.client.take(k, (ssn, at, len));
                 }
             }
             None if k == 0 && len > 0 && ssn < 1 << 25 => {
@@ -519,11 +551,24 @@ impl Legs {
         }
     }
 
+    /// Where nobody else does: what comes out is what went in at that place, or filler.
+    fn compare(&self, up: bool, at: u64, payload: &[u8]) {
+        if !self.honest
+            || self.world.setup.aggregation.is_none()
+            || payload.iter().all(|byte| *byte == 0)
+        {
+            return;
+        }
+        let len = u32::try_from(payload.len()).unwrap_or(0);
+        assert!(payload == stream(up, at, len), "other bytes at {at}");
+    }
+
     fn server_gets(&mut self, output: &Output) {
         let relative = |number: u32, base: u32| u64::from(number.wrapping_sub(base));
         let at = relative(output.tcp.seq, self.world.flows[0].isn);
         let end = at + output.payload.len() as u64;
         if end < 1 << 26 {
+            self.compare(true, at, &output.payload);
             self.server.got.add(at, end);
             if output.tcp.flags.contains(TcpFlags::FIN) {
                 self.server.fin_got = Some(end);

@@ -5,6 +5,7 @@
 
 pub mod corpus;
 mod ends;
+mod far;
 pub mod hostile;
 pub mod icmp;
 mod input;
@@ -68,6 +69,20 @@ pub const TARGETS: &[Target] = &[
     Target {
         name: "legs",
         run: legs::target,
+        max_len: 600,
+        words: &[],
+        runs_in_tests: 10_000,
+    },
+    Target {
+        name: "box_stream",
+        run: stream::target_of_box,
+        max_len: 600,
+        words: &[],
+        runs_in_tests: 10_000,
+    },
+    Target {
+        name: "box_legs",
+        run: legs::target_of_box,
         max_len: 600,
         words: &[],
         runs_in_tests: 10_000,

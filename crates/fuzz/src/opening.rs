@@ -36,6 +36,9 @@ impl Stage {
 impl World {
     /// Plays the handshakes up to `stage`.
     pub(crate) fn open(&mut self, stage: Stage) {
+        if self.setup.aggregation.is_some() {
+            return self.open_far(stage);
+        }
         if stage >= Stage::SynSent {
             let out = self.send(&self.syn());
             self.learn(&out);
@@ -67,6 +70,7 @@ impl World {
     pub(crate) fn learn(&mut self, outputs: &[Output]) {
         for output in outputs {
             self.hear(output);
+            self.learn_asked(output);
             let (Party::Client(k), true) = (output.party, output.tcp.flags.contains(TcpFlags::SYN))
             else {
                 continue;
@@ -82,6 +86,21 @@ impl World {
             if let Some(MpJoin::SynAck { nonce, .. }) = output.options.join {
                 self.flows[k].peer_nonce = nonce;
             }
+        }
+    }
+
+    /// Of a FlexCP that asks: its key, which it shows later than its SYN, and its nonce.
+    fn learn_asked(&mut self, output: &Output) {
+        let Party::Client(k) = output.party else {
+            return;
+        };
+        if let Some(CapableKeys::Ack { sender, .. } | CapableKeys::AckData { sender, .. }) =
+            output.options.capable.map(|capable| capable.keys)
+        {
+            self.proxy_key = Some(sender);
+        }
+        if let Some(MpJoin::Syn { nonce, .. }) = output.options.join {
+            self.flows[k].peer_nonce = nonce;
         }
     }
 
@@ -173,7 +192,7 @@ impl World {
         writer.finish().to_vec()
     }
 
-    const fn capable(&self, keys: CapableKeys) -> MptcpOption {
+    pub(crate) const fn capable(&self, keys: CapableKeys) -> MptcpOption {
         MptcpOption::Capable(MpCapable {
             version: 1,
             flags: CapableFlags::HMAC_SHA256,
@@ -187,7 +206,7 @@ impl World {
         Packet::new(Party::Client(k), seq, ack, TcpFlags::ACK)
     }
 
-    fn syn_options(
+    pub(crate) fn syn_options(
         &self,
         k: usize,
         scale: Option<u8>,

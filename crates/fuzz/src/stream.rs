@@ -43,7 +43,18 @@ impl Default for Numbers {
 /// Target.
 pub fn target(data: &[u8]) {
     let mut input = Input::new(data);
-    let mut world = World::new(Setup::read(&mut input));
+    run(Setup::read(&mut input), input);
+}
+
+/// Target: the same of an aggregation box, from the SYN of the client in its LAN on.
+pub fn target_of_box(data: &[u8]) {
+    let mut input = Input::new(data);
+    run(Setup::read_of_box(&mut input), input);
+}
+
+fn run(setup: Setup, mut input: Input<'_>) {
+    let mut world = World::new(setup);
+    world.note_dishonest();
     world.open(Stage::from_byte(input.u8()));
     let mut numbers = Numbers::default();
     for _ in 0..MAX_STEPS {
@@ -63,6 +74,9 @@ fn step(world: &mut World, numbers: &mut Numbers, input: &mut Input<'_>) {
                 short @ 0..=199 => u64::from(short),
                 long => u64::from(long) * u64::from(input.u16()),
             };
+            // Aggregation servers that do not answer are asked again and again.
+            let asked = world.setup.aggregation.is_some();
+            let millis = if asked { millis.min(300_000) } else { millis };
             world.advance(world.now + Duration::from_millis(millis))
         }
         16..=23 => handshake(world, input),
@@ -79,7 +93,15 @@ fn step(world: &mut World, numbers: &mut Numbers, input: &mut Input<'_>) {
 /// A packet of a handshake, at the wrong time more often than not.
 fn handshake(world: &mut World, input: &mut Input<'_>) -> Vec<Output> {
     let k = 1 + input.below(FLOWS - 1);
+    let asked = world.setup.aggregation.is_some();
     let mut packet = match input.below(5) {
+        0 if asked => world.syn_of_lan(),
+        1 if asked => world.answer_of_far(),
+        2 if asked => world.third_of_lan(),
+        3 if asked && input.bool() => return world.change_uplinks(input.u8()),
+        3 if asked && input.bool() => world.some_answer(input),
+        3 if asked => world.confirmation(),
+        _ if asked => world.join_answer(k, input.bool()),
         0 => world.syn(),
         1 => world.syn_ack(),
         2 => world.third(),

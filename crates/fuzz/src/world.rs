@@ -15,6 +15,7 @@ use flexcp_wire::{
     ChecksumState, Gso, GsoKind, IpHeader, Offload, PacketLine, TCP_HEADER_LEN, TcpFlags,
 };
 
+use crate::far::{self, Aggregation, Far, Preamble};
 use crate::input::Input;
 use crate::output::{self, Output};
 
@@ -61,6 +62,8 @@ pub(crate) struct Setup {
     wrap: bool,
     client_key: u64,
     seed: u64,
+    /// FlexCP is an aggregation box.
+    pub(crate) aggregation: Option<Aggregation>,
 }
 
 /// One flow of the client's. Numbers are those in its TCP headers.
@@ -87,13 +90,22 @@ pub(crate) struct World {
     pub(crate) proxy_key: Option<u64>,
     pub(crate) flows: [Flow; FLOWS],
     pub(crate) server: SocketAddr,
+    /// Where numbers of the server count from: that of its SYN, but where FlexCP tells an aggregation server something before.
     pub(crate) server_isn: u32,
+    /// That of its SYN.
+    pub(crate) lan_isn: u32,
+    /// What stands before the streams of a box.
+    pub(crate) preamble: Preamble,
     /// What the server sees as its client: learned from the SYN.
     pub(crate) source: SocketAddr,
     /// The latest TSval that came to each flow, and to the server behind them.
     pub(crate) heard: [u32; FLOWS + 1],
     /// Sees every packet, and judges those of FlexCP's.
     pub(crate) checker: Checker,
+    /// The packet that has come last has a wrong checksum, or may have.
+    broken: bool,
+    /// The checker does not know what has happened.
+    pub(crate) unjudged: bool,
     /// Connections that FlexCP had let go of when the checker was told last.
     closed: u64,
     buf: Vec<u8>,
@@ -159,11 +171,31 @@ impl Setup {
             scales,
             client_key: CLIENT_KEYS[usize::from(b >> 1 & 3) % 3],
             seed: SEEDS[usize::from(b >> 3 & 3) % 3],
+            aggregation: None,
         }
     }
 
-    fn config(&self, server: SocketAddr) -> Config {
-        let mode = if self.reverse {
+    /// The same of an aggregation box.
+    pub(crate) fn read_of_box(input: &mut Input<'_>) -> Self {
+        Self {
+            reverse: false,
+            announce: false,
+            end_to_end: false,
+            aggregation: Some(Aggregation::read(input)),
+            ..Self::read(input)
+        }
+    }
+
+    /// The family of a flow.
+    pub(crate) const fn v6_at(&self, k: usize) -> bool {
+        self.v6 ^ (self.mixed && k % 2 == 1)
+    }
+
+    /// `peer`: the far end of a box.
+    pub(crate) fn config(&self, server: SocketAddr, peer: SocketAddr) -> Config {
+        let mode = if let Some(aggregation) = self.aggregation {
+            aggregation.mode(self, peer)
+        } else if self.reverse {
             Mode::Reverse {
                 listen: vec![SocketAddr::new(address(self.v6, 7, 1), 443)],
                 backends: vec![server],
@@ -241,7 +273,7 @@ fn trace(line: impl FnOnce() -> String) {
     }
 }
 
-fn address(v6: bool, net: u8, host: u8) -> IpAddr {
+pub(crate) fn address(v6: bool, net: u8, host: u8) -> IpAddr {
     if v6 {
         Ipv6Addr::new(0x2001, 0xdb8, u16::from(net), 0, 0, 0, 0, u16::from(host)).into()
     } else {
@@ -252,7 +284,6 @@ fn address(v6: bool, net: u8, host: u8) -> IpAddr {
 impl World {
     pub(crate) fn new(setup: Setup) -> Self {
         let server = SocketAddr::new(address(setup.v6, 9, 1), 443);
-        let config = setup.config(server);
         let mut seed = [7; 32];
         seed[..8].copy_from_slice(&setup.seed.to_be_bytes());
         let base: u32 = if setup.wrap {
@@ -270,10 +301,21 @@ impl World {
         };
         let flows = std::array::from_fn(|k| {
             let n = u8::try_from(k).expect("a handful");
-            let v6 = setup.v6 ^ (setup.mixed && k % 2 == 1);
+            let v6 = setup.v6_at(k);
+            let ends = match setup.aggregation {
+                // The port is FlexCP's to choose.
+                Some(_) => (
+                    SocketAddr::new(address(v6, 0, 2), 50_000),
+                    SocketAddr::new(far::local(&setup, k), 0),
+                ),
+                None => (
+                    SocketAddr::new(address(v6, n, 2), 50_000 + u16::from(n)),
+                    reach(v6, n),
+                ),
+            };
             Flow {
-                client: SocketAddr::new(address(v6, n, 2), 50_000 + u16::from(n)),
-                local: reach(v6, n),
+                client: ends.0,
+                local: ends.1,
                 isn: base.wrapping_add(u32::from(n) * 0x0100_0000),
                 peer_isn: 0,
                 nonce: 0x0bad_cafe + u32::from(n),
@@ -281,24 +323,34 @@ impl World {
                 id: n,
             }
         });
+        let config = setup.config(server, flows[0].client);
+        let source = setup.aggregation.map_or(flows[0].client, |aggregation| {
+            aggregation.server(setup.v6, flows[0].client)
+        });
+        let server_isn = base.wrapping_add(0x2000_0000 * u32::from(!setup.wrap));
         Self {
             translator: Translator::new(config, seed),
             now: Instant::default(),
             client_key: setup.client_key,
             proxy_key: None,
-            source: flows[0].client,
+            source,
             flows,
             server,
-            server_isn: base.wrapping_add(0x2000_0000 * u32::from(!setup.wrap)),
-            setup,
+            server_isn,
+            lan_isn: server_isn,
+            preamble: Preamble::default(),
             heard: [0; FLOWS + 1],
             checker: Checker::new(
                 Options {
                     hostile: true,
+                    asks: setup.aggregation.is_some(),
                     ..Options::default()
                 },
                 None,
             ),
+            setup,
+            broken: false,
+            unjudged: false,
             closed: 0,
             buf: Vec::new(),
         }
@@ -307,6 +359,7 @@ impl World {
     /// Sends a packet; what comes out of it has been checked.
     pub(crate) fn send(&mut self, packet: &Packet) -> Vec<Output> {
         let (bytes, offload) = self.build(packet);
+        self.broken = packet.broken;
         self.buf.clear();
         self.buf.resize(HEADROOM, 0xa5);
         self.buf.extend_from_slice(&bytes);
@@ -339,6 +392,7 @@ impl World {
 
     /// Any bytes as a packet.
     pub(crate) fn send_raw(&mut self, bytes: &[u8], offload: Offload) {
+        self.broken = true;
         let mut buf = vec![0xa5; HEADROOM + bytes.len()];
         buf[HEADROOM..].copy_from_slice(bytes);
         let end = buf.len();
@@ -380,16 +434,27 @@ impl World {
             let Some(due) = self.translator.poll_timeout() else {
                 break;
             };
+            if self.probes() && self.translator.connections(self.now).count() == 0 {
+                break;
+            }
             let _ = self.advance(due);
         }
         let left = self.translator.connections(self.now).count();
         assert_eq!(left, 0, "connections left after every timeout");
-        assert_eq!(self.translator.poll_timeout(), None, "timers left");
+        if !self.probes() {
+            assert_eq!(self.translator.poll_timeout(), None, "timers left");
+        }
         let held = self.translator.gauges().memory_bytes;
         assert_eq!(held, 0, "memory of nobody");
     }
 
-    fn drain(&mut self, frame: Option<&Frame<'_>>, out: &mut Vec<Output>) {
+    /// An aggregation server does not answer: it is asked again and again whether it does.
+    fn probes(&self) -> bool {
+        let mut servers = self.translator.backends();
+        servers.any(|server| server.mark.is_some())
+    }
+
+    pub(crate) fn drain(&mut self, frame: Option<&Frame<'_>>, out: &mut Vec<Output>) {
         while let Some(transmit) = self.translator.poll_transmit() {
             assert!(out.len() < ENDLESS, "FlexCP sends without an end");
             let mut packet = transmit.header().to_vec();
@@ -407,8 +472,23 @@ impl World {
         }
     }
 
+    /// The ends of a box are not honest from here on.
+    pub(crate) fn note_dishonest(&mut self) {
+        self.unjudged |= self.setup.aggregation.is_some();
+    }
+
+    /// The checker knows boxes between honest ends, joins where they begin, and nothing of aggregation servers: beyond that the ends judge.
+    pub(crate) fn is_judged(&self) -> bool {
+        let aggregation = self.setup.aggregation;
+        let knows = |of: Aggregation| of.far == Far::Server && of.joinable;
+        !self.unjudged && aggregation.is_none_or(knows)
+    }
+
     /// Shows the checker a packet that goes in.
     fn observe_input(&mut self, packet: &[u8], offload: Offload) {
+        if !self.is_judged() {
+            return;
+        }
         let from_server = IpHeader::parse(packet).is_ok_and(|ip| ip.src == self.server.ip());
         let point = if from_server {
             Point::FromServer
@@ -423,6 +503,14 @@ impl World {
 
     /// Shows the checker a packet that comes out.
     fn judge(&mut self, packet: &[u8], offload: Offload, filler: bool) {
+        if !self.is_judged() {
+            output::addressed(packet);
+            // What is relayed stays wrong if it was.
+            if !self.broken && Output::parse(packet).is_some() {
+                let _ = testkit::Packet::read_in(packet, offload.checksum);
+            }
+            return;
+        }
         let to_server = IpHeader::parse(packet).is_ok_and(|ip| ip.dst == self.server.ip());
         let point = if to_server {
             Point::ToServer
@@ -448,7 +536,7 @@ impl World {
     }
 
     /// Tells the checker which connections FlexCP has let go of.
-    fn forget_closed(&mut self) {
+    pub(crate) fn forget_closed(&mut self) {
         let gauges = self.translator.gauges();
         let walked = internals::memory(&self.translator);
         assert_eq!(gauges.memory_bytes, walked, "memory that nobody has noted");
@@ -469,6 +557,15 @@ impl World {
             return;
         };
         let (from, to) = (output.from, output.to);
+        if self.setup.aggregation.is_some() && output.tcp.flags == TcpFlags::SYN {
+            let over = |k: &usize| far::local(&self.setup, *k) == from.ip();
+            let k = (0..FLOWS)
+                .filter(over)
+                .find(|k| self.flows[*k].client == to);
+            if let Some(k) = k {
+                self.flows[k].local = from;
+            }
+        }
         let flow = self
             .flows
             .iter()

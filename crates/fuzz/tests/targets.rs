@@ -61,4 +61,4 @@ macro_rules! targets {
     };
 }
 
-targets!(parse options preamble stream legs hostile icmp lane config control);
+targets!(parse options preamble stream legs box_stream box_legs hostile icmp lane config control);

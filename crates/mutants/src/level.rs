@@ -1,9 +1,13 @@
 //! The tests as levels, those without root first, the cheapest first: which of them can notice a bug in which crate.
 
+use crate::list::Bug;
+
 /// Cargo's profile in which a level is built.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Profile {
     Test,
+    /// That, and nothing optimised: for tests that take longer to build than to run.
+    Quick,
     /// Nearly the release, built in half the time, with every check on.
     Fuzz,
 }
@@ -89,6 +93,15 @@ static LOCATION_NETWORK: Level = free(
 );
 static FAULTS: Level = free("faults", "flexcp-faults", ALL);
 static INVARIANTS: Level = free("invariants", "flexcp-invariants", ALL);
+static PREAMBLE: Level = free("preamble", "flexcp-preamble", ALL);
+static AGGREGATION: Level = Level {
+    profile: Profile::Quick,
+    ..free(
+        "aggregation",
+        "flexcp-translator",
+        &["--test", "aggregation"],
+    )
+};
 static SCENARIOS: Level = free("scenarios", "flexcp-translator", ALL);
 static FUZZ: Level = free("fuzz", "flexcp-fuzz", ALL);
 static SIMULATOR: Level = free("simulator", "flexcp-simulator", ALL);
@@ -115,11 +128,25 @@ static E2E_DEVICE: Level = e2e("e2e device", "device::");
 static E2E_ENDINGS: Level = e2e("e2e endings", "endings::");
 static E2E_WATCH: Level = e2e("e2e watch", "watch::");
 
-/// The levels for a bug in an area (`bpf` or a crate), in the order in which they are tried.
-pub(crate) fn levels(area: &str, place: &str) -> Vec<&'static Level> {
+/// How the names of bugs of the aggregation box begin.
+const BOX: &str = "box: ";
+
+/// The levels for a bug, in the order in which they are tried: those of its area, and before them, where it is the
+/// box's, the box's own scenarios, which are built sooner than all.
+pub(crate) fn levels_of(bug: &Bug) -> Vec<&'static Level> {
+    let mut levels = levels(bug.area(), &bug.place);
+    if bug.name.starts_with(BOX) && levels.contains(&&SCENARIOS) {
+        levels.insert(0, &AGGREGATION);
+    }
+    levels
+}
+
+/// The levels for bugs in an area (`bpf` or a crate).
+fn levels(area: &str, place: &str) -> Vec<&'static Level> {
     match area {
         "wire" => vec![&WIRE, &SCENARIOS, &FUZZ, &SIMULATOR],
         "testkit" => vec![&TESTKIT, &WIRE, &INVARIANTS, &SCENARIOS, &SIMULATOR, &LAB],
+        "preamble" => vec![&PREAMBLE, &SCENARIOS, &FUZZ, &SIMULATOR],
         "placement" => vec![&PLACEMENT, &SCENARIOS, &FLEXCP, &KERNEL, &CLI, &E2E_WORKERS],
         "location" => vec![&LOCATION, &LOCATION_NETWORK],
         "faults" => vec![&FAULTS, &SIMULATOR, &LAB],
@@ -188,6 +215,7 @@ mod tests {
             "wire",
             "testkit",
             "placement",
+            "preamble",
             "location",
             "faults",
             "invariants",
@@ -202,5 +230,19 @@ mod tests {
             assert!(levels.is_sorted_by_key(|level| level.needs_root), "{area}");
             assert!(!levels.is_empty(), "{area}");
         }
+    }
+    #[test]
+    fn bugs_of_the_box_are_tried_by_its_scenarios_first() {
+        let mut bug = Bug {
+            name: "box: one".into(),
+            place: "translator".into(),
+            ..Bug::default()
+        };
+        assert_eq!(levels_of(&bug).first(), Some(&&AGGREGATION));
+        bug.name = "one in a box: two".into();
+        assert_eq!(levels_of(&bug), levels("translator", "translator"));
+        bug.place = "location".into();
+        bug.name = "box: three".into();
+        assert_eq!(levels_of(&bug), levels("location", "location"));
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use std::{fs, io};
 
 use crate::copy::Copy;
-use crate::level::{Level, Profile, levels};
+use crate::level::{Level, Profile, levels_of};
 use crate::list::Bug;
 use crate::place::{Site, Sources};
 use crate::results::{Outcome, Verdict};
@@ -17,6 +17,18 @@ const BUILD: u64 = 3600;
 const LEAST: u64 = 60;
 /// Bytes of address space of a test: a bug that makes memory grow without an end is stopped by that.
 const MEMORY: u64 = 16 << 30;
+
+/// The tests' profile has its own word on each of these.
+const UNOPTIMISED: [&str; 8] = [
+    "--config=profile.test.opt-level=0",
+    "--config=profile.test.package.flexcp-wire.opt-level=0",
+    "--config=profile.test.package.flexcp-faults.opt-level=0",
+    "--config=profile.test.package.flexcp-location.opt-level=0",
+    "--config=profile.test.package.flexcp-translator.opt-level=0",
+    "--config=profile.test.package.flexcp-invariants.opt-level=0",
+    "--config=profile.test.package.flexcp-simulator.opt-level=0",
+    "--config=profile.test.package.flexcp-testkit.opt-level=0",
+];
 
 /// What a level says of the copy as it is.
 #[derive(Debug)]
@@ -60,7 +72,7 @@ impl Runner {
             .find(bug)
             .map_err(|why| format!("{:?}: {why}", bug.name))?;
         let mut outcome = Outcome::of(bug);
-        let all = levels(bug.area(), &bug.place);
+        let all = levels_of(bug);
         for &level in &all {
             if level.needs_root && !self.root {
                 break;
@@ -315,8 +327,10 @@ impl Runner {
 
 fn arguments(level: &Level) -> Vec<&'static str> {
     let mut arguments = vec!["test", "--locked"];
-    if level.profile == Profile::Fuzz {
-        arguments.push("--profile=fuzz");
+    match level.profile {
+        Profile::Test => {}
+        Profile::Quick => arguments.extend(UNOPTIMISED),
+        Profile::Fuzz => arguments.push("--profile=fuzz"),
     }
     arguments.extend(["-p", level.package]);
     arguments.extend(level.targets);

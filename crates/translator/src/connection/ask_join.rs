@@ -127,6 +127,16 @@ impl Joins {
         self.due = Some(first);
     }
 
+    /// There is no subflow on the uplink any more: one is asked for no sooner than `soon`.
+    fn left(&mut self, soon: Instant, place: u8) {
+        if let Some(uplink) = self.uplinks.get_mut(usize::from(place)) {
+            uplink.rests = uplink.rests.max(soon);
+        }
+        if self.begun {
+            self.due = Some(self.due.map_or(soon, |due| due.min(soon)));
+        }
+    }
+
     fn asked(&self, place: u8) -> Asked {
         let uplink = self.uplinks.get(usize::from(place));
         uplink.map_or(Asked::No, |uplink| uplink.asked)
@@ -170,14 +180,28 @@ impl Connection {
         }
     }
 
-    /// A subflow is over: its uplink may be used anew.
+    /// Which of the uplinks the initial subflow goes over.
+    pub(crate) fn note_first_uplink(&mut self, uplinks: &[Uplink]) {
+        let addr = self.subflow(INITIAL).local.addr().ip();
+        let place = uplinks.iter().position(|uplink| uplink.has(addr));
+        let place = place.and_then(|place| u8::try_from(place).ok());
+        self.subflow_mut(INITIAL).join.uplink = place.unwrap_or(u8::MAX);
+    }
+
+    /// A subflow is over: its uplink may be used anew, after a pause.
     pub(super) fn note_uplink_free(&mut self, now: Instant, index: SubflowIndex) {
-        self.set_asked(index, Asked::No);
-        if let Some(asking) = &mut self.asking
-            && asking.joins.begun
-        {
-            let soon = now + FIRST_PAUSE;
-            asking.joins.due = Some(asking.joins.due.map_or(soon, |due| due.min(soon)));
+        let place = self.subflow(index).join.uplink;
+        let joins_there = |other: SubflowIndex| {
+            let subflow = self.subflow(other);
+            let joining = subflow.state == SubflowState::Joining;
+            other != index && joining && subflow.join.uplink == place
+        };
+        // Where the uplink has got another address, another subflow may be asked for by now.
+        if !self.indices().any(joins_there) {
+            self.set_asked(index, Asked::No);
+        }
+        if let Some(asking) = &mut self.asking {
+            asking.joins.left(now + FIRST_PAUSE, place);
         }
     }
 
@@ -197,9 +221,14 @@ impl Connection {
 
     /// The place of the next uplink to join over, of those of the service; none for now: notes when there may be.
     pub(crate) fn next_uplink(&mut self, now: Instant, uplinks: &[Uplink]) -> Option<usize> {
-        let established = self.phase.is_established() && !self.is_finished();
-        let due = self.asking.as_deref()?.joins.due;
-        if !established || due.is_none_or(|due| due > now) {
+        let finished = self.is_finished();
+        let asking = self.asking.as_deref_mut()?;
+        if !self.phase.is_established() || asking.joins.due.is_none_or(|due| due > now) {
+            return None;
+        }
+        if finished {
+            // Nothing is left to carry.
+            asking.joins.due = None;
             return None;
         }
         let used = |uplink: &Uplink| {

@@ -59,6 +59,7 @@ impl Translator {
         let Some(connection) = self.table.get_mut(id) else {
             return lost();
         };
+        connection.note_first_uplink(self.services.uplinks(service));
         let mut ctx = context!(self, now);
         let verdict = connection.ask_peer(&mut ctx, segment, frame);
         self.note_asked(now, id);
@@ -107,6 +108,7 @@ impl Translator {
         let approach =
             by.and_then(|(place, _)| Some((place, self.services.approach(service, place)?)));
         connection.turn_to_peer(&mut ctx, ends_to(backend), approach);
+        connection.note_first_uplink(ctx.services.uplinks(service));
         connection.ask_peer_anew(&mut ctx);
         let flow = connection.subflow(INITIAL).flow();
         self.table.insert_flow(flow, FlowRef { id, leg });
@@ -377,6 +379,7 @@ impl Translator {
         }
         self.evict(now, id);
         if let Some(connection) = self.table.get_mut(id) {
+            connection.leave_uplinks(&mut context!(self, now));
             connection.look_at_uplinks(now);
         }
         self.join_uplinks(now, id);

@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use flexcp_preamble::{Cookie, Dialogue, Gate, Protocol, Refusal, Turn, Wish};
 use flexcp_testkit::keys;
 use flexcp_translator::{
-    AggregationServers, Approach, Config, ConnectionState, DropReason, Excepted, Mode, PlainSyn,
-    Prefix, ServerName, User, Verdict,
+    Approach, Config, ConnectionState, DropReason, Excepted, Mode, PlainSyn, Prefix, ServerName,
+    User, Verdict,
 };
 use flexcp_wire::{CapableKeys, TcpFlags, TcpOption, Timestamps};
 
@@ -23,7 +23,7 @@ fn user() -> User {
 }
 
 /// Aggregation servers that speak this, one on each port from that of [`aggregation`] on.
-fn by(protocols: &[(Protocol, Option<User>)]) -> World {
+pub(crate) fn by(protocols: &[(Protocol, Option<User>)]) -> World {
     World::with(|config| set(config, protocols))
 }
 
@@ -37,14 +37,14 @@ fn set(config: &mut Config, protocols: &[(Protocol, Option<User>)]) {
     }
 }
 
-fn server_at(place: usize) -> SocketAddr {
+pub(crate) fn server_at(place: usize) -> SocketAddr {
     let mut server = aggregation();
     server.set_port(server.port() + u16::try_from(place).expect("few"));
     server
 }
 
-const CONVERT: (Protocol, Option<User>) = (Protocol::Convert, None);
-const SOCKS5: (Protocol, Option<User>) = (Protocol::Socks5, None);
+pub(crate) const CONVERT: (Protocol, Option<User>) = (Protocol::Convert, None);
+pub(crate) const SOCKS5: (Protocol, Option<User>) = (Protocol::Socks5, None);
 
 struct Door(bool);
 
@@ -63,7 +63,12 @@ impl Gate for Door {
 }
 
 /// What an aggregation server answers to what it was told, which has to name the server; with `refusal` or without.
-fn answer_to(protocol: Protocol, told: &[u8], password: bool, refusal: Option<Refusal>) -> Vec<u8> {
+pub(crate) fn answer_to(
+    protocol: Protocol,
+    told: &[u8],
+    password: bool,
+    refusal: Option<Refusal>,
+) -> Vec<u8> {
     let (mut dialogue, mut said) = (Dialogue::new(protocol), vec![]);
     let (taken, turn) = dialogue.hear(told, &Door(password), &mut said);
     assert_eq!(taken, told.len());
@@ -79,12 +84,12 @@ fn answer_to(protocol: Protocol, told: &[u8], password: bool, refusal: Option<Re
     said
 }
 
-fn int(len: usize) -> i32 {
+pub(crate) fn int(len: usize) -> i32 {
     i32::try_from(len).expect("short")
 }
 
 /// The client's SYN; what the aggregation server is told with it, or behind the handshake, which it has completed.
-fn told(world: &mut World) -> Vec<u8> {
+pub(crate) fn told(world: &mut World) -> Vec<u8> {
     let (verdict, out) = world.of_client(SYN, [0, 0], offer(), &[]);
     assert_eq!(verdict, Verdict::Consume);
     let [syn] = &out[..] else { panic!("{out:?}") };
@@ -106,7 +111,12 @@ fn told(world: &mut World) -> Vec<u8> {
 }
 
 /// The answer comes, and behind it `more` of the stream.
-fn answers(world: &mut World, said: &[u8], told: usize, more: &[u8]) -> (Verdict, Vec<Out>) {
+pub(crate) fn answers(
+    world: &mut World,
+    said: &[u8],
+    told: usize,
+    more: &[u8],
+) -> (Verdict, Vec<Out>) {
     let bytes = [said, more].concat();
     let first = keys::idsn(SERVER_KEY).wrapping_add(1);
     let len = u16::try_from(bytes.len()).expect("short");
@@ -699,17 +709,4 @@ fn preference_lasts_as_long_as_the_list_of_servers() {
     let three = config(&[CONVERT, CONVERT, CONVERT]);
     world.translator.configure(three, 2);
     assert_eq!(next_asked(&mut world, 40001), server_at(0));
-}
-
-#[test]
-fn servers_have_bounds() {
-    let mut servers = AggregationServers::default();
-    let approach = Approach {
-        protocol: Protocol::Convert,
-        user: None,
-    };
-    for _ in 0..AggregationServers::MAX {
-        assert!(servers.push(aggregation(), approach.clone()));
-    }
-    assert!(!servers.push(aggregation(), approach));
 }

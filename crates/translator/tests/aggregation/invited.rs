@@ -145,3 +145,23 @@ fn address_that_is_removed_is_not_joined() {
     let _ = world.of_server(0, ACK, [1, 1], [data_ack, remove], &[]);
     assert!(joins(&mut world).is_empty());
 }
+
+#[test]
+fn address_without_a_port_that_can_be_is_not_joined() {
+    let mut world = established(false, &[prefix("203.0.113.0", 24)]);
+    let _ = announce(&mut world, 1, Some(0), true);
+    assert!(joins(&mut world).is_empty());
+}
+
+#[test]
+fn first_address_of_a_family_is_joined_where_it_is_by_now() {
+    let mut world = established(false, &[prefix("203.0.113.0", 24)]);
+    let _ = announce(&mut world, 1, Some(8001), true);
+    let _ = announce(&mut world, 2, Some(8002), true);
+    let _ = announce(&mut world, 1, Some(8003), true);
+    assert_eq!(joins(&mut world)[0].port(), 8003);
+    let mut world = established(false, &[prefix("203.0.113.0", 24)]);
+    let _ = announce(&mut world, 1, Some(8001), true);
+    let _ = announce(&mut world, 2, Some(8002), true);
+    assert_eq!(joins(&mut world)[0].port(), 8001);
+}

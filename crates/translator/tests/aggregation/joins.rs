@@ -1,8 +1,8 @@
 //! Joins that the box asks for.
 
 use flexcp_testkit::keys;
-use flexcp_translator::{DropReason, Verdict};
-use flexcp_wire::{CapableFlags, CapableKeys, MpJoin};
+use flexcp_translator::{ActiveStandby, DropReason, Rule, Verdict};
+use flexcp_wire::{CapableFlags, CapableKeys, MpJoin, TcpOption, Timestamps};
 
 use crate::world::*;
 
@@ -253,4 +253,244 @@ fn earlier_connection_from_the_port_is_ended_and_the_syn_goes_again() {
     let _ = world.answer_join(1);
     let (_, out) = world.of_server(1, ACK, [900, 5000], [], &[]);
     assert!(out.is_empty(), "the server has answered");
+}
+
+/// The server's answer to the join that was asked for last, but with another number, ACK or wish.
+fn answer_with(
+    world: &mut World,
+    subflow: usize,
+    [seq, ack]: [i32; 2],
+    backup: bool,
+) -> (Verdict, Vec<Out>) {
+    let (keys, nonces) = ((SERVER_KEY, world.box_key()), (NONCE, world.join_nonce));
+    let join = MpJoin::SynAck {
+        backup,
+        address_id: 0,
+        hmac: keys::join_syn_ack(keys, nonces),
+        nonce: NONCE,
+    };
+    world.of_server(subflow, SYN | ACK, [seq, ack], [mss(), joins(join)], &[])
+}
+
+#[test]
+fn join_offers_what_the_client_has_offered() {
+    let ts = |val, ecr| TcpOption::Timestamps(Timestamps { val, ecr });
+    let mut world = World::new();
+    let mut offers = offer();
+    offers.push(ts(100, 0));
+    let _ = world.of_client(SYN, [0, 0], offers, &[]);
+    let mut answers = answer();
+    answers.push(ts(9000, 100));
+    let _ = world.of_server(0, SYN | ACK, [0, 1], answers, &[]);
+    let _ = world.of_client(ACK, [1, 1], [ts(250, 9000)], &[]);
+    let data_ack = dss(world.idsn() + 1, None);
+    let _ = world.of_server(0, ACK, [1, 1], [ts(9001, 250), data_ack], &[]);
+    let out = world.timeout();
+    let view = out[0].packet.view();
+    assert!(view.join.is_some() && view.sack_permitted);
+    assert_eq!((view.mss, view.window_scale), (Some(1460), Some(7)));
+    let clock = view.timestamps.map(|timestamps| timestamps.val);
+    assert_eq!(clock, Some(250), "the client's");
+    // The client's window is 65,000 times 128, and a SYN's is not scaled.
+    assert_eq!(out[0].packet.tcp.window, u16::MAX);
+}
+
+#[test]
+fn backup_in_the_answer_is_heeded() {
+    for backup in [false, true] {
+        let mut world = World::established();
+        let _ = world.timeout();
+        let _ = answer_with(&mut world, 1, [0, 1], backup);
+        let data_ack = dss(world.idsn() + 1, None);
+        let _ = world.of_server(1, ACK, [1, 1], [data_ack], &[]);
+        let view = world.translator.connections(world.now).next().unwrap();
+        assert_eq!(
+            (view.subflows[0].backup, view.subflows[1].backup),
+            (false, backup)
+        );
+    }
+}
+
+#[test]
+fn only_the_answer_to_the_joins_own_syn_is_believed() {
+    let mut world = World::established();
+    let _ = world.timeout();
+    // Whatever comes that is no answer, as long as there was none.
+    let data_ack = dss(world.idsn() + 1, None);
+    let (verdict, _) = world.of_server(1, ACK, [1, 1], [data_ack], &[]);
+    assert_eq!(verdict, Verdict::Drop(DropReason::Unexpected));
+    let view = world.translator.connections(world.now).next().unwrap();
+    assert!(!view.subflows[1].established);
+    let (verdict, out) = answer_with(&mut world, 1, [0, 2], false);
+    assert_eq!(
+        (verdict, out.len()),
+        (Verdict::Drop(DropReason::AckOfUnsent), 0)
+    );
+    let (_, out) = answer_with(&mut world, 1, [0, 1], false);
+    assert!(matches!(out[0].join(), Some(MpJoin::Ack { .. })), "{out:?}");
+    // From here on its number is known.
+    let (verdict, out) = answer_with(&mut world, 1, [5, 1], false);
+    assert_eq!(
+        (verdict, out.len()),
+        (Verdict::Drop(DropReason::Unexpected), 0)
+    );
+}
+
+/// Anybody can send a RST.
+#[test]
+fn made_up_refusal_of_a_join_is_not_believed() {
+    let blind = Verdict::Drop(DropReason::BlindReset);
+    let mut world = World::established();
+    let _ = world.timeout();
+    assert_eq!(world.of_server(1, RST, [0, 0], [], &[]).0, blind);
+    let _ = world.answer_join(1);
+    assert_eq!(world.of_server(1, RST | ACK, [5, 1], [], &[]).0, blind);
+    assert_eq!(
+        world.of_server(1, RST | ACK, [1, 1], [], &[]).0,
+        Verdict::Consume
+    );
+    let view = world.translator.connections(world.now).next().unwrap();
+    assert_eq!(view.subflows.len(), 1);
+}
+
+/// Refuses the join that is asked for; seconds until the next one is.
+fn refuse(world: &mut World) -> u64 {
+    let last = world.subflows.len() - 1;
+    let (_, _) = world.of_server(last, RST | ACK, [0, 1], [], &[]);
+    for seconds in 1..=1000 {
+        world.pass(1000);
+        let out = world.timeout();
+        if out.iter().any(|out| out.join().is_some()) {
+            return seconds;
+        }
+    }
+    panic!("it is not asked for again");
+}
+
+#[test]
+fn uplink_whose_joins_fail_rests_ever_longer_up_to_five_minutes() {
+    let mut world = World::established();
+    let _ = world.timeout();
+    let rests: Vec<_> = (0..11).map(|_| refuse(&mut world)).collect();
+    assert_eq!(rests, [2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300]);
+}
+
+#[test]
+fn join_that_came_about_lets_the_next_failure_count_as_the_first() {
+    let mut world = World::established();
+    let _ = world.timeout();
+    assert_eq!([refuse(&mut world), refuse(&mut world)], [2, 4]);
+    let last = world.subflows.len() - 1;
+    let _ = world.answer_join(last);
+    let data_ack = dss(world.idsn() + 1, None);
+    let _ = world.of_server(last, ACK, [1, 1], [data_ack], &[]);
+    let _ = world.of_server(last, RST | ACK, [1, 1], [], &[]);
+    world.pass(1100);
+    assert_eq!(world.timeout().len(), 1);
+    assert_eq!(refuse(&mut world), 2);
+}
+
+#[test]
+fn number_and_nonce_of_a_join_are_new_each_time() {
+    let mut world = World::established();
+    let _ = world.timeout();
+    let mut seen = vec![];
+    for _ in 0..4 {
+        seen.push(*world.isns.last().unwrap());
+        seen.push(world.join_nonce);
+        let _ = refuse(&mut world);
+    }
+    seen.sort_unstable();
+    seen.dedup();
+    assert_eq!(seen.len(), 8);
+}
+
+/// What a stripped option leaves can't be the stream's where there are two subflows.
+#[test]
+fn connection_with_a_join_does_not_fall_back() {
+    let mut world = World::established();
+    let _ = world.timeout();
+    let (verdict, _) = world.of_server(0, ACK, [1, 1], [], b"x");
+    assert!(matches!(verdict, Verdict::Drop(_)), "{verdict:?}");
+}
+
+/// An uplink has got another address, and the subflow from the one before is kept until there is another. What ends that does not
+/// end the join.
+#[test]
+fn join_goes_on_when_the_subflow_ends_that_it_is_to_take_the_place_of() {
+    let first = Some("10.1.0.2");
+    let mut world = World::answered();
+    let _ = world.of_client(ACK, [1, 1], [], &[]);
+    let _ = world.with_uplinks([first, None]);
+    let data_ack = dss(world.idsn() + 1, None);
+    let _ = world.of_server(0, ACK, [1, 1], [data_ack], &[]);
+    assert!(world.timeout().is_empty(), "there is one uplink");
+    let out = world.with_uplinks([Some("10.1.0.9"), None]);
+    assert!(matches!(out[0].join(), Some(MpJoin::Syn { .. })), "{out:?}");
+    let _ = world.of_server(0, RST | ACK, [1, 1], [], &[]);
+    world.pass(1000);
+    let out = world.timeout();
+    assert!(
+        out.iter()
+            .any(|out| out.subflow == Some(1) && out.join().is_some()),
+        "{out:?}"
+    );
+}
+
+#[test]
+fn uplink_is_not_joined_over_at_once_when_its_subflow_ends() {
+    let mut world = World::established();
+    let (_, _) = world.of_server(0, RST | ACK, [1, 1], [], &[]);
+    let asked = |world: &mut World| -> Vec<_> {
+        let out = world.timeout();
+        out.iter().map(|out| out.packet.ends().from.ip()).collect()
+    };
+    assert_eq!(asked(&mut world), [uplinks()[1]]);
+    world.pass(1000);
+    assert!(asked(&mut world).contains(&uplinks()[0]));
+}
+
+/// The uplink that rests is the one that the subflow was on, though it is not the first.
+#[test]
+fn other_uplinks_are_joined_over_at_once_when_a_subflow_ends() {
+    let [first, second] = [Some("10.1.0.2"), Some("10.2.0.2")];
+    let mut world = World::new();
+    let _ = world.with_uplinks([None, second]);
+    let _ = world.of_client(SYN, [0, 0], offer(), &[]);
+    let _ = world.of_server(0, SYN | ACK, [0, 1], answer(), &[]);
+    let _ = world.of_client(ACK, [1, 1], [], &[]);
+    assert!(world.with_uplinks([first, second]).is_empty());
+    let data_ack = dss(world.idsn() + 1, None);
+    let _ = world.of_server(0, ACK, [1, 1], [data_ack], &[]);
+    let _ = world.of_server(0, RST | ACK, [1, 1], [], &[]);
+    let out = world.timeout();
+    let from: Vec<_> = out.iter().map(|out| out.packet.ends().from.ip()).collect();
+    assert_eq!(from, [uplinks()[0]]);
+}
+
+/// A rule that keeps paths for when others fail says so in the SYN.
+#[test]
+fn join_is_backup_under_a_rule_that_keeps_paths_in_reserve() {
+    let mut world = World::answered_with(|config| {
+        config.rules = vec![Rule {
+            name: "reserve".into(),
+            services: vec![],
+            servers: vec![],
+            ports: vec![],
+            clients: vec![],
+            mode: std::sync::Arc::new(ActiveStandby::default()),
+            hold: std::time::Duration::ZERO,
+            fail_back: std::time::Duration::ZERO,
+            heeds_backup: true,
+            carrier: None,
+        }];
+    });
+    let _ = world.of_client(ACK, [1, 1], [], &[]);
+    let data_ack = dss(world.idsn() + 1, None);
+    let _ = world.of_server(0, ACK, [1, 1], [data_ack], &[]);
+    let out = world.timeout();
+    let Some(MpJoin::Syn { backup, .. }) = out[0].join() else {
+        panic!("{out:?}")
+    };
+    assert!(backup);
 }

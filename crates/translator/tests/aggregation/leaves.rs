@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
-use flexcp_translator::{FastPath, FlowEntry, Installed, Mode, Verdict};
+use flexcp_translator::{FastPath, FlowEntry, Installed, Mode, Uplink, Verdict};
 use flexcp_wire::{Ends, MpJoin};
 
 use crate::world::*;
@@ -168,6 +168,121 @@ fn port_that_is_used_again_is_a_new_subflow() {
         let _ = world.of_server(subflow, ACK, [1, 1], [data_ack], &[]);
         assert_eq!(living(&world), 2);
     }
+}
+
+#[test]
+fn uplinks_that_change_bring_no_join_before_the_server_has_the_keys() {
+    let mut world = World::opened();
+    for addrs in [[FIRST, None], [FIRST, SECOND]] {
+        let out = world.with_uplinks(addrs);
+        assert!(out.iter().all(|out| out.join().is_none()), "{out:?}");
+    }
+}
+
+/// Three uplinks, of which the first two are lost, at once or a while apart.
+#[test]
+fn all_lost_addresses_are_told_over_all_subflows() {
+    let uplinks = ["10.1.0.2", "10.2.0.2", "10.3.0.2", "10.4.0.2"];
+    let at = |there: [bool; 4]| {
+        let uplinks = uplinks.iter().zip(there);
+        let uplink = |(addr, there): (&&str, bool)| match there {
+            true => Uplink::from(addr.parse::<std::net::IpAddr>().expect("an address")),
+            false => Uplink::default(),
+        };
+        let mut config = World::config();
+        let Mode::Box { uplinks: of, .. } = &mut config.services[0].mode else {
+            unreachable!("it is a box");
+        };
+        *of = uplinks.map(uplink).collect();
+        config
+    };
+    for at_once in [true, false] {
+        let mut world = World::answered_with(|config| *config = at([true; 4]));
+        let _ = world.of_client(ACK, [1, 1], [], &[]);
+        let data_ack = dss(world.idsn() + 1, None);
+        let _ = world.of_server(0, ACK, [1, 1], [data_ack], &[]);
+        let asked = world.timeout();
+        assert_eq!(asked.len(), 3);
+        for (subflow, syn) in asked.iter().enumerate() {
+            let Some(MpJoin::Syn { nonce, .. }) = syn.join() else {
+                panic!("{syn:?}")
+            };
+            world.join_nonce = nonce;
+            let _ = world.answer_join(subflow + 1);
+            let _ = world.of_server(subflow + 1, ACK, [1, 1], [data_ack], &[]);
+        }
+        let change = |world: &mut World, there| {
+            let now = world.now;
+            world.translator.configure(at(there), now.0);
+            let cursor = flexcp_translator::Cursor::default();
+            let _ = world.translator.follow_uplinks(now, cursor, 100);
+            removed(&world.timeout())
+        };
+        if !at_once {
+            assert_eq!(change(&mut world, [false, true, true, true]).len(), 3);
+        }
+        let told = change(&mut world, [false, false, true, true]);
+        assert_eq!(
+            told,
+            [(Some(2), vec![0, 2]), (Some(3), vec![0, 2])],
+            "{at_once}"
+        );
+        // Both are told as often as one is.
+        let mut times = 0;
+        for _ in 0..40 {
+            world.pass(50);
+            let again = removed(&world.timeout());
+            assert!(again.iter().all(|(_, ids)| *ids == [0, 2]));
+            times += again.len();
+        }
+        assert_eq!(times, 4);
+    }
+}
+
+#[test]
+fn address_that_is_back_leaves_the_others_lost() {
+    let mut world = World::joined();
+    let change = |world: &mut World, there: [Uplink; 3]| {
+        let mut config = World::config();
+        let Mode::Box { uplinks, .. } = &mut config.services[0].mode else {
+            unreachable!("it is a box");
+        };
+        *uplinks = there.into();
+        world.translator.configure(config, world.now.0);
+        let cursor = flexcp_translator::Cursor::default();
+        let _ = world.translator.follow_uplinks(world.now, cursor, 100);
+        world.timeout()
+    };
+    let [first, second] = uplinks().map(Uplink::from);
+    let third = Uplink::from("10.3.0.2".parse::<std::net::IpAddr>().expect("an address"));
+    let out = change(&mut world, [first, second, third]);
+    let Some(MpJoin::Syn { nonce, .. }) = out[0].join() else {
+        panic!("{out:?}")
+    };
+    world.join_nonce = nonce;
+    let _ = world.answer_join(2);
+    let data_ack = dss(world.idsn() + 1, None);
+    let _ = world.of_server(2, ACK, [1, 1], [data_ack], &[]);
+    let none = Uplink::default();
+    let out = change(&mut world, [none, none, third]);
+    assert_eq!(removed(&out), [(Some(2), vec![0, 2])]);
+    let _ = change(&mut world, [none, second, third]);
+    world.pass(250);
+    let out = world.timeout();
+    assert_eq!(removed(&out), [(Some(2), vec![0])]);
+}
+
+#[test]
+fn subflow_on_a_lost_uplink_is_kept_while_the_only_other_one_joins() {
+    let mut world = World::established();
+    assert_eq!(world.timeout().len(), 1);
+    let out = world.with_uplinks([None, SECOND]);
+    assert_eq!((removed(&out), living(&world)), (vec![], 2));
+    let _ = world.answer_join(1);
+    let data_ack = dss(world.idsn() + 1, None);
+    let (_, out) = world.of_server(1, ACK, [1, 1], [data_ack], &[]);
+    assert_eq!(removed(&out), [(Some(1), vec![0])]);
+    assert_eq!(living(&world), 1);
 }
 
 /// A fast path that carries nothing, and lets pass by whatever it is asked to.

@@ -1,10 +1,12 @@
 //! Connections whose MPTCP leg FlexCP opens, as an aggregation box does: keys, joins, and what becomes of servers without MPTCP.
 #![forbid(unsafe_code)]
 
+mod dialogue;
 mod errands;
 mod invited;
 mod joins;
 mod leaves;
+mod openings;
 mod world;
 
 use flexcp_testkit::keys;
