@@ -285,7 +285,7 @@ fn slice_of_the_mirrored_matrix_passes() -> Result<()> {
         "coalesce/v4/down/2/plain/box",
         "nat-rebind/v4/up/2/offloads/box",
         "strip-capable-syn-ack/v6/down/4/plain/box",
-        "strip-dss-data/v4/down/2/offloads/box",
+        "strip-join-ack/v4/up/2/offloads/box",
         "burst/v4/up/2/offloads/converter",
     ];
     passes(&MIRROR, cells.map(str::to_owned).to_vec(), 1)
