@@ -82,7 +82,8 @@ N ?= 20
 e2e-repeat: root build
 	target/release/lab repeat --rounds $(N) $(E2E_CASE)
 
-# Small transfers over faulty links: every combination, or FAULTS_ARGS="--minutes 10 --cell loss".
+# Small transfers over faulty links: every combination, or FAULTS_ARGS="--minutes 10 --cell loss". FAULTS_ARGS="--side box,converter"
+# has the mirror: FlexCP as an aggregation box; "--side kernel" shows what kernels do among themselves.
 faults: root build
 	target/release/lab faults $(FAULTS_ARGS)
 

@@ -9,6 +9,7 @@ use flexcp_lab::aggregation::Aggregation;
 use flexcp_lab::attack::HostileMemory;
 use flexcp_lab::endings::Endings;
 use flexcp_lab::firewall::Firewall;
+use flexcp_lab::matrix::Side;
 use flexcp_lab::reload::Reload;
 use flexcp_lab::repeat::Repeat;
 use flexcp_lab::split::Split;
@@ -149,6 +150,9 @@ pub(crate) enum FamiliesArg {
 
 #[derive(Args)]
 pub(crate) struct FaultsArgs {
+    /// What FlexCP is: the mirror is `--side box,converter`; `kernel` shows what kernels do without it
+    #[arg(long = "side", value_delimiter = ',', default_value = "proxy")]
+    pub(crate) sides: Vec<Side>,
     /// Cells whose name has this in it, e.g. loss-1/v4 or /down/4/ (may be given several times)
     #[arg(long = "cell")]
     pub(crate) cells: Vec<String>,
@@ -170,7 +174,7 @@ pub(crate) struct FaultsArgs {
     /// List the cells and run nothing
     #[arg(long)]
     pub(crate) list: bool,
-    /// Where faults.json and faults.md go
+    /// Where faults.json and faults.md go, or faults-box.json and so on by the first side
     #[arg(long, default_value = "lab/results")]
     pub(crate) results: PathBuf,
 }

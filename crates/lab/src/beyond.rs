@@ -1,5 +1,5 @@
-//! What lies behind the far end of a box's uplinks: an aggregation server is a second FlexCP there, and servers stand in a network that
-//! it leads to.
+//! The far end of a box's uplinks, and what lies behind it: an aggregation server is a second FlexCP there, and servers stand in a network
+//! that it leads to.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
@@ -14,6 +14,54 @@ use crate::topology::{Family, Lab};
 /// Addresses of the servers' host and of the far end towards it.
 const V4: [&str; 2] = ["10.77.0.2/24", "10.77.0.1/24"];
 const V6: [&str; 2] = ["fd77::2/64", "fd77::1/64"];
+
+/// Addresses of the far end that are on no link: all uplinks lead to them.
+pub const FAR_END: [&str; 2] = ["10.200.0.1", "fd20::1"];
+
+/// Prefixes of the networks that they are in.
+pub const FAR_NETWORKS: [&str; 2] = ["10.200.0.0/16", "fd20::/16"];
+
+impl Lab {
+    /// Has ends change places for a box: the lab's client becomes the far end, with an address that is on no link, and each link an uplink
+    /// with a default route, as modems give them. Which uplink a packet leaves by is FlexCP's to see to. The client in the LAN is server 1.
+    pub fn turn_around(&self) -> Result<()> {
+        let ends = [
+            (Family::V4, "-4", FAR_END[0], 32),
+            (Family::V6, "-6", FAR_END[1], 128),
+        ];
+        for (family, flag, addr, len) in ends {
+            if !self.families().has(family) {
+                continue;
+            }
+            let far = self.client();
+            far.ip(&format!("addr add {addr}/{len} dev lo nodad"))?;
+            for link in 1..=self.links() {
+                let via = self.client_addr(link, family);
+                let metric = u32::from(link) * 100;
+                self.proxy().ip(&format!(
+                    "{flag} route add default via {via} dev a{link} metric {metric}"
+                ))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the servers of [`Beyond`] reached from the LAN without an aggregation server as well, over the first link.
+    pub fn lead_beyond(&self, family: Family) -> Result<()> {
+        let (flag, servers, len) = match family {
+            Family::V4 => ("-4", Beyond::NETWORKS[0], 24),
+            Family::V6 => ("-6", Beyond::NETWORKS[1], 64),
+        };
+        let via = self.client_addr(1, family);
+        self.proxy()
+            .ip(&format!("{flag} route add {servers} via {via}"))?;
+        let lan = daemon::network(self.server_addr(1, family));
+        let back = self.proxy_addr(1, family);
+        self.client()
+            .ip(&format!("{flag} route add {lan}/{len} via {back}"))?;
+        Ok(())
+    }
+}
 
 /// A host behind a lab's client, which forwards packets to it.
 #[derive(Debug)]
@@ -77,7 +125,7 @@ impl FlexCp {
         let socket = dir.join("flexcp.sock");
         let config = format!(
             "[device]\nname = \"far0\"\n\n{offload}[control]\nsocket = {socket:?}\nstate_dir = {dir:?}\n\n\
-             [timeouts]\nlinger = \"1s\"\nhalf_open = \"3s\"\n\n{services}"
+             [timeouts]\nlinger = \"1s\"\nhalf_open = \"3s\"\nrejoin = \"5s\"\n\n{services}"
         );
         let file = dir.join("flexcp.toml");
         fs::write(&file, config).with_context(|| format!("writing {file:?}"))?;

@@ -69,12 +69,9 @@ impl Conduct {
                 .up_to(end, OVERTAKEN_WITHIN_A_TICK, installed)
                 .up_to(end, RENEGED, let_go)
         });
-        // Two processors of the client's write the connection's window at once (mptcp_set_rwin).
-        let windows = if self.get("mp_join_ack_rx") > 0 {
-            WINDOWS_AT_ONCE
-        } else {
-            0
-        };
+        // Two processors of the end with MPTCP write the connection's window at once (mptcp_set_rwin).
+        let joined = self.get("mp_join_ack_rx") + self.get("mp_join_synack_rx");
+        let windows = if joined > 0 { WINDOWS_AT_ONCE } else { 0 };
         Ok(expect
             .up_to(End::Client, &["TCPZeroWindowDrop"], moved)
             .up_to(End::Client, &["RcvWndConflict"], windows))

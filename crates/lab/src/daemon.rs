@@ -379,6 +379,16 @@ pub fn transparent(lab: &Lab, announce: &[String]) -> String {
     service
 }
 
+/// An aggregation box whose uplinks are the lab's links, for clients in the LAN of server 1; `servers` are aggregation servers as in the
+/// configuration.
+pub fn aggregation(lab: &Lab, destinations: &[&str], servers: &str) -> String {
+    let uplinks: Vec<_> = (1..=lab.links()).map(|link| format!("a{link}")).collect();
+    format!(
+        "[[service]]\nname = \"home\"\nmode = \"box\"\ninterfaces = [\"srv1\"]\n\
+         destinations = {destinations:?}\nuplinks = {uplinks:?}\nservers = [{servers}]\n"
+    )
+}
+
 /// An access for each link, by where clients come from on it: `a` for link 1, `b` for link 2, and so on.
 pub fn accesses(lab: &Lab) -> String {
     let mut accesses = String::new();
@@ -397,8 +407,8 @@ pub fn accesses(lab: &Lab) -> String {
     accesses
 }
 
-/// The network that a host on an access link is in.
-fn network(host: IpAddr) -> IpAddr {
+/// The network that a host on a link of the lab is in.
+pub(crate) fn network(host: IpAddr) -> IpAddr {
     match host {
         IpAddr::V4(v4) => Ipv4Addr::from_bits(v4.to_bits() & !0xff).into(),
         IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() & !u128::from(u64::MAX)).into(),

@@ -59,7 +59,7 @@ mod upper;
 pub mod watch;
 pub mod wirecheck;
 
-pub use beyond::Beyond;
+pub use beyond::{Beyond, FAR_END, FAR_NETWORKS};
 pub use capture::Capture;
 pub use cleanup::{Sweep, remove, sweep};
 pub use complaint::{Complaint, Complaints};

@@ -16,7 +16,7 @@ use flexcp_lab::compare::Compare;
 use flexcp_lab::demo::{Demo, clean_command};
 use flexcp_lab::link::{Emulator, LinkSpec, SelfTest};
 use flexcp_lab::lossy::Lossy;
-use flexcp_lab::matrix::{self, Matrix};
+use flexcp_lab::matrix::{self, Matrix, Side};
 use flexcp_lab::transfer::{Client, Job, Proto, ServeOptions, Server};
 use flexcp_lab::wirecheck::{Preamble, WireCheck};
 use flexcp_lab::{
@@ -155,6 +155,7 @@ fn clean(prefix: Option<&str>) -> Result<()> {
 
 fn faults(args: &FaultsArgs) -> Result<()> {
     let matrix = Matrix {
+        sides: args.sides.clone(),
         only: args.cells.clone(),
         sample: args.sample,
         limit: args
@@ -188,7 +189,7 @@ fn faults(args: &FaultsArgs) -> Result<()> {
         let detail = detail.lines().next().unwrap_or_default();
         println!("{passed} {} {} ms {detail}", outcome.cell, outcome.millis);
     })?;
-    matrix::write(&outcomes, &args.results)?;
+    matrix::write(&outcomes, &args.results, results_of(&args.sides))?;
     let failed = outcomes.iter().filter(|outcome| !outcome.passed).count();
     let (run, all) = (outcomes.len(), cells.len());
     let count = |what: fn(&matrix::Outcome) -> usize| outcomes.iter().map(what).sum::<usize>();
@@ -200,6 +201,16 @@ fn faults(args: &FaultsArgs) -> Result<()> {
     );
     ensure!(failed == 0, "{failed} cells failed");
     log.silent()
+}
+
+/// What the results of these sides are called.
+fn results_of(sides: &[Side]) -> &'static str {
+    match sides.first() {
+        None | Some(Side::Proxy) => "faults",
+        Some(Side::Box) => "faults-box",
+        Some(Side::Converter) => "faults-converter",
+        Some(Side::Kernel) => "faults-kernel",
+    }
 }
 
 fn attack(args: &AttackArgs) -> Result<()> {

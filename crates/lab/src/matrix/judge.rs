@@ -5,8 +5,9 @@ use std::time::Duration;
 use anyhow::{Result, bail, ensure};
 use flexcp_faults::{Counters, Fault, Faults, Rate};
 
-use super::cell::Cell;
+use super::cell::{Cell, Side, Way};
 use super::rows::{Joins, Verdict};
+use super::scene::Joined;
 use crate::fault::Direction;
 use crate::link::LinkCounters;
 use crate::transfer::{Job, Report, ServerReport};
@@ -21,10 +22,7 @@ pub(super) struct Evidence<'a> {
     pub(super) served: &'a [ServerReport],
     /// What the links did, by link.
     pub(super) links: Vec<LinkCounters>,
-    /// SYNs with MP_JOIN that the client sent.
-    pub(super) join_syns: u64,
-    /// Subflows whose client proved itself to FlexCP.
-    pub(super) joined: u64,
+    pub(super) joins: Joined,
     /// The longest time that a thread waited for a processor.
     pub(super) starved: Duration,
 }
@@ -48,6 +46,7 @@ pub(super) fn judge_bytes(cell: &Cell, found: &Evidence<'_>) -> Result<()> {
         job,
         report,
         served,
+        joins,
         ..
     } = found;
     if report.failure_kind() == "data" {
@@ -65,7 +64,7 @@ pub(super) fn judge_bytes(cell: &Cell, found: &Evidence<'_>) -> Result<()> {
             job.up,
             job.down
         );
-        return judge_success(job, served);
+        return judge_success(job, served, joins.bypassed);
     };
     ensure!(
         may_fail(cell),
@@ -124,8 +123,14 @@ fn judge_server(job: &Job, report: &Report, served: &ServerReport) -> Result<()>
 }
 
 /// What holds at the server when the client is content.
-fn judge_success(job: &Job, served: &[ServerReport]) -> Result<()> {
-    let [served] = served else {
+///
+/// An aggregation server may have connected before it was passed by: that connection asks for nothing.
+fn judge_success(job: &Job, served: &[ServerReport], bypassed: bool) -> Result<()> {
+    let asked = served.iter();
+    let asked: Vec<_> = asked
+        .filter(|served| !bypassed || served.job.is_some())
+        .collect();
+    let [served] = asked[..] else {
         bail!("the server had {} connections for one", served.len());
     };
     ensure!(
@@ -137,7 +142,7 @@ fn judge_success(job: &Job, served: &[ServerReport]) -> Result<()> {
 
 /// Whether each fault of the row did something on one of its links at least.
 pub(super) fn judge_hits(cell: &Cell, found: &Evidence<'_>) -> Draw {
-    let way = cell.way.direction();
+    let way = cell.direction();
     for (text, direction) in [(cell.row.faults, way), (cell.row.back, way.other())] {
         // The cells' own tests read every list.
         let faults: Faults = text.parse().unwrap_or_default();
@@ -191,46 +196,84 @@ fn hits(fault: &Fault, link: &LinkCounters, direction: Direction) -> u64 {
 /// Whether as many subflows joined as the row demands.
 ///
 /// A client that has not come to join before the end, and a join that a link lost, make another draw; a join that was
-/// asked for and not granted is an error.
+/// asked for and not granted is an error. So is one that a box did not ask for where no link lost anything: it asks as soon as its server
+/// has shown that it has the keys.
 pub(super) fn judge_joins(cell: &Cell, found: &Evidence<'_>) -> Result<Draw> {
+    let Joined {
+        asked,
+        joined,
+        bypassed,
+        keyless,
+    } = found.joins;
     let others = u64::from(cell.subflows) - 1;
     let wanted = match cell.row.joins {
         Joins::All => others,
         Joins::Some => others.min(1),
         Joins::Prevented(_) => {
             ensure!(
-                found.joined == 0,
-                "{} subflows joined, which the fault prevents",
-                found.joined
+                joined == 0,
+                "{joined} subflows joined, which the fault prevents"
             );
             return Ok(Draw::Shows);
         }
         Joins::Unjudged(_) => return Ok(Draw::Shows),
     };
-    if found.joined >= wanted {
+    // What loses the first SYN each time shows that the server itself is asked.
+    if bypassed && has(cell, |fault| matches!(fault, Fault::Drop(_))) {
         return Ok(Draw::Shows);
     }
-    let text = format!("{} of {wanted} subflows joined", found.joined);
-    if found.join_syns < wanted {
+    if bypassed {
+        let text = "the aggregation server was too late, and the server itself asked";
+        return Ok(Draw::Void(text.to_owned()));
+    }
+    if keyless && keys_may_be_late(cell) {
+        let text = "the server heard data before the keys, and fell back";
+        return Ok(Draw::Void(text.to_owned()));
+    }
+    if joined >= wanted {
+        return Ok(Draw::Shows);
+    }
+    let text = format!("{joined} of {wanted} subflows joined");
+    if asked < wanted && matches!(cell.side, Side::Proxy | Side::Kernel) {
         return Ok(Draw::Void(format!(
-            "{text}, the client asked {} times",
-            found.join_syns
+            "{text}, the client asked {asked} times"
         )));
     }
-    // Joins go over the links behind the first.
-    let theirs = found.links.iter().skip(1);
-    let lost: u64 = theirs.map(LinkCounters::lost).sum();
-    ensure!(lost > 0, "{text}, and their links lost no packet");
+    // Joins go over the links behind the first; the keys that a box waits for over the first.
+    let first = usize::from(asked >= wanted);
+    let theirs = found.links.iter().skip(first);
+    let lost: u64 = theirs.map(lost).sum();
+    ensure!(
+        lost > 0,
+        "{text}, and their links lost no packet ({asked} were asked for)"
+    );
     Ok(Draw::Void(format!(
         "{text}, their links lost {lost} packets"
     )))
+}
+
+/// What a link lost, and what it damaged so that its receiver did not take it.
+fn lost(link: &LinkCounters) -> u64 {
+    link.lost() + link.up.corrupted + link.down.corrupted
+}
+
+/// Whether the packets in which a box tells its keys, the third ACK and the first with data, may both come behind later data. A server
+/// of the kernel falls back then, whoever sends them: from kernel to kernel with `drop-capable-data` as well.
+fn keys_may_be_late(cell: &Cell) -> bool {
+    let overtaken = |fault: &Fault| match fault {
+        Fault::Reorder(_) => true,
+        Fault::Jitter(jitter) => jitter.reorder,
+        fault => loses(fault),
+    };
+    cell.way == Way::Up && has(cell, overtaken)
 }
 
 /// How many SYN+ACKs may come to a client whose subflow is open already, which answers each with a challenge ACK
 /// (RFC 5961, section 4) and counts an error.
 ///
 /// The cause is a SYN that came twice, or a handshake packet that was lost: the client repeats its SYN and FlexCP its
-/// SYN+ACK, each by its own timer.
+/// SYN+ACK, each by its own timer. In mirror it is the client in the LAN to whom they come; and a server gets as many SYNs at once that
+/// have waited for a neighbour's answer, and leaves some of them without one (`tcp_oow_rate_limited`).
 pub(super) fn second_syn_acks(cell: &Cell) -> u32 {
     let doubles = |fault: &Fault| loses(fault) || matches!(fault, Fault::Duplicate(_));
     if has(cell, doubles) {
@@ -334,7 +377,8 @@ mod tests {
     const BYTES: u64 = 2_000_000;
 
     fn cell(name: &str) -> Cell {
-        let mut cells = Cell::all().into_iter();
+        let sides = [Side::Proxy, Side::Box, Side::Converter];
+        let mut cells = sides.into_iter().flat_map(Cell::all);
         cells.find(|cell| cell.name() == name).expect("such a cell")
     }
 
@@ -352,8 +396,7 @@ mod tests {
         report: Report,
         served: Vec<ServerReport>,
         links: Vec<LinkCounters>,
-        join_syns: u64,
-        joined: u64,
+        joins: Joined,
         starved: Duration,
     }
 
@@ -376,8 +419,12 @@ mod tests {
                     failure: None,
                 }],
                 links: vec![LinkCounters::default(); 2],
-                join_syns: 1,
-                joined: 1,
+                joins: Joined {
+                    asked: 1,
+                    joined: 1,
+                    bypassed: false,
+                    keyless: false,
+                },
                 starved: Duration::ZERO,
             }
         }
@@ -398,8 +445,7 @@ mod tests {
                 report: &self.report,
                 served: &self.served,
                 links: self.links.clone(),
-                join_syns: self.join_syns,
-                joined: self.joined,
+                joins: self.joins,
                 starved: self.starved,
             }
         }
@@ -561,15 +607,15 @@ mod tests {
             judge_joins(&cell, &found.evidence()).ok(),
             Some(Draw::Shows)
         );
-        found.joined = 0;
+        found.joins.joined = 0;
         assert!(judge_joins(&cell, &found.evidence()).is_err());
         // A client that did not ask, or a link that lost what it said, makes another draw.
-        found.join_syns = 0;
+        found.joins.asked = 0;
         assert!(matches!(
             judge_joins(&cell, &found.evidence()),
             Ok(Draw::Void(_))
         ));
-        found.join_syns = 1;
+        found.joins.asked = 1;
         found.links[0].up.lost_loss = 1;
         assert!(judge_joins(&cell, &found.evidence()).is_err());
         found.links[1].up.lost_loss = 1;
@@ -577,6 +623,41 @@ mod tests {
             judge_joins(&cell, &found.evidence()),
             Ok(Draw::Void(_))
         ));
+    }
+
+    #[test]
+    fn join_that_a_box_did_not_ask_for_is_an_error_unless_packets_were_lost() {
+        let cell = cell("clean/v4/up/2/plain/box");
+        let mut found = Found::all_right();
+        (found.joins.asked, found.joins.joined) = (0, 0);
+        assert!(judge_joins(&cell, &found.evidence()).is_err());
+        found.links[0].up.lost_loss = 1;
+        let judged = judge_joins(&cell, &found.evidence());
+        assert!(matches!(judged, Ok(Draw::Void(_))));
+    }
+
+    #[test]
+    fn fall_back_of_a_server_is_luck_where_its_keys_may_come_late_alone() {
+        let judged = |name| {
+            let mut found = Found::all_right();
+            (found.joins.joined, found.joins.keyless) = (0, true);
+            judge_joins(&cell(name), &found.evidence()).ok()
+        };
+        for luck in ["reorder-5/v4/up/2/plain/box", "loss-5/v4/up/2/plain/box"] {
+            assert!(matches!(judged(luck), Some(Draw::Void(_))), "{luck}");
+        }
+        for error in ["reorder-5/v4/down/2/plain/box", "clean/v4/up/2/plain/box"] {
+            assert_eq!(judged(error), None, "{error}");
+        }
+    }
+
+    #[test]
+    fn cell_past_its_aggregation_server_shows_nothing() {
+        let cell = cell("loss-1/v4/up/2/offloads/converter");
+        let mut found = Found::all_right();
+        found.joins.bypassed = true;
+        let judged = judge_joins(&cell, &found.evidence());
+        assert!(matches!(judged, Ok(Draw::Void(_))));
     }
 
     #[test]
@@ -610,7 +691,7 @@ mod tests {
 
     #[test]
     fn no_cell_may_stall_for_as_long_as_its_client_is_patient() {
-        for cell in Cell::all() {
+        for cell in [Side::Proxy, Side::Box].map(Cell::all).concat() {
             assert!(stall(&cell) < Duration::from_secs(5), "{}", cell.name());
         }
     }

@@ -1,5 +1,5 @@
 //! The fault matrix: small transfers through FlexCP, one cell for each combination of a fault, an IP
-//! version, a direction, a number of subflows and offloads.
+//! version, a direction, a number of subflows and offloads; on each [`Side`] that FlexCP may be.
 //!
 //! [`rows`] says which faults there are, [`Cell::all`] makes the cells, [`run`] runs one, [`write()`]
 //! puts the results down.
@@ -9,6 +9,7 @@ mod judge;
 mod report;
 mod rows;
 mod run;
+mod scene;
 
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -17,14 +18,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-pub use cell::{Cell, Way};
+pub use cell::{Cell, Side, Way};
 pub use report::write;
-pub use rows::{Allow, Joins, Reach, Row, Verdict, rows};
+pub use rows::{Allow, Joins, Mirror, Reach, Row, Verdict, rows};
 pub use run::{Outcome, run};
 
 /// Which cells to run, and for how long.
 #[derive(Clone, Debug)]
 pub struct Matrix {
+    /// What FlexCP is in them.
+    pub sides: Vec<Side>,
     /// Cells whose name has one of these in it; all when there are none.
     pub only: Vec<String>,
     /// At most that many, spread over the whole list.
@@ -42,7 +45,7 @@ pub struct Matrix {
 impl Matrix {
     /// The cells chosen, in the order of the rows.
     pub fn cells(&self) -> Vec<Cell> {
-        let mut cells = Cell::all();
+        let mut cells: Vec<_> = self.sides.iter().copied().flat_map(Cell::all).collect();
         if !self.only.is_empty() {
             cells.retain(|cell| {
                 let name = cell.name();

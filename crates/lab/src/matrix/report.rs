@@ -9,23 +9,29 @@ use anyhow::{Context as _, Result};
 
 use super::run::Outcome;
 
-/// Writes `faults.json` (a row for each cell) and `faults.md` (a line for each fault, then what
+/// Writes `NAME.json` (a row for each cell) and `NAME.md` (a line for each fault, then what
 /// failed) into a directory.
-pub fn write(outcomes: &[Outcome], directory: &Path) -> Result<()> {
+pub fn write(outcomes: &[Outcome], directory: &Path, name: &str) -> Result<()> {
     fs::create_dir_all(directory).with_context(|| format!("creating {directory:?}"))?;
     let json = serde_json::to_string_pretty(outcomes)?;
-    for (name, text) in [("faults.json", json), ("faults.md", table(outcomes))] {
-        let file = directory.join(name);
+    for (kind, text) in [("json", json), ("md", table(outcomes))] {
+        let file = directory.join(format!("{name}.{kind}"));
         fs::write(&file, text).with_context(|| format!("writing {file:?}"))?;
     }
     Ok(())
 }
 
 fn table(outcomes: &[Outcome]) -> String {
-    let mut rows: BTreeMap<&str, Vec<&Outcome>> = BTreeMap::new();
+    let mut rows: BTreeMap<String, Vec<&Outcome>> = BTreeMap::new();
     for outcome in outcomes {
-        let row = outcome.cell.split('/').next().unwrap_or_default();
-        rows.entry(row).or_default().push(outcome);
+        let fault = outcome.cell.split('/').next().unwrap_or_default();
+        let by = match outcome.cell.ends_with("/converter") {
+            true => " by a converter",
+            false => "",
+        };
+        rows.entry(format!("{fault}{by}"))
+            .or_default()
+            .push(outcome);
     }
     let passed = outcomes.iter().filter(|outcome| outcome.passed).count();
     let mut text = format!(

@@ -27,6 +27,17 @@ pub struct Row {
     pub allow: &'static [Allow],
     /// Sysctls of the client; those of `net.ipv4` of the server too.
     pub sysctls: &'static [(&'static str, &'static str)],
+    /// What becomes of it where FlexCP is a box, which opens the connection with MPTCP.
+    pub mirror: Mirror,
+}
+
+/// What becomes of a row in mirror.
+#[derive(Clone, Copy, Debug)]
+pub enum Mirror {
+    /// It stays as it is: what it does to who opens with MPTCP, it does to the box.
+    Same,
+    /// It becomes this one; why stands beside it.
+    Changed(fn(Row) -> Row),
 }
 
 /// Which links have a fault.
@@ -233,7 +244,13 @@ fn drops() -> Vec<Row> {
         row("drop-capable-data", "drop=2..3:mp-capable")
             .only(UP)
             .on(Reach::First)
-            .allow(&[Allow::OutOfPlace]),
+            .allow(&[Allow::OutOfPlace])
+            // The next data is the first that the server hears, without keys: a server of the kernel falls back, to a client of the
+            // kernel as well (`--side kernel`).
+            .mirror(|row| {
+                row.joins(Joins::Unjudged("the server falls back"))
+                    .allow(&[Allow::OutOfPlace, Allow::Fallback])
+            }),
         row("drop-join-syn", "drop=1:mp-join")
             .only(UP)
             .joins(Joins::Some)
@@ -267,7 +284,10 @@ fn middleboxes() -> Vec<Row> {
         // FlexCP gives each packet down a mapping of its own, and segments with other options are not joined.
         Row {
             back: "mss=536",
-            ..row("coalesce", "mss=536,coalesce=2ms:1400").only(UP)
+            ..row("coalesce", "mss=536,coalesce=2ms:1400")
+                .only(UP)
+                // What FlexCP sends goes the other way.
+                .mirror(|row| row.only(DOWN))
         },
         Row {
             back: "mss=536",
@@ -288,7 +308,10 @@ fn middleboxes() -> Vec<Row> {
             .bytes(LONG)
             .on(Reach::First)
             .verdict(Verdict::ExactIfJoined)
-            .allow(&[Allow::Reset, Allow::OutOfPlace]),
+            .allow(&[Allow::Reset, Allow::OutOfPlace])
+            // A box whose only subflow goes joins anew and saves the connection, but an upload may stand still for six seconds
+            // first (docs/faults.md, "Open").
+            .mirror(|row| row.with(&[2, 4])),
         row("isn", "isn"),
         row("firewall", "isn,shift-ts=100000,nat,resegment=700:20%").only(UP),
     ]
@@ -313,6 +336,7 @@ const fn row(name: &'static str, faults: &'static str) -> Row {
         bytes: BYTES,
         allow: &[],
         sysctls: &[],
+        mirror: Mirror::Same,
     }
 }
 
@@ -354,6 +378,11 @@ impl Row {
 
     const fn sysctls(mut self, sysctls: &'static [(&'static str, &'static str)]) -> Self {
         self.sysctls = sysctls;
+        self
+    }
+
+    const fn mirror(mut self, change: fn(Self) -> Self) -> Self {
+        self.mirror = Mirror::Changed(change);
         self
     }
 }

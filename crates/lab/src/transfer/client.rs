@@ -28,6 +28,7 @@ pub struct Client {
     receive_buffer: Option<usize>,
     patience: Duration,
     head_start: Duration,
+    aborts: bool,
     /// The server that a proxy at `to` is asked for.
     server: Option<Named>,
 }
@@ -44,6 +45,7 @@ impl Client {
             receive_buffer: None,
             patience: Duration::from_secs(30),
             head_start: Duration::ZERO,
+            aborts: false,
             server: None,
         }
     }
@@ -101,6 +103,12 @@ impl Client {
     /// Waits that long between connecting and asking, as a client does that connects ahead: subflows join meanwhile.
     pub fn head_start(mut self, pause: Duration) -> Self {
         self.head_start = pause;
+        self
+    }
+
+    /// Resets the connection when it gives up. The kernel would go on for minutes to bring the peer what was written before.
+    pub fn aborts(mut self) -> Self {
+        self.aborts = true;
         self
     }
 
@@ -260,7 +268,12 @@ impl Client {
         }
         let mut sending = Sending::new(job.seed_up(), buffer).paced(job.rate);
         let mut receiving = Receiving::new(job.seed_down(), buffer, self.read_rate);
+        // A socket is reset with its last descriptor.
+        let last = self.aborts.then(|| stream.try_clone());
         let result = exchange(stream, job, &mut sending, &mut receiving, report);
+        if let (Err(_), Some(Ok(last))) = (&result, &last) {
+            reset(last)?;
+        }
         report.up = sending.sent;
         report.down = receiving.received;
         let only_sending = receiving.received == 0;
@@ -311,8 +324,8 @@ fn exchange(
                 }
                 (sent.join(), received)
             });
-            received?;
-            sent.unwrap_or_else(|_| unreachable!("the sending thread never panics"))?;
+            let sent = sent.unwrap_or_else(|_| unreachable!("the sending thread never panics"));
+            of_both(sent, received)?;
             verdict(&mut stream, sending, report)
         }
         Mode::DownThenUp => {
@@ -352,6 +365,18 @@ fn exchange(
     }
 }
 
+/// What became of a stream whose two directions had a thread each.
+///
+/// A socket tells of a reset once, to the first that asks, here who writes; who reads is told of an end from then on. After an end it is
+/// another error that is told (Linux, `tcp_reset`), so no end of a stream hides behind a reset.
+fn of_both(sent: Step<()>, received: Step<()>) -> Step<()> {
+    let is_reset = |failure: &Failure| failure.kind == "ECONNRESET";
+    match (sent, received) {
+        (Err(sent), Err(received)) if is_reset(&sent) && received.kind == "eof" => Err(sent),
+        (sent, received) => received.and(sent),
+    }
+}
+
 /// Reads what the server says it got, to the end of the connection.
 fn verdict(stream: &mut impl Read, sending: &Sending, report: &mut Report) -> Step<()> {
     let mut bytes = vec![];
@@ -370,4 +395,29 @@ fn verdict(stream: &mut impl Read, sending: &Sending, report: &mut Report) -> St
 
 fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failed(kind: &str) -> Step<()> {
+        Err(Failure {
+            kind: kind.to_owned(),
+            during: "made up",
+            message: String::new(),
+        })
+    }
+
+    #[test]
+    fn reset_that_was_told_to_the_writer_is_no_end_for_the_reader() {
+        let kind = |sent, received| of_both(sent, received).expect_err("a failure").kind;
+        assert_eq!(kind(failed("ECONNRESET"), failed("eof")), "ECONNRESET");
+        // An end is followed by EPIPE, whether a reset came after it or not.
+        assert_eq!(kind(failed("EPIPE"), failed("eof")), "eof");
+        assert_eq!(kind(Ok(()), failed("eof")), "eof");
+        assert_eq!(kind(failed("ECONNRESET"), failed("data")), "data");
+        assert_eq!(kind(failed("timeout"), Ok(())), "timeout");
+        assert!(of_both(Ok(()), Ok(())).is_ok());
+    }
 }

@@ -8,7 +8,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use flexcp_lab::transfer::{Client, Job, Mode, Report, ServeOptions, Server};
 use flexcp_lab::{
-    Conduct, Cut, Expect, Families, Family, FlexCp, Lab, Oracle, SERVER_RESET, WINDOW_OVERRUN,
+    Conduct, Cut, Expect, FAR_END, Families, Family, FlexCp, Lab, Oracle, SERVER_RESET,
+    WINDOW_OVERRUN,
 };
 
 use crate::rig::{short, until};
@@ -29,9 +30,6 @@ crate::cases!("aggregation":
 );
 
 pub(crate) const PORT: u16 = 5000;
-/// On no link of the server's.
-const SERVERS: [&str; 2] = ["10.200.0.1", "fd20::1"];
-
 /// FlexCP as a box, and what is around it.
 pub(crate) struct Rig {
     pub(crate) lab: Lab,
@@ -45,22 +43,13 @@ pub(crate) fn lab(mbit: u32) -> Result<Lab> {
 }
 
 pub(crate) fn lab_of(family: Family, mbit: u32) -> Result<Lab> {
-    let (families, flag, server, len) = match family {
-        Family::V4 => (Families::V4, "-4", SERVERS[0], 32),
-        Family::V6 => (Families::V6, "-6", SERVERS[1], 128),
+    let families = match family {
+        Family::V4 => Families::V4,
+        Family::V6 => Families::V6,
     };
     let builder = Lab::builder().families(families);
     let lab = builder.rate_mbit(1, mbit).rate_mbit(2, mbit).build()?;
-    // The server's address is on no link, and each uplink has a default route, as modems give them: which uplink a packet leaves by
-    // is FlexCP's to see to.
-    lab.client()
-        .ip(&format!("addr add {server}/{len} dev lo nodad"))?;
-    for link in [1, 2] {
-        let via = lab.client_addr(link, family);
-        let metric = u32::from(link) * 100;
-        let route = format!("{flag} route add default via {via} dev a{link} metric {metric}");
-        lab.proxy().ip(&route)?;
-    }
+    lab.turn_around()?;
     Ok(lab)
 }
 
@@ -81,7 +70,7 @@ pub(crate) const SERVICE: &str = "[[service]]\nname = \"home\"\nmode = \"box\"\n
     destinations = [\"10.200.0.0/16\", \"fd20::/16\"]\nuplinks = [\"a1\", \"a2\"]\n";
 
 pub(crate) fn server(family: Family) -> SocketAddr {
-    let server = SERVERS[usize::from(family == Family::V6)];
+    let server = FAR_END[usize::from(family == Family::V6)];
     let server = server.parse().expect("an address");
     SocketAddr::new(server, PORT)
 }

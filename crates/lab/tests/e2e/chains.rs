@@ -27,7 +27,7 @@ crate::cases!("chains":
 fn flexcp_before_the_servers() -> Result<()> {
     let lab = lab(50)?;
     let beyond = Beyond::build(&lab)?;
-    errands::lead_beyond(&lab, Family::V4)?;
+    lab.lead_beyond(Family::V4)?;
     let network = Beyond::NETWORKS[0];
     let service = format!(
         "[[service]]\nname = \"path\"\nmode = \"transparent\"\ninterfaces = [\"a1\", \"a2\"]\n\

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use flexcp_lab::transfer::{Client, Job, Mode, Report, ServeOptions, Server};
-use flexcp_lab::{Beyond, Cut, Expect, Family, FlexCp, Lab};
+use flexcp_lab::{Beyond, Cut, Expect, FAR_END, Family, FlexCp, Lab};
 
 use crate::aggregation::{PORT, boxed_with, lab_of, quiet};
 use crate::rig::short;
@@ -26,8 +26,6 @@ crate::cases!("errands":
     exceptions_pass,
 );
 
-/// Where the aggregation server listens.
-const LISTEN: [&str; 2] = ["10.200.0.1", "fd20::1"];
 pub(crate) const CONVERT: u16 = 7124;
 pub(crate) const SOCKS5: u16 = 1080;
 
@@ -56,8 +54,8 @@ impl Far {
 
 fn listen(family: Family, port: u16) -> String {
     match family {
-        Family::V4 => format!("{}:{port}", LISTEN[0]),
-        Family::V6 => format!("[{}]:{port}", LISTEN[1]),
+        Family::V4 => format!("{}:{port}", FAR_END[0]),
+        Family::V6 => format!("[{}]:{port}", FAR_END[1]),
     }
 }
 
@@ -100,7 +98,7 @@ fn by(
 ) -> Result<()> {
     let lab = lab_of(family, mbit)?;
     let beyond = Beyond::build(&lab)?;
-    lead_beyond(&lab, family)?;
+    lab.lead_beyond(family)?;
     let far = Far {
         server: FlexCp::start_at_far_end(&lab, &services(family, users))?,
         beyond,
@@ -118,40 +116,6 @@ pub(crate) fn by_one(
 ) -> Result<()> {
     let servers = [server(mode, &listen(Family::V4, port), "")];
     by((Family::V4, 100), (&servers, ""), "", case)
-}
-
-/// Servers are reached without an aggregation server as well, over the first uplink.
-pub(crate) fn lead_beyond(lab: &Lab, family: Family) -> Result<()> {
-    let (flag, network) = match family {
-        Family::V4 => ("-4", Beyond::NETWORKS[0]),
-        Family::V6 => ("-6", Beyond::NETWORKS[1]),
-    };
-    lab.proxy().ip(&format!(
-        "{flag} route add {network} via {}",
-        lab.client_addr(1, family)
-    ))?;
-    lab.client().ip(&format!(
-        "{flag} route add {} via {}",
-        network_of(lab, family),
-        lab.proxy_addr(1, family)
-    ))?;
-    Ok(())
-}
-
-/// Of the clients in the LAN.
-fn network_of(lab: &Lab, family: Family) -> String {
-    let len = if family == Family::V4 { 24 } else { 64 };
-    let addr = lab.server_addr(1, family);
-    match addr {
-        std::net::IpAddr::V4(v4) => {
-            let net = std::net::Ipv4Addr::from_bits(v4.to_bits() & !0xff);
-            format!("{net}/{len}")
-        }
-        std::net::IpAddr::V6(v6) => {
-            let net = std::net::Ipv6Addr::from_bits(v6.to_bits() & !u128::from(u64::MAX));
-            format!("{net}/{len}")
-        }
-    }
 }
 
 fn both_ways(family: Family, mode: &str, port: u16, user: &str) -> Result<()> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use flexcp_lab::link::SelfTest;
-use flexcp_lab::matrix::{Cell, Matrix};
+use flexcp_lab::matrix::{Cell, Matrix, Side};
 use flexcp_lab::transfer::Job;
 use flexcp_lab::{Cut, Direction, End, Expect, Families, Family, Lab, RENEGED, seed, text};
 
@@ -28,6 +28,8 @@ crate::cases!("link":
     link_on_a_detour_is_slow_until_its_end_and_loses_nothing,
     slice_of_the_fault_matrix_passes,
     cells_of_a_fresh_seed_pass,
+    slice_of_the_mirrored_matrix_passes,
+    mirrored_cells_of_a_fresh_seed_pass,
 );
 
 const MS: Duration = Duration::from_millis(1);
@@ -270,24 +272,52 @@ fn slice_of_the_fault_matrix_passes() -> Result<()> {
         "firewall/v6/up/4/plain",
         "strip-dss-data/v4/up/2/offloads",
     ];
-    passes(cells.map(str::to_owned).to_vec(), 1)
+    passes(&[Side::Proxy], cells.map(str::to_owned).to_vec(), 1)
+}
+
+/// FlexCP as an aggregation box; `make faults FAULTS_ARGS="--side box,converter"` runs them all.
+fn slice_of_the_mirrored_matrix_passes() -> Result<()> {
+    let cells = [
+        "loss-1/v4/down/2/offloads/box",
+        "reorder-5/v6/up/2/plain/box",
+        "drop-third-ack/v4/up/2/offloads/box",
+        "drop-join-ack/v6/up/2/plain/box",
+        "coalesce/v4/down/2/plain/box",
+        "nat-rebind/v4/up/2/offloads/box",
+        "strip-capable-syn-ack/v6/down/4/plain/box",
+        "strip-join-ack/v4/up/2/offloads/box",
+        "burst/v4/up/2/offloads/converter",
+    ];
+    passes(&MIRROR, cells.map(str::to_owned).to_vec(), 1)
 }
 
 /// Cells that no run before has had, with luck that none has had. What fails is had again with `FLEXCP_SEED`.
 fn cells_of_a_fresh_seed_pass() -> Result<()> {
+    fresh(&[Side::Proxy])
+}
+
+fn mirrored_cells_of_a_fresh_seed_pass() -> Result<()> {
+    fresh(&MIRROR)
+}
+
+/// A box before servers that speak MPTCP, and one that goes by a converter.
+const MIRROR: [Side; 2] = [Side::Box, Side::Converter];
+
+fn fresh(sides: &[Side]) -> Result<()> {
     let seed = seed::fresh();
     println!("fault cells of seed {seed}");
-    let all = Cell::all();
+    let all: Vec<_> = sides.iter().copied().flat_map(Cell::all).collect();
     let chosen = seed::choose(seed, all.len(), FRESH).into_iter();
     let names = chosen.map(|index| all[index].name()).collect();
-    passes(names, seed).with_context(|| format!("FLEXCP_SEED={seed} has the same again"))
+    passes(sides, names, seed).with_context(|| format!("FLEXCP_SEED={seed} has the same again"))
 }
 
 /// Cells with a fresh seed.
 const FRESH: usize = 4;
 
-fn passes(cells: Vec<String>, seed: u64) -> Result<()> {
+fn passes(sides: &[Side], cells: Vec<String>, seed: u64) -> Result<()> {
     let matrix = Matrix {
+        sides: sides.to_vec(),
         only: cells.clone(),
         sample: None,
         limit: None,

@@ -4,7 +4,7 @@ use std::fs;
 use std::process;
 
 use anyhow::{Context as _, Result, ensure};
-use flexcp_lab::matrix::{Cell, Joins, Outcome, Verdict, run};
+use flexcp_lab::matrix::{Cell, Joins, Outcome, Side, Verdict, run};
 use flexcp_lab::transfer::{Client, Job};
 use flexcp_lab::{Direction, Expect, Family, KernelLog, Lab};
 
@@ -66,7 +66,7 @@ fn loss_on_links_that_are_called_clean_is_noticed() -> Result<()> {
 
 /// A cell of the matrix with another fault.
 fn cell(name: &str, faults: &'static str) -> Result<Cell> {
-    let cells = Cell::all().into_iter();
+    let cells = Cell::all(Side::Proxy).into_iter();
     let mut cells = cells.filter(|cell| cell.name() == name);
     let mut cell = cells.next().with_context(|| format!("no cell {name}"))?;
     cell.row.faults = faults;
