@@ -37,12 +37,12 @@ static __always_inline int is_own(const __u8 *to, const struct icmp6_error *erro
 }
 
 /* A packet that is no TCP: an error about FlexCP's own goes to its device. */
-static __always_inline int take_error(struct __sk_buff *skb, const __u8 *l3, __u32 device)
+static __always_inline int take_error(struct __sk_buff *skb, const __u8 *l3, __u32 device, const __u32 l2_len)
 {
 	struct icmp6_error error;
 
 	if (l3[0] >> 4 != 6 || l3[6] != ICMPV6 ||
-	    bpf_skb_load_bytes(skb, ETH_HLEN + IPV6_LEN, &error, sizeof(error)) < 0)
+	    bpf_skb_load_bytes(skb, l2_len + IPV6_LEN, &error, sizeof(error)) < 0)
 		return PASS;
 	if (error.type < UNREACHABLE || error.type > TIME_EXCEEDED || error.l3[0] >> 4 != 6 || error.l3[6] != IPPROTO_TCP)
 		return PASS;

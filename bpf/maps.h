@@ -41,6 +41,14 @@ struct {
 	__type(value, struct plain);
 } syns SEC(".maps");
 
+/* Devices whose packets have no Ethernet header, by their index. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__type(key, __u32);
+	__type(value, __u32);
+} bare SEC(".maps");
+
 /* Lowest bit: the flow entry in this slot is the programs' to use. The translator closes it, then reads the flow entry under
  * its lock: whoever gets the lock later sees the gate closed. The other bits count the packets of the slot's flows
  * that go up, so that the translator knows whether some of them still wait. */

@@ -3,8 +3,8 @@
  * without a visit to user space. Whatever is not expected goes on to the translator, which takes the connection
  * back before it looks at it.
  *
- * Attached to the ingress of every device that packets of services may come in on. One program for both
- * directions: the flow table says which leg a packet is from. A packet is judged in full, and the flow entry changed,
+ * Attached to the ingress of every device that packets of services may come in on: one program where packets come with an
+ * Ethernet header, another where they come without. Each is for both directions: the flow table says which leg a packet is from. A packet is judged in full, and the flow entry changed,
  * under the flow entry's lock; only then is it rewritten. */
 #include <linux/bpf.h>
 #include <linux/in.h>
@@ -213,7 +213,7 @@ static __always_inline int rewriting(const struct packet *p, int down)
 	return w->also == NOBODY ? REWRITE_ACK : REWRITE_ACKS;
 }
 
-static __always_inline int judge(struct __sk_buff *skb, const int v6)
+static __always_inline int judge(struct __sk_buff *skb, const __u32 l2_len, const int v6)
 {
 	__u32 zero = 0, headers;
 	struct scratch *c = bpf_map_lookup_elem(&scratches, &zero);
@@ -225,8 +225,8 @@ static __always_inline int judge(struct __sk_buff *skb, const int v6)
 
 	if (!c || !told)
 		return PASS;
-	if (parse(skb, &c->p, v6) < 0)
-		return v6 ? take_error(skb, c->p.l3, told->device) : PASS;
+	if (parse(skb, &c->p, l2_len, v6) < 0)
+		return v6 ? take_error(skb, c->p.l3, told->device, l2_len) : PASS;
 	ends_of(&c->p, &c->key, v6);
 	if ((c->p.flags & (SYN | ACK_FLAG)) == SYN)
 		note_syn(&c->key, &c->back, v6);
@@ -242,10 +242,10 @@ static __always_inline int judge(struct __sk_buff *skb, const int v6)
 		return punt(NOT_INSTALLED);
 	if (!is_open(gate))
 		return up_from(gate, NOT_INSTALLED);
-	refused = acceptable(skb, &c->p, v6);
+	refused = acceptable(skb, &c->p, l2_len, v6);
 	if (refused)
 		return up_from(gate, refused);
-	if (!intact(skb, c, v6))
+	if (!intact(skb, c, l2_len, v6))
 		return up_from(gate, CHECKSUM);
 	/* Not before: the verifier would follow the checksum's sum in both directions. */
 	down = flow->leg == LEG_SERVER;
@@ -287,12 +287,22 @@ static __always_inline int rewrite(struct __sk_buff *skb, int verdict, const int
 /* Functions of their own: together they would take more of the stack than there is. */
 static __noinline int judge4(struct __sk_buff *skb)
 {
-	return judge(skb, 0);
+	return judge(skb, ETH_HLEN, 0);
 }
 
 static __noinline int judge6(struct __sk_buff *skb)
 {
-	return judge(skb, 1);
+	return judge(skb, ETH_HLEN, 1);
+}
+
+static __noinline int judge_bare4(struct __sk_buff *skb)
+{
+	return judge(skb, 0, 0);
+}
+
+static __noinline int judge_bare6(struct __sk_buff *skb)
+{
+	return judge(skb, 0, 1);
 }
 
 static __noinline int rewrite4(struct __sk_buff *skb, int verdict)
@@ -320,6 +330,29 @@ int flexcp_offload(struct __sk_buff *skb)
 	if (skb->protocol == bpf_htons(ETH_P_IPV6) && has(PART_V6)) {
 		verdict = judge6(skb);
 		return verdict < REWRITE_UP ? verdict : rewrite6(skb, verdict);
+	}
+	return PASS;
+}
+
+/* The same at a device whose packets start with the IP header. Only what is translated gets another before it. */
+SEC("classifier")
+int flexcp_bare(struct __sk_buff *skb)
+{
+	int verdict;
+
+	if (skb->pkt_type != PACKET_HOST || skb->vlan_present || !has(PART_CORE))
+		return PASS;
+	if (skb->protocol == bpf_htons(ETH_P_IP)) {
+		verdict = judge_bare4(skb);
+		if (verdict < REWRITE_UP)
+			return verdict;
+		return dress(skb) < 0 ? lose(REWRITE_FAILED) : rewrite4(skb, verdict);
+	}
+	if (skb->protocol == bpf_htons(ETH_P_IPV6) && has(PART_V6)) {
+		verdict = judge_bare6(skb);
+		if (verdict < REWRITE_UP)
+			return verdict;
+		return dress(skb) < 0 ? lose(REWRITE_FAILED) : rewrite6(skb, verdict);
 	}
 	return PASS;
 }

@@ -200,13 +200,14 @@ static __always_inline __u32 fold(__u64 sum)
 	return sum;
 }
 
-/* Reads the headers. 0, or why the packet is nothing for us; -1: not even TCP, and nobody counts it. */
-static __always_inline int parse(struct __sk_buff *skb, struct packet *p, const int v6)
+/* Reads the headers, of which the link's takes `l2_len` bytes. 0, or why the packet is nothing for us; -1: not even TCP, and
+ * nobody counts it. */
+static __always_inline int parse(struct __sk_buff *skb, struct packet *p, const __u32 l2_len, const int v6)
 {
 	const __u32 l3_len = v6 ? 40 : 20;
-	__u32 total, offset = ETH_HLEN + l3_len;
+	__u32 total, offset = l2_len + l3_len;
 
-	if (bpf_skb_load_bytes(skb, ETH_HLEN, p->l3, l3_len) < 0 ||
+	if (bpf_skb_load_bytes(skb, l2_len, p->l3, l3_len) < 0 ||
 	    bpf_skb_load_bytes(skb, offset, p->tcp, TCP_LEN) < 0)
 		return -1;
 	p->l3_len = l3_len;
@@ -231,13 +232,13 @@ static __always_inline int parse(struct __sk_buff *skb, struct packet *p, const 
 	p->is_gso = skb->gso_size != 0;
 	p->segment = p->is_gso ? skb->gso_size : p->payload;
 	/* Behind an IP packet that is shorter than its frame stands padding. */
-	if (skb->len != ETH_HLEN + total)
+	if (skb->len != l2_len + total)
 		return -1;
 	return 0;
 }
 
 /* Whether the headers are of the kind that is translated here; the rest of the options is loaded. */
-static __always_inline int acceptable(struct __sk_buff *skb, struct packet *p, const int v6)
+static __always_inline int acceptable(struct __sk_buff *skb, struct packet *p, const __u32 l2_len, const int v6)
 {
 	__u32 ttl = v6 ? p->l3[7] : p->l3[8];
 	__u32 tos = v6 ? p->l3[1] >> 4 : p->l3[1];
@@ -251,7 +252,7 @@ static __always_inline int acceptable(struct __sk_buff *skb, struct packet *p, c
 		return OPTIONS;
 	/* What an earlier packet has left there would enter the checksum. */
 	__builtin_memset(p->tcp + TCP_LEN, 0, MAX_TCP_LEN - TCP_LEN);
-	if (bpf_skb_load_bytes(skb, ETH_HLEN + p->l3_len, p->tcp, masked(p->tcp_len, TCP_ROOM)) < 0)
+	if (bpf_skb_load_bytes(skb, l2_len + p->l3_len, p->tcp, masked(p->tcp_len, TCP_ROOM)) < 0)
 		return OPTIONS;
 	if (load32(p->tcp + TCP_LEN) != 0x0101080a)
 		return OPTIONS;
@@ -293,7 +294,7 @@ static __always_inline __s64 payload_sum(struct scratch *c, __u32 len, __s64 sum
 }
 
 /* Whether the checksum of a packet that nobody has checked is right. */
-static __always_inline int checksum_right(struct __sk_buff *skb, struct scratch *c, __u64 pseudo)
+static __always_inline int checksum_right(struct __sk_buff *skb, struct scratch *c, __u64 pseudo, const __u32 l2_len)
 {
 	__u32 len = c->p.payload;
 	__s64 sum;
@@ -305,7 +306,7 @@ static __always_inline int checksum_right(struct __sk_buff *skb, struct scratch 
 		return 0;
 	if (len) {
 		len = masked(len, MOVED);
-		if (bpf_skb_load_bytes(skb, ETH_HLEN + c->p.l3_len + c->p.tcp_len, c->payload, len) < 0)
+		if (bpf_skb_load_bytes(skb, l2_len + c->p.l3_len + c->p.tcp_len, c->payload, len) < 0)
 			return 0;
 		sum = payload_sum(c, len, sum);
 		if (sum < 0)
@@ -316,7 +317,7 @@ static __always_inline int checksum_right(struct __sk_buff *skb, struct scratch 
 
 /* Whether the packet is what its sender sent: its checksum is still to be completed, or somebody has verified
  * it, or we do. GRO has verified what it put together. */
-static __always_inline int intact(struct __sk_buff *skb, struct scratch *c, const int v6)
+static __always_inline int intact(struct __sk_buff *skb, struct scratch *c, const __u32 l2_len, const int v6)
 {
 	const __u8 *from = c->p.l3 + (v6 ? 8 : 12), *to = c->p.l3 + (v6 ? 24 : 16);
 	__u64 pseudo;
@@ -328,7 +329,7 @@ static __always_inline int intact(struct __sk_buff *skb, struct scratch *c, cons
 	pseudo = pseudo_sum(from, to, c->p.tcp_len + c->p.payload, v6);
 	if (field == fold(pseudo) || bpf_csum_level(skb, BPF_CSUM_LEVEL_QUERY) >= 0)
 		return 1;
-	return checksum_right(skb, c, pseudo);
+	return checksum_right(skb, c, pseudo, l2_len);
 }
 
 /* Reads the SACK of a server's packet, which has to stand behind the timestamps, with nothing behind it. */

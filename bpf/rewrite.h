@@ -8,6 +8,21 @@
 #define OWN_TTL 64
 #define DONT_FRAGMENT 0x4000
 
+/* Whether packets have no Ethernet header on that device: nobody there has an address of the link's to be found. */
+static __always_inline int is_bare(__u32 device)
+{
+	return bpf_map_lookup_elem(&bare, &device) != 0;
+}
+
+/* Gives a packet that came without one an Ethernet header, so that it is rewritten as any other. Where it leaves by a device
+ * without such headers, the kernel takes it off again. 0, or -1. */
+static __always_inline int dress(struct __sk_buff *skb)
+{
+	__u16 protocol = skb->protocol;
+
+	return bpf_skb_change_head(skb, ETH_HLEN, 0) < 0 || bpf_skb_store_bytes(skb, 12, &protocol, 2, 0) < 0 ? -1 : 0;
+}
+
 /* The way out for a packet between these ends, as if it came from FlexCP's device. */
 static __always_inline int route(struct __sk_buff *skb, struct scratch *c, struct outgoing *o, __u32 device, __u32 headers,
 				 const int v6)
@@ -32,7 +47,7 @@ static __always_inline int route(struct __sk_buff *skb, struct scratch *c, struc
 	}
 	/* A neighbour that is not known is the kernel's to find, and to give up. */
 	found = bpf_fib_lookup(skb, fib, sizeof(*fib), 0);
-	if (found != BPF_FIB_LKUP_RET_SUCCESS)
+	if (found != BPF_FIB_LKUP_RET_SUCCESS && (found != BPF_FIB_LKUP_RET_NO_NEIGH || !is_bare(fib->ifindex)))
 		return -1;
 	o->device = fib->ifindex;
 	__builtin_memcpy(o->dmac, fib->dmac, 6);

@@ -634,7 +634,7 @@ mod tests {
         let eth = |name: &str, vrf: Option<&str>| Interface {
             index: 2,
             name: name.into(),
-            ethernet: true,
+            header: flexcp_io::LinkHeader::Ethernet,
             up: true,
             carrier: true,
             is_vrf: false,

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 
 use flexcp_io::{
-    Hook, Interface, KernelFastPath, KernelTables, LeftOut, Offload, OffloadError, OwnEnds,
-    PlacementError, PlacementProgram, Reasons, Refusal, Target, interfaces,
+    Hook, Interface, KernelFastPath, KernelTables, LeftOut, LinkHeader, Offload, OffloadError,
+    OwnEnds, PlacementError, PlacementProgram, Reasons, Refusal, Target, interfaces,
 };
 use flexcp_translator::FastPath as _;
 use tracing::{info, warn};
@@ -24,17 +24,21 @@ pub struct Running {
     /// Connections that it has room for.
     slots: u32,
     by: Hook,
-    /// The Ethernet devices that there are.
+    /// FlexCP's own device, by its index: what the workers send comes in there.
+    own: u32,
+    /// The devices that the programs can be at.
     devices: Vec<Device>,
     /// Why there is none, or what is left out of it.
     miss: Option<String>,
+    /// Why it is at no device without Ethernet headers.
+    no_bare: Option<String>,
     /// Which services it is not for, and why.
     kept: Vec<String>,
     /// Why no connection can be split.
     unsplit: Option<String>,
 }
 
-/// An Ethernet device, as it was found.
+/// A device with Ethernet headers or none, as it was found.
 #[derive(Debug)]
 struct Device {
     index: u32,
@@ -43,8 +47,8 @@ struct Device {
     refused: Option<OffloadError>,
 }
 
-/// Loads the programs and attaches them to all Ethernet devices. That takes half a second, in which the workers translate
-/// everything, as they go on doing until [`Running::install`]. `device`: the index of FlexCP's own. Nothing is done when the
+/// Loads the programs and attaches them to all devices with Ethernet headers or none but FlexCP's own. That takes a second, in
+/// which the workers translate everything, as they go on doing until [`Running::install`]. `device`: the index of FlexCP's own. Nothing is done when the
 /// configuration says so. Also gives what the programs count.
 pub fn start(
     config: &Config,
@@ -79,6 +83,7 @@ fn load(
     let slots = share * u32::try_from(workers.len()).unwrap_or(1);
     let mut offload = Offload::load(device, slots)?;
     offload.mark(plan::mark(config))?;
+    let no_bare = offload.load_bare().err().map(|error| not_bare(&error));
     let own = plan::own_backends(config, &own_addresses());
     let paths = workers.iter().map(|_| {
         let mut path = offload.fast_path(share)?;
@@ -93,8 +98,10 @@ fn load(
         paths,
         slots,
         by: hook(config),
+        own: device,
         devices: Vec::new(),
         miss,
+        no_bare,
         kept: Vec::new(),
         unsplit: None,
     };
@@ -107,22 +114,25 @@ fn load(
     if let Some(left_out) = &running.miss {
         warn!("offload: {left_out}; {FULL_TEXT}");
     }
+    if let Some(no_bare) = &running.no_bare {
+        warn!("offload: {no_bare}");
+    }
     Ok((running, reasons))
 }
 
 impl Running {
-    /// Attaches to the Ethernet devices among `interfaces` that it does not know yet, or whose filter somebody has taken
-    /// away, and lets go of those that are gone.
+    /// Attaches to the devices among `interfaces` that have Ethernet headers or none and that it does not know yet, or whose
+    /// filter somebody has taken away, and lets go of those that are gone.
     /// Gives the names of the new ones that take it; one that does not is noted. A device that is renamed is the same.
     ///
-    /// Ports of bridges and bonds are left out: the programs would see, and count, their packets twice.
+    /// Ports of bridges and bonds are left out, and FlexCP's own device: the programs would see, and count, packets twice.
     pub fn follow(&mut self, interfaces: &[Interface], tables: &mut KernelTables) -> Vec<String> {
         let Some(offload) = &mut self.offload else {
             return Vec::new();
         };
         let fit: Vec<_> = interfaces
             .iter()
-            .filter(|interface| interface.ethernet && !interface.is_port)
+            .filter(|interface| is_fit(interface, self.own, self.no_bare.is_none()))
             .collect();
         let gone = |device: &mut Device| !fit.iter().any(|now| now.index == device.index);
         for device in self.devices.extract_if(.., gone) {
@@ -149,7 +159,7 @@ impl Running {
             }
             let report = &mut |change: &str| info!("kernel: {change}");
             let refused = offload
-                .attach(&interface.name, self.by, tables, report)
+                .attach((&interface.name, interface.header), self.by, tables, report)
                 .err();
             match &refused {
                 Some(error) => warn!("offload: not on {}: {error}", interface.name),
@@ -222,6 +232,7 @@ impl Running {
             Some(format!("not on {}: {error}", device.name))
         }));
         notes.extend(self.miss.clone());
+        notes.extend(self.no_bare.clone());
         let unsplit = self.unsplit.iter();
         notes.extend(unsplit.map(|why| format!("connections are not split: {why}")));
         if self.offload.is_some() {
@@ -247,6 +258,20 @@ impl Running {
             .filter(|device| device.refused.is_none());
         attached.map(|device| device.name.as_str())
     }
+}
+
+/// Whether the programs can be at a device. `bare`: they can be at those without Ethernet headers.
+fn is_fit(interface: &Interface, own: u32, bare: bool) -> bool {
+    let known = match interface.header {
+        LinkHeader::Ethernet => true,
+        LinkHeader::Nothing => bare && interface.index != own,
+        LinkHeader::Other => false,
+    };
+    known && !interface.is_port
+}
+
+fn not_bare(error: &OffloadError) -> String {
+    format!("not on devices without Ethernet headers: {error}")
 }
 
 fn hook(config: &Config) -> Hook {
@@ -281,11 +306,17 @@ pub fn try_loading(config: &Config, sources: &[Vec<IpAddr>]) -> Tried {
     if config.offload.enabled.value {
         // Packets would be routed as from the loopback device.
         match Offload::load(1, 1) {
-            Ok(offload) => {
+            Ok(mut offload) => {
                 tried.works = Some(format!("the kernel takes it, by {}", hook(config)));
                 if let Some(left_out) = offload.left_out() {
                     tried.misses.push(format!("offload: {left_out}"));
                     tried.refused("offload", left_out.refusal());
+                }
+                if let Err(error) = offload.load_bare() {
+                    tried.misses.push(format!("offload: {}", not_bare(&error)));
+                    if let OffloadError::Refused(refusal) = &error {
+                        tried.refused("offload without Ethernet headers", refusal);
+                    }
                 }
             }
             Err(error) => {
@@ -310,3 +341,36 @@ pub fn try_loading(config: &Config, sources: &[Vec<IpAddr>]) -> Tried {
 }
 
 const FULL_TEXT: &str = LeftOut::FULL_TEXT;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn interface(index: u32, header: LinkHeader, is_port: bool) -> Interface {
+        Interface {
+            index,
+            name: "ppp0".into(),
+            header,
+            up: true,
+            carrier: true,
+            is_vrf: false,
+            vrf: None,
+            is_port,
+        }
+    }
+
+    #[test]
+    fn programs_are_where_a_packet_is_seen_once_and_its_header_is_known() {
+        use LinkHeader::{Ethernet, Nothing, Other};
+
+        let fit = |header, is_port| is_fit(&interface(2, header, is_port), 3, true);
+        assert_eq!(
+            [Ethernet, Nothing, Other].map(|header| fit(header, false)),
+            [true, true, false]
+        );
+        assert!(!fit(Ethernet, true) && !fit(Nothing, true));
+        let tun = interface(2, Nothing, false);
+        assert!(!is_fit(&tun, 2, true), "FlexCP's own");
+        assert!(!is_fit(&tun, 3, false), "no program for it");
+    }
+}

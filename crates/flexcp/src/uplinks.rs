@@ -93,7 +93,7 @@ mod tests {
         Interface {
             index: 1,
             name: name.into(),
-            ethernet: true,
+            header: flexcp_io::LinkHeader::Ethernet,
             up: true,
             carrier,
             is_vrf: false,

@@ -43,7 +43,7 @@ mod tests {
         Interface {
             index: 2,
             name: name.into(),
-            ethernet: true,
+            header: flexcp_io::LinkHeader::Ethernet,
             up: true,
             carrier: true,
             is_vrf: false,

@@ -55,7 +55,7 @@ use flexcp_translator::Prefix;
 use netlink_packet_route::AddressFamily;
 
 pub use self::address::{
-    Interface, interface_exists, interfaces, local_addresses, route_source, switch,
+    Interface, LinkHeader, interface_exists, interfaces, local_addresses, route_source, switch,
 };
 pub(crate) use self::address::{interface_index, is_interface_name};
 use self::filter::Filter;

@@ -36,7 +36,7 @@ pub use event::{
 };
 pub use kernel::{
     Changes, ClientLeg, Conntrack, Copies, Diversion, Family, FoundWays, Interface, InterfaceRule,
-    IpsecDirection, IpsecPolicy, JournalError, KernelError, KernelTables, Look, Mended,
+    IpsecDirection, IpsecPolicy, JournalError, KernelError, KernelTables, LinkHeader, Look, Mended,
     NetfilterError, NetlinkError, PROTOCOL, Plan, Protocol, RoutedWays, UplinkWay, Watch, Zones,
     conntrack_is_active, diverting_device, interface_exists, interfaces, ipsec_policies,
     local_addresses, marks_may_be_set, route_source, rules_by_interface, rules_by_mark, switch,

@@ -10,6 +10,7 @@
 //! passes all packets on until the next start takes it back.
 
 mod attach;
+mod bare;
 mod errors;
 mod guard;
 mod paid;
@@ -42,11 +43,12 @@ use self::reasons::REASONS;
 pub use self::reasons::Reasons;
 pub use self::refusal::Refusal;
 use self::words::Words;
-use crate::kernel::KernelError;
+use crate::kernel::{KernelError, LinkHeader};
 
 /// The programs, compiled by `make bpf`.
 static OBJECT: &[u8] = include_bytes_aligned!("../../../bpf/offload.bpf.o");
 
+/// The program for devices whose packets come with an Ethernet header.
 const PROGRAM: &str = "flexcp_offload";
 /// Flows of a connection at most: the server's and the subflows'.
 const FLOWS: usize = ENTRY_SUBFLOWS + 1;
@@ -119,8 +121,8 @@ pub struct Offload {
     told: Settings,
     /// See [`Offload::beside_conntrack`].
     conntrack: Arc<AtomicU32>,
-    /// By the index of their device.
-    links: Vec<(u32, SchedClassifierLinkId)>,
+    /// By the index of their device, and for what it is.
+    links: Vec<(u32, LinkHeader, SchedClassifierLinkId)>,
 }
 
 /// What became of a packet in [`Offload::try_packet`].
@@ -385,7 +387,7 @@ impl Offload {
             ..TestRunOptions::default()
         };
         options.repeat = 1;
-        let result = self.program()?.test_run(options)?;
+        let result = self.program(LinkHeader::Ethernet)?.test_run(options)?;
         let len = result.data_size_out as usize;
         out.truncate(len);
         Ok(match result.return_value {
@@ -395,8 +397,14 @@ impl Offload {
         })
     }
 
-    fn program(&mut self) -> Result<&mut SchedClassifier, OffloadError> {
-        let program = self.ebpf.program_mut(PROGRAM);
+    /// The program for devices whose packets have that header.
+    fn program(&mut self, header: LinkHeader) -> Result<&mut SchedClassifier, OffloadError> {
+        let name = match header {
+            LinkHeader::Ethernet => PROGRAM,
+            LinkHeader::Nothing => bare::PROGRAM,
+            LinkHeader::Other => return Err(OffloadError::Missing("program for such a device")),
+        };
+        let program = self.ebpf.program_mut(name);
         let program = program.ok_or(OffloadError::Missing("program"))?;
         Ok(program.try_into()?)
     }

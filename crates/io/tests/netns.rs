@@ -24,6 +24,8 @@ mod ipsec;
 mod netfilter;
 #[path = "netns/offload.rs"]
 mod offload;
+#[path = "netns/offload_bare.rs"]
+mod offload_bare;
 #[path = "netns/offload_errors.rs"]
 mod offload_errors;
 #[path = "netns/offload_gso.rs"]
@@ -100,6 +102,7 @@ fn main() {
         offload_sockets::TESTS,
         offload_rules::TESTS,
         offload_gso::TESTS,
+        offload_bare::TESTS,
         offload_order::TESTS,
         offload_holes::TESTS,
         offload_slots::TESTS,

@@ -1,6 +1,8 @@
 //! The offload's rules, case by case, tried on its programs compiled for this machine: needs no root. The cases are those of
 //! `netns`, which tries them in the kernel; here a frame in memory stands for the kernel's (`flexcp-native`).
 
+#[path = "netns/offload_bare.rs"]
+mod offload_bare;
 #[path = "netns/offload_gso.rs"]
 mod offload_gso;
 #[path = "netns/offload_holes.rs"]
@@ -23,7 +25,11 @@ mod tap;
 use libtest_mimic::{Arguments, Trial};
 
 /// Packets of several segments are cut by the kernel alone.
-const OF_THE_KERNEL: [&str; 3] = [
+const OF_THE_KERNEL: [&str; 6] = [
+    // Packets that leave have an Ethernet header here.
+    "offload_bare_device_from_ethernet",
+    "offload_bare_device_to_another",
+    "offload_bare_devices_cut_segments",
     "offload_gso_of_the_longest_packets",
     "offload_gso_leaves_in_segments",
     "offload_order_stays_in_segments",
@@ -36,6 +42,7 @@ fn main() {
         offload_order::TESTS,
         offload_holes::TESTS,
         offload_ups::TESTS,
+        offload_bare::TESTS,
     ]
     .concat();
     let named = |name: &&str| tests.iter().any(|(test, _)| test == name);

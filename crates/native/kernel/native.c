@@ -50,6 +50,7 @@ struct arrival {
 	__u32 partial;
 	__u32 verified;
 	__u32 overheard; /* it is addressed to another station */
+	__u32 bare; /* it comes without an Ethernet header */
 };
 
 /* What Rust has to know. */
@@ -86,7 +87,7 @@ static void *lookup(const void *map, const void *key)
 		}
 		return NULL;
 	}
-	if (map == &plains || map == &own)
+	if (map == &plains || map == &own || map == &bare)
 		return NULL;
 	memcpy(&index, key, sizeof(index));
 	if (map == &scratches)
@@ -168,20 +169,23 @@ static long leave_by(struct frame *frame)
 int native_run(struct call *call, const struct arrival *arrival)
 {
 	const __u8 version = arrival->len ? arrival->packet[0] >> 4 : 0;
+	const __u32 l2_len = arrival->bare ? 0 : ETH_HLEN;
 	int verdict;
 
 	now = call;
 	now->sent_count = 0;
 	memset(&frame.skb, 0, sizeof(frame.skb));
 	memset(frame.bytes, 0, ETH_HLEN);
-	memcpy(frame.bytes + ETH_HLEN, arrival->packet, arrival->len);
-	frame.skb.len = ETH_HLEN + arrival->len;
+	memcpy(frame.bytes + l2_len, arrival->packet, arrival->len);
+	frame.skb.len = l2_len + arrival->len;
 	frame.skb.pkt_type = arrival->overheard ? PACKET_OTHERHOST : PACKET_HOST;
 	frame.skb.protocol = version == 4 ? bpf_htons(ETH_P_IP) : version == 6 ? bpf_htons(ETH_P_IPV6) : 0;
+	if (!arrival->bare)
+		memcpy(frame.bytes + 12, &frame.skb.protocol, 2);
 	frame.skb.gso_size = arrival->gso_size;
 	frame.partial = arrival->partial;
 	frame.verified = arrival->verified;
-	verdict = flexcp_offload(&frame.skb);
+	verdict = arrival->bare ? flexcp_bare(&frame.skb) : flexcp_offload(&frame.skb);
 	if (verdict == TC_ACT_REDIRECT)
 		leave_by(&frame);
 	return verdict;

@@ -82,6 +82,7 @@ struct Arrival {
     partial: u32,
     verified: u32,
     overheard: u32,
+    bare: u32,
 }
 
 /// Numbers of the programs' headers that the translator has, too, and of the emulation.
@@ -154,6 +155,8 @@ pub(crate) struct Packet<'a> {
     pub(crate) verified: bool,
     /// It is addressed to another station.
     pub(crate) overheard: bool,
+    /// It comes without an Ethernet header.
+    pub(crate) bare: bool,
 }
 
 /// A frame that has left, from the link layer's header on.
@@ -215,6 +218,7 @@ pub(crate) fn run(maps: Maps<'_>, now: u64, packet: Packet<'_>) -> (i32, Vec<Lef
         partial: packet.partial.into(),
         verified: packet.verified.into(),
         overheard: packet.overheard.into(),
+        bare: packet.bare.into(),
     };
     // SAFETY: layouts are those of `kernel/native.c`. The tables are exclusively borrowed, as long as their counts say and
     // unchanged in place while this runs; flow entries and reasons are as large as the C side's types, which was compared

@@ -113,7 +113,7 @@ impl Programs {
     /// When the programs return what no program may, or lose a packet over something that the emulation refuses.
     #[must_use]
     pub fn pass(&self, now: u64, packet: &[u8], offload: Offload) -> Passed {
-        self.run(now, packet, offload, false)
+        self.run(now, packet, offload, (false, false))
     }
 
     /// The same for a packet that is addressed to another station, as on a bridge.
@@ -122,7 +122,16 @@ impl Programs {
     /// As [`pass`](Self::pass).
     #[must_use]
     pub fn overhear(&self, now: u64, packet: &[u8], offload: Offload) -> Passed {
-        self.run(now, packet, offload, true)
+        self.run(now, packet, offload, (true, false))
+    }
+
+    /// The same for a packet that comes from a device without Ethernet headers. It leaves by an Ethernet device.
+    ///
+    /// # Panics
+    /// As [`pass`](Self::pass).
+    #[must_use]
+    pub fn pass_bare(&self, now: u64, packet: &[u8], offload: Offload) -> Passed {
+        self.run(now, packet, offload, (false, true))
     }
 
     /// Before all others there are these ways.
@@ -130,13 +139,20 @@ impl Programs {
         self.tables().ways.splice(..0, ways.iter().copied());
     }
 
-    fn run(&self, now: u64, packet: &[u8], offload: Offload, overheard: bool) -> Passed {
+    fn run(
+        &self,
+        now: u64,
+        packet: &[u8],
+        offload: Offload,
+        (overheard, bare): (bool, bool),
+    ) -> Passed {
         let packet = Packet {
             bytes: packet,
             gso_size: offload.gso.map_or(0, |gso| gso.size.into()),
             partial: offload.checksum == ChecksumState::Partial,
             verified: offload.checksum == ChecksumState::Verified,
             overheard,
+            bare,
         };
         let mut tables = self.tables();
         let Tables {

@@ -330,7 +330,7 @@ mod tests {
         Interface {
             index,
             name: name.into(),
-            ethernet: true,
+            header: flexcp_io::LinkHeader::Ethernet,
             up: true,
             carrier: true,
             is_vrf: false,

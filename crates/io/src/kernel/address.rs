@@ -35,8 +35,8 @@ pub struct Interface {
     pub index: u32,
     /// Its name.
     pub name: String,
-    /// Whether it carries Ethernet frames.
-    pub ethernet: bool,
+    /// What its packets have before the IP header.
+    pub header: LinkHeader,
     /// Whether somebody has taken it up.
     pub up: bool,
     /// Whether packets get through: it is up, and so is its link.
@@ -47,6 +47,28 @@ pub struct Interface {
     pub vrf: Option<String>,
     /// Whether it is a part of another device, as a bridge or a bond: its packets come in a second time, from that one.
     pub is_port: bool,
+}
+
+/// What a device's packets have before the IP header where programs at its ingress see them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LinkHeader {
+    /// Ethernet's.
+    Ethernet,
+    /// Nothing: TUN, WireGuard, modems in raw IP mode, PPP, whose own header its driver takes off.
+    Nothing,
+    /// Something else, or FlexCP does not know.
+    Other,
+}
+
+impl LinkHeader {
+    /// By the kernel's type of a device (`ARPHRD_*`).
+    fn of(kind: LinkLayerType) -> Self {
+        match kind {
+            LinkLayerType::Ether => Self::Ethernet,
+            LinkLayerType::None | LinkLayerType::Rawip | LinkLayerType::Ppp => Self::Nothing,
+            _ => Self::Other,
+        }
+    }
 }
 
 /// All network devices.
@@ -91,7 +113,7 @@ impl Interface {
         let interface = Self {
             index: message.header.index,
             name: name?,
-            ethernet: message.header.link_layer_type == LinkLayerType::Ether,
+            header: LinkHeader::of(message.header.link_layer_type),
             up: message.header.flags.contains(LinkFlags::Up),
             carrier: message.header.flags.contains(LinkFlags::Running),
             is_vrf,

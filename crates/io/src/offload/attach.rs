@@ -7,7 +7,7 @@ use aya::programs::tc::TcAttachOptions;
 use aya::programs::{SchedClassifier, TcAttachType};
 
 use super::{Offload, OffloadError};
-use crate::kernel::{KernelError, KernelTables, interface_index};
+use crate::kernel::{KernelError, KernelTables, LinkHeader, interface_index};
 
 /// How the programs get at the packets of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -41,26 +41,24 @@ impl std::fmt::Display for Hook {
 
 impl Offload {
     /// From now on the programs see what comes in on `interface`, whatever it is called later, until this is dropped; by a
-    /// filter, until `tables` are removed.
+    /// filter, until `tables` are removed. `header`: what packets have there, for which a program has to be loaded.
     ///
     /// # Errors
-    /// When there is no such interface, or the kernel refuses.
+    /// When there is no such interface or program, or the kernel refuses.
     pub fn attach(
         &mut self,
-        interface: &str,
+        (interface, header): (&str, LinkHeader),
         by: Hook,
         tables: &mut KernelTables,
         report: &mut dyn FnMut(&str),
     ) -> Result<(), OffloadError> {
-        let index = interface_index(interface).ok_or_else(|| KernelError::NoInterface {
-            name: interface.to_owned(),
-        })?;
-        let program = self.program()?;
+        let index = self.note(interface, header)?;
+        let program = self.program(header)?;
         match by {
             Hook::Tcx => {
                 let last = TcAttachOptions::TcxOrder(LinkOrder::default());
                 let link = program.attach_with_options(interface, TcAttachType::Ingress, last)?;
-                self.links.push((index, link));
+                self.links.push((index, header, link));
             }
             Hook::Clsact => {
                 let program = program.fd()?.as_fd();
@@ -75,12 +73,13 @@ impl Offload {
     /// # Errors
     /// When that can't be noted in the journal.
     pub fn forget(&mut self, index: u32, tables: &mut KernelTables) -> Result<(), OffloadError> {
-        let gone = |(of, _): &mut (u32, _)| *of == index;
+        let gone = |(of, ..): &mut (u32, _, _)| *of == index;
         let links: Vec<_> = self.links.extract_if(.., gone).collect();
-        for (_, link) in links {
+        for (_, header, link) in links {
             // If the device is gone, the kernel has done so already, and what is left is a descriptor of ours.
-            let _ = self.program()?.detach(link);
+            let _ = self.program(header)?.detach(link);
         }
+        self.forget_bare(index);
         Ok(tables.forget_filter(index)?)
     }
 
@@ -89,8 +88,25 @@ impl Offload {
     ///
     /// # Errors
     /// When there is no such interface, or the kernel refuses.
-    pub fn attach_alone(&mut self, interface: &str) -> Result<(), OffloadError> {
-        self.program()?.attach(interface, TcAttachType::Ingress)?;
+    pub fn attach_alone(
+        &mut self,
+        interface: &str,
+        header: LinkHeader,
+    ) -> Result<(), OffloadError> {
+        self.note(interface, header)?;
+        let program = self.program(header)?;
+        program.attach(interface, TcAttachType::Ingress)?;
         Ok(())
+    }
+
+    /// The interface's index. The programs are told if its packets have no Ethernet header.
+    fn note(&mut self, interface: &str, header: LinkHeader) -> Result<u32, OffloadError> {
+        let index = interface_index(interface).ok_or_else(|| KernelError::NoInterface {
+            name: interface.to_owned(),
+        })?;
+        if header == LinkHeader::Nothing {
+            self.note_bare(index)?;
+        }
+        Ok(index)
     }
 }

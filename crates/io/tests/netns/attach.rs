@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use flexcp_io::{
-    Hook, KernelFastPath, KernelTables, Offload, OffloadError, PacketSocket, Plan, Tun,
+    Hook, KernelFastPath, KernelTables, LinkHeader, Offload, OffloadError, PacketSocket, Plan, Tun,
 };
 use flexcp_translator::{FastPath as _, FlowEntry};
 
@@ -108,6 +108,9 @@ fn state() -> String {
         + &tc("filter show dev out egress")
 }
 
+/// The device that the programs are at.
+const OUT: (&str, LinkHeader) = ("out", LinkHeader::Ethernet);
+
 /// FlexCP as far as packets go by the programs.
 struct Running {
     tables: KernelTables,
@@ -126,7 +129,7 @@ impl Running {
         };
         let mut tables = KernelTables::install(&plan, &mut |_| {}).unwrap();
         let mut offload = Offload::load(tun.index(), 4).unwrap();
-        offload.attach("out", hook, &mut tables, &mut |_| {})?;
+        offload.attach(OUT, hook, &mut tables, &mut |_| {})?;
         let mut path = offload.fast_path(4).unwrap();
         slot_of(path.install(None, &punctual(), None));
         Ok(Self {
@@ -245,7 +248,7 @@ fn used_without_the_right_to_load() {
     let hooks = [Hook::of_this_kernel(), Hook::Clsact];
     for hook in &hooks[usize::from(hooks[0] == hooks[1])..] {
         offload
-            .attach("out", *hook, &mut tables, &mut |_| {})
+            .attach(OUT, *hook, &mut tables, &mut |_| {})
             .unwrap();
     }
     let mut path = offload.fast_path(4).unwrap();
@@ -289,7 +292,7 @@ fn follows(hook: Hook) {
         tables, offload, ..
     } = &mut running;
     offload.forget(gone, tables).unwrap();
-    offload.attach("out", hook, tables, &mut |_| {}).unwrap();
+    offload.attach(OUT, hook, tables, &mut |_| {}).unwrap();
     peer = Peer {
         entry: peer.entry,
         ..Peer::new()

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use flexcp_io::{
-    Diversion, Family, KernelTables, PacketBuffer, Plan, Protocol, Tun, Waker, interface_exists,
-    interfaces, local_addresses, route_source, tcp_listener_on, wait,
+    Diversion, Family, KernelTables, LinkHeader, PacketBuffer, Plan, Protocol, Tun, Waker,
+    interface_exists, interfaces, local_addresses, route_source, tcp_listener_on, wait,
 };
 use flexcp_translator::Prefix;
 use rustix::io::Errno;
@@ -318,6 +318,21 @@ fn questions_about_the_namespace() {
     ip("link add port master bridge type veth peer name end");
     let ports = interfaces().unwrap().into_iter().filter(|one| one.is_port);
     assert_eq!(ports.map(|one| one.name).collect::<Vec<_>>(), ["port"]);
+    ip("tuntap add tun mode tun");
+    ip("tuntap add tap mode tap");
+    let headers = ["tun", "tap", "port", "lo"].map(|name| {
+        let all = interfaces().unwrap();
+        all.iter().find(|one| one.name == name).unwrap().header
+    });
+    assert_eq!(
+        headers,
+        [
+            LinkHeader::Nothing,
+            LinkHeader::Ethernet,
+            LinkHeader::Ethernet,
+            LinkHeader::Other
+        ]
+    );
 
     assert_eq!(tcp_listener_on(socket("10.1.0.1", 8080)), None);
     let listener = TcpListener::bind(socket("10.1.0.1", 8080)).unwrap();

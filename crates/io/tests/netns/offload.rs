@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
 
-use flexcp_io::{KernelFastPath, Offload, PacketSocket};
+use flexcp_io::{KernelFastPath, LinkHeader, Offload, PacketSocket};
 use flexcp_simulator::{Kernel, Offloaded, Taken, run_on, seeds};
 use flexcp_translator::{EntrySubflow, FastPath, FlowEntry, Installed};
 use flexcp_wire::{ChecksumState, Offload as Carried};
@@ -20,6 +20,10 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
         comes_back,
     ),
     ("offload_simulated_connections_are_translated_alike", twins),
+    (
+        "offload_simulated_connections_without_ethernet_headers",
+        twins_without_headers,
+    ),
 ];
 
 /// Where packets would leave: what leaves beside the packet in hand is seen at the other end.
@@ -42,6 +46,18 @@ pub(crate) fn ways() {
     ip("-6 addr add 2001:db8:ffff::1/64 dev out nodad");
     ip("-6 neigh add 2001:db8:ffff::2 lladdr 02:00:00:00:00:02 dev out");
     ip("-6 route add default via 2001:db8:ffff::2");
+}
+
+/// The same where `out` has no Ethernet header: nobody there has an address of the link's.
+pub(crate) fn ways_without_neighbours() {
+    for key in ["ipv4/conf/all/forwarding", "ipv6/conf/all/forwarding"] {
+        set_sysctl(key, "1");
+    }
+    set_sysctl("ipv6/conf/out/router_solicitations", "0");
+    ip("link set out up");
+    ip("addr add 192.0.2.1 peer 192.0.2.2 dev out");
+    ip("route add default dev out");
+    ip("-6 route add default dev out");
 }
 
 fn comes_back() {
@@ -168,10 +184,22 @@ impl Share {
 }
 
 fn twins() {
+    twins_over([LinkHeader::Ethernet; 2]);
+}
+
+fn twins_without_headers() {
+    twins_over([LinkHeader::Nothing; 2]);
+}
+
+fn twins_over(headers: [LinkHeader; 2]) {
     let traced = std::env::var_os("FLEXCP_TRACE").is_some();
     let (mut all, mut fixed) = (Share::default(), Share::default());
     let mut failed = Vec::new();
-    let line = Rc::new(RefCell::new(Line::new(SLOTS * PER_LOAD, false)));
+    let line = Rc::new(RefCell::new(Line::between(
+        headers,
+        SLOTS * PER_LOAD,
+        false,
+    )));
     let (mut loaded_for, mut failed_here) = (0, false);
     for seed in seeds(FIXED, 60) {
         // A seed that fails leaves connections behind.

@@ -2,16 +2,18 @@
 
 use std::net::Ipv6Addr;
 
-use flexcp_io::{Offload, OwnEnds, Tried};
+use flexcp_io::{LinkHeader, Offload, OwnEnds, Tried};
 use flexcp_wire::protocol;
 
 use crate::offload::{DEVICE, network};
 use crate::offload_packets::NOW;
+use crate::tap::{ETHERNET, Line};
 
 pub(crate) const TESTS: &[(&str, fn())] = &[
     ("offload_errors_about_own_packets_are_flexcps", own_packets),
     ("offload_errors_about_others_are_the_kernels", others),
     ("offload_errors_follow_the_configuration", followed),
+    ("offload_errors_come_without_ethernet_headers", bare),
 ];
 
 const OWN: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
@@ -141,4 +143,19 @@ fn followed() {
     assert!(!goes(&mut offload, TOO_BIG));
     let from = (OWN, 61_000);
     assert!(goes(&mut offload, Message { from, ..TOO_BIG }));
+}
+
+/// From a device without Ethernet headers to FlexCP's, which has none either.
+fn bare() {
+    let mut line = Line::between([LinkHeader::Nothing; 2], 4, false);
+    line.programs.take_errors(&own()).unwrap();
+    let others = Message {
+        from: (OTHER, 443),
+        ..TOO_BIG
+    };
+    for (message, goes) in [(TOO_BIG, true), (others, false)] {
+        let packet = message.frame().split_off(ETHERNET);
+        let left = line.hand_over(NOW, &packet);
+        assert_eq!(left, goes.then_some(packet));
+    }
 }

@@ -3,6 +3,7 @@
 
 use std::net::IpAddr;
 
+use flexcp_io::LinkHeader;
 use flexcp_translator::{FastPath, FlowEntry, MappingRun};
 use flexcp_wire::{ChecksumState, Gso, GsoKind, Offload, TcpFlags};
 
@@ -26,7 +27,7 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ("offload_checksums_of_single_segments", single_segments),
 ];
 
-const STATES: [ChecksumState; 3] = [
+pub(crate) const STATES: [ChecksumState; 3] = [
     ChecksumState::Partial,
     ChecksumState::Verified,
     ChecksumState::Complete,
@@ -39,18 +40,28 @@ const SOURCE: [u8; 4] = [198, 51, 100, 9];
 
 /// The programs between two devices, and connections to install.
 pub(crate) struct Rig {
-    line: Line,
+    pub(crate) line: Line,
     path: Box<dyn FastPath>,
 }
 
 impl Rig {
     pub(crate) fn new(segments: bool) -> Self {
-        let mut line = Line::new(4, segments);
+        Self::between([LinkHeader::Ethernet; 2], segments)
+    }
+
+    /// The same from a device to another whose packets have these headers.
+    pub(crate) fn between(headers: [LinkHeader; 2], segments: bool) -> Self {
+        let mut line = Line::between(headers, 4, segments);
         let path = Box::new(line.fast_path(4));
         Self { line, path }
     }
 
-    fn run(&mut self, entry: &FlowEntry, packet: &Packet, offload: Offload) -> (Passed, FlowEntry) {
+    pub(crate) fn run(
+        &mut self,
+        entry: &FlowEntry,
+        packet: &Packet,
+        offload: Offload,
+    ) -> (Passed, FlowEntry) {
         let slot = slot_of(self.path.install(None, entry, None));
         let packet = packet.bytes_in(offload.checksum);
         let passed = self.line.pass(NOW, &packet, offload);
@@ -120,7 +131,7 @@ pub(crate) fn families(entry: &FlowEntry, packet: &Packet) -> [(FlowEntry, Packe
 }
 
 /// The server's side has other addresses than the client's, as in reverse mode.
-fn elsewhere() -> FlowEntry {
+pub(crate) fn elsewhere() -> FlowEntry {
     FlowEntry {
         server_addr: addr([203, 0, 113, 81]),
         source_addr: addr(SOURCE),
@@ -144,7 +155,7 @@ pub(crate) fn train_down(entry: &FlowEntry, payload: usize) -> Packet {
     packet
 }
 
-fn train_up(entry: &FlowEntry, payload: usize) -> Packet {
+pub(crate) fn train_up(entry: &FlowEntry, payload: usize) -> Packet {
     let ssn = entry.subflows[0].rcv_high.wrapping_sub(1_000);
     let len = u16::try_from(payload).unwrap();
     let mut packet = data_up_with(entry, true, true, (entry.up_next, ssn, len));

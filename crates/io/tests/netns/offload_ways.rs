@@ -6,8 +6,10 @@ use crate::host::ip;
 use crate::offload_gso::{Rig, families};
 use crate::offload_packets::{PORTS, data_down, data_up_with, entry};
 
-pub(crate) const TESTS: &[(&str, fn())] =
-    &[("offload_takes_the_way_that_a_rule_by_port_names", by_port)];
+pub(crate) const TESTS: &[(&str, fn())] = &[
+    ("offload_takes_the_way_that_a_rule_by_port_names", by_port),
+    ("offload_takes_no_way_without_a_neighbour", strangers),
+];
 
 /// A routing rule that names ports decides the way out, as it does for what the translator sends.
 fn by_port() {
@@ -45,5 +47,16 @@ fn by_port() {
     let up = data_up_with(&entry, true, true, (entry.up_next, ssn, 500));
     for (entry, packet) in families(&entry, &up) {
         rig.passes("route", &entry, &packet, carried);
+    }
+}
+
+/// On Ethernet, whoever is next has to be known: the kernel asks for him.
+fn strangers() {
+    let mut rig = Rig::new(false);
+    let entry = entry();
+    ip("neigh del 192.0.2.2 dev out");
+    ip("-6 neigh del 2001:db8:ffff::2 dev out");
+    for (entry, packet) in families(&entry, &data_down(&entry)) {
+        rig.passes("route", &entry, &packet, Offload::default());
     }
 }

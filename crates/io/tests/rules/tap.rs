@@ -1,5 +1,6 @@
 //! The programs compiled for this machine between two devices, as `tests/netns/tap.rs` has them in the kernel.
 
+use flexcp_io::LinkHeader;
 use flexcp_native::{self as native, ANYWHERE, Programs, Way};
 use flexcp_translator::FastPath;
 use flexcp_wire::Offload;
@@ -21,13 +22,17 @@ pub(crate) enum Passed {
 #[derive(Debug)]
 pub(crate) struct Line {
     native: Programs,
+    /// Packets come without an Ethernet header.
+    bare: bool,
     /// What the last packet was counted as.
     pub(crate) counted: Vec<&'static str>,
 }
 
 impl Line {
-    /// `segments`: packets would leave cut into segments, which only the kernel does.
-    pub(crate) fn new(_slots: u32, segments: bool) -> Self {
+    /// Packets come from a device with that header, and leave with Ethernet's. `segments`: they would leave cut into segments, which
+    /// only the kernel does.
+    pub(crate) fn between([from, to]: [LinkHeader; 2], _slots: u32, segments: bool) -> Self {
+        assert_eq!(to, LinkHeader::Ethernet);
         assert!(!segments, "nobody is there to cut packets into segments");
         let native = Programs::default();
         native.add_ways(&[Way {
@@ -36,6 +41,7 @@ impl Line {
         }]);
         Self {
             native,
+            bare: from == LinkHeader::Nothing,
             counted: Vec::new(),
         }
     }
@@ -47,7 +53,10 @@ impl Line {
     /// Sends an IP packet through at a time in microseconds.
     pub(crate) fn pass(&mut self, now: u64, packet: &[u8], offload: Offload) -> Passed {
         let before = counts(&self.native);
-        let passed = self.native.pass(now, packet, offload);
+        let passed = match self.bare {
+            true => self.native.pass_bare(now, packet, offload),
+            false => self.native.pass(now, packet, offload),
+        };
         let moved = counts(&self.native).into_iter().zip(before);
         let moved = moved.filter(|(after, before)| after.1 != before.1);
         self.counted = moved.map(|(after, _)| after.0).collect();

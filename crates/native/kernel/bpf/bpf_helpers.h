@@ -111,6 +111,17 @@ static inline long bpf_skb_change_tail(struct __sk_buff *skb, __u32 len, __u64 f
 	return 0;
 }
 
+/* Room for a link layer's header, before a packet that has none. */
+static inline long bpf_skb_change_head(struct __sk_buff *skb, __u32 room, __u64 flags)
+{
+	if (flags || skb->len + room > FRAME_ROOM)
+		return -EINVAL;
+	memmove(frame_of(skb)->bytes + room, frame_of(skb)->bytes, skb->len);
+	memset(frame_of(skb)->bytes, 0, room);
+	skb->len += room;
+	return 0;
+}
+
 /* Room behind the link layer's header. Where that goes beyond the start of the checksum, the kernel forgets that it was to
  * be completed. */
 static inline long bpf_skb_adjust_room(struct __sk_buff *skb, __s32 by, __u32 mode, __u64 flags)

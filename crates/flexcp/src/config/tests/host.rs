@@ -240,7 +240,7 @@ impl Host for FakeHost {
         let of = |index, name: &str, vrf: Option<&str>| Interface {
             index,
             name: name.into(),
-            ethernet: true,
+            header: flexcp_io::LinkHeader::Ethernet,
             up: true,
             carrier: true,
             is_vrf: name == "red",
