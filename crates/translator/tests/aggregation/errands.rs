@@ -23,7 +23,7 @@ fn user() -> User {
 }
 
 /// Aggregation servers that speak this, one on each port from that of [`aggregation`] on.
-fn by(protocols: &[(Protocol, Option<User>)]) -> World {
+pub(crate) fn by(protocols: &[(Protocol, Option<User>)]) -> World {
     World::with(|config| set(config, protocols))
 }
 
@@ -43,8 +43,8 @@ fn server_at(place: usize) -> SocketAddr {
     server
 }
 
-const CONVERT: (Protocol, Option<User>) = (Protocol::Convert, None);
-const SOCKS5: (Protocol, Option<User>) = (Protocol::Socks5, None);
+pub(crate) const CONVERT: (Protocol, Option<User>) = (Protocol::Convert, None);
+pub(crate) const SOCKS5: (Protocol, Option<User>) = (Protocol::Socks5, None);
 
 struct Door(bool);
 
@@ -63,7 +63,12 @@ impl Gate for Door {
 }
 
 /// What an aggregation server answers to what it was told, which has to name the server; with `refusal` or without.
-fn answer_to(protocol: Protocol, told: &[u8], password: bool, refusal: Option<Refusal>) -> Vec<u8> {
+pub(crate) fn answer_to(
+    protocol: Protocol,
+    told: &[u8],
+    password: bool,
+    refusal: Option<Refusal>,
+) -> Vec<u8> {
     let (mut dialogue, mut said) = (Dialogue::new(protocol), vec![]);
     let (taken, turn) = dialogue.hear(told, &Door(password), &mut said);
     assert_eq!(taken, told.len());
@@ -79,12 +84,12 @@ fn answer_to(protocol: Protocol, told: &[u8], password: bool, refusal: Option<Re
     said
 }
 
-fn int(len: usize) -> i32 {
+pub(crate) fn int(len: usize) -> i32 {
     i32::try_from(len).expect("short")
 }
 
 /// The client's SYN; what the aggregation server is told with it, or behind the handshake, which it has completed.
-fn told(world: &mut World) -> Vec<u8> {
+pub(crate) fn told(world: &mut World) -> Vec<u8> {
     let (verdict, out) = world.of_client(SYN, [0, 0], offer(), &[]);
     assert_eq!(verdict, Verdict::Consume);
     let [syn] = &out[..] else { panic!("{out:?}") };
@@ -106,7 +111,12 @@ fn told(world: &mut World) -> Vec<u8> {
 }
 
 /// The answer comes, and behind it `more` of the stream.
-fn answers(world: &mut World, said: &[u8], told: usize, more: &[u8]) -> (Verdict, Vec<Out>) {
+pub(crate) fn answers(
+    world: &mut World,
+    said: &[u8],
+    told: usize,
+    more: &[u8],
+) -> (Verdict, Vec<Out>) {
     let bytes = [said, more].concat();
     let first = keys::idsn(SERVER_KEY).wrapping_add(1);
     let len = u16::try_from(bytes.len()).expect("short");
@@ -577,20 +587,6 @@ fn timestamps_pass_behind_the_errand() {
             ecr: 9050
         })
     );
-}
-
-#[test]
-fn joins_follow_once_the_client_is_there() {
-    let mut world = by(&[SOCKS5]);
-    let told = told(&mut world);
-    let said = answer_to(Protocol::Socks5, &told, false, None);
-    let _ = answers(&mut world, &said, told.len(), &[]);
-    let _ = world.of_client(ACK, [1, 1 + int(said.len())], [], &[]);
-    let out = world.timeout();
-    let joins: Vec<_> = out.iter().filter_map(Out::join).collect();
-    assert_eq!(joins.len(), 1, "{out:?}");
-    assert_eq!(world.peers[1], aggregation(), "to the same server");
-    assert_eq!(world.subflows[1].ip(), uplinks()[1]);
 }
 
 #[test]

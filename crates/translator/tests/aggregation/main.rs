@@ -1,6 +1,7 @@
 //! Connections whose MPTCP leg FlexCP opens, as an aggregation box does: keys, joins, and what becomes of servers without MPTCP.
 #![forbid(unsafe_code)]
 
+mod ended;
 mod errands;
 mod invited;
 mod joins;
