@@ -2,15 +2,18 @@
 //! one with MPTCP, which the other modules call the client, answers. Who says what in the handshakes is exchanged; behind them
 //! every rule is as ever.
 
+use std::net::SocketAddr;
+
 use flexcp_testkit::keys;
 use flexcp_wire::{CapableFlags, CapableKeys, MpCapable, MpJoin, TcpFlags};
 
 use crate::Rule;
 use crate::causes::{MIN_MSS, is_honoured};
 use crate::connection::{Connection, Mode, Report};
+use crate::errand::Errand;
 use crate::mapping::Mapping;
 use crate::packet::View;
-use crate::position::ORIGIN;
+use crate::position::{ORIGIN, low};
 use crate::subflow::{Subflow, default_mss};
 
 /// SYNs that ask for MPTCP; those behind them go without, as something on the way may let none through that does (RFC 8684
@@ -30,7 +33,7 @@ pub(crate) struct Offer {
     sack: bool,
     pub(crate) tsval: Option<u32>,
     mss: u64,
-    /// Nothing of it can be asked of the other end: it passes as it is.
+    /// Nothing of it can be asked of the other end, or is to be: it passes as it is.
     pub(crate) passes: bool,
 }
 
@@ -62,16 +65,33 @@ pub(crate) struct Asking {
     confirmed: bool,
     /// It takes joins at its address (flag C).
     joinable: bool,
+    /// It is an aggregation server, which is to connect on.
+    pub(crate) errand: Option<Box<Errand>>,
+    /// Peers that were asked before it for the same connection of the end with TCP.
+    pub(crate) tried: Vec<SocketAddr>,
+    /// Another peer has been asked in its place.
+    pub(crate) left: bool,
+    /// The end with TCP has been reset.
+    pub(crate) told: bool,
 }
 
 impl Asking {
-    pub(crate) const fn new(offer: Offer) -> Self {
+    const fn new(offer: Offer, tried: Vec<SocketAddr>) -> Self {
         Self {
             offer,
             syns: 0,
             confirmed: false,
             joinable: true,
+            errand: None,
+            tried,
+            left: false,
+            told: false,
         }
+    }
+
+    /// What the end with TCP has offered.
+    pub(crate) const fn offer(&self) -> Offer {
+        self.offer
     }
 }
 
@@ -129,14 +149,14 @@ impl Subflow {
 
 impl Connection {
     /// What the offer of the end with TCP settles.
-    pub(crate) fn note_offer(&mut self, offer: Offer) {
+    pub(crate) fn note_offer(&mut self, offer: Offer, tried: Vec<SocketAddr>) {
         self.down.isn = offer.isn;
         self.up.widest = offer.window.into();
         self.up.edge = ORIGIN + self.up.widest;
         if let Some(tsval) = offer.tsval {
             self.server_clock.note(tsval);
         }
-        self.asking = Some(Asking::new(offer));
+        self.asking = Some(Asking::new(offer, tried));
     }
 
     /// A SYN of the proxy's for subflow `index`.
@@ -160,8 +180,13 @@ impl Connection {
             self.judge_join_syn(index, packet, report);
             return;
         }
+        self.judge_errand_syn(packet, report);
         let answered = self.server_answered;
         let plain = self.mode == Mode::Plain;
+        let number = self
+            .asking
+            .as_ref()
+            .map(|it| self.offered_number(&it.offer));
         let Some(asking) = &mut self.asking else {
             return;
         };
@@ -177,8 +202,12 @@ impl Connection {
             tsval: asking.offer.tsval,
             ..Offer::new(packet)
         };
-        let same = offers == asking.offer
-            && asking.offer.tsval.is_some() == packet.options.timestamps.is_some();
+        let asked = Offer {
+            isn: number.unwrap_or(asking.offer.isn),
+            ..asking.offer
+        };
+        let same =
+            offers == asked && asking.offer.tsval.is_some() == packet.options.timestamps.is_some();
         report.expect(same, Rule::Translation, || {
             format!("{offers:?} is asked for, not {:?}", asking.offer)
         });
@@ -202,7 +231,10 @@ impl Connection {
     pub(crate) fn note_answer_to_asking(&mut self, index: usize, packet: &View<'_>) {
         let subflow = &self.subflows[index];
         let isn = subflow.isn_proxy.map(|isn| isn.wrapping_add(1));
-        let acks = packet.has(TcpFlags::ACK) && Some(packet.tcp.ack) == isn;
+        let (acks, carried) = (packet.has(TcpFlags::ACK), self.said_in_syn());
+        let behind = isn.map(|isn| isn.wrapping_add(carried));
+        let taken = index == 0 && carried > 0 && Some(packet.tcp.ack) == behind;
+        let acks = acks && (Some(packet.tcp.ack) == isn || taken);
         if !acks || subflow.replied || subflow.reset || subflow.refused {
             return;
         }
@@ -233,6 +265,7 @@ impl Connection {
             Some(key) => self.up.idsn = keys::idsn(key),
             None => self.mode = Mode::Plain,
         }
+        self.note_errand_answered(taken, packet);
     }
 
     fn note_join_answer(&mut self, index: usize, packet: &View<'_>) {
@@ -302,7 +335,13 @@ impl Connection {
     /// The SYN/ACK to the end with TCP: the client's, with room for a DSS, and nothing of MPTCP.
     pub(crate) fn judge_reply(&self, packet: &View<'_>, report: &mut Report<'_>) {
         let options = &packet.options;
-        let acks = packet.has(TcpFlags::ACK) && packet.tcp.ack == self.down.isn.wrapping_add(1);
+        let next = self
+            .down
+            .isn
+            .wrapping_add(low(self.down.lead))
+            .wrapping_add(1);
+        let acks = packet.has(TcpFlags::ACK) && packet.tcp.ack == next;
+        self.judge_before_answer(report);
         report.expect(acks && self.server_answered, Rule::AckToServer, || {
             "SYN/ACK that acknowledges something else".into()
         });
@@ -403,6 +442,21 @@ impl Connection {
         });
     }
 
+    /// I18: an address is withdrawn that the proxy has lost.
+    pub(crate) fn judge_withdrawal(&self, packet: &View<'_>, report: &mut Report<'_>) {
+        let Some(remove) = packet.options.remove_addr.filter(|_| self.asking.is_some()) else {
+            return;
+        };
+        let lost = |id: u8| {
+            let mut subflows = self.subflows.iter();
+            subflows.any(|subflow| subflow.lost && subflow.address_id() == id)
+        };
+        let known = remove.ids().iter().all(|id| lost(*id));
+        report.expect(known, Rule::Announcement, || {
+            format!("addresses {:?} are withdrawn, and not lost", remove.ids())
+        });
+    }
+
     /// The mapping that stands in the place of a DSS beside the keys.
     pub(crate) fn mapping_of_keys(&self, packet: &View<'_>) -> Option<Mapping> {
         let keys = packet.options.capable.map(|capable| capable.keys);
@@ -418,18 +472,24 @@ impl Connection {
     }
 
     /// Whether the proxy may ask for another join from the same address as one that it asked for at `before`, which is subflow
-    /// `index`.
-    pub(crate) fn judge_join_again(&self, index: usize, before: u64, report: &mut Report<'_>) {
+    /// `index`; `anew`: its uplinks have changed since.
+    pub(crate) fn judge_join_again(
+        &self,
+        index: usize,
+        (before, anew): (u64, bool),
+        report: &mut Report<'_>,
+    ) {
         let subflow = &self.subflows[index];
         let lives = subflow.has_joined()
             && !subflow.reset
+            && !subflow.lost
             && subflow.client_fin.is_none()
             && !subflow.has_sent_fin();
         report.expect(!lives, Rule::Join, || {
             format!("a join from where subflow {index} lives")
         });
         let pause = report.time - before;
-        report.expect(pause >= JOIN_PAUSE, Rule::Join, || {
+        report.expect(pause >= JOIN_PAUSE || anew, Rule::Join, || {
             format!("a join {pause} us after subflow {index} was asked for")
         });
     }

@@ -196,7 +196,7 @@ impl Course {
 impl Subflow {
     /// Whether it is established and no end has said that it will close.
     fn is_open(&self) -> bool {
-        let resets = self.reset || self.refused;
+        let resets = self.reset || self.refused || self.lost;
         self.established && !resets && self.client_fin.is_none()
     }
 
@@ -227,6 +227,11 @@ impl Subflow {
     /// The client's answer to a join of the proxy's proves nothing.
     pub(crate) const fn note_unproved(&mut self) {
         self.signs.unproved = true;
+    }
+
+    /// The id of the address that it has come from, or was asked from.
+    pub(crate) const fn address_id(&self) -> u8 {
+        self.signs.address_id
     }
 
     /// When the proxy asked for it, where that does.
@@ -558,8 +563,8 @@ impl Connection {
     }
 
     /// Whether the proxy may have let go of the connection.
-    fn may_be_gone(&self, now: u64, half_open: u64, idle: u64) -> bool {
-        let waits = self.mode == Mode::Handshake || !self.server_answered;
+    pub(crate) fn may_be_gone(&self, now: u64, half_open: u64, idle: u64) -> bool {
+        let waits = self.mode == Mode::Handshake || !self.server_answered || self.has_open_errand();
         let silent = now.saturating_sub(self.last_packet);
         let limit = if waits { half_open } else { idle };
         self.over

@@ -2,11 +2,12 @@
 
 mod asking;
 mod explicit;
+mod forget;
 mod input;
 mod owed;
 mod told;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 
 use flexcp_testkit::keys;
@@ -18,15 +19,14 @@ use crate::causes::Bounds;
 use crate::conduct::Side;
 use crate::connection::{Connection, Mode, Report};
 use crate::content::Oracle;
-use crate::front::{Front, Preamble};
+use crate::front::Front;
 use crate::kept::Copies;
 use crate::packet::{Observation, Payload, Point, View};
+use crate::preamble::Preamble;
 use crate::{Rule, Violation};
 
 /// Violations that are kept; more are only counted.
 const MAX_VIOLATIONS: usize = 64;
-/// A connection without a packet for so long is forgotten, in microseconds.
-const FORGET: u64 = 4 * 3600 * 1_000_000;
 /// Packets between two looks for connections to forget.
 const SWEEP: u64 = 1 << 16;
 /// Bytes that may be acknowledged while packets wait inside the proxy.
@@ -117,6 +117,14 @@ pub struct Checker {
     copies: Copies,
     /// Where clients name their servers, and how.
     explicit: HashMap<SocketAddr, Preamble>,
+    /// Aggregation servers of the proxy, and how they are spoken to.
+    errands: HashMap<SocketAddr, Preamble>,
+    /// Those that a connection has been taken away from.
+    left: HashSet<SocketAddr>,
+    /// Servers that the proxy leaves alone.
+    excepted: HashSet<SocketAddr>,
+    /// When its uplinks have changed.
+    uplinks: Option<u64>,
 }
 
 impl std::fmt::Debug for Checker {
@@ -148,6 +156,10 @@ impl Checker {
             hash: 0xcbf2_9ce4_8422_2325,
             copies: Copies::default(),
             explicit: HashMap::new(),
+            errands: HashMap::new(),
+            left: HashSet::new(),
+            excepted: HashSet::new(),
+            uplinks: None,
         }
     }
 
@@ -275,6 +287,7 @@ impl Checker {
         }
         let (id, index) = self.find(Point::FromClient, ends)?;
         let connection = &mut self.connections[id];
+        let waits = connection.awaits_answer();
         let (proved, old) = {
             let subflow = &connection.subflows[index];
             (subflow.established, subflow.client_ack)
@@ -286,6 +299,8 @@ impl Checker {
             self.input.owed = Some(Owed::SynAck(id, index));
         } else if index > 0 && connection.owes_proof(index, packet, proved) {
             self.input.owed = Some(Owed::Ack(id, index));
+        } else if connection.owes_reply(waits) {
+            self.input.owed = Some(Owed::Reply(id));
         }
         if !connection.trusts(Side::Client) {
             self.input.kept.keep_payload(packet.bytes());
@@ -332,8 +347,8 @@ impl Checker {
         if packet.has(TcpFlags::SYN) {
             self.reopen_by_syn_ack(seen.time, ends, packet);
         }
-        if self.options.asks && packet.opens() {
-            self.syn_to_client(seen.time, ends, packet);
+        if self.options.asks && packet.opens() && self.syn_to_client(seen.time, ends, packet) {
+            return None;
         }
         let Some((id, index)) = self.find(Point::ToClient, ends) else {
             self.judge_stranger(packet, ends);
@@ -380,6 +395,7 @@ impl Checker {
             self.judge_stranger(packet, ends);
             return None;
         };
+        self.input.reply(packet, id);
         let connection = &mut self.connections[id];
         let mut report = Report {
             found: &mut self.found,
@@ -631,37 +647,6 @@ impl Checker {
         if self.options.hostile {
             self.input.kept.keep_header(seen.header);
         }
-    }
-
-    /// Forgets connections that have been silent for long.
-    fn sweep(&mut self, now: u64) {
-        self.forget(|connection| now.saturating_sub(connection.last_packet) > FORGET);
-    }
-
-    /// The proxy has let go of connections; it still has those that `keeps` names, each by its client's first
-    /// address.
-    pub fn retain(&mut self, mut keeps: impl FnMut(SocketAddr) -> bool) {
-        self.forget(|connection| !keeps(connection.client));
-    }
-
-    fn forget(&mut self, mut old: impl FnMut(&Connection) -> bool) {
-        if !self.connections.iter().any(&mut old) {
-            return;
-        }
-        let mut moved = vec![None; self.connections.len()];
-        let mut kept = Vec::with_capacity(self.connections.len());
-        for (id, connection) in self.connections.drain(..).enumerate() {
-            if !old(&connection) {
-                moved[id] = Some(kept.len());
-                kept.push(connection);
-            }
-        }
-        self.connections = kept;
-        self.last = [None; 2];
-        let rename = |id: &mut usize| moved[*id].map(|new| *id = new).is_some();
-        self.flows.retain(|_, (id, _)| rename(id));
-        self.servers.retain(|_, id| rename(id));
-        self.tokens.retain(|_, id| rename(id));
     }
 }
 

@@ -8,7 +8,7 @@ const MAX_RUNS: usize = 256;
 const BASE: u64 = 1 << 40;
 
 /// The TSvals that one end has sent on one flow.
-#[derive(Default, Debug)]
+#[derive(Clone, Default, Debug)]
 pub(crate) struct Sent {
     values: Ranges,
     latest: Option<u64>,

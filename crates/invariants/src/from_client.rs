@@ -244,6 +244,10 @@ impl Connection {
                 }
             }
             self.note_preamble(to, part);
+            if at == to {
+                // Nothing else is believed before there is another subflow.
+                self.hear_errand(to, part);
+            }
             self.up.note(to, part, len, oracle.is_none());
             if long_ago {
                 self.up.unheard.insert(to, to + len);
@@ -265,7 +269,10 @@ impl Connection {
     fn nobody_brings_up(&self) -> bool {
         let next = self.up.acked;
         let unheard = self.up.unheard.range_at(next).is_some();
-        let mut lives = self.subflows.iter().filter(|subflow| !subflow.reset);
+        let mut lives = self
+            .subflows
+            .iter()
+            .filter(|subflow| !subflow.reset && !subflow.lost);
         // Behind what a server without SACK may have, it is not repeated.
         let brings = |subflow: &Subflow| {
             subflow.up.brings(next, subflow.ack_out)

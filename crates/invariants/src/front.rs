@@ -4,14 +4,9 @@
 //! Positions count from the first byte that the client says, and from the first that it is answered: of the preamble and the answer
 //! on the client's side. On the server's side the first byte stands as far behind the origin as they are long.
 
-use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
-use flexcp_wire::{
-    ConvertFault, ConvertMessage, ConvertTlv, SocksAddr, SocksCommand, SocksCredentials,
-    SocksFault, SocksGreeting, SocksReply, SocksRequest, TcpFlags, parse_socks_judgement,
-    parse_socks_method, socks_method,
-};
+use flexcp_wire::TcpFlags;
 
 use crate::Rule;
 use crate::clock::Sent;
@@ -19,21 +14,7 @@ use crate::connection::{Connection, Report};
 use crate::from_server::Part;
 use crate::packet::View;
 use crate::position::{ORIGIN, from_seq, low};
-
-/// What a client says before its stream.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Preamble {
-    /// TLVs of 0-RTT TCP Convert (RFC 8803).
-    Convert,
-    /// The messages of SOCKS5 (RFC 1928, RFC 1929).
-    Socks5,
-}
-
-/// Bytes of a stream's beginning that are kept: more than any preamble and a segment behind it.
-const KEPT: usize = 4096;
-
-/// A server, as its client names it: its address, unless that is a name, and its port.
-type Named = (Option<IpAddr>, u16);
+use crate::preamble::{Answer, Head, Named, Preamble, Read, names};
 
 /// A preamble and its answer, as far as they have passed.
 #[derive(Debug)]
@@ -58,49 +39,6 @@ pub(crate) struct Front {
     pub(crate) hosted: bool,
     /// The clock that such a client has been shown.
     pub(crate) clock: Sent,
-}
-
-/// The first bytes of a stream, in their order.
-#[derive(Default, Debug)]
-struct Head {
-    bytes: Vec<u8>,
-    /// Those that came before what stands in front of them.
-    later: BTreeMap<usize, Vec<u8>>,
-}
-
-impl Head {
-    /// Takes bytes from an offset on. `false`: others stand there.
-    fn put(&mut self, at: u64, bytes: &[u8]) -> bool {
-        let same = self.matches(at, bytes);
-        let at = usize::try_from(at).unwrap_or(KEPT);
-        if at < KEPT {
-            self.later.insert(at, bytes.to_vec());
-        }
-        while let Some(entry) = self.later.first_entry() {
-            let Some(known) = self.bytes.len().checked_sub(*entry.key()) else {
-                break;
-            };
-            let part = entry.remove();
-            self.bytes
-                .extend_from_slice(part.get(known..).unwrap_or(&[]));
-        }
-        same
-    }
-
-    /// Whether nothing that is known contradicts these bytes.
-    fn matches(&self, at: u64, bytes: &[u8]) -> bool {
-        let at = usize::try_from(at).unwrap_or(usize::MAX);
-        let known = self.bytes.get(at..).unwrap_or(&[]);
-        known.iter().zip(bytes).all(|(known, byte)| known == byte)
-    }
-}
-
-/// What the bytes so far are.
-enum Read<T> {
-    More,
-    Whole(T),
-    /// Nothing that leads to a connection.
-    Wrong,
 }
 
 impl Front {
@@ -138,11 +76,7 @@ impl Front {
         if self.said.is_some() {
             return;
         }
-        let read = match self.preamble {
-            Preamble::Convert => read_convert(&self.says.bytes),
-            Preamble::Socks5 => read_socks(&self.says.bytes),
-        };
-        match read {
+        match self.preamble.read(&self.says.bytes) {
             Read::More => {}
             Read::Whole((named, len)) => {
                 self.named = Some(named);
@@ -155,23 +89,17 @@ impl Front {
     /// The proxy answers this, the answer not being complete. `false`: it has answered something else before.
     fn answer(&mut self, at: u64, bytes: &[u8]) -> bool {
         let same = self.hears.put(at, bytes);
-        let read = match self.preamble {
-            Preamble::Convert => read_convert_answer(&self.hears.bytes),
-            Preamble::Socks5 => read_socks_answer(&self.hears.bytes),
-        };
-        match read {
-            Read::Whole(len) if !self.ends => self.answered = Some(len as u64),
-            Read::Wrong => self.ends = true,
-            _ => {}
+        match self.preamble.read_answer(&self.hears.bytes) {
+            Read::Whole((Answer::Connected, len)) if !self.ends => self.answered = Some(len as u64),
+            Read::More | Read::Whole((Answer::Connected, _)) => {}
+            Read::Whole(_) | Read::Wrong => self.ends = true,
         }
         same
     }
 
     /// Whether the client has named this server, as far as that can be told.
     pub(crate) fn names(&self, server: SocketAddr) -> bool {
-        self.named.is_some_and(|(ip, port)| {
-            port == server.port() && ip.is_none_or(|ip| ip == server.ip().to_canonical())
-        })
+        self.named.is_some_and(|named| names(named, server))
     }
 
     /// How much the client may be ACKed on the proxy's own account; `None`: whatever it has sent.
@@ -436,80 +364,5 @@ impl Connection {
     /// Position of a number on the initial subflow, while that has those of the server's leg.
     pub(crate) fn at_seq_of_client(&self, seq: u32) -> u64 {
         from_seq(seq, self.isn_to_client(), self.down.sent)
-    }
-}
-
-/// Whom the client names, and how long its preamble is.
-fn read_convert(bytes: &[u8]) -> Read<(Named, usize)> {
-    let (message, len) = match ConvertMessage::parse(bytes) {
-        Ok(read) => read,
-        Err(ConvertFault::Incomplete(_)) => return Read::More,
-        Err(_) => return Read::Wrong,
-    };
-    let connect = message.tlvs().find_map(|tlv| match tlv {
-        ConvertTlv::Connect(connect) => Some(connect),
-        _ => None,
-    });
-    connect.map_or(Read::Wrong, |connect| {
-        Read::Whole(((Some(connect.addr), connect.port), len))
-    })
-}
-
-/// The same by SOCKS5. Whether a user name stands before the request, the version of the message tells.
-fn read_socks(bytes: &[u8]) -> Read<(Named, usize)> {
-    let read = || {
-        let (_, mut at) = SocksGreeting::parse(bytes)?;
-        match SocksCredentials::parse(&bytes[at..]) {
-            Ok((_, len)) => at += len,
-            Err(SocksFault::Version(_)) => {}
-            Err(fault) => return Err(fault),
-        }
-        let (request, len) = SocksRequest::parse(&bytes[at..])?;
-        let ip = match request.to {
-            SocksAddr::Ip(ip) => Some(ip.to_canonical()),
-            SocksAddr::Name(_) => None,
-        };
-        Ok((request.command, (ip, request.port), at + len))
-    };
-    match read() {
-        Ok((SocksCommand::Connect, named, len)) => Read::Whole((named, len)),
-        Err(SocksFault::Incomplete(_)) => Read::More,
-        Ok(_) | Err(_) => Read::Wrong,
-    }
-}
-
-/// How long the answer to a client is that is connected.
-fn read_convert_answer(bytes: &[u8]) -> Read<usize> {
-    let (message, len) = match ConvertMessage::parse(bytes) {
-        Ok(read) => read,
-        Err(ConvertFault::Incomplete(_)) => return Read::More,
-        Err(_) => return Read::Wrong,
-    };
-    let fails = message
-        .tlvs()
-        .any(|tlv| matches!(tlv, ConvertTlv::Error(_)));
-    if fails { Read::Wrong } else { Read::Whole(len) }
-}
-
-/// The same by SOCKS5.
-fn read_socks_answer(bytes: &[u8]) -> Read<usize> {
-    let read = || {
-        let (method, mut at) = parse_socks_method(bytes)?;
-        let mut knows = method != socks_method::UNACCEPTABLE;
-        if method == socks_method::PASSWORD {
-            let (right, len) = parse_socks_judgement(&bytes[at..])?;
-            knows = right;
-            at += len;
-        }
-        if !knows {
-            return Ok(None);
-        }
-        let (reply, _, _, len) = SocksReply::parse(&bytes[at..])?;
-        Ok((reply == SocksReply::Succeeded).then_some(at + len))
-    };
-    match read() {
-        Ok(Some(len)) => Read::Whole(len),
-        Err(SocksFault::Incomplete(_)) => Read::More,
-        Ok(None) | Err(_) => Read::Wrong,
     }
 }

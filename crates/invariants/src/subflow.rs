@@ -33,6 +33,8 @@ pub(crate) struct Subflow {
     pub(crate) turn: u64,
     /// Nonces of a join (RFC 8684 section 3.2): the client's and the proxy's.
     pub(crate) nonces: (Option<u32>, Option<u32>),
+    /// The proxy has lost its address there since it has begun.
+    pub(crate) lost: bool,
     /// RST seen in either direction.
     pub(crate) reset: bool,
     /// The proxy's, or one of the client's that ends a join: no third packet can complete the join any more.
@@ -100,6 +102,7 @@ impl Subflow {
                 },
                 None,
             ),
+            lost: false,
             reset: false,
             refused: false,
             scales: options.window_scale.is_some(),

@@ -71,6 +71,7 @@ impl Connection {
             self.data_ack_out(index, packet, report);
             self.ack_to_client(index, packet, report);
             let announces = packet.options.add_addr.filter(|add_addr| !add_addr.echo);
+            self.judge_withdrawal(packet, report);
             if let Some(announced) = announces {
                 self.judge_announcement(announced.id, report);
             }
@@ -360,7 +361,8 @@ impl Connection {
         if self.hostile {
             self.down.carried.insert(to, end);
         }
-        let own = self.judge_answer_bytes(to, packet, report);
+        let own =
+            self.judge_answer_bytes(to, packet, report) + self.judge_told_bytes(to, packet, report);
         if own == packet.payload_len {
             return;
         }

@@ -7,7 +7,7 @@ use crate::clock::earlier;
 use crate::conduct::Side;
 use crate::connection::{Connection, Mode, Report};
 use crate::packet::{Payload, View};
-use crate::position::{ORIGIN, from_seq};
+use crate::position::{ORIGIN, from_seq, low};
 use crate::ranges::Ranges;
 
 /// For so long the proxy repeats an answer, in units of a clock that counts milliseconds.
@@ -30,6 +30,9 @@ impl Connection {
         }
         if packet.has(TcpFlags::RST) {
             self.over |= self.mode == Mode::Translated;
+            if let Some(asking) = &mut self.asking {
+                asking.told = true;
+            }
         }
         if packet.has(TcpFlags::RST) || self.over {
             return;
@@ -54,6 +57,7 @@ impl Connection {
             );
             return;
         }
+        self.judge_before_answer(report);
         self.clock_to_server(packet, report);
         if !self.is_placed() {
             self.judge_early(packet, report);
@@ -73,7 +77,8 @@ impl Connection {
     }
 
     fn syn_out(&mut self, packet: &View<'_>, report: &mut Report<'_>) {
-        let same = self.front.is_some() || packet.tcp.seq == self.up.isn;
+        let number = self.up.isn.wrapping_add(low(self.up.lead));
+        let same = self.front.is_some() || packet.tcp.seq == number;
         report.expect(same, Rule::Translation, || {
             "SYN with another number than the client's".into()
         });
@@ -128,9 +133,9 @@ impl Connection {
                 Rule::SameBytes,
                 || "filler to the server".into(),
             );
-            let of_stream = self.front.is_none() || start >= ORIGIN + self.up.lead;
+            let of_stream = start >= ORIGIN + self.up.lead;
             report.expect(of_stream, Rule::Preamble, || {
-                "a part of the preamble goes to the server".into()
+                "a part of what stands before the stream goes to the server".into()
             });
             report.expect(end <= self.up.sent, Rule::Translation, || {
                 format!(

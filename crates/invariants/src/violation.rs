@@ -46,10 +46,12 @@ pub enum Rule {
     Join,
     /// I17: new data goes down where the data before it went, until that subflow gives a reason to leave it.
     Switch,
-    /// I18: an address is announced until it is echoed, with pauses that double, and one at a time.
+    /// I18: an address is announced until it is echoed, with pauses that double, and one at a time; one is withdrawn that is lost.
     Announcement,
     /// I19: of a client that names its server, nothing of what it says before its stream goes to that, and the server's stream
-    /// comes to it behind an answer, which it gets once that server has answered.
+    /// comes to it behind an answer, which it gets once that server has answered. The same the other way round where the proxy has an
+    /// aggregation server connect on: it is told whom the end with TCP has addressed, that one hears nothing before the answer and
+    /// nothing of it, and another is asked for a cause.
     Preamble,
 }
 

@@ -388,7 +388,8 @@ fn beside(server: IpAddr) -> IpAddr {
     }
 }
 
-fn mapped(ip: IpAddr) -> Ipv6Addr {
+/// An address as IPv6.
+pub(crate) fn mapped(ip: IpAddr) -> Ipv6Addr {
     match ip {
         IpAddr::V4(ip) => ip.to_ipv6_mapped(),
         IpAddr::V6(ip) => ip,

@@ -12,6 +12,7 @@
 
 mod client;
 mod conversation;
+mod errand;
 mod explicit;
 mod fresh;
 mod heard;
@@ -31,9 +32,11 @@ mod told;
 mod trace;
 mod twin;
 mod undisturbed;
+mod uplinks;
 mod world;
 
 pub use conversation::Conversation;
+pub use errand::Errands;
 pub use fresh::seeds;
 pub use proxy::{Kernel, Taken};
 pub use run::{

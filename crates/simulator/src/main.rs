@@ -11,8 +11,8 @@ use std::time::Instant;
 use anyhow::{Context, Result, anyhow, ensure};
 use clap::Parser;
 use flexcp_simulator::{
-    Outcome, describe, describe_mirrored, run, run_mirrored, run_mirrored_undisturbed, run_traced,
-    run_undisturbed,
+    Errands, Outcome, describe, describe_mirrored, run, run_mirrored, run_mirrored_undisturbed,
+    run_traced, run_undisturbed,
 };
 
 /// The translator between models of servers and clients, in virtual time.
@@ -140,7 +140,7 @@ fn report(outcome: &Outcome) {
 fn many(first: u64, behind: u64, arguments: &Arguments) -> Result<()> {
     let start = Instant::now();
     let (mut packets, mut time, mut stood, mut led, mut failed) = (0, 0, 0, 0, vec![]);
-    let mut seed = first;
+    let (mut seed, mut errands) = (first, Errands::default());
     let goes_on = |seed: u64, packets: u64| {
         seed < behind
             || arguments.packets.is_some_and(|goal| packets < goal)
@@ -160,6 +160,7 @@ fn many(first: u64, behind: u64, arguments: &Arguments) -> Result<()> {
         time += outcome.time;
         stood = stood.max(outcome.stood);
         led += outcome.led;
+        errands += outcome.errands;
         if !outcome.failures.is_empty() {
             report(&outcome);
             failed.push(seed);
@@ -175,6 +176,9 @@ fn many(first: u64, behind: u64, arguments: &Arguments) -> Result<()> {
         stood / 10,
         failed.len()
     );
+    if arguments.mirror {
+        println!("{errands:?}");
+    }
     if !failed.is_empty() {
         std::process::exit(1);
     }

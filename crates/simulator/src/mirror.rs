@@ -7,9 +7,10 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use flexcp_testkit::Random;
-use flexcp_translator::{Access, AggregationServers, Counters, Mode, PlainSyn, Prefix};
+use flexcp_translator::{Access, Counters, Mode, PlainSyn, Prefix, Uplink};
 
 use crate::client::Action;
+use crate::errand::{ErrandPlan, Reply};
 use crate::steering::{Stage, keep_busy};
 use crate::swarm::{Plan, link_prefixes, v6};
 
@@ -25,6 +26,10 @@ pub(crate) struct AnswerPlan {
     pub(crate) odd_until: u64,
     /// The client in the LAN asks for MPTCP by itself, and passes.
     pub(crate) passes: bool,
+    /// Who resets a handshake does not keep it from listening.
+    pub(crate) listens_on: bool,
+    /// It is an aggregation server, which connects on.
+    pub(crate) errand: Option<ErrandPlan>,
 }
 
 /// What it says to a SYN that asks for MPTCP.
@@ -60,7 +65,7 @@ pub(crate) enum JoinAnswer {
 }
 
 impl AnswerPlan {
-    fn draw(random: &mut Random, calm: u64) -> Self {
+    pub(crate) fn draw(random: &mut Random, calm: u64) -> Self {
         use Greeting::{Checksums, Lost, Mptcp, Plain, Refuses, Stripped};
         let greeting = if random.one_in(4) {
             random.pick(&[Checksums, Lost, Plain, Refuses, Stripped])
@@ -73,6 +78,8 @@ impl AnswerPlan {
             odd_joins: random.pick(&[0, 0, 300_000, 1_000_000]),
             odd_until: calm,
             passes: false,
+            listens_on: false,
+            errand: None,
         }
     }
 
@@ -81,11 +88,15 @@ impl AnswerPlan {
         self.greeting = Greeting::Mptcp;
         self.odd_joins = 0;
         self.passes = false;
+        if let Some(errand) = &mut self.errand {
+            errand.reply = Reply::Grants;
+        }
     }
 
     /// Whether it does.
     pub(crate) fn is_granted(&self) -> bool {
-        self.greeting == Greeting::Mptcp && self.odd_joins == 0 && !self.passes
+        let grants = self.errand.as_ref().is_none_or(ErrandPlan::grants);
+        self.greeting == Greeting::Mptcp && self.odd_joins == 0 && !self.passes && grants
     }
 
     /// What comes of a join.
@@ -135,6 +146,8 @@ impl Plan {
             }
             connection.answers = Some(answers);
         }
+        plan.draw_errands();
+        plan.draw_uplink_changes();
         plan.leave_joins_to_the_box();
         plan
     }
@@ -175,7 +188,7 @@ impl Plan {
     }
 
     /// FlexCP's end on the uplink of a link.
-    fn uplink(link: usize, of_v6: bool) -> IpAddr {
+    pub(crate) fn uplink(link: usize, of_v6: bool) -> IpAddr {
         let net = link as u8 + 1;
         if of_v6 {
             v6(net, 77)
@@ -188,17 +201,20 @@ impl Plan {
     pub(crate) fn box_mode(&self, n: usize) -> Mode {
         let server = self.remote(n);
         let of_v6 = self.connections[n].v6;
-        let uplinks = (0..self.links.len()).map(|link| Self::uplink(link, of_v6));
+        let uplink = |link| match self.has_lost(link) {
+            true => Uplink::default(),
+            false => Self::uplink(link, of_v6).into(),
+        };
         Mode::Box {
             destinations: vec![Prefix {
                 addr: server.ip(),
                 len: if of_v6 { 128 } else { 32 },
             }],
             ports: vec![server.port()..=server.port()],
-            except: vec![],
-            servers: AggregationServers::default(),
+            except: self.excepted_servers(n),
+            servers: self.aggregation_servers(n),
             join: vec![],
-            uplinks: uplinks.map(Into::into).collect(),
+            uplinks: (0..self.links.len()).map(uplink).collect(),
             source_ports: 20_000..=29_999,
         }
     }
@@ -219,10 +235,15 @@ impl Plan {
 pub(crate) fn failures(plan: &Plan, counters: &Counters) -> Option<String> {
     let mut answers = plan.connections.iter().filter_map(|it| it.answers.as_ref());
     let passes = answers.any(|answers| answers.passes);
+    let leaves = plan.connections.iter().any(|it| it.excepted);
     let asking = counters.causes.get(PlainSyn::Mptcp);
-    let others = counters.plain_syn - asking;
-    let wrong = plan.is_mirrored() && (others > 0 || (asking > 0 && !passes));
-    wrong.then(|| format!("{asking} SYNs with MPTCP pass, and {others} others"))
+    let excepted = counters.causes.get(PlainSyn::Excepted);
+    let others = counters.plain_syn - asking - excepted;
+    let needless = (asking > 0 && !passes) || (excepted > 0 && !leaves);
+    let wrong = plan.is_mirrored() && (others > 0 || needless);
+    wrong.then(|| {
+        format!("{asking} SYNs with MPTCP pass, {excepted} to servers that are left alone, and {others} others")
+    })
 }
 
 /// Ends that answer a box have this where others have the number of their link: they are to be reached over all of them.

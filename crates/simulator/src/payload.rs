@@ -8,6 +8,8 @@ use std::sync::LazyLock;
 
 use flexcp_invariants::{Direction, Oracle};
 
+use crate::errand::stream_of;
+
 /// The bytes repeat after so many: a prime, so that no window or segment size divides it.
 const PERIOD: usize = 1_000_003;
 /// Longest part that is asked for at once.
@@ -60,6 +62,6 @@ pub(crate) struct Judge;
 
 impl Oracle for Judge {
     fn matches(&self, client: SocketAddr, direction: Direction, offset: u64, bytes: &[u8]) -> bool {
-        Payload::of(client, direction).matches(offset, bytes)
+        Payload::of(stream_of(client), direction).matches(offset, bytes)
     }
 }

@@ -1,10 +1,13 @@
 //! The translator and its carrier: joins trains of packets as GRO does, cuts what is longer than a
 //! segment, completes checksums, and shows everything to the checker.
 
+use std::net::IpAddr;
+
 use flexcp_invariants::{Bounds, Checker, Observation, Options, Payload as Seen, Point};
 use flexcp_testkit::complete_checksum;
 use flexcp_translator::{
-    Config, FastPath, Frame, HEADROOM, Instant, Payload, ServiceId, Translator, Verdict, supersedes,
+    Config, Cursor, FastPath, Frame, HEADROOM, Instant, Payload, ServiceId, Translator, Verdict,
+    supersedes,
 };
 use flexcp_wire::{ChecksumState, Gso, GsoKind, Offload, Sum};
 
@@ -108,6 +111,7 @@ impl Proxy {
         for (listen, preamble) in plan.preambles() {
             checker.expect_preambles(listen, preamble);
         }
+        plan.tell_of_errands(&mut checker);
         let mut translator = Translator::new(config, seed);
         translator.keep_events(true);
         Self {
@@ -149,6 +153,30 @@ impl Proxy {
         }
         self.translator.configure(config, stage as u64);
         self.heard.enter_next_stage();
+    }
+
+    /// Uplinks have lost their addresses, or got them back: this configuration holds from now on, and connections follow it.
+    pub(crate) fn follow_uplinks(
+        &mut self,
+        now: u64,
+        (config, stage): (Config, usize),
+        uplinks: [(IpAddr, bool); 2],
+    ) {
+        self.checker.observe_timeout();
+        self.trace.note(now, || format!("lost or not: {uplinks:?}"));
+        let lost = uplinks.into_iter().filter(|(_, lost)| *lost);
+        let lost: Vec<IpAddr> = lost.map(|(addr, _)| addr).collect();
+        self.checker.observe_uplinks(now, &lost);
+        let twin = config.clone();
+        self.translator.configure(config, stage as u64);
+        let mut from = Some(Cursor::default());
+        while let Some(at) = from {
+            from = self.translator.follow_uplinks(Instant(now), at, 64);
+        }
+        self.transmit(now, None);
+        if let Some(other) = &mut self.twin {
+            other.follow_uplinks(now, (twin, stage), &self.translator);
+        }
     }
 
     /// What the twin would have done otherwise.

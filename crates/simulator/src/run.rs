@@ -2,6 +2,7 @@
 
 use flexcp_translator::{Gauges, Instant};
 
+use crate::errand::Errands;
 use crate::liveness::{LOOK, Liveness};
 use crate::mirror;
 use crate::proxy::Kernel;
@@ -34,6 +35,8 @@ pub struct Outcome {
     pub stood: u64,
     /// How often steering modes have moved connections.
     pub led: u64,
+    /// What has come of errands, where FlexCP is a box.
+    pub errands: Errands,
     /// What went wrong: each a line or more.
     pub failures: Vec<String>,
 }
@@ -171,7 +174,9 @@ fn run_world(world: &mut World) -> Outcome {
     let seed = world.plan.seed;
     let calm = world.plan.calm;
     let mut connections = world.plan.connections.iter();
-    let aborts = connections.any(|connection| connection.aborts);
+    // Who has been refused, and hears of a connection all the same, resets that.
+    let resets = world.plan.refuses();
+    let aborts = resets || connections.any(|connection| connection.aborts);
     let mut failures = Vec::new();
     let mut steps = 0;
     let mut limit = LOOK;
@@ -229,6 +234,7 @@ fn run_world(world: &mut World) -> Outcome {
         left_out: world.proxy.left_out,
         stood: liveness.tightest(),
         led: world.proxy.heard.led,
+        errands: Errands::of(world),
         failures,
     }
 }

@@ -611,7 +611,11 @@ pub(crate) fn refuse_any(packet: &Incoming<'_>, outbox: &mut Outbox) {
         from: packet.to,
         to: packet.from,
         seq: 0,
-        ack: packet.tcp.seq.wrapping_add(1),
+        ack: packet
+            .tcp
+            .seq
+            .wrapping_add(1)
+            .wrapping_add(packet.len() as u32),
         flags: TcpFlags::RST | TcpFlags::ACK,
         window: 0,
         options: OptionWriter::new(),

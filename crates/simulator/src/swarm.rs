@@ -18,6 +18,7 @@ use crate::stack::{App, Stack};
 use crate::steering::{Stage, keep_busy};
 use crate::tcp::Tuning;
 use crate::told;
+use crate::uplinks::UplinkChange;
 
 pub(crate) const MILLI: u64 = 1000;
 pub(crate) const SECOND: u64 = 1_000_000;
@@ -64,6 +65,10 @@ pub(crate) struct ConnectionPlan {
     pub(crate) told: bool,
     /// FlexCP is a box: the server opens, and the client answers.
     pub(crate) answers: Option<AnswerPlan>,
+    /// The box's aggregation servers for it, in their order.
+    pub(crate) errands: Vec<AnswerPlan>,
+    /// The box leaves it alone.
+    pub(crate) excepted: bool,
 }
 
 /// Everything about a run.
@@ -93,6 +98,10 @@ pub(crate) struct Plan {
     pub(crate) keeps: u64,
     /// How connections are steered, from the beginning on and from later times on; nothing: they are not.
     pub(crate) stages: Vec<Stage>,
+    /// When a box loses uplinks, and gets them back.
+    pub(crate) uplinks: Vec<UplinkChange>,
+    /// Links whose uplink it has lost, a bit each.
+    pub(crate) lost: u32,
 }
 
 impl Plan {
@@ -163,6 +172,8 @@ impl Plan {
             small_limits: random.one_in(12),
             keeps: keeps(seed),
             stages: vec![],
+            uplinks: vec![],
+            lost: 0,
         }
     }
 
@@ -475,6 +486,8 @@ fn connection(random: &mut Random, links: u64, calm: u64) -> ConnectionPlan {
         explicit: None,
         told: false,
         answers: None,
+        errands: vec![],
+        excepted: false,
     }
 }
 
@@ -503,7 +516,7 @@ fn renege(seed: u64, calm: u64, connections: &mut [ConnectionPlan]) {
 }
 
 /// Often just before the wrap.
-fn initial_number(random: &mut Random) -> u32 {
+pub(crate) fn initial_number(random: &mut Random) -> u32 {
     if random.one_in(2) {
         u32::MAX - random.word() % 200_000
     } else {

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use flexcp_invariants::Payload as Seen;
 use flexcp_translator::{
-    Config, Frame, HEADROOM, Instant, Payload, StableId, SubflowSwitch, Translator, Verdict,
+    Config, Cursor, Frame, HEADROOM, Instant, Payload, StableId, SubflowSwitch, Translator, Verdict,
 };
 use flexcp_wire::{Gso, IpHeader, Offload, PacketLine, TcpHeader};
 
@@ -120,6 +120,24 @@ impl Twin {
     ) {
         while self.translator.poll_lookup().is_some() {}
         self.translator.resolved(Instant(now), id, addrs);
+        let mut out = vec![];
+        self.transmit(None, &mut out);
+        self.part(under_test);
+        self.compare(now, &out, false);
+    }
+
+    /// Uplinks have been lost, or are back.
+    pub(crate) fn follow_uplinks(
+        &mut self,
+        now: u64,
+        (config, stage): (Config, usize),
+        under_test: &Translator,
+    ) {
+        self.configure(config, stage);
+        let mut from = Some(Cursor::default());
+        while let Some(at) = from {
+            from = self.translator.follow_uplinks(Instant(now), at, 64);
+        }
         let mut out = vec![];
         self.transmit(None, &mut out);
         self.part(under_test);

@@ -36,11 +36,15 @@ impl Plan {
             .filter_map(|it| it.explicit.as_ref());
         let granted = explicit.into_iter().all(ExplicitPlan::is_granted);
         let mut answers = self.connections.iter().filter_map(|it| it.answers.as_ref());
-        let answered = answers.all(AnswerPlan::is_granted);
+        let mut servers = self.connections.iter().flat_map(|it| &it.errands);
+        let excepted = self.connections.iter().any(|it| it.excepted);
+        let answered =
+            !excepted && answers.all(AnswerPlan::is_granted) && servers.all(AnswerPlan::is_granted);
         honest
             && granted
             && answered
             && !self.small_limits
+            && self.uplinks.is_empty()
             && both(&self.server)
             && self.links.iter().all(both)
     }
@@ -48,6 +52,7 @@ impl Plan {
     /// The plan without what may disturb.
     pub(crate) fn undisturbed(mut self) -> Self {
         self.small_limits = false;
+        self.uplinks.clear();
         let links = self.links.iter_mut().chain([&mut self.server]);
         for path in links.flat_map(|(up, down)| [up, down]) {
             path.faults.clone_from(&path.calm);
@@ -60,9 +65,11 @@ impl Plan {
             if let Some(explicit) = &mut connection.explicit {
                 explicit.grant();
             }
-            if let Some(answers) = &mut connection.answers {
-                answers.grant();
-            }
+            let answers = connection.answers.iter_mut();
+            answers
+                .chain(&mut connection.errands)
+                .for_each(AnswerPlan::grant);
+            connection.excepted = false;
             let plan = &mut connection.mptcp;
             plan.drops = 0;
             plan.actions

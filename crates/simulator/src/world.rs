@@ -1,17 +1,20 @@
 //! The run itself: hosts, paths and the proxy in virtual time.
 
 use flexcp_faults::{Path, Time};
-use flexcp_invariants::Point;
+use flexcp_invariants::{Direction, Point};
 
 use flexcp_testkit::{Random, keys};
+use flexcp_translator::Protocol;
 
 use crate::client::{Client, Outcome, Phase, Setup};
+use crate::errand::place_of;
 use crate::explicit::Fate;
 use crate::mirror::{BEHIND, Greeting};
 use crate::net::{Incoming, Outbox};
+use crate::payload::Payload;
 use crate::proxy::{Kernel, Proxy, destination_net, goes_to_server};
-use crate::server::{Server, State};
-use crate::swarm::{PathPlan, Plan};
+use crate::server::{Server, State, refuse_any};
+use crate::swarm::{PathPlan, Plan, initial_number};
 use crate::told::Told;
 use crate::trace::Trace;
 
@@ -48,6 +51,8 @@ impl Line {
 #[derive(Debug)]
 struct Pair {
     client: Client,
+    /// Aggregation servers that connect on to it.
+    others: Vec<Client>,
     server: Server,
     started: bool,
     starts: u64,
@@ -59,6 +64,8 @@ struct Pair {
     strict: bool,
     /// How the client answers, where the server opens.
     greeting: Option<Greeting>,
+    /// One of the aggregation servers says that the server is not there.
+    refuses: bool,
 }
 
 impl Pair {
@@ -68,21 +75,35 @@ impl Pair {
         } else {
             Some(self.starts)
         };
-        let server = self.server.deadline();
-        self.due = client.unwrap_or(u64::MAX).min(server.unwrap_or(u64::MAX));
+        let others = self.others.iter().filter_map(Client::deadline).min();
+        let all = [client, self.server.deadline(), others];
+        self.due = all.into_iter().flatten().min().unwrap_or(u64::MAX);
+    }
+
+    /// The end with MPTCP, and those that stand in for it.
+    fn ends(&self) -> impl Iterator<Item = &Client> {
+        [&self.client].into_iter().chain(&self.others)
+    }
+
+    fn end_mut(&mut self, place: usize) -> Option<&mut Client> {
+        match place.checked_sub(1) {
+            Some(place) if !self.others.is_empty() => self.others.get_mut(place),
+            _ => Some(&mut self.client),
+        }
     }
 
     fn is_done(&self) -> bool {
-        let client_reset = self.client.phase == Phase::Reset;
+        let client_reset = self.ends().any(|end| end.phase == Phase::Reset);
         let server_reset = self.server.state == State::Reset;
-        let refused = self.greeting == Some(Greeting::Refuses) && server_reset;
+        let refused = self.refuses || self.greeting == Some(Greeting::Refuses);
+        let refused = refused && server_reset;
         if refused || self.aborts && (client_reset || server_reset) {
             return true;
         }
         if self.client.outcome().is_some() && self.is_refused() {
             return true;
         }
-        self.client.is_done() && self.server.is_done()
+        self.ends().any(Client::is_done) && self.server.is_done()
     }
 
     /// Whether the client has been told that it is not connected, and has closed; or has been given up before.
@@ -124,6 +145,8 @@ pub(crate) struct World {
     sends: u64,
     /// The stage of the plan that steers the connections.
     stage: usize,
+    /// Changes of uplinks that have been made.
+    changes: usize,
 }
 
 impl World {
@@ -159,6 +182,7 @@ impl World {
             calm: false,
             sends: u64::MAX,
             stage: 0,
+            changes: 0,
             plan,
         }
     }
@@ -166,7 +190,7 @@ impl World {
     /// Goes on to the next event. `false`: there is none before `limit`.
     pub(crate) fn step(&mut self, limit: u64) -> bool {
         let mut next = self.proxy.poll_timeout().min(self.sends);
-        next = next.min(self.next_stage());
+        next = next.min(self.next_stage()).min(self.next_change());
         let lines = self.up.iter().chain(&self.down);
         for line in lines.chain([&self.to_server, &self.from_server]) {
             next = next.min(line.due);
@@ -186,9 +210,30 @@ impl World {
             let config = self.plan.config(self.stage);
             self.proxy.configure(self.now, config, self.stage);
         }
+        while self.next_change() <= self.now {
+            self.change_uplink();
+        }
         self.deliver();
         self.run_timers();
         true
+    }
+
+    /// When an uplink is lost, or is back.
+    fn next_change(&self) -> u64 {
+        let next = self.plan.uplinks.get(self.changes);
+        next.map_or(u64::MAX, |change| change.at)
+    }
+
+    fn change_uplink(&mut self) {
+        let change = self.plan.uplinks[self.changes];
+        self.changes += 1;
+        self.plan.change_uplink(change);
+        let lost = self.plan.has_lost(change.link);
+        let of = [false, true].map(|of_v6| Plan::uplink(change.link, of_v6));
+        let config = self.plan.config(self.stage);
+        self.proxy
+            .follow_uplinks(self.now, (config, self.stage), of.map(|addr| (addr, lost)));
+        self.send_from_proxy();
     }
 
     /// When other rules hold.
@@ -265,7 +310,9 @@ impl World {
         };
         let n = usize::from(incoming.to.port() / 1000).wrapping_sub(10);
         if let Some(pair) = self.pairs.get_mut(n) {
-            pair.client.receive(self.now, &incoming, &mut self.outbox);
+            if let Some(end) = pair.end_mut(place_of(incoming.to.port())) {
+                end.receive(self.now, &incoming, &mut self.outbox);
+            }
             pair.look();
             self.send_from_hosts();
         }
@@ -292,6 +339,9 @@ impl World {
             }
             if pair.started {
                 pair.client.timeout(now, &mut self.outbox);
+                for other in &mut pair.others {
+                    other.timeout(now, &mut self.outbox);
+                }
             } else if pair.starts <= now {
                 pair.started = true;
                 if pair.greeting.is_some() {
@@ -315,10 +365,14 @@ impl World {
 
     /// What hosts send starts on its way: clients' packets by their source, or the uplink that they go to, servers' on the other side.
     fn send_from_hosts(&mut self) {
-        for packet in self.outbox.packets.drain(..) {
+        for packet in std::mem::take(&mut self.outbox.packets) {
             let net = link_net(source_net(&packet), destination_net(&packet));
+            let uplink = destination_net(&packet);
             if source_net(&packet) == 200 {
                 self.from_server.send(self.now, packet);
+            } else if self.plan.has_lost_net(uplink) {
+                // Nobody has that address.
+                self.outbox.pool.push(packet);
             } else if let Some(line) = self.up.get_mut(usize::from(net).wrapping_sub(1)) {
                 line.send(self.now, packet);
             }
@@ -336,12 +390,16 @@ impl World {
             self.proxy.leave_out();
         }
         self.sends = u64::MAX;
-        for packet in self.proxy.outbox.packets.drain(..) {
-            if packet.is_empty() {
+        for packet in std::mem::take(&mut self.proxy.outbox.packets) {
+            if packet.is_empty() || self.plan.has_lost_net(source_net(&packet)) {
                 continue;
             }
             if goes_to_server(&packet) {
                 self.to_server.send(self.now, packet);
+                continue;
+            }
+            if !self.plan.uplinks.is_empty() && self.plan.is_for_host(destination_net(&packet)) {
+                self.refuse_at_host(&packet);
                 continue;
             }
             let net = link_net(destination_net(&packet), source_net(&packet));
@@ -351,12 +409,27 @@ impl World {
         }
     }
 
+    /// What is none of the box's connections is its host's, where nobody listens.
+    fn refuse_at_host(&mut self, packet: &[u8]) {
+        let Some(incoming) = Incoming::parse(packet, self.checked) else {
+            return;
+        };
+        let mut outbox = Outbox::new(self.checked);
+        refuse_any(&incoming, &mut outbox);
+        for packet in outbox.packets {
+            let net = usize::from(source_net(&packet));
+            if let Some(line) = self.down.get_mut(net.wrapping_sub(1)) {
+                line.send(self.now, packet);
+            }
+        }
+    }
+
     /// What has moved on the n-th connection, and whether only its end is left; `None`: it is over.
     #[must_use]
     pub(crate) fn progress(&self, n: usize) -> Option<(u64, bool)> {
         let pair = self.pairs.get(n).filter(|pair| !pair.is_done())?;
-        let moved = pair.client.progress() + pair.server.acknowledged();
-        Some((moved, pair.client.phase == Phase::Closed))
+        let moved = pair.ends().map(Client::progress).sum::<u64>() + pair.server.acknowledged();
+        Some((moved, pair.ends().any(|end| end.phase == Phase::Closed)))
     }
 
     /// Connections whose clients ask for MPTCP, and those whose clients do not.
@@ -365,6 +438,12 @@ impl World {
         let asks = |pair: &&Pair| pair.client.asks_for_mptcp();
         let asking = self.pairs.iter().filter(asks).count();
         (asking as u64, (self.pairs.len() - asking) as u64)
+    }
+
+    /// Aggregation servers that have connected on, by how they were asked.
+    pub(crate) fn connected_on(&self, by: Protocol) -> u64 {
+        let ends = self.pairs.iter().flat_map(|pair| &pair.others);
+        ends.filter(|end| end.connected_by() == Some(by)).count() as u64
     }
 
     /// Whether all connections have come to their end.
@@ -377,7 +456,7 @@ impl World {
     #[must_use]
     pub(crate) fn failure(&self) -> Option<&str> {
         self.pairs.iter().find_map(|pair| {
-            let client = pair.client.failure.as_deref();
+            let client = pair.ends().find_map(|end| end.failure.as_deref());
             client.or(pair.server.failure.as_deref())
         })
     }
@@ -408,6 +487,9 @@ impl World {
                 pair.client.summary(),
                 pair.server.summary()
             );
+            for other in &pair.others {
+                let _ = write!(text, "\n    aggregation server {}", other.summary());
+            }
         }
         for view in self
             .proxy
@@ -485,6 +567,7 @@ fn pair(plan: &Plan, n: usize, random: &mut Random) -> Pair {
     };
     let mut pair = Pair {
         client,
+        others: aggregation_servers(plan, n),
         server,
         started: false,
         starts: connection.starts,
@@ -493,9 +576,38 @@ fn pair(plan: &Plan, n: usize, random: &mut Random) -> Pair {
         fate,
         strict: plan.is_undisturbed(),
         greeting: connection.answers.as_ref().map(|answers| answers.greeting),
+        refuses: plan.errands_of(n).any(|(_, errand)| errand.refuses()),
     };
     pair.look();
     pair
+}
+
+/// Those that the n-th connection may go by.
+fn aggregation_servers(plan: &Plan, n: usize) -> Vec<Client> {
+    let connection = &plan.connections[n];
+    let mut random = Random::for_purpose(plan.seed, 40 + n as u64);
+    let random = &mut random;
+    let server = plan.remote(n);
+    let streams = [Direction::Up, Direction::Down].map(|way| Payload::of(server, way));
+    let all = connection.errands.iter().enumerate();
+    let ends = all.filter_map(|(place, answers)| {
+        let errand = answers.errand.as_ref()?;
+        let client = Client::new(Setup {
+            stack: connection.client,
+            app: connection.client_app,
+            plan: connection.mptcp.clone(),
+            addresses: vec![plan.aggregation_server(n, place)],
+            remote: server,
+            isn: 0,
+            speech: None,
+            key: find_key(random, connection.wraps),
+            random: Random::for_purpose(random.next(), 32),
+        });
+        let client = client.connected_to(answers.clone(), initial_number(random));
+        let talk = errand.talk(server, connection.client_app.writes_from);
+        Some(client.connecting_on(errand, talk, streams.into()))
+    });
+    ends.collect()
 }
 
 /// A key; if `near_wrap`, one whose low 32 bits of the initial data sequence number are about to wrap.

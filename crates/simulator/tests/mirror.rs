@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 
 use flexcp_simulator::{
-    Outcome, run_mirrored, run_mirrored_installed, run_mirrored_undisturbed,
+    Errands, Outcome, run_mirrored, run_mirrored_installed, run_mirrored_undisturbed,
     run_mirrored_unsteered, seeds, steers,
 };
 
@@ -67,9 +67,10 @@ fn first_mirrored_seeds_and_fresh_ones() {
     let all = seeds(0..SEEDS, FRESH);
     let (next, installed) = (AtomicUsize::new(0), AtomicU64::new(0));
     let work = || {
-        let mut failed = vec![];
+        let (mut failed, mut errands) = (vec![], Errands::default());
         while let Some(&seed) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
             let outcome = run_mirrored(seed, false);
+            errands += outcome.errands;
             if seed.is_multiple_of(INSTALLED) {
                 // That one shows too that a run is what its seed says.
                 let (again, times) = run_mirrored_installed(seed);
@@ -84,16 +85,19 @@ fn first_mirrored_seeds_and_fresh_ones() {
                 failed.push(outcome);
             }
         }
-        failed
+        (failed, errands)
     };
     let workers = thread::available_parallelism().map_or(1, usize::from);
-    let failed: Vec<Outcome> = thread::scope(|scope| {
+    let found: Vec<(Vec<Outcome>, Errands)> = thread::scope(|scope| {
         let running: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
         let running = running.into_iter();
         running
-            .flat_map(|worker| worker.join().expect("a worker ends"))
+            .map(|worker| worker.join().expect("a worker ends"))
             .collect()
     });
+    let mut errands = Errands::default();
+    found.iter().for_each(|(_, some)| errands += *some);
+    let failed: Vec<Outcome> = found.into_iter().flat_map(|(failed, _)| failed).collect();
     let seeds: Vec<u64> = failed.iter().map(|outcome| outcome.seed).collect();
     let first = failed.first().map_or("", |outcome| &outcome.failures[0]);
     assert!(
@@ -103,5 +107,24 @@ fn first_mirrored_seeds_and_fresh_ones() {
     // A few seeds alone may be of those that install nothing.
     if all.len() as u64 >= SEEDS {
         assert!(installed.into_inner() > SEEDS / 10, "little was installed");
+        assert_eq!(missing(&errands), [""; 0], "{errands:?}");
     }
+}
+
+/// What the seeds should have brought about, each at least once in fifty of them, and have not.
+fn missing(errands: &Errands) -> Vec<&'static str> {
+    let [convert, socks5] = errands.granted;
+    let all = [
+        ("granted by Convert", convert),
+        ("granted by SOCKS5", socks5),
+        ("refused", errands.refused),
+        ("declined", errands.declined),
+        ("skipped", errands.skipped),
+        ("bypassed", errands.bypassed),
+        ("excepted", errands.excepted),
+        ("probes", errands.probes),
+        ("withdrawals", errands.withdrawals),
+    ];
+    let few = all.iter().filter(|(_, count)| *count < SEEDS / 50);
+    few.map(|(name, _)| *name).collect()
 }

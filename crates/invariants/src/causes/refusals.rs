@@ -21,6 +21,8 @@ impl Connection {
             || bounds.ending
             || self.is_not_served()
             || self.may_be_gone(now, bounds.half_open, bounds.idle)
+            || self.is_left(now, foreign)
+            || subflow.lost
             || subflow.reset
             || subflow.refused
             || (subflow.client_fin.is_some() && signs.fin_out);
@@ -53,12 +55,13 @@ impl Connection {
         };
         let now = report.time;
         let opening = self.mode != Mode::Translated;
-        let relays = opening || self.may_fall_back;
+        let relays = (opening || self.may_fall_back) && !self.has_open_errand();
         let left = now.saturating_sub(self.course.heard) >= bounds.rejoin;
         let cause = self.may_be_gone(now, bounds.half_open, bounds.idle)
             || bounds.ending
             || self.course.replaced
             || self.is_not_served()
+            || self.is_refused_by_answer()
             || (relays && relayed)
             || (opening && bounds.turns_away())
             || (!opening && left);
@@ -123,6 +126,7 @@ impl Connection {
             || now.saturating_sub(self.course.heard) >= bounds.rejoin;
         let evicted = self.joins > subflow.turn;
         let known = subflow.spoken || subflow.refused || subflow.reset || subflow.signs.unproved;
+        let known = known || subflow.lost;
         let cause = known || late || gone || evicted || self.mode != Mode::Translated;
         report.expect(cause, Rule::Join, || {
             format!("the proof of subflow {index} is not answered")

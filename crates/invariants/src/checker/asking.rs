@@ -1,24 +1,40 @@
 //! Ends with TCP that open, and what the proxy asks of the others for them.
 
+use std::net::SocketAddr;
+
 use flexcp_testkit::keys;
 use flexcp_wire::{MpJoin, TcpFlags};
 
 use super::{Checker, Ends};
 use crate::Rule;
-use crate::asking::Offer;
+use crate::asking::{Asking, Offer};
 use crate::connection::{Connection, Report};
+use crate::errand::leaves_room;
 use crate::packet::View;
+use crate::preamble::Preamble;
 use crate::subflow::Subflow;
 
 impl Checker {
+    /// The proxy asks these aggregation servers to connect on, each as it is spoken to. Call it before it asks the first.
+    pub fn expect_errands(&mut self, servers: impl IntoIterator<Item = (SocketAddr, Preamble)>) {
+        self.errands.extend(servers);
+    }
+
+    /// The proxy leaves connections with this server alone. Call it before the first of them.
+    pub fn expect_to_pass(&mut self, server: SocketAddr) {
+        self.excepted.insert(server);
+    }
+
     /// The SYN of an end with TCP: what comes of it the proxy will show.
     pub(super) fn note_offer(&mut self, ends: Ends, packet: &View<'_>) {
-        self.input.offer = Some((ends, Offer::new(packet)));
+        let mut offer = Offer::new(packet);
+        offer.passes |= self.excepted.contains(&ends.0);
+        self.input.offer = Some((ends, offer));
     }
 
     /// A SYN of the proxy's towards the MPTCP side: of a connection, of a join, or one of them again; or the end's own, which
-    /// passes.
-    pub(super) fn syn_to_client(&mut self, time: u64, ends: Ends, packet: &View<'_>) {
+    /// passes. `true`: there is no more to be judged of it.
+    pub(super) fn syn_to_client(&mut self, time: u64, ends: Ends, packet: &View<'_>) -> bool {
         let known = self.flows.get(&ends).is_some_and(|&(id, index)| {
             let connection = &self.connections[id];
             connection.subflows[index].isn_proxy == Some(packet.tcp.seq)
@@ -27,26 +43,36 @@ impl Checker {
             if !known {
                 self.join_to_client(time, ends, token, packet);
             }
-            return;
+            return false;
         }
-        let Some((from, offer)) = self.input.offer else {
-            let text = "a SYN that no end has asked for".into();
-            self.found.push((Rule::Translation, text));
-            return;
-        };
-        if ends.1 == from.1 {
+        let passes = |(from, _): &(Ends, Offer)| ends.1 == from.1;
+        if let Some((_, offer)) = self.input.offer.filter(passes) {
             let crowded = self.options.bounds.is_none_or(|bounds| bounds.turns_away());
             if !offer.passes && !crowded {
                 let text = "a SYN that could ask for MPTCP passes as it is".into();
                 self.found.push((Rule::Plain, text));
             }
-            return;
+            return false;
         }
         if known {
-            return;
+            return false;
         }
+        let Some((from, offer, before)) = self.asked_for(ends, packet) else {
+            return self.judge_probe(ends, packet);
+        };
+        if self.excepted.contains(&from.0) {
+            let text = "a server is asked for MPTCP that is to be left alone".into();
+            self.found.push((Rule::Plain, text));
+        }
+        let tried = before.map_or(vec![], |id| self.leave(time, id, ends.0));
         let mut connection = Connection::new(time, Subflow::asked(packet));
-        connection.note_offer(offer);
+        connection.note_offer(offer, tried);
+        if let Some(before) = before {
+            connection.server_clock = self.connections[before].server_clock.clone();
+        }
+        if let Some(&preamble) = self.errands.get(&ends.0) {
+            connection.begin_errand(time, (preamble, from.0), packet);
+        }
         connection.course.told = self.options.told.then_some(0);
         connection.server = Some(from);
         self.connections.push(connection);
@@ -54,6 +80,84 @@ impl Checker {
         self.flows.insert(ends, (id, 0));
         self.servers.insert(from, id);
         self.last = [None; 2];
+        false
+    }
+
+    /// For whom the proxy asks with this SYN, and the connection that it has had for it so far: whose SYN has come in, whose peer has
+    /// said something, or whose peer says nothing.
+    fn asked_for(&self, ends: Ends, packet: &View<'_>) -> Option<(Ends, Offer, Option<usize>)> {
+        let errand = self.errands.contains_key(&ends.0);
+        let fits = |offer: &Offer| match errand {
+            true => leaves_room(offer.isn, packet.tcp.seq),
+            false => offer.isn == packet.tcp.seq,
+        };
+        let asking = |id: usize| {
+            let connection = &self.connections[id];
+            let from = connection.server?;
+            let offer = connection.asking.as_ref()?.offer();
+            let current = self.servers.get(&from) == Some(&id) && connection.has_open_errand();
+            (current && fits(&offer)).then_some((from, offer, Some(id)))
+        };
+        if let Some((from, offer)) = self.input.offer {
+            let before = self.servers.get(&from).copied();
+            // What has been told to the end with TCP is over, and begins anew.
+            let same = |id: &usize| {
+                let connection = &self.connections[*id];
+                let asking = connection.asking.as_ref();
+                let same = |asking: &Asking| asking.offer().isn == offer.isn && !asking.told;
+                connection.has_errand() && asking.is_some_and(same)
+            };
+            return Some((from, offer, before.filter(same)));
+        }
+        let heard = self.input.ends.and_then(|ends| self.flows.get(&ends));
+        let heard = heard.and_then(|&(id, _)| asking(id));
+        heard.or_else(|| (0..self.connections.len()).rev().find_map(asking))
+    }
+
+    /// A connection goes by another peer from here on. Returns those that have been asked for it.
+    fn leave(&mut self, time: u64, id: usize, peer: SocketAddr) -> Vec<SocketAddr> {
+        let foreign = self.input.foreign;
+        let connection = &mut self.connections[id];
+        let before = connection.client;
+        let mut report = Report {
+            found: &mut self.found,
+            oracle: None,
+            exact_echo: false,
+            time,
+            bounds: self.options.bounds,
+        };
+        self.left.insert(before);
+        let silent = time.saturating_sub(connection.last_packet);
+        if connection.subflows[0].lost
+            || (self.options.bounds).is_some_and(|bounds| silent >= bounds.half_open)
+        {
+            // The proxy has let go of it, and begins anew.
+            return vec![];
+        }
+        connection.judge_leaving(time, foreign, &mut report);
+        let Some(asking) = &mut connection.asking else {
+            return vec![];
+        };
+        asking.left = true;
+        let mut tried = std::mem::take(&mut asking.tried);
+        tried.push(before);
+        let again = self.errands.contains_key(&peer) && tried.contains(&peer);
+        report.expect(!again, Rule::Preamble, || {
+            format!("{peer} is asked a second time")
+        });
+        tried
+    }
+
+    /// A SYN that asks for nobody: whether an aggregation server that was left answers again. `true`: it is one.
+    fn judge_probe(&mut self, ends: Ends, packet: &View<'_>) -> bool {
+        let options = &packet.options;
+        let bare = !options.mptcp && options.timestamps.is_none() && packet.payload_len == 0;
+        let probes = bare && self.left.contains(&ends.0);
+        if !probes {
+            let text = "a SYN that no end has asked for".into();
+            self.found.push((Rule::Translation, text));
+        }
+        probes
     }
 
     /// A client's SYN/ACK may bring the key that joins of the proxy's are known by.
@@ -84,7 +188,9 @@ impl Checker {
         };
         for index in before {
             let asked = connection.subflows[index].asked_at();
-            connection.judge_join_again(index, asked, &mut report);
+            // Those that rest are tried at once when an uplink has come or gone.
+            let anew = self.uplinks.is_some_and(|changed| asked <= changed);
+            connection.judge_join_again(index, (asked, anew), &mut report);
         }
         connection.note_join();
         connection.subflows.push(Subflow::asked(packet));

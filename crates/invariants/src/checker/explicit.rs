@@ -20,7 +20,8 @@ impl Checker {
     pub(super) fn owes_of_its_own(&mut self, point: Point, ends: Ends) -> u64 {
         let found = self.find(point, ends);
         let explicit = found.is_some_and(|(id, _)| self.connections[id].front.is_some());
-        if explicit { OF_ITS_OWN } else { 0 }
+        let errand = point == Point::ToClient && self.errands.contains_key(&ends.0);
+        if explicit || errand { OF_ITS_OWN } else { 0 }
     }
 
     /// A SYN towards the server belongs to the client's with the same number, or to one that has named this server and has none:

@@ -15,6 +15,8 @@ pub(super) enum Owed {
     SynAck(usize, usize),
     /// The proof of a join: an ACK.
     Ack(usize, usize),
+    /// The answer of an aggregation server: a SYN/ACK to the end with TCP of this connection, or a RST.
+    Reply(usize),
 }
 
 impl Checker {
@@ -23,7 +25,7 @@ impl Checker {
         let Some(owed) = self.input.owed.take() else {
             return;
         };
-        let (Owed::SynAck(id, index) | Owed::Ack(id, index)) = owed;
+        let (Owed::SynAck(id, _) | Owed::Ack(id, _) | Owed::Reply(id)) = owed;
         let time = self.input.time;
         let Some(connection) = self.connections.get(id) else {
             return;
@@ -36,8 +38,9 @@ impl Checker {
             bounds: self.options.bounds,
         };
         match owed {
-            Owed::SynAck(..) => connection.judge_refusal(index, &mut report),
-            Owed::Ack(..) => connection.judge_proof(index, &mut report),
+            Owed::SynAck(_, index) => connection.judge_refusal(index, &mut report),
+            Owed::Ack(_, index) => connection.judge_proof(index, &mut report),
+            Owed::Reply(_) => connection.judge_no_reply(&mut report),
         }
         let client = Some(connection.client);
         for (rule, text) in std::mem::take(&mut self.found) {
@@ -70,12 +73,20 @@ impl Checker {
 }
 
 impl Input {
+    /// The packet goes to the server of this connection.
+    pub(super) fn reply(&mut self, packet: &View<'_>, id: usize) {
+        let tells = packet.tcp.flags.intersects(TcpFlags::SYN | TcpFlags::RST);
+        if tells && self.owed == Some(Owed::Reply(id)) {
+            self.owed = None;
+        }
+    }
+
     /// The packet goes to a client on this subflow.
     pub(super) fn pay(&mut self, packet: &View<'_>, id: usize, index: usize) {
         let paid = match self.owed {
             Some(Owed::SynAck(..)) => packet.has(TcpFlags::SYN),
             Some(Owed::Ack(..)) => !packet.has(TcpFlags::RST),
-            None => return,
+            Some(Owed::Reply(_)) | None => return,
         };
         let here = [Owed::SynAck(id, index), Owed::Ack(id, index)];
         if paid && self.owed.is_some_and(|owed| here.contains(&owed)) {

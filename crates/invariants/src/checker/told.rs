@@ -1,6 +1,6 @@
 //! What the proxy tells, or is told, beside its packets.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use super::Checker;
 use crate::Point;
@@ -17,6 +17,17 @@ impl Checker {
             connection.note_own_answer(time, bounds.silence);
         }
         connection.note_switch(index, as_ruled);
+    }
+
+    /// The proxy is told that uplinks have come or gone, with the time in microseconds; `lost`: its addresses that are gone. Call it
+    /// before what comes of that.
+    pub fn observe_uplinks(&mut self, time: u64, lost: &[IpAddr]) {
+        self.uplinks = Some(time);
+        for (&(_, own), &(id, index)) in &self.flows {
+            if lost.contains(&own.ip()) {
+                self.connections[id].subflows[index].lost = true;
+            }
+        }
     }
 
     /// The proxy is told that it has to end.

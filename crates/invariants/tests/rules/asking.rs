@@ -2,11 +2,14 @@
 
 use flexcp_invariants::{Options, Point, Rule};
 use flexcp_testkit::keys;
-use flexcp_wire::{CapableFlags, CapableKeys, MpCapable, MpJoin, MptcpOption, TcpFlags, TcpOption};
+use flexcp_wire::{
+    CapableFlags, CapableKeys, MpCapable, MpJoin, MptcpOption, RemoveAddr, TcpFlags, TcpOption,
+};
 
 use crate::exchange::{
     Exchange, Flow, ISN_CLIENT, ISN_JOIN, ISN_JOIN_PROXY, ISN_SERVER, KEY_CLIENT, KEY_PROXY,
-    Packet, ack_up, bytes, capable, client_ack, data_down, seq, server_ack, server_data,
+    Packet, ack_up, bytes, capable, client_ack, data_down, dsn_up, dss, seq, server_ack,
+    server_data,
 };
 
 const SYN_ACK: TcpFlags = TcpFlags(TcpFlags::SYN.0 | TcpFlags::ACK.0);
@@ -248,4 +251,23 @@ fn wrong_answer_to_a_join_gets_no_proof() {
     let right = keys::join_ack((KEY_PROXY, KEY_CLIENT), (2, 1));
     let wrong = confirmed().pass(&[join(), join_answer(1)]);
     wrong.breaks(Rule::Join, &proof(right));
+}
+
+/// Addresses that are withdrawn are those of uplinks that are lost.
+#[test]
+fn addresses_are_withdrawn_that_are_lost() {
+    let right = keys::join_ack((KEY_PROXY, KEY_CLIENT), (2, 1));
+    let joined = || confirmed().pass(&[join(), right_answer(), proof(right)]);
+    let removal = client_ack(Flow::First, 0, 0).with(|p| {
+        p.point = Point::ToClient;
+        (p.seq, p.ack) = (seq(ISN_SERVER, 0), seq(ISN_CLIENT, 0));
+        p.mptcp = Some(dss(dsn_up(0), None, false));
+        let removed = MptcpOption::RemoveAddr(RemoveAddr::new(&[2]));
+        p.others.push(TcpOption::Mptcp(removed));
+    });
+    joined().breaks(Rule::Announcement, &removal);
+    let mut lost = joined();
+    let uplink = "10.9.1.1".parse().unwrap();
+    lost.checker.observe_uplinks(0, &[uplink]);
+    let _ = lost.pass(&[removal]).clean();
 }

@@ -9,6 +9,7 @@ mod asking;
 mod broken;
 mod causes;
 mod clean;
+mod errands;
 mod exchange;
 mod hostile;
 mod preambles;

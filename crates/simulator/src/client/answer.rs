@@ -7,6 +7,7 @@ use flexcp_wire::{
     TcpOption, Timestamps,
 };
 
+use super::errand::Errand;
 use super::handshake::capable;
 use super::subflow::{State, Subflow};
 use super::{Client, Phase};
@@ -30,6 +31,8 @@ pub(super) struct Answering {
     spoiled: Vec<usize>,
     /// `MP_JOIN` was taken out of the answers of these.
     stripped: Vec<usize>,
+    /// It is an aggregation server.
+    pub(super) errand: Option<Box<Errand>>,
 }
 
 impl Client {
@@ -42,6 +45,7 @@ impl Client {
             offers: false,
             spoiled: vec![],
             stripped: vec![],
+            errand: None,
         });
         self
     }
@@ -78,6 +82,9 @@ impl Client {
             return self.receive_join(now, join, packet, outbox);
         }
         let lost = answers.plan.greeting == Greeting::Lost && packet.options.mptcp;
+        if !lost && self.phase != Phase::Connecting && answers.errand.is_some() {
+            return self.answer_beside(packet, outbox);
+        }
         if lost || self.phase != Phase::Connecting {
             return;
         }
@@ -92,8 +99,26 @@ impl Client {
         self.reader.advance(now, 0, 1460);
         let clock = self.stack.timestamps;
         self.take_syn(isn, clock, packet);
+        self.take_errand_of_syn(packet.payload);
+        let in_syn = self.errand().map_or(0, |errand| errand.in_syn);
+        let first = &mut self.subflows[0].remote_isn;
+        *first = first.wrapping_add(in_syn as u32);
         self.edge = packet.tcp.window.into();
         self.send_syn_ack(now, 0, outbox);
+    }
+
+    /// The SYN of another connection: whoever listens answers it.
+    fn answer_beside(&mut self, packet: &Incoming<'_>, outbox: &mut Outbox) {
+        let outgoing = Outgoing {
+            from: packet.to,
+            to: packet.from,
+            seq: self.random.word(),
+            ack: packet.tcp.seq.wrapping_add(1),
+            flags: TcpFlags::SYN | TcpFlags::ACK,
+            window: u16::MAX,
+            options: OptionWriter::new(),
+        };
+        outbox.send(outgoing, &[]);
     }
 
     fn take_syn(&mut self, isn: u32, clock: Option<u32>, packet: &Incoming<'_>) {
@@ -106,9 +131,9 @@ impl Client {
     fn receive_join(&mut self, now: u64, join: MpJoin, packet: &Incoming<'_>, outbox: &mut Outbox) {
         let MpJoin::Syn {
             backup,
+            address_id,
             token,
             nonce,
-            ..
         } = join
         else {
             self.failure = Some("MP_JOIN of another kind in a SYN".into());
@@ -147,7 +172,7 @@ impl Client {
             }
         }
         let subflow = &mut self.subflows[index];
-        subflow.backup = backup;
+        (subflow.backup, subflow.peer_id) = (backup, address_id);
         subflow.remote_nonce = nonce;
         subflow.nonce = self.random.word();
         self.send_syn_ack(now, index, outbox);
@@ -204,7 +229,14 @@ impl Client {
             window: u16::try_from(left).unwrap_or(u16::MAX),
             options,
         };
-        outbox.send(outgoing, &[]);
+        let answer = self.answer_with_syn_ack().filter(|_| index == 0);
+        outbox.send(outgoing, answer.unwrap_or(&[]));
+    }
+
+    /// What an aggregation server without MPTCP says at once.
+    fn answer_with_syn_ack(&self) -> Option<&[u8]> {
+        let answers = self.answers.as_ref().filter(|answers| !answers.offers)?;
+        answers.errand.as_ref()?.with_syn_ack()
     }
 
     /// What the SYN/ACK of a subflow says of MPTCP.
@@ -271,7 +303,12 @@ impl Client {
             return;
         }
         if packet.has(TcpFlags::RST) {
-            if from == 0 {
+            let answers = self.answers.as_ref();
+            let listens = answers.is_some_and(|it| it.errand.is_some() || it.plan.listens_on);
+            if from == 0 && index == 0 && listens {
+                // It listens as before.
+                self.subflows.clear();
+            } else if from == 0 {
                 self.subflows[index].state = State::Closed;
                 if index == 0 {
                     self.phase = Phase::Reset;
@@ -279,11 +316,19 @@ impl Client {
             }
             return;
         }
-        if !packet.has(TcpFlags::ACK) || unwrap(packet.tcp.ack, subflow.isn, 0) != 0 {
+        let acked = unwrap(packet.tcp.ack, subflow.isn, 0);
+        let answer = self.answer_with_syn_ack().map_or(0, <[u8]>::len) as i64;
+        let answered = index == 0 && answer > 0 && acked == answer;
+        // What its SYN/ACK has carried is ACKed with that, sooner or later.
+        let fits = answered || (acked == 0 && (index > 0 || answer == 0));
+        if !packet.has(TcpFlags::ACK) || !fits {
             return;
         }
         if index == 0 {
             self.complete_first(packet);
+        }
+        if answered {
+            self.skip_answer();
         }
         if index == 0 || self.complete_join(index, packet) {
             self.subflows[index].state = State::Open;

@@ -1,6 +1,7 @@
 //! A model MPTCP client (RFC 8684): data in one number space, over subflows with their own.
 
 mod answer;
+mod errand;
 mod handshake;
 mod plan;
 mod preamble;

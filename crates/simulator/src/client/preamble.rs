@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use flexcp_translator::Protocol;
 
 use super::{Client, Phase};
-use crate::explicit::{Fate, PATIENCE, Speech};
+use crate::explicit::{Fate, Gate, PATIENCE, Speech};
 use crate::payload::Payload;
 
 /// So many bytes from the first on are kept until all before them have come: more than any answer to a wish that is granted.
@@ -22,15 +22,58 @@ pub(crate) enum Outcome {
     Refused(u64, u8),
 }
 
+/// Points that an end does not go beyond before something has happened.
+#[derive(Debug)]
+pub(super) struct Gates {
+    all: Vec<Gate>,
+    /// The next one, and when it opens.
+    next: usize,
+    opens: Option<u64>,
+}
+
+impl Gates {
+    pub(super) const fn new(all: Vec<Gate>) -> Self {
+        Self {
+            all,
+            next: 0,
+            opens: None,
+        }
+    }
+
+    /// Goes through those that are open: so many bytes have come, or it is `granted` what it waits for.
+    pub(super) fn pass(&mut self, now: u64, come: u64, granted: bool) {
+        while let Some(gate) = self.all.get(self.next) {
+            let heard = come >= gate.heard || (gate.heard == u64::MAX && granted);
+            if !heard {
+                break;
+            }
+            let opens = *self.opens.get_or_insert(now + gate.pause);
+            if opens > now {
+                break;
+            }
+            self.opens = None;
+            self.next += 1;
+        }
+    }
+
+    /// Up to where there is none; `None`: none is left.
+    pub(super) fn limit(&self) -> Option<u64> {
+        self.all.get(self.next).map(|gate| gate.at)
+    }
+
+    /// When the next one opens.
+    pub(super) const fn due(&self) -> Option<u64> {
+        self.opens
+    }
+}
+
 /// One client's preamble.
 #[derive(Debug)]
 pub(super) struct Front {
     speech: Speech,
     /// Bytes of the stream that the SYN has carried for good.
     skipped: u64,
-    /// The next gate, and when it opens.
-    gate: usize,
-    opens: Option<u64>,
+    gates: Gates,
     head: [Option<u8>; HEAD],
     /// Parts that came before it was known where the server's stream starts.
     later: Vec<(u64, Vec<u8>)>,
@@ -41,12 +84,11 @@ pub(super) struct Front {
 }
 
 impl Front {
-    pub(super) const fn new(speech: Speech, reads: u64) -> Self {
+    pub(super) fn new(speech: Speech, reads: u64) -> Self {
         Self {
+            gates: Gates::new(speech.gates.clone()),
             speech,
             skipped: 0,
-            gate: 0,
-            opens: None,
             head: [None; HEAD],
             later: vec![],
             outcome: Outcome::Waits,
@@ -146,6 +188,9 @@ impl Client {
 
     /// Bytes of its stream, from a position on.
     pub(super) fn bytes_out(&self, at: u64, len: usize) -> Cow<'static, [u8]> {
+        if let Some(errand) = self.errand() {
+            return Cow::Owned(errand.bytes_out(&self.out, at, len));
+        }
         let Some(front) = &self.front else {
             return Cow::Borrowed(self.out.bytes(at, len));
         };
@@ -181,36 +226,32 @@ impl Client {
 
     /// Up to where it may write now.
     pub(super) fn look_at_gates(&mut self, now: u64) {
+        if self.errand().is_some() {
+            return self.look_at_errand(now);
+        }
         let (writes, come) = (self.app.writes, self.data_end());
         let Some(front) = &mut self.front else {
             self.open_to = writes;
             return;
         };
-        while let Some(gate) = front.speech.gates.get(front.gate) {
-            let granted = matches!(front.outcome, Outcome::Granted(_));
-            let heard = come >= gate.heard || (gate.heard == u64::MAX && granted);
-            if !heard {
-                break;
-            }
-            let opens = *front.opens.get_or_insert(now + gate.pause);
-            if opens > now {
-                break;
-            }
-            front.opens = None;
-            front.gate += 1;
-        }
-        let gate = front.speech.gates.get(front.gate);
-        let limit = gate.map_or(u64::MAX, |gate| gate.at.saturating_sub(front.skipped));
+        let granted = matches!(front.outcome, Outcome::Granted(_));
+        front.gates.pass(now, come, granted);
+        let limit = front.gates.limit();
+        let limit = limit.map_or(u64::MAX, |at| at.saturating_sub(front.skipped));
         self.open_to = self.open_to.max(writes.min(limit)).min(writes);
     }
 
     /// When the next gate opens.
     pub(super) fn next_gate(&self) -> Option<u64> {
-        self.front.as_ref().and_then(|front| front.opens)
+        let errand = self.errand().and_then(|errand| errand.due());
+        errand.or_else(|| self.front.as_ref()?.gates.due())
     }
 
     /// Takes bytes that come down, whether in order or not. `false`: they are others than they should be.
     pub(super) fn matches_in(&mut self, at: u64, bytes: &[u8]) -> bool {
+        if let Some(errand) = self.errand() {
+            return errand.matches_in(&self.into, at, bytes);
+        }
         let Some(front) = &mut self.front else {
             return self.into.matches(at, bytes);
         };
@@ -309,7 +350,7 @@ impl Client {
 }
 
 /// Whether what stands behind an answer of `len` bytes is the server's.
-fn matches_behind(into: &Payload, len: u64, at: u64, bytes: &[u8]) -> bool {
+pub(super) fn matches_behind(into: &Payload, len: u64, at: u64, bytes: &[u8]) -> bool {
     let skip = usize::try_from(len.saturating_sub(at)).unwrap_or(usize::MAX);
     let rest = bytes.get(skip..).unwrap_or(&[]);
     rest.is_empty() || into.matches(at.max(len) - len, rest)

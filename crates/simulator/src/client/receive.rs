@@ -321,6 +321,13 @@ impl Client {
     }
 
     fn take_signals(&mut self, now: u64, index: usize, packet: &Incoming<'_>, outbox: &mut Outbox) {
+        if let Some(remove) = packet.options.remove_addr.filter(|_| self.is_answering()) {
+            for gone in 0..self.subflows.len() {
+                if remove.ids().contains(&self.subflows[gone].peer_id) {
+                    self.lose_subflow(now, gone);
+                }
+            }
+        }
         if let Some(add_addr) = packet.options.add_addr
             && !add_addr.echo
         {

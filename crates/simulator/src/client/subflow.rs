@@ -48,6 +48,8 @@ pub(crate) struct Subflow {
     pub(crate) remote: SocketAddr,
     /// The client's address id.
     pub(crate) address_id: u8,
+    /// That of whoever has asked for it.
+    pub(crate) peer_id: u8,
     /// Used only when no other is left.
     pub(crate) backup: bool,
     /// Number of the SYN, and of its answer.
@@ -109,6 +111,7 @@ impl Subflow {
             local,
             remote,
             address_id: 0,
+            peer_id: 0,
             backup: false,
             isn,
             remote_isn: 0,

@@ -163,7 +163,8 @@ impl Connection {
         let again = asking.joins.uplinks.iter();
         let again = again.filter_map(|uplink| uplink.asked.due());
         let removed = asking.joins.removed.due();
-        again.chain(asking.joins.due()).chain(removed).min()
+        let next = asking.joins.due().filter(|_| !self.has_errand());
+        again.chain(next).chain(removed).min()
     }
 
     /// How far a join is that FlexCP has asked for.
@@ -222,8 +223,10 @@ impl Connection {
     /// The place of the next uplink to join over, of those of the service; none for now: notes when there may be.
     pub(crate) fn next_uplink(&mut self, now: Instant, uplinks: &[Uplink]) -> Option<usize> {
         let finished = self.is_finished();
+        // Nobody has been told of a connection before its client has shown that it knows.
+        let opened = self.phase.is_established() && !self.has_errand();
         let asking = self.asking.as_deref_mut()?;
-        if !self.phase.is_established() || asking.joins.due.is_none_or(|due| due > now) {
+        if !opened || asking.joins.due.is_none_or(|due| due > now) {
             return None;
         }
         if finished {

@@ -346,10 +346,33 @@ impl Connection {
         };
         match news {
             // It ends what it has not answered. A refusal may come with its end.
-            News::None(Verdict::Consume) if segment.has(TcpFlags::FIN) => {
+            News::None(Verdict::Consume) if self.ends_here(segment) => {
                 News::Declined { altogether: true }
             }
             news => news,
+        }
+    }
+
+    /// Whether the peer ends its stream behind what has been heard of it: the subflow by a FIN, or the connection by `DATA_FIN`. What
+    /// has overtaken the rest of an answer says nothing yet.
+    fn ends_here(&self, segment: &Segment) -> bool {
+        let end = Ssn(segment.tcp.seq).add(segment.payload_len());
+        let closes = segment.has(TcpFlags::FIN) && end == self.subflow(INITIAL).recv.ack;
+        let dss = segment.options.dss.as_ref().filter(|dss| dss.data_fin);
+        let mapping = dss.and_then(|dss| dss.mapping.as_ref());
+        closes
+            || mapping.is_some_and(|mapping| {
+                let fin = self.dsn_of_peer(mapping.dsn).add(mapping.len.into()).sub(1);
+                fin == self.to_tcp.next
+            })
+    }
+
+    /// A data number of the peer's, near the first.
+    fn dsn_of_peer(&self, number: DataNumber) -> Dsn {
+        let first = self.mptcp.peer_key.map_or(Dsn(0), |key| key.idsn);
+        match number {
+            DataNumber::Long(dsn) => Dsn(dsn),
+            DataNumber::Short(dsn) => first.expand(dsn),
         }
     }
 
@@ -362,11 +385,7 @@ impl Connection {
             return true;
         };
         let first = self.mptcp.peer_key.map_or(Dsn(0), |key| key.idsn);
-        let dsn = match mapping.dsn {
-            DataNumber::Long(dsn) => Dsn(dsn),
-            DataNumber::Short(dsn) => first.expand(dsn),
-        };
-        dsn == first.add(mapping.ssn.into())
+        self.dsn_of_peer(mapping.dsn) == first.add(mapping.ssn.into())
     }
 
     /// The payload, whose first byte has the number `at`.
@@ -431,10 +450,12 @@ impl Connection {
             let initial = self.subflow_mut(INITIAL);
             initial.state = SubflowState::Established;
             initial.join.proved = true;
-            let start = self.to_tcp.next;
-            if let Some(asking) = &mut self.asking {
-                asking.stream_start = Some(start);
-            }
+        }
+        // What the server repeats of its answer is not the TCP leg's to see.
+        let start = self.dsn_to_tcp(self.tcp.isn_local.add(1));
+        (self.to_tcp.next, self.to_tcp.acked) = (start, start);
+        if let Some(asking) = &mut self.asking {
+            asking.stream_start = Some(start);
         }
         let mut ack = self.own_to_mptcp(INITIAL, TcpFlags::ACK);
         if !plain {
@@ -518,6 +539,11 @@ impl Connection {
         {
             asking.errand = None;
         }
+    }
+
+    /// The aggregation server has reset its connection, and hears no more.
+    pub(crate) const fn lose_peer(&mut self) {
+        self.phase = Phase::SynSent;
     }
 
     /// The aggregation server hears that nothing comes of it: by `MP_FASTCLOSE` if it speaks MPTCP, as a RST alone would leave it with a

@@ -343,7 +343,13 @@ impl Translator {
 
     /// An aggregation server refuses the connection, or leaves it before it has connected on.
     fn handle_server_gone(&mut self, now: Instant, id: ConnectionId) -> Verdict {
-        if self.leave_refusing(now, id, MarkReason::Refused) || self.skip_server(now, id) {
+        if self.leave_refusing(now, id, MarkReason::Refused) {
+            return Verdict::Consume;
+        }
+        if let Some(connection) = self.table.get_mut(id) {
+            connection.lose_peer();
+        }
+        if self.skip_server(now, id) {
             return Verdict::Consume;
         }
         if let Some(connection) = self.table.get_mut(id) {

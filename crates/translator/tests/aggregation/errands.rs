@@ -129,18 +129,17 @@ pub(crate) fn answers(
 #[test]
 fn window_beside_data_in_the_syn_is_right_scaled_too() {
     let scaled = |scale| vec![TcpOption::WindowScale(scale)];
-    for (options, told) in [
-        (scaled(7), 65_000 >> 7),
-        (scaled(14), 64),
-        (vec![], 65_000),
-    ] {
+    for (options, told) in [(scaled(7), 65_000 >> 7), (scaled(14), 64), (vec![], 65_000)] {
         let mut world = by(&[CONVERT]);
         let (_, out) = world.of_client(SYN, [0, 0], options.clone(), &[]);
         assert!(!out[0].packet.payload.is_empty());
         assert_eq!(out[0].packet.tcp.window, told);
         let mut direct = World::new();
         let (_, out) = direct.of_client(SYN, [0, 0], options, &[]);
-        assert_eq!(out[0].packet.tcp.window, 65_000, "without data it is as it was");
+        assert_eq!(
+            out[0].packet.tcp.window, 65_000,
+            "without data it is as it was"
+        );
     }
 }
 
@@ -611,20 +610,6 @@ fn timestamps_pass_behind_the_errand() {
             ecr: 9050
         })
     );
-}
-
-#[test]
-fn joins_follow_once_the_client_is_there() {
-    let mut world = by(&[SOCKS5]);
-    let told = told(&mut world);
-    let said = answer_to(Protocol::Socks5, &told, false, None);
-    let _ = answers(&mut world, &said, told.len(), &[]);
-    let _ = world.of_client(ACK, [1, 1 + int(said.len())], [], &[]);
-    let out = world.timeout();
-    let joins: Vec<_> = out.iter().filter_map(Out::join).collect();
-    assert_eq!(joins.len(), 1, "{out:?}");
-    assert_eq!(world.peers[1], aggregation(), "to the same server");
-    assert_eq!(world.subflows[1].ip(), uplinks()[1]);
 }
 
 #[test]

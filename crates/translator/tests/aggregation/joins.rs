@@ -1,9 +1,11 @@
 //! Joins that the box asks for.
 
+use flexcp_preamble::Protocol;
 use flexcp_testkit::keys;
 use flexcp_translator::{ActiveStandby, DropReason, Rule, Verdict};
 use flexcp_wire::{CapableFlags, CapableKeys, MpJoin, TcpOption, Timestamps};
 
+use crate::errands::{SOCKS5, answer_to, answers, by, int, told};
 use crate::world::*;
 
 #[test]
@@ -493,4 +495,21 @@ fn join_is_backup_under_a_rule_that_keeps_paths_in_reserve() {
         panic!("{out:?}")
     };
     assert!(backup);
+}
+
+#[test]
+fn joins_follow_once_the_client_is_there() {
+    let mut world = by(&[SOCKS5]);
+    let told = told(&mut world);
+    let said = answer_to(Protocol::Socks5, &told, false, None);
+    let _ = answers(&mut world, &said, told.len(), &[]);
+    world.pass(2000);
+    let out = world.timeout();
+    assert!(out.iter().all(|out| out.join().is_none()), "{out:?}");
+    let _ = world.of_client(ACK, [1, 1 + int(said.len())], [], &[]);
+    let out = world.timeout();
+    let joins: Vec<_> = out.iter().filter_map(Out::join).collect();
+    assert_eq!(joins.len(), 1, "{out:?}");
+    assert_eq!(world.peers[1], aggregation(), "to the same server");
+    assert_eq!(world.subflows[1].ip(), uplinks()[1]);
 }

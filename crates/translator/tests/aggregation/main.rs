@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod dialogue;
+mod ended;
 mod errands;
 mod invited;
 mod joins;

@@ -1,0 +1,91 @@
+//! Aggregation servers that end a connection before they have connected on, and what they say again once they have.
+
+use flexcp_preamble::{Protocol, Refusal};
+use flexcp_testkit::keys;
+use flexcp_wire::{DataNumber, Dss, DssMapping, MptcpOption, TcpOption};
+
+use crate::errands::{CONVERT, SOCKS5, answer_to, answers, by, int, told};
+use crate::world::*;
+
+/// A data FIN alone, behind so many bytes of the server's.
+fn data_fin(world: &World, behind: u64) -> TcpOption<'static> {
+    let first = keys::idsn(SERVER_KEY).wrapping_add(1);
+    TcpOption::Mptcp(MptcpOption::Dss(Dss {
+        data_ack: Some(DataNumber::Long(world.idsn() + 1)),
+        mapping: Some(DssMapping {
+            dsn: DataNumber::Long(first.wrapping_add(behind)),
+            ssn: 0,
+            len: 1,
+            checksum: None,
+        }),
+        data_fin: true,
+    }))
+}
+
+/// MPTCP ends a connection by its data FIN: the subflow's FIN may come a minute later.
+#[test]
+fn server_that_ends_the_connection_without_a_word_has_declined() {
+    let mut world = by(&[SOCKS5]);
+    let told = told(&mut world);
+    let fin = data_fin(&world, 0);
+    let (_, out) = world.of_server(0, ACK, [1, 1 + int(told.len())], [fin], &[]);
+    assert!(out[0].packet.tcp.flags.contains(RST));
+    assert_eq!(world.peers[1], server(), "the server itself is asked");
+    assert_eq!(world.translator.counters().server_declined, 1);
+}
+
+/// What it says is on its way, and has been overtaken: it counts, and not the end.
+#[test]
+fn end_that_has_overtaken_the_answer_says_nothing() {
+    for by_subflow in [false, true] {
+        let mut world = by(&[SOCKS5]);
+        let told = told(&mut world);
+        let said = answer_to(Protocol::Socks5, &told, false, Some(Refusal::Reset));
+        let ack = 1 + int(told.len());
+        let (flags, option) = if by_subflow {
+            (FIN | ACK, dss(world.idsn() + 1, None))
+        } else {
+            (ACK, data_fin(&world, said.len() as u64))
+        };
+        let at = 1 + int(said.len());
+        let _ = world.of_server(0, flags, [at, ack], [option], &[]);
+        assert_eq!(world.translator.counters().server_declined, 0);
+        let (_, out) = answers(&mut world, &said, told.len(), &[]);
+        assert_eq!((out[0].subflow, out[0].packet.tcp.flags), (None, RST | ACK));
+        assert_eq!(world.translator.counters().server_refused, 1);
+    }
+}
+
+/// RFC 9293 section 3.5.1: nobody answers a reset.
+#[test]
+fn server_that_resets_hears_no_more() {
+    let mut world = by(&[CONVERT]);
+    let told = told(&mut world);
+    let (_, out) = world.of_server(0, RST | ACK, [1, 1 + int(told.len())], [], &[]);
+    let [syn] = &out[..] else { panic!("{out:?}") };
+    assert_eq!(syn.packet.tcp.flags, SYN);
+    assert_eq!(world.peers[1], server());
+}
+
+/// The ACK of the answer got lost.
+#[test]
+fn answer_that_comes_again_without_mptcp_is_not_the_clients_to_see() {
+    let mut world = by(&[SOCKS5]);
+    let _ = world.of_client(SYN, [0, 0], offer(), &[]);
+    let (_, out) = world.of_server(0, SYN | ACK, [0, 1], offer(), &[]);
+    let told = out[0].packet.payload.clone();
+    let said = answer_to(Protocol::Socks5, &told, false, None);
+    let (ack, behind) = (1 + int(told.len()), 1 + int(said.len()));
+    let bytes = [said.as_slice(), b"220 hello"].concat();
+    for _ in 0..2 {
+        let (_, out) = world.of_server(0, ACK, [1, ack], [], &bytes);
+        let banner = out.last().unwrap();
+        assert_eq!((banner.subflow, banner.seq()), (None, behind));
+        assert_eq!(banner.packet.payload, b"220 hello");
+    }
+    let (_, out) = world.of_server(0, ACK, [1, ack], [], &said);
+    assert!(
+        out.iter().all(|out| out.packet.payload.is_empty()),
+        "{out:?}"
+    );
+}
