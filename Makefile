@@ -4,7 +4,7 @@
 CARGO ?= cargo
 
 .PHONY: setup setup-programs setup-api setup-libconvert libconvert build demo test lint unit unit-security simulate root privileged e2e e2e-repeat link-selftest \
-	faults attack hostile-memory lossy firewall endings reload steering rule-changes split ttfb uplinks box api watch compare kernels kernels-short unit-boot fuzz bench bench-quick bench-plain bench-crowd bench-rule bench-explicit bench-box box-memory bench-beside bench-reads bench-unsteered bench-sustained bench-dtree bench-rules figure10 counters seeded-bugs drawn-bugs \
+	faults attack hostile-memory lossy firewall endings reload steering rule-changes split ttfb uplinks box location api watch compare kernels kernels-short unit-boot fuzz bench bench-quick bench-plain bench-crowd bench-rule bench-explicit bench-box box-memory bench-beside bench-reads bench-unsteered bench-sustained bench-dtree bench-rules figure10 counters seeded-bugs drawn-bugs \
 	mutants-sample \
 	bpf clean
 
@@ -148,6 +148,11 @@ uplinks: root build
 # --sizes 0.1,10 --rounds 1" for a part.
 box: root build
 	target/release/lab box $(BOX_ARGS)
+
+# T-MPTCP's Table 1: a box that chooses by measurement among five aggregation servers, downloads by each of them, and what it does when
+# the best one becomes slow. Eight minutes, lab/results/location.json, location.md and a plot.
+location: root build
+	target/release/lab location $(LOCATION_ARGS)
 
 # The API under requests that schemathesis makes from its document for SECONDS, and /metrics before promtool: any answer of 5xx
 # and any finding fails. lab/results/api.json.

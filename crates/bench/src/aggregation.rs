@@ -17,7 +17,7 @@ use serde::Serialize;
 
 pub use self::memory::Memory;
 use self::scene::{Run, Scene};
-use crate::explicit::spread;
+use crate::turns::{self, beside, spread};
 
 /// What to run, and where its results go.
 #[derive(Clone, Debug, Args)]
@@ -62,11 +62,7 @@ const PAIRS: [(Way, Way); 2] = [
 const TOLERANCE: f64 = 0.1;
 
 /// All of one way.
-#[derive(Clone, Debug, Serialize)]
-struct Row {
-    way: Way,
-    runs: Vec<Run>,
-}
+type Row = turns::Row<Way, Run>;
 
 /// All of it.
 #[derive(Clone, Debug, Serialize)]
@@ -142,16 +138,6 @@ impl Aggregation {
         fs::write(self.results.join("box.md"), results.text())?;
         Ok(())
     }
-}
-
-/// A way beside another, round by round.
-fn beside(rows: &[Row], (way, other): (Way, Way), of: impl Fn(&Run) -> f64) -> Vec<f64> {
-    let runs = |way| {
-        let row = rows.iter().find(|row| row.way == way);
-        row.map_or(&[][..], |row| &row.runs[..])
-    };
-    let pairs = runs(way).iter().zip(runs(other));
-    pairs.map(|(run, other)| of(run) / of(other)).collect()
 }
 
 fn lines(rows: &[Row]) -> Vec<Line> {

@@ -13,13 +13,14 @@ use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use flexcp_lab::aim::{self, Line};
 use flexcp_lab::cpu::Sample;
-use flexcp_lab::statistics::{median, quantile};
+use flexcp_lab::statistics::median;
 use flexcp_lab::transfer::{Client, Proto};
 use flexcp_lab::{Family, FlexCp, Lab, Mib, carried, daemon};
 use serde::Serialize;
 
 use crate::programs::{self, Program, WEB};
 use crate::rig;
+use crate::turns::{self, beside, spread};
 
 /// What to run, and where its results go.
 #[derive(Clone, Debug, Args)]
@@ -82,11 +83,7 @@ struct Run {
 }
 
 /// All of one way.
-#[derive(Clone, Debug, Serialize)]
-struct Row {
-    way: Way,
-    runs: Vec<Run>,
-}
+type Row = turns::Row<Way, Run>;
 
 /// All of it.
 #[derive(Clone, Debug, Serialize)]
@@ -258,22 +255,6 @@ fn listen(lab: &Lab, way: Way) -> SocketAddr {
     SocketAddr::new(lab.proxy_addr(1, Family::V4), way.port())
 }
 
-/// What a way is to reverse mode, round by round.
-fn beside(rows: &[Row], way: Way, of: impl Fn(&Run) -> f64) -> Vec<f64> {
-    let runs = |way| {
-        let row = rows.iter().find(|row| row.way == way);
-        row.map_or(&[][..], |row| &row.runs[..])
-    };
-    let pairs = runs(way).iter().zip(runs(Way::Reverse));
-    pairs.map(|(run, reverse)| of(run) / of(reverse)).collect()
-}
-
-/// The middle, and between which the middle half lies.
-pub(crate) fn spread(values: &[f64], digits: usize) -> String {
-    let [middle, least, most] = [0.5, 0.25, 0.75].map(|share| quantile(values, share));
-    format!("{middle:.digits$} ({least:.digits$} to {most:.digits$})")
-}
-
 fn lines(rows: &[Row]) -> Vec<Line> {
     let mut lines = vec![];
     for row in rows {
@@ -306,11 +287,11 @@ fn lines(rows: &[Row]) -> Vec<Line> {
                 bounds,
             )
         };
-        let mbit = beside(rows, way, |run| run.mbit);
+        let mbit = beside(rows, (way, Way::Reverse), |run| run.mbit);
         let (what, middle, [least, _]) = judged("throughput", &mbit);
         lines.push(Line::at_least(what, middle, least, ""));
         lines.push(Line::told(format!("its spread, {name}"), spread(&mbit, 3)));
-        let cpu = beside(rows, way, |run| run.cpu);
+        let cpu = beside(rows, (way, Way::Reverse), |run| run.cpu);
         let (what, middle, [_, most]) = judged("CPU time for each GB", &cpu);
         lines.push(Line::at_most(what, middle, most, ""));
         lines.push(Line::told(format!("its spread, {name}"), spread(&cpu, 3)));

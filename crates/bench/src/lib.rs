@@ -26,6 +26,7 @@ mod record;
 mod report;
 mod rig;
 mod sink;
+mod turns;
 mod verdict;
 mod verify;
 

@@ -12,8 +12,10 @@ mod handshake;
 mod passive;
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -27,7 +29,7 @@ use self::answering::Answering;
 use self::choosing::{Choosing, Setup};
 use crate::config::{Config, location};
 use crate::generation::Generation;
-use crate::worker::{Marks, WorkerHandle};
+use crate::worker::{Ear, Listener, Marks, WorkerHandle};
 
 /// What the thread is told and asked.
 #[derive(Debug)]
@@ -36,6 +38,8 @@ enum Request {
     Follow(Arc<Generation>, Vec<Arc<Marks>>),
     /// How it stands.
     Tell(SyncSender<Facts>),
+    /// Somebody wants to hear of each choice from here on.
+    Listen(Listener<Chosen>),
     /// To end.
     End,
 }
@@ -63,6 +67,19 @@ pub(crate) struct BoxFacts {
     pub(crate) at: Time,
 }
 
+/// Another aggregation server is used for a box's new connections.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Chosen {
+    /// When, on the clock of events.
+    pub(crate) at: Time,
+    pub(crate) service: ServiceId,
+    /// The name and the address of the one before; `None` at the first choice.
+    pub(crate) from: Option<(String, SocketAddr)>,
+    pub(crate) to: (String, SocketAddr),
+    /// Why, in a sentence that begins with the name.
+    pub(crate) reason: String,
+}
+
 /// How the responder stands.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ResponderFacts {
@@ -75,6 +92,8 @@ pub(crate) struct ResponderFacts {
 pub(crate) struct LocationHandle {
     requests: Sender<Request>,
     waker: Arc<Waker>,
+    /// There is a thread: nobody else would take what is asked.
+    runs: Arc<AtomicBool>,
 }
 
 /// The thread, and what it takes to start it.
@@ -92,7 +111,11 @@ impl Locating {
         let (requests, asked) = mpsc::channel();
         let waker = Arc::new(Waker::new()?);
         Ok(Self {
-            handle: LocationHandle { requests, waker },
+            handle: LocationHandle {
+                requests,
+                waker,
+                runs: Arc::default(),
+            },
             waiting: Some((asked, workers.to_vec())),
             thread: None,
         })
@@ -111,7 +134,10 @@ impl Locating {
             let waker = Arc::clone(&self.handle.waker);
             let run = move || Location::new(workers, waker).run(&asked);
             match thread::Builder::new().name("location".into()).spawn(run) {
-                Ok(thread) => self.thread = Some(thread),
+                Ok(thread) => {
+                    self.thread = Some(thread);
+                    self.handle.runs.store(true, Ordering::Relaxed);
+                }
                 Err(error) => {
                     warn!("servers are not probed, nor probes answered: no thread: {error}")
                 }
@@ -127,6 +153,7 @@ impl Locating {
 impl Drop for Locating {
     fn drop(&mut self) {
         if let Some(thread) = self.thread.take() {
+            self.handle.runs.store(false, Ordering::Relaxed);
             self.handle.tell(Request::End);
             // What it would have said of a panic stands in the log.
             let _ = thread.join();
@@ -140,13 +167,47 @@ impl LocationHandle {
     pub(crate) fn idle() -> Self {
         let (requests, _) = mpsc::channel();
         let waker = Arc::new(Waker::new().expect("a descriptor"));
-        Self { requests, waker }
+        Self {
+            requests,
+            waker,
+            runs: Arc::default(),
+        }
+    }
+
+    /// One whose thread is played: whoever listens is handed over.
+    #[cfg(test)]
+    pub(crate) fn played() -> (Self, Receiver<Listener<Chosen>>) {
+        let (requests, asked) = mpsc::channel();
+        let (tell, told) = mpsc::channel();
+        thread::spawn(move || {
+            for request in asked {
+                if let Request::Listen(listener) = request {
+                    tell.send(listener).expect("somebody to take it");
+                }
+            }
+        });
+        let handle = Self {
+            requests,
+            runs: Arc::new(AtomicBool::new(true)),
+            ..Self::idle()
+        };
+        (handle, told)
     }
 
     fn tell(&self, request: Request) {
         // When it has ended there is nobody to tell.
         let _ = self.requests.send(request);
         self.waker.wake();
+    }
+
+    /// Each choice from here on; so many wait for who listens. `None`: there is no thread that chooses.
+    pub(crate) fn listen(&self, room: usize) -> Option<Ear<Chosen>> {
+        if !self.runs.load(Ordering::Relaxed) {
+            return None;
+        }
+        let (listener, ear) = Ear::new(room);
+        self.tell(Request::Listen(listener));
+        Some(ear)
     }
 
     /// How all stand; nothing when the configuration in force has neither a measured choice nor a responder.
@@ -180,6 +241,7 @@ struct Location {
     waker: Arc<Waker>,
     boxes: Vec<Choosing>,
     responder: Option<Answering>,
+    listeners: Vec<Listener<Chosen>>,
     /// When the workers and the uplinks are looked at next.
     look: Time,
     buffer: [u8; BUFFER],
@@ -192,6 +254,7 @@ impl Location {
             waker,
             boxes: Vec::new(),
             responder: None,
+            listeners: Vec::new(),
             look: now(),
             buffer: [0; BUFFER],
         }
@@ -204,6 +267,7 @@ impl Location {
                 match request {
                     Request::Follow(generation, marks) => self.follow(&generation, &marks),
                     Request::Tell(answer) => drop(answer.try_send(self.facts())),
+                    Request::Listen(listener) => self.listeners.push(listener),
                     Request::End => return,
                 }
             }
@@ -217,7 +281,8 @@ impl Location {
                 }
             }
             for choosing in &mut self.boxes {
-                choosing.work(&self.workers, &mut self.buffer);
+                let chosen = choosing.work(&self.workers, &mut self.buffer);
+                tell(&mut self.listeners, &chosen);
             }
             if let Some(responder) = &mut self.responder {
                 responder.work(&mut self.buffer);
@@ -292,6 +357,16 @@ impl Location {
     }
 }
 
+/// Tells those who listen, and forgets those who do so no more.
+fn tell(listeners: &mut Vec<Listener<Chosen>>, all: &[Chosen]) {
+    for chosen in all {
+        listeners.retain(|listener| !listener.is_deaf());
+        for listener in &mut *listeners {
+            listener.tell(chosen.clone());
+        }
+    }
+}
+
 /// The clock of locators and responders.
 fn now() -> Time {
     Time(monotonic_micros())
@@ -306,8 +381,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests {
-    use std::net::SocketAddr;
-
     use super::*;
     use crate::worker;
 
@@ -361,12 +434,34 @@ mod tests {
         assert!(locating.thread.is_none());
         let handle = locating.handle();
         assert!(handle.facts(&fixed.config).unwrap().boxes.is_empty());
+        assert!(handle.listen(4).is_none(), "nothing would ever be heard");
         let measured = generation("throughput");
         locating.follow(&measured, &[]);
         let facts = handle.facts(&measured.config).unwrap();
         assert_eq!(facts.boxes.len(), 1);
         assert!(!facts.boxes[0].table.is_complete);
+        let mut ear = handle.listen(4).expect("a thread");
+        assert!(ear.hear().is_none() && !ear.is_over());
         drop(locating);
         assert!(handle.facts(&measured.config).is_err());
+        assert!(ear.is_over() && handle.listen(4).is_none());
+    }
+
+    #[test]
+    fn who_listens_hears_each_choice_and_who_has_gone_is_forgotten() {
+        let chosen = Chosen {
+            at: Time(7),
+            service: ServiceId(0),
+            from: None,
+            to: ("fra".into(), ([203, 0, 113, 5], 7124).into()),
+            reason: "fra: 47.3 Mbit/s over dsl0".into(),
+        };
+        let (listener, mut ear) = Ear::new(2);
+        let (gone, _) = Ear::new(2);
+        let mut listeners = vec![listener, gone];
+        tell(&mut listeners, &vec![chosen.clone(); 3]);
+        assert_eq!(listeners.len(), 1);
+        assert_eq!(ear.hear(), Some(chosen));
+        assert_eq!(ear.take_lost(), 1, "there is room for two");
     }
 }

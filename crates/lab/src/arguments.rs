@@ -9,6 +9,7 @@ use flexcp_lab::aggregation::Aggregation;
 use flexcp_lab::attack::HostileMemory;
 use flexcp_lab::endings::Endings;
 use flexcp_lab::firewall::Firewall;
+use flexcp_lab::location::Location;
 use flexcp_lab::matrix::Side;
 use flexcp_lab::reload::Reload;
 use flexcp_lab::repeat::Repeat;
@@ -90,6 +91,8 @@ pub(crate) enum Command {
     Uplinks(Uplinks),
     /// Measure downloads through an aggregation box over two uplinks of 4G, beside its peers: T-MPTCP's Figures 5a and 5b
     Box(Aggregation),
+    /// Let a box choose among the five aggregation servers of T-MPTCP's Table 1, and hold its choice against downloads by each
+    Location(Location),
     /// Take away rules, routes, links and addresses under live transfers: how soon they are back, or told
     Watch(Watch),
     /// Run the end-to-end tests many times, one attempt each, and say how often each case failed

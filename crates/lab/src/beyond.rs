@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
@@ -116,21 +116,33 @@ impl Beyond {
 impl FlexCp {
     /// Starts another one with these services at the far end of a box's uplinks, which is the lab's client.
     pub fn start_at_far_end(lab: &Lab, services: &str) -> Result<Self> {
-        let dir: PathBuf = lab.dir().join("far");
-        fs::create_dir_all(&dir).with_context(|| format!("creating {dir:?}"))?;
+        let services = format!(
+            "[timeouts]\nlinger = \"1s\"\nhalf_open = \"3s\"\nrejoin = \"5s\"\n\n{services}"
+        );
+        Self::start_on(lab.client(), (lab.dir(), "far"), ("", &services))
+    }
+
+    /// Starts one on a host, with these lines of its `[device]` section and these services. Its device, its files and its directory in
+    /// `dir` have this name, which no other one has there.
+    pub fn start_on(
+        host: &Namespace,
+        (dir, name): (&Path, &str),
+        (device, services): (&str, &str),
+    ) -> Result<Self> {
+        let own: PathBuf = dir.join(name);
+        fs::create_dir_all(&own).with_context(|| format!("creating {own:?}"))?;
         let offload = match daemon::offload_is_off() {
             true => "[offload]\nenabled = false\n\n",
             false => "",
         };
-        let socket = dir.join("flexcp.sock");
+        let socket = own.join("flexcp.sock");
         let config = format!(
-            "[device]\nname = \"far0\"\n\n{offload}[control]\nsocket = {socket:?}\nstate_dir = {dir:?}\n\n\
-             [timeouts]\nlinger = \"1s\"\nhalf_open = \"3s\"\nrejoin = \"5s\"\n\n{services}"
+            "[device]\nname = \"{name}0\"\n{device}\n\n{offload}[control]\nsocket = {socket:?}\nstate_dir = {own:?}\n\n{services}"
         );
-        let file = dir.join("flexcp.toml");
+        let file = own.join("flexcp.toml");
         fs::write(&file, config).with_context(|| format!("writing {file:?}"))?;
-        let mut command = lab.client().command(daemon::binary()?);
+        let mut command = host.command(daemon::binary()?);
         command.args(["run", "--config"]).arg(file);
-        Self::spawn_at((lab.client(), "far"), (command, socket, lab.dir()))
+        Self::spawn_at((host, name), (command, socket, dir))
     }
 }

@@ -323,7 +323,7 @@ impl Strip {
     }
 }
 
-fn parse_faults(text: &str) -> Result<Faults> {
+pub(crate) fn parse_faults(text: &str) -> Result<Faults> {
     text.parse()
         .with_context(|| format!("list of faults `{text}`"))
 }

@@ -77,6 +77,7 @@ fn run(command: Command) -> Result<()> {
         Command::Ttfb(ttfb) => ttfb.run(),
         Command::Uplinks(uplinks) => uplinks.run(),
         Command::Box(aggregation) => aggregation.run(),
+        Command::Location(location) => location.run(),
         Command::Watch(watch) => watch.run(),
         Command::Repeat(repeat) => repeat.run(),
         Command::Wirecheck(args) => wirecheck(args),

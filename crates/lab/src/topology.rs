@@ -10,6 +10,7 @@
 //! The wire forwards frames and is where faults are injected and rates are
 //! limited: between client and proxy, out of sight of both.
 
+mod graph;
 mod plan;
 
 use std::fmt::Write as _;
@@ -28,6 +29,7 @@ use crate::namespace::{self, Namespace};
 use crate::process::Reaper;
 use crate::upper::Upper;
 
+pub use self::graph::{End, Graph};
 use self::plan::Plan;
 pub(crate) use self::plan::keep_order;
 
@@ -227,19 +229,10 @@ impl LabBuilder {
             !self.keep || self.faults.is_empty(),
             "a lab that outlives us can't have emulated links: they are threads of ours"
         );
-        sweep(Sweep::Leftovers);
-
-        let prefix = next_prefix();
-        let dir = cleanup::directory(&prefix);
-        fs::create_dir_all(&dir).with_context(|| format!("creating {dir:?}"))?;
-        let guard = Remains {
-            reaper: Reaper::arm(&prefix, &dir)?,
-            dir,
-            prefix: prefix.clone(),
-        };
+        let guard = Remains::arm()?;
         Plan {
             spec: self,
-            prefix,
+            prefix: guard.prefix.clone(),
             guard,
         }
         .carry_out()
@@ -414,6 +407,21 @@ struct Remains {
     /// Empty when the lab was kept.
     dir: PathBuf,
     prefix: String,
+}
+
+impl Remains {
+    /// Removes what dead processes have left, takes a prefix that nobody has, and sees to it that all of that prefix goes.
+    fn arm() -> Result<Self> {
+        sweep(Sweep::Leftovers);
+        let prefix = next_prefix();
+        let dir = cleanup::directory(&prefix);
+        fs::create_dir_all(&dir).with_context(|| format!("creating {dir:?}"))?;
+        Ok(Self {
+            reaper: Reaper::arm(&prefix, &dir)?,
+            dir,
+            prefix,
+        })
+    }
 }
 
 impl Drop for Remains {

@@ -91,6 +91,21 @@ pub struct ResponderCounters {
     pub legs_refused: u64,
 }
 
+impl ResponderCounters {
+    /// Datagrams that were refused, by reason: what it is called, and how many.
+    #[must_use]
+    pub const fn refusals(&self) -> [(&'static str, u64); 6] {
+        [
+            ("malformed", self.malformed),
+            ("replay", self.replays),
+            ("cookie", self.cookies),
+            ("no_room", self.no_room),
+            ("limit", self.limited),
+            ("unpaid", self.unpaid),
+        ]
+    }
+}
+
 /// The server's side of the probes.
 ///
 /// Each datagram goes to [`handle_datagram`](Self::handle_datagram); after that [`poll_transmit`](Self::poll_transmit) is called

@@ -1,5 +1,5 @@
-//! What happens to connections, told as it happens, for as long as the client stays. Events wait in a ring from each worker,
-//! and the relay, for this client, which is looked at every few milliseconds: a worker wakes nobody, and what a client does not read is lost
+//! What happens to connections, told as it happens, for as long as the client stays. Events wait in a ring from each worker, the
+//! relay, and the thread that chooses servers, for this client, which is looked at every few milliseconds: a worker wakes nobody, and what a client does not read is lost
 //! to that client alone.
 
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::pieces::Out;
 use super::routes::Daemon;
 use super::server::{Asked, Names};
 use super::view::Event;
-use crate::split::RelayHandle;
+use crate::location::Chosen;
 use crate::worker::Ear;
 
 /// What a client hears by.
@@ -21,6 +21,8 @@ pub(super) struct Ears {
     workers: Vec<Ear>,
     /// The relay may begin, and end, while the client listens.
     relay: Option<Ear>,
+    /// What chooses servers may begin meanwhile, too.
+    choice: Option<Ear<Chosen>>,
 }
 
 impl Ears {
@@ -30,19 +32,27 @@ impl Ears {
         Self {
             workers: workers.map(|worker| worker.listen(ROOM)).collect(),
             relay: asked.split.listen(ROOM),
+            choice: asked.location.listen(CHOICES),
         }
     }
 
-    /// All of them, with a relay that has begun meanwhile.
-    fn all(&mut self, relay: &RelayHandle) -> impl Iterator<Item = &mut Ear> {
+    /// Listens to what has begun meanwhile.
+    fn follow(&mut self, asked: &Asked) {
         self.workers.retain(|ear| !ear.is_over());
         if self.relay.as_ref().is_none_or(Ear::is_over) {
-            self.relay = relay.listen(ROOM);
+            self.relay = asked.split.listen(ROOM);
         }
+        if self.choice.as_ref().is_none_or(Ear::is_over) {
+            self.choice = asked.location.listen(CHOICES);
+        }
+    }
+
+    /// What has to do with connections.
+    fn all(&mut self) -> impl Iterator<Item = &mut Ear> {
         self.workers.iter_mut().chain(&mut self.relay)
     }
 
-    /// Nothing will be heard any more.
+    /// Nothing will be heard any more: without connections no server is chosen.
     fn are_over(&self) -> bool {
         self.workers.iter().chain(&self.relay).all(Ear::is_over)
     }
@@ -61,15 +71,20 @@ pub(super) async fn tell(
     loop {
         // The clock of events started at another time.
         let origin = unix_micros().saturating_sub(flexcp_io::monotonic_micros());
-        for ear in ears.all(&daemon.asked.split) {
+        ears.follow(&daemon.asked);
+        for ear in ears.all() {
             for heard in std::iter::from_fn(|| ear.hear()).take(AT_ONCE) {
                 let names = services.now(&daemon).await;
                 push(&mut lines, &Event::new(heard, origin, names));
             }
-            let count = ear.take_lost();
-            if count > 0 {
-                push(&mut lines, &Event::Lost { count });
+            push_lost(&mut lines, ear.take_lost());
+        }
+        if let Some(ear) = &mut ears.choice {
+            while let Some(chosen) = ear.hear() {
+                let names = services.now(&daemon).await;
+                push(&mut lines, &Event::chosen(chosen, origin, names));
             }
+            push_lost(&mut lines, ear.take_lost());
         }
         if !lines.is_empty() {
             let sent = out.send(std::mem::take(&mut lines).into()).await;
@@ -108,6 +123,12 @@ impl Services {
     }
 }
 
+fn push_lost(lines: &mut Vec<u8>, count: u64) {
+    if count > 0 {
+        push(lines, &Event::Lost { count });
+    }
+}
+
 fn push(lines: &mut Vec<u8>, event: &impl Serialize) {
     // It goes to memory, and all of it has a form in JSON.
     let _ = serde_json::to_writer(&mut *lines, event);
@@ -123,6 +144,9 @@ fn unix_micros() -> u64 {
 
 /// Events that wait for one client at each worker: those of a busy second. They take 2 MB.
 const ROOM: usize = 8192;
+
+/// Choices of servers that wait for one client: a box has one in a hold time, which is some seconds.
+const CHOICES: usize = 256;
 
 /// Events of one worker that are told before another has its turn.
 const AT_ONCE: usize = 256;

@@ -1,6 +1,8 @@
 //! The numbers for Prometheus, made when they are asked for. Labels are bounded: workers, services, servers, uplinks and accesses of
 //! the configuration, names of reasons; never an address of a client.
 
+mod servers;
+
 use std::fmt;
 use std::sync::Arc;
 
@@ -16,14 +18,14 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::accesses;
 use super::server::Asked;
-use super::servers;
+use super::servers::servers;
 use super::status::{State, Status};
-use super::view::{Access, BoxServers, ServerStatus};
+use super::view::{Access, BoxServers, ResponderStatus};
 use crate::split::Tally;
 use crate::worker::{CarrierCounters, Snapshot, Unaccounted};
 
 /// What is told at one scrape.
-#[derive(Debug)]
+#[derive(Default, Debug)]
 pub(super) struct Numbers {
     workers: Vec<Snapshot>,
     /// `None` without the offload.
@@ -35,6 +37,8 @@ pub(super) struct Numbers {
     split: Vec<(&'static str, u64)>,
     /// The aggregation servers of boxes; none where that is not known.
     boxes: Vec<BoxServers>,
+    /// What answers the probes of boxes here, if anything does.
+    responder: Option<ResponderStatus>,
 }
 
 /// What the offload's programs say.
@@ -83,6 +87,8 @@ impl Numbers {
             true => accesses::sums(asked)?.accesses,
             false => vec![],
         };
+        let (boxes, responder) =
+            servers(asked).map_or_else(|_| (vec![], None), |all| (all.boxes, all.responder));
         Ok(Self {
             workers: workers.collect::<Result<_, _>>()?,
             offload: asked.offload.as_ref().map(|reasons| Offload {
@@ -92,7 +98,8 @@ impl Numbers {
             status: asked.watch.status().ok(),
             accesses,
             split: asked.split.tally.iter().collect(),
-            boxes: servers::servers(asked).map_or_else(|_| vec![], |all| all.boxes),
+            boxes,
+            responder,
         })
     }
 
@@ -138,6 +145,7 @@ impl Collector for Numbers {
         self.host(&mut out)?;
         self.services(&mut out)?;
         self.servers(&mut out)?;
+        self.answered(&mut out)?;
         self.relay(&mut out)?;
         self.accesses(&mut out)
     }
@@ -270,7 +278,6 @@ impl Numbers {
         let Some(status) = &self.status else {
             return Ok(());
         };
-        let one = |value: u64| [(vec![], value)].into_iter();
         let version = [(label("version", &status.release), 1)].into_iter();
         out.gauges("build_info", "The version that runs.", None, version)?;
         let states = [State::Ready, State::Degraded, State::Waiting];
@@ -318,44 +325,6 @@ impl Numbers {
             out.counters(&format!("relay_{name}"), &joined(meaning), count)?;
         }
         Ok(())
-    }
-
-    /// Boxes' aggregation servers.
-    fn servers(&self, out: &mut Out<'_>) -> fmt::Result {
-        let each = self.boxes.iter().flat_map(|of_box| {
-            let of = |server: &ServerStatus| {
-                let name = ("server", server.name.clone());
-                vec![("service", of_box.service.clone()), name]
-            };
-            let servers = of_box.servers.iter();
-            servers.map(move |server| (of(server), server))
-        });
-        let place = each.clone().map(|(of, server)| (of, server.place));
-        let help =
-            "Place of an aggregation server in the order in which connections ask them, from 1.";
-        out.gauges("server_place", help, None, place)?;
-        let marked = each.clone();
-        let marked = marked.map(|(of, server)| (of, u64::from(server.marked)));
-        let help = "Whether connections pass an aggregation server by.";
-        out.gauges("server_marked", help, None, marked)?;
-        let known = each.clone();
-        let known = known.filter_map(|(of, server)| Some((of, server.throughput?)));
-        let help = "What an aggregation server was measured to carry, in bits per second.";
-        out.gauges("server_throughput", help, None, known)?;
-        let paths = each.flat_map(|(of, server)| {
-            let uplinks = server.uplinks.iter();
-            uplinks.filter_map(move |over| {
-                let uplink = [("uplink", over.uplink.clone())];
-                Some(([of.clone(), uplink.into()].concat(), over.rtt_us?))
-            })
-        });
-        let help = "Round trip to an aggregation server over an uplink.";
-        out.seconds("server_rtt", help, paths)?;
-        let boxes = self.boxes.iter();
-        let bytes = boxes.map(|it| (label("service", &it.service), it.probe_bytes));
-        let help = "What probes of aggregation servers have cost in the last hour, both ways.";
-        let unit = Some(Unit::Bytes);
-        out.gauges("server_probes_of_hour", help, unit, bytes)
     }
 
     fn services(&self, out: &mut Out<'_>) -> fmt::Result {
@@ -430,7 +399,7 @@ impl Numbers {
 }
 
 /// Name, meaning and number.
-type Sum = (&'static str, &'static str, fn(&Access) -> u64);
+type Sum<T = Access> = (&'static str, &'static str, fn(&T) -> u64);
 
 /// Names and values.
 type Labels = Vec<(&'static str, String)>;
@@ -542,6 +511,11 @@ fn joined(meaning: &[&str]) -> String {
 
 fn label(name: &'static str, value: &str) -> Labels {
     vec![(name, value.into())]
+}
+
+/// One number, without labels.
+fn one(value: u64) -> impl Iterator<Item = (Labels, u64)> {
+    [(vec![], value)].into_iter()
 }
 
 fn worker_label(number: usize) -> Labels {

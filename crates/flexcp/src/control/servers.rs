@@ -9,7 +9,7 @@ use super::VERSION;
 use super::server::Asked;
 use super::services::views;
 use super::view::{
-    BoxServers, RateBasis, ResponderStatus, ServerOverUplink, ServerProbing, ServerRate,
+    BoxServers, Numbers, RateBasis, ResponderStatus, ServerOverUplink, ServerProbing, ServerRate,
     ServerStatus, Servers,
 };
 use crate::config::aggregation::AggregationServer;
@@ -152,8 +152,13 @@ fn responder(facts: &ResponderFacts) -> ResponderStatus {
         sent: all.sent,
         bytes_in: all.bytes_in,
         bytes_out: all.bytes_out,
-        refused: all.malformed + all.replays + all.cookies + all.no_room + all.limited + all.unpaid,
-        malformed: all.malformed,
+        refused: all.refusals().iter().map(|(_, count)| count).sum(),
+        refusals: Numbers(
+            all.refusals()
+                .map(|(name, count)| (name.into(), count))
+                .into(),
+        ),
+        legs_refused: all.legs_refused,
     }
 }
 

@@ -30,6 +30,7 @@ use flexcp_translator::{
 use serde_json::json;
 use tempfile::TempDir;
 
+use self::answered::names;
 use super::status::{InterfaceStatus, MarkedBackend, ServiceStatus, State, Status};
 use super::view::Numbers;
 use super::{
@@ -38,6 +39,7 @@ use super::{
 };
 use crate::config;
 use crate::generation::Generation;
+use crate::location::LocationHandle;
 use crate::rulebook::Keeper;
 use crate::watch::StatusHandle;
 use crate::worker::{CarrierCounters, Request, Snapshot, WorkerHandle};
@@ -209,18 +211,6 @@ struct Served {
     tcp: Option<SocketAddr>,
 }
 
-fn names() -> Names {
-    let named = |id, name: &str| Named {
-        id: ServiceId(id),
-        name: name.into(),
-        mode: "transparent",
-    };
-    Names {
-        services: vec![named(7, "other"), named(0, "web")],
-        accesses: vec!["dsl".into(), "lte".into()],
-    }
-}
-
 impl Served {
     fn by(workers: Vec<WorkerHandle>) -> Self {
         Self::with(workers, None)
@@ -228,6 +218,11 @@ impl Served {
 
     /// Over TCP, too, for who has the token.
     fn with(workers: Vec<WorkerHandle>, token: Option<&str>) -> Self {
+        Self::beside(LocationHandle::idle(), workers, token)
+    }
+
+    /// Beside what chooses servers.
+    fn beside(location: LocationHandle, workers: Vec<WorkerHandle>, token: Option<&str>) -> Self {
         let directory = TempDir::new().unwrap();
         let file = directory.path().join("token");
         let listen = token.map(|token| {
@@ -242,7 +237,7 @@ impl Served {
             workers,
             offload: None,
             split: crate::split::RelayHandle::idle(),
-            location: crate::location::LocationHandle::idle(),
+            location,
             watch: StatusHandle::played(status(), names(), generation()),
             keeper: Arc::new(Keeper::new(directory.path().join("rules.json"))),
             floors: Floors::default(),

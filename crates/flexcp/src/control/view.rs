@@ -23,7 +23,7 @@ use crate::config::mar::Document;
 use crate::config::told::Told;
 use crate::split;
 
-pub use self::event::{Event, Noted, Switch, Which, WhichSubflow};
+pub use self::event::{Event, Noted, Switch, Which, WhichServer, WhichSubflow};
 pub use self::servers::{
     BoxServers, RateBasis, ResponderStatus, ServerOverUplink, ServerProbing, ServerRate,
     ServerStatus, Servers,

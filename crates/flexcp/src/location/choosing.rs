@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use flexcp_io::StampedSocket;
 use flexcp_location::probe::Key;
-use flexcp_location::{Config, Event, Latency, Locator, Policy, Server, Throughput, Time};
+use flexcp_location::{Config, Event, Latency, Locator, Policy, Server, Switch, Throughput, Time};
 use flexcp_translator::{ServiceId, Uplink};
 use tracing::{debug, info, warn};
 
 use super::handshake::Handshakes;
 use super::passive::{self, Brought, Received};
-use super::{BoxFacts, keyfile, now};
+use super::{BoxFacts, Chosen, keyfile, now};
 use crate::config::aggregation::AggregationServer;
 use crate::config::file::{Mode, Service};
 use crate::config::location::{Choice, Choose};
@@ -209,8 +209,9 @@ impl Choosing {
         self.locator.poll_timeout(now)
     }
 
-    /// Takes what has come, does what is due, and tells the workers if that has another order come of it.
-    pub(super) fn work(&mut self, workers: &[WorkerHandle], buffer: &mut [u8]) {
+    /// Takes what has come, does what is due, and tells the workers if that has another order come of it. Gives each choice of another
+    /// server.
+    pub(super) fn work(&mut self, workers: &[WorkerHandle], buffer: &mut [u8]) -> Vec<Chosen> {
         self.receive(buffer);
         for ((server, uplink), delay) in self.handshakes.over(now()) {
             self.locator.handshake(server, uplink, delay, now());
@@ -225,11 +226,30 @@ impl Choosing {
         while let Some(errand) = self.locator.poll_errand(now()) {
             self.shake_hands(errand.server, errand.uplink);
         }
+        let mut chosen = Vec::new();
         while let Some(event) = self.locator.poll_event() {
             self.log(&event);
+            if let Event::Switched(switch) = &event {
+                chosen.push(self.chosen(switch));
+            }
         }
         if self.locator.order() != self.told {
             self.tell_workers(workers);
+        }
+        chosen
+    }
+
+    fn chosen(&self, switch: &Switch) -> Chosen {
+        let of = |server: usize| {
+            let server = &self.setup.servers[server];
+            (server.name(), server.addr)
+        };
+        Chosen {
+            at: now(),
+            service: self.service,
+            from: switch.from.map(of),
+            to: of(switch.to),
+            reason: switch.reason.to_string(),
         }
     }
 

@@ -50,6 +50,18 @@ pub fn event(line: &str) -> Option<String> {
             cause,
         } => of_connection(&noted, &connection, &format!("closed: {cause}")),
         Event::Lost { count } => format!("here {count} events are missing"),
+        Event::ServerSwitched {
+            noted,
+            from,
+            reason,
+            ..
+        } => {
+            let from = from.map_or_else(
+                || "begins with".into(),
+                |from| format!("goes from {} to", from.name),
+            );
+            format!("{} {} {from} {reason}", time(&noted), noted.service)
+        }
         event => of_backend(&event)?,
     })
 }
@@ -167,6 +179,8 @@ mod tests {
         const ENDS: &str =
             r#""id":"00000007000000ab","client":"10.0.1.2:40312","server":"10.9.0.2:80""#;
         const LTE: &str = r#"{"subflow":2,"access":"lte","client":"10.0.2.2:51000","local":"10.9.0.2:80","address_id":1}"#;
+        const FRA: &str = r#"{"name":"fra","address":"203.0.113.5:7124"}"#;
+        const AMS: &str = r#"{"name":"ams","address":"203.0.113.6:7124"}"#;
         const NONE: &str = r#"{"subflow":0,"access":null,"client":"10.0.1.2:40312","local":"10.9.0.2:80","address_id":0}"#;
         for (line, said) in [
             (
@@ -246,6 +260,20 @@ mod tests {
                     AT.replace(":1,", ":null,")
                 ),
                 "relay hears of 10.8.0.2:80 again",
+            ),
+            (
+                format!(
+                    r#"{{"event":"server_switched",{},"from":{AMS},"to":{FRA},"reason":"fra: 47.3 Mbit/s over dsl0"}}"#,
+                    AT.replace(":1,", ":null,")
+                ),
+                "goes from ams to fra: 47.3 Mbit/s over dsl0",
+            ),
+            (
+                format!(
+                    r#"{{"event":"server_switched",{},"from":null,"to":{FRA},"reason":"fra: the first"}}"#,
+                    AT.replace(":1,", ":null,")
+                ),
+                "begins with fra: the first",
             ),
         ] {
             let expected = format!("2026-11-26T18:09:03.123456Z web {said}");

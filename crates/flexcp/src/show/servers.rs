@@ -1,10 +1,9 @@
 //! The aggregation servers of boxes, for people.
 
-use std::fmt::Write as _;
-
 use super::{align, bytes, rtt};
 use crate::control::view::{
-    BoxServers, RateBasis, ServerOverUplink, ServerProbing, ServerRate, ServerStatus, Servers,
+    BoxServers, RateBasis, ResponderStatus, ServerOverUplink, ServerProbing, ServerRate,
+    ServerStatus, Servers,
 };
 
 /// A table with a line for each server, and one for what is known over each uplink; then why the first is in use.
@@ -40,16 +39,30 @@ pub fn servers(servers: &Servers) -> String {
         text += &explained(of_box);
     }
     if let Some(responder) = &servers.responder {
-        let _ = writeln!(
-            text,
-            "\nresponder: {} sessions, {} in, {} out, {} datagrams refused",
-            responder.sessions,
-            bytes(responder.bytes_in),
-            bytes(responder.bytes_out),
-            responder.refused
-        );
+        text += &answered(responder);
     }
     text
+}
+
+/// What has come, and what became of it; of reasons those that there were.
+fn answered(responder: &ResponderStatus) -> String {
+    let of = responder.refusals.0.iter();
+    let of = of.filter(|(_, count)| *count > 0);
+    let of: Vec<_> = of.map(|(name, count)| format!("{count} {name}")).collect();
+    let why = match of.is_empty() {
+        true => String::new(),
+        false => format!(" ({})", of.join(", ")),
+    };
+    format!(
+        "\nresponder: {} sessions, {} datagrams with {} in, {} with {} out, {} refused{why}, {} legs refused\n",
+        responder.sessions,
+        responder.received,
+        bytes(responder.bytes_in),
+        responder.sent,
+        bytes(responder.bytes_out),
+        responder.refused,
+        responder.legs_refused,
+    )
 }
 
 fn explained(of_box: &BoxServers) -> String {
@@ -147,7 +160,7 @@ const PATHS: [&str; 7] = ["SERVICE", "SERVER", "UPLINK", "STATE", "RTT", "DOWN",
 mod tests {
     use super::*;
     use crate::control::VERSION;
-    use crate::control::view::ResponderStatus;
+    use crate::control::view::Numbers;
 
     fn told() -> Servers {
         let over = |uplink: &str, rate: u64, basis| ServerOverUplink {
@@ -248,12 +261,18 @@ home chooses by throughput: fra: 47.3 Mbit/s over dsl0+lte0
             sent: 7,
             bytes_in: 3000,
             bytes_out: 2000,
-            refused: 1,
-            malformed: 1,
+            refused: 3,
+            refusals: Numbers(
+                [("malformed", 2), ("replay", 1), ("unpaid", 0)]
+                    .map(|(name, count)| (name.to_owned(), count))
+                    .into(),
+            ),
+            legs_refused: 4,
         });
         assert_eq!(
             servers(&none),
-            "no servers\n\nresponder: 2 sessions, 3.0kB in, 2.0kB out, 1 datagrams refused\n"
+            "no servers\n\nresponder: 2 sessions, 9 datagrams with 3.0kB in, 7 with 2.0kB out, \
+             3 refused (2 malformed, 1 replay), 4 legs refused\n"
         );
     }
 }

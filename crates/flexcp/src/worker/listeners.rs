@@ -1,5 +1,5 @@
 //! Events on their way from a worker to those who listen: a ring for each of them, for the worker to fill. One that is full
-//! loses events, and counts them; the worker never waits, and wakes nobody.
+//! loses events, and counts them; the worker never waits, and wakes nobody. Other threads that have something to tell have such rings, too.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,15 +22,15 @@ pub struct Heard {
 
 /// The listener's end. The worker forgets the listener when this is dropped.
 #[derive(Debug)]
-pub struct Ear {
-    ring: Consumer<Heard>,
+pub struct Ear<T = Heard> {
+    ring: Consumer<T>,
     lost: Arc<AtomicU64>,
 }
 
 /// The worker's end.
 #[derive(Debug)]
-pub(crate) struct Listener {
-    ring: Producer<Heard>,
+pub(crate) struct Listener<T = Heard> {
+    ring: Producer<T>,
     lost: Arc<AtomicU64>,
 }
 
@@ -41,9 +41,9 @@ pub(super) struct Listeners {
     all: Vec<Listener>,
 }
 
-impl Ear {
+impl<T> Ear<T> {
     /// A ring for so many events.
-    pub(crate) fn new(room: usize) -> (Listener, Self) {
+    pub(crate) fn new(room: usize) -> (Listener<T>, Self) {
         let (producer, consumer) = RingBuffer::new(room);
         let lost = Arc::new(AtomicU64::new(0));
         let listener = Listener {
@@ -58,7 +58,7 @@ impl Ear {
     }
 
     /// The next event, in the order in which they happened.
-    pub fn hear(&mut self) -> Option<Heard> {
+    pub fn hear(&mut self) -> Option<T> {
         self.ring.pop().ok()
     }
 
@@ -75,13 +75,13 @@ impl Ear {
     }
 }
 
-impl Listener {
+impl<T> Listener<T> {
     /// Nobody listens any more.
     pub(crate) fn is_deaf(&self) -> bool {
         self.ring.is_abandoned()
     }
 
-    pub(crate) fn tell(&mut self, heard: Heard) {
+    pub(crate) fn tell(&mut self, heard: T) {
         if self.ring.push(heard).is_err() {
             self.lost.fetch_add(1, Ordering::Relaxed);
         }

@@ -35,10 +35,7 @@ impl Plan {
         for namespace in [&client, &proxy].into_iter().chain(&servers) {
             namespace.sysctl(COMMON_SYSCTLS)?;
         }
-        proxy.sysctl(&[
-            ("net.ipv4.ip_forward", "1"),
-            ("net.ipv6.conf.all.forwarding", "1"),
-        ])?;
+        proxy.sysctl(FORWARDING)?;
         client.sysctl(&borrowed(&self.spec.client_sysctls))?;
         for server in &servers {
             server.sysctl(&borrowed(&self.spec.server_sysctls))?;
@@ -319,11 +316,17 @@ const OFFLOADS_OFF: &str = "tso off gso off gro off tx off rx off";
 ///
 /// The congestion control stays the host's default: outside the first namespace
 /// the kernel takes only those in `tcp_allowed_congestion_control`.
-const COMMON_SYSCTLS: &[(&str, &str)] = &[
+pub(super) const COMMON_SYSCTLS: &[(&str, &str)] = &[
     ("net.ipv4.conf.all.rp_filter", "0"),
     ("net.ipv4.conf.default.rp_filter", "0"),
     ("net.ipv6.conf.all.accept_dad", "0"),
     ("net.ipv6.conf.default.accept_dad", "0"),
     ("net.ipv6.conf.default.router_solicitations", "0"),
     ("net.ipv6.conf.default.accept_ra", "0"),
+];
+
+/// As a router has it.
+pub(super) const FORWARDING: &[(&str, &str)] = &[
+    ("net.ipv4.ip_forward", "1"),
+    ("net.ipv6.conf.all.forwarding", "1"),
 ];

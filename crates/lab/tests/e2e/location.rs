@@ -226,7 +226,10 @@ fn without_the_key_nobody_is_answered() -> Result<()> {
         within(2 * INTERVAL, "both are known by handshakes", rig, silent)?;
         let responder = far.flexcp.show_json("servers")?["responder"].clone();
         ensure!(responder["sent"] == 0, "{responder}");
-        ensure!(responder["malformed"].as_u64() > Some(0), "{responder}");
+        ensure!(
+            responder["refusals"]["malformed"].as_u64() > Some(0),
+            "{responder}"
+        );
         let rtt = &servers(rig)?[0]["uplinks"][0]["rtt_us"];
         ensure!(rtt.is_u64(), "{rtt}");
         Ok(quiet())

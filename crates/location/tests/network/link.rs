@@ -4,23 +4,7 @@ use std::time::Duration;
 
 use flexcp_location::{Rate, Time};
 
-/// SplitMix64.
-#[derive(Clone)]
-pub(crate) struct Dice(pub(crate) u64);
-
-impl Dice {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub(crate) fn below(&mut self, end: u64) -> u64 {
-        if end == 0 { 0 } else { self.next() % end }
-    }
-}
+use crate::random::Random;
 
 #[derive(Clone)]
 pub(crate) struct Link {
@@ -70,7 +54,7 @@ impl Link {
     }
 
     /// When a packet that is sent now comes out, if it does.
-    pub(crate) fn send(&mut self, now: Time, bytes: u64, dice: &mut Dice) -> Option<Time> {
+    pub(crate) fn send(&mut self, now: Time, bytes: u64, dice: &mut Random) -> Option<Time> {
         if self.is_cut || dice.below(1000) < self.loss {
             return None;
         }

@@ -46,7 +46,7 @@ fn at_most_one_switch_in_a_hold_time_on_stable_but_noisy_paths() {
         total += switches.len();
         most = most.max(switches.len());
         // In 30 hold times.
-        assert!(switches.len() <= 4, "seed {seed}: {switches:?}");
+        assert!(switches.len() <= 6, "seed {seed}: {switches:?}");
     }
     println!("100 runs of 15 minutes: {total} switches, {most} at most in one run");
     assert!(

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use flexcp_location::{Leg, Rate, Time};
 
-use crate::link::{Dice, Link};
+use crate::link::Link;
+use crate::random::Random;
 use crate::world::{World, config, mbit};
 
 /// `B1, D1, B2, D2, Bs, Ds`, in hundredths of Mbit/s and of milliseconds, and the throughput that the paper measured.
@@ -104,7 +105,7 @@ fn the_papers_throughputs_have_the_predicted_order() {
 fn downloads_over_the_links_have_the_measured_order() {
     let mut rates = Vec::new();
     for (mut links, leg) in table1() {
-        let mut dice = Dice(5);
+        let mut dice = Random::new(5);
         let mut own = Link::new(leg.rate.unwrap(), Duration::ZERO);
         for pair in &mut links {
             pair[1].queue = Duration::from_secs(3600);

@@ -10,7 +10,8 @@ use flexcp_location::{
     Throughput, Time, Uplink,
 };
 
-use crate::link::{Dice, Link};
+use crate::link::Link;
+use crate::random::Random;
 
 /// Headers of a datagram.
 const HEADERS: u64 = 28;
@@ -47,7 +48,7 @@ pub(crate) struct World {
     pub(crate) carried: Vec<(Time, u64)>,
     queue: BinaryHeap<std::cmp::Reverse<(Time, u64, What)>>,
     order: u64,
-    dice: Dice,
+    dice: Random,
 }
 
 pub(crate) fn content() -> SocketAddr {
@@ -123,7 +124,7 @@ impl World {
             carried: Vec::new(),
             queue: BinaryHeap::new(),
             order: 0,
-            dice: Dice(seed),
+            dice: Random::new(seed),
         }
     }
 

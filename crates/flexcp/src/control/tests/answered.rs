@@ -5,7 +5,7 @@ use flexcp_translator::{
     StableId, Target,
 };
 
-use super::connection;
+use super::{Named, Names, connection};
 
 /// What comes of an order to the one connection, whose only subflow has the number 1.
 pub(super) fn carried_out(id: StableId, order: &Order) -> Result<Ordered, Refused> {
@@ -44,4 +44,17 @@ pub(super) fn backends() -> Vec<BackendView> {
         since: flexcp_translator::Instant(1),
     };
     vec![view(11, 5, Some(mark)), view(12, 7, None)]
+}
+
+/// Services and accesses by their names.
+pub(super) fn names() -> Names {
+    let named = |id, name: &str| Named {
+        id: ServiceId(id),
+        name: name.into(),
+        mode: "transparent",
+    };
+    Names {
+        services: vec![named(7, "other"), named(0, "web")],
+        accesses: vec!["dsl".into(), "lte".into()],
+    }
 }

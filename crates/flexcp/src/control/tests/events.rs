@@ -9,6 +9,7 @@ use flexcp_translator::{
 };
 
 use super::*;
+use crate::location::{Chosen, LocationHandle};
 use crate::worker::{Heard, Listener};
 
 /// A worker that hands over whoever listens.
@@ -121,6 +122,17 @@ fn next(client: &mut Chunks) -> serde_json::Value {
     value
 }
 
+fn chosen() -> Chosen {
+    let addr = |host| ([203, 0, 113, host], 7124).into();
+    Chosen {
+        at: flexcp_location::Time(flexcp_io::monotonic_micros()),
+        service: ServiceId(0),
+        from: Some(("ams".into(), addr(6))),
+        to: ("fra".into(), addr(5)),
+        reason: "fra: 47.3 Mbit/s over dsl0".into(),
+    }
+}
+
 /// One of each.
 pub(super) fn all() -> Vec<view::Event> {
     let subflow = SubflowEnds {
@@ -165,6 +177,7 @@ pub(super) fn all() -> Vec<view::Event> {
     ];
     let events = kinds.map(|kind| view::Event::new(heard(kind), 0, &names()));
     let beside = [
+        view::Event::chosen(chosen(), 0, &names()),
         view::Event::Listening { version: VERSION },
         view::Event::Lost { count: 7 },
     ];
@@ -313,6 +326,29 @@ fn events_of_the_relay_name_no_worker() {
     for line in told {
         assert_eq!(line["worker"], serde_json::Value::Null, "{line}");
     }
+}
+
+#[test]
+fn choices_of_servers_are_told_and_counted_where_they_are_lost() {
+    let (location, listeners) = LocationHandle::played();
+    let (worker, _listeners) = listened();
+    let served = Served::beside(location, vec![worker], None);
+    let (mut client, _) = listening(&served.path());
+    let mut listener = listeners.recv().unwrap();
+    listener.tell(chosen());
+    assert_eq!(
+        next(&mut client),
+        json!({
+            "event": "server_switched", "worker": null, "service": "web",
+            "from": {"name": "ams", "address": "203.0.113.6:7124"},
+            "to": {"name": "fra", "address": "203.0.113.5:7124"},
+            "reason": "fra: 47.3 Mbit/s over dsl0",
+        })
+    );
+    (0..100_000).for_each(|_| listener.tell(chosen()));
+    let lines = std::iter::from_fn(|| Some(next(&mut client)));
+    let mut lost = lines.filter(|line| line["event"] == "lost");
+    assert!(lost.next().unwrap()["count"].as_u64() > Some(0));
 }
 
 #[test]

@@ -8,6 +8,7 @@ use utoipa::ToSchema;
 
 use super::{carrier_name, named, splitless};
 use crate::control::server::Names;
+use crate::location::Chosen;
 use crate::worker::Heard;
 
 /// A line of the answer to `/v1/events`.
@@ -117,6 +118,18 @@ pub enum Event {
         #[schema(value_type = String, examples(json!("192.0.2.1:443")))]
         backend: SocketAddr,
     },
+    /// A box uses another aggregation server for new connections from here on.
+    ServerSwitched {
+        /// When, and where.
+        #[serde(flatten)]
+        noted: Noted,
+        /// The one before; null: it is the first that was chosen.
+        from: Option<WhichServer>,
+        /// The one that is used.
+        to: WhichServer,
+        /// Why, in a sentence that begins with the name of that one.
+        reason: String,
+    },
     /// Events about here are missing, as more happened than the client read.
     Lost {
         /// How many.
@@ -142,10 +155,20 @@ pub struct Switch {
 pub struct Noted {
     /// In microseconds since 1970 (UTC).
     pub time_us: u64,
-    /// The number of the worker; null: the relay of split connections.
+    /// The number of the worker; null: the relay of split connections, or what chooses servers.
     pub worker: Option<usize>,
     /// Name of the service.
     pub service: String,
+}
+
+/// An aggregation server of a box.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, Debug)]
+pub struct WhichServer {
+    /// Its name, as `show servers` has it.
+    pub name: String,
+    /// Its address.
+    #[schema(value_type = String, examples(json!("203.0.113.5:7124")))]
+    pub address: SocketAddr,
 }
 
 /// What tells a connection from the others.
@@ -186,6 +209,22 @@ impl Event {
         let (service, mode) = named(&names.services, heard.event.service);
         let noted = Noted::new(&heard, origin, service);
         Self::of_kind(heard.event.kind, noted, mode, names)
+    }
+
+    /// The same of a choice of servers.
+    pub(in crate::control) fn chosen(chosen: Chosen, origin: u64, names: &Names) -> Self {
+        let (service, _) = named(&names.services, chosen.service);
+        let of = |(name, address)| WhichServer { name, address };
+        Self::ServerSwitched {
+            noted: Noted {
+                time_us: origin.saturating_add(chosen.at.0),
+                worker: None,
+                service,
+            },
+            from: chosen.from.map(of),
+            to: of(chosen.to),
+            reason: chosen.reason,
+        }
     }
 
     /// `mode`: of the service.

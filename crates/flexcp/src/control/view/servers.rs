@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::Numbers;
+
 /// The answer to `/v1/servers`.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, Debug)]
 pub struct Servers {
@@ -132,7 +134,7 @@ pub enum RateBasis {
 pub struct ResponderStatus {
     /// Boxes' addresses that are known now.
     pub sessions: u64,
-    /// Datagrams that came.
+    /// Datagrams that came, whatever became of them.
     pub received: u64,
     /// Datagrams that were sent.
     pub sent: u64,
@@ -142,6 +144,10 @@ pub struct ResponderStatus {
     pub bytes_out: u64,
     /// Datagrams that were refused, whatever the reason.
     pub refused: u64,
-    /// Of these, those whose form, key or tag is wrong.
-    pub malformed: u64,
+    /// Of these, those of each reason: "malformed" (form, key or tag, or no question), "replay" (seen before), "cookie" (of another
+    /// address, session or run, or an old one), "no_room" (for a session), "limit" (too much in this time), "unpaid" (the bytes that
+    /// came do not pay for the answer).
+    pub refusals: Numbers,
+    /// Questions for the leg to a content server that is not allowed, which were answered so.
+    pub legs_refused: u64,
 }

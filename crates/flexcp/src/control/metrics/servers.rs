@@ -1,0 +1,139 @@
+//! The numbers of aggregation servers: of those that boxes use, and of what answers boxes' probes.
+
+use std::fmt;
+
+use prometheus_client::registry::Unit;
+
+use super::{Numbers, Out, Sum, label, one};
+use crate::control::view::{ResponderStatus, ServerStatus};
+
+impl Numbers {
+    /// Boxes' aggregation servers.
+    pub(super) fn servers(&self, out: &mut Out<'_>) -> fmt::Result {
+        let each = self.boxes.iter().flat_map(|of_box| {
+            let of = |server: &ServerStatus| {
+                let name = ("server", server.name.clone());
+                vec![("service", of_box.service.clone()), name]
+            };
+            let servers = of_box.servers.iter();
+            servers.map(move |server| (of(server), server))
+        });
+        let place = each.clone().map(|(of, server)| (of, server.place));
+        let help =
+            "Place of an aggregation server in the order in which connections ask them, from 1.";
+        out.gauges("server_place", help, None, place)?;
+        let marked = each.clone();
+        let marked = marked.map(|(of, server)| (of, u64::from(server.marked)));
+        let help = "Whether connections pass an aggregation server by.";
+        out.gauges("server_marked", help, None, marked)?;
+        let known = each.clone();
+        let known = known.filter_map(|(of, server)| Some((of, server.throughput?)));
+        let help = "What an aggregation server was measured to carry, in bits per second.";
+        out.gauges("server_throughput", help, None, known)?;
+        let paths = each.flat_map(|(of, server)| {
+            let uplinks = server.uplinks.iter();
+            uplinks.filter_map(move |over| {
+                let uplink = [("uplink", over.uplink.clone())];
+                Some(([of.clone(), uplink.into()].concat(), over.rtt_us?))
+            })
+        });
+        let help = "Round trip to an aggregation server over an uplink.";
+        out.seconds("server_rtt", help, paths)?;
+        let boxes = self.boxes.iter();
+        let bytes = boxes.map(|it| (label("service", &it.service), it.probe_bytes));
+        let help = "What probes of aggregation servers have cost in the last hour, both ways.";
+        let unit = Some(Unit::Bytes);
+        out.gauges("server_probes_of_hour", help, unit, bytes)
+    }
+
+    /// What the responder has answered and refused.
+    pub(super) fn answered(&self, out: &mut Out<'_>) -> fmt::Result {
+        let Some(responder) = &self.responder else {
+            return Ok(());
+        };
+        for (name, help, number) in ANSWERED {
+            out.counters(name, help, one(number(responder)))?;
+        }
+        let refused = responder.refusals.0.iter();
+        let refused = refused.map(|(reason, count)| (label("reason", reason), *count));
+        let help = "Datagrams of probes that were refused, by reason.";
+        out.counters("responder_refused", help, refused)?;
+        let help = "Boxes' addresses that the responder knows.";
+        out.gauges("responder_sessions", help, None, one(responder.sessions))
+    }
+}
+
+/// What the responder counts, beside what it refuses.
+const ANSWERED: [Sum<ResponderStatus>; 5] = [
+    (
+        "responder_received",
+        "Datagrams that came to the responder.",
+        |responder| responder.received,
+    ),
+    (
+        "responder_sent",
+        "Datagrams that the responder has sent.",
+        |responder| responder.sent,
+    ),
+    (
+        "responder_in_bytes",
+        "Bytes of probes that the responder has taken, with headers.",
+        |responder| responder.bytes_in,
+    ),
+    (
+        "responder_out_bytes",
+        "Bytes that the responder has sent, with headers.",
+        |responder| responder.bytes_out,
+    ),
+    (
+        "responder_legs_refused",
+        "Questions for the leg to a content server that is not allowed.",
+        |responder| responder.legs_refused,
+    ),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::super::Format;
+    use super::*;
+    use crate::control::view;
+
+    #[test]
+    fn responders_numbers_are_told_by_reason_and_only_where_there_is_one() {
+        let text = |responder| {
+            let numbers = Numbers {
+                responder,
+                ..Numbers::default()
+            };
+            numbers.text(Format::Prometheus)
+        };
+        let refusals = [("malformed", 2), ("unpaid", 0)];
+        let told = text(Some(ResponderStatus {
+            sessions: 1,
+            received: 9,
+            sent: 7,
+            bytes_in: 3000,
+            bytes_out: 2000,
+            refused: 2,
+            refusals: view::Numbers(
+                refusals
+                    .map(|(name, count)| (name.to_owned(), count))
+                    .into(),
+            ),
+            legs_refused: 4,
+        }));
+        for line in [
+            "flexcp_responder_sessions 1",
+            "flexcp_responder_received_total 9",
+            "flexcp_responder_sent_total 7",
+            "flexcp_responder_in_bytes_total 3000",
+            "flexcp_responder_out_bytes_total 2000",
+            "flexcp_responder_refused_total{reason=\"malformed\"} 2",
+            "flexcp_responder_refused_total{reason=\"unpaid\"} 0",
+            "flexcp_responder_legs_refused_total 4",
+        ] {
+            assert!(told.lines().any(|known| known == line), "{line} in {told}");
+        }
+        assert!(!text(None).contains("responder"));
+    }
+}
