@@ -124,13 +124,13 @@ mod tests {
         }));
         for line in [
             "flexcp_responder_sessions 1",
-            "flexcp_responder_received_total 9",
-            "flexcp_responder_sent_total 7",
-            "flexcp_responder_in_bytes_total 3000",
-            "flexcp_responder_out_bytes_total 2000",
+            "flexcp_responder_received_total{} 9",
+            "flexcp_responder_sent_total{} 7",
+            "flexcp_responder_in_bytes_total{} 3000",
+            "flexcp_responder_out_bytes_total{} 2000",
             "flexcp_responder_refused_total{reason=\"malformed\"} 2",
             "flexcp_responder_refused_total{reason=\"unpaid\"} 0",
-            "flexcp_responder_legs_refused_total 4",
+            "flexcp_responder_legs_refused_total{} 4",
         ] {
             assert!(told.lines().any(|known| known == line), "{line} in {told}");
         }
