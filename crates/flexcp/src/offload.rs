@@ -11,6 +11,7 @@ use flexcp_io::{
 use flexcp_translator::FastPath as _;
 use tracing::{info, warn};
 
+use crate::config::file::Mode;
 use crate::config::live::own_addresses;
 use crate::config::{Config, file, plan};
 use crate::worker::WorkerHandle;
@@ -47,7 +48,7 @@ struct Device {
     refused: Option<OffloadError>,
 }
 
-/// Loads the programs and attaches them to all devices with Ethernet headers or none but FlexCP's own. That takes a second, in
+/// Loads the programs and attaches them to all devices with Ethernet headers or none but FlexCP's own. That takes half a second, or a whole one, in
 /// which the workers translate everything, as they go on doing until [`Running::install`]. `device`: the index of FlexCP's own. Nothing is done when the
 /// configuration says so. Also gives what the programs count.
 pub fn start(
@@ -83,7 +84,11 @@ fn load(
     let slots = share * u32::try_from(workers.len()).unwrap_or(1);
     let mut offload = Offload::load(device, slots)?;
     offload.mark(plan::mark(config))?;
-    let no_bare = offload.load_bare().err().map(|error| not_bare(&error));
+    let there = interfaces().unwrap_or_default();
+    let no_bare = match wants_bare(config, device, &there) {
+        true => offload.load_bare().err().map(|error| not_bare(&error)),
+        false => None,
+    };
     let own = plan::own_backends(config, &own_addresses());
     let paths = workers.iter().map(|_| {
         let mut path = offload.fast_path(share)?;
@@ -105,7 +110,7 @@ fn load(
         kept: Vec::new(),
         unsplit: None,
     };
-    running.follow(&interfaces().unwrap_or_default(), tables);
+    running.follow(&there, tables);
     if running.on().next().is_none()
         && let Some(error) = running.devices.pop().and_then(|device| device.refused)
     {
@@ -270,6 +275,21 @@ fn is_fit(interface: &Interface, own: u32, bare: bool) -> bool {
     known && !interface.is_port
 }
 
+/// Whether devices without Ethernet headers are there, but FlexCP's own, or may come: one that the configuration names is not there
+/// yet. The program for them takes as long to load as the other one.
+fn wants_bare(config: &Config, own: u32, there: &[Interface]) -> bool {
+    let is_bare = |one: &Interface| one.header == LinkHeader::Nothing && one.index != own;
+    let named = config.services.iter().flat_map(|service| {
+        let uplinks = match &service.mode {
+            Mode::Box { uplinks, .. } => &uplinks[..],
+            _ => &[],
+        };
+        service.interfaces.iter().chain(uplinks)
+    });
+    let mut absent = named.filter(|name| !there.iter().any(|one| one.name == name.value));
+    there.iter().any(is_bare) || absent.next().is_some()
+}
+
 fn not_bare(error: &OffloadError) -> String {
     format!("not on devices without Ethernet headers: {error}")
 }
@@ -357,6 +377,31 @@ mod tests {
             vrf: None,
             is_port,
         }
+    }
+
+    #[test]
+    fn program_for_devices_without_headers_is_loaded_where_they_are_or_may_come() {
+        let text = "[[service]]\nname = \"home\"\nmode = \"box\"\ninterfaces = [\"lan0\"]\n\
+                    destinations = [\"0.0.0.0/0\"]\nuplinks = [\"dsl0\", \"ppp0\"]\n";
+        let config = crate::config::parse("box.toml", text)
+            .0
+            .expect("a configuration");
+        let of = |index, name: &str, header| Interface {
+            name: name.into(),
+            ..interface(index, header, false)
+        };
+        let own = of(9, "flexcp0", LinkHeader::Nothing);
+        let [lan, dsl] =
+            [(1, "lan0"), (2, "dsl0")].map(|(at, name)| of(at, name, LinkHeader::Ethernet));
+        let ppp = |header| of(3, "ppp0", header);
+        let there = [own, lan, dsl];
+        assert!(wants_bare(&config, 9, &there), "one is to come");
+        let with = |header| [&there[..], &[ppp(header)]].concat();
+        assert!(wants_bare(&config, 9, &with(LinkHeader::Nothing)));
+        assert!(
+            !wants_bare(&config, 9, &with(LinkHeader::Ethernet)),
+            "FlexCP's own alone"
+        );
     }
 
     #[test]

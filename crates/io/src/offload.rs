@@ -85,6 +85,11 @@ pub enum OffloadError {
     /// No descriptor is left for a map.
     #[error("no file descriptor for a map of the offload: {0}; raise LimitNOFILE")]
     Descriptor(io::Error),
+    /// Nobody knew of devices without Ethernet headers when there was still the right to load their program.
+    #[error(
+        "FlexCP started when there was no device without Ethernet headers, and none was named; start it anew"
+    )]
+    Late,
     /// The object file lacks a part: a defect of the build.
     #[error("the offload's object file has no {0}; build it anew with `make bpf`")]
     Missing(&'static str),

@@ -105,6 +105,9 @@ impl Offload {
             name: interface.to_owned(),
         })?;
         if header == LinkHeader::Nothing {
+            if self.program(header)?.fd().is_err() {
+                return Err(OffloadError::Late);
+            }
             self.note_bare(index)?;
         }
         Ok(index)
