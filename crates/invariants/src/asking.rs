@@ -53,6 +53,16 @@ impl Offer {
             passes: options.mptcp || syn.payload_len > 0 || small,
         }
     }
+
+    /// A SYN with data tells a window that is right scaled too, as Linux reads it, and has room for an answer of 64 bytes.
+    fn window_of_syn(&self, has_data: bool) -> u16 {
+        let scaled = self.window >> self.scale.unwrap_or(0);
+        if has_data {
+            scaled.max(64).min(self.window)
+        } else {
+            self.window
+        }
+    }
 }
 
 /// What a connection has beside that the proxy opens.
@@ -204,6 +214,7 @@ impl Connection {
         };
         let asked = Offer {
             isn: number.unwrap_or(asking.offer.isn),
+            window: asking.offer.window_of_syn(packet.payload_len > 0),
             ..asking.offer
         };
         let same =

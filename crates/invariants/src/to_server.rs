@@ -133,7 +133,8 @@ impl Connection {
                 Rule::SameBytes,
                 || "filler to the server".into(),
             );
-            let of_stream = start >= ORIGIN + self.up.lead;
+            let nothing_before = self.front.is_none() && self.up.lead == 0;
+            let of_stream = nothing_before || start >= ORIGIN + self.up.lead;
             report.expect(of_stream, Rule::Preamble, || {
                 "a part of what stands before the stream goes to the server".into()
             });
