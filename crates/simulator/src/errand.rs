@@ -190,7 +190,7 @@ impl ErrandPlan {
             heard: 0,
             pause,
         }));
-        let behind = self.behind.or((from > 0).then_some(0));
+        let behind = self.behind.or_else(|| (from > 0).then_some(0));
         gates.extend(behind.map(|pause| Gate {
             at: len,
             heard: 0,

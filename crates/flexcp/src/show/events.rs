@@ -50,24 +50,30 @@ pub fn event(line: &str) -> Option<String> {
             cause,
         } => of_connection(&noted, &connection, &format!("closed: {cause}")),
         Event::Lost { count } => format!("here {count} events are missing"),
+        event => of_backend(&event)?,
+    })
+}
+
+/// What a box does that goes by another server.
+fn leaves(from: Option<&str>) -> String {
+    from.map_or_else(
+        || "begins with".into(),
+        |name| format!("goes from {name} to"),
+    )
+}
+
+fn of_backend(event: &Event) -> Option<String> {
+    match event {
         Event::ServerSwitched {
             noted,
             from,
             reason,
             ..
         } => {
-            let from = from.map_or_else(
-                || "begins with".into(),
-                |from| format!("goes from {} to", from.name),
-            );
-            format!("{} {} {from} {reason}", time(&noted), noted.service)
+            let leaves = leaves(from.as_ref().map(|from| &*from.name));
+            let (time, service) = (time(noted), &noted.service);
+            Some(format!("{time} {service} {leaves} {reason}"))
         }
-        event => of_backend(&event)?,
-    })
-}
-
-fn of_backend(event: &Event) -> Option<String> {
-    match event {
         Event::BackendMarked {
             noted,
             backend,

@@ -24,8 +24,6 @@ pub(crate) enum Flow {
     Third,
     /// From the proxy's other uplink.
     Uplink,
-    /// The first one's ends, but for another port of the proxy's.
-    Again,
     Server,
 }
 
@@ -120,7 +118,6 @@ impl Packet {
             Flow::Joined => ("10.2.0.1:2000", "10.9.0.1:80"),
             Flow::Third => ("10.3.0.1:3000", "10.9.0.1:80"),
             Flow::Uplink => ("10.1.0.1:1000", "10.9.1.1:81"),
-            Flow::Again => ("10.1.0.1:1000", "10.9.0.1:82"),
             Flow::Server => ("10.9.0.2:3000", "10.8.0.1:80"),
         };
         let ends = (client.parse().unwrap(), proxy.parse().unwrap());

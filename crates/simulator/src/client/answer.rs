@@ -317,7 +317,8 @@ impl Client {
             return;
         }
         let acked = unwrap(packet.tcp.ack, subflow.isn, 0);
-        let answer = self.answer_with_syn_ack().map_or(0, <[u8]>::len) as i64;
+        let answer = self.answer_with_syn_ack().unwrap_or_default().len();
+        let answer = i64::try_from(answer).unwrap_or(i64::MAX);
         let answered = index == 0 && answer > 0 && acked == answer;
         // What its SYN/ACK has carried is ACKed with that, sooner or later.
         let fits = answered || (acked == 0 && (index > 0 || answer == 0));
