@@ -150,7 +150,7 @@ box: root build
 	target/release/lab box $(BOX_ARGS)
 
 # T-MPTCP's Table 1: a box that chooses by measurement among five aggregation servers, downloads by each of them, and what it does when
-# the best one becomes slow. Eight minutes, lab/results/location.json, location.md and a plot.
+# the best one becomes slow. Ten minutes, lab/results/location.json, location.md and a plot.
 location: root build
 	target/release/lab location $(LOCATION_ARGS)
 

@@ -27,7 +27,7 @@ pub struct Location {
     #[arg(long, default_value_t = 3)]
     rounds: usize,
     /// How long a download takes, in seconds, if it goes as the paper predicts
-    #[arg(long, default_value_t = 8.0)]
+    #[arg(long, default_value_t = 12.0)]
     seconds: f64,
     /// How long the box is watched while nothing changes, in seconds
     #[arg(long, default_value_t = 180)]

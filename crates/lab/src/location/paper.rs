@@ -29,6 +29,8 @@ pub(super) const NEXT: usize = ORDER[1];
 
 /// What waits before a path at most, in milliseconds of its rate: towards the box, and from there, where lines are slow and queues long.
 const QUEUES: [f64; 2] = [100.0, 300.0];
+/// And so many bytes at least: a train of probes, which has 16 packets.
+const LEAST_QUEUE: f64 = 30_000.0;
 /// The paper's table has no rates from the box: they are a quarter, as a line to a home has it.
 const UP: f64 = 0.25;
 
@@ -73,7 +75,7 @@ impl Server {
 
 /// Half of the round trip is each way's.
 fn faults(mbit: f64, rtt: f64, queue: f64) -> String {
-    let bytes = mbit * 125.0 * queue;
+    let bytes = (mbit * 125.0 * queue).max(LEAST_QUEUE);
     format!(
         "rate={:.0}kbit:{bytes:.0}b,delay={:.0}us",
         mbit * 1000.0,
@@ -111,10 +113,10 @@ mod tests {
     #[test]
     fn paths_are_as_the_emulator_has_them() {
         let [down, up] = TABLE[3].path(0, 1.0);
-        assert_eq!(down, "rate=1380kbit:17250b,delay=21835us");
-        assert_eq!(up, "rate=345kbit:12938b,delay=21835us");
+        assert_eq!(down, "rate=1380kbit:30000b,delay=21835us");
+        assert_eq!(up, "rate=345kbit:30000b,delay=21835us");
         let [slow, _] = TABLE[3].path(0, 0.5);
-        assert_eq!(slow, "rate=690kbit:8625b,delay=21835us");
+        assert_eq!(slow, "rate=690kbit:30000b,delay=21835us");
         assert_eq!(TABLE[4].leg(), "rate=63280kbit:791000b,delay=18450us");
         for server in TABLE {
             for faults in [server.path(0, 1.0), server.path(1, 1.0)].concat() {

@@ -285,8 +285,8 @@ fn join(graph: &mut Graph, server: usize) -> Result<[usize; 2]> {
     Ok(paths)
 }
 
-/// An aggregation server: its connections are split, as one download is to take both uplinks. It speaks SOCKS5: with data in its SYN, as
-/// Convert has it, Linux as the server takes the SYN's window for a scaled one, and sends more than the client has room for.
+/// An aggregation server: its connections are split, as one download is to take both uplinks. It speaks SOCKS5: after data in a SYN, as
+/// Convert has it, Linux (6.18) as the server believes in a window that is a thousand times the client's, and a download stands still.
 fn start_server(graph: &Graph, server: usize, key: &Path) -> Result<FlexCp> {
     let (host, addr) = (name(server), address(server));
     let (dir, namespace): (PathBuf, _) = (graph.dir().into(), graph.host(&host)?);

@@ -9,10 +9,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use flexcp_lab::transfer::{Client, Job, ServeOptions, Server};
-use flexcp_lab::{Beyond, Expect, Family, FlexCp, Lab};
+use flexcp_lab::{Background, Beyond, Expect, Family, FlexCp, Lab};
 use serde_json::Value;
 
 use crate::aggregation::{PORT, Rig, boxed_with, lab_of};
+use crate::reads;
+use crate::rig::until;
 
 crate::cases!("location":
     faster_server_is_used_and_left_when_it_gets_slow,
@@ -179,6 +181,9 @@ fn quiet() -> Expect {
 fn faster_server_is_used_and_left_when_it_gets_slow() -> Result<()> {
     with_key(KEY, |rig, far| {
         let _content = Server::start(far.beyond.namespace(), ServeOptions::tcp(PORT))?;
+        let events = rig.flexcp.asking(&["events", "--json"]);
+        let events = Background::spawn(events, rig.lab.dir(), "events")?;
+        until("it listens", || Ok(events.stdout().contains("listening")))?;
         Far::shape(&rig.lab, 1, 20)?;
         ensure!(is_first("one")(&servers(rig)?), "measured already");
         goes_by(rig, "one")?;
@@ -210,6 +215,31 @@ fn faster_server_is_used_and_left_when_it_gets_slow() -> Result<()> {
             rig.flexcp.log().contains("box home: by one: "),
             "no word in the log"
         );
+        let told = reads::told(&events)?;
+        let switches = told
+            .iter()
+            .filter(|event| event["event"] == "server_switched");
+        let switches: Vec<_> = switches
+            .filter_map(|event| {
+                Some((
+                    event["from"]["name"].as_str()?,
+                    event["to"]["name"].as_str()?,
+                    event,
+                ))
+            })
+            .collect();
+        let [("one", "two", first), ("two", "one", second)] = switches[..] else {
+            bail!("{told:?}");
+        };
+        ensure!(
+            first["service"] == "home" && first["to"]["address"] == "10.200.0.2:7124",
+            "{first}"
+        );
+        let reason = second["reason"].as_str();
+        ensure!(
+            reason.is_some_and(|reason| reason.starts_with("one: ")),
+            "{second}"
+        );
         Ok(quiet())
     })
 }
@@ -230,6 +260,8 @@ fn without_the_key_nobody_is_answered() -> Result<()> {
             responder["refusals"]["malformed"].as_u64() > Some(0),
             "{responder}"
         );
+        let told = far.flexcp.show("servers")?;
+        ensure!(told.contains(" malformed), 0 legs refused"), "{told}");
         let rtt = &servers(rig)?[0]["uplinks"][0]["rtt_us"];
         ensure!(rtt.is_u64(), "{rtt}");
         Ok(quiet())

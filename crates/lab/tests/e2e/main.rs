@@ -28,6 +28,7 @@ mod ipsec;
 mod library;
 mod links;
 mod location;
+mod nearest;
 mod offload;
 mod operation;
 mod oracles;
@@ -114,6 +115,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         watch::cases(),
         links::cases(),
         location::cases(),
+        nearest::cases(),
         offload::cases_that_apply(),
         attacks::cases(),
         wire::cases(),
