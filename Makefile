@@ -61,12 +61,13 @@ privileged: root setup
 	$(CARGO) test --locked -p flexcp --test cli
 
 # Real clients and servers around the real binary, with the offload; then without it, and with overflow checks and
-# assertions in the binary. FLEXCP_OFFLOAD=off in the environment turns the offload off in all that the lab does.
+# assertions in the binary. FLEXCP_OFFLOAD=off in the environment turns the offload off in all that the lab does. Both runs name the
+# same packages, so that nothing is compiled with other features in between.
 e2e: root build
 	$(CARGO) test --release --locked -p flexcp-lab -p flexcp-bench
 	$(CARGO) build --profile checked --locked -p flexcp --bins --examples
 	FLEXCP_OFFLOAD=off FLEXCP_BIN=$(CURDIR)/target/checked/flexcp \
-		$(CARGO) test --release --locked -p flexcp-lab --test e2e
+		$(CARGO) test --release --locked -p flexcp-lab -p flexcp-bench --test e2e
 
 # curl under Tessares' libconvert, over MPTCP and without, by a FlexCP with mode = "convert". The library is built from its
 # sources on github.com.
