@@ -31,7 +31,7 @@ pub(crate) struct Twin {
 /// What a translator has done as modes wanted it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Steered {
-    switches: [u64; 6],
+    switches: [u64; 7],
     told: u64,
     probes: u64,
     copied: u64,
@@ -39,9 +39,10 @@ struct Steered {
 
 impl Steered {
     fn of(translator: &Translator) -> Self {
-        use SubflowSwitch::{Balance, Congested, Dealt, Delay, Lagging, Preferred};
+        use SubflowSwitch::{Backup, Balance, Congested, Dealt, Delay, Lagging, Preferred};
         let counters = translator.counters();
-        let causes = [Preferred, Delay, Balance, Congested, Dealt, Lagging];
+        // A rule that heeds backup subflows leaves one as a mode would.
+        let causes = [Preferred, Delay, Balance, Congested, Dealt, Lagging, Backup];
         Self {
             switches: causes.map(|cause| counters.causes.get(cause)),
             told: counters.mp_prio_tx,
