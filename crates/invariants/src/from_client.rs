@@ -244,12 +244,10 @@ impl Connection {
                 }
             }
             self.note_preamble(to, part);
-            if at == to {
-                // Nothing else is believed before there is another subflow.
-                self.hear_errand(to, part);
-            }
+            self.hear_errand(to, part);
             self.up.note(to, part, len, oracle.is_none());
-            if long_ago {
+            // Behind an answer that the proxy waits for, it need not listen yet.
+            if long_ago || self.is_unanswered() {
                 self.up.unheard.insert(to, to + len);
             }
             overruns |= !identity && to + len > self.up.last_edge;

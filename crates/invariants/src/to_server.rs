@@ -22,6 +22,7 @@ impl Connection {
             }
             if self.asking.is_some() {
                 self.judge_reply(packet, report);
+                self.note_reply();
             }
             if let Some(timestamps) = packet.options.timestamps {
                 self.tsvals_out.note(timestamps.val);

@@ -26,6 +26,8 @@ pub(crate) struct Twin {
     /// It has filled a hole that the one under test does not know of, or asked a mode when the other did not; from there on
     /// they are two.
     pub(crate) parted: bool,
+    /// Rules are there.
+    steers: bool,
 }
 
 /// What a translator has done as modes wanted it.
@@ -35,11 +37,13 @@ struct Steered {
     told: u64,
     probes: u64,
     copied: u64,
+    /// Subflows that were left as they were silent.
+    failed: u64,
 }
 
 impl Steered {
     fn of(translator: &Translator) -> Self {
-        use SubflowSwitch::{Backup, Balance, Congested, Dealt, Delay, Lagging, Preferred};
+        use SubflowSwitch::{Backup, Balance, Congested, Dealt, Delay, Failed, Lagging, Preferred};
         let counters = translator.counters();
         // A rule that heeds backup subflows leaves one as a mode would.
         let causes = [Preferred, Delay, Balance, Congested, Dealt, Lagging, Backup];
@@ -48,6 +52,7 @@ impl Steered {
             told: counters.mp_prio_tx,
             probes: counters.path_probe_tx,
             copied: counters.copied_down_bytes,
+            failed: counters.causes.get(Failed),
         }
     }
 }
@@ -55,6 +60,7 @@ impl Steered {
 impl Twin {
     pub(crate) fn new(config: Config, seed: [u8; 32]) -> Self {
         Self {
+            steers: !config.rules.is_empty(),
             translator: Translator::new(config, seed),
             frame: vec![0; HEADROOM + MAX_PACKET],
             sent: vec![],
@@ -65,6 +71,7 @@ impl Twin {
 
     /// From now on this configuration holds.
     pub(crate) fn configure(&mut self, config: Config, stage: usize) {
+        self.steers |= !config.rules.is_empty();
         self.translator.configure(config, stage as u64);
     }
 
@@ -166,7 +173,12 @@ impl Twin {
     /// A mode is asked of what the fast path carries every two seconds, and here ten times in one: where it wants something, the
     /// two do that at different times.
     fn part(&mut self, under_test: &Translator) {
-        self.parted |= Steered::of(&self.translator) != Steered::of(under_test);
+        let (mut here, there) = (Steered::of(&self.translator), Steered::of(under_test));
+        if !self.steers {
+            // Without a mode nothing tells how long a silent path is waited for, but what was seen on it.
+            here.failed = there.failed;
+        }
+        self.parted |= here != there;
     }
 
     fn transmit(&mut self, frame: Option<&Frame<'_>>, out: &mut Vec<Sent>) {

@@ -221,6 +221,7 @@ impl Connection {
         initial.agreed.isn_local = last;
         initial.send.next = last.add(1);
         initial.send.una = last.add(1);
+        initial.path.move_timed_syn(last.add(1));
         if let Some(errand) = self.errand_mut() {
             errand.stage = Stage::SaidWithSyn;
         }
@@ -247,7 +248,7 @@ impl Connection {
             return News::None(Verdict::Consume);
         }
         // The number behind the SYN is the first of the data.
-        self.hear_bytes(ctx, Ssn(segment.tcp.seq).add(1), segment, frame)
+        self.hear_bytes(ctx, (Ssn(segment.tcp.seq).add(1), 0), segment, frame)
     }
 
     /// The server has answered the SYN: numbers up are settled.
@@ -335,14 +336,14 @@ impl Connection {
             return News::None(Verdict::Drop(DropReason::AckOfUnsent));
         }
         let bare = segment.payload.is_empty();
-        if !bare && !plain && !self.maps_straight(segment) {
+        if !bare && !plain && segment.options.dss.is_none() {
             // Something on the way takes its options away.
             return News::Declined { altogether: true };
         }
-        let news = if bare {
-            News::None(Verdict::Consume)
-        } else {
-            self.hear_bytes(ctx, Ssn(segment.tcp.seq), segment, frame)
+        let news = match self.offset_of_answer(segment) {
+            _ if bare => News::None(Verdict::Consume),
+            Some(offset) => self.hear_bytes(ctx, (Ssn(segment.tcp.seq), offset), segment, frame),
+            None => News::None(Verdict::Drop(DropReason::NoMapping)),
         };
         match news {
             // It ends what it has not answered. A refusal may come with its end.
@@ -376,23 +377,27 @@ impl Connection {
         }
     }
 
-    /// Whether data stands where it has to before any other subflow is there: its numbers count on from the first ones.
-    fn maps_straight(&self, segment: &Segment) -> bool {
-        let Some(dss) = &segment.options.dss else {
-            return false;
+    /// How far the payload of a packet behind the SYN/ACK is from the first byte of the answer, in data numbers. `None`: no mapping
+    /// says it.
+    fn offset_of_answer(&self, segment: &Segment) -> Option<i64> {
+        let ssn = Ssn(segment.tcp.seq).since(self.subflow(INITIAL).agreed.isn_remote);
+        let dss = segment.options.dss.as_ref();
+        let Some(mapping) = dss.and_then(|dss| dss.mapping.as_ref()) else {
+            return (self.numbers.identity).then(|| i64::from(ssn) - 1);
         };
-        let Some(mapping) = &dss.mapping else {
-            return true;
-        };
-        let first = self.mptcp.peer_key.map_or(Dsn(0), |key| key.idsn);
-        self.dsn_of_peer(mapping.dsn) == first.add(mapping.ssn.into())
+        let within = ssn.wrapping_sub(mapping.ssn);
+        let first = self.mptcp.peer_key.map_or(Dsn(0), |key| key.idsn).add(1);
+        let dsn = self.dsn_of_peer(mapping.dsn).add(within.into());
+        let offset = dsn.offset_from(first);
+        (within < mapping.len.into() && offset >= 0).then_some(offset)
     }
 
-    /// The payload, whose first byte has the number `at`.
+    /// The payload, whose first byte has the number `at` on the subflow, and is so far from the first byte of the answer. A server may
+    /// map anew, behind itself, what it has sent and has no ACK of.
     fn hear_bytes(
         &mut self,
         ctx: &mut Context<'_>,
-        at: Ssn,
+        (at, offset): (Ssn, i64),
         segment: &Segment,
         frame: &Frame<'_>,
     ) -> News {
@@ -401,16 +406,24 @@ impl Connection {
             self.say(ctx);
             return News::None(Verdict::Drop(DropReason::Unexpected));
         }
-        let known = usize::try_from(next.since(at)).unwrap_or(usize::MAX);
+        let acked = usize::try_from(next.since(at)).unwrap_or(usize::MAX);
         let bytes = frame.buffer(segment.payload.clone());
-        let fresh = bytes.get(known..).unwrap_or_default();
+        let bytes = bytes.get(acked..).unwrap_or_default();
         let Some(errand) = self.errand_mut() else {
             return News::None(Verdict::Drop(DropReason::Unexpected));
         };
-        let (taken, heard) = errand.requester.hear(fresh);
-        let len = u32::try_from(taken).unwrap_or(0);
-        errand.heard += len;
+        let from = offset + i64::from(next.since(at));
+        let Ok(known) = usize::try_from(i64::from(errand.heard) - from) else {
+            // What stands next on the subflow is no part of what is heard next.
+            return News::Declined { altogether: true };
+        };
+        let known = known.min(bytes.len());
+        let (taken, heard) = errand.requester.hear(&bytes[known..]);
+        errand.heard += u32::try_from(taken).unwrap_or(0);
         let so_far = errand.heard;
+        let len = u32::try_from(known + taken).unwrap_or(0);
+        let straight = from == i64::from(next.since(self.subflow(INITIAL).agreed.isn_remote)) - 1;
+        self.numbers.identity &= straight || bytes.is_empty();
         self.subflow_mut(INITIAL).recv.ack = next.add(len);
         if let Some(key) = self.mptcp.peer_key {
             self.to_tcp.next = key.idsn.add(1).add(so_far.into());
@@ -421,7 +434,7 @@ impl Connection {
                 self.say(ctx);
                 News::None(Verdict::Consume)
             }
-            Heard::Granted => News::Granted(known + taken),
+            Heard::Granted => News::Granted(acked + known + taken),
             Heard::Refused(why) if why.is_of_server() => News::Refused(why),
             Heard::Refused(why) => News::Declined {
                 altogether: matches!(why, Refusal::ClientLimit | Refusal::NoRoom(_)),
@@ -463,6 +476,20 @@ impl Connection {
         }
         ctx.send(ack.own());
         self.answer_opener(ctx);
+    }
+
+    /// Whether an aggregation server has connected on.
+    pub(super) fn was_connected_on(&self) -> bool {
+        let asking = self.asking.as_deref();
+        asking.is_some_and(|asking| asking.stream_start.is_some())
+    }
+
+    /// The SYN/ACK of such a server, which comes again where it has TCP alone: it has not heard that it was answered. Its numbers are
+    /// none of the TCP leg's.
+    pub(super) fn ack_repeated_answer(&self, ctx: &mut Context<'_>) -> Verdict {
+        let ack = self.own_to_mptcp(INITIAL, TcpFlags::ACK);
+        ctx.send(ack.own());
+        Verdict::Consume
     }
 
     /// The stream's bytes that have come with the answer go behind the SYN/ACK.

@@ -23,6 +23,9 @@ impl Connection {
         frame: &mut Frame<'_>,
     ) -> Verdict {
         self.last_packet = ctx.now;
+        if segment.has(TcpFlags::SYN) && self.was_connected_on() {
+            return self.ack_repeated_answer(ctx);
+        }
         let subflow = self.subflow_mut(INITIAL);
         subflow.path.last_heard = ctx.now;
         subflow.traffic.bytes_up += u64::from(segment.payload_len());

@@ -671,6 +671,13 @@ impl PathHealth {
         }
     }
 
+    /// The SYN that is timed has carried data, too: the number behind it is this one.
+    pub(super) const fn move_timed_syn(&mut self, behind: Ssn) {
+        if let Timed::Number(_, sent) = self.timed {
+            self.timed = Timed::Number(behind, sent);
+        }
+    }
+
     fn new(now: Instant, una: Ssn) -> Self {
         Self {
             backup: false,

@@ -114,7 +114,8 @@ impl Hand<'_> {
             (Phase::Plain(relayed), _)
                 if segment.has(TcpFlags::SYN)
                     && !relayed.proved
-                    && self.connection.has_preamble() =>
+                    && self.connection.has_preamble()
+                    && !self.connection.has_granted_errand() =>
             {
                 None
             }

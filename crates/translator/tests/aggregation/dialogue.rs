@@ -294,3 +294,43 @@ fn port_that_a_server_is_checked_from_is_no_connections() {
     let (_, out) = world.of_client(SYN, [0, 0], offer(), &[]);
     assert_eq!(out[0].packet.ends().from, end("10.2.0.2:61000"));
 }
+
+/// A SYN/ACK that comes again brings the answer along a second time: there is nothing in it to hear.
+#[test]
+fn syn_ack_of_a_server_with_tcp_that_comes_again_is_acked() {
+    let mut world = by(&[CONVERT, CONVERT]);
+    let (_, out) = world.of_client(SYN, [0, 0], offer(), &[]);
+    let told = out[0].packet.payload.clone();
+    let said = answer_to(Protocol::Convert, &told, false, None);
+    let behind = [0, 1 + int(told.len())];
+    let _ = world.of_server(0, SYN | ACK, behind, offer(), &said);
+    for knows in [false, true] {
+        if knows {
+            let _ = world.of_client(ACK, [1, 1 + int(said.len())], [], &[]);
+        }
+        let (verdict, out) = world.of_server(0, SYN | ACK, behind, offer(), &said);
+        let [ack] = &out[..] else { panic!("{out:?}") };
+        assert_eq!((verdict, ack.subflow), (Verdict::Consume, Some(0)));
+        assert_eq!(ack.packet.tcp.flags, ACK);
+        assert_eq!(
+            (ack.seq(), ack.ack()),
+            (1 + int(told.len()), 1 + int(said.len()))
+        );
+    }
+    let counters = world.translator.counters();
+    assert_eq!((counters.server_granted, counters.server_declined), (1, 0));
+}
+
+/// What the handshake takes is no sample of data, though its SYN has carried some.
+#[test]
+fn handshake_by_a_converter_is_timed_as_one() {
+    let mut world = by(&[CONVERT]);
+    let (_, out) = world.of_client(SYN, [0, 0], offer(), &[]);
+    let behind = 1 + int(out[0].packet.payload.len());
+    world.pass(30);
+    let _ = world.of_server(0, SYN | ACK, [0, behind], answer(), &[]);
+    let mut all = world.translator.connections(world.now);
+    let path = all.next().expect("it is there").subflows[0].quality;
+    let took = Some(Duration::from_millis(30));
+    assert_eq!((path.rtt_least, path.rtt_variation), (took, None));
+}
