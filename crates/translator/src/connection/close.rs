@@ -363,6 +363,12 @@ impl Connection {
         Verdict::Drop(DropReason::Unexpected)
     }
 
+    /// Whether the peer aborts the connection, and proves that it is the peer.
+    pub(crate) fn is_fast_closed(&self, segment: &Segment) -> bool {
+        let key = segment.options.fast_close;
+        key.is_some_and(|key| same_key(key, self.mptcp.key.key))
+    }
+
     /// The client aborts the connection (RFC 8684 section 3.5): the server gets a RST, every subflow
     /// too.
     pub(crate) fn handle_fast_close(&mut self, ctx: &mut Context<'_>, key: u64) -> Verdict {

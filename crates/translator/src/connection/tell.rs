@@ -63,14 +63,15 @@ impl Connection {
         });
     }
 
-    /// A subflow is about to be over. Nothing is told of one that never joined, nor once the connection is over.
+    /// A subflow is about to be over. Nothing is told of one that never joined, nor before the connection is told, or once it is over.
     pub(crate) fn tell_subflow_closed(
         &self,
         ctx: &mut Context<'_>,
         index: SubflowIndex,
         cause: EndCause,
     ) {
-        if self.is_over() || !self.subflow(index).join.proved {
+        let untold = self.links.half_open.queued || self.is_over();
+        if untold || !self.subflow(index).join.proved {
             return;
         }
         let config = ctx.config;

@@ -301,6 +301,11 @@ impl Translator {
         else {
             return lost();
         };
+        if connection.has_errand() && connection.is_fast_closed(segment) {
+            // Whatever its number: it may lie behind a part of the answer that got lost.
+            ctx.counters.mp_fastclose_rx += 1;
+            return self.handle_server_gone(now, id);
+        }
         if segment.has(TcpFlags::RST) {
             let acks = segment.has(TcpFlags::ACK)
                 && segment.tcp.ack == connection.subflow(INITIAL).agreed.isn_local.add(1).0;

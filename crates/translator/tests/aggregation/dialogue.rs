@@ -5,7 +5,7 @@ use std::time::Duration;
 use flexcp_preamble::{Protocol, Refusal};
 use flexcp_testkit::keys;
 use flexcp_translator::{AggregationServers, Approach, Check, DropReason, Mode, Rst, Verdict};
-use flexcp_wire::{CapableFlags, CapableKeys, TcpOption, Timestamps};
+use flexcp_wire::{CapableFlags, CapableKeys, MpFastClose, MptcpOption, TcpOption, Timestamps};
 
 use crate::errands::{CONVERT, SOCKS5, answer_to, answers, by, int, server_at, told};
 use crate::world::*;
@@ -333,4 +333,81 @@ fn handshake_by_a_converter_is_timed_as_one() {
     let path = all.next().expect("it is there").subflows[0].quality;
     let took = Some(Duration::from_millis(30));
     assert_eq!((path.rtt_least, path.rtt_variation), (took, None));
+}
+
+/// Its key proves more than its number does, which lies behind what got lost.
+#[test]
+fn server_that_aborts_is_left_at_once() {
+    let aborts = |key| TcpOption::Mptcp(MptcpOption::FastClose(MpFastClose { key }));
+    for flags in [RST | ACK, ACK] {
+        let mut world = by(&[CONVERT, CONVERT]);
+        let told = told(&mut world);
+        let numbers = [900, 1 + int(told.len())];
+        let foreign = world.box_key() ^ 1;
+        let _ = world.of_server(0, flags, numbers, [aborts(foreign)], &[]);
+        assert_eq!(world.peers.len(), 1, "anybody can say that");
+        let own = world.box_key();
+        let (_, out) = world.of_server(0, flags, numbers, [aborts(own)], &[]);
+        assert_eq!(world.peers[1..], [server_at(1)], "{out:?}");
+        assert_eq!(world.translator.counters().mp_fastclose_rx, 1);
+    }
+}
+
+/// Of a connection whose client does not know yet that it is connected, nobody has been told.
+#[test]
+fn server_that_resets_what_it_has_just_granted_is_no_event() {
+    let mut world = by(&[CONVERT]);
+    world.translator.keep_events(true);
+    let told = told(&mut world);
+    let said = answer_to(Protocol::Convert, &told, false, None);
+    let _ = answers(&mut world, &said, told.len(), &[]);
+    let behind = [1 + int(said.len()), 1 + int(told.len())];
+    let _ = world.of_server(0, RST | ACK, behind, [], &[]);
+    assert!(world.translator.poll_event().is_none());
+}
+
+/// A server may map what it has sent, and has no ACK of, anew on the same subflow: behind that data and subflow numbers differ.
+#[test]
+fn answer_that_is_mapped_anew_behind_itself_is_heard_once() {
+    let mut world = by(&[SOCKS5]);
+    let told = told(&mut world);
+    let said = answer_to(Protocol::Socks5, &told, false, None);
+    let first = keys::idsn(SERVER_KEY).wrapping_add(1);
+    let (front, rest) = said.split_at(5);
+    let behind = 1 + int(told.len());
+    let piece = |world: &mut World, ssn: u32, dsn: u64, bytes: &[u8]| {
+        let mapping = (
+            first.wrapping_add(dsn),
+            ssn,
+            u16::try_from(bytes.len()).unwrap(),
+        );
+        let data = dss(world.idsn() + 1, Some(mapping));
+        world.of_server(0, ACK, [ssn.cast_signed(), behind], [data], bytes)
+    };
+    // Behind what is missing still.
+    let (verdict, out) = piece(&mut world, 6, 0, front);
+    assert_eq!(verdict, Verdict::Drop(DropReason::Unexpected));
+    assert_eq!(out[0].ack(), 1);
+    let _ = piece(&mut world, 1, 0, front);
+    let (_, out) = piece(&mut world, 6, 0, front);
+    assert_eq!(out[0].ack(), 11, "the subflow has it twice");
+    let data_ack = out[0].dss().and_then(|dss| dss.data_ack);
+    assert_eq!(
+        data_ack,
+        Some(flexcp_wire::DataNumber::Long(first.wrapping_add(5)))
+    );
+    let (_, out) = piece(&mut world, 11, 5, rest);
+    assert_eq!(out[1].packet.tcp.flags, SYN | ACK);
+    let said = int(said.len());
+    assert_eq!(out[1].seq(), said);
+    // The client has the stream's numbers, the subflow its own.
+    let _ = world.of_client(ACK, [1, said + 1], [], &[]);
+    let ssn = u32::try_from(said + 6).unwrap();
+    let (_, out) = piece(&mut world, ssn, u64::try_from(said).unwrap(), b"ok");
+    assert_eq!(
+        (out[0].seq(), &out[0].packet.payload[..]),
+        (said + 1, &b"ok"[..])
+    );
+    let (_, out) = world.of_client(ACK, [1, said + 3], [], &[]);
+    assert_eq!((out[0].subflow, out[0].ack()), (Some(0), said + 8));
 }

@@ -555,52 +555,6 @@ fn answer_without_a_mapping_is_not_believed() {
     assert!(out[0].packet.tcp.flags.contains(RST));
 }
 
-/// A server may map what it has sent, and has no ACK of, anew on the same subflow: behind that data and subflow numbers differ.
-#[test]
-fn answer_that_is_mapped_anew_behind_itself_is_heard_once() {
-    let mut world = by(&[SOCKS5]);
-    let told = told(&mut world);
-    let said = answer_to(Protocol::Socks5, &told, false, None);
-    let first = keys::idsn(SERVER_KEY).wrapping_add(1);
-    let (front, rest) = said.split_at(5);
-    let behind = 1 + int(told.len());
-    let piece = |world: &mut World, ssn: u32, dsn: u64, bytes: &[u8]| {
-        let mapping = (
-            first.wrapping_add(dsn),
-            ssn,
-            u16::try_from(bytes.len()).unwrap(),
-        );
-        let data = dss(world.idsn() + 1, Some(mapping));
-        world.of_server(0, ACK, [ssn.cast_signed(), behind], [data], bytes)
-    };
-    // Behind what is missing still.
-    let (verdict, out) = piece(&mut world, 6, 0, front);
-    assert_eq!(verdict, Verdict::Drop(DropReason::Unexpected));
-    assert_eq!(out[0].ack(), 1);
-    let _ = piece(&mut world, 1, 0, front);
-    let (_, out) = piece(&mut world, 6, 0, front);
-    assert_eq!(out[0].ack(), 11, "the subflow has it twice");
-    let data_ack = out[0].dss().and_then(|dss| dss.data_ack);
-    assert_eq!(
-        data_ack,
-        Some(flexcp_wire::DataNumber::Long(first.wrapping_add(5)))
-    );
-    let (_, out) = piece(&mut world, 11, 5, rest);
-    assert_eq!(out[1].packet.tcp.flags, SYN | ACK);
-    let said = int(said.len());
-    assert_eq!(out[1].seq(), said);
-    // The client has the stream's numbers, the subflow its own.
-    let _ = world.of_client(ACK, [1, said + 1], [], &[]);
-    let ssn = u32::try_from(said + 6).unwrap();
-    let (_, out) = piece(&mut world, ssn, u64::try_from(said).unwrap(), b"ok");
-    assert_eq!(
-        (out[0].seq(), &out[0].packet.payload[..]),
-        (said + 1, &b"ok"[..])
-    );
-    let (_, out) = world.of_client(ACK, [1, said + 3], [], &[]);
-    assert_eq!((out[0].subflow, out[0].ack()), (Some(0), said + 8));
-}
-
 #[test]
 fn client_that_gives_up_ends_it() {
     let mut world = by(&[CONVERT]);
