@@ -351,13 +351,16 @@ impl Default for Limits {
     }
 }
 
+/// A join that is not complete is kept so long at least.
+const SHORTEST_JOIN: Duration = Duration::from_secs(8);
+
 /// How long state is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Timeouts {
     /// An established connection without a packet (RFC 5382: at least 2 h 4 min).
     pub idle: Duration,
     /// A connection or a join whose handshake does not complete (RFC 5382: at least 4 min for a
-    /// connection; a join is cheap to repeat and uses a quarter of it).
+    /// connection). A join is cheap to repeat and uses a quarter of it, but eight seconds at least.
     pub half_open: Duration,
     /// A connection whose last subflow is gone: the client may join again.
     pub rejoin: Duration,
@@ -368,6 +371,16 @@ pub struct Timeouts {
     /// A subflow with data outstanding that stays silent so long is left when the server
     /// retransmits. One that owes an answer to two segments is left after two round trips, if that is less.
     pub silence: Duration,
+}
+
+impl Timeouts {
+    /// How long a join that has been answered waits for its third packet.
+    ///
+    /// Who asks for it repeats that until it is answered (RFC 8684 section 3.2), a FlexCP after one, three and seven seconds:
+    /// that must not find the join gone.
+    pub(crate) fn half_open_join(&self) -> Duration {
+        (self.half_open / 4).max(SHORTEST_JOIN)
+    }
 }
 
 impl Default for Timeouts {

@@ -164,11 +164,48 @@ impl Lane {
             self.runs.insert(index + 1, declared);
             return;
         }
-        if index > 0 && self.runs[index - 1].takes(&declared) {
-            self.runs[index - 1].len += len;
+        self.runs[index] = declared;
+        self.join_before(index);
+    }
+
+    /// Declares data at the start of the first stretch, from `from` on, that is reserved for later data. That moves up, and
+    /// what there is no room for any more loses its place. Where, and how many of the `len` bytes; `None`: there is no such
+    /// stretch.
+    pub(crate) fn displace(&mut self, from: Ssn, dsn: Dsn, len: u32) -> Option<(Ssn, u32)> {
+        let first = self.runs.partition_point(|run| run.ssn.before(from));
+        let later = |run: &Run| run.unit == 0 && run.dsn.after(dsn);
+        let index = first + self.runs.iter().skip(first).position(later)?;
+        let run = self.runs[index];
+        let len = len.min(run.len);
+        let unit = len;
+        let declared = Run {
+            dsn,
+            len,
+            unit,
+            ..run
+        };
+        self.inversions -= self.inverted_before(index) + self.inverted_before(index + 1);
+        self.runs[index] = declared;
+        if len < run.len {
+            let rest = Run {
+                ssn: run.ssn.add(len),
+                len: run.len - len,
+                ..run
+            };
+            self.runs.insert(index + 1, rest);
+            self.inversions += self.inverted_before(index + 2);
+        }
+        self.inversions += self.inverted_before(index) + self.inverted_before(index + 1);
+        self.join_before(index);
+        Some((run.ssn, len))
+    }
+
+    /// Makes the run part of the one before it, if that takes it.
+    fn join_before(&mut self, index: usize) {
+        let run = self.runs[index];
+        if index > 0 && self.runs[index - 1].takes(&run) {
+            self.runs[index - 1].len += run.len;
             self.runs.remove(index);
-        } else {
-            self.runs[index] = declared;
         }
     }
 

@@ -167,13 +167,11 @@ impl Side {
     }
 
     /// Whether a cell is among this side's: by a converter a part of them will do, where both ends of the links are FlexCP's. Those send no
-    /// FIN to each other that could be lost: each of them closes subflows when its peer does, and forgets them otherwise. And a join
-    /// whose third packet is lost does not come about between them (docs/faults.md, "Open").
+    /// FIN to each other that could be lost: each of them closes subflows when its peer does, and forgets them otherwise.
     fn has(self, cell: &Cell) -> bool {
         let is_v4 = cell.family == Family::V4;
         let in_part = cell.subflows == 2 && cell.offloads == is_v4;
-        let left_out = ["drop-fin", "drop-join-ack"].contains(&cell.row.name);
-        self != Self::Converter || (in_part && !left_out)
+        self != Self::Converter || (in_part && cell.row.name != "drop-fin")
     }
 }
 

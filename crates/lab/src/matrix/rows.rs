@@ -309,9 +309,8 @@ fn middleboxes() -> Vec<Row> {
             .on(Reach::First)
             .verdict(Verdict::ExactIfJoined)
             .allow(&[Allow::Reset, Allow::OutOfPlace])
-            // A box whose only subflow goes joins anew and saves the connection, but an upload may stand still for six seconds
-            // first (docs/faults.md, "Open").
-            .mirror(|row| row.with(&[2, 4])),
+            // A box whose only subflow goes hears that by the server's RST, and joins anew.
+            .mirror(|row| row.verdict(Verdict::Exact)),
         row("isn", "isn"),
         row("firewall", "isn,shift-ts=100000,nat,resegment=700:20%").only(UP),
     ]

@@ -284,9 +284,11 @@ fn slice_of_the_mirrored_matrix_passes() -> Result<()> {
         "drop-join-ack/v6/up/2/plain/box",
         "coalesce/v4/down/2/plain/box",
         "nat-rebind/v4/up/2/offloads/box",
+        "nat-rebind/v6/up/1/plain/box",
         "strip-capable-syn-ack/v6/down/4/plain/box",
         "strip-join-ack/v4/up/2/offloads/box",
         "burst/v4/up/2/offloads/converter",
+        "drop-join-ack/v4/up/2/offloads/converter",
     ];
     passes(&MIRROR, cells.map(str::to_owned).to_vec(), 1)
 }

@@ -346,7 +346,7 @@ impl Connection {
             let subflow = self.subflow(index);
             let over = match subflow.state {
                 SubflowState::Joining => {
-                    !self.asks() && ctx.now >= subflow.opened + timeouts.half_open / 4
+                    !self.asks() && ctx.now >= subflow.opened + timeouts.half_open_join()
                 }
                 SubflowState::Closing => ctx.now >= subflow.path.last_heard + timeouts.linger,
                 SubflowState::Established | SubflowState::Closed => false,

@@ -3,12 +3,16 @@
 //! New data goes down on the active subflow and is declared there. Data that went down before goes
 //! under the mapping it was declared with, on the same subflow, as long as that subflow can still
 //! deliver it; otherwise it gets a fresh SSN (RFC 8684 section 3.3.6).
+//!
+//! Data that is skipped keeps its place before what has overtaken it. What the client misses before that, and
+//! no subflow can deliver, takes that place: the server repeats the earliest first, and behind a hole nothing
+//! would arrive, so the server would never come to what closes it.
 
 use core::time::Duration;
 
 use flexcp_wire::{Dsn, Ssn};
 
-use super::subflow::Timed;
+use super::subflow::{Sending, Timed};
 use super::{Connection, Context};
 use crate::cause::Rst;
 use crate::handle::SubflowIndex;
@@ -108,9 +112,10 @@ impl Connection {
     /// with a larger DSN that the client still misses. The server repeats the earliest first and would
     /// not come to what is missing.
     pub(super) fn is_blocked(&self, index: SubflowIndex, dsn: Dsn) -> bool {
-        let subflow = self.subflow(index);
-        let first_missing = subflow.send.lane.by_ssn(subflow.send.una);
-        first_missing.is_some_and(|(missing, _)| missing.after(dsn))
+        let Sending { lane, una, .. } = &self.subflow(index).send;
+        // What is only reserved gives its place to earlier data.
+        let first_missing = lane.mapping_by_ssn(*una).filter(|first| first.declared);
+        first_missing.is_some_and(|first| first.dsn.add(una.since(first.ssn).into()).after(dsn))
     }
 
     /// Data behind all that went down so far. What is skipped keeps its place before it.
@@ -206,7 +211,8 @@ impl Connection {
         })
     }
 
-    /// Under a fresh SSN, up to what a usable subflow still holds.
+    /// Under a fresh SSN, up to what a usable subflow still holds: in the place of later data that has not come yet, or behind
+    /// all others.
     fn place_fresh(
         &mut self,
         ctx: &Context<'_>,
@@ -214,30 +220,22 @@ impl Connection {
         dsn: Dsn,
         len: u32,
     ) -> Placed {
-        // What the subflow has not ACKed goes again where it stands: nobody else would close that hole.
-        let subflow = self.subflow(index);
-        let len = subflow.send.lane.by_dsn(dsn).map_or(len, |mapping| {
-            let offset = distance(dsn, mapping.dsn);
-            let ssn = mapping.ssn.add(offset);
-            let acked = if ssn.before(subflow.send.una) {
-                subflow.send.una.since(ssn)
-            } else {
-                len
-            };
-            len.min(acked).min(mapping.len - offset)
-        });
-        let next = subflow.send.lane.next_dsn(dsn);
-        let len = match next {
-            Some(next) if next.since(dsn) < u64::from(len) => distance(next, dsn),
-            _ => len,
-        };
+        let len = self.fresh_len(index, dsn, len);
         self.numbers.identity = false;
         let subflow = self.subflow_mut(index);
-        let ssn = subflow.send.next;
-        subflow.send.lane.append(dsn, ssn, len);
-        subflow.sent_new(ctx.now, len);
-        subflow.path.timed = Timed::Nothing;
-        subflow.traffic.retransmitted_down += u64::from(len);
+        let Sending { lane, una, .. } = &mut subflow.send;
+        let (ssn, len) = if let Some((ssn, len)) = lane.displace(*una, dsn, len) {
+            subflow.sent_again(ssn, len);
+            subflow.path.outstanding_since = subflow.path.outstanding_since.max(ctx.now);
+            (ssn, len)
+        } else {
+            let ssn = subflow.send.next;
+            subflow.send.lane.append(dsn, ssn, len);
+            subflow.sent_new(ctx.now, len);
+            subflow.path.timed = Timed::Nothing;
+            subflow.traffic.retransmitted_down += u64::from(len);
+            (ssn, len)
+        };
         Placed {
             subflow: index,
             dsn,
@@ -245,6 +243,26 @@ impl Connection {
             len,
             again: true,
             mapping: (dsn, ssn, len),
+        }
+    }
+
+    /// As much of `len` bytes from `dsn` on as the subflow has to carry under a fresh SSN.
+    fn fresh_len(&self, index: SubflowIndex, dsn: Dsn, len: u32) -> u32 {
+        // What the subflow has not ACKed goes again where it stands: nobody else would close that hole.
+        let Sending { lane, una, .. } = &self.subflow(index).send;
+        let len = lane.by_dsn(dsn).map_or(len, |mapping| {
+            let offset = distance(dsn, mapping.dsn);
+            let ssn = mapping.ssn.add(offset);
+            let acked = if ssn.before(*una) {
+                una.since(ssn)
+            } else {
+                len
+            };
+            len.min(acked).min(mapping.len - offset)
+        });
+        match lane.next_dsn(dsn) {
+            Some(next) if next.since(dsn) < u64::from(len) => distance(next, dsn),
+            _ => len,
         }
     }
 }

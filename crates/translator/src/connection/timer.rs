@@ -189,7 +189,9 @@ impl Connection {
         match subflow.state {
             // Those that FlexCP has asked for have times of their own.
             SubflowState::Joining if self.asks() => {}
-            SubflowState::Joining => note(Timer::Subflow, subflow.opened + timeouts.half_open / 4),
+            SubflowState::Joining => {
+                note(Timer::Subflow, subflow.opened + timeouts.half_open_join());
+            }
             SubflowState::Closing => {
                 note(Timer::Subflow, subflow.path.last_heard + timeouts.linger);
             }

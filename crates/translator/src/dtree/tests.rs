@@ -133,6 +133,7 @@ enum Step {
     Again { back: u32, len: u32 },
     Reserve { len: u32 },
     Declare { at: u32, len: u32 },
+    Displace { from: u32, back: u32, len: u32 },
     Release { acked: u32, data_acked: u32 },
 }
 
@@ -142,7 +143,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         5 => (0..2_u32, len.clone()).prop_map(|(skip, len)| Step::Append { skip: skip * 7, len }),
         1 => (0..60_u32, len.clone()).prop_map(|(back, len)| Step::Again { back, len }),
         1 => len.clone().prop_map(|len| Step::Reserve { len }),
-        2 => (0..400_u32, len).prop_map(|(at, len)| Step::Declare { at, len }),
+        2 => (0..400_u32, len.clone()).prop_map(|(at, len)| Step::Declare { at, len }),
+        2 => (0..400_u32, 0..200_u32, len)
+            .prop_map(|(from, back, len)| Step::Displace { from, back, len }),
         2 => (0..600_u32, 0..600_u32)
             .prop_map(|(acked, data_acked)| Step::Release { acked, data_acked }),
     ];
@@ -194,6 +197,36 @@ impl Bytes {
                 "sorted and disjoint"
             );
         }
+    }
+
+    /// Where a stretch begins that is reserved, and how long it is.
+    fn reserved(&self) -> Vec<(u32, u64, u32)> {
+        let mut stretches: Vec<(u32, u64, u32)> = Vec::new();
+        for (&ssn, &(dsn, _)) in self
+            .known
+            .iter()
+            .filter(|(_, (_, bounds))| bounds.is_none())
+        {
+            match stretches.last_mut() {
+                Some((start, first, len))
+                    if *start + *len == ssn && *first + u64::from(*len) == dsn =>
+                {
+                    *len += 1;
+                }
+                _ => stretches.push((ssn, dsn, 1)),
+            }
+        }
+        stretches
+    }
+
+    fn displace(&mut self, from: u32, dsn: u64, len: u32) -> Option<(u32, u32)> {
+        let stretches = self.reserved().into_iter();
+        let mut fit = stretches.filter(|&(ssn, first, _)| ssn >= from && first > dsn);
+        let (ssn, first, room) = fit.next()?;
+        let len = len.min(room);
+        self.add(ssn, dsn, len, true);
+        self.add(ssn + len, first, room - len, false);
+        Some((ssn, len))
     }
 
     /// Removes whole mappings from the front, as far as both ACKs reach.
@@ -264,6 +297,13 @@ proptest! {
                         lane.declare(DSN.add(dsn), SSN.add(at), len);
                         bytes.add(at, dsn, len, true);
                     }
+                }
+                Step::Displace { from, back, len } => {
+                    // What a stretch is reserved for lies before what was there last.
+                    let Some(dsn) = next_dsn.checked_sub(u64::from(back)) else { continue };
+                    let expected = bytes.displace(from, dsn, len);
+                    let found = lane.displace(SSN.add(from), DSN.add(dsn), len);
+                    prop_assert_eq!(found, expected.map(|(ssn, len)| (SSN.add(ssn), len)));
                 }
                 Step::Release { acked, data_acked } => {
                     lane.release(SSN.add(acked), DSN.add(u64::from(data_acked)));

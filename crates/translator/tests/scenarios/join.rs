@@ -486,14 +486,28 @@ fn orphaned_join_in_the_place_of_the_active_subflow_is_chosen_like_any_other() {
 #[test]
 fn joining_without_a_third_ack_expires() {
     let mut t = Setup::new()
-        .timeouts(|timeouts| timeouts.half_open = millis(8000))
+        .timeouts(|timeouts| timeouts.half_open = millis(40_000))
         .established();
     t.client(1, SYN).gives(&[SYN_ACK]);
-    assert_eq!(t.next_timeout(), Some(2000));
-    t.at(2000);
+    assert_eq!(t.next_timeout(), Some(10_000));
+    t.at(10_000);
     t.timeout().gives(&[]);
     assert_eq!(t.subflows(), ["0 active"]);
     assert_eq!(t.moved(), "mp_join_syn_rx+1");
+}
+
+#[test]
+fn joining_third_ack_that_got_lost_three_times_comes_in_time_whatever_the_limit() {
+    let mut t = Setup::new()
+        .timeouts(|timeouts| timeouts.half_open = millis(3000))
+        .established();
+    t.client(1, SYN).gives(&[SYN_ACK]);
+    t.at(7100);
+    t.timeout().gives(&[]);
+    t.client(1, THIRD)
+        .gives(&["client1 . 1:1(0) ack 1 win 509 <dss ack 1>"]);
+    assert_eq!(t.subflows(), ["0 active", "1"]);
+    assert_eq!(t.moved(), "mp_join_syn_rx+1 mp_join_ack_rx+1");
 }
 
 #[test]

@@ -51,6 +51,7 @@ mod reload;
 mod reset;
 mod reverse;
 mod seeded;
+mod skipped;
 mod split;
 mod steered;
 mod steering;
