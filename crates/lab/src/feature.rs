@@ -16,6 +16,10 @@ pub enum Feature {
     Bond,
     /// Bridges.
     Bridge,
+    /// PPP over Ethernet.
+    Ppp,
+    /// WireGuard.
+    WireGuard,
 }
 
 impl Feature {
@@ -40,6 +44,9 @@ impl Feature {
             }
             Self::Bond => "ip link add x type bond mode active-backup",
             Self::Bridge => "ip link add x type bridge",
+            Self::WireGuard => "ip link add x type wireguard",
+            // A part of the kernel that no device shows, but a list of its sessions.
+            Self::Ppp => "modprobe --quiet pppoe || true; [ -e /proc/self/net/pppoe ]",
         }
     }
 }
@@ -52,6 +59,8 @@ impl fmt::Display for Feature {
             Self::Vlan => "VLAN",
             Self::Bond => "bonds",
             Self::Bridge => "bridges",
+            Self::Ppp => "PPPoE",
+            Self::WireGuard => "WireGuard",
         })
     }
 }

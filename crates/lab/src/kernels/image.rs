@@ -37,6 +37,7 @@ impl Image {
             tree.add_with_libraries(&program)?;
         }
         tree.add_preloaded()?;
+        tree.add_plugin()?;
         for path in [
             "/etc/iproute2",
             "/usr/share/iproute2",
@@ -155,6 +156,14 @@ impl Tree {
         Ok(())
     }
 
+    /// What pppd loads for PPP over Ethernet.
+    fn add_plugin(&self) -> Result<()> {
+        for entry in fs::read_dir("/usr/lib/pppd")?.flatten() {
+            self.add_with_libraries(&entry.path().join("pppoe.so"))?;
+        }
+        Ok(())
+    }
+
     /// A file, or all of a directory; nothing if there is none.
     fn add_all(&self, path: &Path) -> Result<()> {
         if path.is_file() {
@@ -166,7 +175,7 @@ impl Tree {
         Ok(())
     }
 
-    /// [`MODULES`], those of [`ELSEWHERE_BUILT_IN`] that the kernel has, and what they depend on. Gives the names of the
+    /// [`MODULES`], those of [`OF_SOME`] that the kernel has, and what they depend on. Gives the names of the
     /// modules to load.
     fn add_modules(&self, kernel: &Kernel) -> Result<Vec<&'static str>> {
         let mut files = BTreeSet::new();
@@ -174,7 +183,7 @@ impl Tree {
         for module in MODULES {
             files.extend(module_files(&kernel.depends(module)?));
         }
-        for &module in ELSEWHERE_BUILT_IN {
+        for &module in OF_SOME {
             if let Ok(listing) = kernel.depends(module) {
                 files.extend(module_files(&listing));
                 names.push(module);
@@ -263,8 +272,8 @@ const INIT: &str = include_str!("init.sh");
 /// The lab's programs, and those of init.
 const PROGRAMS: &[&str] = &[
     "bash", "busybox", "curl", "dash", "dmesg", "ethtool", "ip", "iperf3", "kill", "kmod",
-    "modprobe", "mptcpize", "nft", "nginx", "nsenter", "nstat", "ping", "setpriv", "sleep", "ss",
-    "sysctl", "tc", "tcpdump", "unshare",
+    "modprobe", "mptcpize", "nft", "nginx", "nsenter", "nstat", "ping", "pppd", "setpriv", "sleep",
+    "ss", "sysctl", "tc", "tcpdump", "unshare", "wg",
 ];
 
 /// What the lab's links, faults and sockets are made of and Debian's kernels do not have built in.
@@ -312,12 +321,13 @@ const MODULES: &[&str] = &[
     "udp_diag",
     "veth",
     "vrf",
+    "wireguard",
     "xfrm_interface",
     "xfrm_user",
 ];
 
-/// Modules of some kernels, and parts of another module in others.
-const ELSEWHERE_BUILT_IN: &[&str] = &["nft_objref"];
+/// Modules of some kernels, which others have not, or as a part of another module.
+const OF_SOME: &[&str] = &["nft_objref", "pppoe"];
 
 #[cfg(test)]
 mod tests {

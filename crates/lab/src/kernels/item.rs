@@ -12,6 +12,7 @@ use std::{env, io, thread};
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process_group};
 
+use super::package::Flavour;
 use super::report::AIM_PERCENT;
 use super::word::{Outcome, Word};
 use crate::carried::Carried;
@@ -25,6 +26,17 @@ pub(super) enum Form {
     Short,
     /// All of it.
     Full,
+}
+
+impl Form {
+    /// Which of Debian's kernels are tried: of two that differ in their drivers, so that the programs are loaded on both.
+    pub(super) const fn flavour(self) -> Flavour {
+        match self {
+            Self::Short => Flavour::Cloud,
+            // The other one has no PPP.
+            Self::Full => Flavour::Pc,
+        }
+    }
 }
 
 /// Something to try.
@@ -114,7 +126,7 @@ const SHORT: [Item; 2] = [
     TRANSFER,
 ];
 
-const FULL: [Item; 26] = [
+const FULL: [Item; 30] = [
     OFFLOAD_RULES,
     item(
         "placement, tables, device",
@@ -169,6 +181,22 @@ const FULL: [Item; 26] = [
         Feature::Bond,
         "bond on one path",
         "device::bond_on_one_path",
+    ),
+    if_had(Feature::Ppp, "PPP as a box's uplink", "bare::ppp_uplink"),
+    if_had(
+        Feature::Ppp,
+        "PPP as a box's uplink, IPv6",
+        "bare::ppp_uplink_ipv6",
+    ),
+    if_had(
+        Feature::WireGuard,
+        "WireGuard as a box's uplink",
+        "bare::wireguard_uplink",
+    ),
+    if_had(
+        Feature::WireGuard,
+        "WireGuard as a box's uplink, IPv6",
+        "bare::wireguard_uplink_ipv6",
     ),
     if_had(
         Feature::Vrf,

@@ -127,7 +127,8 @@ impl Arguments {
         };
         // Before anything runs, so that nobody waits for what then can't go on.
         let debians = names.iter().filter(|name| **name != RUNNING);
-        let kernels = debians.map(|name| Ok((*name, Kernel::provide(name, &self.cache)?)));
+        let flavour = form(self.short).flavour();
+        let kernels = debians.map(|name| Ok((*name, Kernel::provide(name, flavour, &self.cache)?)));
         let kernels = kernels.collect::<Result<Vec<_>>>()?;
         let mut rows = self.guests(&kernels, programs)?;
         if names.contains(&RUNNING) {

@@ -12,6 +12,33 @@ use anyhow::{Context as _, Result, bail, ensure};
 use super::sources;
 use crate::process::{output, text};
 
+/// Which of the kernels that Debian builds of a series.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Flavour {
+    /// For PCs, with drivers of all kinds as modules, those of its disks included.
+    Pc,
+    /// The smallest: drivers of virtual machines alone, the disk's built in.
+    Cloud,
+}
+
+impl Flavour {
+    /// As it stands at the end of a package's name.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Pc => "amd64",
+            Self::Cloud => "cloud-amd64",
+        }
+    }
+
+    /// The directory for the one of a series.
+    fn directory(self, series: &str) -> String {
+        match self {
+            Self::Pc => format!("{series}-pc"),
+            Self::Cloud => series.to_owned(),
+        }
+    }
+}
+
 /// An unpacked kernel.
 #[derive(Clone, Debug)]
 pub(super) struct Kernel {
@@ -38,12 +65,12 @@ impl Kernel {
     /// # Errors
     ///
     /// There is none to be had; the error says what to do.
-    pub(super) fn provide(series: &str, cache: &Path) -> Result<Self> {
-        let root = cache.join(series);
-        if let Ok(kernel) = Self::open(&root) {
+    pub(super) fn provide(series: &str, flavour: Flavour, cache: &Path) -> Result<Self> {
+        let directory = flavour.directory(series);
+        if let Ok(kernel) = Self::open(&cache.join(&directory)) {
             return Ok(kernel);
         }
-        let unpacked = Self::fetch(series, cache, &root);
+        let unpacked = Self::fetch((series, flavour), cache, &directory);
         unpacked.with_context(|| {
             format!(
                 "no kernel {series}: it comes from Debian's packages, once, and is kept in {}; \
@@ -73,24 +100,27 @@ impl Kernel {
         bail!("there is no kernel in {boot:?}")
     }
 
-    fn fetch(series: &str, cache: &Path, root: &Path) -> Result<Self> {
+    fn fetch(which: (&str, Flavour), cache: &Path, directory: &str) -> Result<Self> {
         let machine = text(Command::new("dpkg").arg("--print-architecture"))?;
         ensure!(
             machine.trim() == "amd64",
             "kernels are tried on amd64 alone, this machine is {machine}"
         );
         let apt = Apt::new(cache.join("apt"))?;
-        let (package, list) = apt.newest(series)?;
+        let (package, list) = apt.newest(which)?;
         // All or nothing under the final name.
-        let new = cache.join(format!("{series}.new"));
+        let (root, new) = (
+            cache.join(directory),
+            cache.join(format!("{directory}.new")),
+        );
         let _ = fs::remove_dir_all(&new);
         fs::create_dir_all(&new)?;
         apt.unpack(&package, list.as_deref(), &new)?;
         let kernel = Self::open(&new)?;
         index_modules(&new, &kernel.release)?;
-        let _ = fs::remove_dir_all(root);
-        fs::rename(&new, root)?;
-        Self::open(root)
+        let _ = fs::remove_dir_all(&root);
+        fs::rename(&new, &root)?;
+        Self::open(&root)
     }
 }
 
@@ -117,15 +147,15 @@ impl Apt {
     }
 
     /// The package of the newest kernel of a series, and the list of sources that has it, if not the machine's own.
-    fn newest(&self, series: &str) -> Result<(String, Option<PathBuf>)> {
+    fn newest(&self, which: (&str, Flavour)) -> Result<(String, Option<PathBuf>)> {
         let complaints = self.update(None)?;
-        if let Some(package) = self.search(series, None)? {
+        if let Some(package) = self.search(which, None)? {
             return Ok((package, None));
         }
         let list = self.dir.join("sources/debian-12.list");
         fs::write(&list, sources::debian_12(&sources::of_this_machine())?)?;
         let complaints = format!("{complaints}\n{}", self.update(Some(&list))?);
-        let found = self.search(series, Some(&list))?;
+        let found = self.search(which, Some(&list))?;
         let found =
             found.with_context(|| format!("no package source has one; apt says: {complaints}"));
         Ok((found?, Some(list)))
@@ -139,17 +169,19 @@ impl Apt {
         Ok(String::from_utf8_lossy(&output.stderr).trim().to_owned())
     }
 
-    fn search(&self, series: &str, list: Option<&Path>) -> Result<Option<String>> {
-        let pattern = format!(
-            "^linux-image-{}\\.[^ ]*-{FLAVOUR}$",
-            series.replace('.', "\\.")
-        );
+    fn search(
+        &self,
+        (series, flavour): (&str, Flavour),
+        list: Option<&Path>,
+    ) -> Result<Option<String>> {
+        let (version, end) = (series.replace('.', "\\."), flavour.name());
+        let pattern = format!("^linux-image-{version}\\.[^ ]*-{end}$");
         let mut command = self.command("apt-cache", list);
         let names = text(command.args(["search", "--names-only", &pattern]))?;
         let names = names
             .lines()
             .filter_map(|line| line.split_whitespace().next());
-        Ok(newest(series, names).map(str::to_owned))
+        Ok(newest((series, flavour), names).map(str::to_owned))
     }
 
     fn unpack(&self, package: &str, list: Option<&Path>, into: &Path) -> Result<()> {
@@ -195,12 +227,18 @@ impl Apt {
 }
 
 /// The package of the highest version among those of a series: `linux-image-<version>-<flavour>`.
-fn newest<'a>(series: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+fn newest<'a>(
+    (series, flavour): (&str, Flavour),
+    names: impl Iterator<Item = &'a str>,
+) -> Option<&'a str> {
     let version = |name: &&str| {
         let version = name.strip_prefix("linux-image-")?;
-        let version = version.strip_suffix(FLAVOUR)?.strip_suffix('-')?;
+        let version = version.strip_suffix(flavour.name())?.strip_suffix('-')?;
         let after = version.strip_prefix(series)?;
-        after.starts_with('.').then(|| numbers(version))
+        // Behind a dash in a version stands a number: `6.1.0-57`. Anything else is a part of another flavour's name.
+        let mut parts = version.split('-').skip(1);
+        let is_it = parts.all(|part| part.bytes().all(|byte| byte.is_ascii_digit()));
+        (after.starts_with('.') && is_it).then(|| numbers(version))
     };
     let known = names.filter_map(|name| Some((version(&name)?, name)));
     known.max().map(|(_, name)| name)
@@ -212,15 +250,16 @@ fn numbers(version: &str) -> Vec<u64> {
     digits.filter_map(|run| run.parse().ok()).collect()
 }
 
-/// The smallest of Debian's kernels; what the lab needs and it does not have built in are modules of it.
-const FLAVOUR: &str = "cloud-amd64";
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn newest_of(series: &str, names: &[&str]) -> Option<String> {
-        newest(series, names.iter().copied()).map(str::to_owned)
+        of_flavour(series, Flavour::Cloud, names)
+    }
+
+    fn of_flavour(series: &str, flavour: Flavour, names: &[&str]) -> Option<String> {
+        newest((series, flavour), names.iter().copied()).map(str::to_owned)
     }
 
     #[test]
@@ -249,6 +288,9 @@ mod tests {
         ];
         assert_eq!(newest_of("6.1", &names), None);
         assert_eq!(newest_of("6.12", &names).as_deref(), Some(names[0]));
+        let of_pcs = |series| of_flavour(series, Flavour::Pc, &names);
+        assert_eq!(of_pcs("6.12"), None);
+        assert_eq!(of_pcs("6.1").as_deref(), Some(names[1]));
     }
 
     #[test]

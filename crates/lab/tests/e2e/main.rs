@@ -12,6 +12,7 @@ mod aggregation;
 mod attacks;
 mod attempts;
 mod balance;
+mod bare;
 mod beside;
 mod chains;
 mod clients;
@@ -89,6 +90,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         errands::cases(),
         chains::cases(),
         ways::cases(),
+        bare::cases(),
         paths::cases(),
         close::cases(),
         fallback::cases(),
@@ -124,7 +126,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         oracles::cases(),
     ];
     let (those_that_apply, not_had) =
-        features::that_apply(arguments, &[devices::CASES, ipsec::CASES]);
+        features::that_apply(arguments, &[devices::CASES, ipsec::CASES, bare::CASES]);
     let trials = groups.into_iter().flatten().chain(those_that_apply);
     let trials = attempts::without_those_done(trials.collect())?;
     let conclusion = libtest_mimic::run(arguments, trials);

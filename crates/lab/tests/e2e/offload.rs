@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use flexcp_lab::transfer::{Job, ServeOptions};
 use flexcp_lab::{
-    Cut, End, Expect, FALLBACKS, Families, Family, Lab, Starvation, Strip, daemon, text,
+    Cut, End, Expect, FALLBACKS, Families, Family, FlexCp, Lab, Starvation, Strip, daemon, text,
 };
 use libtest_mimic::Trial;
 
@@ -34,15 +34,26 @@ fn lab() -> flexcp_lab::LabBuilder {
 
 /// Runs a transfer: an error unless the kernel translates most of its packets.
 pub(crate) fn carried(rig: &Rig, transfer: impl FnOnce(&Rig) -> Result<()>) -> Result<()> {
+    in_kernel(&rig.flexcp, &rig.starvation, || transfer(rig))
+}
+
+/// The same by this FlexCP, while it is measured how long threads wait for a processor.
+pub(crate) fn in_kernel(
+    flexcp: &FlexCp,
+    starvation: &Starvation,
+    transfer: impl FnOnce() -> Result<()>,
+) -> Result<()> {
     let counts = || -> Result<[u64; 2]> {
-        let offloaded = rig.counter("offload_packets_down")? + rig.counter("offload_packets_up")?;
-        Ok([offloaded, rig.counter("packets_in")?])
+        let stats = flexcp.show_stats()?;
+        let offloaded =
+            stats.counter("offload_packets_down")? + stats.counter("offload_packets_up")?;
+        Ok([offloaded, stats.counter("packets_in")?])
     };
     let before = counts()?;
-    transfer(rig)?;
+    transfer()?;
     let after = counts()?;
     let share = (after[0] - before[0]) * 100 / (after[1] - before[1]).max(1);
-    let starved = rig.starved();
+    let starved = starvation.longest();
     let least = if starved < Starvation::EXPLAINS {
         LEAST
     } else {

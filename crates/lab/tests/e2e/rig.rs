@@ -18,7 +18,7 @@ pub(crate) struct Rig {
     pub(crate) server: Server,
     pub(crate) flexcp: FlexCp,
     pub(crate) oracle: Oracle,
-    starvation: Starvation,
+    pub(crate) starvation: Starvation,
 }
 
 /// Port of the server, whatever the mode.
@@ -306,9 +306,14 @@ impl Rig {
 
 /// Waits until it is so.
 pub(crate) fn until(what: &str, so: impl Fn() -> Result<bool>) -> Result<()> {
-    let deadline = Instant::now() + Duration::from_secs(5);
+    until_after(Duration::from_secs(5), what, so)
+}
+
+/// The same where it may take so long.
+pub(crate) fn until_after(most: Duration, what: &str, so: impl Fn() -> Result<bool>) -> Result<()> {
+    let deadline = Instant::now() + most;
     while !so()? {
-        ensure!(Instant::now() < deadline, "not so after 5 s: {what}");
+        ensure!(Instant::now() < deadline, "not so after {most:?}: {what}");
         thread::sleep(Duration::from_millis(5));
     }
     Ok(())

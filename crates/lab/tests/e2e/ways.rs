@@ -1,15 +1,15 @@
 //! What leaves from an uplink's address leaves by that uplink: FlexCP sees to it, beside what the host has, and by whatever an
 //! uplink gets its address.
 
-use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use flexcp_lab::transfer::{Job, ServeOptions};
-use flexcp_lab::{Background, DhcpClient, Family, Lab, Modem, output};
+use flexcp_lab::{DhcpClient, Family, Lab, Modem, output};
 
 use crate::aggregation::{PORT, Rig, SERVICE, boxed, boxed_with, lab, lab_of, quiet};
+use crate::bare::{Segments, tun_link};
 use crate::rig::until;
 use crate::uplinks::run_while;
 
@@ -210,34 +210,10 @@ fn lease_changes_in_mid_download() -> Result<()> {
     })
 }
 
-/// Both ends of a point-to-point link, as of PPP: two TUN devices, and what copies packets from one to the other.
-const WIRE: &str = "
-import ctypes, fcntl, os, select, struct, sys
-libc = ctypes.CDLL(None, use_errno=True)
-ends = []
-for name in sys.argv[1:]:
-    with open('/run/netns/' + name) as namespace:
-        assert libc.setns(namespace.fileno(), 0x40000000) == 0
-    end = os.open('/dev/net/tun', os.O_RDWR)
-    fcntl.ioctl(end, 0x400454ca, struct.pack('16sH22x', b'ppp0', 0x1001))
-    ends.append(end)
-print('there', flush=True)
-while True:
-    for end in select.select(ends, [], [])[0]:
-        packet = os.read(end, 65536)
-        try:
-            os.write(ends[ends[0] == end], packet)
-        except OSError:
-            pass
-";
-
 /// Its default route names no gateway, and no Ethernet carries it.
 fn point_to_point_uplink() -> Result<()> {
     let lab = lab(20)?;
-    let mut command = Command::new("python3");
-    command.args(["-c", WIRE, lab.proxy().name(), lab.client().name()]);
-    let wire = Background::spawn(command, lab.dir(), "wire")?;
-    until("the link is there", || Ok(wire.stdout().contains("there")))?;
+    let wire = tun_link(&lab, "ppp0", Segments::Single)?;
     let ends = [
         (lab.proxy(), "10.64.0.5", "10.64.0.1"),
         (lab.client(), "10.64.0.1", "10.64.0.5"),

@@ -17,7 +17,7 @@ use self::item::ITEMS;
 use self::root::{Disk, Root};
 use super::guest::{self, Guest};
 use super::item::print;
-use super::package::Kernel;
+use super::package::{Flavour, Kernel};
 use super::{DEBIANS, Results, Row, hear, lock};
 use crate::topology::require_root;
 
@@ -62,7 +62,7 @@ impl UnitBoot {
         let _lock = lock(&self.cache)?;
         let root = Root::provide(&self.cache)?;
         let kernels = self.kernels.iter();
-        let kernels = kernels.map(|series| Kernel::provide(series, &self.cache));
+        let kernels = kernels.map(|series| Kernel::provide(series, Flavour::Cloud, &self.cache));
         let kernels = kernels.collect::<Result<Vec<_>>>()?;
         let rows = kernels.iter().map(|kernel| self.row(kernel, &root));
         let rows = rows.collect::<Result<Vec<_>>>()?;
