@@ -13,6 +13,7 @@ mod attacks;
 mod attempts;
 mod balance;
 mod beside;
+mod box_wire;
 mod chains;
 mod clients;
 mod close;
@@ -120,6 +121,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         attacks::cases(),
         wire::cases(),
         preambles::cases(),
+        box_wire::cases(),
         workers::cases(),
         oracles::cases(),
     ];
