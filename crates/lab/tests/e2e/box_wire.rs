@@ -165,7 +165,7 @@ fn rules_hold_for_many_at_once() -> Result<()> {
                 let reports = client.run_many_in(lan, 20, &Job::both(100_000))?;
                 reports.iter().try_for_each(|report| report.ok().map(drop))
             })?;
-            Ok(way.quiet())
+            Ok(way.quiet().disturbed("twenty fill the queues of the links"))
         })
         .with_context(|| format!("{way:?}"))?;
     }
