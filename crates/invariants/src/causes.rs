@@ -239,6 +239,11 @@ impl Subflow {
         self.signs.answered
     }
 
+    /// When the client was heard on it last.
+    pub(crate) const fn heard_at(&self) -> u64 {
+        self.signs.heard
+    }
+
     /// Whether the proxy has closed its side.
     pub(crate) const fn has_sent_fin(&self) -> bool {
         self.signs.fin_out

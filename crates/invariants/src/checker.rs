@@ -7,12 +7,13 @@ mod input;
 mod owed;
 mod told;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::net::SocketAddr;
 
 use flexcp_testkit::keys;
 use flexcp_wire::{CapableKeys, ChecksumState, GsoKind, MpJoin, TcpFlags};
 
+use self::asking::Asked;
 use self::input::{Input, Opening};
 use self::owed::Owed;
 use crate::causes::Bounds;
@@ -58,7 +59,7 @@ pub struct Options {
     pub bounds: Option<Bounds>,
     /// The proxy tells when new data goes down another subflow ([`Checker::observe_switch`]).
     pub told: bool,
-    /// Ends with TCP open, and the proxy asks the others for MPTCP, as an aggregation box does. Goes with `causal`.
+    /// Ends with TCP open, and the proxy asks the others for MPTCP, as an aggregation box does.
     pub asks: bool,
 }
 
@@ -117,14 +118,8 @@ pub struct Checker {
     copies: Copies,
     /// Where clients name their servers, and how.
     explicit: HashMap<SocketAddr, Preamble>,
-    /// Aggregation servers of the proxy, and how they are spoken to.
-    errands: HashMap<SocketAddr, Preamble>,
-    /// Those that a connection has been taken away from.
-    left: HashSet<SocketAddr>,
-    /// Servers that the proxy leaves alone.
-    excepted: HashSet<SocketAddr>,
-    /// When its uplinks have changed.
-    uplinks: Option<u64>,
+    /// Where ends with TCP open.
+    asked: Asked,
 }
 
 impl std::fmt::Debug for Checker {
@@ -156,10 +151,7 @@ impl Checker {
             hash: 0xcbf2_9ce4_8422_2325,
             copies: Copies::default(),
             explicit: HashMap::new(),
-            errands: HashMap::new(),
-            left: HashSet::new(),
-            excepted: HashSet::new(),
-            uplinks: None,
+            asked: Asked::default(),
         }
     }
 
@@ -293,6 +285,7 @@ impl Checker {
             (subflow.established, subflow.client_ack)
         };
         connection.note_client(index, packet, self.oracle.as_deref());
+        connection.note_confirmed(seen.time);
         connection.note_signs(seen.time, index, packet, old);
         let subflow = &connection.subflows[index];
         if index > 0 && packet.opens() && subflow.isn_proxy.is_none() {
@@ -316,7 +309,7 @@ impl Checker {
             return None;
         }
         if self.options.asks && packet.opens() {
-            self.note_offer(ends, packet);
+            self.note_offer(seen.time, ends, packet);
         }
         let (id, _) = self.find(Point::FromServer, ends)?;
         let connection = &mut self.connections[id];
@@ -570,11 +563,16 @@ impl Checker {
         if !opening.capable {
             connection.mode = Mode::Plain;
         }
+        let id = self.add(connection);
+        self.flows.insert(ends, (id, 0));
+    }
+
+    fn add(&mut self, mut connection: Connection) -> usize {
         if !self.options.causal {
             connection.lag = LAG;
         }
         self.connections.push(connection);
-        self.flows.insert(ends, (self.connections.len() - 1, 0));
+        self.connections.len() - 1
     }
 
     fn is_over(&self, id: usize) -> bool {

@@ -287,7 +287,8 @@ impl Connection {
             return false;
         };
         let subflow = &self.subflows[0];
-        let silent = !subflow.replied && now.saturating_sub(subflow.asked_at()) >= PATIENCE;
+        let waited = now.saturating_sub(subflow.asked_at()) + self.slack();
+        let silent = !subflow.replied && waited >= PATIENCE;
         let ends = subflow.reset || subflow.client_fin.is_some() || self.up.fin.is_some();
         let declines = matches!(errand.came, Some(Answer::Declined | Answer::Refused));
         let odd = self.may_fall_back || !self.is_identity();

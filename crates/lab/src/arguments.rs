@@ -246,10 +246,10 @@ pub(crate) struct LossyArgs {
 
 #[derive(Args)]
 pub(crate) struct WirecheckArgs {
-    /// Captures from the clients' side, then one from the servers' side
+    /// Captures from the clients' side, then one from the servers' side; with --box from the uplinks, then one from the LAN
     #[arg(num_args = 2.., required = true, value_name = "CLIENT.pcap... SERVER.pcap")]
     pub(crate) files: Vec<PathBuf>,
-    /// Further captures from the servers' side
+    /// Further captures from the servers' side, or from LANs
     #[arg(long, value_name = "PCAP")]
     pub(crate) server: Vec<PathBuf>,
     /// Segmentation and checksum offloads were off: judge lengths and checksums as well
@@ -258,10 +258,13 @@ pub(crate) struct WirecheckArgs {
     /// FlexCP's programs in the kernel were off: all packets leave in one order
     #[arg(long)]
     pub(crate) without_programs: bool,
-    /// Clients that connect there name their server by Convert
+    /// FlexCP is an aggregation box: clients in the LAN have TCP, and it opens MPTCP for them over its uplinks
+    #[arg(long = "box")]
+    pub(crate) aggregates: bool,
+    /// Clients that connect there name their server by Convert; with --box, an aggregation server that is told so
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(crate) convert: Vec<SocketAddr>,
-    /// Clients that connect there name their server by SOCKS5
+    /// Clients that connect there name their server by SOCKS5; with --box, an aggregation server that is told so
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(crate) socks5: Vec<SocketAddr>,
 }

@@ -1,4 +1,4 @@
-//! Programs at the far end of a box's uplinks that take MPTCP by mptcpize: a proxy that ends it, and a server.
+//! Programs at the far end of a box's uplinks that take MPTCP by mptcpize: proxies that end it, and a server.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -16,6 +16,16 @@ pub struct FarProgram {
     file: Option<Vec<u8>>,
 }
 
+/// What danted is told: it listens at `at`, connects from this device, and lets everybody.
+pub(crate) fn danted_config(at: SocketAddr, device: &str) -> String {
+    let (ip, port) = (at.ip(), at.port());
+    format!(
+        "logoutput: stderr\nerrorlog: stderr\ninternal: {ip} port = {port}\nexternal: {device}\nclientmethod: none\n\
+         socksmethod: none\nuser.privileged: root\nuser.unprivileged: nobody\n\
+         client pass {{ from: 0.0.0.0/0 to: 0.0.0.0/0 }}\nsocks pass {{ from: 0.0.0.0/0 to: 0.0.0.0/0 }}\n"
+    )
+}
+
 impl FarProgram {
     /// haproxy that listens at `at` and connects with `to`.
     pub fn haproxy(lab: &Lab, at: SocketAddr, to: SocketAddr) -> Result<Self> {
@@ -24,6 +34,11 @@ impl FarProgram {
              listen far\n  bind {at}\n  server s {to}\n"
         );
         Self::start(lab, ("haproxy", &["-db", "-f"]), &config, at)
+    }
+
+    /// danted, a SOCKS5 server that listens at `at` and connects from this device.
+    pub fn danted(lab: &Lab, at: SocketAddr, device: &str) -> Result<Self> {
+        Self::start(lab, ("danted", &["-f"]), &danted_config(at, device), at)
     }
 
     /// nginx that serves `/file` of so many bytes.

@@ -301,6 +301,7 @@ fn wirecheck(args: WirecheckArgs) -> Result<()> {
         mut server,
         offloads_off,
         without_programs,
+        aggregates,
         convert,
         socks5,
     } = args;
@@ -312,6 +313,7 @@ fn wirecheck(args: WirecheckArgs) -> Result<()> {
         server,
         offloads_off,
         offload: !without_programs,
+        aggregates,
         explicit: convert.chain(socks5).collect(),
     }
     .run()?;

@@ -1,5 +1,6 @@
 //! Ends with TCP that open, and what the proxy asks of the others for them.
 
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 
 use flexcp_testkit::keys;
@@ -14,22 +15,48 @@ use crate::packet::View;
 use crate::preamble::Preamble;
 use crate::subflow::Subflow;
 
+/// Whom the proxy asks, and for whom.
+#[derive(Default)]
+pub(super) struct Asked {
+    /// Its aggregation servers, and how they are spoken to.
+    pub(super) errands: HashMap<SocketAddr, Preamble>,
+    /// Those that a connection has been taken away from.
+    left: HashSet<SocketAddr>,
+    /// Servers that it leaves alone.
+    excepted: HashSet<SocketAddr>,
+    /// When its uplinks have changed.
+    pub(super) uplinks: Option<u64>,
+    /// The last SYN on each flow of the ends with TCP, and when it came: in a capture other packets may come before what the proxy
+    /// makes of it.
+    offers: HashMap<Ends, (u64, Offer)>,
+}
+
+impl Asked {
+    /// Forgets the SYNs that came at such times.
+    pub(super) fn forget(&mut self, old: impl Fn(u64) -> bool) {
+        self.offers.retain(|_, (seen, _)| !old(*seen));
+    }
+}
+
 impl Checker {
     /// The proxy asks these aggregation servers to connect on, each as it is spoken to. Call it before it asks the first.
     pub fn expect_errands(&mut self, servers: impl IntoIterator<Item = (SocketAddr, Preamble)>) {
-        self.errands.extend(servers);
+        self.asked.errands.extend(servers);
     }
 
     /// The proxy leaves connections with this server alone. Call it before the first of them.
     pub fn expect_to_pass(&mut self, server: SocketAddr) {
-        self.excepted.insert(server);
+        self.asked.excepted.insert(server);
     }
 
     /// The SYN of an end with TCP: what comes of it the proxy will show.
-    pub(super) fn note_offer(&mut self, ends: Ends, packet: &View<'_>) {
+    pub(super) fn note_offer(&mut self, time: u64, ends: Ends, packet: &View<'_>) {
         let mut offer = Offer::new(packet);
-        offer.passes |= self.excepted.contains(&ends.0);
+        offer.passes |= self.asked.excepted.contains(&ends.0);
         self.input.offer = Some((ends, offer));
+        if !self.options.causal {
+            self.asked.offers.insert(ends, (time, offer));
+        }
     }
 
     /// A SYN of the proxy's towards the MPTCP side: of a connection, of a join, or one of them again; or the end's own, which
@@ -45,8 +72,7 @@ impl Checker {
             }
             return false;
         }
-        let passes = |(from, _): &(Ends, Offer)| ends.1 == from.1;
-        if let Some((_, offer)) = self.input.offer.filter(passes) {
+        if let Some(offer) = self.offer_that_passes(ends) {
             let crowded = self.options.bounds.is_none_or(|bounds| bounds.turns_away());
             if !offer.passes && !crowded {
                 let text = "a SYN that could ask for MPTCP passes as it is".into();
@@ -60,7 +86,7 @@ impl Checker {
         let Some((from, offer, before)) = self.asked_for(ends, packet) else {
             return self.judge_probe(ends, packet);
         };
-        if self.excepted.contains(&from.0) {
+        if self.asked.excepted.contains(&from.0) {
             let text = "a server is asked for MPTCP that is to be left alone".into();
             self.found.push((Rule::Plain, text));
         }
@@ -70,13 +96,12 @@ impl Checker {
         if let Some(before) = before {
             connection.server_clock = self.connections[before].server_clock.clone();
         }
-        if let Some(&preamble) = self.errands.get(&ends.0) {
+        if let Some(&preamble) = self.asked.errands.get(&ends.0) {
             connection.begin_errand(time, (preamble, from.0), packet);
         }
         connection.course.told = self.options.told.then_some(0);
         connection.server = Some(from);
-        self.connections.push(connection);
-        let id = self.connections.len() - 1;
+        let id = self.add(connection);
         self.flows.insert(ends, (id, 0));
         self.servers.insert(from, id);
         self.last = [None; 2];
@@ -86,7 +111,8 @@ impl Checker {
     /// For whom the proxy asks with this SYN, and the connection that it has had for it so far: whose SYN has come in, whose peer has
     /// said something, or whose peer says nothing.
     fn asked_for(&self, ends: Ends, packet: &View<'_>) -> Option<(Ends, Offer, Option<usize>)> {
-        let errand = self.errands.contains_key(&ends.0);
+        let errand = self.asked.errands.contains_key(&ends.0);
+        let causal = self.options.causal;
         let fits = |offer: &Offer| match errand {
             true => leaves_room(offer.isn, packet.tcp.seq),
             false => offer.isn == packet.tcp.seq,
@@ -98,7 +124,8 @@ impl Checker {
             let current = self.servers.get(&from) == Some(&id) && connection.has_open_errand();
             (current && fits(&offer)).then_some((from, offer, Some(id)))
         };
-        if let Some((from, offer)) = self.input.offer {
+        let seen = || self.offer_in_capture(ends, fits);
+        if let Some((from, offer)) = self.input.offer.filter(|_| causal).or_else(seen) {
             let before = self.servers.get(&from).copied();
             // What has been told to the end with TCP is over, and begins anew.
             let same = |id: &usize| {
@@ -108,6 +135,9 @@ impl Checker {
                 connection.has_errand() && asking.is_some_and(same)
             };
             return Some((from, offer, before.filter(same)));
+        }
+        if !causal {
+            return None;
         }
         let heard = self.input.ends.and_then(|ends| self.flows.get(&ends));
         let heard = heard.and_then(|&(id, _)| asking(id));
@@ -126,7 +156,7 @@ impl Checker {
             time,
             bounds: self.options.bounds,
         };
-        self.left.insert(before);
+        self.asked.left.insert(before);
         let silent = time.saturating_sub(connection.last_packet);
         if connection.subflows[0].lost
             || (self.options.bounds).is_some_and(|bounds| silent >= bounds.half_open)
@@ -141,18 +171,41 @@ impl Checker {
         asking.left = true;
         let mut tried = std::mem::take(&mut asking.tried);
         tried.push(before);
-        let again = self.errands.contains_key(&peer) && tried.contains(&peer);
+        let again = self.asked.errands.contains_key(&peer) && tried.contains(&peer);
         report.expect(!again, Rule::Preamble, || {
             format!("{peer} is asked a second time")
         });
         tried
     }
 
-    /// A SYN that asks for nobody: whether an aggregation server that was left answers again. `true`: it is one.
+    /// The SYN of an end with TCP that goes out on this flow as it is.
+    fn offer_that_passes(&self, ends: Ends) -> Option<Offer> {
+        if !self.options.causal {
+            return self.asked.offers.get(&ends).map(|(_, offer)| *offer);
+        }
+        let passes = |(from, _): &(Ends, Offer)| ends.1 == from.1;
+        self.input.offer.filter(passes).map(|(_, offer)| offer)
+    }
+
+    /// In a capture, the latest SYN of an end with TCP that the proxy may ask this peer for: the numbers tell.
+    fn offer_in_capture(&self, ends: Ends, fits: impl Fn(&Offer) -> bool) -> Option<(Ends, Offer)> {
+        let errand = self.asked.errands.contains_key(&ends.0);
+        let asks = |from: &Ends, offer: &Offer| {
+            !offer.passes && fits(offer) && (errand || from.0 == ends.0)
+        };
+        let offers = self.asked.offers.iter();
+        let offers = offers.filter(|(from, (_, offer))| asks(from, offer));
+        let (from, (_, offer)) = offers.max_by_key(|(_, (seen, _))| *seen)?;
+        Some((*from, *offer))
+    }
+
+    /// A SYN that asks for nobody: whether an aggregation server that was left answers again. `true`: it is one, or in a capture
+    /// perhaps, where the host's own packets are, too, and those of ends that do without the proxy.
     fn judge_probe(&mut self, ends: Ends, packet: &View<'_>) -> bool {
         let options = &packet.options;
         let bare = !options.mptcp && options.timestamps.is_none() && packet.payload_len == 0;
-        let probes = bare && self.left.contains(&ends.0);
+        let known = !self.options.causal || self.asked.left.contains(&ends.0);
+        let probes = bare && known;
         if !probes {
             let text = "a SYN that no end has asked for".into();
             self.found.push((Rule::Translation, text));
@@ -189,7 +242,7 @@ impl Checker {
         for index in before {
             let asked = connection.subflows[index].asked_at();
             // Those that rest are tried at once when an uplink has come or gone.
-            let anew = self.uplinks.is_some_and(|changed| asked <= changed);
+            let anew = self.asked.uplinks.is_some_and(|changed| asked <= changed);
             connection.judge_join_again(index, (asked, anew), &mut report);
         }
         connection.note_join();

@@ -20,7 +20,7 @@ impl Checker {
     pub(super) fn owes_of_its_own(&mut self, point: Point, ends: Ends) -> u64 {
         let found = self.find(point, ends);
         let explicit = found.is_some_and(|(id, _)| self.connections[id].front.is_some());
-        let errand = point == Point::ToClient && self.errands.contains_key(&ends.0);
+        let errand = point == Point::ToClient && self.asked.errands.contains_key(&ends.0);
         if explicit || errand { OF_ITS_OWN } else { 0 }
     }
 

@@ -12,6 +12,7 @@ impl Checker {
     /// Forgets connections that have been silent for long.
     pub(super) fn sweep(&mut self, now: u64) {
         self.forget(|connection| now.saturating_sub(connection.last_packet) > FORGET);
+        self.asked.forget(|seen| now.saturating_sub(seen) > FORGET);
     }
 
     /// The proxy has let go of connections; it still has those that `keeps` names, each by its client's first

@@ -22,7 +22,7 @@ impl Checker {
     /// The proxy is told that uplinks have come or gone, with the time in microseconds; `lost`: its addresses that are gone. Call it
     /// before what comes of that.
     pub fn observe_uplinks(&mut self, time: u64, lost: &[IpAddr]) {
-        self.uplinks = Some(time);
+        self.asked.uplinks = Some(time);
         for (&(_, own), &(id, index)) in &self.flows {
             if lost.contains(&own.ip()) {
                 self.connections[id].subflows[index].lost = true;

@@ -21,25 +21,25 @@ fn asking() -> Exchange {
     })
 }
 
-fn offer() -> Packet {
+pub(crate) fn offer() -> Packet {
     Packet::new(Point::FromServer, Flow::Server, ISN_SERVER, 0).with(|p| {
         p.flags = TcpFlags::SYN;
         p.others = vec![TcpOption::Mss(1200), TcpOption::SackPermitted];
     })
 }
 
-fn syn() -> Packet {
+pub(crate) fn syn() -> Packet {
     offer().with(|p| {
         (p.point, p.flow) = (Point::ToClient, Flow::First);
         p.mptcp = Some(capable(CapableKeys::Syn));
     })
 }
 
-fn plain_syn() -> Packet {
+pub(crate) fn plain_syn() -> Packet {
     syn().with(|p| p.mptcp = None)
 }
 
-fn answer(mptcp: Option<MptcpOption>) -> Packet {
+pub(crate) fn answer(mptcp: Option<MptcpOption>) -> Packet {
     let ack = ISN_SERVER.wrapping_add(1);
     Packet::new(Point::FromClient, Flow::First, ISN_CLIENT, ack).with(|p| {
         p.flags = SYN_ACK;
@@ -48,25 +48,25 @@ fn answer(mptcp: Option<MptcpOption>) -> Packet {
     })
 }
 
-fn key() -> Option<MptcpOption> {
+pub(crate) fn key() -> Option<MptcpOption> {
     Some(capable(CapableKeys::SynAck { sender: KEY_CLIENT }))
 }
 
-fn reply(mss: u16) -> Packet {
+pub(crate) fn reply(mss: u16) -> Packet {
     answer(None).with(|p| {
         (p.point, p.flow) = (Point::ToServer, Flow::Server);
         p.others[0] = TcpOption::Mss(mss);
     })
 }
 
-const fn both() -> CapableKeys {
+pub(crate) const fn both() -> CapableKeys {
     CapableKeys::Ack {
         sender: KEY_PROXY,
         receiver: KEY_CLIENT,
     }
 }
 
-fn third(keys: Option<CapableKeys>) -> Packet {
+pub(crate) fn third(keys: Option<CapableKeys>) -> Packet {
     let (own, ack) = (seq(ISN_SERVER, 0), seq(ISN_CLIENT, 0));
     Packet::new(Point::ToClient, Flow::First, own, ack).with(|p| p.mptcp = keys.map(capable))
 }
@@ -86,7 +86,7 @@ fn confirmed() -> Exchange {
     opened().pass(&[client_ack(Flow::First, 0, 0), ack_up(0)])
 }
 
-fn first_data(data_len: u16) -> Packet {
+pub(crate) fn first_data(data_len: u16) -> Packet {
     third(Some(CapableKeys::AckData {
         sender: KEY_PROXY,
         receiver: KEY_CLIENT,
@@ -96,7 +96,7 @@ fn first_data(data_len: u16) -> Packet {
     .with(|p| p.payload = bytes(0, 100))
 }
 
-fn join() -> Packet {
+pub(crate) fn join() -> Packet {
     let join = MpJoin::Syn {
         backup: false,
         address_id: 2,
@@ -109,7 +109,7 @@ fn join() -> Packet {
     })
 }
 
-fn join_answer(hmac: u64) -> Packet {
+pub(crate) fn join_answer(hmac: u64) -> Packet {
     let join = MpJoin::SynAck {
         backup: false,
         address_id: 0,
@@ -123,11 +123,11 @@ fn join_answer(hmac: u64) -> Packet {
     })
 }
 
-fn right_answer() -> Packet {
+pub(crate) fn right_answer() -> Packet {
     join_answer(keys::join_syn_ack((KEY_CLIENT, KEY_PROXY), (1, 2)))
 }
 
-fn proof(hmac: [u8; 20]) -> Packet {
+pub(crate) fn proof(hmac: [u8; 20]) -> Packet {
     let (own, ack) = (seq(ISN_JOIN_PROXY, 0), seq(ISN_JOIN, 0));
     Packet::new(Point::ToClient, Flow::Uplink, own, ack)
         .with(|p| p.mptcp = Some(MptcpOption::Join(MpJoin::Ack { hmac })))

@@ -9,15 +9,15 @@ use crate::exchange::{
     dsn_down, dsn_up, dss, seq,
 };
 
-const SYN_ACK: TcpFlags = TcpFlags(TcpFlags::SYN.0 | TcpFlags::ACK.0);
+pub(crate) const SYN_ACK: TcpFlags = TcpFlags(TcpFlags::SYN.0 | TcpFlags::ACK.0);
 /// Port 3000 of 10.9.0.2, by Convert and by SOCKS5.
-const CONVERT: [u8; 24] = [
+pub(crate) const CONVERT: [u8; 24] = [
     1, 6, 0x22, 0x63, 10, 5, 11, 184, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 10, 9, 0, 2,
 ];
-const SOCKS5: [u8; 13] = [5, 1, 0, 5, 1, 0, 1, 10, 9, 0, 2, 11, 184];
+pub(crate) const SOCKS5: [u8; 13] = [5, 1, 0, 5, 1, 0, 1, 10, 9, 0, 2, 11, 184];
 /// A converter has connected, is not allowed to, has been refused.
-const GRANTED: &[u8] = &[1, 1, 0x22, 0x63];
-const DECLINED: &[u8] = &[1, 2, 0x22, 0x63, 30, 1, 32, 0];
+pub(crate) const GRANTED: &[u8] = &[1, 1, 0x22, 0x63];
+pub(crate) const DECLINED: &[u8] = &[1, 2, 0x22, 0x63, 30, 1, 32, 0];
 const REFUSED: &[u8] = &[1, 2, 0x22, 0x63, 30, 1, 96, 0];
 
 /// A converter on one flow, a server of SOCKS5 on the other.
@@ -35,7 +35,7 @@ fn asking() -> Exchange {
     exchange
 }
 
-fn offer() -> Packet {
+pub(crate) fn offer() -> Packet {
     Packet::new(Point::FromServer, Flow::Server, ISN_SERVER, 0).with(|p| {
         p.flags = TcpFlags::SYN;
         p.others = vec![TcpOption::Mss(1200), TcpOption::SackPermitted];
@@ -43,7 +43,7 @@ fn offer() -> Packet {
 }
 
 /// The SYN to somebody who is told so many bytes.
-fn syn(flow: Flow, told: u32) -> Packet {
+pub(crate) fn syn(flow: Flow, told: u32) -> Packet {
     offer().with(|p| {
         (p.point, p.flow) = (Point::ToClient, flow);
         p.seq = ISN_SERVER.wrapping_sub(told);
@@ -51,20 +51,20 @@ fn syn(flow: Flow, told: u32) -> Packet {
     })
 }
 
-fn convert_syn() -> Packet {
+pub(crate) fn convert_syn() -> Packet {
     syn(Flow::First, 24).with(|p| p.payload = CONVERT.to_vec())
 }
 
-fn socks_syn() -> Packet {
+pub(crate) fn socks_syn() -> Packet {
     syn(Flow::Joined, 13)
 }
 
-fn direct_syn() -> Packet {
+pub(crate) fn direct_syn() -> Packet {
     syn(Flow::Third, 0)
 }
 
 /// The SYN/ACK of an aggregation server that has taken what the SYN carried, or had none to take.
-fn answer(flow: Flow, ack: u32) -> Packet {
+pub(crate) fn answer(flow: Flow, ack: u32) -> Packet {
     Packet::new(Point::FromClient, flow, ISN_CLIENT, ack).with(|p| {
         p.flags = SYN_ACK;
         p.others = vec![TcpOption::Mss(1000), TcpOption::SackPermitted];
@@ -72,7 +72,7 @@ fn answer(flow: Flow, ack: u32) -> Packet {
     })
 }
 
-const fn both(data_len: u16) -> CapableKeys {
+pub(crate) const fn both(data_len: u16) -> CapableKeys {
     let (sender, receiver) = (KEY_PROXY, KEY_CLIENT);
     if data_len == 0 {
         return CapableKeys::Ack { sender, receiver };
@@ -85,7 +85,7 @@ const fn both(data_len: u16) -> CapableKeys {
     }
 }
 
-fn third() -> Packet {
+pub(crate) fn third() -> Packet {
     let (own, ack) = (seq(ISN_SERVER, 0), seq(ISN_CLIENT, 0));
     Packet::new(Point::ToClient, Flow::First, own, ack).with(|p| p.mptcp = Some(capable(both(0))))
 }
@@ -97,7 +97,7 @@ fn told() -> Exchange {
 }
 
 /// What the converter says.
-fn says(bytes: &[u8]) -> Packet {
+pub(crate) fn says(bytes: &[u8]) -> Packet {
     let (own, ack) = (seq(ISN_CLIENT, 0), seq(ISN_SERVER, 0));
     Packet::new(Point::FromClient, Flow::First, own, ack).with(|p| {
         p.mptcp = Some(dss(
@@ -109,14 +109,14 @@ fn says(bytes: &[u8]) -> Packet {
     })
 }
 
-fn heard(len: u64) -> Packet {
+pub(crate) fn heard(len: u64) -> Packet {
     let (own, ack) = (seq(ISN_SERVER, 0), seq(ISN_CLIENT, len));
     Packet::new(Point::ToClient, Flow::First, own, ack)
         .with(|p| p.mptcp = Some(dss(dsn_up(len), None, false)))
 }
 
 /// The SYN/ACK to the end with TCP, behind an answer of so many bytes.
-fn reply(len: u32) -> Packet {
+pub(crate) fn reply(len: u32) -> Packet {
     let ack = seq(ISN_SERVER, 0);
     Packet::new(
         Point::ToServer,
@@ -147,13 +147,13 @@ fn leaves(len: u64) -> Packet {
 }
 
 /// Of the end with TCP, and of the server behind the converter.
-fn up(at: u64, payload: Vec<u8>) -> Packet {
+pub(crate) fn up(at: u64, payload: Vec<u8>) -> Packet {
     let ack = seq(ISN_CLIENT, 4);
     Packet::new(Point::FromServer, Flow::Server, seq(ISN_SERVER, at), ack)
         .with(|p| p.payload = payload)
 }
 
-fn up_out(payload: Vec<u8>) -> Packet {
+pub(crate) fn up_out(payload: Vec<u8>) -> Packet {
     heard(4).with(|p| {
         let len = payload.len() as u16;
         p.mptcp = Some(dss(dsn_up(4), Some((dsn_down(0), 1, len)), false));

@@ -24,7 +24,11 @@ pub(crate) enum Flow {
     Third,
     /// From the proxy's other uplink.
     Uplink,
+    /// To whom the end with TCP has addressed.
+    Wanted,
     Server,
+    /// Of another end with TCP, with the same server.
+    Other,
 }
 
 /// A packet that can still be changed.
@@ -118,6 +122,8 @@ impl Packet {
             Flow::Joined => ("10.2.0.1:2000", "10.9.0.1:80"),
             Flow::Third => ("10.3.0.1:3000", "10.9.0.1:80"),
             Flow::Uplink => ("10.1.0.1:1000", "10.9.1.1:81"),
+            Flow::Wanted => ("10.9.0.2:3000", "10.9.0.1:80"),
+            Flow::Other => ("10.9.0.2:3000", "10.8.0.2:80"),
             Flow::Server => ("10.9.0.2:3000", "10.8.0.1:80"),
         };
         let ends = (client.parse().unwrap(), proxy.parse().unwrap());
@@ -155,6 +161,8 @@ impl Packet {
 /// An exchange so far.
 pub(crate) struct Exchange {
     pub(crate) checker: Checker,
+    /// The first flow is with whom the end with TCP has addressed.
+    pub(crate) direct: bool,
     time: u64,
 }
 
@@ -176,6 +184,7 @@ impl Exchange {
     pub(crate) fn start(options: Options) -> Self {
         Self {
             checker: Checker::new(options, None),
+            direct: false,
             time: 0,
         }
     }
@@ -256,6 +265,10 @@ impl Exchange {
     /// A packet passes.
     pub(crate) fn see(&mut self, packet: &Packet) {
         self.time += 10;
+        let mut packet = packet.clone();
+        if self.direct && packet.flow == Flow::First {
+            packet.flow = Flow::Wanted;
+        }
         let bytes = packet.emit();
         let offload = Offload {
             checksum: ChecksumState::Complete,

@@ -7,6 +7,7 @@
 
 mod asking;
 mod broken;
+mod captured;
 mod causes;
 mod clean;
 mod errands;

@@ -16,6 +16,7 @@ use anyhow::{Context as _, Result, ensure};
 use super::way::{FarEnd, Network, UPLINKS, Way};
 use crate::counters::Mib;
 use crate::daemon::{self, FlexCp};
+use crate::far_program::danted_config;
 use crate::fault::Direction;
 use crate::namespace::Namespace;
 use crate::process::Background;
@@ -272,15 +273,8 @@ fn converter(lab: &Lab) -> Result<FlexCp> {
 /// A SOCKS server at the far end.
 fn danted(lab: &Lab) -> Result<Background> {
     let danted = lab.dir().join("danted.conf");
-    fs::write(
-        &danted,
-        format!(
-            "logoutput: stderr\nerrorlog: stderr\ninternal: {FAR_END} port = {SOCKS}\nexternal: out\nclientmethod: none\n\
-             socksmethod: none\nuser.privileged: root\nuser.unprivileged: nobody\n\
-             client pass {{ from: 0.0.0.0/0 to: 0.0.0.0/0 }}\nsocks pass {{ from: 0.0.0.0/0 to: 0.0.0.0/0 }}\n"
-        ),
-    )?;
     let socks = SocketAddr::new(FAR_END.parse()?, SOCKS);
+    fs::write(&danted, danted_config(socks, "out"))?;
     start(lab, lab.client(), &["danted", "-f"], &danted, socks)
 }
 

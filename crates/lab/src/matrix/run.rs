@@ -167,9 +167,8 @@ fn attempt(
     let result = transfer(cell, &lab, starvation, outcome);
     let files = capture.stop()?;
     let result = match cell.side {
-        Side::Proxy => result.and_then(|()| judge_wire(cell, &files)),
-        // On a box the rules of the wire are judged where every packet has its cause at hand (simulator, scenarios).
-        Side::Box | Side::Converter | Side::Kernel => result,
+        Side::Proxy | Side::Box | Side::Converter => result.and_then(|()| judge_wire(cell, &files)),
+        Side::Kernel => result,
     };
     if result.is_err() {
         fs::create_dir_all(directory)?;
@@ -181,7 +180,7 @@ fn attempt(
     result
 }
 
-/// The rules of the wire, on the captures of a cell; the last is of the server's side.
+/// The rules of the wire, on the captures of a cell; the last is of the side with TCP.
 fn judge_wire(cell: &Cell, files: &[PathBuf]) -> Result<()> {
     let Some((server, client)) = files.split_last() else {
         return Ok(());
@@ -191,7 +190,8 @@ fn judge_wire(cell: &Cell, files: &[PathBuf]) -> Result<()> {
         server: vec![server.clone()],
         offloads_off: !cell.offloads,
         offload: !daemon::offload_is_off(),
-        explicit: vec![],
+        aggregates: cell.side.is_mirrored(),
+        explicit: scene::aggregation_servers(cell)?,
     };
     check.run()?.ok()
 }

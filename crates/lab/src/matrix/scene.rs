@@ -14,6 +14,7 @@ use crate::counters::{End, Expect, Mib, Oracle};
 use crate::daemon::{self, FlexCp};
 use crate::topology::{Family, Lab};
 use crate::transfer::{Client, Job, Report, ServeOptions, Server};
+use crate::wirecheck::Preamble;
 
 /// Programs of a cell. The end with MPTCP is the lab's client, the one with TCP its server, in mirror as well.
 pub(super) struct Scene {
@@ -60,6 +61,14 @@ pub(super) fn lab(cell: &Cell, seed: u64) -> Result<Lab> {
         lab.turn_around()?;
     }
     Ok(lab)
+}
+
+/// The aggregation servers that FlexCP asks, and how they are spoken to.
+pub(super) fn aggregation_servers(cell: &Cell) -> Result<Vec<(SocketAddr, Preamble)>> {
+    Ok(match cell.side {
+        Side::Converter => vec![(far_end(cell.family, CONVERT)?, Preamble::Convert)],
+        Side::Proxy | Side::Box | Side::Kernel => vec![],
+    })
 }
 
 impl Scene {

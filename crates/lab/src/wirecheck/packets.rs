@@ -39,7 +39,7 @@ impl Taken {
 pub(super) struct Segment {
     pub(super) header: TcpHeader,
     pub(super) tsval: Option<u32>,
-    mptcp: Vec<MptcpOption>,
+    pub(super) mptcp: Vec<MptcpOption>,
     /// Bytes, also those that the capture has not kept.
     pub(super) payload: usize,
 }
@@ -112,4 +112,27 @@ fn mptcp(options: &[u8]) -> Vec<MptcpOption> {
         _ => None,
     });
     said.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use flexcp_testkit::Packet;
+
+    use super::*;
+
+    #[test]
+    fn payload_is_what_the_packet_says_though_not_all_was_kept() {
+        let ends: [[SocketAddr; 2]; 2] = [
+            [([10, 1, 1, 2], 1).into(), ([10, 9, 1, 2], 80).into()],
+            [([0xfd01; 8], 1).into(), ([0xfd09; 8], 80).into()],
+        ];
+        for [from, to] in ends {
+            let payload = |len| {
+                let mut packet = Packet::new(from, to).with_payload(vec![0; len]).bytes();
+                packet.truncate(61);
+                tcp_ends(&packet).unwrap().2.payload
+            };
+            assert_eq!([payload(0), payload(1), payload(1400)], [0, 1, 1400]);
+        }
+    }
 }

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use flexcp_lab::transfer::{Client, Job, ServeOptions, Server};
-use flexcp_lab::wirecheck::{Taken, WireCheck, packets};
+use flexcp_lab::wirecheck::{Preamble, Taken, WireCheck, packets};
 use flexcp_lab::{Beyond, Cut, Expect, Family, FarProgram, FlexCp, daemon};
 use flexcp_wire::{CapableKeys, MpJoin, MptcpOption, TcpFlags};
 
 use crate::aggregation::{PORT, Rig, boxed, boxed_with, lab, server};
 use crate::errands;
+use crate::wire::{Wire, captured};
 
 crate::cases!("chains":
     flexcp_before_the_servers,
@@ -47,6 +48,7 @@ fn flexcp_before_the_servers() -> Result<()> {
             server: vec![b0.clone()],
             offloads_off: false,
             offload: !daemon::offload_is_off(),
+            aggregates: false,
             explicit: vec![],
         };
         let findings = check.run()?;
@@ -207,12 +209,12 @@ fn step(packet: &Taken, in_lan: bool) -> Option<Step> {
     })
 }
 
-/// The steps of one connection's opening, each as it comes first; without the join, which has to come behind the client's answer.
-fn opening(rig: &Rig, run: impl FnOnce() -> Result<()>) -> Result<Vec<Step>> {
-    let capture = rig.lab.capture("figure3")?;
-    run()?;
+/// The steps of one connection's opening, whose captures break no rule of the wire, each as it comes first; without the join, which has to come behind the client's answer.
+fn opening(rig: &Rig, wire: &Wire, run: impl FnOnce() -> Result<()>) -> Result<Vec<Step>> {
+    let files = captured(&rig.lab, run)?;
+    wire.judge(&rig.lab, &files)?.ok()?;
     let mut all = vec![];
-    for file in capture.stop_whole()? {
+    for file in files {
         let in_lan = file.to_string_lossy().contains("srv1");
         let steps = packets(&file)?;
         all.extend(
@@ -239,7 +241,9 @@ fn opening(rig: &Rig, run: impl FnOnce() -> Result<()>) -> Result<Vec<Step>> {
 fn opening_of_a_direct_connection() -> Result<()> {
     boxed(lab(100)?, |rig| {
         let _server = rig.serve(ServeOptions::mptcp(PORT))?;
-        let steps = opening(rig, || rig.run(&Job::up(1_000_000)).map(drop))?;
+        let steps = opening(rig, &Wire::default().of_box(&[]), || {
+            rig.run(&Job::up(1_000_000)).map(drop)
+        })?;
         // The client's ACK and its first data leave in one moment.
         let told = steps.iter();
         let told = told.filter(|step| !matches!(step, Step::Said | Step::Request));
@@ -258,10 +262,12 @@ fn opening_of_a_direct_connection() -> Result<()> {
 }
 
 /// The client is answered behind the aggregation server's answer, and the join comes from the box.
-fn opening_by(mode: &str, port: u16, expected: &[Step]) -> Result<()> {
+fn opening_by(mode: &str, (port, preamble): (u16, Preamble), expected: &[Step]) -> Result<()> {
+    let server = errands::listen(Family::V4, port).parse()?;
+    let wire = Wire::default().of_box(&[(server, preamble)]);
     errands::by_one(mode, port, |rig, far| {
         let _content = far.serve(ServeOptions::tcp(PORT))?;
-        let steps = opening(rig, || far.run(&rig.lab, &Job::up(1_000_000)))?;
+        let steps = opening(rig, &wire, || far.run(&rig.lab, &Job::up(1_000_000)))?;
         ensure!(steps == expected, "{steps:?}");
         Ok(crate::aggregation::quiet())
     })
@@ -270,7 +276,7 @@ fn opening_by(mode: &str, port: u16, expected: &[Step]) -> Result<()> {
 fn opening_by_a_converter() -> Result<()> {
     opening_by(
         "convert",
-        errands::CONVERT,
+        (errands::CONVERT, Preamble::Convert),
         &[
             Step::ClientSyn,
             Step::BoxSyn { tells: true },
@@ -286,7 +292,7 @@ fn opening_by_a_converter() -> Result<()> {
 fn opening_by_socks5() -> Result<()> {
     opening_by(
         "socks5",
-        errands::SOCKS5,
+        (errands::SOCKS5, Preamble::Socks5),
         &[
             Step::ClientSyn,
             Step::BoxSyn { tells: false },

@@ -52,7 +52,7 @@ impl Far {
     }
 }
 
-fn listen(family: Family, port: u16) -> String {
+pub(crate) fn listen(family: Family, port: u16) -> String {
     match family {
         Family::V4 => format!("{}:{port}", FAR_END[0]),
         Family::V6 => format!("[{}]:{port}", FAR_END[1]),
@@ -85,7 +85,7 @@ pub(crate) fn config(servers: &[String], lines: &str) -> String {
     )
 }
 
-fn server(mode: &str, end: &str, more: &str) -> String {
+pub(crate) fn server(mode: &str, end: &str, more: &str) -> String {
     format!("{{ address = {end:?}, mode = {mode:?}{more} }}")
 }
 
@@ -96,7 +96,20 @@ fn by(
     users: &str,
     case: impl FnOnce(&crate::aggregation::Rig, &Far) -> Result<Expect>,
 ) -> Result<()> {
-    let lab = lab_of(family, mbit)?;
+    by_in(
+        (lab_of(family, mbit)?, family),
+        (servers, lines),
+        users,
+        case,
+    )
+}
+
+fn by_in(
+    (lab, family): (Lab, Family),
+    (servers, lines): (&[String], &str),
+    users: &str,
+    case: impl FnOnce(&crate::aggregation::Rig, &Far) -> Result<Expect>,
+) -> Result<()> {
     let beyond = Beyond::build(&lab)?;
     lab.lead_beyond(family)?;
     let far = Far {
@@ -114,8 +127,18 @@ pub(crate) fn by_one(
     port: u16,
     case: impl FnOnce(&crate::aggregation::Rig, &Far) -> Result<Expect>,
 ) -> Result<()> {
-    let servers = [server(mode, &listen(Family::V4, port), "")];
-    by((Family::V4, 100), (&servers, ""), "", case)
+    by_one_in((lab_of(Family::V4, 100)?, Family::V4), mode, port, case)
+}
+
+/// The same in a lab that has been built for it.
+pub(crate) fn by_one_in(
+    (lab, family): (Lab, Family),
+    mode: &str,
+    port: u16,
+    case: impl FnOnce(&crate::aggregation::Rig, &Far) -> Result<Expect>,
+) -> Result<()> {
+    let servers = [server(mode, &listen(family, port), "")];
+    by_in((lab, family), (&servers, ""), "", case)
 }
 
 fn both_ways(family: Family, mode: &str, port: u16, user: &str) -> Result<()> {

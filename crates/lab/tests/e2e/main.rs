@@ -14,6 +14,7 @@ mod attempts;
 mod balance;
 mod bare;
 mod beside;
+mod box_wire;
 mod chains;
 mod clients;
 mod close;
@@ -122,6 +123,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         attacks::cases(),
         wire::cases(),
         preambles::cases(),
+        box_wire::cases(),
         workers::cases(),
         oracles::cases(),
     ];

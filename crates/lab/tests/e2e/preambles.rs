@@ -115,7 +115,7 @@ fn rules_hold_for_download_upload_and_both() -> Result<()> {
                 Job::up(4_000_000),
                 Job::both(2_000_000),
             ] {
-                wire.judged(rig, || rig.run_client(&client, &job).map(drop))?
+                wire.judged(&rig.lab, || rig.run_client(&client, &job).map(drop))?
                     .ok()?;
             }
             Ok(joined())
@@ -129,7 +129,7 @@ fn rules_hold_for_clients_without_mptcp() -> Result<()> {
         way.serve(lab().build()?, Family::V4, tcp(), |rig, wire| {
             let client = way.through(rig, Client::tcp, Family::V4);
             let run = || rig.run_client(&client, &Job::both(1_000_000)).map(drop);
-            wire.judged(rig, run)?.ok()?;
+            wire.judged(&rig.lab, run)?.ok()?;
             Ok(Expect::clean().own("plain_syn", "the client does without MPTCP"))
         })?;
     }
@@ -143,7 +143,7 @@ fn rules_hold_over_ipv6_without_offloads() -> Result<()> {
         way.serve(lab, Family::V6, tcp(), |rig, wire| {
             let client = way.through(rig, Client::mptcp, Family::V6);
             let run = || rig.run_client(&client, &Job::both(2_000_000)).map(drop);
-            wire.judged(rig, run)?.ok()?;
+            wire.judged(&rig.lab, run)?.ok()?;
             Ok(joined())
         })?;
     }
@@ -157,7 +157,7 @@ fn rules_hold_for_servers_that_speak_first() -> Result<()> {
         way.serve(lab().build()?, Family::V4, server, |rig, wire| {
             let client = way.through(rig, Client::mptcp, Family::V4).banner(BANNER);
             let run = || rig.run_client(&client, &Job::both(100_000)).map(drop);
-            wire.judged(rig, run)?.ok()?;
+            wire.judged(&rig.lab, run)?.ok()?;
             Ok(short())
         })?;
     }
@@ -177,7 +177,7 @@ fn rules_hold_when_a_path_is_cut() -> Result<()> {
                     run.join().expect("a client does not panic").map(drop)
                 })
             };
-            wire.judged(rig, cut)?.ok()?;
+            wire.judged(&rig.lab, cut)?.ok()?;
             let hits =
                 rig.lab.fault_hits(1, Direction::Up)? + rig.lab.fault_hits(1, Direction::Down)?;
             ensure!(hits > 0, "the cut hit nothing");
@@ -199,7 +199,7 @@ fn rules_hold_under_loss() -> Result<()> {
         way.serve(prepared(links).build()?, Family::V4, tcp(), |rig, wire| {
             let client = way.through(rig, Client::mptcp, Family::V4);
             let run = || rig.run_client(&client, &Job::both(2_000_000)).map(drop);
-            wire.judged(rig, run)?.ok()?;
+            wire.judged(&rig.lab, run)?.ok()?;
             Ok(Expect::clean()
                 .disturbed("the links lose packets")
                 .allow_all(RENEGED))
@@ -216,7 +216,7 @@ fn rules_hold_for_many_at_once() -> Result<()> {
                 let reports = client.run_many_in(rig.lab.client(), 20, &Job::both(100_000))?;
                 reports.iter().try_for_each(|report| report.ok().map(drop))
             };
-            wire.judged(rig, run)?.ok()?;
+            wire.judged(&rig.lab, run)?.ok()?;
             Ok(short())
         })?;
     }
@@ -228,7 +228,7 @@ fn preamble_that_is_not_expected_is_noticed() -> Result<()> {
     for way in WAYS {
         way.serve(lab().build()?, Family::V4, tcp(), |rig, _| {
             let client = way.through(rig, Client::mptcp, Family::V4);
-            let files = captured(rig, || {
+            let files = captured(&rig.lab, || {
                 rig.run_client(&client, &Job::down(100_000)).map(drop)
             })?;
             let findings = Wire::default().check(files)?;

@@ -10,7 +10,7 @@ use flexcp_lab::transfer::Job;
 use flexcp_lab::wirecheck::{Findings, Preamble, WireCheck};
 use flexcp_lab::{Cut, Direction, End, Expect, Families, Family, Lab, RENEGED, daemon};
 
-use crate::rig::{Rig, transparent};
+use crate::rig::transparent;
 
 crate::cases!("wire":
     rules_hold_for_download_upload_and_both,
@@ -40,7 +40,7 @@ fn rules_hold_for_download_upload_and_both() -> Result<()> {
     ] {
         transparent(lab().build()?, |rig| {
             Wire::default()
-                .judged(rig, || rig.run(Family::V4, &job).map(drop))?
+                .judged(&rig.lab, || rig.run(Family::V4, &job).map(drop))?
                 .ok()?;
             Ok(joined())
         })?;
@@ -53,7 +53,7 @@ fn rules_hold_over_ipv6_without_offloads() -> Result<()> {
     let lab = lab().families(Families::V6).offloads(false).build()?;
     transparent(lab, |rig| {
         let run = || rig.run(Family::V6, &Job::both(2_000_000)).map(drop);
-        Wire::without_offloads().judged(rig, run)?.ok()?;
+        Wire::without_offloads().judged(&rig.lab, run)?.ok()?;
         Ok(joined())
     })
 }
@@ -68,7 +68,7 @@ fn rules_hold_when_a_path_is_cut() -> Result<()> {
             })
             .map(drop)
         };
-        Wire::default().judged(rig, cut)?.ok()?;
+        Wire::default().judged(&rig.lab, cut)?.ok()?;
         let hits =
             rig.lab.fault_hits(1, Direction::Up)? + rig.lab.fault_hits(1, Direction::Down)?;
         ensure!(hits > 0, "the cut hit nothing");
@@ -86,7 +86,7 @@ fn rules_hold_under_loss() -> Result<()> {
     });
     transparent(links.build()?, |rig| {
         let run = || rig.run(Family::V4, &Job::both(2_000_000)).map(drop);
-        Wire::default().judged(rig, run)?.ok()?;
+        Wire::default().judged(&rig.lab, run)?.ok()?;
         Ok(Expect::clean()
             .disturbed("the links lose packets")
             .allow_all(RENEGED))
@@ -96,7 +96,9 @@ fn rules_hold_under_loss() -> Result<()> {
 /// Without the server's packets everything that FlexCP says on its behalf is unfounded.
 fn packet_that_is_missing_from_a_capture_is_noticed() -> Result<()> {
     transparent(lab().build()?, |rig| {
-        let files = captured(rig, || rig.run(Family::V4, &Job::down(2_000_000)).map(drop))?;
+        let files = captured(&rig.lab, || {
+            rig.run(Family::V4, &Job::down(2_000_000)).map(drop)
+        })?;
         let server = files.last().context("no capture of the server's side")?;
         cut_short(server)?;
         let findings = Wire::default().check(files)?;
@@ -123,7 +125,9 @@ fn cut_short(file: &Path) -> Result<()> {
 pub(crate) struct Wire {
     /// Lengths and checksums are those of the wire.
     offloads_off: bool,
-    /// Where clients name their server.
+    /// FlexCP is a box.
+    aggregates: bool,
+    /// Where clients name their server, or a box's aggregation servers.
     explicit: Vec<(SocketAddr, Preamble)>,
 }
 
@@ -142,17 +146,28 @@ impl Wire {
         self
     }
 
+    /// FlexCP is a box, and asks these aggregation servers, each of which is spoken to so.
+    pub(crate) fn of_box(mut self, servers: &[(SocketAddr, Preamble)]) -> Self {
+        self.aggregates = true;
+        self.explicit.extend(servers);
+        self
+    }
+
     /// What the captures of a transfer say.
     pub(crate) fn judged(
         &self,
-        rig: &Rig,
+        lab: &Lab,
         transfer: impl FnOnce() -> Result<()>,
     ) -> Result<Findings> {
-        let files = captured(rig, transfer)?;
-        let findings = self.check(files.clone())?;
+        self.judge(lab, &captured(lab, transfer)?)
+    }
+
+    /// What these captures say. They are kept where a rule is broken.
+    pub(crate) fn judge(&self, lab: &Lab, files: &[PathBuf]) -> Result<Findings> {
+        let findings = self.check(files.to_vec())?;
         ensure!(findings.packets > 10, "{findings}");
         if findings.violations > 0 {
-            let kept = keep(&rig.lab, &files)?;
+            let kept = keep(lab, files)?;
             return Err(findings
                 .ok()
                 .expect_err("there are violations")
@@ -168,16 +183,25 @@ impl Wire {
             server,
             offloads_off: self.offloads_off,
             offload: !daemon::offload_is_off(),
+            aggregates: self.aggregates,
             explicit: self.explicit.clone(),
         }
         .run()
     }
 }
 
-pub(crate) fn captured(rig: &Rig, transfer: impl FnOnce() -> Result<()>) -> Result<Vec<PathBuf>> {
-    let capture = rig.lab.capture("wire")?;
-    transfer()?;
-    capture.stop_whole()
+/// The captures of a transfer. They are kept where it fails.
+pub(crate) fn captured(lab: &Lab, transfer: impl FnOnce() -> Result<()>) -> Result<Vec<PathBuf>> {
+    let capture = lab.capture("wire")?;
+    let outcome = transfer();
+    let files = capture.stop_whole()?;
+    match outcome {
+        Ok(()) => Ok(files),
+        Err(error) => {
+            let kept = keep(lab, &files)?;
+            Err(error.context(format!("captures are in {}", kept.display())))
+        }
+    }
 }
 
 /// Puts captures where they outlive the lab.
