@@ -153,7 +153,7 @@ pub(crate) struct Course {
     /// The SYN asks for MPTCP that can be translated, and the client has not repeated it otherwise.
     pub(crate) asks: bool,
     /// The client has sent `MP_FASTCLOSE` with the right key.
-    fast_close: bool,
+    pub(crate) fast_close: bool,
     /// A SYN has come on a known flow, from a client that may be hostile: whether the proxy goes on with the connection
     /// that was there or opens another cannot be told from outside.
     pub(crate) unclear: bool,

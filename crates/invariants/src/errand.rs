@@ -290,6 +290,7 @@ impl Connection {
         let waited = now.saturating_sub(subflow.asked_at()) + self.slack();
         let silent = !subflow.replied && waited >= PATIENCE;
         let ends = subflow.reset || subflow.client_fin.is_some() || self.up.fin.is_some();
+        let ends = ends || self.course.fast_close;
         let declines = matches!(errand.came, Some(Answer::Declined | Answer::Refused));
         let odd = self.may_fall_back || !self.is_identity();
         declines || ends || silent || foreign || odd

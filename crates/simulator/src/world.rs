@@ -398,7 +398,7 @@ impl World {
                 self.to_server.send(self.now, packet);
                 continue;
             }
-            if !self.plan.uplinks.is_empty() && self.plan.is_for_host(destination_net(&packet)) {
+            if self.plan.is_for_host(destination_net(&packet)) {
                 self.refuse_at_host(&packet);
                 continue;
             }

@@ -121,7 +121,8 @@ impl Checker {
             let connection = &self.connections[id];
             let from = connection.server?;
             let offer = connection.asking.as_ref()?.offer();
-            let current = self.servers.get(&from) == Some(&id) && connection.has_open_errand();
+            // Of an answer that comes in another order the proxy hears less than is on the wire.
+            let current = self.servers.get(&from) == Some(&id) && connection.is_unanswered();
             (current && fits(&offer)).then_some((from, offer, Some(id)))
         };
         let seen = || self.offer_in_capture(ends, fits);
