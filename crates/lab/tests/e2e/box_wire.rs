@@ -250,7 +250,7 @@ fn packets_that_were_changed_are_noticed() -> Result<()> {
         ("a1", ask_without_mptcp, Rule::Plain),
     ];
     Way::Direct.serve(lab().build()?, |scene| {
-        let files = captured(&scene.rig.lab, || scene.run(&Job::both(1_000_000)))?;
+        let files = captured(&scene.rig.lab, || scene.run(&Job::both(4_000_000)))?;
         scene.wire.judge(&scene.rig.lab, &files)?.ok()?;
         for (number, (device, change, rule)) in CHANGES.into_iter().enumerate() {
             noticed(scene, &files, (device, change, rule)).with_context(|| format!("{number}"))?;
@@ -342,7 +342,7 @@ const ACK: u8 = 0x10;
 /// The first of the ports from which FlexCP asks; clients have lower ones.
 const FLEXCP: u16 = 61000;
 /// Packets with data before the midst of a transfer.
-const MIDST: usize = 20;
+const MIDST: usize = 10;
 /// Numbers by which an ACK is moved: more than any client has sent of late.
 const FAR: u32 = 10_000_000;
 
