@@ -197,8 +197,7 @@ fn tun_uplink_that_takes_segments_whole_ipv6() -> Result<()> {
 const NEGOTIATED: Duration = Duration::from_secs(40);
 
 /// The two ends of a session of PPPoE over the access link, which the kernel's `pppoe` carries: pppd at
-/// either end negotiates the link
-/// and the addresses. What finds the other end is left out, both are told of it.
+/// either end negotiates the link and the addresses. What finds the other end is left out, both are told of it.
 fn ppp_link(lab: &Lab, device: &str) -> Result<[Background; 2]> {
     let [near, far] = ends(Family::V4);
     let mut running = vec![];
