@@ -97,6 +97,17 @@ pub struct BackendView {
     pub mark: Option<Mark>,
     /// The present mark, or the one before; `None`: it was never marked.
     pub last_mark: Option<Mark>,
+    /// What came of connections that it was asked for; nothing where it is no aggregation server.
+    pub errands: ErrandCounts,
+}
+
+/// What came of connections that a box has asked an aggregation server for.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct ErrandCounts {
+    /// It has connected on.
+    pub granted: u64,
+    /// It would not, or could not.
+    pub declined: u64,
 }
 
 /// A SYN that was sent to a back end and may still be answered, though no connection waits for that.
@@ -126,6 +137,8 @@ pub(crate) struct Health {
     pub(crate) checked: Checked,
     /// Connections that there are to it.
     pub(crate) connections: u64,
+    /// What came of those that it was asked for.
+    pub(crate) errands: ErrandCounts,
     /// The mark has changed, and nobody has been told.
     pub(crate) untold: bool,
 }

@@ -76,7 +76,7 @@ pub use entrance::User;
 pub use event::{ConnectionEnds, EndCause, Event, EventKind, SubflowEnds, Switch};
 pub use frame::{Frame, HEADROOM, Install, Payload, Step, Transmit, Verdict};
 pub use handle::{NotAnId, ServiceId, StableId};
-pub use health::{BackendState, BackendView, Mark, MarkReason};
+pub use health::{BackendState, BackendView, ErrandCounts, Mark, MarkReason};
 pub use lookup::Lookup;
 pub use offload::{
     ENTRY_HOLES, ENTRY_RUNS, ENTRY_SUBFLOWS, ENTRY_UPS, EntryDelivery, EntryRtt, EntrySubflow,

@@ -268,13 +268,17 @@ pub struct FlowEntry {
     /// The largest window that the client ever offered, in bytes.
     pub client_window: u32,
     /// Shift of windows to the server: the initial subflow's.
-    pub initial_scale: u32,
+    pub initial_scale: u16,
+    /// 1: the server takes SACK.
+    pub server_sack: u16,
     /// The latest TSval sent to the server.
     pub ts_sent: u32,
     /// The latest TSval from the server.
     pub ts_heard: u32,
     /// The latest echo of the server's TSval.
     pub ts_echo: u32,
+    /// The server's TSval as it last repeated what the client ACKs next.
+    pub ts_again: u32,
     /// IPv6 flow label of what goes up.
     pub label_up: u32,
     /// IPv6 flow label of what goes down.
@@ -285,8 +289,6 @@ pub struct FlowEntry {
     pub runs_used: u32,
     /// ACKs of FlexCP's own since it was installed.
     pub packets_made: u32,
-    /// 1: the server takes SACK.
-    pub server_sack: u32,
     /// Where the bytes that go down are counted; 0: nowhere.
     pub account: u32,
     /// SRTT of the active subflow in microseconds above which the translator has to see what goes down; 0: any.
@@ -340,15 +342,16 @@ impl Default for FlowEntry {
             server_mss: 0,
             client_window: 0,
             initial_scale: 0,
+            server_sack: 0,
             ts_sent: 0,
             ts_heard: 0,
             ts_echo: 0,
+            ts_again: 0,
             label_up: 0,
             label_down: 0,
             first_run: 0,
             runs_used: 0,
             packets_made: 0,
-            server_sack: 0,
             account: 0,
             patience: 0,
             ts_shift: 0,

@@ -86,6 +86,8 @@ fn status(server: &Located<AggregationServer>, views: &[&BackendView]) -> Server
         place: 0,
         marked: of_it().any(|view| view.mark.is_some()),
         connections: of_it().map(|view| view.connections).sum(),
+        granted: of_it().map(|view| view.errands.granted).sum(),
+        declined: of_it().map(|view| view.errands.declined).sum(),
         probing: ServerProbing::Off,
         reachable: None,
         throughput: None,

@@ -103,6 +103,8 @@ fn row(service: &str, server: &ServerStatus) -> Vec<String> {
         server.own_rate.map_or_else(|| "-".into(), mbit),
         server.own_rtt_us.map_or_else(|| "-".into(), rtt),
         server.connections.to_string(),
+        server.granted.to_string(),
+        server.declined.to_string(),
     ]
 }
 
@@ -141,7 +143,7 @@ fn mbit(rate: u64) -> String {
     format!("{}.{}Mbit", tenths / 10, tenths % 10)
 }
 
-const SERVERS: [&str; 11] = [
+const SERVERS: [&str; 13] = [
     "SERVICE",
     "PLACE",
     "SERVER",
@@ -153,6 +155,8 @@ const SERVERS: [&str; 11] = [
     "OWN RATE",
     "OWN RTT",
     "CONNECTIONS",
+    "GRANTED",
+    "DECLINED",
 ];
 const PATHS: [&str; 7] = ["SERVICE", "SERVER", "UPLINK", "STATE", "RTT", "DOWN", "UP"];
 
@@ -182,6 +186,8 @@ mod tests {
             place: 1,
             marked: false,
             connections: 3,
+            granted: 1204,
+            declined: 2,
             probing: ServerProbing::Answers,
             reachable: Some(true),
             throughput: Some(47_300_000),
@@ -206,6 +212,8 @@ mod tests {
             place: 2,
             marked: true,
             connections: 0,
+            granted: 0,
+            declined: 17,
             probing: ServerProbing::Keyless,
             reachable: Some(false),
             throughput: None,
@@ -235,9 +243,9 @@ mod tests {
         assert_eq!(
             servers(&told()),
             "\
-SERVICE  PLACE  SERVER              ADDRESS             MODE     STATE   PROBES    CARRIES   OWN RATE   OWN RTT  CONNECTIONS
-home     1      fra                 203.0.113.5:7124    convert  up      answered  47.3Mbit  100.0Mbit  4.1ms    3
-home     2      [2001:db8::1]:1080  [2001:db8::1]:1080  socks5   marked  no key    -         -          -        0
+SERVICE  PLACE  SERVER              ADDRESS             MODE     STATE   PROBES    CARRIES   OWN RATE   OWN RTT  CONNECTIONS  GRANTED  DECLINED
+home     1      fra                 203.0.113.5:7124    convert  up      answered  47.3Mbit  100.0Mbit  4.1ms    3            1204     2
+home     2      [2001:db8::1]:1080  [2001:db8::1]:1080  socks5   marked  no key    -         -          -        0            0        17
 
 SERVICE  SERVER              UPLINK  STATE       RTT     DOWN                UP
 home     fra                 dsl0    up          12.3ms  30.0Mbit (train)    -

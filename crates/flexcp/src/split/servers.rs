@@ -4,7 +4,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use flexcp_translator::{BackendView, Instant, Mark, MarkReason, ServiceId, Turns};
+use flexcp_translator::{BackendView, ErrandCounts, Instant, Mark, MarkReason, ServiceId, Turns};
 use flexcp_wire::{Ends, PROXY_HEADER_MAX_LEN, ProxyHeader};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
@@ -119,6 +119,7 @@ impl Servers {
             connections: 0,
             mark: health.last.filter(|_| health.is_down),
             last_mark: health.last,
+            errands: ErrandCounts::default(),
         })
     }
 }

@@ -221,6 +221,22 @@ fn ups_that_are_taken(rules: &mut Rules) {
     early.options[8..12].copy_from_slice(&9_001_u32.to_be_bytes());
     let (out, _) = rules.takes(&entry, &early);
     assert_eq!(out.options, timestamps(7_050, 8_990));
+    // Of what the server has repeated an echo from another subflow says nothing.
+    let repeated = FlowEntry {
+        ts_again: 8_995,
+        ..entry
+    };
+    let mut elsewhere = ack_up(&entry);
+    elsewhere.ip.src = IpAddr::from(CLIENTS[1]);
+    elsewhere.tcp.src_port = PORTS[1];
+    elsewhere.tcp.ack = entry.subflows[1].snd_una;
+    elsewhere.options[8..12].copy_from_slice(&8_900_u32.to_be_bytes());
+    let (_, back) = rules.takes(&repeated, &elsewhere);
+    assert_eq!((back.ts_echo, back.ts_again), (8_995, 8_995));
+    let mut here = ack_up(&entry);
+    here.options[8..12].copy_from_slice(&8_900_u32.to_be_bytes());
+    let (_, back) = rules.takes(&repeated, &here);
+    assert_eq!((back.ts_echo, back.ts_again), (8_990, 8_990));
     // The least RTT, until five minutes are over.
     for (age, least) in [(285, 9_000), (286, 18_000)] {
         let rtt = &mut entry.subflows[0].rtt;

@@ -269,6 +269,9 @@ fn one_that_is_not_there_is_left() -> Result<()> {
             ("server_skipped", 1),
             ("backend_marked", 1),
         ])?;
+        let told = rig.flexcp.show_json("servers")?;
+        let granted = [0, 1].map(|at| told["boxes"][0]["servers"][at]["granted"].as_u64());
+        ensure!(granted == [Some(0), Some(3)], "{told}");
         Ok(quiet()
             .own("backend_marked", "the first server is not there")
             .own("backend_probes_tx", "it is asked whether it is back")

@@ -110,6 +110,11 @@ impl Connection {
         if acked {
             // What the server may repeat from now on is something else.
             self.to_mptcp.stuck = None;
+            let next = self.to_mptcp.acked;
+            let carried = self.subflow(index).send.lane.by_dsn(next).is_some();
+            if let Some(clock) = &mut self.tcp.clock {
+                clock.take_progress(carried);
+            }
         }
         self.to_mptcp.acked = self.to_mptcp.acked.max(data_ack);
         self.to_mptcp.window = self.to_mptcp.window.max(window);

@@ -15,6 +15,8 @@ pub(crate) struct ServerClock {
     pub(super) heard: u32,
     /// The latest echo of the server's TSval that any subflow brought.
     pub(super) echo: u32,
+    /// The server's TSval as it last repeated what the client ACKs next; an earlier one: it has not.
+    pub(super) again: u32,
 }
 
 /// A subflow's clock against the server's view.
@@ -42,6 +44,7 @@ impl ServerClock {
             sent_at: now,
             heard: 0,
             echo: 0,
+            again: 0,
         }
     }
 
@@ -57,6 +60,7 @@ impl ServerClock {
     pub(crate) const fn start_server(&mut self, timestamps: Timestamps) {
         self.heard = timestamps.val;
         self.echo = timestamps.val;
+        self.again = timestamps.val;
     }
 
     /// Takes a later timestamp of the server.
@@ -64,6 +68,21 @@ impl ServerClock {
         if later(val, self.heard) {
             self.heard = val;
         }
+    }
+
+    /// The server repeats what the client ACKs next.
+    pub(super) const fn note_repetition(&mut self) {
+        self.again = self.heard;
+    }
+
+    /// The client ACKs more data, on a subflow that carried the first of it or (`carried`: `false`) on another one. What
+    /// that one echoes is of earlier packets: a server that has repeated what is ACKed here would take that for repeated
+    /// in vain (RFC 3522), repair nothing more, and measure a round trip that began long before.
+    pub(super) const fn take_progress(&mut self, carried: bool) {
+        if !carried && later(self.again, self.echo) {
+            self.echo = self.again;
+        }
+        self.again = self.echo;
     }
 
     /// Timestamps of a packet to the server that came from `clock` with `timestamps`.

@@ -119,6 +119,7 @@ impl Connection {
             clock.sent_at = Instant(entry.ts_sent_at);
             clock.heard = entry.ts_heard;
             clock.echo = entry.ts_echo;
+            clock.again = entry.ts_again;
         }
     }
 
@@ -238,6 +239,7 @@ impl Connection {
             ts_sent: clock.sent,
             ts_heard: clock.heard,
             ts_echo: clock.echo,
+            ts_again: clock.again,
             label_up: self.tcp.label,
             label_down: self.mptcp.label,
             ts_sent_at: clock.sent_at.0,

@@ -268,6 +268,11 @@ impl Connection {
             return self.forward_ack_to_mptcp(ctx, packet, frame);
         }
         if dsn.before(self.to_mptcp.next) {
+            if let Some(clock) = &mut self.tcp.clock
+                && !dsn.after(self.to_mptcp.acked)
+            {
+                clock.note_repetition();
+            }
             self.note_server_retransmission(ctx, dsn, end);
         } else {
             self.note_server_probe(ctx);

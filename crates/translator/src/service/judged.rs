@@ -68,6 +68,7 @@ impl Services {
                 connections: health.connections,
                 mark: health.mark(),
                 last_mark: health.last_mark(),
+                errands: health.errands,
             })
         })
     }
@@ -86,6 +87,19 @@ impl Services {
     fn health(&self, service: ServiceId, addr: SocketAddr) -> Option<&Health> {
         let slot = self.slot(service)?;
         slot.health.get(place(&slot.mode, addr)?)
+    }
+
+    /// The aggregation server has connected on, or has declined.
+    pub(crate) fn note_errand(&mut self, (service, addr): (ServiceId, SocketAddr), granted: bool) {
+        let slot = self.slots.get_mut(usize::from(service.0));
+        let Some(slot) = slot.and_then(Option::as_mut) else {
+            return;
+        };
+        let health = place(&slot.mode, addr).and_then(|at| slot.health.get_mut(at));
+        if let Some(Health { errands, .. }) = health {
+            errands.granted += u64::from(granted);
+            errands.declined += u64::from(!granted);
+        }
     }
 
     /// The back end has refused a SYN. `true`: it is marked from now on.

@@ -131,6 +131,7 @@ impl Translator {
         match news {
             News::None(verdict) => return verdict,
             News::Granted(taken) => {
+                self.services.note_errand(of, true);
                 let mut ctx = context!(self, now);
                 ctx.counters.server_granted += 1;
                 connection.be_granted(&mut ctx);
@@ -153,6 +154,7 @@ impl Translator {
             }
             News::Declined { altogether } => {
                 self.counters.server_declined += 1;
+                self.services.note_errand(of, false);
                 if altogether {
                     let marked = self.services.note_refusal(now, of, MarkReason::Refused);
                     self.note_marked(of, MarkReason::Refused, marked);

@@ -240,6 +240,13 @@ fn server_that_takes_nobody_is_not_asked_by_the_next_connection() {
         assert_eq!(world.peers, [server_at(0), server_at(1)]);
         let counters = world.translator.counters();
         assert_eq!((counters.server_declined, counters.backend_marked), (1, 1));
+        let errands = world.translator.backends().map(|view| view.errands);
+        assert_eq!(
+            errands
+                .map(|of| (of.granted, of.declined))
+                .collect::<Vec<_>>(),
+            [(0, 1), (0, 0)]
+        );
         let syn = flexcp_testkit::Packet::new(end("192.168.1.11:40000"), server())
             .flags(SYN)
             .numbers(7, 0)
@@ -319,6 +326,13 @@ fn syn_ack_of_a_server_with_tcp_that_comes_again_is_acked() {
     }
     let counters = world.translator.counters();
     assert_eq!((counters.server_granted, counters.server_declined), (1, 0));
+    let errands = world.translator.backends().map(|view| view.errands);
+    assert_eq!(
+        errands
+            .map(|of| (of.granted, of.declined))
+            .collect::<Vec<_>>(),
+        [(1, 0), (0, 0)]
+    );
 }
 
 /// What the handshake takes is no sample of data, though its SYN has carried some.

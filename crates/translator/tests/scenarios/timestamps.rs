@@ -208,6 +208,66 @@ fn joined_older_echo_of_the_slower_path_is_not_sent_to_the_server() {
     assert_eq!(t.moved(), "");
 }
 
+/// The server has sent 1:101, which went down on flow 0, and repeated it 300 ms later.
+fn repeated() -> Scenario {
+    let mut t = joined();
+    for val in [5100, 5400] {
+        let out =
+            format!("client0 P. 1:101(100) ack 1 win 64 <ts {val} 1000,dss ack 1 map 1:101@1>");
+        t.server(&format!("P. 1:101(100) ack 1 win 64 <ts {val} 1000>"))
+            .gives(&[out.as_str()]);
+    }
+    assert_eq!(t.moved(), "retransmitted_down_bytes+100");
+    t
+}
+
+#[test]
+fn joined_ack_of_what_is_repeated_on_another_subflow_echoes_the_repetition() {
+    let mut t = repeated();
+    // By an older echo the server would have repeated that in vain (RFC 3522).
+    t.client(1, ". 1:1(0) ack 1 win 512 <ts 900500 5000,dss ack 101>")
+        .gives(&["server . 1:1(0) ack 101 win 512 <ts 1540 5400>"]);
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
+fn joined_ack_where_what_is_repeated_went_echoes_what_has_arrived() {
+    let mut t = repeated();
+    // It has been repeated in vain indeed.
+    t.client(0, ". 1:1(0) ack 101 win 512 <ts 1500 5100,dss ack 101>")
+        .gives(&["server . 1:1(0) ack 101 win 512 <ts 1500 5100>"]);
+    // What comes after that has not been repeated.
+    t.server("P. 101:201(100) ack 1 win 64 <ts 5600 1500>")
+        .gives(&["client0 P. 101:201(100) ack 1 win 64 <ts 5600 1500,dss ack 1 map 101:201@101>"]);
+    t.client(1, ". 1:1(0) ack 1 win 512 <ts 900700 5000,dss ack 201>")
+        .gives(&["server . 1:1(0) ack 201 win 512 <ts 1740 5100>"]);
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
+fn joined_ack_of_what_comes_before_what_is_repeated_echoes_no_repetition() {
+    let mut t = joined();
+    for (seq, val) in [(1, 5100), (101, 5200), (101, 5400)] {
+        let end = seq + 100;
+        let out = format!(
+            "client0 . {seq}:{end}(100) ack 1 win 64 <ts {val} 1000,dss ack 1 map {seq}:{end}@{seq}>"
+        );
+        t.server(&format!(". {seq}:{end}(100) ack 1 win 64 <ts {val} 1000>"))
+            .gives(&[out.as_str()]);
+    }
+    t.client(1, ". 1:1(0) ack 1 win 512 <ts 900500 5000,dss ack 101>")
+        .gives(&["server . 1:1(0) ack 101 win 512 <ts 1540 5000>"]);
+    assert_eq!(t.moved(), "retransmitted_down_bytes+100");
+}
+
+#[test]
+fn joined_ack_that_brings_nothing_new_echoes_no_repetition() {
+    let mut t = repeated();
+    t.client(1, ". 1:1(0) ack 1 win 600 <ts 900500 5000,dss ack 1>")
+        .gives(&["server . 1:1(0) ack 1 win 600 <ts 1540 5000>"]);
+    assert_eq!(t.moved(), "");
+}
+
 #[test]
 fn established_echo_of_what_the_server_never_sent_is_not_passed_on() {
     let mut t = Setup::new().ts().established();

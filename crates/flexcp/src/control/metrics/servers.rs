@@ -26,6 +26,12 @@ impl Numbers {
         let marked = marked.map(|(of, server)| (of, u64::from(server.marked)));
         let help = "Whether connections pass an aggregation server by.";
         out.gauges("server_marked", help, None, marked)?;
+        let granted = each.clone().map(|(of, server)| (of, server.granted));
+        let help = "Connections that an aggregation server has made as it was asked to.";
+        out.counters("server_connections_granted", help, granted)?;
+        let declined = each.clone().map(|(of, server)| (of, server.declined));
+        let help = "Connections that an aggregation server would not, or could not, make.";
+        out.counters("server_connections_declined", help, declined)?;
         let known = each.clone();
         let known = known.filter_map(|(of, server)| Some((of, server.throughput?)));
         let help = "What an aggregation server was measured to carry, in bits per second.";

@@ -1,8 +1,8 @@
 //! What the played worker answers.
 
 use flexcp_translator::{
-    AccessId, AccessTotals, BackendView, Mark, MarkReason, Order, Ordered, Refused, ServiceId,
-    StableId, Target,
+    AccessId, AccessTotals, BackendView, ErrandCounts, Mark, MarkReason, Order, Ordered, Refused,
+    ServiceId, StableId, Target,
 };
 
 use super::{Named, Names, connection};
@@ -38,6 +38,7 @@ pub(super) fn backends() -> Vec<BackendView> {
         connections,
         mark: None,
         last_mark,
+        errands: ErrandCounts::default(),
     };
     let mark = Mark {
         reason: MarkReason::Refused,

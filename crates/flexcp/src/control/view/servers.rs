@@ -57,6 +57,10 @@ pub struct ServerStatus {
     pub marked: bool,
     /// Connections that go by it, those that are over and linger among them.
     pub connections: u64,
+    /// How often it has connected on as it was asked to.
+    pub granted: u64,
+    /// How often it would not, or could not.
+    pub declined: u64,
     /// Whether it answers probes.
     pub probing: ServerProbing,
     /// Whether it was found to be reachable; null: that was not tried.
