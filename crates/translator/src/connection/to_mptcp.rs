@@ -268,11 +268,6 @@ impl Connection {
             return self.forward_ack_to_mptcp(ctx, packet, frame);
         }
         if dsn.before(self.to_mptcp.next) {
-            if let Some(clock) = &mut self.tcp.clock
-                && !dsn.after(self.to_mptcp.acked)
-            {
-                clock.note_repetition();
-            }
             self.note_server_retransmission(ctx, dsn, end);
         } else {
             self.note_server_probe(ctx);
@@ -306,6 +301,12 @@ impl Connection {
             self.repeat_resets(ctx);
             return Verdict::Drop(DropReason::NoSubflow);
         };
+        if let Some(clock) = &mut self.tcp.clock
+            && first.again
+            && first.dsn == self.to_mptcp.acked
+        {
+            clock.note_repetition();
+        }
         let payload = in_packet(first.dsn)..in_packet(first.dsn) + first.len as usize;
         self.keep_spare(ctx, &first, frame.buffer(payload.clone()));
         let redundant = self.send_redundant(ctx, &first, packet, frame);
