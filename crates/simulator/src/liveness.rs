@@ -3,6 +3,7 @@
 
 use flexcp_faults::Fault;
 
+use crate::mirror::{AnswerPlan, Greeting};
 use crate::swarm::{PathPlan, Plan, SECOND};
 use crate::world::World;
 
@@ -18,6 +19,9 @@ const TURNS: u64 = 5;
 const CLOSING: u64 = 100 * SECOND;
 /// The longest time that a handshake is kept for.
 const HALF_OPEN: u64 = 250 * SECOND;
+/// The longest time between two SYNs of a client, and so many of a box's SYNs with MPTCP are lost where a server loses such.
+const SYN_PAUSE: u64 = 16 * SECOND;
+const LOST_SYNS: u64 = 2;
 /// So many bytes at least get through in a round trip, delayed ACKs counted: half of the smallest segment.
 const SLIVER: u64 = 32;
 
@@ -113,6 +117,10 @@ fn bounds(plan: &Plan, n: usize) -> (u64, u64) {
     let stall = stall + connection.explicit.as_ref().map_or(0, |_| HALF_OPEN);
     // The pauses between two copies of a header double up to that.
     let stall = stall + if connection.told { HALF_OPEN } else { 0 };
+    // Each stands behind a SYN of the client's, whose pauses have doubled up to that.
+    let loses = |answers: &AnswerPlan| answers.greeting == Greeting::Lost;
+    let loses = connection.answers.as_ref().is_some_and(loses);
+    let stall = stall + u64::from(loses) * LOST_SYNS * SYN_PAUSE;
     let bytes = connection.client_app.writes + connection.server_app.writes;
     let slow = bytes / SLIVER * (round_trip + acks);
     (stall, 2 * stall + CLOSING + slow)

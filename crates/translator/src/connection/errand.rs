@@ -534,14 +534,21 @@ impl Connection {
             seq: self.tcp.isn_local.0,
             ack: self.tcp.isn_remote.add(1).0,
             flags: TcpFlags::SYN | TcpFlags::ACK | ecn,
-            // Windows in a SYN are not scaled (RFC 7323 section 2.2).
-            window: u16::try_from(self.to_mptcp.window).unwrap_or(u16::MAX),
+            window: self.room_behind_message(),
             urgent: 0,
             keep_ecn: false,
             flow_label: self.tcp.label,
             options: handshake_options(&options, timestamps, agreed.mss.saturating_sub(room)),
         };
         ctx.send(outgoing.own());
+    }
+
+    /// The aggregation server's window behind what it was told, which has taken a part of that: what the TCP leg may send. Windows in
+    /// a SYN are not scaled (RFC 7323 section 2.2).
+    fn room_behind_message(&self) -> u16 {
+        let sending = &self.subflow(INITIAL).send;
+        let edge = sending.edge.unwrap_or(sending.next).max(sending.next);
+        u16::try_from(edge.since(sending.next)).unwrap_or(u16::MAX)
     }
 
     /// The TCP leg says its SYN again: it is answered anew once there is something to say.

@@ -157,6 +157,55 @@ fn client_is_told_what_the_aggregation_server_offers() {
     assert_eq!(out[1].packet.tcp.window, u16::MAX, "of 65,000 times 8");
 }
 
+/// What the aggregation server was told behind its SYN/ACK takes a part of the window in that.
+#[test]
+fn client_is_offered_what_the_message_has_left_of_the_window() {
+    for server in [SOCKS5, CONVERT] {
+        let mut world = by(&[server]);
+        let (_, out) = world.of_client(SYN, [0, 0], offer(), &[]);
+        let in_syn = out[0].packet.payload.clone();
+        let mut syn = flexcp_testkit::Packet::new(world.peers[0], world.subflows[0])
+            .flags(SYN | ACK)
+            .numbers(
+                world.isn_of_server(0),
+                at(world.isns[0], 1 + int(in_syn.len())),
+            )
+            .with_options(answer());
+        syn.tcp.window = 2000;
+        let (_, out) = world.put(&syn);
+        let behind = out
+            .last()
+            .map_or(Vec::new(), |out| out.packet.payload.clone());
+        let told = if in_syn.is_empty() { &behind } else { &in_syn };
+        let protocol = if in_syn.is_empty() {
+            Protocol::Socks5
+        } else {
+            Protocol::Convert
+        };
+        let said = answer_to(protocol, told, false, None);
+        let first = keys::idsn(SERVER_KEY).wrapping_add(1);
+        let len = u16::try_from(said.len()).unwrap();
+        let data = dss(
+            world.idsn() + 1 + behind.len() as u64,
+            Some((first, 1, len)),
+        );
+        let mut granted = flexcp_testkit::Packet::new(world.peers[0], world.subflows[0])
+            .flags(ACK)
+            .numbers(
+                at(world.isn_of_server(0), 1),
+                at(world.isns[0], 1 + int(told.len())),
+            )
+            .with_options([data])
+            .with_payload(said.as_slice());
+        granted.tcp.window = 0;
+        let (verdict, out) = world.put(&granted);
+        assert_eq!(verdict, Verdict::Consume, "{protocol:?}");
+        let window = usize::from(out[1].packet.tcp.window);
+        assert_eq!(out[1].packet.tcp.flags, SYN | ACK);
+        assert_eq!(window, 2000 - behind.len(), "{protocol:?}");
+    }
+}
+
 #[test]
 fn client_that_asks_again_is_echoed_its_latest_clock() {
     let ts = |val, ecr| TcpOption::Timestamps(Timestamps { val, ecr });

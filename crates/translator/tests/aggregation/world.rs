@@ -379,7 +379,7 @@ impl World {
     }
 
     /// The number of the server's SYN on a subflow.
-    fn isn_of_server(&self, subflow: usize) -> u32 {
+    pub(crate) fn isn_of_server(&self, subflow: usize) -> u32 {
         if self.joins[subflow] {
             JOIN_ISN
         } else {
