@@ -297,6 +297,11 @@ impl Connection {
         }
         self.last_packet = ctx.now;
         self.tcp.label = segment.ip.flow_label;
+        self.forward_answer(segment, frame)
+    }
+
+    /// The same as it went before, where it settles nothing any more.
+    pub(super) fn forward_answer(&self, segment: &Segment, frame: &mut Frame<'_>) -> Verdict {
         let outgoing = self.answer_to_tcp(segment);
         match outgoing.forward(frame, segment, segment.payload.clone(), u16::MAX) {
             Ok(()) => Verdict::Forward,

@@ -26,6 +26,9 @@ impl Connection {
         if segment.has(TcpFlags::SYN) && self.was_connected_on() {
             return self.ack_repeated_answer(ctx);
         }
+        if segment.has(TcpFlags::SYN) && self.asks() && !self.phase.is_plain() {
+            return self.forward_answer(segment, frame);
+        }
         let subflow = self.subflow_mut(INITIAL);
         subflow.path.last_heard = ctx.now;
         subflow.traffic.bytes_up += u64::from(segment.payload_len());

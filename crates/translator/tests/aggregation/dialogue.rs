@@ -465,12 +465,15 @@ fn answer_that_is_mapped_anew_behind_itself_is_heard_once() {
     assert_eq!(out[1].seq(), said);
     // The client has the stream's numbers, the subflow its own.
     let _ = world.of_client(ACK, [1, said + 1], [], &[]);
+    let _ = world.of_client(ACK, [1, said + 1], [], b"GET");
+    let (verdict, _) = world.of_server(0, ACK, [said + 6, behind + 3], [], &[]);
+    assert_eq!(verdict, Verdict::Drop(DropReason::StaleAck), "no data ACK");
     let ssn = u32::try_from(said + 6).unwrap();
     let (_, out) = piece(&mut world, ssn, u64::try_from(said).unwrap(), b"ok");
     assert_eq!(
         (out[0].seq(), &out[0].packet.payload[..]),
         (said + 1, &b"ok"[..])
     );
-    let (_, out) = world.of_client(ACK, [1, said + 3], [], &[]);
+    let (_, out) = world.of_client(ACK, [4, said + 3], [], &[]);
     assert_eq!((out[0].subflow, out[0].ack()), (Some(0), said + 8));
 }

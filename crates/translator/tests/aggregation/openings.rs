@@ -1,7 +1,9 @@
 //! What is asked for, and what is believed, while a connection opens.
 
 use flexcp_testkit::Packet;
-use flexcp_translator::{DropReason, Excepted, Mode, PlainSyn, Prefix, Uplink, Verdict};
+use flexcp_translator::{
+    ConnectionState, DropReason, Excepted, Mode, PlainSyn, Prefix, Uplink, Verdict,
+};
 use flexcp_wire::{
     CapableFlags, CapableKeys, DataNumber, Dss, DssMapping, MpCapable, MptcpOption, TcpOption,
     Timestamps,
@@ -219,4 +221,17 @@ fn connection_begins_on_the_next_uplink_where_the_ports_of_the_first_are_taken()
         .with_options(offer());
     let (_, out) = world.put(&syn);
     assert_eq!(out[0].packet.ends().from, end("10.2.0.2:61000"));
+}
+
+/// A connection that has fallen back behind its handshake stays with what that has settled.
+#[test]
+fn answer_that_comes_again_behind_a_fallback_says_what_it_said() {
+    let mut world = World::answered();
+    let _ = world.of_client(ACK, [1, 1], [], b"GET");
+    let _ = world.of_server(0, ACK, [1, 1], [], b"ok");
+    assert_eq!(world.state(), Some(ConnectionState::Fallback));
+    let (verdict, out) = world.of_server(0, SYN | ACK, [0, 1], answer(), &[]);
+    assert_eq!((verdict, out[0].subflow), (Verdict::Forward, None));
+    let view = out[0].packet.view();
+    assert_eq!((view.mss, view.mptcp), (Some(1460 - 28), false));
 }
