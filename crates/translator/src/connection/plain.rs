@@ -144,13 +144,15 @@ impl Connection {
             self.to_mptcp.next = self.to_mptcp.next.max(next);
             let ack = self.dsn_to_tcp(TcpSeq(segment.tcp.ack));
             if segment.has(TcpFlags::ACK) && !ack.after(self.to_tcp.next) {
-                // What a responder says again says so, too.
-                if !ack.before(self.to_tcp.acked) && self.hosted.is_some() {
+                // What FlexCP says to the peer by itself says so, too.
+                let speaks = self.hosted.is_some() || self.was_connected_on();
+                if !ack.before(self.to_tcp.acked) && speaks {
                     self.tcp.window.offered = segment.tcp.window;
                 }
                 self.to_tcp.acked = self.to_tcp.acked.max(ack);
                 self.note_delivered(TcpSeq(segment.tcp.ack));
             }
+            self.follow_plain_opener(segment);
         }
         if self.is_of_header_alone(segment) {
             return Verdict::Consume;
@@ -217,6 +219,18 @@ impl Connection {
         let offered = u64::from(segment.tcp.window) << scale;
         let edge = self.to_mptcp.acked.add(offered);
         self.to_mptcp.edge = self.to_mptcp.edge.max(edge);
+    }
+
+    /// The clock of the TCP leg, where FlexCP ACKs in its place a SYN/ACK that an aggregation server says again: PAWS drops what is
+    /// older than what that server has got from there (RFC 7323 section 5.3).
+    fn follow_plain_opener(&mut self, segment: &Segment) {
+        let timestamps = segment
+            .options
+            .timestamps
+            .filter(|_| self.was_connected_on());
+        if let (Some(clock), Some(timestamps)) = (&mut self.tcp.clock, timestamps) {
+            clock.heard(timestamps.val);
+        }
     }
 
     /// The client's ACK: the first that could not have been guessed proves where the client is.
