@@ -2,7 +2,7 @@
 
 use flexcp_preamble::{Protocol, Refusal};
 use flexcp_testkit::{Packet, keys};
-use flexcp_translator::Verdict;
+use flexcp_translator::{DropReason, Verdict};
 use flexcp_wire::{DataNumber, Dss, DssMapping, MptcpOption, TcpOption, Timestamps};
 
 use crate::errands::{CONVERT, SOCKS5, answer_to, answers, by, int, told};
@@ -135,4 +135,38 @@ fn answer_to_a_repeated_syn_ack_has_the_clients_latest_clock_and_window() {
     let timestamps = ack.packet.view().timestamps;
     assert_eq!(timestamps.map(|timestamps| timestamps.val), Some(160));
     assert_eq!(ack.packet.tcp.window, 777);
+}
+
+/// A copy of the client's SYN that comes late has not the number of FlexCP's, and says nothing of whom to connect with.
+#[test]
+fn late_syn_of_the_client_is_not_for_a_server_without_mptcp() {
+    let mut world = by(&[CONVERT]);
+    let (_, said) = granted_with_the_syn_ack(&mut world);
+    let answer = 1 + int(said.len());
+    let _ = world.of_client(ACK, [1, answer], [ts(160, 9000)], b"GET");
+    let mut reply = Packet::new(aggregation(), world.subflows[0])
+        .flags(ACK)
+        .numbers(at(SERVER_ISN, answer), at(CLIENT_ISN, 4))
+        .with_options([ts(9060, 160)])
+        .with_payload(b"ok");
+    reply.tcp.window = 600;
+    assert_eq!(world.put(&reply).0, Verdict::Forward);
+    let scaled = TcpOption::WindowScale(7);
+    let (verdict, out) = world.of_client(SYN, [0, 0], [mss(), ts(100, 0), scaled], &[]);
+    assert_eq!(verdict, Verdict::Drop(DropReason::Unexpected));
+    let [challenge] = &out[..] else {
+        panic!("{out:?}")
+    };
+    // RFC 5961 section 4.
+    assert_eq!(challenge.packet.tcp.flags, ACK);
+    assert_eq!(
+        (challenge.subflow, challenge.seq(), challenge.ack()),
+        (None, answer + 2, 4)
+    );
+    let told = challenge.packet.view().timestamps;
+    let latest = Timestamps {
+        val: 9060,
+        ecr: 160,
+    };
+    assert_eq!((challenge.packet.tcp.window, told), (600, Some(latest)));
 }
