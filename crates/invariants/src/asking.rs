@@ -166,6 +166,23 @@ impl Subflow {
 }
 
 impl Connection {
+    /// Whether a SYN of the proxy's offers what the end with TCP does, whatever its number.
+    pub(crate) fn offers_the_same(&self, syn: &View<'_>) -> bool {
+        let Some(asking) = &self.asking else {
+            return false;
+        };
+        let (own, offered) = (Offer::new(syn), asking.offer);
+        let alike = Offer {
+            isn: own.isn,
+            window: own.window,
+            tsval: own.tsval,
+            passes: own.passes,
+            ..offered
+        };
+        let known = own.tsval.is_none_or(|val| self.server_clock.has(val));
+        own == alike && own.tsval.is_some() == offered.tsval.is_some() && known
+    }
+
     /// What the offer of the end with TCP settles.
     pub(crate) fn note_offer(&mut self, offer: Offer, tried: Vec<SocketAddr>) {
         self.down.isn = offer.isn;

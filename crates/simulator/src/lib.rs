@@ -16,6 +16,7 @@ mod errand;
 mod explicit;
 mod fresh;
 mod heard;
+mod key;
 mod liveness;
 mod mirror;
 mod net;

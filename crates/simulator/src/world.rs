@@ -3,12 +3,13 @@
 use flexcp_faults::{Path, Time};
 use flexcp_invariants::{Direction, Point};
 
-use flexcp_testkit::{Random, keys};
+use flexcp_testkit::Random;
 use flexcp_translator::Protocol;
 
 use crate::client::{Client, Outcome, Phase, Setup};
 use crate::errand::place_of;
 use crate::explicit::Fate;
+use crate::key::find_key;
 use crate::mirror::{BEHIND, Greeting};
 use crate::net::{Incoming, Outbox};
 use crate::payload::Payload;
@@ -608,15 +609,4 @@ fn aggregation_servers(plan: &Plan, n: usize) -> Vec<Client> {
         Some(client.connecting_on(errand, talk, streams.into()))
     });
     ends.collect()
-}
-
-/// A key; if `near_wrap`, one whose low 32 bits of the initial data sequence number are about to wrap.
-fn find_key(random: &mut Random, near_wrap: bool) -> u64 {
-    for _ in 0..4096 {
-        let key = random.next();
-        if !near_wrap || keys::idsn(key) as u32 > 0xffc0_0000 {
-            return key;
-        }
-    }
-    random.next()
 }

@@ -83,7 +83,7 @@ impl Checker {
         if known {
             return false;
         }
-        let Some((from, offer, before)) = self.asked_for(ends, packet) else {
+        let Some((from, offer, before)) = self.asked_for(time, ends, packet) else {
             return self.judge_probe(ends, packet);
         };
         if self.asked.excepted.contains(&from.0) {
@@ -110,7 +110,12 @@ impl Checker {
 
     /// For whom the proxy asks with this SYN, and the connection that it has had for it so far: whose SYN has come in, whose peer has
     /// said something, or whose peer says nothing.
-    fn asked_for(&self, ends: Ends, packet: &View<'_>) -> Option<(Ends, Offer, Option<usize>)> {
+    fn asked_for(
+        &self,
+        time: u64,
+        ends: Ends,
+        packet: &View<'_>,
+    ) -> Option<(Ends, Offer, Option<usize>)> {
         let errand = self.asked.errands.contains_key(&ends.0);
         let causal = self.options.causal;
         let fits = |offer: &Offer| match errand {
@@ -142,7 +147,15 @@ impl Checker {
         }
         let heard = self.input.ends.and_then(|ends| self.flows.get(&ends));
         let heard = heard.and_then(|&(id, _)| asking(id));
-        heard.or_else(|| (0..self.connections.len()).rev().find_map(asking))
+        // When nothing is in hand the numbers of several may fit: it goes for one that offers the same, and has a cause to leave.
+        let foreign = self.input.foreign;
+        let likely = |&id: &usize| {
+            let connection = &self.connections[id];
+            let leaves = connection.may_be_left(time, foreign);
+            (connection.offers_the_same(packet), leaves)
+        };
+        let all = (0..self.connections.len()).filter(|id| asking(*id).is_some());
+        heard.or_else(|| all.max_by_key(likely).and_then(asking))
     }
 
     /// A connection goes by another peer from here on. Returns those that have been asked for it.

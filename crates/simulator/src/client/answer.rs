@@ -1,7 +1,9 @@
 //! The end with MPTCP where it is the one that is connected to, by an aggregation box: SYNs that it answers, and what completes
 //! the handshakes (RFC 8684 sections 3.1 and 3.2). Behind them it does what it does as a client.
 
-use flexcp_testkit::keys;
+use std::net::SocketAddr;
+
+use flexcp_testkit::{Random, keys};
 use flexcp_wire::{
     CapableFlags, CapableKeys, MpCapable, MpJoin, MpTcpRst, MptcpOption, OptionWriter, TcpFlags,
     TcpOption, Timestamps,
@@ -11,6 +13,7 @@ use super::errand::Errand;
 use super::handshake::capable;
 use super::subflow::{State, Subflow};
 use super::{Client, Phase};
+use crate::key::{find_key, wraps_soon};
 use crate::mirror::{AnswerPlan, Greeting, JoinAnswer};
 use crate::net::{Incoming, Outbox, Outgoing};
 use crate::server::{clock_at, refuse, refuse_any};
@@ -25,6 +28,9 @@ pub(super) struct Answering {
     plan: AnswerPlan,
     /// The number of its first SYN/ACK.
     isn: u32,
+    /// The key that each end got that it has answered, and what further ones come from.
+    keys: Vec<(SocketAddr, u64)>,
+    further: Random,
     /// It has answered that it speaks MPTCP.
     offers: bool,
     /// The HMACs of these subflows' answers are wrong.
@@ -39,9 +45,12 @@ impl Client {
     /// The same, which is connected to; `isn`: the number of its SYN/ACK.
     pub(crate) fn connected_to(mut self, plan: AnswerPlan, isn: u32) -> Self {
         self.subflows.clear();
+        let further = Random::for_purpose(self.key, 33);
         self.answers = Some(Answering {
             plan,
             isn,
+            keys: vec![],
+            further,
             offers: false,
             spoiled: vec![],
             stripped: vec![],
@@ -96,6 +105,7 @@ impl Client {
         if let Some(answers) = &mut self.answers {
             answers.offers = offers;
         }
+        self.take_key_for(packet.from);
         self.reader.advance(now, 0, 1460);
         let clock = self.stack.timestamps;
         self.take_syn(isn, clock, packet);
@@ -105,6 +115,25 @@ impl Client {
         *first = first.wrapping_add(in_syn as u32);
         self.edge = packet.tcp.window.into();
         self.send_syn_ack(now, 0, outbox);
+    }
+
+    /// Each connection has a key of its own (RFC 8684 section 3.1): tokens have to tell them apart, as an answer of an earlier one may
+    /// still come.
+    fn take_key_for(&mut self, asker: SocketAddr) {
+        let Some(answers) = &mut self.answers else {
+            return;
+        };
+        let mut known = answers.keys.iter();
+        let known = known.find_map(|(known, key)| (*known == asker).then_some(*key));
+        let key = match known {
+            Some(key) => key,
+            None if answers.keys.is_empty() => self.key,
+            None => find_key(&mut answers.further, wraps_soon(self.key)),
+        };
+        if known.is_none() {
+            answers.keys.push((asker, key));
+        }
+        (self.key, self.idsn) = (key, keys::idsn(key));
     }
 
     /// The SYN of another connection: whoever listens answers it.

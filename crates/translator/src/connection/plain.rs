@@ -10,6 +10,7 @@ use crate::counters::DropReason;
 use crate::frame::{Frame, Verdict};
 use crate::handle::INITIAL;
 use crate::segment::{Outgoing, Segment};
+use crate::time::Instant;
 
 /// Plain connections' windows are not followed: no honest number is further from what is acknowledged.
 const NEAR: u64 = 1 << 30;
@@ -44,6 +45,7 @@ impl Connection {
             if segment.has(TcpFlags::ACK) {
                 self.take_plain_ack_to_tcp(segment);
             }
+            self.follow_plain_peer(ctx.now, segment);
         }
         if self.front.is_some() {
             return self.relay_behind_front(ctx, segment, frame);
@@ -119,13 +121,12 @@ impl Connection {
         frame: &mut Frame<'_>,
     ) -> Verdict {
         self.last_packet = ctx.now;
-        if segment.has(TcpFlags::SYN) && self.has_errand() {
-            return self.repeat_to_opener(ctx, segment);
+        if segment.has(TcpFlags::SYN)
+            && let Some(verdict) = self.answer_syn_of_plain(ctx, segment)
+        {
+            return verdict;
         }
         self.note_opener_there(segment);
-        if segment.has(TcpFlags::SYN) && self.repeat_header(ctx, segment) {
-            return Verdict::Consume;
-        }
         if segment.has(TcpFlags::SYN) && !self.phase.relayed().proved {
             self.tcp.syn.answered = true;
             self.tcp.isn_remote = TcpSeq(segment.tcp.seq);
@@ -147,18 +148,32 @@ impl Connection {
             self.to_mptcp.next = self.to_mptcp.next.max(next);
             let ack = self.dsn_to_tcp(TcpSeq(segment.tcp.ack));
             if segment.has(TcpFlags::ACK) && !ack.after(self.to_tcp.next) {
-                // What a responder says again says so, too.
-                if !ack.before(self.to_tcp.acked) && self.hosted.is_some() {
+                // What FlexCP says to the peer by itself says so, too.
+                let speaks = self.hosted.is_some() || self.was_connected_on();
+                if !ack.before(self.to_tcp.acked) && speaks {
                     self.tcp.window.offered = segment.tcp.window;
                 }
                 self.to_tcp.acked = self.to_tcp.acked.max(ack);
                 self.note_delivered(TcpSeq(segment.tcp.ack));
             }
+            self.follow_plain_opener(segment);
         }
         if self.is_of_header_alone(segment) {
             return Verdict::Consume;
         }
         relay_with(ends, segment, frame, self.change_to_mptcp(segment))
+    }
+
+    /// The server's SYN where FlexCP answers it; `None`: it passes.
+    fn answer_syn_of_plain(&mut self, ctx: &mut Context<'_>, segment: &Segment) -> Option<Verdict> {
+        if self.has_errand() {
+            return Some(self.repeat_to_opener(ctx, segment));
+        }
+        if self.was_connected_on() {
+            // The aggregation server was asked by FlexCP's SYN, which has another number, and tells whom to connect with.
+            return Some(self.challenge_opener(ctx));
+        }
+        self.repeat_header(ctx, segment).then_some(Verdict::Consume)
     }
 
     /// What changes in a packet of the server's for the client.
@@ -220,6 +235,39 @@ impl Connection {
         let offered = u64::from(segment.tcp.window) << scale;
         let edge = self.to_mptcp.acked.add(offered);
         self.to_mptcp.edge = self.to_mptcp.edge.max(edge);
+    }
+
+    /// The clock and the room of an aggregation server that has TCP alone: FlexCP answers a SYN that its client says again in its
+    /// place.
+    fn follow_plain_peer(&mut self, now: Instant, segment: &Segment) {
+        if !self.was_connected_on() {
+            return;
+        }
+        let ack = self.dsn_to_mptcp(TcpSeq(segment.tcp.ack));
+        if segment.has(TcpFlags::ACK) && ack == self.to_mptcp.acked {
+            self.note_plain_window(segment);
+        }
+        let initial = &mut self.mptcp.subflows[usize::from(INITIAL)];
+        if let (Some(clock), Some(initial), Some(timestamps)) = (
+            &mut self.tcp.clock,
+            &mut initial.clock,
+            segment.options.timestamps,
+        ) {
+            initial.heard(timestamps, false);
+            clock.translate(now, Some(initial), Some(timestamps));
+        }
+    }
+
+    /// The clock of the TCP leg, where FlexCP ACKs in its place a SYN/ACK that an aggregation server says again: PAWS drops what is
+    /// older than what that server has got from there (RFC 7323 section 5.3).
+    fn follow_plain_opener(&mut self, segment: &Segment) {
+        let timestamps = segment
+            .options
+            .timestamps
+            .filter(|_| self.was_connected_on());
+        if let (Some(clock), Some(timestamps)) = (&mut self.tcp.clock, timestamps) {
+            clock.heard(timestamps.val);
+        }
     }
 
     /// The client's ACK: the first that could not have been guessed proves where the client is.

@@ -1,8 +1,9 @@
 //! Aggregation servers that end a connection before they have connected on, and what they say again once they have.
 
 use flexcp_preamble::{Protocol, Refusal};
-use flexcp_testkit::keys;
-use flexcp_wire::{DataNumber, Dss, DssMapping, MptcpOption, TcpOption};
+use flexcp_testkit::{Packet, keys};
+use flexcp_translator::{DropReason, Verdict};
+use flexcp_wire::{DataNumber, Dss, DssMapping, MptcpOption, TcpOption, Timestamps};
 
 use crate::errands::{CONVERT, SOCKS5, answer_to, answers, by, int, told};
 use crate::world::*;
@@ -88,4 +89,84 @@ fn answer_that_comes_again_without_mptcp_is_not_the_clients_to_see() {
         out.iter().all(|out| out.packet.payload.is_empty()),
         "{out:?}"
     );
+}
+
+const fn ts(val: u32, ecr: u32) -> TcpOption<'static> {
+    TcpOption::Timestamps(Timestamps { val, ecr })
+}
+
+/// A server with TCP alone, whose SYN/ACK (TSval 9000) holds its answer; the client (TSval 100 in its SYN) is answered. What was told
+/// with the SYN, and what was answered.
+fn granted_with_the_syn_ack(world: &mut World) -> (Vec<u8>, Vec<u8>) {
+    let scaled = TcpOption::WindowScale(7);
+    let (_, out) = world.of_client(SYN, [0, 0], [mss(), ts(100, 0), scaled], &[]);
+    let told = out[0].packet.payload.clone();
+    let said = answer_to(Protocol::Convert, &told, false, None);
+    let behind = 1 + int(told.len());
+    let options = [mss(), ts(9000, 100), scaled];
+    let _ = world.of_server(0, SYN | ACK, [0, behind], options, &said);
+    (told, said)
+}
+
+/// PAWS drops what is older than what the server has got from the client (RFC 7323 section 5.3).
+#[test]
+fn answer_to_a_repeated_syn_ack_has_the_clients_latest_clock_and_window() {
+    let mut world = by(&[CONVERT]);
+    let (told, said) = granted_with_the_syn_ack(&mut world);
+    let answer = 1 + int(said.len());
+    let mut request = Packet::new(client(), server())
+        .flags(ACK)
+        .numbers(at(CLIENT_ISN, 1), at(SERVER_ISN, answer))
+        .with_options([ts(160, 9000)])
+        .with_payload(b"GET");
+    request.tcp.window = 777;
+    let (verdict, _) = world.put(&request);
+    assert_eq!(verdict, Verdict::Forward);
+    // One that it has overtaken is older.
+    let mut late = request.clone().with_options([ts(150, 9000)]);
+    late.payload.clear();
+    let _ = world.put(&late);
+    let options = [mss(), ts(10_000, 100), TcpOption::WindowScale(7)];
+    let behind = 1 + int(told.len());
+    let (verdict, out) = world.of_server(0, SYN | ACK, [0, behind], options, &said);
+    assert_eq!(verdict, Verdict::Consume);
+    let [ack] = &out[..] else { panic!("{out:?}") };
+    assert_eq!((ack.subflow, ack.ack()), (Some(0), answer));
+    let timestamps = ack.packet.view().timestamps;
+    assert_eq!(timestamps.map(|timestamps| timestamps.val), Some(160));
+    assert_eq!(ack.packet.tcp.window, 777);
+}
+
+/// A copy of the client's SYN that comes late has not the number of FlexCP's, and says nothing of whom to connect with.
+#[test]
+fn late_syn_of_the_client_is_not_for_a_server_without_mptcp() {
+    let mut world = by(&[CONVERT]);
+    let (_, said) = granted_with_the_syn_ack(&mut world);
+    let answer = 1 + int(said.len());
+    let _ = world.of_client(ACK, [1, answer], [ts(160, 9000)], b"GET");
+    let mut reply = Packet::new(aggregation(), world.subflows[0])
+        .flags(ACK)
+        .numbers(at(SERVER_ISN, answer), at(CLIENT_ISN, 4))
+        .with_options([ts(9060, 160)])
+        .with_payload(b"ok");
+    reply.tcp.window = 600;
+    assert_eq!(world.put(&reply).0, Verdict::Forward);
+    let scaled = TcpOption::WindowScale(7);
+    let (verdict, out) = world.of_client(SYN, [0, 0], [mss(), ts(100, 0), scaled], &[]);
+    assert_eq!(verdict, Verdict::Drop(DropReason::Unexpected));
+    let [challenge] = &out[..] else {
+        panic!("{out:?}")
+    };
+    // RFC 5961 section 4.
+    assert_eq!(challenge.packet.tcp.flags, ACK);
+    assert_eq!(
+        (challenge.subflow, challenge.seq(), challenge.ack()),
+        (None, answer + 2, 4)
+    );
+    let told = challenge.packet.view().timestamps;
+    let latest = Timestamps {
+        val: 9060,
+        ecr: 160,
+    };
+    assert_eq!((challenge.packet.tcp.window, told), (600, Some(latest)));
 }
