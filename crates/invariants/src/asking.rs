@@ -334,7 +334,8 @@ impl Connection {
         if index > 0 && !subflow.established {
             let isn = subflow.isn_proxy.map(|isn| isn.wrapping_add(1));
             let acks = packet.has(TcpFlags::ACK) && Some(packet.tcp.ack) == isn;
-            subflow.established = acks && subflow.replied && !subflow.reset && !subflow.refused;
+            subflow.established =
+                acks && subflow.replied && !subflow.is_reset() && !subflow.refused;
         }
         let hears = subflow.replied && (index == 0 || subflow.established);
         let translated = self.mode == Mode::Translated;

@@ -207,8 +207,12 @@ impl Subflow {
 
     /// Whether it takes a place among the subflows that a connection may have.
     fn may_live(&self) -> bool {
-        let is_reset = self.reset && !self.signs.outlives;
-        !is_reset && !self.refused && self.isn_proxy.is_some()
+        !self.is_reset() && !self.refused && self.isn_proxy.is_some()
+    }
+
+    /// Whether it was reset, and the proxy has to believe that.
+    pub(crate) const fn is_reset(&self) -> bool {
+        self.reset && !self.signs.outlives
     }
 
     /// Whether a packet of the client's ACKs so little that the proxy need not believe it (RFC 5961 section 5.2).

@@ -46,8 +46,8 @@ impl Connection {
             subflow.note_reset(packet.tcp.seq);
             // A join that is not complete ends with the exact number (RFC 5961 section 3.2).
             let next = packet.tcp.seq == subflow.isn_client.wrapping_add(1);
-            // The one that answers a SYN of the proxy's has no number yet.
-            let exact = next || self.asking.is_some();
+            // The one that answers a SYN of the proxy's has no number yet, unless the SYN/ACK has come before it.
+            let exact = next || (self.asking.is_some() && !subflow.replied);
             subflow.refused |= index != 0 && !subflow.established && exact;
             return;
         }

@@ -22,6 +22,11 @@ type Which = (SocketAddr, SocketAddr);
 const TICK: u64 = 100_000 + STEP;
 const STEP: u64 = 1024;
 
+/// What has gone down several paths is ACKed on each of them so soon after a mode has ended that wants that, in microseconds: it is
+/// noticed within a [`TICK`], and a round trip and a delayed ACK of the simulation's are shorter than the rest. Until then a path of
+/// longer delay lacks what the others have ACKed.
+const COPIED: u64 = 1_000_000;
+
 /// A connection that is open.
 #[derive(Debug)]
 struct Course {
@@ -274,7 +279,8 @@ impl Heard {
         let moved = course
             .moved
             .map_or(0, |(at, _)| at + rule.wait(SubflowSwitch::Preferred, false));
-        let since = moved.max(self.stages[self.stage].at);
+        let copied = self.copied_until(of, course).map_or(0, |at| at + COPIED);
+        let since = moved.max(self.stages[self.stage].at).max(copied);
         let here = self.access(course.active);
         let overdue = course.subflows.iter().find(|&(path, joined)| {
             let better = rule.mode.prefers(self.access(*path), here);
@@ -286,8 +292,22 @@ impl Heard {
         }
     }
 
+    /// When the last rule has ended before its present one that had its data go down several paths.
+    fn copied_until(&self, of: Which, course: &Course) -> Option<u64> {
+        let copies = |stage: &usize| {
+            let rule = self.rule_in(*stage, of, course);
+            rule.is_some_and(|rule| rule.mode.copies())
+        };
+        let last = (0..self.stage).rev().find(copies)?;
+        Some(self.stages[last + 1].at)
+    }
+
     fn rule(&self, of: Which, course: &Course) -> Option<&RulePlan> {
-        let stage = self.stages.get(self.stage)?;
+        self.rule_in(self.stage, of, course)
+    }
+
+    fn rule_in(&self, stage: usize, of: Which, course: &Course) -> Option<&RulePlan> {
+        let stage = self.stages.get(stage)?;
         let server = (course.backend.ip(), course.backend.port());
         stage.rule(course.service, server, of.0.ip())
     }

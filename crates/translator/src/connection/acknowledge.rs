@@ -329,7 +329,8 @@ impl Connection {
             subflow.recv.lane.advance_front(reached);
         }
         subflow.recv.told.forget_before(subflow.recv.ack);
-        subflow.ack_number() != before
+        self.reach_fin(index);
+        self.subflow(index).ack_number() != before
     }
 
     /// Remembers what the server has of a subflow behind its ACK: the client is told, now or with its next packet.

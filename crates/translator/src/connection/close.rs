@@ -9,6 +9,7 @@ use flexcp_wire::{
     Dsn, MpFastClose, MpTcpRst, MptcpOption, OptionWriter, Ssn, TcpFlags, TcpOption, TcpSeq,
 };
 
+use super::subflow::Receiving;
 use super::{Connection, Context, Phase, Relayed, Subflow, SubflowState, bytes_of};
 use crate::auth::same_key;
 use crate::cause::{Fallback, Rst};
@@ -50,6 +51,18 @@ const MAX_CHALLENGES: u8 = 10;
 /// That is one second, in units of 1,024 µs.
 const CHALLENGE_PERIOD: u32 = 1_000_000 / 1024;
 
+impl Receiving {
+    /// Whether the peer's FIN counts in what is ACKed.
+    pub(super) fn has_acked_fin(&self) -> bool {
+        self.fin_acked && self.fin == Some(self.ack)
+    }
+
+    /// Whether it does not, though everything before it does.
+    fn holds_fin(&self) -> bool {
+        !self.fin_acked && self.fin == Some(self.ack)
+    }
+}
+
 impl Connection {
     /// Notes the client's FIN on a subflow, and its ACK of FlexCP's. `true`: it was that ACK.
     pub(crate) fn take_subflow_fin(
@@ -60,17 +73,32 @@ impl Connection {
     ) -> bool {
         let subflow = self.subflow_mut(index);
         // One that has been ACKed stays where it is: the ACK must not go back for another.
-        let acked = subflow.recv.fin == Some(subflow.recv.ack);
-        if segment.has(TcpFlags::FIN) && !acked {
+        if segment.has(TcpFlags::FIN) && !subflow.recv.has_acked_fin() {
             subflow.recv.fin = Some(Ssn(segment.tcp.seq).add(segment.payload_len()));
+            self.reach_fin(index);
         }
         self.confirm_fins(ctx, index)
+    }
+
+    /// ACKs the client's FIN on a subflow once everything before it is ACKed.
+    ///
+    /// Where FlexCP's own FIN went before, the ACK ends the subflow, and on the last one no other is left for the ACK of DATA_FIN,
+    /// which a client that can't join would never hear. There it waits for that, and both are said at once.
+    pub(crate) fn reach_fin(&mut self, index: SubflowIndex) {
+        let subflow = self.subflow(index);
+        if subflow.recv.fin != Some(subflow.recv.ack) {
+            return;
+        }
+        let unsaid = |fin: Dsn| !self.to_tcp.acked.after(fin);
+        let ends = subflow.send.fin.is_some() && self.is_last(index);
+        let waits = ends && self.to_tcp.fin.is_some_and(unsaid);
+        self.subflow_mut(index).recv.fin_acked |= !waits;
     }
 
     /// Closes a subflow on which both FINs and all before them are ACKed. `true`: it is closed.
     pub(crate) fn confirm_fins(&mut self, ctx: &mut Context<'_>, index: SubflowIndex) -> bool {
         let subflow = self.subflow(index);
-        let confirmed = subflow.recv.fin == Some(subflow.recv.ack)
+        let confirmed = subflow.recv.has_acked_fin()
             && subflow
                 .send
                 .fin
@@ -92,8 +120,12 @@ impl Connection {
         index: SubflowIndex,
         again: bool,
     ) {
-        let subflow = self.subflow_mut(index);
-        let waiting = subflow.recv.fin == Some(subflow.recv.ack) && subflow.lives();
+        if self.subflow(index).lives() && self.subflow(index).recv.holds_fin() {
+            // Nothing more is to come there but the ACK of DATA_FIN.
+            self.phase.note_orphaned(ctx.now);
+        }
+        let subflow = self.subflow(index);
+        let waiting = subflow.recv.has_acked_fin() && subflow.lives();
         // A FIN that went before the client's may have got lost.
         let acked = |fin: Ssn| subflow.send.una.after(fin);
         let answered =

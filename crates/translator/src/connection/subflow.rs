@@ -140,6 +140,8 @@ pub(crate) struct Receiving {
     pub(crate) told: Told,
     /// Number of the peer's FIN, once it was seen.
     pub(crate) fin: Option<Ssn>,
+    /// It is ACKed, with everything before it.
+    pub(crate) fin_acked: bool,
 }
 
 /// Bytes that a subflow that was joined takes before its client has told a window there: Linux offers 64,240 and more by
@@ -335,9 +337,9 @@ impl Subflow {
         self.agreed.isn_remote.add(relative)
     }
 
-    /// The number that FlexCP ACKs, its FIN counted once everything before it is ACKed.
+    /// The number that FlexCP ACKs, the peer's FIN counted once that is.
     pub(crate) fn ack_number(&self) -> Ssn {
-        if self.recv.fin == Some(self.recv.ack) {
+        if self.recv.has_acked_fin() {
             self.recv.ack.add(1)
         } else {
             self.recv.ack
@@ -656,6 +658,7 @@ impl Receiving {
             high: isn.add(1),
             told: Told::default(),
             fin: None,
+            fin_acked: false,
         }
     }
 }

@@ -186,6 +186,15 @@ impl Connection {
 
     /// Notes the server's window and clock. `true`: the window had been used up, and there is room again.
     fn take_server_header(&mut self, ack: Dsn, segment: &Segment) -> bool {
+        let opened = self.take_server_window(ack, segment);
+        if let (Some(clock), Some(timestamps)) = (&mut self.tcp.clock, segment.options.timestamps) {
+            clock.heard(timestamps.val);
+        }
+        opened
+    }
+
+    /// Notes the server's window. `true`: it had been used up, and there is room again.
+    pub(super) fn take_server_window(&mut self, ack: Dsn, segment: &Segment) -> bool {
         let mut opened = false;
         let scale = self.tcp.window.scale.unwrap_or(0);
         let window = |unscaled: u16| u32::from(unscaled) << scale;
@@ -205,9 +214,6 @@ impl Connection {
             self.tcp.window.offered = segment.tcp.window;
             let offered = window(segment.tcp.window);
             self.tcp.window.max = self.tcp.window.max.max(offered);
-        }
-        if let (Some(clock), Some(timestamps)) = (&mut self.tcp.clock, segment.options.timestamps) {
-            clock.heard(timestamps.val);
         }
         opened
     }

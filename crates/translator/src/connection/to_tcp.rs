@@ -270,6 +270,7 @@ impl Connection {
             subflow.recv.lane.advance_front(len.min(end.since(ssn)));
         }
         subflow.recv.ack = end;
+        self.reach_fin(index);
         if overrun {
             ctx.counters.window_overrun += 1;
         } else {

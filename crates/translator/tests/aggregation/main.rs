@@ -120,6 +120,28 @@ fn keys_go_before_what_has_overtaken_the_clients_ack() {
     }
 }
 
+/// What has overtaken the client's ACK comes again, but its window is the first that is scaled: that of the SYN, rounded down to the
+/// scale, would make an overrun of what the server sends within it.
+#[test]
+fn window_of_what_has_overtaken_the_clients_ack_counts() {
+    let mut world = World::answered();
+    let (_, out) = world.of_client(ACK, [1001, 1], [], b"later");
+    let [third] = &out[..] else { panic!("{out:?}") };
+    assert_eq!(third.packet.tcp.window, 65_000, "not a 128th of that");
+    let first = keys::idsn(SERVER_KEY).wrapping_add(1);
+    let idsn = world.idsn();
+    let confirms = dss(idsn + 1, Some((first, 1, 1)));
+    let _ = world.of_server(0, ACK, [1, 1], [confirms], b"x");
+    assert_eq!(world.timeout().len(), 1);
+    let _ = world.answer_join(1);
+    // At the very end of what the SYN has offered.
+    let last = dss(idsn + 1, Some((first.wrapping_add(64_999), 1, 1)));
+    let (_, out) = world.of_server(1, ACK, [1, 1], [last], b"x");
+    assert_eq!(out.len(), 1, "no ACK before the client's: {out:?}");
+    assert_eq!((out[0].subflow, out[0].seq()), (None, 65_000));
+    assert_eq!(world.translator.counters().window_overrun, 0);
+}
+
 #[test]
 fn first_data_brings_both_keys_until_the_server_has_them() {
     let mut world = World::opened();

@@ -538,7 +538,7 @@ fn server_data_goes_to_the_subflow_that_the_client_has_not_closed() {
 
 #[test]
 fn data_fin_again_on_a_subflow_that_ended_with_fins_gets_its_data_ack() {
-    // The server had not ACKed it when the subflow ended, and there is no other to say it on.
+    // What ended the subflow said that, too, and may have got lost.
     let mut t = Scenario::established();
     t.server(SERVER_FIN).gives(&[DATA_FIN_DOWN]);
     t.at(1000);
@@ -565,6 +565,63 @@ fn subflow_whose_fins_cross_stays_until_its_data_is_acknowledged() {
     assert_eq!(t.subflows(), Vec::<String>::new());
     assert_eq!(t.state(), "closed");
     assert_eq!(t.moved(), "");
+}
+
+/// One that can't join, as a server that a box has connected to, would never hear of its DATA_FIN otherwise.
+#[test]
+fn fin_that_would_end_the_last_subflow_waits_for_the_ack_of_data_fin() {
+    let mut t = Scenario::established();
+    t.server(SERVER_FIN).gives(&[DATA_FIN_DOWN]);
+    t.at(1000);
+    let _ = t.server(SERVER_FIN);
+    for _ in 0..2 {
+        t.client(0, "FP. 1:101(100) ack 2 <dss ack 2 map 1:101@1 fin>")
+            .gives(&["server FP. 1:101(100) ack 2 win 512"]);
+    }
+    // Data alone: the server's FIN may be on its way still.
+    t.server(". 2:2(0) ack 101")
+        .gives(&["client0 . 2:2(0) ack 101 win 64 <dss ack 101>"]);
+    assert_eq!(t.subflows(), ["0 active"]);
+    t.server(". 2:2(0) ack 102")
+        .gives(&["client0 . 2:2(0) ack 102 win 64 <dss ack 102>"]);
+    assert_eq!(t.state(), "closed");
+    assert_eq!(t.subflows(), Vec::<String>::new());
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
+fn fin_that_waits_for_a_server_that_is_gone_waits_only_so_long() {
+    let mut t = Scenario::established();
+    t.server(SERVER_FIN).gives(&[DATA_FIN_DOWN]);
+    t.at(1000);
+    let _ = t.server(SERVER_FIN);
+    t.client(0, "F. 1:1(0) ack 2 <dss ack 2 fin 1>")
+        .gives(&["server F. 1:1(0) ack 2 win 512"]);
+    t.at(60_999);
+    t.timeout().gives(&[]);
+    t.at(61_000);
+    t.timeout().gives(&[
+        "client0 R. 2:2(0) ack 1 win 64 <fastclose>",
+        "server R. 2:2(0) ack 2 win 512",
+    ]);
+    assert_eq!(t.moved(), "mp_fastclose_tx+1");
+}
+
+/// Whatever the server does later, the ACK does not go back.
+#[test]
+fn fin_that_was_acknowledged_before_flexcps_stays_so() {
+    let mut t = Scenario::established();
+    t.client(0, "F. 1:1(0) ack 1 <dss ack 1 fin 1>").gives(&[
+        "server F. 1:1(0) ack 1 win 512",
+        "client0 . 1:1(0) ack 2 win 509 <dss ack 1>",
+    ]);
+    let _ = t.server(SERVER_FIN);
+    t.at(1000);
+    for _ in 0..2 {
+        t.server(SERVER_FIN)
+            .gives(&["client0 F. 1:1(0) ack 2 win 64 <dss ack 1 fin 1>"]);
+    }
+    let _ = t.moved();
 }
 
 #[test]
@@ -611,18 +668,16 @@ fn closed_subflow_fin_of_flexcps_is_repeated_for_a_minute() {
 
 #[test]
 fn data_fin_again_on_a_subflow_that_is_over_still_reaches_the_server() {
-    let mut t = Scenario::established();
-    t.server(SERVER_FIN).gives(&[DATA_FIN_DOWN]);
-    t.at(1000);
-    let _ = t.server(SERVER_FIN);
-    let _ = t.client(0, "F. 1:1(0) ack 2 <dss ack 2 fin 1>");
-    t.client(0, ". 2:2(0) ack 2 <dss ack 2 fin 1>").gives(&[
-        "client0 . 2:2(0) ack 2 win 64 <dss ack 1>",
-        "server F. 1:1(0) ack 2 win 512",
-    ]);
-    let _ = t.server(". 2:2(0) ack 2");
-    t.client(0, ". 2:2(0) ack 2 <dss ack 2 fin 1>")
-        .gives(&["client0 . 2:2(0) ack 2 win 64 <dss ack 2>"]);
+    let mut t = Scenario::two_subflows();
+    let _ = t.client(1, "F. 1:1(0) ack 1 <dss ack 1>");
+    let _ = t.client(1, ". 2:2(0) ack 2 <dss ack 1>");
+    assert_eq!(t.subflows(), ["0 active"]);
+    t.client(0, DATA_FIN).gives(&[FIN_UP]);
+    t.client(1, ". 2:2(0) ack 2 <dss ack 1 fin 1>")
+        .gives(&["client1 . 2:2(0) ack 2 win 509 <dss ack 1>", FIN_UP]);
+    let _ = t.server(". 1:1(0) ack 2");
+    t.client(1, ". 2:2(0) ack 2 <dss ack 1 fin 1>")
+        .gives(&["client1 . 2:2(0) ack 2 win 64 <dss ack 2>"]);
     let _ = t.moved();
 }
 
