@@ -504,6 +504,8 @@ impl Connection {
         } else {
             self.relay_to_tcp(ctx, segment, frame)
         };
+        // Its numbers were heard with the answer, but nothing has come twice.
+        self.to_tcp.repeated = 0;
         if verdict != Verdict::Forward {
             return verdict;
         }
