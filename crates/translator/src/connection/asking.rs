@@ -275,8 +275,11 @@ impl Connection {
             return Err(DropReason::AckOfUnsent);
         }
         if self.phase != Phase::SynSent {
-            let same = Ssn(segment.tcp.seq) == self.subflow(INITIAL).agreed.isn_remote;
-            return same.then_some(()).ok_or(DropReason::Unexpected);
+            if Ssn(segment.tcp.seq) != self.subflow(INITIAL).agreed.isn_remote {
+                return Err(DropReason::Unexpected);
+            }
+            self.follow_peer_clock(ctx.now, segment);
+            return Ok(());
         }
         if ack != next {
             self.said_with_syn(behind.sub(1));
@@ -313,6 +316,12 @@ impl Connection {
     fn answer_to_tcp(&self, segment: &Segment) -> Outgoing {
         let room = if self.phase.is_plain() { 0 } else { DSS_LEN };
         let mss = self.subflow(INITIAL).agreed.mss.saturating_sub(room);
+        let clock = self.tcp.clock.map(|clock| clock.own_to_server().val);
+        // A late copy is no older than what the TCP leg has seen since.
+        let timestamps = segment.options.timestamps.map(|told| Timestamps {
+            val: clock.unwrap_or(told.val),
+            ..told
+        });
         Outgoing {
             ends: self.server_ends(),
             seq: segment.tcp.seq,
@@ -322,7 +331,20 @@ impl Connection {
             urgent: 0,
             keep_ecn: true,
             flow_label: self.tcp.label,
-            options: handshake_options(&segment.options, segment.options.timestamps, mss),
+            options: handshake_options(&segment.options, timestamps, mss),
+        }
+    }
+
+    /// The clock of the peer's initial subflow, where a packet does not pass as data does.
+    pub(super) fn follow_peer_clock(&mut self, now: Instant, segment: &Segment) {
+        let initial = &mut self.mptcp.subflows[usize::from(INITIAL)];
+        if let (Some(clock), Some(initial), Some(timestamps)) = (
+            &mut self.tcp.clock,
+            &mut initial.clock,
+            segment.options.timestamps,
+        ) {
+            initial.heard(timestamps, false);
+            clock.translate(now, Some(initial), Some(timestamps));
         }
     }
 

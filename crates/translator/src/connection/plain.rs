@@ -247,15 +247,7 @@ impl Connection {
         if segment.has(TcpFlags::ACK) && ack == self.to_mptcp.acked {
             self.note_plain_window(segment);
         }
-        let initial = &mut self.mptcp.subflows[usize::from(INITIAL)];
-        if let (Some(clock), Some(initial), Some(timestamps)) = (
-            &mut self.tcp.clock,
-            &mut initial.clock,
-            segment.options.timestamps,
-        ) {
-            initial.heard(timestamps, false);
-            clock.translate(now, Some(initial), Some(timestamps));
-        }
+        self.follow_peer_clock(now, segment);
     }
 
     /// The clock of the TCP leg, where FlexCP ACKs in its place a SYN/ACK that an aggregation server says again: PAWS drops what is

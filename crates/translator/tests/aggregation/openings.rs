@@ -235,3 +235,22 @@ fn answer_that_comes_again_behind_a_fallback_says_what_it_said() {
     let view = out[0].packet.view();
     assert_eq!((view.mss, view.mptcp), (Some(1460 - 28), false));
 }
+
+/// The client sees one clock, whatever of it FlexCP says by itself.
+#[test]
+fn answer_that_comes_again_moves_the_clock_that_the_client_sees() {
+    let mut world = World::new();
+    let _ = world.of_client(SYN, [0, 0], [offer(), vec![ts(100, 0)]].concat(), &[]);
+    for (val, seen) in [(9000, 9000), (10_000, 10_000), (9000, 10_000)] {
+        let again = [answer(), vec![ts(val, 100)]].concat();
+        let (_, out) = world.of_server(0, SYN | ACK, [0, 1], again, &[]);
+        let told = out[0].packet.view().timestamps.map(|told| told.val);
+        assert_eq!((out[0].subflow, told), (None, Some(seen)));
+    }
+    let _ = world.of_client(ACK, [1, 1], [ts(1100, 10_000)], &[]);
+    let late = [offer(), vec![ts(1000, 0)]].concat();
+    let (_, out) = world.of_client(SYN, [0, 0], late, &[]);
+    let challenge = out.last().expect("an ACK");
+    let told = challenge.packet.view().timestamps.map(|told| told.val);
+    assert_eq!((challenge.subflow, told), (None, Some(10_000)));
+}
