@@ -121,6 +121,13 @@ fn bounds(plan: &Plan, n: usize) -> (u64, u64) {
     let loses = |answers: &AnswerPlan| answers.greeting == Greeting::Lost;
     let loses = connection.answers.as_ref().is_some_and(loses);
     let stall = stall + u64::from(loses) * LOST_SYNS * SYN_PAUSE;
+    // What an end with TCP has thrown away comes again behind all that is outstanding, which may be a window in pieces.
+    let outstanding = if connection.server.reneges > 0 {
+        connection.server.buffer
+    } else {
+        0
+    };
+    let stall = stall + u64::from(outstanding) / SLIVER * (round_trip + acks);
     let bytes = connection.client_app.writes + connection.server_app.writes;
     let slow = bytes / SLIVER * (round_trip + acks);
     (stall, 2 * stall + CLOSING + slow)

@@ -63,8 +63,10 @@ impl Checker {
     /// passes. `true`: there is no more to be judged of it.
     pub(super) fn syn_to_client(&mut self, time: u64, ends: Ends, packet: &View<'_>) -> bool {
         let known = self.flows.get(&ends).is_some_and(|&(id, index)| {
-            let connection = &self.connections[id];
-            connection.subflows[index].isn_proxy == Some(packet.tcp.seq)
+            let subflow = &self.connections[id].subflows[index];
+            // The proxy has let go of a connection that lost its uplink before the answer, and may begin anew from the same port.
+            let forgotten = index == 0 && subflow.lost && !subflow.replied;
+            subflow.isn_proxy == Some(packet.tcp.seq) && !forgotten
         });
         if let Some(MpJoin::Syn { token, .. }) = packet.options.join {
             if !known {
