@@ -179,6 +179,8 @@ impl Translator {
     /// Translates the packet in `frame`.
     pub fn handle_packet(&mut self, now: Instant, frame: &mut Frame<'_>) -> Step {
         self.counters.packets_in += 1;
+        // The last of them may leave with what it has for its responder.
+        let hosts = self.guests.any();
         let step = match Segment::parse(frame) {
             Ok(segment) => self.handle_segment(now, &segment, frame),
             Err(reason @ (DropReason::NotTcp | DropReason::Fragment)) => {
@@ -186,7 +188,7 @@ impl Translator {
             }
             Err(reason) => Verdict::Drop(reason).into(),
         };
-        let step = if self.guests.any() {
+        let step = if hosts || self.guests.any() {
             self.cross(now, step, frame)
         } else {
             step

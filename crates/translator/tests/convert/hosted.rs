@@ -266,6 +266,21 @@ fn server_that_cannot_be_had_is_told_of() {
     }
 }
 
+/// Its end is told to its responder, which is no host: nothing of that leaves, though nobody is left who has one.
+#[test]
+fn reset_of_the_last_client_before_its_third_packet_stays_here() {
+    let mut guest = Guest::new(Protocol::Socks5, ALL, &[]);
+    guest.send_syn(&[]);
+    let rst = Packet::new(client(), proxy())
+        .flags(TcpFlags::RST)
+        .numbers(CLIENT_ISN.wrapping_add(1), 0);
+    let (verdict, out) = guest.world.put(&rst);
+    assert_eq!(verdict, Verdict::Consume);
+    assert!(out.is_empty(), "{out:?}");
+    let mut left = guest.world.translator.connections(guest.world.now);
+    assert!(left.next().is_none());
+}
+
 #[test]
 fn blind_packets_do_not_end_a_call() {
     let mut guest = Guest::greeted(ALL);
