@@ -477,8 +477,10 @@ impl Connection {
         let leaves = self.subflows.iter().enumerate().any(silent);
         let subflow = &mut self.subflows[index];
         let bit = 1 << index;
-        let tries = leaves && subflow.client_ack >= subflow.proxy_sent;
         let at = subflow.down_at(packet.tcp.seq);
+        // Nothing else is outstanding there: it may have gone before.
+        let again = at <= subflow.client_ack && at + packet.payload_len >= subflow.proxy_sent;
+        let tries = leaves && (again || subflow.client_ack >= subflow.proxy_sent);
         subflow.note_sent(now, at + packet.payload_len);
         if matches!(packet.payload, Payload::Zeros) {
             subflow.signs.fillers += 1;
