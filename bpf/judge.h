@@ -617,14 +617,6 @@ static __always_inline int ack_up(const struct flow_entry *l, const struct entry
 	return 0;
 }
 
-/* The client ACKs more data, on the subflow that carried it or on another one (ServerClock::take_progress). */
-static __always_inline void take_progress(struct flow_entry *l, const struct entry_subflow *s)
-{
-	if (s != &l->subflows[l->active & (ENTRY_SUBFLOWS - 1)] && after(l->ts_again, l->ts_echo))
-		l->ts_echo = l->ts_again;
-	l->ts_again = l->ts_echo;
-}
-
 /* The client's data ACK and windows. */
 static __always_inline void take_client_header(struct flow_entry *l, struct entry_subflow *s, const struct packet *p, __u32 window,
 					       __u64 data_ack)

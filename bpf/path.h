@@ -88,6 +88,14 @@ static __always_inline void take_block(struct entry_subflow *s, const struct pac
 		take_timed(s, now);
 }
 
+/* The client ACKs more data, on the subflow that carried it or on another one (ServerClock::take_progress). */
+static __always_inline void take_progress(struct flow_entry *l, const struct entry_subflow *s)
+{
+	if (s != &l->subflows[l->active & (ENTRY_SUBFLOWS - 1)] && after(l->ts_again, l->ts_echo))
+		l->ts_echo = l->ts_again;
+	l->ts_again = l->ts_echo;
+}
+
 /* Subflow::take_echo. */
 static __always_inline void take_echo(struct entry_subflow *s, __u32 echo, __u64 now)
 {

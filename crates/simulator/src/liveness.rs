@@ -127,7 +127,7 @@ fn bounds(plan: &Plan, n: usize) -> (u64, u64) {
     } else {
         0
     };
-    let stall = stall + u64::from(outstanding) / SLIVER * (round_trip + acks);
+    let stall = stall + outstanding / SLIVER * (round_trip + acks);
     let bytes = connection.client_app.writes + connection.server_app.writes;
     let slow = bytes / SLIVER * (round_trip + acks);
     (stall, 2 * stall + CLOSING + slow)
