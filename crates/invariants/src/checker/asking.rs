@@ -63,9 +63,12 @@ impl Checker {
     /// passes. `true`: there is no more to be judged of it.
     pub(super) fn syn_to_client(&mut self, time: u64, ends: Ends, packet: &View<'_>) -> bool {
         let known = self.flows.get(&ends).is_some_and(|&(id, index)| {
-            let subflow = &self.connections[id].subflows[index];
-            // The proxy has let go of a connection that lost its uplink before the answer, and may begin anew from the same port.
-            let forgotten = index == 0 && subflow.lost && !subflow.replied;
+            let connection = &self.connections[id];
+            let subflow = &connection.subflows[index];
+            // The proxy has left that peer, or has let go of a connection that lost its uplink before the answer: it may begin anew
+            // from the same port.
+            let left = connection.asking.as_ref().is_some_and(|it| it.left);
+            let forgotten = index == 0 && (left || subflow.lost && !subflow.replied);
             subflow.isn_proxy == Some(packet.tcp.seq) && !forgotten
         });
         if let Some(MpJoin::Syn { token, .. }) = packet.options.join {
