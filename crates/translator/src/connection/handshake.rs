@@ -2,7 +2,7 @@
 //! client's third packet, which brings its key. Initial sequence numbers pass unchanged.
 
 use flexcp_wire::{
-    CapableFlags, CapableKeys, MpCapable, MptcpOption, OptionWriter, Ssn, TcpFlags, TcpOption,
+    CapableFlags, CapableKeys, Dss, MpCapable, MptcpOption, OptionWriter, Ssn, TcpFlags, TcpOption,
     TcpSeq, Timestamps,
 };
 
@@ -404,14 +404,18 @@ impl Connection {
             && ahead <= u32::from(u16::MAX)
     }
 
-    /// Whether the client, whose SYN crossed the answer to the first one, has no keys to bring any more: its data ACK says that it has
-    /// FlexCP's. It falls back with the first data that is not mapped (RFC 8684 section 3.7).
+    /// Whether the client, whose SYN crossed the answer to the first one, has no keys to bring any more: its data ACK, and nothing
+    /// else, says that it has FlexCP's. It falls back with the first data that is not mapped (RFC 8684 section 3.7). One that says
+    /// more has sent its keys before.
     fn brings_no_keys(&self, segment: &Segment) -> bool {
         let subflow = self.subflow(INITIAL);
+        let options = &segment.options;
+        let acks_alone = |dss: &Dss| dss.mapping.is_none() && !dss.data_fin;
         subflow.agreed.syn_again == SynAgain::Answered
             && segment.tcp.seq == subflow.agreed.isn_remote.add(1).0
-            && segment.options.dss.is_some()
-            && segment.options.capable.is_none()
+            && options.dss.as_ref().is_some_and(acks_alone)
+            && options.capable.is_none()
+            && options.prio.is_none()
     }
 
     /// Takes the client's keys from its third packet, or from its first data when that was lost or came

@@ -18,7 +18,8 @@ use flexcp_translator::{
     ConnectionState, DropReason, Frame, HEADROOM, HalfOpenEvicted, Mode, Verdict,
 };
 use flexcp_wire::{
-    CapableKeys, ChecksumState, DataNumber, Offload, SackBlocks, TcpFlags, TcpOption,
+    CapableKeys, ChecksumState, DataNumber, Dss, DssMapping, MpPrio, MptcpOption, Offload,
+    SackBlocks, TcpFlags, TcpOption,
 };
 
 use crate::world::*;
@@ -277,6 +278,26 @@ fn client_whose_syn_has_crossed_the_answer_falls_back() {
     );
     assert!(!answer.packet.view().mptcp);
     assert_eq!(world.state(), ConnectionState::Fallback);
+    // One that ends its stream, or has a path for backup, has sent its keys, and they were overtaken.
+    for ends in [true, false] {
+        let (mut world, _) = sent_again(true);
+        let fin = DssMapping {
+            dsn: DataNumber::Long(keys::idsn(CLIENT_KEY).wrapping_add(1)),
+            ssn: 0,
+            len: 1,
+            checksum: None,
+        };
+        let says = MptcpOption::Dss(Dss {
+            data_ack: Some(DataNumber::Long(world.idsn().wrapping_add(1))),
+            mapping: ends.then_some(fin),
+            data_fin: ends,
+        });
+        let backup = MptcpOption::Prio(MpPrio { backup: true });
+        let options = [Some(says), (!ends).then_some(backup)];
+        let options = options.into_iter().flatten().map(TcpOption::Mptcp);
+        let (verdict, _) = world.of_client(ACK, [35, -3], options, &[]);
+        assert_eq!(verdict, Verdict::Drop(DropReason::NotAuthenticated));
+    }
     // Where only such a one can be, what has no keys has overtaken what has.
     let (mut world, _) = sent_again(false);
     let data_ack = dss(world.idsn().wrapping_add(1), None);
