@@ -207,9 +207,15 @@ impl Connection {
     pub(crate) fn take_syn_data(&mut self, packet: &View<'_>, first: bool) -> bool {
         let isn = self.subflows[0].isn_client;
         let acked = u64::from(packet.tcp.ack.wrapping_sub(isn).wrapping_sub(1));
+        let plain = packet.options.capable.is_none();
         let Some(front) = &mut self.front else {
             return acked == 0;
         };
+        if plain && !first && acked == front.in_syn {
+            // A client that says its SYN again without MPTCP, and without data, has no keys to say that with once more.
+            front.taken = acked;
+            self.subflows[0].ack_out = ORIGIN + acked;
+        }
         if first {
             let within = acked.min(front.in_syn);
             front.taken = within;
