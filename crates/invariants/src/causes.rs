@@ -578,7 +578,12 @@ impl Connection {
         let waits = self.mode == Mode::Handshake || !self.server_answered || self.has_open_errand();
         let silent = now.saturating_sub(self.last_packet);
         let limit = if waits { half_open } else { idle };
+        // A SYN/ACK that may not go to a client is no sign of life.
+        let signs = &self.subflows[0].signs;
+        let shown = signs.answered.max(signs.heard);
+        let left = self.front.is_some() && waits && shown > 0;
         self.over
+            || (left && now.saturating_sub(shown) >= half_open)
             || self.server_reset
             || self.course.fast_close
             || (has_ended(&self.up) && has_ended(&self.down))
