@@ -152,9 +152,16 @@ fn curl_with_password(family: Family) -> Result<()> {
         // A client that is told so at once resets the subflow that it has yet to join.
         Ok(Expect::clean()
             .at_least(End::Client, "MPJoinSynAckRx", 1)
-            .between(End::Client, "MPRstTx", 0..=2))
+            .between(End::Client, "MPRstTx", 0..=2)
+            .own("not_authenticated", UNPROVED)
+            .own("mp_rst_tx", UNPROVED)
+            .own("no_subflow", UNPROVED))
     })
 }
+
+/// Why a join of a client that has been refused is.
+const UNPROVED: &str =
+    "a client that closes may answer a join without its HMAC, and have no subflow then";
 
 /// A server of SSH on server 1, and how to log in there.
 struct Sshd {
