@@ -179,7 +179,7 @@ impl Translator {
     /// Translates the packet in `frame`.
     pub fn handle_packet(&mut self, now: Instant, frame: &mut Frame<'_>) -> Step {
         self.counters.packets_in += 1;
-        // The last of them may leave with what it has for its responder.
+        // The last hosted client may leave with what it has for its responder.
         let hosts = self.guests.any();
         let step = match Segment::parse(frame) {
             Ok(segment) => self.handle_segment(now, &segment, frame),

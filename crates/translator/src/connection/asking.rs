@@ -303,7 +303,7 @@ impl Connection {
         self.forward_answer(segment, frame)
     }
 
-    /// The same as it went before, where it settles nothing any more.
+    /// The peer's SYN/ACK goes to the TCP leg, with what the handshake has settled.
     pub(super) fn forward_answer(&self, segment: &Segment, frame: &mut Frame<'_>) -> Verdict {
         let outgoing = self.answer_to_tcp(segment);
         match outgoing.forward(frame, segment, segment.payload.clone(), u16::MAX) {
