@@ -53,15 +53,18 @@ pub(super) struct Head {
     /// It has one: that of a SYN to somebody is none.
     acks: bool,
     tsval: Option<u32>,
+    /// As it stands in the header, but for SYNs, whose windows are not scaled.
+    window: Option<u16>,
     /// It carries an ACK alone.
     alone: bool,
 }
 
 impl Head {
     /// Whether this packet was translated after `later`, which stands behind it in the capture: its ACK is the newer one, or
-    /// its timestamp with the same ACK.
+    /// its timestamp with the same ACK, or its window with the same of both.
     fn overtook(&self, later: &Self) -> bool {
-        self.is_newer(later) && self.time_to(later) <= SIDE_BY_SIDE
+        let newer = self.is_newer(later) || self.differs_in_window(later);
+        newer && self.time_to(later) <= SIDE_BY_SIDE
     }
 
     /// Whether `later` is an ACK alone to the client that was kept from being sent while this packet left.
@@ -71,11 +74,24 @@ impl Head {
     }
 
     fn is_newer(&self, later: &Self) -> bool {
-        !self.point.is_input()
-            && self.acks
-            && self.point == later.point
-            && self.ends == later.ends
+        self.is_beside(later)
             && (later.ack.before(self.ack) || later.ack == self.ack && self.has_later_clock(later))
+    }
+
+    /// Whether nothing but the window to a TCP end tells which was translated first: its right edge never moves left. That of MPTCP
+    /// is counted from the data ACK (RFC 8684 section 3.3.5), which moves on with the same ACK.
+    fn differs_in_window(&self, later: &Self) -> bool {
+        let alike = self.ack == later.ack && self.tsval == later.tsval;
+        let same = alike && self.point == Point::ToServer;
+        let narrower = later
+            .window
+            .is_some_and(|window| self.window > Some(window));
+        self.is_beside(later) && same && narrower
+    }
+
+    /// Whether FlexCP has sent both the same way on one flow, and this one has an ACK.
+    fn is_beside(&self, later: &Self) -> bool {
+        !self.point.is_input() && self.acks && self.point == later.point && self.ends == later.ends
     }
 
     fn has_later_clock(&self, later: &Self) -> bool {
@@ -156,6 +172,8 @@ impl Source {
                 ack: TcpSeq(segment.header.ack),
                 acks: segment.header.flags.contains(TcpFlags::ACK),
                 tsval: segment.tsval,
+                window: (!segment.header.flags.contains(TcpFlags::SYN))
+                    .then_some(segment.header.window),
                 alone: segment.payload == 0 && segment.header.flags == TcpFlags::ACK,
             }));
         }
@@ -217,6 +235,7 @@ mod tests {
             ack: TcpSeq(ack),
             acks: true,
             tsval: None,
+            window: Some(9),
             alone: false,
         }
     }
@@ -263,6 +282,26 @@ mod tests {
         assert!(!at(5, 7).overtook(&at(5, 7)), "the same timestamp");
         assert!(!at(5, 7).overtook(&at(6, 6)), "a newer ACK, what the time");
         assert!(!at(5, 7).overtook(&to_server(1000, 5)), "no timestamp");
+        let narrower = |head| Head {
+            window: Some(8),
+            ..head
+        };
+        assert!(at(5, 7).overtook(&narrower(at(5, 7))), "a wider window");
+        assert!(!narrower(at(5, 7)).overtook(&at(5, 7)), "a narrower one");
+        assert!(!at(5, 7).overtook(&narrower(at(6, 7))), "a newer ACK");
+        let syn = Head {
+            window: None,
+            ..at(5, 7)
+        };
+        assert!(!syn.overtook(&at(5, 7)), "behind a SYN");
+        assert!(!at(5, 7).overtook(&syn), "a SYN");
+        let mptcp = |window| Head {
+            window,
+            ..head(1000, 5, Point::ToClient, 1)
+        };
+        assert!(!mptcp(Some(9)).overtook(&mptcp(Some(8))), "of MPTCP");
+        assert!(!at(5, 7).overtook(&narrower(at(5, 8))), "a newer timestamp");
+        assert!(!at(5, 7).made_late(&narrower(at(5, 7))), "not kept");
         let other = head(1000, 4, Point::ToServer, 2);
         assert!(!first.overtook(&other), "another flow");
         let to_client = |ack| head(1000, ack, Point::ToClient, 1);
