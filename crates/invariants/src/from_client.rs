@@ -255,12 +255,18 @@ impl Connection {
         }
         // What stands in the way of what the server waits for may be ACKed as well (RFC 8684 section 3.3.6: the client
         // keeps it), for a client that sends data anew only where nothing is outstanding.
-        let again_and_again = self.up.repeated >= 3 && !identity;
+        let again_and_again = self.up.repeated >= self.in_vain() && !identity;
         if overruns || (again_and_again && self.nobody_brings_up()) {
             for mapping in self.subflows[index].up.within(start, end) {
                 self.up.overrun.insert(mapping.to, mapping.to + mapping.len);
             }
         }
+    }
+
+    /// So often the client repeats in vain before what stands in the way is ACKed. In a capture the proxy may have had an ACK
+    /// of the server's before a packet that was captured first, and have counted more than can be seen.
+    fn in_vain(&self) -> u64 {
+        if self.lag > 0 { 1 } else { 3 }
     }
 
     /// Whether the client has what the server waits for outstanding on no subflow, as far as the proxy has to know.
