@@ -31,6 +31,8 @@ pub(crate) struct Front {
     pub(crate) answered: Option<u64>,
     /// The client is not connected: what it is told comes from the proxy alone, which takes all that it sends.
     ends: bool,
+    /// What it is told again has come with an ACK that only an end can follow: the proxy repeats from the first byte that it lacks.
+    ends_next: bool,
     /// Number of the server's SYN/ACK.
     server_isn: Option<u32>,
     /// What the server has sent since, before the answer was seen that tells where that stands.
@@ -54,6 +56,7 @@ impl Front {
             said: None,
             answered: None,
             ends: false,
+            ends_next: false,
             server_isn: None,
             early: vec![],
             hosted: false,
@@ -104,7 +107,7 @@ impl Front {
 
     /// How much the client may be ACKed on the proxy's own account; `None`: whatever it has sent.
     fn takes(&self, closed: bool) -> Option<u64> {
-        if self.ends || (closed && self.said.is_none()) {
+        if self.ends || self.ends_next || (closed && self.said.is_none()) {
             return None;
         }
         let come = self.says.bytes.len() as u64;
@@ -258,6 +261,7 @@ impl Connection {
             return 0;
         }
         let part = &bytes[..bytes.len().min(usize::try_from(own).unwrap_or(0))];
+        let again = at + own <= front.hears.bytes.len() as u64;
         let superfluous = to + own <= self.down.acked && part.iter().all(|byte| *byte == 0);
         let same = superfluous || front.answer(at, part);
         report.expect(same, Rule::SameBytes, || "another answer".into());
@@ -266,8 +270,26 @@ impl Connection {
         if known.is_none() {
             self.judge_grant(report);
         }
+        self.judge_own_end(again, packet, report);
         self.note_said();
         own
+    }
+
+    /// I19: all that a client has sent is ACKed only where it is told that it is not connected, in this packet or, if that says
+    /// something `again`, in the next.
+    fn judge_own_end(&mut self, again: bool, packet: &View<'_>, report: &mut Report<'_>) {
+        let closed = self.up.fin.is_some();
+        let acked = from_seq(packet.tcp.ack, self.subflows[0].isn_client, self.up.end());
+        let Some(front) = self.front.as_mut().filter(|_| !self.server_answered) else {
+            return;
+        };
+        if again {
+            front.ends_next |= front.takes(closed).is_some_and(|len| acked > ORIGIN + len);
+        } else if std::mem::take(&mut front.ends_next) {
+            report.expect(front.ends, Rule::AckToClient, || {
+                "ACK of what was for a server, and no end of the client's".into()
+            });
+        }
     }
 
     /// I19: the client is told that it is connected once its server has answered, and the server's stream stands behind that.
