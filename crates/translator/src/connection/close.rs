@@ -190,7 +190,15 @@ impl Connection {
             send.fin_due = again.then(|| ctx.now + FIN_PAUSE * (1 << send.fin_copies));
             if again {
                 self.send_fin(ctx, index);
+                self.await_answer(ctx);
             }
+        }
+    }
+
+    /// A FIN has gone again, and the end may have come to its time: the answer is still heard.
+    fn await_answer(&mut self, ctx: &Context<'_>) {
+        if let Phase::Closed(until) = &mut self.phase {
+            *until = (*until).max(ctx.now + FIN_PAUSE);
         }
     }
 

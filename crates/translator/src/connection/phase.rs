@@ -68,6 +68,11 @@ impl Phase {
         matches!(self, Self::Plain(_))
     }
 
+    /// Both ends have closed, and what still comes of theirs is answered for some time more.
+    pub(crate) fn lingers(self, now: Instant) -> bool {
+        matches!(self, Self::Closed(until) if until > now)
+    }
+
     /// Nothing but addresses is translated.
     pub(crate) const fn is_relayed(self) -> bool {
         matches!(self, Self::Plain(_) | Self::Fallback(_))

@@ -91,6 +91,8 @@ impl Connection {
         for (timer, _) in due.filter(|&(_, is_due)| is_due) {
             match timer {
                 Timer::BackEnd | Timer::Hosted => {}
+                // A FIN that has just gone again is waited for.
+                Timer::Linger if self.phase.lingers(ctx.now) => {}
                 Timer::HalfOpen | Timer::Linger => return false,
                 Timer::Idle if self.phase.is_relayed() => return false,
                 Timer::Idle => return self.expire(ctx, Rst::Idle),

@@ -1,7 +1,7 @@
 //! After the end: what still comes of a connection that both ends have closed (RFC 8684 section 3.3.3).
 
 use crate::close::{DATA_FIN, DATA_FIN_DOWN, FIN_UP, SERVER_FIN};
-use crate::support::Scenario;
+use crate::support::{Scenario, Setup, millis};
 
 /// Both have closed, without any data, and both have acknowledged it.
 fn closed() -> Scenario {
@@ -117,6 +117,25 @@ fn closed_connection_leaves_after_lingering() {
     let mut t = closed();
     assert_eq!(t.next_timeout(), Some(10_000));
     t.at(10_000);
+    t.timeout().gives(&[]);
+    assert_eq!(t.state(), "gone");
+    assert_eq!(t.moved(), "connections_closed+1");
+}
+
+#[test]
+fn closed_connection_hears_the_answer_to_a_fin_that_goes_again_as_it_leaves() {
+    let setup = Setup::new().timeouts(|timeouts| timeouts.linger = millis(1000));
+    let mut t = setup.established();
+    t.server(SERVER_FIN).gives(&[DATA_FIN_DOWN]);
+    let _ = t.client(0, ". 1:1(0) ack 1 <dss ack 2 fin 1>");
+    let _ = t.server(". 2:2(0) ack 2");
+    let fin = "client0 F. 1:1(0) ack 2 win 64 <dss ack 2>";
+    t.client(0, "F. 1:1(0) ack 1 <dss ack 2>").gives(&[fin]);
+    t.at(1000);
+    t.timeout().gives(&[fin]);
+    t.at(1999);
+    t.client(0, ". 2:2(0) ack 2 <dss ack 2>").gives(&[]);
+    t.at(2999);
     t.timeout().gives(&[]);
     assert_eq!(t.state(), "gone");
     assert_eq!(t.moved(), "connections_closed+1");
