@@ -29,6 +29,12 @@ impl Connection {
         self.lag(index) <= LAG && !self.is_filling(index)
     }
 
+    /// Whether data is missing on a path, so that no mode is to choose it. What others have brought of copies may still be on its
+    /// way there: a path of longer delay always lacks some, and keeps up for all that.
+    pub(super) fn misses(&self, path: &PathView) -> bool {
+        path.hole && !(self.mptcp.steered.copies() && self.keeps_up(path.index))
+    }
+
     /// A subflow that is silent counts as failed: no server repeats what another path has brought, so nothing else would show
     /// it.
     pub(super) fn suspect_silent(&mut self, ctx: &Context<'_>, index: SubflowIndex) {

@@ -518,7 +518,7 @@ impl Connection {
         };
         let mut outdated = [SteeredPath::default(); 8];
         for other in self.carrying(|_| true) {
-            if !good(other.standing) || other.hole || other.index == active {
+            if !good(other.standing) || self.misses(&other) || other.index == active {
                 continue;
             }
             let known = path(other.index);

@@ -148,6 +148,34 @@ fn active_path_that_lags_is_left() {
     let _ = t.moved();
 }
 
+/// The client has all data from the first path before it ACKs it on the second.
+#[test]
+fn primary_path_of_longer_delay_is_taken() {
+    let mut t = two(Redundant::default());
+    acks(&mut t, 0, 1, 1);
+    acks(&mut t, 1, 1, 1);
+    for n in 0..12_u32 {
+        t.at(1000 + u64::from(n) * 20);
+        if n == 5 {
+            let primary = vec![AccessId(1)];
+            let mode = Redundant {
+                primary,
+                ..Redundant::default()
+            };
+            let setup = Setup::new().accesses(2).steered(mode, [1000, 0]);
+            t.configure_as(&setup, 1);
+        }
+        let dsn = n * 1000 + 1;
+        assert_eq!(sends(&mut t, dsn, 1000), [1, 1], "{n}");
+        t.at(1010 + u64::from(n) * 20);
+        acks(&mut t, 0, dsn + 1000, dsn + 1000);
+        acks(&mut t, 1, dsn.saturating_sub(1000).max(1), dsn + 1000);
+    }
+    assert_eq!(t.subflows(), ["0", "1 active"]);
+    assert_eq!(t.why(), "subflow_switch.preferred+1");
+    let _ = t.moved();
+}
+
 #[test]
 fn path_that_the_client_wants_as_backup_gets_no_copies() {
     let mut t = two(Redundant::default());
