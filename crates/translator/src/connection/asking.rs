@@ -433,7 +433,7 @@ impl Connection {
             // It has overtaken that answer, and there is no room for the keys beside what it needs. Without them the peer would
             // fall back; it comes again. Its window counts all the same: until a scaled one is known, what the peer sends within that
             // of the SYN may look like an overrun.
-            self.take_server_window(self.to_tcp.acked, segment);
+            self.take_server_window(self.to_tcp.acked, segment.tcp.window);
             self.send_ack(ctx, INITIAL, TcpFlags::ACK);
             return Verdict::Drop(DropReason::Unexpected);
         }

@@ -186,15 +186,22 @@ impl Connection {
 
     /// Notes the server's window and clock. `true`: the window had been used up, and there is room again.
     fn take_server_header(&mut self, ack: Dsn, segment: &Segment) -> bool {
-        let opened = self.take_server_window(ack, segment);
+        let opened = self.take_server_window(ack, self.window_behind(ack, segment));
         if let (Some(clock), Some(timestamps)) = (&mut self.tcp.clock, segment.options.timestamps) {
             clock.heard(timestamps.val);
         }
         opened
     }
 
-    /// Notes the server's window. `true`: it had been used up, and there is room again.
-    pub(super) fn take_server_window(&mut self, ack: Dsn, segment: &Segment) -> bool {
+    /// The server's window, unscaled, behind what it counts as ACKing: it may have ACKed more ([`Self::acked_of_client`]).
+    fn window_behind(&self, ack: Dsn, segment: &Segment) -> u16 {
+        let scale = self.tcp.window.scale.unwrap_or(0);
+        let ahead = self.dsn_to_tcp(TcpSeq(segment.tcp.ack)).since(ack) >> scale;
+        u16::try_from(ahead).map_or(u16::MAX, |ahead| segment.tcp.window.saturating_add(ahead))
+    }
+
+    /// Notes the server's window, unscaled. `true`: it had been used up, and there is room again.
+    pub(super) fn take_server_window(&mut self, ack: Dsn, offered: u16) -> bool {
         let mut opened = false;
         let scale = self.tcp.window.scale.unwrap_or(0);
         let window = |unscaled: u16| u32::from(unscaled) << scale;
@@ -202,7 +209,7 @@ impl Connection {
             .to_tcp
             .acked
             .add(window(self.tcp.window.offered).into());
-        let new = ack.add(window(segment.tcp.window).into());
+        let new = ack.add(window(offered).into());
         self.tcp.window.edge = Some(self.tcp.window.edge.map_or(new, |known| known.max(new)));
         // A packet that was overtaken does not take the window back: what moves the right edge to the left
         // without ACKing anything is older, as no server goes back on its word (RFC 8684 section 3.3.4).
@@ -211,9 +218,8 @@ impl Connection {
             self.tcp.window.of_syn = false;
             let used_up = !edge.after(self.to_tcp.next.add(u64::from(self.tcp.mss) * 2));
             opened = used_up && new.after(edge);
-            self.tcp.window.offered = segment.tcp.window;
-            let offered = window(segment.tcp.window);
-            self.tcp.window.max = self.tcp.window.max.max(offered);
+            self.tcp.window.offered = offered;
+            self.tcp.window.max = self.tcp.window.max.max(window(offered));
         }
         opened
     }

@@ -260,6 +260,9 @@ fn preamble_that_comes_again_as_data_is_not_the_servers_to_see() {
     let sent = keys::idsn(CLIENT_KEY).wrapping_add(1 + 5);
     assert_eq!(acked, Some(DataNumber::Long(sent)));
     assert_eq!(down.ack(), 1 + 5);
+    // What the server has of the rest takes no part of its window.
+    let offered = Packet::new(server(), proxy()).tcp.window;
+    assert_eq!(down.packet.tcp.window, offered + 29);
 }
 
 /// Its SYN has crossed the answer, and no packet of it will ever have the keys.
