@@ -104,7 +104,8 @@ impl Pair {
         if self.client.outcome().is_some() && self.is_refused() {
             return true;
         }
-        self.ends().any(Client::is_done) && self.server.is_done()
+        let over = |end: &Client| end.is_done() || end.is_left_behind();
+        self.ends().any(over) && self.server.is_done()
     }
 
     /// Whether the client has been told that it is not connected, and has closed; or has been given up before.

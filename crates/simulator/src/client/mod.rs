@@ -212,6 +212,14 @@ impl Client {
         self.phase == Phase::Closed && self.subflows.iter().all(|s| s.state == State::Closed)
     }
 
+    /// Whether it has everything, and all of its own data is acknowledged, but it has no subflow to hear of its end on, and whoever
+    /// opens them has none to open any more: it gives up (RFC 8684 section 3.3.3).
+    #[must_use]
+    pub(crate) fn is_left_behind(&self) -> bool {
+        let gone = self.subflows.iter().all(|s| s.state == State::Closed);
+        self.is_answering() && gone && self.una >= self.app.writes && self.has_read_all()
+    }
+
     /// What moves while the connection goes on: bytes both ways, and subflows that are over once no byte is left.
     #[must_use]
     pub(crate) fn progress(&self) -> u64 {
