@@ -60,6 +60,14 @@ impl Again {
         }
     }
 
+    /// The peer has been heard, and is answered: what that brings is waited for.
+    fn answered(self, now: Instant) -> Self {
+        Self {
+            due: self.due.max(now + FIRST_PAUSE),
+            ..self
+        }
+    }
+
     /// Once more; `None`: that was the last time.
     fn next(self, now: Instant) -> Option<Self> {
         (self.tries < MOST_TRIES).then(|| Self {
@@ -420,10 +428,11 @@ impl Connection {
         segment: &Segment,
     ) -> Verdict {
         let subflow = self.subflow(index);
-        if let Asked::Proof(_) = self.asked(index) {
+        if let Asked::Proof(again) = self.asked(index) {
             if Ssn(segment.tcp.seq) != subflow.agreed.isn_remote {
                 return Verdict::Drop(DropReason::Unexpected);
             }
+            self.set_asked(index, Asked::Proof(again.answered(ctx.now)));
             self.send_join_proof(ctx, index);
             return Verdict::Consume;
         }

@@ -59,6 +59,24 @@ fn third_packet_proves_the_keys_and_is_repeated_until_the_server_answers() {
     assert!(matches!(out[0].join(), Some(MpJoin::Ack { .. })));
 }
 
+/// The server repeats its SYN/ACK about as often as the box repeats what it lacks, and is heard at the moment of the last pause's end.
+#[test]
+fn join_whose_server_is_heard_at_last_is_not_given_up() {
+    let mut world = World::established();
+    let _ = world.timeout();
+    let _ = world.answer_join(1);
+    for _ in 0..310 {
+        let _ = world.timeout();
+        world.pass(100);
+    }
+    let _ = world.answer_join(1);
+    let _ = world.timeout();
+    world.pass(999);
+    let data_ack = dss(world.idsn() + 1, None);
+    let (_, _) = world.of_server(1, ACK, [1, 1], [data_ack], &[]);
+    assert_eq!(world.translator.counters().mp_join_synack_rx, 1);
+}
+
 #[test]
 fn join_that_nobody_answers_is_repeated_with_ever_longer_pauses() {
     let mut world = World::established();
