@@ -90,6 +90,8 @@ pub(crate) struct Asking {
     pub(crate) left: bool,
     /// The end with TCP has been reset.
     pub(crate) told: bool,
+    /// What it was told first of the peer's MSS.
+    mss_told: Option<u64>,
 }
 
 impl Asking {
@@ -104,6 +106,7 @@ impl Asking {
             tried,
             left: false,
             told: false,
+            mss_told: None,
         }
     }
 
@@ -384,7 +387,7 @@ impl Connection {
     }
 
     /// The SYN/ACK to the end with TCP: the client's, with room for a DSS, and nothing of MPTCP.
-    pub(crate) fn judge_reply(&self, packet: &View<'_>, report: &mut Report<'_>) {
+    pub(crate) fn judge_reply(&mut self, packet: &View<'_>, report: &mut Report<'_>) {
         let options = &packet.options;
         let next = self
             .down
@@ -403,9 +406,15 @@ impl Connection {
         let default = default_mss(packet.ip.is_v6());
         let mss = options.mss.map_or(default, u64::from);
         let most = self.subflows[0].mss;
-        report.expect(mss + room == most, Rule::Size, || {
+        // One that comes again, behind a fallback, says what the first one said.
+        let before = self.asking.as_ref().and_then(|asking| asking.mss_told);
+        let right = before.map_or(mss + room == most, |before| mss == before);
+        report.expect(right, Rule::Size, || {
             format!("an MSS of {mss}, where the client's is {most}")
         });
+        if let Some(asking) = &mut self.asking {
+            asking.mss_told.get_or_insert(mss);
+        }
         let scale = self.subflows[0].window_scale;
         let same = options.sack_permitted == self.server_sack
             && options.timestamps.is_some() == self.server_timestamps
