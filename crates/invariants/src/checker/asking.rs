@@ -88,7 +88,11 @@ impl Checker {
         if known {
             return false;
         }
-        let Some((from, offer, before)) = self.asked_for(time, ends, packet) else {
+        // Its number may by chance be one behind a message of an end's.
+        let asked = self.asked_for(time, ends, packet);
+        let errand = self.asked.errands.contains_key(&ends.0);
+        let asked = asked.filter(|_| !errand || !self.is_probe(ends, packet));
+        let Some((from, offer, before)) = asked else {
             return self.judge_probe(ends, packet);
         };
         if self.asked.excepted.contains(&from.0) {
@@ -221,15 +225,18 @@ impl Checker {
     /// A SYN that asks for nobody: whether an aggregation server that was left answers again. `true`: it is one, or in a capture
     /// perhaps, where the host's own packets are, too, and those of ends that do without the proxy.
     fn judge_probe(&mut self, ends: Ends, packet: &View<'_>) -> bool {
-        let options = &packet.options;
-        let bare = !options.mptcp && options.timestamps.is_none() && packet.payload_len == 0;
-        let known = !self.options.causal || self.asked.left.contains(&ends.0);
-        let probes = bare && known;
+        let probes = self.is_probe(ends, packet);
         if !probes {
             let text = "a SYN that no end has asked for".into();
             self.found.push((Rule::Translation, text));
         }
         probes
+    }
+
+    fn is_probe(&self, ends: Ends, packet: &View<'_>) -> bool {
+        let options = &packet.options;
+        let bare = !options.mptcp && options.timestamps.is_none() && packet.payload_len == 0;
+        bare && (!self.options.causal || self.asked.left.contains(&ends.0))
     }
 
     /// A client's SYN/ACK may bring the key that joins of the proxy's are known by.
