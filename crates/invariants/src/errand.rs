@@ -304,8 +304,9 @@ impl Connection {
 
     /// I19: another peer is asked in place of this one.
     pub(crate) fn judge_leaving(&self, now: u64, foreign: bool, report: &mut Report<'_>) {
-        // What is mapped anew behind itself the proxy hears in the order of the subflow.
-        let heard = self.is_identity() && self.is_refused_by_answer();
+        // What is mapped anew behind itself the proxy hears in the order of the subflow, and nothing behind what is missing.
+        let straight = self.errand().is_some_and(|errand| errand.straight);
+        let heard = self.is_identity() && straight && self.is_refused_by_answer();
         report.expect(!heard, Rule::Preamble, || {
             "another peer is asked for a server that has refused".into()
         });
