@@ -246,12 +246,17 @@ impl Connection {
             self.note_preamble(to, part);
             self.hear_errand(to, part);
             self.up.note(to, part, len, oracle.is_none());
-            // Behind an answer that the proxy waits for, it need not listen yet.
-            if long_ago || self.is_unanswered() {
+            if long_ago {
                 self.up.unheard.insert(to, to + len);
             }
             overruns |= !identity && to + len > self.up.last_edge;
             at += len;
+        }
+        // Behind an answer that the proxy waits for, it need not listen yet: neither to data nor to what that is said to be.
+        if self.is_unanswered() {
+            for mapping in self.subflows[index].up.within(start, end) {
+                self.up.unheard.insert(mapping.to, mapping.to + mapping.len);
+            }
         }
         // What stands in the way of what the server waits for may be ACKed as well (RFC 8684 section 3.3.6: the client
         // keeps it), for a client that sends data anew only where nothing is outstanding.
