@@ -67,6 +67,8 @@ struct Pair {
     greeting: Option<Greeting>,
     /// One of the aggregation servers says that the server is not there.
     refuses: bool,
+    /// Uplinks come and go.
+    loses_uplinks: bool,
 }
 
 impl Pair {
@@ -102,6 +104,12 @@ impl Pair {
             return true;
         }
         if self.client.outcome().is_some() && self.is_refused() {
+            return true;
+        }
+        // The last ACKs of an end that has closed went over an uplink that was lost, and it knows nothing of joins any more. Or its
+        // only subflow had to be reset for its limits.
+        let alone = |end: &Client| (self.loses_uplinks && end.is_done()) || end.is_cut_off();
+        if server_reset && self.ends().any(alone) {
             return true;
         }
         let over = |end: &Client| end.is_done() || end.is_left_behind();
@@ -579,6 +587,7 @@ fn pair(plan: &Plan, n: usize, random: &mut Random) -> Pair {
         strict: plan.is_undisturbed(),
         greeting: connection.answers.as_ref().map(|answers| answers.greeting),
         refuses: plan.errands_of(n).any(|(_, errand)| errand.refuses()),
+        loses_uplinks: !plan.uplinks.is_empty(),
     };
     pair.look();
     pair

@@ -66,11 +66,12 @@ impl Client {
 
     /// Whether it closes a subflow because the other end does. One that takes no joins has no other to go on with.
     pub(super) fn follows_fin(&self) -> bool {
-        let closed = self
-            .answers
-            .as_ref()
-            .is_some_and(|answers| answers.plan.closed);
-        !closed || self.has_sent_all()
+        !self.takes_no_joins() || self.has_sent_all()
+    }
+
+    pub(super) fn takes_no_joins(&self) -> bool {
+        let answers = self.answers.as_ref();
+        answers.is_some_and(|answers| answers.plan.closed)
     }
 
     /// What comes for none of its subflows.

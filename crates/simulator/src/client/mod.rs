@@ -220,6 +220,13 @@ impl Client {
         self.is_answering() && gone && self.una >= self.app.writes && self.has_read_all()
     }
 
+    /// Whether it has no subflow, and takes none at the only address that there is.
+    #[must_use]
+    pub(crate) fn is_cut_off(&self) -> bool {
+        let gone = self.subflows.iter().all(|s| s.state == State::Closed);
+        self.takes_no_joins() && gone
+    }
+
     /// What moves while the connection goes on: bytes both ways, and subflows that are over once no byte is left.
     #[must_use]
     pub(crate) fn progress(&self) -> u64 {
