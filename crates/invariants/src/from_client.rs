@@ -254,7 +254,7 @@ impl Connection {
         }
         // Behind an answer that the proxy waits for, it need not listen yet: neither to data nor to what that is said to be.
         if self.is_unanswered() {
-            for mapping in self.subflows[index].up.within(start, end) {
+            for mapping in self.subflows[index].up.around(start, end) {
                 self.up.unheard.insert(mapping.to, mapping.to + mapping.len);
             }
         }

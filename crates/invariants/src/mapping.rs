@@ -104,9 +104,7 @@ impl Mappings {
     /// What is known of `[from, to)`, each mapping cut to that.
     pub(crate) fn within(&self, from: u64, to: u64) -> impl Iterator<Item = Mapping> {
         let to = to.max(from);
-        let first = self.0.partition_point(|known| known.end() <= from);
-        let overlapping = self.0.range(first..).take_while(move |known| known.at < to);
-        overlapping.map(move |known| {
+        self.around(from, to).map(move |known| {
             let at = known.at.max(from);
             Mapping {
                 at,
@@ -114,6 +112,13 @@ impl Mappings {
                 len: known.end().min(to) - at,
             }
         })
+    }
+
+    /// The mappings of which a part lies between two places, whole.
+    pub(crate) fn around(&self, from: u64, to: u64) -> impl Iterator<Item = Mapping> {
+        let first = self.0.partition_point(|known| known.end() <= from);
+        let overlapping = self.0.range(first..);
+        overlapping.take_while(move |known| known.at < to).copied()
     }
 
     /// Whether a known mapping says something else about any of the same places.
