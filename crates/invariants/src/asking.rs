@@ -23,6 +23,8 @@ const ASKING_SYNS: u32 = 2;
 const DSS: u64 = 28;
 /// Over one uplink no join follows another sooner, in microseconds.
 const JOIN_PAUSE: u64 = 1_000_000;
+/// So long behind the SYN of a join that nobody is heard on, it may be given up, in microseconds.
+const JOIN_IN_VAIN: u64 = 31_000_000;
 /// In a capture, a packet may leave so long after another has come in that the proxy had not read when it made the first, and so much
 /// less than the proxy waits may lie between two, in microseconds.
 const IN_HAND: u64 = 20_000;
@@ -339,6 +341,8 @@ impl Connection {
             let acks = packet.has(TcpFlags::ACK) && Some(packet.tcp.ack) == isn;
             subflow.established =
                 acks && subflow.replied && !subflow.is_reset() && !subflow.refused;
+            let age = self.last_packet.saturating_sub(subflow.asked_at());
+            subflow.given_up = age >= JOIN_IN_VAIN;
         }
         let hears = subflow.replied && (index == 0 || subflow.established);
         let translated = self.mode == Mode::Translated;

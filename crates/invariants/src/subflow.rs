@@ -35,6 +35,8 @@ pub(crate) struct Subflow {
     pub(crate) nonces: (Option<u32>, Option<u32>),
     /// The proxy has lost its address there since it has begun.
     pub(crate) lost: bool,
+    /// The peer was heard on it for the first time when the proxy may have given it up.
+    pub(crate) given_up: bool,
     /// RST seen in either direction.
     pub(crate) reset: bool,
     /// The proxy's, or one of the client's that ends a join: no third packet can complete the join any more.
@@ -103,6 +105,7 @@ impl Subflow {
                 None,
             ),
             lost: false,
+            given_up: false,
             reset: false,
             refused: false,
             scales: options.window_scale.is_some(),

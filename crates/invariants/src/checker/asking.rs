@@ -65,9 +65,10 @@ impl Checker {
         let known = self.flows.get(&ends).is_some_and(|&(id, index)| {
             let connection = &self.connections[id];
             let subflow = &connection.subflows[index];
-            // The proxy has left that peer, or has let go of a connection that lost its uplink before the answer: it may begin anew
-            // from the same port.
-            let left = connection.asking.as_ref().is_some_and(|it| it.left);
+            // The proxy has left that peer, or has told its end, which has not heard of it, or has let go of a connection that lost
+            // its uplink before the answer: it may begin anew from the same port.
+            let asking = connection.asking.as_ref();
+            let left = asking.is_some_and(|it| it.left || it.told);
             let forgotten = index == 0 && (left || subflow.lost && !subflow.replied);
             subflow.isn_proxy == Some(packet.tcp.seq) && !forgotten
         });
