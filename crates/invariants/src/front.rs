@@ -31,7 +31,8 @@ pub(crate) struct Front {
     pub(crate) answered: Option<u64>,
     /// The client is not connected: what it is told comes from the proxy alone, which takes all that it sends.
     ends: bool,
-    /// What it is told again has come with an ACK that only an end can follow: the proxy repeats from the first byte that it lacks.
+    /// A part of the answer has come again with an ACK that only an end can follow: the proxy repeats the answer from the first byte
+    /// that the client lacks.
     ends_next: bool,
     /// Number of the server's SYN/ACK.
     server_isn: Option<u32>,

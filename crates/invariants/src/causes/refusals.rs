@@ -29,9 +29,8 @@ impl Connection {
         let pending = index > 0 && !(subflow.established && subflow.spoken);
         let late = now.saturating_sub(signs.answered) >= bounds.half_open / 4;
         let evicted = self.joins > subflow.turn;
-        let of_join = subflow.given_up;
-        let of_join =
-            of_join || pending && (signs.unproved || late || evicted || self.mode == Mode::Plain);
+        let in_vain = signs.unproved || late || evicted || self.mode == Mode::Plain;
+        let of_join = subflow.given_up || (pending && in_vain);
         // ICMP says that the server can't be reached, there is no room for the connection, or nobody serves the address
         // that a hostile client connects to.
         let unserved = self.hostile && self.server.is_none();

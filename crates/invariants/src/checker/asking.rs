@@ -89,7 +89,7 @@ impl Checker {
         if known {
             return false;
         }
-        // Its number may by chance be one behind a message of an end's.
+        // A probe's number may by chance be one that leaves room for the message of an end.
         let asked = self.asked_for(time, ends, packet);
         let errand = self.asked.errands.contains_key(&ends.0);
         let asked = asked.filter(|_| !errand || !self.is_probe(ends, packet));
@@ -234,6 +234,8 @@ impl Checker {
         probes
     }
 
+    /// Whether a SYN has nothing that a client's would have, and goes to an aggregation server that was left; in a capture nobody tells
+    /// which those are.
     fn is_probe(&self, ends: Ends, packet: &View<'_>) -> bool {
         let options = &packet.options;
         let bare = !options.mptcp && options.timestamps.is_none() && packet.payload_len == 0;

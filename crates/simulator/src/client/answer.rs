@@ -69,6 +69,7 @@ impl Client {
         !self.takes_no_joins() || self.has_sent_all()
     }
 
+    /// Whether it takes no joins at its address, which is the only one that it has.
     pub(super) fn takes_no_joins(&self) -> bool {
         let answers = self.answers.as_ref();
         answers.is_some_and(|answers| answers.plan.closed)

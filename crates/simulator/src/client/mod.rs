@@ -209,22 +209,25 @@ impl Client {
     /// Everything was transferred and closed.
     #[must_use]
     pub(crate) fn is_done(&self) -> bool {
-        self.phase == Phase::Closed && self.subflows.iter().all(|s| s.state == State::Closed)
+        self.phase == Phase::Closed && self.has_no_subflow()
     }
 
     /// Whether it has everything, and all of its own data is acknowledged, but it has no subflow to hear of its end on, and whoever
     /// opens them has none to open any more: it gives up (RFC 8684 section 3.3.3).
     #[must_use]
     pub(crate) fn is_left_behind(&self) -> bool {
-        let gone = self.subflows.iter().all(|s| s.state == State::Closed);
-        self.is_answering() && gone && self.una >= self.app.writes && self.has_read_all()
+        let acked = self.una >= self.app.writes && self.has_read_all();
+        self.is_answering() && acked && self.has_no_subflow()
     }
 
     /// Whether it has no subflow, and takes none at the only address that there is.
     #[must_use]
     pub(crate) fn is_cut_off(&self) -> bool {
-        let gone = self.subflows.iter().all(|s| s.state == State::Closed);
-        self.takes_no_joins() && gone
+        self.takes_no_joins() && self.has_no_subflow()
+    }
+
+    fn has_no_subflow(&self) -> bool {
+        self.subflows.iter().all(|s| s.state == State::Closed)
     }
 
     /// What moves while the connection goes on: bytes both ways, and subflows that are over once no byte is left.
