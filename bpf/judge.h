@@ -626,7 +626,7 @@ static __always_inline void take_client_header(struct flow_entry *l, struct entr
 	if (after(edge_here, s->snd_edge))
 		s->snd_edge = edge_here;
 	if (after64(data_ack, l->down_acked)) {
-		take_progress(l, s);
+		take_progress(l, s, p->ack);
 		l->down_acked = data_ack;
 	}
 	if (window > l->client_window)

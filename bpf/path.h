@@ -88,10 +88,14 @@ static __always_inline void take_block(struct entry_subflow *s, const struct pac
 		take_timed(s, now);
 }
 
-/* The client ACKs more data, on the subflow that carried it or on another one (ServerClock::take_progress). */
-static __always_inline void take_progress(struct flow_entry *l, const struct entry_subflow *s)
+/* The client ACKs more data, on the subflow that brought it or on another one (ServerClock::take_progress). All of it stands
+ * on the active one. */
+static __always_inline void take_progress(struct flow_entry *l, const struct entry_subflow *s, __u32 ack)
 {
-	if (s != &l->subflows[l->active & (ENTRY_SUBFLOWS - 1)] && after(l->ts_again, l->ts_echo))
+	__u32 first = s->snd_next - (__u32)(l->down_next - l->down_acked);
+	int brought = s == &l->subflows[l->active & (ENTRY_SUBFLOWS - 1)] && after(ack, first);
+
+	if (!brought && after(l->ts_again, l->ts_echo))
 		l->ts_echo = l->ts_again;
 	l->ts_again = l->ts_echo;
 }

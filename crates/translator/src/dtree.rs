@@ -351,6 +351,13 @@ impl Lane {
         })
     }
 
+    /// Whether this data stands in the subflow before `end`, once at least.
+    pub(crate) fn has_before(&self, dsn: Dsn, end: Ssn) -> bool {
+        self.front()
+            .and_then(|(first, ..)| self.by_dsn_from(dsn, first))
+            .is_some_and(|mapping| mapping.ssn.add(offset(dsn, mapping.dsn)).before(end))
+    }
+
     /// The mapping that holds this number of the subflow.
     pub(crate) fn mapping_by_ssn(&self, ssn: Ssn) -> Option<Mapping> {
         let run = self.runs.get(self.index_of_ssn(ssn)?)?;

@@ -237,6 +237,11 @@ fn ups_that_are_taken(rules: &mut Rules) {
     here.options[8..12].copy_from_slice(&8_900_u32.to_be_bytes());
     let (_, back) = rules.takes(&repeated, &here);
     assert_eq!((back.ts_echo, back.ts_again), (8_990, 8_990));
+    // Nor does one from where what was repeated has been lost.
+    let mut lost = here;
+    lost.tcp.ack = entry.subflows[0].snd_una;
+    let (_, back) = rules.takes(&repeated, &lost);
+    assert_eq!((back.ts_echo, back.ts_again), (8_995, 8_995));
     // The least RTT, until five minutes are over.
     for (age, least) in [(285, 9_000), (286, 18_000)] {
         let rtt = &mut entry.subflows[0].rtt;

@@ -155,10 +155,9 @@ fn rules_hold_over_ipv6_without_offloads() -> Result<()> {
     Ok(())
 }
 
-/// Their SYNs stand side by side in the captures. Between two FlexCPs uploads that lose much may not end in time, so that those are
-/// left out (docs/faults.md, "Open").
+/// Their SYNs stand side by side in the captures.
 fn rules_hold_for_many_at_once() -> Result<()> {
-    for way in [Way::Direct, Way::Danted] {
+    for way in WAYS {
         way.serve(lab().build()?, |scene| {
             scene.judged(|| {
                 let (client, lan) = (Client::tcp(scene.to), scene.rig.lab.server(1));

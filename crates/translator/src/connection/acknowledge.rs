@@ -111,9 +111,10 @@ impl Connection {
             // What the server may repeat from now on is something else.
             self.to_mptcp.stuck = None;
             let next = self.to_mptcp.acked;
-            let carried = self.subflow(index).send.lane.by_dsn(next).is_some();
+            let lane = &self.subflow(index).send.lane;
+            let brought = lane.has_before(next, Ssn(segment.tcp.ack));
             if let Some(clock) = &mut self.tcp.clock {
-                clock.take_progress(carried);
+                clock.take_progress(brought);
             }
         }
         self.to_mptcp.acked = self.to_mptcp.acked.max(data_ack);

@@ -75,11 +75,11 @@ impl ServerClock {
         self.again = self.heard;
     }
 
-    /// The client ACKs more data, on a subflow that carried the first of it or (`carried`: `false`) on another one. What
-    /// that one echoes is of earlier packets: a server that has repeated what is ACKed here would take that for repeated
+    /// The client ACKs more data, on a subflow that brought it the first of that or (`brought`: `false`) on another one,
+    /// which may have lost it. What that one echoes is of earlier packets: a server that has repeated what is ACKed here would take that for repeated
     /// in vain (RFC 3522), repair nothing more, and measure a round trip that began long before.
-    pub(super) const fn take_progress(&mut self, carried: bool) {
-        if !carried && later(self.again, self.echo) {
+    pub(super) const fn take_progress(&mut self, brought: bool) {
+        if !brought && later(self.again, self.echo) {
             self.echo = self.again;
         }
         self.again = self.echo;

@@ -244,6 +244,34 @@ fn joined_ack_where_what_is_repeated_went_echoes_what_has_arrived() {
     assert_eq!(t.moved(), "");
 }
 
+/// The server has sent 1:101, which went down on flow 0 and was lost there, and repeated it on flow 1.
+fn repeated_elsewhere() -> Scenario {
+    let mut t = joined();
+    t.server("P. 1:101(100) ack 1 win 64 <ts 5100 1000>")
+        .gives(&["client0 P. 1:101(100) ack 1 win 64 <ts 5100 1000,dss ack 1 map 1:101@1>"]);
+    t.at(300);
+    t.server("P. 1:101(100) ack 1 win 64 <ts 5400 1000>")
+        .gives(&["client1 P. 1:101(100) ack 1 win 64 <ts 5400 900000,dss ack 1 map 1:101@1>"]);
+    t.moved();
+    t
+}
+
+#[test]
+fn joined_ack_of_what_is_repeated_where_it_was_lost_echoes_the_repetition() {
+    let mut t = repeated_elsewhere();
+    t.client(0, ". 1:1(0) ack 1 win 512 <ts 1500 5000,dss ack 101>")
+        .gives(&["server . 1:1(0) ack 101 win 512 <ts 1500 5400>"]);
+    assert_eq!(t.moved(), "");
+}
+
+#[test]
+fn joined_ack_of_what_has_arrived_late_where_it_went_first_echoes_that() {
+    let mut t = repeated_elsewhere();
+    t.client(0, ". 1:1(0) ack 101 win 512 <ts 1500 5100,dss ack 101>")
+        .gives(&["server . 1:1(0) ack 101 win 512 <ts 1500 5100>"]);
+    assert_eq!(t.moved(), "");
+}
+
 #[test]
 fn joined_ack_of_what_comes_before_what_is_repeated_echoes_no_repetition() {
     let mut t = joined();
