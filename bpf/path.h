@@ -88,8 +88,8 @@ static __always_inline void take_block(struct entry_subflow *s, const struct pac
 		take_timed(s, now);
 }
 
-/* The client ACKs more data, on the subflow that brought it or on another one (ServerClock::take_progress). All of it stands
- * on the active one. */
+/* The client ACKs more data (ServerClock::take_progress). All of it stands on the active subflow, and what the server repeats
+ * went there, too. */
 static __always_inline void take_progress(struct flow_entry *l, const struct entry_subflow *s, __u32 ack)
 {
 	__u32 first = s->snd_next - (__u32)(l->down_next - l->down_acked);

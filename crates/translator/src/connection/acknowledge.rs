@@ -112,7 +112,9 @@ impl Connection {
             self.to_mptcp.stuck = None;
             let next = self.to_mptcp.acked;
             let lane = &self.subflow(index).send.lane;
-            let brought = lane.has_before(next, Ssn(segment.tcp.ack));
+            // What was repeated elsewhere may have been lost here, and a client that is a FlexCP ACKs it here all the same.
+            let brought =
+                self.to_mptcp.repeated_on == index && lane.has_before(next, Ssn(segment.tcp.ack));
             if let Some(clock) = &mut self.tcp.clock {
                 clock.take_progress(brought);
             }

@@ -75,11 +75,16 @@ impl ServerClock {
         self.again = self.heard;
     }
 
-    /// The client ACKs more data, on a subflow that brought it the first of that or (`brought`: `false`) on another one,
-    /// which may have lost it. What that one echoes is of earlier packets: a server that has repeated what is ACKed here would take that for repeated
-    /// in vain (RFC 3522), repair nothing more, and measure a round trip that began long before.
+    /// Whether the server has repeated something, and has not heard of it yet.
+    pub(super) const fn is_repetition_open(&self) -> bool {
+        later(self.again, self.echo)
+    }
+
+    /// The client ACKs more data, on the subflow that brought it the first of that or (`brought`: `false`) on another one.
+    /// What that one echoes is of earlier packets: a server that has repeated what is ACKed here would take that for
+    /// repeated in vain (RFC 3522), repair nothing more, and measure a round trip that began long before.
     pub(super) const fn take_progress(&mut self, brought: bool) {
-        if !brought && later(self.again, self.echo) {
+        if !brought && self.is_repetition_open() {
             self.echo = self.again;
         }
         self.again = self.echo;

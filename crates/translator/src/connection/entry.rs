@@ -44,7 +44,7 @@ impl Connection {
         services: &Services,
         untimed: bool,
     ) -> Option<SubflowSet> {
-        if !self.is_steady(services) || (self.tcp.clock.is_none() && !untimed) {
+        if !self.is_steady(services) || !self.is_timed_steadily(untimed) {
             return None;
         }
         self.passage()?;
@@ -143,6 +143,14 @@ impl Connection {
             && announced
             && !self.tcp.window.of_syn
             && self.tcp.window.edge.is_some_and(within_window)
+    }
+
+    /// Whether the server's clock is one that a fast path can keep. That does not know where a repetition went, and takes it
+    /// for the active subflow. `untimed`: all the same when there is no clock.
+    fn is_timed_steadily(&self, untimed: bool) -> bool {
+        let on_active = self.to_mptcp.repeated_on == self.mptcp.active;
+        let clock = self.tcp.clock;
+        clock.map_or(untimed, |clock| on_active || !clock.is_repetition_open())
     }
 
     /// How the server's packets pass to the client; `None`: not in a way that a fast path knows.

@@ -2,6 +2,7 @@
 
 use flexcp_wire::Dsn;
 
+use crate::handle::{INITIAL, SubflowIndex};
 use crate::time::Instant;
 
 /// Data that the subflows bring and the TCP leg carries on.
@@ -32,6 +33,8 @@ pub(crate) struct ToMptcp {
     pub(crate) edge: Dsn,
     /// The largest window that was ever offered, in bytes.
     pub(crate) window: u32,
+    /// Where went what the TCP leg has last repeated of what the client ACKs next.
+    pub(crate) repeated_on: SubflowIndex,
     /// Since when the TCP leg repeats what no subflow can deliver.
     pub(crate) stuck: Option<Instant>,
 }
@@ -46,6 +49,7 @@ impl ToMptcp {
             fin_sent: None,
             edge: idsn.add(1),
             window: 0,
+            repeated_on: INITIAL,
             stuck: None,
         }
     }

@@ -318,6 +318,7 @@ impl Connection {
             && first.dsn == self.to_mptcp.acked
         {
             clock.note_repetition();
+            self.to_mptcp.repeated_on = first.subflow;
         }
         let payload = in_packet(first.dsn)..in_packet(first.dsn) + first.len as usize;
         self.keep_spare(ctx, &first, frame.buffer(payload.clone()));
