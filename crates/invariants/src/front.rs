@@ -280,7 +280,10 @@ impl Connection {
     /// something `again`, in the next.
     fn judge_own_end(&mut self, again: bool, packet: &View<'_>, report: &mut Report<'_>) {
         let closed = self.up.fin.is_some();
-        let acked = from_seq(packet.tcp.ack, self.subflows[0].isn_client, self.up.end());
+        let acked = packet.options.data_ack().map_or_else(
+            || from_seq(packet.tcp.ack, self.subflows[0].isn_client, self.up.end()),
+            |number| self.up.at_dsn(number, self.up.ack_out),
+        );
         let Some(front) = self.front.as_mut().filter(|_| !self.server_answered) else {
             return;
         };

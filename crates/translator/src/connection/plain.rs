@@ -238,25 +238,30 @@ impl Connection {
     }
 
     /// The clock and the room of an aggregation server that has TCP alone: FlexCP answers a SYN that its client says again in its
-    /// place.
+    /// place. The clock of a client, too, for which FlexCP repeats to the server what came with the SYN.
     fn follow_plain_peer(&mut self, now: Instant, segment: &Segment) {
-        if !self.was_connected_on() {
-            return;
-        }
         let ack = self.dsn_to_mptcp(TcpSeq(segment.tcp.ack));
-        if segment.has(TcpFlags::ACK) && ack == self.to_mptcp.acked {
+        let fits = segment.has(TcpFlags::ACK) && ack == self.to_mptcp.acked;
+        if fits && self.was_connected_on() {
             self.note_plain_window(segment);
         }
-        self.follow_peer_clock(now, segment);
+        if self.speaks_in_place() {
+            self.follow_peer_clock(now, segment);
+        }
     }
 
-    /// The clock of the TCP leg, where FlexCP ACKs in its place a SYN/ACK that an aggregation server says again: PAWS drops what is
-    /// older than what that server has got from there (RFC 7323 section 5.3).
+    /// Whether FlexCP says something itself in the place of either end.
+    fn speaks_in_place(&self) -> bool {
+        self.was_connected_on() || self.front.is_some()
+    }
+
+    /// The clock of the TCP leg, where FlexCP ACKs in its place a SYN/ACK that an aggregation server says again, or repeats a
+    /// client's answer: PAWS drops what is older than what the other end has got from there (RFC 7323 section 5.3).
     fn follow_plain_opener(&mut self, segment: &Segment) {
         let timestamps = segment
             .options
             .timestamps
-            .filter(|_| self.was_connected_on());
+            .filter(|_| self.speaks_in_place());
         if let (Some(clock), Some(timestamps)) = (&mut self.tcp.clock, timestamps) {
             clock.heard(timestamps.val);
         }

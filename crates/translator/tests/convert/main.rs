@@ -19,7 +19,7 @@ use flexcp_translator::{
 };
 use flexcp_wire::{
     CapableKeys, ChecksumState, DataNumber, Dss, DssMapping, MpPrio, MptcpOption, Offload,
-    SackBlocks, TcpFlags, TcpOption,
+    SackBlocks, TcpFlags, TcpOption, Timestamps,
 };
 
 use crate::world::*;
@@ -437,6 +437,42 @@ fn plain_client_that_drops_data_of_a_syn_ack_is_answered_again() {
     let _ = world.of_client(ACK, [25, 1], [], &[]);
     world.pass(10_000);
     assert!(world.timeout().is_empty());
+}
+
+/// PAWS drops what is older than what an end has heard since (RFC 7323 section 5.3).
+#[test]
+fn what_is_repeated_for_a_plain_client_has_the_latest_timestamps() {
+    let stamp = |val, ecr| TcpOption::Timestamps(Timestamps { val, ecr });
+    let mut world = World::new();
+    let said = [&CONNECT[..], EARLY].concat();
+    let _ = world.of_client(SYN, [0, 0], [mss(), stamp(1000, 0)], &said);
+    let answer = [mss(), stamp(5000, 1000)];
+    let _ = world.of_server(SYN | ACK, [0, 25], answer, &[]);
+    let _ = world.of_client(ACK, [35, -3], [stamp(1010, 5000)], &[]);
+    let _ = world.of_server(ACK, [1, 25], [stamp(5020, 1000)], &[b'x'; 100]);
+    let _ = world.of_client(ACK, [35, -3], [stamp(1040, 5000)], &[]);
+    world.pass(300);
+    let out = world.timeout();
+    let [early, answer] = &out[..] else {
+        panic!("{out:?}")
+    };
+    let of = |out: &Out| out.packet.view().timestamps;
+    assert_eq!(early.packet.payload, EARLY);
+    assert_eq!(
+        of(early),
+        Some(Timestamps {
+            val: 1040,
+            ecr: 5000
+        })
+    );
+    assert_eq!(answer.packet.payload, ANSWER);
+    assert_eq!(
+        of(answer),
+        Some(Timestamps {
+            val: 5020,
+            ecr: 1040
+        })
+    );
 }
 
 #[test]
