@@ -24,7 +24,7 @@ use flexcp_wire::{
 
 use super::credit::bytes_of;
 use super::subflow::SynAgain;
-use super::{Connection, Context};
+use super::{Connection, Context, Shift};
 use crate::counters::DropReason;
 use crate::endpoint::Backend;
 use crate::frame::{Frame, Transmit, Verdict};
@@ -143,6 +143,7 @@ impl Connection {
         self.tcp.source = responder.source.into();
         self.tcp.backend = responder.addr.into();
         self.tcp.isn_local = TcpSeq(self.subflow(INITIAL).agreed.isn_remote.0);
+        self.numbers.to_tcp = Shift::between(self.tcp.isn_local, Dsn(0));
     }
 
     /// Length of the answer that goes before the server's first byte.

@@ -1,6 +1,6 @@
 //! What a client says again of its preamble once its server has taken over.
 
-use flexcp_wire::TcpFlags;
+use flexcp_wire::{CapableKeys, TcpFlags};
 
 use crate::guest::{ALL, Guest, REQUEST, Uses};
 use crate::world::*;
@@ -75,4 +75,26 @@ fn stream_is_no_preamble_where_it_has_gone_round() {
         guest.speak(ACK, &[], vec![]);
     }
     assert_eq!(guest.arrived, b"more".repeat(20));
+}
+
+/// It has said less behind its SYN than that carried at first, so that nothing of it ever stands where a server's stream would begin.
+#[test]
+fn client_that_repeats_its_syn_and_leaves_once_refused_is_forgotten() {
+    let mut world = World::new();
+    let asks = || [mss(), capable(CapableKeys::Syn)];
+    let _ = world.of_client(SYN, [0, 0], asks(), &CONNECT);
+    let _ = world.of_client(SYN, [0, 0], asks(), &[]);
+    let (_, out) = world.of_server(TcpFlags::RST | ACK, [0, 25], [], &[]);
+    let [answer] = &out[..] else {
+        panic!("{out:?}")
+    };
+    assert_eq!(answer.ack(), 1);
+    let said = answer.seq() + 1;
+    let _ = world.of_client(SYN, [0, 0], [mss()], &[]);
+    let (_, out) = world.of_client(ACK, [1, said], [mss()], &[]);
+    let refusal = i32::try_from(out[0].packet.payload.len()).unwrap();
+    let _ = world.of_client(ACK | TcpFlags::FIN, [1, said + refusal + 1], [], &[]);
+    world.pass(60_000);
+    let _ = world.timeout();
+    assert_eq!(world.translator.gauges().connections, 0);
 }
