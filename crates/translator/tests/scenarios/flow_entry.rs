@@ -339,6 +339,27 @@ fn joined_subflow_is_installed_once_its_window_is_known() {
     let _ = t.moved();
 }
 
+/// A fast path would take the echo of an ACK on the other subflow for one of the repetition, which it does not know to have gone
+/// elsewhere.
+#[test]
+fn repetition_that_went_down_a_subflow_that_is_gone_keeps_the_fast_path_away() {
+    let mut t = Setup::new().ts().two_subflows();
+    let ack = |data| format!(". 1:1(0) ack 101 win 512 <ts 1500 5000,dss ack {data}>");
+    let _ = t.server(". 1:101(100) ack 1 win 64 <ts 5000 1000>");
+    t.at(300);
+    let _ = t.server(". 1:101(100) ack 1 win 64 <ts 5400 1000>");
+    assert_eq!(t.subflows(), ["0", "1 active"]);
+    let _ = t.client(1, "R. 1:1(0) ack 1 win 0");
+    let _ = t.client(0, &ack(1));
+    let _ = t.server(". 101:201(100) ack 1 win 64 <ts 5500 1000>");
+    assert_eq!(t.subflows(), ["0 active"]);
+    assert!(t.installed().is_empty());
+    t.client(0, &ack(101))
+        .gives(&["server . 1:1(0) ack 101 win 512 <ts 1500 5400>"]);
+    assert_eq!(t.installed().len(), 1);
+    let _ = t.moved();
+}
+
 #[test]
 fn data_of_the_client_on_two_subflows_is_the_fast_paths() {
     let mut t = steady();
