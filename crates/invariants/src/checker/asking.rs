@@ -103,8 +103,14 @@ impl Checker {
         let tried = before.map_or(vec![], |id| self.leave(time, id, ends.0));
         let mut connection = Connection::new(time, Subflow::asked(packet));
         connection.note_offer(offer, tried);
-        if let Some(before) = before {
-            connection.server_clock = self.connections[before].server_clock.clone();
+        // A SYN that was asked for before may be answered yet.
+        let begun = |&id: &usize| {
+            let asking = self.connections[id].asking.as_ref();
+            asking.is_some_and(|asking| asking.offer().isn == offer.isn)
+        };
+        let earlier = before.or_else(|| self.servers.get(&from).copied().filter(begun));
+        if let Some(earlier) = earlier {
+            connection.server_clock = self.connections[earlier].server_clock.clone();
         }
         if let Some(&preamble) = self.asked.errands.get(&ends.0) {
             connection.begin_errand(time, (preamble, from.0), packet);
