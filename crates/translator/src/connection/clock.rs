@@ -80,9 +80,10 @@ impl ServerClock {
         later(self.again, self.echo)
     }
 
-    /// The client ACKs more data, on the subflow that brought it the first of that or (`brought`: `false`) on another one.
-    /// What that one echoes is of earlier packets: a server that has repeated what is ACKed here would take that for
-    /// repeated in vain (RFC 3522), repair nothing more, and measure a round trip that began long before.
+    /// The client ACKs more data. `brought`: on the subflow that took the repetition of the first of it, and that data is
+    /// ACKed there, too. What any other subflow echoes is of earlier packets: a server that has repeated what is ACKed
+    /// here would take that for repeated in vain (RFC 3522), repair nothing more, and measure a round trip that began
+    /// long before.
     pub(super) const fn take_progress(&mut self, brought: bool) {
         if !brought && self.is_repetition_open() {
             self.echo = self.again;

@@ -145,8 +145,8 @@ impl Connection {
             && self.tcp.window.edge.is_some_and(within_window)
     }
 
-    /// Whether the server's clock is one that a fast path can keep. That does not know where a repetition went, and takes it
-    /// for the active subflow. `untimed`: all the same when there is no clock.
+    /// Whether the server's clock is one that a fast path can keep. A fast path does not know where a repetition went, and
+    /// takes the active subflow for that place. `untimed`: all the same when there is no clock.
     fn is_timed_steadily(&self, untimed: bool) -> bool {
         let on_active = self.to_mptcp.repeated_on == self.mptcp.active;
         let clock = self.tcp.clock;

@@ -139,6 +139,7 @@ impl Connection {
     }
 
     /// A responder is its server from here on, who has not been sent a SYN: nothing that came with the client's goes there.
+    /// The numbers up begin with the SYN that the responder gets, and not behind the message as a server's do.
     pub(crate) fn turn_to(&mut self, responder: Backend) {
         self.tcp.source = responder.source.into();
         self.tcp.backend = responder.addr.into();

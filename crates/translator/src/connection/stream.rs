@@ -33,7 +33,7 @@ pub(crate) struct ToMptcp {
     pub(crate) edge: Dsn,
     /// The largest window that was ever offered, in bytes.
     pub(crate) window: u32,
-    /// Where went what the TCP leg has last repeated of what the client ACKs next.
+    /// The subflow that took the last repetition of what the client ACKs next; nothing was repeated: any.
     pub(crate) repeated_on: SubflowIndex,
     /// Since when the TCP leg repeats what no subflow can deliver.
     pub(crate) stuck: Option<Instant>,
