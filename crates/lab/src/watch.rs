@@ -190,9 +190,11 @@ impl Scene {
     ) -> Vec<ScopedJoinHandle<'scope, Result<Vec<Report>>>> {
         let seconds = LIVE.as_secs();
         let pause = 10;
-        let rounds = u32::try_from(seconds * 1000 / pause).unwrap_or(1);
+        // Answers are read at the same rate.
+        let round = pause + ANSWER * 1000 / RATE;
+        let rounds = u32::try_from(seconds * 1000 / round).unwrap_or(1);
         let down = Job::down(seconds * RATE);
-        let asking = Job::ping_pong(rounds, 2000).pause_ms(pause);
+        let asking = Job::ping_pong(rounds, ANSWER).pause_ms(pause);
         let halves = [(down, live / 2), (asking, live - live / 2)];
         let halves = halves.into_iter().filter(|(_, count)| *count > 0);
         let start = |(job, count): (Job, usize)| {
@@ -416,6 +418,8 @@ fn millis(duration: Duration) -> u64 {
 const PORT: u16 = 5000;
 /// Bytes a second of a download.
 const RATE: u64 = 200_000;
+/// Bytes of a question, and of its answer.
+const ANSWER: u64 = 2000;
 /// Bytes of data that a client has room for.
 const BUFFER: usize = 64 << 10;
 /// How long the transfers take, undisturbed.

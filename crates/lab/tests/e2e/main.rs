@@ -65,8 +65,8 @@ pub(crate) use attempts::trial;
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
-    // Each case has a lab of its own, but two cores carry only so much at once.
-    arguments.test_threads = Some(arguments.test_threads.unwrap_or(2).min(2));
+    // Each case has a lab of its own, and waits for most of the time; but two cores carry only so much at once.
+    arguments.test_threads = Some(arguments.test_threads.unwrap_or(THREADS).min(THREADS));
     match run(&arguments) {
         Ok(code) => code,
         Err(error) => {
@@ -75,6 +75,9 @@ fn main() -> ExitCode {
         }
     }
 }
+
+/// Cases at a time.
+const THREADS: usize = 3;
 
 fn run(arguments: &Arguments) -> Result<ExitCode> {
     // Over all cases, their beginnings and ends included: what takes a lab down may alarm the kernel, too.
