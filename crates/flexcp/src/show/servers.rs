@@ -163,85 +163,12 @@ const PATHS: [&str; 7] = ["SERVICE", "SERVER", "UPLINK", "STATE", "RTT", "DOWN",
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::VERSION;
     use crate::control::view::Numbers;
-
-    fn told() -> Servers {
-        let over = |uplink: &str, rate: u64, basis| ServerOverUplink {
-            uplink: uplink.into(),
-            usable: true,
-            answers: Some(true),
-            rtt_us: Some(12_300),
-            down: Some(ServerRate {
-                rate,
-                basis,
-                ago_us: 1,
-            }),
-            up: None,
-        };
-        let fra = ServerStatus {
-            name: "fra".into(),
-            address: "203.0.113.5:7124".parse().unwrap(),
-            mode: "convert".into(),
-            place: 1,
-            marked: false,
-            connections: 3,
-            granted: 1204,
-            declined: 2,
-            probing: ServerProbing::Answers,
-            reachable: Some(true),
-            throughput: Some(47_300_000),
-            own_rate: Some(100_000_000),
-            own_rtt_us: Some(4100),
-            uplinks: vec![
-                over("dsl0", 30_000_000, RateBasis::Train),
-                over("lte0", 17_300_000, RateBasis::AtMost),
-            ],
-        };
-        let gone = ServerOverUplink {
-            usable: false,
-            answers: None,
-            rtt_us: None,
-            down: None,
-            ..over("dsl0", 0, RateBasis::Train)
-        };
-        let ams = ServerStatus {
-            name: "[2001:db8::1]:1080".into(),
-            address: "[2001:db8::1]:1080".parse().unwrap(),
-            mode: "socks5".into(),
-            place: 2,
-            marked: true,
-            connections: 0,
-            granted: 0,
-            declined: 17,
-            probing: ServerProbing::Keyless,
-            reachable: Some(false),
-            throughput: None,
-            own_rate: None,
-            own_rtt_us: None,
-            uplinks: vec![gone],
-        };
-        Servers {
-            version: VERSION,
-            generation: 1,
-            boxes: vec![BoxServers {
-                service: "home".into(),
-                choose: "throughput".into(),
-                reason: Some("fra: 47.3 Mbit/s over dsl0+lte0".into()),
-                probe_bytes: 1_500_000,
-                probe_bytes_limit: 67_108_864,
-                probe_rounds: 4,
-                switches: 1,
-                servers: vec![fra, ams],
-            }],
-            responder: None,
-        }
-    }
 
     #[test]
     fn servers_and_their_paths_are_aligned_and_the_choice_is_explained() {
         assert_eq!(
-            servers(&told()),
+            servers(&Servers::sample()),
             "\
 SERVICE  PLACE  SERVER              ADDRESS             MODE     STATE   PROBES    CARRIES   OWN RATE   OWN RTT  CONNECTIONS  GRANTED  DECLINED
 home     1      fra                 203.0.113.5:7124    convert  up      answered  47.3Mbit  100.0Mbit  4.1ms    3            1204     2
@@ -260,7 +187,7 @@ home chooses by throughput: fra: 47.3 Mbit/s over dsl0+lte0
 
     #[test]
     fn what_is_not_there_is_not_shown() {
-        let mut none = told();
+        let mut none = Servers::sample();
         none.boxes.clear();
         assert_eq!(servers(&none), "no servers\n");
         none.responder = Some(ResponderStatus {

@@ -142,4 +142,35 @@ mod tests {
         }
         assert!(!text(None).contains("responder"));
     }
+
+    #[test]
+    fn servers_of_a_box_are_told_and_what_is_not_known_is_left_out() {
+        let numbers = Numbers {
+            boxes: view::Servers::sample().boxes,
+            ..Numbers::default()
+        };
+        let told = numbers.text(Format::Prometheus);
+        let fra = "service=\"home\",server=\"fra\"";
+        let ams = "service=\"home\",server=\"[2001:db8::1]:1080\"";
+        let lines = [
+            format!("flexcp_server_place{{{fra}}} 1"),
+            format!("flexcp_server_place{{{ams}}} 2"),
+            format!("flexcp_server_marked{{{fra}}} 0"),
+            format!("flexcp_server_marked{{{ams}}} 1"),
+            format!("flexcp_server_connections_granted_total{{{fra}}} 1204"),
+            format!("flexcp_server_connections_granted_total{{{ams}}} 0"),
+            format!("flexcp_server_connections_declined_total{{{fra}}} 2"),
+            format!("flexcp_server_connections_declined_total{{{ams}}} 17"),
+            format!("flexcp_server_throughput{{{fra}}} 47300000"),
+            format!("flexcp_server_rtt_seconds{{{fra},uplink=\"lte0\"}} 0.0123"),
+            "flexcp_server_probes_of_hour_bytes{service=\"home\"} 1500000".to_owned(),
+        ];
+        for line in &lines {
+            assert!(told.lines().any(|known| known == line), "{line} in {told}");
+        }
+        for unknown in ["throughput", "rtt_seconds"] {
+            let line = format!("flexcp_server_{unknown}{{{ams}");
+            assert!(!told.contains(&line), "{line} in {told}");
+        }
+    }
 }

@@ -155,3 +155,79 @@ pub struct ResponderStatus {
     /// Questions for the leg to a content server that is not allowed, which were answered so.
     pub legs_refused: u64,
 }
+
+#[cfg(test)]
+impl Servers {
+    /// Two servers of one box: one that answers probes, and one that connections pass by.
+    pub(crate) fn sample() -> Self {
+        let over = |uplink: &str, rate: u64, basis| ServerOverUplink {
+            uplink: uplink.into(),
+            usable: true,
+            answers: Some(true),
+            rtt_us: Some(12_300),
+            down: Some(ServerRate {
+                rate,
+                basis,
+                ago_us: 1,
+            }),
+            up: None,
+        };
+        let fra = ServerStatus {
+            name: "fra".into(),
+            address: "203.0.113.5:7124".parse().unwrap(),
+            mode: "convert".into(),
+            place: 1,
+            marked: false,
+            connections: 3,
+            granted: 1204,
+            declined: 2,
+            probing: ServerProbing::Answers,
+            reachable: Some(true),
+            throughput: Some(47_300_000),
+            own_rate: Some(100_000_000),
+            own_rtt_us: Some(4100),
+            uplinks: vec![
+                over("dsl0", 30_000_000, RateBasis::Train),
+                over("lte0", 17_300_000, RateBasis::AtMost),
+            ],
+        };
+        let gone = ServerOverUplink {
+            usable: false,
+            answers: None,
+            rtt_us: None,
+            down: None,
+            ..over("dsl0", 0, RateBasis::Train)
+        };
+        let ams = ServerStatus {
+            name: "[2001:db8::1]:1080".into(),
+            address: "[2001:db8::1]:1080".parse().unwrap(),
+            mode: "socks5".into(),
+            place: 2,
+            marked: true,
+            connections: 0,
+            granted: 0,
+            declined: 17,
+            probing: ServerProbing::Keyless,
+            reachable: Some(false),
+            throughput: None,
+            own_rate: None,
+            own_rtt_us: None,
+            uplinks: vec![gone],
+        };
+        Self {
+            version: crate::control::VERSION,
+            generation: 1,
+            boxes: vec![BoxServers {
+                service: "home".into(),
+                choose: "throughput".into(),
+                reason: Some("fra: 47.3 Mbit/s over dsl0+lte0".into()),
+                probe_bytes: 1_500_000,
+                probe_bytes_limit: 67_108_864,
+                probe_rounds: 4,
+                switches: 1,
+                servers: vec![fra, ams],
+            }],
+            responder: None,
+        }
+    }
+}
