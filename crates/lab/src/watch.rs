@@ -190,7 +190,7 @@ impl Scene {
     ) -> Vec<ScopedJoinHandle<'scope, Result<Vec<Report>>>> {
         let seconds = LIVE.as_secs();
         let pause = 10;
-        // Answers are read at the same rate.
+        // A client reads its answers, too, at this rate.
         let round = pause + ANSWER * 1000 / RATE;
         let rounds = u32::try_from(seconds * 1000 / round).unwrap_or(1);
         let down = Job::down(seconds * RATE);

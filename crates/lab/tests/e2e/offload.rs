@@ -74,7 +74,7 @@ pub(crate) fn cases_that_apply() -> Vec<Trial> {
 }
 
 /// Of a transfer's packets the kernel translates 93 % and more. The rest are those before the connection is installed,
-/// and those after the client's DATA_FIN, which overtakes the data that waits before another link (3 MB here).
+/// and those after the client's DATA_FIN, which overtakes data that waits before another link.
 const LEAST: u64 = 80;
 
 /// Where threads wait for a processor, a worker hardly gets to install what it has: nobody knows when none of a

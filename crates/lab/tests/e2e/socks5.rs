@@ -65,7 +65,7 @@ fn bytes_both_ways_over_two_links() -> Result<()> {
     })
 }
 
-/// The upload is so long because none of what the client's DATA_FIN overtakes is the kernel's.
+/// What comes behind the client's DATA_FIN is FlexCP's, and as much of a short upload as of a long one.
 fn carried_by_the_kernel() -> Result<()> {
     let lab = Lab::builder().rate_mbit(1, 400).rate_mbit(2, 400).build()?;
     socks5(lab, Family::V4, (LAB, tcp()), |rig| {
