@@ -100,6 +100,8 @@ impl Proxy {
         let tuns = start::open_queues(config, kept)?;
         let device = tuns.first().map_or(0, Tun::index);
         let mut made = start::make_workers(tuns, &generation, cookie_secret)?;
+        let workers = made.workers.iter_mut();
+        workers.for_each(|worker| worker.set_relay(relay.handle()));
         let events = Watch::open().map_err(KernelError::from)?;
         let plan = start::plan(&generation);
         let mut kernel = KernelTables::install(&plan, &mut report)?;

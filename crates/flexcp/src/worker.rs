@@ -5,6 +5,7 @@
 //! Others reach it through a [`WorkerHandle`]: what they ask is answered between two batches. Workers beside
 //! each other have nothing in common but the rings between them.
 
+mod ahead;
 mod handover;
 mod ledger;
 mod listeners;
@@ -38,6 +39,7 @@ use tracing::{info, warn};
 
 use crate::denied::Denied;
 use crate::names::Names;
+use crate::split::RelayHandle;
 
 pub use self::ledger::Unaccounted;
 pub use self::listeners::{Ear, Heard};
@@ -94,6 +96,8 @@ struct Path {
     carrier: CarrierCounters,
     memory: Memory,
     denied: Denied,
+    /// Calls servers of split connections.
+    relay: Option<RelayHandle>,
     /// For others to read.
     marks: Arc<Marks>,
 }
@@ -209,6 +213,7 @@ impl Worker {
                     carrier: CarrierCounters::default(),
                     memory,
                     denied: Denied::default(),
+                    relay: None,
                     marks,
                 },
                 buffer: PacketBuffer::new(),
@@ -299,6 +304,7 @@ impl Worker {
             self.path.note_marks();
             self.path.denied.tell(now(), &mut self.path.translator);
             self.look_up();
+            self.call_ahead();
             self.tell_ends();
             self.listeners.pass_on(&mut self.path.translator);
             self.tell_stranded();

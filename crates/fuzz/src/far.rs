@@ -93,6 +93,7 @@ impl Aggregation {
             let approach = Approach {
                 protocol,
                 user: None,
+                early: false,
             };
             let beside = SocketAddr::new(peer.ip(), peer.port() + 1);
             for addr in [peer, beside]

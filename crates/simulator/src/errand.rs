@@ -277,6 +277,7 @@ impl Plan {
             let approach = Approach {
                 protocol: errand.protocol,
                 user,
+                early: false,
             };
             servers.push(addr, approach);
         }

@@ -196,6 +196,8 @@ decisions! {
         Earlier => earlier,
         /// To an aggregation server: nothing comes of the connection that it was asked for.
         Declined => declined,
+        /// To both ends: a converter has not connected on, though its SYN/ACK said so.
+        Retracted => retracted,
         /// To both ends: FlexCP ends, or the time of a service that is drained or gone is over.
         Ending => ending,
         /// To both ends: an operator, or the program that FlexCP is part of, has asked for the end of the connection.

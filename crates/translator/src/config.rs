@@ -235,6 +235,8 @@ pub struct Approach {
     pub protocol: Protocol,
     /// Whom FlexCP says it is (SOCKS5, RFC 1929).
     pub user: Option<User>,
+    /// It takes a message with the SYN only once it has connected on (Convert): its SYN/ACK says so, a round trip before its answer.
+    pub early: bool,
 }
 
 impl AggregationServers {

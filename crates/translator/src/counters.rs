@@ -154,6 +154,10 @@ counters! {
         /// SYNs of connections that were to be split and are not: the offload's programs do not run, or not on the device that
         /// they came in on; or the SYN has data, which the relay's sockets do not take.
         split_refused,
+        /// SYNs of split connections that waited until the server that they name had been called (0-RTT Convert).
+        syn_held,
+        /// The same, and those that no server was called for, that went on without their data: the server had not answered.
+        syn_stripped,
         /// Connections taken into the table.
         connections_opened,
         /// Connections that left the table.
@@ -166,6 +170,10 @@ counters! {
         backend_back,
         /// Connections of a box that an aggregation server has connected on.
         server_granted,
+        /// Of these, clients that were answered with the SYN/ACK of a converter that says by it that it has connected on.
+        server_early,
+        /// Clients answered so whose converter then said something else, or nothing: both ends were reset.
+        server_retracted,
         /// Connections of a box whose server is not there, as an aggregation server says: their clients are refused.
         server_refused,
         /// Times that an aggregation server would not, or could not, connect on.

@@ -92,7 +92,7 @@ pub use steering::{
 };
 pub use superseded::supersedes;
 pub use time::Instant;
-pub use translator::{Cursor, Filter, LONGEST_QUEUE, Place, Translator};
+pub use translator::{Ahead, Cursor, Filter, LONGEST_QUEUE, Place, Translator};
 pub use turns::Turns;
 pub use uplink::Uplink;
 pub use view::{ConnectionState, ConnectionView, PathQuality, SubflowView};

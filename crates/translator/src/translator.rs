@@ -1,6 +1,7 @@
 //! The entry: one packet or timer at a time goes to its connection, or makes one.
 
 mod accounts;
+mod ahead;
 mod asking;
 mod astray;
 mod bypass;
@@ -36,6 +37,7 @@ use core::time::Duration;
 use flexcp_wire::{ChecksumState, Ends, TcpFlags};
 
 use self::accounts::Accounts;
+pub use self::ahead::Ahead;
 use self::astray::Astray;
 use self::drain::Drain;
 use self::hand::Settled;

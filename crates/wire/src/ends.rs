@@ -3,7 +3,7 @@
 use core::net::SocketAddr;
 
 /// The two ends of a packet.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Ends {
     /// Who sends it.
     pub from: SocketAddr,

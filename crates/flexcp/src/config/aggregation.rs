@@ -92,13 +92,27 @@ impl FromValue for AggregationServer {
         }
         Ok(Some(Self {
             addr: value::socket(addr)?,
-            approach: Approach { protocol, user },
+            approach: Approach {
+                protocol,
+                user,
+                early: early(table, protocol)?,
+            },
             named: text("name", "\"fra\"")?.map(Into::into),
             probe: text("probe", "\"203.0.113.5:7125\"")?
                 .map(value::socket)
                 .transpose()?,
             key_file: key_file.map(PathBuf::from),
         }))
+    }
+}
+
+/// Whether the server's SYN/ACK says that it has connected on.
+fn early(table: &DeTable<'_>, protocol: Protocol) -> Result<bool, String> {
+    match table.get("early").map(|early| early.get_ref().as_bool()) {
+        None | Some(Some(false)) => Ok(false),
+        Some(Some(true)) if protocol == Protocol::Convert => Ok(true),
+        Some(Some(true)) => Err("`early` is a converter's; remove it".into()),
+        Some(None) => Err("`early` is neither true nor false".into()),
     }
 }
 
@@ -163,5 +177,7 @@ fn known(table: &DeTable<'_>, keys: &[&str], what: &str) -> Result<(), String> {
 const CONVERT: &str = "convert";
 const SOCKS5: &str = "socks5";
 
-const SERVER_KEYS: &[&str] = &["address", "mode", "user", "name", "probe", "key_file"];
+const SERVER_KEYS: &[&str] = &[
+    "address", "mode", "user", "early", "name", "probe", "key_file",
+];
 const EXCEPTION_KEYS: &[&str] = &["prefix", "ports"];

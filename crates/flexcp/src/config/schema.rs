@@ -153,6 +153,7 @@ fn server() -> Json {
             "address": kind(Kind::Socket),
             "mode": kind(Kind::OneOf(&["convert", "socks5"])),
             "user": kind(Kind::User),
+            "early": {"type": "boolean", "default": false},
             "name": kind(Kind::Name),
             "probe": kind(Kind::Socket),
             "key_file": kind(Kind::Path),

@@ -154,6 +154,14 @@ impl Live {
         }
     }
 
+    /// Of the client's packets.
+    pub(super) const fn ends_of_client(&self) -> flexcp_wire::Ends {
+        flexcp_wire::Ends {
+            from: self.client,
+            to: self.local,
+        }
+    }
+
     fn ends(&self) -> ConnectionEnds {
         ConnectionEnds {
             id: StableId::of_number(self.id),

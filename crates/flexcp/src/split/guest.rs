@@ -27,7 +27,7 @@ use crate::names;
 use crate::worker::now;
 
 /// A client has that long to show where it is and to say whom it wants, and a name to be resolved, as with a translated connection.
-const LATE: Duration = Duration::from_secs(10);
+pub(super) const LATE: Duration = Duration::from_secs(10);
 /// A server that a client has named has that long to answer.
 const CALL: Duration = Duration::from_secs(20);
 /// A client that was refused has that long to take the reason.
@@ -35,9 +35,11 @@ const LEAVING: Duration = Duration::from_secs(10);
 /// Bytes that are taken of a client at once.
 const PIECE: usize = 2048;
 /// A client that has not shown where it is has one SYN sent for it: the kernel repeats one after a second.
-const ONE_SYN: Duration = Duration::from_millis(900);
+pub(super) const ONE_SYN: Duration = Duration::from_millis(900);
 /// From one look at whether a client has shown where it is to the next.
 const LOOKS: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(50)];
+/// Each pause is longer than the one before by a part of it: so much of the time that was waited is lost at most.
+const LONGER: u32 = 32;
 
 /// A client that is in, for as long as this lives.
 pub(super) struct Visit {
@@ -181,6 +183,10 @@ impl Guest<'_> {
             if !self.allows(addr) {
                 continue;
             }
+            let called = &self.visit.shared.called;
+            if let Some(server) = called.take(self.live.ends_of_client(), addr).await {
+                return Ok((server, addr));
+            }
             match self.call(addr).await {
                 Ok(server) => return Ok((server, addr)),
                 Err(error) => {
@@ -247,7 +253,7 @@ pub(super) async fn proved(client: &TcpStream) -> io::Result<()> {
     let shown = async {
         while !client_is_proved(client)? {
             sleep(pause).await;
-            pause = (pause * 5 / 4).min(most);
+            pause = (pause + pause / LONGER).min(most);
         }
         Ok(())
     };

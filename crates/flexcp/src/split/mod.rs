@@ -5,6 +5,7 @@
 //! host's own sockets. The offload's programs mark the packets that follow, so that they never visit the device. What arrives here
 //! is a connection that the kernel has accepted.
 
+mod ahead;
 mod carry;
 mod connections;
 mod guest;
@@ -21,7 +22,7 @@ use std::sync::mpsc::SyncSender;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use flexcp_translator::{BackendView, Mode, Part, ServiceId};
+use flexcp_translator::{Ahead, BackendView, Mode, Part, ServiceId};
 use tokio::runtime;
 use tokio::sync::mpsc;
 use tracing::{info, warn};
@@ -30,7 +31,7 @@ pub(crate) use self::tally::Tally;
 use crate::config::live::own_addresses;
 use crate::generation::Generation;
 use crate::names::AT_ONCE;
-use crate::worker::{Ear, Listener};
+use crate::worker::{Ear, Listener, WorkerHandle};
 
 /// What the relay is told of a service.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -121,6 +122,8 @@ enum Order {
     Backends(SyncSender<Vec<BackendView>>),
     /// Tells it what happens from here on.
     Listen(Listener),
+    /// Calls a server before its client's SYN goes on, and tells the worker whether it has answered.
+    Call(Ahead, WorkerHandle),
     /// Resets all connections of these services.
     EndServices(Vec<ServiceId>),
     /// Goes by this from here on, and listens there, too; at `Told`'s ends alone.
@@ -374,6 +377,11 @@ impl RelayHandle {
         // It hears at once of a relay that has gone.
         let _ = self.orders.send(Order::Listen(listener));
         Some(ear)
+    }
+
+    /// Has a server called, of which the worker will hear. `false`: the relay does not run.
+    pub(crate) fn call(&self, ahead: Ahead, whose: WorkerHandle) -> bool {
+        self.runs() && self.orders.send(Order::Call(ahead, whose)).is_ok()
     }
 
     /// Whether it can be told anything.

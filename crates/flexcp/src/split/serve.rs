@@ -19,6 +19,7 @@ use tokio::task::{AbortHandle, LocalSet};
 use tokio::time::sleep;
 use tracing::{debug, info, warn};
 
+use super::ahead::{self, Called};
 use super::carry::{self, Counted, Pool};
 use super::connections::{Connections, Ends, Live};
 use super::guest::{self, Guest, Heard, Visit};
@@ -42,6 +43,8 @@ pub(super) struct Shared {
     pub(super) denied: RefCell<Denied>,
     /// Room for names that are being resolved, or wait for that.
     pub(super) lookups: Arc<Semaphore>,
+    /// Servers that clients have named in their SYNs.
+    pub(super) called: Called,
     pool: Pool,
     idle: Cell<Duration>,
     room: Cell<u64>,
@@ -63,6 +66,7 @@ pub(super) fn serve(
         admission: RefCell::new(Admission::new(Config::default(), cookie_secret)),
         denied: RefCell::default(),
         lookups: Arc::new(Semaphore::new(WAITING)),
+        called: Called::default(),
         pool: Pool::default(),
         idle: Cell::default(),
         room: Cell::default(),
@@ -73,6 +77,7 @@ pub(super) fn serve(
     let all = LocalSet::new();
     all.block_on(runtime, async {
         let mut listeners = HashMap::new();
+        tokio::task::spawn_local(ahead::forget(Rc::clone(&shared)));
         while let Some(order) = orders.recv().await {
             match order {
                 Order::Change(told, new) => change(&shared, &mut listeners, &told, new),
@@ -88,6 +93,7 @@ pub(super) fn serve(
                 }
                 Order::Listen(listener) => shared.connections.add_listener(listener),
                 Order::EndServices(services) => shared.connections.end(&services),
+                Order::Call(ahead, whose) => ahead::call(&shared, ahead, whose),
                 Order::Host(addrs) => shared.admission.borrow_mut().set_host_addresses(addrs),
                 Order::End => break,
             }

@@ -8,6 +8,7 @@ use flexcp_translator::{
     AccessTotals, BackendView, ConnectionView, FastPath, Order, Ordered, Refused, ServiceId,
     StableId,
 };
+use flexcp_wire::Ends;
 
 use super::listeners::Listener;
 use super::order::OrderToAll;
@@ -54,6 +55,8 @@ pub(crate) enum Request {
     PreferServers(ServiceId, Vec<SocketAddr>),
     /// The name that this connection waits for has these addresses, or none.
     Resolved(StableId, Vec<IpAddr>),
+    /// The server of the SYN between these ends has answered, or has not.
+    Called(Ends, bool),
     /// What has come over each access so far.
     AccessTotals(SyncSender<Vec<AccessTotals>>),
     /// Packets may have passed by for a while.
@@ -110,6 +113,7 @@ impl Worker {
                 Request::HostAddresses(addrs) => self.path.translator.set_host_addresses(addrs),
                 Request::PreferServers(id, order) => self.prefer_servers(id, &order),
                 Request::Resolved(id, addrs) => self.take_addresses(id, &addrs),
+                Request::Called(ends, connected) => self.take_called(ends, connected),
                 Request::AccessTotals(answer) => {
                     let _ = answer.try_send(self.path.translator.access_totals().collect());
                 }

@@ -245,8 +245,8 @@ fn route(lab: &Lab, way: Way) -> Result<()> {
 fn flexcp(lab: &Lab, far_end: FarEnd) -> Result<FlexCp> {
     let servers = match far_end {
         FarEnd::Direct => String::new(),
-        FarEnd::Convert => asked("convert", CONVERT),
-        FarEnd::Socks5 => asked("socks5", SOCKS),
+        FarEnd::Convert => asked("\"convert\", early = true", CONVERT),
+        FarEnd::Socks5 => asked("\"socks5\"", SOCKS),
     };
     let service = format!(
         "[[service]]\nname = \"home\"\nmode = \"box\"\ninterfaces = [\"srv1\"]\n\
@@ -257,7 +257,7 @@ fn flexcp(lab: &Lab, far_end: FarEnd) -> Result<FlexCp> {
 
 /// The service's line for an aggregation server.
 fn asked(mode: &str, port: u16) -> String {
-    format!("servers = [{{ address = \"{FAR_END}:{port}\", mode = {mode:?} }}]\n")
+    format!("servers = [{{ address = \"{FAR_END}:{port}\", mode = {mode} }}]\n")
 }
 
 fn converter(lab: &Lab) -> Result<FlexCp> {

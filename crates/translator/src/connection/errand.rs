@@ -31,25 +31,32 @@ const MAX_DOUBLINGS: u8 = 6;
 #[derive(Clone, Debug)]
 pub(super) struct Errand {
     protocol: Protocol,
+    /// What the server takes with the SYN says that it has connected on.
+    pub(super) early: bool,
     /// All that is said before the stream.
     said: Box<[u8]>,
-    requester: Requester,
-    stage: Stage,
+    pub(super) requester: Requester,
+    pub(super) stage: Stage,
     /// Bytes of the answer.
-    heard: u32,
+    pub(super) heard: u32,
     /// The server does without MPTCP.
-    plain: bool,
+    pub(super) plain: bool,
     /// How often it was said behind the handshake, and when it is again.
     copies: u8,
     due: Option<Instant>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Stage {
+pub(super) enum Stage {
     /// It goes with the SYN (Convert), or behind the handshake.
     Asked,
     /// The server has taken it with the SYN: none of it has a data number.
     SaidWithSyn,
+    /// The server has connected on, as its SYN/ACK says: the TCP leg is answered. Its own answer is yet to come.
+    Promised {
+        /// The TCP leg has shown that it knows.
+        there: bool,
+    },
     /// The server has connected on, and the TCP leg has not shown that it knows.
     Granted,
 }
@@ -59,6 +66,8 @@ enum Stage {
 pub(crate) enum News {
     /// Nothing yet.
     None(Verdict),
+    /// It has connected on, as its SYN/ACK says, and its answer will.
+    Promised,
     /// It has connected on; so many bytes of the packet's payload are not the stream's.
     Granted(usize),
     /// The server that the TCP leg has addressed is not there.
@@ -80,6 +89,7 @@ impl Errand {
         let identity = identity.filter(|_| approach.protocol == Protocol::Socks5);
         Self {
             protocol: approach.protocol,
+            early: approach.early && approach.protocol == Protocol::Convert,
             said: request(approach.protocol, to, identity),
             requester: Requester::new(approach.protocol, to, identity.is_some()),
             stage: Stage::Asked,
@@ -113,11 +123,11 @@ impl Errand {
 }
 
 impl Connection {
-    fn errand(&self) -> Option<&Errand> {
+    pub(super) fn errand(&self) -> Option<&Errand> {
         self.asking.as_deref()?.errand.as_deref()
     }
 
-    fn errand_mut(&mut self) -> Option<&mut Errand> {
+    pub(super) fn errand_mut(&mut self) -> Option<&mut Errand> {
         self.asking.as_deref_mut()?.errand.as_deref_mut()
     }
 
@@ -128,8 +138,13 @@ impl Connection {
 
     /// Whether the server has connected on, and the TCP leg has yet to show that it knows.
     pub(crate) fn has_granted_errand(&self) -> bool {
-        self.errand()
-            .is_some_and(|errand| errand.stage == Stage::Granted)
+        let knows_not = |errand: &Errand| {
+            matches!(
+                errand.stage,
+                Stage::Granted | Stage::Promised { there: false }
+            )
+        };
+        self.errand().is_some_and(knows_not)
     }
 
     /// When what was said is said again.
@@ -242,6 +257,9 @@ impl Connection {
         self.tcp.label = segment.ip.flow_label;
         if first {
             self.begin_errand();
+        }
+        if self.errand().is_some_and(Errand::is_promised) && segment.payload.is_empty() {
+            return News::Promised;
         }
         self.say(ctx);
         if segment.payload.is_empty() {
@@ -379,7 +397,7 @@ impl Connection {
 
     /// How far the payload of a packet behind the SYN/ACK is from the first byte of the answer, in data numbers. `None`: no mapping
     /// says it.
-    fn offset_of_answer(&self, segment: &Segment) -> Option<i64> {
+    pub(super) fn offset_of_answer(&self, segment: &Segment) -> Option<i64> {
         let ssn = Ssn(segment.tcp.seq).since(self.subflow(INITIAL).agreed.isn_remote);
         let dss = segment.options.dss.as_ref();
         let Some(mapping) = dss.and_then(|dss| dss.mapping.as_ref()) else {
@@ -449,13 +467,29 @@ impl Connection {
             return;
         };
         errand.stage = Stage::Granted;
-        errand.due = None;
         let (plain, heard) = (errand.plain, errand.heard);
+        let start = self.connect_opener(plain, heard);
+        // What the server repeats of its answer is not the TCP leg's to see.
+        (self.to_tcp.next, self.to_tcp.acked) = (start, start);
+        let mut ack = self.own_to_mptcp(INITIAL, TcpFlags::ACK);
+        if !plain {
+            self.push_dss(&mut ack, None, false);
+        }
+        ctx.send(ack.own());
+        self.answer_opener(ctx);
+    }
+
+    /// The server's answer has so many bytes: the first of the stream stands behind it, where packets are translated, or relayed, from
+    /// here on.
+    pub(super) fn connect_opener(&mut self, plain: bool, answer: u32) -> Dsn {
+        if let Some(errand) = self.errand_mut() {
+            errand.due = None;
+        }
         let initial = self.subflow_mut(INITIAL);
         initial.send.una = initial.send.next;
         let isn = TcpSeq(initial.agreed.isn_remote.0);
         self.to_mptcp.acked = self.to_mptcp.next;
-        self.tcp.isn_local = isn.add(heard);
+        self.tcp.isn_local = isn.add(answer);
         if plain {
             self.phase = Phase::Plain(Relayed::default());
         } else {
@@ -464,18 +498,11 @@ impl Connection {
             initial.state = SubflowState::Established;
             initial.join.proved = true;
         }
-        // What the server repeats of its answer is not the TCP leg's to see.
         let start = self.dsn_to_tcp(self.tcp.isn_local.add(1));
-        (self.to_tcp.next, self.to_tcp.acked) = (start, start);
         if let Some(asking) = &mut self.asking {
             asking.stream_start = Some(start);
         }
-        let mut ack = self.own_to_mptcp(INITIAL, TcpFlags::ACK);
-        if !plain {
-            self.push_dss(&mut ack, None, false);
-        }
-        ctx.send(ack.own());
-        self.answer_opener(ctx);
+        start
     }
 
     /// Whether an aggregation server has connected on.
@@ -569,11 +596,13 @@ impl Connection {
     pub(crate) fn note_opener_there(&mut self, segment: &Segment) {
         let acks = segment.has(TcpFlags::ACK)
             && !TcpSeq(segment.tcp.ack).before(self.tcp.isn_local.add(1));
-        if acks
-            && self.has_granted_errand()
-            && let Some(asking) = &mut self.asking
-        {
-            asking.errand = None;
+        let Some(asking) = self.asking.as_deref_mut().filter(|_| acks) else {
+            return;
+        };
+        match asking.errand.as_deref_mut().map(|errand| &mut errand.stage) {
+            Some(Stage::Granted) => asking.errand = None,
+            Some(Stage::Promised { there }) => *there = true,
+            _ => {}
         }
     }
 

@@ -258,6 +258,7 @@ impl Connection {
     /// What the server has got of the client's data. The client may yet have to say the data of its SYN again, which the server has
     /// from FlexCP: nothing is ACKed that it has not sent.
     pub(super) fn acked_of_client(&self, ack: Dsn) -> Dsn {
+        let ack = self.acked_behind_promise(ack);
         let SynAgain::Unanswered(len) = self.subflow(INITIAL).agreed.syn_again else {
             return ack;
         };

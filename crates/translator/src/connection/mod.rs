@@ -35,6 +35,7 @@ mod path;
 mod phase;
 mod place;
 mod plain;
+mod promise;
 mod redundant;
 mod reopened;
 mod rtt;

@@ -130,6 +130,14 @@ impl Translator {
         let of = (connection.service, connection.asked_server());
         match news {
             News::None(verdict) => return verdict,
+            News::Promised => {
+                self.services.note_errand(of, true);
+                let mut ctx = context!(self, now);
+                ctx.counters.server_granted += 1;
+                ctx.counters.server_early += 1;
+                connection.be_promised(&mut ctx);
+                return Verdict::Consume;
+            }
             News::Granted(taken) => {
                 self.services.note_errand(of, true);
                 let mut ctx = context!(self, now);

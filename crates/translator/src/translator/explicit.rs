@@ -33,7 +33,7 @@ impl Translator {
             Err(verdict) => return verdict,
         };
         if self.splits(service, segment) {
-            return Verdict::Forward;
+            return self.split_explicit(now, service, segment, frame);
         }
         let Some(protocol) = self.services.protocol(service) else {
             return lost();
@@ -241,7 +241,7 @@ impl Translator {
 }
 
 /// The server of a wish that is heard, if it needs no name resolved.
-fn server_of(turn: &Turn) -> Option<SocketAddr> {
+pub(super) fn server_of(turn: &Turn) -> Option<SocketAddr> {
     match turn {
         Turn::Connect(wish) => named(wish),
         _ => None,

@@ -9,6 +9,7 @@ use core::net::{IpAddr, SocketAddr};
 use flexcp_preamble::{Dialogue, Refusal, Target, Turn, Wish};
 use flexcp_wire::{ChecksumState, Ends, Offload, TcpFlags, protocol};
 
+use super::ahead::HeldSyns;
 use super::{Translator, context, lost};
 use crate::cause::{PlainSyn, PreambleRefused, Rst};
 use crate::clients::{Clients, Standing};
@@ -37,6 +38,8 @@ pub(crate) struct Guests {
     /// Where they, and those that have named their server in the SYN, come from.
     pub(super) clients: Clients,
     pub(super) cookies: Cookies,
+    /// SYNs of split connections whose servers are being called.
+    pub(super) held: HeldSyns,
     /// Those that were refused.
     denials: Denials,
 }
@@ -49,6 +52,7 @@ impl Guests {
             lookups: VecDeque::new(),
             clients: Clients::default(),
             cookies: Cookies::new(secret),
+            held: HeldSyns::default(),
             denials: Denials::default(),
         }
     }

@@ -311,6 +311,7 @@ fn servers_have_bounds() {
     let approach = Approach {
         protocol: Protocol::Convert,
         user: None,
+        early: false,
     };
     for _ in 0..AggregationServers::MAX {
         assert!(servers.push(aggregation(), approach.clone()));
@@ -332,7 +333,14 @@ fn port_that_a_server_is_checked_from_is_no_connections() {
             unreachable!("it is a box");
         };
         let (protocol, user) = CONVERT;
-        assert!(servers.push(aggregation(), Approach { protocol, user }));
+        assert!(servers.push(
+            aggregation(),
+            Approach {
+                protocol,
+                user,
+                early: false
+            }
+        ));
         *source_ports = 61000..=61000;
         service.intake.check = Some(Check {
             every: Duration::from_secs(1),

@@ -32,7 +32,11 @@ fn set(config: &mut Config, protocols: &[(Protocol, Option<User>)]) {
         unreachable!("it is a box");
     };
     for (place, (protocol, user)) in protocols.iter().cloned().enumerate() {
-        let approach = Approach { protocol, user };
+        let approach = Approach {
+            protocol,
+            user,
+            early: false,
+        };
         assert!(servers.push(server_at(place), approach));
     }
 }
