@@ -279,20 +279,24 @@ impl Checker {
         }
         let (id, index) = self.find(Point::FromClient, ends)?;
         let connection = &mut self.connections[id];
-        let waits = connection.awaits_answer();
+        let (waits, knew) = (connection.awaits_answer(), connection.is_promised());
         let (proved, old) = {
             let subflow = &connection.subflows[index];
             (subflow.established, subflow.client_ack)
         };
+        connection.note_stripped(packet);
         connection.note_client(index, packet, self.oracle.as_deref());
         connection.note_confirmed(seen.time);
+        if connection.is_retracted() {
+            self.asked.left.insert(ends.0);
+        }
         connection.note_signs(seen.time, index, packet, old);
         let subflow = &connection.subflows[index];
         if index > 0 && packet.opens() && subflow.isn_proxy.is_none() {
             self.input.owed = Some(Owed::SynAck(id, index));
         } else if index > 0 && connection.owes_proof(index, packet, proved) {
             self.input.owed = Some(Owed::Ack(id, index));
-        } else if connection.owes_reply(waits) {
+        } else if connection.owes_reply(waits, knew) {
             self.input.owed = Some(Owed::Reply(id));
         }
         if !connection.trusts(Side::Client) {

@@ -6,6 +6,8 @@
 
 use std::net::SocketAddr;
 
+use flexcp_wire::TcpFlags;
+
 use crate::Rule;
 use crate::asking::Offer;
 use crate::connection::{Connection, Mode, Report};
@@ -17,6 +19,8 @@ use crate::preamble::{Answer, Head, Preamble, Read, names};
 const MOST: u32 = 1020;
 /// Who has not answered the proxy's SYN is left after so long, in microseconds, and no sooner.
 const PATIENCE: u64 = 250_000;
+/// Bytes of a converter's answer that has nothing to say but that it has connected on.
+const PROMISED: u64 = 4;
 
 /// Whether the numbers leave room for an errand: from the SYN of the proxy's to that of the end with TCP.
 pub(crate) fn leaves_room(offer: u32, seq: u32) -> bool {
@@ -37,6 +41,10 @@ pub(crate) struct Errand {
     /// The answer has come in its order so far.
     straight: bool,
     came: Option<Answer>,
+    /// The SYN/ACK has said that it will be that it has connected on.
+    promised: bool,
+    /// Before that came, something without MPTCP has.
+    stripped: bool,
     /// The end with TCP has been answered.
     replied: bool,
 }
@@ -92,6 +100,8 @@ impl Connection {
                 hears: Head::default(),
                 straight: true,
                 came: None,
+                promised: false,
+                stripped: false,
                 replied: false,
             }));
         }
@@ -104,8 +114,48 @@ impl Connection {
 
     /// Whether an aggregation server has yet to say what comes of it.
     pub(crate) fn has_open_errand(&self) -> bool {
-        self.errand()
-            .is_some_and(|errand| errand.came != Some(Answer::Connected))
+        let open = |errand: &Errand| !errand.promised && errand.came != Some(Answer::Connected);
+        self.errand().is_some_and(open)
+    }
+
+    /// Whether the SYN/ACK of an aggregation server has said what its answer will be.
+    pub(crate) fn is_promised(&self) -> bool {
+        self.errand().is_some_and(|errand| errand.promised)
+    }
+
+    /// Whether the answer that was promised has not come, or not yet.
+    fn has_open_promise(&self) -> bool {
+        let open = |errand: &Errand| errand.promised && errand.came.is_none();
+        self.errand().is_some_and(open)
+    }
+
+    /// Whether the wire shows that nothing comes of what was promised.
+    pub(crate) fn is_retracted(&self) -> bool {
+        let said = |errand: &Errand| errand.came.is_some_and(|came| came != Answer::Connected);
+        let says = self.is_promised() && self.errand().is_some_and(said);
+        let says = says || self.errand().is_some_and(|errand| errand.stripped);
+        let subflow = &self.subflows[0];
+        let ends = subflow.reset || subflow.client_fin.is_some() || self.up.fin.is_some();
+        let odd = self.may_fall_back || !self.is_identity();
+        says || (self.has_open_promise() && (ends || odd))
+    }
+
+    /// A packet of the aggregation server's is about to be heard.
+    pub(crate) fn note_stripped(&mut self, packet: &View<'_>) {
+        let waits = self.has_open_promise() && !packet.has(TcpFlags::SYN);
+        if let Some(errand) = self.errand_mut() {
+            errand.stripped |= waits && !packet.options.mptcp;
+        }
+    }
+
+    /// What the end with TCP has of the client's data: it counts from behind an answer that may be yet to come.
+    pub(crate) fn heard_behind_promise(&self, ack: u64) -> u64 {
+        match self.errand() {
+            Some(errand) if self.has_open_promise() => {
+                ack.min(ORIGIN + errand.hears.bytes.len() as u64)
+            }
+            _ => ack,
+        }
     }
 
     /// Whether the aggregation server says that the server is not there.
@@ -135,7 +185,7 @@ impl Connection {
         report.expect(room, Rule::Preamble, || {
             format!("the SYN to an aggregation server leaves room for {own} bytes")
         });
-        let carries = errand.preamble == Preamble::Convert && asks;
+        let carries = errand.preamble != Preamble::Socks5 && asks;
         let due = if carries { own } else { 0 };
         report.expect(len == due, Rule::Preamble, || {
             format!("{len} bytes in the SYN to an aggregation server, not {due}")
@@ -176,6 +226,14 @@ impl Connection {
         subflow.client_sent = subflow.client_sent.max(end);
         self.up.sent = self.up.sent.max(end);
         self.hear_errand(ORIGIN, bytes);
+        let promises = taken && packet.payload_len == 0 && self.client_key.is_some();
+        if let Some(errand) = self.errand_mut()
+            && promises
+            && errand.preamble == Preamble::Early
+        {
+            errand.promised = true;
+            self.up.lead = PROMISED;
+        }
     }
 
     /// What the aggregation server says.
@@ -192,8 +250,9 @@ impl Connection {
             Read::Whole((answer, len)) => (Some(answer), len),
             Read::Wrong => (Some(Answer::Declined), errand.hears.bytes.len()),
         };
-        errand.came = came;
         let heard = heard as u64;
+        let breaks = errand.promised && came == Some(Answer::Connected) && heard != PROMISED;
+        errand.came = if breaks { Some(Answer::Declined) } else { came };
         self.up.acknowledge(ORIGIN + heard);
         self.up.edge = self.up.edge.max(ORIGIN + heard + window);
         if came == Some(Answer::Connected) {
@@ -202,10 +261,16 @@ impl Connection {
         }
     }
 
-    /// Whether an answer has just come as a whole, in its order, that the end with TCP has to hear of; `before`: it was open.
-    pub(crate) fn owes_reply(&self, before: bool) -> bool {
+    /// Whether an answer has just come as a whole, in its order, or was promised, so that the end with TCP has to hear of it;
+    /// `before`: it was open; `knew`: it was promised already.
+    pub(crate) fn owes_reply(&self, before: bool, knew: bool) -> bool {
         let owes = |errand: &Errand| {
-            let told = matches!(errand.came, Some(Answer::Connected | Answer::Refused));
+            let told = match errand.came {
+                None => errand.promised && !knew,
+                Some(Answer::Connected) => !errand.promised,
+                Some(Answer::Refused) => true,
+                Some(Answer::Declined) => errand.promised,
+            };
             errand.straight && told
         };
         // What stands elsewhere than it has to, the proxy has not believed.
@@ -266,6 +331,11 @@ impl Connection {
         if let Some(errand) = self.errand_mut() {
             errand.replied = true;
         }
+    }
+
+    /// Whether data behind the answer may be dropped, as that is waited for.
+    pub(crate) fn may_drop_behind_answer(&self) -> bool {
+        self.is_unanswered() || self.has_open_promise()
     }
 
     /// Whether an aggregation server is asked, and the end with TCP has no answer yet.

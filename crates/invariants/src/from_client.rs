@@ -253,7 +253,7 @@ impl Connection {
             at += len;
         }
         // Behind an answer that the proxy waits for, it need not listen yet: neither to data nor to what that is said to be.
-        if self.is_unanswered() {
+        if self.may_drop_behind_answer() {
             for mapping in self.subflows[index].up.around(start, end) {
                 self.up.unheard.insert(mapping.to, mapping.to + mapping.len);
             }

@@ -62,7 +62,8 @@ impl Connection {
         if self.is_strange_down(start, start + packet.payload_len) {
             return;
         }
-        let ack = self.up.at_seq(packet.tcp.ack);
+        let said = self.up.at_seq(packet.tcp.ack);
+        let ack = self.heard_behind_promise(said);
         // Plausible, that is: the server may be asked about data that the checker has not seen placed.
         if ack <= self.up.end() {
             let window = u64::from(packet.tcp.window) << self.server_scale;
@@ -71,7 +72,7 @@ impl Connection {
                 self.up.widest = self.up.widest.max(window);
             }
             self.up.acknowledge(ack);
-            let edge = ack + window;
+            let edge = said + window;
             self.up.edge = self.up.edge.max(edge);
             // Which of a dishonest one's windows the proxy goes by, nobody can say.
             self.up.last_edge = if self.trusts(Side::Server) {

@@ -14,6 +14,8 @@ use flexcp_wire::{
 pub enum Preamble {
     /// TLVs of 0-RTT TCP Convert (RFC 8803).
     Convert,
+    /// The same, to a converter that takes a message with the SYN only once it has connected on.
+    Early,
     /// The messages of SOCKS5 (RFC 1928, RFC 1929).
     Socks5,
 }
@@ -81,7 +83,7 @@ impl Preamble {
     /// Whom the client names, and how long its preamble is.
     pub(crate) fn read(self, bytes: &[u8]) -> Read<(Named, usize)> {
         match self {
-            Self::Convert => read_convert(bytes),
+            Self::Convert | Self::Early => read_convert(bytes),
             Self::Socks5 => read_socks(bytes),
         }
     }
@@ -89,7 +91,7 @@ impl Preamble {
     /// What the answer is, and how long.
     pub(crate) fn read_answer(self, bytes: &[u8]) -> Read<(Answer, usize)> {
         match self {
-            Self::Convert => read_convert_answer(bytes),
+            Self::Convert | Self::Early => read_convert_answer(bytes),
             Self::Socks5 => read_socks_answer(bytes),
         }
     }

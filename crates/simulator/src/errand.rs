@@ -21,6 +21,8 @@ pub(crate) struct ErrandPlan {
     says_user: bool,
     /// It takes what the SYN carries (Convert).
     pub(crate) takes_syn: bool,
+    /// It takes that only once it has connected on, as the box knows.
+    pub(crate) early: bool,
     pub(crate) reply: Reply,
     /// Its answer has a second part (Convert: another TLV; SOCKS5: an address of the other family).
     long: bool,
@@ -136,6 +138,7 @@ impl ErrandPlan {
             protocol,
             says_user: protocol == Protocol::Socks5 && random.one_in(3),
             takes_syn: !random.one_in(4),
+            early: false,
             reply: if random.one_in(3) {
                 random.pick(&others)
             } else {
@@ -149,6 +152,15 @@ impl ErrandPlan {
         }
     }
 
+    /// A converter that takes a message with the SYN only once it has connected on.
+    fn draw_early(&mut self, random: &mut Random) {
+        if self.protocol == Protocol::Convert && random.one_in(3) {
+            self.early = true;
+            self.takes_syn &= self.grants();
+            self.long &= !self.takes_syn;
+        }
+    }
+
     /// Who connects on.
     pub(crate) fn grants(&self) -> bool {
         self.reply == Reply::Grants
@@ -159,9 +171,15 @@ impl ErrandPlan {
         matches!(self.reply, Reply::Refused | Reply::Unreachable)
     }
 
+    /// Whether it may come to the same as one that says that the server is not there.
+    pub(crate) const fn may_refuse(&self) -> bool {
+        self.refuses() || (self.early && self.takes_syn)
+    }
+
     /// What it is to the checker.
     pub(crate) const fn preamble(&self) -> Preamble {
         match self.protocol {
+            Protocol::Convert if self.early => Preamble::Early,
             Protocol::Convert => Preamble::Convert,
             Protocol::Socks5 => Preamble::Socks5,
         }
@@ -264,6 +282,12 @@ impl Plan {
                 connection.mptcp.drops = 0;
             }
         }
+        let mut random = Random::for_purpose(self.seed, 23);
+        let all = self.connections.iter_mut();
+        let errands = all.flat_map(|connection| &mut connection.errands);
+        for errand in errands.filter_map(|answers| answers.errand.as_mut()) {
+            errand.draw_early(&mut random);
+        }
     }
 
     /// The aggregation servers of the n-th connection.
@@ -277,7 +301,7 @@ impl Plan {
             let approach = Approach {
                 protocol: errand.protocol,
                 user,
-                early: false,
+                early: errand.early,
             };
             servers.push(addr, approach);
         }

@@ -65,7 +65,8 @@ struct Pair {
     strict: bool,
     /// How the client answers, where the server opens.
     greeting: Option<Greeting>,
-    /// One of the aggregation servers says that the server is not there.
+    /// One of the aggregation servers says that the server is not there, or does not say what its SYN/ACK has said, as its path takes
+    /// options away.
     refuses: bool,
     /// Uplinks come and go.
     loses_uplinks: bool,
@@ -586,7 +587,7 @@ fn pair(plan: &Plan, n: usize, random: &mut Random) -> Pair {
         fate,
         strict: plan.is_undisturbed(),
         greeting: connection.answers.as_ref().map(|answers| answers.greeting),
-        refuses: plan.errands_of(n).any(|(_, errand)| errand.refuses()),
+        refuses: plan.errands_of(n).any(|(_, errand)| errand.may_refuse()),
         loses_uplinks: !plan.uplinks.is_empty(),
     };
     pair.look();

@@ -259,6 +259,14 @@ impl AggregationServers {
         &self.addrs
     }
 
+    /// What the SYN/ACK of the one with this address says is not believed from here on.
+    pub(crate) fn distrust(&mut self, addr: SocketAddr) {
+        let place = self.addrs.iter().position(|known| *known == addr);
+        if let Some(approach) = place.and_then(|place| self.approaches.get_mut(place)) {
+            approach.early = false;
+        }
+    }
+
     /// How the one at this place is asked.
     #[must_use]
     pub fn approach(&self, place: usize) -> Option<&Approach> {

@@ -22,6 +22,7 @@ impl Connection {
             || self.is_not_served()
             || self.may_be_gone(now, bounds.half_open, bounds.idle)
             || self.is_left(now, foreign)
+            || self.is_retracted()
             || subflow.lost
             || subflow.reset
             || subflow.refused
@@ -63,6 +64,7 @@ impl Connection {
             || self.course.replaced
             || self.is_not_served()
             || self.is_refused_by_answer()
+            || self.is_retracted()
             || (relays && relayed)
             || (opening && bounds.turns_away())
             || (!opening && left);

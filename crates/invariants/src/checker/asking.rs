@@ -21,7 +21,7 @@ pub(super) struct Asked {
     /// Its aggregation servers, and how they are spoken to.
     pub(super) errands: HashMap<SocketAddr, Preamble>,
     /// Those that a connection has been taken away from.
-    left: HashSet<SocketAddr>,
+    pub(super) left: HashSet<SocketAddr>,
     /// Servers that it leaves alone.
     excepted: HashSet<SocketAddr>,
     /// When its uplinks have changed.

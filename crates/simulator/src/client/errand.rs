@@ -60,8 +60,13 @@ impl Errand {
         let told = known.iter().zip(bytes).all(|(known, byte)| known == byte);
         let streams = bytes.len() > known.len();
         // Nothing of the stream comes before it has connected on.
-        let early = streams && !(self.plan.grants() && self.answered);
-        told && !early && matches_behind(into, rest.len() as u64, at, bytes)
+        let connected = self.plan.grants() && (self.answered || self.has_promised());
+        told && (connected || !streams) && matches_behind(into, rest.len() as u64, at, bytes)
+    }
+
+    /// Its SYN/ACK has said that it has connected on.
+    const fn has_promised(&self) -> bool {
+        self.plan.early && self.in_syn > 0
     }
 
     pub(super) fn due(&self) -> Option<u64> {

@@ -79,6 +79,21 @@ pub(crate) enum News {
     },
 }
 
+impl News {
+    /// What an answer comes to, of which no byte was counted; `None`: it is not complete.
+    pub(super) fn of(heard: Heard) -> Option<Self> {
+        Some(match heard {
+            Heard::More => return None,
+            Heard::Granted => Self::Granted(0),
+            Heard::Refused(why) if why.is_of_server() => Self::Refused(why),
+            Heard::Refused(why) => Self::Declined {
+                altogether: matches!(why, Refusal::ClientLimit | Refusal::NoRoom(_)),
+            },
+            Heard::Failed(_) => Self::Declined { altogether: true },
+        })
+    }
+}
+
 impl Errand {
     /// To a server that is asked so, on behalf of a connection with `to`.
     pub(super) fn new(approach: &Approach, to: core::net::SocketAddr) -> Self {
@@ -447,17 +462,13 @@ impl Connection {
             self.to_tcp.next = key.idsn.add(1).add(so_far.into());
             self.to_tcp.acked = self.to_tcp.next;
         }
-        match heard {
-            Heard::More => {
+        match News::of(heard) {
+            None => {
                 self.say(ctx);
                 News::None(Verdict::Consume)
             }
-            Heard::Granted => News::Granted(acked + known + taken),
-            Heard::Refused(why) if why.is_of_server() => News::Refused(why),
-            Heard::Refused(why) => News::Declined {
-                altogether: matches!(why, Refusal::ClientLimit | Refusal::NoRoom(_)),
-            },
-            Heard::Failed(_) => News::Declined { altogether: true },
+            Some(News::Granted(_)) => News::Granted(acked + known + taken),
+            Some(news) => news,
         }
     }
 

@@ -5,10 +5,9 @@
 //! in one packet), and the length of that is known. Until it comes nothing behind it is taken, and none of it is ACKed. An answer of
 //! another kind resets both ends.
 
-use flexcp_preamble::Heard;
 use flexcp_wire::{CONVERT_HEADER_LEN, Dsn, Ssn, TcpFlags};
 
-use super::errand::{Errand, Stage};
+use super::errand::{Errand, News, Stage};
 use super::{Connection, Context};
 use crate::cause::Rst;
 use crate::counters::DropReason;
@@ -42,7 +41,7 @@ impl Connection {
 
     /// Bytes that have come of an answer that is yet to come whole; `None`: there is no such.
     fn promised(&self) -> Option<u32> {
-        let errand = self.errand()?;
+        let errand = self.errand().filter(|_| self.phase.is_established())?;
         matches!(errand.stage, Stage::Promised { .. }).then_some(errand.heard)
     }
 
@@ -54,46 +53,83 @@ impl Connection {
         }
     }
 
-    /// A packet of the peer's while its answer is yet to come. `Err`: it goes no further; otherwise it passes as any other, but what
-    /// there is in it of the answer.
-    pub(super) fn hear_promised(
+    /// Whether the peer has yet to say what it has promised.
+    pub(crate) fn awaits_promised(&self) -> bool {
+        self.promised().is_some()
+    }
+
+    /// A packet of the peer's while its answer is yet to come. `Err`: it goes no further, and any news but none are that the promise is
+    /// broken; otherwise it passes as any other, but what there is in it of the answer.
+    pub(crate) fn hear_promised(
         &mut self,
-        ctx: &mut Context<'_>,
+        ctx: &Context<'_>,
         segment: &Segment,
         frame: &Frame<'_>,
-    ) -> Result<(), Verdict> {
+    ) -> Result<(), News> {
         let Some(heard) = self.promised() else {
             return Ok(());
         };
-        let data_fin = segment.options.dss.as_ref().is_some_and(|dss| dss.data_fin);
-        let ends = data_fin || segment.has(TcpFlags::FIN) || segment.has(TcpFlags::RST);
-        let says = !segment.payload.is_empty();
-        if segment.has(TcpFlags::SYN) || !(says || ends) {
+        if segment.has(TcpFlags::SYN) || segment.options.fast_close.is_some() {
             return Ok(());
         }
-        if Ssn(segment.tcp.seq) != self.subflow(INITIAL).recv.ack {
-            // What has overtaken the answer comes again.
-            return Err(Verdict::Drop(DropReason::Unexpected));
+        let next = self.subflow(INITIAL).agreed.isn_remote.add(1 + heard);
+        let at = Ssn(segment.tcp.seq);
+        if at.after(next) {
+            // What has overtaken the answer comes again, but shows that the peer has the keys.
+            if at.since(next) <= u32::from(u16::MAX) {
+                self.note_confirmed(ctx, segment);
+            }
+            return Err(News::None(Verdict::Drop(DropReason::Unexpected)));
+        }
+        let known = next.since(at);
+        let dss = segment.options.dss.as_ref();
+        let (resets, bare) = (segment.has(TcpFlags::RST), !segment.options.mptcp);
+        let strange = bare || known > heard;
+        if known > 0 && (resets || strange) {
+            // Only what is exactly next ends the connection (RFC 5961).
+            let reason = if resets {
+                DropReason::BlindReset
+            } else {
+                DropReason::OutOfWindow
+            };
+            return Err(News::None(Verdict::Drop(reason)));
+        }
+        let ends = dss.is_some_and(|dss| dss.data_fin) || segment.has(TcpFlags::FIN);
+        let says = segment.payload_len() > known;
+        if strange || resets || (ends && !says) {
+            // Something on the way takes its options away, or it has gone.
+            return Err(News::Declined { altogether: true });
+        }
+        if !says {
+            return Ok(());
         }
         if !segment.checksum_is_right(frame) {
-            return Err(Verdict::Drop(DropReason::Checksum));
+            return Err(News::None(Verdict::Drop(DropReason::Checksum)));
         }
-        let is_next = says && self.offset_of_answer(segment) == Some(heard.into());
-        if !is_next || segment.options.dss.is_none() || segment.has(TcpFlags::RST) {
-            return Err(self.break_promise(ctx));
+        let offset = self.offset_of_answer(segment);
+        if offset.map(|offset| offset + i64::from(known)) != Some(heard.into()) {
+            return Err(News::Declined { altogether: true });
         }
+        let fresh = frame.buffer(segment.payload.clone()).get(known as usize..);
+        self.hear_fresh(fresh.unwrap_or_default(), ends)
+    }
+
+    /// The next bytes of the peer's, of which the first are of its answer.
+    fn hear_fresh(&mut self, fresh: &[u8], ends: bool) -> Result<(), News> {
         let Some(errand) = self.errand_mut() else {
             return Ok(());
         };
-        let (taken, news) = errand.requester.hear(frame.buffer(segment.payload.clone()));
+        let (taken, heard) = errand.requester.hear(fresh);
         errand.heard += u32::try_from(taken).unwrap_or(0);
-        match news {
-            Heard::More if !ends => Ok(()),
-            Heard::Granted if errand.heard == ANSWER => {
+        let as_promised = errand.heard == ANSWER;
+        match News::of(heard) {
+            None if !ends => Ok(()),
+            Some(News::Granted(_)) if as_promised => {
                 self.keep_promise();
                 Ok(())
             }
-            _ => Err(self.break_promise(ctx)),
+            None | Some(News::Granted(_)) => Err(News::Declined { altogether: true }),
+            Some(news) => Err(news),
         }
     }
 
@@ -109,11 +145,13 @@ impl Connection {
         }
     }
 
-    /// The server says something else: it was no such server, or has lost the next one.
-    fn break_promise(&mut self, ctx: &mut Context<'_>) -> Verdict {
+    /// The server has not connected on, though it has promised to have; `lives`: it has not reset its connection.
+    pub(crate) fn break_promise(&mut self, ctx: &mut Context<'_>, lives: bool) {
         ctx.counters.server_retracted += 1;
-        self.reset_both(ctx, Rst::Retracted);
+        if lives {
+            self.fast_close_all(ctx, Rst::Retracted);
+        }
+        self.reset_server(ctx, Rst::Retracted);
         self.note_reset(ctx, Rst::Retracted);
-        Verdict::Consume
     }
 }

@@ -66,7 +66,6 @@ impl Connection {
         segment: &Segment,
         frame: &mut Frame<'_>,
     ) -> Result<Verdict, Verdict> {
-        self.hear_promised(ctx, segment, frame)?;
         let subflow_acked = self.admit_to_tcp(ctx, index, segment)?;
         let news = self.acknowledge_to_tcp(ctx, index, segment, subflow_acked)?;
         self.note_confirmed(ctx, segment);

@@ -102,6 +102,16 @@ impl Services {
         matches!(mode, Some(Mode::Box { join, .. }) if join.iter().any(|prefix| prefix.contains(addr)))
     }
 
+    /// A converter has answered otherwise than its SYN/ACK said: until the next configuration that is not believed any more.
+    pub(crate) fn distrust(&mut self, (service, addr): (ServiceId, SocketAddr)) {
+        let slot = self.slots.get_mut(usize::from(service.0));
+        if let Some(Mode::Box { servers, .. }) =
+            slot.and_then(Option::as_mut).map(|it| &mut it.mode)
+        {
+            servers.distrust(addr);
+        }
+    }
+
     /// How the aggregation server at this place is asked to connect on.
     pub(crate) fn approach(&self, service: ServiceId, place: usize) -> Option<&Approach> {
         match &self.slot(service)?.mode {

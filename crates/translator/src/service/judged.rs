@@ -8,7 +8,7 @@ use flexcp_wire::TcpSeq;
 
 use super::{Services, Slot, backends, place, source_towards};
 use crate::auth::SecretStream;
-use crate::config::Check;
+use crate::config::{Check, Mode};
 use crate::endpoint::Backend;
 use crate::handle::ServiceId;
 use crate::health::{AnswerTo, BackendState, BackendView, Health, MarkReason, Sent};
@@ -170,11 +170,8 @@ impl Services {
 
     /// Finds out when probes and checks are due.
     pub(super) fn find_due(&mut self) {
-        let probed = self
-            .slots
-            .iter()
-            .flatten()
-            .filter(|slot| slot.health.len() > 1);
+        let probed = self.slots.iter().flatten();
+        let probed = probed.filter(|slot| passes_by_marked(&slot.mode));
         let dues = probed.flat_map(|slot| slot.health.iter().filter_map(Health::probe_due));
         self.probe_due = dues.min();
         let checked = self.slots.iter().flatten();
@@ -198,7 +195,7 @@ impl Services {
         let share = self.share;
         while self.probe_due.is_some_and(|due| due <= now) {
             let slots = self.slots.iter_mut().flatten();
-            let mut all = slots.filter(|slot| slot.health.len() > 1).flat_map(
+            let mut all = slots.filter(|slot| passes_by_marked(&slot.mode)).flat_map(
                 |Slot { mode, health, .. }| {
                     let each = health.iter_mut().zip(backends(mode));
                     each.map(|(health, addr)| (health, &*mode, *addr))
@@ -364,4 +361,9 @@ impl Services {
 
 fn count(of: usize) -> u32 {
     u32::try_from(of).unwrap_or(u32::MAX)
+}
+
+/// Whether a back end that is marked is passed by: not one that there is nobody beside. A box has the server itself.
+fn passes_by_marked(mode: &Mode) -> bool {
+    backends(mode).len() > 1 || matches!(mode, Mode::Box { .. })
 }

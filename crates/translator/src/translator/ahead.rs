@@ -79,7 +79,7 @@ impl Translator {
         frame: &Frame<'_>,
     ) -> Verdict {
         let converts = self.services.protocol(service) == Some(Protocol::Convert);
-        if segment.payload.is_empty() || !converts || !segment.checksum_is_right(frame) {
+        if segment.payload.is_empty() || !converts {
             return Verdict::Forward;
         }
         let Some(packet) = Transmit::of(frame.packet(), frame.offload) else {

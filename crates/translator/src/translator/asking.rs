@@ -178,6 +178,39 @@ impl Translator {
         Verdict::Consume
     }
 
+    /// A packet of a server's whose SYN/ACK has promised an answer that is yet to come. `None`: it passes as any other.
+    pub(super) fn handle_promised(
+        &mut self,
+        now: Instant,
+        flow: FlowRef,
+        (segment, frame): (&Segment, &Frame<'_>),
+    ) -> Option<Verdict> {
+        let of_peer = flow.leg == Leg::Subflow(INITIAL);
+        let connection = self.table.get_mut(flow.id).filter(|_| of_peer)?;
+        if !connection.awaits_promised() {
+            return None;
+        }
+        let of = (connection.service, connection.asked_server());
+        let altogether = match connection.hear_promised(&context!(self, now), segment, frame) {
+            Ok(()) => return None,
+            Err(News::None(verdict)) => return Some(verdict),
+            Err(news) => matches!(news, News::Declined { altogether: true }),
+        };
+        let lives = !segment.has(TcpFlags::RST);
+        connection.break_promise(&mut context!(self, now), lives);
+        self.services.note_errand(of, false);
+        // One that has just gone may yet have meant it.
+        if lives && (!segment.payload.is_empty() || !segment.options.mptcp) {
+            self.services.distrust(of);
+        }
+        if altogether {
+            let marked = self.services.note_refusal(now, of, MarkReason::Refused);
+            self.note_marked(of, MarkReason::Refused, marked);
+        }
+        self.settle(now, flow.id);
+        Some(Verdict::Consume)
+    }
+
     /// Whether a client of a box gets MPTCP, or why its SYN passes as it is.
     fn wants_uplinks(
         &mut self,

@@ -62,6 +62,9 @@ impl Translator {
         segment: &Segment,
         frame: &mut Frame<'_>,
     ) -> Step {
+        if let Some(verdict) = self.handle_promised(now, flow, (segment, frame)) {
+            return verdict.into();
+        }
         let bare = segment.payload.is_empty();
         let Some(mut hand) = self.hand(now, flow.id) else {
             return lost().into();

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use flexcp_preamble::{Protocol, Refusal};
 use flexcp_testkit::keys;
-use flexcp_translator::{AggregationServers, Approach, Check, DropReason, Mode, Rst, Verdict};
+use flexcp_translator::{AggregationServers, Check, DropReason, Mode, Rst, Verdict};
 use flexcp_wire::{CapableFlags, CapableKeys, MpFastClose, MptcpOption, TcpOption, Timestamps};
 
-use crate::errands::{CONVERT, SOCKS5, answer_to, answers, by, int, server_at, told};
+use crate::errands::{CONVERT, SOCKS5, answer_to, answers, approach, by, int, server_at, told};
 use crate::world::*;
 
 /// A part of the answer, from its byte `at` on.
@@ -99,6 +99,26 @@ fn next_server_is_asked_as_if_there_had_been_none_before() {
     let _ = world.of_client(ACK, [1, 1 + int(yes.len())], [], &[]);
     let out = world.timeout();
     assert!(out.iter().any(|out| out.join().is_some()), "{out:?}");
+}
+
+/// Where there is one alone, too, it is asked again once it answers a probe; until then the server itself is.
+#[test]
+fn only_server_that_was_left_is_probed_until_it_answers() {
+    let mut world = by(&[CONVERT]);
+    let (_, out) = world.of_client(SYN, [0, 0], offer(), &[]);
+    let told = int(out[0].packet.payload.len());
+    let (_, out) = world.of_server(0, RST | ACK, [0, 1 + told], [], &[]);
+    assert_eq!(out[0].packet.ends().to, server());
+    world.pass(1000);
+    let out = world.timeout();
+    let [probe] = &out[..] else { panic!("{out:?}") };
+    assert_eq!(
+        (probe.packet.ends().to, probe.keys()),
+        (aggregation(), None)
+    );
+    let _ = world.of_server(probe.subflow.unwrap(), SYN | ACK, [0, 1], [], &[]);
+    let counters = world.translator.counters();
+    assert_eq!((counters.backend_marked, counters.backend_back), (1, 1));
 }
 
 #[test]
@@ -308,11 +328,7 @@ fn server_that_takes_nobody_is_not_asked_by_the_next_connection() {
 #[test]
 fn servers_have_bounds() {
     let mut servers = AggregationServers::default();
-    let approach = Approach {
-        protocol: Protocol::Convert,
-        user: None,
-        early: false,
-    };
+    let approach = approach(Protocol::Convert, None);
     for _ in 0..AggregationServers::MAX {
         assert!(servers.push(aggregation(), approach.clone()));
     }
@@ -333,14 +349,7 @@ fn port_that_a_server_is_checked_from_is_no_connections() {
             unreachable!("it is a box");
         };
         let (protocol, user) = CONVERT;
-        assert!(servers.push(
-            aggregation(),
-            Approach {
-                protocol,
-                user,
-                early: false
-            }
-        ));
+        assert!(servers.push(aggregation(), approach(protocol, user)));
         *source_ports = 61000..=61000;
         service.intake.check = Some(Check {
             every: Duration::from_secs(1),

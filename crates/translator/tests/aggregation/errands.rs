@@ -27,17 +27,21 @@ pub(crate) fn by(protocols: &[(Protocol, Option<User>)]) -> World {
     World::with(|config| set(config, protocols))
 }
 
+pub(crate) fn approach(protocol: Protocol, user: Option<User>) -> Approach {
+    let early = false;
+    Approach {
+        protocol,
+        user,
+        early,
+    }
+}
+
 fn set(config: &mut Config, protocols: &[(Protocol, Option<User>)]) {
     let Mode::Box { servers, .. } = &mut config.services[0].mode else {
         unreachable!("it is a box");
     };
     for (place, (protocol, user)) in protocols.iter().cloned().enumerate() {
-        let approach = Approach {
-            protocol,
-            user,
-            early: false,
-        };
-        assert!(servers.push(server_at(place), approach));
+        assert!(servers.push(server_at(place), approach(protocol, user)));
     }
 }
 

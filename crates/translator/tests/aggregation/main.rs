@@ -8,6 +8,7 @@ mod invited;
 mod joins;
 mod leaves;
 mod openings;
+mod promises;
 mod world;
 
 use flexcp_testkit::keys;

@@ -3,6 +3,7 @@
 
 mod access;
 mod guest;
+mod held;
 mod hosted;
 mod offload;
 mod proxied;
