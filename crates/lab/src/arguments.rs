@@ -264,6 +264,9 @@ pub(crate) struct WirecheckArgs {
     /// Clients that connect there name their server by Convert; with --box, an aggregation server that is told so
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(crate) convert: Vec<SocketAddr>,
+    /// With --box, an aggregation server that is told so by Convert, and takes that with the SYN once it has connected on
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) early: Vec<SocketAddr>,
     /// Clients that connect there name their server by SOCKS5; with --box, an aggregation server that is told so
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(crate) socks5: Vec<SocketAddr>,

@@ -303,10 +303,12 @@ fn wirecheck(args: WirecheckArgs) -> Result<()> {
         without_programs,
         aggregates,
         convert,
+        early,
         socks5,
     } = args;
     server.extend(client.pop());
     let convert = convert.into_iter().map(|at| (at, Preamble::Convert));
+    let early = early.into_iter().map(|at| (at, Preamble::Early));
     let socks5 = socks5.into_iter().map(|at| (at, Preamble::Socks5));
     let findings = WireCheck {
         client,
@@ -314,7 +316,7 @@ fn wirecheck(args: WirecheckArgs) -> Result<()> {
         offloads_off,
         offload: !without_programs,
         aggregates,
-        explicit: convert.chain(socks5).collect(),
+        explicit: convert.chain(early).chain(socks5).collect(),
     }
     .run()?;
     println!("{findings}");

@@ -31,8 +31,8 @@ pub(crate) const SOCKS5: u16 = 1080;
 
 /// What is there beside the lab and its box.
 pub(crate) struct Far {
-    beyond: Beyond,
-    server: FlexCp,
+    pub(crate) beyond: Beyond,
+    pub(crate) server: FlexCp,
     family: Family,
 }
 
@@ -41,7 +41,7 @@ impl Far {
         Server::start(self.beyond.namespace(), options)
     }
 
-    fn attempt(&self, lab: &Lab, job: &Job) -> Result<Report> {
+    pub(crate) fn attempt(&self, lab: &Lab, job: &Job) -> Result<Report> {
         Client::tcp(Beyond::socket(self.family, PORT)).run_in(lab.server(1), job)
     }
 
@@ -61,18 +61,20 @@ pub(crate) fn listen(family: Family, port: u16) -> String {
 
 /// The far end's services, of both protocols.
 fn services(family: Family, users: &str) -> String {
-    let service = |mode: &str, port: u16, lines: &str| {
-        format!(
-            "[[service]]\nname = {mode:?}\nmode = {mode:?}\nlisten = [{:?}]\nallow = {:?}\n{lines}\n",
-            listen(family, port),
-            Beyond::NETWORKS
-        )
-    };
     let users = match users {
         "" => String::new(),
         user => format!("users = [{user:?}]"),
     };
-    service("convert", CONVERT, "") + &service("socks5", SOCKS5, &users)
+    service("convert", (family, CONVERT), "") + &service("socks5", (family, SOCKS5), &users)
+}
+
+/// One of them, with further lines.
+pub(crate) fn service(mode: &str, (family, port): (Family, u16), lines: &str) -> String {
+    format!(
+        "[[service]]\nname = {mode:?}\nmode = {mode:?}\nlisten = [{:?}]\nallow = {:?}\n{lines}\n",
+        listen(family, port),
+        Beyond::NETWORKS
+    )
 }
 
 /// A box whose `servers` and further lines are these.
@@ -110,10 +112,21 @@ fn by_in(
     users: &str,
     case: impl FnOnce(&crate::aggregation::Rig, &Far) -> Result<Expect>,
 ) -> Result<()> {
+    let services = services(family, users);
+    with_far_end((lab, family), &services, (servers, lines), case)
+}
+
+/// The same with other services at the far end.
+pub(crate) fn with_far_end(
+    (lab, family): (Lab, Family),
+    services: &str,
+    (servers, lines): (&[String], &str),
+    case: impl FnOnce(&crate::aggregation::Rig, &Far) -> Result<Expect>,
+) -> Result<()> {
     let beyond = Beyond::build(&lab)?;
     lab.lead_beyond(family)?;
     let far = Far {
-        server: FlexCp::start_at_far_end(&lab, &services(family, users))?,
+        server: FlexCp::start_at_far_end(&lab, services)?,
         beyond,
         family,
     };
@@ -215,7 +228,7 @@ fn server_speaks_first() -> Result<()> {
 }
 
 /// The aggregation server hears that nothing comes of its connection, and ends that, too.
-fn left(expect: Expect) -> Expect {
+pub(crate) fn left(expect: Expect) -> Expect {
     expect
         .own("mp_fastclose_tx", "the aggregation server is left")
         .own("no_connection", "the server ends what is over")

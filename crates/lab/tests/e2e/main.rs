@@ -21,6 +21,7 @@ mod close;
 mod convert;
 mod devices;
 mod direct;
+mod early;
 mod endings;
 mod errands;
 mod errors;
@@ -103,6 +104,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         socks5::cases(),
         split::cases_that_apply(),
         split_named::cases_that_apply(),
+        early::cases_that_apply(),
         clients::cases_that_apply(),
         access::cases(),
         balance::cases(),

@@ -67,7 +67,7 @@ impl Way {
     ) -> Result<()> {
         let listen = listen(&lab, family);
         let mode = match self.preamble() {
-            Preamble::Convert => "convert",
+            Preamble::Convert | Preamble::Early => "convert",
             Preamble::Socks5 => "socks5",
         };
         let service = daemon::explicit(mode, &[listen.to_string()], ALLOW);
