@@ -99,9 +99,7 @@ impl Proxy {
         let relay = Relay::bind(&generation, cookie_secret)?;
         let tuns = start::open_queues(config, kept)?;
         let device = tuns.first().map_or(0, Tun::index);
-        let mut made = start::make_workers(tuns, &generation, cookie_secret)?;
-        let workers = made.workers.iter_mut();
-        workers.for_each(|worker| worker.set_relay(relay.handle()));
+        let mut made = start::make_workers(tuns, &generation, (cookie_secret, relay.handle()))?;
         let events = Watch::open().map_err(KernelError::from)?;
         let plan = start::plan(&generation);
         let mut kernel = KernelTables::install(&plan, &mut report)?;

@@ -200,8 +200,7 @@ impl Worker {
         {
             let marks = Arc::new(Marks::new(&config));
             let (handle, requests) = WorkerHandle::new(Arc::clone(&waker));
-            let seed = flexcp_io::random_bytes()?;
-            let mut translator = Translator::new(config, seed);
+            let mut translator = Translator::new(config, flexcp_io::random_bytes()?);
             translator.set_cookie_secret(cookie_secret);
             let worker = Self {
                 number,

@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use flexcp_translator::{Approach, Excepted, Protocol};
+use flexcp_translator::{Approach, Excepted, Protocol, User};
 use toml::de::{DeTable, DeValue};
 
 use super::read::{FromValue, Ports, hint};
@@ -92,11 +92,7 @@ impl FromValue for AggregationServer {
         }
         Ok(Some(Self {
             addr: value::socket(addr)?,
-            approach: Approach {
-                protocol,
-                user,
-                early: early(table, protocol)?,
-            },
+            approach: approach(table, protocol, user)?,
             named: text("name", "\"fra\"")?.map(Into::into),
             probe: text("probe", "\"203.0.113.5:7125\"")?
                 .map(value::socket)
@@ -106,14 +102,23 @@ impl FromValue for AggregationServer {
     }
 }
 
-/// Whether the server's SYN/ACK says that it has connected on.
-fn early(table: &DeTable<'_>, protocol: Protocol) -> Result<bool, String> {
-    match table.get("early").map(|early| early.get_ref().as_bool()) {
-        None | Some(Some(false)) => Ok(false),
-        Some(Some(true)) if protocol == Protocol::Convert => Ok(true),
-        Some(Some(true)) => Err("`early` is a converter's; remove it".into()),
-        Some(None) => Err("`early` is neither true nor false".into()),
-    }
+/// How a server that speaks this is asked, and whether its SYN/ACK says that it has connected on.
+fn approach(
+    table: &DeTable<'_>,
+    protocol: Protocol,
+    user: Option<User>,
+) -> Result<Approach, String> {
+    let early = match table.get("early").map(|early| early.get_ref().as_bool()) {
+        None | Some(Some(false)) => false,
+        Some(Some(true)) if protocol == Protocol::Convert => true,
+        Some(Some(true)) => return Err("`early` is a converter's; remove it".into()),
+        Some(None) => return Err("`early` is neither true nor false".into()),
+    };
+    Ok(Approach {
+        protocol,
+        user,
+        early,
+    })
 }
 
 /// Servers whose connections a box leaves alone.

@@ -67,6 +67,7 @@ fn played() -> WorkerHandle {
                 Request::Stop => return,
                 Request::Routes
                 | Request::HostAddresses(_)
+                | Request::Called(..)
                 | Request::Offload(_)
                 | Request::Keep(_)
                 | Request::Rules(..)

@@ -107,7 +107,7 @@ pub(super) fn bind(config: &Config) -> Result<(Control, SocketFile), ProxyError>
 pub(super) fn make_workers(
     tuns: Vec<Tun>,
     generation: &Generation,
-    cookie_secret: [u8; 32],
+    (cookie_secret, relay): ([u8; 32], RelayHandle),
 ) -> Result<Made, ProxyError> {
     let config = &generation.config;
     let queues = (0..).map(|worker| generation.translator(worker));
@@ -122,6 +122,8 @@ pub(super) fn make_workers(
     for (worker, exceptions) in workers.iter_mut().zip(exceptions) {
         worker.set_exceptions(exceptions);
     }
+    let each = workers.iter_mut();
+    each.for_each(|worker| worker.set_relay(relay.clone()));
     let by_way = config.accesses.iter().any(|it| !it.interfaces.is_empty());
     for worker in workers.iter_mut().filter(|_| by_way) {
         if let Some(ways) = ways::open(config) {

@@ -119,13 +119,15 @@ impl Worker {
                 }
                 Request::Astray => self.path.translator.note_astray(now()),
                 Request::Drain => self.path.translator.drain(),
-                Request::Dependent(answer) => {
-                    let _ = answer.try_send(self.path.translator.dependent());
-                }
+                Request::Dependent(answer) => self.count_dependent(&answer),
                 Request::End(done) => self.ending = Some(done),
                 Request::Stop => return std::ops::ControlFlow::Break(()),
             }
         }
         std::ops::ControlFlow::Continue(())
+    }
+
+    fn count_dependent(&self, answer: &SyncSender<usize>) {
+        let _ = answer.try_send(self.path.translator.dependent());
     }
 }

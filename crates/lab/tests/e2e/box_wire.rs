@@ -276,15 +276,30 @@ fn answer_to_the_client_before_the_converters_is_noticed() -> Result<()> {
     Ok(())
 }
 
-/// Makes the change in copies of the captures, and has them judged.
-fn noticed(scene: &Scene<'_>, files: &[PathBuf], (device, change, rule): Change) -> Result<()> {
+/// Whether the change is noticed in one of three packets, each by itself: what one says may be said by others, too, as of a mapping
+/// that is repeated.
+fn noticed(scene: &Scene<'_>, files: &[PathBuf], change: Change) -> Result<()> {
+    let mut seen = noticed_in(scene, files, change, 0);
+    for place in [3, 7] {
+        seen = seen.or_else(|error| noticed_in(scene, files, change, place).context(error));
+    }
+    seen
+}
+
+/// Makes the change in the packet at a place among those that are meant, in copies of the captures, and has them judged.
+fn noticed_in(
+    scene: &Scene<'_>,
+    files: &[PathBuf],
+    (device, change, rule): Change,
+    place: usize,
+) -> Result<()> {
     let asked = asked_at(files)?;
     let mut changed = vec![];
     for file in files {
         let copy = file.with_extension("changed.pcap");
         fs::copy(file, &copy)?;
         if file.to_string_lossy().contains(&format!("-{device}.")) {
-            edit(&copy, asked, change)?;
+            edit(&copy, asked, (change, place))?;
         }
         changed.push(copy);
     }
@@ -421,13 +436,17 @@ fn options(tcp: &mut [u8], meant: fn(&[u8]) -> bool, change: fn(&mut [u8])) -> b
     false
 }
 
-/// Changes the first packet of a file that is meant: of IPv4 over Ethernet.
-fn edit(file: &Path, asked: [u8; 8], change: fn(&mut Record<'_>) -> bool) -> Result<()> {
+/// Changes the packet at a place among those of a file that are meant: of IPv4 over Ethernet.
+fn edit(
+    file: &Path,
+    asked: [u8; 8],
+    (change, place): (fn(&mut Record<'_>) -> bool, usize),
+) -> Result<()> {
     const FILE: usize = 24;
     const HEADER: usize = 16;
     const TCP: usize = 14 + 20;
     let mut bytes = fs::read(file)?;
-    let (mut at, mut with_data) = (FILE, 0);
+    let (mut at, mut with_data, mut before) = (FILE, 0, place);
     while let Some(len) = bytes.get(at + 8..at + 12) {
         let len = u32::from_le_bytes(len.try_into()?) as usize;
         let (header, rest) = bytes[at..].split_at_mut(HEADER);
@@ -439,15 +458,22 @@ fn edit(file: &Path, asked: [u8; 8], change: fn(&mut Record<'_>) -> bool) -> Res
         }
         let total = usize::from(u16::from_be_bytes([frame[16], frame[17]]));
         with_data += usize::from(total > 20 + 60);
+        let known = (header.to_vec(), frame.to_vec());
         let tcp = &mut frame[TCP..];
-        if change(&mut Record {
+        if !change(&mut Record {
             header,
             tcp,
             asked,
             with_data,
         }) {
+            continue;
+        }
+        if before == 0 {
             return Ok(fs::write(file, &bytes)?);
         }
+        header.copy_from_slice(&known.0);
+        frame.copy_from_slice(&known.1);
+        before -= 1;
     }
     bail!("no packet of {} is meant", file.display())
 }

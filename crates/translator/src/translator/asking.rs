@@ -1,5 +1,7 @@
 //! Connections whose MPTCP leg FlexCP opens: those of an aggregation box, towards servers or by aggregation servers.
 
+use core::net::SocketAddr;
+
 use flexcp_preamble::Refusal;
 use flexcp_wire::{Ends, TcpFlags};
 
@@ -116,6 +118,41 @@ impl Translator {
         true
     }
 
+    /// An aggregation server has said that it has connected on: its client is answered, and what stands behind `taken` bytes of the
+    /// packet is the stream's.
+    fn grant(
+        &mut self,
+        now: Instant,
+        id: ConnectionId,
+        taken: usize,
+        (segment, frame): (&Segment, &mut Frame<'_>),
+    ) -> Verdict {
+        let Some(connection) = self.table.get(id) else {
+            return lost();
+        };
+        self.note_granted((connection.service, connection.asked_server()));
+        let Some(Hand {
+            connection,
+            mut ctx,
+            ..
+        }) = self.hand(now, id)
+        else {
+            return lost();
+        };
+        connection.be_granted(&mut ctx);
+        let rest = segment.without_front(taken);
+        if rest.payload.is_empty() {
+            return Verdict::Consume;
+        }
+        connection.forward_behind_answer(&mut ctx, &rest, frame)
+    }
+
+    /// An aggregation server has connected on.
+    fn note_granted(&mut self, of: (ServiceId, SocketAddr)) {
+        self.services.note_errand(of, true);
+        self.counters.server_granted += 1;
+    }
+
     /// A packet of an aggregation server's has come to this.
     fn take_news(
         &mut self,
@@ -131,24 +168,14 @@ impl Translator {
         match news {
             News::None(verdict) => return verdict,
             News::Promised => {
-                self.services.note_errand(of, true);
-                let mut ctx = context!(self, now);
-                ctx.counters.server_granted += 1;
-                ctx.counters.server_early += 1;
-                connection.be_promised(&mut ctx);
+                self.note_granted(of);
+                self.counters.server_early += 1;
+                if let Some(mut hand) = self.hand(now, id) {
+                    hand.connection.be_promised(&mut hand.ctx);
+                }
                 return Verdict::Consume;
             }
-            News::Granted(taken) => {
-                self.services.note_errand(of, true);
-                let mut ctx = context!(self, now);
-                ctx.counters.server_granted += 1;
-                connection.be_granted(&mut ctx);
-                let rest = segment.without_front(taken);
-                if rest.payload.is_empty() {
-                    return Verdict::Consume;
-                }
-                return connection.forward_behind_answer(&mut ctx, &rest, frame);
-            }
+            News::Granted(taken) => return self.grant(now, id, taken, (segment, frame)),
             News::Refused(why) => {
                 let cause = match why {
                     Refusal::Reset => Rst::Refused,

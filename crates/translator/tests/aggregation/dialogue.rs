@@ -7,7 +7,7 @@ use flexcp_testkit::keys;
 use flexcp_translator::{AggregationServers, Check, DropReason, Mode, Rst, Verdict};
 use flexcp_wire::{CapableFlags, CapableKeys, MpFastClose, MptcpOption, TcpOption, Timestamps};
 
-use crate::errands::{CONVERT, SOCKS5, answer_to, answers, approach, by, int, server_at, told};
+use crate::errands::{CONVERT, SOCKS5, answer_to, answers, by, int, server_at, told};
 use crate::world::*;
 
 /// A part of the answer, from its byte `at` on.

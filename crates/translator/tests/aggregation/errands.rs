@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use flexcp_preamble::{Cookie, Dialogue, Gate, Protocol, Refusal, Turn, Wish};
 use flexcp_testkit::keys;
 use flexcp_translator::{
-    Approach, Config, ConnectionState, DropReason, Excepted, Mode, PlainSyn, Prefix, ServerName,
-    User, Verdict,
+    Config, ConnectionState, DropReason, Excepted, Mode, PlainSyn, Prefix, ServerName, User,
+    Verdict,
 };
 use flexcp_wire::{CapableKeys, TcpFlags, TcpOption, Timestamps};
 
@@ -25,15 +25,6 @@ fn user() -> User {
 /// Aggregation servers that speak this, one on each port from that of [`aggregation`] on.
 pub(crate) fn by(protocols: &[(Protocol, Option<User>)]) -> World {
     World::with(|config| set(config, protocols))
-}
-
-pub(crate) fn approach(protocol: Protocol, user: Option<User>) -> Approach {
-    let early = false;
-    Approach {
-        protocol,
-        user,
-        early,
-    }
 }
 
 fn set(config: &mut Config, protocols: &[(Protocol, Option<User>)]) {

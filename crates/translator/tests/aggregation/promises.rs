@@ -218,67 +218,55 @@ fn breaks(
     world.of_server(0, flags, [1 + seq, 1 + int(acked)], option, data)
 }
 
-/// Both ends hear of it, and the same server is asked no more so, unless it has only gone.
+/// Both ends hear of it, and its SYN/ACKs are not believed any more.
 #[test]
 fn who_says_something_else_resets_both_ends() {
-    let refused =
-        |why| move |message: &[u8]| answer_to(Protocol::Convert, message, false, Some(why));
-    let mapped = |world: &World, said: &[u8]| {
-        let len = u16::try_from(said.len()).unwrap();
-        dss(world.idsn() + 1, Some((first(), 1, len)))
+    let refused = |message: &[u8], why| answer_to(Protocol::Convert, message, false, Some(why));
+    let says = |case, message: &[u8]| match case {
+        0 => refused(message, Refusal::Reset),
+        1 => refused(message, Refusal::NotAllowed),
+        // With another TLV than none the stream would stand elsewhere.
+        2 => vec![1, 3, 0x22, 0x63, 20, 2, 0, 0, 4, 2, 0, 0],
+        _ => b"HTTP/1.1 400".to_vec(),
     };
-    // Another TLV than none: the stream would stand elsewhere.
-    let long = |_: &[u8]| vec![1, 3, 0x22, 0x63, 20, 2, 0, 0, 4, 2, 0, 0];
-    let junk = |_: &[u8]| b"HTTP/1.1 400".to_vec();
-    let says: [(&dyn Fn(&[u8]) -> Vec<u8>, u64); 4] = [
-        (&refused(Refusal::Reset), 0),
-        (&refused(Refusal::NotAllowed), 0),
-        (&long, 1),
-        (&junk, 1),
-    ];
-    for (says, marked) in says {
+    for (case, marked) in [(0, 0), (1, 0), (2, 1), (3, 1)] {
         let mut world = early(1);
         let (message, _) = promised(&mut world);
-        let said = says(&message);
-        let option = mapped(&world, &said);
+        let said = says(case, &message);
+        let len = u16::try_from(said.len()).unwrap();
+        let option = dss(world.idsn() + 1, Some((first(), 1, len)));
         let (_, out) = breaks(&mut world, ACK, (0, message.len()), Some(option), &said);
         both_are_reset(&world, &out);
-        assert_eq!(
-            world.translator.counters().backend_marked,
-            marked,
-            "{said:?}"
-        );
+        assert_eq!(world.translator.counters().backend_marked, marked, "{case}");
         assert!(!is_believed(&mut world));
     }
-    // Options are taken away.
+}
+
+#[test]
+fn options_that_are_taken_away_reset_both_ends() {
     let mut world = early(1);
     let (message, _) = promised(&mut world);
     let (_, out) = breaks(&mut world, ACK, (0, message.len()), None, &[]);
     both_are_reset(&world, &out);
     assert!(!is_believed(&mut world));
-    // It goes: by a FIN, and by a DATA_FIN.
-    let data_fin = |world: &World| {
-        let ack = DataNumber::Long(world.idsn() + 1);
-        let mut option = Dss {
-            data_ack: Some(ack),
-            mapping: None,
-            data_fin: true,
-        };
-        if let TcpOption::Mptcp(MptcpOption::Dss(one)) =
-            dss(world.idsn() + 1, Some((first(), 0, 1)))
-        {
-            option.mapping = one.mapping;
-        }
-        TcpOption::Mptcp(MptcpOption::Dss(option))
-    };
+}
+
+/// By a FIN, or by a DATA_FIN: it may yet have meant what it said.
+#[test]
+fn who_goes_without_an_answer_resets_both_ends() {
     for by_fin in [true, false] {
         let mut world = early(1);
         let (message, _) = promised(&mut world);
-        let (flags, option) = if by_fin {
-            (FIN | ACK, dss(world.idsn() + 1, None))
+        let (flags, mapping) = if by_fin {
+            (FIN | ACK, None)
         } else {
-            (ACK, data_fin(&world))
+            (ACK, Some((first(), 0, 1)))
         };
+        let TcpOption::Mptcp(MptcpOption::Dss(dss)) = dss(world.idsn() + 1, mapping) else {
+            unreachable!("it is a DSS");
+        };
+        let data_fin = !by_fin;
+        let option = TcpOption::Mptcp(MptcpOption::Dss(Dss { data_fin, ..dss }));
         let (_, out) = breaks(&mut world, flags, (0, message.len()), Some(option), &[]);
         both_are_reset(&world, &out);
         assert!(is_believed(&mut world));

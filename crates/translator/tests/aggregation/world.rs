@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use flexcp_testkit::{Packet, keys};
 use flexcp_translator::{
-    AggregationServers, Config, ConnectionState, Frame, HEADROOM, Instant, Intake, Mode, Payload,
-    Prefix, Service, ServiceId, Translator, Uplink, Verdict,
+    AggregationServers, Approach, Config, ConnectionState, Frame, HEADROOM, Instant, Intake, Mode,
+    Payload, Prefix, Protocol, Service, ServiceId, Translator, Uplink, User, Verdict,
 };
 use flexcp_wire::{
     CapableFlags, CapableKeys, DataNumber, Dss, DssMapping, MpCapable, MpJoin, MptcpOption,
@@ -102,6 +102,16 @@ pub(crate) fn server() -> SocketAddr {
 /// An aggregation server; its port says what it speaks.
 pub(crate) fn aggregation() -> SocketAddr {
     end("203.0.113.5:7124")
+}
+
+/// How an aggregation server that speaks this is asked.
+pub(crate) fn approach(protocol: Protocol, user: Option<User>) -> Approach {
+    let early = false;
+    Approach {
+        protocol,
+        user,
+        early,
+    }
 }
 
 pub(crate) fn uplinks() -> [IpAddr; 2] {

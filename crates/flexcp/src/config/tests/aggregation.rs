@@ -88,7 +88,7 @@ fn what_is_no_box_says_so() {
 #[test]
 fn servers_and_exceptions_are_told() {
     let text = format!(
-        "{BOX}servers = [{{ address = '203.0.113.5:7124', mode = 'convert' }}, \
+        "{BOX}servers = [{{ address = '203.0.113.5:7124', mode = 'convert', early = true }}, \
          {{ mode = 'socks5', user = 'me:secret', address = '203.0.113.6:1080' }}]\n\
          except = ['10.9.1.0/24', {{ prefix = '10.9.0.0/16', ports = [22, '5000-5999'] }}]\n"
     );
@@ -106,6 +106,7 @@ fn servers_and_exceptions_are_told() {
     let approaches = [0, 1].map(|place| servers.approach(place).unwrap());
     assert_eq!(approaches[0].protocol, Protocol::Convert);
     assert_eq!(approaches[0].user, None);
+    assert_eq!(approaches.map(|approach| approach.early), [true, false]);
     assert_eq!(approaches[1].protocol, Protocol::Socks5);
     let user = approaches[1].user.as_ref().unwrap();
     assert_eq!((&*user.name, &*user.password), (&b"me"[..], &b"secret"[..]));
@@ -149,6 +150,14 @@ fn servers_that_are_none() {
     servers(
         "{ address = '203.0.113.5:7124', mode = 'socks5', users = '' }",
         "`servers`: unknown key `users` in a server; did you mean `user`?",
+    );
+    servers(
+        "{ address = '203.0.113.5:1080', mode = 'socks5', early = true }",
+        "`servers`: `early` is a converter's; remove it",
+    );
+    servers(
+        "{ address = '203.0.113.5:7124', mode = 'convert', early = 1 }",
+        "`servers`: `early` is neither true nor false",
     );
     servers(
         "'203.0.113.5:7124'",
