@@ -45,6 +45,14 @@ pub enum Wanted {
     Refused(Refusal),
 }
 
+impl Visitor {
+    /// Whether it has no more connections than it may.
+    #[must_use]
+    pub fn may_be_connected(&self) -> bool {
+        self.standing == Standing::Guest
+    }
+}
+
 impl Admission {
     /// By the services and limits of `config`. `cookie_secret`: what the translators make cookies with.
     #[must_use]
@@ -258,6 +266,7 @@ mod tests {
         let server = Wanted::Address("192.0.2.80:80".parse().expect("an end"));
         assert_eq!(admission.wanted(&first, &wish), server);
         let second = enter(&mut admission, "192.0.2.7");
+        assert!(first.may_be_connected() && !second.may_be_connected());
         let refused = Wanted::Refused(Refusal::ClientLimit);
         assert_eq!(admission.wanted(&second, &wish), refused);
         admission.leave(&first);

@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::guest::{LATE, ONE_SYN};
+use super::guest::{LATE, ONE_SYN, Visit};
 use super::serve::Shared;
 use super::servers;
 use crate::worker::WorkerHandle;
@@ -32,6 +32,8 @@ pub(super) struct Called(RefCell<HashMap<Ends, Call>>);
 struct Call {
     server: SocketAddr,
     since: Instant,
+    /// The client's place, until it is accepted.
+    visit: Option<Visit>,
     /// Ends with the server's answer.
     task: JoinHandle<io::Result<TcpStream>>,
 }
@@ -45,6 +47,11 @@ impl Called {
             return None;
         }
         call.task.await.ok()?.ok()
+    }
+
+    /// The place of the client between these ends, which has been accepted.
+    pub(super) fn take_visit(&self, ends: Ends) -> Option<Visit> {
+        self.0.borrow_mut().get_mut(&ends)?.visit.take()
     }
 
     /// Hangs up where no client has come.
@@ -63,7 +70,10 @@ impl Called {
 pub(super) fn call(shared: &Rc<Shared>, ahead: Ahead, whose: WorkerHandle) {
     let mut called = shared.called.0.borrow_mut();
     let known = called.get(&ahead.ends).map(|call| call.server);
-    if known.is_some() || called.len() >= MOST {
+    let is_room = known.is_none() && called.len() < MOST && shared.has_room();
+    let visit = is_room.then(|| Visit::enter(shared, ahead.service, ahead.ends.from.ip()));
+    let visit = visit.flatten().filter(Visit::may_be_connected);
+    if visit.is_none() {
         // What the kernel has answered already is not answered anew.
         whose.tell_called(ahead.ends, known == Some(ahead.server));
         return;
@@ -82,6 +92,7 @@ pub(super) fn call(shared: &Rc<Shared>, ahead: Ahead, whose: WorkerHandle) {
     let call = Call {
         server: ahead.server,
         since: Instant::now(),
+        visit,
         task,
     };
     called.insert(ahead.ends, call);

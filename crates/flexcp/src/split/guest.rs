@@ -50,15 +50,26 @@ pub(super) struct Visit {
 impl Visit {
     /// `None`: its client has too many connections.
     pub(super) fn begin(shared: &Rc<Shared>, service: ServiceId, live: &Live) -> Option<Self> {
-        let client = live.client.ip();
-        let visitor = shared.admission.borrow_mut().enter(now(), service, client);
-        if visitor.is_none() {
+        let known = shared.called.take_visit(live.ends_of_client());
+        let visit = known.or_else(|| Self::enter(shared, service, live.client.ip()));
+        if visit.is_none() {
             shared.deny(live, None, PreambleRefused::ClientLimit);
         }
+        visit
+    }
+
+    /// The same of one that has not been accepted yet.
+    pub(super) fn enter(shared: &Rc<Shared>, service: ServiceId, client: IpAddr) -> Option<Self> {
+        let visitor = shared.admission.borrow_mut().enter(now(), service, client);
         Some(Self {
             visitor: visitor?,
             shared: Rc::clone(shared),
         })
+    }
+
+    /// Whether its client may be connected with a server.
+    pub(super) fn may_be_connected(&self) -> bool {
+        self.visitor.may_be_connected()
     }
 }
 

@@ -290,6 +290,11 @@ impl Shared {
         servers.get(&service)?.source(addr)
     }
 
+    /// Whether another connection finds room.
+    pub(super) fn has_room(&self) -> bool {
+        self.tally.open() < self.room.get()
+    }
+
     /// The back ends as the relay has found them.
     fn backends(&self) -> Vec<BackendView> {
         let servers = self.servers.borrow();

@@ -1,6 +1,7 @@
 //! Connections of a box that an aggregation server connects on (T-MPTCP): before their stream the server is told whom the TCP leg
 //! has addressed, by Convert with the SYN (RFC 8803) or by SOCKS5 behind the handshake (RFC 1928), and its answer is waited for
-//! before the TCP leg is answered. What is refused is refused.
+//! before the TCP leg is answered. What is refused is refused. A converter's SYN/ACK may say beforehand what its answer will
+//! (`promise`).
 //!
 //! The server gets `L` bytes that the TCP leg has not sent, and sends `D` bytes that the TCP leg does not get. The initial number
 //! towards the server is that of the TCP leg less `L`, and the TCP leg is told that of the server plus `D`: behind both each byte has
