@@ -69,6 +69,10 @@ pub(crate) struct Talk {
 pub struct Errands {
     /// Aggregation servers that have connected on, asked by Convert, and by SOCKS5.
     pub granted: [u64; 2],
+    /// Those of them whose SYN/ACK has said so before.
+    pub early: u64,
+    /// Those whose answer then did not come.
+    pub retracted: u64,
     /// Servers that are not there, as aggregation servers have said.
     pub refused: u64,
     /// Aggregation servers that would not connect on.
@@ -91,6 +95,8 @@ impl Errands {
         let counters = world.proxy.translator.counters();
         Self {
             granted: [Protocol::Convert, Protocol::Socks5].map(|by| world.connected_on(by)),
+            early: counters.server_early,
+            retracted: counters.server_retracted,
             refused: counters.server_refused,
             declined: counters.server_declined,
             skipped: counters.server_skipped,
@@ -107,6 +113,8 @@ impl std::ops::AddAssign for Errands {
         for (sum, more) in self.granted.iter_mut().zip(other.granted) {
             *sum += more;
         }
+        self.early += other.early;
+        self.retracted += other.retracted;
         self.refused += other.refused;
         self.declined += other.declined;
         self.skipped += other.skipped;

@@ -138,6 +138,7 @@ fn missing(errands: &Errands) -> Vec<&'static str> {
     let all = [
         ("granted by Convert", convert),
         ("granted by SOCKS5", socks5),
+        ("answered with a converter's SYN/ACK", errands.early),
         ("refused", errands.refused),
         ("declined", errands.declined),
         ("skipped", errands.skipped),

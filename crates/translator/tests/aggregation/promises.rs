@@ -312,6 +312,11 @@ fn what_stands_elsewhere_breaks_nothing() {
             "{flags:?} {seq}"
         );
     }
+    // Where a part of the answer has come, that is behind what is next.
+    let data = dss(world.idsn() + 1, Some((first(), 1, 1)));
+    let _ = breaks(&mut world, ACK, (0, message.len()), Some(data), &said[..1]);
+    let (verdict, _) = breaks(&mut world, RST | ACK, (0, message.len()), Some(data), &[]);
+    assert_eq!(verdict, Verdict::Drop(DropReason::BlindReset));
     let (verdict, _) = answers(&mut world, &said, message.len(), &[]);
     assert_eq!(verdict, Verdict::Forward);
     assert_eq!(world.translator.counters().server_retracted, 0);
