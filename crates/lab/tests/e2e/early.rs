@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use flexcp_lab::transfer::{Client, Job, Mode, ServeOptions};
 use flexcp_lab::wirecheck::{Preamble, packets};
 use flexcp_lab::{Beyond, Expect, Family, Lab, SERVER_RESET, daemon};
@@ -204,16 +204,7 @@ fn refused_connection_is_refused() -> Result<()> {
 
 fn unreachable_server_is_told() -> Result<()> {
     early(Family::V4, |rig, far| {
-        let gateway = Beyond::socket(Family::V4, 0).ip();
-        rig.lab
-            .client()
-            .ip(&format!("route add 10.77.99.0/24 via {gateway}"))?;
-        let beyond = far.beyond.namespace();
-        beyond.sysctl(&[("net/ipv4/ip_forward", "1")])?;
-        beyond.ip("route add unreachable 10.77.99.0/24")?;
-        let nowhere = "10.77.99.99:5000".parse().context("an end")?;
-        let report = Client::tcp(nowhere).run_in(rig.lab.server(1), &Job::both(1))?;
-        ensure!(!report.failure_kind().is_empty(), "{report:?}");
+        far.attempt_unreachable(&rig.lab)?;
         rig.ensure(&[("server_refused", 1), ("server_retracted", 0)])?;
         Ok(left(kernels_own()))
     })

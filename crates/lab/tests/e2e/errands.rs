@@ -45,6 +45,20 @@ impl Far {
         Client::tcp(Beyond::socket(self.family, PORT)).run_in(lab.server(1), job)
     }
 
+    /// The host behind the far end leads nowhere, and says so: the client hears that it is not connected.
+    pub(crate) fn attempt_unreachable(&self, lab: &Lab) -> Result<()> {
+        let gateway = Beyond::socket(Family::V4, 0).ip();
+        let route = format!("route add 10.77.99.0/24 via {gateway}");
+        lab.client().ip(&route)?;
+        let beyond = self.beyond.namespace();
+        beyond.sysctl(&[("net/ipv4/ip_forward", "1")])?;
+        beyond.ip("route add unreachable 10.77.99.0/24")?;
+        let nowhere = "10.77.99.99:5000".parse().context("an end")?;
+        let report = Client::tcp(nowhere).run_in(lab.server(1), &Job::both(1))?;
+        ensure!(!report.failure_kind().is_empty(), "{report:?}");
+        Ok(())
+    }
+
     pub(crate) fn run(&self, lab: &Lab, job: &Job) -> Result<()> {
         let report = self.attempt(lab, job)?;
         report.ok().with_context(|| format!("{job:?}"))?;
@@ -249,16 +263,7 @@ fn refused_connection_is_refused() -> Result<()> {
 fn unreachable_server_is_told() -> Result<()> {
     for servers in of_each() {
         by((Family::V4, 100), (&servers, ""), "", |rig, far| {
-            // The host behind the far end leads nowhere, and says so.
-            let gateway = Beyond::socket(Family::V4, 0).ip();
-            let route = format!("route add 10.77.99.0/24 via {gateway}");
-            rig.lab.client().ip(&route)?;
-            let beyond = far.beyond.namespace();
-            beyond.sysctl(&[("net/ipv4/ip_forward", "1")])?;
-            beyond.ip("route add unreachable 10.77.99.0/24")?;
-            let nowhere = "10.77.99.99:5000".parse().context("an end")?;
-            let report = Client::tcp(nowhere).run_in(rig.lab.server(1), &Job::both(1))?;
-            ensure!(!report.failure_kind().is_empty(), "{report:?}");
+            far.attempt_unreachable(&rig.lab)?;
             rig.ensure(&[("server_refused", 1), ("server_bypassed", 0)])?;
             Ok(left(short()))
         })?;
