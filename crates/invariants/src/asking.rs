@@ -311,6 +311,13 @@ impl Connection {
         self.note_errand_answered(taken, packet);
     }
 
+    /// The proxy opened it, the peer takes no joins, and no subflow is left: nothing brings the connection back.
+    pub(crate) fn is_cut_off(&self) -> bool {
+        let asking = self.asking.as_ref();
+        asking.is_some_and(|asking| !asking.joinable)
+            && !self.subflows.iter().any(Subflow::may_live)
+    }
+
     fn note_join_answer(&mut self, index: usize, packet: &View<'_>) {
         let known = self.client_key.zip(self.proxy_key);
         let own = self.subflows[index].nonces.1;

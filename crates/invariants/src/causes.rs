@@ -206,7 +206,7 @@ impl Subflow {
     }
 
     /// Whether it takes a place among the subflows that a connection may have.
-    fn may_live(&self) -> bool {
+    pub(crate) fn may_live(&self) -> bool {
         !self.is_reset() && !self.refused && self.isn_proxy.is_some()
     }
 

@@ -179,7 +179,7 @@ decisions! {
         FastClose => fast_close,
         /// To both ends: nothing has come for the idle time.
         Idle => idle,
-        /// To both ends: the client has left no subflow and has not come back.
+        /// To both ends: no subflow is left, and the peer has not come back, or cannot (a server that takes no joins).
         Abandoned => abandoned,
         /// To the server: the client's end has gone and opens another connection from its place.
         Replaced => replaced,

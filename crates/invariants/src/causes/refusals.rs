@@ -67,7 +67,7 @@ impl Connection {
             || self.is_retracted()
             || (relays && relayed)
             || (opening && bounds.turns_away())
-            || (!opening && left);
+            || (!opening && (left || self.is_cut_off()));
         report.expect(cause, Rule::Reset, || {
             "a RST to the server without cause".into()
         });

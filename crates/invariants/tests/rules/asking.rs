@@ -6,6 +6,7 @@ use flexcp_wire::{
     CapableFlags, CapableKeys, MpCapable, MpJoin, MptcpOption, RemoveAddr, TcpFlags, TcpOption,
 };
 
+use crate::causes::{BOUNDS, judged};
 use crate::exchange::{
     Exchange, Flow, ISN_CLIENT, ISN_JOIN, ISN_JOIN_PROXY, ISN_SERVER, KEY_CLIENT, KEY_PROXY,
     Packet, ack_up, bytes, capable, client_ack, data_down, dsn_up, dss, seq, server_ack,
@@ -17,7 +18,7 @@ const SYN_ACK: TcpFlags = TcpFlags(TcpFlags::SYN.0 | TcpFlags::ACK.0);
 fn asking() -> Exchange {
     Exchange::start(Options {
         asks: true,
-        ..Options::default()
+        ..judged(BOUNDS)
     })
 }
 
@@ -229,8 +230,8 @@ fn joins_follow_the_keys_and_prove_them() {
         .breaks(Rule::Join, &proof([0; 20]));
 }
 
-#[test]
-fn client_that_takes_no_joins_is_asked_for_none() {
+/// Confirmed, by a client that takes no joins.
+fn closed() -> Exchange {
     let closed = MptcpOption::Capable(MpCapable {
         version: 1,
         flags: CapableFlags(CapableFlags::HMAC_SHA256.0 | CapableFlags::NO_JOIN_INITIAL.0),
@@ -243,7 +244,21 @@ fn client_that_takes_no_joins_is_asked_for_none() {
             third(Some(both())),
             client_ack(Flow::First, 0, 0),
         ])
-        .breaks(Rule::Join, &join());
+}
+
+#[test]
+fn client_that_takes_no_joins_is_asked_for_none() {
+    closed().breaks(Rule::Join, &join());
+}
+
+/// Nothing brings that connection back.
+#[test]
+fn end_is_reset_whose_client_has_left_no_subflow_and_takes_no_joins() {
+    let left = client_ack(Flow::First, 0, 0).with(|p| p.flags = TcpFlags::RST | TcpFlags::ACK);
+    let reset = ack_up(0).with(|p| p.flags = TcpFlags::RST | TcpFlags::ACK);
+    closed().breaks(Rule::Reset, &reset);
+    let _ = closed().pass(&[left.clone(), reset.clone()]).clean();
+    confirmed().pass(&[left]).breaks(Rule::Reset, &reset);
 }
 
 #[test]

@@ -68,6 +68,12 @@ impl Connection {
         }
     }
 
+    /// FlexCP opened the connection, and the peer takes no joins at all: who has lost every subflow has lost the connection.
+    pub(super) fn is_never_joined(&self) -> bool {
+        let asking = self.asking.as_deref();
+        asking.is_some_and(|asking| !asking.joinable && asking.invited.ends().next().is_none())
+    }
+
     /// FlexCP's end and the peer's for a join over an uplink: to where the initial subflow goes, unless the peer takes no joins there
     /// (flag C) or the uplink has no address of that family.
     pub(crate) fn join_ends(&self, uplink: &Uplink) -> Option<(IpAddr, SocketAddr)> {

@@ -168,7 +168,14 @@ impl Connection {
     /// Those of the MPTCP leg as a whole.
     fn each_due_of_leg(&self, timeouts: &Timeouts, note: &mut impl FnMut(Timer, Instant)) {
         if let Some(since) = self.abandoned() {
-            note(Timer::Abandoned, since + timeouts.rejoin);
+            let lives = self.mptcp.subflows.iter().any(Subflow::lives);
+            let returns = lives || !self.is_never_joined();
+            let patience = if returns {
+                timeouts.rejoin
+            } else {
+                Duration::ZERO
+            };
+            note(Timer::Abandoned, since + patience);
         }
         if let Some(due) = self.joins_due() {
             note(Timer::Join, due);

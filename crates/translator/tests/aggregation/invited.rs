@@ -165,3 +165,30 @@ fn first_address_of_a_family_is_joined_where_it_is_by_now() {
     let _ = announce(&mut world, 2, Some(8002), true);
     assert_eq!(joins(&mut world)[0].port(), 8001);
 }
+
+/// Nothing brings the connection back. A subflow that the server has closed in one direction still carries the other one, and a
+/// server that takes joins is joined again.
+#[test]
+fn client_hears_at_once_that_a_server_without_joins_has_reset_the_only_subflow() {
+    for (joinable, flags) in [(false, RST | ACK), (true, RST | ACK), (false, FIN | ACK)] {
+        let mut world = established(joinable, &[]);
+        let data_ack = dss(world.idsn() + 1, None);
+        let (_, mut out) = world.of_server(0, flags, [1, 1], [data_ack], &[]);
+        out.append(&mut world.timeout());
+        let resets = out.iter().filter(|out| out.subflow.is_none());
+        let resets = resets.filter(|out| out.packet.tcp.flags.contains(RST));
+        let lost = !joinable && flags.contains(RST);
+        assert_eq!(resets.count(), usize::from(lost), "{flags:?} {out:?}");
+    }
+}
+
+/// An announced address is as good as the first one.
+#[test]
+fn announced_address_is_joined_when_the_only_subflow_is_reset() {
+    let mut world = established(false, &[prefix("203.0.113.0", 24)]);
+    let _ = announce(&mut world, 1, None, true);
+    let (_, out) = world.of_server(0, RST | ACK, [1, 1], [], &[]);
+    assert!(out.iter().all(|out| out.subflow.is_some()), "{out:?}");
+    let end = SocketAddr::new(ADDR.parse().unwrap(), server().port());
+    assert_eq!(joins(&mut world), [end]);
+}
