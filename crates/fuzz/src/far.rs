@@ -38,6 +38,8 @@ pub(crate) struct Aggregation {
     pub(crate) joinable: bool,
     /// There is a second aggregation server, which does not answer.
     second: bool,
+    /// A converter's SYN/ACK is taken for its word that it has connected on.
+    early: bool,
     /// Uplinks that are there, a bit each.
     pub(crate) uplinks: u8,
     /// Which of its addresses each has.
@@ -64,6 +66,7 @@ impl Aggregation {
                 [usize::from(byte & 3)],
             joinable: byte & 0x0c != 0x0c,
             second: byte & 0x40 != 0,
+            early: byte & 0x80 != 0,
             uplinks: if byte & 0x30 == 0x30 { 1 } else { 0x0f },
             addrs: [0; FLOWS],
         }
@@ -93,7 +96,7 @@ impl Aggregation {
             let approach = Approach {
                 protocol,
                 user: None,
-                early: false,
+                early: self.early && protocol == Protocol::Convert,
             };
             let beside = SocketAddr::new(peer.ip(), peer.port() + 1);
             for addr in [peer, beside]
@@ -115,6 +118,11 @@ impl Aggregation {
             uplinks: self.uplinks(setup),
             source_ports: 40_000..=41_000,
         }
+    }
+
+    /// The client in the LAN is answered with the far end's SYN/ACK, before its answer.
+    fn promises(self) -> bool {
+        self.early && self.far == Far::Converter
     }
 
     fn uplinks(self, setup: &Setup) -> Vec<Uplink> {
@@ -145,11 +153,18 @@ impl World {
         if stage >= Stage::SynReceived {
             let out = self.send(&self.answer_of_far());
             self.learn(&out);
-            self.grant();
+            if self.aggregation().promises() {
+                self.preamble.said = u32::try_from(CONVERTED.len()).expect("short");
+            } else {
+                self.grant();
+            }
         }
         if stage >= Stage::Established {
             let out = self.send(&self.third_of_lan());
             self.learn(&out);
+            if self.aggregation().promises() {
+                self.grant();
+            }
             let out = self.send(&self.confirmation());
             self.learn(&out);
         }
