@@ -335,6 +335,11 @@ impl Row {
         }
     }
 
+    /// Nothing has missed its aim but clients that wait for an error of theirs.
+    pub fn has_left_clients_alone(&self) -> bool {
+        self.misses.len() == 1 && self.failed_ms > LIVE_MS
+    }
+
     fn judge(&mut self) {
         let measured = [
             ("noticed", self.noticed_ms, NOTICED_MS),
@@ -469,6 +474,20 @@ mod tests {
         assert!(!passes(Row { stall_ms, ..row() }));
         let failed_ms = 5001;
         assert!(!passes(Row { failed_ms, ..row() }));
+    }
+
+    #[test]
+    fn clients_that_are_left_alone_are_all_that_missed() {
+        for (failed_ms, stall_ms, alone) in [(5001, 0, true), (5001, 5001, false), (0, 5001, false)]
+        {
+            let mut row = Row {
+                failed_ms,
+                stall_ms,
+                ..row()
+            };
+            row.judge();
+            assert_eq!(row.has_left_clients_alone(), alone);
+        }
     }
 
     #[test]

@@ -23,9 +23,16 @@ crate::cases!("watch":
 );
 
 /// Few transfers: what is judged is what becomes of them. `make watch` runs it under many.
+///
+/// Packets that pass by FlexCP for longer than a retransmission timeout, as on a machine that stands still for a moment, have the
+/// server's host reset all subflows of a client: its kernel tells that nobody (docs/linux.md). Then it is done once more.
 fn passes(name: &str) -> Result<()> {
     let disturbance: Disturbance = watch::named(name).with_context(|| name.to_owned())?;
-    let row = watch::run(&disturbance, 4)?;
+    let mut row = watch::run(&disturbance, 4)?;
+    if row.has_left_clients_alone() {
+        eprintln!("done once more: {row}");
+        row = watch::run(&disturbance, 4)?;
+    }
     ensure!(row.misses.is_empty(), "{row}");
     ensure!(row.live == 4, "{row}");
     Ok(())
