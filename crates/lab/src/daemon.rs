@@ -473,9 +473,9 @@ fn beside(this: &Path) -> Option<PathBuf> {
 /// FlexCP's device in every lab.
 const DEVICE: &str = "flexcp0";
 
-/// How long FlexCP may take to end: as long as it lets connections end by themselves, unless told otherwise, and ten
-/// seconds, as it writes what it keeps, which waits for a disk.
-const STOPPED: Duration = Duration::from_secs(15);
+/// How long FlexCP may take to end: as long as it lets connections end by themselves, unless told otherwise, and two
+/// seconds.
+const STOPPED: Duration = Duration::from_secs(7);
 
 /// How long a reload may take.
 const RELOADED: Duration = Duration::from_secs(20);

@@ -3,9 +3,9 @@
 
 use std::net::SocketAddr;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use flexcp_lab::transfer::{Client, Job, Mode, Report, ServeOptions, Server};
 use flexcp_lab::{
     Conduct, Cut, Expect, FAR_END, Families, Family, FlexCp, Lab, Oracle, SERVER_RESET,
@@ -25,6 +25,7 @@ crate::cases!("aggregation":
     upload_goes_on_when_its_uplink_is_cut,
     refused_connection_is_refused,
     server_reset_arrives,
+    client_hears_at_once_that_a_server_without_joins_is_lost,
     client_reset_arrives,
     half_closed_connection_goes_on,
 );
@@ -301,6 +302,36 @@ fn server_reset_arrives() -> Result<()> {
             .disturbed("the server resets")
             .own(SERVER_RESET, "the client in the LAN hears of it")
             .allow_all(&["MPFastcloseTx", "TcpEstabResets"]))
+    })
+}
+
+/// The server's host takes no joins (flag C), and somebody on the way resets the only subflow: nothing brings the connection back.
+fn client_hears_at_once_that_a_server_without_joins_is_lost() -> Result<()> {
+    boxed(lab(100)?, |rig| {
+        let host = rig.lab.client();
+        host.sysctl(&[("net/mptcp/allow_join_initial_addr_port", "0")])?;
+        let _server = rig.serve(ServeOptions::mptcp(PORT))?;
+        let began = thread::scope(|scope| {
+            let asking = Job::ping_pong(500, 1000).pause_ms(20);
+            let client = scope.spawn(move || rig.attempt(&asking));
+            thread::sleep(Duration::from_secs(1));
+            let began = Instant::now();
+            host.nft(&format!(
+                "add table inet lost\n\
+                 add chain inet lost input {{ type filter hook input priority 0; }}\n\
+                 add rule inet lost input tcp dport {PORT} reject with tcp reset\n"
+            ))?;
+            let report = client.join().map_err(|_| anyhow!("it panics"))??;
+            ensure!(report.failure_kind() == "ECONNRESET", "{report:?}");
+            anyhow::Ok(began)
+        })?;
+        let took = began.elapsed();
+        ensure!(took < Duration::from_secs(10), "{took:?}");
+        Ok(quiet()
+            .disturbed("somebody resets the only subflow")
+            .own("abandoned", "the client in the LAN hears of it")
+            .own("after_reset", "the server's host still sends")
+            .own(SERVER_RESET, "the client in the LAN is reset"))
     })
 }
 
